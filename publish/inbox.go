@@ -8,71 +8,79 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// inbox is the common part of the publishers: it queues messages and reports results. Only the goroutine of Run may call
+// Inbox is the common part of the publishers: it queues messages and reports results. Only the goroutine of Run may call
 // methods other than Publish.
-type inbox struct {
-	in *mailbox[*outbox.Message]
+type Inbox struct {
+	// Messages has the messages that the publisher has not taken.
+	Messages *Mailbox[*outbox.Message]
+	// Sink is set when Run starts.
+	Sink Sink
 
 	mu    sync.Mutex
 	ended bool // Run takes no more messages
-	sink  Sink // set when Run starts, and so before ended
 
 	state State
 }
 
+// NewInbox returns an inbox without messages.
+func NewInbox() *Inbox { return &Inbox{Messages: NewMailbox[*outbox.Message]()} }
+
 // Publish implements Publisher.
-func (p *inbox) Publish(m *outbox.Message) {
+func (p *Inbox) Publish(m *outbox.Message) {
 	p.mu.Lock()
 	ended := p.ended
 	if !ended {
-		p.in.add(m)
+		p.Messages.Add(m)
 	}
 	p.mu.Unlock()
 	if ended {
-		p.deliver(m, outbox.NotSent, "the publisher has stopped")
+		p.Deliver(m, outbox.NotSent, "the publisher has stopped")
 		return
 	}
-	p.in.signal()
+	p.Messages.Signal()
 }
 
-// end rejects all messages from now on.
-func (p *inbox) end() {
+// End rejects all messages from now on.
+func (p *Inbox) End() {
 	p.mu.Lock()
 	p.ended = true
 	p.mu.Unlock()
-	p.reject("the publisher has stopped")
+	p.Reject("the publisher has stopped")
 }
 
-func (p *inbox) deliver(m *outbox.Message, o outbox.Outcome, detail string) {
-	p.sink.Deliver(outbox.Result{Message: m, Outcome: o, Detail: detail})
+// Deliver reports a result.
+func (p *Inbox) Deliver(m *outbox.Message, o outbox.Outcome, detail string) {
+	p.Sink.Deliver(outbox.Result{Message: m, Outcome: o, Detail: detail})
 }
 
-func (p *inbox) reject(why string) {
-	for _, m := range p.in.take(nil) {
-		p.deliver(m, outbox.NotSent, why)
+// Reject reports each waiting message as not sent.
+func (p *Inbox) Reject(why string) {
+	for _, m := range p.Messages.Take(nil) {
+		p.Deliver(m, outbox.NotSent, why)
 	}
 }
 
-// wait waits for d; messages published meanwhile are NotSent at once.
-func (p *inbox) wait(ctx context.Context, d time.Duration, why string) {
+// Wait waits for d; messages published meanwhile are NotSent at once.
+func (p *Inbox) Wait(ctx context.Context, d time.Duration, why string) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
-		p.reject(why)
+		p.Reject(why)
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 			return
-		case <-p.in.wake:
+		case <-p.Messages.Wake():
 		}
 	}
 }
 
-func (p *inbox) setState(phase Phase, detail string) {
+// SetState reports the phase if it is another one; in Ready, also another detail.
+func (p *Inbox) SetState(phase Phase, detail string) {
 	if p.state.Phase == phase && (phase != Ready || p.state.Detail == detail) {
 		return
 	}
 	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}
-	p.sink.StateChanged(p.state)
+	p.Sink.StateChanged(p.state)
 }

@@ -2,40 +2,45 @@ package publish
 
 import "sync"
 
-// mailbox passes values from any goroutine to one taker, in order. Putting never blocks. Its callers bound its size.
-type mailbox[T any] struct {
+// Mailbox passes values from any goroutine to one taker, in order. Putting never blocks. Its callers bound its size.
+type Mailbox[T any] struct {
 	mu    sync.Mutex
 	items []T
 	// wake holds a token while there may be a value.
 	wake chan struct{}
 }
 
-func newMailbox[T any]() *mailbox[T] {
-	return &mailbox[T]{wake: make(chan struct{}, 1)}
+// NewMailbox returns an empty mailbox.
+func NewMailbox[T any]() *Mailbox[T] {
+	return &Mailbox[T]{wake: make(chan struct{}, 1)}
 }
 
-// put adds a value and wakes the taker.
-func (b *mailbox[T]) put(v T) {
-	b.add(v)
-	b.signal()
+// Put adds a value and wakes the taker.
+func (b *Mailbox[T]) Put(v T) {
+	b.Add(v)
+	b.Signal()
 }
 
-// add adds a value without waking the taker.
-func (b *mailbox[T]) add(v T) {
+// Add adds a value without waking the taker.
+func (b *Mailbox[T]) Add(v T) {
 	b.mu.Lock()
 	b.items = append(b.items, v)
 	b.mu.Unlock()
 }
 
-func (b *mailbox[T]) signal() {
+// Signal wakes the taker.
+func (b *Mailbox[T]) Signal() {
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
 }
 
-// take returns all values, and keeps spare, emptied, for the next ones.
-func (b *mailbox[T]) take(spare []T) []T {
+// Wake receives a value while there may be something to take.
+func (b *Mailbox[T]) Wake() <-chan struct{} { return b.wake }
+
+// Take returns all values, and keeps spare, emptied, for the next ones.
+func (b *Mailbox[T]) Take(spare []T) []T {
 	clear(spare)
 	b.mu.Lock()
 	taken := b.items

@@ -1,5 +1,5 @@
-// Package publish sends messages to the broker and reports the result of each. It does not know tables, LSNs or
-// ordering: the caller decides that a message may leave now.
+// Package publish says what a publisher is, and has what all publishers share. A publisher sends messages and reports
+// the result of each. It does not know tables, LSNs or ordering: the caller decides that a message may leave now.
 package publish
 
 import (
@@ -9,7 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Publisher is how the relay publishes. AMQP, Stdout and Exec implement it; conformance_test.go tests the contract.
+// Publisher is how the relay publishes. The packages amqp, stdout and handler implement it; test/publishtest tests the
+// contract.
 type Publisher interface {
 	// Run connects, publishes and reconnects until ctx is done, then closes the connection. Before it returns, every
 	// published message has its result. It is called once. It returns nil after ctx is done, and an error only if no
@@ -17,7 +18,7 @@ type Publisher interface {
 	Run(ctx context.Context, sink Sink) error
 	// Publish publishes one message and never blocks. It may be called from any goroutine, also before Run. The caller
 	// keeps the number of messages without a result within the publisher's limit.
-	// Messages of one exchange leave in the order of the calls, except messages sent alone (see isolator). While the
+	// Messages of one exchange leave in the order of the calls, except messages sent alone (see Suspects). While the
 	// publisher is not ready, the result is NotSent.
 	Publish(m *outbox.Message)
 }

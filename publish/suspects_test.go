@@ -1,379 +1,75 @@
 package publish
 
 import (
-	"bytes"
-	"encoding/binary"
-	"io"
-	"net"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/test/await"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
-
-// fragile is a proxy to a broker. It ends the connection at each message with the poison in it, like a bug of the
-// broker or of a plugin.
-type fragile struct {
-	listener net.Listener
-	broker   string
-	// harms reports at which frames of the client the connection ends.
-	harms func(frame []byte) bool
-	// code is that of connection.close; 0: the connection ends without a reason. reset: not even in order.
-	code    uint16
-	reset   bool
-	running sync.WaitGroup
-	ended   atomic.Int64 // connections ended because of poison
-}
-
-var poison = []byte("poison")
-
-func newFragile(t *testing.T, broker string) *fragile {
-	t.Helper()
-	return startFragile(t, broker, &fragile{code: amqp.InternalError})
-}
-
-func startFragile(t *testing.T, broker string, f *fragile) *fragile {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.listener, f.broker = listener, broker
-	if f.harms == nil {
-		f.harms = func(frame []byte) bool { return bytes.Contains(frame, poison) }
-	}
-	f.running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			f.running.Go(func() { f.serve(t, client) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		f.running.Wait()
-	})
-	return f
-}
-
-func (f *fragile) serve(t *testing.T, client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", f.broker)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer server.Close()
-	var writing sync.Mutex // guards whole frames to the client
-	f.running.Go(func() {
-		for frame := range frames(server) {
-			writing.Lock()
-			_, err := client.Write(frame)
-			writing.Unlock()
-			if err != nil {
-				break
-			}
-		}
-		_ = client.Close()
-	})
-	var header [8]byte
-	if _, err := io.ReadFull(client, header[:]); err != nil {
-		return
-	}
-	_, _ = server.Write(header[:])
-	for frame := range frames(client) {
-		if f.harms(frame) {
-			f.ended.Add(1)
-			if f.code == 0 {
-				if f.reset {
-					_ = client.(*net.TCPConn).SetLinger(0)
-				}
-				return
-			}
-			writing.Lock()
-			_, _ = client.Write(closeFrame(f.code, "INTERNAL_ERROR"))
-			writing.Unlock()
-			_, _ = io.Copy(io.Discard, client) // until it has read that
-			return
-		}
-		if _, err := server.Write(frame); err != nil {
-			return
-		}
-	}
-}
-
-// frames returns the frames of a peer, each with its end octet.
-func frames(from io.Reader) func(yield func([]byte) bool) {
-	return func(yield func([]byte) bool) {
-		for {
-			frame := make([]byte, 7)
-			if _, err := io.ReadFull(from, frame); err != nil {
-				return
-			}
-			rest := make([]byte, binary.BigEndian.Uint32(frame[3:])+1)
-			if _, err := io.ReadFull(from, rest); err != nil || !yield(append(frame, rest...)) {
-				return
-			}
-		}
-	}
-}
-
-// closeFrame is connection.close.
-func closeFrame(code uint16, text string) []byte {
-	method := []byte{0, 10, 0, 50}
-	method = binary.BigEndian.AppendUint16(method, code)
-	method = append(append(method, byte(len(text))), text...)
-	method = append(method, 0, 60, 0, 40)
-	frame := binary.BigEndian.AppendUint32([]byte{1, 0, 0}, uint32(len(method)))
-	return append(append(frame, method...), 0xce)
-}
-
-// publishUntilCertain publishes messages, and repeats those without a certain result until all have one, or until stop
-// returns true after a round. Each round adds new messages.
-func publishUntilCertain(t *testing.T, r *running, messages []*outbox.Message, fresh func() []*outbox.Message, stop func() bool) map[int64]outbox.Result {
-	t.Helper()
-	certain := make(map[int64]outbox.Result)
-	for len(messages) > 0 && !stop() {
-		r.awaitPhase(t, Ready)
-		var again []*outbox.Message
-		for _, m := range append(messages, fresh()...) {
-			m := *m
-			again = append(again, &m)
-		}
-		r.publish(again...)
-		messages = nil
-		for _, result := range r.awaitResults(t, again...) {
-			if result.Outcome == outbox.Unknown || result.Outcome == outbox.NotSent {
-				messages = append(messages, result.Message)
-				continue
-			}
-			certain[result.Message.ID] = result
-		}
-	}
-	return certain
-}
-
-func never() bool { return false }
-
-// aFew is how many connections may end because of a message. On a busy machine, one may end after the wait for the
-// message, which does not count.
-const aFew = 4 * endsAlone
-
-func (r *recorder) hasRejected(id int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for m, results := range r.results {
-		if m.ID == id && slices.ContainsFunc(results, func(result outbox.Result) bool { return result.Outcome == outbox.Rejected }) {
-			return true
-		}
-	}
-	return false
-}
-
-// All others leave and are not charged, neither those in flight with it nor those for a queue that never answers.
-func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
-	t.Parallel()
-	u, q, stuck := withStuckQueue(t)
-	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String()), SendTimeout: await.Scaled(2 * time.Second)})
-	var k maker
-	messages := k.many(200, "", q)
-	fresh := func() []*outbox.Message { return k.many(5, "", q) }
-	bad := messages[100]
-	bad.Payload = poison
-	unanswered := (&maker{id: 1 << 30}).many(3, "", stuck)
-	rejected := func() bool { return r.hasRejected(bad.ID) }
-	results := publishUntilCertain(t, r, append(unanswered, messages...), fresh, rejected)
-	of := results[bad.ID]
-	if of.Outcome != outbox.Rejected || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
-		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
-		t.Errorf("the message: %+v", of)
-	}
-	delete(results, bad.ID)
-	for _, result := range results {
-		if result.Outcome != outbox.Confirmed {
-			t.Errorf("another: %+v", result)
-		}
-	}
-	before := f.ended.Load()
-	if before < 1+endsAlone || before > aFew {
-		t.Errorf("%d connections ended, want %d or a few more", before, 1+endsAlone)
-	}
-	results = publishUntilCertain(t, r, []*outbox.Message{bad}, fresh, never)
-	if more := f.ended.Load() - before; more < 1 || more > aFew || results[bad.ID].Outcome != outbox.Rejected {
-		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
-	}
-	for _, result := range publishUntilCertain(t, r, k.many(100, "", q), fresh, never) {
-		if result.Outcome != outbox.Confirmed {
-			t.Errorf("afterwards: %+v", result)
-		}
-	}
-}
-
-// Later messages for the same queue overtake it.
-func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
-	t.Parallel()
-	u := services.VHost(t)
-	q := newAdmin(t, u).queue(services.Name(t), nil)
-	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
-	r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String())})
-	var k maker
-	bad := k.make("", q, string(poison))
-	const lonely = 4
-	one := func() []*outbox.Message {
-		if f.ended.Load() < lonely {
-			return nil
-		}
-		return k.many(1, "", q)
-	}
-	results := publishUntilCertain(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
-	if results[bad.ID].Outcome != outbox.Rejected {
-		t.Errorf("%+v", results[bad.ID])
-	}
-	if n := f.ended.Load(); n > lonely+aFew {
-		t.Errorf("it took %d connections", n)
-	}
-}
-
-// publishAlone publishes messages again and again, with no others, until each is rejected.
-func publishAlone(t *testing.T, r *running, messages ...*outbox.Message) map[int64]outbox.Result {
-	t.Helper()
-	return publishUntilCertain(t, r, messages, func() []*outbox.Message { return nil }, never)
-}
-
-// Without other messages, the broker shows that it works by its answers to probes.
-func TestAMessageThatEndsConnectionsIsRejectedInAQuietSystem(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name    string
-		how     *fragile
-		bad     int
-		limited bool // the user may not publish to the default exchange
-		want    string
-	}{
-		{"connection.close 541", &fragile{code: amqp.InternalError}, 1, false, "(541)"},
-		{"connection.close 501", &fragile{code: amqp.FrameError}, 1, false, "(501)"},
-		{"connection.close 504", &fragile{code: amqp.ChannelError}, 1, false, "(504)"},
-		{"closed without a reason", &fragile{}, 1, false, "the other side closed it"},
-		{"reset", &fragile{reset: true}, 1, false, "connection reset by peer"},
-		{"two messages", &fragile{code: amqp.InternalError}, 2, false, "(541)"},
-		{"few privileges", &fragile{code: amqp.InternalError}, 1, true, "(541)"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			u := services.VHost(t)
-			a := newAdmin(t, u)
-			x, q := services.Name(t)+"_x", services.Name(t)+"_q"
-			a.exchange(x, "fanout", q, "")
-			if c.limited {
-				u = limitedUser(t, u, "^"+x+"$")
-			}
-			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), c.how)
-			r := startAMQP(t, AMQPConfig{URL: withHost(t, u, f.listener.Addr().String())})
-			messages := (&maker{}).many(c.bad, x, "")
-			for _, m := range messages {
-				m.Payload = poison
-			}
-			good := (&maker{id: 100}).make(x, "", "good")
-			for _, result := range publishAlone(t, r, messages...) {
-				if result.Outcome != outbox.Rejected || result.Reason != outbox.ReasonChannelClosed || !result.MaybeSent ||
-					!strings.Contains(result.Detail, c.want) {
-					t.Errorf("got %+v", result)
-				}
-			}
-			if n := f.ended.Load(); n > int64(endsTogether+c.bad*(endsAlone+1)) {
-				t.Errorf("it took %d connections", n)
-			}
-			for _, result := range publishAlone(t, r, good) {
-				allAre(t, []outbox.Result{result}, outbox.Confirmed)
-			}
-			if n := len(a.drain(q)); n != 1 {
-				t.Errorf("%d messages arrived, want 1: a probe must reach no queue", n)
-			}
-		})
-	}
-}
-
-// A broken broker or network ends connections as a harmful message does, but no message is at fault.
-func TestAnOutageThatLooksLikeAHarmfulMessageChargesNobody(t *testing.T) {
-	t.Parallel()
-	method := func(class, method byte) func([]byte) bool {
-		return func(frame []byte) bool {
-			return frame[0] == 1 && bytes.Equal(frame[7:11], []byte{0, class, 0, method})
-		}
-	}
-	publishes := method(60, 40)
-	for name, how := range map[string]*fragile{
-		"each publish fails":        {code: amqp.InternalError, harms: publishes},
-		"each publish ends it":      {harms: publishes},
-		"each publish resets it":    {reset: true, harms: publishes},
-		"each channel is an error":  {code: amqp.InternalError, harms: method(20, 10)},
-		"shut down at each message": {code: amqp.ConnectionForced},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), how)
-			r := startAMQP(t, AMQPConfig{URL: withHost(t, services.VHost(t), f.listener.Addr().String())})
-			messages := (&maker{}).many(3, "", "anywhere")
-			for _, m := range messages {
-				m.Payload = poison
-			}
-			const often = endsTogether + endsAlone + 2
-			enough := func() bool { return f.ended.Load() >= often }
-			results := publishUntilCertain(t, r, messages, func() []*outbox.Message { return nil }, enough)
-			for _, result := range results {
-				t.Errorf("%+v", result)
-			}
-		})
-	}
-}
 
 // An end counts against a message only if it was alone and the other side works. An answer clears the message.
 func TestOnlyAMessageSentAloneIsSuspected(t *testing.T) {
-	l := newSuspects()
+	l := NewSuspects()
 	one, other := &outbox.Message{ID: 1}, &outbox.Message{ID: 2}
 	is := func(m *outbox.Message, alone bool, ends int) {
 		t.Helper()
-		if known := l.of(m); known.mustBeAlone() != alone || known.alone != ends {
+		if known := l.Of(m); known.MustBeAlone() != alone || known.Alone != ends {
 			t.Errorf("%+v; want %v, %d", known, alone, ends)
 		}
 	}
 	is(one, false, 0)
-	l.blame(one, sessionEnd{stated: true, worked: true})
+	l.Blame(one, SessionEnd{Stated: true, Worked: true})
 	is(one, true, 0)
-	l.blame(other, sessionEnd{worked: true})
+	l.Blame(other, SessionEnd{Worked: true})
 	is(other, false, 0) // a cable may have been pulled
-	l.blame(other, sessionEnd{})
+	l.Blame(other, SessionEnd{})
 	is(other, true, 0)
-	for range 2 * endsAlone {
-		for _, end := range []sessionEnd{{alone: true, stated: true}, {stated: true, worked: true}} {
-			if _, culprit := l.blame(one, end); culprit {
+	for range 2 * EndsAlone {
+		for _, end := range []SessionEnd{{Alone: true, Stated: true}, {Stated: true, Worked: true}} {
+			if _, culprit := l.Blame(one, end); culprit {
 				t.Fatal("it is charged although the broker answers nothing else, or others were in flight")
 			}
 		}
 	}
 	is(one, true, 1)
-	for times := 2; times <= endsAlone+1; times++ {
-		if _, culprit := l.blame(one, sessionEnd{alone: true, worked: true}); culprit != (times >= endsAlone) {
+	for times := 2; times <= EndsAlone+1; times++ {
+		if _, culprit := l.Blame(one, SessionEnd{Alone: true, Worked: true}); culprit != (times >= EndsAlone) {
 			t.Errorf("alone for the %d. time: culprit %v", times, culprit)
 		}
 	}
-	l.clear(one)
+	l.Clear(one)
 	is(one, false, 0)
 	for id := range int64(2 * mostSuspects) {
-		l.blame(&outbox.Message{ID: id}, sessionEnd{worked: true})
+		l.Blame(&outbox.Message{ID: id}, SessionEnd{Worked: true})
 	}
 	if len(l.found) > mostSuspects {
 		t.Errorf("%d are held", len(l.found))
 	}
+}
+
+func TestNobodyIsChargedWhileNoHandlerAnswers(t *testing.T) {
+	m := &outbox.Message{ID: 1}
+	s := NewSuspects()
+	end := func(answered, wantCulprit bool) {
+		t.Helper()
+		if answered {
+			s.HandlerWorked()
+		}
+		if _, culprit := s.Blame(m, SessionEnd{Alone: s.Of(m).MustBeAlone(), Answered: answered}); culprit != wantCulprit {
+			t.Fatalf("culprit: %v, %+v", culprit, s)
+		}
+	}
+	for range 10 {
+		end(false, false)
+	}
+	end(true, false) // the second one alone
+	end(false, true)
+	for range 10 {
+		end(false, false) // nobody answered since
+	}
+	end(true, true)
+	s.Clear(m)
+	for range EndsTogether + EndsAlone - 1 {
+		end(true, false)
+	}
+	end(true, true)
 }

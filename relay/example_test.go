@@ -13,6 +13,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -28,7 +29,7 @@ func Example() {
 	config.Hooks.DeadLettered = func(e relay.Event) {
 		log.Error("an order is stuck", "message_id", e.MessageID, "reason", e.Reason, "error", e.LastError)
 	}
-	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+	publisher, err := amqp.New(amqp.Config{
 		URL:         os.Getenv("CDC_RELAY_AMQP_URL"),
 		MaxInFlight: config.MaxInFlight,
 		SendTimeout: config.SendTimeout,

@@ -8,13 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/stdout"
 )
 
 // The sweeper has ended then, and sends no heartbeat.
 func TestARelayIsHealthyDuringALongShutdown(t *testing.T) {
 	config := DefaultConfig()
 	config.DatabaseURL, config.Mode = "postgres://localhost/none", ModePoll
-	r, err := New(config, publish.NewStdout(publish.StdoutConfig{}), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	r, err := New(config, stdout.New(stdout.Config{}), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/stdout"
 )
 
 // scrape is one scrape of a registry: gauges and counters by name and labels, histograms by name.
@@ -207,7 +208,7 @@ func TestTwoRelaysCannotShareARegistry(t *testing.T) {
 	config.DatabaseURL = "postgres://localhost/shop"
 	registry := prometheus.NewRegistry()
 	for n := range 2 {
-		r, err := New(config, publish.NewStdout(publish.StdoutConfig{}), slog.New(slog.DiscardHandler), registry)
+		r, err := New(config, stdout.New(stdout.Config{}), slog.New(slog.DiscardHandler), registry)
 		if got := fmt.Sprint(err); (n == 0) != (err == nil) {
 			t.Errorf("relay %d: %s", n, got)
 		}

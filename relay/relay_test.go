@@ -14,6 +14,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
@@ -106,7 +107,7 @@ func (i *instance) start() (r *Relay, stop func()) {
 
 func (i *instance) publisher() publish.Publisher {
 	i.t.Helper()
-	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+	publisher, err := amqp.New(amqp.Config{
 		URL: i.amqp, MaxInFlight: i.config.MaxInFlight, SendTimeout: i.config.SendTimeout, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

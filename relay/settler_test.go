@@ -14,7 +14,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -25,7 +25,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 	} {
 		config := DefaultConfig()
 		config.DatabaseURL, config.MaxInFlight, config.BatchSize = "postgres://localhost/none", test.maxInFlight, test.batch
-		publisher, err := publish.NewAMQP(publish.AMQPConfig{URL: "amqp://localhost", MaxInFlight: test.maxInFlight})
+		publisher, err := amqp.New(amqp.Config{URL: "amqp://localhost", MaxInFlight: test.maxInFlight})
 		if err != nil {
 			t.Fatal(err)
 		}

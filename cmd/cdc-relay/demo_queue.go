@@ -6,32 +6,32 @@ import (
 	"strings"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // demoQueue is an exclusive queue: the broker deletes it when this process disconnects.
 type demoQueue struct {
-	conn       *amqp.Connection
+	conn       *amqp091.Connection
 	name       string
-	deliveries <-chan amqp.Delivery
-	closed     chan *amqp.Error
+	deliveries <-chan amqp091.Delivery
+	closed     chan *amqp091.Error
 }
 
 func openDemoQueue(amqpURL string) (*demoQueue, error) {
-	properties := amqp.NewConnectionProperties()
+	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName("cdc-relay demo")
-	conn, err := amqp.DialConfig(amqpURL, amqp.Config{
+	conn, err := amqp091.DialConfig(amqpURL, amqp091.Config{
 		Heartbeat:  10 * time.Second,
-		Dial:       amqp.DefaultDial(connectTimeout),
+		Dial:       amqp091.DefaultDial(connectTimeout),
 		Properties: properties,
 	})
 	if err != nil {
 		return nil, demoDialError(amqpURL, err)
 	}
-	q := &demoQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp.Error, 1))}
+	q := &demoQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp091.Error, 1))}
 	if err := q.open(); err != nil {
 		q.close()
 		return nil, demoQueueError(amqpURL, err)
@@ -77,19 +77,19 @@ const demoPermissions = `'^amq\.gen-' '.*' '^amq\.gen-'`
 
 // demoDialError explains why there is no connection, without the password.
 func demoDialError(amqpURL string, err error) error {
-	uri, parseErr := amqp.ParseURI(amqpURL)
+	uri, parseErr := amqp091.ParseURI(amqpURL)
 	if parseErr != nil {
 		return errors.New("the AMQP URL cannot be read") // it was validated before
 	}
-	failed := publish.Undialled(uri, err)
+	failed := amqp.Undialled(uri, err)
 	return hinted{fmt.Errorf("connect to RabbitMQ: %w", failed), strings.Replace(failed.Hint(), "'' '.*' ''", demoPermissions, 1)}
 }
 
 // demoQueueError explains why the queue cannot be created or read.
 func demoQueueError(amqpURL string, err error) error {
-	var exception *amqp.Error
-	uri, parseErr := amqp.ParseURI(amqpURL)
-	if parseErr != nil || !errors.As(err, &exception) || exception.Code != amqp.AccessRefused {
+	var exception *amqp091.Error
+	uri, parseErr := amqp091.ParseURI(amqpURL)
+	if parseErr != nil || !errors.As(err, &exception) || exception.Code != amqp091.AccessRefused {
 		return hinted{fmt.Errorf("create a queue in RabbitMQ: %w", err), "# see RabbitMQ's log; a policy or a limit of the virtual host may forbid the queue"}
 	}
 	return hinted{

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/stdout"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -46,7 +46,7 @@ func registered(t *testing.T) map[string]bool {
 	}
 	cfg := defaultConfig()
 	cfg.relay.DatabaseURL = "postgres://localhost/shop"
-	r, err := relay.New(cfg.relay, publish.NewStdout(publish.StdoutConfig{Writer: io.Discard}), slog.New(slog.DiscardHandler), registry)
+	r, err := relay.New(cfg.relay, stdout.New(stdout.Config{Writer: io.Discard}), slog.New(slog.DiscardHandler), registry)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
 func (p *process) peekCommand() *cli.Command {
@@ -59,14 +59,14 @@ type peekedView struct {
 	AvailableAt *time.Time     `json:"available_at"`
 	// Error is why the message would become a dead letter; null: it can be sent.
 	Error *string `json:"error"`
-	publish.Line
+	wire.Line
 	Payload       json.RawMessage `json:"payload"`
 	PayloadBase64 *string         `json:"payload_base64"`
 	NotShown      notShown        `json:"not_shown,omitempty"`
 }
 
 func (c *config) peekedViewOf(m operator.Peeked) peekedView {
-	line, err := publish.NewLine(m.Message, c.exchange)
+	line, err := wire.NewLine(m.Message, c.exchange)
 	for _, l := range m.Large {
 		if err == nil && l.Column != "redacted_payload" && !strings.HasPrefix(l.Column, "payload") {
 			err = fmt.Errorf("%s is too large to check: %s on disk", l.Column, bytesText(l.Stored))
@@ -76,7 +76,7 @@ func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 	if err != nil {
 		text := err.Error()
 		v.Error = &text
-		v.Line = publish.Line{
+		v.Line = wire.Line{
 			ID: m.ID, MessageID: m.MessageID.String(), Exchange: valueOr(m.Exchange, c.exchange), RoutingKey: m.RoutingKey,
 			OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties, PossibleDuplicate: m.PossibleDuplicate,
 		}

@@ -18,6 +18,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
+	"github.com/cdc-relay/cdc-relay/publish/handler"
+	"github.com/cdc-relay/cdc-relay/publish/stdout"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
@@ -140,8 +143,8 @@ func (p *process) newService(ctx context.Context, cfg *config) (*service, error)
 func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
 	switch cfg.publisher {
 	case "exec":
-		publisher, err := publish.NewExec(publish.ExecConfig{
-			Command: cfg.handler, Env: publish.HandlerEnvironment(p.environ()), Stderr: p.stderr, DefaultExchange: cfg.exchange,
+		publisher, err := handler.New(handler.Config{
+			Command: cfg.handler, Env: handler.Environment(p.environ()), Stderr: p.stderr, DefaultExchange: cfg.exchange,
 			AnswerTimeout: cfg.relay.SendTimeout, Logger: log,
 		})
 		if err != nil {
@@ -152,7 +155,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		if closedOutput(raw(p.stdout)) {
 			return nil, usagef("--publisher stdout: the standard output is closed")
 		}
-		return publish.NewStdout(publish.StdoutConfig{Writer: p.verbatim(), DefaultExchange: cfg.exchange, Logger: log}), nil
+		return stdout.New(stdout.Config{Writer: p.verbatim(), DefaultExchange: cfg.exchange, Logger: log}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
 }
@@ -173,8 +176,8 @@ func closedOutput(stdout io.Writer) bool {
 	return errors.Is(err, io.EOF)
 }
 
-func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*publish.AMQP, error) {
-	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*amqp.Publisher, error) {
+	publisher, err := amqp.New(amqp.Config{
 		URL:             cfg.amqpURL,
 		DefaultExchange: cfg.exchange,
 		MaxInFlight:     maxInFlight,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // Log logs each cause of an outage at most once a minute. All methods may be called at the same time.
@@ -32,6 +33,11 @@ const (
 // New returns a log without an outage.
 func New(log *slog.Logger, explain func(error) (cause, hint string)) *Log {
 	return &Log{log: log, explain: explain}
+}
+
+// NewPlain is New with the text and the hint of each error.
+func NewPlain(log *slog.Logger) *Log {
+	return New(log, func(err error) (cause, hint string) { return err.Error(), problem.Hint(err) })
 }
 
 // withoutDigits makes the errors of several tries equal: each try has another local port.

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/procfs"
 
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -58,7 +58,7 @@ func runCounted() error {
 	config.Slot, config.Publication = os.Getenv(countedSlot), os.Getenv(countedSlot)
 	config.PollInterval = 10 * time.Second // timed work counts more on a slow machine
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+	publisher, err := amqp.New(amqp.Config{
 		URL: os.Getenv(countedBroker), MaxInFlight: config.MaxInFlight, SendTimeout: config.SendTimeout, Logger: log,
 	})
 	if err != nil {

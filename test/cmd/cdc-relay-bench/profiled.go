@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -43,7 +43,7 @@ func profiledRelay(ctx context.Context, args []string, stderr io.Writer) (err er
 		return err
 	}
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
-	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+	publisher, err := amqp.New(amqp.Config{
 		URL: os.Getenv("CDC_RELAY_AMQP_URL"), MaxInFlight: config.MaxInFlight, SendTimeout: config.SendTimeout,
 		OutageCooldown: 30 * time.Second, Logger: log,
 	})

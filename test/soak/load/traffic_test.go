@@ -10,9 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -33,7 +33,7 @@ func runRelay(t *testing.T, state State, conn *pgx.Conn, broker string) (stop fu
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	publisher, err := publish.NewAMQP(publish.AMQPConfig{
+	publisher, err := amqp.New(amqp.Config{
 		URL: broker, MaxInFlight: config.MaxInFlight, SendTimeout: config.SendTimeout, OutageCooldown: time.Second, Logger: log,
 	})
 	if err != nil {
@@ -135,8 +135,8 @@ func TestConsumersReconnect(t *testing.T) {
 	var consumers *Consumers
 	comes := func(when string) {
 		t.Helper()
-		err := onChannel(t.Context(), broker.URL(""), func(channel *amqp.Channel) error {
-			return channel.PublishWithContext(t.Context(), "", topology.Queues()[0], false, false, amqp.Publishing{Body: []byte("x")})
+		err := onChannel(t.Context(), broker.URL(""), func(channel *amqp091.Channel) error {
+			return channel.PublishWithContext(t.Context(), "", topology.Queues()[0], false, false, amqp091.Publishing{Body: []byte("x")})
 		})
 		if err != nil {
 			t.Fatal(err)

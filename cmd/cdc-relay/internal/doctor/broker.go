@@ -9,14 +9,14 @@ import (
 	"slices"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // brokerFacts are what AMQP and the management API report.
 type brokerFacts struct {
-	unreachable *publish.DialError
+	unreachable *amqp.DialError
 	address     string
 	vhost, user string
 	version     string
@@ -45,10 +45,10 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	f := &brokerFacts{exchanges: map[string]error{}, queues: map[string]error{}, writes: map[destination]error{}}
 	f.asked = wanted[:min(len(wanted), mostDestinations)]
 	f.left = len(wanted) - len(f.asked)
-	uri, err := amqp.ParseURI(o.AMQPURL)
+	uri, err := amqp091.ParseURI(o.AMQPURL)
 	if err != nil {
 		err = errors.New("the AMQP URL cannot be read") // the parser's errors quote the password
-		f.unreachable = publish.Undialled(uri, err)
+		f.unreachable = amqp.Undialled(uri, err)
 		return f
 	}
 	f.address, f.vhost, f.user = net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost, uri.Username
@@ -57,10 +57,10 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 
 	conn, socket, err := o.dialBroker(ctx)
 	if err != nil {
-		f.unreachable = publish.Undialled(uri, err)
+		f.unreachable = amqp.Undialled(uri, err)
 		return f
 	}
-	p := &amqpProbe{conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp.Blocking, 8))}
+	p := &amqpProbe{conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp091.Blocking, 8))}
 	defer p.close()
 	f.version, _ = conn.Properties["version"].(string)
 	if uri.Scheme == "amqps" {
@@ -76,16 +76,16 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 }
 
 // dialBroker connects. It cuts the connection as soon as ctx is done.
-func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, error) {
+func (o Options) dialBroker(ctx context.Context) (*amqp091.Connection, net.Conn, error) {
 	var socket net.Conn
-	properties := amqp.NewConnectionProperties()
+	properties := amqp091.NewConnectionProperties()
 	properties["product"] = "cdc-relay"
 	name := "cdc-relay check"
 	if host, err := os.Hostname(); err == nil {
 		name = fmt.Sprintf("cdc-relay check %s/%d", host, os.Getpid())
 	}
 	properties.SetClientConnectionName(name)
-	config := amqp.Config{
+	config := amqp091.Config{
 		Heartbeat: 10 * time.Second, Properties: properties,
 		Dial: func(network, address string) (net.Conn, error) {
 			conn, err := (&net.Dialer{Timeout: o.timeout / 2}).DialContext(ctx, network, address)
@@ -101,7 +101,7 @@ func (o Options) dialBroker(ctx context.Context) (*amqp.Connection, net.Conn, er
 	if o.TLS != nil {
 		config.TLSClientConfig = o.TLS.Clone()
 	}
-	conn, err := amqp.DialConfig(o.AMQPURL, config)
+	conn, err := amqp091.DialConfig(o.AMQPURL, config)
 	return conn, socket, err
 }
 

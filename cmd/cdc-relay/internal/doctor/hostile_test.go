@@ -9,13 +9,13 @@ import (
 	"testing"
 	"unicode"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // hostileNames are names of objects with which their owners try to add a statement, a command or a line to a fix.
@@ -195,8 +195,8 @@ func hostileServer(name string) []Finding {
 func hostileBroker(name string) []Finding {
 	o := defaults()
 	o.Exchange, o.EventsExchange = name, name+"2"
-	refused := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - access to exchange '" + name + "' refused for user '" + name + "'"}
-	missing := &amqp.Error{Code: amqp.NotFound, Reason: name}
+	refused := &amqp091.Error{Code: amqp091.AccessRefused, Reason: "ACCESS_REFUSED - access to exchange '" + name + "' refused for user '" + name + "'"}
+	missing := &amqp091.Error{Code: amqp091.NotFound, Reason: name}
 	queue, other := destination{routingKey: name}, destination{exchange: name + "3", routingKey: name}
 	own := destination{exchange: name, routingKey: name}
 	definition := map[string]any{"alternate-exchange": name, "x": name}
@@ -213,9 +213,9 @@ func hostileBroker(name string) []Finding {
 	silent := *b
 	silent.management = managementFacts{err: &statusError{code: 401}}
 	found = append(found, judgeBroker(o, facts{database: well(), broker: &silent})...)
-	uri := amqp.URI{Host: "localhost", Username: name, Vhost: name}
-	for _, err := range []error{refused, amqp.ErrCredentials, amqp.ErrVhost, fmt.Errorf("user limit for '%s' reached", name)} {
-		found = append(found, judgeBroker(o, facts{database: well(), broker: &brokerFacts{unreachable: publish.Undialled(uri, err)}})...)
+	uri := amqp091.URI{Host: "localhost", Username: name, Vhost: name}
+	for _, err := range []error{refused, amqp091.ErrCredentials, amqp091.ErrVhost, fmt.Errorf("user limit for '%s' reached", name)} {
+		found = append(found, judgeBroker(o, facts{database: well(), broker: &brokerFacts{unreachable: amqp.Undialled(uri, err)}})...)
 	}
 	return found
 }

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // judgeBroker turns the facts of the broker into findings.
@@ -33,7 +33,7 @@ func judgeBroker(o Options, f facts) []Finding {
 	j.f.encryption.judge(c, "RabbitMQ", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		c.wrong("connection", hintFix(cmp.Or(publish.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see RabbitMQ's log")),
+		c.wrong("connection", hintFix(cmp.Or(amqp.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see RabbitMQ's log")),
 			"the connection broke during the check: %s", j.f.broken)
 	}
 	j.judgeExchanges(c)
@@ -94,8 +94,8 @@ func (j *brokerJudge) namedBy(name string) string {
 }
 
 func isNotFound(err error) bool {
-	var exception *amqp.Error
-	return errors.As(err, &exception) && exception.Code == amqp.NotFound
+	var exception *amqp091.Error
+	return errors.As(err, &exception) && exception.Code == amqp091.NotFound
 }
 
 // judgeWrites reports how the broker answered the test messages.
@@ -170,7 +170,7 @@ func permissionName(exchange string) string {
 }
 
 func reasonOf(err error) string {
-	var exception *amqp.Error
+	var exception *amqp091.Error
 	if errors.As(err, &exception) {
 		return exception.Reason
 	}

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -320,7 +320,7 @@ func (a addressed) RemoteAddr() net.Addr { return a.address }
 
 func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 	reset := &net.OpError{Op: "write", Err: syscall.ECONNRESET}
-	uri, err := amqp.ParseURI("amqps://guest:guest@localhost/")
+	uri, err := amqp091.ParseURI("amqps://guest:guest@localhost/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,21 +328,21 @@ func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 		err        error
 		check, fix string
 	}{
-		"guest from afar":   {&amqp.Error{Code: 403, Reason: "user 'guest' can only connect via localhost"}, "login", "rabbitmqctl add_user relay"},
-		"wrong password":    {amqp.ErrCredentials, "login", "change_password"},
-		"connection limit":  {&amqp.Error{Code: 530, Reason: "connection limit (1) is reached"}, "vhost", "clear_vhost_limits"},
-		"limit of the node": {&amqp.Error{Code: 530, Reason: "connection refused: node connection limit (1) is reached"}, "vhost", "connection_max"},
-		"a name with limit": {&amqp.Error{Code: 530, Reason: "access to vhost '/' refused for user 'limited'"}, "vhost", "set_permissions"},
+		"guest from afar":   {&amqp091.Error{Code: 403, Reason: "user 'guest' can only connect via localhost"}, "login", "rabbitmqctl add_user relay"},
+		"wrong password":    {amqp091.ErrCredentials, "login", "change_password"},
+		"connection limit":  {&amqp091.Error{Code: 530, Reason: "connection limit (1) is reached"}, "vhost", "clear_vhost_limits"},
+		"limit of the node": {&amqp091.Error{Code: 530, Reason: "connection refused: node connection limit (1) is reached"}, "vhost", "connection_max"},
+		"a name with limit": {&amqp091.Error{Code: 530, Reason: "access to vhost '/' refused for user 'limited'"}, "vhost", "set_permissions"},
 		"unknown authority": {fmt.Errorf("tls: %w", x509.UnknownAuthorityError{}), "reachable", "cacertfile="},
 		"another host":      {fmt.Errorf("tls: %w", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "h"}), "reachable", "server_name_indication="},
 		"expired":           {fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired}), "reachable", "renew"},
 		"nobody there":      {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "reachable", "host and port"},
 		"hung up":           {reset, "reachable", "--amqp-cert-file"},
-		"hung up, unread":   {amqp.ErrClosed, "reachable", "--amqp-cert-file"},
-		"asked for another": {&amqp.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "--amqp-cert-file"},
+		"hung up, unread":   {amqp091.ErrClosed, "reachable", "--amqp-cert-file"},
+		"asked for another": {&amqp091.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "--amqp-cert-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: publish.Undialled(uri, test.err)}})
+			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: amqp.Undialled(uri, test.err)}})
 			if len(f) != 1 || f[0].Level != Problem || f[0].Name != test.check || !strings.Contains(strings.Join(f[0].Fix, "\n"), test.fix) {
 				t.Errorf("got %+v", f)
 			}

@@ -11,9 +11,9 @@ import (
 	"net/url"
 	"strings"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // managementFacts are what only RabbitMQ's HTTP API reports. The tag "management" is enough for all of it.
@@ -68,7 +68,7 @@ const (
 )
 
 // gatherManagement asks for the bindings of the destinations' exchanges.
-func (o Options) gatherManagement(ctx context.Context, uri amqp.URI, broker *brokerFacts) managementFacts {
+func (o Options) gatherManagement(ctx context.Context, uri amqp091.URI, broker *brokerFacts) managementFacts {
 	f := managementFacts{exchanges: map[string]exchangeFacts{}, bindings: map[string][]binding{}, queues: map[string]queueFacts{}}
 	api, err := o.newAPI(uri)
 	if err != nil {
@@ -162,7 +162,7 @@ type managementAPI struct {
 const managementPort, managementTLSPort = 15672, 15671
 
 // baseURL returns the URL of the setting, or the usual port of the broker's host.
-func (o Options) baseURL(uri amqp.URI) (base string, user *url.Userinfo, err error) {
+func (o Options) baseURL(uri amqp091.URI) (base string, user *url.Userinfo, err error) {
 	user = url.UserPassword(uri.Username, uri.Password)
 	if o.ManagementURL == "" {
 		if uri.Scheme == "amqps" {
@@ -181,12 +181,12 @@ func (o Options) baseURL(uri amqp.URI) (base string, user *url.Userinfo, err err
 	return strings.TrimRight(u.String(), "/"), user, nil
 }
 
-func (o Options) newAPI(uri amqp.URI) (*managementAPI, error) {
+func (o Options) newAPI(uri amqp091.URI) (*managementAPI, error) {
 	base, user, err := o.baseURL(uri)
 	if err != nil {
 		return nil, err
 	}
-	config, err := publish.TLSConfig(o.TLS, uri) // the API of the same broker
+	config, err := amqp.TLSConfig(o.TLS, uri) // the API of the same broker
 	if err != nil {
 		return nil, err
 	}

@@ -11,10 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	amqp "github.com/rabbitmq/amqp091-go"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { services.Main(m) }
 // running starts notices to an exchange; stop ends them.
 func running(t *testing.T, url, exchange string, log *slog.Logger) (n *Notices, stop func()) {
 	t.Helper()
-	publisher, err := publish.NewAMQP(publish.AMQPConfig{URL: url, MaxInFlight: MaxInFlight, Logger: slog.New(slog.DiscardHandler)})
+	publisher, err := amqp.New(amqp.Config{URL: url, MaxInFlight: MaxInFlight, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func value(t *testing.T, c prometheus.Counter) float64 {
 }
 
 // graveyard declares an exchange with a queue bound to everything.
-func graveyard(t *testing.T, url string) (exchange string, deliveries <-chan amqp.Delivery) {
+func graveyard(t *testing.T, url string) (exchange string, deliveries <-chan amqp091.Delivery) {
 	t.Helper()
 	conn := services.DialAMQP(t, url)
 	channel, err := conn.Channel()

@@ -1,0 +1,175 @@
+package amqp
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// evidence is what is known of a sent message when its confirm is resolved or given up.
+type evidence struct {
+	// unsent: the library did not send because the channel was already closed.
+	unsent bool
+	// acked is the confirm. It is also false if the library resolved the confirm because of a close.
+	acked bool
+	// timedOut: no confirm came in time.
+	timedOut bool
+	// returned is the broker's basic.return for this message, or nil.
+	returned *amqp091.Return
+	// channelClosed and connectionClosed: closed when the confirm was resolved.
+	channelClosed, connectionClosed bool
+	// exception is why the channel was closed; nil: the broker gave no reason.
+	exception *amqp091.Error
+	// alone: no later message was sent on this channel, and every unanswered earlier message had ample time for its
+	// answer. The exception belongs to this message, unless it names another size.
+	alone bool
+	// shared: the channel carries many messages; after an exception they are sent again one at a time.
+	shared bool
+}
+
+// verdict is the meaning of the evidence.
+type verdict struct {
+	outcome outbox.Outcome
+	reason  outbox.Reason
+	detail  string
+	// replay: one message of the channel caused its close, and it is unknown which. The message is to be sent again
+	// alone; outcome applies if that is impossible.
+	replay bool
+	// wholeExchange: every message to the exchange would fail alike.
+	wholeExchange bool
+}
+
+// classify tells rejections, which cost an attempt, from outages, which cost none. No other code does.
+func classify(e evidence) verdict {
+	closed, replay := "", false
+	switch {
+	case e.connectionClosed:
+		closed = "the connection was lost before "
+	case e.channelClosed:
+		closed, replay = "the channel was closed before ", e.shared
+	}
+	switch {
+	case e.acked && e.returned != nil:
+		return verdict{outcome: outbox.Rejected, reason: outbox.ReasonUnroutable, detail: returnText(e.returned)}
+	case e.acked:
+		return verdict{outcome: outbox.Confirmed}
+	case e.timedOut:
+		return verdict{outcome: outbox.Unknown, detail: "RabbitMQ did not confirm in time"}
+	case closed != "" && e.unsent:
+		return verdict{outcome: outbox.NotSent, replay: replay, detail: closed + "the message was sent"}
+	case closed != "" && e.alone && !e.shared && !e.connectionClosed && e.exception != nil:
+		return exceptionVerdict(e.exception)
+	case closed != "":
+		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
+	}
+	return verdict{outcome: outbox.Rejected, reason: outbox.ReasonNack, detail: "RabbitMQ answered with a nack: a queue rejected the message, or RabbitMQ could not handle it"}
+}
+
+// exceptionVerdict judges a message that was alone when the broker closed the channel.
+func exceptionVerdict(e *amqp091.Error) verdict {
+	v := verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed, detail: exceptionText(e)}
+	switch e.Code {
+	case amqp091.NotFound:
+		v.reason = outbox.ReasonNoExchange
+	case amqp091.AccessRefused:
+		v.reason = outbox.ReasonAccessRefused
+		v.wholeExchange = exchangeForbidden(e)
+	case amqp091.PreconditionFailed:
+		switch {
+		case isSizeException(e):
+			v.outcome, v.reason = outbox.Impossible, outbox.ReasonTooLarge
+		case isPropertyException(e):
+			v.outcome, v.reason = outbox.Impossible, outbox.ReasonInvalidProperties
+		}
+	}
+	return v
+}
+
+// isSizeException matches "message size 20 is larger than max size 16", or "configured max size" since 3.12.
+func isSizeException(e *amqp091.Error) bool {
+	return e.Code == amqp091.PreconditionFailed && begins(e, "message size ")
+}
+
+// begins compares only the start of the broker's text; the rest may contain names chosen by people.
+func begins(e *amqp091.Error, text string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(e.Reason, "PRECONDITION_FAILED - "), text)
+}
+
+// namesAnotherSize reports whether the exception is about a body of another size.
+func namesAnotherSize(e *amqp091.Error, size int) bool {
+	if e == nil || !isSizeException(e) {
+		return false
+	}
+	_, text, _ := strings.Cut(e.Reason, "message size ")
+	named := 0
+	_, err := fmt.Sscanf(text, "%d", &named)
+	return err == nil && named != size
+}
+
+// isPropertyException matches the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode.
+// Any other text is a rejection, which costs one attempt.
+func isPropertyException(e *amqp091.Error) bool {
+	return begins(e, "user_id property ") || begins(e, "invalid expiration ") || begins(e, "invalid message: ")
+}
+
+// exchangeForbidden reports whether every message to the exchange would fail: no write permission, or an internal
+// exchange. A topic permission ("write access to topic …") is about one routing key.
+func exchangeForbidden(e *amqp091.Error) bool {
+	return e != nil && e.Code == amqp091.AccessRefused &&
+		(strings.Contains(e.Reason, "access to exchange") || strings.Contains(e.Reason, "internal exchange"))
+}
+
+// endedByBroker reports whether an exception may be about a message. An operator's close and a broker shutdown are not.
+func endedByBroker(e *amqp091.Error) bool {
+	return e != nil && e.Server && e.Code != amqp091.ConnectionForced
+}
+
+// cutByPeer reports whether the other side ended the connection without a reason, as a proxy or a crash does. A timeout
+// is an outage.
+func cutByPeer(e *amqp091.Error, write error) bool {
+	text := ""
+	switch {
+	case e != nil && fromNetwork(e):
+		text = e.Reason
+	case e == nil && write != nil: // the library reports why it closed the connection only later
+		text = write.Error()
+	}
+	return text == "EOF" || slices.ContainsFunc([]string{
+		"unexpected EOF", "connection reset", "broken pipe", "forcibly closed", "connection was aborted",
+	}, func(part string) bool { return strings.Contains(text, part) })
+}
+
+// fatal is the verdict on a message that ended connection after connection. It says what ended the last one.
+func fatal(times int, e evidence) verdict {
+	why := "without a reason"
+	if e.exception != nil {
+		why = exceptionText(e.exception)
+	}
+	return verdict{
+		outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed,
+		detail: fmt.Sprintf("RabbitMQ ended the connection %d times when this message was sent alone: %s", times, why),
+	}
+}
+
+func returnText(r *amqp091.Return) string {
+	return fmt.Sprintf("%s (%d): no queue took the message with routing key %q from exchange %q",
+		r.ReplyText, r.ReplyCode, r.RoutingKey, r.Exchange)
+}
+
+func because(e *amqp091.Error) string {
+	if e == nil {
+		return ""
+	}
+	return ": " + exceptionText(e)
+}
+
+func exceptionText(e *amqp091.Error) string {
+	if fromNetwork(e) {
+		return networkReason(e.Reason)
+	}
+	return fmt.Sprintf("%s (%d)", e.Reason, e.Code)
+}

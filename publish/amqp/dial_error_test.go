@@ -1,0 +1,83 @@
+package amqp
+
+import (
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// TestWhyTheBrokerTakesNoConnection: log and state name the cause in plain words, and a command that fixes it.
+func TestWhyTheBrokerTakesNoConnection(t *testing.T) {
+	t.Parallel()
+	good, err := url.Parse(services.VHost(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(change func(*url.URL)) string {
+		u := *good
+		change(&u)
+		return u.String()
+	}
+	for name, test := range map[string]struct{ url, text, hint string }{
+		"password": {
+			with(func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "wr0ng") }),
+			"username or password not allowed", "rabbitmqctl change_password " + good.User.Username(),
+		},
+		"virtual host": {with(func(u *url.URL) { u.Path = "/no-such" }), `virtual host \"no-such\": vhost no-such not found`, "rabbitmqctl add_vhost no-such && rabbitmqctl set_permissions"},
+		"port":         {"amqp://guest:wr0ng@127.0.0.1:1/", "RabbitMQ at 127.0.0.1:1: connection refused", "check that RabbitMQ runs there"},
+		"TLS":          {with(func(u *url.URL) { u.Scheme = "amqps" }), "first record does not look like a TLS handshake", "5671 as a rule"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log publishtest.Buffer
+			p, err := New(Config{URL: test.url, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, p)
+			await.Until(t, "the log names it", func() bool { return strings.Contains(strings.Join(log.Lines(), ""), "broker_down") })
+			r.Stop(t)
+			text := strings.Join(log.Lines(), "\n")
+			for _, words := range []string{test.text, test.hint, `"hint":"`} {
+				if !strings.Contains(text, words) {
+					t.Errorf("%q is missing in\n%s", words, text)
+				}
+			}
+			if strings.Contains(text, "Exception (") || strings.Contains(text, "wr0ng") {
+				t.Errorf("a phrase of the driver, or the password, in\n%s", text)
+			}
+		})
+	}
+}
+
+// TestTheCauseOfAnOutageThatChangesIsLogged: the broker closes the connection, and then rejects the login.
+func TestTheCauseOfAnOutageThatChangesIsLogged(t *testing.T) {
+	t.Parallel()
+	proxied := services.VHost(t)
+	u, err := url.Parse(proxied)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := services.NewProxy(t, u.Host)
+	u.Host = proxy.Addr()
+	var log publishtest.Buffer
+	p, err := New(Config{URL: u.String(), Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, p)
+	r.AwaitPhase(t, publish.Ready)
+	proxy.Refuse()
+	proxy.Cut()
+	await.Until(t, "the log names the lost connection and then the refused one", func() bool {
+		text := strings.Join(log.Lines(), "")
+		return strings.Contains(text, "broker_lost") && strings.Contains(text, "broker_down")
+	})
+	r.Stop(t)
+}

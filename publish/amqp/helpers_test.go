@@ -1,0 +1,165 @@
+package amqp
+
+import (
+	"log/slog"
+	"net/url"
+	"testing"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// running is a publisher that runs.
+type running struct{ *publishtest.Running }
+
+// publishUntilConfirmed publishes messages, and copies of those that got no answer, as the relay would: a busy broker may
+// take longer than the short send timeout of a test. It returns all results.
+func (r *running) publishUntilConfirmed(t *testing.T, messages ...*outbox.Message) (results []outbox.Result) {
+	t.Helper()
+	for round := 0; len(messages) > 0; round++ {
+		if round == 20 {
+			t.Fatalf("%d messages are not confirmed in %d rounds, the last because %s", len(messages), round, results[len(results)-1].Detail)
+		}
+		r.AwaitPhase(t, publish.Ready)
+		r.PublishAll(messages...)
+		var again []*outbox.Message
+		for _, result := range r.AwaitResults(t, messages...) {
+			results = append(results, result)
+			switch result.Outcome {
+			case outbox.Confirmed:
+			case outbox.NotSent, outbox.Unknown:
+				m := *result.Message
+				m.PossibleDuplicate = m.PossibleDuplicate || result.MayHaveArrived()
+				again = append(again, &m)
+			default:
+				t.Errorf("message %d: %s (%s)", result.Message.ID, result.Outcome, result.Detail)
+			}
+		}
+		messages = again
+	}
+	return results
+}
+
+// start runs a publisher until the test ends or Stop is called.
+func start(t *testing.T, p publish.Publisher) *running {
+	t.Helper()
+	return &running{publishtest.Start(t, p)}
+}
+
+// startAMQP runs an AMQP publisher until it is ready.
+func startAMQP(t *testing.T, cfg Config) *running {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	p, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, p)
+	r.AwaitPhase(t, publish.Ready)
+	return r
+}
+
+// admin is the test's own connection.
+type admin struct {
+	t       *testing.T
+	channel *amqp091.Channel
+}
+
+func newAdmin(t *testing.T, url string) *admin {
+	t.Helper()
+	connection := services.DialAMQP(t, url)
+	channel, err := connection.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &admin{t: t, channel: channel}
+}
+
+func (a *admin) queue(name string, args amqp091.Table) string {
+	a.t.Helper()
+	if _, err := a.channel.QueueDeclare(name, true, false, false, false, args); err != nil {
+		a.t.Fatal(err)
+	}
+	return name
+}
+
+// exchange declares an exchange with one queue that receives everything.
+func (a *admin) exchange(name, kind, queue, key string) {
+	a.t.Helper()
+	if err := a.channel.ExchangeDeclare(name, kind, true, false, false, false, nil); err != nil {
+		a.t.Fatal(err)
+	}
+	if queue == "" {
+		return
+	}
+	a.queue(queue, nil)
+	if err := a.channel.QueueBind(queue, key, name, false, nil); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// drain removes and returns all messages of a queue.
+func (a *admin) drain(queue string) []amqp091.Delivery {
+	a.t.Helper()
+	var all []amqp091.Delivery
+	for {
+		d, ok, err := a.channel.Get(queue, true)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		if !ok {
+			return all
+		}
+		all = append(all, d)
+	}
+}
+
+// checkArrived fails if a confirmed message is not in the queue, or is there twice without the mark.
+func checkArrived(t *testing.T, results []outbox.Result, deliveries []amqp091.Delivery) {
+	t.Helper()
+	arrived := make(map[string]int)
+	unmarked := make(map[string]int)
+	for _, d := range deliveries {
+		arrived[d.MessageId]++
+		if d.Headers[outbox.PossibleDuplicateHeader] != true {
+			unmarked[d.MessageId]++
+		}
+	}
+	for _, r := range results {
+		id := r.Message.MessageID.String()
+		if r.Outcome == outbox.Confirmed && arrived[id] == 0 {
+			t.Errorf("message %d was confirmed and did not arrive", r.Message.ID)
+		}
+		if unmarked[id] > 1 {
+			t.Errorf("message %d arrived %d times without the mark", r.Message.ID, unmarked[id])
+		}
+	}
+}
+
+// behindProxy returns a queue of the shared broker, and an address that reaches the broker through a proxy. The admin
+// connects directly.
+func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, url string) {
+	t.Helper()
+	broker := services.SharedRabbitMQ(t)
+	vhost := broker.VHost(t)
+	a = newAdmin(t, vhost)
+	proxy = services.NewProxy(t, broker.Addr())
+	return a, a.queue(services.Name(t), nil), proxy, withHost(t, vhost, proxy.Addr())
+}
+
+// withHost returns the URL with another host:port.
+func withHost(t *testing.T, raw, host string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = host
+	return u.String()
+}

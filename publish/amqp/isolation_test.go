@@ -1,0 +1,210 @@
+package amqp
+
+import (
+	"bytes"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// poisonOnASharedLane: a message that only the broker can reject closes the channel of its neighbours. They are all
+// confirmed, and marked if they may have arrived twice. The next message of its size harms no other.
+func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
+	u := broker.URL("")
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	round := func() (results []outbox.Result, large *outbox.Message) {
+		messages := k.Many(400, "", q)
+		large = messages[200]
+		large.Payload, large.Binary = bytes.Repeat([]byte{1}, 1_500_000), true
+		r.PublishAll(messages...)
+		return r.AwaitResults(t, messages...), large
+	}
+	check := func(results []outbox.Result, large *outbox.Message) {
+		t.Helper()
+		for _, result := range results {
+			if result.Message == large {
+				if result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonTooLarge {
+					t.Errorf("the large one: %+v", result)
+				}
+			} else if result.Outcome != outbox.Confirmed {
+				t.Errorf("message %d: %v %s", result.Message.ID, result.Outcome, result.Detail)
+			}
+		}
+	}
+	results, large := round()
+	check(results, large)
+	checkArrived(t, results, a.drain(q))
+
+	results, large = round()
+	check(results, large)
+	if n := len(a.drain(q)); n != 399 {
+		t.Errorf("%d messages arrived, want 399: no neighbour may have been sent twice", n)
+	}
+	if r.Phase() != publish.Ready || r.Mark() != 2 {
+		t.Error("the connection was lost")
+	}
+}
+
+// pluginFails: an exchange type cannot evaluate the header of a message, and RabbitMQ ends the connection. Nothing else
+// is published.
+func pluginFails(t *testing.T, broker *services.RabbitMQ) {
+	if err := broker.EnablePlugin(t.Context(), "rabbitmq_jms_topic_exchange"); err != nil {
+		t.Fatal(err)
+	}
+	u := broker.URL("")
+	a := newAdmin(t, u)
+	x, q := services.Name(t)+"_x", a.queue(services.Name(t), nil)
+	if err := a.channel.ExchangeDeclare(x, "x-jms-topic", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	selector := amqp091.Table{"rjms_erlang_selector": `{'=',{'+',{ident,<<"n">>},1},2}.`} // n + 1 = 2
+	if err := a.channel.QueueBind(q, "#", x, false, selector); err != nil {
+		t.Fatal(err)
+	}
+	r := startAMQP(t, Config{URL: u})
+	mark := r.Mark()
+	var k publishtest.Maker
+	bad, good := k.Make(x, "k", "text"), k.Make(x, "k", "number")
+	bad.Headers, good.Headers = []byte(`{"n": "one"}`), []byte(`{"n": 1}`)
+	result := publishAlone(t, r, bad)[bad.ID]
+	if result.Reason == outbox.ReasonUnroutable {
+		t.Skip("this RabbitMQ takes the text for another number")
+	}
+	if result.Outcome != outbox.Rejected || !strings.Contains(result.Detail, "INTERNAL_ERROR (541)") {
+		t.Errorf("got %+v", result)
+	}
+	if n := r.CountSince(mark, publish.Ready); n > publish.EndsAlone+1 {
+		t.Errorf("%d connections ended", n)
+	}
+	publishtest.AllAre(t, []outbox.Result{publishAlone(t, r, good)[good.ID]}, outbox.Confirmed)
+	a.drain(q)
+}
+
+func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	x, q := services.Name(t)+"_x", services.Name(t)+"_q"
+	a.exchange(x, "topic", q, "#")
+	limited := limitedUser(t, u, ".*")
+	parsed, err := url.Parse(limited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vhost := strings.TrimPrefix(parsed.Path, "/")
+	if out, err := broker.Ctl(t.Context(), "set_topic_permissions", "-p", vhost, parsed.User.Username(), x, "^open", ""); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r := startAMQP(t, Config{URL: limited})
+	var k publishtest.Maker
+	messages := k.Many(300, x, "open.a")
+	for i := 11; i < len(messages); i += 60 {
+		messages[i].RoutingKey = "shut.b"
+	}
+	r.PublishAll(messages...)
+	results := r.AwaitResults(t, messages...)
+	for i, result := range results {
+		if i%60 == 11 {
+			checkRejected(t, result, outbox.ReasonAccessRefused)
+		} else if result.Outcome != outbox.Confirmed {
+			t.Errorf("message %d: %v %s", i, result.Outcome, result.Detail)
+		}
+	}
+	checkArrived(t, results, a.drain(q))
+}
+
+// RabbitMQ would close the channel for it. Other reply queues are accepted.
+func TestAMessageWithDirectReplyToIsRejectedBeforeSending(t *testing.T) {
+	t.Parallel()
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	messages := k.Many(300, "", q)
+	for i := 7; i < len(messages); i += 50 {
+		messages[i].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to"}`)
+	}
+	messages[8].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to.of-a-request"}`)
+	r.PublishAll(messages...)
+	for i, result := range r.AwaitResults(t, messages...) {
+		if i%50 != 7 {
+			publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
+		} else if result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonInvalidProperties {
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	if n := len(a.drain(q)); n != 294 {
+		t.Errorf("%d messages arrived, want 294: no neighbour may have been sent twice", n)
+	}
+}
+
+// isolating sends one message alone, so that the isolation lane is open, and makes the next messages.
+func isolating(t *testing.T, r *running, q string) *publishtest.Maker {
+	t.Helper()
+	k := &publishtest.Maker{}
+	warm := k.Make("", q, `{}`)
+	warm.Headers = []byte(`{"CC": ["nowhere"]}`)
+	r.PublishAll(warm)
+	publishtest.AllAre(t, r.AwaitResults(t, warm), outbox.Confirmed)
+	return k
+}
+
+// lateException sends alone a message for which the broker closes the channel, and then a good one. The broker's answer
+// to the first comes late, and the test waits for it.
+func lateException(t *testing.T, proxy *services.Proxy, r *running, bad, good *outbox.Message) (ofBad, ofGood outbox.Result) {
+	t.Helper()
+	bad.Properties = []byte(`{"user_id": "somebody-else"}`)
+	good.Headers = []byte(`{"CC": ["nowhere"]}`)
+	proxy.BlackHole(services.Downstream)
+	late := time.AfterFunc(longestWait+longestWait/4, func() { proxy.Resume() })
+	defer late.Stop()
+	r.PublishAll(bad, good)
+	results := r.AwaitResults(t, bad, good)
+	return results[0], results[1]
+}
+
+// The message that was sent alone after it is not charged.
+func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
+	t.Parallel()
+	_, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, Config{URL: u})
+	k := isolating(t, r, q)
+	bad, good := lateException(t, proxy, r, k.Make("", q, `{}`), k.Make("", q, `{}`))
+	if bad.Outcome != outbox.Impossible || bad.Reason != outbox.ReasonInvalidProperties {
+		t.Errorf("the bad one: %+v", bad)
+	}
+	if good.Outcome != outbox.Confirmed {
+		t.Errorf("the good one: %+v", good)
+	}
+}
+
+// With few channels, messages sent alone share one. Sent again, each gets its own answer.
+func TestALateExceptionOnASharedChannelChargesNobody(t *testing.T) {
+	t.Parallel()
+	_, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, Config{URL: u + "?channel_max=9"})
+	k := isolating(t, r, q)
+	bad, good := k.Make("", q, `{}`), k.Make("", q, `{}`)
+	ofBad, ofGood := lateException(t, proxy, r, bad, good)
+	publishtest.AllAre(t, []outbox.Result{ofBad, ofGood}, outbox.Unknown)
+	badAgain, goodAgain := *bad, *good
+	r.PublishAll(&badAgain, &goodAgain)
+	results := r.AwaitResults(t, &badAgain, &goodAgain)
+	if results[0].Outcome != outbox.Impossible {
+		t.Errorf("the bad one: %+v", results[0])
+	}
+	publishtest.AllAre(t, results[1:], outbox.Confirmed)
+}

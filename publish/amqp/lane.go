@@ -1,0 +1,118 @@
+package amqp
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
+)
+
+// lane is one channel in confirm mode. A shared lane carries the messages of one exchange, so that a channel exception
+// affects no other exchange. An isolation lane carries messages that are sent alone.
+type lane struct {
+	exchange string
+	channel  *amqp091.Channel
+	shared   bool
+	// returns has room for every message in flight: the library drops a return that it cannot deliver, and the message
+	// would look confirmed.
+	returns chan amqp091.Return
+	// closed receives at most one reason, and is then closed.
+	closed chan *amqp091.Error
+
+	// Only the reaper uses the fields below.
+	exception *amqp091.Error // received from closed
+	newest    *entry         // the last message sent
+	waiting   int            // unanswered entries
+	crowded   bool           // it died with several unanswered entries: the cause is unknown
+	dying     bool           // the sender knows that the channel is closed
+	sealed    bool           // the sender sends nothing more on it
+	evicted   bool           // sealed to make room; it has not died
+	timedOut  bool           // an entry timed out, and the sender knows
+	resends   []resend       // in the order in which they were sent
+}
+
+// resend is a message of a dead lane.
+type resend struct {
+	message *outbox.Message
+	// sent: the broker may have it.
+	sent bool
+}
+
+// outcome returns the result if the message is not sent again.
+func (s resend) outcome() outbox.Outcome {
+	if s.sent {
+		return outbox.Unknown
+	}
+	return outbox.NotSent
+}
+
+// openLane opens a channel in confirm mode. It blocks until the broker answers.
+func openLane(connection *amqp091.Connection, exchange string, shared bool, room int) (*lane, error) {
+	channel, err := connection.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open channel: %w", err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		return nil, fmt.Errorf("select confirm mode: %w", err)
+	}
+	l := &lane{exchange: exchange, channel: channel, shared: shared}
+	l.returns = channel.NotifyReturn(make(chan amqp091.Return, room))
+	l.closed = channel.NotifyClose(make(chan *amqp091.Error, 1))
+	return l, nil
+}
+
+// entry is one message passed to the library. The reaper knows it before it is sent, so that the broker's answer finds
+// it.
+type entry struct {
+	message *outbox.Message
+	lane    *lane
+	resent  bool // it was sent before, on a lane that died
+	marked  bool // it has x-possible-duplicate
+	epoch   int  // of the throttle; only on a shared lane
+
+	// The sending goroutine writes confirm, err and sentAt before it sets published.
+	confirm   *amqp091.DeferredConfirmation
+	err       error
+	sentAt    time.Duration // on the session's clock, when the socket had taken the whole message
+	published atomic.Bool
+	// awaited: the isolator waits for this answer before it sends another message.
+	awaited atomic.Bool
+
+	// Only the reaper uses the fields below.
+	returned *amqp091.Return
+	verdict  verdict
+	// settled is closed after verdict was set; nil: nobody waits for it.
+	settled chan struct{}
+}
+
+// send passes the message to the library, and then sets published for the reaper. It blocks while the socket does not
+// take the bytes.
+func (e *entry) send(p wire.Parcel, c *clock) error {
+	e.message.SentAt = time.Now()
+	// mandatory: the broker returns an unroutable message instead of dropping it.
+	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.Exchange, p.Key, true, false, p.Body)
+	e.sentAt = c.now()
+	err := e.err
+	e.published.Store(true)
+	return err
+}
+
+// resolved reports, without blocking, whether the outcome of the entry is known.
+func (e *entry) resolved() bool {
+	if !e.published.Load() {
+		return false
+	}
+	if e.err != nil {
+		return true
+	}
+	select {
+	case <-e.confirm.Done():
+		return true
+	default:
+		return false
+	}
+}

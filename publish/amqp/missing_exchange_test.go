@@ -1,0 +1,147 @@
+package amqp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// The number of messages does not matter. Each look-up costs a channel, which the broker closes and logs. Other
+// messages are unaffected.
+func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	vhost := broker.VHost(t)
+	a := newAdmin(t, vhost)
+	q := a.queue(services.Name(t), nil)
+	sent := newMethods(t, broker.Addr())
+	r := startAMQP(t, Config{URL: withHost(t, vhost, sent.addr())})
+	missing := services.Name(t) + "_missing"
+	var k publishtest.Maker
+	good := 0
+	began := time.Now()
+	for time.Since(began) < 5*missingFor/2 {
+		ok, bad := k.Many(200, "", q), k.Many(20, missing, q)
+		r.PublishAll(ok...)
+		r.PublishAll(bad...)
+		publishtest.AllAre(t, r.AwaitResults(t, ok...), outbox.Confirmed)
+		for _, result := range r.AwaitResults(t, bad...) {
+			checkRejected(t, result, outbox.ReasonNoExchange)
+		}
+		good += len(ok)
+	}
+	// Two for the good messages, of which the first was sent alone, and one for each started second.
+	if n, most := sent.count(channelOpen), 3+int(time.Since(began)/missingFor); n > most {
+		t.Errorf("%d channels were opened, want at most %d", n, most)
+	}
+	if n := sent.count(basicPublish); n != good {
+		t.Errorf("%d messages were sent, %d can be published", n, good)
+	}
+	a.exchange(missing, "fanout", q, "")
+	made := time.Now()
+	for found := false; !found; {
+		m := k.Make(missing, q, `{}`)
+		r.PublishAll(m)
+		found = r.AwaitResults(t, m)[0].Outcome == outbox.Confirmed
+		if took := time.Since(made); took > await.Hang() {
+			t.Fatalf("%v after its creation the exchange is still reported as missing", took)
+		}
+	}
+}
+
+// method is an AMQP method, by class and number.
+type method [2]uint16
+
+var (
+	channelOpen  = method{20, 10}
+	basicPublish = method{60, 40}
+)
+
+// methods is a proxy to a broker that counts the methods of its clients.
+type methods struct {
+	listener net.Listener
+	mu       sync.Mutex
+	called   map[method]int
+}
+
+// newMethods returns a proxy that ends with the test.
+func newMethods(t *testing.T, target string) *methods {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &methods{listener: listener, called: make(map[method]int)}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				t.Error(err)
+				_ = client.Close()
+				return
+			}
+			frames, seen := io.Pipe()
+			running.Go(func() { m.read(t, frames) })
+			running.Go(func() {
+				_, _ = io.Copy(server, io.TeeReader(client, seen))
+				_, _ = server.Close(), seen.Close()
+			})
+			running.Go(func() {
+				_, _ = io.Copy(client, server)
+				_ = client.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		running.Wait()
+	})
+	return m
+}
+
+func (m *methods) addr() string { return m.listener.Addr().String() }
+
+func (m *methods) count(one method) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.called[one]
+}
+
+// read reads the protocol header, then frames: type, channel, size, payload, end octet.
+func (m *methods) read(t *testing.T, from io.Reader) {
+	header := make([]byte, 8)
+	_, err := io.ReadFull(from, header)
+	for err == nil {
+		head := make([]byte, 7)
+		if _, err = io.ReadFull(from, head); err != nil {
+			break
+		}
+		var payload bytes.Buffer
+		if _, err = io.CopyN(&payload, from, int64(binary.BigEndian.Uint32(head[3:]))+1); err != nil {
+			break
+		}
+		if b := payload.Bytes(); head[0] == 1 && len(b) >= 4 {
+			m.mu.Lock()
+			m.called[method{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])}]++
+			m.mu.Unlock()
+		}
+	}
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+	_, _ = io.Copy(io.Discard, from)
+}

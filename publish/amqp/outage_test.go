@@ -1,0 +1,379 @@
+package amqp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// checkNotCharged fails if an outage was charged to a message.
+func checkNotCharged(t *testing.T, results []outbox.Result) {
+	t.Helper()
+	for _, result := range results {
+		if result.Outcome == outbox.Rejected || result.Outcome == outbox.Impossible {
+			t.Errorf("an outage was charged to message %d: %+v", result.Message.ID, result)
+		}
+	}
+}
+
+func TestAConnectionClosedByAnOperatorIsReplaced(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("connections can only be closed with rabbitmqctl")
+	}
+	u := broker.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	proxy := services.NewProxy(t, broker.Addr())
+	user := limitedUser(t, u, ".*")
+	r := startAMQP(t, Config{URL: withHost(t, user, proxy.Addr())})
+	f := startFlow(r, &publishtest.Maker{}, "", q, 200)
+	awaitConfirms(t, r, 400)
+	mark := r.Mark()
+	name := strings.SplitN(strings.TrimPrefix(user, "amqp://"), ":", 2)[0]
+	if out, err := broker.Ctl(t.Context(), "close_all_user_connections", name, "maintenance"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.AwaitSince(t, mark, publish.Connecting)
+	r.AwaitSince(t, mark, publish.Ready)
+	awaitConfirms(t, r, 400)
+	results := f.end(t)
+	checkNotCharged(t, results)
+	checkArrived(t, results, a.drain(q))
+}
+
+// Runs all tests that break a broker on one, because a broker takes seconds to start.
+func TestOutagesOfAPrivateBroker(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	broker := services.PrivateRabbitMQ(t, "max_message_size = 1000000")
+	for _, part := range []struct {
+		name string
+		try  func(*testing.T, *services.RabbitMQ)
+	}{
+		{"poison on a shared lane", poisonOnASharedLane},
+		{"a plugin fails at a message", pluginFails},
+		{"blocked", blocked},
+		{"killed and restarted", killedAndRestarted},
+		{"shutdown while blocked", shutdownWhileBlocked}, // leaves it blocked
+	} {
+		t.Run(part.name, func(t *testing.T) { part.try(t, broker) })
+	}
+}
+
+// killedAndRestarted: nothing is charged, no confirmed message is lost, and the publisher is ready soon after the
+// broker.
+func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
+	u := broker.URL("")
+	q := services.Name(t)
+	declareOnce(t, u, q)
+	r := startAMQP(t, Config{URL: u})
+	f := startFlow(r, &publishtest.Maker{}, "", q, 100)
+	awaitConfirms(t, r, 500)
+
+	if err := broker.Flush(t.Context()); err != nil { // otherwise it may have forgotten the queue
+		t.Fatal(err)
+	}
+	mark := r.Mark()
+	if err := broker.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.AwaitSince(t, mark, publish.Paused) // two outages: connection lost, reconnect failed
+	if err := broker.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	back := time.Now()
+	r.AwaitPhase(t, publish.Ready)
+	if took := time.Since(back); took > 8*time.Second { // other tests may use the processor
+		t.Errorf("ready %v after the broker", took)
+	}
+	awaitConfirms(t, r, 500)
+	results := f.end(t)
+	checkNotCharged(t, results)
+	checkArrived(t, results, newAdmin(t, u).drain(q))
+}
+
+// declareOnce declares a durable queue, and leaves no connection open.
+func declareOnce(t *testing.T, url, queue string) {
+	t.Helper()
+	connection, err := amqp091.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&admin{t: t, channel: channel}).queue(queue, nil)
+}
+
+// blocked: an alarm stops the sending for longer than the send timeout, and no message becomes Unknown.
+func blocked(t *testing.T, broker *services.RabbitMQ) {
+	u := broker.URL("")
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	timeout := await.Scaled(2 * time.Second)
+	r := startAMQP(t, Config{URL: u, SendTimeout: timeout})
+	f := startFlow(r, &publishtest.Maker{}, "", q, 50)
+	awaitConfirms(t, r, 100)
+
+	mark := r.Mark()
+	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.AwaitSince(t, mark, publish.Blocked)
+	late := (&publishtest.Maker{ID: 1 << 30}).Make("", q, `{}`)
+	r.PublishAll(late)
+	publishtest.AllAre(t, r.AwaitResults(t, late), outbox.NotSent)
+	// rabbitmqctl takes longer than the timeout, so the timeout passes several times.
+	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.9"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	r.AwaitPhase(t, publish.Ready)
+	awaitConfirms(t, r, 100)
+	results := f.end(t)
+	for _, result := range results {
+		if result.Outcome != outbox.Confirmed && result.Outcome != outbox.NotSent {
+			t.Errorf("message %d: %+v", result.Message.ID, result)
+		}
+	}
+	checkArrived(t, results, a.drain(q))
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	for _, s := range r.States[mark:] {
+		if s.Phase != publish.Blocked && s.Phase != publish.Ready {
+			t.Errorf("state %v: %s; the connection must not be lost", s.Phase, s.Detail)
+		}
+	}
+}
+
+// shutdownWhileBlocked: Run returns although the broker reads nothing.
+func shutdownWhileBlocked(t *testing.T, broker *services.RabbitMQ) {
+	u := broker.URL("")
+	declareOnce(t, u, "q")
+	r := startAMQP(t, Config{URL: u})
+	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var k publishtest.Maker
+	large := k.Many(20, "", "q")
+	for _, m := range large {
+		m.Payload, m.Binary = bytes.Repeat([]byte{1}, 4<<20), true
+	}
+	r.PublishAll(large...)
+	r.AwaitPhase(t, publish.Blocked)
+	began := time.Now()
+	r.Stop(t)
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("Run returned after %v", took)
+	}
+	for _, result := range r.AwaitResults(t, large...) {
+		if result.Outcome != outbox.NotSent && result.Outcome != outbox.Unknown {
+			t.Errorf("message %d: %v", result.Message.ID, result.Outcome)
+		}
+	}
+}
+
+// Behind a black hole nothing is confirmed. All messages get a result within bounded time, and the breaker opens. Once
+// the broker answers, all continues.
+func TestMessagesToASilentBrokerTimeOut(t *testing.T) {
+	t.Parallel()
+	a, q, proxy, u := behindProxy(t)
+	timeout := await.Scaled(time.Second)
+	r := startAMQP(t, Config{URL: u, SendTimeout: timeout})
+	var k publishtest.Maker
+	r.publishUntilConfirmed(t, k.Many(10, "", q)...)
+
+	mark := r.Mark()
+	proxy.BlackHole()
+	lost := k.Many(500, "", q)
+	began := time.Now()
+	r.PublishAll(lost...)
+	results := r.AwaitResults(t, lost...)
+	if took := time.Since(began); took > 5*timeout {
+		t.Errorf("the results took %v", took)
+	}
+	publishtest.AllAre(t, results, outbox.Unknown)
+	r.AwaitSince(t, mark, publish.Paused)
+	proxy.Resume()
+	all := append(results, r.publishUntilConfirmed(t, k.Many(500, "", q)...)...)
+	checkArrived(t, all, a.drain(q))
+}
+
+// With only one direction cut, writes get stuck in full socket buffers.
+func TestABrokerThatStopsReadingDelaysNoResult(t *testing.T) {
+	t.Parallel()
+	_, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, Config{URL: u, SendTimeout: await.Scaled(time.Second)})
+	var k publishtest.Maker
+	for range 2 { // after the first answer the lane is being opened, before the second it is open
+		r.publishUntilConfirmed(t, k.Make("", q, `{}`))
+	}
+	mark := r.Mark()
+	proxy.BlackHole(services.Upstream)
+	stuck := k.Many(200, "", q)
+	for _, m := range stuck {
+		m.Payload, m.Binary = bytes.Repeat([]byte{1}, 200<<10), true
+	}
+	r.PublishAll(stuck...)
+	results := r.AwaitResults(t, stuck...)
+	if unknown := publishtest.Count(results, outbox.Unknown); unknown == 0 || unknown+publishtest.Count(results, outbox.NotSent) != len(stuck) {
+		t.Errorf("%d unknown and %d not sent of %d, the first because %s", unknown, publishtest.Count(results, outbox.NotSent), len(stuck), results[0].Detail)
+	}
+	proxy.Resume()
+	r.AwaitSince(t, mark, publish.Ready)
+}
+
+// suspendQueue suspends the process of a queue: it takes messages and answers none, like a quorum queue without a
+// majority.
+func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue string) {
+	t.Helper()
+	if !broker.CanCtl() {
+		t.Skip("queues can only be suspended with rabbitmqctl")
+	}
+	u, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(what string) {
+		code := fmt.Sprintf("rabbit_amqqueue:with(rabbit_misc:r(<<%q>>, queue, <<%q>>), fun(Q) -> sys:%s(amqqueue:get_pid(Q)) end).",
+			strings.TrimPrefix(u.Path, "/"), queue, what)
+		if out, err := broker.Ctl(context.Background(), "eval", code); err != nil {
+			t.Fatalf("%s: %v: %s", what, err, out)
+		}
+	}
+	ask("suspend")
+	t.Cleanup(func() { ask("resume") })
+}
+
+// withStuckQueue creates a virtual host with a working queue and one that never confirms.
+func withStuckQueue(t *testing.T) (u, q, stuck string) {
+	t.Helper()
+	broker := services.SharedRabbitMQ(t)
+	u = broker.VHost(t)
+	a := newAdmin(t, u)
+	q, stuck = a.queue(services.Name(t), nil), a.queue(services.Name(t)+"_s", nil)
+	suspendQueue(t, broker, u, stuck)
+	return u, q, stuck
+}
+
+func TestOnlyMessagesOfAStuckQueueTimeOut(t *testing.T) {
+	t.Parallel()
+	u, q, stuck := withStuckQueue(t)
+	timeout := await.Scaled(2 * time.Second)
+	r := startAMQP(t, Config{URL: u, SendTimeout: timeout})
+	mark := r.Mark()
+	k := &publishtest.Maker{}
+	unanswered := k.Many(100, "", stuck)
+	r.PublishAll(unanswered...)
+	f := startFlow(r, k, "", q, 100)
+	results := r.AwaitResults(t, unanswered...)
+	publishtest.AllAre(t, results, outbox.Unknown)
+	others := f.end(t)
+	publishtest.AllAre(t, others, outbox.Confirmed)
+	if len(others) < 500 { // 100 of them are in flight at a time
+		t.Errorf("only %d others were confirmed within %v", len(others), timeout)
+	}
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	if len(r.States) > mark {
+		t.Errorf("states changed: %v", r.States[mark:])
+	}
+}
+
+// The other messages of the exchange continue.
+func TestALaneWithTimedOutMessagesIsReplaced(t *testing.T) {
+	t.Parallel()
+	u, q, stuck := withStuckQueue(t)
+	r := startAMQP(t, Config{URL: u, SendTimeout: await.Scaled(2 * time.Second), MaxInFlight: 40})
+	k := &publishtest.Maker{}
+	warm := k.Make("", q, `{}`)
+	r.PublishAll(warm)
+	publishtest.AllAre(t, r.AwaitResults(t, warm), outbox.Confirmed)
+	mark := r.Mark()
+	f := startFlow(r, k, "", q, 10)
+	other := &publishtest.Maker{ID: 1 << 30}
+	for range 3 {
+		unanswered := other.Many(20, "", stuck)
+		r.PublishAll(unanswered...)
+		publishtest.AllAre(t, r.AwaitResults(t, unanswered...), outbox.Unknown)
+	}
+	publishtest.AllAre(t, f.end(t), outbox.Confirmed)
+	if r.Mark() != mark {
+		t.Error("the connection was lost")
+	}
+}
+
+// A stuck queue looks like an outage. The breaker then lets a message for another queue through.
+func TestAStuckQueueDoesNotKeepTheBreakerOpen(t *testing.T) {
+	t.Parallel()
+	u, q, stuck := withStuckQueue(t)
+	r := startAMQP(t, Config{URL: u, SendTimeout: await.Scaled(time.Second)})
+	var k publishtest.Maker
+	for range 3 { // two outages, then through the half-open breaker
+		m := k.Make("", stuck, `{}`)
+		mark := r.Mark()
+		r.PublishAll(m)
+		publishtest.AllAre(t, r.AwaitResults(t, m), outbox.Unknown)
+		r.AwaitSince(t, mark, publish.Ready)
+	}
+	blocking, good := k.Make("", stuck, `{}`), k.Many(10, "", q)
+	r.PublishAll(blocking)
+	r.PublishAll(good...)
+	publishtest.AllAre(t, r.AwaitResults(t, good...), outbox.Confirmed)
+	publishtest.AllAre(t, r.AwaitResults(t, blocking), outbox.Unknown)
+}
+
+// An outage logs its start, each cause once, and its end, without the password.
+func TestEachCauseOfAnOutageIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	u := limitedUser(t, broker.VHost(t), ".*")
+	proxy := services.NewProxy(t, broker.Addr())
+	var log publishtest.Buffer
+	r := startAMQP(t, Config{URL: withHost(t, u, proxy.Addr()), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	mark := r.Mark()
+	proxy.Refuse()
+	proxy.Cut()
+	r.AwaitSince(t, mark, publish.Paused)
+	await.Until(t, "a failed attempt in the log", func() bool { return strings.Contains(strings.Join(log.Lines(), "\n"), "event=broker_down") })
+	proxy.Accept()
+	r.AwaitPhase(t, publish.Ready)
+	r.Stop(t)
+	var events []string
+	causes := map[string]bool{}
+	value := regexp.MustCompile(`(event|error)=("[^"]*"|\S+)`)
+	for _, line := range log.Lines() {
+		cause := strings.Join(value.FindAllString(line, -1), " ")
+		name, _, _ := strings.Cut(cause, " ")
+		events = append(events, name)
+		if causes[cause] && name == "event=broker_down" {
+			t.Errorf("logged twice: %s", line)
+		}
+		causes[cause] = true
+	}
+	got := strings.Join(slices.Compact(events), " ")
+	if want := "event=broker_connected event=broker_lost event=broker_down event=broker_connected"; got != want {
+		t.Errorf("got %s\nwant %s\n%s", got, want, strings.Join(log.Lines(), "\n"))
+	}
+	if all := strings.Join(log.Lines(), "\n"); strings.Contains(all, "secret") {
+		t.Errorf("the password is in the log:\n%s", all)
+	}
+}

@@ -1,0 +1,232 @@
+// Package amqp publishes to RabbitMQ with publisher confirms.
+package amqp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
+)
+
+// Config is the configuration for New; only URL is required.
+type Config struct {
+	// URL is an AMQP URI, amqp:// or amqps://. It holds the password and is never logged.
+	URL string
+	// DefaultExchange is used for messages without an exchange; "" is AMQP's default exchange.
+	DefaultExchange string
+	// MaxInFlight is the most messages without a result; default 2000.
+	MaxInFlight int
+	// SendTimeout bounds a write to the socket, the wait for a confirm, and the wait for any other answer; default 10
+	// s. Time while the broker blocks the connection does not count.
+	SendTimeout time.Duration
+	// OutageCooldown is how long the breaker stays open, unless a connection succeeds earlier; default 30 s.
+	OutageCooldown time.Duration
+	// Heartbeat is the interval proposed to the broker; default 10 s. A peer that is silent for two intervals counts as
+	// lost. A heartbeat in the URL takes precedence.
+	Heartbeat time.Duration
+	// TLS is the TLS configuration for amqps://; it replaces the settings of the URL.
+	TLS *tls.Config
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxInFlight <= 0 {
+		c.MaxInFlight = 2000
+	}
+	if c.SendTimeout <= 0 {
+		c.SendTimeout = 10 * time.Second
+	}
+	if c.OutageCooldown <= 0 {
+		c.OutageCooldown = 30 * time.Second
+	}
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = 10 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Publisher publishes to RabbitMQ. Create it with New.
+//
+// Publish delivers results itself only after Run has returned.
+type Publisher struct {
+	inbox  *publish.Inbox
+	cfg    Config
+	uri    amqp091.URI
+	limits wire.Limits
+	// alone is shared by all sessions.
+	alone *publish.Suspects
+
+	// Only the goroutine of Run uses the fields below.
+	state     publish.State
+	breaker   breaker
+	connected bool // at least once
+	trouble   *outagelog.Log
+}
+
+// New checks the configuration; it does not connect. The error does not contain the URL.
+func New(cfg Config) (*Publisher, error) {
+	cfg = cfg.withDefaults()
+	uri, err := parseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if len(cfg.DefaultExchange) > wire.LongestShortString {
+		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), wire.LongestShortString)
+	}
+	return &Publisher{
+		inbox: publish.NewInbox(), cfg: cfg, uri: uri, alone: publish.NewSuspects(),
+		limits:  wire.Limits{DefaultExchange: cfg.DefaultExchange, Login: uri.Username},
+		breaker: breaker{cooldown: cfg.OutageCooldown},
+		trouble: outagelog.NewPlain(cfg.Logger),
+	}, nil
+}
+
+// Run implements publish.Publisher: it connects and publishes until ctx is done.
+func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
+	p.inbox.Sink = sink
+	p.setState(publish.Connecting, "not connected yet")
+	for ctx.Err() == nil {
+		began := time.Now()
+		o, err := p.dial(ctx)
+		if err != nil {
+			p.dialFailed(ctx, err)
+		} else {
+			p.serve(ctx, newSession(p, o))
+		}
+		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
+		// needed.
+		p.attend(ctx, time.After(reconnectEvery-time.Since(began)), nil)
+	}
+	p.inbox.End()
+	p.setState(publish.Closed, "stopped")
+	return nil
+}
+
+// Publish implements publish.Publisher.
+func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
+
+// reconnectEvery is the least time between two attempts to connect.
+const reconnectEvery = 500 * time.Millisecond
+
+// serve runs one session.
+func (p *Publisher) serve(ctx context.Context, s *session) {
+	p.breaker.connected()
+	p.cameBack(s)
+	p.setState(publish.Ready, "")
+	s.run(ctx, p.breaker.state == breakerHalfOpen)
+}
+
+func (p *Publisher) brokerAnswered() {
+	p.breaker.answered()
+	p.setState(p.state.Phase, p.state.Detail)
+}
+
+func (p *Publisher) brokerBlocked(reason string) {
+	p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again", "event", event.BrokerBlocked, "reason", reason,
+		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
+	p.setState(publish.Blocked, "connection.blocked: "+reason)
+}
+
+func (p *Publisher) brokerUnblocked() {
+	p.cfg.Logger.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
+	p.setState(publish.Ready, "")
+}
+
+// connectionLost counts an outage if messages were unanswered, or if the broker did not answer another call.
+func (p *Publisher) connectionLost(s *session, err error) {
+	if s.heard.Load() {
+		p.breaker.answered()
+	}
+	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err, "in_flight", s.inFlight.Load())
+	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
+		p.breaker.outage(time.Now())
+	}
+	p.setDown(err)
+}
+
+func (p *Publisher) address() string { return net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)) }
+
+func (p *Publisher) dialFailed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	p.trouble.Report(event.BrokerDown, "cannot connect to RabbitMQ: messages wait in the table; retrying", err)
+	if p.connected {
+		p.breaker.outage(time.Now())
+	}
+	p.setDown(err)
+}
+
+// setDown sets the state without a connection.
+func (p *Publisher) setDown(err error) {
+	if p.breaker.state == breakerOpen {
+		p.setState(publish.Paused, err.Error())
+		return
+	}
+	p.setState(publish.Connecting, err.Error())
+}
+
+func (p *Publisher) cameBack(s *session) {
+	args := []any{"address", p.address(), "vhost", p.uri.Vhost}
+	if version, ok := s.connection.Properties["version"].(string); ok {
+		args = append(args, "version", version)
+	}
+	if lasted := p.trouble.End(); lasted > 0 {
+		args = append(args, "after", lasted)
+	}
+	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)
+	p.connected = true
+}
+
+// setState is used in place of that of the inbox: it also reports the breaker, and each new reason.
+func (p *Publisher) setState(phase publish.Phase, detail string) {
+	next := publish.State{Phase: phase, Since: time.Now(), Detail: detail, Breaker: p.breaker.state.String()}
+	if p.state.Phase == phase {
+		next.Since = p.state.Since // only the reason may have changed
+	}
+	if next == p.state {
+		return
+	}
+	p.state = next
+	p.inbox.Sink.StateChanged(p.state)
+}
+
+// attend rejects messages until one of the channels is ready.
+func (p *Publisher) attend(ctx context.Context, over <-chan time.Time, done <-chan struct{}) {
+	const look = time.Second // at the breaker's cooldown
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		p.inbox.Reject("no connection to RabbitMQ")
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-done:
+			return
+		case <-p.inbox.Messages.Wake():
+		case now := <-tick.C:
+			p.breaker.tick(now)
+			if p.state.Phase == publish.Paused && p.breaker.state == breakerHalfOpen {
+				p.setState(publish.Connecting, p.state.Detail)
+			}
+		}
+	}
+}

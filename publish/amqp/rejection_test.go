@@ -1,0 +1,350 @@
+package amqp
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"sort"
+	"strings"
+	"testing"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
+	t.Helper()
+	if result.Outcome != outbox.Rejected || result.Reason != reason {
+		t.Errorf("message %d: %v %s (%s), want rejected %s",
+			result.Message.ID, result.Outcome, result.Reason, result.Detail, reason)
+	}
+	if result.Detail == "" {
+		t.Errorf("message %d: no detail", result.Message.ID)
+	}
+}
+
+func TestOnlyUnroutableMessagesAreReturned(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	messages := k.Many(400, "", q)
+	for i := 0; i < len(messages); i += 5 {
+		messages[i].RoutingKey = "nowhere"
+	}
+	r.PublishAll(messages...)
+	for i, result := range r.AwaitResults(t, messages...) {
+		if i%5 == 0 {
+			checkRejected(t, result, outbox.ReasonUnroutable)
+		} else if result.Outcome != outbox.Confirmed {
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	if n := len(a.drain(q)); n != 320 {
+		t.Errorf("%d messages arrived, want 320", n)
+	}
+}
+
+func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	x := services.Name(t) + "_h"
+	if err := a.channel.ExchangeDeclare(x, "headers", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.channel.QueueBind(q, "", x, false, amqp091.Table{"to": "q"}); err != nil {
+		t.Fatal(err)
+	}
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	for range 20 {
+		good, bad := k.Make("", q, `{}`), k.Make("", "nowhere", `{}`)
+		bad.MessageID = good.MessageID
+		// Only the headers tell these two apart.
+		routed, lost := k.Make(x, "k", `{}`), k.Make(x, "k", `{}`)
+		routed.Headers, lost.Headers = []byte(`{"to": "q"}`), []byte(`{"to": "nobody", "n": 1}`)
+		lost.MessageID = routed.MessageID
+		r.PublishAll(good, bad, lost, routed)
+		results := r.AwaitResults(t, good, bad, lost, routed)
+		publishtest.AllAre(t, []outbox.Result{results[0], results[3]}, outbox.Confirmed)
+		checkRejected(t, results[1], outbox.ReasonUnroutable)
+		checkRejected(t, results[2], outbox.ReasonUnroutable)
+	}
+}
+
+func TestOnlyMessagesForAMissingExchangeAreRejected(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	messages := k.Many(600, "", q)
+	missing := services.Name(t) + "_missing"
+	for i := 7; i < len(messages); i += 50 {
+		messages[i].Exchange = &missing
+	}
+	r.PublishAll(messages...)
+	for i, result := range r.AwaitResults(t, messages...) {
+		if i%50 == 7 {
+			checkRejected(t, result, outbox.ReasonNoExchange)
+		} else if result.Outcome != outbox.Confirmed {
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	if n := len(a.drain(q)); n != 588 {
+		t.Errorf("%d messages arrived, want 588: no neighbour may have been sent twice", n)
+	}
+}
+
+// Messages that may have reached it are Unknown or Confirmed. Later ones are rejected, and other exchanges are
+// unaffected.
+func TestAnExchangeMayBeDeletedDuringPublishing(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	x, q, other := services.Name(t)+"_x", services.Name(t)+"_q", services.Name(t)+"_o"
+	a.exchange(x, "fanout", q, "")
+	a.queue(other, nil)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	before := k.Many(50, x, "k")
+	r.PublishAll(before...)
+	publishtest.AllAre(t, r.AwaitResults(t, before...), outbox.Confirmed)
+
+	around, neighbours := k.Many(900, x, "k"), k.Many(900, "", other)
+	for i := range around[:450] {
+		r.PublishAll(around[i], neighbours[i])
+	}
+	if err := a.channel.ExchangeDelete(x, false, false); err != nil {
+		t.Fatal(err)
+	}
+	for i := 450; i < 900; i++ {
+		r.PublishAll(around[i], neighbours[i])
+	}
+	publishtest.AllAre(t, r.AwaitResults(t, neighbours...), outbox.Confirmed)
+	results := r.AwaitResults(t, around...)
+	for _, result := range results {
+		switch result.Outcome {
+		case outbox.Confirmed, outbox.Unknown:
+		case outbox.Rejected:
+			if result.Reason != outbox.ReasonUnroutable { // the broker removes the bindings before the exchange
+				checkRejected(t, result, outbox.ReasonNoExchange)
+			}
+		default:
+			t.Errorf("message %d: %+v", result.Message.ID, result)
+		}
+	}
+	last := k.Make(x, "k", `{}`)
+	r.PublishAll(last)
+	checkRejected(t, r.AwaitResults(t, last)[0], outbox.ReasonNoExchange)
+	checkArrived(t, results, a.drain(q))
+	if n := len(a.drain(other)); n != len(neighbours) {
+		t.Errorf("%d neighbours arrived of %d", n, len(neighbours))
+	}
+}
+
+// limitedUser creates a user who may write only to exchanges that match the pattern.
+func limitedUser(t *testing.T, vhostURL, write string) string {
+	t.Helper()
+	broker := services.SharedRabbitMQ(t)
+	u, err := url.Parse(vhostURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, vhost := services.Name(t), strings.TrimPrefix(u.Path, "/")
+	if broker.ManagementURL() == "" {
+		t.Skip("users can only be created through the management API")
+	}
+	if err := broker.AddUser(t.Context(), user, "secret"); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.Permit(t.Context(), vhost, user, services.Permissions{Write: write}); err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(user, "secret")
+	return u.String()
+}
+
+func TestAMissingPermissionIsARejection(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	open, shut := services.Name(t)+"_open", services.Name(t)+"_shut"
+	q, qShut := services.Name(t)+"_q", services.Name(t)+"_q2"
+	a.exchange(open, "fanout", q, "")
+	a.exchange(shut, "fanout", qShut, "")
+	r := startAMQP(t, Config{URL: limitedUser(t, u, ".*_open$")})
+	var k publishtest.Maker
+	good, bad := k.Many(300, open, "k"), k.Many(300, shut, "k")
+	for i := range good {
+		r.PublishAll(good[i], bad[i])
+	}
+	publishtest.AllAre(t, r.AwaitResults(t, good...), outbox.Confirmed)
+	for _, result := range r.AwaitResults(t, bad...) {
+		checkRejected(t, result, outbox.ReasonAccessRefused)
+	}
+	if n := len(a.drain(q)); n != len(good) {
+		t.Errorf("%d messages arrived, want %d", n, len(good))
+	}
+	if n := len(a.drain(qShut)); n != 0 {
+		t.Errorf("%d messages arrived, want none", n)
+	}
+}
+
+func TestAnInternalExchangeIsARejection(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	x := services.Name(t)
+	if err := a.channel.ExchangeDeclare(x, "fanout", true, false, true, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	messages := k.Many(50, x, "k")
+	r.PublishAll(messages...)
+	for _, result := range r.AwaitResults(t, messages...) {
+		checkRejected(t, result, outbox.ReasonAccessRefused)
+	}
+}
+
+func TestANackOfAFullQueueIsARejection(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), amqp091.Table{"x-max-length": int32(5), "x-overflow": "reject-publish"})
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	messages := k.Many(50, "", q)
+	r.PublishAll(messages...)
+	results := r.AwaitResults(t, messages...)
+	for _, result := range results {
+		if result.Outcome != outbox.Confirmed {
+			checkRejected(t, result, outbox.ReasonNack)
+		}
+	}
+	arrived := a.drain(q)
+	if publishtest.Count(results, outbox.Confirmed) != len(arrived) || len(arrived) > 10 {
+		t.Errorf("%d confirmed, %d arrived", publishtest.Count(results, outbox.Confirmed), len(arrived))
+	}
+}
+
+// The broker closes the channel for it; no other message is harmed.
+func TestAForeignUserIDRejectsOnlyItsMessage(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	messages := k.Many(200, "", q)
+	for i := 3; i < len(messages); i += 40 {
+		messages[i].Properties = []byte(`{"user_id": "somebody-else"}`)
+	}
+	messages[5].Properties = []byte(`{"user_id": "guest"}`)
+	messages[6].Headers = []byte(`{"CC": ["` + q + `"]}`)
+	r.PublishAll(messages...)
+	for i, result := range r.AwaitResults(t, messages...) {
+		switch {
+		case i%40 != 3:
+			publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
+		case result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonInvalidProperties:
+			t.Errorf("message %d: %+v", i, result)
+		}
+	}
+	arrived := a.drain(q)
+	if len(arrived) != 195 { // both keys of message 6 lead to one queue, which gets it once
+		t.Errorf("%d messages arrived, want 195", len(arrived))
+	}
+	for _, d := range arrived {
+		if d.Headers[outbox.PossibleDuplicateHeader] != nil {
+			t.Errorf("%s is marked as a duplicate", d.MessageId)
+		}
+	}
+}
+
+// The broker's own limit decides whether they are accepted; the neighbours are confirmed either way.
+func TestLargePayloadsDoNotAffectOthers(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	messages := k.Many(100, "", q)
+	large := messages[50]
+	large.Payload, large.Binary = bytes.Repeat([]byte{7}, 20<<20), true
+	r.PublishAll(messages...)
+	for _, result := range r.AwaitResults(t, messages...) {
+		tooLarge := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonTooLarge
+		if result.Outcome != outbox.Confirmed && (result.Message != large || !tooLarge) {
+			t.Errorf("message %d: %v %s %s", result.Message.ID, result.Outcome, result.Reason, result.Detail)
+		}
+		if result.Message == large {
+			t.Logf("20 MiB: %v %s", result.Outcome, result.Detail)
+		}
+	}
+	for _, d := range a.drain(q) {
+		if d.MessageId == large.MessageID.String() && !bytes.Equal(d.Body, large.Payload) {
+			t.Error("the large body arrived changed")
+		}
+	}
+}
+
+func TestTheLargestHeadersArrive(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u})
+	const frameMax = 131_072 // the default of RabbitMQ
+	lim := wire.Limits{FrameMax: frameMax}
+	var k publishtest.Maker
+	m := k.Make("", q, `{}`)
+	m.PossibleDuplicate = true
+	fits := func(n int) bool {
+		m.Headers = fmt.Appendf(nil, `{"h": %q}`, strings.Repeat("x", n))
+		_, err := wire.Encode(m, lim, true)
+		return err == nil
+	}
+	size := sort.Search(frameMax, func(n int) bool { return !fits(n) }) - 1
+	if size < 130_000 || !fits(size) {
+		t.Fatalf("%d bytes of headers fit", size)
+	}
+	over := k.Make("", q, `{}`)
+	over.Headers = fmt.Appendf(nil, `{"h": %q}`, strings.Repeat("x", size+1))
+	neighbours := k.Many(20, "", q)
+	r.PublishAll(neighbours[:10]...)
+	r.PublishAll(m, over)
+	r.PublishAll(neighbours[10:]...)
+	publishtest.AllAre(t, r.AwaitResults(t, append(neighbours, m)...), outbox.Confirmed)
+	if result := r.AwaitResults(t, over)[0]; result.Reason != outbox.ReasonInvalidHeaders {
+		t.Errorf("one byte more: %+v", result)
+	}
+	if n := len(a.drain(q)); n != 21 {
+		t.Errorf("%d messages arrived, want 21", n)
+	}
+}
+
+func TestMoreExchangesThanLanesArePublished(t *testing.T) {
+	u := services.VHost(t)
+	a := newAdmin(t, u)
+	q := services.Name(t)
+	names := make([]string, 2*mostLanes)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s_%d", q, i)
+		a.exchange(names[i], "fanout", q, "")
+	}
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	var messages []*outbox.Message
+	for range 5 {
+		for _, name := range names {
+			messages = append(messages, k.Many(3, name, "k")...)
+		}
+	}
+	r.PublishAll(messages...)
+	publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+	if n := len(a.drain(q)); n != len(messages) {
+		t.Errorf("%d messages arrived of %d", n, len(messages))
+	}
+}

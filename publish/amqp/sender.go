@@ -1,0 +1,307 @@
+package amqp
+
+import (
+	"slices"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
+)
+
+// mostLanes bounds the open lanes, because each has a buffer for returns.
+const mostLanes = 32
+
+// spareChannels is how many channels a session needs besides its lanes.
+const spareChannels = 8
+
+// laneLimit is mostLanes, or less if the broker allows few channels.
+func laneLimit(channelMax int) int {
+	return max(1, min(mostLanes, channelMax-spareChannels))
+}
+
+// route is the way of messages to one exchange. Its lane is nil while the isolator examines the exchange; messages then
+// wait in order.
+type route struct {
+	lane    *lane
+	waiting []*outbox.Message
+}
+
+// laneNews is an event for the sender. Without a lane or an exchange it only wakes the sender.
+type laneNews struct {
+	// answered: the broker answered for the first time, which closes the breaker.
+	answered bool
+	// lane must not be used any more: its channel is closed, or a message on it timed out.
+	lane *lane
+	// exchange: the isolator has examined it. ready is its lane; nil: waiting messages get the verdict.
+	exchange *string
+	ready    *lane
+	verdict  verdict
+}
+
+// sender is the goroutine that takes messages and sends them. Only this goroutine uses its fields.
+type sender struct {
+	*session
+	// halfOpen: one message is sent at a time until the broker answers one; the others are held. probed: one was sent.
+	// probe fires to send the next, because only the queue of the first may be stuck.
+	halfOpen bool
+	probed   bool
+	held     []*outbox.Message
+	probe    <-chan time.Time
+	routes   map[string]*route
+	// batch was taken from in; rest is the unsent part of it.
+	batch, rest []*outbox.Message
+	news        []laneNews
+	// answers is the number of answers when stuck was set; stuck ends a pause without answers.
+	answers int
+	stuck   <-chan time.Time
+}
+
+func newSender(s *session, halfOpen bool) *sender {
+	return &sender{session: s, halfOpen: halfOpen, routes: make(map[string]*route)}
+}
+
+func (s *sender) run() {
+	for !s.over() {
+		s.news = s.control.Take(s.news)
+		for _, n := range s.news {
+			s.learn(n)
+		}
+		s.sendRest()
+		select {
+		case <-s.ended:
+		case <-s.in.Wake():
+		case <-s.throttle.room:
+		case <-s.stuck:
+			s.stuck = nil
+			s.throttle.notAnswered(s.answers)
+		case <-s.control.Wake():
+		case <-s.probe:
+			s.probeNext()
+		}
+	}
+	s.giveBack("the connection was lost before the message was sent")
+}
+
+// sendRest sends waiting messages within the limit of the throttle.
+func (s *sender) sendRest() {
+	for {
+		if len(s.rest) == 0 {
+			s.batch = s.in.Take(s.batch)
+			s.rest = s.batch
+		}
+		if len(s.rest) == 0 {
+			s.stuck = nil
+			return
+		}
+		n := len(s.rest)
+		if !s.blocked.Load() {
+			n = min(n, s.throttle.allowed())
+		}
+		if n == 0 {
+			if s.stuck == nil {
+				s.answers, s.stuck = s.throttle.answersSoFar(), time.After(stuckAfter)
+			}
+			return
+		}
+		s.stuck = nil
+		s.acceptAll(s.rest[:n])
+		s.rest = s.rest[n:]
+	}
+}
+
+// acceptAll sends messages in as few writes as possible.
+func (s *sender) acceptAll(batch []*outbox.Message) {
+	if len(batch) == 0 {
+		return
+	}
+	since := batch[0].TakenAt
+	for _, m := range batch[1:] {
+		if m.TakenAt.Before(since) {
+			since = m.TakenAt
+		}
+	}
+	s.socket.cork(since)
+	for _, m := range batch {
+		s.accept(m)
+	}
+	if err := s.socket.uncork(); err != nil {
+		s.lose(err)
+	}
+}
+
+// giveBack reports all unsent messages.
+func (s *sender) giveBack(why string) {
+	for _, r := range s.routes {
+		for _, m := range r.waiting {
+			s.deliver(m, outbox.NotSent, "", why)
+		}
+		r.waiting = nil
+	}
+	for _, m := range append(s.held, s.rest...) {
+		s.deliver(m, outbox.NotSent, "", why)
+	}
+	s.held, s.rest = nil, nil
+}
+
+func (s *sender) accept(m *outbox.Message) {
+	switch {
+	case s.over():
+		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
+	case s.blocked.Load():
+		s.deliver(m, outbox.NotSent, "", "RabbitMQ has blocked the connection")
+	case s.halfOpen && s.mustWait(m):
+		s.held = append(s.held, m)
+		if s.probe == nil {
+			s.probe = s.nextProbe()
+		}
+	default:
+		s.dispatch(m)
+	}
+}
+
+// mustWait reports whether a message must wait while the breaker is half-open: all after the first one, and one over
+// which connections ended, because any other goes first.
+func (s *sender) mustWait(m *outbox.Message) bool {
+	return s.probed || s.alone.Of(m).Alone > 0
+}
+
+func (s *sender) nextProbe() <-chan time.Time {
+	return time.After(min(time.Second, s.cfg.SendTimeout/2))
+}
+
+// probeNext sends one of the held messages.
+func (s *sender) probeNext() {
+	s.probe = nil
+	if len(s.held) == 0 {
+		return
+	}
+	next := 0
+	for i, m := range s.held {
+		if s.alone.Compare(m, s.held[next]) < 0 {
+			next = i
+		}
+	}
+	m := s.held[next]
+	s.held = slices.Delete(s.held, next, next+1)
+	s.dispatch(m)
+	s.probe = s.nextProbe()
+}
+
+// dispatch passes a message to its lane, its route or the isolator.
+func (s *sender) dispatch(m *outbox.Message) {
+	p, err := s.encode(m, m.MayBeKnown())
+	if err != nil {
+		s.sink.Deliver(wire.Impossible(m, err))
+		return
+	}
+	s.probed = true
+	if known := s.alone.Of(m); known.MustBeAlone() || p.Risky {
+		j := job{messages: []resend{{message: m}}, urgency: sendsAlone}
+		if known.Alone > 0 {
+			j.urgency = sendsLast
+		}
+		s.jobs.Put(j)
+		return
+	}
+	r := s.routes[p.Exchange]
+	switch {
+	case r == nil:
+		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}}
+		s.jobs.Put(job{exchange: &p.Exchange, opens: true})
+	case r.lane == nil:
+		r.waiting = append(r.waiting, m)
+	default:
+		s.publish(r, m, p)
+	}
+}
+
+func (s *sender) publish(r *route, m *outbox.Message, p wire.Parcel) {
+	if s.inFlight.Load() >= int64(s.cfg.MaxInFlight) {
+		s.deliver(m, outbox.NotSent, "", "more messages are in flight than were agreed")
+		return
+	}
+	if r.lane.channel.IsClosed() {
+		s.retire(r)
+		r.waiting = append(r.waiting, m)
+		return
+	}
+	e := &entry{message: m, lane: r.lane, marked: p.Marked, epoch: s.throttle.sent()}
+	s.inFlight.Add(1)
+	s.sent.Add(reaperNews{entry: e})
+	if err := e.send(p, s.clock); err != nil {
+		s.retire(r)
+	}
+	s.sent.Signal()
+}
+
+// retire passes the dead lane of a route to the reaper, which passes its messages to the isolator. The route waits
+// until the isolator has examined the exchange.
+func (s *sender) retire(r *route) {
+	s.sent.Put(reaperNews{seal: r.lane})
+	r.lane = nil
+}
+
+func (s *sender) learn(n laneNews) {
+	if n.answered {
+		s.halfOpen, s.probe = false, nil
+		s.rest = append(s.held, s.rest...)
+		s.held = nil
+	}
+	if n.lane != nil {
+		r := s.routes[n.lane.exchange]
+		switch {
+		case r == nil || r.lane != n.lane:
+		case n.lane.channel.IsClosed():
+			s.retire(r)
+		default:
+			s.giveUpLane(n.lane.exchange, r)
+		}
+	}
+	if s.blocked.Load() {
+		s.giveBack("RabbitMQ has blocked the connection")
+		s.probed = false
+	}
+	if n.exchange != nil {
+		s.opened(n)
+	}
+}
+
+// opened continues with the messages of an exchange that the isolator has examined.
+func (s *sender) opened(n laneNews) {
+	r := s.routes[*n.exchange]
+	waiting := r.waiting
+	r.lane, r.waiting = n.ready, nil
+	if n.ready == nil {
+		delete(s.routes, *n.exchange)
+		for _, m := range waiting {
+			s.deliver(m, n.verdict.outcome, n.verdict.reason, n.verdict.detail)
+		}
+		return
+	}
+	s.evict(*n.exchange)
+	s.probed = false // waiting messages pass the breaker again
+	s.rest = append(waiting, s.rest...)
+}
+
+// evict gives up some other lane if there are too many. Its messages in flight still get their answers; then the reaper
+// closes the channel.
+func (s *sender) evict(except string) {
+	open, victim := 0, ""
+	for exchange, r := range s.routes {
+		if r.lane != nil {
+			open++
+			if exchange != except {
+				victim = exchange
+			}
+		}
+	}
+	if open > laneLimit(int(s.connection.Config.ChannelMax)) {
+		s.giveUpLane(victim, s.routes[victim])
+	}
+}
+
+// giveUpLane forgets an open lane. The next message to the exchange gets a new one.
+func (s *sender) giveUpLane(exchange string, r *route) {
+	s.sent.Put(reaperNews{seal: r.lane, evicted: true})
+	delete(s.routes, exchange)
+}

@@ -1,0 +1,341 @@
+package amqp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// fragile is a proxy to a broker. It ends the connection at each message with the poison in it, like a bug of the
+// broker or of a plugin.
+type fragile struct {
+	listener net.Listener
+	broker   string
+	// harms reports at which frames of the client the connection ends.
+	harms func(frame []byte) bool
+	// code is that of connection.close; 0: the connection ends without a reason. reset: not even in order.
+	code    uint16
+	reset   bool
+	running sync.WaitGroup
+	ended   atomic.Int64 // connections ended because of poison
+}
+
+var poison = []byte("poison")
+
+func newFragile(t *testing.T, broker string) *fragile {
+	t.Helper()
+	return startFragile(t, broker, &fragile{code: amqp091.InternalError})
+}
+
+func startFragile(t *testing.T, broker string, f *fragile) *fragile {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.listener, f.broker = listener, broker
+	if f.harms == nil {
+		f.harms = func(frame []byte) bool { return bytes.Contains(frame, poison) }
+	}
+	f.running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			f.running.Go(func() { f.serve(t, client) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		f.running.Wait()
+	})
+	return f
+}
+
+func (f *fragile) serve(t *testing.T, client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", f.broker)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer server.Close()
+	var writing sync.Mutex // guards whole frames to the client
+	f.running.Go(func() {
+		for frame := range frames(server) {
+			writing.Lock()
+			_, err := client.Write(frame)
+			writing.Unlock()
+			if err != nil {
+				break
+			}
+		}
+		_ = client.Close()
+	})
+	var header [8]byte
+	if _, err := io.ReadFull(client, header[:]); err != nil {
+		return
+	}
+	_, _ = server.Write(header[:])
+	for frame := range frames(client) {
+		if f.harms(frame) {
+			f.ended.Add(1)
+			if f.code == 0 {
+				if f.reset {
+					_ = client.(*net.TCPConn).SetLinger(0)
+				}
+				return
+			}
+			writing.Lock()
+			_, _ = client.Write(closeFrame(f.code, "INTERNAL_ERROR"))
+			writing.Unlock()
+			_, _ = io.Copy(io.Discard, client) // until it has read that
+			return
+		}
+		if _, err := server.Write(frame); err != nil {
+			return
+		}
+	}
+}
+
+// frames returns the frames of a peer, each with its end octet.
+func frames(from io.Reader) func(yield func([]byte) bool) {
+	return func(yield func([]byte) bool) {
+		for {
+			frame := make([]byte, 7)
+			if _, err := io.ReadFull(from, frame); err != nil {
+				return
+			}
+			rest := make([]byte, binary.BigEndian.Uint32(frame[3:])+1)
+			if _, err := io.ReadFull(from, rest); err != nil || !yield(append(frame, rest...)) {
+				return
+			}
+		}
+	}
+}
+
+// closeFrame is connection.close.
+func closeFrame(code uint16, text string) []byte {
+	method := []byte{0, 10, 0, 50}
+	method = binary.BigEndian.AppendUint16(method, code)
+	method = append(append(method, byte(len(text))), text...)
+	method = append(method, 0, 60, 0, 40)
+	frame := binary.BigEndian.AppendUint32([]byte{1, 0, 0}, uint32(len(method)))
+	return append(append(frame, method...), 0xce)
+}
+
+// publishUntilCertain publishes messages, and repeats those without a certain result until all have one, or until stop
+// returns true after a round. Each round adds new messages.
+func publishUntilCertain(t *testing.T, r *running, messages []*outbox.Message, fresh func() []*outbox.Message, stop func() bool) map[int64]outbox.Result {
+	t.Helper()
+	certain := make(map[int64]outbox.Result)
+	for len(messages) > 0 && !stop() {
+		r.AwaitPhase(t, publish.Ready)
+		var again []*outbox.Message
+		for _, m := range append(messages, fresh()...) {
+			m := *m
+			again = append(again, &m)
+		}
+		r.PublishAll(again...)
+		messages = nil
+		for _, result := range r.AwaitResults(t, again...) {
+			if result.Outcome == outbox.Unknown || result.Outcome == outbox.NotSent {
+				messages = append(messages, result.Message)
+				continue
+			}
+			certain[result.Message.ID] = result
+		}
+	}
+	return certain
+}
+
+func never() bool { return false }
+
+// aFew is how many connections may end because of a message. On a busy machine, one may end after the wait for the
+// message, which does not count.
+const aFew = 4 * publish.EndsAlone
+
+func (r *running) hasRejected(id int64) bool {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	for m, results := range r.Results {
+		if m.ID == id && slices.ContainsFunc(results, func(result outbox.Result) bool { return result.Outcome == outbox.Rejected }) {
+			return true
+		}
+	}
+	return false
+}
+
+// All others leave and are not charged, neither those in flight with it nor those for a queue that never answers.
+func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
+	t.Parallel()
+	u, q, stuck := withStuckQueue(t)
+	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
+	r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String()), SendTimeout: await.Scaled(2 * time.Second)})
+	var k publishtest.Maker
+	messages := k.Many(200, "", q)
+	fresh := func() []*outbox.Message { return k.Many(5, "", q) }
+	bad := messages[100]
+	bad.Payload = poison
+	unanswered := (&publishtest.Maker{ID: 1 << 30}).Many(3, "", stuck)
+	rejected := func() bool { return r.hasRejected(bad.ID) }
+	results := publishUntilCertain(t, r, append(unanswered, messages...), fresh, rejected)
+	of := results[bad.ID]
+	if of.Outcome != outbox.Rejected || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
+		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
+		t.Errorf("the message: %+v", of)
+	}
+	delete(results, bad.ID)
+	for _, result := range results {
+		if result.Outcome != outbox.Confirmed {
+			t.Errorf("another: %+v", result)
+		}
+	}
+	before := f.ended.Load()
+	if before < 1+publish.EndsAlone || before > aFew {
+		t.Errorf("%d connections ended, want %d or a few more", before, 1+publish.EndsAlone)
+	}
+	results = publishUntilCertain(t, r, []*outbox.Message{bad}, fresh, never)
+	if more := f.ended.Load() - before; more < 1 || more > aFew || results[bad.ID].Outcome != outbox.Rejected {
+		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
+	}
+	for _, result := range publishUntilCertain(t, r, k.Many(100, "", q), fresh, never) {
+		if result.Outcome != outbox.Confirmed {
+			t.Errorf("afterwards: %+v", result)
+		}
+	}
+}
+
+// Later messages for the same queue overtake it.
+func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
+	t.Parallel()
+	u := services.VHost(t)
+	q := newAdmin(t, u).queue(services.Name(t), nil)
+	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
+	r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String())})
+	var k publishtest.Maker
+	bad := k.Make("", q, string(poison))
+	const lonely = 4
+	one := func() []*outbox.Message {
+		if f.ended.Load() < lonely {
+			return nil
+		}
+		return k.Many(1, "", q)
+	}
+	results := publishUntilCertain(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
+	if results[bad.ID].Outcome != outbox.Rejected {
+		t.Errorf("%+v", results[bad.ID])
+	}
+	if n := f.ended.Load(); n > lonely+aFew {
+		t.Errorf("it took %d connections", n)
+	}
+}
+
+// publishAlone publishes messages again and again, with no others, until each is rejected.
+func publishAlone(t *testing.T, r *running, messages ...*outbox.Message) map[int64]outbox.Result {
+	t.Helper()
+	return publishUntilCertain(t, r, messages, func() []*outbox.Message { return nil }, never)
+}
+
+// Without other messages, the broker shows that it works by its answers to probes.
+func TestAMessageThatEndsConnectionsIsRejectedInAQuietSystem(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		how     *fragile
+		bad     int
+		limited bool // the user may not publish to the default exchange
+		want    string
+	}{
+		{"connection.close 541", &fragile{code: amqp091.InternalError}, 1, false, "(541)"},
+		{"connection.close 501", &fragile{code: amqp091.FrameError}, 1, false, "(501)"},
+		{"connection.close 504", &fragile{code: amqp091.ChannelError}, 1, false, "(504)"},
+		{"closed without a reason", &fragile{}, 1, false, "the other side closed it"},
+		{"reset", &fragile{reset: true}, 1, false, "connection reset by peer"},
+		{"two messages", &fragile{code: amqp091.InternalError}, 2, false, "(541)"},
+		{"few privileges", &fragile{code: amqp091.InternalError}, 1, true, "(541)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			u := services.VHost(t)
+			a := newAdmin(t, u)
+			x, q := services.Name(t)+"_x", services.Name(t)+"_q"
+			a.exchange(x, "fanout", q, "")
+			if c.limited {
+				u = limitedUser(t, u, "^"+x+"$")
+			}
+			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), c.how)
+			r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String())})
+			messages := (&publishtest.Maker{}).Many(c.bad, x, "")
+			for _, m := range messages {
+				m.Payload = poison
+			}
+			good := (&publishtest.Maker{ID: 100}).Make(x, "", "good")
+			for _, result := range publishAlone(t, r, messages...) {
+				if result.Outcome != outbox.Rejected || result.Reason != outbox.ReasonChannelClosed || !result.MaybeSent ||
+					!strings.Contains(result.Detail, c.want) {
+					t.Errorf("got %+v", result)
+				}
+			}
+			if n := f.ended.Load(); n > int64(publish.EndsTogether+c.bad*(publish.EndsAlone+1)) {
+				t.Errorf("it took %d connections", n)
+			}
+			for _, result := range publishAlone(t, r, good) {
+				publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
+			}
+			if n := len(a.drain(q)); n != 1 {
+				t.Errorf("%d messages arrived, want 1: a probe must reach no queue", n)
+			}
+		})
+	}
+}
+
+// A broken broker or network ends connections as a harmful message does, but no message is at fault.
+func TestAnOutageThatLooksLikeAHarmfulMessageChargesNobody(t *testing.T) {
+	t.Parallel()
+	method := func(class, method byte) func([]byte) bool {
+		return func(frame []byte) bool {
+			return frame[0] == 1 && bytes.Equal(frame[7:11], []byte{0, class, 0, method})
+		}
+	}
+	publishes := method(60, 40)
+	for name, how := range map[string]*fragile{
+		"each publish fails":        {code: amqp091.InternalError, harms: publishes},
+		"each publish ends it":      {harms: publishes},
+		"each publish resets it":    {reset: true, harms: publishes},
+		"each channel is an error":  {code: amqp091.InternalError, harms: method(20, 10)},
+		"shut down at each message": {code: amqp091.ConnectionForced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), how)
+			r := startAMQP(t, Config{URL: withHost(t, services.VHost(t), f.listener.Addr().String())})
+			messages := (&publishtest.Maker{}).Many(3, "", "anywhere")
+			for _, m := range messages {
+				m.Payload = poison
+			}
+			const often = publish.EndsTogether + publish.EndsAlone + 2
+			enough := func() bool { return f.ended.Load() >= often }
+			results := publishUntilCertain(t, r, messages, func() []*outbox.Message { return nil }, enough)
+			for _, result := range results {
+				t.Errorf("%+v", result)
+			}
+		})
+	}
+}

@@ -1,0 +1,111 @@
+package amqp
+
+import (
+	"log/slog"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/certs"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// tlsBroker accepts clients with a certificate of the authority; its own certificate is for "localhost".
+func tlsBroker(t *testing.T, a *certs.Authority) (broker *services.RabbitMQ, address url.URL) {
+	t.Helper()
+	services.Thorough(t, "starts its own server")
+	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
+	return broker, url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: host, Path: "/"}
+}
+
+// Both subtests use one broker.
+func TestTLSToTheBroker(t *testing.T) {
+	t.Parallel()
+	authority := certs.NewAuthority(t)
+	authority.Issue("localhost")
+	authority.Issue("client")
+	broker, address := tlsBroker(t, authority)
+	t.Run("settings of the URL", func(t *testing.T) { tlsByURL(t, authority, broker, address) })
+	t.Run("the broker is silent", func(t *testing.T) { tlsBrokerSilent(t, authority, broker, address) })
+}
+
+// tlsByURL: the URL names the private CA, the client's certificate and the name in the server's certificate.
+func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
+	stranger := certs.NewAuthority(t)
+	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
+	right := map[string]string{
+		"cacertfile": authority.File("ca.pem"), "server_name_indication": "localhost",
+		"certfile": authority.File("client.pem"), "keyfile": authority.File("client.key"),
+	}
+	with := func(parameter, value string) string {
+		query := url.Values{}
+		for name, value := range right {
+			query.Set(name, value)
+		}
+		query.Set(parameter, value)
+		address := address
+		address.RawQuery = query.Encode()
+		return address.String()
+	}
+	for name, one := range map[string]struct{ parameter, value, complaint string }{
+		"another authority":   {"cacertfile", stranger.File("ca.pem"), "signed by unknown authority"},
+		"another host":        {"server_name_indication", "elsewhere", "not elsewhere"},
+		"no such CA file":     {"cacertfile", authority.File("nobody.pem"), "nobody.pem"},
+		"no client's":         {"certfile", "", "RabbitMQ may ask for a client certificate"},
+		"a file without keys": {"keyfile", authority.File("ca.pem"), "load client certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := New(Config{URL: with(one.parameter, one.value), Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := start(t, p)
+			r.Await(t, "complaint", func() bool {
+				return len(r.States) > 0 && strings.Contains(r.States[len(r.States)-1].Detail, one.complaint)
+			})
+			r.Mu.Lock()
+			defer r.Mu.Unlock()
+			if r.Phase() == publish.Ready {
+				t.Error("ready")
+			}
+		})
+	}
+	t.Run("valid certificates", func(t *testing.T) {
+		r := startAMQP(t, Config{URL: with("", "")})
+		var k publishtest.Maker
+		messages := k.Many(500, "", q)
+		r.PublishAll(messages...)
+		publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+	})
+}
+
+// tlsBrokerSilent: the deadlines of a socket also work below TLS.
+func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
+	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
+	address.RawQuery = url.Values{
+		"cacertfile": {authority.File("ca.pem")}, "server_name_indication": {"localhost"},
+		"certfile": {authority.File("client.pem")}, "keyfile": {authority.File("client.key")},
+	}.Encode()
+	r := startAMQP(t, Config{URL: address.String(), SendTimeout: await.Scaled(time.Second)})
+	var k publishtest.Maker
+	for range 2 { // the first opens the lane
+		r.publishUntilConfirmed(t, k.Make("", q, `{}`))
+	}
+	if err := broker.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mark := r.Mark()
+	messages := k.Many(200, "", q)
+	r.PublishAll(messages...)
+	publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Unknown)
+	r.AwaitSince(t, mark, publish.Connecting)
+	if err := broker.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.publishUntilConfirmed(t, k.Many(200, "", q)...)
+}

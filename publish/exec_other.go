@@ -1,9 +1,0 @@
-//go:build !unix
-
-package publish
-
-import "os/exec"
-
-func ownGroup(*exec.Cmd) {}
-
-func killGroup(command *exec.Cmd) { _ = command.Process.Kill() }

@@ -1,8 +1,0 @@
-//go:build unix && !linux
-
-package publish
-
-import "syscall"
-
-// dieWithRelay does nothing here: only Linux can do it.
-func dieWithRelay(*syscall.SysProcAttr) {}

@@ -1,0 +1,320 @@
+package handler
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+)
+
+// handlerFile makes the test binary run as a handler that appends each message to the named file.
+const handlerFile = "CDC_RELAY_TEST_HANDLER"
+
+// beHandler answers as "do" in the payload says; by default, confirmed.
+func beHandler(name string) {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	in := bufio.NewReader(os.Stdin)
+	batch := ""
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			break // the relay has closed it
+		}
+		var m struct {
+			MessageID string          `json:"message_id"`
+			Payload   json.RawMessage `json:"payload"`
+		}
+		if err := json.Unmarshal(line, &m); err != nil {
+			panic(err)
+		}
+		if _, err := file.Write(line); err != nil {
+			panic(err)
+		}
+		var order struct {
+			Do, Answer string
+		}
+		_ = json.Unmarshal(m.Payload, &order) // other payloads give no order
+		switch order.Do {
+		case "":
+			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
+		case "answer":
+			fmt.Println(strings.ReplaceAll(order.Answer, "ID", m.MessageID))
+		case "batch": // answered when no message waits
+			batch += fmt.Sprintf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
+		case "last": // its line has no end
+			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}", m.MessageID)
+			os.Exit(0)
+		case "long":
+			fmt.Printf("%s\n{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", strings.Repeat("x", 5*longestAnswer), m.MessageID)
+		case "crash":
+			os.Exit(3)
+		case "sleep":
+			time.Sleep(time.Hour)
+		case "deaf":
+			_ = os.Stdin.Close()
+			fmt.Printf("{\"message_id\":%q,\"outcome\":\"confirmed\"}\n", m.MessageID)
+			time.Sleep(time.Hour)
+		}
+		if in.Buffered() == 0 {
+			fmt.Print(batch)
+			batch = ""
+		}
+	}
+	os.Exit(0)
+}
+
+// newHandler returns a publisher with a handler of this file.
+func newHandler(t *testing.T, file string, timeout time.Duration) *Publisher {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Config{
+		Command: []string{self}, Env: append(os.Environ(), handlerFile+"="+file), Stderr: t.Output(), AnswerTimeout: timeout,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestAnswersBecomeResults(t *testing.T) {
+	var k publishtest.Maker
+	type outcome struct {
+		outcome outbox.Outcome
+		reason  outbox.Reason
+		retryIn time.Duration
+		detail  string
+	}
+	var messages []*outbox.Message
+	var wanted []outcome
+	for _, test := range []struct {
+		answer string
+		want   outcome
+	}{
+		{`{"message_id":"ID","outcome":"confirmed","more":1}`, outcome{outbox.Confirmed, "", 0, ""}},
+		{`{"message_id":"ID","outcome":"rejected","retry_in":"90s","detail":"HTTP 503:\n busy"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 90 * time.Second, "HTTP 503: busy"}},
+		{`{"message_id":"ID","outcome":"rejected"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, ""}},
+		{`{"message_id":"ID","outcome":"impossible","detail":"no address"}`, outcome{outbox.Impossible, outbox.ReasonHandlerImpossible, 0, "no address"}},
+		{`{"message_id":"ID","outcome":"unknown","detail":"timeout"}`, outcome{outbox.Unknown, "", 0, "timeout"}},
+		{`{"message_id":"ID","outcome":"not_sent","detail":"refused"}`, outcome{outbox.NotSent, "", 0, "refused"}},
+		{`{"message_id":"ID","outcome":"unknown","detail":""}`, outcome{outbox.Unknown, "", 0, ""}},
+		{`{"message_id":"ID","outcome":"rejected","detail":"a\u001b[2Jb\u0000c\u202ed\u009be"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, "a?[2Jb?c?d?e"}},
+		{`{"message_id":"ID","outcome":"confirmed"}` + "\n" + `{"message_id":"ID","outcome":"unknown"}`, outcome{outbox.Confirmed, "", 0, ""}},
+		{`{"message_id":"ID","outcome":"card 4111111111111111"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, "wrong answer: outcome of 21 bytes: want confirmed, rejected, impossible, unknown or not_sent"}},
+		{`{"message_id":"ID","outcome":""}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, `wrong answer: outcome "": want confirmed, rejected, impossible, unknown or not_sent`}},
+		{"hello\n\n" + `{"message_id":"00000000-0000-4000-8000-000000000000","outcome":"confirmed"}` + "\n" + `{"message_id":"ID","outcome":"confirmed"}`, outcome{outbox.Confirmed, "", 0, ""}},
+		{`{"message_id":"ID","outcome":"done"}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, `wrong answer: outcome "done": want confirmed, rejected, impossible, unknown or not_sent`}},
+		{
+			`{"message_id":"ID","outcome":"rejected","retry_in":"30"}`,
+			outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, `wrong answer: retry_in "30": want a duration with its unit, such as 30s, and the outcome rejected`},
+		},
+		{`{"message_id":"ID","outcome":"rejected","retry_in":30}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, "wrong answer: retry_in: want a string, not a JSON number"}},
+		{`{"message_id":"ID","outcome":"confirmed","detail":{}}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, "wrong answer: detail: want a string, not a JSON object"}},
+	} {
+		order, err := json.Marshal(map[string]string{"do": "answer", "answer": test.answer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages = append(messages, k.Make("x", "k", string(order)))
+		wanted = append(wanted, test.want)
+	}
+	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r.AwaitPhase(t, publish.Ready)
+	began := time.Now()
+	r.PublishAll(messages...)
+	for i, result := range r.AwaitResults(t, messages...) {
+		if got := (outcome{result.Outcome, result.Reason, result.RetryIn, result.Detail}); got != wanted[i] {
+			t.Errorf("message %d: got %+v, want %+v", i, got, wanted[i])
+		}
+		if wrong := strings.HasPrefix(result.Detail, "wrong answer"); wrong != result.MaybeSent {
+			t.Errorf("message %d may have arrived: %v", i, result.MaybeSent)
+		}
+	}
+	if took := time.Since(began); took < unknownPause {
+		t.Errorf("an unknown outcome came after %v: the relay would retry without a pause", took)
+	}
+}
+
+// A line that is too long is ignored, and the last line needs no end.
+func TestAcceptsALastLineWithoutAnEnd(t *testing.T) {
+	var k publishtest.Maker
+	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	for _, do := range []string{"long", "last"} {
+		r.AwaitPhase(t, publish.Ready)
+		m := k.Make("x", "k", `{"do":"`+do+`"}`)
+		r.PublishAll(m)
+		publishtest.AllAre(t, r.AwaitResults(t, m), outbox.Confirmed)
+	}
+}
+
+// A handler that writes without end fills no memory.
+func TestReadsOutputOnlyAsFastAsItTakesAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		taker := make(chan [][]byte)
+		r := &lineReader{lines: taker}
+		chunk := bytes.Repeat([]byte("no answer\n"), 3000) // as os/exec reads
+		const chunks = 100
+		written := 0
+		go func() {
+			for ; written < chunks; written++ {
+				_, _ = r.Write(chunk)
+			}
+		}()
+		for taken := range chunks {
+			synctest.Wait()
+			if written != taken {
+				t.Fatalf("%d chunks are read, %d are taken", written, taken)
+			}
+			<-taker
+		}
+	})
+}
+
+// Its unanswered messages are Unknown.
+func TestReplacesAHandlerThatEnds(t *testing.T) {
+	var k publishtest.Maker
+	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	for range 2 {
+		r.AwaitPhase(t, publish.Ready)
+		mark := r.Mark()
+		before, silent, crash := k.Make("x", "k", `{}`), k.Make("x", "k", `{"do":"nothing"}`), k.Make("x", "k", `{"do":"crash"}`)
+		r.PublishAll(before, silent, crash)
+		results := r.AwaitResults(t, before, silent, crash)
+		publishtest.AllAre(t, results[:1], outbox.Confirmed)
+		publishtest.AllAre(t, results[1:], outbox.Unknown)
+		r.AwaitSince(t, mark, publish.Connecting)
+	}
+	r.AwaitPhase(t, publish.Ready)
+	after := k.Make("x", "k", `{}`)
+	r.PublishAll(after)
+	publishtest.AllAre(t, r.AwaitResults(t, after), outbox.Confirmed)
+}
+
+// An answer to a later message does not save the handler.
+func TestKillsAHandlerThatSkipsAMessage(t *testing.T) {
+	for _, do := range []string{"nothing", "sleep"} {
+		t.Run(do, func(t *testing.T) {
+			var k publishtest.Maker
+			p := newHandler(t, filepath.Join(t.TempDir(), "arrived"), 100*time.Millisecond)
+			p.startTime = 0
+			r := publishtest.Start(t, p)
+			r.AwaitPhase(t, publish.Ready)
+			mark := r.Mark()
+			silent := k.Make("x", "k", `{"do":"`+do+`"}`)
+			r.PublishAll(silent)
+			publishtest.AllAre(t, r.AwaitResults(t, silent), outbox.Unknown)
+			r.AwaitSince(t, mark, publish.Connecting)
+			r.AwaitPhase(t, publish.Ready)
+			r.Mu.Lock()
+			defer r.Mu.Unlock()
+			for _, s := range r.States[mark:] {
+				if s.Phase == publish.Connecting && !strings.Contains(s.Detail, "gave no answer for message "+silent.MessageID.String()+" within 100ms") {
+					t.Errorf("the state says %q", s.Detail)
+				}
+			}
+		})
+	}
+}
+
+// It would never get another message.
+func TestKillsAHandlerThatClosesItsInput(t *testing.T) {
+	var k publishtest.Maker
+	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r.AwaitPhase(t, publish.Ready)
+	mark := r.Mark()
+	deaf, after := k.Make("x", "k", `{"do":"deaf"}`), k.Make("x", "k", `{}`)
+	r.PublishAll(deaf)
+	publishtest.AllAre(t, r.AwaitResults(t, deaf), outbox.Confirmed)
+	r.PublishAll(after)
+	publishtest.AllAre(t, r.AwaitResults(t, after), outbox.NotSent)
+	r.AwaitSince(t, mark, publish.Connecting)
+	r.Mu.Lock()
+	if got := r.States[mark].Detail; got != "the handler has closed its standard input" {
+		t.Errorf("the state says %q", got)
+	}
+	r.Mu.Unlock()
+	r.AwaitPhase(t, publish.Ready)
+	again := *after
+	r.PublishAll(&again)
+	publishtest.AllAre(t, r.AwaitResults(t, &again), outbox.Confirmed)
+}
+
+func TestEndsIfTheFirstHandlerCannotStart(t *testing.T) {
+	for name, script := range map[string]string{"no interpreter": "echo\n", "a missing interpreter": "#!/no/such/interpreter\n"} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "handler")
+			if err := os.WriteFile(file, []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			p, err := New(Config{Command: []string{file}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := publishtest.Start(t, p)
+			await.Receive(t, "Run returns", r.Done)
+			if r.Err == nil || !strings.Contains(problem.Hint(r.Err), "#!/bin/sh") {
+				t.Errorf("Run returned %v", r.Err)
+			}
+		})
+	}
+}
+
+// A full pipe blocks no caller, and Run returns.
+func TestHandlerThatDoesNotReadBlocksNobody(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "arrived")
+	r := publishtest.Start(t, newHandler(t, file, time.Hour))
+	r.AwaitPhase(t, publish.Ready)
+	var k publishtest.Maker
+	messages := append([]*outbox.Message{k.Make("x", "k", `{"do":"sleep"}`)}, k.Many(40, "x", "k")...)
+	for _, m := range messages[1:] {
+		m.Payload = []byte(`"` + strings.Repeat("x", 10_000) + `"`)
+	}
+	r.PublishAll(messages...)
+	await.Until(t, "the handler has the first message", func() bool {
+		info, err := os.Stat(file)
+		return err == nil && info.Size() > 0
+	})
+	r.Stop(t)
+	results := r.AwaitResults(t, messages...)
+	publishtest.AllAre(t, results[:1], outbox.Unknown)
+	publishtest.AllAre(t, results[len(results)-1:], outbox.NotSent)
+}
+
+func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
+	var k publishtest.Maker
+	first, second := k.Make("x", "k", `{}`), k.Make("x", "k", `{"do":"answer","answer":"{\"message_id\":\"ID\",\"outcome\":\"rejected\"}"}`)
+	second.MessageID = first.MessageID
+	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r.AwaitPhase(t, publish.Ready)
+	r.PublishAll(first, second)
+	results := r.AwaitResults(t, first, second)
+	publishtest.AllAre(t, results[:1], outbox.Confirmed)
+	publishtest.AllAre(t, results[1:], outbox.Rejected)
+}
+
+func TestNeedsAnExistingProgram(t *testing.T) {
+	for _, command := range [][]string{nil, {"/nowhere/handler"}, {"no-such-program-of-cdc-relay"}} {
+		if _, err := New(Config{Command: command}); err == nil {
+			t.Errorf("%q is taken", command)
+		}
+	}
+}
