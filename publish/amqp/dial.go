@@ -50,7 +50,7 @@ func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
 		defer close(done)
 		o, err = p.open(ctx)
 	}()
-	p.attend(ctx, nil, done)
+	p.rejectUntil(ctx, nil, done)
 	<-done
 	if err != nil {
 		return opened{}, Undialled(p.uri, err)

@@ -37,8 +37,8 @@ const (
 type isolator struct {
 	*session
 	lane *lane // the isolation lane; nil until needed
-	// owes: a message on that lane is unanswered.
-	owes bool
+	// hasUnanswered: a message on that lane is unanswered.
+	hasUnanswered bool
 	// wait is the wait for the next answer, between shortestWait and longestWait.
 	wait time.Duration
 	// mostLeft bounds the isolation lanes kept for unanswered messages.
@@ -235,13 +235,13 @@ func (i *isolator) sendAlone(s resend) verdict {
 	defer timer.Stop()
 	select {
 	case <-e.settled:
-		i.owes = i.owes || e.verdict.outcome == outbox.Unknown
+		i.hasUnanswered = i.hasUnanswered || e.verdict.outcome == outbox.Unknown
 		i.wait = min(i.wait*2, longest)
 		return e.verdict
 	case <-timer.C:
 		e.awaited.Store(false)
 		i.alone.Clear(s.message) // the connection still exists
-		i.owes = true
+		i.hasUnanswered = true
 		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:
 	}
@@ -253,13 +253,13 @@ func (i *isolator) sendAlone(s resend) verdict {
 // is charged to none (see reaper.settle).
 func (i *isolator) open() error {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
-		if !i.owes || i.left.Load() >= i.mostLeft {
+		if !i.hasUnanswered || i.left.Load() >= i.mostLeft {
 			return nil
 		}
 		i.left.Add(1)
 		i.sent.Put(reaperNews{seal: i.lane, evicted: true})
 	}
-	i.owes = false
+	i.hasUnanswered = false
 	return i.limited("open channel", func() (err error) {
 		i.lane, err = openLane(i.connection, "", false, i.cfg.MaxInFlight+returnSlack)
 		return err

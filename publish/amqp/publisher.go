@@ -111,7 +111,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		}
 		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
 		// needed.
-		p.attend(ctx, time.After(reconnectEvery-time.Since(began)), nil)
+		p.rejectUntil(ctx, time.After(reconnectEvery-time.Since(began)), nil)
 	}
 	p.inbox.End()
 	p.setState(publish.Closed, "stopped")
@@ -207,8 +207,8 @@ func (p *Publisher) setState(phase publish.Phase, detail string) {
 	p.inbox.Sink.StateChanged(p.state)
 }
 
-// attend rejects messages until one of the channels is ready.
-func (p *Publisher) attend(ctx context.Context, over <-chan time.Time, done <-chan struct{}) {
+// rejectUntil rejects messages until one of the channels is ready.
+func (p *Publisher) rejectUntil(ctx context.Context, over <-chan time.Time, done <-chan struct{}) {
 	const look = time.Second // at the breaker's cooldown
 	tick := time.NewTicker(look)
 	defer tick.Stop()

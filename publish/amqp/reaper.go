@@ -197,7 +197,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	v := classify(evidence)
 	l.waiting--
 	if timedOut && l.shared && !l.sealed && !l.timedOut {
-		// The library keeps back each later confirm of the channel until the missing one comes.
+		// The library remembers each later confirm of the channel until the missing one comes. The memory would grow.
 		l.timedOut = true
 		r.control.Put(laneNews{lane: l})
 	}

@@ -32,8 +32,7 @@ func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	return n
 }
 
-// Without a new channel, the library would keep back every later confirm. Other messages of the exchange are
-// unaffected.
+// Without a new channel, the library would remember every later confirm. Other messages of the exchange are unaffected.
 func TestAChannelIsReplacedAfterAMissingConfirm(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)

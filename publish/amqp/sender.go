@@ -79,7 +79,7 @@ func (s *sender) run() {
 			s.probeNext()
 		}
 	}
-	s.giveBack("the connection was lost before the message was sent")
+	s.rejectUnsent("the connection was lost before the message was sent")
 }
 
 // sendRest sends waiting messages within the limit of the throttle.
@@ -129,8 +129,8 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 	}
 }
 
-// giveBack reports all unsent messages.
-func (s *sender) giveBack(why string) {
+// rejectUnsent reports all unsent messages as not sent.
+func (s *sender) rejectUnsent(why string) {
 	for _, r := range s.routes {
 		for _, m := range r.waiting {
 			s.deliver(m, outbox.NotSent, "", why)
@@ -258,7 +258,7 @@ func (s *sender) learn(n laneNews) {
 		}
 	}
 	if s.blocked.Load() {
-		s.giveBack("RabbitMQ has blocked the connection")
+		s.rejectUnsent("RabbitMQ has blocked the connection")
 		s.probed = false
 	}
 	if n.exchange != nil {

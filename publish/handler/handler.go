@@ -27,12 +27,12 @@ type handler struct {
 	exited  chan error
 	began   time.Time
 
-	hand    *hand
-	writing *chunk // the current write, or nil
+	pending *pending
+	writing *batch // the current write, or nil
 	unsent  []*outbox.Message
 	// risky are messages to send alone.
 	risky []*outbox.Message
-	alone bool // the message in hand was one of them
+	alone bool // the pending message was one of them
 	later []delayed
 
 	answered   bool // at least once
@@ -42,11 +42,11 @@ type handler struct {
 	why        error
 }
 
-// chunk is a number of lines for one write. They are encoded only then, because a message may get its mark until then.
-type chunk struct {
-	lines bytes.Buffer
-	holds []*held
-	ends  []int // where each line ends
+// batch is a number of lines for one write. They are encoded only then, because a message may get its mark until then.
+type batch struct {
+	lines    bytes.Buffer
+	messages []*pendingMessage
+	ends     []int // where each line ends
 }
 
 type written struct {
@@ -62,8 +62,8 @@ type delayed struct {
 }
 
 const (
-	// mostOfChunk bounds a write, in bytes. A longer message is written alone.
-	mostOfChunk = 16 << 10
+	// largestBatch bounds a write, in bytes. A longer message is written alone.
+	largestBatch = 16 << 10
 	// unknownPause is how long an answer "unknown" is delayed.
 	unknownPause = time.Second
 	// aloneAfter is how long a handler gets other messages before one at which a handler ended alone.
@@ -98,7 +98,7 @@ func (h *handler) run(ctx context.Context) {
 			stop, h.stopping, killAt = nil, true, time.Now().Add(exitGrace)
 			_ = h.stdin.Close()
 		case <-timer.C:
-			if oldest := h.hand.oldest(); oldest != nil && h.untilDue() <= 0 && h.why == nil {
+			if oldest := h.pending.oldest(); oldest != nil && h.untilDue() <= 0 && h.why == nil {
 				h.why = fmt.Errorf("the handler gave no answer for message %s within %s", oldest.message.MessageID, h.p.cfg.AnswerTimeout)
 				killAt = time.Now()
 			}
@@ -121,7 +121,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 	next := idle
 	if !killAt.IsZero() {
 		next = time.Until(killAt)
-	} else if h.hand.oldest() != nil {
+	} else if h.pending.oldest() != nil {
 		next = h.untilDue()
 	} else if trial := aloneAfter - time.Since(h.began); len(h.risky) > 0 && trial > 0 {
 		next = trial
@@ -134,7 +134,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 
 // untilDue returns how long the handler may take until it has answered the oldest message.
 func (h *handler) untilDue() time.Duration {
-	begin := h.hand.since
+	begin := h.pending.since
 	if start := h.began.Add(h.p.startTime); !h.answered && start.After(begin) {
 		begin = start
 	}
@@ -157,28 +157,28 @@ func (h *handler) receive() {
 
 // write starts a write of waiting messages, unless one is under way or a message must be alone.
 func (h *handler) write() {
-	if h.writing != nil || (h.alone && h.hand.oldest() != nil) {
+	if h.writing != nil || (h.alone && h.pending.oldest() != nil) {
 		return
 	}
 	h.alone = false
-	c := &chunk{}
-	for len(h.risky) > 0 && len(c.holds) == 0 && h.mayTry(h.risky[0]) {
-		if h.hand.oldest() != nil {
+	b := &batch{}
+	for len(h.risky) > 0 && len(b.messages) == 0 && h.mayTry(h.risky[0]) {
+		if h.pending.oldest() != nil {
 			return // until the others are answered
 		}
-		h.add(c, h.risky[0])
+		h.add(b, h.risky[0])
 		h.risky = h.risky[1:]
-		h.alone = len(c.holds) > 0
+		h.alone = len(b.messages) > 0
 	}
 	if !h.alone {
-		h.fill(c)
+		h.fill(b)
 	}
-	if len(c.holds) == 0 {
+	if len(b.messages) == 0 {
 		return
 	}
-	h.writing = c
+	h.writing = b
 	go func() {
-		n, err := h.stdin.Write(c.lines.Bytes())
+		n, err := h.stdin.Write(b.lines.Bytes())
 		h.written <- written{n, err}
 	}()
 }
@@ -190,47 +190,47 @@ func (h *handler) mayTry(m *outbox.Message) bool {
 		return true
 	}
 	age := time.Since(h.began)
-	idle := len(h.unsent) == 0 && h.hand.oldest() == nil
+	idle := len(h.unsent) == 0 && h.pending.oldest() == nil
 	return age >= aloneAfter && (idle || age >= h.p.cfg.AnswerTimeout)
 }
 
 // fill adds waiting messages to a write.
-func (h *handler) fill(c *chunk) {
+func (h *handler) fill(b *batch) {
 	taken := 0
 	for _, m := range h.unsent {
-		if c.lines.Len() > 0 && c.lines.Len()+len(m.Payload) > mostOfChunk {
+		if b.lines.Len() > 0 && b.lines.Len()+len(m.Payload) > largestBatch {
 			break
 		}
 		taken++
-		h.add(c, m)
+		h.add(b, m)
 	}
 	h.unsent = h.unsent[taken:]
 }
 
 // add adds a message to a write, or delivers the reason why it has no line.
-func (h *handler) add(c *chunk, m *outbox.Message) {
-	if err := wire.AppendLine(&c.lines, m, h.p.cfg.DefaultExchange); err != nil {
+func (h *handler) add(b *batch, m *outbox.Message) {
+	if err := wire.AppendLine(&b.lines, m, h.p.cfg.DefaultExchange); err != nil {
 		h.p.inbox.Sink.Deliver(wire.Impossible(m, err))
 		return
 	}
 	m.SentAt = time.Now()
-	c.holds = append(c.holds, h.hand.add(m))
-	c.ends = append(c.ends, c.lines.Len())
+	b.messages = append(b.messages, h.pending.add(m))
+	b.ends = append(b.ends, b.lines.Len())
 }
 
 // wrote records the end of a write. After a failed write, messages that the handler cannot have read are NotSent.
 func (h *handler) wrote(w written) {
-	c := h.writing
+	b := h.writing
 	h.writing = nil
 	if w.err == nil {
 		return
 	}
 	begin := 0
-	for i, one := range c.holds {
-		if begin >= w.n && h.hand.remove(one) {
+	for i, one := range b.messages {
+		if begin >= w.n && h.pending.remove(one) {
 			h.p.inbox.Deliver(one.message, outbox.NotSent, "the handler has ended")
 		}
-		begin = c.ends[i]
+		begin = b.ends[i]
 	}
 }
 
@@ -238,9 +238,9 @@ func (h *handler) wrote(w written) {
 func (h *handler) take(lines [][]byte) {
 	for _, text := range lines {
 		a, err := parseAnswer(text)
-		var one *held
+		var one *pendingMessage
 		if a.MessageID != (outbox.UUID{}) {
-			if one = h.hand.find(a.MessageID); one == nil {
+			if one = h.pending.find(a.MessageID); one == nil {
 				err = fmt.Errorf("it has no message %s without an answer", a.MessageID)
 			}
 		}
@@ -249,7 +249,7 @@ func (h *handler) take(lines [][]byte) {
 			continue
 		}
 		h.answered = true
-		h.hand.remove(one)
+		h.pending.remove(one)
 		h.p.suspects.Clear(one.message)
 		result := a.result(one.message, err)
 		// An answer "not_sent" is not delayed: the claim would end without it, and mark the row.
@@ -298,8 +298,8 @@ func (h *handler) end(exit error) {
 	if h.answered {
 		h.p.suspects.HandlerWorked()
 	}
-	for one := h.hand.oldest(); one != nil; one = h.hand.oldest() {
-		h.hand.remove(one)
+	for one := h.pending.oldest(); one != nil; one = h.pending.oldest() {
+		h.pending.remove(one)
 		h.unanswered(one.message)
 	}
 	for _, m := range append(h.unsent, h.risky...) {

@@ -123,7 +123,7 @@ func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 
 // startHandler starts the child process.
 func (p *Publisher) startHandler() (*handler, error) {
-	h := &handler{p: p, answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1), hand: newHand()}
+	h := &handler{p: p, answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1), pending: newPending()}
 	h.began = time.Now()
 	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
 	h.command.Env = p.cfg.Env
