@@ -304,14 +304,12 @@ func TestALaneWithTimedOutMessagesIsReplaced(t *testing.T) {
 	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, Config{URL: u, SendTimeout: await.Scaled(2 * time.Second), MaxInFlight: 40})
 	k := &publishtest.Maker{}
-	warm := k.Make("", q, `{}`)
-	r.PublishAll(warm)
-	publishtest.AllAre(t, r.AwaitResults(t, warm), outbox.Confirmed)
+	r.publishUntilConfirmed(t, k.Make("", q, `{}`))
 	mark := r.Mark()
 	f := startFlow(r, k, "", q, 10)
 	other := &publishtest.Maker{ID: 1 << 30}
-	for range 3 {
-		unanswered := other.Many(20, "", stuck)
+	for range 2 { // more than may be in flight, together
+		unanswered := other.Many(30, "", stuck)
 		r.PublishAll(unanswered...)
 		publishtest.AllAre(t, r.AwaitResults(t, unanswered...), outbox.Unknown)
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
-// corkedSocket is connected to peer and has collected a message.
+// corkedSocket is connected to peer and has collected a message that does not get old during a test.
 func corkedSocket(t *testing.T) (s *socket, peer net.Conn) {
 	t.Helper()
 	ours, peer := net.Pipe()
 	s = &socket{Conn: ours, writeTimeout: await.Hang(), clock: newClock()}
 	t.Cleanup(func() { _, _ = s.Close(), peer.Close() })
-	s.cork(time.Now())
+	s.cork(time.Now().Add(time.Hour))
 	if n, err := s.Write([]byte("message")); n != 7 || err != nil {
 		t.Fatalf("collected %d, %v", n, err)
 	}
@@ -44,7 +44,7 @@ func TestACorkedSocketSendsWhenItIsUncorked(t *testing.T) {
 // These messages have no mark, and another relay may have taken over.
 func TestAFrozenProcessDoesNotSendItsBuffer(t *testing.T) {
 	s, peer := corkedSocket(t)
-	s.since = s.since.Add(-outbox.CertainFor - outbox.WriteFor)
+	s.since = time.Now().Add(-outbox.CertainFor - outbox.WriteFor)
 	if err := s.uncork(); !errors.Is(err, errStoodStill) {
 		t.Errorf("got %v", err)
 	}

@@ -194,7 +194,7 @@ func TestMessagesAreSentWhileTheBrokerAnswersLate(t *testing.T) {
 func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
-	r := startAMQP(t, Config{URL: u, SendTimeout: await.Scaled(5 * time.Second)})
+	r := startAMQP(t, Config{URL: u, SendTimeout: await.Hang()})
 	var k publishtest.Maker
 	unanswered := k.Many(creditOfRabbitMQ-10, "", stuck)
 	r.PublishAll(unanswered...)
@@ -209,5 +209,4 @@ func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 		}
 	}
 	r.Mu.Unlock()
-	r.AwaitResults(t, unanswered...)
 }
