@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Inbox is the common part of the publishers: it queues messages and reports results. Only the goroutine of Run may call
-// methods other than Publish.
+// Inbox is the common part of the publishers: it queues messages and reports results. Only the goroutine of Run may
+// call methods other than Publish.
 type Inbox struct {
 	// Messages has the messages that the publisher has not taken.
 	Messages *Mailbox[*outbox.Message]

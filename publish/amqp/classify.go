@@ -43,6 +43,16 @@ type verdict struct {
 	wholeExchange bool
 }
 
+// result is the result of a message; maybeSent: it was sent before.
+func (v verdict) result(m *outbox.Message, maybeSent bool) outbox.Result {
+	return outbox.Result{Message: m, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: maybeSent}
+}
+
+// lostBeforeSent is the verdict on a message of a connection that was lost before.
+func lostBeforeSent() verdict {
+	return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+}
+
 // classify tells rejections, which cost an attempt, from outages, which cost none. No other code does.
 func classify(e evidence) verdict {
 	closed, replay := "", false
@@ -66,7 +76,10 @@ func classify(e evidence) verdict {
 	case closed != "":
 		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
 	}
-	return verdict{outcome: outbox.Rejected, reason: outbox.ReasonNack, detail: "RabbitMQ answered with a nack: a queue rejected the message, or RabbitMQ could not handle it"}
+	return verdict{
+		outcome: outbox.Rejected, reason: outbox.ReasonNack,
+		detail: "RabbitMQ answered with a nack: a queue rejected the message, or RabbitMQ could not handle it",
+	}
 }
 
 // exceptionVerdict judges a message that was alone when the broker closed the channel.

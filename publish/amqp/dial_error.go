@@ -34,7 +34,8 @@ func (e *DialError) Hint() string { return e.hint }
 
 const (
 	inURL           = "in --amqp-url (CDC_RELAY_AMQP_URL)"
-	certificateHint = "# if RabbitMQ asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, of an authority that it trusts; its log says more"
+	certificateHint = "# if RabbitMQ asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, " +
+		"of an authority that it trusts; its log says more"
 )
 
 // Undialled explains an error of amqp091.DialConfig. The text contains no password.
@@ -43,17 +44,21 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	fail := func(part, hint, format string, args ...any) *DialError {
 		return &DialError{Part: part, Err: err, text: fmt.Sprintf(format, args...), hint: hint}
 	}
-	const ports = "check the port " + inURL + ": for amqp:// it is 5672 as a rule, for amqps:// 5671; 15672 is the management API"
+	const ports = "check the port " + inURL +
+		": for amqp:// it is 5672 as a rule, for amqps:// 5671; 15672 is the management API"
 	var exception *amqp091.Error
 	// ErrClosed means that a write failed before the first read.
 	if !errors.As(err, &exception) || fromNetwork(exception) || errors.Is(err, amqp091.ErrClosed) {
 		switch {
-		case uri.Scheme != "amqp" || exception == nil || strings.Contains(exception.Reason, "timeout"): // with TLS the handshake has proved the port
-		case strings.HasPrefix(exception.Reason, "Exception ("): // not of the network: something was read, and was not a frame
+		case uri.Scheme != "amqp" || exception == nil || strings.Contains(exception.Reason, "timeout"):
+			// With TLS, the handshake has proved the port.
+		case strings.HasPrefix(exception.Reason, "Exception ("):
+			// It is not of the network: something was read, and was not a frame.
 			return fail("reachable", "# "+ports, "%s accepts connections, but does not speak AMQP", address)
 		default:
-			return fail("reachable", "# RabbitMQ may be starting or stopping there, or a proxy there cannot reach it; else "+ports,
-				"%s accepted the connection, but ended it before RabbitMQ answered: %s", address, networkReason(exception.Reason))
+			hint := "# RabbitMQ may be starting or stopping there, or a proxy there cannot reach it; else " + ports
+			return fail("reachable", hint, "%s accepted the connection, but ended it before RabbitMQ answered: %s",
+				address, networkReason(exception.Reason))
 		}
 		hint := reachHint(uri, err)
 		text := networkText(err)
@@ -70,12 +75,16 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	}
 	switch limit := LimitHint(reason, uri.Username, uri.Vhost); {
 	case exception.Code == amqp091.AccessRefused && strings.Contains(reason, "localhost"):
-		return fail("login", "rabbitmqctl add_user relay && "+strings.Replace(permit, user, "relay", 1)+"  # and name that user "+inURL, "user %q: %s", uri.Username, reason)
+		hint := "rabbitmqctl add_user relay && " + strings.Replace(permit, user, "relay", 1) +
+			"  # and name that user " + inURL
+		return fail("login", hint, "user %q: %s", uri.Username, reason)
 	case exception.Code == amqp091.AccessRefused:
-		return fail("login", "rabbitmqctl change_password "+user+"  # or add_user, if there is no such user; or correct user and password "+inURL,
-			"user %q: %s", uri.Username, reason)
+		hint := "rabbitmqctl change_password " + user +
+			"  # or add_user, if there is no such user; or correct user and password " + inURL
+		return fail("login", hint, "user %q: %s", uri.Username, reason)
 	case strings.Contains(reason, "not found"):
-		return fail("vhost", "rabbitmqctl add_vhost "+vhost+" && "+permit+"  # or name another "+inURL, "virtual host %q: %s", uri.Vhost, reason)
+		hint := "rabbitmqctl add_vhost " + vhost + " && " + permit + "  # or name another " + inURL
+		return fail("vhost", hint, "virtual host %q: %s", uri.Vhost, reason)
 	case limit != "": // also says "refused"
 		return fail("vhost", limit, "virtual host %q: %s", uri.Vhost, reason)
 	case strings.Contains(reason, "refused"):
@@ -86,6 +95,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 
 // LimitHint is for a reason that is a limit of the node, the virtual host or the user; "": it is another one.
 func LimitHint(reason, user, vhost string) string {
+	const orClose = "  # or raise the limit, or close connections"
 	m := regexp.MustCompile(`(user )?(?:connection )?limit (?:of )?\([0-9]+\)`).FindStringSubmatch(reason)
 	switch {
 	case m == nil:
@@ -93,9 +103,9 @@ func LimitHint(reason, user, vhost string) string {
 	case strings.Contains(reason, "node connection limit") || strings.Contains(reason, "opened on node"):
 		return "# close connections, or raise connection_max or channel_max_per_node in rabbitmq.conf"
 	case m[1] != "":
-		return "rabbitmqctl clear_user_limits " + problem.ShellWord(user) + " all  # or raise the limit, or close connections"
+		return "rabbitmqctl clear_user_limits " + problem.ShellWord(user) + " all" + orClose
 	}
-	return "rabbitmqctl clear_vhost_limits -p " + problem.ShellWord(vhost) + "  # or raise the limit, or close connections"
+	return "rabbitmqctl clear_vhost_limits -p " + problem.ShellWord(vhost) + orClose
 }
 
 // reachHint is for errors before the broker answers anything.
@@ -110,7 +120,8 @@ func reachHint(uri amqp091.URI, err error) string {
 	case errors.As(err, &file):
 		return "# check that this file exists and that the relay may read it"
 	case errors.As(err, &authority):
-		return "# name the authority of RabbitMQ's certificate: --amqp-ca-file FILE, or " + inURL + ": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
+		return "# name the authority of RabbitMQ's certificate: --amqp-ca-file FILE, or " + inURL +
+			": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
 	case errors.As(err, &hostname):
 		return "# name the host as RabbitMQ's certificate does " + inURL + ", or add ?server_name_indication=NAME"
 	case errors.As(err, &invalid):
@@ -140,5 +151,6 @@ func networkReason(reason string) string {
 	if reason == "EOF" {
 		return "the other side closed it"
 	}
-	return regexp.MustCompile(`^(dial|read|write) tcp[46]?( \S+)?: ((connect|read|write): )?`).ReplaceAllString(reason, "")
+	before := regexp.MustCompile(`^(dial|read|write) tcp[46]?( \S+)?: ((connect|read|write): )?`)
+	return before.ReplaceAllString(reason, "")
 }

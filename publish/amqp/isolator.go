@@ -159,7 +159,8 @@ func (i *isolator) ask(exchange string) verdict {
 		if err != nil {
 			return err
 		}
-		if err := channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeDirect, true, false, false, false, nil); err != nil {
+		err = channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeDirect, true, false, false, false, nil)
+		if err != nil {
 			return err
 		}
 		return channel.Close()
@@ -179,14 +180,14 @@ func (i *isolator) ask(exchange string) verdict {
 		return v
 	}
 	i.lose(fmt.Errorf("look up exchange: %w", err))
-	return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+	return lostBeforeSent()
 }
 
 // hindrance returns why nothing can be sent now; without an outcome, sending is possible.
 func (i *isolator) hindrance() verdict {
 	switch {
 	case i.over():
-		return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+		return lostBeforeSent()
 	case i.blocked.Load():
 		return verdict{outcome: outbox.NotSent, detail: "RabbitMQ has blocked the connection"}
 	}
@@ -199,7 +200,7 @@ func (i *isolator) giveUp(s resend, v verdict) {
 	if s.sent && !v.wholeExchange {
 		v.outcome, v.reason = outbox.Unknown, ""
 	}
-	i.sink.Deliver(outbox.Result{Message: s.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: s.sent})
+	i.sink.Deliver(v.result(s.message, s.sent))
 }
 
 // sendAlone sends one message and waits for its answer for a while; after that, only the reaper waits. Without an
@@ -217,7 +218,7 @@ func (i *isolator) sendAlone(s resend) verdict {
 	}
 	if err != nil {
 		i.lose(err)
-		stop := verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+		stop := lostBeforeSent()
 		i.giveUp(s, stop)
 		return stop
 	}
@@ -276,7 +277,7 @@ func (i *isolator) tellSender(exchange string, stop verdict) {
 		})
 		if err != nil {
 			news.ready = nil
-			news.verdict = verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
+			news.verdict = lostBeforeSent()
 			i.lose(err)
 		}
 	}

@@ -87,7 +87,8 @@ func New(cfg Config) (*Publisher, error) {
 		return nil, err
 	}
 	if len(cfg.DefaultExchange) > wire.LongestShortString {
-		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d", len(cfg.DefaultExchange), wire.LongestShortString)
+		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d",
+			len(cfg.DefaultExchange), wire.LongestShortString)
 	}
 	return &Publisher{
 		inbox: publish.NewInbox(), cfg: cfg, uri: uri, alone: publish.NewSuspects(),
@@ -138,7 +139,8 @@ func (p *Publisher) brokerAnswered() {
 }
 
 func (p *Publisher) brokerBlocked(reason string) {
-	p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again", "event", event.BrokerBlocked, "reason", reason,
+	p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
+		"event", event.BrokerBlocked, "reason", reason,
 		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
 	p.setState(publish.Blocked, "connection.blocked: "+reason)
 }
@@ -153,7 +155,8 @@ func (p *Publisher) connectionLost(s *session, err error) {
 	if s.heard.Load() {
 		p.breaker.answered()
 	}
-	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err, "in_flight", s.inFlight.Load())
+	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
+		"in_flight", s.inFlight.Load())
 	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
 		p.breaker.outage(time.Now())
 	}

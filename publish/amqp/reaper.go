@@ -193,7 +193,8 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		evidence.exception = r.exceptionOf(l)
 		l.crowded = l.crowded || l.waiting > 1
 	}
-	evidence.alone = !l.shared && !l.crowded && l.newest == e && !namesAnotherSize(evidence.exception, len(e.message.Payload))
+	evidence.alone = !l.shared && !l.crowded && l.newest == e &&
+		!namesAnotherSize(evidence.exception, len(e.message.Payload))
 	v := classify(evidence)
 	l.waiting--
 	if timedOut && l.shared && !l.sealed && !l.timedOut {
@@ -248,7 +249,7 @@ func (r *reaper) report(e *entry, v verdict) {
 		v.outcome = outbox.Unknown
 	}
 	e.verdict = v
-	r.sink.Deliver(outbox.Result{Message: e.message, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: e.resent})
+	r.sink.Deliver(v.result(e.message, e.resent))
 	if e.settled != nil {
 		close(e.settled)
 	}
@@ -355,7 +356,8 @@ func (r *reaper) sameContent(e *entry, returned *amqp091.Return) bool {
 		return false
 	}
 	p, err := wire.Encode(e.message, r.limits, e.marked)
-	return err == nil && (len(p.Body.Headers)+len(returned.Headers) == 0 || reflect.DeepEqual(p.Body.Headers, returned.Headers))
+	none := len(p.Body.Headers)+len(returned.Headers) == 0
+	return err == nil && (none || reflect.DeepEqual(p.Body.Headers, returned.Headers))
 }
 
 // finish reports all remaining messages, after the connection is closed and sender and isolator have stopped.

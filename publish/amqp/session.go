@@ -71,9 +71,11 @@ func newSession(p *Publisher, o opened) *session {
 	lim := p.limits
 	lim.FrameMax = o.connection.Config.FrameSize
 	return &session{
-		owner: p, cfg: &p.cfg, limits: lim, connection: o.connection, socket: o.socket, clock: o.clock, sink: p.inbox.Sink,
+		owner: p, cfg: &p.cfg, limits: lim,
+		connection: o.connection, socket: o.socket, clock: o.clock, sink: p.inbox.Sink,
 		in:      p.inbox.Messages,
-		control: publish.NewMailbox[laneNews](), sent: publish.NewMailbox[reaperNews](), jobs: publish.NewMailbox[job](),
+		control: publish.NewMailbox[laneNews](), sent: publish.NewMailbox[reaperNews](),
+		jobs:     publish.NewMailbox[job](),
 		throttle: newThrottle(), alone: p.alone,
 		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
 	}

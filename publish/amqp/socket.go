@@ -41,7 +41,9 @@ type socket struct {
 const coalesced = 32 << 10
 
 // dialSocket connects within accept. The deadline of ctx bounds the handshake after it.
-func dialSocket(ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock) (*socket, error) {
+func dialSocket(
+	ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock,
+) (*socket, error) {
 	dialer := net.Dialer{Timeout: accept}
 	raw, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {

@@ -75,7 +75,8 @@ func (a answer) retryIn() (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(a.RetryIn)
 	if err != nil || d <= 0 || a.Outcome != "rejected" {
-		return 0, fmt.Errorf("retry_in %s: want a duration with its unit, such as 30s, and the outcome rejected", shortWord(a.RetryIn))
+		return 0, fmt.Errorf("retry_in %s: want a duration with its unit, such as 30s, and the outcome rejected",
+			shortWord(a.RetryIn))
 	}
 	return d, nil
 }

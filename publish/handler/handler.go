@@ -99,7 +99,8 @@ func (h *handler) run(ctx context.Context) {
 			_ = h.stdin.Close()
 		case <-timer.C:
 			if oldest := h.pending.oldest(); oldest != nil && h.untilDue() <= 0 && h.why == nil {
-				h.why = fmt.Errorf("the handler gave no answer for message %s within %s", oldest.message.MessageID, h.p.cfg.AnswerTimeout)
+				h.why = fmt.Errorf("the handler gave no answer for message %s within %s",
+					oldest.message.MessageID, h.p.cfg.AnswerTimeout)
 				killAt = time.Now()
 			}
 			if !killAt.IsZero() && !time.Now().Before(killAt) {
@@ -183,8 +184,8 @@ func (h *handler) write() {
 	}()
 }
 
-// mayTry reports whether a risky message may be sent now. One that has ended a handler alone lets others go first, but not for
-// ever.
+// mayTry reports whether a risky message may be sent now. One that has ended a handler alone lets others go first, but
+// not for ever.
 func (h *handler) mayTry(m *outbox.Message) bool {
 	if h.p.suspects.Of(m).Alone == 0 {
 		return true
@@ -293,7 +294,8 @@ func (h *handler) end(exit error) {
 	if h.writing != nil { // its pipe is closed
 		h.wrote(<-h.written)
 	}
-	h.p.inbox.SetState(publish.Connecting, oneLine(h.why.Error())) // before the results: after its result, the relay publishes no more
+	// The state comes before the results: after its result, the relay publishes no more.
+	h.p.inbox.SetState(publish.Connecting, oneLine(h.why.Error()))
 	h.passOn(time.Now().Add(unknownPause))
 	if h.answered {
 		h.p.suspects.HandlerWorked()
@@ -307,8 +309,8 @@ func (h *handler) end(exit error) {
 	}
 }
 
-// unanswered delivers the result of a message that the handler has not answered. A handler that had to stop says nothing
-// about it.
+// unanswered delivers the result of a message that the handler has not answered. A handler that had to stop says
+// nothing about it.
 func (h *handler) unanswered(m *outbox.Message) {
 	if !h.stopping {
 		end := publish.SessionEnd{Alone: h.p.suspects.Of(m).MustBeAlone(), Answered: h.answered}
@@ -316,7 +318,8 @@ func (h *handler) unanswered(m *outbox.Message) {
 			h.rejected = true
 			h.p.inbox.Sink.Deliver(outbox.Result{
 				Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonHandlerRejected, MaybeSent: true,
-				Detail: fmt.Sprintf("%d handlers ended when this message was sent alone, the last one: %s", alone, oneLine(h.why.Error())),
+				Detail: fmt.Sprintf("%d handlers ended when this message was sent alone, the last one: %s",
+					alone, oneLine(h.why.Error())),
 			})
 			return
 		}

@@ -38,10 +38,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Publisher writes lines of JSON to the handler's standard input, and reads an answer for each from its standard output.
-// It restarts a handler that ends, or that leaves a message without an answer, with backoff. The handler's unanswered
-// messages are then Unknown. A message that ends handler after handler is Rejected (see publish.Suspects). Create it
-// with New.
+// Publisher writes lines of JSON to the handler's standard input, and reads an answer for each from its standard
+// output. It restarts a handler that ends, or that leaves a message without an answer, with backoff. The handler's
+// unanswered messages are then Unknown. A message that ends handler after handler is Rejected (see publish.Suspects).
+// Create it with New.
 type Publisher struct {
 	inbox *publish.Inbox
 	cfg   Config
@@ -78,8 +78,8 @@ const (
 	lastRestart  = 30 * time.Second
 )
 
-// Run implements publish.Publisher: it runs one handler at a time until ctx is done. Then it closes the handler's standard
-// input, and waits a second for the last answers. It returns an error if the first handler cannot be started.
+// Run implements publish.Publisher: it runs one handler at a time until ctx is done. Then it closes the handler's
+// standard input, and waits a second for the last answers. It returns an error if the first handler cannot be started.
 func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 	p.inbox.Sink = sink
 	p.inbox.SetState(publish.Connecting, "starting the handler")
@@ -109,7 +109,8 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 			break
 		}
 		again := pause.NextBackOff()
-		p.cfg.Logger.Warn("handler ended: restarting it; messages wait in the table", "event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
+		p.cfg.Logger.Warn("handler ended: restarting it; messages wait in the table",
+			"event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
 		p.inbox.SetState(publish.Connecting, oneLine(err.Error()))
 		p.inbox.Wait(ctx, again, "the handler is not running")
 	}
@@ -123,7 +124,10 @@ func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 
 // startHandler starts the child process.
 func (p *Publisher) startHandler() (*handler, error) {
-	h := &handler{p: p, answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1), pending: newPending()}
+	h := &handler{
+		p: p, pending: newPending(),
+		answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1),
+	}
 	h.began = time.Now()
 	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
 	h.command.Env = p.cfg.Env
@@ -150,7 +154,8 @@ func (p *Publisher) startHandler() (*handler, error) {
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, &problem.Problem{What: "start the handler", Fix: "# is it a program? A script needs a first line such as #!/bin/sh", Err: err}
+		const fix = "# is it a program? A script needs a first line such as #!/bin/sh"
+		return nil, &problem.Problem{What: "start the handler", Fix: fix, Err: err}
 	}
 	return h, nil
 }

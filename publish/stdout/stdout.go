@@ -29,8 +29,8 @@ type Config struct {
 }
 
 // Publisher writes messages as lines of JSON, for pipes and for trials of the relay. A message is confirmed once the
-// writer has taken its line, however long that lasts. A message that AMQP could not carry is Impossible here too. Create
-// it with New.
+// writer has taken its line, however long that lasts. A message that AMQP could not carry is Impossible here too.
+// Create it with New.
 type Publisher struct {
 	inbox   *publish.Inbox
 	cfg     Config
@@ -50,9 +50,9 @@ func New(cfg Config) *Publisher {
 	return &Publisher{cfg: cfg, inbox: publish.NewInbox(), trouble: outagelog.NewPlain(cfg.Logger)}
 }
 
-// Run implements publish.Publisher: it writes until ctx is done. It returns an error if the reader of a pipe is gone; after any
-// other error it tries again. If a Write hangs when ctx is done, Run leaves it behind after 250 ms, and its messages
-// are Unknown.
+// Run implements publish.Publisher: it writes until ctx is done. It returns an error if the reader of a pipe is gone;
+// after any other error it tries again. If a Write hangs when ctx is done, Run leaves it behind after 250 ms, and its
+// messages are Unknown.
 func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 	p.inbox.Sink = sink
 	p.inbox.SetState(publish.Connecting, "starting")
@@ -82,7 +82,8 @@ func (p *Publisher) write(ctx context.Context) error {
 		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 			return fmt.Errorf("write messages: the reader has closed the output: %w", err)
 		default:
-			p.trouble.Report(event.OutputFailing, "cannot write to the standard output: retrying; messages wait in the table", err)
+			p.trouble.Report(event.OutputFailing,
+				"cannot write to the standard output: retrying; messages wait in the table", err)
 			p.inbox.Wait(ctx, retryWriteAfter, "the writer failed")
 			p.inbox.SetState(publish.Ready, "")
 		}
@@ -190,7 +191,8 @@ func (p *Publisher) writeBytes(ctx context.Context, b []byte) (int, error) {
 			return n, err
 		case <-hung.C:
 			p.inbox.SetState(publish.Ready, "standard output takes nothing: its reader has paused")
-			p.trouble.Report(event.OutputFailing, "standard output takes nothing: waiting for its reader; messages wait in the table",
+			p.trouble.Report(event.OutputFailing,
+				"standard output takes nothing: waiting for its reader; messages wait in the table",
 				fmt.Errorf("a write lasts more than %s", hungAfter))
 		case <-stop:
 			stop, tooLate = nil, time.After(grace)

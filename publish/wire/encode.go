@@ -64,7 +64,9 @@ func (e *invalid) Error() string { return e.detail }
 
 // Impossible is the result of a message that Encode rejected.
 func Impossible(m *outbox.Message, err error) outbox.Result {
-	result := outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonInvalidRow, Detail: err.Error()}
+	result := outbox.Result{
+		Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonInvalidRow, Detail: err.Error(),
+	}
 	var bad *invalid
 	if errors.As(err, &bad) {
 		result.Reason = bad.reason

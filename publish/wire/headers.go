@@ -90,7 +90,8 @@ func headerTable(path string, object map[string]any, depth int) (amqp091.Table, 
 	table := make(amqp091.Table, len(object)+1)
 	for key, value := range object {
 		if len(key) > LongestShortString {
-			return nil, badHeader(path, fmt.Sprintf("the key %.20q... has %d bytes, must have at most %d", key, len(key), LongestShortString))
+			return nil, badHeader(path, fmt.Sprintf("the key %.20q... has %d bytes, must have at most %d",
+				key, len(key), LongestShortString))
 		}
 		field, err := headerField(path+"."+key, value, depth)
 		if err != nil {
@@ -148,7 +149,8 @@ func headerNumber(path, digits string) (any, error) {
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil {
-		return nil, badHeader(path, fmt.Sprintf("%.40s does not fit a signed 64-bit integer; send it as a string", digits))
+		const what = "%.40s does not fit a signed 64-bit integer; send it as a string"
+		return nil, badHeader(path, fmt.Sprintf(what, digits))
 	}
 	return n, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Line is the start of a message as the publishers stdout and handler write it: one JSON object on one line. payload and payload_base64
-// follow. The keys and their order are part of the contract (docs/contract.md).
+// Line is the start of a message as the publishers stdout and handler write it: one JSON object on one line. payload
+// and payload_base64 follow. The keys and their order are part of the contract (docs/contract.md).
 type Line struct {
 	ID                int64           `json:"id"`
 	MessageID         string          `json:"message_id"`

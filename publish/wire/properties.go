@@ -47,7 +47,8 @@ func applyProperty(b *amqp091.Publishing, name string, value any) error {
 	case "expiration":
 		ms, ok := expiration(value)
 		if !ok {
-			return badProperty(name, fmt.Sprintf("must be milliseconds, an integer from 0 to %d or a string of its digits", longestExpiration))
+			return badProperty(name, fmt.Sprintf(
+				"must be milliseconds, an integer from 0 to %d or a string of its digits", longestExpiration))
 		}
 		b.Expiration = ms
 	case "priority":

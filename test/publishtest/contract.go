@@ -132,8 +132,8 @@ func confirmedArrives(t *testing.T, c Subject) {
 	}
 }
 
-// lateConfirmed publishes a message that was taken long ago, again while this machine is too slow to send it in time. It
-// returns the one that was confirmed.
+// lateConfirmed publishes a message that was taken long ago, again while this machine is too slow to send it in time.
+// It returns the one that was confirmed.
 func lateConfirmed(t *testing.T, r *Running, m *outbox.Message) *outbox.Message {
 	t.Helper()
 	for range 20 {
@@ -170,7 +170,8 @@ func impossibleHarmsNone(t *testing.T, c Subject) {
 			want = outbox.Impossible
 		}
 		if result.Outcome != want || result.Reason != bad[i] {
-			t.Errorf("message %d: %v %s (%s), want %v %s", i, result.Outcome, result.Reason, result.Detail, want, bad[i])
+			t.Errorf("message %d: %v %s (%s), want %v %s",
+				i, result.Outcome, result.Reason, result.Detail, want, bad[i])
 		}
 	}
 	r.Stop(t)
@@ -189,7 +190,8 @@ func expiredIsNotSent(t *testing.T, c Subject) {
 	r.AwaitPhase(t, publish.Ready)
 	r.PublishAll(messages...)
 	for i, result := range r.AwaitResults(t, messages...) {
-		if expired := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonExpired; expired != (i == 1) {
+		expired := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonExpired
+		if expired != (i == 1) {
 			t.Errorf("message %d: %v %s (%s)", i, result.Outcome, result.Reason, result.Detail)
 		}
 	}
