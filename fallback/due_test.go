@@ -66,11 +66,12 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 		}
 		table.rows = append(table.rows, outbox.Candidate{Ref: outbox.Ref{ID: math.MaxInt64}, Size: 300, Ready: true, Due: new(table.now)})
 		tries := map[int64]int{}
+		memory := core.New(core.DefaultLimits(400))
 		s := &Sweeper{
-			Core: core.New(core.DefaultLimits(400)), Table: table, Planner: NewPlanner(time.Second), Page: 100,
+			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Page: 100,
 			Orphaned: func([]outbox.Settlement) {},
 		}
-		s.Core.PublisherReady(true)
+		memory.PublisherReady(true)
 		s.Lock = func(_ context.Context, ids []int64, _ outbox.Fresh) (Transaction, error) {
 			var tx dueTx
 			for _, id := range ids {
@@ -89,10 +90,10 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 					again := outbox.Candidate{Ref: outbox.Ref{ID: int64(len(table.rows) + 1)}, Size: 300, Ready: true, Due: new(table.now.Add(time.Second))}
 					table.rows = append(table.rows, again)
 				}
-				s.Core.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
+				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
 			}
 			sent = nil
-			s.Core.Settled(s.Core.Ended(claim, s.Core.End(claim), false)) // without a change in the table
+			memory.Settled(memory.Ended(claim, memory.End(claim), false)) // without a change in the table
 			s.claims.open.Add(-1)
 			s.claims.running.Done()
 			table.now = table.now.Add(time.Second)

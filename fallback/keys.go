@@ -30,14 +30,14 @@ const firstAgain = 20 * time.Millisecond
 
 // looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
 func (s *Sweeper) looksUp(r role) bool {
-	passDue := !s.Planner.keysAt(s.View()).After(s.now())
+	passDue := !s.Planner.keysAt(s.View()).After(s.Clock())
 	s.lookedUp = (r.view.Wanted+r.view.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookedUp)
 	return s.lookedUp
 }
 
 // looksAgain reports whether keys are due of which the last look-up claimed nothing.
 func (s *Sweeper) looksAgain(r role) bool {
-	return r.view.Again > 0 && !s.Planner.againAt.After(s.now())
+	return r.view.Again > 0 && !s.Planner.againAt.After(s.Clock())
 }
 
 // lookUp claims rows of wanted keys. Keys with fresh rows and keys that yield take turns, in claims of their own: a
@@ -74,9 +74,9 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 		s.again = 0
 	case again || s.again == 0:
 		s.again = min(max(2*s.again, firstAgain), s.Planner.pollInterval)
-		s.Planner.againAt = s.now().Add(s.again)
+		s.Planner.againAt = s.Clock().Add(s.again)
 	}
-	s.Planner.wantedAt = s.now()
+	s.Planner.wantedAt = s.Clock()
 	return view.Wanted+view.Yielding > 0, nil
 }
 

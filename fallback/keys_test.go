@@ -57,25 +57,26 @@ func (r *runsTable) Restarts() int64 { return 0 }
 func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 	for _, failing := range []int{1, 200, 100_000} {
 		table := &runsTable{looked: map[string]int{}, ids: map[string]int64{}}
+		memory := core.New(core.DefaultLimits(400))
 		s := &Sweeper{
-			Core: core.New(core.DefaultLimits(400)), Table: table, Planner: NewPlanner(time.Second), Page: 100,
+			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Page: 100,
 			Publish: func(*outbox.Message) {}, Orphaned: func([]outbox.Settlement) {},
 		}
-		s.Core.PublisherReady(true)
-		s.Core.TookSlot(core.Slot{})
+		memory.PublisherReady(true)
+		memory.TookSlot(core.Slot{})
 		s.Lock = func(context.Context, []int64, outbox.Fresh) (Transaction, error) { return dueTx{}, nil }
 		keys := make([]string, failing)
 		for i := range keys {
 			keys[i] = fmt.Sprint("failing ", i)
 		}
-		s.Core.WantKeys(keys)
+		memory.WantKeys(keys)
 		mostKeys := 0
 		for n := range 20 {
 			fresh := fmt.Sprint("fresh ", n)
-			s.Core.Streamed(&outbox.Message{ID: int64(1_000_000 + n), XID: 1, OrderingKey: &fresh}, 100, false)
+			memory.Streamed(&outbox.Message{ID: int64(1_000_000 + n), XID: 1, OrderingKey: &fresh}, 100, false)
 			for range 2 {
 				before := len(table.looked)
-				if _, err := s.lookUp(t.Context(), s.role(s.now())); err != nil {
+				if _, err := s.lookUp(t.Context(), s.role(s.Clock())); err != nil {
 					t.Fatal(err)
 				}
 				mostKeys = max(mostKeys, len(table.looked)-before)

@@ -145,7 +145,7 @@ func (m *model) boot() {
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
-		Core: m.core, Table: m, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
+		Core: m.core, Table: m, Clock: m.core.Clock, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
 		UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Publish:   func(message *outbox.Message) { m.publish(message) },
 		Committed: func([]outbox.Settlement, time.Duration) {},

@@ -25,8 +25,10 @@ type Table interface {
 
 // Sweeper runs sweeps. Only one goroutine may call Once; Finish runs in others.
 type Sweeper struct {
-	Core  *core.Core
+	Core  Core
 	Table Table
+	// Clock returns the time.
+	Clock func() time.Time
 	// Lock starts a claim of rows.
 	Lock func(ctx context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error)
 	// SlotOwner returns who owns the slot.
@@ -131,7 +133,7 @@ func (s *Sweeper) role(now time.Time) role {
 
 // View returns the state for the planner.
 func (s *Sweeper) View() View {
-	r := s.role(s.now())
+	r := s.role(s.Clock())
 	rows, _ := s.room()
 	v := r.view
 	return View{
@@ -151,7 +153,7 @@ func (s *Sweeper) room() (rows, bytes int) {
 // Next returns the sweep to run now, or None and how long to wait.
 func (s *Sweeper) Next() (Sweep, time.Duration) {
 	s.noticeTerm()
-	return s.Planner.Next(s.now(), s.View())
+	return s.Planner.Next(s.Clock(), s.View())
 }
 
 // noticeTerm restarts all passes after a term has begun or ended.
@@ -170,9 +172,9 @@ func (s *Sweeper) noticeTerm() {
 // Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
 func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	s.noticeTerm()
-	r := s.role(s.now())
+	r := s.role(s.Clock())
 	var o Outcome
-	began := s.now()
+	began := s.Clock()
 	switch kind {
 	case Due:
 		o, err = s.sweepDue(ctx, r)
@@ -187,9 +189,9 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 		err = s.CheckSlot(ctx)
 	}
 	if o.Took == 0 && err == nil { // a failed statement says nothing about the cost of a sweep
-		o.Took = s.now().Sub(began)
+		o.Took = s.Clock().Sub(began)
 	}
-	s.Planner.Done(kind, s.now(), o)
+	s.Planner.Done(kind, s.Clock(), o)
 	return o.More && err == nil, err
 }
 
@@ -203,7 +205,7 @@ func (s *Sweeper) CheckSlot(ctx context.Context) error {
 	case err != nil || owner.Relay:
 		s.freeSince = time.Time{}
 	case s.freeSince.IsZero() || owner.PID != s.other: // a relay may have owned it in between
-		s.freeSince = s.now()
+		s.freeSince = s.Clock()
 		if s.Polling && !s.relayed {
 			s.freeSince = s.freeSince.Add(-owner.Unused)
 		}
@@ -322,9 +324,9 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	began, upTo := s.now(), s.span.from(p.after, p.last)
+	began, upTo := s.Clock(), s.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
-	took := s.now().Sub(began)
+	took := s.Clock().Sub(began)
 	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // an error after a long scan is probably a timeout
 		s.span = s.span.next(ids, took)
 	}
@@ -402,13 +404,11 @@ func (s *Sweeper) look(ctx context.Context, r *role) error {
 		r.view = s.Core.View()
 		r.view.Epoch = epoch
 	}
-	s.Planner.looked = s.now()
+	s.Planner.looked = s.Clock()
 	return err
 }
 
 // safetyDue reports whether a pass without a reason is due.
 func (s *Sweeper) safetyDue() bool {
-	return s.now().After(s.Planner.backlogUnasked())
+	return s.Clock().After(s.Planner.backlogUnasked())
 }
-
-func (s *Sweeper) now() time.Time { return s.Core.Clock() }

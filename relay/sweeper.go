@@ -86,7 +86,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 	slot := r.config.Names().Slot
 	var s *fallback.Sweeper
 	s = &fallback.Sweeper{
-		Core: r.core, Table: r.store,
+		Core: r.core, Table: r.store, Clock: r.core.Clock,
 		Lock: func(ctx context.Context, ids []int64, fresh outbox.Fresh) (fallback.Transaction, error) {
 			return r.store.Lock(ctx, ids, fresh, slot)
 		},
