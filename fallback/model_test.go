@@ -255,7 +255,7 @@ func (m *model) takeSlot() {
 	m.streamed = len(m.txs)
 	m.term++
 	m.start, m.restUntil = m.wal, m.clock.Add(time.Duration(len(m.rows)%2)*time.Second)
-	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal, RestUntil: m.restUntil})
+	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal, FreeSince: m.restUntil.Add(-core.RestFor)})
 	m.core.Owned(m.clock)
 	m.core.StreamLive(true)
 }

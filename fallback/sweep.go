@@ -46,8 +46,6 @@ type Sweeper struct {
 	// StaleAge is the age from which a relay without a stream takes fresh rows, and how long the slot must have been
 	// free for that.
 	StaleAge time.Duration
-	// LateCopies is how long a previous leader may still publish streamed rows, unmarked.
-	LateCopies time.Duration
 	// SendTimeout is how long a row is postponed if its claim ends without the answer.
 	SendTimeout time.Duration
 	// Polling: this relay never streams. It takes fresh rows while no relay streams.
@@ -113,7 +111,7 @@ func (s *Sweeper) role(now time.Time) role {
 	r := role{view: s.Core.View(), fresh: outbox.NoFresh()}
 	r.rest = r.view.Rest
 	if s.Polling && !s.freeSince.IsZero() {
-		r.rest = max(s.freeSince.Add(s.LateCopies).Sub(now), 0)
+		r.rest = max(s.freeSince.Add(core.RestFor).Sub(now), 0)
 	}
 	switch {
 	case r.rest > 0:

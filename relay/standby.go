@@ -6,19 +6,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
-
-// lateCopies is how long after the slot became free the previous leader may still publish streamed rows, unmarked.
-const lateCopies = outbox.CertainFor + outbox.WriteFor + wayToBroker
-
-// wayToBroker is the time for a written message to reach the broker.
-const wayToBroker = 200 * time.Millisecond
 
 // headStart is how long a standby leaves a free slot to its former owner. If only the connection broke, the owner is
 // back by then.
@@ -151,7 +145,7 @@ func slotNow(ctx context.Context, db *store.Store, name string) (seen slot.Slot,
 func unused(seen slot.Slot) time.Duration {
 	switch {
 	case !seen.Exists():
-		return lateCopies
+		return core.RestFor
 	case seen.InactiveSeconds != nil:
 		return time.Duration(*seen.InactiveSeconds * float64(time.Second))
 	}

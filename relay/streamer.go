@@ -55,7 +55,7 @@ type streamer struct {
 	// writes it.
 	heard atomic.Int64
 	// clock is the last comparison with the server's clock.
-	clock atomic.Pointer[serverClock]
+	clock atomic.Pointer[core.ServerClock]
 
 	// Only run's goroutine uses the fields below.
 
@@ -71,7 +71,7 @@ type streamer struct {
 	told    time.Time
 	headers []string // columns that are sent as headers
 	// sent is when the server sent the newest message, on both clocks.
-	sent serverClock
+	sent core.ServerClock
 	// last is the server process of the last stream.
 	last slot.Process
 	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
@@ -238,7 +238,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	}
 	taken := core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd}
 	if !s.wasOwn {
-		taken.RestUntil = free.Add(lateCopies)
+		taken.FreeSince = free
 	}
 	s.core.TookSlot(taken)
 	s.told = time.Time{}
@@ -336,17 +336,10 @@ func (s *streamer) ask(ctx context.Context, pid uint32) error {
 	case owner.PID != pid:
 		return errReplaced
 	}
-	s.clock.Store(&serverClock{ours: owner.Asked, server: owner.Answers})
+	s.clock.Store(&core.ServerClock{Ours: owner.Asked, Server: owner.Answers})
 	s.core.Owned(owner.Asked)
 	return nil
 }
-
-// serverClock is a time on the server's clock, and a time of this process that is not later.
-type serverClock struct{ ours, server time.Time }
-
-// atLeast converts a time of the server to one of this process that is not later. It is too early by the time that the
-// question took.
-func (c *serverClock) atLeast(server time.Time) time.Time { return c.ours.Add(server.Sub(c.server)) }
 
 // announce logs each change of the role once.
 func (s *streamer) announce(name event.Name, what string, args ...any) {
@@ -361,11 +354,11 @@ func (s *streamer) announce(name event.Name, what string, args ...any) {
 func (s *streamer) Alive(at, sent time.Time) {
 	s.alive.last.Store(at.UnixNano())
 	s.heard.Store(at.UnixNano())
-	owned := s.clock.Load().atLeast(sent)
+	owned := s.clock.Load().AtLeast(sent)
 	if owned.After(at) {
 		owned = at // a clock was set meanwhile
 	}
-	s.sent = serverClock{ours: owned, server: sent}
+	s.sent = core.ServerClock{Ours: owned, Server: sent}
 	const often = 20 * time.Millisecond // not for each row
 	if owned.Sub(s.told) > often {
 		s.told = owned
@@ -412,7 +405,7 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	case decode.Insert:
 		event.Message.CommittedAt = s.decoder.CommittedAt()
 		if expires := event.Message.ExpiresAt; expires != nil {
-			event.Message.Deadline = new(s.sent.atLeast(*expires))
+			event.Message.Deadline = new(s.sent.AtLeast(*expires))
 		}
 		s.insert(event.Message, uint64(event.CommitLSN))
 	}

@@ -98,7 +98,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		Committed: r.settler.claimWritten,
 		Orphaned:  r.settler.claimFailed,
 		Planner:   fallback.NewPlanner(r.config.PollInterval),
-		Page:      r.config.BatchSize, StaleAge: r.config.StaleTimeout, LateCopies: lateCopies, SendTimeout: r.config.SendTimeout,
+		Page:      r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,
 		Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
 		Shuffle: rand.Shuffle,
 		Start:   func(claim *core.Claim, tx fallback.Transaction) { go s.Finish(context.Background(), claim, tx) },

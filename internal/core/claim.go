@@ -149,7 +149,7 @@ func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, v
 		}
 		c.mu.window.bytes += m.Size() - row.Size
 		c.mu.registry.hold(row.Ref, position, claim)
-		c.mark(m)
+		c.mu.marks.claimed(m)
 		if !sameKey(m.OrderingKey, row.OrderingKey) { // somebody has changed it; its new key may have other rows
 			if row.OrderingKey != nil {
 				ended[*row.OrderingKey] = true
@@ -183,13 +183,6 @@ func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, v
 }
 
 func sameKey(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
-
-// mark marks a claimed message that may have been published before.
-func (c *Core) mark(m *outbox.Message) {
-	_, found := c.mu.unknown.rows[m.Ref()]
-	fresh := m.AvailableAt == nil && m.ID <= c.mu.term.boundary
-	m.PossibleDuplicate = m.PossibleDuplicate || found || c.mu.unknown.many || fresh || m.ID <= c.mu.restarted
-}
 
 func (c *Core) fly(claim *Claim, m *outbox.Message) *outbox.Message {
 	m.TakenAt = c.mu.now

@@ -27,15 +27,13 @@ type Core struct {
 		keys     keys
 		window   window
 		term     term
+		lease    lease
+		marks    marks
 		unseen   unseen
 		// backlog is the lowest id at which the next pass over keyless rows must start; nothing: no pass is needed.
 		backlog int64
 		// due: since the last sweep of due rows, a row has got a time.
-		due bool
-		// unknown are streamed rows whose confirm was lost.
-		unknown unknown
-		// restarted: in rows up to this id, a crash of the server may have removed the trace of a claim.
-		restarted int64
+		due       bool
 		ready     bool // the publisher takes messages
 		suspended bool // publish nothing: published rows cannot be deleted
 		stopping  bool // take no new rows
@@ -72,12 +70,6 @@ type window struct {
 	full bool
 }
 
-// unknown are rows that this process may have published. many: there are too many to remember, so any row may be one.
-type unknown struct {
-	rows map[outbox.Ref]struct{}
-	many bool
-}
-
 // New returns the core of a relay that does not lead.
 func New(limits Limits) *Core {
 	c := &Core{
@@ -87,9 +79,8 @@ func New(limits Limits) *Core {
 	c.mu.registry = newRegistry(limits.AwaitStream)
 	c.mu.keys = newKeys(limits.Keys)
 	c.mu.unseen = unseen{limit: limits.Unseen, named: make(map[uint32]struct{})}
-	c.mu.unknown.rows = make(map[outbox.Ref]struct{})
-	c.mu.backlog, c.mu.restarted = nothing, everything
-	c.mu.term.boundary = nothing // another relay may have published any row
+	c.mu.marks = newMarks(limits.Unknown)
+	c.mu.backlog = nothing
 	return c
 }
 
@@ -123,7 +114,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publ
 	case commitLSN < c.mu.term.floor || !c.publishing() || c.mu.window.invisible >= c.limits.Invisible:
 		c.leave(m)
 		return nil, Left
-	case c.late():
+	case c.mu.lease.late(c.mu.now):
 		signal(c.Doubted)
 		if mayWait {
 			return nil, NoRoom
@@ -148,9 +139,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publ
 
 // direct takes a row that may leave without a look at the table, unless its key has rows there.
 func (c *Core) direct(m *outbox.Message) (publish *outbox.Message) {
-	if _, found := c.mu.unknown.rows[m.Ref()]; found || c.mu.unknown.many {
-		m.PossibleDuplicate = true
-	}
+	c.mu.marks.streamed(m)
 	if m.OrderingKey == nil {
 		c.hold(m)
 		return m
@@ -174,7 +163,7 @@ func (c *Core) hasRoom(m *outbox.Message) bool {
 }
 
 func (c *Core) hold(m *outbox.Message) {
-	m.TakenAt = c.mu.term.owned
+	m.TakenAt = c.mu.lease.owned
 	c.mu.registry.hold(m.Ref(), 0, nil)
 	c.mu.window.messages++
 	c.mu.window.bytes += m.Size()

@@ -8,7 +8,7 @@ func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, 
 	c.lock()
 	defer c.mu.Unlock()
 	m, s := r.Message, outbox.NewSettlement(r, decision)
-	m.PossibleDuplicate = m.PossibleDuplicate || r.MayHaveArrived()
+	c.mu.marks.resolved(r)
 	if claim := c.mu.registry.rows[m.Ref()].claim; claim != nil {
 		switch {
 		case !claim.ended:
@@ -33,13 +33,13 @@ func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
 	m := s.Message
 	switch {
 	case s.Decision.Action == outbox.Delete:
-		delete(c.mu.unknown.rows, m.Ref())
+		c.mu.marks.written(m.Ref())
 		if m.OrderingKey != nil {
-			if c.late() {
+			if c.mu.lease.late(c.mu.now) {
 				c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
 			}
 			if next = c.mu.keys.confirmed(m); next != nil {
-				next.TakenAt = c.mu.term.owned
+				next.TakenAt = c.mu.lease.owned
 			}
 		}
 		return true, next
@@ -49,8 +49,8 @@ func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
 		}
 		return true, nil
 	}
-	if s.outcome == outbox.Unknown && m.AvailableAt == nil {
-		c.rememberUnknown(m.Ref())
+	if s.outcome == outbox.Unknown {
+		c.mu.marks.lostConfirm(m)
 	}
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.stop(m))
@@ -74,14 +74,6 @@ func (c *Core) returned(m *outbox.Message) {
 	}
 }
 
-func (c *Core) rememberUnknown(ref outbox.Ref) {
-	if len(c.mu.unknown.rows) >= c.limits.Unknown {
-		c.mu.unknown.many = true
-		return
-	}
-	c.mu.unknown.rows[ref] = struct{}{}
-}
-
 // Settled records rows that the settler has written, or has found deleted.
 func (c *Core) Settled(done []outbox.Settlement) {
 	c.lock()
@@ -98,7 +90,7 @@ func (c *Core) settle(s outbox.Settlement) {
 		c.wantDue()
 	}
 	c.mu.keys.yields(m, s.Decision.Action != outbox.Delete)
-	delete(c.mu.unknown.rows, m.Ref())
+	c.mu.marks.written(m.Ref())
 	c.mu.registry.settle(m.Ref())
 	c.letGo(m.Size())
 	if m.OrderingKey != nil {

@@ -10,49 +10,17 @@ import (
 type term struct {
 	leader bool
 	pid    uint32 // of the server process through which it owns the slot
-	// owned is the last time at which this relay certainly owned the slot.
-	owned time.Time
-	live  bool // the stream was heard of lately
-	epoch int  // counts how often the slot was taken or lost
-	// restUntil: until then the previous leader may still publish streamed rows, unmarked.
-	restUntil time.Time
-	// boundary: other relays may have published rows without a time up to this id.
-	boundary int64
+	live   bool   // the stream was heard of lately
+	epoch  int    // counts how often the slot was taken or lost
 	// floor: streamed rows that committed before it may have been published (see registry.overflow).
 	floor uint64
 }
-
-// LateAfter is how long the leader publishes streamed rows after it certainly owned the slot. Another relay may have
-// taken the slot since. Later rows wait until the database was asked, or stay in the table.
-const LateAfter = outbox.CertainFor / 2
 
 // lock must begin every method; it also sets the time of the method.
 func (c *Core) lock() {
 	c.mu.Lock()
 	c.mu.now = c.Clock()
 }
-
-// Owned records a time at which this relay certainly owned the slot.
-func (c *Core) Owned(at time.Time) {
-	c.lock()
-	defer c.mu.Unlock()
-	if c.mu.term.leader && at.After(c.mu.term.owned) {
-		c.mu.term.owned = at
-		signal(c.Room)
-	}
-}
-
-// Doubt makes the leader ask the database who owns the slot before it publishes more streamed rows. Call it when a
-// query found another owner.
-func (c *Core) Doubt() {
-	c.lock()
-	defer c.mu.Unlock()
-	c.mu.term.owned = time.Time{}
-	signal(c.Doubted)
-}
-
-// late reports whether another relay may own the slot by now.
-func (c *Core) late() bool { return outbox.Elapsed(c.mu.term.owned, c.mu.now) > LateAfter }
 
 // Slot describes how a relay has taken the slot.
 type Slot struct {
@@ -62,9 +30,9 @@ type Slot struct {
 	PID uint32
 	// Start is the position at which the stream starts, WALEnd the end of the WAL after that.
 	Start, WALEnd uint64
-	// RestUntil: until then, rows that committed before Start are left alone. The previous leader may still publish them,
-	// unmarked.
-	RestUntil time.Time
+	// FreeSince is since when nobody owned the slot. For RestFor after it, rows that committed before Start are left alone.
+	// Zero: this relay was the last owner.
+	FreeSince time.Time
 }
 
 // TookSlot starts a term as the leader: all rows in the table are to be claimed. The previous leader may have published
@@ -74,8 +42,8 @@ func (c *Core) TookSlot(s Slot) {
 	defer c.mu.Unlock()
 	c.mu.registry.streamStarts(s.Start, s.WALEnd)
 	c.mu.term.floor = min(c.mu.term.floor, s.WALEnd)
-	c.mu.term.boundary, c.mu.term.pid, c.mu.term.owned = s.Boundary, s.PID, time.Time{}
-	c.mu.term.leader, c.mu.term.restUntil = true, s.RestUntil
+	c.mu.term.leader, c.mu.term.pid, c.mu.lease = true, s.PID, takenOver(s.FreeSince)
+	c.mu.marks.olderTermUpTo = s.Boundary
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.unseen.end()
@@ -90,7 +58,7 @@ func (c *Core) LostSlot() {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.term.leader, c.mu.term.live = false, false
-	c.mu.term.boundary = nothing // the next leader may publish any row
+	c.mu.marks.olderTermUpTo = allRows // the next leader may publish any row
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.keys.newTerm(false, c.mu.unseen.seq)
@@ -114,23 +82,6 @@ func (c *Core) Leads() bool {
 	c.lock()
 	defer c.mu.Unlock()
 	return c.mu.term.leader
-}
-
-// SetBoundary is for relays that do not lead: no other relay has published rows above this id.
-func (c *Core) SetBoundary(id int64) {
-	c.lock()
-	defer c.mu.Unlock()
-	if !c.mu.term.leader {
-		c.mu.term.boundary = id
-	}
-}
-
-// ServerRestarted records that connections to the server were lost. The server may have crashed and lost the traces of
-// claims in rows up to this id.
-func (c *Core) ServerRestarted(id int64) {
-	c.lock()
-	defer c.mu.Unlock()
-	c.mu.restarted = max(c.mu.restarted, id)
 }
 
 // View is a snapshot of the core's state, for planning sweeps.
@@ -157,7 +108,7 @@ func (c *Core) View() View {
 	c.lock()
 	defer c.mu.Unlock()
 	u := &c.mu.unseen
-	rest := max(c.mu.term.restUntil.Sub(c.mu.now), 0)
+	rest := c.mu.lease.rest(c.mu.now)
 	return View{
 		Leader: c.mu.term.leader, Rest: rest, Live: c.mu.term.live, Ready: c.publishing(), PID: c.mu.term.pid, Epoch: c.mu.term.epoch,
 		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Unlisted: c.mu.keys.unlisted,
