@@ -76,7 +76,7 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 	if !valid {
 		s.lostTo(ctx, r)
 	}
-	publish := s.Core.Locked(claim, messages, position, valid)
+	out := s.Core.Locked(claim, messages, position, valid)
 	if len(messages) == 0 {
 		tx.Abandon()
 		s.drop(claim)
@@ -85,10 +85,8 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 	s.claims.open.Add(1)
 	s.claims.running.Add(1)
 	s.claimed += len(messages)
-	for _, m := range publish {
-		s.Publish(m)
-	}
-	claimed = len(publish)
+	s.Apply(out)
+	claimed = len(out.Publish)
 	for _, m := range messages {
 		if m.Superseded && valid {
 			claimed++
@@ -139,8 +137,7 @@ func (s *Sweeper) Finish(ctx context.Context, claim *core.Claim, tx Transaction)
 	if err == nil {
 		s.Committed(ending.All(), time.Since(began))
 	}
-	// After a failure they are settled one by one, without the lock.
-	s.Orphaned(s.Core.Ended(claim, ending, err == nil))
+	s.Apply(s.Core.Ended(claim, ending, err == nil))
 }
 
 // await returns when all messages of a claim have an answer, or when the missing answers are so late that the others

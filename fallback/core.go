@@ -41,9 +41,9 @@ type Core interface {
 // claimCore is what a claim needs from the core.
 type claimCore interface {
 	Begin(rows []outbox.Candidate, mostRows, mostBytes int) *core.Claim
-	Locked(claim *core.Claim, locked []*outbox.Message, position uint64, valid bool) (publish []*outbox.Message)
+	Locked(claim *core.Claim, locked []*outbox.Message, position uint64, valid bool) core.Out
 	Open(claim *core.Claim) (flying, waiting int)
 	CutRuns(claim *core.Claim)
 	End(claim *core.Claim) core.Ending
-	Ended(claim *core.Claim, e core.Ending, committed bool) (settle []outbox.Settlement)
+	Ended(claim *core.Claim, e core.Ending, committed bool) core.Out
 }

@@ -66,10 +66,9 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 		}
 		table.rows = append(table.rows, outbox.Candidate{Ref: outbox.Ref{ID: math.MaxInt64}, Size: 300, Ready: true, Due: new(table.now)})
 		tries := map[int64]int{}
-		memory := core.New(core.DefaultLimits(400))
+		memory := core.New(core.DefaultLimits(400), core.Policy{MaxRetries: 5})
 		s := &Sweeper{
 			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Page: 100,
-			Orphaned: func([]outbox.Settlement) {},
 		}
 		memory.PublisherReady(true)
 		s.Lock = func(_ context.Context, ids []int64, _ outbox.Fresh) (Transaction, error) {
@@ -83,17 +82,17 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 			return tx, nil
 		}
 		var sent []*outbox.Message
-		s.Publish = func(m *outbox.Message) { sent = append(sent, m) }
+		s.Apply = func(out core.Out) { sent = append(sent, out.Publish...) }
 		s.Start = func(claim *core.Claim, _ Transaction) {
 			for _, m := range sent {
 				if c.comeIn {
 					again := outbox.Candidate{Ref: outbox.Ref{ID: int64(len(table.rows) + 1)}, Size: 300, Ready: true, Due: new(table.now.Add(time.Second))}
 					table.rows = append(table.rows, again)
 				}
-				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
+				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
 			sent = nil
-			memory.Settled(memory.Ended(claim, memory.End(claim), false)) // without a change in the table
+			memory.Settled(memory.Ended(claim, memory.End(claim), false).Settle) // without a change in the table
 			s.claims.open.Add(-1)
 			s.claims.running.Done()
 			table.now = table.now.Add(time.Second)

@@ -57,10 +57,10 @@ func (r *runsTable) Restarts() int64 { return 0 }
 func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 	for _, failing := range []int{1, 200, 100_000} {
 		table := &runsTable{looked: map[string]int{}, ids: map[string]int64{}}
-		memory := core.New(core.DefaultLimits(400))
+		memory := core.New(core.DefaultLimits(400), core.Policy{})
 		s := &Sweeper{
 			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Page: 100,
-			Publish: func(*outbox.Message) {}, Orphaned: func([]outbox.Settlement) {},
+			Apply: func(core.Out) {},
 		}
 		memory.PublisherReady(true)
 		memory.TookSlot(core.Slot{})

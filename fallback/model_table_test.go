@@ -200,7 +200,7 @@ func (m *model) stepClaim(i int) {
 		c.failed = c.Commit(context.Background(), c.ending.All(), modelTimeout) != nil
 	default:
 		m.claims = slices.Delete(m.claims, i, i+1)
-		m.pending = append(m.pending, m.core.Ended(c.claim, *c.ending, !c.failed)...)
+		m.apply(m.core.Ended(c.claim, *c.ending, !c.failed))
 		m.sweeper.claims.open.Add(-1)
 		m.sweeper.claims.running.Done()
 	}

@@ -140,16 +140,17 @@ func newModel(t *rapid.T) *model {
 
 // boot starts a relay process that takes the slot at once.
 func (m *model) boot() {
-	m.core = core.New(m.limits)
-	m.core.Clock = func() time.Time { return m.clock }
+	m.core = core.New(m.limits, core.Policy{
+		MaxRetries: modelMaxRetries, BackoffTime: modelBackoff, MaxBackoff: time.Minute, DropExpired: m.drops,
+	})
+	m.core.Clock, m.core.Random = func() time.Time { return m.clock }, func() float64 { return 0 }
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Clock: m.core.Clock, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
 		UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
-		Publish:   func(message *outbox.Message) { m.publish(message) },
+		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},
-		Orphaned:  func(rows []outbox.Settlement) { m.pending = append(m.pending, rows...) },
 		Shuffle: func(n int, swap func(i, j int)) {
 			if n > 1 && len(m.rows)%2 == 0 {
 				swap(0, n-1)
@@ -369,19 +370,16 @@ func (m *model) streamNext() {
 	for _, row := range tx.rows {
 		message := row.message(tx)
 		message.Deadline = m.deadline(row)
-		next, v := m.core.Streamed(message, tx.lsn, false)
+		out, v := m.core.Streamed(message, tx.lsn, false)
 		if v == core.NoRoom {
 			m.t.Fatal("NoRoom for a stream that does not wait")
 		}
-		m.publish(next)
+		m.apply(out)
 	}
 	m.core.Passed(tx.lsn + 5)
 }
 
 func (m *model) publish(message *outbox.Message) {
-	if message == nil {
-		return
-	}
 	for _, other := range m.inFlight {
 		if other.ID == message.ID {
 			m.t.Fatalf("row %d is in flight twice", message.ID)
@@ -447,25 +445,16 @@ func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, too
 	if outcome == outbox.Confirmed || (outcome == outbox.Unknown && took) {
 		m.arrive(message)
 	}
-	result := outbox.Result{Message: message, Outcome: outcome, Reason: reason}
-	decision := outbox.Decision{Action: outbox.Release}
-	switch {
-	case outcome == outbox.Confirmed:
-		decision = outbox.Decision{Action: outbox.Delete}
-	case reason == outbox.ReasonExpired && m.drops:
-		decision = outbox.Decision{Action: outbox.Delete, Reason: reason}
-	case reason == outbox.ReasonExpired:
-		decision = outbox.Decision{Action: outbox.DeadLetter, Reason: reason, KeyGoesOn: true}
-	case outcome == outbox.Impossible, outcome == outbox.Rejected && message.Attempts >= modelMaxRetries:
-		decision = outbox.Decision{Action: outbox.DeadLetter}
-	case outcome == outbox.Rejected:
-		decision = outbox.Decision{Action: outbox.Retry, Delay: modelBackoff << message.Attempts}
+	out, _ := m.core.Resolved(outbox.Result{Message: message, Outcome: outcome, Reason: reason})
+	m.apply(out)
+}
+
+// apply does what the core has decided, as the relay does.
+func (m *model) apply(out core.Out) {
+	m.pending = append(m.pending, out.Settle...)
+	for _, message := range out.Publish {
+		m.publish(message)
 	}
-	write, next := m.core.Resolved(result, decision)
-	if write {
-		m.pending = append(m.pending, outbox.NewSettlement(result, decision))
-	}
-	m.publish(next)
 }
 
 // modelWritten is the result of a batch of the settler.

@@ -33,12 +33,10 @@ type Sweeper struct {
 	Lock func(ctx context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error)
 	// SlotOwner returns who owns the slot.
 	SlotOwner func(ctx context.Context) (Owner, error)
-	// Publish passes a message to the publisher.
-	Publish func(*outbox.Message)
+	// Apply does what the core has decided.
+	Apply func(core.Out)
 	// Committed receives the rows that a claim has written, and the time of the commit.
 	Committed func(rows []outbox.Settlement, took time.Duration)
-	// Orphaned receives the rows with answers of a claim whose transaction has failed.
-	Orphaned func(rows []outbox.Settlement)
 
 	Planner *Planner
 	// Page is the most rows in one claim.

@@ -104,16 +104,24 @@ func (h *hooks) end() {
 	})
 }
 
+// markedAs reports whether a hook must call the message of a result a possible duplicate.
+func markedAs(r outbox.Result) bool {
+	if r.Outcome == outbox.Confirmed {
+		return r.Message.WasMarked() || r.MaybeSent
+	}
+	return r.Message.PossibleDuplicate || r.MayHaveArrived()
+}
+
 // result calls the hooks for a result of the publisher.
-func (h *hooks) result(r outbox.Result, decision outbox.Decision) {
+func (h *hooks) result(r outbox.Result, decision outbox.Decision, marked bool) {
 	switch r.Outcome {
 	case outbox.Confirmed:
 		if h.published != nil {
-			h.published.add(eventOf(r.Message, r.Message.WasMarked() || r.MaybeSent))
+			h.published.add(eventOf(r.Message, marked))
 		}
 	case outbox.Rejected, outbox.Impossible:
 		if h.rejected != nil {
-			e := eventOf(r.Message, r.Message.PossibleDuplicate || r.MayHaveArrived())
+			e := eventOf(r.Message, marked)
 			e.Reason, e.LastError = r.Reason, decision.Detail
 			if r.Outcome == outbox.Rejected {
 				e.Attempts = r.Message.NextAttempts()

@@ -163,7 +163,7 @@ func TestASlowHookDoesNotHideItsPanic(t *testing.T) {
 func TestWithoutHooksAResultAllocatesNothing(t *testing.T) {
 	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
 	r := outbox.Result{Outcome: outbox.Confirmed, Message: &outbox.Message{CommittedAt: time.Now()}}
-	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, outbox.Decision{Action: outbox.Delete}) }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, outbox.Decision{Action: outbox.Delete}, markedAs(r)) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -81,7 +81,10 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	if config.Mode == ModePoll {
 		limits.AwaitStream = 0
 	}
-	r.core = core.New(limits)
+	r.core = core.New(limits, core.Policy{
+		MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
+		DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
+	})
 	r.counts, err = metrics.New(registry, config.MetricsRoutingKeys, r.core.InFlight, r.core.Leads, func() bool { return r.settler.aside.suspended.Load() })
 	if err != nil {
 		db.Close()
@@ -90,11 +93,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.hooks = newHooks(config.Hooks, log, r.counts)
 	serverStopping := make(chan struct{}, 1)
 	r.settler = &settler{
-		core: r.core, store: db, table: config.Table, log: log, counts: r.counts, hooks: r.hooks, tracer: config.Tracer,
-		policy: core.Policy{
-			MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
-			DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
-		},
+		core: r.core, store: db, table: config.Table, log: log, counts: r.counts, hooks: r.hooks,
 		batch: config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
 		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newOutageLog(log), locked: newOutageLog(log),
 		logHeaders: config.LogHeaders, rejectionLog: rate.NewLimiter(1, 20), failed: func(err error) { signalIfStopping(err, serverStopping) },
@@ -107,7 +106,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			databaseURL: config.DatabaseURL,
 			names:       config.Names(),
 			headers:     config.HeaderColumns,
-			core:        r.core, store: db, publish: r.publish, phase: func() publish.Phase { return r.publisherState().Phase },
+			core:        r.core, store: db, apply: r.apply, phase: func() publish.Phase { return r.publisherState().Phase },
 			log: log, counts: r.counts,
 			alive: newHeartbeat(), trouble: newOutageLog(log), behind: newOutageLog(log), serverStopping: serverStopping,
 		})
@@ -256,20 +255,6 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";", "role %s may not SELECT on table %s", user, versions)
 }
 
-// publish passes a message to the publisher, unless no publisher can publish it. Then the next message of its key, if
-// any, follows.
-func (r *Relay) publish(m *outbox.Message) {
-	for m != nil { // not a recursion: a key may have thousands of such messages
-		reason, detail := m.Defect(time.Now())
-		if reason == "" {
-			r.config.AddOrderingKey(m)
-			r.publisher.Publish(m)
-			return
-		}
-		m = r.settler.resolve(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail})
-	}
-}
-
 // StateChanged implements publish.Sink.
 func (r *Relay) StateChanged(s publish.State) {
 	r.unanswered.stateChanged(s)
@@ -282,12 +267,6 @@ func (r *Relay) publisherChanged(s publish.State, takes bool) {
 	r.blocked.changed(s)
 	r.counts.Phase(s.Phase)
 	r.core.PublisherReady(takes)
-}
-
-// Deliver implements publish.Sink.
-func (r *Relay) Deliver(result outbox.Result) {
-	r.unanswered.result(result)
-	r.publish(r.settler.resolve(result))
 }
 
 func (r *Relay) publisherState() publish.State { return *r.state.Load() }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,8 +23,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// settler deletes, updates and dead-letters rows in batches. The publisher's goroutines deliver results; one goroutine,
-// in run, talks to the database.
+// settler deletes, updates and dead-letters rows in batches. The core decides which. One goroutine, in run, talks to
+// the database.
 type settler struct {
 	core   *core.Core
 	store  *store.Store
@@ -33,8 +32,6 @@ type settler struct {
 	log    *slog.Logger
 	counts *metrics.Metrics
 	hooks  *hooks
-	tracer Tracer // nil: none
-	policy core.Policy
 	// failed is called with the error of a statement.
 	failed func(error)
 	// batch is the most rows in a statement; from enough rows on, a statement does not wait for more.
@@ -78,23 +75,8 @@ const (
 	invisibleAtMost = time.Second
 )
 
-// resolve takes a result, and returns the next message to publish, or nil. The publisher's goroutines call it.
-func (s *settler) resolve(r outbox.Result) (next *outbox.Message) {
-	s.counts.Result(r)
-	if s.tracer != nil {
-		s.tracer.Delivered(r)
-	}
-	decision := core.Decide(r, s.policy, rand.Float64(), time.Now())
-	s.hooks.result(r, decision)
-	write, next := s.core.Resolved(r, decision)
-	if write {
-		s.add(r.Message.OrderingKey != nil && next == nil, outbox.NewSettlement(r, decision))
-	}
-	return next
-}
-
-// add queues rows for the next batch. Hurry: write them at once if rows of their keys wait in the table.
-func (s *settler) add(hurry bool, rows ...outbox.Settlement) {
+// add queues rows for the next batch. Soon: write them at once.
+func (s *settler) add(rows []outbox.Settlement, soon bool) {
 	if len(rows) == 0 {
 		return
 	}
@@ -106,7 +88,7 @@ func (s *settler) add(hurry bool, rows ...outbox.Settlement) {
 	if before == 0 {
 		signal(s.arrived)
 	}
-	if pending >= s.enough || (hurry && s.core.Behind(rows)) {
+	if pending >= s.enough || soon {
 		signal(s.hurried)
 	}
 }
@@ -296,14 +278,6 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 		}
 	}
 	return rest
-}
-
-// claimFailed takes the answered rows of a claim whose commit has failed. The server may have committed it.
-func (s *settler) claimFailed(rows []outbox.Settlement) {
-	for i := range rows {
-		rows[i].Tried = true
-	}
-	s.add(false, rows...)
 }
 
 // claimWritten records the rows that a claim has written.

@@ -42,8 +42,8 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 			if len(r.settler.hurried) > 0 {
 				t.Errorf("window %d, batch %d: %d rows are not written at once", test.maxInFlight, test.batch, n-1)
 			}
-			m, v := r.core.Streamed(&outbox.Message{ID: int64(n)}, 1, true)
-			if v != core.Taken {
+			m := &outbox.Message{ID: int64(n)}
+			if _, v := r.core.Streamed(m, 1, true); v != core.Taken {
 				t.Fatalf("row %d of a window of %d: %v", n, test.maxInFlight, v)
 			}
 			r.Deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
@@ -112,8 +112,8 @@ func (i *instance) confirmed(rows int64) (settlerOnly, *prometheus.Registry) {
 			VALUES ($1, 'r', '1') RETURNING message_id`, id).Scan((*[16]byte)(&row.MessageID)); err != nil {
 			i.t.Fatal(err)
 		}
-		m, _ := r.core.Streamed(row, 1, true)
-		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+		r.core.Streamed(row, 1, true)
+		r.Deliver(outbox.Result{Message: row, Outcome: outbox.Confirmed})
 	}
 	return settlerOnly{r}, registry
 }
@@ -176,7 +176,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 			Scan(&m.ID, (*[16]byte)(&m.MessageID)); err != nil {
 			t.Fatal(err)
 		}
-		m, _ = r.core.Streamed(m, 1, true)
+		r.core.Streamed(m, 1, true)
 		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})
 	}
 	dies()

@@ -33,7 +33,7 @@ type streamer struct {
 	names       replication.Names
 	core        *core.Core
 	store       *store.Store
-	publish     func(*outbox.Message)
+	apply       func(core.Out)
 	phase       func() publish.Phase // of the publisher
 	log         *slog.Logger
 	counts      *metrics.Metrics
@@ -371,9 +371,7 @@ func (s *streamer) Idle() {
 	if n := len(s.leaving); n > 0 && s.log.Enabled(context.Background(), slog.LevelDebug) {
 		s.log.Debug("publishing streamed rows", "rows", n, "first_id", s.leaving[0].ID, "last_id", s.leaving[n-1].ID)
 	}
-	for _, m := range s.leaving {
-		s.publish(m)
-	}
+	s.apply(core.Out{Publish: s.leaving})
 	clear(s.leaving)
 	s.leaving = s.leaving[:0]
 }
@@ -428,7 +426,7 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 	for {
 		began := time.Now()
 		left := s.budget.left(began)
-		next, v := s.core.Streamed(m, commitLSN, left > 0)
+		out, v := s.core.Streamed(m, commitLSN, left > 0)
 		switch v {
 		case core.NoRoom:
 			s.Idle()
@@ -436,10 +434,8 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 			s.budget.spent(began, time.Now())
 			continue
 		case core.Taken:
-			if next != nil {
-				if s.leaving = append(s.leaving, next); len(s.leaving) == mostLeaving {
-					s.Idle()
-				}
+			if s.leaving = append(s.leaving, out.Publish...); len(s.leaving) >= mostLeaving {
+				s.Idle()
 			}
 			if s.budget.waited > 0 && s.core.HasEased() {
 				s.budget = waitBudget{}

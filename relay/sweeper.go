@@ -94,9 +94,8 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 			seen, err := slotNow(ctx, r.store, slot)
 			return fallback.Owner{PID: seen.Owner().PID, Relay: seen.Relayed(r.config.Table), Unused: unused(seen)}, err
 		},
-		Publish:   r.publish,
+		Apply:     r.apply,
 		Committed: r.settler.claimWritten,
-		Orphaned:  r.settler.claimFailed,
 		Planner:   fallback.NewPlanner(r.config.PollInterval),
 		Page:      r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,
 		Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,

@@ -121,9 +121,8 @@ func (claim *Claim) Rows() []int64 {
 	return ids
 }
 
-// Locked records which rows were locked, and returns the messages to publish now. All locked rows committed before the
-// position. If valid is false, nothing is published: it is uncertain whether this relay may claim these rows.
-func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, valid bool) (publish []*outbox.Message) {
+// Locked records which rows were locked. All locked rows committed before the position. If valid is false, nothing is published: it is uncertain whether this relay may claim these rows.
+func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, valid bool) (out Out) {
 	c.lock()
 	defer c.mu.Unlock()
 	if !valid {
@@ -169,17 +168,17 @@ func (c *Core) Locked(claim *Claim, locked []*outbox.Message, position uint64, v
 		case !valid || (m.OrderingKey != nil && ended[*m.OrderingKey]):
 			claim.unsent = append(claim.unsent, m)
 		case m.OrderingKey == nil:
-			publish = append(publish, c.fly(claim, m))
+			out.Publish = append(out.Publish, c.fly(claim, m))
 		default:
 			claim.runs[*m.OrderingKey] = append(claim.runs[*m.OrderingKey], m)
 		}
 	}
 	for _, key := range claim.keys {
 		if m := c.follow(claim, key); m != nil {
-			publish = append(publish, m)
+			out.Publish = append(out.Publish, m)
 		}
 	}
-	return publish
+	return out
 }
 
 func sameKey(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
@@ -283,9 +282,8 @@ func (c *Core) End(claim *Claim) (e Ending) {
 	return e
 }
 
-// Ended records whether a claim has committed. If it has not, Ended returns its answered rows, and the settler writes
-// them.
-func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Settlement) {
+// Ended records whether a claim has committed. If it has not, the settler writes its answered rows, without the lock.
+func (c *Core) Ended(claim *Claim, e Ending, committed bool) (out Out) {
 	c.lock()
 	defer c.mu.Unlock()
 	claim.written = true
@@ -315,7 +313,7 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 				deleted[*s.Message.OrderingKey]++
 			}
 		default:
-			settle = append(settle, s)
+			out.Settle = append(out.Settle, s)
 		}
 	}
 	for _, key := range claim.keys {
@@ -323,11 +321,12 @@ func (c *Core) Ended(claim *Claim, e Ending, committed bool) (settle []outbox.Se
 	}
 	for _, late := range claim.meanwhile {
 		delete(claim.flying, late.Message.Ref())
-		if write, _ := c.resolved(late); write { // no message is queued behind one of a claim
-			settle = append(settle, late.Settlement)
-		}
+		out.Settle = append(out.Settle, c.resolved(late).Settle...) // no message is queued behind one of a claim
 	}
-	return settle
+	for i := range out.Settle {
+		out.Settle[i].Tried = true // the server may have committed it
+	}
+	return out
 }
 
 // endKey forgets a key of which all rows were deleted, and asks for a look-up of any other. The look-up waits until an

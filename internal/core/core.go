@@ -1,10 +1,11 @@
 // Package core decides about each message of the stream and of the sweeps: publish now, queue behind its ordering key,
-// or leave in the table. It does no I/O. The stream, the claims, the publisher and the settler call it. The caller
-// publishes the messages that its methods return, outside the core's lock.
+// or leave in the table. It does no I/O. The stream, the claims, the publisher and the settler report events to it, and
+// do what it returns.
 package core
 
 import (
 	"math"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -14,11 +15,13 @@ import (
 // Core is the state that all goroutines of one relay share. Its methods may be called from any goroutine.
 type Core struct {
 	limits Limits
+	policy Policy
 	// Wake is signalled when a sweep may be needed, Room when the stream may continue. Doubted is signalled when the
 	// caller must ask the database who owns the slot.
 	Wake, Room, Doubted chan struct{}
-	// Clock returns the time; tests replace it.
-	Clock func() time.Time
+	// Clock returns the time, Random a number in [0, 1) for the time of a retry. Tests replace them.
+	Clock  func() time.Time
+	Random func() float64
 
 	mu struct {
 		sync.Mutex
@@ -71,9 +74,9 @@ type window struct {
 }
 
 // New returns the core of a relay that does not lead.
-func New(limits Limits) *Core {
+func New(limits Limits, policy Policy) *Core {
 	c := &Core{
-		limits: limits, Clock: time.Now,
+		limits: limits, policy: policy, Clock: time.Now, Random: rand.Float64,
 		Wake: make(chan struct{}, 1), Room: make(chan struct{}, 1), Doubted: make(chan struct{}, 1),
 	}
 	c.mu.registry = newRegistry(limits.AwaitStream)
@@ -82,6 +85,24 @@ func New(limits Limits) *Core {
 	c.mu.marks = newMarks(limits.Unknown)
 	c.mu.backlog = nothing
 	return c
+}
+
+// Out is what the caller must do after an event, outside the core's lock.
+type Out struct {
+	// Publish are messages to pass to the publisher. Each is reported to Resolved later.
+	Publish []*outbox.Message
+	// Settle are rows to delete or update. Each is reported to Settled or SetAside later.
+	Settle []outbox.Settlement
+	// Soon: other rows with the keys of these rows wait in the table until they are settled.
+	Soon bool
+}
+
+// publish returns the Out for a message, or for none.
+func publish(m *outbox.Message) (out Out) {
+	if m != nil {
+		out.Publish = []*outbox.Message{m}
+	}
+	return out
 }
 
 func signal(c chan struct{}) {
@@ -100,27 +121,27 @@ const (
 	Left                      // left in the table: no room or no publisher
 )
 
-// Streamed takes a row from the stream, and returns it if the caller must publish it now. If mayWait is set, a full
-// window gives NoRoom; otherwise the row stays in the table.
-func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publish *outbox.Message, v Verdict) {
+// Streamed takes a row from the stream. If mayWait is set, a full window gives NoRoom; otherwise the row stays in the
+// table.
+func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out, Verdict) {
 	c.lock()
 	defer c.mu.Unlock()
 	switch {
 	case m.AvailableAt != nil || m.SchemaVersion > outbox.SchemaVersion:
 		c.leaveScheduled(m)
-		return nil, Taken
+		return Out{}, Taken
 	case c.mu.registry.knows(m.Ref(), commitLSN):
-		return nil, Taken // a claim took it first
+		return Out{}, Taken // a claim took it first
 	case commitLSN < c.mu.term.floor || !c.publishing() || c.mu.window.invisible >= c.limits.Invisible:
 		c.leave(m)
-		return nil, Left
+		return Out{}, Left
 	case c.mu.lease.late(c.mu.now):
 		signal(c.Doubted)
 		if mayWait {
-			return nil, NoRoom
+			return Out{}, NoRoom
 		}
 		c.leave(m)
-		return nil, Left
+		return Out{}, Left
 	}
 	if c.mu.window.full && c.mu.window.messages <= c.limits.Messages/2 {
 		c.mu.window.full = false
@@ -129,16 +150,16 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (publ
 	if c.mu.window.full || (!room && !mayWait) {
 		c.mu.window.full = true
 		c.leave(m)
-		return nil, Left
+		return Out{}, Left
 	}
 	if !room {
-		return nil, NoRoom
+		return Out{}, NoRoom
 	}
-	return c.direct(m), Taken
+	return publish(c.direct(m)), Taken
 }
 
 // direct takes a row that may leave without a look at the table, unless its key has rows there.
-func (c *Core) direct(m *outbox.Message) (publish *outbox.Message) {
+func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 	c.mu.marks.streamed(m)
 	if m.OrderingKey == nil {
 		c.hold(m)

@@ -39,7 +39,7 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 
 // The pass may have read the head before the look-up was requested.
 func TestAPassParksNoRequestedKey(t *testing.T) {
-	c := New(DefaultLimits(100))
+	c := New(DefaultLimits(100), Policy{MaxRetries: 5})
 	c.PublisherReady(true)
 	c.TookSlot(Slot{})
 	key := "k"
@@ -80,7 +80,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 		"a pass found more of them than fit a claim":  {ready: true, pass: true, yielding: many},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(1000))
+			c := New(DefaultLimits(1000), Policy{MaxRetries: 5})
 			c.PublisherReady(true)
 			c.TookSlot(Slot{})
 			c.Owned(time.Now())
@@ -105,11 +105,10 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 				asked, most = nil, 0
 			}
 			claim := c.Begin(c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, most), many, 1<<20)
-			for _, m := range c.Locked(claim, locked, 100, true) {
-				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
+			for _, m := range c.Locked(claim, locked, 100, true).Publish {
+				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
-			settle := c.Ended(claim, c.End(claim), !tc.aside)
-			for _, s := range settle {
+			for _, s := range c.Ended(claim, c.End(claim), !tc.aside).Settle {
 				c.SetAside(s)
 			}
 			if tc.aside {
@@ -140,20 +139,20 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 
 // A key that was rejected yields until a message of it has left.
 func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
-	for action, yields := range map[outbox.Action]bool{outbox.Retry: true, outbox.DeadLetter: true, outbox.Delete: false} {
-		c := New(DefaultLimits(100))
+	for outcome, yields := range map[outbox.Outcome]bool{outbox.Rejected: true, outbox.Impossible: true, outbox.Confirmed: false} {
+		c := New(DefaultLimits(100), Policy{MaxRetries: 5})
 		c.PublisherReady(true)
 		c.TookSlot(Slot{})
 		key := "k"
 		c.WantKeys([]string{key})
 		run := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}
 		claim := c.Begin(c.Found(c.TakeWanted(1, true), []outbox.Run{run}, 1, outbox.Snapshot{}, c.View().Epoch, 1), 1, 1<<20)
-		for _, m := range c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &key}}, 100, true) {
-			c.Resolved(outbox.Result{Message: m}, outbox.Decision{Action: action})
+		for _, m := range c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &key}}, 100, true).Publish {
+			c.Resolved(outbox.Result{Message: m, Outcome: outcome})
 		}
 		c.Ended(claim, c.End(claim), true)
 		if v := c.View(); (v.Yielding == 1) != yields || (v.Wanted == 1) == yields {
-			t.Errorf("after action %d: %d keys are looked up, and %d that yield", action, v.Wanted, v.Yielding)
+			t.Errorf("after outcome %d: %d keys are looked up, and %d that yield", outcome, v.Wanted, v.Yielding)
 		}
 	}
 }
@@ -170,14 +169,14 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		"keys are unknown":           {unlisted: true},
 		"its row is set aside":       {aside: true},
 	} {
-		c := New(DefaultLimits(100))
+		c := New(DefaultLimits(100), Policy{MaxRetries: 5})
 		c.PublisherReady(true)
 		c.TookSlot(Slot{})
 		c.Owned(time.Now())
 		c.mu.keys.unlisted = false
-		m, _ := c.Streamed(&outbox.Message{ID: 1, OrderingKey: &key}, 100, false)
-		write, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}, outbox.Decision{Action: outbox.Delete})
-		if !write {
+		m := &outbox.Message{ID: 1, OrderingKey: &key}
+		c.Streamed(m, 100, false)
+		if out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}); len(out.Settle) != 1 {
 			t.Fatal("the row is not deleted")
 		}
 		if c.mu.keys.unlisted = tc.unlisted; tc.aside {
@@ -189,8 +188,8 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		}
 		head := outbox.Candidate{Ref: m.Ref(), OrderingKey: &key, Ready: true}
 		c.Found(nil, []outbox.Run{{head}}, each, outbox.Snapshot{}, c.View().Epoch, 1)
-		if next, _ := c.Streamed(&outbox.Message{ID: 2, OrderingKey: &key}, 200, false); (next != nil) != tc.goes {
-			t.Errorf("%s: the next row is published at once: %t, want %t", name, next != nil, tc.goes)
+		if out, _ := c.Streamed(&outbox.Message{ID: 2, OrderingKey: &key}, 200, false); (len(out.Publish) > 0) != tc.goes {
+			t.Errorf("%s: the next row is published at once: %t, want %t", name, !tc.goes, tc.goes)
 		}
 	}
 }
@@ -199,8 +198,11 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 	key := "k"
 	confirm := func(c *Core, m *outbox.Message) *outbox.Message {
-		_, next := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}, outbox.Decision{Action: outbox.Delete})
-		return next
+		out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+		if len(out.Publish) == 0 {
+			return nil
+		}
+		return out.Publish[0]
 	}
 	for name, tc := range map[string]struct {
 		each      int
@@ -218,11 +220,11 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 			c.found(key, outbox.Candidate{OrderingKey: &key, Ready: true}, false, true)
 		}},
 		"a row is tried later": {each: 3, again: true, meanwhile: func(c *Core, first *outbox.Message) {
-			c.Resolved(outbox.Result{Message: first, Outcome: outbox.Rejected}, outbox.Decision{Action: outbox.Retry})
+			c.Resolved(outbox.Result{Message: first, Outcome: outbox.Rejected})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(100))
+			c := New(DefaultLimits(100), Policy{MaxRetries: 5})
 			c.PublisherReady(true)
 			c.TookSlot(Slot{})
 			c.Owned(time.Now())
@@ -236,7 +238,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 			}
 			claim := c.Begin(c.Found([]string{key}, []outbox.Run{rows}, tc.each, snapshot, view.Epoch, 1), 10, 1<<20)
 			locked := []*outbox.Message{{ID: 1, OrderingKey: &key}, {ID: 2, OrderingKey: &key}}
-			next := c.Locked(claim, locked, 100, true)[0]
+			next := c.Locked(claim, locked, 100, true).Publish[0]
 			if tc.meanwhile != nil {
 				tc.meanwhile(c, next)
 			}
@@ -260,19 +262,19 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 	a, b := "a", "b"
 	for name, found := range map[string]*string{"without a key": nil, "with another key": &a} {
 		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(8))
+			c := New(DefaultLimits(8), Policy{MaxRetries: 5})
 			c.PublisherReady(true)
 			c.TookSlot(Slot{})
 			c.Owned(time.Now())
 			claim := c.Begin([]outbox.Candidate{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true}, {Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
 			}, 8, 1<<20)
-			publish := c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &b}, {ID: 2, OrderingKey: found}}, 100, true)
+			publish := c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &b}, {ID: 2, OrderingKey: found}}, 100, true).Publish
 			if late := found != nil; len(publish) == 1 == late || len(publish) == 1 && publish[0].ID != 2 {
 				t.Errorf("%d messages are published", len(publish))
 			}
 			for _, m := range publish {
-				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}, outbox.Decision{Action: outbox.Delete})
+				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 			}
 			ending := c.End(claim)
 			if c.Ended(claim, ending, true); !c.Idle() || len(ending.Unsent) != 2-len(publish) {
@@ -285,13 +287,13 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 // The stream fills the window while the claim looks for rows.
 func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	const window = 8
-	c := New(DefaultLimits(window))
+	c := New(DefaultLimits(window), Policy{MaxRetries: 5})
 	c.PublisherReady(true)
 	c.TookSlot(Slot{})
 	c.Owned(time.Now())
 	rows, bytes := c.Capacity(4)
 	for id := range int64(window - 1) {
-		if m, v := c.Streamed(&outbox.Message{ID: 100 + id, XID: 1}, 100, false); m == nil {
+		if out, v := c.Streamed(&outbox.Message{ID: 100 + id, XID: 1}, 100, false); len(out.Publish) == 0 {
 			t.Fatalf("row %d of %d is not published: %d", id, window, v)
 		}
 	}

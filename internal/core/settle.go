@@ -2,20 +2,25 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// Resolved records the decision for a message after the broker's answer. Write: the settler must delete or update the
-// row; an open claim writes its own rows. Next is the key's next message, to be published now.
-func (c *Core) Resolved(r outbox.Result, decision outbox.Decision) (write bool, next *outbox.Message) {
+// Resolved decides about a message after the broker's answer. The next message of its key may leave then. An open claim
+// writes its own rows.
+func (c *Core) Resolved(r outbox.Result) (Out, outbox.Decision) {
+	decision := Decide(r, c.policy, c.Random(), c.Clock())
 	c.lock()
 	defer c.mu.Unlock()
+	return c.decided(r, decision), decision
+}
+
+func (c *Core) decided(r outbox.Result, decision outbox.Decision) Out {
 	m, s := r.Message, outbox.NewSettlement(r, decision)
 	c.mu.marks.resolved(r)
 	if claim := c.mu.registry.rows[m.Ref()].claim; claim != nil {
 		switch {
 		case !claim.ended:
-			return false, c.answered(claim, s)
+			return publish(c.answered(claim, s))
 		case !claim.written: // the row's new time is not known yet
 			claim.meanwhile = append(claim.meanwhile, answer{s, r.Outcome})
-			return false, nil
+			return Out{}
 		}
 		delete(claim.flying, m.Ref()) // the claim has ended without this answer
 	}
@@ -29,10 +34,11 @@ type answer struct {
 }
 
 // resolved is Resolved for a row outside open claims.
-func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
+func (c *Core) resolved(s answer) (out Out) {
 	m := s.Message
 	switch {
 	case s.Decision.Action == outbox.Delete:
+		var next *outbox.Message
 		c.mu.marks.written(m.Ref())
 		if m.OrderingKey != nil {
 			if c.mu.lease.late(c.mu.now) {
@@ -42,12 +48,12 @@ func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
 				next.TakenAt = c.mu.lease.owned
 			}
 		}
-		return true, next
+		return c.settling(s.Settlement, next)
 	case s.Decision.Action != outbox.Release:
 		if m.OrderingKey != nil {
 			c.leaveQueue(c.mu.keys.stop(m))
 		}
-		return true, nil
+		return c.settling(s.Settlement, nil)
 	}
 	if s.outcome == outbox.Unknown {
 		c.mu.marks.lostConfirm(m)
@@ -56,7 +62,18 @@ func (c *Core) resolved(s answer) (write bool, next *outbox.Message) {
 		c.leaveQueue(c.mu.keys.stop(m))
 	}
 	c.returned(m)
-	return false, nil
+	return Out{}
+}
+
+// settling returns the Out for a row to settle, and the next message of its key, if any.
+func (c *Core) settling(s outbox.Settlement, next *outbox.Message) Out {
+	out := publish(next)
+	out.Settle = []outbox.Settlement{s}
+	if key := s.Message.OrderingKey; key != nil && next == nil {
+		k := c.mu.keys.byKey[*key]
+		out.Soon = k != nil && k.place != directly
+	}
+	return out
 }
 
 // returned leaves a row unchanged in the table: its outcome is unknown, or it was not sent.
@@ -142,19 +159,4 @@ func (c *Core) TurnedVisible(rows []outbox.Settlement) {
 		c.mu.window.messages++
 		c.mu.window.bytes += s.Message.Size()
 	}
-}
-
-// Behind reports whether other rows with the keys of these rows wait in the table until these are settled.
-func (c *Core) Behind(rows []outbox.Settlement) bool {
-	c.lock()
-	defer c.mu.Unlock()
-	for _, s := range rows {
-		if s.Message.OrderingKey == nil {
-			continue
-		}
-		if k := c.mu.keys.byKey[*s.Message.OrderingKey]; k != nil && k.place != directly {
-			return true
-		}
-	}
-	return false
 }

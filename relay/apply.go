@@ -1,0 +1,46 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// apply does what the core has decided. It is the only caller of the publisher's Publish.
+func (r *Relay) apply(out core.Out) {
+	r.settler.add(out.Settle, out.Soon)
+	for publish := out.Publish; len(publish) > 0; { // not a recursion: a key may have thousands of defective messages
+		var next []*outbox.Message
+		for _, m := range publish {
+			reason, detail := m.Defect(time.Now())
+			if reason == "" {
+				r.config.AddOrderingKey(m)
+				r.publisher.Publish(m)
+				continue
+			}
+			after := r.resolved(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail})
+			r.settler.add(after.Settle, after.Soon)
+			next = append(next, after.Publish...)
+		}
+		publish = next
+	}
+}
+
+// Deliver implements publish.Sink.
+func (r *Relay) Deliver(result outbox.Result) {
+	r.unanswered.result(result)
+	r.apply(r.resolved(result))
+}
+
+// resolved reports a result to the core, and to all who count or watch results.
+func (r *Relay) resolved(result outbox.Result) core.Out {
+	r.counts.Result(result)
+	if r.config.Tracer != nil {
+		r.config.Tracer.Delivered(result)
+	}
+	marked := markedAs(result) // the core changes the mark
+	out, decision := r.core.Resolved(result)
+	r.hooks.result(result, decision, marked)
+	return out
+}
