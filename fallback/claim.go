@@ -3,6 +3,7 @@ package fallback
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,8 @@ const (
 	// mostRunning is how long a claim starts new messages, mostOpen how long it stays open. Both must stay well below
 	// store.IdleTimeout, after which the server ends the transaction.
 	mostRunning, mostOpen = 2 * time.Second, 4 * time.Second
+	// publishFor is how long after its start a claim publishes, also in a process that was paused.
+	publishFor = 5 * time.Second
 )
 
 // claims counts the open claims.
@@ -48,17 +51,49 @@ func (s *Sweeper) Claimed() int { return s.claimed }
 // Wait returns when all claims have ended.
 func (s *Sweeper) Wait() { s.claims.running.Wait() }
 
-// claim locks rows and publishes them. Finish then runs in another goroutine. Claimed counts rows published or
-// superseded.
-func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mostRows, mostBytes int) (claimed int, err error) {
-	if len(rows) == 0 {
-		return 0, nil
+// Claim is a set of rows that one transaction locks. Its way: the core chooses rows, the transaction locks them, the
+// messages leave, the transaction writes the answers, and the core takes the rows back. The goroutine of Once owns it
+// until Start, then the goroutine of Finish. The core calls Answered.
+type Claim struct {
+	sweeper *Sweeper
+	tx      Transaction
+	rows    []outbox.Candidate
+	keys    []string
+	begun   time.Time // before the lock
+	// progress is signalled at each answer.
+	progress chan struct{}
+
+	mu struct {
+		sync.Mutex
+		// runs are the messages of each key that have not left yet.
+		runs map[string][]*outbox.Message
+		// flying are the messages that are published and unanswered.
+		flying map[outbox.Ref]*outbox.Message
+		// answered are the decisions for answered messages; unsent are locked rows that do not leave.
+		answered []outbox.Settlement
+		unsent   []*outbox.Message
+		// ended: the claim waits for no more answers.
+		ended bool
 	}
-	claim := s.Core.Begin(rows, mostRows, mostBytes)
-	ids := claim.Rows()
-	if len(ids) == 0 {
-		s.drop(claim)
-		return 0, nil
+}
+
+func (s *Sweeper) newClaim() *Claim {
+	c := &Claim{sweeper: s, begun: s.Clock(), progress: make(chan struct{}, 1)}
+	c.mu.runs, c.mu.flying = make(map[string][]*outbox.Message), make(map[outbox.Ref]*outbox.Message)
+	return c
+}
+
+// claim locks the chosen rows and publishes them. Finish then runs in another goroutine.
+func (s *Sweeper) claim(ctx context.Context, r role, c *Claim, chosen core.Chosen) error {
+	if c.rows, c.keys = chosen.Rows, chosen.Keys; len(c.rows) == 0 {
+		if len(c.keys) > 0 {
+			c.done(core.Ended{})
+		}
+		return nil
+	}
+	ids := make([]int64, len(c.rows))
+	for i, row := range c.rows {
+		ids[i] = row.ID
 	}
 	tx, err := s.Lock(ctx, ids, r.fresh)
 	if err == nil {
@@ -67,46 +102,183 @@ func (s *Sweeper) claim(ctx context.Context, r role, rows []outbox.Candidate, mo
 		}
 	}
 	if err != nil {
-		s.Core.Locked(claim, nil, 0, false)
-		s.drop(claim)
-		return 0, err
+		c.done(core.Ended{NotLocked: c.rows})
+		return err
 	}
 	messages, position, owner := tx.Locked()
-	valid := s.Core.View().Epoch == r.view.Epoch && (r.owner == nil || owner == *r.owner)
-	if !valid {
-		s.lostTo(ctx, r)
+	owned := r.owner == nil || owner == *r.owner
+	valid := s.Core.Locked(c, c.rows, core.Lock{Messages: messages, Position: position, Epoch: r.view.Epoch, Owned: owned})
+	if !owned && !r.view.Leader {
+		_ = s.CheckSlot(ctx) // the next claim or check reports an error
 	}
-	out := s.Core.Locked(claim, messages, position, valid)
 	if len(messages) == 0 {
 		tx.Abandon()
-		s.drop(claim)
-		return 0, nil
+		c.done(core.Ended{})
+		return nil
 	}
+	c.tx = tx
 	s.claims.open.Add(1)
 	s.claims.running.Add(1)
 	s.claimed += len(messages)
-	s.Apply(out)
-	claimed = len(out.Publish)
+	s.Apply(core.Out{Publish: c.start(messages, valid)})
+	s.Start(c)
+	return nil
+}
+
+// start returns the locked messages that leave at once: those without a key, and the first of each key.
+func (c *Claim) start(messages []*outbox.Message, valid bool) (now []*outbox.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	valid = valid && c.inTime()
+	got := make(map[outbox.Ref]*outbox.Message, len(messages))
 	for _, m := range messages {
-		if m.Superseded && valid {
-			claimed++
+		got[m.Ref()] = m
+	}
+	ended := make(map[string]bool) // keys whose later rows do not leave
+	for _, row := range c.rows {
+		m := got[row.Ref]
+		if m == nil || !sameKey(m.OrderingKey, row.OrderingKey) { // its new key may have other rows
+			if row.OrderingKey != nil {
+				ended[*row.OrderingKey] = true
+			}
+			if m != nil {
+				c.mu.unsent = append(c.mu.unsent, m)
+			}
+			continue
+		}
+		superseded := valid && m.Superseded
+		if m.OrderingKey != nil && (superseded || row.Superseded) {
+			ended[*m.OrderingKey] = true // its successor leaves after the commit, or the two could change places
+		}
+		switch {
+		case superseded:
+			c.mu.answered = append(c.mu.answered, outbox.Settlement{
+				Message: m, Decision: outbox.Decision{Action: outbox.Delete, Reason: outbox.ReasonCoalesced},
+			})
+		case !valid || (m.OrderingKey != nil && ended[*m.OrderingKey]):
+			c.mu.unsent = append(c.mu.unsent, m)
+		case m.OrderingKey == nil:
+			now = append(now, c.fly(m))
+		default:
+			c.mu.runs[*m.OrderingKey] = append(c.mu.runs[*m.OrderingKey], m)
 		}
 	}
-	s.Start(claim, tx)
-	return claimed, nil
-}
-
-// lostTo records that another process owns the slot than this relay believed.
-func (s *Sweeper) lostTo(ctx context.Context, r role) {
-	if r.view.Leader {
-		s.Core.Doubt()
-		return
+	for _, key := range c.keys {
+		if m := c.follow(key, valid); m != nil {
+			now = append(now, m)
+		}
 	}
-	_ = s.CheckSlot(ctx) // the next claim or check reports an error
+	return now
 }
 
-// drop ends a claim that has locked nothing.
-func (s *Sweeper) drop(claim *core.Claim) { s.Core.Ended(claim, s.Core.End(claim), false) }
+func sameKey(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func (c *Claim) inTime() bool { return outbox.Elapsed(c.begun, c.sweeper.Clock()) <= publishFor }
+
+func (c *Claim) fly(m *outbox.Message) *outbox.Message {
+	m.TakenAt = c.sweeper.Clock()
+	c.mu.flying[m.Ref()] = m
+	return m
+}
+
+// follow returns the next message of a key, or nil.
+func (c *Claim) follow(key string, publishing bool) *outbox.Message {
+	run := c.mu.runs[key]
+	if len(run) == 0 {
+		return nil
+	}
+	if !publishing || !c.inTime() {
+		c.endRun(key)
+		return nil
+	}
+	c.mu.runs[key] = run[1:]
+	return c.fly(run[0])
+}
+
+func (c *Claim) endRun(key string) {
+	c.mu.unsent = append(c.mu.unsent, c.mu.runs[key]...)
+	c.mu.runs[key] = nil
+}
+
+// Answered implements core.Claim.
+func (c *Claim) Answered(s outbox.Settlement, publishing bool) (next *outbox.Message, taken bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.ended {
+		return nil, false
+	}
+	m := s.Message
+	delete(c.mu.flying, m.Ref())
+	c.mu.answered = append(c.mu.answered, s)
+	select {
+	case c.progress <- struct{}{}:
+	default:
+	}
+	switch {
+	case m.OrderingKey == nil:
+	case s.Decision.Action == outbox.Delete || s.Decision.KeyGoesOn:
+		next = c.follow(*m.OrderingKey, publishing)
+	default:
+		c.endRun(*m.OrderingKey)
+	}
+	return next, true
+}
+
+// flying counts the unanswered messages.
+func (c *Claim) flying() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.mu.flying)
+}
+
+// cut ends the runs: no more messages leave.
+func (c *Claim) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endRuns()
+}
+
+func (c *Claim) endRuns() {
+	for _, key := range c.keys {
+		c.endRun(key)
+	}
+}
+
+// end ends the claim, and returns what to write. Later answers are settled one by one.
+func (c *Claim) end() (rows []outbox.Settlement) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.ended = true
+	c.endRuns()
+	rows = slices.Clone(c.mu.answered)
+	for _, m := range c.mu.unsent {
+		rows = append(rows, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Release}})
+	}
+	for ref := range c.mu.flying { // a copy: the publisher still uses the message itself
+		late := &outbox.Message{ID: ref.ID, MessageID: ref.MessageID}
+		rows = append(rows, outbox.Settlement{Message: late, Decision: outbox.Decision{Action: outbox.Postpone}})
+	}
+	return rows
+}
+
+// written returns the end of the claim after these rows were written, or not.
+func (c *Claim) written(rows []outbox.Settlement, committed bool) core.Ended {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := core.Ended{Committed: committed, Answered: c.mu.answered, Unsent: c.mu.unsent}
+	for _, s := range rows {
+		if s.Decision.Action == outbox.Postpone {
+			e.Late = append(e.Late, core.Late{Message: c.mu.flying[s.Message.Ref()], Until: s.Message.AvailableAt})
+		}
+	}
+	return e
+}
+
+// done returns all rows to the core.
+func (c *Claim) done(e core.Ended) {
+	e.Keys = c.keys
+	c.sweeper.Apply(c.sweeper.Core.Done(e))
+}
 
 // noticeRestart marks all existing rows after a restart of the server: a crash can lose the traces of claims.
 func (s *Sweeper) noticeRestart(ctx context.Context) error {
@@ -126,37 +298,38 @@ func (s *Sweeper) noticeRestart(ctx context.Context) error {
 	return nil
 }
 
-// Finish waits for the answers to a claim, writes them, and ends it.
-func (s *Sweeper) Finish(ctx context.Context, claim *core.Claim, tx Transaction) {
-	defer s.claims.running.Done()
-	defer s.claims.open.Add(-1)
-	s.await(claim)
-	ending := s.Core.End(claim)
+// Finish waits for the answers, writes them, and ends the claim.
+func (c *Claim) Finish(ctx context.Context) {
+	c.await()
+	rows := c.end()
 	began := time.Now()
-	err := tx.Commit(ctx, ending.All(), s.SendTimeout)
+	err := c.tx.Commit(ctx, rows, c.sweeper.SendTimeout)
 	if err == nil {
-		s.Committed(ending.All(), time.Since(began))
+		c.sweeper.Committed(rows, time.Since(began))
 	}
-	s.Apply(s.Core.Ended(claim, ending, err == nil))
+	c.finish(c.written(rows, err == nil))
 }
 
-// await returns when all messages of a claim have an answer, or when the missing answers are so late that the others
-// must not wait.
-func (s *Sweeper) await(claim *core.Claim) {
+func (c *Claim) finish(e core.Ended) {
+	c.done(e)
+	c.sweeper.claims.open.Add(-1)
+	c.sweeper.claims.running.Done()
+}
+
+// await returns when all messages have an answer, or when the missing answers are so late that the others must not
+// wait.
+func (c *Claim) await() {
 	began := time.Now()
 	left := mostOpen // until the first answer
 	timer := time.NewTimer(left)
 	defer timer.Stop()
-	for answered := false; ; {
-		if flying, _ := s.Core.Open(claim); flying == 0 {
-			return
-		}
+	for answered := false; c.flying() > 0; {
 		timer.Reset(min(left, mostOpen-time.Since(began)))
 		select {
-		case <-claim.Progress:
+		case <-c.progress:
 		case <-timer.C:
 			select {
-			case <-claim.Progress: // it came while this goroutine did not run
+			case <-c.progress: // it came while this goroutine did not run
 			default:
 				return
 			}
@@ -166,7 +339,7 @@ func (s *Sweeper) await(claim *core.Claim) {
 			left = min(max(answerWait, 4*time.Since(began)), mostAnswerWait)
 		}
 		if time.Since(began) > mostRunning {
-			s.Core.CutRuns(claim)
+			c.cut()
 		}
 	}
 }

@@ -5,9 +5,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Core is what sweeps need from the relay's core. It decides which rows leave now.
+// Core is what sweeps and claims need from the relay's core, which decides which rows leave now.
 type Core interface {
-	claimCore
 	// View returns the state on which sweeps are planned, Capacity how much a claim may take now.
 	View() core.View
 	Capacity(page int) (rows, bytes int)
@@ -17,33 +16,19 @@ type Core interface {
 	BacklogBegan(epoch int) (from int64, ok bool)
 	BacklogFailed(from int64)
 	KeysBegan() (pass int)
-	// KeysEnded ends a pass over all keys. Complete is what SeesAllKeys reported at its first page.
-	KeysEnded(pass int, complete bool)
-	SeesAllKeys() bool
+	// TakeWanted returns keys to look up. Each is answered by ChooseRuns.
+	TakeWanted(n int, yielding, again bool) (keys []string)
 	// Saw records which transactions are visible.
 	Saw(s outbox.Snapshot, epoch int, unnamed uint64)
-
-	// TakeWanted returns keys to look up. Each is answered with Found or NotFound.
-	TakeWanted(n int, yielding bool) (keys []string)
-	LookAgain()
-	WantKeys(keys []string)
-	NotFound(asked []string)
-	Found(asked []string, runs []outbox.Run, each int, seen outbox.Snapshot, epoch, n int) []outbox.Candidate
-	// Free returns the rows that are not in memory.
-	Free(rows []outbox.Candidate) (free []outbox.Candidate)
-
-	// SetBoundary, ServerRestarted and Doubt record that others may have published rows.
+	// SetBoundary and ServerRestarted record that others may have published rows.
 	SetBoundary(id int64)
 	ServerRestarted(id int64)
-	Doubt()
-}
 
-// claimCore is what a claim needs from the core.
-type claimCore interface {
-	Begin(rows []outbox.Candidate, mostRows, mostBytes int) *core.Claim
-	Locked(claim *core.Claim, locked []*outbox.Message, position uint64, valid bool) core.Out
-	Open(claim *core.Claim) (flying, waiting int)
-	CutRuns(claim *core.Claim)
-	End(claim *core.Claim) core.Ending
-	Ended(claim *core.Claim, e core.Ending, committed bool) core.Out
+	// A claim gets its rows from one of the Choose methods, reports to Locked which of them it has locked, and ends with
+	// Done. Between these, the core calls its Answered.
+	ChooseRows(claim core.Claim, rows []outbox.Candidate, most core.Most) core.Chosen
+	ChooseDue(claim core.Claim, rows []outbox.Candidate, keys bool, most core.Most) (chosen core.Chosen, read int)
+	ChooseRuns(claim core.Claim, found core.Found, keys int, most core.Most) core.Chosen
+	Locked(claim core.Claim, rows []outbox.Candidate, l core.Lock) (valid bool)
+	Done(e core.Ended) core.Out
 }

@@ -82,8 +82,11 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 			return tx, nil
 		}
 		var sent []*outbox.Message
-		s.Apply = func(out core.Out) { sent = append(sent, out.Publish...) }
-		s.Start = func(claim *core.Claim, _ Transaction) {
+		s.Apply = func(out core.Out) {
+			sent = append(sent, out.Publish...)
+			memory.Settled(out.Settle) // without a change in the table
+		}
+		s.Start = func(claim *Claim) {
 			for _, m := range sent {
 				if c.comeIn {
 					again := outbox.Candidate{Ref: outbox.Ref{ID: int64(len(table.rows) + 1)}, Size: 300, Ready: true, Due: new(table.now.Add(time.Second))}
@@ -92,9 +95,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
 			sent = nil
-			memory.Settled(memory.Ended(claim, memory.End(claim), false).Settle) // without a change in the table
-			s.claims.open.Add(-1)
-			s.claims.running.Done()
+			claim.finish(claim.written(claim.end(), false))
 			table.now = table.now.Add(time.Second)
 		}
 		pages := 0

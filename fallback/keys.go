@@ -5,15 +5,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // keysPass is the state of a pass over all ordering keys.
 type keysPass struct {
-	begun    bool
-	after    *string
-	number   int
-	complete bool
+	begun  bool
+	after  *string
+	number int
 }
 
 const (
@@ -45,26 +45,29 @@ func (s *Sweeper) looksAgain(r role) bool {
 func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	rows, bytes := s.room()
 	again := s.looksAgain(r)
-	if again {
-		s.Core.LookAgain()
-	}
 	view := s.Core.View()
-	wanted := view.Wanted
-	if s.yielded = view.Yielding > 0 && (wanted == 0 || !s.yielded); s.yielded {
-		wanted = view.Yielding
+	wanted, yielding := view.Wanted, view.Yielding
+	if again {
+		yielding += view.Again
+	}
+	if s.yielded = yielding > 0 && (wanted == 0 || !s.yielded); s.yielded {
+		wanted = yielding
 	}
 	free := max(s.claims.free(), 1)
 	// Only a share of the keys, so that other claims get some.
-	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), s.yielded)
+	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), s.yielded, again)
 	if len(keys) > 0 {
-		each := s.runOf(rows, len(keys))
-		runs, seen, err := s.Table.FindRuns(ctx, keys, each, r.fresh)
-		if err != nil {
-			s.Core.NotFound(keys)
-			return false, err
+		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.view.Epoch}
+		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, r.fresh)
+		if found.Failed = err != nil; !found.Failed {
+			s.measure(found.Runs)
 		}
-		s.measure(runs)
-		if _, err = s.claim(ctx, r, s.Core.Found(keys, runs, each, seen, r.view.Epoch, len(keys)), rows, bytes); err != nil {
+		c := s.newClaim()
+		chosen := s.Core.ChooseRuns(c, found, len(keys), core.Most{Rows: rows, Bytes: bytes})
+		if err == nil {
+			err = s.claim(ctx, r, c, chosen)
+		}
+		if err != nil {
 			return false, err
 		}
 	}
@@ -98,28 +101,24 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 		return o, err
 	}
 	s.measure(runs)
-	if p.after == nil {
-		s.Core.Saw(seen, r.view.Epoch, 0)
-		p.complete = s.Core.SeesAllKeys()
-	}
-	o.More = len(runs) >= limit
-	if o.More {
-		p.after = runs[len(runs)-1][0].OrderingKey
+	found := core.Found{
+		Runs: runs, Each: each, Snapshot: seen, Epoch: r.view.Epoch,
+		Pass: p.number, First: p.after == nil, Last: len(runs) < limit,
 	}
 	share := rows
-	if !o.More { // few keys: leave some to other claims
+	if found.Last { // few keys: leave some to other claims
 		free := max(s.claims.free(), 1)
 		share = min(rows, (len(runs)+free-1)/free)
+		*p = keysPass{}
+	} else {
+		p.after = runs[len(runs)-1][0].OrderingKey
 	}
 	if !r.view.Leader { // otherwise several relays would try to lock the same keys
 		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 	}
-	_, err = s.claim(ctx, r, s.Core.Found(nil, runs, each, seen, r.view.Epoch, share), rows, bytes)
-	if !o.More {
-		s.Core.KeysEnded(p.number, p.complete && r.view.Epoch == s.Core.View().Epoch)
-		*p = keysPass{}
-	}
-	return o, err
+	c := s.newClaim()
+	chosen := s.Core.ChooseRuns(c, found, share, core.Most{Rows: rows, Bytes: bytes})
+	return Outcome{More: !found.Last}, s.claim(ctx, r, c, chosen)
 }
 
 // keysFor returns how many keys to read to find this many rows.

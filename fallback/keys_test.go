@@ -69,7 +69,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 		for i := range keys {
 			keys[i] = fmt.Sprint("failing ", i)
 		}
-		memory.WantKeys(keys)
+		wantKeys(memory, keys...)
 		mostKeys := 0
 		for n := range 20 {
 			fresh := fmt.Sprint("fresh ", n)
@@ -89,4 +89,13 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 			t.Errorf("%d failing keys: %d of them were looked up, at most %d at once", failing, n, mostKeys)
 		}
 	}
+}
+
+// wantKeys asks for look-ups as a sweep of due rows does.
+func wantKeys(c *core.Core, keys ...string) {
+	var rows []outbox.Candidate
+	for i := range keys {
+		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
+	}
+	c.ChooseDue(nil, rows, true, core.Most{Rows: 1, Bytes: 1})
 }

@@ -193,16 +193,13 @@ func (m *model) stepClaim(i int) {
 	c := m.claims[i]
 	switch {
 	case c.ending == nil:
-		ending := m.core.End(c.claim)
-		c.ending = &ending
+		c.ending = c.claim.end()
 	case !c.wrote:
 		c.wrote = true
-		c.failed = c.Commit(context.Background(), c.ending.All(), modelTimeout) != nil
+		c.failed = c.Commit(context.Background(), c.ending, modelTimeout) != nil
 	default:
 		m.claims = slices.Delete(m.claims, i, i+1)
-		m.apply(m.core.Ended(c.claim, *c.ending, !c.failed))
-		m.sweeper.claims.open.Add(-1)
-		m.sweeper.claims.running.Done()
+		c.claim.finish(c.claim.written(c.ending, !c.failed))
 	}
 }
 

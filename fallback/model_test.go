@@ -156,8 +156,8 @@ func (m *model) boot() {
 				swap(0, n-1)
 			}
 		},
-		Start: func(claim *core.Claim, tx Transaction) {
-			open := tx.(*modelClaim)
+		Start: func(claim *Claim) {
+			open := claim.tx.(*modelClaim)
 			open.claim = claim
 			open.known()
 			m.claims = append(m.claims, open)
@@ -567,14 +567,14 @@ func (m *model) snapshot() outbox.Snapshot {
 // modelClaim is a transaction that locks rows.
 type modelClaim struct {
 	m        *model
-	claim    *core.Claim
+	claim    *Claim
 	messages []*outbox.Message
 	position uint64
 	owner    uint32
 	term     int
 	// ended: the server has ended the transaction.
 	ended  bool
-	ending *core.Ending
+	ending []outbox.Settlement // what it writes; nil: it still waits for answers
 	wrote  bool
 	failed bool
 }

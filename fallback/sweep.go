@@ -48,8 +48,8 @@ type Sweeper struct {
 	SendTimeout time.Duration
 	// Polling: this relay never streams. It takes fresh rows while no relay streams.
 	Polling bool
-	// Start must run Finish for an open claim, in another goroutine.
-	Start func(claim *core.Claim, tx Transaction)
+	// Start must run Finish of a claim, in another goroutine.
+	Start func(*Claim)
 	// UpTo: rows without a time above this id are left alone. Only a polling relay uses it.
 	UpTo int64
 
@@ -258,42 +258,14 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 	if p.until == nil {
 		p.until = &at
 	}
-	free := s.Core.Free(found)
-	keyless, keys, considered := splitDue(free, rows, bytes)
-	s.anyDue = s.anyDue || len(keyless) > 0 || len(keys) > 0
-	if r.keys {
-		s.Core.WantKeys(keys)
-	}
-	if p.begun = len(found) >= limit || considered < len(free); p.begun {
-		last := found[len(found)-1]
-		if considered < len(free) { // at least one was considered: there was room
-			last = free[considered-1]
-		}
+	s.anyDue = s.anyDue || len(found) > 0
+	c := s.newClaim()
+	chosen, read := s.Core.ChooseDue(c, found, r.keys, core.Most{Rows: rows, Bytes: bytes})
+	if p.begun = len(found) >= limit || read < len(found); p.begun {
+		last := found[read-1] // at least one was handled: there was room
 		p.after = &outbox.Place{Due: *last.Due, ID: last.ID}
 	}
-	_, err = s.claim(ctx, r, keyless, rows, bytes)
-	return Outcome{More: p.begun}, err
-}
-
-// splitDue separates rows without a key from the keys of the other rows, until there is no room. Considered is the
-// number of rows that it has read.
-func splitDue(found []outbox.Candidate, rows, bytes int) (keyless []outbox.Candidate, keys []string, considered int) {
-	seen := make(map[string]bool)
-	for _, row := range found {
-		switch {
-		case row.OrderingKey == nil:
-			if len(keyless) >= rows || (len(keyless) > 0 && row.Size > bytes) {
-				return keyless, keys, considered
-			}
-			keyless = append(keyless, row)
-			bytes -= row.Size
-		case !seen[*row.OrderingKey]:
-			seen[*row.OrderingKey] = true
-			keys = append(keys, *row.OrderingKey)
-		}
-		considered++
-	}
-	return keyless, keys, considered
+	return Outcome{More: p.begun}, s.claim(ctx, r, c, chosen)
 }
 
 // backlogPass is the state of a pass over keyless rows.
@@ -342,8 +314,8 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 		p.after, p.begun = upTo, upTo < greatestID
 	}
 	o = Outcome{More: p.begun, Took: p.longest}
-	_, err = s.claim(ctx, r, found, rows, bytes)
-	return o, err
+	c := s.newClaim()
+	return o, s.claim(ctx, r, c, s.Core.ChooseRows(c, found, core.Most{Rows: rows, Bytes: bytes}))
 }
 
 // within cuts rows at a number of bytes, but keeps at least one row.

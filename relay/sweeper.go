@@ -84,8 +84,7 @@ func (s *sweeper) await(stop context.Context, atMost time.Duration) {
 // newSweeps connects the sweeps to the table, the publisher and the settler.
 func (r *Relay) newSweeps() *fallback.Sweeper {
 	slot := r.config.Names().Slot
-	var s *fallback.Sweeper
-	s = &fallback.Sweeper{
+	return &fallback.Sweeper{
 		Core: r.core, Table: r.store, Clock: r.core.Clock,
 		Lock: func(ctx context.Context, ids []int64, fresh outbox.Fresh) (fallback.Transaction, error) {
 			return r.store.Lock(ctx, ids, fresh, slot)
@@ -100,9 +99,8 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		Page:      r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,
 		Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
 		Shuffle: rand.Shuffle,
-		Start:   func(claim *core.Claim, tx fallback.Transaction) { go s.Finish(context.Background(), claim, tx) },
+		Start:   func(claim *fallback.Claim) { go claim.Finish(context.Background()) },
 	}
-	return s
 }
 
 // signalIfStopping signals that the server takes no connections, if the error says so.

@@ -28,9 +28,10 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 			t.Errorf("row %d became visible: the next pass starts at %d", id, from)
 		}
 		c.PublisherReady(true)
-		claim := c.Begin([]outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, 1, 100)
-		c.Locked(claim, nil, 1, true) // another session has locked it
-		c.Ended(claim, c.End(claim), false)
+		claim := &testClaim{}
+		chosen := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, Most{Rows: 1, Bytes: 100})
+		claim.lock(c, chosen) // another session has locked it
+		c.Done(claim.ended)
 		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == nothing {
 			t.Errorf("row %d was locked: the next pass starts at %d", id, from)
 		}
@@ -58,4 +59,18 @@ func snapshot(t *testing.T, text string) outbox.Snapshot {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// testClaim is a claim without a database. Its ended is what it reports to Done.
+type testClaim struct{ ended Ended }
+
+// lock reports these of the chosen rows as locked.
+func (t *testClaim) lock(c *Core, chosen Chosen, locked ...*outbox.Message) {
+	t.ended = Ended{Keys: chosen.Keys, Committed: true}
+	c.Locked(t, chosen.Rows, Lock{Messages: locked, Position: 100, Epoch: c.View().Epoch, Owned: true})
+}
+
+func (t *testClaim) Answered(s outbox.Settlement, _ bool) (*outbox.Message, bool) {
+	t.ended.Answered = append(t.ended.Answered, s)
+	return nil, true
 }

@@ -27,8 +27,9 @@ type keys struct {
 	// over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
 	unlisted bool
 	missed   uint64
-	// pass numbers the passes over all keys.
-	pass int
+	// pass numbers the passes over all keys. complete: the pass misses no row of a key that is not remembered.
+	pass     int
+	complete bool
 	// leads: this relay owns the slot. Other relays remember a key only while it has a message in memory.
 	leads bool
 }
@@ -276,7 +277,8 @@ func (o *keys) park(key string, k *keyState) {
 	}
 }
 
-// passed ends a pass over all keys. Parked keys that it did not see are looked up, because their rows may be gone.
+// passed ends a pass that has read all keys. Parked keys that it did not see are looked up, because their rows may be
+// gone.
 func (o *keys) passed(pass int) {
 	before := len(o.yielding)
 	for key, k := range o.byKey {
@@ -285,6 +287,9 @@ func (o *keys) passed(pass int) {
 		}
 	}
 	slices.Sort(o.yielding[before:])
+	if o.complete && pass == o.pass {
+		o.unlisted = false
+	}
 }
 
 // newTerm forgets what is known of the table. Leads: this relay owns the slot from now on.

@@ -45,11 +45,12 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 	key := "k"
 	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: new(time.Now().Add(time.Hour))}
 	read := func(asked []string) {
-		c.Found(asked, []outbox.Run{{postponed}}, 2, outbox.Snapshot{}, c.View().Epoch, 1)
+		found := Found{Asked: asked, Runs: []outbox.Run{{postponed}}, Each: 2, Epoch: c.View().Epoch}
+		c.ChooseRuns(&testClaim{}, found, 1, Most{Rows: 1, Bytes: 1})
 	}
 	wanted := func(what string, want ...string) {
 		t.Helper()
-		if taken := c.TakeWanted(10, false); !slices.Equal(taken, want) {
+		if taken := c.TakeWanted(10, false, false); !slices.Equal(taken, want) {
 			t.Errorf("%s: %v are looked up, want %v", what, taken, want)
 		}
 	}
@@ -100,37 +101,39 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 					locked = append(locked, &outbox.Message{ID: int64(i), OrderingKey: &key})
 				}
 			}
-			most := many
+			keys := many
 			if tc.pass {
-				asked, most = nil, 0
+				asked, keys = nil, 0
 			}
-			claim := c.Begin(c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, most), many, 1<<20)
-			for _, m := range c.Locked(claim, locked, 100, true).Publish {
+			claim, most := &testClaim{}, Most{Rows: many, Bytes: 1 << 20}
+			found := Found{Asked: asked, Runs: runs, Each: 2, Epoch: c.View().Epoch}
+			claim.lock(c, c.ChooseRuns(claim, found, keys, most), locked...)
+			for _, m := range locked {
 				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
-			for _, s := range c.Ended(claim, c.End(claim), !tc.aside).Settle {
+			claim.ended.Committed = !tc.aside
+			for _, s := range c.Done(claim.ended).Settle {
 				c.SetAside(s)
 			}
 			if tc.aside {
-				asked = c.TakeWanted(many, false)
-				c.Found(asked, runs, 2, outbox.Snapshot{}, c.View().Epoch, many)
+				found.Asked = c.TakeWanted(many, false, false)
+				c.ChooseRuns(claim, found, many, most)
 			}
 			if tc.due || tc.aside {
-				c.WantKeys(asked)
+				wantKeys(c, found.Asked...)
 			}
 			if again := c.View().Again; again != tc.again {
 				t.Errorf("%d keys are looked up again, want %d", again, tc.again)
 			}
 			key := "fresh"
 			c.Streamed(&outbox.Message{ID: many, XID: 12, OrderingKey: &key}, 300, false)
-			if taken := c.TakeWanted(many, false); !slices.Equal(taken, []string{key}) {
+			if taken := c.TakeWanted(many, false, false); !slices.Equal(taken, []string{key}) {
 				t.Errorf("%v are looked up, want the fresh key alone", taken)
 			}
 			if n := c.View().Yielding; n != tc.yielding {
 				t.Errorf("%d keys yield, want %d", n, tc.yielding)
 			}
-			c.LookAgain()
-			if taken := c.TakeWanted(2*many, true); len(taken) != tc.again+tc.yielding {
+			if taken := c.TakeWanted(2*many, true, true); len(taken) != tc.again+tc.yielding {
 				t.Errorf("%d keys are looked up in their turn, want %d", len(taken), tc.again+tc.yielding)
 			}
 		})
@@ -144,13 +147,13 @@ func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
 		c.PublisherReady(true)
 		c.TookSlot(Slot{})
 		key := "k"
-		c.WantKeys([]string{key})
-		run := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}
-		claim := c.Begin(c.Found(c.TakeWanted(1, true), []outbox.Run{run}, 1, outbox.Snapshot{}, c.View().Epoch, 1), 1, 1<<20)
-		for _, m := range c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &key}}, 100, true).Publish {
-			c.Resolved(outbox.Result{Message: m, Outcome: outcome})
-		}
-		c.Ended(claim, c.End(claim), true)
+		wantKeys(c, key)
+		run, m := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}, &outbox.Message{ID: 1, OrderingKey: &key}
+		found := Found{Asked: c.TakeWanted(1, true, false), Runs: []outbox.Run{run}, Each: 1, Epoch: c.View().Epoch}
+		claim := &testClaim{}
+		claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 1, Bytes: 1 << 20}), m)
+		c.Resolved(outbox.Result{Message: m, Outcome: outcome})
+		c.Done(claim.ended)
 		if v := c.View(); (v.Yielding == 1) != yields || (v.Wanted == 1) == yields {
 			t.Errorf("after outcome %d: %d keys are looked up, and %d that yield", outcome, v.Wanted, v.Yielding)
 		}
@@ -187,7 +190,8 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 			each = 1
 		}
 		head := outbox.Candidate{Ref: m.Ref(), OrderingKey: &key, Ready: true}
-		c.Found(nil, []outbox.Run{{head}}, each, outbox.Snapshot{}, c.View().Epoch, 1)
+		found := Found{Runs: []outbox.Run{{head}}, Each: each, Epoch: c.View().Epoch}
+		c.ChooseRuns(&testClaim{}, found, 1, Most{Rows: 1, Bytes: 1})
 		if out, _ := c.Streamed(&outbox.Message{ID: 2, OrderingKey: &key}, 200, false); (len(out.Publish) > 0) != tc.goes {
 			t.Errorf("%s: the next row is published at once: %t, want %t", name, !tc.goes, tc.goes)
 		}
@@ -197,13 +201,6 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 // After it, the stream publishes the key's rows again. In every other case the key is looked up again.
 func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 	key := "k"
-	confirm := func(c *Core, m *outbox.Message) *outbox.Message {
-		out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-		if len(out.Publish) == 0 {
-			return nil
-		}
-		return out.Publish[0]
-	}
 	for name, tc := range map[string]struct {
 		each      int
 		meanwhile func(c *Core, first *outbox.Message)
@@ -236,49 +233,27 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true},
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: &key, Ready: true},
 			}
-			claim := c.Begin(c.Found([]string{key}, []outbox.Run{rows}, tc.each, snapshot, view.Epoch, 1), 10, 1<<20)
-			locked := []*outbox.Message{{ID: 1, OrderingKey: &key}, {ID: 2, OrderingKey: &key}}
-			next := c.Locked(claim, locked, 100, true).Publish[0]
+			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: snapshot, Epoch: view.Epoch}
+			first, second := &outbox.Message{ID: 1, OrderingKey: &key}, &outbox.Message{ID: 2, OrderingKey: &key}
+			claim := &testClaim{}
+			claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 10, Bytes: 1 << 20}), first, second)
 			if tc.meanwhile != nil {
-				tc.meanwhile(c, next)
+				tc.meanwhile(c, first)
 			}
-			for next != nil && len(claim.answered) < 2 && len(claim.unsent) == 0 {
-				next = confirm(c, next)
+			if len(claim.ended.Answered) == 0 {
+				c.Resolved(outbox.Result{Message: first, Outcome: outbox.Confirmed})
+				c.Resolved(outbox.Result{Message: second, Outcome: outbox.Confirmed})
+			} else {
+				claim.ended.Unsent = append(claim.ended.Unsent, second)
 			}
-			c.Ended(claim, c.End(claim), !tc.failed)
+			claim.ended.Committed = !tc.failed
+			c.Done(claim.ended)
 			if again := c.View().Wanted+c.View().Yielding == 1; again != tc.again {
 				t.Errorf("looked up again: %t", again)
 			}
 			_, verdict := c.Streamed(&outbox.Message{ID: 4, XID: 13, OrderingKey: &key}, 400, false)
 			if direct := len(c.mu.keys.byKey[key].line) == 1; direct == tc.again {
 				t.Errorf("published from the stream: %t, %v", direct, verdict)
-			}
-		})
-	}
-}
-
-// Somebody updates ordering_key between find and lock.
-func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
-	a, b := "a", "b"
-	for name, found := range map[string]*string{"without a key": nil, "with another key": &a} {
-		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(8), Policy{MaxRetries: 5})
-			c.PublisherReady(true)
-			c.TookSlot(Slot{})
-			c.Owned(time.Now())
-			claim := c.Begin([]outbox.Candidate{
-				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true}, {Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
-			}, 8, 1<<20)
-			publish := c.Locked(claim, []*outbox.Message{{ID: 1, OrderingKey: &b}, {ID: 2, OrderingKey: found}}, 100, true).Publish
-			if late := found != nil; len(publish) == 1 == late || len(publish) == 1 && publish[0].ID != 2 {
-				t.Errorf("%d messages are published", len(publish))
-			}
-			for _, m := range publish {
-				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-			}
-			ending := c.End(claim)
-			if c.Ended(claim, ending, true); !c.Idle() || len(ending.Unsent) != 2-len(publish) {
-				t.Errorf("%d rows are released, and %d are in flight", len(ending.Unsent), c.InFlight())
 			}
 		})
 	}
@@ -301,7 +276,7 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	for id := range int64(rows) {
 		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
 	}
-	c.Begin(found, rows, bytes)
+	c.ChooseRows(&testClaim{}, found, Most{Rows: rows, Bytes: bytes})
 	if n := c.InFlight(); n > window {
 		t.Errorf("%d messages are in a window of %d", n, window)
 	}
@@ -314,4 +289,13 @@ func parsed(t *testing.T, text string) outbox.Snapshot {
 		t.Fatal(err)
 	}
 	return snapshot
+}
+
+// wantKeys asks for look-ups as a sweep of due rows does.
+func wantKeys(c *Core, keys ...string) {
+	var rows []outbox.Candidate
+	for i := range keys {
+		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
+	}
+	c.ChooseDue(nil, rows, true, Most{Rows: 1, Bytes: 1})
 }

@@ -57,11 +57,8 @@ func (c *Core) Owned(at time.Time) {
 	}
 }
 
-// Doubt makes the leader ask the database who owns the slot before it publishes more streamed rows. Call it when a
-// query found another owner.
-func (c *Core) Doubt() {
-	c.lock()
-	defer c.mu.Unlock()
+// doubt makes the leader ask the database who owns the slot before it publishes more streamed rows.
+func (c *Core) doubt() {
 	c.mu.lease.owned = time.Time{}
 	signal(c.Doubted)
 }

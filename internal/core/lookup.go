@@ -2,89 +2,99 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// TakeWanted returns up to n keys to look up: those with fresh rows, or those that yield. The caller answers each with
-// Found or NotFound.
-func (c *Core) TakeWanted(n int, yielding bool) (keys []string) {
-	c.lock()
-	defer c.mu.Unlock()
-	if yielding {
-		return c.mu.keys.take(&c.mu.keys.yielding, n)
-	}
-	return c.mu.keys.take(&c.mu.keys.wanted, n)
-}
-
-// LookAgain asks for a look-up of all keys whose last look-up has claimed nothing.
-func (c *Core) LookAgain() {
+// TakeWanted returns up to n keys to look up: those with fresh rows, or those that yield. Again: keys whose last look-up
+// has claimed nothing yield from now on. The caller passes the keys to ChooseRuns.
+func (c *Core) TakeWanted(n int, yielding, again bool) (keys []string) {
 	c.lock()
 	defer c.mu.Unlock()
 	o := &c.mu.keys
-	o.yielding, o.again = append(o.yielding, o.again...), nil
-}
-
-// WantKeys asks for a look-up of keys that have due rows.
-func (c *Core) WantKeys(keys []string) {
-	c.lock()
-	defer c.mu.Unlock()
-	for _, key := range keys {
-		k := c.mu.keys.remember(key)
-		if k == nil {
-			continue // the next pass over all keys finds it
-		}
-		k.yields = true
-		switch k.place {
-		case directly:
-			k.place = behind
-		case parked:
-			c.mu.keys.want(key)
-		}
-		c.mu.keys.look(key, k)
+	if again {
+		o.yielding, o.again = append(o.yielding, o.again...), nil
 	}
+	if yielding {
+		return o.take(&o.yielding, n)
+	}
+	return o.take(&o.wanted, n)
 }
 
-// NotFound returns keys whose look-up failed; they are looked up again.
-func (c *Core) NotFound(asked []string) {
-	c.lock()
-	defer c.mu.Unlock()
-	for _, key := range asked {
+// wantKey asks for a look-up of a key that has due rows.
+func (c *Core) wantKey(key string) {
+	k := c.mu.keys.remember(key)
+	if k == nil {
+		return // the next pass over all keys finds it
+	}
+	k.yields = true
+	switch k.place {
+	case directly:
+		k.place = behind
+	case parked:
 		c.mu.keys.want(key)
 	}
+	c.mu.keys.look(key, k)
 }
 
-// Found records the first rows of keys, up to each of a key. Asked are the keys that were looked up; nil: a pass over all
-// keys. The caller took the snapshot before the query, and the query began in this epoch. Found returns the rows of at
-// most n keys, which are claimed now.
-func (c *Core) Found(asked []string, runs []outbox.Run, each int, snapshot outbox.Snapshot, epoch, n int) (take []outbox.Candidate) {
+// Found is what a query has found: the first rows of keys.
+type Found struct {
+	// Runs are the first rows of each key, up to Each.
+	Runs []outbox.Run
+	Each int
+	// Asked are the keys that were looked up; nil: Runs is a page of a pass over all keys. First and Last: it is the
+	// first or last page. Pass is the number of the pass.
+	Asked       []string
+	First, Last bool
+	Pass        int
+	// Failed: the query failed, so all asked keys are looked up again.
+	Failed bool
+	// Snapshot was taken before the query. The query began in this epoch.
+	Snapshot outbox.Snapshot
+	Epoch    int
+}
+
+// ChooseRuns chooses rows of at most this many keys for a claim, and remembers the other keys.
+func (c *Core) ChooseRuns(claim Claim, found Found, keys int, most Most) Chosen {
 	c.lock()
 	defer c.mu.Unlock()
-	if epoch != c.mu.term.epoch { // the answer may come from another server
-		for _, key := range asked {
+	if found.Failed || found.Epoch != c.mu.term.epoch { // the answer may come from another server
+		for _, key := range found.Asked {
 			c.mu.keys.want(key)
 		}
-		return nil
+		return Chosen{}
 	}
-	c.saw(snapshot)
-	found := make(map[string]bool, len(runs))
-	for _, run := range runs {
+	c.saw(found.Snapshot)
+	if found.First {
+		c.mu.keys.complete = c.mu.unseen.unnamed == 0 && c.mu.unseen.all(c.mu.keys.missed)
+	}
+	rows := c.ofRuns(found, keys)
+	if found.Last {
+		c.mu.keys.passed(found.Pass)
+	}
+	return c.choose(claim, rows, most)
+}
+
+// ofRuns returns the rows of at most n keys, which are claimed now.
+func (c *Core) ofRuns(f Found, n int) (rows []outbox.Candidate) {
+	found := make(map[string]bool, len(f.Runs))
+	for _, run := range f.Runs {
 		key := *run[0].OrderingKey
 		found[key] = true
-		if asked == nil && len(run) < each && c.leaving(key, run) {
+		if f.Asked == nil && len(run) < f.Each && c.leaving(key, run) {
 			continue
 		}
-		if !c.found(key, run[0], asked != nil, n > 0) {
+		if !c.found(key, run[0], f.Asked != nil, n > 0) {
 			continue
 		}
-		take = append(take, run...)
+		rows = append(rows, run...)
 		n--
-		if k := c.mu.keys.byKey[key]; len(run) < each && k.left < c.mu.unseen.visible() {
+		if k := c.mu.keys.byKey[key]; len(run) < f.Each && k.left < c.mu.unseen.visible() {
 			k.rows = len(run)
 		}
 	}
-	for _, key := range asked {
+	for _, key := range f.Asked {
 		if !found[key] {
 			c.empty(key)
 		}
 	}
-	return take
+	return rows
 }
 
 // leaving reports whether all rows of an unknown key are in memory: they are confirmed, and about to be deleted.

@@ -18,8 +18,9 @@ type registered struct {
 	settled bool
 	// seenAt: a claim saw the row, and the row committed before this WAL position. 0: no claim saw it.
 	seenAt uint64
-	// claim is the open claim that locks the row.
-	claim *Claim
+	// claim is the claim that locks the row. answer came while the claim was written.
+	claim  Claim
+	answer *answer
 	// aside: the row can be neither deleted nor updated.
 	aside bool
 }
@@ -46,8 +47,23 @@ func (r *registry) holds(ref outbox.Ref) bool {
 	return found && !row.settled
 }
 
-func (r *registry) hold(ref outbox.Ref, seenAt uint64, claim *Claim) {
+func (r *registry) hold(ref outbox.Ref, seenAt uint64, claim Claim) {
 	r.rows[ref] = registered{seenAt: max(seenAt, r.rows[ref].seenAt), claim: claim}
+}
+
+// keepAnswer keeps an answer until the row's claim is done: only then the row's new time is known.
+func (r *registry) keepAnswer(a answer) {
+	row := r.rows[a.Message.Ref()]
+	row.answer = &a
+	r.rows[a.Message.Ref()] = row
+}
+
+// leaveClaim ends the claim of a row that is still in flight, and returns the answer that was kept.
+func (r *registry) leaveClaim(ref outbox.Ref) (a *answer) {
+	row := r.rows[ref]
+	a, row.claim, row.answer = row.answer, nil, nil
+	r.rows[ref] = row
+	return a
 }
 
 // putAside keeps a row that can be neither deleted nor updated, so that it is not published again.

@@ -14,17 +14,15 @@ func (c *Core) Resolved(r outbox.Result) (Out, outbox.Decision) {
 func (c *Core) decided(r outbox.Result, decision outbox.Decision) Out {
 	m, s := r.Message, outbox.NewSettlement(r, decision)
 	c.mu.marks.resolved(r)
-	if claim := c.mu.registry.rows[m.Ref()].claim; claim != nil {
-		switch {
-		case !claim.ended:
-			return publish(c.answered(claim, s))
-		case !claim.written: // the row's new time is not known yet
-			claim.meanwhile = append(claim.meanwhile, answer{s, r.Outcome})
-			return Out{}
-		}
-		delete(claim.flying, m.Ref()) // the claim has ended without this answer
+	claim := c.mu.registry.rows[m.Ref()].claim
+	if claim == nil {
+		return c.resolved(answer{s, r.Outcome})
 	}
-	return c.resolved(answer{s, r.Outcome})
+	next, taken := claim.Answered(s, c.publishing())
+	if !taken {
+		c.mu.registry.keepAnswer(answer{s, r.Outcome})
+	}
+	return publish(next)
 }
 
 // answer is the decision for a message, with the broker's answer.
@@ -33,7 +31,7 @@ type answer struct {
 	outcome outbox.Outcome
 }
 
-// resolved is Resolved for a row outside open claims.
+// resolved is Resolved for a row outside claims.
 func (c *Core) resolved(s answer) (out Out) {
 	m := s.Message
 	switch {

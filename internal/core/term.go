@@ -177,22 +177,6 @@ func (c *Core) KeysBegan() (pass int) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.keys.pass++
+	c.mu.keys.complete = false
 	return c.mu.keys.pass
-}
-
-// KeysEnded ends a pass that read to the end. Complete is what SeesAllKeys reported at its first page.
-func (c *Core) KeysEnded(pass int, complete bool) {
-	c.lock()
-	defer c.mu.Unlock()
-	c.mu.keys.passed(pass)
-	if complete && pass == c.mu.keys.pass {
-		c.mu.keys.unlisted = false
-	}
-}
-
-// SeesAllKeys reports whether a pass over all keys that begins now misses no row of a key that is not remembered.
-func (c *Core) SeesAllKeys() bool {
-	c.lock()
-	defer c.mu.Unlock()
-	return c.mu.unseen.unnamed == 0 && c.mu.unseen.all(c.mu.keys.missed)
 }

@@ -1,0 +1,39 @@
+package fallback
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Somebody updates ordering_key between find and lock.
+func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
+	a, b := "a", "b"
+	for name, found := range map[string]*string{"without a key": nil, "with another key": &a} {
+		t.Run(name, func(t *testing.T) {
+			memory := core.New(core.DefaultLimits(8), core.Policy{})
+			memory.PublisherReady(true)
+			s := &Sweeper{Core: memory, Clock: time.Now, Apply: func(core.Out) {}}
+			claim := s.newClaim()
+			chosen := memory.ChooseRows(claim, []outbox.Candidate{
+				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true}, {Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
+			}, core.Most{Rows: 8, Bytes: 1 << 20})
+			claim.rows, claim.keys = chosen.Rows, chosen.Keys
+			messages := []*outbox.Message{{ID: 1, OrderingKey: &b}, {ID: 2, OrderingKey: found}}
+			valid := memory.Locked(claim, claim.rows, core.Lock{Messages: messages, Owned: true})
+			publish := claim.start(messages, valid)
+			if late := found != nil; len(publish) == 1 == late || len(publish) == 1 && publish[0].ID != 2 {
+				t.Errorf("%d messages are published", len(publish))
+			}
+			for _, m := range publish {
+				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+			}
+			ended := claim.written(claim.end(), true)
+			if claim.done(ended); memory.InFlight() != 0 || len(ended.Unsent) != 2-len(publish) {
+				t.Errorf("%d rows are released, and %d are in flight", len(ended.Unsent), memory.InFlight())
+			}
+		})
+	}
+}
