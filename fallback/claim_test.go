@@ -31,8 +31,8 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 			}
 			ended := claim.written(claim.end(), true)
-			if claim.done(ended); memory.InFlight() != 0 || len(ended.Unsent) != 2-len(publish) {
-				t.Errorf("%d rows are released, and %d are in flight", len(ended.Unsent), memory.InFlight())
+			if claim.done(ended); memory.View().InFlight != 0 || len(ended.Unsent) != 2-len(publish) {
+				t.Errorf("%d rows are released, and %d are in flight", len(ended.Unsent), memory.View().InFlight)
 			}
 		})
 	}

@@ -295,17 +295,17 @@ func (m *model) empty() {
 			m.streamNext()
 		}
 	}
-	if n := m.core.InFlight(); n != 0 {
+	if n := m.core.View().InFlight; n != 0 {
 		m.t.Fatalf("the window holds %d messages", n)
 	}
-	if n := m.core.Remembered(); n != 0 {
+	if n := m.core.View().Remembered; n != 0 {
 		m.t.Fatalf("the registry holds %d rows", n)
 	}
 	v := m.core.View()
 	if !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted+v.Yielding+v.Again > 0) {
 		m.t.Fatalf("still sweeping: %+v", v)
 	}
-	if n := m.core.Keys(); n != 0 {
+	if n := m.core.View().Keys; n != 0 {
 		m.t.Fatalf("%d keys are remembered", n)
 	}
 	for _, row := range m.rows {

@@ -109,7 +109,7 @@ func (a *actors) awaitDone(one actor, deadline time.Time) {
 func (a *actors) awaitIdle(c *core.Core, deadline time.Time) {
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
-	for !c.Idle() && time.Now().Before(deadline) {
+	for c.View().InFlight > 0 && time.Now().Before(deadline) {
 		select {
 		case <-a.settler.done:
 			return

@@ -22,7 +22,7 @@ func TestRowsAboveTheSequenceAreMarkedAtAStart(t *testing.T) {
 		publisher := outboxtest.NewPublisher(nil)
 		r, stop := i.startWith(publisher, prometheus.NewRegistry())
 		i.await("older rows have left", func() bool { return i.rowsLeft() == 0 })
-		i.await("the relay leads or polls", func() bool { return mode == ModePoll || r.core.Leads() })
+		i.await("the relay leads or polls", func() bool { return mode == ModePoll || r.core.View().Leader })
 		i.insertWithID(math.MaxInt64)
 		i.await("the newer row has left", func() bool { return i.rowsLeft() == 0 })
 		stop()

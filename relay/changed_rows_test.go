@@ -16,7 +16,7 @@ func TestRowsChangedByHandLeave(t *testing.T) {
 	i := newInstance(t)
 	publisher := outboxtest.NewPublisher(nil)
 	r, stop := i.startWith(publisher, prometheus.NewRegistry())
-	i.await("the relay leads", func() bool { return r.core.Leads() })
+	i.await("the relay leads", func() bool { return r.core.View().Leader })
 	changes := []struct{ insert, update string }{
 		{"'r', NULL, 1, now() + '1 h'", "available_at = NULL"},
 		{"'r', NULL, 1, 'infinity'", "available_at = NULL"},

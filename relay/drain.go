@@ -294,7 +294,7 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 
 // awaitAnswers waits until nothing is in flight. It is an error if the publisher becomes unavailable.
 func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
-	for ctx.Err() == nil && r.takes.Load() && !r.core.Idle() {
+	for ctx.Err() == nil && r.takes.Load() && r.core.View().InFlight > 0 {
 		if len(a.failed) > 0 {
 			return <-a.failed
 		}
@@ -302,7 +302,7 @@ func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
 	}
 	// Confirmed rows may still have to be deleted. Unconfirmed rows return to the table, and the next round fails.
 	const writing = 2 * time.Second
-	for end := time.Now().Add(writing); ctx.Err() == nil && !r.core.Idle(); {
+	for end := time.Now().Add(writing); ctx.Err() == nil && r.core.View().InFlight > 0; {
 		if r.publisherState().Phase == publish.Closed || time.Now().After(end) {
 			return r.brokerDown(ctx, a)
 		}

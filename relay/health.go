@@ -65,7 +65,7 @@ func (r *Relay) Health() Health {
 	}
 	add("publisher", nil, state.Phase == publish.Ready && state.Detail == "", detail)
 	if streamer := r.streamer.Load(); streamer != nil {
-		streaming, owner := r.core.Leads(), streamer.waitsFor.Load()
+		streaming, owner := r.core.View().Leader, streamer.waitsFor.Load()
 		silent := streaming && streamer.alive.age() > silence
 		detail := "streaming"
 		switch {
@@ -125,7 +125,7 @@ func (r *Relay) role() string {
 	switch streamer := r.streamer.Load(); {
 	case streamer == nil:
 		return "polling"
-	case r.core.Leads():
+	case r.core.View().Leader:
 		return "streaming"
 	case streamer.waitsFor.Load() != nil:
 		return "standby"

@@ -84,7 +84,7 @@ func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 		}
 	}
 	i.await("only the scheduled row is left", func() bool { return i.rowsLeft() == 1 })
-	i.await("all is settled", func() bool { return r.core.Idle() })
+	i.await("all is settled", func() bool { return r.core.View().InFlight == 0 })
 	i.await("all arrive", func() bool { return i.arrived() == 50 })
 	s := scrapeOf(t, registry)
 	checkValues(t, s)

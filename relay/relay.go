@@ -85,7 +85,10 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
 		DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
 	})
-	r.counts, err = metrics.New(registry, config.MetricsRoutingKeys, r.core.InFlight, r.core.Leads, func() bool { return r.settler.aside.suspended.Load() })
+	r.counts, err = metrics.New(registry, config.MetricsRoutingKeys,
+		func() int { return r.core.View().InFlight },
+		func() bool { return r.core.View().Leader },
+		func() bool { return r.settler.aside.suspended.Load() })
 	if err != nil {
 		db.Close()
 		return nil, err
@@ -123,7 +126,7 @@ func (r *Relay) tellAll(registry prometheus.Registerer) error {
 	return errors.Join(
 		metrics.RegisterState(registry, func() metrics.State {
 			return metrics.State{
-				Role: r.role(), Publisher: r.publisherState(), DatabaseAnswers: r.databaseAnswers(), Remembered: r.core.Remembered(),
+				Role: r.role(), Publisher: r.publisherState(), DatabaseAnswers: r.databaseAnswers(), Remembered: r.core.View().Remembered,
 				Heard: r.streamHeard(), Blocked: r.blocked.total(time.Now()),
 			}
 		}),
@@ -155,9 +158,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err = <-a.failed:
 	}
 	r.phase.Store(phaseStopping)
-	r.log.Info("stopping: finishing messages in flight", "event", event.RelayStopping, "in_flight", r.core.InFlight())
+	r.log.Info("stopping: finishing messages in flight", "event", event.RelayStopping, "in_flight", r.core.View().InFlight)
 	a.stop(r)
-	if left := r.core.InFlight(); left > 0 {
+	if left := r.core.View().InFlight; left > 0 {
 		r.log.Warn("stopped with messages in flight: they will be published again from the table", "event", event.MessagesLeftInFlight, "messages", left)
 	} else {
 		r.log.Info("stopped", "event", event.RelayStopped)

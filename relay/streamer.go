@@ -437,7 +437,7 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 			if s.leaving = append(s.leaving, out.Publish...); len(s.leaving) >= mostLeaving {
 				s.Idle()
 			}
-			if s.budget.waited > 0 && s.core.HasEased() {
+			if s.budget.waited > 0 && s.core.View().Eased {
 				s.budget = waitBudget{}
 			}
 		case core.Left:

@@ -70,7 +70,7 @@ func TestRowsOfAnyTimeLeave(t *testing.T) {
 		rounds++
 		r, stop := i.startWith(rejecting(), prometheus.NewRegistry())
 		i.await("rows from before the start have left", gone)
-		i.await("the relay leads or polls", func() bool { return mode == ModePoll || r.core.Leads() })
+		i.await("the relay leads or polls", func() bool { return mode == ModePoll || r.core.View().Leader })
 		insert()
 		rounds++
 		i.await("rows have left", gone)

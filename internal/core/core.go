@@ -87,6 +87,12 @@ func New(limits Limits, policy Policy) *Core {
 	return c
 }
 
+// lock must begin every method; it also sets the time of the method.
+func (c *Core) lock() {
+	c.mu.Lock()
+	c.mu.now = c.Clock()
+}
+
 // Out is what the caller must do after an event, outside the core's lock.
 type Out struct {
 	// Publish are messages to pass to the publisher. Each is reported to Resolved later.
@@ -316,28 +322,4 @@ func (c *Core) Stop() {
 	c.mu.stopping = true
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	signal(c.Room)
-}
-
-// Idle reports whether the window is empty.
-func (c *Core) Idle() bool { return c.InFlight() == 0 }
-
-// HasEased reports whether the window is at most half full.
-func (c *Core) HasEased() bool {
-	c.lock()
-	defer c.mu.Unlock()
-	return c.mu.window.messages <= c.limits.Messages/2
-}
-
-// InFlight counts the messages in memory, and the published ones whose row is not visible yet.
-func (c *Core) InFlight() int {
-	c.lock()
-	defer c.mu.Unlock()
-	return c.mu.window.messages + c.mu.window.invisible
-}
-
-// Remembered counts the rows in the registry.
-func (c *Core) Remembered() int {
-	c.lock()
-	defer c.mu.Unlock()
-	return len(c.mu.registry.rows)
 }

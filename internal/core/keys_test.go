@@ -277,7 +277,7 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
 	}
 	c.ChooseRows(&testClaim{}, found, Most{Rows: rows, Bytes: bytes})
-	if n := c.InFlight(); n > window {
+	if n := c.View().InFlight; n > window {
 		t.Errorf("%d messages are in a window of %d", n, window)
 	}
 }

@@ -1,0 +1,60 @@
+package core
+
+import "github.com/cdc-relay/cdc-relay/outbox"
+
+// Saw records a snapshot that was taken in this epoch; later queries see at least as much. Unnamed is the number of a
+// View before the snapshot; if not 0, the snapshot names all transactions in progress.
+func (c *Core) Saw(s outbox.Snapshot, epoch int, unnamed uint64) {
+	c.lock()
+	defer c.mu.Unlock()
+	if epoch != c.mu.term.epoch {
+		return // the snapshot may be of another server
+	}
+	if unnamed != 0 && unnamed == c.mu.unseen.unnamed {
+		c.mu.unseen.name(s)
+		c.wantBacklog(everything) // an earlier pass may have missed rows that became visible since
+	}
+	c.saw(s)
+}
+
+func (c *Core) saw(s outbox.Snapshot) {
+	if from := c.mu.unseen.saw(s); from != nothing {
+		c.wantBacklog(from)
+	}
+}
+
+// BacklogBegan starts a pass over the keyless rows. Rows left from now on ask for another pass.
+func (c *Core) BacklogBegan(epoch int) (from int64, ok bool) {
+	c.lock()
+	defer c.mu.Unlock()
+	if epoch != c.mu.term.epoch {
+		return 0, false
+	}
+	from, c.mu.backlog = c.mu.backlog, nothing
+	return from, true
+}
+
+// BacklogFailed asks for the pass again.
+func (c *Core) BacklogFailed(from int64) {
+	c.lock()
+	defer c.mu.Unlock()
+	if c.mu.term.leader {
+		c.wantBacklog(from)
+	}
+}
+
+// DueBegan starts a sweep of due rows. Rows that get a time from now on ask for another sweep.
+func (c *Core) DueBegan() {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.due = false
+}
+
+// KeysBegan starts a pass over all keys and returns its number.
+func (c *Core) KeysBegan() (pass int) {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.keys.pass++
+	c.mu.keys.complete = false
+	return c.mu.keys.pass
+}

@@ -1,0 +1,50 @@
+package core
+
+import "time"
+
+// View is the core's state at one moment, for planning, metrics and tests.
+type View struct {
+	// Leader: this relay owns the slot, through the server process PID. Live: its stream was heard of lately. Epoch
+	// counts how often the slot was taken or lost.
+	Leader, Live bool
+	PID          uint32
+	Epoch        int
+	// Rest is how long a new leader still leaves older rows alone.
+	Rest time.Duration
+	// Ready: messages may leave.
+	Ready bool
+
+	// Backlog: a pass over keyless rows is needed. Due: a row has got a time. Unlisted: keys that are not remembered
+	// may have rows.
+	Backlog, Due, Unlisted bool
+	// Wanted counts the keys to look up that have fresh rows, Yielding those whose head was rejected or had a time,
+	// Again those whose last look-up has claimed nothing.
+	Wanted, Yielding, Again int
+	// Unseen: rows in the table belong to transactions that are not visible yet. Unnamed, if not 0: a snapshot must
+	// name these transactions; pass the number to Saw.
+	Unseen  bool
+	Unnamed uint64
+
+	// InFlight counts the messages in memory, and the published ones whose row is not visible yet. Eased: the window is
+	// at most half full.
+	InFlight int
+	Eased    bool
+	// Remembered counts the rows in the registry, Keys the ordering keys.
+	Remembered, Keys int
+}
+
+// View returns the current state.
+func (c *Core) View() View {
+	c.lock()
+	defer c.mu.Unlock()
+	t, k, u, w := &c.mu.term, &c.mu.keys, &c.mu.unseen, &c.mu.window
+	v := View{
+		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch, Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(),
+		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Unlisted: k.unlisted,
+		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), Unnamed: u.unnamed,
+		InFlight: w.messages + w.invisible, Eased: w.messages <= c.limits.Messages/2,
+		Remembered: len(c.mu.registry.rows), Keys: len(k.byKey),
+	}
+	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0)
+	return v
+}
