@@ -123,7 +123,7 @@ func newModel(t *rapid.T) *model {
 		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
 	}
 	if rapid.Bool().Draw(t, "tight limits") {
-		m.limits.AwaitStream, m.limits.Keys, m.limits.Unseen, m.limits.Unknown, m.limits.Invisible = 2, 3, 2, 1, 2
+		m.limits.AwaitStream, m.limits.Keys, m.limits.Unseen, m.limits.Unknown = 2, 3, 2, 1
 	}
 	m.scheduledOfTen = 1
 	if rapid.Bool().Draw(t, "mostly scheduled") {
@@ -471,7 +471,6 @@ func (m *model) commitSettled() {
 	if m.unheard != nil {
 		return
 	}
-	m.core.TurnedVisible(m.hidden)
 	batch := append(m.pending, m.hidden...)
 	m.pending, m.hidden, m.unheard = nil, nil, &modelWritten{}
 	for _, s := range batch {
@@ -493,7 +492,6 @@ func (m *model) hearSettled() {
 	if written := m.unheard; written != nil {
 		m.unheard, m.hidden = nil, written.hidden
 		m.core.Settled(written.done)
-		m.core.TurnedInvisible(m.hidden)
 	}
 }
 

@@ -118,7 +118,6 @@ func (s *settler) run(ctx context.Context) error {
 		}
 		if retry := s.invisible; len(retry) > 0 {
 			n := min(len(retry), s.batch)
-			s.core.TurnedVisible(retry[:n])
 			batch, s.invisible = append(retry[:n:n], batch...), retry[n:]
 		}
 		if batch = append(batch, s.dueAside(time.Now())...); len(batch) == 0 {
@@ -147,7 +146,6 @@ func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) (left 
 		if err != nil {
 			return left, err
 		}
-		s.core.TurnedInvisible(notVisible)
 		s.invisible = append(s.invisible, notVisible...)
 		left += len(notVisible)
 	}

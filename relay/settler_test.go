@@ -61,7 +61,6 @@ func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	const rows = 4
 	r, registry := i.confirmed(rows)
 	r.settler.invisible = r.settler.take()
-	r.core.TurnedInvisible(r.settler.invisible)
 
 	end := r.settle(t)
 	i.await("all rows to be settled", func() bool { return r.settler.written.Load() == rows })

@@ -56,19 +56,16 @@ type Limits struct {
 	Keys            int // remembered ordering keys
 	Unseen          int // remembered transactions
 	Unknown         int // rows remembered as possibly published
-	Invisible       int // published rows that wait to become visible
 }
 
 // DefaultLimits returns the limits for a window of this many messages.
 func DefaultLimits(messages int) Limits {
-	return Limits{Messages: messages, Bytes: 32 << 20, AwaitStream: 200_000, Keys: 150_000, Unseen: 100_000, Unknown: 100_000, Invisible: 100_000}
+	return Limits{Messages: messages, Bytes: 32 << 20, AwaitStream: 200_000, Keys: 150_000, Unseen: 100_000, Unknown: 100_000}
 }
 
 // window counts the messages in memory: in flight, queued, or confirmed and not yet settled.
 type window struct {
 	messages, bytes int
-	// invisible counts published rows that cannot be settled until the database shows them.
-	invisible int
 	// full: streamed rows stay in the table until the window is half empty.
 	full bool
 }
@@ -138,7 +135,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out,
 		return Out{}, Taken
 	case c.mu.registry.knows(m.Ref(), commitLSN):
 		return Out{}, Taken // a claim took it first
-	case commitLSN < c.mu.term.floor || !c.publishing() || c.mu.window.invisible >= c.limits.Invisible:
+	case commitLSN < c.mu.term.floor || !c.publishing():
 		c.leave(m)
 		return Out{}, Left
 	case c.mu.lease.late(c.mu.now):

@@ -136,25 +136,3 @@ func (c *Core) TriedAgain(s outbox.Settlement) {
 	c.mu.window.messages++
 	c.mu.window.bytes += s.Message.Size()
 }
-
-// TurnedInvisible moves published rows out of the window that cannot be settled until they are visible.
-func (c *Core) TurnedInvisible(rows []outbox.Settlement) {
-	c.lock()
-	defer c.mu.Unlock()
-	for _, s := range rows {
-		c.letGo(s.Message.Size())
-		s.Message.Payload, s.Message.Headers, s.Message.Properties = nil, nil, nil // not needed after publishing
-		c.mu.window.invisible++
-	}
-}
-
-// TurnedVisible moves them back into the window. The caller then reports them as settled.
-func (c *Core) TurnedVisible(rows []outbox.Settlement) {
-	c.lock()
-	defer c.mu.Unlock()
-	for _, s := range rows {
-		c.mu.window.invisible--
-		c.mu.window.messages++
-		c.mu.window.bytes += s.Message.Size()
-	}
-}

@@ -25,8 +25,7 @@ type View struct {
 	Unseen  bool
 	Unnamed uint64
 
-	// InFlight counts the messages in memory, and the published ones whose row is not visible yet. Eased: the window is
-	// at most half full.
+	// InFlight counts the messages in the window. Eased: it is at most half full.
 	InFlight int
 	Eased    bool
 	// Remembered counts the rows in the registry, Keys the ordering keys.
@@ -42,7 +41,7 @@ func (c *Core) View() View {
 		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch, Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(),
 		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Unlisted: k.unlisted,
 		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), Unnamed: u.unnamed,
-		InFlight: w.messages + w.invisible, Eased: w.messages <= c.limits.Messages/2,
+		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,
 		Remembered: len(c.mu.registry.rows), Keys: len(k.byKey),
 	}
 	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0)
