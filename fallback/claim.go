@@ -107,7 +107,8 @@ func (s *Sweeper) claim(ctx context.Context, r role, c *Claim, chosen core.Chose
 	}
 	messages, position, owner := tx.Locked()
 	owned := r.owner == nil || owner == *r.owner
-	valid := s.Core.Locked(c, c.rows, core.Lock{Messages: messages, Position: position, Epoch: r.view.Epoch, Owned: owned})
+	lock := core.Lock{Messages: messages, Position: position, Epoch: r.view.Epoch, Owned: owned}
+	valid := s.Core.Locked(c, c.rows, lock)
 	if !owned && !r.view.Leader {
 		_ = s.CheckSlot(ctx) // the next claim or check reports an error
 	}

@@ -18,7 +18,8 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 			s := &Sweeper{Core: memory, Clock: time.Now, Apply: func(core.Out) {}}
 			claim := s.newClaim()
 			chosen := memory.ChooseRows(claim, []outbox.Candidate{
-				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true}, {Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
+				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true},
+				{Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
 			}, core.Most{Rows: 8, Bytes: 1 << 20})
 			claim.rows, claim.keys = chosen.Rows, chosen.Keys
 			messages := []*outbox.Message{{ID: 1, OrderingKey: &b}, {ID: 2, OrderingKey: found}}

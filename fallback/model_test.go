@@ -147,8 +147,8 @@ func (m *model) boot() {
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
-		Core: m.core, Table: m, Clock: m.core.Clock, Planner: NewPlanner(time.Second), Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls,
-		UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
+		Core: m.core, Table: m, Clock: m.core.Clock, Planner: NewPlanner(time.Second),
+		Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},
 		Shuffle: func(n int, swap func(i, j int)) {
@@ -256,7 +256,9 @@ func (m *model) takeSlot() {
 	m.streamed = len(m.txs)
 	m.term++
 	m.start, m.restUntil = m.wal, m.clock.Add(time.Duration(len(m.rows)%2)*time.Second)
-	m.core.TookSlot(core.Slot{Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal, FreeSince: m.restUntil.Add(-core.RestFor)})
+	m.core.TookSlot(core.Slot{
+		Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal, FreeSince: m.restUntil.Add(-core.RestFor),
+	})
 	m.core.Owned(m.clock)
 	m.core.StreamLive(true)
 }

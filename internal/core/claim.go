@@ -250,7 +250,7 @@ func (c *Core) Done(e Ended) (out Out) {
 // late message is answered. Locked: the claim has locked rows of the key.
 func (c *Core) endKey(key string, late *outbox.Message, deleted int, locked bool) {
 	k := c.mu.keys.byKey[key]
-	if k == nil || k.place != claimed {
+	if k == nil || k.place != inClaim {
 		return
 	}
 	if k.rows > 0 && deleted == k.rows {

@@ -1,6 +1,3 @@
-// Package core decides about each message of the stream and of the sweeps: publish now, queue behind its ordering key,
-// or leave in the table. It does no I/O. The stream, the claims, the publisher and the settler report events to it, and
-// do what it returns.
 package core
 
 import (
@@ -60,7 +57,9 @@ type Limits struct {
 
 // DefaultLimits returns the limits for a window of this many messages.
 func DefaultLimits(messages int) Limits {
-	return Limits{Messages: messages, Bytes: 32 << 20, AwaitStream: 200_000, Keys: 150_000, Unseen: 100_000, Unknown: 100_000}
+	return Limits{
+		Messages: messages, Bytes: 32 << 20, AwaitStream: 200_000, Keys: 150_000, Unseen: 100_000, Unknown: 100_000,
+	}
 }
 
 // window counts the messages in memory: in flight, queued, or confirmed and not yet settled.

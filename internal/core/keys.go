@@ -61,15 +61,15 @@ func (k *keyState) pop() {
 	k.line = k.line[1:]
 }
 
-// place is how the messages of a key leave.
+// place is how the messages of a key leave; doc.go has the diagram.
 type place uint8
 
 const (
-	directly place = iota // no row of the key waits in the table
-	behind                // rows wait in the table until the messages in memory are settled
-	wanted                // listed in keys.wanted, keys.yielding or keys.again
-	claimed               // being looked up, or its rows are in a claim
-	parked                // its head must not leave yet
+	direct   place = iota // no row of the key waits in the table
+	draining              // rows wait in the table until the messages in memory are settled
+	toLookUp              // listed in keys.wanted, keys.yielding or keys.again
+	inClaim               // being looked up, or its rows are in a claim
+	blocked               // its head must not leave yet
 )
 
 // mostKeyBytes bounds the total length of all remembered keys. One key may have 2,684 bytes.
@@ -98,7 +98,7 @@ func (o *keys) streamed(m *outbox.Message, room bool) passage {
 	case k == nil && !o.unlisted:
 		o.add(*m.OrderingKey, &keyState{line: []*outbox.Message{m}})
 		return goes
-	case k != nil && k.place == directly && room && len(k.line) <= mostQueued:
+	case k != nil && k.place == direct && room && len(k.line) <= mostQueued:
 		k.line = append(k.line, m)
 		o.queued++
 		return queues
@@ -124,7 +124,7 @@ func (o *keys) remember(key string) *keyState {
 	if len(o.byKey) >= o.limit || o.bytes+len(key) > mostKeyBytes {
 		return nil
 	}
-	k := &keyState{place: behind, pass: o.pass}
+	k := &keyState{place: draining, pass: o.pass}
 	if o.unlisted {
 		k.left = o.missed
 	}
@@ -146,18 +146,18 @@ func (o *keys) leave(key string, seq uint64) bool {
 		return false
 	}
 	k.left, k.rows = max(k.left, seq), 0
-	if k.place == directly {
-		k.place = behind
+	if k.place == direct {
+		k.place = draining
 	}
 	return o.look(key, k)
 }
 
 // look asks for a look-up of the key, once none of its messages is in memory.
 func (o *keys) look(key string, k *keyState) bool {
-	if k.place != behind || len(k.line) > 0 {
+	if k.place != draining || len(k.line) > 0 {
 		return false
 	}
-	k.place = wanted
+	k.place = toLookUp
 	if k.yields {
 		o.yielding = append(o.yielding, key)
 	} else {
@@ -166,18 +166,18 @@ func (o *keys) look(key string, k *keyState) bool {
 	return true
 }
 
-// want asks for a look-up of a claimed or parked key.
+// want asks for a look-up of a key in a claim, or of a blocked one.
 func (o *keys) want(key string) {
-	if k := o.byKey[key]; k != nil && (k.place == claimed || k.place == parked) {
-		k.place = behind
+	if k := o.byKey[key]; k != nil && (k.place == inClaim || k.place == blocked) {
+		k.place = draining
 		o.look(key, k)
 	}
 }
 
 // lookAgain asks for a look-up of a key whose last look-up has claimed nothing.
 func (o *keys) lookAgain(key string, k *keyState) {
-	if k.place = behind; len(k.line) == 0 {
-		k.place = wanted
+	if k.place = draining; len(k.line) == 0 {
+		k.place = toLookUp
 		o.again = append(o.again, key)
 	}
 }
@@ -187,8 +187,8 @@ func (o *keys) take(list *[]string, n int) (taken []string) {
 	for len(*list) > 0 && len(taken) < n {
 		key := (*list)[0]
 		*list = (*list)[1:]
-		if k := o.byKey[key]; k != nil && k.place == wanted {
-			k.place = claimed
+		if k := o.byKey[key]; k != nil && k.place == toLookUp {
+			k.place = inClaim
 			taken = append(taken, key)
 		}
 	}
@@ -220,7 +220,7 @@ func (o *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 		o.queued--
 		return k.line[0]
 	}
-	if k.place == directly {
+	if k.place == direct {
 		o.drop(key)
 	}
 	return nil
@@ -230,7 +230,7 @@ func (o *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 // landed.
 func (o *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
 	if k := o.byKey[*m.OrderingKey]; k.flies(m) {
-		k.place = behind
+		k.place = draining
 		return o.unqueue(*m.OrderingKey)
 	}
 	return nil
@@ -269,20 +269,20 @@ func (o *keys) unqueueAll() (queue []*outbox.Message) {
 	return queue
 }
 
-// park records that the head of a key must not leave yet.
-func (o *keys) park(key string, k *keyState) {
-	k.place, k.yields = parked, true
+// block records that the head of a key must not leave yet.
+func (o *keys) block(key string, k *keyState) {
+	k.place, k.yields = blocked, true
 	if !o.leads {
 		o.drop(key)
 	}
 }
 
-// passed ends a pass that has read all keys. Parked keys that it did not see are looked up, because their rows may be
+// passed ends a pass that has read all keys. Blocked keys that it did not see are looked up, because their rows may be
 // gone.
 func (o *keys) passed(pass int) {
 	before := len(o.yielding)
 	for key, k := range o.byKey {
-		if k.place == parked && k.pass < pass {
+		if k.place == blocked && k.pass < pass {
 			o.want(key)
 		}
 	}
@@ -298,9 +298,9 @@ func (o *keys) newTerm(leads bool, seq uint64) {
 	o.miss(seq)
 	for key, k := range o.byKey {
 		switch {
-		case k.place == claimed:
+		case k.place == inClaim:
 		case len(k.line) > 0:
-			k.place = behind
+			k.place = draining
 		default:
 			o.drop(key)
 		}

@@ -55,7 +55,7 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 		}
 	}
 	late := &outbox.Message{ID: 1, OrderingKey: &key}
-	c.mu.keys.add(key, &keyState{place: behind, line: []*outbox.Message{late}})
+	c.mu.keys.add(key, &keyState{place: draining, line: []*outbox.Message{late}})
 	c.mu.keys.landed(late) // the pass read the row before it was deleted
 	read(nil)
 	wanted("its row was settled meanwhile", key)
@@ -91,7 +91,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 			for i := range many {
 				key := fmt.Sprint("failing-", i)
 				if !tc.pass {
-					c.mu.keys.add(key, &keyState{place: claimed, left: c.mu.unseen.seq + 1})
+					c.mu.keys.add(key, &keyState{place: inClaim, left: c.mu.unseen.seq + 1})
 				}
 				asked = append(asked, key)
 				if !tc.invisible {
@@ -228,7 +228,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 			view, snapshot := c.View(), parsed(t, "10:10:")
 			c.Saw(snapshot, view.Epoch, view.Unnamed)
 			c.mu.keys.unlisted = false
-			c.mu.keys.add(key, &keyState{place: claimed})
+			c.mu.keys.add(key, &keyState{place: inClaim})
 			rows := outbox.Run{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true},
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: &key, Ready: true},

@@ -2,8 +2,8 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// TakeWanted returns up to n keys to look up: those with fresh rows, or those that yield. Again: keys whose last look-up
-// has claimed nothing yield from now on. The caller passes the keys to ChooseRuns.
+// TakeWanted returns up to n keys to look up: those with fresh rows, or those that yield. Again: keys whose last
+// look-up has claimed nothing yield from now on. The caller passes the keys to ChooseRuns.
 func (c *Core) TakeWanted(n int, yielding, again bool) (keys []string) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -25,9 +25,9 @@ func (c *Core) wantKey(key string) {
 	}
 	k.yields = true
 	switch k.place {
-	case directly:
-		k.place = behind
-	case parked:
+	case direct:
+		k.place = draining
+	case blocked:
 		c.mu.keys.want(key)
 	}
 	c.mu.keys.look(key, k)
@@ -122,7 +122,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case k == nil && !o.leads && (held || !head.Ready):
 		return false
 	case k == nil && head.Ready && more && !held:
-		k = &keyState{place: behind} // with too many keys, it is forgotten after the claim
+		k = &keyState{place: draining} // with too many keys, it is forgotten after the claim
 		o.add(key, k)
 	case k == nil:
 		if k = o.remember(key); k == nil {
@@ -132,28 +132,28 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	}
 	k.pass = o.pass
 	switch {
-	case k.place == claimed && !asked:
+	case k.place == inClaim && !asked:
 		k.rows = 0 // the pass may have seen a row that the claim does not have
 		return false
-	case k.place == directly:
+	case k.place == direct:
 		return false // its messages in memory leave first, and the stream brings the next ones
 	case held && c.mu.registry.setAside(head.Ref):
-		o.park(key, k)
+		o.block(key, k)
 		return false
 	case held || len(k.line) > 0:
-		k.place = behind // until that message has landed
+		k.place = draining // until that message has landed
 		return false
-	case !head.Ready && k.place == wanted:
+	case !head.Ready && k.place == toLookUp:
 		return false // the row may have been deleted since the query
 	case !head.Ready:
-		o.park(key, k)
+		o.block(key, k)
 		return false
 	case !more: // a key that the stream has left a row of goes first
-		k.place, k.yields = behind, true
+		k.place, k.yields = draining, true
 		o.look(key, k)
 		return false
 	}
-	k.place, k.rows = claimed, 0
+	k.place, k.rows = inClaim, 0
 	return true
 }
 
@@ -161,7 +161,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 func (c *Core) empty(key string) {
 	k := c.mu.keys.byKey[key]
 	switch {
-	case k == nil || k.place != claimed:
+	case k == nil || k.place != inClaim:
 	case len(k.line) == 0 && k.left < c.mu.unseen.visible():
 		c.mu.keys.drop(key)
 	default:

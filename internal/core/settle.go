@@ -69,7 +69,7 @@ func (c *Core) settling(s outbox.Settlement, next *outbox.Message) Out {
 	out.Settle = []outbox.Settlement{s}
 	if key := s.Message.OrderingKey; key != nil && next == nil {
 		k := c.mu.keys.byKey[*key]
-		out.Soon = k != nil && k.place != directly
+		out.Soon = k != nil && k.place != direct
 	}
 	return out
 }

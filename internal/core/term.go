@@ -20,8 +20,8 @@ type Slot struct {
 	PID uint32
 	// Start is the position at which the stream starts, WALEnd the end of the WAL after that.
 	Start, WALEnd uint64
-	// FreeSince is since when nobody owned the slot. For RestFor after it, rows that committed before Start are left alone.
-	// Zero: this relay was the last owner.
+	// FreeSince is since when nobody owned the slot. For RestFor after it, rows that committed before Start are left
+	// alone. Zero: this relay was the last owner.
 	FreeSince time.Time
 }
 
