@@ -34,10 +34,11 @@ const (
 	publishFor = 5 * time.Second
 )
 
-// claims counts the open claims.
+// claims counts the open claims, and the rows that all claims have locked so far.
 type claims struct {
 	open    atomic.Int32
 	running sync.WaitGroup
+	locked  int // only the goroutine of Once uses it
 }
 
 func (c *claims) free() int { return mostClaims - int(c.open.Load()) }
@@ -46,7 +47,7 @@ func (c *claims) free() int { return mostClaims - int(c.open.Load()) }
 func (s *Sweeper) Claiming() bool { return s.claims.open.Load() > 0 }
 
 // Claimed counts the rows locked so far. Only the goroutine of Once may call it.
-func (s *Sweeper) Claimed() int { return s.claimed }
+func (s *Sweeper) Claimed() int { return s.claims.locked }
 
 // Wait returns when all claims have ended.
 func (s *Sweeper) Wait() { s.claims.running.Wait() }
@@ -120,7 +121,7 @@ func (s *Sweeper) claim(ctx context.Context, r role, c *Claim, chosen core.Chose
 	c.tx = tx
 	s.claims.open.Add(1)
 	s.claims.running.Add(1)
-	s.claimed += len(messages)
+	s.claims.locked += len(messages)
 	s.Apply(core.Out{Publish: c.start(messages, valid)})
 	s.Start(c)
 	return nil

@@ -68,7 +68,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 		tries := map[int64]int{}
 		memory := core.New(core.DefaultLimits(400), core.Policy{MaxRetries: 5})
 		s := &Sweeper{
-			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Page: 100,
+			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
 		}
 		memory.PublisherReady(true)
 		s.Lock = func(_ context.Context, ids []int64, _ outbox.Fresh) (Transaction, error) {

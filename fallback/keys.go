@@ -16,6 +16,17 @@ type keysPass struct {
 	number int
 }
 
+// lookUps are the last look-ups of keys.
+type lookUps struct {
+	// depth is about how many rows each of the last keys had, at most usualRun. replaced: newer rows replace all of them.
+	depth    int
+	replaced bool
+	// lookedUp: the last sweep of keys looked up wanted keys. yielded: these were keys that yield.
+	lookedUp, yielded bool
+	// again is the wait before keys are looked up again of which nothing could be claimed.
+	again time.Duration
+}
+
 const (
 	// longestRun is how many rows of one key a claim takes at most, unless newer rows replace them.
 	longestRun = 64
@@ -31,8 +42,8 @@ const firstAgain = 20 * time.Millisecond
 // looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
 func (s *Sweeper) looksUp(r role) bool {
 	passDue := !s.Planner.keysAt(s.View()).After(s.Clock())
-	s.lookedUp = (r.view.Wanted+r.view.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookedUp)
-	return s.lookedUp
+	s.lookUps.lookedUp = (r.view.Wanted+r.view.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookUps.lookedUp)
+	return s.lookUps.lookedUp
 }
 
 // looksAgain reports whether keys are due of which the last look-up claimed nothing.
@@ -50,12 +61,12 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	if again {
 		yielding += view.Again
 	}
-	if s.yielded = yielding > 0 && (wanted == 0 || !s.yielded); s.yielded {
+	if s.lookUps.yielded = yielding > 0 && (wanted == 0 || !s.lookUps.yielded); s.lookUps.yielded {
 		wanted = yielding
 	}
 	free := max(s.claims.free(), 1)
 	// Only a share of the keys, so that other claims get some.
-	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), s.yielded, again)
+	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), s.lookUps.yielded, again)
 	if len(keys) > 0 {
 		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.view.Epoch}
 		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, r.fresh)
@@ -74,10 +85,10 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	view = s.Core.View()
 	switch {
 	case view.Again == 0:
-		s.again = 0
-	case again || s.again == 0:
-		s.again = min(max(2*s.again, firstAgain), s.Planner.pollInterval)
-		s.Planner.againAt = s.Clock().Add(s.again)
+		s.lookUps.again = 0
+	case again || s.lookUps.again == 0:
+		s.lookUps.again = min(max(2*s.lookUps.again, firstAgain), s.Planner.pollInterval)
+		s.Planner.againAt = s.Clock().Add(s.lookUps.again)
 	}
 	s.Planner.wantedAt = s.Clock()
 	return view.Wanted+view.Yielding > 0, nil
@@ -85,7 +96,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 
 // passKeys claims rows of the next page of a pass over all keys.
 func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
-	p := &s.keys
+	p := &s.passes.keys
 	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: p.begun}, nil
@@ -122,26 +133,26 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 }
 
 // keysFor returns how many keys to read to find this many rows.
-func (s *Sweeper) keysFor(rows int) int { return max(rows/max(s.depth, 1), 1) }
+func (s *Sweeper) keysFor(rows int) int { return max(rows/max(s.lookUps.depth, 1), 1) }
 
 // runOf returns how many rows of each key to read to find this many rows. It asks for more than the keys had last time,
 // to learn whether they have more.
 func (s *Sweeper) runOf(rows, keys int) int {
 	longest := longestRun
-	if s.replaced {
+	if s.lookUps.replaced {
 		longest = max(s.Page, longestRun)
 	}
-	return min(max(rows/keys, min(2*max(s.depth, 1), usualRun)), longest)
+	return min(max(rows/keys, min(2*max(s.lookUps.depth, 1), usualRun)), longest)
 }
 
 // measure records how many rows each key had, and whether newer rows replace all of them. Those wait for no confirm, so
 // a claim may take more of them.
 func (s *Sweeper) measure(runs []outbox.Run) {
 	rows := 0
-	s.replaced = len(runs) > 0
+	s.lookUps.replaced = len(runs) > 0
 	for _, run := range runs {
 		rows += len(run)
-		s.replaced = s.replaced && !slices.ContainsFunc(run, func(row outbox.Candidate) bool { return !row.Superseded })
+		s.lookUps.replaced = s.lookUps.replaced && !slices.ContainsFunc(run, func(row outbox.Candidate) bool { return !row.Superseded })
 	}
-	s.depth = min(max(rows/max(len(runs), 1), 1), usualRun)
+	s.lookUps.depth = min(max(rows/max(len(runs), 1), 1), usualRun)
 }

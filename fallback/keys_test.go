@@ -23,7 +23,7 @@ func TestAClaimTakesManyRowsOfAKeyThatNewerRowsReplace(t *testing.T) {
 		"replaced rows":     {[]outbox.Run{{replaced, replaced}, {replaced}}, page},
 		"one is to be sent": {[]outbox.Run{{replaced, alone}, {replaced}}, longestRun},
 	} {
-		s := &Sweeper{Page: page}
+		s := &Sweeper{Settings: Settings{Page: page}}
 		s.measure(test.last)
 		if got := s.runOf(page, 1); got != test.want {
 			t.Errorf("after %s: %d rows, want %d", name, got, test.want)
@@ -59,7 +59,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 		table := &runsTable{looked: map[string]int{}, ids: map[string]int64{}}
 		memory := core.New(core.DefaultLimits(400), core.Policy{})
 		s := &Sweeper{
-			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Page: 100,
+			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
 			Apply: func(core.Out) {},
 		}
 		memory.PublisherReady(true)

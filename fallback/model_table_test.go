@@ -262,9 +262,9 @@ func (m *model) asked(kind Sweep) bool {
 	case m.polls:
 		return true
 	case kind == Backlog:
-		return v.Backlog || v.Unseen || m.sweeper.rows.begun
+		return v.Backlog || v.Unseen || m.sweeper.passes.rows.begun
 	case kind == Keys:
-		return v.Wanted+v.Yielding+v.Again > 0 || v.Unlisted || m.sweeper.keys.begun
+		return v.Wanted+v.Yielding+v.Again > 0 || v.Unlisted || m.sweeper.passes.keys.begun
 	}
 	return true
 }

@@ -148,7 +148,7 @@ func (m *model) boot() {
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Clock: m.core.Clock, Planner: NewPlanner(time.Second),
-		Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
+		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},
 		Shuffle: func(n int, swap func(i, j int)) {

@@ -38,7 +38,22 @@ type Sweeper struct {
 	// Committed receives the rows that a claim has written, and the time of the commit.
 	Committed func(rows []outbox.Settlement, took time.Duration)
 
+	// Start must run Finish of a claim, in another goroutine.
+	Start func(*Claim)
+	// Shuffle randomises the order of keys that several relays compete for.
+	Shuffle func(n int, swap func(i, j int))
 	Planner *Planner
+	Settings
+
+	claims   claims
+	slot     slotSeen
+	passes   passes
+	lookUps  lookUps
+	restarts int64 // of the server, so far
+}
+
+// Settings are the limits of sweeps.
+type Settings struct {
 	// Page is the most rows in one claim.
 	Page int
 	// StaleAge is the age from which a relay without a stream takes fresh rows, and how long the slot must have been
@@ -48,49 +63,19 @@ type Sweeper struct {
 	SendTimeout time.Duration
 	// Polling: this relay never streams. It takes fresh rows while no relay streams.
 	Polling bool
-	// Start must run Finish of a claim, in another goroutine.
-	Start func(*Claim)
 	// UpTo: rows without a time above this id are left alone. Only a polling relay uses it.
 	UpTo int64
-
-	// Shuffle randomises the order of keys that several relays compete for.
-	Shuffle func(n int, swap func(i, j int))
-
-	claims  claims
-	claimed int
-	// freeSince is since when no relay has owned the slot; zero: one owns it. other is the process of somebody else
-	// that owns the slot, or 0.
-	freeSince time.Time
-	other     uint32
-	// relayed: a relay owned the slot at the last check.
-	relayed  bool
-	epoch    int
-	restarts int64
-	// anyDue: the last sweep of due rows found some.
-	anyDue bool
-	due    duePass
-	rows   backlogPass
-	keys   keysPass
-	span   span
-	// depth is about how many rows each of the last keys had, at most usualRun.
-	depth int
-	// replaced: newer rows replace all of these rows.
-	replaced bool
-	// lookedUp: the last sweep of keys looked up wanted keys. again is the wait before keys are looked up again of which
-	// nothing could be claimed.
-	lookedUp bool
-	again    time.Duration
-	// yielded: the last look-up was of keys that yield.
-	yielded bool
 }
 
-// Owner describes who owns the slot.
-type Owner struct {
-	// PID is the server process, 0: nobody. Relay: this process streams to a relay of the same table.
-	PID   uint32
-	Relay bool
-	// Unused is how long the slot has had no owner, according to the server.
-	Unused time.Duration
+// passes are the passes of the current term that have begun.
+type passes struct {
+	epoch int // of the term
+	due   duePass
+	rows  backlogPass
+	keys  keysPass
+	// anyDue: the last sweep of due rows found some.
+	anyDue bool
+	span   span
 }
 
 // role is what this relay may claim now.
@@ -108,21 +93,21 @@ type role struct {
 func (s *Sweeper) role(now time.Time) role {
 	r := role{view: s.Core.View(), fresh: outbox.NoFresh()}
 	r.rest = r.view.Rest
-	if s.Polling && !s.freeSince.IsZero() {
-		r.rest = max(s.freeSince.Add(core.RestFor).Sub(now), 0)
+	if s.Polling && !s.slot.freeSince.IsZero() {
+		r.rest = max(s.slot.freeSince.Add(core.RestFor).Sub(now), 0)
 	}
 	switch {
 	case r.rest > 0:
 	case r.view.Leader:
 		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &r.view.PID
-	case s.freeSince.IsZero(): // a relay streams
+	case s.slot.freeSince.IsZero(): // a relay streams
 	case s.Polling:
-		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &s.other
-	case now.Sub(s.freeSince) <= s.StaleAge:
-	case s.other != 0: // while a stranger owns the slot, no relay can stream
-		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &s.other
+		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &s.slot.other
+	case now.Sub(s.slot.freeSince) <= s.StaleAge:
+	case s.slot.other != 0: // while a stranger owns the slot, no relay can stream
+		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &s.slot.other
 	default:
-		r.fresh, r.keys, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, true, &s.other
+		r.fresh, r.keys, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, true, &s.slot.other
 	}
 	return r
 }
@@ -155,14 +140,14 @@ func (s *Sweeper) Next() (Sweep, time.Duration) {
 // noticeTerm restarts all passes after a term has begun or ended.
 func (s *Sweeper) noticeTerm() {
 	epoch := s.Core.View().Epoch
-	if epoch == s.epoch {
+	if epoch == s.passes.epoch {
 		return
 	}
-	s.epoch = epoch
+	s.passes.epoch = epoch
 	for sweep := Due; sweep < sweeps; sweep++ {
 		s.Planner.Reset(sweep)
 	}
-	s.due, s.rows, s.keys = duePass{}, backlogPass{}, keysPass{}
+	s.passes.due, s.passes.rows, s.passes.keys = duePass{}, backlogPass{}, keysPass{}
 }
 
 // Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
@@ -191,38 +176,6 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	return o.More && err == nil, err
 }
 
-// CheckSlot asks who owns the slot. Only the goroutine of Once may call it.
-func (s *Sweeper) CheckSlot(ctx context.Context) error {
-	owner, err := s.SlotOwner(ctx)
-	if err == nil && s.Polling && s.relayed && !owner.Relay {
-		err = s.markAll(ctx)
-	}
-	switch {
-	case err != nil || owner.Relay:
-		s.freeSince = time.Time{}
-	case s.freeSince.IsZero() || owner.PID != s.other: // a relay may have owned it in between
-		s.freeSince = s.Clock()
-		if s.Polling && !s.relayed {
-			s.freeSince = s.freeSince.Add(-owner.Unused)
-		}
-	}
-	s.other = owner.PID
-	s.relayed = owner.Relay || err != nil && s.relayed
-	return err
-}
-
-// markAll marks all existing rows: the relay that owned the slot may have published them.
-func (s *Sweeper) markAll(ctx context.Context) error {
-	last, ok, err := s.Table.LastID(ctx)
-	if !ok {
-		last = math.MaxInt64
-	}
-	if err == nil {
-		s.Core.SetBoundary(last)
-	}
-	return err
-}
-
 // duePass is the state of a pass over the rows that were due when it began. It reads each row once, so rows that cannot
 // be claimed or settled delay no others. Rows that become due meanwhile belong to the next pass, so that it also ends
 // while many rows are rejected again and again.
@@ -235,15 +188,15 @@ type duePass struct {
 }
 
 func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
-	p := &s.due
+	p := &s.passes.due
 	if !p.begun {
 		s.Core.DueBegan()
-		if !s.anyDue { // usually no row is due, and this query is cheaper
+		if !s.passes.anyDue { // usually no row is due, and this query is cheaper
 			if o.Quiet, err = s.Table.NextDue(ctx); err != nil || o.Quiet > 0 {
 				return o, err
 			}
 		}
-		*p, s.anyDue = duePass{begun: true}, false
+		*p, s.passes.anyDue = duePass{begun: true}, false
 	}
 	rows, bytes := s.room()
 	if rows == 0 {
@@ -258,7 +211,7 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 	if p.until == nil {
 		p.until = &at
 	}
-	s.anyDue = s.anyDue || len(found) > 0
+	s.passes.anyDue = s.passes.anyDue || len(found) > 0
 	c := s.newClaim()
 	chosen, read := s.Core.ChooseDue(c, found, r.keys, core.Most{Rows: rows, Bytes: bytes})
 	if p.begun = len(found) >= limit || read < len(found); p.begun {
@@ -279,7 +232,7 @@ type backlogPass struct {
 
 // sweepBacklog reads the next page of the current pass, or the first page of a new one.
 func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err error) {
-	p := &s.rows
+	p := &s.passes.rows
 	if rows, _ := s.room(); rows == 0 {
 		return Outcome{More: p.begun}, s.look(ctx, &r)
 	}
@@ -292,11 +245,11 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	began, upTo := s.Clock(), s.span.from(p.after, p.last)
+	began, upTo := s.Clock(), s.passes.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.Clock().Sub(began)
 	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // an error after a long scan is probably a timeout
-		s.span = s.span.next(ids, took)
+		s.passes.span = s.passes.span.next(ids, took)
 	}
 	if err != nil {
 		s.Core.BacklogFailed(p.from)
@@ -348,14 +301,14 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *role) (bool, error) {
 			from = began
 		}
 	}
-	s.rows = backlogPass{begun: true, from: from, after: max(from, math.MinInt64+1) - 1}
+	s.passes.rows = backlogPass{begun: true, from: from, after: max(from, math.MinInt64+1) - 1}
 	last, ok, err := s.Table.LastID(ctx)
-	if s.rows.last = last; !ok {
-		s.rows.last = -1 // without a sequence, spans are not used
+	if s.passes.rows.last = last; !ok {
+		s.passes.rows.last = -1 // without a sequence, spans are not used
 	}
 	if err != nil {
 		s.Core.BacklogFailed(from)
-		s.rows.begun = false
+		s.passes.rows.begun = false
 	}
 	return err == nil, err
 }

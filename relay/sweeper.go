@@ -96,8 +96,10 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		Apply:     r.apply,
 		Committed: r.settler.claimWritten,
 		Planner:   fallback.NewPlanner(r.config.PollInterval),
-		Page:      r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,
-		Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
+		Settings: fallback.Settings{
+			Page: r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,
+			Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
+		},
 		Shuffle: rand.Shuffle,
 		Start:   func(claim *fallback.Claim) { go claim.Finish(context.Background()) },
 	}
