@@ -9,7 +9,7 @@ import (
 
 // apply does what the core has decided. It is the only caller of the publisher's Publish.
 func (r *Relay) apply(out core.Out) {
-	r.settler.add(out.Settle, out.Soon)
+	r.settler.pending.add(out.Settle, out.Soon)
 	for publish := out.Publish; len(publish) > 0; { // not a recursion: a key may have thousands of defective messages
 		var next []*outbox.Message
 		for _, m := range publish {
@@ -20,7 +20,7 @@ func (r *Relay) apply(out core.Out) {
 				continue
 			}
 			after := r.resolved(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: reason, Detail: detail})
-			r.settler.add(after.Settle, after.Soon)
+			r.settler.pending.add(after.Settle, after.Soon)
 			next = append(next, after.Publish...)
 		}
 		publish = next

@@ -18,8 +18,9 @@ import (
 // was published or rejected. This process does not publish them again.
 type asideRows struct {
 	rows []outbox.Settlement
-	// undeleted counts the published rows.
+	// undeleted counts the published rows. again is when all are tried again.
 	undeleted int
+	again     time.Time
 	n         atomic.Int64            // the number of rows, for health
 	first     atomic.Pointer[[]int64] // the ids of up to ten rows, for health
 	// suspended: publishing has stopped, because published rows cannot be deleted.
@@ -81,7 +82,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 		s.aside.first.Store(&ids)
 	}
 	if len(s.aside.rows) == 1 {
-		s.asideAt = time.Now().Add(asideAgain)
+		s.aside.again = time.Now().Add(asideAgain)
 	}
 	if one.Decision.Action == outbox.Delete {
 		s.aside.undeleted++
@@ -93,7 +94,7 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 		return
 	}
 	s.counts.SetAside()
-	if s.rejectionLog.Allow() {
+	if s.rejections.limit.Allow() {
 		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected", "event", event.RowSetAside,
 			"id", m.ID, "message_id", m.MessageID.String(), "error", pgdial.Text(err), "hint", s.asideHint(err))
 	}
@@ -153,7 +154,7 @@ func (s *settler) resume() {
 
 // dueAside returns the rows to try again.
 func (s *settler) dueAside(now time.Time) []outbox.Settlement {
-	if len(s.aside.rows) == 0 || now.Before(s.asideAt) {
+	if len(s.aside.rows) == 0 || now.Before(s.aside.again) {
 		return nil
 	}
 	rows := s.aside.rows

@@ -38,7 +38,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
 	work := context.WithoutCancel(ctx)
 	r.hooks.start()
-	r.settler.mu.late = make(map[outbox.Ref]bool)
+	r.settler.late.keep()
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)
@@ -138,7 +138,7 @@ func (left rest) in(table outbox.Table) string {
 
 func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 	upTo := r.sweeper.sweeps.UpTo
-	left.rows, left.first = r.settler.stillLate()
+	left.rows, left.first = r.settler.late.count()
 	left.late = left.rows > 0
 	count := func(found []outbox.Candidate, keyed bool) {
 		for _, row := range found {

@@ -98,7 +98,7 @@ func (r *Relay) settlerText() string {
 	if aside.n.Load() > 0 {
 		return "settling" + aside.text()
 	}
-	return "settling" + detailOf(r.settler.locked.Current())
+	return "settling" + detailOf(r.settler.locked.log.Current())
 }
 
 func detailOf(s string) string {

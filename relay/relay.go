@@ -97,9 +97,10 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	serverStopping := make(chan struct{}, 1)
 	r.settler = &settler{
 		core: r.core, store: db, table: config.Table, log: log, counts: r.counts, hooks: r.hooks,
-		batch: config.BatchSize, enough: enoughOf(config.MaxInFlight, config.BatchSize),
-		arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1), alive: newHeartbeat(), trouble: newOutageLog(log), locked: newOutageLog(log),
-		logHeaders: config.LogHeaders, rejectionLog: rate.NewLimiter(1, 20), failed: func(err error) { signalIfStopping(err, serverStopping) },
+		pending: newPendingRows(config.MaxInFlight, config.BatchSize),
+		alive:   newHeartbeat(), trouble: newOutageLog(log), locked: lockedRows{log: newOutageLog(log)},
+		rejections: rejectionLog{limit: rate.NewLimiter(1, 20), headers: config.LogHeaders},
+		failed:     func(err error) { signalIfStopping(err, serverStopping) },
 	}
 	r.sweeper = &sweeper{
 		core: r.core, store: db, sweeps: r.newSweeps(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), failed: r.settler.failed,

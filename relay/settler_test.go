@@ -39,7 +39,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 		r.core.Owned(r.core.Clock())
 		r.core.PublisherReady(true)
 		for n := 1; n <= test.enough; n++ {
-			if len(r.settler.hurried) > 0 {
+			if len(r.settler.pending.hurried) > 0 {
 				t.Errorf("window %d, batch %d: %d rows are not written at once", test.maxInFlight, test.batch, n-1)
 			}
 			m := &outbox.Message{ID: int64(n)}
@@ -48,7 +48,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 			}
 			r.Deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 		}
-		if len(r.settler.hurried) == 0 || !r.settler.full() {
+		if len(r.settler.pending.hurried) == 0 || !r.settler.pending.full() {
 			t.Errorf("window %d, batch %d: %d rows are not kept for a larger batch", test.maxInFlight, test.batch, test.enough)
 		}
 	}
@@ -60,7 +60,7 @@ func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	i.config.BatchSize = 2
 	const rows = 4
 	r, registry := i.confirmed(rows)
-	r.settler.invisible = r.settler.take()
+	r.settler.invisible = r.settler.pending.take()
 
 	end := r.settle(t)
 	i.await("all rows to be settled", func() bool { return r.settler.written.Load() == rows })
@@ -83,7 +83,7 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	end := r.settle(t)
 	i.await("one row to be settled", func() bool { return r.settler.written.Load() == 1 })
 	locker := fmt.Sprintf("row 1 is locked by pid %d (", tx.Conn().PgConn().PID())
-	i.await("the session that locks the other to be named", func() bool { return strings.Contains(r.settler.locked.Current(), locker) })
+	i.await("the session that locks the other to be named", func() bool { return strings.Contains(r.settler.locked.log.Current(), locker) })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,116 @@
+package relay
+
+import (
+	"cmp"
+	"sync"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// pendingRows are the rows to settle. The core fills it from any goroutine, and the settler empties it.
+type pendingRows struct {
+	// batch is the most rows in a statement; from enough rows on, a statement does not wait for more.
+	batch, enough int
+	arrived       chan struct{} // signalled when rows becomes non-empty
+	hurried       chan struct{} // signalled when rows must be written now
+
+	mu struct {
+		sync.Mutex
+		rows []outbox.Settlement
+	}
+}
+
+// linger is how long a batch waits for more rows. A statement for each row would be most of the cost of a message. Only
+// a crash makes the delay visible: more messages are published again.
+const linger = 50 * time.Millisecond
+
+func newPendingRows(maxInFlight, batch int) *pendingRows {
+	return &pendingRows{
+		batch: batch, enough: enoughOf(maxInFlight, batch), arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1),
+	}
+}
+
+// enoughOf returns the batch size from which the settler does not wait. Rows to be deleted occupy the window, so a
+// small window must not wait for a full batch.
+func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4, 1)) }
+
+// add queues rows for the next batch. Soon: write them at once.
+func (p *pendingRows) add(rows []outbox.Settlement, soon bool) {
+	if len(rows) == 0 {
+		return
+	}
+	p.mu.Lock()
+	before := len(p.mu.rows)
+	p.mu.rows = append(p.mu.rows, rows...)
+	pending := len(p.mu.rows)
+	p.mu.Unlock()
+	if before == 0 {
+		signal(p.arrived)
+	}
+	if pending >= p.enough || soon {
+		signal(p.hurried)
+	}
+}
+
+// take returns the next batch.
+func (p *pendingRows) take() []outbox.Settlement {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := min(len(p.mu.rows), p.batch)
+	batch := p.mu.rows[:n:n]
+	if p.mu.rows = p.mu.rows[n:]; len(p.mu.rows) == 0 {
+		p.mu.rows = nil
+	} else {
+		signal(p.arrived)
+	}
+	return batch
+}
+
+// full reports whether a batch need not wait for more rows.
+func (p *pendingRows) full() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mu.rows) >= p.enough
+}
+
+// lateRows are rows that a claim has left without an answer, and that are not settled since. Only a drain keeps them.
+type lateRows struct {
+	mu struct {
+		sync.Mutex
+		rows map[outbox.Ref]bool // nil unless draining
+	}
+}
+
+// keep begins to keep late rows.
+func (l *lateRows) keep() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.rows = make(map[outbox.Ref]bool)
+}
+
+// note records rows that were written.
+func (l *lateRows) note(written []outbox.Settlement) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range written {
+		switch {
+		case l.mu.rows == nil:
+			return
+		case one.Decision.Action == outbox.Postpone:
+			l.mu.rows[one.Message.Ref()] = true
+		default:
+			delete(l.mu.rows, one.Message.Ref())
+		}
+	}
+}
+
+// count returns how many rows are late, and the id of the first.
+func (l *lateRows) count() (rows int, first int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for ref := range l.mu.rows {
+		first = min(ref.ID, cmp.Or(first, ref.ID))
+	}
+	return len(l.mu.rows), first
+}
