@@ -65,7 +65,7 @@ func (r *Relay) Health() Health {
 	}
 	add("publisher", nil, state.Phase == publish.Ready && state.Detail == "", detail)
 	if streamer := r.streamer.Load(); streamer != nil {
-		streaming, owner := r.core.View().Leader, streamer.waitsFor.Load()
+		streaming, owner := r.core.View().Leader, streamer.owner.waitsFor.Load()
 		silent := streaming && streamer.alive.age() > silence
 		detail := "streaming"
 		switch {
@@ -73,7 +73,7 @@ func (r *Relay) Health() Health {
 			detail = "the server does not answer; publishing rows from the table"
 		case owner != nil:
 			detail = "standby: the slot is owned by " + owner.String()
-		case streaming && (!streamer.caughtUp.Load() || streamer.lagging.Load()):
+		case streaming && (!streamer.progress.caughtUp.Load() || streamer.progress.lagging.Load()):
 			detail = "catching up; publishing older rows from the table"
 		case !streaming:
 			detail = "not streaming" + detailOf(streamer.trouble.Current())
@@ -127,7 +127,7 @@ func (r *Relay) role() string {
 		return "polling"
 	case r.core.View().Leader:
 		return "streaming"
-	case streamer.waitsFor.Load() != nil:
+	case streamer.owner.waitsFor.Load() != nil:
 		return "standby"
 	}
 	return "sweeping"
@@ -143,8 +143,8 @@ func (r *Relay) databaseAnswers() bool {
 // streamHeard is when the stream's last message arrived; zero: never.
 func (r *Relay) streamHeard() time.Time {
 	streamer := r.streamer.Load()
-	if streamer == nil || streamer.heard.Load() == 0 {
+	if streamer == nil || streamer.progress.heard.Load() == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, streamer.heard.Load())
+	return time.Unix(0, streamer.progress.heard.Load())
 }

@@ -46,23 +46,23 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 			end(&publicationError{seen.Fault})
 			return
 		}
-		came := s.messages.Load()
-		position := pglogrepl.LSN(s.position.Load())
+		came := s.progress.messages.Load()
+		position := pglogrepl.LSN(s.progress.position.Load())
 		s.lags(position < before && came == messages, position, before)
 		before, messages = seen.Flushed, came
 	}
 }
 
 func (s *streamer) lags(behind bool, position, wal pglogrepl.LSN) {
-	s.lagging.Store(behind)
+	s.progress.lagging.Store(behind)
 	switch {
-	case !s.caughtUp.Load(): // reading older WAL is no lag
+	case !s.progress.caughtUp.Load(): // reading older WAL is no lag
 	case behind:
-		s.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", problem.New(
+		s.progress.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", problem.New(
 			s.names.Table.Command("check")+"  # area slot; after a huge transaction the stream catches up by itself",
 			"the stream stands at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery))
 	default:
-		s.behind.Over(event.StreamCaughtUp, "stream has caught up")
+		s.progress.behind.Over(event.StreamCaughtUp, "stream has caught up")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 func TestAStreamThatLagsIsReportedUntilItCatchesUp(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	s := &streamer{names: replication.Names{Table: tabletest.Name(), Slot: "s"}, log: logger, behind: newOutageLog(logger)}
+	s := &streamer{names: replication.Names{Table: tabletest.Name(), Slot: "s"}, log: logger, progress: streamProgress{behind: newOutageLog(logger)}}
 	said := func() string {
 		defer log.Reset()
 		return log.String()
@@ -23,7 +23,7 @@ func TestAStreamThatLagsIsReportedUntilItCatchesUp(t *testing.T) {
 		t.Errorf("while the server reads older WAL: %s", text)
 	}
 	s.lags(false, 2, 2)
-	s.caughtUp.Store(true)
+	s.progress.caughtUp.Store(true)
 	for range 3 {
 		s.lags(true, 0x10, 0x20)
 	}

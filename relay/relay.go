@@ -1,6 +1,6 @@
 // Package relay runs one relay: it takes rows from the stream and the sweeps, publishes them, and settles them.
 //
-// streamer.go and sweeper.go bring messages, internal/core decides what may leave now, the publisher sends it, and
+// streamer.go and sweeper.go bring messages, internal/core decides what may leave now, apply.go does it, and
 // settler.go deletes or updates the rows. See docs/architecture.md.
 package relay
 
@@ -109,10 +109,10 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		r.streamer.Store(&streamer{
 			databaseURL: config.DatabaseURL,
 			names:       config.Names(),
-			headers:     config.HeaderColumns,
+			rows:        streamedRows{headers: config.HeaderColumns},
 			core:        r.core, store: db, apply: r.apply, phase: func() publish.Phase { return r.publisherState().Phase },
 			log: log, counts: r.counts,
-			alive: newHeartbeat(), trouble: newOutageLog(log), behind: newOutageLog(log), serverStopping: serverStopping,
+			alive: newHeartbeat(), trouble: newOutageLog(log), progress: streamProgress{behind: newOutageLog(log)}, serverStopping: serverStopping,
 		})
 	}
 	if err := r.tellAll(registry); err != nil {

@@ -22,7 +22,7 @@ const headStart = 300 * time.Millisecond
 // connection of a relay that has been silent for too long. It also terminates this relay's own last stream if the
 // server has not noticed the lost connection.
 func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (freeSince time.Time, err error) {
-	defer s.waitsFor.Store(nil)
+	defer s.owner.waitsFor.Store(nil)
 	var other watched
 	told, standby := false, false
 	for {
@@ -48,7 +48,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 		case seen.Unusable() != nil:
 			return freeSince, seen.Unusable()
 		case taken != nil:
-			s.waitsFor.Store(nil)
+			s.owner.waitsFor.Store(nil)
 			s.trouble.Report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
 		case seen.Creating():
 			s.announce(event.SlotCreating, "waiting for the slot: another session is creating it", "by", seen.Process.String())
@@ -58,17 +58,17 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			if err := terminate(ctx, stream, owner); err != nil {
 				return freeSince, err
 			}
-			other, s.wasOwn = watched{}, false
-		case owner.Is(s.last) && s.waitsFor.Load() != nil: // usually it ends by itself before the second look
+			other, s.owner.wasOwn = watched{}, false
+		case owner.Is(s.owner.last) && s.owner.waitsFor.Load() != nil: // usually it ends by itself before the second look
 			s.log.Info("this relay's lost connection still owns the slot: terminating it",
 				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
 			if err := terminate(ctx, stream, owner); err != nil {
 				return freeSince, err
 			}
 		default:
-			s.waitsFor.Store(&owner)
-			if !owner.Is(s.last) {
-				s.wasOwn, standby = false, true
+			s.owner.waitsFor.Store(&owner)
+			if !owner.Is(s.owner.last) {
+				s.owner.wasOwn, standby = false, true
 				s.announce(event.StandbyStarted, "standby: another relay owns the slot", "owner", owner.String())
 			}
 			s.trouble.Over(event.StreamUp, "stream is up again: this relay is a standby")

@@ -32,7 +32,7 @@ func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // before a silent owner is terminated
 		defer cancel()
 		ready := func() publish.Phase { return publish.Ready }
-		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), last: last}
+		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), owner: slotOwnership{last: last}}
 		_, err := s.awaitSlot(ctx, open())
 		return err
 	}

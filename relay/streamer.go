@@ -19,7 +19,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -39,44 +38,50 @@ type streamer struct {
 	counts      *metrics.Metrics
 	alive       *heartbeat
 	trouble     *outagelog.Log
-	behind      *outagelog.Log // while the stream lags
 	// serverStopping is signalled when the server takes no connections because it stops.
 	serverStopping chan struct{}
+	progress       streamProgress
+	clocks         streamClocks
+	owner          slotOwnership
+	rows           streamedRows
+	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
+	// relay. Only run's goroutine uses it.
+	opened bool
+}
+
+// streamProgress is how far the stream has come. Run's goroutine writes it, unless a field says otherwise; others read.
+type streamProgress struct {
+	// caughtUp: the stream has reached its start. Before that, the server may have to read older WAL.
+	caughtUp atomic.Bool
+	// position is how far the stream has come, messages how many it has brought.
+	position, messages atomic.Uint64
+	// heard is when the stream last brought something, in nanoseconds of Unix time; 0: never.
+	heard atomic.Int64
+	// lagging: the stream lags behind; only the inspector writes it. behind logs that.
+	lagging atomic.Bool
+	behind  *outagelog.Log
+}
+
+// streamClocks compare the server's clock with that of this process.
+type streamClocks struct {
+	// server is the last comparison.
+	server atomic.Pointer[core.ServerClock]
+	// sent is when the server sent the newest message, on both clocks. told is the last time passed to core.Owned. Only
+	// run's goroutine uses them.
+	sent core.ServerClock
+	told time.Time
+}
+
+// slotOwnership is what the streamer remembers of the slot's owner. Only run's goroutine writes it.
+type slotOwnership struct {
 	// waitsFor is the owner of the slot while this relay is a standby, else nil. Health reads it.
 	waitsFor atomic.Pointer[slot.Process]
-	// caughtUp: the stream has reached its start. Before that, the server may have to read older WAL. Only run's
-	// goroutine writes it.
-	caughtUp atomic.Bool
-	// position is how far the stream has come, messages how many it has brought. Only run's goroutine writes them.
-	// lagging: the stream lags behind; only the inspector writes it.
-	position, messages atomic.Uint64
-	lagging            atomic.Bool
-	// heard is when the stream last brought something, in nanoseconds of Unix time; 0: never. Only run's goroutine
-	// writes it.
-	heard atomic.Int64
-	// clock is the last comparison with the server's clock.
-	clock atomic.Pointer[core.ServerClock]
-
-	// Only run's goroutine uses the fields below.
-
-	decoder *decode.Decoder
-	budget  waitBudget
-	// leaving are rows to publish, collected so that few writes send them.
-	leaving []*outbox.Message
-	// announced is the last role in the log.
-	announced event.Name
-	// wasOwn: since this relay owned the slot, it has seen no other owner.
-	wasOwn bool
-	// told is the last time passed to core.Owned.
-	told    time.Time
-	headers []string // columns that are sent as headers
-	// sent is when the server sent the newest message, on both clocks.
-	sent core.ServerClock
 	// last is the server process of the last stream.
 	last slot.Process
-	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
-	// relay.
-	opened bool
+	// wasOwn: since this relay owned the slot, it has seen no other owner.
+	wasOwn bool
+	// announced is the last role in the log.
+	announced event.Name
 }
 
 const (
@@ -90,9 +95,6 @@ const (
 	// watchEvery is how often server and broker are checked.
 	watchEvery = time.Second
 )
-
-// mostLeaving is how many rows are collected at most.
-const mostLeaving = 64
 
 const streamDown = "stream is down: retrying, and publishing rows from the table"
 
@@ -122,7 +124,7 @@ func (s *streamer) run(ctx context.Context) error {
 		}
 		switch {
 		case !started || errors.Is(err, replication.ErrSlotActive):
-		case s.caughtUp.Load():
+		case s.progress.caughtUp.Load():
 			unread.Reset()
 		default:
 			pause = unread
@@ -198,7 +200,7 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 		return false, err
 	}
 	defer s.letGo()
-	s.last, s.wasOwn = stream.Process(), true
+	s.owner.last, s.owner.wasOwn = stream.Process(), true
 	return true, s.stream(ctx, stream)
 }
 
@@ -228,20 +230,20 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	if err != nil {
 		return err
 	}
-	s.decoder = decode.NewDecoder(s.names.Table, s.headers...)
-	s.budget = waitBudget{}
-	s.caughtUp.Store(false)
-	s.lagging.Store(false)
+	s.rows.decoder = decode.NewDecoder(s.names.Table, s.rows.headers...)
+	s.rows.budget = waitBudget{}
+	s.progress.caughtUp.Store(false)
+	s.progress.lagging.Store(false)
 	select {
 	case <-s.serverStopping: // an old signal
 	default:
 	}
 	taken := core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd}
-	if !s.wasOwn {
+	if !s.owner.wasOwn {
 		taken.FreeSince = free
 	}
 	s.core.TookSlot(taken)
-	s.told = time.Time{}
+	s.clocks.told = time.Time{}
 	if err := s.ask(ctx, pid); err != nil {
 		s.core.LostSlot()
 		return err
@@ -255,8 +257,8 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 func (s *streamer) letGo() {
 	s.core.LostSlot()
 	s.counts.Streams(false)
-	s.announced = ""
-	s.behind.Over(event.StreamCaughtUp, "stream that lagged behind has ended")
+	s.owner.announced = ""
+	s.progress.behind.Over(event.StreamCaughtUp, "stream that lagged behind has ended")
 }
 
 // stream reads until the connection ends. A watcher tells the core if the server falls silent, and ends the stream if
@@ -304,7 +306,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 				return
 			}
 			heard := s.alive.age() < silence
-			s.core.StreamLive(s.caughtUp.Load() && !s.lagging.Load() && heard)
+			s.core.StreamLive(s.progress.caughtUp.Load() && !s.progress.lagging.Load() && heard)
 			if silent++; heard {
 				silent = 0
 				s.trouble.Over(event.StreamUp, "stream is up again")
@@ -336,123 +338,16 @@ func (s *streamer) ask(ctx context.Context, pid uint32) error {
 	case owner.PID != pid:
 		return errReplaced
 	}
-	s.clock.Store(&core.ServerClock{Ours: owner.Asked, Server: owner.Answers})
+	s.clocks.server.Store(&core.ServerClock{Ours: owner.Asked, Server: owner.Answers})
 	s.core.Owned(owner.Asked)
 	return nil
 }
 
 // announce logs each change of the role once.
 func (s *streamer) announce(name event.Name, what string, args ...any) {
-	if name != s.announced {
-		s.announced = name
+	if name != s.owner.announced {
+		s.owner.announced = name
 		s.log.Info(what, append([]any{"event", name, "slot", s.names.Slot}, args...)...)
-	}
-}
-
-// Alive implements replication.Handler. A message may have been on the network for long, so only its sending time
-// counts.
-func (s *streamer) Alive(at, sent time.Time) {
-	s.alive.last.Store(at.UnixNano())
-	s.heard.Store(at.UnixNano())
-	owned := s.clock.Load().AtLeast(sent)
-	if owned.After(at) {
-		owned = at // a clock was set meanwhile
-	}
-	s.sent = core.ServerClock{Ours: owned, Server: sent}
-	const often = 20 * time.Millisecond // not for each row
-	if owned.Sub(s.told) > often {
-		s.told = owned
-		s.core.Owned(owned)
-	}
-}
-
-// Idle implements replication.Handler: it publishes the collected rows.
-func (s *streamer) Idle() {
-	if n := len(s.leaving); n > 0 && s.log.Enabled(context.Background(), slog.LevelDebug) {
-		s.log.Debug("publishing streamed rows", "rows", n, "first_id", s.leaving[0].ID, "last_id", s.leaving[n-1].ID)
-	}
-	s.apply(core.Out{Publish: s.leaving})
-	clear(s.leaving)
-	s.leaving = s.leaving[:0]
-}
-
-// Passed implements replication.Handler.
-func (s *streamer) Passed(position pglogrepl.LSN) {
-	s.position.Store(uint64(position))
-	s.core.Passed(uint64(position))
-	if !s.caughtUp.Load() {
-		s.caughtUp.Store(true)
-		s.core.StreamLive(true)
-		s.announce(event.Streaming, "streaming: this relay publishes rows when they are committed", "position", position.String())
-	}
-}
-
-// WAL implements replication.Handler: it decodes one message, and passes a row on. It waits for room at most as long as
-// its budget lasts.
-func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
-	s.messages.Add(1)
-	event, err := s.decoder.Decode(data)
-	if err != nil {
-		return 0, s.unreadable(err)
-	}
-	switch event.Kind {
-	case decode.Begin:
-		s.core.Began(event.XID)
-	case decode.Commit:
-		return event.EndLSN, nil
-	case decode.Insert:
-		event.Message.CommittedAt = s.decoder.CommittedAt()
-		if expires := event.Message.ExpiresAt; expires != nil {
-			event.Message.Deadline = new(s.sent.AtLeast(*expires))
-		}
-		s.insert(event.Message, uint64(event.CommitLSN))
-	}
-	return 0, nil
-}
-
-// unreadable continues the stream after a row that cannot be decoded.
-func (s *streamer) unreadable(err error) error {
-	var row *decode.RowError
-	if !errors.As(err, &row) {
-		return fmt.Errorf("decode the stream: %w", err)
-	}
-	s.counts.Undecodable()
-	s.log.Error("cannot decode streamed row: retrying from the table", "event", event.RowUndecodable, "error", pgdial.Text(err))
-	s.core.Unread()
-	return nil
-}
-
-func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
-	for {
-		began := time.Now()
-		left := s.budget.left(began)
-		out, v := s.core.Streamed(m, commitLSN, left > 0)
-		switch v {
-		case core.NoRoom:
-			s.Idle()
-			s.awaitRoom(left)
-			s.budget.spent(began, time.Now())
-			continue
-		case core.Taken:
-			if s.leaving = append(s.leaving, out.Publish...); len(s.leaving) >= mostLeaving {
-				s.Idle()
-			}
-			if s.budget.waited > 0 && s.core.View().Eased {
-				s.budget = waitBudget{}
-			}
-		case core.Left:
-			s.counts.LeftInTable()
-		}
-		return
-	}
-}
-
-func (s *streamer) awaitRoom(atMost time.Duration) {
-	timer := time.NewTimer(atMost)
-	defer timer.Stop()
-	select {
-	case <-s.core.Room:
-	case <-timer.C:
 	}
 }
 
