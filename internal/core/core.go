@@ -78,7 +78,7 @@ func New(limits Limits, policy Policy) *Core {
 	c.mu.registry = newRegistry(limits.AwaitStream)
 	c.mu.keys = newKeys(limits.Keys)
 	c.mu.unseen = unseen{limit: limits.Unseen, named: make(map[uint32]struct{})}
-	c.mu.marks = newMarks(limits.Unknown)
+	c.mu.marks = newMarks()
 	c.mu.backlog = nothing
 	return c
 }

@@ -30,8 +30,6 @@ type keys struct {
 	// pass numbers the passes over all keys. complete: the pass misses no row of a key that is not remembered.
 	pass     int
 	complete bool
-	// leads: this relay owns the slot. Other relays remember a key only while it has a message in memory.
-	leads bool
 }
 
 // keyState is the state of one ordering key.
@@ -269,10 +267,10 @@ func (o *keys) unqueueAll() (queue []*outbox.Message) {
 	return queue
 }
 
-// block records that the head of a key must not leave yet.
-func (o *keys) block(key string, k *keyState) {
+// block records that the head of a key must not leave yet. Only the leader remembers such keys.
+func (o *keys) block(key string, k *keyState, leads bool) {
 	k.place, k.yields = blocked, true
-	if !o.leads {
+	if !leads {
 		o.drop(key)
 	}
 }
@@ -292,9 +290,9 @@ func (o *keys) passed(pass int) {
 	}
 }
 
-// newTerm forgets what is known of the table. Leads: this relay owns the slot from now on.
-func (o *keys) newTerm(leads bool, seq uint64) {
-	o.leads, o.wanted, o.yielding, o.again = leads, nil, nil, nil
+// newTerm forgets what is known of the table.
+func (o *keys) newTerm(seq uint64) {
+	o.wanted, o.yielding, o.again = nil, nil, nil
 	o.miss(seq)
 	for key, k := range o.byKey {
 		switch {

@@ -119,7 +119,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	switch {
 	case k == nil && asked:
 		return false // the key was forgotten when its term ended
-	case k == nil && !o.leads && (held || !head.Ready):
+	case k == nil && !c.mu.term.leader && (held || !head.Ready):
 		return false
 	case k == nil && head.Ready && more && !held:
 		k = &keyState{place: draining} // with too many keys, it is forgotten after the claim
@@ -138,7 +138,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case k.place == direct:
 		return false // its messages in memory leave first, and the stream brings the next ones
 	case held && c.mu.registry.setAside(head.Ref):
-		o.block(key, k)
+		o.block(key, k, c.mu.term.leader)
 		return false
 	case held || len(k.line) > 0:
 		k.place = draining // until that message has landed
@@ -146,7 +146,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case !head.Ready && k.place == toLookUp:
 		return false // the row may have been deleted since the query
 	case !head.Ready:
-		o.block(key, k)
+		o.block(key, k, c.mu.term.leader)
 		return false
 	case !more: // a key that the stream has left a row of goes first
 		k.place, k.yields = draining, true

@@ -23,16 +23,13 @@ type marks struct {
 	// unknown are streamed rows whose confirm was lost. anyUnknown: there are too many to remember.
 	unknown        map[outbox.Ref]struct{}
 	anyUnknown     bool
-	mostUnknown    int
 	olderTermUpTo  int64
 	tracesLostUpTo int64
 }
 
 // newMarks returns the marks of a relay that does not lead: another relay may have published any row.
-func newMarks(mostUnknown int) marks {
-	return marks{
-		unknown: make(map[outbox.Ref]struct{}), mostUnknown: mostUnknown, olderTermUpTo: allRows, tracesLostUpTo: noRow,
-	}
+func newMarks() marks {
+	return marks{unknown: make(map[outbox.Ref]struct{}), olderTermUpTo: allRows, tracesLostUpTo: noRow}
 }
 
 // Bounds for "rows up to this id".
@@ -59,12 +56,12 @@ func (k *marks) resolved(r outbox.Result) {
 	r.Message.PossibleDuplicate = r.Message.PossibleDuplicate || r.MayHaveArrived()
 }
 
-// lostConfirm remembers a row that stays unchanged in the table. A row with a time leaves by claims only, and the claim
-// that has published it left a trace.
-func (k *marks) lostConfirm(m *outbox.Message) {
+// lostConfirm remembers a row that stays unchanged in the table, up to this number of rows. A row with a time leaves by
+// claims only, and the claim that has published it left a trace.
+func (k *marks) lostConfirm(m *outbox.Message, most int) {
 	switch {
 	case m.AvailableAt != nil:
-	case len(k.unknown) >= k.mostUnknown:
+	case len(k.unknown) >= most:
 		k.anyUnknown = true
 	default:
 		k.unknown[m.Ref()] = struct{}{}

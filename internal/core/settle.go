@@ -54,7 +54,7 @@ func (c *Core) resolved(s answer) (out Out) {
 		return c.settling(s.Settlement, nil)
 	}
 	if s.outcome == outbox.Unknown {
-		c.mu.marks.lostConfirm(m)
+		c.mu.marks.lostConfirm(m, c.limits.Unknown)
 	}
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.stop(m))

@@ -38,7 +38,7 @@ func (c *Core) TookSlot(s Slot) {
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.unseen.end()
 	c.mu.unseen.forget() // rows that committed before the start may not be visible yet
-	c.mu.keys.newTerm(true, c.mu.unseen.seq)
+	c.mu.keys.newTerm(c.mu.unseen.seq)
 	c.mu.backlog, c.mu.due = everything, true
 	signal(c.Wake)
 }
@@ -51,7 +51,7 @@ func (c *Core) LostSlot() {
 	c.mu.marks.olderTermUpTo = allRows // the next leader may publish any row
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
-	c.mu.keys.newTerm(false, c.mu.unseen.seq)
+	c.mu.keys.newTerm(c.mu.unseen.seq)
 	c.mu.unseen.end()
 	c.mu.backlog = nothing
 }
