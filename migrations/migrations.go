@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	tern "github.com/jackc/tern/v2/migrate"
 
@@ -127,7 +128,7 @@ func readVersion(ctx context.Context, conn *pgx.Conn, versions outbox.Table) (in
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, nil
-	case pgcode.Is(err, pgcode.UndefinedTable): // also if the schema is missing
+	case pgcode.Is(err, pgerrcode.UndefinedTable): // also if the schema is missing
 		return 0, nil
 	case err != nil:
 		return 0, fmt.Errorf("read version from %s: %w", versions, err)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
@@ -203,11 +204,11 @@ func (r *Relay) preflight(ctx context.Context) error {
 func unreachable(err error) error {
 	var what string
 	switch pgcode.Of(err) {
-	case pgcode.InvalidAuthorization, pgcode.InvalidPassword:
+	case pgerrcode.InvalidAuthorizationSpecification, pgerrcode.InvalidPassword:
 		what = "Postgres rejects the login"
-	case pgcode.InvalidCatalog:
+	case pgerrcode.InvalidCatalogName:
 		what = "Postgres has no such database"
-	case pgcode.InsufficientPrivilege:
+	case pgerrcode.InsufficientPrivilege:
 		what = "the role may not connect to the database"
 	}
 	hint := pgdial.Hint(err)
@@ -252,7 +253,7 @@ func (r *Relay) check(ctx context.Context) error {
 
 // unreadable turns a missing grant on the version table into a problem.
 func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
-	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
+	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
 	versions, user := migrations.VersionTable(table).String(), outbox.Identifier(conn.Config().User)

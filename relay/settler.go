@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
@@ -176,7 +177,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) (notVis
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		answers := pgcode.Of(err) != "" && !pgcode.Is(err, pgcode.CannotConnectNow, pgcode.AdminShutdown)
+		answers := pgcode.Of(err) != "" && !pgcode.Is(err, pgerrcode.CannotConnectNow, pgerrcode.AdminShutdown)
 		err, gone := s.store.Explain(ctx, err)
 		if gone {
 			return nil, err

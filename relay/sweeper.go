@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
@@ -107,7 +109,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 
 // signalIfStopping signals that the server takes no connections, if the error says so.
 func signalIfStopping(err error, stopping chan struct{}) {
-	if pgcode.Is(err, pgcode.CannotConnectNow) {
+	if pgcode.Is(err, pgerrcode.CannotConnectNow) {
 		signal(stopping)
 	}
 }

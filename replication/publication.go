@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -220,18 +221,18 @@ func optionFault(publication string, kind PublicationFaultKind, says, option str
 func publicationProblem(err error, names Names, fix string) error {
 	what := fmt.Sprintf("cannot create or change publication %q", names.Publication)
 	switch pgcode.Of(err) {
-	case pgcode.UndefinedTable:
+	case pgerrcode.UndefinedTable:
 		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: names.Table.Command("setup"), Err: err}
-	case pgcode.InvalidParameter:
+	case pgerrcode.InvalidParameterValue:
 		return unreplicable(err, names, what)
-	case pgcode.NotSupported:
+	case pgerrcode.FeatureNotSupported:
 		return &problem.Problem{
 			What: what,
 			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\";  -- row filters need that collation; or run without --shard",
 				names.Table.String()),
 			Err: err,
 		}
-	case pgcode.InsufficientPrivilege:
+	case pgerrcode.InsufficientPrivilege:
 		return &problem.Problem{What: what, Fix: fix + ";  -- as the owner of the table and of the publication", Err: err}
 	}
 	return fmt.Errorf("%s: %w", what, err)

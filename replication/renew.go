@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
@@ -78,7 +79,7 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 		"SELECT pg_catalog.pg_drop_replication_slot(" + spareName + ")",
 	} {
 		_, err := query(ctx, conn, sql)
-		if pgcode.Is(err, pgcode.ObjectInUse, pgcode.DuplicateObject, pgcode.UndefinedObject) {
+		if pgcode.Is(err, pgerrcode.ObjectInUse, pgerrcode.DuplicateObject, pgerrcode.UndefinedObject) {
 			return Change{}, nil // another relay was faster
 		}
 		if err != nil {

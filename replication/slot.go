@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -80,7 +81,7 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait
 			return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
 		}
 	}
-	if err == nil || pgcode.Is(err, pgcode.DuplicateObject) { // another relay was faster
+	if err == nil || pgcode.Is(err, pgerrcode.DuplicateObject) { // another relay was faster
 		return nil
 	}
 	return slotProblem(ctx, conn, name, err)
@@ -88,17 +89,17 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait
 
 func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err error) error {
 	switch pgcode.Of(err) {
-	case pgcode.QueryCanceled:
+	case pgerrcode.QueryCanceled:
 		return slotBlocked(ctx, conn, name, err)
-	case pgcode.InsufficientPrivilege:
+	case pgerrcode.InsufficientPrivilege:
 		return replicationRoleProblem(currentUser(ctx, conn), err)
-	case pgcode.InvalidName:
+	case pgerrcode.InvalidName:
 		return &problem.Problem{
 			What: "a slot cannot be named " + outbox.QuoteLiteral(name),
 			Fix:  "# choose another name with --slot: a-z, 0-9 and _, at most 63",
 			Err:  err,
 		}
-	case pgcode.LimitExceeded:
+	case pgerrcode.ConfigurationLimitExceeded:
 		return &problem.Problem{
 			What: "no replication slot is free",
 			Fix:  "SELECT slot_name, active FROM pg_replication_slots;  -- drop an unused one, or raise max_replication_slots and restart Postgres",
@@ -110,7 +111,7 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 
 // Full reports whether the server has no free slot or no free replication connection. One may become free.
 func Full(err error) bool {
-	return pgcode.Is(err, pgcode.LimitExceeded, pgcode.TooManyConnections)
+	return pgcode.Is(err, pgerrcode.ConfigurationLimitExceeded, pgerrcode.TooManyConnections)
 }
 
 func createSlotSQL(name string) string {
@@ -193,7 +194,7 @@ GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY pg_catalog.min(coalesce(a.xac
 
 func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
 	_, err := query(ctx, conn, slot.DropSQL(name))
-	if err != nil && !pgcode.Is(err, pgcode.UndefinedObject) {
+	if err != nil && !pgcode.Is(err, pgerrcode.UndefinedObject) {
 		return fmt.Errorf("drop slot %s: %w", name, err)
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -117,10 +118,10 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 		return pgproto3.NewFrontend(s.read, w)
 	}
 	s.conn, err = pgconn.ConnectConfig(ctx, config)
-	if pgcode.Is(err, pgcode.InsufficientPrivilege) {
+	if pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return nil, replicationRoleProblem(config.User, err)
 	}
-	if pgcode.Is(err, pgcode.TooManyConnections) {
+	if pgcode.Is(err, pgerrcode.TooManyConnections) {
 		return nil, &problem.Problem{
 			What: "no connection for replication is free",
 			Fix:  "SELECT pid, application_name, client_addr FROM pg_stat_replication;  -- stop an unused client, or raise max_wal_senders (or max_connections) and restart Postgres",
@@ -202,7 +203,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	// pglogrepl does not quote the slot's name. Quoted, "1st" and "select" work too.
 	err = pglogrepl.StartReplication(ctx, s.conn, word(s.names.Slot), start, options)
 	switch {
-	case pgcode.Is(err, pgcode.ObjectInUse):
+	case pgcode.Is(err, pgerrcode.ObjectInUse):
 		return 0, ErrSlotActive
 	case err != nil:
 		return 0, fmt.Errorf("start replication from slot %s: %w", s.names.Slot, err)
@@ -389,7 +390,7 @@ func (s *Stream) Close() {
 // Call DropSlot, so that Open creates a new slot.
 func WALGone(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == pgcode.UndefinedFile && pgErr.Routine == "WalSndSegmentOpen"
+	return errors.As(err, &pgErr) && pgErr.Code == pgerrcode.UndefinedFile && pgErr.Routine == "WalSndSegmentOpen"
 }
 
 // errPublicationSkipped: Postgres 18 and later only warn, and send nothing.
@@ -398,5 +399,5 @@ var errPublicationSkipped = errors.New("the server leaves the publication out")
 // PublicationGone reports whether the publication was missing at the decoded position. Open creates it again. Up to
 // Postgres 17 this is an error of the server, SQLSTATE 42704.
 func PublicationGone(err error) bool {
-	return pgcode.Is(err, pgcode.UndefinedObject) || errors.Is(err, errPublicationSkipped)
+	return pgcode.Is(err, pgerrcode.UndefinedObject) || errors.Is(err, errPublicationSkipped)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -166,7 +167,7 @@ func TestStreamEndsWithTheServersError(t *testing.T) {
 	f := newFixture(t)
 	l := f.listen()
 	f.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
-	if err := f.wantEnd(l); !pgcode.Is(err, pgcode.AdminShutdown) {
+	if err := f.wantEnd(l); !pgcode.Is(err, pgerrcode.AdminShutdown) {
 		t.Errorf("err = %v", err)
 	}
 }

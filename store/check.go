@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -172,14 +174,14 @@ func (e *lockedError) Hint() string {
 // Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is
 // missing, so no retry helps. A privilege may be granted again.
 func (s *Store) Explain(ctx context.Context, err error) (explained error, gone bool) {
-	if pgcode.Is(err, pgcode.LockNotAvailable) {
+	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
 		return &lockedError{s.table, err}, false
 	}
 	if mistyped := ExplainType(ctx, s.pool, s.table, err); mistyped != nil {
 		return mistyped, false
 	}
-	gone = pgcode.Is(err, pgcode.UndefinedColumn, pgcode.UndefinedTable)
-	if !gone && !pgcode.Is(err, pgcode.InsufficientPrivilege) {
+	gone = pgcode.Is(err, pgerrcode.UndefinedColumn, pgerrcode.UndefinedTable)
+	if !gone && !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err, false
 	}
 	if found := s.Check(ctx); problem.Is(found) {

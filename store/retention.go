@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -32,7 +34,7 @@ func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most i
 
 // explained adds to an error about a table what a person must do, if that is known.
 func explained(ctx context.Context, table outbox.Table, err error, check func(context.Context) error) error {
-	if pgcode.Is(err, pgcode.LockNotAvailable) {
+	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
 		return &lockedError{table, err}
 	}
 	if found := check(ctx); problem.Is(found) {

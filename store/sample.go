@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -127,4 +128,4 @@ func sampling(sql string, table outbox.Table) string {
 }
 
 // isQueryCanceled reports whether statement_timeout ended the statement.
-func isQueryCanceled(err error) bool { return pgcode.Is(err, pgcode.QueryCanceled) }
+func isQueryCanceled(err error) bool { return pgcode.Is(err, pgerrcode.QueryCanceled) }

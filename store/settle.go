@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -201,7 +202,7 @@ func (f *historyFault) Unwrap() error { return f.error }
 // (ExecFindPartition in execPartition.c).
 func (s *Store) lacksPartition(err error) bool {
 	var answer *pgconn.PgError
-	return errors.As(err, &answer) && answer.Code == pgcode.CheckViolation && answer.ConstraintName == "" &&
+	return errors.As(err, &answer) && answer.Code == pgerrcode.CheckViolation && answer.ConstraintName == "" &&
 		answer.SchemaName == s.table.Schema && answer.TableName == s.table.Published().Name
 }
 
@@ -226,7 +227,7 @@ func IsRowFault(err error) bool {
 	}
 	switch pgcode.Class(err) {
 	case "09", "0A", pgcode.DataException, pgcode.ConstraintViolation, "27", "2F", "38", "39", "42", "44", "54", "P0":
-		return !pgcode.Is(err, pgcode.InsufficientPrivilege)
+		return !pgcode.Is(err, pgerrcode.InsufficientPrivilege)
 	}
 	return errors.Is(err, ErrUnchanged)
 }
@@ -253,7 +254,7 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if !part[0].Locked { // as the others
-		if err := write.run(ctx, s.pool, part, into); !pgcode.Is(err, pgcode.LockNotAvailable) {
+		if err := write.run(ctx, s.pool, part, into); !pgcode.Is(err, pgerrcode.LockNotAvailable) {
 			return err
 		}
 	}

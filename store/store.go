@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -183,7 +184,7 @@ func (s *Store) LastID(ctx context.Context) (id int64, ok bool, err error) {
 	switch {
 	case err == pgx.ErrNoRows:
 		return 0, false, nil
-	case pgcode.Is(err, pgcode.LockNotAvailable, pgcode.QueryCanceled), err != nil && short.Err() != nil && ctx.Err() == nil:
+	case pgcode.Is(err, pgerrcode.LockNotAvailable, pgerrcode.QueryCanceled), err != nil && short.Err() != nil && ctx.Err() == nil:
 		return 0, false, nil
 	case err != nil:
 		return 0, false, fmt.Errorf("read the newest id of %s: %w", s.table, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -34,7 +35,7 @@ func ExplainType(ctx context.Context, db interface {
 }, table outbox.Table, err error,
 ) error {
 	if !errors.As(err, new(pgx.ScanArgError)) &&
-		!pgcode.Is(err, pgcode.UndefinedFunction, pgcode.DatatypeMismatch, pgcode.CannotCoerce, pgcode.AmbiguousFunction) {
+		!pgcode.Is(err, pgerrcode.UndefinedFunction, pgerrcode.DatatypeMismatch, pgerrcode.CannotCoerce, pgerrcode.AmbiguousFunction) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, typesTimeout)

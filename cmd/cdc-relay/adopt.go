@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
@@ -182,7 +183,7 @@ func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) erro
 
 // adoptError adds the hint which role may adopt a table.
 func adoptError(err error, cfg *config, conn *pgx.Conn) error {
-	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
+	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
 	if strings.Contains(err.Error(), "permission denied for schema") { // also the owner of both tables may lack it

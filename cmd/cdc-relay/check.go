@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/urfave/cli/v2"
@@ -228,9 +229,9 @@ func connectToCheck(ctx context.Context, url, role string, parameters map[string
 	})
 	switch name := outbox.QuoteIdentifier(role); {
 	case role == "" || err == nil:
-	case pgcode.Is(err, pgcode.InvalidParameter) && strings.Contains(err.Error(), "does not exist"):
+	case pgcode.Is(err, pgerrcode.InvalidParameterValue) && strings.Contains(err.Error(), "does not exist"):
 		err = hinted{err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name an existing role in --relay-role", name)}
-	case pgcode.Is(err, pgcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
 		err = hinted{err, fmt.Sprintf("GRANT %s TO %s;  -- as an administrator", name, outbox.QuoteIdentifier(login))}
 	}
 	return conn, err

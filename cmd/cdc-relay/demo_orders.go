@@ -8,6 +8,7 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -32,7 +33,7 @@ type demoOrders struct {
 
 // explained adds the GRANT that the role lacks.
 func (o demoOrders) explained(err error) error {
-	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
+	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
 	role := outbox.Identifier(o.conn.Config().User)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
@@ -145,12 +146,12 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	user := outbox.QuoteIdentifier(conn.Config().User)
 	schema := outbox.QuoteIdentifier(table.Schema)
 	switch pgcode.Of(err) {
-	case pgcode.InsufficientPrivilege:
+	case pgerrcode.InsufficientPrivilege:
 		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
 			schema, user, migrations.VersionTable(table).Printed(), user)}
-	case pgcode.DuplicateTable:
+	case pgerrcode.DuplicateTable:
 		return hinted{err, "# rename what is in the way, or choose another name by --table"}
-	case pgcode.ReadOnlyTransaction:
+	case pgerrcode.ReadOnlySQLTransaction:
 		return hinted{err, "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby"}
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
@@ -163,7 +164,7 @@ func (r *setupReport) makeHistory(ctx context.Context, conn *pgx.Conn, cfg *conf
 	published := cfg.relay.Table.Published()
 	made, err := migrations.MakeHistory(ctx, conn, cfg.relay.Table)
 	switch {
-	case pgcode.Is(err, pgcode.InsufficientPrivilege):
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		return hinted{err, cfg.asOwner(conn)}
 	case err != nil:
 		return err
@@ -189,7 +190,7 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 		r.tellForeign(foreign)
 	}
 	switch {
-	case pgcode.Is(err, pgcode.InsufficientPrivilege):
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		return hinted{err, cfg.asOwner(conn)}
 	case err != nil:
 		return err
@@ -227,7 +228,7 @@ func (r *setupReport) letInsert(ctx context.Context, conn *pgx.Conn, cfg *config
 	}
 	_, err = conn.Exec(ctx, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT (%s) ON %s TO %[2]s",
 		outbox.QuoteIdentifier(table.Schema), outbox.QuoteIdentifier(role), strings.Join(outbox.InsertColumns(), ", "), table.SQL()))
-	if pgcode.Is(err, pgcode.InsufficientPrivilege) {
+	if pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return hinted{err, cfg.asOwner(conn)}
 	}
 	if err != nil {

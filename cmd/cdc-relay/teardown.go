@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
@@ -118,7 +119,7 @@ func emptyHint(err error) error {
 
 // ownerHint adds a hint for a role that may stream but not drop, as a relay's role should be.
 func ownerHint(err error, hint string) error {
-	if !pgcode.Is(err, pgcode.InsufficientPrivilege) {
+	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
 	return hinted{err, hint}

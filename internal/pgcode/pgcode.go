@@ -1,42 +1,9 @@
-// Package pgcode names the SQLSTATEs that the relay distinguishes (manual, appendix "PostgreSQL Error Codes").
+// Package pgcode reads the SQLSTATE of an error (manual, appendix "PostgreSQL Error Codes"). pgerrcode names the codes.
 package pgcode
 
 import (
 	"errors"
 	"slices"
-)
-
-const (
-	AdminShutdown          = "57P01"
-	AmbiguousFunction      = "42725"
-	CannotCoerce           = "42846"
-	CannotConnectNow       = "57P03"
-	CheckViolation         = "23514"
-	DatatypeMismatch       = "42804"
-	DuplicateObject        = "42710"
-	DuplicateStatement     = "42P05"
-	DuplicateTable         = "42P07"
-	InsufficientPrivilege  = "42501"
-	InvalidAuthorization   = "28000"
-	InvalidCatalog         = "3D000"
-	InvalidName            = "42602"
-	InvalidParameter       = "22023"
-	InvalidPassword        = "28P01"
-	InvalidStatement       = "26000"
-	LimitExceeded          = "53400"
-	LockNotAvailable       = "55P03"
-	NotInPrerequisiteState = "55000"
-	NotSupported           = "0A000"
-	ObjectInUse            = "55006"
-	ProtocolViolation      = "08P01"
-	QueryCanceled          = "57014"
-	ReadOnlyTransaction    = "25006"
-	TooManyConnections     = "53300"
-	UndefinedColumn        = "42703"
-	UndefinedFunction      = "42883"
-	UndefinedFile          = "58P01"
-	UndefinedObject        = "42704"
-	UndefinedTable         = "42P01"
 )
 
 // The classes are the first two characters of a code.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -30,25 +30,25 @@ func Hint(err error) string {
 	database, user := outbox.Identifier(rejected.Config.Database), outbox.Identifier(rejected.Config.User)
 	says := func(words string) bool { return strings.Contains(answer.Message, words) }
 	switch {
-	case answer.Code == pgcode.InvalidPassword:
+	case answer.Code == pgerrcode.InvalidPassword:
 		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", InURL, user)
-	case answer.Code == pgcode.InvalidAuthorization && says("does not exist"):
+	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("does not exist"):
 		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name another in %s", user, InURL)
-	case answer.Code == pgcode.InvalidAuthorization && says("not permitted to log in"):
+	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("not permitted to log in"):
 		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
-	case answer.Code == pgcode.InvalidAuthorization:
+	case answer.Code == pgerrcode.InvalidAuthorizationSpecification:
 		return fmt.Sprintf("SELECT pg_reload_conf();  -- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
-	case answer.Code == pgcode.InvalidCatalog:
+	case answer.Code == pgerrcode.InvalidCatalogName:
 		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, InURL)
-	case answer.Code == pgcode.InsufficientPrivilege:
+	case answer.Code == pgerrcode.InsufficientPrivilege:
 		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
-	case answer.Code == pgcode.TooManyConnections && says("for role"):
+	case answer.Code == pgerrcode.TooManyConnections && says("for role"):
 		return fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", user)
-	case answer.Code == pgcode.TooManyConnections && says("for database"):
+	case answer.Code == pgerrcode.TooManyConnections && says("for database"):
 		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
-	case answer.Code == pgcode.TooManyConnections:
+	case answer.Code == pgerrcode.TooManyConnections:
 		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  -- close some, or raise max_connections"
-	case answer.Code == pgcode.NotInPrerequisiteState:
+	case answer.Code == pgerrcode.ObjectNotInPrerequisiteState:
 		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
 	}
 	return ""

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
@@ -22,6 +24,6 @@ func Hint(err error) string {
 // sharesConnections detects a pooler in transaction mode. It loses prepared statements or mixes up those of several
 // clients, and it rejects startup parameters that Postgres accepts.
 func sharesConnections(err error) bool {
-	return pgcode.Is(err, pgcode.DuplicateStatement, pgcode.InvalidStatement) ||
-		pgcode.Is(err, pgcode.ProtocolViolation) && strings.Contains(err.Error(), "unsupported startup parameter")
+	return pgcode.Is(err, pgerrcode.DuplicatePreparedStatement, pgerrcode.InvalidSQLStatementName) ||
+		pgcode.Is(err, pgerrcode.ProtocolViolation) && strings.Contains(err.Error(), "unsupported startup parameter")
 }

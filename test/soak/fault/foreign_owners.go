@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -95,7 +96,7 @@ func (w *World) startReplication(ctx context.Context, conn *pgconn.PgConn) error
 		}
 		for range 10 { // the server releases the slot a moment later
 			err := pglogrepl.StartReplication(ctx, conn, w.Slot, 0, options)
-			if err == nil || !pgcode.Is(err, pgcode.ObjectInUse) {
+			if err == nil || !pgcode.Is(err, pgerrcode.ObjectInUse) {
 				return err == nil, err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -292,7 +293,7 @@ func locking(ctx context.Context, conn *pgx.Conn, table outbox.Table, statements
 			moved, err = run(ctx, tx.Conn(), statements...)
 			return err
 		})
-		if !pgcode.Is(err, pgcode.LockNotAvailable) {
+		if !pgcode.Is(err, pgerrcode.LockNotAvailable) {
 			break
 		}
 	}
@@ -304,7 +305,7 @@ func locking(ctx context.Context, conn *pgx.Conn, table outbox.Table, statements
 
 // locked adds the sessions that have locked the table to the error.
 func locked(ctx context.Context, conn *pgx.Conn, table outbox.Table, err error) error {
-	if !pgcode.Is(err, pgcode.LockNotAvailable) {
+	if !pgcode.Is(err, pgerrcode.LockNotAvailable) {
 		return err
 	}
 	rows, failed := conn.Query(ctx, `

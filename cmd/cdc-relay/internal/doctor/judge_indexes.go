@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -78,7 +80,7 @@ func (j *databaseJudge) judgeIDs(c *chart) {
 	}
 	setval := sql("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s", name.Literal(), j.o.Table.Printed())
 	switch {
-	case pgcode.Is(j.f.ids.err, pgcode.InsufficientPrivilege, pgcode.UndefinedColumn): // another check reports it
+	case pgcode.Is(j.f.ids.err, pgerrcode.InsufficientPrivilege, pgerrcode.UndefinedColumn): // another check reports it
 	case j.f.ids.err != nil:
 		c.unknown("sequence", j.f.ids.err)
 	case f.Exhausted && f.Narrow:

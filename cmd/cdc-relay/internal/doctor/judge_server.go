@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 )
 
@@ -245,9 +247,9 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate", role.Name)
 	case j.f.replication == nil:
 		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.Name)
-	case pgcode.Of(j.f.replication) == pgcode.InsufficientPrivilege:
+	case pgcode.Of(j.f.replication) == pgerrcode.InsufficientPrivilege:
 		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate: %s", role.Name, j.f.replication)
-	case pgcode.Of(j.f.replication) == pgcode.TooManyConnections:
+	case pgcode.Of(j.f.replication) == pgerrcode.TooManyConnections:
 		c.wrong("replication", remark("-- see max_wal_senders, max_connections, and the limit of the role: SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;"),
 			"no replication connection is free: %s", j.f.replication)
 	case j.f.pooler != "":

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -201,7 +203,7 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	switch err := j.f.version.err; {
 	case errors.Is(err, migrations.ErrNewer):
 		c.wrong("migrations", remark("# use a newer cdc-relay"), "%s", err)
-	case pgcode.Is(err, pgcode.InsufficientPrivilege):
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		c.wrong("migrations", sql("GRANT SELECT ON %s TO %s", versions.Printed(), j.role()).safe(), "role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
 	case err != nil:
 		c.unknown("migrations", err)

@@ -13,11 +13,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -215,7 +215,7 @@ func TestReplicationIsTriedAsTheRelayConnects(t *testing.T) {
 	rejects := ""
 	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 		if _, there := parameters[rejects]; there && parameters["replication"] != "" {
-			return nil, &pgconn.PgError{Severity: "FATAL", Code: pgcode.ProtocolViolation, Message: "unsupported startup parameter: " + rejects} // as PgBouncer 1.23 answers
+			return nil, &pgconn.PgError{Severity: "FATAL", Code: pgerrcode.ProtocolViolation, Message: "unsupported startup parameter: " + rejects} // as PgBouncer 1.23 answers
 		}
 		return inner(ctx, parameters)
 	}

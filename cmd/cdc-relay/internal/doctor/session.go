@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -29,7 +30,7 @@ func openSession(ctx context.Context, connect func(context.Context, map[string]s
 	if err == nil {
 		return &session{conn: conn}, nil
 	}
-	if pgcode.Of(err) != pgcode.ProtocolViolation {
+	if pgcode.Of(err) != pgerrcode.ProtocolViolation {
 		return nil, err
 	}
 	conn, second := connect(ctx, nil)
@@ -78,19 +79,19 @@ func (s *session) fetch(ctx context.Context, into any, query string, args ...any
 // hinted adds a hint to an error of a question.
 func hinted(err error) error {
 	switch pgcode.Of(err) {
-	case pgcode.QueryCanceled:
+	case pgerrcode.QueryCanceled:
 		return &advice{
 			fmt.Errorf("it took longer than %s: %w", statementTimeout, err),
 			lines(remark("-- run check again when the server is less busy; what delays it:"),
 				sql("SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start")),
 		}
-	case pgcode.LockNotAvailable:
+	case pgerrcode.LockNotAvailable:
 		return &advice{
 			fmt.Errorf("another session has locked it: %w", err),
 			sql("SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass " +
 				"FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted"),
 		}
-	case pgcode.InsufficientPrivilege:
+	case pgerrcode.InsufficientPrivilege:
 		return &advice{err, remark("-- see the findings about grants")}
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -126,7 +127,7 @@ func (t *Tables) Explain(ctx context.Context, name Name, payload bool) (waiting 
 	for i := range waiting {
 		if err == nil && waiting[i].OrderingKey != nil {
 			err = t.glance(ctx, func(ctx context.Context, tx querier) error { return t.keyOf(ctx, tx, &waiting[i]) })
-			if pgcode.Is(err, pgcode.QueryCanceled) {
+			if pgcode.Is(err, pgerrcode.QueryCanceled) {
 				waiting[i].Before, err = Count{Precision: Unknown}, nil
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -114,11 +115,11 @@ func hurry(ctx context.Context, db querier) error {
 // may turns a missing table, column or privilege into a problem. Needs are the privileges of the command.
 func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	switch {
-	case pgcode.Is(err, pgcode.UndefinedTable):
+	case pgcode.Is(err, pgerrcode.UndefinedTable):
 		return store.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
-	case pgcode.Is(err, pgcode.UndefinedColumn):
+	case pgcode.Is(err, pgerrcode.UndefinedColumn):
 		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", t.table), Fix: t.table.Command("migrate up"), Err: err}
-	case !pgcode.Is(err, pgcode.InsufficientPrivilege):
+	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		if mistyped := store.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
 			return mistyped
 		}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -70,7 +72,7 @@ func payloadSize() string {
 // limits, the query runs again with {most} as 0, which shows their sizes only.
 func showing(most string, query func(most string) error) error {
 	err := query(most)
-	if class := pgcode.Class(err); pgcode.Is(err, pgcode.QueryCanceled) || class == pgcode.TooComplex || class == pgcode.Resources {
+	if class := pgcode.Class(err); pgcode.Is(err, pgerrcode.QueryCanceled) || class == pgcode.TooComplex || class == pgcode.Resources {
 		return query("0")
 	}
 	return err

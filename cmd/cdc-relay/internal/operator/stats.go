@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -114,14 +115,14 @@ func (t *Tables) Stats(ctx context.Context, top int, exact, block bool) (QueueSt
 	err := read(ctx, func(ctx context.Context, tx querier) error {
 		for _, part := range parts {
 			err := part(ctx, tx, &s)
-			if pgcode.Is(err, pgcode.QueryCanceled) && reader.most.Valid {
+			if pgcode.Is(err, pgerrcode.QueryCanceled) && reader.most.Valid {
 				if err = hurry(ctx, tx); err != nil {
 					return err
 				}
 				reader.most.Int64 = fewCounted + 1
 				err = part(ctx, tx, &s)
 			}
-			if err != nil && !pgcode.Is(err, pgcode.QueryCanceled) {
+			if err != nil && !pgcode.Is(err, pgerrcode.QueryCanceled) {
 				return err
 			}
 		}
@@ -179,7 +180,7 @@ func (r *statsReader) size(ctx context.Context, tx querier, count string, table 
 	if err == nil && (!r.most.Valid || n < r.most.Int64) {
 		return Count{n, Exact}, nil
 	}
-	if err != nil && !pgcode.Is(err, pgcode.QueryCanceled) {
+	if err != nil && !pgcode.Is(err, pgerrcode.QueryCanceled) {
 		return Count{}, err
 	}
 	if err != nil {
