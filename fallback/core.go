@@ -19,7 +19,7 @@ type Core interface {
 	// TakeWanted returns keys to look up. Each is answered by ChooseRuns.
 	TakeWanted(n int, yielding, again bool) (keys []string)
 	// Saw records which transactions are visible.
-	Saw(s outbox.Snapshot, epoch int, unnamed uint64)
+	Saw(s outbox.Snapshot, epoch int, forgottenAt uint64)
 	// SetBoundary and ServerRestarted record that others may have published rows.
 	SetBoundary(id int64)
 	ServerRestarted(id int64)

@@ -318,9 +318,9 @@ func (s *Sweeper) look(ctx context.Context, r *role) error {
 	if !r.view.Unseen {
 		return nil
 	}
-	seen, err := s.Table.Snapshot(ctx, r.view.Unnamed != 0)
+	seen, err := s.Table.Snapshot(ctx, r.view.ForgottenAt != 0)
 	if err == nil {
-		s.Core.Saw(seen, r.view.Epoch, r.view.Unnamed)
+		s.Core.Saw(seen, r.view.Epoch, r.view.ForgottenAt)
 		epoch := r.view.Epoch
 		r.view = s.Core.View()
 		r.view.Epoch = epoch

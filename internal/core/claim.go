@@ -164,8 +164,8 @@ func (c *Core) Locked(claim Claim, rows []outbox.Candidate, l Lock) (valid bool)
 
 // notLocked gives up a chosen row that another session has locked, changed or deleted.
 func (c *Core) notLocked(row outbox.Candidate) {
-	c.mu.registry.forget(row.Ref)
-	c.letGo(row.Size)
+	c.mu.registry.release(row.Ref)
+	c.freeRoom(row.Size)
 	if row.OrderingKey == nil {
 		c.missed(row)
 	}
@@ -200,7 +200,7 @@ func (c *Core) Done(e Ended) (out Out) {
 		c.notLocked(row)
 	}
 	for _, m := range e.Unsent {
-		c.giveBack(m)
+		c.releaseClaimed(m)
 		if m.OrderingKey != nil {
 			locked[*m.OrderingKey] = true
 		}
@@ -222,7 +222,7 @@ func (c *Core) Done(e Ended) (out Out) {
 		}
 		switch {
 		case s.Decision.Action == outbox.Release:
-			c.giveBack(s.Message)
+			c.releaseClaimed(s.Message)
 		case e.Committed:
 			c.settle(s)
 			if key != nil && s.Decision.Action == outbox.Delete {
@@ -254,7 +254,7 @@ func (c *Core) endKey(key string, late *outbox.Message, deleted int, locked bool
 		return
 	}
 	if k.rows > 0 && deleted == k.rows {
-		c.mu.keys.drop(key)
+		c.mu.keys.forget(key)
 		return
 	}
 	if late != nil {
@@ -268,10 +268,10 @@ func (c *Core) endKey(key string, late *outbox.Message, deleted int, locked bool
 	signal(c.Wake)
 }
 
-// giveBack forgets a claimed row that stays unchanged in the table.
-func (c *Core) giveBack(m *outbox.Message) {
-	c.mu.registry.forget(m.Ref())
-	c.letGo(m.Size())
+// releaseClaimed forgets a claimed row that stays unchanged in the table.
+func (c *Core) releaseClaimed(m *outbox.Message) {
+	c.mu.registry.release(m.Ref())
+	c.freeRoom(m.Size())
 	if m.OrderingKey == nil {
 		c.missed(outbox.Candidate{Ref: m.Ref(), Due: m.AvailableAt})
 	}

@@ -40,10 +40,10 @@ type Core struct {
 	}
 }
 
-// nothing is above all ids, everything below all ids.
+// noID is above all ids, anyID below all ids.
 const (
-	nothing    = math.MaxInt64
-	everything = math.MinInt64
+	noID  = math.MaxInt64
+	anyID = math.MinInt64
 )
 
 // Limits bound the memory of a core. Beyond a limit, the core reads the table again instead of remembering.
@@ -77,9 +77,9 @@ func New(limits Limits, policy Policy) *Core {
 	}
 	c.mu.registry = newRegistry(limits.AwaitStream)
 	c.mu.keys = newKeys(limits.Keys)
-	c.mu.unseen = unseen{limit: limits.Unseen, named: make(map[uint32]struct{})}
+	c.mu.unseen = unseen{limit: limits.Unseen, suspects: make(map[uint32]struct{})}
 	c.mu.marks = newMarks()
-	c.mu.backlog = nothing
+	c.mu.backlog = noID
 	return c
 }
 
@@ -135,14 +135,14 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out,
 	case c.mu.registry.knows(m.Ref(), commitLSN):
 		return Out{}, Taken // a claim took it first
 	case commitLSN < c.mu.term.floor || !c.publishing():
-		c.leave(m)
+		c.leaveInTable(m)
 		return Out{}, Left
 	case c.mu.lease.late(c.mu.now):
 		signal(c.Doubted)
 		if mayWait {
 			return Out{}, NoRoom
 		}
-		c.leave(m)
+		c.leaveInTable(m)
 		return Out{}, Left
 	}
 	if c.mu.window.full && c.mu.window.messages <= c.limits.Messages/2 {
@@ -151,7 +151,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out,
 	room := c.hasRoom(m)
 	if c.mu.window.full || (!room && !mayWait) {
 		c.mu.window.full = true
-		c.leave(m)
+		c.leaveInTable(m)
 		return Out{}, Left
 	}
 	if !room {
@@ -175,7 +175,7 @@ func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 	case queues:
 		c.hold(m)
 	case waits: // not counted as Left: the key's rows leave by claims
-		c.leave(m)
+		c.leaveInTable(m)
 	}
 	return nil
 }
@@ -192,22 +192,22 @@ func (c *Core) hold(m *outbox.Message) {
 	c.mu.window.bytes += m.Size()
 }
 
-// letGo frees room in the window.
-func (c *Core) letGo(size int) {
+// freeRoom frees room in the window.
+func (c *Core) freeRoom(size int) {
 	c.mu.window.messages--
 	c.mu.window.bytes -= size
 	signal(c.Room)
 	signal(c.Wake)
 }
 
-// leave records that a streamed row stays in the table, for a claim.
-func (c *Core) leave(m *outbox.Message) {
+// leaveInTable records that a streamed row stays in the table, for a claim.
+func (c *Core) leaveInTable(m *outbox.Message) {
 	if m.OrderingKey == nil {
 		c.noteUnseen(m.XID, passFrom(m.ID))
 		c.wantBacklog(passFrom(m.ID))
 		return
 	}
-	if c.mu.keys.leave(*m.OrderingKey, c.noteUnseen(m.XID, nothing)) {
+	if c.mu.keys.leaveInTable(*m.OrderingKey, c.noteUnseen(m.XID, noID)) {
 		signal(c.Wake)
 	}
 }
@@ -218,16 +218,16 @@ func (c *Core) leaveScheduled(m *outbox.Message) {
 	c.wantDue()
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
-		c.leave(m)
+		c.leaveInTable(m)
 	}
 }
 
 // leaveQueue leaves queued rows in the table.
 func (c *Core) leaveQueue(queue []*outbox.Message) {
 	for _, m := range queue {
-		c.mu.registry.forget(m.Ref())
-		c.letGo(m.Size())
-		c.leave(m)
+		c.mu.registry.release(m.Ref())
+		c.freeRoom(m.Size())
+		c.leaveInTable(m)
 	}
 }
 
@@ -238,26 +238,26 @@ func (c *Core) noteUnseen(xid uint32, id int64) (seq uint64) {
 		return c.mu.unseen.seq
 	}
 	// Too many to remember. A later snapshot names the transactions in progress, and a sweep reads the whole table.
-	c.mu.unseen.forget()
+	c.mu.unseen.forgetAll()
 	c.wantAll()
 	return c.mu.unseen.seq
 }
 
 // wantAll asks for passes over the whole table.
 func (c *Core) wantAll() {
-	c.wantBacklog(everything)
+	c.wantBacklog(anyID)
 	c.mu.keys.miss(c.mu.unseen.seq)
 }
 
 func (c *Core) wantBacklog(from int64) {
-	if c.mu.backlog == nothing {
+	if c.mu.backlog == noID {
 		signal(c.Wake)
 	}
 	c.mu.backlog = min(c.mu.backlog, from)
 }
 
 // passFrom returns where a pass must start to see the row with this id. The greatest id stands for nothing.
-func passFrom(id int64) int64 { return min(id, nothing-1) }
+func passFrom(id int64) int64 { return min(id, noID-1) }
 
 func (c *Core) wantDue() {
 	if !c.mu.due {
@@ -270,7 +270,7 @@ func (c *Core) wantDue() {
 func (c *Core) Unread() {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.unseen.forget()
+	c.mu.unseen.forgetAll()
 	c.wantAll()
 }
 
@@ -278,7 +278,7 @@ func (c *Core) Unread() {
 func (c *Core) Began(xid uint32) {
 	c.lock()
 	defer c.mu.Unlock()
-	delete(c.mu.unseen.named, xid)
+	delete(c.mu.unseen.suspects, xid)
 }
 
 // Passed records the position of the stream.

@@ -18,13 +18,13 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 		}
 		c.Streamed(&outbox.Message{ID: id}, 1, true) // no publisher is ready
 		from, _ := c.BacklogBegan(c.View().Epoch)
-		if from > id || from == nothing {
+		if from > id || from == noID {
 			t.Errorf("row %d was left: the next pass starts at %d", id, from)
 		}
 		c.Streamed(&outbox.Message{ID: id, XID: 7}, 1, true)
 		c.BacklogBegan(c.View().Epoch)
 		c.Saw(snapshot(t, "8:8:"), c.View().Epoch, 0)
-		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == nothing {
+		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
 			t.Errorf("row %d became visible: the next pass starts at %d", id, from)
 		}
 		c.PublisherReady(true)
@@ -32,7 +32,7 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 		chosen := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, Most{Rows: 1, Bytes: 100})
 		claim.lock(c, chosen) // another session has locked it
 		c.Done(claim.ended)
-		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == nothing {
+		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
 			t.Errorf("row %d was locked: the next pass starts at %d", id, from)
 		}
 	}

@@ -22,7 +22,7 @@
 // # An ordering key
 //
 // The core remembers a key while it has a message in memory or rows in the table. A key that is not remembered is
-// direct, unless keys.unlisted says that such keys may have rows in the table.
+// direct, unless keys.unknownKeysMayWait says that such keys may have rows in the table.
 //
 //	not ── Streamed ──▶ direct ── its last message is confirmed ──▶ not remembered
 //	remembered            │

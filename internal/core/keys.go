@@ -23,10 +23,10 @@ type keys struct {
 	// again are keys whose look-up claimed nothing: other sessions have locked their rows, or the snapshot was too old.
 	// After a wait they join yielding.
 	again []string
-	// unlisted: keys that are not remembered may have rows in the table, so they go by the table. It ends with a pass
+	// unknownKeysMayWait: keys that are not remembered may have rows in the table, so they go by the table. It ends with a pass
 	// over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
-	unlisted bool
-	missed   uint64
+	unknownKeysMayWait bool
+	missed             uint64
 	// pass numbers the passes over all keys. complete: the pass misses no row of a key that is not remembered.
 	pass     int
 	complete bool
@@ -77,7 +77,7 @@ const mostKeyBytes = 16 << 20
 const mostQueued = 64
 
 func newKeys(limit int) keys {
-	return keys{byKey: make(map[string]*keyState), limit: limit, unlisted: true}
+	return keys{byKey: make(map[string]*keyState), limit: limit, unknownKeysMayWait: true}
 }
 
 // passage is the decision about a streamed message with a key.
@@ -93,7 +93,7 @@ const (
 func (o *keys) streamed(m *outbox.Message, room bool) passage {
 	k := o.byKey[*m.OrderingKey]
 	switch {
-	case k == nil && !o.unlisted:
+	case k == nil && !o.unknownKeysMayWait:
 		o.add(*m.OrderingKey, &keyState{line: []*outbox.Message{m}})
 		return goes
 	case k != nil && k.place == direct && room && len(k.line) <= mostQueued:
@@ -109,7 +109,7 @@ func (o *keys) add(key string, k *keyState) {
 	o.bytes += len(key)
 }
 
-func (o *keys) drop(key string) {
+func (o *keys) forget(key string) {
 	delete(o.byKey, key)
 	o.bytes -= len(key)
 }
@@ -123,7 +123,7 @@ func (o *keys) remember(key string) *keyState {
 		return nil
 	}
 	k := &keyState{place: draining, pass: o.pass}
-	if o.unlisted {
+	if o.unknownKeysMayWait {
 		k.left = o.missed
 	}
 	o.add(key, k)
@@ -132,12 +132,12 @@ func (o *keys) remember(key string) *keyState {
 
 // miss records that keys which are not remembered have rows in the table.
 func (o *keys) miss(seq uint64) {
-	o.unlisted, o.missed = true, max(o.missed, seq)
+	o.unknownKeysMayWait, o.missed = true, max(o.missed, seq)
 	o.pass++ // the current pass may have read past them
 }
 
-// leave records that a row of the key stays in the table. It reports whether a look-up was requested.
-func (o *keys) leave(key string, seq uint64) bool {
+// leaveInTable records that a row of the key stays in the table. It reports whether a look-up was requested.
+func (o *keys) leaveInTable(key string, seq uint64) bool {
 	k := o.remember(key)
 	if k == nil {
 		o.miss(seq)
@@ -219,13 +219,13 @@ func (o *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 		return k.line[0]
 	}
 	if k.place == direct {
-		o.drop(key)
+		o.forget(key)
 	}
 	return nil
 }
 
-// stop makes the messages behind one in flight go by the table, and returns them. The key waits until the message has
-// landed.
+// stop makes the messages behind one in flight go by the table, and returns them. The key waits until the message is
+// released.
 func (o *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
 	if k := o.byKey[*m.OrderingKey]; k.flies(m) {
 		k.place = draining
@@ -234,8 +234,8 @@ func (o *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
 	return nil
 }
 
-// landed records that a message has left the memory: it was settled, or stays in the table.
-func (o *keys) landed(m *outbox.Message) {
+// released records that a message has left the memory: it was settled, or stays in the table.
+func (o *keys) released(m *outbox.Message) {
 	key := *m.OrderingKey
 	k := o.byKey[key]
 	if k == nil {
@@ -271,7 +271,7 @@ func (o *keys) unqueueAll() (queue []*outbox.Message) {
 func (o *keys) block(key string, k *keyState, leads bool) {
 	k.place, k.yields = blocked, true
 	if !leads {
-		o.drop(key)
+		o.forget(key)
 	}
 }
 
@@ -286,7 +286,7 @@ func (o *keys) passed(pass int) {
 	}
 	slices.Sort(o.yielding[before:])
 	if o.complete && pass == o.pass {
-		o.unlisted = false
+		o.unknownKeysMayWait = false
 	}
 }
 
@@ -300,7 +300,7 @@ func (o *keys) newTerm(seq uint64) {
 		case len(k.line) > 0:
 			k.place = draining
 		default:
-			o.drop(key)
+			o.forget(key)
 		}
 	}
 }

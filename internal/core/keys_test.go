@@ -28,7 +28,7 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 				t.Error("one key more than the limit is remembered")
 			}
 			for n := range remembered {
-				o.drop(key(n))
+				o.forget(key(n))
 			}
 			if o.bytes != 0 || o.remember(key(0)) == nil {
 				t.Errorf("%d bytes are counted for no key", o.bytes)
@@ -56,7 +56,7 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 	}
 	late := &outbox.Message{ID: 1, OrderingKey: &key}
 	c.mu.keys.add(key, &keyState{place: draining, line: []*outbox.Message{late}})
-	c.mu.keys.landed(late) // the pass read the row before it was deleted
+	c.mu.keys.released(late) // the pass read the row before it was deleted
 	read(nil)
 	wanted("its row was settled meanwhile", key)
 	read([]string{key})
@@ -176,13 +176,13 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		c.PublisherReady(true)
 		c.TookSlot(Slot{})
 		c.Owned(time.Now())
-		c.mu.keys.unlisted = false
+		c.mu.keys.unknownKeysMayWait = false
 		m := &outbox.Message{ID: 1, OrderingKey: &key}
 		c.Streamed(m, 100, false)
 		if out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}); len(out.Settle) != 1 {
 			t.Fatal("the row is not deleted")
 		}
-		if c.mu.keys.unlisted = tc.unlisted; tc.aside {
+		if c.mu.keys.unknownKeysMayWait = tc.unlisted; tc.aside {
 			c.SetAside(outbox.Settlement{Message: m})
 		}
 		each := 2
@@ -226,8 +226,8 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 			c.TookSlot(Slot{})
 			c.Owned(time.Now())
 			view, snapshot := c.View(), parsed(t, "10:10:")
-			c.Saw(snapshot, view.Epoch, view.Unnamed)
-			c.mu.keys.unlisted = false
+			c.Saw(snapshot, view.Epoch, view.ForgottenAt)
+			c.mu.keys.unknownKeysMayWait = false
 			c.mu.keys.add(key, &keyState{place: inClaim})
 			rows := outbox.Run{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true},

@@ -62,7 +62,7 @@ func (c *Core) ChooseRuns(claim Claim, found Found, keys int, most Most) Chosen 
 	}
 	c.saw(found.Snapshot)
 	if found.First {
-		c.mu.keys.complete = c.mu.unseen.unnamed == 0 && c.mu.unseen.all(c.mu.keys.missed)
+		c.mu.keys.complete = c.mu.unseen.forgottenAt == 0 && c.mu.unseen.all(c.mu.keys.missed)
 	}
 	rows := c.ofRuns(found, keys)
 	if found.Last {
@@ -100,7 +100,7 @@ func (c *Core) ofRuns(f Found, n int) (rows []outbox.Candidate) {
 // leaving reports whether all rows of an unknown key are in memory: they are confirmed, and about to be deleted.
 // Nothing waits in the table then, and the stream continues to publish the key's rows.
 func (c *Core) leaving(key string, run outbox.Run) bool {
-	if c.mu.keys.byKey[key] != nil || c.mu.keys.unlisted {
+	if c.mu.keys.byKey[key] != nil || c.mu.keys.unknownKeysMayWait {
 		return false
 	}
 	for _, row := range run {
@@ -141,7 +141,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 		o.block(key, k, c.mu.term.leader)
 		return false
 	case held || len(k.line) > 0:
-		k.place = draining // until that message has landed
+		k.place = draining // until that message is released
 		return false
 	case !head.Ready && k.place == toLookUp:
 		return false // the row may have been deleted since the query
@@ -163,7 +163,7 @@ func (c *Core) empty(key string) {
 	switch {
 	case k == nil || k.place != inClaim:
 	case len(k.line) == 0 && k.left < c.mu.unseen.visible():
-		c.mu.keys.drop(key)
+		c.mu.keys.forget(key)
 	default:
 		c.mu.keys.lookAgain(key, k) // its rows are not visible yet
 	}

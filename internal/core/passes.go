@@ -2,23 +2,23 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// Saw records a snapshot that was taken in this epoch; later queries see at least as much. Unnamed is the number of a
+// Saw records a snapshot that was taken in this epoch; later queries see at least as much. ForgottenAt is the number of a
 // View before the snapshot; if not 0, the snapshot names all transactions in progress.
-func (c *Core) Saw(s outbox.Snapshot, epoch int, unnamed uint64) {
+func (c *Core) Saw(s outbox.Snapshot, epoch int, forgottenAt uint64) {
 	c.lock()
 	defer c.mu.Unlock()
 	if epoch != c.mu.term.epoch {
 		return // the snapshot may be of another server
 	}
-	if unnamed != 0 && unnamed == c.mu.unseen.unnamed {
+	if forgottenAt != 0 && forgottenAt == c.mu.unseen.forgottenAt {
 		c.mu.unseen.name(s)
-		c.wantBacklog(everything) // an earlier pass may have missed rows that became visible since
+		c.wantBacklog(anyID) // an earlier pass may have missed rows that became visible since
 	}
 	c.saw(s)
 }
 
 func (c *Core) saw(s outbox.Snapshot) {
-	if from := c.mu.unseen.saw(s); from != nothing {
+	if from := c.mu.unseen.saw(s); from != noID {
 		c.wantBacklog(from)
 	}
 }
@@ -30,7 +30,7 @@ func (c *Core) BacklogBegan(epoch int) (from int64, ok bool) {
 	if epoch != c.mu.term.epoch {
 		return 0, false
 	}
-	from, c.mu.backlog = c.mu.backlog, nothing
+	from, c.mu.backlog = c.mu.backlog, noID
 	return from, true
 }
 

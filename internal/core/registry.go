@@ -21,8 +21,8 @@ type registered struct {
 	// claim is the claim that locks the row. answer came while the claim was written.
 	claim  Claim
 	answer *answer
-	// aside: the row can be neither deleted nor updated.
-	aside bool
+	// unchangeable: the row can be neither deleted nor updated.
+	unchangeable bool
 }
 
 type seenRow struct {
@@ -67,13 +67,13 @@ func (r *registry) leaveClaim(ref outbox.Ref) (a *answer) {
 }
 
 // putAside keeps a row that can be neither deleted nor updated, so that it is not published again.
-func (r *registry) putAside(ref outbox.Ref) { r.rows[ref] = registered{aside: true} }
+func (r *registry) putAside(ref outbox.Ref) { r.rows[ref] = registered{unchangeable: true} }
 
 // setAside reports whether putAside was called for the row.
-func (r *registry) setAside(ref outbox.Ref) bool { return r.rows[ref].aside }
+func (r *registry) setAside(ref outbox.Ref) bool { return r.rows[ref].unchangeable }
 
-// forget drops an unpublished row. Sweeps can find it again.
-func (r *registry) forget(ref outbox.Ref) {
+// release drops an unpublished row. Sweeps can find it again.
+func (r *registry) release(ref outbox.Ref) {
 	if row := r.rows[ref]; row.seenAt > r.passed && r.limit > 0 {
 		// The stream may still bring this row while a claim publishes it. It must not leave twice.
 		r.settle(ref)

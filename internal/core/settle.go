@@ -59,7 +59,7 @@ func (c *Core) resolved(s answer) (out Out) {
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.stop(m))
 	}
-	c.returned(m)
+	c.releaseStreamed(m)
 	return Out{}
 }
 
@@ -74,16 +74,16 @@ func (c *Core) settling(s outbox.Settlement, next *outbox.Message) Out {
 	return out
 }
 
-// returned leaves a row unchanged in the table: its outcome is unknown, or it was not sent.
-func (c *Core) returned(m *outbox.Message) {
-	c.mu.registry.forget(m.Ref())
-	c.letGo(m.Size())
+// releaseStreamed leaves a row unchanged in the table: its outcome is unknown, or it was not sent.
+func (c *Core) releaseStreamed(m *outbox.Message) {
+	c.mu.registry.release(m.Ref())
+	c.freeRoom(m.Size())
 	switch {
 	case m.OrderingKey != nil:
-		c.leave(m)
-		c.mu.keys.landed(m)
+		c.leaveInTable(m)
+		c.mu.keys.released(m)
 	case m.AvailableAt == nil:
-		c.leave(m)
+		c.leaveInTable(m)
 	default:
 		c.wantDue()
 	}
@@ -107,9 +107,9 @@ func (c *Core) settle(s outbox.Settlement) {
 	c.mu.keys.yields(m, s.Decision.Action != outbox.Delete)
 	c.mu.marks.written(m.Ref())
 	c.mu.registry.settle(m.Ref())
-	c.letGo(m.Size())
+	c.freeRoom(m.Size())
 	if m.OrderingKey != nil {
-		c.mu.keys.landed(m)
+		c.mu.keys.released(m)
 	}
 	if floor := c.mu.registry.overflow(); floor != 0 {
 		c.mu.term.floor = max(c.mu.term.floor, floor)
@@ -121,10 +121,10 @@ func (c *Core) SetAside(s outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.registry.putAside(s.Message.Ref())
-	c.letGo(s.Message.Size())
+	c.freeRoom(s.Message.Size())
 	c.mu.keys.yields(s.Message, true)
 	if s.Message.OrderingKey != nil {
-		c.mu.keys.landed(s.Message)
+		c.mu.keys.released(s.Message)
 	}
 }
 

@@ -37,9 +37,9 @@ func (c *Core) TookSlot(s Slot) {
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.unseen.end()
-	c.mu.unseen.forget() // rows that committed before the start may not be visible yet
+	c.mu.unseen.forgetAll() // rows that committed before the start may not be visible yet
 	c.mu.keys.newTerm(c.mu.unseen.seq)
-	c.mu.backlog, c.mu.due = everything, true
+	c.mu.backlog, c.mu.due = anyID, true
 	signal(c.Wake)
 }
 
@@ -53,7 +53,7 @@ func (c *Core) LostSlot() {
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.keys.newTerm(c.mu.unseen.seq)
 	c.mu.unseen.end()
-	c.mu.backlog = nothing
+	c.mu.backlog = noID
 }
 
 // StreamLive records whether the server was heard of lately.

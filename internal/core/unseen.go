@@ -14,10 +14,10 @@ type unseen struct {
 	left []leftBy
 	// seq is the number of the newest transaction.
 	seq uint64
-	// named are transactions that a snapshot named as in progress. Any of their rows may have been missed.
-	named map[uint32]struct{}
-	// unnamed is the seq at which transactions were forgotten; 0 once a snapshot has named them.
-	unnamed uint64
+	// suspects are transactions that a snapshot suspects as in progress. Any of their rows may have been missed.
+	suspects map[uint32]struct{}
+	// forgottenAt is the seq at which transactions were forgotten; 0 once a snapshot has named them.
+	forgottenAt uint64
 }
 
 type leftBy struct {
@@ -43,21 +43,21 @@ func (u *unseen) note(xid uint32, id int64) bool {
 	return true
 }
 
-// forget drops all transactions; a snapshot must name them again.
-func (u *unseen) forget() {
+// forgetAll drops all transactions; a snapshot must name them again.
+func (u *unseen) forgetAll() {
 	u.seq++
-	u.left, u.unnamed = nil, u.seq
+	u.left, u.forgottenAt = nil, u.seq
 }
 
 // end drops all transactions, for a relay that does not lead.
 func (u *unseen) end() {
-	u.left, u.unnamed = nil, 0
-	clear(u.named)
+	u.left, u.forgottenAt = nil, 0
+	clear(u.suspects)
 }
 
 // saw drops the transactions that a snapshot can see. It returns the id from which the backlog must be read for them.
 func (u *unseen) saw(s outbox.Snapshot) (from int64) {
-	from = nothing
+	from = noID
 	rest := u.left[:0]
 	for _, one := range u.left {
 		if s.Finished(one.xid) {
@@ -69,10 +69,10 @@ func (u *unseen) saw(s outbox.Snapshot) (from int64) {
 	if u.left = rest; len(rest) == 0 {
 		u.left = nil
 	}
-	for xid := range u.named {
+	for xid := range u.suspects {
 		if s.Finished(xid) {
-			delete(u.named, xid)
-			from = everything
+			delete(u.suspects, xid)
+			from = anyID
 		}
 	}
 	return from
@@ -80,16 +80,16 @@ func (u *unseen) saw(s outbox.Snapshot) (from int64) {
 
 // name records all transactions in progress. The snapshot must be newer than the last forget.
 func (u *unseen) name(s outbox.Snapshot) {
-	u.unnamed = 0
+	u.forgottenAt = 0
 	for _, xid := range s.InProgress() {
-		u.named[xid] = struct{}{}
+		u.suspects[xid] = struct{}{}
 	}
 }
 
 // visible returns the number below which all transactions are visible.
 func (u *unseen) visible() uint64 {
 	switch {
-	case u.unnamed != 0:
+	case u.forgottenAt != 0:
 		return 0
 	case len(u.left) > 0:
 		return u.left[0].seq
@@ -98,4 +98,4 @@ func (u *unseen) visible() uint64 {
 }
 
 // all reports whether queries see all transactions up to a number.
-func (u *unseen) all(seq uint64) bool { return len(u.named) == 0 && u.visible() > seq }
+func (u *unseen) all(seq uint64) bool { return len(u.suspects) == 0 && u.visible() > seq }

@@ -20,10 +20,10 @@ type View struct {
 	// Wanted counts the keys to look up that have fresh rows, Yielding those whose head was rejected or had a time,
 	// Again those whose last look-up has claimed nothing.
 	Wanted, Yielding, Again int
-	// Unseen: rows in the table belong to transactions that are not visible yet. Unnamed, if not 0: a snapshot must
+	// Unseen: rows in the table belong to transactions that are not visible yet. ForgottenAt, if not 0: a snapshot must
 	// name these transactions; pass the number to Saw.
-	Unseen  bool
-	Unnamed uint64
+	Unseen      bool
+	ForgottenAt uint64
 
 	// InFlight counts the messages in the window. Eased: it is at most half full.
 	InFlight int
@@ -39,11 +39,11 @@ func (c *Core) View() View {
 	t, k, u, w := &c.mu.term, &c.mu.keys, &c.mu.unseen, &c.mu.window
 	v := View{
 		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch, Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(),
-		Backlog: c.mu.backlog != nothing, Due: c.mu.due, Unlisted: k.unlisted,
-		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), Unnamed: u.unnamed,
+		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
+		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,
 		Remembered: len(c.mu.registry.rows), Keys: len(k.byKey),
 	}
-	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.named) > 0 || u.unnamed != 0)
+	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.suspects) > 0 || u.forgottenAt != 0)
 	return v
 }
