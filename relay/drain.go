@@ -63,7 +63,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 	}
 	sweeps := r.sweeper.sweeps
 	sweeps.Polling = true
-	var seen rest
+	var seen remaining
 	p := &progress{since: time.Now()}
 	for ctx.Err() == nil {
 		settled := r.settler.written.Load()
@@ -84,7 +84,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		if err := r.undeletable(); err != nil {
 			return err
 		}
-		left, err := r.rest(ctx)
+		left, err := r.remaining(ctx)
 		switch {
 		case err != nil || left.rows == 0:
 			return err
@@ -119,8 +119,8 @@ func (r *Relay) stalled(p *progress) bool {
 	return time.Since(latest(p.since, r.publisherState().Since)) > r.config.SendTimeout
 }
 
-// rest are rows that may leave and did not, and those that got no answer in time.
-type rest struct {
+// remaining are rows that may leave and did not, and those that got no answer in time.
+type remaining struct {
 	rows  int // counts at most mostRest of each kind
 	first int64
 	late  bool // some have no answer
@@ -129,14 +129,14 @@ type rest struct {
 const mostRest = 1000
 
 // in says how many rows are left in the table.
-func (left rest) in(table outbox.Table) string {
+func (left remaining) in(table outbox.Table) string {
 	if left.rows == 0 {
 		return fmt.Sprintf("no row that may leave is in %s", table)
 	}
 	return fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d", left.rows, table, left.first)
 }
 
-func (r *Relay) rest(ctx context.Context) (left rest, err error) {
+func (r *Relay) remaining(ctx context.Context) (left remaining, err error) {
 	upTo := r.sweeper.sweeps.UpTo
 	left.rows, left.first = r.settler.late.count()
 	left.late = left.rows > 0
@@ -172,7 +172,7 @@ func (r *Relay) rest(ctx context.Context) (left rest, err error) {
 }
 
 // leftBehind says why a drain could not publish rows. Unknown: it has published some, without an outcome.
-func (r *Relay) leftBehind(ctx context.Context, left rest, unknown bool) error {
+func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) error {
 	what := left.in(r.config.Table) + ": "
 	if unknown {
 		last := r.unanswered.ongoing()
@@ -281,7 +281,7 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 			return <-a.failed
 		}
 	}
-	left, err := r.rest(ctx)
+	left, err := r.remaining(ctx)
 	if err != nil {
 		return err
 	}

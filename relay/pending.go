@@ -10,10 +10,10 @@ import (
 
 // pendingRows are the rows to settle. The core fills it from any goroutine, and the settler empties it.
 type pendingRows struct {
-	// batch is the most rows in a statement; from enough rows on, a statement does not wait for more.
-	batch, enough int
-	arrived       chan struct{} // signalled when rows becomes non-empty
-	hurried       chan struct{} // signalled when rows must be written now
+	// batch is the most rows in a statement; from flushAt rows on, a statement does not wait for more.
+	batch, flushAt int
+	arrived        chan struct{} // signalled when rows becomes non-empty
+	flushNow       chan struct{} // signalled when rows must be written now
 
 	mu struct {
 		sync.Mutex
@@ -21,19 +21,19 @@ type pendingRows struct {
 	}
 }
 
-// linger is how long a batch waits for more rows. A statement for each row would be most of the cost of a message. Only
+// batchWait is how long a batch waits for more rows. A statement for each row would be most of the cost of a message. Only
 // a crash makes the delay visible: more messages are published again.
-const linger = 50 * time.Millisecond
+const batchWait = 50 * time.Millisecond
 
 func newPendingRows(maxInFlight, batch int) *pendingRows {
 	return &pendingRows{
-		batch: batch, enough: enoughOf(maxInFlight, batch), arrived: make(chan struct{}, 1), hurried: make(chan struct{}, 1),
+		batch: batch, flushAt: flushAtOf(maxInFlight, batch), arrived: make(chan struct{}, 1), flushNow: make(chan struct{}, 1),
 	}
 }
 
-// enoughOf returns the batch size from which the settler does not wait. Rows to be deleted occupy the window, so a
+// flushAtOf returns the batch size from which the settler does not wait. Rows to be deleted occupy the window, so a
 // small window must not wait for a full batch.
-func enoughOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4, 1)) }
+func flushAtOf(maxInFlight, batch int) int { return min(batch, max(maxInFlight/4, 1)) }
 
 // add queues rows for the next batch. Soon: write them at once.
 func (p *pendingRows) add(rows []outbox.Settlement, soon bool) {
@@ -48,8 +48,8 @@ func (p *pendingRows) add(rows []outbox.Settlement, soon bool) {
 	if before == 0 {
 		signal(p.arrived)
 	}
-	if pending >= p.enough || soon {
-		signal(p.hurried)
+	if pending >= p.flushAt || soon {
+		signal(p.flushNow)
 	}
 }
 
@@ -71,7 +71,7 @@ func (p *pendingRows) take() []outbox.Settlement {
 func (p *pendingRows) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.mu.rows) >= p.enough
+	return len(p.mu.rows) >= p.flushAt
 }
 
 // lateRows are rows that a claim has left without an answer, and that are not settled since. Only a drain keeps them.

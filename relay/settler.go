@@ -134,12 +134,12 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []out
 	case <-s.pending.arrived:
 	}
 	if !s.pending.full() {
-		timer := time.NewTimer(linger)
+		timer := time.NewTimer(batchWait)
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
 			return nil, false
-		case <-s.pending.hurried:
+		case <-s.pending.flushNow:
 		case <-timer.C:
 		}
 	}

@@ -39,7 +39,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 		r.core.Owned(r.core.Clock())
 		r.core.PublisherReady(true)
 		for n := 1; n <= test.enough; n++ {
-			if len(r.settler.pending.hurried) > 0 {
+			if len(r.settler.pending.flushNow) > 0 {
 				t.Errorf("window %d, batch %d: %d rows are not written at once", test.maxInFlight, test.batch, n-1)
 			}
 			m := &outbox.Message{ID: int64(n)}
@@ -48,7 +48,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 			}
 			r.Deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 		}
-		if len(r.settler.pending.hurried) == 0 || !r.settler.pending.full() {
+		if len(r.settler.pending.flushNow) == 0 || !r.settler.pending.full() {
 			t.Errorf("window %d, batch %d: %d rows are not kept for a larger batch", test.maxInFlight, test.batch, test.enough)
 		}
 	}

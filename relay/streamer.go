@@ -199,7 +199,7 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	if err != nil {
 		return false, err
 	}
-	defer s.letGo()
+	defer s.endTerm()
 	s.owner.last, s.owner.wasOwn = stream.Process(), true
 	return true, s.stream(ctx, stream)
 }
@@ -254,7 +254,7 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	return nil
 }
 
-func (s *streamer) letGo() {
+func (s *streamer) endTerm() {
 	s.core.LostSlot()
 	s.counts.Streams(false)
 	s.owner.announced = ""
