@@ -19,9 +19,9 @@ SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(deleted_id), '
 // nearFactor is how much longer than the batch the list of message ids may be.
 const nearFactor = 8
 
-// near returns the message ids of a batch that is sorted by id, each at the place of its id. It returns nil if the ids
+// compactIDs returns the message ids of a batch that is sorted by id, each at the place of its id. It returns nil if the ids
 // are too far apart, or one occurs twice.
-func near(part []outbox.Settlement) (messageIDs []byte) {
+func compactIDs(part []outbox.Settlement) (messageIDs []byte) {
 	first, last := part[0].Message.ID, part[len(part)-1].Message.ID
 	if uint64(last-first) >= uint64(nearFactor*len(part)) {
 		return nil
@@ -36,8 +36,8 @@ func near(part []outbox.Settlement) (messageIDs []byte) {
 	return messageIDs
 }
 
-// placesOf turns the ids of deleted rows into their places in the batch, from 1.
-func placesOf(ids []int64, part []outbox.Settlement) {
+// positions turns the ids of deleted rows into their places in the batch, from 1.
+func positions(ids []int64, part []outbox.Settlement) {
 	for i, id := range ids {
 		nth, _ := slices.BinarySearchFunc(part, id, func(one outbox.Settlement, id int64) int { return cmp.Compare(one.Message.ID, id) })
 		ids[i] = int64(nth + 1)

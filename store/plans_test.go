@@ -66,7 +66,7 @@ func (p *planned) statements() map[string]string {
 		"find due": {batch, time.Now()}, "find due after": {batch, time.Now(), time.Now().Add(-time.Hour), int64(1)}, "find backlog": {int64(60_000), all, batch, all, age},
 		"find keys": {"", batch, 1, all, age}, "find keys after": {"key 10", batch, 4, all, age},
 		"find runs": {keys, 64, all, age}, "lock": {ids, all, age}, "delete locked": {ctids, table}, "postpone": {ids, time.Minute},
-		"delete": settle[:2], "delete near": {settle[0], near(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
+		"delete": settle[:2], "delete near": {settle[0], compactIDs(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "unchanged": settle[:3], "moved": settle[:2],
 	}
 	p.store.SendHeaders(nil)

@@ -138,10 +138,10 @@ func (s *Store) checkGone(ctx context.Context, settled *Settled) error {
 	settled.Gone = nil
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if err := s.separate(ctx, s.sql.visible, 2, deletes, &settled.Kept, &settled.Gone); err != nil {
+	if err := s.split(ctx, s.sql.visible, 2, deletes, &settled.Kept, &settled.Gone); err != nil {
 		return err
 	}
-	if err := s.separate(ctx, s.sql.unchanged, 3, changes, &settled.Kept, &others); err != nil {
+	if err := s.split(ctx, s.sql.unchanged, 3, changes, &settled.Kept, &others); err != nil {
 		return err
 	}
 	for _, one := range others {
@@ -151,18 +151,18 @@ func (s *Store) checkGone(ctx context.Context, settled *Settled) error {
 			settled.Gone = append(settled.Gone, one)
 		}
 	}
-	return s.separate(ctx, s.sql.moved, 2, moves, &settled.Done, &settled.Gone)
+	return s.split(ctx, s.sql.moved, 2, moves, &settled.Done, &settled.Gone)
 }
 
-// separate adds the rows that a statement finds to one list, and the others to another. The statement uses the first
+// split adds the rows that a statement finds to one list, and the others to another. The statement uses the first
 // args of settleArgs.
-func (s *Store) separate(
+func (s *Store) split(
 	ctx context.Context, sql string, args int, part []outbox.Settlement, there, elsewhere *[]outbox.Settlement,
 ) error {
 	if len(part) == 0 {
 		return nil
 	}
-	found, err := among(ctx, s.pool, sql, args, part)
+	found, err := foundRows(ctx, s.pool, sql, args, part)
 	if err != nil {
 		return fmt.Errorf("find %d rows of %s: %w", len(part), s.table, err)
 	}
@@ -273,8 +273,8 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 	return err
 }
 
-// among reports for each settlement whether a statement finds its row.
-func among(ctx context.Context, db querier, sql string, args int, part []outbox.Settlement) ([]bool, error) {
+// foundRows reports for each settlement whether a statement finds its row.
+func foundRows(ctx context.Context, db querier, sql string, args int, part []outbox.Settlement) ([]bool, error) {
 	found := make([]bool, len(part))
 	return found, forEach(ctx, db, sql, settleArgs(part)[:args], func(i int64) { found[i] = true })
 }
@@ -306,7 +306,7 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 	if err != nil {
 		return nil, nil, err
 	}
-	visible, err := among(ctx, tx, s.sql.visible, 2, part)
+	visible, err := foundRows(ctx, tx, s.sql.visible, 2, part)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -355,7 +355,7 @@ func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, i
 func (w settling) write(ctx context.Context, db rower, part []outbox.Settlement) (snapshot string, changed []int64, err error) {
 	sql, args := w.statement(part)
 	if err = db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed); err == nil && sql == w.nearSQL {
-		placesOf(changed, part)
+		positions(changed, part)
 	}
 	return snapshot, changed, err
 }
@@ -366,7 +366,7 @@ func (w settling) statement(part []outbox.Settlement) (sql string, args []any) {
 	if w.nearSQL == "" {
 		return w.sql, args
 	}
-	if messageIDs := near(part); messageIDs != nil {
+	if messageIDs := compactIDs(part); messageIDs != nil {
 		return w.nearSQL, []any{args[0], messageIDs, part[0].Message.ID}
 	}
 	return w.sql, args[:2]
