@@ -146,9 +146,7 @@ func TestEveryRowArrivesUnchangedOrIsDeadLettered(t *testing.T) {
 			})
 		}
 	}
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 	if mb := r.residentMB(); mb > 400 && !raceDetector {
 		t.Errorf("the relay took %d MB", mb)
 	}

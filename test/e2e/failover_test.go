@@ -142,7 +142,5 @@ func TestRowsLeaveWhileAFailoverSlotWaitsForItsStandby(t *testing.T) {
 	w.eventually("the stream has caught up", func() bool { return len(linesWith(r.logs(), "stream_caught_up")) == 1 })
 	within(t, "delivering from the stream", time.Second, func() { w.await(arrived, w.insert(nil)) })
 	r.noRejections()
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d duplicates", n)
-	}
+	noDuplicates(t, arrived)
 }

@@ -101,9 +101,7 @@ func TestTheRelayDoesNotDelayAFastStopOfPostgres(t *testing.T) {
 			rows := committed()
 			w.eventually("the table is empty", w.outboxEmpty)
 			w.eventually("all arrive", func() bool { return arrived.distinct() >= rows })
-			if n := arrived.duplicates(); n != 0 {
-				t.Errorf("%d messages arrived twice", n)
-			}
+			noDuplicates(t, arrived)
 			w.noDeadLetters()
 		})
 	}

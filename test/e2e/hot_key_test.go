@@ -104,9 +104,7 @@ func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 			if took > rows {
 				t.Errorf("%d transactions for %d rows of a key", took, rows)
 			}
-			if n := arrived.duplicates(); n != 0 {
-				t.Errorf("%d messages arrived twice", n)
-			}
+			noDuplicates(t, arrived)
 			next := 0
 			for _, d := range arrived.all() {
 				if d.Headers["hot"] == nil {

@@ -37,9 +37,7 @@ func TestASlotInvalidatedWhileIdleIsRecreated(t *testing.T) {
 	w.exec(`CHECKPOINT`)
 	w.await(arrived, w.insert(nil))
 	w.emptied()
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d duplicates", n)
-	}
+	noDuplicates(t, arrived)
 	if !strings.Contains(again.logs(), "invalidated by the server idle_timeout") {
 		t.Error("the log does not say why the slot was recreated")
 	}

@@ -3,9 +3,12 @@ package e2e
 import (
 	"maps"
 	"sync"
+	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 // ledger records all arrivals in a queue, in order.
@@ -136,4 +139,35 @@ func (l *ledger) restartGap() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.gap = 0
+}
+
+// noMarks fails the test if a message has arrived with the mark of a possible duplicate, unless the machine is busy.
+func (w *world) noMarks(l *ledger) {
+	w.t.Helper()
+	switch n := marked(l); {
+	case n == 0:
+	case await.Busy():
+		w.t.Logf("%d of %d messages are marked: this machine is busy", n, len(l.all()))
+	default:
+		w.t.Errorf("%d of %d messages are marked", n, len(l.all()))
+	}
+}
+
+// noDuplicates fails the test if a message has arrived twice.
+func noDuplicates(t *testing.T, l *ledger) {
+	t.Helper()
+	atMost(t, l, 0)
+}
+
+// atMost fails the test if more messages have arrived twice. A relay that gets no processor time loses confirms: on a
+// busy machine there may be more, with the mark.
+func atMost(t *testing.T, l *ledger, most int) {
+	t.Helper()
+	switch n, unmarked := l.duplicates(), l.unmarkedDuplicates(); {
+	case n <= most:
+	case unmarked == 0 && await.Busy():
+		t.Logf("%d messages arrived twice, all of them marked: this machine is busy", n)
+	default:
+		t.Errorf("%d messages arrived twice, %d of them without the mark; want at most %d", n, unmarked, most)
+	}
 }

@@ -20,7 +20,5 @@ func TestALockedRowDelaysNoOther(t *testing.T) {
 	p.eventually("all other rows are deleted", func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
 	release()
 	p.emptied()
-	if n := p.arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, p.arrived)
 }

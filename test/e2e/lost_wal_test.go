@@ -38,9 +38,7 @@ func TestASlotWithMissingWALIsRecreated(t *testing.T) {
 	within(t, "streaming", 20*time.Second, w.streamed)
 	w.await(arrived, w.insert(nil))
 	w.emptied()
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d duplicates", n)
-	}
+	noDuplicates(t, arrived)
 	if logs := r.logs(); !strings.Contains(logs, "dropped slot "+w.slot+": its WAL is gone") {
 		t.Errorf("the log does not say that the slot was dropped:\n%s", logs)
 	}

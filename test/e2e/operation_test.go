@@ -114,9 +114,7 @@ func TestShutdownWaitsForMessagesInFlight(t *testing.T) {
 	w.run()
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })
 	w.emptied()
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 }
 
 // During an outage a relay is live but not ready, and recovers by itself. The liveness file shows the same.

@@ -39,9 +39,7 @@ func TestColumnsUnknownToTheRelayMayChange(t *testing.T) {
 		n := bodies(arrived)
 		return n[`"before"`] == 1 && n[`"after"`] == 1
 	})
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d duplicates", n)
-	}
+	noDuplicates(t, arrived)
 	if r.exited() {
 		t.Error("the relay ended")
 	}
@@ -66,9 +64,7 @@ func TestReusedIDsAfterTruncateArePublished(t *testing.T) {
 	w.await(arrived, w.insert(row{"ordering_key": "k"}))
 	w.emptied()
 	w.eventually("nothing is in flight any more", func() bool { return r.metric("cdc_relay_messages_in_flight") == 0 })
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 	w.noDeadLetters()
 }
 

@@ -176,9 +176,7 @@ func TestADifferentNumberOfShardsIsRejected(t *testing.T) {
 		w.await(arrived, w.insert(nil))
 	}
 	r.noRejections()
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d duplicates", n)
-	}
+	noDuplicates(t, arrived)
 }
 
 // Those slots would have no reader.

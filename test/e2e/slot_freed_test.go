@@ -81,9 +81,7 @@ func TestAPollingRelayLeavesFreshRowsToTheLeader(t *testing.T) {
 	w.run("--mode", "poll", "--poll-interval", "10ms")
 	load := w.write(2)
 	load.more(2000)
-	if n := arrived.duplicates(); n > 0 {
-		t.Errorf("%d duplicates of two running relays, %d of them not marked", n, arrived.unmarkedDuplicates())
-	}
+	noDuplicates(t, arrived)
 	w.loseSlotWhilePublishing(leader, func() {})
 	load.more(2000)
 	load.end()

@@ -57,7 +57,5 @@ func TestAReconnectedStandbyChecksTheSlotFirst(t *testing.T) {
 	w.await(arrived, due) // by then it has read the table
 	toOther.Only(services.Ordinary).Accept()
 	w.emptied()
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 }

@@ -106,9 +106,7 @@ func TestDatabaseSettingsDoNotChangeMessages(t *testing.T) {
 		t.Errorf("dead letter after %d attempts, created at %s", dead.Attempts, dead.CreatedAt)
 	}
 	w.emptied()
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 }
 
 // Covers everything from setup to teardown.
@@ -179,9 +177,7 @@ func TestAPartitionedOutboxIsPublished(t *testing.T) {
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 1200 })
 	w.emptied()
 	w.awaitDeadLetter(w.insert(row{"exchange": "nowhere"}))
-	if n := arrived.duplicates(); n != 0 {
-		t.Errorf("%d messages arrived twice", n)
-	}
+	noDuplicates(t, arrived)
 	if r.metric("cdc_relay_slot_held") != 1 {
 		t.Error("the relay does not stream")
 	}

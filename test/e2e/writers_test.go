@@ -112,17 +112,17 @@ func (ws *writers) more(n int) {
 }
 
 // allArrive does the same as allCommittedArrive, and expects that every duplicate is marked.
-func (ws *writers) allArrive(arrived *ledger, atMost int) {
+func (ws *writers) allArrive(arrived *ledger, most int) {
 	ws.w.t.Helper()
-	ws.allCommittedArrive(arrived, atMost)
+	ws.allCommittedArrive(arrived, most)
 	if n := arrived.unmarkedDuplicates(); n != 0 {
 		ws.w.t.Errorf("%d duplicates without x-possible-duplicate", n)
 	}
 }
 
 // allCommittedArrive stops the writers and checks that committed rows arrive, nothing else does, nothing is
-// dead-lettered, and there are at most atMost duplicates.
-func (ws *writers) allCommittedArrive(arrived *ledger, atMost int) {
+// dead-lettered, and there are at most this many duplicates.
+func (ws *writers) allCommittedArrive(arrived *ledger, most int) {
 	ws.w.t.Helper()
 	ws.end()
 	ws.w.emptied()
@@ -132,9 +132,7 @@ func (ws *writers) allCommittedArrive(arrived *ledger, atMost int) {
 			ws.w.t.Errorf("message %s arrived, which nobody inserted", id)
 		}
 	}
-	if n := arrived.duplicates(); n > atMost {
-		ws.w.t.Errorf("%d messages arrived twice, want at most %d", n, atMost)
-	}
+	atMost(ws.w.t, arrived, most)
 	ws.w.noDeadLetters()
 }
 
