@@ -130,6 +130,7 @@ func TestTraceContextPassesThroughUnchanged(t *testing.T) {
 				t.Errorf("tracing %v: %s is %q, want %q", tracing, name, d.Headers[name], want)
 			}
 		}
+		delete(d.Headers, "x-possible-duplicate") // a message that leaves late on a busy machine has it
 		if len(d.Headers) != len(traceContext()) {
 			t.Errorf("tracing %v: headers are %v", tracing, d.Headers)
 		}
