@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -133,7 +134,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 		}
 		result, err := adopt.Adopt(c.Context, conn, request)
 		if result.Moved > 0 {
-			fmt.Fprintf(p.stdout, "moved %s from %s to %s\n", rowsText(result.Moved, "row"), request.From, request.Outbox)
+			fmt.Fprintf(p.stdout, "moved %s from %s to %s\n", show.Plural(result.Moved, "row"), request.From, request.Outbox)
 		}
 		if err != nil {
 			return adoptError(err, cfg, conn)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
@@ -88,7 +89,7 @@ func (p *process) report(err error) int {
 		return exitFailed
 	}
 	var usage *usageError
-	lines := []string{oneLine(pgdial.Text(err))}
+	lines := []string{show.OneLine(pgdial.Text(err))}
 	if errors.As(err, &usage) {
 		lines = mistakesOf(err)
 	}

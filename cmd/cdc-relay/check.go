@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -170,9 +171,9 @@ func (p *process) examine(ctx context.Context, options doctor.Options) (checkRep
 		return checkReport{}, errors.New("check: interrupted")
 	}
 	for i := range findings {
-		findings[i].Message = string(redact([]byte(findings[i].Message)))
+		findings[i].Message = string(show.Redact([]byte(findings[i].Message)))
 		for n, line := range findings[i].Fix {
-			findings[i].Fix[n] = string(redact([]byte(line)))
+			findings[i].Fix[n] = string(show.Redact([]byte(line)))
 		}
 	}
 	return checkReport{Level: doctor.Worst(findings), Findings: findings}, nil
@@ -190,7 +191,7 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 	}
 	quiet := &setupReport{json: true} // the report has its own line for it
 	for i, repair := range repairs {
-		views[i].Command = string(redact([]byte(repair.String())))
+		views[i].Command = string(show.Redact([]byte(repair.String())))
 		if !cfg.yes {
 			continue
 		}
@@ -206,7 +207,7 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 		}
 		views[i].Done = failed == nil
 		if failed != nil {
-			views[i].Error = string(redact([]byte(oneLine(failed.Error()))))
+			views[i].Error = string(show.Redact([]byte(show.OneLine(failed.Error()))))
 		}
 	}
 	return views
@@ -258,7 +259,7 @@ func (p *process) showFindings(cfg *config, report checkReport) error {
 	table := p.newTable()
 	for _, f := range report.Findings {
 		text := strings.Join(append([]string{f.Message}, f.Fix...), "\n  ")
-		table.row(p.paint(colourOf(f.Level), string(f.Level)), string(f.Area), f.Name, text)
+		table.Row(p.paint(colourOf(f.Level), string(f.Level)), string(f.Area), f.Name, text)
 	}
 	if err := table.write(); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -371,3 +372,6 @@ func commandSettings() []*setting {
 		},
 	}
 }
+
+// tableFlag returns the --table flag that a command for this table needs.
+func (c *config) tableFlag() string { return show.TableFlag(c.relay.Table) }

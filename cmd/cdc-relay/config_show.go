@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) configCommand() *cli.Command {
@@ -72,13 +74,13 @@ func (p *process) configShow(c *cli.Context) error {
 	for _, v := range view.Settings {
 		value := "-"
 		if v.Value != nil {
-			value = orWord(printable(*v.Value), "''")
+			value = show.OrElse(show.Printable(*v.Value), "''")
 		}
 		source := v.Source
 		if v.Source == fromEnvironment || v.Source == fromFile {
-			source = printable(*v.Place)
+			source = show.Printable(*v.Place)
 		}
-		g.row(v.Name, value, source)
+		g.Row(v.Name, value, source)
 	}
 	return g.write()
 }
@@ -108,7 +110,7 @@ func (c *config) settingView(s *setting) settingView {
 // contain one.
 func withoutPassword(s *setting, text string) string {
 	if !strings.HasSuffix(s.name, "-url") {
-		return string(redact([]byte(text)))
+		return string(show.Redact([]byte(text)))
 	}
 	scheme, rest, isURL := strings.Cut(text, "://")
 	if !isURL { // key=value words of Postgres

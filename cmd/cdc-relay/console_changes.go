@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
@@ -57,7 +58,7 @@ func (s *console) changing(ctx context.Context, r *http.Request, do func(context
 				said = append(said, f.Label+" "+inQuotes(f.Value))
 			}
 		}
-		a.Filters = orWord(strings.Join(said, ", "), "all")
+		a.Filters = show.OrElse(strings.Join(said, ", "), "all")
 		a.All = d.cfg.looking.filter.Everything()
 		switch {
 		case r.Form.Has("id"):
@@ -96,9 +97,9 @@ func (s *console) ask(w http.ResponseWriter, r *http.Request) {
 
 // count sets how many rows the change affects.
 func (a *asked) count(n int64) {
-	a.Count, a.What = n, rowsText(n, "dead letter")
+	a.Count, a.What = n, show.Plural(n, "dead letter")
 	if a.Do == "retry" {
-		a.What = strings.Replace(rowsText(n, "waiting retry"), "retrys", "retries", 1)
+		a.What = strings.Replace(show.Plural(n, "waiting retry"), "retrys", "retries", 1)
 	}
 }
 
@@ -140,17 +141,17 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 		case "retry":
 			var done operator.Retried
 			done, err = d.RetryNow(ctx, filter, changeBatch, false, agreed, unseen)
-			a.Count, a.Done = done.Due, "made "+rowsText(done.Due, "message")+" due now"
+			a.Count, a.Done = done.Due, "made "+show.Plural(done.Due, "message")+" due now"
 		case "requeue":
 			var done operator.Requeued
 			done, err = d.Requeue(ctx, filter, changeBatch, agreed, unseen)
-			a.Count, a.Done = done.Sent, "requeued "+rowsText(done.Sent, "dead letter")
+			a.Count, a.Done = done.Sent, "requeued "+show.Plural(done.Sent, "dead letter")
 			if done.Left > 0 {
-				a.Left = fmt.Sprintf("the outbox rejects %s: %s", rowsText(done.Left, "dead letter"), done.Why)
+				a.Left = fmt.Sprintf("the outbox rejects %s: %s", show.Plural(done.Left, "dead letter"), done.Why)
 			}
 		case "purge":
 			a.Count, err = d.Purge(ctx, filter, changeBatch, agreed, unseen)
-			a.Done = "deleted " + rowsText(a.Count, "dead letter")
+			a.Done = "deleted " + show.Plural(a.Count, "dead letter")
 		default:
 			return fmt.Errorf("there is no change %q", a.Do)
 		}
@@ -160,7 +161,7 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 			return nil
 		}
 		who, _ := r.Context().Value(user{}).(string)
-		s.log.Warn("console changed rows", "event", event.ConsoleChanged, "change", a.Do, "user", printable(who), "from", r.RemoteAddr, "which", printable(a.Filters), "rows", a.Count, "error", err)
+		s.log.Warn("console changed rows", "event", event.ConsoleChanged, "change", a.Do, "user", show.Printable(who), "from", r.RemoteAddr, "which", show.Printable(a.Filters), "rows", a.Count, "error", err)
 		return err
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 const (
@@ -57,12 +58,12 @@ func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any,
 	}
 	var shown checkShown
 	if now.done != nil {
-		shown.Running = durationText(time.Since(now.began))
+		shown.Running = show.Duration(time.Since(now.began))
 	}
 	if now.report == nil {
 		return shown, nil
 	}
-	shown.Age, shown.Summary = durationText(time.Since(now.ended)), counted(now.report.Findings)
+	shown.Age, shown.Summary = show.Duration(time.Since(now.ended)), counted(now.report.Findings)
 	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst level first
 		for _, f := range now.report.Findings {
 			if f.Level == level {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // picked holds the values of the filter form.
@@ -120,7 +121,7 @@ func pick(d *desk, r *http.Request, names []string, others ...string) (picked, e
 			p.Fields = append(p.Fields, f)
 		}
 	}
-	p.Query, p.Note = query.Encode(), wildcardNote(d.cfg.looking.filter, "")
+	p.Query, p.Note = query.Encode(), show.WildcardNote(d.cfg.looking.filter, "")
 	return p, nil
 }
 

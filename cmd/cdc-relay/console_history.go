@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // history holds the samples of the last hour.
 type history struct {
-	look *statsLook
+	look *show.Sampler
 	mu   struct {
 		sync.Mutex
 		points []point
-		view   *statsView
+		view   *show.Stats
 		hosts  []operator.RelayHost
 		failed error
 		taken  time.Time
@@ -35,9 +36,9 @@ const (
 )
 
 func newHistory(cfg *config) *history {
-	watching := *cfg
-	watching.looking.watch = true // throughput and latency are measured since the previous sample
-	return &history{look: &statsLook{cfg: &watching, live: newLiveRelay(cfg.httpAddr)}}
+	return &history{look: &show.Sampler{
+		Relay: &cfg.relay, Top: cfg.looking.top, Exact: cfg.looking.exact, Watch: true, Live: show.NewLiveRelay(cfg.httpAddr),
+	}}
 }
 
 // keep takes a sample at once and then at a fixed interval, until ctx is done.
@@ -45,11 +46,11 @@ func (h *history) keep(ctx context.Context, s *console) {
 	ticker := time.NewTicker(historyEvery)
 	defer ticker.Stop()
 	for {
-		var view statsView
+		var view show.Stats
 		var hosts []operator.RelayHost
 		err := s.at(ctx, s.desks.samples, func(ctx context.Context, d *desk) (err error) {
-			h.look.tables = d.Tables
-			if view, err = h.look.take(ctx); err == nil {
+			h.look.Tables = d.Tables
+			if view, err = h.look.Take(ctx); err == nil {
 				hosts, err = d.RelayHosts(ctx)
 			}
 			return err
@@ -66,7 +67,7 @@ func (h *history) keep(ctx context.Context, s *console) {
 	}
 }
 
-func (h *history) add(view statsView, hosts []operator.RelayHost, err error) {
+func (h *history) add(view show.Stats, hosts []operator.RelayHost, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.failed, h.mu.taken = err, time.Now()
@@ -97,14 +98,14 @@ func (h *history) add(view statsView, hosts []operator.RelayHost, err error) {
 type overview struct {
 	Facts  facts
 	Charts []chart
-	Fails  []failingView
+	Fails  []show.Failing
 	Failed string
 }
 
 // facts are pairs of name and value.
 type facts [][2]string
 
-func (f *facts) row(columns ...string) {
+func (f *facts) Row(columns ...string) {
 	*f = append(*f, [2]string{columns[0], strings.Join(columns[1:], " ")})
 }
 
@@ -118,17 +119,17 @@ func (h *history) overview(cfg *config, p *process) overview {
 	defer h.mu.Unlock()
 	var o overview
 	if h.mu.failed != nil {
-		o.Failed = string(redact([]byte(oneLine(h.mu.failed.Error()))))
+		o.Failed = string(show.Redact([]byte(show.OneLine(h.mu.failed.Error()))))
 	}
 	if h.mu.view == nil {
 		return o
 	}
-	p.statsFacts(&o.Facts, cfg, *h.mu.view)
+	h.mu.view.Facts(&o.Facts, &cfg.relay, show.Plain)
 	var hosts []string
 	for _, host := range h.mu.hosts {
-		hosts = append(hosts, fmt.Sprintf("%s (%s)", host.Address, rowsText(host.Connections, "connection")))
+		hosts = append(hosts, fmt.Sprintf("%s (%s)", host.Address, show.Plural(host.Connections, "connection")))
 	}
-	o.Facts.row("relays connected from", orWord(strings.Join(hosts, ", "), "none visible to this role"))
+	o.Facts.Row("relays connected from", show.OrElse(strings.Join(hosts, ", "), "none visible to this role"))
 	o.Fails = h.mu.view.TopFailing
 	for _, c := range []struct {
 		title, unit string

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -165,7 +166,7 @@ func (s *console) body(ctx context.Context, over chan *desk, r *http.Request, pa
 // failure shows an error in place of a page.
 func (s *console) failure(err error) (template.HTML, int) {
 	text, failed := s.render("failure", map[string]string{
-		"Error": string(redact([]byte(oneLine(err.Error())))), "Hint": string(redact([]byte(problem.Hint(err)))),
+		"Error": string(show.Redact([]byte(show.OneLine(err.Error())))), "Hint": string(show.Redact([]byte(problem.Hint(err)))),
 	})
 	if failed != nil {
 		return template.HTML(template.HTMLEscapeString(failed.Error())), http.StatusInternalServerError //nolint:gosec // escaped
@@ -180,13 +181,13 @@ func (s *console) failure(err error) (template.HTML, int) {
 // consoleTemplates parses the templates of all pages.
 func consoleTemplates() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
-		"duration": durationText, "time": timeText, "count": countOf, "next": nextText, "rows": rowsText, "quoted": inQuotes,
-		"orElse": func(s *string, otherwise string) string { return valueOr(s, otherwise) },
+		"duration": show.Duration, "time": show.Time, "count": show.Count, "next": show.NextTime, "rows": show.Plural, "quoted": inQuotes,
+		"orElse": func(s *string, otherwise string) string { return show.ValueOr(s, otherwise) },
 		// query is a template.URL, because a template would escape a string a second time, with its "=".
 		"query": func(name, value string) template.URL {
 			return template.URL(url.Values{name: {value}}.Encode()) //nolint:gosec // it is encoded
 		},
-		"since": func(now, then time.Time) string { return durationText(now.Sub(then)) },
+		"since": func(now, then time.Time) string { return show.Duration(now.Sub(then)) },
 	}).ParseFS(consoleFiles, "console/*.html")
 }
 
@@ -195,7 +196,7 @@ func (s *console) render(name string, view any) (template.HTML, error) {
 	if err := s.looks.ExecuteTemplate(&b, name, view); err != nil {
 		return "", err
 	}
-	return template.HTML(safeHTML(b.String())), nil //nolint:gosec // the template has escaped it
+	return template.HTML(show.SafeHTML(b.String())), nil //nolint:gosec // the template has escaped it
 }
 
 func (s *console) overviewPage(context.Context, *desk, *http.Request) (any, error) {
@@ -268,7 +269,7 @@ func (s *console) keysPage(ctx context.Context, d *desk, r *http.Request) (any, 
 	if d.cfg.looking.parked {
 		p.Query = "parked=1"
 	}
-	around, err := surroundingsOf(ctx, d)
+	around, err := d.surroundings(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +277,7 @@ func (s *console) keysPage(ctx context.Context, d *desk, r *http.Request) (any, 
 	p.goOn(list.Next)
 	shown := keysShown{listed[shownKey]{picked: p}, d.cfg.looking.parked}
 	for _, key := range list.Rows {
-		shown.Rows = append(shown.Rows, shownKey{key, around.whyOf(key)})
+		shown.Rows = append(shown.Rows, shownKey{key, around.Why(key)})
 	}
 	return shown, err
 }
@@ -314,7 +315,7 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	if err != nil {
 		return nil, err
 	}
-	around, err := surroundingsOf(ctx, d)
+	around, err := d.surroundings(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -324,7 +325,7 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	}
 	for _, w := range waiting {
 		one := oneMessage{Title: "Waiting: " + string(w.State), ID: w.MessageID.String()}
-		s.process.waitingDetails(&one.Facts, around, w)
+		around.Details(&one.Facts, w)
 		if w.State == operator.Retrying {
 			one.Changes = s.changes("retry")
 		}
@@ -332,14 +333,14 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	}
 	for _, letter := range dead {
 		one := oneMessage{Title: "Dead letter", ID: letter.MessageID.String(), Changes: s.changes("requeue", "purge")}
-		s.process.details(&one.Facts, d.cfg.relay.Table.DeadLetter(), letter.StoredMessage)
-		s.process.deathDetails(&one.Facts, d.cfg, letter)
+		show.Details(&one.Facts, d.cfg.relay.Table.DeadLetter(), letter.StoredMessage)
+		show.DeathDetails(&one.Facts, d.cfg.relay.Table, letter)
 		shown.Messages = append(shown.Messages, one)
 	}
 	for _, m := range published {
 		one := oneMessage{Title: "Published", ID: m.MessageID.String()}
-		one.Facts.row("published", timeText(m.PublishedAt)+", "+durationText(m.ReadAt.Sub(m.PublishedAt))+" ago")
-		s.process.details(&one.Facts, d.cfg.relay.Table.Published(), m.StoredMessage)
+		one.Facts.Row("published", show.Time(m.PublishedAt)+", "+show.Duration(m.ReadAt.Sub(m.PublishedAt))+" ago")
+		show.Details(&one.Facts, d.cfg.relay.Table.Published(), m.StoredMessage)
 		shown.Messages = append(shown.Messages, one)
 	}
 	if len(shown.Messages) == 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) deadLetterCommand() *cli.Command {
@@ -50,7 +51,7 @@ body, or redacted_payload if that is set.`,
 
 // deadLetterListView is the JSON output of dead-letter list.
 type deadLetterListView struct {
-	DeadLetters []deadView `json:"dead_letters"`
+	DeadLetters []show.DeadLetter `json:"dead_letters"`
 	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
@@ -96,22 +97,15 @@ func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) e
 	g := p.newTable("ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").fit()
 	const wide = 60
 	for _, letter := range letters {
-		g.row(fmt.Sprint(letter.ID), durationText(letter.ReadAt.Sub(letter.DeadAt)), shortened(letter.Reason, wide),
-			shortened(valueOr(letter.Exchange, "-"), wide), shortened(letter.RoutingKey, wide), shortened(valueOr(letter.OrderingKey, "-"), wide),
-			fmt.Sprint(letter.Attempts), shortened(valueOr(letter.LastError, "-"), wide))
+		g.Row(fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), show.Shortened(letter.Reason, wide),
+			show.Shortened(show.ValueOr(letter.Exchange, "-"), wide), show.Shortened(letter.RoutingKey, wide), show.Shortened(show.ValueOr(letter.OrderingKey, "-"), wide),
+			fmt.Sprint(letter.Attempts), show.Shortened(show.ValueOr(letter.LastError, "-"), wide))
 	}
 	if err := g.write(); err != nil {
 		return err
 	}
 	p.tellNext(len(letters), next)
 	return nil
-}
-
-func valueOr(s *string, otherwise string) string {
-	if s == nil {
-		return otherwise
-	}
-	return *s
 }
 
 func (p *process) deadLetterShow(ctx context.Context, d *desk, name operator.Name) error {
@@ -137,9 +131,9 @@ func (p *process) deadLetterShow(ctx context.Context, d *desk, name operator.Nam
 }
 
 func (p *process) writeDeadLetters(cfg *config, letters []operator.DeadMessage, next string) error {
-	view := deadLetterListView{DeadLetters: []deadView{}, Next: orNothing(next)}
+	view := deadLetterListView{DeadLetters: []show.DeadLetter{}, Next: orNothing(next)}
 	for _, letter := range letters {
-		view.DeadLetters = append(view.DeadLetters, cfg.deadViewOf(letter))
+		view.DeadLetters = append(view.DeadLetters, show.DeadLetterOf(cfg.relay.Table, letter))
 	}
 	return p.writeJSON(view)
 }
@@ -150,21 +144,10 @@ func (p *process) showDeadLetter(cfg *config, letter operator.DeadMessage, follo
 		fmt.Fprintln(p.stdout)
 	}
 	g := p.newTable()
-	g.row("where", cfg.relay.Table.DeadLetter().String())
-	p.details(g, cfg.relay.Table.DeadLetter(), letter.StoredMessage)
-	p.deathDetails(g, cfg, letter)
+	g.Row("where", cfg.relay.Table.DeadLetter().String())
+	show.Details(g, cfg.relay.Table.DeadLetter(), letter.StoredMessage)
+	show.DeathDetails(g, cfg.relay.Table, letter)
 	return g.write()
-}
-
-func (p *process) deathDetails(g rows, cfg *config, letter operator.DeadMessage) {
-	reason, fix := reasonText(letter)
-	g.row("dead since", fmt.Sprintf("%s, %s ago", timeText(letter.DeadAt), durationText(letter.ReadAt.Sub(letter.DeadAt))))
-	g.row("reason", reason)
-	then := cfg.requeueCommand(letter)
-	if fix != "" {
-		then = fix + ", then: " + then
-	}
-	g.row("to requeue it", then)
 }
 
 // errStopped is returned if a signal interrupts a change of many rows. Finished batches stay changed.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) requeueCommand() *cli.Command {
@@ -64,11 +66,11 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 		if err != nil {
 			return err
 		}
-		return p.tell(d.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+rowsText(n, "dead letter"))
+		return p.tell(d.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+show.Plural(n, "dead letter"))
 	}
 	var view requeueView
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
-		return fmt.Sprintf("Send %s of %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
+		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 	}}
 	bar, end := p.progress("requeuing")
 	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, asking.agree(ctx), func(n, total int64) {
@@ -80,13 +82,13 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 		return asking.refused
 	}
 	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
-	text := "requeued " + rowsText(done.Sent, "dead letter")
+	text := "requeued " + show.Plural(done.Sent, "dead letter")
 	if done.Moved > 0 {
-		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", countText(done.Moved))
+		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", show.Number(done.Moved))
 	}
 	if failed == nil && done.Left > 0 {
 		failed = hinted{
-			fmt.Errorf("the outbox rejects %s: %w", rowsText(done.Left, "dead letter"), done.Why),
+			fmt.Errorf("the outbox rejects %s: %w", show.Plural(done.Left, "dead letter"), done.Why),
 			"fix the rows in " + d.cfg.relay.Table.DeadLetter().String() + ", or purge them",
 		}
 	}
@@ -134,13 +136,13 @@ type change struct {
 // tellAll prints what was done, and then what was not done.
 func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
 	if ch.failed != nil && ctx.Err() != nil {
-		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, rowsText(ch.left, "row")), ch.again}
+		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, show.Plural(ch.left, "row")), ch.again}
 		if ch.done == 0 {
 			ch.failed = fmt.Errorf("%w before anything was changed", errStopped)
 		}
 	}
 	if ch.failed != nil {
-		*ch.told = oneLine(ch.failed.Error())
+		*ch.told = show.OneLine(ch.failed.Error())
 		if ch.done == 0 {
 			ch.text = ""
 		}
@@ -167,10 +169,10 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 			return err
 		}
 		view.DryRun, view.Matched = true, matched
-		return p.tell(d.cfg, view, "would delete "+rowsText(matched, "dead letter"))
+		return p.tell(d.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
 	}
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was deleted", question: func(total int64) string {
-		return fmt.Sprintf("Delete %s from %s at %s?", rowsText(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
+		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 	}}
 	bar, end := p.progress("deleting")
 	var failed error
@@ -183,6 +185,6 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(d.cfg, "dead letter")
 	}
-	text := "deleted " + rowsText(view.Purged, "dead letter")
+	text := "deleted " + show.Plural(view.Purged, "dead letter")
 	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers})
 }

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -235,7 +236,7 @@ func (d *demo) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoGrace)
 	defer cancel()
 	if err := d.orders.remove(ctx, d.pending); err != nil {
-		d.screen.note(fmt.Sprintf("could not delete %d rows of this demo: %s", len(d.pending), oneLine(err.Error())))
+		d.screen.note(fmt.Sprintf("could not delete %d rows of this demo: %s", len(d.pending), show.OneLine(err.Error())))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -120,7 +121,7 @@ func (o demoOrders) rejection(ctx context.Context, orders map[outbox.UUID]demoOr
 	if err != nil {
 		return ""
 	}
-	return printable(text)
+	return show.Printable(text)
 }
 
 func randomOrder() string {

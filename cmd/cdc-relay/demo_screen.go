@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -26,8 +27,8 @@ type demoScreen struct {
 }
 
 func (p *process) demoScreen() demoScreen {
-	terminal := isTerminal(p.stdout)
-	return demoScreen{out: raw(p.stdout), terminal: terminal, colour: terminal && !p.noColor()}
+	terminal := show.IsTerminal(p.stdout)
+	return demoScreen{out: show.Raw(p.stdout), terminal: terminal, colour: terminal && !p.noColor()}
 }
 
 const (
@@ -56,16 +57,16 @@ func (s demoScreen) clear() string {
 
 func (s demoScreen) begin(table outbox.Table, database, queue string) {
 	fmt.Fprintf(s.out, "%s\n", s.paint(bold, "Each order is inserted, committed, published and received here."))
-	fmt.Fprintf(s.out, "%s\n", s.paint(dim, printable(fmt.Sprintf("from %s at %s", table, database))))
-	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, printable(fmt.Sprintf("through queue %s; Ctrl-C ends it", queue))))
+	fmt.Fprintf(s.out, "%s\n", s.paint(dim, show.Printable(fmt.Sprintf("from %s at %s", table, database))))
+	fmt.Fprintf(s.out, "%s\n\n", s.paint(dim, show.Printable(fmt.Sprintf("through queue %s; Ctrl-C ends it", queue))))
 }
 
 func (s demoScreen) arrival(order demoOrder, took time.Duration, n demoNumbers) {
-	id, latency := fmt.Sprintf("%7s", fmt.Sprintf("#%d", order.id)), fmt.Sprintf("%10s", milliseconds(took))
-	text := printable(order.text)
+	id, latency := fmt.Sprintf("%7s", fmt.Sprintf("#%d", order.id)), fmt.Sprintf("%10s", show.Milliseconds(took))
+	text := show.Printable(order.text)
 	text += strings.Repeat(" ", max(0, 44-len([]rune(text))))
 	if !s.terminal {
-		fmt.Fprintf(s.out, "%s  %s %s  (p50 %s, p99 %s)\n", id, text, latency, milliseconds(n.p50), milliseconds(n.p99))
+		fmt.Fprintf(s.out, "%s  %s %s  (p50 %s, p99 %s)\n", id, text, latency, show.Milliseconds(n.p50), show.Milliseconds(n.p99))
 		return
 	}
 	fmt.Fprintf(s.out, "%s%s  %s %s\n%s", s.clear(), s.paint(dim, id), text, s.paint(speed(took), latency), s.liveLine(n))
@@ -91,7 +92,7 @@ func (s demoScreen) live(n demoNumbers) {
 func (s demoScreen) liveLine(n demoNumbers) string {
 	line := fmt.Sprintf("  %d sent · %d arrived", n.sent, n.arrived)
 	if n.arrived > 0 {
-		line += fmt.Sprintf(" · p50 %s · p99 %s", milliseconds(n.p50), milliseconds(n.p99))
+		line += fmt.Sprintf(" · p50 %s · p99 %s", show.Milliseconds(n.p50), show.Milliseconds(n.p99))
 	}
 	if runes := []rune(line); len(runes) > s.width() {
 		line = string(runes[:s.width()]) // a wrapped line could not be erased
@@ -100,7 +101,7 @@ func (s demoScreen) liveLine(n demoNumbers) string {
 }
 
 func (s demoScreen) width() int {
-	if file, ok := raw(s.out).(*os.File); ok {
+	if file, ok := show.Raw(s.out).(*os.File); ok {
 		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 1 {
 			return width - 1
 		}
@@ -109,7 +110,7 @@ func (s demoScreen) width() int {
 }
 
 func (s demoScreen) note(text string) {
-	fmt.Fprintf(s.out, "%s%s\n", s.clear(), s.paint(yellow, printable(text)))
+	fmt.Fprintf(s.out, "%s%s\n", s.clear(), s.paint(yellow, show.Printable(text)))
 }
 
 func (s demoScreen) end(n demoNumbers) {
@@ -118,11 +119,7 @@ func (s demoScreen) end(n demoNumbers) {
 		fmt.Fprintf(s.out, ", %d of them twice", n.repeated)
 	}
 	if n.arrived > 0 {
-		fmt.Fprintf(s.out, "; commit to arrival: p50 %s, p99 %s, slowest %s", milliseconds(n.p50), milliseconds(n.p99), milliseconds(n.worst))
+		fmt.Fprintf(s.out, "; commit to arrival: p50 %s, p99 %s, slowest %s", show.Milliseconds(n.p50), show.Milliseconds(n.p99), show.Milliseconds(n.worst))
 	}
 	fmt.Fprintln(s.out)
-}
-
-func milliseconds(d time.Duration) string {
-	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 }

@@ -8,6 +8,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
@@ -82,17 +83,17 @@ func (p *process) writeDrained(s *service, failed error) error {
 	if err != nil {
 		return fmt.Errorf("read the counters: %w", err)
 	}
-	counted := &reading{families: make(map[string]*dto.MetricFamily)}
+	counted := &show.Reading{Families: make(map[string]*dto.MetricFamily)}
 	for _, family := range families {
-		counted.families[family.GetName()] = family
+		counted.Families[family.GetName()] = family
 	}
-	count := func(name string) int64 { return int64(counted.value("cdc_relay_messages_" + name + "_total")) }
+	count := func(name string) int64 { return int64(counted.Value("cdc_relay_messages_" + name + "_total")) }
 	view := drainView{
 		Published: count("published"), PossibleDuplicates: count("possible_duplicates"),
 		Rejected: count("refused"), DeadLettered: count("dead_lettered"),
 	}
 	if failed != nil {
-		view.Error = oneLine(pgdial.Text(failed))
+		view.Error = show.OneLine(pgdial.Text(failed))
 	}
 	return p.writeJSON(view)
 }

@@ -1,15 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -37,23 +36,14 @@ type hinted struct {
 func (e hinted) Hint() string  { return e.hint }
 func (e hinted) Unwrap() error { return e.error }
 
-// oneLine returns a text on one line, without control characters.
-func oneLine(s string) string {
-	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
-	for i := range lines {
-		lines[i] = printable(strings.TrimSpace(lines[i]))
-	}
-	return strings.Join(lines, "; ")
-}
-
 // mistakesOf returns the mistakes in a usage error, each in one line.
 func mistakesOf(err error) []string {
 	if err == nil {
 		return nil
 	}
-	mistakes := strings.Split(string(redact([]byte(err.Error()))), "\n")
+	mistakes := strings.Split(string(show.Redact([]byte(err.Error()))), "\n")
 	for i := range mistakes {
-		mistakes[i] = printable(strings.TrimSpace(mistakes[i]))
+		mistakes[i] = show.Printable(strings.TrimSpace(mistakes[i]))
 	}
 	return mistakes
 }
@@ -141,22 +131,4 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-// redact removes passwords. It is the last line of defence: the text of an error can quote a URL.
-func redact(text []byte) []byte {
-	if bytes.Contains(text, []byte("://")) {
-		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.
-		password := regexp.MustCompile(`(://[^\s:/@"'` + "`" + `]*):[^\s"'` + "`" + `]*@`)
-		text = password.ReplaceAllFunc(text, func(found []byte) []byte {
-			if string(found) == "://user:password@" { // an example
-				return found
-			}
-			return password.ReplaceAll(found, []byte("$1:***@"))
-		})
-	}
-	if bytes.Contains(bytes.ToLower(text), []byte("password")) {
-		text = regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s&'"\\])+)`).ReplaceAll(text, []byte("$1***"))
-	}
-	return text
 }

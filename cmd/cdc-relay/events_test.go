@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -19,7 +20,7 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run", "--max-retries", "1", "--backoff-time", "0s", "--poll-interval", "100ms", "--events-exchange", "told",
 		"--events", "published, rejected, dead_lettered", "--log-headers", "request_id,traceparent", "--log-format", "json", "--metrics-routing-keys", "orders.*")
-	live := newLiveRelay(strings.TrimPrefix(relay.httpURL(t), "http://"))
+	live := show.NewLiveRelay(strings.TrimPrefix(relay.httpURL(t), "http://"))
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1')`)
 	await.Receive(t, "the message arrives", arrived)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES
@@ -46,12 +47,12 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 		}
 	}
 	series := func(name string) map[string]float64 {
-		r, err := live.read(t.Context())
+		r, err := live.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		values := make(map[string]float64)
-		for _, m := range r.families[name].GetMetric() {
+		for _, m := range r.Families[name].GetMetric() {
 			for _, label := range m.GetLabel() {
 				if label.GetName() == "routing_key" {
 					values[label.GetValue()] += m.GetCounter().GetValue()
@@ -61,8 +62,8 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 		return values
 	}
 	await.Until(t, "the notices are counted", func() bool {
-		r, err := live.read(t.Context())
-		return err == nil && r.value("cdc_relay_event_notices_total") == 7
+		r, err := live.Read(t.Context())
+		return err == nil && r.Value("cdc_relay_event_notices_total") == 7
 	})
 	if n := series("cdc_relay_messages_published_total"); n["orders.created"] != 1 {
 		t.Errorf("published: %v", n)

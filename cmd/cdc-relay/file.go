@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // readFile reads a configuration file: one YAML mapping from flag names to values. It returns all wrong values, or why
@@ -103,9 +105,9 @@ func unknownKey(name string, key *yaml.Node) error {
 
 // yamlError rewrites an error of the YAML parser in the style of the other errors.
 func yamlError(name string, err error) string {
-	match := regexp.MustCompile(`^yaml: line (\d+): (.*)$`).FindStringSubmatch(oneLine(err.Error()))
+	match := regexp.MustCompile(`^yaml: line (\d+): (.*)$`).FindStringSubmatch(show.OneLine(err.Error()))
 	if match == nil {
-		return fmt.Sprintf("%s: %s", name, oneLine(err.Error()))
+		return fmt.Sprintf("%s: %s", name, show.OneLine(err.Error()))
 	}
 	return fmt.Sprintf("%s:%s: not valid YAML: %s", name, match[1], match[2])
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -123,7 +124,7 @@ func writeHealth(w http.ResponseWriter, health relay.Health, word string, well b
 	for _, part := range health.Parts {
 		fmt.Fprintf(&b, "%s: %s", part.Name, verdict(word, partWell(part)))
 		if part.Detail != "" {
-			fmt.Fprintf(&b, ", %s", oneLine(part.Detail))
+			fmt.Fprintf(&b, ", %s", show.OneLine(part.Detail))
 		}
 		b.WriteByte('\n')
 	}
@@ -132,7 +133,7 @@ func writeHealth(w http.ResponseWriter, health relay.Health, word string, well b
 	if !well {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	w.Write(redact([]byte(b.String()))) //nolint:errcheck // the client may be gone
+	w.Write(show.Redact([]byte(b.String()))) //nolint:errcheck // the client may be gone
 }
 
 func verdict(word string, well bool) string {

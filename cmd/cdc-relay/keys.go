@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) keysCommand() *cli.Command {
@@ -56,7 +57,7 @@ func (p *process) keys(c *cli.Context) error {
 }
 
 func (p *process) showKeys(ctx context.Context, d *desk) error {
-	around, err := surroundingsOf(ctx, d)
+	around, err := d.surroundings(ctx)
 	if err != nil {
 		return err
 	}
@@ -69,8 +70,8 @@ func (p *process) showKeys(ctx context.Context, d *desk) error {
 		for _, k := range list.Rows {
 			f := k.First
 			view.Keys = append(view.Keys, keyView{
-				Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, Why: around.whyOf(k), DeadLetter: k.Dead,
-				First: listedView{f.State, orNull(f.AvailableAt), f.LockedBy, viewOf(f.StoredMessage)},
+				Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, Why: around.Why(k), DeadLetter: k.Dead,
+				First: listedView{f.State, show.TimeOrNull(f.AvailableAt), f.LockedBy, show.MessageOf(f.StoredMessage)},
 			})
 		}
 		return p.writeJSON(view)
@@ -81,7 +82,7 @@ func (p *process) showKeys(ctx context.Context, d *desk) error {
 	}
 	g := p.newTable("ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS").fit()
 	for _, k := range list.Rows {
-		g.row(shortened(k.Key, 60), countOf(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State), shortened(around.whyOf(k), 160))
+		g.Row(show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State), show.Shortened(around.Why(k), 160))
 	}
 	if err := g.write(); err != nil {
 		return err
@@ -95,17 +96,4 @@ func (d *desk) keysPage(ctx context.Context, page operator.Page) (operator.Listi
 		return d.Keys(ctx, page)
 	}
 	return d.ParkedKeys(ctx, d.cfg.blocks(), page)
-}
-
-// whyOf says what a key waits for.
-func (s surroundings) whyOf(k operator.Key) string {
-	w := k.First
-	if k.Dead != nil {
-		w.DeadOfKey, w.OldestDeadOfKey = operator.Count{N: 1, Precision: operator.AtLeast}, *k.Dead
-	}
-	why := s.outlookOf(w).text
-	if w.LastError != nil {
-		why += "; " + *w.LastError
-	}
-	return why
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) listCommand() *cli.Command {
@@ -65,7 +66,7 @@ type listedView struct {
 	State       operator.State `json:"state"`
 	AvailableAt *time.Time     `json:"available_at"`
 	LockedBy    int32          `json:"locked_by,omitempty"`
-	messageView
+	show.Message
 }
 
 func (p *process) list(c *cli.Context) error {
@@ -97,7 +98,7 @@ func (p *process) showList(ctx context.Context, d *desk) error {
 	if d.cfg.format == formatJSON {
 		view := listView{Messages: []listedView{}, Next: orNothing(list.Next)}
 		for _, w := range list.Rows {
-			view.Messages = append(view.Messages, listedView{w.State, orNull(w.AvailableAt), w.LockedBy, viewOf(w.StoredMessage)})
+			view.Messages = append(view.Messages, listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)})
 		}
 		return p.writeJSON(view)
 	}
@@ -108,23 +109,12 @@ func (p *process) showList(ctx context.Context, d *desk) error {
 	g := p.newTable("ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").fit()
 	const wide = 60
 	for _, w := range list.Rows {
-		g.row(fmt.Sprint(w.ID), durationText(w.Age()), string(w.State), nextText(w), shortened(valueOr(w.Exchange, "-"), wide),
-			shortened(w.RoutingKey, wide), shortened(valueOr(w.OrderingKey, "-"), wide), fmt.Sprint(w.Attempts), shortened(valueOr(w.LastError, "-"), wide))
+		g.Row(fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), show.Shortened(show.ValueOr(w.Exchange, "-"), wide),
+			show.Shortened(w.RoutingKey, wide), show.Shortened(show.ValueOr(w.OrderingKey, "-"), wide), fmt.Sprint(w.Attempts), show.Shortened(show.ValueOr(w.LastError, "-"), wide))
 	}
 	if err := g.write(); err != nil {
 		return err
 	}
 	p.tellNext(len(list.Rows), list.Next)
 	return nil
-}
-
-// nextText says when a row may be published.
-func nextText(w operator.Waiting) string {
-	switch {
-	case w.State == operator.Locked:
-		return fmt.Sprintf("backend %d", w.LockedBy)
-	case w.AvailableAt != nil && w.AvailableAt.After(w.ReadAt):
-		return "in " + durationText(w.AvailableAt.Sub(w.ReadAt))
-	}
-	return "-"
 }

@@ -1,18 +1,17 @@
 package main
 
 import (
-	"io"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/lmittmann/tint"
-	"golang.org/x/term"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // logger writes to the standard error, because --publisher stdout uses the standard output.
 func (p *process) logger(cfg *config) *slog.Logger {
-	terminal := isTerminal(p.stderr)
+	terminal := show.IsTerminal(p.stderr)
 	if cfg.logFormat == "json" || (cfg.logFormat == "auto" && !terminal) {
 		return slog.New(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{
 			Level: cfg.logLevel, ReplaceAttr: durationAsText,
@@ -37,13 +36,13 @@ func durationAsText(_ []string, a slog.Attr) slog.Attr {
 
 // safeAttr writes control characters in a name or a value as escapes, except line breaks.
 func safeAttr(_ []string, a slog.Attr) slog.Attr {
-	a.Key = safeText(a.Key)
+	a.Key = show.SafeText(a.Key)
 	switch a.Value.Kind() {
 	case slog.KindString:
-		a.Value = slog.StringValue(safeText(a.Value.String()))
+		a.Value = slog.StringValue(show.SafeText(a.Value.String()))
 	case slog.KindAny:
 		if _, isLevel := a.Value.Any().(slog.Level); !isLevel {
-			a.Value = slog.StringValue(safeText(a.Value.String()))
+			a.Value = slog.StringValue(show.SafeText(a.Value.String()))
 		}
 	}
 	return a
@@ -53,12 +52,4 @@ func safeAttr(_ []string, a slog.Attr) slog.Attr {
 func (p *process) noColor() bool {
 	value, _ := p.lookupEnv("NO_COLOR")
 	return value != ""
-}
-
-func isTerminal(stream any) bool {
-	if out, ok := stream.(io.Writer); ok {
-		stream = raw(out)
-	}
-	file, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }

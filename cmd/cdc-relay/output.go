@@ -3,10 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // Values of --format.
@@ -60,9 +63,6 @@ type grid struct {
 	writer  table.Writer
 }
 
-// rows receives the lines of a table.
-type rows interface{ row(columns ...string) }
-
 // newTable returns a table with these headings, or without a header if there are none.
 func (p *process) newTable(columns ...string) *grid {
 	g := &grid{process: p, writer: table.NewWriter()}
@@ -80,7 +80,7 @@ func (p *process) newTable(columns ...string) *grid {
 
 // fit truncates rows to the width of the terminal. Without a terminal they stay whole, for grep and awk.
 func (g *grid) fit() *grid {
-	if isTerminal(g.process.stdout) {
+	if show.IsTerminal(g.process.stdout) {
 		style := g.writer.Style()
 		style.Size.WidthMax = demoScreen{out: g.process.stdout}.width()
 		style.Box.UnfinishedRow = "…"
@@ -88,7 +88,7 @@ func (g *grid) fit() *grid {
 	return g
 }
 
-func (g *grid) row(columns ...string) { g.writer.AppendRow(cells(columns)) }
+func (g *grid) Row(columns ...string) { g.writer.AppendRow(cells(columns)) }
 
 // write prints the table, or nothing if it has no rows.
 func (g *grid) write() error {
@@ -110,7 +110,7 @@ func cells(columns []string) table.Row {
 }
 
 // colours reports whether the standard output can show colours.
-func (p *process) colours() bool { return isTerminal(p.stdout) && !p.noColor() }
+func (p *process) colours() bool { return show.IsTerminal(p.stdout) && !p.noColor() }
 
 // paint colours a text if the standard output can show colours.
 func (p *process) paint(colour text.Color, words string) string {
@@ -128,4 +128,17 @@ func (p *process) writeJSONLine(value any) error {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil
+}
+
+func (p *process) makeOutputSafe() {
+	p.stdout = &show.SafeWriter{Out: p.stdout, Colours: show.IsTerminal(p.stdout)}
+	p.stderr = &show.SafeWriter{Out: p.stderr, Colours: show.IsTerminal(p.stderr), Redacts: true}
+}
+
+// verbatim returns the standard output for messages and SQL, which programs read. Only a terminal gets escapes.
+func (p *process) verbatim() io.Writer {
+	if show.IsTerminal(p.stdout) {
+		return p.stdout
+	}
+	return show.Raw(p.stdout)
 }

@@ -11,9 +11,9 @@ func TestTableColumnsAreAligned(t *testing.T) {
 	var out bytes.Buffer
 	p := &process{stdout: &out, lookupEnv: environment{}.lookup}
 	table := p.newTable("name", "number")
-	table.row("short", "1")
-	table.row(text.FgRed.Sprint("a longer name"), "22")
-	table.row("größer", "3")
+	table.Row("short", "1")
+	table.Row(text.FgRed.Sprint("a longer name"), "22")
+	table.Row("größer", "3")
 	if err := table.write(); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
@@ -62,36 +63,36 @@ type peekedView struct {
 	wire.Line
 	Payload       json.RawMessage `json:"payload"`
 	PayloadBase64 *string         `json:"payload_base64"`
-	NotShown      notShown        `json:"not_shown,omitempty"`
+	NotShown      show.NotShown   `json:"not_shown,omitempty"`
 }
 
 func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 	line, err := wire.NewLine(m.Message, c.exchange)
 	for _, l := range m.Large {
 		if err == nil && l.Column != "redacted_payload" && !strings.HasPrefix(l.Column, "payload") {
-			err = fmt.Errorf("%s is too large to check: %s on disk", l.Column, bytesText(l.Stored))
+			err = fmt.Errorf("%s is too large to check: %s on disk", l.Column, show.Bytes(l.Stored))
 		}
 	}
-	v := peekedView{State: m.State, AvailableAt: orNull(m.AvailableAt), Line: line, NotShown: notShownOf(m.Large)}
+	v := peekedView{State: m.State, AvailableAt: show.TimeOrNull(m.AvailableAt), Line: line, NotShown: show.NotShownOf(m.Large)}
 	if err != nil {
 		text := err.Error()
 		v.Error = &text
 		v.Line = wire.Line{
-			ID: m.ID, MessageID: m.MessageID.String(), Exchange: valueOr(m.Exchange, c.exchange), RoutingKey: m.RoutingKey,
+			ID: m.ID, MessageID: m.MessageID.String(), Exchange: show.ValueOr(m.Exchange, c.exchange), RoutingKey: m.RoutingKey,
 			OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties, PossibleDuplicate: m.PossibleDuplicate,
 		}
 	}
-	v.CreatedAt = jsonTime(m.CreatedAt)
-	v.Headers, v.Properties = rawJSON(outbox.HideBody(v.Headers)), rawJSON(v.Properties)
+	v.CreatedAt = show.JSONTime(m.CreatedAt)
+	v.Headers, v.Properties = show.RawJSON(outbox.HideBody(v.Headers)), show.RawJSON(v.Properties)
 	switch {
 	case m.IsRedacted:
-		v.Payload = rawJSON(m.Redacted)
+		v.Payload = show.RawJSON(m.Redacted)
 	case !m.PayloadShown:
 	case m.Binary:
 		text := base64.StdEncoding.EncodeToString(m.Message.Payload)
 		v.PayloadBase64 = &text
 	default:
-		v.Payload = rawJSON(m.Message.Payload)
+		v.Payload = show.RawJSON(m.Message.Payload)
 	}
 	return v
 }
@@ -147,10 +148,10 @@ func (p *process) showPeeked(ctx context.Context, d *desk) error {
 	for i, v := range view.Messages {
 		m, available := list.Rows[i], "-"
 		if m.AvailableAt != nil {
-			available = timeText(*m.AvailableAt)
+			available = show.Time(*m.AvailableAt)
 		}
-		g.row(fmt.Sprint(v.ID), string(v.State), available, shortened(v.Exchange, wide), shortened(v.RoutingKey, wide),
-			shortened(valueOr(v.OrderingKey, "-"), wide), peekedSize(m.PayloadSize), shortened(valueOr(v.Error, "-"), wide))
+		g.Row(fmt.Sprint(v.ID), string(v.State), available, show.Shortened(v.Exchange, wide), show.Shortened(v.RoutingKey, wide),
+			show.Shortened(show.ValueOr(v.OrderingKey, "-"), wide), peekedSize(m.PayloadSize), show.Shortened(show.ValueOr(v.Error, "-"), wide))
 	}
 	if err := g.write(); err != nil {
 		return err

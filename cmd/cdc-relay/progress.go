@@ -12,6 +12,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // changeBatch is how many rows one transaction changes.
@@ -19,7 +20,7 @@ const changeBatch = 1000
 
 // progress shows a progress bar on the standard error if that is a terminal. end removes the bar.
 func (p *process) progress(what string) (progress operator.Progress, end func()) {
-	if !isTerminal(p.stderr) {
+	if !show.IsTerminal(p.stderr) {
 		return func(int64, int64) {}, func() {}
 	}
 	var bar *progressbar.ProgressBar
@@ -28,7 +29,7 @@ func (p *process) progress(what string) (progress operator.Progress, end func())
 				return // the work was too quick to show a bar
 			}
 			if bar == nil {
-				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(raw(p.stderr)), progressbar.OptionSetDescription(what),
+				bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(show.Raw(p.stderr)), progressbar.OptionSetDescription(what),
 					progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("rows"),
 					progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
 			}
@@ -60,7 +61,7 @@ func (c *consent) agree(ctx context.Context) operator.Agreed {
 	return func(total int64) error {
 		c.matched = total
 		f := c.cfg.looking.filter
-		if total == 0 || c.harmless && (!isTerminal(c.process.stdin) || len(f.IDs)+len(f.MessageIDs) > 0) {
+		if total == 0 || c.harmless && (!show.IsTerminal(c.process.stdin) || len(f.IDs)+len(f.MessageIDs) > 0) {
 			return nil
 		}
 		c.refused = c.process.confirmed(ctx, c.cfg, c.process.stderr, c.question(total), c.notDone)

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) publishedCommand() *cli.Command {
@@ -114,27 +114,17 @@ EXAMPLES
 	}
 }
 
-// publishedView is the JSON form of a published message.
-type publishedView struct {
-	messageView
-	PublishedAt time.Time `json:"published_at"`
-}
-
 // publishedListView is the JSON output of published list and show.
 type publishedListView struct {
-	Published []publishedView `json:"published"`
+	Published []show.Published `json:"published"`
 	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
 
-func publishedViewOf(m operator.PublishedMessage) publishedView {
-	return publishedView{viewOf(m.StoredMessage), jsonTime(m.PublishedAt)}
-}
-
 func (p *process) writePublished(messages []operator.PublishedMessage, next string) error {
-	view := publishedListView{Published: []publishedView{}, Next: orNothing(next)}
+	view := publishedListView{Published: []show.Published{}, Next: orNothing(next)}
 	for _, m := range messages {
-		view.Published = append(view.Published, publishedViewOf(m))
+		view.Published = append(view.Published, show.PublishedOf(m))
 	}
 	return p.writeJSON(view)
 }
@@ -170,8 +160,8 @@ func (p *process) showPublishedList(ctx context.Context, d *desk) error {
 	g := p.newTable("ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", "ROUTING KEY", "ORDERING KEY").fit()
 	const wide = 60
 	for _, m := range list.Rows {
-		g.row(fmt.Sprint(m.ID), timeText(m.PublishedAt), durationText(m.ReadAt.Sub(m.PublishedAt)), m.MessageID.String(),
-			shortened(valueOr(m.Exchange, "-"), wide), shortened(m.RoutingKey, wide), shortened(valueOr(m.OrderingKey, "-"), wide))
+		g.Row(fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)), m.MessageID.String(),
+			show.Shortened(show.ValueOr(m.Exchange, "-"), wide), show.Shortened(m.RoutingKey, wide), show.Shortened(show.ValueOr(m.OrderingKey, "-"), wide))
 	}
 	if err := g.write(); err != nil {
 		return err
@@ -205,9 +195,9 @@ func (p *process) showPublished(cfg *config, m operator.PublishedMessage, follow
 		fmt.Fprintln(p.stdout)
 	}
 	g := p.newTable()
-	g.row("where", cfg.relay.Table.Published().String())
-	g.row("published", fmt.Sprintf("%s, %s ago", timeText(m.PublishedAt), durationText(m.ReadAt.Sub(m.PublishedAt))))
-	p.details(g, cfg.relay.Table.Published(), m.StoredMessage)
+	g.Row("where", cfg.relay.Table.Published().String())
+	g.Row("published", fmt.Sprintf("%s, %s ago", show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt))))
+	show.Details(g, cfg.relay.Table.Published(), m.StoredMessage)
 	return g.write()
 }
 
@@ -226,9 +216,9 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was sent", question: func(total int64) string {
 		to := ""
 		if how := d.cfg.looking.replaying; how.exchange != nil {
-			to = " to exchange " + strconv.Quote(printable(*how.exchange))
+			to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
 		}
-		return fmt.Sprintf("Send %s of %s again%s, at %s?", rowsText(total, "message"), d.cfg.relay.Table.Published(), to, where(d.conn.Config()))
+		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), d.cfg.relay.Table.Published(), to, where(d.conn.Config()))
 	}}
 	bar, end := p.progress("replaying")
 	result, failed := d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
@@ -244,9 +234,9 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 		view.LastID = &result.LastID
 		again = fmt.Sprintf("run it again with --after-id %d for the others", result.LastID)
 	}
-	text, done := "replayed "+rowsText(view.Replayed, "message"), view.Replayed
+	text, done := "replayed "+show.Plural(view.Replayed, "message"), view.Replayed
 	if view.DryRun {
-		text, done = "would replay "+rowsText(view.Matched, "message"), view.Matched
+		text, done = "would replay "+show.Plural(view.Matched, "message"), view.Matched
 	}
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(d.cfg, "published message")

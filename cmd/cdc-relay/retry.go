@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) retryCommand() *cli.Command {
@@ -40,7 +42,7 @@ type retryView struct {
 func (p *process) retry(ctx context.Context, d *desk) error {
 	view := retryView{DryRun: d.cfg.looking.dryRun}
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was changed", harmless: true, question: func(total int64) string {
-		return fmt.Sprintf("Make %s of %s at %s due now?", rowsText(total, "message"), d.cfg.relay.Table, where(d.conn.Config()))
+		return fmt.Sprintf("Make %s of %s at %s due now?", show.Plural(total, "message"), d.cfg.relay.Table, where(d.conn.Config()))
 	}}
 	agreed := asking.agree(ctx)
 	if view.DryRun {
@@ -56,12 +58,12 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 		return asking.refused
 	}
 	view.Retried, view.Left = done.Due, done.Left
-	text := "made " + rowsText(done.Due, "message") + " due now"
+	text := "made " + show.Plural(done.Due, "message") + " due now"
 	if view.DryRun {
-		text = "would make " + rowsText(done.Due, "message") + " due now"
+		text = "would make " + show.Plural(done.Due, "message") + " due now"
 	}
 	if done.Left > 0 {
-		text += fmt.Sprintf("; %s left alone: a relay has locked them", countText(done.Left))
+		text += fmt.Sprintf("; %s left alone: a relay has locked them", show.Number(done.Left))
 	}
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(d.cfg, "waiting retry")

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/publish/amqp"
@@ -152,7 +153,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		}
 		return publisher, nil
 	case "stdout":
-		if closedOutput(raw(p.stdout)) {
+		if closedOutput(show.Raw(p.stdout)) {
 			return nil, usagef("--publisher stdout: the standard output is closed")
 		}
 		return stdout.New(stdout.Config{Writer: p.verbatim(), DefaultExchange: cfg.exchange, Logger: log}), nil

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/lmittmann/tint"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // hostile are characters that a terminal or a browser obeys. NUL cannot be in a text of Postgres.
@@ -40,7 +42,7 @@ func TestControlCharactersReachNoTerminal(t *testing.T) {
 	for _, colours := range []bool{false, true} {
 		for _, size := range []int{1, 2, 3, 1000} {
 			var out bytes.Buffer
-			w := &safeWriter{out: &out, colours: colours}
+			w := &show.SafeWriter{Out: &out, Colours: colours}
 			encoder := json.NewEncoder(w)
 			want := hostileText() + "ä€😀\u200d👩\n\t<b>"
 			encoder.SetEscapeHTML(false)
@@ -59,14 +61,14 @@ func TestControlCharactersReachNoTerminal(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	w := &safeWriter{out: &out, redacts: true}
+	w := &show.SafeWriter{Out: &out, Redacts: true}
 	fmt.Fprintf(w, "postgres://u:secret@h %s\xff\x1b[31m\n", hostileText())
 	wantSafe(t, "text", out.String())
 	if strings.Contains(out.String(), "secret") || !strings.HasSuffix(out.String(), "\ufffd\\u001b[31m\n") {
 		t.Errorf("got %q", out.String())
 	}
 	out.Reset()
-	w = &safeWriter{out: &out, colours: true}
+	w = &show.SafeWriter{Out: &out, Colours: true}
 	fmt.Fprint(w, "\x1b[31mred\x1b[0m \x1b[8mhidden \x1b[30;40mblack\x1b[38;5;0m")
 	if got := out.String(); got != "\x1b[31mred\x1b[0m \\u001b[8mhidden \\u001b[30;40mblack\\u001b[38;5;0m" {
 		t.Errorf("got %q", got)
@@ -82,7 +84,7 @@ func TestControlCharactersReachNoLog(t *testing.T) {
 		"json": func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, nil) },
 	} {
 		var out bytes.Buffer
-		log := slog.New(handler(&safeWriter{out: &out, colours: true}))
+		log := slog.New(handler(&show.SafeWriter{Out: &out, Colours: true}))
 		s := hostileText()
 		log.With("of "+s, s).WithGroup("g "+s).Warn("message "+s, "error", errors.New(s), "list", []string{s}, "stringer", slog.AnyValue(bytes.NewBufferString(s)))
 		wantSafe(t, name, out.String())

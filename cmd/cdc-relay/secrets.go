@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -199,9 +200,9 @@ func (p *process) warnOfModes(warn warning, configFile string, cfg *config) {
 			advice := "chmod 600 " + problem.ShellWord(file)
 			switch mode := info.Mode().Perm(); {
 			case mode&writable != 0:
-				warn("every user of this machine may change "+printable(file), advice)
+				warn("every user of this machine may change "+show.Printable(file), advice)
 			case mode&readable != 0 && (file != configFile || hasPassword(file)):
-				warn("every user of this machine may read "+printable(file), advice)
+				warn("every user of this machine may read "+show.Printable(file), advice)
 			}
 		}
 	}
@@ -210,5 +211,5 @@ func (p *process) warnOfModes(warn warning, configFile string, cfg *config) {
 // hasPassword reports whether a file contains a URL with a password.
 func hasPassword(file string) bool {
 	text, err := os.ReadFile(file)
-	return err == nil && !bytes.Equal(redact(text), text)
+	return err == nil && !bytes.Equal(show.Redact(text), text)
 }

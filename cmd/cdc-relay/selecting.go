@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
@@ -239,26 +240,9 @@ func (c *config) noneFound(what string) error {
 	return c.unknownReason(what)
 }
 
-// wildcardNote says that filters compare exactly, if one looks like a pattern; else it returns "". In a routing key of a
-// message, * and # are ordinary characters. Before is written before the name of a filter.
-func wildcardNote(f operator.Filter, before string) string {
-	for _, one := range []struct {
-		name  string
-		value *string
-	}{{"routing-key", f.RoutingKey}, {"exchange", f.Exchange}, {"ordering-key", f.OrderingKey}} {
-		if one.value == nil {
-			continue
-		}
-		if at := strings.IndexAny(*one.value, "*#%?"); at >= 0 {
-			return fmt.Sprintf("%s%s compares the whole text: the %c in %s is no wildcard", before, one.name, (*one.value)[at], strconv.Quote(printable(*one.value)))
-		}
-	}
-	return ""
-}
-
 // noteWildcards prints wildcardNote, for a command that found nothing.
 func (p *process) noteWildcards(cfg *config) {
-	if note := wildcardNote(cfg.looking.filter, "--"); note != "" {
+	if note := show.WildcardNote(cfg.looking.filter, "--"); note != "" {
 		fmt.Fprintln(p.stderr, "note: "+note)
 	}
 }
@@ -353,5 +337,13 @@ func (p *process) onNamed(do func(context.Context, *desk, operator.Name) error) 
 			return err
 		}
 		return p.atDesk(c, cfg, func(ctx context.Context, d *desk) error { return do(ctx, d, name) })
+	}
+}
+
+// reasonCodes are the codes of docs/contract.md. The publisher of an embedding program may have others.
+func reasonCodes() []string {
+	return []string{
+		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected", "retries_exhausted",
+		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row", "handler_impossible", "expired",
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -113,7 +114,7 @@ func (r *setupReport) end(err error) error {
 		return err
 	}
 	if err != nil {
-		r.view.Error = oneLine(err.Error())
+		r.view.Error = show.OneLine(err.Error())
 	}
 	return errors.Join(err, r.process.writeJSON(r.view))
 }

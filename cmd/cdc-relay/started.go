@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
@@ -125,7 +126,7 @@ func (p *process) ended(command string, cfg *config, err error) error {
 	case !isJSON:
 		return fmt.Errorf("%s: %w", command, err)
 	}
-	args := []any{"error", oneLine(pgdial.Text(err))}
+	args := []any{"error", show.OneLine(pgdial.Text(err))}
 	if hint := hintOf(err); hint != "" {
 		args = append(args, "hint", hint)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) statsCommand() *cli.Command {
@@ -43,9 +43,12 @@ func (p *process) stats(c *cli.Context) error {
 
 func (p *process) showOrWatch(ctx context.Context, d *desk) error {
 	cfg := d.cfg
-	look := &statsLook{cfg: cfg, tables: d.Tables, live: newLiveRelay(cfg.httpAddr)}
+	look := &show.Sampler{
+		Relay: &cfg.relay, Top: cfg.looking.top, Exact: cfg.looking.exact, Watch: cfg.looking.watch,
+		Tables: d.Tables, Live: show.NewLiveRelay(cfg.httpAddr),
+	}
 	if !cfg.looking.watch {
-		view, err := look.take(ctx)
+		view, err := look.Take(ctx)
 		if err != nil {
 			return err
 		}
@@ -54,8 +57,8 @@ func (p *process) showOrWatch(ctx context.Context, d *desk) error {
 		}
 		return p.showStats(cfg, view)
 	}
-	return p.watch(ctx, cfg.looking.interval, func(ctx context.Context) (show func() error, err error) {
-		view, err := look.take(ctx)
+	return p.watch(ctx, cfg.looking.interval, func(ctx context.Context) (display func() error, err error) {
+		view, err := look.Take(ctx)
 		if cfg.format == formatJSON {
 			return func() error { return p.writeJSONLine(view) }, err
 		}
@@ -63,69 +66,14 @@ func (p *process) showOrWatch(ctx context.Context, d *desk) error {
 	})
 }
 
-// statsLook takes one sample after the other.
-type statsLook struct {
-	cfg    *config
-	tables *operator.Tables
-	live   *liveRelay // nil: no relay is queried
-	// before is the previous reading of the relay; with --watch, throughput is measured since then.
-	before *reading
-}
-
-func (l *statsLook) take(ctx context.Context) (statsView, error) {
-	first := l.before
-	var failed error
-	if l.live != nil && first == nil {
-		first, failed = l.live.read(ctx)
-	}
-	s, err := l.tables.Stats(ctx, l.cfg.looking.top, l.cfg.looking.exact, l.cfg.blocks())
-	if err != nil {
-		return statsView{}, err
-	}
-	slot, err := l.tables.Slot(ctx, l.cfg.names().Slot)
-	if err != nil {
-		return statsView{}, err
-	}
-	view := newStatsView(l.cfg, s, slot)
-	if l.live != nil {
-		view.Relay = &liveView{Address: l.live.address}
-		l.measure(ctx, view.Relay, first, failed)
-	}
-	return view, ctx.Err()
-}
-
-// measure takes two readings at least liveWindow apart.
-func (l *statsLook) measure(ctx context.Context, view *liveView, first *reading, failed error) {
-	if failed == nil {
-		pause := time.NewTimer(liveWindow - time.Since(first.at))
-		defer pause.Stop()
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			return
-		}
-		var second *reading
-		if second, failed = l.live.read(ctx); failed == nil {
-			view.fill(first, second, l.before != nil)
-			if l.cfg.looking.watch {
-				l.before = second
-			}
-			return
-		}
-	}
-	l.before = nil
-	text := oneLine(failed.Error())
-	view.Error = &text
-}
-
 // watch repeats look until ctx is done, and prints each result when it is complete. On a terminal it overwrites the
 // previous one.
-func (p *process) watch(ctx context.Context, interval time.Duration, look func(context.Context) (show func() error, err error)) error {
-	terminal := isTerminal(p.stdout)
+func (p *process) watch(ctx context.Context, interval time.Duration, look func(context.Context) (display func() error, err error)) error {
+	terminal := show.IsTerminal(p.stdout)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		show, err := look(ctx)
+		display, err := look(ctx)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped by the user
 		}
@@ -133,9 +81,9 @@ func (p *process) watch(ctx context.Context, interval time.Duration, look func(c
 			return err
 		}
 		if terminal {
-			fmt.Fprint(raw(p.stdout), "\x1b[H\x1b[2J") // clear the screen and go to its top
+			fmt.Fprint(show.Raw(p.stdout), "\x1b[H\x1b[2J") // clear the screen and go to its top
 		}
-		if err := show(); err != nil {
+		if err := display(); err != nil {
 			return err
 		}
 		select {

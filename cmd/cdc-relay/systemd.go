@@ -9,6 +9,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -91,7 +92,7 @@ func statusOf(health relay.Health) string {
 	}
 	for _, part := range health.Parts {
 		if !part.Ready || !part.Live {
-			return status + "; " + part.Name + ": " + string(redact([]byte(oneLine(part.Detail))))
+			return status + "; " + part.Name + ": " + string(show.Redact([]byte(show.OneLine(part.Detail))))
 		}
 	}
 	return status

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 const (
@@ -222,7 +224,7 @@ func TestRedactChangesOnlyPasswords(t *testing.T) {
 		{"an example: amqp://user:password@host/", "an example: amqp://user:password@host/"},
 		{"amqp://user:password@1@host/", "amqp://user:***@host/"},
 	} {
-		if got := string(redact([]byte(test[0]))); got != test[1] {
+		if got := string(show.Redact([]byte(test[0]))); got != test[1] {
 			t.Errorf("%q: got %q, want %q", test[0], got, test[1])
 		}
 	}

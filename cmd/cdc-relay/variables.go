@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
@@ -62,6 +63,6 @@ func (p *process) warnOfVariables(warn warning) {
 		} else if near := nearest(name, known); near != "" {
 			advice = "did you mean " + prefix + near + "?"
 		}
-		warn(prefix+printable(name)+" has no effect", advice)
+		warn(prefix+show.Printable(name)+" has no effect", advice)
 	}
 }

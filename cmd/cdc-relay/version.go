@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // The linker sets them for a release: -ldflags "-X main.version=v1.2.3 -X main.commit=… -X
@@ -46,7 +48,7 @@ func buildInfo() build {
 	if b.Date == "" {
 		b.Date = vcs["vcs.time"]
 	}
-	b.Commit, b.Date = orWord(b.Commit, "unknown"), orWord(b.Date, "unknown")
+	b.Commit, b.Date = show.OrElse(b.Commit, "unknown"), show.OrElse(b.Date, "unknown")
 	return b
 }
 

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"strings"
@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// statsView is the JSON output of stats. docs/commands.md documents its keys. Unknown values are null.
-type statsView struct {
+// Stats is the JSON output of stats. docs/commands.md documents its keys. Unknown values are null.
+type Stats struct {
 	At    time.Time `json:"at"`
 	Table string    `json:"table"`
 
@@ -39,9 +39,9 @@ type statsView struct {
 	SlotLagSeconds *float64 `json:"slot_lag_seconds"`
 	Slot           slotView `json:"slot"`
 
-	Relay *liveView `json:"relay"`
+	Relay *Live `json:"relay"`
 
-	TopFailing []failingView `json:"top_failing"`
+	TopFailing []Failing `json:"top_failing"`
 
 	counts map[string]operator.Count
 	oldest time.Duration
@@ -64,7 +64,8 @@ type ownerView struct {
 	Since       *time.Time `json:"since"`
 }
 
-type failingView struct {
+// Failing is a failure that several messages share.
+type Failing struct {
 	RoutingKey string `json:"routing_key"`
 	Error      string `json:"error"`
 	Example    string `json:"example"`
@@ -72,22 +73,24 @@ type failingView struct {
 	Dead       int64  `json:"dead"`
 }
 
-func newStatsView(cfg *config, s operator.QueueStats, slot slot.Slot) statsView {
-	v := statsView{
-		At: s.At.UTC(), Table: cfg.relay.Table.String(),
-		NextRetryAt: orNull(s.NextRetry), NextScheduledAt: orNull(s.NextScheduled),
-		OldestDeadLetterAt: orNull(s.OldestDead), NewestDeadLetterAt: orNull(s.NewestDead),
-		Slot:       slotView{Name: cfg.names().Slot},
-		TopFailing: []failingView{},
+func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot) Stats {
+	v := Stats{
+		At: s.At.UTC(), Table: cfg.Table.String(),
+		NextRetryAt: TimeOrNull(s.NextRetry), NextScheduledAt: TimeOrNull(s.NextScheduled),
+		OldestDeadLetterAt: TimeOrNull(s.OldestDead), NewestDeadLetterAt: TimeOrNull(s.NewestDead),
+		Slot:       slotView{Name: cfg.Names().Slot},
+		TopFailing: []Failing{},
 		counts: map[string]operator.Count{
-			"queue_depth": s.Depth, "waiting": s.Waiting, "behind": s.Behind, "locked": s.Locked, "due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
+			"queue_depth": s.Depth, "waiting": s.Waiting, "behind": s.Behind, "locked": s.Locked,
+			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
 			"parked_keys": parked(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.BlockedKeys,
 		},
 		Precision: map[string]operator.Precision{"top_failing": s.FailingPrecision},
 	}
 	for name, into := range map[string]**int64{
-		"queue_depth": &v.QueueDepth, "waiting": &v.Waiting, "behind": &v.Behind, "locked": &v.Locked, "due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "unconfirmed": &v.Unconfirmed,
+		"queue_depth": &v.QueueDepth, "waiting": &v.Waiting, "behind": &v.Behind, "locked": &v.Locked,
+		"due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "unconfirmed": &v.Unconfirmed,
 		"newer_version": &v.NewerVersion, "expired": &v.Expired,
 		"parked_keys": &v.ParkedKeys, "dead_letters": &v.DeadLetters, "keys_behind_dead_letter": &v.KeysBehindDeadLetter,
 	} {
@@ -106,13 +109,13 @@ func newStatsView(cfg *config, s operator.QueueStats, slot slot.Slot) statsView 
 	}
 	v.showSlot(slot)
 	for _, f := range s.Failing {
-		v.TopFailing = append(v.TopFailing, failingView(f))
+		v.TopFailing = append(v.TopFailing, Failing(f))
 	}
 	return v
 }
 
 // showSlot copies the state of the slot, if this database has it.
-func (v *statsView) showSlot(slot slot.Slot) {
+func (v *Stats) showSlot(slot slot.Slot) {
 	if !slot.Here {
 		return
 	}
@@ -146,9 +149,10 @@ func viewOfOwner(slot slot.Slot) *ownerView {
 }
 
 // parked counts the keys that wait for their oldest row, and the keys that a dead letter blocks.
-func parked(cfg *config, s operator.QueueStats) operator.Count {
+func parked(cfg *relay.Config, s operator.QueueStats) operator.Count {
 	count := s.ParkedKeys
-	if cfg.relay.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == operator.Unknown || s.BlockedKeys.Precision == operator.Unknown {
+	if cfg.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == operator.Unknown ||
+		s.BlockedKeys.Precision == operator.Unknown {
 		return count
 	}
 	count.N += s.BlockedKeys.N
@@ -158,8 +162,8 @@ func parked(cfg *config, s operator.QueueStats) operator.Count {
 	return count
 }
 
-// liveView is the answer of the relay at --http-addr.
-type liveView struct {
+// Live is the answer of the relay at --http-addr.
+type Live struct {
 	Address string `json:"address"`
 	// Error is why the relay could not be queried.
 	Error     *string `json:"error"`
@@ -188,9 +192,9 @@ type latencyView struct {
 }
 
 // fill compares two readings. With recent, the latency covers only the time between them.
-func (v *liveView) fill(first, second *reading, recent bool) {
+func (v *Live) fill(first, second *Reading, recent bool) {
 	const published = "cdc_relay_messages_published_total"
-	for _, metric := range second.families["cdc_relay_build_info"].GetMetric() {
+	for _, metric := range second.Families["cdc_relay_build_info"].GetMetric() {
 		for _, label := range metric.GetLabel() {
 			if label.GetName() == "version" {
 				v.Version = label.GetValue()
@@ -202,12 +206,12 @@ func (v *liveView) fill(first, second *reading, recent bool) {
 	v.Role = second.label("cdc_relay_role", "role")
 	v.Publisher = second.label("cdc_relay_publisher_phase", "phase")
 	v.Breaker = second.label("cdc_relay_breaker_state", "state")
-	v.InFlight = int64(second.value("cdc_relay_messages_in_flight"))
-	v.Published = int64(second.value(published))
+	v.InFlight = int64(second.Value("cdc_relay_messages_in_flight"))
+	v.Published = int64(second.Value(published))
 	between := second.at.Sub(first.at)
 	v.MeasuredSeconds = seconds(between)
 	// The counters start at zero again after a restart of the relay.
-	v.PublishedPerSecond = max(second.value(published)-first.value(published), 0) / between.Seconds()
+	v.PublishedPerSecond = max(second.Value(published)-first.Value(published), 0) / between.Seconds()
 	h := second.histogram("cdc_relay_commit_to_confirm_seconds")
 	if earlier := first.histogram("cdc_relay_commit_to_confirm_seconds"); recent && h.total() >= earlier.total() {
 		h = h.since(earlier)

@@ -1,17 +1,21 @@
-package main
+package show
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
-// controlsText reports whether a terminal or a browser obeys a character instead of showing it: control characters, also
-// those from U+0080 to U+009F, and characters that hide, reorder or break text. Joiners within words and emoji are
-// harmless.
+// controlsText reports whether a terminal or a browser obeys a character instead of showing it: control characters,
+// also those from U+0080 to U+009F, and characters that hide, reorder or break text. Joiners within words and emoji
+// are harmless.
 func controlsText(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r <= 0x9f:
@@ -23,7 +27,8 @@ func controlsText(r rune) bool {
 		r >= 0x2060 && r <= 0x206f || r == 0xfeff || r >= 0xfff9 && r <= 0xfffb || r >= 0xe0000 && r <= 0xe007f
 }
 
-// appendEscape appends the escape of a character in the form of JSON, so that the value of a JSON string stays the same.
+// appendEscape appends the escape of a character in the form of JSON, so that the value of a JSON string stays the
+// same.
 func appendEscape(b []byte, r rune) []byte {
 	if r > 0xffff {
 		r -= 0x10000
@@ -35,25 +40,21 @@ func appendEscape(b []byte, r rune) []byte {
 // ownColour matches the codes that this program uses for colours. None of them hides text.
 var ownColour = regexp.MustCompile(`^\x1b\[(0|1|2|22|3[123]|9[0-7])(;2)?m`)
 
-// safeWriter is the only way to the standard output and the standard error. It removes passwords, and writes characters
+// SafeWriter is the only way to the standard output and the standard error. It removes passwords, and writes characters
 // that control a terminal as escapes: names, errors and values come from other people. It is safe for concurrent use.
-type safeWriter struct {
-	out io.Writer
-	// redacts: passwords are removed.
-	redacts bool
-	// colours: ownColour may pass.
-	colours bool
+type SafeWriter struct {
+	Out io.Writer
+	// Redacts: passwords are removed.
+	Redacts bool
+	// Colours: ownColour may pass.
+	Colours bool
 
 	mu   sync.Mutex
 	rest []byte // the start of a character whose other bytes are still to come
 }
 
-func (p *process) makeOutputSafe() {
-	p.stdout = &safeWriter{out: p.stdout, colours: isTerminal(p.stdout)}
-	p.stderr = &safeWriter{out: p.stderr, colours: isTerminal(p.stderr), redacts: true}
-}
-
-func (w *safeWriter) Write(p []byte) (int, error) {
+// Write implements io.Writer.
+func (w *SafeWriter) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := p
@@ -61,22 +62,22 @@ func (w *safeWriter) Write(p []byte) (int, error) {
 		text = append(w.rest, p...)
 		w.rest = nil
 	}
-	if w.redacts {
-		text = redact(text)
+	if w.Redacts {
+		text = Redact(text)
 	}
-	safe, rest := escaped(text, w.colours)
+	safe, rest := escaped(text, w.Colours)
 	w.rest = append(w.rest, rest...)
-	if _, err := w.out.Write(safe); err != nil {
+	if _, err := w.Out.Write(safe); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
 // Unwrap returns the underlying writer, so that callers can check if it is a terminal.
-func (w *safeWriter) Unwrap() io.Writer { return w.out }
+func (w *SafeWriter) Unwrap() io.Writer { return w.Out }
 
-// escaped returns the text without characters that control a terminal, except line breaks and tabs. rest is the start of
-// a character at the end.
+// escaped returns the text without characters that control a terminal, except line breaks and tabs. rest is the start
+// of a character at the end.
 func escaped(text []byte, colours bool) (safe, rest []byte) {
 	from := 0 // text up to here is in safe
 	for i := 0; i < len(text); {
@@ -114,14 +115,14 @@ func escaped(text []byte, colours bool) (safe, rest []byte) {
 	return append(safe, text[from:]...), rest
 }
 
-// safeText is escaped for a whole text.
-func safeText(s string) string {
+// SafeText is escaped for a whole text.
+func SafeText(s string) string {
 	safe, rest := escaped([]byte(s), false)
 	return string(safe) + strings.ToValidUTF8(string(rest), "\ufffd")
 }
 
-// raw returns the writer below: for codes that move the cursor, and for data that must not change.
-func raw(w io.Writer) io.Writer {
+// Raw returns the writer below: for codes that move the cursor, and for data that must not change.
+func Raw(w io.Writer) io.Writer {
 	for {
 		wrapped, ok := w.(interface{ Unwrap() io.Writer })
 		if !ok {
@@ -131,17 +132,9 @@ func raw(w io.Writer) io.Writer {
 	}
 }
 
-// verbatim returns the standard output for messages and SQL, which programs read. Only a terminal gets escapes.
-func (p *process) verbatim() io.Writer {
-	if isTerminal(p.stdout) {
-		return p.stdout
-	}
-	return raw(p.stdout)
-}
-
-// safeHTML shows characters that control text as escapes. In tags they stay as they are: there they are parts of values
+// SafeHTML shows characters that control text as escapes. In tags they stay as they are: there they are parts of values
 // that the browser sends back.
-func safeHTML(html string) string {
+func SafeHTML(html string) string {
 	if !strings.ContainsFunc(html, func(r rune) bool { return controlsText(r) && r != '\n' && r != '\t' }) {
 		return html
 	}
@@ -163,4 +156,32 @@ func safeHTML(html string) string {
 		}
 	}
 	return b.String()
+}
+
+// Redact removes passwords. It is the last line of defence: the text of an error can quote a URL.
+func Redact(text []byte) []byte {
+	if bytes.Contains(text, []byte("://")) {
+		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.
+		password := regexp.MustCompile(`(://[^\s:/@"'` + "`" + `]*):[^\s"'` + "`" + `]*@`)
+		text = password.ReplaceAllFunc(text, func(found []byte) []byte {
+			if string(found) == "://user:password@" { // an example
+				return found
+			}
+			return password.ReplaceAll(found, []byte("$1:***@"))
+		})
+	}
+	if bytes.Contains(bytes.ToLower(text), []byte("password")) {
+		password := regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s&'"\\])+)`)
+		text = password.ReplaceAll(text, []byte("$1***"))
+	}
+	return text
+}
+
+// IsTerminal reports whether a stream is a terminal, also below writers that have Unwrap.
+func IsTerminal(stream any) bool {
+	if out, ok := stream.(io.Writer); ok {
+		stream = Raw(out)
+	}
+	file, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
 }

@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// liveRelay queries a running relay at its HTTP address.
-type liveRelay struct {
+// LiveRelay queries a running relay at its HTTP address.
+type LiveRelay struct {
 	address string
 	client  *http.Client
 }
@@ -32,9 +32,9 @@ const (
 	mostAnswer = 8 << 20
 )
 
-// newLiveRelay returns nil for an empty address. For an address that listens on all interfaces, it asks on this
+// NewLiveRelay returns nil for an empty address. For an address that listens on all interfaces, it asks on this
 // machine.
-func newLiveRelay(httpAddr string) *liveRelay {
+func NewLiveRelay(httpAddr string) *LiveRelay {
 	host, port, err := net.SplitHostPort(httpAddr)
 	if err != nil || port == "0" {
 		return nil
@@ -42,18 +42,21 @@ func newLiveRelay(httpAddr string) *liveRelay {
 	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
 		host = "127.0.0.1"
 	}
-	return &liveRelay{address: net.JoinHostPort(host, port), client: &http.Client{Timeout: liveTimeout, Transport: &http.Transport{}}}
+	return &LiveRelay{
+		address: net.JoinHostPort(host, port),
+		client:  &http.Client{Timeout: liveTimeout, Transport: &http.Transport{}},
+	}
 }
 
-// reading holds the metrics of a relay at one time.
-type reading struct {
+// Reading holds the metrics of a relay at one time.
+type Reading struct {
 	at       time.Time
-	families map[string]*dto.MetricFamily
+	Families map[string]*dto.MetricFamily
 	// health is the answer of /readyz: the first line is the whole relay, the others are its parts.
 	health []string
 }
 
-func (l *liveRelay) get(ctx context.Context, path string) ([]byte, error) {
+func (l *LiveRelay) get(ctx context.Context, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.address+path, http.NoBody)
 	if err != nil {
 		return nil, err
@@ -70,8 +73,8 @@ func (l *liveRelay) get(ctx context.Context, path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(response.Body, mostAnswer))
 }
 
-// read queries the relay once. It fails if another program answers.
-func (l *liveRelay) read(ctx context.Context) (*reading, error) {
+// Read queries the relay once. It fails if another program answers.
+func (l *LiveRelay) Read(ctx context.Context) (*Reading, error) {
 	ready, err := l.get(ctx, "/readyz")
 	if err != nil {
 		return nil, err
@@ -88,21 +91,21 @@ func (l *liveRelay) read(ctx context.Context) (*reading, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s/metrics: %w", l.address, err)
 	}
-	return &reading{at: time.Now(), families: families, health: strings.Split(strings.TrimSpace(string(ready)), "\n")}, nil
+	return &Reading{at: time.Now(), Families: families, health: strings.Split(strings.TrimSpace(string(ready)), "\n")}, nil
 }
 
-// value returns a metric without labels, or the sum over all labels.
-func (r *reading) value(name string) float64 {
+// Value returns a metric without labels, or the sum over all labels.
+func (r *Reading) Value(name string) float64 {
 	sum := 0.0
-	for _, metric := range r.families[name].GetMetric() {
+	for _, metric := range r.Families[name].GetMetric() {
 		sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue()
 	}
 	return sum
 }
 
 // label returns the label of the series that has the value 1.
-func (r *reading) label(family, label string) string {
-	for _, metric := range r.families[family].GetMetric() {
+func (r *Reading) label(family, label string) string {
+	for _, metric := range r.Families[family].GetMetric() {
 		if metric.GetGauge().GetValue() != 1 {
 			continue
 		}
@@ -121,9 +124,9 @@ type histogram struct {
 	counts []float64
 }
 
-func (r *reading) histogram(name string) histogram {
+func (r *Reading) histogram(name string) histogram {
 	var h histogram
-	metrics := r.families[name].GetMetric()
+	metrics := r.Families[name].GetMetric()
 	if len(metrics) == 0 {
 		return h
 	}

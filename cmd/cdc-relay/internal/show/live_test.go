@@ -1,4 +1,4 @@
-package main
+package show
 
 import (
 	"math"
@@ -36,12 +36,13 @@ func TestStatsReadsMetricsAndHealthOfARunningRelay(t *testing.T) {
 		w.Write([]byte(answer)) //nolint:errcheck // the test notices an error
 	}))
 	defer server.Close()
-	live := newLiveRelay(strings.TrimPrefix(server.URL, "http://"))
-	r, err := live.read(t.Context())
+	live := NewLiveRelay(strings.TrimPrefix(server.URL, "http://"))
+	r, err := live.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.value("cdc_relay_messages_published_total") != 40 || r.label("cdc_relay_role", "role") != "streaming" || len(r.health) != 2 {
+	if r.Value("cdc_relay_messages_published_total") != 40 || r.label("cdc_relay_role", "role") != "streaming" ||
+		len(r.health) != 2 {
 		t.Errorf("got %+v", r)
 	}
 	h := r.histogram("cdc_relay_commit_to_confirm_seconds")
@@ -55,21 +56,22 @@ func TestStatsReadsMetricsAndHealthOfARunningRelay(t *testing.T) {
 		t.Errorf("merged with itself: got %g", got)
 	}
 	answer = "hello"
-	if _, err := live.read(t.Context()); err == nil {
+	if _, err := live.Read(t.Context()); err == nil {
 		t.Error("a server that is no relay was accepted")
 	}
 }
 
 func TestStatsDerivesTheAddressFromHTTPAddr(t *testing.T) {
 	for addr, want := range map[string]string{
-		"0.0.0.0:9464": "127.0.0.1:9464", ":9464": "127.0.0.1:9464", "[::]:1": "127.0.0.1:1", "10.0.0.7:9464": "10.0.0.7:9464", "relay:1": "relay:1",
+		"0.0.0.0:9464": "127.0.0.1:9464", ":9464": "127.0.0.1:9464", "[::]:1": "127.0.0.1:1",
+		"10.0.0.7:9464": "10.0.0.7:9464", "relay:1": "relay:1",
 	} {
-		if got := newLiveRelay(addr); got == nil || got.address != want {
+		if got := NewLiveRelay(addr); got == nil || got.address != want {
 			t.Errorf("%s: got %v, want %s", addr, got, want)
 		}
 	}
 	for _, addr := range []string{"", "127.0.0.1:0"} {
-		if got := newLiveRelay(addr); got != nil {
+		if got := NewLiveRelay(addr); got != nil {
 			t.Errorf("%s: got %v", addr, got)
 		}
 	}

@@ -1,0 +1,182 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// askRelay queries the relay at an address. It returns nil if none answers.
+func askRelay(ctx context.Context, httpAddr string) *Reading {
+	live := NewLiveRelay(httpAddr)
+	if live == nil {
+		return nil
+	}
+	r, err := live.Read(ctx)
+	if err != nil {
+		return nil // a relay may run elsewhere: the slot shows it
+	}
+	return r
+}
+
+// Surroundings are the facts outside the row that decide when a message is published.
+type Surroundings struct {
+	cfg   *relay.Config
+	slot  slot.Slot
+	relay *Reading
+}
+
+// SurroundingsOf reads the slot, and queries the relay at httpAddr; "": none.
+func SurroundingsOf(
+	ctx context.Context, tables *operator.Tables, cfg *relay.Config, httpAddr string,
+) (Surroundings, error) {
+	slot, err := tables.Slot(ctx, cfg.Names().Slot)
+	return Surroundings{cfg: cfg, slot: slot, relay: askRelay(ctx, httpAddr)}, err
+}
+
+// outlook says what happens next, and when if that is known.
+type outlook struct {
+	text string
+	at   *time.Time
+}
+
+// outlookOf returns what happens next to a row of the outbox.
+func (s Surroundings) outlookOf(w operator.Waiting) outlook {
+	block := s.cfg.OnDeadLetter == relay.OnDeadLetterBlock
+	switch {
+	case w.State == operator.NewerVersion:
+		return outlook{text: fmt.Sprintf("nothing: schema_version %d is for a newer relay; update the relays",
+			w.SchemaVersion)}
+	case w.DeadOfKey.N > 0 && block:
+		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: "+
+			"cdc-relay dead-letter requeue --id %d%s, or purge",
+			w.OldestDeadOfKey, TableFlag(s.cfg.Table))}
+	case w.First != nil:
+		first := s.own(w.First.State, w.First.AvailableAt, s.tries(w.First.Attempts, w.First.MaxAttempts),
+			sessionText(w.First.LockedBy, w.Session, w.ReadAt), w.ReadAt)
+		return outlook{text: fmt.Sprintf("it waits for %s of its ordering key; the first of them, row %d, %s",
+			rowCount(w.Before), w.First.ID, first.text)}
+	}
+	o := s.own(w.State, w.AvailableAt, s.tries(w.Attempts, w.MaxAttempts),
+		sessionText(w.LockedBy, w.Session, w.ReadAt), w.ReadAt)
+	o.text = "it " + o.text + s.expiry(w, o.at)
+	return o
+}
+
+// expiry returns a remark if the row has expired, or will expire before its turn.
+func (s Surroundings) expiry(w operator.Waiting, turn *time.Time) string {
+	then := "a dead letter then"
+	if s.cfg.OnExpired == relay.OnExpiredDrop {
+		then = "deleted then"
+	}
+	switch {
+	case w.ExpiresAt == nil:
+		return ""
+	case !w.ExpiresAt.After(w.ReadAt):
+		return "; it has expired, and is not published but " + then
+	case turn != nil && !w.ExpiresAt.After(*turn):
+		return "; it will have expired, and is not published but " + then
+	}
+	return ""
+}
+
+// own returns what happens next to a row according to its own state. tries describes the remaining attempts.
+func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy string, now time.Time) outlook {
+	in := func() string { return fmt.Sprintf("at %s, in %s", Time(*at), Duration(at.Sub(now))) }
+	switch state {
+	case operator.Due:
+		within := Duration(s.cfg.PollInterval)
+		return outlook{text: "is due: the next sweep of a relay takes it, within " + within + " or so" + s.obstacle(), at: at}
+	case operator.Retrying:
+		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), tries), at: at}
+	case operator.Scheduled:
+		return outlook{text: "is scheduled: it leaves " + in(), at: at}
+	case operator.Unconfirmed:
+		return outlook{text: "was published, and its confirm is late; without one it is published again " + in(), at: at}
+	case operator.Locked:
+		return outlook{text: fmt.Sprintf("is locked by %s: a relay publishes it now, or another session works on it",
+			lockedBy)}
+	case operator.Expired:
+		return outlook{text: "has an expires_at that has passed"}
+	case operator.NewerVersion:
+		return outlook{text: "is for a newer relay: update the relays"}
+	}
+	switch {
+	case s.relayed():
+		return outlook{text: "is published by the relay that streams as soon as it can" + s.obstacle()}
+	case s.cfg.Mode == relay.ModePoll:
+		within := Duration(s.cfg.PollInterval)
+		return outlook{text: "is published by the next sweep of a relay, within " + within + " or so" + s.obstacle()}
+	}
+	return outlook{text: "waits for a relay: none streams. A running relay takes it within " +
+		Duration(s.cfg.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
+}
+
+// tries describes the remaining attempts: from the row's max_attempts, or else from --max-retries of this command,
+// which may differ from the relay's.
+func (s Surroundings) tries(attempts int, maxAttempts *int) string {
+	most := s.cfg.MaxRetries
+	switch {
+	case maxAttempts == nil:
+	case *maxAttempts == 0:
+		return "if rejected, again without a limit (max_attempts 0)"
+	default:
+		most = *maxAttempts - 1
+	}
+	if attempts > most {
+		return "the last try is the next one"
+	}
+	if left := most - attempts; left > 0 {
+		return fmt.Sprintf("if rejected, again up to %d times, then it is a dead letter", left)
+	}
+	return "if rejected, it is a dead letter"
+}
+
+// obstacle returns what keeps the relay at --http-addr from publishing.
+func (s Surroundings) obstacle() string {
+	if s.relay == nil {
+		return ""
+	}
+	phase := s.relay.label("cdc_relay_publisher_phase", "phase")
+	if phase == "" || phase == "ready" {
+		return ""
+	}
+	return "; but its publisher is " + phase + ": look at RabbitMQ"
+}
+
+func (s Surroundings) relayed() bool { return s.slot.Relayed(s.cfg.Table) }
+
+// streaming describes whether a relay streams.
+func (s Surroundings) streaming() string {
+	switch {
+	case s.relayed():
+		owner := s.slot.Owner()
+		text := fmt.Sprintf("yes, backend %d", owner.PID)
+		if owner.Client != nil {
+			text += " from " + *owner.Client
+		}
+		return text
+	case s.slot.Taken(s.cfg.Table) != nil:
+		return "no: " + s.slot.Taken(s.cfg.Table).Error()
+	case !s.slot.Here:
+		return "no: slot " + s.cfg.Names().Slot + " is not there"
+	}
+	return "no: nobody owns slot " + s.cfg.Names().Slot
+}
+
+// Why says what a key waits for.
+func (s Surroundings) Why(k operator.Key) string {
+	w := k.First
+	if k.Dead != nil {
+		w.DeadOfKey, w.OldestDeadOfKey = operator.Count{N: 1, Precision: operator.AtLeast}, *k.Dead
+	}
+	why := s.outlookOf(w).text
+	if w.LastError != nil {
+		why += "; " + *w.LastError
+	}
+	return why
+}

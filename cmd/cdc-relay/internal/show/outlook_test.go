@@ -1,0 +1,51 @@
+package show
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// No relay streams, so standbys publish it after --stale-timeout.
+func TestExplainSaysWhenARowWithoutALeaderIsPublished(t *testing.T) {
+	for timeout, want := range map[time.Duration]string{
+		relay.DefaultConfig().StaleTimeout: "within 5s or so",
+		5 * time.Minute:                    "within 5m0s or so",
+	} {
+		cfg := relay.DefaultConfig()
+		s := Surroundings{cfg: &cfg}
+		cfg.StaleTimeout = timeout
+		if is := s.outlookOf(operator.Waiting{State: operator.AtOnce}).text; !strings.Contains(is, want) {
+			t.Errorf("--stale-timeout %s: %q, want %q", timeout, is, want)
+		}
+	}
+}
+
+// A row that has expired, or will before its turn, is not published.
+func TestExplainSaysThatARowExpires(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		onExpired          relay.OnExpired
+		expires, available *time.Time
+		want               string
+	}{
+		{relay.OnExpiredDeadLetter, &now, &now, "it has expired, and is not published but a dead letter then"},
+		{relay.OnExpiredDrop, &now, &now, "it has expired, and is not published but deleted then"},
+		{relay.OnExpiredDeadLetter, new(now.Add(time.Hour)), new(now.Add(2 * time.Hour)), "it will have expired"},
+		{relay.OnExpiredDeadLetter, new(now.Add(2 * time.Hour)), new(now.Add(time.Hour)), ""},
+		{relay.OnExpiredDeadLetter, new(time.Time{}), new(now.Add(time.Hour)), "it has expired"},
+		{relay.OnExpiredDeadLetter, nil, new(now.Add(time.Hour)), ""},
+	} {
+		cfg := relay.DefaultConfig()
+		s := Surroundings{cfg: &cfg}
+		cfg.OnExpired = c.onExpired
+		w := operator.Waiting{State: operator.Scheduled, AvailableAt: c.available}
+		w.ReadAt, w.ExpiresAt = now, c.expires
+		if is := s.outlookOf(w).text; !strings.Contains(is, c.want) || (c.want == "" && strings.Contains(is, "expired")) {
+			t.Errorf("expires %s, available %s: %q, want %q", c.expires, c.available, is, c.want)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package show
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// Paint colours words of a text for a terminal.
+type Paint func(colour text.Color, words string) string
+
+// Plain is a Paint for text without colours.
+func Plain(_ text.Color, words string) string { return words }
+
+// Facts prints the lines of stats.
+func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
+	g.Row(v.Table, Time(v.At))
+	g.Row("queue depth", Count(v.counts["queue_depth"]))
+	g.Row("waiting", Count(v.counts["waiting"]))
+	g.Row("behind", behindText(v.counts["behind"]))
+	g.Row("due", Count(v.counts["due"]))
+	g.Row("in retry", Count(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
+	g.Row("scheduled", Count(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
+	g.Row("unconfirmed", Count(v.counts["unconfirmed"]))
+	if locked := v.counts["locked"]; locked.N > 0 {
+		g.Row("locked", Count(locked)+", usually by a relay that publishes them")
+	}
+	if newer := v.counts["newer_version"]; newer.N > 0 {
+		g.Row("newer version", paint(text.FgYellow, Count(newer))+": schema_version is for a newer relay")
+	}
+	if expired := v.counts["expired"]; expired.N > 0 {
+		g.Row("expired", paint(text.FgYellow, Count(expired))+", not published any more")
+	}
+	oldest := "unknown: the query took too long"
+	if v.OldestPendingSeconds != nil {
+		oldest = "none waits"
+		if v.oldest > 0 {
+			oldest = Duration(v.oldest)
+		}
+	}
+	g.Row("oldest pending", oldest)
+	g.Row("parked keys", Count(v.counts["parked_keys"]))
+	dead := Count(v.counts["dead_letters"])
+	if v.NewestDeadLetterAt != nil {
+		dead = paint(text.FgRed, dead) + fmt.Sprintf(", newest %s ago, oldest %s ago",
+			Duration(v.At.Sub(*v.NewestDeadLetterAt)), Duration(v.At.Sub(*v.OldestDeadLetterAt)))
+	}
+	g.Row("dead letters", dead)
+	if behind := v.counts["keys_behind_dead_letter"]; behind.N > 0 && cfg.OnDeadLetter == relay.OnDeadLetterBlock {
+		g.Row("keys held by them", Count(behind))
+	}
+	v.slotFacts(g, cfg, paint)
+	if v.Relay != nil {
+		v.Relay.facts(g, paint)
+	}
+}
+
+// behindText says what rows are behind.
+func behindText(c operator.Count) string {
+	if c.N == 0 {
+		return Count(c)
+	}
+	return Count(c) + ", wait for another message of their ordering key"
+}
+
+// next says when the first of several rows is due, or nothing.
+func next(words string, at *time.Time, now time.Time) string {
+	if at == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s in %s (%s)", words, Duration(at.Sub(now)), Time(*at))
+}
+
+func (v Stats) slotFacts(g rows, cfg *relay.Config, paint Paint) {
+	if cfg.Mode == relay.ModePoll && !v.Slot.Exists {
+		return
+	}
+	switch {
+	case !v.Slot.Exists:
+		g.Row("slot "+v.Slot.Name, paint(text.FgYellow, "is not there: no relay streams"))
+		return
+	case !v.Slot.Owned:
+		g.Row("slot "+v.Slot.Name, paint(text.FgYellow, "nobody owns it: no relay streams"))
+	default:
+		o := v.Slot.Owner
+		name := OrElse(ValueOr(o.Application, ""), "an unnamed client")
+		owner := fmt.Sprintf("owned by %s, backend %d", Printable(name), o.PID)
+		if o.Client != nil {
+			owner += " from " + *o.Client
+		}
+		if o.Since != nil {
+			owner += fmt.Sprintf(", for %s", Duration(v.At.Sub(*o.Since)))
+		} else {
+			owner += "; more with GRANT pg_read_all_stats"
+		}
+		g.Row("slot "+v.Slot.Name, owner)
+	}
+	if v.SlotLagBytes == nil {
+		g.Row("slot lag", "unknown")
+		return
+	}
+	lag := Bytes(*v.SlotLagBytes)
+	switch {
+	case v.SlotLagSeconds != nil && v.Slot.Owned:
+		lag += ", " + Duration(time.Duration(*v.SlotLagSeconds*float64(time.Second)))
+	case v.SlotLagSeconds != nil:
+		lag += ", not owned for " + Duration(time.Duration(*v.SlotLagSeconds*float64(time.Second)))
+	}
+	if v.Slot.RetainedBytes != nil {
+		lag += "; retains " + Bytes(*v.Slot.RetainedBytes)
+	}
+	if v.Slot.WALStatus != nil && *v.Slot.WALStatus != "reserved" {
+		lag += ", " + paint(text.FgYellow, "wal_status "+*v.Slot.WALStatus)
+	}
+	g.Row("slot lag", lag)
+}
+
+func (v *Live) facts(g rows, paint Paint) {
+	if v.Error != nil {
+		g.Row("relay at "+v.Address, paint(text.FgYellow, "does not answer")+": "+Shortened(*v.Error, 100))
+		return
+	}
+	state := OrElse(v.Role, "running")
+	if !v.Ready {
+		state += ", " + paint(text.FgRed, "not ready") + "; publisher " + v.Publisher
+	}
+	g.Row("relay at "+v.Address, state)
+	if v.Breaker != "" && v.Breaker != "closed" {
+		g.Row("breaker", paint(text.FgYellow, v.Breaker))
+	}
+	g.Row("in flight", Number(v.InFlight))
+	g.Row("throughput", fmt.Sprintf("%s messages/s over %s; %s since its start", Number(int64(v.PublishedPerSecond+0.5)),
+		Duration(time.Duration(v.MeasuredSeconds*float64(time.Second))), Number(v.Published)))
+	if v.Latency != nil {
+		g.Row("commit to confirm", fmt.Sprintf("p50 %s, p99 %s, of %s",
+			latencyText(v.Latency.P50Seconds), latencyText(v.Latency.P99Seconds), Plural(v.Latency.Messages, "message")))
+	}
+}
+
+func latencyText(s float64) string { return Milliseconds(time.Duration(s * float64(time.Second))) }

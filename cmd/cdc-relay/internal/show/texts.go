@@ -1,0 +1,199 @@
+package show
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+)
+
+// Printable keeps a text on one line and safe for a terminal: names and errors come from outside. It writes control
+// characters as escapes such as \n and \x1b.
+func Printable(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRune(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
+}
+
+// Shortened returns printable text, cut to fit into a table.
+func Shortened(s string, most int) string {
+	runes := []rune(Printable(s))
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// Time formats a time for people. JSON uses RFC 3339 in UTC.
+func Time(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// Duration formats a duration in at most two units: 850ms, 12s, 3m20s, 5h2m, 4d3h.
+func Duration(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < 0:
+		return "-" + Duration(-max(d, -math.MaxInt64)) // the smallest int64 has no positive counterpart
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+}
+
+// Bytes formats a size: 12.0 kB, 300 MB.
+func Bytes(n int64) string {
+	units := [...]string{"B", "kB", "MB", "GB", "TB", "PB"}
+	size, unit := float64(n), 0
+	for ; size >= 1024 && unit < len(units)-1; unit++ {
+		size /= 1024
+	}
+	if unit == 0 || size >= 100 {
+		return fmt.Sprintf("%.0f %s", size, units[unit])
+	}
+	return fmt.Sprintf("%.1f %s", size, units[unit])
+}
+
+// Number puts commas between thousands.
+func Number(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	first := len(digits) - len(strings.TrimPrefix(digits, "-"))
+	for i := len(digits) - 3; i > first; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// Count formats a count with its precision.
+func Count(c operator.Count) string {
+	switch c.Precision {
+	case operator.AtLeast:
+		switch {
+		case c.N == 0:
+			return "none of the first rows"
+		case c.N < operator.MostCounted:
+			return "at least " + Number(c.N)
+		}
+		return "more than " + Number(c.N)
+	case operator.Estimate:
+		return "about " + Number(c.N)
+	case operator.Unknown:
+		return "unknown: counting took too long"
+	}
+	return Number(c.N)
+}
+
+// Plural returns "1 row" or "2 rows".
+func Plural(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Number(n) + " " + one + "s"
+}
+
+// seconds converts a duration for JSON, with milliseconds.
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// JSONTime returns a time for JSON. Years that JSON cannot express become the first or last that it can.
+func JSONTime(t time.Time) time.Time {
+	t = t.UTC()
+	switch year := t.Year(); {
+	case year < 1:
+		return time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	case year > 9999:
+		return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+	}
+	return t
+}
+
+// TimeOrNull is jsonTime for a time that may be absent.
+func TimeOrNull(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return new(JSONTime(*t))
+}
+
+// ValueOr returns the value, or the other text for nil.
+func ValueOr(s *string, otherwise string) string {
+	if s == nil {
+		return otherwise
+	}
+	return *s
+}
+
+// OrElse returns the text, or the other text for "".
+func OrElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// OneLine returns a text on one line, without control characters.
+func OneLine(s string) string {
+	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i := range lines {
+		lines[i] = Printable(strings.TrimSpace(lines[i]))
+	}
+	return strings.Join(lines, "; ")
+}
+
+// NextTime says when a row may be published.
+func NextTime(w operator.Waiting) string {
+	switch {
+	case w.State == operator.Locked:
+		return fmt.Sprintf("backend %d", w.LockedBy)
+	case w.AvailableAt != nil && w.AvailableAt.After(w.ReadAt):
+		return "in " + Duration(w.AvailableAt.Sub(w.ReadAt))
+	}
+	return "-"
+}
+
+func rowCount(c operator.Count) string {
+	if c.N == 1 && c.Precision == operator.Exact {
+		return "1 row"
+	}
+	return Count(c) + " rows"
+}
+
+// sessionText describes the session that has locked a row.
+func sessionText(pid int32, s *operator.Session, now time.Time) string {
+	text := fmt.Sprintf("backend %d", pid)
+	switch {
+	case s == nil:
+		return text
+	case s.Application != nil && *s.Application != "":
+		text = Printable(*s.Application) + ", " + text
+	}
+	if s.Client != nil {
+		text += " from " + *s.Client
+	}
+	if s.Since != nil {
+		text += ", for " + Duration(max(now.Sub(*s.Since), 0))
+	}
+	return text
+}
+
+// Milliseconds formats a latency: 1.2 ms.
+func Milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}
