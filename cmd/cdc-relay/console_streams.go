@@ -116,8 +116,10 @@ func requestFor(r *http.Request, page *url.URL) *http.Request {
 	return asked
 }
 
-// eventText makes HTML fit into an event's data field, where a carriage return also ends a line.
-var eventText = strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ")
+// eventData returns an event with this HTML. In its data field, a carriage return also ends a line.
+func eventData(body template.HTML) string {
+	return "data: " + strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ").Replace(string(body)) + "\n\n"
+}
 
 func (s *console) stream(ctx context.Context, w http.ResponseWriter, asked *http.Request, page consolePage) {
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -139,7 +141,7 @@ func (s *console) stream(ctx context.Context, w http.ResponseWriter, asked *http
 		body, _ := s.body(ctx, s.desks.updates, asked, page)
 		event := ": nothing new\n\n"
 		if body != before {
-			event = "data: " + eventText.Replace(string(body)) + "\n\n"
+			event = eventData(body)
 		}
 		if before = body; ctx.Err() == nil && !send(event) {
 			return
