@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -47,20 +48,14 @@ func (c *closers) add(closer func(context.Context) error) {
 	c.list = append(c.list, closer)
 }
 
-// addFirst adds a closer that runs before the others.
-func (c *closers) addFirst(closer func(context.Context) error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.list = append([]func(context.Context) error{closer}, c.list...)
-}
-
+// close runs the newest closer first, because it may use what was started before it.
 func (c *closers) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	var errs []error
-	for _, closer := range c.list {
+	for _, closer := range slices.Backward(c.list) {
 		errs = append(errs, closer(ctx))
 	}
 	c.list = nil

@@ -36,9 +36,9 @@ func sharedPostgres() (*Postgres, error) {
 	return shared.postgres.get(func() (*Postgres, error) {
 		server, err := StartPostgres(context.Background(), Options{})
 		if err == nil {
+			shared.closers.add(server.Close)
 			server.admin = &adminConnection{url: server.URL("")}
 			shared.closers.add(server.admin.close)
-			shared.closers.add(server.Close)
 		}
 		return server, err
 	})
@@ -203,7 +203,7 @@ func Template(t testing.TB, name string, fill func(ctx context.Context, url stri
 		if err != nil {
 			return "", err
 		}
-		shared.closers.addFirst(func(ctx context.Context) error {
+		shared.closers.add(func(ctx context.Context) error {
 			return server.administer(ctx, func(conn *pgx.Conn) error { return dropDatabase(ctx, conn, database) })
 		})
 		return database, fill(ctx, server.URL(database))
