@@ -123,7 +123,7 @@ func newModel(t *rapid.T) *model {
 		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
 	}
 	if rapid.Bool().Draw(t, "tight limits") {
-		m.limits.AwaitStream, m.limits.Keys, m.limits.Unseen, m.limits.Unknown = 2, 3, 2, 1
+		m.limits.Keys, m.limits.Unseen, m.limits.Unknown = 3, 2, 1
 	}
 	m.scheduledOfTen = 1
 	if rapid.Bool().Draw(t, "mostly scheduled") {
@@ -131,9 +131,7 @@ func newModel(t *rapid.T) *model {
 	}
 	m.expiring, m.drops = rapid.IntRange(1, 3).Draw(t, "expiring") == 1, rapid.Bool().Draw(t, "drops")
 	m.coalescing = rapid.IntRange(1, 3).Draw(t, "coalescing") == 1
-	if m.polls = rapid.IntRange(1, 4).Draw(t, "polls") == 1; m.polls {
-		m.limits.AwaitStream = 0
-	}
+	m.polls = rapid.IntRange(1, 4).Draw(t, "polls") == 1
 	m.boot()
 	return m
 }
@@ -360,7 +358,6 @@ func (m *model) streamNext() {
 		return
 	}
 	if m.streamed >= len(m.txs) {
-		m.core.Passed(m.wal) // a keepalive
 		return
 	}
 	if !m.replaced && !m.late {
@@ -378,7 +375,6 @@ func (m *model) streamNext() {
 		}
 		m.apply(out)
 	}
-	m.core.Passed(tx.lsn + 5)
 }
 
 func (m *model) publish(message *outbox.Message) {

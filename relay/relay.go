@@ -78,11 +78,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newOutageLog(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)
-	limits := core.DefaultLimits(config.MaxInFlight)
-	if config.Mode == ModePoll {
-		limits.AwaitStream = 0
-	}
-	r.core = core.New(limits, core.Policy{
+	r.core = core.New(core.DefaultLimits(config.MaxInFlight), core.Policy{
 		MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
 		DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
 	})

@@ -58,7 +58,6 @@ func (s *streamer) Idle() {
 // Passed implements replication.Handler.
 func (s *streamer) Passed(position pglogrepl.LSN) {
 	s.progress.position.Store(uint64(position))
-	s.core.Passed(uint64(position))
 	if !s.progress.caughtUp.Load() {
 		s.progress.caughtUp.Store(true)
 		s.core.StreamLive(true)

@@ -164,8 +164,7 @@ func (c *Core) Locked(claim Claim, rows []outbox.Candidate, l Lock) (valid bool)
 
 // notLocked gives up a chosen row that another session has locked, changed or deleted.
 func (c *Core) notLocked(row outbox.Candidate) {
-	c.mu.registry.release(row.Ref)
-	c.freeRoom(row.Size)
+	c.forget(row.Ref, row.Size)
 	if row.OrderingKey == nil {
 		c.missed(row)
 	}
@@ -270,8 +269,7 @@ func (c *Core) endKey(key string, late *outbox.Message, deleted int, locked bool
 
 // releaseClaimed forgets a claimed row that stays unchanged in the table.
 func (c *Core) releaseClaimed(m *outbox.Message) {
-	c.mu.registry.release(m.Ref())
-	c.freeRoom(m.Size())
+	c.forget(m.Ref(), m.Size())
 	if m.OrderingKey == nil {
 		c.missed(outbox.Candidate{Ref: m.Ref(), Due: m.AvailableAt})
 	}

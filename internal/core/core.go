@@ -49,7 +49,6 @@ const (
 // Limits bound the memory of a core. Beyond a limit, the core reads the table again instead of remembering.
 type Limits struct {
 	Messages, Bytes int // in the window
-	AwaitStream     int // settled rows that the stream may still bring; 0: no stream
 	Keys            int // remembered ordering keys
 	Unseen          int // remembered transactions
 	Unknown         int // rows remembered as possibly published
@@ -58,7 +57,7 @@ type Limits struct {
 // DefaultLimits returns the limits for a window of this many messages.
 func DefaultLimits(messages int) Limits {
 	return Limits{
-		Messages: messages, Bytes: 32 << 20, AwaitStream: 200_000, Keys: 150_000, Unseen: 100_000, Unknown: 100_000,
+		Messages: messages, Bytes: 32 << 20, Keys: 150_000, Unseen: 100_000, Unknown: 100_000,
 	}
 }
 
@@ -75,7 +74,7 @@ func New(limits Limits, policy Policy) *Core {
 		limits: limits, policy: policy, Clock: time.Now, Random: rand.Float64,
 		Wake: make(chan struct{}, 1), Room: make(chan struct{}, 1), Doubted: make(chan struct{}, 1),
 	}
-	c.mu.registry = newRegistry(limits.AwaitStream)
+	c.mu.registry = make(registry)
 	c.mu.keys = newKeys(limits.Keys)
 	c.mu.unseen = unseen{limit: limits.Unseen, suspects: make(map[uint32]struct{})}
 	c.mu.marks = newMarks()
@@ -132,7 +131,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out,
 	case m.AvailableAt != nil || m.SchemaVersion > outbox.SchemaVersion:
 		c.leaveScheduled(m)
 		return Out{}, Taken
-	case c.mu.registry.knows(m.Ref(), commitLSN):
+	case c.mu.registry.holds(m.Ref()):
 		return Out{}, Taken // a claim took it first
 	case commitLSN < c.mu.term.floor || !c.publishing():
 		c.leaveInTable(m)
@@ -192,6 +191,13 @@ func (c *Core) hold(m *outbox.Message) {
 	c.mu.window.bytes += m.Size()
 }
 
+// forget removes a row from memory: it was deleted or updated, or waits in the table. The stream may still bring a row
+// that a claim has seen, so the floor rises to the position of that claim.
+func (c *Core) forget(ref outbox.Ref, size int) {
+	c.mu.term.floor = max(c.mu.term.floor, c.mu.registry.release(ref))
+	c.freeRoom(size)
+}
+
 // freeRoom frees room in the window.
 func (c *Core) freeRoom(size int) {
 	c.mu.window.messages--
@@ -225,8 +231,7 @@ func (c *Core) leaveScheduled(m *outbox.Message) {
 // leaveQueue leaves queued rows in the table.
 func (c *Core) leaveQueue(queue []*outbox.Message) {
 	for _, m := range queue {
-		c.mu.registry.release(m.Ref())
-		c.freeRoom(m.Size())
+		c.forget(m.Ref(), m.Size())
 		c.leaveInTable(m)
 	}
 }
@@ -279,13 +284,6 @@ func (c *Core) Began(xid uint32) {
 	c.lock()
 	defer c.mu.Unlock()
 	delete(c.mu.unseen.suspects, xid)
-}
-
-// Passed records the position of the stream.
-func (c *Core) Passed(position uint64) {
-	c.lock()
-	defer c.mu.Unlock()
-	c.mu.registry.streamPassed(position)
 }
 
 // PublisherReady records whether the publisher takes messages.

@@ -14,7 +14,7 @@ func (c *Core) Resolved(r outbox.Result) (Out, outbox.Decision) {
 func (c *Core) decided(r outbox.Result, decision outbox.Decision) Out {
 	m, s := r.Message, outbox.NewSettlement(r, decision)
 	c.mu.marks.resolved(r)
-	claim := c.mu.registry.rows[m.Ref()].claim
+	claim := c.mu.registry[m.Ref()].claim
 	if claim == nil {
 		return c.resolved(answer{s, r.Outcome})
 	}
@@ -76,8 +76,7 @@ func (c *Core) settling(s outbox.Settlement, next *outbox.Message) Out {
 
 // releaseStreamed leaves a row unchanged in the table: its outcome is unknown, or it was not sent.
 func (c *Core) releaseStreamed(m *outbox.Message) {
-	c.mu.registry.release(m.Ref())
-	c.freeRoom(m.Size())
+	c.forget(m.Ref(), m.Size())
 	switch {
 	case m.OrderingKey != nil:
 		c.leaveInTable(m)
@@ -106,13 +105,9 @@ func (c *Core) settle(s outbox.Settlement) {
 	}
 	c.mu.keys.yields(m, s.Decision.Action != outbox.Delete)
 	c.mu.marks.written(m.Ref())
-	c.mu.registry.settle(m.Ref())
-	c.freeRoom(m.Size())
+	c.forget(m.Ref(), m.Size())
 	if m.OrderingKey != nil {
 		c.mu.keys.released(m)
-	}
-	if floor := c.mu.registry.overflow(); floor != 0 {
-		c.mu.term.floor = max(c.mu.term.floor, floor)
 	}
 }
 
@@ -120,8 +115,8 @@ func (c *Core) settle(s outbox.Settlement) {
 func (c *Core) SetAside(s outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
+	c.forget(s.Message.Ref(), s.Message.Size())
 	c.mu.registry.putAside(s.Message.Ref())
-	c.freeRoom(s.Message.Size())
 	c.mu.keys.yields(s.Message, true)
 	if s.Message.OrderingKey != nil {
 		c.mu.keys.released(s.Message)
@@ -132,7 +127,7 @@ func (c *Core) SetAside(s outbox.Settlement) {
 func (c *Core) TriedAgain(s outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.registry.rows[s.Message.Ref()] = registered{}
+	c.mu.registry[s.Message.Ref()] = registered{}
 	c.mu.window.messages++
 	c.mu.window.bytes += s.Message.Size()
 }

@@ -8,7 +8,7 @@ type term struct {
 	pid    uint32 // of the server process through which it owns the slot
 	live   bool   // the stream was heard of lately
 	epoch  int    // counts how often the slot was taken or lost
-	// floor: streamed rows that committed before it may have been published (see registry.overflow).
+	// floor: streamed rows that committed before it may have been published by claims. So they leave by claims.
 	floor uint64
 }
 
@@ -30,7 +30,7 @@ type Slot struct {
 func (c *Core) TookSlot(s Slot) {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.registry.streamStarts(s.Start, s.WALEnd)
+	c.mu.registry.cut(s.WALEnd)
 	c.mu.term.floor = min(c.mu.term.floor, s.WALEnd)
 	c.mu.term.leader, c.mu.term.pid, c.mu.lease = true, s.PID, takenOver(s.FreeSince)
 	c.mu.marks.olderTermUpTo = s.Boundary

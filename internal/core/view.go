@@ -42,7 +42,7 @@ func (c *Core) View() View {
 		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
 		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,
-		Remembered: len(c.mu.registry.rows), Keys: len(k.byKey),
+		Remembered: len(c.mu.registry), Keys: len(k.byKey),
 	}
 	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.suspects) > 0 || u.forgottenAt != 0)
 	return v
