@@ -257,7 +257,7 @@ func (c *Claim) end() (rows []outbox.Settlement) {
 		rows = append(rows, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Release}})
 	}
 	for ref := range c.mu.flying { // a copy: the publisher still uses the message itself
-		late := &outbox.Message{ID: ref.ID, MessageID: ref.MessageID}
+		late := &outbox.Message{Row: outbox.Row{ID: ref.ID, MessageID: ref.MessageID}}
 		rows = append(rows, outbox.Settlement{Message: late, Decision: outbox.Decision{Action: outbox.Postpone}})
 	}
 	return rows

@@ -22,7 +22,7 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
 			}, core.Most{Rows: 8, Bytes: 1 << 20})
 			claim.rows, claim.keys = chosen.Rows, chosen.Keys
-			messages := []*outbox.Message{{ID: 1, OrderingKey: &b}, {ID: 2, OrderingKey: found}}
+			messages := []*outbox.Message{{Row: outbox.Row{ID: 1, OrderingKey: &b}}, {Row: outbox.Row{ID: 2, OrderingKey: found}}}
 			valid := memory.Locked(claim, claim.rows, core.Lock{Messages: messages, Owned: true})
 			publish := claim.start(messages, valid)
 			if late := found != nil; len(publish) == 1 == late || len(publish) == 1 && publish[0].ID != 2 {

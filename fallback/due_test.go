@@ -76,7 +76,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 			for _, id := range ids {
 				if tries[id]++; !c.locked {
 					due := table.rows[slices.IndexFunc(table.rows, func(row outbox.Candidate) bool { return row.ID == id })].Due
-					tx.messages = append(tx.messages, &outbox.Message{ID: id, AvailableAt: due})
+					tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id, AvailableAt: due}})
 				}
 			}
 			return tx, nil

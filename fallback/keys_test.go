@@ -73,7 +73,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 		mostKeys := 0
 		for n := range 20 {
 			fresh := fmt.Sprint("fresh ", n)
-			memory.Streamed(&outbox.Message{ID: int64(1_000_000 + n), XID: 1, OrderingKey: &fresh}, 100, false)
+			memory.Streamed(&outbox.Message{Row: outbox.Row{ID: int64(1_000_000 + n), OrderingKey: &fresh}, XID: 1}, 100, false)
 			for range 2 {
 				before := len(table.looked)
 				if _, err := s.lookUp(t.Context(), s.role(s.Clock())); err != nil {

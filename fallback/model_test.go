@@ -339,8 +339,14 @@ func (m *model) deadline(row *modelRow) *time.Time {
 // message returns the row as a query reads it, or as the stream brings it.
 func (r *modelRow) message(streamed *modelTx) *outbox.Message {
 	m := &outbox.Message{
-		ID: r.id, MessageID: outbox.UUID{byte(r.id), byte(r.id >> 8)}, SchemaVersion: 1,
-		AvailableAt: pointer(r.available), Attempts: r.attempts, PossibleDuplicate: r.duplicate,
+		Row: outbox.Row{
+			ID:            r.id,
+			MessageID:     outbox.UUID{byte(r.id), byte(r.id >> 8)},
+			SchemaVersion: 1,
+			AvailableAt:   pointer(r.available),
+			Attempts:      r.attempts,
+		},
+		PossibleDuplicate: r.duplicate,
 	}
 	if r.key != "" {
 		m.OrderingKey = &r.key

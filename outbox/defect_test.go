@@ -47,7 +47,7 @@ func TestDefectsOfAMessage(t *testing.T) {
 		"unreadable":        {func(m *outbox.Message) { m.Unreadable = "22P05" }, outbox.ReasonInvalidRow, "cannot send the row: 22P05"},
 		"large and expired": {func(m *outbox.Message) { m.Deadline = after(-time.Hour); m.Fits("headers", 1<<30) }, outbox.ReasonInvalidHeaders, ""},
 	} {
-		m := &outbox.Message{RoutingKey: "r", Payload: []byte("1"), SchemaVersion: 1}
+		m := &outbox.Message{Row: outbox.Row{RoutingKey: "r", Payload: []byte("1"), SchemaVersion: 1}}
 		c.change(m)
 		if reason, detail := m.Defect(now); reason != c.reason || !strings.Contains(detail, c.says) || (reason == "") != (detail == "") {
 			t.Errorf("%s: %q, %q", name, reason, detail)

@@ -78,8 +78,9 @@ type Ref struct {
 	MessageID UUID
 }
 
-// Message is one row of the outbox table. It owns its slices; they do not change after it was made.
-type Message struct {
+// Row are the columns of one row of the outbox table. It owns its slices. The reader of the row makes it, and it does
+// not change, except for AvailableAt when a claim postpones the row.
+type Row struct {
 	// ID is the insertion order.
 	ID        int64
 	MessageID UUID
@@ -92,21 +93,11 @@ type Message struct {
 	Payload []byte
 	// Binary: the body is from payload_bytes, not from payload (JSON).
 	Binary bool
-	// BothPayloads: both columns are set; see Defect.
-	BothPayloads bool
-	// NoRoutingKey: the column is null, which needs a changed table; see Defect.
-	NoRoutingKey bool
 	// Headers and Properties are JSON objects, or nil.
 	Headers    []byte
 	Properties []byte
 	// Extra are headers from other columns. Headers has precedence.
 	Extra []Header
-	// Oversize is a column that is too large to be in the message; "": none. See Defect.
-	Oversize string
-	// Unreadable is the database's error if it cannot send the row. Only the id, the times and the ordering key are set.
-	Unreadable string
-	// Superseded: a newer row with the same coalesce key and ordering key waits, so this one is not published.
-	Superseded bool
 	// SchemaVersion is how to read the row; see the constant.
 	SchemaVersion int
 	CreatedAt     time.Time
@@ -115,22 +106,43 @@ type Message struct {
 	AvailableAt *time.Time
 	// ExpiresAt is when the message expires, on the database's clock; nil if the column is null.
 	ExpiresAt *time.Time
-	// Deadline is ExpiresAt on this process's clock, or slightly earlier; nil: never.
-	Deadline *time.Time
 	// Attempts counts the rejections so far.
 	Attempts int
 	// MaxAttempts is how many rejections make the message a dead letter, instead of --max-retries; 0: no limit. Nil:
 	// --max-retries applies.
 	MaxAttempts *int
-	// PossibleDuplicate: the message may have been published before.
+}
+
+// Defects are what the reader of a row found wrong with it. See Message.Defect.
+type Defects struct {
+	// BothPayloads: both columns are set.
+	BothPayloads bool
+	// NoRoutingKey: the column is null, which needs a changed table.
+	NoRoutingKey bool
+	// Oversize is a column that is too large to be in the message; "": none.
+	Oversize string
+	// Unreadable is the database's error if it cannot send the row. Only the id, the times and the ordering key are set.
+	Unreadable string
+}
+
+// Message is a row on its way to the broker.
+type Message struct {
+	Row
+	Defects
+	// PossibleDuplicate: the message may have been published before. The reader takes it from the row, and the core sets
+	// it until the message is sent.
 	PossibleDuplicate bool
+	// Superseded: a newer row with the same coalesce key and ordering key waits, so this one is not published.
+	Superseded bool
+	// Deadline is ExpiresAt on this process's clock, or slightly earlier; nil: never.
+	Deadline *time.Time
 	// XID is the inserting transaction of a streamed row; 0: read from the table, so the row was visible.
 	XID uint32
+	// CommittedAt is the commit time of a streamed row, on the database's clock; zero: read from the table.
+	CommittedAt time.Time
 	// TakenAt is a time when certainly no other relay could have published the message. For a streamed row, it is when
 	// the server sent the row, or later. A publisher marks a message that it sends more than CertainFor later.
 	TakenAt time.Time
-	// CommittedAt is the commit time of a streamed row, on the database's clock; zero: read from the table.
-	CommittedAt time.Time
 	// SentAt is when the publisher last sent the message; zero: not sent, or the publisher does not set it.
 	SentAt time.Time
 }

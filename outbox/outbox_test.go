@@ -100,8 +100,14 @@ func TestEachOutcomeHasItsOwnName(t *testing.T) {
 func TestSizeCountsAllVariableFields(t *testing.T) {
 	exchange, key := strings.Repeat("x", 10_000), strings.Repeat("k", 20_000)
 	m := outbox.Message{
-		Payload: make([]byte, 1000), Headers: make([]byte, 100), Properties: make([]byte, 10), RoutingKey: "k",
-		Exchange: &exchange, OrderingKey: &key,
+		Row: outbox.Row{
+			Payload:     make([]byte, 1000),
+			Headers:     make([]byte, 100),
+			Properties:  make([]byte, 10),
+			RoutingKey:  "k",
+			Exchange:    &exchange,
+			OrderingKey: &key,
+		},
 	}
 	if got := m.Size(); got < 31_111 || got > 32_111 {
 		t.Errorf("got %d", got)

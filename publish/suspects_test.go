@@ -9,7 +9,7 @@ import (
 // An end counts against a message only if it was alone and the other side works. An answer clears the message.
 func TestOnlyAMessageSentAloneIsSuspected(t *testing.T) {
 	l := NewSuspects()
-	one, other := &outbox.Message{ID: 1}, &outbox.Message{ID: 2}
+	one, other := &outbox.Message{Row: outbox.Row{ID: 1}}, &outbox.Message{Row: outbox.Row{ID: 2}}
 	is := func(m *outbox.Message, alone bool, ends int) {
 		t.Helper()
 		if known := l.Of(m); known.MustBeAlone() != alone || known.Alone != ends {
@@ -39,7 +39,7 @@ func TestOnlyAMessageSentAloneIsSuspected(t *testing.T) {
 	l.Clear(one)
 	is(one, false, 0)
 	for id := range int64(2 * mostSuspects) {
-		l.Blame(&outbox.Message{ID: id}, SessionEnd{Worked: true})
+		l.Blame(&outbox.Message{Row: outbox.Row{ID: id}}, SessionEnd{Worked: true})
 	}
 	if len(l.found) > mostSuspects {
 		t.Errorf("%d are held", len(l.found))
@@ -47,7 +47,7 @@ func TestOnlyAMessageSentAloneIsSuspected(t *testing.T) {
 }
 
 func TestNobodyIsChargedWhileNoHandlerAnswers(t *testing.T) {
-	m := &outbox.Message{ID: 1}
+	m := &outbox.Message{Row: outbox.Row{ID: 1}}
 	s := NewSuspects()
 	end := func(answered, wantCulprit bool) {
 		t.Helper()

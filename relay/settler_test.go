@@ -42,7 +42,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 			if len(r.settler.pending.flushNow) > 0 {
 				t.Errorf("window %d, batch %d: %d rows are not written at once", test.maxInFlight, test.batch, n-1)
 			}
-			m := &outbox.Message{ID: int64(n)}
+			m := &outbox.Message{Row: outbox.Row{ID: int64(n)}}
 			if _, v := r.core.Streamed(m, 1, true); v != core.Taken {
 				t.Fatalf("row %d of a window of %d: %v", n, test.maxInFlight, v)
 			}
@@ -106,7 +106,7 @@ func (i *instance) confirmed(rows int64) (settlerOnly, *prometheus.Registry) {
 	r.core.Owned(r.core.Clock())
 	r.core.PublisherReady(true)
 	for id := int64(1); id <= rows; id++ {
-		row := &outbox.Message{ID: id}
+		row := &outbox.Message{Row: outbox.Row{ID: id}}
 		if err := i.db.QueryRow(i.t.Context(), `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE
 			VALUES ($1, 'r', '1') RETURNING message_id`, id).Scan((*[16]byte)(&row.MessageID)); err != nil {
 			i.t.Fatal(err)

@@ -84,7 +84,7 @@ func TestResultsWithoutAnAnswerAreAnOutage(t *testing.T) {
 }
 
 func resultOf(step string) outbox.Result {
-	r := outbox.Result{Message: &outbox.Message{ID: int64(step[0] - '0')}, Detail: "HTTP 000"}
+	r := outbox.Result{Message: &outbox.Message{Row: outbox.Row{ID: int64(step[0] - '0')}}, Detail: "HTTP 000"}
 	switch step[1] {
 	case 'u':
 		r.Outcome = outbox.Unknown

@@ -96,7 +96,7 @@ func TestALockThatDidNotDeleteTheRowLeavesATrace(t *testing.T) {
 			return len(claim.Messages) == 1
 		})
 		m := claim.Messages[0]
-		f.commit(claim, released(&outbox.Message{ID: m.ID, MessageID: m.MessageID}))
+		f.commit(claim, released(&outbox.Message{Row: outbox.Row{ID: m.ID, MessageID: m.MessageID}}))
 		return m.PossibleDuplicate
 	}
 	if first, again := marked(1), marked(1); first || again {

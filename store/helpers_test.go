@@ -59,7 +59,14 @@ func (f *fixture) read(after int64) (messages []*outbox.Message) {
 	var duplicate bool
 	_, err = pgx.ForEachRow(rows, []any{&id, &messageID, &key, &available, &attempts, &duplicate}, func() error {
 		messages = append(messages, &outbox.Message{
-			ID: id, MessageID: messageID, OrderingKey: key, AvailableAt: pgtime.FromColumn(available), Attempts: attempts, PossibleDuplicate: duplicate,
+			Row: outbox.Row{
+				ID:          id,
+				MessageID:   messageID,
+				OrderingKey: key,
+				AvailableAt: pgtime.FromColumn(available),
+				Attempts:    attempts,
+			},
+			PossibleDuplicate: duplicate,
 		})
 		key = nil
 		return nil

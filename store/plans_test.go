@@ -46,7 +46,7 @@ func (p *planned) statements() map[string]string {
 	const batch = 500
 	var part []outbox.Settlement
 	for i := range batch {
-		m := &outbox.Message{ID: int64(tabletest.Rows + 1 + i*37), AvailableAt: new(time.Now())}
+		m := &outbox.Message{Row: outbox.Row{ID: int64(tabletest.Rows + 1 + i*37), AvailableAt: new(time.Now())}}
 		part = append(part, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Retry}})
 	}
 	var keys []string

@@ -35,8 +35,8 @@ func TestDeleteOfRowsWithDistantIDs(t *testing.T) {
 	if len(m) != 4 {
 		t.Fatalf("%d rows were read", len(m))
 	}
-	least := &outbox.Message{ID: -1 << 63, MessageID: outbox.UUID(tabletest.One[[16]byte](f, `SELECT message_id FROM outbox WHERE id = -9223372036854775808`))}
-	namesake := &outbox.Message{ID: m[0].ID}
+	least := &outbox.Message{Row: outbox.Row{ID: -1 << 63, MessageID: outbox.UUID(tabletest.One[[16]byte](f, `SELECT message_id FROM outbox WHERE id = -9223372036854775808`))}}
+	namesake := &outbox.Message{Row: outbox.Row{ID: m[0].ID}}
 	settled := f.settle(deleted(m[3]), deleted(least), deleted(namesake), deleted(m[2]), deleted(m[0]))
 	equal(t, "done", settledIDs(settled.Done), []int64{-1 << 63, -1, 70000, 1<<63 - 1})
 	equal(t, "gone", settledIDs(settled.Gone), []int64{-1})

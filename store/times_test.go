@@ -113,7 +113,7 @@ func TestARowThatATriggerKeepsIsReported(t *testing.T) {
 			t.Errorf("row %d, changed by somebody else: %+v", m.ID, settled)
 		}
 		claim := f.claim(outbox.AllFresh(), m.ID)
-		late := outbox.Settlement{Message: &outbox.Message{ID: m.ID, MessageID: m.MessageID}, Decision: outbox.Decision{Action: outbox.Postpone}}
+		late := outbox.Settlement{Message: &outbox.Message{Row: outbox.Row{ID: m.ID, MessageID: m.MessageID}}, Decision: outbox.Decision{Action: outbox.Postpone}}
 		if err := claim.Commit(t.Context(), []outbox.Settlement{late}, time.Hour); !store.IsRowFault(err) {
 			t.Errorf("row %d is postponed: %v", m.ID, err)
 		}

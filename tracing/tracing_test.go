@@ -106,8 +106,18 @@ const parent = `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`
 func message(headers string) *outbox.Message {
 	now, shop := time.Now(), "shop"
 	return &outbox.Message{
-		ID: 7, MessageID: outbox.UUID{0: 1, 15: 2}, Exchange: &shop, RoutingKey: "orders.created", Payload: []byte("12345"), Attempts: 2,
-		Headers: []byte(headers), CommittedAt: now.Add(-30 * time.Millisecond), TakenAt: now.Add(-20 * time.Millisecond), SentAt: now.Add(-10 * time.Millisecond),
+		Row: outbox.Row{
+			ID:         7,
+			MessageID:  outbox.UUID{0: 1, 15: 2},
+			Exchange:   &shop,
+			RoutingKey: "orders.created",
+			Payload:    []byte("12345"),
+			Attempts:   2,
+			Headers:    []byte(headers),
+		},
+		CommittedAt: now.Add(-30 * time.Millisecond),
+		TakenAt:     now.Add(-20 * time.Millisecond),
+		SentAt:      now.Add(-10 * time.Millisecond),
 	}
 }
 

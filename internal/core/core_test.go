@@ -16,12 +16,12 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 		if _, ok := c.BacklogBegan(c.View().Epoch); !ok {
 			t.Fatal("the pass of the new term does not begin")
 		}
-		c.Streamed(&outbox.Message{ID: id}, 1, true) // no publisher is ready
+		c.Streamed(&outbox.Message{Row: outbox.Row{ID: id}}, 1, true) // no publisher is ready
 		from, _ := c.BacklogBegan(c.View().Epoch)
 		if from > id || from == noID {
 			t.Errorf("row %d was left: the next pass starts at %d", id, from)
 		}
-		c.Streamed(&outbox.Message{ID: id, XID: 7}, 1, true)
+		c.Streamed(&outbox.Message{Row: outbox.Row{ID: id}, XID: 7}, 1, true)
 		c.BacklogBegan(c.View().Epoch)
 		c.Saw(snapshot(t, "8:8:"), c.View().Epoch, 0)
 		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
@@ -46,7 +46,7 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 		c.Owned(c.Clock())
 		c.PublisherReady(true)
 		c.DueBegan()
-		if out, _ := c.Streamed(&outbox.Message{ID: 1, AvailableAt: &at}, 1, true); len(out.Publish) > 0 || !c.View().Due {
+		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1, AvailableAt: &at}}, 1, true); len(out.Publish) > 0 || !c.View().Due {
 			t.Errorf("a row that is available at %s is published as it is streamed, or no sweep of due rows is wanted", at)
 		}
 	}

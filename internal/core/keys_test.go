@@ -54,7 +54,7 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 			t.Errorf("%s: %v are looked up, want %v", what, taken, want)
 		}
 	}
-	late := &outbox.Message{ID: 1, OrderingKey: &key}
+	late := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 	c.mu.keys.add(key, &keyState{place: draining, line: []*outbox.Message{late}})
 	c.mu.keys.released(late) // the pass read the row before it was deleted
 	read(nil)
@@ -98,7 +98,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 					runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: int64(i)}, OrderingKey: &key, Ready: tc.ready}})
 				}
 				if tc.lock {
-					locked = append(locked, &outbox.Message{ID: int64(i), OrderingKey: &key})
+					locked = append(locked, &outbox.Message{Row: outbox.Row{ID: int64(i), OrderingKey: &key}})
 				}
 			}
 			keys := many
@@ -126,7 +126,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 				t.Errorf("%d keys are looked up again, want %d", again, tc.again)
 			}
 			key := "fresh"
-			c.Streamed(&outbox.Message{ID: many, XID: 12, OrderingKey: &key}, 300, false)
+			c.Streamed(&outbox.Message{Row: outbox.Row{ID: many, OrderingKey: &key}, XID: 12}, 300, false)
 			if taken := c.TakeWanted(many, false, false); !slices.Equal(taken, []string{key}) {
 				t.Errorf("%v are looked up, want the fresh key alone", taken)
 			}
@@ -148,7 +148,7 @@ func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
 		c.TookSlot(Slot{})
 		key := "k"
 		wantKeys(c, key)
-		run, m := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}, &outbox.Message{ID: 1, OrderingKey: &key}
+		run, m := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}, &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 		found := Found{Asked: c.TakeWanted(1, true, false), Runs: []outbox.Run{run}, Each: 1, Epoch: c.View().Epoch}
 		claim := &testClaim{}
 		claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 1, Bytes: 1 << 20}), m)
@@ -177,7 +177,7 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		c.TookSlot(Slot{})
 		c.Owned(time.Now())
 		c.mu.keys.unknownKeysMayWait = false
-		m := &outbox.Message{ID: 1, OrderingKey: &key}
+		m := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 		c.Streamed(m, 100, false)
 		if out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed}); len(out.Settle) != 1 {
 			t.Fatal("the row is not deleted")
@@ -192,7 +192,7 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		head := outbox.Candidate{Ref: m.Ref(), OrderingKey: &key, Ready: true}
 		found := Found{Runs: []outbox.Run{{head}}, Each: each, Epoch: c.View().Epoch}
 		c.ChooseRuns(&testClaim{}, found, 1, Most{Rows: 1, Bytes: 1})
-		if out, _ := c.Streamed(&outbox.Message{ID: 2, OrderingKey: &key}, 200, false); (len(out.Publish) > 0) != tc.goes {
+		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}, 200, false); (len(out.Publish) > 0) != tc.goes {
 			t.Errorf("%s: the next row is published at once: %t, want %t", name, !tc.goes, tc.goes)
 		}
 	}
@@ -211,7 +211,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 		"perhaps more rows": {each: 2, again: true},
 		"the commit fails":  {each: 3, failed: true, again: true},
 		"the stream left another": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message) {
-			c.Streamed(&outbox.Message{ID: 3, XID: 12, OrderingKey: &key}, 300, false)
+			c.Streamed(&outbox.Message{Row: outbox.Row{ID: 3, OrderingKey: &key}, XID: 12}, 300, false)
 		}},
 		"a pass saw the key": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message) {
 			c.found(key, outbox.Candidate{OrderingKey: &key, Ready: true}, false, true)
@@ -234,7 +234,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: &key, Ready: true},
 			}
 			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: snapshot, Epoch: view.Epoch}
-			first, second := &outbox.Message{ID: 1, OrderingKey: &key}, &outbox.Message{ID: 2, OrderingKey: &key}
+			first, second := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}, &outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}
 			claim := &testClaim{}
 			claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 10, Bytes: 1 << 20}), first, second)
 			if tc.meanwhile != nil {
@@ -251,7 +251,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 			if again := c.View().Wanted+c.View().Yielding == 1; again != tc.again {
 				t.Errorf("looked up again: %t", again)
 			}
-			_, verdict := c.Streamed(&outbox.Message{ID: 4, XID: 13, OrderingKey: &key}, 400, false)
+			_, verdict := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 4, OrderingKey: &key}, XID: 13}, 400, false)
 			if direct := len(c.mu.keys.byKey[key].line) == 1; direct == tc.again {
 				t.Errorf("published from the stream: %t, %v", direct, verdict)
 			}
@@ -268,7 +268,7 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	c.Owned(time.Now())
 	rows, bytes := c.Capacity(4)
 	for id := range int64(window - 1) {
-		if out, v := c.Streamed(&outbox.Message{ID: 100 + id, XID: 1}, 100, false); len(out.Publish) == 0 {
+		if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 100 + id}, XID: 1}, 100, false); len(out.Publish) == 0 {
 			t.Fatalf("row %d of %d is not published: %d", id, window, v)
 		}
 	}

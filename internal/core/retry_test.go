@@ -71,7 +71,7 @@ func TestEachOutcomeHasItsDecision(t *testing.T) {
 			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: "nack: full"},
 		},
 	} {
-		c.result.Message = &outbox.Message{Attempts: c.attempts}
+		c.result.Message = &outbox.Message{Row: outbox.Row{Attempts: c.attempts}}
 		if got := core.Decide(c.result, policy(), c.random, time.Now()); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
@@ -94,7 +94,7 @@ func TestMaxAttemptsOfARowReplacesThePolicy(t *testing.T) {
 		{math.MaxInt32, 0, outbox.Retry},
 		{32766, 32767, outbox.DeadLetter},
 	} {
-		m := &outbox.Message{Attempts: c.attempts, MaxAttempts: &c.most}
+		m := &outbox.Message{Row: outbox.Row{Attempts: c.attempts, MaxAttempts: &c.most}}
 		r := outbox.Result{Message: m, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 		if d := core.Decide(r, policy(), 0, time.Now()); d.Action != c.want {
 			t.Errorf("rejection %d with max_attempts %d: %+v", c.attempts+1, c.most, d)
@@ -145,7 +145,7 @@ func TestRetryDelayStaysWithinItsBounds(t *testing.T) {
 		most := rapid.Int64Range(0, math.MaxInt64).Draw(t, "max_backoff")
 		attempts := rapid.IntRange(0, 5000).Draw(t, "attempts")
 		random := rapid.Float64Range(0, 0.999999).Draw(t, "random")
-		r := outbox.Result{Message: &outbox.Message{Attempts: attempts}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
+		r := outbox.Result{Message: &outbox.Message{Row: outbox.Row{Attempts: attempts}}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
 		p := core.Policy{MaxRetries: 1 << 20, BackoffTime: time.Duration(backoff), MaxBackoff: time.Duration(most)}
 		got := float64(core.Decide(r, p, random, time.Now()).Delay)
 		exact := math.Ldexp(float64(backoff), attempts)
@@ -173,7 +173,7 @@ func TestLastErrorIsCutToAStorableText(t *testing.T) {
 
 func TestOnlyRejectionsAreCharged(t *testing.T) {
 	for outcome := outbox.Confirmed; outcome <= outbox.NotSent; outcome++ {
-		r := outbox.Result{Message: &outbox.Message{ID: int64(outcome)}, Outcome: outcome}
+		r := outbox.Result{Message: &outbox.Message{Row: outbox.Row{ID: int64(outcome)}}, Outcome: outcome}
 		s := outbox.NewSettlement(r, core.Decide(r, policy(), 0, time.Now()))
 		if s.Message != r.Message || s.Rejected != (outcome == outbox.Rejected) {
 			t.Errorf("%v: %+v", outcome, s)

@@ -69,7 +69,7 @@ func BenchmarkAMQP(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		<-sink.tokens
-		p.Publish(&outbox.Message{RoutingKey: queue.Name, SchemaVersion: 1, Payload: payload, CreatedAt: time.Now()})
+		p.Publish(&outbox.Message{Row: outbox.Row{RoutingKey: queue.Name, SchemaVersion: 1, Payload: payload, CreatedAt: time.Now()}})
 	}
 	for range window {
 		<-sink.tokens

@@ -25,14 +25,21 @@ func TestEncode(t *testing.T) {
 	id := outbox.UUID{15: 9}
 	exchange := "x"
 	m := &outbox.Message{
-		MessageID: id, Exchange: &exchange, RoutingKey: "k", SchemaVersion: 1, Payload: []byte(`{"a": 1}`), CreatedAt: created,
-		Headers: []byte(`{
+		Row: outbox.Row{
+			MessageID:     id,
+			Exchange:      &exchange,
+			RoutingKey:    "k",
+			SchemaVersion: 1,
+			Payload:       []byte(`{"a": 1}`),
+			CreatedAt:     created,
+			Headers: []byte(`{
 			"int": 9007199254740993, "least": -9223372036854775808, "float": 1.50, "exponent": 1e2,
 			"text": "ü", "yes": true, "nothing": null, "list": [1, "a", {"b": [2.5]}], "table": {"c": {"d": 3}},
 			"x-possible-duplicate": true, "BCC": ["k2"]}`),
-		Properties: []byte(`{
+			Properties: []byte(`{
 			"content_type": "text/plain", "content_encoding": "gzip", "correlation_id": "c", "reply_to": "r",
 			"expiration": 60000, "priority": 9, "type": "t", "user_id": "guest", "delivery_mode": 1}`),
+		},
 	}
 	p, err := Encode(m, testLimits, false)
 	if err != nil {
@@ -115,7 +122,7 @@ func TestAMessageCarriesItsRemainingTime(t *testing.T) {
 }
 
 func TestEncodeDefaults(t *testing.T) {
-	p, err := Encode(&outbox.Message{RoutingKey: "k", SchemaVersion: 1, Payload: []byte("1")}, testLimits, true)
+	p, err := Encode(&outbox.Message{Row: outbox.Row{RoutingKey: "k", SchemaVersion: 1, Payload: []byte("1")}}, testLimits, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +130,7 @@ func TestEncodeDefaults(t *testing.T) {
 		!p.Body.Timestamp.IsZero() || !reflect.DeepEqual(p.Body.Headers, amqp091.Table{"x-possible-duplicate": true}) {
 		t.Errorf("%+v", p)
 	}
-	p, err = Encode(&outbox.Message{SchemaVersion: 1, Binary: true, Payload: []byte{}}, testLimits, false)
+	p, err = Encode(&outbox.Message{Row: outbox.Row{SchemaVersion: 1, Binary: true, Payload: []byte{}}}, testLimits, false)
 	if err != nil || p.Body.ContentType != "application/octet-stream" || p.Body.Headers != nil {
 		t.Errorf("%+v", p)
 	}
@@ -131,7 +138,7 @@ func TestEncodeDefaults(t *testing.T) {
 
 // wellFormed is a message with only a payload.
 func wellFormed() *outbox.Message {
-	return &outbox.Message{SchemaVersion: 1, Payload: []byte("{}")}
+	return &outbox.Message{Row: outbox.Row{SchemaVersion: 1, Payload: []byte("{}")}}
 }
 
 func TestEncodeRejectsWhatAMQPCannotCarry(t *testing.T) {
@@ -261,8 +268,15 @@ func FuzzEncode(f *testing.F) {
 	f.Add("k", "x", []byte(`1`), []byte(`{"\u0000": "\u0000", "a": -0, "b": 1E+2}`), []byte(`null`), false, int64(1))
 	f.Fuzz(func(t *testing.T, key, exchange string, payload, headers, properties []byte, duplicate bool, created int64) {
 		m := &outbox.Message{
-			RoutingKey: key, Exchange: &exchange, SchemaVersion: 1, Payload: payload, Headers: headers, Properties: properties,
-			CreatedAt: time.Unix(created, 0),
+			Row: outbox.Row{
+				RoutingKey:    key,
+				Exchange:      &exchange,
+				SchemaVersion: 1,
+				Payload:       payload,
+				Headers:       headers,
+				Properties:    properties,
+				CreatedAt:     time.Unix(created, 0),
+			},
 		}
 		const frame = 4096 // the smallest that AMQP allows
 		p, err := Encode(m, Limits{FrameMax: frame}, duplicate)
@@ -292,7 +306,7 @@ func FuzzEncode(f *testing.F) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	plain := &outbox.Message{RoutingKey: "orders.created", SchemaVersion: 1, Payload: []byte(`{"order_id": 42}`), CreatedAt: time.Now()}
+	plain := &outbox.Message{Row: outbox.Row{RoutingKey: "orders.created", SchemaVersion: 1, Payload: []byte(`{"order_id": 42}`), CreatedAt: time.Now()}}
 	traced := *plain
 	traced.Headers = []byte(`{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tenant": 7}`)
 	for name, m := range map[string]*outbox.Message{"plain": plain, "headers": &traced} {

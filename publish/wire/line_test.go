@@ -16,8 +16,14 @@ func TestLineKeepsThePayloadByteForByte(t *testing.T) {
 	}
 	exchange, key := "x", "k<1>"
 	m := outbox.Message{
-		ID: 7, MessageID: id, RoutingKey: "orders.created", SchemaVersion: 1, CreatedAt: time.Date(2026, 11, 23, 10, 0, 0, 0, time.UTC),
-		Headers: []byte(`{"a": "<&>"}`),
+		Row: outbox.Row{
+			ID:            7,
+			MessageID:     id,
+			RoutingKey:    "orders.created",
+			SchemaVersion: 1,
+			CreatedAt:     time.Date(2026, 11, 23, 10, 0, 0, 0, time.UTC),
+			Headers:       []byte(`{"a": "<&>"}`),
+		},
 	}
 	const head = `{"id":7,"message_id":"5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52","exchange":"d","routing_key":"orders.created","ordering_key":null,` +
 		`"headers":{"a":"<&>"},"properties":null,"created_at":"2026-11-23T10:00:00Z","possible_duplicate":false,`
@@ -53,7 +59,7 @@ func TestLineDropsTheApplicationsMark(t *testing.T) {
 		{`{"x-possible-duplicate": true}`, `{}`},
 		{`{"b": "x-possible-duplicate", "a": 1}`, `{"a":1,"b":"x-possible-duplicate"}`},
 	} {
-		line, err := NewLine(&outbox.Message{Headers: []byte(test.headers), Payload: []byte("1"), SchemaVersion: 1}, "")
+		line, err := NewLine(&outbox.Message{Row: outbox.Row{Headers: []byte(test.headers), Payload: []byte("1"), SchemaVersion: 1}}, "")
 		if err != nil {
 			t.Fatal(err)
 		}

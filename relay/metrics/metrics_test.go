@@ -70,8 +70,12 @@ func TestTraceIDComesFromTraceparent(t *testing.T) {
 func confirmedResult(headers string) outbox.Result {
 	now := time.Now()
 	return outbox.Result{Outcome: outbox.Confirmed, Message: &outbox.Message{
-		CommittedAt: now.Add(-20 * time.Millisecond), TakenAt: now.Add(-15 * time.Millisecond), SentAt: now.Add(-10 * time.Millisecond),
-		Headers: []byte(headers),
+		Row: outbox.Row{
+			Headers: []byte(headers),
+		},
+		CommittedAt: now.Add(-20 * time.Millisecond),
+		TakenAt:     now.Add(-15 * time.Millisecond),
+		SentAt:      now.Add(-10 * time.Millisecond),
 	}}
 }
 

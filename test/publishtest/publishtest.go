@@ -178,8 +178,14 @@ type Maker struct{ ID int64 }
 func (k *Maker) Make(exchange, key, payload string) *outbox.Message {
 	k.ID++
 	m := &outbox.Message{
-		ID: k.ID, RoutingKey: key, Payload: []byte(payload), Exchange: &exchange,
-		SchemaVersion: 1, CreatedAt: time.Unix(1_700_000_000+k.ID, 0),
+		Row: outbox.Row{
+			ID:            k.ID,
+			RoutingKey:    key,
+			Payload:       []byte(payload),
+			Exchange:      &exchange,
+			SchemaVersion: 1,
+			CreatedAt:     time.Unix(1_700_000_000+k.ID, 0),
+		},
 		// On a slow machine, the time from here to the write must not look like a process that stood still. Tests of
 		// the mark set their own time.
 		TakenAt: time.Now().Add(time.Hour),

@@ -146,8 +146,16 @@ func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 		panic(err) // all fields can be written as JSON
 	}
 	return &outbox.Message{
-		ID: e.ID, MessageID: e.MessageID, Exchange: &n.exchange, RoutingKey: outbox.Shortened(e.RoutingKey),
-		SchemaVersion: outbox.SchemaVersion, Payload: text, Properties: propertiesOf(kind), CreatedAt: e.At,
+		Row: outbox.Row{
+			ID:            e.ID,
+			MessageID:     e.MessageID,
+			Exchange:      &n.exchange,
+			RoutingKey:    outbox.Shortened(e.RoutingKey),
+			SchemaVersion: outbox.SchemaVersion,
+			Payload:       text,
+			Properties:    propertiesOf(kind),
+			CreatedAt:     e.At,
+		},
 	}
 }
 
