@@ -50,11 +50,19 @@ type Case struct {
 }
 
 // Run measures the case once. timeout limits it.
-func (c Case) Run(ctx context.Context, site *Site, settings Settings, round int, timeout time.Duration, progress Progress) (*Result, error) {
+func (c Case) Run(
+	ctx context.Context, site *Site, settings Settings, round int, timeout time.Duration, progress Progress,
+) (*Result, error) {
 	timeout = max(timeout, c.Least)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished within %s", timeout))
 	defer cancel()
-	r := &run{site: site, settings: settings, program: cmp.Or(c.Program, site.Relay), result: &Result{Case: c.Name, Round: round}, progress: progress}
+	r := &run{
+		site:     site,
+		settings: settings,
+		program:  cmp.Or(c.Program, site.Relay),
+		result:   &Result{Case: c.Name, Round: round},
+		progress: progress,
+	}
 	if err := c.run(ctx, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
@@ -9,11 +10,9 @@ import (
 
 // Cases returns all cases, each limit before the cases that are compared with it.
 func Cases(s Settings) []Case {
-	var all []Case
-	for _, some := range [][]Case{peakCases(s), paceCases(s), keyCases(s), sizeCases(s), backlogCases(s), heldCases(s)} {
-		all = append(all, some...)
-	}
-	return all
+	return slices.Concat(
+		peakCases(s), paceCases(s), keyCases(s), sizeCases(s), backlogCases(s), heldCases(s),
+	)
 }
 
 func plain(s Settings) backlog {
@@ -25,20 +24,66 @@ func peakCases(s Settings) []Case {
 	b, spread := plain(s), plain(s)
 	spread.queues = 4
 	return []Case{
-		{Name: "publish", About: "limit: publish with confirms through the AMQP library", IsLimit: true, run: limitPublish(b)},
+		{
+			Name:    "publish",
+			About:   "limit: publish with confirms through the AMQP library",
+			IsLimit: true,
+			run:     limitPublish(b),
+		},
 		{Name: "read", About: "limit: read the slot and discard", IsLimit: true, run: limitRead(b)},
 		{Name: "drain", About: "the relay drains a backlog", Beside: "publish", run: drainRelay(b)},
-		{Name: "drain-poll", About: "the relay drains a backlog with --mode poll", Beside: "drain", Full: true, run: drainRelay(b, "--mode", "poll")},
-		{Name: "drain-poller", About: "a SKIP LOCKED poller drains a backlog", Beside: "publish", IsLimit: true, run: drainPoller(b)},
+		{
+			Name:   "drain-poll",
+			About:  "the relay drains a backlog with --mode poll",
+			Beside: "drain",
+			Full:   true,
+			run:    drainRelay(b, "--mode", "poll"),
+		},
+		{
+			Name:    "drain-poller",
+			About:   "a SKIP LOCKED poller drains a backlog",
+			Beside:  "publish",
+			IsLimit: true,
+			run:     drainPoller(b),
+		},
 		{
 			Name: "publish-written", About: "limit: publish while the same number of rows is written", IsLimit: true,
 			run: limitPublishBesideWrites(b),
 		},
-		{Name: "stream", About: "the relay streams rows that are written at full speed", Beside: "publish-written", run: streamPeak(b)},
-		{Name: "publish-4-queues", About: "limit: publish to four queues in turn", IsLimit: true, Full: true, run: limitPublish(spread)},
-		{Name: "drain-4-queues", About: "the relay drains to four queues", Beside: "publish-4-queues", Full: true, run: drainRelay(spread)},
-		{Name: "stream-2-shards", About: "two relays share the stream", Beside: "stream", Full: true, run: streamShards(b, 2)},
-		{Name: "stream-4-shards", About: "four relays share the stream", Beside: "stream", Full: true, run: streamShards(b, 4)},
+		{
+			Name:   "stream",
+			About:  "the relay streams rows that are written at full speed",
+			Beside: "publish-written",
+			run:    streamPeak(b),
+		},
+		{
+			Name:    "publish-4-queues",
+			About:   "limit: publish to four queues in turn",
+			IsLimit: true,
+			Full:    true,
+			run:     limitPublish(spread),
+		},
+		{
+			Name:   "drain-4-queues",
+			About:  "the relay drains to four queues",
+			Beside: "publish-4-queues",
+			Full:   true,
+			run:    drainRelay(spread),
+		},
+		{
+			Name:   "stream-2-shards",
+			About:  "two relays share the stream",
+			Beside: "stream",
+			Full:   true,
+			run:    streamShards(b, 2),
+		},
+		{
+			Name:   "stream-4-shards",
+			About:  "four relays share the stream",
+			Beside: "stream",
+			Full:   true,
+			run:    streamShards(b, 4),
+		},
 	}
 }
 
@@ -49,17 +94,34 @@ const warmUp = 2 * time.Second
 func paceCases(s Settings) []Case {
 	var cases []Case
 	for _, rate := range []int{500, 2000} {
-		p := pace{rate: float64(rate), warmUp: warmUp, duration: s.Steady, spec: load.Spec{Bytes: s.Bytes}, queues: s.Queues}
+		p := pace{
+			rate:     float64(rate),
+			warmUp:   warmUp,
+			duration: s.Steady,
+			spec:     load.Spec{Bytes: s.Bytes},
+			queues:   s.Queues,
+		}
 		direct := fmt.Sprintf("direct-%d", rate)
 		cases = append(cases,
 			Case{
-				Name: direct, About: fmt.Sprintf("limit: insert %d/s and publish from the same process", rate), IsLimit: true,
-				run: steady(p, byWriter),
+				Name:    direct,
+				About:   fmt.Sprintf("limit: insert %d/s and publish from the same process", rate),
+				IsLimit: true,
+				run:     steady(p, byWriter),
 			},
-			Case{Name: fmt.Sprintf("relay-%d", rate), About: fmt.Sprintf("the relay streams %d/s", rate), Beside: direct, run: steady(p, byRelay)},
 			Case{
-				Name: fmt.Sprintf("poller-%d", rate), About: fmt.Sprintf("a SKIP LOCKED poller at %d/s", rate), Beside: direct,
-				IsLimit: true, Full: true, run: steady(p, byPoller),
+				Name:   fmt.Sprintf("relay-%d", rate),
+				About:  fmt.Sprintf("the relay streams %d/s", rate),
+				Beside: direct,
+				run:    steady(p, byRelay),
+			},
+			Case{
+				Name:    fmt.Sprintf("poller-%d", rate),
+				About:   fmt.Sprintf("a SKIP LOCKED poller at %d/s", rate),
+				Beside:  direct,
+				IsLimit: true,
+				Full:    true,
+				run:     steady(p, byPoller),
 			},
 		)
 	}
@@ -76,21 +138,49 @@ func keyCases(s Settings) []Case {
 	alone := s
 	alone.Window = 1
 	return []Case{
-		{Name: "drain-keyed", About: "the relay drains a backlog with many ordering keys", Beside: "drain", run: drainRelay(keyed)},
-		{Name: "stream-keyed", About: "the relay streams many ordering keys at full speed", Beside: "stream", run: streamPeak(keyed)},
 		{
-			Name: "drain-poll-keyed", About: "the relay drains many ordering keys with --mode poll", Beside: "drain-keyed", Full: true,
-			run: drainRelay(keyed, "--mode", "poll"),
+			Name:   "drain-keyed",
+			About:  "the relay drains a backlog with many ordering keys",
+			Beside: "drain",
+			run:    drainRelay(keyed),
 		},
-		{Name: "relay-500-keyed", About: "the relay streams 500/s with many ordering keys", Beside: "relay-500", Full: true, run: steady(steadily, byRelay)},
+		{
+			Name:   "stream-keyed",
+			About:  "the relay streams many ordering keys at full speed",
+			Beside: "stream",
+			run:    streamPeak(keyed),
+		},
+		{
+			Name:   "drain-poll-keyed",
+			About:  "the relay drains many ordering keys with --mode poll",
+			Beside: "drain-keyed",
+			Full:   true,
+			run:    drainRelay(keyed, "--mode", "poll"),
+		},
+		{
+			Name:   "relay-500-keyed",
+			About:  "the relay streams 500/s with many ordering keys",
+			Beside: "relay-500",
+			Full:   true,
+			run:    steady(steadily, byRelay),
+		},
 		{
 			Name: "publish-one", About: "limit: publish with one message in flight", IsLimit: true, Full: true,
 			run: with(alone, limitPublish(one)),
 		},
-		{Name: "drain-one-key", About: "the relay drains a backlog of one ordering key", Beside: "publish-one", Full: true, run: drainRelay(one)},
 		{
-			Name: "stream-hot-key", About: "the relay streams at full speed, one of 20 messages with the same key", Beside: "stream",
-			Full: true, run: streamPeak(hot),
+			Name:   "drain-one-key",
+			About:  "the relay drains a backlog of one ordering key",
+			Beside: "publish-one",
+			Full:   true,
+			run:    drainRelay(one),
+		},
+		{
+			Name:   "stream-hot-key",
+			About:  "the relay streams at full speed, one of 20 messages with the same key",
+			Beside: "stream",
+			Full:   true,
+			run:    streamPeak(hot),
 		},
 	}
 }
@@ -108,13 +198,52 @@ func sizeCases(s Settings) []Case {
 	few.Window = min(s.Window, windowMB)
 	one.messages = 5 * s.Messages
 	return []Case{
-		{Name: "publish-1kB", About: "limit: publish messages of 1 kB", IsLimit: true, Full: true, run: limitPublish(small)},
-		{Name: "drain-1kB", About: "the relay drains messages of 1 kB", Beside: "publish-1kB", Full: true, run: drainRelay(small)},
-		{Name: "stream-1kB", About: "the relay streams messages of 1 kB at full speed", Full: true, run: streamPeak(small)},
-		{Name: "publish-1MB", About: "limit: publish messages of 1 MB", IsLimit: true, Full: true, run: with(few, limitPublish(large))},
-		{Name: "drain-1MB", About: "the relay drains messages of 1 MB", Beside: "publish-1MB", Full: true, run: drainRelay(large)},
-		{Name: "stream-1MB", About: "the relay streams messages of 1 MB at full speed", Full: true, run: streamPeak(large)},
-		{Name: "transaction", About: "the relay streams a transaction of five times as many rows", Full: true, run: streamTransaction(one)},
+		{
+			Name:    "publish-1kB",
+			About:   "limit: publish messages of 1 kB",
+			IsLimit: true,
+			Full:    true,
+			run:     limitPublish(small),
+		},
+		{
+			Name:   "drain-1kB",
+			About:  "the relay drains messages of 1 kB",
+			Beside: "publish-1kB",
+			Full:   true,
+			run:    drainRelay(small),
+		},
+		{
+			Name:  "stream-1kB",
+			About: "the relay streams messages of 1 kB at full speed",
+			Full:  true,
+			run:   streamPeak(small),
+		},
+		{
+			Name:    "publish-1MB",
+			About:   "limit: publish messages of 1 MB",
+			IsLimit: true,
+			Full:    true,
+			run:     with(few, limitPublish(large)),
+		},
+		{
+			Name:   "drain-1MB",
+			About:  "the relay drains messages of 1 MB",
+			Beside: "publish-1MB",
+			Full:   true,
+			run:    drainRelay(large),
+		},
+		{
+			Name:  "stream-1MB",
+			About: "the relay streams messages of 1 MB at full speed",
+			Full:  true,
+			run:   streamPeak(large),
+		},
+		{
+			Name:  "transaction",
+			About: "the relay streams a transaction of five times as many rows",
+			Full:  true,
+			run:   streamTransaction(one),
+		},
 	}
 }
 
@@ -128,7 +257,11 @@ func backlogCases(s Settings) []Case {
 		b := plain(s)
 		b.messages = size.messages
 		one := Case{
-			Name: BacklogPrefix + size.name, About: "the relay drains " + size.name + " rows", Beside: "publish", Full: true, run: drainRelay(b),
+			Name:   BacklogPrefix + size.name,
+			About:  "the relay drains " + size.name + " rows",
+			Beside: "publish",
+			Full:   true,
+			run:    drainRelay(b),
 		}
 		if size.messages >= 1_000_000 {
 			one.Once, one.Least = true, time.Hour
@@ -151,10 +284,22 @@ func heldCases(s Settings) []Case {
 	held.held = true
 	least := 2*s.Held + 10*time.Minute
 	return []Case{
-		{Name: "long", About: "the relay streams 1000/s for a long time", Full: true, Once: true, Least: least, run: steady(p, byRelay)},
 		{
-			Name: "long-held", About: "the same, while a transaction stays open", Beside: "long", Full: true, Once: true, Least: least,
-			run: steady(held, byRelay),
+			Name:  "long",
+			About: "the relay streams 1000/s for a long time",
+			Full:  true,
+			Once:  true,
+			Least: least,
+			run:   steady(p, byRelay),
+		},
+		{
+			Name:   "long-held",
+			About:  "the same, while a transaction stays open",
+			Beside: "long",
+			Full:   true,
+			Once:   true,
+			Least:  least,
+			run:    steady(held, byRelay),
 		},
 	}
 }

@@ -106,7 +106,9 @@ func (r *Report) costChart() (chart.Bars, bool) {
 		Title: "Processor time of a message", Y: chart.Axis{Label: "µs"},
 		Parts: []string{"relay, or client", "Postgres", "RabbitMQ"},
 	}
-	for _, name := range []string{"publish", "drain-poller", "drain", "drain-keyed", "stream", "stream-keyed", "relay-2000"} {
+	for _, name := range []string{
+		"publish", "drain-poller", "drain", "drain-keyed", "stream", "stream-keyed", "relay-2000",
+	} {
 		if results := r.Of(name); len(results) > 0 {
 			c.Bars = append(c.Bars, chart.Bar{Name: name, Parts: []float64{
 				median(results, func(r Result) float64 { return r.CPU.Measured }),
@@ -125,8 +127,14 @@ func (r *Report) heldCharts() map[string]drawing {
 		name, title, unit string
 		number            func(Slice) float64
 	}{
-		{"held-latency", "p99 of the latency at 1,000/s, with an open transaction", "ms", func(s Slice) float64 { return s.P99 }},
-		{"held-postgres", "Postgres at 1,000/s, with an open transaction", "µs of processor time a message", func(s Slice) float64 { return s.CPU.Postgres }},
+		{
+			"held-latency", "p99 of the latency at 1,000/s, with an open transaction", "ms",
+			func(s Slice) float64 { return s.P99 },
+		},
+		{
+			"held-postgres", "Postgres at 1,000/s, with an open transaction", "µs of processor time a message",
+			func(s Slice) float64 { return s.CPU.Postgres },
+		},
 	} {
 		c := chart.Lines{Title: one.title, X: chart.Axis{Label: "minutes"}, Y: chart.Axis{Label: one.unit}}
 		for _, run := range []struct{ name, text string }{{"long-held", "held"}, {"long", "none held"}} {

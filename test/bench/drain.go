@@ -25,7 +25,9 @@ type backlog struct {
 }
 
 // inFilledWorld creates a world with the backlog and calls do. before is the processor time used until then.
-func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error) error {
+func (r *run) inFilledWorld(
+	ctx context.Context, b backlog, do func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error,
+) error {
 	return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
 		if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
 			return err
@@ -41,7 +43,9 @@ func (r *run) inFilledWorld(ctx context.Context, b backlog, do func(ctx context.
 // drainRelay starts a relay with these flags and lets it publish the backlog.
 func drainRelay(b backlog, flags ...string) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
-		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
+		return r.inFilledWorld(ctx, b, func(
+			ctx context.Context, w *world, arrivals *load.Arrivals, before usage,
+		) error {
 			relay, err := w.startRelay(flags...)
 			if err != nil {
 				return err
@@ -54,7 +58,9 @@ func drainRelay(b backlog, flags ...string) func(context.Context, *run) error {
 
 // finish waits until all messages have arrived and all rows are deleted, and measures without the server's processes in
 // except.
-func (r *run) finish(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, before usage, except []int) error {
+func (r *run) finish(
+	ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, before usage, except []int,
+) error {
 	if err := r.awaitArrivals(ctx, relay.child, arrivals); err != nil {
 		return err
 	}
@@ -164,7 +170,9 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 // drainPoller lets a poller publish the backlog.
 func drainPoller(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
-		return r.inFilledWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error {
+		return r.inFilledWorld(ctx, b, func(
+			ctx context.Context, w *world, arrivals *load.Arrivals, before usage,
+		) error {
 			child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
 			if err != nil {
 				return err

@@ -48,7 +48,11 @@ func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) erro
 	percent := func(d time.Duration) float64 { return 100 * d.Seconds() / idleFor.Seconds() }
 	r.result.Messages, r.result.Seconds = 0, idleFor.Seconds()
 	r.result.Wakes = float64(wakes-wakesBefore) / idleFor.Seconds()
-	r.result.Idle = &CPU{Measured: percent(used.measured), Postgres: percent(used.postgres), RabbitMQ: percent(used.rabbitmq)}
+	r.result.Idle = &CPU{
+		Measured: percent(used.measured),
+		Postgres: percent(used.postgres),
+		RabbitMQ: percent(used.rabbitmq),
+	}
 	memory, err := gauge.PeakMemory(relay.pid())
 	r.result.MemoryMB = megabytes(memory)
 	return err

@@ -119,7 +119,9 @@ func MeasureInserts(ctx context.Context, config InsertConfig, progress Progress)
 	return measureInserts(ctx, postgres.URL(database), config, progress)
 }
 
-func measureInserts(ctx context.Context, database string, config InsertConfig, progress Progress) ([]InsertCost, error) {
+func measureInserts(
+	ctx context.Context, database string, config InsertConfig, progress Progress,
+) ([]InsertCost, error) {
 	control, err := pgx.Connect(ctx, database)
 	if err != nil {
 		return nil, err
@@ -162,7 +164,9 @@ func (t insertTable) create(ctx context.Context, control *pgx.Conn) error {
 }
 
 // measure fills the empty table and returns the microseconds of an INSERT.
-func (t insertTable) measure(ctx context.Context, control *pgx.Conn, database string, config InsertConfig) (float64, error) {
+func (t insertTable) measure(
+	ctx context.Context, control *pgx.Conn, database string, config InsertConfig,
+) (float64, error) {
 	name := outbox.QuoteIdentifier(t.name)
 	for _, statement := range []string{"TRUNCATE " + name, "CHECKPOINT"} {
 		if _, err := control.Exec(ctx, statement); err != nil {
@@ -233,7 +237,8 @@ func WriteInsertCosts(out io.Writer, costs []InsertCost) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TABLE\tµs/INSERT\tSPREAD\tRATIO\t")
 	for _, cost := range costs {
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f-%.1f\t%.2f\t%s\n", cost.Name, cost.Median(), slices.Min(cost.Rounds), slices.Max(cost.Rounds),
+		fmt.Fprintf(w, "%s\t%.1f\t%.1f-%.1f\t%.2f\t%s\n",
+			cost.Name, cost.Median(), slices.Min(cost.Rounds), slices.Max(cost.Rounds),
 			cost.Median()/costs[0].Median(), cost.About)
 	}
 	return w.Flush()

@@ -76,7 +76,8 @@ func (r *relayProcess) awaitMetric(ctx context.Context, name string, least float
 		case <-r.done:
 			return r.failure()
 		case <-ctx.Done():
-			return fmt.Errorf("wait until %s is %g: %w; the relay's log ends:\n%s", name, least, context.Cause(ctx), r.logEnd())
+			return fmt.Errorf("wait until %s is %g: %w; the relay's log ends:\n%s",
+				name, least, context.Cause(ctx), r.logEnd())
 		}
 	}
 	return nil

@@ -33,7 +33,10 @@ func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, err
 	return &Report{
 		Date: time.Now().UTC().Truncate(time.Second), Settings: settings, Machine: machine(), Blind: site.Blind(),
 		Versions: map[string]string{
-			"cdc-relay": version, "Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version, "Go": runtime.Version(),
+			"cdc-relay": version,
+			"Postgres":  site.Postgres.Version,
+			"RabbitMQ":  site.RabbitMQ.Version,
+			"Go":        runtime.Version(),
 		},
 	}, nil
 }
@@ -180,10 +183,12 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 	}
 	fmt.Fprintf(w, "%s\n%s; %s\n\n", r.Date.Format(time.RFC3339), r.Machine, strings.Join(versions, ", "))
 	if len(r.Blind) > 0 {
-		fmt.Fprintf(w, "The processor time of these servers is unknown, because they are not on this machine: %s.\n\n", strings.Join(r.Blind, ", "))
+		fmt.Fprintf(w, "The processor time of these servers is unknown, because they are not on this machine: %s.\n\n",
+			strings.Join(r.Blind, ", "))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\tRabbitMQ\tall\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
+	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\tRabbitMQ\tall\t+vacuum"+
+		"\tMB\tp50 ms\tp99\tp99.9\tmax\t")
 	for _, one := range cases {
 		if results := r.Of(one.Name); len(results) > 0 {
 			r.writeRow(table, one, results)
@@ -266,7 +271,8 @@ func Line(r Result) string {
 		return fmt.Sprintf("%.3f %% of a core, %.1f wakes a second, Postgres %.3f %%, RabbitMQ %.3f %%",
 			r.Idle.Measured, r.Wakes, r.Idle.Postgres, r.Idle.RabbitMQ)
 	}
-	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f + RabbitMQ %.1f", r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.RabbitMQ)
+	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f + RabbitMQ %.1f",
+		r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.RabbitMQ)
 	if r.MemoryMB > 0 {
 		text += fmt.Sprintf(", %.0f MB", r.MemoryMB)
 	}

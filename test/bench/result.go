@@ -11,18 +11,19 @@ import (
 
 // Result is the result of one run. What was not measured is nil or 0.
 type Result struct {
-	Case       string  `json:"case"`
-	Run        int     `json:"run,omitempty"` // number of the program's run in a merged report, from 0
-	Round      int     `json:"round"`         // counted from 1
-	Messages   int     `json:"messages"`
-	Duplicates int     `json:"duplicates,omitempty"` // messages that arrived again
-	Seconds    float64 `json:"seconds"`              // from the first arrival to the end of all work, or of the steady load
-	Rate       float64 `json:"rate"`                 // messages a second in that time
-	CPU        CPU     `json:"cpu_s_per_million"`    // not for the idle case: per second, in percent
-	Vacuum     float64 `json:"vacuum_s_per_million,omitempty"`
-	MemoryMB   float64 `json:"memory_mb,omitempty"`    // maximum resident memory of the measured process
-	Idle       *CPU    `json:"idle_percent,omitempty"` // percent of a core, with nothing to do
-	Wakes      float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, per second
+	Case       string `json:"case"`
+	Run        int    `json:"run,omitempty"` // number of the program's run in a merged report, from 0
+	Round      int    `json:"round"`         // counted from 1
+	Messages   int    `json:"messages"`
+	Duplicates int    `json:"duplicates,omitempty"` // messages that arrived again
+	// From the first arrival to the end of all work, or of the steady load.
+	Seconds  float64 `json:"seconds"`
+	Rate     float64 `json:"rate"`              // messages a second in that time
+	CPU      CPU     `json:"cpu_s_per_million"` // not for the idle case: per second, in percent
+	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
+	MemoryMB float64 `json:"memory_mb,omitempty"`    // maximum resident memory of the measured process
+	Idle     *CPU    `json:"idle_percent,omitempty"` // percent of a core, with nothing to do
+	Wakes    float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, per second
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
 	// Curve is the latency in ms at each of CurveAt.
@@ -68,8 +69,11 @@ func CurveAt() []float64 {
 // quantiles needs at least one duration, in order.
 func quantiles(sorted []time.Duration) *Quantiles {
 	return &Quantiles{
-		P50: quantile(sorted, 0.5), P90: quantile(sorted, 0.9), P99: quantile(sorted, 0.99), P999: quantile(sorted, 0.999),
-		Max: milliseconds(sorted[len(sorted)-1]),
+		P50:  quantile(sorted, 0.5),
+		P90:  quantile(sorted, 0.9),
+		P99:  quantile(sorted, 0.99),
+		P999: quantile(sorted, 0.999),
+		Max:  milliseconds(sorted[len(sorted)-1]),
 	}
 }
 
@@ -137,5 +141,10 @@ func (u usage) since(before usage) usage {
 // perMillion converts to seconds per million messages.
 func (u usage) perMillion(messages int) CPU {
 	each := func(d time.Duration) float64 { return d.Seconds() / float64(messages) * 1e6 }
-	return CPU{Measured: each(u.measured), Kernel: each(u.kernel), Postgres: each(u.postgres), RabbitMQ: each(u.rabbitmq)}
+	return CPU{
+		Measured: each(u.measured),
+		Kernel:   each(u.kernel),
+		Postgres: each(u.postgres),
+		RabbitMQ: each(u.rabbitmq),
+	}
 }

@@ -27,7 +27,9 @@ func (r *run) step(doing string, of int) func(done int) {
 }
 
 // inWorld creates what a run needs, with a consumer, and removes it afterwards.
-func (r *run) inWorld(ctx context.Context, b backlog, do func(context.Context, *world, *load.Arrivals) error) (err error) {
+func (r *run) inWorld(
+	ctx context.Context, b backlog, do func(context.Context, *world, *load.Arrivals) error,
+) (err error) {
 	r.result.Messages = b.messages
 	r.progress("preparing", 0, 0)
 	w, err := r.newWorld(ctx, b.spec, b.queues)
@@ -71,7 +73,8 @@ func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.A
 				tell(count)
 			}
 			if time.Since(last) > stallAfter {
-				err := fmt.Errorf("nothing arrived for %s: %d of %d messages are missing", stallAfter, r.result.Messages-count, r.result.Messages)
+				err := fmt.Errorf("nothing arrived for %s: %d of %d messages are missing",
+					stallAfter, r.result.Messages-count, r.result.Messages)
 				if sender != nil {
 					err = fmt.Errorf("%w; the log of %s ends:\n%s", err, sender.name, sender.logEnd())
 				}

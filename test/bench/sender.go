@@ -109,7 +109,12 @@ func byWriter(_ context.Context, r *run, w *world) (*sender, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	d := &direct{channel: channel, spec: w.spec, filler: w.spec.Filler(), waiting: make(chan *amqp.DeferredConfirmation, r.settings.limitWindow())}
+	d := &direct{
+		channel: channel,
+		spec:    w.spec,
+		filler:  w.spec.Filler(),
+		waiting: make(chan *amqp.DeferredConfirmation, r.settings.limitWindow()),
+	}
 	d.awaiting.Go(d.await)
 	return &sender{
 		committed: d.send,

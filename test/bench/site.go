@@ -48,7 +48,11 @@ func ownSettings(more []string) []string { return append([]string{"shared_buffer
 func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	s := &Site{SiteConfig: config}
 	var err error
-	postgres := services.Options{Way: way(services.EnvDatabase), Settings: ownSettings(config.Settings), Log: config.Log}
+	postgres := services.Options{
+		Way:      way(services.EnvDatabase),
+		Settings: ownSettings(config.Settings),
+		Log:      config.Log,
+	}
 	if s.Postgres, err = services.StartPostgres(ctx, postgres); err != nil {
 		return nil, err
 	}

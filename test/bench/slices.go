@@ -36,7 +36,9 @@ type sample struct {
 	dead    int64
 }
 
-func (r *run) startSlices(ctx context.Context, w *world, p pace, s *sender, except []int, arrivals *load.Arrivals) *sampler {
+func (r *run) startSlices(
+	ctx context.Context, w *world, p pace, s *sender, except []int, arrivals *load.Arrivals,
+) *sampler {
 	ctx, end := context.WithCancel(ctx)
 	sampler := &sampler{
 		run: r, world: w, pace: p, sender: s, except: except, arrivals: arrivals, began: time.Now(), end: end,
@@ -113,7 +115,8 @@ func (s *sampler) series(arrivals *load.Arrivals) []Slice {
 // committedBetween needs latencies in the order of their commits.
 func committedBetween(latencies []load.Latency, from, to time.Time) []load.Latency {
 	at := func(when time.Time) int {
-		i, _ := slices.BinarySearchFunc(latencies, when, func(l load.Latency, t time.Time) int { return l.Committed.Compare(t) })
+		i, _ := slices.BinarySearchFunc(latencies, when,
+			func(l load.Latency, t time.Time) int { return l.Committed.Compare(t) })
 		return i
 	}
 	return latencies[at(from):at(to)]

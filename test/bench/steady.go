@@ -64,7 +64,9 @@ func steady(p pace, start func(context.Context, *run, *world) (*sender, error)) 
 	}
 }
 
-func (r *run) keepPace(ctx context.Context, w *world, p pace, writers *load.Writers, s *sender, arrivals *load.Arrivals) error {
+func (r *run) keepPace(
+	ctx context.Context, w *world, p pace, writers *load.Writers, s *sender, arrivals *load.Arrivals,
+) error {
 	committed := func(n int, at time.Time) error {
 		arrivals.Committed(n, at)
 		return s.committed(n, at)

@@ -88,7 +88,8 @@ func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
 
 // besideWriter calls do while a writer writes all messages. The writer's connection stays open until do has returned.
 func (r *run) besideWriter(
-	ctx context.Context, w *world, child *child, arrivals *load.Arrivals, do func(ctx context.Context, except []int) error,
+	ctx context.Context, w *world, child *child, arrivals *load.Arrivals,
+	do func(ctx context.Context, except []int) error,
 ) error {
 	conn, err := pgx.Connect(ctx, w.database)
 	if err != nil {
@@ -148,7 +149,9 @@ func (r *run) finishLimit(ctx context.Context, w *world, child *child, arrivals 
 	return nil
 }
 
-func (r *run) finishStream(ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, except []int) error {
+func (r *run) finishStream(
+	ctx context.Context, w *world, relay *relayProcess, arrivals *load.Arrivals, except []int,
+) error {
 	before, err := w.usage(except, relay.pid())
 	if err != nil {
 		return err

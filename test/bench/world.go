@@ -33,8 +33,13 @@ func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world,
 	s := r.site
 	s.runs++
 	w := &world{
-		site: s, run: r.result.Case, program: r.program, name: fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs), amqp: s.RabbitMQ.URL(""),
-		table: outbox.Table{Schema: "public", Name: "outbox"}, spec: spec,
+		site:    s,
+		run:     r.result.Case,
+		program: r.program,
+		name:    fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs),
+		amqp:    s.RabbitMQ.URL(""),
+		table:   outbox.Table{Schema: "public", Name: "outbox"},
+		spec:    spec,
 	}
 	for i := range max(queues, 1) {
 		w.spec.Queues = append(w.spec.Queues, fmt.Sprintf("%s.%d", w.name, i))

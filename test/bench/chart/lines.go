@@ -85,13 +85,15 @@ func (c Lines) Write(w io.Writer) error {
 }
 
 func begin(svg *strings.Builder, title string) {
-	fmt.Fprintf(svg, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height)
+	fmt.Fprintf(svg, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" `, width, height)
+	svg.WriteString(`font-family="sans-serif" font-size="12">` + "\n")
 	fmt.Fprintf(svg, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
 	text(svg, left, top-18, "start", `font-size="14" font-weight="bold"`, title)
 }
 
 func text(svg *strings.Builder, x, y float64, anchor, more, words string) {
-	fmt.Fprintf(svg, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="#222" %s>%s</text>`+"\n", x, y, anchor, more, html.EscapeString(words))
+	fmt.Fprintf(svg, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="#222" %s>%s</text>`+"\n",
+		x, y, anchor, more, html.EscapeString(words))
 }
 
 func drawAxes(svg *strings.Builder, xAxis, yAxis Axis, x, y mapping) {
@@ -106,7 +108,8 @@ func drawAxes(svg *strings.Builder, xAxis, yAxis Axis, x, y mapping) {
 		text(svg, at, top+plotHeight+16, "middle", "", tick.Text)
 	}
 	text(svg, left+plotWidth/2, height-12, "middle", "", xAxis.Label)
-	text(svg, 16, top+plotHeight/2, "middle", fmt.Sprintf(`transform="rotate(-90 16 %d)"`, top+plotHeight/2), yAxis.Label)
+	text(svg, 16, top+plotHeight/2, "middle", fmt.Sprintf(`transform="rotate(-90 16 %d)"`, top+plotHeight/2),
+		yAxis.Label)
 }
 
 func drawLine(svg *strings.Builder, line Line, i int, x, y mapping) {
@@ -146,7 +149,8 @@ func newMapping(axis Axis, length float64, points []Point, number func(Point) fl
 			m.linearTicks()
 		}
 	} else {
-		m.least, m.most = math.Pow(10, math.Floor(math.Log10(max(m.least, 1e-9)))), math.Pow(10, math.Ceil(math.Log10(max(m.most, 1e-9))))
+		m.least = math.Pow(10, math.Floor(math.Log10(max(m.least, 1e-9))))
+		m.most = math.Pow(10, math.Ceil(math.Log10(max(m.most, 1e-9))))
 		if len(m.ticks) == 0 {
 			m.logTicks()
 		}

@@ -91,7 +91,11 @@ func publishRows(rows pgx.Rows, channel *Channel) (ids []int64, confirms []*amqp
 			return nil, nil, err
 		}
 		confirm, err := channel.PublishWithDeferredConfirm("", routingKey, true, false, amqp.Publishing{
-			ContentType: "application/json", DeliveryMode: amqp.Persistent, MessageId: messageID, Timestamp: created, Body: payload,
+			ContentType:  "application/json",
+			DeliveryMode: amqp.Persistent,
+			MessageId:    messageID,
+			Timestamp:    created,
+			Body:         payload,
 		})
 		if err != nil {
 			return nil, nil, err

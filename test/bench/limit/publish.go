@@ -89,7 +89,13 @@ func publish(ctx context.Context, order Order) error {
 	return errors.Join(err, <-confirmed)
 }
 
-func sendAll(ctx context.Context, channel *Channel, order Order, waiting chan<- *amqp.DeferredConfirmation, window chan<- struct{}) error {
+func sendAll(
+	ctx context.Context,
+	channel *Channel,
+	order Order,
+	waiting chan<- *amqp.DeferredConfirmation,
+	window chan<- struct{},
+) error {
 	filler := order.Spec.Filler()
 	for n := range order.Messages {
 		select {

@@ -81,7 +81,8 @@ func (a *Arrivals) Latencies(first int) []Latency {
 	for n := first; n < a.expected; n++ {
 		committed, arrived := a.committed[n].Load(), a.arrived[n].Load()
 		if committed != 0 && arrived != 0 {
-			all = append(all, Latency{Message: n, Committed: fromNano(committed), Took: time.Duration(arrived - committed)})
+			all = append(all,
+				Latency{Message: n, Committed: fromNano(committed), Took: time.Duration(arrived - committed)})
 		}
 	}
 	return all

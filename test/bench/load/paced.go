@@ -54,7 +54,9 @@ func (w *Writers) Close() {
 
 // Write inserts messages from from to to-1 at a rate per second. The n-th is due n/rate seconds after the start; a late
 // one does not delay later ones while a writer is free. committed is called after each commit, from several goroutines.
-func (w *Writers) Write(ctx context.Context, from, to int, rate float64, committed func(n int, at time.Time) error) error {
+func (w *Writers) Write(
+	ctx context.Context, from, to int, rate float64, committed func(n int, at time.Time) error,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var next atomic.Int64
@@ -81,7 +83,9 @@ func (w *Writers) Write(ctx context.Context, from, to int, rate float64, committ
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
-func (w *Writers) insert(ctx context.Context, conn *pgx.Conn, n int, filler string, committed func(int, time.Time) error) error {
+func (w *Writers) insert(
+	ctx context.Context, conn *pgx.Conn, n int, filler string, committed func(int, time.Time) error,
+) error {
 	var key *string
 	if text := w.spec.Key(n); text != "" {
 		key = &text
