@@ -79,7 +79,8 @@ func programTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Dur
 
 // startReplication takes the slot from its owner.
 func (w *World) startReplication(ctx context.Context, conn *pgconn.PgConn) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout, errors.New("the relays were quicker than another program"))
+	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout,
+		errors.New("the relays were quicker than another program"))
 	defer cancel()
 	side, err := w.Connect(ctx)
 	if err != nil {
@@ -169,7 +170,8 @@ func secondOutboxTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold tim
 
 // giveSlotTo ends the streams of other relays until this relay streams. application is its application_name.
 func (w *World) giveSlotTo(ctx context.Context, relay *Relay, application string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout, fmt.Errorf("the other relays were quicker than %s", relay.Name))
+	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout,
+		fmt.Errorf("the other relays were quicker than %s", relay.Name))
 	defer cancel()
 	return poll(ctx, func() (bool, error) {
 		if role := relay.Role(ctx); role == "streaming" || role == "" || role == "starting" {

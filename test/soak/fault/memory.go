@@ -77,7 +77,8 @@ func limitMemory(ctx context.Context, pid int) error {
 	}
 	const spare = 8 << 10 // kB
 	limit := fmt.Sprintf("--data=%d", (kB+spare)<<10)
-	if output, err := exec.CommandContext(ctx, "prlimit", "--pid", fmt.Sprint(pid), limit).CombinedOutput(); err != nil {
+	output, err := exec.CommandContext(ctx, "prlimit", "--pid", fmt.Sprint(pid), limit).CombinedOutput()
+	if err != nil {
 		return fmt.Errorf("prlimit (of util-linux): %w: %s", err, strings.TrimSpace(string(output)))
 	}
 	return nil

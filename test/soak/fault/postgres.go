@@ -14,7 +14,10 @@ import (
 
 // postgresFaults are the faults of the database and of the connections to it.
 func postgresFaults() []Fault {
-	return slices.Concat(serverFaults(), connectionFaults(), slotFaults(), foreignOwnerFaults(), settingFaults(), tableFaults(), standbyFaults())
+	return slices.Concat(
+		serverFaults(), connectionFaults(), slotFaults(), foreignOwnerFaults(), settingFaults(), tableFaults(),
+		standbyFaults(),
+	)
 }
 
 // fastStopLimit is the limit for a fast stop of Postgres, whatever state the relays are in.
@@ -73,7 +76,8 @@ func stopPostgres(mode services.StopMode) func(context.Context, *World, *rand.Ra
 		}
 		took := time.Since(began)
 		if mode == services.Fast && took > fastStopLimit {
-			w.Violation(fmt.Sprintf("pg_ctl stop -m fast took %s; the log of Postgres ends:\n%s", took, w.primary().Log(ctx)))
+			log := w.primary().Log(ctx)
+			w.Violation(fmt.Sprintf("pg_ctl stop -m fast took %s; the log of Postgres ends:\n%s", took, log))
 		}
 		detail := fmt.Sprintf("stopped within %s", took.Round(time.Millisecond))
 		return detail, holdThen(ctx, hold, w.primary().Start)

@@ -26,10 +26,14 @@ func standbyFaults() []Fault {
 			Run:   promoteWithSlot,
 		},
 		{
-			Name: "postgres-promote-asynchronous", Needs: Standby | Linux | Superuser, Duplicates: deletesLost, LosesCommits: true,
-			Unmarked: true, // a lost claim held the mark
-			About:    "the primary is killed, and a standby that lags behind is promoted: commits, claims and deletes are lost",
-			Run:      promoteBehind,
+			Name:         "postgres-promote-asynchronous",
+			Needs:        Standby | Linux | Superuser,
+			Duplicates:   deletesLost,
+			LosesCommits: true,
+			Unmarked:     true, // a lost claim held the mark
+			About: "the primary is killed, and a standby that lags behind is promoted: " +
+				"commits, claims and deletes are lost",
+			Run: promoteBehind,
 		},
 		{
 			Name: "postgres-standby-freeze", Needs: Standby | Linux,
@@ -112,11 +116,13 @@ func (w *World) makeFailoverSlot(ctx context.Context) error {
 	if err := w.Exec(ctx, create); err != nil {
 		return err
 	}
-	return w.configure(ctx, "synchronized_standby_slots", standbyName) // package services gives the physical slot the same name
+	// Package services gives the physical slot the same name.
+	return w.configure(ctx, "synchronized_standby_slots", standbyName)
 }
 
 func (w *World) awaitSyncedSlot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("the standby has no copy of the slot within %s", hangTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
+		fmt.Errorf("the standby has no copy of the slot within %s", hangTimeout))
 	defer cancel()
 	_, standby := w.pair.servers()
 	// The function fails if there is none.

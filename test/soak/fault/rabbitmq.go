@@ -64,7 +64,9 @@ func allInFlightAndProbes(w *World) int {
 }
 
 // beginning causes a fault of the broker. fix undoes it; it is also called after an error, unless it is nil.
-type beginning func(ctx context.Context, w *World, random *rand.Rand) (detail string, fix func(context.Context) error, err error)
+type beginning func(
+	ctx context.Context, w *World, random *rand.Rand,
+) (detail string, fix func(context.Context) error, err error)
 
 // held begins a fault, holds it and fixes it. It retries the fix, because another fault of the same broker may still be
 // active.

@@ -22,8 +22,9 @@ func topologyFaults() []Fault {
 			Run:        held(deleteExchange),
 		},
 		{
-			Name:       "rabbitmq-vhost-deleted",
-			About:      "the virtual host is deleted while its queues are empty, and created again with everything in it",
+			Name: "rabbitmq-vhost-deleted",
+			About: "the virtual host is deleted while its queues are empty, " +
+				"and created again with everything in it",
 			Needs:      OwnRabbitMQ,
 			Duplicates: allInFlight,
 			Run:        held(deleteVHost),

@@ -172,7 +172,8 @@ func (r *Relay) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.Join(fmt.Errorf("stop %s: %w", r.Name, context.Cause(ctx)), r.Kill(context.WithoutCancel(ctx)))
 	case <-time.After(limit):
-		r.violation("has not stopped %s after SIGTERM; its goroutines are in its log", time.Since(began).Round(time.Millisecond))
+		r.violation("has not stopped %s after SIGTERM; its goroutines are in its log",
+			time.Since(began).Round(time.Millisecond))
 		_ = run.signal(syscall.SIGQUIT)
 		return r.Kill(ctx)
 	}

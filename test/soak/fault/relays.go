@@ -51,16 +51,18 @@ func relayFaults() []Fault {
 			Run:   restartRolling,
 		},
 		{
-			Name:       "relay-freeze-leader",
-			About:      "SIGSTOP of the relay that streams, and SIGCONT after the hold: another one may have taken over",
+			Name: "relay-freeze-leader",
+			About: "SIGSTOP of the relay that streams, and SIGCONT after the hold: " +
+				"another one may have taken over",
 			Duplicates: inFlight(1),
 			Unmarked:   true,
 			Run:        freezeLeader,
 		},
 		{
-			Name:       "relay-freeze-all",
-			About:      "SIGSTOP of every relay, and SIGCONT after the hold, in random order",
-			Duplicates: inFlight(1), // the broker may close the connections of the frozen relays before their confirms are read
+			Name:  "relay-freeze-all",
+			About: "SIGSTOP of every relay, and SIGCONT after the hold, in random order",
+			// The broker may close the connections of the frozen relays before their confirms are read.
+			Duplicates: inFlight(1),
 			Unmarked:   true,
 			Run:        freezeAll,
 		},
@@ -174,7 +176,8 @@ func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.
 
 // awaitUp waits until a started relay streams or is a standby, as a rolling update does.
 func (r *Relay) awaitUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startupGrace, fmt.Errorf("%s is not ready within %s", r.Name, startupGrace))
+	ctx, cancel := context.WithTimeoutCause(ctx, startupGrace,
+		fmt.Errorf("%s is not ready within %s", r.Name, startupGrace))
 	defer cancel()
 	return poll(ctx, func() (bool, error) {
 		status, _, err := r.get(ctx, "/readyz", time.Second)

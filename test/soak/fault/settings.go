@@ -27,7 +27,9 @@ func settingFaults() []Fault {
 	}
 }
 
-func setting(name, bad string, good func(*World) string) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
+func setting(
+	name, bad string, good func(*World) string,
+) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
 	return func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 		err := w.configure(ctx, name, bad)
 		return "", errors.Join(err, holdThen(ctx, hold, func(ctx context.Context) error {

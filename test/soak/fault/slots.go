@@ -57,13 +57,16 @@ func slotFaults() []Fault {
 				if err == nil {
 					err = w.loseSlot(ctx)
 				}
-				return leader.Name, errors.Join(err, holdThen(ctx, hold, func(context.Context) error { return leader.Resume() }))
+				return leader.Name, errors.Join(err,
+					holdThen(ctx, hold, func(context.Context) error { return leader.Resume() }))
 			},
 		},
 		{
-			Name: "postgres-slot-lost-blackhole", Needs: OwnPostgres | Superuser | PlainPostgres, Duplicates: ifTakenOver,
-			About: "the slot is invalidated while the stream delivers nothing",
-			Run:   loseSlotInBlackHole,
+			Name:       "postgres-slot-lost-blackhole",
+			Needs:      OwnPostgres | Superuser | PlainPostgres,
+			Duplicates: ifTakenOver,
+			About:      "the slot is invalidated while the stream delivers nothing",
+			Run:        loseSlotInBlackHole,
 		},
 		{
 			Name: "postgres-publication-dropped", Needs: Superuser, Duplicates: ifTakenOver,
@@ -76,7 +79,8 @@ func slotFaults() []Fault {
 // dropSlot ends the slot's owner and drops the slot before the next relay takes it. It does both in one statement on
 // the server: a relay reconnects within a tenth of a second.
 func (w *World) dropSlot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("slot %s could not be dropped within %s", w.Slot, hangTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
+		fmt.Errorf("slot %s could not be dropped within %s", w.Slot, hangTimeout))
 	defer cancel()
 	conn, err := w.Connect(ctx)
 	if err != nil {
@@ -93,7 +97,8 @@ BEGIN
 		EXCEPTION
 			WHEN undefined_object THEN EXIT;
 			WHEN object_in_use THEN
-				PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '%[1]s' AND active_pid IS NOT NULL;
+				PERFORM pg_terminate_backend(active_pid)
+				FROM pg_replication_slots WHERE slot_name = '%[1]s' AND active_pid IS NOT NULL;
 		END;
 		PERFORM pg_sleep(0.002);
 	END LOOP;
@@ -127,7 +132,8 @@ func (w *World) loseSlot(ctx context.Context) error {
 }
 
 func (w *World) writeUntilLost(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("slot %s was not invalidated within %s", w.Slot, hangTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
+		fmt.Errorf("slot %s was not invalidated within %s", w.Slot, hangTimeout))
 	defer cancel()
 	conn, err := w.Connect(ctx)
 	if err != nil {
@@ -140,7 +146,8 @@ func (w *World) writeUntilLost(ctx context.Context) error {
 	}
 	return poll(ctx, func() (bool, error) {
 		for _, statement := range []string{
-			`SELECT pg_logical_emit_message(false, 'cdc-relay-soak', repeat('x', 1024 * 1024)) FROM generate_series(1, 24)`,
+			`SELECT pg_logical_emit_message(false, 'cdc-relay-soak', repeat('x', 1024 * 1024))
+			FROM generate_series(1, 24)`,
 			`SELECT pg_switch_wal()`,
 		} {
 			if _, err := conn.Exec(ctx, statement); err != nil {

@@ -72,7 +72,8 @@ func (w *World) replicateSynchronously(ctx context.Context) error {
 }
 
 func (w *World) awaitSynchronous(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("the standby does not stream within %s", hangTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
+		fmt.Errorf("the standby does not stream within %s", hangTimeout))
 	defer cancel()
 	return poll(ctx, func() (bool, error) {
 		var streams bool

@@ -25,7 +25,8 @@ func tableFaults() []Fault {
 			Name:  "postgres-transaction-held-outbox",
 			About: "a transaction that has inserted into the outbox stays open, and is then rolled back",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-				insert := "INSERT INTO " + w.Table.SQL() + " (routing_key, payload) SELECT 'never', '{}' FROM generate_series(1, 100)"
+				insert := "INSERT INTO " + w.Table.SQL() +
+					" (routing_key, payload) SELECT 'never', '{}' FROM generate_series(1, 100)"
 				return "", w.during(ctx, []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", insert}, func() error {
 					wait(ctx, hold)
 					return nil
@@ -56,8 +57,9 @@ func tableFaults() []Fault {
 		{
 			Name: "postgres-settle-disk-full", Needs: Superuser,
 			Duplicates: ifTakenOver, // of due rows: another relay claims a row that the first relay could not delete
-			About:      "every UPDATE and DELETE of the outbox fails with 53100, disk_full: by a trigger, in place of a full disk",
-			Run:        diskFull,
+			About: "every UPDATE and DELETE of the outbox fails with 53100, disk_full: " +
+				"by a trigger, in place of a full disk",
+			Run: diskFull,
 		},
 	}
 }

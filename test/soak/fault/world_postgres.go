@@ -14,7 +14,8 @@ const runDatabase = "soak"
 func (w *World) providePostgres(ctx context.Context) error {
 	w.Database = w.DatabaseURL
 	if w.Database == "" {
-		server, err := services.StartPostgres(ctx, services.Options{Private: true, Settings: w.PostgresSettings, Log: w.Log})
+		server, err := services.StartPostgres(ctx,
+			services.Options{Private: true, Settings: w.PostgresSettings, Log: w.Log})
 		if err != nil {
 			return err
 		}

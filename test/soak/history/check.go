@@ -29,7 +29,8 @@ func Check(lines io.Reader) (*Verdict, error) {
 			switch {
 			case broken == nil:
 			case !whole && s.lines > 0 && cutOff(broken, text):
-				s.cutShort = fmt.Sprintf("the file ends in the middle of line %d: the run was killed, or still runs", s.lines+1)
+				s.cutShort = fmt.Sprintf("the file ends in the middle of line %d: the run was killed, or still runs",
+					s.lines+1)
 			default:
 				return nil, fmt.Errorf("read line %d of the history: %w", s.lines+1, broken)
 			}
@@ -79,7 +80,8 @@ func (s *state) read(text []byte) error {
 	}
 	s.lines++
 	if *l.At < s.lastAt {
-		s.find(Contradiction, s.now, "line %d is of %s, and the line before it of %s: time went backwards", s.lines, at(*l.At), at(s.lastAt))
+		s.find(Contradiction, s.now,
+			"line %d is of %s, and the line before it of %s: time went backwards", s.lines, at(*l.At), at(s.lastAt))
 	}
 	s.lastAt = *l.At
 	s.now = max(s.now, *l.At)
@@ -133,7 +135,8 @@ func (l *line) valid() error {
 		return errors.New("it has no time, or a negative one, in at")
 	}
 	if l.Ended != nil && outcomeOf(l.Ended.Outcome) == notHeard {
-		return fmt.Errorf("the outcome %q is not known; known are %s, %s and %s", l.Ended.Outcome, Committed, RolledBack, Unknown)
+		return fmt.Errorf("the outcome %q is not known; known are %s, %s and %s",
+			l.Ended.Outcome, Committed, RolledBack, Unknown)
 	}
 	if l.Ending == nil {
 		return nil

@@ -32,19 +32,23 @@ func (s *state) judgeDuplicates() {
 		}
 		m := &s.messages[r.message]
 		if r.unmarked && !pardoned {
-			s.find(UnmarkedDuplicate, r.at, "%s arrived again at %s without x-possible-duplicate, and a copy without it had arrived before; its first arrival was at %s",
+			s.find(UnmarkedDuplicate, r.at, "%s arrived again at %s without x-possible-duplicate, "+
+				"and a copy without it had arrived before; its first arrival was at %s",
 				s.describe(m), at(r.at), at(m.firstAt))
 		}
 		switch {
 		case best != -1:
 			s.faults[best].duplicates++
 		case begun == 0:
-			s.find(TooManyDuplicates, r.at, "%s arrived again at %s, and no fault had begun; its first arrival was at %s", s.describe(m), at(r.at), at(m.firstAt))
+			s.find(TooManyDuplicates, r.at,
+				"%s arrived again at %s, and no fault had begun; its first arrival was at %s",
+				s.describe(m), at(r.at), at(m.firstAt))
 		default:
 			f := &s.faults[begun-1]
 			f.duplicates++
-			s.find(TooManyDuplicates, r.at, "%s arrived again at %s, beyond what the faults until then allow; the newest is %d (%s), which allows %d; "+
-				"its first arrival was at %s", s.describe(m), at(r.at), f.told.ID, f.told.Name, f.told.Duplicates, at(m.firstAt))
+			s.find(TooManyDuplicates, r.at, "%s arrived again at %s, beyond what the faults until then allow; "+
+				"the newest is %d (%s), which allows %d; its first arrival was at %s",
+				s.describe(m), at(r.at), f.told.ID, f.told.Name, f.told.Duplicates, at(m.firstAt))
 		}
 	}
 }

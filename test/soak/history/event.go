@@ -75,8 +75,8 @@ type Delivery struct {
 type Fault struct {
 	ID   int    `json:"id"` // unique in the run, from 1
 	Name string `json:"name"`
-	// Duplicates is how many duplicates the promises allow because of it: 0 for a clean stop, else what was in flight when
-	// a relay was killed or lost a connection.
+	// Duplicates is how many duplicates the promises allow because of it: 0 for a clean stop, else what was in flight
+	// when a relay was killed or lost a connection.
 	Duplicates int `json:"duplicates"`
 	// Refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
 	Refuses bool `json:"refuses,omitempty"`

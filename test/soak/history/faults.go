@@ -42,7 +42,8 @@ func (s *state) faultHealed(id int) {
 	case !known:
 		s.find(Contradiction, s.now, "fault %d was healed and never began", id)
 	case s.faults[i].healed != never:
-		s.find(Contradiction, s.now, "fault %d (%s) was healed twice, first at %s", id, s.faults[i].told.Name, at(s.faults[i].healed))
+		s.find(Contradiction, s.now,
+			"fault %d (%s) was healed twice, first at %s", id, s.faults[i].told.Name, at(s.faults[i].healed))
 	default:
 		s.faults[i].healed = s.now
 	}
@@ -53,7 +54,8 @@ func (s *state) faultHealed(id int) {
 func (s *state) prompt(i int32) bool {
 	m := &s.messages[i]
 	_, waits := s.notBefore[i]
-	return !waits && m.transaction != noTransaction && m.kind.arrives() && !m.has(discarded) && (m.key == noKey || !s.keys[m.key].waits)
+	return !waits && m.transaction != noTransaction && m.kind.arrives() && !m.has(discarded) &&
+		(m.key == noKey || !s.keys[m.key].waits)
 }
 
 // timeFaults finds for each fault what came after its end. It sorts the faults by the time they were healed. A fact
@@ -153,7 +155,8 @@ func (s *state) judgeRecovery(f *fault) {
 	if f.firstArrival == never {
 		arrival = "no message committed from then on arrived"
 	}
-	s.find(SlowRecovery, until, "fault %d (%s) was healed at %s, the next commit was answered at %s, and %s: %s of silence, and %s are allowed",
+	s.find(SlowRecovery, until,
+		"fault %d (%s) was healed at %s, the next commit was answered at %s, and %s: %s of silence, and %s are allowed",
 		f.told.ID, f.told.Name, at(f.healed), at(f.firstCommit), arrival, at(silence), at(s.run.RecoverWithin))
 }
 
@@ -169,9 +172,15 @@ func (s *state) faultReports() []FaultReport {
 	for i := range s.faults {
 		f := &s.faults[i]
 		r := FaultReport{
-			ID: f.told.ID, Name: f.told.Name, Detail: f.told.Detail, Began: Milliseconds(f.began),
-			Healed: since(f.healed, 0), Recovery: since(f.firstArrival, f.healed), CaughtUp: since(f.caughtUp, f.healed),
-			Duplicates: f.duplicates, DuplicatesAllowed: f.told.Duplicates,
+			ID:                f.told.ID,
+			Name:              f.told.Name,
+			Detail:            f.told.Detail,
+			Began:             Milliseconds(f.began),
+			Healed:            since(f.healed, 0),
+			Recovery:          since(f.firstArrival, f.healed),
+			CaughtUp:          since(f.caughtUp, f.healed),
+			Duplicates:        f.duplicates,
+			DuplicatesAllowed: f.told.Duplicates,
 		}
 		if silence, known := s.silence(f); known {
 			r.Silence = since(silence, 0)

@@ -50,7 +50,8 @@ func (s *state) describe(m *message) string {
 		key += ", discarded after a savepoint"
 	}
 	t := &s.transactions[m.transaction]
-	return fmt.Sprintf("message %s (%s%s; transaction %d of writer %d, %s)", m.id, m.kind, key, t.id, t.writer, t.describe())
+	return fmt.Sprintf("message %s (%s%s; transaction %d of writer %d, %s)",
+		m.id, m.kind, key, t.id, t.writer, t.describe())
 }
 
 func (t *transaction) describe() string {

@@ -88,12 +88,14 @@ func (s *state) judgeTransactions() {
 	for i := range s.transactions {
 		t := &s.transactions[i]
 		if t.outcome == rolledBack && t.kept {
-			s.find(Contradiction, s.now, "transaction %d was rolled back at %s, as writer %d said, and its business row is in the database",
+			s.find(Contradiction, s.now,
+				"transaction %d was rolled back at %s, as writer %d said, and its business row is in the database",
 				t.id, at(t.endedAt), t.writer)
 		}
 		if t.outcome == committed && !t.kept && s.complete() && lossy < t.endingAt {
-			s.find(LostCommit, s.now, "the database lost an acknowledged commit: transaction %d of writer %d was committed at %s, "+
-				"its business row is gone, and no fault after that may lose commits", t.id, t.writer, at(t.endedAt))
+			s.find(LostCommit, s.now,
+				"the database lost an acknowledged commit: transaction %d of writer %d was committed at %s, "+
+					"its business row is gone, and no fault after that may lose commits", t.id, t.writer, at(t.endedAt))
 		}
 	}
 }
@@ -207,11 +209,13 @@ func (s *state) judgeRows() {
 		switch needless := m.kind.arrives() && refused < t.endingAt; {
 		case r.deadLetter && needless:
 			s.counters.NeedlessDeadLetters++
-			s.find(NeedlessDeadLetter, r.at, "%s is a dead letter (%s), and nothing since its commit gave the broker a reason to reject it",
+			s.find(NeedlessDeadLetter, r.at,
+				"%s is a dead letter (%s), and nothing since its commit gave the broker a reason to reject it",
 				s.describe(m), r.describe())
 		case r.attempts > 0 && needless && !r.deadLetter:
 			s.counters.NeedlessAttempts++
-			s.find(NeedlessAttempt, r.at, "%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to reject it",
+			s.find(NeedlessAttempt, r.at,
+				"%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to reject it",
 				s.describe(m), r.describe())
 		}
 		if s.complete() && !r.deadLetter && !s.mayStay(r) {
@@ -219,7 +223,8 @@ func (s *state) judgeRows() {
 			if m.has(arrived) {
 				was = "arrived at " + at(m.firstAt)
 			}
-			s.find(Stuck, r.at, "%s %s, and its row is still in the outbox at %s (%s)", s.describe(m), was, at(r.at), r.describe())
+			s.find(Stuck, r.at,
+				"%s %s, and its row is still in the outbox at %s (%s)", s.describe(m), was, at(r.at), r.describe())
 		}
 	}
 }

@@ -47,7 +47,8 @@ func (v *Verdict) Headline() string {
 	c := &v.Counters
 	switch v.Result {
 	case Pass:
-		return fmt.Sprintf("PASS: %d messages acknowledged, none lost, none unexpected, all in order; duplicates %d, no more than the faults allow",
+		return fmt.Sprintf("PASS: %d messages acknowledged, none lost, none unexpected, all in order; "+
+			"duplicates %d, no more than the faults allow",
 			c.Acknowledged, c.Duplicated)
 	case Incomplete:
 		return "INCOMPLETE: no violation so far, but " + v.Incomplete
@@ -118,9 +119,13 @@ func (v *Verdict) writeCounters(out *bytes.Buffer) {
 			{"acknowledged", c.Acknowledged, "COMMIT was answered", false},
 			{"ok", c.OK, "acknowledged, and delivered or rightly a dead letter", false},
 			{"lost", c.Lost, "committed, and neither delivered nor in a table", false},
-			{"duplicated", c.Duplicated, fmt.Sprintf("duplicates by the relay: %d marked, %d unmarked", c.DuplicatedMarked, c.DuplicatedUnmarked), false},
+			{"duplicated", c.Duplicated, fmt.Sprintf("duplicates by the relay: %d marked, %d unmarked",
+				c.DuplicatedMarked, c.DuplicatedUnmarked), false},
 			{"unexpected", c.Unexpected, "delivered or in a table, and never committed", false},
-			{"recovered", c.Recovered, fmt.Sprintf("committed and delivered, of %d whose COMMIT was not answered", c.Unknown), false},
+			{
+				"recovered", c.Recovered,
+				fmt.Sprintf("committed and delivered, of %d whose COMMIT was not answered", c.Unknown), false,
+			},
 			{"rolled back", c.RolledBack, fmt.Sprintf("and %d discarded after a savepoint", c.Discarded), false},
 			{"delivered", c.Delivered, "arrived at least once", false},
 			{"redelivered", c.Redelivered, "delivered again by the broker", false},
@@ -147,7 +152,8 @@ func (v *Verdict) writeDelivery(out *bytes.Buffer) {
 	out.WriteString("delivery\n")
 	table(out, func(t *tabwriter.Writer) {
 		fmt.Fprintf(t, "  per second\t%.0f\tat most %d\n", d.PerSecond, d.PeakPerSecond)
-		fmt.Fprintf(t, "  latency\tp50 %s, p99 %s, max %s\tof %d messages, outside faults\n", d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LatencyOf)
+		fmt.Fprintf(t, "  latency\tp50 %s, p99 %s, max %s\tof %d messages, outside faults\n",
+			d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LatencyOf)
 		fmt.Fprintf(t, "  longest gap\t%s\tat %s, outside faults\n", d.LongestGap, d.GapBegan)
 	})
 }
@@ -170,7 +176,8 @@ func (v *Verdict) writeFaults(out *bytes.Buffer) {
 					recovered = "no commits"
 				}
 			}
-			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%s\n", f.ID, f.Began, f.Name, held, recovered, caughtUp, f.Duplicates, f.DuplicatesAllowed, oneLine(f.Detail))
+			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\t%d/%d\t%s\n",
+				f.ID, f.Began, f.Name, held, recovered, caughtUp, f.Duplicates, f.DuplicatesAllowed, oneLine(f.Detail))
 		}
 	})
 }

@@ -162,7 +162,8 @@ func (s *state) ending(t *Transaction) {
 	}
 	place := int32(len(s.transactions))
 	s.byID[t.ID] = place
-	s.transactions = append(s.transactions, transaction{id: t.ID, endingAt: s.now, endedAt: s.now, writer: int32(t.Writer)})
+	s.transactions = append(s.transactions,
+		transaction{id: t.ID, endingAt: s.now, endedAt: s.now, writer: int32(t.Writer)})
 	for i := range t.Messages {
 		s.announce(&t.Messages[i], place)
 	}
@@ -237,7 +238,8 @@ func (s *state) delivered(d *Delivery) {
 	m := &s.messages[i]
 	if d.Damaged != "" {
 		s.counters.Damaged++
-		s.find(Damaged, s.now, "%s arrived at %s%s, damaged: %s", s.describe(m), at(s.now), fromQueue(d.Queue), d.Damaged)
+		s.find(Damaged, s.now,
+			"%s arrived at %s%s, damaged: %s", s.describe(m), at(s.now), fromQueue(d.Queue), d.Damaged)
 	}
 	if due, waits := s.notBefore[i]; waits && s.now < due-s.run.earlyTolerance() {
 		s.counters.Early++
@@ -287,7 +289,8 @@ func (s *state) remaining(r *Row) {
 	i := s.messageOf(r.Message)
 	m := &s.messages[i]
 	if m.has(inOutbox | inDeadLetter) {
-		s.find(TwoRows, s.now, "%s has more than one row at the end; one is in %s", s.describe(m), tableOf(r.DeadLetter))
+		s.find(TwoRows, s.now,
+			"%s has more than one row at the end; one is in %s", s.describe(m), tableOf(r.DeadLetter))
 	}
 	if r.DeadLetter {
 		m.is |= inDeadLetter
@@ -313,7 +316,8 @@ func (s *state) text(t string) string {
 func (s *state) kept(id int64) {
 	i, known := s.byID[id]
 	if !known {
-		s.find(Contradiction, s.now, "the business row of transaction %d is in the database, and the transaction was never about to end", id)
+		s.find(Contradiction, s.now,
+			"the business row of transaction %d is in the database, and the transaction was never about to end", id)
 		return
 	}
 	t := &s.transactions[i]

@@ -152,12 +152,13 @@ const (
 	Early              Code = "early"                // arrived before it was due
 	Damaged            Code = "damaged"              // differs from what was written
 	NeedlessDeadLetter Code = "needless_dead_letter" // dead-lettered, although the broker had no reason to reject it
-	NeedlessAttempt    Code = "needless_attempt"     // charged an attempt, although the broker had no reason to reject it
-	Stuck              Code = "stuck"                // still in the outbox when it should be empty
-	TwoRows            Code = "two_rows"             // more than one row of one message
-	SlowRecovery       Code = "slow_recovery"        // nothing new was delivered for too long after a fault
-	LostCommit         Code = "lost_commit"          // the database lost a commit that it had acknowledged
-	Contradiction      Code = "contradiction"        // the history contradicts itself
+	// Charged an attempt, although the broker had no reason to reject it.
+	NeedlessAttempt Code = "needless_attempt"
+	Stuck           Code = "stuck"         // still in the outbox when it should be empty
+	TwoRows         Code = "two_rows"      // more than one row of one message
+	SlowRecovery    Code = "slow_recovery" // nothing new was delivered for too long after a fault
+	LostCommit      Code = "lost_commit"   // the database lost a commit that it had acknowledged
+	Contradiction   Code = "contradiction" // the history contradicts itself
 )
 
 // Party returns who is responsible for a violation with the code.

@@ -41,15 +41,26 @@ func (p *planner) dress(r *row) {
 	headers, properties := p.chance(300), p.chance(200)
 	if headers {
 		r.headers = object(map[string]any{
-			"tenant": fmt.Sprintf("größe-%d", p.random.IntN(100)), "count": p.random.Int64() - p.random.Int64(), "ratio": 0.25,
-			"flag": p.chance(500), "none": nil, "list": []any{1, "two", 3.5, []any{}}, "nested": map[string]any{"a": map[string]any{"b": -1}},
+			"tenant":      fmt.Sprintf("größe-%d", p.random.IntN(100)),
+			"count":       p.random.Int64() - p.random.Int64(),
+			"ratio":       0.25,
+			"flag":        p.chance(500),
+			"none":        nil,
+			"list":        []any{1, "two", 3.5, []any{}},
+			"nested":      map[string]any{"a": map[string]any{"b": -1}},
 			"traceparent": fmt.Sprintf("00-%032x-%016x-01", p.random.Uint64(), p.random.Uint64()),
 		})
 	}
 	if properties {
 		r.properties = object(map[string]any{
-			"type": "order", "app_id": "soak", "correlation_id": fmt.Sprint(p.random.Uint32()), "reply_to": "answers",
-			"priority": p.random.IntN(10), "content_encoding": "identity", "content_type": "application/x-soak", "expiration": 86400000,
+			"type":             "order",
+			"app_id":           "soak",
+			"correlation_id":   fmt.Sprint(p.random.Uint32()),
+			"reply_to":         "answers",
+			"priority":         p.random.IntN(10),
+			"content_encoding": "identity",
+			"content_type":     "application/x-soak",
+			"expiration":       86400000,
 		})
 	}
 	if r.Kind == history.Impossible {

@@ -64,7 +64,8 @@ func (s State) on(ctx context.Context, f func(context.Context, *pgx.Conn) error)
 // CreateTables creates soak_transaction, the business table, unless it exists. cdc-relay setup creates the outbox.
 func (s State) CreateTables(ctx context.Context) error {
 	return s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `CREATE TABLE IF NOT EXISTS soak_transaction (run text, id bigint, PRIMARY KEY (run, id))`)
+		_, err := conn.Exec(ctx,
+			`CREATE TABLE IF NOT EXISTS soak_transaction (run text, id bigint, PRIMARY KEY (run, id))`)
 		if err != nil {
 			return fmt.Errorf("create the table soak_transaction: %w", err)
 		}
@@ -157,7 +158,8 @@ func (s State) stuck(ctx context.Context, d Drain) string {
 	text := fmt.Sprintf("%d rows wait, and %d writers have an open session", d.Waiting, d.Writers)
 	err := s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `SELECT format('id %s, message %s, key %s, %s attempts, available in %s, %s',
-			id, message_id, coalesce(ordering_key, '-'), attempts, available_at - clock_timestamp(), coalesce(last_error, 'no error'))
+			id, message_id, coalesce(ordering_key, '-'), attempts, available_at - clock_timestamp(),
+			coalesce(last_error, 'no error'))
 			FROM `+s.Table.SQL()+` ORDER BY id LIMIT 5`)
 		if err != nil {
 			return err
@@ -198,7 +200,8 @@ func (s State) Record(ctx context.Context, record StateRecorder) error {
 func (s State) recordRows(ctx context.Context, conn *pgx.Conn, record StateRecorder) error {
 	for _, sql := range []string{
 		`SELECT message_id, false, attempts, '', coalesce(last_error, '') FROM ` + s.Table.SQL(),
-		`SELECT message_id, true, attempts, failure_reason, coalesce(last_error, '') FROM ` + s.Table.DeadLetter().SQL(),
+		`SELECT message_id, true, attempts, failure_reason, coalesce(last_error, '')
+		FROM ` + s.Table.DeadLetter().SQL(),
 	} {
 		rows, err := conn.Query(ctx, sql)
 		if err != nil {

@@ -139,7 +139,8 @@ func waiting(ctx context.Context, amqpURL string, t Topology) (left string, err 
 				return err
 			}
 			if state.Messages > 0 {
-				left = fmt.Sprintf("%d messages are in %s, which has %d consumers", state.Messages, queue, state.Consumers)
+				left = fmt.Sprintf("%d messages are in %s, which has %d consumers",
+					state.Messages, queue, state.Consumers)
 				return nil
 			}
 		}
