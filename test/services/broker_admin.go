@@ -158,7 +158,8 @@ func (r *RabbitMQ) DeleteExchange(ctx context.Context, vhost, name string) error
 // not confirmed. The count of a quorum queue is up to five seconds old.
 func (r *RabbitMQ) Unsettled(ctx context.Context, vhost string) (int, error) {
 	const program = `Sum = fun(L) -> lists:sum([N || N <- L, is_integer(N)]) end,
-		Queued = [proplists:get_value(messages, rabbit_amqqueue:info(Q, [messages])) || Q <- rabbit_amqqueue:list(%[1]s)],
+		Queued = [proplists:get_value(messages, rabbit_amqqueue:info(Q, [messages]))
+			|| Q <- rabbit_amqqueue:list(%[1]s)],
 		Of = fun(C) -> case catch rabbit_channel:info(C, [vhost, messages_unconfirmed]) of
 			[{vhost, %[1]s}, {messages_unconfirmed, N}] -> N; _ -> 0 end end,
 		Sum(Queued) + Sum([Of(C) || C <- rabbit_channel:list()]).`
@@ -202,7 +203,8 @@ func (r *RabbitMQ) setMemoryLimit(ctx context.Context, limit string, wantAlarm b
 // It returns how many it closed.
 func (r *RabbitMQ) CloseConnections(ctx context.Context, nameBegins, reason string) (int, error) {
 	const program = `Begins = fun(P) ->
-			Properties = case catch rabbit_reader:info(P, [client_properties]) of [{_, L}] when is_list(L) -> L; _ -> [] end,
+			Properties = case catch rabbit_reader:info(P, [client_properties]) of
+				[{_, L}] when is_list(L) -> L; _ -> [] end,
 			Name = case lists:keyfind(<<"connection_name">>, 1, Properties) of {_, _, N} -> N; false -> <<>> end,
 			string:prefix(Name, %s) =/= nomatch
 		end,

@@ -39,7 +39,8 @@ func (c *contained) signal(ctx context.Context, sig syscall.Signal) error {
 }
 
 func (c *contained) wait(ctx context.Context) error {
-	result := c.docker.ContainerWait(ctx, c.id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	result := c.docker.ContainerWait(ctx, c.id,
+		client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	select {
 	case <-result.Result:
 		return nil
@@ -50,7 +51,8 @@ func (c *contained) wait(ctx context.Context) error {
 
 // tool runs a program in the container.
 func (c *contained) tool(ctx context.Context, args ...string) (string, error) {
-	made, err := c.docker.ExecCreate(ctx, c.id, client.ExecCreateOptions{Cmd: args, AttachStdout: true, AttachStderr: true})
+	made, err := c.docker.ExecCreate(ctx, c.id,
+		client.ExecCreateOptions{Cmd: args, AttachStdout: true, AttachStderr: true})
 	if err != nil {
 		return "", err
 	}

@@ -206,7 +206,8 @@ func (quiet) Printf(string, ...any) {}
 
 // readLog returns the end of a container's log.
 func readLog(ctx context.Context, docker *testcontainers.DockerClient, id string) string {
-	logs, err := docker.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "40"})
+	logs, err := docker.ContainerLogs(ctx, id,
+		client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "40"})
 	if err != nil {
 		return err.Error()
 	}

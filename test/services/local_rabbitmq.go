@@ -23,8 +23,8 @@ type rabbitPrograms struct {
 // findRabbitMQ returns the folder of the scripts themselves. Debian's wrappers would change the user.
 func findRabbitMQ() (string, error) {
 	folders := []string{
-		"/usr/lib/rabbitmq/bin", "/opt/rabbitmq/sbin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin",
-		"/home/linuxbrew/.linuxbrew/opt/rabbitmq/sbin",
+		"/usr/lib/rabbitmq/bin", "/opt/rabbitmq/sbin", "/opt/homebrew/opt/rabbitmq/sbin",
+		"/usr/local/opt/rabbitmq/sbin", "/home/linuxbrew/.linuxbrew/opt/rabbitmq/sbin",
 	}
 	if path, err := exec.LookPath("rabbitmq-server"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
@@ -44,7 +44,10 @@ func findEPMD() (string, error) {
 	if path, err := exec.LookPath("epmd"); err == nil {
 		return path, nil
 	}
-	patterns := []string{"/usr/lib/erlang/bin/epmd", "/opt/homebrew/opt/erlang*/lib/erlang/bin/epmd", "/usr/local/opt/erlang*/lib/erlang/bin/epmd"}
+	patterns := []string{
+		"/usr/lib/erlang/bin/epmd", "/opt/homebrew/opt/erlang*/lib/erlang/bin/epmd",
+		"/usr/local/opt/erlang*/lib/erlang/bin/epmd",
+	}
 	if path, err := exec.LookPath("erl"); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil {
 			root := filepath.Dir(filepath.Dir(path))
@@ -237,7 +240,8 @@ func (n *node) environment() []string {
 		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
 		"RABBITMQ_CONF_ENV_FILE=" + in("env.conf"),
 		"RABBITMQ_PID_FILE=" + in("pid"),
-		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none" + // no busy waiting on shared cores
+		// No busy waiting on shared cores.
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none" +
 			" -kernel inet_dist_use_interface {127,0,0,1}" + n.erlang,
 	}
 }

@@ -190,6 +190,7 @@ func (p *Postgres) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Version, _, _ = strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ") // a distribution adds its own version
+	// A distribution adds its own version.
+	p.Version, _, _ = strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ")
 	return conn.Close(ctx)
 }

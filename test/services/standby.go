@@ -40,8 +40,8 @@ func (p *Postgres) StartStandby(ctx context.Context, settings ...string) (*Postg
 
 func (p *Postgres) standbySettings(more []string) []string {
 	settings := append([]string{
-		"primary_conninfo=" + p.standbyConninfo(), "primary_slot_name=" + standbySlot, "hot_standby=on", "hot_standby_feedback=on",
-		"wal_retrieve_retry_interval=200ms", "wal_receiver_status_interval=1s",
+		"primary_conninfo=" + p.standbyConninfo(), "primary_slot_name=" + standbySlot, "hot_standby=on",
+		"hot_standby_feedback=on", "wal_retrieve_retry_interval=200ms", "wal_receiver_status_interval=1s",
 	}, more...)
 	if p.Major() >= 17 {
 		settings = append(settings, "sync_replication_slots=on")
@@ -102,7 +102,8 @@ func (p *Postgres) copyTo(ctx context.Context, to *site) error {
 	// The backup's end names the WAL that the standby needs. The standby fetches it from the slot: nothing is archived.
 	begin, end := "SELECT pg_backup_start('standby', true)", "SELECT labelfile FROM pg_backup_stop(false)"
 	if p.Major() < 15 {
-		begin, end = "SELECT pg_start_backup('standby', true, false)", "SELECT labelfile FROM pg_stop_backup(false, false)"
+		begin = "SELECT pg_start_backup('standby', true, false)"
+		end = "SELECT labelfile FROM pg_stop_backup(false, false)"
 	}
 	const reserve = `SELECT pg_create_physical_replication_slot('` + standbySlot + `', true)
 		WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = '` + standbySlot + `')`
@@ -138,7 +139,8 @@ func copyData(from, to string) error {
 		name := strings.TrimPrefix(path, from)
 		copied := filepath.Join(to, name)
 		switch folder, _ := filepath.Split(name); {
-		case name == "/postmaster.pid", name == "/postmaster.opts", strings.HasPrefix(folder, "/pg_wal/") && !entry.IsDir():
+		case name == "/postmaster.pid", name == "/postmaster.opts",
+			strings.HasPrefix(folder, "/pg_wal/") && !entry.IsDir():
 			return nil
 		case folder == "/pg_replslot/":
 			return fs.SkipDir

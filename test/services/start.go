@@ -15,8 +15,8 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 		opts.Way = Local
 	}
 	if !opts.Private {
-		// Tests create and drop slots all the time. Postgres computes without a lock which WAL the slots need, so a checkpoint
-		// sometimes removes a segment that one of them still needs (ReplicationSlotsComputeRequiredLSN).
+		// Tests create and drop slots all the time. Postgres computes without a lock which WAL the slots need, so a
+		// checkpoint sometimes removes a segment that one of them still needs (ReplicationSlotsComputeRequiredLSN).
 		opts.Settings = append(slices.Clip(opts.Settings), "wal_keep_size=256MB")
 	}
 	server, err := provide(ctx, opts, map[Way]provider[*Postgres]{

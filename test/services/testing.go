@@ -93,8 +93,8 @@ func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	return server
 }
 
-// heartbeat is that of a test's own connections. The library's 10 s end the connection after 15 s without an answer, and
-// a broker on a busy machine can need longer.
+// heartbeat is that of a test's own connections. The library's 10 s end the connection after 15 s without an answer,
+// and a broker on a busy machine can need longer.
 const heartbeat = time.Minute
 
 // DialAMQP connects to a broker, and closes the connection after the test.
@@ -199,7 +199,8 @@ func Template(t testing.TB, name string, fill func(ctx context.Context, url stri
 	database, err := template.(*lazy[string]).get(func() (string, error) {
 		database := uniqueName("template_" + name)
 		ctx := context.Background() // other tests need it, too
-		err := server.administer(ctx, func(conn *pgx.Conn) error { return createDatabase(ctx, conn, database, server.Major()) })
+		err := server.administer(ctx,
+			func(conn *pgx.Conn) error { return createDatabase(ctx, conn, database, server.Major()) })
 		if err != nil {
 			return "", err
 		}

@@ -13,7 +13,8 @@ const usage = `usage: with-services [--signal-leader] [--] COMMAND [ARGUMENT…]
 
 Provides Postgres and RabbitMQ, runs COMMAND with their addresses in CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL,
 stops what it started, and exits with COMMAND's code. The servers are those that these two variables name already, else
-containers, else private servers from this machine's binaries; CDC_RELAY_SERVICES=environment|containers|local picks one.
+containers, else private servers from this machine's binaries; CDC_RELAY_SERVICES=environment|containers|local picks
+one.
 
 Signals go to all processes of COMMAND, or with --signal-leader to COMMAND alone.
 `
