@@ -24,9 +24,9 @@ func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-const description = `Runs the limits and the relay in rounds that take turns, on Postgres and RabbitMQ of its own, or on those that
-CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name: there it makes databases, slots and queues and drops them. It prints a
-table of medians; the spread is from the least to the greatest of the rounds.
+const description = `Runs the limits and the relay in rounds that take turns, on Postgres and RabbitMQ of its own, or on
+those that CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name: there it makes databases, slots and queues and drops
+them. It prints a table of medians; the spread is from the least to the greatest of the rounds.
 
 EXAMPLES
 
@@ -39,9 +39,10 @@ EXAMPLES
 
 func newApp(stdout, stderr io.Writer) *cli.App {
 	return &cli.App{
-		Name:                      "cdc-relay-bench",
-		Usage:                     "measures cdc-relay and its limits",
-		UsageText:                 "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]\ncdc-relay-bench insert [FLAGS]",
+		Name:  "cdc-relay-bench",
+		Usage: "measures cdc-relay and its limits",
+		UsageText: "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]\n" +
+			"cdc-relay-bench insert [FLAGS]",
 		Description:               description,
 		Flags:                     appFlags(),
 		DisableSliceFlagSeparator: true,
@@ -91,7 +92,8 @@ func appFlags() []cli.Flag {
 	}
 	return []cli.Flag{
 		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours"),
-		text("only", "", "`LIST` of names or patterns of cases with commas between them (default: the cases of the plan)"),
+		text("only", "",
+			"`LIST` of names or patterns of cases with commas between them (default: the cases of the plan)"),
 		&cli.BoolFlag{Name: "list", Usage: "print the cases and exit"},
 		number("rounds", 3, "how often each case is measured"),
 		number("messages", 200_000, "how many messages wait or are published"),
@@ -99,13 +101,32 @@ func appFlags() []cli.Flag {
 		number("keys", 10_000, "how many ordering keys keyed traffic has"),
 		number("queues", 1, "how many queues take the messages"),
 		number("max-in-flight", 2000, "the relay's --max-in-flight; the limits use at most 400"),
-		&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts", EnvVars: env("steady")},
-		&cli.DurationFlag{Name: "held", Value: 30 * time.Minute, Usage: "how long a transaction is held open", EnvVars: env("held")},
-		&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the limit for one run", EnvVars: env("timeout")},
+		&cli.DurationFlag{
+			Name:    "steady",
+			Value:   15 * time.Second,
+			Usage:   "how long a steady load lasts",
+			EnvVars: env("steady"),
+		},
+		&cli.DurationFlag{
+			Name:    "held",
+			Value:   30 * time.Minute,
+			Usage:   "how long a transaction is held open",
+			EnvVars: env("held"),
+		},
+		&cli.DurationFlag{
+			Name:    "timeout",
+			Value:   10 * time.Minute,
+			Usage:   "the limit for one run",
+			EnvVars: env("timeout"),
+		},
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: next to this program, else in PATH)"),
 		text("against", "", "`FILE`: another build of cdc-relay, measured in turns with the first"),
-		text("profile", "", "`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
-		&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again"},
+		text("profile", "",
+			"`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
+		&cli.StringSliceFlag{
+			Name:  "postgres",
+			Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again",
+		},
 		text("json", "", "`FILE`: write all results as JSON"),
 		text("charts", "", "`FOLDER`: draw charts as SVG"),
 		text("from", "", "`LIST` of JSON files with commas between them: report on these results and measure nothing"),

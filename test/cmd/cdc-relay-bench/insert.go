@@ -11,9 +11,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench"
 )
 
-const insertDescription = `Inserts the same rows into a bare table and into the outbox, in rounds that take turns, and prints the processor
-time that an INSERT costs Postgres: medians, the spread of the rounds, and the ratio to the bare table. Two connections
-write, ten INSERTs in a transaction, sent in one go. Postgres has to run on this machine; RabbitMQ is not needed.
+const insertDescription = `Inserts the same rows into a bare table and into the outbox, in rounds that take turns, and
+prints the processor time that an INSERT costs Postgres: medians, the spread of the rounds, and the ratio to the bare
+table. Two connections write, ten INSERTs in a transaction, sent in one go. Postgres has to run on this machine;
+RabbitMQ is not needed.
 
 EXAMPLES
 
@@ -31,7 +32,10 @@ func insertCommand(stdout io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "bytes", Value: 300, Usage: "the size of a message"},
 			&cli.BoolFlag{Name: "variants", Usage: "measure changed tables as well"},
 			&cli.DurationFlag{Name: "timeout", Value: 2 * time.Minute, Usage: "the limit for the whole measurement"},
-			&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again"},
+			&cli.StringSliceFlag{
+				Name:  "postgres",
+				Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again",
+			},
 		},
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error { return usagef("%s", err) },
 		Action:       func(c *cli.Context) error { return measureInserts(c, stdout) },

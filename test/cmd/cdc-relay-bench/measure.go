@@ -43,7 +43,13 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 	}
 	screen := newScreen(stdout, countRuns(o))
 	site, err := bench.OpenSite(ctx, bench.SiteConfig{
-		Relay: o.relay, RelayArgs: o.relayArgs, Self: self, Folder: folder, Profiles: o.profiles, Settings: o.postgres, Log: screen.note,
+		Relay:     o.relay,
+		RelayArgs: o.relayArgs,
+		Self:      self,
+		Folder:    folder,
+		Profiles:  o.profiles,
+		Settings:  o.postgres,
+		Log:       screen.note,
 	})
 	if err != nil {
 		return err

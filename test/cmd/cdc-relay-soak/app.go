@@ -86,8 +86,8 @@ func (p *process) report(err error) int {
 	return exitUsage
 }
 
-const description = `Starts Postgres, RabbitMQ and some relays of its own, writes and consumes, makes faults in an order that
---seed decides, and checks what arrived against what was committed. Nothing is left of it at the end.
+const description = `Starts Postgres, RabbitMQ and some relays of its own, writes and consumes, makes faults in an order
+that --seed decides, and checks what arrived against what was committed. Nothing is left of it at the end.
 
 With --database-url and --amqp-url it works on servers of yours: in a table of its own, public.cdc_relay_soak, but it
 ends sessions and drops the slot there. Name a database and a virtual host that nobody else uses. Only faults that can
@@ -111,9 +111,11 @@ EXAMPLES
 func (p *process) app(asked <-chan struct{}) *cli.App {
 	run := func(c *cli.Context) error { return p.runCommand(c, asked) }
 	return &cli.App{
-		Name:                      "cdc-relay-soak",
-		Usage:                     "breaks everything around cdc-relay, and checks that nothing is lost",
-		UsageText:                 "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\ncdc-relay-soak list\ncdc-relay-soak check FILE",
+		Name:  "cdc-relay-soak",
+		Usage: "breaks everything around cdc-relay, and checks that nothing is lost",
+		UsageText: "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\n" +
+			"cdc-relay-soak list\n" +
+			"cdc-relay-soak check FILE",
 		Description:               description,
 		Flags:                     runFlags(),
 		Action:                    run,
@@ -126,9 +128,26 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 		ExitErrHandler:            func(*cli.Context, error) {}, // report prints the error
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return usagef("%s", err) },
 		Commands: []*cli.Command{
-			{Name: "run", Usage: "a run; the default command", Flags: runFlags(), Action: run, OnUsageError: usageIn("run")},
-			{Name: "list", Usage: "the faults, and what they need", Action: p.listCommand, OnUsageError: usageIn("list")},
-			{Name: "check", Usage: "check a recorded history again", ArgsUsage: "FILE", Action: p.checkCommand, OnUsageError: usageIn("check")},
+			{
+				Name:         "run",
+				Usage:        "a run; the default command",
+				Flags:        runFlags(),
+				Action:       run,
+				OnUsageError: usageIn("run"),
+			},
+			{
+				Name:         "list",
+				Usage:        "the faults, and what they need",
+				Action:       p.listCommand,
+				OnUsageError: usageIn("list"),
+			},
+			{
+				Name:         "check",
+				Usage:        "check a recorded history again",
+				ArgsUsage:    "FILE",
+				Action:       p.checkCommand,
+				OnUsageError: usageIn("check"),
+			},
 		},
 	}
 }

@@ -89,6 +89,9 @@ func (s *soak) addTo(verdict *history.Verdict) {
 	const most = 20
 	verdict.Result = history.Fail
 	verdict.Violations = append(verdict.Violations, history.Violation{
-		Code: code, Party: code.Party(), Count: len(s.conduct.findings), First: s.conduct.findings[:min(most, len(s.conduct.findings))],
+		Code:  code,
+		Party: code.Party(),
+		Count: len(s.conduct.findings),
+		First: s.conduct.findings[:min(most, len(s.conduct.findings))],
 	})
 }

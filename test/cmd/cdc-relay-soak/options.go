@@ -55,12 +55,22 @@ func runFlags() []cli.Flag {
 	is := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage, EnvVars: env(name)} }
 	return []cli.Flag{
 		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
-		&cli.Int64Flag{Name: "seed", Usage: "determines the messages and the order of the faults", DefaultText: "random", EnvVars: env("seed")},
+		&cli.Int64Flag{
+			Name:        "seed",
+			Usage:       "determines the messages and the order of the faults",
+			DefaultText: "random",
+			EnvVars:     env("seed"),
+		},
 		real("rate", 300, "messages a second, of all writers together"),
 		number("writers", 4, "how many connections write"),
 		number("relays", 2, "how many relays run"),
 		text("relay", "`FILE`: the cdc-relay to test (default: next to this program, else in PATH)"),
-		&cli.StringFlag{Name: "faults", Usage: "`LIST` of names or patterns with commas between them; none: no faults (default: all that are possible here)", EnvVars: env("faults")},
+		&cli.StringFlag{
+			Name: "faults",
+			Usage: "`LIST` of names or patterns with commas between them; " +
+				"none: no faults (default: all that are possible here)",
+			EnvVars: env("faults"),
+		},
 		duration("hold", 5*time.Second, "how long a fault lasts, plus or minus half"),
 		is("long-holds", "let every fourth fault last for a minute or more"),
 		duration("pause", 3*time.Second, "the pause between two faults, after the recovery from the first"),
@@ -83,13 +93,29 @@ func runFlags() []cli.Flag {
 // readOptions checks the flags.
 func readOptions(c *cli.Context) (*options, error) {
 	o := &options{
-		duration: c.Duration("duration"), seed: c.Int64("seed"), rate: c.Float64("rate"), writers: c.Int("writers"),
-		relays: c.Int("relays"), backlog: c.Int("backlog"), relay: c.String("relay"), hold: c.Duration("hold"),
-		pause: c.Duration("pause"), longHolds: c.Bool("long-holds"), overlap: c.Float64("overlap"),
-		recoverWithin: c.Duration("recover-within"), databaseURL: c.String("database-url"), amqpURL: c.String("amqp-url"),
-		standby: c.Bool("standby"), cluster: c.Bool("cluster"), quorum: c.Bool("quorum") || c.Bool("cluster"), yes: c.Bool("yes"),
-		planOnly: c.Bool("plan"), json: c.String("json"), history: c.String("history"), keepLogs: c.String("keep-logs"),
-		relayArgs: c.Args().Slice(),
+		duration:      c.Duration("duration"),
+		seed:          c.Int64("seed"),
+		rate:          c.Float64("rate"),
+		writers:       c.Int("writers"),
+		relays:        c.Int("relays"),
+		backlog:       c.Int("backlog"),
+		relay:         c.String("relay"),
+		hold:          c.Duration("hold"),
+		pause:         c.Duration("pause"),
+		longHolds:     c.Bool("long-holds"),
+		overlap:       c.Float64("overlap"),
+		recoverWithin: c.Duration("recover-within"),
+		databaseURL:   c.String("database-url"),
+		amqpURL:       c.String("amqp-url"),
+		standby:       c.Bool("standby"),
+		cluster:       c.Bool("cluster"),
+		quorum:        c.Bool("quorum") || c.Bool("cluster"),
+		yes:           c.Bool("yes"),
+		planOnly:      c.Bool("plan"),
+		json:          c.String("json"),
+		history:       c.String("history"),
+		keepLogs:      c.String("keep-logs"),
+		relayArgs:     c.Args().Slice(),
 	}
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
 		return nil, usagef("unknown command %q, want run, list or check; flags for cdc-relay run go after --", first)

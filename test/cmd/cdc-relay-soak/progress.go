@@ -184,7 +184,9 @@ func (p *progress) rates(counts history.Counts) (in, out float64) {
 	}
 	before := p.samples[0]
 	seconds := max(now.Sub(before.at), 1).Seconds()
-	return float64(counts.Acknowledged-before.counts.Acknowledged) / seconds, float64(counts.Delivered-before.counts.Delivered) / seconds
+	in = float64(counts.Acknowledged-before.counts.Acknowledged) / seconds
+	out = float64(counts.Delivered-before.counts.Delivered) / seconds
+	return in, out
 }
 
 func (p *progress) line() string {
@@ -192,7 +194,8 @@ func (p *progress) line() string {
 	defer p.mu.Unlock()
 	c := p.soak.recorder.Counts()
 	in, out := p.rates(c)
-	text := fmt.Sprintf("%s: in %.0f/s, out %.0f/s, %s, %d acknowledged, %d delivered, %d unknown, %d duplicates, %d damaged, %d faults",
+	text := fmt.Sprintf("%s: in %.0f/s, out %.0f/s, %s, "+
+		"%d acknowledged, %d delivered, %d unknown, %d duplicates, %d damaged, %d faults",
 		p.elapsed(), in, out, p.waits(), c.Acknowledged, c.Delivered, c.Unknown, c.Duplicates, c.Damaged, c.Faults)
 	for _, f := range p.now {
 		text += ", " + f.name
@@ -208,12 +211,15 @@ func (p *progress) block() []string {
 	lines := []string{
 		"",
 		fmt.Sprintf("%s, seed %d%s", p.elapsed(), p.soak.opts.seed, prefixed("; ", p.doing)),
-		fmt.Sprintf("  in  %6.0f/s   acknowledged %8d   unknown %6d   rolled back %6d", in, c.Acknowledged, c.Unknown, c.RolledBack),
-		fmt.Sprintf("  out %6.0f/s   delivered    %8d   duplicates %6d   redelivered %6d   damaged %d", out, c.Delivered, c.Duplicates, c.Redelivered, c.Damaged),
+		fmt.Sprintf("  in  %6.0f/s   acknowledged %8d   unknown %6d   rolled back %6d",
+			in, c.Acknowledged, c.Unknown, c.RolledBack),
+		fmt.Sprintf("  out %6.0f/s   delivered    %8d   duplicates %6d   redelivered %6d   damaged %d",
+			out, c.Delivered, c.Duplicates, c.Redelivered, c.Damaged),
 		"  " + p.waits(),
 	}
 	for _, f := range p.now {
-		lines = append(lines, fmt.Sprintf("  now  fault %d: %s, %s of %s", f.id, f.name, short(time.Since(f.began)), f.hold))
+		lines = append(lines,
+			fmt.Sprintf("  now  fault %d: %s, %s of %s", f.id, f.name, short(time.Since(f.began)), f.hold))
 	}
 	for i := len(p.last) - 1; i >= 0; i-- {
 		lines = append(lines, "  past "+p.last[i].String())

@@ -119,10 +119,13 @@ func (p *process) confirm(o *options) error {
 	}
 	file, ok := p.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return usagef("on your own servers: confirm with --yes, since it drops tables and a slot there and ends sessions")
+		return usagef("on your own servers: confirm with --yes, " +
+			"since it drops tables and a slot there and ends sessions")
 	}
-	fmt.Fprintf(p.stdout, "On your servers (%s) this creates and drops the tables %s…, the slot %s and queues of its own,\n"+
-		"ends sessions of that database, and fills it at %g messages a second. Nobody else should use it. Continue? [y/N] ",
+	fmt.Fprintf(p.stdout,
+		"On your servers (%s) this creates and drops the tables %s…, the slot %s and queues of its own,\n"+
+			"ends sessions of that database, and fills it at %g messages a second. Nobody else should use it. "+
+			"Continue? [y/N] ",
 		strings.Join(strings.Fields(redact(o.databaseURL+" "+o.amqpURL)), ", "), ownTable(), soakSlot, o.rate)
 	answer, _ := bufio.NewReader(p.stdin).ReadString('\n')
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {

@@ -246,5 +246,7 @@ func (s *soak) unmade() error {
 	if len(s.notMade) == 0 {
 		return nil
 	}
-	return notRunError{fmt.Errorf("nothing was found, but %d faults failed to run: %s", len(s.notMade), strings.Join(s.notMade, "; "))}
+	return notRunError{
+		fmt.Errorf("nothing was found, but %d faults failed to run: %s", len(s.notMade), strings.Join(s.notMade, "; ")),
+	}
 }
