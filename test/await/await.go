@@ -58,9 +58,9 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Until waits for a condition and checks it on the test's goroutine: at first every few milliseconds, later more seldom,
-// because most conditions ask a server. If the condition stays false, the test fails with what it waited for and the
-// final results of the functions saw.
+// Until waits for a condition and checks it on the test's goroutine: at first every few milliseconds, later more
+// seldom, because most conditions ask a server. If the condition stays false, the test fails with what it waited for
+// and the final results of the functions saw.
 func Until(t testing.TB, what string, condition func() bool, saw ...func() string) {
 	t.Helper()
 	began := time.Now()

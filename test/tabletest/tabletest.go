@@ -118,7 +118,8 @@ func (f *Tables) DeadLetter(id int64, reason string, more ...string) {
 	for i := 0; i < len(more); i += 2 {
 		columns, values = columns+", "+more[i], values+", "+more[i+1]
 	}
-	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason`+columns+`)
+	f.Exec(`INSERT INTO outbox_dead_letter 
+		(id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason`+columns+`)
 		VALUES ($1, now() - interval '1 day', gen_random_uuid(), 6, 1, 'r', '{"n":1}', $2`+values+`)`, id, reason)
 }
 
@@ -129,7 +130,9 @@ const Rows = 50_000
 func (f *Tables) Fill(live int) {
 	f.Helper()
 	const insert = `INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key, available_at)
-		SELECT 'orders.created', to_json(repeat('x', 100)), CASE WHEN i %% 2 = 0 THEN 'c ' || i %% 14 END, CASE WHEN i %% 5 = 0 THEN 'key ' || i %% 1000 END,
+		SELECT 'orders.created', to_json(repeat('x', 100)),
+		       CASE WHEN i %% 2 = 0 THEN 'c ' || i %% 14 END,
+		       CASE WHEN i %% 5 = 0 THEN 'key ' || i %% 1000 END,
 		       CASE WHEN i %% 10 = 1 THEN now() + (i - 1000) * interval '1 second' END
 		FROM generate_series(1, %d) i`
 	f.Exec(fmt.Sprintf(insert, Rows))
@@ -137,7 +140,8 @@ func (f *Tables) Fill(live int) {
 	if live > 0 {
 		f.Exec(fmt.Sprintf(insert, live))
 	}
-	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, payload)
+	f.Exec(`INSERT INTO outbox_dead_letter 
+		(id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, failure_reason, payload)
 		SELECT i, now(), gen_random_uuid(), 5, 1, 'r', 'dead ' || i, 'nack', '1' FROM generate_series(1, 10000) i`)
 }
 
@@ -158,9 +162,10 @@ func (f *Tables) Lines(sql string, args ...any) string {
 // AddColumns adds columns of an application to both tables, with the names of computed columns.
 func (f *Tables) AddColumns() {
 	f.Helper()
-	for name := range strings.FieldsSeq(`written_by key_order row_size nth bytes_before may_leave head place share rows each lease delay
-		detail reason refused key after taken moved state number count total waits due ready named why since how ids keys heads
-		locked picked sized behind back kept changed deleted numbered placed n h f b r s d e o k l c q t w x`) {
+	for name := range strings.FieldsSeq(`
+		written_by key_order row_size nth bytes_before may_leave head place share rows each lease delay detail reason
+		refused key after taken moved state number count total waits due ready named why since how ids keys heads locked
+		picked sized behind back kept changed deleted numbered placed n h f b r s d e o k l c q t w x`) {
 		for _, table := range []string{"outbox", "outbox_dead_letter"} {
 			f.Exec(`ALTER TABLE ` + table + ` ADD COLUMN "` + name + `" text`)
 		}

@@ -121,12 +121,13 @@ func BelongTogether(t *testing.T, objects []any) {
 	pod := deployment.Spec.Template
 	service := One[corev1.Service](t, objects)
 	policy := One[networkingv1.NetworkPolicy](t, objects)
+	apart := pod.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0]
 	for name, selector := range map[string]map[string]string{
 		"Deployment":          deployment.Spec.Selector.MatchLabels,
 		"Service":             service.Spec.Selector,
 		"PodDisruptionBudget": One[policyv1.PodDisruptionBudget](t, objects).Spec.Selector.MatchLabels,
 		"NetworkPolicy":       policy.Spec.PodSelector.MatchLabels,
-		"anti-affinity":       pod.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution[0].PodAffinityTerm.LabelSelector.MatchLabels,
+		"anti-affinity":       apart.PodAffinityTerm.LabelSelector.MatchLabels,
 	} {
 		if !selects(selector, pod.Labels) {
 			t.Errorf("%s selects %v, and the pods have %v", name, selector, pod.Labels)
