@@ -40,7 +40,8 @@ func (p *amqpProbe) use(call func(*amqp.Channel) error) error {
 
 func (p *amqpProbe) exchange(name string) error {
 	return p.use(func(c *amqp.Channel) error {
-		return c.ExchangeDeclarePassive(name, "direct", false, false, false, false, nil) // passive: the broker ignores the type
+		// Passive: the broker ignores the type.
+		return c.ExchangeDeclarePassive(name, "direct", false, false, false, false, nil)
 	})
 }
 
@@ -85,7 +86,8 @@ func (p *amqpProbe) take(ctx context.Context, d destination) error {
 			if err := c.Tx(); err != nil {
 				return err
 			}
-			message := amqp.Publishing{Headers: amqp.Table{"x-recent-history-no-store": true}} // x-recent-history, an exchange of a plugin, would store it
+			// An x-recent-history exchange, of a plugin, would store it.
+			message := amqp.Publishing{Headers: amqp.Table{"x-recent-history-no-store": true}}
 			if err := c.PublishWithContext(ctx, d.exchange, d.routingKey, false, false, message); err != nil {
 				return err
 			}

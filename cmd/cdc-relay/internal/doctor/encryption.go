@@ -44,7 +44,8 @@ func (e encryption) judge(c *chart, server string, choose fix, now time.Time) {
 		c.warn("tls", choose, "none: password and messages cross the network in clear")
 	case len(e.tls.PeerCertificates) > 0:
 		cert := e.tls.PeerCertificates[0]
-		says := fmt.Sprintf("%s, certificate of %s, valid until %s", tls.VersionName(e.tls.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
+		says := fmt.Sprintf("%s, certificate of %s, valid until %s",
+			tls.VersionName(e.tls.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
 		if !e.verified {
 			says += ", which is not verified"
 		}

@@ -57,7 +57,14 @@ type chart struct {
 }
 
 func (c *chart) add(level Level, name string, fix fix, format string, args ...any) *Finding {
-	f := Finding{Area: c.area, Name: name, Level: level, Message: oneLine(fmt.Sprintf(format, args...)), Fix: fix.lines(), fix: fix}
+	f := Finding{
+		Area:    c.area,
+		Name:    name,
+		Level:   level,
+		Message: oneLine(fmt.Sprintf(format, args...)),
+		Fix:     fix.lines(),
+		fix:     fix,
+	}
 	c.findings = append(c.findings, f)
 	return &c.findings[len(c.findings)-1]
 }
@@ -112,7 +119,9 @@ func hintFix(hint string) fix {
 
 // pasteable reports whether a line begins like SQL, a command or a remark.
 func pasteable(line string) bool {
-	return regexp.MustCompile(`^(--|#|[A-Z]{3,}[ ;]|cdc-relay |rabbitmq[a-z-]* |curl |pg_isready |timedatectl |aws |gcloud |az |supabase )`).MatchString(line)
+	const begins = `^(--|#|[A-Z]{3,}[ ;]|` +
+		`(cdc-relay|rabbitmq[a-z-]*|curl|pg_isready|timedatectl|aws|gcloud|az|supabase) )`
+	return regexp.MustCompile(begins).MatchString(line)
 }
 
 // counted returns a number and its noun, in the singular or the plural.

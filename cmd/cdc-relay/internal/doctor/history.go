@@ -55,28 +55,39 @@ WITH own AS (SELECT c.relowner, c.relnamespace FROM pg_class c JOIN pg_namespace
              WHERE n.nspname = $1 AND c.relname = $6 AND c.relkind IN ('r', 'p')),
 history AS (SELECT c.oid, c.relnamespace FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind = 'p'),
-parts AS (SELECT c.oid, c.relname, c.relowner, jsonb_build_object('Schema', n.nspname, 'Name', c.relname) AS name, pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT' AS rest
-          FROM history h JOIN pg_inherits i ON i.inhparent = h.oid JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace),
+parts AS (SELECT c.oid, c.relname, c.relowner, jsonb_build_object('Schema', n.nspname, 'Name', c.relname) AS name,
+          pg_get_expr(c.relpartbound, c.oid) = 'DEFAULT' AS rest
+          FROM history h JOIN pg_inherits i ON i.inhparent = h.oid JOIN pg_class c ON c.oid = i.inhrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace),
 rotation AS (SELECT p.oid, p.proowner FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
              WHERE n.nspname = $1 AND p.proname = $3 AND p.proargtypes::text = 'interval'::regtype::oid::text),
-days AS (SELECT d.at AT TIME ZONE 'UTC' AS begins, (d.at + interval '1 day') AT TIME ZONE 'UTC' AS ends, $4 || to_char(d.at, 'YYYYMMDD') AS name
-         FROM generate_series(0, 1) nth, LATERAL (SELECT date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + nth * interval '1 day' AS at) d),
+days AS (SELECT d.at AT TIME ZONE 'UTC' AS begins, (d.at + interval '1 day') AT TIME ZONE 'UTC' AS ends,
+         $4 || to_char(d.at, 'YYYYMMDD') AS name
+         FROM generate_series(0, 1) nth, LATERAL (
+           SELECT date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC') + nth * interval '1 day' AS at) d),
 old AS (SELECT p.name, p.relname FROM parts p WHERE p.relname ~ '_p[0-9]{8}$'
-        AND (to_timestamp(right(p.relname, 8), 'YYYYMMDD')::date + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - $5::text::interval)
+        AND (to_timestamp(right(p.relname, 8), 'YYYYMMDD')::date + 1)::timestamp AT TIME ZONE 'UTC'
+          <= clock_timestamp() - $5::text::interval)
 SELECT jsonb_build_object(
-  'rotates', EXISTS (SELECT FROM rotation), 'execute', coalesce((SELECT has_function_privilege(oid, 'EXECUTE') FROM rotation), false),
+  'rotates', EXISTS (SELECT FROM rotation),
+  'execute', coalesce((SELECT has_function_privilege(oid, 'EXECUTE') FROM rotation), false),
   'owner', coalesce((SELECT pg_get_userbyid(proowner) FROM rotation), ''),
   'creates', coalesce((SELECT has_schema_privilege(o.relowner, o.relnamespace, 'CREATE') FROM own o), true),
   'foreign', (SELECT coalesce(jsonb_agg(name), '[]') FROM (
      SELECT t.name FROM own o, (SELECT name, relowner FROM parts UNION ALL
-       SELECT jsonb_build_object('Schema', $1::text, 'Name', $2::text), c.relowner FROM history h JOIN pg_class c USING (oid)) t
+       SELECT jsonb_build_object('Schema', $1::text, 'Name', $2::text), c.relowner FROM history h
+         JOIN pg_class c USING (oid)) t
      WHERE NOT pg_has_role(o.relowner, t.relowner, 'USAGE') ORDER BY t.name LIMIT 10) f),
   'default', (SELECT name FROM parts WHERE rest),
   'detached', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = $4),
   'used', coalesce((SELECT pg_relation_size(oid) > 0 FROM parts WHERE rest), false),
   'readable', coalesce((SELECT has_table_privilege(oid, 'SELECT') FROM parts WHERE rest), false),
-  'days', (SELECT jsonb_agg(jsonb_build_object('table', jsonb_build_object('Schema', $1::text, 'Name', d.name), 'from', d.begins, 'to', d.ends,
-             'attached', EXISTS (SELECT FROM parts p WHERE p.relname = d.name), 'there', EXISTS (SELECT FROM history h JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = d.name)) ORDER BY d.begins) FROM days d),
+  'days', (SELECT jsonb_agg(jsonb_build_object(
+             'table', jsonb_build_object('Schema', $1::text, 'Name', d.name), 'from', d.begins, 'to', d.ends,
+             'attached', EXISTS (SELECT FROM parts p WHERE p.relname = d.name),
+             'there', EXISTS (SELECT FROM history h
+                              JOIN pg_class c ON c.relnamespace = h.relnamespace AND c.relname = d.name)
+           ) ORDER BY d.begins) FROM days d),
   'old', (SELECT count(*) FROM old), 'oldest', (SELECT name FROM old ORDER BY relname LIMIT 1))`
 
 // tooOld is the age at which a partition should have been dropped.
@@ -88,7 +99,8 @@ func (o Options) tooOld() string {
 // without a partition.
 func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[historyFacts]) {
 	published := o.Table.Published()
-	a.err = s.fetch(ctx, &a.value, historySQL, published.Schema, published.Name, o.Table.RotatePublished().Name, o.Table.Name+"_p", o.tooOld(), o.Table.Name)
+	a.err = s.fetch(ctx, &a.value, historySQL, published.Schema, published.Name, o.Table.RotatePublished().Name,
+		o.Table.Name+"_p", o.tooOld(), o.Table.Name)
 	if a.err != nil || !a.value.Used {
 		return a
 	}
@@ -105,8 +117,9 @@ func (o Options) gatherHistory(ctx context.Context, s *session) (a answer[histor
 	if !a.value.Readable {
 		return a
 	}
-	a.err = s.fetch(ctx, &a.value.OldRows, `SELECT to_jsonb(count(*)) FROM (SELECT r.published_at FROM `+a.value.Default.SQL()+
-		` r ORDER BY r.id LIMIT 1000) r WHERE r.published_at <= clock_timestamp() - $1::text::interval`, o.tooOld())
+	a.err = s.fetch(ctx, &a.value.OldRows,
+		`SELECT to_jsonb(count(*)) FROM (SELECT r.published_at FROM `+a.value.Default.SQL()+
+			` r ORDER BY r.id LIMIT 1000) r WHERE r.published_at <= clock_timestamp() - $1::text::interval`, o.tooOld())
 	return a
 }
 
@@ -119,21 +132,26 @@ func (j *databaseJudge) judgeHistory(c *chart) {
 	switch {
 	case j.o.KeepPublished == 0:
 		if there {
-			c.ok("history", "%s exists, but --keep-published is not set: relays without it move no message there and drop no old day", name).about(name)
+			c.ok("history", "%s exists, but --keep-published is not set: "+
+				"relays without it move no message there and drop no old day", name).about(name)
 		}
 		return
 	case other:
-		c.wrong("history", j.outOfTheWay(published, kind), "%s is %s, and has to be a table: %s", name, migrations.WithArticle(kind), unmoved).about(name)
+		c.wrong("history", j.outOfTheWay(published, kind),
+			"%s is %s, and has to be a table: %s", name, migrations.WithArticle(kind), unmoved).about(name)
 		return
 	case !there:
-		c.wrong("history", j.setupCommand(), "table %s does not exist in database %q: relays with --keep-published exit", name, j.server.Database).about(name)
+		c.wrong("history", j.setupCommand(),
+			"table %s does not exist in database %q: relays with --keep-published exit",
+			name, j.server.Database).about(name)
 		return
 	}
 	if missing := j.judgeColumns(c, published, table); len(missing) > 0 {
 		for i := range missing {
 			missing[i].NotNull = false // the table may have rows
 		}
-		c.wrong("history", j.restore(published, missing), "table %s has no column %s: %s", name, columnNames(missing), unmoved).about(name)
+		c.wrong("history", j.restore(published, missing),
+			"table %s has no column %s: %s", name, columnNames(missing), unmoved).about(name)
 	}
 	j.judgeTriggers(c, published, published, table.Triggers)
 	j.judgeRules(c, published, table.Rules)
@@ -141,14 +159,17 @@ func (j *databaseJudge) judgeHistory(c *chart) {
 	j.judgeConstraints(c, published, published, table.Constraints)
 	j.judgeLeaves(c, published)
 	if !table.partitioned() {
-		c.warn("history", j.outOfTheWay(published, "TABLE"), "table %s is not partitioned: published messages go there, and old ones are never dropped", name).about(name)
+		c.warn("history", j.outOfTheWay(published, "TABLE"),
+			"table %s is not partitioned: published messages go there, and old ones are never dropped",
+			name).about(name)
 		return
 	}
 	j.judgePartitions(c)
 }
 
 // unmoved is what happens to published messages that cannot be moved to the history.
-const unmoved = "published rows cannot be moved there and stay in the outbox; after ten of them the relay stops publishing"
+const unmoved = "published rows cannot be moved there and stay in the outbox; " +
+	"after ten of them the relay stops publishing"
 
 func (j *databaseJudge) judgePartitions(c *chart) {
 	if j.f.history.err != nil {
@@ -158,18 +179,21 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 	f, before := j.f.history.value, len(c.findings)
 	published := j.o.Table.Published()
 	if !f.Rotates {
-		c.wrong("history", j.setupCommand(), "function %s does not exist: relays with --keep-published exit", j.o.Table.RotatePublished()).about(published.String())
+		c.wrong("history", j.setupCommand(), "function %s does not exist: relays with --keep-published exit",
+			j.o.Table.RotatePublished()).about(published.String())
 		return
 	}
 	j.judgeRotation(c, f)
 	if f.Default == (outbox.Table{}) {
 		last := j.defaultPartition().Printed()
-		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160)", last, published.Printed())
+		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160)",
+			last, published.Printed())
 		if f.Detached {
 			fix = sql("ALTER TABLE %s ATTACH PARTITION %s DEFAULT", published.Printed(), last)
 		}
 		c.wrong("history", lines(fix, sql("ALTER TABLE %s OWNER TO %s", last, quote(j.owner()))),
-			"%s has no default partition: on a day without a partition, %s", published, unmoved).about(published.String())
+			"%s has no default partition: on a day without a partition, %s",
+			published, unmoved).about(published.String())
 	}
 	for i, day := range f.Days {
 		j.judgeDay(c, []string{"today", "tomorrow"}[i], day)
@@ -179,11 +203,14 @@ func (j *databaseJudge) judgePartitions(c *chart) {
 		if f.Old == 0 {
 			what = fmt.Sprintf("rows of the default partition %s", f.Default)
 		}
-		c.warn("history", j.rotate().noted("a session that reads the history delays it; a relay with --keep-published does it every ten minutes"),
-			"%s should have been dropped: older than %s. Messages are published; the disk fills", what, hours(j.o.KeepPublished)).about(published.String())
+		c.warn("history", j.rotate().noted("a session that reads the history delays it; "+
+			"a relay with --keep-published does it every ten minutes"),
+			"%s should have been dropped: older than %s. Messages are published; the disk fills",
+			what, hours(j.o.KeepPublished)).about(published.String())
 	}
 	if len(c.findings) == before {
-		c.ok("history", "%s, partitions for today and tomorrow, none older than %s", published, hours(j.o.KeepPublished)).about(published.String())
+		c.ok("history", "%s, partitions for today and tomorrow, none older than %s",
+			published, hours(j.o.KeepPublished)).about(published.String())
 	}
 }
 
@@ -196,7 +223,8 @@ func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
 	function, own := j.o.Table.RotatePublished(), j.owner()
 	const effect = "days of the history are neither created nor dropped"
 	if f.Owner != own {
-		c.warn("history", j.setupCommand().noted("drops and creates it"), "function %s belongs to role %q, and not to %q, the owner of the outbox, so %q decides what it does",
+		c.warn("history", j.setupCommand().noted("drops and creates it"),
+			"function %s belongs to role %q, and not to %q, the owner of the outbox, so %q decides what it does",
 			function, f.Owner, own, f.Owner).about(function.String())
 	}
 	if len(f.Foreign) > 0 {
@@ -206,11 +234,13 @@ func (j *databaseJudge) judgeRotation(c *chart, f historyFacts) {
 			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table, quote(own)))
 			names = append(names, table.String())
 		}
-		c.warn("history", fixes, "%q, the owner of the outbox, does not own %s: %s", own, strings.Join(names, ", "), effect).about(function.String())
+		c.warn("history", fixes, "%q, the owner of the outbox, does not own %s: %s",
+			own, strings.Join(names, ", "), effect).about(function.String())
 	}
 	if !f.Creates {
 		c.warn("history", sql("GRANT CREATE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), quote(own)).safe(),
-			"function %s runs as %q, the owner of the outbox, who may not create tables in schema %s: %s", function, own, j.o.Table.Schema, effect).about(function.String())
+			"function %s runs as %q, the owner of the outbox, who may not create tables in schema %s: %s",
+			function, own, j.o.Table.Schema, effect).about(function.String())
 	}
 }
 
@@ -223,20 +253,25 @@ func (j *databaseJudge) judgeDay(c *chart, when string, day dayFacts) {
 	if day.InDefault || day.There { // the function cannot create it
 		fix = lines(sql("BEGIN"),
 			sql("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE", published.Printed()).noted("relays wait"),
-			sql("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)", day.Table, published.Printed()),
+			sql("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)",
+				day.Table, published.Printed()),
 			sql("ALTER TABLE %s OWNER TO %s", day.Table, quote(j.owner())),
 			j.moveFromDefault(day),
-			sql("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')", published.Printed(), day.Table, day.From, day.To),
+			sql("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')",
+				published.Printed(), day.Table, day.From, day.To),
 			sql("COMMIT"))
 	}
-	c.warn("history", fix, "%s has no partition for %s (%s): its messages go to the default partition, and are deleted row by row", published, when, day.Table).about(day.Table.String())
+	c.warn("history", fix,
+		"%s has no partition for %s (%s): its messages go to the default partition, and are deleted row by row",
+		published, when, day.Table).about(day.Table.String())
 }
 
 func (j *databaseJudge) moveFromDefault(day dayFacts) fix {
 	if !day.InDefault {
 		return nil
 	}
-	return sql("WITH moved AS (DELETE FROM %s WHERE published_at >= '%s' AND published_at < '%s' RETURNING *) INSERT INTO %s SELECT * FROM moved",
+	return sql("WITH moved AS (DELETE FROM %s WHERE published_at >= '%s' AND published_at < '%s' RETURNING *) "+
+		"INSERT INTO %s SELECT * FROM moved",
 		j.f.history.value.Default, day.From, day.To, day.Table)
 }
 
@@ -251,7 +286,8 @@ func (j *databaseJudge) judgeHistoryGrants(c *chart) {
 	if f := j.f.history; f.err == nil && f.value.Rotates && !f.value.Execute {
 		function := j.o.Table.RotatePublished()
 		c.wrong("relay", sql("GRANT EXECUTE ON FUNCTION %s(interval) TO %s", function.Printed(), j.role()).safe(),
-			"role %q may not EXECUTE function %s: relays with --keep-published exit", j.f.role.value.Name, function).about(function.String())
+			"role %q may not EXECUTE function %s: relays with --keep-published exit",
+			j.f.role.value.Name, function).about(function.String())
 	}
 }
 

@@ -16,7 +16,9 @@ func (j *databaseJudge) judgeApp(c *chart) {
 		c.unknown("application", j.f.app.err)
 		return
 	case !app.Exists:
-		c.wrong("application", lines(sql("CREATE ROLE %s LOGIN PASSWORD '...'", role), j.grantUsage(role), j.grantInsert(role)), "role %q does not exist", name)
+		c.wrong("application",
+			lines(sql("CREATE ROLE %s LOGIN PASSWORD '...'", role), j.grantUsage(role), j.grantInsert(role)),
+			"role %q does not exist", name)
 		return
 	case !there:
 		return // reported already
@@ -28,7 +30,8 @@ func (j *databaseJudge) judgeApp(c *chart) {
 			wrong, grants = append(wrong, says), lines(grants, grant)
 		}
 	}
-	add(!app.Connect, "connect to the database", sql("GRANT CONNECT ON DATABASE %s TO %s", quote(j.server.Database), role).safe())
+	add(!app.Connect, "connect to the database",
+		sql("GRANT CONNECT ON DATABASE %s TO %s", quote(j.server.Database), role).safe())
 	add(!app.Usage, "use schema "+j.o.Table.Schema, j.grantUsage(role))
 	add(!app.inserts() && !app.Enqueue, "INSERT into "+j.o.Table.String(), j.grantInsert(role))
 	for _, s := range app.Defaults {
@@ -44,7 +47,8 @@ func (j *databaseJudge) judgeApp(c *chart) {
 	case len(wrong) > 0:
 		c.wrong("application", grants, "role %q may not %s", name, strings.Join(wrong, ", nor "))
 	case !app.inserts():
-		c.ok("application", "role %q may call %s, and not INSERT", name, outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_enqueue"})
+		c.ok("application", "role %q may call %s, and not INSERT",
+			name, outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_enqueue"})
 	default:
 		j.judgeAppGrants(c)
 		j.judgeReturning(c)
@@ -64,9 +68,11 @@ func (j *databaseJudge) judgeAppGrants(c *chart) {
 	case app.Owner:
 		c.ok("application", "role %q may INSERT; as the owner or a superuser it may do anything with the table", name)
 	case len(app.More) > 0:
-		c.warn("application", j.revoke(app.More, j.o.AppRole), "role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", "))
+		c.warn("application", j.revoke(app.More, j.o.AppRole),
+			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", "))
 	case len(own) > 0:
-		c.warn("application", j.narrow(), "role %q may INSERT into %s, which are the relay's own: it can take the ids of others and delay their messages. Grant the other columns instead",
+		c.warn("application", j.narrow(), "role %q may INSERT into %s, which are the relay's own: "+
+			"it can take the ids of others and delay their messages. Grant the other columns instead",
 			name, strings.Join(own, ", "))
 	case !app.Login:
 		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name)
@@ -96,7 +102,8 @@ func (j *databaseJudge) narrow() fix {
 func (j *databaseJudge) revoke(privileges []string, role string) fix {
 	var all fix
 	for _, g := range j.f.grants.value {
-		given := slices.DeleteFunc(slices.Clone(privileges), func(p string) bool { return !slices.Contains(g.Privileges, p) })
+		given := slices.DeleteFunc(slices.Clone(privileges),
+			func(p string) bool { return !slices.Contains(g.Privileges, p) })
 		if g.App && len(given) > 0 {
 			all = lines(all, sql("REVOKE %s ON %s FROM %s", strings.Join(given, ", "), j.o.Table.Printed(), g.role()))
 		}
@@ -112,7 +119,8 @@ func (j *databaseJudge) judgeReturning(c *chart) {
 	app, name, role := j.f.app.value, j.o.AppRole, quote(j.o.AppRole)
 	sequence, readsID := j.f.tables.value.Sequence, slices.Contains(app.Reads, "id")
 	if readsID && app.Sequence {
-		c.ok("returning", "INSERT … RETURNING id works for role %q; a client that calls nextval also needs INSERT (id)", name)
+		c.ok("returning",
+			"INSERT … RETURNING id works for role %q; a client that calls nextval also needs INSERT (id)", name)
 		return
 	}
 	var grants fix
@@ -122,7 +130,9 @@ func (j *databaseJudge) judgeReturning(c *chart) {
 	if !app.Sequence && sequence != (outbox.Table{}) {
 		grants = lines(grants, sql("GRANT USAGE ON SEQUENCE %s TO %s", sequence, role))
 	}
-	c.ok("returning", "role %q lacks a grant for the generated id. For an ORM that asks for it (INSERT … RETURNING, nextval), map message_id as its key, or: %s", name, strings.Join(grants.lines(), " "))
+	c.ok("returning", "role %q lacks a grant for the generated id. "+
+		"For an ORM that asks for it (INSERT … RETURNING, nextval), map message_id as its key, or: %s",
+		name, strings.Join(grants.lines(), " "))
 }
 
 // inserts: a grant on the columns of every message is enough.
@@ -137,7 +147,8 @@ func (j *databaseJudge) grantUsage(role string) fix {
 
 // grantInsert grants what an application needs.
 func (j *databaseJudge) grantInsert(role string) fix {
-	return sql("GRANT INSERT (%s) ON %s TO %s", strings.Join(outbox.InsertColumns(), ", "), j.o.Table.Printed(), role).safe()
+	return sql("GRANT INSERT (%s) ON %s TO %s",
+		strings.Join(outbox.InsertColumns(), ", "), j.o.Table.Printed(), role).safe()
 }
 
 // judgeWriters reports roles that may change or remove rows of the outbox. A role that was granted something on the
@@ -149,7 +160,8 @@ func (j *databaseJudge) judgeWriters(c *chart) {
 	}
 	clean := true
 	for _, g := range j.f.grants.value {
-		changes := slices.DeleteFunc(slices.Clone(g.Privileges), func(p string) bool { return p == "SELECT" || p == "INSERT" })
+		changes := slices.DeleteFunc(slices.Clone(g.Privileges),
+			func(p string) bool { return p == "SELECT" || p == "INSERT" })
 		if len(changes) == 0 || g.Trusted || g.App && j.o.AppRole != "" {
 			continue
 		}
@@ -159,7 +171,9 @@ func (j *databaseJudge) judgeWriters(c *chart) {
 		if g.Inherited != "" {
 			fix = sql("REVOKE %s FROM %s", quote(g.Inherited), g.role())
 		}
-		c.warn("writers", fix, "%s may %s rows of %s, and is neither a relay nor an operator. The relay publishes a row as it was inserted: a later UPDATE can be lost, and a DELETE does not stop the message",
+		c.warn("writers", fix, "%s may %s rows of %s, and is neither a relay nor an operator. "+
+			"The relay publishes a row as it was inserted: "+
+			"a later UPDATE can be lost, and a DELETE does not stop the message",
 			g.who(), all, j.o.Table).about(g.Role)
 	}
 	if clean {

@@ -30,10 +30,13 @@ func judgeBroker(o Options, f facts) []Finding {
 	c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
 	c.ok("login", "user %q", j.f.user)
 	c.ok("vhost", "virtual host %q", j.f.vhost)
-	j.f.encryption.judge(c, "RabbitMQ", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
+	j.f.encryption.judge(c, "RabbitMQ", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; "+
+		"docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		c.wrong("connection", hintFix(cmp.Or(amqp.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost), "# run check again; if it still fails, see RabbitMQ's log")),
+		hint := cmp.Or(amqp.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost),
+			"# run check again; if it still fails, see RabbitMQ's log")
+		c.wrong("connection", hintFix(hint),
 			"the connection broke during the check: %s", j.f.broken)
 	}
 	j.judgeExchanges(c)
@@ -50,7 +53,8 @@ type brokerJudge struct {
 
 func (j *brokerJudge) judgeAlarm(c *chart) {
 	fix := lines(command("rabbitmq-diagnostics alarms"),
-		remark("# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; disk: free some, or rabbitmqctl set_disk_free_limit 1GB"))
+		remark("# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; "+
+			"disk: free some, or rabbitmqctl set_disk_free_limit 1GB"))
 	switch {
 	case j.f.alarm != "":
 		c.wrong("alarms", fix, "%s. The relay waits, and loses nothing", j.f.alarm)
@@ -69,7 +73,9 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 		switch {
 		case !asked: // the connection broke before this check
 		case isNotFound(err):
-			c.wrong("exchange", j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`).noted("or the type that its consumers expect"),
+			c.wrong("exchange",
+				j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`).
+					noted("or the type that its consumers expect"),
 				"exchange %q does not exist in virtual host %q%s", name, j.f.vhost, j.namedBy(name)).about(name)
 		case err != nil:
 			c.wrong("exchange", remark("# see RabbitMQ's log"), "exchange %q: %s", name, err).about(name)
@@ -118,7 +124,8 @@ func (j *brokerJudge) judgeWrites(c *chart) {
 			}
 		default:
 			if denied[d.exchange]++; denied[d.exchange] == 1 {
-				c.wrong("write", j.permitFix(d.exchange, err), "user %q may not publish to %s%s: %s", j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
+				c.wrong("write", j.permitFix(d.exchange, err), "user %q may not publish to %s%s: %s",
+					j.f.user, called(d.exchange), withKey(d), reasonOf(err)).about(d.exchange)
 			}
 		}
 	}
@@ -145,9 +152,12 @@ func (j *brokerJudge) permitFix(exchange string, err error) fix {
 	case strings.Contains(reason, "internal exchange '"):
 		return remark("# publish to an exchange that is bound to it: an internal one rejects messages from clients")
 	case strings.Contains(reason, "access to topic '"):
-		return remark("# if applications may use this routing key, change the pattern: rabbitmqctl list_user_topic_permissions -p %s %s%s", vhost, problem.Dashed(j.f.user), user)
+		return remark("# if applications may use this routing key, change the pattern: "+
+			"rabbitmqctl list_user_topic_permissions -p %s %s%s", vhost, problem.Dashed(j.f.user), user)
 	case exchange != j.o.Exchange && exchange != j.o.EventsExchange:
-		return remark("# rows name it, and no setting does. If applications may use it, add it to the pattern for write: rabbitmqctl list_user_permissions %s%s", problem.Dashed(j.f.user), user)
+		return remark("# rows name it, and no setting does. "+
+			"If applications may use it, add it to the pattern for write: rabbitmqctl list_user_permissions %s%s",
+			problem.Dashed(j.f.user), user)
 	}
 	names := map[string]bool{permissionName(j.o.Exchange): true}
 	if j.o.EventsExchange != "" {
@@ -157,7 +167,8 @@ func (j *brokerJudge) permitFix(exchange string, err error) fix {
 	for _, name := range sortedKeys(names) {
 		quoted = append(quoted, regexp.QuoteMeta(name))
 	}
-	return command("rabbitmqctl set_permissions -p %s %s%s '' %s ''", vhost, problem.Dashed(j.f.user), user, shell("^("+strings.Join(quoted, "|")+")$")).
+	return command("rabbitmqctl set_permissions -p %s %s%s '' %s ''",
+		vhost, problem.Dashed(j.f.user), user, shell("^("+strings.Join(quoted, "|")+")$")).
 		noted("configure, write, read: it replaces what the user had. Add the exchanges that rows may name")
 }
 
@@ -193,17 +204,23 @@ func (j *brokerJudge) judgeManagement(c *chart) {
 	}
 	hidden := "not checked: limits of queues. RabbitMQ drops confirmed messages at a limit"
 	if j.needsManagement() {
-		hidden = "not checked: whether a queue takes each message, alternate exchanges, and limits of queues. Confirmed messages can be lost there"
+		hidden = "not checked: whether a queue takes each message, alternate exchanges, and limits of queues. " +
+			"Confirmed messages can be lost there"
 	}
 	var status *statusError
 	switch {
 	case j.o.NoProbe:
-		c.ok("management", "the HTTP API at %s does not answer (%s), and --no-probe skips the checks that need it", j.f.management.url, err)
+		c.ok("management", "the HTTP API at %s does not answer (%s), and --no-probe skips the checks that need it",
+			j.f.management.url, err)
 	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
-		c.warn("management", command("rabbitmqctl set_user_tags %s%s management", problem.Dashed(j.f.user), shell(j.f.user)).noted("or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672"),
+		c.warn("management",
+			command("rabbitmqctl set_user_tags %s%s management", problem.Dashed(j.f.user), shell(j.f.user)).
+				noted("or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672"),
 			"the HTTP API at %s does not let user %q in (%s): %s", j.f.management.url, j.f.user, err, hidden)
 	default:
-		c.warn("management", command("rabbitmq-plugins enable rabbitmq_management").noted("or name its address: --management-url http://HOST:15672; or --no-probe"),
+		c.warn("management",
+			command("rabbitmq-plugins enable rabbitmq_management").
+				noted("or name its address: --management-url http://HOST:15672; or --no-probe"),
 			"the HTTP API at %s does not answer (%s): %s", j.f.management.url, err, hidden)
 	}
 }
@@ -228,5 +245,6 @@ func (j *brokerJudge) curl(method, kind, path, body string) fix {
 	for _, part := range strings.Split(path, "\x00") {
 		address += "/" + url.PathEscape(part)
 	}
-	return command("curl -u ADMIN -X %s %s -H 'Content-Type: application/json' -d %s", method, shell(address), shell(body))
+	return command("curl -u ADMIN -X %s %s -H 'Content-Type: application/json' -d %s",
+		method, shell(address), shell(body))
 }

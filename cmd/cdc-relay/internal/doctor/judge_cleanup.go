@@ -49,23 +49,30 @@ func (j *databaseJudge) judgeTransactions(c *chart) {
 	here = slices.DeleteFunc(here, func(t transaction) bool { return !t.Here })
 	blind := ""
 	if role := j.f.role.value; !role.SeesOthers {
-		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)", role.Name, j.role())
+		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)",
+			role.Name, j.role())
 	}
-	hidden := slices.IndexFunc(j.f.transactions.value.Writers, func(t transaction) bool { return t.Age == 0 && t.XIDAge >= oldXIDs })
-	at := max(slices.IndexFunc(here, transaction.old), 0) // a session that should have ended is worse than an older busy one
+	hidden := slices.IndexFunc(j.f.transactions.value.Writers,
+		func(t transaction) bool { return t.Age == 0 && t.XIDAge >= oldXIDs })
+	// A session that should have ended is worse than an older busy one.
+	at := max(slices.IndexFunc(here, transaction.old), 0)
 	switch {
 	case hidden >= 0:
 		t := j.f.transactions.value.Writers[hidden]
 		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))),
-			"pid %d (%s) has a transaction open%s: dead rows of the outbox stay until it ends, if it is in this database%s", t.PID, t.who(), t.since(), blind)
+			"pid %d (%s) has a transaction open%s: "+
+				"dead rows of the outbox stay until it ends, if it is in this database%s",
+			t.PID, t.who(), t.since(), blind)
 	case len(here) == 0:
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
 	case !here[at].old():
-		c.ok("transactions", "the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
+		c.ok("transactions",
+			"the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
 		t := here[at]
 		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))),
-			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
+			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. "+
+				"The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
 	}
 }
 
@@ -87,7 +94,9 @@ func (j *databaseJudge) judgePrepared(c *chart) {
 			continue
 		}
 		c.warn("prepared_transactions", hintFix(problem.EndPrepared(t.GID)),
-			"transaction %s of role %q in database %q is prepared and open for %s: dead rows stay, and no slot can be created", outbox.QuoteLiteral(t.GID), t.User, t.Database, span(t.age())).about(t.GID)
+			"transaction %s of role %q in database %q is prepared and open for %s: "+
+				"dead rows stay, and no slot can be created",
+			outbox.QuoteLiteral(t.GID), t.User, t.Database, span(t.age())).about(t.GID)
 	}
 }
 
@@ -98,7 +107,8 @@ func (j *databaseJudge) judgeSlotBlockers(c *chart) {
 			continue
 		}
 		c.warn("slot_blocker", hintFix(problem.EndSession(int64(t.PID))),
-			"the creation of the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
+			"the creation of the slot waits for pid %d (%s), which has written and is open%s",
+			t.PID, t.who(), t.since()).about(strconv.Itoa(t.PID))
 	}
 }
 
@@ -130,13 +140,17 @@ func (j *databaseJudge) judgeStandbyHorizon(c *chart) {
 				"slot %s prevents the removal of dead rows, for a standby that is not connected", s.Name).about(s.Name)
 			continue
 		}
-		c.warn("standby_horizon", remark("-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;"),
-			"a query on the standby of slot %s delays the removal of dead rows by %d transactions", s.Name, s.XminAge).about(s.Name)
+		c.warn("standby_horizon", remark("-- on the standby, end the query that is open: "+
+			"SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;"),
+			"a query on the standby of slot %s delays the removal of dead rows by %d transactions",
+			s.Name, s.XminAge).about(s.Name)
 	}
 	for _, t := range j.f.transactions.value.Feedback {
 		if t.XIDAge >= oldHorizon {
-			c.warn("standby_horizon", remark("-- on the standby, end the query that is open: SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;"),
-				"a query on the standby %s delays the removal of dead rows by %d transactions", t.Program, t.XIDAge).about(t.Program)
+			c.warn("standby_horizon", remark("-- on the standby, end the query that is open: "+
+				"SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;"),
+				"a query on the standby %s delays the removal of dead rows by %d transactions",
+				t.Program, t.XIDAge).about(t.Program)
 		}
 	}
 }
@@ -169,7 +183,9 @@ func (j *databaseJudge) judgeDead(c *chart) {
 	}
 	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
 	if d.crowded() {
-		c.warn("dead_rows", sql("VACUUM (ANALYZE) %s", j.o.Table.Printed()).noted("frees nothing while a transaction above is open"), "%s: scans of the table take longer", says)
+		c.warn("dead_rows",
+			sql("VACUUM (ANALYZE) %s", j.o.Table.Printed()).noted("frees nothing while a transaction above is open"),
+			"%s: scans of the table take longer", says)
 		return
 	}
 	c.ok("dead_rows", "%s", says)
@@ -178,7 +194,9 @@ func (j *databaseJudge) judgeDead(c *chart) {
 // queueSettings are the settings that migrations/sql gives the table, so that autovacuum starts early and runs at full
 // speed.
 func queueSettings() []string {
-	return []string{"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000", "autovacuum_vacuum_cost_delay=0"}
+	return []string{
+		"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000", "autovacuum_vacuum_cost_delay=0",
+	}
 }
 
 func (j *databaseJudge) judgeAutovacuum(c *chart) {
@@ -190,10 +208,12 @@ func (j *databaseJudge) judgeAutovacuum(c *chart) {
 		if j.setting(which) != "off" {
 			which = "track_counts"
 		}
-		c.warn("autovacuum", j.service.setting(which, "on", false), "%s is off on this server: dead rows pile up until the server stops for fear of wraparound", which)
+		c.warn("autovacuum", j.service.setting(which, "on", false),
+			"%s is off on this server: dead rows pile up until the server stops for fear of wraparound", which)
 	case !there || table.partitioned(): // partitions have settings of their own
 	case slices.ContainsFunc(table.Options, switchesOff):
-		c.warn("autovacuum", sql("ALTER TABLE %s RESET (autovacuum_enabled)", name).safe(), "autovacuum is off for %s: dead rows pile up, and scans of the table take longer", j.o.Table)
+		c.warn("autovacuum", sql("ALTER TABLE %s RESET (autovacuum_enabled)", name).safe(),
+			"autovacuum is off for %s: dead rows pile up, and scans of the table take longer", j.o.Table)
 	default:
 		missing := slices.DeleteFunc(queueSettings(), func(s string) bool { return !laxer(table.Options, s) })
 		if len(missing) > 0 {

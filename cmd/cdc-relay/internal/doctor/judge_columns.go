@@ -47,7 +47,8 @@ func (j *databaseJudge) travels(of outbox.Table, is columnFacts) bool {
 	case other:
 		other = j.o.Table
 	}
-	return slices.ContainsFunc(j.f.tables.value.Tables[other.Name].Columns, func(c columnFacts) bool { return c.Name == is.Name && c.Type == is.Type })
+	return slices.ContainsFunc(j.f.tables.value.Tables[other.Name].Columns,
+		func(c columnFacts) bool { return c.Name == is.Name && c.Type == is.Type })
 }
 
 func (j *databaseJudge) judgeLostColumn(c *chart, of outbox.Table, is columnFacts) {
@@ -55,7 +56,8 @@ func (j *databaseJudge) judgeLostColumn(c *chart, of outbox.Table, is columnFact
 	if fix == nil {
 		return
 	}
-	c.warn("column", fix, "column %s of %s is not in %s with the same type: dead letters lose its value", is.Name, of, j.o.Table.DeadLetter().Name).about(of.String() + "." + is.Name)
+	c.warn("column", fix, "column %s of %s is not in %s with the same type: dead letters lose its value",
+		is.Name, of, j.o.Table.DeadLetter().Name).about(of.String() + "." + is.Name)
 }
 
 // giveDead returns the fix that adds an outbox column to the dead-letter table.
@@ -81,22 +83,27 @@ func (j *databaseJudge) judgeColumn(c *chart, of outbox.Table, is columnFacts, w
 	about := of.String() + "." + is.Name
 	switch {
 	case is.Generated:
-		c.wrong("column", alter("DROP EXPRESSION"), "%s is generated: it is not in the stream, and the relay cannot write it", what).about(about)
+		c.wrong("column", alter("DROP EXPRESSION"),
+			"%s is generated: it is not in the stream, and the relay cannot write it", what).about(about)
 	case is.Type != want.Type && strings.HasPrefix(is.Type, "character varying") && want.Type == "text":
-		c.warn("column", alter("TYPE text"), "%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
+		c.warn("column", alter("TYPE text"),
+			"%s is %s, and should be text: what is longer cannot be written", what, is.Type).about(about)
 	case is.Type != want.Type:
 		effect := "the relay cannot read such rows, or publishes a different value"
 		if of == j.o.Table.Published() {
 			effect = unmoved
 		}
-		c.wrong("column", retype(of, is, want), "%s is %s, and has to be %s: %s", what, is.Type, want.Type, effect).about(about)
+		c.wrong("column", retype(of, is, want),
+			"%s is %s, and has to be %s: %s", what, is.Type, want.Type, effect).about(about)
 	case want.NotNull && !is.NotNull && of == j.o.Table.Published(): // the relay fills it
 	case want.NotNull && !is.NotNull:
-		c.wrong("column", lines(fillNulls(of, want), alter("SET NOT NULL")), "%s may be null: the relay cannot read a row without it", what).about(about)
+		c.wrong("column", lines(fillNulls(of, want), alter("SET NOT NULL")),
+			"%s may be null: the relay cannot read a row without it", what).about(about)
 	case is.NotNull && !want.NotNull:
 		c.wrong("column", alter("DROP NOT NULL"), "%s is NOT NULL: %s", what, notNullEffect(j.o.Table, of)).about(about)
 	case want.Default != "" && !is.Filled && of == j.o.Table:
-		c.warn("column", lines(withDefault(alter(setDefault(want)), want), continueIDs(of, want)), "%s has no default: an INSERT that leaves it out fails", what).about(about)
+		c.warn("column", lines(withDefault(alter(setDefault(want)), want), continueIDs(of, want)),
+			"%s has no default: an INSERT that leaves it out fails", what).about(about)
 	case of == j.o.Table && is.Default != "":
 		j.judgeDefault(c, is, want)
 	}
@@ -112,12 +119,18 @@ type defaultEffect struct {
 func defaultEffects() map[string]defaultEffect {
 	const bodies = "a row with the other payload column has two bodies and becomes a dead letter"
 	return map[string]defaultEffect{
-		"message_id":         {Problem, OK, "all messages have the same ID, and consumers drop them as duplicates"},
-		"created_at":         {Warning, OK, "timestamp and age of messages are wrong"},
-		"attempts":           {Problem, Problem, "rejections that never happened are counted, and messages become dead letters too soon"},
-		"schema_version":     {Problem, Problem, "rows of a newer version stay in the table"},
-		"available_at":       {Problem, Warning, "no message streams; each waits until that time"},
-		"expires_at":         {Problem, Warning, "messages without a time of their own expire then and are not published"},
+		"message_id": {Problem, OK, "all messages have the same ID, and consumers drop them as duplicates"},
+		"created_at": {Warning, OK, "timestamp and age of messages are wrong"},
+		"attempts": {
+			Problem, Problem,
+			"rejections that never happened are counted, and messages become dead letters too soon",
+		},
+		"schema_version": {Problem, Problem, "rows of a newer version stay in the table"},
+		"available_at":   {Problem, Warning, "no message streams; each waits until that time"},
+		"expires_at": {
+			Problem, Warning,
+			"messages without a time of their own expire then and are not published",
+		},
 		"ordering_key":       {Warning, Warning, "messages without a key of their own wait for one another"},
 		"coalesce_key":       {Problem, Warning, "of the waiting messages with that key, only the newest is published"},
 		"possible_duplicate": {Warning, Warning, "new messages carry x-possible-duplicate"},
@@ -128,7 +141,9 @@ func defaultEffects() map[string]defaultEffect {
 
 func (j *databaseJudge) judgeDefault(c *chart, is columnFacts, want migrations.Column) {
 	value, constant := constantOf(is.Default)
-	current := slices.Contains([]string{"now()", "CURRENT_TIMESTAMP", "transaction_timestamp()", "statement_timestamp()", "clock_timestamp()"}, is.Default)
+	current := slices.Contains(
+		[]string{"now()", "CURRENT_TIMESTAMP", "transaction_timestamp()", "statement_timestamp()", "clock_timestamp()"},
+		is.Default)
 	effect := defaultEffects()[is.Name]
 	level := effect.other
 	if constant || current && is.Name == "expires_at" {
@@ -156,8 +171,10 @@ func (j *databaseJudge) judgeDefault(c *chart, is columnFacts, want migrations.C
 }
 
 // constantOf returns the value of an expression that is a literal, as Postgres writes it: 9, (-1) or '2'::smallint.
-func constantOf(expression string) (value string, constant bool) {
-	m := regexp.MustCompile(`^(?:\(?(-?[0-9.]+|true|false)\)?|'((?:[^']|'')*)')(::[^(]+(\([0-9,]+\))?[^(]*)?$`).FindStringSubmatch(expression)
+func constantOf(expression string) (text string, constant bool) {
+	const value = `\(?(-?[0-9.]+|true|false)\)?|'((?:[^']|'')*)'`
+	const cast = `::[^(]+(\([0-9,]+\))?[^(]*`
+	m := regexp.MustCompile(`^(?:` + value + `)(` + cast + `)?$`).FindStringSubmatch(expression)
 	if m == nil {
 		return "", false
 	}
@@ -203,7 +220,9 @@ func continueIDs(of outbox.Table, want migrations.Column) fix {
 	if !strings.HasPrefix(want.Default, "GENERATED") {
 		return nil
 	}
-	return sql("SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%s, %s), (SELECT pg_catalog.max(id) FROM %s))", outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.Printed())
+	return sql("SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%s, %s), "+
+		"(SELECT pg_catalog.max(id) FROM %s))",
+		outbox.QuoteLiteral(of.SQL()), outbox.QuoteLiteral(want.Name), of.Printed())
 }
 
 // retype converts the values. The old default has the old type, so it is set again.
@@ -216,7 +235,8 @@ func retype(of outbox.Table, is columnFacts, want migrations.Column) fix {
 	if want.Default != "" && !strings.HasPrefix(want.Default, "GENERATED") {
 		actions = append(actions, fmt.Sprintf("ALTER COLUMN %s SET DEFAULT %s", column, want.Default))
 	}
-	return sql("ALTER TABLE %s %s", of.Printed(), strings.Join(actions, ", ")).noted("rewrites the table and locks it meanwhile")
+	return sql("ALTER TABLE %s %s",
+		of.Printed(), strings.Join(actions, ", ")).noted("rewrites the table and locks it meanwhile")
 }
 
 func (j *databaseJudge) judgeExtraColumn(c *chart, of outbox.Table, is columnFacts) {
@@ -224,7 +244,8 @@ func (j *databaseJudge) judgeExtraColumn(c *chart, of outbox.Table, is columnFac
 	if of == j.o.Table {
 		level, fix = Warning, lines(fix, j.giveDead(is))
 	}
-	c.add(level, "column", fix, "column %s of %s is not the relay's, and NOT NULL without a default: %s", is.Name, of, notNullEffect(j.o.Table, of)).about(of.String() + "." + is.Name)
+	c.add(level, "column", fix, "column %s of %s is not the relay's, and NOT NULL without a default: %s",
+		is.Name, of, notNullEffect(j.o.Table, of)).about(of.String() + "." + is.Name)
 }
 
 func columnNames(columns []migrations.Column) string {
@@ -240,20 +261,27 @@ func (j *databaseJudge) judgeTimes(c *chart) {
 		return // another check reports why it cannot be read
 	}
 	if f := j.f.times.value; f.Newer > 0 {
-		c.warn("schema_version", lines(remark("-- run relays that know schema_version %d; or, if it is a mistake of the application:", f.NewestVersion),
-			sql("UPDATE %s SET schema_version = %d WHERE schema_version > %[2]d", j.o.Table.Printed(), outbox.SchemaVersion)),
+		newer := remark("-- run relays that know schema_version %d; or, if it is a mistake of the application:",
+			f.NewestVersion)
+		update := sql("UPDATE %s SET schema_version = %d WHERE schema_version > %[2]d",
+			j.o.Table.Printed(), outbox.SchemaVersion)
+		c.warn("schema_version", lines(newer, update),
 			"%s of those examined have a schema_version above %d, up to %d: this relay leaves them in the table",
 			counted(f.Newer, "row", "rows"), outbox.SchemaVersion, f.NewestVersion)
 	}
 	if n := j.f.times.value.Expired; n > 0 {
-		c.warn("expires_at", sql("UPDATE %s SET expires_at = NULL WHERE expires_at <= now()", j.o.Table.Printed()).noted("publishes them nevertheless"),
-			"%s of those examined have expired: the relay does not publish them (--on-expired)", counted(n, "row", "rows"))
+		update := sql("UPDATE %s SET expires_at = NULL WHERE expires_at <= now()", j.o.Table.Printed())
+		c.warn("expires_at", update.noted("publishes them nevertheless"),
+			"%s of those examined have expired: the relay does not publish them (--on-expired)",
+			counted(n, "row", "rows"))
 	}
 	if j.f.times.value.Rows == 0 {
 		return
 	}
-	c.warn("created_at", lines(sql("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes'", j.o.Table.Printed()),
+	c.warn("created_at", lines(
+		sql("UPDATE %s SET created_at = now() WHERE created_at > now() + interval '5 minutes'", j.o.Table.Printed()),
 		remark("-- and leave created_at out of the INSERT: its default is the clock of Postgres")),
-		"%s of those examined were created in the future, up to %s: while no relay streams they wait until then, and their age is wrong",
+		"%s of those examined were created in the future, up to %s: "+
+			"while no relay streams they wait until then, and their age is wrong",
 		counted(j.f.times.value.Rows, "row", "rows"), j.f.times.value.Latest)
 }

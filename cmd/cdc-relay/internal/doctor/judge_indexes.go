@@ -28,10 +28,13 @@ func (j *databaseJudge) judgeIndexes(c *chart, of outbox.Table, table tableFacts
 			fix = sql("REINDEX INDEX CONCURRENTLY %s", table.Indexes[broken].Index)
 		}
 		if want.Primary {
-			c.wrong("index", fix, "table %s has no valid primary key (%s): every scan sorts the whole table, and ids may be duplicates", of, columns).about(of.String())
+			c.wrong("index", fix,
+				"table %s has no valid primary key (%s): every scan sorts the whole table, and ids may be duplicates",
+				of, columns).about(of.String())
 			continue
 		}
-		c.warn("index", fix, "table %s has no valid index on (%s): some statements read the whole table", of, columns).about(of.String())
+		c.warn("index", fix,
+			"table %s has no valid index on (%s): some statements read the whole table", of, columns).about(of.String())
 	}
 }
 
@@ -70,24 +73,36 @@ func (j *databaseJudge) judgeIDs(c *chart) {
 	f, name := j.f.ids.value, j.f.tables.value.Sequence
 	if t := j.f.tables.value; t.Cache > 1 {
 		c.warn("sequence", sql("ALTER SEQUENCE %s CACHE 1", name),
-			"sequence %s caches %d ids for each session: a later row can get a lower id and overtake earlier rows of its ordering key", name, t.Cache)
+			"sequence %s caches %d ids for each session: "+
+				"a later row can get a lower id and overtake earlier rows of its ordering key", name, t.Cache)
 	}
 	if j.f.tables.value.Increment < 0 {
-		c.wrong("sequence", lines(sql("BEGIN"), sql("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART", name),
-			sql("SELECT pg_catalog.setval(%s, greatest(pg_catalog.max(id), 0) + 1, false) FROM %s", name.Literal(), j.o.Table.Printed()), sql("COMMIT")),
+		c.wrong("sequence",
+			lines(
+				sql("BEGIN"),
+				sql("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART", name),
+				sql("SELECT pg_catalog.setval(%s, greatest(pg_catalog.max(id), 0) + 1, false) FROM %s",
+					name.Literal(), j.o.Table.Printed()),
+				sql("COMMIT"),
+			),
 			"sequence %s descends: the newest row is published first, and the order is reversed", name)
 		return
 	}
-	setval := sql("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s", name.Literal(), j.o.Table.Printed())
+	setval := sql("SELECT pg_catalog.setval(%s, coalesce(pg_catalog.max(id), 0) + 1, false) FROM %s",
+		name.Literal(), j.o.Table.Printed())
 	switch {
 	case pgcode.Is(j.f.ids.err, pgerrcode.InsufficientPrivilege, pgerrcode.UndefinedColumn): // another check reports it
 	case j.f.ids.err != nil:
 		c.unknown("sequence", j.f.ids.err)
 	case f.Exhausted && f.Narrow:
-		c.wrong("sequence", sql("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name), "sequence %s is at its MAXVALUE: every INSERT fails", name)
+		c.wrong("sequence", sql("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name),
+			"sequence %s is at its MAXVALUE: every INSERT fails", name)
 	case f.Exhausted:
-		c.wrong("sequence", setval.noted("when the relay has published the row with the highest id"), "sequence %s is at its MAXVALUE: every INSERT fails", name)
+		c.wrong("sequence", setval.noted("when the relay has published the row with the highest id"),
+			"sequence %s is at its MAXVALUE: every INSERT fails", name)
 	case f.Behind:
-		c.wrong("sequence", setval, "sequence %s is at %s, but the table has id %s: an INSERT fails as soon as it gets the id of a row", name, f.Next, f.MaxID)
+		c.wrong("sequence", setval,
+			"sequence %s is at %s, but the table has id %s: an INSERT fails as soon as it gets the id of a row",
+			name, f.Next, f.MaxID)
 	}
 }

@@ -40,15 +40,20 @@ func (j *brokerJudge) judgeWaiting(c *chart) {
 	kinds := len(j.f.asked) + j.f.left
 	switch {
 	case j.database.unreachable != nil || !there:
-		c.warn("waiting", remark("-- see the findings above"), "the waiting rows cannot be read: only --exchange was checked")
+		c.warn("waiting", remark("-- see the findings above"),
+			"the waiting rows cannot be read: only --exchange was checked")
 	case s.err != nil:
 		c.unknown("waiting", s.err)
 	case s.value.whole:
-		c.ok("waiting", "%s, for %s of exchange and routing key%s", counted(s.value.rows, "row waits", "rows wait"), counted(kinds, "pair", "pairs"), more)
+		c.ok("waiting", "%s, for %s of exchange and routing key%s",
+			counted(s.value.rows, "row waits", "rows wait"), counted(kinds, "pair", "pairs"), more)
 	case s.value.missed != nil:
-		c.warn("waiting", fixOf(s.value.missed), "of %d rows, for %d pairs of exchange and routing key%s; others could not be read: %s", s.value.rows, kinds, more, s.value.missed)
+		c.warn("waiting", fixOf(s.value.missed),
+			"of %d rows, for %d pairs of exchange and routing key%s; others could not be read: %s",
+			s.value.rows, kinds, more, s.value.missed)
 	default:
-		c.ok("waiting", "of the first %d rows (the oldest, the newest, retries, and some between), for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
+		c.ok("waiting", "of the first %d rows (the oldest, the newest, retries, and some between), "+
+			"for %d pairs of exchange and routing key%s", s.value.rows, kinds, more)
 	}
 }
 
@@ -70,7 +75,8 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 		}
 	}
 	if told > mostUnroutable {
-		c.wrong("route", remark("-- fix those above, and run check again"), "%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
+		c.wrong("route", remark("-- fix those above, and run check again"),
+			"%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
 	}
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
@@ -91,16 +97,19 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 	}
 	switch {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
-		return remark("# see RabbitMQ's log"), fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
+		says = fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
+		return remark("# see RabbitMQ's log"), says
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
 		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`).noted("as its consumers declare it")
-		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s", d.routingKey, rows)
+		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s",
+			d.routingKey, rows)
 	case d.exchange != "" && !j.o.NoProbe && j.f.management.err == nil:
 		r := j.f.management.route(d.exchange, d.routingKey)
 		switch {
 		case len(r.queues) > 0 || r.perhaps:
 		case !r.unasked:
-			return j.bindFix(d), fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+			says = fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
+			return j.bindFix(d), says
 		case rows != "":
 			return j.rejectedBefore(d, rows)
 		}
@@ -137,7 +146,8 @@ func (j *brokerJudge) judgeAlternates(c *chart) {
 		x, there := j.f.management.exchanges[name]
 		if alternate := j.f.management.alternate(x); there && alternate != "" {
 			c.warn("alternate_exchange", j.alternateFix(x),
-				"exchange %q has the alternate exchange %q: a message without a queue counts as published if that one takes it", name, alternate).about(name)
+				"exchange %q has the alternate exchange %q: "+
+					"a message without a queue counts as published if that one takes it", name, alternate).about(name)
 		}
 	}
 }
@@ -150,7 +160,9 @@ func (j *brokerJudge) alternateFix(x exchangeFacts) fix {
 	case x.Arguments["alternate-exchange"] != nil:
 		return lines(remark("# it is an argument of the exchange: delete that, and declare it without"), keep)
 	case len(by.Definition) == 1:
-		return lines(command("rabbitmqctl clear_policy -p %s %s%s", shell(j.f.vhost), problem.Dashed(by.Name), shell(by.Name)), keep)
+		return lines(
+			command("rabbitmqctl clear_policy -p %s %s%s", shell(j.f.vhost), problem.Dashed(by.Name), shell(by.Name)),
+			keep)
 	}
 	definition := maps.Clone(by.Definition)
 	delete(definition, "alternate-exchange")
@@ -159,7 +171,9 @@ func (j *brokerJudge) alternateFix(x exchangeFacts) fix {
 
 func (j *brokerJudge) policyCommand(name, pattern, applyTo string, priority int, definition map[string]any) fix {
 	text, _ := json.Marshal(definition) // decoded from JSON before
-	return command("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s%s %s %s", shell(j.f.vhost), priority, shell(applyTo), problem.Dashed(name, pattern), shell(name), shell(pattern), shell(string(text)))
+	return command("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s%s %s %s",
+		shell(j.f.vhost), priority, shell(applyTo), problem.Dashed(name, pattern), shell(name), shell(pattern),
+		shell(string(text)))
 }
 
 // judgeOverflow: a queue with a limit that drops its oldest messages has already confirmed them.
@@ -170,7 +184,9 @@ func (j *brokerJudge) judgeOverflow(c *chart) {
 		if limit == "" {
 			continue
 		}
-		c.warn("overflow", j.overflowFix(q, by), "queue %q is limited (%s) and drops its oldest messages when it is full: they were confirmed, and are lost", name, limit).about(name)
+		c.warn("overflow", j.overflowFix(q, by),
+			"queue %q is limited (%s) and drops its oldest messages when it is full: they were confirmed, and are lost",
+			name, limit).about(name)
 	}
 }
 

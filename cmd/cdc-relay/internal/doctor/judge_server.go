@@ -24,10 +24,12 @@ func judgeDatabase(o Options, f databaseFacts) []Finding {
 		return c.findings
 	}
 	service := service(f.server.value.Roles)
-	c.ok("reachable", "connected to %s, database %q, role %q%s", f.address, f.server.value.Database, f.role.value.Name, on(service.name))
+	c.ok("reachable", "connected to %s, database %q, role %q%s",
+		f.address, f.server.value.Database, f.role.value.Name, on(service.name))
 	j := &databaseJudge{o: o, f: f, service: service, server: f.server.value}
 	j.judgeServer(c)
-	return slices.Concat(c.findings, j.judgeTables(), j.judgeGrants(), j.judgePublication(), j.judgeSlot(), j.judgeCleanup())
+	return slices.Concat(c.findings, j.judgeTables(), j.judgeGrants(), j.judgePublication(), j.judgeSlot(),
+		j.judgeCleanup())
 }
 
 // databaseJudge holds what the checks share.
@@ -51,19 +53,24 @@ const oldestMajor, newestMajor = 14, 18
 func (j *databaseJudge) judgeServer(c *chart) {
 	switch major := j.server.major(); {
 	case major < oldestMajor:
-		c.wrong("version", remark("-- upgrade Postgres to %d or later", oldestMajor), "Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, oldestMajor, newestMajor)
+		c.wrong("version", remark("-- upgrade Postgres to %d or later", oldestMajor),
+			"Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, oldestMajor, newestMajor)
 	case major > newestMajor:
-		c.warn("version", remark("# see whether a newer cdc-relay knows this Postgres"), "Postgres %s is newer than what this cdc-relay was tested with (%d to %d)", j.server.Version, oldestMajor, newestMajor)
+		c.warn("version", remark("# see whether a newer cdc-relay knows this Postgres"),
+			"Postgres %s is newer than what this cdc-relay was tested with (%d to %d)",
+			j.server.Version, oldestMajor, newestMajor)
 	default:
 		c.ok("version", "Postgres %s", j.server.Version)
 	}
 	if j.server.InRecovery {
-		c.wrong("primary", remark("# name the primary in --database-url, or all servers: postgres://user@first,second/database?target_session_attrs=read-write"),
+		c.wrong("primary", remark("# name the primary in --database-url, or all servers: "+
+			"postgres://user@first,second/database?target_session_attrs=read-write"),
 			"this server is a standby: nothing can be deleted here")
 	} else {
 		c.ok("primary", "takes writes")
 	}
-	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
+	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
+		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
 	j.judgeReadOnly(c)
 	j.judgeLogin(c)
 	j.judgeRoleLimits(c)
@@ -73,7 +80,8 @@ func (j *databaseJudge) judgeServer(c *chart) {
 		if !j.o.Poll && j.f.replication != nil {
 			c.wrong("pooler", j.directly(), says+"the relay cannot stream through it", j.f.pooler)
 		} else {
-			c.warn("pooler", j.directly(), says+"if it shares connections, other clients get the session settings of the relay", j.f.pooler)
+			c.warn("pooler", j.directly(),
+				says+"if it shares connections, other clients get the session settings of the relay", j.f.pooler)
 		}
 	} else {
 		c.ok("pooler", "none seen: the connection goes to Postgres itself")
@@ -88,8 +96,8 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	j.judgeSenderTimeout(c)
 }
 
-// judgeReadOnly: roles and databases can have it set, and some services set it when the disk is full. The relay's sessions
-// turn it off.
+// judgeReadOnly: roles and databases can have it set, and some services set it when the disk is full. The relay's
+// sessions turn it off.
 func (j *databaseJudge) judgeReadOnly(c *chart) {
 	on := j.f.readOnly.value == "on"
 	if own := j.f.role.value.ReadOnly; own != nil {
@@ -99,8 +107,11 @@ func (j *databaseJudge) judgeReadOnly(c *chart) {
 		return
 	}
 	c.warn("read_only", lines(sql("SET default_transaction_read_only = off"),
-		sql("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off", j.role(), quote(j.server.Database))),
-		"default_transaction_read_only is on for role %q: the relay turns it off for its sessions, but an application with this role cannot insert. Some services set it when the disk is almost full", j.f.role.value.Name)
+		sql("ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = off",
+			j.role(), quote(j.server.Database))),
+		"default_transaction_read_only is on for role %q: the relay turns it off for its sessions, "+
+			"but an application with this role cannot insert. Some services set it when the disk is almost full",
+		j.f.role.value.Name)
 }
 
 // judgeLogin checks what a login of the relay's role would need. Its own session has it already.
@@ -113,10 +124,12 @@ func (j *databaseJudge) judgeLogin(c *chart) {
 		c.wrong("login", sql("ALTER ROLE %s LOGIN", j.role()), "role %q may not log in", role.Name)
 	}
 	if !role.Connect {
-		c.wrong("login", sql("GRANT CONNECT ON DATABASE %s TO %s", database, j.role()).safe(), "role %q may not connect to database %q", role.Name, j.server.Database)
+		c.wrong("login", sql("GRANT CONNECT ON DATABASE %s TO %s", database, j.role()).safe(),
+			"role %q may not connect to database %q", role.Name, j.server.Database)
 	}
 	if role.Expired {
-		c.wrong("login", sql("ALTER ROLE %s VALID UNTIL 'infinity'", j.role()), "the password of role %q has expired: it cannot log in with a password", role.Name)
+		c.wrong("login", sql("ALTER ROLE %s VALID UNTIL 'infinity'", j.role()),
+			"the password of role %q has expired: it cannot log in with a password", role.Name)
 	}
 }
 
@@ -143,11 +156,13 @@ func (j *databaseJudge) judgeRoleLimits(c *chart) {
 	}
 	if timeout := role.timeout("statement_timeout"); timeout > 0 && timeout < shortStatements {
 		c.warn("statement_timeout", reset("statement_timeout"),
-			"statement_timeout is %s for role %q: the server may cancel statements of the relay when it is busy", timeout, role.Name)
+			"statement_timeout is %s for role %q: the server may cancel statements of the relay when it is busy",
+			timeout, role.Name)
 	}
 	if timeout := role.timeout("idle_session_timeout"); timeout > 0 && timeout < shortIdle {
 		c.warn("idle_session_timeout", reset("idle_session_timeout"),
-			"idle_session_timeout is %s for role %q: the server ends sessions of the relay, and its sweeps fail", timeout, role.Name)
+			"idle_session_timeout is %s for role %q: the server ends sessions of the relay, and its sweeps fail",
+			timeout, role.Name)
 	}
 }
 
@@ -160,9 +175,11 @@ func (j *databaseJudge) judgeClock(c *chart) {
 	case j.f.clock.err != nil:
 		c.unknown("clock", j.f.clock.err)
 	case ahead.Abs() >= wrongClock && ahead > 0:
-		c.warn("clock", fix, "the clock of Postgres is %s ahead of this machine's. Messages are due by the clock of Postgres, so only log times and latencies are wrong", span(ahead))
+		c.warn("clock", fix, "the clock of Postgres is %s ahead of this machine's. "+
+			"Messages are due by the clock of Postgres, so only log times and latencies are wrong", span(ahead))
 	case ahead.Abs() >= wrongClock:
-		c.warn("clock", fix, "the clock of Postgres is %s behind this machine's. Messages are due by the clock of Postgres, so only log times and latencies are wrong", span(-ahead))
+		c.warn("clock", fix, "the clock of Postgres is %s behind this machine's. "+
+			"Messages are due by the clock of Postgres, so only log times and latencies are wrong", span(-ahead))
 	default:
 		c.ok("clock", "Postgres and this machine agree")
 	}
@@ -171,12 +188,14 @@ func (j *databaseJudge) judgeClock(c *chart) {
 // directly says how to connect without the pooler.
 func (j *databaseJudge) directly() fix {
 	if j.service.role == "supabase_admin" {
-		return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name the direct connection: db.PROJECT.supabase.co:5432, not the pooler")
+		return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name the direct connection: " +
+			"db.PROJECT.supabase.co:5432, not the pooler")
 	}
 	if j.service.role == "neon_superuser" {
 		return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name the host without -pooler")
 	}
-	return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name host and port of Postgres itself, 5432 as a rule, not of the pooler")
+	return remark("# in --database-url (CDC_RELAY_DATABASE_URL), name host and port of Postgres itself, " +
+		"5432 as a rule, not of the pooler")
 }
 
 func (j *databaseJudge) judgeWAL(c *chart) {
@@ -195,7 +214,8 @@ func (j *databaseJudge) judgeRoom(c *chart) {
 	case j.f.slots.err != nil:
 		c.unknown("max_replication_slots", j.f.slots.err)
 	case used >= most && !ours:
-		c.wrong("max_replication_slots", lines(j.service.setting("max_replication_slots", strconv.Itoa(most+10), true), j.unusedSlots()),
+		c.wrong("max_replication_slots",
+			lines(j.service.setting("max_replication_slots", strconv.Itoa(most+10), true), j.unusedSlots()),
 			"no replication slot is free: %d of %d are in use%s", used, most, j.inactiveSlots())
 	case used >= most:
 		c.ok("max_replication_slots", "%d of %d in use, one of them this relay's", used, most)
@@ -206,7 +226,8 @@ func (j *databaseJudge) judgeRoom(c *chart) {
 	streaming := j.streaming()
 	switch {
 	case used >= most && !streaming:
-		c.wrong("max_wal_senders", j.service.setting("max_wal_senders", strconv.Itoa(most+10), true), "no walsender is free: %d of %d are in use", used, most)
+		c.wrong("max_wal_senders", j.service.setting("max_wal_senders", strconv.Itoa(most+10), true),
+			"no walsender is free: %d of %d are in use", used, most)
 	case used >= most:
 		c.warn("max_wal_senders", j.service.setting("max_wal_senders", strconv.Itoa(most+10), true),
 			"all %d are in use: the relay streams, but a standby, or a relay that reconnects, finds none", most)
@@ -248,18 +269,22 @@ func (j *databaseJudge) judgeReplication(c *chart) {
 	case j.f.replication == nil:
 		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.Name)
 	case pgcode.Of(j.f.replication) == pgerrcode.InsufficientPrivilege:
-		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate: %s", role.Name, j.f.replication)
+		c.wrong("replication", j.service.replication(role.Name),
+			"role %q may not replicate: %s", role.Name, j.f.replication)
 	case pgcode.Of(j.f.replication) == pgerrcode.TooManyConnections:
-		c.wrong("replication", remark("-- see max_wal_senders, max_connections, and the limit of the role: SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;"),
+		c.wrong("replication", remark("-- see max_wal_senders, max_connections, and the limit of the role: "+
+			"SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;"),
 			"no replication connection is free: %s", j.f.replication)
 	case j.f.pooler != "":
 		c.wrong("replication", j.directly(), "the pooler rejects replication connections: %s", j.f.replication)
 	default:
 		fix := fixOf(j.f.replication)
 		if slices.Equal(fix, seeLog()) {
-			fix = remark("# pg_hba.conf has to let the role in for this database, and all proxies on the way have to pass replication connections on")
+			fix = remark("# pg_hba.conf has to let the role in for this database, " +
+				"and all proxies on the way have to pass replication connections on")
 		}
-		c.wrong("replication", fix, "role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)
+		c.wrong("replication", fix,
+			"role %q may replicate, but no replication connection could be opened: %s", role.Name, j.f.replication)
 	}
 }
 
@@ -270,16 +295,22 @@ func (j *databaseJudge) judgeSenderTimeout(c *chart) {
 	case !known:
 		c.warn("wal_sender_timeout", nil, "the server does not show it")
 	case timeout == 0:
-		c.warn("wal_sender_timeout", fix, "off: if the machine of a relay is lost, its slot stays taken until TCP times out; only a standby takes it sooner, after 6 s")
+		c.warn("wal_sender_timeout", fix, "off: if the machine of a relay is lost, "+
+			"its slot stays taken until TCP times out; only a standby takes it sooner, after 6 s")
 	case timeout > 5*time.Minute:
-		c.warn("wal_sender_timeout", fix, "%s: after that the slot of a lost relay is free; only a standby takes it sooner, after 6 s", span(timeout))
+		c.warn("wal_sender_timeout", fix,
+			"%s: after that the slot of a lost relay is free; only a standby takes it sooner, after 6 s", span(timeout))
 	case timeout < 3*time.Second:
 		c.warn("wal_sender_timeout", fix, "%s: a short pause of the network or of the relay ends the stream", timeout)
 	case !j.f.role.value.SeesOthers && !j.o.Operator:
 		c.warn("wal_sender_timeout", sql("GRANT pg_read_all_stats TO %s", j.role()).safe(),
-			"%s: a standby takes the slot of a frozen or lost relay only after that, because role %q may not see how long the relay is silent; with the GRANT, after 6 s", span(timeout), j.f.role.value.Name)
+			"%s: a standby takes the slot of a frozen or lost relay only after that, "+
+				"because role %q may not see how long the relay is silent; with the GRANT, after 6 s",
+			span(timeout), j.f.role.value.Name)
 	default:
-		c.ok("wal_sender_timeout", "%s: after that the slot of a lost relay is free; a standby takes it after 6 s at the latest", span(timeout))
+		c.ok("wal_sender_timeout",
+			"%s: after that the slot of a lost relay is free; a standby takes it after 6 s at the latest",
+			span(timeout))
 	}
 }
 

@@ -96,23 +96,31 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 		}
 	}
 	slices.Sort(more)
-	own := remark("-- if others rely on it, give the relay its own: cdc-relay setup --publication NAME, and --publication NAME for run")
+	own := remark("-- if others rely on it, give the relay its own: " +
+		"cdc-relay setup --publication NAME, and --publication NAME for run")
 	switch {
 	case len(more) > 0:
 		c.warn("insert_only", lines(sql("ALTER PUBLICATION %s SET (publish = 'insert')", quote(j.o.Publication)), own),
-			"publication %s brings %s as well: every delete of the relay is decoded again, and applications can no longer delete from tables without a primary key", j.o.Publication, strings.Join(more, ", "))
+			"publication %s brings %s as well: every delete of the relay is decoded again, "+
+				"and applications can no longer delete from tables without a primary key",
+			j.o.Publication, strings.Join(more, ", "))
 	default:
 		c.ok("insert_only", "it brings inserts only")
 	}
 	switch {
 	case p.AllTables:
-		c.warn("other_tables", lines(sql("DROP PUBLICATION %s", quote(j.o.Publication)).noted("others may rely on it"), j.setupCommand()),
-			"publication %s is FOR ALL TABLES: the server decodes and sends rows that the relay discards", j.o.Publication)
+		c.warn("other_tables",
+			lines(sql("DROP PUBLICATION %s", quote(j.o.Publication)).noted("others may rely on it"), j.setupCommand()),
+			"publication %s is FOR ALL TABLES: the server decodes and sends rows that the relay discards",
+			j.o.Publication)
 	case len(p.Outboxes) > 0 && p.HasTable:
-		c.warn("other_tables", j.ownNames(), "publication %s brings other outboxes as well: the server decodes and sends rows that the relay discards", j.o.Publication)
+		c.warn("other_tables", j.ownNames(),
+			"publication %s brings other outboxes as well: the server decodes and sends rows that the relay discards",
+			j.o.Publication)
 	case p.Others > 0 && len(p.Outboxes) == 0:
 		c.warn("other_tables", lines(sql("%s", replication.SetTableSQL(j.o.names())), own),
-			"publication %s has %d other tables: the server decodes and sends rows that the relay discards", j.o.Publication, p.Others)
+			"publication %s has %d other tables: the server decodes and sends rows that the relay discards",
+			j.o.Publication, p.Others)
 	}
 }
 
@@ -144,7 +152,8 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.unknown("slot", j.f.slots.err)
 		return c.findings
 	case !s.Exists():
-		c.wrong("slot", lines(j.setupCommand(), remark("-- or start the relay: it creates the slot itself, if its role may replicate")),
+		c.wrong("slot", lines(j.setupCommand(),
+			remark("-- or start the relay: it creates the slot itself, if its role may replicate")),
 			"slot %s does not exist: nothing streams", j.o.Slot)
 		j.judgeSlotBlockers(c)
 	case s.Creating() && s.Here:
@@ -160,7 +169,8 @@ func (j *databaseJudge) judgeSlot() []Finding {
 	}
 	if others := replication.OtherSlotsOf(j.f.slots.value.Slots, j.o.names()); len(others) > 0 {
 		left := replication.LeftBehind(j.o.names(), others)
-		c.warn("shards", hintFix(left.Fix), "%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
+		c.warn("shards", hintFix(left.Fix),
+			"%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
 	}
 	j.judgeKeepSize(c)
 	j.judgeIdleTimeout(c)
@@ -171,7 +181,8 @@ func (j *databaseJudge) judgeSlot() []Finding {
 func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	recreate := lines(sql("%s", slot.DropSQL(s.Name)), j.setupCommand(), remark("-- a running relay does this itself"))
 	if found := s.Unusable(); found != nil {
-		fix := remark("# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: cdc-relay setup%s --slot NAME", j.tableFlag())
+		fix := remark("# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: "+
+			"cdc-relay setup%s --slot NAME", j.tableFlag())
 		if !s.Active() && (s.Here || s.Database == "") { // a slot of another database is that of another outbox
 			fix = lines(fix, remark("-- or, if nobody needs it: %s;", slot.DropSQL(s.Name)))
 		}
@@ -184,10 +195,13 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 		c.wrong("slot", recreate, "%s: its WAL is gone. Nothing is lost: the rows are in the table", why)
 		return false
 	case s.LagBytes < 0:
-		c.wrong("slot", recreate, "slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows", s.Name, size(-s.LagBytes))
+		c.wrong("slot", recreate,
+			"slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows",
+			s.Name, size(-s.LagBytes))
 		return false
 	case s.Temporary:
-		c.wrong("slot", remark("# end the session that owns it, or choose another name with --slot"), "slot %s is a temporary one of another session", s.Name)
+		c.wrong("slot", remark("# end the session that owns it, or choose another name with --slot"),
+			"slot %s is a temporary one of another session", s.Name)
 		return false
 	}
 	c.ok("slot", "%s, %s, of this database", s.Name, s.Plugin)
@@ -206,7 +220,8 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 	taken := s.Taken(j.o.Table)
 	switch {
 	case taken != nil:
-		c.wrong("active", hintFix(taken.Fix), "%s: no relay of the table streams; a running relay publishes from the table", taken.What)
+		c.wrong("active", hintFix(taken.Fix),
+			"%s: no relay of the table streams; a running relay publishes from the table", taken.What)
 	case s.Active():
 		c.ok("active", "owned by %s", s.Process)
 	default:
@@ -214,7 +229,10 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
 			nobody = "nobody has owned the slot for " + span(time.Duration(*s.InactiveSeconds)*time.Second)
 		}
-		c.warn("active", command("cdc-relay run%s%s", j.tableFlag(), j.slotFlags()).noted("or, if no relay is to run any more: cdc-relay teardown%s%s", j.tableFlag(), j.slotFlags()), "%s: no relay streams, and the slot retains WAL", nobody)
+		run := command("cdc-relay run%s%s", j.tableFlag(), j.slotFlags())
+		c.warn("active", run.noted("or, if no relay is to run any more: cdc-relay teardown%s%s",
+			j.tableFlag(), j.slotFlags()),
+			"%s: no relay streams, and the slot retains WAL", nobody)
 	}
 }
 
@@ -226,16 +244,21 @@ func (j *databaseJudge) judgeLag(c *chart, s slot.Slot) {
 	if s.SafeBytes != nil {
 		left = fmt.Sprintf("; %s more until the server invalidates the slot", size(max(*s.SafeBytes, 0)))
 	}
-	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s", size(s.LagBytes), size(s.RetainedBytes), because(s.WALStatus), left)
+	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s%s",
+		size(s.LagBytes), size(s.RetainedBytes), because(s.WALStatus), left)
 	switch {
 	case s.WALStatus == "unreserved":
-		c.warn("lag", remark("-- nothing needs to be done: the relay recreates a lost slot. What delays it: SELECT * FROM pg_stat_replication;"),
+		c.warn("lag", remark("-- nothing needs to be done: the relay recreates a lost slot. "+
+			"What delays it: SELECT * FROM pg_stat_replication;"),
 			"%s: the server invalidates the slot at the next checkpoint", says)
 	case s.RetainedBytes > muchWAL && s.SafeBytes == nil:
 		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
 	case s.Active() && s.LagBytes > 1<<30:
-		c.warn("lag", lines(sql("SELECT pid, state, sent_lsn, flush_lsn, pg_catalog.pg_size_pretty(pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication"),
-			remark("-- a large transaction is being decoded, or the relay cannot keep up")), "%s: the stream lags behind; rows are swept meanwhile", says)
+		c.warn("lag", lines(
+			sql("SELECT pid, state, sent_lsn, flush_lsn, pg_catalog.pg_size_pretty("+
+				"pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), flush_lsn)) FROM pg_stat_replication"),
+			remark("-- a large transaction is being decoded, or the relay cannot keep up")),
+			"%s: the stream lags behind; rows are swept meanwhile", says)
 	default:
 		c.ok("lag", "%s", says)
 	}
@@ -248,8 +271,10 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 	waited := j.f.slots.value.Standbys
 	switch {
 	case s.Failover && len(waited) > 0:
-		c.warn("failover", lines(remark("# start the standby; or, until it is back:"), j.service.setting("synchronized_standby_slots", "", false)),
-			"the stream waits for standbys that are down (synchronized_standby_slots: %s): rows are published from the table", strings.Join(waited, ", "))
+		c.warn("failover", lines(remark("# start the standby; or, until it is back:"),
+			j.service.setting("synchronized_standby_slots", "", false)),
+			"the stream waits for standbys that are down (synchronized_standby_slots: %s): "+
+				"rows are published from the table", strings.Join(waited, ", "))
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
 	default:
@@ -271,12 +296,16 @@ func (j *databaseJudge) judgeKeepSize(c *chart) {
 	const safe = "For this relay a limit is safe: it recreates an invalidated slot and scans the table"
 	switch {
 	case limit < 0 && len(others) > 0:
-		c.warn("max_slot_wal_keep_size", lines(j.limitWAL(), remark("-- check the other slots first: the limit applies to them, too")),
-			"no limit: while all relays are stopped, WAL fills the disk. %s. But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
+		c.warn("max_slot_wal_keep_size",
+			lines(j.limitWAL(), remark("-- check the other slots first: the limit applies to them, too")),
+			"no limit: while all relays are stopped, WAL fills the disk. %s. "+
+				"But the server has other slots, which it may harm: %s", safe, strings.Join(others, ", "))
 	case limit < 0:
-		c.warn("max_slot_wal_keep_size", j.limitWAL(), "no limit: while all relays are stopped, WAL fills the disk. %s", safe)
+		c.warn("max_slot_wal_keep_size", j.limitWAL(),
+			"no limit: while all relays are stopped, WAL fills the disk. %s", safe)
 	case limit < small:
-		c.warn("max_slot_wal_keep_size", j.limitWAL(), "%s is little: one large transaction of any application can invalidate the slot. %s", size(limit), safe)
+		c.warn("max_slot_wal_keep_size", j.limitWAL(),
+			"%s is little: one large transaction of any application can invalidate the slot. %s", size(limit), safe)
 	default:
 		c.ok("max_slot_wal_keep_size", "%s. %s", size(limit), safe)
 	}
@@ -303,6 +332,8 @@ func (j *databaseJudge) judgeIdleTimeout(c *chart) {
 	case timeout == 0:
 		c.ok("idle_replication_slot_timeout", "off: the slot of stopped relays stays, within max_slot_wal_keep_size")
 	default:
-		c.ok("idle_replication_slot_timeout", "%s: relays that were stopped for longer find no slot, recreate it and scan the table; nothing is lost", span(timeout))
+		c.ok("idle_replication_slot_timeout",
+			"%s: relays that were stopped for longer find no slot, recreate it and scan the table; nothing is lost",
+			span(timeout))
 	}
 }

@@ -31,7 +31,8 @@ func (j *databaseJudge) judgeTables() []Finding {
 	j.judgeVersion(c)
 	if n := j.f.textual.value; n > 0 {
 		c.warn("payload", remark("-- give the client library an object, not text that is JSON already"),
-			`of the newest 100 waiting rows, %s JSON text inside a JSON string, such as "{\"a\": 1}"`, counted(n, "payload is", "payloads are"))
+			`of the newest 100 waiting rows, %s JSON text inside a JSON string, such as "{\"a\": 1}"`,
+			counted(n, "payload is", "payloads are"))
 	}
 	return c.findings
 }
@@ -47,19 +48,28 @@ func (j *databaseJudge) judgeAdopted(c *chart) {
 			remark("# or: cdc-relay adopt --undo --from %s%s", shell(name), j.tableFlag()))
 		switch {
 		case !a.Exists:
-			c.wrong("adopted", again, "table %s was adopted but no longer exists; rows of a table in its place are not published", name).about(name)
+			c.wrong("adopted", again,
+				"table %s was adopted but no longer exists; rows of a table in its place are not published",
+				name).about(name)
 		case !a.Trigger:
-			c.wrong("adopted", again, "table %s was adopted and has lost its trigger: its new rows are not published", name).about(name)
+			c.wrong("adopted", again,
+				"table %s was adopted and has lost its trigger: its new rows are not published", name).about(name)
 		case !a.Enabled:
-			c.wrong("adopted", again, "table %s was adopted and its trigger is disabled: its new rows are not published", name).about(name)
+			c.wrong("adopted", again,
+				"table %s was adopted and its trigger is disabled: its new rows are not published", name).about(name)
 		case len(a.LostKey) > 0:
-			c.wrong("adopted", renamed(a, a.LostKey), "adopted table %s no longer has column %s of its primary key: every INSERT into it fails", name, strings.Join(a.LostKey, ", ")).about(name)
+			c.wrong("adopted", renamed(a, a.LostKey),
+				"adopted table %s no longer has column %s of its primary key: every INSERT into it fails",
+				name, strings.Join(a.LostKey, ", ")).about(name)
 		case a.Obstacle != nil && len(a.Missing) == 0:
 			c.wrong("adopted", fixOf(a.Obstacle), "adopt would reject an adopted table now: %s", a.Obstacle).about(name)
 		case a.OtherKey:
-			c.wrong("adopted", command("%s --waiting none", a.Command), "adopted table %s has another primary key now: its messages can be wrong", name).about(name)
+			c.wrong("adopted", command("%s --waiting none", a.Command),
+				"adopted table %s has another primary key now: its messages can be wrong", name).about(name)
 		case len(a.Missing) > 0:
-			c.wrong("adopted", renamed(a, a.Missing), "adopted table %s no longer has column %s: its new rows become dead letters", name, strings.Join(a.Missing, ", ")).about(name)
+			c.wrong("adopted", renamed(a, a.Missing),
+				"adopted table %s no longer has column %s: its new rows become dead letters",
+				name, strings.Join(a.Missing, ", ")).about(name)
 		default:
 			c.ok("adopted", "new rows of %s are published", name).about(name)
 		}
@@ -79,7 +89,9 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	table, there := j.f.tables.value.Tables[need.Table.Name]
 	name := need.Table.String()
 	if kind, other := j.f.tables.value.Others[need.Table.Name]; other {
-		c.wrong("table", j.outOfTheWay(need.Table, kind), "%s is %s, and has to be a table: nothing streams, and no row can be claimed", name, migrations.WithArticle(kind)).about(name)
+		c.wrong("table", j.outOfTheWay(need.Table, kind),
+			"%s is %s, and has to be a table: nothing streams, and no row can be claimed",
+			name, migrations.WithArticle(kind)).about(name)
 		return
 	}
 	if !there {
@@ -96,11 +108,13 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	missing := j.judgeColumns(c, need.Table, table)
 	switch {
 	case len(missing) > 0:
-		c.wrong("table", j.restore(need.Table, missing), "table %s has no column %s: no message can be published", name, columnNames(missing)).about(name)
+		c.wrong("table", j.restore(need.Table, missing),
+			"table %s has no column %s: no message can be published", name, columnNames(missing)).about(name)
 	case table.Persistence == "u":
 		j.judgePersistence(c, need.Table, need.Table, table.Persistence)
 	case table.Childless:
-		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT", outbox.Table{Schema: need.Table.Schema, Name: need.Table.Name + "_default"}.Printed(), need.Table.Printed())
+		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT",
+			outbox.Table{Schema: need.Table.Schema, Name: need.Table.Name + "_default"}.Printed(), need.Table.Printed())
 		c.wrong("table", fix, "table %s has no partition: every INSERT fails", name).about(name)
 	case table.partitioned():
 		c.ok("table", "%s, partitioned, owned by %q", name, table.Owner).about(name)
@@ -116,8 +130,11 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 	j.judgeConstraints(c, need.Table, need.Table, table.Constraints)
 	j.judgeLeaves(c, need.Table)
 	if table.Secured {
-		c.warn("row_security", lines(sql("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true)", need.Table.Printed()), sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()).orElse()),
-			"row-level security of %s has no policy for INSERT: it rejects every row but those of the owner and of roles with BYPASSRLS", name).about(name)
+		c.warn("row_security", lines(
+			sql("CREATE POLICY outbox_insert ON %s FOR INSERT WITH CHECK (true)", need.Table.Printed()),
+			sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()).orElse()),
+			"row-level security of %s has no policy for INSERT: "+
+				"it rejects every row but those of the owner and of roles with BYPASSRLS", name).about(name)
 	}
 }
 
@@ -150,7 +167,8 @@ func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column)
 	}
 	var all fix
 	for _, column := range missing {
-		all = append(all, sql("%s", column.Add(j.o.Table, table)).noted("or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", quote(column.Name))...)
+		add := sql("%s", column.Add(j.o.Table, table))
+		all = append(all, add.noted("or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", quote(column.Name))...)
 	}
 	return all
 }
@@ -204,17 +222,20 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	case errors.Is(err, migrations.ErrNewer):
 		c.wrong("migrations", remark("# use a newer cdc-relay"), "%s", err)
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		c.wrong("migrations", sql("GRANT SELECT ON %s TO %s", versions.Printed(), j.role()).safe(), "role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
+		c.wrong("migrations", sql("GRANT SELECT ON %s TO %s", versions.Printed(), j.role()).safe(),
+			"role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
 	case err != nil:
 		c.unknown("migrations", err)
 	case state.Current == 0 && j.hasTables():
 		c.wrong("migrations", lines(sql("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL)", versions.Printed()),
-			sql("INSERT INTO %s (version) VALUES (%d)", versions.Printed(), state.Latest).noted("if check reports no problem with their columns")),
+			sql("INSERT INTO %s (version) VALUES (%d)",
+				versions.Printed(), state.Latest).noted("if check reports no problem with their columns")),
 			"the version of the tables is unknown: table %s is missing or empty", versions)
 	case state.Current == 0:
 		c.wrong("migrations", j.setupCommand(), "the tables were never created")
 	case len(state.Pending) > 0:
-		c.wrong("migrations", j.upgradeCommand(), "the tables are at version %d, this cdc-relay needs %d", state.Current, state.Latest)
+		c.wrong("migrations", j.upgradeCommand(),
+			"the tables are at version %d, this cdc-relay needs %d", state.Current, state.Latest)
 	default:
 		c.ok("migrations", "version %d, up to date", state.Current)
 	}
@@ -238,7 +259,8 @@ func (j *databaseJudge) judgeGrants() []Finding {
 	role := j.f.role.value.Name
 	if j.f.tables.err == nil && t.SchemaExists && !j.o.Operator {
 		if !t.SchemaUsage {
-			c.wrong("schema", sql("GRANT USAGE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), j.role()).safe(), "role %q may not use schema %s", role, j.o.Table.Schema)
+			c.wrong("schema", sql("GRANT USAGE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), j.role()).safe(),
+				"role %q may not use schema %s", role, j.o.Table.Schema)
 		}
 		for _, need := range store.Needs(j.o.Table) {
 			if table, there := t.Tables[need.Table.Name]; there {
@@ -250,7 +272,8 @@ func (j *databaseJudge) judgeGrants() []Finding {
 			c.ok("relay", "role %q is a superuser and may do everything; --relay-role NAME examines another role", role)
 		}
 		if t.Sequence != (outbox.Table{}) && !t.SequenceGranted {
-			c.wrong("sequence", sql("GRANT SELECT ON SEQUENCE %s TO %s", t.Sequence, j.role()).safe(), "role %q may not SELECT sequence %s", role, t.Sequence)
+			c.wrong("sequence", sql("GRANT SELECT ON SEQUENCE %s TO %s", t.Sequence, j.role()).safe(),
+				"role %q may not SELECT sequence %s", role, t.Sequence)
 		} else if t.Sequence != (outbox.Table{}) {
 			c.ok("sequence", "role %q may SELECT %s", role, t.Sequence)
 		}
@@ -274,9 +297,11 @@ func (j *databaseJudge) judgePrivileges(c *chart, need store.Need, table tableFa
 	}
 	switch all := strings.Join(denied, ", "); {
 	case len(denied) > 0:
-		c.wrong("relay", sql("GRANT %s ON %s TO %s", all, need.Table.Printed(), j.role()).safe(), "role %q may not %s on table %s", role, all, name).about(name)
+		c.wrong("relay", sql("GRANT %s ON %s TO %s", all, need.Table.Printed(), j.role()).safe(),
+			"role %q may not %s on table %s", role, all, name).about(name)
 	case table.Hidden:
-		c.wrong("relay", lines(sql("ALTER ROLE %s BYPASSRLS", j.role()), sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()).orElse()),
+		c.wrong("relay", lines(sql("ALTER ROLE %s BYPASSRLS", j.role()),
+			sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()).orElse()),
 			"row-level security of table %s hides rows from role %q", name, role).about(name)
 	default:
 		c.ok("relay", "role %q may %s on %s", role, strings.Join(need.Privileges, ", "), name).about(name)

@@ -28,14 +28,18 @@ func (j *databaseJudge) firings(of outbox.Table) []firing {
 	const stay = "rows stay after they were published, and the relay "
 	return []firing{
 		{triggerDelete | triggerUpdate, true, stay + "sets them aside", stay + "sets them aside or stops publishing"},
-		{triggerInsert, false, "messages of applications and requeued dead letters are lost", "no message can be inserted"},
+		{
+			triggerInsert, false,
+			"messages of applications and requeued dead letters are lost", "no message can be inserted",
+		},
 	}
 }
 
 // judgeTriggers checks the triggers of a table, or of a partition of it.
 func (j *databaseJudge) judgeTriggers(c *chart, of, on outbox.Table, triggers []triggerFacts) {
 	for _, t := range triggers {
-		fix := sql("ALTER TABLE %s DISABLE TRIGGER %s", on.Printed(), quote(t.Name)).noted("or have %s return the row", outbox.Identifier(t.Function))
+		fix := sql("ALTER TABLE %s DISABLE TRIGGER %s", on.Printed(), quote(t.Name)).
+			noted("or have %s return the row", outbox.Identifier(t.Function))
 		worst, effect := OK, ""
 		for _, f := range j.firings(of) {
 			if level, says := t.judge(f); level == Problem || worst == OK {
@@ -60,9 +64,11 @@ func (t triggerFacts) judge(f firing) (level Level, says string) {
 		switch {
 		case t.Type&f.events&event.bit == 0:
 		case t.Language == "plpgsql" && len(t.Returns) == 0 && t.Always:
-			return Problem, fmt.Sprintf("runs for each %s and always fails: its function has no RETURN. So %s", event.name, f.failed)
+			return Problem, fmt.Sprintf("runs for each %s and always fails: its function has no RETURN. So %s",
+				event.name, f.failed)
 		case before && t.suppresses(event):
-			return Problem, fmt.Sprintf("runs before each %s and returns %s: %s", event.name, t.nullNames(event), f.suppressed)
+			return Problem, fmt.Sprintf("runs before each %s and returns %s: %s",
+				event.name, t.nullNames(event), f.suppressed)
 		}
 	}
 	switch {
@@ -83,7 +89,11 @@ type triggerEvent struct {
 }
 
 func triggerEvents() []triggerEvent {
-	return []triggerEvent{{"DELETE", triggerDelete, "new"}, {"UPDATE", triggerUpdate, ""}, {"INSERT", triggerInsert, "old"}}
+	return []triggerEvent{
+		{"DELETE", triggerDelete, "new"},
+		{"UPDATE", triggerUpdate, ""},
+		{"INSERT", triggerInsert, "old"},
+	}
 }
 
 // suppresses: each RETURN of the function returns null.
@@ -119,9 +129,12 @@ func (j *databaseJudge) judgeReferences(c *chart, of, on outbox.Table, reference
 		case of == j.o.Table.Published():
 			c.warn("references", fix, "%s: old days of the history cannot be dropped", says).about(on.String())
 		case of != j.o.Table:
-			c.warn("references", fix, "%s: dead letters cannot be purged or requeued, or change that table", says).about(on.String())
+			c.warn("references", fix,
+				"%s: dead letters cannot be purged or requeued, or change that table", says).about(on.String())
 		case r.Action == "a" || r.Action == "r":
-			c.wrong("references", fix, "%s: a row that is referred to is published, cannot be deleted, and is set aside", says).about(on.String())
+			c.wrong("references", fix,
+				"%s: a row that is referred to is published, cannot be deleted, and is set aside",
+				says).about(on.String())
 		default:
 			c.warn("references", fix, "%s: each message that is published changes rows there", says).about(on.String())
 		}
@@ -175,7 +188,9 @@ func (j *databaseJudge) judgePersistence(c *chart, of, on outbox.Table, persiste
 	switch {
 	case persistence != "u":
 	case of == j.o.Table:
-		c.wrong("table", fix, "table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are lost in a crash", on).about(on.String())
+		c.wrong("table", fix,
+			"table %s is UNLOGGED: its rows are not in the WAL, do not stream, and are lost in a crash",
+			on).about(on.String())
 	case of == j.o.Table.Published():
 		c.warn("table", fix, "table %s is UNLOGGED: its published messages are lost in a crash", on).about(on.String())
 	default:

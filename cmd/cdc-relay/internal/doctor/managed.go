@@ -24,42 +24,55 @@ type managed struct {
 
 // Words in capitals in the commands are for the user to replace.
 func managedServices() []managed {
+	const (
+		rdsParameter   = "aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters "
+		rdsAurora      = "  # Aurora: modify-db-cluster-parameter-group"
+		alloyFlag      = "gcloud alloydb instances update INSTANCE --cluster=CLUSTER --region=REGION --database-flags="
+		azureParameter = "az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER "
+		supabaseConfig = "supabase --experimental --project-ref PROJECT postgres-config update --config "
+	)
 	return []managed{
 		{
 			name: "Amazon RDS or Aurora", role: "rds_superuser",
-			logical: `aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters ParameterName=rds.logical_replication,ParameterValue=1,ApplyMethod=pending-reboot  # Aurora: modify-db-cluster-parameter-group
-aws rds reboot-db-instance --db-instance-identifier INSTANCE`,
-			set:       `aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters ParameterName=%s,ParameterValue=%s,ApplyMethod=METHOD  # Aurora: modify-db-cluster-parameter-group`,
+			logical: rdsParameter +
+				"ParameterName=rds.logical_replication,ParameterValue=1,ApplyMethod=pending-reboot" + rdsAurora + "\n" +
+				"aws rds reboot-db-instance --db-instance-identifier INSTANCE",
+			set:       rdsParameter + "ParameterName=%s,ParameterValue=%s,ApplyMethod=METHOD" + rdsAurora,
 			replicate: `GRANT rds_replication TO %s;`,
 		},
 		{
 			name: "Google Cloud SQL", role: "cloudsqlsuperuser",
-			logical:   `gcloud sql instances patch INSTANCE --database-flags=cloudsql.logical_decoding=on  # name all other flags of the instance again; it restarts`,
-			set:       `gcloud sql instances patch INSTANCE --database-flags=%s=%s  # name all other flags of the instance again`,
+			logical: "gcloud sql instances patch INSTANCE --database-flags=cloudsql.logical_decoding=on" +
+				"  # name all other flags of the instance again; it restarts",
+			set: "gcloud sql instances patch INSTANCE --database-flags=%s=%s" +
+				"  # name all other flags of the instance again",
 			replicate: `ALTER USER %s WITH REPLICATION;  -- as a user with cloudsqlsuperuser`,
 		},
 		{
 			name: "Google AlloyDB", role: "alloydbsuperuser",
-			logical:   `gcloud alloydb instances update INSTANCE --cluster=CLUSTER --region=REGION --database-flags=alloydb.logical_decoding=on  # name all other flags again; it restarts`,
-			set:       `gcloud alloydb instances update INSTANCE --cluster=CLUSTER --region=REGION --database-flags=%s=%s  # name all other flags again`,
+			logical:   alloyFlag + "alloydb.logical_decoding=on  # name all other flags again; it restarts",
+			set:       alloyFlag + "%s=%s  # name all other flags again",
 			replicate: `ALTER USER %s WITH REPLICATION;  -- as a user with alloydbsuperuser`,
 		},
 		{
 			name: "Azure Database for PostgreSQL", role: "azure_pg_admin",
-			logical: `az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER --name wal_level --value logical
-az postgres flexible-server restart --resource-group GROUP --name SERVER`,
-			set:       `az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER --name %s --value %s`,
+			logical: azureParameter + "--name wal_level --value logical\n" +
+				"az postgres flexible-server restart --resource-group GROUP --name SERVER",
+			set:       azureParameter + "--name %s --value %s",
 			replicate: `ALTER ROLE %s WITH REPLICATION;  -- as the server's admin user`,
 		},
 		{
 			name: "Neon", role: "neon_superuser",
-			logical:   `curl -X PATCH https://console.neon.tech/api/v2/projects/PROJECT -H "Authorization: Bearer $NEON_API_KEY" -H 'Content-Type: application/json' -d '{"project": {"settings": {"enable_logical_replication": true}}}'`,
-			replicate: `-- use a role that was made in the Neon console, by its CLI or by its API: those may replicate. Else, as such a role: ALTER ROLE %s REPLICATION;`,
+			logical: "curl -X PATCH https://console.neon.tech/api/v2/projects/PROJECT " +
+				`-H "Authorization: Bearer $NEON_API_KEY" -H 'Content-Type: application/json' ` +
+				`-d '{"project": {"settings": {"enable_logical_replication": true}}}'`,
+			replicate: "-- use a role that was made in the Neon console, by its CLI or by its API: " +
+				"those may replicate. Else, as such a role: ALTER ROLE %s REPLICATION;",
 		},
 		{
 			name: "Supabase", role: "supabase_admin",
-			logical:   `supabase --experimental --project-ref PROJECT postgres-config update --config wal_level=logical`,
-			set:       `supabase --experimental --project-ref PROJECT postgres-config update --config %s=%s`,
+			logical:   supabaseConfig + "wal_level=logical",
+			set:       supabaseConfig + "%s=%s",
 			replicate: `ALTER ROLE %s REPLICATION;  -- as postgres`,
 		},
 	}

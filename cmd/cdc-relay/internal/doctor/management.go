@@ -69,7 +69,11 @@ const (
 
 // gatherManagement asks for the bindings of the destinations' exchanges.
 func (o Options) gatherManagement(ctx context.Context, uri amqp091.URI, broker *brokerFacts) managementFacts {
-	f := managementFacts{exchanges: map[string]exchangeFacts{}, bindings: map[string][]binding{}, queues: map[string]queueFacts{}}
+	f := managementFacts{
+		exchanges: map[string]exchangeFacts{},
+		bindings:  map[string][]binding{},
+		queues:    map[string]queueFacts{},
+	}
 	api, err := o.newAPI(uri)
 	if err != nil {
 		f.err = err

@@ -72,11 +72,13 @@ func (s *session) takeSample(ctx context.Context, table outbox.Table, partitione
 // countBetween reads some blocks of the table.
 func (s *session) countBetween(ctx context.Context, to *sample, from string) error {
 	var blocks int64
-	err := s.fetch(ctx, &blocks, "SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", from)
+	err := s.fetch(ctx, &blocks,
+		"SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", from)
 	if err != nil || blocks <= sampleBlocks {
 		return err
 	}
-	_, err = s.count(ctx, to, from+" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleRows, sampleBlocks, blocks)
+	_, err = s.count(ctx, to,
+		from+" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleRows, sampleBlocks, blocks)
 	return err
 }
 
@@ -127,7 +129,8 @@ func (f databaseFacts) destinations(o Options) []destination {
 	}
 	all := slices.Collect(maps.Keys(counts))
 	slices.SortFunc(all, func(a, b destination) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.exchange, b.exchange), cmp.Compare(a.routingKey, b.routingKey))
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.exchange, b.exchange),
+			cmp.Compare(a.routingKey, b.routingKey))
 	})
 	return all
 }

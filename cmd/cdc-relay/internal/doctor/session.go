@@ -25,7 +25,9 @@ type session struct {
 
 // openSession connects. A pooler rejects startup parameters that it does not know; then the session keeps its default,
 // because a SET would outlive this client in the pool.
-func openSession(ctx context.Context, connect func(context.Context, map[string]string) (*pgx.Conn, error)) (*session, error) {
+func openSession(
+	ctx context.Context, connect func(context.Context, map[string]string) (*pgx.Conn, error),
+) (*session, error) {
 	conn, err := connect(ctx, map[string]string{"default_transaction_read_only": "on"})
 	if err == nil {
 		return &session{conn: conn}, nil
@@ -47,7 +49,8 @@ func (s *session) close(ctx context.Context) {
 }
 
 // limits of one transaction, and a search path with only the catalog
-const limits = `SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('lock_timeout', '1s', true),
+const limits = `SELECT pg_catalog.set_config('statement_timeout', $1, true),
+  pg_catalog.set_config('lock_timeout', '1s', true),
 	pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true)`
 
 // read runs one question.
@@ -83,13 +86,15 @@ func hinted(err error) error {
 		return &advice{
 			fmt.Errorf("it took longer than %s: %w", statementTimeout, err),
 			lines(remark("-- run check again when the server is less busy; what delays it:"),
-				sql("SELECT pid, usename, state, now() - query_start AS since, left(query, 60) FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start")),
+				sql("SELECT pid, usename, state, now() - query_start AS since, left(query, 60) "+
+					"FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start")),
 		}
 	case pgerrcode.LockNotAvailable:
 		return &advice{
 			fmt.Errorf("another session has locked it: %w", err),
-			sql("SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), l.relation::regclass " +
-				"FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = 'AccessExclusiveLock' AND l.granted"),
+			sql("SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), " +
+				"l.relation::regclass FROM pg_locks l JOIN pg_stat_activity a USING (pid) " +
+				"WHERE l.mode = 'AccessExclusiveLock' AND l.granted"),
 		}
 	case pgerrcode.InsufficientPrivilege:
 		return &advice{err, remark("-- see the findings about grants")}
