@@ -20,8 +20,12 @@ type DeadMessage struct {
 
 func deadLetters() newest[DeadMessage] {
 	return newest[DeadMessage]{
-		of: ofDeadLetters, from: "{dead}", own: "r.failure_reason, r.dead_at", shown: shownText("r.failure_reason") + ", r.dead_at",
-		order: "r.dead_at DESC, r.id DESC", after: "(r.dead_at, r.id) < (%[1]s::timestamptz, %[2]s)",
+		of:    ofDeadLetters,
+		from:  "{dead}",
+		own:   "r.failure_reason, r.dead_at",
+		shown: shownText("r.failure_reason") + ", r.dead_at",
+		order: "r.dead_at DESC, r.id DESC",
+		after: "(r.dead_at, r.id) < (%[1]s::timestamptz, %[2]s)",
 		scan: func(row pgx.CollectableRow, died *pgtype.Timestamptz, more ...any) (letter DeadMessage, err error) {
 			letter.StoredMessage, err = scanStored(row, append([]any{&letter.Reason, died}, more...)...)
 			letter.DeadAt = pgtime.FromRequired(*died)
@@ -51,25 +55,31 @@ const mostOfOneName = 100
 func (t *Tables) CountDeadLetters(ctx context.Context, filter Filter) (n int64, err error) {
 	where, args := filter.where(ofDeadLetters, nil)
 	err = t.look(ctx, func(ctx context.Context, tx querier) error {
-		return tx.QueryRow(ctx, t.fill(`SELECT count(*) FROM {dead} r WHERE {where}`, "{where}", where), args...).Scan(&n)
+		sql := t.fill(`SELECT count(*) FROM {dead} r WHERE {where}`, "{where}", where)
+		return tx.QueryRow(ctx, sql, args...).Scan(&n)
 	})
 	return n, t.reading(ctx, "count dead letters of", err)
 }
 
 // The rows to purge, in the order of the primary key.
-const purgeChoiceSQL = `SELECT r.id, r.message_id, ` + storedSize + ` FROM {dead} r WHERE {where} ORDER BY r.id, r.message_id`
+const purgeChoiceSQL = `SELECT r.id, r.message_id, ` + storedSize + ` FROM {dead} r WHERE {where}
+  ORDER BY r.id, r.message_id`
 
 const purgeSQL = `
 DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
 WHERE r.id = s.id AND r.message_id = s.message_id`
 
-// Purge deletes the dead letters that match the filter, each batch in one transaction. If agreed returns an error, Purge
-// returns that error. Later dead letters are not deleted. On another error, deleted counts the rows deleted before it.
-func (t *Tables) Purge(ctx context.Context, filter Filter, batch int, agreed Agreed, progress Progress) (deleted int64, err error) {
+// Purge deletes the dead letters that match the filter, each batch in one transaction. If agreed returns an error,
+// Purge returns that error. Later dead letters are not deleted. On another error, deleted counts the rows deleted
+// before it.
+func (t *Tables) Purge(
+	ctx context.Context, filter Filter, batch int, agreed Agreed, progress Progress,
+) (deleted int64, err error) {
 	var refused error
 	defer func() {
 		if err != nil && refused == nil {
-			err = t.may(ctx, fmt.Errorf("purge dead letters of %s: %w", t.table, err), need{"SELECT, DELETE", t.table.DeadLetter().SQL()})
+			err = t.may(ctx, fmt.Errorf("purge dead letters of %s: %w", t.table, err),
+				need{"SELECT, DELETE", t.table.DeadLetter().SQL()})
 		}
 	}()
 	chosen, err := t.choose(ctx, purgeChoiceSQL, filter, ofDeadLetters)

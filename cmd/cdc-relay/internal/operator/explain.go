@@ -86,7 +86,8 @@ const stateSQL = `CASE WHEN r.schema_version > {version} THEN 'newer_version' WH
 // lockedBySQL returns the session that has locked a row r. It does not try to lock the row, which would leave a trace.
 const lockedBySQL = `CASE WHEN r.xmax = '0' THEN 0 ELSE coalesce((
        SELECT l.pid FROM pg_catalog.pg_locks l
-       WHERE l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted LIMIT 1), 0) END`
+       WHERE l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted
+         LIMIT 1), 0) END`
 
 // stateBy returns stateSQL with an expression for the lock.
 func stateBy(lock string) string { return strings.ReplaceAll(stateSQL, "{locked_by}", lock) }
@@ -106,7 +107,9 @@ func scanWaiting(row pgx.CollectableRow, more ...any) (Waiting, error) {
 }
 
 // Explain finds a message in both tables. An id is found by an index; a message_id needs a scan.
-func (t *Tables) Explain(ctx context.Context, name Name, payload bool) (waiting []Waiting, dead []DeadMessage, err error) {
+func (t *Tables) Explain(
+	ctx context.Context, name Name, payload bool,
+) (waiting []Waiting, dead []DeadMessage, err error) {
 	dead, err = t.DeadLetter(ctx, name, payload)
 	if err != nil {
 		return nil, nil, err
@@ -132,7 +135,8 @@ func (t *Tables) Explain(ctx context.Context, name Name, payload bool) (waiting 
 			}
 		}
 		if err == nil {
-			err = t.glance(ctx, func(ctx context.Context, tx querier) error { return t.sessionOf(ctx, tx, &waiting[i]) })
+			err = t.glance(ctx,
+				func(ctx context.Context, tx querier) error { return t.sessionOf(ctx, tx, &waiting[i]) })
 		}
 	}
 	return waiting, dead, t.reading(ctx, "look for message "+name.String()+" in", err)
@@ -140,13 +144,19 @@ func (t *Tables) Explain(ctx context.Context, name Name, payload bool) (waiting 
 
 const waitingNamedSQL = `
 WITH found AS MATERIALIZED (
-  SELECT ` + rowColumns + `, r.available_at, {locked_by} AS locked_by FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT {limit})
+  SELECT ` + rowColumns + `, r.available_at, {locked_by} AS locked_by FROM {outbox} r WHERE {where} ORDER BY r.id
+    LIMIT {limit})
 SELECT {columns} FROM found r ORDER BY r.id`
 
-func (t *Tables) waitingNamed(ctx context.Context, tx querier, name Name, payload bool, most string) ([]Waiting, error) {
+func (t *Tables) waitingNamed(
+	ctx context.Context, tx querier, name Name, payload bool, most string,
+) ([]Waiting, error) {
 	where, args := name.filter().where(ofOutbox, nil)
-	sql := t.fill(waitingNamedSQL, "{columns}", waitingColumns(payload, "r.locked_by", stateBy("r.locked_by")), "{locked_by}", lockedBySQL,
-		"{where}", where, "{limit}", fmt.Sprint(mostOfOneName))
+	sql := t.fill(waitingNamedSQL,
+		"{columns}", waitingColumns(payload, "r.locked_by", stateBy("r.locked_by")),
+		"{locked_by}", lockedBySQL,
+		"{where}", where,
+		"{limit}", fmt.Sprint(mostOfOneName))
 	rows, err := tx.Query(ctx, strings.ReplaceAll(sql, "{most}", most), args...)
 	if err != nil {
 		return nil, err
@@ -155,7 +165,8 @@ func (t *Tables) waitingNamed(ctx context.Context, tx querier, name Name, payloa
 }
 
 const sessionSQL = `
-SELECT a.application_name, pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''), a.xact_start
+SELECT a.application_name, pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''),
+  a.xact_start
 FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
 
 // sessionOf reads which session has locked a row, or the row that it waits for.
@@ -178,7 +189,8 @@ func (t *Tables) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
 }
 
 const keyOfSQL = `
-SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1 AND e.id < $2 ORDER BY e.id LIMIT $3) e),
+SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1 AND e.id < $2 ORDER BY e.id
+                              LIMIT $3) e),
        (SELECT count(*) FROM (SELECT 1 FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d),
        coalesce((SELECT pg_catalog.min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
 
@@ -200,8 +212,12 @@ func (t *Tables) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 	}
 	var first KeyHead
 	var available pgtype.Timestamptz
-	err = tx.QueryRow(ctx, t.fill(firstOfKeySQL, "{last_error}", shownText("r.last_error"), "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
-		Scan(&first.ID, &available, &first.Attempts, &first.MaxAttempts, &first.LastError, &first.LockedBy, &first.State)
+	err = tx.QueryRow(ctx, t.fill(firstOfKeySQL,
+		"{last_error}", shownText("r.last_error"),
+		"{locked_by}", lockedBySQL,
+		"{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
+		Scan(&first.ID, &available, &first.Attempts, &first.MaxAttempts, &first.LastError, &first.LockedBy,
+			&first.State)
 	if err == pgx.ErrNoRows { // it has left meanwhile
 		w.Before = Count{Precision: Exact}
 		return nil

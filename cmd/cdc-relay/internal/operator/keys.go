@@ -37,7 +37,8 @@ const timedKeysSQL = `
 SELECT coalesce(r.ordering_key, ''), r.id, r.available_at, r.matches, r.nth = {looked} FROM (
   SELECT r.*, r.ordering_key IS NOT NULL AND NOT EXISTS (
          SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id) AS matches
-  FROM (SELECT r.ordering_key, r.id, r.available_at, row_number() OVER (ORDER BY r.available_at, r.id) AS nth FROM {outbox} r
+  FROM (SELECT r.ordering_key, r.id, r.available_at, row_number() OVER (ORDER BY r.available_at, r.id) AS nth
+        FROM {outbox} r
         WHERE r.available_at > (SELECT clock_timestamp()) AND {from} ORDER BY r.available_at, r.id LIMIT {looked}) r) r
 WHERE r.matches OR r.nth = {looked} ORDER BY r.available_at, r.id LIMIT {limit}`
 
@@ -60,7 +61,8 @@ SELECT {columns}, w.key,
        (SELECT count(*) FROM (SELECT 1 FROM {outbox} b WHERE b.ordering_key BETWEEN w.key AND w.key
           AND b.id > w.id ORDER BY b.ordering_key, b.id LIMIT {behind}) b),
        (SELECT pg_catalog.min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = w.key LIMIT {behind}) d)
-FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id
+  ORDER BY w.nth`
 
 // Keys returns a page of the ordering keys with rows, by name. Its cost depends on neither the number of rows nor that
 // of keys. ErrCursor: the cursor is of another list.
@@ -98,7 +100,9 @@ func (t *Tables) ParkedKeys(ctx context.Context, block bool, page Page) (list Li
 	return list, err
 }
 
-func (t *Tables) keys(ctx context.Context, looked, order string, after *cursor, limit int) (list Listing[Key], err error) {
+func (t *Tables) keys(
+	ctx context.Context, looked, order string, after *cursor, limit int,
+) (list Listing[Key], err error) {
 	var from conditions
 	switch {
 	case order == byTime:
@@ -110,8 +114,13 @@ func (t *Tables) keys(ctx context.Context, looked, order string, after *cursor, 
 	}
 	var heads Listing[keyHead]
 	err = t.glanceAt(ctx, mostListed(), func(ctx context.Context, tx querier, most string) (err error) {
-		sql := t.fill(looked, "{from}", from.String(), "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1))
-		heads, err = collectPage(ctx, tx, sql, from.args, limit, func(row pgx.CollectableRow) (head keyHead, at place, err error) {
+		sql := t.fill(looked,
+			"{from}", from.String(),
+			"{looked}", fmt.Sprint(MostLooked),
+			"{limit}", fmt.Sprint(limit+1))
+		heads, err = collectPage(ctx, tx, sql, from.args, limit, func(
+			row pgx.CollectableRow,
+		) (head keyHead, at place, err error) {
 			var time pgtype.Timestamptz
 			err = row.Scan(&head.key, &head.id, &time, &at.matches, &at.last)
 			at.cursor = cursor{List: order, ID: head.id, Key: &head.key}
@@ -141,7 +150,9 @@ func (t *Tables) keyDetails(ctx context.Context, tx querier, heads []keyHead, mo
 	for _, head := range heads {
 		names, ids = append(names, head.key), append(ids, head.id)
 	}
-	sql := t.fill(keyDetailsSQL, "{columns}", waitingColumns(false, lockedBySQL, stateBy(lockedBySQL)), "{behind}", fmt.Sprint(MostBehind+1))
+	sql := t.fill(keyDetailsSQL,
+		"{columns}", waitingColumns(false, lockedBySQL, stateBy(lockedBySQL)),
+		"{behind}", fmt.Sprint(MostBehind+1))
 	rows, err := tx.Query(ctx, strings.ReplaceAll(sql, "{most}", most), names, ids)
 	if err != nil {
 		return nil, err

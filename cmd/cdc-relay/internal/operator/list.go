@@ -13,7 +13,8 @@ import (
 // application may have others. The ordered part is a subquery, because a CTE would be read to its end.
 const listWaitingSQL = `
 WITH locks AS MATERIALIZED (
-  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
+  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
 SELECT {columns}, coalesce({where}, false), r.nth = {looked}, r.available_at FROM (
   SELECT r.*, {state} AS state FROM (
     SELECT r.*, CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
@@ -50,11 +51,19 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listi
 		from.add("r.available_at > (SELECT clock_timestamp())")
 	}
 	from.after(after)
-	sql := t.fill(listWaitingSQL, "{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"),
-		"{order}", order, "{from}", from.String(), "{where}", where, "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1))
+	sql := t.fill(listWaitingSQL,
+		"{columns}", waitingColumns(false, "r.locked_by", "r.state"),
+		"{state}", stateBy("r.locked_by"),
+		"{order}", order,
+		"{from}", from.String(),
+		"{where}", where,
+		"{looked}", fmt.Sprint(MostLooked),
+		"{limit}", fmt.Sprint(page.Limit+1))
 	err = t.glanceAt(ctx, mostListed(), func(ctx context.Context, tx querier, most string) (err error) {
 		sql := strings.ReplaceAll(sql, "{most}", most)
-		list, err = collectPage(ctx, tx, sql, from.args, page.Limit, func(row pgx.CollectableRow) (w Waiting, at place, err error) {
+		list, err = collectPage(ctx, tx, sql, from.args, page.Limit, func(
+			row pgx.CollectableRow,
+		) (w Waiting, at place, err error) {
 			var available pgtype.Timestamptz
 			w, err = scanWaiting(row, &at.matches, &at.last, &available)
 			at.cursor = cursor{List: order, ID: w.ID}

@@ -17,7 +17,8 @@ type newest[M interface{ rowID() int64 }] struct {
 	from string // the table
 	// own are the table's columns, beside rowColumns, and shown is what a view reads of them. The last one is the time.
 	own, shown string
-	// order is that of an index, and the name of the list in cursors. after selects what follows a time %[1]s and an id %[2]s.
+	// order is that of an index, and the name of the list in cursors. after selects what follows a time %[1]s and an id
+	// %[2]s.
 	order, after string
 	// scan reads storedColumns, own, and further columns.
 	scan func(row pgx.CollectableRow, at *pgtype.Timestamptz, more ...any) (M, error)
@@ -52,11 +53,21 @@ func (n newest[M]) page(ctx context.Context, t *Tables, filter Filter, page Page
 	if start != nil && start.At != nil {
 		after.add(n.after, *start.At, start.ID)
 	}
-	sql := t.fill(newestPageSQL, "{columns}", storedColumns(false), "{own}", n.own, "{shown}", n.shown, "{from}", n.from, "{order}", n.order, "{where}", where,
-		"{after}", after.String(), "{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(page.Limit+1))
+	sql := t.fill(newestPageSQL,
+		"{columns}", storedColumns(false),
+		"{own}", n.own,
+		"{shown}", n.shown,
+		"{from}", n.from,
+		"{order}", n.order,
+		"{where}", where,
+		"{after}", after.String(),
+		"{looked}", fmt.Sprint(MostLooked),
+		"{limit}", fmt.Sprint(page.Limit+1))
 	err = t.glanceAt(ctx, mostListed(), func(ctx context.Context, tx querier, most string) (err error) {
 		sql := strings.ReplaceAll(sql, "{most}", most)
-		list, err = collectPage(ctx, tx, sql, after.args, page.Limit, func(row pgx.CollectableRow) (message M, at place, err error) {
+		list, err = collectPage(ctx, tx, sql, after.args, page.Limit, func(
+			row pgx.CollectableRow,
+		) (message M, at place, err error) {
 			var time pgtype.Timestamptz
 			message, err = n.scan(row, &time, &at.matches, &at.last)
 			at.cursor = cursor{List: n.order, At: timeText(time), ID: message.rowID()}
@@ -68,9 +79,17 @@ func (n newest[M]) page(ctx context.Context, t *Tables, filter Filter, page Page
 }
 
 // read reads the rows that match the filter, with values of up to most bytes. It may read the whole table.
-func (n newest[M]) read(ctx context.Context, t *Tables, filter Filter, limit int, most string, payload bool) (messages []M, err error) {
+func (n newest[M]) read(
+	ctx context.Context, t *Tables, filter Filter, limit int, most string, payload bool,
+) (messages []M, err error) {
 	where, args := filter.where(n.of, nil)
-	sql := t.fill(newestSQL, "{columns}", storedColumns(payload), "{own}", n.own, "{shown}", n.shown, "{from}", n.from, "{order}", n.order, "{where}", where,
+	sql := t.fill(newestSQL,
+		"{columns}", storedColumns(payload),
+		"{own}", n.own,
+		"{shown}", n.shown,
+		"{from}", n.from,
+		"{order}", n.order,
+		"{where}", where,
 		"{limit}", fmt.Sprint(limit))
 	err = showing(most, func(most string) error {
 		return t.look(ctx, func(ctx context.Context, tx querier) error {
@@ -78,7 +97,8 @@ func (n newest[M]) read(ctx context.Context, t *Tables, filter Filter, limit int
 			if err != nil {
 				return err
 			}
-			messages, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (M, error) { return n.scan(row, new(pgtype.Timestamptz)) })
+			messages, err = pgx.CollectRows(rows,
+				func(row pgx.CollectableRow) (M, error) { return n.scan(row, new(pgtype.Timestamptz)) })
 			return err
 		})
 	})

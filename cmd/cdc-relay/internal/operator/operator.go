@@ -61,7 +61,8 @@ func (t *Tables) fill(sql string, more ...string) string {
 }
 
 // mayScan lifts the limits of store.SessionSettings and of the role, for one transaction.
-const mayScan = `SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_mergejoin = on`
+const mayScan = `SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on;
+  SET LOCAL enable_mergejoin = on`
 
 // look runs f in a read-only transaction. It may read a whole table.
 func (t *Tables) look(ctx context.Context, f func(context.Context, querier) error) error {
@@ -80,13 +81,15 @@ func (t *Tables) look(ctx context.Context, f func(context.Context, querier) erro
 func (t *Tables) glance(ctx context.Context, f func(context.Context, querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*glanceTimeout)
 	defer cancel()
-	_, err := t.conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d; SET enable_bitmapscan = off; SET default_transaction_read_only = on",
-		glanceTimeout.Milliseconds()))
+	_, err := t.conn.Exec(ctx,
+		fmt.Sprintf("SET statement_timeout = %d; SET enable_bitmapscan = off; SET default_transaction_read_only = on",
+			glanceTimeout.Milliseconds()))
 	if err != nil {
 		return err
 	}
 	err = f(ctx, t.conn)
-	_, reset := t.conn.Exec(ctx, "RESET statement_timeout; RESET enable_bitmapscan; SET default_transaction_read_only = off")
+	_, reset := t.conn.Exec(ctx,
+		"RESET statement_timeout; RESET enable_bitmapscan; SET default_transaction_read_only = off")
 	return errors.Join(err, reset)
 }
 
@@ -117,7 +120,11 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	case pgcode.Is(err, pgerrcode.UndefinedTable):
 		return store.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
 	case pgcode.Is(err, pgerrcode.UndefinedColumn):
-		return &problem.Problem{What: fmt.Sprintf("table %s lacks a column", t.table), Fix: t.table.Command("migrate up"), Err: err}
+		return &problem.Problem{
+			What: fmt.Sprintf("table %s lacks a column", t.table),
+			Fix:  t.table.Command("migrate up"),
+			Err:  err,
+		}
 	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		if mistyped := store.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
 			return mistyped
@@ -154,7 +161,8 @@ func (t *Tables) reading(ctx context.Context, what string, err error) error {
 	if err == nil || errors.Is(err, ErrCursor) {
 		return err
 	}
-	return t.may(ctx, fmt.Errorf("%s %s: %w", what, t.table, err), need{"SELECT", t.table.SQL() + ", " + t.table.DeadLetter().SQL()})
+	return t.may(ctx, fmt.Errorf("%s %s: %w", what, t.table, err),
+		need{"SELECT", t.table.SQL() + ", " + t.table.DeadLetter().SQL()})
 }
 
 // need is the privileges that a command needs on a table.

@@ -62,7 +62,8 @@ func parseCursor(text string, lists ...string) (*cursor, error) {
 	if err != nil || json.Unmarshal(raw, &c) != nil {
 		return nil, ErrCursor
 	}
-	if !slices.Contains(lists, c.List) || c.At != nil && !isTimeText(*c.At) || c.Key != nil && strings.Contains(*c.Key, "\x00") {
+	if !slices.Contains(lists, c.List) || c.At != nil && !isTimeText(*c.At) ||
+		c.Key != nil && strings.Contains(*c.Key, "\x00") {
 		return nil, ErrCursor
 	}
 	return &c, nil
@@ -130,7 +131,8 @@ func timeText(t pgtype.Timestamptz) *string {
 	case pgtype.Finite:
 		text = t.Time.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 		if year := t.Time.UTC().Year(); year < 1 { // Postgres writes years before 1 with BC
-			text = time.Date(1-year, 1, 1, 0, 0, 0, 0, time.UTC).Format("2006") + t.Time.UTC().Format("-01-02 15:04:05.999999Z07:00") + " BC"
+			bc := time.Date(1-year, 1, 1, 0, 0, 0, 0, time.UTC)
+			text = bc.Format("2006") + t.Time.UTC().Format("-01-02 15:04:05.999999Z07:00") + " BC"
 		}
 	}
 	return &text

@@ -23,15 +23,16 @@ type Peeked struct {
 	Redacted   []byte
 	// PayloadSize is the size of the body in bytes, as in StoredMessage.
 	PayloadSize Count
-	// PayloadShown: the message has its body. Otherwise the body is redacted, was not asked for, or is too large, and the
-	// message has an empty one.
+	// PayloadShown: the message has its body. Otherwise the body is redacted, was not asked for, or is too large, and
+	// the message has an empty one.
 	PayloadShown bool
 	// Large are values that are too large to show. The message does not have them.
 	Large []Large
 }
 
-// The lists of Peek, in the order in which they leave: rows that may leave now by id, those that wait for their time by that
-// time, and what waits behind one of those or, with block, behind a dead letter. Of one ordering key there is one list.
+// The lists of Peek, in the order in which they leave: rows that may leave now by id, those that wait for their time by
+// that time, and what waits behind one of those or, with block, behind a dead letter. Of one ordering key there is one
+// list.
 const (
 	peekReady  = "ready"
 	peekTimed  = "timed"
@@ -41,23 +42,29 @@ const (
 
 // Rows that wait for their time and have a key: those behind them wait, too.
 const parkedSQL = `
-SELECT r.ordering_key, r.id FROM (SELECT r.ordering_key, r.id FROM {outbox} r WHERE r.available_at > statement_timestamp()
+SELECT r.ordering_key, r.id FROM (SELECT r.ordering_key, r.id FROM {outbox} r
+                                  WHERE r.available_at > statement_timestamp()
   ORDER BY r.available_at, r.id LIMIT {looked}) r WHERE r.ordering_key IS NOT NULL`
 
 // A page of rows in the order of an index, as listWaitingSQL. Blocked rows are behind a dead letter.
 const peekSQL = `
-SELECT r.id, r.ordering_key, r.available_at, r.ordering_key IS NOT NULL AND {blocked}, coalesce({where}, false), r.nth = {looked} FROM (
-  SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.created_at, r.available_at, r.expires_at, r.schema_version,
+SELECT r.id, r.ordering_key, r.available_at, r.ordering_key IS NOT NULL AND {blocked}, coalesce({where}, false),
+  r.nth = {looked} FROM (
+  SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.created_at, r.available_at, r.expires_at,
+    r.schema_version,
          r.coalesce_key, row_number() OVER (ORDER BY {order}) AS nth
   FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT {looked}) r
 WHERE ({where}) OR r.nth = {looked} ORDER BY {order} LIMIT {looked}`
 
-// leaves leaves out what is not published: what has expired, is of a newer version, or has a newer row with its coalesce key.
-const leaves = `r.schema_version <= {version} AND coalesce(r.expires_at > statement_timestamp(), true) AND NOT ` + store.IsSuperseded
+// leaves leaves out what is not published: what has expired, is of a newer version, or has a newer row with its
+// coalesce key.
+const leaves = `r.schema_version <= {version} AND coalesce(r.expires_at > statement_timestamp(), true)
+  AND NOT ` + store.IsSuperseded
 
 // A row may have left since it was found. Bodies are shown up to a limit for all of them together.
 const peekedSQL = `
-SELECT {message_columns}, {redacted}, {sizes}, {payload_size}, r.payload IS NOT NULL, r.payload_bytes IS NOT NULL, {state}
+SELECT {message_columns}, {redacted}, {sizes}, {payload_size}, r.payload IS NOT NULL, r.payload_bytes IS NOT NULL,
+  {state}
 FROM (SELECT w.nth, w.id, pg_catalog.sum({weight}) OVER (ORDER BY w.nth) <= {most_peeked}::numeric AS fits
       FROM pg_catalog.unnest($1::bigint[]) WITH ORDINALITY w(id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id) w
 JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`
@@ -99,10 +106,13 @@ func largeColumns(headers []string) []string {
 }
 
 // Peek shows a page of the messages that the filter picks, in the order in which they would leave. It locks and changes
-// nothing, and its cost does not follow the number of rows that wait: rows count as behind others if those are among the
-// next MostLooked to become due. The filter has no State and no Reason. Block: a dead letter holds its key up. Headers are
-// columns of the application to read, and payload asks for the bodies. ErrCursor: the cursor is of another list.
-func (t *Tables) Peek(ctx context.Context, filter Filter, page Page, block bool, headers []string, payload bool) (list Listing[Peeked], err error) {
+// nothing, and its cost does not follow the number of rows that wait: rows count as behind others if those are among
+// the next MostLooked to become due. The filter has no State and no Reason. Block: a dead letter holds its key up.
+// Headers are columns of the application to read, and payload asks for the bodies. ErrCursor: the cursor is of another
+// list.
+func (t *Tables) Peek(
+	ctx context.Context, filter Filter, page Page, block bool, headers []string, payload bool,
+) (list Listing[Peeked], err error) {
 	lists := []string{peekReady, peekTimed, peekBehind}
 	if filter.OrderingKey != nil {
 		lists = []string{peekKey}
@@ -168,7 +178,8 @@ func (t *Tables) parked(ctx context.Context, tx querier) (map[string]int64, erro
 
 // peek finds the next rows of one list.
 func (t *Tables) peek(
-	ctx context.Context, tx querier, filter Filter, name string, after *cursor, limit int, block bool, parked map[string]int64,
+	ctx context.Context, tx querier, filter Filter, name string, after *cursor, limit int, block bool,
+	parked map[string]int64,
 ) (Listing[int64], error) {
 	where, args := filter.where(ofOutbox, nil)
 	order, from := byID, conditions{args: args}
@@ -187,7 +198,11 @@ func (t *Tables) peek(
 	if block {
 		blocked = "NOT " + store.NotBlocked
 	}
-	sql := t.fill(peekSQL, "{order}", order, "{from}", from.String(), "{where}", where+" AND "+leaves, "{blocked}", blocked,
+	sql := t.fill(peekSQL,
+		"{order}", order,
+		"{from}", from.String(),
+		"{where}", where+" AND "+leaves,
+		"{blocked}", blocked,
 		"{looked}", fmt.Sprint(MostLooked))
 	return collectPage(ctx, tx, sql, from.args, limit, func(row pgx.CollectableRow) (id int64, at place, err error) {
 		var key *string
@@ -217,14 +232,21 @@ func (t *Tables) peekedStatement(headers []string, payload bool, most string) st
 		}
 	}
 	columns := store.MessageColumnsAs(headers, func(column string) string { return peekedColumn(column, payload) })
-	sql := t.fill(peekedSQL, "{state}", stateBy("0"), "{message_columns}", columns, "{redacted}", peekedColumn("r.redacted_payload", payload),
-		"{sizes}", "ARRAY["+strings.Join(sizes, ", ")+"]", "{weight}", strings.Join(weights, " + "), "{payload_size}", payloadSize(),
+	sql := t.fill(peekedSQL,
+		"{state}", stateBy("0"),
+		"{message_columns}", columns,
+		"{redacted}", peekedColumn("r.redacted_payload", payload),
+		"{sizes}", "ARRAY["+strings.Join(sizes, ", ")+"]",
+		"{weight}", strings.Join(weights, " + "),
+		"{payload_size}", payloadSize(),
 		"{most_peeked}", strconv.Itoa(mostPeeked))
 	return strings.ReplaceAll(sql, "{most}", most)
 }
 
 // peeked reads rows that were found, with values of up to most bytes.
-func (t *Tables) peeked(ctx context.Context, tx querier, ids []int64, headers []string, payload bool, most string) (all []Peeked, err error) {
+func (t *Tables) peeked(
+	ctx context.Context, tx querier, ids []int64, headers []string, payload bool, most string,
+) (all []Peeked, err error) {
 	rows, err := tx.Query(ctx, t.peekedStatement(headers, payload, most), ids)
 	if err != nil {
 		return nil, err
@@ -240,10 +262,14 @@ func (t *Tables) peeked(ctx context.Context, tx querier, ids []int64, headers []
 		if err != nil {
 			return nil, err
 		}
-		p.Message, p.Redacted, p.IsRedacted, p.PayloadSize.Precision = m, bytesOf(redacted), sizes[2] != nil, precisionOf(exact)
+		p.Message, p.Redacted, p.IsRedacted = m, bytesOf(redacted), sizes[2] != nil
+		p.PayloadSize.Precision = precisionOf(exact)
 		p.PayloadShown = m.Payload != nil
-		p.Large = slices.Concat(larger("headers", m.Headers != nil, sizes[0]), larger("properties", m.Properties != nil, sizes[1]),
-			larger("redacted_payload", redacted != nil, sizes[2]))
+		p.Large = slices.Concat(
+			larger("headers", m.Headers != nil, sizes[0]),
+			larger("properties", m.Properties != nil, sizes[1]),
+			larger("redacted_payload", redacted != nil, sizes[2]),
+		)
 		if payload && !p.IsRedacted && binary {
 			p.Large = append(p.Large, larger("payload_bytes", p.PayloadShown, sizes[4])...)
 		} else if payload && !p.IsRedacted {

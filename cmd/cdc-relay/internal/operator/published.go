@@ -69,13 +69,15 @@ func (t *Tables) historyError(ctx context.Context, err error) error {
 			Fix:  t.table.Command("setup", "--keep-published", "168h"), Err: ErrNoHistory,
 		}
 	}
-	return t.may(ctx, fmt.Errorf("read the history %s: %w", t.table.Published(), err), need{"SELECT", t.table.Published().SQL()})
+	return t.may(ctx, fmt.Errorf("read the history %s: %w", t.table.Published(), err),
+		need{"SELECT", t.table.Published().SQL()})
 }
 
 // The first copy of each message: the history also has those of earlier replays.
 const replayChoiceSQL = `
 SELECT f.id, f.published_at, f.size FROM (
-  SELECT DISTINCT ON (r.message_id) r.id, r.published_at, ` + storedSize + ` AS size FROM {published} r WHERE {where} ORDER BY r.message_id, r.id, r.published_at) f
+  SELECT DISTINCT ON (r.message_id) r.id, r.published_at, ` + storedSize + ` AS size FROM {published} r WHERE {where}
+    ORDER BY r.message_id, r.id, r.published_at) f
 WHERE f.id > $1 ORDER BY f.id, f.published_at`
 
 // A replayed message is a new row, marked and due, so that the stream does not publish it directly. It does not expire,
@@ -85,9 +87,11 @@ WITH copies AS (
   SELECT r.*, s.nth FROM unnest($1::bigint[], $2::timestamptz[]) WITH ORDINALITY s(id, published_at, nth)
   JOIN {published} r ON r.id = s.id AND r.published_at = s.published_at),
 put AS (
-INSERT INTO {outbox} (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload,
+INSERT INTO {outbox} (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
+                      redacted_payload,
   schema_version, created_at, max_attempts, possible_duplicate, available_at)
-SELECT r.message_id, coalesce($3::text, r.exchange), coalesce($4::text, r.routing_key), r.ordering_key, r.payload, r.payload_bytes, r.headers,
+SELECT r.message_id, coalesce($3::text, r.exchange), coalesce($4::text, r.routing_key), r.ordering_key, r.payload,
+  r.payload_bytes, r.headers,
   r.properties, r.redacted_payload, r.schema_version, r.created_at, r.max_attempts, true, clock_timestamp()
 FROM copies r ORDER BY r.nth RETURNING 1)
 SELECT (SELECT count(*) FROM copies), (SELECT count(*) FROM put)`
@@ -123,7 +127,9 @@ func (r publishedRow) size() int64 { return r.Size }
 
 // Replay inserts copies of the published messages that match the filter, oldest first, each batch in one transaction.
 // Copies keep their message_id and have the mark. On an error, also one of agreed, done is the result before it.
-func (t *Tables) Replay(ctx context.Context, filter Filter, how Replay, agreed Agreed, progress Progress) (done Replayed, err error) {
+func (t *Tables) Replay(
+	ctx context.Context, filter Filter, how Replay, agreed Agreed, progress Progress,
+) (done Replayed, err error) {
 	after := int64(math.MinInt64)
 	if how.AfterID != nil {
 		after = *how.AfterID

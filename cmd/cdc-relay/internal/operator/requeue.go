@@ -24,8 +24,11 @@ WITH picked AS (
          ELSE pg_catalog.bool_or(taken) OVER (PARTITION BY ordering_key) END AS moved
   FROM picked
 ), numbered AS (
-  SELECT id, message_id, size, CASE WHEN moved THEN least((SELECT pg_catalog.min(id) FROM {outbox}), pg_catalog.min(id) OVER (), 1) - count(*) FILTER (WHERE moved) OVER ()
-         + row_number() OVER (PARTITION BY moved ORDER BY id, message_id) - 1 ELSE id END AS place
+  SELECT id, message_id, size,
+         CASE WHEN moved THEN least((SELECT pg_catalog.min(id) FROM {outbox}), pg_catalog.min(id) OVER (), 1)
+                - count(*) FILTER (WHERE moved) OVER ()
+                + row_number() OVER (PARTITION BY moved ORDER BY id, message_id) - 1
+              ELSE id END AS place
   FROM placed
 )
 SELECT id, message_id, place, size FROM numbered ORDER BY place`
@@ -35,10 +38,12 @@ SELECT id, message_id, place, size FROM numbered ORDER BY place`
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
-  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + store.KeptColumns + `{extra_columns}, r.possible_duplicate, s.place)
+  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + store.KeptColumns + `{extra_columns},
+    r.possible_duplicate, s.place)
 , put AS (
   INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
-  SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place RETURNING 1)
+  SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place
+    RETURNING 1)
 SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM put)`
 
 // goesOn is expires_at of a requeued row: it must not expire again at once.
@@ -68,7 +73,9 @@ func (r requeuedRow) size() int64 { return r.Size }
 // Requeue moves the dead letters that match the filter back to the outbox, with attempts 0, oldest first, each batch in
 // one transaction. Rows of a key keep their order, before the key's waiting rows. On an error, also one of agreed, done
 // is the result before it.
-func (t *Tables) Requeue(ctx context.Context, filter Filter, batch int, agreed Agreed, progress Progress) (done Requeued, err error) {
+func (t *Tables) Requeue(
+	ctx context.Context, filter Filter, batch int, agreed Agreed, progress Progress,
+) (done Requeued, err error) {
 	defer func() {
 		if err != nil {
 			err = t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
@@ -91,7 +98,8 @@ func (t *Tables) Requeue(ctx context.Context, filter Filter, batch int, agreed A
 		return done, err
 	}
 	sql := t.requeueStatement(extras)
-	err = inBatches(ctx, chosen, batch, progress, func(rows []requeuedRow) error { return t.requeue(ctx, sql, rows, &done) })
+	err = inBatches(ctx, chosen, batch, progress,
+		func(rows []requeuedRow) error { return t.requeue(ctx, sql, rows, &done) })
 	return done, err
 }
 
@@ -137,8 +145,10 @@ func (t *Tables) newestID(ctx context.Context) (id int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	err = t.conn.QueryRow(ctx, `
-SELECT coalesce((SELECT coalesce(pg_catalog.pg_sequence_last_value(s.oid), 0) FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
-                 JOIN pg_catalog.pg_class s ON s.oid = name::regclass::oid), 9223372036854775807)`, t.table.SQL()).Scan(&id)
+SELECT coalesce((SELECT coalesce(pg_catalog.pg_sequence_last_value(s.oid), 0)
+                 FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
+                 JOIN pg_catalog.pg_class s ON s.oid = name::regclass::oid),
+                9223372036854775807)`, t.table.SQL()).Scan(&id)
 	return id, err
 }
 
@@ -147,7 +157,8 @@ func (t *Tables) requeueNeeds(ctx context.Context) []need {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	var sequence *string
-	if err := t.conn.QueryRow(ctx, `SELECT pg_catalog.pg_get_serial_sequence($1, 'id')`, t.table.SQL()).Scan(&sequence); err == nil && sequence != nil {
+	const sql = `SELECT pg_catalog.pg_get_serial_sequence($1, 'id')`
+	if err := t.conn.QueryRow(ctx, sql, t.table.SQL()).Scan(&sequence); err == nil && sequence != nil {
 		needs = append(needs, need{"SELECT", "SEQUENCE " + *sequence})
 	}
 	return needs

@@ -29,7 +29,8 @@ func (t *Tables) choose(ctx context.Context, query string, filter Filter, of kin
 			return err
 		}
 		// WITH HOLD keeps the rows after the transaction.
-		_, err := tx.Exec(ctx, "DECLARE "+selectionName+" SCROLL CURSOR WITH HOLD FOR "+t.fill(query, "{where}", where), args...)
+		_, err := tx.Exec(ctx,
+			"DECLARE "+selectionName+" SCROLL CURSOR WITH HOLD FOR "+t.fill(query, "{where}", where), args...)
 		return err
 	})
 	if err != nil {
@@ -49,8 +50,11 @@ func (t *Tables) choose(ctx context.Context, query string, filter Filter, of kin
 }
 
 // storedSize is how many bytes the server moves or deletes for a row r.
-const storedSize = `coalesce(pg_catalog.pg_column_size(r.payload), 0)::bigint + coalesce(pg_catalog.pg_column_size(r.payload_bytes), 0)
-  + coalesce(pg_catalog.pg_column_size(r.redacted_payload), 0) + coalesce(pg_catalog.pg_column_size(r.headers), 0) + coalesce(pg_catalog.pg_column_size(r.properties), 0)
+const storedSize = `coalesce(pg_catalog.pg_column_size(r.payload), 0)::bigint
+  + coalesce(pg_catalog.pg_column_size(r.payload_bytes), 0)
+  + coalesce(pg_catalog.pg_column_size(r.redacted_payload), 0)
+  + coalesce(pg_catalog.pg_column_size(r.headers), 0)
+  + coalesce(pg_catalog.pg_column_size(r.properties), 0)
   + coalesce(pg_catalog.pg_column_size(r.last_error), 0)`
 
 // batchBytes bounds the stored bytes of one batch, so that batchTimeout suffices. A larger row is a batch of its own.
@@ -95,7 +99,8 @@ func take[T any](ctx context.Context, s *selection, n int) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	// Describe again, because the previous selection may have had other columns.
-	rows, err := s.conn.Query(ctx, fmt.Sprintf("FETCH FORWARD %d FROM %s", n, selectionName), pgx.QueryExecModeDescribeExec)
+	rows, err := s.conn.Query(ctx, fmt.Sprintf("FETCH FORWARD %d FROM %s", n, selectionName),
+		pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +116,8 @@ func (t *Tables) change(ctx context.Context, sql string, args ...any) (int64, er
 	return tag.RowsAffected(), err
 }
 
-// move runs a statement that inserts one batch into the outbox. The statement returns how many rows it took and how many
-// it inserted. A trigger can discard an INSERT without an error; then nothing is moved.
+// move runs a statement that inserts one batch into the outbox. The statement returns how many rows it took and how
+// many it inserted. A trigger can discard an INSERT without an error; then nothing is moved.
 func (t *Tables) move(ctx context.Context, sql string, args ...any) (moved int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()
@@ -122,7 +127,8 @@ func (t *Tables) move(ctx context.Context, sql string, args ...any) (moved int64
 			return err
 		}
 		if moved < taken {
-			return problem.New("cdc-relay check  # names the trigger; drop it", "table %s keeps %d of %d rows: a trigger discards the others", t.table, moved, taken)
+			return problem.New("cdc-relay check  # names the trigger; drop it",
+				"table %s keeps %d of %d rows: a trigger discards the others", t.table, moved, taken)
 		}
 		return nil
 	})
@@ -153,8 +159,8 @@ func columnsOf(rows []chosenRow) []any {
 	return []any{ids, messageIDs}
 }
 
-// Agreed receives the number of the selected rows before the first change. If it returns an error, nothing is changed. nil
-// agrees to any number.
+// Agreed receives the number of the selected rows before the first change. If it returns an error, nothing is changed.
+// nil agrees to any number.
 type Agreed func(total int64) error
 
 func (s *selection) agree(agreed Agreed) error {

@@ -31,7 +31,8 @@ const (
 
 // shownText is a text column, or its start and its size if it is long.
 func shownText(column string) string {
-	const sql = `CASE WHEN pg_catalog.octet_length({c}) <= {most_text} THEN {c} ELSE pg_catalog.left({c}, 1000) || '… (' || pg_catalog.octet_length({c})::text || ' bytes)' END`
+	const sql = `CASE WHEN pg_catalog.octet_length({c}) <= {most_text} THEN {c}
+	  ELSE pg_catalog.left({c}, 1000) || '… (' || pg_catalog.octet_length({c})::text || ' bytes)' END`
 	return strings.NewReplacer("{c}", column, "{most_text}", strconv.Itoa(mostText)).Replace(sql)
 }
 
@@ -42,7 +43,9 @@ func errorCode(column string) string {
 
 // weight is roughly the true size of a value. It assumes that values seldom shrink to less than an eighth.
 func weight(column string) string {
-	return strings.ReplaceAll(`pg_catalog.pg_column_size({c})::bigint * CASE WHEN pg_catalog.pg_column_compression({c}) IS NULL THEN 1 ELSE 8 END`, "{c}", column)
+	const sql = `pg_catalog.pg_column_size({c})::bigint
+       * CASE WHEN pg_catalog.pg_column_compression({c}) IS NULL THEN 1 ELSE 8 END`
+	return strings.ReplaceAll(sql, "{c}", column)
 }
 
 // isSmall is the condition for a value of which little must be read.
@@ -52,7 +55,8 @@ func isSmall(column string) string { return weight(column) + ` <= {most}` }
 // short form in jsonb and a long text, so the text has a limit, too.
 func shownJSON(column string) string {
 	return strings.ReplaceAll(`CASE WHEN `+isSmall("{c}")+` THEN (
-         SELECT CASE WHEN pg_catalog.octet_length(shown_.t) <= {most} THEN shown_.t END FROM (SELECT {c}::text AS t OFFSET 0) shown_) END`, "{c}", column)
+         SELECT CASE WHEN pg_catalog.octet_length(shown_.t) <= {most} THEN shown_.t END
+           FROM (SELECT {c}::text AS t OFFSET 0) shown_) END`, "{c}", column)
 }
 
 // shownBytes is a bytea column of up to {most} bytes; a larger value is null.
@@ -62,17 +66,21 @@ func shownBytes(column string) string {
 
 // payloadSize is the size of the body, and whether it is exact: the stored size of a large compressed body is less.
 func payloadSize() string {
-	return strings.ReplaceAll(`CASE WHEN r.payload_bytes IS NOT NULL THEN pg_catalog.octet_length(r.payload_bytes) WHEN r.payload IS NULL THEN 0
-         WHEN {small} THEN pg_catalog.octet_length(r.payload::text) ELSE pg_catalog.pg_column_size(r.payload) END,
-       r.payload_bytes IS NOT NULL OR r.payload IS NULL OR pg_catalog.pg_column_compression(r.payload) IS NULL OR {small}`,
-		"{small}", "coalesce("+isSmall("r.payload")+", false)")
+	const sql = `CASE WHEN r.payload_bytes IS NOT NULL THEN pg_catalog.octet_length(r.payload_bytes)
+         WHEN r.payload IS NULL THEN 0
+         WHEN {small} THEN pg_catalog.octet_length(r.payload::text)
+         ELSE pg_catalog.pg_column_size(r.payload) END,
+       r.payload_bytes IS NOT NULL OR r.payload IS NULL OR pg_catalog.pg_column_compression(r.payload) IS NULL
+         OR {small}`
+	return strings.ReplaceAll(sql, "{small}", "coalesce("+isSmall("r.payload")+", false)")
 }
 
 // showing runs a query that shows values of up to most bytes. If the server cannot give them all, in time or within its
 // limits, the query runs again with {most} as 0, which shows their sizes only.
 func showing(most string, query func(most string) error) error {
 	err := query(most)
-	if class := pgcode.Class(err); pgcode.Is(err, pgerrcode.QueryCanceled) || class == pgcode.TooComplex || class == pgcode.Resources {
+	if class := pgcode.Class(err); pgcode.Is(err, pgerrcode.QueryCanceled) || class == pgcode.TooComplex ||
+		class == pgcode.Resources {
 		return query("0")
 	}
 	return err
@@ -83,11 +91,14 @@ func mostListed() string { return strconv.Itoa(MostListed) }
 
 // mostOfNamed is {most} for the rows of one message, in a statement that has them as found.
 func mostOfNamed() string {
-	return fmt.Sprintf(`(SELECT CASE WHEN count(*) > %d THEN %d ELSE %d END FROM found)`, fewOfOneName, MostListed, MostShown)
+	return fmt.Sprintf(`(SELECT CASE WHEN count(*) > %d THEN %d ELSE %d END FROM found)`,
+		fewOfOneName, MostListed, MostShown)
 }
 
 // glanceAt runs f in a glance with the limit most, and again with 0 if the server cannot give the values.
-func (t *Tables) glanceAt(ctx context.Context, most string, f func(ctx context.Context, tx querier, most string) error) error {
+func (t *Tables) glanceAt(
+	ctx context.Context, most string, f func(ctx context.Context, tx querier, most string) error,
+) error {
 	return showing(most, func(most string) error {
 		return t.glance(ctx, func(ctx context.Context, tx querier) error { return f(ctx, tx, most) })
 	})

@@ -47,8 +47,8 @@ type QueueStats struct {
 	OldestUnknown bool
 	// The states of the rows; each row has one, so they add up to Depth. Beyond MostCounted rows, Waiting is the rest.
 	//
-	// Waiting counts ready rows; Behind those that would be Waiting or Due, but an older row of their key, or with block a
-	// dead letter of it, comes first.
+	// Waiting counts ready rows; Behind those that would be Waiting or Due, but an older row of their key, or with
+	// block a dead letter of it, comes first.
 	Waiting, Behind Count
 	// Due counts retries, scheduled rows and rows with a late confirm whose time has come.
 	Due Count
@@ -156,7 +156,8 @@ func counted(n, stop int64) Count {
 	return Count{n, Exact}
 }
 
-// among counts the rows that a statement selects among those that it reads. The statement returns first how many it read.
+// among counts the rows that a statement selects among those that it reads. The statement returns first how many it
+// read.
 func (r *statsReader) among(ctx context.Context, tx querier, sql string) (Count, error) {
 	var read, n int64
 	if err := tx.QueryRow(ctx, r.fill(sql), r.most).Scan(&read, &n); err != nil {
@@ -168,13 +169,16 @@ func (r *statsReader) among(ctx context.Context, tx querier, sql string) (Count,
 const rowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {outbox} ORDER BY id LIMIT $1) r`
 
 func (r *statsReader) depth(ctx context.Context, tx querier, s *QueueStats) (err error) {
-	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, `SELECT coalesce(pg_catalog.max(id) - pg_catalog.min(id) + 1, 0) FROM {outbox}`)
+	const span = `SELECT coalesce(pg_catalog.max(id) - pg_catalog.min(id) + 1, 0) FROM {outbox}`
+	s.Depth, err = r.size(ctx, tx, rowsSQL, r.table, span)
 	return err
 }
 
 // size counts a table. It estimates the count if the table has many rows, or if dead rows make counting slow. Span is
 // SQL for the number of ids between the first row and the last, or "".
-func (r *statsReader) size(ctx context.Context, tx querier, count string, table outbox.Table, span string) (Count, error) {
+func (r *statsReader) size(
+	ctx context.Context, tx querier, count string, table outbox.Table, span string,
+) (Count, error) {
 	var n int64
 	err := tx.QueryRow(ctx, r.fill(count), r.most).Scan(&n)
 	if err == nil && (!r.most.Valid || n < r.most.Int64) {
@@ -217,7 +221,9 @@ func estimateRows(ctx context.Context, tx querier, table outbox.Table) (counted,
 	err = tx.QueryRow(ctx, `
 SELECT coalesce(pg_catalog.pg_stat_get_live_tuples(c.oid), 0),
        CASE WHEN c.reltuples > 0 AND c.relpages > 0
-            THEN c.reltuples::float8 / c.relpages::float8 * (pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::bigint)::float8 ELSE 0 END::bigint
+            THEN c.reltuples::float8 / c.relpages::float8
+              * (pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::bigint)::float8
+            ELSE 0 END::bigint
 FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass::oid`, table.SQL()).Scan(&counted, &byDensity)
 	return counted, byDensity, err
 }
@@ -226,7 +232,8 @@ FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass::oid`, table.SQL()).Scan(&
 const pendingSQL = `
 SELECT pg_catalog.min(created_at) FROM (
   SELECT created_at FROM {outbox}
-  WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND pg_catalog.isfinite(created_at) ORDER BY id LIMIT $1) r`
+  WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND pg_catalog.isfinite(created_at)
+    ORDER BY id LIMIT $1) r`
 
 func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) error {
 	most := r.most
@@ -249,7 +256,8 @@ WITH RECURSIVE keys AS (
   SELECT n.ordering_key FROM keys k CROSS JOIN LATERAL (
     SELECT d.ordering_key FROM {dead} d WHERE d.ordering_key > k.ordering_key ORDER BY d.ordering_key LIMIT 1) n
 )
-SELECT count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.ordering_key = k.ordering_key OFFSET 0))
+SELECT count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {outbox} o
+  WHERE o.ordering_key = k.ordering_key OFFSET 0))
 FROM (SELECT ordering_key FROM keys LIMIT $1) k`
 
 func (r *statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) (err error) {
@@ -261,7 +269,8 @@ const deadRowsSQL = `SELECT count(*) FROM (SELECT 1 FROM {dead} ORDER BY dead_at
 
 func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err error) {
 	var oldest, newest pgtype.Timestamptz
-	if err := tx.QueryRow(ctx, r.fill(`SELECT pg_catalog.min(dead_at), pg_catalog.max(dead_at) FROM {dead}`)).Scan(&oldest, &newest); err != nil {
+	const sql = `SELECT pg_catalog.min(dead_at), pg_catalog.max(dead_at) FROM {dead}`
+	if err := tx.QueryRow(ctx, r.fill(sql)).Scan(&oldest, &newest); err != nil {
 		return err
 	}
 	s.OldestDead, s.NewestDead = pgtime.FromColumn(oldest), pgtime.FromColumn(newest)
@@ -275,7 +284,8 @@ WITH timed AS MATERIALIZED (
   SELECT {routing_key} AS routing_key, pg_catalog.left(r.last_error, {example}) AS last_error, attempts, available_at
   FROM {outbox} r WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1
 ), dead AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, pg_catalog.left(r.last_error, {example}) AS last_error, {reason} AS failure_reason, dead_at
+  SELECT {routing_key} AS routing_key, pg_catalog.left(r.last_error, {example}) AS last_error,
+    {reason} AS failure_reason, dead_at
   FROM {dead} r ORDER BY dead_at DESC LIMIT $1
 ), failed AS (
   SELECT routing_key, last_error, NULL::text AS reason, available_at AS at FROM timed WHERE attempts > 0
@@ -291,8 +301,12 @@ FROM failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`
 const mostExample = 500
 
 func failingStatement() string {
-	return strings.NewReplacer("{routing_key}", shownText("r.routing_key"), "{reason}", shownText("r.failure_reason"),
-		"{code}", errorCode("coalesce(last_error, reason, '')"), "{example}", fmt.Sprint(mostExample)).Replace(failingSQL)
+	return strings.NewReplacer(
+		"{routing_key}", shownText("r.routing_key"),
+		"{reason}", shownText("r.failure_reason"),
+		"{code}", errorCode("coalesce(last_error, reason, '')"),
+		"{example}", fmt.Sprint(mostExample),
+	).Replace(failingSQL)
 }
 
 func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, top int) error {

@@ -16,16 +16,25 @@ const Behind State = "behind"
 // byState returns where the number of each state is.
 func (s *QueueStats) byState() map[State]*Count {
 	return map[State]*Count{
-		AtOnce: &s.Waiting, Behind: &s.Behind, Due: &s.Due, Retrying: &s.Retrying, Scheduled: &s.Scheduled, Unconfirmed: &s.Unconfirmed,
-		Locked: &s.Locked, Expired: &s.Expired, NewerVersion: &s.NewerVersion,
+		AtOnce:       &s.Waiting,
+		Behind:       &s.Behind,
+		Due:          &s.Due,
+		Retrying:     &s.Retrying,
+		Scheduled:    &s.Scheduled,
+		Unconfirmed:  &s.Unconfirmed,
+		Locked:       &s.Locked,
+		Expired:      &s.Expired,
+		NewerVersion: &s.NewerVersion,
 	}
 }
 
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
 const statesSQL = `
 WITH locks AS MATERIALIZED (
-  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
-SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'behind' ELSE r.state END, r.available_at IS NOT NULL,
+  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
+SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'behind' ELSE r.state END,
+       r.available_at IS NOT NULL,
        count(*), pg_catalog.min(r.available_at),
        count(*) FILTER (WHERE r.ordering_key IS NOT NULL AND NOT r.follows AND r.available_at > statement_timestamp())
 FROM (
@@ -33,8 +42,10 @@ FROM (
     SELECT r.*, CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
              SELECT l.pid FROM locks l WHERE l.transactionid = r.locker LIMIT 1), 0) END AS locked_by,
            r.ordering_key IS NOT NULL AND EXISTS (
-             SELECT 1 FROM {outbox} e WHERE e.ordering_key BETWEEN r.ordering_key AND r.ordering_key AND e.id < r.id OFFSET 0) AS follows
-    FROM (SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.possible_duplicate, r.schema_version, r.xmax AS locker
+             SELECT 1 FROM {outbox} e
+             WHERE e.ordering_key BETWEEN r.ordering_key AND r.ordering_key AND e.id < r.id OFFSET 0) AS follows
+    FROM (SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.possible_duplicate,
+                 r.schema_version, r.xmax AS locker
           FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT $1) r) r) r
 GROUP BY 1, 2`
 
@@ -62,7 +73,8 @@ func (r *statsReader) statesStatement(from string) string {
 		order = "r.available_at"
 	}
 	if r.block {
-		blocked = "r.ordering_key IS NOT NULL AND EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)"
+		blocked = "r.ordering_key IS NOT NULL AND " +
+			"EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)"
 	}
 	return r.fill(statesSQL, "{state}", stateBy("r.locked_by"), "{blocked}", blocked, "{from}", from, "{order}", order)
 }

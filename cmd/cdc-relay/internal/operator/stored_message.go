@@ -55,8 +55,8 @@ func (m StoredMessage) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
 
 func (m StoredMessage) rowID() int64 { return m.ID }
 
-// storedColumns are the columns for scanStored, with values of up to {most} bytes. The statement must name the rows r. A
-// redacted payload never leaves the database.
+// storedColumns are the columns for scanStored, with values of up to {most} bytes. The statement must name the rows r.
+// A redacted payload never leaves the database.
 func storedColumns(payload bool) string {
 	body, wanted := `NULL::bytea`, `false`
 	if payload {
@@ -64,11 +64,15 @@ func storedColumns(payload bool) string {
 		body = `CASE WHEN ` + wanted + ` THEN coalesce(` + shownBytes("r.payload_bytes") + `,
          CASE WHEN r.payload_bytes IS NULL THEN pg_catalog.convert_to(` + shownJSON("r.payload") + `, 'UTF8') END) END`
 	}
-	return `r.id, r.message_id, ` + shownText("r.exchange") + `, ` + shownText("r.routing_key") + `, ` + shownText("r.ordering_key") + `,
-       ` + shownJSON("r.headers") + `, pg_catalog.pg_column_size(r.headers), ` + shownJSON("r.properties") + `, pg_catalog.pg_column_size(r.properties),
+	return `r.id, r.message_id, ` + shownText("r.exchange") + `, ` + shownText("r.routing_key") + `, ` +
+		shownText("r.ordering_key") + `,
+       ` + shownJSON("r.headers") + `, pg_catalog.pg_column_size(r.headers), ` + shownJSON("r.properties") + `,
+         pg_catalog.pg_column_size(r.properties),
        r.schema_version, r.created_at, r.expires_at, r.attempts, r.max_attempts, ` + shownText("r.last_error") + `,
-       coalesce(r.possible_duplicate, false), ` + shownJSON("r.redacted_payload") + `, pg_catalog.pg_column_size(r.redacted_payload),
-       ` + body + `, CASE WHEN ` + wanted + ` THEN coalesce(pg_catalog.pg_column_size(r.payload_bytes), pg_catalog.pg_column_size(r.payload)) END,
+       coalesce(r.possible_duplicate, false), ` + shownJSON("r.redacted_payload") + `,
+         pg_catalog.pg_column_size(r.redacted_payload),
+       ` + body + `, CASE WHEN ` + wanted + ` THEN coalesce(pg_catalog.pg_column_size(r.payload_bytes),
+         pg_catalog.pg_column_size(r.payload)) END,
        ` + payloadSize() + `, r.payload_bytes IS NOT NULL, clock_timestamp()`
 }
 
@@ -80,15 +84,18 @@ func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 	var sizes struct{ headers, properties, redacted, payload *int64 }
 	exact := false
 	err := row.Scan(append([]any{
-		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &headers, &sizes.headers, &properties, &sizes.properties,
-		&m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts, &m.LastError, &m.PossibleDuplicate, &redacted, &sizes.redacted,
-		&m.Payload, &sizes.payload, &m.PayloadSize.N, &exact, &m.Binary, &m.ReadAt,
+		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &headers, &sizes.headers,
+		&properties, &sizes.properties, &m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts,
+		&m.LastError, &m.PossibleDuplicate, &redacted, &sizes.redacted, &m.Payload, &sizes.payload, &m.PayloadSize.N,
+		&exact, &m.Binary, &m.ReadAt,
 	}, more...)...)
 	m.Headers, m.Properties, m.Redacted = bytesOf(headers), bytesOf(properties), bytesOf(redacted)
 	m.CreatedAt, m.ExpiresAt, m.ReadAt = pgtime.FromRequired(created), pgtime.FromColumn(expires), m.ReadAt.UTC()
 	m.IsRedacted, m.PayloadSize.Precision = sizes.redacted != nil, precisionOf(exact)
-	m.Large = slices.Concat(larger("headers", headers != nil, sizes.headers), larger("properties", properties != nil, sizes.properties),
-		larger("redacted_payload", redacted != nil, sizes.redacted), larger(bodyColumn(m.Binary), m.Payload != nil, sizes.payload))
+	m.Large = slices.Concat(larger("headers", headers != nil, sizes.headers),
+		larger("properties", properties != nil, sizes.properties),
+		larger("redacted_payload", redacted != nil, sizes.redacted),
+		larger(bodyColumn(m.Binary), m.Payload != nil, sizes.payload))
 	return m, err
 }
 
@@ -120,7 +127,8 @@ func ParseName(text string) (Name, error) {
 	}
 	messageID, err := outbox.ParseUUID([]byte(strings.ToLower(text)))
 	if err != nil {
-		return Name{}, fmt.Errorf("%q: want the id of a row, such as 42, or a message_id, such as 5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52", text)
+		return Name{}, fmt.Errorf("%q: want the id of a row, such as 42, "+
+			"or a message_id, such as 5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52", text)
 	}
 	return Name{messageID: &messageID}, nil
 }
