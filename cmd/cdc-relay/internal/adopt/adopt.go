@@ -143,10 +143,12 @@ func readPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
 	}
 	p := &plan{request: r, source: s, function: functionOf(r.Outbox, r.From)}
 	if s.Trigger != "" && s.Trigger != p.function.SQL() {
-		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String())+" --table OUTBOX", "table %s was adopted before, by function %s", r.From, s.Trigger)
+		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String())+" --table OUTBOX",
+			"table %s was adopted before, by function %s", r.From, s.Trigger)
 	}
 	if s.Trigger != "" && r.View {
-		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String()), "table %s was adopted without --view", r.From)
+		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String()),
+			"table %s was adopted without --view", r.From)
 	}
 	if p.conversion, err = s.convert(r.Layout, given); err != nil {
 		return nil, err
@@ -167,7 +169,8 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 		condition = "false"
 	}
 	rows := func(where string) (exists bool, err error) {
-		err = conn.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s s WHERE (%s))", p.source.table.SQL(), where)).Scan(&exists)
+		err = conn.QueryRow(ctx,
+			fmt.Sprintf("SELECT EXISTS (SELECT FROM %s s WHERE (%s))", p.source.table.SQL(), where)).Scan(&exists)
 		return exists, err
 	}
 	if condition == "" {
@@ -182,7 +185,12 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 		return "true", nil // rows that arrive during the adoption
 	}
 	if _, err := rows(condition); err != nil {
-		return "", &problem.Problem{What: "--waiting " + p.request.Waiting, Fix: "# write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() + "; name types and functions with their schema", Err: err}
+		return "", &problem.Problem{
+			What: "--waiting " + p.request.Waiting,
+			Fix: "# write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() +
+				"; name types and functions with their schema",
+			Err: err,
+		}
 	}
 	return condition, nil
 }
@@ -201,12 +209,16 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	if r.View {
 		again = ""
 	}
-	script := "-- " + problem.OneLine(r.Command()) + "\n-- For psql, as the owner of both tables or a superuser." + again + "\n" +
+	script := "-- " + problem.OneLine(r.Command()) + "\n" +
+		"-- For psql, as the owner of both tables or a superuser." + again + "\n" +
 		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\nBEGIN;\n" + s.function + "COMMIT;\n\n"
 	if p.waiting != "false" {
 		script += "-- Waiting rows, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
 	}
-	return script + "-- The remaining rows, and from now on every new row. INSERTs into the table wait for this transaction.\nBEGIN;\n" + strings.Join(s.final, "\n") + "\nCOMMIT;\n", nil
+	script += "-- The remaining rows, and from now on every new row. " +
+		"INSERTs into the table wait for this transaction.\n" +
+		"BEGIN;\n" + strings.Join(s.final, "\n") + "\nCOMMIT;\n"
+	return script, nil
 }
 
 // Result is the outcome of Adopt.
@@ -309,9 +321,12 @@ func locked(ctx context.Context, conn *pgx.Conn, table outbox.Table, err error) 
 		return err
 	}
 	rows, failed := conn.Query(ctx, `
-SELECT format('%s (%s, %s, since %s)', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'no name'), date_trunc('second', now() - a.xact_start))
+SELECT format('%s (%s, %s, since %s)', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'no name'),
+              date_trunc('second', now() - a.xact_start))
 FROM pg_stat_activity a
-WHERE a.pid <> pg_backend_pid() AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.granted AND l.relation = to_regclass($1) AND l.mode <> 'AccessShareLock')
+WHERE a.pid <> pg_backend_pid() AND EXISTS (SELECT FROM pg_locks l
+                                            WHERE l.pid = a.pid AND l.granted AND l.relation = to_regclass($1)
+                                            AND l.mode <> 'AccessShareLock')
 ORDER BY a.xact_start LIMIT 5`, table.SQL())
 	if failed != nil {
 		return err

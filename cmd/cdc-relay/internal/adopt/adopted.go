@@ -32,7 +32,8 @@ type Adopted struct {
 
 // Works reports whether new rows of the table reach the outbox.
 func (a Adopted) Works() bool {
-	return a.Exists && a.Trigger && a.Enabled && len(a.LostKey) == 0 && len(a.Missing) == 0 && !a.OtherKey && a.Obstacle == nil
+	return a.Exists && a.Trigger && a.Enabled && len(a.LostKey) == 0 && len(a.Missing) == 0 && !a.OtherKey &&
+		a.Obstacle == nil
 }
 
 const listSQL = `
@@ -41,7 +42,8 @@ FROM (SELECT p.oid, n.nspname, p.proname, pg_catalog.obj_description(p.oid, 'pg_
       FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
       WHERE n.nspname = $1 AND p.prorettype = 'pg_catalog.trigger'::regtype
         AND CASE WHEN pg_catalog.obj_description(p.oid, 'pg_proc') LIKE '{"adopts":{%}' THEN true ELSE false END) f
-LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) ON n.nspname = f.note ->> 'schema' AND c.relname = f.note ->> 'table'
+LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)
+  ON n.nspname = f.note ->> 'schema' AND c.relname = f.note ->> 'table'
 LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid = c.oid AND t.tgfoid = f.oid
 WHERE f.note ->> 'outbox' = $2 ORDER BY 1, 2`
 
@@ -83,7 +85,8 @@ func (a *Adopted) examine(ctx context.Context, conn *pgx.Conn, into outbox.Table
 	}
 	a.Exists = true
 	lost := func(name string) bool { return !s.has(name) }
-	a.Missing = slices.DeleteFunc(then.Columns, func(name string) bool { return !lost(name) || slices.Contains(then.Key, name) && !a.View })
+	a.Missing = slices.DeleteFunc(then.Columns,
+		func(name string) bool { return !lost(name) || slices.Contains(then.Key, name) && !a.View })
 	if a.View {
 		return nil // adopt changed the table to a view, and its rows are not deleted
 	}
@@ -115,9 +118,11 @@ func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.T
 	case len(all) == 0:
 		return Adopted{}, fmt.Errorf("no table was adopted into %s", into)
 	case from == nil:
-		return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them", "%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
+		return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them",
+			"%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
 	}
-	return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them", "table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
+	return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them",
+		"table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
 }
 
 // undo returns the statements of Undo, for one transaction.

@@ -15,12 +15,13 @@ const (
 	// timestamp and tracingspancontext of its Quarkus extension (debezium.io, "Outbox Event Router", "Basic outbox
 	// table"; github.com/debezium/debezium-quarkus, OutboxEventHbmWriter.java and DataMapTracingSetter.java).
 	Debezium = "debezium"
-	// CeleryOutbox is the table of django-celery-outbox (github.com/Barsoomx/django-celery-outbox, models.py: the columns;
-	// serialization.py: the keys of options).
+	// CeleryOutbox is the table of django-celery-outbox (github.com/Barsoomx/django-celery-outbox, models.py: the
+	// columns; serialization.py: the keys of options).
 	CeleryOutbox = "celery-outbox"
 	// Watermill is a table of a topic (github.com/ThreeDotsLabs/watermill-sql, pkg/sql/schema_adapter_postgresql.go and
-	// queue_schema_adapter_postgresql.go), with or without the envelope of the forwarder (github.com/ThreeDotsLabs/watermill,
-	// components/forwarder/envelope.go). Headers are those of github.com/ThreeDotsLabs/watermill-amqp, pkg/amqp/marshaler.go.
+	// queue_schema_adapter_postgresql.go), with or without the envelope of the forwarder
+	// (github.com/ThreeDotsLabs/watermill, components/forwarder/envelope.go). Headers are those of
+	// github.com/ThreeDotsLabs/watermill-amqp, pkg/amqp/marshaler.go.
 	Watermill = "watermill"
 )
 
@@ -62,7 +63,8 @@ func (s *source) waiting(layout string) string {
 
 // tracing parses the output of java.util.Properties: lines of key=value, with backslashes before some characters.
 const tracing = `coalesce((SELECT jsonb_object_agg(translate(m[1], E'\\', ''), translate(m[2], E'\\', ''))
-            FROM regexp_matches(r."tracingspancontext"::text, '^([^#!=][^=]*)=(.*)$', 'gn') m), '{}') || coalesce(headers, '{}')`
+            FROM regexp_matches(r."tracingspancontext"::text, '^([^#!=][^=]*)=(.*)$', 'gn') m), '{}')` +
+	` || coalesce(headers, '{}')`
 
 // assignment is a variable of the function with the expression for it. r is the row.
 type assignment struct{ Variable, Expression string }
@@ -95,7 +97,9 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 			}
 			found, there := s.find(p)
 			if !there {
-				return nil, problem.New(fmt.Sprintf("--map %s=COLUMN, with one of %s; or %[1]s= for none", m.target, s.names()), "table %s has no column %s, for %s", s.table, p.column, m.target)
+				return nil, problem.New(
+					fmt.Sprintf("--map %s=COLUMN, with one of %s; or %[1]s= for none", m.target, s.names()),
+					"table %s has no column %s, for %s", s.table, p.column, m.target)
 			}
 			if !slices.Contains(c.columns, found.Name) {
 				c.columns = append(c.columns, found.Name)
@@ -121,7 +125,8 @@ func (s *source) convertCelery(c *conversion, given []mapping) error {
 	c.columns = []string{"id", "created_at", "task_id", "task_name", "args", "kwargs", "options"}
 	for _, name := range c.columns {
 		if !s.has(name) {
-			return problem.New("cdc-relay adopt --from "+shell(s.table.String())+" --map ...", "table %s has no column %s: it is not that of django-celery-outbox", s.table, name)
+			return problem.New("cdc-relay adopt --from "+shell(s.table.String())+" --map ...",
+				"table %s has no column %s: it is not that of django-celery-outbox", s.table, name)
 		}
 	}
 	return c.routes(given)
@@ -188,7 +193,9 @@ func (s *source) assign(c *conversion, all []mapping) error {
 		case strings.HasSuffix(variable, "_at"):
 			found, _ := s.find(m.parts[0])
 			if m.single() == "" || !slices.Contains([]string{"timestamptz", "timestamp", "date"}, found.Type) {
-				return problem.New(fmt.Sprintf("--map %s=  # leaves it out", m.target), "%s needs one column with date and time, and not %s", m.target, strings.TrimSpace(found.Name+" "+found.Type))
+				return problem.New(fmt.Sprintf("--map %s=  # leaves it out", m.target),
+					"%s needs one column with date and time, and not %s",
+					m.target, strings.TrimSpace(found.Name+" "+found.Type))
 			}
 			text = field(found.Name) + "::timestamptz"
 		}
@@ -207,7 +214,8 @@ func property(name, text string) string {
 
 // withEntry adds one key, unless its value is null.
 func withEntry(variable, key, value string) assignment {
-	return assignment{variable, fmt.Sprintf("coalesce(%s, '{}') || CASE WHEN %s IS NULL THEN '{}' ELSE jsonb_build_object(%s, %[2]s) END", variable, value, literal(key))}
+	return assignment{variable, fmt.Sprintf("coalesce(%s, '{}') || "+
+		"CASE WHEN %s IS NULL THEN '{}' ELSE jsonb_build_object(%s, %[2]s) END", variable, value, literal(key))}
 }
 
 // text returns the expression for the value as text.
@@ -246,7 +254,8 @@ func (s *source) uuid(m mapping, text string) string {
 
 func (s *source) asUUID(text string) string {
 	const pattern = `'^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$'`
-	return fmt.Sprintf("CASE WHEN %s ~* %s THEN %[1]s::uuid ELSE md5(%s || %[1]s)::uuid END", text, pattern, literal(s.table.String()+"/"))
+	return fmt.Sprintf("CASE WHEN %s ~* %s THEN %[1]s::uuid ELSE md5(%s || %[1]s)::uuid END",
+		text, pattern, literal(s.table.String()+"/"))
 }
 
 func (s *source) body(c *conversion, m mapping, text string) {

@@ -83,13 +83,15 @@ func checkTarget(target string) error {
 		return nil
 	case of && name == "properties":
 		if !slices.Contains(propertyNames(), entry) {
-			return fmt.Errorf("%q: properties has no such entry, want one of %s", target, strings.Join(propertyNames(), ", "))
+			return fmt.Errorf("%q: properties has no such entry, want one of %s",
+				target, strings.Join(propertyNames(), ", "))
 		}
 		return nil
 	case of && name == taskRoutes && entry != "":
 		return nil
 	case of || !slices.Contains(targets(), target):
-		return fmt.Errorf("%q is no column of the outbox to map: want %s, headers.NAME or properties.NAME", target, strings.Join(targets(), ", "))
+		return fmt.Errorf("%q is no column of the outbox to map: want %s, headers.NAME or properties.NAME",
+			target, strings.Join(targets(), ", "))
 	}
 	return nil
 }
@@ -113,7 +115,8 @@ func parseParts(text string) (parts []part, rest string, err error) {
 		case rest == "" || rest[0] == ',':
 			return parts, strings.TrimPrefix(rest, ","), nil
 		default:
-			return nil, "", fmt.Errorf("unexpected %q (put a text in single quotes, and a column with special characters in double quotes)", rest)
+			return nil, "", fmt.Errorf("unexpected %q (put a text in single quotes, "+
+				"and a column with special characters in double quotes)", rest)
 		}
 	}
 }

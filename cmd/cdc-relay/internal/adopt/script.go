@@ -69,9 +69,11 @@ func (d data) KeyColumns() string { return d.key(", ", "s.%[1]s") }
 func (d data) Order() string {
 	order := d.KeyColumns()
 	for _, c := range d.source.Columns {
-		random := c.Name == d.source.Key[0].Name && !slices.Contains([]string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}, c.Type)
+		random := c.Name == d.source.Key[0].Name &&
+			!slices.Contains([]string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}, c.Type)
 		for _, a := range d.conversion.assignments {
-			if name, cut := strings.CutSuffix(a.Expression, "::timestamptz"); random && cut && a.Variable == "created_at" {
+			name, cut := strings.CutSuffix(a.Expression, "::timestamptz")
+			if random && cut && a.Variable == "created_at" {
 				order = "s" + strings.TrimPrefix(name, "r") + ", " + order
 			}
 		}
@@ -91,7 +93,8 @@ func (d data) key(separator, format string) string {
 func (d data) Sequences() (all []struct{ Column, Sequence string }) {
 	for _, c := range d.source.Columns {
 		if d.request.View && c.Sequence != "" {
-			all = append(all, struct{ Column, Sequence string }{outbox.QuoteIdentifier(c.Name), literal(c.Sequence) + "::regclass"})
+			all = append(all,
+				struct{ Column, Sequence string }{outbox.QuoteIdentifier(c.Name), literal(c.Sequence) + "::regclass"})
 		}
 	}
 	return all
@@ -114,7 +117,8 @@ func (d data) Sentry() string {
 }
 
 func (d data) redacted(name string) string {
-	return d.orElse("redacted_"+name, fmt.Sprintf(`coalesce(r."redacted_%[1]s", r."%[1]s")`, name), fmt.Sprintf(`r."%s"`, name))
+	return d.orElse("redacted_"+name, fmt.Sprintf(`coalesce(r."redacted_%[1]s", r."%[1]s")`, name),
+		fmt.Sprintf(`r."%s"`, name))
 }
 
 func (d data) orElse(column, there, missing string) string {
@@ -170,7 +174,8 @@ func (p *plan) statements() (s statements, err error) {
 	}
 	f := p.function.SQL() + "()"
 	before, after := migrations.ClaimSQL(p.request.Outbox, migrations.Function{Name: p.function})
-	s.function = before + fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET %s SET enable_seqscan = off AS %s;\n", f, searchPath, function) +
+	s.function = before + fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql "+
+		"SECURITY DEFINER SET %s SET enable_seqscan = off AS %s;\n", f, searchPath, function) +
 		after +
 		fmt.Sprintf("COMMENT ON FUNCTION %s IS %s;\n", f, literal(string(note)))
 	s.move = "DO " + s.move + ";\n"
@@ -194,7 +199,8 @@ func (p *plan) lock() string {
 func (p *plan) attach(function string) []string {
 	table := p.source.table.SQL()
 	if p.request.View {
-		return append(p.view(), fmt.Sprintf("CREATE TRIGGER %s INSTEAD OF INSERT ON %s FOR EACH ROW EXECUTE FUNCTION %s;", triggerName, table, function))
+		return append(p.view(), fmt.Sprintf("CREATE TRIGGER %s INSTEAD OF INSERT ON %s "+
+			"FOR EACH ROW EXECUTE FUNCTION %s;", triggerName, table, function))
 	}
 	// Deferred: the row exists until COMMIT, so RETURNING, ON CONFLICT and a DELETE by the application work as before.
 	text := fmt.Sprintf(`
@@ -216,7 +222,8 @@ func (p *plan) view() []string {
 	for _, c := range p.source.Columns {
 		names = append(names, outbox.QuoteIdentifier(c.Name))
 		if c.Default != "" {
-			all = append(all, fmt.Sprintf("ALTER VIEW %s ALTER COLUMN %s SET DEFAULT %s;", table.SQL(), outbox.QuoteIdentifier(c.Name), c.Default))
+			all = append(all, fmt.Sprintf("ALTER VIEW %s ALTER COLUMN %s SET DEFAULT %s;",
+				table.SQL(), outbox.QuoteIdentifier(c.Name), c.Default))
 		}
 	}
 	for _, g := range p.source.Grants {
@@ -228,7 +235,8 @@ func (p *plan) view() []string {
 	}
 	return append([]string{
 		fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", table.SQL(), outbox.QuoteIdentifier(setAside(table).Name)),
-		fmt.Sprintf("CREATE VIEW %s AS SELECT %s FROM %s;", table.SQL(), strings.Join(names, ", "), setAside(table).SQL()),
+		fmt.Sprintf("CREATE VIEW %s AS SELECT %s FROM %s;",
+			table.SQL(), strings.Join(names, ", "), setAside(table).SQL()),
 		fmt.Sprintf("ALTER VIEW %s OWNER TO %s;", table.SQL(), outbox.QuoteIdentifier(p.source.Owner)),
 	}, all...)
 }

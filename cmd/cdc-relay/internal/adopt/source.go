@@ -50,7 +50,11 @@ type obstacle struct {
 }
 
 func (o obstacle) fix() string {
-	action := map[string]string{"foreign key": "DROP CONSTRAINT", "trigger": "DISABLE TRIGGER", "rule": "DISABLE RULE"}[o.Kind]
+	action := map[string]string{
+		"foreign key": "DROP CONSTRAINT",
+		"trigger":     "DISABLE TRIGGER",
+		"rule":        "DISABLE RULE",
+	}[o.Kind]
 	return fmt.Sprintf("ALTER TABLE %s %s %s;", o.Table, action, outbox.Identifier(o.Name))
 }
 
@@ -94,52 +98,77 @@ SELECT pg_catalog.jsonb_build_object(
   'kind', c.relkind, 'owner', pg_catalog.pg_get_userbyid(c.relowner),
   'columns', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
                 'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
-                'default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '') ELSE '' END,
-                'sequence', coalesce((SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q WHERE a.attidentity <> '' AND q.deptype = 'i'
-                   AND q.classid = 'pg_catalog.pg_class'::regclass AND q.refclassid = q.classid AND q.refobjid = c.oid AND q.refobjsubid = a.attnum), ''),
+                'default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
+                  ELSE '' END,
+                'sequence', coalesce((SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q
+                                      WHERE a.attidentity <> '' AND q.deptype = 'i'
+                   AND q.classid = 'pg_catalog.pg_class'::regclass AND q.refclassid = q.classid AND q.refobjid = c.oid
+                     AND q.refobjsubid = a.attnum), ''),
                 'generated', a.attgenerated <> '') ORDER BY a.attnum)
               FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
               LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
   'key', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
-             'equals', CASE pn.nspname WHEN 'pg_catalog' THEN p.oprname ELSE pg_catalog.format('OPERATOR(%I.%s)', pn.nspname, p.oprname) END) ORDER BY k.n), '[]')
-          FROM pg_catalog.pg_index i, LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::smallint[]), pg_catalog.unnest(i.indclass::oid[])) WITH ORDINALITY k(attnum, class, n)
+             'equals', CASE pn.nspname WHEN 'pg_catalog' THEN p.oprname
+               ELSE pg_catalog.format('OPERATOR(%I.%s)', pn.nspname, p.oprname) END) ORDER BY k.n), '[]')
+          FROM pg_catalog.pg_index i, LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::smallint[]),
+            pg_catalog.unnest(i.indclass::oid[])) WITH ORDINALITY k(attnum, class, n)
             JOIN pg_catalog.pg_opclass l ON l.oid = k.class
-            JOIN pg_catalog.pg_amop m ON m.amopfamily = l.opcfamily AND m.amoplefttype = l.opcintype AND m.amoprighttype = l.opcintype AND m.amopstrategy = 3
-            JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
+            JOIN pg_catalog.pg_amop m ON m.amopfamily = l.opcfamily AND m.amoplefttype = l.opcintype
+              AND m.amoprighttype = l.opcintype AND m.amopstrategy = 3
+            JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr
+              JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
             JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
           WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
-  'references', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('kind', 'foreign key', 'name', f.conname,
-                   'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname)) ORDER BY f.conname), '[]')
-                 FROM pg_catalog.pg_constraint f JOIN pg_catalog.pg_class t ON t.oid = f.conrelid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
+  'references', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+                   'kind', 'foreign key', 'name', f.conname,
+                   'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname))
+                     ORDER BY f.conname), '[]')
+                 FROM pg_catalog.pg_constraint f JOIN pg_catalog.pg_class t ON t.oid = f.conrelid
+                   JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
                  WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
-                   AND (f.confrelid = c.oid OR c.relkind = 'p' AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
-  'children', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname) ORDER BY h.inhseqno), '[]')
-               FROM pg_catalog.pg_inherits h JOIN pg_catalog.pg_class t ON t.oid = h.inhrelid JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
+                   AND (f.confrelid = c.oid OR c.relkind = 'p'
+                        AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
+  'children', (SELECT coalesce(pg_catalog.jsonb_agg(
+                 pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname) ORDER BY h.inhseqno), '[]')
+               FROM pg_catalog.pg_inherits h JOIN pg_catalog.pg_class t ON t.oid = h.inhrelid
+                 JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
                WHERE h.inhparent = c.oid AND c.relkind = 'r'),
   'guards', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('kind', g.kind, 'name', g.name,
-                'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname)) ORDER BY g.kind DESC, g.name), '[]') FROM (
+                'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname))
+                  ORDER BY g.kind DESC, g.name), '[]') FROM (
                SELECT 'trigger', g.tgname, g.tgrelid FROM pg_catalog.pg_trigger g
-               WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0 AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
+               WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0
+                      AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
                  AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
                UNION ALL SELECT 'rule', w.rulename, c.oid
-               FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A')) g(kind, name, relation) -- DELETE
-             JOIN pg_catalog.pg_class t ON t.oid = g.relation JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace),
-  'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"' FROM pg_catalog.pg_trigger g
-                        JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
+               FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type = '4'
+                 AND w.ev_enabled IN ('O', 'A')) g(kind, name, relation) -- DELETE
+             JOIN pg_catalog.pg_class t ON t.oid = g.relation
+               JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace),
+  'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"'
+                       FROM pg_catalog.pg_trigger g
+                        JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid
+                          JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
                         WHERE g.tgrelid = c.oid AND g.tgname = $3), ''),
   'outbox_owner', coalesce(pg_catalog.pg_get_userbyid(o.relowner), ''),
-  'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT') AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
+  'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT')
+                        AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
                         AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'), false),
-  'hidden', c.relrowsecurity AND EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper AND NOT x.rolbypassrls)
+  'hidden', c.relrowsecurity AND EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper
+                                         AND NOT x.rolbypassrls)
             AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')),
   'hidden_from', CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user ELSE '' END,
-  'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('privilege', x.privilege_type || x.part, 'option', x.is_grantable,
-               'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
+  'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+               'privilege', x.privilege_type || x.part, 'option', x.is_grantable,
+               'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC'
+                 ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
              FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
-                   UNION ALL SELECT pg_catalog.format(' (%I)', a.attname), x.* FROM pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) x
+                   UNION ALL SELECT pg_catalog.format(' (%I)', a.attname), x.*
+                     FROM pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) x
                    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
-             WHERE x.grantee <> c.relowner AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER', 'REFERENCES')))
+             WHERE x.grantee <> c.relowner AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER',
+               'REFERENCES')))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($4)
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
@@ -153,7 +182,8 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 		return outbox.Table{Schema: "public", Name: "celery_outbox"}, nil
 	}
 	rows, err := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
-		WHERE schemaname = 'public' AND tablename LIKE 'watermill\_%' AND tablename NOT LIKE 'watermill\_offsets\_%' ORDER BY 1`)
+		WHERE schemaname = 'public' AND tablename LIKE 'watermill\_%' AND tablename NOT LIKE 'watermill\_offsets\_%'
+		  ORDER BY 1`)
 	if err != nil {
 		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
 	}
@@ -162,7 +192,10 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
 	}
 	if len(names) != 1 {
-		return outbox.Table{}, problem.New("cdc-relay adopt watermill --from "+strings.Join(append(names, "TABLE")[:1], ""), "%d tables of the schema public have a name of the form watermill_TOPIC: %s", len(names), strings.Join(names, ", "))
+		return outbox.Table{}, problem.New(
+			"cdc-relay adopt watermill --from "+strings.Join(append(names, "TABLE")[:1], ""),
+			"%d tables of the schema public have a name of the form watermill_TOPIC: %s",
+			len(names), strings.Join(names, ", "))
 	}
 	return outbox.Table{Schema: "public", Name: names[0]}, nil
 }
@@ -173,7 +206,8 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(&text)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, problem.New("# name the table in --from", "table %s does not exist in database %q", table, conn.Config().Database)
+		return nil, problem.New("# name the table in --from",
+			"table %s does not exist in database %q", table, conn.Config().Database)
 	case err != nil:
 		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
 	}
@@ -196,27 +230,35 @@ func (s *source) check(r Request) error {
 	case s.Kind == "v":
 		return problem.New("cdc-relay adopt --undo --from "+shell(s.table.String()), "%s is a view", s.table)
 	case len(s.Key) == 0:
-		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (COLUMN);", s.table.Printed()), "table %s has no primary key, and rows are deleted by it", s.table)
+		return problem.New(fmt.Sprintf("ALTER TABLE %s ADD PRIMARY KEY (COLUMN);", s.table.Printed()),
+			"table %s has no primary key, and rows are deleted by it", s.table)
 	case len(s.Children) > 0:
-		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables", s.Children[0].Printed(), s.table.Printed()),
+		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables",
+			s.Children[0].Printed(), s.table.Printed()),
 			"table %s has child tables %s, and their rows would stay there", s.table, joined(s.Children))
 	case len(s.References) > 0 && !r.View:
-		return problem.New(unbound, "table %s is the target of %s: a DELETE of its rows fails there, or changes rows, and adopt deletes rows", s.table, references)
+		return problem.New(unbound,
+			"table %s is the target of %s: a DELETE of its rows fails there, or changes rows, and adopt deletes rows",
+			s.table, references)
 	case len(s.Guards) > 0 && !r.View:
-		return problem.New(unguarded, "table %s has %s, which can prevent a DELETE, and adopt deletes rows", s.table, guards)
+		return problem.New(unguarded,
+			"table %s has %s, which can prevent a DELETE, and adopt deletes rows", s.table, guards)
 	case r.View && s.Kind == "p":
 		return problem.New(r.with(false), "table %s is partitioned, and --view cannot replace it", s.table)
 	case r.View && s.Owner != s.OutboxOwner:
-		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.Printed(), owner), "with --view, %s and %s need the same owner", s.table, r.Outbox)
+		return problem.New(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", s.table.Printed(), owner),
+			"with --view, %s and %s need the same owner", s.table, r.Outbox)
 	case !s.OwnerMay && !r.View:
-		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT SELECT, DELETE ON %s TO %[2]s;", outbox.QuoteIdentifier(s.table.Schema), owner, s.table.Printed()),
+		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT SELECT, DELETE ON %s TO %[2]s;",
+			outbox.QuoteIdentifier(s.table.Schema), owner, s.table.Printed()),
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
 	case s.Hidden:
 		return s.hides(s.OutboxOwner)
 	}
 	for _, c := range s.Columns {
 		if r.View && c.Generated {
-			return problem.New(r.with(false), "column %s of %s is generated, and a view cannot do that", c.Name, s.table)
+			return problem.New(r.with(false),
+				"column %s of %s is generated, and a view cannot do that", c.Name, s.table)
 		}
 	}
 	return nil
