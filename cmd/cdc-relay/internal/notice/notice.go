@@ -44,7 +44,9 @@ type Notices struct {
 }
 
 // New registers the counter with the registry. Run runs and stops the publisher.
-func New(publisher publish.Publisher, exchange, defaultExchange string, log *slog.Logger, registry prometheus.Registerer) (*Notices, error) {
+func New(
+	publisher publish.Publisher, exchange, defaultExchange string, log *slog.Logger, registry prometheus.Registerer,
+) (*Notices, error) {
 	counts := NewCounter()
 	if err := registry.Register(counts); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -107,7 +109,9 @@ func (n *Notices) send(kind Kind, e relay.Event) {
 	if n.inFlight.Add(1) > MaxInFlight {
 		n.inFlight.Add(-1)
 		n.counts.WithLabelValues(string(kind), "dropped").Inc()
-		n.complain("event notices dropped: too many are in flight; messages unaffected", fmt.Sprintf("%d notices wait for their confirm", MaxInFlight), "# choose fewer events in --events")
+		n.complain("event notices dropped: too many are in flight; messages unaffected",
+			fmt.Sprintf("%d notices wait for their confirm", MaxInFlight),
+			"# choose fewer events in --events")
 		return
 	}
 	n.publisher.Publish(n.message(kind, e))
@@ -139,8 +143,16 @@ func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 		exchange = *e.Exchange
 	}
 	text, err := json.Marshal(body{
-		Event: kind, ID: e.ID, MessageID: e.MessageID, Exchange: outbox.Shortened(exchange), RoutingKey: outbox.Shortened(e.RoutingKey),
-		Reason: e.Reason, LastError: e.LastError, Attempts: e.Attempts, At: e.At.UTC(), PossibleDuplicate: e.PossibleDuplicate,
+		Event:             kind,
+		ID:                e.ID,
+		MessageID:         e.MessageID,
+		Exchange:          outbox.Shortened(exchange),
+		RoutingKey:        outbox.Shortened(e.RoutingKey),
+		Reason:            e.Reason,
+		LastError:         e.LastError,
+		Attempts:          e.Attempts,
+		At:                e.At.UTC(),
+		PossibleDuplicate: e.PossibleDuplicate,
 	})
 	if err != nil {
 		panic(err) // all fields can be written as JSON
@@ -229,10 +241,12 @@ func (s sink) Deliver(r outbox.Result) {
 		outcome = "unknown"
 	case outbox.NotSent:
 		outcome = "dropped"
-		s.complain("event notice lost: no connection to RabbitMQ; messages unaffected", r.Detail, "# see the events broker_down and broker_blocked")
+		s.complain("event notice lost: no connection to RabbitMQ; messages unaffected", r.Detail,
+			"# see the events broker_down and broker_blocked")
 	default:
 		s.complain("event notice lost: rejected by RabbitMQ; messages unaffected", string(r.Reason)+": "+r.Detail,
-			"cdc-relay check --events-exchange "+problem.ShellWord(s.exchange)+"  # if it finds nothing, bind a queue to the exchange")
+			"cdc-relay check --events-exchange "+problem.ShellWord(s.exchange)+
+				"  # if it finds nothing, bind a queue to the exchange")
 	}
 	s.counts.WithLabelValues(kindOf(r.Message), outcome).Inc()
 }
