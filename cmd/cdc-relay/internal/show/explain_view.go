@@ -90,7 +90,10 @@ func (s Surroundings) View(
 	for _, letter := range dead {
 		view := DeadLetterOf(s.cfg.Table, letter)
 		v.Messages = append(v.Messages, explainedDeadLetter{
-			Where: "dead_letter", State: "dead", Next: "nothing, until it is requeued: " + view.RequeueWith, DeadLetter: view,
+			Where:      "dead_letter",
+			State:      "dead",
+			Next:       "nothing, until it is requeued: " + view.RequeueWith,
+			DeadLetter: view,
 		})
 	}
 	for _, m := range published {

@@ -91,7 +91,11 @@ func (l *LiveRelay) Read(ctx context.Context) (*Reading, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s/metrics: %w", l.address, err)
 	}
-	return &Reading{at: time.Now(), Families: families, health: strings.Split(strings.TrimSpace(string(ready)), "\n")}, nil
+	return &Reading{
+		at:       time.Now(),
+		Families: families,
+		health:   strings.Split(strings.TrimSpace(string(ready)), "\n"),
+	}, nil
 }
 
 // Value returns a metric without labels, or the sum over all labels.

@@ -90,13 +90,19 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 	switch state {
 	case operator.Due:
 		within := Duration(s.cfg.PollInterval)
-		return outlook{text: "is due: the next sweep of a relay takes it, within " + within + " or so" + s.obstacle(), at: at}
+		return outlook{
+			text: "is due: the next sweep of a relay takes it, within " + within + " or so" + s.obstacle(),
+			at:   at,
+		}
 	case operator.Retrying:
 		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), tries), at: at}
 	case operator.Scheduled:
 		return outlook{text: "is scheduled: it leaves " + in(), at: at}
 	case operator.Unconfirmed:
-		return outlook{text: "was published, and its confirm is late; without one it is published again " + in(), at: at}
+		return outlook{
+			text: "was published, and its confirm is late; without one it is published again " + in(),
+			at:   at,
+		}
 	case operator.Locked:
 		return outlook{text: fmt.Sprintf("is locked by %s: a relay publishes it now, or another session works on it",
 			lockedBy)}

@@ -133,11 +133,13 @@ func (v *Live) facts(g rows, paint Paint) {
 		g.Row("breaker", paint(text.FgYellow, v.Breaker))
 	}
 	g.Row("in flight", Number(v.InFlight))
-	g.Row("throughput", fmt.Sprintf("%s messages/s over %s; %s since its start", Number(int64(v.PublishedPerSecond+0.5)),
-		Duration(time.Duration(v.MeasuredSeconds*float64(time.Second))), Number(v.Published)))
+	measured := time.Duration(v.MeasuredSeconds * float64(time.Second))
+	g.Row("throughput", fmt.Sprintf("%s messages/s over %s; %s since its start",
+		Number(int64(v.PublishedPerSecond+0.5)), Duration(measured), Number(v.Published)))
 	if v.Latency != nil {
 		g.Row("commit to confirm", fmt.Sprintf("p50 %s, p99 %s, of %s",
-			latencyText(v.Latency.P50Seconds), latencyText(v.Latency.P99Seconds), Plural(v.Latency.Messages, "message")))
+			latencyText(v.Latency.P50Seconds), latencyText(v.Latency.P99Seconds),
+			Plural(v.Latency.Messages, "message")))
 	}
 }
 

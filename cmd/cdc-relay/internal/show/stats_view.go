@@ -89,10 +89,19 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot) Stats {
 		Precision: map[string]operator.Precision{"top_failing": s.FailingPrecision},
 	}
 	for name, into := range map[string]**int64{
-		"queue_depth": &v.QueueDepth, "waiting": &v.Waiting, "behind": &v.Behind, "locked": &v.Locked,
-		"due": &v.Due, "retrying": &v.Retrying, "scheduled": &v.Scheduled, "unconfirmed": &v.Unconfirmed,
-		"newer_version": &v.NewerVersion, "expired": &v.Expired,
-		"parked_keys": &v.ParkedKeys, "dead_letters": &v.DeadLetters, "keys_behind_dead_letter": &v.KeysBehindDeadLetter,
+		"queue_depth":             &v.QueueDepth,
+		"waiting":                 &v.Waiting,
+		"behind":                  &v.Behind,
+		"locked":                  &v.Locked,
+		"due":                     &v.Due,
+		"retrying":                &v.Retrying,
+		"scheduled":               &v.Scheduled,
+		"unconfirmed":             &v.Unconfirmed,
+		"newer_version":           &v.NewerVersion,
+		"expired":                 &v.Expired,
+		"parked_keys":             &v.ParkedKeys,
+		"dead_letters":            &v.DeadLetters,
+		"keys_behind_dead_letter": &v.KeysBehindDeadLetter,
 	} {
 		count := v.counts[name]
 		v.Precision[name] = count.Precision
