@@ -48,7 +48,8 @@ func (s state) report(to client, families []*dto.MetricFamily) state {
 			series := name + "|" + fmt.Sprint(m.GetLabel())
 			switch family.GetType() {
 			case dto.MetricType_COUNTER:
-				next.counters[series] = count(to, strings.TrimSuffix(name, "_total"), tags, s.counters[series], m.GetCounter().GetValue())
+				next.counters[series] = count(to, strings.TrimSuffix(name, "_total"), tags, s.counters[series],
+					m.GetCounter().GetValue())
 			case dto.MetricType_GAUGE:
 				_ = to.Gauge(name, m.GetGauge().GetValue(), tags, 1)
 			case dto.MetricType_HISTOGRAM:

@@ -68,7 +68,8 @@ func CheckPrefix(prefix string) error {
 func CheckTags(tags []string) error {
 	for _, tag := range tags {
 		if tag == "" || strings.ContainsAny(tag, ",|#\n") || len(tag) > 200 {
-			return fmt.Errorf("%q: want name:value, of at most 200 bytes, without commas and the characters | and #", tag)
+			return fmt.Errorf("%q: want name:value, of at most 200 bytes, without commas and the characters | and #",
+				tag)
 		}
 	}
 	return nil
@@ -121,7 +122,8 @@ func (b *Bridge) Send(ctx context.Context) {
 	err := b.send(ctx)
 	switch {
 	case err != nil && !b.failing:
-		b.log.Warn("cannot send metrics to DogStatsD: messages unaffected; retrying every ten seconds", "event", event.StatsdDown, "address", b.config.Addr, "error", err)
+		b.log.Warn("cannot send metrics to DogStatsD: messages unaffected; retrying every ten seconds",
+			"event", event.StatsdDown, "address", b.config.Addr, "error", err)
 	case err == nil && b.failing:
 		b.log.Info("sending metrics to DogStatsD again", "event", event.StatsdUp, "address", b.config.Addr)
 	}
