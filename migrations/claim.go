@@ -28,13 +28,16 @@ DECLARE
     f   record;
 BEGIN
     FOR f IN
-        SELECT p.oid::regprocedure AS name, pg_get_userbyid(p.proowner) AS owner, p.oid = to_regprocedure(w.signature) IS TRUE AS same
+        SELECT p.oid::regprocedure AS name, pg_get_userbyid(p.proowner) AS owner,
+               p.oid = to_regprocedure(w.signature) IS TRUE AS same
         FROM (VALUES {functions}) w(schema, name, signature) JOIN pg_namespace n ON n.nspname = w.schema
         JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = w.name
-        WHERE p.proowner <> own AND (p.oid = to_regprocedure(w.signature) IS TRUE OR NOT (SELECT rolsuper FROM pg_roles r WHERE r.oid = p.proowner))
+        WHERE p.proowner <> own AND (p.oid = to_regprocedure(w.signature) IS TRUE
+                                     OR NOT (SELECT rolsuper FROM pg_roles r WHERE r.oid = p.proowner))
     LOOP
         IF NOT f.same THEN
-            RAISE WARNING 'function % belongs to role %, and a call could run it in place of the outbox''s own', f.name, f.owner
+            RAISE WARNING 'function % belongs to role %, and a call could run it in place of the outbox''s own',
+              f.name, f.owner
                 USING HINT = format('DROP FUNCTION %s;', f.name);
             CONTINUE;
         END IF;
@@ -43,7 +46,8 @@ BEGIN
         EXCEPTION WHEN dependent_objects_still_exist THEN
             NULL; -- such as a trigger: the function is replaced, and loses its grants below
         WHEN insufficient_privilege THEN
-            RAISE EXCEPTION 'function % belongs to role %, not to %, the owner of the table', f.name, f.owner, own::regrole
+            RAISE EXCEPTION 'function % belongs to role %, not to %, the owner of the table', f.name, f.owner,
+              own::regrole
                 USING ERRCODE = 'insufficient_privilege', HINT = format('DROP FUNCTION %s;  -- as a superuser', f.name);
         END;
     END LOOP;
@@ -60,7 +64,8 @@ DECLARE
     f   record;
 BEGIN
     FOR f IN
-        SELECT p.oid::regprocedure AS name, p.oid::text = ANY (string_to_array(current_setting('cdc_relay.kept_functions'), ' ')) AS kept
+        SELECT p.oid::regprocedure AS name,
+               p.oid::text = ANY (string_to_array(current_setting('cdc_relay.kept_functions'), ' ')) AS kept
         FROM (VALUES {functions}) w(schema, name, signature) JOIN pg_proc p ON p.oid = to_regprocedure(w.signature)
     LOOP
         EXECUTE format('ALTER FUNCTION %s OWNER TO %s', f.name, own::regrole);
@@ -78,13 +83,15 @@ END $claim$;
 func ClaimSQL(table outbox.Table, functions ...Function) (before, after string) {
 	rows := make([]string, len(functions))
 	for i, f := range functions {
-		rows[i] = fmt.Sprintf("(%s, %s, %s)", quoteLiteral(f.Name.Schema), quoteLiteral(f.Name.Name), quoteLiteral(f.SQL()))
+		rows[i] = fmt.Sprintf("(%s, %s, %s)",
+			quoteLiteral(f.Name.Schema), quoteLiteral(f.Name.Name), quoteLiteral(f.SQL()))
 	}
 	fill := strings.NewReplacer("{outbox}", quoteLiteral(table.SQL()), "{functions}", strings.Join(rows, ", "))
 	return fill.Replace(beforeSQL), fill.Replace(afterSQL)
 }
 
-// Foreign is a function with the name of one of the outbox, of a role that is neither the owner of the table nor a superuser.
+// Foreign is a function with the name of one of the outbox, of a role that is neither the owner of the table nor a
+// superuser.
 type Foreign struct {
 	Function, Owner string
 	// Same: it has the same parameters, so MakeFunctions drops it and creates its own, without these grants. One with
@@ -103,8 +110,10 @@ func ForeignFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table) (
 	rows, err := conn.Query(ctx, `
 SELECT p.oid::regprocedure::text, pg_catalog.pg_get_userbyid(p.proowner)::text,
        p.oid = ANY (array(SELECT pg_catalog.to_regprocedure(f)::oid FROM pg_catalog.unnest($1::text[]) f)) IS TRUE,
-       array(SELECT x.grantee::regrole::text FROM pg_catalog.aclexplode(p.proacl) x WHERE x.grantee <> '0' AND x.grantee <> p.proowner ORDER BY 1)
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_proc p ON p.pronamespace = c.relnamespace AND p.proname = ANY ($3::name[]) AND p.proowner <> c.relowner
+       array(SELECT x.grantee::regrole::text FROM pg_catalog.aclexplode(p.proacl) x
+             WHERE x.grantee <> '0' AND x.grantee <> p.proowner ORDER BY 1)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_proc p ON p.pronamespace = c.relnamespace
+  AND p.proname = ANY ($3::name[]) AND p.proowner <> c.relowner
 JOIN pg_catalog.pg_roles r ON r.oid = p.proowner AND NOT r.rolsuper
 WHERE c.oid = pg_catalog.to_regclass($2)::oid ORDER BY 1`, signatures(table), table.SQL(), names)
 	if err != nil {

@@ -35,11 +35,17 @@ func (c Column) Definition() string {
 // Add returns the statement that adds the column to a table that may have rows. Existing dead letters get a value that
 // changes nothing for a requeue; for IDs and the routing key there is none.
 func (c Column) Add(table, of outbox.Table) string {
-	values := map[string]string{"attempts": "0", "schema_version": "1", "created_at": "now()", "failure_reason": "'unknown'"}
+	values := map[string]string{
+		"attempts":       "0",
+		"schema_version": "1",
+		"created_at":     "now()",
+		"failure_reason": "'unknown'",
+	}
 	if of == table.DeadLetter() && c.NotNull && c.Default == "" {
 		c.Default = values[c.Name]
 	}
-	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", of.Printed(), c.Definition(), outbox.QuoteIdentifier(c.Name))
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s",
+		of.Printed(), c.Definition(), outbox.QuoteIdentifier(c.Name))
 }
 
 // Columns returns the columns of the outbox, of its dead-letter table or of its history, read from the SQL that creates
@@ -76,10 +82,12 @@ func Indexes(table, of outbox.Table) ([]Index, error) {
 		return nil, err
 	}
 	var indexes []Index
-	for _, m := range regexp.MustCompile(`(?m)^    CONSTRAINT .+ PRIMARY KEY \(([a-z_, ]+)\)$`).FindAllStringSubmatch(script, -1) {
+	primary := regexp.MustCompile(`(?m)^    CONSTRAINT .+ PRIMARY KEY \(([a-z_, ]+)\)$`)
+	for _, m := range primary.FindAllStringSubmatch(script, -1) {
 		indexes = append(indexes, Index{Columns: strings.Split(m[1], ", "), Primary: true})
 	}
-	for _, m := range regexp.MustCompile(`(?m)^CREATE INDEX .+ \(([a-z_, ]+)\)(?:\n    WHERE ([a-z_]+ IS NOT NULL))?;$`).FindAllStringSubmatch(script, -1) {
+	other := regexp.MustCompile(`(?m)^CREATE INDEX .+ \(([a-z_, ]+)\)(?:\n    WHERE ([a-z_]+ IS NOT NULL))?;$`)
+	for _, m := range other.FindAllStringSubmatch(script, -1) {
 		indexes = append(indexes, Index{Columns: strings.Split(m[1], ", "), Predicate: m[2]})
 	}
 	return indexes, nil

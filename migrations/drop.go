@@ -59,15 +59,18 @@ func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool
 func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	// No message may arrive between the check and the drop. INSERTs of applications queue behind the request for the
 	// lock.
-	lock := fmt.Sprintf("SET LOCAL lock_timeout = '10s'; LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE", table.SQL(), table.DeadLetter().SQL())
+	lock := fmt.Sprintf("SET LOCAL lock_timeout = '10s'; LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE",
+		table.SQL(), table.DeadLetter().SQL())
 	if _, err := tx.Exec(ctx, lock); err != nil {
 		return err
 	}
 	if err := look(ctx, tx, table); err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf("DROP TABLE %s, %s, %s; DROP TABLE IF EXISTS %s; DROP FUNCTION IF EXISTS %s, %s(interval)",
-		table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), table.Published().SQL(), strings.Join(everySignature(table), ", "), table.RotatePublished().SQL()))
+	_, err := tx.Exec(ctx,
+		fmt.Sprintf("DROP TABLE %s, %s, %s; DROP TABLE IF EXISTS %s; DROP FUNCTION IF EXISTS %s, %s(interval)",
+			table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), table.Published().SQL(),
+			strings.Join(everySignature(table), ", "), table.RotatePublished().SQL()))
 	return err
 }
 
@@ -90,7 +93,9 @@ type querier interface {
 
 func look(ctx context.Context, db querier, table outbox.Table) error {
 	full := &NotEmptyError{Table: table}
-	count := fmt.Sprintf(`SELECT (SELECT count(*) FROM (SELECT FROM %[1]s LIMIT %[3]d) w), (SELECT count(*) FROM (SELECT FROM %[2]s LIMIT %[3]d) d)`,
+	count := fmt.Sprintf(`
+		SELECT (SELECT count(*) FROM (SELECT FROM %[1]s LIMIT %[3]d) w),
+		       (SELECT count(*) FROM (SELECT FROM %[2]s LIMIT %[3]d) d)`,
 		table.SQL(), table.DeadLetter().SQL(), countUpTo)
 	if err := db.QueryRow(ctx, count).Scan(&full.Waiting, &full.Dead); err != nil {
 		return fmt.Errorf("look for messages: %w", err)

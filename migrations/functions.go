@@ -18,8 +18,14 @@ var functionsTemplate string
 // functions returns the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
 func functions(table outbox.Table) []Function {
 	return []Function{
-		{named(table, "enqueue"), "text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid"},
-		{named(table, "celery"), "text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text"},
+		{
+			named(table, "enqueue"),
+			"text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid",
+		},
+		{
+			named(table, "celery"),
+			"text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text",
+		},
 		{named(table, "await"), "uuid, interval"},
 	}
 }
@@ -36,7 +42,8 @@ func older(table outbox.Table) (old, replacedBy []string) {
 	now := signatures(table)
 	return []string{
 		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, timestamptz, text, uuid)",
-		functionName(table, "celery") + "(text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text)",
+		functionName(table, "celery") +
+			"(text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text)",
 	}, now[:2]
 }
 
@@ -67,9 +74,16 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	before, after := ClaimSQL(table, functions(table)...)
 	b.WriteString(localPath + before)
 	err = parsed.Execute(&b, map[string]string{
-		"outbox": table.SQL(), "dead_letter": table.DeadLetter().SQL(), "outbox_literal": quoteLiteral(table.SQL()),
-		"enqueue": functionName(table, "enqueue"), "celery": functionName(table, "celery"), "await": functionName(table, "await"),
-		"claim": after, "older": literals(old), "newer": literals(replacedBy), "quote": dollarQuote(table),
+		"outbox":         table.SQL(),
+		"dead_letter":    table.DeadLetter().SQL(),
+		"outbox_literal": quoteLiteral(table.SQL()),
+		"enqueue":        functionName(table, "enqueue"),
+		"celery":         functionName(table, "celery"),
+		"await":          functionName(table, "await"),
+		"claim":          after,
+		"older":          literals(old),
+		"newer":          literals(replacedBy),
+		"quote":          dollarQuote(table),
 	})
 	if err != nil {
 		return "", fmt.Errorf("render functions: %w", err)
@@ -128,7 +142,10 @@ func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role
 
 // functionState describes the existing functions: definition, owner and grants.
 func functionState(ctx context.Context, tx pgx.Tx, table outbox.Table) (state string, err error) {
-	err = tx.QueryRow(ctx, `SELECT coalesce(pg_catalog.string_agg(pg_catalog.concat(pg_catalog.pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
-		FROM pg_catalog.unnest($1::text[]) AS f JOIN pg_proc p ON p.oid = pg_catalog.to_regprocedure(f)`, everySignature(table)).Scan(&state)
+	err = tx.QueryRow(ctx, `
+		SELECT coalesce(pg_catalog.string_agg(
+			pg_catalog.concat(pg_catalog.pg_get_functiondef(p.oid), proowner, proacl), ' ' ORDER BY p.oid), '')
+		FROM pg_catalog.unnest($1::text[]) AS f
+		JOIN pg_proc p ON p.oid = pg_catalog.to_regprocedure(f)`, everySignature(table)).Scan(&state)
 	return state, err
 }

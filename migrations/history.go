@@ -30,10 +30,17 @@ func HistorySQL(table outbox.Table) (string, error) {
 	before, after := ClaimSQL(table, Function{rotate, "interval"})
 	b.WriteString(localPath + before)
 	err = parsed.Execute(&b, map[string]string{
-		"published": published.SQL(), "literal": quoteLiteral(published.SQL()), "outbox_literal": quoteLiteral(table.SQL()),
-		"index": outbox.QuoteIdentifier(uniqueName(published.Name, "id_idx")), "quote": dollarQuote(table),
-		"default": last.SQL(), "default_literal": quoteLiteral(last.SQL()), "schema": quoteLiteral(table.Schema), "prefix": quoteLiteral(last.Name),
-		"rotate": rotate.SQL(), "claim": after,
+		"published":       published.SQL(),
+		"literal":         quoteLiteral(published.SQL()),
+		"outbox_literal":  quoteLiteral(table.SQL()),
+		"index":           outbox.QuoteIdentifier(uniqueName(published.Name, "id_idx")),
+		"quote":           dollarQuote(table),
+		"default":         last.SQL(),
+		"default_literal": quoteLiteral(last.SQL()),
+		"schema":          quoteLiteral(table.Schema),
+		"prefix":          quoteLiteral(last.Name),
+		"rotate":          rotate.SQL(),
+		"claim":           after,
 	})
 	if err != nil {
 		return "", fmt.Errorf("render history: %w", err)
@@ -52,8 +59,10 @@ func MakeHistory(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made 
 			return err
 		}
 		// History and function belong to the owner of the outbox.
-		err := tx.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_class o, pg_catalog.pg_class h, pg_catalog.pg_proc f
-			WHERE o.oid = pg_catalog.to_regclass($3)::oid AND h.oid = pg_catalog.to_regclass($1)::oid AND f.oid = pg_catalog.to_regprocedure($2)::oid
+		err := tx.QueryRow(ctx, `SELECT NOT EXISTS (
+			SELECT FROM pg_catalog.pg_class o, pg_catalog.pg_class h, pg_catalog.pg_proc f
+			WHERE o.oid = pg_catalog.to_regclass($3)::oid AND h.oid = pg_catalog.to_regclass($1)::oid
+			  AND f.oid = pg_catalog.to_regprocedure($2)::oid
 			  AND h.relowner = o.relowner AND f.proowner = o.relowner)`,
 			table.Published().SQL(), table.RotatePublished().SQL()+"(interval)", table.SQL()).Scan(&made)
 		if err != nil || !made {

@@ -81,7 +81,8 @@ func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, 
 }
 
 func createVersionTable(ctx context.Context, conn *pgx.Conn, versions outbox.Table) error {
-	_, err := conn.Exec(ctx, fmt.Sprintf("CREATE TABLE IF NOT EXISTS %[1]s (version int4 NOT NULL); INSERT INTO %[1]s SELECT 0 WHERE NOT EXISTS (SELECT FROM %[1]s)",
+	_, err := conn.Exec(ctx, fmt.Sprintf("CREATE TABLE IF NOT EXISTS %[1]s (version int4 NOT NULL); "+
+		"INSERT INTO %[1]s SELECT 0 WHERE NOT EXISTS (SELECT FROM %[1]s)",
 		versions.SQL()))
 	return err
 }
@@ -114,7 +115,11 @@ func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, err
 	}
 	if state.Current > Latest {
 		what := fmt.Sprintf("table %s has version %d, and the newest known one is %d", table, state.Current, Latest)
-		return state, &problem.Problem{What: what, Fix: "# install the newer cdc-relay that updated the tables", Err: ErrNewer}
+		return state, &problem.Problem{
+			What: what,
+			Fix:  "# install the newer cdc-relay that updated the tables",
+			Err:  ErrNewer,
+		}
 	}
 	for _, step := range steps[state.Current:] {
 		state.Pending = append(state.Pending, Migration{Version: int(step.Sequence), Name: step.Name})
@@ -140,7 +145,8 @@ func readVersion(ctx context.Context, conn *pgx.Conn, versions outbox.Table) (in
 // even if it exists.
 func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
 	var exists bool
-	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)", schema).Scan(&exists)
+	const sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
+	err := conn.QueryRow(ctx, sql, schema).Scan(&exists)
 	if err != nil {
 		return fmt.Errorf("look for schema %q: %w", schema, err)
 	}
@@ -192,7 +198,8 @@ func unlock(ctx context.Context, conn *pgx.Conn) error {
 	if conn.IsClosed() {
 		return nil // the lock ended with the session
 	}
-	if _, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.pg_advisory_unlock($1)", lockKey); err != nil {
+	_, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.pg_advisory_unlock($1)", lockKey)
+	if err != nil {
 		return fmt.Errorf("unlock migrations: %w", err)
 	}
 	return nil

@@ -29,7 +29,8 @@ func quoteLiteral(s string) string {
 // same name.
 func checkName(table outbox.Table) error {
 	if longest := longestIdentifier - len("_dead_letter"); len(table.Name) > longest {
-		return fmt.Errorf("table name %s is too long: at most %d bytes, so that %s_dead_letter fits as well", table, longest, table.Name)
+		return fmt.Errorf("table name %s is too long: at most %d bytes, so that %s_dead_letter fits as well",
+			table, longest, table.Name)
 	}
 	return nil
 }
@@ -38,11 +39,12 @@ func checkName(table outbox.Table) error {
 func templateData(table outbox.Table, only ...outbox.Table) map[string]any {
 	dead := table.DeadLetter()
 	return map[string]any{
-		"with_outbox": len(only) == 0 || slices.Contains(only, table), "with_dead_letter": len(only) == 0 || slices.Contains(only, dead),
-		"outbox":      table.SQL(),
-		"dead_letter": dead.SQL(),
-		"index":       func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(table.Name, suffix)) },
-		"dead_index":  func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(dead.Name, suffix)) },
+		"with_outbox":      len(only) == 0 || slices.Contains(only, table),
+		"with_dead_letter": len(only) == 0 || slices.Contains(only, dead),
+		"outbox":           table.SQL(),
+		"dead_letter":      dead.SQL(),
+		"index":            func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(table.Name, suffix)) },
+		"dead_index":       func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(dead.Name, suffix)) },
 	}
 }
 

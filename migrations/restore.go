@@ -55,8 +55,10 @@ func Restore(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made []ou
 // ObjectsSQL lists the objects that can have the name of a table, with the kind as ALTER writes it. A type needs the
 // name as well, because a table creates one.
 const ObjectsSQL = `
-SELECT c.relname AS name, c.relnamespace AS namespace, CASE c.relkind WHEN 'r' THEN 'TABLE' WHEN 'p' THEN 'TABLE' WHEN 'v' THEN 'VIEW'
-       WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' WHEN 'c' THEN 'TYPE' ELSE 'INDEX' END AS kind
+SELECT c.relname AS name, c.relnamespace AS namespace,
+       CASE c.relkind
+         WHEN 'r' THEN 'TABLE' WHEN 'p' THEN 'TABLE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
+         WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' WHEN 'c' THEN 'TYPE' ELSE 'INDEX' END AS kind
 FROM pg_catalog.pg_class c
 UNION ALL
 SELECT t.typname, t.typnamespace, CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END
@@ -73,7 +75,8 @@ func WithArticle(kind string) string {
 // exists fails if another kind of object has the name.
 func exists(ctx context.Context, conn *pgx.Conn, table outbox.Table) (bool, error) {
 	var kind string
-	err := conn.QueryRow(ctx, `SELECT o.kind FROM (`+ObjectsSQL+`) o JOIN pg_catalog.pg_namespace n ON n.oid = o.namespace WHERE n.nspname = $1 AND o.name = $2`,
+	err := conn.QueryRow(ctx, `SELECT o.kind FROM (`+ObjectsSQL+`) o
+		JOIN pg_catalog.pg_namespace n ON n.oid = o.namespace WHERE n.nspname = $1 AND o.name = $2`,
 		table.Schema, table.Name).Scan(&kind)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -81,7 +84,9 @@ func exists(ctx context.Context, conn *pgx.Conn, table outbox.Table) (bool, erro
 	case err != nil:
 		return false, fmt.Errorf("look for table %s: %w", table, err)
 	case kind != "TABLE":
-		fix := fmt.Sprintf("ALTER %s %s RENAME TO %s", kind, table.Printed(), outbox.QuoteIdentifier(table.Name+"_"+strings.ToLower(strings.ReplaceAll(kind, " ", "_"))))
+		fix := fmt.Sprintf("ALTER %s %s RENAME TO %s",
+			kind, table.Printed(),
+			outbox.QuoteIdentifier(table.Name+"_"+strings.ToLower(strings.ReplaceAll(kind, " ", "_"))))
 		return false, problem.New(fix, "%s is %s, and has to be a table", table, WithArticle(kind))
 	}
 	return true, nil
@@ -97,7 +102,8 @@ func checkColumns(ctx context.Context, conn *pgx.Conn, table, of outbox.Table, s
 		return err
 	}
 	rows, err := conn.Query(ctx, `
-SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped`, of.Schema, of.Name)
 	if err != nil {
 		return fmt.Errorf("look for the columns of %s: %w", of, err)

@@ -21,17 +21,23 @@ func SQL(table outbox.Table) (string, error) {
 	versions := VersionTable(table).SQL()
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", oneLine(table.String()), Latest)
+	fmt.Fprintf(&b,
+		"-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", oneLine(table.String()), Latest)
 	// Nobody else's function or operator must run in place of one of Postgres.
 	fmt.Fprintf(&b, "\\set ON_ERROR_STOP on\n%s;\nBEGIN;\n", pgdial.CatalogOnlySQL)
 	fmt.Fprintf(&b, "SELECT pg_catalog.pg_advisory_xact_lock(%d) \\g /dev/null\n", lockKey)
-	fmt.Fprintf(&b, "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s) AS schema_missing \\gset\n", quoteLiteral(table.Schema))
+	fmt.Fprintf(&b,
+		"SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s) AS schema_missing \\gset\n",
+		quoteLiteral(table.Schema))
 	fmt.Fprintf(&b, "\\if :schema_missing\nCREATE SCHEMA %s;\n\\endif\n", outbox.QuoteIdentifier(table.Schema))
 	fmt.Fprintf(&b, "SELECT pg_catalog.to_regclass(%s) IS NULL AS versions_missing \\gset\n", quoteLiteral(versions))
-	fmt.Fprintf(&b, "\\if :versions_missing\nCREATE TABLE %s (version int4 NOT NULL);\nINSERT INTO %s (version) VALUES (0);\n\\endif\n", versions, versions)
+	fmt.Fprintf(&b, "\\if :versions_missing\n"+
+		"CREATE TABLE %s (version int4 NOT NULL);\nINSERT INTO %s (version) VALUES (0);\n\\endif\n",
+		versions, versions)
 	for _, step := range steps {
 		fmt.Fprintf(&b, "\nSELECT version < %d AS pending FROM %s \\gset\n\\if :pending\n", step.Sequence, versions)
-		fmt.Fprintf(&b, "%s\nUPDATE %s SET version = %d;\n\\endif\n", strings.TrimSpace(step.UpSQL), versions, step.Sequence)
+		fmt.Fprintf(&b,
+			"%s\nUPDATE %s SET version = %d;\n\\endif\n", strings.TrimSpace(step.UpSQL), versions, step.Sequence)
 	}
 	b.WriteString("\nCOMMIT;\n")
 	return b.String(), nil
