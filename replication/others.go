@@ -22,7 +22,8 @@ import (
 // table. The arguments are SQL expressions; schema and table name the outbox to leave out.
 func OtherOutboxesSQL(publication, schema, table string) string {
 	return `SELECT coalesce(pg_catalog.json_agg(o.name), '[]') FROM (
-  SELECT pg_catalog.json_build_object('Schema', t.schemaname, 'Name', t.tablename) AS name FROM pg_catalog.pg_publication_tables t
+  SELECT pg_catalog.json_build_object('Schema', t.schemaname, 'Name', t.tablename) AS name
+    FROM pg_catalog.pg_publication_tables t
   JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
   JOIN pg_catalog.pg_class d ON d.relnamespace = n.oid AND d.relname = t.tablename::text || '_dead_letter'
   WHERE t.pubname = ` + publication + ` AND NOT (t.schemaname = ` + schema + ` AND t.tablename = ` + table + `)
@@ -30,7 +31,9 @@ func OtherOutboxesSQL(publication, schema, table string) string {
 }
 
 // otherOutboxes returns other outboxes in a publication.
-func otherOutboxes(ctx context.Context, conn *pgconn.PgConn, publication string, table outbox.Table) (others []outbox.Table, err error) {
+func otherOutboxes(
+	ctx context.Context, conn *pgconn.PgConn, publication string, table outbox.Table,
+) (others []outbox.Table, err error) {
 	literal := outbox.QuoteLiteral
 	rows, err := query(ctx, conn, OtherOutboxesSQL(literal(publication), literal(table.Schema), literal(table.Name)))
 	if err == nil {
@@ -76,7 +79,8 @@ func checkNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 
 // foreign is the problem that a name belongs to other outboxes.
 func (n Names) foreign(what string, others []outbox.Table) *problem.Problem {
-	return problem.New(n.OwnSetup()+"  # and run with the same names: each outbox has its own", "%s %s, and not %s", what, printed(others), n.Table)
+	return problem.New(n.OwnSetup()+"  # and run with the same names: each outbox has its own",
+		"%s %s, and not %s", what, printed(others), n.Table)
 }
 
 func printed(tables []outbox.Table) string {

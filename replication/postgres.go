@@ -52,7 +52,8 @@ func (standbyError) Error() string { return "this server is a standby: it takes 
 
 // Hint says which server to name.
 func (standbyError) Hint() string {
-	return "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), or all servers: postgres://user@first,second/database?target_session_attrs=read-write"
+	return "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), or all servers: " +
+		"postgres://user@first,second/database?target_session_attrs=read-write"
 }
 
 // checkServer reports settings of the server that prevent logical replication.

@@ -40,7 +40,12 @@ func SetTableSQL(names Names) string {
 // ReplaceTableSQL does the same and keeps the other tables of the publication. It returns one transaction.
 func ReplaceTableSQL(names Names) []string {
 	alter := "ALTER PUBLICATION " + outbox.Identifier(names.Publication)
-	return []string{"BEGIN", alter + " DROP TABLE " + names.Table.String(), alter + " ADD TABLE " + publishedTable(names), "COMMIT"}
+	return []string{
+		"BEGIN",
+		alter + " DROP TABLE " + names.Table.String(),
+		alter + " ADD TABLE " + publishedTable(names),
+		"COMMIT",
+	}
 }
 
 // EnsurePublication creates or repairs the publication, and returns one line about it; "": nothing was needed. It does
@@ -69,7 +74,8 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 		}
 		done = append(done, fault.done)
 	}
-	return strings.Join(done, ", "), fmt.Errorf("publication %q was changed by another session at the same time", names.Publication)
+	err := fmt.Errorf("publication %q was changed by another session at the same time", names.Publication)
+	return strings.Join(done, ", "), err
 }
 
 // has reports whether there is a fault of a kind.
@@ -104,8 +110,8 @@ SELECT p.pubinsert, p.pubviaroot,
 FROM pg_catalog.pg_publication p
 LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = pg_catalog.to_regclass(%[5]s)::oid
 WHERE p.pubname = %[1]s`,
-		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Table.Schema), outbox.QuoteLiteral(names.Table.Name), filters,
-		outbox.QuoteLiteral(names.Table.SQL())))
+		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Table.Schema),
+		outbox.QuoteLiteral(names.Table.Name), filters, outbox.QuoteLiteral(names.Table.SQL())))
 	if err != nil {
 		return Publication{}, fmt.Errorf("read publication %q: %w", names.Publication, err)
 	}
@@ -113,7 +119,14 @@ WHERE p.pubname = %[1]s`,
 		return Publication{}, nil
 	}
 	is := func(i int) bool { return rows[0][i] == "t" }
-	state := Publication{Exists: true, Insert: is(0), ViaRoot: is(1), HasTable: is(2), RowFilter: rows[0][3], ColumnList: is(4)}
+	state := Publication{
+		Exists:     true,
+		Insert:     is(0),
+		ViaRoot:    is(1),
+		HasTable:   is(2),
+		RowFilter:  rows[0][3],
+		ColumnList: is(4),
+	}
 	if !state.HasTable {
 		state.Outboxes, err = otherOutboxes(ctx, conn, names.Publication, names.Table)
 	}
@@ -162,10 +175,12 @@ func (p Publication) Faults(names Names) []PublicationFault {
 	}
 	var faults []PublicationFault
 	if !p.Insert {
-		faults = append(faults, optionFault(name, PublicationWithoutInserts, "it leaves inserts out", "publish = 'insert'"))
+		faults = append(faults,
+			optionFault(name, PublicationWithoutInserts, "it leaves inserts out", "publish = 'insert'"))
 	}
 	if !p.ViaRoot {
-		faults = append(faults, optionFault(name, PublicationByPartition, "it names partitions instead of their table", "publish_via_partition_root = true"))
+		faults = append(faults, optionFault(name, PublicationByPartition, "it names partitions instead of their table",
+			"publish_via_partition_root = true"))
 	}
 	if !p.HasTable {
 		faults = append(faults, PublicationFault{
@@ -181,7 +196,8 @@ func (p Publication) Faults(names Names) []PublicationFault {
 	if p.ColumnList {
 		faults = append(faults, PublicationFault{
 			Kind: PublicationWithColumnList, Says: "it has a column list on the table", Fix: SetTableSQL(names),
-			onPurpose: fmt.Sprintf("publication %s has a column list on table %s, which hides columns from the relay", name, names.Table),
+			onPurpose: fmt.Sprintf("publication %s has a column list on table %s, which hides columns from the relay",
+				name, names.Table),
 		})
 	}
 	return faults
@@ -195,18 +211,21 @@ func (p Publication) filterFault(names Names) (PublicationFault, bool) {
 		return PublicationFault{}, false
 	case names.Shard.Whole():
 		return PublicationFault{
-			Says:      "it has a row filter on the table",
-			onPurpose: fmt.Sprintf("publication %s has a row filter on table %s, which hides rows from the relay", name, names.Table),
+			Says: "it has a row filter on the table",
+			onPurpose: fmt.Sprintf("publication %s has a row filter on table %s, which hides rows from the relay",
+				name, names.Table),
 		}, true
 	case p.RowFilter == "":
 		return PublicationFault{
-			Says:      "it lacks the row filter of shard " + names.Shard.String(),
-			onPurpose: fmt.Sprintf("publication %s brings all rows of table %s, and not those of shard %s alone", name, names.Table, names.Shard),
+			Says: "it lacks the row filter of shard " + names.Shard.String(),
+			onPurpose: fmt.Sprintf("publication %s brings all rows of table %s, and not those of shard %s alone",
+				name, names.Table, names.Shard),
 		}, true
 	}
 	return PublicationFault{
-		Says:      "it has another row filter on the table than that of shard " + names.Shard.String(),
-		onPurpose: fmt.Sprintf("publication %s has another row filter on table %s than that of shard %s", name, names.Table, names.Shard),
+		Says: "it has another row filter on the table than that of shard " + names.Shard.String(),
+		onPurpose: fmt.Sprintf("publication %s has another row filter on table %s than that of shard %s",
+			name, names.Table, names.Shard),
 	}, true
 }
 
@@ -222,18 +241,27 @@ func publicationProblem(err error, names Names, fix string) error {
 	what := fmt.Sprintf("cannot create or change publication %q", names.Publication)
 	switch pgcode.Of(err) {
 	case pgerrcode.UndefinedTable:
-		return &problem.Problem{What: fmt.Sprintf("table %s does not exist", names.Table), Fix: names.Table.Command("setup"), Err: err}
+		return &problem.Problem{
+			What: fmt.Sprintf("table %s does not exist", names.Table),
+			Fix:  names.Table.Command("setup"),
+			Err:  err,
+		}
 	case pgerrcode.InvalidParameterValue:
 		return unreplicable(err, names, what)
 	case pgerrcode.FeatureNotSupported:
 		return &problem.Problem{
 			What: what,
-			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\";  -- row filters need that collation; or run without --shard",
+			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\";  "+
+				"-- row filters need that collation; or run without --shard",
 				names.Table.String()),
 			Err: err,
 		}
 	case pgerrcode.InsufficientPrivilege:
-		return &problem.Problem{What: what, Fix: fix + ";  -- as the owner of the table and of the publication", Err: err}
+		return &problem.Problem{
+			What: what,
+			Fix:  fix + ";  -- as the owner of the table and of the publication",
+			Err:  err,
+		}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -247,9 +275,10 @@ func unreplicable(err error, names Names, what string) error {
 	detail := strings.ToLower(answer.Detail)
 	if strings.Contains(detail, "unlogged") { // also "temporary and unlogged", until version 14
 		return &problem.Problem{
-			What: fmt.Sprintf("table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, and a crash loses them", names.Table),
-			Fix:  fmt.Sprintf("ALTER TABLE %s SET LOGGED;  -- locks and rewrites the table", names.Table),
-			Err:  err,
+			What: fmt.Sprintf("table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, "+
+				"and a crash loses them", names.Table),
+			Fix: fmt.Sprintf("ALTER TABLE %s SET LOGGED;  -- locks and rewrites the table", names.Table),
+			Err: err,
 		}
 	}
 	return &problem.Problem{

@@ -35,7 +35,8 @@ func (s *Stream) SetReady(ctx context.Context, ready bool) error {
 func ReadyStandby(ctx context.Context, conn *pgconn.PgConn, slotName string) (bool, error) {
 	rows, err := query(ctx, conn, `
 SELECT FROM pg_catalog.pg_stat_activity
-WHERE application_name = `+outbox.QuoteLiteral(readyName(slotName))+` AND datname = current_database() AND pid <> pg_backend_pid()
+WHERE application_name = `+outbox.QuoteLiteral(readyName(slotName))+` AND datname = current_database()
+  AND pid <> pg_backend_pid()
   AND coalesce(state_change > clock_timestamp() - interval '5 s', true) LIMIT 1`)
 	if err != nil {
 		return false, fmt.Errorf("look for a standby of slot %s: %w", slotName, err)

@@ -66,16 +66,20 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 	behind := fmt.Sprintf("%d MB of WAL behind", old.RetainedBytes>>20)
 	// First create a temporary spare slot, then drop the old slot: a copy of the spare one waits for no transaction.
 	// The spare slot ends with this connection, or with an error on it.
-	err := createSlot(ctx, conn, name, fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin), briefly)
+	err := createSlot(ctx, conn, name,
+		fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s', true)", spareName, slot.Plugin),
+		briefly)
 	switch {
 	case conn.IsClosed():
 		return Change{}, err
 	case err != nil:
-		return Change{event.SlotBehind, fmt.Sprintf("slot %s is %s and cannot be recreated now", name, behind), err}, nil
+		detail := fmt.Sprintf("slot %s is %s and cannot be recreated now", name, behind)
+		return Change{event.SlotBehind, detail, err}, nil
 	}
 	for _, sql := range []string{
 		slot.DropSQL(name),
-		fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)", spareName, outbox.QuoteLiteral(name)),
+		fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)",
+			spareName, outbox.QuoteLiteral(name)),
 		"SELECT pg_catalog.pg_drop_replication_slot(" + spareName + ")",
 	} {
 		_, err := query(ctx, conn, sql)

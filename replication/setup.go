@@ -51,7 +51,8 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	}
 	var done []Change
 	for _, step := range []func() (Change, error){
-		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) }, // first: it rejects a slot that is not a relay's
+		// First: it rejects a slot that is not a relay's.
+		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) },
 		func() (Change, error) {
 			text, err := EnsurePublication(ctx, conn, names)
 			return Change{Event: event.PublicationRecreated, Text: text}, err
@@ -112,7 +113,8 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []st
 			return nil, err
 		}
 		if s.Active() {
-			return nil, problem.New("# stop the relays that use it first", "slot %s is in use by %s", names.Slot, s.Process)
+			return nil, problem.New("# stop the relays that use it first",
+				"slot %s is in use by %s", names.Slot, s.Process)
 		}
 		slots = append(slots, s)
 	}
@@ -131,7 +133,8 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []st
 }
 
 func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done []string) ([]string, error) {
-	rows, err := query(ctx, conn, "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+outbox.QuoteLiteral(names.Publication))
+	rows, err := query(ctx, conn,
+		"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+outbox.QuoteLiteral(names.Publication))
 	if err != nil || len(rows) == 0 {
 		return done, err
 	}
@@ -139,10 +142,12 @@ func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done
 	if err != nil {
 		return done, err
 	}
-	drop, what := "DROP PUBLICATION IF EXISTS "+outbox.Identifier(names.Publication), "dropped publication "+outbox.Identifier(names.Publication)
+	name := outbox.Identifier(names.Publication)
+	drop, what := "DROP PUBLICATION IF EXISTS "+name, "dropped publication "+name
 	if len(others) > 0 {
-		drop = fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s", outbox.Identifier(names.Publication), names.Table.SQL())
-		what = fmt.Sprintf("took table %s out of publication %s, which brings %s as well", names.Table, outbox.Identifier(names.Publication), printed(others))
+		drop = fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s", name, names.Table.SQL())
+		what = fmt.Sprintf("took table %s out of publication %s, which brings %s as well",
+			names.Table, name, printed(others))
 	}
 	if _, err := query(ctx, conn, drop); err != nil {
 		return done, fmt.Errorf("%s: %w", strings.ToLower(drop), err)

@@ -34,8 +34,8 @@ func (n Names) Sibling(slot string) bool {
 	return shardsInName(whole, slot) == max(n.Shard.Of, 1)
 }
 
-// ErrOtherSplit is returned if relays split the table's stream into another number of shards. Together they would publish
-// rows twice.
+// ErrOtherSplit is returned if relays split the table's stream into another number of shards. Together they would
+// publish rows twice.
 var ErrOtherSplit = errors.New("the stream is split in two ways")
 
 // OtherSlot is another slot of the same table.
@@ -54,7 +54,8 @@ func OtherSlots(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherS
 
 // OtherSlotsOf selects them from all slots of the server.
 func OtherSlotsOf(all []slot.Slot, names Names) []OtherSlot {
-	return slices.DeleteFunc(slotsOf(all, names), func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) })
+	return slices.DeleteFunc(slotsOf(all, names),
+		func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) })
 }
 
 // CheckSplit returns a *problem.Problem with ErrOtherSplit if relays use slots of another number of shards. An unused
@@ -70,9 +71,11 @@ func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 		what = "shard " + names.Shard.String()
 	}
 	return &problem.Problem{
-		What: fmt.Sprintf("other relays split table %s into another number of shards; this one takes %s; their slots: %s",
+		What: fmt.Sprintf("other relays split table %s into another number of shards; this one takes %s; "+
+			"their slots: %s",
 			names.Table, what, listed(others)),
-		Fix: fmt.Sprintf("%s  # after all relays of the table have stopped; then start all with one number of shards; unpublished rows wait in the table",
+		Fix: fmt.Sprintf("%s  # after all relays of the table have stopped; "+
+			"then start all with one number of shards; unpublished rows wait in the table",
 			teardownCommand(names, others[0].of)),
 		Err: ErrOtherSplit,
 	}
@@ -116,7 +119,8 @@ func shardsInName(base, name string) int {
 
 // LeftBehind returns the problem that a teardown would leave these slots.
 func LeftBehind(names Names, others []OtherSlot) *problem.Problem {
-	return problem.New(teardownCommand(names, others[0].of), "table %s has other slots: %s", names.Table, listed(others))
+	return problem.New(teardownCommand(names, others[0].of),
+		"table %s has other slots: %s", names.Table, listed(others))
 }
 
 func listed(slots []OtherSlot) string {

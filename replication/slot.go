@@ -34,7 +34,8 @@ func useless(s slot.Slot) string {
 		return strings.TrimSpace("invalidated by the server " + s.Invalidated)
 	case s.LagBytes < 0:
 		// The server was restored or failed over. It would skip rows silently up to this position.
-		return fmt.Sprintf("confirmed %s, ahead of the server's WAL by %d bytes", pglogrepl.LSN(s.Confirmed), -s.LagBytes)
+		return fmt.Sprintf("confirmed %s, ahead of the server's WAL by %d bytes",
+			pglogrepl.LSN(s.Confirmed), -s.LagBytes)
 	}
 	return ""
 }
@@ -102,8 +103,9 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 	case pgerrcode.ConfigurationLimitExceeded:
 		return &problem.Problem{
 			What: "no replication slot is free",
-			Fix:  "SELECT slot_name, active FROM pg_replication_slots;  -- drop an unused one, or raise max_replication_slots and restart Postgres",
-			Err:  err,
+			Fix: "SELECT slot_name, active FROM pg_replication_slots;  " +
+				"-- drop an unused one, or raise max_replication_slots and restart Postgres",
+			Err: err,
 		}
 	}
 	return fmt.Errorf("create slot %s: %w", name, err)
@@ -115,7 +117,8 @@ func Full(err error) bool {
 }
 
 func createSlotSQL(name string) string {
-	return fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s')", outbox.QuoteLiteral(name), slot.Plugin)
+	return fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s')",
+		outbox.QuoteLiteral(name), slot.Plugin)
 }
 
 // SlotBlockedError is returned while creating the slot waits for running transactions. Try again later.
@@ -148,13 +151,15 @@ func (b Blocker) String() string {
 
 func (e *SlotBlockedError) Error() string {
 	if len(e.Blockers) == 0 {
-		return fmt.Sprintf("creating slot %s waited for transactions that were open when it began; they have ended", e.Slot)
+		return fmt.Sprintf("creating slot %s waited for transactions that were open when it began; they have ended",
+			e.Slot)
 	}
 	all := make([]string, len(e.Blockers))
 	for i, b := range e.Blockers {
 		all[i] = b.String()
 	}
-	return fmt.Sprintf("creating slot %s waits for transactions that were open when it began: %s", e.Slot, strings.Join(all, ", "))
+	return fmt.Sprintf("creating slot %s waits for transactions that were open when it began: %s",
+		e.Slot, strings.Join(all, ", "))
 }
 
 // Hint says how to end the oldest transaction.
@@ -175,11 +180,13 @@ func (e *SlotBlockedError) Unwrap() error { return e.Err }
 func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
 	rows, err := query(ctx, conn, `
 SELECT coalesce(l.pid, 0)::text, coalesce(p.gid, ''),
-       pg_catalog.concat_ws(', ', a.usename, a.state, pg_catalog.round(extract(epoch FROM clock_timestamp() - pg_catalog.min(coalesce(a.xact_start, p.prepared))))::text || ' s')
+       pg_catalog.concat_ws(', ', a.usename, a.state, pg_catalog.round(extract(epoch FROM
+         clock_timestamp() - pg_catalog.min(coalesce(a.xact_start, p.prepared))))::text || ' s')
 FROM pg_catalog.pg_locks l
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
-WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+  AND l.pid IS DISTINCT FROM pg_backend_pid()
 GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY pg_catalog.min(coalesce(a.xact_start, p.prepared)) LIMIT 5`)
 	if err != nil {
 		return errors.Join(cause, err)

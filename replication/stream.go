@@ -124,8 +124,9 @@ func connect(ctx context.Context, databaseURL string, names Names) (*Stream, err
 	if pgcode.Is(err, pgerrcode.TooManyConnections) {
 		return nil, &problem.Problem{
 			What: "no connection for replication is free",
-			Fix:  "SELECT pid, application_name, client_addr FROM pg_stat_replication;  -- stop an unused client, or raise max_wal_senders (or max_connections) and restart Postgres",
-			Err:  err,
+			Fix: "SELECT pid, application_name, client_addr FROM pg_stat_replication;  " +
+				"-- stop an unused client, or raise max_wal_senders (or max_connections) and restart Postgres",
+			Err: err,
 		}
 	}
 	if err != nil {
