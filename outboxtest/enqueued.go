@@ -52,9 +52,11 @@ func enqueuedSQL(table []outbox.Table) string {
 	if len(table) > 0 {
 		from = table[0]
 	}
-	return `SELECT ` + columns + ` FROM ` + from.SQL() + ` o, LATERAL (SELECT pg_current_xact_id_if_assigned()::text::bigint AS id) own
+	return `SELECT ` + columns + ` FROM ` + from.SQL() + ` o,
+  LATERAL (SELECT pg_current_xact_id_if_assigned()::text::bigint AS id) own
 WHERE own.id IS NOT NULL
-  AND pg_xact_status(greatest(own.id + ((o.xmin::text::bigint - own.id + 2147483648) & 4294967295) - 2147483648, 3)::text::xid8) = 'in progress'
+  AND pg_xact_status(greatest(
+    own.id + ((o.xmin::text::bigint - own.id + 2147483648) & 4294967295) - 2147483648, 3)::text::xid8) = 'in progress'
 ORDER BY o.id`
 }
 

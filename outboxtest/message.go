@@ -37,8 +37,8 @@ type row struct {
 	coalesceKey                                           *string
 }
 
-const columns = `message_id::text, exchange, routing_key, ordering_key, payload::text, payload_bytes, headers::text, properties::text,
-       redacted_payload::text, available_at, max_attempts, expires_at, coalesce_key`
+const columns = `message_id::text, exchange, routing_key, ordering_key, payload::text, payload_bytes, headers::text,
+       properties::text, redacted_payload::text, available_at, max_attempts, expires_at, coalesce_key`
 
 // places are the destinations for a driver's Scan.
 func (r *row) places() []any {
@@ -52,9 +52,10 @@ func (r *row) places() []any {
 func ofArguments(args []any) *row {
 	body, _ := args[5].([]byte)
 	return &row{
-		argument[string](args[0]), argument[string](args[1]), argument[string](args[2]), argument[string](args[3]), argument[string](args[4]), body,
-		argument[string](args[6]), argument[string](args[7]), argument[string](args[8]),
-		argument[time.Time](args[9]), argument[int](args[10]), argument[time.Time](args[11]), argument[string](args[12]),
+		argument[string](args[0]), argument[string](args[1]), argument[string](args[2]), argument[string](args[3]),
+		argument[string](args[4]), body, argument[string](args[6]), argument[string](args[7]),
+		argument[string](args[8]), argument[time.Time](args[9]), argument[int](args[10]),
+		argument[time.Time](args[11]), argument[string](args[12]),
 	}
 }
 
@@ -68,8 +69,14 @@ func argument[T any](arg any) *T {
 // message fails if Postgres would reject the row.
 func (r *row) message() (m Message, err error) {
 	m = Message{
-		Exchange: r.exchange, RoutingKey: or(r.routingKey), OrderingKey: or(r.orderingKey), Body: r.body, NotBefore: or(r.notBefore),
-		MaxAttempts: r.maxAttempts, ExpiresAt: or(r.expiresAt), CoalesceKey: or(r.coalesceKey),
+		Exchange:    r.exchange,
+		RoutingKey:  or(r.routingKey),
+		OrderingKey: or(r.orderingKey),
+		Body:        r.body,
+		NotBefore:   or(r.notBefore),
+		MaxAttempts: r.maxAttempts,
+		ExpiresAt:   or(r.expiresAt),
+		CoalesceKey: or(r.coalesceKey),
 	}
 	if r.messageID != nil {
 		if m.MessageID, err = outbox.ParseUUID([]byte(*r.messageID)); err != nil {
