@@ -64,14 +64,16 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	complaints := rate.NewLimiter(rate.Every(time.Minute), 1)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		if complaints.Allow() {
-			config.Logger.Warn("OpenTelemetry reports an error: spans may be lost; messages unaffected", "event", event.SpansLost, "error", err)
+			config.Logger.Warn("OpenTelemetry reports an error: spans may be lost; messages unaffected",
+				"event", event.SpansLost, "error", err)
 		}
 	}))
 	// Sampler, limits and batch sizes come from the OTEL_* variables.
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(described))
 	return &Tracer{
-		provider:        provider,
-		tracer:          provider.Tracer("github.com/cdc-relay/cdc-relay", trace.WithInstrumentationVersion(config.Version)),
+		provider: provider,
+		tracer: provider.Tracer("github.com/cdc-relay/cdc-relay",
+			trace.WithInstrumentationVersion(config.Version)),
 		defaultExchange: config.DefaultExchange,
 	}, nil
 }
@@ -87,7 +89,8 @@ func wanted() (bool, error) {
 	case "otlp":
 		return true, nil
 	case "":
-		return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "", nil
+		return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" ||
+			os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "", nil
 	default:
 		return false, fmt.Errorf("OTEL_TRACES_EXPORTER=%s: cdc-relay knows otlp and none", exporter)
 	}
@@ -117,8 +120,8 @@ func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL=%s: cdc-relay knows http/protobuf and grpc", protocol)
 }
 
-// localCollector is the default endpoint of OpenTelemetry, "" if the environment names one. The exporters' own default is
-// the same host with https.
+// localCollector is the default endpoint of OpenTelemetry, "" if the environment names one. The exporters' own default
+// is the same host with https.
 func localCollector(protocol string) string {
 	switch {
 	case os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "":
