@@ -51,7 +51,8 @@ type MissingColumnError struct {
 
 func (e *MissingColumnError) Error() string {
 	if e.Unfit {
-		return fmt.Sprintf("the stream of table %s has column %s in a type that --header-columns cannot send", e.Table, strings.Join(e.Columns, ", "))
+		return fmt.Sprintf("the stream of table %s has column %s in a type that --header-columns cannot send",
+			e.Table, strings.Join(e.Columns, ", "))
 	}
 	return fmt.Sprintf("the stream of table %s has no column %s", e.Table, strings.Join(e.Columns, ", "))
 }
