@@ -1,5 +1,5 @@
-// Package event names the events in the log of run, drain and the console, for alerts. docs/operations.md explains each event; a
-// test compares that table with the code.
+// Package event names the events in the log of run, drain and the console, for alerts. docs/operations.md explains each
+// event; a test compares that table with the code.
 package event
 
 // Name is the field "event" of a log line. Names never change, because alerts depend on them.

@@ -37,7 +37,8 @@ func Hint(err error) string {
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("not permitted to log in"):
 		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification:
-		return fmt.Sprintf("SELECT pg_reload_conf();  -- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
+		return fmt.Sprintf("SELECT pg_reload_conf();  "+
+			"-- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
 	case answer.Code == pgerrcode.InvalidCatalogName:
 		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, InURL)
 	case answer.Code == pgerrcode.InsufficientPrivilege:
@@ -47,7 +48,8 @@ func Hint(err error) string {
 	case answer.Code == pgerrcode.TooManyConnections && says("for database"):
 		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
 	case answer.Code == pgerrcode.TooManyConnections:
-		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  -- close some, or raise max_connections"
+		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  " +
+			"-- close some, or raise max_connections"
 	case answer.Code == pgerrcode.ObjectNotInPrerequisiteState:
 		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
 	}
@@ -69,7 +71,8 @@ func unanswered(failed *pgconn.ConnectError) string {
 	case errors.As(failed, &hostname):
 		return "# name the host as the server's certificate does in " + InURL
 	case needsTLS(failed.Config) && strings.Contains(failed.Error(), "server refused TLS connection"):
-		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, write sslmode=disable in " + InURL
+		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, " +
+			"write sslmode=disable in " + InURL
 	}
 	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s",
 		problem.ShellWord(failed.Config.Host), failed.Config.Port, InURL)

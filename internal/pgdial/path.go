@@ -10,21 +10,23 @@ import (
 // have the types of the arguments, not that of pg_catalog. So a role that may create functions in a schema of the path
 // could run code as the relay. Each session of the program therefore sets its path as one of the two functions below.
 
-// CatalogOnly makes the sessions of config find only objects of pg_catalog by a name without a schema: for sessions that
-// set something up or read the catalog.
+// CatalogOnly makes the sessions of config find only objects of pg_catalog by a name without a schema: for sessions
+// that set something up or read the catalog.
 func CatalogOnly(config *pgconn.Config) { first(config, CatalogOnlySQL) }
 
 // CatalogOnlySQL sets this path. The path lists pg_temp, because otherwise pg_temp comes first.
 const CatalogOnlySQL = "SET search_path = pg_catalog, pg_temp"
 
-// CatalogFirst puts pg_catalog before the path of the role: for sessions that read and change the rows of an outbox. They
-// run triggers, defaults and policies of the application, which may need the path of the role. SQL for these sessions
-// writes functions with arguments as pg_catalog.name, because a better match in another schema would win. It uses
-// operators with exactly the types that pg_catalog has them for: those win.
+// CatalogFirst puts pg_catalog before the path of the role: for sessions that read and change the rows of an outbox.
+// They run triggers, defaults and policies of the application, which may need the path of the role. SQL for these
+// sessions writes functions with arguments as pg_catalog.name, because a better match in another schema would win. It
+// uses operators with exactly the types that pg_catalog has them for: those win.
 func CatalogFirst(config *pgconn.Config) { first(config, catalogFirst) }
 
 // An empty path stays: Postgres searches pg_catalog first if the path does not list it.
-const catalogFirst = `SELECT pg_catalog.set_config('search_path', pg_catalog.regexp_replace(pg_catalog.current_setting('search_path'), '^(?!pg_catalog *(,|$))(?=.)', 'pg_catalog, '), false)`
+const catalogFirst = `SELECT pg_catalog.set_config('search_path',
+  pg_catalog.regexp_replace(pg_catalog.current_setting('search_path'), '^(?!pg_catalog *(,|$))(?=.)', 'pg_catalog, '),
+  false)`
 
 // first makes each connection of config run a statement before all others.
 func first(config *pgconn.Config, sql string) {

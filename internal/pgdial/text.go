@@ -17,7 +17,9 @@ var (
 	// attempt is the address of one try in an error of pgx, with the host of the URL.
 	attempt = regexp.MustCompile(`^(\S+) \((.*?)\): `)
 	// wrapping is what pgx and package net write before the cause.
-	wrapping = regexp.MustCompile(`(dial error|hostname resolving error|server error|tls error|failed SASL auth|ValidateConnect failed): |dial (tcp|unix) \S+: (connect: )?|read tcp \S+: (read: )?`)
+	wrapping = regexp.MustCompile(
+		`(dial error|hostname resolving error|server error|tls error|failed SASL auth|ValidateConnect failed): ` +
+			`|dial (tcp|unix) \S+: (connect: )?|read tcp \S+: (read: )?`)
 	// severity and code surround a message of the server.
 	severity = regexp.MustCompile(`(^|: )(ERROR|FATAL|PANIC): `)
 	code     = regexp.MustCompile(` \(SQLSTATE [0-9A-Z]{5}\)`)
@@ -78,14 +80,16 @@ func unconnected(failed *pgconn.ConnectError) string {
 		if m := attempt.FindStringSubmatch(line); m != nil && strings.HasPrefix(m[1], m[2]) {
 			line = m[1] + ": " + line[len(m[0]):]
 		}
-		line = otherProtocol.ReplaceAllString(wrapping.ReplaceAllString(line, ""), "the server does not speak the protocol of Postgres")
+		line = otherProtocol.ReplaceAllString(wrapping.ReplaceAllString(line, ""),
+			"the server does not speak the protocol of Postgres")
 		line = plain(hungUp.ReplaceAllString(line, "the server hung up"))
 		if line != "" && !slices.Contains(causes, line) {
 			causes = append(causes, line)
 		}
 	}
 	// With sslmode=prefer a server without TLS is asked again: only the second answer counts.
-	if others := slices.DeleteFunc(slices.Clone(causes), func(c string) bool { return strings.HasSuffix(c, refusesTLS) }); len(others) > 0 {
+	others := slices.DeleteFunc(slices.Clone(causes), func(c string) bool { return strings.HasSuffix(c, refusesTLS) })
+	if len(others) > 0 {
 		causes = others
 	}
 	return "cannot connect to Postgres: " + strings.Join(causes, "; ")

@@ -8,16 +8,19 @@ import (
 
 // EndSession is the Fix for a transaction of a session that delays others.
 func EndSession(pid int64) string {
-	return fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; its uncommitted work is lost. Or wait until its transaction ends", pid)
+	return fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; "+
+		"its uncommitted work is lost. Or wait until its transaction ends", pid)
 }
 
 // EndPrepared is the Fix for a prepared transaction that delays others. Each statement is final, and only the
 // application or transaction manager that prepared it knows which one is right.
 func EndPrepared(gid string) string {
 	if gid == "" {
-		return "-- ask the owner of each transaction whether its work counts: SELECT gid, owner, database, prepared FROM pg_prepared_xacts;"
+		return "-- ask the owner of each transaction whether its work counts: " +
+			"SELECT gid, owner, database, prepared FROM pg_prepared_xacts;"
 	}
 	name := outbox.QuoteLiteral(gid)
-	return fmt.Sprintf("-- ask its owner whether its work counts: SELECT owner, database, prepared FROM pg_prepared_xacts WHERE gid = %s; "+
+	return fmt.Sprintf("-- ask its owner whether its work counts: "+
+		"SELECT owner, database, prepared FROM pg_prepared_xacts WHERE gid = %s; "+
 		"then, as the owner: COMMIT PREPARED %[1]s, or ROLLBACK PREPARED %[1]s, which destroys its work", name)
 }

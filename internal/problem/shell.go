@@ -9,7 +9,8 @@ import (
 
 // ShellWord quotes a word of a command in a Fix, if it needs quotes. The result is one line that a terminal shows as it
 // is: a word with other characters is written as $'…' with octal bytes, which bash, zsh and ksh understand. Any other
-// shell takes it as another word, and runs nothing in it. A word that begins with a dash can still be an option: see Dashed.
+// shell takes it as another word, and runs nothing in it. A word that begins with a dash can still be an option: see
+// Dashed.
 func ShellWord(s string) string {
 	switch {
 	case s != "" && !strings.ContainsFunc(s, func(r rune) bool {

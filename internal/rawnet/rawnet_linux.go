@@ -46,7 +46,8 @@ func wrap(conn net.Conn) net.Conn {
 // once tries the system call. It returns false if the poller must wait.
 func (t *transfer) once(fd uintptr) bool {
 	for {
-		t.n, _, t.errno = syscall.RawSyscall(t.number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
+		t.n, _, t.errno = syscall.RawSyscall(t.number, fd,
+			uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
 		if t.errno != syscall.EINTR {
 			return t.errno != syscall.EAGAIN
 		}

@@ -55,7 +55,8 @@ func (p Process) String() string {
 // Own returns the process of a connection. The PID in the protocol's key data may be a pooler's.
 func Own(ctx context.Context, conn *pgconn.PgConn) (p Process, err error) {
 	results, err := conn.Exec(ctx, `
-SELECT pid, pg_catalog.to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a WHERE a.pid = own.pid)) #>> '{}'::text[]
+SELECT pid, pg_catalog.to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a
+                                 WHERE a.pid = own.pid)) #>> '{}'::text[]
 FROM pg_catalog.pg_backend_pid() own(pid)`).ReadAll()
 	if err != nil {
 		return p, fmt.Errorf("read the server process: %w", err)

@@ -77,7 +77,8 @@ SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
   'retained_bytes', greatest(now.lsn - s.restart_lsn, 0)::bigint,
   'lag_seconds', CASE WHEN now.lsn <= s.confirmed_flush_lsn THEN 0
                       WHEN a.pid IS NOT NULL THEN coalesce(extract(epoch FROM r.flush_lag), 0) END,
-  'inactive_seconds', extract(epoch FROM clock_timestamp() - (pg_catalog.to_jsonb(s) ->> 'inactive_since'::text)::timestamptz),
+  'inactive_seconds', extract(epoch FROM
+    clock_timestamp() - (pg_catalog.to_jsonb(s) ->> 'inactive_since'::text)::timestamptz),
   'xmin', s.xmin::text, 'xmin_age', pg_catalog.age(s.xmin),
   'process', CASE WHEN s.active_pid IS NOT NULL THEN pg_catalog.jsonb_build_object(
     'pid', s.active_pid, 'application', a.application_name, 'since', a.backend_start, 'heard', r.reply_time::text,
@@ -86,7 +87,8 @@ SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
 FROM pg_catalog.pg_replication_slots s
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
 LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
-CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn) now`
+CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+                        ELSE pg_current_wal_flush_lsn() END AS lsn) now`
 
 // OwnerSQL returns the process that owns the slot $1; 0: none.
 const OwnerSQL = `coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots
@@ -156,7 +158,8 @@ func (s Slot) Unusable() *problem.Problem {
 	case s.Plugin != Plugin && (s.Type != "logical" || s.Plugin != ""):
 		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", s.Name, s.Plugin)
 	case !s.Here:
-		return problem.New("# choose another name with --slot: slot names are unique in the whole server", "slot %s belongs to another database, %s", s.Name, outbox.Identifier(s.Database))
+		return problem.New("# choose another name with --slot: slot names are unique in the whole server",
+			"slot %s belongs to another database, %s", s.Name, outbox.Identifier(s.Database))
 	}
 	return nil
 }
@@ -167,9 +170,11 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 	if owner.Application == nil || owner.Relays(table) {
 		return nil
 	}
-	fix := fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; or give this relay a slot of its own: setup and run with --slot NAME", owner.PID)
+	fix := fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);  -- as an administrator; "+
+		"or give this relay a slot of its own: setup and run with --slot NAME", owner.PID)
 	if strings.HasPrefix(*owner.Application, applicationPrefix) {
-		fix = "cdc-relay setup --slot NAME --publication NAME  # with the same --table; run with the same names: each outbox table needs its own"
+		fix = "cdc-relay setup --slot NAME --publication NAME  # with the same --table; " +
+			"run with the same names: each outbox table needs its own"
 	}
 	return problem.New(fix, "slot %s is owned by %s, which is no relay of table %s", s.Name, owner, table)
 }
