@@ -38,13 +38,16 @@ func checkName(table outbox.Table) error {
 // templateData makes a step create both tables, or only the given ones.
 func templateData(table outbox.Table, only ...outbox.Table) map[string]any {
 	dead := table.DeadLetter()
+	index := func(of outbox.Table, suffix string) string {
+		return outbox.QuoteIdentifier(uniqueName(of.Name, suffix))
+	}
 	return map[string]any{
 		"with_outbox":      len(only) == 0 || slices.Contains(only, table),
 		"with_dead_letter": len(only) == 0 || slices.Contains(only, dead),
 		"outbox":           table.SQL(),
 		"dead_letter":      dead.SQL(),
-		"index":            func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(table.Name, suffix)) },
-		"dead_index":       func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(dead.Name, suffix)) },
+		"index":            func(suffix string) string { return index(table, suffix) },
+		"dead_index":       func(suffix string) string { return index(dead, suffix) },
 	}
 }
 
