@@ -31,8 +31,8 @@ type Config struct {
 	Stderr io.Writer
 	// DefaultExchange is used for messages without an exchange.
 	DefaultExchange string
-	// AnswerTimeout is how long the handler may leave its oldest message without an answer; default 10 s. A handler that
-	// starts has 10 s more.
+	// AnswerTimeout is how long the handler may leave its oldest message without an answer; default 10 s. A handler
+	// that starts has 10 s more.
 	AnswerTimeout time.Duration
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger

@@ -70,7 +70,8 @@ func handle(ctx context.Context, conn *pgx.Conn, delivery amqp.Delivery) error {
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { // the inbox and the work commit together
-		inbox, err := tx.Exec(ctx, "INSERT INTO inbox (message_id) VALUES ($1) ON CONFLICT DO NOTHING", delivery.MessageId)
+		inbox, err := tx.Exec(ctx,
+			"INSERT INTO inbox (message_id) VALUES ($1) ON CONFLICT DO NOTHING", delivery.MessageId)
 		if err != nil || inbox.RowsAffected() == 0 {
 			return err
 		}
