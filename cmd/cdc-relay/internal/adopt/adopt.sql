@@ -99,14 +99,18 @@
             END IF;
 {{- end}}
 
-{{define "watermill"}}
-            IF payload_bytes IS NOT NULL THEN -- a column of type bytea, mostly with JSON in it
+{{define "decode"}}
                 BEGIN
                     payload := convert_from(payload_bytes, 'UTF8')::json;
                     payload_bytes := NULL;
                 EXCEPTION WHEN OTHERS THEN
                     NULL;
                 END;
+{{- end}}
+
+{{define "watermill"}}
+            IF payload_bytes IS NOT NULL THEN -- a column of type bytea, mostly with JSON in it
+{{- template "decode"}}
             END IF;
             IF json_typeof(payload) = 'object' AND ARRAY(SELECT k COLLATE "C" FROM json_object_keys(payload) k ORDER BY 1) = '{destination_topic,metadata,payload,uuid}' THEN
                 envelope := payload; -- of the forwarder
@@ -116,12 +120,7 @@
                     || jsonb_build_object('_watermill_message_uuid', envelope ->> 'uuid');
                 payload := NULL;
                 payload_bytes := decode(coalesce(envelope ->> 'payload', ''), 'base64');
-                BEGIN
-                    payload := convert_from(payload_bytes, 'UTF8')::json;
-                    payload_bytes := NULL;
-                EXCEPTION WHEN OTHERS THEN
-                    NULL;
-                END;
+{{- template "decode"}}
             END IF;
             -- github.com/ThreeDotsLabs/watermill, components/delay/delay.go
             available_at := coalesce(available_at, (headers ->> '_watermill_delayed_until')::timestamptz);
