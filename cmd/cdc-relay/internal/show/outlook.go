@@ -158,6 +158,7 @@ func (s Surroundings) relayed() bool { return s.slot.Relayed(s.cfg.Table) }
 
 // streaming describes whether a relay streams.
 func (s Surroundings) streaming() string {
+	taken := s.slot.Taken(s.cfg.Table)
 	switch {
 	case s.relayed():
 		owner := s.slot.Owner()
@@ -166,8 +167,8 @@ func (s Surroundings) streaming() string {
 			text += " from " + *owner.Client
 		}
 		return text
-	case s.slot.Taken(s.cfg.Table) != nil:
-		return "no: " + s.slot.Taken(s.cfg.Table).Error()
+	case taken != nil:
+		return "no: " + taken.Error()
 	case !s.slot.Here:
 		return "no: slot " + s.cfg.Names().Slot + " is not there"
 	}
