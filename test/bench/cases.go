@@ -11,7 +11,7 @@ import (
 // Cases returns all cases, each limit before the cases that are compared with it.
 func Cases(s Settings) []Case {
 	return slices.Concat(
-		peakCases(s), paceCases(s), keyCases(s), sizeCases(s), backlogCases(s), heldCases(s),
+		peakCases(s), spreadCases(s), paceCases(s), keyCases(s), sizeCases(s), backlogCases(s), heldCases(s),
 	)
 }
 
@@ -21,8 +21,7 @@ func plain(s Settings) backlog {
 
 // peakCases measure the maximum throughput.
 func peakCases(s Settings) []Case {
-	b, spread := plain(s), plain(s)
-	spread.queues = 4
+	b := plain(s)
 	return []Case{
 		{
 			Name:    "publish",
@@ -56,6 +55,14 @@ func peakCases(s Settings) []Case {
 			Beside: "publish-written",
 			run:    streamPeak(b),
 		},
+	}
+}
+
+// spreadCases measure the maximum throughput with several queues, and with several relays.
+func spreadCases(s Settings) []Case {
+	b, spread := plain(s), plain(s)
+	spread.queues = 4
+	return []Case{
 		{
 			Name:    "publish-4-queues",
 			About:   "limit: publish to four queues in turn",

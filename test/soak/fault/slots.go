@@ -57,16 +57,15 @@ func slotFaults() []Fault {
 				if err == nil {
 					err = w.loseSlot(ctx)
 				}
-				return leader.Name, errors.Join(err,
-					holdThen(ctx, hold, func(context.Context) error { return leader.Resume() }))
+				resume := func(context.Context) error { return leader.Resume() }
+				return leader.Name, errors.Join(err, holdThen(ctx, hold, resume))
 			},
 		},
 		{
-			Name:       "postgres-slot-lost-blackhole",
-			Needs:      OwnPostgres | Superuser | PlainPostgres,
-			Duplicates: ifTakenOver,
-			About:      "the slot is invalidated while the stream delivers nothing",
-			Run:        loseSlotInBlackHole,
+			Name: "postgres-slot-lost-blackhole", Duplicates: ifTakenOver,
+			Needs: OwnPostgres | Superuser | PlainPostgres,
+			About: "the slot is invalidated while the stream delivers nothing",
+			Run:   loseSlotInBlackHole,
 		},
 		{
 			Name: "postgres-publication-dropped", Needs: Superuser, Duplicates: ifTakenOver,
