@@ -144,8 +144,8 @@ func (t *Tables) Explain(
 
 const waitingNamedSQL = `
 WITH found AS MATERIALIZED (
-  SELECT ` + rowColumns + `, r.available_at, {locked_by} AS locked_by FROM {outbox} r WHERE {where} ORDER BY r.id
-    LIMIT {limit})
+  SELECT ` + rowColumns + `, r.available_at, {locked_by} AS locked_by
+  FROM {outbox} r WHERE {where} ORDER BY r.id LIMIT {limit})
 SELECT {columns} FROM found r ORDER BY r.id`
 
 func (t *Tables) waitingNamed(
@@ -166,7 +166,7 @@ func (t *Tables) waitingNamed(
 
 const sessionSQL = `
 SELECT a.application_name, pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''),
-  a.xact_start
+       a.xact_start
 FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
 
 // sessionOf reads which session has locked a row, or the row that it waits for.
@@ -189,8 +189,8 @@ func (t *Tables) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
 }
 
 const keyOfSQL = `
-SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1 AND e.id < $2 ORDER BY e.id
-                              LIMIT $3) e),
+SELECT (SELECT count(*) FROM (
+          SELECT 1 FROM {outbox} e WHERE e.ordering_key = $1 AND e.id < $2 ORDER BY e.id LIMIT $3) e),
        (SELECT count(*) FROM (SELECT 1 FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d),
        coalesce((SELECT pg_catalog.min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = $1 LIMIT $3) d), 0)`
 
@@ -212,12 +212,12 @@ func (t *Tables) keyOf(ctx context.Context, tx querier, w *Waiting) error {
 	}
 	var first KeyHead
 	var available pgtype.Timestamptz
-	err = tx.QueryRow(ctx, t.fill(firstOfKeySQL,
+	sql := t.fill(firstOfKeySQL,
 		"{last_error}", shownText("r.last_error"),
 		"{locked_by}", lockedBySQL,
-		"{state}", stateBy(lockedBySQL)), *w.OrderingKey, w.ID).
-		Scan(&first.ID, &available, &first.Attempts, &first.MaxAttempts, &first.LastError, &first.LockedBy,
-			&first.State)
+		"{state}", stateBy(lockedBySQL))
+	err = tx.QueryRow(ctx, sql, *w.OrderingKey, w.ID).Scan(&first.ID, &available,
+		&first.Attempts, &first.MaxAttempts, &first.LastError, &first.LockedBy, &first.State)
 	if err == pgx.ErrNoRows { // it has left meanwhile
 		w.Before = Count{Precision: Exact}
 		return nil

@@ -49,9 +49,10 @@ SELECT r.ordering_key, r.id FROM (SELECT r.ordering_key, r.id FROM {outbox} r
 // A page of rows in the order of an index, as listWaitingSQL. Blocked rows are behind a dead letter.
 const peekSQL = `
 SELECT r.id, r.ordering_key, r.available_at, r.ordering_key IS NOT NULL AND {blocked}, coalesce({where}, false),
-  r.nth = {looked} FROM (
+       r.nth = {looked}
+FROM (
   SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.created_at, r.available_at, r.expires_at,
-    r.schema_version,
+         r.schema_version,
          r.coalesce_key, row_number() OVER (ORDER BY {order}) AS nth
   FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT {looked}) r
 WHERE ({where}) OR r.nth = {looked} ORDER BY {order} LIMIT {looked}`
@@ -64,7 +65,7 @@ const leaves = `r.schema_version <= {version} AND coalesce(r.expires_at > statem
 // A row may have left since it was found. Bodies are shown up to a limit for all of them together.
 const peekedSQL = `
 SELECT {message_columns}, {redacted}, {sizes}, {payload_size}, r.payload IS NOT NULL, r.payload_bytes IS NOT NULL,
-  {state}
+       {state}
 FROM (SELECT w.nth, w.id, pg_catalog.sum({weight}) OVER (ORDER BY w.nth) <= {most_peeked}::numeric AS fits
       FROM pg_catalog.unnest($1::bigint[]) WITH ORDINALITY w(id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id) w
 JOIN {outbox} r ON r.id BETWEEN w.id AND w.id ORDER BY w.nth`

@@ -88,10 +88,10 @@ WITH copies AS (
   JOIN {published} r ON r.id = s.id AND r.published_at = s.published_at),
 put AS (
 INSERT INTO {outbox} (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
-                      redacted_payload,
+  redacted_payload,
   schema_version, created_at, max_attempts, possible_duplicate, available_at)
 SELECT r.message_id, coalesce($3::text, r.exchange), coalesce($4::text, r.routing_key), r.ordering_key, r.payload,
-  r.payload_bytes, r.headers,
+       r.payload_bytes, r.headers,
   r.properties, r.redacted_payload, r.schema_version, r.created_at, r.max_attempts, true, clock_timestamp()
 FROM copies r ORDER BY r.nth RETURNING 1)
 SELECT (SELECT count(*) FROM copies), (SELECT count(*) FROM put)`

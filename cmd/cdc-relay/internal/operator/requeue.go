@@ -42,8 +42,8 @@ WITH back AS (
     r.possible_duplicate, s.place)
 , put AS (
   INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
-  SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back ORDER BY place
-    RETURNING 1)
+  SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back
+  ORDER BY place RETURNING 1)
 SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM put)`
 
 // goesOn is expires_at of a requeued row: it must not expire again at once.

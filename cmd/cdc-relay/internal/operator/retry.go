@@ -10,15 +10,15 @@ import (
 // Rejected rows. A row that a relay is publishing is locked.
 const retryableRows = `r.available_at IS NOT NULL AND r.attempts > 0`
 
-const retryChoiceSQL = `SELECT r.id, r.message_id, 0::bigint FROM {outbox} r WHERE ` + retryableRows +
-	` AND {where} ORDER BY r.id`
+const retryChoiceSQL = `SELECT r.id, r.message_id, 0::bigint FROM {outbox} r
+  WHERE ` + retryableRows + ` AND {where} ORDER BY r.id`
 
 // A due row keeps its time: a relay may still settle the row with that time as the fence. The update removes the trace
 // of a claim that was killed, so the mark is stored.
 const retryNowSQL = `
 WITH free AS (
   SELECT r.id, ` + store.Traced + ` AS traced FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
-    JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
+  JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
   WHERE ` + retryableRows + ` ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
 UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
        possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id`

@@ -32,7 +32,7 @@ const (
 // shownText is a text column, or its start and its size if it is long.
 func shownText(column string) string {
 	const sql = `CASE WHEN pg_catalog.octet_length({c}) <= {most_text} THEN {c}
-	  ELSE pg_catalog.left({c}, 1000) || '… (' || pg_catalog.octet_length({c})::text || ' bytes)' END`
+       ELSE pg_catalog.left({c}, 1000) || '… (' || pg_catalog.octet_length({c})::text || ' bytes)' END`
 	return strings.NewReplacer("{c}", column, "{most_text}", strconv.Itoa(mostText)).Replace(sql)
 }
 

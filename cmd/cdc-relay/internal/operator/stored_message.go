@@ -67,10 +67,10 @@ func storedColumns(payload bool) string {
 	return `r.id, r.message_id, ` + shownText("r.exchange") + `, ` + shownText("r.routing_key") + `, ` +
 		shownText("r.ordering_key") + `,
        ` + shownJSON("r.headers") + `, pg_catalog.pg_column_size(r.headers), ` + shownJSON("r.properties") + `,
-         pg_catalog.pg_column_size(r.properties),
+       pg_catalog.pg_column_size(r.properties),
        r.schema_version, r.created_at, r.expires_at, r.attempts, r.max_attempts, ` + shownText("r.last_error") + `,
        coalesce(r.possible_duplicate, false), ` + shownJSON("r.redacted_payload") + `,
-         pg_catalog.pg_column_size(r.redacted_payload),
+       pg_catalog.pg_column_size(r.redacted_payload),
        ` + body + `, CASE WHEN ` + wanted + ` THEN coalesce(pg_catalog.pg_column_size(r.payload_bytes),
          pg_catalog.pg_column_size(r.payload)) END,
        ` + payloadSize() + `, r.payload_bytes IS NOT NULL, clock_timestamp()`
