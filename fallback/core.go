@@ -24,8 +24,8 @@ type Core interface {
 	SetBoundary(id int64)
 	ServerRestarted(id int64)
 
-	// A claim gets its rows from one of the Choose methods, reports to Locked which of them it has locked, and ends with
-	// Done. Between these, the core calls its Answered.
+	// A claim gets its rows from one of the Choose methods, reports to Locked which of them it has locked, and ends
+	// with Done. Between these, the core calls its Answered.
 	ChooseRows(claim core.Claim, rows []outbox.Candidate, most core.Most) core.Chosen
 	ChooseDue(claim core.Claim, rows []outbox.Candidate, keys bool, most core.Most) (chosen core.Chosen, read int)
 	ChooseRuns(claim core.Claim, found core.Found, keys int, most core.Most) core.Chosen

@@ -18,7 +18,8 @@ type keysPass struct {
 
 // lookUps are the last look-ups of keys.
 type lookUps struct {
-	// depth is about how many rows each of the last keys had, at most usualRun. replaced: newer rows replace all of them.
+	// depth is about how many rows each of the last keys had, at most usualRun. replaced: newer rows replace all of
+	// them.
 	depth    int
 	replaced bool
 	// lookedUp: the last sweep of keys looked up wanted keys. yielded: these were keys that yield.
@@ -152,7 +153,8 @@ func (s *Sweeper) measure(runs []outbox.Run) {
 	s.lookUps.replaced = len(runs) > 0
 	for _, run := range runs {
 		rows += len(run)
-		s.lookUps.replaced = s.lookUps.replaced && !slices.ContainsFunc(run, func(row outbox.Candidate) bool { return !row.Superseded })
+		remains := func(row outbox.Candidate) bool { return !row.Superseded }
+		s.lookUps.replaced = s.lookUps.replaced && !slices.ContainsFunc(run, remains)
 	}
 	s.lookUps.depth = min(max(rows/max(len(runs), 1), 1), usualRun)
 }

@@ -42,8 +42,8 @@ type View struct {
 	Backlog bool
 	// Unseen: rows in the table belong to transactions that are not visible yet.
 	Unseen bool
-	// Wanted: there are keys to look up. Again: there are keys of which the last look-up claimed nothing. Unlisted: keys
-	// that are not remembered may have rows.
+	// Wanted: there are keys to look up. Again: there are keys of which the last look-up claimed nothing. Unlisted:
+	// keys that are not remembered may have rows.
 	Wanted, Again, Unlisted bool
 	// Due: since the last sweep of due rows, a row has got a time.
 	Due bool

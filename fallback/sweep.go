@@ -11,9 +11,13 @@ import (
 
 // Table is what sweeps need from the outbox table. No method locks rows.
 type Table interface {
-	FindDue(ctx context.Context, after *outbox.Place, until *time.Time, limit int) ([]outbox.Candidate, time.Time, error)
+	FindDue(
+		ctx context.Context, after *outbox.Place, until *time.Time, limit int,
+	) ([]outbox.Candidate, time.Time, error)
 	FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
-	FindKeys(ctx context.Context, after *string, keys, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
+	FindKeys(
+		ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
+	) ([]outbox.Run, outbox.Snapshot, error)
 	FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (outbox.Snapshot, error)
@@ -119,7 +123,8 @@ func (s *Sweeper) View() View {
 	v := r.view
 	return View{
 		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
-		Backlog: v.Backlog, Unseen: v.Unseen, Wanted: v.Wanted+v.Yielding > 0, Again: v.Again > 0, Unlisted: v.Unlisted, Due: v.Due,
+		Backlog: v.Backlog, Unseen: v.Unseen, Due: v.Due,
+		Wanted: v.Wanted+v.Yielding > 0, Again: v.Again > 0, Unlisted: v.Unlisted,
 	}
 }
 
@@ -248,7 +253,8 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 	began, upTo := s.Clock(), s.passes.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.Clock().Sub(began)
-	if ids := passed(p.after, upTo, p.last, found); ids > 0 && (err == nil || took > longWalk) { // an error after a long scan is probably a timeout
+	certain := err == nil || took > longWalk // an error after a long scan is probably a timeout
+	if ids := passed(p.after, upTo, p.last, found); ids > 0 && certain {
 		s.passes.span = s.passes.span.next(ids, took)
 	}
 	if err != nil {

@@ -2,12 +2,13 @@ package outbox
 
 import "strings"
 
-// Advice explains a code of docs/contract.md, and says what to do first; "": it is a code of an embedding program. A nil
-// exchange is the one that the relay chose: detail, the text of the rejection, names it.
+// Advice explains a code of docs/contract.md, and says what to do first; "": it is a code of an embedding program. A
+// nil exchange is the one that the relay chose: detail, the text of the rejection, names it.
 func (r Reason) Advice(exchange *string, detail string) (meaning, fix string) {
 	switch r {
 	case ReasonNack:
-		return "RabbitMQ answered with a nack, such as a full queue with overflow: reject-publish", "make room in the queue"
+		return "RabbitMQ answered with a nack, such as a full queue with overflow: reject-publish",
+			"make room in the queue"
 	case ReasonUnroutable:
 		if exchange != nil && *exchange == "" || exchange == nil && strings.HasSuffix(detail, ` from exchange ""`) {
 			return "the default exchange delivers to the queue with the name of the routing key, and there is none",
@@ -35,7 +36,8 @@ func (r Reason) Advice(exchange *string, detail string) (meaning, fix string) {
 	case ReasonInvalidRow:
 		return "something is wrong with the row", "see the last error"
 	case ReasonExpired:
-		return "its expires_at passed before it could be published", "check that it is still of use: it does not expire again"
+		return "its expires_at passed before it could be published",
+			"check that it is still of use: it does not expire again"
 	}
 	return "", ""
 }

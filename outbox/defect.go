@@ -42,7 +42,8 @@ func (m *Message) Defect(now time.Time) (Reason, string) {
 	case m.SchemaVersion < 1:
 		return ReasonInvalidRow, fmt.Sprintf("schema_version is %d, must be at least 1: leave it out", m.SchemaVersion)
 	case m.Attempts < 0:
-		return ReasonInvalidRow, fmt.Sprintf("attempts is %d, must not be negative: leave it out, only the relay sets it", m.Attempts)
+		const text = "attempts is %d, must not be negative: leave it out, only the relay sets it"
+		return ReasonInvalidRow, fmt.Sprintf(text, m.Attempts)
 	case m.MaxAttempts != nil && *m.MaxAttempts < 0:
 		return ReasonInvalidRow, fmt.Sprintf("max_attempts is %d, must not be negative: 0 is no limit", *m.MaxAttempts)
 	case len(m.RoutingKey) > LongestName:
@@ -54,8 +55,10 @@ func (m *Message) Defect(now time.Time) (Reason, string) {
 	case notObject(m.Properties) != "":
 		return ReasonInvalidProperties, "properties: must be a JSON object, not JSON " + notObject(m.Properties)
 	}
-	if left, expires := m.TimeLeft(now); expires && left < time.Millisecond { // AMQP counts the time left in milliseconds
-		return ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", cmp.Or(m.ExpiresAt, m.Deadline).Format(time.RFC3339Nano))
+	// AMQP counts the time left in milliseconds.
+	if left, expires := m.TimeLeft(now); expires && left < time.Millisecond {
+		at := cmp.Or(m.ExpiresAt, m.Deadline)
+		return ReasonExpired, fmt.Sprintf("expires_at, %s, has passed", at.Format(time.RFC3339Nano))
 	}
 	return "", ""
 }

@@ -39,7 +39,8 @@ type NewMessage struct {
 	MaxAttempts *int
 	// ExpiresAt is the time from which on the message is not published, by the database's clock. Zero: never.
 	ExpiresAt time.Time
-	// CoalesceKey: of waiting messages with the same coalesce and ordering key only the newest is published. Empty: all are.
+	// CoalesceKey: of waiting messages with the same coalesce and ordering key only the newest is published. Empty: all
+	// are.
 	CoalesceKey string
 }
 
@@ -109,8 +110,10 @@ func RelayColumns() []string { return []string{"id", "attempts", "last_error", "
 // InsertSQL returns the statement of Enqueue, for callers that batch it; NewMessage.Args returns its arguments. It
 // returns no rows, because RETURNING needs more than INSERT.
 func (t Table) InsertSQL() string {
-	return "INSERT INTO " + t.SQL() + ` (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties, redacted_payload, available_at, max_attempts, expires_at, coalesce_key)
-VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2::text, $3::text, $4::text, $5::text::json, $6::bytea, $7::text::jsonb, $8::text::jsonb, $9::text::json, $10::timestamptz, $11::smallint, $12::timestamptz, $13::text)`
+	return "INSERT INTO " + t.SQL() + ` (message_id, exchange, routing_key, ordering_key, payload, payload_bytes,
+  headers, properties, redacted_payload, available_at, max_attempts, expires_at, coalesce_key)
+VALUES (coalesce($1::text::uuid, gen_random_uuid()), $2::text, $3::text, $4::text, $5::text::json, $6::bytea,
+  $7::text::jsonb, $8::text::jsonb, $9::text::json, $10::timestamptz, $11::smallint, $12::timestamptz, $13::text)`
 }
 
 // Args returns the arguments of InsertSQL, in types that every driver accepts.

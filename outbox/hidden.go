@@ -13,8 +13,8 @@ const HiddenValue = "(hidden)"
 // arguments of a task. Views and logs show such a header only where they show the body.
 func RepeatsBody(header string) bool { return header == "argsrepr" || header == "kwargsrepr" }
 
-// HideBody returns headers, a JSON object, with HiddenValue for each value that repeats the body. Such a header may also
-// be inside another one: a task that Celery retries carries its former headers.
+// HideBody returns headers, a JSON object, with HiddenValue for each value that repeats the body. Such a header may
+// also be inside another one: a task that Celery retries carries its former headers.
 func HideBody(headers []byte) []byte {
 	if !bytes.Contains(headers, []byte("argsrepr")) && !bytes.Contains(headers, []byte(`\u`)) { // a name may be escaped
 		return headers

@@ -121,7 +121,8 @@ type Defects struct {
 	NoRoutingKey bool
 	// Oversize is a column that is too large to be in the message; "": none.
 	Oversize string
-	// Unreadable is the database's error if it cannot send the row. Only the id, the times and the ordering key are set.
+	// Unreadable is the database's error if it cannot send the row. Only the id, the times and the ordering key are
+	// set.
 	Unreadable string
 }
 
@@ -129,8 +130,8 @@ type Defects struct {
 type Message struct {
 	Row
 	Defects
-	// PossibleDuplicate: the message may have been published before. The reader takes it from the row, and the core sets
-	// it until the message is sent.
+	// PossibleDuplicate: the message may have been published before. The reader takes it from the row, and the core
+	// sets it until the message is sent.
 	PossibleDuplicate bool
 	// Superseded: a newer row with the same coalesce key and ordering key waits, so this one is not published.
 	Superseded bool

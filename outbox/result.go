@@ -49,8 +49,8 @@ const (
 	ReasonNoExchange      Reason = "exchange_missing"  // channel closed with 404
 	ReasonAccessRefused   Reason = "access_refused"    // channel closed with 403
 	ReasonChannelClosed   Reason = "broker_rejected"   // channel closed because of this message, with another code
-	ReasonHandlerRejected Reason = "handler_rejected"  // the handler of --publisher exec answered rejected, or ended at the message
-	ReasonRetriesExceeded Reason = "retries_exhausted" // the last of --max-retries retries or max_attempts attempts was rejected
+	ReasonHandlerRejected Reason = "handler_rejected"  // the handler answered rejected, or ended at the message
+	ReasonRetriesExceeded Reason = "retries_exhausted" // the last retry or attempt was rejected
 )
 
 // The reasons of Impossible.

@@ -30,7 +30,8 @@ func ParseShard(text string) (Shard, error) {
 	case s.Of < 1 || s.Of > MostShards:
 		return Shard{}, fmt.Errorf("%q: want 1 to %d shards", text, MostShards)
 	case s.Index < 0 || s.Index >= s.Of:
-		return Shard{}, fmt.Errorf("%q: of %d shards the first is 0/%d and the last %d/%d", text, s.Of, s.Of, s.Of-1, s.Of)
+		return Shard{}, fmt.Errorf("%q: of %d shards the first is 0/%d and the last %d/%d",
+			text, s.Of, s.Of, s.Of-1, s.Of)
 	case s.Of == 1:
 		return Shard{}, nil
 	}
@@ -65,7 +66,8 @@ func (s Shard) NameSuffix() string {
 
 // shardHash hashes the bytes of the key, independent of collations, or the id of a row without a key. Hashes and their
 // remainders may be negative.
-const shardHash = `coalesce(pg_catalog.hashtextextended({row}ordering_key COLLATE "C", 0), pg_catalog.hashint8extended({row}id, 0))`
+const shardHash = `coalesce(pg_catalog.hashtextextended({row}ordering_key COLLATE "C", 0), ` +
+	`pg_catalog.hashint8extended({row}id, 0))`
 
 // Condition returns SQL that is true for the rows of the shard and false for all others. It uses only what a row filter
 // may use. Row is the prefix of the columns ("r." or ""). For the whole table it is "true".
@@ -82,6 +84,7 @@ func (s Shard) Printed() string {
 	if s.Whole() {
 		return ""
 	}
-	const hash = `COALESCE(hashtextextended((ordering_key COLLATE "C"), (0)::bigint), hashint8extended(id, (0)::bigint))`
+	const hash = `COALESCE(hashtextextended((ordering_key COLLATE "C"), (0)::bigint), ` +
+		`hashint8extended(id, (0)::bigint))`
 	return fmt.Sprintf("((((%[1]s %% (%[2]d)::bigint) + %[2]d) %% (%[2]d)::bigint) = %[3]d)", hash, s.Of, s.Index)
 }

@@ -20,7 +20,9 @@ type Table struct {
 func ParseTable(s string) (Table, error) {
 	t, err := ParseName(s)
 	if longest := 63 - len(deadLetterSuffix); err == nil && len(t.Name) > longest {
-		return Table{}, fmt.Errorf("table name %q: %q is longer than %d bytes, and the dead-letter table is named after it", s, t.Name, longest)
+		return Table{}, fmt.Errorf(
+			"table name %q: %q is longer than %d bytes, and the dead-letter table is named after it",
+			s, t.Name, longest)
 	}
 	return t, err
 }
@@ -39,7 +41,8 @@ func ParseName(s string) (Table, error) {
 			break
 		}
 		if after[0] != '.' {
-			return Table{}, fmt.Errorf("table name %q: unexpected %q (put a name with special characters in double quotes)", s, after)
+			return Table{}, fmt.Errorf(
+				"table name %q: unexpected %q (put a name with special characters in double quotes)", s, after)
 		}
 		rest = after[1:]
 	}
@@ -221,8 +224,8 @@ func (t Table) Published() Table { return Table{Schema: t.Schema, Name: t.Name +
 // RotatePublished returns the name of the function that creates and drops the partitions of Published.
 func (t Table) RotatePublished() Table { return Table{Schema: t.Schema, Name: t.Name + "_rotate"} }
 
-// Identifier quotes a name for SQL only if that is necessary. Logs escape quotes, so SQL without them can be pasted from
-// there.
+// Identifier quotes a name for SQL only if that is necessary. Logs escape quotes, so SQL without them can be pasted
+// from there.
 func Identifier(name string) string {
 	for i, r := range name {
 		lower := r == '_' || (r >= 'a' && r <= 'z')
@@ -237,10 +240,11 @@ func Identifier(name string) string {
 }
 
 // reserved are the keywords of Postgres 14 to 18 that cannot name a schema or a table.
-const reserved = ` all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation ` +
-	`column concurrently constraint create cross current_catalog current_date current_role current_schema current_time ` +
-	`current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign freeze from full ` +
-	`grant group having ilike in initially inner intersect into is isnull join lateral leading left like limit localtime ` +
-	`localtimestamp natural not notnull null offset on only or order outer overlaps placing primary references returning right ` +
-	`select session_user similar some symmetric system_user table tablesample then to trailing true union unique user using ` +
-	`variadic verbose when where window with `
+const reserved = ` all analyse analyze and any array as asc asymmetric authorization binary both case cast check ` +
+	`collate collation column concurrently constraint create cross current_catalog current_date ` +
+	`current_role current_schema current_time current_timestamp current_user default deferrable desc ` +
+	`distinct do else end except false fetch for foreign freeze from full grant group having ilike in ` +
+	`initially inner intersect into is isnull join lateral leading left like limit localtime ` +
+	`localtimestamp natural not notnull null offset on only or order outer overlaps placing primary ` +
+	`references returning right select session_user similar some symmetric system_user table ` +
+	`tablesample then to trailing true union unique user using variadic verbose when where window with `

@@ -23,8 +23,8 @@ type keys struct {
 	// again are keys whose look-up claimed nothing: other sessions have locked their rows, or the snapshot was too old.
 	// After a wait they join yielding.
 	again []string
-	// unknownKeysMayWait: keys that are not remembered may have rows in the table, so they go by the table. It ends with a pass
-	// over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
+	// unknownKeysMayWait: keys that are not remembered may have rows in the table, so they go by the table. It ends
+	// with a pass over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
 	unknownKeysMayWait bool
 	missed             uint64
 	// pass numbers the passes over all keys. complete: the pass misses no row of a key that is not remembered.

@@ -2,8 +2,8 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// Saw records a snapshot that was taken in this epoch; later queries see at least as much. ForgottenAt is the number of a
-// View before the snapshot; if not 0, the snapshot names all transactions in progress.
+// Saw records a snapshot that was taken in this epoch; later queries see at least as much. ForgottenAt is the number of
+// a View before the snapshot; if not 0, the snapshot names all transactions in progress.
 func (c *Core) Saw(s outbox.Snapshot, epoch int, forgottenAt uint64) {
 	c.lock()
 	defer c.mu.Unlock()

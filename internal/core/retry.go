@@ -30,10 +30,15 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 		if expired && policy.DropExpired {
 			return outbox.Decision{Action: outbox.Delete, Reason: r.Reason}
 		}
-		return outbox.Decision{Action: outbox.DeadLetter, Reason: r.Reason, Detail: lastError(r), KeyGoesOn: expired && !policy.Block}
+		return outbox.Decision{
+			Action: outbox.DeadLetter, Reason: r.Reason, Detail: lastError(r),
+			KeyGoesOn: expired && !policy.Block,
+		}
 	case outbox.Rejected:
 		if policy.exhausted(r.Message) {
-			return outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r)}
+			return outbox.Decision{
+				Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r),
+			}
 		}
 		delay := r.RetryIn
 		if delay <= 0 {

@@ -38,7 +38,8 @@ func (c *Core) View() View {
 	defer c.mu.Unlock()
 	t, k, u, w := &c.mu.term, &c.mu.keys, &c.mu.unseen, &c.mu.window
 	v := View{
-		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch, Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(),
+		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch,
+		Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(),
 		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
 		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,

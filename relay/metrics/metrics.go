@@ -1,5 +1,5 @@
-// Package metrics has the Prometheus metrics of a relay: counters and histograms, and the values that are read at a scrape.
-// Dashboards depend on the names; docs/metrics.md lists them.
+// Package metrics has the Prometheus metrics of a relay: counters and histograms, and the values that are read at a
+// scrape. Dashboards depend on the names; docs/metrics.md lists them.
 package metrics
 
 import (
@@ -26,9 +26,11 @@ type Metrics struct {
 }
 
 // New registers the metrics. RoutingKeys are patterns of routing keys that get a label of their own; none: no label.
-// InFlight counts messages in memory; owns and stopped are read at each scrape. It returns an error for a wrong pattern, or
-// if another relay uses the registry.
-func New(registry prometheus.Registerer, routingKeys []string, inFlight func() int, owns, stopped func() bool) (*Metrics, error) {
+// InFlight counts messages in memory; owns and stopped are read at each scrape. It returns an error for a wrong
+// pattern, or if another relay uses the registry.
+func New(
+	registry prometheus.Registerer, routingKeys []string, inFlight func() int, owns, stopped func() bool,
+) (*Metrics, error) {
 	keys, err := newRoutingKeys(routingKeys)
 	if err != nil {
 		return nil, err
@@ -38,11 +40,13 @@ func New(registry prometheus.Registerer, routingKeys []string, inFlight func() i
 	m.count(k, keys)
 	m.measure(k)
 	k.gauge("messages_in_flight",
-		"Messages in memory: sent and not confirmed, queued behind their ordering key, or waiting for their row to be deleted or updated.",
+		"Messages in memory: sent and not confirmed, queued behind their ordering key, "+
+			"or waiting for their row to be deleted or updated.",
 		func() float64 { return float64(inFlight()) })
 	k.gauge("slot_held", "1 if this relay owns the replication slot; 0 for a standby, and with --mode poll.",
 		func() float64 { return oneIf(owns()) })
-	k.gauge("publishing_stopped", "1 while the relay does not publish, because it cannot delete the rows of published messages.",
+	k.gauge("publishing_stopped",
+		"1 while the relay does not publish, because it cannot delete the rows of published messages.",
 		func() float64 { return oneIf(stopped()) })
 	m.streamConnected = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",
@@ -67,7 +71,8 @@ func (m *Metrics) count(k *maker, keys *routingKeys) {
 		"Messages that RabbitMQ returned because they were unroutable.")
 	m.deadLettered = k.byKey(keys, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
 	m.expired = k.counter("messages_expired_total",
-		"Messages that were not published because their expires_at had passed. They are dead-lettered, or deleted with --on-expired drop.")
+		"Messages that were not published because their expires_at had passed. "+
+			"They are dead-lettered, or deleted with --on-expired drop.")
 	m.coalesced = k.counter("messages_coalesced_total",
 		"Rows deleted without being published, because a newer row with the same coalesce key waited.")
 	m.leftInTable = k.counter("messages_spilled_total",
@@ -75,11 +80,14 @@ func (m *Metrics) count(k *maker, keys *routingKeys) {
 	m.undecodable = k.counter("rows_undecodable_total",
 		"Streamed rows that could not be decoded. They stay in the table for the sweep.")
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
-	m.aside = k.counter("rows_set_aside_total", "Rows that the relay can neither delete nor update. It does not publish them again.")
+	m.aside = k.counter("rows_set_aside_total",
+		"Rows that the relay can neither delete nor update. It does not publish them again.")
 	m.rejected = k.byKey(keys, "messages_refused_total",
-		"Rejections by RabbitMQ, which cost an attempt each, and impossible messages, which are dead-lettered at once.", "reason")
+		"Rejections by RabbitMQ, which cost an attempt each, "+
+			"and impossible messages, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
-		"Messages affected by an outage, without a charged attempt. outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
+		"Messages affected by an outage, without a charged attempt. "+
+			"outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
 	m.hookDropped = k.counters("hook_calls_dropped_total",
 		"Hook calls that were skipped because the hook is slower than the messages.", "hook")
 	m.hookPanics = k.counters("hook_panics_total", "Panics of a hook.", "hook")
@@ -145,7 +153,8 @@ func (c byKey) inc(routingKey string, labels ...string) {
 }
 
 func (k *maker) counters(name, help, label string) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, []string{label})
+	c := prometheus.NewCounterVec(
+		prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, []string{label})
 	k.add(c)
 	return c
 }
@@ -155,7 +164,8 @@ func (k *maker) gauge(name, help string, f func() float64) {
 }
 
 func (k *maker) histogram(name, help string, buckets []float64) prometheus.Histogram {
-	h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "cdc_relay", Name: name, Help: help, Buckets: buckets})
+	h := prometheus.NewHistogram(
+		prometheus.HistogramOpts{Namespace: "cdc_relay", Name: name, Help: help, Buckets: buckets})
 	k.add(h)
 	return h
 }
@@ -248,7 +258,10 @@ func (m *Metrics) Hook(name string) (dropped, panics prometheus.Counter) {
 
 // Phase is called when the publisher is in another phase.
 func (m *Metrics) Phase(now publish.Phase) {
-	for _, phase := range [...]publish.Phase{publish.Connecting, publish.Ready, publish.Blocked, publish.Paused, publish.Closed} {
+	phases := []publish.Phase{
+		publish.Connecting, publish.Ready, publish.Blocked, publish.Paused, publish.Closed,
+	}
+	for _, phase := range phases {
 		m.publisherPhase.WithLabelValues(phase.String()).Set(oneIf(phase == now))
 	}
 }

@@ -37,7 +37,8 @@ func newRoutingKeys(patterns []string) (*routingKeys, error) {
 	k.mu.labels = make(map[string]string)
 	for _, pattern := range patterns {
 		if pattern == "" || len(pattern) > 255 {
-			return nil, fmt.Errorf("--metrics-routing-keys %q: want patterns of 1 to 255 bytes, separated by commas", pattern)
+			return nil, fmt.Errorf(
+				"--metrics-routing-keys %q: want patterns of 1 to 255 bytes, separated by commas", pattern)
 		}
 		k.patterns = append(k.patterns, topicPattern(pattern))
 	}

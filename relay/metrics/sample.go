@@ -51,16 +51,22 @@ func RegisterSample(registry prometheus.Registerer, s Sampler) error {
 }
 
 func newSampleCollector(s Sampler) *sampleCollector {
-	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("cdc_relay_"+name, help, nil, nil) }
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("cdc_relay_"+name, help, nil, nil)
+	}
 	return &sampleCollector{
 		Sampler: s,
 		depth:   desc("queue_depth_rows", "Rows of the outbox: exact up to 10,000, estimated beyond."),
-		oldest:  desc("oldest_pending_seconds", "Age of the oldest row that waits for no time, also behind its ordering key (database clock). 0: none."),
-		dead:    desc("dead_letter_rows", "Rows of the dead-letter table: exact up to 10,000, estimated beyond."),
-		newer:   desc("newer_version_rows", "Rows among the oldest 10,000 whose schema_version is newer than this relay knows. It does not publish them."),
-		lag:     desc("slot_lag_bytes", "Bytes of WAL that the slot's reader has not confirmed."),
-		retain:  desc("slot_retained_bytes", "Bytes of WAL that the server retains for the slot."),
-		age:     desc("sample_age_seconds", "Age of the sampled values: queue depth, oldest pending, dead letters, and those of the slot."),
+		oldest: desc("oldest_pending_seconds",
+			"Age of the oldest row that waits for no time, also behind its ordering key (database clock). 0: none."),
+		dead: desc("dead_letter_rows", "Rows of the dead-letter table: exact up to 10,000, estimated beyond."),
+		newer: desc("newer_version_rows",
+			"Rows among the oldest 10,000 whose schema_version is newer than this relay knows. "+
+				"It does not publish them."),
+		lag:    desc("slot_lag_bytes", "Bytes of WAL that the slot's reader has not confirmed."),
+		retain: desc("slot_retained_bytes", "Bytes of WAL that the server retains for the slot."),
+		age: desc("sample_age_seconds",
+			"Age of the sampled values: queue depth, oldest pending, dead letters, and those of the slot."),
 	}
 }
 

@@ -37,13 +37,16 @@ func RegisterState(registry prometheus.Registerer, state func() State) error {
 		return prometheus.NewDesc("cdc_relay_"+name, help, labels, nil)
 	}
 	return registry.Register(&stateCollector{
-		state:    state,
-		role:     desc("role", "1 for the current role of the relay.", "role"),
-		breaker:  desc("breaker_state", "1 for the current state of the circuit breaker.", "state"),
-		broker:   desc("broker_connected", "1 while the publisher is connected to RabbitMQ, even if RabbitMQ has blocked the connection."),
+		state:   state,
+		role:    desc("role", "1 for the current role of the relay.", "role"),
+		breaker: desc("breaker_state", "1 for the current state of the circuit breaker.", "state"),
+		broker: desc("broker_connected",
+			"1 while the publisher is connected to RabbitMQ, even if RabbitMQ has blocked the connection."),
 		database: desc("database_connected", "1 while the relay's statements on its tables succeed."),
-		registry: desc("registry_rows", "Rows in the registry, which prevents that stream and sweep publish a row twice."),
-		heard:    desc("stream_last_activity_timestamp_seconds", "Unix time of the last message on the replication stream. 0: none yet."),
+		registry: desc("registry_rows",
+			"Rows in the registry, which prevents that stream and sweep publish a row twice."),
+		heard: desc("stream_last_activity_timestamp_seconds",
+			"Unix time of the last message on the replication stream. 0: none yet."),
 		blockedTime: desc("publisher_blocked_seconds_total",
 			"Total time for which RabbitMQ blocked the connection (memory or disk alarm)."),
 	})
@@ -51,7 +54,10 @@ func RegisterState(registry prometheus.Registerer, state func() State) error {
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.role, c.breaker, c.broker, c.database, c.registry, c.heard, c.blockedTime} {
+	all := []*prometheus.Desc{
+		c.role, c.breaker, c.broker, c.database, c.registry, c.heard, c.blockedTime,
+	}
+	for _, desc := range all {
 		to <- desc
 	}
 }
