@@ -83,7 +83,7 @@ func (r *Relay) Health() Health {
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		add("sweep", r.sweeper.alive, r.sweeper.trouble.Current() == "", orElse(r.sweeper.trouble.Current(), "sweeping"))
 	}
-	add("settle", r.settler.alive, r.settler.trouble.Current() == "" && !r.settler.aside.suspended.Load(), r.settlerText())
+	add("settle", r.settler.alive, r.settler.trouble.Current() == "" && !r.settler.suspension.on.Load(), r.settlerText())
 	return h
 }
 
@@ -91,12 +91,12 @@ func (r *Relay) settlerText() string {
 	if trouble := r.settler.trouble.Current(); trouble != "" {
 		return trouble
 	}
-	aside := &r.settler.aside
-	if aside.suspended.Load() {
-		return "publishing stopped: rows of published messages cannot be deleted" + aside.text()
+	suspension := &r.settler.suspension
+	if suspension.on.Load() {
+		return "publishing stopped: rows of published messages cannot be deleted" + suspension.text()
 	}
-	if aside.n.Load() > 0 {
-		return "settling" + aside.text()
+	if suspension.count() > 0 {
+		return "settling" + suspension.text()
 	}
 	return "settling" + detailOf(r.settler.locked.log.Current())
 }

@@ -85,7 +85,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.counts, err = metrics.New(registry, config.MetricsRoutingKeys,
 		func() int { return r.core.View().InFlight },
 		func() bool { return r.core.View().Leader },
-		func() bool { return r.settler.aside.suspended.Load() })
+		func() bool { return r.settler.suspension.on.Load() })
 	if err != nil {
 		db.Close()
 		return nil, err

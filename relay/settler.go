@@ -40,13 +40,12 @@ type settler struct {
 	pending    *pendingRows
 	late       lateRows
 
-	// Only run's goroutine writes the fields below.
+	suspension suspension
 
-	// invisible are rows that are not visible yet, or that other sessions have locked.
-	invisible []outbox.Settlement
-	locked    lockedRows
-	// aside are rows that can be neither deleted nor updated.
-	aside asideRows
+	// Only run's goroutine uses the fields below.
+
+	waiting waitingRows
+	locked  lockedRows
 }
 
 // rejectionLog is how log lines about rejected messages look. There are few of them: thousands may fail alike.
@@ -62,75 +61,37 @@ type lockedRows struct {
 	asked time.Time
 }
 
-const (
-	// invisibleAgain is the first wait before an invisible row is tried again, invisibleAtMost the longest. Usually a
-	// row is visible within microseconds. If a synchronous standby is down, rows stay invisible until it returns.
-	invisibleAgain  = 2 * time.Millisecond
-	invisibleAtMost = time.Second
-)
-
 // run settles until ctx is done. Rows still pending then stay unchanged in the table.
 func (s *settler) run(ctx context.Context) error {
-	again := invisibleAgain
 	for {
 		s.alive.beat()
-		batch, ok := s.collect(ctx, again)
+		batch, ok := s.collect(ctx)
 		if !ok {
 			return nil
 		}
-		if retry := s.invisible; len(retry) > 0 {
-			n := min(len(retry), s.pending.batch)
-			batch, s.invisible = append(retry[:n:n], batch...), retry[n:]
-		}
-		if batch = append(batch, s.dueAside(time.Now())...); len(batch) == 0 {
+		if batch = append(s.dueAgain(), batch...); len(batch) == 0 {
 			continue
 		}
-		left, err := s.settleAll(ctx, batch)
+		err := s.settleAll(ctx, batch)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		s.resume()
-		if left < len(batch) {
-			again = invisibleAgain
-		} else {
-			again = min(2*again, invisibleAtMost)
-		}
+		s.tried()
 	}
 }
 
-// settleAll settles rows in batches. Left counts those that are not visible.
-func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) (left int, err error) {
-	for batch := range slices.Chunk(all, s.pending.batch) {
-		notVisible, err := s.settle(ctx, batch)
-		if err != nil {
-			return left, err
-		}
-		s.invisible = append(s.invisible, notVisible...)
-		left += len(notVisible)
-	}
-	return left, nil
-}
-
-// collect waits until a batch is full or old enough. It returns an empty batch if only invisible rows are due.
-func (s *settler) collect(ctx context.Context, again time.Duration) (batch []outbox.Settlement, ok bool) {
-	var retry <-chan time.Time
-	if len(s.invisible) > 0 {
-		timer := time.NewTimer(again)
-		defer timer.Stop()
-		retry = timer.C
-	}
-	idle := time.NewTimer(heartbeatEvery)
-	defer idle.Stop()
+// collect waits until a batch is full or old enough. It returns an empty batch if only waiting rows are due.
+func (s *settler) collect(ctx context.Context) (batch []outbox.Settlement, ok bool) {
+	due := time.NewTimer(s.waiting.next(time.Now(), heartbeatEvery))
+	defer due.Stop()
 	select {
 	case <-ctx.Done():
 		return nil, false
-	case <-retry:
+	case <-due.C:
 		return nil, true
-	case <-idle.C:
-		return s.pending.take(), true
 	case <-s.pending.arrived:
 	}
 	if !s.pending.full() {
@@ -146,46 +107,58 @@ func (s *settler) collect(ctx context.Context, again time.Duration) (batch []out
 	return s.pending.take(), true
 }
 
-// settle writes one batch, and retries until it is written or ctx is done. A missing table or column is an error. It
-// returns the rows that are not visible.
-func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) (notVisible []outbox.Settlement, err error) {
+// dueAgain returns the waiting rows that are due, at most a batch.
+func (s *settler) dueAgain() (batch []outbox.Settlement) {
+	for _, row := range s.waiting.due(time.Now(), s.pending.batch) {
+		if row.reason == unchangeable {
+			s.core.TriedAgain(row.Settlement)
+		}
+		batch = append(batch, row.Settlement)
+	}
+	return batch
+}
+
+// settleAll settles rows in batches.
+func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) error {
+	for batch := range slices.Chunk(all, s.pending.batch) {
+		if err := s.settle(ctx, batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle writes one batch, and retries until it is written or ctx is done. A missing table or column is an error. Rows
+// that are not visible, locked or unchangeable wait.
+func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 	wait := newBackoff()
 	first := time.Now()
 	for {
 		s.alive.beat()
-		began := time.Now()
-		settled, err := s.store.Settle(ctx, batch)
+		settled, err := s.write(ctx, batch)
 		for _, one := range settled.Kept {
-			again, failed := s.cannotChange(ctx, one, store.ErrUnchanged)
-			if failed != nil {
-				return nil, failed
+			if failed := s.cannotChange(ctx, one, store.ErrUnchanged); failed != nil {
+				return failed
 			}
-			notVisible = append(notVisible, again...)
 		}
-		s.report(settled)
-		done := append(settled.Done, settled.Gone...)
-		s.written.Add(int64(len(done)))
-		s.counts.Settled(len(done), time.Since(began))
-		s.core.Settled(done)
-		s.log.Debug("deleted or updated rows", "rows", len(done), "not_visible", len(settled.NotVisible), "locked", len(settled.Locked),
-			"took", time.Since(began).Round(time.Microsecond))
 		if err == nil {
 			s.trouble.Over(event.SettleRecovered, "deleting and updating rows again")
-			s.tellLocked(ctx, settled.Locked)
-			return append(append(notVisible, settled.NotVisible...), settled.Locked...), nil
+			s.wait(notVisible, settled.NotVisible)
+			s.wait(locked, settled.Locked)
+			s.reportLocked(ctx, settled.Locked)
+			return nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 		answers := pgcode.Of(err) != "" && !pgcode.Is(err, pgerrcode.CannotConnectNow, pgerrcode.AdminShutdown)
 		err, gone := s.store.Explain(ctx, err)
 		if gone {
-			return nil, err
+			return err
 		}
-		batch = triedWithout(batch, append(done, settled.Kept...))
+		batch = triedWithout(batch, slices.Concat(settled.Done, settled.Gone, settled.Kept))
 		if store.IsRowFault(err) {
-			rest, err := s.isolate(ctx, batch, err)
-			return append(notVisible, rest...), err
+			return s.isolate(ctx, batch, err)
 		}
 		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
 		if answers && time.Since(first) > suspendAfter {
@@ -193,24 +166,30 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) (notVis
 		}
 		s.failed(err)
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }
 
-// askLocker is the least time between two look-ups of the locking session.
-const askLocker = 10 * time.Second
+// write tries to write one batch, and records the rows that were written.
+func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.Settled, error) {
+	began := time.Now()
+	settled, err := s.store.Settle(ctx, batch)
+	s.report(settled)
+	done := slices.Concat(settled.Done, settled.Gone)
+	s.written.Add(int64(len(done)))
+	s.counts.Settled(len(done), time.Since(began))
+	s.core.Settled(done)
+	s.log.Debug("deleted or updated rows", "rows", len(done),
+		"not_visible", len(settled.NotVisible), "locked", len(settled.Locked),
+		"took", time.Since(began).Round(time.Microsecond))
+	return settled, err
+}
 
-// tellLocked logs the session that locks a row, and when no row is locked any more.
-func (s *settler) tellLocked(ctx context.Context, locked []outbox.Settlement) {
-	switch {
-	case len(locked) > 0 && time.Since(s.locked.asked) > askLocker:
-		s.locked.asked = time.Now()
-		s.locked.log.Report(event.RowLocked, "cannot delete or update published row: locked by another session; other rows unaffected",
-			s.store.Locker(ctx, locked[0].Message.ID))
-	case len(locked) == 0 && !slices.ContainsFunc(s.invisible, func(one outbox.Settlement) bool { return one.Locked }):
-		s.locked.asked = time.Time{}
-		s.locked.log.Over(event.RowUnlocked, "no published row is locked any more")
+func (s *settler) wait(reason waitReason, rows []outbox.Settlement) {
+	now := time.Now()
+	for _, one := range rows {
+		s.waiting.add(one, reason, now)
 	}
 }
 
@@ -228,6 +207,35 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 		}
 	}
 	return rest
+}
+
+// tried tells others which rows wait after a round: health, the core, and the log.
+func (s *settler) tried() {
+	s.suspension.rows.Store(&setAside{s.waiting.unchangeable, s.waiting.ids(unchangeable, shownIDs)})
+	s.resume()
+	if len(s.waiting.ids(locked, 1)) == 0 {
+		s.locked.over()
+	}
+}
+
+// askLocker is the least time between two look-ups of the locking session.
+const askLocker = 10 * time.Second
+
+// reportLocked logs the session that locks the first of these rows.
+func (s *settler) reportLocked(ctx context.Context, rows []outbox.Settlement) {
+	if len(rows) == 0 || time.Since(s.locked.asked) <= askLocker {
+		return
+	}
+	s.locked.asked = time.Now()
+	s.locked.log.Report(event.RowLocked,
+		"cannot delete or update published row: locked by another session; other rows unaffected",
+		s.store.Locker(ctx, rows[0].Message.ID))
+}
+
+// over logs that the lock of a row is gone, if one was logged.
+func (l *lockedRows) over() {
+	l.asked = time.Time{}
+	l.log.Over(event.RowUnlocked, "no published row is locked any more")
 }
 
 // claimWritten records the rows that a claim has written.

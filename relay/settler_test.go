@@ -60,7 +60,9 @@ func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	i.config.BatchSize = 2
 	const rows = 4
 	r, registry := i.confirmed(rows)
-	r.settler.invisible = r.settler.pending.take()
+	for _, one := range r.settler.pending.take() {
+		r.settler.waiting.add(one, notVisible, time.Now().Add(-firstWait))
+	}
 
 	end := r.settle(t)
 	i.await("all rows to be settled", func() bool { return r.settler.written.Load() == rows })

@@ -1,0 +1,154 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// suspension says whether publishing has stopped because published rows cannot be deleted. The settler writes it,
+// and health, metrics and a drain read it.
+type suspension struct {
+	on atomic.Bool
+	// rows are the rows set aside after the last round of the settler; nil before the first.
+	rows atomic.Pointer[setAside]
+}
+
+// setAside counts the rows that can be neither deleted nor updated. Each was published or rejected. This process does
+// not publish them again.
+type setAside struct {
+	n     int
+	first []int64 // ids, at most shownIDs
+}
+
+const (
+	// shownIDs is how many ids of rows set aside health shows.
+	shownIDs = 10
+	// mostUndeleted is how many published rows may be set aside before publishing stops: with so many, the table itself
+	// is at fault.
+	mostUndeleted = 10
+	// mostAside bounds the memory for these rows.
+	mostAside = 10_000
+	// suspendAfter is how long all statements may fail before publishing stops, although the server answers.
+	suspendAfter = 2 * time.Second
+)
+
+// count returns how many rows are set aside.
+func (s *suspension) count() int {
+	if rows := s.rows.Load(); rows != nil {
+		return rows.n
+	}
+	return 0
+}
+
+// text lists the first ids.
+func (s *suspension) text() string {
+	rows := s.rows.Load()
+	if rows == nil || rows.n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d rows set aside, with ids %s", rows.n, strings.Trim(fmt.Sprint(rows.first), "[]"))
+}
+
+// isolate splits a batch whose statement failed for one of its rows, until that row is alone. It dead-letters the row
+// if that may help, and otherwise sets it aside.
+func (s *settler) isolate(ctx context.Context, batch []outbox.Settlement, err error) error {
+	switch len(batch) {
+	case 0:
+		return nil
+	case 1:
+		return s.cannotChange(ctx, batch[0], err)
+	}
+	half := len(batch) / 2
+	if err := s.settle(ctx, batch[:half]); err != nil {
+		return err
+	}
+	return s.settle(ctx, batch[half:])
+}
+
+// cannotChange handles a row that cannot be deleted or updated as decided, although it is there.
+func (s *settler) cannotChange(ctx context.Context, one outbox.Settlement, err error) error {
+	if one.Decision.Action == outbox.Retry {
+		one.Decision = outbox.Decision{
+			Action: outbox.DeadLetter,
+			Reason: outbox.ReasonInvalidRow,
+			Detail: string(outbox.ReasonInvalidRow) + ": " + pgdial.Text(err),
+		}
+		return s.settle(ctx, []outbox.Settlement{one})
+	}
+	s.setAside(one, err)
+	return nil
+}
+
+func (s *settler) setAside(one outbox.Settlement, err error) {
+	m := one.Message
+	s.core.SetAside(one)
+	m.Payload, m.Headers, m.Properties = nil, nil, nil
+	told := one.Aside
+	one.Aside = true
+	s.waiting.add(one, unchangeable, time.Now())
+	if s.tooManyAside() {
+		s.suspend(err)
+	}
+	if told {
+		return
+	}
+	s.counts.SetAside()
+	if s.rejections.limit.Allow() {
+		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected",
+			"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(),
+			"error", pgdial.Text(err), "hint", s.asideHint(err))
+	}
+}
+
+// asideHint says how to find what keeps a row from being changed.
+func (s *settler) asideHint(err error) string {
+	if receiver := s.store.Receiver(err); receiver != "" {
+		return s.table.Command("check") + "  # table " + receiver +
+			" does not accept the row: its columns and constraints must be those of setup"
+	}
+	return asideHint(s.table)
+}
+
+func asideHint(table outbox.Table) string {
+	return table.Command("check") +
+		"  # names the trigger, foreign key or constraint that prevents the change, and the SQL that removes it"
+}
+
+func (s *settler) tooManyAside() bool {
+	return s.waiting.undeleted >= mostUndeleted || s.waiting.unchangeable >= mostAside
+}
+
+// suspend stops publishing: each further message would be published again after a restart.
+func (s *settler) suspend(err error) {
+	if s.suspension.on.Swap(true) {
+		return
+	}
+	s.core.Suspend(true)
+	args := []any{"event", event.PublishingStopped, "error", pgdial.Text(err)}
+	hint := problem.Hint(err)
+	if hint == "" && store.IsRowFault(err) {
+		hint = s.asideHint(err)
+	}
+	if hint != "" {
+		args = append(args, "hint", hint)
+	}
+	s.log.Error("publishing stopped: rows of published messages cannot be deleted; retrying until they can", args...)
+}
+
+// resume continues publishing once rows can be deleted.
+func (s *settler) resume() {
+	if s.suspension.on.Load() && !s.tooManyAside() {
+		s.suspension.on.Store(false)
+		s.core.Suspend(false)
+		s.log.Info("publishing resumed: rows of published messages can be deleted", "event", event.PublishingResumed)
+	}
+}

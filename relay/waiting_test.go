@@ -1,0 +1,120 @@
+package relay
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+func settlementOf(id int64) outbox.Settlement {
+	return outbox.Settlement{
+		Message:  &outbox.Message{Row: outbox.Row{ID: id}},
+		Decision: outbox.Decision{Action: outbox.Delete},
+	}
+}
+
+func dueIDs(rows []waitingRow) (ids []int64) {
+	for _, row := range rows {
+		ids = append(ids, row.Message.ID)
+	}
+	return ids
+}
+
+func TestTheWaitOfARowDoublesUpToASecond(t *testing.T) {
+	var w waitingRows
+	now := time.Now()
+	w.add(settlementOf(1), notVisible, now)
+	want := firstWait
+	for range 12 {
+		if got := w.next(now, time.Hour); got != want {
+			t.Fatalf("the row is due in %s, want %s", got, want)
+		}
+		if early := w.due(now.Add(want-1), 10); early != nil {
+			t.Fatalf("after %s less than the wait: %v", time.Nanosecond, dueIDs(early))
+		}
+		now = now.Add(want)
+		rows := w.due(now, 10)
+		if !slices.Equal(dueIDs(rows), []int64{1}) {
+			t.Fatalf("due after %s: %v", want, dueIDs(rows))
+		}
+		w.add(rows[0].Settlement, locked, now)
+		want = min(2*want, lastWait)
+	}
+	if want != lastWait {
+		t.Errorf("the last wait is %s", want)
+	}
+}
+
+// A row that is locked for hours must not delay one that is invisible for a moment.
+func TestEachRowHasItsOwnWait(t *testing.T) {
+	var w waitingRows
+	now := time.Now()
+	w.add(settlementOf(1), locked, now)
+	for range 12 {
+		now = now.Add(lastWait)
+		w.add(w.due(now, 10)[0].Settlement, locked, now)
+	}
+	w.add(settlementOf(2), notVisible, now)
+	if got := w.next(now, time.Hour); got != firstWait {
+		t.Errorf("the new row is due in %s", got)
+	}
+	if got := dueIDs(w.due(now.Add(firstWait), 10)); !slices.Equal(got, []int64{2}) {
+		t.Errorf("due: %v", got)
+	}
+	// A row that was settled, and waits again as a new one, begins anew.
+	now = now.Add(lastWait)
+	w.due(now, 10)
+	w.due(now, 10)
+	w.add(settlementOf(1), locked, now)
+	if got := w.next(now, time.Hour); got != firstWait {
+		t.Errorf("the row that was settled is due in %s", got)
+	}
+}
+
+func TestUnchangeableRowsAreDueTogether(t *testing.T) {
+	var w waitingRows
+	now := time.Now()
+	w.add(settlementOf(1), unchangeable, now)
+	w.add(settlementOf(2), unchangeable, now.Add(time.Second))
+	moved := settlementOf(3)
+	moved.Decision.Action = outbox.DeadLetter
+	w.add(moved, unchangeable, now.Add(2*time.Second))
+	w.add(settlementOf(4), notVisible, now)
+	if w.unchangeable != 3 || w.undeleted != 2 {
+		t.Errorf("%d rows are unchangeable, %d undeleted", w.unchangeable, w.undeleted)
+	}
+	if got := w.ids(unchangeable, 2); !slices.Equal(got, []int64{1, 2}) {
+		t.Errorf("the first ids are %v", got)
+	}
+	if got := dueIDs(w.due(now.Add(unchangeableWait-1), 10)); !slices.Equal(got, []int64{4}) {
+		t.Errorf("due before: %v", got)
+	}
+	now = now.Add(unchangeableWait)
+	for _, want := range [][]int64{{1, 2}, {3}, nil} { // a batch of two each time
+		rows := w.due(now, 2)
+		if !slices.Equal(dueIDs(rows), want) {
+			t.Fatalf("due: %v, want %v", dueIDs(rows), want)
+		}
+		for _, row := range rows {
+			w.add(row.Settlement, unchangeable, now)
+		}
+	}
+	if w.unchangeable != 3 || w.undeleted != 2 {
+		t.Errorf("after another try, %d rows are unchangeable, %d undeleted", w.unchangeable, w.undeleted)
+	}
+	if got := w.next(now, time.Hour); got != unchangeableWait {
+		t.Errorf("the next try is in %s", got)
+	}
+}
+
+func TestWithoutRowsNothingIsDue(t *testing.T) {
+	var w waitingRows
+	if got := w.next(time.Now(), time.Minute); got != time.Minute {
+		t.Errorf("due in %s", got)
+	}
+	if rows := w.due(time.Now(), 10); rows != nil {
+		t.Errorf("due: %v", dueIDs(rows))
+	}
+}
