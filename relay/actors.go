@@ -49,7 +49,7 @@ func (a actor) end() {
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
 	a := &actors{failed: make(chan error, 1)}
-	r.hooks.start()
+	r.observer.hooks.start()
 	sweeping, stopSweeping := context.WithCancel(ctx)
 	a.stopSweeping = stopSweeping
 	a.settler = a.run(ctx, r.settler.run)
@@ -83,7 +83,7 @@ func (a *actors) stop(r *Relay) {
 	r.store.Close() // ends the statements that claims still wait for
 	r.sweeper.sweeps.Wait()
 	a.streamer.end()
-	r.hooks.end()
+	r.observer.hooks.end()
 }
 
 func latest(a, b time.Time) time.Time {

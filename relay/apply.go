@@ -28,19 +28,12 @@ func (r *Relay) apply(out core.Out) {
 }
 
 // Deliver implements publish.Sink.
-func (r *Relay) Deliver(result outbox.Result) {
-	r.unanswered.result(result)
-	r.apply(r.resolved(result))
-}
+func (r *Relay) Deliver(result outbox.Result) { r.apply(r.resolved(result)) }
 
-// resolved reports a result to the core, and to all who count or watch results.
+// resolved passes a result to the core, and to all who watch results.
 func (r *Relay) resolved(result outbox.Result) core.Out {
-	r.counts.Result(result)
-	if r.config.Tracer != nil {
-		r.config.Tracer.Delivered(result)
-	}
-	marked := markedAs(result) // the core changes the mark
+	marked := r.observer.result(result)
 	out, decision := r.core.Resolved(result)
-	r.hooks.result(result, decision, marked)
+	r.observer.decided(result, decision, marked)
 	return out
 }

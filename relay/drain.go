@@ -37,8 +37,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 	r.streamer.Store(nil)
 	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
 	work := context.WithoutCancel(ctx)
-	r.hooks.start()
-	r.settler.late.keep()
+	r.observer.hooks.start()
+	r.observer.late.keep()
 	a.settler = a.run(work, r.settler.run)
 	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	r.phase.Store(phaseRunning)
@@ -49,7 +49,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	if err != nil {
 		what = "drain ended early: rows may be left in the table"
 	}
-	r.log.Info(what, "event", event.DrainDone, "rows", r.settler.written.Load())
+	r.log.Info(what, "event", event.DrainDone, "rows", r.observer.written.Load())
 	return err
 }
 
@@ -66,7 +66,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 	var seen remaining
 	p := &progress{since: time.Now()}
 	for ctx.Err() == nil {
-		settled := r.settler.written.Load()
+		settled := r.observer.written.Load()
 		if err := sweeps.CheckSlot(ctx); err != nil {
 			return err
 		}
@@ -78,7 +78,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		if err := r.awaitAnswers(ctx, a); err != nil {
 			return err
 		}
-		if r.settler.written.Load() > settled {
+		if r.observer.written.Load() > settled {
 			continue
 		}
 		if err := r.undeletable(); err != nil {
@@ -113,7 +113,7 @@ type progress struct {
 // stalled tells whether nothing was settled for the send timeout, while the publisher was ready. Rows that are claimed and
 // come back are no progress.
 func (r *Relay) stalled(p *progress) bool {
-	if settled := r.settler.written.Load(); settled > p.settled {
+	if settled := r.observer.written.Load(); settled > p.settled {
 		*p = progress{settled, r.sweeper.sweeps.Claimed(), time.Now(), 0}
 	}
 	return time.Since(latest(p.since, r.publisherState().Since)) > r.config.SendTimeout
@@ -138,7 +138,7 @@ func (left remaining) in(table outbox.Table) string {
 
 func (r *Relay) remaining(ctx context.Context) (left remaining, err error) {
 	upTo := r.sweeper.sweeps.UpTo
-	left.rows, left.first = r.settler.late.count()
+	left.rows, left.first = r.observer.late.count()
 	left.late = left.rows > 0
 	count := func(found []outbox.Candidate, keyed bool) {
 		for _, row := range found {

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"sync"
 	"time"
 
@@ -21,13 +20,16 @@ type pendingRows struct {
 	}
 }
 
-// batchWait is how long a batch waits for more rows. A statement for each row would be most of the cost of a message. Only
-// a crash makes the delay visible: more messages are published again.
+// batchWait is how long a batch waits for more rows. A statement for each row would be most of the cost of a message.
+// Only a crash makes the delay visible: more messages are published again.
 const batchWait = 50 * time.Millisecond
 
 func newPendingRows(maxInFlight, batch int) *pendingRows {
 	return &pendingRows{
-		batch: batch, flushAt: flushAtOf(maxInFlight, batch), arrived: make(chan struct{}, 1), flushNow: make(chan struct{}, 1),
+		batch:    batch,
+		flushAt:  flushAtOf(maxInFlight, batch),
+		arrived:  make(chan struct{}, 1),
+		flushNow: make(chan struct{}, 1),
 	}
 }
 
@@ -72,45 +74,4 @@ func (p *pendingRows) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.mu.rows) >= p.flushAt
-}
-
-// lateRows are rows that a claim has left without an answer, and that are not settled since. Only a drain keeps them.
-type lateRows struct {
-	mu struct {
-		sync.Mutex
-		rows map[outbox.Ref]bool // nil unless draining
-	}
-}
-
-// keep begins to keep late rows.
-func (l *lateRows) keep() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.rows = make(map[outbox.Ref]bool)
-}
-
-// note records rows that were written.
-func (l *lateRows) note(written []outbox.Settlement) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, one := range written {
-		switch {
-		case l.mu.rows == nil:
-			return
-		case one.Decision.Action == outbox.Postpone:
-			l.mu.rows[one.Message.Ref()] = true
-		default:
-			delete(l.mu.rows, one.Message.Ref())
-		}
-	}
-}
-
-// count returns how many rows are late, and the id of the first.
-func (l *lateRows) count() (rows int, first int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for ref := range l.mu.rows {
-		first = min(ref.ID, cmp.Or(first, ref.ID))
-	}
-	return len(l.mu.rows), first
 }

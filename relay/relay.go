@@ -39,7 +39,7 @@ type Relay struct {
 	counts    *metrics.Metrics
 	store     *store.Store
 	core      *core.Core
-	hooks     *hooks
+	observer  *observer
 	settler   *settler
 	sweeper   *sweeper
 	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
@@ -90,14 +90,28 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		db.Close()
 		return nil, err
 	}
-	r.hooks = newHooks(config.Hooks, log, r.counts)
+	r.observer = &observer{
+		unanswered: r.unanswered,
+		counts:     r.counts,
+		tracer:     config.Tracer,
+		hooks:      newHooks(config.Hooks, log, r.counts),
+		log:        log,
+		table:      config.Table,
+		limit:      rate.NewLimiter(1, 20),
+		headers:    config.LogHeaders,
+	}
 	serverStopping := make(chan struct{}, 1)
 	r.settler = &settler{
-		core: r.core, store: db, table: config.Table, log: log, counts: r.counts, hooks: r.hooks,
-		pending: newPendingRows(config.MaxInFlight, config.BatchSize),
-		alive:   newHeartbeat(), trouble: newOutageLog(log), locked: lockedRows{log: newOutageLog(log)},
-		rejections: rejectionLog{limit: rate.NewLimiter(1, 20), headers: config.LogHeaders},
-		failed:     func(err error) { signalIfStopping(err, serverStopping) },
+		core:     r.core,
+		store:    db,
+		table:    config.Table,
+		observer: r.observer,
+		log:      log,
+		failed:   func(err error) { signalIfStopping(err, serverStopping) },
+		alive:    newHeartbeat(),
+		trouble:  newOutageLog(log),
+		pending:  newPendingRows(config.MaxInFlight, config.BatchSize),
+		locked:   lockedRows{log: newOutageLog(log)},
 	}
 	r.sweeper = &sweeper{
 		core: r.core, store: db, sweeps: r.newSweeps(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), failed: r.settler.failed,

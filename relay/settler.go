@@ -2,56 +2,39 @@ package relay
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"slices"
-	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgerrcode"
-	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // settler deletes, updates and dead-letters rows in batches. The core decides which. One goroutine, in run, talks to
 // the database.
 type settler struct {
-	core   *core.Core
-	store  *store.Store
-	table  outbox.Table
-	log    *slog.Logger
-	counts *metrics.Metrics
-	hooks  *hooks
+	core     *core.Core
+	store    *store.Store
+	table    outbox.Table
+	observer *observer
+	log      *slog.Logger
 	// failed is called with the error of a statement.
-	failed  func(error)
-	alive   *heartbeat
-	trouble *outagelog.Log
-	// written counts the rows settled so far: deleted, moved, or with one more attempt.
-	written    atomic.Int64
-	rejections rejectionLog
+	failed     func(error)
+	alive      *heartbeat
+	trouble    *outagelog.Log
 	pending    *pendingRows
-	late       lateRows
-
 	suspension suspension
 
 	// Only run's goroutine uses the fields below.
 
 	waiting waitingRows
 	locked  lockedRows
-}
-
-// rejectionLog is how log lines about rejected messages look. There are few of them: thousands may fail alike.
-type rejectionLog struct {
-	limit   *rate.Limiter
-	headers []string // headers of a message that log lines show
 }
 
 // lockedRows are the published rows that other sessions have locked.
@@ -171,18 +154,12 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 	}
 }
 
-// write tries to write one batch, and records the rows that were written.
+// write tries to write one batch, and reports the rows that were written.
 func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.Settled, error) {
 	began := time.Now()
 	settled, err := s.store.Settle(ctx, batch)
-	s.report(settled)
-	done := slices.Concat(settled.Done, settled.Gone)
-	s.written.Add(int64(len(done)))
-	s.counts.Settled(len(done), time.Since(began))
-	s.core.Settled(done)
-	s.log.Debug("deleted or updated rows", "rows", len(done),
-		"not_visible", len(settled.NotVisible), "locked", len(settled.Locked),
-		"took", time.Since(began).Round(time.Microsecond))
+	s.observer.settled(settled, time.Since(began))
+	s.core.Settled(slices.Concat(settled.Done, settled.Gone))
 	return settled, err
 }
 
@@ -236,76 +213,4 @@ func (s *settler) reportLocked(ctx context.Context, rows []outbox.Settlement) {
 func (l *lockedRows) over() {
 	l.asked = time.Time{}
 	l.log.Over(event.RowUnlocked, "no published row is locked any more")
-}
-
-// claimWritten records the rows that a claim has written.
-func (s *settler) claimWritten(rows []outbox.Settlement, took time.Duration) {
-	var done, late []outbox.Settlement
-	for _, one := range rows {
-		switch one.Decision.Action {
-		case outbox.Release:
-		case outbox.Postpone:
-			late = append(late, one)
-		default:
-			done = append(done, one)
-		}
-	}
-	s.late.note(late)
-	s.log.Debug("claim committed", "rows", len(rows), "deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
-	s.report(store.Settled{Done: done})
-	s.written.Add(int64(len(done)))
-	s.counts.Settled(len(done), took)
-	s.counts.Swept(len(done))
-}
-
-func (s *settler) report(settled store.Settled) {
-	s.late.note(settled.Done)
-	s.late.note(settled.Gone)
-	for _, done := range settled.Done {
-		m := done.Message
-		s.counts.Written(done)
-		switch done.Decision.Action {
-		case outbox.DeadLetter:
-			s.hooks.moved(done)
-			if done.Decision.Reason == outbox.ReasonExpired && !s.rejections.limit.Allow() {
-				continue // thousands may expire in one outage
-			}
-			s.log.With(s.headersOf(m)...).Error("message dead-lettered: not retried until requeued", "event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
-				"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(done.Decision.Reason), "error", done.Decision.Detail,
-				"hint", s.table.Command("explain", strconv.FormatInt(m.ID, 10))+"  # says what to fix; then dead-letter requeue")
-		case outbox.Retry:
-			if !s.rejections.limit.Allow() {
-				continue // counted in messages_refused_total
-			}
-			log := s.log.With(s.headersOf(m)...)
-			if _, fix := done.Decision.Reason.Advice(m.Exchange, done.Decision.Detail); fix != "" {
-				log = log.With("hint", "# "+fix)
-			}
-			log.Warn("message rejected: retrying later", "event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
-				"attempts", m.NextAttempts(), "retry_in", done.Decision.Delay.Round(time.Millisecond), "error", done.Decision.Detail)
-		}
-	}
-}
-
-// headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.
-func (s *settler) headersOf(m *outbox.Message) (attributes []any) {
-	if len(s.rejections.headers) == 0 || len(m.Headers) == 0 {
-		return nil
-	}
-	var headers map[string]json.RawMessage
-	if json.Unmarshal(outbox.HideBody(m.Headers), &headers) != nil {
-		return nil // the error of the message names this
-	}
-	for _, name := range s.rejections.headers {
-		value, there := headers[name]
-		if !there {
-			continue
-		}
-		var text string
-		if json.Unmarshal(value, &text) != nil {
-			text = string(value)
-		}
-		attributes = append(attributes, name, outbox.Shortened(text))
-	}
-	return attributes
 }

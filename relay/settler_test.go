@@ -65,7 +65,7 @@ func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	}
 
 	end := r.settle(t)
-	i.await("all rows to be settled", func() bool { return r.settler.written.Load() == rows })
+	i.await("all rows to be settled", func() bool { return r.observer.written.Load() == rows })
 	end()
 	wantSettled(t, registry, 2, rows)
 }
@@ -83,13 +83,13 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := r.settle(t)
-	i.await("one row to be settled", func() bool { return r.settler.written.Load() == 1 })
+	i.await("one row to be settled", func() bool { return r.observer.written.Load() == 1 })
 	locker := fmt.Sprintf("row 1 is locked by pid %d (", tx.Conn().PgConn().PID())
 	i.await("the session that locks the other to be named", func() bool { return strings.Contains(r.settler.locked.log.Current(), locker) })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	i.await("both rows to be settled", func() bool { return r.settler.written.Load() == 2 })
+	i.await("both rows to be settled", func() bool { return r.observer.written.Load() == 2 })
 	end()
 	wantSettled(t, registry, 2, 2)
 }
@@ -166,7 +166,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	r.core.TookSlot(core.Slot{PID: 1})
 	r.core.Owned(r.core.Clock())
 	r.core.PublisherReady(true)
-	r.hooks.start()
+	r.observer.hooks.start()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.settler.run(ctx) }()
@@ -181,7 +181,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})
 	}
 	dies()
-	i.await("a dead letter", func() bool { return r.settler.written.Load() == 1 })
+	i.await("a dead letter", func() bool { return r.observer.written.Load() == 1 })
 
 	proxy.BlackHole(services.Downstream)
 	dies()
@@ -194,12 +194,12 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	})
 	proxy.Cut()
 	proxy.Resume(services.Downstream)
-	i.await("the row to be settled", func() bool { return r.settler.written.Load() == 2 })
+	i.await("the row to be settled", func() bool { return r.observer.written.Load() == 2 })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	r.hooks.end()
+	r.observer.hooks.end()
 	if n := calls.count("dead"); n != 2 {
 		t.Errorf("the hook was called %d times, want 2", n)
 	}

@@ -96,7 +96,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 			return fallback.Owner{PID: seen.Owner().PID, Relay: seen.Relayed(r.config.Table), Unused: unused(seen)}, err
 		},
 		Apply:     r.apply,
-		Committed: r.settler.claimWritten,
+		Committed: r.observer.committed,
 		Planner:   fallback.NewPlanner(r.config.PollInterval),
 		Settings: fallback.Settings{
 			Page: r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,

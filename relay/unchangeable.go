@@ -98,14 +98,8 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 	if s.tooManyAside() {
 		s.suspend(err)
 	}
-	if told {
-		return
-	}
-	s.counts.SetAside()
-	if s.rejections.limit.Allow() {
-		s.log.Error("row set aside: the database does not let it be changed; other rows unaffected",
-			"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(),
-			"error", pgdial.Text(err), "hint", s.asideHint(err))
+	if !told {
+		s.observer.setAside(m, err, s.asideHint(err))
 	}
 }
 

@@ -1,0 +1,154 @@
+package relay
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// observer tells all who watch messages about their results and rows: the outage detection, the metrics, the tracer,
+// the hooks, the log, and a drain. All methods may be called concurrently.
+type observer struct {
+	unanswered *unanswered
+	counts     *metrics.Metrics
+	tracer     Tracer // nil: none
+	hooks      *hooks
+	log        *slog.Logger
+	table      outbox.Table
+	// limit bounds the log lines about single messages: thousands may fail alike.
+	limit *rate.Limiter
+	// headers are the names of the headers that these lines show.
+	headers []string
+
+	late lateRows
+	// written counts the rows settled so far: deleted, moved, or with one more attempt.
+	written atomic.Int64
+}
+
+// result is called with each result, before the core gets it: the core changes the mark of the message. Marked is for
+// decided.
+func (o *observer) result(r outbox.Result) (marked bool) {
+	o.unanswered.result(r)
+	o.counts.Result(r)
+	if o.tracer != nil {
+		o.tracer.Delivered(r)
+	}
+	return markedAs(r)
+}
+
+// decided is called with the core's decision on a result.
+func (o *observer) decided(r outbox.Result, decision outbox.Decision, marked bool) {
+	o.hooks.result(r, decision, marked)
+}
+
+// settled is called with the rows of one batch of the settler.
+func (o *observer) settled(s store.Settled, took time.Duration) {
+	o.late.note(s.Gone)
+	o.wrote(s.Done, len(s.Done)+len(s.Gone), took)
+	o.log.Debug("deleted or updated rows", "rows", len(s.Done)+len(s.Gone),
+		"not_visible", len(s.NotVisible), "locked", len(s.Locked), "took", took.Round(time.Microsecond))
+}
+
+// committed is called with the rows that a claim has written.
+func (o *observer) committed(rows []outbox.Settlement, took time.Duration) {
+	var done, late []outbox.Settlement
+	for _, one := range rows {
+		switch one.Decision.Action {
+		case outbox.Release:
+		case outbox.Postpone:
+			late = append(late, one)
+		default:
+			done = append(done, one)
+		}
+	}
+	o.late.note(late)
+	o.wrote(done, len(done), took)
+	o.counts.Swept(len(done))
+	o.log.Debug("claim committed", "rows", len(rows), "deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
+}
+
+// wrote tells of the rows that a transaction has changed. Settled also counts those that others had deleted before.
+func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Duration) {
+	o.late.note(done)
+	for _, one := range done {
+		o.counts.Written(one)
+		switch one.Decision.Action {
+		case outbox.DeadLetter:
+			o.hooks.moved(one)
+			o.deadLettered(one)
+		case outbox.Retry:
+			o.rejected(one)
+		}
+	}
+	o.written.Add(int64(settled))
+	o.counts.Settled(settled, took)
+}
+
+func (o *observer) deadLettered(one outbox.Settlement) {
+	m := one.Message
+	if one.Decision.Reason == outbox.ReasonExpired && !o.limit.Allow() {
+		return // thousands may expire in one outage
+	}
+	explain := o.table.Command("explain", strconv.FormatInt(m.ID, 10)) + "  # says what to fix; then dead-letter requeue"
+	o.log.With(o.headersOf(m)...).Error("message dead-lettered: not retried until requeued",
+		"event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
+		"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(one.Decision.Reason),
+		"error", one.Decision.Detail, "hint", explain)
+}
+
+func (o *observer) rejected(one outbox.Settlement) {
+	m := one.Message
+	if !o.limit.Allow() {
+		return // counted in messages_refused_total
+	}
+	log := o.log.With(o.headersOf(m)...)
+	if _, fix := one.Decision.Reason.Advice(m.Exchange, one.Decision.Detail); fix != "" {
+		log = log.With("hint", "# "+fix)
+	}
+	log.Warn("message rejected: retrying later",
+		"event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
+		"attempts", m.NextAttempts(), "retry_in", one.Decision.Delay.Round(time.Millisecond), "error", one.Decision.Detail)
+}
+
+// setAside is called once for each row that can be neither deleted nor updated, with the reason.
+func (o *observer) setAside(m *outbox.Message, err error, hint string) {
+	o.counts.SetAside()
+	if !o.limit.Allow() {
+		return
+	}
+	o.log.Error("row set aside: the database does not let it be changed; other rows unaffected",
+		"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(), "error", pgdial.Text(err), "hint", hint)
+}
+
+// headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.
+func (o *observer) headersOf(m *outbox.Message) (attributes []any) {
+	if len(o.headers) == 0 || len(m.Headers) == 0 {
+		return nil
+	}
+	var headers map[string]json.RawMessage
+	if json.Unmarshal(outbox.HideBody(m.Headers), &headers) != nil {
+		return nil // the error of the message names this
+	}
+	for _, name := range o.headers {
+		value, there := headers[name]
+		if !there {
+			continue
+		}
+		var text string
+		if json.Unmarshal(value, &text) != nil {
+			text = string(value)
+		}
+		attributes = append(attributes, name, outbox.Shortened(text))
+	}
+	return attributes
+}
