@@ -76,7 +76,8 @@ type Config struct {
 	BatchSize int
 	// MaxInFlight is the most messages in memory (1 to 100,000).
 	MaxInFlight int
-	// PollInterval is how often a relay sweeps for due rows (10 ms or more). Without a stream, all rows wait for a sweep.
+	// PollInterval is how often a relay sweeps for due rows (10 ms or more). Without a stream, all rows wait for a
+	// sweep.
 	PollInterval time.Duration
 	// SendTimeout is how long the publisher waits for a confirm (100 ms or more).
 	SendTimeout time.Duration
@@ -152,22 +153,29 @@ func (c Config) Validate() error {
 	wrong(c.Table.Name == "", "--table is empty")
 	wrong(!slotName.MatchString(c.Slot), "--slot %q: a slot name has 1 to 63 characters of a-z, 0-9 and _", c.Slot)
 	wrong(c.Publication == "" || len(c.Publication) > 63, "--publication %q: want 1 to 63 bytes", c.Publication)
-	wrong(len(c.Names().Slot) > 63 && len(c.Slot) <= 63, "--slot %q: %s is longer than 63 characters", c.Slot, c.Names().Slot)
-	wrong(len(c.Names().Publication) > 63 && len(c.Publication) <= 63, "--publication %q: %s is longer than 63 bytes", c.Publication, c.Names().Publication)
+	names := c.Names()
+	wrong(len(names.Slot) > 63 && len(c.Slot) <= 63, "--slot %q: %s is longer than 63 characters", c.Slot, names.Slot)
+	wrong(len(names.Publication) > 63 && len(c.Publication) <= 63,
+		"--publication %q: %s is longer than 63 bytes", c.Publication, names.Publication)
 	wrong(c.Mode != ModeAuto && c.Mode != ModePoll, "--mode %q: want auto or poll", c.Mode)
 	wrong(c.OnDeadLetter != OnDeadLetterContinue && c.OnDeadLetter != OnDeadLetterBlock,
 		"--on-dead-letter %q: want continue or block", c.OnDeadLetter)
-	wrong(c.OnExpired != OnExpiredDeadLetter && c.OnExpired != OnExpiredDrop, "--on-expired %q: want dead-letter or drop", c.OnExpired)
+	wrong(c.OnExpired != OnExpiredDeadLetter && c.OnExpired != OnExpiredDrop,
+		"--on-expired %q: want dead-letter or drop", c.OnExpired)
 	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "--batch-size %d: want 1 to 10000", c.BatchSize)
 	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "--max-in-flight %d: want 1 to 100000", c.MaxInFlight)
 	wrong(c.MaxRetries < 0 || c.MaxRetries > 1000, "--max-retries %d: want 0 to 1000", c.MaxRetries)
 	for _, name := range c.HeaderColumns {
-		own := slices.ContainsFunc(store.Needs(c.Table), func(n store.Need) bool { return slices.Contains(n.Columns, name) })
-		wrong(name == "" || name == outbox.PossibleDuplicateHeader, "--header-columns %q: want names of columns, separated by commas", strings.Join(c.HeaderColumns, ","))
+		own := slices.ContainsFunc(store.Needs(c.Table), func(n store.Need) bool {
+			return slices.Contains(n.Columns, name)
+		})
+		wrong(name == "" || name == outbox.PossibleDuplicateHeader,
+			"--header-columns %q: want names of columns, separated by commas", strings.Join(c.HeaderColumns, ","))
 		wrong(own, "--header-columns: %s is a column of the relay; want columns of the application", name)
 	}
 	wrong(len(c.OrderingKeyHeader) > 255 || c.OrderingKeyHeader == outbox.PossibleDuplicateHeader,
-		"--ordering-key-header %q: want at most 255 bytes, and not %s", c.OrderingKeyHeader, outbox.PossibleDuplicateHeader)
+		"--ordering-key-header %q: want at most 255 bytes, and not %s",
+		c.OrderingKeyHeader, outbox.PossibleDuplicateHeader)
 	for _, d := range []struct {
 		flag  string
 		value time.Duration

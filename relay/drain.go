@@ -53,8 +53,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 	return err
 }
 
-// leftAgain is how soon a drain looks again at rows that others should deliver.
-const leftAgain = 100 * time.Millisecond
+// lookAgain is how soon a drain looks again at rows that others should deliver.
+const lookAgain = 100 * time.Millisecond
 
 // drain sweeps until no row is left, or until nothing has changed for the send timeout.
 func (r *Relay) drain(ctx context.Context, a *actors) error {
@@ -97,7 +97,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		case r.stalled(p):
 			return r.leftBehind(ctx, left, left.late || sweeps.Claimed() > p.claimed)
 		}
-		_ = sleep(ctx, leftAgain)
+		_ = sleep(ctx, lookAgain)
 	}
 	return ctx.Err()
 }
@@ -110,8 +110,8 @@ type progress struct {
 	outages int // since then
 }
 
-// stalled tells whether nothing was settled for the send timeout, while the publisher was ready. Rows that are claimed and
-// come back are no progress.
+// stalled tells whether nothing was settled for the send timeout, while the publisher was ready. Rows that are claimed
+// and come back are no progress.
 func (r *Relay) stalled(p *progress) bool {
 	if settled := r.observer.written.Load(); settled > p.settled {
 		*p = progress{settled, r.sweeper.sweeps.Claimed(), time.Now(), 0}
@@ -121,19 +121,20 @@ func (r *Relay) stalled(p *progress) bool {
 
 // remaining are rows that may leave and did not, and those that got no answer in time.
 type remaining struct {
-	rows  int // counts at most mostRest of each kind
+	rows  int // counts at most mostRemaining of each kind
 	first int64
 	late  bool // some have no answer
 }
 
-const mostRest = 1000
+const mostRemaining = 1000
 
 // in says how many rows are left in the table.
 func (left remaining) in(table outbox.Table) string {
 	if left.rows == 0 {
 		return fmt.Sprintf("no row that may leave is in %s", table)
 	}
-	return fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d", left.rows, table, left.first)
+	return fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d",
+		left.rows, table, left.first)
 }
 
 func (r *Relay) remaining(ctx context.Context) (left remaining, err error) {
@@ -147,23 +148,23 @@ func (r *Relay) remaining(ctx context.Context) (left remaining, err error) {
 			}
 		}
 	}
-	due, _, err := r.store.FindDue(ctx, nil, nil, mostRest)
+	due, _, err := r.store.FindDue(ctx, nil, nil, mostRemaining)
 	if err != nil {
 		return left, err
 	}
 	count(due, false)
 	fresh := outbox.Fresh{UpTo: upTo}
-	backlog, err := r.store.FindBacklog(ctx, math.MinInt64, upTo, mostRest, fresh)
+	backlog, err := r.store.FindBacklog(ctx, math.MinInt64, upTo, mostRemaining, fresh)
 	if err != nil {
 		return left, err
 	}
 	count(backlog, false)
-	for after := (*string)(nil); left.rows < mostRest; {
-		heads, _, err := r.store.FindKeys(ctx, after, mostRest, 1, fresh)
+	for after := (*string)(nil); left.rows < mostRemaining; {
+		heads, _, err := r.store.FindKeys(ctx, after, mostRemaining, 1, fresh)
 		for _, head := range heads {
 			count(head, true)
 		}
-		if err != nil || len(heads) < mostRest {
+		if err != nil || len(heads) < mostRemaining {
 			return left, err
 		}
 		after = heads[len(heads)-1][0].OrderingKey
@@ -179,7 +180,8 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 		if last != "" {
 			last = "; the last result is " + last
 		}
-		return problem.New("# look at RabbitMQ, or with --publisher exec at the handler's answers; then run drain again",
+		return problem.New(
+			"# look at RabbitMQ, or with --publisher exec at the handler's answers; then run drain again",
 			"%sfor %s no message was confirmed or rejected%s", what, r.config.SendTimeout, last)
 	}
 	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
@@ -187,8 +189,9 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 		return problem.New("# look at the log of that relay, or stop it; then run drain again",
 			"%s%s owns slot %s and does not publish them", what, seen.Owner(), seen.Name)
 	}
-	return problem.New("SELECT pid, usename, state, query FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE mode = 'RowShareLock';  -- end that session, and run drain again",
-		"%sanother session has locked them", what)
+	const findLocker = "SELECT pid, usename, state, query FROM pg_locks JOIN pg_stat_activity USING (pid)" +
+		" WHERE mode = 'RowShareLock';  -- end that session, and run drain again"
+	return problem.New(findLocker, "%sanother session has locked them", what)
 }
 
 // drainClass claims page after page while there are more rows, or keys wait for their previous rows.
@@ -288,7 +291,8 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 	if state.Phase == publish.Paused && r.unanswered.ongoing() != "" {
 		return r.leftBehind(ctx, left, true)
 	}
-	return problem.New("# check RabbitMQ and --amqp-url, or with --publisher exec why the handler ends; then run drain again",
+	return problem.New(
+		"# check RabbitMQ and --amqp-url, or with --publisher exec why the handler ends; then run drain again",
 		"%s: the publisher is %s%s", left.in(r.config.Table), state.Phase, detailOf(state.Detail))
 }
 

@@ -81,9 +81,11 @@ func (r *Relay) Health() Health {
 		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
-		add("sweep", r.sweeper.alive, r.sweeper.trouble.Current() == "", orElse(r.sweeper.trouble.Current(), "sweeping"))
+		trouble := r.sweeper.trouble.Current()
+		add("sweep", r.sweeper.alive, trouble == "", orElse(trouble, "sweeping"))
 	}
-	add("settle", r.settler.alive, r.settler.trouble.Current() == "" && !r.settler.suspension.on.Load(), r.settlerText())
+	settles := r.settler.trouble.Current() == "" && !r.settler.suspension.on.Load()
+	add("settle", r.settler.alive, settles, r.settlerText())
 	return h
 }
 

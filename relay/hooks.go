@@ -70,14 +70,20 @@ func newHooks(given Hooks, log *slog.Logger, counts *metrics.Metrics) *hooks {
 		}
 		dropped, panics := counts.Hook(name)
 		return &hook{
-			call: call, log: log.With("hook", name), slow: rate.Sometimes{Interval: time.Minute}, panicked: rate.Sometimes{Interval: time.Minute},
-			queue: make(chan Event, hookQueue), done: make(chan struct{}),
-			dropped: dropped, panics: panics,
+			call:     call,
+			log:      log.With("hook", name),
+			slow:     rate.Sometimes{Interval: time.Minute},
+			panicked: rate.Sometimes{Interval: time.Minute},
+			queue:    make(chan Event, hookQueue),
+			done:     make(chan struct{}),
+			dropped:  dropped,
+			panics:   panics,
 		}
 	}
 	return &hooks{
-		published: one("published", given.Published),
-		rejected:  one("rejected", given.Rejected), deadLettered: one("dead_lettered", given.DeadLettered),
+		published:    one("published", given.Published),
+		rejected:     one("rejected", given.Rejected),
+		deadLettered: one("dead_lettered", given.DeadLettered),
 	}
 }
 
@@ -167,7 +173,8 @@ func (h *hook) add(e Event) {
 	default:
 		h.dropped.Inc()
 		h.slow.Do(func() {
-			h.log.Warn("hook is slow: dropping its calls; messages unaffected", "event", event.HookSlow, "waiting", hookQueue)
+			h.log.Warn("hook is slow: dropping its calls; messages unaffected",
+				"event", event.HookSlow, "waiting", hookQueue)
 		})
 	}
 }
@@ -184,8 +191,9 @@ func (h *hook) guarded(e Event) {
 		if p := recover(); p != nil {
 			h.panics.Inc()
 			h.panicked.Do(func() {
-				h.log.Error("hook panicked: message unaffected; further messages are passed to it", "event", event.HookPanicked,
-					"id", e.ID, "message_id", e.MessageID.String(), "panic", p, "stack", string(debug.Stack()))
+				h.log.Error("hook panicked: message unaffected; further messages are passed to it",
+					"event", event.HookPanicked, "id", e.ID, "message_id", e.MessageID.String(),
+					"panic", p, "stack", string(debug.Stack()))
 			})
 		}
 	}()

@@ -58,9 +58,10 @@ func (s *streamer) lags(behind bool, position, wal pglogrepl.LSN) {
 	switch {
 	case !s.progress.caughtUp.Load(): // reading older WAL is no lag
 	case behind:
-		s.progress.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", problem.New(
+		lag := problem.New(
 			s.names.Table.Command("check")+"  # area slot; after a huge transaction the stream catches up by itself",
-			"the stream stands at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery))
+			"the stream stands at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery)
+		s.progress.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", lag)
 	default:
 		s.progress.behind.Over(event.StreamCaughtUp, "stream has caught up")
 	}

@@ -74,7 +74,8 @@ func (o *observer) committed(rows []outbox.Settlement, took time.Duration) {
 	o.late.note(late)
 	o.wrote(done, len(done), took)
 	o.counts.Swept(len(done))
-	o.log.Debug("claim committed", "rows", len(rows), "deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
+	o.log.Debug("claim committed", "rows", len(rows),
+		"deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
 }
 
 // wrote tells of the rows that a transaction has changed. Settled also counts those that others had deleted before.
@@ -99,11 +100,11 @@ func (o *observer) deadLettered(one outbox.Settlement) {
 	if one.Decision.Reason == outbox.ReasonExpired && !o.limit.Allow() {
 		return // thousands may expire in one outage
 	}
-	explain := o.table.Command("explain", strconv.FormatInt(m.ID, 10)) + "  # says what to fix; then dead-letter requeue"
+	hint := o.table.Command("explain", strconv.FormatInt(m.ID, 10)) + "  # says what to fix; then dead-letter requeue"
 	o.log.With(o.headersOf(m)...).Error("message dead-lettered: not retried until requeued",
 		"event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 		"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(one.Decision.Reason),
-		"error", one.Decision.Detail, "hint", explain)
+		"error", one.Decision.Detail, "hint", hint)
 }
 
 func (o *observer) rejected(one outbox.Settlement) {
@@ -117,7 +118,8 @@ func (o *observer) rejected(one outbox.Settlement) {
 	}
 	log.Warn("message rejected: retrying later",
 		"event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
-		"attempts", m.NextAttempts(), "retry_in", one.Decision.Delay.Round(time.Millisecond), "error", one.Decision.Detail)
+		"attempts", m.NextAttempts(), "retry_in", one.Decision.Delay.Round(time.Millisecond),
+		"error", one.Decision.Detail)
 }
 
 // setAside is called once for each row that can be neither deleted nor updated, with the reason.
@@ -127,7 +129,8 @@ func (o *observer) setAside(m *outbox.Message, err error, hint string) {
 		return
 	}
 	o.log.Error("row set aside: the database does not let it be changed; other rows unaffected",
-		"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(), "error", pgdial.Text(err), "hint", hint)
+		"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(),
+		"error", pgdial.Text(err), "hint", hint)
 }
 
 // headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.

@@ -114,32 +114,49 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		locked:   lockedRows{log: newOutageLog(log)},
 	}
 	r.sweeper = &sweeper{
-		core: r.core, store: db, sweeps: r.newSweeps(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), failed: r.settler.failed,
+		core:    r.core,
+		store:   db,
+		sweeps:  r.newSweeps(),
+		log:     log,
+		alive:   newHeartbeat(),
+		trouble: newOutageLog(log),
+		failed:  r.settler.failed,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{
-			databaseURL: config.DatabaseURL,
-			names:       config.Names(),
-			rows:        streamedRows{headers: config.HeaderColumns},
-			core:        r.core, store: db, apply: r.apply, phase: func() publish.Phase { return r.publisherState().Phase },
-			log: log, counts: r.counts,
-			alive: newHeartbeat(), trouble: newOutageLog(log), progress: streamProgress{behind: newOutageLog(log)}, serverStopping: serverStopping,
+			databaseURL:    config.DatabaseURL,
+			names:          config.Names(),
+			core:           r.core,
+			store:          db,
+			apply:          r.apply,
+			phase:          func() publish.Phase { return r.publisherState().Phase },
+			log:            log,
+			counts:         r.counts,
+			alive:          newHeartbeat(),
+			trouble:        newOutageLog(log),
+			serverStopping: serverStopping,
+			progress:       streamProgress{behind: newOutageLog(log)},
+			rows:           streamedRows{headers: config.HeaderColumns},
 		})
 	}
-	if err := r.tellAll(registry); err != nil {
+	if err := r.registerMetrics(registry); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	return r, nil
 }
 
-// tellAll registers the values that are read at a scrape.
-func (r *Relay) tellAll(registry prometheus.Registerer) error {
+// registerMetrics registers the values that are read at a scrape.
+func (r *Relay) registerMetrics(registry prometheus.Registerer) error {
 	return errors.Join(
 		metrics.RegisterState(registry, func() metrics.State {
 			return metrics.State{
-				Role: r.role(), Publisher: r.publisherState(), DatabaseAnswers: r.databaseAnswers(), Remembered: r.core.View().Remembered,
-				Heard: r.streamHeard(), Blocked: r.blocked.total(time.Now()),
+				Role:            r.role(),
+				Publisher:       r.publisherState(),
+				DatabaseAnswers: r.databaseAnswers(),
+				Remembered:      r.core.View().Remembered,
+				Heard:           r.streamHeard(),
+				Blocked:         r.blocked.total(time.Now()),
 			}
 		}),
 		metrics.RegisterSample(registry, metrics.Sampler{
@@ -170,10 +187,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	case err = <-a.failed:
 	}
 	r.phase.Store(phaseStopping)
-	r.log.Info("stopping: finishing messages in flight", "event", event.RelayStopping, "in_flight", r.core.View().InFlight)
+	r.log.Info("stopping: finishing messages in flight",
+		"event", event.RelayStopping, "in_flight", r.core.View().InFlight)
 	a.stop(r)
 	if left := r.core.View().InFlight; left > 0 {
-		r.log.Warn("stopped with messages in flight: they will be published again from the table", "event", event.MessagesLeftInFlight, "messages", left)
+		r.log.Warn("stopped with messages in flight: they will be published again from the table",
+			"event", event.MessagesLeftInFlight, "messages", left)
 	} else {
 		r.log.Info("stopped", "event", event.RelayStopped)
 	}
@@ -209,8 +228,8 @@ func (r *Relay) preflight(ctx context.Context) error {
 	return nil
 }
 
-// unreachable turns errors that need a person at the start into problems: a rejected login, a database that is missing or
-// that the role may not connect to. Later, the relay waits for all of them.
+// unreachable turns errors that need a person at the start into problems: a rejected login, a database that is missing
+// or that the role may not connect to. Later, the relay waits for all of them.
 func unreachable(err error) error {
 	var what string
 	switch pgcode.Of(err) {
@@ -255,7 +274,8 @@ func (r *Relay) check(ctx context.Context) error {
 			}
 		}
 		server := conn.PgConn()
-		r.log.Info("connected to Postgres", "event", event.PostgresConnected, "version", server.ParameterStatus("server_version"),
+		r.log.Info("connected to Postgres", "event", event.PostgresConnected,
+			"version", server.ParameterStatus("server_version"),
 			"address", server.Conn().RemoteAddr().String(), "database", conn.Config().Database)
 		return nil
 	})
@@ -267,7 +287,8 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 		return err
 	}
 	versions, user := migrations.VersionTable(table).String(), outbox.Identifier(conn.Config().User)
-	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";", "role %s may not SELECT on table %s", user, versions)
+	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";",
+		"role %s may not SELECT on table %s", user, versions)
 }
 
 // StateChanged implements publish.Sink.

@@ -65,7 +65,8 @@ func (r *retention) round(ctx context.Context) {
 		deleted, err := r.store.DeleteDeadLetters(ctx, r.age, r.batch)
 		total += deleted
 		if err != nil && ctx.Err() == nil {
-			r.trouble.Report(event.RetentionFailing, "cannot delete old dead letters: messages unaffected; retrying", err, "retry_in", r.every())
+			r.trouble.Report(event.RetentionFailing,
+				"cannot delete old dead letters: messages unaffected; retrying", err, "retry_in", r.every())
 		}
 		if err == nil {
 			r.trouble.Over(event.RetentionRecovered, "deleting old dead letters again")
@@ -75,7 +76,8 @@ func (r *retention) round(ctx context.Context) {
 		}
 	}
 	if total > 0 {
-		r.log.Info("deleted old dead letters", "event", event.DeadLettersDeleted, "dead_letters", total, "older_than", r.age)
+		r.log.Info("deleted old dead letters",
+			"event", event.DeadLettersDeleted, "dead_letters", total, "older_than", r.age)
 	}
 }
 
@@ -83,13 +85,16 @@ func (r *retention) round(ctx context.Context) {
 func (r *retention) rotate(ctx context.Context) {
 	dropped, err := r.store.RotatePublished(ctx, r.kept)
 	if err != nil && ctx.Err() == nil {
-		r.rotating.Report(event.HistoryFailing, "cannot create or drop partitions of the history: messages unaffected; retrying", err, "retry_in", r.every())
+		r.rotating.Report(event.HistoryFailing,
+			"cannot create or drop partitions of the history: messages unaffected; retrying", err,
+			"retry_in", r.every())
 	}
 	if err == nil {
 		r.rotating.Over(event.HistoryRecovered, "creating and dropping partitions of the history again")
 	}
 	if dropped > 0 {
-		r.log.Info("dropped old partitions of the history", "event", event.HistoryDropped, "partitions", dropped, "older_than", r.kept)
+		r.log.Info("dropped old partitions of the history",
+			"event", event.HistoryDropped, "partitions", dropped, "older_than", r.kept)
 	}
 }
 
@@ -99,8 +104,14 @@ func (r *Relay) newRetention() *retention {
 		return nil
 	}
 	return &retention{
-		store: r.store, age: r.config.DeadLetterRetention, kept: r.config.KeepPublished, batch: r.config.BatchSize,
-		standby: func() bool { return r.role() == "standby" }, log: r.log, trouble: newOutageLog(r.log), rotating: newOutageLog(r.log),
+		store:    r.store,
+		age:      r.config.DeadLetterRetention,
+		kept:     r.config.KeepPublished,
+		batch:    r.config.BatchSize,
+		standby:  func() bool { return r.role() == "standby" },
+		log:      r.log,
+		trouble:  newOutageLog(r.log),
+		rotating: newOutageLog(r.log),
 	}
 }
 

@@ -176,14 +176,14 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 	for _, s := range done {
 		settled[s.Message] = true
 	}
-	var rest []outbox.Settlement
+	var unsettled []outbox.Settlement
 	for _, s := range batch {
 		if !settled[s.Message] {
 			s.Tried = true
-			rest = append(rest, s)
+			unsettled = append(unsettled, s)
 		}
 	}
-	return rest
+	return unsettled
 }
 
 // tried tells others which rows wait after a round: health, the core, and the log.

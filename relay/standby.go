@@ -51,7 +51,8 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			s.owner.waitsFor.Store(nil)
 			s.trouble.Report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
 		case seen.Creating():
-			s.announce(event.SlotCreating, "waiting for the slot: another session is creating it", "by", seen.Process.String())
+			s.announce(event.SlotCreating, "waiting for the slot: another session is creating it",
+				"by", seen.Process.String())
 		case other.silentFor(owner, time.Now()) > silence:
 			s.log.Warn("slot owner unresponsive: terminating its connection and taking over",
 				"event", event.OwnerTerminated, "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
@@ -59,7 +60,8 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 				return freeSince, err
 			}
 			other, s.owner.wasOwn = watched{}, false
-		case owner.Is(s.owner.last) && s.owner.waitsFor.Load() != nil: // usually it ends by itself before the second look
+		case owner.Is(s.owner.last) && s.owner.waitsFor.Load() != nil:
+			// Usually it ends by itself before the second look.
 			s.log.Info("this relay's lost connection still owns the slot: terminating it",
 				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
 			if err := terminate(ctx, stream, owner); err != nil {

@@ -48,7 +48,8 @@ func (s *streamer) Alive(at, sent time.Time) {
 // Idle implements replication.Handler: it publishes the collected rows.
 func (s *streamer) Idle() {
 	if n := len(s.rows.leaving); n > 0 && s.log.Enabled(context.Background(), slog.LevelDebug) {
-		s.log.Debug("publishing streamed rows", "rows", n, "first_id", s.rows.leaving[0].ID, "last_id", s.rows.leaving[n-1].ID)
+		s.log.Debug("publishing streamed rows", "rows", n,
+			"first_id", s.rows.leaving[0].ID, "last_id", s.rows.leaving[n-1].ID)
 	}
 	s.apply(core.Out{Publish: s.rows.leaving})
 	clear(s.rows.leaving)
@@ -61,7 +62,8 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 	if !s.progress.caughtUp.Load() {
 		s.progress.caughtUp.Store(true)
 		s.core.StreamLive(true)
-		s.announce(event.Streaming, "streaming: this relay publishes rows when they are committed", "position", position.String())
+		s.announce(event.Streaming, "streaming: this relay publishes rows when they are committed",
+			"position", position.String())
 	}
 }
 
@@ -95,7 +97,8 @@ func (s *streamer) unreadable(err error) error {
 		return fmt.Errorf("decode the stream: %w", err)
 	}
 	s.counts.Undecodable()
-	s.log.Error("cannot decode streamed row: retrying from the table", "event", event.RowUndecodable, "error", pgdial.Text(err))
+	s.log.Error("cannot decode streamed row: retrying from the table",
+		"event", event.RowUndecodable, "error", pgdial.Text(err))
 	s.core.Unread()
 	return nil
 }

@@ -144,22 +144,24 @@ func (s *streamer) dropSlot(ctx context.Context) {
 	defer cancel()
 	line, err := replication.DropSlot(dropCtx, s.databaseURL, s.names, "its WAL is gone")
 	if err != nil {
-		s.log.Warn("cannot drop the slot without WAL: publishing rows from the table; retrying", "event", event.SlotDropFailed, "slot", s.names.Slot, "error", pgdial.Text(err))
+		s.log.Warn("cannot drop the slot without WAL: publishing rows from the table; retrying",
+			"event", event.SlotDropFailed, "slot", s.names.Slot, "error", pgdial.Text(err))
 	}
 	if line != "" {
 		s.changed(ctx, replication.Change{Event: event.SlotDropped, Text: line})
 	}
 }
 
-// changed logs a repair of the slot or the publication, after somebody dropped it or the server invalidated it. Before the
-// first row nothing can have been lost: the relay makes what setup did not.
+// changed logs a repair of the slot or the publication, after somebody dropped it or the server invalidated it. Before
+// the first row nothing can have been lost: the relay creates what setup did not.
 func (s *streamer) changed(ctx context.Context, change replication.Change) {
 	switch last, ok, err := s.store.LastID(ctx); {
 	case err == nil && ok && last == 0:
 		s.log.Info(change.Text+"; no row was inserted before", "event", change.Event, "slot", s.names.Slot)
 	case change.Err != nil:
-		s.log.Warn(change.Text+"; publishing rows from the table until the server has read this WAL", "event", change.Event, "slot", s.names.Slot,
-			"error", pgdial.Text(change.Err), "hint", "# wait for the event streaming; or remove the cause in error and restart this relay")
+		s.log.Warn(change.Text+"; publishing rows from the table until the server has read this WAL",
+			"event", change.Event, "slot", s.names.Slot, "error", pgdial.Text(change.Err),
+			"hint", "# wait for the event streaming; or remove the cause in error and restart this relay")
 	default:
 		s.log.Warn(change.Text+"; publishing missed rows from the table", "event", change.Event, "slot", s.names.Slot)
 	}
@@ -194,7 +196,8 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	}
 	err = s.lead(ctx, position, stream.Process().PID, free)
 	if errors.Is(err, errReplaced) {
-		err = stream.EndedBy(err) // the server may have failed at once, because the slot's WAL or the publication is gone
+		// The server may have failed at once, because the slot's WAL or the publication is gone.
+		err = stream.EndedBy(err)
 	}
 	if err != nil {
 		return false, err
@@ -250,7 +253,8 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	}
 	s.counts.Streams(true)
 	s.trouble.Over(event.StreamUp, "stream is up again")
-	s.announce(event.LeaderStarted, "took the slot: this relay is the leader, and publishes older rows from the table", "start", position.String())
+	s.announce(event.LeaderStarted, "took the slot: this relay is the leader, and publishes older rows from the table",
+		"start", position.String())
 	return nil
 }
 
@@ -288,7 +292,8 @@ var errServerStops = errors.New("the server accepts no connections: it is stoppi
 var errSilent = fmt.Errorf("the server has sent nothing for %s", silence)
 
 // errReplaced ends the stream of a relay that lost the slot while it was paused or disconnected.
-var errReplaced = errors.New("another relay took the slot, or the server ended the stream, while this process was paused or disconnected")
+var errReplaced = errors.New("another relay took the slot, or the server ended the stream," +
+	" while this process was paused or disconnected")
 
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	tick := time.NewTicker(watchEvery)
@@ -301,7 +306,8 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			return
 		case now := <-tick.C:
 			if broker.since(s.phase(), now) > handOverAfter && s.standbyIsReady(ctx) {
-				s.log.Warn("RabbitMQ unreachable: handing the slot to a standby that can publish", "event", event.SlotHandedOver, "slot", s.names.Slot)
+				s.log.Warn("RabbitMQ unreachable: handing the slot to a standby that can publish",
+					"event", event.SlotHandedOver, "slot", s.names.Slot)
 				end(errHandedOver)
 				return
 			}

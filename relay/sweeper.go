@@ -66,8 +66,8 @@ func (s *sweeper) run(ctx, stop context.Context) error {
 	return nil
 }
 
-// recovers reports whether the success of a sweep ends an outage. A slot check does not read the table: it also succeeds
-// while the table is locked.
+// recovers reports whether the success of a sweep ends an outage. A slot check does not read the table: it also
+// succeeds while the table is locked.
 func recovers(succeeded, failed fallback.Sweep) bool {
 	return succeeded != fallback.SlotCheck || failed == fallback.SlotCheck
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// unanswered finds an outage that the publisher does not report: it is ready, and its results are Unknown or NotSent. So
-// it serves each publisher. It begins when a message has had no answer twice, and no other message had one between.
-// While it lasts, the publisher counts as paused, and messages leave only at intervals. A message that has no answer
-// while others have one is only logged.
+// unanswered finds an outage that the publisher does not report: it is ready, and its results are Unknown or NotSent.
+// So it serves each publisher. The outage begins when a message has had no answer twice, and no other message had one
+// between. While it lasts, the publisher counts as paused, and messages leave only at intervals. A message that has no
+// answer while others have one is only logged.
 type unanswered struct {
 	trouble *outagelog.Log
 	// one logs messages that alone have no answer.
@@ -56,7 +56,10 @@ const (
 func newUnanswered(log *slog.Logger, forgetAfter time.Duration, changed func(publish.State, bool)) *unanswered {
 	explain := func(err error) (string, string) { return err.Error(), "" }
 	u := &unanswered{
-		trouble: outagelog.New(log, explain), one: outagelog.New(log, explain), changed: changed, forgetAfter: forgetAfter,
+		trouble:     outagelog.New(log, explain),
+		one:         outagelog.New(log, explain),
+		changed:     changed,
+		forgetAfter: forgetAfter,
 	}
 	u.mu.rows = make(map[outbox.Ref]*unansweredRow)
 	return u
@@ -126,7 +129,8 @@ func (u *unanswered) noAnswer(r outbox.Result) {
 	case outage, row.times == 1:
 	case row.own:
 		m := r.Message
-		u.one.Report(event.MessageUnanswered, "message has no answer: trying again; other messages are not affected", cause,
+		u.one.Report(event.MessageUnanswered,
+			"message has no answer: trying again; other messages are not affected", cause,
 			"id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey, "times", row.times)
 	default:
 		u.mu.outage = publish.State{Phase: publish.Paused, Since: time.Now()}

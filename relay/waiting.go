@@ -60,7 +60,8 @@ func (w *waitingRows) add(one outbox.Settlement, reason waitReason, now time.Tim
 	w.count(row, 1)
 }
 
-// due removes the rows that are due, at most some of them, and returns them. The caller settles them or adds them again.
+// due removes the rows that are due, at most some of them, and returns them. The caller settles them or adds them
+// again.
 func (w *waitingRows) due(now time.Time, most int) (due []waitingRow) {
 	w.waited = make(map[*outbox.Message]time.Duration)
 	w.rows = slices.DeleteFunc(w.rows, func(row waitingRow) bool {
