@@ -45,15 +45,22 @@ func (a actor) end() {
 	}
 }
 
-// start starts all actors. They outlive ctx; only stop ends them.
+// start starts what Run and Drain have in common: the hooks, the settler and the publisher. They outlive ctx; only stop
+// ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
-	a := &actors{failed: make(chan error, 1)}
+	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
 	r.observer.hooks.start()
-	sweeping, stopSweeping := context.WithCancel(ctx)
-	a.stopSweeping = stopSweeping
 	a.settler = a.run(ctx, r.settler.run)
 	a.publisher = a.run(ctx, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
+	return a
+}
+
+// startSources starts the actors that bring messages, and the retention. They outlive ctx too.
+func (a *actors) startSources(ctx context.Context, r *Relay) {
+	ctx = context.WithoutCancel(ctx)
+	sweeping, stopSweeping := context.WithCancel(ctx)
+	a.stopSweeping = stopSweeping
 	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.run(ctx, sweeping) })
 	if streamer := r.streamer.Load(); streamer != nil {
 		a.streamer = a.run(ctx, streamer.run)
@@ -61,7 +68,6 @@ func (r *Relay) start(ctx context.Context) *actors {
 	if retention := r.newRetention(); retention != nil {
 		a.retention = a.run(ctx, retention.run)
 	}
-	return a
 }
 
 // settleGrace is how long after the deadline the settler may still release rows that the publisher did not finish.

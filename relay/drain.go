@@ -35,12 +35,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 		r.sweeper.sweeps.UpTo = last
 	}
 	r.streamer.Store(nil)
-	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
-	work := context.WithoutCancel(ctx)
-	r.observer.hooks.start()
 	r.observer.late.keep()
-	a.settler = a.run(work, r.settler.run)
-	a.publisher = a.run(work, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
+	a := r.start(ctx)
 	r.phase.Store(phaseRunning)
 	err = r.drain(ctx, a)
 	r.phase.Store(phaseStopping)

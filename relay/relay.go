@@ -180,6 +180,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	a := r.start(ctx)
+	a.startSources(ctx, r)
 	r.phase.Store(phaseRunning)
 	var err error
 	select {
