@@ -224,7 +224,7 @@ const notClaimed = 3
 
 func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	t.Helper()
-	s, err := store.Open(url, table(), false, outbox.Shard{})
+	s, err := store.Open(url, store.Options{Table: table()})
 	if err != nil {
 		t.Fatal(err)
 	}

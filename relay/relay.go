@@ -67,14 +67,16 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		return nil, err
 	}
 	block := config.OnDeadLetter == OnDeadLetterBlock
-	db, err := store.Open(config.DatabaseURL, config.Table, block, config.Shard)
+	db, err := store.Open(config.DatabaseURL, store.Options{
+		Table:         config.Table,
+		Block:         block,
+		Shard:         config.Shard,
+		KeepPublished: config.KeepPublished > 0,
+		HeaderColumns: config.HeaderColumns,
+	})
 	if err != nil {
 		return nil, err
 	}
-	if config.KeepPublished > 0 {
-		db.KeepPublished()
-	}
-	db.SendHeaders(config.HeaderColumns)
 	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newOutageLog(log)}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)

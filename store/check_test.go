@@ -60,7 +60,7 @@ func TestCheckNamesAMissingTable(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`DROP TABLE outbox_dead_letter`)
 	wantProblem(f, f.store, "table public.outbox_dead_letter does not exist", "cdc-relay setup")
-	none := open(t, f.URL, outbox.Table{Schema: "No Such", Name: "x"}, false)
+	none := open(t, f.URL, store.Options{Table: outbox.Table{Schema: "No Such", Name: "x"}})
 	wantProblem(f, none, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x'  # with the relay's own --slot and --publication`)
 }
 
@@ -86,7 +86,7 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 	f.Exec(`ALTER TABLE outbox SET SCHEMA "Apps"`)
 	f.Exec(`ALTER TABLE outbox_dead_letter SET SCHEMA "Apps"`)
 	role, address := f.role()
-	s := open(t, address, outbox.Table{Schema: "Apps", Name: "outbox"}, false)
+	s := open(t, address, store.Options{Table: outbox.Table{Schema: "Apps", Name: "outbox"}})
 	for _, c := range []struct{ what, fix string }{
 		{`role ` + role + ` may not use schema Apps`, `GRANT USAGE ON SCHEMA "Apps" TO ` + role + ";"},
 		{
@@ -135,18 +135,19 @@ func TestNamesInHintsAreQuotedIfPostgresNeedsIt(t *testing.T) {
 func TestAnUnreachableDatabaseIsNotReportedAsAProblem(t *testing.T) {
 	proxy := services.NewProxy(t, services.SharedPostgres(t).Addr())
 	proxy.Refuse()
-	s := open(t, "postgres://postgres:postgres@"+proxy.Addr()+"/postgres?sslmode=disable", tabletest.Name(), false)
+	url := "postgres://postgres:postgres@" + proxy.Addr() + "/postgres?sslmode=disable"
+	s := open(t, url, store.Options{Table: tabletest.Name()})
 	if err := s.Check(t.Context()); err == nil || problem.Is(err) {
 		t.Errorf("err = %v", err)
 	}
 }
 
 func TestErrorsDoNotContainThePassword(t *testing.T) {
-	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", tabletest.Name(), false, outbox.Shard{})
+	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", store.Options{Table: tabletest.Name()})
 	if err == nil || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("err = %v", err)
 	}
-	s := open(t, "postgres://user:topsecret@127.0.0.1:1/db?sslmode=disable", tabletest.Name(), false)
+	s := open(t, "postgres://user:topsecret@127.0.0.1:1/db?sslmode=disable", store.Options{Table: tabletest.Name()})
 	if _, _, err := s.LastID(t.Context()); err == nil || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("err = %v", err)
 	}

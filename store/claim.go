@@ -197,7 +197,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 func (c *Claim) queueDelete(batch *pgx.Batch, write settling, part []outbox.Settlement) {
 	sql := c.store.sql.deleteLocked
 	if write.dropped {
-		sql = c.store.plain.deleteLocked
+		sql = c.store.sql.dropLocked
 	}
 	tables := make(map[uint32][]pgtype.TID)
 	for _, s := range part {

@@ -157,7 +157,7 @@ func TestAnUnreadableRowIsNamed(t *testing.T) {
 
 func TestADeadLetterBlocksItsKeyIfConfigured(t *testing.T) {
 	f := newFixture(t)
-	f.store = open(t, f.URL, tabletest.Name(), true)
+	f.store = open(t, f.URL, store.Options{Table: tabletest.Name(), Block: true})
 	for _, key := range []string{"dead", "free"} {
 		f.Insert(`(routing_key, payload, ordering_key) VALUES ('r', '1', $1)`, key)
 	}
@@ -257,7 +257,7 @@ func TestASlowServerKeepsItsConnection(t *testing.T) {
 	}
 	proxy := services.NewProxy(t, address.Host)
 	address.Host = proxy.Addr()
-	s := open(t, address.String(), tabletest.Name(), false)
+	s := open(t, address.String(), store.Options{Table: tabletest.Name()})
 	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
 	if err != nil {
 		t.Fatal(err)

@@ -82,14 +82,14 @@ func TestEveryStatementWorksUnderAnyName(t *testing.T) {
 	if _, _, err := migrations.Up(t.Context(), f.Conn, odd); err != nil {
 		t.Fatal(err)
 	}
-	everyStatement(f, open(t, f.URL, odd, true), odd.SQL())
+	everyStatement(f, open(t, f.URL, store.Options{Table: odd, Block: true}), odd.SQL())
 }
 
 func TestEveryStatementWorksWithTheLeastPrivileges(t *testing.T) {
 	f := newFixture(t)
 	_, address := f.role(`GRANT SELECT, UPDATE, DELETE ON outbox`, `GRANT SELECT, INSERT ON outbox_dead_letter`,
 		`GRANT SELECT ON SEQUENCE outbox_id_seq`)
-	everyStatement(f, open(t, address, tabletest.Name(), true), "outbox")
+	everyStatement(f, open(t, address, store.Options{Table: tabletest.Name(), Block: true}), "outbox")
 }
 
 func TestEveryStatementWorksWithUnusualDatabaseSettings(t *testing.T) {
@@ -101,13 +101,13 @@ func TestEveryStatementWorksWithUnusualDatabaseSettings(t *testing.T) {
 	} {
 		f.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + quoteForDo(setting) + `', current_database()); END $$`)
 	}
-	everyStatement(f, open(t, f.URL, tabletest.Name(), false), "outbox")
+	everyStatement(f, open(t, f.URL, store.Options{Table: tabletest.Name()}), "outbox")
 }
 
 func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$`)
-	s := open(t, f.URL, tabletest.Name(), false)
+	s := open(t, f.URL, store.Options{Table: tabletest.Name()})
 	f.store = s
 	f.Plain(1)
 	m := f.read(0)[0]
@@ -142,12 +142,12 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 	f := newFixture(t)
 	f.AddColumns()
-	everyStatement(f, open(t, f.URL, tabletest.Name(), true), "outbox")
+	everyStatement(f, open(t, f.URL, store.Options{Table: tabletest.Name(), Block: true}), "outbox")
 }
 
 func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
 	f := newPartitioned(t)
-	everyStatement(f, open(t, f.URL, tabletest.Name(), true), "outbox")
+	everyStatement(f, open(t, f.URL, store.Options{Table: tabletest.Name(), Block: true}), "outbox")
 }
 
 // A ctid is unique only within a partition.

@@ -30,12 +30,12 @@ type fixture struct {
 func newFixture(t testing.TB, options ...string) *fixture {
 	t.Helper()
 	tables := tabletest.New(t, options...)
-	return &fixture{Tables: tables, store: open(t, tables.URL, tabletest.Name(), false)}
+	return &fixture{Tables: tables, store: open(t, tables.URL, store.Options{Table: tabletest.Name()})}
 }
 
-func open(t testing.TB, url string, table outbox.Table, block bool) *store.Store {
+func open(t testing.TB, url string, options store.Options) *store.Store {
 	t.Helper()
-	s, err := store.Open(url, table, block, outbox.Shard{})
+	s, err := store.Open(url, options)
 	if err != nil {
 		t.Fatal(err)
 	}

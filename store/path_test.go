@@ -40,13 +40,12 @@ func TestStatementsRunNobodyElsesFunctions(t *testing.T) {
 }
 
 func testStatements(t *testing.T, url string) {
-	s, err := Open(url, tabletest.Name(), false, outbox.Shard{})
+	headers := []string{"coalesce_key"}
+	s, err := Open(url, Options{Table: tabletest.Name(), KeepPublished: true, HeaderColumns: headers})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	s.KeepPublished()
-	s.SendHeaders([]string{"coalesce_key"})
 	conn, err := s.pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +54,9 @@ func testStatements(t *testing.T, url string) {
 	for _, block := range []bool{false, true} {
 		for _, shard := range []outbox.Shard{{}, {Index: 1, Of: 3}} {
 			for _, keep := range []bool{false, true} {
-				all := reflect.ValueOf(newStatements(tabletest.Name(), block, shard, keep, s.headers))
+				all := reflect.ValueOf(newStatements(Options{
+					Table: tabletest.Name(), Block: block, Shard: shard, KeepPublished: keep, HeaderColumns: headers,
+				}))
 				for i := range all.NumField() {
 					explain(t, conn.Conn(), all.Type().Field(i).Name, all.Field(i).String())
 				}

@@ -25,7 +25,7 @@ type planned struct {
 func newPlanned(t *testing.T) *planned {
 	t.Helper()
 	tables := tabletest.New(t)
-	s, err := Open(tables.URL, tabletest.Name(), true, outbox.Shard{})
+	s, err := Open(tables.URL, Options{Table: tabletest.Name(), Block: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,6 @@ func (p *planned) statements() map[string]string {
 		"delete": settle[:2], "delete near": {settle[0], compactIDs(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock free": settle[:2], "visible": settle[:2], "unchanged": settle[:3], "moved": settle[:2],
 	}
-	p.store.SendHeaders(nil)
 	sql := p.store.sql
 	return map[string]string{
 		"find due": sql.findDue, "find due after": sql.findDueAfter, "unchanged": sql.unchanged, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,

@@ -20,8 +20,7 @@ func keeping(f *fixture) *fixture {
 	if _, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name()); err != nil {
 		f.Fatal(err)
 	}
-	f.store = open(f, f.URL, tabletest.Name(), false)
-	f.store.KeepPublished()
+	f.store = open(f, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: true})
 	if err := f.store.Check(f.Context()); err != nil {
 		f.Fatal(err)
 	}
@@ -121,8 +120,7 @@ func TestTheHistoryHasOnePartitionADay(t *testing.T) {
 
 func TestCheckNamesAMissingHistory(t *testing.T) {
 	f := newFixture(t)
-	s := open(t, f.URL, tabletest.Name(), false)
-	s.KeepPublished()
+	s := open(t, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: true})
 	if err := s.Check(t.Context()); !problem.Is(err) {
 		t.Errorf("without a history: %v", err)
 	}

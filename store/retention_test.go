@@ -7,6 +7,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -19,7 +20,8 @@ func TestOldDeadLettersAreDeletedInBatches(t *testing.T) {
 	left := func() []int64 {
 		return tabletest.One[[]int64](f, `SELECT array_agg(id ORDER BY id) FROM outbox_dead_letter`)
 	}
-	n, err := open(t, f.URL, tabletest.Name(), true).DeleteDeadLetters(t.Context(), 24*time.Hour, 100)
+	blocking := open(t, f.URL, store.Options{Table: tabletest.Name(), Block: true})
+	n, err := blocking.DeleteDeadLetters(t.Context(), 24*time.Hour, 100)
 	if err != nil || n != 3 {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -39,8 +41,7 @@ func TestCleaningUpWithoutAPrivilegeNamesTheGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, address := f.role()
-	s := open(t, address, tabletest.Name(), false)
-	s.KeepPublished()
+	s := open(t, address, store.Options{Table: tabletest.Name(), KeepPublished: true})
 	for what, clean := range map[string]func() error{
 		"dead letters": func() error { _, err := s.DeleteDeadLetters(t.Context(), time.Hour, 1); return err },
 		"history":      func() error { _, err := s.RotatePublished(t.Context(), time.Hour); return err },

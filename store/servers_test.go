@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
@@ -36,7 +37,7 @@ func TestARestartOfTheServerIsDetected(t *testing.T) {
 		t.Fatal(err)
 	}
 	address.User = url.UserPassword("plain", "secret")
-	s := open(t, address.String(), tabletest.Name(), false)
+	s := open(t, address.String(), store.Options{Table: tabletest.Name()})
 	answers := func() bool { _, err := s.Snapshot(t.Context(), false); return err == nil }
 	await.Until(t, "the server answers", answers)
 	for _, event := range []struct {

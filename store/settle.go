@@ -47,7 +47,7 @@ func (s *Settled) add(more Settled) {
 func (s *Store) writes() []settling {
 	return []settling{
 		{action: outbox.Delete, sql: s.sql.delete, nearSQL: s.sql.deleteNear},
-		{action: outbox.Delete, dropped: true, sql: s.plain.delete, nearSQL: s.plain.deleteNear},
+		{action: outbox.Delete, dropped: true, sql: s.sql.drop, nearSQL: s.sql.dropNear},
 		{action: outbox.Retry, sql: s.sql.retry},
 		{action: outbox.DeadLetter, sql: s.sql.deadLetter},
 		{action: outbox.Release, sql: s.sql.release},

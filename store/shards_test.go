@@ -11,7 +11,7 @@ import (
 )
 
 func of(shard outbox.Shard) statements {
-	return newStatements(outbox.Table{Schema: "public", Name: "outbox"}, true, shard, false, nil)
+	return newStatements(Options{Table: outbox.Table{Schema: "public", Name: "outbox"}, Block: true, Shard: shard})
 }
 
 // Without shards, statements have no additional condition.

@@ -7,13 +7,15 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // A claim does not read a column that is over its limit, and its size is not underestimated.
 func TestClaimsReadNoColumnOverItsLimit(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`ALTER TABLE outbox ADD tenant text, ADD number int`)
-	f.store.SendHeaders([]string{"tenant", "number"})
+	f.store = open(t, f.URL, store.Options{Table: tabletest.Name(), HeaderColumns: []string{"tenant", "number"}})
 	objects := func(n string) string {
 		return `(SELECT jsonb_build_object('a', jsonb_agg('{}'::jsonb)) FROM generate_series(1, ` + n + `))`
 	}
@@ -85,7 +87,7 @@ func TestARowThatTheServerCannotSendDelaysNoOther(t *testing.T) {
 	// In WIN1252 this character is undefined, so UTF-8 has none for it.
 	f := newFixture(t, "TEMPLATE template0 ENCODING 'WIN1252' LC_COLLATE 'C' LC_CTYPE 'C'")
 	f.Exec(`ALTER TABLE outbox ADD tenant text`)
-	f.store.SendHeaders([]string{"tenant"})
+	f.store = open(t, f.URL, store.Options{Table: tabletest.Name(), HeaderColumns: []string{"tenant"}})
 	f.Exec(`INSERT INTO outbox (routing_key, payload, exchange, tenant, ordering_key, expires_at) VALUES
 		('a', '1', NULL, 't', 'k', 'infinity'), (chr(129), '2', NULL, 't', 'k', NULL), ('c', '3', chr(129), 't', NULL, NULL),
 		('d', to_json(chr(129)), NULL, 't', NULL, NULL), ('e', '5', NULL, chr(129), NULL, NULL), ('f', '6', NULL, 't', NULL, 'infinity')`)

@@ -17,10 +17,12 @@ type statements struct {
 	lockBare, read                string
 	nextDue, lockFree, visible    string
 	locker, lastID                string
-	delete, deleteNear            string
-	retry, deadLetter             string
-	release, postpone             string
-	moved, retention, unchanged   string
+	// Rows that were published go to the history, if there is one; rows that were not are dropped.
+	delete, deleteNear          string
+	drop, dropNear, dropLocked  string
+	retry, deadLetter           string
+	release, postpone           string
+	moved, retention, unchanged string
 }
 
 // sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
@@ -222,15 +224,15 @@ func ofShard(lead string, shard outbox.Shard, row string) string {
 	return lead + "coalesce(" + shard.Condition(row) + ", false)"
 }
 
-// newStatements returns the statements for a table. With keep, deleted rows go to the history. Headers are application
-// columns that claims read.
-func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool, headers []string) statements {
+// newStatements returns the statements of a store.
+func newStatements(options Options) statements {
+	table, shard, headers := options.Table, options.Shard, options.HeaderColumns
 	unblocked, keyless := "true", "true"
-	if block {
+	if options.Block {
 		unblocked, keyless = NotBlocked, "d.ordering_key IS NULL"
 	}
 	andHistory, keepInto, locked := "", "", deleteLockedSQL
-	if keep {
+	if options.KeepPublished {
 		andHistory, keepInto, locked = ", "+historyColumns, keepSQL, moveLockedSQL
 	}
 	// Replaced twice, because {unblocked} contains {dead}.
@@ -238,12 +240,14 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
 		"{and_of_shard}", ofShard(" AND ", shard, "r."), "{where_of_shard}", ofShard(" WHERE ", shard, ""))
 	fill := func(sql string) string {
-		return names.Replace(strings.NewReplacer("{unblocked}", unblocked, "{and_history}", andHistory, "{keep}", keepInto,
-			"{row_size}", rowSize(headers)).Replace(sql))
+		return names.Replace(strings.NewReplacer("{unblocked}", unblocked, "{row_size}", rowSize(headers)).Replace(sql))
 	}
 	// fresh fills in the places of outbox.Fresh: its id and its age.
 	fresh := func(sql, upTo, age string) string {
 		return fill(strings.NewReplacer("{up_to}", upTo, "{age}", age).Replace(sql))
+	}
+	deleting := func(sql, andHistory, keep string) string {
+		return fill(strings.NewReplacer("{and_history}", andHistory, "{keep}", keep).Replace(sql))
 	}
 	due := func(after string) string { return fill(strings.ReplaceAll(findDueSQL, "{and_after}", after)) }
 	lock := func(columns string) string {
@@ -254,7 +258,9 @@ func newStatements(table outbox.Table, block bool, shard outbox.Shard, keep bool
 		findDue: due(""), findDueAfter: due(" AND (r.available_at, r.id) > ($3, $4)"), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
 		findKeys: keys(">="), findKeysAfter: keys(">"),
 		lockTable: fill(lockTableSQL), lock: lock(claimedColumns(headers)), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
-		delete: fill(deleteSQL), deleteNear: fill(deleteNearSQL), retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
+		delete: deleting(deleteSQL, andHistory, keepInto), deleteNear: deleting(deleteNearSQL, andHistory, keepInto),
+		drop: deleting(deleteSQL, "", ""), dropNear: deleting(deleteNearSQL, "", ""), dropLocked: fill(deleteLockedSQL),
+		retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
 		release: fill(releaseSQL), postpone: fill(postponeSQL),
 		lockBare: lock(bareColumns(headers)), read: fill(strings.ReplaceAll(readSQL, "{claimed_columns}", claimedColumns(headers))),
 		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), unchanged: fill(unchangedSQL), locker: fill(lockerSQL), lastID: fill(lastIDSQL), moved: fill(movedSQL),

@@ -1,5 +1,5 @@
-// Package store owns the statements of the relay on the outbox tables. It does not know AMQP, nor the replication protocol. All
-// times are on the database's clock.
+// Package store owns the statements of the relay on the outbox tables. It does not know AMQP, nor the replication
+// protocol. All times are on the database's clock.
 package store
 
 import (
@@ -23,14 +23,11 @@ type Store struct {
 	pool    *pgxpool.Pool
 	sockets *sockets
 	table   outbox.Table
-	sql     statements
-	// plain are the statements without a history, for rows that were not published.
-	plain statements
-	// makeStatements makes the statements with or without a history, for header columns.
-	makeStatements func(keep bool, headers []string) statements
-	keeps          bool
+	// keeps: deletes move published rows to the history.
+	keeps bool
 	// headers are the columns that claims read as headers.
 	headers    []string
+	sql        statements
 	unreadable unreadable
 	// extras are application columns.
 	extras extras
@@ -58,9 +55,21 @@ SET jit = off; SET lock_timeout = '1s'; SET idle_in_transaction_session_timeout 
 // published again, unmarked, when it becomes visible.
 const failIfHidden = `; SET row_security = off`
 
-// Open returns a store that connects with its first statement. With block, dead letters block their keys. Sweeps take
-// only rows of the shard.
-func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard) (*Store, error) {
+// Options say which rows a store reads, and what becomes of them.
+type Options struct {
+	Table outbox.Table
+	// Block: dead letters block their keys.
+	Block bool
+	// Shard is the part of the table that sweeps read; the zero value is the whole table.
+	Shard outbox.Shard
+	// KeepPublished moves published rows to the history instead of deleting them.
+	KeepPublished bool
+	// HeaderColumns are application columns that are sent as headers.
+	HeaderColumns []string
+}
+
+// Open returns a store that connects with its first statement.
+func Open(databaseURL string, options Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, err
@@ -83,30 +92,15 @@ func Open(databaseURL string, table outbox.Table, block bool, shard outbox.Shard
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	open := newSockets(config.ConnConfig.DialFunc)
 	config.ConnConfig.DialFunc = open.dial
-	s := &Store{sockets: open, servers: servers, table: table, statementTimeout: statementTimeout}
-	s.makeStatements = func(keep bool, headers []string) statements { return newStatements(table, block, shard, keep, headers) }
-	s.prepare()
+	s := &Store{
+		sockets: open, servers: servers, statementTimeout: statementTimeout,
+		table: options.Table, keeps: options.KeepPublished, headers: options.HeaderColumns,
+		sql: newStatements(options),
+	}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return nil, err
 	}
 	return s, nil
-}
-
-// KeepPublished makes deletes move published rows to the history. Call it before any other method.
-func (s *Store) KeepPublished() {
-	s.keeps = true
-	s.prepare()
-}
-
-// SendHeaders makes claims read these application columns, which are sent as headers. Call it before the first claim.
-func (s *Store) SendHeaders(columns []string) {
-	s.headers = columns
-	s.prepare()
-}
-
-// prepare makes the statements.
-func (s *Store) prepare() {
-	s.sql, s.plain = s.makeStatements(s.keeps, s.headers), s.makeStatements(false, s.headers)
 }
 
 // Restarts counts new connections to another server than before: it was restarted, has recovered from a crash, or was
@@ -162,8 +156,8 @@ func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err er
 	return o, nil
 }
 
-// lastIDSQL reads the sequence and the greatest id above it. Normally no row is there, so that the index answers at once,
-// also if an old transaction keeps millions of dead rows.
+// lastIDSQL reads the sequence and the greatest id above it. Normally no row is there, so that the index answers at
+// once, also if an old transaction keeps millions of dead rows.
 const lastIDSQL = `
 SELECT s.last, (SELECT r.id FROM {outbox} r WHERE r.id > s.last ORDER BY r.id DESC LIMIT 1)
 FROM (SELECT coalesce(pg_catalog.pg_sequence_last_value(c.oid), 0) AS last
@@ -173,18 +167,18 @@ FROM (SELECT coalesce(pg_catalog.pg_sequence_last_value(c.oid), 0) AS last
 // lastIDWait bounds the search for the greatest id: a new leader must not wait for a lock or for dead rows.
 const lastIDWait = time.Second
 
-// LastID returns the greatest id so far: of the rows, and of the sequence, which counts ids of open transactions too. An
-// application may set ids, and a copied table leaves its sequence behind. Ok is false if the id is unknown: the table has
-// no sequence that the role may read, or the answer took too long. 0: there was no row.
+// LastID returns the greatest id so far: of the rows, and of the sequence, which counts ids of open transactions too.
+// An application may set ids, and a copied table leaves its sequence behind. Ok is false if the id is unknown: the
+// table has no sequence that the role may read, or the answer took too long. 0: there was no row.
 func (s *Store) LastID(ctx context.Context) (id int64, ok bool, err error) {
 	short, cancel := context.WithTimeout(ctx, min(lastIDWait, s.statementTimeout))
 	defer cancel()
 	var last, greatest pgtype.Int8
 	err = s.pool.QueryRow(short, s.sql.lastID, s.table.SQL()).Scan(&last, &greatest)
+	tookTooLong := pgcode.Is(err, pgerrcode.LockNotAvailable, pgerrcode.QueryCanceled) ||
+		err != nil && short.Err() != nil && ctx.Err() == nil
 	switch {
-	case err == pgx.ErrNoRows:
-		return 0, false, nil
-	case pgcode.Is(err, pgerrcode.LockNotAvailable, pgerrcode.QueryCanceled), err != nil && short.Err() != nil && ctx.Err() == nil:
+	case err == pgx.ErrNoRows, tookTooLong:
 		return 0, false, nil
 	case err != nil:
 		return 0, false, fmt.Errorf("read the newest id of %s: %w", s.table, err)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -20,7 +21,7 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 		f.Exec(`ALTER TABLE outbox ADD COLUMN ` + column + ` ` + types[0])
 		f.Exec(`TRUNCATE outbox; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
 		var failed error
-		db := open(t, f.URL, tabletest.Name(), false) // its statements are prepared for these types
+		db := open(t, f.URL, store.Options{Table: tabletest.Name()}) // its statements are prepared for these types
 		for _, statement := range []func() error{
 			func() error { _, err := db.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.AllFresh()); return err },
 			func() error {

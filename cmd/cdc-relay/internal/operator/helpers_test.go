@@ -39,7 +39,7 @@ func (f *fixture) requeue(filter operator.Filter, batch int) operator.Requeued {
 // store returns a relay's store on the tables.
 func (f *fixture) store() *store.Store {
 	f.Helper()
-	s, err := store.Open(f.URL, tabletest.Name(), false, outbox.Shard{})
+	s, err := store.Open(f.URL, store.Options{Table: tabletest.Name()})
 	if err != nil {
 		f.Fatal(err)
 	}
