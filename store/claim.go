@@ -77,7 +77,7 @@ func (s *Store) lock(ctx context.Context, sql string, ids []int64, fresh outbox.
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lockTable)
-	batch.Queue(sql, ids, fresh.UpTo, fresh.Age).Query(claim.scan)
+	batch.Queue(sql, fresh.UpTo, fresh.Age, ids).Query(claim.scan)
 	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&claim.Position, &claim.Owner, &claim.began)
 	})

@@ -27,22 +27,28 @@ func (s *Store) FindDue(
 }
 
 // FindBacklog finds rows without a key and without a time, after < id <= upTo.
-func (s *Store) FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error) {
-	return s.find(ctx, s.sql.findBacklog, []any{after, upTo, limit, fresh.UpTo, fresh.Age})
+func (s *Store) FindBacklog(
+	ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh,
+) ([]outbox.Candidate, error) {
+	return s.find(ctx, s.sql.findBacklog, []any{fresh.UpTo, fresh.Age, after, upTo, limit})
 }
 
 // FindKeys finds the next keys with rows, at most keys of them, and up to each rows per key, oldest first. After is the
 // last key of the previous page; nil: the start. The snapshot was taken before the query.
-func (s *Store) FindKeys(ctx context.Context, after *string, keys, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
+func (s *Store) FindKeys(
+	ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
+) ([]outbox.Run, outbox.Snapshot, error) {
 	if after == nil {
-		return s.findRuns(ctx, s.sql.findKeys, "", keys, each, fresh.UpTo, fresh.Age)
+		return s.findRuns(ctx, s.sql.findKeys, fresh, "", keys, each)
 	}
-	return s.findRuns(ctx, s.sql.findKeysAfter, *after, keys, each, fresh.UpTo, fresh.Age)
+	return s.findRuns(ctx, s.sql.findKeysAfter, fresh, *after, keys, each)
 }
 
 // FindRuns finds up to each rows per key, oldest first. The snapshot was taken before the query.
-func (s *Store) FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
-	return s.findRuns(ctx, s.sql.findRuns, keys, each, fresh.UpTo, fresh.Age)
+func (s *Store) FindRuns(
+	ctx context.Context, keys []string, each int, fresh outbox.Fresh,
+) ([]outbox.Run, outbox.Snapshot, error) {
+	return s.findRuns(ctx, s.sql.findRuns, fresh, keys, each)
 }
 
 // find returns candidates. Further columns of the statement go to more.
@@ -73,7 +79,10 @@ func send(ctx context.Context, db interface {
 	return err
 }
 
-func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []outbox.Run, seen outbox.Snapshot, err error) {
+// findRuns asks for rows that are fresh; more are the further arguments of the statement.
+func (s *Store) findRuns(
+	ctx context.Context, sql string, fresh outbox.Fresh, more ...any,
+) (runs []outbox.Run, seen outbox.Snapshot, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	batch := &pgx.Batch{}
@@ -81,7 +90,7 @@ func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []o
 		seen, err = scanSnapshot(row)
 		return err
 	})
-	batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+	batch.Queue(sql, append([]any{fresh.UpTo, fresh.Age}, more...)...).Query(func(rows pgx.Rows) error {
 		found, err := candidates(rows)
 		runs = outbox.Runs(found)
 		return err
@@ -95,8 +104,8 @@ func (s *Store) findRuns(ctx context.Context, sql string, args ...any) (runs []o
 func candidates(rows pgx.Rows, more ...any) (found []outbox.Candidate, err error) {
 	var c outbox.Candidate
 	var due pgtype.Timestamptz
-	places := append([]any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}, more...)
-	_, err = pgx.ForEachRow(rows, places, func() error {
+	columns := []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded}
+	_, err = pgx.ForEachRow(rows, append(columns, more...), func() error {
 		c.Due = pgtime.FromColumn(due)
 		found = append(found, c)
 		c.OrderingKey = nil

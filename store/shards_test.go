@@ -25,7 +25,7 @@ func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
-	if !strings.Contains(sql.findKeys, "(SELECT * FROM heads LIMIT $2)") || !strings.Contains(sql.findBacklog, "<= 1\nORDER BY") {
+	if !strings.Contains(sql.findKeys, "(SELECT * FROM heads LIMIT $4)") || !strings.Contains(sql.findBacklog, "<= 1\nORDER BY") {
 		t.Errorf("%s%s", sql.findKeys, sql.findBacklog)
 	}
 }
@@ -77,8 +77,8 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		text string
 		args []any
 	}{
-		{sql.findBacklog, []any{int64(math.MinInt64), int64(math.MaxInt64), 1000, int64(math.MaxInt64), time.Duration(0)}},
-		{sql.findKeys, []any{"", 1000, 1, int64(math.MaxInt64), time.Duration(0)}},
+		{sql.findBacklog, []any{int64(math.MaxInt64), time.Duration(0), int64(math.MinInt64), int64(math.MaxInt64), 1000}},
+		{sql.findKeys, []any{int64(math.MaxInt64), time.Duration(0), "", 1000, 1}},
 		{sql.findDue, []any{1000, nil}},
 	} {
 		rows, err := p.Conn.Query(p.Context(), query.text, query.args...)

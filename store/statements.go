@@ -8,21 +8,25 @@ import (
 )
 
 // statements are the relay's SQL for its tables.
+//
+// Each is a template. Go puts together what is the same for every store, or differs between two statements. What
+// depends on the options is a {name}; newStatements has the text of each name, and fills all of them in at once.
 type statements struct {
-	findDue, findDueAfter         string
-	findBacklog                   string
-	findKeys, findKeysAfter       string
-	findRuns                      string
-	lockTable, lock, deleteLocked string
-	lockBare, read                string
-	nextDue, lockFree, visible    string
-	locker, lastID                string
-	// Rows that were published go to the history, if there is one; rows that were not are dropped.
-	delete, deleteNear          string
-	drop, dropNear, dropLocked  string
-	retry, deadLetter           string
-	release, postpone           string
-	moved, retention, unchanged string
+	findDue, findDueAfter   string
+	findBacklog             string
+	findKeys, findKeysAfter string
+	findRuns, nextDue       string
+	lastID, locker          string
+	// Of claims.
+	lockTable, lock, lockBare, read string
+	release, postpone               string
+	// Deletes move published rows to the history, if there is one; rows that were not published are dropped.
+	delete, deleteNear, deleteLocked string
+	drop, dropNear, dropLocked       string
+	retry, deadLetter                string
+	lockFree                         string
+	visible, unchanged, moved        string
+	retention                        string
 }
 
 // sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
@@ -30,63 +34,80 @@ type statements struct {
 const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_id AND s.message_id`
 
 // NotBlocked is the condition that excludes keys with a dead letter (--on-dead-letter block). {dead} stands for the
-// table. OFFSET 0 keeps Postgres 18 from hashing the whole dead-letter table, which it does even with enable_seqscan off.
+// table. OFFSET 0 keeps Postgres 18 from hashing the whole dead-letter table, which it does even with enable_seqscan
+// off.
 const NotBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
 
-// isFresh selects rows without a time, of a minimum age and up to an id.
-const isFresh = `r.available_at IS NULL AND r.id <= {up_to} AND ({age}::interval = '0' OR r.created_at <= statement_timestamp() - {age}::interval)`
+// isFresh selects rows without a time, of a minimum age and up to an id. In each statement with this condition, $1 and
+// $2 are the UpTo and Age of an outbox.Fresh.
+const isFresh = `r.available_at IS NULL AND r.id <= $1
+  AND ($2::interval = '0' OR r.created_at <= statement_timestamp() - $2::interval)`
 
 // isReady selects rows that may leave now.
-const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `)) AND r.schema_version <= {version} AND {unblocked}, false)`
+const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `))
+  AND r.schema_version <= {version} AND {unblocked}, false)`
 
 // IsSuperseded is the condition for rows r with a newer row of the same coalesce key and ordering key, even if that is
 // not ready. {outbox} stands for the table. It reads one index entry; the row comparisons exclude all other indexes.
 const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
          SELECT n.coalesce_key = r.coalesce_key FROM {outbox} n
-         WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
+         WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL
+           AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
          ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false)
        ELSE coalesce((
          SELECT true FROM {outbox} n
-         WHERE n.coalesce_key IS NOT NULL AND (n.ordering_key, n.coalesce_key, n.id) > (r.ordering_key, r.coalesce_key, r.id)
+         WHERE n.coalesce_key IS NOT NULL
+           AND (n.ordering_key, n.coalesce_key, n.id) > (r.ordering_key, r.coalesce_key, r.id)
            AND (n.ordering_key, n.coalesce_key, n.id) <= (r.ordering_key, r.coalesce_key, 9223372036854775807)
          ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false) END`
 
-// Due rows up to a time, all of them or those after a place.
-const findDueSQL = `
-SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN {row_size} ELSE 0 END, true, r.available_at, false,
-       statement_timestamp()
+// findDueSQL finds due rows up to a time. After is empty, or the condition for those after a place.
+func findDueSQL(after string) string {
+	return `
+SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN {row_size} ELSE 0 END,
+       true, r.available_at, false, statement_timestamp()
 FROM {outbox} r
-WHERE r.available_at <= least($2, statement_timestamp()){and_after} AND r.schema_version <= {version}{and_of_shard}
+WHERE r.available_at <= least($2, statement_timestamp())` + after + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.available_at, r.id LIMIT $1`
+}
+
+// afterPlace is the condition for the rows after a place in the order of findDueSQL.
+const afterPlace = ` AND (r.available_at, r.id) > ($3, $4)`
 
 // Rows without a key and without a time, between two ids.
 const findBacklogSQL = `
 SELECT r.id, r.message_id, r.ordering_key, {row_size}, true, r.available_at, false FROM {outbox} r
-WHERE r.id > $1 AND r.id <= $2 AND r.ordering_key IS NULL AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
-ORDER BY r.id LIMIT $3`
+WHERE r.id > $3 AND r.id <= $4 AND r.ordering_key IS NULL
+  AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
+ORDER BY r.id LIMIT $5`
 
-// The first rows of each key, oldest first. The recursion skips from key to key, so the cost depends on the number of
-// keys, not of rows. Keys of other shards are read too, and filtered afterwards.
-const findKeysSQL = `
+// findKeysSQL finds the first rows of each key, oldest first. Compare is >= or >, for the first key and for those after
+// it. The recursion skips from key to key, so the cost depends on the number of keys, not of rows. Keys of other shards
+// are read too, and filtered afterwards.
+func findKeysSQL(compare string) string {
+	return `
 WITH RECURSIVE heads AS (
-  (SELECT r.ordering_key, r.id FROM {outbox} r WHERE r.ordering_key {from} $1 ORDER BY r.ordering_key, r.id LIMIT 1)
+  (SELECT r.ordering_key, r.id FROM {outbox} r WHERE r.ordering_key ` + compare + ` $3
+   ORDER BY r.ordering_key, r.id LIMIT 1)
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
 SELECT r.id, r.message_id, h.ordering_key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `
-FROM (SELECT * FROM heads{where_of_shard} LIMIT $2) h CROSS JOIN LATERAL (
+FROM (SELECT * FROM heads{where_of_shard} LIMIT $4) h CROSS JOIN LATERAL (
   SELECT r.* FROM {outbox} r
-  WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
-  ORDER BY r.ordering_key, r.id LIMIT $3) r
+  WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key
+    AND (r.ordering_key, r.id) >= (h.ordering_key, h.id)
+  ORDER BY r.ordering_key, r.id LIMIT $5) r
 ORDER BY h.ordering_key, r.id`
+}
 
 // The first rows of some keys, oldest first. A range instead of equality keeps Postgres from using the primary key for
 // the order.
 const findRunsSQL = `
 SELECT r.id, r.message_id, k.key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `
-FROM pg_catalog.unnest($1::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
+FROM pg_catalog.unnest($3::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
-  ORDER BY r.ordering_key, r.id LIMIT $2) r ON true{and_of_shard}
+  ORDER BY r.ordering_key, r.id LIMIT $4) r ON true{and_of_shard}
 ORDER BY k.nth, r.id`
 
 // A claim will delete rows. Without this lock, a claim and an index build could wait for each other.
@@ -96,11 +117,13 @@ const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 // and then changes a row, as a claim does when it releases it, xmax equals xmin.
 const Traced = `r.xmax <> 0 AND r.xmax <> r.xmin`
 
-// The rows of a claim, unless they have changed since they were found.
-const lockSQL = `
-SELECT {claimed_columns}, r.tableoid, r.ctid, ` + Traced + `, ` + IsSuperseded + ` FROM {outbox} r
-WHERE r.id = ANY ($1) AND ` + isReady + `{and_of_shard}
+// lockSQL locks the rows of a claim, unless they have changed since they were found. Columns are those of a message.
+func lockSQL(columns string) string {
+	return `
+SELECT ` + columns + `, r.tableoid, r.ctid, ` + Traced + `, ` + IsSuperseded + ` FROM {outbox} r
+WHERE r.id = ANY ($3) AND ` + isReady + `{and_of_shard}
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
+}
 
 // One locked row.
 const readSQL = `SELECT {claimed_columns} FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2`
@@ -109,17 +132,17 @@ const readSQL = `SELECT {claimed_columns} FROM {outbox} r WHERE r.tableoid = $1 
 // stay at their places until the end of the transaction.
 const atPlaces = `r.ctid = ANY ($1::tid[]) AND r.tableoid = $2::oid`
 
-const deleteLockedSQL = `DELETE FROM {outbox} r WHERE ` + atPlaces
+const dropLockedSQL = `DELETE FROM {outbox} r WHERE ` + atPlaces
 
 // The same with a history.
 const moveLockedSQL = `
-WITH deleted AS (DELETE FROM {outbox} r WHERE ` + atPlaces + ` RETURNING ` + historyColumns + `)
-INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyNames + `, clock_timestamp() FROM deleted`
+WITH deleted AS (DELETE FROM {outbox} r WHERE ` + atPlaces + ` RETURNING ` + historyColumns + `)` + toHistory
 
 // Rows that a claim gives back, with their mark. The update also removes the trace of the lock.
 const releaseSQL = `
 WITH changed AS (
-  UPDATE {outbox} r SET possible_duplicate = s.possible_duplicate FROM ` + settledRows + ` WHERE ` + sameRow + ` RETURNING s.nth)
+  UPDATE {outbox} r SET possible_duplicate = s.possible_duplicate
+  FROM ` + settledRows + ` WHERE ` + sameRow + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM changed`
 
 // Rows of a claim without an answer.
@@ -129,30 +152,41 @@ WHERE r.id = ANY ($1) RETURNING r.id, r.available_at`
 
 // nextDueSQL limits the result to a day: a time may be infinite.
 const nextDueSQL = `
-SELECT extract(epoch FROM greatest(least(coalesce(pg_catalog.min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
+SELECT extract(epoch FROM greatest(
+         least(coalesce(pg_catalog.min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
          statement_timestamp()) - statement_timestamp())::float8
 FROM {outbox} r`
 
-// The delete compares id and message_id, because ids return after TRUNCATE … RESTART IDENTITY. It returns places in the
+// dropSQL compares id and message_id, because ids return after TRUNCATE … RESTART IDENTITY. It returns places in the
 // batch. The snapshot tells rows that are gone from rows that are not visible yet: the statement saw exactly the
 // snapshot.
-const deleteSQL = `
-WITH deleted AS (
+const (
+	dropSQL = `
+WITH deleted AS (` + deleteRows + `)` + deletedRows
+	// moveSQL is the same with a history.
+	moveSQL = `
+WITH deleted AS (` + deleteRows + `, ` + historyColumns + `), kept AS (` + toHistory + `)` + deletedRows
+
+	deleteRows = `
   DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-  WHERE ` + sameRow + ` RETURNING s.nth{and_history}){keep}
+  WHERE ` + sameRow + ` RETURNING s.nth`
+	deletedRows = `
 SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM deleted`
+)
 
 // With a history, a delete moves the rows there.
 const (
 	historyNames   = KeptNames + `, attempts, last_error, possible_duplicate`
 	historyColumns = KeptColumns + `, r.attempts, r.last_error, r.possible_duplicate`
-	keepSQL        = `, kept AS (
-  INSERT INTO {published} (` + historyNames + `, published_at) SELECT ` + historyNames + `, clock_timestamp() FROM deleted)`
+	toHistory      = `
+INSERT INTO {published} (` + historyNames + `, published_at)
+SELECT ` + historyNames + `, clock_timestamp() FROM deleted`
 )
 
 // settledRows are the arguments of a settlement. available_at is the fence: it is the time when the row was published,
 // and a row that changed since is left alone.
-const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::interval[], $6::text[], $7::text[], $8::integer[])
+const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::interval[],
+         $6::text[], $7::text[], $8::integer[])
   WITH ORDINALITY s(id, message_id, available_at, possible_duplicate, delay, detail, reason, rejected, nth)`
 
 const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.available_at`
@@ -164,7 +198,8 @@ const tracedByOthers = Traced + ` AND r.xmax <> pg_current_xact_id()::xid`
 const retrySQL = `
 WITH changed AS (
   UPDATE {outbox} r SET attempts = least(r.attempts, 2147483646) + 1, last_error = s.detail,
-         available_at = clock_timestamp() + s.delay, possible_duplicate = s.possible_duplicate OR (` + tracedByOthers + `)
+         available_at = clock_timestamp() + s.delay,
+         possible_duplicate = s.possible_duplicate OR (` + tracedByOthers + `)
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
 SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM changed`
 
@@ -173,20 +208,24 @@ SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FR
 // own xmax.
 const deadLetterSQL = `
 WITH locked AS (
-  SELECT s.*, ` + tracedByOthers + ` AS traced FROM ` + settledRows + ` JOIN {outbox} r ON ` + fenced + ` FOR UPDATE OF r),
+  SELECT s.*, ` + tracedByOthers + ` AS traced
+  FROM ` + settledRows + ` JOIN {outbox} r ON ` + fenced + ` FOR UPDATE OF r),
 moved AS (
   DELETE FROM {outbox} r USING locked s WHERE ` + sameRow + `
-  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate OR s.traced AS possible_duplicate, least(r.attempts, 2147483647 - s.rejected) + s.rejected AS attempts,
+  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate OR s.traced AS possible_duplicate,
+            least(r.attempts, 2147483647 - s.rejected) + s.rejected AS attempts,
             CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
             s.reason AS failure_reason, s.nth),
 kept AS (
   INSERT INTO {dead} (` + KeptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-  SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp() FROM moved m
+  SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp()
+  FROM moved m
   WHERE NOT EXISTS (SELECT FROM {dead} d WHERE d.id = m.id AND d.message_id = m.message_id))
 SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM moved`
 
 // inBatch joins the rows of a batch to their places in it.
-const inBatch = ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth) JOIN {outbox} r ON ` + sameRow
+const inBatch = ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
+  JOIN {outbox} r ON ` + sameRow
 
 // Locks the rows of a batch that no other session has locked. The second column is the trace of an earlier lock.
 const lockFreeSQL = `SELECT s.nth, ` + Traced + inBatch + ` FOR UPDATE OF r SKIP LOCKED`
@@ -196,7 +235,8 @@ const visibleSQL = `SELECT s.nth` + inBatch
 
 // The rows of a batch that exist and have the time with which they were published.
 const unchangedSQL = `
-SELECT s.nth FROM unnest($1::bigint[], $2::uuid[], $3::timestamptz[]) WITH ORDINALITY s(id, message_id, available_at, nth)
+SELECT s.nth
+FROM unnest($1::bigint[], $2::uuid[], $3::timestamptz[]) WITH ORDINALITY s(id, message_id, available_at, nth)
 JOIN {outbox} r ON ` + fenced
 
 // The rows of a batch that are dead letters.
@@ -210,8 +250,9 @@ const (
 	KeptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
          redacted_payload, schema_version, created_at, expires_at, max_attempts, coalesce_key`
 	// KeptColumns are the same of rows r.
-	KeptColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes, r.headers, r.properties,
-         r.redacted_payload, r.schema_version, r.created_at, r.expires_at, r.max_attempts, r.coalesce_key`
+	KeptColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
+         r.headers, r.properties, r.redacted_payload, r.schema_version, r.created_at, r.expires_at, r.max_attempts,
+         r.coalesce_key`
 )
 
 // ofShard returns the condition for the rows of a shard. It is the row filter of the publication, so that stream and
@@ -226,44 +267,60 @@ func ofShard(lead string, shard outbox.Shard, row string) string {
 
 // newStatements returns the statements of a store.
 func newStatements(options Options) statements {
-	table, shard, headers := options.Table, options.Shard, options.HeaderColumns
 	unblocked, keyless := "true", "true"
 	if options.Block {
-		unblocked, keyless = NotBlocked, "d.ordering_key IS NULL"
+		dead := options.Table.DeadLetter().SQL()
+		unblocked, keyless = strings.ReplaceAll(NotBlocked, "{dead}", dead), "d.ordering_key IS NULL"
 	}
-	andHistory, keepInto, locked := "", "", deleteLockedSQL
-	if options.KeepPublished {
-		andHistory, keepInto, locked = ", "+historyColumns, keepSQL, moveLockedSQL
-	}
-	// Replaced twice, because {unblocked} contains {dead}.
-	names := strings.NewReplacer("{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
+	fill := strings.NewReplacer(
+		"{outbox}", options.Table.SQL(),
+		"{dead}", options.Table.DeadLetter().SQL(),
+		"{published}", options.Table.Published().SQL(),
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
-		"{and_of_shard}", ofShard(" AND ", shard, "r."), "{where_of_shard}", ofShard(" WHERE ", shard, ""))
-	fill := func(sql string) string {
-		return names.Replace(strings.NewReplacer("{unblocked}", unblocked, "{row_size}", rowSize(headers)).Replace(sql))
+		"{claimed_columns}", claimedColumns(options.HeaderColumns),
+		"{bare_columns}", bareColumns(options.HeaderColumns),
+		"{row_size}", rowSize(options.HeaderColumns),
+		"{unblocked}", unblocked,
+		"{keyless}", keyless,
+		// These are empty for the whole table.
+		"{and_of_shard}", ofShard(" AND ", options.Shard, "r."),
+		"{where_of_shard}", ofShard(" WHERE ", options.Shard, ""),
+	).Replace
+	all := statements{
+		findDue:       fill(findDueSQL("")),
+		findDueAfter:  fill(findDueSQL(afterPlace)),
+		findBacklog:   fill(findBacklogSQL),
+		findKeys:      fill(findKeysSQL(">=")),
+		findKeysAfter: fill(findKeysSQL(">")),
+		findRuns:      fill(findRunsSQL),
+		nextDue:       fill(nextDueSQL),
+		lastID:        fill(lastIDSQL),
+		locker:        fill(lockerSQL),
+
+		lockTable: fill(lockTableSQL),
+		lock:      fill(lockSQL("{claimed_columns}")),
+		lockBare:  fill(lockSQL("{bare_columns}")),
+		read:      fill(readSQL),
+		release:   fill(releaseSQL),
+		postpone:  fill(postponeSQL),
+
+		delete:       fill(dropSQL),
+		deleteNear:   fill(dropNearSQL),
+		deleteLocked: fill(dropLockedSQL),
+		drop:         fill(dropSQL),
+		dropNear:     fill(dropNearSQL),
+		dropLocked:   fill(dropLockedSQL),
+
+		retry:      fill(retrySQL),
+		deadLetter: fill(deadLetterSQL),
+		retention:  fill(retentionSQL),
+		lockFree:   fill(lockFreeSQL),
+		visible:    fill(visibleSQL),
+		unchanged:  fill(unchangedSQL),
+		moved:      fill(movedSQL),
 	}
-	// fresh fills in the places of outbox.Fresh: its id and its age.
-	fresh := func(sql, upTo, age string) string {
-		return fill(strings.NewReplacer("{up_to}", upTo, "{age}", age).Replace(sql))
+	if options.KeepPublished {
+		all.delete, all.deleteNear, all.deleteLocked = fill(moveSQL), fill(moveNearSQL), fill(moveLockedSQL)
 	}
-	deleting := func(sql, andHistory, keep string) string {
-		return fill(strings.NewReplacer("{and_history}", andHistory, "{keep}", keep).Replace(sql))
-	}
-	due := func(after string) string { return fill(strings.ReplaceAll(findDueSQL, "{and_after}", after)) }
-	lock := func(columns string) string {
-		return fresh(strings.ReplaceAll(lockSQL, "{claimed_columns}", columns), "$2", "$3")
-	}
-	keys := func(from string) string { return fresh(strings.ReplaceAll(findKeysSQL, "{from}", from), "$4", "$5") }
-	return statements{
-		findDue: due(""), findDueAfter: due(" AND (r.available_at, r.id) > ($3, $4)"), findBacklog: fresh(findBacklogSQL, "$4", "$5"), findRuns: fresh(findRunsSQL, "$3", "$4"),
-		findKeys: keys(">="), findKeysAfter: keys(">"),
-		lockTable: fill(lockTableSQL), lock: lock(claimedColumns(headers)), deleteLocked: fill(locked), nextDue: fill(nextDueSQL),
-		delete: deleting(deleteSQL, andHistory, keepInto), deleteNear: deleting(deleteNearSQL, andHistory, keepInto),
-		drop: deleting(deleteSQL, "", ""), dropNear: deleting(deleteNearSQL, "", ""), dropLocked: fill(deleteLockedSQL),
-		retry: fill(retrySQL), deadLetter: fill(deadLetterSQL),
-		release: fill(releaseSQL), postpone: fill(postponeSQL),
-		lockBare: lock(bareColumns(headers)), read: fill(strings.ReplaceAll(readSQL, "{claimed_columns}", claimedColumns(headers))),
-		lockFree: fill(lockFreeSQL), visible: fill(visibleSQL), unchanged: fill(unchangedSQL), locker: fill(lockerSQL), lastID: fill(lastIDSQL), moved: fill(movedSQL),
-		retention: strings.ReplaceAll(fill(retentionSQL), "{keyless}", keyless),
-	}
+	return all
 }
