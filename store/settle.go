@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,12 +11,10 @@ import (
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -36,11 +33,45 @@ type Settled struct {
 	Kept []outbox.Settlement
 }
 
-func (s *Settled) add(more Settled) {
-	s.Done = append(s.Done, more.Done...)
-	s.Gone = append(s.Gone, more.Gone...)
-	s.NotVisible = append(s.NotVisible, more.NotVisible...)
-	s.Locked = append(s.Locked, more.Locked...)
+// outcome is the result of statements. Rows that they did not change are left, until askAbout says why; those that were
+// skipped, because another session had locked them, are marked as Locked.
+type outcome struct {
+	Settled
+	left []outbox.Settlement
+}
+
+func (o *outcome) add(more outcome) {
+	o.Done = append(o.Done, more.Done...)
+	o.NotVisible = append(o.NotVisible, more.NotVisible...)
+	o.left = append(o.left, more.left...)
+}
+
+// sort adds the rows of a statement: those that it has changed (places from 1), those that its snapshot did not show,
+// and those that are left.
+func (o *outcome) sort(part []outbox.Settlement, changed []int64, snapshot string) error {
+	if len(changed) == len(part) {
+		o.Done = append(o.Done, part...)
+		return nil
+	}
+	seen, err := outbox.ParseSnapshot(snapshot)
+	if err != nil {
+		return err
+	}
+	done := make([]bool, len(part))
+	for _, nth := range changed {
+		done[nth-1] = true
+	}
+	for i, one := range part {
+		switch m := one.Message; {
+		case done[i]:
+			o.Done = append(o.Done, one)
+		case m.XID == 0 || seen.Finished(m.XID):
+			o.left = append(o.left, one)
+		default:
+			o.NotVisible = append(o.NotVisible, one)
+		}
+	}
+	return nil
 }
 
 // writes returns the statement of each action.
@@ -65,21 +96,24 @@ func ofAction(rows []outbox.Settlement, action outbox.Action) (part []outbox.Set
 	return part
 }
 
-// Settle writes the decisions, with one statement for each action. On an error, rows that are in no list may be written
-// nevertheless: settle them again, as Tried.
-func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (settled Settled, err error) {
-	err = s.settleEach(ctx, batch, &settled)
-	if unknown := s.checkGone(ctx, &settled); err == nil {
+// Settle writes the decisions, with one statement for each action, and asks about the rows that are left. On an error,
+// rows that are in no list may be written nevertheless: settle them again, as Tried.
+func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled, error) {
+	var settled outcome
+	err := s.settleEach(ctx, batch, &settled)
+	if unknown := s.askAbout(ctx, settled.left, &settled.Settled); err == nil {
 		err = unknown
 	}
-	return settled, err
+	return settled.Settled, err
 }
 
-func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settled *Settled) error {
+func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settled *outcome) error {
 	for _, write := range s.writes() {
 		// Rows that were locked at the last try must not send the others the slow way.
 		for _, locked := range []bool{false, true} {
-			part := slices.DeleteFunc(write.part(batch), func(one outbox.Settlement) bool { return one.Locked != locked })
+			part := slices.DeleteFunc(write.part(batch), func(one outbox.Settlement) bool {
+				return one.Locked != locked
+			})
 			if len(part) == 0 {
 				continue
 			}
@@ -92,7 +126,7 @@ func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settl
 }
 
 // settlePart writes the rows of one statement, and repeats a statement that it can correct.
-func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Settlement, settled *Settled) error {
+func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Settlement, settled *outcome) error {
 	template := write.sql
 	if write.action == outbox.DeadLetter {
 		s.extras.read(ctx, s.pool, s.table)
@@ -124,114 +158,6 @@ func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Se
 	return err
 }
 
-// checkGone looks for rows that a statement did not change: rows that are there and that nobody else has changed, and
-// dead letters that an earlier try has moved. On an error, these rows are in no list.
-func (s *Store) checkGone(ctx context.Context, settled *Settled) error {
-	var deletes, changes, others, moves []outbox.Settlement
-	for _, one := range settled.Gone {
-		if one.Decision.Action == outbox.Delete {
-			deletes = append(deletes, one)
-		} else {
-			changes = append(changes, one)
-		}
-	}
-	settled.Gone = nil
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	if err := s.split(ctx, s.sql.visible, 2, deletes, &settled.Kept, &settled.Gone); err != nil {
-		return err
-	}
-	if err := s.split(ctx, s.sql.unchanged, 3, changes, &settled.Kept, &others); err != nil {
-		return err
-	}
-	for _, one := range others {
-		if one.Decision.Action == outbox.DeadLetter && one.Tried {
-			moves = append(moves, one)
-		} else {
-			settled.Gone = append(settled.Gone, one)
-		}
-	}
-	return s.split(ctx, s.sql.moved, 2, moves, &settled.Done, &settled.Gone)
-}
-
-// split adds the rows that a statement finds to one list, and the others to another. The statement uses the first
-// args of settleArgs.
-func (s *Store) split(
-	ctx context.Context, sql string, args int, part []outbox.Settlement, there, elsewhere *[]outbox.Settlement,
-) error {
-	if len(part) == 0 {
-		return nil
-	}
-	found, err := foundRows(ctx, s.pool, sql, args, part)
-	if err != nil {
-		return fmt.Errorf("find %d rows of %s: %w", len(part), s.table, err)
-	}
-	for i, one := range part {
-		if found[i] {
-			*there = append(*there, one)
-		} else {
-			*elsewhere = append(*elsewhere, one)
-		}
-	}
-	return nil
-}
-
-// forever keeps all partitions of the history.
-const forever = 100 * 365 * 24 * time.Hour
-
-// noPartition is the error if no partition could be created, with the reason if it is known.
-func (s *Store) noPartition(err, failed error) error {
-	if failed != nil {
-		err = fmt.Errorf("%w; %w", failed, err)
-	}
-	if problem.Hint(err) == "" {
-		err = &problem.Problem{
-			What: "table " + s.table.Published().String() + " has no partition for today",
-			Fix:  s.table.Command("setup", "--keep-published", "168h"), Err: err,
-		}
-	}
-	return &historyFault{err}
-}
-
-// historyFault is the error of a statement for which the history has no partition. No row is at fault.
-type historyFault struct{ error }
-
-func (f *historyFault) Unwrap() error { return f.error }
-
-// lacksPartition reports whether the history has no partition for a row. Such an error has no constraint
-// (ExecFindPartition in execPartition.c).
-func (s *Store) lacksPartition(err error) bool {
-	var answer *pgconn.PgError
-	return errors.As(err, &answer) && answer.Code == pgerrcode.CheckViolation && answer.ConstraintName == "" &&
-		answer.SchemaName == s.table.Schema && answer.TableName == s.table.Published().Name
-}
-
-// Receiver returns the table that did not accept a row that a statement has moved there: the dead letters, the history,
-// or one of its partitions. It is empty if the error is about no such table.
-func (s *Store) Receiver(err error) string {
-	var answer *pgconn.PgError
-	if !errors.As(err, &answer) || answer.SchemaName != s.table.Schema {
-		return ""
-	}
-	if answer.TableName != s.table.DeadLetter().Name && !strings.HasPrefix(answer.TableName, s.table.Name+"_p") {
-		return ""
-	}
-	return outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}.String()
-}
-
-// IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
-// function.
-func IsRowFault(err error) bool {
-	if errors.As(err, new(*historyFault)) {
-		return false
-	}
-	switch pgcode.Class(err) {
-	case "09", "0A", pgcode.DataException, pgcode.ConstraintViolation, "27", "2F", "38", "39", "42", "44", "54", "P0":
-		return !pgcode.Is(err, pgerrcode.InsufficientPrivilege)
-	}
-	return errors.Is(err, ErrUnchanged)
-}
-
 // settling is the statement of one action.
 type settling struct {
 	action outbox.Action
@@ -250,7 +176,7 @@ func (w settling) part(batch []outbox.Settlement) []outbox.Settlement {
 }
 
 // settle waits for locked rows up to lock_timeout, then settles the other rows. It settles all or nothing.
-func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settlement, into *Settled) error {
+func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settlement, into *outcome) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if !part[0].Locked { // as the others
@@ -258,10 +184,11 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 			return err
 		}
 	}
-	var settled Settled // counts only once it is committed
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		free, locked, err := s.lockFree(ctx, tx, part)
-		settled.Locked = locked
+	var settled outcome // counts only once it is committed
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
+		settled, err = s.lockFree(ctx, tx, part)
+		free := settled.Done
+		settled.Done = nil
 		if err != nil || len(free) == 0 {
 			return err
 		}
@@ -273,91 +200,44 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 	return err
 }
 
-// foundRows reports for each settlement whether a statement finds its row.
-func foundRows(ctx context.Context, db querier, sql string, args int, part []outbox.Settlement) ([]bool, error) {
-	found := make([]bool, len(part))
-	return found, forEach(ctx, db, sql, settleArgs(part)[:args], func(i int64) { found[i] = true })
+// lockFree locks the rows that no other session has locked: these are Done. It marks those whose lock it overwrites,
+// because another relay may have published them.
+func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (locked outcome, err error) {
+	var snapshot string
+	var ours []int64
+	var traced []bool
+	err = tx.QueryRow(ctx, s.sql.lockFree, settleArgs(part)[:2]...).Scan(&snapshot, &ours, &traced)
+	if err != nil {
+		return outcome{}, err
+	}
+	part = slices.Clone(part)
+	for i := range part {
+		part[i].Locked = true
+	}
+	for i, nth := range ours {
+		one := &part[nth-1]
+		one.Locked = false
+		one.Message.PossibleDuplicate = one.Message.PossibleDuplicate || traced[i]
+	}
+	err = locked.sort(part, ours, snapshot)
+	for i := range locked.NotVisible {
+		locked.NotVisible[i].Locked = false // nobody waits for them
+	}
+	return locked, err
 }
 
-// forEach calls f with the index of each settlement whose row a statement finds. Its further columns go to more.
-func forEach(ctx context.Context, db querier, sql string, args []any, f func(i int64), more ...any) error {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return err
-	}
-	var nth int64
-	_, err = pgx.ForEachRow(rows, append([]any{&nth}, more...), func() error {
-		f(nth - 1)
-		return nil
-	})
-	return err
-}
-
-// lockFree locks the rows that no other session has locked, and marks those whose lock it overwrites. Rows that are not
-// visible count as free, because nobody waits for them.
-func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (free, locked []outbox.Settlement, err error) {
-	ours := make([]bool, len(part))
-	var traced bool
-	err = forEach(ctx, tx, s.sql.lockFree, settleArgs(part)[:2], func(i int64) {
-		ours[i] = true
-		m := part[i].Message
-		m.PossibleDuplicate = m.PossibleDuplicate || traced
-	}, &traced)
-	if err != nil {
-		return nil, nil, err
-	}
-	visible, err := foundRows(ctx, tx, s.sql.visible, 2, part)
-	if err != nil {
-		return nil, nil, err
-	}
-	for i, settlement := range part {
-		settlement.Locked = visible[i] && !ours[i]
-		if settlement.Locked {
-			locked = append(locked, settlement)
-		} else {
-			free = append(free, settlement)
-		}
-	}
-	return free, locked, nil
-}
-
-func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, into *Settled) error {
-	text, changed, err := w.write(ctx, db, part)
-	if err != nil {
-		return err
-	}
-	if len(changed) == len(part) {
-		into.Done = append(into.Done, part...)
-		return nil
-	}
-	snapshot, err := outbox.ParseSnapshot(text)
-	if err != nil {
-		return err
-	}
-	done := make([]bool, len(part))
-	for _, nth := range changed { // from 1
-		done[nth-1] = true
-	}
-	for i, settlement := range part {
-		switch m := settlement.Message; {
-		case done[i]:
-			into.Done = append(into.Done, settlement)
-		case m.XID == 0 || snapshot.Finished(m.XID):
-			into.Gone = append(into.Gone, settlement)
-		default:
-			into.NotVisible = append(into.NotVisible, settlement)
-		}
-	}
-	return nil
-}
-
-// write returns the snapshot of the statement, and the places of the changed rows in the batch, from 1.
-func (w settling) write(ctx context.Context, db rower, part []outbox.Settlement) (snapshot string, changed []int64, err error) {
+// run runs the statement on rows that are sorted by id.
+func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, into *outcome) error {
 	sql, args := w.statement(part)
-	if err = db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed); err == nil && sql == w.nearSQL {
+	var snapshot string
+	var changed []int64
+	if err := db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed); err != nil {
+		return err
+	}
+	if sql == w.nearSQL {
 		positions(changed, part)
 	}
-	return snapshot, changed, err
+	return into.sort(part, changed, snapshot)
 }
 
 // statement returns the statement and arguments for a batch that is sorted by id.

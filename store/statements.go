@@ -24,8 +24,7 @@ type statements struct {
 	delete, deleteNear, deleteLocked string
 	drop, dropNear, dropLocked       string
 	retry, deadLetter                string
-	lockFree                         string
-	visible, unchanged, moved        string
+	lockFree, leftover               string
 	retention                        string
 }
 
@@ -223,26 +222,16 @@ kept AS (
   WHERE NOT EXISTS (SELECT FROM {dead} d WHERE d.id = m.id AND d.message_id = m.message_id))
 SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM moved`
 
-// inBatch joins the rows of a batch to their places in it.
-const inBatch = ` FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-  JOIN {outbox} r ON ` + sameRow
-
-// Locks the rows of a batch that no other session has locked. The second column is the trace of an earlier lock.
-const lockFreeSQL = `SELECT s.nth, ` + Traced + inBatch + ` FOR UPDATE OF r SKIP LOCKED`
-
-// The rows of a batch that exist.
-const visibleSQL = `SELECT s.nth` + inBatch
-
-// The rows of a batch that exist and have the time with which they were published.
-const unchangedSQL = `
-SELECT s.nth
-FROM unnest($1::bigint[], $2::uuid[], $3::timestamptz[]) WITH ORDINALITY s(id, message_id, available_at, nth)
-JOIN {outbox} r ON ` + fenced
-
-// The rows of a batch that are dead letters.
-const movedSQL = `
-SELECT s.nth FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
-JOIN {dead} r ON ` + sameRow
+// Locks the rows of a batch that no other session has locked. It returns their places in the batch, and the trace of an
+// earlier lock.
+const lockFreeSQL = `
+WITH free AS (
+  SELECT s.nth, ` + Traced + ` AS traced
+  FROM unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
+  JOIN {outbox} r ON ` + sameRow + ` FOR UPDATE OF r SKIP LOCKED)
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'),
+       coalesce(pg_catalog.array_agg(traced), '{}')
+FROM free`
 
 // The columns that a dead letter copies from its row.
 const (
@@ -315,9 +304,7 @@ func newStatements(options Options) statements {
 		deadLetter: fill(deadLetterSQL),
 		retention:  fill(retentionSQL),
 		lockFree:   fill(lockFreeSQL),
-		visible:    fill(visibleSQL),
-		unchanged:  fill(unchangedSQL),
-		moved:      fill(movedSQL),
+		leftover:   fill(leftoverSQL),
 	}
 	if options.KeepPublished {
 		all.delete, all.deleteNear, all.deleteLocked = fill(moveSQL), fill(moveNearSQL), fill(moveLockedSQL)

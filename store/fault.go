@@ -1,0 +1,71 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// forever keeps all partitions of the history.
+const forever = 100 * 365 * 24 * time.Hour
+
+// noPartition is the error if no partition could be created, with the reason if it is known.
+func (s *Store) noPartition(err, failed error) error {
+	if failed != nil {
+		err = fmt.Errorf("%w; %w", failed, err)
+	}
+	if problem.Hint(err) == "" {
+		err = &problem.Problem{
+			What: "table " + s.table.Published().String() + " has no partition for today",
+			Fix:  s.table.Command("setup", "--keep-published", "168h"), Err: err,
+		}
+	}
+	return &historyFault{err}
+}
+
+// historyFault is the error of a statement for which the history has no partition. No row is at fault.
+type historyFault struct{ error }
+
+func (f *historyFault) Unwrap() error { return f.error }
+
+// lacksPartition reports whether the history has no partition for a row. Such an error has no constraint
+// (ExecFindPartition in execPartition.c).
+func (s *Store) lacksPartition(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, &answer) && answer.Code == pgerrcode.CheckViolation && answer.ConstraintName == "" &&
+		answer.SchemaName == s.table.Schema && answer.TableName == s.table.Published().Name
+}
+
+// Receiver returns the table that did not accept a row that a statement has moved there: the dead letters, the history,
+// or one of its partitions. It is empty if the error is about no such table.
+func (s *Store) Receiver(err error) string {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) || answer.SchemaName != s.table.Schema {
+		return ""
+	}
+	if answer.TableName != s.table.DeadLetter().Name && !strings.HasPrefix(answer.TableName, s.table.Name+"_p") {
+		return ""
+	}
+	return outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}.String()
+}
+
+// IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
+// function.
+func IsRowFault(err error) bool {
+	if errors.As(err, new(*historyFault)) {
+		return false
+	}
+	switch pgcode.Class(err) {
+	case "09", "0A", pgcode.DataException, pgcode.ConstraintViolation, "27", "2F", "38", "39", "42", "44", "54", "P0":
+		return !pgcode.Is(err, pgerrcode.InsufficientPrivilege)
+	}
+	return errors.Is(err, ErrUnchanged)
+}
