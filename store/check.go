@@ -32,6 +32,17 @@ func (s *Store) Check(ctx context.Context) error {
 	return s.checkSequence(ctx)
 }
 
+// historySQL asks whether the history $1 and its function $2 exist and may be used, and which of the columns $3 are
+// missing.
+const historySQL = `
+SELECT pg_catalog.to_regclass($1) IS NOT NULL, pg_catalog.to_regprocedure($2) IS NOT NULL,
+  coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'INSERT')
+    AND pg_catalog.has_function_privilege(pg_catalog.to_regprocedure($2), 'EXECUTE'), false),
+  array(SELECT c FROM pg_catalog.unnest($3::text[]) c WHERE NOT EXISTS (
+    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1)::oid
+      AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
+  pg_catalog.quote_ident(current_user)`
+
 // checkHistory checks the history, if the store keeps published messages.
 func (s *Store) checkHistory(ctx context.Context) error {
 	if !s.keeps {
@@ -42,22 +53,23 @@ func (s *Store) checkHistory(ctx context.Context) error {
 	var there, rotates, may bool
 	var missing []string
 	var role string
-	err := s.pool.QueryRow(ctx, `SELECT pg_catalog.to_regclass($1) IS NOT NULL, pg_catalog.to_regprocedure($2) IS NOT NULL,
-  coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'INSERT') AND pg_catalog.has_function_privilege(pg_catalog.to_regprocedure($2), 'EXECUTE'), false),
-  array(SELECT c FROM pg_catalog.unnest($3::text[]) c WHERE NOT EXISTS (
-    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1)::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
-  pg_catalog.quote_ident(current_user)`, published.SQL(), rotate, need.Columns).Scan(&there, &rotates, &may, &missing, &role)
+	setup := s.table.Command("setup", "--keep-published", "168h")
+	err := s.pool.QueryRow(ctx, historySQL, published.SQL(), rotate, need.Columns).
+		Scan(&there, &rotates, &may, &missing, &role)
 	switch {
 	case err != nil:
 		return fmt.Errorf("look for table %s: %w", published, err)
 	case !there:
-		return problem.New(s.table.Command("setup", "--keep-published", "168h"), "table %s does not exist: --keep-published needs it", published)
+		return problem.New(setup, "table %s does not exist: --keep-published needs it", published)
 	case !rotates:
-		return problem.New(s.table.Command("setup", "--keep-published", "168h"), "function %s does not exist: the history %s needs it", rotate, published)
+		return problem.New(setup, "function %s does not exist: the history %s needs it", rotate, published)
 	case len(missing) > 0:
-		return problem.New(s.table.Command("check", "--keep-published", "168h")+"  # prints the ALTER TABLE", "table %s has no column %s", published, strings.Join(missing, ", "))
+		return problem.New(s.table.Command("check", "--keep-published", "168h")+"  # prints the ALTER TABLE",
+			"table %s has no column %s", published, strings.Join(missing, ", "))
 	case !may:
-		return problem.New(fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s;", published, role, s.table.RotatePublished().String()+"(interval)"),
+		function := s.table.RotatePublished().String() + "(interval)"
+		return problem.New(
+			fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s;", published, role, function),
 			"role %s may not write the history %s", role, published)
 	}
 	return nil
@@ -88,7 +100,9 @@ func Needs(table outbox.Table) []Need {
 
 // HistoryNeed is what a relay needs of the table of published messages.
 func HistoryNeed(table outbox.Table) Need {
-	columns := slices.DeleteFunc(slices.Clone(Needs(table)[0].Columns), func(name string) bool { return name == "available_at" })
+	columns := slices.DeleteFunc(slices.Clone(Needs(table)[0].Columns), func(name string) bool {
+		return name == "available_at"
+	})
 	return Need{table.Published(), append(columns, "published_at"), []string{"INSERT"}}
 }
 
@@ -98,7 +112,8 @@ func (s *Store) checkSequence(ctx context.Context) error {
 	var role string
 	err := s.pool.QueryRow(ctx, `
 SELECT (SELECT name FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
-        WHERE name IS NOT NULL AND NOT pg_catalog.has_sequence_privilege(name, 'SELECT, USAGE')), pg_catalog.quote_ident(current_user)`,
+        WHERE name IS NOT NULL AND NOT pg_catalog.has_sequence_privilege(name, 'SELECT, USAGE')),
+       pg_catalog.quote_ident(current_user)`,
 		s.table.SQL()).Scan(&sequence, &role)
 	if err != nil {
 		return fmt.Errorf("check the sequence of %s: %w", s.table, err)
@@ -114,15 +129,19 @@ func (s *Store) checkTable(ctx context.Context, table outbox.Table, columns, pri
 	var usage bool
 	var kind, role, database string
 	err := s.pool.QueryRow(ctx, `
-SELECT coalesce((SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+SELECT coalesce((SELECT c.relkind::text
+                 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2), ''),
-       coalesce(pg_catalog.has_schema_privilege(pg_catalog.to_regnamespace(pg_catalog.quote_ident($1))::oid, 'USAGE'), true),
-       pg_catalog.quote_ident(current_user), current_database()`, table.Schema, table.Name).Scan(&kind, &usage, &role, &database)
+       coalesce(pg_catalog.has_schema_privilege(
+         pg_catalog.to_regnamespace(pg_catalog.quote_ident($1))::oid, 'USAGE'), true),
+       pg_catalog.quote_ident(current_user), current_database()`,
+		table.Schema, table.Name).Scan(&kind, &usage, &role, &database)
 	if err != nil {
 		return fmt.Errorf("look for table %s: %w", table, err)
 	}
 	if kind != "" && kind != "r" && kind != "p" {
-		return problem.New(s.table.Command("setup"), "%s in database %s is not a table", table, database) // setup says how to rename it
+		// setup says how to rename it
+		return problem.New(s.table.Command("setup"), "%s in database %s is not a table", table, database)
 	}
 	if kind == "" {
 		return Missing(ctx, s.pool, s.table, table, database)
@@ -135,22 +154,26 @@ SELECT coalesce((SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catal
 	var hidden bool
 	err = s.pool.QueryRow(ctx, `
 SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EXISTS (
-         SELECT 1 FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1::regclass::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
-       coalesce(array(SELECT p FROM pg_catalog.unnest($3::text[]) p WHERE NOT pg_catalog.has_table_privilege($1::regclass, p)), '{}'),
+         SELECT 1 FROM pg_catalog.pg_attribute a
+         WHERE a.attrelid = $1::regclass::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
+       coalesce(array(SELECT p FROM pg_catalog.unnest($3::text[]) p
+                      WHERE NOT pg_catalog.has_table_privilege($1::regclass, p)), '{}'),
        pg_catalog.row_security_active($1::regclass)`,
 		table.SQL(), columns, privileges).Scan(&missing, &denied, &hidden)
 	if err != nil {
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
 	if len(missing) > 0 {
-		return problem.New(s.table.Command("migrate up"), "table %s has no column %s", table, strings.Join(missing, ", "))
+		return problem.New(s.table.Command("migrate up"),
+			"table %s has no column %s", table, strings.Join(missing, ", "))
 	}
 	if len(denied) > 0 {
 		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(denied, ", "), table, role),
 			"role %s may not %s on table %s", role, strings.Join(denied, ", "), table)
 	}
 	if hidden {
-		return problem.New(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;  -- or ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", role, table),
+		return problem.New(
+			fmt.Sprintf("ALTER ROLE %s BYPASSRLS;  -- or ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", role, table),
 			"row-level security of table %s hides rows from role %s", table, role)
 	}
 	return nil
@@ -167,8 +190,9 @@ func (e *lockedError) Unwrap() error { return e.err }
 
 // Hint returns SQL that lists the sessions with such a lock.
 func (e *lockedError) Hint() string {
-	return fmt.Sprintf("SELECT pid, usename, application_name, state, query FROM pg_locks JOIN pg_stat_activity USING (pid) "+
-		"WHERE relation = %s::regclass AND granted AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", e.table.Literal())
+	return fmt.Sprintf("SELECT pid, usename, application_name, state, query "+
+		"FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE relation = %s::regclass AND granted "+
+		"AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", e.table.Literal())
 }
 
 // Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is

@@ -68,7 +68,9 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 }
 
 // lock starts a claim with a statement that locks rows.
-func (s *Store) lock(ctx context.Context, sql string, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
+func (s *Store) lock(
+	ctx context.Context, sql string, ids []int64, fresh outbox.Fresh, slotName string,
+) (*Claim, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)

@@ -9,9 +9,11 @@ import (
 
 const lockerSQL = `
 SELECT coalesce(l.pid, 0), coalesce(p.gid, ''),
-       pg_catalog.concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state, pg_catalog.round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s')
+       pg_catalog.concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state,
+         pg_catalog.round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s')
 FROM {outbox} r
-JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted
+JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax
+  AND l.mode = 'ExclusiveLock' AND l.granted
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
 WHERE r.id = $1 LIMIT 1`
@@ -26,10 +28,12 @@ func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
 	var gid, details string
 	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&pid, &gid, &details)
 	if err != nil { // it has ended, or several sessions share the lock
-		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)
+		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity "+
+			"WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)
 	}
 	if pid == 0 {
-		return problem.New(problem.EndPrepared(gid), "row %d is locked by prepared transaction %s (%s)", id, outbox.QuoteLiteral(gid), details)
+		return problem.New(problem.EndPrepared(gid),
+			"row %d is locked by prepared transaction %s (%s)", id, outbox.QuoteLiteral(gid), details)
 	}
 	return problem.New(problem.EndSession(pid), "row %d is locked by pid %d (%s)", id, pid, details)
 }

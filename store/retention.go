@@ -27,7 +27,8 @@ func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most i
 	defer cancel()
 	tag, err := s.pool.Exec(ctx, s.sql.retention, age, most)
 	if err != nil {
-		return 0, explained(ctx, s.table.DeadLetter(), fmt.Errorf("delete old dead letters of %s: %w", s.table, err), s.CheckDeletesDeadLetters)
+		err = fmt.Errorf("delete old dead letters of %s: %w", s.table, err)
+		return 0, explained(ctx, s.table.DeadLetter(), err, s.CheckDeletesDeadLetters)
 	}
 	return tag.RowsAffected(), nil
 }
@@ -57,7 +58,8 @@ func (s *Store) RotatePublished(ctx context.Context, keep time.Duration) (droppe
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `SELECT `+s.table.RotatePublished().SQL()+`($1::interval)`, keep).Scan(&dropped)
 	if err != nil {
-		return 0, explained(ctx, s.table.Published(), fmt.Errorf("keep the partitions of %s: %w", s.table.Published(), err), s.checkHistory)
+		err = fmt.Errorf("keep the partitions of %s: %w", s.table.Published(), err)
+		return 0, explained(ctx, s.table.Published(), err, s.checkHistory)
 	}
 	return dropped, nil
 }

@@ -47,7 +47,9 @@ FROM (SELECT count(*) AS n FROM (SELECT FROM {rows} LIMIT {exact} + 1) r) counte
 // better estimate.
 const estimateSQL = `
 SELECT coalesce(nullif(pg_catalog.pg_stat_get_live_tuples(c.oid), 0), CASE WHEN c.relpages > 0
-       THEN (c.reltuples::float8 / c.relpages::float8 * (pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::integer)::float8)::bigint ELSE 0 END) AS n
+       THEN (c.reltuples::float8 / c.relpages::float8
+         * (pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::integer)::float8)::bigint
+       ELSE 0 END) AS n
 FROM pg_catalog.pg_class c WHERE c.oid = $1::text::regclass::oid`
 
 // oldestSQL reads rows without a time, among the first ten thousand rows of the table, and due rows.
@@ -55,7 +57,8 @@ const oldestSQL = `
 SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
   (SELECT r.created_at FROM (SELECT created_at, available_at FROM {rows} ORDER BY id LIMIT {exact}) r
    WHERE r.available_at IS NULL AND pg_catalog.isfinite(r.created_at) LIMIT 1),
-  (SELECT pg_catalog.min(r.created_at) FROM (SELECT created_at FROM {rows} WHERE available_at <= (SELECT clock_timestamp())
+  (SELECT pg_catalog.min(r.created_at) FROM (
+    SELECT created_at FROM {rows} WHERE available_at <= (SELECT clock_timestamp())
     ORDER BY available_at LIMIT 100) r WHERE pg_catalog.isfinite(r.created_at))))::float8, 0), 0)`
 
 const newerRowsSQL = `

@@ -14,7 +14,8 @@ import (
 // the rows r. Headers are application columns.
 func MessageColumnsAs(headers []string, as func(column string) string) string {
 	names := []string{
-		"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers", "properties", "schema_version",
+		"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes",
+		"headers", "properties", "schema_version",
 		"created_at", "available_at", "expires_at", "attempts", "max_attempts", "possible_duplicate",
 	}
 	var columns []string
@@ -42,13 +43,15 @@ type Scanner struct {
 	places                []any
 }
 
-// NewScanner returns a scanner for MessageColumnsAs with these headers; more are the targets of the columns that follow.
+// NewScanner returns a scanner for MessageColumnsAs with these headers; more are the targets of the columns that
+// follow.
 func NewScanner(headers []string, more ...any) *Scanner {
 	s := &Scanner{headers: headers, headerValues: make([]any, len(headers))}
 	m := &s.message
 	s.places = []any{
 		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &s.routingKey, &m.OrderingKey, &s.payload, &s.payloadBytes,
-		&m.Headers, &m.Properties, &m.SchemaVersion, &s.created, &s.available, &s.expires, &s.attempts, &s.maxAttempts, &s.duplicate,
+		&m.Headers, &m.Properties, &m.SchemaVersion,
+		&s.created, &s.available, &s.expires, &s.attempts, &s.maxAttempts, &s.duplicate,
 	}
 	for i := range s.headerValues {
 		s.places = append(s.places, &s.headerValues[i])

@@ -23,7 +23,8 @@ type servers struct {
 
 // serverSQL needs no privilege: every role sees the process ids of others.
 const serverSQL = `
-SELECT pg_postmaster_start_time(), coalesce(pg_catalog.array_agg(pid), '{}') FROM pg_stat_activity WHERE datid IS NULL AND usesysid IS NULL`
+SELECT pg_postmaster_start_time(), coalesce(pg_catalog.array_agg(pid), '{}')
+FROM pg_stat_activity WHERE datid IS NULL AND usesysid IS NULL`
 
 // opened runs for each new connection.
 func (s *servers) opened(ctx context.Context, conn *pgx.Conn) error {
@@ -34,7 +35,9 @@ func (s *servers) opened(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	same := started.Equal(s.started) && slices.ContainsFunc(processes, func(pid int32) bool { return slices.Contains(s.processes, pid) })
+	same := started.Equal(s.started) && slices.ContainsFunc(processes, func(pid int32) bool {
+		return slices.Contains(s.processes, pid)
+	})
 	if !same && !s.started.IsZero() {
 		s.restarts.Add(1)
 	}

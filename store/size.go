@@ -7,20 +7,22 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// The server checks sizes before it sends a row, so that a claim never gets a value that it cannot use. {c} stands for a
-// column.
+// The server checks sizes before it sends a row, so that a claim never gets a value that it cannot use. {c} stands for
+// a column.
 
 const (
 	// rawBytes is the size of a jsonb column without compression. It converts nothing.
 	rawBytes = `CASE WHEN pg_catalog.pg_column_compression({c}) IS NULL THEN pg_catalog.pg_column_size({c})
          ELSE pg_catalog.pg_column_size(pg_catalog.jsonb_extract_path({c}, VARIADIC '{}'::text[])) END`
-	// jsonbIsOver is the condition that a jsonb column is larger than a claim takes. AMQP needs at least a quarter of the
-	// bytes of jsonb. In jsonb, a number of 12 bytes may have 147,457 digits; so numbers are checked before the text is
-	// made. Small values, which are frequent, are spared the checks that they do not need.
-	jsonbIsOver = `CASE WHEN {c} IS NULL OR pg_catalog.pg_column_compression({c}) IS NULL AND pg_catalog.pg_column_size({c}) < 128 THEN false
+	// jsonbIsOver is the condition that a jsonb column is larger than a claim takes. AMQP needs at least a quarter of
+	// the bytes of jsonb. In jsonb, a number of 12 bytes may have 147,457 digits; so numbers are checked before the
+	// text is made. Small values, which are frequent, are spared the checks that they do not need.
+	jsonbIsOver = `CASE WHEN {c} IS NULL
+           OR pg_catalog.pg_column_compression({c}) IS NULL AND pg_catalog.pg_column_size({c}) < 128 THEN false
          WHEN pg_catalog.pg_column_size({c}) > {most} THEN true WHEN ` + rawBytes + ` > {most} THEN true
-         WHEN pg_catalog.jsonb_path_exists({c}, 
-           'strict $.** ? (@.type() == "number" && (@ >= 1e1000 || @ <= -1e1000 || (@ < 1e-1000 && @ > -1e-1000 && @ != 0)))') THEN true
+         WHEN pg_catalog.jsonb_path_exists({c},
+           'strict $.** ? (@.type() == "number"
+             && (@ >= 1e1000 || @ <= -1e1000 || (@ < 1e-1000 && @ > -1e-1000 && @ != 0)))') THEN true
          WHEN pg_catalog.pg_column_compression({c}) IS NULL AND pg_catalog.pg_column_size({c}) < 2048 THEN false
          WHEN EXISTS (SELECT FROM pg_catalog.jsonb_path_query({c}, 'strict $.** ? (@.type() == "number")') of_(number)
                       WHERE pg_catalog.scale(of_.number::numeric) > 1000) THEN true
@@ -36,8 +38,10 @@ func sizing(sql, column string) string {
 
 // rowSize is roughly the memory of a row. It reads only compressed columns.
 func rowSize(headers []string) string {
-	const jsonb = `CASE WHEN {c} IS NULL THEN 0 WHEN pg_catalog.pg_column_size({c}) > {most} THEN {most} ELSE least(4 * (` + rawBytes + `), {most}) END`
-	size := `(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL THEN coalesce(pg_catalog.pg_column_size(r.payload), 0)
+	const jsonb = `CASE WHEN {c} IS NULL THEN 0 WHEN pg_catalog.pg_column_size({c}) > {most} THEN {most}
+         ELSE least(4 * (` + rawBytes + `), {most}) END`
+	size := `(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL
+       THEN coalesce(pg_catalog.pg_column_size(r.payload), 0)
        ELSE pg_catalog.octet_length(r.payload::text) END + coalesce(pg_catalog.octet_length(r.payload_bytes), 0)
        + ` + sizing(jsonb, "r.headers") + ` + ` + sizing(jsonb, "r.properties")
 	for _, name := range append([]string{"routing_key", "exchange", "ordering_key"}, headers...) {
@@ -51,7 +55,8 @@ func textSize(column string) string {
 	return sizing(`least(coalesce(pg_catalog.octet_length({c}::text), 0), {most})`, column)
 }
 
-// claimedColumns are the columns of a message, and the name of a text column that is over its limit, which is then null.
+// claimedColumns are the columns of a message, and the name of a text column that is over its limit, which is then
+// null.
 func claimedColumns(headers []string) string {
 	const isOver = `pg_catalog.octet_length({c}::text) > {most}`
 	limited := map[string]string{
@@ -79,7 +84,9 @@ func claimedColumns(headers []string) string {
 // bareColumns are the same for rows of which the server cannot send some column: only what a settlement needs.
 func bareColumns(headers []string) string {
 	kinds := map[string]string{
-		"r.exchange": "text", "r.routing_key": "text", "r.payload": "json", "r.payload_bytes": "bytea", "r.headers": "jsonb", "r.properties": "jsonb",
+		"r.exchange": "text", "r.routing_key": "text",
+		"r.payload": "json", "r.payload_bytes": "bytea",
+		"r.headers": "jsonb", "r.properties": "jsonb",
 	}
 	for _, name := range headers {
 		kinds["r."+outbox.QuoteIdentifier(name)] = "text"

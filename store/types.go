@@ -17,11 +17,27 @@ import (
 // columnTypes are the types of the columns of an outbox and of its dead-letter table.
 func columnTypes() map[string]string {
 	return map[string]string{
-		"id": "bigint", "message_id": "uuid", "exchange": "text", "routing_key": "text", "ordering_key": "text", "payload": "json",
-		"payload_bytes": "bytea", "headers": "jsonb", "properties": "jsonb", "redacted_payload": "json", "schema_version": "smallint",
-		"created_at": "timestamp with time zone", "available_at": "timestamp with time zone", "attempts": "integer", "last_error": "text",
-		"possible_duplicate": "boolean", "expires_at": "timestamp with time zone", "max_attempts": "smallint", "coalesce_key": "text",
-		"failure_reason": "text", "dead_at": "timestamp with time zone",
+		"id":                 "bigint",
+		"message_id":         "uuid",
+		"exchange":           "text",
+		"routing_key":        "text",
+		"ordering_key":       "text",
+		"payload":            "json",
+		"payload_bytes":      "bytea",
+		"headers":            "jsonb",
+		"properties":         "jsonb",
+		"redacted_payload":   "json",
+		"schema_version":     "smallint",
+		"created_at":         "timestamp with time zone",
+		"available_at":       "timestamp with time zone",
+		"attempts":           "integer",
+		"last_error":         "text",
+		"possible_duplicate": "boolean",
+		"expires_at":         "timestamp with time zone",
+		"max_attempts":       "smallint",
+		"coalesce_key":       "text",
+		"failure_reason":     "text",
+		"dead_at":            "timestamp with time zone",
 	}
 }
 
@@ -34,8 +50,9 @@ func ExplainType(ctx context.Context, db interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, table outbox.Table, err error,
 ) error {
-	if !errors.As(err, new(pgx.ScanArgError)) &&
-		!pgcode.Is(err, pgerrcode.UndefinedFunction, pgerrcode.DatatypeMismatch, pgerrcode.CannotCoerce, pgerrcode.AmbiguousFunction) {
+	mayBeType := errors.As(err, new(pgx.ScanArgError)) || pgcode.Is(err, pgerrcode.UndefinedFunction,
+		pgerrcode.DatatypeMismatch, pgerrcode.CannotCoerce, pgerrcode.AmbiguousFunction)
+	if !mayBeType {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, typesTimeout)
@@ -44,7 +61,8 @@ func ExplainType(ctx context.Context, db interface {
 SELECT c.relname::text, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-WHERE n.nspname = $1 AND c.relname = ANY ($2::text[]) ORDER BY c.relname, a.attnum`, table.Schema, []string{table.Name, table.DeadLetter().Name})
+WHERE n.nspname = $1 AND c.relname = ANY ($2::text[]) ORDER BY c.relname, a.attnum`,
+		table.Schema, []string{table.Name, table.DeadLetter().Name})
 	if failed != nil {
 		return nil
 	}
@@ -58,7 +76,9 @@ WHERE n.nspname = $1 AND c.relname = ANY ($2::text[]) ORDER BY c.relname, a.attn
 		on := outbox.Table{Schema: table.Schema, Name: relation}
 		found = &problem.Problem{
 			What: fmt.Sprintf("column %s of table %s is %s, and has to be %s", column, on, problem.OneLine(is), want),
-			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT, ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::text::%[3]s;  -- locks and rewrites the table; then check says which default to set",
+			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT, "+
+				"ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::text::%[3]s;  "+
+				"-- locks and rewrites the table; then check says which default to set",
 				on, outbox.Identifier(column), want),
 			Err: err,
 		}
