@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -188,7 +189,7 @@ func adoptError(err error, cfg *config, conn *pgx.Conn) error {
 		return err
 	}
 	if strings.Contains(err.Error(), "permission denied for schema") { // also the owner of both tables may lack it
-		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or connect as a superuser", outbox.QuoteIdentifier(cfg.relay.Table.Schema), outbox.QuoteIdentifier(conn.Config().User))}
+		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or connect as a superuser", outbox.QuoteIdentifier(cfg.relay.Table.Schema), outbox.QuoteIdentifier(conn.Config().User)))
 	}
-	return hinted{err, cfg.asOwner(conn)}
+	return failure.WithHint(err, cfg.asOwner(conn))
 }

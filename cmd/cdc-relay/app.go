@@ -15,8 +15,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 )
 
 // Exit codes. A second signal during the drain exits with 128 + its number.
@@ -85,26 +84,21 @@ func (p *process) report(err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page is printed already
 		return exitDone
 	}
-	if errors.As(err, new(loggedError)) {
+	if failure.IsLogged(err) {
 		return exitFailed
 	}
-	var usage *usageError
-	lines := []string{show.OneLine(pgdial.Text(err))}
-	if errors.As(err, &usage) {
-		lines = mistakesOf(err)
-	}
+	lines := failure.Lines(err)
 	for _, line := range lines {
 		fmt.Fprintf(p.stderr, "cdc-relay: %s\n", line)
 	}
-	if hint := cmp.Or(hintOf(err), hintOfMissing(lines)); hint != "" {
+	if hint := cmp.Or(failure.Hint(err), hintOfMissing(lines)); hint != "" {
 		fmt.Fprintf(p.stderr, "  hint: %s\n", hint)
 	}
 	var exit cli.ExitCoder // the help page does not exist
-	var notFound notFoundError
 	switch {
-	case errors.As(err, &usage) || errors.As(err, &exit):
+	case failure.IsUsage(err) || errors.As(err, &exit):
 		return exitUsage
-	case errors.As(err, &notFound):
+	case failure.IsNotFound(err):
 		return exitNotFound
 	}
 	return exitFailed

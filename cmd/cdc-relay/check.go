@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -231,9 +232,9 @@ func connectToCheck(ctx context.Context, url, role string, parameters map[string
 	switch name := outbox.QuoteIdentifier(role); {
 	case role == "" || err == nil:
 	case pgcode.Is(err, pgerrcode.InvalidParameterValue) && strings.Contains(err.Error(), "does not exist"):
-		err = hinted{err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name an existing role in --relay-role", name)}
+		err = failure.WithHint(err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name an existing role in --relay-role", name))
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
-		err = hinted{err, fmt.Sprintf("GRANT %s TO %s;  -- as an administrator", name, outbox.QuoteIdentifier(login))}
+		err = failure.WithHint(err, fmt.Sprintf("GRANT %s TO %s;  -- as an administrator", name, outbox.QuoteIdentifier(login)))
 	}
 	return conn, err
 }

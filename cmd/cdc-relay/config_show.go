@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -147,7 +148,7 @@ func (p *process) configValidate(c *cli.Context) error {
 	cfg, err := p.relayConfig(c)
 	switch {
 	case cfg != nil && cfg.format == formatJSON:
-		return errors.Join(p.writeJSON(validView{err == nil, mistakesOf(err)}), err)
+		return errors.Join(p.writeJSON(validView{err == nil, failure.Lines(err)}), err)
 	case err != nil:
 		return err
 	}

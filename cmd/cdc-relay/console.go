@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
@@ -123,7 +124,7 @@ func (p *process) console(c *cli.Context) error {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.consoling.listen)
 	if err != nil {
-		return hinted{fmt.Errorf("--listen: %w", err), "cdc-relay console --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)"}
+		return failure.WithHint(fmt.Errorf("--listen: %w", err), "cdc-relay console --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)")
 	}
 	return s.serve(c.Context, listener)
 }

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
@@ -46,10 +47,10 @@ func newGate(c consoling, log *slog.Logger) (*gate, error) {
 	case !isLoopback(c.listen) && g.open():
 		return nil, usagef("--listen %s: beyond loopback it needs --token-file or --login-header", c.listen)
 	case c.loginHeader != "" && g.token == nil && len(c.proxies) == 0:
-		return nil, hinted{
+		return nil, failure.WithHint(
 			usagef("--login-header %s: every client could choose the user; it also needs --trusted-proxies or --token-file", c.loginHeader),
-			"cdc-relay console --login-header " + c.loginHeader + " --trusted-proxies 127.0.0.1  # the address of your proxy",
-		}
+			"cdc-relay console --login-header "+c.loginHeader+" --trusted-proxies 127.0.0.1  # the address of your proxy",
+		)
 	case c.loginHeader == "" && len(c.proxies) > 0:
 		return nil, usagef("--trusted-proxies: it also needs --login-header")
 	}
@@ -71,7 +72,7 @@ func consoleToken(file string) (string, error) {
 	const least = 16
 	token := strings.TrimSpace(string(text))
 	if len(token) < least {
-		return "", hinted{usagef("--token-file %s: want a token of at least %d characters", file, least), "openssl rand -hex 32 > " + file}
+		return "", failure.WithHint(usagef("--token-file %s: want a token of at least %d characters", file, least), "openssl rand -hex 32 > "+file)
 	}
 	return token, nil
 }

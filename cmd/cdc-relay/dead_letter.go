@@ -7,6 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
@@ -125,7 +126,7 @@ func (p *process) deadLetterShow(ctx context.Context, d *desk, name operator.Nam
 		}
 	}
 	if len(letters) == 0 {
-		return hinted{notFoundError{fmt.Errorf("no dead letter %s in %s", name, d.cfg.relay.Table.DeadLetter())}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
+		return failure.WithHint(failure.NotFound(fmt.Errorf("no dead letter %s in %s", name, d.cfg.relay.Table.DeadLetter())), "cdc-relay explain "+name.String()+d.cfg.tableFlag())
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -87,10 +88,10 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", show.Number(done.Moved))
 	}
 	if failed == nil && done.Left > 0 {
-		failed = hinted{
+		failed = failure.WithHint(
 			fmt.Errorf("the outbox rejects %s: %w", show.Plural(done.Left, "dead letter"), done.Why),
-			"fix the rows in " + d.cfg.relay.Table.DeadLetter().String() + ", or purge them",
-		}
+			"fix the rows in "+d.cfg.relay.Table.DeadLetter().String()+", or purge them",
+		)
 	}
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(d.cfg, "dead letter")
@@ -136,7 +137,7 @@ type change struct {
 // tellAll prints what was done, and then what was not done.
 func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
 	if ch.failed != nil && ctx.Err() != nil {
-		ch.failed = hinted{fmt.Errorf("%w, with %s left", errStopped, show.Plural(ch.left, "row")), ch.again}
+		ch.failed = failure.WithHint(fmt.Errorf("%w, with %s left", errStopped, show.Plural(ch.left, "row")), ch.again)
 		if ch.done == 0 {
 			ch.failed = fmt.Errorf("%w before anything was changed", errStopped)
 		}

@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -85,7 +86,7 @@ func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
 		return migrationError(err, conn, table)
 	}
 	if len(state.Pending) > 0 {
-		return hinted{fmt.Errorf("table %s is missing or not up to date", table), table.Command("setup")}
+		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table), table.Command("setup"))
 	}
 	return nil
 }
@@ -209,21 +210,30 @@ func (d *demo) show(order demoOrder, at time.Time) {
 	d.screen.arrival(order, took, d.numbers())
 }
 
+// nothingArrived is the error that committed orders do not arrive.
+type nothingArrived struct{ error }
+
 func (d *demo) nothingArrives() error {
-	return hinted{
-		fmt.Errorf("%d orders were committed to %s and nothing arrived for %s", len(d.pending), d.orders.table, demoTimeout),
-		"cdc-relay run  # with the same --database-url, --amqp-url and --table; if it runs, look at its log, and at /readyz",
-	}
+	return failure.WithHint(
+		nothingArrived{fmt.Errorf("%d orders were committed to %s and nothing arrived for %s",
+			len(d.pending), d.orders.table, demoTimeout)},
+		"cdc-relay run  # with the same --database-url, --amqp-url and --table; "+
+			"if it runs, look at its log, and at /readyz",
+	)
 }
 
-// because adds RabbitMQ's rejection, if there is one. The inserting goroutine must have ended, since it uses the connection.
+// because adds RabbitMQ's rejection, if there is one. The inserting goroutine must have ended, since it uses the
+// connection.
 func (d *demo) because(ctx context.Context, err error) error {
-	var stalled hinted
-	if !errors.As(err, &stalled) {
+	var nothing nothingArrived
+	if !errors.As(err, &nothing) {
 		return err
 	}
 	if why := d.orders.rejection(ctx, d.pending); why != "" {
-		return hinted{fmt.Errorf("%w: RabbitMQ rejects them: %s", stalled.error, why), "cdc-relay check  # with the settings of the relay"}
+		return failure.WithHint(
+			fmt.Errorf("%w: RabbitMQ rejects them: %s", nothing.error, why),
+			"cdc-relay check  # with the settings of the relay",
+		)
 	}
 	return err
 }

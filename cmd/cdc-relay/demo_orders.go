@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -38,8 +39,8 @@ func (o demoOrders) explained(err error) error {
 		return err
 	}
 	role := outbox.Identifier(o.conn.Config().User)
-	return hinted{err, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT, SELECT (id) ON %s TO %s;  -- or name another role in --database-url",
-		outbox.Identifier(o.table.Schema), role, o.table, role)}
+	return failure.WithHint(err, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT, SELECT (id) ON %s TO %s;  -- or name another role in --database-url",
+		outbox.Identifier(o.table.Schema), role, o.table, role))
 }
 
 // insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.

@@ -8,6 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
@@ -82,7 +83,7 @@ func demoDialError(amqpURL string, err error) error {
 		return errors.New("the AMQP URL cannot be read") // it was validated before
 	}
 	failed := amqp.Undialled(uri, err)
-	return hinted{fmt.Errorf("connect to RabbitMQ: %w", failed), strings.Replace(failed.Hint(), "'' '.*' ''", demoPermissions, 1)}
+	return failure.WithHint(fmt.Errorf("connect to RabbitMQ: %w", failed), strings.Replace(failed.Hint(), "'' '.*' ''", demoPermissions, 1))
 }
 
 // demoQueueError explains why the queue cannot be created or read.
@@ -90,11 +91,11 @@ func demoQueueError(amqpURL string, err error) error {
 	var exception *amqp091.Error
 	uri, parseErr := amqp091.ParseURI(amqpURL)
 	if parseErr != nil || !errors.As(err, &exception) || exception.Code != amqp091.AccessRefused {
-		return hinted{fmt.Errorf("create a queue in RabbitMQ: %w", err), "# see RabbitMQ's log; a policy or a limit of the virtual host may forbid the queue"}
+		return failure.WithHint(fmt.Errorf("create a queue in RabbitMQ: %w", err), "# see RabbitMQ's log; a policy or a limit of the virtual host may forbid the queue")
 	}
-	return hinted{
+	return failure.WithHint(
 		fmt.Errorf("RabbitMQ user %q may not create and read the queue of the demo: %w", uri.Username, err),
 		fmt.Sprintf("rabbitmqctl set_permissions -p %s %s %s  # it replaces what the user had; or name another user in --amqp-url",
 			problem.ShellWord(uri.Vhost), problem.ShellWord(uri.Username), demoPermissions),
-	}
+	)
 }

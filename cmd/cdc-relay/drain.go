@@ -8,6 +8,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
@@ -64,7 +65,7 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	go func() { notified <- s.notify(notifying) }()
 	err = s.relay.Drain(c.Context)
 	if errors.Is(err, context.Canceled) && c.Context.Err() != nil {
-		err = hinted{errors.New("stopped: the rows that are left wait in the table"), "cdc-relay drain" + cfg.tableFlag() + "  # continues"}
+		err = failure.WithHint(errors.New("stopped: the rows that are left wait in the table"), "cdc-relay drain"+cfg.tableFlag()+"  # continues")
 	}
 	stop()
 	err = errors.Join(err, <-notified)

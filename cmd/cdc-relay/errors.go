@@ -1,55 +1,18 @@
 package main
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 )
 
 // usageError is a mistake in the command line, the environment or the configuration file.
-type usageError struct{ text string }
+type usageError = failure.Usage
 
-func (e *usageError) Error() string { return e.text }
-
-func usagef(format string, args ...any) error {
-	return &usageError{text: fmt.Sprintf(format, args...)}
-}
-
-// notFoundError is for a message that does not exist. It has its own exit code.
-type notFoundError struct{ error }
-
-func (e notFoundError) Unwrap() error { return e.error }
-
-// hinted is an error with a hint: a second line that says how to fix it.
-type hinted struct {
-	error
-	hint string
-}
-
-func (e hinted) Hint() string  { return e.hint }
-func (e hinted) Unwrap() error { return e.error }
-
-// mistakesOf returns the mistakes in a usage error, each in one line.
-func mistakesOf(err error) []string {
-	if err == nil {
-		return nil
-	}
-	mistakes := strings.Split(string(show.Redact([]byte(err.Error()))), "\n")
-	for i := range mistakes {
-		mistakes[i] = show.Printable(strings.TrimSpace(mistakes[i]))
-	}
-	return mistakes
-}
-
-// hintOf returns what a person can type to fix the error, or "".
-func hintOf(err error) string { return cmp.Or(problem.Hint(err), pgdial.Hint(err)) }
+func usagef(format string, args ...any) error { return failure.Usagef(format, args...) }
 
 // hintOfMissing returns the line that sets what the mistakes name as missing, or "".
 func hintOfMissing(mistakes []string) string {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
@@ -46,10 +47,10 @@ func (p *process) explain(ctx context.Context, d *desk, name operator.Name) erro
 		err = p.showExplained(d.cfg, around, waiting, dead, published)
 	}
 	if err == nil && len(waiting)+len(dead)+len(published) == 0 {
-		return hinted{
-			notFoundError{fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter())},
+		return failure.WithHint(
+			failure.NotFound(fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter())),
 			"# look for its message_id at the consumer; check that --table and --database-url are right",
-		}
+		)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -43,10 +44,10 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, hinted{
+		return nil, failure.WithHint(
 			fmt.Errorf("--http-addr: %w", err),
 			"# choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; perhaps another cdc-relay has it",
-		}
+		)
 	}
 	return listener, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -147,12 +148,12 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	schema := outbox.QuoteIdentifier(table.Schema)
 	switch pgcode.Of(err) {
 	case pgerrcode.InsufficientPrivilege:
-		return hinted{err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
-			schema, user, migrations.VersionTable(table).Printed(), user)}
+		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
+			schema, user, migrations.VersionTable(table).Printed(), user))
 	case pgerrcode.DuplicateTable:
-		return hinted{err, "# rename what is in the way, or choose another name by --table"}
+		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
 	case pgerrcode.ReadOnlySQLTransaction:
-		return hinted{err, "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby"}
+		return failure.WithHint(err, "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby")
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -51,7 +52,7 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		hint := cmp.Or(problem.Hint(err), pgdial.Hint(err))
-		return nil, hinted{fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err}), hint}
+		return nil, failure.WithHint(fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err}), hint)
 	}
 	return conn, nil
 }

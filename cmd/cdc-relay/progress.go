@@ -11,6 +11,7 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
@@ -87,7 +88,7 @@ func (p *process) confirmed(ctx context.Context, cfg *config, w io.Writer, quest
 	if err != nil {
 		fmt.Fprintln(w)
 	}
-	return hinted{errors.New("not confirmed: " + notDone), "# answer y, or give --yes"}
+	return failure.WithHint(errors.New("not confirmed: "+notDone), "# answer y, or give --yes")
 }
 
 // answer reads a line until ctx is done. The reading goroutine may outlive the call; the process exits soon after.

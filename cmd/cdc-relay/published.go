@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
@@ -184,7 +185,7 @@ func (p *process) publishedShow(ctx context.Context, d *desk, name operator.Name
 		}
 	}
 	if err == nil && len(messages) == 0 {
-		err = hinted{notFoundError{fmt.Errorf("no message %s in %s", name, d.cfg.relay.Table.Published())}, "cdc-relay explain " + name.String() + d.cfg.tableFlag()}
+		err = failure.WithHint(failure.NotFound(fmt.Errorf("no message %s in %s", name, d.cfg.relay.Table.Published())), "cdc-relay explain "+name.String()+d.cfg.tableFlag())
 	}
 	return err
 }

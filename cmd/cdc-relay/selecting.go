@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -235,7 +236,7 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 // noneFound is the error of a command whose filter matched nothing, or nil if that is a normal result.
 func (c *config) noneFound(what string) error {
 	if f := c.looking.filter; len(f.IDs)+len(f.MessageIDs) > 0 {
-		return hinted{notFoundError{fmt.Errorf("no %s has one of these IDs", what)}, "cdc-relay explain " + firstName(f) + c.tableFlag()}
+		return failure.WithHint(failure.NotFound(fmt.Errorf("no %s has one of these IDs", what)), "cdc-relay explain "+firstName(f)+c.tableFlag())
 	}
 	return c.unknownReason(what)
 }

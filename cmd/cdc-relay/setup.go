@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -166,7 +167,7 @@ func (r *setupReport) makeHistory(ctx context.Context, conn *pgx.Conn, cfg *conf
 	made, err := migrations.MakeHistory(ctx, conn, cfg.relay.Table)
 	switch {
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		return hinted{err, cfg.asOwner(conn)}
+		return failure.WithHint(err, cfg.asOwner(conn))
 	case err != nil:
 		return err
 	case !made:
@@ -192,7 +193,7 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 	}
 	switch {
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		return hinted{err, cfg.asOwner(conn)}
+		return failure.WithHint(err, cfg.asOwner(conn))
 	case err != nil:
 		return err
 	case !changed:
@@ -230,7 +231,7 @@ func (r *setupReport) letInsert(ctx context.Context, conn *pgx.Conn, cfg *config
 	_, err = conn.Exec(ctx, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT (%s) ON %s TO %[2]s",
 		outbox.QuoteIdentifier(table.Schema), outbox.QuoteIdentifier(role), strings.Join(outbox.InsertColumns(), ", "), table.SQL()))
 	if pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
-		return hinted{err, cfg.asOwner(conn)}
+		return failure.WithHint(err, cfg.asOwner(conn))
 	}
 	if err != nil {
 		return fmt.Errorf("let role %s insert into %s: %w", grantee, table, err)

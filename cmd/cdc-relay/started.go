@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -110,26 +110,21 @@ func brokerAddress(amqpURL string) string {
 	return fmt.Sprintf("%s:%d/%s", uri.Host, uri.Port, strings.TrimPrefix(uri.Vhost, "/"))
 }
 
-// loggedError is in the log already. It is not printed again, because tools read the standard error as JSON.
-type loggedError struct{ error }
-
-func (e loggedError) Unwrap() error { return e.error }
-
 // ended logs the error that ends run or drain, if the log is JSON. Without that, the error is printed for a person, as
 // for other commands.
 func (p *process) ended(command string, cfg *config, err error) error {
 	log := p.logger(cfg)
 	_, isJSON := log.Handler().(*slog.JSONHandler)
 	switch {
-	case err == nil || errors.As(err, new(*usageError)):
+	case err == nil || failure.IsUsage(err):
 		return err
 	case !isJSON:
 		return fmt.Errorf("%s: %w", command, err)
 	}
 	args := []any{"error", show.OneLine(pgdial.Text(err))}
-	if hint := hintOf(err); hint != "" {
+	if hint := failure.Hint(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
 	log.Error("relay failed: exiting; it publishes nothing until it is started again", append([]any{"event", event.RelayFailed}, args...)...)
-	return loggedError{err}
+	return failure.Logged(err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -114,7 +115,7 @@ func emptyHint(err error) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return hinted{err, "cdc-relay drain; cdc-relay dead-letter list  # then requeue or purge the dead letters"}
+	return failure.WithHint(err, "cdc-relay drain; cdc-relay dead-letter list  # then requeue or purge the dead letters")
 }
 
 // ownerHint adds a hint for a role that may stream but not drop, as a relay's role should be.
@@ -122,7 +123,7 @@ func ownerHint(err error, hint string) error {
 	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
-	return hinted{err, hint}
+	return failure.WithHint(err, hint)
 }
 
 // slotsAndPublications names what setup created besides the tables.
