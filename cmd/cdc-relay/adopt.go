@@ -130,21 +130,21 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 			if err != nil {
 				return adoptError(err, cfg, conn)
 			}
-			_, err = fmt.Fprint(p.verbatim(), script)
+			_, err = fmt.Fprint(p.terminal.Verbatim(), script)
 			return err
 		}
 		result, err := adopt.Adopt(c.Context, conn, request)
 		if result.Moved > 0 {
-			fmt.Fprintf(p.stdout, "moved %s from %s to %s\n", show.Plural(result.Moved, "row"), request.From, request.Outbox)
+			fmt.Fprintf(p.terminal.Out, "moved %s from %s to %s\n", show.Plural(result.Moved, "row"), request.From, request.Outbox)
 		}
 		if err != nil {
 			return adoptError(err, cfg, conn)
 		}
 		if !result.Attached {
-			fmt.Fprintf(p.stdout, "table %s: adopted before\n", request.From)
+			fmt.Fprintf(p.terminal.Out, "table %s: adopted before\n", request.From)
 			return nil
 		}
-		fmt.Fprintf(p.stdout, "adopted table %s: new rows go to %s at COMMIT\n", request.From, request.Outbox)
+		fmt.Fprintf(p.terminal.Out, "adopted table %s: new rows go to %s at COMMIT\n", request.From, request.Outbox)
 		return nil
 	}
 }
@@ -173,13 +173,13 @@ func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) erro
 		return err
 	}
 	if cfg.printSQL {
-		_, err := fmt.Fprint(p.verbatim(), adopted.UndoSQL())
+		_, err := fmt.Fprint(p.terminal.Verbatim(), adopted.UndoSQL())
 		return err
 	}
 	if err := adopted.Undo(c.Context, conn); err != nil {
 		return adoptError(err, cfg, conn)
 	}
-	fmt.Fprintf(p.stdout, "table %s keeps its new rows again\n", adopted.Table)
+	fmt.Fprintf(p.terminal.Out, "table %s keeps its new rows again\n", adopted.Table)
 	return nil
 }
 

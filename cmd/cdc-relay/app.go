@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 )
 
 // Exit codes. A second signal during the drain exits with 128 + its number.
@@ -29,12 +29,11 @@ const (
 
 // process holds the parts of the operating system that the command line uses. Tests replace them and call run directly.
 type process struct {
-	args           []string
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	lookupEnv      func(string) (string, bool)
-	environ        func() []string
-	signals        <-chan os.Signal
+	args      []string
+	terminal  terminal.Terminal
+	lookupEnv func(string) (string, bool)
+	environ   func() []string
+	signals   <-chan os.Signal
 }
 
 // sameStop is how long further signals count as the first one: timeout(1) and some supervisors signal the process, and
@@ -46,7 +45,6 @@ const sameStop = 100 * time.Millisecond
 func (p *process) run(ctx context.Context) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p.makeOutputSafe()
 	if p.cannotComplete() {
 		return exitDone
 	}
@@ -65,7 +63,7 @@ func (p *process) run(ctx context.Context) int {
 				stopped = time.Now()
 				cancel()
 			case time.Since(stopped) > sameStop:
-				fmt.Fprintf(p.stderr, "cdc-relay: second %s: exiting at once\n", sig)
+				fmt.Fprintf(p.terminal.Err, "cdc-relay: second %s: exiting at once\n", sig)
 				return exitCodeOf(sig)
 			}
 		}
@@ -89,10 +87,10 @@ func (p *process) report(err error) int {
 	}
 	lines := failure.Lines(err)
 	for _, line := range lines {
-		fmt.Fprintf(p.stderr, "cdc-relay: %s\n", line)
+		fmt.Fprintf(p.terminal.Err, "cdc-relay: %s\n", line)
 	}
 	if hint := cmp.Or(failure.Hint(err), hintOfMissing(lines)); hint != "" {
-		fmt.Fprintf(p.stderr, "  hint: %s\n", hint)
+		fmt.Fprintf(p.terminal.Err, "  hint: %s\n", hint)
 	}
 	var exit cli.ExitCoder // the help page does not exist
 	switch {
@@ -136,9 +134,9 @@ func (p *process) app() *cli.App {
 		Usage:                 "publishes the rows of a Postgres outbox table to RabbitMQ",
 		Description:           appDescription,
 		Commands:              commands,
-		Reader:                p.stdin,
-		Writer:                p.stdout,
-		ErrWriter:             p.stderr,
+		Reader:                p.terminal.In,
+		Writer:                p.terminal.Out,
+		ErrWriter:             p.terminal.Err,
 		HideVersion:           true,
 		EnableBashCompletion:  true,
 		CustomAppHelpTemplate: appHelp,

@@ -255,17 +255,17 @@ type repairView struct {
 
 func (p *process) showFindings(cfg *config, report checkReport) error {
 	if cfg.format == formatJSON {
-		return p.writeJSON(report)
+		return p.terminal.JSON(report)
 	}
-	table := p.newTable()
+	table := p.terminal.Table()
 	for _, f := range report.Findings {
 		text := strings.Join(append([]string{f.Message}, f.Fix...), "\n  ")
-		table.Row(p.paint(colourOf(f.Level), string(f.Level)), string(f.Area), f.Name, text)
+		table.Row(p.terminal.Paint(colourOf(f.Level), string(f.Level)), string(f.Area), f.Name, text)
 	}
-	if err := table.write(); err != nil {
+	if err := table.Write(); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(p.stdout, "\n%s\n%s", counted(report.Findings), repairsText(cfg, report.Repairs)); err != nil {
+	if _, err := fmt.Fprintf(p.terminal.Out, "\n%s\n%s", counted(report.Findings), repairsText(cfg, report.Repairs)); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil

@@ -41,7 +41,7 @@ install it. Without them:
 				if err != nil {
 					return err
 				}
-				_, err = p.stdout.Write(script)
+				_, err = p.terminal.Out.Write(script)
 				return err
 			},
 		})
@@ -70,7 +70,7 @@ func (p *process) manCommand() *cli.Command {
 			build := buildInfo()
 			page = strings.Replace(page, "\n.TH cdc-relay 1\n", fmt.Sprintf("\n.TH CDC-RELAY 1 %q %q\n", build.Date, "cdc-relay "+build.Version), 1)
 			page = strings.Replace(page, "\ncdc-relay\n\n.EX\n[--version]\n.EE\n", "\n"+app.UsageText+"\n", 1)
-			_, err = fmt.Fprint(p.stdout, page)
+			_, err = fmt.Fprint(p.terminal.Out, page)
 			return err
 		},
 	}
@@ -88,7 +88,7 @@ func (p *process) complete(command *cli.Command) cli.BashCompleteFunc {
 		before := p.args[max(0, len(p.args)-3)]
 		for _, s := range settingsOf(command.Flags) {
 			if values := s.choices(); before == "--"+s.name && values != nil {
-				fmt.Fprintln(p.stdout, strings.Join(values, "\n"))
+				fmt.Fprintln(p.terminal.Out, strings.Join(values, "\n"))
 				return
 			}
 		}

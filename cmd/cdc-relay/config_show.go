@@ -69,9 +69,9 @@ func (p *process) configShow(c *cli.Context) error {
 		view.Settings = append(view.Settings, cfg.settingView(s))
 	}
 	if cfg.format == formatJSON {
-		return p.writeJSON(view)
+		return p.terminal.JSON(view)
 	}
-	g := p.newTable("SETTING", "VALUE", "SOURCE")
+	g := p.terminal.Table("SETTING", "VALUE", "SOURCE")
 	for _, v := range view.Settings {
 		value := "-"
 		if v.Value != nil {
@@ -83,7 +83,7 @@ func (p *process) configShow(c *cli.Context) error {
 		}
 		g.Row(v.Name, value, source)
 	}
-	return g.write()
+	return g.Write()
 }
 
 // shownSettings are the settings of run, and all others that the file sets.
@@ -148,10 +148,10 @@ func (p *process) configValidate(c *cli.Context) error {
 	cfg, err := p.relayConfig(c)
 	switch {
 	case cfg != nil && cfg.format == formatJSON:
-		return errors.Join(p.writeJSON(validView{err == nil, failure.Lines(err)}), err)
+		return errors.Join(p.terminal.JSON(validView{err == nil, failure.Lines(err)}), err)
 	case err != nil:
 		return err
 	}
-	_, err = fmt.Fprintln(p.stdout, "valid")
+	_, err = fmt.Fprintln(p.terminal.Out, "valid")
 	return err
 }

@@ -12,13 +12,14 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/certs"
 )
 
 // resolved returns the configuration of "run" with these arguments.
 func resolved(t *testing.T, env environment, args ...string) *config {
 	t.Helper()
-	p := process{stdout: io.Discard, stderr: io.Discard, lookupEnv: env.lookup}
+	p := process{terminal: terminal.New(nil, io.Discard, io.Discard, false), lookupEnv: env.lookup}
 	var cfg *config
 	command := p.runCommand()
 	command.Action = func(c *cli.Context) (err error) {

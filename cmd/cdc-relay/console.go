@@ -132,7 +132,7 @@ func (p *process) console(c *cli.Context) error {
 // newConsole returns a console that has no connection yet.
 func (p *process) newConsole(cfg *config) (*console, error) {
 	quiet := *p
-	quiet.stdout = io.Discard // a page must not contain terminal colours
+	quiet.terminal.Out = io.Discard // a page must not contain terminal colours
 	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: newDesks(), history: newHistory(cfg), checkWait: checkWait}
 	var err error
 	if s.gate, err = newGate(cfg.consoling, s.log); err != nil {

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
@@ -23,7 +24,11 @@ func serveConsole(t *testing.T, env environment, change func(*console)) (at stri
 	cfg := defaultConfig()
 	cfg.httpAddr, cfg.publisher, cfg.amqpURL = "", "amqp", env["CDC_RELAY_AMQP_URL"]
 	cfg.relay.DatabaseURL = env["CDC_RELAY_DATABASE_URL"]
-	p := &process{stdout: t.Output(), stderr: t.Output(), lookupEnv: env.lookup, environ: env.pairs}
+	p := &process{
+		terminal:  terminal.New(nil, t.Output(), t.Output(), false),
+		lookupEnv: env.lookup,
+		environ:   env.pairs,
+	}
 	s, err := p.newConsole(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -92,20 +92,20 @@ func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
 
 func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) error {
 	if len(letters) == 0 && next == "" {
-		fmt.Fprintln(p.stdout, "no dead letters")
+		fmt.Fprintln(p.terminal.Out, "no dead letters")
 		return nil
 	}
-	g := p.newTable("ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").fit()
+	g := p.terminal.Table("ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").Fit()
 	const wide = 60
 	for _, letter := range letters {
 		g.Row(fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), show.Shortened(letter.Reason, wide),
 			show.Shortened(show.ValueOr(letter.Exchange, "-"), wide), show.Shortened(letter.RoutingKey, wide), show.Shortened(show.ValueOr(letter.OrderingKey, "-"), wide),
 			fmt.Sprint(letter.Attempts), show.Shortened(show.ValueOr(letter.LastError, "-"), wide))
 	}
-	if err := g.write(); err != nil {
+	if err := g.Write(); err != nil {
 		return err
 	}
-	p.tellNext(len(letters), next)
+	p.terminal.NextPage(len(letters), next, readFor)
 	return nil
 }
 
@@ -136,19 +136,19 @@ func (p *process) writeDeadLetters(cfg *config, letters []operator.DeadMessage, 
 	for _, letter := range letters {
 		view.DeadLetters = append(view.DeadLetters, show.DeadLetterOf(cfg.relay.Table, letter))
 	}
-	return p.writeJSON(view)
+	return p.terminal.JSON(view)
 }
 
 // showDeadLetter prints one dead letter, with an empty line first if it follows another.
 func (p *process) showDeadLetter(cfg *config, letter operator.DeadMessage, follows bool) error {
 	if follows {
-		fmt.Fprintln(p.stdout)
+		fmt.Fprintln(p.terminal.Out)
 	}
-	g := p.newTable()
+	g := p.terminal.Table()
 	g.Row("where", cfg.relay.Table.DeadLetter().String())
 	show.Details(g, cfg.relay.Table.DeadLetter(), letter.StoredMessage)
 	show.DeathDetails(g, cfg.relay.Table, letter)
-	return g.write()
+	return g.Write()
 }
 
 // errStopped is returned if a signal interrupts a change of many rows. Finished batches stay changed.

@@ -73,7 +73,7 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
 		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 	}}
-	bar, end := p.progress("requeuing")
+	bar, end := p.terminal.Progress("requeuing", changeBatch)
 	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, asking.agree(ctx), func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
@@ -112,11 +112,11 @@ func (p *process) countDeadLetters(ctx context.Context, d *desk) (int64, error) 
 func (p *process) tell(cfg *config, view any, text string) error {
 	switch {
 	case cfg.format == formatJSON:
-		return p.writeJSON(view)
+		return p.terminal.JSON(view)
 	case text == "":
 		return nil
 	}
-	_, err := fmt.Fprintln(p.stdout, text)
+	_, err := fmt.Fprintln(p.terminal.Out, text)
 	return err
 }
 
@@ -175,7 +175,7 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was deleted", question: func(total int64) string {
 		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 	}}
-	bar, end := p.progress("deleting")
+	bar, end := p.terminal.Progress("deleting", changeBatch)
 	var failed error
 	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, asking.agree(ctx), bar)
 	end()

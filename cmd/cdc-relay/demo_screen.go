@@ -3,11 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -24,11 +21,12 @@ type demoScreen struct {
 	out      io.Writer
 	terminal bool
 	colour   bool
+	width    func() int
 }
 
 func (p *process) demoScreen() demoScreen {
-	terminal := show.IsTerminal(p.stdout)
-	return demoScreen{out: show.Raw(p.stdout), terminal: terminal, colour: terminal && !p.noColor()}
+	out := p.terminal.Out
+	return demoScreen{out: show.Raw(out), terminal: show.IsTerminal(out), colour: p.terminal.Colours(), width: p.terminal.Width}
 }
 
 const (
@@ -98,15 +96,6 @@ func (s demoScreen) liveLine(n demoNumbers) string {
 		line = string(runes[:s.width()]) // a wrapped line could not be erased
 	}
 	return s.paint(bold, line)
-}
-
-func (s demoScreen) width() int {
-	if file, ok := show.Raw(s.out).(*os.File); ok {
-		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 1 {
-			return width - 1
-		}
-	}
-	return 79
 }
 
 func (s demoScreen) note(text string) {

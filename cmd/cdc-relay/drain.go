@@ -96,5 +96,5 @@ func (p *process) writeDrained(s *service, failed error) error {
 	if failed != nil {
 		view.Error = show.OneLine(pgdial.Text(failed))
 	}
-	return p.writeJSON(view)
+	return p.terminal.JSON(view)
 }

@@ -42,7 +42,7 @@ func (p *process) explain(ctx context.Context, d *desk, name operator.Name) erro
 		return err
 	}
 	if d.cfg.format == formatJSON {
-		err = p.writeJSON(around.View(waiting, dead, published))
+		err = p.terminal.JSON(around.View(waiting, dead, published))
 	} else {
 		err = p.showExplained(d.cfg, around, waiting, dead, published)
 	}
@@ -67,11 +67,11 @@ func (d *desk) publishedAs(ctx context.Context, name operator.Name) ([]operator.
 func (p *process) showExplained(cfg *config, s show.Surroundings, waiting []operator.Waiting, dead []operator.DeadMessage, published []operator.PublishedMessage) error {
 	for i, w := range waiting {
 		if i > 0 {
-			fmt.Fprintln(p.stdout)
+			fmt.Fprintln(p.terminal.Out)
 		}
-		g := p.newTable()
+		g := p.terminal.Table()
 		s.Details(g, w)
-		if err := g.write(); err != nil {
+		if err := g.Write(); err != nil {
 			return err
 		}
 	}

@@ -74,20 +74,20 @@ func (p *process) showKeys(ctx context.Context, d *desk) error {
 				First: listedView{f.State, show.TimeOrNull(f.AvailableAt), f.LockedBy, show.MessageOf(f.StoredMessage)},
 			})
 		}
-		return p.writeJSON(view)
+		return p.terminal.JSON(view)
 	}
 	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.stdout, "no ordering keys")
+		fmt.Fprintln(p.terminal.Out, "no ordering keys")
 		return nil
 	}
-	g := p.newTable("ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS").fit()
+	g := p.terminal.Table("ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS").Fit()
 	for _, k := range list.Rows {
 		g.Row(show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State), show.Shortened(around.Why(k), 160))
 	}
-	if err := g.write(); err != nil {
+	if err := g.Write(); err != nil {
 		return err
 	}
-	p.tellNext(len(list.Rows), list.Next)
+	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
 	return nil
 }
 

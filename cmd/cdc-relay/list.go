@@ -100,21 +100,21 @@ func (p *process) showList(ctx context.Context, d *desk) error {
 		for _, w := range list.Rows {
 			view.Messages = append(view.Messages, listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)})
 		}
-		return p.writeJSON(view)
+		return p.terminal.JSON(view)
 	}
 	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.stdout, "no messages")
+		fmt.Fprintln(p.terminal.Out, "no messages")
 		return nil
 	}
-	g := p.newTable("ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").fit()
+	g := p.terminal.Table("ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").Fit()
 	const wide = 60
 	for _, w := range list.Rows {
 		g.Row(fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), show.Shortened(show.ValueOr(w.Exchange, "-"), wide),
 			show.Shortened(w.RoutingKey, wide), show.Shortened(show.ValueOr(w.OrderingKey, "-"), wide), fmt.Sprint(w.Attempts), show.Shortened(show.ValueOr(w.LastError, "-"), wide))
 	}
-	if err := g.write(); err != nil {
+	if err := g.Write(); err != nil {
 		return err
 	}
-	p.tellNext(len(list.Rows), list.Next)
+	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
 	return nil
 }

@@ -11,16 +11,16 @@ import (
 
 // logger writes to the standard error, because --publisher stdout uses the standard output.
 func (p *process) logger(cfg *config) *slog.Logger {
-	terminal := show.IsTerminal(p.stderr)
+	terminal := show.IsTerminal(p.terminal.Err)
 	if cfg.logFormat == "json" || (cfg.logFormat == "auto" && !terminal) {
-		return slog.New(slog.NewJSONHandler(p.stderr, &slog.HandlerOptions{
+		return slog.New(slog.NewJSONHandler(p.terminal.Err, &slog.HandlerOptions{
 			Level: cfg.logLevel, ReplaceAttr: durationAsText,
 		}))
 	}
-	return slog.New(tint.NewTextHandler(p.stderr, &tint.Options{
+	return slog.New(tint.NewTextHandler(p.terminal.Err, &tint.Options{
 		Level:      cfg.logLevel,
 		TimeFormat: time.TimeOnly + ".000",
-		NoColor:    !terminal || p.noColor(),
+		NoColor:    !terminal || p.terminal.NoColour,
 		// The handler escapes line breaks itself, but lets codes for a terminal pass.
 		ReplaceAttr: safeAttr,
 	}))
@@ -46,10 +46,4 @@ func safeAttr(_ []string, a slog.Attr) slog.Attr {
 		}
 	}
 	return a
-}
-
-// noColor implements the convention of no-color.org.
-func (p *process) noColor() bool {
-	value, _ := p.lookupEnv("NO_COLOR")
-	return value != ""
 }

@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/tune"
 )
 
@@ -19,9 +20,7 @@ func main() {
 	}
 	p := process{
 		args:      os.Args,
-		stdin:     os.Stdin,
-		stdout:    os.Stdout,
-		stderr:    os.Stderr,
+		terminal:  terminal.New(os.Stdin, os.Stdout, os.Stderr, os.Getenv("NO_COLOR") != ""), // see no-color.org
 		lookupEnv: os.LookupEnv,
 		environ:   os.Environ,
 		signals:   signals,

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -52,9 +53,7 @@ func withInput(t *testing.T, env environment, input string, args ...string) resu
 	var stdout, stderr bytes.Buffer
 	p := process{
 		args:      append([]string{"cdc-relay"}, args...),
-		stdin:     strings.NewReader(input),
-		stdout:    &stdout,
-		stderr:    &stderr,
+		terminal:  terminal.New(strings.NewReader(input), &stdout, &stderr, env["NO_COLOR"] != ""),
 		lookupEnv: env.lookup,
 		environ:   env.pairs,
 	}

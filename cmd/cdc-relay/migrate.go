@@ -113,18 +113,18 @@ func (p *process) migrateStatus(c *cli.Context) error {
 		for _, step := range state.Pending {
 			view.Missing = append(view.Missing, step.Name)
 		}
-		return p.writeJSON(view)
+		return p.terminal.JSON(view)
 	}
 	switch {
 	case len(state.Pending) == 0:
-		fmt.Fprintf(p.stdout, "tables of %s: version %d, up to date\n", table, state.Current)
+		fmt.Fprintf(p.terminal.Out, "tables of %s: version %d, up to date\n", table, state.Current)
 	case state.Current == 0:
-		fmt.Fprintf(p.stdout, "tables of %s: none\n", table)
+		fmt.Fprintf(p.terminal.Out, "tables of %s: none\n", table)
 	default:
-		fmt.Fprintf(p.stdout, "tables of %s: version %d of %d\n", table, state.Current, state.Latest)
+		fmt.Fprintf(p.terminal.Out, "tables of %s: version %d of %d\n", table, state.Current, state.Latest)
 	}
 	for _, step := range state.Pending {
-		fmt.Fprintf(p.stdout, "  missing: %s\n", step.Name)
+		fmt.Fprintf(p.terminal.Out, "  missing: %s\n", step.Name)
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (p *process) migrateSQL(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(p.verbatim(), script)
+	_, err = fmt.Fprint(p.terminal.Verbatim(), script)
 	return err
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -60,17 +59,6 @@ func readOn[T any](c *config, page func(operator.Page) (operator.Listing[T], err
 		if wanted.After == "" || wanted.Limit == 0 || time.Since(began) > readFor {
 			return list, nil
 		}
-	}
-}
-
-// tellNext prints how to get the next page, if there is one.
-func (p *process) tellNext(shown int, next string) {
-	switch {
-	case next == "":
-	case shown == 0:
-		fmt.Fprintf(p.stdout, "none found within %s; to continue: --after %s\n", readFor, next)
-	default:
-		fmt.Fprintf(p.stdout, "… more: --after %s\n", next)
 	}
 }
 

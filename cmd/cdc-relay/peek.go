@@ -137,13 +137,13 @@ func (p *process) showPeeked(ctx context.Context, d *desk) error {
 		view.Messages = append(view.Messages, d.cfg.peekedViewOf(m))
 	}
 	if d.cfg.format == formatJSON {
-		return p.writeJSON(view)
+		return p.terminal.JSON(view)
 	}
 	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.stdout, "no messages")
+		fmt.Fprintln(p.terminal.Out, "no messages")
 		return nil
 	}
-	g := p.newTable("ID", "STATE", "AVAILABLE", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "BYTES", "ERROR").fit()
+	g := p.terminal.Table("ID", "STATE", "AVAILABLE", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "BYTES", "ERROR").Fit()
 	const wide = 60
 	for i, v := range view.Messages {
 		m, available := list.Rows[i], "-"
@@ -153,9 +153,9 @@ func (p *process) showPeeked(ctx context.Context, d *desk) error {
 		g.Row(fmt.Sprint(v.ID), string(v.State), available, show.Shortened(v.Exchange, wide), show.Shortened(v.RoutingKey, wide),
 			show.Shortened(show.ValueOr(v.OrderingKey, "-"), wide), peekedSize(m.PayloadSize), show.Shortened(show.ValueOr(v.Error, "-"), wide))
 	}
-	if err := g.write(); err != nil {
+	if err := g.Write(); err != nil {
 		return err
 	}
-	p.tellNext(len(list.Rows), list.Next)
+	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
 	return nil
 }

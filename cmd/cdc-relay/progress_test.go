@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
@@ -33,8 +34,12 @@ func TestAnInterruptedDrainSaysWhatIsLeft(t *testing.T) {
 	signals := make(chan os.Signal, 2)
 	screen := &interrupted{at: "broker_down", signals: signals}
 	p := process{
-		args:  []string{"cdc-relay", "drain", "--amqp-url", "amqp://127.0.0.1:1/", "--log-format", "text", "--send-timeout", "1h"},
-		stdin: strings.NewReader(""), stdout: screen, stderr: screen, lookupEnv: env.lookup, signals: signals,
+		args: []string{
+			"cdc-relay", "drain", "--amqp-url", "amqp://127.0.0.1:1/", "--log-format", "text", "--send-timeout", "1h",
+		},
+		terminal:  terminal.New(strings.NewReader(""), screen, screen, false),
+		lookupEnv: env.lookup,
+		signals:   signals,
 	}
 	code := p.run(await.Context(t))
 	text := screen.String()
@@ -61,8 +66,10 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 			signals := make(chan os.Signal, 2)
 			screen := &interrupted{at: "[y/N] ", signals: signals}
 			p := process{
-				args: append([]string{"cdc-relay"}, test.command...), stdin: stdin, stdout: screen, stderr: screen,
-				lookupEnv: env.lookup, signals: signals,
+				args:      append([]string{"cdc-relay"}, test.command...),
+				terminal:  terminal.New(stdin, screen, screen, false),
+				lookupEnv: env.lookup,
+				signals:   signals,
 			}
 			ended := make(chan int, 1)
 			go func() { ended <- p.run(t.Context()) }()

@@ -127,7 +127,7 @@ func (p *process) writePublished(messages []operator.PublishedMessage, next stri
 	for _, m := range messages {
 		view.Published = append(view.Published, show.PublishedOf(m))
 	}
-	return p.writeJSON(view)
+	return p.terminal.JSON(view)
 }
 
 func (p *process) publishedList(c *cli.Context) error {
@@ -155,19 +155,19 @@ func (p *process) showPublishedList(ctx context.Context, d *desk) error {
 		return p.writePublished(list.Rows, list.Next)
 	}
 	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.stdout, "no published messages")
+		fmt.Fprintln(p.terminal.Out, "no published messages")
 		return nil
 	}
-	g := p.newTable("ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", "ROUTING KEY", "ORDERING KEY").fit()
+	g := p.terminal.Table("ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", "ROUTING KEY", "ORDERING KEY").Fit()
 	const wide = 60
 	for _, m := range list.Rows {
 		g.Row(fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)), m.MessageID.String(),
 			show.Shortened(show.ValueOr(m.Exchange, "-"), wide), show.Shortened(m.RoutingKey, wide), show.Shortened(show.ValueOr(m.OrderingKey, "-"), wide))
 	}
-	if err := g.write(); err != nil {
+	if err := g.Write(); err != nil {
 		return err
 	}
-	p.tellNext(len(list.Rows), list.Next)
+	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
 	return nil
 }
 
@@ -193,13 +193,13 @@ func (p *process) publishedShow(ctx context.Context, d *desk, name operator.Name
 // showPublished prints one message, with an empty line first if it follows another.
 func (p *process) showPublished(cfg *config, m operator.PublishedMessage, follows bool) error {
 	if follows {
-		fmt.Fprintln(p.stdout)
+		fmt.Fprintln(p.terminal.Out)
 	}
-	g := p.newTable()
+	g := p.terminal.Table()
 	g.Row("where", cfg.relay.Table.Published().String())
 	g.Row("published", fmt.Sprintf("%s, %s ago", show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt))))
 	show.Details(g, cfg.relay.Table.Published(), m.StoredMessage)
-	return g.write()
+	return g.Write()
 }
 
 // replayView is the JSON output of published replay.
@@ -221,7 +221,7 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 		}
 		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), d.cfg.relay.Table.Published(), to, where(d.conn.Config()))
 	}}
-	bar, end := p.progress("replaying")
+	bar, end := p.terminal.Progress("replaying", changeBatch)
 	result, failed := d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
 		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: changeBatch, Dry: view.DryRun, AfterID: to.afterID,
 	}, asking.agree(ctx), bar)

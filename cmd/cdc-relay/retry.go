@@ -48,7 +48,7 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 	if view.DryRun {
 		agreed = nil
 	}
-	bar, end := p.progress("making due")
+	bar, end := p.terminal.Progress("making due", changeBatch)
 	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, view.DryRun, agreed, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)

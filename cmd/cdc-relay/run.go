@@ -145,7 +145,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 	switch cfg.publisher {
 	case "exec":
 		publisher, err := handler.New(handler.Config{
-			Command: cfg.handler, Env: handler.Environment(p.environ()), Stderr: p.stderr, DefaultExchange: cfg.exchange,
+			Command: cfg.handler, Env: handler.Environment(p.environ()), Stderr: p.terminal.Err, DefaultExchange: cfg.exchange,
 			AnswerTimeout: cfg.relay.SendTimeout, Logger: log,
 		})
 		if err != nil {
@@ -153,10 +153,10 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		}
 		return publisher, nil
 	case "stdout":
-		if closedOutput(show.Raw(p.stdout)) {
+		if closedOutput(show.Raw(p.terminal.Out)) {
 			return nil, usagef("--publisher stdout: the standard output is closed")
 		}
-		return stdout.New(stdout.Config{Writer: p.verbatim(), DefaultExchange: cfg.exchange, Logger: log}), nil
+		return stdout.New(stdout.Config{Writer: p.terminal.Verbatim(), DefaultExchange: cfg.exchange, Logger: log}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
 }

@@ -244,7 +244,7 @@ func (c *config) noneFound(what string) error {
 // noteWildcards prints wildcardNote, for a command that found nothing.
 func (p *process) noteWildcards(cfg *config) {
 	if note := show.WildcardNote(cfg.looking.filter, "--"); note != "" {
-		fmt.Fprintln(p.stderr, "note: "+note)
+		fmt.Fprintln(p.terminal.Err, "note: "+note)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -415,9 +416,10 @@ func TestOneSignalStopsRun(t *testing.T) {
 			signals <- syscall.SIGTERM
 		}
 		p := process{
-			args:  []string{"cdc-relay", "run", "--publisher", "stdout", "--shutdown-timeout", "100ms"},
-			stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard,
-			lookupEnv: env.lookup, signals: signals,
+			args:      []string{"cdc-relay", "run", "--publisher", "stdout", "--shutdown-timeout", "100ms"},
+			terminal:  terminal.New(strings.NewReader(""), io.Discard, io.Discard, false),
+			lookupEnv: env.lookup,
+			signals:   signals,
 		}
 		if code := p.run(await.Context(t)); code != exitDone {
 			t.Errorf("sent %d times: exit code %d", times, code)

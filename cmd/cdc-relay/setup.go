@@ -17,6 +17,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -88,13 +89,17 @@ type setupView struct {
 
 // setupReport prints each step at once, or all steps as JSON at the end.
 type setupReport struct {
-	process *process
-	json    bool
-	view    setupView
+	terminal terminal.Terminal
+	json     bool
+	view     setupView
 }
 
 func (p *process) newSetupReport(cfg *config) *setupReport {
-	return &setupReport{p, cfg.format == formatJSON, setupView{Table: cfg.relay.Table.String(), Done: []string{}}}
+	return &setupReport{
+		terminal: p.terminal,
+		json:     cfg.format == formatJSON,
+		view:     setupView{Table: cfg.relay.Table.String(), Done: []string{}},
+	}
 }
 
 // did reports a change.
@@ -106,7 +111,7 @@ func (r *setupReport) did(format string, args ...any) {
 // found reports what existed already.
 func (r *setupReport) found(format string, args ...any) {
 	if !r.json {
-		fmt.Fprintf(r.process.stdout, format+"\n", args...)
+		fmt.Fprintf(r.terminal.Out, format+"\n", args...)
 	}
 }
 
@@ -117,7 +122,7 @@ func (r *setupReport) end(err error) error {
 	if err != nil {
 		r.view.Error = show.OneLine(err.Error())
 	}
-	return errors.Join(err, r.process.writeJSON(r.view))
+	return errors.Join(err, r.terminal.JSON(r.view))
 }
 
 // setUp creates what is missing.
@@ -282,7 +287,7 @@ func (p *process) printSetup(cfg *config) error {
 			script += "\n" + replication.SetupSQL(names)
 		}
 	}
-	_, err = fmt.Fprint(p.verbatim(), script, "\n", grants(cfg))
+	_, err = fmt.Fprint(p.terminal.Verbatim(), script, "\n", grants(cfg))
 	return err
 }
 

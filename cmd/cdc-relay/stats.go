@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -53,43 +51,15 @@ func (p *process) showOrWatch(ctx context.Context, d *desk) error {
 			return err
 		}
 		if cfg.format == formatJSON {
-			return p.writeJSON(view)
+			return p.terminal.JSON(view)
 		}
 		return p.showStats(cfg, view)
 	}
-	return p.watch(ctx, cfg.looking.interval, func(ctx context.Context) (display func() error, err error) {
+	return p.terminal.Watch(ctx, cfg.looking.interval, func(ctx context.Context) (display func() error, err error) {
 		view, err := look.Take(ctx)
 		if cfg.format == formatJSON {
-			return func() error { return p.writeJSONLine(view) }, err
+			return func() error { return p.terminal.JSONLine(view) }, err
 		}
 		return func() error { return p.showStats(cfg, view) }, err
 	})
-}
-
-// watch repeats look until ctx is done, and prints each result when it is complete. On a terminal it overwrites the
-// previous one.
-func (p *process) watch(ctx context.Context, interval time.Duration, look func(context.Context) (display func() error, err error)) error {
-	terminal := show.IsTerminal(p.stdout)
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		display, err := look(ctx)
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // stopped by the user
-		}
-		if err != nil {
-			return err
-		}
-		if terminal {
-			fmt.Fprint(show.Raw(p.stdout), "\x1b[H\x1b[2J") // clear the screen and go to its top
-		}
-		if err := display(); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
 }

@@ -9,9 +9,9 @@ import (
 
 // showStats prints the table for people.
 func (p *process) showStats(cfg *config, v show.Stats) error {
-	g := p.newTable()
-	v.Facts(g, &cfg.relay, p.paint)
-	if err := g.write(); err != nil {
+	g := p.terminal.Table()
+	v.Facts(g, &cfg.relay, p.terminal.Paint)
+	if err := g.Write(); err != nil {
 		return err
 	}
 	return p.showFailing(v)
@@ -25,10 +25,10 @@ func (p *process) showFailing(v show.Stats) error {
 	if v.Precision["top_failing"] != operator.Exact {
 		note = ", of the rows that come first"
 	}
-	fmt.Fprintf(p.stdout, "\nfailing most%s\n", note)
-	g := p.newTable("ROUTING KEY", "ERROR", "IN RETRY", "DEAD", "EXAMPLE").fit()
+	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
+	g := p.terminal.Table("ROUTING KEY", "ERROR", "IN RETRY", "DEAD", "EXAMPLE").Fit()
 	for _, f := range v.TopFailing {
 		g.Row(show.Shortened(f.RoutingKey, 60), show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead), show.Shortened(f.Example, 80))
 	}
-	return g.write()
+	return g.Write()
 }

@@ -65,7 +65,7 @@ func (p *process) teardown(c *cli.Context) error {
 		done = append(done, cfg.slotsAndPublications()+": not there")
 	}
 	for _, line := range done {
-		fmt.Fprintln(p.stdout, line)
+		fmt.Fprintln(p.terminal.Out, line)
 	}
 	if err != nil || !cfg.tables {
 		return ownerHint(err, cfg.asOwner(conn))
@@ -103,9 +103,9 @@ func (p *process) dropTables(c *cli.Context, conn *pgx.Conn, cfg *config) error 
 	case err != nil:
 		return ownerHint(emptyHint(err), cfg.asOwner(conn))
 	case dropped:
-		fmt.Fprintf(p.stdout, "dropped tables %s and %s\n", cfg.relay.Table, cfg.relay.Table.DeadLetter())
+		fmt.Fprintf(p.terminal.Out, "dropped tables %s and %s\n", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	default:
-		fmt.Fprintf(p.stdout, "tables of %s: not there\n", cfg.relay.Table)
+		fmt.Fprintf(p.terminal.Out, "tables of %s: not there\n", cfg.relay.Table)
 	}
 	return nil
 }
@@ -141,5 +141,6 @@ func (p *process) confirm(ctx context.Context, cfg *config, conn *pgx.Conn) erro
 	if cfg.tables {
 		what += fmt.Sprintf(" and tables %s and %s (with the history, if there is one)", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	}
-	return p.confirmed(ctx, cfg, p.stdout, fmt.Sprintf("Drop %s at %s?", what, where(conn.Config())), "nothing was dropped")
+	question := fmt.Sprintf("Drop %s at %s?", what, where(conn.Config()))
+	return p.terminal.Confirm(ctx, p.terminal.Out, question, "nothing was dropped")
 }

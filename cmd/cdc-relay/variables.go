@@ -28,7 +28,7 @@ func (p *process) warning(c *cli.Context, cfg *config) warning {
 		log := p.logger(cfg)
 		return func(what, advice string) { log.Warn(what, "event", event.ConfigWarning, "hint", advice) }
 	}
-	return func(what, advice string) { fmt.Fprintf(p.stderr, "cdc-relay: warning: %s: %s\n", what, advice) }
+	return func(what, advice string) { fmt.Fprintf(p.terminal.Err, "cdc-relay: warning: %s: %s\n", what, advice) }
 }
 
 // warnOfVariables warns of variables that look like settings and have no effect.

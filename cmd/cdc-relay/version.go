@@ -65,7 +65,7 @@ func (p *process) versionCommand() *cli.Command {
 			case err != nil:
 				return err
 			case cfg.format == formatJSON:
-				return p.writeJSON(buildInfo())
+				return p.terminal.JSON(buildInfo())
 			}
 			p.writeVersion(buildInfo())
 			return nil
@@ -74,5 +74,5 @@ func (p *process) versionCommand() *cli.Command {
 }
 
 func (p *process) writeVersion(b build) {
-	fmt.Fprintf(p.stdout, "cdc-relay %s\ncommit %s\ndate %s\n%s %s\n", b.Version, b.Commit, b.Date, b.Go, b.Platform)
+	fmt.Fprintf(p.terminal.Out, "cdc-relay %s\ncommit %s\ndate %s\n%s %s\n", b.Version, b.Commit, b.Date, b.Go, b.Platform)
 }
