@@ -28,7 +28,10 @@ func TestSQLNamesTheSchemaOfFunctions(t *testing.T) {
 	}
 	call := regexp.MustCompile(`(?:^|[^\w.$-])(` + strings.Join(names, "|") + `)\(([^)*]|\*[^)]|$)`)
 	severalArrays := regexp.MustCompile(`unnest\(\$\d::\w+\[\], `)
-	for _, folder := range []string{"store", "cmd/cdc-relay/internal/operator", "internal/slot", "replication", "outbox", "relay", "cmd/cdc-relay", "internal/pgdial"} {
+	for _, folder := range []string{
+		"store", "internal/slot", "internal/pgdial", "replication", "outbox", "relay",
+		"cmd/cdc-relay", "cmd/cdc-relay/internal/operator", "cmd/cdc-relay/internal/demo",
+	} {
 		files, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)

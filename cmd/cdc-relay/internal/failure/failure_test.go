@@ -10,7 +10,8 @@ import (
 )
 
 func TestEachMistakeOfTheUserHasALine(t *testing.T) {
-	bothWrong := errors.Join(failure.Usagef("--a: %q", "\x1b"), fmt.Errorf("b: %w", failure.Usagef("amqp://u:s3cr3t@h")))
+	withPassword := fmt.Errorf("b: %w", failure.Usagef("amqp://u:s3cr3t@h"))
+	bothWrong := errors.Join(failure.Usagef("--a: %q", "\x1b"), withPassword)
 	for _, test := range []struct {
 		err  error
 		want []string

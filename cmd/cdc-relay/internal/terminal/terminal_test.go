@@ -72,9 +72,13 @@ func TestJSONIsIndentedOrOneLine(t *testing.T) {
 }
 
 func TestOnlyYesConfirms(t *testing.T) {
-	for answer, yes := range map[string]bool{"y\n": true, " YES \n": true, "yes": true, "": false, "\n": false, "yess\n": false} {
+	for answer, yes := range map[string]bool{
+		"y\n": true, " YES \n": true, "yes": true,
+		"": false, "\n": false, "yess\n": false,
+	} {
 		var out bytes.Buffer
-		err := terminal.Terminal{In: strings.NewReader(answer)}.Confirm(t.Context(), &out, "Delete?", "nothing was deleted")
+		tty := terminal.Terminal{In: strings.NewReader(answer)}
+		err := tty.Confirm(t.Context(), &out, "Delete?", "nothing was deleted")
 		if (err == nil) != yes || !yes && err.Error() != "not confirmed: nothing was deleted" ||
 			!strings.HasPrefix(out.String(), "Delete? [y/N] ") {
 			t.Errorf("%q: %v\n%s", answer, err, out.String())

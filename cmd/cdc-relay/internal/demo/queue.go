@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"errors"
@@ -13,34 +13,34 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
-// demoQueue is an exclusive queue: the broker deletes it when this process disconnects.
-type demoQueue struct {
+// exclusiveQueue receives the orders. The broker deletes the queue when this process disconnects.
+type exclusiveQueue struct {
 	conn       *amqp091.Connection
 	name       string
 	deliveries <-chan amqp091.Delivery
 	closed     chan *amqp091.Error
 }
 
-func openDemoQueue(amqpURL string) (*demoQueue, error) {
+func openQueue(amqpURL string) (*exclusiveQueue, error) {
 	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName("cdc-relay demo")
 	conn, err := amqp091.DialConfig(amqpURL, amqp091.Config{
 		Heartbeat:  10 * time.Second,
-		Dial:       amqp091.DefaultDial(connectTimeout),
+		Dial:       amqp091.DefaultDial(serverTimeout),
 		Properties: properties,
 	})
 	if err != nil {
-		return nil, demoDialError(amqpURL, err)
+		return nil, dialError(amqpURL, err)
 	}
-	q := &demoQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp091.Error, 1))}
+	q := &exclusiveQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp091.Error, 1))}
 	if err := q.open(); err != nil {
 		q.close()
-		return nil, demoQueueError(amqpURL, err)
+		return nil, queueError(amqpURL, err)
 	}
 	return q, nil
 }
 
-func (q *demoQueue) open() error {
+func (q *exclusiveQueue) open() error {
 	channel, err := q.conn.Channel()
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func (q *demoQueue) open() error {
 }
 
 // reason returns why the connection was closed.
-func (q *demoQueue) reason() error {
+func (q *exclusiveQueue) reason() error {
 	select {
 	case err := <-q.closed:
 		if err != nil {
@@ -68,34 +68,40 @@ func (q *demoQueue) reason() error {
 	return errors.New("RabbitMQ ended the consumer")
 }
 
-func (q *demoQueue) close() {
-	q.conn.CloseDeadline(time.Now().Add(time.Second)) //nolint:errcheck // the broker notices the end of the connection in any case
+func (q *exclusiveQueue) close() {
+	//nolint:errcheck // the broker notices the end of the connection in any case
+	q.conn.CloseDeadline(time.Now().Add(time.Second))
 }
 
-// demoPermissions are what the demo needs, as rabbitmqctl set_permissions takes them (configure, write, read): to create
+// permissions are what the demo needs, as rabbitmqctl set_permissions takes them (configure, write, read): to create
 // and to read a queue, whose name RabbitMQ chooses. The write permission is the relay's, which often has the same user.
-const demoPermissions = `'^amq\.gen-' '.*' '^amq\.gen-'`
+const permissions = `'^amq\.gen-' '.*' '^amq\.gen-'`
 
-// demoDialError explains why there is no connection, without the password.
-func demoDialError(amqpURL string, err error) error {
+// dialError explains why there is no connection, without the password.
+func dialError(amqpURL string, err error) error {
 	uri, parseErr := amqp091.ParseURI(amqpURL)
 	if parseErr != nil {
 		return errors.New("the AMQP URL cannot be read") // it was validated before
 	}
 	failed := amqp.Undialled(uri, err)
-	return failure.WithHint(fmt.Errorf("connect to RabbitMQ: %w", failed), strings.Replace(failed.Hint(), "'' '.*' ''", demoPermissions, 1))
+	hint := strings.Replace(failed.Hint(), "'' '.*' ''", permissions, 1)
+	return failure.WithHint(fmt.Errorf("connect to RabbitMQ: %w", failed), hint)
 }
 
-// demoQueueError explains why the queue cannot be created or read.
-func demoQueueError(amqpURL string, err error) error {
+// queueError explains why the queue cannot be created or read.
+func queueError(amqpURL string, err error) error {
 	var exception *amqp091.Error
 	uri, parseErr := amqp091.ParseURI(amqpURL)
 	if parseErr != nil || !errors.As(err, &exception) || exception.Code != amqp091.AccessRefused {
-		return failure.WithHint(fmt.Errorf("create a queue in RabbitMQ: %w", err), "# see RabbitMQ's log; a policy or a limit of the virtual host may forbid the queue")
+		return failure.WithHint(
+			fmt.Errorf("create a queue in RabbitMQ: %w", err),
+			"# see RabbitMQ's log; a policy or a limit of the virtual host may forbid the queue",
+		)
 	}
 	return failure.WithHint(
 		fmt.Errorf("RabbitMQ user %q may not create and read the queue of the demo: %w", uri.Username, err),
-		fmt.Sprintf("rabbitmqctl set_permissions -p %s %s %s  # it replaces what the user had; or name another user in --amqp-url",
-			problem.ShellWord(uri.Vhost), problem.ShellWord(uri.Username), demoPermissions),
+		fmt.Sprintf("rabbitmqctl set_permissions -p %s %s %s"+
+			"  # it replaces what the user had; or name another user in --amqp-url",
+			problem.ShellWord(uri.Vhost), problem.ShellWord(uri.Username), permissions),
 	)
 }

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// demoOrder is one message of the demo.
-type demoOrder struct {
+// sentOrder is one message of the demo.
+type sentOrder struct {
 	id        int64
 	messageID outbox.UUID
 	text      string
@@ -26,31 +26,33 @@ type demoOrder struct {
 	committing time.Time
 }
 
-// demoOrders inserts orders as an application would.
-type demoOrders struct {
+// inserter inserts orders as an application would.
+type inserter struct {
 	conn  *pgx.Conn
 	table outbox.Table
 	queue string
 }
 
 // explained adds the GRANT that the role lacks.
-func (o demoOrders) explained(err error) error {
+func (i inserter) explained(err error) error {
 	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
-	role := outbox.Identifier(o.conn.Config().User)
-	return failure.WithHint(err, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT, SELECT (id) ON %s TO %s;  -- or name another role in --database-url",
-		outbox.Identifier(o.table.Schema), role, o.table, role))
+	role := outbox.Identifier(i.conn.Config().User)
+	return failure.WithHint(err, fmt.Sprintf(
+		"GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT, SELECT (id) ON %s TO %s;"+
+			"  -- or name another role in --database-url",
+		outbox.Identifier(i.table.Schema), role, i.table, role))
 }
 
 // insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.
-func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserted chan<- demoOrder) error {
+func (i inserter) insert(ctx context.Context, rate float64, count int, inserted chan<- sentOrder) error {
 	ticker := time.NewTicker(time.Duration(float64(time.Second) / rate))
 	defer ticker.Stop()
 	for n := 1; ; n++ {
-		order, err := o.insertOne(ctx)
+		order, err := i.insertOne(ctx)
 		if err != nil {
-			return o.explained(fmt.Errorf("insert an order: %w", err))
+			return i.explained(fmt.Errorf("insert an order: %w", err))
 		}
 		inserted <- order // run receives all orders, also after an interrupt
 		if n == count {
@@ -64,8 +66,8 @@ func (o demoOrders) insert(ctx context.Context, rate float64, count int, inserte
 	}
 }
 
-func (o demoOrders) insertOne(ctx context.Context) (demoOrder, error) {
-	order := demoOrder{text: randomOrder()}
+func (i inserter) insertOne(ctx context.Context) (sentOrder, error) {
+	order := sentOrder{text: randomOrder()}
 	rand.Read(order.messageID[:])
 	order.messageID[6] = order.messageID[6]&0x0f | 0x40 // version 4: a random UUID
 	order.messageID[8] = order.messageID[8]&0x3f | 0x80
@@ -74,16 +76,16 @@ func (o demoOrders) insertOne(ctx context.Context) (demoOrder, error) {
 		return order, err
 	}
 	// An interrupt must not cancel the transaction: nobody would know whether it was committed.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTimeout)
 	defer cancel()
-	tx, err := o.conn.Begin(ctx)
+	tx, err := i.conn.Begin(ctx)
 	if err != nil {
 		return order, err
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // a no-op after COMMIT
-	err = tx.QueryRow(ctx, "INSERT INTO "+o.table.SQL()+` (message_id, exchange, routing_key, payload, properties)
+	err = tx.QueryRow(ctx, "INSERT INTO "+i.table.SQL()+` (message_id, exchange, routing_key, payload, properties)
 		VALUES ($1, '', $2, $3, '{"type": "demo.order"}') RETURNING id`,
-		order.messageID.String(), o.queue, string(payload)).Scan(&order.id)
+		order.messageID.String(), i.queue, string(payload)).Scan(&order.id)
 	if err != nil {
 		return order, err
 	}
@@ -91,15 +93,16 @@ func (o demoOrders) insertOne(ctx context.Context) (demoOrder, error) {
 	return order, tx.Commit(ctx)
 }
 
-func (o demoOrders) remove(ctx context.Context, orders map[outbox.UUID]demoOrder) error {
+func (i inserter) remove(ctx context.Context, orders map[outbox.UUID]sentOrder) error {
 	var ids []int64
 	var messageIDs []string
 	for _, order := range orders {
 		ids = append(ids, order.id)
 		messageIDs = append(messageIDs, order.messageID.String())
 	}
-	for _, table := range []outbox.Table{o.table, o.table.DeadLetter()} {
-		_, err := o.conn.Exec(ctx, "DELETE FROM "+table.SQL()+" WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[])", ids, messageIDs)
+	for _, table := range []outbox.Table{i.table, i.table.DeadLetter()} {
+		const these = " WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[])"
+		_, err := i.conn.Exec(ctx, "DELETE FROM "+table.SQL()+these, ids, messageIDs)
 		if err != nil {
 			return err
 		}
@@ -108,17 +111,18 @@ func (o demoOrders) remove(ctx context.Context, orders map[outbox.UUID]demoOrder
 }
 
 // rejection returns why RabbitMQ rejected one of the orders; "": it did not, or the role may not read that.
-func (o demoOrders) rejection(ctx context.Context, orders map[outbox.UUID]demoOrder) string {
+func (i inserter) rejection(ctx context.Context, orders map[outbox.UUID]sentOrder) string {
 	var messageIDs []string
 	var ids []int64
 	for _, order := range orders {
 		ids, messageIDs = append(ids, order.id), append(messageIDs, order.messageID.String())
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), demoGrace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	var text string
-	err := o.conn.QueryRow(ctx, `SELECT pg_catalog.left(last_error, 300) FROM `+o.table.SQL()+`
-		WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[]) AND last_error IS NOT NULL LIMIT 1`, ids, messageIDs).Scan(&text)
+	err := i.conn.QueryRow(ctx, `SELECT pg_catalog.left(last_error, 300) FROM `+i.table.SQL()+`
+		WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[]) AND last_error IS NOT NULL LIMIT 1`,
+		ids, messageIDs).Scan(&text)
 	if err != nil {
 		return ""
 	}
@@ -134,5 +138,6 @@ func randomOrder() string {
 		"Ada in Lisbon", "Bram in Ghent", "Chiara in Turin", "Deniz in Izmir", "Eero in Oulu", "Fatou in Dakar",
 		"Grace in Leeds", "Hiro in Osaka", "Ines in Porto", "Jan in Gdansk", "Kavya in Pune", "Lena in Graz",
 	}
-	return fmt.Sprintf("%d × %s for %s", 1+mathrand.IntN(5), things[mathrand.IntN(len(things))], people[mathrand.IntN(len(people))])
+	thing, person := things[mathrand.IntN(len(things))], people[mathrand.IntN(len(people))]
+	return fmt.Sprintf("%d × %s for %s", 1+mathrand.IntN(5), thing, person)
 }

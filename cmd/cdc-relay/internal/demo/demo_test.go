@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"context"
@@ -10,7 +10,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
+
+func TestMain(m *testing.M) { services.Main(m) }
 
 // Whoever follows the hints gets a running demo.
 func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
@@ -28,7 +31,7 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 	}
 	address.User = url.UserPassword(user, "s3cr3t")
 	open := func(u url.URL) error {
-		queue, err := openDemoQueue(u.String())
+		queue, err := openQueue(u.String())
 		if err == nil {
 			queue.close()
 		}
@@ -36,11 +39,18 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 	}
 	says := func(what string, err error, text, hint string) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(problem.Hint(err), hint) || strings.Contains(err.Error()+problem.Hint(err), "s3cr3t") {
-			t.Errorf("%s: %v; hint: %s", what, err, problem.Hint(err))
+		if err == nil {
+			t.Errorf("%s: no error", what)
+			return
+		}
+		got := problem.Hint(err)
+		if !strings.Contains(err.Error(), text) || !strings.Contains(got, hint) ||
+			strings.Contains(err.Error()+got, "s3cr3t") {
+			t.Errorf("%s: %v; hint: %s", what, err, got)
 		}
 	}
-	permit := "rabbitmqctl set_permissions -p " + problem.ShellWord(vhost) + " " + user + ` '^amq\.gen-' '.*' '^amq\.gen-'`
+	const wanted = ` '^amq\.gen-' '.*' '^amq\.gen-'`
+	permit := "rabbitmqctl set_permissions -p " + problem.ShellWord(vhost) + " " + user + wanted
 	says("no permission in the virtual host", open(*address), "refused for user", permit)
 	for what, p := range map[string]services.Permissions{
 		"those of a relay":  {Write: ".*"},
@@ -54,8 +64,9 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 		}
 		says(what, open(*address), "may not create and read the queue of the demo", permit)
 	}
-	words := regexp.MustCompile(`'([^']*)'`).FindAllStringSubmatch(demoPermissions, -1)
-	if err := broker.Permit(t.Context(), vhost, user, services.Permissions{Configure: words[0][1], Write: words[1][1], Read: words[2][1]}); err != nil {
+	words := regexp.MustCompile(`'([^']*)'`).FindAllStringSubmatch(permissions, -1)
+	hinted := services.Permissions{Configure: words[0][1], Write: words[1][1], Read: words[2][1]}
+	if err := broker.Permit(t.Context(), vhost, user, hinted); err != nil {
 		t.Fatal(err)
 	}
 	if err := open(*address); err != nil {
@@ -66,41 +77,51 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 	says("a wrong password", open(wrong), user, "change_password")
 	wrong = *address
 	wrong.Path = "/never-there"
-	says("a missing virtual host", open(wrong), "not found", "add_vhost never-there && rabbitmqctl set_permissions -p never-there "+user+` '^amq\.gen-' '.*' '^amq\.gen-'`)
+	says("a missing virtual host", open(wrong), "not found",
+		"add_vhost never-there && rabbitmqctl set_permissions -p never-there "+user+wanted)
 	wrong = *address
 	wrong.Host = "127.0.0.1:1"
 	says("nobody there", open(wrong), "refused", "#")
 }
 
 func TestTheDemoNamesThePrivilegesThatItLacks(t *testing.T) {
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	tables := tabletest.New(t)
+	db := tables.Conn
+	execute := func(sql string) {
+		t.Helper()
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
 	role := services.Name(t)
-	execute(t, db, `CREATE ROLE `+role)
+	execute(`CREATE ROLE ` + role)
 	t.Cleanup(func() {
 		if _, err := db.Exec(context.Background(), "RESET ROLE; DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
 			t.Error(err)
 		}
 	})
-	execute(t, db, `GRANT INSERT ON outbox TO `+role+`; SET ROLE `+role)
-	orders := demoOrders{conn: db, table: outbox.Table{Schema: "public", Name: "outbox"}, queue: "q"}
+	execute(`GRANT INSERT ON outbox TO ` + role + `; SET ROLE ` + role)
+	orders := inserter{conn: db, table: tabletest.Name(), queue: "q"}
 	_, err := orders.insertOne(t.Context())
 	hint := problem.Hint(orders.explained(err))
-	for _, grant := range []string{"GRANT USAGE ON SCHEMA public TO ", "GRANT INSERT, SELECT (id) ON public.outbox TO "} {
+	for _, grant := range []string{
+		"GRANT USAGE ON SCHEMA public TO ",
+		"GRANT INSERT, SELECT (id) ON public.outbox TO ",
+	} {
 		if !strings.Contains(hint, grant) {
 			t.Fatalf("%v; hint: %s", err, hint)
 		}
 	}
-	execute(t, db, `RESET ROLE; GRANT INSERT, SELECT (id) ON public.outbox TO `+role+`; SET ROLE `+role)
+	execute(`RESET ROLE; GRANT INSERT, SELECT (id) ON public.outbox TO ` + role + `; SET ROLE ` + role)
 	order, err := orders.insertOne(t.Context())
 	if err != nil {
 		t.Fatalf("after the hint: %v", err)
 	}
-	sent := map[outbox.UUID]demoOrder{order.messageID: order}
+	sent := map[outbox.UUID]sentOrder{order.messageID: order}
 	if why := orders.rejection(t.Context(), sent); why != "" {
 		t.Errorf("rejected: %q", why)
 	}
-	execute(t, db, `RESET ROLE; UPDATE outbox SET last_error = 'access_refused: no'`)
+	execute(`RESET ROLE; UPDATE outbox SET last_error = 'access_refused: no'`)
 	if why := orders.rejection(t.Context(), sent); why != "access_refused: no" {
 		t.Errorf("rejected: %q", why)
 	}
