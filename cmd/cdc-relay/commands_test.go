@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -227,7 +228,7 @@ func TestUnknownDatabaseIsNamed(t *testing.T) {
 
 func TestAnAddressInUseHasAHint(t *testing.T) {
 	env, _ := fresh(t)
-	listener, err := listen(t.Context(), "127.0.0.1:0")
+	listener, err := service.Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	return err
 }
 
-func (p *process) writeDrained(s *service, failed error) error {
+func (p *process) writeDrained(s *reportingRelay, failed error) error {
 	families, err := s.registry.Gather()
 	if err != nil {
 		return fmt.Errorf("read the counters: %w", err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -71,8 +72,8 @@ EXAMPLES
 	}
 }
 
-// service is one relay and the outputs it reports to.
-type service struct {
+// reportingRelay is one relay and the outputs it reports to.
+type reportingRelay struct {
 	relay    *relay.Relay
 	registry *prometheus.Registry
 	log      *slog.Logger
@@ -118,17 +119,22 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	return cfg, err
 }
 
+func newRegistry() *prometheus.Registry {
+	b := buildInfo()
+	return service.NewRegistry(service.Build{Version: b.Version, Commit: b.Commit})
+}
+
 // newService prepares a relay to run or to drain. If the reader of the standard output closes it, the write fails from
 // then on and the relay stops in order; without that, SIGPIPE would end the process.
-func (p *process) newService(ctx context.Context, cfg *config) (*service, error) {
+func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay, error) {
 	signal.Ignore(syscall.SIGPIPE)
 	log := p.logger(cfg)
 	publisher, err := p.newPublisher(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{registry: newRegistry(), log: log}
-	if err := s.tellEvents(cfg); err != nil {
+	s := &reportingRelay{registry: newRegistry(), log: log}
+	if err := s.registerNotices(cfg); err != nil {
 		return nil, err
 	}
 	if err := s.trace(ctx, cfg); err != nil {
@@ -203,21 +209,21 @@ func (p *process) serve(c *cli.Context) error {
 }
 
 func (p *process) serveWith(c *cli.Context, cfg *config) error {
-	listener, err := listen(c.Context, cfg.httpAddr)
+	listener, err := service.Listen(c.Context, cfg.httpAddr)
 	if err != nil {
 		return err
 	}
-	file, err := newLivenessFile(cfg.livenessFile)
+	file, err := service.NewLivenessFile(cfg.livenessFile)
 	if err != nil {
-		return errors.Join(err, closeListener(listener))
+		return errors.Join(err, service.CloseListener(listener))
 	}
-	systemd, err := supervised()
+	systemd, err := service.Supervised()
 	if err != nil {
-		return errors.Join(err, closeListener(listener))
+		return errors.Join(err, service.CloseListener(listener))
 	}
 	s, err := p.newService(c.Context, cfg)
 	if err != nil {
-		return errors.Join(err, closeListener(listener))
+		return errors.Join(err, service.CloseListener(listener))
 	}
 	s.logStart("run", cfg)
 
@@ -232,14 +238,14 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	})
 	actors.Go(func() error {
 		defer stopRunning() // a server that fails stops the relay, which drains
-		return serveHTTP(reporting, listener, s)
+		return service.Serve(reporting, listener, s.relay, s.registry, s.log)
 	})
 	actors.Go(func() error {
-		file.keep(reporting, s.relay, s.log)
+		file.Keep(reporting, s.relay, s.log)
 		return nil
 	})
 	actors.Go(func() error {
-		systemd.keep(reporting, running, s.relay, s.log)
+		systemd.Keep(reporting, running, s.relay, s.log)
 		return nil
 	})
 	counting, stopCounting := context.WithCancel(context.WithoutCancel(c.Context))

@@ -95,8 +95,8 @@ func listOf(text string) (list []string) {
 	return list
 }
 
-// tellEvents connects the notices of events to the relay, if they are wanted.
-func (s *service) tellEvents(cfg *config) error {
+// registerNotices connects the notices of events to the relay, if they are wanted.
+func (s *reportingRelay) registerNotices(cfg *config) error {
 	exchange := cfg.signalling.eventsExchange
 	if exchange == "" {
 		return nil
@@ -124,7 +124,7 @@ func (s *service) tellEvents(cfg *config) error {
 }
 
 // notify sends notices of events until ctx is done, if they are wanted.
-func (s *service) notify(ctx context.Context) error {
+func (s *reportingRelay) notify(ctx context.Context) error {
 	if s.notices == nil {
 		<-ctx.Done()
 		return nil
@@ -133,7 +133,7 @@ func (s *service) notify(ctx context.Context) error {
 }
 
 // trace creates the tracer, if the OTEL_* variables ask for one.
-func (s *service) trace(ctx context.Context, cfg *config) (err error) {
+func (s *reportingRelay) trace(ctx context.Context, cfg *config) (err error) {
 	s.tracer, err = tracing.FromEnvironment(ctx, tracing.Config{
 		Version: buildInfo().Version, DefaultExchange: cfg.exchange, Logger: s.log,
 	})
@@ -150,7 +150,7 @@ func (s *service) trace(ctx context.Context, cfg *config) (err error) {
 const lastSpans = 5 * time.Second
 
 // endTrace exports the remaining spans.
-func (s *service) endTrace(ctx context.Context) {
+func (s *reportingRelay) endTrace(ctx context.Context) {
 	if s.tracer == nil {
 		return
 	}
@@ -162,14 +162,14 @@ func (s *service) endTrace(ctx context.Context) {
 }
 
 // bridge sends the metrics to DogStatsD until ctx is done, if an address is set.
-func (s *service) bridge(ctx context.Context) {
+func (s *reportingRelay) bridge(ctx context.Context) {
 	if s.statsd != nil {
 		s.statsd.Run(ctx)
 	}
 }
 
 // newStatsd returns nil without an address.
-func (s *service) newStatsd(to statsd.Config) (err error) {
+func (s *reportingRelay) newStatsd(to statsd.Config) (err error) {
 	if to.Addr == "" {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 
 // logStart logs the first line of run and drain: the version, the servers, and the settings that differ from their
 // defaults.
-func (s *service) logStart(command string, cfg *config) {
+func (s *reportingRelay) logStart(command string, cfg *config) {
 	b := buildInfo()
 	fields := []any{
 		"version", b.Version, "commit", b.Commit, "postgres", postgresAddress(cfg.relay.DatabaseURL),

@@ -56,7 +56,7 @@ func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 	cfg.relay.MaxRetries = 9
 	cfg.given["config"] = given{"/etc/cdc-relay.yaml", fromEnvironment, "CDC_RELAY_CONFIG"}
 	var out bytes.Buffer
-	(&service{log: slog.New(slog.NewJSONHandler(&out, nil))}).logStart("run", cfg)
+	(&reportingRelay{log: slog.New(slog.NewJSONHandler(&out, nil))}).logStart("run", cfg)
 	line := logLines(t, out.String())["relay_started"]
 	for _, always := range []string{"time", "level", "msg", "event", "commit", "version"} {
 		if line[always] == nil {

@@ -1,9 +1,11 @@
-package main
+// Package service connects a long-running relay with what watches it: probes over HTTP, a liveness file, systemd.
+package service
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"runtime"
@@ -20,9 +22,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-func newRegistry() *prometheus.Registry {
+// Build describes the program in its metrics.
+type Build struct{ Version, Commit string }
+
+// NewRegistry returns a registry with the metrics of the process.
+func NewRegistry(b Build) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	b := buildInfo()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "cdc_relay_build_info",
 		Help: "Always 1; the labels are the version of cdc-relay.",
@@ -37,8 +42,8 @@ func newRegistry() *prometheus.Registry {
 	return registry
 }
 
-// listen returns nil for an empty address.
-func listen(ctx context.Context, addr string) (net.Listener, error) {
+// Listen returns nil for an empty address. Serve or CloseListener closes the listener.
+func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil //nolint:nilnil // no listener is wanted
 	}
@@ -46,37 +51,41 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, failure.WithHint(
 			fmt.Errorf("--http-addr: %w", err),
-			"# choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; perhaps another cdc-relay has it",
+			"# choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; "+
+				"perhaps another cdc-relay has it",
 		)
 	}
 	return listener, nil
 }
 
-func closeListener(listener net.Listener) error {
+// CloseListener closes a listener that is not served; nil is none.
+func CloseListener(listener net.Listener) error {
 	if listener == nil {
 		return nil
 	}
 	return listener.Close()
 }
 
-// healthReporter is the source for the health endpoints and the liveness file.
-type healthReporter interface{ Health() relay.Health }
+// Reporter is the relay that is watched.
+type Reporter interface{ Health() relay.Health }
 
-// serveHTTP answers requests until ctx is done.
-func serveHTTP(ctx context.Context, listener net.Listener, s *service) error {
+// Serve answers requests until ctx is done. Without a listener it only waits.
+func Serve(
+	ctx context.Context, listener net.Listener, reporter Reporter, registry *prometheus.Registry, log *slog.Logger,
+) error {
 	if listener == nil {
 		<-ctx.Done()
 		return nil
 	}
 	server := &http.Server{
-		Handler:           newHandler(s.relay, s.registry),
+		Handler:           newHandler(reporter, registry),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}
-	s.log.Info("serving /livez, /readyz and /metrics", "event", event.HTTPListening, "addr", listener.Addr().String())
+	log.Info("serving /livez, /readyz and /metrics", "event", event.HTTPListening, "addr", listener.Addr().String())
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
@@ -97,7 +106,7 @@ func serveHTTP(ctx context.Context, listener net.Listener, s *service) error {
 	return nil
 }
 
-func newHandler(reporter healthReporter, registry *prometheus.Registry) http.Handler {
+func newHandler(reporter Reporter, registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		health := reporter.Health()
@@ -107,7 +116,9 @@ func newHandler(reporter healthReporter, registry *prometheus.Registry) http.Han
 		health := reporter.Health()
 		writeHealth(w, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry, EnableOpenMetrics: true}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		Registry: registry, EnableOpenMetrics: true,
+	}))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n")
 	})

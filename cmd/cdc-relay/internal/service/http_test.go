@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 		{Name: "stream", Live: true, Ready: true},
 		{Name: "publisher", Live: true, Ready: true, Detail: "ready"},
 	}}
-	handler := newHandler(health, newRegistry())
+	handler := newHandler(health, NewRegistry(Build{}))
 	wantPage := func(path string, code int, page string) {
 		t.Helper()
 		if gotCode, got := get(t, handler, path); gotCode != code || got != page {
@@ -44,12 +44,14 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 	health.Ready = false
 	health.Parts[1].Ready, health.Parts[1].Detail = false, "dial amqp://u:s3cr3t@h:\nrefused"
 	wantPage("/livez", 200, "live (streaming)\nstream: live\npublisher: live, dial amqp://u:***@h:; refused\n")
-	wantPage("/readyz", 503, "not ready (streaming)\nstream: ready\npublisher: not ready, dial amqp://u:***@h:; refused\n")
+	wantPage("/readyz", 503,
+		"not ready (streaming)\nstream: ready\npublisher: not ready, dial amqp://u:***@h:; refused\n")
 	health.Live, health.Parts[0].Live = false, false
 	if code, page := get(t, handler, "/livez"); code != 503 || !strings.Contains(page, "stream: not live\n") {
 		t.Errorf("got %d\n%s", code, page)
 	}
-	if code, page := get(t, handler, "/metrics"); code != 200 || !strings.Contains(page, "cdc_relay_build_info{") || !strings.Contains(page, "go_goroutines ") {
+	code, page := get(t, handler, "/metrics")
+	if code != 200 || !strings.Contains(page, "cdc_relay_build_info{") || !strings.Contains(page, "go_goroutines ") {
 		t.Errorf("got %d\n%s", code, page)
 	}
 	if code, _ := get(t, handler, "/other"); code != 404 {
@@ -59,7 +61,7 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 
 func TestLivenessFileIsUpdatedWhileLive(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "live")
-	file, err := newLivenessFile(name)
+	file, err := NewLivenessFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,7 @@ func TestLivenessFileIsUpdatedWhileLive(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			file.keep(ctx, health, log)
+			file.Keep(ctx, health, log)
 		}()
 		synctest.Wait()
 		first := content()

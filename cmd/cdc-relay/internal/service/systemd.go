@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -9,13 +9,14 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// supervisor is systemd, if it started the process with Type=notify.
-type supervisor struct {
+// Supervisor is systemd, if it started the process with Type=notify.
+type Supervisor struct {
 	// watchdog is the longest time between two signs of life; 0: no limit.
 	watchdog time.Duration
 	failed   bool // for the log
@@ -29,21 +30,21 @@ const (
 	superviseEvery = time.Second
 )
 
-// supervised returns nil if nobody supervises the process.
-func supervised() (*supervisor, error) {
+// Supervised returns nil if nobody supervises the process.
+func Supervised() (*Supervisor, error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil, nil //nolint:nilnil // nobody supervises
 	}
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		return nil, usagef("WATCHDOG_USEC and WATCHDOG_PID: want the whole numbers that systemd sets")
+		return nil, failure.Usagef("WATCHDOG_USEC and WATCHDOG_PID: want the whole numbers that systemd sets")
 	}
-	return &supervisor{watchdog: watchdog}, nil
+	return &Supervisor{watchdog: watchdog}, nil
 }
 
-// keep reports the relay's state until ctx is done. stopping is done when the relay is to end. Only a live relay
+// Keep reports the relay's state until ctx is done. stopping is done when the relay is to end. Only a live relay
 // notifies the watchdog.
-func (s *supervisor) keep(ctx, stopping context.Context, reporter healthReporter, log *slog.Logger) {
+func (s *Supervisor) Keep(ctx, stopping context.Context, reporter Reporter, log *slog.Logger) {
 	if s == nil {
 		return
 	}
@@ -98,10 +99,11 @@ func statusOf(health relay.Health) string {
 	return status
 }
 
-func (s *supervisor) tell(log *slog.Logger, state ...string) {
+func (s *Supervisor) tell(log *slog.Logger, state ...string) {
 	_, err := daemon.SdNotify(false, strings.Join(state, "\n"))
 	if err != nil && !s.failed {
-		log.Warn("cannot notify systemd: it may restart this relay; retrying", "event", event.SystemdFailed, "error", err)
+		log.Warn("cannot notify systemd: it may restart this relay; retrying",
+			"event", event.SystemdFailed, "error", err)
 	}
 	s.failed = err != nil
 }

@@ -1,4 +1,4 @@
-package main
+package service
 
 import (
 	"context"
@@ -10,21 +10,22 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
-// livenessFile is written while the relay is live, for probes that check the age of a file. The empty name means no
+// LivenessFile is written while the relay is live, for probes that check the age of a file. The empty name means no
 // file.
-type livenessFile string
+type LivenessFile string
 
-// newLivenessFile fails at the start if the file cannot be written.
-func newLivenessFile(name string) (livenessFile, error) {
-	file := livenessFile(name)
+// NewLivenessFile fails at the start if the file cannot be written.
+func NewLivenessFile(name string) (LivenessFile, error) {
+	file := LivenessFile(name)
 	if name == "" {
 		return file, nil
 	}
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		return "", usagef("--liveness-file %s: is a directory or a device, want the name of a file", name)
+		return "", failure.Usagef("--liveness-file %s: is a directory or a device, want the name of a file", name)
 	}
 	err := file.write(time.Now())
 	if err == nil {
@@ -40,8 +41,8 @@ func newLivenessFile(name string) (livenessFile, error) {
 	return file, nil
 }
 
-// keep writes the file every second while the relay is live, until ctx is done.
-func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *slog.Logger) {
+// Keep writes the file every second while the relay is live, until ctx is done.
+func (f LivenessFile) Keep(ctx context.Context, reporter Reporter, log *slog.Logger) {
 	if f == "" {
 		return
 	}
@@ -52,7 +53,8 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 		if reporter.Health().Live {
 			err := f.write(time.Now())
 			if err != nil && !failing {
-				log.Warn("cannot write the liveness file: the supervisor may restart this relay; retrying every second", "event", event.LivenessFileFailed, "error", err)
+				log.Warn("cannot write the liveness file: the supervisor may restart this relay; retrying every second",
+					"event", event.LivenessFileFailed, "error", err)
 			}
 			failing = err != nil
 		}
@@ -60,7 +62,8 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 		case <-ticker.C:
 		case <-ctx.Done():
 			if err := f.remove(); err != nil {
-				log.Warn("cannot remove the liveness file: its probe may take this relay for live", "event", event.LivenessFileFailed, "error", err)
+				log.Warn("cannot remove the liveness file: its probe may take this relay for live",
+					"event", event.LivenessFileFailed, "error", err)
 			}
 			return
 		}
@@ -68,7 +71,7 @@ func (f livenessFile) keep(ctx context.Context, reporter healthReporter, log *sl
 }
 
 // write replaces the file atomically, so that no probe reads half of it.
-func (f livenessFile) write(now time.Time) error {
+func (f LivenessFile) write(now time.Time) error {
 	temp, err := os.CreateTemp(filepath.Dir(string(f)), "."+filepath.Base(string(f))+"-*")
 	if err != nil {
 		return err
@@ -84,7 +87,7 @@ func (f livenessFile) write(now time.Time) error {
 	return nil
 }
 
-func (f livenessFile) remove() error {
+func (f LivenessFile) remove() error {
 	if err := os.Remove(string(f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
