@@ -124,7 +124,7 @@ func (p *process) check(c *cli.Context) error {
 		return err
 	}
 	if report.Level == doctor.Problem || cfg.checking.strict && report.Level != doctor.OK {
-		return fmt.Errorf("check: %s", counted(report.Findings))
+		return fmt.Errorf("check: %s", doctor.Summary(report.Findings))
 	}
 	return nil
 }
@@ -265,7 +265,7 @@ func (p *process) showFindings(cfg *config, report checkReport) error {
 	if err := table.Write(); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(p.terminal.Out, "\n%s\n%s", counted(report.Findings), repairsText(cfg, report.Repairs)); err != nil {
+	if _, err := fmt.Fprintf(p.terminal.Out, "\n%s\n%s", doctor.Summary(report.Findings), repairsText(cfg, report.Repairs)); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil
@@ -303,21 +303,4 @@ func colourOf(level doctor.Level) text.Color {
 		return text.FgYellow
 	}
 	return text.FgGreen
-}
-
-// counted returns a summary such as "1 problem, 2 warnings, 30 ok".
-func counted(findings []doctor.Finding) string {
-	counts := map[doctor.Level]int{}
-	for _, f := range findings {
-		counts[f.Level]++
-	}
-	var parts []string
-	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning} {
-		if n := counts[level]; n == 1 {
-			parts = append(parts, "1 "+string(level))
-		} else if n > 1 {
-			parts = append(parts, fmt.Sprintf("%d %ss", n, level))
-		}
-	}
-	return strings.Join(append(parts, fmt.Sprintf("%d ok", counts[doctor.OK])), ", ")
 }

@@ -82,7 +82,7 @@ func (s *console) ask(w http.ResponseWriter, r *http.Request) {
 		switch a.Do {
 		case "retry":
 			var would operator.Retried
-			would, err = d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, true, nil, unseen)
+			would, err = d.RetryNow(ctx, d.cfg.looking.filter, operator.ChangeBatch, true, nil, unseen)
 			a.count(would.Due)
 		case "requeue", "purge":
 			var n int64
@@ -140,17 +140,17 @@ func (s *console) change(w http.ResponseWriter, r *http.Request) {
 		switch a.Do {
 		case "retry":
 			var done operator.Retried
-			done, err = d.RetryNow(ctx, filter, changeBatch, false, agreed, unseen)
+			done, err = d.RetryNow(ctx, filter, operator.ChangeBatch, false, agreed, unseen)
 			a.Count, a.Done = done.Due, "made "+show.Plural(done.Due, "message")+" due now"
 		case "requeue":
 			var done operator.Requeued
-			done, err = d.Requeue(ctx, filter, changeBatch, agreed, unseen)
+			done, err = d.Requeue(ctx, filter, operator.ChangeBatch, agreed, unseen)
 			a.Count, a.Done = done.Sent, "requeued "+show.Plural(done.Sent, "dead letter")
 			if done.Left > 0 {
 				a.Left = fmt.Sprintf("the outbox rejects %s: %s", show.Plural(done.Left, "dead letter"), done.Why)
 			}
 		case "purge":
-			a.Count, err = d.Purge(ctx, filter, changeBatch, agreed, unseen)
+			a.Count, err = d.Purge(ctx, filter, operator.ChangeBatch, agreed, unseen)
 			a.Done = "deleted " + show.Plural(a.Count, "dead letter")
 		default:
 			return fmt.Errorf("there is no change %q", a.Do)

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
@@ -77,7 +78,7 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 
 // A change ends early only if the console stops.
 func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
-	const rows = changeBatch + 500
+	const rows = operator.ChangeBatch + 500
 	for name, test := range map[string]struct {
 		stop func(c *command, at string, disconnect func())
 		left int
@@ -92,7 +93,7 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 				}
 				return err != nil
 			})
-		}, rows - changeBatch},
+		}, rows - operator.ChangeBatch},
 	} {
 		t.Run(name, func(t *testing.T) {
 			env, db := fresh(t)

@@ -63,7 +63,7 @@ func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any,
 	if now.report == nil {
 		return shown, nil
 	}
-	shown.Age, shown.Summary = show.Duration(time.Since(now.ended)), counted(now.report.Findings)
+	shown.Age, shown.Summary = show.Duration(time.Since(now.ended)), doctor.Summary(now.report.Findings)
 	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst level first
 		for _, f := range now.report.Findings {
 			if f.Level == level {

@@ -319,7 +319,7 @@ func (s *console) messagePage(ctx context.Context, d *desk, r *http.Request) (an
 	if err != nil {
 		return nil, err
 	}
-	published, err := d.publishedAs(ctx, name)
+	published, err := d.PublishedIfKept(ctx, name, s.cfg.looking.showPayload)
 	if err != nil && len(waiting)+len(dead) == 0 {
 		return nil, err
 	}

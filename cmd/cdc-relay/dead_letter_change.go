@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -73,8 +74,8 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
 		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 	}}
-	bar, end := p.terminal.Progress("requeuing", changeBatch)
-	done, failed := d.Requeue(ctx, d.cfg.looking.filter, changeBatch, asking.agree(ctx), func(n, total int64) {
+	bar, end := p.terminal.Progress("requeuing", operator.ChangeBatch)
+	done, failed := d.Requeue(ctx, d.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
@@ -175,9 +176,9 @@ func (p *process) purge(ctx context.Context, d *desk) error {
 	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was deleted", question: func(total int64) string {
 		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
 	}}
-	bar, end := p.terminal.Progress("deleting", changeBatch)
+	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
 	var failed error
-	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, changeBatch, asking.agree(ctx), bar)
+	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), bar)
 	end()
 	if asking.refused != nil {
 		return asking.refused

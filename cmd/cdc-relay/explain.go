@@ -37,7 +37,7 @@ func (p *process) explain(ctx context.Context, d *desk, name operator.Name) erro
 	if err != nil {
 		return err
 	}
-	published, err := d.publishedAs(ctx, name)
+	published, err := d.PublishedIfKept(ctx, name, d.cfg.looking.showPayload)
 	if err != nil && len(waiting)+len(dead) == 0 { // the role may be allowed to read only the outbox
 		return err
 	}
@@ -53,14 +53,6 @@ func (p *process) explain(ctx context.Context, d *desk, name operator.Name) erro
 		)
 	}
 	return err
-}
-
-// publishedAs searches the history, if there is one.
-func (d *desk) publishedAs(ctx context.Context, name operator.Name) ([]operator.PublishedMessage, error) {
-	if has, err := d.HasHistory(ctx); err != nil || !has {
-		return nil, err
-	}
-	return d.Published(ctx, name, d.cfg.looking.showPayload)
 }
 
 // showExplained prints the messages for people.

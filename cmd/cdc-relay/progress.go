@@ -7,9 +7,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
-// changeBatch is how many rows one transaction changes.
-const changeBatch = 1000
-
 // consent asks before a command changes rows, unless --yes is given.
 type consent struct {
 	process *process

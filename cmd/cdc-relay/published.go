@@ -221,9 +221,9 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 		}
 		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), d.cfg.relay.Table.Published(), to, where(d.conn.Config()))
 	}}
-	bar, end := p.terminal.Progress("replaying", changeBatch)
+	bar, end := p.terminal.Progress("replaying", operator.ChangeBatch)
 	result, failed := d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
-		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: changeBatch, Dry: view.DryRun, AfterID: to.afterID,
+		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: operator.ChangeBatch, Dry: view.DryRun, AfterID: to.afterID,
 	}, asking.agree(ctx), bar)
 	end()
 	if asking.refused != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -48,8 +49,8 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 	if view.DryRun {
 		agreed = nil
 	}
-	bar, end := p.terminal.Progress("making due", changeBatch)
-	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, changeBatch, view.DryRun, agreed, func(n, total int64) {
+	bar, end := p.terminal.Progress("making due", operator.ChangeBatch)
+	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, operator.ChangeBatch, view.DryRun, agreed, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})

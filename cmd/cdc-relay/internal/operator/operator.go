@@ -21,7 +21,7 @@ import (
 )
 
 // Tables are the tables of an outbox, for a person who asks about messages and changes them. All calls use one
-// connection, so it is not safe for concurrent use; the caller closes the connection. All times are on the database's
+// connection, so it is not safe for concurrent use; the caller closes it with Close. All times are on the database's
 // clock.
 type Tables struct {
 	conn  *pgx.Conn
@@ -41,7 +41,10 @@ const (
 	batchTimeout = time.Minute
 )
 
-// New configures the session of the connection.
+// ChangeBatch is how many rows the commands and the console change in one transaction.
+const ChangeBatch = 1000
+
+// New configures the session of the connection. If it fails, the caller closes the connection.
 func New(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Tables, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
@@ -54,6 +57,16 @@ func New(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Tables, erro
 		"{version}", fmt.Sprint(outbox.SchemaVersion), "{kept}", store.KeptNames,
 	}}, nil
 }
+
+// Close closes the connection within two seconds, also if ctx is done.
+func (t *Tables) Close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	t.conn.Close(ctx) //nolint:errcheck // the server notices the end of the connection in any case
+}
+
+// Closed reports whether the connection is closed, by Close or because it broke.
+func (t *Tables) Closed() bool { return t.conn.IsClosed() }
 
 // fill replaces the names of the tables in a statement, and further pairs.
 func (t *Tables) fill(sql string, more ...string) string {

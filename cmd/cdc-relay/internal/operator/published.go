@@ -50,6 +50,14 @@ func (t *Tables) Published(ctx context.Context, name Name, payload bool) ([]Publ
 	return messages, t.historyError(ctx, err)
 }
 
+// PublishedIfKept is Published, and finds nothing if published messages are not kept.
+func (t *Tables) PublishedIfKept(ctx context.Context, name Name, payload bool) ([]PublishedMessage, error) {
+	if has, err := t.HasHistory(ctx); err != nil || !has {
+		return nil, err
+	}
+	return t.Published(ctx, name, payload)
+}
+
 // HasHistory reports whether published messages are kept.
 func (t *Tables) HasHistory(ctx context.Context) (has bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
