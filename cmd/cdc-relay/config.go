@@ -45,10 +45,10 @@ type config struct {
 	rate      float64
 	count     int
 
-	looking   looking
-	checking  checking
-	adopting  adopting
-	consoling consoling
+	looking  looking
+	checking checking
+	adopting adopting
+	console  consoleFlags
 }
 
 func defaultConfig() *config {
@@ -63,7 +63,7 @@ func defaultConfig() *config {
 		format:         formatTable,
 		rate:           4,
 		looking:        defaultLooking(),
-		consoling:      consoling{listen: "127.0.0.1:9465"},
+		console:        consoleFlags{listen: "127.0.0.1:9465"},
 	}
 }
 

@@ -4,30 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"html/template"
-	"io"
-	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
-	"time"
+	"strings"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/console"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// consoling holds the flags of the console.
-type consoling struct {
-	listen      string
-	tokenFile   string
-	loginHeader string
-	// proxies may set loginHeader; none: every client that sends the token.
-	proxies []netip.Prefix
-	// hosts are the names by which browsers open the console, in lower case.
+// consoleFlags holds the flags that only the console reads. console.Access explains those about access.
+type consoleFlags struct {
+	listen       string
 	hosts        []string
+	tokenFile    string
+	loginHeader  string
+	proxies      []netip.Prefix
 	allowChanges bool
 }
 
@@ -36,43 +33,59 @@ func consoleSettings() []*setting {
 		{
 			name: "listen", value: "HOST:PORT", byDefault: "127.0.0.1:9465",
 			usage: "Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
-			set:   func(c *config, text string) error { c.consoling.listen = text; return checkHostPort(text) },
+			set:   func(c *config, text string) error { c.console.listen = text; return checkHostPort(text) },
 		},
 		{
 			name: "allowed-hosts", value: "NAME,…",
 			usage: "Host names by which browsers open the console, such as console.example.com. " +
-				"Other names are rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
+				"Other names are rejected, except localhost, loopback addresses and the address of --listen. " +
+				"Default: none.",
 			set: func(c *config, text string) (err error) {
-				c.consoling.hosts, err = parseHosts(text)
+				c.console.hosts, err = console.ParseHosts(text)
 				return err
 			},
 		},
 		{
 			name: "token-file", value: "FILE",
-			usage: "A file with the token that the browser asks for as the password. The user name goes into the log. Default: none.",
-			set:   func(c *config, text string) error { c.consoling.tokenFile = text; return notEmpty(text) },
+			usage: "A file with the token that the browser asks for as the password. " +
+				"The user name goes into the log. Default: none.",
+			set: func(c *config, text string) error { c.console.tokenFile = text; return notEmpty(text) },
 		},
 		{
 			name: "login-header", value: "NAME",
 			usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. " +
 				"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
-			set: func(c *config, text string) error { c.consoling.loginHeader = text; return checkHeaderName(text) },
+			set: func(c *config, text string) error {
+				c.console.loginHeader = text
+				return console.CheckHeaderName(text)
+			},
 		},
 		{
 			name: "trusted-proxies", value: "ADDRESS,…",
 			usage: "Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. " +
 				"Clients at other addresses are rejected. Default: none.",
 			set: func(c *config, text string) (err error) {
-				c.consoling.proxies, err = parseProxies(text)
+				c.console.proxies, err = console.ParseProxies(text)
 				return err
 			},
 		},
 		switchSetting("allow-changes", "Let users of the console retry, requeue and purge.",
-			func(c *config) *bool { return &c.consoling.allowChanges }),
+			func(c *config) *bool { return &c.console.allowChanges }),
 	}
 }
 
+func notEmpty(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return errors.New("is empty")
+	}
+	return nil
+}
+
 func (p *process) consoleCommand() *cli.Command {
+	picked := flags("listen", "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
+		"show-payload", "http-addr", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
+		"keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
+		"log-level", "log-format", "config")
 	return &cli.Command{
 		Name:      "console",
 		Usage:     "serve pages for the browser: what waits, what fails, one message, check",
@@ -86,28 +99,9 @@ EXAMPLES
 
   cdc-relay console --config /etc/cdc-relay.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags: describe(flags("listen", "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes", "show-payload", "http-addr", "on-dead-letter", "max-retries",
-			"poll-interval", "stale-timeout", "mode", "keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
-			"log-level", "log-format", "config"), usages{"http-addr": askForNumbers}),
+		Flags:  describe(picked, usages{"http-addr": askForNumbers}),
 		Action: p.console,
 	}
-}
-
-// console serves the pages.
-type console struct {
-	process *process
-	cfg     *config
-	log     *slog.Logger
-	gate    *gate
-	desks   desks
-	history *history
-	looks   *template.Template
-	streams streams
-	checks  checks
-	// checkWait is how long the page "check" waits for a running check.
-	checkWait time.Duration
-	// running ends with the console.
-	running context.Context //nolint:containedctx // changes and checks outlive their requests
 }
 
 func (p *process) console(c *cli.Context) error {
@@ -118,56 +112,92 @@ func (p *process) console(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	s, err := p.newConsole(cfg)
+	of, err := p.consoleConfig(cfg)
 	if err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.consoling.listen)
+	served, err := console.New(of)
 	if err != nil {
-		return failure.WithHint(fmt.Errorf("--listen: %w", err), "cdc-relay console --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)")
+		return mistaken(err)
 	}
-	return s.serve(c.Context, listener)
+	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.console.listen)
+	if err != nil {
+		const hint = "cdc-relay console --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)"
+		return failure.WithHint(fmt.Errorf("--listen: %w", err), hint)
+	}
+	of.Log.Info("console started", "event", event.ConsoleStarted,
+		"url", "http://"+listener.Addr().String()+"/", "changes", of.AllowChanges)
+	return served.Serve(c.Context, listener)
 }
 
-// newConsole returns a console that has no connection yet.
-func (p *process) newConsole(cfg *config) (*console, error) {
-	quiet := *p
-	quiet.terminal.Out = io.Discard // a page must not contain terminal colours
-	s := &console{process: &quiet, cfg: cfg, log: p.logger(cfg), desks: newDesks(), history: newHistory(cfg), checkWait: checkWait}
-	var err error
-	if s.gate, err = newGate(cfg.consoling, s.log); err != nil {
-		return nil, err
+// consoleConfig returns the settings as the console needs them.
+func (p *process) consoleConfig(cfg *config) (console.Config, error) {
+	own := cfg.console
+	token := ""
+	if own.tokenFile != "" {
+		var err error
+		if token, err = console.ReadToken(own.tokenFile); err != nil {
+			return console.Config{}, mistaken(err)
+		}
 	}
-	s.looks, err = consoleTemplates()
-	return s, err
+	return console.Config{
+		Relay:     &cfg.relay,
+		RelayAddr: cfg.httpAddr,
+		Access: console.Access{
+			Listen:      own.listen,
+			Hosts:       own.hosts,
+			Token:       token,
+			LoginHeader: own.loginHeader,
+			Proxies:     own.proxies,
+		},
+		AllowChanges: own.allowChanges,
+		ShowPayload:  cfg.looking.showPayload,
+		Limits: console.Limits{
+			Rows:     cfg.looking.limit,
+			Failures: cfg.looking.top,
+			CountAll: cfg.looking.exact,
+		},
+		Log:       p.logger(cfg),
+		Open:      p.openForConsole(cfg),
+		Check:     p.checkForConsole(cfg),
+		SetFilter: setFilter,
+	}, nil
 }
 
-// serve answers requests until ctx is done.
-func (s *console) serve(ctx context.Context, listener net.Listener) error {
-	actors, running := errgroup.WithContext(ctx)
-	server := &http.Server{
-		Handler: s.handler(running), BaseContext: func(net.Listener) context.Context { return running },
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+func (p *process) openForConsole(cfg *config) func(context.Context) (*operator.Tables, error) {
+	return func(ctx context.Context) (*operator.Tables, error) {
+		d, err := p.openDesk(ctx, cfg, "console")
+		if err != nil {
+			return nil, err
+		}
+		return d.Tables, nil
 	}
-	s.log.Info("console started", "event", event.ConsoleStarted, "url", "http://"+listener.Addr().String()+"/", "changes", s.cfg.consoling.allowChanges)
-	actors.Go(func() error { s.history.keep(running, s); return nil })
-	actors.Go(func() error {
-		if err := server.Serve(livelyListener{listener}); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve HTTP: %w", err)
-		}
-		return nil
-	})
-	actors.Go(func() error {
-		<-running.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if server.Shutdown(grace) != nil {
-			return server.Close()
-		}
-		return nil
-	})
-	err := actors.Wait()
-	s.checks.running.Wait()
-	s.desks.close(ctx)
-	return err
 }
+
+// checkForConsole is the command check, by a role that is not a relay's. Opening a page must not send test messages.
+func (p *process) checkForConsole(cfg *config) func(context.Context) ([]doctor.Finding, error) {
+	own := *cfg
+	own.checking.noProbe = true
+	options := checkOptions(&own)
+	options.Operator = true
+	return func(ctx context.Context) ([]doctor.Finding, error) {
+		report, err := p.examine(ctx, options)
+		return report.Findings, err
+	}
+}
+
+// setFilter sets a condition as the flag of this name does.
+func setFilter(f *operator.Filter, name, text string) error {
+	cfg := &config{looking: looking{filter: *f}}
+	for _, s := range append(filterSettings(), stateSetting()) {
+		if s.name == name {
+			err := s.take(cfg, text)
+			*f = cfg.looking.filter
+			return err
+		}
+	}
+	return fmt.Errorf("there is no filter %q", name)
+}
+
+// mistaken turns an error about flags into one of their user, with its hint.
+func mistaken(err error) error { return failure.WithHint(usagef("%s", err), problem.Hint(err)) }

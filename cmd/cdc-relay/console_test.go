@@ -2,11 +2,14 @@ package main
 
 import (
 	"bufio"
+	"encoding/base64"
 	"encoding/json"
 	"html"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -254,5 +257,78 @@ func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
 	r := cdcRelay(t, env, "console", "--listen", "0.0.0.0:0")
 	if r.code != exitUsage || !strings.Contains(r.stderr, "beyond loopback it needs --token-file or --login-header") {
 		t.Errorf("%d: %s", r.code, r.stderr)
+	}
+}
+
+func TestAConsoleThatEverybodyCouldUseDoesNotStart(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, says := range map[string]string{
+		"--listen 0.0.0.0:0":                                     "beyond loopback it needs --token-file or --login-header",
+		"--login-header X-User":                                  "every client could choose the user",
+		"--listen 0.0.0.0:0 --login-header X-User":               "it also needs --trusted-proxies or --token-file",
+		"--listen localhost:0 --login-header X-User":             "every client could choose the user",
+		"--trusted-proxies 10.0.0.7":                             "it also needs --login-header",
+		"--trusted-proxies 10.0.0.7 --token-file " + token:       "it also needs --login-header",
+		"--login-header X-User --trusted-proxies proxy.internal": "want addresses or networks",
+		"--login-header X-User --trusted-proxies 10.0.0.7/33":    "want addresses or networks",
+		"--login-header X-User: --trusted-proxies 10.0.0.7":      "want the name of a header",
+		"--login-header Host --trusted-proxies 10.0.0.7":         "want the name of a header",
+		"--login-header= --trusted-proxies 10.0.0.7":             "want the name of a header",
+		"--token-file=": "--token-file: is empty",
+		"--allowed-hosts http://console.example.com": "want host names",
+		"--allowed-hosts console.example.com:9465":   "want host names",
+		"--allowed-hosts *":                          "want host names",
+	} {
+		env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_PUBLISHER": "stdout"}
+		r := cdcRelay(t, env, append([]string{"console"}, strings.Fields(args)...)...)
+		if r.code != exitUsage || !strings.Contains(r.stderr, says) {
+			t.Errorf("%s: exit code %d, want %q:\n%s", args, r.code, says, r.stderr)
+		}
+	}
+}
+
+// Each filter either selects what it says, or is an error that says what is wrong.
+func TestUnreadableFiltersAreTheMistakeOfTheRequest(t *testing.T) {
+	env, db := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1')`)
+	_, at := startConsole(t, env, "--allow-changes")
+	for _, path := range []string{"/waiting", "/dead-letters", "/published", "/change?do=purge", "/change?do=requeue", "/change?do=retry"} {
+		for _, query := range []string{
+			"routing-key=%00", "routing-key=%ff", "exchange=a%00b", "exchange=%c3%28", "ordering-key=%ed%a0%80", "ordering-key=%f8%88%80%80%80",
+			"older-than=7%20d", "older-than=-1h", "newer-than=0s", "older-than=2026-13-01", "newer-than=1000000d", "older-than=1h%00",
+			"routingkey=x", "limit=-1", "routing-key=a&routing-key=b", "routing-key=%zz", "state=nothing", "id=1e3%00", "x;y=1", "%ff=1", "id=9223372036854775808",
+		} {
+			separator := "?"
+			if strings.Contains(path, "?") {
+				separator = "&"
+			}
+			if status, body := fetch(t, http.MethodGet, at+path+separator+query, nil); status != http.StatusBadRequest || strings.Contains(body, "SQLSTATE") {
+				t.Errorf("%s%s%s: status %d\n%s", path, separator, query, status, body)
+			}
+		}
+	}
+	cursor := func(text string) string { return "after=" + base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	for path, status := range map[string]int{
+		"/change?do=purge&id=1e3": 400, "/change?do=purge&id=9223372036854775808": 400, "/change?do=purge&id=": 400, "/change?do=purge&id=-1": 200,
+		"/change?do=purge&id=1%00": 400, "/change?do=purge&state=retrying": 400, "/change?do=drop": 503,
+		"/waiting?older-than=2026-11-01&newer-than=2w": 200, "/waiting?older-than=0001-01-01": 200, "/dead-letters?newer-than=9999-12-31T23:59:59Z": 200,
+		"/published?older-than=1d12h": 200, "/published?reason=nack": 400, "/waiting?after=x": 400, "/keys?routing-key=x": 400, "/message?id=1&id=2": 400,
+		"/message?id=%00": 400, "/message?id=%ff": 400, "/message?id=..%2F..%2Fetc": 400, "/..%2f..%2fetc/passwd": 404,
+		"/waiting?routing-key=" + strings.Repeat("x", 8000):                                       200,
+		"/waiting?state=due&" + cursor(`{"l":"r.available_at, r.id","t":"x"}`):                    400,
+		"/dead-letters?" + cursor(`{"l":"r.dead_at DESC, r.id DESC","t":"2026-99-01 00:00:00Z"}`): 400,
+		"/keys?" + cursor(`{"l":"keys","k":"\u0000"}`):                                            400,
+	} {
+		got, body := fetch(t, http.MethodGet, at+path, nil)
+		if got != status || strings.Contains(body, "SQLSTATE") {
+			t.Errorf("%.100s: status %d, want %d\n%s", path, got, status, body)
+		}
+	}
+	if _, body := fetch(t, http.MethodGet, at+"/waiting?routing-key="+url.QueryEscape("orders.*"), nil); !strings.Contains(body, "the * in &#34;orders.*&#34; is no wildcard") {
+		t.Errorf("a filter with a wildcard:\n%s", body)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 func (p *process) keysCommand() *cli.Command {
@@ -97,3 +98,6 @@ func (d *desk) keysPage(ctx context.Context, page operator.Page) (operator.Listi
 	}
 	return d.ParkedKeys(ctx, d.cfg.blocks(), page)
 }
+
+// blocks reports whether a dead letter blocks its key.
+func (c *config) blocks() bool { return c.relay.OnDeadLetter == relay.OnDeadLetterBlock }

@@ -189,7 +189,7 @@ func (p *process) warnOfModes(warn warning, configFile string, cfg *config) {
 	if os.Getpid() == 1 { // in a container there are no other users, and its secrets are often readable by all
 		return
 	}
-	secrets := []string{cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey, cfg.consoling.tokenFile}
+	secrets := []string{cfg.files.databaseURL, cfg.files.amqpURL, cfg.files.amqpKey, cfg.console.tokenFile}
 	for _, name := range []string{"PGPASSFILE", "PGSSLKEY"} {
 		file, _ := p.lookupEnv(name)
 		secrets = append(secrets, file)

@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"net/http"
@@ -10,8 +10,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
-// picked holds the values of the filter form.
+// picked holds the values of the filter form, and which rows they select.
 type picked struct {
+	filter operator.Filter
+	// part is the part of the list that the request asks for.
+	part operator.Page
+
 	Path   string
 	Fields []field
 	Next   string
@@ -74,55 +78,62 @@ func address(path string, form url.Values) string {
 // other rows than its link says.
 func onlyParameters(r *http.Request, names ...string) error {
 	if err := r.ParseForm(); err != nil {
-		return usagef("the address cannot be read: %s", err)
+		return mistakef("the address cannot be read: %s", err)
 	}
 	for name, values := range r.Form {
 		switch {
 		case !slices.Contains(names, name):
-			return usagef("%q: want one of %s", name, strings.Join(names, ", "))
+			return mistakef("%q: want one of %s", name, strings.Join(names, ", "))
 		case len(values) > 1:
-			return usagef("%s: want one value, not %d", name, len(values))
+			return mistakef("%s: want one value, not %d", name, len(values))
 		}
 	}
 	return nil
 }
 
-// pick reads the filters of a request into the configuration of its desk. Each parameter of the URL is a filter, even if
-// it is empty: without it, the page would show and change more rows than its link says. Others are parameters that are
-// no filters.
-func pick(d *desk, r *http.Request, names []string, others ...string) (picked, error) {
-	p := picked{Path: r.URL.Path}
+// pick reads the filters of a request, of which names are possible. Others are parameters that are no filters. Each
+// parameter of the URL filters, even if it is empty: else the page would show and change more rows than its link says.
+func (c *Console) pick(r *http.Request, names []string, others ...string) (picked, error) {
+	p := picked{
+		Path: r.URL.Path,
+		part: operator.Page{After: r.FormValue("after"), Limit: c.cfg.Limits.Rows},
+	}
 	if err := onlyParameters(r, append(others, names...)...); err != nil {
 		return p, err
 	}
 	query := url.Values{}
-	d.cfg.looking.filter, d.cfg.looking.after = operator.Filter{}, r.FormValue("after")
 	for _, name := range names {
-		for _, setting := range append(filterSettings(), stateSetting()) {
-			if setting.name != name {
-				continue
+		f := fieldOf(r, name)
+		if f.Set {
+			query.Set(name, f.Value)
+			if err := c.cfg.SetFilter(&p.filter, name, f.Value); err != nil {
+				return p, mistakef("%s: %s", f.Label, err)
 			}
-			f := field{Name: name, Label: strings.ReplaceAll(name, "-", " "), Value: r.FormValue(name), Set: r.Form.Has(name)}
-			switch name {
-			case "state":
-				for _, state := range operator.States() {
-					f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
-				}
-				fallthrough
-			case "id", "older-than", "newer-than":
-				f.Value = strings.TrimSpace(f.Value)
-			}
-			if f.Set {
-				query.Set(name, f.Value)
-				if err := setting.take(d.cfg, f.Value); err != nil {
-					return p, usagef("%s: %s", f.Label, err)
-				}
-			}
-			p.Fields = append(p.Fields, f)
 		}
+		p.Fields = append(p.Fields, f)
 	}
-	p.Query, p.Note = query.Encode(), show.WildcardNote(d.cfg.looking.filter, "")
+	p.Query, p.Note = query.Encode(), show.WildcardNote(p.filter, "")
 	return p, nil
+}
+
+// fieldOf returns the field of a filter with its value in the request.
+func fieldOf(r *http.Request, name string) field {
+	f := field{
+		Name:  name,
+		Label: strings.ReplaceAll(name, "-", " "),
+		Value: r.FormValue(name),
+		Set:   r.Form.Has(name),
+	}
+	switch name {
+	case "state":
+		for _, state := range operator.States() {
+			f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
+		}
+		fallthrough
+	case "id", "older-than", "newer-than":
+		f.Value = strings.TrimSpace(f.Value)
+	}
+	return f
 }
 
 // goOn sets the link to the next page.

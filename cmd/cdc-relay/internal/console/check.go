@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -28,9 +29,9 @@ type checks struct {
 		began time.Time
 		done  chan struct{} // closed when the running check ends; nil: none runs
 		ended time.Time
-		// report and failed are the outcome of the last check; nil: there was none.
-		report *checkReport
-		failed error
+		// findings and failed are the outcome of the last check; both nil: there was none.
+		findings []doctor.Finding
+		failed   error
 	}
 }
 
@@ -43,16 +44,16 @@ type checkShown struct {
 }
 
 // checkPage shows the last check, and starts a new one if that is old.
-func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any, error) {
-	waiting, stop := context.WithTimeout(ctx, s.checkWait)
+func (c *Console) checkPage(ctx context.Context, _ *operator.Tables, _ *http.Request) (any, error) {
+	waiting, stop := context.WithTimeout(ctx, c.checkWait)
 	defer stop()
 	select {
-	case <-s.startCheck():
+	case <-c.startCheck():
 	case <-waiting.Done():
 	}
-	s.checks.mu.Lock()
-	defer s.checks.mu.Unlock()
-	now := &s.checks.mu
+	c.checks.mu.Lock()
+	defer c.checks.mu.Unlock()
+	now := &c.checks.mu
 	if now.done == nil && now.failed != nil {
 		return nil, now.failed
 	}
@@ -60,12 +61,12 @@ func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any,
 	if now.done != nil {
 		shown.Running = show.Duration(time.Since(now.began))
 	}
-	if now.report == nil {
+	if now.findings == nil {
 		return shown, nil
 	}
-	shown.Age, shown.Summary = show.Duration(time.Since(now.ended)), doctor.Summary(now.report.Findings)
+	shown.Age, shown.Summary = show.Duration(time.Since(now.ended)), doctor.Summary(now.findings)
 	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst level first
-		for _, f := range now.report.Findings {
+		for _, f := range now.findings {
 			if f.Level == level {
 				shown.Findings = append(shown.Findings, f)
 			}
@@ -76,33 +77,29 @@ func (s *console) checkPage(ctx context.Context, _ *desk, _ *http.Request) (any,
 
 // startCheck starts a check if none runs and the last one is old. It returns a channel that is closed when no check
 // runs.
-func (s *console) startCheck() <-chan struct{} {
-	s.checks.mu.Lock()
-	defer s.checks.mu.Unlock()
-	now := &s.checks.mu
+func (c *Console) startCheck() <-chan struct{} {
+	c.checks.mu.Lock()
+	defer c.checks.mu.Unlock()
+	now := &c.checks.mu
 	if now.done != nil {
 		return now.done
 	}
 	done := make(chan struct{})
-	if time.Since(now.ended) < checkAgain || s.running.Err() != nil {
+	if time.Since(now.ended) < checkAgain || c.running.Err() != nil {
 		close(done)
 		return done
 	}
 	now.began, now.done = time.Now(), done
-	s.checks.running.Go(func() {
+	c.checks.running.Go(func() {
 		defer close(done)
-		ctx, cancel := context.WithTimeout(s.running, checkTimeout)
+		ctx, cancel := context.WithTimeout(c.running, checkTimeout)
 		defer cancel()
-		cfg := *s.cfg
-		cfg.checking.noProbe = true // opening a page must not send test messages
-		options := checkOptions(&cfg)
-		options.Operator = true
-		report, err := s.process.examine(ctx, options)
-		s.checks.mu.Lock()
-		defer s.checks.mu.Unlock()
-		now.done, now.ended, now.report, now.failed = nil, time.Now(), &report, err
+		findings, err := c.cfg.Check(ctx)
+		c.checks.mu.Lock()
+		defer c.checks.mu.Unlock()
+		now.done, now.ended, now.findings, now.failed = nil, time.Now(), findings, err
 		if err != nil {
-			now.report = nil
+			now.findings = nil
 		}
 	})
 	return done

@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"bytes"
@@ -25,25 +25,42 @@ func tokenFile(t *testing.T) string {
 	return file
 }
 
+// accessOf returns what the flags of the command say.
+func accessOf(t *testing.T, args ...string) Access {
+	t.Helper()
+	access := Access{Listen: "127.0.0.1:9465"}
+	for i := 0; i < len(args); i += 2 {
+		var err error
+		switch text := args[i+1]; args[i] {
+		case "--listen":
+			access.Listen = text
+		case "--allowed-hosts":
+			access.Hosts, err = ParseHosts(text)
+		case "--token-file":
+			access.Token, err = ReadToken(text)
+		case "--login-header":
+			access.LoginHeader, err = text, CheckHeaderName(text)
+		case "--trusted-proxies":
+			access.Proxies, err = ParseProxies(text)
+		default:
+			t.Fatalf("there is no flag %s", args[i])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return access
+}
+
 // gateOf returns the gate of a console with these flags, and its log.
 func gateOf(t *testing.T, args ...string) (*gate, *bytes.Buffer) {
 	t.Helper()
-	cfg := defaultConfig()
-	for i := 0; i < len(args); i += 2 {
-		for _, s := range consoleSettings() {
-			if "--"+s.name == args[i] {
-				if err := s.take(cfg, args[i+1]); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
 	var log bytes.Buffer
-	g, err := newGate(cfg.consoling, slog.New(slog.NewJSONHandler(&log, nil)))
+	c, err := New(Config{Access: accessOf(t, args...), Log: slog.New(slog.NewJSONHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return g, &log
+	return c.gate, &log
 }
 
 // gateTest is a request to a gate, and the wanted answer.
@@ -228,32 +245,5 @@ func TestFailedLoginsAreLoggedWithoutSecrets(t *testing.T) {
 	}
 	if strings.Contains(log.String(), "s3cr3t") {
 		t.Errorf("a secret is logged: %s", lines[0])
-	}
-}
-
-func TestAConsoleThatEverybodyCouldUseDoesNotStart(t *testing.T) {
-	token := tokenFile(t)
-	for args, says := range map[string]string{
-		"--listen 0.0.0.0:0":                                     "beyond loopback it needs --token-file or --login-header",
-		"--login-header X-User":                                  "every client could choose the user",
-		"--listen 0.0.0.0:0 --login-header X-User":               "it also needs --trusted-proxies or --token-file",
-		"--listen localhost:0 --login-header X-User":             "every client could choose the user",
-		"--trusted-proxies 10.0.0.7":                             "it also needs --login-header",
-		"--trusted-proxies 10.0.0.7 --token-file " + token:       "it also needs --login-header",
-		"--login-header X-User --trusted-proxies proxy.internal": "want addresses or networks",
-		"--login-header X-User --trusted-proxies 10.0.0.7/33":    "want addresses or networks",
-		"--login-header X-User: --trusted-proxies 10.0.0.7":      "want the name of a header",
-		"--login-header Host --trusted-proxies 10.0.0.7":         "want the name of a header",
-		"--login-header= --trusted-proxies 10.0.0.7":             "want the name of a header",
-		"--token-file=": "--token-file: is empty",
-		"--allowed-hosts http://console.example.com": "want host names",
-		"--allowed-hosts console.example.com:9465":   "want host names",
-		"--allowed-hosts *":                          "want host names",
-	} {
-		env := environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_PUBLISHER": "stdout"}
-		r := cdcRelay(t, env, append([]string{"console"}, strings.Fields(args)...)...)
-		if r.code != exitUsage || !strings.Contains(r.stderr, says) {
-			t.Errorf("%s: exit code %d, want %q:\n%s", args, r.code, says, r.stderr)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package console
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// consoleStreams is how many pages may update themselves at a time.
-	consoleStreams = 50
+	// mostStreams is how many pages may update themselves at a time.
+	mostStreams = 50
 	// streamEvery is how often a page is rendered again.
 	streamEvery = 2 * time.Second
 	// streamLife is how long a page updates itself before its browser must ask again.
@@ -43,7 +43,7 @@ func (s *streams) open(ctx context.Context, client string) (streaming context.Co
 	streaming, end := context.WithCancelCause(ctx)
 	one := &openStream{client, end}
 	s.all = append(s.all, one)
-	if len(s.all) > consoleStreams {
+	if len(s.all) > mostStreams {
 		victim := s.all[s.excess()]
 		s.remove(victim)
 		victim.end(errDisplaced)
@@ -87,7 +87,7 @@ func clientOf(r *http.Request) string {
 }
 
 // events sends the body of a page each time it changes.
-func (s *console) events(w http.ResponseWriter, r *http.Request) {
+func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet { // a pattern for GET also matches HEAD, whose answer would have no end
 		w.Header().Set("Allow", http.MethodGet)
 		http.Error(w, "want GET", http.StatusMethodNotAllowed)
@@ -98,11 +98,12 @@ func (s *console) events(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want a page", http.StatusBadRequest)
 		return
 	}
-	for _, page := range s.pages() {
-		if asked := requestFor(r, of); page.path == of.Path && asked.ParseForm() == nil && page.follows(asked) {
-			ctx, done := s.streams.open(r.Context(), clientOf(r))
+	for _, p := range c.pages() {
+		asked := requestFor(r, of)
+		if p.path == of.Path && asked.ParseForm() == nil && p.follows(asked) {
+			ctx, done := c.streams.open(r.Context(), clientOf(r))
 			defer done()
-			s.stream(ctx, w, asked, page)
+			c.stream(ctx, w, asked, p)
 			return
 		}
 	}
@@ -121,7 +122,8 @@ func eventData(body template.HTML) string {
 	return "data: " + strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ").Replace(string(body)) + "\n\n"
 }
 
-func (s *console) stream(ctx context.Context, w http.ResponseWriter, asked *http.Request, page consolePage) {
+// stream sends the body of the page when the stream begins, and again when it differs.
+func (c *Console) stream(ctx context.Context, w http.ResponseWriter, asked *http.Request, p page) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	ticker := time.NewTicker(streamEvery)
@@ -138,7 +140,7 @@ func (s *console) stream(ctx context.Context, w http.ResponseWriter, asked *http
 		return err == nil && control.Flush() == nil
 	}
 	for before := template.HTML(""); ; {
-		body, _ := s.body(ctx, s.desks.updates, asked, page)
+		body, _ := c.body(ctx, c.sessions.updates, asked, p)
 		event := ": nothing new\n\n"
 		if body != before {
 			event = eventData(body)

@@ -1,0 +1,228 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/event"
+)
+
+// asked describes a change, before or after it is made.
+type asked struct {
+	picked
+	Do    string
+	Count int64
+	What  string // such as "12 dead letters"
+	// At is when the user was asked, in microseconds since 1970.
+	At int64
+	// Grown: more rows match than the page showed before.
+	Grown   bool
+	Filters string
+	Back    string
+	// Done says what was done; "" before the change.
+	Done, Left string
+}
+
+// doing is a change, or the question before it. It sets the numbers of the description.
+type doing func(context.Context, *operator.Tables, *asked) error
+
+// changing checks the request for a change of many rows, and calls do with the selected rows.
+func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (asked, error) {
+	if err := r.ParseForm(); err != nil { // a missing filter would select other rows
+		return asked{}, mistakef("the form cannot be read: %s", err)
+	}
+	a := asked{Do: r.FormValue("do"), At: time.Now().UnixMicro()}
+	err := c.with(ctx, c.sessions.changes, func(ctx context.Context, tables *operator.Tables) (err error) {
+		if a.Do == "retry" && !retries(r) {
+			return mistakef("state %s: only messages that RabbitMQ rejected can be retried", r.FormValue("state"))
+		}
+		others := []string{"do", "shown", "at"}
+		if a.Do == "retry" {
+			others = append(others, "state")
+		}
+		names := []string{"id", "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"}
+		if a.picked, err = c.pick(r, names, others...); err != nil {
+			return err
+		}
+		a.Filters, a.Back = a.inWords(), a.origin(r)
+		return do(ctx, tables, &a)
+	})
+	return a, err
+}
+
+// inWords returns the filters for people.
+func (a *asked) inWords() string {
+	var said []string
+	for _, f := range a.Fields {
+		if f.Set {
+			said = append(said, f.Label+" "+inQuotes(f.Value))
+		}
+	}
+	return show.OrElse(strings.Join(said, ", "), "all")
+}
+
+// origin returns the URL of the page with the rows that the change selects.
+func (a *asked) origin(r *http.Request) string {
+	switch {
+	case r.Form.Has("id"):
+		return "/message?" + a.Query
+	case a.Do == "retry":
+		return "/waiting?" + a.Query
+	}
+	return "/dead-letters?" + a.Query
+}
+
+// ask shows how many rows a change would affect.
+func (c *Console) ask(w http.ResponseWriter, r *http.Request) {
+	if !c.mayChange(w, r) {
+		return
+	}
+	c.showChange(r.Context(), w, r, func(ctx context.Context, tables *operator.Tables, a *asked) (err error) {
+		switch a.Do {
+		case "retry":
+			var would operator.Retried
+			would, err = tables.RetryNow(ctx, a.filter, operator.ChangeBatch, true, nil, unseen)
+			a.count(would.Due)
+		case "requeue", "purge":
+			var n int64
+			n, err = tables.CountDeadLetters(ctx, a.filter)
+			a.count(n)
+		default:
+			err = fmt.Errorf("%w %q", errUnknownChange, a.Do)
+		}
+		return err
+	})
+}
+
+// count sets how many rows the change affects.
+func (a *asked) count(n int64) {
+	a.Count, a.What = n, show.Plural(n, "dead letter")
+	if a.Do == "retry" {
+		a.What = strings.Replace(show.Plural(n, "waiting retry"), "retrys", "retries", 1)
+	}
+}
+
+var (
+	// errGrown: more rows match than the user has confirmed.
+	errGrown         = errors.New("more rows match than were confirmed")
+	errUnknownChange = errors.New("there is no change")
+)
+
+// asOf makes the ages of a filter count from the time of the question. A dead letter that died since is not selected.
+func asOf(filter operator.Filter, at time.Time, dead bool) operator.Filter {
+	since := max(0, time.Since(at))
+	if dead || filter.OlderThan > 0 {
+		filter.OlderThan += since
+	}
+	if filter.NewerThan > 0 {
+		filter.NewerThan += since
+	}
+	return filter
+}
+
+// change runs the change. If more rows match than the user has confirmed, it asks again. A change continues after the
+// browser has disconnected, until the console stops.
+func (c *Console) change(w http.ResponseWriter, r *http.Request) {
+	if !c.mayChange(w, r) {
+		return
+	}
+	c.showChange(c.running, w, r, func(ctx context.Context, tables *operator.Tables, a *asked) error {
+		shown, _ := strconv.ParseInt(r.FormValue("shown"), 10, 64) // without it, the user has confirmed nothing
+		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
+			a.At = at
+		}
+		selected := int64(0)
+		err := a.run(ctx, tables, func(total int64) error {
+			if selected = total; total > shown {
+				return errGrown
+			}
+			return nil
+		})
+		if errors.Is(err, errUnknownChange) {
+			return err
+		}
+		if errors.Is(err, errGrown) {
+			a.Done, a.Grown = "", true
+			a.count(selected)
+			return nil
+		}
+		who, _ := r.Context().Value(user{}).(string)
+		c.cfg.Log.Warn("console changed rows", "event", event.ConsoleChanged, "change", a.Do,
+			"user", show.Printable(who), "from", r.RemoteAddr, "which", show.Printable(a.Filters),
+			"rows", a.Count, "error", err)
+		return err
+	})
+}
+
+// run changes the rows if agreed returns nil for their number.
+func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(total int64) error) (err error) {
+	filter := asOf(a.filter, time.UnixMicro(a.At), a.Do != "retry")
+	switch a.Do {
+	case "retry":
+		var done operator.Retried
+		done, err = tables.RetryNow(ctx, filter, operator.ChangeBatch, false, agreed, unseen)
+		a.Count, a.Done = done.Due, "made "+show.Plural(done.Due, "message")+" due now"
+	case "requeue":
+		var done operator.Requeued
+		done, err = tables.Requeue(ctx, filter, operator.ChangeBatch, agreed, unseen)
+		a.Count, a.Done = done.Sent, "requeued "+show.Plural(done.Sent, "dead letter")
+		if done.Left > 0 {
+			a.Left = fmt.Sprintf("the outbox rejects %s: %s", show.Plural(done.Left, "dead letter"), done.Why)
+		}
+	case "purge":
+		a.Count, err = tables.Purge(ctx, filter, operator.ChangeBatch, agreed, unseen)
+		a.Done = "deleted " + show.Plural(a.Count, "dead letter")
+	default:
+		err = fmt.Errorf("%w %q", errUnknownChange, a.Do)
+	}
+	return err
+}
+
+// retries reports whether the state in the request selects only messages that "retry" accepts.
+func retries(r *http.Request) bool {
+	state := strings.TrimSpace(r.FormValue("state"))
+	return state == "" || state == string(operator.Retrying)
+}
+
+func unseen(int64, int64) {}
+
+// mayChange answers the request if the console is read-only.
+func (c *Console) mayChange(w http.ResponseWriter, r *http.Request) bool {
+	if c.cfg.AllowChanges {
+		return true
+	}
+	const text = "<p>This console is read-only: start it with <code>--allow-changes</code>.</p>"
+	c.write(w, r, answer{status: http.StatusForbidden, title: "Read-only", body: text})
+	return false
+}
+
+func (c *Console) showChange(ctx context.Context, w http.ResponseWriter, r *http.Request, do doing) {
+	ctx, cancel := context.WithTimeout(ctx, time.Hour)
+	defer cancel()
+	a, err := c.changing(ctx, r, do)
+	page := answer{
+		status: http.StatusOK,
+		title:  strings.ToUpper(a.Do[:min(1, len(a.Do))]) + a.Do[min(1, len(a.Do)):],
+		path:   "/dead-letters",
+	}
+	if a.Do == "retry" {
+		page.path = "/waiting"
+	}
+	if err == nil {
+		page.body, err = c.render("change", a)
+	}
+	if a.Grown {
+		page.status = http.StatusConflict
+	}
+	if err != nil {
+		page.body, page.status = c.failure(err)
+	}
+	c.write(w, r, page)
+}

@@ -1,0 +1,66 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/test/await"
+)
+
+// Nobody waits for a server that accepts connections and does not answer, except those who ask for its data.
+func TestAHangingServerDelaysNoOtherPage(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var accepted atomic.Int32
+	var conns sync.Map
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			conns.Store(conn, nil)
+		}
+	}()
+	t.Cleanup(func() {
+		listener.Close()
+		conns.Range(func(conn, _ any) bool { conn.(net.Conn).Close(); return true })
+	})
+	c, at := serve(t, 0, func(ctx context.Context) ([]doctor.Finding, error) {
+		return doctor.Examine(ctx, doctor.Options{
+			Connect: func(context.Context, map[string]string) (*pgx.Conn, error) {
+				return nil, errors.New("there is no database")
+			},
+			AMQPURL: "amqp://" + listener.Addr().String(),
+		}), nil
+	})
+	for range cap(c.sessions.pages) {
+		session := <-c.sessions.pages // all are busy
+		t.Cleanup(func() { c.sessions.pages <- session })
+	}
+	for range 20 {
+		status, body := fetch(t, http.MethodGet, at+"/check")
+		if status != http.StatusOK || !strings.Contains(body, "has been running for") {
+			t.Fatalf("status %d while the check runs:\n%s", status, body)
+		}
+	}
+	await.Until(t, "the check connects", func() bool { return accepted.Load() > 0 })
+	if status, _ := fetch(t, http.MethodGet, at+"/"); status != http.StatusOK {
+		t.Errorf("the overview: status %d", status)
+	}
+	if !c.checks.run() || accepted.Load() != 1 {
+		t.Errorf("the check runs: %v; %d connections to RabbitMQ", c.checks.run(), accepted.Load())
+	}
+}

@@ -1,0 +1,210 @@
+package console
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+)
+
+// gate decides which requests the console answers, and for which user.
+type gate struct {
+	Access
+	// hash is that of the token, so that a comparison tells nothing about its length; nil: there is no token.
+	hash     *[sha256.Size]byte
+	failures failures
+}
+
+func newGate(access Access, log *slog.Logger) *gate {
+	g := &gate{
+		Access:   access,
+		failures: failures{log: log, pace: rate.NewLimiter(rate.Every(5*time.Second), 10)},
+	}
+	if access.Token != "" {
+		hash := sha256.Sum256([]byte(access.Token))
+		g.hash = &hash
+	}
+	return g
+}
+
+// user is the context key of a request's user.
+type user struct{}
+
+// refusal is the answer to a request that the gate rejects.
+type refusal struct {
+	status int
+	text   string
+	// failed says why a login failed, for the log; "": nobody tried to log in.
+	failed string
+}
+
+// guard passes the requests that may be answered.
+func (g *gate) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, refused := g.admit(r)
+		if refused == nil {
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), user{}, name)))
+			return
+		}
+		if refused.failed != "" {
+			g.failures.note(r, refused.failed)
+		}
+		if refused.status == http.StatusUnauthorized && g.hash != nil {
+			w.Header().Set("WWW-Authenticate", `Basic realm="cdc-relay console", charset="UTF-8"`)
+		}
+		http.Error(w, refused.text, refused.status)
+	})
+}
+
+// admit returns the user of a request, or why it is rejected. It comes before anything else is read.
+func (g *gate) admit(r *http.Request) (name string, refused *refusal) {
+	switch {
+	case !g.knows(r):
+		const text = "this console does not answer to this host name: open http://localhost:PORT/ " +
+			"or the address of --listen, or add the name to --allowed-hosts (CDC_RELAY_ALLOWED_HOSTS)"
+		return "", &refusal{status: http.StatusMisdirectedRequest, text: text}
+	case foreign(r):
+		return "", &refusal{status: http.StatusForbidden, text: "this request comes from a page of another site"}
+	case g.open():
+		return "local user", nil
+	}
+	if len(g.Proxies) > 0 && !g.trusts(r) {
+		const text = "log in at the proxy: this address is not in --trusted-proxies"
+		return "", &refusal{http.StatusForbidden, text, "not from a trusted proxy"}
+	}
+	if g.hash != nil {
+		login, password, sent := r.BasicAuth()
+		hash := sha256.Sum256([]byte(password))
+		switch {
+		case len(r.Header.Values("Authorization")) == 0 && g.LoginHeader == "":
+			return "", &refusal{status: http.StatusUnauthorized, text: "log in"}
+		case !sent || len(r.Header.Values("Authorization")) != 1:
+			return "", &refusal{http.StatusUnauthorized, "log in", "no token"}
+		case subtle.ConstantTimeCompare(hash[:], g.hash[:]) != 1:
+			return "", &refusal{http.StatusUnauthorized, "log in", "wrong token"}
+		case g.LoginHeader == "" && login == "":
+			return "unnamed user", nil
+		case g.LoginHeader == "" && !isUserName(login):
+			const text = "log in with a shorter or printable user name"
+			return "", &refusal{http.StatusUnauthorized, text, "invalid user name"}
+		case g.LoginHeader == "":
+			return login, nil
+		}
+	}
+	return g.named(r)
+}
+
+// named returns the user that the proxy names. It accepts exactly one value: a proxy that adds its own header to that
+// of the client would let the client choose.
+func (g *gate) named(r *http.Request) (string, *refusal) {
+	asDashes := func(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "-")) }
+	var values []string
+	spellings := 0
+	for name, sent := range r.Header {
+		if asDashes(name) == asDashes(g.LoginHeader) {
+			values = append(values, sent...)
+			spellings++
+		}
+	}
+	own := r.Header.Values(g.LoginHeader)
+	switch {
+	case len(values) == 0:
+		return "", &refusal{http.StatusUnauthorized, "log in at the proxy", "no user in " + g.LoginHeader}
+	case len(values) > 1 || spellings > 1 || len(own) != 1:
+		several := "several values of " + g.LoginHeader
+		return "", &refusal{http.StatusBadRequest, several + ": the proxy must replace the client's", several}
+	case strings.TrimSpace(own[0]) == "":
+		return "", &refusal{http.StatusUnauthorized, "log in at the proxy", "no user in " + g.LoginHeader}
+	case strings.Contains(own[0], ",") || !isUserName(own[0]):
+		invalid := "invalid user name in " + g.LoginHeader
+		return "", &refusal{http.StatusBadRequest, invalid, invalid}
+	}
+	return own[0], nil
+}
+
+// isUserName reports whether a name can go into the log and the pages.
+func isUserName(name string) bool {
+	const longest = 256
+	return name != "" && len(name) <= longest && utf8.ValidString(name) &&
+		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
+}
+
+// trusts reports whether the request comes from one of the proxies.
+func (g *gate) trusts(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	address := peer.Addr().Unmap().WithZone("")
+	return slices.ContainsFunc(g.Proxies, func(p netip.Prefix) bool { return p.Contains(address) })
+}
+
+// knows reports whether the request names a host of this console. In a DNS rebinding attack, another name leads here.
+func (g *gate) knows(r *http.Request) bool {
+	host := strings.TrimSuffix(strings.ToLower(hostOf(r.Host)), ".")
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		listen := strings.ToLower(hostOf(g.Listen))
+		return host != "" && (host == "localhost" || host == listen || slices.Contains(g.Hosts, host))
+	}
+	if address = address.Unmap(); address.IsLoopback() || slices.Contains(g.Hosts, address.String()) {
+		return true
+	}
+	// The address of this machine that the client has reached.
+	here, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if here == nil {
+		return false
+	}
+	local, err := netip.ParseAddrPort(here.String())
+	return err == nil && local.Addr().Unmap().WithZone("") == address
+}
+
+// foreign reports whether a page of another site sends the request. Such a page may only link to a page of the console.
+// Browsers set these headers; a page cannot.
+func foreign(r *http.Request) bool {
+	switch site := r.Header.Get("Sec-Fetch-Site"); site {
+	case "same-origin", "none":
+		return false
+	case "":
+		_, from, _ := strings.Cut(r.Header.Get("Origin"), "://")
+		return r.Header.Get("Origin") != "" && !strings.EqualFold(from, r.Host)
+	}
+	opens := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	return !opens || r.Method != http.MethodGet || r.URL.Path == "/change" || r.URL.Path == "/events"
+}
+
+// failures logs failed logins: the first at once, many of them at a bounded rate. It logs no user name, because people
+// type passwords into the wrong field.
+type failures struct {
+	log  *slog.Logger
+	pace *rate.Limiter
+	mu   struct {
+		sync.Mutex
+		unlogged int
+	}
+}
+
+func (f *failures) note(r *http.Request, reason string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.pace.Allow() {
+		f.mu.unlogged++
+		return
+	}
+	f.log.Warn("console login failed: request rejected", "event", event.ConsoleLoginFailed,
+		"reason", reason, "from", r.RemoteAddr, "not_logged", f.mu.unlogged)
+	f.mu.unlogged = 0
+}
