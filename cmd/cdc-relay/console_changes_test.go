@@ -23,9 +23,12 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	fail := func(died string) {
 		t.Helper()
-		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('retry', '1', now() + interval '1 hour', 2)`)
-		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
-			SELECT -1, now(), gen_random_uuid(), 6, 1, name, 'nack', '1', now() + $1::interval FROM unnest(ARRAY['purge', 'requeue']) name`, died)
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
+			VALUES ('retry', '1', now() + interval '1 hour', 2)`)
+		execute(t, db, `INSERT INTO outbox_dead_letter
+			(id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
+			SELECT -1, now(), gen_random_uuid(), 6, 1, name, 'nack', '1', now() + $1::interval
+			FROM unnest(ARRAY['purge', 'requeue']) name`, died)
 	}
 	left := func(do string) int {
 		return query[int](t, db, `SELECT count(*)::int FROM (SELECT routing_key FROM outbox_dead_letter
@@ -43,7 +46,8 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	fail("-1 hour")
 	questions := map[string]string{}
 	for _, do := range []string{"retry", "purge", "requeue"} {
-		_, questions[do] = fetch(t, http.MethodGet, at+"/change?"+url.Values{"do": {do}, "routing-key": {do}}.Encode(), nil)
+		selected := url.Values{"do": {do}, "routing-key": {do}}
+		_, questions[do] = fetch(t, http.MethodGet, at+"/change?"+selected.Encode(), nil)
 		if !strings.Contains(questions[do], "<strong>1 ") {
 			t.Fatalf("%s:\n%s", do, questions[do])
 		}
@@ -51,8 +55,10 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	fail("-1 hour") // its transaction has committed after the question
 	for do, question := range questions {
 		status, again := confirm(question)
-		if status != http.StatusConflict || !strings.Contains(again, "More rows match") || !strings.Contains(again, "<strong>2 ") || left(do) != 2 {
-			t.Errorf("%s of one confirmed row while two match: status %d, %d rows are left\n%s", do, status, left(do), again)
+		asks := strings.Contains(again, "More rows match") && strings.Contains(again, "<strong>2 ")
+		if status != http.StatusConflict || !asks || left(do) != 2 {
+			t.Errorf("%s of one confirmed row while two match: status %d, %d rows are left\n%s",
+				do, status, left(do), again)
 			continue
 		}
 		questions[do] = again
@@ -71,7 +77,8 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 		}
 	}
 	fail("-1 hour")
-	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"purge"}}); status != http.StatusConflict || left("purge") != 2 {
+	status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"purge"}})
+	if status != http.StatusConflict || left("purge") != 2 {
 		t.Errorf("a purge without a question: status %d, %d rows are left\n%s", status, left("purge"), body)
 	}
 }
@@ -99,7 +106,8 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 			env, db := fresh(t)
 			env["CDC_RELAY_HTTP_ADDR"] = ""
 			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-			execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
+			execute(t, db, `INSERT INTO outbox_dead_letter
+				(id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
 				SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, rows)
 			execute(t, db, `BEGIN`)
 			execute(t, db, `UPDATE outbox_dead_letter SET attempts = 7 WHERE id = 1`)
@@ -120,7 +128,8 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 				}
 			}()
 			await.Until(t, "the purge waits for the row", func() bool {
-				return query[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks WHERE transactionid = pg_current_xact_id()::xid AND NOT granted)`)
+				return query[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks
+					WHERE transactionid = pg_current_xact_id()::xid AND NOT granted)`)
 			})
 			test.stop(c, at, func() { disconnect(); <-gone })
 			execute(t, db, `COMMIT`)
@@ -142,15 +151,18 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('r', '1', now() + interval '1 hour', 2), ('r', '1', NULL, 0)`)
-	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
+		VALUES ('r', '1', now() + interval '1 hour', 2), ('r', '1', NULL, 0)`)
+	execute(t, db, `INSERT INTO outbox_dead_letter
+		(id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
 		SELECT -i, now(), gen_random_uuid(), 6, 1, 'dead.' || i % 2, 'nack', '1' FROM generate_series(1, 5) i`)
 	const token = "0123456789abcdef"
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User", "--log-format", "json")
+	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User",
+		"--log-format", "json")
 	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)
 	if status, _ := fetch(t, http.MethodGet, ada+"/", nil); status != http.StatusUnauthorized {
 		t.Errorf("without the proxy: %d", status)
@@ -158,25 +170,31 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	if status, _ := fetch(t, http.MethodGet, at+"/", nil); status != http.StatusUnauthorized {
 		t.Errorf("without a login: %d", status)
 	}
-	if status, _ := fetch(t, http.MethodGet, strings.Replace(at, "http://", "http://ada:wrong@", 1)+"/", nil); status != http.StatusUnauthorized {
+	wrong := strings.Replace(at, "http://", "http://ada:wrong@", 1)
+	if status, _ := fetch(t, http.MethodGet, wrong+"/", nil); status != http.StatusUnauthorized {
 		t.Errorf("with a wrong token: %d", status)
 	}
 	dead := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`) }
 	change := url.Values{"do": {"purge"}, "routing-key": {"dead.0"}}
 	for _, header := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
-		if status, _ := fetch(t, http.MethodPost, ada+"/change", change, append(header, "X-User", "ada")...); status != http.StatusForbidden || dead() != 5 {
+		status, _ := fetch(t, http.MethodPost, ada+"/change", change, append(header, "X-User", "ada")...)
+		if status != http.StatusForbidden || dead() != 5 {
 			t.Errorf("a request from another site: status %d, %d rows are left", status, dead())
 		}
 	}
-	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge&routing-key=%zz", url.Values{}, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
+	unreadable := ada + "/change?do=purge&routing-key=%zz"
+	status, _ := fetch(t, http.MethodPost, unreadable, url.Values{}, "X-User", "ada")
+	if status != http.StatusBadRequest || dead() != 5 {
 		t.Errorf("an unreadable filter: status %d, %d rows are left", status, dead())
 	}
 	large := url.Values{"routing-key": {strings.Repeat("x", 1<<20)}}
-	if status, _ := fetch(t, http.MethodPost, ada+"/change?do=purge", large, "X-User", "ada"); status != http.StatusBadRequest || dead() != 5 {
+	status, _ = fetch(t, http.MethodPost, ada+"/change?do=purge", large, "X-User", "ada")
+	if status != http.StatusBadRequest || dead() != 5 {
 		t.Errorf("an unreadable form: status %d, %d rows are left", status, dead())
 	}
 	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil, "X-User", "ada")
-	if !strings.Contains(body, "2 dead letters</strong> would change") || !strings.Contains(body, `value="dead.0"`) || dead() != 5 {
+	if !strings.Contains(body, "2 dead letters</strong> would change") ||
+		!strings.Contains(body, `value="dead.0"`) || dead() != 5 {
 		t.Errorf("asked:\n%s", body)
 	}
 	change.Set("shown", "2")
@@ -189,17 +207,25 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 		t.Errorf("requeued:\n%s", body)
 	}
 	retry := url.Values{"do": {"retry"}, "id": {"1"}, "shown": {"1"}}
-	if status, body := fetch(t, http.MethodPost, at+"/change", retry, "X-User", "mallory"); status != http.StatusUnauthorized {
+	status, body = fetch(t, http.MethodPost, at+"/change", retry, "X-User", "mallory")
+	if status != http.StatusUnauthorized {
 		t.Errorf("a header without the token: %d\n%s", status, body)
 	}
-	if status, body := fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"retry"}, "state": {"scheduled"}}, "X-User", "grace"); status != http.StatusBadRequest {
+	scheduled := url.Values{"do": {"retry"}, "state": {"scheduled"}}
+	status, body = fetch(t, http.MethodPost, ada+"/change", scheduled, "X-User", "grace")
+	if status != http.StatusBadRequest {
 		t.Errorf("a retry of a scheduled row: status %d\n%s", status, body)
 	}
 	_, body = fetch(t, http.MethodPost, ada+"/change", retry, "X-User", "grace")
-	if !strings.Contains(body, "made 1 message due now") || query[bool](t, db, `SELECT available_at > now() FROM outbox WHERE id = 1`) {
+	waits := query[bool](t, db, `SELECT available_at > now() FROM outbox WHERE id = 1`)
+	if !strings.Contains(body, "made 1 message due now") || waits {
 		t.Errorf("retried:\n%s", body)
 	}
-	for _, words := range [][]string{{`"purge"`, `"ada"`, `"routing key dead.0"`, `"rows":2`}, {`"requeue"`, `"ada"`, `"all"`, `"rows":3`}, {`"retry"`, `"grace"`, `"id 1"`, `"rows":1`}} {
+	for _, words := range [][]string{
+		{`"purge"`, `"ada"`, `"routing key dead.0"`, `"rows":2`},
+		{`"requeue"`, `"ada"`, `"all"`, `"rows":3`},
+		{`"retry"`, `"grace"`, `"id 1"`, `"rows":1`},
+	} {
 		line := c.await(t, "console_changed")
 		for _, word := range words {
 			if !strings.Contains(line, word) {

@@ -85,15 +85,20 @@ func (test gateTest) run(t *testing.T, g *gate) {
 	}
 	r := httptest.NewRequestWithContext(t.Context(), or(test.method, http.MethodGet), or(test.path, "/"), http.NoBody)
 	r.Host, r.RemoteAddr = or(test.host, "localhost"), or(test.from, "10.0.0.7")+":1234"
-	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 9465}))
+	here := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 9465}
+	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, here))
 	for _, h := range test.header {
 		r.Header[h[0]] = append(r.Header[h[0]], h[1])
 	}
 	name := ""
 	answer := httptest.NewRecorder()
-	g.guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { name, _ = r.Context().Value(user{}).(string) })).ServeHTTP(answer, r)
+	admitted := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		name, _ = r.Context().Value(user{}).(string)
+	})
+	g.guard(admitted).ServeHTTP(answer, r)
 	if answer.Code != test.status || name != test.user {
-		t.Errorf("%s: status %d and user %q, want %d and %q: %s", test.what, answer.Code, name, test.status, test.user, answer.Body)
+		t.Errorf("%s: status %d and user %q, want %d and %q: %s",
+			test.what, answer.Code, name, test.status, test.user, answer.Body)
 	}
 }
 
@@ -109,20 +114,35 @@ func TestConsoleTrustsOnlyOneNameFromATrustedProxy(t *testing.T) {
 	const header = "X-Forwarded-User"
 	for _, test := range []gateTest{
 		{what: "one name", header: [][2]string{{header, "ada"}}, status: 200, user: "ada"},
-		{what: "an address in a network", from: "10.0.0.2", header: [][2]string{{header, "ada@example.com"}}, status: 200, user: "ada@example.com"},
+		{
+			what: "an address in a network", from: "10.0.0.2",
+			header: [][2]string{{header, "ada@example.com"}}, status: 200, user: "ada@example.com",
+		},
 		{what: "letters beyond ASCII", header: [][2]string{{header, "Zoë Müller"}}, status: 200, user: "Zoë Müller"},
-		{what: "an IPv4 address in IPv6", from: "[::ffff:10.0.0.7]", header: [][2]string{{header, "ada"}}, status: 200, user: "ada"},
+		{
+			what: "an IPv4 address in IPv6", from: "[::ffff:10.0.0.7]",
+			header: [][2]string{{header, "ada"}}, status: 200, user: "ada",
+		},
 		{what: "an IPv6 address", from: "[::1]", header: [][2]string{{header, "ada"}}, status: 200, user: "ada"},
 		{what: "another address", from: "10.0.0.8", header: [][2]string{{header, "ada"}}, status: 403},
-		{what: "another address that claims to be forwarded", from: "10.0.0.8", header: [][2]string{{header, "ada"}, {"X-Forwarded-For", "10.0.0.7"}}, status: 403},
+		{
+			what: "another address that claims to be forwarded", from: "10.0.0.8",
+			header: [][2]string{{header, "ada"}, {"X-Forwarded-For", "10.0.0.7"}}, status: 403,
+		},
 		{what: "no name", status: 401},
 		{what: "an empty name", header: [][2]string{{header, ""}}, status: 401},
 		{what: "two values", header: [][2]string{{header, "mallory"}, {header, "ada"}}, status: 400},
 		{what: "the same value twice", header: [][2]string{{header, "ada"}, {header, "ada"}}, status: 400},
 		{what: "an empty value and another", header: [][2]string{{header, ""}, {header, "ada"}}, status: 400},
 		{what: "values joined by a comma", header: [][2]string{{header, "mallory, ada"}}, status: 400},
-		{what: "an underscore beside it", header: [][2]string{{"X_forwarded_user", "mallory"}, {header, "ada"}}, status: 400},
-		{what: "another underscore beside it", header: [][2]string{{"X-Forwarded_user", "mallory"}, {header, "ada"}}, status: 400},
+		{
+			what:   "an underscore beside it",
+			header: [][2]string{{"X_forwarded_user", "mallory"}, {header, "ada"}}, status: 400,
+		},
+		{
+			what:   "another underscore beside it",
+			header: [][2]string{{"X-Forwarded_user", "mallory"}, {header, "ada"}}, status: 400,
+		},
 		{what: "only with an underscore", header: [][2]string{{"X_forwarded_user", "mallory"}}, status: 400},
 		{what: "a tab", header: [][2]string{{header, "a\tda"}}, status: 400},
 		{what: "a line break", header: [][2]string{{header, "ada\nx"}}, status: 400},
@@ -147,8 +167,14 @@ func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
 		{what: "a wrong token", header: [][2]string{ada, basic("x", someToken+"0")}, status: 401},
 		{what: "the beginning of the token", header: [][2]string{ada, basic("x", someToken[:15])}, status: 401},
 		{what: "the token as the name", header: [][2]string{ada, basic(someToken, "")}, status: 401},
-		{what: "a wrong and a right token", header: [][2]string{ada, basic("x", "no"), basic("x", someToken)}, status: 401},
-		{what: "a right and a wrong token", header: [][2]string{ada, basic("x", someToken), basic("x", "no")}, status: 401},
+		{
+			what:   "a wrong and a right token",
+			header: [][2]string{ada, basic("x", "no"), basic("x", someToken)}, status: 401,
+		},
+		{
+			what:   "a right and a wrong token",
+			header: [][2]string{ada, basic("x", someToken), basic("x", "no")}, status: 401,
+		},
 		{what: "the token in the address", path: "/?token=" + someToken, header: [][2]string{ada}, status: 401},
 		{what: "no name", header: [][2]string{basic("x", someToken)}, status: 401},
 	} {
@@ -156,7 +182,10 @@ func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
 	}
 	for _, test := range []gateTest{
 		{what: "the token", header: [][2]string{basic("ada", someToken)}, status: 200, user: "ada"},
-		{what: "the token without a name", header: [][2]string{basic("", someToken)}, status: 200, user: "unnamed user"},
+		{
+			what:   "the token without a name",
+			header: [][2]string{basic("", someToken)}, status: 200, user: "unnamed user",
+		},
 		{what: "no login", status: 401},
 		{what: "another scheme", header: [][2]string{{"Authorization", "Bearer " + someToken}}, status: 401},
 		{what: "an unprintable name", header: [][2]string{basic("a\x1bda", someToken)}, status: 401},
@@ -168,18 +197,41 @@ func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
 // Without the check, a page of evil.example whose name leads to the console can read it.
 func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 	open, _ := gateOf(t)
-	withLogin, _ := gateOf(t, "--listen", "10.0.0.5:9465", "--token-file", tokenFile(t), "--allowed-hosts", "Console.example.com, 192.0.2.1")
+	withLogin, _ := gateOf(t, "--listen", "10.0.0.5:9465", "--token-file", tokenFile(t),
+		"--allowed-hosts", "Console.example.com, 192.0.2.1")
 	named, _ := gateOf(t, "--listen", "box.internal:9465", "--login-header", "X-User", "--trusted-proxies", "10.0.0.7")
 	for host, want := range map[string][3]bool{
-		"localhost": {true, true, true}, "LocalHost:9465": {true, true, true}, "localhost.": {true, true, true},
-		"127.0.0.1:1": {true, true, true}, "[::1]:9465": {true, true, true}, "[::1]": {true, true, true},
-		"10.0.0.5:9465": {true, true, true}, "box.internal": {false, false, true},
-		"console.example.com": {false, true, false}, "console.example.com.:443": {false, true, false}, "192.0.2.1:80": {false, true, false},
-		"evil.example": {}, "localhost.evil.example": {}, "127.0.0.1.evil.example": {}, "10.0.0.9": {}, "0.0.0.0:9465": {}, "": {},
-		"xlocalhost": {}, "a.console.example.com": {}, "::1": {}, "localhost@evil.example": {}, "[::2]:80": {}, "2130706433": {},
+		"localhost":                {true, true, true},
+		"LocalHost:9465":           {true, true, true},
+		"localhost.":               {true, true, true},
+		"127.0.0.1:1":              {true, true, true},
+		"[::1]:9465":               {true, true, true},
+		"[::1]":                    {true, true, true},
+		"10.0.0.5:9465":            {true, true, true},
+		"box.internal":             {false, false, true},
+		"console.example.com":      {false, true, false},
+		"console.example.com.:443": {false, true, false},
+		"192.0.2.1:80":             {false, true, false},
+		"evil.example":             {},
+		"localhost.evil.example":   {},
+		"127.0.0.1.evil.example":   {},
+		"10.0.0.9":                 {},
+		"0.0.0.0:9465":             {},
+		"":                         {},
+		"xlocalhost":               {},
+		"a.console.example.com":    {},
+		"::1":                      {},
+		"localhost@evil.example":   {},
+		"[::2]:80":                 {},
+		"2130706433":               {},
 	} {
 		for i, g := range []*gate{open, withLogin, named} {
-			test := gateTest{what: host, host: host, header: [][2]string{basic("x", someToken), {"X-User", "x"}}, status: http.StatusMisdirectedRequest}
+			test := gateTest{
+				what:   host,
+				host:   host,
+				header: [][2]string{basic("x", someToken), {"X-User", "x"}},
+				status: http.StatusMisdirectedRequest,
+			}
 			if want[i] {
 				test.status, test.user = http.StatusOK, []string{"local user", "x", "x"}[i]
 			}
@@ -202,22 +254,58 @@ func TestConsoleRejectsRequestsOfOtherSites(t *testing.T) {
 	const site, mode, dest = "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest"
 	for _, test := range []gateTest{
 		{what: "the console itself", header: from(site, "same-origin"), status: 200, user: "local user"},
-		{what: "an address that a person types", header: from(site, "none", mode, "navigate"), status: 200, user: "local user"},
-		{what: "a link of another site", header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 200, user: "local user"},
+		{
+			what:   "an address that a person types",
+			header: from(site, "none", mode, "navigate"), status: 200, user: "local user",
+		},
+		{
+			what:   "a link of another site",
+			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 200, user: "local user",
+		},
 		{what: "no browser", method: http.MethodPost, path: "/change", status: 200, user: "local user"},
-		{what: "the console itself, behind a proxy with another name", method: http.MethodPost, path: "/change", header: from(site, "same-origin", "Origin", "https://console.example.com"), status: 200, user: "local user"},
-		{what: "an old browser", method: http.MethodPost, path: "/change", header: from("Origin", "http://localhost"), status: 200, user: "local user"},
-		{what: "updates for another site", path: "/events?of=/", header: from(site, "cross-site", mode, "cors"), status: 403},
-		{what: "updates for another port", path: "/events?of=/", header: from(site, "same-site", mode, "cors"), status: 403},
-		{what: "updates for another site with an old browser", path: "/events?of=/", header: from("Origin", "http://evil.example"), status: 403},
+		{
+			what: "the console itself, behind a proxy with another name", method: http.MethodPost, path: "/change",
+			header: from(site, "same-origin", "Origin", "https://console.example.com"), status: 200, user: "local user",
+		},
+		{
+			what: "an old browser", method: http.MethodPost, path: "/change",
+			header: from("Origin", "http://localhost"), status: 200, user: "local user",
+		},
+		{
+			what: "updates for another site", path: "/events?of=/",
+			header: from(site, "cross-site", mode, "cors"), status: 403,
+		},
+		{
+			what: "updates for another port", path: "/events?of=/",
+			header: from(site, "same-site", mode, "cors"), status: 403,
+		},
+		{
+			what: "updates for another site with an old browser", path: "/events?of=/",
+			header: from("Origin", "http://evil.example"), status: 403,
+		},
 		{what: "updates for a file", path: "/events?of=/", header: from("Origin", "null"), status: 403},
-		{what: "a link to updates", path: "/events?of=/", header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403},
-		{what: "a link to a change", path: "/change?do=purge", header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403},
+		{
+			what: "a link to updates", path: "/events?of=/",
+			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
+		},
+		{
+			what: "a link to a change", path: "/change?do=purge",
+			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
+		},
 		{what: "a frame", header: from(site, "cross-site", mode, "navigate", dest, "iframe"), status: 403},
 		{what: "an image", header: from(site, "cross-site", mode, "no-cors", dest, "image"), status: 403},
-		{what: "a form of another site", method: http.MethodPost, path: "/change", header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403},
-		{what: "a form of another port", method: http.MethodPost, path: "/change", header: from(site, "same-site", mode, "navigate", dest, "document"), status: 403},
-		{what: "a form with an old browser", method: http.MethodPost, path: "/change", header: from("Origin", "http://localhost:8080"), status: 403},
+		{
+			what: "a form of another site", method: http.MethodPost, path: "/change",
+			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
+		},
+		{
+			what: "a form of another port", method: http.MethodPost, path: "/change",
+			header: from(site, "same-site", mode, "navigate", dest, "document"), status: 403,
+		},
+		{
+			what: "a form with an old browser", method: http.MethodPost, path: "/change",
+			header: from("Origin", "http://localhost:8080"), status: 403,
+		},
 	} {
 		test.run(t, g)
 	}
@@ -232,13 +320,16 @@ func TestFailedLoginsAreLoggedWithoutSecrets(t *testing.T) {
 	}
 	const times = 500
 	for range times {
-		gateTest{what: "a wrong token", from: "192.0.2.9", header: [][2]string{basic("s3cr3t-name\x1b[2K", "s3cr3t-token")}, status: 401}.run(t, g)
+		login := basic("s3cr3t-name\x1b[2K", "s3cr3t-token")
+		gateTest{what: "a wrong token", from: "192.0.2.9", header: [][2]string{login}, status: 401}.run(t, g)
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) < 2 || len(lines) > 20 {
 		t.Errorf("%d failed logins have %d lines", times, len(lines))
 	}
-	for _, part := range []string{`"event":"console_login_failed"`, `"reason":"wrong token"`, `"from":"192.0.2.9:1234"`, `"not_logged":0`} {
+	for _, part := range []string{
+		`"event":"console_login_failed"`, `"reason":"wrong token"`, `"from":"192.0.2.9:1234"`, `"not_logged":0`,
+	} {
 		if !strings.Contains(lines[0], part) {
 			t.Errorf("no %s in %s", part, lines[0])
 		}
