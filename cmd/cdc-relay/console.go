@@ -166,11 +166,11 @@ func (p *process) consoleConfig(cfg *config) (console.Config, error) {
 
 func (p *process) openForConsole(cfg *config) func(context.Context) (*operator.Tables, error) {
 	return func(ctx context.Context) (*operator.Tables, error) {
-		d, err := p.openDesk(ctx, cfg, "console")
+		s, err := p.openSession(ctx, cfg, "console")
 		if err != nil {
 			return nil, err
 		}
-		return d.Tables, nil
+		return s.Tables, nil
 	}
 }
 

@@ -65,27 +65,27 @@ func (p *process) deadLetterList(c *cli.Context) error {
 	if err := addNames(&cfg.looking.filter, arguments); err != nil {
 		return usagef("%s: %s", commandPath(c), err)
 	}
-	return p.atDesk(c, cfg, p.showDeadLetters)
+	return p.withSession(c, cfg, p.showDeadLetters)
 }
 
-func (p *process) showDeadLetters(ctx context.Context, d *desk) error {
-	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
-		return d.DeadLetters(ctx, d.cfg.looking.filter, page)
+func (p *process) showDeadLetters(ctx context.Context, s *session) error {
+	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
+		return s.DeadLetters(ctx, s.cfg.looking.filter, page)
 	})
 	if err != nil {
 		return err
 	}
 	letters := list.Rows
 	if len(letters) == 0 {
-		p.noteWildcards(d.cfg)
+		p.noteWildcards(s.cfg)
 	}
-	if len(letters) == 0 && list.Next == "" && d.cfg.looking.filter.Reason != nil {
-		if err := d.cfg.noneFound("dead letter"); err != nil {
+	if len(letters) == 0 && list.Next == "" && s.cfg.looking.filter.Reason != nil {
+		if err := s.cfg.noneFound("dead letter"); err != nil {
 			return err
 		}
 	}
-	if d.cfg.format == formatJSON {
-		return p.writeDeadLetters(d.cfg, letters, list.Next)
+	if s.cfg.format == formatJSON {
+		return p.writeDeadLetters(s.cfg, letters, list.Next)
 	}
 	return p.listDeadLetters(letters, list.Next)
 }
@@ -109,24 +109,24 @@ func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) e
 	return nil
 }
 
-func (p *process) deadLetterShow(ctx context.Context, d *desk, name operator.Name) error {
-	letters, err := d.DeadLetter(ctx, name, d.cfg.looking.showPayload)
+func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.Name) error {
+	letters, err := s.DeadLetter(ctx, name, s.cfg.looking.showPayload)
 	if err != nil {
 		return err
 	}
-	if d.cfg.format == formatJSON {
-		if err := p.writeDeadLetters(d.cfg, letters, ""); err != nil {
+	if s.cfg.format == formatJSON {
+		if err := p.writeDeadLetters(s.cfg, letters, ""); err != nil {
 			return err
 		}
 	} else {
 		for i, letter := range letters {
-			if err := p.showDeadLetter(d.cfg, letter, i > 0); err != nil {
+			if err := p.showDeadLetter(s.cfg, letter, i > 0); err != nil {
 				return err
 			}
 		}
 	}
 	if len(letters) == 0 {
-		return failure.WithHint(failure.NotFound(fmt.Errorf("no dead letter %s in %s", name, d.cfg.relay.Table.DeadLetter())), "cdc-relay explain "+name.String()+d.cfg.tableFlag())
+		return failure.WithHint(failure.NotFound(fmt.Errorf("no dead letter %s in %s", name, s.cfg.relay.Table.DeadLetter())), "cdc-relay explain "+name.String()+s.cfg.tableFlag())
 	}
 	return nil
 }

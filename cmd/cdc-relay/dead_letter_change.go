@@ -62,20 +62,20 @@ type requeueView struct {
 	Error             string `json:"error,omitempty"`
 }
 
-func (p *process) requeue(ctx context.Context, d *desk) error {
-	if d.cfg.looking.dryRun {
-		n, err := p.countDeadLetters(ctx, d)
+func (p *process) requeue(ctx context.Context, s *session) error {
+	if s.cfg.looking.dryRun {
+		n, err := p.countDeadLetters(ctx, s)
 		if err != nil {
 			return err
 		}
-		return p.tell(d.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+show.Plural(n, "dead letter"))
+		return p.tell(s.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+show.Plural(n, "dead letter"))
 	}
 	var view requeueView
-	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
-		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
+		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), s.cfg.relay.Table.DeadLetter(), where(s.conn.Config()))
 	}}
 	bar, end := p.terminal.Progress("requeuing", operator.ChangeBatch)
-	done, failed := d.Requeue(ctx, d.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), func(n, total int64) {
+	done, failed := s.Requeue(ctx, s.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
@@ -91,20 +91,20 @@ func (p *process) requeue(ctx context.Context, d *desk) error {
 	if failed == nil && done.Left > 0 {
 		failed = failure.WithHint(
 			fmt.Errorf("the outbox rejects %s: %w", show.Plural(done.Left, "dead letter"), done.Why),
-			"fix the rows in "+d.cfg.relay.Table.DeadLetter().String()+", or purge them",
+			"fix the rows in "+s.cfg.relay.Table.DeadLetter().String()+", or purge them",
 		)
 	}
 	if failed == nil && view.Matched == 0 {
-		failed = p.none(d.cfg, "dead letter")
+		failed = p.none(s.cfg, "dead letter")
 	}
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers})
+	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers})
 }
 
 // countDeadLetters counts the dead letters that a command would change.
-func (p *process) countDeadLetters(ctx context.Context, d *desk) (int64, error) {
-	n, err := d.CountDeadLetters(ctx, d.cfg.looking.filter)
+func (p *process) countDeadLetters(ctx context.Context, s *session) (int64, error) {
+	n, err := s.CountDeadLetters(ctx, s.cfg.looking.filter)
 	if err == nil && n == 0 {
-		err = p.none(d.cfg, "dead letter")
+		err = p.none(s.cfg, "dead letter")
 	}
 	return n, err
 }
@@ -163,30 +163,30 @@ type purgeView struct {
 	Error   string `json:"error,omitempty"`
 }
 
-func (p *process) purge(ctx context.Context, d *desk) error {
+func (p *process) purge(ctx context.Context, s *session) error {
 	var view purgeView
-	if d.cfg.looking.dryRun {
-		matched, err := p.countDeadLetters(ctx, d)
+	if s.cfg.looking.dryRun {
+		matched, err := p.countDeadLetters(ctx, s)
 		if err != nil {
 			return err
 		}
 		view.DryRun, view.Matched = true, matched
-		return p.tell(d.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
+		return p.tell(s.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
 	}
-	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was deleted", question: func(total int64) string {
-		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), d.cfg.relay.Table.DeadLetter(), where(d.conn.Config()))
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was deleted", question: func(total int64) string {
+		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), s.cfg.relay.Table.DeadLetter(), where(s.conn.Config()))
 	}}
 	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
 	var failed error
-	view.Purged, failed = d.Purge(ctx, d.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), bar)
+	view.Purged, failed = s.Purge(ctx, s.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), bar)
 	end()
 	if asking.refused != nil {
 		return asking.refused
 	}
 	view.Matched = asking.matched
 	if failed == nil && view.Matched == 0 {
-		failed = p.none(d.cfg, "dead letter")
+		failed = p.none(s.cfg, "dead letter")
 	}
 	text := "deleted " + show.Plural(view.Purged, "dead letter")
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers})
+	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers})
 }

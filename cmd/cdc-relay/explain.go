@@ -28,27 +28,27 @@ Give explain the same --on-dead-letter, --on-expired and --max-retries as the re
 	}
 }
 
-func (p *process) explain(ctx context.Context, d *desk, name operator.Name) error {
-	waiting, dead, err := d.Explain(ctx, name, d.cfg.looking.showPayload)
+func (p *process) explain(ctx context.Context, s *session, name operator.Name) error {
+	waiting, dead, err := s.Explain(ctx, name, s.cfg.looking.showPayload)
 	if err != nil {
 		return err
 	}
-	around, err := d.surroundings(ctx)
+	around, err := s.surroundings(ctx)
 	if err != nil {
 		return err
 	}
-	published, err := d.PublishedIfKept(ctx, name, d.cfg.looking.showPayload)
+	published, err := s.PublishedIfKept(ctx, name, s.cfg.looking.showPayload)
 	if err != nil && len(waiting)+len(dead) == 0 { // the role may be allowed to read only the outbox
 		return err
 	}
-	if d.cfg.format == formatJSON {
+	if s.cfg.format == formatJSON {
 		err = p.terminal.JSON(around.View(waiting, dead, published))
 	} else {
-		err = p.showExplained(d.cfg, around, waiting, dead, published)
+		err = p.showExplained(s.cfg, around, waiting, dead, published)
 	}
 	if err == nil && len(waiting)+len(dead)+len(published) == 0 {
 		return failure.WithHint(
-			failure.NotFound(fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, d.cfg.relay.Table, d.cfg.relay.Table.DeadLetter())),
+			failure.NotFound(fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, s.cfg.relay.Table, s.cfg.relay.Table.DeadLetter())),
 			"# look for its message_id at the consumer; check that --table and --database-url are right",
 		)
 	}
@@ -81,6 +81,6 @@ func (p *process) showExplained(cfg *config, s show.Surroundings, waiting []oper
 }
 
 // surroundings reads the facts outside the rows that decide when messages are published.
-func (d *desk) surroundings(ctx context.Context) (show.Surroundings, error) {
-	return show.SurroundingsOf(ctx, d.Tables, &d.cfg.relay, d.cfg.httpAddr)
+func (s *session) surroundings(ctx context.Context) (show.Surroundings, error) {
+	return show.SurroundingsOf(ctx, s.Tables, &s.cfg.relay, s.cfg.httpAddr)
 }

@@ -54,19 +54,19 @@ func (p *process) keys(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	return p.atDesk(c, cfg, p.showKeys)
+	return p.withSession(c, cfg, p.showKeys)
 }
 
-func (p *process) showKeys(ctx context.Context, d *desk) error {
-	around, err := d.surroundings(ctx)
+func (p *process) showKeys(ctx context.Context, s *session) error {
+	around, err := s.surroundings(ctx)
 	if err != nil {
 		return err
 	}
-	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.Key], error) { return d.keysPage(ctx, page) })
+	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Key], error) { return s.keysPage(ctx, page) })
 	if err != nil {
 		return err
 	}
-	if d.cfg.format == formatJSON {
+	if s.cfg.format == formatJSON {
 		view := keysView{Keys: []keyView{}, Next: orNothing(list.Next)}
 		for _, k := range list.Rows {
 			f := k.First
@@ -92,11 +92,11 @@ func (p *process) showKeys(ctx context.Context, d *desk) error {
 	return nil
 }
 
-func (d *desk) keysPage(ctx context.Context, page operator.Page) (operator.Listing[operator.Key], error) {
-	if !d.cfg.looking.parked {
-		return d.Keys(ctx, page)
+func (s *session) keysPage(ctx context.Context, page operator.Page) (operator.Listing[operator.Key], error) {
+	if !s.cfg.looking.parked {
+		return s.Keys(ctx, page)
 	}
-	return d.ParkedKeys(ctx, d.cfg.blocks(), page)
+	return s.ParkedKeys(ctx, s.cfg.blocks(), page)
 }
 
 // blocks reports whether a dead letter blocks its key.

@@ -77,25 +77,25 @@ func (p *process) list(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	return p.atDesk(c, cfg, p.showList)
+	return p.withSession(c, cfg, p.showList)
 }
 
-func (p *process) showList(ctx context.Context, d *desk) error {
-	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
-		return d.List(ctx, d.cfg.looking.filter, page)
+func (p *process) showList(ctx context.Context, s *session) error {
+	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
+		return s.List(ctx, s.cfg.looking.filter, page)
 	})
 	if err != nil {
 		return err
 	}
 	if len(list.Rows) == 0 {
-		p.noteWildcards(d.cfg)
+		p.noteWildcards(s.cfg)
 	}
 	if len(list.Rows) == 0 && list.Next == "" {
-		if err := d.cfg.unknownReason("message of the outbox"); err != nil {
+		if err := s.cfg.unknownReason("message of the outbox"); err != nil {
 			return err
 		}
 	}
-	if d.cfg.format == formatJSON {
+	if s.cfg.format == formatJSON {
 		view := listView{Messages: []listedView{}, Next: orNothing(list.Next)}
 		for _, w := range list.Rows {
 			view.Messages = append(view.Messages, listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)})

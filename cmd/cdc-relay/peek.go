@@ -118,25 +118,25 @@ func (p *process) peek(c *cli.Context) error {
 	if err := errors.Join(err, cfg.validate()); err != nil {
 		return err
 	}
-	return p.atDesk(c, cfg, p.showPeeked)
+	return p.withSession(c, cfg, p.showPeeked)
 }
 
-func (p *process) showPeeked(ctx context.Context, d *desk) error {
-	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
-		return d.Peek(ctx, d.cfg.looking.filter, page, d.cfg.blocks(), d.cfg.relay.HeaderColumns, d.cfg.format == formatJSON)
+func (p *process) showPeeked(ctx context.Context, s *session) error {
+	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
+		return s.Peek(ctx, s.cfg.looking.filter, page, s.cfg.blocks(), s.cfg.relay.HeaderColumns, s.cfg.format == formatJSON)
 	})
 	if err != nil {
 		return err
 	}
 	if len(list.Rows) == 0 {
-		p.noteWildcards(d.cfg)
+		p.noteWildcards(s.cfg)
 	}
 	view := peekView{Messages: []peekedView{}, Next: orNothing(list.Next)}
 	for _, m := range list.Rows {
-		d.cfg.relay.AddOrderingKey(m.Message)
-		view.Messages = append(view.Messages, d.cfg.peekedViewOf(m))
+		s.cfg.relay.AddOrderingKey(m.Message)
+		view.Messages = append(view.Messages, s.cfg.peekedViewOf(m))
 	}
-	if d.cfg.format == formatJSON {
+	if s.cfg.format == formatJSON {
 		return p.terminal.JSON(view)
 	}
 	if len(list.Rows) == 0 && list.Next == "" {

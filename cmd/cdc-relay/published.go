@@ -138,20 +138,20 @@ func (p *process) publishedList(c *cli.Context) error {
 	if err := addNames(&cfg.looking.filter, arguments); err != nil {
 		return usagef("%s: %s", commandPath(c), err)
 	}
-	return p.atDesk(c, cfg, p.showPublishedList)
+	return p.withSession(c, cfg, p.showPublishedList)
 }
 
-func (p *process) showPublishedList(ctx context.Context, d *desk) error {
-	list, err := readOn(d.cfg, func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
-		return d.PublishedMessages(ctx, d.cfg.looking.filter, page)
+func (p *process) showPublishedList(ctx context.Context, s *session) error {
+	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
+		return s.PublishedMessages(ctx, s.cfg.looking.filter, page)
 	})
 	if err != nil {
 		return err
 	}
 	if len(list.Rows) == 0 {
-		p.noteWildcards(d.cfg)
+		p.noteWildcards(s.cfg)
 	}
-	if d.cfg.format == formatJSON {
+	if s.cfg.format == formatJSON {
 		return p.writePublished(list.Rows, list.Next)
 	}
 	if len(list.Rows) == 0 && list.Next == "" {
@@ -171,21 +171,21 @@ func (p *process) showPublishedList(ctx context.Context, d *desk) error {
 	return nil
 }
 
-func (p *process) publishedShow(ctx context.Context, d *desk, name operator.Name) error {
-	messages, err := d.Published(ctx, name, d.cfg.looking.showPayload)
+func (p *process) publishedShow(ctx context.Context, s *session, name operator.Name) error {
+	messages, err := s.Published(ctx, name, s.cfg.looking.showPayload)
 	if err != nil {
 		return err
 	}
-	if d.cfg.format == formatJSON {
+	if s.cfg.format == formatJSON {
 		err = p.writePublished(messages, "")
 	}
 	for i, m := range messages {
-		if err == nil && d.cfg.format != formatJSON {
-			err = p.showPublished(d.cfg, m, i > 0)
+		if err == nil && s.cfg.format != formatJSON {
+			err = p.showPublished(s.cfg, m, i > 0)
 		}
 	}
 	if err == nil && len(messages) == 0 {
-		err = failure.WithHint(failure.NotFound(fmt.Errorf("no message %s in %s", name, d.cfg.relay.Table.Published())), "cdc-relay explain "+name.String()+d.cfg.tableFlag())
+		err = failure.WithHint(failure.NotFound(fmt.Errorf("no message %s in %s", name, s.cfg.relay.Table.Published())), "cdc-relay explain "+name.String()+s.cfg.tableFlag())
 	}
 	return err
 }
@@ -211,18 +211,18 @@ type replayView struct {
 	Error    string `json:"error,omitempty"`
 }
 
-func (p *process) replay(ctx context.Context, d *desk) error {
-	to := d.cfg.looking.replaying
-	view := replayView{DryRun: d.cfg.looking.dryRun}
-	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was sent", question: func(total int64) string {
+func (p *process) replay(ctx context.Context, s *session) error {
+	to := s.cfg.looking.replaying
+	view := replayView{DryRun: s.cfg.looking.dryRun}
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was sent", question: func(total int64) string {
 		to := ""
-		if how := d.cfg.looking.replaying; how.exchange != nil {
+		if how := s.cfg.looking.replaying; how.exchange != nil {
 			to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
 		}
-		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), d.cfg.relay.Table.Published(), to, where(d.conn.Config()))
+		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), s.cfg.relay.Table.Published(), to, where(s.conn.Config()))
 	}}
 	bar, end := p.terminal.Progress("replaying", operator.ChangeBatch)
-	result, failed := d.Replay(ctx, d.cfg.looking.filter, operator.Replay{
+	result, failed := s.Replay(ctx, s.cfg.looking.filter, operator.Replay{
 		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: operator.ChangeBatch, Dry: view.DryRun, AfterID: to.afterID,
 	}, asking.agree(ctx), bar)
 	end()
@@ -240,7 +240,7 @@ func (p *process) replay(ctx context.Context, d *desk) error {
 		text, done = "would replay "+show.Plural(view.Matched, "message"), view.Matched
 	}
 	if failed == nil && view.Matched == 0 {
-		failed = p.none(d.cfg, "published message")
+		failed = p.none(s.cfg, "published message")
 	}
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
+	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
 }

@@ -40,17 +40,17 @@ type retryView struct {
 	Error   string `json:"error,omitempty"`
 }
 
-func (p *process) retry(ctx context.Context, d *desk) error {
-	view := retryView{DryRun: d.cfg.looking.dryRun}
-	asking := &consent{process: p, cfg: d.cfg, notDone: "nothing was changed", harmless: true, question: func(total int64) string {
-		return fmt.Sprintf("Make %s of %s at %s due now?", show.Plural(total, "message"), d.cfg.relay.Table, where(d.conn.Config()))
+func (p *process) retry(ctx context.Context, s *session) error {
+	view := retryView{DryRun: s.cfg.looking.dryRun}
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was changed", harmless: true, question: func(total int64) string {
+		return fmt.Sprintf("Make %s of %s at %s due now?", show.Plural(total, "message"), s.cfg.relay.Table, where(s.conn.Config()))
 	}}
 	agreed := asking.agree(ctx)
 	if view.DryRun {
 		agreed = nil
 	}
 	bar, end := p.terminal.Progress("making due", operator.ChangeBatch)
-	done, failed := d.RetryNow(ctx, d.cfg.looking.filter, operator.ChangeBatch, view.DryRun, agreed, func(n, total int64) {
+	done, failed := s.RetryNow(ctx, s.cfg.looking.filter, operator.ChangeBatch, view.DryRun, agreed, func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
 	})
@@ -67,7 +67,7 @@ func (p *process) retry(ctx context.Context, d *desk) error {
 		text += fmt.Sprintf("; %s left alone: a relay has locked them", show.Number(done.Left))
 	}
 	if failed == nil && view.Matched == 0 {
-		failed = p.none(d.cfg, "waiting retry")
+		failed = p.none(s.cfg, "waiting retry")
 	}
-	return p.tellAll(ctx, d.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed, againForOthers})
+	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed, againForOthers})
 }

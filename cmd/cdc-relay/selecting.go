@@ -284,25 +284,25 @@ func oneName(c *cli.Context, arguments []string) (operator.Name, error) {
 	return name, nil
 }
 
-// desk is a database connection and what a command needs to work on the tables.
-type desk struct {
+// session is a database connection and what a command needs to work on the tables.
+type session struct {
 	*operator.Tables
 	conn *pgx.Conn
 	cfg  *config
 }
 
-// atDesk connects and calls do.
-func (p *process) atDesk(c *cli.Context, cfg *config, do func(context.Context, *desk) error) error {
-	d, err := p.openDesk(c.Context, cfg, c.Command.Name)
+// withSession connects and calls do.
+func (p *process) withSession(c *cli.Context, cfg *config, do func(context.Context, *session) error) error {
+	s, err := p.openSession(c.Context, cfg, c.Command.Name)
 	if err != nil {
 		return err
 	}
-	defer closeConn(c.Context, d.conn)
-	return do(c.Context, d)
+	defer closeConn(c.Context, s.conn)
+	return do(c.Context, s)
 }
 
-// openDesk opens a connection. The caller closes it.
-func (p *process) openDesk(ctx context.Context, cfg *config, command string) (*desk, error) {
+// openSession opens a connection. The caller closes it.
+func (p *process) openSession(ctx context.Context, cfg *config, command string) (*session, error) {
 	conn, err := connect(ctx, cfg.relay.DatabaseURL, command, pgdial.CatalogFirst)
 	if err != nil {
 		return nil, err
@@ -312,22 +312,22 @@ func (p *process) openDesk(ctx context.Context, cfg *config, command string) (*d
 		closeConn(ctx, conn)
 		return nil, err
 	}
-	return &desk{tables, conn, cfg}, nil
+	return &session{tables, conn, cfg}, nil
 }
 
 // onSelected is the action of a command that changes the selected rows.
-func (p *process) onSelected(do func(context.Context, *desk) error) cli.ActionFunc {
+func (p *process) onSelected(do func(context.Context, *session) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		cfg, err := p.resolveSelecting(c)
 		if err != nil {
 			return err
 		}
-		return p.atDesk(c, cfg, do)
+		return p.withSession(c, cfg, do)
 	}
 }
 
 // onNamed is the action of a command that shows one message.
-func (p *process) onNamed(do func(context.Context, *desk, operator.Name) error) cli.ActionFunc {
+func (p *process) onNamed(do func(context.Context, *session, operator.Name) error) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		cfg, arguments, err := p.resolveNaming(c)
 		if err != nil {
@@ -337,7 +337,7 @@ func (p *process) onNamed(do func(context.Context, *desk, operator.Name) error) 
 		if err != nil {
 			return err
 		}
-		return p.atDesk(c, cfg, func(ctx context.Context, d *desk) error { return do(ctx, d, name) })
+		return p.withSession(c, cfg, func(ctx context.Context, s *session) error { return do(ctx, s, name) })
 	}
 }
 

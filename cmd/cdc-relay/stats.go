@@ -36,14 +36,14 @@ func (p *process) stats(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	return p.atDesk(c, cfg, p.showOrWatch)
+	return p.withSession(c, cfg, p.showOrWatch)
 }
 
-func (p *process) showOrWatch(ctx context.Context, d *desk) error {
-	cfg := d.cfg
+func (p *process) showOrWatch(ctx context.Context, s *session) error {
+	cfg := s.cfg
 	look := &show.Sampler{
 		Relay: &cfg.relay, Top: cfg.looking.top, Exact: cfg.looking.exact, Watch: cfg.looking.watch,
-		Tables: d.Tables, Live: show.NewLiveRelay(cfg.httpAddr),
+		Tables: s.Tables, Live: show.NewLiveRelay(cfg.httpAddr),
 	}
 	if !cfg.looking.watch {
 		view, err := look.Take(ctx)
