@@ -11,45 +11,52 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// adopting holds the flags that only adopt reads.
-type adopting struct {
+// adoptFlags are the flags that only adopt reads.
+type adoptFlags struct {
 	from       *outbox.Table
 	mapping    string
 	waiting    string
 	view, undo bool
 }
 
-func adoptSettings() []*setting {
-	return []*setting{
+func adoptSettings() []setting {
+	return []setting{
 		{
-			name: "from", value: "NAME", flagOnly: true,
-			usage: "The table to adopt, written as in SQL. Default: outboxevent for debezium, celery_outbox for celery-outbox, the only watermill_… for watermill; with --undo the only adopted one.",
-			set: func(c *config, text string) error {
+			Info: settings.Info{
+				Name: "from", Placeholder: "NAME", FlagOnly: true,
+				Usage: "The table to adopt, written as in SQL. Default: outboxevent for debezium, celery_outbox for celery-outbox, the only watermill_… for watermill; with --undo the only adopted one.",
+			},
+			Set: func(c *config, text string) error {
 				table, err := outbox.ParseName(text)
 				c.adopting.from = &table
 				return err
 			},
 		},
 		{
-			name: "map", value: "LIST", flagOnly: true, repeats: true,
-			usage: "Which column goes where, as TARGET=VALUE,… A target is a column of the outbox, headers.NAME or properties.NAME. " +
-				"A value is a column of the table, or several and texts in single quotes, joined by ||. " +
-				"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
-			set: func(c *config, text string) error { c.adopting.mapping = text; return adopt.CheckMap(text) },
+			Info: settings.Info{
+				Name: "map", Placeholder: "LIST", FlagOnly: true, Repeats: true,
+				Usage: "Which column goes where, as TARGET=VALUE,… A target is a column of the outbox, headers.NAME or properties.NAME. " +
+					"A value is a column of the table, or several and texts in single quotes, joined by ||. " +
+					"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
+			},
+			Set: func(c *config, text string) error { c.adopting.mapping = text; return adopt.CheckMap(text) },
 		},
 		{
-			name: "waiting", value: "CONDITION", flagOnly: true,
-			usage: "Which rows of the table are still to be sent, and are moved: all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
-			set:   func(c *config, text string) error { c.adopting.waiting = text; return nil },
+			Info: settings.Info{
+				Name: "waiting", Placeholder: "CONDITION", FlagOnly: true,
+				Usage: "Which rows of the table are still to be sent, and are moved: all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
+			},
+			Set: func(c *config, text string) error { c.adopting.waiting = text; return nil },
 		},
-		flagOnly(switchSetting("view", "Put a view in place of the table, so that nothing is stored twice.",
+		settings.FlagOnly(settings.Switch("view", "Put a view in place of the table, so that nothing is stored twice.",
 			func(c *config) *bool { return &c.adopting.view })),
-		flagOnly(switchSetting("undo", "Leave new rows in the table again. Rows that were moved are still published.",
+		settings.FlagOnly(settings.Switch("undo", "Leave new rows in the table again. Rows that were moved are still published.",
 			func(c *config) *bool { return &c.adopting.undo })),
 	}
 }
@@ -72,7 +79,7 @@ EXAMPLES
   cdc-relay adopt --from events --map routing_key=topic,payload=body --waiting "sent_at IS NULL"
   cdc-relay adopt debezium --print-sql > adopt.sql   # for a DBA
   cdc-relay adopt --undo --from events`,
-		Flags:  adoptFlags(),
+		Flags:  flagsOfAdopt(),
 		Action: p.adopt(""),
 	}
 	for _, layout := range adopt.Layouts() {
@@ -81,7 +88,7 @@ EXAMPLES
 			Usage:       layoutUsage(layout),
 			UsageText:   "cdc-relay adopt " + layout + " [FLAGS]",
 			Description: "As \"cdc-relay adopt\", for " + layoutUsage(layout) + ".\n--map changes where a column goes.",
-			Flags:       adoptFlags(),
+			Flags:       flagsOfAdopt(),
 			Action:      p.adopt(layout),
 		})
 	}
@@ -91,12 +98,12 @@ EXAMPLES
 // adoptFlagsOf returns the flags of the parent command that a layout does not define itself.
 func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 	return slices.DeleteFunc(slices.Clone(parent.Command.Flags), func(f cli.Flag) bool {
-		_, ours := f.(*setting)
+		_, ours := f.(*settings.Flag)
 		return !ours
 	})
 }
 
-func adoptFlags() []cli.Flag {
+func flagsOfAdopt() []cli.Flag {
 	return describe(flags("database-url", "table", "from", "map", "waiting", "view", "undo", "print-sql", "config"), usages{"print-sql": "Print the SQL for psql instead of running it."})
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 )
 
@@ -167,7 +168,7 @@ func (p *process) app() *cli.App {
 // finish sets the fields that all commands share, also on subcommands. The path is what the user types after cdc-relay.
 func (p *process) finish(command *cli.Command, path string) {
 	command.BashComplete = p.complete(command)
-	command.CustomHelpTemplate = commandHelp(slices.ContainsFunc(settingsOf(command.Flags), (*setting).Advanced))
+	command.CustomHelpTemplate = commandHelp(slices.ContainsFunc(settings.FlagsOf(command.Flags), advanced))
 	command.HideHelpCommand = true
 	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
 		return flagError(err, path, command.Flags, nil)
@@ -191,6 +192,8 @@ func (p *process) finish(command *cli.Command, path string) {
 	}
 }
 
+func advanced(f *settings.Flag) bool { return f.Advanced }
+
 func names(commands []*cli.Command) string {
 	var all []string
 	for _, command := range commands {
@@ -206,7 +209,7 @@ func unknownCommand(path, name string, commands []*cli.Command) error {
 	for _, command := range commands {
 		known = append(known, command.Name)
 	}
-	if near := nearest(name, known); near != "" {
+	if near := settings.Nearest(name, known); near != "" {
 		return usagef("%sunknown command %q, did you mean %q?", prefix(path), name, near)
 	}
 	return usagef("%sunknown command %q, want one of %s", prefix(path), name, names(commands))

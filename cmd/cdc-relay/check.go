@@ -16,6 +16,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -23,8 +24,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// checking holds the flags that only check reads.
-type checking struct {
+// checkFlags are the flags that only check reads.
+type checkFlags struct {
 	appRole string
 	// relayRole: "" means the role of --database-url.
 	relayRole string
@@ -34,33 +35,39 @@ type checking struct {
 	fix, strict   bool
 }
 
-func checkSettings() []*setting {
-	return []*setting{
+func checkSettings() []setting {
+	return []setting{
 		{
-			name: "app-role", value: "NAME",
-			usage: "The role of the application: check that it may INSERT. With setup --functions: let it call them.",
-			set:   func(c *config, text string) error { c.checking.appRole = text; return nil },
+			Info: settings.Info{
+				Name: "app-role", Placeholder: "NAME",
+				Usage: "The role of the application: check that it may INSERT. With setup --functions: let it call them.",
+			},
+			Set: func(c *config, text string) error { c.checking.appRole = text; return nil },
 		},
 		{
-			name: "relay-role", value: "NAME",
-			usage: "The role of the relay, if --database-url names an administrator: check the grants of this role. " +
-				"--fix --yes runs its commands as the administrator.",
-			set: func(c *config, text string) error { c.checking.relayRole = text; return nil },
+			Info: settings.Info{
+				Name: "relay-role", Placeholder: "NAME",
+				Usage: "The role of the relay, if --database-url names an administrator: check the grants of this role. " +
+					"--fix --yes runs its commands as the administrator.",
+			},
+			Set: func(c *config, text string) error { c.checking.relayRole = text; return nil },
 		},
 		{
-			name: "management-url", value: "URL",
-			usage: "RabbitMQ's HTTP API, http://host:15672 or https://; with user and password if they differ from " +
-				"those of --amqp-url. Default: the usual port of the host in --amqp-url.",
-			set: func(c *config, text string) error {
+			Info: settings.Info{
+				Name: "management-url", Placeholder: "URL",
+				Usage: "RabbitMQ's HTTP API, http://host:15672 or https://; with user and password if they differ from " +
+					"those of --amqp-url. Default: the usual port of the host in --amqp-url.",
+			},
+			Set: func(c *config, text string) error {
 				c.checking.managementURL = text
 				return checkManagementURL(text)
 			},
 		},
-		switchSetting("no-probe", "Skip the test messages to RabbitMQ and the check of routes.",
+		settings.Switch("no-probe", "Skip the test messages to RabbitMQ and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
-		switchSetting("fix", "Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
+		settings.Switch("fix", "Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
 			func(c *config) *bool { return &c.checking.fix }),
-		switchSetting("strict", "Fail on warnings, too.", func(c *config) *bool { return &c.checking.strict }),
+		settings.Switch("strict", "Fail on warnings, too.", func(c *config) *bool { return &c.checking.strict }),
 	}
 }
 

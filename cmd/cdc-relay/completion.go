@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
 // completions contains one script for each shell. A script calls the program with the line so far, then the current
@@ -86,8 +88,8 @@ func (p *process) complete(command *cli.Command) cli.BashCompleteFunc {
 	byName := cli.DefaultCompleteWithFlags(command)
 	return func(c *cli.Context) {
 		before := p.args[max(0, len(p.args)-3)]
-		for _, s := range settingsOf(command.Flags) {
-			if values := s.choices(); before == "--"+s.name && values != nil {
+		for _, s := range settings.FlagsOf(command.Flags) {
+			if values := s.Choices(); before == "--"+s.Name && values != nil {
 				fmt.Fprintln(p.terminal.Out, strings.Join(values, "\n"))
 				return
 			}

@@ -11,11 +11,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) configCommand() *cli.Command {
-	settings := func() []cli.Flag { return relayFlags("dead-letter-retention", "http-addr", "liveness-file", "format") }
+	flags := func() []cli.Flag { return relayFlags("dead-letter-retention", "http-addr", "liveness-file", "format") }
 	return &cli.Command{
 		Name:      "config",
 		Usage:     "show the settings and where each comes from, or check them",
@@ -29,7 +30,7 @@ before the servers are there. Give it the flags that the relay gets.`,
 				UsageText: "cdc-relay config show [FLAGS]",
 				Description: `Lists the settings of "run", and others that are in the file. The source is a flag, a
 variable, a line of the file, or the default. Passwords are shown as ***.`,
-				Flags:  settings(),
+				Flags:  flags(),
 				Action: p.configShow,
 			},
 			{
@@ -38,25 +39,15 @@ variable, a line of the file, or the default. Passwords are shown as ***.`,
 				UsageText: "cdc-relay config validate [FLAGS]",
 				Description: `Checks the settings of "run": names, values, and whether they fit together; the files with
 URLs and certificates are read. It names all mistakes. Exit code 0 if there are none, else 2.`,
-				Flags:  settings(),
+				Flags:  flags(),
 				Action: p.configValidate,
 			},
 		},
 	}
 }
 
-// settingView is one setting as JSON.
-type settingView struct {
-	Name string `json:"name"`
-	// Value is the text as set, without passwords; null: not set.
-	Value  *string `json:"value"`
-	Source string  `json:"source"` // flag, environment, file, default
-	// Place is the flag, the variable, or the file and its line; null for a default.
-	Place *string `json:"place"`
-}
-
 type configView struct {
-	Settings []settingView `json:"settings"`
+	Settings []settings.Shown `json:"settings"`
 }
 
 func (p *process) configShow(c *cli.Context) error {
@@ -66,7 +57,7 @@ func (p *process) configShow(c *cli.Context) error {
 	}
 	var view configView
 	for _, s := range shownSettings(c, cfg) {
-		view.Settings = append(view.Settings, cfg.settingView(s))
+		view.Settings = append(view.Settings, settings.Effective(s.Info, cfg.given, withoutPassword))
 	}
 	if cfg.format == formatJSON {
 		return p.terminal.JSON(view)
@@ -78,7 +69,7 @@ func (p *process) configShow(c *cli.Context) error {
 			value = show.OrElse(show.Printable(*v.Value), "''")
 		}
 		source := v.Source
-		if v.Source == fromEnvironment || v.Source == fromFile {
+		if v.Source == settings.FromEnvironment || v.Source == settings.FromFile {
 			source = show.Printable(*v.Place)
 		}
 		g.Row(v.Name, value, source)
@@ -87,35 +78,25 @@ func (p *process) configShow(c *cli.Context) error {
 }
 
 // shownSettings are the settings of run, and all others that the file sets.
-func shownSettings(c *cli.Context, cfg *config) []*setting {
-	ofRun := settingsOf(c.Command.Flags)
-	return slices.DeleteFunc(allSettings(), func(s *setting) bool {
-		listed := slices.ContainsFunc(ofRun, func(r *setting) bool { return r.name == s.name })
-		return s.flagOnly || s.name == "format" || (!listed && cfg.given[s.name].source != fromFile)
+func shownSettings(c *cli.Context, cfg *config) []setting {
+	ofRun := settings.FlagsOf(c.Command.Flags)
+	return slices.DeleteFunc(allSettings(), func(s setting) bool {
+		listed := slices.ContainsFunc(ofRun, func(f *settings.Flag) bool { return f.Name == s.Name })
+		return s.FlagOnly || s.Name == "format" || (!listed && cfg.given[s.Name].Source != settings.FromFile)
 	})
-}
-
-func (c *config) settingView(s *setting) settingView {
-	if g, ok := c.given[s.name]; ok {
-		text := withoutPassword(s, g.text)
-		return settingView{Name: s.name, Value: &text, Source: g.source, Place: &g.place}
-	}
-	v := settingView{Name: s.name, Source: byDefault}
-	if text, ok := s.defaultText(); ok {
-		v.Value = &text
-	}
-	return v
 }
 
 // withoutPassword returns the value of a setting without passwords. Only settings with a name that ends in url can
 // contain one.
-func withoutPassword(s *setting, text string) string {
-	if !strings.HasSuffix(s.name, "-url") {
+func withoutPassword(name, text string) string {
+	if !strings.HasSuffix(name, "-url") {
 		return string(show.Redact([]byte(text)))
 	}
 	scheme, rest, isURL := strings.Cut(text, "://")
 	if !isURL { // key=value words of Postgres
-		return regexp.MustCompile(`(?i)(\w*pass(?:word|wd)?\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s\\])+)`).ReplaceAllString(text, "$1***")
+		const quoted, plain = `'(?:[^'\\]|\\.)*'`, `(?:\\.|[^\s\\])+`
+		password := regexp.MustCompile(`(?i)(\w*pass(?:word|wd)?\s*=\s*)(` + quoted + `|` + plain + `)`)
+		return password.ReplaceAllString(text, "$1***")
 	}
 	authority, query, _ := strings.Cut(rest, "?")
 	if at := strings.LastIndex(authority, "@"); at >= 0 {
@@ -130,9 +111,10 @@ func withoutPassword(s *setting, text string) string {
 	}
 	parameters := strings.Split(query, "&")
 	for i, parameter := range parameters {
-		name, _, _ := strings.Cut(parameter, "=")
-		if plain, err := url.QueryUnescape(name); err != nil || regexp.MustCompile(`(?i)pass(word|wd)?$`).MatchString(plain) {
-			parameters[i] = name + "=***"
+		key, _, _ := strings.Cut(parameter, "=")
+		plain, err := url.QueryUnescape(key)
+		if err != nil || regexp.MustCompile(`(?i)pass(word|wd)?$`).MatchString(plain) {
+			parameters[i] = key + "=***"
 		}
 	}
 	return scheme + "://" + authority + "?" + strings.Join(parameters, "&")

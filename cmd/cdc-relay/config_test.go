@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/certs"
 )
@@ -33,21 +34,28 @@ func resolved(t *testing.T, env environment, args ...string) *config {
 	return cfg
 }
 
+// readConfig reads a configuration file into cfg.
+func readConfig(file string, cfg *config) error {
+	reader := (&process{lookupEnv: environment{"CDC_RELAY_CONFIG": file}.lookup}).reader()
+	_, err := settings.Read(reader, flags("config"), allSettings(), cfg)
+	return err
+}
+
 func TestHelpPagesShowTheDefaults(t *testing.T) {
 	for _, s := range allSettings() {
-		text := s.byDefault
+		text := s.Default
 		if text == "" {
 			continue
 		}
-		if s.name == "exchange" {
+		if s.Name == "exchange" {
 			text = ""
 		}
 		cfg := defaultConfig()
-		if err := s.set(cfg, text); err != nil {
-			t.Errorf("--%s: %v", s.name, err)
+		if err := s.Set(cfg, text); err != nil {
+			t.Errorf("--%s: %v", s.Name, err)
 		}
 		if !reflect.DeepEqual(cfg, defaultConfig()) {
-			t.Errorf("--%s: the default is not %s", s.name, text)
+			t.Errorf("--%s: the default is not %s", s.Name, text)
 		}
 	}
 }
@@ -82,9 +90,9 @@ func TestTheFileCanSetEverySetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range allSettings() {
-		inPlace := strings.HasSuffix(s.name, "-url-file") // it replaces a value of the file
-		if !s.notInFile && !s.flagOnly && !inPlace && !strings.Contains(string(text), "\n"+s.name+": ") {
-			t.Errorf("testdata/full.yml lacks %s", s.name)
+		inPlace := strings.HasSuffix(s.Name, "-url-file") // it replaces a value of the file
+		if !s.NotInFile && !s.FlagOnly && !inPlace && !strings.Contains(string(text), "\n"+s.Name+": ") {
+			t.Errorf("testdata/full.yml lacks %s", s.Name)
 		}
 	}
 	authority := certs.NewAuthority(t)
@@ -120,18 +128,18 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	for _, command := range p.app().Commands {
 		for _, c := range append(command.Subcommands, command) {
 			for _, f := range c.Flags {
-				if s, ok := f.(*setting); ok {
-					seen[s.name] = true
+				if s, ok := f.(*settings.Flag); ok {
+					seen[s.Name] = true
 				}
 			}
 		}
 	}
 	for _, s := range allSettings() {
-		if !seen[s.name] {
-			t.Errorf("no command takes --%s", s.name)
+		if !seen[s.Name] {
+			t.Errorf("no command takes --%s", s.Name)
 		}
 	}
-	if got := (&setting{name: "max-in-flight"}).envName(); got != "CDC_RELAY_MAX_IN_FLIGHT" {
+	if got := variable("max-in-flight"); got != "CDC_RELAY_MAX_IN_FLIGHT" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -143,8 +151,8 @@ func TestHelpPagesAreComplete(t *testing.T) {
 			r := cdcRelay(t, nil, args...)
 			wantOutput(t, r, "cdc-relay "+strings.Join(path, " ")+": "+c.Usage, "EXIT CODES", c.UsageText, c.Description)
 			for _, f := range c.Flags {
-				if s, ok := f.(*setting); ok && (!strings.Contains(r.stdout, "--"+s.name) || strings.Contains(r.stdout, "["+s.envName()+"]") == s.flagOnly) {
-					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.name, r.stdout)
+				if s, ok := f.(*settings.Flag); ok && (!strings.Contains(r.stdout, "--"+s.Name) || strings.Contains(r.stdout, "["+variable(s.Name)+"]") == s.FlagOnly) {
+					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.Name, r.stdout)
 				}
 			}
 			for i, line := range strings.Split(r.stdout, "\n") {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
 // Each command that sends or deletes asks, or needs --yes. A new command must decide, too.
@@ -169,7 +171,7 @@ func TestDurationsAndTimesAreParsed(t *testing.T) {
 		"106751d": "2562024h0m0s", "106752d": "", "15251w": "", "106751d24h": "", "d": "", "": "", "1d-2h": "", "1d+2h": "", "1h2d": "", "1d2d": "", "1d2w": "",
 		"1D": "", "1 d": "", "1d 2h": "", "+1d": "", "0x1d": "", "1_0d": "", "1e1d": "", "7days": "", "٧d": "",
 	} {
-		got, err := parseDuration(text)
+		got, err := settings.ParseDuration(text)
 		if (err != nil) != (want == "") || err == nil && got.String() != want {
 			t.Errorf("%q: got %s, %v; want %s", text, got, err, want)
 		}
@@ -178,7 +180,7 @@ func TestDurationsAndTimesAreParsed(t *testing.T) {
 		"2026-11-01": "2026-11-01T00:00:00Z", "2026-11-01T10:00:00Z": "2026-11-01T10:00:00Z", "2026-11-01T10:00:00+02:00": "2026-11-01T08:00:00Z",
 		"2026-11-01 10:00:00Z": "2026-11-01T10:00:00Z", "2026-11-01T10:00:00.5Z": "2026-11-01T10:00:00.5Z", "0001-01-01": "0001-01-01T00:00:00Z",
 	} {
-		if _, at, err := parseMoment(text); err != nil || at == nil || at.UTC().Format("2006-01-02T15:04:05.999Z07:00") != want {
+		if _, at, err := settings.ParseMoment(text); err != nil || at == nil || at.UTC().Format("2006-01-02T15:04:05.999Z07:00") != want {
 			t.Errorf("%q: got %v, %v; want %s", text, at, err, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -28,48 +29,64 @@ type consoleFlags struct {
 	allowChanges bool
 }
 
-func consoleSettings() []*setting {
-	return []*setting{
+func consoleSettings() []setting {
+	return []setting{
 		{
-			name: "listen", value: "HOST:PORT", byDefault: "127.0.0.1:9465",
-			usage: "Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
-			set:   func(c *config, text string) error { c.console.listen = text; return checkHostPort(text) },
+			Info: settings.Info{
+				Name: "listen", Placeholder: "HOST:PORT", Default: "127.0.0.1:9465",
+				Usage: "Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
+			},
+			Set: func(c *config, text string) error {
+				c.console.listen = text
+				return settings.CheckHostPort(text)
+			},
 		},
 		{
-			name: "allowed-hosts", value: "NAME,…",
-			usage: "Host names by which browsers open the console, such as console.example.com. " +
-				"Other names are rejected, except localhost, loopback addresses and the address of --listen. " +
-				"Default: none.",
-			set: func(c *config, text string) (err error) {
+			Info: settings.Info{
+				Name: "allowed-hosts", Placeholder: "NAME,…",
+				Usage: "Host names by which browsers open the console, such as console.example.com. " +
+					"Other names are rejected, except localhost, loopback addresses and the address of --listen. " +
+					"Default: none.",
+			},
+			Set: func(c *config, text string) (err error) {
 				c.console.hosts, err = console.ParseHosts(text)
 				return err
 			},
 		},
 		{
-			name: "token-file", value: "FILE",
-			usage: "A file with the token that the browser asks for as the password. " +
-				"The user name goes into the log. Default: none.",
-			set: func(c *config, text string) error { c.console.tokenFile = text; return notEmpty(text) },
+			Info: settings.Info{
+				Name: "token-file", Placeholder: "FILE", Private: true,
+				Usage: "A file with the token that the browser asks for as the password. " +
+					"The user name goes into the log. Default: none.",
+			},
+			Set: func(c *config, text string) error {
+				c.console.tokenFile = text
+				return notEmpty(text)
+			},
 		},
 		{
-			name: "login-header", value: "NAME",
-			usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. " +
-				"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
-			set: func(c *config, text string) error {
+			Info: settings.Info{
+				Name: "login-header", Placeholder: "NAME",
+				Usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. " +
+					"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
+			},
+			Set: func(c *config, text string) error {
 				c.console.loginHeader = text
 				return console.CheckHeaderName(text)
 			},
 		},
 		{
-			name: "trusted-proxies", value: "ADDRESS,…",
-			usage: "Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. " +
-				"Clients at other addresses are rejected. Default: none.",
-			set: func(c *config, text string) (err error) {
+			Info: settings.Info{
+				Name: "trusted-proxies", Placeholder: "ADDRESS,…",
+				Usage: "Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. " +
+					"Clients at other addresses are rejected. Default: none.",
+			},
+			Set: func(c *config, text string) (err error) {
 				c.console.proxies, err = console.ParseProxies(text)
 				return err
 			},
 		},
-		switchSetting("allow-changes", "Let users of the console retry, requeue and purge.",
+		settings.Switch("allow-changes", "Let users of the console retry, requeue and purge.",
 			func(c *config) *bool { return &c.console.allowChanges }),
 	}
 }
@@ -188,10 +205,10 @@ func (p *process) checkForConsole(cfg *config) func(context.Context) ([]doctor.F
 
 // setFilter sets a condition as the flag of this name does.
 func setFilter(f *operator.Filter, name, text string) error {
-	cfg := &config{looking: looking{filter: *f}}
+	cfg := &config{looking: selectFlags{filter: *f}}
 	for _, s := range append(filterSettings(), stateSetting()) {
-		if s.name == name {
-			err := s.take(cfg, text)
+		if s.Name == name {
+			err := s.Take(cfg, text)
 			*f = cfg.looking.filter
 			return err
 		}

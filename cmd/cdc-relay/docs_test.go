@@ -39,11 +39,11 @@ func documentedSettings(t *testing.T) map[string]documentedSetting {
 }
 
 // defaultOf returns the default as docs/configuration.md writes it.
-func defaultOf(s *setting) string {
-	if s.value == "" {
+func defaultOf(s setting) string {
+	if s.Placeholder == "" {
 		return "" // a switch
 	}
-	text, _, _ := strings.Cut(s.byDefault, ", ") // "'', the default exchange"
+	text, _, _ := strings.Cut(s.Default, ", ") // "'', the default exchange"
 	return text
 }
 
@@ -53,7 +53,7 @@ func TestDocsNameEverySetting(t *testing.T) {
 	inReference := make(map[string]bool)
 	for _, settings := range sections() {
 		for _, s := range settings {
-			inReference[s.name] = true
+			inReference[s.Name] = true
 		}
 	}
 	var all strings.Builder
@@ -61,19 +61,19 @@ func TestDocsNameEverySetting(t *testing.T) {
 		all.WriteString(text)
 	}
 	for _, s := range allSettings() {
-		doc, ok := found[s.name]
-		if !ok && (inReference[s.name] || !strings.Contains(all.String(), "--"+s.name)) {
-			t.Errorf("the docs do not name --%s", s.name)
+		doc, ok := found[s.Name]
+		if !ok && (inReference[s.Name] || !strings.Contains(all.String(), "--"+s.Name)) {
+			t.Errorf("the docs do not name --%s", s.Name)
 		}
 		if !ok {
 			continue
 		}
-		delete(found, s.name)
+		delete(found, s.Name)
 		if doc.byDefault != defaultOf(s) {
-			t.Errorf("docs/configuration.md: --%s has the default %q, want %q", s.name, doc.byDefault, defaultOf(s))
+			t.Errorf("docs/configuration.md: --%s has the default %q, want %q", s.Name, doc.byDefault, defaultOf(s))
 		}
-		if strings.Contains(s.value, "|") && doc.value != s.value {
-			t.Errorf("docs/configuration.md: --%s has the value %q, want %q", s.name, doc.value, s.value)
+		if strings.Contains(s.Placeholder, "|") && doc.value != s.Placeholder {
+			t.Errorf("docs/configuration.md: --%s has the value %q, want %q", s.Name, doc.value, s.Placeholder)
 		}
 	}
 	for name := range found {
@@ -85,20 +85,20 @@ func TestDocsNameEverySetting(t *testing.T) {
 // beyond it is not.
 func TestDocumentedRangesAreEnforced(t *testing.T) {
 	found := documentedSettings(t)
-	settings := make(map[string]*setting)
+	settings := make(map[string]setting)
 	for _, s := range allSettings() {
-		settings[s.name] = s
+		settings[s.Name] = s
 	}
 	accepts := func(name, text string) bool {
 		cfg := defaultConfig()
 		cfg.relay.DatabaseURL = "postgres://localhost/shop"
-		return settings[name].set(cfg, text) == nil && cfg.validate() == nil
+		return settings[name].Set(cfg, text) == nil && cfg.validate() == nil
 	}
 	between := regexp.MustCompile(`^(\d+) to (\d+)$`)
 	from := regexp.MustCompile("^from `(\\w+)`$")
 	checked := 0
 	for name, doc := range found {
-		if m := between.FindStringSubmatch(doc.values); m != nil && settings[name].value == "NUMBER" {
+		if m := between.FindStringSubmatch(doc.values); m != nil && settings[name].Placeholder == "NUMBER" {
 			checked++
 			if !accepts(name, m[1]) || !accepts(name, m[2]) || accepts(name, m[2]+"0") || accepts(name, "-1") {
 				t.Errorf("docs/configuration.md: --%s does not take %s", name, doc.values)
@@ -128,8 +128,8 @@ func TestDocumentedConfigurationFileIsValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := defaultConfig()
-	if wrong, err := readFile(name, cfg); err != nil || len(wrong) > 0 {
-		t.Fatal(wrong, err)
+	if err := readConfig(name, cfg); err != nil {
+		t.Fatal(err)
 	}
 	if err := cfg.validate(); err != nil {
 		t.Error(err)
@@ -146,10 +146,10 @@ func TestDocsNameEveryFilter(t *testing.T) {
 		found[m[1]] = true
 	}
 	for _, s := range append(filterSettings(), allSetting()) {
-		if !found[s.name] {
-			t.Errorf("docs/configuration.md does not name the filter --%s", s.name)
+		if !found[s.Name] {
+			t.Errorf("docs/configuration.md does not name the filter --%s", s.Name)
 		}
-		delete(found, s.name)
+		delete(found, s.Name)
 	}
 	for name := range found {
 		t.Errorf("docs/configuration.md has a filter --%s, which does not exist", name)

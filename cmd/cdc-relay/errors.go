@@ -7,6 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
 // usageError is a mistake in the command line, the environment or the configuration file.
@@ -22,7 +23,7 @@ func hintOfMissing(mistakes []string) string {
 		{"amqp-url", "amqp://user:password@localhost:5672/"},
 	} {
 		if slices.Contains(mistakes, notSet(s.name)) {
-			line += " " + (&setting{name: s.name}).envName() + "=" + s.example
+			line += " " + variable(s.name) + "=" + s.example
 		}
 	}
 	if line == "" {
@@ -32,7 +33,7 @@ func hintOfMissing(mistakes []string) string {
 }
 
 // notSet is the mistake that a setting has no value, as in relay.Config.Validate.
-func notSet(name string) string { return "set --" + name + " or " + (&setting{name: name}).envName() }
+func notSet(name string) string { return "set --" + name + " or " + variable(name) }
 
 // flagError rewrites an error of the flag package in the style of the other errors.
 func flagError(err error, path string, flags []cli.Flag, commands []*cli.Command) error {
@@ -58,40 +59,8 @@ func unknownFlag(name, path string, flags []cli.Flag, commands []*cli.Command) e
 	for _, flag := range flags {
 		known = append(known, flag.Names()[0])
 	}
-	if near := nearest(name, known); near != "" {
+	if near := settings.Nearest(name, known); near != "" {
 		return usagef("%sunknown flag --%s, did you mean --%s?", prefix(path), name, near)
 	}
 	return usagef("%sunknown flag --%s, see %s --help", prefix(path), name, strings.TrimSpace("cdc-relay "+path))
-}
-
-// nearest returns the known name that was probably meant, or "".
-func nearest(name string, known []string) string {
-	best, least := "", (len(name)+2)/3+1
-	for _, candidate := range known {
-		if d := distance(name, candidate); d < least {
-			best, least = candidate, d
-		}
-	}
-	return best
-}
-
-// distance is the Levenshtein distance of a and b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"strconv"
-)
+import "github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 
 // Values of --format.
 const (
@@ -11,30 +8,18 @@ const (
 	formatJSON  = "json"
 )
 
-func formatSetting() *setting {
-	return &setting{
-		name: "format", value: "table|json", byDefault: formatTable,
-		usage: "table for people; json for scripts, with stable names.",
-		set:   func(c *config, text string) error { c.format = text; return oneOf(text, formatTable, formatJSON) },
+func formatSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "format", Placeholder: "table|json", Default: formatTable,
+			Usage: "table for people; json for scripts, with stable names.",
+		},
+		Set: func(c *config, text string) error {
+			c.format = text
+			return settings.OneOf(text, formatTable, formatJSON)
+		},
 	}
 }
 
-// jsonSetting comes after formatSetting in the list. It overrides a format that no flag sets.
-func jsonSetting() *setting {
-	return flagOnly(&setting{
-		name: "json", usage: "Short for --format json.",
-		set: func(c *config, text string) error {
-			on, err := strconv.ParseBool(text)
-			if err != nil {
-				return fmt.Errorf("%q: want true or false", text)
-			}
-			if format := c.given["format"]; on && format.source == fromFlag && format.text != formatJSON {
-				return fmt.Errorf("contradicts --format %s", format.text)
-			}
-			if on {
-				c.format = formatJSON
-			}
-			return nil
-		},
-	})
-}
+// jsonSetting comes after formatSetting in the list.
+func jsonSetting() setting { return settings.Shorthand("json", formatSetting(), formatJSON) }

@@ -11,6 +11,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -48,7 +49,7 @@ func TestHelpDescribesEachFlagForItsCommand(t *testing.T) {
 		"published at least this":       {"published list", "published replay"},
 		"published less than this":      {"published list", "published replay"},
 	} {
-		found := takers(func(s *setting) bool { return strings.Contains(s.usage, usage) })
+		found := takers(func(s *settings.Flag) bool { return strings.Contains(s.Usage, usage) })
 		slices.Sort(found)
 		slices.Sort(commands)
 		if !slices.Equal(found, commands) {

@@ -22,7 +22,7 @@ and what happens next. With --parked only keys whose first row waits for its tim
 lists the rows of one.
 
 Use the relays' configuration: the output depends on --on-dead-letter and --max-retries.`,
-		Flags: describe(pageFlags([]cli.Flag{parkedSetting()}, "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
+		Flags: describe(pageFlags(asFlags(parkedSetting()), "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"), usages{"http-addr": askForState}),
 		Action: p.keys,
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -34,17 +35,19 @@ EXAMPLES
 }
 
 // stateSetting selects rows by their state.
-func stateSetting() *setting {
+func stateSetting() setting {
 	var states []string
 	for _, state := range operator.States() {
 		states = append(states, strings.ReplaceAll(string(state), "_", "-"))
 	}
-	return &setting{
-		name: "state", value: strings.Join(states, "|"), flagOnly: true,
-		usage: "Only messages in this state; waiting includes rows behind others of their ordering key.",
-		set: func(c *config, text string) error {
+	return setting{
+		Info: settings.Info{
+			Name: "state", Placeholder: strings.Join(states, "|"), FlagOnly: true,
+			Usage: "Only messages in this state; waiting includes rows behind others of their ordering key.",
+		},
+		Set: func(c *config, text string) error {
 			c.looking.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
-			return oneOf(strings.ReplaceAll(text, "_", "-"), states...)
+			return settings.OneOf(strings.ReplaceAll(text, "_", "-"), states...)
 		},
 	}
 }
@@ -52,7 +55,7 @@ func stateSetting() *setting {
 // listFilterFlags are the filters without the ID. For one message there is explain.
 func listFilterFlags() []cli.Flag {
 	picked := slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" })
-	return append([]cli.Flag{stateSetting()}, describe(picked, sinceCreated)...)
+	return append(asFlags(stateSetting()), describe(picked, sinceCreated)...)
 }
 
 // listView is the JSON output of list.

@@ -7,27 +7,30 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
 // pageSetting is --after: it continues a list.
-func pageSetting() *setting {
-	return &setting{
-		name: "after", value: "CURSOR", flagOnly: true,
-		usage: "Continue a list: the cursor that the previous page printed.",
-		set:   func(c *config, text string) error { c.looking.after = text; return nil },
+func pageSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "after", Placeholder: "CURSOR", FlagOnly: true,
+			Usage: "Continue a list: the cursor that the previous page printed.",
+		},
+		Set: func(c *config, text string) error { c.looking.after = text; return nil },
 	}
 }
 
-func parkedSetting() *setting {
-	s := switchSetting("parked", "Only keys whose first row waits for its time, or that a dead letter blocks.",
-		func(c *config) *bool { return &c.looking.parked })
-	s.flagOnly = true
-	return s
+func parkedSetting() setting {
+	return settings.FlagOnly(settings.Switch("parked",
+		"Only keys whose first row waits for its time, or that a dead letter blocks.",
+		func(c *config) *bool { return &c.looking.parked }))
 }
 
 // pageFlags are the flags of a command that lists, between its own.
 func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
-	return append(append(first, pageSetting()), flags(append([]string{"limit"}, more...)...)...)
+	return append(append(first, asFlags(pageSetting())...), flags(append([]string{"limit"}, more...)...)...)
 }
 
 // page returns the requested part of a list.

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish/wire"
@@ -110,10 +111,10 @@ func (p *process) peek(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range flags("exchange") { // the flag of this name is a filter here
-		if v, ok := p.givenTo(s.(*setting)); ok {
-			err = s.(*setting).take(cfg, v.text)
-		}
+	// The flag --exchange is a filter here. The relays' exchange may also come from the environment.
+	exchange := settings.Pick(relaySettings(), "exchange")[0]
+	if v, ok := p.reader().FromEnvironment(exchange.Info); ok {
+		err = exchange.Take(cfg, v.Text)
 	}
 	if err := errors.Join(err, cfg.validate()); err != nil {
 		return err

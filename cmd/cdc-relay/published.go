@@ -10,6 +10,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -54,29 +55,34 @@ func historyFilterFlags(all bool) []cli.Flag {
 	return describe(picked, sincePublished)
 }
 
-// replaying holds the flags of published replay.
-type replaying struct {
+// replayFlags are the flags of published replay.
+type replayFlags struct {
 	exchange, routingKey *string
 	perSecond            float64
 	afterID              *int64
 }
 
-func (p *process) replayCommand() *cli.Command {
-	text := func(name, value, usage string, field func(*replaying) **string) *setting {
-		return &setting{
-			name: name, value: value, usage: usage, flagOnly: true,
-			set: func(c *config, text string) error {
+// replaySettings are those that only published replay has.
+func replaySettings() []setting {
+	text := func(name, value, usage string, field func(*replayFlags) **string) setting {
+		return setting{
+			Info: settings.Info{
+				Name: name, Placeholder: value, Usage: usage, FlagOnly: true,
+			},
+			Set: func(c *config, text string) error {
 				*field(&c.looking.replaying) = &text
 				return checkName(text)
 			},
 		}
 	}
-	own := []cli.Flag{
-		text("to-exchange", "NAME", "Send to this exchange instead; '': the default exchange.", func(r *replaying) **string { return &r.exchange }),
-		text("to-routing-key", "KEY", "Send with this routing key instead.", func(r *replaying) **string { return &r.routingKey }),
-		&setting{
-			name: "rate", value: "NUMBER", flagOnly: true, usage: "At most this many messages a second. Default: no limit.",
-			set: func(c *config, text string) error {
+	return []setting{
+		text("to-exchange", "NAME", "Send to this exchange instead; '': the default exchange.", func(r *replayFlags) **string { return &r.exchange }),
+		text("to-routing-key", "KEY", "Send with this routing key instead.", func(r *replayFlags) **string { return &r.routingKey }),
+		{
+			Info: settings.Info{
+				Name: "rate", Placeholder: "NUMBER", FlagOnly: true, Usage: "At most this many messages a second. Default: no limit.",
+			},
+			Set: func(c *config, text string) error {
 				n, err := strconv.ParseFloat(text, 64)
 				if err != nil || !(n >= 0.1 && n <= 1e6) {
 					return fmt.Errorf("%q: want a number from 0.1 to 1000000", text)
@@ -85,9 +91,11 @@ func (p *process) replayCommand() *cli.Command {
 				return nil
 			},
 		},
-		&setting{
-			name: "after-id", value: "ID", flagOnly: true, usage: "Only messages with a greater id: continues a replay that was interrupted.",
-			set: func(c *config, text string) error {
+		{
+			Info: settings.Info{
+				Name: "after-id", Placeholder: "ID", FlagOnly: true, Usage: "Only messages with a greater id: continues a replay that was interrupted.",
+			},
+			Set: func(c *config, text string) error {
 				n, err := strconv.ParseInt(text, 10, 64)
 				if c.looking.replaying.afterID = &n; err != nil {
 					return fmt.Errorf("%q: want the id of a row, such as 42", text)
@@ -96,6 +104,11 @@ func (p *process) replayCommand() *cli.Command {
 			},
 		},
 	}
+}
+
+func (p *process) replayCommand() *cli.Command {
+	ownFlags := append(historyFilterFlags(true), asFlags(replaySettings()...)...)
+	picked := append(ownFlags, flags("dry-run", "yes", "format", "database-url", "table", "config")...)
 	return &cli.Command{
 		Name:      "replay",
 		Usage:     "send published messages again",
@@ -110,7 +123,7 @@ EXAMPLES
 
   cdc-relay published replay 42
   cdc-relay published replay --routing-key orders.created --to-exchange backfill --rate 200 --yes`,
-		Flags:  describe(append(historyFilterFlags(true), append(own, flags("dry-run", "yes", "format", "database-url", "table", "config")...)...), usages{"yes": doNotAsk}),
+		Flags:  describe(picked, usages{"yes": doNotAsk}),
 		Action: p.onSelected(p.replay),
 	}
 }

@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
 var update = flag.Bool("update", false, "write docs/configuration.md again") //nolint:gochecknoglobals // a flag must be global
 
 // sections are the lists of the reference, by the marks around them.
-func sections() map[string][]*setting {
-	return map[string][]*setting{
+func sections() map[string][]setting {
+	return map[string][]setting{
 		"connections": connectionSettings(),
 		"publishing":  relaySettings(),
 		"retries":     retrySettings(),
@@ -28,14 +30,14 @@ func sections() map[string][]*setting {
 func TestReferencePageMatchesTheFlags(t *testing.T) {
 	text := readDoc(t, "configuration.md")
 	made := text
-	for name, settings := range sections() {
+	for name, section := range sections() {
 		begin, end := "<!-- generated from the flags: "+name+" -->\n", "<!-- end -->"
 		before, rest, found := strings.Cut(made, begin)
 		_, after, closed := strings.Cut(rest, end)
 		if !found || !closed {
 			t.Fatalf("docs/configuration.md has no part %q", strings.TrimSpace(begin))
 		}
-		made = before + begin + "\n" + reference(settings) + "\n" + end + after
+		made = before + begin + "\n" + reference(section) + "\n" + end + after
 	}
 	if made == text {
 		return
@@ -48,13 +50,13 @@ func TestReferencePageMatchesTheFlags(t *testing.T) {
 	}
 }
 
-func reference(settings []*setting) string {
+func reference(section []setting) string {
 	var b strings.Builder
 	extra := notes()
-	for _, s := range settings {
-		flag, n := "--"+s.name, extra[s.name]
-		if strings.Contains(s.value, "|") {
-			flag += " " + s.value
+	for _, s := range section {
+		flag, n := "--"+s.Name, extra[s.Name]
+		if strings.Contains(s.Placeholder, "|") {
+			flag += " " + s.Placeholder
 		}
 		var limits []string
 		if byDefault := defaultOf(s); byDefault != "" {
@@ -67,8 +69,8 @@ func reference(settings []*setting) string {
 		if len(limits) > 0 {
 			head += " (" + strings.Join(limits, "; ") + ")"
 		}
-		item := strings.TrimSpace(head + ": " + asMarkdown(s.usage) + " " + n.advice)
-		fmt.Fprintf(&b, "- %s\n", strings.Join(wrap(item, 118), "\n  "))
+		item := strings.TrimSpace(head + ": " + asMarkdown(s.Usage) + " " + n.advice)
+		fmt.Fprintf(&b, "- %s\n", strings.Join(settings.Wrap(item, 118), "\n  "))
 	}
 	return b.String()
 }
@@ -82,14 +84,14 @@ func asMarkdown(usage string) string {
 
 // takersOf returns the commands with the flag of that name.
 func takersOf(name string) []string {
-	return takers(func(s *setting) bool { return s.name == name })
+	return takers(func(s *settings.Flag) bool { return s.Name == name })
 }
 
 // takers returns the commands with such a flag, in the order of the help page.
-func takers(match func(*setting) bool) (paths []string) {
+func takers(match func(*settings.Flag) bool) (paths []string) {
 	add := func(command *cli.Command, path string) {
 		for _, f := range command.Flags {
-			if s, ok := f.(*setting); ok && match(s) {
+			if s, ok := f.(*settings.Flag); ok && match(s) {
 				paths = append(paths, path)
 			}
 		}

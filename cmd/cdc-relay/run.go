@@ -17,6 +17,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -41,8 +42,8 @@ func relayFlags(more ...string) []cli.Flag {
 		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "table", "mode", "exchange", "max-retries",
 		"http-addr", "log-level",
 	}
-	for _, s := range settingsOf(picked) {
-		s.advanced = !slices.Contains(common, s.name)
+	for _, s := range settings.FlagsOf(picked) {
+		s.Advanced = !slices.Contains(common, s.Name)
 	}
 	return picked
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/test/certs"
 )
@@ -47,7 +48,7 @@ func TestErrorsNameSecretFilesWithoutTheirContent(t *testing.T) {
 		{nil, "setup --database-url-file " + nonsense, "--database-url-file " + nonsense + ": neither a URL"},
 		{nil, "setup --database-url-file " + writeFile(t, "empty", "\n"), ": is empty"},
 		{nil, "run --amqp-url-file " + database, "--amqp-url-file " + database + ": want a URL that begins with amqp://"},
-		{nil, "setup --database-url-file " + writeFile(t, "large", strings.Repeat("x", mostSecret+1)), "is larger than 65536 bytes"},
+		{nil, "setup --database-url-file " + writeFile(t, "large", strings.Repeat("x", settings.MostSecret+1)), "is larger than 65536 bytes"},
 	} {
 		r := cdcRelay(t, test.env, strings.Fields(test.args)...)
 		want(t, r, exitUsage)

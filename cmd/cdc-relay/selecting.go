@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,12 +15,13 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
-// looking holds the flags of commands that show rows or change many rows.
-type looking struct {
+// selectFlags are the flags of commands that show rows or change many rows.
+type selectFlags struct {
 	top         int
 	limit       int
 	after       string
@@ -36,25 +36,32 @@ type looking struct {
 	filter operator.Filter
 	all    bool
 	// replaying is only for published replay.
-	replaying replaying
+	replaying replayFlags
 }
 
-func defaultLooking() looking { return looking{top: 10, limit: 50, interval: 2 * time.Second} }
+func defaultSelectFlags() selectFlags {
+	return selectFlags{top: 10, limit: 50, interval: 2 * time.Second}
+}
 
 // lookingSettings are the settings of commands that read rows.
-func lookingSettings() []*setting {
-	return []*setting{
-		numberSetting("top", "10", "How many of the most frequent failures (routing key and error) to show.", 0, 10_000,
+func lookingSettings() []setting {
+	return []setting{
+		settings.Number("top", "10",
+			"How many of the most frequent failures (routing key and error) to show.", 0, 10_000,
 			func(c *config) *int { return &c.looking.top }),
-		numberSetting("limit", "50", "How many to list.", 1, 1_000_000,
+		settings.Number("limit", "50", "How many to list.", 1, 1_000_000,
 			func(c *config) *int { return &c.looking.limit }),
-		switchSetting("exact", "Count every row, however long that takes.", func(c *config) *bool { return &c.looking.exact }),
-		switchSetting("watch", "Print again and again, until Ctrl-C.", func(c *config) *bool { return &c.looking.watch }),
+		settings.Switch("exact", "Count every row, however long that takes.",
+			func(c *config) *bool { return &c.looking.exact }),
+		settings.Switch("watch", "Print again and again, until Ctrl-C.",
+			func(c *config) *bool { return &c.looking.watch }),
 		{
-			name: "interval", value: "DURATION", byDefault: "2s",
-			usage: "How often --watch prints.",
-			set: func(c *config, text string) error {
-				d, err := parseDuration(text)
+			Info: settings.Info{
+				Name: "interval", Placeholder: "DURATION", Default: "2s",
+				Usage: "How often --watch prints.",
+			},
+			Set: func(c *config, text string) error {
+				d, err := settings.ParseDuration(text)
 				if err != nil || d < 100*time.Millisecond {
 					return fmt.Errorf("%q: want a duration of at least 100ms", text)
 				}
@@ -62,41 +69,32 @@ func lookingSettings() []*setting {
 				return nil
 			},
 		},
-		switchSetting("show-payload", "Show bodies. If redacted_payload is set, it is shown instead.",
+		settings.Switch("show-payload", "Show bodies. If redacted_payload is set, it is shown instead.",
 			func(c *config) *bool { return &c.looking.showPayload }),
-		flagOnly(switchSetting("dry-run", "Print the number of rows and change nothing.",
+		settings.FlagOnly(settings.Switch("dry-run", "Print the number of rows and change nothing.",
 			func(c *config) *bool { return &c.looking.dryRun })),
 	}
 }
 
-func numberSetting(name, byDefault, usage string, least, most int, field func(*config) *int) *setting {
-	s := intSetting(name, byDefault, usage, field)
-	parse := s.set
-	s.set = func(c *config, text string) error {
-		if err := parse(c, text); err != nil {
-			return err
-		}
-		if n := *field(c); n < least || n > most {
-			return fmt.Errorf("%s: want %d to %d", text, least, most)
-		}
-		return nil
-	}
-	return s
-}
-
 // filterSettings select rows. They are flags only: a value left in a shell or a file must not change what is purged.
-func filterSettings() []*setting {
-	text := func(name, value, usage string, field func(*operator.Filter) **string) *setting {
-		return &setting{
-			name: name, value: value, usage: usage, flagOnly: true,
-			set: func(c *config, text string) error { *field(&c.looking.filter) = &text; return nil },
+func filterSettings() []setting {
+	text := func(name, value, usage string, field func(*operator.Filter) **string) setting {
+		return setting{
+			Info: settings.Info{
+				Name: name, Placeholder: value, Usage: usage, FlagOnly: true,
+			},
+			Set: func(c *config, text string) error { *field(&c.looking.filter) = &text; return nil },
 		}
 	}
-	age := func(name, usage string, age func(*operator.Filter) *time.Duration, at func(*operator.Filter) **time.Time) *setting {
-		return &setting{
-			name: name, value: "AGE", usage: usage, flagOnly: true,
-			set: func(c *config, text string) error {
-				d, t, err := parseMoment(text)
+	age := func(
+		name, usage string, age func(*operator.Filter) *time.Duration, at func(*operator.Filter) **time.Time,
+	) setting {
+		return setting{
+			Info: settings.Info{
+				Name: name, Placeholder: "AGE", Usage: usage, FlagOnly: true,
+			},
+			Set: func(c *config, text string) error {
+				d, t, err := settings.ParseMoment(text)
 				if err != nil {
 					return err
 				}
@@ -105,54 +103,66 @@ func filterSettings() []*setting {
 			},
 		}
 	}
-	return []*setting{
+	return []setting{
 		{
-			name: "id", value: "ID,…", usage: "Only these: ids of rows, or message_ids.", flagOnly: true, repeats: true,
-			set: func(c *config, text string) error { return addNames(&c.looking.filter, strings.Split(text, ",")) },
+			Info: settings.Info{
+				Name: "id", Placeholder: "ID,…", FlagOnly: true, Repeats: true,
+				Usage: "Only these: ids of rows, or message_ids.",
+			},
+			Set: func(c *config, text string) error { return addNames(&c.looking.filter, strings.Split(text, ",")) },
 		},
-		text("routing-key", "KEY", "Only messages with this routing key.", func(f *operator.Filter) **string { return &f.RoutingKey }),
-		text("exchange", "NAME", "Only messages to this exchange; '': those without one.", func(f *operator.Filter) **string { return &f.Exchange }),
-		text("ordering-key", "KEY", "Only messages with this ordering key.", func(f *operator.Filter) **string { return &f.OrderingKey }),
+		text("routing-key", "KEY", "Only messages with this routing key.",
+			func(f *operator.Filter) **string { return &f.RoutingKey }),
+		text("exchange", "NAME", "Only messages to this exchange; '': those without one.",
+			func(f *operator.Filter) **string { return &f.Exchange }),
+		text("ordering-key", "KEY", "Only messages with this ordering key.",
+			func(f *operator.Filter) **string { return &f.OrderingKey }),
 		reasonSetting(),
-		age("older-than", "Only messages that became dead letters at least this long ago (90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
-			func(f *operator.Filter) *time.Duration { return &f.OlderThan }, func(f *operator.Filter) **time.Time { return &f.Until }),
+		age("older-than", "Only messages that became dead letters at least this long ago "+
+			"(90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+			func(f *operator.Filter) *time.Duration { return &f.OlderThan },
+			func(f *operator.Filter) **time.Time { return &f.Until }),
 		age("newer-than", "Only messages that became dead letters less than this long ago, or after this time.",
-			func(f *operator.Filter) *time.Duration { return &f.NewerThan }, func(f *operator.Filter) **time.Time { return &f.After }),
+			func(f *operator.Filter) *time.Duration { return &f.NewerThan },
+			func(f *operator.Filter) **time.Time { return &f.After }),
 	}
 }
 
-func reasonSetting() *setting {
-	return &setting{
-		name: "reason", value: "CODE", flagOnly: true, values: reasonCodes(),
-		usage: "Only messages that failed for this reason (unroutable, nack, too_large, …): the code of a dead letter, or of its last error.",
-		set:   func(c *config, text string) error { c.looking.filter.Reason = &text; return nil },
+func reasonSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "reason", Placeholder: "CODE", FlagOnly: true, Values: reasonCodes(),
+			Usage: "Only messages that failed for this reason (unroutable, nack, too_large, …): " +
+				"the code of a dead letter, or of its last error.",
+		},
+		Set: func(c *config, text string) error { c.looking.filter.Reason = &text; return nil },
 	}
 }
 
-func allSetting() *setting {
-	return flagOnly(switchSetting("all", "All messages; required if no other filter is given.", func(c *config) *bool { return &c.looking.all }))
+func allSetting() setting {
+	return settings.FlagOnly(settings.Switch("all", "All messages; required if no other filter is given.",
+		func(c *config) *bool { return &c.looking.all }))
 }
 
 // sinceCreated and sincePublished are the usage of the ages for commands on messages that are not dead letters.
 var (
 	sinceCreated = usages{
-		"older-than": "Only messages created at least this long ago (by created_at: 90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+		"older-than": "Only messages created at least this long ago (by created_at: 90m, 7d, 2w), " +
+			"or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
 		"newer-than": "Only messages created less than this long ago, or after this time.",
 	}
 	sincePublished = usages{
-		"older-than": "Only messages published at least this long ago (90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+		"older-than": "Only messages published at least this long ago (90m, 7d, 2w), " +
+			"or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
 		"newer-than": "Only messages published less than this long ago, or after this time.",
 	}
 )
 
 // filterFlags are the flags of a command that selects rows. With all, the command needs --all to select every row.
 func filterFlags(all bool, more ...string) []cli.Flag {
-	var picked []cli.Flag
-	for _, s := range filterSettings() {
-		picked = append(picked, s)
-	}
+	picked := asFlags(filterSettings()...)
 	if all {
-		picked = append(picked, allSetting())
+		picked = append(picked, asFlags(allSetting())...)
 	}
 	return append(picked, flags(more...)...)
 }
@@ -167,36 +177,6 @@ func addNames(f *operator.Filter, texts []string) error {
 	}
 	return nil
 }
-
-// argumentsOf returns the arguments that are not flags. Flags may come before and after them; the library stops at the
-// first argument.
-func argumentsOf(c *cli.Context) ([]string, error) {
-	var arguments []string
-	for rest := c.Args().Slice(); len(rest) > 0; {
-		if rest[0] == "-" || !strings.HasPrefix(rest[0], "-") {
-			arguments, rest = append(arguments, rest[0]), rest[1:]
-			continue
-		}
-		set := flag.NewFlagSet(c.Command.Name, flag.ContinueOnError)
-		set.SetOutput(io.Discard)
-		for _, f := range c.Command.Flags {
-			if err := f.Apply(set); err != nil {
-				return nil, err
-			}
-		}
-		if err := set.Parse(rest); err != nil {
-			return nil, flagError(err, commandPath(c), c.Command.Flags, nil)
-		}
-		if help := set.Lookup("help"); help != nil && help.Value.String() == "true" {
-			return nil, flag.ErrHelp
-		}
-		rest = set.Args()
-	}
-	return arguments, nil
-}
-
-// commandPath returns what the user types after cdc-relay.
-func commandPath(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "cdc-relay ") }
 
 // resolveNaming reads the settings of a command that also accepts names of messages.
 func (p *process) resolveNaming(c *cli.Context) (*config, []string, error) {
@@ -236,7 +216,8 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 // noneFound is the error of a command whose filter matched nothing, or nil if that is a normal result.
 func (c *config) noneFound(what string) error {
 	if f := c.looking.filter; len(f.IDs)+len(f.MessageIDs) > 0 {
-		return failure.WithHint(failure.NotFound(fmt.Errorf("no %s has one of these IDs", what)), "cdc-relay explain "+firstName(f)+c.tableFlag())
+		missing := failure.NotFound(fmt.Errorf("no %s has one of these IDs", what))
+		return failure.WithHint(missing, "cdc-relay explain "+firstName(f)+c.tableFlag())
 	}
 	return c.unknownReason(what)
 }
@@ -344,7 +325,8 @@ func (p *process) onNamed(do func(context.Context, *session, operator.Name) erro
 // reasonCodes are the codes of docs/contract.md. The publisher of an embedding program may have others.
 func reasonCodes() []string {
 	return []string{
-		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected", "retries_exhausted",
-		"too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row", "handler_impossible", "expired",
+		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected",
+		"retries_exhausted", "too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row",
+		"handler_impossible", "expired",
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -343,7 +344,7 @@ func (c *config) asOwner(conn *pgx.Conn) string {
 		u.Host, u.RawQuery = "", url.Values{"host": {at.Host}, "port": {strconv.Itoa(int(at.Port))}}.Encode()
 	}
 	set := "export CDC_RELAY_DATABASE_URL="
-	if c.given["database-url"].source == fromFlag {
+	if c.given["database-url"].Source == settings.FromFlag {
 		set = "--database-url "
 	}
 	return fmt.Sprintf("%s%s  # OWNER: that of %s, or a superuser; then run this again", set, problem.ShellWord(u.String()), c.relay.Table)

@@ -2,43 +2,48 @@ package main
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/tracing"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
-// signalling holds the settings of all outputs besides the log and --http-addr.
-type signalling struct {
+// signalFlags are the settings of all outputs besides the log and --http-addr.
+type signalFlags struct {
 	statsd         statsd.Config // an empty address: not sent
 	eventsExchange string        // empty: no notices
 	events         []string
 }
 
-func defaultSignalling() signalling {
-	return signalling{statsd: statsd.Config{Prefix: "cdc_relay"}, events: []string{string(notice.DeadLettered)}}
+func defaultSignalFlags() signalFlags {
+	return signalFlags{statsd: statsd.Config{Prefix: "cdc_relay"}, events: []string{string(notice.DeadLettered)}}
 }
 
-func signalSettings() []*setting {
-	return []*setting{
+func signalSettings() []setting {
+	return []setting{
 		{
-			name: "events-exchange", value: "NAME", mayBeEmpty: true,
-			usage: "Publish a notice to this exchange for each event of --events. Default: none.",
-			set: func(c *config, text string) error {
+			Info: settings.Info{
+				Name: "events-exchange", Placeholder: "NAME", MayBeEmpty: true,
+				Usage: "Publish a notice to this exchange for each event of --events. Default: none.",
+			},
+			Set: func(c *config, text string) error {
 				c.signalling.eventsExchange = text
 				return checkName(text)
 			},
 		},
 		{
-			name: "events", value: "EVENT,…", byDefault: string(notice.DeadLettered), values: notice.Kinds(),
-			usage: "The events that get a notice: published, rejected, dead_lettered.",
-			set: func(c *config, text string) error {
-				c.signalling.events = listOf(text)
+			Info: settings.Info{
+				Name: "events", Placeholder: "EVENT,…", Default: string(notice.DeadLettered), Values: notice.Kinds(),
+				Usage: "The events that get a notice: published, rejected, dead_lettered.",
+			},
+			Set: func(c *config, text string) error {
+				c.signalling.events = settings.ListOf(text)
 				for _, event := range c.signalling.events {
-					if err := oneOf(event, notice.Kinds()...); err != nil {
+					if err := settings.OneOf(event, notice.Kinds()...); err != nil {
 						return err
 					}
 				}
@@ -46,19 +51,26 @@ func signalSettings() []*setting {
 			},
 		},
 		{
-			name: "log-headers", value: "NAME,…", mayBeEmpty: true,
-			usage: "Message headers to add to the log lines of rejected and dead-lettered messages. Default: none.",
-			set:   func(c *config, text string) error { c.relay.LogHeaders = listOf(text); return nil },
+			Info: settings.Info{
+				Name: "log-headers", Placeholder: "NAME,…", MayBeEmpty: true,
+				Usage: "Message headers to add to the log lines of rejected and dead-lettered messages. Default: none.",
+			},
+			Set: func(c *config, text string) error { c.relay.LogHeaders = settings.ListOf(text); return nil },
 		},
 		{
-			name: "metrics-routing-keys", value: "PATTERN,…", mayBeEmpty: true,
-			usage: "Count messages by these routing keys, such as orders.*,invoices.#. At most 100 values. Default: none.",
-			set:   func(c *config, text string) error { c.relay.MetricsRoutingKeys = listOf(text); return nil },
+			Info: settings.Info{
+				Name: "metrics-routing-keys", Placeholder: "PATTERN,…", MayBeEmpty: true,
+				Usage: "Count messages by these routing keys, such as orders.*,invoices.#. " +
+					"At most 100 values. Default: none.",
+			},
+			Set: func(c *config, text string) error { c.relay.MetricsRoutingKeys = settings.ListOf(text); return nil },
 		},
 		{
-			name: "statsd-addr", value: "ADDRESS", mayBeEmpty: true,
-			usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path. Default: nowhere.",
-			set: func(c *config, text string) error {
+			Info: settings.Info{
+				Name: "statsd-addr", Placeholder: "ADDRESS", MayBeEmpty: true,
+				Usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path. Default: nowhere.",
+			},
+			Set: func(c *config, text string) error {
 				if c.signalling.statsd.Addr = text; text == "" {
 					return nil
 				}
@@ -66,33 +78,26 @@ func signalSettings() []*setting {
 			},
 		},
 		{
-			name: "statsd-prefix", value: "NAME", byDefault: "cdc_relay", mayBeEmpty: true,
-			usage: "Prefix of metric names in DogStatsD, followed by a dot.",
-			set: func(c *config, text string) error {
+			Info: settings.Info{
+				Name: "statsd-prefix", Placeholder: "NAME", Default: "cdc_relay", MayBeEmpty: true,
+				Usage: "Prefix of metric names in DogStatsD, followed by a dot.",
+			},
+			Set: func(c *config, text string) error {
 				c.signalling.statsd.Prefix = text
 				return statsd.CheckPrefix(text)
 			},
 		},
 		{
-			name: "statsd-tags", value: "NAME:VALUE,…", mayBeEmpty: true,
-			usage: "Tags for each metric in DogStatsD, such as env:prod,team:shop. Default: none.",
-			set: func(c *config, text string) error {
-				c.signalling.statsd.Tags = listOf(text)
+			Info: settings.Info{
+				Name: "statsd-tags", Placeholder: "NAME:VALUE,…", MayBeEmpty: true,
+				Usage: "Tags for each metric in DogStatsD, such as env:prod,team:shop. Default: none.",
+			},
+			Set: func(c *config, text string) error {
+				c.signalling.statsd.Tags = settings.ListOf(text)
 				return statsd.CheckTags(c.signalling.statsd.Tags)
 			},
 		},
 	}
-}
-
-// listOf splits a text at commas; nil for "".
-func listOf(text string) (list []string) {
-	if text == "" {
-		return nil
-	}
-	for one := range strings.SplitSeq(text, ",") {
-		list = append(list, strings.TrimSpace(one))
-	}
-	return list
 }
 
 // registerNotices connects the notices of events to the relay, if they are wanted.

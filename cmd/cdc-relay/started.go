@@ -24,7 +24,7 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 		"role", postgresRole(cfg.relay.DatabaseURL), "table", cfg.relay.Table.String(),
 	}
 	if file, ok := cfg.given["config"]; ok {
-		fields = append(fields, "config", file.text)
+		fields = append(fields, "config", file.Text)
 	}
 	if cfg.publisher == "amqp" {
 		fields = append(fields, "rabbitmq", brokerAddress(cfg.amqpURL))

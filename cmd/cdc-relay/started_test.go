@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -54,7 +55,7 @@ func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 	cfg.relay.DatabaseURL = "postgres://relay:s3cret@first:5432,second:5433/shop"
 	cfg.amqpURL = "amqp://guest:s3cret@broker:5672/orders"
 	cfg.relay.MaxRetries = 9
-	cfg.given["config"] = given{"/etc/cdc-relay.yaml", fromEnvironment, "CDC_RELAY_CONFIG"}
+	cfg.given["config"] = settings.Value{Text: "/etc/cdc-relay.yaml", Source: settings.FromEnvironment, Place: "CDC_RELAY_CONFIG"}
 	var out bytes.Buffer
 	(&reportingRelay{log: slog.New(slog.NewJSONHandler(&out, nil))}).logStart("run", cfg)
 	line := logLines(t, out.String())["relay_started"]

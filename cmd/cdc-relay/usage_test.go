@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -122,7 +123,7 @@ func TestContradictingFormatsAreAnErrorOfEachCommand(t *testing.T) {
 		for _, c := range all {
 			words := append(slices.Clone(path), c.Name)
 			each(words, c.Subcommands)
-			if !slices.ContainsFunc(settingsOf(c.Flags), func(s *setting) bool { return s.name == "json" }) {
+			if !slices.ContainsFunc(settings.FlagsOf(c.Flags), func(s *settings.Flag) bool { return s.Name == "json" }) {
 				continue
 			}
 			commands++

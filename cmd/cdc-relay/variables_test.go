@@ -43,7 +43,7 @@ cdc-relay: warning: CDC_RELAY_YES has no effect: --yes can only be given as a fl
 func TestVariablesOfScriptsAreNotReported(t *testing.T) {
 	var settings []string
 	for _, s := range allSettings() {
-		settings = append(settings, s.envName())
+		settings = append(settings, variable(s.Name))
 	}
 	found := 0
 	for _, folder := range []string{"scripts", "test", "internal", ".ci", "examples"} {

@@ -1,0 +1,83 @@
+package settings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Unknown is an environment variable that looks like a setting and has no effect.
+type Unknown struct {
+	Variable string
+	Advice   string
+}
+
+// UnknownVariables returns the variables with the prefix that are no settings. Pairs are those of os.Environ, onlyFlags
+// the names of flags beyond Known that no variable can set. Foreign reports whether the name, without the prefix,
+// belongs to somebody else. The advice ends with where all settings are listed, if nothing better is known.
+func (r *Reader) UnknownVariables(pairs, onlyFlags []string, foreign func(name string) bool, listed string) []Unknown {
+	var names []string
+	forFlags := make(map[string]string)
+	for _, known := range r.Known {
+		if s := known.Describe(); s.FlagOnly {
+			onlyFlags = append(onlyFlags, s.Name)
+		} else {
+			names = append(names, strings.TrimPrefix(r.Variable(s.Name), r.Prefix))
+		}
+	}
+	for _, name := range onlyFlags {
+		forFlags[strings.TrimPrefix(r.Variable(name), r.Prefix)] = name
+	}
+	var wrong []string
+	for _, pair := range pairs {
+		variable, _, _ := strings.Cut(pair, "=")
+		name, ours := strings.CutPrefix(variable, r.Prefix)
+		if ours && !slices.Contains(names, name) && !foreign(name) {
+			wrong = append(wrong, name)
+		}
+	}
+	slices.Sort(wrong)
+	var unknown []Unknown
+	for _, name := range wrong {
+		advice := "it is no setting; " + listed
+		if flag, ok := forFlags[name]; ok {
+			advice = fmt.Sprintf("--%s can only be given as a flag", flag)
+		} else if near := Nearest(name, names); near != "" {
+			advice = "did you mean " + r.Prefix + near + "?"
+		}
+		unknown = append(unknown, Unknown{r.Prefix + name, advice})
+	}
+	return unknown
+}
+
+// Nearest returns the known name that was probably meant, or "".
+func Nearest(name string, known []string) string {
+	best, least := "", (len(name)+2)/3+1
+	for _, candidate := range known {
+		if d := distance(name, candidate); d < least {
+			best, least = candidate, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance of a and b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,163 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Reader knows where the settings of a program come from.
+type Reader struct {
+	// Prefix begins the name of each environment variable, such as "APP_".
+	Prefix    string
+	LookupEnv func(name string) (string, bool)
+	// FileFlag is the setting that names the YAML file.
+	FileFlag string
+	// Known are the settings of all commands.
+	Known []Known
+}
+
+// Variable returns the name of the environment variable of a setting.
+func (r *Reader) Variable(name string) string {
+	return r.Prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// Input is what the user gave.
+type Input struct {
+	// Values are the given values by the name of the setting. Values of the file for other commands are among them.
+	Values map[string]Value
+	// File is the YAML file, "" if there is none; FileText is its content.
+	File     string
+	FileText []byte
+}
+
+// Read sets the fields of target, which has the defaults, from the flags of a command, the environment and the file.
+// All has each setting of T. The file also sets those that are not among the flags. The error joins all mistakes of the
+// user. The Input is nil if the file cannot be read.
+func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Input, error) {
+	own := FlagsOf(flags)
+	in := &Input{Values: make(map[string]Value), File: r.file(own)}
+	mistakes, err := readFile(r, in, all, target)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range own {
+		v, ok := r.given(f)
+		if !ok {
+			continue
+		}
+		in.Values[f.Name] = v
+		if err := take(f, in, all, target); err != nil {
+			place := ""
+			if v.Source == FromEnvironment {
+				place = " (from " + v.Place + ")"
+			}
+			mistakes = append(mistakes, fmt.Errorf("--%s%s: %w", f.Name, place, err))
+		}
+	}
+	for _, f := range own {
+		if f.secretOf != "" {
+			mistakes = append(mistakes, readSecret(r, f, in, all, target))
+		}
+	}
+	return in, errors.Join(mistakes...)
+}
+
+// file returns the name of the YAML file; "": there is none.
+func (r *Reader) file(flags []*Flag) string {
+	at := slices.IndexFunc(flags, func(f *Flag) bool { return f.Name == r.FileFlag })
+	if at < 0 {
+		return ""
+	}
+	if flags[at].given != nil {
+		return *flags[at].given
+	}
+	name, _ := r.LookupEnv(r.Variable(r.FileFlag))
+	return name
+}
+
+// given returns the value from the flag, or else from the environment.
+func (r *Reader) given(f *Flag) (Value, bool) {
+	if f.given != nil {
+		return Value{*f.given, FromFlag, "--" + f.Name}, true
+	}
+	return r.FromEnvironment(f.Info)
+}
+
+// FromEnvironment returns the value of a setting in the environment, if there is one.
+func (r *Reader) FromEnvironment(s Info) (Value, bool) {
+	if s.FlagOnly {
+		return Value{}, false
+	}
+	text, ok := r.LookupEnv(r.Variable(s.Name))
+	return Value{text, FromEnvironment, r.Variable(s.Name)}, ok && (text != "" || s.MayBeEmpty)
+}
+
+// take parses the value of a flag. A flag that can only be given as such may have the name of a setting of the file.
+func take[T any](f *Flag, in *Input, all []Setting[T], target *T) error {
+	text := in.Values[f.Name].Text
+	for _, s := range all {
+		if s.Name != f.Name || s.FlagOnly != f.FlagOnly {
+			continue
+		}
+		if err := in.contradiction(f, text); err != nil {
+			return err
+		}
+		return s.Take(target, text)
+	}
+	panic("there is no setting for the flag --" + f.Name)
+}
+
+// contradiction is the error of a shorthand beside a flag with another value.
+func (in *Input) contradiction(f *Flag, text string) error {
+	on, err := parseSwitch(text)
+	long := in.Values[f.shortFor]
+	if f.shortFor == "" || err != nil || !on || long.Source != FromFlag || long.Text == f.shortText {
+		return nil
+	}
+	return fmt.Errorf("contradicts --%s %s", f.shortFor, long.Text)
+}
+
+// MostSecret limits the bytes of a secret file: a wrong name must not fill the memory.
+const MostSecret = 64 << 10
+
+// readSecret reads the value of a setting from a file. Its errors never quote the content.
+func readSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T], target *T) error {
+	file := in.Values[f.Name].Text
+	if file == "" {
+		return nil
+	}
+	// A value that no setting can have is a mistake already.
+	if value := in.Values[f.secretOf].Text; value != "" && storable(value) == nil {
+		return fmt.Errorf("--%s and --%s are both given "+
+			"(as a flag, in the environment or in the file of --%s), want one", f.secretOf, f.Name, r.FileFlag)
+	}
+	content, err := readSome(file)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", f.Name, err)
+	}
+	text := strings.TrimRight(string(content), "\r\n")
+	if err := Pick(all, f.secretOf)[0].Set(target, text); err != nil {
+		return fmt.Errorf("--%s %s: %w", f.Name, file, err)
+	}
+	in.Values[f.secretOf] = Value{text, FromFile, file}
+	return nil
+}
+
+func readSome(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, MostSecret+1))
+	if err == nil && len(text) > MostSecret {
+		err = fmt.Errorf("%s: is larger than %d bytes", file, MostSecret)
+	}
+	return text, err
+}

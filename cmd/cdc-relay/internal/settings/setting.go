@@ -1,0 +1,306 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Info describes a setting, without the field that it sets.
+type Info struct {
+	// Name is that of the flag, without dashes at its begin, and the key of the file.
+	Name string
+	// Placeholder stands for the value on the help page; empty for a switch. "a|b" lists all values. For "FILE", any
+	// bytes are valid.
+	Placeholder string
+	Usage       string
+	// Default is the default as shown on the help page; empty: there is none.
+	Default string
+	// Values are the usual values, for completion, if the placeholder does not name them.
+	Values []string
+	// MayBeEmpty: an empty environment variable counts as a value.
+	MayBeEmpty bool
+	// NotInFile: the setting makes no sense in the file.
+	NotInFile bool
+	// FlagOnly: neither the environment nor the file can set it.
+	FlagOnly bool
+	// Advanced: only experts change it; a help page may list it last.
+	Advanced bool
+	// Repeats: a second flag adds to the first, after a comma.
+	Repeats bool
+	// Private: it names a file that only the user of the program should be able to read.
+	Private bool
+
+	// secretOf is the setting whose value the named file contains.
+	secretOf string
+	// shortFor and shortText: the switch is short for this setting with this value.
+	shortFor, shortText string
+}
+
+// Setting is one setting of a T.
+type Setting[T any] struct {
+	Info
+	// Set parses the text into the target. Its error says which values are valid, and quotes no secret.
+	Set func(target *T, text string) error
+}
+
+// Take parses a value into the target. It rejects texts that databases and brokers cannot store.
+func (s Setting[T]) Take(target *T, text string) error {
+	if s.Placeholder != "FILE" {
+		if err := storable(text); err != nil {
+			return err
+		}
+	}
+	return s.Set(target, text)
+}
+
+func storable(text string) error {
+	switch {
+	case !utf8.ValidString(text):
+		return errors.New("not valid UTF-8")
+	case strings.Contains(text, "\x00"):
+		return errors.New("contains a NUL character")
+	}
+	return nil
+}
+
+// Known is a setting that the file may contain, of any command.
+type Known interface {
+	Describe() Info
+	// Check reports whether a text is valid.
+	Check(text string) error
+}
+
+// Describe implements Known.
+func (s Setting[T]) Describe() Info { return s.Info }
+
+// Check implements Known.
+func (s Setting[T]) Check(text string) error { return s.Take(new(T), text) }
+
+// KnownOf returns the settings without their type.
+func KnownOf[T any](all []Setting[T]) []Known {
+	known := make([]Known, len(all))
+	for i, s := range all {
+		known[i] = s
+	}
+	return known
+}
+
+// In returns the settings of a group as those of a struct that contains it.
+func In[T, G any](field func(*T) *G, group []Setting[G]) []Setting[T] {
+	all := make([]Setting[T], len(group))
+	for i, s := range group {
+		set := s.Set
+		all[i] = Setting[T]{s.Info, func(target *T, text string) error { return set(field(target), text) }}
+	}
+	return all
+}
+
+// Int returns a setting for any whole number.
+func Int[T any](name, byDefault, usage string, field func(*T) *int) Setting[T] {
+	return Setting[T]{
+		Info: Info{Name: name, Placeholder: "NUMBER", Default: byDefault, Usage: usage},
+		Set: func(target *T, text string) error {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				return fmt.Errorf("%q: want a whole number", text)
+			}
+			*field(target) = n
+			return nil
+		},
+	}
+}
+
+// Number returns a setting for a whole number from least to most.
+func Number[T any](name, byDefault, usage string, least, most int, field func(*T) *int) Setting[T] {
+	s := Int(name, byDefault, usage, field)
+	parse := s.Set
+	s.Set = func(target *T, text string) error {
+		if err := parse(target, text); err != nil {
+			return err
+		}
+		if n := *field(target); n < least || n > most {
+			return fmt.Errorf("%s: want %d to %d", text, least, most)
+		}
+		return nil
+	}
+	return s
+}
+
+// Duration returns a setting for a duration, see ParseDuration.
+func Duration[T any](name, byDefault, usage string, field func(*T) *time.Duration) Setting[T] {
+	return Setting[T]{
+		Info: Info{Name: name, Placeholder: "DURATION", Default: byDefault, Usage: usage},
+		Set: func(target *T, text string) error {
+			d, err := ParseDuration(text)
+			if err != nil {
+				return err
+			}
+			*field(target) = d
+			return nil
+		},
+	}
+}
+
+// Switch returns a setting without a value: it is off unless given.
+func Switch[T any](name, usage string, field func(*T) *bool) Setting[T] {
+	return Setting[T]{
+		Info: Info{Name: name, Usage: usage},
+		Set: func(target *T, text string) error {
+			on, err := parseSwitch(text)
+			if err == nil {
+				*field(target) = on
+			}
+			return err
+		},
+	}
+}
+
+func parseSwitch(text string) (bool, error) {
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("%q: want true or false", text)
+	}
+	return on, nil
+}
+
+// FlagOnly excludes a setting from the environment and the file.
+func FlagOnly[T any](s Setting[T]) Setting[T] {
+	s.FlagOnly = true
+	return s
+}
+
+// Shorthand returns a switch that is short for a setting with a value. It must come after the setting in a list of
+// flags. It overrides the environment and the file, and contradicts a flag with another value.
+func Shorthand[T any](name string, of Setting[T], text string) Setting[T] {
+	return Setting[T]{
+		Info: Info{
+			Name:      name,
+			Usage:     "Short for --" + of.Name + " " + text + ".",
+			FlagOnly:  true,
+			shortFor:  of.Name,
+			shortText: text,
+		},
+		Set: func(target *T, given string) error {
+			on, err := parseSwitch(given)
+			if err != nil || !on {
+				return err
+			}
+			return of.Set(target, text)
+		},
+	}
+}
+
+// SecretFile returns a setting for a file with the value of another setting, which neither a flag nor the environment
+// should show.
+func SecretFile[T any](of string) Setting[T] {
+	return Setting[T]{
+		Info: Info{
+			Name:        of + "-file",
+			Placeholder: "FILE",
+			Usage:       "A file with the value of --" + of + ".",
+			Private:     true,
+			secretOf:    of,
+		},
+		Set: func(*T, string) error { return nil }, // Read reads the file after all other settings
+	}
+}
+
+// choices returns the values that completion offers; nil: any text is possible.
+func (i *Info) choices() []string {
+	if i.Values == nil && strings.Contains(i.Placeholder, "|") {
+		return strings.Split(i.Placeholder, "|")
+	}
+	return i.Values
+}
+
+// defaultValue returns the value that applies if nobody sets one; false: there is none.
+func (i *Info) defaultValue() (string, bool) {
+	switch {
+	case i.Placeholder == "":
+		return "false", true // a switch
+	case i.Default == "":
+		return "", false
+	}
+	text, _, _ := strings.Cut(i.Default, ", ") // "'', the default exchange"
+	return strings.Trim(text, "'"), true
+}
+
+// The sources of a value.
+const (
+	FromFlag        = "flag"
+	FromEnvironment = "environment"
+	FromFile        = "file"
+	ByDefault       = "default"
+)
+
+// Value is what the user gave for a setting.
+type Value struct {
+	Text   string
+	Source string // FromFlag, FromEnvironment or FromFile
+	Place  string // the flag, the variable, or the file and its line
+}
+
+// Shown is one setting with its value and its source. It is a public JSON format.
+type Shown struct {
+	Name string `json:"name"`
+	// Value is the text as set; null: not set.
+	Value  *string `json:"value"`
+	Source string  `json:"source"` // flag, environment, file, default
+	// Place is the flag, the variable, or the file and its line; null for a default.
+	Place *string `json:"place"`
+}
+
+// Effective returns the value of a setting. Mask removes passwords from what the user gave for the setting.
+func Effective(of Info, given map[string]Value, mask func(name, text string) string) Shown {
+	if v, ok := given[of.Name]; ok {
+		text := mask(of.Name, v.Text)
+		return Shown{Name: of.Name, Value: &text, Source: v.Source, Place: &v.Place}
+	}
+	shown := Shown{Name: of.Name, Source: ByDefault}
+	if text, ok := of.defaultValue(); ok {
+		shown.Value = &text
+	}
+	return shown
+}
+
+// Exposed is a file that every user of this machine can read, or even change.
+type Exposed struct {
+	File     string
+	Writable bool
+}
+
+// Exposed returns the files with secrets that other users can read or change: those of Private settings, more files,
+// and the configuration file. That one decides what the program does, so nobody else may change it; it may be readable
+// unless it has a secret itself.
+func (r *Reader) Exposed(in *Input, hasSecret func(text []byte) bool, more ...string) []Exposed {
+	if os.Getpid() == 1 { // in a container there are no other users, and its secrets are often readable by all
+		return nil
+	}
+	var files []string
+	for _, known := range r.Known {
+		if s := known.Describe(); s.Private {
+			files = append(files, in.Values[s.Name].Text)
+		}
+	}
+	const readable, writable = 0o004, 0o002
+	var found []Exposed
+	for _, file := range slices.Concat(files, more, []string{in.File}) {
+		info, err := os.Stat(file)
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		switch mode := info.Mode().Perm(); {
+		case mode&writable != 0:
+			found = append(found, Exposed{file, true})
+		case mode&readable != 0 && (file != in.File || hasSecret(in.FileText)):
+			found = append(found, Exposed{file, false})
+		}
+	}
+	return found
+}
