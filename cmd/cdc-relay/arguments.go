@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
@@ -49,4 +50,59 @@ func commandPath(c *cli.Context) string { return strings.TrimPrefix(c.Command.He
 
 func unexpected(c *cli.Context) error {
 	return usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
+}
+
+// usageError is a mistake in the command line, the environment or the configuration file.
+type usageError = failure.Usage
+
+func usagef(format string, args ...any) error { return failure.Usagef(format, args...) }
+
+// hintOfMissing returns the line that sets what the mistakes name as missing, or "".
+func hintOfMissing(mistakes []string) string {
+	line := ""
+	for _, s := range []struct{ name, example string }{
+		{"database-url", "postgres://user:password@localhost:5432/shop"},
+		{"amqp-url", "amqp://user:password@localhost:5672/"},
+	} {
+		if slices.Contains(mistakes, notSet(s.name)) {
+			line += " " + variable(s.name) + "=" + s.example
+		}
+	}
+	if line == "" {
+		return ""
+	}
+	return "export" + line
+}
+
+// notSet is the mistake that a setting has no value, as in relay.Config.Validate.
+func notSet(name string) string { return "set --" + name + " or " + variable(name) }
+
+// flagError rewrites an error of the flag package in the style of the other errors.
+func flagError(err error, path string, flags []cli.Flag, commands []*cli.Command) error {
+	text := err.Error()
+	if name, found := strings.CutPrefix(text, "flag provided but not defined: -"); found {
+		return unknownFlag(strings.TrimLeft(name, "-"), path, flags, commands)
+	}
+	if name, found := strings.CutPrefix(text, "flag needs an argument: -"); found {
+		return usagef("%s--%s needs a value", prefix(path), strings.TrimLeft(name, "-"))
+	}
+	return usagef("%s%s", prefix(path), text)
+}
+
+func unknownFlag(name, path string, flags []cli.Flag, commands []*cli.Command) error {
+	for _, sub := range commands {
+		for _, flag := range sub.Flags {
+			if flag.Names()[0] == name {
+				return usagef("flags go after the command: cdc-relay COMMAND --%s", name)
+			}
+		}
+	}
+	var known []string
+	for _, flag := range flags {
+		known = append(known, flag.Names()[0])
+	}
+	if near := settings.Nearest(name, known); near != "" {
+		return usagef("%sunknown flag --%s, did you mean --%s?", prefix(path), name, near)
+	}
+	return usagef("%sunknown flag --%s, see %s --help", prefix(path), name, strings.TrimSpace("cdc-relay "+path))
 }

@@ -153,3 +153,183 @@ func (p *process) showDeadLetter(cfg *config, letter operator.DeadMessage, follo
 
 // errStopped is returned if a signal interrupts a change of many rows. Finished batches stay changed.
 var errStopped = errors.New("stopped")
+
+func (p *process) requeueCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "requeue",
+		Usage:     "move dead letters back to the outbox",
+		UsageText: "cdc-relay dead-letter requeue ID…|FILTERS|--all [FLAGS]",
+		Description: `Moves dead letters back to the outbox. They are due at once and get all their attempts again.
+Each keeps its id: messages of one ordering key leave in their old order, before the rows of
+the key that wait. Relays may run meanwhile. It moves batches of 1000, each in one
+transaction. If you stop it, run it again. On a terminal it asks, unless you name IDs or give
+--yes.
+
+EXAMPLES
+
+  cdc-relay dead-letter requeue 42
+  cdc-relay dead-letter requeue --reason unroutable --routing-key orders.created
+  cdc-relay dead-letter requeue --all --dry-run`,
+		Flags:  describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk}),
+		Action: p.onSelected(p.requeue),
+	}
+}
+
+func (p *process) purgeCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "purge",
+		Usage:     "delete dead letters",
+		UsageText: "cdc-relay dead-letter purge ID…|FILTERS|--all [FLAGS]",
+		Description: `Deletes dead letters for good. It shows how many, and asks unless --yes is given. With
+"run --on-dead-letter block", their ordering keys continue. To delete old dead letters
+automatically, use run --dead-letter-retention.
+
+EXAMPLES
+
+  cdc-relay dead-letter purge --older-than 720h --dry-run
+  cdc-relay dead-letter purge --older-than 720h --yes`,
+		Flags:  describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk}),
+		Action: p.onSelected(p.purge),
+	}
+}
+
+// requeueView is the JSON output of dead-letter requeue.
+type requeueView struct {
+	DryRun bool `json:"dry_run"`
+	// Matched counts the selected dead letters; Requeued those back in the outbox; RequeuedWithNewID those of them that
+	// got a new id, because the old one was taken; NotTaken those that stay dead letters.
+	Matched           int64  `json:"matched"`
+	Requeued          int64  `json:"requeued"`
+	RequeuedWithNewID int64  `json:"requeued_with_new_id"`
+	NotTaken          int64  `json:"not_taken"`
+	Error             string `json:"error,omitempty"`
+}
+
+func (p *process) requeue(ctx context.Context, s *session) error {
+	if s.cfg.looking.dryRun {
+		n, err := p.countDeadLetters(ctx, s)
+		if err != nil {
+			return err
+		}
+		return p.tell(s.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+show.Plural(n, "dead letter"))
+	}
+	var view requeueView
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
+		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), s.cfg.relay.Table.DeadLetter(), where(s.conn.Config()))
+	}}
+	bar, end := p.terminal.Progress("requeuing", operator.ChangeBatch)
+	done, failed := s.Requeue(ctx, s.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), func(n, total int64) {
+		view.Matched = total
+		bar(n, total)
+	})
+	end()
+	if asking.refused != nil {
+		return asking.refused
+	}
+	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
+	text := "requeued " + show.Plural(done.Sent, "dead letter")
+	if done.Moved > 0 {
+		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", show.Number(done.Moved))
+	}
+	if failed == nil && done.Left > 0 {
+		failed = failure.WithHint(
+			fmt.Errorf("the outbox rejects %s: %w", show.Plural(done.Left, "dead letter"), done.Why),
+			"fix the rows in "+s.cfg.relay.Table.DeadLetter().String()+", or purge them",
+		)
+	}
+	if failed == nil && view.Matched == 0 {
+		failed = p.none(s.cfg, "dead letter")
+	}
+	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers})
+}
+
+// countDeadLetters counts the dead letters that a command would change.
+func (p *process) countDeadLetters(ctx context.Context, s *session) (int64, error) {
+	n, err := s.CountDeadLetters(ctx, s.cfg.looking.filter)
+	if err == nil && n == 0 {
+		err = p.none(s.cfg, "dead letter")
+	}
+	return n, err
+}
+
+// tell prints the outcome in one line, or as JSON.
+func (p *process) tell(cfg *config, view any, text string) error {
+	switch {
+	case cfg.format == formatJSON:
+		return p.terminal.JSON(view)
+	case text == "":
+		return nil
+	}
+	_, err := fmt.Fprintln(p.terminal.Out, text)
+	return err
+}
+
+const againForOthers = "run it again for the others"
+
+// change is the outcome of a command that changes many rows. It may have failed halfway.
+type change struct {
+	view   any
+	told   *string // the field of the view for the error
+	text   string
+	done   int64
+	left   int64
+	failed error
+	// again is the hint of a command that was stopped.
+	again string
+}
+
+// tellAll prints what was done, and then what was not done.
+func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
+	if ch.failed != nil && ctx.Err() != nil {
+		ch.failed = failure.WithHint(fmt.Errorf("%w, with %s left", errStopped, show.Plural(ch.left, "row")), ch.again)
+		if ch.done == 0 {
+			ch.failed = fmt.Errorf("%w before anything was changed", errStopped)
+		}
+	}
+	if ch.failed != nil {
+		*ch.told = show.OneLine(ch.failed.Error())
+		if ch.done == 0 {
+			ch.text = ""
+		}
+	}
+	if err := p.tell(cfg, ch.view, ch.text); err != nil {
+		return err
+	}
+	return ch.failed
+}
+
+// purgeView is the JSON output of dead-letter purge.
+type purgeView struct {
+	DryRun  bool   `json:"dry_run"`
+	Matched int64  `json:"matched"`
+	Purged  int64  `json:"purged"`
+	Error   string `json:"error,omitempty"`
+}
+
+func (p *process) purge(ctx context.Context, s *session) error {
+	var view purgeView
+	if s.cfg.looking.dryRun {
+		matched, err := p.countDeadLetters(ctx, s)
+		if err != nil {
+			return err
+		}
+		view.DryRun, view.Matched = true, matched
+		return p.tell(s.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
+	}
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was deleted", question: func(total int64) string {
+		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), s.cfg.relay.Table.DeadLetter(), where(s.conn.Config()))
+	}}
+	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
+	var failed error
+	view.Purged, failed = s.Purge(ctx, s.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), bar)
+	end()
+	if asking.refused != nil {
+		return asking.refused
+	}
+	view.Matched = asking.matched
+	if failed == nil && view.Matched == 0 {
+		failed = p.none(s.cfg, "dead letter")
+	}
+	text := "deleted " + show.Plural(view.Purged, "dead letter")
+	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers})
+}

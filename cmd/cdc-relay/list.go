@@ -121,3 +121,30 @@ func (p *process) showList(ctx context.Context, s *session) error {
 	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
 	return nil
 }
+
+// readFor is how long a list reads on if the filter matches few rows.
+const readFor = 5 * time.Second
+
+// readOn reads pages until the list has as many rows as asked for, ends, or has taken readFor.
+func readOn[T any](c *config, page func(operator.Page) (operator.Listing[T], error)) (list operator.Listing[T], err error) {
+	wanted := c.page()
+	for began := time.Now(); ; {
+		next, err := page(wanted)
+		if err != nil {
+			return list, c.pageError(err)
+		}
+		list.Rows, list.Next = append(list.Rows, next.Rows...), next.Next
+		wanted.After, wanted.Limit = next.Next, wanted.Limit-len(next.Rows)
+		if wanted.After == "" || wanted.Limit == 0 || time.Since(began) > readFor {
+			return list, nil
+		}
+	}
+}
+
+// orNothing returns nil for "".
+func orNothing(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -330,3 +330,38 @@ func reasonCodes() []string {
 		"handler_impossible", "expired",
 	}
 }
+
+// pageSetting is --after: it continues a list.
+func pageSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "after", Placeholder: "CURSOR", FlagOnly: true,
+			Usage: "Continue a list: the cursor that the previous page printed.",
+		},
+		Set: func(c *config, text string) error { c.looking.after = text; return nil },
+	}
+}
+
+func parkedSetting() setting {
+	return settings.FlagOnly(settings.Switch("parked",
+		"Only keys whose first row waits for its time, or that a dead letter blocks.",
+		func(c *config) *bool { return &c.looking.parked }))
+}
+
+// pageFlags are the flags of a command that lists, between its own.
+func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
+	return append(append(first, asFlags(pageSetting())...), flags(append([]string{"limit"}, more...)...)...)
+}
+
+// page returns the requested part of a list.
+func (c *config) page() operator.Page {
+	return operator.Page{After: c.looking.after, Limit: c.looking.limit}
+}
+
+// pageError says that a wrong cursor came from --after.
+func (c *config) pageError(err error) error {
+	if errors.Is(err, operator.ErrCursor) {
+		return usagef("--after: %s", err)
+	}
+	return err
+}

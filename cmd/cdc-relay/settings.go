@@ -159,3 +159,25 @@ func foreignVariable(name string) bool {
 	)
 	return regexp.MustCompile(`^(` + ofScripts + `|` + ofKubernetes + `)$`).MatchString(name)
 }
+
+// Values of --format.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+)
+
+func formatSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "format", Placeholder: "table|json", Default: formatTable,
+			Usage: "table for people; json for scripts, with stable names.",
+		},
+		Set: func(c *config, text string) error {
+			c.format = text
+			return settings.OneOf(text, formatTable, formatJSON)
+		},
+	}
+}
+
+// jsonSetting comes after formatSetting in the list.
+func jsonSetting() setting { return settings.Shorthand("json", formatSetting(), formatJSON) }
