@@ -84,7 +84,7 @@ func (s Shard) Printed() string {
 	if s.Whole() {
 		return ""
 	}
-	const hash = `COALESCE(hashtextextended((ordering_key COLLATE "C"), (0)::bigint), ` +
-		`hashint8extended(id, (0)::bigint))`
+	const hash = `COALESCE(hashtextextended((ordering_key COLLATE "C"), (0)::bigint), hashint8extended(` +
+		`id, (0)::bigint))`
 	return fmt.Sprintf("((((%[1]s %% (%[2]d)::bigint) + %[2]d) %% (%[2]d)::bigint) = %[3]d)", hash, s.Of, s.Index)
 }

@@ -127,7 +127,7 @@ func (s *settler) suspend(err error) {
 		return
 	}
 	s.core.Suspend(true)
-	args := []any{"event", event.PublishingStopped, "error", pgdial.Text(err)}
+	args := []any{"error", pgdial.Text(err)}
 	hint := problem.Hint(err)
 	if hint == "" && store.IsRowFault(err) {
 		hint = s.asideHint(err)
@@ -135,7 +135,8 @@ func (s *settler) suspend(err error) {
 	if hint != "" {
 		args = append(args, "hint", hint)
 	}
-	s.log.Error("publishing stopped: rows of published messages cannot be deleted; retrying until they can", args...)
+	s.log.Error("publishing stopped: rows of published messages cannot be deleted; retrying until they can",
+		append([]any{"event", event.PublishingStopped}, args...)...)
 }
 
 // resume continues publishing once rows can be deleted.

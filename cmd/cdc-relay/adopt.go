@@ -30,7 +30,9 @@ func adoptSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "from", Placeholder: "NAME", FlagOnly: true,
-				Usage: "The table to adopt, written as in SQL. Default: outboxevent for debezium, celery_outbox for celery-outbox, the only watermill_… for watermill; with --undo the only adopted one.",
+				Usage: "The table to adopt, written as in SQL. Default: outboxevent for debezium, " +
+					"celery_outbox for celery-outbox, the only watermill_… for watermill; " +
+					"with --undo the only adopted one.",
 			},
 			Set: func(c *config, text string) error {
 				table, err := outbox.ParseName(text)
@@ -41,7 +43,8 @@ func adoptSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "map", Placeholder: "LIST", FlagOnly: true, Repeats: true,
-				Usage: "Which column goes where, as TARGET=VALUE,… A target is a column of the outbox, headers.NAME or properties.NAME. " +
+				Usage: "Which column goes where, as TARGET=VALUE,… " +
+					"A target is a column of the outbox, headers.NAME or properties.NAME. " +
 					"A value is a column of the table, or several and texts in single quotes, joined by ||. " +
 					"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
 			},
@@ -50,13 +53,15 @@ func adoptSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "waiting", Placeholder: "CONDITION", FlagOnly: true,
-				Usage: "Which rows of the table are still to be sent, and are moved: all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
+				Usage: "Which rows of the table are still to be sent, and are moved: " +
+					"all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
 			},
 			Set: func(c *config, text string) error { c.adopting.waiting = text; return nil },
 		},
 		settings.FlagOnly(settings.Switch("view", "Put a view in place of the table, so that nothing is stored twice.",
 			func(c *config) *bool { return &c.adopting.view })),
-		settings.FlagOnly(settings.Switch("undo", "Leave new rows in the table again. Rows that were moved are still published.",
+		settings.FlagOnly(settings.Switch("undo",
+			"Leave new rows in the table again. Rows that were moved are still published.",
 			func(c *config) *bool { return &c.adopting.undo })),
 	}
 }
@@ -104,7 +109,10 @@ func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 }
 
 func flagsOfAdopt() []cli.Flag {
-	return describe(flags("database-url", "table", "from", "map", "waiting", "view", "undo", "print-sql", "config"), usages{"print-sql": "Print the SQL for psql instead of running it."})
+	return describe(
+		flags("database-url", "table", "from", "map", "waiting", "view", "undo", "print-sql", "config"),
+		usages{"print-sql": "Print the SQL for psql instead of running it."},
+	)
 }
 
 func layoutUsage(layout string) string {
@@ -142,7 +150,10 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 		}
 		result, err := adopt.Adopt(c.Context, conn, request)
 		if result.Moved > 0 {
-			fmt.Fprintf(p.terminal.Out, "moved %s from %s to %s\n", show.Plural(result.Moved, "row"), request.From, request.Outbox)
+			fmt.Fprintf(
+				p.terminal.Out, "moved %s from %s to %s\n", show.Plural(result.Moved, "row"), request.From,
+				request.Outbox,
+			)
 		}
 		if err != nil {
 			return adoptError(err, cfg, conn)
@@ -158,7 +169,8 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 
 func adoptRequest(c *cli.Context, conn *pgx.Conn, cfg *config, layout string) (adopt.Request, error) {
 	r := adopt.Request{
-		Outbox: cfg.relay.Table, Layout: layout, Map: cfg.adopting.mapping, View: cfg.adopting.view, Waiting: strings.TrimSpace(cfg.adopting.waiting),
+		Outbox: cfg.relay.Table, Layout: layout, Map: cfg.adopting.mapping, View: cfg.adopting.view,
+		Waiting: strings.TrimSpace(cfg.adopting.waiting),
 	}
 	switch from := cfg.adopting.from; {
 	case layout == "" && r.Map == "":
@@ -196,7 +208,11 @@ func adoptError(err error, cfg *config, conn *pgx.Conn) error {
 		return err
 	}
 	if strings.Contains(err.Error(), "permission denied for schema") { // also the owner of both tables may lack it
-		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or connect as a superuser", outbox.QuoteIdentifier(cfg.relay.Table.Schema), outbox.QuoteIdentifier(conn.Config().User)))
+		return failure.WithHint(
+			err,
+			fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or connect as a superuser",
+				outbox.QuoteIdentifier(cfg.relay.Table.Schema), outbox.QuoteIdentifier(conn.Config().User)),
+		)
 	}
 	return failure.WithHint(err, cfg.asOwner(conn))
 }

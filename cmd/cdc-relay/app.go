@@ -78,7 +78,8 @@ func exitCodeOf(sig os.Signal) int {
 	return exitFailed
 }
 
-// report prints the error in one line, or each mistake of the user in a line, and then the hint. It returns the exit code.
+// report prints the error in one line, or each mistake of the user in a line, and then the hint. It returns the exit
+// code.
 func (p *process) report(err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page is printed already
 		return exitDone

@@ -40,14 +40,16 @@ func checkSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "app-role", Placeholder: "NAME",
-				Usage: "The role of the application: check that it may INSERT. With setup --functions: let it call them.",
+				Usage: "The role of the application: check that it may INSERT. With setup --functions: " +
+					"let it call them.",
 			},
 			Set: func(c *config, text string) error { c.checking.appRole = text; return nil },
 		},
 		{
 			Info: settings.Info{
 				Name: "relay-role", Placeholder: "NAME",
-				Usage: "The role of the relay, if --database-url names an administrator: check the grants of this role. " +
+				Usage: "The role of the relay, if --database-url names an administrator: " +
+					"check the grants of this role. " +
 					"--fix --yes runs its commands as the administrator.",
 			},
 			Set: func(c *config, text string) error { c.checking.relayRole = text; return nil },
@@ -55,7 +57,8 @@ func checkSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "management-url", Placeholder: "URL",
-				Usage: "RabbitMQ's HTTP API, http://host:15672 or https://; with user and password if they differ from " +
+				Usage: "RabbitMQ's HTTP API, http://host:15672 or https://; " +
+					"with user and password if they differ from " +
 					"those of --amqp-url. Default: the usual port of the host in --amqp-url.",
 			},
 			Set: func(c *config, text string) error {
@@ -65,7 +68,8 @@ func checkSettings() []setting {
 		},
 		settings.Switch("no-probe", "Skip the test messages to RabbitMQ and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
-		settings.Switch("fix", "Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
+		settings.Switch("fix",
+			"Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
 			func(c *config) *bool { return &c.checking.fix }),
 		settings.Switch("strict", "Fail on warnings, too.", func(c *config) *bool { return &c.checking.strict }),
 	}
@@ -103,8 +107,11 @@ EXAMPLES
   cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
   cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without RabbitMQ`,
-		Flags: describe(flags("database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher", "exchange",
-			"keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe", "fix", "yes", "strict", "format"), usages{
+		Flags: describe(flags(
+			"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher",
+			"exchange", "keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe",
+			"fix", "yes", "strict", "format",
+		), usages{
 			"app-role": "The role of the application: check that it may INSERT.",
 			"yes":      "With --fix: run the repairs without asking.",
 		}),
@@ -137,7 +144,9 @@ func (p *process) check(c *cli.Context) error {
 }
 
 // repairAll repairs and examines again, as long as that helps: a repair can make others possible.
-func (p *process) repairAll(c *cli.Context, cfg *config, options doctor.Options, report checkReport) (checkReport, error) {
+func (p *process) repairAll(
+	c *cli.Context, cfg *config, options doctor.Options, report checkReport,
+) (checkReport, error) {
 	var all []repairView
 	for range 3 {
 		repairs := p.repair(c, cfg, doctor.Repairs(report.Findings))
@@ -164,8 +173,10 @@ func checkOptions(cfg *config) doctor.Options {
 			return connectToCheck(ctx, cfg.relay.DatabaseURL, cfg.checking.relayRole, parameters)
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
-		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll, KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
-		Exchange: cfg.exchange, EventsExchange: cfg.signalling.eventsExchange, ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
+		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll,
+		KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
+		Exchange: cfg.exchange, EventsExchange: cfg.signalling.eventsExchange,
+		ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
 	}
 	if cfg.publisher == "amqp" {
 		options.AMQPURL = cfg.amqpURL
@@ -221,8 +232,8 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 	return views
 }
 
-// connectToCheck connects with the given startup parameters. The session has the privileges of the role; "": of the one in
-// the URL.
+// connectToCheck connects with the given startup parameters. The session has the privileges of the role; "": of the one
+// in the URL.
 func connectToCheck(ctx context.Context, url, role string, parameters map[string]string) (*pgx.Conn, error) {
 	var login string
 	conn, err := connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
@@ -239,9 +250,13 @@ func connectToCheck(ctx context.Context, url, role string, parameters map[string
 	switch name := outbox.QuoteIdentifier(role); {
 	case role == "" || err == nil:
 	case pgcode.Is(err, pgerrcode.InvalidParameterValue) && strings.Contains(err.Error(), "does not exist"):
-		err = failure.WithHint(err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name an existing role in --relay-role", name))
+		err = failure.WithHint(
+			err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name an existing role in --relay-role", name),
+		)
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
-		err = failure.WithHint(err, fmt.Sprintf("GRANT %s TO %s;  -- as an administrator", name, outbox.QuoteIdentifier(login)))
+		err = failure.WithHint(
+			err, fmt.Sprintf("GRANT %s TO %s;  -- as an administrator", name, outbox.QuoteIdentifier(login)),
+		)
 	}
 	return conn, err
 }
@@ -272,7 +287,8 @@ func (p *process) showFindings(cfg *config, report checkReport) error {
 	if err := table.Write(); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(p.terminal.Out, "\n%s\n%s", doctor.Summary(report.Findings), repairsText(cfg, report.Repairs)); err != nil {
+	summary, repairs := doctor.Summary(report.Findings), repairsText(cfg, report.Repairs)
+	if _, err := fmt.Fprintf(p.terminal.Out, "\n%s\n%s", summary, repairs); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil

@@ -70,7 +70,10 @@ func (p *process) manCommand() *cli.Command {
 			}
 			// The library's synopsis has only the global flags.
 			build := buildInfo()
-			page = strings.Replace(page, "\n.TH cdc-relay 1\n", fmt.Sprintf("\n.TH CDC-RELAY 1 %q %q\n", build.Date, "cdc-relay "+build.Version), 1)
+			page = strings.Replace(
+				page, "\n.TH cdc-relay 1\n",
+				fmt.Sprintf("\n.TH CDC-RELAY 1 %q %q\n", build.Date, "cdc-relay "+build.Version), 1,
+			)
 			page = strings.Replace(page, "\ncdc-relay\n\n.EX\n[--version]\n.EE\n", "\n"+app.UsageText+"\n", 1)
 			_, err = fmt.Fprint(p.terminal.Out, page)
 			return err

@@ -14,7 +14,8 @@ type consent struct {
 	// question is asked about the number of rows; notDone is what the error says after another answer than yes.
 	question func(total int64) string
 	notDone  string
-	// harmless: the command sends messages that have not arrived. It asks only on a terminal, and not for named messages.
+	// harmless: the command sends messages that have not arrived. It asks only on a terminal, and not for named
+	// messages.
 	harmless bool
 
 	matched int64

@@ -95,12 +95,18 @@ func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) e
 		fmt.Fprintln(p.terminal.Out, "no dead letters")
 		return nil
 	}
-	g := p.terminal.Table("ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").Fit()
+	g := p.terminal.Table(
+		"ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
+	).Fit()
 	const wide = 60
+	short := func(s string) string { return show.Shortened(s, wide) }
+	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for _, letter := range letters {
-		g.Row(fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), show.Shortened(letter.Reason, wide),
-			show.Shortened(show.ValueOr(letter.Exchange, "-"), wide), show.Shortened(letter.RoutingKey, wide), show.Shortened(show.ValueOr(letter.OrderingKey, "-"), wide),
-			fmt.Sprint(letter.Attempts), show.Shortened(show.ValueOr(letter.LastError, "-"), wide))
+		g.Row(
+			fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), short(letter.Reason),
+			orDash(letter.Exchange), short(letter.RoutingKey), orDash(letter.OrderingKey),
+			fmt.Sprint(letter.Attempts), orDash(letter.LastError),
+		)
 	}
 	if err := g.Write(); err != nil {
 		return err
@@ -126,7 +132,10 @@ func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.
 		}
 	}
 	if len(letters) == 0 {
-		return failure.WithHint(failure.NotFound(fmt.Errorf("no dead letter %s in %s", name, s.cfg.relay.Table.DeadLetter())), "cdc-relay explain "+name.String()+s.cfg.tableFlag())
+		return failure.WithHint(
+			failure.NotFound(fmt.Errorf("no dead letter %s in %s", name, s.cfg.relay.Table.DeadLetter())),
+			"cdc-relay explain "+name.String()+s.cfg.tableFlag(),
+		)
 	}
 	return nil
 }
@@ -170,7 +179,9 @@ EXAMPLES
   cdc-relay dead-letter requeue 42
   cdc-relay dead-letter requeue --reason unroutable --routing-key orders.created
   cdc-relay dead-letter requeue --all --dry-run`,
-		Flags:  describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk}),
+		Flags: describe(
+			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
+		),
 		Action: p.onSelected(p.requeue),
 	}
 }
@@ -188,7 +199,9 @@ EXAMPLES
 
   cdc-relay dead-letter purge --older-than 720h --dry-run
   cdc-relay dead-letter purge --older-than 720h --yes`,
-		Flags:  describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk}),
+		Flags: describe(
+			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
+		),
 		Action: p.onSelected(p.purge),
 	}
 }
@@ -214,9 +227,11 @@ func (p *process) requeue(ctx context.Context, s *session) error {
 		return p.tell(s.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+show.Plural(n, "dead letter"))
 	}
 	var view requeueView
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was requeued", harmless: true, question: func(total int64) string {
-		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), s.cfg.relay.Table.DeadLetter(), where(s.conn.Config()))
-	}}
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was requeued", harmless: true}
+	asking.question = func(total int64) string {
+		from := s.cfg.relay.Table.DeadLetter()
+		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+	}
 	bar, end := p.terminal.Progress("requeuing", operator.ChangeBatch)
 	done, failed := s.Requeue(ctx, s.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), func(n, total int64) {
 		view.Matched = total
@@ -240,7 +255,9 @@ func (p *process) requeue(ctx context.Context, s *session) error {
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(s.cfg, "dead letter")
 	}
-	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers})
+	return p.tellAll(
+		ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers},
+	)
 }
 
 // countDeadLetters counts the dead letters that a command would change.
@@ -317,7 +334,8 @@ func (p *process) purge(ctx context.Context, s *session) error {
 		return p.tell(s.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
 	}
 	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was deleted", question: func(total int64) string {
-		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), s.cfg.relay.Table.DeadLetter(), where(s.conn.Config()))
+		from := s.cfg.relay.Table.DeadLetter()
+		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
 	}}
 	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
 	var failed error
@@ -331,5 +349,7 @@ func (p *process) purge(ctx context.Context, s *session) error {
 		failed = p.none(s.cfg, "dead letter")
 	}
 	text := "deleted " + show.Plural(view.Purged, "dead letter")
-	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers})
+	return p.tellAll(
+		ctx, s.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers},
+	)
 }

@@ -65,7 +65,10 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	go func() { notified <- s.notify(notifying) }()
 	err = s.relay.Drain(c.Context)
 	if errors.Is(err, context.Canceled) && c.Context.Err() != nil {
-		err = failure.WithHint(errors.New("stopped: the rows that are left wait in the table"), "cdc-relay drain"+cfg.tableFlag()+"  # continues")
+		err = failure.WithHint(
+			errors.New("stopped: the rows that are left wait in the table"),
+			"cdc-relay drain"+cfg.tableFlag()+"  # continues",
+		)
 	}
 	stop()
 	err = errors.Join(err, <-notified)

@@ -22,8 +22,10 @@ message_id, which has no index and needs a scan of the table. If no message is f
 exit code is 3: it was delivered and deleted, or never committed.
 
 Give explain the same --on-dead-letter, --on-expired and --max-retries as the relays.`,
-		Flags: describe(flags("show-payload", "format", "on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout", "mode",
-			"http-addr", "database-url", "table", "slot", "shard", "config"), usages{"http-addr": askForState}),
+		Flags: describe(flags(
+			"show-payload", "format", "on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout",
+			"mode", "http-addr", "database-url", "table", "slot", "shard", "config",
+		), usages{"http-addr": askForState}),
 		Action: p.onNamed(p.explain),
 	}
 }
@@ -48,7 +50,10 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 	}
 	if err == nil && len(waiting)+len(dead)+len(published) == 0 {
 		return failure.WithHint(
-			failure.NotFound(fmt.Errorf("%s is neither in %s nor in %s: it was delivered and deleted, or never committed", name, s.cfg.relay.Table, s.cfg.relay.Table.DeadLetter())),
+			failure.NotFound(fmt.Errorf(
+				"%s is neither in %s nor in %s: it was delivered and deleted, or never committed",
+				name, s.cfg.relay.Table, s.cfg.relay.Table.DeadLetter(),
+			)),
 			"# look for its message_id at the consumer; check that --table and --database-url are right",
 		)
 	}
@@ -56,7 +61,10 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 }
 
 // showExplained prints the messages for people.
-func (p *process) showExplained(cfg *config, s show.Surroundings, waiting []operator.Waiting, dead []operator.DeadMessage, published []operator.PublishedMessage) error {
+func (p *process) showExplained(
+	cfg *config, s show.Surroundings, waiting []operator.Waiting, dead []operator.DeadMessage,
+	published []operator.PublishedMessage,
+) error {
 	for i, w := range waiting {
 		if i > 0 {
 			fmt.Fprintln(p.terminal.Out)

@@ -22,8 +22,10 @@ and what happens next. With --parked only keys whose first row waits for its tim
 lists the rows of one.
 
 Use the relays' configuration: the output depends on --on-dead-letter and --max-retries.`,
-		Flags: describe(pageFlags(asFlags(parkedSetting()), "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
-			"http-addr", "database-url", "table", "slot", "shard", "config"), usages{"http-addr": askForState}),
+		Flags: describe(pageFlags(
+			asFlags(parkedSetting()), "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout",
+			"mode", "http-addr", "database-url", "table", "slot", "shard", "config",
+		), usages{"http-addr": askForState}),
 		Action: p.keys,
 	}
 }
@@ -62,7 +64,9 @@ func (p *process) showKeys(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Key], error) { return s.keysPage(ctx, page) })
+	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Key], error) {
+		return s.keysPage(ctx, page)
+	})
 	if err != nil {
 		return err
 	}
@@ -70,9 +74,10 @@ func (p *process) showKeys(ctx context.Context, s *session) error {
 		view := keysView{Keys: []keyView{}, Next: orNothing(list.Next)}
 		for _, k := range list.Rows {
 			f := k.First
+			first := listedView{f.State, show.TimeOrNull(f.AvailableAt), f.LockedBy, show.MessageOf(f.StoredMessage)}
 			view.Keys = append(view.Keys, keyView{
-				Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, Why: around.Why(k), DeadLetter: k.Dead,
-				First: listedView{f.State, show.TimeOrNull(f.AvailableAt), f.LockedBy, show.MessageOf(f.StoredMessage)},
+				Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, Why: around.Why(k),
+				DeadLetter: k.Dead, First: first,
 			})
 		}
 		return p.terminal.JSON(view)
@@ -83,7 +88,10 @@ func (p *process) showKeys(ctx context.Context, s *session) error {
 	}
 	g := p.terminal.Table("ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS").Fit()
 	for _, k := range list.Rows {
-		g.Row(show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State), show.Shortened(around.Why(k), 160))
+		g.Row(
+			show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State),
+			show.Shortened(around.Why(k), 160),
+		)
 	}
 	if err := g.Write(); err != nil {
 		return err

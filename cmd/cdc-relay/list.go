@@ -101,7 +101,10 @@ func (p *process) showList(ctx context.Context, s *session) error {
 	if s.cfg.format == formatJSON {
 		view := listView{Messages: []listedView{}, Next: orNothing(list.Next)}
 		for _, w := range list.Rows {
-			view.Messages = append(view.Messages, listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)})
+			view.Messages = append(
+				view.Messages,
+				listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)},
+			)
 		}
 		return p.terminal.JSON(view)
 	}
@@ -109,11 +112,17 @@ func (p *process) showList(ctx context.Context, s *session) error {
 		fmt.Fprintln(p.terminal.Out, "no messages")
 		return nil
 	}
-	g := p.terminal.Table("ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR").Fit()
+	g := p.terminal.Table(
+		"ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
+	).Fit()
 	const wide = 60
+	short := func(s string) string { return show.Shortened(s, wide) }
+	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for _, w := range list.Rows {
-		g.Row(fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), show.Shortened(show.ValueOr(w.Exchange, "-"), wide),
-			show.Shortened(w.RoutingKey, wide), show.Shortened(show.ValueOr(w.OrderingKey, "-"), wide), fmt.Sprint(w.Attempts), show.Shortened(show.ValueOr(w.LastError, "-"), wide))
+		g.Row(
+			fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), orDash(w.Exchange),
+			short(w.RoutingKey), orDash(w.OrderingKey), fmt.Sprint(w.Attempts), orDash(w.LastError),
+		)
 	}
 	if err := g.Write(); err != nil {
 		return err
@@ -126,7 +135,9 @@ func (p *process) showList(ctx context.Context, s *session) error {
 const readFor = 5 * time.Second
 
 // readOn reads pages until the list has as many rows as asked for, ends, or has taken readFor.
-func readOn[T any](c *config, page func(operator.Page) (operator.Listing[T], error)) (list operator.Listing[T], err error) {
+func readOn[T any](
+	c *config, page func(operator.Page) (operator.Listing[T], error),
+) (list operator.Listing[T], err error) {
 	wanted := c.page()
 	for began := time.Now(); ; {
 		next, err := page(wanted)

@@ -148,7 +148,8 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	schema := outbox.QuoteIdentifier(table.Schema)
 	switch pgcode.Of(err) {
 	case pgerrcode.InsufficientPrivilege:
-		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of \"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
+		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of "+
+			"\"cdc-relay migrate sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
 			schema, user, migrations.VersionTable(table).Printed(), user))
 	case pgerrcode.DuplicateTable:
 		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")

@@ -45,7 +45,9 @@ EXAMPLES
 
 // peekFilterFlags are the filters without those for rejected messages.
 func peekFilterFlags() []cli.Flag {
-	picked := slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" || f.Names()[0] == "reason" })
+	picked := slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool {
+		return f.Names()[0] == "id" || f.Names()[0] == "reason"
+	})
 	return describe(picked, sinceCreated)
 }
 
@@ -74,13 +76,17 @@ func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 			err = fmt.Errorf("%s is too large to check: %s on disk", l.Column, show.Bytes(l.Stored))
 		}
 	}
-	v := peekedView{State: m.State, AvailableAt: show.TimeOrNull(m.AvailableAt), Line: line, NotShown: show.NotShownOf(m.Large)}
+	v := peekedView{
+		State: m.State, AvailableAt: show.TimeOrNull(m.AvailableAt), Line: line, NotShown: show.NotShownOf(m.Large),
+	}
 	if err != nil {
 		text := err.Error()
 		v.Error = &text
 		v.Line = wire.Line{
-			ID: m.ID, MessageID: m.MessageID.String(), Exchange: show.ValueOr(m.Exchange, c.exchange), RoutingKey: m.RoutingKey,
-			OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties, PossibleDuplicate: m.PossibleDuplicate,
+			ID: m.ID, MessageID: m.MessageID.String(), Exchange: show.ValueOr(m.Exchange, c.exchange),
+			RoutingKey:  m.RoutingKey,
+			OrderingKey: m.OrderingKey, Headers: m.Headers, Properties: m.Properties,
+			PossibleDuplicate: m.PossibleDuplicate,
 		}
 	}
 	v.CreatedAt = show.JSONTime(m.CreatedAt)
@@ -124,7 +130,9 @@ func (p *process) peek(c *cli.Context) error {
 
 func (p *process) showPeeked(ctx context.Context, s *session) error {
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
-		return s.Peek(ctx, s.cfg.looking.filter, page, s.cfg.blocks(), s.cfg.relay.HeaderColumns, s.cfg.format == formatJSON)
+		return s.Peek(
+			ctx, s.cfg.looking.filter, page, s.cfg.blocks(), s.cfg.relay.HeaderColumns, s.cfg.format == formatJSON,
+		)
 	})
 	if err != nil {
 		return err
@@ -146,13 +154,17 @@ func (p *process) showPeeked(ctx context.Context, s *session) error {
 	}
 	g := p.terminal.Table("ID", "STATE", "AVAILABLE", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "BYTES", "ERROR").Fit()
 	const wide = 60
+	short := func(s string) string { return show.Shortened(s, wide) }
+	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for i, v := range view.Messages {
 		m, available := list.Rows[i], "-"
 		if m.AvailableAt != nil {
 			available = show.Time(*m.AvailableAt)
 		}
-		g.Row(fmt.Sprint(v.ID), string(v.State), available, show.Shortened(v.Exchange, wide), show.Shortened(v.RoutingKey, wide),
-			show.Shortened(show.ValueOr(v.OrderingKey, "-"), wide), peekedSize(m.PayloadSize), show.Shortened(show.ValueOr(v.Error, "-"), wide))
+		g.Row(
+			fmt.Sprint(v.ID), string(v.State), available, short(v.Exchange), short(v.RoutingKey),
+			orDash(v.OrderingKey), peekedSize(m.PayloadSize), orDash(v.Error),
+		)
 	}
 	if err := g.Write(); err != nil {
 		return err

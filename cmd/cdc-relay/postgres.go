@@ -52,7 +52,9 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		hint := cmp.Or(problem.Hint(err), pgdial.Hint(err))
-		return nil, failure.WithHint(fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err}), hint)
+		return nil, failure.WithHint(
+			fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err}), hint,
+		)
 	}
 	return conn, nil
 }

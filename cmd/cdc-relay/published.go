@@ -26,8 +26,8 @@ func (p *process) publishedCommand() *cli.Command {
 				Name:      "list",
 				Usage:     "list published messages, newest first",
 				UsageText: "cdc-relay published list [FILTERS] [FLAGS]",
-				Description: `Lists published messages, all or those that the filters pick. --older-than and --newer-than
-count from the time of publishing. If few messages match, it reads on for 5 s. If there is
+				Description: `Lists published messages, all or those that the filters pick. --older-than and
+--newer-than count from the time of publishing. If few messages match, it reads on for 5 s. If there is
 more, it ends with a cursor for --after.
 
 EXAMPLES
@@ -37,12 +37,13 @@ EXAMPLES
 				Action: p.publishedList,
 			},
 			{
-				Name:        "show",
-				Usage:       "show one published message",
-				UsageText:   "cdc-relay published show ID [FLAGS]",
-				Description: `Shows a published message. --show-payload adds the body, or redacted_payload if that is set.`,
-				Flags:       flags("show-payload", "format", "database-url", "table", "config"),
-				Action:      p.onNamed(p.publishedShow),
+				Name:      "show",
+				Usage:     "show one published message",
+				UsageText: "cdc-relay published show ID [FLAGS]",
+				Description: `Shows a published message. ` +
+					`--show-payload adds the body, or redacted_payload if that is set.`,
+				Flags:  flags("show-payload", "format", "database-url", "table", "config"),
+				Action: p.onNamed(p.publishedShow),
 			},
 			p.replayCommand(),
 		},
@@ -76,11 +77,14 @@ func replaySettings() []setting {
 		}
 	}
 	return []setting{
-		text("to-exchange", "NAME", "Send to this exchange instead; '': the default exchange.", func(r *replayFlags) **string { return &r.exchange }),
-		text("to-routing-key", "KEY", "Send with this routing key instead.", func(r *replayFlags) **string { return &r.routingKey }),
+		text("to-exchange", "NAME", "Send to this exchange instead; '': the default exchange.",
+			func(r *replayFlags) **string { return &r.exchange }),
+		text("to-routing-key", "KEY", "Send with this routing key instead.",
+			func(r *replayFlags) **string { return &r.routingKey }),
 		{
 			Info: settings.Info{
-				Name: "rate", Placeholder: "NUMBER", FlagOnly: true, Usage: "At most this many messages a second. Default: no limit.",
+				Name: "rate", Placeholder: "NUMBER", FlagOnly: true,
+				Usage: "At most this many messages a second. Default: no limit.",
 			},
 			Set: func(c *config, text string) error {
 				n, err := strconv.ParseFloat(text, 64)
@@ -93,7 +97,8 @@ func replaySettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "after-id", Placeholder: "ID", FlagOnly: true, Usage: "Only messages with a greater id: continues a replay that was interrupted.",
+				Name: "after-id", Placeholder: "ID", FlagOnly: true,
+				Usage: "Only messages with a greater id: continues a replay that was interrupted.",
 			},
 			Set: func(c *config, text string) error {
 				n, err := strconv.ParseInt(text, 10, 64)
@@ -173,9 +178,13 @@ func (p *process) showPublishedList(ctx context.Context, s *session) error {
 	}
 	g := p.terminal.Table("ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", "ROUTING KEY", "ORDERING KEY").Fit()
 	const wide = 60
+	short := func(s string) string { return show.Shortened(s, wide) }
+	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for _, m := range list.Rows {
-		g.Row(fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)), m.MessageID.String(),
-			show.Shortened(show.ValueOr(m.Exchange, "-"), wide), show.Shortened(m.RoutingKey, wide), show.Shortened(show.ValueOr(m.OrderingKey, "-"), wide))
+		g.Row(
+			fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
+			m.MessageID.String(), orDash(m.Exchange), short(m.RoutingKey), orDash(m.OrderingKey),
+		)
 	}
 	if err := g.Write(); err != nil {
 		return err
@@ -198,7 +207,10 @@ func (p *process) publishedShow(ctx context.Context, s *session, name operator.N
 		}
 	}
 	if err == nil && len(messages) == 0 {
-		err = failure.WithHint(failure.NotFound(fmt.Errorf("no message %s in %s", name, s.cfg.relay.Table.Published())), "cdc-relay explain "+name.String()+s.cfg.tableFlag())
+		err = failure.WithHint(
+			failure.NotFound(fmt.Errorf("no message %s in %s", name, s.cfg.relay.Table.Published())),
+			"cdc-relay explain "+name.String()+s.cfg.tableFlag(),
+		)
 	}
 	return err
 }
@@ -232,11 +244,13 @@ func (p *process) replay(ctx context.Context, s *session) error {
 		if how := s.cfg.looking.replaying; how.exchange != nil {
 			to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
 		}
-		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), s.cfg.relay.Table.Published(), to, where(s.conn.Config()))
+		from, at := s.cfg.relay.Table.Published(), where(s.conn.Config())
+		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), from, to, at)
 	}}
 	bar, end := p.terminal.Progress("replaying", operator.ChangeBatch)
 	result, failed := s.Replay(ctx, s.cfg.looking.filter, operator.Replay{
-		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: operator.ChangeBatch, Dry: view.DryRun, AfterID: to.afterID,
+		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: operator.ChangeBatch,
+		Dry: view.DryRun, AfterID: to.afterID,
 	}, asking.agree(ctx), bar)
 	end()
 	if asking.refused != nil {

@@ -25,7 +25,10 @@ EXAMPLES
   cdc-relay retry --all
   cdc-relay retry --reason unroutable --routing-key orders.created
   cdc-relay retry 42`,
-		Flags:  describe(describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), sinceCreated), usages{"yes": doNotAsk}),
+		Flags: describe(
+			describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), sinceCreated),
+			usages{"yes": doNotAsk},
+		),
 		Action: p.onSelected(p.retry),
 	}
 }
@@ -42,18 +45,21 @@ type retryView struct {
 
 func (p *process) retry(ctx context.Context, s *session) error {
 	view := retryView{DryRun: s.cfg.looking.dryRun}
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was changed", harmless: true, question: func(total int64) string {
-		return fmt.Sprintf("Make %s of %s at %s due now?", show.Plural(total, "message"), s.cfg.relay.Table, where(s.conn.Config()))
-	}}
+	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was changed", harmless: true}
+	asking.question = func(total int64) string {
+		messages, at := show.Plural(total, "message"), where(s.conn.Config())
+		return fmt.Sprintf("Make %s of %s at %s due now?", messages, s.cfg.relay.Table, at)
+	}
 	agreed := asking.agree(ctx)
 	if view.DryRun {
 		agreed = nil
 	}
 	bar, end := p.terminal.Progress("making due", operator.ChangeBatch)
-	done, failed := s.RetryNow(ctx, s.cfg.looking.filter, operator.ChangeBatch, view.DryRun, agreed, func(n, total int64) {
+	progress := func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
-	})
+	}
+	done, failed := s.RetryNow(ctx, s.cfg.looking.filter, operator.ChangeBatch, view.DryRun, agreed, progress)
 	end()
 	if asking.refused != nil {
 		return asking.refused
@@ -69,5 +75,8 @@ func (p *process) retry(ctx context.Context, s *session) error {
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(s.cfg, "waiting retry")
 	}
-	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, done.Due + done.Left, view.Matched - done.Due - done.Left, failed, againForOthers})
+	changed := done.Due + done.Left
+	return p.tellAll(
+		ctx, s.cfg, change{&view, &view.Error, text, changed, view.Matched - changed, failed, againForOthers},
+	)
 }

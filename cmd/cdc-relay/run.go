@@ -34,14 +34,17 @@ import (
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
 		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
-		"publisher", "exchange", "header-columns", "ordering-key-header", "batch-size", "max-in-flight", "poll-interval",
+		"publisher", "exchange", "header-columns", "ordering-key-header", "batch-size", "max-in-flight",
+		"poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
-		"stale-timeout", "outage-cooldown", "on-dead-letter", "on-expired", "keep-published", "events-exchange", "events", "log-headers", "metrics-routing-keys",
+		"stale-timeout", "outage-cooldown", "on-dead-letter", "on-expired", "keep-published", "events-exchange",
+		"events", "log-headers", "metrics-routing-keys",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
 	picked := flags(append(names, more...)...)
 	common := []string{
-		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "table", "mode", "exchange", "max-retries",
+		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "table", "mode", "exchange",
+		"max-retries",
 		"http-addr", "log-level",
 	}
 	for _, s := range settings.FlagsOf(picked) {
@@ -96,7 +99,8 @@ func (p *process) withHandler(c *cli.Context) (*config, error) {
 	case cfg.publisher != "exec" && len(cfg.handler) > 0:
 		err = errors.Join(err, unexpected(c))
 	case cfg.publisher == "exec" && len(cfg.handler) == 0:
-		err = errors.Join(err, usagef("--publisher exec: name the handler after --, such as: cdc-relay %s --publisher exec -- ./handler", commandPath(c)))
+		const text = "--publisher exec: name the handler after --, such as: cdc-relay %s --publisher exec -- ./handler"
+		err = errors.Join(err, usagef(text, commandPath(c)))
 	}
 	return cfg, err
 }
@@ -154,8 +158,9 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 	switch cfg.publisher {
 	case "exec":
 		publisher, err := handler.New(handler.Config{
-			Command: cfg.handler, Env: handler.Environment(p.environ()), Stderr: p.terminal.Err, DefaultExchange: cfg.exchange,
-			AnswerTimeout: cfg.relay.SendTimeout, Logger: log,
+			Command: cfg.handler, Env: handler.Environment(p.environ()), Stderr: p.terminal.Err,
+			DefaultExchange: cfg.exchange,
+			AnswerTimeout:   cfg.relay.SendTimeout, Logger: log,
 		})
 		if err != nil {
 			return nil, usagef("--publisher exec: %s", err)

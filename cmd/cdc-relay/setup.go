@@ -51,7 +51,10 @@ EXAMPLES
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
-		Flags: describe(flags("database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role", "keep-published", "print-sql", "format", "config"), usages{
+		Flags: describe(flags(
+			"database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role",
+			"keep-published", "print-sql", "format", "config",
+		), usages{
 			"app-role":  "The role of the application: let it insert messages, or with --functions call the functions.",
 			"print-sql": "Print the SQL for psql instead of running it. This needs no database.",
 		}),
@@ -221,13 +224,17 @@ func (r *setupReport) letInsert(ctx context.Context, conn *pgx.Conn, cfg *config
 	}
 	var may bool
 	err := conn.QueryRow(ctx, `SELECT pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE') AND NOT EXISTS (
-		SELECT FROM pg_catalog.unnest($4::text[]) c WHERE NOT pg_catalog.has_column_privilege(r.oid, $3::text::regclass::oid, c, 'INSERT'))
+		SELECT FROM pg_catalog.unnest($4::text[]) c 
+		WHERE NOT pg_catalog.has_column_privilege(r.oid, $3::text::regclass::oid, c, 'INSERT'))
 		FROM pg_catalog.pg_roles r, pg_catalog.pg_namespace n WHERE r.rolname = $1 AND n.nspname = $2`,
 		role, table.Schema, table.SQL(), outbox.InsertColumns()).Scan(&may)
 	grantee := outbox.Identifier(role)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return problem.New("CREATE ROLE "+grantee+" LOGIN;  -- or name an existing role in --app-role", "role %s of --app-role does not exist", grantee)
+		return problem.New(
+			"CREATE ROLE "+grantee+" LOGIN;  -- or name an existing role in --app-role",
+			"role %s of --app-role does not exist", grantee,
+		)
 	case err != nil:
 		return fmt.Errorf("look for the privileges of role %s: %w", grantee, err)
 	case may:
@@ -235,7 +242,8 @@ func (r *setupReport) letInsert(ctx context.Context, conn *pgx.Conn, cfg *config
 		return nil
 	}
 	_, err = conn.Exec(ctx, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT (%s) ON %s TO %[2]s",
-		outbox.QuoteIdentifier(table.Schema), outbox.QuoteIdentifier(role), strings.Join(outbox.InsertColumns(), ", "), table.SQL()))
+		outbox.QuoteIdentifier(table.Schema), outbox.QuoteIdentifier(role),
+		strings.Join(outbox.InsertColumns(), ", "), table.SQL()))
 	if pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return failure.WithHint(err, cfg.asOwner(conn))
 	}
@@ -251,9 +259,14 @@ func (r *setupReport) tellForeign(foreign []migrations.Foreign) {
 	for _, f := range foreign {
 		switch {
 		case !f.Same:
-			r.found("function %s belongs to role %s, and a call could run it: DROP FUNCTION %[1]s;", f.Function, f.Owner)
+			r.found(
+				"function %s belongs to role %s, and a call could run it: DROP FUNCTION %[1]s;", f.Function, f.Owner,
+			)
 		case len(f.Grantees) > 0:
-			r.did("replaced function %s of role %s; if they need it: GRANT EXECUTE ON FUNCTION %[1]s TO %s;", f.Function, f.Owner, strings.Join(f.Grantees, ", "))
+			r.did(
+				"replaced function %s of role %s; if they need it: GRANT EXECUTE ON FUNCTION %[1]s TO %s;", f.Function,
+				f.Owner, strings.Join(f.Grantees, ", "),
+			)
 		default:
 			r.did("replaced function %s of role %s", f.Function, f.Owner)
 		}
@@ -304,7 +317,12 @@ func grants(cfg *config) string {
 		application = outbox.QuoteIdentifier(cfg.checking.appRole)
 	}
 	schema := outbox.QuoteIdentifier(table.Schema)
-	text := fmt.Sprintf("Suggested roles. The relay needs:\nCREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\nGRANT USAGE ON SCHEMA %s TO cdc_relay;\n", attribute, schema)
+	text := fmt.Sprintf(
+		"Suggested roles. The relay needs:\n"+
+			"CREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\n"+
+			"GRANT USAGE ON SCHEMA %s TO cdc_relay;\n",
+		attribute, schema,
+	)
 	for _, need := range store.Needs(table) {
 		text += fmt.Sprintf("GRANT %s ON %s TO cdc_relay;", strings.Join(need.Privileges, ", "), need.Table.Printed())
 		if need.Table == table.DeadLetter() {
@@ -313,14 +331,19 @@ func grants(cfg *config) string {
 		text += "\n"
 	}
 	if cfg.relay.KeepPublished > 0 {
-		text += fmt.Sprintf("GRANT INSERT ON %s TO cdc_relay;\nGRANT EXECUTE ON FUNCTION %s(interval) TO cdc_relay;\n", table.Published().Printed(), table.RotatePublished().Printed())
+		text += fmt.Sprintf(
+			"GRANT INSERT ON %s TO cdc_relay;\nGRANT EXECUTE ON FUNCTION %s(interval) TO cdc_relay;\n",
+			table.Published().Printed(), table.RotatePublished().Printed(),
+		)
 	}
+	sequence := outbox.Table{Schema: table.Schema, Name: sequenceName(table)}
 	text += fmt.Sprintf(`GRANT SELECT ON %s TO cdc_relay;
 GRANT SELECT ON SEQUENCE %s TO cdc_relay;
 An application needs only:
 GRANT USAGE ON SCHEMA %s TO %s;
 GRANT INSERT (%[6]s) ON %[5]s TO %[4]s;`,
-		migrations.VersionTable(table).Printed(), outbox.Table{Schema: table.Schema, Name: sequenceName(table)}.Printed(), schema, application, table.Printed(), strings.Join(outbox.InsertColumns(), ", "))
+		migrations.VersionTable(table).Printed(), sequence.Printed(), schema, application, table.Printed(),
+		strings.Join(outbox.InsertColumns(), ", "))
 	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
 }
 
@@ -339,7 +362,10 @@ func sequenceName(table outbox.Table) string {
 // asOwner is the hint for a role that may not create or drop objects.
 func (c *config) asOwner(conn *pgx.Conn) string {
 	at := conn.Config()
-	u := url.URL{Scheme: "postgres", User: url.User("OWNER"), Host: net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port))), Path: "/" + at.Database}
+	u := url.URL{
+		Scheme: "postgres", User: url.User("OWNER"), Host: net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port))),
+		Path: "/" + at.Database,
+	}
 	if strings.HasPrefix(at.Host, "/") { // the folder of a socket
 		u.Host, u.RawQuery = "", url.Values{"host": {at.Host}, "port": {strconv.Itoa(int(at.Port))}}.Encode()
 	}
@@ -347,5 +373,8 @@ func (c *config) asOwner(conn *pgx.Conn) string {
 	if c.given["database-url"].Source == settings.FromFlag {
 		set = "--database-url "
 	}
-	return fmt.Sprintf("%s%s  # OWNER: that of %s, or a superuser; then run this again", set, problem.ShellWord(u.String()), c.relay.Table)
+	return fmt.Sprintf(
+		"%s%s  # OWNER: that of %s, or a superuser; then run this again", set, problem.ShellWord(u.String()),
+		c.relay.Table,
+	)
 }

@@ -162,7 +162,10 @@ func (s *reportingRelay) endTrace(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 	defer cancel()
 	if err := s.tracer.Shutdown(ctx); err != nil {
-		s.log.Warn("last spans lost: the collector did not take them; messages unaffected", "event", event.SpansLost, "error", err)
+		s.log.Warn(
+			"last spans lost: the collector did not take them; messages unaffected", "event", event.SpansLost, "error",
+			err,
+		)
 	}
 }
 

@@ -125,6 +125,9 @@ func (p *process) ended(command string, cfg *config, err error) error {
 	if hint := failure.Hint(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
-	log.Error("relay failed: exiting; it publishes nothing until it is started again", append([]any{"event", event.RelayFailed}, args...)...)
+	log.Error(
+		"relay failed: exiting; it publishes nothing until it is started again",
+		append([]any{"event", event.RelayFailed}, args...)...,
+	)
 	return failure.Logged(err)
 }

@@ -87,7 +87,10 @@ func (p *process) showFailing(v show.Stats) error {
 	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
 	g := p.terminal.Table("ROUTING KEY", "ERROR", "IN RETRY", "DEAD", "EXAMPLE").Fit()
 	for _, f := range v.TopFailing {
-		g.Row(show.Shortened(f.RoutingKey, 60), show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead), show.Shortened(f.Example, 80))
+		g.Row(
+			show.Shortened(f.RoutingKey, 60), show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead),
+			show.Shortened(f.Example, 80),
+		)
 	}
 	return g.Write()
 }

@@ -31,7 +31,10 @@ EXAMPLES
   cdc-relay teardown
   cdc-relay teardown --yes --tables
   cdc-relay teardown --shards 4               # what "setup --shards 4" created`,
-		Flags:  describe(flags("database-url", "table", "slot", "publication", "shard", "shards", "yes", "tables", "config"), usages{"yes": doNotAsk}),
+		Flags: describe(
+			flags("database-url", "table", "slot", "publication", "shard", "shards", "yes", "tables", "config"),
+			usages{"yes": doNotAsk},
+		),
 		Action: p.teardown,
 	}
 }
@@ -115,7 +118,9 @@ func emptyHint(err error) error {
 	if !errors.As(err, &full) {
 		return err
 	}
-	return failure.WithHint(err, "cdc-relay drain; cdc-relay dead-letter list  # then requeue or purge the dead letters")
+	return failure.WithHint(
+		err, "cdc-relay drain; cdc-relay dead-letter list  # then requeue or purge the dead letters",
+	)
 }
 
 // ownerHint adds a hint for a role that may stream but not drop, as a relay's role should be.
@@ -133,13 +138,17 @@ func (c *config) slotsAndPublications() string {
 		return fmt.Sprintf("slot %s and publication %s", all[0].Slot, all[0].Publication)
 	}
 	last := all[len(all)-1]
-	return fmt.Sprintf("slots %s to %s and publications %s to %s", all[0].Slot, last.Slot, all[0].Publication, last.Publication)
+	return fmt.Sprintf(
+		"slots %s to %s and publications %s to %s", all[0].Slot, last.Slot, all[0].Publication, last.Publication,
+	)
 }
 
 func (p *process) confirm(ctx context.Context, cfg *config, conn *pgx.Conn) error {
 	what := cfg.slotsAndPublications()
 	if cfg.tables {
-		what += fmt.Sprintf(" and tables %s and %s (with the history, if there is one)", cfg.relay.Table, cfg.relay.Table.DeadLetter())
+		what += fmt.Sprintf(
+			" and tables %s and %s (with the history, if there is one)", cfg.relay.Table, cfg.relay.Table.DeadLetter(),
+		)
 	}
 	question := fmt.Sprintf("Drop %s at %s?", what, where(conn.Config()))
 	return p.terminal.Confirm(ctx, p.terminal.Out, question, "nothing was dropped")

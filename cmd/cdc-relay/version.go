@@ -24,7 +24,10 @@ type build struct {
 }
 
 func buildInfo() build {
-	b := build{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{
+		Version: version, Commit: commit, Date: date, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{}
@@ -74,5 +77,7 @@ func (p *process) versionCommand() *cli.Command {
 }
 
 func (p *process) writeVersion(b build) {
-	fmt.Fprintf(p.terminal.Out, "cdc-relay %s\ncommit %s\ndate %s\n%s %s\n", b.Version, b.Commit, b.Date, b.Go, b.Platform)
+	fmt.Fprintf(
+		p.terminal.Out, "cdc-relay %s\ncommit %s\ndate %s\n%s %s\n", b.Version, b.Commit, b.Date, b.Go, b.Platform,
+	)
 }

@@ -122,7 +122,8 @@ func (p *Publisher) clientConfig() amqp091.Config {
 }
 
 // TLSConfig returns a copy of the given configuration, or if that is nil, one with the certificates that the parameters
-// of the URI name (https://www.rabbitmq.com/docs/uri-query-parameters). Its error is that of a file that cannot be read.
+// of the URI name (https://www.rabbitmq.com/docs/uri-query-parameters). Its error is that of a file that cannot be
+// read.
 func TLSConfig(given *tls.Config, uri amqp091.URI) (*tls.Config, error) {
 	if given != nil {
 		return given.Clone(), nil
