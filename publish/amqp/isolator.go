@@ -95,7 +95,7 @@ func (i *isolator) run() {
 			waiting[j.urgency] = append(waiting[j.urgency], j)
 			if j.urgency == sendsLast {
 				slices.SortStableFunc(waiting[sendsLast], func(a, b job) int {
-					return i.alone.Compare(a.messages[0].message, b.messages[0].message)
+					return i.suspects.Compare(a.messages[0].message, b.messages[0].message)
 				})
 			}
 		}
@@ -231,7 +231,7 @@ func (i *isolator) sendAlone(s resend) verdict {
 	i.sent.Add(reaperNews{entry: e})
 	_ = e.send(p, i.clock) // the reaper handles the error
 	i.sent.Signal()
-	longest := min(longestWait, i.cfg.SendTimeout/4)
+	longest := min(longestWait, i.sendTimeout/4)
 	timer := time.NewTimer(min(i.wait, longest))
 	defer timer.Stop()
 	select {
@@ -241,7 +241,7 @@ func (i *isolator) sendAlone(s resend) verdict {
 		return e.verdict
 	case <-timer.C:
 		e.awaited.Store(false)
-		i.alone.Clear(s.message) // the connection still exists
+		i.suspects.Clear(s.message) // the connection still exists
 		i.hasUnanswered = true
 		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:
@@ -262,7 +262,7 @@ func (i *isolator) open() error {
 	}
 	i.hasUnanswered = false
 	return i.limited("open channel", func() (err error) {
-		i.lane, err = openLane(i.connection, "", false, i.cfg.MaxInFlight+returnSlack)
+		i.lane, err = openLane(i.connection, "", false, i.maxInFlight+returnSlack)
 		return err
 	})
 }
@@ -272,7 +272,7 @@ func (i *isolator) tellSender(exchange string, stop verdict) {
 	news := laneNews{exchange: &exchange, verdict: stop}
 	if stop.outcome == 0 {
 		err := i.limited("open channel", func() (err error) {
-			news.ready, err = openLane(i.connection, exchange, true, i.cfg.MaxInFlight+returnSlack)
+			news.ready, err = openLane(i.connection, exchange, true, i.maxInFlight+returnSlack)
 			return err
 		})
 		if err != nil {
@@ -297,7 +297,7 @@ var errUnproved = errors.New("the connection was lost before the answer to a pro
 // receives. So neither an outage nor a proxy that ends each connection is taken for a fault of the message, and a
 // system without other messages finds it, too.
 func (i *isolator) prove(m *outbox.Message) error {
-	known := i.alone.Of(m)
+	known := i.suspects.Of(m)
 	if !known.MustBeAlone() || (known.Alone == 0 && i.heard.Load()) {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 func TestACallIsBoundedAfterABlockedConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 10 * time.Second
-		s := &session{cfg: &Config{SendTimeout: timeout}, clock: newClock(), lost: make(chan error, 1)}
+		s := newLink(opened{clock: newClock()}, timeout)
 		broken := errors.New("the connection was closed")
 		began := time.Now()
 		time.AfterFunc(timeout/2, s.clock.stop)
@@ -35,7 +35,7 @@ func TestACallIsBoundedAfterABlockedConnection(t *testing.T) {
 
 func TestACallThatReturnedDoesNotEndTheConnectionLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &session{cfg: &Config{SendTimeout: time.Second}, clock: newClock(), lost: make(chan error, 1)}
+		s := newLink(opened{clock: newClock()}, time.Second)
 		if err := s.limited("open channel", func() error { return nil }); err != nil {
 			t.Error(err)
 		}

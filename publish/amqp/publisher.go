@@ -4,7 +4,6 @@ package amqp
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -69,8 +68,8 @@ type Publisher struct {
 	cfg    Config
 	uri    amqp091.URI
 	limits wire.Limits
-	// alone is shared by all sessions.
-	alone *publish.Suspects
+	// suspects is shared by all sessions.
+	suspects *publish.Suspects
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State
@@ -91,10 +90,13 @@ func New(cfg Config) (*Publisher, error) {
 			len(cfg.DefaultExchange), wire.LongestShortString)
 	}
 	return &Publisher{
-		inbox: publish.NewInbox(), cfg: cfg, uri: uri, alone: publish.NewSuspects(),
-		limits:  wire.Limits{DefaultExchange: cfg.DefaultExchange, Login: uri.Username},
-		breaker: breaker{cooldown: cfg.OutageCooldown},
-		trouble: outagelog.NewPlain(cfg.Logger),
+		inbox:    publish.NewInbox(),
+		cfg:      cfg,
+		uri:      uri,
+		limits:   wire.Limits{DefaultExchange: cfg.DefaultExchange, Login: uri.Username},
+		suspects: publish.NewSuspects(),
+		breaker:  breaker{cooldown: cfg.OutageCooldown},
+		trouble:  outagelog.NewPlain(cfg.Logger),
 	}, nil
 }
 
@@ -108,7 +110,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		if err != nil {
 			p.dialFailed(ctx, err)
 		} else {
-			p.serve(ctx, newSession(p, o))
+			p.serve(ctx, o)
 		}
 		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
 		// needed.
@@ -124,44 +126,6 @@ func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 
 // reconnectEvery is the least time between two attempts to connect.
 const reconnectEvery = 500 * time.Millisecond
-
-// serve runs one session.
-func (p *Publisher) serve(ctx context.Context, s *session) {
-	p.breaker.connected()
-	p.cameBack(s)
-	p.setState(publish.Ready, "")
-	s.run(ctx, p.breaker.state == breakerHalfOpen)
-}
-
-func (p *Publisher) brokerAnswered() {
-	p.breaker.answered()
-	p.setState(p.state.Phase, p.state.Detail)
-}
-
-func (p *Publisher) brokerBlocked(reason string) {
-	p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
-		"event", event.BrokerBlocked, "reason", reason,
-		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
-	p.setState(publish.Blocked, "connection.blocked: "+reason)
-}
-
-func (p *Publisher) brokerUnblocked() {
-	p.cfg.Logger.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
-	p.setState(publish.Ready, "")
-}
-
-// connectionLost counts an outage if messages were unanswered, or if the broker did not answer another call.
-func (p *Publisher) connectionLost(s *session, err error) {
-	if s.heard.Load() {
-		p.breaker.answered()
-	}
-	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
-		"in_flight", s.inFlight.Load())
-	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
-		p.breaker.outage(time.Now())
-	}
-	p.setDown(err)
-}
 
 func (p *Publisher) address() string { return net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)) }
 
@@ -183,18 +147,6 @@ func (p *Publisher) setDown(err error) {
 		return
 	}
 	p.setState(publish.Connecting, err.Error())
-}
-
-func (p *Publisher) cameBack(s *session) {
-	args := []any{"address", p.address(), "vhost", p.uri.Vhost}
-	if version, ok := s.connection.Properties["version"].(string); ok {
-		args = append(args, "version", version)
-	}
-	if lasted := p.trouble.End(); lasted > 0 {
-		args = append(args, "after", lasted)
-	}
-	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)
-	p.connected = true
 }
 
 // setState is used in place of that of the inbox: it also reports the breaker, and each new reason.

@@ -145,7 +145,7 @@ func (r *reaper) keep(f func(*entry) bool) {
 func (r *reaper) expire() {
 	now := r.clock.now()
 	oldest, some := r.oldestSent()
-	if !r.clock.running() || !some || now-oldest < r.cfg.SendTimeout {
+	if !r.clock.running() || !some || now-oldest < r.sendTimeout {
 		return
 	}
 	if !r.heard.Load() || r.lastAnswer < oldest {
@@ -153,7 +153,7 @@ func (r *reaper) expire() {
 		return
 	}
 	r.keep(func(e *entry) bool {
-		late := e.published.Load() && now-e.sentAt >= r.cfg.SendTimeout && r.lastAnswer >= e.sentAt
+		late := e.published.Load() && now-e.sentAt >= r.sendTimeout && r.lastAnswer >= e.sentAt
 		if late {
 			r.settle(e, true)
 		}
@@ -227,13 +227,13 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 func (r *reaper) unanswered(e *entry, evidence evidence, v verdict) verdict {
 	switch {
 	case evidence.timedOut && !evidence.connectionClosed:
-		r.alone.Clear(e.message)
+		r.suspects.Clear(e.message)
 	case evidence.connectionClosed:
 		stated := endedByBroker(evidence.exception)
 		if !stated && !cutByPeer(evidence.exception, e.err) {
 			return v
 		}
-		times, culprit := r.alone.Blame(e.message, publish.SessionEnd{
+		times, culprit := r.suspects.Blame(e.message, publish.SessionEnd{
 			Alone: e.awaited.Load(), Stated: stated, Worked: r.heard.Load(), Lasted: r.clock.now() - e.sentAt,
 		})
 		if culprit {
@@ -262,7 +262,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	default:
 		return
 	}
-	r.alone.Clear(e.message)
+	r.suspects.Clear(e.message)
 	r.lastAnswer = r.clock.now()
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not the clock, which stops while the broker blocks
 	r.tellFirstAnswer()
@@ -293,7 +293,7 @@ func (r *reaper) afterAnswer(l *lane) {
 		return
 	}
 	if !l.channel.IsClosed() {
-		r.closeLane(l)
+		r.closeChannel(l.channel)
 	}
 	if !l.shared {
 		r.left.Add(-1)

@@ -162,11 +162,11 @@ func (s *sender) accept(m *outbox.Message) {
 // mustWait reports whether a message must wait while the breaker is half-open: all after the first one, and one over
 // which connections ended, because any other goes first.
 func (s *sender) mustWait(m *outbox.Message) bool {
-	return s.probed || s.alone.Of(m).Alone > 0
+	return s.probed || s.suspects.Of(m).Alone > 0
 }
 
 func (s *sender) nextProbe() <-chan time.Time {
-	return time.After(min(time.Second, s.cfg.SendTimeout/2))
+	return time.After(min(time.Second, s.sendTimeout/2))
 }
 
 // probeNext sends one of the held messages.
@@ -177,7 +177,7 @@ func (s *sender) probeNext() {
 	}
 	next := 0
 	for i, m := range s.held {
-		if s.alone.Compare(m, s.held[next]) < 0 {
+		if s.suspects.Compare(m, s.held[next]) < 0 {
 			next = i
 		}
 	}
@@ -195,7 +195,7 @@ func (s *sender) dispatch(m *outbox.Message) {
 		return
 	}
 	s.probed = true
-	if known := s.alone.Of(m); known.MustBeAlone() || p.Risky {
+	if known := s.suspects.Of(m); known.MustBeAlone() || p.Risky {
 		j := job{messages: []resend{{message: m}}, urgency: sendsAlone}
 		if known.Alone > 0 {
 			j.urgency = sendsLast
@@ -216,7 +216,7 @@ func (s *sender) dispatch(m *outbox.Message) {
 }
 
 func (s *sender) publish(r *route, m *outbox.Message, p wire.Parcel) {
-	if s.inFlight.Load() >= int64(s.cfg.MaxInFlight) {
+	if s.inFlight.Load() >= int64(s.maxInFlight) {
 		s.deliver(m, outbox.NotSent, "", "more messages are in flight than were agreed")
 		return
 	}

@@ -82,9 +82,9 @@ func TestAnUploadMayTakeLongerThanTheSendTimeout(t *testing.T) {
 // It starts when the socket has the whole message.
 func TestTheSendTimeoutStartsAfterTheWrite(t *testing.T) {
 	const timeout = time.Second
-	s := &session{cfg: &Config{SendTimeout: timeout}, clock: newClock(), lost: make(chan error, 1)}
+	s := newLink(opened{clock: newClock()}, timeout)
 	s.clock.start = s.clock.start.Add(-10 * timeout)
-	r := newReaper(s)
+	r := newReaper(&session{link: s})
 	e := &entry{}
 	r.pending = []*entry{e}
 	if r.expire(); len(s.lost) > 0 {

@@ -1,0 +1,120 @@
+package amqp
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// link is the connection of one session, as its goroutines share it: each of them may make a call with a time limit,
+// learn that the session is over, and give the connection up. It is safe for concurrent use.
+type link struct {
+	opened
+	// sendTimeout bounds each call, on the clock of the connection.
+	sendTimeout time.Duration
+
+	// ended is closed once by end: sender and isolator stop.
+	ended   chan struct{}
+	endOnce sync.Once
+	// lost receives the reason why the session gives up the connection.
+	lost chan error
+	// answered receives one value at the broker's first answer to a message; heard is then true.
+	answered chan struct{}
+	heard    atomic.Bool
+	// closing counts the channels that are being closed.
+	closing sync.WaitGroup
+}
+
+// newLink takes over a new connection.
+func newLink(o opened, sendTimeout time.Duration) *link {
+	return &link{
+		opened: o, sendTimeout: sendTimeout,
+		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
+	}
+}
+
+// end stops sender and isolator.
+func (c *link) end() { c.endOnce.Do(func() { close(c.ended) }) }
+
+func (c *link) over() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// noAnswer is why a session gives up a connection that is still open.
+type noAnswer struct{ cause error }
+
+func (e *noAnswer) Error() string { return e.cause.Error() }
+func (e *noAnswer) Unwrap() error { return e.cause }
+
+// lose gives up the connection. Only the first reason counts.
+func (c *link) lose(err error) {
+	select {
+	case c.lost <- &noAnswer{err}:
+	default:
+	}
+}
+
+// disconnect closes the connection, politely if asked, within a moment. Closing the socket ends calls that hang in the
+// library.
+func (c *link) disconnect(politely bool) {
+	const timeout = 200 * time.Millisecond
+	done := make(chan struct{})
+	if !politely {
+		_ = c.socket.Close()
+	}
+	go func() {
+		defer close(done)
+		_ = c.connection.Close()
+	}()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+	_ = c.socket.Close()
+	<-done
+}
+
+// closeChannel closes an unused channel in the background.
+func (c *link) closeChannel(channel *amqp091.Channel) {
+	c.closing.Go(func() { _ = channel.Close() })
+}
+
+// tellFirstAnswer reports the broker's first answer to a message.
+func (c *link) tellFirstAnswer() {
+	if c.heard.CompareAndSwap(false, true) {
+		c.answered <- struct{}{}
+	}
+}
+
+// limited bounds a call to the broker for which the library would wait without limit.
+func (c *link) limited(what string, call func() error) error {
+	done := make(chan struct{})
+	defer close(done)
+	go c.loseAfterTimeout(what, done)
+	return call()
+}
+
+// loseAfterTimeout gives up the connection if done is not closed within sendTimeout.
+func (c *link) loseAfterTimeout(what string, done <-chan struct{}) {
+	end := c.clock.now() + c.sendTimeout
+	for left := c.sendTimeout; left > 0; left = end - c.clock.now() {
+		timer := time.NewTimer(max(left, scanEvery)) // the clock may stop shortly before the end
+		select {
+		case <-done:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+	c.lose(fmt.Errorf("%s: no answer within %v", what, c.sendTimeout))
+}

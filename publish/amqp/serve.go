@@ -1,0 +1,123 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+// serve publishes on a new connection until ctx is done or the connection is lost. When it returns, every sent message
+// has its result.
+func (p *Publisher) serve(ctx context.Context, o opened) {
+	p.breaker.connected()
+	p.cameBack(o)
+	p.setState(publish.Ready, "")
+	s := newSession(p, o)
+	closed := s.connection.NotifyClose(make(chan *amqp091.Error, 1))
+	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
+
+	var working, reaping sync.WaitGroup
+	sender, isolator, reaper := newSender(s, p.breaker.state == breakerHalfOpen), newIsolator(s), newReaper(s)
+	stopReaper := make(chan struct{})
+	working.Go(sender.run)
+	working.Go(isolator.run)
+	reaping.Go(func() { reaper.run(stopReaper) })
+
+	err := p.watch(ctx, s, closed, blocked)
+	if err != nil {
+		p.connectionLost(s, err)
+	}
+	s.end()
+	s.disconnect(err == nil)
+	working.Wait()
+	for range closed { // it is closed last, when every confirm is resolved
+	}
+	close(stopReaper)
+	reaping.Wait()
+	s.closing.Wait()
+}
+
+// watch returns when the session is over, with nil if ctx is done.
+func (p *Publisher) watch(
+	ctx context.Context, s *session, closed <-chan *amqp091.Error, blocked <-chan amqp091.Blocking,
+) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-s.lost:
+			return err
+		case reason, ok := <-closed:
+			if !ok || reason == nil {
+				return errors.New("the connection was closed")
+			}
+			return fmt.Errorf("the connection was closed: %s", exceptionText(reason))
+		case b, ok := <-blocked:
+			switch {
+			case !ok:
+				blocked = nil // closed follows
+			case b.Active:
+				s.clock.stop()
+				s.blocked.Store(true)
+				p.brokerBlocked(b.Reason)
+			default:
+				s.blocked.Store(false)
+				s.clock.resume()
+				p.brokerUnblocked()
+			}
+			s.control.Put(laneNews{})
+		case <-s.answered:
+			p.brokerAnswered()
+			s.control.Put(laneNews{answered: true})
+		}
+	}
+}
+
+func (p *Publisher) brokerAnswered() {
+	p.breaker.answered()
+	p.setState(p.state.Phase, p.state.Detail)
+}
+
+func (p *Publisher) brokerBlocked(reason string) {
+	p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
+		"event", event.BrokerBlocked, "reason", reason,
+		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
+	p.setState(publish.Blocked, "connection.blocked: "+reason)
+}
+
+func (p *Publisher) brokerUnblocked() {
+	p.cfg.Logger.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
+	p.setState(publish.Ready, "")
+}
+
+// connectionLost counts an outage if messages were unanswered, or if the broker did not answer another call.
+func (p *Publisher) connectionLost(s *session, err error) {
+	if s.heard.Load() {
+		p.breaker.answered()
+	}
+	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
+		"in_flight", s.inFlight.Load())
+	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
+		p.breaker.outage(time.Now())
+	}
+	p.setDown(err)
+}
+
+func (p *Publisher) cameBack(o opened) {
+	args := []any{"address", p.address(), "vhost", p.uri.Vhost}
+	if version, ok := o.connection.Properties["version"].(string); ok {
+		args = append(args, "version", version)
+	}
+	if lasted := p.trouble.End(); lasted > 0 {
+		args = append(args, "after", lasted)
+	}
+	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)
+	p.connected = true
+}
