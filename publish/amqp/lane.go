@@ -50,19 +50,25 @@ func (s resend) outcome() outbox.Outcome {
 	return outbox.NotSent
 }
 
-// openLane opens a channel in confirm mode. It blocks until the broker answers.
-func openLane(connection *amqp091.Connection, exchange string, shared bool, room int) (*lane, error) {
-	channel, err := connection.Channel()
-	if err != nil {
-		return nil, fmt.Errorf("open channel: %w", err)
-	}
-	if err := channel.Confirm(false); err != nil {
-		return nil, fmt.Errorf("select confirm mode: %w", err)
-	}
-	l := &lane{exchange: exchange, channel: channel, shared: shared}
-	l.returns = channel.NotifyReturn(make(chan amqp091.Return, room))
-	l.closed = channel.NotifyClose(make(chan *amqp091.Error, 1))
-	return l, nil
+// openLane opens a channel in confirm mode. It blocks until the broker answers. At most maxInFlight messages may be
+// unanswered on the lane.
+func (c *link) openLane(exchange string, shared bool, maxInFlight int) (l *lane, err error) {
+	// returnSlack is room for returns beyond the messages in flight.
+	const returnSlack = 16
+	err = c.limited("open channel", func() error {
+		channel, err := c.connection.Channel()
+		if err != nil {
+			return fmt.Errorf("open channel: %w", err)
+		}
+		if err := channel.Confirm(false); err != nil {
+			return fmt.Errorf("select confirm mode: %w", err)
+		}
+		l = &lane{exchange: exchange, channel: channel, shared: shared}
+		l.returns = channel.NotifyReturn(make(chan amqp091.Return, maxInFlight+returnSlack))
+		l.closed = channel.NotifyClose(make(chan *amqp091.Error, 1))
+		return nil
+	})
+	return l, err
 }
 
 // entry is one message passed to the library. The reaper knows it before it is sent, so that the broker's answer finds

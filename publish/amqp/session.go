@@ -28,7 +28,8 @@ type session struct {
 	// suspects belongs to the publisher and outlives the session.
 	suspects *publish.Suspects
 
-	// inFlight counts the messages that the library has and that have no result; maxInFlight bounds those of the sender.
+	// inFlight counts the messages that the library has and that have no result; maxInFlight bounds those of the
+	// sender.
 	inFlight    atomic.Int64
 	maxInFlight int
 	// left counts the isolation lanes left open for an unanswered message.

@@ -1,0 +1,129 @@
+package amqp
+
+import (
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
+)
+
+// The wait for the answer to a message sent alone. An exception comes at once. A confirm may take longer; then the
+// reaper waits for it. Each wait without an answer halves the next one, because many messages may be for a queue that
+// never answers.
+const (
+	longestWait  = 500 * time.Millisecond
+	shortestWait = 50 * time.Millisecond
+)
+
+// isolation sends messages alone: each gets its answer, or had ample time for it, before the next one leaves. So an
+// exception shows which message is the cause. It belongs to the isolator.
+type isolation struct {
+	*session
+	lane *lane // nil until needed
+	// hasUnanswered: a message on that lane is unanswered.
+	hasUnanswered bool
+	// wait is the wait for the next answer, between shortestWait and longestWait.
+	wait time.Duration
+	// mostLeft bounds the isolation lanes kept for unanswered messages.
+	mostLeft int64
+}
+
+func newIsolation(s *session) isolation {
+	return isolation{session: s, wait: longestWait, mostLeft: leftLimit(s.connection.Config.ChannelMax)}
+}
+
+// leftLimit leaves enough channels for the lanes, and for the other channels of a session.
+func leftLimit(channelMax uint16) int64 {
+	const most = 4
+	return int64(min(max(int(channelMax)-laneLimit(int(channelMax))-spareChannels, 0), most))
+}
+
+// hindrance returns why nothing can be sent now; without an outcome, sending is possible.
+func (i *isolation) hindrance() verdict {
+	switch {
+	case i.over():
+		return lostBeforeSent()
+	case i.blocked.Load():
+		return verdict{outcome: outbox.NotSent, detail: "RabbitMQ has blocked the connection"}
+	}
+	return verdict{}
+}
+
+// giveUp reports a message that is not sent (again). If it may have reached the broker before, it is Unknown, so that
+// its retry is marked. The exception is wholeExchange: as Unknown, the message would be sent again for ever.
+func (i *isolation) giveUp(s resend, v verdict) {
+	if s.sent && !v.wholeExchange {
+		v.outcome, v.reason = outbox.Unknown, ""
+	}
+	i.sink.Deliver(v.result(s.message, s.sent))
+}
+
+// send sends one message and waits for its answer for a while; after that, only the reaper waits. Without an answer the
+// verdict is empty. The message has its result then, or the reaper delivers it.
+func (i *isolation) send(s resend) verdict {
+	p, err := i.encode(s.message, s.sent || s.message.MayBeKnown())
+	if err != nil {
+		result := wire.Impossible(s.message, err)
+		result.MaybeSent = s.sent
+		i.sink.Deliver(result)
+		return verdict{}
+	}
+	if err = i.prove(i.suspects.Of(s.message)); err == nil {
+		err = i.open()
+	}
+	if err != nil {
+		i.lose(err)
+		stop := lostBeforeSent()
+		i.giveUp(s, stop)
+		return stop
+	}
+	e := &entry{
+		message: s.message,
+		lane:    i.lane,
+		resent:  s.sent,
+		marked:  p.Marked,
+		settled: make(chan struct{}),
+	}
+	e.awaited.Store(true)
+	i.inFlight.Add(1)
+	i.sent.Add(reaperNews{entry: e})
+	_ = e.send(p, i.clock) // the reaper handles the error
+	i.sent.Signal()
+	return i.await(e)
+}
+
+// await waits for the answer of an entry for a while.
+func (i *isolation) await(e *entry) verdict {
+	longest := min(longestWait, i.sendTimeout/4)
+	timer := time.NewTimer(min(i.wait, longest))
+	defer timer.Stop()
+	select {
+	case <-e.settled:
+		i.hasUnanswered = i.hasUnanswered || e.verdict.outcome == outbox.Unknown
+		i.wait = min(i.wait*2, longest)
+		return e.verdict
+	case <-timer.C:
+		e.awaited.Store(false)
+		i.suspects.Clear(e.message) // the connection still exists
+		i.hasUnanswered = true
+		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
+	case <-i.ended:
+	}
+	return verdict{}
+}
+
+// open opens an isolation lane if needed. A lane with an unanswered message is not used again, because that message may
+// still make the broker close the channel. If many lanes are left this way, messages share one, and an exception on it
+// is charged to none (see reaper.settle).
+func (i *isolation) open() (err error) {
+	if i.lane != nil && !i.lane.channel.IsClosed() {
+		if !i.hasUnanswered || i.left.Load() >= i.mostLeft {
+			return nil
+		}
+		i.left.Add(1)
+		i.sent.Put(reaperNews{seal: i.lane, evicted: true})
+	}
+	i.hasUnanswered = false
+	i.lane, err = i.openLane("", false, i.maxInFlight)
+	return err
+}
