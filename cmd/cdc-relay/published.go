@@ -26,8 +26,9 @@ func (p *process) publishedCommand() *cli.Command {
 				Name:      "list",
 				Usage:     "list published messages, newest first",
 				UsageText: "cdc-relay published list [FILTERS] [FLAGS]",
-				Description: `Lists published messages, all or those that the filters pick. --older-than and
---newer-than count from the time of publishing. If few messages match, it reads on for 5 s. If there is
+				Description: `Lists published messages, all or those that the filters pick. ` +
+					`--older-than and --newer-than
+count from the time of publishing. If few messages match, it reads on for 5 s. If there is
 more, it ends with a cursor for --after.
 
 EXAMPLES
