@@ -52,9 +52,6 @@ func unexpected(c *cli.Context) error {
 	return usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
 }
 
-// usageError is a mistake in the command line, the environment or the configuration file.
-type usageError = failure.Usage
-
 func usagef(format string, args ...any) error { return failure.Usagef(format, args...) }
 
 // hintOfMissing returns the line that sets what the mistakes name as missing, or "".

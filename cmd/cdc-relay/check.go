@@ -175,7 +175,7 @@ func checkOptions(cfg *config) doctor.Options {
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll,
 		KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
-		Exchange: cfg.exchange, EventsExchange: cfg.signalling.eventsExchange,
+		Exchange: cfg.exchange, EventsExchange: cfg.signals.eventsExchange,
 		ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
 	}
 	if cfg.publisher == "amqp" {

@@ -30,7 +30,7 @@ type config struct {
 	outageCooldown time.Duration
 
 	httpAddr     string
-	signalling   signalFlags
+	signals      signalFlags
 	livenessFile string
 	logLevel     slog.Level
 	logFormat    string
@@ -44,7 +44,7 @@ type config struct {
 	rate      float64
 	count     int
 
-	looking  selectFlags
+	selected selectFlags
 	checking checkFlags
 	adopting adoptFlags
 	console  consoleFlags
@@ -57,11 +57,11 @@ func defaultConfig() *config {
 		publisher:      "amqp",
 		outageCooldown: 30 * time.Second,
 		httpAddr:       "127.0.0.1:9464",
-		signalling:     defaultSignalFlags(),
+		signals:        defaultSignalFlags(),
 		logFormat:      "auto",
 		format:         formatTable,
 		rate:           4,
-		looking:        defaultSelectFlags(),
+		selected:       defaultSelectFlags(),
 		console:        consoleFlags{listen: "127.0.0.1:9465"},
 	}
 }

@@ -168,11 +168,11 @@ func (p *process) consoleConfig(cfg *config) (console.Config, error) {
 			Proxies:     own.proxies,
 		},
 		AllowChanges: own.allowChanges,
-		ShowPayload:  cfg.looking.showPayload,
+		ShowPayload:  cfg.selected.showPayload,
 		Limits: console.Limits{
-			Rows:     cfg.looking.limit,
-			Failures: cfg.looking.top,
-			CountAll: cfg.looking.exact,
+			Rows:     cfg.selected.limit,
+			Failures: cfg.selected.top,
+			CountAll: cfg.selected.exact,
 		},
 		Log:       p.logger(cfg),
 		Open:      p.openForConsole(cfg),
@@ -205,11 +205,11 @@ func (p *process) checkForConsole(cfg *config) func(context.Context) ([]doctor.F
 
 // setFilter sets a condition as the flag of this name does.
 func setFilter(f *operator.Filter, name, text string) error {
-	cfg := &config{looking: selectFlags{filter: *f}}
+	cfg := &config{selected: selectFlags{filter: *f}}
 	for _, s := range append(filterSettings(), stateSetting()) {
 		if s.Name == name {
 			err := s.Take(cfg, text)
-			*f = cfg.looking.filter
+			*f = cfg.selected.filter
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
@@ -62,7 +61,7 @@ func (p *process) deadLetterList(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := addNames(&cfg.looking.filter, arguments); err != nil {
+	if err := addNames(&cfg.selected.filter, arguments); err != nil {
 		return usagef("%s: %s", commandPath(c), err)
 	}
 	return p.withSession(c, cfg, p.showDeadLetters)
@@ -70,7 +69,7 @@ func (p *process) deadLetterList(c *cli.Context) error {
 
 func (p *process) showDeadLetters(ctx context.Context, s *session) error {
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
-		return s.DeadLetters(ctx, s.cfg.looking.filter, page)
+		return s.DeadLetters(ctx, s.cfg.selected.filter, page)
 	})
 	if err != nil {
 		return err
@@ -79,7 +78,7 @@ func (p *process) showDeadLetters(ctx context.Context, s *session) error {
 	if len(letters) == 0 {
 		p.noteWildcards(s.cfg)
 	}
-	if len(letters) == 0 && list.Next == "" && s.cfg.looking.filter.Reason != nil {
+	if len(letters) == 0 && list.Next == "" && s.cfg.selected.filter.Reason != nil {
 		if err := s.cfg.noneFound("dead letter"); err != nil {
 			return err
 		}
@@ -116,7 +115,7 @@ func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) e
 }
 
 func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.Name) error {
-	letters, err := s.DeadLetter(ctx, name, s.cfg.looking.showPayload)
+	letters, err := s.DeadLetter(ctx, name, s.cfg.selected.showPayload)
 	if err != nil {
 		return err
 	}
@@ -159,9 +158,6 @@ func (p *process) showDeadLetter(cfg *config, letter operator.DeadMessage, follo
 	show.DeathDetails(g, cfg.relay.Table, letter)
 	return g.Write()
 }
-
-// errStopped is returned if a signal interrupts a change of many rows. Finished batches stay changed.
-var errStopped = errors.New("stopped")
 
 func (p *process) requeueCommand() *cli.Command {
 	return &cli.Command{
@@ -219,12 +215,13 @@ type requeueView struct {
 }
 
 func (p *process) requeue(ctx context.Context, s *session) error {
-	if s.cfg.looking.dryRun {
+	if s.cfg.selected.dryRun {
 		n, err := p.countDeadLetters(ctx, s)
 		if err != nil {
 			return err
 		}
-		return p.tell(s.cfg, requeueView{DryRun: true, Matched: n}, "would requeue "+show.Plural(n, "dead letter"))
+		text := "would requeue " + show.Plural(n, "dead letter")
+		return p.printResult(s.cfg, requeueView{DryRun: true, Matched: n}, text)
 	}
 	var view requeueView
 	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was requeued", harmless: true}
@@ -233,10 +230,11 @@ func (p *process) requeue(ctx context.Context, s *session) error {
 		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
 	}
 	bar, end := p.terminal.Progress("requeuing", operator.ChangeBatch)
-	done, failed := s.Requeue(ctx, s.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), func(n, total int64) {
+	progress := func(n, total int64) {
 		view.Matched = total
 		bar(n, total)
-	})
+	}
+	done, failed := s.Requeue(ctx, s.cfg.selected.filter, operator.ChangeBatch, asking.agree(ctx), progress)
 	end()
 	if asking.refused != nil {
 		return asking.refused
@@ -255,64 +253,18 @@ func (p *process) requeue(ctx context.Context, s *session) error {
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(s.cfg, "dead letter")
 	}
-	return p.tellAll(
+	return p.printChange(
 		ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers},
 	)
 }
 
 // countDeadLetters counts the dead letters that a command would change.
 func (p *process) countDeadLetters(ctx context.Context, s *session) (int64, error) {
-	n, err := s.CountDeadLetters(ctx, s.cfg.looking.filter)
+	n, err := s.CountDeadLetters(ctx, s.cfg.selected.filter)
 	if err == nil && n == 0 {
 		err = p.none(s.cfg, "dead letter")
 	}
 	return n, err
-}
-
-// tell prints the outcome in one line, or as JSON.
-func (p *process) tell(cfg *config, view any, text string) error {
-	switch {
-	case cfg.format == formatJSON:
-		return p.terminal.JSON(view)
-	case text == "":
-		return nil
-	}
-	_, err := fmt.Fprintln(p.terminal.Out, text)
-	return err
-}
-
-const againForOthers = "run it again for the others"
-
-// change is the outcome of a command that changes many rows. It may have failed halfway.
-type change struct {
-	view   any
-	told   *string // the field of the view for the error
-	text   string
-	done   int64
-	left   int64
-	failed error
-	// again is the hint of a command that was stopped.
-	again string
-}
-
-// tellAll prints what was done, and then what was not done.
-func (p *process) tellAll(ctx context.Context, cfg *config, ch change) error {
-	if ch.failed != nil && ctx.Err() != nil {
-		ch.failed = failure.WithHint(fmt.Errorf("%w, with %s left", errStopped, show.Plural(ch.left, "row")), ch.again)
-		if ch.done == 0 {
-			ch.failed = fmt.Errorf("%w before anything was changed", errStopped)
-		}
-	}
-	if ch.failed != nil {
-		*ch.told = show.OneLine(ch.failed.Error())
-		if ch.done == 0 {
-			ch.text = ""
-		}
-	}
-	if err := p.tell(cfg, ch.view, ch.text); err != nil {
-		return err
-	}
-	return ch.failed
 }
 
 // purgeView is the JSON output of dead-letter purge.
@@ -325,13 +277,13 @@ type purgeView struct {
 
 func (p *process) purge(ctx context.Context, s *session) error {
 	var view purgeView
-	if s.cfg.looking.dryRun {
+	if s.cfg.selected.dryRun {
 		matched, err := p.countDeadLetters(ctx, s)
 		if err != nil {
 			return err
 		}
 		view.DryRun, view.Matched = true, matched
-		return p.tell(s.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
+		return p.printResult(s.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
 	}
 	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was deleted", question: func(total int64) string {
 		from := s.cfg.relay.Table.DeadLetter()
@@ -339,7 +291,7 @@ func (p *process) purge(ctx context.Context, s *session) error {
 	}}
 	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
 	var failed error
-	view.Purged, failed = s.Purge(ctx, s.cfg.looking.filter, operator.ChangeBatch, asking.agree(ctx), bar)
+	view.Purged, failed = s.Purge(ctx, s.cfg.selected.filter, operator.ChangeBatch, asking.agree(ctx), bar)
 	end()
 	if asking.refused != nil {
 		return asking.refused
@@ -349,7 +301,7 @@ func (p *process) purge(ctx context.Context, s *session) error {
 		failed = p.none(s.cfg, "dead letter")
 	}
 	text := "deleted " + show.Plural(view.Purged, "dead letter")
-	return p.tellAll(
+	return p.printChange(
 		ctx, s.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers},
 	)
 }

@@ -31,7 +31,7 @@ Give explain the same --on-dead-letter, --on-expired and --max-retries as the re
 }
 
 func (p *process) explain(ctx context.Context, s *session, name operator.Name) error {
-	waiting, dead, err := s.Explain(ctx, name, s.cfg.looking.showPayload)
+	waiting, dead, err := s.Explain(ctx, name, s.cfg.selected.showPayload)
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 	if err != nil {
 		return err
 	}
-	published, err := s.PublishedIfKept(ctx, name, s.cfg.looking.showPayload)
+	published, err := s.PublishedIfKept(ctx, name, s.cfg.selected.showPayload)
 	if err != nil && len(waiting)+len(dead) == 0 { // the role may be allowed to read only the outbox
 		return err
 	}

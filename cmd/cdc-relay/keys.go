@@ -101,7 +101,7 @@ func (p *process) showKeys(ctx context.Context, s *session) error {
 }
 
 func (s *session) keysPage(ctx context.Context, page operator.Page) (operator.Listing[operator.Key], error) {
-	if !s.cfg.looking.parked {
+	if !s.cfg.selected.parked {
 		return s.Keys(ctx, page)
 	}
 	return s.ParkedKeys(ctx, s.cfg.blocks(), page)

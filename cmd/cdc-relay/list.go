@@ -46,7 +46,7 @@ func stateSetting() setting {
 			Usage: "Only messages in this state; waiting includes rows behind others of their ordering key.",
 		},
 		Set: func(c *config, text string) error {
-			c.looking.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
+			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
 			return settings.OneOf(strings.ReplaceAll(text, "_", "-"), states...)
 		},
 	}
@@ -85,7 +85,7 @@ func (p *process) list(c *cli.Context) error {
 
 func (p *process) showList(ctx context.Context, s *session) error {
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
-		return s.List(ctx, s.cfg.looking.filter, page)
+		return s.List(ctx, s.cfg.selected.filter, page)
 	})
 	if err != nil {
 		return err

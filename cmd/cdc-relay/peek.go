@@ -131,7 +131,7 @@ func (p *process) peek(c *cli.Context) error {
 func (p *process) showPeeked(ctx context.Context, s *session) error {
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
 		return s.Peek(
-			ctx, s.cfg.looking.filter, page, s.cfg.blocks(), s.cfg.relay.HeaderColumns, s.cfg.format == formatJSON,
+			ctx, s.cfg.selected.filter, page, s.cfg.blocks(), s.cfg.relay.HeaderColumns, s.cfg.format == formatJSON,
 		)
 	})
 	if err != nil {

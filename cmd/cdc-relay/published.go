@@ -72,7 +72,7 @@ func replaySettings() []setting {
 				Name: name, Placeholder: value, Usage: usage, FlagOnly: true,
 			},
 			Set: func(c *config, text string) error {
-				*field(&c.looking.replaying) = &text
+				*field(&c.selected.replaying) = &text
 				return checkName(text)
 			},
 		}
@@ -92,7 +92,7 @@ func replaySettings() []setting {
 				if err != nil || !(n >= 0.1 && n <= 1e6) {
 					return fmt.Errorf("%q: want a number from 0.1 to 1000000", text)
 				}
-				c.looking.replaying.perSecond = n
+				c.selected.replaying.perSecond = n
 				return nil
 			},
 		},
@@ -103,7 +103,7 @@ func replaySettings() []setting {
 			},
 			Set: func(c *config, text string) error {
 				n, err := strconv.ParseInt(text, 10, 64)
-				if c.looking.replaying.afterID = &n; err != nil {
+				if c.selected.replaying.afterID = &n; err != nil {
 					return fmt.Errorf("%q: want the id of a row, such as 42", text)
 				}
 				return nil
@@ -154,7 +154,7 @@ func (p *process) publishedList(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := addNames(&cfg.looking.filter, arguments); err != nil {
+	if err := addNames(&cfg.selected.filter, arguments); err != nil {
 		return usagef("%s: %s", commandPath(c), err)
 	}
 	return p.withSession(c, cfg, p.showPublishedList)
@@ -162,7 +162,7 @@ func (p *process) publishedList(c *cli.Context) error {
 
 func (p *process) showPublishedList(ctx context.Context, s *session) error {
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
-		return s.PublishedMessages(ctx, s.cfg.looking.filter, page)
+		return s.PublishedMessages(ctx, s.cfg.selected.filter, page)
 	})
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func (p *process) showPublishedList(ctx context.Context, s *session) error {
 }
 
 func (p *process) publishedShow(ctx context.Context, s *session, name operator.Name) error {
-	messages, err := s.Published(ctx, name, s.cfg.looking.showPayload)
+	messages, err := s.Published(ctx, name, s.cfg.selected.showPayload)
 	if err != nil {
 		return err
 	}
@@ -238,18 +238,18 @@ type replayView struct {
 }
 
 func (p *process) replay(ctx context.Context, s *session) error {
-	to := s.cfg.looking.replaying
-	view := replayView{DryRun: s.cfg.looking.dryRun}
+	to := s.cfg.selected.replaying
+	view := replayView{DryRun: s.cfg.selected.dryRun}
 	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was sent", question: func(total int64) string {
 		to := ""
-		if how := s.cfg.looking.replaying; how.exchange != nil {
+		if how := s.cfg.selected.replaying; how.exchange != nil {
 			to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
 		}
 		from, at := s.cfg.relay.Table.Published(), where(s.conn.Config())
 		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), from, to, at)
 	}}
 	bar, end := p.terminal.Progress("replaying", operator.ChangeBatch)
-	result, failed := s.Replay(ctx, s.cfg.looking.filter, operator.Replay{
+	result, failed := s.Replay(ctx, s.cfg.selected.filter, operator.Replay{
 		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: operator.ChangeBatch,
 		Dry: view.DryRun, AfterID: to.afterID,
 	}, asking.agree(ctx), bar)
@@ -270,5 +270,5 @@ func (p *process) replay(ctx context.Context, s *session) error {
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(s.cfg, "published message")
 	}
-	return p.tellAll(ctx, s.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
+	return p.printChange(ctx, s.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
 }

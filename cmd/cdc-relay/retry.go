@@ -44,7 +44,7 @@ type retryView struct {
 }
 
 func (p *process) retry(ctx context.Context, s *session) error {
-	view := retryView{DryRun: s.cfg.looking.dryRun}
+	view := retryView{DryRun: s.cfg.selected.dryRun}
 	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was changed", harmless: true}
 	asking.question = func(total int64) string {
 		messages, at := show.Plural(total, "message"), where(s.conn.Config())
@@ -59,7 +59,7 @@ func (p *process) retry(ctx context.Context, s *session) error {
 		view.Matched = total
 		bar(n, total)
 	}
-	done, failed := s.RetryNow(ctx, s.cfg.looking.filter, operator.ChangeBatch, view.DryRun, agreed, progress)
+	done, failed := s.RetryNow(ctx, s.cfg.selected.filter, operator.ChangeBatch, view.DryRun, agreed, progress)
 	end()
 	if asking.refused != nil {
 		return asking.refused
@@ -76,7 +76,7 @@ func (p *process) retry(ctx context.Context, s *session) error {
 		failed = p.none(s.cfg, "waiting retry")
 	}
 	changed := done.Due + done.Left
-	return p.tellAll(
+	return p.printChange(
 		ctx, s.cfg, change{&view, &view.Error, text, changed, view.Matched - changed, failed, againForOthers},
 	)
 }

@@ -115,7 +115,7 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	switch {
 	case cfg.publisher == "amqp":
 		err = errors.Join(err, cfg.needAMQP())
-	case cfg.signalling.eventsExchange != "":
+	case cfg.signals.eventsExchange != "":
 		err = errors.Join(err, usagef("--events-exchange needs --publisher amqp"))
 	}
 	if cfg.publisher == "exec" && len(cfg.handler) > 0 {
@@ -147,7 +147,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	if err := s.trace(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if err := s.newStatsd(cfg.signalling.statsd); err != nil {
+	if err := s.newStatsd(cfg.signals.statsd); err != nil {
 		return nil, err
 	}
 	s.relay, err = relay.New(cfg.relay, publisher, log, s.registry)

@@ -48,13 +48,13 @@ func lookingSettings() []setting {
 	return []setting{
 		settings.Number("top", "10",
 			"How many of the most frequent failures (routing key and error) to show.", 0, 10_000,
-			func(c *config) *int { return &c.looking.top }),
+			func(c *config) *int { return &c.selected.top }),
 		settings.Number("limit", "50", "How many to list.", 1, 1_000_000,
-			func(c *config) *int { return &c.looking.limit }),
+			func(c *config) *int { return &c.selected.limit }),
 		settings.Switch("exact", "Count every row, however long that takes.",
-			func(c *config) *bool { return &c.looking.exact }),
+			func(c *config) *bool { return &c.selected.exact }),
 		settings.Switch("watch", "Print again and again, until Ctrl-C.",
-			func(c *config) *bool { return &c.looking.watch }),
+			func(c *config) *bool { return &c.selected.watch }),
 		{
 			Info: settings.Info{
 				Name: "interval", Placeholder: "DURATION", Default: "2s",
@@ -65,14 +65,14 @@ func lookingSettings() []setting {
 				if err != nil || d < 100*time.Millisecond {
 					return fmt.Errorf("%q: want a duration of at least 100ms", text)
 				}
-				c.looking.interval = d
+				c.selected.interval = d
 				return nil
 			},
 		},
 		settings.Switch("show-payload", "Show bodies. If redacted_payload is set, it is shown instead.",
-			func(c *config) *bool { return &c.looking.showPayload }),
+			func(c *config) *bool { return &c.selected.showPayload }),
 		settings.FlagOnly(settings.Switch("dry-run", "Print the number of rows and change nothing.",
-			func(c *config) *bool { return &c.looking.dryRun })),
+			func(c *config) *bool { return &c.selected.dryRun })),
 	}
 }
 
@@ -83,7 +83,7 @@ func filterSettings() []setting {
 			Info: settings.Info{
 				Name: name, Placeholder: value, Usage: usage, FlagOnly: true,
 			},
-			Set: func(c *config, text string) error { *field(&c.looking.filter) = &text; return nil },
+			Set: func(c *config, text string) error { *field(&c.selected.filter) = &text; return nil },
 		}
 	}
 	age := func(
@@ -98,7 +98,7 @@ func filterSettings() []setting {
 				if err != nil {
 					return err
 				}
-				*age(&c.looking.filter), *at(&c.looking.filter) = d, t
+				*age(&c.selected.filter), *at(&c.selected.filter) = d, t
 				return nil
 			},
 		}
@@ -109,7 +109,7 @@ func filterSettings() []setting {
 				Name: "id", Placeholder: "ID,…", FlagOnly: true, Repeats: true,
 				Usage: "Only these: ids of rows, or message_ids.",
 			},
-			Set: func(c *config, text string) error { return addNames(&c.looking.filter, strings.Split(text, ",")) },
+			Set: func(c *config, text string) error { return addNames(&c.selected.filter, strings.Split(text, ",")) },
 		},
 		text("routing-key", "KEY", "Only messages with this routing key.",
 			func(f *operator.Filter) **string { return &f.RoutingKey }),
@@ -135,13 +135,13 @@ func reasonSetting() setting {
 			Usage: "Only messages that failed for this reason (unroutable, nack, too_large, …): " +
 				"the code of a dead letter, or of its last error.",
 		},
-		Set: func(c *config, text string) error { c.looking.filter.Reason = &text; return nil },
+		Set: func(c *config, text string) error { c.selected.filter.Reason = &text; return nil },
 	}
 }
 
 func allSetting() setting {
 	return settings.FlagOnly(settings.Switch("all", "All messages; required if no other filter is given.",
-		func(c *config) *bool { return &c.looking.all }))
+		func(c *config) *bool { return &c.selected.all }))
 }
 
 // sinceCreated and sincePublished are the usage of the ages for commands on messages that are not dead letters.
@@ -200,14 +200,14 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter := &cfg.looking.filter
+	filter := &cfg.selected.filter
 	if err := addNames(filter, arguments); err != nil {
 		return nil, usagef("%s: %s", commandPath(c), err)
 	}
 	switch {
-	case filter.Everything() && !cfg.looking.all:
+	case filter.Everything() && !cfg.selected.all:
 		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", commandPath(c))
-	case !filter.Everything() && cfg.looking.all:
+	case !filter.Everything() && cfg.selected.all:
 		return nil, usagef("%s: --all and a filter exclude each other", commandPath(c))
 	}
 	return cfg, nil
@@ -215,7 +215,7 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 
 // noneFound is the error of a command whose filter matched nothing, or nil if that is a normal result.
 func (c *config) noneFound(what string) error {
-	if f := c.looking.filter; len(f.IDs)+len(f.MessageIDs) > 0 {
+	if f := c.selected.filter; len(f.IDs)+len(f.MessageIDs) > 0 {
 		missing := failure.NotFound(fmt.Errorf("no %s has one of these IDs", what))
 		return failure.WithHint(missing, "cdc-relay explain "+firstName(f)+c.tableFlag())
 	}
@@ -224,7 +224,7 @@ func (c *config) noneFound(what string) error {
 
 // noteWildcards prints wildcardNote, for a command that found nothing.
 func (p *process) noteWildcards(cfg *config) {
-	if note := show.WildcardNote(cfg.looking.filter, "--"); note != "" {
+	if note := show.WildcardNote(cfg.selected.filter, "--"); note != "" {
 		fmt.Fprintln(p.terminal.Err, "note: "+note)
 	}
 }
@@ -238,7 +238,7 @@ func (p *process) none(cfg *config, what string) error {
 // unknownReason is the error for a reason that no row has and that is no code. The publisher of an embedding program
 // may have its own codes, so only the tables can tell.
 func (c *config) unknownReason(what string) error {
-	reason := c.looking.filter.Reason
+	reason := c.selected.filter.Reason
 	if reason == nil || slices.Contains(reasonCodes(), *reason) {
 		return nil
 	}
@@ -338,14 +338,14 @@ func pageSetting() setting {
 			Name: "after", Placeholder: "CURSOR", FlagOnly: true,
 			Usage: "Continue a list: the cursor that the previous page printed.",
 		},
-		Set: func(c *config, text string) error { c.looking.after = text; return nil },
+		Set: func(c *config, text string) error { c.selected.after = text; return nil },
 	}
 }
 
 func parkedSetting() setting {
 	return settings.FlagOnly(settings.Switch("parked",
 		"Only keys whose first row waits for its time, or that a dead letter blocks.",
-		func(c *config) *bool { return &c.looking.parked }))
+		func(c *config) *bool { return &c.selected.parked }))
 }
 
 // pageFlags are the flags of a command that lists, between its own.
@@ -355,7 +355,7 @@ func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
 
 // page returns the requested part of a list.
 func (c *config) page() operator.Page {
-	return operator.Page{After: c.looking.after, Limit: c.looking.limit}
+	return operator.Page{After: c.selected.after, Limit: c.selected.limit}
 }
 
 // pageError says that a wrong cursor came from --after.

@@ -31,7 +31,7 @@ func signalSettings() []setting {
 				Usage: "Publish a notice to this exchange for each event of --events. Default: none.",
 			},
 			Set: func(c *config, text string) error {
-				c.signalling.eventsExchange = text
+				c.signals.eventsExchange = text
 				return checkName(text)
 			},
 		},
@@ -41,8 +41,8 @@ func signalSettings() []setting {
 				Usage: "The events that get a notice: published, rejected, dead_lettered.",
 			},
 			Set: func(c *config, text string) error {
-				c.signalling.events = settings.ListOf(text)
-				for _, event := range c.signalling.events {
+				c.signals.events = settings.ListOf(text)
+				for _, event := range c.signals.events {
 					if err := settings.OneOf(event, notice.Kinds()...); err != nil {
 						return err
 					}
@@ -71,7 +71,7 @@ func signalSettings() []setting {
 				Usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path. Default: nowhere.",
 			},
 			Set: func(c *config, text string) error {
-				if c.signalling.statsd.Addr = text; text == "" {
+				if c.signals.statsd.Addr = text; text == "" {
 					return nil
 				}
 				return statsd.CheckAddr(text)
@@ -83,7 +83,7 @@ func signalSettings() []setting {
 				Usage: "Prefix of metric names in DogStatsD, followed by a dot.",
 			},
 			Set: func(c *config, text string) error {
-				c.signalling.statsd.Prefix = text
+				c.signals.statsd.Prefix = text
 				return statsd.CheckPrefix(text)
 			},
 		},
@@ -93,8 +93,8 @@ func signalSettings() []setting {
 				Usage: "Tags for each metric in DogStatsD, such as env:prod,team:shop. Default: none.",
 			},
 			Set: func(c *config, text string) error {
-				c.signalling.statsd.Tags = settings.ListOf(text)
-				return statsd.CheckTags(c.signalling.statsd.Tags)
+				c.signals.statsd.Tags = settings.ListOf(text)
+				return statsd.CheckTags(c.signals.statsd.Tags)
 			},
 		},
 	}
@@ -102,7 +102,7 @@ func signalSettings() []setting {
 
 // registerNotices connects the notices of events to the relay, if they are wanted.
 func (s *reportingRelay) registerNotices(cfg *config) error {
-	exchange := cfg.signalling.eventsExchange
+	exchange := cfg.signals.eventsExchange
 	if exchange == "" {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (s *reportingRelay) registerNotices(cfg *config) error {
 	if err != nil {
 		return err
 	}
-	for _, event := range cfg.signalling.events {
+	for _, event := range cfg.signals.events {
 		hook := s.notices.Hook(notice.Kind(event))
 		switch notice.Kind(event) {
 		case notice.Published:

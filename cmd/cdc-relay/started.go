@@ -43,7 +43,7 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 
 // loggedSettings are the settings of run, except the servers' URLs and the log's own settings.
 func loggedSettings(c *config) []slog.Attr {
-	r, signals := &c.relay, &c.signalling
+	r, signals := &c.relay, &c.signals
 	return []slog.Attr{
 		slog.String("shard", r.Shard.String()),
 		slog.String("mode", string(r.Mode)),

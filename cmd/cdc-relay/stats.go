@@ -44,10 +44,10 @@ func (p *process) stats(c *cli.Context) error {
 func (p *process) showOrWatch(ctx context.Context, s *session) error {
 	cfg := s.cfg
 	look := &show.Sampler{
-		Relay: &cfg.relay, Top: cfg.looking.top, Exact: cfg.looking.exact, Watch: cfg.looking.watch,
+		Relay: &cfg.relay, Top: cfg.selected.top, Exact: cfg.selected.exact, Watch: cfg.selected.watch,
 		Tables: s.Tables, Live: show.NewLiveRelay(cfg.httpAddr),
 	}
-	if !cfg.looking.watch {
+	if !cfg.selected.watch {
 		view, err := look.Take(ctx)
 		if err != nil {
 			return err
@@ -57,7 +57,7 @@ func (p *process) showOrWatch(ctx context.Context, s *session) error {
 		}
 		return p.showStats(cfg, view)
 	}
-	return p.terminal.Watch(ctx, cfg.looking.interval, func(ctx context.Context) (display func() error, err error) {
+	return p.terminal.Watch(ctx, cfg.selected.interval, func(ctx context.Context) (display func() error, err error) {
 		view, err := look.Take(ctx)
 		if cfg.format == formatJSON {
 			return func() error { return p.terminal.JSONLine(view) }, err
