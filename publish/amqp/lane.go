@@ -42,12 +42,16 @@ type resend struct {
 	sent bool
 }
 
-// outcome returns the result if the message is not sent again.
-func (s resend) outcome() outbox.Outcome {
-	if s.sent {
-		return outbox.Unknown
+// reason returns why the broker closed the channel, or nil if it gave no reason. Only the reaper calls it.
+func (l *lane) reason() *amqp091.Error {
+	select {
+	case e, ok := <-l.closed:
+		if ok {
+			l.exception = e
+		}
+	default:
 	}
-	return outbox.NotSent
+	return l.exception
 }
 
 // openLane opens a channel in confirm mode. It blocks until the broker answers. At most maxInFlight messages may be

@@ -1,17 +1,13 @@
 package amqp
 
 import (
-	"bytes"
 	"errors"
-	"reflect"
-	"slices"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
 // scanEvery is how often the reaper checks all messages while the oldest is unanswered. So a queue that never confirms
@@ -33,15 +29,14 @@ type reaperNews struct {
 // goroutine uses its fields.
 type reaper struct {
 	*session
-	pending []*entry // unanswered, in the order sent
-	head    int      // index in pending; all entries before it are done
-	news    []reaperNews
+	pending   pending
+	deadLanes deadLanes
+	news      []reaperNews
 	// lastAnswer is when the broker last confirmed or rejected, on the session's clock.
 	lastAnswer time.Duration
-	dying      []*lane // closed by the broker; their resends may still be here
 }
 
-func newReaper(s *session) *reaper { return &reaper{session: s} }
+func newReaper(s *session) *reaper { return &reaper{session: s, deadLanes: deadLanes{session: s}} }
 
 // run works until stop is closed. Then no confirm can come any more, and nothing more is sent.
 func (r *reaper) run(stop <-chan struct{}) {
@@ -49,8 +44,8 @@ func (r *reaper) run(stop <-chan struct{}) {
 	defer scan.Stop()
 	for {
 		r.takeNews()
-		r.popResolved()
-		if r.head == len(r.pending) {
+		r.pending.pop(r.settleResolved)
+		if r.pending.empty() {
 			select { // without the timer, so that an idle relay costs nothing
 			case <-r.sent.Wake():
 			case <-stop:
@@ -78,44 +73,30 @@ func (r *reaper) takeNews() {
 		if n.seal != nil {
 			n.seal.sealed = true
 			n.seal.evicted = n.evicted
-			r.afterAnswer(n.seal)
+			r.deadLanes.afterAnswer(n.seal)
 			continue
 		}
 		n.entry.lane.waiting++
 		n.entry.lane.newest = n.entry
-		r.pending = append(r.pending, n.entry)
+		r.pending.add(n.entry)
 	}
 }
 
 // oldestConfirm returns the confirm of the oldest entry; nil while it is being sent.
 func (r *reaper) oldestConfirm() <-chan struct{} {
-	e := r.pending[r.head]
+	e := r.pending.oldest()
 	if !e.published.Load() || e.err != nil {
 		return nil
 	}
 	return e.confirm.Done()
 }
 
-// popResolved settles entries, oldest first, up to the first unanswered one.
-func (r *reaper) popResolved() {
-	for r.head < len(r.pending) && r.pending[r.head].resolved() {
-		r.settle(r.pending[r.head], false)
-		r.pending[r.head] = nil
-		r.head++
-	}
-	switch {
-	case r.head == len(r.pending):
-		r.pending, r.head = r.pending[:0], 0
-	case r.head > 1024 && r.head > len(r.pending)/2:
-		r.pending = append(r.pending[:0], r.pending[r.head:]...)
-		r.head = 0
-	}
-}
+func (r *reaper) settleResolved(e *entry) { r.settle(e, false) }
 
 // scan settles all answered entries.
 func (r *reaper) scan() {
 	r.takeNews()
-	r.keep(func(e *entry) bool {
+	r.pending.keep(func(e *entry) bool {
 		if !e.resolved() {
 			return true
 		}
@@ -124,27 +105,11 @@ func (r *reaper) scan() {
 	})
 }
 
-// keep removes the entries from pending for which f returns false. During the call, f may search pending, which may
-// have gaps, and append to it.
-func (r *reaper) keep(f func(*entry) bool) {
-	kept := r.head
-	for i := r.head; i < len(r.pending); i++ {
-		e := r.pending[i]
-		keep := f(e)
-		r.pending[i] = nil
-		if keep {
-			r.pending[kept] = e
-			kept++
-		}
-	}
-	r.pending = r.pending[:kept]
-}
-
 // expire gives up messages that have waited longer than SendTimeout. If the broker has answered nothing since, the
 // connection is lost.
 func (r *reaper) expire() {
 	now := r.clock.now()
-	oldest, some := r.oldestSent()
+	oldest, some := r.pending.oldestSent()
 	if !r.clock.running() || !some || now-oldest < r.sendTimeout {
 		return
 	}
@@ -152,24 +117,13 @@ func (r *reaper) expire() {
 		r.lose(errors.New("RabbitMQ confirmed nothing within the send timeout"))
 		return
 	}
-	r.keep(func(e *entry) bool {
+	r.pending.keep(func(e *entry) bool {
 		late := e.published.Load() && now-e.sentAt >= r.sendTimeout && r.lastAnswer >= e.sentAt
 		if late {
 			r.settle(e, true)
 		}
 		return !late
 	})
-}
-
-// oldestSent returns when the oldest unanswered message was sent. A large body that is still being written does not
-// count; the socket's write timeout bounds it.
-func (r *reaper) oldestSent() (at time.Duration, some bool) {
-	for _, e := range r.pending[r.head:] {
-		if e.published.Load() && (!some || e.sentAt < at) {
-			at, some = e.sentAt, true
-		}
-	}
-	return at, some
 }
 
 // settle decides on one entry. The caller then removes it from pending.
@@ -190,7 +144,7 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	evidence.channelClosed = l.channel.IsClosed()
 	evidence.connectionClosed = r.connection.IsClosed() || (e.err != nil && !evidence.unsent)
 	if evidence.channelClosed && !evidence.acked {
-		evidence.exception = r.exceptionOf(l)
+		evidence.exception = l.reason()
 		l.crowded = l.crowded || l.waiting > 1
 	}
 	evidence.alone = !l.shared && !l.crowded && l.newest == e &&
@@ -211,16 +165,11 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		v = r.unanswered(e, evidence, v)
 	}
 	if v.replay {
-		l.resends = append(l.resends, resend{message: e.message, sent: !evidence.unsent || e.resent})
-		if !l.dying {
-			l.dying = true
-			r.dying = append(r.dying, l)
-			r.control.Put(laneNews{lane: l})
-		}
+		r.deadLanes.add(l, resend{message: e.message, sent: !evidence.unsent || e.resent})
 	} else {
 		r.report(e, v)
 	}
-	r.afterAnswer(l)
+	r.deadLanes.afterAnswer(l)
 }
 
 // unanswered records what a missing answer says about the message.
@@ -275,38 +224,7 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	}
 }
 
-// exceptionOf returns why the broker closed the channel, or nil if it gave no reason.
-func (r *reaper) exceptionOf(l *lane) *amqp091.Error {
-	select {
-	case e, ok := <-l.closed:
-		if ok {
-			l.exception = e
-		}
-	default:
-	}
-	return l.exception
-}
-
-// afterAnswer closes a sealed lane without unanswered messages, and passes its resends to the isolator.
-func (r *reaper) afterAnswer(l *lane) {
-	if !l.sealed || l.waiting > 0 {
-		return
-	}
-	if !l.channel.IsClosed() {
-		r.closeChannel(l.channel)
-	}
-	if !l.shared {
-		r.left.Add(-1)
-	}
-	if l.evicted && len(l.resends) == 0 {
-		return
-	}
-	r.jobs.Put(job{exchange: &l.exchange, opens: !l.evicted, cause: r.exceptionOf(l), messages: l.resends})
-	l.resends = nil
-	r.dying = slices.DeleteFunc(r.dying, func(d *lane) bool { return d == l })
-}
-
-// takeReturns matches the returns of a lane to messages. A return without a message belongs to one that timed out.
+// takeReturns matches the returns of a lane to messages.
 func (r *reaper) takeReturns(l *lane) {
 	for {
 		select {
@@ -315,69 +233,19 @@ func (r *reaper) takeReturns(l *lane) {
 				return
 			}
 			r.takeNews()
-			r.match(l, &returned)
+			r.pending.match(l, &returned, r.limits)
 		default:
 			return
 		}
 	}
 }
 
-func (r *reaper) match(l *lane, returned *amqp091.Return) {
-	id, err := outbox.ParseUUID([]byte(returned.MessageId))
-	if err != nil {
-		return
-	}
-	var first *entry
-	for _, e := range r.pending[r.head:] {
-		if e == nil {
-			continue // just settled
-		}
-		m := e.message
-		if e.lane != l || e.returned != nil || m.MessageID != id ||
-			m.RoutingKey != returned.RoutingKey || r.limits.ExchangeOf(m) != returned.Exchange {
-			continue
-		}
-		if first == nil {
-			first = e
-		}
-		// Several rows may be equal in all of these; the headers may tell them apart.
-		if r.sameContent(e, returned) {
-			first = e
-			break
-		}
-	}
-	if first != nil {
-		first.returned = returned
-	}
-}
-
-func (r *reaper) sameContent(e *entry, returned *amqp091.Return) bool {
-	if !bytes.Equal(e.message.Payload, returned.Body) {
-		return false
-	}
-	p, err := wire.Encode(e.message, r.limits, e.marked)
-	none := len(p.Body.Headers)+len(returned.Headers) == 0
-	return err == nil && (none || reflect.DeepEqual(p.Body.Headers, returned.Headers))
-}
-
 // finish reports all remaining messages, after the connection is closed and sender and isolator have stopped.
 func (r *reaper) finish() {
 	r.takeNews()
-	r.keep(func(e *entry) bool {
+	r.pending.keep(func(e *entry) bool {
 		r.settle(e, !e.resolved())
 		return false
 	})
-	for _, l := range r.dying {
-		r.giveUp(l.resends)
-	}
-	for _, j := range r.jobs.Take(nil) {
-		r.giveUp(j.messages)
-	}
-}
-
-// giveUp reports messages that should have been sent alone.
-func (r *reaper) giveUp(resends []resend) {
-	for _, s := range resends {
-		r.deliver(s.message, s.outcome(), "", "the connection was lost before the message was sent alone")
-	}
+	r.deadLanes.finish()
 }
