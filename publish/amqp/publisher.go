@@ -1,4 +1,3 @@
-// Package amqp publishes to RabbitMQ with publisher confirms.
 package amqp
 
 import (
