@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
 // query runs one statement and returns its rows as text. It uses the simple protocol, the only one on a replication
@@ -58,7 +59,8 @@ func (standbyError) Hint() string {
 
 // checkServer reports settings of the server that prevent logical replication.
 func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
-	if v := serverVersion(conn); v < 14 {
+	version := serverVersion(conn)
+	if version < 14 {
 		return problem.New("# upgrade Postgres, or run with --mode poll",
 			"Postgres %s is too old: streaming needs 14 or later", conn.ParameterStatus("server_version"))
 	}
@@ -69,7 +71,7 @@ func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
 	if rows[0][1] == "t" {
 		return standbyError{}
 	}
-	if level := rows[0][0]; level != "logical" {
+	if level := rows[0][0]; !slot.CanDecode(version, level) {
 		return problem.New("ALTER SYSTEM SET wal_level = 'logical';  -- then restart Postgres "+
 			"(RDS: rds.logical_replication = 1; Cloud SQL: cloudsql.logical_decoding = on); or run with --mode poll",
 			"Postgres has wal_level = %s: streaming needs logical", level)

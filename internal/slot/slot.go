@@ -17,6 +17,13 @@ import (
 // Plugin is the output plugin of a relay's slot.
 const Plugin = "pgoutput"
 
+// CanDecode reports whether a server of this major version creates logical slots with this wal_level. From 19 on, the
+// first logical slot raises the level of a server with replica, without a restart (see effective_wal_level in the
+// manual of Postgres 19).
+func CanDecode(major int, walLevel string) bool {
+	return walLevel == "logical" || walLevel == "replica" && major >= 19
+}
+
 // Slot is a row of pg_replication_slots. The zero Slot does not exist.
 type Slot struct {
 	Name   string `json:"slot_name"`

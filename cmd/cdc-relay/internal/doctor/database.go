@@ -154,7 +154,7 @@ func (s *session) askClock(ctx context.Context, now func() time.Time) (a answer[
 // settingNames are the server settings that check reads.
 func settingNames() []string {
 	return []string{
-		"wal_level", "max_replication_slots", "max_wal_senders", "wal_sender_timeout", "max_slot_wal_keep_size",
-		"max_wal_size", "idle_replication_slot_timeout", "autovacuum", "track_counts",
+		"wal_level", "effective_wal_level", "max_replication_slots", "max_wal_senders", "wal_sender_timeout",
+		"max_slot_wal_keep_size", "max_wal_size", "idle_replication_slot_timeout", "autovacuum", "track_counts",
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgerrcode"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
 // judgeDatabase turns the facts of the database into findings.
@@ -47,8 +48,8 @@ func on(service string) string {
 	return ", on " + service
 }
 
-// The versions that cdc-relay is tested with.
-const oldestMajor, newestMajor = 14, 18
+// The versions that cdc-relay knows. It is tested with 14 to 18; what it knows of 19 is from the manual.
+const oldestMajor, newestMajor = 14, 19
 
 func (j *databaseJudge) judgeServer(c *chart) {
 	switch major := j.server.major(); {
@@ -57,7 +58,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 			"Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, oldestMajor, newestMajor)
 	case major > newestMajor:
 		c.warn("version", remark("# see whether a newer cdc-relay knows this Postgres"),
-			"Postgres %s is newer than what this cdc-relay was tested with (%d to %d)",
+			"Postgres %s is newer than what this cdc-relay knows (%d to %d)",
 			j.server.Version, oldestMajor, newestMajor)
 	default:
 		c.ok("version", "Postgres %s", j.server.Version)
@@ -199,11 +200,15 @@ func (j *databaseJudge) directly() fix {
 }
 
 func (j *databaseJudge) judgeWAL(c *chart) {
-	if level := j.setting("wal_level"); level != "logical" {
+	switch level := j.setting("wal_level"); {
+	case !slot.CanDecode(j.server.major(), level):
 		c.wrong("wal_level", j.service.logicalWAL(), "wal_level is %s: streaming needs logical", level)
-		return
+	case level != "logical":
+		c.ok("wal_level", "%s, and %s now: this server raises it while a logical slot exists",
+			level, j.setting("effective_wal_level"))
+	default:
+		c.ok("wal_level", "logical")
 	}
-	c.ok("wal_level", "logical")
 }
 
 // judgeRoom: slots and walsenders are limited for the whole server.

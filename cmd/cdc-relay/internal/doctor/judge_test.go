@@ -102,8 +102,21 @@ type judgement struct {
 
 func ofServer() map[string]judgement {
 	return map[string]judgement{
-		"an old version":      {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 130011 }, "problem postgres/version", []string{"14"}},
-		"a new version":       {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 190000 }, "warning postgres/version", []string{"newer"}},
+		"an old version": {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 130011 }, "problem postgres/version", []string{"14"}},
+		"a new version":  {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 200000 }, "warning postgres/version", []string{"newer"}},
+		"replica on 18": {func(_ *Options, f *databaseFacts) {
+			f.server.value.VersionNumber = 180001
+			f.set("wal_level", "replica", "")
+		}, "problem postgres/wal_level", []string{"streaming needs logical", "'logical'"}},
+		"replica on 19": {func(_ *Options, f *databaseFacts) {
+			f.server.value.VersionNumber = 190000
+			f.set("wal_level", "replica", "")
+			f.set("effective_wal_level", "logical", "")
+		}, "", []string{"replica, and logical now"}},
+		"minimal on 19": {func(_ *Options, f *databaseFacts) {
+			f.server.value.VersionNumber = 190000
+			f.set("wal_level", "minimal", "")
+		}, "problem postgres/wal_level", []string{"wal_level is minimal"}},
 		"all walsenders used": {func(_ *Options, f *databaseFacts) { f.server.value.Walsenders = 10 }, "warning postgres/max_wal_senders", []string{"'20'"}},
 		"no walsender free": {func(_ *Options, f *databaseFacts) {
 			f.server.value.Walsenders = 10
