@@ -231,8 +231,8 @@ func (r *Relay) preflight(ctx context.Context) error {
 	return nil
 }
 
-// unreachable turns errors that need a person at the start into problems: a rejected login, a database that is missing
-// or that the role may not connect to. Later, the relay waits for all of them.
+// unreachable turns errors that need a person at the start into problems: a rejected login or parameter, a database
+// that is missing or that the role may not connect to. Later, the relay waits for all of them.
 func unreachable(err error) error {
 	var what string
 	switch pgcode.Of(err) {
@@ -242,6 +242,8 @@ func unreachable(err error) error {
 		what = "Postgres has no such database"
 	case pgerrcode.InsufficientPrivilege:
 		what = "the role may not connect to the database"
+	case pgerrcode.UndefinedObject, pgerrcode.InvalidParameterValue, pgerrcode.CantChangeRuntimeParam:
+		what = "Postgres rejects a parameter of the address"
 	}
 	hint := pgdial.Hint(err)
 	if what == "" || hint == "" {

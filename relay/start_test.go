@@ -51,3 +51,32 @@ func TestARoleWithoutConnectGetsTheMissingGrant(t *testing.T) {
 		t.Fatalf("%v\nhint %s\nwant %s", err, problem.Hint(err), want)
 	}
 }
+
+// Only the server knows all its settings.
+func TestAParameterThatTheServerRejectsEndsTheStart(t *testing.T) {
+	for options, name := range map[string]string{
+		"-c no_such_setting=1": "no_such_setting",
+		"-c work_mem=much":     "work_mem",
+		"-c port=1":            "port",
+	} {
+		i := newInstance(t)
+		u, err := url.Parse(i.config.DatabaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		query := u.Query()
+		query.Set("options", options)
+		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+		i.config.DatabaseURL = u.String()
+		r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
+		err = r.Run(ctx)
+		cancel()
+		if !problem.Is(err) || !strings.Contains(err.Error(), name) || problem.Hint(err) == "" {
+			t.Errorf("%s: %v", options, err)
+		}
+	}
+}

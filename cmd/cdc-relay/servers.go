@@ -6,15 +6,17 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -80,7 +82,7 @@ func checkDatabaseURL(text string) error {
 	if atAfterHost(text) {
 		return errors.New(wantDatabaseURL)
 	}
-	cfg, err := pgx.ParseConfig(text)
+	cfg, err := pgconn.ParseConfig(text) // as the stream does: pgx would take parameters of its own out
 	var parseErr *pgconn.ParseConfigError
 	var urlErr *url.Error
 	switch {
@@ -88,7 +90,7 @@ func checkDatabaseURL(text string) error {
 		// A password contains an @ that is not encoded: the parser took its end for the host.
 		return errors.New(wantDatabaseURL)
 	case err == nil:
-		return nil
+		return pgdial.CheckParameters(cfg)
 	case errors.As(err, &urlErr) || strings.Contains(text, "://"):
 		if detail := harmlessDetail(err); detail != "" {
 			return errors.New(detail)
@@ -137,6 +139,24 @@ func checkAMQPURL(text string) error {
 	}
 	if _, err := amqp.ParseURI(text); err != nil || atAfterHost(text) {
 		return errors.New("not a URL of the form " + scheme + "://user:password@host:5672/vhost; " + encodeHint)
+	}
+	return checkAMQPParameters(text)
+}
+
+// amqpParameters are those that the library reads. It ignores all others.
+var amqpParameters = [...]string{
+	"cacertfile", "certfile", "channel_max", "connection_timeout", "heartbeat", "keyfile", "server_name_indication",
+}
+
+func checkAMQPParameters(text string) error {
+	address, err := url.Parse(text)
+	if err != nil {
+		return errors.New("not a URL") // parsed before
+	}
+	for _, name := range slices.Sorted(maps.Keys(address.Query())) {
+		if !slices.Contains(amqpParameters[:], name) {
+			return fmt.Errorf("parameter %s is unknown; known are %s", name, strings.Join(amqpParameters[:], ", "))
+		}
 	}
 	return nil
 }

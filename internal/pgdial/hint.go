@@ -50,6 +50,9 @@ func Hint(err error) string {
 	case answer.Code == pgerrcode.TooManyConnections:
 		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  " +
 			"-- close some, or raise max_connections"
+	case answer.Code == pgerrcode.UndefinedObject || answer.Code == pgerrcode.InvalidParameterValue ||
+		answer.Code == pgerrcode.CantChangeRuntimeParam:
+		return "# correct this parameter, or options, in " + InURL
 	case answer.Code == pgerrcode.ObjectNotInPrerequisiteState:
 		return fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS true;", database)
 	}
