@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -13,12 +14,11 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// foreignOwnerFaults give the slot to a program that is not a relay of the table. The relays publish from the table
-// meanwhile, and must not end that program's connection.
+// foreignOwnerFaults give the slot to a program that is not a relay of the table, or try to. The relays publish from
+// the table meanwhile, and must not end the connection of that program.
 func foreignOwnerFaults() []Fault {
 	return []Fault{
 		{
@@ -28,8 +28,8 @@ func foreignOwnerFaults() []Fault {
 		},
 		{
 			Name: "postgres-slot-second-outbox", Needs: OwnPostgres | Superuser, Duplicates: ifTakenOver,
-			About: "a relay of another outbox table takes the slot from the relay that streams",
-			Run:   secondOutboxTakesSlot,
+			About: "a relay of another outbox table is started with the slot of the relay that streams",
+			Run:   secondOutboxTriesSlot,
 		},
 	}
 }
@@ -134,51 +134,35 @@ func listen(ctx context.Context, conn *pgconn.PgConn) error {
 	}
 }
 
-// secondOutboxTakesSlot runs a relay with another --table and the same --slot. Nobody inserts into that table.
-func secondOutboxTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (detail string, err error) {
-	if _, err := w.AwaitLeader(ctx); err != nil {
-		return "", err
-	}
+// refused is how the relay of another outbox ends.
+const refused = "has the name of a publication of "
+
+// secondOutboxTriesSlot starts a relay with another --table and the same --slot, each time that the stream of the first
+// has ended. It must refuse each time: otherwise, the rows of the first outbox would stay in its slot.
+func secondOutboxTriesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 	second := *w
 	second.Table = outbox.Table{Schema: w.Table.Schema, Name: w.Table.Name + "_second"}
+	second.Slot, second.Publication = w.Slot+"_second", w.Publication+"_second"
 	if err := second.setUp(ctx); err != nil {
 		return "", err
 	}
-	relay, err := newRelay(&second, "second-outbox")
-	if err != nil {
-		return "", err
-	}
-	defer func() {
-		for _, proxy := range append(relay.Postgres, relay.RabbitMQ...) {
-			proxy.Close()
-		}
-	}()
-	if err := relay.Start(); err != nil {
-		return "", err
-	}
-	defer func() {
-		fixCtx, cancel := fixing(ctx)
-		defer cancel()
-		err = errors.Join(err, relay.Stop(fixCtx))
-	}()
-	if err := w.giveSlotTo(ctx, relay, slot.Application(second.Table)); err != nil {
-		return "", err
-	}
-	wait(ctx, max(hold, foreignOwnerHold))
-	return "", nil
-}
-
-// giveSlotTo ends the streams of other relays until this relay streams. application is its application_name.
-func (w *World) giveSlotTo(ctx context.Context, relay *Relay, application string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout,
-		fmt.Errorf("the other relays were quicker than %s", relay.Name))
-	defer cancel()
-	return poll(ctx, func() (bool, error) {
-		if role := relay.Role(ctx); role == "streaming" || role == "" || role == "starting" {
-			return role == "streaming", nil
+	times := 0
+	for end := time.Now().Add(hold); times == 0 || time.Now().Before(end); times++ {
+		if _, err := w.AwaitLeader(ctx); err != nil {
+			return "", err
 		}
 		var ended int
-		err := w.QueryRow(ctx, terminateOwner, w.Slot, application).Scan(&ended)
-		return false, err
-	})
+		if err := w.QueryRow(ctx, terminateOwner, w.Slot, "").Scan(&ended); err != nil {
+			return "", err
+		}
+		runCtx, cancel := context.WithTimeout(ctx, takeSlotTimeout)
+		err := second.command(runCtx, "run", "--slot", w.Slot, "--publication", second.Publication,
+			"--http-addr", "127.0.0.1:0")
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), refused) {
+			return "", fmt.Errorf("a relay of %s with slot %s was not refused: %w", second.Table, w.Slot, err)
+		}
+	}
+	return fmt.Sprintf("refused %d times", times), second.command(ctx, "teardown", "--yes", "--tables",
+		"--slot", second.Slot, "--publication", second.Publication)
 }
