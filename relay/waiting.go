@@ -63,7 +63,12 @@ func (w *waitingRows) add(one outbox.Settlement, reason waitReason, now time.Tim
 // due removes the rows that are due, at most some of them, and returns them. The caller settles them or adds them
 // again.
 func (w *waitingRows) due(now time.Time, most int) (due []waitingRow) {
-	w.waited = make(map[*outbox.Message]time.Duration)
+	if clear(w.waited); len(w.rows) == 0 {
+		return nil
+	}
+	if w.waited == nil {
+		w.waited = make(map[*outbox.Message]time.Duration)
+	}
 	w.rows = slices.DeleteFunc(w.rows, func(row waitingRow) bool {
 		if len(due) == most || row.due.After(now) {
 			return false
@@ -97,7 +102,10 @@ func (w *waitingRows) next(now time.Time, most time.Duration) time.Duration {
 // ids returns the ids of the first rows that wait for a reason, at most some of them.
 func (w *waitingRows) ids(reason waitReason, most int) (ids []int64) {
 	for _, row := range w.rows {
-		if row.reason == reason && len(ids) < most {
+		if len(ids) == most {
+			break
+		}
+		if row.reason == reason {
 			ids = append(ids, row.Message.ID)
 		}
 	}
