@@ -143,19 +143,18 @@ func checkAMQPURL(text string) error {
 	return checkAMQPParameters(text)
 }
 
-// amqpParameters are those that the library reads. It ignores all others.
-var amqpParameters = [...]string{
-	"cacertfile", "certfile", "channel_max", "connection_timeout", "heartbeat", "keyfile", "server_name_indication",
-}
-
+// checkAMQPParameters rejects parameters that the library does not read: it ignores them.
 func checkAMQPParameters(text string) error {
+	known := []string{
+		"cacertfile", "certfile", "channel_max", "connection_timeout", "heartbeat", "keyfile", "server_name_indication",
+	}
 	address, err := url.Parse(text)
 	if err != nil {
 		return errors.New("not a URL") // parsed before
 	}
 	for _, name := range slices.Sorted(maps.Keys(address.Query())) {
-		if !slices.Contains(amqpParameters[:], name) {
-			return fmt.Errorf("parameter %s is unknown; known are %s", name, strings.Join(amqpParameters[:], ", "))
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("parameter %s is unknown; known are %s", name, strings.Join(known, ", "))
 		}
 	}
 	return nil
