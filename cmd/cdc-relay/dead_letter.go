@@ -97,14 +97,11 @@ func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) e
 	g := p.terminal.Table(
 		"ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
 	).Fit()
-	const wide = 60
-	short := func(s string) string { return show.Shortened(s, wide) }
-	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for _, letter := range letters {
 		g.Row(
-			fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), short(letter.Reason),
-			orDash(letter.Exchange), short(letter.RoutingKey), orDash(letter.OrderingKey),
-			fmt.Sprint(letter.Attempts), orDash(letter.LastError),
+			fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), show.Cell(letter.Reason),
+			show.CellOrDash(letter.Exchange), show.Cell(letter.RoutingKey), show.CellOrDash(letter.OrderingKey),
+			fmt.Sprint(letter.Attempts), show.CellOrDash(letter.LastError),
 		)
 	}
 	if err := g.Write(); err != nil {

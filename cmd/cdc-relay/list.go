@@ -115,13 +115,11 @@ func (p *process) showList(ctx context.Context, s *session) error {
 	g := p.terminal.Table(
 		"ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
 	).Fit()
-	const wide = 60
-	short := func(s string) string { return show.Shortened(s, wide) }
-	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for _, w := range list.Rows {
 		g.Row(
-			fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), orDash(w.Exchange),
-			short(w.RoutingKey), orDash(w.OrderingKey), fmt.Sprint(w.Attempts), orDash(w.LastError),
+			fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), show.CellOrDash(w.Exchange),
+			show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey), fmt.Sprint(w.Attempts),
+			show.CellOrDash(w.LastError),
 		)
 	}
 	if err := g.Write(); err != nil {

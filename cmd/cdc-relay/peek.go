@@ -153,17 +153,14 @@ func (p *process) showPeeked(ctx context.Context, s *session) error {
 		return nil
 	}
 	g := p.terminal.Table("ID", "STATE", "AVAILABLE", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "BYTES", "ERROR").Fit()
-	const wide = 60
-	short := func(s string) string { return show.Shortened(s, wide) }
-	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for i, v := range view.Messages {
 		m, available := list.Rows[i], "-"
 		if m.AvailableAt != nil {
 			available = show.Time(*m.AvailableAt)
 		}
 		g.Row(
-			fmt.Sprint(v.ID), string(v.State), available, short(v.Exchange), short(v.RoutingKey),
-			orDash(v.OrderingKey), peekedSize(m.PayloadSize), orDash(v.Error),
+			fmt.Sprint(v.ID), string(v.State), available, show.Cell(v.Exchange), show.Cell(v.RoutingKey),
+			show.CellOrDash(v.OrderingKey), peekedSize(m.PayloadSize), show.CellOrDash(v.Error),
 		)
 	}
 	if err := g.Write(); err != nil {

@@ -178,13 +178,10 @@ func (p *process) showPublishedList(ctx context.Context, s *session) error {
 		return nil
 	}
 	g := p.terminal.Table("ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", "ROUTING KEY", "ORDERING KEY").Fit()
-	const wide = 60
-	short := func(s string) string { return show.Shortened(s, wide) }
-	orDash := func(s *string) string { return short(show.ValueOr(s, "-")) }
 	for _, m := range list.Rows {
 		g.Row(
 			fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-			m.MessageID.String(), orDash(m.Exchange), short(m.RoutingKey), orDash(m.OrderingKey),
+			m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
 		)
 	}
 	if err := g.Write(); err != nil {

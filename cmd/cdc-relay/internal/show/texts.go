@@ -6,28 +6,14 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // Printable keeps a text on one line and safe for a terminal: names and errors come from outside. It writes control
 // characters as escapes such as \n and \x1b.
-func Printable(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		quoted := strconv.QuoteRune(r)
-		b.WriteString(quoted[1 : len(quoted)-1])
-	}
-	return b.String()
-}
+func Printable(s string) string { return problem.OneLine(s) }
 
 // Shortened returns printable text, cut to fit into a table.
 func Shortened(s string, most int) string {
@@ -37,6 +23,12 @@ func Shortened(s string, most int) string {
 	}
 	return string(runes[:most-1]) + "…"
 }
+
+// Cell is printable text for a column of a list, cut to fit.
+func Cell(s string) string { return Shortened(s, 60) }
+
+// CellOrDash is the same for a value that may be missing.
+func CellOrDash(s *string) string { return Cell(ValueOr(s, "-")) }
 
 // Time formats a time for people. JSON uses RFC 3339 in UTC.
 func Time(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
