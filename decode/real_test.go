@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -137,7 +138,7 @@ func newReading(t *testing.T, url string) *reading {
 		names:   replication.Names{Table: table(), Publication: name, Slot: name},
 		decoder: decode.NewDecoder(table()), inserted: make(chan *outbox.Message, 100), failed: make(chan error, 1),
 	}
-	stream, _, err := replication.Open(t.Context(), url, r.names, time.Minute)
+	stream, _, err := replication.Open(t.Context(), pgdial.AddressOf(url, ""), r.names, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +225,7 @@ const notClaimed = 3
 
 func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
 	t.Helper()
-	s, err := store.Open(url, store.Options{Table: table()})
+	s, err := store.Open(pgdial.AddressOf(url, ""), store.Options{Table: table()})
 	if err != nil {
 		t.Fatal(err)
 	}

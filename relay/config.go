@@ -55,9 +55,12 @@ type Config struct {
 	// DatabaseURL is a libpq URL or key=value string. Its role needs REPLICATION (not for ModePoll), and SELECT, UPDATE
 	// and DELETE on the outbox.
 	DatabaseURL string
-	Table       outbox.Table
-	Slot        string
-	Publication string
+	// DatabaseURLFile is a file with the DatabaseURL, in its place. It is read again for each connection, so a password
+	// may change.
+	DatabaseURLFile string
+	Table           outbox.Table
+	Slot            string
+	Publication     string
 	// Shard is the part of the rows that this relay takes; the zero Shard takes all rows. The names of slot and
 	// publication then end with the shard.
 	Shard outbox.Shard
@@ -149,7 +152,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	wrong(c.DatabaseURL == "", "set --database-url or CDC_RELAY_DATABASE_URL")
+	wrong(c.DatabaseURL == "" && c.DatabaseURLFile == "", "set --database-url or CDC_RELAY_DATABASE_URL")
 	wrong(c.Table.Name == "", "--table is empty")
 	wrong(!slotName.MatchString(c.Slot), "--slot %q: a slot name has 1 to 63 characters of a-z, 0-9 and _", c.Slot)
 	wrong(c.Publication == "" || len(c.Publication) > 63, "--publication %q: want 1 to 63 bytes", c.Publication)

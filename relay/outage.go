@@ -8,9 +8,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// newOutageLog returns a log for outages of the database.
-func newOutageLog(log *slog.Logger) *outagelog.Log {
+// newOutageLog returns a log for outages of the database at this address.
+func newOutageLog(log *slog.Logger, address pgdial.Address) *outagelog.Log {
 	return outagelog.New(log, func(err error) (cause, hint string) {
-		return pgdial.Cause(err), orElse(problem.Hint(err), pgdial.Hint(err))
+		cause = pgdial.Cause(err)
+		if origin := address.Origin(err); origin != "" {
+			cause += "; " + origin
+		}
+		return cause, orElse(problem.Hint(err), pgdial.Hint(err))
 	})
 }

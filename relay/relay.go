@@ -34,6 +34,7 @@ import (
 // Relay publishes the rows of one outbox table to one broker. Create it with New, then call Run or Drain once.
 type Relay struct {
 	config    Config
+	address   pgdial.Address
 	publisher publish.Publisher
 	log       *slog.Logger
 	counts    *metrics.Metrics
@@ -66,8 +67,9 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	address := pgdial.AddressOf(config.DatabaseURL, config.DatabaseURLFile)
 	block := config.OnDeadLetter == OnDeadLetterBlock
-	db, err := store.Open(config.DatabaseURL, store.Options{
+	db, err := store.Open(address, store.Options{
 		Table:         config.Table,
 		Block:         block,
 		Shard:         config.Shard,
@@ -77,7 +79,9 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{config: config, publisher: publisher, log: log, store: db, starting: newOutageLog(log)}
+	r := &Relay{
+		config: config, address: address, publisher: publisher, log: log, store: db, starting: newOutageLog(log, address),
+	}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)
 	r.core = core.New(core.DefaultLimits(config.MaxInFlight), core.Policy{
@@ -111,9 +115,9 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		log:      log,
 		failed:   func(err error) { signalIfStopping(err, serverStopping) },
 		alive:    newHeartbeat(),
-		trouble:  newOutageLog(log),
+		trouble:  newOutageLog(log, address),
 		pending:  newPendingRows(config.MaxInFlight, config.BatchSize),
-		locked:   lockedRows{log: newOutageLog(log)},
+		locked:   lockedRows{log: newOutageLog(log, address)},
 	}
 	r.sweeper = &sweeper{
 		core:    r.core,
@@ -121,12 +125,12 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		sweeps:  r.newSweeps(),
 		log:     log,
 		alive:   newHeartbeat(),
-		trouble: newOutageLog(log),
+		trouble: newOutageLog(log, address),
 		failed:  r.settler.failed,
 	}
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{
-			databaseURL:    config.DatabaseURL,
+			address:        address,
 			names:          config.Names(),
 			core:           r.core,
 			store:          db,
@@ -135,9 +139,9 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			log:            log,
 			counts:         r.counts,
 			alive:          newHeartbeat(),
-			trouble:        newOutageLog(log),
+			trouble:        newOutageLog(log, address),
 			serverStopping: serverStopping,
-			progress:       streamProgress{behind: newOutageLog(log)},
+			progress:       streamProgress{behind: newOutageLog(log, address)},
 			rows:           streamedRows{headers: config.HeaderColumns},
 		})
 	}
@@ -210,7 +214,7 @@ func (r *Relay) Close() { r.store.Close() }
 func (r *Relay) preflight(ctx context.Context) error {
 	wait := newBackoff()
 	for ctx.Err() == nil {
-		err := unreachable(r.check(ctx))
+		err := r.unreachable(r.check(ctx))
 		if err == nil {
 			err = r.checkRetention(ctx)
 		}
@@ -233,7 +237,7 @@ func (r *Relay) preflight(ctx context.Context) error {
 
 // unreachable turns errors that need a person at the start into problems: a rejected login or parameter, a database
 // that is missing or that the role may not connect to. Later, the relay waits for all of them.
-func unreachable(err error) error {
+func (r *Relay) unreachable(err error) error {
 	var what string
 	switch pgcode.Of(err) {
 	case pgerrcode.InvalidAuthorizationSpecification, pgerrcode.InvalidPassword:
@@ -250,6 +254,9 @@ func unreachable(err error) error {
 		return err
 	}
 	var failed *pgconn.ConnectError
+	if origin := r.address.Origin(err); origin != "" {
+		what += "; " + origin
+	}
 	if errors.As(err, &failed) { // what the connection was for does not matter
 		err = failed
 	}

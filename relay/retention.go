@@ -110,8 +110,8 @@ func (r *Relay) newRetention() *retention {
 		batch:    r.config.BatchSize,
 		standby:  func() bool { return r.role() == "standby" },
 		log:      r.log,
-		trouble:  newOutageLog(r.log),
-		rotating: newOutageLog(r.log),
+		trouble:  newOutageLog(r.log, r.address),
+		rotating: newOutageLog(r.log, r.address),
 	}
 }
 

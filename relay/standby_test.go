@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -17,7 +18,7 @@ func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)
 	open := func() *replication.Stream {
-		stream, _, err := replication.Open(t.Context(), i.config.DatabaseURL, i.config.Names(), await.Hang())
+		stream, _, err := replication.Open(t.Context(), pgdial.AddressOf(i.config.DatabaseURL, ""), i.config.Names(), await.Hang())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +33,7 @@ func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // before a silent owner is terminated
 		defer cancel()
 		ready := func() publish.Phase { return publish.Ready }
-		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log), owner: slotOwnership{last: last}}
+		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log, pgdial.Address{}), owner: slotOwnership{last: last}}
 		_, err := s.awaitSlot(ctx, open())
 		return err
 	}

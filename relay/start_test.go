@@ -39,7 +39,7 @@ func TestARoleWithoutConnectGetsTheMissingGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	newOutageLog(slog.New(slog.NewJSONHandler(&log, nil))).Report(event.StreamDown, "no stream", r.store.Check(t.Context()))
+	newOutageLog(slog.New(slog.NewJSONHandler(&log, nil)), r.address).Report(event.StreamDown, "no stream", r.store.Check(t.Context()))
 	if !strings.Contains(log.String(), "GRANT CONNECT ON DATABASE") {
 		t.Errorf("no hint: %s", log.String())
 	}

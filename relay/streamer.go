@@ -28,16 +28,16 @@ import (
 // streamer keeps the replication stream: it connects, waits for the slot, streams, and starts again after any error.
 // One goroutine calls run.
 type streamer struct {
-	databaseURL string
-	names       replication.Names
-	core        *core.Core
-	store       *store.Store
-	apply       func(core.Out)
-	phase       func() publish.Phase // of the publisher
-	log         *slog.Logger
-	counts      *metrics.Metrics
-	alive       *heartbeat
-	trouble     *outagelog.Log
+	address pgdial.Address
+	names   replication.Names
+	core    *core.Core
+	store   *store.Store
+	apply   func(core.Out)
+	phase   func() publish.Phase // of the publisher
+	log     *slog.Logger
+	counts  *metrics.Metrics
+	alive   *heartbeat
+	trouble *outagelog.Log
 	// serverStopping is signalled when the server takes no connections because it stops.
 	serverStopping chan struct{}
 	progress       streamProgress
@@ -142,7 +142,7 @@ func (s *streamer) run(ctx context.Context) error {
 func (s *streamer) dropSlot(ctx context.Context) {
 	dropCtx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	line, err := replication.DropSlot(dropCtx, s.databaseURL, s.names, "its WAL is gone")
+	line, err := replication.DropSlot(dropCtx, s.address, s.names, "its WAL is gone")
 	if err != nil {
 		s.log.Warn("cannot drop the slot without WAL: publishing rows from the table; retrying",
 			"event", event.SlotDropFailed, "slot", s.names.Slot, "error", pgdial.Text(err))
@@ -212,7 +212,7 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 	defer cancel()
 	s.alive.beatFor(openTimeout + slotWait)
 	defer s.alive.beat()
-	stream, done, err := replication.Open(openCtx, s.databaseURL, s.names, slotWait)
+	stream, done, err := replication.Open(openCtx, s.address, s.names, slotWait)
 	for _, change := range done {
 		s.changed(openCtx, change)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -188,7 +189,7 @@ func (l *listener) Idle()                {}
 
 func (f *fixture) open() (*Stream, []string) {
 	f.Helper()
-	stream, done, err := Open(f.Context(), f.url, f.names, await.Hang())
+	stream, done, err := Open(f.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
 	if err != nil {
 		f.Fatal(err)
 	}

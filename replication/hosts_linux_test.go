@@ -4,6 +4,7 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -16,7 +17,7 @@ func TestAnUnreachableHostDoesNotHideTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.Host = services.NewDeaf(t).Addr() + "," + u.Host
-	stream, _, err := Open(t.Context(), u.String(), f.names, await.Hang())
+	stream, _, err := Open(t.Context(), pgdial.AddressOf(u.String(), ""), f.names, await.Hang())
 	if err != nil {
 		t.Fatal(err)
 	}

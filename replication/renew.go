@@ -10,6 +10,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -28,8 +29,8 @@ func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (Change, e
 }
 
 // DropSlot drops a relay's slot that is not in use, and returns one line with the reason; "": nothing to drop.
-func DropSlot(ctx context.Context, databaseURL string, names Names, why string) (string, error) {
-	s, err := connect(ctx, databaseURL, names)
+func DropSlot(ctx context.Context, address pgdial.Address, names Names, why string) (string, error) {
+	s, err := connect(ctx, address, names)
 	if err != nil {
 		return "", err
 	}

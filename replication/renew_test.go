@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -114,7 +115,7 @@ func TestConcurrentRelaysRecreateASlotFarBehindOnce(t *testing.T) {
 		streams := make(chan *Stream, 4)
 		for range cap(streams) {
 			relays.Go(func() {
-				stream, _, err := Open(t.Context(), f.url, f.names, await.Hang())
+				stream, _, err := Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
 				if err != nil {
 					t.Errorf("open: %v", err)
 					return

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -16,7 +17,7 @@ func TestWalLevelReplicaIsAProblem(t *testing.T) {
 	f := onDatabase(t, server.URL(""))
 	_, err := f.setup()
 	f.wantProblem(err, "wal_level = replica", "ALTER SYSTEM SET wal_level = 'logical'")
-	_, _, err = Open(t.Context(), f.url, f.names, await.Hang())
+	_, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
 	f.wantProblem(err, "wal_level = replica", "--mode poll")
 	if f.value(`SELECT pubname FROM pg_publication`) != "" {
 		t.Error("a publication was created")
@@ -37,7 +38,7 @@ func TestFullSlotsAreAProblem(t *testing.T) {
 func TestRoleWithoutReplicationIsNamed(t *testing.T) {
 	f := newFixture(t)
 	role, address := f.role("")
-	_, _, err := Open(t.Context(), address, f.names, await.Hang())
+	_, _, err := Open(t.Context(), pgdial.AddressOf(address, ""), f.names, await.Hang())
 	f.wantProblem(err, `role `+role+` may not replicate`, `ALTER ROLE `+role+` REPLICATION`)
 	f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
 	_, err = Setup(t.Context(), asPgConn(f, address), f.names, await.Hang())
@@ -47,7 +48,7 @@ func TestRoleWithoutReplicationIsNamed(t *testing.T) {
 func TestRoleWithoutCreateGetsTheStatementForThePublication(t *testing.T) {
 	f := newFixture(t)
 	_, address := f.role("REPLICATION")
-	_, _, err := Open(t.Context(), address, f.names, await.Hang())
+	_, _, err := Open(t.Context(), pgdial.AddressOf(address, ""), f.names, await.Hang())
 	f.wantProblem(err, "permission denied", `CREATE PUBLICATION `+f.names.Publication+` FOR TABLE public.outbox`)
 	if f.slot("slot_name") != "" {
 		t.Error("a slot was created")
@@ -58,7 +59,7 @@ func TestRoleWithReplicationAloneStreams(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	_, address := f.role("REPLICATION")
-	stream, done, err := Open(t.Context(), address, f.names, await.Hang())
+	stream, done, err := Open(t.Context(), pgdial.AddressOf(address, ""), f.names, await.Hang())
 	if err != nil || done != nil {
 		t.Fatalf("did %q, %v", done, err)
 	}
@@ -143,7 +144,7 @@ func TestSilentServerEndsTheStream(t *testing.T) {
 	proxy := services.NewProxy(t, u.Host)
 	u.Host = proxy.Addr()
 	f.mustSetup()
-	stream, _, err := Open(t.Context(), u.String(), f.names, await.Hang())
+	stream, _, err := Open(t.Context(), pgdial.AddressOf(u.String(), ""), f.names, await.Hang())
 	if err != nil {
 		t.Fatal(err)
 	}

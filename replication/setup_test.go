@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -131,7 +132,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		}
 		_, err := f.setup()
 		f.wantProblem(err, c.what, fix)
-		_, _, err = Open(t.Context(), f.url, f.names, await.Hang())
+		_, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
 		f.wantProblem(err, c.what, "--slot")
 		_, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
 		f.wantProblem(err, c.what, fix)

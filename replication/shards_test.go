@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -146,7 +147,7 @@ func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
 		before := f.value(`SELECT count(*) FROM pg_publication`)
 		_, err := Setup(t.Context(), f.conn.PgConn(), names, await.Hang())
 		f.wantProblem(err, slot+" (in use)", teardown)
-		if _, _, opened := Open(t.Context(), f.url, names, await.Hang()); !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
+		if _, _, opened := Open(t.Context(), pgdial.AddressOf(f.url, ""), names, await.Hang()); !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
 			t.Errorf("%v, %v", err, opened)
 		}
 		if after := f.value(`SELECT count(*) FROM pg_publication`); after != before {

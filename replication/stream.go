@@ -73,8 +73,8 @@ const muchWAL = 8 << 20
 const writeTimeout = 10 * time.Second
 
 // Open connects, creates or repairs publication and slot, and returns the changes. It does not take the slot yet.
-func Open(ctx context.Context, databaseURL string, names Names, wait time.Duration) (*Stream, []Change, error) {
-	s, err := connect(ctx, databaseURL, names)
+func Open(ctx context.Context, address pgdial.Address, names Names, wait time.Duration) (*Stream, []Change, error) {
+	s, err := connect(ctx, address, names)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,11 +101,11 @@ func Parameters() map[string]string {
 	}
 }
 
-func connect(ctx context.Context, databaseURL string, names Names) (*Stream, error) {
+func connect(ctx context.Context, address pgdial.Address, names Names) (*Stream, error) {
 	s := &Stream{names: names}
-	config, err := pgconn.ParseConfig(databaseURL)
+	config, err := address.Config()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the address of Postgres: %w", err)
 	}
 	maps.Copy(config.RuntimeParams, Parameters())
 	config.RuntimeParams["application_name"] = slot.Application(names.Table)

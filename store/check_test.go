@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -143,7 +144,7 @@ func TestAnUnreachableDatabaseIsNotReportedAsAProblem(t *testing.T) {
 }
 
 func TestErrorsDoNotContainThePassword(t *testing.T) {
-	_, err := store.Open("postgres://user:topsecret@127.0.0.1:notaport/db", store.Options{Table: tabletest.Name()})
+	_, err := store.Open(pgdial.AddressOf("postgres://user:topsecret@127.0.0.1:notaport/db", ""), store.Options{Table: tabletest.Name()})
 	if err == nil || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("err = %v", err)
 	}

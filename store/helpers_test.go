@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -35,7 +36,7 @@ func newFixture(t testing.TB, options ...string) *fixture {
 
 func open(t testing.TB, url string, options store.Options) *store.Store {
 	t.Helper()
-	s, err := store.Open(url, options)
+	s, err := store.Open(pgdial.AddressOf(url, ""), options)
 	if err != nil {
 		t.Fatal(err)
 	}

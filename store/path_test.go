@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -41,7 +42,7 @@ func TestStatementsRunNobodyElsesFunctions(t *testing.T) {
 
 func testStatements(t *testing.T, url string) {
 	headers := []string{"coalesce_key"}
-	s, err := Open(url, Options{Table: tabletest.Name(), KeepPublished: true, HeaderColumns: headers})
+	s, err := Open(pgdial.AddressOf(url, ""), Options{Table: tabletest.Name(), KeepPublished: true, HeaderColumns: headers})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -25,7 +26,7 @@ type planned struct {
 func newPlanned(t *testing.T) *planned {
 	t.Helper()
 	tables := tabletest.New(t)
-	s, err := Open(tables.URL, Options{Table: tabletest.Name(), Block: true})
+	s, err := Open(pgdial.AddressOf(tables.URL, ""), Options{Table: tabletest.Name(), Block: true})
 	if err != nil {
 		t.Fatal(err)
 	}

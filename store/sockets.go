@@ -13,8 +13,6 @@ import (
 // sockets are the open connections of a pool, so that they can be closed at once. pgconn waits up to 15 seconds for a
 // server that does not answer (pgconn.go, asyncClose and Close).
 type sockets struct {
-	dialServer pgconn.DialFunc
-
 	mu struct {
 		sync.Mutex
 		closed bool
@@ -27,21 +25,27 @@ type socket struct {
 	owner *sockets
 }
 
-func newSockets(dial pgconn.DialFunc) *sockets {
-	s := &sockets{dialServer: dial}
+func newSockets() *sockets {
+	s := &sockets{}
 	s.mu.open = make(map[*socket]struct{})
 	return s
 }
 
-// dial is the pgconn.DialFunc of the pool. It fails after closeAll.
-func (s *sockets) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// dialer returns the pgconn.DialFunc of one connection of the pool. It fails after closeAll.
+func (s *sockets) dialer(dialServer pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return s.dial(ctx, dialServer, network, address)
+	}
+}
+
+func (s *sockets) dial(ctx context.Context, dialServer pgconn.DialFunc, network, address string) (net.Conn, error) {
 	s.mu.Lock()
 	closed := s.mu.closed
 	s.mu.Unlock()
 	if closed {
 		return nil, net.ErrClosed
 	}
-	conn, err := s.dialServer(ctx, network, address)
+	conn, err := dialServer(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -68,18 +68,32 @@ type Options struct {
 	HeaderColumns []string
 }
 
-// Open returns a store that connects with its first statement.
-func Open(databaseURL string, options Options) (*Store, error) {
-	config, err := pgxpool.ParseConfig(databaseURL)
+// Open returns a store that connects with its first statement. It reads the address again for each connection.
+func Open(address pgdial.Address, options Options) (*Store, error) {
+	text, err := address.Valid()
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgxpool.ParseConfig(text)
 	if err != nil {
 		return nil, err
 	}
 	config.MaxConns = connections
-	config.ConnConfig.RuntimeParams["application_name"] = "cdc-relay"
-	pgdial.Limit(&config.ConnConfig.Config)
-	pgdial.AsUTF8(&config.ConnConfig.Config)
-	pgdial.CatalogFirst(&config.ConnConfig.Config)
-	pgdial.AsWriter(&config.ConnConfig.Config)
+	open := newSockets()
+	config.BeforeConnect = func(_ context.Context, to *pgx.ConnConfig) error {
+		now, err := address.Config()
+		if err != nil {
+			return fmt.Errorf("read the address of Postgres: %w", err)
+		}
+		now.RuntimeParams["application_name"] = "cdc-relay"
+		pgdial.Limit(now)
+		pgdial.AsUTF8(now)
+		pgdial.CatalogFirst(now)
+		pgdial.AsWriter(now)
+		now.DialFunc = open.dialer(now.DialFunc)
+		to.Config = *now
+		return nil
+	}
 	servers := &servers{}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, SessionSettings+failIfHidden); err != nil {
@@ -90,8 +104,6 @@ func Open(databaseURL string, options Options) (*Store, error) {
 	// Do not ping before each sweep: that would double the statements of an idle relay. Failed statements are retried
 	// anyway.
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
-	open := newSockets(config.ConnConfig.DialFunc)
-	config.ConnConfig.DialFunc = open.dial
 	s := &Store{
 		sockets: open, servers: servers, statementTimeout: statementTimeout,
 		table: options.Table, keeps: options.KeepPublished, headers: options.HeaderColumns,

@@ -20,6 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -78,8 +79,8 @@ func checkSettings() []setting {
 // checkManagementURL never quotes the URL, which may contain a password. See checkDatabaseURL.
 func checkManagementURL(text string) error {
 	u, err := url.Parse(text)
-	if err != nil || atAfterHost(text) || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return fmt.Errorf("want a URL that begins with http:// or https://; %s", encodeHint)
+	if err != nil || secret.AtAfterHost(text) || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("want a URL that begins with http:// or https://; %s", secret.Encode)
 	}
 	return nil
 }
@@ -170,7 +171,7 @@ func (p *process) repairAll(
 func checkOptions(cfg *config) doctor.Options {
 	options := doctor.Options{
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-			return connectToCheck(ctx, cfg.relay.DatabaseURL, cfg.checking.relayRole, parameters)
+			return connectToCheck(ctx, cfg.database(), cfg.checking.relayRole, parameters)
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll,
@@ -179,7 +180,7 @@ func checkOptions(cfg *config) doctor.Options {
 		ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
 	}
 	if cfg.publisher == "amqp" {
-		options.AMQPURL = cfg.amqpURL
+		options.RabbitMQ = cfg.rabbitmq
 	}
 	return options
 }
@@ -204,7 +205,7 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 	var conn *pgx.Conn
 	var err error
 	if cfg.yes && len(repairs) > 0 {
-		if conn, err = connect(c.Context, cfg.relay.DatabaseURL, "check", pgdial.CatalogOnly); err == nil {
+		if conn, err = connect(c.Context, cfg.database(), "check", pgdial.CatalogOnly); err == nil {
 			defer closeConn(c.Context, conn)
 		}
 	}
@@ -234,9 +235,11 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 
 // connectToCheck connects with the given startup parameters. The session has the privileges of the role; "": of the one
 // in the URL.
-func connectToCheck(ctx context.Context, url, role string, parameters map[string]string) (*pgx.Conn, error) {
+func connectToCheck(
+	ctx context.Context, address pgdial.Address, role string, parameters map[string]string,
+) (*pgx.Conn, error) {
 	var login string
-	conn, err := connectWith(ctx, url, "check", func(config *pgx.ConnConfig) {
+	conn, err := connectWith(ctx, address, "check", func(config *pgx.ConnConfig) {
 		login = config.User
 		maps.Copy(config.RuntimeParams, parameters)
 		if role != "" {

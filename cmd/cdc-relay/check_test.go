@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -52,7 +54,7 @@ func TestCheckFindsThePrimary(t *testing.T) {
 		if lastLine(with) != lastLine(without) {
 			t.Errorf("%s: got %swithout %s%s", attributes, lastLine(with), lastLine(without), with.stdout)
 		}
-		conn, err := connectToCheck(t.Context(), env["CDC_RELAY_DATABASE_URL"], "", map[string]string{"default_transaction_read_only": "on"})
+		conn, err := connectToCheck(t.Context(), pgdial.AddressOf(env["CDC_RELAY_DATABASE_URL"], ""), "", map[string]string{"default_transaction_read_only": "on"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +102,7 @@ func TestCheckUsesTheHostThatTheURLSelects(t *testing.T) {
 		query := both.Query()
 		query.Set("target_session_attrs", attributes)
 		both.RawQuery = query.Encode()
-		conn, err := connectToCheck(t.Context(), both.String(), "", map[string]string{"default_transaction_read_only": "on"})
+		conn, err := connectToCheck(t.Context(), pgdial.AddressOf(both.String(), ""), "", map[string]string{"default_transaction_read_only": "on"})
 		if err != nil {
 			t.Errorf("%s: %v", attributes, err)
 			continue
@@ -180,7 +182,7 @@ func TestCheckReportsUnreachableServers(t *testing.T) {
 func TestCheckReportsWrongUsage(t *testing.T) {
 	wantUsage(t, cdcRelay(t, nil, "check"), "set --database-url or CDC_RELAY_DATABASE_URL\nset --amqp-url or CDC_RELAY_AMQP_URL")
 	wantUsage(t, cdcRelay(t, nil, "check", "--database-url", someDatabase), "set --amqp-url or CDC_RELAY_AMQP_URL")
-	wantUsage(t, cdcRelay(t, bothServers(), "check", "--management-url", "relay:s3cr3t@localhost"), "--management-url: want a URL that begins with http:// or https://; "+encodeHint)
+	wantUsage(t, cdcRelay(t, bothServers(), "check", "--management-url", "relay:s3cr3t@localhost"), "--management-url: want a URL that begins with http:// or https://; "+secret.Encode)
 	wantUsage(t, cdcRelay(t, bothServers(), "check", "--format", "xml"), `--format: "xml": want table or json`)
 }
 

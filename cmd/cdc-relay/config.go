@@ -11,6 +11,8 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -22,8 +24,7 @@ type config struct {
 	given map[string]settings.Value
 
 	relay          relay.Config
-	amqpURL        string
-	certificates   certificateFiles
+	rabbitmq       amqpdial.Address
 	publisher      string
 	handler        []string // the command of --publisher exec
 	exchange       string
@@ -69,11 +70,7 @@ func defaultConfig() *config {
 // validate checks rules that involve more than one setting, and returns all mistakes.
 func (c *config) validate() error {
 	var wrong []error
-	checked := c.relay
-	if checked.DatabaseURL == "" {
-		checked.DatabaseURL = c.given["database-url-file"].Text // a file that cannot be read is another mistake
-	}
-	if err := checked.Validate(); err != nil {
+	if err := c.relay.Validate(); err != nil {
 		wrong = append(wrong, usagef("%s", err))
 	}
 	if of := c.relay.Shard.Of; c.shards > 0 && of > 0 && of != c.shards {
@@ -87,10 +84,15 @@ func (c *config) validate() error {
 }
 
 func (c *config) needAMQP() error {
-	if c.amqpURL == "" && c.given["amqp-url-file"].Text == "" {
+	if !c.rabbitmq.IsSet() {
 		return usagef("%s", notSet("amqp-url"))
 	}
 	return nil
+}
+
+// database is read again for each connection.
+func (c *config) database() pgdial.Address {
+	return pgdial.AddressOf(c.relay.DatabaseURL, c.relay.DatabaseURLFile)
 }
 
 func (c *config) names() replication.Names {
@@ -141,14 +143,15 @@ func serverSettings() []setting {
 				return checkDatabaseURL(text)
 			},
 		},
-		settings.SecretFile[config]("database-url"),
+		settings.SecretFile("database-url", func(c *config, file string) { c.relay.DatabaseURLFile = file }),
 		{
 			Info: settings.Info{
-				Name: "amqp-url", Placeholder: "URL",
-				Usage: "RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS.",
+				Name: "amqp-url", Placeholder: "URL,…", Repeats: true,
+				Usage: "RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS. " +
+					"Several nodes of a cluster: host:5672,host:5672, or several URLs.",
 			},
 			Set: func(c *config, text string) error {
-				c.amqpURL = text
+				c.rabbitmq.Value = text
 				return checkAMQPURL(text)
 			},
 		},

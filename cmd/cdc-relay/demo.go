@@ -45,7 +45,7 @@ func (p *process) demo(c *cli.Context) error {
 	if err := errors.Join(cfg.validate(), cfg.needAMQP()); err != nil {
 		return err
 	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "demo", pgdial.CatalogFirst)
+	conn, err := connect(c.Context, cfg.database(), "demo", pgdial.CatalogFirst)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (p *process) demo(c *cli.Context) error {
 		Conn:     conn,
 		Database: where(conn.Config()),
 		Table:    cfg.relay.Table,
-		AMQPURL:  cfg.amqpURL,
+		RabbitMQ: cfg.rabbitmq,
 		Rate:     cfg.rate,
 		Count:    cfg.count,
 		Terminal: p.terminal,

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,8 +21,10 @@ const connectTimeout = 10 * time.Second
 
 // connect opens an ordinary connection. It can write even if the role is read-only by default. The caller closes it
 // with closeConn. Path is pgdial.CatalogFirst for a command that changes rows, else pgdial.CatalogOnly.
-func connect(ctx context.Context, url, command string, path func(*pgconn.Config)) (*pgx.Conn, error) {
-	conn, err := connectWith(ctx, url, command, func(cfg *pgx.ConnConfig) {
+func connect(
+	ctx context.Context, address pgdial.Address, command string, path func(*pgconn.Config),
+) (*pgx.Conn, error) {
+	conn, err := connectWith(ctx, address, command, func(cfg *pgx.ConnConfig) {
 		pgdial.AsWriter(&cfg.Config)
 		path(&cfg.Config)
 	})
@@ -36,10 +39,16 @@ func connect(ctx context.Context, url, command string, path func(*pgconn.Config)
 }
 
 // connectWith lets the caller change the connection settings.
-func connectWith(ctx context.Context, url, command string, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig(url)
+func connectWith(
+	ctx context.Context, address pgdial.Address, command string, change func(*pgx.ConnConfig),
+) (*pgx.Conn, error) {
+	text, err := address.Valid() // it was valid at the start of the program
 	if err != nil {
-		return nil, usagef("--database-url: not understood") // validated before
+		return nil, fmt.Errorf("--database-url: %w", err)
+	}
+	cfg, err := pgx.ParseConfig(text)
+	if err != nil {
+		return nil, errors.New("--database-url: not understood")
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
@@ -53,16 +62,25 @@ func connectWith(ctx context.Context, url, command string, change func(*pgx.Conn
 	if err != nil {
 		hint := cmp.Or(problem.Hint(err), pgdial.Hint(err))
 		return nil, failure.WithHint(
-			fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err}), hint,
+			fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err, address.Origin(err)}), hint,
 		)
 	}
 	return conn, nil
 }
 
-// connectError is an error of pgx with a shorter text.
-type connectError struct{ error }
+// connectError is an error of pgx with a shorter text, and the file of a rejected password.
+type connectError struct {
+	error
+	origin string
+}
 
-func (e connectError) Error() string { return pgdial.Text(e.error) }
+func (e connectError) Error() string {
+	text := pgdial.Text(e.error)
+	if e.origin != "" {
+		text += "; " + e.origin
+	}
+	return text
+}
 func (e connectError) Unwrap() error { return e.error }
 
 // closeConn closes the connection within a short time, also if ctx is done.
@@ -86,6 +104,6 @@ func (p *process) openDatabase(c *cli.Context, command string) (*config, *pgx.Co
 	if err := cfg.validate(); err != nil {
 		return nil, nil, err
 	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, command, pgdial.CatalogOnly)
+	conn, err := connect(c.Context, cfg.database(), command, pgdial.CatalogOnly)
 	return cfg, conn, err
 }

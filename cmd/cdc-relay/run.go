@@ -193,7 +193,11 @@ func closedOutput(stdout io.Writer) bool {
 
 func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*amqp.Publisher, error) {
 	publisher, err := amqp.New(amqp.Config{
-		URL:             cfg.amqpURL,
+		URL:             cfg.rabbitmq.Value,
+		URLFile:         cfg.rabbitmq.File,
+		CAFile:          cfg.rabbitmq.CAFile,
+		CertFile:        cfg.rabbitmq.CertFile,
+		KeyFile:         cfg.rabbitmq.KeyFile,
 		DefaultExchange: cfg.exchange,
 		MaxInFlight:     maxInFlight,
 		SendTimeout:     cfg.relay.SendTimeout,

@@ -284,7 +284,7 @@ func (p *process) withSession(c *cli.Context, cfg *config, do func(context.Conte
 
 // openSession opens a connection. The caller closes it.
 func (p *process) openSession(ctx context.Context, cfg *config, command string) (*session, error) {
-	conn, err := connect(ctx, cfg.relay.DatabaseURL, command, pgdial.CatalogFirst)
+	conn, err := connect(ctx, cfg.database(), command, pgdial.CatalogFirst)
 	if err != nil {
 		return nil, err
 	}

@@ -4,48 +4,38 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"maps"
-	"net/url"
 	"os"
-	"slices"
-	"strings"
-
-	"github.com/jackc/pgx/v5/pgconn"
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// certificateFiles are the files with certificates for RabbitMQ.
-type certificateFiles struct{ ca, cert, key string }
-
 func amqpFileSettings() []setting {
 	return []setting{
-		settings.SecretFile[config]("amqp-url"),
+		settings.SecretFile("amqp-url", func(c *config, file string) { c.rabbitmq.File = file }),
 		{
 			Info: settings.Info{
 				Name: "amqp-ca-file", Placeholder: "FILE",
 				Usage: "With amqps://: CA certificates (PEM) to trust instead of the system's.",
 			},
-			Set: func(c *config, text string) error { c.certificates.ca = text; return nil },
+			Set: func(c *config, text string) error { c.rabbitmq.CAFile = text; return nil },
 		},
 		{
 			Info: settings.Info{
 				Name: "amqp-cert-file", Placeholder: "FILE",
 				Usage: "With amqps://: the client certificate (PEM), if RabbitMQ asks for one.",
 			},
-			Set: func(c *config, text string) error { c.certificates.cert = text; return nil },
+			Set: func(c *config, text string) error { c.rabbitmq.CertFile = text; return nil },
 		},
 		{
 			Info: settings.Info{
 				Name: "amqp-key-file", Placeholder: "FILE", Private: true,
 				Usage: "With amqps://: the key (PEM) of --amqp-cert-file.",
 			},
-			Set: func(c *config, text string) error { c.certificates.key = text; return nil },
+			Set: func(c *config, text string) error { c.rabbitmq.KeyFile = text; return nil },
 		},
 	}
 }
@@ -69,95 +59,14 @@ func withRelated(names []string) []string {
 	return all
 }
 
-const (
-	encodeHint      = "characters such as @ : / ? # % in the user name or password must be percent-encoded"
-	wantDatabaseURL = "not a URL of the form postgres://user:password@host:5432/database; " + encodeHint
-)
-
-// checkDatabaseURL never quotes the URL: what a parser takes for a port may be a part of the password.
 func checkDatabaseURL(text string) error {
-	if text == "" {
-		return errors.New("is empty")
-	}
-	if atAfterHost(text) {
-		return errors.New(wantDatabaseURL)
-	}
-	cfg, err := pgconn.ParseConfig(text) // as the stream does: pgx would take parameters of its own out
-	var parseErr *pgconn.ParseConfigError
-	var urlErr *url.Error
-	switch {
-	case err == nil && strings.Contains(text, "://") && strings.LastIndex(cfg.Host, "@") > 0:
-		// A password contains an @ that is not encoded: the parser took its end for the host.
-		return errors.New(wantDatabaseURL)
-	case err == nil:
-		return pgdial.CheckParameters(cfg)
-	case errors.As(err, &urlErr) || strings.Contains(text, "://"):
-		if detail := harmlessDetail(err); detail != "" {
-			return errors.New(detail)
-		}
-		return errors.New(wantDatabaseURL)
-	case errors.As(err, &parseErr):
-		return errors.New("neither a URL, postgres://user:password@host:5432/database, nor key=value words")
-	}
-	return errors.New("not understood")
-}
-
-// atAfterHost reports an @ after the host. A / ? or # in a password ends the host for a parser, and the rest of the
-// password then precedes an @. A literal @ there can be written as %40.
-func atAfterHost(text string) bool {
-	_, rest, isURL := strings.Cut(text, "://")
-	end := strings.IndexAny(rest, "/?#")
-	return isURL && end >= 0 && strings.Contains(rest[end:], "@")
-}
-
-// harmlessDetail names the parameter that a parser rejected, if it cannot contain a password. The error of pgconn
-// quotes the URL before it says what is wrong.
-func harmlessDetail(err error) string {
-	text := err.Error()
-	text = text[strings.LastIndex(text, "`: ")+1:]
-	for _, part := range [][2]string{
-		{"CA file", "sslrootcert"},
-		{"CA to cert pool", "sslrootcert"},
-		{"sslrootcert", "sslrootcert"},
-		{"sslkey", "sslkey"},
-		{"cert", "sslcert"},
-		{"sslmode", "sslmode"},
-		{"target_session_attrs", "target_session_attrs"},
-		{"connect_timeout", "connect_timeout"},
-	} {
-		if strings.Contains(text, part[0]) {
-			return "wrong value for " + part[1]
-		}
-	}
-	return ""
+	_, err := pgdial.Parse(text)
+	return err
 }
 
 func checkAMQPURL(text string) error {
-	scheme, _, found := strings.Cut(text, "://")
-	if !found || (scheme != "amqp" && scheme != "amqps") {
-		return errors.New("want a URL that begins with amqp:// or amqps://")
-	}
-	if _, err := amqp.ParseURI(text); err != nil || atAfterHost(text) {
-		return errors.New("not a URL of the form " + scheme + "://user:password@host:5672/vhost; " + encodeHint)
-	}
-	return checkAMQPParameters(text)
-}
-
-// checkAMQPParameters rejects parameters that the library does not read: it ignores them.
-func checkAMQPParameters(text string) error {
-	known := []string{
-		"cacertfile", "certfile", "channel_max", "connection_timeout", "heartbeat", "keyfile", "server_name_indication",
-	}
-	address, err := url.Parse(text)
-	if err != nil {
-		return errors.New("not a URL") // parsed before
-	}
-	for _, name := range slices.Sorted(maps.Keys(address.Query())) {
-		if !slices.Contains(known, name) {
-			return fmt.Errorf("parameter %s is unknown; known are %s", name, strings.Join(known, ", "))
-		}
-	}
-	return nil
+	_, err := amqpdial.Parse(text)
+	return err
 }
 
 // checkName checks the length of an exchange or a routing key.
@@ -168,42 +77,24 @@ func checkName(text string) error {
 	return nil
 }
 
-// addCertificates puts the names of the files into the AMQP URL. Each connection then reads them again, so a renewed
-// certificate is used from the next connection on.
-func (c *config) addCertificates() error {
-	parameters := []struct{ name, parameter, file string }{
-		{"--amqp-ca-file", "cacertfile", c.certificates.ca},
-		{"--amqp-cert-file", "certfile", c.certificates.cert},
-		{"--amqp-key-file", "keyfile", c.certificates.key},
+// checkCertificates reports at the start what would otherwise fail at each connection.
+func (c *config) checkCertificates() error {
+	text, err := c.rabbitmq.Read()
+	if err != nil || checkAMQPURL(text) != nil {
+		return nil // the setting reports it
 	}
-	if checkAMQPURL(c.amqpURL) != nil || c.certificates.ca+c.certificates.cert+c.certificates.key == "" {
-		return nil
-	}
-	u, err := url.Parse(c.amqpURL)
+	nodes, err := c.rabbitmq.Nodes()
 	if err != nil {
-		return usagef("--amqp-url: not understood") // validated before
+		return usagef("%s", err)
 	}
-	query := u.Query()
-	for _, p := range parameters {
-		switch {
-		case p.file == "":
-		case u.Scheme != "amqps":
-			return usagef("%s needs a URL that begins with amqps:// in --amqp-url", p.name)
-		case query.Has(p.parameter):
-			return usagef("%s and %s in --amqp-url are both given, want one", p.name, p.parameter)
-		default:
-			query.Set(p.parameter, p.file)
+	for _, node := range nodes {
+		if err := checkCertificates(node.URI.CACertFile, node.URI.CertFile, node.URI.KeyFile); err != nil {
+			return err
 		}
 	}
-	if err := checkCertificates(query.Get("cacertfile"), query.Get("certfile"), query.Get("keyfile")); err != nil {
-		return err
-	}
-	u.RawQuery = query.Encode()
-	c.amqpURL = u.String()
 	return nil
 }
 
-// checkCertificates reports at the start what would otherwise fail at each connection.
 func checkCertificates(ca, cert, key string) error {
 	if ca != "" {
 		text, err := os.ReadFile(ca)

@@ -97,7 +97,7 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg.given = in.Values
 	p.warn(c, cfg, reader, in)
 	if slices.ContainsFunc(c.Command.Flags, func(f cli.Flag) bool { return f.Names()[0] == "amqp-url" }) {
-		if wrong := cfg.addCertificates(); wrong != nil {
+		if wrong := cfg.checkCertificates(); wrong != nil {
 			return cfg, errors.Join(mistake(err), wrong)
 		}
 	}

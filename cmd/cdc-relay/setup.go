@@ -73,7 +73,7 @@ func (p *process) setup(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	conn, err := connect(c.Context, cfg.relay.DatabaseURL, "setup", pgdial.CatalogOnly)
+	conn, err := connect(c.Context, cfg.database(), "setup", pgdial.CatalogOnly)
 	if err != nil {
 		return err
 	}

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
@@ -19,15 +17,15 @@ import (
 // defaults.
 func (s *reportingRelay) logStart(command string, cfg *config) {
 	b := buildInfo()
+	place, user := postgresAddress(cfg.database())
 	fields := []any{
-		"version", b.Version, "commit", b.Commit, "postgres", postgresAddress(cfg.relay.DatabaseURL),
-		"role", postgresRole(cfg.relay.DatabaseURL), "table", cfg.relay.Table.String(),
+		"version", b.Version, "commit", b.Commit, "postgres", place, "role", user, "table", cfg.relay.Table.String(),
 	}
 	if file, ok := cfg.given["config"]; ok {
 		fields = append(fields, "config", file.Text)
 	}
 	if cfg.publisher == "amqp" {
-		fields = append(fields, "rabbitmq", brokerAddress(cfg.amqpURL))
+		fields = append(fields, "rabbitmq", brokerAddress(cfg.rabbitmq))
 	}
 	if command == "run" && cfg.relay.Mode != "poll" {
 		fields = append(fields, "slot", cfg.names().Slot, "publication", cfg.names().Publication)
@@ -77,11 +75,12 @@ func loggedSettings(c *config) []slog.Attr {
 	}
 }
 
-// postgresAddress returns host:port/database, with commas between several hosts.
-func postgresAddress(databaseURL string) string {
-	cfg, err := pgconn.ParseConfig(databaseURL)
+// postgresAddress returns host:port/database, with commas between several hosts, and the user that the relay logs in
+// as.
+func postgresAddress(address pgdial.Address) (place, user string) {
+	cfg, err := address.Config()
 	if err != nil {
-		return "" // validated before
+		return "", "" // validated before
 	}
 	hosts := []string{fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)}
 	for _, other := range cfg.Fallbacks { // a host appears twice if TLS is optional
@@ -89,25 +88,20 @@ func postgresAddress(databaseURL string) string {
 			hosts = append(hosts, host)
 		}
 	}
-	return strings.Join(hosts, ",") + "/" + cfg.Database
+	return strings.Join(hosts, ",") + "/" + cfg.Database, cfg.User
 }
 
-// postgresRole returns the user that the relay logs in as.
-func postgresRole(databaseURL string) string {
-	cfg, err := pgconn.ParseConfig(databaseURL)
+// brokerAddress returns host:port/vhost, with commas between several hosts.
+func brokerAddress(address amqpdial.Address) string {
+	nodes, err := address.Nodes()
 	if err != nil {
 		return "" // validated before
 	}
-	return cfg.User
-}
-
-// brokerAddress returns host:port/vhost.
-func brokerAddress(amqpURL string) string {
-	uri, err := amqp.ParseURI(amqpURL)
-	if err != nil {
-		return "" // validated before
+	var hosts []string
+	for _, node := range nodes {
+		hosts = append(hosts, node.Address())
 	}
-	return fmt.Sprintf("%s:%d/%s", uri.Host, uri.Port, strings.TrimPrefix(uri.Vhost, "/"))
+	return strings.Join(hosts, ",") + "/" + strings.TrimPrefix(nodes[0].URI.Vhost, "/")
 }
 
 // ended logs the error that ends run or drain, if the log is JSON. Without that, the error is printed for a person, as

@@ -53,7 +53,7 @@ func TestTheFirstLogLineHasEverySettingOfRun(t *testing.T) {
 func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 	cfg := defaultConfig()
 	cfg.relay.DatabaseURL = "postgres://relay:s3cret@first:5432,second:5433/shop"
-	cfg.amqpURL = "amqp://guest:s3cret@broker:5672/orders"
+	cfg.rabbitmq.Value = "amqp://guest:s3cret@broker:5672,other:5673/orders"
 	cfg.relay.MaxRetries = 9
 	cfg.given["config"] = settings.Value{Text: "/etc/cdc-relay.yaml", Source: settings.FromEnvironment, Place: "CDC_RELAY_CONFIG"}
 	var out bytes.Buffer
@@ -66,7 +66,7 @@ func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 		delete(line, always)
 	}
 	want := map[string]any{
-		"postgres": "first:5432,second:5433/shop", "role": "relay", "config": "/etc/cdc-relay.yaml", "rabbitmq": "broker:5672/orders", "table": "public.outbox",
+		"postgres": "first:5432,second:5433/shop", "role": "relay", "config": "/etc/cdc-relay.yaml", "rabbitmq": "broker:5672,other:5673/orders", "table": "public.outbox",
 		"slot": "cdc_relay", "publication": "cdc_relay", "max_retries": 9.0,
 	}
 	if !maps.Equal(line, want) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
 const (
@@ -53,7 +54,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --database-url " + someDatabase, "set --amqp-url or CDC_RELAY_AMQP_URL"},
 		{"demo --database-url " + someDatabase, "set --amqp-url or CDC_RELAY_AMQP_URL"},
 		{"setup --database-url nonsense", "--database-url: neither a URL, postgres://user:password@host:5432/database, nor key=value words"},
-		{"setup --database-url mysql://localhost/x", "--database-url: not a URL of the form postgres://user:password@host:5432/database; " + encodeHint},
+		{"setup --database-url mysql://localhost/x", "--database-url: not a URL of the form postgres://user:password@host:5432/database; " + secret.Encode},
 		{"setup --database-url postgres://localhost/x?sslmode=perhaps", "--database-url: wrong value for sslmode"},
 		{"setup --database-url postgres://localhost/x?sslmode=verify-full&connect_timeout=abc", "--database-url: wrong value for connect_timeout"},
 		{"setup --database-url postgres://localhost/x?sslmode=verify-full&sslrootcert=/no/ca.pem", "--database-url: wrong value for sslrootcert"},
@@ -65,7 +66,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --amqp-url amqp://localhost/?hearbeat=5", "--amqp-url: parameter hearbeat is unknown; known are cacertfile, certfile, channel_max, connection_timeout, heartbeat, keyfile, server_name_indication"},
 		{"run --amqp-url http://localhost", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
 		{"run --amqp-url localhost:5672", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
-		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:password@host:5672/vhost; " + encodeHint},
+		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:password@host:5672/vhost; " + secret.Encode},
 		{"setup --table a.b.c", `--table: table name "a.b.c": want name or schema.name`},
 		{"setup --table " + strings.Repeat("t", 52), `--table: table name "` + strings.Repeat("t", 52) + `": "` + strings.Repeat("t", 52) + `" is longer than 51 bytes, and the dead-letter table is named after it`},
 		{"run --mode push", `--mode: "push": want auto or poll`},

@@ -7,6 +7,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -84,7 +85,7 @@ func classify(e evidence) verdict {
 
 // exceptionVerdict judges a message that was alone when the broker closed the channel.
 func exceptionVerdict(e *amqp091.Error) verdict {
-	v := verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed, detail: exceptionText(e)}
+	v := verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed, detail: amqpdial.ExceptionText(e)}
 	switch e.Code {
 	case amqp091.NotFound:
 		v.reason = outbox.ReasonNoExchange
@@ -146,7 +147,7 @@ func endedByBroker(e *amqp091.Error) bool {
 func cutByPeer(e *amqp091.Error, write error) bool {
 	text := ""
 	switch {
-	case e != nil && fromNetwork(e):
+	case e != nil && amqpdial.FromNetwork(e):
 		text = e.Reason
 	case e == nil && write != nil: // the library reports why it closed the connection only later
 		text = write.Error()
@@ -160,7 +161,7 @@ func cutByPeer(e *amqp091.Error, write error) bool {
 func fatal(times int, e evidence) verdict {
 	why := "without a reason"
 	if e.exception != nil {
-		why = exceptionText(e.exception)
+		why = amqpdial.ExceptionText(e.exception)
 	}
 	return verdict{
 		outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed,
@@ -177,12 +178,5 @@ func because(e *amqp091.Error) string {
 	if e == nil {
 		return ""
 	}
-	return ": " + exceptionText(e)
-}
-
-func exceptionText(e *amqp091.Error) string {
-	if fromNetwork(e) {
-		return networkReason(e.Reason)
-	}
-	return fmt.Sprintf("%s (%d)", e.Reason, e.Code)
+	return ": " + amqpdial.ExceptionText(e)
 }

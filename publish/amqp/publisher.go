@@ -5,23 +5,27 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"net"
-	"strconv"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
-// Config is the configuration for New; only URL is required.
+// Config is the configuration for New; only URL or URLFile is required.
 type Config struct {
-	// URL is an AMQP URI, amqp:// or amqps://. It holds the password and is never logged.
+	// URL is an AMQP URI, amqp:// or amqps://. It may name several nodes of a cluster: amqp://user:password@a:5672,b:5672,
+	// or several URIs with commas or spaces between them. It holds the password and is never logged.
 	URL string
+	// URLFile is a file with the URL, in its place. It is read again for each new connection, so a password may change.
+	URLFile string
+	// CAFile, CertFile and KeyFile are PEM files for amqps://, in place of the parameters cacertfile, certfile and
+	// keyfile of the URL. They are read again for each new connection.
+	CAFile, CertFile, KeyFile string
 	// DefaultExchange is used for messages without an exchange; "" is AMQP's default exchange.
 	DefaultExchange string
 	// MaxInFlight is the most messages without a result; default 2000.
@@ -63,10 +67,9 @@ func (c Config) withDefaults() Config {
 //
 // Publish delivers results itself only after Run has returned.
 type Publisher struct {
-	inbox  *publish.Inbox
-	cfg    Config
-	uri    amqp091.URI
-	limits wire.Limits
+	inbox   *publish.Inbox
+	cfg     Config
+	address amqpdial.Address
 	// suspects is shared by all sessions.
 	suspects *publish.Suspects
 
@@ -80,8 +83,11 @@ type Publisher struct {
 // New checks the configuration; it does not connect. The error does not contain the URL.
 func New(cfg Config) (*Publisher, error) {
 	cfg = cfg.withDefaults()
-	uri, err := parseURL(cfg.URL)
-	if err != nil {
+	address := amqpdial.Address{
+		Text:   secret.Text{Value: cfg.URL, File: cfg.URLFile},
+		CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
+	}
+	if _, err := address.Nodes(); err != nil {
 		return nil, err
 	}
 	if len(cfg.DefaultExchange) > wire.LongestShortString {
@@ -91,8 +97,7 @@ func New(cfg Config) (*Publisher, error) {
 	return &Publisher{
 		inbox:    publish.NewInbox(),
 		cfg:      cfg,
-		uri:      uri,
-		limits:   wire.Limits{DefaultExchange: cfg.DefaultExchange, Login: uri.Username},
+		address:  address,
 		suspects: publish.NewSuspects(),
 		breaker:  breaker{cooldown: cfg.OutageCooldown},
 		trouble:  outagelog.NewPlain(cfg.Logger),
@@ -125,8 +130,6 @@ func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 
 // reconnectEvery is the least time between two attempts to connect.
 const reconnectEvery = 500 * time.Millisecond
-
-func (p *Publisher) address() string { return net.JoinHostPort(p.uri.Host, strconv.Itoa(p.uri.Port)) }
 
 func (p *Publisher) dialFailed(ctx context.Context, err error) {
 	if ctx.Err() != nil {

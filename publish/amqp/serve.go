@@ -9,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
@@ -58,7 +59,7 @@ func (p *Publisher) watch(
 			if !ok || reason == nil {
 				return errors.New("the connection was closed")
 			}
-			return fmt.Errorf("the connection was closed: %s", exceptionText(reason))
+			return fmt.Errorf("the connection was closed: %s", amqpdial.ExceptionText(reason))
 		case b, ok := <-blocked:
 			switch {
 			case !ok:
@@ -111,7 +112,7 @@ func (p *Publisher) connectionLost(s *session, err error) {
 }
 
 func (p *Publisher) cameBack(o opened) {
-	args := []any{"address", p.address(), "vhost", p.uri.Vhost}
+	args := []any{"address", o.node.Address(), "vhost", o.node.URI.Vhost}
 	if version, ok := o.connection.Properties["version"].(string); ok {
 		args = append(args, "version", version)
 	}

@@ -43,11 +43,13 @@ type session struct {
 
 // newSession takes over a new connection.
 func newSession(p *Publisher, o opened) *session {
-	limits := p.limits
-	limits.FrameMax = o.connection.Config.FrameSize
 	return &session{
-		link:     newLink(o, p.cfg.SendTimeout),
-		limits:   limits,
+		link: newLink(o, p.cfg.SendTimeout),
+		limits: wire.Limits{
+			DefaultExchange: p.cfg.DefaultExchange,
+			Login:           o.node.URI.Username,
+			FrameMax:        o.connection.Config.FrameSize,
+		},
 		sink:     p.inbox.Sink,
 		in:       p.inbox.Messages,
 		control:  publish.NewMailbox[laneNews](),

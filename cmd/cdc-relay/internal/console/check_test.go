@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
@@ -43,7 +45,7 @@ func TestAHangingServerDelaysNoOtherPage(t *testing.T) {
 			Connect: func(context.Context, map[string]string) (*pgx.Conn, error) {
 				return nil, errors.New("there is no database")
 			},
-			AMQPURL: "amqp://" + listener.Addr().String(),
+			RabbitMQ: amqpdial.Address{Text: secret.Text{Value: "amqp://" + listener.Addr().String()}},
 		}), nil
 	})
 	for range cap(c.sessions.pages) {

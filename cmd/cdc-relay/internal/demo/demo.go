@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -32,8 +33,8 @@ type Config struct {
 	Conn     *pgx.Conn
 	Database string
 	// Table exists and has the columns of this version.
-	Table   outbox.Table
-	AMQPURL string
+	Table    outbox.Table
+	RabbitMQ amqpdial.Address
 	// Rate is in orders a second, more than 0.
 	Rate float64
 	// Count is how many orders are inserted; 0: until the context is done.
@@ -44,7 +45,7 @@ type Config struct {
 // Run inserts orders and waits for them to arrive. It fails if none arrives for 10 s. After the end of ctx, it waits
 // another 2 s for committed orders, deletes those that have not arrived, and returns nil.
 func Run(ctx context.Context, cfg Config) error {
-	queue, err := openQueue(cfg.AMQPURL)
+	queue, err := openQueue(cfg.RabbitMQ)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
@@ -31,7 +33,7 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 	}
 	address.User = url.UserPassword(user, "s3cr3t")
 	open := func(u url.URL) error {
-		queue, err := openQueue(u.String())
+		queue, err := openQueue(amqpdial.Address{Text: secret.Text{Value: u.String()}})
 		if err == nil {
 			queue.close()
 		}

@@ -9,8 +9,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // exclusiveQueue receives the orders. The broker deletes the queue when this process disconnects.
@@ -21,23 +21,44 @@ type exclusiveQueue struct {
 	closed     chan *amqp091.Error
 }
 
-func openQueue(amqpURL string) (*exclusiveQueue, error) {
+// openQueue connects to the first node that answers.
+func openQueue(address amqpdial.Address) (*exclusiveQueue, error) {
+	nodes, err := address.Nodes()
+	if err != nil {
+		failed := address.Unread(err)
+		return nil, failure.WithHint(failed, failed.Hint())
+	}
+	for _, node := range nodes {
+		var conn *amqp091.Connection
+		if conn, err = dial(node); err != nil {
+			err = dialError(address.Explain(node, err))
+			continue
+		}
+		q := &exclusiveQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp091.Error, 1))}
+		if err := q.open(); err != nil {
+			q.close()
+			return nil, queueError(node, err)
+		}
+		return q, nil
+	}
+	return nil, err
+}
+
+func dial(node amqpdial.Node) (*amqp091.Connection, error) {
 	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName("cdc-relay demo")
-	conn, err := amqp091.DialConfig(amqpURL, amqp091.Config{
+	config := amqp091.Config{
 		Heartbeat:  10 * time.Second,
 		Dial:       amqp091.DefaultDial(serverTimeout),
 		Properties: properties,
-	})
-	if err != nil {
-		return nil, dialError(amqpURL, err)
 	}
-	q := &exclusiveQueue{conn: conn, closed: conn.NotifyClose(make(chan *amqp091.Error, 1))}
-	if err := q.open(); err != nil {
-		q.close()
-		return nil, queueError(amqpURL, err)
+	if node.URI.Scheme == "amqps" {
+		var err error
+		if config.TLSClientConfig, err = node.TLS(nil); err != nil {
+			return nil, err
+		}
 	}
-	return q, nil
+	return amqp091.DialConfig(node.URL, config)
 }
 
 func (q *exclusiveQueue) open() error {
@@ -78,30 +99,24 @@ func (q *exclusiveQueue) close() {
 const permissions = `'^amq\.gen-' '.*' '^amq\.gen-'`
 
 // dialError explains why there is no connection, without the password.
-func dialError(amqpURL string, err error) error {
-	uri, parseErr := amqp091.ParseURI(amqpURL)
-	if parseErr != nil {
-		return errors.New("the AMQP URL cannot be read") // it was validated before
-	}
-	failed := amqp.Undialled(uri, err)
+func dialError(failed *amqpdial.DialError) error {
 	hint := strings.Replace(failed.Hint(), "'' '.*' ''", permissions, 1)
 	return failure.WithHint(fmt.Errorf("connect to RabbitMQ: %w", failed), hint)
 }
 
 // queueError explains why the queue cannot be created or read.
-func queueError(amqpURL string, err error) error {
+func queueError(node amqpdial.Node, err error) error {
 	var exception *amqp091.Error
-	uri, parseErr := amqp091.ParseURI(amqpURL)
-	if parseErr != nil || !errors.As(err, &exception) || exception.Code != amqp091.AccessRefused {
+	if !errors.As(err, &exception) || exception.Code != amqp091.AccessRefused {
 		return failure.WithHint(
 			fmt.Errorf("create a queue in RabbitMQ: %w", err),
 			"# see RabbitMQ's log; a policy or a limit of the virtual host may forbid the queue",
 		)
 	}
 	return failure.WithHint(
-		fmt.Errorf("RabbitMQ user %q may not create and read the queue of the demo: %w", uri.Username, err),
+		fmt.Errorf("RabbitMQ user %q may not create and read the queue of the demo: %w", node.URI.Username, err),
 		fmt.Sprintf("rabbitmqctl set_permissions -p %s %s %s"+
 			"  # it replaces what the user had; or name another user in --amqp-url",
-			problem.ShellWord(uri.Vhost), problem.ShellWord(uri.Username), permissions),
+			problem.ShellWord(node.URI.Vhost), problem.ShellWord(node.URI.Username), permissions),
 	)
 }

@@ -11,12 +11,12 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 )
 
 // brokerFacts are what AMQP and the management API report.
 type brokerFacts struct {
-	unreachable *amqp.DialError
+	unreachable *amqpdial.DialError
 	address     string
 	vhost, user string
 	version     string
@@ -45,19 +45,20 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	f := &brokerFacts{exchanges: map[string]error{}, queues: map[string]error{}, writes: map[destination]error{}}
 	f.asked = wanted[:min(len(wanted), mostDestinations)]
 	f.left = len(wanted) - len(f.asked)
-	uri, err := amqp091.ParseURI(o.AMQPURL)
+	nodes, err := o.RabbitMQ.Nodes()
 	if err != nil {
-		err = errors.New("the AMQP URL cannot be read") // the parser's errors quote the password
-		f.unreachable = amqp.Undialled(uri, err)
+		f.unreachable = o.RabbitMQ.Unread(err)
 		return f
 	}
-	f.address, f.vhost, f.user = net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), uri.Vhost, uri.Username
+	node := nodes[0]
+	uri := node.URI
+	f.address, f.vhost, f.user = node.Address(), uri.Vhost, uri.Username
 	ip := net.ParseIP(uri.Host)
 	f.encryption.local = uri.Host == "localhost" || ip != nil && ip.IsLoopback()
 
-	conn, socket, err := o.dialBroker(ctx)
+	conn, socket, err := o.dialBroker(ctx, node)
 	if err != nil {
-		f.unreachable = amqp.Undialled(uri, err)
+		f.unreachable = o.RabbitMQ.Explain(node, err)
 		return f
 	}
 	p := &amqpProbe{conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp091.Blocking, 8))}
@@ -71,12 +72,12 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	if !o.NoProbe {
 		f.askWrites(ctx, p, o)
 	}
-	f.management = o.gatherManagement(ctx, uri, f)
+	f.management = o.gatherManagement(ctx, node, f)
 	return f
 }
 
 // dialBroker connects. It cuts the connection as soon as ctx is done.
-func (o Options) dialBroker(ctx context.Context) (*amqp091.Connection, net.Conn, error) {
+func (o Options) dialBroker(ctx context.Context, node amqpdial.Node) (*amqp091.Connection, net.Conn, error) {
 	var socket net.Conn
 	properties := amqp091.NewConnectionProperties()
 	properties["product"] = "cdc-relay"
@@ -98,10 +99,13 @@ func (o Options) dialBroker(ctx context.Context) (*amqp091.Connection, net.Conn,
 			return conn, conn.SetDeadline(time.Now().Add(o.timeout / 2))
 		},
 	}
-	if o.TLS != nil {
-		config.TLSClientConfig = o.TLS.Clone()
+	if node.URI.Scheme == "amqps" {
+		var err error
+		if config.TLSClientConfig, err = node.TLS(o.TLS); err != nil {
+			return nil, nil, err
+		}
 	}
-	conn, err := amqp091.DialConfig(o.AMQPURL, config)
+	conn, err := amqp091.DialConfig(node.URL, config)
 	return conn, socket, err
 }
 

@@ -14,7 +14,7 @@ import (
 // topology declares what a test needs in the relay's virtual host.
 func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
 	p.t.Helper()
-	conn := services.DialAMQP(p.t, p.AMQPURL)
+	conn := services.DialAMQP(p.t, p.RabbitMQ.Value)
 	channel, err := conn.Channel()
 	if err == nil {
 		err = declare(channel)
@@ -142,10 +142,10 @@ func TestMissingBrokerPermissionsAreRepairedByTheFix(t *testing.T) {
 	if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
 		t.Fatal(err)
 	}
-	u, _ := url.Parse(p.AMQPURL)
-	admin := p.AMQPURL
+	u, _ := url.Parse(p.RabbitMQ.Value)
+	admin := p.RabbitMQ.Value
 	u.User = url.UserPassword(name, "s3cr3t")
-	p.AMQPURL = u.String()
+	p.RabbitMQ.Value = u.String()
 	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "vhost", "refused for user", "set_permissions"))
 	if err := broker.Permit(t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: "nothing"}); err != nil {
 		t.Fatal(err)
@@ -170,10 +170,10 @@ func TestMissingBrokerPermissionsAreRepairedByTheFix(t *testing.T) {
 	p.examine().wantOthersOK()
 
 	for _, wrong := range []struct{ url, check, words string }{
-		{strings.Replace(p.AMQPURL, "s3cr3t", "wr0ng", 1), "login", "change_password"},
+		{strings.Replace(p.RabbitMQ.Value, "s3cr3t", "wr0ng", 1), "login", "change_password"},
 		{strings.Replace(admin, u.Path, "/no%20such", 1), "vhost", "rabbitmqctl add_vhost 'no such'"},
 	} {
-		p.AMQPURL = wrong.url
+		p.RabbitMQ.Value = wrong.url
 		r := p.examine()
 		r.want(doctor.Problem, doctor.RabbitMQ, wrong.check, wrong.words)
 		if text := r.String(); strings.Contains(text, "s3cr3t") || strings.Contains(text, "wr0ng") {
@@ -195,7 +195,7 @@ func TestBrokerLimitsAreReported(t *testing.T) {
 	} {
 		t.Run(limit, func(t *testing.T) {
 			p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
-			name, u := services.Name(t), parsed(t, p.AMQPURL)
+			name, u := services.Name(t), parsed(t, p.RabbitMQ.Value)
 			vhost := strings.TrimPrefix(u.Path, "/")
 			if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
 				t.Fatal(err)
@@ -204,7 +204,7 @@ func TestBrokerLimitsAreReported(t *testing.T) {
 				t.Fatal(err)
 			}
 			u.User = url.UserPassword(name, "s3cr3t")
-			p.AMQPURL = u.String()
+			p.RabbitMQ.Value = u.String()
 			p.ctl("rabbitmqctl " + strings.NewReplacer("VHOST", vhost, "USER", name).Replace(test.set))
 			p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, test.check, test.words, test.fix))
 			p.examine().wantOthersOK()
@@ -249,14 +249,14 @@ func TestAMissingTopicPermissionIsReported(t *testing.T) {
 	if err := broker.AddUser(t.Context(), name, "s3cr3t"); err != nil {
 		t.Fatal(err)
 	}
-	u, _ := url.Parse(p.AMQPURL)
+	u, _ := url.Parse(p.RabbitMQ.Value)
 	vhost := strings.TrimPrefix(u.Path, "/")
 	if err := broker.Permit(t.Context(), vhost, name, services.Permissions{Write: ".*"}); err != nil {
 		t.Fatal(err)
 	}
 	p.ctl("rabbitmqctl set_topic_permissions -p " + vhost + " " + name + " shop '^orders.created$' ''")
 	u.User = url.UserPassword(name, "s3cr3t")
-	p.AMQPURL = u.String()
+	p.RabbitMQ.Value = u.String()
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "write", "orders.paid", "list_user_topic_permissions")
 	p.ctl("rabbitmqctl clear_topic_permissions -p " + vhost + " " + name)
 	p.examine().wantOthersOK()
@@ -284,7 +284,7 @@ func TestQueuesThatDropAndAlternateExchangesAreReported(t *testing.T) {
 	r.want(doctor.OK, doctor.Routing, "route", "each of 2")
 	p.examine().wantOthersOK("alternate_exchange")
 
-	u, _ := url.Parse(p.AMQPURL)
+	u, _ := url.Parse(p.RabbitMQ.Value)
 	vhost := strings.TrimPrefix(u.Path, "/")
 	if err := broker.SetPolicy(t.Context(), vhost, "bounded", services.Policy{Pattern: "^ord", ApplyTo: "queues", Definition: map[string]any{"max-length-bytes": 5000, "message-ttl": 60000}}); err != nil {
 		t.Fatal(err)
@@ -342,11 +342,11 @@ func TestWithoutTheManagementAPIFewerChecksRun(t *testing.T) {
 
 func TestAnUnreachableBrokerIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	p.AMQPURL = "amqp://u:s3cr3t@127.0.0.1:1/"
+	p.RabbitMQ.Value = "amqp://u:s3cr3t@127.0.0.1:1/"
 	r := p.examine()
 	r.want(doctor.Problem, doctor.RabbitMQ, "reachable", "connection refused", "host and port")
 	r.want(doctor.OK, doctor.Tables, "table")
-	p.AMQPURL = strings.Replace(services.SharedRabbitMQ(t).URL(""), "amqp://", "amqps://", 1)
+	p.RabbitMQ.Value = strings.Replace(services.SharedRabbitMQ(t).URL(""), "amqp://", "amqps://", 1)
 	r = p.examine()
 	r.want(doctor.Problem, doctor.RabbitMQ, "reachable", "5671")
 	if strings.Contains(r.String(), "guest:guest") {

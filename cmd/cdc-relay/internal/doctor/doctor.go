@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
@@ -36,12 +37,12 @@ type Options struct {
 	// AppRole is the application's role; "": do not check it.
 	AppRole string
 
-	// AMQPURL is the broker's URL; "": do not check the broker.
-	AMQPURL string
+	// RabbitMQ is the broker's address; not set: do not check the broker.
+	RabbitMQ amqpdial.Address
 	// ManagementURL is the URL of RabbitMQ's HTTP API; "": the usual port on the broker's host. Without a user in it,
-	// check logs in as the user of AMQPURL.
+	// check logs in as the user of RabbitMQ.
 	ManagementURL string
-	// TLS replaces what AMQPURL says, for amqps:// and https://; may be nil.
+	// TLS replaces what RabbitMQ says, for amqps:// and https://; may be nil.
 	TLS *tls.Config
 	// Exchange is the exchange of rows that name none.
 	Exchange string
@@ -72,7 +73,7 @@ func Examine(ctx context.Context, o Options) []Finding {
 	}
 	var facts facts
 	facts.database = o.gatherDatabase(ctx)
-	if o.AMQPURL != "" {
+	if o.RabbitMQ.IsSet() {
 		facts.broker = o.gatherBroker(ctx, facts.database.destinations(o))
 	}
 	return slices.Concat(judgeDatabase(o, facts.database), judgeBroker(o, facts))

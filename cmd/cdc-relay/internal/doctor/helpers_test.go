@@ -172,7 +172,7 @@ func (p *patient) withBroker(broker *services.RabbitMQ) *patient {
 		p.t.Skip("the HTTP API of this broker has no known address")
 	}
 	p.broker = broker
-	p.AMQPURL, p.ManagementURL = broker.VHost(p.t), broker.ManagementURL()
+	p.RabbitMQ.Value, p.ManagementURL = broker.VHost(p.t), broker.ManagementURL()
 	return p
 }
 

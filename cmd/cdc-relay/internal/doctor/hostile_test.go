@@ -12,10 +12,10 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // hostileNames are names of objects with which their owners try to add a statement, a command or a line to a fix.
@@ -215,7 +215,7 @@ func hostileBroker(name string) []Finding {
 	found = append(found, judgeBroker(o, facts{database: well(), broker: &silent})...)
 	uri := amqp091.URI{Host: "localhost", Username: name, Vhost: name}
 	for _, err := range []error{refused, amqp091.ErrCredentials, amqp091.ErrVhost, fmt.Errorf("user limit for '%s' reached", name)} {
-		found = append(found, judgeBroker(o, facts{database: well(), broker: &brokerFacts{unreachable: amqp.Undialled(uri, err)}})...)
+		found = append(found, judgeBroker(o, facts{database: well(), broker: &brokerFacts{unreachable: amqpdial.Undialled(uri, err)}})...)
 	}
 	return found
 }

@@ -12,8 +12,8 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
 )
 
 // judgeBroker turns the facts of the broker into findings.
@@ -34,7 +34,7 @@ func judgeBroker(o Options, f facts) []Finding {
 		"docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		hint := cmp.Or(amqp.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost),
+		hint := cmp.Or(amqpdial.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost),
 			"# run check again; if it still fails, see RabbitMQ's log")
 		c.wrong("connection", hintFix(hint),
 			"the connection broke during the check: %s", j.f.broken)

@@ -16,10 +16,10 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -355,7 +355,7 @@ func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 		"asked for another": {&amqp091.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "--amqp-cert-file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: amqp.Undialled(uri, test.err)}})
+			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: amqpdial.Undialled(uri, test.err)}})
 			if len(f) != 1 || f[0].Level != Problem || f[0].Name != test.check || !strings.Contains(strings.Join(f[0].Fix, "\n"), test.fix) {
 				t.Errorf("got %+v", f)
 			}

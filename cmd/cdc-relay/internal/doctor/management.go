@@ -13,7 +13,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 )
 
 // managementFacts are what only RabbitMQ's HTTP API reports. The tag "management" is enough for all of it.
@@ -68,20 +68,20 @@ const (
 )
 
 // gatherManagement asks for the bindings of the destinations' exchanges.
-func (o Options) gatherManagement(ctx context.Context, uri amqp091.URI, broker *brokerFacts) managementFacts {
+func (o Options) gatherManagement(ctx context.Context, node amqpdial.Node, broker *brokerFacts) managementFacts {
 	f := managementFacts{
 		exchanges: map[string]exchangeFacts{},
 		bindings:  map[string][]binding{},
 		queues:    map[string]queueFacts{},
 	}
-	api, err := o.newAPI(uri)
+	api, err := o.newAPI(node)
 	if err != nil {
 		f.err = err
 		return f
 	}
 	defer api.client.CloseIdleConnections()
 	f.url = api.base
-	vhost := url.PathEscape(uri.Vhost)
+	vhost := url.PathEscape(node.URI.Vhost)
 	var list []exchangeFacts
 	if f.err = api.get(ctx, "exchanges/"+vhost, &list); f.err != nil {
 		return f
@@ -185,12 +185,12 @@ func (o Options) baseURL(uri amqp091.URI) (base string, user *url.Userinfo, err 
 	return strings.TrimRight(u.String(), "/"), user, nil
 }
 
-func (o Options) newAPI(uri amqp091.URI) (*managementAPI, error) {
-	base, user, err := o.baseURL(uri)
+func (o Options) newAPI(node amqpdial.Node) (*managementAPI, error) {
+	base, user, err := o.baseURL(node.URI)
 	if err != nil {
 		return nil, err
 	}
-	config, err := amqp.TLSConfig(o.TLS, uri) // the API of the same broker
+	config, err := node.TLS(o.TLS) // the API of the same broker
 	if err != nil {
 		return nil, err
 	}

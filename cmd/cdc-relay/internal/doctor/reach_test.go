@@ -45,7 +45,7 @@ func TestABrokerWithTLSIsExamined(t *testing.T) {
 	p.ManagementURL = "https://127.0.0.1:" + ports[1]
 	at := func(query url.Values) {
 		u := url.URL{Scheme: "amqps", User: url.UserPassword("guest", "guest"), Host: "127.0.0.1:" + ports[0], Path: "/", RawQuery: query.Encode()}
-		p.AMQPURL = u.String()
+		p.RabbitMQ.Value = u.String()
 	}
 	at(nil)
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "reachable", "server_name_indication=")
@@ -71,10 +71,10 @@ func TestSilentServersDoNotBlockTheExamination(t *testing.T) {
 		return throughPort(t, address, proxy.Addr()), proxy
 	}
 	database, silentDatabase := proxied(p.url)
-	broker, silentBroker := proxied(p.AMQPURL)
+	broker, silentBroker := proxied(p.RabbitMQ.Value)
 	api, silentAPI := proxied(p.ManagementURL)
 	p.as(database)
-	p.AMQPURL, p.ManagementURL = broker, api
+	p.RabbitMQ.Value, p.ManagementURL = broker, api
 	p.examine().wantOthersOK()
 
 	p.SetTimeout(2 * time.Second)

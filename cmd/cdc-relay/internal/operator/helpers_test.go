@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -39,7 +40,7 @@ func (f *fixture) requeue(filter operator.Filter, batch int) operator.Requeued {
 // store returns a relay's store on the tables.
 func (f *fixture) store() *store.Store {
 	f.Helper()
-	s, err := store.Open(f.URL, store.Options{Table: tabletest.Name()})
+	s, err := store.Open(pgdial.AddressOf(f.URL, ""), store.Options{Table: tabletest.Name()})
 	if err != nil {
 		f.Fatal(err)
 	}

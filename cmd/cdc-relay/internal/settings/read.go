@@ -3,12 +3,12 @@ package settings
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
 // Reader knows where the settings of a program come from.
@@ -62,7 +62,7 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 	}
 	for _, f := range own {
 		if f.secretOf != "" {
-			mistakes = append(mistakes, readSecret(r, f, in, all, target))
+			mistakes = append(mistakes, checkSecret(r, f, in, all))
 		}
 	}
 	return in, errors.Join(mistakes...)
@@ -123,11 +123,8 @@ func (in *Input) contradiction(f *Flag, text string) error {
 	return fmt.Errorf("contradicts --%s %s", f.shortFor, long.Text)
 }
 
-// MostSecret limits the bytes of a secret file: a wrong name must not fill the memory.
-const MostSecret = 64 << 10
-
-// readSecret reads the value of a setting from a file. Its errors never quote the content.
-func readSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T], target *T) error {
+// checkSecret checks the value of a setting in a file. Its errors never quote the content.
+func checkSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T]) error {
 	file := in.Values[f.Name].Text
 	if file == "" {
 		return nil
@@ -137,27 +134,13 @@ func readSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T], target *
 		return fmt.Errorf("--%s and --%s are both given "+
 			"(as a flag, in the environment or in the file of --%s), want one", f.secretOf, f.Name, r.FileFlag)
 	}
-	content, err := readSome(file)
+	text, err := secret.Text{File: file}.Read()
 	if err != nil {
 		return fmt.Errorf("--%s: %w", f.Name, err)
 	}
-	text := strings.TrimRight(string(content), "\r\n")
-	if err := Pick(all, f.secretOf)[0].Set(target, text); err != nil {
+	if err := Pick(all, f.secretOf)[0].Set(new(T), text); err != nil {
 		return fmt.Errorf("--%s %s: %w", f.Name, file, err)
 	}
 	in.Values[f.secretOf] = Value{text, FromFile, file}
 	return nil
-}
-
-func readSome(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, MostSecret+1))
-	if err == nil && len(text) > MostSecret {
-		err = fmt.Errorf("%s: is larger than %d bytes", file, MostSecret)
-	}
-	return text, err
 }

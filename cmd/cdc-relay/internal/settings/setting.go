@@ -197,8 +197,8 @@ func Shorthand[T any](name string, of Setting[T], text string) Setting[T] {
 }
 
 // SecretFile returns a setting for a file with the value of another setting, which neither a flag nor the environment
-// should show.
-func SecretFile[T any](of string) Setting[T] {
+// should show. Set keeps the name of the file: the program reads it with package secret, whenever it needs the value.
+func SecretFile[T any](of string, set func(target *T, file string)) Setting[T] {
 	return Setting[T]{
 		Info: Info{
 			Name:        of + "-file",
@@ -207,7 +207,7 @@ func SecretFile[T any](of string) Setting[T] {
 			Private:     true,
 			secretOf:    of,
 		},
-		Set: func(*T, string) error { return nil }, // Read reads the file after all other settings
+		Set: func(target *T, file string) error { set(target, file); return nil }, // Read checks the content
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
 // server is a group of settings that several commands share.
@@ -25,6 +26,7 @@ type shop struct {
 	wait    time.Duration
 	format  string
 	pattern string
+	urlFile string
 }
 
 func format() settings.Setting[shop] {
@@ -47,7 +49,7 @@ func all() []settings.Setting[shop] {
 			Info: settings.Info{Name: "config", Placeholder: "FILE", NotInFile: true},
 			Set:  func(*shop, string) error { return nil },
 		},
-		settings.SecretFile[shop]("url"),
+		settings.SecretFile("url", func(s *shop, file string) { s.urlFile = file }),
 		settings.FlagOnly(settings.Switch("open", "Open.", func(s *shop) *bool { return &s.open })),
 		settings.Number("size", "3", "The size.", 1, 9, func(s *shop) *int { return &s.size }),
 		settings.Duration("wait", "1s", "The wait.", func(s *shop) *time.Duration { return &s.wait }),
@@ -154,14 +156,14 @@ func TestASecretComesFromItsFile(t *testing.T) {
 	file := write(t, "http://u:s3cr3t@h\r\n")
 	got, in, err := read(t, nil, "--url-file", file)
 	from := settings.Value{Text: "http://u:s3cr3t@h", Source: settings.FromFile, Place: file}
-	if err != nil || got.server.url != from.Text || in.Values["url"] != from {
+	if err != nil || got.urlFile != file || got.server.url != "" || in.Values["url"] != from {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	_, _, err = read(t, map[string]string{"APP_URL": "x"}, "--url-file", file)
 	if err == nil || !strings.HasPrefix(err.Error(), "--url and --url-file are both given") {
 		t.Errorf("got %v", err)
 	}
-	_, _, err = read(t, nil, "--url-file", write(t, strings.Repeat("x", settings.MostSecret+1)))
+	_, _, err = read(t, nil, "--url-file", write(t, strings.Repeat("x", secret.Most+1)))
 	if err == nil || !strings.Contains(err.Error(), "is larger than") {
 		t.Errorf("got %v", err)
 	}

@@ -1,4 +1,4 @@
-package amqp
+package amqpdial
 
 import (
 	"crypto/tls"
@@ -48,7 +48,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 		": for amqp:// it is 5672 as a rule, for amqps:// 5671; 15672 is the management API"
 	var exception *amqp091.Error
 	// ErrClosed means that a write failed before the first read.
-	if !errors.As(err, &exception) || fromNetwork(exception) || errors.Is(err, amqp091.ErrClosed) {
+	if !errors.As(err, &exception) || FromNetwork(exception) || errors.Is(err, amqp091.ErrClosed) {
 		switch {
 		case uri.Scheme != "amqp" || exception == nil || strings.Contains(exception.Reason, "timeout"):
 			// With TLS, the handshake has proved the port.
@@ -90,7 +90,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	case strings.Contains(reason, "refused"):
 		return fail("vhost", permit, "virtual host %q: %s", uri.Vhost, reason)
 	}
-	return fail("reachable", "# see RabbitMQ's log", "RabbitMQ at %s: %s", address, exceptionText(exception))
+	return fail("reachable", "# see RabbitMQ's log", "RabbitMQ at %s: %s", address, ExceptionText(exception))
 }
 
 // LimitHint is for a reason that is a limit of the node, the virtual host or the user; "": it is another one.
@@ -143,8 +143,8 @@ func networkText(err error) string {
 	return networkReason(err.Error())
 }
 
-// fromNetwork tells whether the library could not read from the network: it reports that as a 501 of this side.
-func fromNetwork(e *amqp091.Error) bool { return e.Code == amqp091.FrameError && !e.Server }
+// FromNetwork tells whether the library could not read from the network: it reports that as a 501 of this side.
+func FromNetwork(e *amqp091.Error) bool { return e.Code == amqp091.FrameError && !e.Server }
 
 // networkReason leaves out what package net writes before the cause: the text names the address already.
 func networkReason(reason string) string {
@@ -153,4 +153,12 @@ func networkReason(reason string) string {
 	}
 	before := regexp.MustCompile(`^(dial|read|write) tcp[46]?( \S+)?: ((connect|read|write): )?`)
 	return before.ReplaceAllString(reason, "")
+}
+
+// ExceptionText returns the text of an error of the broker, or of the network below it.
+func ExceptionText(e *amqp091.Error) string {
+	if FromNetwork(e) {
+		return networkReason(e.Reason)
+	}
+	return fmt.Sprintf("%s (%d)", e.Reason, e.Code)
 }

@@ -1,0 +1,123 @@
+// Package amqpdial reads the addresses of RabbitMQ's nodes, and explains why a node takes no connection.
+package amqpdial
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/secret"
+)
+
+// Address is where RabbitMQ is, and who logs in. Its text is that of Parse. It is read again for each new connection.
+type Address struct {
+	secret.Text
+	// CAFile, CertFile and KeyFile are PEM files, in place of the parameters cacertfile, certfile and keyfile.
+	CAFile, CertFile, KeyFile string
+}
+
+// Nodes reads the address. There is at least one node without an error. No error quotes the address.
+func (a Address) Nodes() ([]Node, error) {
+	text, err := a.Read()
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := Parse(text)
+	if err != nil {
+		return nil, a.inFile(err)
+	}
+	for i := range nodes {
+		if err := nodes[i].use(a); err != nil {
+			return nil, a.inFile(err)
+		}
+	}
+	return nodes, nil
+}
+
+func (a Address) inFile(err error) error {
+	if a.File == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", a.File, err)
+}
+
+// Explain is Undialled, and tells of which file a rejected password is.
+func (a Address) Explain(node Node, err error) *DialError {
+	failed := Undialled(node.URI, err)
+	if origin := a.Origin(); failed.Part == "login" && origin != "" {
+		failed.text += "; " + origin
+	}
+	return failed
+}
+
+// Unread explains an error of Nodes.
+func (a Address) Unread(err error) *DialError {
+	return &DialError{
+		Part: "reachable", Err: err,
+		text: "the address of RabbitMQ cannot be read: " + err.Error(),
+		hint: "# correct --amqp-url (CDC_RELAY_AMQP_URL), or the file in --amqp-url-file",
+	}
+}
+
+// Node is one node of RabbitMQ.
+type Node struct {
+	// URL names one host. It contains the password.
+	URL string
+	URI amqp091.URI
+}
+
+// Address returns host:port.
+func (n Node) Address() string { return net.JoinHostPort(n.URI.Host, strconv.Itoa(n.URI.Port)) }
+
+// use takes the files of a. A file and the parameter of the URL for it exclude each other.
+func (n *Node) use(a Address) error {
+	for _, of := range []struct {
+		flag, parameter, file string
+		field                 *string
+	}{
+		{"--amqp-ca-file", "cacertfile", a.CAFile, &n.URI.CACertFile},
+		{"--amqp-cert-file", "certfile", a.CertFile, &n.URI.CertFile},
+		{"--amqp-key-file", "keyfile", a.KeyFile, &n.URI.KeyFile},
+	} {
+		switch {
+		case of.file == "":
+		case n.URI.Scheme != "amqps":
+			return fmt.Errorf("%s needs a URL that begins with amqps:// in --amqp-url", of.flag)
+		case *of.field != "":
+			return fmt.Errorf("%s and %s in --amqp-url are both given, want one", of.flag, of.parameter)
+		default:
+			*of.field = of.file
+		}
+	}
+	return nil
+}
+
+// TLS returns a copy of the given configuration, or if that is nil, one with the certificates that the parameters of
+// the URL name (https://www.rabbitmq.com/docs/uri-query-parameters). Its error is that of a file that cannot be read.
+func (n Node) TLS(given *tls.Config) (*tls.Config, error) {
+	if given != nil {
+		return given.Clone(), nil
+	}
+	config := &tls.Config{ServerName: n.URI.ServerName, MinVersion: tls.VersionTLS12}
+	if n.URI.CACertFile != "" {
+		text, err := os.ReadFile(n.URI.CACertFile)
+		if err != nil {
+			return nil, fmt.Errorf("read CA certificate: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		config.RootCAs.AppendCertsFromPEM(text)
+	}
+	if n.URI.CertFile != "" && n.URI.KeyFile != "" {
+		certificate, err := tls.LoadX509KeyPair(n.URI.CertFile, n.URI.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("load client certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
+}

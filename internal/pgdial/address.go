@@ -1,0 +1,135 @@
+package pgdial
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
+)
+
+// Address is where Postgres is, and who logs in: a URL, or key=value words. It is read again for each new connection,
+// with what libpq's variables name (PGPASSFILE, PGSERVICEFILE, certificates): all of them may change meanwhile.
+type Address struct{ secret.Text }
+
+// AddressOf returns the address in a URL, or, if file is not "", in that file.
+func AddressOf(url, file string) Address { return Address{secret.Text{Value: url, File: file}} }
+
+// Config reads the address. The caller may change what it returns. No error quotes the address.
+func (a Address) Config() (*pgconn.Config, error) {
+	_, config, err := a.read()
+	return config, err
+}
+
+// Valid reads the address and returns its text, for another parser, if it has no mistake.
+func (a Address) Valid() (string, error) {
+	text, _, err := a.read()
+	return text, err
+}
+
+func (a Address) read() (string, *pgconn.Config, error) {
+	text, err := a.Read()
+	if err != nil {
+		return "", nil, err
+	}
+	config, err := Parse(text)
+	if err != nil && a.File != "" {
+		err = fmt.Errorf("%s: %w", a.File, err)
+	}
+	return text, config, err
+}
+
+const wantURL = "not a URL of the form postgres://user:password@host:5432/database; " + secret.Encode
+
+// Parse reads a URL or key=value words. Its errors never quote them: what a parser takes for a port may be a part of
+// the password.
+func Parse(text string) (*pgconn.Config, error) {
+	if text == "" {
+		return nil, secret.ErrEmpty
+	}
+	if secret.AtAfterHost(text) {
+		return nil, errors.New(wantURL)
+	}
+	config, err := pgconn.ParseConfig(text) // pgx would take parameters of its own out
+	var parseErr *pgconn.ParseConfigError
+	var urlErr *url.Error
+	switch {
+	case err == nil && strings.Contains(text, "://") && strings.LastIndex(config.Host, "@") > 0:
+		// A password contains an @ that is not encoded: the parser took its end for the host.
+		return nil, errors.New(wantURL)
+	case err == nil:
+		return config, CheckParameters(config)
+	case errors.As(err, &urlErr) || strings.Contains(text, "://"):
+		if detail := harmlessDetail(err); detail != "" {
+			return nil, errors.New(detail)
+		}
+		return nil, errors.New(wantURL)
+	case errors.As(err, &parseErr):
+		return nil, errors.New("neither a URL, postgres://user:password@host:5432/database, nor key=value words")
+	}
+	return nil, errors.New("not understood")
+}
+
+// harmlessDetail names the parameter that a parser rejected, if it cannot contain a password. The error of pgconn
+// quotes the URL before it says what is wrong.
+func harmlessDetail(err error) string {
+	text := err.Error()
+	text = text[strings.LastIndex(text, "`: ")+1:]
+	for _, part := range [][2]string{
+		{"CA file", "sslrootcert"},
+		{"CA to cert pool", "sslrootcert"},
+		{"sslrootcert", "sslrootcert"},
+		{"sslkey", "sslkey"},
+		{"cert", "sslcert"},
+		{"sslmode", "sslmode"},
+		{"target_session_attrs", "target_session_attrs"},
+		{"connect_timeout", "connect_timeout"},
+	} {
+		if strings.Contains(text, part[0]) {
+			return "wrong value for " + part[1]
+		}
+	}
+	return ""
+}
+
+// Origin tells of which file a password is that Postgres rejected, and when the file was written; "": the error is
+// another one, or the password is of no file.
+func (a Address) Origin(err error) string {
+	if !pgcode.Is(err, pgerrcode.InvalidPassword) && !pgcode.Is(err, pgerrcode.InvalidAuthorizationSpecification) {
+		return ""
+	}
+	if a.File != "" {
+		return a.Text.Origin()
+	}
+	config, parseErr := a.Config()
+	if parseErr != nil || config.Password == "" || a.hasPassword() || os.Getenv("PGPASSWORD") != "" {
+		return ""
+	}
+	return secret.Origin(passwordFile())
+}
+
+// hasPassword reports whether the address names a password, or a password file of its own.
+func (a Address) hasPassword() bool {
+	if u, err := url.Parse(a.Value); err == nil && u.User != nil {
+		if _, has := u.User.Password(); has {
+			return true
+		}
+	}
+	return strings.Contains(a.Value, "password=") || strings.Contains(a.Value, "passfile=")
+}
+
+// passwordFile is where libpq and pgconn look for passwords.
+func passwordFile() string {
+	if file := os.Getenv("PGPASSFILE"); file != "" {
+		return file
+	}
+	home, _ := os.UserHomeDir()
+	return filepath.Join(home, ".pgpass")
+}

@@ -1,0 +1,78 @@
+// Package secret reads texts that contain passwords, from a setting or from a file that may change while the program
+// runs.
+package secret
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// Most limits the bytes of a file: a wrong name must not fill the memory.
+const Most = 64 << 10
+
+// Text is a text, or the file that contains it. The zero Text is not set. It is safe for concurrent use.
+type Text struct{ Value, File string }
+
+// IsSet reports whether there is a value or a file.
+func (t Text) IsSet() bool { return t.Value != "" || t.File != "" }
+
+// Read returns the value, or what the file contains now, without the ends of lines after it. Callers read it again for
+// each connection: Kubernetes replaces a symbolic link to a mounted secret, other programs rename a new file over the
+// old one, and some write into the file. An empty file is an error: somebody is about to write it. No error quotes the
+// content.
+func (t Text) Read() (string, error) {
+	if t.File == "" {
+		return t.Value, nil
+	}
+	file, err := os.Open(t.File)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, Most+1))
+	switch text := strings.TrimRight(string(content), "\r\n"); {
+	case err != nil:
+		return "", err
+	case len(content) > Most:
+		return "", fmt.Errorf("%s: is larger than %d bytes", t.File, Most)
+	case text == "":
+		return "", fmt.Errorf("%s: %w", t.File, ErrEmpty)
+	default:
+		return text, nil
+	}
+}
+
+// ErrEmpty is returned for a file without content.
+var ErrEmpty = errors.New("is empty")
+
+// Origin tells of which file a rejected password is, and when the file was written; "": it is of no file.
+func (t Text) Origin() string {
+	if t.File == "" {
+		return ""
+	}
+	return Origin(t.File)
+}
+
+// Origin is for a file that another library reads.
+func Origin(file string) string {
+	info, err := os.Stat(file)
+	if err != nil {
+		return "the password is that of " + file
+	}
+	return fmt.Sprintf("the password is that of %s, written %s", file, info.ModTime().UTC().Format(time.RFC3339))
+}
+
+// Encode is advice for a URL that a parser does not understand.
+const Encode = "characters such as @ : / ? # % in the user name or password must be percent-encoded"
+
+// AtAfterHost reports an @ after the host of a URL. A / ? or # in a password ends the host for a parser, and the rest
+// of the password then precedes an @. A literal @ there can be written as %40.
+func AtAfterHost(address string) bool {
+	_, rest, isURL := strings.Cut(address, "://")
+	end := strings.IndexAny(rest, "/?#")
+	return isURL && end >= 0 && strings.Contains(rest[end:], "@")
+}
