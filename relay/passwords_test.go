@@ -1,0 +1,172 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/publish/amqp"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// server is one of the two that a relay logs in to, behind a proxy that can cut the connections.
+type server struct {
+	t     *testing.T
+	url   url.URL
+	proxy *services.Proxy
+	user  string
+	file  string
+}
+
+func newServer(t *testing.T, address, user string) *server {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{
+		t: t, url: *u, proxy: services.NewProxy(t, u.Host), user: user, file: filepath.Join(t.TempDir(), "url"),
+	}
+	s.url.Host = s.proxy.Addr()
+	return s
+}
+
+// put writes an address with this password into the file, as agents do: by a rename.
+func (s *server) put(password string) {
+	s.t.Helper()
+	s.url.User = url.UserPassword(s.user, password)
+	s.write(s.file+".new", s.url.String()+"\n")
+	if err := os.Rename(s.file+".new", s.file); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *server) write(file, text string) {
+	s.t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Both servers get new passwords, and then the connections are cut: the leader and a standby wait for the files, also
+// while somebody writes them, and use what they contain then.
+func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
+	i := newInstance(t)
+	broker, user := services.SharedRabbitMQ(t), services.Name(t)
+	vhost, err := url.Parse(i.amqp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := i.db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	brokerPassword := func(password string) {
+		t.Helper()
+		if err := broker.AddUser(t.Context(), user, password); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("CREATE ROLE " + user + " SUPERUSER LOGIN PASSWORD 'first'")
+	t.Cleanup(func() { _, _ = i.db.Exec(context.Background(), "DROP ROLE "+user) })
+	brokerPassword("first")
+	name := strings.TrimPrefix(vhost.Path, "/")
+	if err := broker.Permit(t.Context(), name, user, services.AllPermissions()); err != nil {
+		t.Fatal(err)
+	}
+	postgres, rabbitmq := newServer(t, i.config.DatabaseURL, user), newServer(t, i.amqp, user)
+	i.config.DatabaseURL, i.config.DatabaseURLFile = "", postgres.file
+	postgres.put("first")
+	rabbitmq.put("first")
+
+	var relays []*Relay
+	for range 2 {
+		publisher, err := amqp.New(amqp.Config{URLFile: rabbitmq.file, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, stop := i.startWith(publisher, prometheus.NewRegistry())
+		defer stop()
+		relays = append(relays, r)
+	}
+	ready := func(want bool) func() bool {
+		return func() bool { return relays[0].Health().Ready == want && relays[1].Health().Ready == want }
+	}
+	i.await("both relays are ready", ready(true))
+
+	exec("ALTER ROLE " + user + " PASSWORD 'second'")
+	brokerPassword("second")
+	for _, s := range []*server{postgres, rabbitmq} {
+		s.proxy.Cut()
+	}
+	for _, r := range relays {
+		i.await("a relay names both files", func() bool {
+			var all strings.Builder
+			for _, part := range r.Health().Parts {
+				all.WriteString(part.Detail)
+			}
+			return !r.Health().Ready && strings.Contains(all.String(), postgres.file+", written 20") &&
+				strings.Contains(all.String(), rabbitmq.file+", written 20")
+		})
+	}
+	if err := i.load(1, 20); err != nil {
+		t.Fatal(err)
+	}
+	postgres.write(postgres.file, "")
+	rabbitmq.write(rabbitmq.file, rabbitmq.url.Scheme+"://"+user+":sec")
+	i.await("a relay names the empty file", func() bool {
+		for _, part := range relays[0].Health().Parts {
+			if strings.Contains(part.Detail, postgres.file+": is empty") {
+				return true
+			}
+		}
+		return false
+	})
+	postgres.put("second")
+	rabbitmq.put("second")
+	i.await("both relays are ready again", ready(true))
+	i.await("all arrive", func() bool { return i.arrived() == 20 && i.rowsLeft() == 0 })
+}
+
+// At the start a wrong password is a mistake of the configuration. It names the file.
+func TestARejectedPasswordAtTheStartNamesItsFile(t *testing.T) {
+	i := newInstance(t)
+	postgres := newServer(t, i.config.DatabaseURL, services.Name(t))
+	postgres.put("wrong")
+	passwords := filepath.Join(t.TempDir(), "pgpass")
+	postgres.write(passwords, "*:*:*:*:wrong\n")
+	t.Setenv("PGPASSFILE", passwords)
+	postgres.url.User = url.User(postgres.user)
+	for _, file := range []string{postgres.file, passwords} {
+		i.config.DatabaseURL, i.config.DatabaseURLFile = postgres.url.String(), ""
+		if file == postgres.file {
+			i.config.DatabaseURL, i.config.DatabaseURLFile = "", file
+		}
+		var log publishtest.Buffer
+		r, err := New(i.config, i.publisher(), slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
+		err = r.Run(ctx)
+		cancel()
+		if !problem.Is(err) || !strings.Contains(err.Error(), "the password is that of "+file+", written 20") {
+			t.Errorf("%s: %v", file, err)
+		}
+		if text := strings.Join(log.Lines(), "\n") + err.Error(); bytes.Contains([]byte(text), []byte("wrong@")) {
+			t.Errorf("the password is in %s", text)
+		}
+	}
+}
