@@ -72,6 +72,8 @@ func classify(e evidence) verdict {
 		return verdict{outcome: outbox.Unknown, detail: "RabbitMQ did not confirm in time"}
 	case closed != "" && e.unsent:
 		return verdict{outcome: outbox.NotSent, replay: replay, detail: closed + "the message was sent"}
+	case closed != "" && loginExpired(e.exception):
+		return verdict{outcome: outbox.Unknown, detail: "the login has expired" + because(e.exception)}
 	case closed != "" && e.alone && !e.shared && !e.connectionClosed && e.exception != nil:
 		return exceptionVerdict(e.exception)
 	case closed != "":
@@ -133,8 +135,19 @@ func isPropertyException(e *amqp091.Error) bool {
 // exchangeForbidden reports whether every message to the exchange would fail: no write permission, or an internal
 // exchange. A topic permission ("write access to topic …") is about one routing key.
 func exchangeForbidden(e *amqp091.Error) bool {
-	return e != nil && e.Code == amqp091.AccessRefused &&
+	return e != nil && e.Code == amqp091.AccessRefused && !loginExpired(e) &&
 		(strings.Contains(e.Reason, "access to exchange") || strings.Contains(e.Reason, "internal exchange"))
+}
+
+// loginExpired reports that the login of the connection is no longer valid, as that of an OAuth 2 token. RabbitMQ then
+// refuses every message, but keeps the connection. The reason ends with the words of the authentication backend, in
+// double quotes; names before them are in single quotes.
+func loginExpired(e *amqp091.Error) bool {
+	if e == nil || e.Code != amqp091.AccessRefused || !strings.HasSuffix(e.Reason, `"`) {
+		return false
+	}
+	_, backend, found := strings.Cut(e.Reason, " returned an error: ")
+	return found && strings.Contains(backend, "expired")
 }
 
 // endedByBroker reports whether an exception may be about a message. An operator's close and a broker shutdown are not.

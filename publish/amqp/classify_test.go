@@ -144,3 +144,25 @@ func TestOnlyAnEndByTheOtherSideIsEvidence(t *testing.T) {
 		}
 	}
 }
+
+// The names in a reason are those of rows: none of them looks like an expired login.
+func TestOnlyTheBackendSaysThatALoginHasExpired(t *testing.T) {
+	refused := func(exchange, user, end string) *amqp091.Error {
+		return &amqp091.Error{Code: amqp091.AccessRefused, Server: true, Reason: "ACCESS_REFUSED - access to exchange '" +
+			exchange + "' in vhost '/' refused for user '" + user + "'" + end}
+	}
+	const backend = `, backend rabbit_auth_backend_oauth2 returned an error: `
+	for reason, want := range map[*amqp091.Error]bool{
+		refused("amq.default", "relay", backend+`"Provided JWT token has expired at timestamp 1 (validated at 2)"`): true,
+		refused("expired", "relay", backend+`"no such scope"`):                                                      false,
+		refused("a returned an error: expired", "relay", ""):                                                        false,
+		refused("x", `a returned an error: expired"`, ""):                                                           false,
+		refused("orders", "relay", ""):                                                                              false,
+		{Code: amqp091.NotFound, Reason: `x returned an error: "expired"`}:                                          false,
+		nil: false,
+	} {
+		if got := loginExpired(reason); got != want {
+			t.Errorf("%v: got %t", reason, got)
+		}
+	}
+}

@@ -66,7 +66,7 @@ func (x *exchanges) ask(exchange string) verdict {
 	case err == nil:
 		delete(x.missing, exchange)
 		return verdict{}
-	case !x.connection.IsClosed() && errors.As(err, &exception) && exception.Server:
+	case !x.connection.IsClosed() && errors.As(err, &exception) && exception.Server && !loginExpired(exception):
 		v := exceptionVerdict(exception)
 		if len(x.missing) >= mostMissing {
 			clear(x.missing)

@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -145,6 +146,9 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	evidence.connectionClosed = r.connection.IsClosed() || (e.err != nil && !evidence.unsent)
 	if evidence.channelClosed && !evidence.acked {
 		evidence.exception = l.reason()
+		if loginExpired(evidence.exception) {
+			r.lose(fmt.Errorf("the login has expired%s", because(evidence.exception)))
+		}
 		l.crowded = l.crowded || l.waiting > 1
 	}
 	evidence.alone = !l.shared && !l.crowded && l.newest == e &&
