@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -86,5 +89,32 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 	}
 	if left := query[int](t, conn, "SELECT count(*) FROM outbox_dead_letter"); left != 1 {
 		t.Errorf("%d dead letters are left", left)
+	}
+}
+
+// A transaction that is open keeps Postgres from creating the slot. It ends when the person has been told.
+func TestSetupSaysThatItWaitsForTheSlot(t *testing.T) {
+	env, _ := fresh(t)
+	other, err := pgx.Connect(t.Context(), env["CDC_RELAY_DATABASE_URL"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	execute(t, other, "BEGIN")
+	execute(t, other, "SELECT pg_current_xact_id()")
+	var screen lockedBuffer
+	p := process{
+		args:      []string{"cdc-relay", "setup"},
+		terminal:  terminal.New(strings.NewReader(""), &screen, &screen, false),
+		lookupEnv: env.lookup,
+	}
+	ended := make(chan int, 1)
+	go func() { ended <- p.run(await.Context(t)) }()
+	await.Until(t, "setup says what it waits for", func() bool {
+		return strings.Contains(screen.String(), "still waiting for slot "+env["CDC_RELAY_SLOT"]+": ")
+	})
+	execute(t, other, "COMMIT")
+	if code := <-ended; code != exitDone || !strings.Contains(screen.String(), "created slot") {
+		t.Errorf("exit code %d\n%s", code, screen.String())
 	}
 }

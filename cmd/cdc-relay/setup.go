@@ -119,6 +119,16 @@ func (r *setupReport) found(format string, args ...any) {
 	}
 }
 
+// afterAWhile tells a person what a step waits for, unless the caller stops it before.
+func (r *setupReport) afterAWhile(format string, args ...any) *time.Timer {
+	const patience = 2 * time.Second
+	return time.AfterFunc(patience, func() {
+		if !r.json {
+			fmt.Fprintf(r.terminal.Err, format+"\n", args...)
+		}
+	})
+}
+
 func (r *setupReport) end(err error) error {
 	if !r.json {
 		return err
@@ -154,7 +164,10 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 		return nil
 	}
 	for _, names := range cfg.allNames() {
+		waiting := r.afterAWhile("still waiting for slot %s: Postgres creates it after a checkpoint, and after all "+
+			"transactions that are open now; setup waits at most %s", names.Slot, slotTimeout)
 		done, err := replication.Setup(ctx, conn.PgConn(), names, slotTimeout)
+		waiting.Stop()
 		for _, line := range done {
 			r.did("%s", line)
 		}

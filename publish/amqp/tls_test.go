@@ -31,6 +31,7 @@ func TestTLSToTheBroker(t *testing.T) {
 	authority.Issue("client")
 	broker, address := tlsBroker(t, authority)
 	t.Run("settings of the URL", func(t *testing.T) { tlsByURL(t, authority, broker, address) })
+	t.Run("login by certificate", func(t *testing.T) { tlsLogin(t, authority, broker, address) })
 	t.Run("the broker is silent", func(t *testing.T) { tlsBrokerSilent(t, authority, broker, address) })
 }
 
@@ -47,7 +48,9 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 		for name, value := range right {
 			query.Set(name, value)
 		}
-		query.Set(parameter, value)
+		if parameter != "" {
+			query.Set(parameter, value)
+		}
 		address := address
 		address.RawQuery = query.Encode()
 		return address.String()
@@ -82,6 +85,35 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 		r.PublishAll(messages...)
 		publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
 	})
+}
+
+// tlsLogin: with auth_mechanism=external, the name in the client's certificate is the user.
+func tlsLogin(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
+	if !broker.CanCtl() {
+		t.Skip("needs rabbitmqctl")
+	}
+	if err := broker.EnablePlugin(t.Context(), "rabbitmq_auth_mechanism_ssl"); err != nil {
+		t.Skip(err)
+	}
+	const settings = `ok = application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN', 'EXTERNAL']),
+		ok = application:set_env(rabbit, ssl_cert_login_from, common_name).`
+	for _, args := range [][]string{
+		{"eval", settings}, {"add_user", "client", "unknown"}, {"set_permissions", "client", ".*", ".*", ".*"},
+	} {
+		if output, err := broker.Ctl(t.Context(), args...); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
+	address.User = nil
+	address.RawQuery = url.Values{
+		"cacertfile": {authority.File("ca.pem")}, "server_name_indication": {"localhost"},
+		"certfile": {authority.File("client.pem")}, "keyfile": {authority.File("client.key")},
+		"auth_mechanism": {"external"},
+	}.Encode()
+	r := startAMQP(t, Config{URL: address.String()})
+	var k publishtest.Maker
+	r.publishUntilConfirmed(t, k.Many(100, "", q)...)
 }
 
 // tlsBrokerSilent: the deadlines of a socket also work below TLS.

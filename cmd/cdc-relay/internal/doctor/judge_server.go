@@ -60,6 +60,8 @@ func (j *databaseJudge) judgeServer(c *chart) {
 		c.warn("version", remark("# see whether a newer cdc-relay knows this Postgres"),
 			"Postgres %s is newer than what this cdc-relay knows (%d to %d)",
 			j.server.Version, oldestMajor, newestMajor)
+	case major == 14: // https://www.postgresql.org/support/versioning/
+		c.ok("version", "Postgres %s: its last fixes came in November 2026, so plan an upgrade", j.server.Version)
 	default:
 		c.ok("version", "Postgres %s", j.server.Version)
 	}
