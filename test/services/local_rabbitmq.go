@@ -140,8 +140,11 @@ func (n *node) prepare(ctx context.Context, server *local, settings []string) er
 // listenAt sets the node's name and its ports: AMQP, inter-node, management API and port mapper.
 func (n *node) listenAt(ports []int) {
 	n.amqp, n.dist, n.manage, n.epmd = ports[0], ports[1], ports[2], ports[3]
-	n.name = "cdc-relay-" + strconv.Itoa(n.amqp) + "@localhost"
+	n.name = nodeName(strconv.Itoa(n.amqp))
 }
+
+// nodeName returns the Erlang name of the node with this AMQP port.
+func nodeName(port string) string { return "cdc-relay-" + port + "@localhost" }
 
 func (n *node) writeFiles(settings []string) error {
 	config := append([]string{
