@@ -12,9 +12,7 @@ import (
 func TestQuorumQueueConfirmsOnlyWithAMajority(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	cluster, err := StartRabbitMQCluster(ctx, 3, localOnly(t, "heartbeat = 7"))
-	Need(t, err)
-	closeAfter(t, cluster.Close)
+	cluster := PrivateRabbitMQCluster(t, 3, "heartbeat = 7")
 	channel := confirmingChannel(t, cluster.Nodes[0].URL(""))
 	const queue = "kept-by-three"
 	if _, err := channel.QueueDeclare(queue, true, false, false, false, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}); err != nil {

@@ -14,9 +14,7 @@ import (
 func TestAQuorumQueueIsServedWhileANodeIsInMaintenance(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	cluster, err := StartRabbitMQCluster(ctx, 3, localOnly(t))
-	Need(t, err)
-	closeAfter(t, cluster.Close)
+	cluster := PrivateRabbitMQCluster(t, 3)
 	const queue = "kept-by-three"
 	drained := cluster.Nodes[0]
 	closed := declareQuorumQueue(t, drained.URL(""), queue).NotifyClose(make(chan *amqp.Error, 1))

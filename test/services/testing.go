@@ -93,6 +93,19 @@ func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	return server
 }
 
+// PrivateRabbitMQCluster starts a cluster of n brokers for this test only; see [StartRabbitMQCluster]. It skips the test
+// if this machine has no programs of RabbitMQ: there is no cluster of containers.
+func PrivateRabbitMQCluster(t testing.TB, n int, settings ...string) *RabbitMQCluster {
+	t.Helper()
+	cluster, err := StartRabbitMQCluster(t.Context(), n, Options{Settings: settings, Log: logTo(t)})
+	if errors.Is(err, errUnavailable) {
+		t.Skipf("a cluster needs the programs of RabbitMQ on this machine: %v", err)
+	}
+	Need(t, err)
+	closeAfter(t, cluster.Close)
+	return cluster
+}
+
 // heartbeat is that of a test's own connections. The library's 10 s end the connection after 15 s without an answer,
 // and a broker on a busy machine can need longer.
 const heartbeat = time.Minute
