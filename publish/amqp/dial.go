@@ -18,37 +18,25 @@ type opened struct {
 	connection *amqp091.Connection
 	socket     *socket
 	clock      *clock
+
+	attempts int    // to connect, until this one; of one round over all nodes
+	failures noNode // why other nodes took no connection in this round
 }
 
 // dial opens a connection to one of the nodes. Messages published meanwhile are NotSent.
 func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
-	nodes, err := p.address.Nodes()
+	list, err := p.address.Nodes()
 	if err != nil {
 		return opened{}, p.address.Unread(err)
 	}
-	for _, node := range nodes {
-		if o, err = p.dialNode(ctx, node); err == nil || ctx.Err() != nil {
-			return o, err
-		}
-	}
-	return opened{}, err
-}
-
-// dialNode makes one attempt within the dial timeout.
-func (p *Publisher) dialNode(ctx context.Context, node amqpdial.Node) (o opened, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.dialTimeout(node))
-	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		o, err = p.open(ctx, node)
+		o, err = p.openFirst(ctx, p.nodes.order(list))
 	}()
 	p.rejectUntil(ctx, nil, done)
 	<-done
-	if err != nil {
-		return opened{}, p.address.Explain(node, err)
-	}
-	return o, nil
+	return o, err
 }
 
 // open makes one attempt to connect, until ctx is done.

@@ -78,6 +78,7 @@ type Publisher struct {
 	breaker   breaker
 	connected bool // at least once
 	trouble   *outagelog.Log
+	nodes     nodes // and openFirst, while Run waits for it
 }
 
 // New checks the configuration; it does not connect. The error does not contain the URL.
@@ -101,6 +102,7 @@ func New(cfg Config) (*Publisher, error) {
 		suspects: publish.NewSuspects(),
 		breaker:  breaker{cooldown: cfg.OutageCooldown},
 		trouble:  outagelog.NewPlain(cfg.Logger),
+		nodes:    make(nodes),
 	}, nil
 }
 
@@ -128,7 +130,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 // Publish implements publish.Publisher.
 func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 
-// reconnectEvery is the least time between two attempts to connect.
+// reconnectEvery is the least time between two rounds of attempts to connect, each over all nodes.
 const reconnectEvery = 500 * time.Millisecond
 
 func (p *Publisher) dialFailed(ctx context.Context, err error) {

@@ -104,7 +104,8 @@ func (p *Publisher) connectionLost(s *session, err error) {
 		p.breaker.answered()
 	}
 	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
-		"in_flight", s.inFlight.Load())
+		"address", s.node.Address(), "in_flight", s.inFlight.Load())
+	p.nodes.failed(s.node)
 	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
 		p.breaker.outage(time.Now())
 	}
@@ -113,6 +114,12 @@ func (p *Publisher) connectionLost(s *session, err error) {
 
 func (p *Publisher) cameBack(o opened) {
 	args := []any{"address", o.node.Address(), "vhost", o.node.URI.Vhost}
+	if o.attempts > 1 {
+		args = append(args, "attempts", o.attempts)
+	}
+	if len(o.failures) > 0 {
+		args = append(args, "failed", o.failures.Error())
+	}
 	if version, ok := o.connection.Properties["version"].(string); ok {
 		args = append(args, "version", version)
 	}

@@ -1,0 +1,132 @@
+package amqp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+)
+
+// headStart is how long a node may take to accept a connection before the next one is tried as well. Otherwise a node
+// that is frozen or cut off would delay all messages until its time limit. An attempt that is only slow is not ended,
+// so slow nodes are still connected to.
+const headStart = 300 * time.Millisecond
+
+// nodes remembers when nodes of RabbitMQ have failed, by address, until they accept a connection. It has one owner and
+// no lock.
+type nodes map[string]time.Time
+
+// order returns the nodes in the order in which to try them: first those that have not failed, in random order, so that
+// several relays spread over the cluster. The others follow, beginning with the oldest failure.
+func (n nodes) order(all []amqpdial.Node) []amqpdial.Node {
+	ordered := slices.Clone(all)
+	rand.Shuffle(len(ordered), func(i, j int) { ordered[i], ordered[j] = ordered[j], ordered[i] })
+	slices.SortStableFunc(ordered, func(a, b amqpdial.Node) int {
+		return n[a.Address()].Compare(n[b.Address()]) // without a failure it is the zero time
+	})
+	return ordered
+}
+
+// failed records that a node accepts no connection, is slower than another, or that its connection was lost.
+func (n nodes) failed(node amqpdial.Node) { n[node.Address()] = time.Now() }
+
+func (n nodes) accepted(node amqpdial.Node) { delete(n, node.Address()) }
+
+// attempt is the end of one attempt to connect.
+type attempt struct {
+	opened
+	number int // of the node in the list
+	err    error
+}
+
+// openFirst connects to the first node that accepts. It begins with the next node when one has failed, and after the
+// head start. It returns an error when all have failed, and nothing of it runs after its return.
+func (p *Publisher) openFirst(ctx context.Context, list []amqpdial.Node) (opened, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan attempt)
+	begun := 0
+	var failures noNode
+	for len(failures) < len(list) {
+		var next <-chan time.Time // nil if all have begun
+		if number := begun; number < len(list) {
+			go func() { ended <- p.attempt(ctx, list[number], number) }()
+			begun++
+			next = time.After(headStart)
+		}
+		select {
+		case <-next:
+		case a := <-ended:
+			if a.err != nil {
+				p.nodes.failed(list[a.number])
+				failures = append(failures, a.err)
+				continue
+			}
+			cancel()
+			for range begun - len(failures) - 1 {
+				(<-ended).discard()
+			}
+			for _, slower := range list[:a.number] {
+				p.nodes.failed(slower)
+			}
+			p.nodes.accepted(a.node)
+			a.attempts, a.failures = begun, failures
+			return a.opened, nil
+		}
+	}
+	return opened{}, failures.sorted()
+}
+
+// attempt tries one node within the dial timeout.
+func (p *Publisher) attempt(ctx context.Context, node amqpdial.Node, number int) attempt {
+	ctx, cancel := context.WithTimeout(ctx, p.dialTimeout(node))
+	defer cancel()
+	o, err := p.open(ctx, node)
+	if err != nil {
+		return attempt{number: number, err: p.address.Explain(node, err)}
+	}
+	return attempt{opened: o, number: number}
+}
+
+// discard closes a connection for which another node was faster.
+func (a attempt) discard() {
+	if a.err == nil {
+		_ = a.socket.Close() // else the library would wait for an answer
+		_ = a.connection.Close()
+	}
+}
+
+// noNode is why nodes accept no connection.
+type noNode []error
+
+func (e noNode) Error() string {
+	var texts []string
+	for _, err := range e {
+		texts = append(texts, err.Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap makes the hint of the first error that of all.
+func (e noNode) Unwrap() []error { return e }
+
+// sorted puts nodes that answered before nodes that cannot be reached, because a rejected login stays until somebody
+// corrects it. The order is the same in each round, so that the log repeats nothing.
+func (e noNode) sorted() error {
+	unreachable := func(err error) int {
+		var failed *amqpdial.DialError
+		if errors.As(err, &failed) && failed.Part != "reachable" {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(e, func(a, b error) int {
+		return cmp.Or(cmp.Compare(unreachable(a), unreachable(b)), cmp.Compare(a.Error(), b.Error()))
+	})
+	return e
+}
