@@ -27,6 +27,12 @@ type ledger struct {
 	waited     map[string]chan time.Time
 }
 
+func newLedger(queue string) *ledger {
+	return &ledger{
+		queue: queue, perID: make(map[string]int), at: make(map[string]time.Time), waited: make(map[string]chan time.Time),
+	}
+}
+
 // consume records a queue until the test ends.
 func (w *world) consume(queue string) *ledger {
 	w.t.Helper()
@@ -38,7 +44,7 @@ func (w *world) consume(queue string) *ledger {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	l := &ledger{queue: queue, perID: make(map[string]int), at: make(map[string]time.Time), waited: make(map[string]chan time.Time)}
+	l := newLedger(queue)
 	w.ledgers = append(w.ledgers, l)
 	go func() {
 		for d := range deliveries {

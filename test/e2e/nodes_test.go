@@ -1,0 +1,241 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// clustered is a world with a cluster of RabbitMQ. Its relays know all nodes.
+type clustered struct {
+	*world
+	cluster *services.RabbitMQCluster
+	vhost   string
+	// record has every message, and nobody consumes it during the load: a consumer that loses its connection gets
+	// messages again, which the relay has sent once.
+	record string
+}
+
+// newClustered creates two quorum queues, each with a member on every node, behind the exchange of the relay.
+func newClustered(t *testing.T) *clustered {
+	t.Helper()
+	cluster := services.PrivateRabbitMQCluster(t, 3)
+	first := cluster.Nodes[0]
+	c := &clustered{cluster: cluster, vhost: services.Name(t), record: services.Name(t)}
+	must(t, "add a virtual host", first.AddVHost(t.Context(), c.vhost))
+	c.world = newWorldOn(t, services.Database(t), first.URL(c.vhost))
+	hosts := make([]string, len(cluster.Nodes))
+	for i, node := range cluster.Nodes {
+		hosts[i] = node.Addr()
+	}
+	const exchange = "to-all"
+	c.settings = []string{
+		"CDC_RELAY_AMQP_URL=" + strings.Replace(c.broker, first.Addr(), strings.Join(hosts, ","), 1),
+		"CDC_RELAY_EXCHANGE=" + exchange, "CDC_RELAY_KEEP_PUBLISHED=1h",
+	}
+	if out, code := c.command("setup"); code != 0 {
+		t.Fatalf("setup: exit %d\n%s", code, out)
+	}
+	channel := c.channel()
+	must(t, "declare the exchange", channel.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil))
+	for _, queue := range []string{c.queue, c.record} {
+		c.declareQueue(queue, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+		must(t, "bind the queue", channel.QueueBind(queue, "", exchange, false, nil))
+	}
+	return c
+}
+
+// keyedLoad inserts rows of ten keys, about 300 a second, each in its own transaction.
+type keyedLoad struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+	mu   sync.Mutex
+	each map[string]int // how many rows of each key are committed
+}
+
+func (c *clustered) load() *keyedLoad {
+	ctx, stop := context.WithCancel(c.t.Context())
+	l := &keyedLoad{stop: stop, each: make(map[string]int)}
+	for _, key := range numbered("k", 10) {
+		l.done.Go(func() {
+			pace := time.NewTicker(33 * time.Millisecond)
+			defer pace.Stop()
+			for n := 1; ctx.Err() == nil; n++ {
+				if err := c.writeKeyed(key, n); err != nil {
+					c.t.Errorf("insert row %d of key %s: %v", n, key, err)
+					return
+				}
+				l.mu.Lock()
+				l.each[key] = n
+				l.mu.Unlock()
+				<-pace.C
+			}
+		})
+	}
+	c.t.Cleanup(l.end)
+	return l
+}
+
+func (c *clustered) writeKeyed(key string, n int) error {
+	return c.tryExec(`INSERT INTO outbox (routing_key, ordering_key, payload)
+		VALUES ('r', $1::text, json_build_object('k', $1::text, 'n', $2::int))`, key, n)
+}
+
+func (l *keyedLoad) end() {
+	l.stop()
+	l.done.Wait()
+}
+
+// follow consumes a queue from any node that answers, until the test ends.
+func (c *clustered) follow(queue string) *ledger {
+	l := newLedger(queue)
+	c.ledgers = append(c.ledgers, l)
+	ctx, stop := context.WithCancel(c.t.Context())
+	var following sync.WaitGroup
+	following.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			l.followOne(ctx, c.cluster.Nodes[i%len(c.cluster.Nodes)].URL(c.vhost))
+		}
+	})
+	c.t.Cleanup(func() { stop(); following.Wait() })
+	return l
+}
+
+// followOne records what arrives through one node, until the connection ends.
+func (l *ledger) followOne(ctx context.Context, url string) {
+	conn, err := amqp.DialConfig(url, amqp.Config{Heartbeat: time.Minute, Dial: amqp.DefaultDial(time.Second)})
+	if err != nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	defer conn.Close()
+	channel, err := conn.Channel()
+	if err != nil || channel.Qos(200, 0, false) != nil {
+		return
+	}
+	deliveries, err := channel.ConsumeWithContext(ctx, l.queue, "", false, false, false, false, nil)
+	if err != nil {
+		return
+	}
+	for d := range deliveries {
+		if !d.Redelivered || l.count(d.MessageId) == 0 {
+			l.add(d)
+		}
+		_ = d.Ack(false)
+	}
+}
+
+// connection is what the relay logs about one connection.
+type connection struct {
+	Event, Address string
+	Attempts       int
+}
+
+// connections returns the connections that the relay has opened so far.
+func (r *relay) connections() (all []connection) {
+	for _, line := range linesWith(r.logs(), `"broker_connected"`) {
+		var one connection
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			r.w.t.Fatal(err)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// current returns the index of the node to which the relay has connected last.
+func (c *clustered) current(r *relay) int {
+	all := r.connections()
+	newest := all[len(all)-1].Address
+	i := slices.IndexFunc(c.cluster.Nodes, func(n *services.RabbitMQ) bool { return n.Addr() == newest })
+	if i < 0 {
+		c.t.Fatalf("the relay is connected to %s, which is no node", newest)
+	}
+	return i
+}
+
+// Each node is drained and revived, beginning with the one that the relay uses. So the relay has to move three times.
+// The first one is also stopped and started; with stage limits, all are.
+func TestARollingUpgradeOfRabbitMQLosesAndReordersNothing(t *testing.T) {
+	services.Thorough(t, "starts three brokers, and each of them again")
+	t.Parallel()
+	c := newClustered(t)
+	arrived := c.follow(c.queue)
+	r := c.run()
+	load := c.load()
+	c.moreArrive(arrived, 300)
+	for i := range c.cluster.Nodes {
+		c.maintain(r, arrived, i < sized(1, len(c.cluster.Nodes)))
+	}
+	load.end()
+	c.emptied()
+	c.noDeadLetters()
+	r.noRejections()
+	total := 0
+	for _, n := range load.each {
+		total += n
+	}
+	all := c.consume(c.record)
+	c.eventually("all committed messages are in the queue", func() bool { return all.distinct() >= total })
+	c.eventually("all committed messages arrive", func() bool { return arrived.distinct() >= total })
+	c.inOrder(all, load.each)
+	if n := all.unmarkedDuplicates(); n != 0 {
+		t.Errorf("%d duplicates without x-possible-duplicate", n)
+	}
+	t.Logf("%d messages, %d of them twice, all marked; %d connections, %d lost, %d failed to connect", total, all.duplicates(),
+		len(r.connections()), len(linesWith(r.logs(), `"broker_lost"`)), len(linesWith(r.logs(), `"broker_down"`)))
+}
+
+// maintain takes the node away that the relay uses, and back. The others serve the relay meanwhile.
+func (c *clustered) maintain(r *relay, arrived *ledger, restart bool) {
+	c.t.Helper()
+	ctx := c.t.Context()
+	i, before := c.current(r), len(r.connections())
+	node := c.cluster.Nodes[i]
+	must(c.t, "wait until the queues can lose the node", node.AwaitQuorum(ctx))
+	c.step(i, "drain", arrived, func() { must(c.t, "drain", node.Drain(ctx)); c.moreArrive(arrived, 300) })
+	for _, one := range r.connections()[before:] {
+		if one.Address == node.Addr() || one.Attempts > 2 {
+			c.t.Errorf("the relay connected to %s at attempt %d while %s was drained", one.Address, one.Attempts, node.Addr())
+		}
+	}
+	if len(r.connections()) == before {
+		c.t.Errorf("the relay did not connect again when %s was drained", node.Addr())
+	}
+	if restart {
+		c.step(i, "stop", arrived, func() { must(c.t, "stop", node.Stop(ctx)); c.moreArrive(arrived, 300) })
+		c.step(i, "start", arrived, func() { must(c.t, "start", node.Start(ctx)); c.moreArrive(arrived, 300) })
+	}
+	c.step(i, "revive", arrived, func() { must(c.t, "revive", node.Revive(ctx)); c.moreArrive(arrived, 300) })
+}
+
+// step reports the longest silence during a step: between two confirms that the relay received, and between two messages
+// that a consumer received.
+func (c *clustered) step(node int, name string, arrived *ledger, do func()) {
+	c.t.Helper()
+	began := value[time.Time](c.world, `SELECT clock_timestamp()`)
+	arrived.restartGap()
+	do()
+	confirms := value[float64](c.world, `SELECT coalesce(max(extract(epoch FROM published_at - before)), 0)::float8
+		FROM (SELECT published_at, lag(published_at, 1, $1) OVER (ORDER BY published_at) AS before
+			FROM outbox_published WHERE published_at >= $1) p`, began)
+	c.t.Logf("node %d, %s: took %s, longest silence of confirms %.3f s, of deliveries %s", node+1, name,
+		value[string](c.world, `SELECT to_char(clock_timestamp() - $1, 'SS.MS') || ' s'`, began), confirms,
+		arrived.longestGap().Round(time.Millisecond))
+}
+
+// moreArrive waits for more messages.
+func (c *clustered) moreArrive(arrived *ledger, n int) {
+	c.t.Helper()
+	before := arrived.distinct()
+	c.eventually(fmt.Sprintf("%d more messages arrive", n), func() bool { return arrived.distinct() >= before+n })
+}
