@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -16,7 +17,10 @@ import (
 
 // brokerFacts are what AMQP and the management API report.
 type brokerFacts struct {
+	// unreachable is why no node takes a connection; nil: at least one does, and the other facts are from the first one.
 	unreachable *amqpdial.DialError
+	// nodes are all nodes, if there are several.
+	nodes       []nodeFacts
 	address     string
 	vhost, user string
 	version     string
@@ -50,30 +54,66 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 		f.unreachable = o.RabbitMQ.Unread(err)
 		return f
 	}
-	node := nodes[0]
-	uri := node.URI
-	f.address, f.vhost, f.user = node.Address(), uri.Vhost, uri.Username
+	all := o.dialNodes(ctx, nodes)
+	used := all[0]
+	for _, one := range slices.Backward(all) {
+		if one.unreachable == nil {
+			defer one.probe.close()
+			used = one
+		}
+	}
+	if len(all) > 1 {
+		f.nodes = all
+	}
+	uri := used.URI
+	f.address, f.vhost, f.user = used.Address(), uri.Vhost, uri.Username
 	ip := net.ParseIP(uri.Host)
 	f.encryption.local = uri.Host == "localhost" || ip != nil && ip.IsLoopback()
-
-	conn, socket, err := o.dialBroker(ctx, node)
-	if err != nil {
-		f.unreachable = o.RabbitMQ.Explain(node, err)
+	if f.unreachable = used.unreachable; f.unreachable != nil {
 		return f
 	}
-	p := &amqpProbe{conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp091.Blocking, 8))}
-	defer p.close()
-	f.version, _ = conn.Properties["version"].(string)
+	p := used.probe
+	f.version = used.version
 	if uri.Scheme == "amqps" {
-		state := conn.ConnectionState()
+		state := p.conn.ConnectionState()
 		f.encryption.tls, f.encryption.verified = &state, len(state.VerifiedChains) > 0
 	}
 	f.askExistence(p, o)
 	if !o.NoProbe {
 		f.askWrites(ctx, p, o)
 	}
-	f.management = o.gatherManagement(ctx, node, f)
+	f.management = o.gatherManagement(ctx, used.Node, f)
 	return f
+}
+
+// nodeFacts are what one node of RabbitMQ answers to a login.
+type nodeFacts struct {
+	amqpdial.Node
+	version     string
+	unreachable *amqpdial.DialError // nil: it takes connections
+	probe       *amqpProbe          // its connection, which gatherBroker closes
+}
+
+// dialNodes connects to all nodes at the same time, because a silent one takes half of the time limit.
+func (o Options) dialNodes(ctx context.Context, nodes []amqpdial.Node) []nodeFacts {
+	all := make([]nodeFacts, len(nodes))
+	var dialling sync.WaitGroup
+	for i, node := range nodes {
+		dialling.Go(func() {
+			all[i].Node = node
+			conn, socket, err := o.dialBroker(ctx, node)
+			if err != nil {
+				all[i].unreachable = o.RabbitMQ.Explain(node, err)
+				return
+			}
+			all[i].version, _ = conn.Properties["version"].(string)
+			all[i].probe = &amqpProbe{
+				conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp091.Blocking, 8)),
+			}
+		})
+	}
+	dialling.Wait()
+	return all
 }
 
 // dialBroker connects. It cuts the connection as soon as ctx is done.

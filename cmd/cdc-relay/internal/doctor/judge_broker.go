@@ -23,11 +23,10 @@ func judgeBroker(o Options, f facts) []Finding {
 	}
 	j := &brokerJudge{o: o, f: *f.broker, database: f.database}
 	c := &chart{area: RabbitMQ}
-	if f.broker.unreachable != nil {
-		c.wrong(f.broker.unreachable.Part, hintFix(f.broker.unreachable.Hint()), "%s", f.broker.unreachable)
+	j.judgeNodes(c)
+	if j.f.unreachable != nil {
 		return c.findings
 	}
-	c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
 	c.ok("login", "user %q", j.f.user)
 	c.ok("vhost", "virtual host %q", j.f.vhost)
 	j.f.encryption.judge(c, "RabbitMQ", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; "+
@@ -49,6 +48,28 @@ type brokerJudge struct {
 	o        Options
 	f        brokerFacts
 	database databaseFacts
+}
+
+// judgeNodes reports each node. One that takes no connection is a problem only if there is no other.
+func (j *brokerJudge) judgeNodes(c *chart) {
+	switch down := j.f.unreachable; {
+	case len(j.f.nodes) > 0:
+	case down != nil:
+		c.wrong(down.Part, hintFix(down.Hint()), "%s", down)
+	default:
+		c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
+	}
+	for _, node := range j.f.nodes {
+		switch down := node.unreachable; {
+		case down == nil:
+			c.ok("reachable", "RabbitMQ %s at %s accepts user %q", node.version, node.Address(), node.URI.Username).
+				about(node.Address())
+		case j.f.unreachable != nil:
+			c.wrong(down.Part, hintFix(down.Hint()), "%s", down).about(node.Address())
+		default:
+			c.warn(down.Part, hintFix(down.Hint()), "%s. The relay uses the other nodes", down).about(node.Address())
+		}
+	}
 }
 
 func (j *brokerJudge) judgeAlarm(c *chart) {
