@@ -41,6 +41,7 @@
 //	classify.go    tells rejections from outages
 //	lane.go        a channel, and a message sent on it
 //	link.go        calls with a time limit, and the end of the connection; below it dial.go, socket.go, clock.go
+//	nodes.go       which node to connect to
 //	throttle.go    how many messages may wait for confirms
 //	breaker.go     whether messages may leave
 package amqp

@@ -195,7 +195,7 @@ func TestARollingUpgradeOfRabbitMQLosesAndReordersNothing(t *testing.T) {
 		len(r.connections()), len(linesWith(r.logs(), `"broker_lost"`)), len(linesWith(r.logs(), `"broker_down"`)))
 }
 
-// maintain takes the node away that the relay uses, and back. The others serve the relay meanwhile.
+// maintain drains the node that the relay uses, and revives it. The others serve the relay meanwhile.
 func (c *clustered) maintain(r *relay, arrived *ledger, restart bool) {
 	c.t.Helper()
 	ctx := c.t.Context()
