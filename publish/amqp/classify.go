@@ -30,6 +30,8 @@ type evidence struct {
 	alone bool
 	// shared: the channel carries many messages; after an exception they are sent again one at a time.
 	shared bool
+	// recovering: the broker may still have to recover from an outage; see session.recovering.
+	recovering bool
 }
 
 // verdict is the meaning of the evidence.
@@ -78,6 +80,8 @@ func classify(e evidence) verdict {
 		return exceptionVerdict(e.exception)
 	case closed != "":
 		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
+	case e.recovering:
+		return verdict{outcome: outbox.Unknown, detail: "RabbitMQ answered with a nack right after an outage"}
 	}
 	return verdict{
 		outcome: outbox.Rejected, reason: outbox.ReasonNack,

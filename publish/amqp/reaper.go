@@ -140,6 +140,8 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		timedOut: timedOut,
 		returned: e.returned,
 		shared:   l.shared,
+
+		recovering: r.recovering(),
 	}
 	// The order matters: the library marks the connection first, then its channels.
 	evidence.channelClosed = l.channel.IsClosed()

@@ -41,7 +41,8 @@ type laneNews struct {
 // sender is the goroutine that takes messages and sends them. Only this goroutine uses its fields.
 type sender struct {
 	*session
-	// halfOpen: one message is sent at a time until the broker answers one; the others are held. probed: one was sent.
+	// halfOpen: after a lost connection, one message is sent at a time until the broker answers one; the others are
+	// held. probed: one was sent.
 	// probe fires to send the next, because only the queue of the first may be stuck.
 	halfOpen bool
 	probed   bool
@@ -56,8 +57,8 @@ type sender struct {
 	stuck   <-chan time.Time
 }
 
-func newSender(s *session, halfOpen bool) *sender {
-	return &sender{session: s, halfOpen: halfOpen, routes: make(map[string]*route)}
+func newSender(s *session) *sender {
+	return &sender{session: s, halfOpen: s.again, routes: make(map[string]*route)}
 }
 
 func (s *sender) run() {

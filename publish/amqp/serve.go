@@ -17,15 +17,15 @@ import (
 // serve publishes on a new connection until ctx is done or the connection is lost. When it returns, every sent message
 // has its result.
 func (p *Publisher) serve(ctx context.Context, o opened) {
+	s := newSession(p, o)
 	p.breaker.connected()
 	p.cameBack(o)
 	p.setState(publish.Ready, "")
-	s := newSession(p, o)
 	closed := s.connection.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
-	sender, isolator, reaper := newSender(s, p.breaker.state == breakerHalfOpen), newIsolator(s), newReaper(s)
+	sender, isolator, reaper := newSender(s), newIsolator(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(sender.run)
 	working.Go(isolator.run)

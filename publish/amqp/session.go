@@ -28,6 +28,8 @@ type session struct {
 	// suspects belongs to the publisher and outlives the session.
 	suspects *publish.Suspects
 
+	// again: the publisher had a connection before this one.
+	again bool
 	// inFlight counts the messages that the library has and that have no result; maxInFlight bounds those of the
 	// sender.
 	inFlight    atomic.Int64
@@ -58,8 +60,16 @@ func newSession(p *Publisher, o opened) *session {
 		throttle: newThrottle(),
 		suspects: p.suspects,
 
+		again:       p.connected,
 		maxInFlight: p.cfg.MaxInFlight,
 	}
+}
+
+// recovering reports whether the broker may still have to recover from what ended the last connection: it has confirmed
+// nothing on this one, and the send timeout is not over. A quorum queue whose leader was lost rejects messages of new
+// channels until it has another one.
+func (s *session) recovering() bool {
+	return s.again && !s.heard.Load() && s.clock.now() < s.sendTimeout
 }
 
 // deliver reports a result without the broker.
