@@ -42,6 +42,8 @@ type verdict struct {
 	// replay: one message of the channel caused its close, and it is unknown which. The message is to be sent again
 	// alone; outcome applies if that is impossible.
 	replay bool
+	// nacked: the broker answered with a nack.
+	nacked bool
 	// wholeExchange: every message to the exchange would fail alike.
 	wholeExchange bool
 }
@@ -81,10 +83,12 @@ func classify(e evidence) verdict {
 	case closed != "":
 		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
 	case e.recovering:
-		return verdict{outcome: outbox.Unknown, detail: "RabbitMQ answered with a nack right after an outage"}
+		return verdict{
+			outcome: outbox.Unknown, nacked: true, detail: "RabbitMQ answered with a nack right after an outage",
+		}
 	}
 	return verdict{
-		outcome: outbox.Rejected, reason: outbox.ReasonNack,
+		outcome: outbox.Rejected, reason: outbox.ReasonNack, nacked: true,
 		detail: "RabbitMQ answered with a nack: a queue rejected the message, or RabbitMQ could not handle it",
 	}
 }

@@ -28,6 +28,7 @@ func TestClassify(t *testing.T) {
 		"confirmed, lost after":         {evidence{acked: true, channelClosed: true, connectionClosed: true}, outbox.Confirmed, "", false},
 		"returned and confirmed":        {evidence{acked: true, returned: returned}, outbox.Rejected, outbox.ReasonUnroutable, false},
 		"nack":                          {evidence{}, outbox.Rejected, outbox.ReasonNack, false},
+		"nack right after an outage":    {evidence{recovering: true, shared: true}, outbox.Unknown, "", false},
 		"nack on a shared lane":         {evidence{shared: true}, outbox.Rejected, outbox.ReasonNack, false},
 		"returned, confirm lost":        {evidence{returned: returned, connectionClosed: true, channelClosed: true}, outbox.Unknown, "", false},
 		"connection lost":               {evidence{connectionClosed: true, channelClosed: true, shared: true, exception: forced}, outbox.Unknown, "", false},

@@ -20,7 +20,7 @@
 //	sender    reaper    sent     each entry before it is sent; seal: a lane that it uses no more
 //	isolator  reaper    sent     the same, for messages sent alone
 //	isolator  sender    control  the lane of an exchange, or the verdict on all of its waiting messages
-//	reaper    sender    control  a lane that is closed, or on which a message timed out
+//	reaper    sender    control  a lane that is closed, or on which a message timed out or was rejected
 //	reaper    isolator  jobs     the messages of a dead lane, to send alone before its exchange gets a new lane
 //	watch     sender    control  that the broker blocked or unblocked the connection, or answered for the first time
 //

@@ -31,7 +31,7 @@ type lane struct {
 	dying     bool           // the sender knows that the channel is closed
 	sealed    bool           // the sender sends nothing more on it
 	evicted   bool           // sealed to make room; it has not died
-	timedOut  bool           // an entry timed out, and the sender knows
+	renewed   bool           // the sender knows that it must use another one
 	resends   []resend       // in the order in which they were sent
 }
 

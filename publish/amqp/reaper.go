@@ -35,9 +35,14 @@ type reaper struct {
 	news      []reaperNews
 	// lastAnswer is when the broker last confirmed or rejected, on the session's clock.
 	lastAnswer time.Duration
+	// renewed is when a nack last asked for a new lane.
+	renewed time.Time
 }
 
 func newReaper(s *session) *reaper { return &reaper{session: s, deadLanes: deadLanes{session: s}} }
+
+// renewEvery is the least time between two lanes that nacks ask for: full queues send many nacks.
+const renewEvery = 500 * time.Millisecond
 
 // run works until stop is closed. Then no confirm can come any more, and nothing more is sent.
 func (r *reaper) run(stop <-chan struct{}) {
@@ -157,9 +162,14 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		!namesAnotherSize(evidence.exception, len(e.message.Payload))
 	v := classify(evidence)
 	l.waiting--
-	if timedOut && l.shared && !l.sealed && !l.timedOut {
-		// The library remembers each later confirm of the channel until the missing one comes. The memory would grow.
-		l.timedOut = true
+	if l.shared && !l.sealed && !l.renewed && (timedOut || v.nacked && time.Since(r.renewed) > renewEvery) {
+		// After a timeout, the library remembers each later confirm of the channel until the missing one comes: the
+		// memory would grow. After a nack, the channel may have met a quorum queue without a leader. RabbitMQ 3.10
+		// then rejects everything for that queue on that channel until the old leader is back.
+		l.renewed = true
+		if v.nacked {
+			r.renewed = time.Now()
+		}
 		r.control.Put(laneNews{lane: l})
 	}
 	if l.shared {

@@ -30,7 +30,7 @@ type route struct {
 type laneNews struct {
 	// answered: the broker answered for the first time, which closes the breaker.
 	answered bool
-	// lane must not be used any more: its channel is closed, or a message on it timed out.
+	// lane must not be used any more: its channel is closed, or a message on it timed out or was rejected.
 	lane *lane
 	// exchange: the isolator has examined it. ready is its lane; nil: waiting messages get the verdict.
 	exchange *string

@@ -66,8 +66,8 @@ func newSession(p *Publisher, o opened) *session {
 }
 
 // recovering reports whether the broker may still have to recover from what ended the last connection: it has confirmed
-// nothing on this one, and the send timeout is not over. A quorum queue whose leader was lost rejects messages of new
-// channels until it has another one.
+// nothing on this one, and the send timeout is not over. A quorum queue that has lost its leader rejects messages of
+// new channels.
 func (s *session) recovering() bool {
 	return s.again && !s.heard.Load() && s.clock.now() < s.sendTimeout
 }
