@@ -18,8 +18,9 @@ import (
 
 // Config is the configuration for New; only URL or URLFile is required.
 type Config struct {
-	// URL is an AMQP URI, amqp:// or amqps://. It may name several nodes of a cluster: amqp://user:password@a:5672,b:5672,
-	// or several URIs with commas or spaces between them. It holds the password and is never logged.
+	// URL is an AMQP URI, amqp:// or amqps://. It may name several nodes of a cluster, as in
+	// amqp://user:password@a:5672,b:5672, or be several URIs with commas or spaces between them. It holds the
+	// password and is never logged.
 	URL string
 	// URLFile is a file with the URL, in its place. It is read again for each new connection, so a password may change.
 	URLFile string

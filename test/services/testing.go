@@ -93,8 +93,8 @@ func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	return server
 }
 
-// PrivateRabbitMQCluster starts a cluster of n brokers for this test only; see [StartRabbitMQCluster]. It skips the test
-// if this machine has no programs of RabbitMQ: there is no cluster of containers.
+// PrivateRabbitMQCluster starts a cluster of n brokers for this test only; see [StartRabbitMQCluster]. It skips the
+// test if this machine has no programs of RabbitMQ: there is no cluster of containers.
 func PrivateRabbitMQCluster(t testing.TB, n int, settings ...string) *RabbitMQCluster {
 	t.Helper()
 	cluster, err := StartRabbitMQCluster(t.Context(), n, Options{Settings: settings, Log: logTo(t)})

@@ -17,7 +17,7 @@ import (
 
 // brokerFacts are what AMQP and the management API report.
 type brokerFacts struct {
-	// unreachable is why no node takes a connection; nil: at least one does, and the other facts are from the first one.
+	// unreachable is why no node takes a connection; nil: at least one does, and the other facts are from the first.
 	unreachable *amqpdial.DialError
 	// nodes are all nodes, if there are several.
 	nodes       []nodeFacts
