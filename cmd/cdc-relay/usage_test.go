@@ -63,7 +63,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"setup --database-url postgres://localhost/x?pool_max_conns=4", "--database-url: parameter pool_max_conns is not supported: leave it out, the pool has a fixed size"},
 		{"setup --database-url postgres://localhost/x?gssencmode=disable", "--database-url: parameter gssencmode is not supported: leave it out"},
 		{"setup --database-url postgres://localhost/x?schema=shop", "--database-url: parameter schema is unknown; a setting of the server goes into options: options=-c%20schema%3DVALUE in a URL"},
-		{"run --amqp-url amqp://localhost/?hearbeat=5", "--amqp-url: parameter hearbeat is unknown; known are cacertfile, certfile, channel_max, connection_timeout, heartbeat, keyfile, server_name_indication"},
+		{"run --amqp-url amqp://localhost/?hearbeat=5", "--amqp-url: parameter hearbeat is unknown; known are auth_mechanism, cacertfile, certfile, channel_max, connection_timeout, heartbeat, keyfile, server_name_indication"},
 		{"run --amqp-url http://localhost", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
 		{"run --amqp-url localhost:5672", "--amqp-url: want a URL that begins with amqp:// or amqps://"},
 		{"run --amqp-url amqp://localhost:port", "--amqp-url: not a URL of the form amqp://user:password@host:5672/vhost; " + secret.Encode},
