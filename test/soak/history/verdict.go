@@ -33,6 +33,10 @@ type Verdict struct {
 	Delivery   Delivered     `json:"delivery"`
 	Faults     []FaultReport `json:"faults"`
 	Violations []Violation   `json:"violations"` // by party, then by code; empty: none
+	// Processor is the processor time of the program under test, and Exits how often it ended by itself and was started
+	// again. The run adds both: they are not in the history.
+	Processor Milliseconds `json:"processor_ms,omitempty"`
+	Exits     int          `json:"exits,omitempty"`
 }
 
 // Passed reports whether the run is a proof: complete and without violations.

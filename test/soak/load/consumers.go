@@ -18,6 +18,8 @@ type ConsumerOptions struct {
 	// turn.
 	AMQPURLs []string
 	Topology Topology
+	// BodyOnly: headers and properties other than the message id are the program's own affair, and are not compared.
+	BodyOnly bool
 }
 
 // ConsumerRecorder receives the arrivals; history.Recorder implements it.
@@ -104,7 +106,7 @@ func (c *Consumers) session(ctx context.Context, amqpURL, queue string) error {
 			if !ok {
 				return reason(closed)
 			}
-			c.record.Delivered(inspect(&d, queue))
+			c.record.Delivered(inspect(&d, queue, c.opts.BodyOnly))
 			if err := d.Ack(false); err != nil {
 				return err
 			}

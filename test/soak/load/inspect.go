@@ -15,7 +15,7 @@ import (
 )
 
 // inspect compares a delivery with the description in its body.
-func inspect(d *amqp.Delivery, queue string) history.Delivery {
+func inspect(d *amqp.Delivery, queue string, bodyOnly bool) history.Delivery {
 	seen := history.Delivery{
 		Queue:       queue,
 		Marked:      d.Headers[outbox.PossibleDuplicateHeader] == true,
@@ -31,12 +31,15 @@ func inspect(d *amqp.Delivery, queue string) history.Delivery {
 		seen.Damaged = err.Error()
 		return seen
 	}
-	seen.Damaged = damage(d, a)
+	seen.Damaged = misplaced(d, a)
+	if seen.Damaged == "" && !bodyOnly {
+		seen.Damaged = damage(d, a)
+	}
 	return seen
 }
 
-// damage says how the message differs from what was written; "": it does not.
-func damage(d *amqp.Delivery, a *about) string {
+// misplaced says how the message's id or address differs from what was written; "": they do not.
+func misplaced(d *amqp.Delivery, a *about) string {
 	for _, field := range []struct{ name, got, want string }{
 		{"message-id", d.MessageId, a.ID},
 		{"exchange", d.Exchange, a.Exchange},
@@ -46,6 +49,11 @@ func damage(d *amqp.Delivery, a *about) string {
 			return fmt.Sprintf("%s is %q, want %q", field.name, field.got, field.want)
 		}
 	}
+	return ""
+}
+
+// damage says how the message's properties differ from what was written; "": they do not.
+func damage(d *amqp.Delivery, a *about) string {
 	if d.Timestamp.IsZero() {
 		return "there is no timestamp"
 	}

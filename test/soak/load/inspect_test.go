@@ -43,7 +43,7 @@ func TestInspectAcceptsUnchangedMessages(t *testing.T) {
 	for _, kind := range []history.Kind{history.Plain, history.Binary} {
 		d := arrived(t, kind)
 		d.Redelivered = true
-		got := inspect(&d, "q")
+		got := inspect(&d, "q", false)
 		if got != (history.Delivery{Message: outbox.UUID{1}, Queue: "q", Marked: true, Redelivered: true}) {
 			t.Errorf("%s: %+v", kind, got)
 		}
@@ -73,7 +73,7 @@ func TestInspectNamesTheDamage(t *testing.T) {
 		} {
 			d := arrived(t, kind)
 			harm(&d)
-			if got := inspect(&d, "q"); !strings.Contains(got.Damaged, want) {
+			if got := inspect(&d, "q", false); !strings.Contains(got.Damaged, want) {
 				t.Errorf("%s, %s: %q", kind, want, got.Damaged)
 			}
 		}

@@ -76,6 +76,7 @@ type planner struct {
 	writers  int // all writers of the run, so that ids are unique
 	drawn    int64
 	keys     []orderingKey
+	ordinary bool // only messages that every program can publish: see Form
 }
 
 func newPlanner(seed uint64, writer, writers, keys int, topology Topology) *planner {
@@ -201,10 +202,16 @@ func (p *planner) behindSavepoint(t *transaction, name string, keyed, nested boo
 // failing returns a statement that the server rejects: a mistake of the application, caught by the server, the business
 // table or the outbox.
 func (p *planner) failing() string {
+	if p.ordinary {
+		return []string{failDivision, failBusiness}[p.random.IntN(2)]
+	}
 	return []string{failDivision, failBusiness, failOutbox}[p.random.IntN(3)]
 }
 
 func (p *planner) kind() history.Kind {
+	if p.ordinary {
+		return history.Plain
+	}
 	kinds := []history.Kind{
 		history.Plain, history.Binary, history.Scheduled, history.Large, history.Unroutable, history.Impossible,
 	}
@@ -230,8 +237,12 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 		r.Key, r.Seq = key.name, key.seq
 		queue = p.topology.queueOf(key.name)
 	}
-	p.address(&r, queue)
-	p.dress(&r)
+	if p.ordinary {
+		r.routingKey = queue
+	} else {
+		p.address(&r, queue)
+		p.dress(&r)
+	}
 	t.rows = append(t.rows, r)
 }
 

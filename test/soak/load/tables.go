@@ -25,6 +25,8 @@ type State struct {
 	DatabaseURL string
 	Table       outbox.Table
 	Run         string
+	// Form replaces Table if the program under test is not cdc-relay; else nil.
+	Form *Form
 }
 
 const (
@@ -94,6 +96,10 @@ func (s State) DropTables(ctx context.Context) error {
 
 // Waiting returns how many rows are in the outbox.
 func (s State) Waiting(ctx context.Context) (rows int, err error) {
+	if s.Form != nil {
+		d, err := s.lookAtForm(ctx)
+		return d.Waiting, err
+	}
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "SELECT count(*) FROM "+s.Table.SQL()).Scan(&rows)
 	})
@@ -110,6 +116,9 @@ type Drain struct {
 }
 
 func (s State) look(ctx context.Context) (d Drain, err error) {
+	if s.Form != nil {
+		return s.lookAtForm(ctx)
+	}
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var due *time.Time
 		err := conn.QueryRow(ctx, `SELECT count(*), coalesce(sum(attempts), 0), min(available_at),
@@ -156,6 +165,9 @@ func (s State) AwaitDrained(ctx context.Context, quiet time.Duration, look func(
 // stuck names the first rows of the outbox.
 func (s State) stuck(ctx context.Context, d Drain) string {
 	text := fmt.Sprintf("%d rows wait, and %d writers have an open session", d.Waiting, d.Writers)
+	if s.Form != nil {
+		return text
+	}
 	err := s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `SELECT format('id %s, message %s, key %s, %s attempts, available in %s, %s',
 			id, message_id, coalesce(ordering_key, '-'), attempts, available_at - clock_timestamp(),
@@ -198,6 +210,9 @@ func (s State) Record(ctx context.Context, record StateRecorder) error {
 }
 
 func (s State) recordRows(ctx context.Context, conn *pgx.Conn, record StateRecorder) error {
+	if s.Form != nil {
+		return s.recordForm(ctx, conn, record)
+	}
 	for _, sql := range []string{
 		`SELECT message_id, false, attempts, '', coalesce(last_error, '') FROM ` + s.Table.SQL(),
 		`SELECT message_id, true, attempts, failure_reason, coalesce(last_error, '')

@@ -30,6 +30,8 @@ type WriterOptions struct {
 	// KeysPerWriter is how many ordering keys each writer has at a time, at least 1.
 	KeysPerWriter int
 	Topology      Topology
+	// Form makes the writers insert only ordinary messages, in this way and not into Table; nil: every kind of message.
+	Form *Form
 }
 
 const (
@@ -89,7 +91,10 @@ func writerConfig(databaseURL string) (*pgx.ConnConfig, error) {
 func (w *Writers) write(ctx context.Context, config *pgx.ConnConfig, writer int) {
 	// One more than the writers: the last is Backlog.
 	plan := newPlanner(w.opts.Seed, writer, w.opts.Writers+1, w.opts.KeysPerWriter, w.opts.Topology)
-	run := &executor{run: w.opts.Run, writer: writer, table: w.opts.Table, record: w.record}
+	plan.ordinary = w.opts.Form != nil
+	run := &executor{
+		run: w.opts.Run, writer: writer, table: w.opts.Table, form: w.opts.Form, record: w.record,
+	}
 	pace := rate.NewLimiter(rate.Limit(w.opts.Rate/float64(w.opts.Writers)), burst)
 	pace.AllowN(time.Now(), burst) // no burst at the start
 	for ctx.Err() == nil {
