@@ -25,8 +25,11 @@ type Relay struct {
 	addr             string // of its /livez
 	database, broker string // addresses through the proxies
 
-	mu  sync.Mutex
-	run *relayRun // the current or last run; nil before the first start
+	mu        sync.Mutex
+	run       *relayRun     // the current or last run; nil before the first start
+	restart   *time.Timer   // until a peer is started again; nil: it is not to be
+	exits     int           // how often a peer ended by itself
+	processor time.Duration // of the ended processes
 }
 
 // relayRun is one process of a relay.
@@ -61,10 +64,17 @@ func newRelay(w *World, name string) (*Relay, error) {
 }
 
 // Start starts the process without waiting for it. Its health is checked from then on.
-func (r *Relay) Start() error { return r.start(r.command()) }
+func (r *Relay) Start() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.start(r.command())
+}
 
 func (r *Relay) command() *exec.Cmd {
 	w := r.world
+	if w.Peer != "" {
+		return w.peerCommand("run", r.database, r.broker)
+	}
 	args := append([]string{
 		"run", "--log-format", "json", "--http-addr", r.addr,
 		"--table", w.Table.SQL(), "--slot", w.Slot, "--publication", w.Publication,
@@ -75,9 +85,12 @@ func (r *Relay) command() *exec.Cmd {
 	return cmd
 }
 
+// start is called with mu.
 func (r *Relay) start(cmd *exec.Cmd) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if r.restart != nil {
+		r.restart.Stop()
+		r.restart = nil
+	}
 	if r.run != nil && !r.run.ended() {
 		return fmt.Errorf("%s runs already", r.Name)
 	}
@@ -94,6 +107,10 @@ func (r *Relay) start(cmd *exec.Cmd) error {
 	run := &relayRun{cmd: cmd, done: make(chan struct{}), probed: make(chan struct{}), endAsked: make(chan struct{})}
 	r.run = run
 	go r.watchEnd(run)
+	if r.world.Peer != "" {
+		close(run.probed) // it has no health to ask for
+		return nil
+	}
 	go r.probe(run)
 	return nil
 }
@@ -102,10 +119,16 @@ func (r *Relay) start(cmd *exec.Cmd) error {
 func (r *Relay) watchEnd(run *relayRun) {
 	_ = run.cmd.Wait() // cmd.ProcessState has the result
 	_ = syscall.Kill(-run.cmd.Process.Pid, syscall.SIGKILL)
+	state := run.cmd.ProcessState
 	r.mu.Lock()
 	asked := run.asked
+	r.processor += state.UserTime() + state.SystemTime()
 	r.mu.Unlock()
-	if !asked {
+	switch {
+	case asked:
+	case r.world.Peer != "":
+		r.restartLater()
+	default:
 		r.violation("ended by itself: %s; its log ends:\n%s", run.cmd.ProcessState, r.logEnd())
 	}
 	close(run.done)
@@ -156,6 +179,8 @@ const stopGrace = time.Second
 
 // Stop sends SIGTERM and waits. A late end, or an exit code other than 0, is a violation.
 func (r *Relay) Stop(ctx context.Context) error {
+	r.forgetRestart()
+	defer r.forgetRestart()
 	run := r.newest()
 	if run == nil {
 		return nil
@@ -186,6 +211,8 @@ func (r *Relay) Stop(ctx context.Context) error {
 
 // Kill sends SIGKILL and waits until the process has ended. The process may be paused, or have ended already.
 func (r *Relay) Kill(ctx context.Context) error {
+	r.forgetRestart()
+	defer r.forgetRestart()
 	run := r.newest()
 	if run == nil {
 		return nil

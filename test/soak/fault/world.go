@@ -20,6 +20,9 @@ import (
 // Config describes a world.
 type Config struct {
 	Binary string // path of the cdc-relay to test
+	// Peer is the path of a program to test in place of cdc-relay, as described in package subject; "": none. It needs
+	// private servers.
+	Peer   string
 	Folder string // an existing folder for the relays' logs
 	// DatabaseURL and AMQPURL are the user's own servers. For an empty one, a private server is started.
 	DatabaseURL, AMQPURL string
@@ -203,6 +206,9 @@ func (w *World) Tell(id int, f Fault, detail string) history.Fault {
 
 // setUp creates missing tables, publication and slot, as a person does.
 func (w *World) setUp(ctx context.Context) error {
+	if w.Peer != "" {
+		return w.setUpPeer()
+	}
 	return w.command(ctx, "setup", "--slot", w.Slot, "--publication", w.Publication)
 }
 
