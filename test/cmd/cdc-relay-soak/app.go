@@ -115,6 +115,7 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 		Usage: "breaks everything around cdc-relay, and checks that nothing is lost",
 		UsageText: "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\n" +
 			"cdc-relay-soak list\n" +
+			"cdc-relay-soak table FILE…\n" +
 			"cdc-relay-soak check FILE",
 		Description:               description,
 		Flags:                     runFlags(),
@@ -140,6 +141,13 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 				Usage:        "the faults, and what they need",
 				Action:       p.listCommand,
 				OnUsageError: usageIn("list"),
+			},
+			{
+				Name:         "table",
+				Usage:        "the tables of docs/reliability.md, from the reports of runs with --subject",
+				ArgsUsage:    "FILE…",
+				Action:       p.tableCommand,
+				OnUsageError: usageIn("table"),
 			},
 			{
 				Name:         "check",

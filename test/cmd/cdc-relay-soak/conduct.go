@@ -78,8 +78,10 @@ func (c *conduct) readLog(name string) error {
 	}
 }
 
-// addTo adds the findings to a verdict.
+// addTo adds the findings to a verdict, and what the processes took.
 func (s *soak) addTo(verdict *history.Verdict) {
+	processor, exits := s.world.Spent()
+	verdict.Processor, verdict.Exits = history.Milliseconds(processor), exits
 	s.conduct.mu.Lock()
 	defer s.conduct.mu.Unlock()
 	if len(s.conduct.findings) == 0 {

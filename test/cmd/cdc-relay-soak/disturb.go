@@ -21,7 +21,10 @@ func (s *soak) disturb(ctx context.Context) {
 	}
 	plan, ids, skipped := newPlanner(s.opts), 0, make(map[string]bool)
 	// It begins with a pause, to have data without faults for comparison.
-	for calm(ctx, s.opts.pause) {
+	for rounds := 0; s.opts.rounds == 0 || rounds < s.opts.rounds; rounds++ {
+		if !calm(ctx, s.opts.pause) {
+			return
+		}
 		var possible round
 		for len(possible) == 0 && len(skipped) < len(s.opts.faults) {
 			possible = s.possible(plan.next(), skipped)

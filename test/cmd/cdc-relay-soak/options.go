@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"path"
@@ -12,6 +13,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/test/soak/fault"
+	"github.com/cdc-relay/cdc-relay/test/soak/load"
+	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // options are the checked options of a run.
@@ -20,7 +23,9 @@ type options struct {
 	seed                     int64
 	rate                     float64
 	writers, relays, backlog int
-	relay                    string // the program; empty: search for it
+	relay                    string           // the program; empty: search for it
+	subject                  *subject.Subject // nil: cdc-relay, with everything that only it can do
+	rounds                   int              // 0: as many as the duration allows
 	faults                   []fault.Fault
 	hold, pause              time.Duration
 	longHolds                bool
@@ -55,6 +60,9 @@ func runFlags() []cli.Flag {
 	is := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage, EnvVars: env(name)} }
 	return []cli.Flag{
 		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
+		number("rounds", 0, "end after so many rounds of faults (default: as many as --duration allows)"),
+		text("subject", "`NAME` of a program to compare ("+subject.Names()+"): "+
+			"only messages and faults that concern each of them"),
 		&cli.Int64Flag{
 			Name:        "seed",
 			Usage:       "determines the messages and the order of the faults",
@@ -64,7 +72,7 @@ func runFlags() []cli.Flag {
 		real("rate", 300, "messages a second, of all writers together"),
 		number("writers", 4, "how many connections write"),
 		number("relays", 2, "how many relays run"),
-		text("relay", "`FILE`: the cdc-relay to test (default: next to this program, else in PATH)"),
+		text("relay", "`FILE`: the program to test (default: next to this program, else in PATH)"),
 		&cli.StringFlag{
 			Name: "faults",
 			Usage: "`LIST` of names or patterns with commas between them; " +
@@ -100,6 +108,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		relays:        c.Int("relays"),
 		backlog:       c.Int("backlog"),
 		relay:         c.String("relay"),
+		rounds:        c.Int("rounds"),
 		hold:          c.Duration("hold"),
 		pause:         c.Duration("pause"),
 		longHolds:     c.Bool("long-holds"),
@@ -123,11 +132,20 @@ func readOptions(c *cli.Context) (*options, error) {
 	if !c.IsSet("seed") {
 		o.seed = rand.Int64N(1 << 32)
 	}
+	list := c.String("faults")
+	if name := c.String("subject"); name != "" {
+		found, ok := subject.Find(name)
+		if !ok {
+			return nil, usagef("--subject: want one of %s", subject.Names())
+		}
+		o.subject = &found
+		list = cmp.Or(list, subject.Faults())
+	}
 	if err := o.inRange(); err != nil {
 		return nil, err
 	}
 	var err error
-	if o.faults, err = selectFaults(c.String("faults"), fault.All()); err != nil {
+	if o.faults, err = selectFaults(list, fault.All()); err != nil {
 		return nil, err
 	}
 	o.flags = make(map[string]string)
@@ -147,6 +165,9 @@ func (o *options) inRange() error {
 		{o.duration < time.Second, "--duration: want at least 1s"},
 		{!(o.rate > 0 && o.rate <= 100_000), "--rate: want a number above 0, up to 100000"},
 		{o.writers < 1 || o.writers > 100, "--writers: want 1 to 100"},
+		{o.rounds < 0, "--rounds: want 0 or more"},
+		{o.peer() && o.databaseURL+o.amqpURL != "", "--subject is for private servers"},
+		{o.subject != nil && o.backlog > 0, "--backlog is not for a --subject"},
 		{o.relays < 1 || o.relays > 50, "--relays: want 1 to 50"},
 		{o.backlog < 0, "--backlog: want 0 or more"},
 		{o.hold <= 0, "--hold: want more than 0"},
@@ -161,6 +182,25 @@ func (o *options) inRange() error {
 		}
 	}
 	return nil
+}
+
+// peer reports whether the program under test is another than cdc-relay.
+func (o *options) peer() bool { return o.subject != nil && o.subject.Name != subject.Relay }
+
+// program is the name of the program under test.
+func (o *options) program() string {
+	if o.subject == nil {
+		return subject.Relay
+	}
+	return o.subject.Program()
+}
+
+// form is how the writers insert; nil: as for cdc-relay, with every kind of message.
+func (o *options) form() *load.Form {
+	if o.subject == nil {
+		return nil
+	}
+	return &o.subject.Form
 }
 
 // selectFaults returns the listed faults. Each pattern must match at least one.

@@ -28,7 +28,7 @@ func (p *process) runCommand(c *cli.Context, asked <-chan struct{}) error {
 		newPlanner(opts).print(p.stdout, opts.duration, opts.pause)
 		return nil
 	}
-	if opts.relay, err = findRelay(opts.relay); err != nil {
+	if opts.relay, err = findProgram(opts.relay, opts.program()); err != nil {
 		return err
 	}
 	if err := p.confirm(opts); err != nil {
@@ -59,6 +59,9 @@ func (p *process) conclude(ctx context.Context, s *soak, files *files) error {
 	}
 	s.addTo(verdict)
 	fmt.Fprintln(p.stdout)
+	if s.opts.peer() {
+		return p.concludePeer(verdict, files)
+	}
 	err = errors.Join(verdict.WriteText(p.stdout), files.writeReport(verdict))
 	if verdict.Passed() {
 		err = errors.Join(err, s.clean(ctx))
@@ -74,9 +77,20 @@ func (p *process) conclude(ctx context.Context, s *soak, files *files) error {
 	return s.unmade()
 }
 
-// findRelay finds the program to test.
-func findRelay(file string) (string, error) {
-	const name = "cdc-relay"
+// concludePeer reports what was counted: the promises that verdicts judge are those of cdc-relay.
+func (p *process) concludePeer(verdict *history.Verdict, files *files) error {
+	err := errors.Join(writeTable(p.stdout, []*history.Verdict{verdict}), files.writeReport(verdict))
+	if err := errors.Join(err, files.close(p.stdout)); err != nil {
+		return notRunError{err}
+	}
+	if verdict.Incomplete != "" {
+		return conclusion(verdict)
+	}
+	return nil
+}
+
+// findProgram finds the program to test.
+func findProgram(file, name string) (string, error) {
 	if file == "" {
 		if self, err := os.Executable(); err == nil {
 			if beside := filepath.Join(filepath.Dir(self), name); isProgram(beside) {

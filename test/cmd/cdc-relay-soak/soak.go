@@ -32,6 +32,9 @@ type soak struct {
 	topology load.Topology
 	table    outbox.Table
 	conduct  conduct
+	// violation is called for what the history does not show. peer is the program in place of cdc-relay, or empty.
+	violation func(text string)
+	peer      string
 
 	world     *fault.World
 	state     load.State
@@ -55,6 +58,10 @@ func newSoak(o *options, files *files, screen *screen) *soak {
 	s.topology = load.DefaultTopology(prefix)
 	s.topology.Quorum = o.quorum
 	s.conduct.tell = func(text string) { screen.note("violation: " + text) }
+	s.violation = s.conduct.add
+	if o.peer() {
+		s.violation, s.peer = screen.note, o.relay // it promises nothing of this
+	}
 	return s
 }
 
@@ -93,23 +100,26 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	}
 	s.screen.note("starting the servers")
 	s.world, err = fault.NewWorld(ctx, fault.Config{
-		Binary: s.opts.relay, Folder: s.files.logs, DatabaseURL: s.opts.databaseURL, AMQPURL: s.opts.amqpURL,
+		Binary: s.opts.relay, Peer: s.peer, Folder: s.files.logs, DatabaseURL: s.opts.databaseURL, AMQPURL: s.opts.amqpURL,
 		Table: s.table, Slot: soakSlot, Publication: soakSlot, RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
 		Standby: s.opts.standby, Cluster: s.opts.cluster,
 		Declare: func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
 		Poison: func(ctx context.Context, bodyBytes int) error {
 			return load.Poison(ctx, s.writerOptions(), bodyBytes, s.watch)
 		},
-		Violation: s.conduct.add, Log: s.screen.note,
+		Violation: s.violation, Log: s.screen.note,
 	})
 	if err != nil {
 		return err
 	}
 	s.state = load.State{DatabaseURL: s.world.Database, Table: s.table, Run: fmt.Sprint(s.opts.seed)}
+	if s.opts.peer() {
+		s.state.Form = s.opts.form()
+	}
 	if err := s.state.CreateTables(ctx); err != nil {
 		return err
 	}
-	run.Versions = map[string]string{"cdc-relay": version}
+	run.Versions = map[string]string{s.opts.program(): version}
 	if err := s.serverVersions(ctx, run.Versions); err != nil {
 		return err
 	}
@@ -152,7 +162,7 @@ func relayArgs(o *options) []string {
 func (s *soak) writerOptions() load.WriterOptions {
 	return load.WriterOptions{
 		DatabaseURL: s.world.Database, Table: s.table, Run: s.state.Run, Seed: uint64(s.opts.seed), Rate: s.opts.rate,
-		Writers: s.opts.writers, KeysPerWriter: 16, Topology: s.topology,
+		Writers: s.opts.writers, KeysPerWriter: 16, Topology: s.topology, Form: s.opts.form(),
 	}
 }
 
@@ -164,7 +174,9 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 	if _, err := s.world.AwaitLeader(calm); err != nil {
 		return fmt.Errorf("wait for the first relay: %w", err)
 	}
-	s.consumers = load.StartConsumers(ctx, load.ConsumerOptions{AMQPURLs: s.brokers(), Topology: s.topology}, s.watch)
+	s.consumers = load.StartConsumers(ctx, load.ConsumerOptions{
+		AMQPURLs: s.brokers(), Topology: s.topology, BodyOnly: s.opts.subject != nil,
+	}, s.watch)
 	s.writers, err = load.StartWriters(ctx, s.writerOptions(), s.watch)
 	s.progress = startProgress(s)
 	return err

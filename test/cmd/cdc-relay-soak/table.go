@@ -1,0 +1,187 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+// tableCommand prints the tables of several runs.
+func (p *process) tableCommand(c *cli.Context) error {
+	if !c.Args().Present() {
+		return usagef("table: want one or more FILEs, the reports of runs with --subject and --json")
+	}
+	var verdicts []*history.Verdict
+	for _, name := range c.Args().Slice() {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return usagef("table: %s", err)
+		}
+		var verdict history.Verdict
+		if err := json.Unmarshal(content, &verdict); err != nil {
+			return usagef("table: %s: %s", name, err)
+		}
+		verdicts = append(verdicts, &verdict)
+	}
+	return writeTable(p.stdout, verdicts)
+}
+
+// column is all runs of one subject.
+type column []*history.Verdict
+
+func (c column) name() string { return c[0].Run.Flags["subject"] }
+
+// columns groups runs by their subjects, in the order of the first run of each.
+func columns(verdicts []*history.Verdict) []column {
+	var all []column
+	for _, v := range verdicts {
+		at := slices.IndexFunc(all, func(c column) bool { return c.name() == v.Run.Flags["subject"] })
+		if at < 0 {
+			all = append(all, column{v})
+		} else {
+			all[at] = append(all[at], v)
+		}
+	}
+	return all
+}
+
+// writeTable writes Markdown: a row for each number and each kind of fault, a column for each subject.
+func writeTable(out io.Writer, verdicts []*history.Verdict) error {
+	var text strings.Builder
+	all := columns(verdicts)
+	row := func(name string, cell func(column) string) {
+		text.WriteString(strings.TrimRight("| "+name, " "))
+		for _, c := range all {
+			text.WriteString(" | " + cell(c))
+		}
+		text.WriteString(" |\n")
+	}
+	head := func(name string) {
+		row(name, column.name)
+		text.WriteString("|---" + strings.Repeat("|---", len(all)) + "|\n")
+	}
+	head("")
+	for _, line := range tableRows() {
+		row(line.name, line.cell)
+	}
+	text.WriteString("\n")
+	head("longest recovery after")
+	for _, name := range faultNames(verdicts) {
+		row("`"+name+"`", func(c column) string {
+			return longest(c.silences(func(f *history.FaultReport) bool { return f.Name == name }))
+		})
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+type tableRow struct {
+	name string
+	cell func(column) string
+}
+
+func tableRows() []tableRow {
+	counted := func(of func(*history.Verdict) int) func(column) string {
+		return func(c column) string { return grouped(c.sum(of)) }
+	}
+	every := func(*history.FaultReport) bool { return true }
+	return []tableRow{
+		{"faults", counted(func(v *history.Verdict) int { return len(v.Faults) })},
+		{"messages committed", counted(func(v *history.Verdict) int {
+			return v.Counters.Acknowledged + v.Counters.Recovered
+		})},
+		{"lost", counted(func(v *history.Verdict) int { return v.Counters.Lost })},
+		{"never committed, and published", counted(func(v *history.Verdict) int { return v.Counters.Unexpected })},
+		{"not published at the end", counted(func(v *history.Verdict) int { return v.Counters.Waiting })},
+		{"duplicates, marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedMarked })},
+		{"duplicates, not marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedUnmarked })},
+		{"out of order within a key", counted(func(v *history.Verdict) int { return v.Counters.OutOfOrder })},
+		{"recovery, median", func(c column) string { return middle(c.silences(every)) }},
+		{"recovery, longest", func(c column) string { return longest(c.silences(every)) }},
+		{"latency without faults, median of the slower run", func(c column) string {
+			return c.slowest(func(v *history.Verdict) history.Milliseconds { return v.Delivery.LatencyP50 })
+		}},
+		{"processes that ended by themselves", counted(func(v *history.Verdict) int { return v.Exits })},
+		{"processor time for 1,000 messages", func(c column) string {
+			spent := c.sum(func(v *history.Verdict) int { return int(v.Processor) })
+			delivered := c.sum(func(v *history.Verdict) int { return v.Counters.Delivered })
+			return seconds(history.Milliseconds(spent * 1000 / max(delivered, 1)))
+		}},
+	}
+}
+
+func (c column) sum(of func(*history.Verdict) int) int {
+	sum := 0
+	for _, v := range c {
+		sum += of(v)
+	}
+	return sum
+}
+
+func (c column) slowest(of func(*history.Verdict) history.Milliseconds) string {
+	var slowest history.Milliseconds
+	for _, v := range c {
+		slowest = max(slowest, of(v))
+	}
+	return slowest.String()
+}
+
+// silences returns the recoveries of the faults, shortest first: the time from the first commit after a fault until a
+// message that was committed after it arrives. Faults after which nothing was committed are left out.
+func (c column) silences(which func(*history.FaultReport) bool) []history.Milliseconds {
+	var all []history.Milliseconds
+	for _, v := range c {
+		for i := range v.Faults {
+			if f := &v.Faults[i]; which(f) && f.Silence != nil {
+				all = append(all, *f.Silence)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func middle(sorted []history.Milliseconds) string {
+	if len(sorted) == 0 {
+		return "-"
+	}
+	return seconds(sorted[len(sorted)/2])
+}
+
+func longest(sorted []history.Milliseconds) string {
+	if len(sorted) == 0 {
+		return "-"
+	}
+	return seconds(sorted[len(sorted)-1])
+}
+
+func seconds(m history.Milliseconds) string { return fmt.Sprintf("%.2f s", time.Duration(m).Seconds()) }
+
+// grouped separates thousands.
+func grouped(n int) string {
+	text := fmt.Sprint(n)
+	for at := len(text) - 3; at > 0; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+// faultNames returns the kinds of faults in all runs, sorted.
+func faultNames(verdicts []*history.Verdict) []string {
+	var names []string
+	for _, v := range verdicts {
+		for i := range v.Faults {
+			names = append(names, v.Faults[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
