@@ -1,0 +1,120 @@
+// Command soak-river publishes from the jobs of River, which applications enqueue in their transactions, as many do
+// instead of having an outbox. The soak compares cdc-relay with it; package subject of test/soak says how it is called.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+)
+
+const (
+	// every is how often River looks for jobs; a second by default, beside LISTEN/NOTIFY.
+	every = 50 * time.Millisecond
+	// jobTimeout limits a job, and rescueAfter is when River runs the jobs of a killed process again. The defaults are a
+	// minute and an hour.
+	jobTimeout, rescueAfter = 10 * time.Second, 15 * time.Second
+	// retryAfter replaces the fourth power of the number of attempts.
+	retryAfter = time.Second
+	// stopTimeout limits a stop.
+	stopTimeout = 20 * time.Second
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := call(ctx, os.Args[len(os.Args)-1]); err != nil {
+		fmt.Fprintln(os.Stderr, "soak-river:", err)
+		os.Exit(1)
+	}
+}
+
+func call(ctx context.Context, verb string) error {
+	if verb == "version" {
+		fmt.Println(version("github.com/riverqueue/river"))
+		return nil
+	}
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if verb == "setup" {
+		migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
+		if err != nil {
+			return err
+		}
+		_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
+		return err
+	}
+	return work(ctx, pool, &broker{url: os.Getenv("AMQP_URL")})
+}
+
+// work runs until ctx ends.
+func work(ctx context.Context, pool *pgxpool.Pool, broker *broker) error {
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &worker{broker: broker})
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
+		Workers:              workers,
+		FetchCooldown:        every,
+		FetchPollInterval:    every,
+		JobTimeout:           jobTimeout,
+		RescueStuckJobsAfter: rescueAfter,
+	})
+	if err != nil {
+		return err
+	}
+	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	stopping, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return errors.Join(client.Stop(stopping), broker.close())
+}
+
+// message is the arguments of a job.
+type message struct {
+	ID    string `json:"id"`
+	Queue string `json:"queue"`
+	Body  []byte `json:"body"`
+}
+
+// Kind implements river.JobArgs.
+func (message) Kind() string { return "publish" }
+
+type worker struct {
+	river.WorkerDefaults[message]
+	broker *broker
+}
+
+// Work publishes one message.
+func (w *worker) Work(ctx context.Context, job *river.Job[message]) error {
+	return w.broker.publish(ctx, &job.Args)
+}
+
+// NextRetry implements river.Worker.
+func (w *worker) NextRetry(*river.Job[message]) time.Time { return time.Now().Add(retryAfter) }
+
+// version returns the version of a module.
+func version(path string) string {
+	info, _ := debug.ReadBuildInfo()
+	for _, module := range info.Deps {
+		if module.Path == path {
+			return module.Version
+		}
+	}
+	return "unknown " + strings.TrimPrefix(path, "github.com/")
+}
