@@ -73,7 +73,7 @@ func writeTable(out io.Writer, verdicts []*history.Verdict) error {
 		row(line.name, line.cell)
 	}
 	text.WriteString("\n")
-	head("longest recovery after")
+	head("longest recovery after, s")
 	for _, name := range faultNames(verdicts) {
 		row("`"+name+"`", func(c column) string {
 			return longest(c.silences(func(f *history.FaultReport) bool { return f.Name == name }))
@@ -104,13 +104,15 @@ func tableRows() []tableRow {
 		{"duplicates, marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedMarked })},
 		{"duplicates, not marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedUnmarked })},
 		{"out of order within a key", counted(func(v *history.Verdict) int { return v.Counters.OutOfOrder })},
-		{"recovery, median", func(c column) string { return middle(c.silences(every)) }},
-		{"recovery, longest", func(c column) string { return longest(c.silences(every)) }},
-		{"latency without faults, median of the slower run", func(c column) string {
-			return c.slowest(func(v *history.Verdict) history.Milliseconds { return v.Delivery.LatencyP50 })
+		{"recovery, median, s", func(c column) string { return middle(c.silences(every)) }},
+		{"recovery, longest, s", func(c column) string { return longest(c.silences(every)) }},
+		// Of the slower run: a median of several runs is not in their reports.
+		{"latency without faults, median, ms", func(c column) string {
+			slowest := c.slowest(func(v *history.Verdict) history.Milliseconds { return v.Delivery.LatencyP50 })
+			return fmt.Sprint(time.Duration(slowest).Round(time.Millisecond).Milliseconds())
 		}},
 		{"processes that ended by themselves", counted(func(v *history.Verdict) int { return v.Exits })},
-		{"processor time for 1,000 messages", func(c column) string {
+		{"processor time for 1,000 messages, s", func(c column) string {
 			spent := c.sum(func(v *history.Verdict) int { return int(v.Processor) })
 			delivered := c.sum(func(v *history.Verdict) int { return v.Counters.Delivered })
 			return seconds(history.Milliseconds(spent * 1000 / max(delivered, 1)))
@@ -126,12 +128,12 @@ func (c column) sum(of func(*history.Verdict) int) int {
 	return sum
 }
 
-func (c column) slowest(of func(*history.Verdict) history.Milliseconds) string {
+func (c column) slowest(of func(*history.Verdict) history.Milliseconds) history.Milliseconds {
 	var slowest history.Milliseconds
 	for _, v := range c {
 		slowest = max(slowest, of(v))
 	}
-	return slowest.String()
+	return slowest
 }
 
 // silences returns the recoveries of the faults, shortest first: the time from the first commit after a fault until a
@@ -163,7 +165,7 @@ func longest(sorted []history.Milliseconds) string {
 	return seconds(sorted[len(sorted)-1])
 }
 
-func seconds(m history.Milliseconds) string { return fmt.Sprintf("%.2f s", time.Duration(m).Seconds()) }
+func seconds(m history.Milliseconds) string { return fmt.Sprintf("%.2f", time.Duration(m).Seconds()) }
 
 // grouped separates thousands.
 func grouped(n int) string {

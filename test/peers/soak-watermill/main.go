@@ -66,6 +66,7 @@ func call(ctx context.Context, verb string) error {
 func forward(ctx context.Context, subscriber *sql.Subscriber, log watermill.LoggerAdapter) error {
 	config := amqp.NewDurableQueueConfig(os.Getenv("AMQP_URL"))
 	config.Publish.ConfirmDelivery = true
+	config.Publish.ChannelPoolSize = 1 // by default it opens a channel for each message, which is slow
 	config.Marshaler = amqp.DefaultMarshaler{PostprocessPublishing: func(p amqp091.Publishing) amqp091.Publishing {
 		p.MessageId, _ = p.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
 		return p
