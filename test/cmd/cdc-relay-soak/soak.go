@@ -100,7 +100,8 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	}
 	s.screen.note("starting the servers")
 	s.world, err = fault.NewWorld(ctx, fault.Config{
-		Binary: s.opts.relay, Peer: s.peer, Folder: s.files.logs, DatabaseURL: s.opts.databaseURL, AMQPURL: s.opts.amqpURL,
+		Binary: s.opts.relay, Peer: s.peer, Folder: s.files.logs,
+		DatabaseURL: s.opts.databaseURL, AMQPURL: s.opts.amqpURL,
 		Table: s.table, Slot: soakSlot, Publication: soakSlot, RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
 		Standby: s.opts.standby, Cluster: s.opts.cluster,
 		Declare: func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },

@@ -1,6 +1,6 @@
-// Command soak-poller is the outbox poller that many teams write themselves: lock a batch of rows with SKIP LOCKED,
-// publish it, wait for the confirms, delete the rows, commit. After any error it ends, and its service manager starts it
-// again. The soak compares cdc-relay with it; package subject says how it is called.
+// Command soak-poller is the outbox poller that many teams write themselves. It locks a batch of rows with SKIP LOCKED,
+// publishes it, waits for the confirms, deletes the rows and commits. After any error it ends, and its service manager
+// starts it again. The soak compares cdc-relay with it; package subject says how it is called.
 package main
 
 import (

@@ -47,7 +47,8 @@ func (b *broker) open() (*amqp091.Channel, error) {
 		_ = b.conn.CloseDeadline(time.Now().Add(time.Second)) // the channel is closed, or the connection is
 	}
 	var err error
-	b.conn, err = amqp091.DialConfig(b.url, amqp091.Config{Dial: amqp091.DefaultDial(jobTimeout), Heartbeat: jobTimeout})
+	config := amqp091.Config{Dial: amqp091.DefaultDial(jobTimeout), Heartbeat: jobTimeout}
+	b.conn, err = amqp091.DialConfig(b.url, config)
 	if err != nil {
 		return nil, err
 	}

@@ -22,8 +22,8 @@ import (
 const (
 	// every is how often River looks for jobs; a second by default, beside LISTEN/NOTIFY.
 	every = 50 * time.Millisecond
-	// jobTimeout limits a job, and rescueAfter is when River runs the jobs of a killed process again. The defaults are a
-	// minute and an hour.
+	// jobTimeout limits a job, and rescueAfter is when River runs the jobs of a killed process again. The defaults are
+	// a minute and an hour.
 	jobTimeout, rescueAfter = 10 * time.Second, 15 * time.Second
 	// retryAfter replaces the fourth power of the number of attempts.
 	retryAfter = time.Second

@@ -1,4 +1,5 @@
-// Package subject describes the programs whose reliability a soak compares: cdc-relay, and others that do the same work.
+// Package subject describes the programs whose reliability a soak compares: cdc-relay, and others that do the same
+// work.
 package subject
 
 import (
@@ -12,9 +13,9 @@ const Relay = "cdc-relay"
 
 // Subject is a program that publishes an outbox to RabbitMQ.
 //
-// A program other than cdc-relay is called with one argument: "setup" creates its tables, "run" publishes until SIGTERM,
-// and "version" prints one line. It finds the servers in DATABASE_URL and AMQP_URL. If "run" ends by itself, it is
-// started again after a second.
+// A program other than cdc-relay is called with one argument: "setup" creates its tables, "run" publishes until
+// SIGTERM, and "version" prints one line. It finds the servers in DATABASE_URL and AMQP_URL. If "run" ends by itself,
+// it is started again after a second.
 type Subject struct {
 	Name string
 	Form load.Form
@@ -53,7 +54,8 @@ func All() []Subject {
 		{Name: "river", Form: load.Form{
 			// What Client.InsertTx inserts: a job whose arguments are the message.
 			Insert: `INSERT INTO river_job (kind, queue, max_attempts, args)
-				VALUES ('publish', 'default', 1000, jsonb_build_object('id', $1::text, 'queue', $2::text, 'key', $3::text,
+				VALUES ('publish', 'default', 1000, jsonb_build_object(
+					'id', $1::text, 'queue', $2::text, 'key', $3::text,
 					'body', translate(encode(convert_to($4::text, 'UTF8'), 'base64'), E'\n', '')))`,
 			Waiting: `SELECT (args->>'id')::uuid FROM river_job WHERE state <> 'completed'`,
 		}},
