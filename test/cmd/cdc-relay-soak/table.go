@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
+	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // tableCommand prints the tables of several runs.
@@ -53,7 +54,7 @@ func columns(verdicts []*history.Verdict) []column {
 	return all
 }
 
-// writeTable writes Markdown: a row for each number and each kind of fault, a column for each subject.
+// writeTable writes Markdown: a row for each number and each group of faults, a column for each subject.
 func writeTable(out io.Writer, verdicts []*history.Verdict) error {
 	var text strings.Builder
 	all := columns(verdicts)
@@ -73,10 +74,13 @@ func writeTable(out io.Writer, verdicts []*history.Verdict) error {
 		row(line.name, line.cell)
 	}
 	text.WriteString("\n")
-	head("longest recovery after, s")
-	for _, name := range faultNames(verdicts) {
-		row("`"+name+"`", func(c column) string {
-			return longest(c.silences(func(f *history.FaultReport) bool { return f.Name == name }))
+	head("recovery, median and longest, s")
+	row("all faults", func(c column) string {
+		return spread(c.silences(func(*history.FaultReport) bool { return true }))
+	})
+	for _, g := range subject.Groups() {
+		row(g.Name, func(c column) string {
+			return spread(c.silences(func(f *history.FaultReport) bool { return slices.Contains(g.Faults, f.Name) }))
 		})
 	}
 	_, err := io.WriteString(out, text.String())
@@ -92,7 +96,6 @@ func tableRows() []tableRow {
 	counted := func(of func(*history.Verdict) int) func(column) string {
 		return func(c column) string { return grouped(c.sum(of)) }
 	}
-	every := func(*history.FaultReport) bool { return true }
 	return []tableRow{
 		{"faults", counted(func(v *history.Verdict) int { return len(v.Faults) })},
 		{"messages committed", counted(func(v *history.Verdict) int {
@@ -104,8 +107,6 @@ func tableRows() []tableRow {
 		{"duplicates, marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedMarked })},
 		{"duplicates, not marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedUnmarked })},
 		{"out of order within a key", counted(func(v *history.Verdict) int { return v.Counters.OutOfOrder })},
-		{"recovery, median, s", func(c column) string { return middle(c.silences(every)) }},
-		{"recovery, longest, s", func(c column) string { return longest(c.silences(every)) }},
 		// Of the slower run: a median of several runs is not in their reports.
 		{"latency without faults, median, ms", func(c column) string {
 			slowest := c.slowest(func(v *history.Verdict) history.Milliseconds { return v.Delivery.LatencyP50 })
@@ -151,18 +152,12 @@ func (c column) silences(which func(*history.FaultReport) bool) []history.Millis
 	return all
 }
 
-func middle(sorted []history.Milliseconds) string {
+// spread returns the median and the longest.
+func spread(sorted []history.Milliseconds) string {
 	if len(sorted) == 0 {
 		return "-"
 	}
-	return seconds(sorted[len(sorted)/2])
-}
-
-func longest(sorted []history.Milliseconds) string {
-	if len(sorted) == 0 {
-		return "-"
-	}
-	return seconds(sorted[len(sorted)-1])
+	return seconds(sorted[len(sorted)/2]) + ", " + seconds(sorted[len(sorted)-1])
 }
 
 func seconds(m history.Milliseconds) string { return fmt.Sprintf("%.2f", time.Duration(m).Seconds()) }
@@ -174,16 +169,4 @@ func grouped(n int) string {
 		text = text[:at] + "," + text[at:]
 	}
 	return text
-}
-
-// faultNames returns the kinds of faults in all runs, sorted.
-func faultNames(verdicts []*history.Verdict) []string {
-	var names []string
-	for _, v := range verdicts {
-		for i := range v.Faults {
-			names = append(names, v.Faults[i].Name)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }

@@ -81,15 +81,39 @@ func Names() string {
 	return strings.Join(names, ", ")
 }
 
-// Faults lists the faults that concern every subject: of its process, of both servers, and of the network to them. The
+// Group is faults of one sort.
+type Group struct {
+	Name   string
+	Faults []string
+}
+
+// Groups are the faults that concern every subject: of its process, of both servers, and of the network to them. The
 // others concern what only cdc-relay has, such as a slot.
+func Groups() []Group {
+	return []Group{
+		{"process killed, stopped, frozen", []string{
+			"relay-kill-all", "relay-kill-leader-again-and-again", "relay-stop-all", "relay-freeze-all",
+		}},
+		{"Postgres killed, stopped, frozen", []string{
+			"postgres-stop-fast", "postgres-stop-immediate", "postgres-kill", "postgres-freeze",
+		}},
+		{"network to Postgres", []string{
+			"postgres-cut", "postgres-refuse", "postgres-blackhole", "postgres-blackhole-upstream",
+			"postgres-blackhole-downstream", "postgres-late-both-ways",
+		}},
+		{"RabbitMQ killed, stopped, frozen", []string{"rabbitmq-kill", "rabbitmq-restart", "rabbitmq-pause"}},
+		{"network to RabbitMQ", []string{
+			"rabbitmq-cut", "rabbitmq-refused", "rabbitmq-black-hole", "rabbitmq-black-hole-upstream",
+			"rabbitmq-black-hole-downstream",
+		}},
+	}
+}
+
+// Faults lists the faults of all groups, with commas.
 func Faults() string {
-	return strings.Join([]string{
-		"relay-kill-all", "relay-kill-leader-again-and-again", "relay-stop-all", "relay-freeze-all",
-		"postgres-stop-fast", "postgres-stop-immediate", "postgres-kill", "postgres-freeze",
-		"postgres-cut", "postgres-refuse", "postgres-blackhole", "postgres-blackhole-upstream",
-		"postgres-blackhole-downstream", "postgres-late-both-ways",
-		"rabbitmq-kill", "rabbitmq-restart", "rabbitmq-pause",
-		"rabbitmq-cut", "rabbitmq-refused", "rabbitmq-black-hole*",
-	}, ",")
+	var names []string
+	for _, g := range Groups() {
+		names = append(names, g.Faults...)
+	}
+	return strings.Join(names, ",")
 }
