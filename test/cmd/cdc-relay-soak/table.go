@@ -74,15 +74,16 @@ func writeTable(out io.Writer, verdicts []*history.Verdict) error {
 		row(line.name, line.cell)
 	}
 	text.WriteString("\n")
-	head("recovery, median and longest, s")
-	row("all faults", func(c column) string {
-		return spread(c.silences(func(*history.FaultReport) bool { return true }))
-	})
+	head("recovery, s: median/longest")
+	every := func(*history.FaultReport) bool { return true }
+	silence := func(f *history.FaultReport) *history.Milliseconds { return f.Silence }
+	row("all faults", func(c column) string { return spread(c.times(silence, every)) })
 	for _, g := range subject.Groups() {
-		row(g.Name, func(c column) string {
-			return spread(c.silences(func(f *history.FaultReport) bool { return slices.Contains(g.Faults, f.Name) }))
-		})
+		here := func(f *history.FaultReport) bool { return slices.Contains(g.Faults, f.Name) }
+		row(g.Name, func(c column) string { return spread(c.times(silence, here)) })
 	}
+	caughtUp := func(f *history.FaultReport) *history.Milliseconds { return f.CaughtUp }
+	row("all faults, whole backlog", func(c column) string { return spread(c.times(caughtUp, every)) })
 	_, err := io.WriteString(out, text.String())
 	return err
 }
@@ -137,14 +138,15 @@ func (c column) slowest(of func(*history.Verdict) history.Milliseconds) history.
 	return slowest
 }
 
-// silences returns the recoveries of the faults, shortest first: the time from the first commit after a fault until a
-// message that was committed after it arrives. Faults after which nothing was committed are left out.
-func (c column) silences(which func(*history.FaultReport) bool) []history.Milliseconds {
+// times returns a time of each fault that has one, shortest first.
+func (c column) times(
+	of func(*history.FaultReport) *history.Milliseconds, which func(*history.FaultReport) bool,
+) []history.Milliseconds {
 	var all []history.Milliseconds
 	for _, v := range c {
 		for i := range v.Faults {
-			if f := &v.Faults[i]; which(f) && f.Silence != nil {
-				all = append(all, *f.Silence)
+			if f := &v.Faults[i]; which(f) && of(f) != nil {
+				all = append(all, *of(f))
 			}
 		}
 	}
@@ -157,7 +159,7 @@ func spread(sorted []history.Milliseconds) string {
 	if len(sorted) == 0 {
 		return "-"
 	}
-	return seconds(sorted[len(sorted)/2]) + ", " + seconds(sorted[len(sorted)-1])
+	return seconds(sorted[len(sorted)/2]) + "/" + seconds(sorted[len(sorted)-1])
 }
 
 func seconds(m history.Milliseconds) string { return fmt.Sprintf("%.2f", time.Duration(m).Seconds()) }
