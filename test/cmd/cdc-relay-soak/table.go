@@ -59,11 +59,11 @@ func writeTable(out io.Writer, verdicts []*history.Verdict) error {
 	var text strings.Builder
 	all := columns(verdicts)
 	row := func(name string, cell func(column) string) {
-		text.WriteString(strings.TrimRight("| "+name, " "))
+		text.WriteString("|" + name)
 		for _, c := range all {
-			text.WriteString(" | " + cell(c))
+			text.WriteString("|" + cell(c))
 		}
-		text.WriteString(" |\n")
+		text.WriteString("|\n")
 	}
 	head := func(name string) {
 		row(name, column.name)
@@ -71,7 +71,9 @@ func writeTable(out io.Writer, verdicts []*history.Verdict) error {
 	}
 	head("")
 	for _, line := range tableRows() {
-		row(line.name, line.cell)
+		if !line.odd || slices.ContainsFunc(all, func(c column) bool { return line.cell(c) != "0" }) {
+			row(line.name, line.cell)
+		}
 	}
 	text.WriteString("\n")
 	head("recovery, s: median/longest")
@@ -91,6 +93,7 @@ func writeTable(out io.Writer, verdicts []*history.Verdict) error {
 type tableRow struct {
 	name string
 	cell func(column) string
+	odd  bool // shown only if it is not 0 for each subject
 }
 
 func tableRows() []tableRow {
@@ -98,23 +101,34 @@ func tableRows() []tableRow {
 		return func(c column) string { return grouped(c.sum(of)) }
 	}
 	return []tableRow{
-		{"faults", counted(func(v *history.Verdict) int { return len(v.Faults) })},
-		{"messages committed", counted(func(v *history.Verdict) int {
+		{name: "faults", cell: counted(func(v *history.Verdict) int { return len(v.Faults) })},
+		{name: "messages committed", cell: counted(func(v *history.Verdict) int {
 			return v.Counters.Acknowledged + v.Counters.Recovered
 		})},
-		{"lost", counted(func(v *history.Verdict) int { return v.Counters.Lost })},
-		{"never committed, and published", counted(func(v *history.Verdict) int { return v.Counters.Unexpected })},
-		{"not published at the end", counted(func(v *history.Verdict) int { return v.Counters.Waiting })},
-		{"duplicates, marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedMarked })},
-		{"duplicates, not marked", counted(func(v *history.Verdict) int { return v.Counters.DuplicatedUnmarked })},
-		{"out of order within a key", counted(func(v *history.Verdict) int { return v.Counters.OutOfOrder })},
+		{name: "lost", cell: counted(func(v *history.Verdict) int { return v.Counters.Lost })},
+		{name: "never committed, and published", odd: true, cell: counted(func(v *history.Verdict) int {
+			return v.Counters.Unexpected
+		})},
+		{name: "damaged", odd: true, cell: counted(func(v *history.Verdict) int { return v.Counters.Damaged })},
+		{name: "not published at the end", odd: true, cell: counted(func(v *history.Verdict) int {
+			return v.Counters.Waiting
+		})},
+		{name: "duplicates, marked", cell: counted(func(v *history.Verdict) int {
+			return v.Counters.DuplicatedMarked
+		})},
+		{name: "duplicates, not marked", cell: counted(func(v *history.Verdict) int {
+			return v.Counters.DuplicatedUnmarked
+		})},
+		{name: "out of order within a key", cell: counted(func(v *history.Verdict) int {
+			return v.Counters.OutOfOrder
+		})},
 		// Of the slower run: a median of several runs is not in their reports.
-		{"latency without faults, median, ms", func(c column) string {
+		{name: "latency without faults, median, ms", cell: func(c column) string {
 			slowest := c.slowest(func(v *history.Verdict) history.Milliseconds { return v.Delivery.LatencyP50 })
 			return fmt.Sprint(time.Duration(slowest).Round(time.Millisecond).Milliseconds())
 		}},
-		{"processes that ended by themselves", counted(func(v *history.Verdict) int { return v.Exits })},
-		{"processor time for 1,000 messages, s", func(c column) string {
+		{name: "process ended by itself", cell: counted(func(v *history.Verdict) int { return v.Exits })},
+		{name: "processor time for 1,000 messages, s", cell: func(c column) string {
 			spent := c.sum(func(v *history.Verdict) int { return int(v.Processor) })
 			delivered := c.sum(func(v *history.Verdict) int { return v.Counters.Delivered })
 			return seconds(history.Milliseconds(spent * 1000 / max(delivered, 1)))
