@@ -18,20 +18,25 @@ type tap struct {
 	running  sync.WaitGroup
 
 	sent atomic.Int64 // bytes
+	// For RabbitMQ: AMQP frames.
+	frames atomic.Int64
 	// For Postgres: statements and their round trips on ordinary connections, and status updates on replication
 	// connections.
 	statements, roundTrips, statusUpdates atomic.Int64
 }
 
+// protocol returns what parses the bytes that a client sends on one connection.
+type protocol func(*tap) io.Writer
+
 // newTap starts a tap, which ends with the test.
-func newTap(t *testing.T, target string, postgres bool) *tap {
+func newTap(t *testing.T, target string, parser protocol) *tap {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &tap{listener: listener, target: target}
-	p.running.Go(func() { p.accept(t, postgres) })
+	p.running.Go(func() { p.accept(t, parser) })
 	t.Cleanup(func() {
 		_ = listener.Close()
 		p.running.Wait()
@@ -41,7 +46,7 @@ func newTap(t *testing.T, target string, postgres bool) *tap {
 
 func (p *tap) addr() string { return p.listener.Addr().String() }
 
-func (p *tap) accept(t *testing.T, postgres bool) {
+func (p *tap) accept(t *testing.T, parser protocol) {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
@@ -53,10 +58,7 @@ func (p *tap) accept(t *testing.T, postgres bool) {
 			_ = client.Close()
 			return
 		}
-		var counting io.Writer = counter{&p.sent}
-		if postgres {
-			counting = io.MultiWriter(counting, &frontend{tap: p})
-		}
+		counting := io.MultiWriter(counter{&p.sent}, parser(p))
 		p.running.Go(func() { pipe(server, io.TeeReader(client, counting)) })
 		p.running.Go(func() { pipe(client, server) })
 	}
@@ -74,6 +76,34 @@ func (c counter) Write(b []byte) (int, error) {
 	c.bytes.Add(int64(len(b)))
 	return len(b), nil
 }
+
+// framing parses the frames of AMQP: seven bytes with the size, so many bytes, and one more.
+type framing struct {
+	tap    *tap
+	unread []byte
+	skip   int // bytes before the next frame
+}
+
+func toRabbitMQ(p *tap) io.Writer {
+	const greeting = 8 // AMQP and the version
+	return &framing{tap: p, skip: greeting}
+}
+
+func (f *framing) Write(b []byte) (int, error) {
+	f.unread = append(f.unread, b...)
+	for {
+		skipped := min(f.skip, len(f.unread))
+		f.skip -= skipped
+		f.unread = f.unread[skipped:]
+		if f.skip > 0 || len(f.unread) < 7 {
+			return len(b), nil
+		}
+		f.tap.frames.Add(1)
+		f.skip = 7 + int(binary.BigEndian.Uint32(f.unread[3:])) + 1
+	}
+}
+
+func toPostgres(p *tap) io.Writer { return &frontend{tap: p} }
 
 // frontend parses what a client of Postgres sends on one connection.
 type frontend struct {
