@@ -18,10 +18,10 @@ import (
 // back by then.
 const headStart = 300 * time.Millisecond
 
-// awaitSlot waits until this relay may take the slot, and returns since when the slot was free. It terminates the
+// awaitSlot waits until this relay may take the slot, and returns what it saw of it. It terminates the
 // connection of a relay that has been silent for too long. It also terminates this relay's own last stream if the
 // server has not noticed the lost connection.
-func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (freeSince time.Time, err error) {
+func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (v vacancy, err error) {
 	defer s.owner.waitsFor.Store(nil)
 	var other watched
 	told, standby := false, false
@@ -29,24 +29,19 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 		s.alive.beat()
 		seen, err := s.readSlot(ctx, stream, &told)
 		if err != nil {
-			return freeSince, err
+			return v, err
 		}
 		owner, taken, pause := seen.Owner(), seen.Taken(s.names.Table), askSlot
+		v.saw(seen, time.Now())
 		switch {
-		case seen.Active():
-			freeSince = time.Time{}
-		case freeSince.IsZero():
-			freeSince = time.Now()
-		}
-		switch {
-		case !seen.Active() && standby && time.Since(freeSince) < headStart:
-			pause = min(pause, headStart-time.Since(freeSince))
+		case !seen.Active() && standby && time.Since(v.free) < headStart:
+			pause = min(pause, headStart-time.Since(v.free))
 		case !seen.Active():
 			if others, err := s.othersTurn(ctx, stream); err != nil || !others {
-				return freeSince, err
+				return v, err
 			}
 		case seen.Unusable() != nil:
-			return freeSince, seen.Unusable()
+			return v, seen.Unusable()
 		case taken != nil:
 			s.owner.waitsFor.Store(nil)
 			s.trouble.Report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
@@ -57,7 +52,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			s.log.Warn("slot owner unresponsive: terminating its connection and taking over",
 				"event", event.OwnerTerminated, "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
 			if err := terminate(ctx, stream, owner); err != nil {
-				return freeSince, err
+				return v, err
 			}
 			other, s.owner.wasOwn = watched{}, false
 		case owner.Is(s.owner.last) && s.owner.waitsFor.Load() != nil:
@@ -65,7 +60,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			s.log.Info("this relay's lost connection still owns the slot: terminating it",
 				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
 			if err := terminate(ctx, stream, owner); err != nil {
-				return freeSince, err
+				return v, err
 			}
 		default:
 			s.owner.waitsFor.Store(&owner)
@@ -76,7 +71,7 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (f
 			s.trouble.Over(event.StreamUp, "stream is up again: this relay is a standby")
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return freeSince, err
+			return v, err
 		}
 	}
 }

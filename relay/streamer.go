@@ -174,7 +174,7 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 		return false, err
 	}
 	defer stream.Close()
-	free, err := s.awaitSlot(ctx, stream)
+	vacant, err := s.awaitSlot(ctx, stream)
 	if err != nil {
 		return false, err
 	}
@@ -190,6 +190,7 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	if err != nil {
 		return false, err
 	}
+	free := vacant.since(time.Now())
 	// Relays with another number of shards may have started at the same time.
 	if err := checkSplit(startCtx, s.store, s.names); err != nil {
 		return false, err
