@@ -23,7 +23,7 @@ type vacancy struct {
 }
 
 // unwatched is the longest time between the last look and the start of the stream in which no other relay can have
-// taken the slot, published and lost it. Only a process that was paused takes longer.
+// taken the slot, published and lost it. If this process was paused or the server is slow, it takes longer.
 const unwatched = core.LateAfter
 
 // saw records the slot as it was shortly before now.

@@ -198,10 +198,12 @@ const windowMB = 32
 // sizeCases measure large messages.
 func sizeCases(s Settings) []Case {
 	const kB, MB = 1000, 1_000_000
-	small, large, one := plain(s), plain(s), plain(s)
+	small, middle, large, one := plain(s), plain(s), plain(s), plain(s)
 	small.spec.Bytes = kB
+	middle.spec.Bytes, middle.messages = 100*kB, max(s.Messages/20, 1)
 	large.spec.Bytes, large.messages = MB, max(s.Messages/200, 1)
-	few := s
+	some, few := s, s
+	some.Window = min(s.Window, 10*windowMB)
 	few.Window = min(s.Window, windowMB)
 	one.messages = 5 * s.Messages
 	return []Case{
@@ -224,6 +226,26 @@ func sizeCases(s Settings) []Case {
 			About: "the relay streams messages of 1 kB at full speed",
 			Full:  true,
 			run:   streamPeak(small),
+		},
+		{
+			Name:    "publish-100kB",
+			About:   "limit: publish messages of 100 kB",
+			IsLimit: true,
+			Full:    true,
+			run:     with(some, limitPublish(middle)),
+		},
+		{
+			Name:   "drain-100kB",
+			About:  "the relay drains messages of 100 kB",
+			Beside: "publish-100kB",
+			Full:   true,
+			run:    drainRelay(middle),
+		},
+		{
+			Name:  "stream-100kB",
+			About: "the relay streams messages of 100 kB at full speed",
+			Full:  true,
+			run:   streamPeak(middle),
 		},
 		{
 			Name:    "publish-1MB",
