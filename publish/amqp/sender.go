@@ -92,15 +92,17 @@ func (s *sender) sendRest() {
 		}
 		if len(s.rest) == 0 {
 			s.stuck = nil
+			s.throttle.ranOut()
 			return
 		}
 		n := len(s.rest)
 		if !s.blocked.Load() {
-			n = min(n, s.throttle.allowed())
+			n = min(n, s.throttle.allowed(s.clock.now()))
 		}
 		if n == 0 {
 			if s.stuck == nil {
-				s.answers, s.stuck = s.throttle.answersSoFar(), time.After(stuckAfter)
+				longest, answers := s.throttle.patience()
+				s.answers, s.stuck = answers, time.After(longest)
 			}
 			return
 		}

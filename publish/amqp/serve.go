@@ -21,6 +21,11 @@ func (p *Publisher) serve(ctx context.Context, o opened) {
 	p.breaker.connected()
 	p.cameBack(o)
 	p.setState(publish.Ready, "")
+	p.work(ctx, s)
+}
+
+// work runs the goroutines of a session until ctx is done or the connection is lost.
+func (p *Publisher) work(ctx context.Context, s *session) {
 	closed := s.connection.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
 

@@ -57,7 +57,7 @@ func newSession(p *Publisher, o opened) *session {
 		control:  publish.NewMailbox[laneNews](),
 		sent:     publish.NewMailbox[reaperNews](),
 		jobs:     publish.NewMailbox[job](),
-		throttle: newThrottle(),
+		throttle: newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
 		suspects: p.suspects,
 
 		again:       p.connected,

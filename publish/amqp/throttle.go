@@ -6,17 +6,15 @@ import (
 )
 
 const (
-	// creditOfRabbitMQ is how many messages RabbitMQ's processes grant each other (credit_flow_default_credit). With
-	// more messages in flight they stop and start each other, and a classic queue takes fewer messages
-	// (docs/results/README.md).
-	creditOfRabbitMQ = 400
-	// enoughRate is in messages per second. If the broker is so distant that the credit would not allow this rate, more
-	// messages may be in flight.
-	enoughRate = 60_000
-	// stuckAfter is how long the broker may give fewer than fewAnswers answers before its messages no longer count. A
-	// slow or broken queue must not delay the others.
+	// burst is how many messages leave together after a pause; half of a small window. A write to the socket costs as much
+	// as many messages, both here and at the broker. Larger bursts would let a distant broker wait.
+	burst = 200
+	// stuckAfter is how long the broker may give fewer than fewAnswers answers, besides the time that its distance
+	// explains, before its messages no longer count. A slow or broken queue must not delay the others.
 	stuckAfter = 50 * time.Millisecond
-	fewAnswers = creditOfRabbitMQ / 8
+	fewAnswers = 50
+	// mostDistance bounds that time: the first confirm may come late for another reason.
+	mostDistance = 500 * time.Millisecond
 )
 
 // throttle tells the sender how many messages may wait for confirms. It is not a promise like MaxInFlight: a broker
@@ -26,35 +24,38 @@ type throttle struct {
 	room chan struct{}
 
 	mu      sync.Mutex
-	known   bool          // a message was confirmed
-	fastest time.Duration // the fastest confirm, once known: the distance to the broker
+	window  *window
+	fastest time.Duration // the fastest confirm, 0: none yet; it shows the distance to the broker
 	waiting int           // unanswered messages of this epoch
 	epoch   int           // messages of earlier epochs do not count
-	paused  bool          // until half of the messages are answered
+	paused  bool          // until there is room for a burst
 	answers int           // in total
 }
 
-func newThrottle() *throttle { return &throttle{room: make(chan struct{}, 1)} }
+func newThrottle(w *window) *throttle { return &throttle{room: make(chan struct{}, 1), window: w} }
 
-// most returns how many messages may wait for confirms.
-func (t *throttle) most() int {
-	if !t.known {
-		return creditOfRabbitMQ
-	}
-	return max(creditOfRabbitMQ, int(enoughRate*t.fastest.Seconds()))
-}
-
-// allowed returns how many messages may be sent now. At zero it pauses until half of them are answered, so that
-// hundreds leave in one write.
-func (t *throttle) allowed() int {
+// allowed returns how many messages may be sent now. At zero it pauses until there is room for a burst.
+func (t *throttle) allowed(now time.Duration) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	most := t.most()
-	t.paused = t.waiting >= most || (t.paused && t.waiting > most/2)
+	if !t.paused && t.waiting >= t.window.size {
+		t.window.filled(now, t.answers)
+	}
+	t.paused = t.waiting >= t.window.size || (t.paused && t.waiting > t.resumesAt())
 	if t.paused {
 		return 0
 	}
-	return most - t.waiting
+	return t.window.size - t.waiting
+}
+
+// resumesAt returns with how many waiting messages a pause ends.
+func (t *throttle) resumesAt() int { return t.window.size - min(t.window.size/2, burst) }
+
+// ranOut records that the window is not full because there is nothing to send.
+func (t *throttle) ranOut() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.window.notFilled()
 }
 
 // sent counts a message and returns its epoch, for answered.
@@ -69,8 +70,9 @@ func (t *throttle) sent() (epoch int) {
 func (t *throttle) confirmed(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.known || took < t.fastest {
-		t.known, t.fastest = true, took
+	if t.fastest == 0 || took < t.fastest {
+		t.fastest = max(took, 1)
+		t.window.guess(t.fastest)
 	}
 }
 
@@ -90,7 +92,7 @@ func (t *throttle) answered(epoch int) {
 		return
 	}
 	t.waiting--
-	if t.paused && t.waiting <= t.most()/2 {
+	if t.paused && t.waiting <= t.resumesAt() {
 		select {
 		case t.room <- struct{}{}:
 		default:
@@ -98,15 +100,15 @@ func (t *throttle) answered(epoch int) {
 	}
 }
 
-// answersSoFar returns the number of answers.
-func (t *throttle) answersSoFar() int {
+// patience returns how long the broker may be silent, and the number of answers so far, for notAnswered.
+func (t *throttle) patience() (longest time.Duration, answers int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.answers
+	return stuckAfter + min(2*t.fastest, mostDistance), t.answers
 }
 
-// notAnswered gets the number of answers stuckAfter ago. If few came since, it ends the epoch: messages sent so far no
-// longer count.
+// notAnswered gets the number of answers when the pause began. If few came since, it ends the epoch: messages sent so
+// far no longer count.
 func (t *throttle) notAnswered(before int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 // sendAllowed sends as many messages as the throttle allows, and returns their epochs.
 func sendAllowed(th *throttle) []int {
-	sent := make([]int, th.allowed())
+	sent := make([]int, th.allowed(0))
 	for i := range sent {
 		sent[i] = th.sent()
 	}
@@ -40,18 +40,18 @@ func pauseIsOver(th *throttle) bool {
 
 // One write then sends hundreds of messages.
 func TestThrottleContinuesWhenHalfIsAnswered(t *testing.T) {
-	th := newThrottle()
+	th := newThrottle(newWindow(100, 2000))
 	sent := sendAllowed(th)
-	if len(sent) != creditOfRabbitMQ || th.allowed() != 0 {
-		t.Fatalf("%d messages were allowed, and then %d", len(sent), th.allowed())
+	if len(sent) != firstWindow || th.allowed(0) != 0 {
+		t.Fatalf("%d messages were allowed, and then %d", len(sent), th.allowed(0))
 	}
-	th.answeredAll(sent[:creditOfRabbitMQ/2-1])
-	if pauseIsOver(th) || th.allowed() != 0 {
+	th.answeredAll(sent[:firstWindow/2-1])
+	if pauseIsOver(th) || th.allowed(0) != 0 {
 		t.Error("the pause was over before half of the messages had their answer")
 	}
-	th.answered(sent[creditOfRabbitMQ/2-1])
-	if !pauseIsOver(th) || th.allowed() != creditOfRabbitMQ/2 {
-		t.Errorf("half of the messages had their answer, and %d were allowed", th.allowed())
+	th.answered(sent[firstWindow/2-1])
+	if !pauseIsOver(th) || th.allowed(0) != firstWindow/2 {
+		t.Errorf("half of the messages had their answer, and %d were allowed", th.allowed(0))
 	}
 }
 
@@ -64,14 +64,14 @@ func TestThrottleAllowsMoreForADistantBroker(t *testing.T) {
 		{nil, 400},
 		{[]time.Duration{time.Millisecond}, 400},
 		{[]time.Duration{20 * time.Millisecond}, 1200},
-		{[]time.Duration{100 * time.Millisecond}, 6000},
-		{[]time.Duration{100 * time.Millisecond, 10 * time.Millisecond, time.Second}, 600}, // the fastest confirm shows the distance
+		{[]time.Duration{80 * time.Millisecond}, 2000},
+		{[]time.Duration{80 * time.Millisecond, 10 * time.Millisecond, time.Second}, 600}, // the fastest shows the distance
 	} {
-		th := newThrottle()
+		th := newThrottle(newWindow(100, 2000))
 		for _, took := range test.confirms {
 			th.confirmed(took)
 		}
-		if allowed := th.allowed(); allowed != test.allowed {
+		if allowed := th.allowed(0); allowed != test.allowed {
 			t.Errorf("with confirms after %v, %d messages are allowed, want %d", test.confirms, allowed, test.allowed)
 		}
 	}
@@ -79,53 +79,53 @@ func TestThrottleAllowsMoreForADistantBroker(t *testing.T) {
 
 // Their late answers change nothing.
 func TestThrottleIgnoresStuckMessages(t *testing.T) {
-	th := newThrottle()
+	th := newThrottle(newWindow(100, 2000))
 	late := sendAllowed(th)
-	th.notAnswered(th.answersSoFar())
+	th.notAnswered(th.answers)
 	sent := sendAllowed(th)
-	if len(sent) != creditOfRabbitMQ {
+	if len(sent) != firstWindow {
 		t.Fatalf("%d messages were allowed", len(sent))
 	}
 	th.answeredAll(late)
-	if th.allowed() != 0 {
+	if th.allowed(0) != 0 {
 		t.Error("late answers allowed more messages")
 	}
 	th.answeredAll(sent)
-	if th.allowed() != creditOfRabbitMQ {
-		t.Errorf("all have their answer, and %d are allowed", th.allowed())
+	if th.allowed(0) != firstWindow {
+		t.Errorf("all have their answer, and %d are allowed", th.allowed(0))
 	}
 }
 
 // The slow queue gives few answers, and all waiting messages are its own.
 func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
-	th := newThrottle()
+	th := newThrottle(newWindow(100, 2000))
 	sent := sendAllowed(th)
-	if th.allowed() != 0 {
+	if th.allowed(0) != 0 {
 		t.Fatal("no pause")
 	}
-	before := th.answersSoFar()
+	before := th.answers
 	th.answeredAll(sent[:fewAnswers])
 	th.notAnswered(before)
-	if th.allowed() != 0 {
+	if th.allowed(0) != 0 {
 		t.Error("the pause ended although the broker answers")
 	}
-	before = th.answersSoFar()
+	before = th.answers
 	th.answeredAll(sent[fewAnswers : 2*fewAnswers-1])
 	th.notAnswered(before)
-	if th.allowed() != creditOfRabbitMQ {
-		t.Errorf("almost nothing was answered, and %d messages are allowed", th.allowed())
+	if th.allowed(0) != firstWindow {
+		t.Errorf("almost nothing was answered, and %d messages are allowed", th.allowed(0))
 	}
 }
 
 // In any order of events, a pause ends when all messages are answered.
 func TestThrottlePausesEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		th := newThrottle()
+		th := newThrottle(newWindow(100, 2000))
 		var unanswered []int
 		paused := false
 		t.Repeat(map[string]func(*rapid.T){
 			"send": func(t *rapid.T) {
-				allowed := th.allowed()
+				allowed := th.allowed(0)
 				if paused = allowed == 0; paused {
 					return
 				}
@@ -142,7 +142,7 @@ func TestThrottlePausesEnd(t *testing.T) {
 			"confirm": func(t *rapid.T) {
 				th.confirmed(time.Duration(rapid.IntRange(0, 50).Draw(t, "milliseconds")) * time.Millisecond)
 			},
-			"stuck": func(*rapid.T) { th.notAnswered(th.answersSoFar()) },
+			"stuck": func(*rapid.T) { th.notAnswered(th.answers) },
 			"": func(t *rapid.T) {
 				counted := 0
 				for _, epoch := range unanswered {
@@ -161,7 +161,7 @@ func TestThrottlePausesEnd(t *testing.T) {
 		if paused && hadWaited && th.paused && !pauseIsOver(th) {
 			t.Fatal("all have their answer, and the sender is not notified")
 		}
-		if th.allowed() == 0 {
+		if th.allowed(0) == 0 {
 			t.Fatal("all have their answer, and none is allowed")
 		}
 	})
@@ -183,7 +183,7 @@ func TestMessagesAreSentWhileTheBrokerAnswersLate(t *testing.T) {
 	messages := k.Many(2000, "", q)
 	r.PublishAll(messages...)
 	results := r.AwaitResults(t, messages...)
-	if sent := publishtest.Count(results, outbox.Unknown); sent < 5*creditOfRabbitMQ {
+	if sent := publishtest.Count(results, outbox.Unknown); sent < 5*firstWindow {
 		t.Errorf("only %d of %d messages were sent while the broker answered none", sent, len(messages))
 	}
 	proxy.Resume()
@@ -196,7 +196,7 @@ func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, Config{URL: u, SendTimeout: await.Hang()})
 	var k publishtest.Maker
-	unanswered := k.Many(creditOfRabbitMQ-10, "", stuck)
+	unanswered := k.Many(firstWindow-10, "", stuck)
 	r.PublishAll(unanswered...)
 	good := k.Many(1600, "", q)
 	r.PublishAll(good...)

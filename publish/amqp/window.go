@@ -1,0 +1,138 @@
+package amqp
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// firstWindow is where the search begins: the credit that RabbitMQ's processes grant each other
+	// (credit_flow_default_credit), near which classic queues are fastest. A distant broker begins with as many messages
+	// as this guess of its rate, in messages per second, keeps on the way.
+	firstWindow = 400
+	guessedRate = 60_000
+	// smallestWindow has bursts that still fill a write to the socket.
+	smallestWindow = 200
+	// A measurement takes at least this time and this many windows of answers; shorter ones depend on chance.
+	measureFor     = 200 * time.Millisecond
+	measureWindows = 2
+	// trialFactor is the step of a trial. A larger window must raise the rate by more than tolerance, and a smaller one
+	// may lower it as much.
+	trialFactor = 1.5
+	tolerance   = 0.01
+	// mostRest is the most measurements between two trials. If the rate changes by more than the share changed without a
+	// trial, the broker has changed, and the trials begin anew.
+	mostRest = 8
+	changed  = 0.25
+)
+
+// window finds how many unconfirmed messages make the broker fastest: it measures the rate of answers while the window
+// is full, and tries a larger and a smaller window in turn. It does not look at the latency, which also grows with a
+// larger window if RabbitMQ commits more messages together, and then so does the rate. Libraries that limit concurrency
+// by latency would stop there.
+type window struct {
+	least, most int
+	size        int // the present limit
+	base        int // the best limit so far; another size is a trial
+
+	baseRate  float64 // answers per second with base, in the last measurement; 0: none yet
+	shrink    bool    // the direction of the next trial
+	rest      int     // measurements of base until then
+	nextRest  int     // rest after a trial that fails
+	unsettled int     // answers until the effect of an earlier size is over
+
+	// A measurement is the sum of the times between two moments when the window was full, without those when the sender
+	// ran out of messages.
+	full     bool
+	fullAt   time.Duration // the last such moment
+	before   int           // answers until then
+	duration time.Duration
+	answers  int
+}
+
+func newWindow(least, most int) *window {
+	w := &window{least: least, most: max(least, most), nextRest: 1}
+	w.base = w.bounded(firstWindow)
+	w.size = w.base
+	return w
+}
+
+func (w *window) bounded(size int) int { return min(max(size, w.least), w.most) }
+
+// guess sets the window by the time of the fastest confirm, until the rate is known.
+func (w *window) guess(fastest time.Duration) {
+	if w.baseRate == 0 {
+		w.base = w.bounded(max(firstWindow, int(guessedRate*fastest.Seconds())))
+		w.setSize(w.base)
+	}
+}
+
+func (w *window) setSize(size int) {
+	w.unsettled = max(size, w.size)
+	w.size, w.full, w.duration, w.answers = size, false, 0, 0
+}
+
+// filled records that the window is full, after this many answers in total.
+func (w *window) filled(now time.Duration, answers int) {
+	took, came, ran := now-w.fullAt, answers-w.before, w.full
+	w.full, w.fullAt, w.before = true, now, answers
+	switch {
+	case !ran:
+	case w.unsettled > 0:
+		w.unsettled -= came
+	default:
+		w.duration += took
+		w.answers += came
+		if w.duration >= measureFor && w.answers >= measureWindows*w.size {
+			rate := float64(w.answers) / w.duration.Seconds()
+			w.duration, w.answers = 0, 0
+			w.measured(rate)
+		}
+	}
+}
+
+// notFilled records that something else than the window holds the sender back. A larger window then brings nothing.
+func (w *window) notFilled() {
+	w.full = false
+	if w.size > w.base {
+		w.endTrial()
+	}
+}
+
+// measured decides on a trial, or begins the next one.
+func (w *window) measured(rate float64) {
+	switch {
+	case w.size == w.base:
+		if math.Abs(rate-w.baseRate) > changed*w.baseRate {
+			w.rest, w.nextRest = 0, 1
+		}
+		w.baseRate = rate
+		if w.rest--; w.rest < 0 {
+			w.try()
+		}
+	case w.size > w.base && rate > w.baseRate*(1+tolerance), w.size < w.base && rate > w.baseRate*(1-tolerance):
+		w.base, w.baseRate, w.rest, w.nextRest = w.size, rate, 0, 1
+	default:
+		w.endTrial()
+	}
+}
+
+func (w *window) try() {
+	size := float64(w.base) * trialFactor
+	if w.shrink {
+		size = float64(w.base) / trialFactor
+	}
+	if next := w.bounded(int(size)); next != w.base {
+		w.setSize(next)
+	} else {
+		w.endTrial()
+	}
+}
+
+// endTrial returns to the best window. The next trial is in the other direction, and later each time.
+func (w *window) endTrial() {
+	w.shrink = !w.shrink
+	w.rest = w.nextRest
+	w.nextRest = min(2*w.nextRest, mostRest)
+	w.setSize(w.base)
+}
