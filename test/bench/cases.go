@@ -58,11 +58,34 @@ func peakCases(s Settings) []Case {
 	}
 }
 
-// spreadCases measure the maximum throughput with several queues, and with several relays.
+// spreadCases measure the maximum throughput with a quorum queue, with several queues, and with several relays.
 func spreadCases(s Settings) []Case {
-	b, spread := plain(s), plain(s)
+	b, spread, quorum := plain(s), plain(s), plain(s)
 	spread.queues = 4
+	quorum.spec.QueueType = "quorum"
 	return []Case{
+		{
+			Name:    "publish-quorum",
+			About:   "limit: publish to a quorum queue",
+			IsLimit: true,
+			Full:    true,
+			run:     limitPublish(quorum),
+		},
+		{
+			Name:   "drain-quorum",
+			About:  "the relay drains to a quorum queue",
+			Beside: "publish-quorum",
+			Full:   true,
+			run:    drainRelay(quorum),
+		},
+		{
+			Name:    "drain-poller-quorum",
+			About:   "a SKIP LOCKED poller drains to a quorum queue",
+			Beside:  "publish-quorum",
+			IsLimit: true,
+			Full:    true,
+			run:     drainPoller(quorum),
+		},
 		{
 			Name:    "publish-4-queues",
 			About:   "limit: publish to four queues in turn",

@@ -38,7 +38,7 @@ func (r *run) inWorld(
 	}
 	defer func() { err = errors.Join(err, w.close(ctx)) }()
 	arrivals := load.NewArrivals(b.messages)
-	consumer, err := load.Consume(ctx, w.amqp, w.spec.Queues, arrivals)
+	consumer, err := load.Consume(ctx, w.amqp, w.spec, arrivals)
 	if err != nil {
 		return err
 	}

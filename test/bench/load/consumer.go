@@ -42,27 +42,28 @@ func Dial(amqpURL, name string) (*amqp.Connection, error) {
 	return conn, nil
 }
 
-// Consume declares durable classic queues and consumes them. Close ends the consumer.
-func Consume(ctx context.Context, amqpURL string, queues []string, arrivals *Arrivals) (*Consumer, error) {
+// Consume declares the queues of the messages and consumes them. Close ends the consumer.
+func Consume(ctx context.Context, amqpURL string, spec Spec, arrivals *Arrivals) (*Consumer, error) {
 	conn, err := Dial(amqpURL, "bench consumer")
 	if err != nil {
 		return nil, err
 	}
 	c := &Consumer{conn: conn}
-	for _, queue := range queues {
-		if err := c.start(ctx, queue, arrivals); err != nil {
+	for _, queue := range spec.Queues {
+		if err := c.start(ctx, queue, spec.queueType(), arrivals); err != nil {
 			return nil, errors.Join(fmt.Errorf("consume from %s: %w", queue, err), c.Close())
 		}
 	}
 	return c, nil
 }
 
-func (c *Consumer) start(ctx context.Context, queue string, arrivals *Arrivals) error {
+func (c *Consumer) start(ctx context.Context, queue, kind string, arrivals *Arrivals) error {
 	channel, err := c.conn.Channel()
 	if err != nil {
 		return err
 	}
-	if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+	args := amqp.Table{amqp.QueueTypeArg: kind}
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, args); err != nil {
 		return err
 	}
 	if err := channel.Qos(prefetch, 0, false); err != nil {

@@ -125,7 +125,7 @@ func TestAConsumerRecordsArrivals(t *testing.T) {
 	spec := Spec{Bytes: 100, Queues: []string{queue}}
 	const count = 1000
 	arrivals := NewArrivals(count)
-	consumer, err := Consume(t.Context(), broker, spec.Queues, arrivals)
+	consumer, err := Consume(t.Context(), broker, spec, arrivals)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestPlansSelectTheCases(t *testing.T) {
 	for line := range strings.Lines(some) {
 		names = append(names, strings.Fields(line)[0])
 	}
-	if want := []string{"drain-poll", "drain-poller", "drain-4-queues", "idle"}; !slices.Equal(names[:4], want) {
+	if want := []string{"drain-poll", "drain-poller", "drain-quorum"}; !slices.Equal(names[:3], want) {
 		t.Errorf("%v, want first %v", names, want)
 	}
 }
