@@ -248,6 +248,18 @@ func TestTheWindowFollowsTheBroker(t *testing.T) {
 	}
 }
 
+// Its messages count until it can have answered.
+func TestADistantBrokerIsNotStuck(t *testing.T) {
+	t.Parallel()
+	m := newModel(newWindow(400, 400), 80*time.Millisecond, classicQueues(1, 25_000)()...)
+	m.run(time.Second)
+	epoch := m.throttle.epoch
+	m.run(3 * time.Second)
+	if m.throttle.epoch != epoch {
+		t.Errorf("its messages were taken for stuck %d times", m.throttle.epoch-epoch)
+	}
+}
+
 // Whatever queues and sender do, the other queues get their messages, and all of them once they work again.
 func TestTheWindowNeverEndsTheSending(t *testing.T) {
 	t.Parallel()
