@@ -16,10 +16,14 @@ const (
 	// A measurement takes at least this time and this many windows of answers; shorter ones depend on chance.
 	measureFor     = 200 * time.Millisecond
 	measureWindows = 2
-	// trialFactor is the step of a trial. A larger window must raise the rate by more than tolerance, and a smaller one
-	// may lower it as much.
+	// trialFactor is the step of a trial. A larger window must raise the rate by mustGain, and a smaller one may lower it
+	// by mayLose. Rates vary by chance: with equal steps in both directions, the window would wander, and large windows
+	// make classic queues slow.
 	trialFactor = 1.5
-	tolerance   = 0.01
+	mustGain    = 0.04
+	mayLose     = 0.02
+	// remembered is how much of the highest rate counts at the next measurement.
+	remembered = 0.99
 	// mostRest is the most measurements between two trials. If the rate changes by more than the share changed without a
 	// trial, the broker has changed, and the trials begin anew.
 	mostRest = 8
@@ -36,6 +40,7 @@ type window struct {
 	base        int // the best limit so far; another size is a trial
 
 	baseRate  float64 // answers per second with base, in the last measurement; 0: none yet
+	bestRate  float64 // the highest of the recent measurements with base; a larger window must be faster than that
 	shrink    bool    // the direction of the next trial
 	rest      int     // measurements of base until then
 	nextRest  int     // rest after a trial that fails
@@ -104,14 +109,14 @@ func (w *window) measured(rate float64) {
 	switch {
 	case w.size == w.base:
 		if math.Abs(rate-w.baseRate) > changed*w.baseRate {
-			w.rest, w.nextRest = 0, 1
+			w.rest, w.nextRest, w.bestRate = 0, 1, 0
 		}
-		w.baseRate = rate
+		w.baseRate, w.bestRate = rate, max(rate, w.bestRate*remembered)
 		if w.rest--; w.rest < 0 {
 			w.try()
 		}
-	case w.size > w.base && rate > w.baseRate*(1+tolerance), w.size < w.base && rate > w.baseRate*(1-tolerance):
-		w.base, w.baseRate, w.rest, w.nextRest = w.size, rate, 0, 1
+	case w.size > w.base && rate > w.bestRate*(1+mustGain), w.size < w.base && rate > w.baseRate*(1-mayLose):
+		w.base, w.baseRate, w.bestRate, w.rest, w.nextRest = w.size, rate, rate, 0, 1
 	default:
 		w.endTrial()
 	}
