@@ -80,7 +80,12 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		return nil, err
 	}
 	r := &Relay{
-		config: config, address: address, publisher: publisher, log: log, store: db, starting: newOutageLog(log, address),
+		config:    config,
+		address:   address,
+		publisher: publisher,
+		log:       log,
+		store:     db,
+		starting:  newOutageLog(log, address),
 	}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)

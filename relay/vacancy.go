@@ -16,8 +16,8 @@ import (
 type vacancy struct {
 	// free is since when this relay has seen no owner; zero: it saw one at its last look.
 	free time.Time
-	// looked is when it looked last, and unused how long the slot had had no owner then, according to the server. Before
-	// Postgres 17, the server does not know.
+	// looked is when it looked last, and unused how long the slot had had no owner then, according to the server.
+	// Before Postgres 17, the server does not know.
 	looked time.Time
 	unused time.Duration
 }

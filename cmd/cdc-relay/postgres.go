@@ -61,9 +61,8 @@ func connectWith(
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		hint := cmp.Or(problem.Hint(err), pgdial.Hint(err))
-		return nil, failure.WithHint(
-			fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, connectError{err, address.Origin(err)}), hint,
-		)
+		failed := connectError{err, address.Origin(err)}
+		return nil, failure.WithHint(fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, failed), hint)
 	}
 	return conn, nil
 }

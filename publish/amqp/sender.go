@@ -101,7 +101,7 @@ func (s *sender) sendRest() {
 		}
 		if n == 0 {
 			if s.stuck == nil {
-				longest, answers := s.throttle.patience()
+				longest, answers := s.throttle.longestSilence()
 				s.answers, s.stuck = answers, time.After(longest)
 			}
 			return

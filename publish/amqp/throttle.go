@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// burst is how many messages leave together after a pause; half of a small window. A write to the socket costs as much
-	// as many messages, both here and at the broker. Larger bursts would let a distant broker wait.
+	// burst is how many messages leave together after a pause; half of a small window. A write to the socket costs as
+	// much as many messages, both here and at the broker. Larger bursts would let a distant broker wait.
 	burst = 200
 	// stuckAfter is how long the broker may give fewer than fewAnswers answers, besides the time that its distance
 	// explains, before its messages no longer count. A slow or broken queue must not delay the others.
@@ -100,8 +100,8 @@ func (t *throttle) answered(epoch int) {
 	}
 }
 
-// patience returns how long the broker may be silent, and the number of answers so far, for notAnswered.
-func (t *throttle) patience() (longest time.Duration, answers int) {
+// longestSilence returns how long the broker may be silent, and the number of answers so far, for notAnswered.
+func (t *throttle) longestSilence() (longest time.Duration, answers int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return stuckAfter + min(2*t.fastest, mostDistance), t.answers

@@ -7,8 +7,8 @@ import (
 
 const (
 	// firstWindow is where the search begins: the credit that RabbitMQ's processes grant each other
-	// (credit_flow_default_credit), near which classic queues are fastest. A distant broker begins with as many messages
-	// as this guess of its rate, in messages per second, keeps on the way.
+	// (credit_flow_default_credit), near which classic queues are fastest. A distant broker begins with as many
+	// messages as this guess of its rate, in messages per second, keeps on the way.
 	firstWindow = 400
 	guessedRate = 60_000
 	// smallestWindow has bursts that still fill a write to the socket.
@@ -16,16 +16,16 @@ const (
 	// A measurement takes at least this time and this many windows of answers; shorter ones depend on chance.
 	measureFor     = 200 * time.Millisecond
 	measureWindows = 2
-	// trialFactor is the step of a trial. A larger window must raise the rate by mustGain, and a smaller one may lower it
-	// by mayLose. Rates vary by chance: with equal steps in both directions, the window would wander, and large windows
-	// make classic queues slow.
+	// trialFactor is the step of a trial. A larger window must raise the rate by mustGain, and a smaller one may lower
+	// it by mayLose. Rates vary by chance: with equal steps in both directions, the window would wander, and large
+	// windows make classic queues slow.
 	trialFactor = 1.5
 	mustGain    = 0.04
 	mayLose     = 0.02
 	// remembered is how much of the highest rate counts at the next measurement.
 	remembered = 0.99
-	// mostRest is the most measurements between two trials. If the rate changes by more than the share changed without a
-	// trial, the broker has changed, and the trials begin anew.
+	// mostRest is the most measurements between two trials. If the rate changes by more than the share changed without
+	// a trial, the broker has changed, and trials follow at once.
 	mostRest = 8
 	changed  = 0.25
 )

@@ -131,7 +131,7 @@ func (m *model) send() {
 	for {
 		n := m.throttle.allowed(m.now)
 		if m.paused = n == 0; m.paused {
-			longest, answers := m.throttle.patience()
+			longest, answers := m.throttle.longestSilence()
 			m.stuck, m.before = m.now+longest, answers
 			return
 		}
