@@ -147,15 +147,27 @@ func exchangeForbidden(e *amqp091.Error) bool {
 		(strings.Contains(e.Reason, "access to exchange") || strings.Contains(e.Reason, "internal exchange"))
 }
 
-// loginExpired reports that the login of the connection is no longer valid, as that of an OAuth 2 token. RabbitMQ then
-// refuses every message, but keeps the connection. The reason ends with the words of the authentication backend, in
-// double quotes; names before them are in single quotes.
+// expiredToken is what RabbitMQ writes after the names when an OAuth 2 token has expired.
+const expiredToken = `', backend rabbit_auth_backend_oauth2 returned an error: "Provided JWT token has expired`
+
+// loginExpired reports that the login of the connection is no longer valid. RabbitMQ then refuses every message, but
+// keeps the connection. The words of the authentication backend follow the name of the user; names of rows stand before
+// it. RabbitMQ cuts texts at 255 bytes, and names fill most of them.
 func loginExpired(e *amqp091.Error) bool {
-	if e == nil || e.Code != amqp091.AccessRefused || !strings.HasSuffix(e.Reason, `"`) {
+	if e == nil || e.Code != amqp091.AccessRefused {
 		return false
 	}
-	_, backend, found := strings.Cut(e.Reason, " returned an error: ")
-	return found && strings.Contains(backend, "expired")
+	user := strings.LastIndex(e.Reason, "refused for user '")
+	end := strings.LastIndex(e.Reason, "', backend ")
+	if user < 0 || end < user {
+		return false
+	}
+	words := e.Reason[end:]
+	if part, cut := strings.CutSuffix(words, "..."); cut && strings.HasPrefix(expiredToken, part) {
+		return true
+	}
+	_, says, found := strings.Cut(words, " returned an error: ")
+	return found && strings.Contains(says, "expired")
 }
 
 // endedByBroker reports whether an exception may be about a message. An operator's close and a broker shutdown are not.

@@ -21,6 +21,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
+// subject is a user name as identity providers give: RabbitMQ then cuts the text of the rejection.
+const subject = "6f1d2c3b-4a59-4e87-9b10-2c3d4e5f6a7b"
+
 // tokenBroker accepts OAuth 2 tokens as passwords. Token returns one that is valid until then.
 func tokenBroker(t *testing.T) (broker *services.RabbitMQ, token func(until time.Time) string) {
 	t.Helper()
@@ -52,7 +55,7 @@ func tokenBroker(t *testing.T) (broker *services.RabbitMQ, token func(until time
 			return encode(text)
 		}
 		text := part(map[string]any{"alg": "HS256", "typ": "JWT", "kid": "k"}) + "." + part(map[string]any{
-			"aud": []string{"rabbitmq"}, "sub": "relay", "exp": until.Unix(),
+			"aud": []string{"rabbitmq"}, "sub": subject, "exp": until.Unix(),
 			"scope": []string{"rabbitmq.read:*/*", "rabbitmq.write:*/*", "rabbitmq.configure:*/*"},
 		})
 		sign := hmac.New(sha256.New, key)
