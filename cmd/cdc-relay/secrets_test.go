@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,6 +142,34 @@ func TestFilesOpenToEveryUserCauseAWarning(t *testing.T) {
 		}
 		if c.may == "read" && strings.Contains(says, settings) {
 			t.Errorf("a file without a password: %s", says)
+		}
+	}
+}
+
+// A pipe, as <(…) of a shell names one, can be read only once. Its text is then used for all connections.
+func TestASecretComesFromAPipe(t *testing.T) {
+	pipe := func(text string) string {
+		t.Helper()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Close() })
+		if _, err := w.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("/dev/fd/%d", r.Fd())
+	}
+	cfg := resolved(t, nil, "--database-url-file", pipe(someDatabase+"\n"), "--amqp-url-file", pipe(someBroker+"\n"))
+	for range 2 {
+		if text, err := cfg.database().Read(); text != someDatabase || err != nil {
+			t.Errorf("got %q, %v", text, err)
+		}
+		if text, err := cfg.rabbitmq.Read(); text != someBroker || err != nil {
+			t.Errorf("got %q, %v", text, err)
 		}
 	}
 }

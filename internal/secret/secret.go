@@ -46,6 +46,12 @@ func (t Text) Read() (string, error) {
 	}
 }
 
+// ReadOnce reports that a file can be read only once, as a pipe: its text must be kept.
+func ReadOnce(file string) bool {
+	info, err := os.Stat(file)
+	return err == nil && !info.Mode().IsRegular()
+}
+
 // ErrEmpty is returned for a file without content.
 var ErrEmpty = errors.New("is empty")
 

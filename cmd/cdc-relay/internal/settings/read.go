@@ -62,7 +62,7 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 	}
 	for _, f := range own {
 		if f.secretOf != "" {
-			mistakes = append(mistakes, checkSecret(r, f, in, all))
+			mistakes = append(mistakes, checkSecret(r, f, in, all, target))
 		}
 	}
 	return in, errors.Join(mistakes...)
@@ -123,8 +123,9 @@ func (in *Input) contradiction(f *Flag, text string) error {
 	return fmt.Errorf("contradicts --%s %s", f.shortFor, long.Text)
 }
 
-// checkSecret checks the value of a setting in a file. Its errors never quote the content.
-func checkSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T]) error {
+// checkSecret checks the value of a setting in a file, and takes it from a file that can be read only once. Its errors
+// never quote the content.
+func checkSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T], target *T) error {
 	file := in.Values[f.Name].Text
 	if file == "" {
 		return nil
@@ -138,7 +139,14 @@ func checkSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T]) error {
 	if err != nil {
 		return fmt.Errorf("--%s: %w", f.Name, err)
 	}
-	if err := Pick(all, f.secretOf)[0].Set(new(T), text); err != nil {
+	checked := new(T)
+	if secret.ReadOnce(file) {
+		checked = target
+		if err := Pick(all, f.Name)[0].Set(target, ""); err != nil {
+			return err
+		}
+	}
+	if err := Pick(all, f.secretOf)[0].Set(checked, text); err != nil {
 		return fmt.Errorf("--%s %s: %w", f.Name, file, err)
 	}
 	in.Values[f.secretOf] = Value{text, FromFile, file}
