@@ -5,18 +5,17 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
+
+	"github.com/cdc-relay/cdc-relay/test/peers/peer"
 )
 
 const (
@@ -31,25 +30,9 @@ const (
 	stopTimeout = 20 * time.Second
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := call(ctx, os.Args[len(os.Args)-1]); err != nil {
-		fmt.Fprintln(os.Stderr, "soak-river:", err)
-		os.Exit(1)
-	}
-}
+func main() { peer.Main("soak-river", version("github.com/riverqueue/river"), call) }
 
-func call(ctx context.Context, verb string) error {
-	if verb == "version" {
-		fmt.Println(version("github.com/riverqueue/river"))
-		return nil
-	}
-	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
+func call(ctx context.Context, verb string, pool *pgxpool.Pool) error {
 	if verb == "setup" {
 		migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
 		if err != nil {

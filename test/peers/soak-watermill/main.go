@@ -4,13 +4,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -19,6 +16,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/test/peers/peer"
 )
 
 // topic decides the names of the tables: watermill_outbox and watermill_offsets_outbox.
@@ -27,26 +26,10 @@ const topic = "outbox"
 // every is how often an empty table is looked at; a second by default.
 const every = 50 * time.Millisecond
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := call(ctx, os.Args[len(os.Args)-1]); err != nil {
-		fmt.Fprintln(os.Stderr, "soak-watermill:", err)
-		os.Exit(1)
-	}
-}
+func main() { peer.Main("soak-watermill", versions("ThreeDotsLabs/watermill"), call) }
 
-func call(ctx context.Context, verb string) error {
-	if verb == "version" {
-		fmt.Println(versions("ThreeDotsLabs/watermill"))
-		return nil
-	}
+func call(ctx context.Context, verb string, pool *pgxpool.Pool) error {
 	log := watermill.NewSlogLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
 	subscriber, err := sql.NewSubscriber(sql.BeginnerFromPgx(pool), sql.SubscriberConfig{
 		SchemaAdapter:    sql.DefaultPostgreSQLSchema{},
 		OffsetsAdapter:   sql.DefaultPostgreSQLOffsetsAdapter{},
