@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net/url"
@@ -165,7 +164,7 @@ func TestARejectedPasswordAtTheStartNamesItsFile(t *testing.T) {
 		if !problem.Is(err) || !strings.Contains(err.Error(), "the password is that of "+file+", written 20") {
 			t.Errorf("%s: %v", file, err)
 		}
-		if text := strings.Join(log.Lines(), "\n") + err.Error(); bytes.Contains([]byte(text), []byte("wrong@")) {
+		if text := strings.Join(log.Lines(), "\n") + err.Error(); strings.Contains(text, "wrong@") {
 			t.Errorf("the password is in %s", text)
 		}
 	}

@@ -1,7 +1,6 @@
 package amqp
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,17 +49,8 @@ func TestNodesThatFailedLastAreTriedLast(t *testing.T) {
 	}
 }
 
-// records collects the log of a publisher.
-type records struct {
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-func (r *records) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.Write(b)
-}
+// records is the log of a publisher.
+type records struct{ publishtest.Buffer }
 
 // connected returns the last line about a new connection.
 func (r *records) connected(t *testing.T) (last struct {
@@ -70,9 +60,7 @@ func (r *records) connected(t *testing.T) (last struct {
 },
 ) {
 	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for line := range strings.Lines(r.log.String()) {
+	for _, line := range r.Lines() {
 		if strings.Contains(line, `"broker_connected"`) {
 			if err := json.Unmarshal([]byte(line), &last); err != nil {
 				t.Fatal(err)
