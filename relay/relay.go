@@ -259,9 +259,7 @@ func (r *Relay) unreachable(err error) error {
 		return err
 	}
 	var failed *pgconn.ConnectError
-	if origin := r.address.Origin(err); origin != "" {
-		what += "; " + origin
-	}
+	what = r.address.WithOrigin(what, err)
 	if errors.As(err, &failed) { // what the connection was for does not matter
 		err = failed
 	}

@@ -34,30 +34,26 @@ func newSockets() *sockets {
 // dialer returns the pgconn.DialFunc of one connection of the pool. It fails after closeAll.
 func (s *sockets) dialer(dialServer pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		return s.dial(ctx, dialServer, network, address)
+		s.mu.Lock()
+		closed := s.mu.closed
+		s.mu.Unlock()
+		if closed {
+			return nil, net.ErrClosed
+		}
+		conn, err := dialServer(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		one := &socket{Conn: rawnet.Wrap(conn), owner: s}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.mu.closed {
+			_ = conn.Close()
+			return nil, net.ErrClosed
+		}
+		s.mu.open[one] = struct{}{}
+		return one, nil
 	}
-}
-
-func (s *sockets) dial(ctx context.Context, dialServer pgconn.DialFunc, network, address string) (net.Conn, error) {
-	s.mu.Lock()
-	closed := s.mu.closed
-	s.mu.Unlock()
-	if closed {
-		return nil, net.ErrClosed
-	}
-	conn, err := dialServer(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	one := &socket{Conn: rawnet.Wrap(conn), owner: s}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.closed {
-		_ = conn.Close()
-		return nil, net.ErrClosed
-	}
-	s.mu.open[one] = struct{}{}
-	return one, nil
 }
 
 // Close implements net.Conn.

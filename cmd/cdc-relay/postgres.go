@@ -61,25 +61,19 @@ func connectWith(
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		hint := cmp.Or(problem.Hint(err), pgdial.Hint(err))
-		failed := connectError{err, address.Origin(err)}
+		failed := connectError{err, address.WithOrigin(pgdial.Text(err), err)}
 		return nil, failure.WithHint(fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, failed), hint)
 	}
 	return conn, nil
 }
 
-// connectError is an error of pgx with a shorter text, and the file of a rejected password.
+// connectError is an error of pgx with another text.
 type connectError struct {
 	error
-	origin string
+	text string
 }
 
-func (e connectError) Error() string {
-	text := pgdial.Text(e.error)
-	if e.origin != "" {
-		text += "; " + e.origin
-	}
-	return text
-}
+func (e connectError) Error() string { return e.text }
 func (e connectError) Unwrap() error { return e.error }
 
 // closeConn closes the connection within a short time, also if ctx is done.

@@ -29,21 +29,14 @@ func (a Address) Nodes() ([]Node, error) {
 	}
 	nodes, err := Parse(text)
 	if err != nil {
-		return nil, a.inFile(err)
+		return nil, a.Wrong(err)
 	}
 	for i := range nodes {
 		if err := nodes[i].use(a); err != nil {
-			return nil, a.inFile(err)
+			return nil, a.Wrong(err)
 		}
 	}
 	return nodes, nil
-}
-
-func (a Address) inFile(err error) error {
-	if a.File == "" {
-		return err
-	}
-	return fmt.Errorf("%s: %w", a.File, err)
 }
 
 // Explain is Undialled, and tells of which file a rejected password is.
@@ -73,6 +66,17 @@ type Node struct {
 
 // Address returns host:port.
 func (n Node) Address() string { return net.JoinHostPort(n.URI.Host, strconv.Itoa(n.URI.Port)) }
+
+// Dial connects. Given replaces the TLS configuration of the URL; it may be nil.
+func (n Node) Dial(config amqp091.Config, given *tls.Config) (*amqp091.Connection, error) {
+	if n.URI.Scheme == "amqps" {
+		var err error
+		if config.TLSClientConfig, err = n.TLS(given); err != nil {
+			return nil, fmt.Errorf("create TLS config from URI: %w", err)
+		}
+	}
+	return amqp091.DialConfig(n.URL, config)
+}
 
 // use takes the files of a. A file and the parameter of the URL for it exclude each other.
 func (n *Node) use(a Address) error {

@@ -2,7 +2,6 @@ package pgdial
 
 import (
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -40,8 +39,8 @@ func (a Address) read() (string, *pgconn.Config, error) {
 		return "", nil, err
 	}
 	config, err := Parse(text)
-	if err != nil && a.File != "" {
-		err = fmt.Errorf("%s: %w", a.File, err)
+	if err != nil {
+		err = a.Wrong(err)
 	}
 	return text, config, err
 }
@@ -99,14 +98,22 @@ func harmlessDetail(err error) string {
 	return ""
 }
 
-// Origin tells of which file a password is that Postgres rejected, and when the file was written; "": the error is
-// another one, or the password is of no file.
-func (a Address) Origin(err error) string {
+// WithOrigin adds to the text of an error of which file the password is that Postgres rejected, and when the file was
+// written.
+func (a Address) WithOrigin(text string, err error) string {
+	if origin := a.origin(err); origin != "" {
+		return text + "; " + origin
+	}
+	return text
+}
+
+// origin returns "" if the error is another one, or the password is of no file.
+func (a Address) origin(err error) string {
 	if !pgcode.Is(err, pgerrcode.InvalidPassword) && !pgcode.Is(err, pgerrcode.InvalidAuthorizationSpecification) {
 		return ""
 	}
 	if a.File != "" {
-		return a.Text.Origin()
+		return a.Origin()
 	}
 	config, parseErr := a.Config()
 	if parseErr != nil || config.Password == "" || a.hasPassword() || os.Getenv("PGPASSWORD") != "" {

@@ -46,6 +46,14 @@ func (t Text) Read() (string, error) {
 	}
 }
 
+// Wrong adds the name of the file to an error about the text.
+func (t Text) Wrong(err error) error {
+	if t.File == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", t.File, err)
+}
+
 // ReadOnce reports that a file can be read only once, as a pipe: its text must be kept.
 func ReadOnce(file string) bool {
 	info, err := os.Stat(file)

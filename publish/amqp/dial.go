@@ -54,12 +54,7 @@ func (p *Publisher) open(ctx context.Context, node amqpdial.Node) (opened, error
 		return s, nil
 	}
 	var err error
-	if node.URI.Scheme == "amqps" {
-		if config.TLSClientConfig, err = node.TLS(p.cfg.TLS); err != nil {
-			return o, fmt.Errorf("create TLS config from URI: %w", err)
-		}
-	}
-	o.connection, err = amqp091.DialConfig(node.URL, config)
+	o.connection, err = node.Dial(config, p.cfg.TLS)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 		_ = o.connection.Close()

@@ -42,8 +42,7 @@ type laneNews struct {
 type sender struct {
 	*session
 	// halfOpen: after a lost connection, one message is sent at a time until the broker answers one; the others are
-	// held. probed: one was sent.
-	// probe fires to send the next, because only the queue of the first may be stuck.
+	// held. probed: one was sent. probe fires to send the next, because only the queue of the first may be stuck.
 	halfOpen bool
 	probed   bool
 	held     []*outbox.Message

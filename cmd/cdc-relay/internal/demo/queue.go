@@ -47,18 +47,11 @@ func openQueue(address amqpdial.Address) (*exclusiveQueue, error) {
 func dial(node amqpdial.Node) (*amqp091.Connection, error) {
 	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName("cdc-relay demo")
-	config := amqp091.Config{
+	return node.Dial(amqp091.Config{
 		Heartbeat:  10 * time.Second,
 		Dial:       amqp091.DefaultDial(serverTimeout),
 		Properties: properties,
-	}
-	if node.URI.Scheme == "amqps" {
-		var err error
-		if config.TLSClientConfig, err = node.TLS(nil); err != nil {
-			return nil, err
-		}
-	}
-	return amqp091.DialConfig(node.URL, config)
+	}, nil)
 }
 
 func (q *exclusiveQueue) open() error {

@@ -139,13 +139,7 @@ func (o Options) dialBroker(ctx context.Context, node amqpdial.Node) (*amqp091.C
 			return conn, conn.SetDeadline(time.Now().Add(o.timeout / 2))
 		},
 	}
-	if node.URI.Scheme == "amqps" {
-		var err error
-		if config.TLSClientConfig, err = node.TLS(o.TLS); err != nil {
-			return nil, nil, err
-		}
-	}
-	conn, err := amqp091.DialConfig(node.URL, config)
+	conn, err := node.Dial(config, o.TLS)
 	return conn, socket, err
 }
 
