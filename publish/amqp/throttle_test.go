@@ -42,15 +42,15 @@ func pauseIsOver(th *throttle) bool {
 func TestThrottleContinuesWhenHalfIsAnswered(t *testing.T) {
 	th := newThrottle(newWindow(100, 2000))
 	sent := sendAllowed(th)
-	if len(sent) != firstWindow || th.allowed(0) != 0 {
+	if len(sent) != smallestWindow || th.allowed(0) != 0 {
 		t.Fatalf("%d messages were allowed, and then %d", len(sent), th.allowed(0))
 	}
-	th.answeredAll(sent[:firstWindow/2-1])
+	th.answeredAll(sent[:smallestWindow/2-1])
 	if pauseIsOver(th) || th.allowed(0) != 0 {
 		t.Error("the pause was over before half of the messages had their answer")
 	}
-	th.answered(sent[firstWindow/2-1])
-	if !pauseIsOver(th) || th.allowed(0) != firstWindow/2 {
+	th.answered(sent[smallestWindow/2-1])
+	if !pauseIsOver(th) || th.allowed(0) != smallestWindow/2 {
 		t.Errorf("half of the messages had their answer, and %d were allowed", th.allowed(0))
 	}
 }
@@ -83,7 +83,7 @@ func TestThrottleIgnoresStuckMessages(t *testing.T) {
 	late := sendAllowed(th)
 	th.notAnswered(th.answers)
 	sent := sendAllowed(th)
-	if len(sent) != firstWindow {
+	if len(sent) != smallestWindow {
 		t.Fatalf("%d messages were allowed", len(sent))
 	}
 	th.answeredAll(late)
@@ -91,7 +91,7 @@ func TestThrottleIgnoresStuckMessages(t *testing.T) {
 		t.Error("late answers allowed more messages")
 	}
 	th.answeredAll(sent)
-	if th.allowed(0) != firstWindow {
+	if th.allowed(0) != smallestWindow {
 		t.Errorf("all have their answer, and %d are allowed", th.allowed(0))
 	}
 }
@@ -112,7 +112,7 @@ func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
 	before = th.answers
 	th.answeredAll(sent[fewAnswers : 2*fewAnswers-1])
 	th.notAnswered(before)
-	if th.allowed(0) != firstWindow {
+	if th.allowed(0) != smallestWindow {
 		t.Errorf("almost nothing was answered, and %d messages are allowed", th.allowed(0))
 	}
 }
@@ -183,7 +183,7 @@ func TestMessagesAreSentWhileTheBrokerAnswersLate(t *testing.T) {
 	messages := k.Many(2000, "", q)
 	r.PublishAll(messages...)
 	results := r.AwaitResults(t, messages...)
-	if sent := publishtest.Count(results, outbox.Unknown); sent < 5*firstWindow {
+	if sent := publishtest.Count(results, outbox.Unknown); sent < 5*smallestWindow {
 		t.Errorf("only %d of %d messages were sent while the broker answered none", sent, len(messages))
 	}
 	proxy.Resume()
@@ -196,7 +196,7 @@ func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	u, q, stuck := withStuckQueue(t)
 	r := startAMQP(t, Config{URL: u, SendTimeout: await.Hang()})
 	var k publishtest.Maker
-	unanswered := k.Many(firstWindow-10, "", stuck)
+	unanswered := k.Many(smallestWindow-10, "", stuck)
 	r.PublishAll(unanswered...)
 	good := k.Many(1600, "", q)
 	r.PublishAll(good...)

@@ -3,9 +3,12 @@ package amqp
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/bench/chart"
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -24,31 +28,33 @@ const (
 	// benchInFlight is more than any window.
 	benchInFlight = 6000
 	// benchRun is how long one run publishes. The second half shows the window that was found.
-	benchRun = 3 * time.Second
+	benchRun = 8 * time.Second
 )
 
 // benchKind is a kind of broker whose best window is sought.
 type benchKind struct {
 	name     string
+	title    string
 	queues   []string      // the type of each
 	distance time.Duration // the time there and back
 	fsync    time.Duration // what each fsync takes longer
 }
 
 var benchKinds = []benchKind{
-	{name: "classic", queues: []string{"classic"}},
-	{name: "quorum", queues: []string{"quorum"}},
-	{name: "stream", queues: []string{"stream"}},
-	{name: "mixed", queues: []string{"classic", "quorum"}},
-	{name: "four", queues: []string{"classic", "classic", "classic", "classic"}},
-	{name: "1ms", queues: []string{"classic"}, distance: time.Millisecond},
-	{name: "20ms", queues: []string{"classic"}, distance: 20 * time.Millisecond},
-	{name: "80ms", queues: []string{"classic"}, distance: 80 * time.Millisecond},
-	{name: "fsync", queues: []string{"quorum"}, fsync: 10 * time.Millisecond},
+	{name: "classic", title: "A classic queue", queues: []string{"classic"}},
+	{name: "quorum", title: "A quorum queue", queues: []string{"quorum"}},
+	{name: "stream", title: "A stream", queues: []string{"stream"}},
+	{name: "mixed", title: "A classic and a quorum queue", queues: []string{"classic", "quorum"}},
+	{name: "four", title: "Four classic queues", queues: []string{"classic", "classic", "classic", "classic"}},
+	{name: "1ms", title: "A classic queue, round trip of 1 ms", queues: []string{"classic"}, distance: time.Millisecond},
+	{name: "20ms", title: "A classic queue, round trip of 20 ms", queues: []string{"classic"}, distance: 20 * time.Millisecond},
+	{name: "80ms", title: "A classic queue, round trip of 80 ms", queues: []string{"classic"}, distance: 80 * time.Millisecond},
+	{name: "fsync", title: "A quorum queue, 10 ms for an fsync", queues: []string{"quorum"}, fsync: 10 * time.Millisecond},
 }
 
 // Compares the window that the throttle finds with fixed ones, in turns. An iteration is a run with each of them, so use
-// -benchtime 5x. The metrics are medians of messages a second in the second half of the runs.
+// -benchtime 5x. The metrics are medians of messages a second in the second half of the runs. With CDC_RELAY_CHARTS it
+// writes a chart of each kind into that folder.
 func BenchmarkWindow(b *testing.B) {
 	for _, kind := range benchKinds {
 		b.Run(kind.name, func(b *testing.B) {
@@ -66,7 +72,40 @@ func BenchmarkWindow(b *testing.B) {
 				b.ReportMetric(rates[size][len(rates[size])/2], fmt.Sprintf("@%d", size))
 			}
 			b.ReportMetric(0, "ns/op")
+			if folder := os.Getenv("CDC_RELAY_CHARTS"); folder != "" {
+				writeChart(b, filepath.Join(folder, "window-"+kind.name+".svg"), kind.chart(rates))
+			}
 		})
+	}
+}
+
+// chart draws the medians: fixed windows as a line, and the found one as a limit across it. The rates are sorted, and
+// those of window 0 are of the found one.
+func (k benchKind) chart(rates map[int][]float64) chart.Lines {
+	fixed := chart.Line{Name: "fixed window"}
+	for size, of := range rates {
+		if size > 0 {
+			fixed.Points = append(fixed.Points, chart.Point{X: float64(size), Y: of[len(of)/2]})
+		}
+	}
+	slices.SortFunc(fixed.Points, func(a, b chart.Point) int { return cmp.Compare(a.X, b.X) })
+	found := chart.Line{Name: "found window", Dashed: true}
+	for _, end := range []chart.Point{fixed.Points[0], fixed.Points[len(fixed.Points)-1]} {
+		found.Points = append(found.Points, chart.Point{X: end.X, Y: rates[0][len(rates[0])/2]})
+	}
+	return chart.Lines{
+		Title: k.title, X: chart.Axis{Label: "unconfirmed messages", Scale: chart.Log},
+		Y: chart.Axis{Label: "confirms a second"}, Lines: []chart.Line{fixed, found},
+	}
+}
+
+func writeChart(b *testing.B, name string, c chart.Lines) {
+	file, err := os.Create(name)
+	if err == nil {
+		err = errors.Join(c.Write(file), file.Close())
+	}
+	if err != nil {
+		b.Error(err)
 	}
 }
 
