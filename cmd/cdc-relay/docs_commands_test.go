@@ -27,7 +27,10 @@ func blocks(t *testing.T, page, language string) []string {
 // Each command on the pages exists and accepts the flags given there.
 func TestDocumentedCommandsExist(t *testing.T) {
 	app := (&process{}).app()
-	for _, page := range []string{"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md", "check.md", "testing.md"} {
+	for _, page := range []string{
+		"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md",
+		"check.md", "testing.md", "ordering-keys.md", "scheduled-messages.md",
+	} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
 			words := strings.Fields(m[1])
 			command := app.Command(words[0])
@@ -133,5 +136,30 @@ func TestCommandsOfTheTestingPageRun(t *testing.T) {
 		if !strings.Contains(unindented, regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "")) {
 			t.Errorf("outboxtest/example_test.go does not have\n%s", code)
 		}
+	}
+}
+
+// The SQL and the commands of the pages on ordering keys and on scheduled messages run as written, except "run".
+func TestCommandsOfTheKeyAndSchedulePagesRun(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll" // no slot: the pages give it a name, and slots belong to the whole server
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	for _, page := range []string{"ordering-keys.md", "scheduled-messages.md"} {
+		for _, sql := range blocks(t, page, "sql") {
+			execute(t, conn, sql)
+		}
+	}
+	if n := query[int](t, conn, "SELECT count(*) FROM outbox WHERE ordering_key = 'order-42' OR available_at > now()"); n != 2 {
+		t.Errorf("%d messages, want 2", n)
+	}
+	for begins, page := range map[string]string{
+		"cdc-relay keys": "ordering-keys.md", "cdc-relay setup": "ordering-keys.md", "cdc-relay list": "scheduled-messages.md",
+	} {
+		if ran := runCommands(t, env, page, begins); ran != 1 {
+			t.Errorf("docs/%s: %d commands begin with %s", page, ran, begins)
+		}
+	}
+	if n := query[int](t, conn, "SELECT count(*) FROM eu.outbox"); n != 0 {
+		t.Errorf("%d messages in the outbox of a region", n)
 	}
 }
