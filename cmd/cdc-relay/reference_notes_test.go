@@ -6,20 +6,20 @@ type note struct{ values, advice string }
 func notes() map[string]note {
 	return map[string]note{
 		"database-url":      {"", "Not a [pooler](poolers.md)."},
-		"database-url-file": {"", "Setting both is an error."},
+		"database-url-file": {"", ""},
 		"amqp-url":          {"", "Needed with `--publisher amqp`. See [AMQP URL](#amqp-url)."},
 		"table":             {"at most 51 bytes without the schema", ""},
 		"shard":             {"", "See [shards](scaling.md)."},
 		"slot":              {"1 to 63 of `a-z`, `0-9`, `_`", "Slots belong to the whole server: use one for each database and table."},
 		"publication":       {"1 to 63 bytes", "Use one for each table of a database."},
-		"mode":              {"", "With `poll`, messages leave within about `--poll-interval`."},
+		"mode":              {"", "With `poll`, messages wait up to about `--poll-interval`."},
 
 		"exchange":            {"at most 255 bytes", ""},
 		"header-columns":      {"", "See [columns of your own](contract.md#columns-of-your-own)."},
 		"ordering-key-header": {"at most 255 bytes", "For a [consistent hash exchange](consumers.md#order-behind-the-queue)."},
 		"batch-size":          {"1 to 10000", ""},
 		"max-in-flight":       {"1 to 100000", "[Sizing](performance.md#sizing)."},
-		"poll-interval":       {"from `10ms`", "Scheduled messages and retries may leave this much late."},
+		"poll-interval":       {"from `10ms`", "Scheduled messages and retries can be this late."},
 		"send-timeout":        {"from `100ms`", "After that, a claimed row may be published again."},
 		"shutdown-timeout":    {"from `0s`", "Set it below the time after which the supervisor kills."},
 
@@ -30,16 +30,16 @@ func notes() map[string]note {
 		"outage-cooldown":       {"from `100ms`", "A new connection ends the pause."},
 		"dead-letter-retention": {"", "Needs DELETE on the dead-letter table."},
 		"keep-published":        {"", "Doubles the work of Postgres: [history](commands.md#published)."},
-		"on-dead-letter":        {"", "Use `block` if a key must never skip a message."},
+		"on-dead-letter":        {"", "See [ordering keys](ordering-keys.md#block-or-continue)."},
 		"events-exchange":       {"at most 255 bytes", "See [notices](contract.md#notices-of-events)."},
-		"events":                {"", "`published` doubles the messages that RabbitMQ takes."},
-		"log-headers":           {"", "Name no header with secrets."},
+		"events":                {"", "`published` doubles RabbitMQ's messages."},
+		"log-headers":           {"", "List no header with secrets."},
 		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},
 
 		"http-addr":     {"", "`0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
 		"statsd-addr":   {"", "See [DogStatsD](metrics.md#dogstatsd)."},
 		"statsd-prefix": {"", "`''` for none."},
-		"liveness-file": {"", "For probes that look at a file's age."},
+		"liveness-file": {"", "See [health](operations.md#health)."},
 		"log-format":    {"", "`NO_COLOR` turns colors off."},
 	}
 }
