@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
@@ -66,8 +68,9 @@ func (p *process) showOrWatch(ctx context.Context, s *session) error {
 	})
 }
 
-// showStats prints the table for people.
+// showStats prints the verdict and the table for people.
 func (p *process) showStats(cfg *config, v show.Stats) error {
+	v.Verdict.Print(p.terminal.Out, p.terminal.Paint)
 	g := p.terminal.Table()
 	v.Facts(g, &cfg.relay, p.terminal.Paint)
 	if err := g.Write(); err != nil {
@@ -93,4 +96,29 @@ func (p *process) showFailing(v show.Stats) error {
 		)
 	}
 	return g.Write()
+}
+
+// judge returns how a relay that listens there looks at its outbox: as stats does, one request after the other, because
+// each has a connection of its own.
+func (p *process) judge(cfg *config, listener net.Listener) service.Judge {
+	turn := make(chan struct{}, 1)
+	return func(ctx context.Context) show.Verdict {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return show.Unreadable(ctx.Err())
+		}
+		s, err := p.openSession(ctx, cfg, "readyz")
+		if err != nil {
+			return show.Unreadable(err)
+		}
+		defer closeConn(ctx, s.conn)
+		look := &show.Sampler{Relay: &cfg.relay, Tables: s.Tables, Live: show.NewLiveRelay(listener.Addr().String())}
+		view, err := look.Take(ctx)
+		if err != nil {
+			return show.Unreadable(err)
+		}
+		return view.Verdict
+	}
 }

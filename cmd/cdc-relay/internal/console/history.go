@@ -2,9 +2,7 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,7 +19,6 @@ type history struct {
 		sync.Mutex
 		points []point
 		view   *show.Stats
-		hosts  []operator.RelayHost
 		failed error
 	}
 }
@@ -47,18 +44,15 @@ func (c *Console) keepHistory(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		var view show.Stats
-		var hosts []operator.RelayHost
 		err := c.with(ctx, c.sessions.samples, func(ctx context.Context, tables *operator.Tables) (err error) {
 			c.history.sampler.Tables = tables
-			if view, err = c.history.sampler.Take(ctx); err == nil {
-				hosts, err = tables.RelayHosts(ctx)
-			}
+			view, err = c.history.sampler.Take(ctx)
 			return err
 		})
 		if ctx.Err() != nil {
 			return
 		}
-		c.history.add(view, hosts, err)
+		c.history.add(view, err)
 		select {
 		case <-ctx.Done():
 			return
@@ -67,14 +61,14 @@ func (c *Console) keepHistory(ctx context.Context) {
 	}
 }
 
-func (h *history) add(view show.Stats, hosts []operator.RelayHost, err error) {
+func (h *history) add(view show.Stats, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.failed = err
 	if err != nil {
 		return
 	}
-	h.mu.view, h.mu.hosts = &view, hosts
+	h.mu.view = &view
 	p := point{-1, -1, -1, -1, -1}
 	if view.QueueDepth != nil {
 		p.depth = float64(*view.QueueDepth)
@@ -92,6 +86,20 @@ func (h *history) add(view show.Stats, hosts []operator.RelayHost, err error) {
 	if extra := len(h.mu.points) - mostPoints; extra > 0 {
 		h.mu.points = h.mu.points[extra:]
 	}
+}
+
+// verdict returns the verdict of the last sample; nil: there is none yet.
+func (h *history) verdict() *show.Verdict {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.mu.failed != nil:
+		failed := show.Unreadable(h.mu.failed)
+		return &failed
+	case h.mu.view == nil:
+		return nil
+	}
+	return &h.mu.view.Verdict
 }
 
 // overview is the data of the overview page.
@@ -118,11 +126,6 @@ func (h *history) overview(cfg *relay.Config) overview {
 		return o
 	}
 	h.mu.view.Facts(&o.Facts, cfg, show.Plain)
-	var hosts []string
-	for _, host := range h.mu.hosts {
-		hosts = append(hosts, fmt.Sprintf("%s (%s)", host.Address, show.Plural(host.Connections, "connection")))
-	}
-	o.Facts.Row("relays connected from", show.OrElse(strings.Join(hosts, ", "), "none visible to this role"))
 	o.Fails = h.mu.view.TopFailing
 	for _, c := range []struct {
 		title, unit string

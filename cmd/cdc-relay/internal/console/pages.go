@@ -101,6 +101,7 @@ type frame struct {
 	User    string
 	Changes bool
 	Events  string
+	Verdict template.HTML
 	Body    template.HTML
 }
 
@@ -122,7 +123,12 @@ func (c *Console) write(w http.ResponseWriter, r *http.Request, a answer) {
 	for _, p := range c.pages() {
 		f.Pages = append(f.Pages, navigation{p.path, p.title, p.path == a.path})
 	}
-	text, err := c.render("frame", f)
+	var text template.HTML
+	verdict, err := c.render("verdict", c.history.verdict())
+	if err == nil {
+		f.Verdict = verdict
+		text, err = c.render("frame", f)
+	}
 	if err != nil {
 		a.status = http.StatusInternalServerError
 		text = template.HTML(template.HTMLEscapeString(err.Error())) //nolint:gosec // escaped

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"html/template"
@@ -118,11 +119,26 @@ func requestFor(r *http.Request, page *url.URL) *http.Request {
 }
 
 // eventData returns an event with this HTML. In its data field, a carriage return also ends a line.
-func eventData(body template.HTML) string {
-	return "data: " + strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ").Replace(string(body)) + "\n\n"
+func eventData(name string, body template.HTML) string {
+	return "event: " + name + "\ndata: " + strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ").Replace(string(body)) + "\n\n"
 }
 
-// stream sends the body of the page when the stream begins, and again when it differs.
+// update is what changes on an open page.
+type update struct{ verdict, body template.HTML }
+
+// since returns the events for what differs.
+func (u update) since(before update) string {
+	events := ""
+	if u.verdict != before.verdict {
+		events += eventData("verdict", u.verdict)
+	}
+	if u.body != before.body {
+		events += eventData("message", u.body)
+	}
+	return cmp.Or(events, ": nothing new\n\n")
+}
+
+// stream sends the verdict and the body of the page when the stream begins, and again when it differs.
 func (c *Console) stream(ctx context.Context, w http.ResponseWriter, asked *http.Request, p page) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
@@ -139,15 +155,13 @@ func (c *Console) stream(ctx context.Context, w http.ResponseWriter, asked *http
 		_, err := w.Write([]byte(event))
 		return err == nil && control.Flush() == nil
 	}
-	for before := template.HTML(""); ; {
-		body, _ := c.body(ctx, c.sessions.updates, asked, p)
-		event := ": nothing new\n\n"
-		if body != before {
-			event = eventData(body)
-		}
-		if before = body; ctx.Err() == nil && !send(event) {
+	for before := (update{}); ; {
+		var now update
+		now.body, _ = c.body(ctx, c.sessions.updates, asked, p)
+		if now.verdict, _ = c.render("verdict", c.history.verdict()); ctx.Err() == nil && !send(now.since(before)) {
 			return
 		}
+		before = now
 		select {
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), errDisplaced) {

@@ -100,6 +100,25 @@ func (t *Tables) ParkedKeys(ctx context.Context, block bool, page Page) (list Li
 	return list, err
 }
 
+// mostJudged is among how many keys BlockedKey chooses.
+const mostJudged = 20
+
+// BlockedKey returns the key with the most rows behind a rejected head or, with block, behind a dead letter, among the
+// keys that are tried again first; nil: none.
+func (t *Tables) BlockedKey(ctx context.Context, block bool) (worst *Key, err error) {
+	list, err := t.ParkedKeys(ctx, block, Page{Limit: mostJudged})
+	for i, key := range list.Rows {
+		if !block {
+			list.Rows[i].Dead = nil
+		}
+		waits := list.Rows[i].Dead != nil || (key.First.State == Retrying && key.Behind.N > 0)
+		if waits && (worst == nil || key.Behind.N > worst.Behind.N) {
+			worst = &list.Rows[i]
+		}
+	}
+	return worst, err
+}
+
 func (t *Tables) keys(
 	ctx context.Context, looked, order string, after *cursor, limit int,
 ) (list Listing[Key], err error) {

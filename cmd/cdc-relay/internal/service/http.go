@@ -69,16 +69,20 @@ func CloseListener(listener net.Listener) error {
 // Reporter is the relay that is watched.
 type Reporter interface{ Health() relay.Health }
 
+// Judge looks at the outbox and returns the verdict, within a few seconds. Any number of requests may call it at once.
+type Judge func(ctx context.Context) show.Verdict
+
 // Serve answers requests until ctx is done. Without a listener it only waits.
 func Serve(
-	ctx context.Context, listener net.Listener, reporter Reporter, registry *prometheus.Registry, log *slog.Logger,
+	ctx context.Context, listener net.Listener, reporter Reporter, judge Judge, registry *prometheus.Registry,
+	log *slog.Logger,
 ) error {
 	if listener == nil {
 		<-ctx.Done()
 		return nil
 	}
 	server := &http.Server{
-		Handler:           newHandler(reporter, registry),
+		Handler:           newHandler(reporter, judge, registry),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -106,15 +110,19 @@ func Serve(
 	return nil
 }
 
-func newHandler(reporter Reporter, registry *prometheus.Registry) http.Handler {
+func newHandler(reporter Reporter, judge Judge, registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		health := reporter.Health()
-		writeHealth(w, health, "live", health.Live, func(part relay.Part) bool { return part.Live })
+		writeHealth(w, &strings.Builder{}, health, "live", health.Live, func(part relay.Part) bool { return part.Live })
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		var b strings.Builder
+		if r.URL.Query().Has("verbose") {
+			judge(r.Context()).Print(&b, show.Plain)
+		}
 		health := reporter.Health()
-		writeHealth(w, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
+		writeHealth(w, &b, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		Registry: registry, EnableOpenMetrics: true,
@@ -125,18 +133,20 @@ func newHandler(reporter Reporter, registry *prometheus.Registry) http.Handler {
 	return mux
 }
 
-// writeHealth writes one line for the whole relay and one for each part.
-func writeHealth(w http.ResponseWriter, health relay.Health, word string, well bool, partWell func(relay.Part) bool) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s", verdict(word, well))
+// writeHealth adds one line for the whole relay and one for each part to the text, and sends it.
+func writeHealth(
+	w http.ResponseWriter, b *strings.Builder, health relay.Health, word string, well bool,
+	partWell func(relay.Part) bool,
+) {
+	fmt.Fprintf(b, "%s", verdict(word, well))
 	if health.Role != "" {
-		fmt.Fprintf(&b, " (%s)", health.Role)
+		fmt.Fprintf(b, " (%s)", health.Role)
 	}
 	b.WriteByte('\n')
 	for _, part := range health.Parts {
-		fmt.Fprintf(&b, "%s: %s", part.Name, verdict(word, partWell(part)))
+		fmt.Fprintf(b, "%s: %s", part.Name, verdict(word, partWell(part)))
 		if part.Detail != "" {
-			fmt.Fprintf(&b, ", %s", show.OneLine(part.Detail))
+			fmt.Fprintf(b, ", %s", show.OneLine(part.Detail))
 		}
 		b.WriteByte('\n')
 	}

@@ -13,12 +13,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 type fixedHealth relay.Health
 
 func (h *fixedHealth) Health() relay.Health { return relay.Health(*h) }
+
+func judged(context.Context) show.Verdict {
+	return show.Verdict{
+		Level: show.Attention, Text: "Needs attention: 2 dead letters", Command: "cdc-relay dead-letter list",
+		Others: []string{"the slot retains 6 GB"},
+	}
+}
 
 func get(t *testing.T, handler http.Handler, path string) (int, string) {
 	t.Helper()
@@ -32,7 +40,7 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 		{Name: "stream", Live: true, Ready: true},
 		{Name: "publisher", Live: true, Ready: true, Detail: "ready"},
 	}}
-	handler := newHandler(health, NewRegistry(Build{}))
+	handler := newHandler(health, judged, NewRegistry(Build{}))
 	wantPage := func(path string, code int, page string) {
 		t.Helper()
 		if gotCode, got := get(t, handler, path); gotCode != code || got != page {
@@ -41,6 +49,8 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 	}
 	wantPage("/livez", 200, "live (streaming)\nstream: live\npublisher: live, ready\n")
 	wantPage("/readyz", 200, "ready (streaming)\nstream: ready\npublisher: ready, ready\n")
+	wantPage("/readyz?verbose", 200, "Needs attention: 2 dead letters\n  cdc-relay dead-letter list\n"+
+		"also: the slot retains 6 GB\n\nready (streaming)\nstream: ready\npublisher: ready, ready\n")
 	health.Ready = false
 	health.Parts[1].Ready, health.Parts[1].Detail = false, "dial amqp://u:s3cr3t@h:\nrefused"
 	wantPage("/livez", 200, "live (streaming)\nstream: live\npublisher: live, dial amqp://u:***@h:; refused\n")

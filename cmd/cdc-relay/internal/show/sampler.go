@@ -23,6 +23,9 @@ type Sampler struct {
 	before *Reading
 }
 
+// judgedKinds is among how many kinds of failure the verdict chooses its examples.
+const judgedKinds = 10
+
 // Take returns a sample. It fails if the database does not answer, but not if the relay does not.
 func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	first := l.before
@@ -30,7 +33,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	if l.Live != nil && first == nil {
 		first, failed = l.Live.Read(ctx)
 	}
-	s, err := l.Tables.Stats(ctx, l.Top, l.Exact, l.Relay.OnDeadLetter == relay.OnDeadLetterBlock)
+	s, err := l.Tables.Stats(ctx, max(l.Top, judgedKinds), l.Exact, l.Relay.OnDeadLetter == relay.OnDeadLetterBlock)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -38,11 +41,21 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	if err != nil {
 		return Stats{}, err
 	}
-	view := newStats(l.Relay, s, slot)
+	view := newStats(l.Relay, s, slot, l.Top)
+	if view.hosts, err = l.Tables.RelayHosts(ctx); err != nil {
+		return Stats{}, err
+	}
+	var blocked *operator.Key
+	if view.counts["parked_keys"].N > 0 {
+		if blocked, err = l.Tables.BlockedKey(ctx, l.Relay.OnDeadLetter == relay.OnDeadLetterBlock); err != nil {
+			return Stats{}, err
+		}
+	}
 	if l.Live != nil {
 		view.Relay = &Live{Address: l.Live.address}
 		l.measure(ctx, view.Relay, first, failed)
 	}
+	view.Verdict = view.judge(l.Relay, blocked)
 	return view, ctx.Err()
 }
 

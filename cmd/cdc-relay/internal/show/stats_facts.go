@@ -2,6 +2,7 @@ package show
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -54,9 +55,19 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 		g.Row("keys held by them", Count(behind))
 	}
 	v.slotFacts(g, cfg, paint)
+	g.Row("relays connected from", hostsText(v.hosts))
 	if v.Relay != nil {
 		v.Relay.facts(g, paint)
 	}
+}
+
+// hostsText lists the addresses of relays.
+func hostsText(hosts []operator.RelayHost) string {
+	var texts []string
+	for _, host := range hosts {
+		texts = append(texts, fmt.Sprintf("%s (%s)", host.Address, Plural(host.Connections, "connection")))
+	}
+	return OrElse(strings.Join(texts, ", "), "none")
 }
 
 // behindText says what rows are behind.

@@ -14,6 +14,8 @@ type Stats struct {
 	At    time.Time `json:"at"`
 	Table string    `json:"table"`
 
+	Verdict Verdict `json:"verdict"`
+
 	QueueDepth           *int64     `json:"queue_depth"`
 	OldestPendingSeconds *float64   `json:"oldest_pending_seconds"`
 	Waiting              *int64     `json:"waiting"`
@@ -45,6 +47,9 @@ type Stats struct {
 
 	counts map[string]operator.Count
 	oldest time.Duration
+	hosts  []operator.RelayHost
+	// failing are more than TopFailing, for the verdict.
+	failing []operator.Failing
 }
 
 type slotView struct {
@@ -73,13 +78,14 @@ type Failing struct {
 	Dead       int64  `json:"dead"`
 }
 
-func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot) Stats {
+func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int) Stats {
 	v := Stats{
 		At: s.At.UTC(), Table: cfg.Table.String(),
 		NextRetryAt: TimeOrNull(s.NextRetry), NextScheduledAt: TimeOrNull(s.NextScheduled),
 		OldestDeadLetterAt: TimeOrNull(s.OldestDead), NewestDeadLetterAt: TimeOrNull(s.NewestDead),
 		Slot:       slotView{Name: cfg.Names().Slot},
 		TopFailing: []Failing{},
+		failing:    s.Failing,
 		counts: map[string]operator.Count{
 			"queue_depth": s.Depth, "waiting": s.Waiting, "behind": s.Behind, "locked": s.Locked,
 			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
@@ -117,7 +123,7 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot) Stats {
 		v.OldestPendingSeconds = &age
 	}
 	v.showSlot(slot)
-	for _, f := range s.Failing {
+	for _, f := range s.Failing[:min(top, len(s.Failing))] {
 		v.TopFailing = append(v.TopFailing, Failing(f))
 	}
 	return v

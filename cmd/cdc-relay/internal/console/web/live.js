@@ -24,6 +24,12 @@ function follow() {
     put();
     state.textContent = "";
   };
+  source.addEventListener("verdict", (event) => {
+    const verdict = document.getElementById("verdict");
+    const open = verdict.querySelector("details")?.open;
+    verdict.innerHTML = event.data;
+    if (open) verdict.querySelector("details")?.setAttribute("open", "");
+  });
   source.addEventListener("displaced", () => {
     source.close();
     state.textContent = "Too many pages are open: this page is not up to date. Reload it.";
