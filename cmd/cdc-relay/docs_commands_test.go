@@ -149,11 +149,13 @@ func TestCommandsOfTheKeyAndSchedulePagesRun(t *testing.T) {
 			execute(t, conn, sql)
 		}
 	}
-	if n := query[int](t, conn, "SELECT count(*) FROM outbox WHERE ordering_key = 'order-42' OR available_at > now()"); n != 2 {
+	inserted := "SELECT count(*) FROM outbox WHERE ordering_key = 'order-42' OR available_at > now()"
+	if n := query[int](t, conn, inserted); n != 2 {
 		t.Errorf("%d messages, want 2", n)
 	}
 	for begins, page := range map[string]string{
-		"cdc-relay keys": "ordering-keys.md", "cdc-relay setup": "ordering-keys.md", "cdc-relay list": "scheduled-messages.md",
+		"cdc-relay keys": "ordering-keys.md", "cdc-relay setup": "ordering-keys.md",
+		"cdc-relay list": "scheduled-messages.md",
 	} {
 		if ran := runCommands(t, env, page, begins); ran != 1 {
 			t.Errorf("docs/%s: %d commands begin with %s", page, ran, begins)
