@@ -1,11 +1,22 @@
 """Fixtures for pytest-django: they read from the outbox what a test has sent, inside the test's transaction."""
 import json
+from datetime import datetime, timezone
 
 import pytest
 from celery import current_app
-from celery.canvas import maybe_signature
+from celery.app.task import Context
+from celery.app.trace import build_tracer
+from celery.backends.base import DisabledBackend
+from celery.backends.cache import CacheBackend
+from celery.exceptions import TimeoutError
+from celery.states import FAILURE, READY_STATES
+from celery.utils.functional import LRUCache
 from kombu.compression import decompress
 from kombu.serialization import loads
+
+from .celery import _DjangoDatabase, _time
+
+ATTEMPTS = 6  # with the relay's default --max-retries
 
 
 class Sent:
@@ -39,11 +50,12 @@ class Sent:
 
 
 class Outbox:
-    def __init__(self, connection, table):
-        self.connection, self.table = connection, table
+    def __init__(self, connection, table, dead_letters):
+        self.connection, self.table, self.dead_letters = connection, table, dead_letters
+        self.rejections = []
 
     def messages(self):
-        return self.fetch(f"SELECT * FROM {self.table} ORDER BY id")
+        return [Sent(row) for row in self.rows(f"SELECT * FROM {self.table} ORDER BY id")]
 
     def __iter__(self):
         return iter(self.messages())
@@ -54,16 +66,49 @@ class Outbox:
     def __getitem__(self, index):
         return self.messages()[index]
 
-    def take(self):
-        """Removes the oldest message and returns it, or None if there is none."""
-        taken = self.fetch(f"DELETE FROM {self.table} WHERE id = (SELECT min(id) FROM {self.table}) RETURNING *")
-        return taken[0] if taken else None
+    def clear(self):
+        self.rows(f"DELETE FROM {self.table}")
 
-    def fetch(self, sql):
+    def reject(self, wanted, times=1):
+        """Lets drain_outbox reject messages of this task or routing key, `times` times in all, as RabbitMQ may reject them.
+
+        As in a relay, a rejection costs an attempt and sets last_error. With the last attempt, max_attempts of the row or else
+        6, the message becomes a dead letter. Retries come at once.
+        """
+        self.rejections += [getattr(wanted, "name", wanted)] * times
+
+    def take(self):
+        """Removes and returns the oldest message that is not rejected, or None if there is none."""
+        while rows := self.rows(f"SELECT * FROM {self.table} ORDER BY id LIMIT 1"):
+            message = Sent(rows[0])
+            rejected = {message.task, message.routing_key}.intersection(self.rejections)
+            if not rejected:
+                self.rows(f"DELETE FROM {self.table} WHERE id = {message.id}")
+                return message
+            self.rejections.remove(rejected.pop())
+            self.fail(message)
+
+    def fail(self, message):
+        self.rows(f"UPDATE {self.table} SET attempts = attempts + 1, last_error = 'unroutable: rejected by the test' WHERE id = {message.id}")
+        limit = ATTEMPTS if message.max_attempts is None else message.max_attempts
+        if limit and message.attempts + 1 >= limit:
+            columns = ", ".join(f'"{name}"' for name in self.columns(self.table) if name in self.columns(self.dead_letters))
+            self.rows(
+                f"""WITH dead AS (DELETE FROM {self.table} WHERE id = {message.id} RETURNING *)
+                INSERT INTO {self.dead_letters} ({columns}, failure_reason, dead_at)
+                SELECT {columns}, 'retries_exhausted', clock_timestamp() FROM dead"""
+            )
+
+    def columns(self, table):
+        with self.connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {table} LIMIT 0")
+            return [column[0] for column in cursor.description]
+
+    def rows(self, sql):
         with self.connection.cursor() as cursor:
             cursor.execute(sql)
-            names = [column[0] for column in cursor.description]
-            return [Sent(dict(zip(names, row))) for row in cursor.fetchall()]
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row)) for row in cursor.fetchall()] if names else []
 
 
 def _load(value):
@@ -75,10 +120,10 @@ def outbox(db):
     """The messages that this test has sent, oldest first. Those of earlier tests with transaction=True are removed."""
     from django.db import connections, router
 
-    from cdc_relay.django.models import OutboxMessage
+    from cdc_relay.django.models import DeadLetter, OutboxMessage
 
-    outbox = Outbox(connections[router.db_for_write(OutboxMessage)], OutboxMessage._meta.db_table)
-    outbox.fetch(f"DELETE FROM {outbox.table} RETURNING *")
+    outbox = Outbox(connections[router.db_for_write(OutboxMessage)], OutboxMessage._meta.db_table, DeadLetter._meta.db_table)
+    outbox.clear()
     return outbox
 
 
@@ -126,30 +171,63 @@ def _matches(message, name, value):
 
 
 @pytest.fixture
-def drain_outbox(outbox):
-    """drain_outbox() removes all messages and runs their tasks here, and the tasks that these send.
+def drain_outbox(outbox, monkeypatch):
+    """drain_outbox() removes all messages and runs their tasks here, and the tasks that these send, also retries.
 
     It returns the messages. It does not wait for scheduled times and retries, and raises the exception of a task that
-    fails. The body of a chord does not run.
+    fails, unless propagate=False. AsyncResult has the results, if the app has a result backend.
     """
+    app = current_app._get_current_object()
+    if not isinstance(app.backend, DisabledBackend):
+        results, backend_of = _Results(app), type(app).backend.fget
+        monkeypatch.setattr(type(app), "backend", property(lambda self: results if self is app else backend_of(self)))
 
-    def drain(run_tasks=True):
+    def drain(run_tasks=True, propagate=True, limit=1000):
         drained = []
         while message := outbox.take():
             drained.append(message)
+            if len(drained) > limit:
+                raise AssertionError(f"the tasks of this test send more than {limit} messages; the last is {message}")
             if run_tasks and message.task not in (None, "celery.chord_unlock"):
-                _run(message)
+                _run(app, message, propagate)
         return drained
 
     return drain
 
 
-def _run(message):
-    app, embed = current_app._get_current_object(), message.embed
-    value = app.tasks[message.task].apply(
-        message.args, message.kwargs, task_id=message.task_id, throw=False,  # else a retry is an error
-        link=[maybe_signature(s, app=app) for s in embed.get("callbacks") or ()],
-        link_error=[maybe_signature(s, app=app) for s in embed.get("errbacks") or ()],
-    ).get()  # fmt: skip
-    if chain := embed.get("chain"):
-        maybe_signature(chain.pop(), app=app).apply_async((value,), chain=chain)
+class _Results(CacheBackend):
+    """The results of one test, in memory."""
+
+    supports_native_join = False  # it would wait for ever
+
+    def __init__(self, app):
+        super().__init__(app, backend="memory://")
+        self.client.cache = LRUCache()
+
+    def wait_for(self, task_id, *_, **__):
+        meta = self.get_task_meta(task_id)
+        if meta["status"] not in READY_STATES:
+            raise TimeoutError(f"the task {task_id} is {meta['status']}: call drain_outbox() first")
+        return meta
+
+
+def _run(app, message, propagate):
+    """Runs a task as a worker does. Celery stores the result, and sends the next tasks."""
+    task = app.tasks[message.task]
+    delivery = {"exchange": message.exchange, "routing_key": message.routing_key, "priority": message.properties.get("priority")}
+    request = {
+        **message.headers, **message.embed, "delivery_info": delivery, "is_eager": False,
+        "reply_to": message.properties.get("reply_to"), "correlation_id": message.properties.get("correlation_id"),
+    }  # fmt: skip
+    expires = _time(message.headers.get("expires"))
+    if expires and expires < datetime.now(timezone.utc):
+        return app.backend.mark_as_revoked(message.task_id, "expired", Context(request))
+    # A retry, which its exception would roll back, is sent after it, over this connection: others see no row of this test.
+    with pytest.MonkeyPatch.context() as patch:
+        apart = []
+        patch.setattr(_DjangoDatabase, "execute_apart", lambda *statement: apart.append(statement))
+        outcome = build_tracer(task.name, task, app=app)(message.task_id, message.args, message.kwargs, request)
+    for database, sql, parameters in apart:
+        database.execute(sql, parameters)
+    if propagate and outcome.info and outcome.info.state == FAILURE:
+        raise outcome.info.retval

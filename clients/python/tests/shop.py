@@ -50,6 +50,16 @@ def third_time(self):
     return self.request.retries
 
 
+@app.task(name="shop.retry_for_ever", bind=True, max_retries=None)
+def retry_for_ever(self):
+    raise self.retry(countdown=60)
+
+
+@app.task(name="shop.header", bind=True)
+def header(self, name):
+    return self.request.get(name)
+
+
 @app.task(name="shop.request_id_at_the_second_attempt", bind=True)
 def request_id_at_the_second_attempt(self, *_):
     if self.request.retries < 1:

@@ -1,14 +1,15 @@
 """The pytest fixtures, as a project uses them."""
 import uuid
+from contextlib import closing
 from datetime import datetime, timezone
 
 import celery
 import pytest
 import shop
-from celery import chain, chord
+from celery import chain, chord, group
 from django.db import connection
 
-from cdc_relay.django.models import OutboxMessage
+from cdc_relay.django.models import DeadLetter, OutboxMessage
 
 
 def test_assert_sent(assert_sent, outbox):
@@ -72,8 +73,15 @@ def test_a_task_sent_by_sql_and_a_message_that_only_has_a_header_task(assert_sen
 
 
 def test_drain_outbox_runs_retries(drain_outbox):
-    shop.third_time.delay()
-    assert [m.task for m in drain_outbox()] == ["shop.third_time"]
+    result = shop.third_time.delay()
+    assert [(m.task, m.headers["retries"]) for m in drain_outbox()] == [("shop.third_time", n) for n in range(3)]
+    assert result.get() == 2
+
+
+def test_drain_outbox_ends_with_an_error_if_a_task_never_ends(drain_outbox):
+    shop.retry_for_ever.delay()
+    with pytest.raises(AssertionError, match="more than 50 messages; the last is <shop.retry_for_ever"):
+        drain_outbox(limit=50)
 
 
 def test_drain_outbox_runs_tasks_of_any_serializer(drain_outbox):
@@ -83,11 +91,111 @@ def test_drain_outbox_runs_tasks_of_any_serializer(drain_outbox):
 
 
 def test_drain_outbox_raises_the_error_of_a_task(drain_outbox):
-    shop.add.delay(1, "2")
+    result = shop.add.delay(1, "2")
     with pytest.raises(TypeError, match="unsupported operand"):
         drain_outbox()
+    assert result.state == "FAILURE"
+    with pytest.raises(TypeError, match="unsupported operand"):
+        result.get()
 
 
-def test_drain_outbox_runs_the_header_of_a_chord(drain_outbox):
-    chord([shop.add.s(1, 2), shop.add.s(3, 4)])(shop.total.s())
-    assert sorted(m.task for m in drain_outbox()) == ["celery.chord_unlock", "shop.add", "shop.add"]
+def test_results_of_drained_tasks(drain_outbox):
+    one, later = shop.add.delay(1, 2), chain(shop.add.s(1, 2), shop.add.s(3)).delay()
+    both, replaced = group(shop.add.s(1, 1), shop.add.s(2, 2)).delay(), shop.add_later.delay(2, 3)
+    total = chord([shop.add.s(1, 2), shop.add.s(3, 4)])(shop.total.s())
+    assert one.state == "PENDING" and not one.ready()
+    with pytest.raises(celery.exceptions.TimeoutError, match="PENDING: call drain_outbox"):
+        one.get()
+    with pytest.raises(celery.exceptions.TimeoutError, match="call drain_outbox"):
+        both.get()
+    drain_outbox()
+    assert one.get() == 3 and one.successful() and shop.app.AsyncResult(one.id).result == 3
+    assert (later.get(), both.get(), replaced.get(), total.get()) == (6, [2, 4], 5, 10)
+
+
+def test_drain_outbox_without_propagate_keeps_failures_in_the_results(drain_outbox):
+    failed, linked = shop.add.apply_async((1, "2"), link_error=shop.mail.si("failed")), shop.add.delay(1, 2)
+    last = chain(shop.add.s(1, "2"), shop.add.s(3)).delay()
+    total = chord([shop.add.s(1, 2), shop.add.s(1, "2")])(shop.total.s())
+    assert "shop.mail" in [m.task for m in drain_outbox(propagate=False)]
+    assert (failed.state, linked.state) == ("FAILURE", "SUCCESS") and "unsupported operand" in failed.traceback
+    for result in (failed, last, total):
+        with pytest.raises(Exception, match="unsupported operand"):
+            result.get()
+
+
+@pytest.mark.parametrize("task", [shop.retry_in_transaction, shop.replace_in_transaction.s(2, 3), shop.replace_by_chord_in_transaction])
+def test_retries_and_replaced_tasks_of_a_transaction_stay_in_that_of_the_test(drain_outbox, outbox, task):
+    result = task.delay()
+    drained = drain_outbox()
+    assert result.get() == {"shop.retry_in_transaction": 1, "shop.replace_in_transaction": 15}.get(drained[0].task, 6)
+    with closing(connection.copy()) as other, other.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM outbox")
+        assert cursor.fetchone() == (0,)
+
+
+def test_a_drained_task_has_its_headers(drain_outbox):
+    result = shop.header.apply_async(("tenant",), headers={"tenant": "acme"})
+    drain_outbox()
+    assert result.get() == "acme"
+
+
+def test_an_expired_task_is_revoked(drain_outbox):
+    result = shop.add.apply_async((1, 2), expires=-1)
+    drain_outbox()
+    assert result.state == "REVOKED"
+
+
+def test_a_task_that_ignores_its_result_has_none(drain_outbox):
+    result = shop.add.apply_async((1, 2), ignore_result=True)
+    drain_outbox()
+    assert result.state == "PENDING"
+
+
+def test_the_result_of_a_task_with_an_id_of_its_own(drain_outbox):
+    shop.add.apply_async((1, 2), task_id="same-id")
+    drain_outbox()
+    assert shop.app.AsyncResult("same-id").state == "SUCCESS"
+
+
+def test_results_of_drained_tasks_are_only_of_one_test(drain_outbox):
+    assert shop.app.AsyncResult("same-id").state == "PENDING"
+
+
+def test_other_tests_have_the_app_s_own_result_backend():
+    assert type(shop.app.backend).__name__ == "FilesystemBackend"
+
+
+def test_a_rejected_message_is_published_later(outbox, drain_outbox):
+    outbox.reject(shop.add, times=2)
+    result = shop.add.delay(1, 2)
+    shop.mail.delay("ann")
+    assert [(m.task, m.attempts, m.last_error) for m in drain_outbox()] == [
+        ("shop.add", 2, "unroutable: rejected by the test"), ("shop.mail", 0, None),
+    ]  # fmt: skip
+    assert result.get() == 3
+
+
+def test_the_last_rejection_makes_a_dead_letter(outbox, drain_outbox):
+    outbox.reject("orders.created", times=3)
+    outbox.reject("shop.add", times=6)
+    OutboxMessage.objects.create(routing_key="orders.created", payload={}, max_attempts=3)
+    result = shop.add.delay(1, 2)
+    assert drain_outbox() == [] and len(outbox) == 0 and result.state == "PENDING"
+    order, task = DeadLetter.objects.order_by("attempts")
+    assert (order.routing_key, order.attempts, order.failure_reason) == ("orders.created", 3, "retries_exhausted")
+    assert (task.task, task.attempts, task.last_error) == ("shop.add", 6, "unroutable: rejected by the test")
+    task.requeue()
+    assert [m.attempts for m in drain_outbox()] == [0] and result.get() == 3
+
+
+def test_a_row_without_a_limit_is_never_dead(outbox, drain_outbox):
+    outbox.reject("orders.created", times=20)
+    OutboxMessage.objects.create(routing_key="orders.created", payload={}, max_attempts=0)
+    assert [m.attempts for m in drain_outbox()] == [20]
+
+
+def test_other_messages_are_not_rejected(outbox, drain_outbox):
+    outbox.reject("shop.add", times=100)
+    shop.mail.delay("ann")
+    assert len(drain_outbox()) == 1
