@@ -1,13 +1,12 @@
 """install(app): Celery tasks become rows of the outbox, in the caller's transaction."""
 import json
-import re
 import sys
 import uuid
 import warnings
 from contextlib import closing
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
-from typing import Callable, Iterable, Optional
+from typing import Callable, Iterable, Mapping, Optional, Tuple, Union
 
 from celery import Celery, current_task
 from celery.exceptions import ImproperlyConfigured
@@ -17,13 +16,14 @@ from kombu.common import Broadcast
 from kombu.compression import compress
 from kombu.serialization import dumps
 
+from .headers import add_context, check_names, jsonb
+from .redaction import Redaction
+
 # The properties of contract.md; Celery's other options concern its own connection.
 PROPERTIES = ("correlation_id", "reply_to", "type", "user_id", "app_id", "priority", "delivery_mode")
 DELIVERY_MODES = {"transient": 1, 1: 1}
 # Celery 5.5 with quorum queues lets the broker delay a message that is sent to this exchange.
 NATIVE_DELAY = "celery_delayed_27"
-# Escaped backslashes and surrogate pairs (kept), NUL, and lone surrogates.
-ESCAPES = re.compile(r"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\u0000|\\ud[89a-f]..")
 
 #: Sent after the INSERT: sender is the task's name; task_id, message_id, headers.
 created = Signal(name="created", providing_args={"task_id", "message_id", "headers"})
@@ -39,44 +39,55 @@ def install(
     execute: Optional[Callable[[str, list], object]] = None,
     execute_apart: Optional[Callable[[str, list], object]] = None,
     in_transaction: Optional[Callable[[], bool]] = None,
-    using: str = "default",
+    using: Union[str, Callable[[], str], None] = None,
     table: Optional[str] = None,
     exclude: Iterable[str] = (),
     context: Iterable[str] = (),
+    redact: Union[Callable[[str, list, dict], Tuple[list, dict]], Mapping[str, Iterable[str]], None] = None,
 ) -> Celery:
     """Writes every task that this app sends to the outbox.
 
-    Without `execute`, rows go through the Django connection `using`. Otherwise execute(sql, parameters) runs a statement with
+    Without `execute`, rows go through the Django connection `using`: an alias, a function that returns one for each row, or else
+    the database that DATABASE_ROUTERS choose for OutboxMessage. Otherwise execute(sql, parameters) runs a statement with
     %s for parameters in the current transaction, in_transaction() tells whether there is one, and execute_apart(sql, parameters)
     runs a statement in a transaction of its own, on another connection.
     Tasks that match `exclude` ("audit.*") go to the broker directly. `context` lists names of structlog's context
-    variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers.
+    variables and of OpenTelemetry's headers (traceparent, tracestate, baggage) to send along as headers; "*" sends all.
+    `redact` hides arguments from people and tools: redact(task_name, args, kwargs) returns the (args, kwargs) to show, or it maps
+    patterns of task names to names of arguments: {"shop.pay": ["card"]}.
     """
-    if isinstance(exclude, str) or isinstance(context, str):
+    if isinstance(exclude, str) or isinstance(context, str) and context != "*":
         raise TypeError("exclude and context are lists of names, not a string")
     given = [execute, execute_apart, in_transaction]
     if any(given) and not all(given):
         raise TypeError("without Django, execute, execute_apart and in_transaction are needed: a retry in a transaction rolls it back")
+    if execute and using:
+        raise TypeError("using names a database of Django: it does not go with execute")
     exclude, context = tuple(exclude), tuple(context)
-    writer = _Writer(table or "outbox", execute, execute_apart, in_transaction) if execute else _DjangoWriter(table, using)
+    check_names(context)
+    redaction = Redaction(app, redact) if redact is not None else None
+    outside = _Database(table or "outbox", execute, execute_apart, in_transaction) if execute else None
     send_directly, is_beat = None, False
 
     def send_task_message(producer, name, message, **options):
         nonlocal send_directly
         if send_directly is None:  # not earlier: it reads the configuration
             send_directly = app.amqp._create_task_sender()
-        if any(fnmatchcase(name, pattern) for pattern in exclude):
-            return send_directly(producer, name, message, **options)
-        if not message.headers:
+        excluded = any(fnmatchcase(name, pattern) for pattern in exclude)
+        if not message.headers and not (excluded and redaction is None):
             raise ImproperlyConfigured("cdc_relay needs Celery's message protocol 2: remove the setting task_protocol = 1")
-        if not current_task and not is_beat and not writer.in_transaction():
-            text = f"task {name} was sent outside a transaction: it is sent even if the caller fails later"
+        redacted_payload = redaction.apply(name, message, options) if redaction else None
+        if excluded:
+            return send_directly(producer, name, message, **options)
+        database = outside or _DjangoDatabase(table, using)
+        if not current_task and not is_beat and not database.in_transaction():
+            text = f"task {name} was sent outside a transaction: it is sent even if the caller fails later{database.hint()}"
             warnings.warn(text, OutsideTransactionWarning, stacklevel=_level_of_caller())
         apart, by_chord = _continues_current_task(name, message)
-        if by_chord and type(app.backend).__module__.startswith("django_celery_results.") and writer.in_transaction():
+        if by_chord and type(app.backend).__module__.startswith("django_celery_results.") and database.in_transaction():
             raise RuntimeError("call self.replace outside the transaction: its exception rolls that back, with the chord's row of django-celery-results")
         # Celery itself chooses the queue and calls the signals. It publishes to _Row instead of a connection.
-        row = _Row(name, writer, context, apart)
+        row = _Row(name, database, context, redacted_payload, apart)
         return send_directly(row, name, message._replace(sent_event=None), **{**options, "retry": False})
 
     def beat_without_connection(sender, **_):
@@ -102,38 +113,47 @@ def declare_queues(app: Celery) -> None:
 class _Row:
     """Receives what Celery publishes, and writes it to the outbox."""
 
-    def __init__(self, name, writer, context, apart):
-        self.name, self.writer, self.context, self.apart = name, writer, context, apart
+    def __init__(self, name, database, context, redacted_payload, apart):
+        self.name, self.database, self.context, self.redacted_payload, self.apart = name, database, context, redacted_payload, apart
 
     def publish(self, message_body, exchange, routing_key, serializer, compression, headers, **properties):
         content_type, content_encoding, body = dumps(message_body, serializer=serializer)
         if compression:
             body, headers["compression"] = compress(body.encode() if isinstance(body, str) else body, compression)
-        for key, value in _captured(self.context).items():
-            headers.setdefault(key, value)
+        add_context(headers, self.context)
         exchange, available_at = getattr(exchange, "name", exchange), None
         if exchange != NATIVE_DELAY:
             available_at, headers["eta"] = _time(headers.get("eta")), None  # it waits in the outbox, not in a worker
+        expires_at = _time(headers.get("expires"))
+        if expires_at and expires_at <= datetime.now(timezone.utc):
+            available_at = expires_at = None  # a worker revokes it
+        elif expires_at and available_at and expires_at <= available_at:
+            expires_at = None
         is_text = isinstance(body, str) and content_type == "application/json" and _is_json(body)
         message_id = _message_id(headers)
         known = {key: properties[key] for key in PROPERTIES if properties.get(key) is not None}
         known["delivery_mode"] = DELIVERY_MODES.get(known.get("delivery_mode"), 2)
-        self.writer.insert(
+        if properties.get("expiration") is not None and not headers.get("expires"):  # else Celery has set it
+            known["expiration"] = _milliseconds(properties["expiration"])
+        self.database.insert(
             message_id=message_id,
             exchange=exchange,
             routing_key=routing_key,
             payload=body if is_text else None,
             payload_bytes=None if is_text else body.encode() if isinstance(body, str) else body,
-            headers=_jsonb(headers),
-            properties=_jsonb({**known, "content_type": content_type, "content_encoding": content_encoding}),
+            redacted_payload=self.redacted_payload,
+            headers=jsonb("header", headers),
+            properties=jsonb("property", {**known, "content_type": content_type, "content_encoding": content_encoding}),
             available_at=available_at,
-            expires_at=_time(headers.get("expires")),
+            expires_at=expires_at,
             apart=self.apart,
         )
         created.send(sender=self.name, task_id=headers["id"], message_id=message_id, headers=headers)
 
 
-class _Writer:
+class _Database:
+    """Where rows go. Each of the functions is as in install."""
+
     def __init__(self, table, execute, execute_apart, in_transaction):
         self.table, self.execute, self.execute_apart, self.in_transaction = table, execute, execute_apart, in_transaction
 
@@ -143,40 +163,56 @@ class _Writer:
         execute = self.execute if self.in_transaction() and not apart else self.execute_apart
         execute(f"INSERT INTO {self.table} ({names}) VALUES ({places})", list(columns.values()))
 
+    def hint(self):
+        return ""
 
-class _DjangoWriter(_Writer):
+
+class _DjangoDatabase(_Database):
+    """The database of one row: `using` may return another one for the next."""
+
     def __init__(self, table, using):
-        super().__init__(table, self.execute_in_django, self.execute_apart_in_django, self.is_in_transaction)
-        self.using = using
-
-    def insert(self, apart, **columns):
         from django.conf import settings
-
-        self.table = self.table or getattr(settings, "CDC_RELAY_TABLE", "outbox")
-        super().insert(apart, **columns)
-
-    def execute_in_django(self, sql, parameters):
         from django.db import connections
 
-        connection = connections[self.using]
+        self.table, self.alias = table or getattr(settings, "CDC_RELAY_TABLE", "outbox"), _django_alias(using)
+        self.connection = connections[self.alias]
+
+    def execute(self, sql, parameters):
+        connection = self.connection
         # Django itself replaces a broken connection only between requests. Within a transaction the task must fail with it.
         if connection.connection is not None and connection.get_autocommit() and not connection.is_usable():
             connection.close()
         with connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
-    def execute_apart_in_django(self, sql, parameters):
-        from django.db import connections
-
-        if connections[self.using].get_autocommit():
+    def execute_apart(self, sql, parameters):
+        if self.connection.get_autocommit():
             return self.execute(sql, parameters)
-        with closing(connections[self.using].copy()) as connection, connection.cursor() as cursor:
+        with closing(self.connection.copy()) as connection, connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
-    def is_in_transaction(self):
+    def in_transaction(self):
+        return not self.connection.get_autocommit()
+
+    def hint(self):
+        """Names the databases that are in a transaction instead of this one."""
         from django.db import connections
 
-        return not connections[self.using].get_autocommit()
+        others = [c.alias for c in connections.all() if c.connection is not None and not c.get_autocommit()]
+        return f". A transaction is open on {' and '.join(map(repr, others))}, but the outbox is on {self.alias!r}" if others else ""
+
+
+def _django_alias(using):
+    from django.apps import apps
+    from django.db import DEFAULT_DB_ALIAS, router
+
+    if using:
+        return using() if callable(using) else using
+    if not apps.ready or not apps.is_installed("cdc_relay.django"):
+        return DEFAULT_DB_ALIAS
+    from .django.models import OutboxMessage
+
+    return router.db_for_write(OutboxMessage)
 
 
 def _is_json(text):
@@ -185,11 +221,6 @@ def _is_json(text):
     if "NaN" in text or "Infinity" in text:
         json.loads(text, parse_constant=numbers.append)
     return not numbers
-
-
-def _jsonb(value):
-    """JSON with a replacement character for what jsonb cannot store. Celery's headers repeat the arguments as text."""
-    return ESCAPES.sub(lambda found: found[1] or r"\ufffd", json.dumps(value, default=str))
 
 
 def _continues_current_task(name, message):
@@ -244,21 +275,9 @@ def _time(text):
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
-def _captured(names):
-    """The context of this process, or else of the running task, for its retries and next tasks."""
-    request = current_task.request if current_task else {}
-    found = {name: request.get(name) for name in names if request.get(name) is not None}
-    if names:
-        try:
-            from structlog.contextvars import get_contextvars
-
-            found.update(get_contextvars())
-        except ImportError:
-            pass
-        try:
-            from opentelemetry.propagate import inject
-
-            inject(found)
-        except ImportError:
-            pass
-    return {name: found[name] for name in names if name in found}
+def _milliseconds(seconds):
+    """kombu's `expiration` as a property of AMQP."""
+    expiration = int(float(seconds) * 1000)
+    if not 0 <= expiration < 2**32:
+        raise ValueError(f"expiration: {seconds} seconds are not from 0 to 49 days")
+    return expiration

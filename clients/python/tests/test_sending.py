@@ -140,6 +140,29 @@ def test_times_become_columns(outbox):
         assert sent.headers["eta"] is None and sent.headers["expires"] and "expiration" not in sent.properties
 
 
+def test_a_task_that_cannot_run_in_time_is_left_to_the_worker(outbox):
+    """It revokes the task. A row that expires in the outbox would become a dead letter, and the result stay PENDING."""
+    past = datetime.now(timezone.utc) - timedelta(hours=1)
+    shop.add.apply_async((1, 2), expires=past)
+    shop.add.apply_async((1, 2), expires=-1, countdown=60)
+    for sent in outbox:
+        assert sent.headers["expires"] and sent.available_at is None and sent.expires_at is None
+        assert "expiration" not in sent.properties
+    shop.add.apply_async((1, 2), expires=60, countdown=120)
+    late = outbox[2]
+    assert late.available_at > datetime.now(timezone.utc) + timedelta(seconds=60) and late.expires_at is None
+
+
+def test_expiration_becomes_a_property(outbox):
+    for expiration in (30, 1.5, "2"):
+        shop.add.apply_async((1, 2), expiration=expiration)
+    shop.add.apply_async((1, 2), expiration=30, expires=60)
+    assert [sent.properties.get("expiration") for sent in outbox] == [30000, 1500, 2000, None]
+    for wrong in (-1, 2**32, "soon"):
+        with pytest.raises(ValueError):
+            shop.add.apply_async((1, 2), expiration=wrong)
+
+
 def test_chain_group_and_chord_become_rows(outbox):
     chain(shop.add.s(1, 2), shop.add.s(3)).delay()
     assert outbox[0].embed["chain"][0]["task"] == "shop.add"

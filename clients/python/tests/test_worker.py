@@ -6,6 +6,7 @@ import time
 import pytest
 import shop
 from celery import chain, chord, group
+from celery.exceptions import TaskRevokedError
 from django.db import connection, transaction
 
 import cdc_relay
@@ -47,6 +48,9 @@ def test_results_arrive(relay, worker):
     assert send(shop.add.signature((1, 2), serializer="pickle", compression="zlib")).get(timeout=HANG) == 3
     for argument in (float("inf"), "a\0b", "caf\udce9.txt"):
         assert send(shop.mail.s(argument)).get(timeout=HANG) == argument
+    assert send(shop.add.signature((1, 2), expiration=600)).get(timeout=HANG) == 3
+    for value in (-5, -(2**53), 2**63 - 1, -0.5, {"deep": [-7]}):
+        assert send(shop.header.signature(("offset",), headers={"offset": value})).get(timeout=HANG) == value
     assert send(shop.third_time.s()).get(timeout=HANG) == 2
     assert send(shop.add_later.s(2, 3)).get(timeout=HANG) == 5
     assert send(shop.retry_in_transaction.s()).get(timeout=HANG) == 1
@@ -111,6 +115,26 @@ def test_a_task_with_a_countdown_waits_in_the_outbox(relay, worker):
     with connection.cursor() as cursor:
         cursor.execute("UPDATE outbox SET available_at = now()")
     assert later.get(timeout=HANG) == 3
+
+
+def test_a_task_that_cannot_run_in_time_is_revoked(relay, worker):
+    relay()
+    for options in ({"expires": -1}, {"expires": -1, "countdown": 3600}, {"expires": 0.1, "countdown": 0.2}):
+        result = send(shop.add.signature((1, 2), **options))
+        with pytest.raises(TaskRevokedError):
+            result.get(timeout=HANG)
+        assert result.state == "REVOKED"
+
+
+def test_a_task_that_expires_in_the_outbox_is_a_dead_letter(relay, worker):
+    result = send(shop.add.signature((1, 2), expires=3600))
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE outbox SET expires_at = now()")
+        relay()
+        until_empty()
+        cursor.execute("DELETE FROM outbox_dead_letter RETURNING failure_reason")
+        assert cursor.fetchall() == [("expired",)]
+    assert result.state == "PENDING"
 
 
 def test_a_killed_relay_loses_no_task(relay, worker):
