@@ -70,8 +70,12 @@ def add_context(headers, names):
     sent = {name: value for name, value in sent.items() if len(json.dumps(value)) <= MAX_CONTEXT}
     if everything and sent:
         headers.setdefault(NAMES, list(sent))
-    for name, value in {**_of_sentry(), **sent}.items():
+    sentry = _of_sentry()
+    for name, value in {**sentry, **sent}.items():
         headers.setdefault(name, value)
+    if sentry:  # its integration in a worker reads them from this table, which replaces Celery's own request.headers
+        own = {name: value for name, value in headers.items() if not _is_reserved(name)}
+        headers["headers"] = {**own, **(headers.get("headers") or {})}
 
 
 def _as_context(value):
@@ -99,7 +103,8 @@ def _of_sentry():
     sdk = sys.modules.get("sentry_sdk")
     if not hasattr(sdk, "get_client") or not sdk.get_client().is_active():
         return {}
-    if sdk.get_client().get_integration("celery") and hasattr(Celery.send_task, "__wrapped__"):
+    integration = sdk.get_client().get_integration("celery")
+    if integration and (hasattr(Celery.send_task, "__wrapped__") or not integration.propagate_traces):
         return {}
     found = {"sentry-trace": sdk.get_traceparent(), "baggage": sdk.get_baggage()}
     return {name: value for name, value in found.items() if value}

@@ -216,7 +216,7 @@ def _run(app, message, propagate):
     task = app.tasks[message.task]
     delivery = {"exchange": message.exchange, "routing_key": message.routing_key, "priority": message.properties.get("priority")}
     request = {
-        **message.headers, **message.embed, "delivery_info": delivery, "is_eager": False,
+        **message.headers, **(message.embed or {}), "delivery_info": delivery, "is_eager": False,
         "reply_to": message.properties.get("reply_to"), "correlation_id": message.properties.get("correlation_id"),
     }  # fmt: skip
     expires = _time(message.headers.get("expires"))
