@@ -11,9 +11,9 @@ while IFS= read -r line; do
   answer=$(printf %s "$line" | redis-cli -h "$host" -p "$port" -x XADD "$stream" '*' message_id "$id" message 2>&1) || true
   if [[ $answer =~ ^[0-9]+-[0-9]+$ ]]; then # the id of the entry
     outcome='"confirmed"'
-  elif [[ $answer =~ ^[A-Z]+\  ]]; then # WRONGTYPE …, OOM …: Redis rejected it
+  elif [[ $answer == WRONGTYPE\ * ]]; then # the key is not a stream
     outcome='"rejected"'
-  elif [[ $answer == 'Could not connect to Redis'* ]]; then
+  elif [[ $answer == 'Could not connect to Redis'* || $answer =~ ^[A-Z]+\  ]]; then # OOM …, READONLY …: not stored
     outcome='"not_sent"'
   else # the connection broke: Redis may have it
     outcome='"unknown"'
