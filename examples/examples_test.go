@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -81,11 +80,16 @@ func TestExamples(t *testing.T) {
 			newShop(t, s, bin).run()
 		})
 	}
-	for name, handler := range map[string]func(*shop){"exec/http": (*shop).handHTTP, "exec/redis": (*shop).handRedis} {
+	for _, h := range handlers() {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			h.run(newShop(t, stack{name: h.name, needs: h.needs}, bin))
+		})
+	}
+	for name, walk := range map[string]func(*testing.T, string){"go/walk": walkGo, "node/walk": walkNode} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			needs := map[string]string{"exec/http": "curl --version", "exec/redis": "redis-server --version && redis-cli --version && jq --version"}
-			handler(newShop(t, stack{name: name, needs: needs[name]}, bin))
+			walk(t, bin)
 		})
 	}
 }
@@ -95,43 +99,52 @@ type shop struct {
 	stack
 	t     *testing.T
 	owner *pgx.Conn
-	env   []string
+	// folder is where commands run.
+	folder string
+	env    []string
 }
 
 func newShop(t *testing.T, s stack, bin string) *shop {
-	e := &shop{stack: s, t: t, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
-	if out, err := e.command(s.needs); err != nil {
-		t.Skipf("not installed: %v\n%s", err, out)
-	}
-	database, broker, role := services.Database(t), services.VHost(t), services.Name(t)
-	var err error
-	if e.owner, err = pgx.Connect(t.Context(), database); err != nil {
-		t.Fatal(err)
-	}
+	folder, _, _ := strings.Cut(s.name, "/")
+	e := &shop{stack: s, t: t, folder: folder, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
+	e.installed(s.needs)
+	role := services.Name(t)
+	app, broker := e.servers(role, "s3cr3t")
 	e.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cr3t'")
-	t.Cleanup(func() {
-		ctx := context.Background()
-		_, err := e.owner.Exec(ctx, "DROP OWNED BY "+role+"; DROP ROLE "+role)
-		if err != nil {
-			t.Error(err)
-		}
-		_ = e.owner.Close(ctx)
-	})
-	e.env = append(e.env, "AMQP_URL="+broker, "CDC_RELAY_AMQP_URL="+broker, "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll")
+	t.Cleanup(func() { dropRole(t, e.owner, role) })
 	e.do("cdc-relay setup")
 	schema, err := os.ReadFile("schema.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.exec(strings.ReplaceAll(string(schema), `:"app"`, role))
-	app, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	app.User = url.UserPassword(role, "s3cr3t")
-	e.env = append(e.env, "DATABASE_URL="+app.String())
+	e.env = append(e.env, "DATABASE_URL="+app)
 	declareQueue(t, broker)
 	return e
+}
+
+// installed skips the test if a command fails.
+func (e *shop) installed(needs string) {
+	if out, err := e.command(needs); err != nil {
+		e.t.Skipf("not installed: %v\n%s", err, out)
+	}
+}
+
+// servers creates a database and a virtual host. It returns the database's URL for a role, which it does not create.
+func (e *shop) servers(role, password string) (app, broker string) {
+	database := services.Database(e.t)
+	broker = services.VHost(e.t)
+	var err error
+	if e.owner, err = pgx.Connect(e.t.Context(), database); err != nil {
+		e.t.Fatal(err)
+	}
+	e.env = append(e.env, "AMQP_URL="+broker, "CDC_RELAY_AMQP_URL="+broker, "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll")
+	u, err := url.Parse(database)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, password)
+	return u.String(), broker
 }
 
 // run produces, publishes the message twice, as after a crash of a relay, and consumes both.
@@ -170,8 +183,7 @@ func (e *shop) command(line string) (string, error) {
 	ctx, cancel := context.WithTimeout(e.t.Context(), await.Hang())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", line)
-	folder, _, _ := strings.Cut(e.name, "/")
-	cmd.Dir, cmd.Env = filepath.Join(".", folder), e.env
+	cmd.Dir, cmd.Env = e.folder, e.env
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -2,15 +2,27 @@ package examples_test
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"strings"
 	"sync"
-
-	"github.com/cdc-relay/cdc-relay/test/await"
 )
+
+// example is a handler for --publisher exec.
+type example struct {
+	name, needs string
+	run         func(*shop)
+}
+
+func handlers() []example {
+	const redis = "redis-server --version && redis-cli --version && "
+	return []example{
+		{"exec/http", "curl --version", (*shop).handHTTP},
+		{"exec/redis", redis + "jq --version", (*shop).handRedis},
+		{"exec/celery", redis + "/usr/bin/python3 -c 'import celery, kombu, psycopg, redis'", (*shop).handCelery},
+		{"exec/kafka", "go version && go -C kafka mod download", (*shop).handKafka},
+	}
+}
 
 // oddMessages are too deep for jq, and too long for an argument of a program.
 const oddMessages = `INSERT INTO outbox (routing_key, payload) VALUES ('deep', (repeat('[', 300) || repeat(']', 300))::json), ('long', to_json(repeat('x', 140000)))`
@@ -55,38 +67,27 @@ func (e *shop) handHTTP() {
 
 // handRedis lets redis.sh add messages to a stream, and then to a key that is not a stream.
 func (e *shop) handRedis() {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	_ = listener.Close()
-	server := exec.CommandContext(e.t.Context(), "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "")
-	if err := server.Start(); err != nil {
-		e.t.Fatal(err)
-	}
-	defer func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-	}()
-	await.Until(e.t, "Redis answers", func() bool {
-		_, err := e.command("redis-cli -p " + port + " PING")
-		return err == nil
-	})
+	server := startRedis(e)
+	handler := "./redis.sh 127.0.0.1 " + server.port + " "
 	e.exec(threeMessages)
-	e.do("cdc-relay drain --publisher exec -- ./redis.sh 127.0.0.1 " + port + " orders")
+	e.do("cdc-relay drain --publisher exec -- " + handler + "orders")
 	e.want("SELECT count(*)::text FROM outbox", "0")
-	if out, err := e.command("redis-cli -p " + port + " XRANGE orders - +"); err != nil || strings.Count(out, `"message_id"`) != 3 || !strings.Contains(out, `"payload":{"n" : 1},`) {
-		e.t.Errorf("%v: %s", err, out)
+	if out := server.cli("XRANGE orders - +"); strings.Count(out, `"message_id"`) != 3 || !strings.Contains(out, `"payload":{"n" : 1},`) {
+		e.t.Errorf("the stream has %s", out)
 	}
 	e.exec(oddMessages)
-	e.do("cdc-relay drain --publisher exec -- ./redis.sh 127.0.0.1 " + port + " odd")
+	e.do("cdc-relay drain --publisher exec -- " + handler + "odd")
 	e.want("SELECT count(*)::text FROM outbox", "0")
-	if out, err := e.command("redis-cli -p " + port + " XRANGE odd - + | tr -d '\\n' | wc -c"); err != nil || len(out) < len("140000\n") {
-		e.t.Errorf("%v: the stream has %s bytes", err, out)
+	if out := server.cli("XRANGE odd - +"); len(out) < 140000 {
+		e.t.Errorf("the stream has %d bytes", len(out))
 	}
-	e.do("redis-cli -p " + port + " SET other 1")
+	server.cli("SET other 1")
 	e.exec("INSERT INTO outbox (routing_key, payload) VALUES ('good', '4')")
-	e.do("cdc-relay drain --publisher exec -- ./redis.sh 127.0.0.1 " + port + " other")
+	e.do("cdc-relay drain --publisher exec -- " + handler + "other")
 	e.want("SELECT left(last_error, 28) FROM outbox", "handler_rejected: WRONGTYPE ")
+	for _, f := range server.faults() {
+		f.begin()
+		e.answers(handler+"orders", "not_sent", f.says, line("orders", ""))
+		f.end()
+	}
 }
