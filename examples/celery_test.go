@@ -16,13 +16,13 @@ const (
 // handCelery sends Celery tasks from the outbox to Redis, where a worker runs them.
 func (e *shop) handCelery() {
 	server := startRedis(e)
-	url := "redis://127.0.0.1:" + server.port + "/0"
-	e.env = append(e.env, "CELERY_BROKER_URL="+url, "PYTHONPATH=../../clients/python:.", "PYTHONDONTWRITEBYTECODE=1", "C_FORCE_ROOT=1")
+	e.env = append(e.env, "CELERY_BROKER_URL=redis://127.0.0.1:"+server.port+"/0",
+		"PYTHONPATH=../../clients/python:.", "PYTHONDONTWRITEBYTECODE=1", "C_FORCE_ROOT=1")
 	e.priorities(server)
 	e.tasks(server)
 	e.redisIsDown(server)
 	e.noReply(server)
-	e.celeryAnswers(server, url)
+	e.celeryAnswers(server)
 }
 
 // place places orders, by Python code that calls place_order.
@@ -121,13 +121,20 @@ func (e *shop) noReply(server *redis) {
 }
 
 // celeryAnswers checks single answers of the handler.
-func (e *shop) celeryAnswers(server *redis, url string) {
+func (e *shop) celeryAnswers(server *redis) {
 	e.answers(celery, "confirmed", "", line("celery", ""))
 	e.answers(celery+" mail", "rejected", "no queue celery", line("celery", ""))
 	e.answers(celery, "rejected", "no queue is bound", line("celery", `,"exchange":"shop"`))
 	e.answers(celery+" --fanout shop", "confirmed", "", line("celery", `,"exchange":"shop"`))
 	e.answers(celery, "impossible", "", line("celery", `,"headers":{"deep":`+strings.Repeat("[", 5_000)+strings.Repeat("]", 5_000)+`}`))
 	e.answers(celery, "impossible", "", line("celery", `,"headers":{`))
+	e.answers(celery, "confirmed", "", line("second", `,"possible_duplicate":true`))
+	stored := server.cli("LINDEX second 0")
+	for _, part := range []string{`"x-possible-duplicate": true`, `"message_id": "5f0c`, `"body": "W1sxXSx7fSx7fV0="`, `"content-type": "application/json"`} {
+		if !strings.Contains(stored, part) {
+			e.t.Errorf("Redis has %s, want %s in it", stored, part)
+		}
+	}
 	server.cli("SET text 1")
 	e.answers(celery, "rejected", "WRONGTYPE", line("text", ""))
 	for _, f := range server.faults() {
@@ -135,6 +142,10 @@ func (e *shop) celeryAnswers(server *redis, url string) {
 		e.answers(celery, "not_sent", f.says, line("celery", ""))
 		f.end()
 	}
+	server.cli("ACL SETUSER app on '>s3cr3t' '~celery*' '&*' +@all")
+	limited := "CELERY_BROKER_URL=redis://app:s3cr3t@127.0.0.1:" + server.port + " " + celery
+	e.answers(limited, "confirmed", "", line("celery", ""))
+	e.answers(limited, "not_sent", "no permissions", line("mail", ""))
 	wrong := "CELERY_BROKER_URL=redis://:wrong@127.0.0.1:" + server.port + " " + celery
 	server.cli("CONFIG SET requirepass s3cr3t")
 	e.answers(wrong, "not_sent", "invalid username-password pair", line("celery", ""))
@@ -157,11 +168,4 @@ func (e *shop) clusterAndSentinel() {
 	e.answers(strings.Replace(with, "%s", "other", 1), "not_sent", "No master found", line("celery", ""))
 	cluster := startRedis(e, "--cluster-enabled", "yes")
 	e.answers("CELERY_BROKER_URL=redis://127.0.0.1:"+cluster.port+" "+celery, "not_sent", "not served", line("celery", ""))
-}
-
-// handKafka runs the handler's own tests, and then publishes three messages by a relay.
-func (e *shop) handKafka() {
-	e.exec("INSERT INTO outbox (exchange, routing_key, payload) VALUES ('', 'orders', '{\"n\" : 1}'), ('', 'nowhere', '2')")
-	e.do("cd kafka && go vet ./... && go test -count 1 ./...")
-	e.want("SELECT string_agg(routing_key || ' ' || attempts, ',') FROM outbox", "nowhere 1")
 }

@@ -91,3 +91,10 @@ func (e *shop) handRedis() {
 		f.end()
 	}
 }
+
+// handKafka runs the handler's own tests. One of them lets a relay publish these messages.
+func (e *shop) handKafka() {
+	e.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders', '{"n" : 1}'), ('nowhere', '2')`)
+	e.do("cd kafka && go vet ./... && go test -count 1 ./...")
+	e.want("SELECT string_agg(routing_key || ' ' || attempts, ',') FROM outbox", "nowhere 1")
+}
