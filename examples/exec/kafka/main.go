@@ -45,7 +45,7 @@ func main() {
 func parseFlags(args []string, getenv func(string) string) ([]kgo.Opt, error) {
 	flags := flag.NewFlagSet("kafka", flag.ContinueOnError)
 	useTLS := flags.Bool("tls", false, "connect by TLS; SSL_CERT_FILE can name the certificate authorities")
-	mechanism := flags.String("sasl", "", "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; reads KAFKA_USERNAME and KAFKA_PASSWORD")
+	sasl := flags.String("sasl", "", "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; reads KAFKA_USERNAME, KAFKA_PASSWORD")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func parseFlags(args []string, getenv func(string) string) ([]kgo.Opt, error) {
 		options = append(options, kgo.DialTLSConfig(new(tls.Config)))
 	}
 	user, password := getenv("KAFKA_USERNAME"), getenv("KAFKA_PASSWORD")
-	switch *mechanism {
+	switch *sasl {
 	case "":
 	case "PLAIN":
 		options = append(options, kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism()))
@@ -66,7 +66,7 @@ func parseFlags(args []string, getenv func(string) string) ([]kgo.Opt, error) {
 	case "SCRAM-SHA-512":
 		options = append(options, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism()))
 	default:
-		return nil, fmt.Errorf("-sasl %s: want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", *mechanism)
+		return nil, fmt.Errorf("-sasl %s: want PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512", *sasl)
 	}
 	return options, nil
 }
@@ -91,7 +91,8 @@ func run(in io.Reader, out io.Writer, options []kgo.Opt) error {
 		kgo.ProducerLinger(0), // the next message of a key comes only after the answer
 		kgo.UnknownTopicRetries(0),
 		kgo.RecordDeliveryTimeout(deliveryTimeout),
-		kgo.RetryBackoffFn(func(int) time.Duration { return deliveryTimeout / 10 }), // a timeout is noticed only after it
+		// franz-go notices a timeout only after a backoff.
+		kgo.RetryBackoffFn(func(int) time.Duration { return deliveryTimeout / 10 }),
 		kgo.AllowIdempotentProduceCancellation(),
 	}, options...)
 	var err error

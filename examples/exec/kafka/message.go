@@ -29,8 +29,8 @@ func idOf(line []byte) string {
 	return string(id)
 }
 
-// record returns the record of a message. The topic is the exchange, or the routing key for AMQP's default exchange, where
-// it is the name of a queue. The key is the ordering key, so messages of one key are in one partition.
+// record returns the record of a message. The topic is the exchange, or the routing key for AMQP's default exchange,
+// where it is the name of a queue. The key is the ordering key, so messages of one key are in one partition.
 func (m *message) record() *kgo.Record {
 	headers := make(map[string][]byte)
 	for _, values := range []map[string]json.RawMessage{m.Properties, m.Headers} {
