@@ -70,6 +70,9 @@ type Config struct {
 	// MetricsRoutingKeys are patterns like those of a topic exchange. Message counters get a label routing_key with the
 	// matching keys, at most 99. All other keys are "other". Empty: no label.
 	MetricsRoutingKeys []string
+	// MetricsHeader is the name of a header in the column headers. Message counters get a label with its values, at
+	// most 98; all others are "other". metrics.By has the details. Empty: no label.
+	MetricsHeader string
 	// LogHeaders names message headers that log lines about a message show.
 	LogHeaders []string
 	// Tracer receives each attempt to publish; nil: none. Package tracing has one.
@@ -195,8 +198,16 @@ func (c Config) Validate() error {
 	} {
 		wrong(d.value < d.least, "%s %s: want at least %s", d.flag, d.value, d.least)
 	}
-	if err := metrics.CheckRoutingKeys(c.MetricsRoutingKeys); err != nil {
+	if err := c.metricsBy().Check(); err != nil {
 		errs = append(errs, err)
 	}
+	wrong(c.MetricsHeader != "" && (c.MetricsHeader == c.OrderingKeyHeader ||
+		slices.Contains(c.HeaderColumns, c.MetricsHeader)),
+		"--metrics-header %q: another column is the source of this header; want one of the column headers",
+		c.MetricsHeader)
 	return errors.Join(errs...)
+}
+
+func (c *Config) metricsBy() metrics.By {
+	return metrics.By{RoutingKeys: c.MetricsRoutingKeys, Header: c.MetricsHeader}
 }

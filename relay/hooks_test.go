@@ -124,7 +124,7 @@ func TestAPanickingHookHarmsNoMessage(t *testing.T) {
 
 func newTestMetrics(t *testing.T) *metrics.Metrics {
 	no := func() bool { return false }
-	m, err := metrics.New(prometheus.NewRegistry(), nil, func() int { return 0 }, no, no)
+	m, err := metrics.New(prometheus.NewRegistry(), metrics.By{}, func() int { return 0 }, no, no)
 	if err != nil {
 		t.Fatal(err)
 	}

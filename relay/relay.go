@@ -93,7 +93,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
 		DropExpired: config.OnExpired == OnExpiredDrop, Block: block,
 	})
-	r.counts, err = metrics.New(registry, config.MetricsRoutingKeys,
+	r.counts, err = metrics.New(registry, config.metricsBy(),
 		func() int { return r.core.View().InFlight },
 		func() bool { return r.core.View().Leader },
 		func() bool { return r.settler.suspension.on.Load() })

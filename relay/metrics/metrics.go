@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,24 +21,23 @@ type Metrics struct {
 	commitToPublish, commitToConfirm      *latency
 	settleDuration, settleRows, sweepRows prometheus.Histogram
 	deferred, hookDropped, hookPanics     *prometheus.CounterVec
-	published, deadLettered, rejected     byKey
+	published, deadLettered, rejected     ofMessages
 	streamConnected                       prometheus.Gauge
 	publisherPhase                        *prometheus.GaugeVec
 }
 
-// New registers the metrics. RoutingKeys are patterns of routing keys that get a label of their own; none: no label.
-// InFlight counts messages in memory; owns and stopped are read at each scrape. It returns an error for a wrong
-// pattern, or if another relay uses the registry.
+// New registers the metrics. InFlight counts messages in memory; owns and stopped are read at each scrape. It returns
+// an error for a wrong By, or if another relay uses the registry.
 func New(
-	registry prometheus.Registerer, routingKeys []string, inFlight func() int, owns, stopped func() bool,
+	registry prometheus.Registerer, by By, inFlight func() int, owns, stopped func() bool,
 ) (*Metrics, error) {
-	keys, err := newRoutingKeys(routingKeys)
+	dimensions, err := by.dimensions()
 	if err != nil {
 		return nil, err
 	}
 	k := &maker{registry: registry}
 	m := &Metrics{}
-	m.count(k, keys)
+	m.count(k, dimensions)
 	m.measure(k)
 	k.gauge("messages_in_flight",
 		"Messages in memory: sent and not confirmed, queued behind their ordering key, "+
@@ -63,13 +63,13 @@ func New(
 }
 
 // count creates the counters.
-func (m *Metrics) count(k *maker, keys *routingKeys) {
-	m.published = k.byKey(keys, "messages_published_total", "Messages that RabbitMQ confirmed.")
+func (m *Metrics) count(k *maker, by []dimension) {
+	m.published = k.ofMessages(by, "messages_published_total", "Messages that RabbitMQ confirmed.")
 	m.possibleDuplicates = k.counter("messages_possible_duplicates_total",
 		"Confirmed messages that carried x-possible-duplicate.")
 	m.returned = k.counter("messages_returned_total",
 		"Messages that RabbitMQ returned because they were unroutable.")
-	m.deadLettered = k.byKey(keys, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
+	m.deadLettered = k.ofMessages(by, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
 	m.expired = k.counter("messages_expired_total",
 		"Messages that were not published because their expires_at had passed. "+
 			"They are dead-lettered, or deleted with --on-expired drop.")
@@ -82,7 +82,7 @@ func (m *Metrics) count(k *maker, keys *routingKeys) {
 	m.deleted = k.counter("rows_deleted_total", "Rows deleted after their message was confirmed.")
 	m.aside = k.counter("rows_set_aside_total",
 		"Rows that the relay can neither delete nor update. It does not publish them again.")
-	m.rejected = k.byKey(keys, "messages_refused_total",
+	m.rejected = k.ofMessages(by, "messages_refused_total",
 		"Rejections by RabbitMQ, which cost an attempt each, "+
 			"and impossible messages, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
@@ -127,27 +127,28 @@ func (k *maker) counter(name, help string) prometheus.Counter {
 	return c
 }
 
-// byKey counts messages, with a label for the routing key if keys is set.
-type byKey struct {
+// ofMessages counts messages by their own dimensions, after other labels.
+type ofMessages struct {
 	*prometheus.CounterVec
-	keys *routingKeys
+	by []dimension
 }
 
-func (k *maker) byKey(keys *routingKeys, name, help string, labels ...string) byKey {
-	if keys != nil {
-		labels = append(labels, "routing_key")
+func (k *maker) ofMessages(by []dimension, name, help string, labels ...string) ofMessages {
+	for _, d := range by {
+		labels = append(labels, d.label())
 	}
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, labels)
 	k.add(c)
 	if len(labels) == 0 {
 		c.WithLabelValues() // the metric exists from the start, with value 0
 	}
-	return byKey{c, keys}
+	return ofMessages{c, by}
 }
 
-func (c byKey) inc(routingKey string, labels ...string) {
-	if c.keys != nil {
-		labels = append(labels, c.keys.label(routingKey))
+func (c ofMessages) inc(m *outbox.Message, labels ...string) {
+	labels = slices.Grow(labels, len(c.by)) // one allocation
+	for _, d := range c.by {
+		labels = append(labels, d.valueOf(m))
 	}
 	c.WithLabelValues(labels...).Inc()
 }
@@ -174,7 +175,7 @@ func (k *maker) histogram(name, help string, buckets []float64) prometheus.Histo
 func (m *Metrics) Result(r outbox.Result) {
 	switch r.Outcome {
 	case outbox.Confirmed:
-		m.published.inc(r.Message.RoutingKey)
+		m.published.inc(r.Message)
 		if r.MaybeSent || r.Message.WasMarked() {
 			m.possibleDuplicates.Inc()
 		}
@@ -183,7 +184,7 @@ func (m *Metrics) Result(r outbox.Result) {
 		if r.Reason == outbox.ReasonExpired {
 			return // counted once its row is gone
 		}
-		m.rejected.inc(r.Message.RoutingKey, string(r.Reason))
+		m.rejected.inc(r.Message, string(r.Reason))
 		if r.Reason == outbox.ReasonUnroutable {
 			m.returned.Inc()
 		}
@@ -223,7 +224,7 @@ func (m *Metrics) Written(one outbox.Settlement) {
 	reason := one.Decision.Reason
 	switch one.Decision.Action {
 	case outbox.DeadLetter:
-		m.deadLettered.inc(one.Message.RoutingKey)
+		m.deadLettered.inc(one.Message)
 		if reason == outbox.ReasonExpired {
 			m.expired.Inc()
 		}

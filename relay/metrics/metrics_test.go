@@ -79,9 +79,9 @@ func confirmedResult(headers string) outbox.Result {
 	}}
 }
 
-func newTestMetrics(t testing.TB) *Metrics {
+func newTestMetrics(t testing.TB, by By) *Metrics {
 	no := func() bool { return false }
-	m, err := New(prometheus.NewRegistry(), nil, func() int { return 0 }, no, no)
+	m, err := New(prometheus.NewRegistry(), by, func() int { return 0 }, no, no)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,12 +90,12 @@ func newTestMetrics(t testing.TB) *Metrics {
 
 func TestMetricsAllocateNothingForAMessage(t *testing.T) {
 	for _, headers := range []string{"", `{"tenant": "acme"}`} {
-		m, r := newTestMetrics(t), confirmedResult(headers)
+		m, r := newTestMetrics(t, By{}), confirmedResult(headers)
 		if n := testing.AllocsPerRun(1000, func() { m.Result(r) }); n != 0 {
 			t.Errorf("%v allocations a message with headers %q", n, headers)
 		}
 	}
-	m, r := newTestMetrics(t), confirmedResult(`{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`)
+	m, r := newTestMetrics(t, By{}), confirmedResult(`{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`)
 	if n := testing.AllocsPerRun(10_000, func() { m.Result(r) }); n >= 1 {
 		t.Errorf("%v allocations a traced message", n)
 	}
@@ -103,7 +103,7 @@ func TestMetricsAllocateNothingForAMessage(t *testing.T) {
 
 // The publisher marks a message that it sends long after the row was taken.
 func TestMessagesMarkedByThePublisherCountAsPossibleDuplicates(t *testing.T) {
-	m, r := newTestMetrics(t), confirmedResult("")
+	m, r := newTestMetrics(t, By{}), confirmedResult("")
 	m.Result(r)
 	r.Message.SentAt = r.Message.TakenAt.Add(outbox.CertainFor + time.Second)
 	m.Result(r)
@@ -119,10 +119,14 @@ func BenchmarkMetricsOfAMessage(b *testing.B) {
 		"traced": `{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`,
 	} {
 		b.Run(name, func(b *testing.B) {
-			m, r := newTestMetrics(b), confirmedResult(headers)
-			b.ReportAllocs()
-			for b.Loop() {
-				m.Result(r)
+			for _, by := range []By{{}, {Header: "kind"}} {
+				b.Run("by "+by.Header, func(b *testing.B) {
+					m, r := newTestMetrics(b, by), confirmedResult(headers)
+					b.ReportAllocs()
+					for b.Loop() {
+						m.Result(r)
+					}
+				})
 			}
 		})
 	}

@@ -4,39 +4,20 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"sync"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// otherKeys is the label of routing keys that match no pattern.
-const otherKeys = "other"
-
-// mostLabels bounds the values of the label routing_key, including otherKeys.
-const mostLabels = 100
-
-// routingKeys maps routing keys to metric labels. It is safe for concurrent use.
+// routingKeys is the label routing_key.
 type routingKeys struct {
 	patterns []*regexp.Regexp
-	mu       struct {
-		sync.Mutex
-		labels map[string]string // by matching routing key
-	}
+	values   *values
 }
 
-// CheckRoutingKeys returns an error for a pattern that New would reject.
-func CheckRoutingKeys(patterns []string) error {
-	_, err := newRoutingKeys(patterns)
-	return err
-}
-
-// newRoutingKeys returns nil if there are no patterns.
 func newRoutingKeys(patterns []string) (*routingKeys, error) {
-	if len(patterns) == 0 {
-		return nil, nil //nolint:nilnil // no key has a value of its own
-	}
-	k := &routingKeys{}
-	k.mu.labels = make(map[string]string)
+	k := &routingKeys{values: newValues()}
 	for _, pattern := range patterns {
-		if pattern == "" || len(pattern) > 255 {
+		if pattern == "" || len(pattern) > outbox.LongestName {
 			return nil, fmt.Errorf(
 				"--metrics-routing-keys %q: want patterns of 1 to 255 bytes, separated by commas", pattern)
 		}
@@ -56,21 +37,17 @@ func topicPattern(pattern string) *regexp.Regexp {
 	return regexp.MustCompile(`(?s)^` + expression + `$`)
 }
 
-// label returns the label of a routing key: the key itself if it matches a pattern, up to mostLabels.
-func (k *routingKeys) label(key string) string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if label, known := k.mu.labels[key]; known {
-		return label
-	}
-	if len(k.mu.labels) >= mostLabels-1 || key == otherKeys {
-		return otherKeys
-	}
+func (k *routingKeys) label() string { return "routing_key" }
+
+func (k *routingKeys) valueOf(m *outbox.Message) string {
+	return shownAs(k.values, m.RoutingKey, k.match)
+}
+
+func (k *routingKeys) match(key string) bool {
 	for _, pattern := range k.patterns {
 		if pattern.MatchString(key) {
-			k.mu.labels[key] = strings.ToValidUTF8(key, "?")
-			return k.mu.labels[key]
+			return true
 		}
 	}
-	return otherKeys
+	return false
 }
