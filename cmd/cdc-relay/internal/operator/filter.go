@@ -14,6 +14,8 @@ type Filter struct {
 	IDs        []int64
 	MessageIDs []outbox.UUID
 	RoutingKey *string
+	// Headers must all match.
+	Headers []HeaderFilter
 	// Exchange: '' also selects rows without an exchange.
 	Exchange    *string
 	OrderingKey *string
@@ -30,8 +32,40 @@ type Filter struct {
 
 // Everything reports whether no condition is set.
 func (f Filter) Everything() bool {
-	return len(f.IDs)+len(f.MessageIDs) == 0 && f.RoutingKey == nil && f.Exchange == nil && f.OrderingKey == nil &&
-		f.Reason == nil && f.State == "" && f.OlderThan == 0 && f.NewerThan == 0 && f.Until == nil && f.After == nil
+	return len(f.IDs)+len(f.MessageIDs)+len(f.Headers) == 0 && f.RoutingKey == nil && f.Exchange == nil &&
+		f.OrderingKey == nil && f.Reason == nil && f.State == "" &&
+		f.OlderThan == 0 && f.NewerThan == 0 && f.Until == nil && f.After == nil
+}
+
+// HeaderFilter selects rows by a header that is a string, a number or a boolean.
+type HeaderFilter struct {
+	Name string
+	// Pattern is its value as text, with * for any characters, also none. "" also selects rows without such a header.
+	Pattern string
+}
+
+// ParseHeaders parses NAME=PATTERN,NAME=PATTERN.
+func ParseHeaders(text string) (all []HeaderFilter, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		name, pattern, found := strings.Cut(part, "=")
+		switch {
+		case !found || name == "":
+			return nil, fmt.Errorf("%q: want NAME=VALUE, such as task=orders.*; write * for a comma in a value", part)
+		case outbox.RepeatsBody(name):
+			return nil, fmt.Errorf("%s repeats the body: want another header", name)
+		}
+		all = append(all, HeaderFilter{name, pattern})
+	}
+	return all, nil
+}
+
+func (h HeaderFilter) addTo(c *conditions) {
+	if h.Pattern == "" {
+		c.add("coalesce("+headerText("%[1]s")+", '') = ''", h.Name)
+		return
+	}
+	like := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `*`, `%`).Replace(h.Pattern)
+	c.add(headerText("%[1]s")+" LIKE %[2]s", h.Name, like)
 }
 
 // kind is the table that a filter selects from.
@@ -85,6 +119,9 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 	}
 	if f.RoutingKey != nil {
 		c.add("r.routing_key = %s", *f.RoutingKey)
+	}
+	for _, header := range f.Headers {
+		header.addTo(&c)
 	}
 	if f.Exchange != nil {
 		c.add("coalesce(r.exchange, '') = %s", *f.Exchange)

@@ -111,6 +111,55 @@ func TestListSelectsByStateAndFilters(t *testing.T) {
 	}
 }
 
+func TestHeadersFilterEveryList(t *testing.T) {
+	f := newFixture(t)
+	for i, headers := range []string{
+		`{"task": "orders.send", "tenant": 7}`, `{"task": "orders.tasks.send"}`, `{"task": "orders_send"}`, `{"task": ""}`, `{"task": null}`,
+		`{"task": ["orders.send"]}`, `[]`, `{}`, `{"task": true}`, `{"task": "50% a\\b\nc"}`, `{"Task": "orders.send", "tenant": 7}`,
+	} {
+		f.Exec(`INSERT INTO outbox (id, routing_key, payload, headers) VALUES ($1, 'celery', '1', $2)`, i+1, headers)
+		f.DeadLetter(int64(i+1), "nack", "headers", "'"+headers+"'")
+	}
+	f.Exec(`INSERT INTO outbox (id, routing_key, payload) VALUES (12, 'celery', '1')`)
+	f.DeadLetter(12, "nack")
+	o := f.operator()
+	for filter, want := range map[string]string{
+		"task=orders.send": "1", "task=orders.*": "1 2", "task=*.send": "1 2", "task=o*s*send": "1 2 3", "task=orders_send": "3", "task=*": "1 2 3 4 9 10",
+		"task=": "4 5 6 7 8 11 12", "task=tr*": "9", "tenant=7": "1 11", "task=orders.*,tenant=7": "1", "Task=orders.*": "11", "other=*": "",
+		`task=50% a\b*`: "10", "task=%": "", "task=*%*": "10", `task=*\*`: "10", "task=5%": "", `task=orders\.send`: "", "task=ORDERS.*": "",
+	} {
+		headers, err := operator.ParseHeaders(filter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		picked := operator.Filter{Headers: headers}
+		listed := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
+			return o.List(t.Context(), picked, p)
+		}, func(w operator.Waiting) int64 { return w.ID })
+		if got := strings.Trim(fmt.Sprint(listed), "[]"); got != want {
+			t.Errorf("list %s: %s, want %s", filter, got, want)
+		}
+		peeked := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
+			return o.Peek(t.Context(), picked, p, false, nil, false)
+		}, func(m operator.Peeked) int64 { return m.ID })
+		if got := strings.Trim(fmt.Sprint(peeked), "[]"); got != want {
+			t.Errorf("peek %s: %s, want %s", filter, got, want)
+		}
+		n, err := o.CountDeadLetters(t.Context(), picked)
+		if all := len(strings.Fields(want)); err != nil || int(n) != all {
+			t.Errorf("dead letters with %s: %d, want %d, %v", filter, n, all, err)
+		}
+	}
+	for _, filter := range []string{"", "task", "=a", "task=a,b", "argsrepr=*", "task=a,kwargsrepr=x", "task=a,"} {
+		if got, err := operator.ParseHeaders(filter); err == nil {
+			t.Errorf("%q: %v", filter, got)
+		}
+	}
+	if (operator.Filter{Headers: []operator.HeaderFilter{{Name: "task"}}}).Everything() {
+		t.Error("a header selects every row")
+	}
+}
+
 // Many rows may have the same time, and a page may end among them.
 func TestPagesContainEveryRowOfEqualTime(t *testing.T) {
 	f := newFixture(t)

@@ -123,8 +123,8 @@ func (f *fixture) everyLook(o *operator.Tables) {
 	f.Helper()
 	ctx := f.Context()
 	for what, err := range map[string]error{
-		"stats":        second(o.Stats(ctx, 10, true, false)),
-		"cheap stats":  second(o.Stats(ctx, 10, false, true)),
+		"stats":        second(o.Stats(ctx, operator.StatsOptions{Top: 10, Exact: true})),
+		"cheap stats":  second(o.Stats(ctx, operator.StatsOptions{Top: 10, Header: "task", Block: true})),
 		"count":        second(o.CountDeadLetters(ctx, operator.Filter{})),
 		"dead letters": second(o.DeadLetters(ctx, operator.Filter{}, operator.Page{Limit: 10})),
 		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),

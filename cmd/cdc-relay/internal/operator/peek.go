@@ -52,7 +52,7 @@ SELECT r.id, r.ordering_key, r.available_at, r.ordering_key IS NOT NULL AND {blo
        r.nth = {looked}
 FROM (
   SELECT r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.created_at, r.available_at, r.expires_at,
-         r.schema_version,
+         r.schema_version, r.headers,
          r.coalesce_key, row_number() OVER (ORDER BY {order}) AS nth
   FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT {looked}) r
 WHERE ({where}) OR r.nth = {looked} ORDER BY {order} LIMIT {looked}`

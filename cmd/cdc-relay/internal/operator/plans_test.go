@@ -28,7 +28,8 @@ func TestStatsScansNoTable(t *testing.T) {
 	const most = MostCounted + 1
 	blocking := &statsReader{Tables: o, block: true}
 	statements := map[string][]any{
-		rowsSQL: {most}, pendingSQL: {100}, blockedSQL: {most}, deadRowsSQL: {most}, failingStatement(): {most, 10},
+		rowsSQL: {most}, pendingSQL: {100}, blockedSQL: {most}, deadRowsSQL: {most}, failingStatement(false): {most, 10},
+		failingStatement(true):            {most, 10, "task"},
 		blocking.statesStatement(allRows): {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,

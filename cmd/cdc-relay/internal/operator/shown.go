@@ -25,6 +25,8 @@ const (
 	fewOfOneName = 4
 	// mostPeeked bounds the bodies of one page of Peek together.
 	mostPeeked = 16 << 20
+	// mostGroupedHeaders is up to how many bytes the headers of a row have if one of them is read from many rows.
+	mostGroupedHeaders = 32 << 10
 	// mostText is up to how many bytes of a text are shown whole. It is above the limit of an ordering key.
 	mostText = 4 << 10
 )
@@ -34,6 +36,20 @@ func shownText(column string) string {
 	const sql = `CASE WHEN pg_catalog.octet_length({c}) <= {most_text} THEN {c}
        ELSE pg_catalog.left({c}, 1000) || '… (' || pg_catalog.octet_length({c})::text || ' bytes)' END`
 	return strings.NewReplacer("{c}", column, "{most_text}", strconv.Itoa(mostText)).Replace(sql)
+}
+
+// headerText is the value of a header as text: of a string, a number or a boolean, else null. Name is a parameter.
+func headerText(name string) string {
+	const sql = `CASE WHEN pg_catalog.jsonb_typeof(r.headers -> {name}::text) IN ('string', 'number', 'boolean')
+       THEN r.headers ->> {name}::text END`
+	return strings.ReplaceAll(sql, "{name}", name)
+}
+
+// shownHeader is headerText for people: cut, and an empty text for null. So are headers that are too large to read from
+// many rows.
+func shownHeader(name string) string {
+	return `coalesce(CASE WHEN ` + weight("r.headers") + ` <= ` + strconv.Itoa(mostGroupedHeaders) +
+		` THEN pg_catalog.left(` + headerText(name) + `, 255) END, '')`
 }
 
 // errorCode is the code at the start of a text such as last_error.

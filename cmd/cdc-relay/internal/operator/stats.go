@@ -82,6 +82,9 @@ type QueueStats struct {
 // Failing is one kind of failure for one routing key.
 type Failing struct {
 	RoutingKey string
+	// Header is the value of StatsOptions.Header, or its first 255 characters; "": the messages have no such text,
+	// number or boolean. Nil: failures are not grouped by a header.
+	Header *string
 	// Error is the code at the start of the error.
 	Error string
 	// Example is the newest error in full.
@@ -96,20 +99,31 @@ const MostCounted = 10_000
 // fewCounted replaces MostCounted after counting has taken too long.
 const fewCounted = 500
 
-// Stats reads the state of the queue. Unless exact, its cost does not depend on the number of rows. Top is the most
-// entries of Failing. Block: a dead letter holds its key up.
-func (t *Tables) Stats(ctx context.Context, top int, exact, block bool) (QueueStats, error) {
+// StatsOptions says how to read the state of the queue.
+type StatsOptions struct {
+	// Top is the most entries of Failing.
+	Top int
+	// Header is a header by whose values Failing is grouped, besides the routing keys; "": none.
+	Header string
+	// Exact counts all rows. Else the cost does not depend on the number of rows.
+	Exact bool
+	// Block: a dead letter holds its key up.
+	Block bool
+}
+
+// Stats reads the state of the queue.
+func (t *Tables) Stats(ctx context.Context, o StatsOptions) (QueueStats, error) {
 	s := QueueStats{}
-	reader := &statsReader{Tables: t, block: block}
-	if !exact {
+	reader := &statsReader{Tables: t, block: o.Block}
+	if !o.Exact {
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
 	parts := []func(context.Context, querier, *QueueStats) error{
 		reader.clock, reader.depth, reader.states, reader.oldest, reader.blocked, reader.dead,
-		func(ctx context.Context, tx querier, s *QueueStats) error { return reader.failing(ctx, tx, s, top) },
+		func(ctx context.Context, tx querier, s *QueueStats) error { return reader.failing(ctx, tx, s, o) },
 	}
 	read := t.glance
-	if exact {
+	if o.Exact {
 		read = t.look
 	}
 	err := read(ctx, func(ctx context.Context, tx querier) error {
@@ -281,42 +295,53 @@ func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err 
 // Errors by code, because the text after the code may name the message.
 const failingSQL = `
 WITH timed AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, pg_catalog.left(r.last_error, {example}) AS last_error, attempts, available_at
+  SELECT {routing_key} AS routing_key, {header} AS header, pg_catalog.left(r.last_error, {example}) AS last_error,
+    attempts, available_at
   FROM {outbox} r WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1
 ), dead AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, pg_catalog.left(r.last_error, {example}) AS last_error,
+  SELECT {routing_key} AS routing_key, {header} AS header, pg_catalog.left(r.last_error, {example}) AS last_error,
     {reason} AS failure_reason, dead_at
   FROM {dead} r ORDER BY dead_at DESC LIMIT $1
 ), failed AS (
-  SELECT routing_key, last_error, NULL::text AS reason, available_at AS at FROM timed WHERE attempts > 0
-  UNION ALL SELECT routing_key, last_error, failure_reason, dead_at FROM dead
+  SELECT routing_key, header, last_error, NULL::text AS reason, available_at AS at FROM timed WHERE attempts > 0
+  UNION ALL SELECT routing_key, header, last_error, failure_reason, dead_at FROM dead
 )
-SELECT routing_key, {code} AS code,
+SELECT routing_key, header, {code} AS code,
        coalesce((pg_catalog.array_agg(last_error ORDER BY at DESC))[1], ''),
        count(*) FILTER (WHERE reason IS NULL), count(*) FILTER (WHERE reason IS NOT NULL),
        greatest((SELECT count(*) FROM timed), (SELECT count(*) FROM dead))
-FROM failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`
+FROM failed GROUP BY 1, 2, 3 ORDER BY count(*) DESC, 1, 2, 3 LIMIT $2`
 
 // mostExample is up to how many characters of an error Failing has.
 const mostExample = 500
 
-func failingStatement() string {
+// failingStatement groups by the header $3, if it is wanted.
+func failingStatement(header bool) string {
+	value := "NULL::text"
+	if header {
+		value = shownHeader("$3")
+	}
 	return strings.NewReplacer(
 		"{routing_key}", shownText("r.routing_key"),
+		"{header}", value,
 		"{reason}", shownText("r.failure_reason"),
 		"{code}", errorCode("coalesce(last_error, reason, '')"),
 		"{example}", fmt.Sprint(mostExample),
 	).Replace(failingSQL)
 }
 
-func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, top int) error {
-	rows, err := tx.Query(ctx, r.fill(failingStatement()), r.most, top)
+func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, o StatsOptions) error {
+	args := []any{r.most, o.Top}
+	if o.Header != "" {
+		args = append(args, o.Header)
+	}
+	rows, err := tx.Query(ctx, r.fill(failingStatement(o.Header != "")), args...)
 	if err != nil {
 		return err
 	}
 	var looked int64
 	s.Failing, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f Failing, err error) {
-		err = row.Scan(&f.RoutingKey, &f.Error, &f.Example, &f.Retrying, &f.Dead, &looked)
+		err = row.Scan(&f.RoutingKey, &f.Header, &f.Error, &f.Example, &f.Retrying, &f.Dead, &looked)
 		return f, err
 	})
 	if err == nil {

@@ -1,7 +1,9 @@
 package operator_test
 
 import (
+	"maps"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +19,7 @@ func (f *fixture) stats(exact bool) operator.QueueStats {
 
 func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
 	f.Helper()
-	s, err := f.operator().Stats(f.Context(), 3, exact, block)
+	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Top: 3, Exact: exact, Block: block})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -83,6 +85,37 @@ func TestStatsCountsRowsByState(t *testing.T) {
 		if len(s.Failing) != 3 || s.Failing[0] != (operator.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != operator.Exact {
 			t.Errorf("failing: %+v", s.Failing)
 		}
+	}
+}
+
+// Celery tasks of a queue have the same routing key.
+func TestStatsGroupsFailuresByAHeader(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, headers, attempts, available_at, last_error)
+		SELECT 'celery', '1', headers, 1, now() + interval '1 hour', 'unroutable' FROM (VALUES
+			('{"task": "orders.send"}'::jsonb), ('{"task": "orders.send", "id": 1}'), ('{"task": "orders.send"}'), ('{"task": 17}'), ('{"task": 17}'),
+			('{"task": null}'), ('{"task": {"a": 1}}'), ('["task"]'), (NULL), ('{"other": "task"}'),
+			(jsonb_build_object('task', repeat('ü', 1000) || E'\n')), (jsonb_build_object('task', 'a', 'z', (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 4000) i)))
+		) v(headers)`)
+	f.DeadLetter(1, "too_large", "headers", `'{"task": "orders.send"}'`)
+	s, err := f.operator().Stats(t.Context(), operator.StatsOptions{Top: 10, Header: "task"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]int64)
+	for _, one := range s.Failing {
+		got[one.RoutingKey+" "+one.Error+" "+*one.Header] += one.Retrying + 1000*one.Dead
+	}
+	want := map[string]int64{
+		"celery unroutable orders.send": 3, "celery unroutable 17": 2, "celery unroutable " + strings.Repeat("ü", 255): 1,
+		"celery unroutable ":      6, // also the row with large headers
+		"r too_large orders.send": 1000,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v\nwant %v", got, want)
+	}
+	if s := f.stats(false); len(s.Failing) != 2 || s.Failing[0].Retrying != 12 || s.Failing[0].Header != nil {
+		t.Errorf("without a header: %+v", s.Failing)
 	}
 }
 

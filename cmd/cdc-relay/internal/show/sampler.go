@@ -33,7 +33,10 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	if l.Live != nil && first == nil {
 		first, failed = l.Live.Read(ctx)
 	}
-	s, err := l.Tables.Stats(ctx, max(l.Top, judgedKinds), l.Exact, l.Relay.OnDeadLetter == relay.OnDeadLetterBlock)
+	s, err := l.Tables.Stats(ctx, operator.StatsOptions{
+		Top: max(l.Top, judgedKinds), Header: l.Relay.MetricsHeader, Exact: l.Exact,
+		Block: l.Relay.OnDeadLetter == relay.OnDeadLetterBlock,
+	})
 	if err != nil {
 		return Stats{}, err
 	}

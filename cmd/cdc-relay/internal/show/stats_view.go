@@ -72,10 +72,12 @@ type ownerView struct {
 // Failing is a failure that several messages share.
 type Failing struct {
 	RoutingKey string `json:"routing_key"`
-	Error      string `json:"error"`
-	Example    string `json:"example"`
-	Retrying   int64  `json:"retrying"`
-	Dead       int64  `json:"dead"`
+	// Header is the value of the header to group by; null: not grouped.
+	Header   *string `json:"header"`
+	Error    string  `json:"error"`
+	Example  string  `json:"example"`
+	Retrying int64   `json:"retrying"`
+	Dead     int64   `json:"dead"`
 }
 
 func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int) Stats {
