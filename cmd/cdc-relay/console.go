@@ -100,9 +100,9 @@ func notEmpty(text string) error {
 
 func (p *process) consoleCommand() *cli.Command {
 	picked := flags("listen", "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
-		"show-payload", "http-addr", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode",
-		"keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard", "exchange", "publisher",
-		"log-level", "log-format", "config")
+		"show-payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
+		"stale-timeout", "mode", "keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard",
+		"exchange", "publisher", "log-level", "log-format", "config")
 	return &cli.Command{
 		Name:      "console",
 		Usage:     "serve pages for the browser: what waits, what fails, one message, check",
@@ -116,7 +116,7 @@ EXAMPLES
 
   cdc-relay console --config /etc/cdc-relay.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags:  describe(picked, usages{"http-addr": askForNumbers}),
+		Flags:  describe(picked, usages{"http-addr": askForNumbers, "metrics-header": groupFailures}),
 		Action: p.console,
 	}
 }

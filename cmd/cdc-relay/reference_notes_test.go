@@ -35,6 +35,7 @@ func notes() map[string]note {
 		"events":                {"", "`published` doubles RabbitMQ's messages."},
 		"log-headers":           {"", "List no header with secrets."},
 		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},
+		"metrics-header":        {"at most 255 bytes", "See [headers](metrics.md#headers)."},
 
 		"http-addr":     {"", "`0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
 		"statsd-addr":   {"", "See [DogStatsD](metrics.md#dogstatsd)."},

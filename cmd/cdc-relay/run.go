@@ -38,7 +38,7 @@ func relayFlags(more ...string) []cli.Flag {
 		"poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
 		"stale-timeout", "outage-cooldown", "on-dead-letter", "on-expired", "keep-published", "events-exchange",
-		"events", "log-headers", "metrics-routing-keys",
+		"events", "log-headers", "metrics-routing-keys", "metrics-header",
 		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
 	}
 	picked := flags(append(names, more...)...)

@@ -113,6 +113,7 @@ func filterSettings() []setting {
 		},
 		text("routing-key", "KEY", "Only messages with this routing key.",
 			func(f *operator.Filter) **string { return &f.RoutingKey }),
+		headerSetting(),
 		text("exchange", "NAME", "Only messages to this exchange; '': those without one.",
 			func(f *operator.Filter) **string { return &f.Exchange }),
 		text("ordering-key", "KEY", "Only messages with this ordering key.",
@@ -125,6 +126,20 @@ func filterSettings() []setting {
 		age("newer-than", "Only messages that became dead letters less than this long ago, or after this time.",
 			func(f *operator.Filter) *time.Duration { return &f.NewerThan },
 			func(f *operator.Filter) **time.Time { return &f.After }),
+	}
+}
+
+func headerSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "header", Placeholder: "NAME=VALUE,…", FlagOnly: true, Repeats: true,
+			Usage: "Only messages with these headers, such as task=orders.*; * is any text. " +
+				"An empty value: those without the header.",
+		},
+		Set: func(c *config, text string) (err error) {
+			c.selected.filter.Headers, err = operator.ParseHeaders(text)
+			return err
+		},
 	}
 }
 

@@ -67,6 +67,14 @@ func signalSettings() []setting {
 		},
 		{
 			Info: settings.Info{
+				Name: "metrics-header", Placeholder: "NAME", MayBeEmpty: true,
+				Usage: "Count messages by this message header, such as task. stats and console group failures by it. " +
+					"At most 100 values. Default: none.",
+			},
+			Set: func(c *config, text string) error { c.relay.MetricsHeader = text; return nil },
+		},
+		{
+			Info: settings.Info{
 				Name: "statsd-addr", Placeholder: "ADDRESS", MayBeEmpty: true,
 				Usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path. Default: nowhere.",
 			},

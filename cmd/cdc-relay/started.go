@@ -63,6 +63,7 @@ func loggedSettings(c *config) []slog.Attr {
 		slog.Duration("keep_published", r.KeepPublished),
 		slog.String("log_headers", strings.Join(r.LogHeaders, ",")),
 		slog.String("metrics_routing_keys", strings.Join(r.MetricsRoutingKeys, ",")),
+		slog.String("metrics_header", r.MetricsHeader),
 		slog.String("on_dead_letter", string(r.OnDeadLetter)),
 		slog.String("on_expired", string(r.OnExpired)),
 		slog.String("events_exchange", signals.eventsExchange),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -25,8 +26,9 @@ EXAMPLES
 
   cdc-relay stats --watch
   cdc-relay stats --format json | jq .oldest_pending_seconds`,
-		Flags: describe(flags("top", "exact", "watch", "interval", "format", "on-dead-letter", "mode", "http-addr",
-			"database-url", "table", "slot", "shard", "config"), usages{"http-addr": askForNumbers}),
+		Flags: describe(flags("top", "exact", "watch", "interval", "format", "metrics-header", "on-dead-letter", "mode",
+			"http-addr", "database-url", "table", "slot", "shard", "config"),
+			usages{"http-addr": askForNumbers, "metrics-header": groupFailures}),
 		Action: p.stats,
 	}
 }
@@ -76,10 +78,11 @@ func (p *process) showStats(cfg *config, v show.Stats) error {
 	if err := g.Write(); err != nil {
 		return err
 	}
-	return p.showFailing(v)
+	return p.showFailing(v, cfg.relay.MetricsHeader)
 }
 
-func (p *process) showFailing(v show.Stats) error {
+// showFailing prints the failures with most messages, by a header too if it is not "".
+func (p *process) showFailing(v show.Stats, header string) error {
 	if len(v.TopFailing) == 0 {
 		return nil
 	}
@@ -88,12 +91,18 @@ func (p *process) showFailing(v show.Stats) error {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
-	g := p.terminal.Table("ROUTING KEY", "ERROR", "IN RETRY", "DEAD", "EXAMPLE").Fit()
+	by := []string{"ROUTING KEY"}
+	if header != "" {
+		by = append(by, strings.ToUpper(show.Cell(header)))
+	}
+	g := p.terminal.Table(append(by, "ERROR", "IN RETRY", "DEAD", "EXAMPLE")...).Fit()
 	for _, f := range v.TopFailing {
-		g.Row(
-			show.Shortened(f.RoutingKey, 60), show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead),
-			show.Shortened(f.Example, 80),
-		)
+		by := []string{show.Cell(f.RoutingKey)}
+		if header != "" {
+			by = append(by, show.OrElse(show.CellOrDash(f.Header), "-"))
+		}
+		g.Row(append(by, show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead),
+			show.Shortened(f.Example, 80))...)
 	}
 	return g.Write()
 }

@@ -47,7 +47,9 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 		if a.Do == "retry" {
 			others = append(others, "state")
 		}
-		names := []string{"id", "routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"}
+		names := []string{
+			"id", "routing-key", "header", "exchange", "ordering-key", "reason", "older-than", "newer-than",
+		}
 		if a.picked, err = c.pick(r, names, others...); err != nil {
 			return err
 		}

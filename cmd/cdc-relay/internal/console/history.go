@@ -107,6 +107,8 @@ type overview struct {
 	Facts  facts
 	Charts []chart
 	Fails  []show.Failing
+	// Header is what failures are grouped by besides the routing key; "": nothing.
+	Header string
 	Failed string
 }
 
@@ -126,7 +128,7 @@ func (h *history) overview(cfg *relay.Config) overview {
 		return o
 	}
 	h.mu.view.Facts(&o.Facts, cfg, show.Plain)
-	o.Fails = h.mu.view.TopFailing
+	o.Fails, o.Header = h.mu.view.TopFailing, cfg.MetricsHeader
 	for _, c := range []struct {
 		title, unit string
 		of          func(point) float64

@@ -24,7 +24,9 @@ func (c *Console) changes(names ...string) []string {
 }
 
 func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	filters := []string{"state", "routing-key", "exchange", "ordering-key", "older-than", "newer-than", "reason"}
+	filters := []string{
+		"state", "routing-key", "header", "exchange", "ordering-key", "older-than", "newer-than", "reason",
+	}
 	p, err := c.pick(r, filters, "after")
 	if err != nil {
 		return nil, err
@@ -38,7 +40,7 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 }
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	filters := []string{"routing-key", "exchange", "ordering-key", "reason", "older-than", "newer-than"}
+	filters := []string{"routing-key", "header", "exchange", "ordering-key", "reason", "older-than", "newer-than"}
 	p, err := c.pick(r, filters, "after")
 	if err != nil {
 		return nil, err
@@ -50,7 +52,7 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 }
 
 func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	filters := []string{"routing-key", "exchange", "ordering-key", "older-than", "newer-than"}
+	filters := []string{"routing-key", "header", "exchange", "ordering-key", "older-than", "newer-than"}
 	p, err := c.pick(r, filters, "after")
 	if err != nil {
 		return nil, err

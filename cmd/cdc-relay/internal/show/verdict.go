@@ -233,7 +233,11 @@ func (v *Stats) kinds(of func(operator.Failing) int64) string {
 	var texts []string
 	for _, f := range v.failing {
 		if n := of(f); n > 0 {
-			texts = append(texts, fmt.Sprintf("%s × %s, %s", Number(n), Shortened(f.RoutingKey, 40), Shortened(f.Error, 30)))
+			name := Shortened(f.RoutingKey, 40)
+			if header := ValueOr(f.Header, ""); header != "" {
+				name += " " + Shortened(header, 40)
+			}
+			texts = append(texts, fmt.Sprintf("%s × %s, %s", Number(n), name, Shortened(f.Error, 30)))
 		}
 	}
 	if len(texts) == 0 {
