@@ -111,10 +111,10 @@ func (c *config) allNames() []replication.Names {
 	return all
 }
 
-// The usage of --yes for commands that ask a question, of --metrics-header for commands that show failures, and of
+// The usage of --yes for commands that ask a question, of --metrics-header for commands that show messages, and of
 // --http-addr for commands that ask a relay. For run, --http-addr is the address to listen on.
 const (
-	groupFailures = "Group failures by this message header, too. Default: none."
+	showHeader    = "Show this message header in a column of its own. Default: none."
 	askForNumbers = "Ask the relay at this address for throughput and latency; empty: ask none."
 	doNotAsk      = "Do not ask."
 	askForState   = "Ask the relay at this address whether it can publish; empty: ask none."

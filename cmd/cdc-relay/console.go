@@ -116,7 +116,7 @@ EXAMPLES
 
   cdc-relay console --config /etc/cdc-relay.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags:  describe(picked, usages{"http-addr": askForNumbers, "metrics-header": groupFailures}),
+		Flags:  describe(picked, usages{"http-addr": askForNumbers, "metrics-header": showHeader}),
 		Action: p.console,
 	}
 }

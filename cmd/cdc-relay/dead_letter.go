@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -31,7 +32,8 @@ EXAMPLES
   cdc-relay dead-letter list
   cdc-relay dead-letter list --reason unroutable --newer-than 24h
   cdc-relay dead-letter list --format json | jq -r '.dead_letters[].message_id'`,
-				Flags:  pageFlags(filterFlags(false), "format", "database-url", "table", "config"),
+				Flags: headerColumn(
+					pageFlags(filterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
 				Action: p.deadLetterList,
 			},
 			{
@@ -86,23 +88,27 @@ func (p *process) showDeadLetters(ctx context.Context, s *session) error {
 	if s.cfg.format == formatJSON {
 		return p.writeDeadLetters(s.cfg, letters, list.Next)
 	}
-	return p.listDeadLetters(letters, list.Next)
+	return p.listDeadLetters(s.cfg.relay.MetricsHeader, letters, list.Next)
 }
 
-func (p *process) listDeadLetters(letters []operator.DeadMessage, next string) error {
+// listDeadLetters prints a table, with a column for a header if it is not "".
+func (p *process) listDeadLetters(header string, letters []operator.DeadMessage, next string) error {
 	if len(letters) == 0 && next == "" {
 		fmt.Fprintln(p.terminal.Out, "no dead letters")
 		return nil
 	}
-	g := p.terminal.Table(
-		"ID", "DEAD FOR", "REASON", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
-	).Fit()
+	keys := withHeader("ROUTING KEY", header, headerTitle(header))
+	g := p.terminal.Table(slices.Concat([]string{"ID", "DEAD FOR", "REASON", "EXCHANGE"}, keys,
+		[]string{"ORDERING KEY", "ATTEMPTS", "LAST ERROR"})...).Fit()
 	for _, letter := range letters {
-		g.Row(
+		first := []string{
 			fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), show.Cell(letter.Reason),
-			show.CellOrDash(letter.Exchange), show.Cell(letter.RoutingKey), show.CellOrDash(letter.OrderingKey),
-			fmt.Sprint(letter.Attempts), show.CellOrDash(letter.LastError),
-		)
+			show.CellOrDash(letter.Exchange),
+		}
+		last := []string{
+			show.CellOrDash(letter.OrderingKey), fmt.Sprint(letter.Attempts), show.CellOrDash(letter.LastError),
+		}
+		g.Row(slices.Concat(first, withHeader(show.Cell(letter.RoutingKey), header, letter.Header(header)), last)...)
 	}
 	if err := g.Write(); err != nil {
 		return err

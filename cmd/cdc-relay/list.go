@@ -29,7 +29,8 @@ EXAMPLES
   cdc-relay list --state retrying
   cdc-relay list --routing-key orders.created --older-than 10m
   cdc-relay list --format json | jq -r '.messages[].message_id'`,
-		Flags:  pageFlags(listFilterFlags(), "format", "database-url", "table", "config"),
+		Flags: headerColumn(
+			pageFlags(listFilterFlags(), "format", "metrics-header", "database-url", "table", "config")),
 		Action: p.list,
 	}
 }
@@ -112,15 +113,16 @@ func (p *process) showList(ctx context.Context, s *session) error {
 		fmt.Fprintln(p.terminal.Out, "no messages")
 		return nil
 	}
-	g := p.terminal.Table(
-		"ID", "AGE", "STATE", "NEXT", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
-	).Fit()
+	header := s.cfg.relay.MetricsHeader
+	keys := withHeader("ROUTING KEY", header, headerTitle(header))
+	g := p.terminal.Table(slices.Concat([]string{"ID", "AGE", "STATE", "NEXT", "EXCHANGE"}, keys,
+		[]string{"ORDERING KEY", "ATTEMPTS", "LAST ERROR"})...).Fit()
 	for _, w := range list.Rows {
-		g.Row(
+		first := []string{
 			fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), show.CellOrDash(w.Exchange),
-			show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey), fmt.Sprint(w.Attempts),
-			show.CellOrDash(w.LastError),
-		)
+		}
+		g.Row(slices.Concat(first, withHeader(show.Cell(w.RoutingKey), header, w.Header(header)),
+			[]string{show.CellOrDash(w.OrderingKey), fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError)})...)
 	}
 	if err := g.Write(); err != nil {
 		return err
@@ -128,6 +130,21 @@ func (p *process) showList(ctx context.Context, s *session) error {
 	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
 	return nil
 }
+
+// headerColumn describes --metrics-header for commands that list messages.
+func headerColumn(picked []cli.Flag) []cli.Flag {
+	return describe(picked, usages{"metrics-header": showHeader})
+}
+
+// withHeader returns the column of the routing key, and one for the header of --metrics-header if it is not "".
+func withHeader(key, header, value string) []string {
+	if header == "" {
+		return []string{key}
+	}
+	return []string{key, show.OrElse(show.Cell(value), "-")}
+}
+
+func headerTitle(header string) string { return strings.ToUpper(header) }
 
 // readFor is how long a list reads on if the filter matches few rows.
 const readFor = 5 * time.Second

@@ -71,6 +71,10 @@ func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	if r := cdcRelay(t, env, "stats", "--metrics-header", "", "--json"); !strings.Contains(r.stdout, `"header": null`) || strings.Contains(r.stdout, "orders.send") {
 		t.Errorf("without a header: %s%s", r.stdout, r.stderr)
 	}
+	wantOutput(t, cdcRelay(t, env, "dead-letter", "list", "--header", "task=*.pay"), "ROUTING KEY  TASK              ORDERING KEY", "gone         orders.tasks.pay  -")
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('later', '1', '{"task": 17}'), ('later', '1', '{"task": ["a"]}')`)
+	wantOutput(t, cdcRelay(t, env, "list"), "ROUTING KEY  TASK  ORDERING KEY", "later        17    -", "later        -     -")
+	wantOutput(t, cdcRelay(t, env, "list", "--metrics-header", ""), "ROUTING KEY  ORDERING KEY", "later        -")
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "requeue", "--header", "task=orders.*", "--dry-run"), "3 dead letters")
 	wantOutput(t, cdcRelay(t, env, "dead-letter", "purge", "--header", "task=orders.send", "--header", "id=*", "--dry-run"), "0 dead letters")
 }
@@ -127,6 +131,8 @@ func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 		target := html.UnescapeString(l[1])
 		if _, body := fetch(t, http.MethodGet, at+target, nil); l[2] == "" || strings.Count(body, `href="/message?id=`) != 1 {
 			t.Errorf("%s shows\n%s", target, body)
+		} else if n := strings.Count(body, "<th scope=\"col\">task</th>"); n != 1 {
+			t.Errorf("%s has %d columns with the task\n%s", target, n, body)
 		} else if _, body = fetch(t, http.MethodGet, at+submitted(t, body, "/change"), nil); !strings.Contains(body, "<strong>1 dead letter</strong>") {
 			t.Errorf("the change after %s:\n%s", target, body)
 		}

@@ -34,7 +34,8 @@ more, it ends with a cursor for --after.
 EXAMPLES
 
   cdc-relay published list --routing-key orders.created --newer-than 1h`,
-				Flags:  pageFlags(historyFilterFlags(false), "format", "database-url", "table", "config"),
+				Flags: headerColumn(pageFlags(
+					historyFilterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
 				Action: p.publishedList,
 			},
 			{
@@ -177,12 +178,17 @@ func (p *process) showPublishedList(ctx context.Context, s *session) error {
 		fmt.Fprintln(p.terminal.Out, "no published messages")
 		return nil
 	}
-	g := p.terminal.Table("ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", "ROUTING KEY", "ORDERING KEY").Fit()
+	header := s.cfg.relay.MetricsHeader
+	keys := withHeader("ROUTING KEY", header, headerTitle(header))
+	g := p.terminal.Table(slices.Concat([]string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE"}, keys,
+		[]string{"ORDERING KEY"})...).Fit()
 	for _, m := range list.Rows {
-		g.Row(
+		first := []string{
 			fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-			m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
-		)
+			m.MessageID.String(), show.CellOrDash(m.Exchange),
+		}
+		g.Row(slices.Concat(first, withHeader(show.Cell(m.RoutingKey), header, m.Header(header)),
+			[]string{show.CellOrDash(m.OrderingKey)})...)
 	}
 	if err := g.Write(); err != nil {
 		return err

@@ -68,7 +68,7 @@ func signalSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "metrics-header", Placeholder: "NAME", MayBeEmpty: true,
-				Usage: "Count messages by this message header, such as task. stats and console group failures by it. " +
+				Usage: "Count messages by this message header, such as task; stats, lists and console show it. " +
 					"At most 100 values. Default: none.",
 			},
 			Set: func(c *config, text string) error { c.relay.MetricsHeader = text; return nil },

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -28,7 +27,7 @@ EXAMPLES
   cdc-relay stats --format json | jq .oldest_pending_seconds`,
 		Flags: describe(flags("top", "exact", "watch", "interval", "format", "metrics-header", "on-dead-letter", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"),
-			usages{"http-addr": askForNumbers, "metrics-header": groupFailures}),
+			usages{"http-addr": askForNumbers, "metrics-header": showHeader}),
 		Action: p.stats,
 	}
 }
@@ -91,16 +90,10 @@ func (p *process) showFailing(v show.Stats, header string) error {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
-	by := []string{"ROUTING KEY"}
-	if header != "" {
-		by = append(by, strings.ToUpper(show.Cell(header)))
-	}
+	by := withHeader("ROUTING KEY", header, headerTitle(header))
 	g := p.terminal.Table(append(by, "ERROR", "IN RETRY", "DEAD", "EXAMPLE")...).Fit()
 	for _, f := range v.TopFailing {
-		by := []string{show.Cell(f.RoutingKey)}
-		if header != "" {
-			by = append(by, show.OrElse(show.CellOrDash(f.Header), "-"))
-		}
+		by := withHeader(show.Cell(f.RoutingKey), header, show.ValueOr(f.Header, ""))
 		g.Row(append(by, show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead),
 			show.Shortened(f.Example, 80))...)
 	}

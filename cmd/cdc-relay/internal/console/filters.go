@@ -21,6 +21,8 @@ type picked struct {
 	Next   string
 	// Query has the filters that are set, URL-encoded.
 	Query string
+	// Header is shown in a column of its own; "": none.
+	Header string
 	// Note says why the filters may match nothing; "": they look right.
 	Note string
 	// Changes are the changes that apply to the selected rows.
@@ -95,8 +97,9 @@ func onlyParameters(r *http.Request, names ...string) error {
 // parameter of the URL filters, even if it is empty: else the page would show and change more rows than its link says.
 func (c *Console) pick(r *http.Request, names []string, others ...string) (picked, error) {
 	p := picked{
-		Path: r.URL.Path,
-		part: operator.Page{After: r.FormValue("after"), Limit: c.cfg.Limits.Rows},
+		Path:   r.URL.Path,
+		part:   operator.Page{After: r.FormValue("after"), Limit: c.cfg.Limits.Rows},
+		Header: c.cfg.Relay.MetricsHeader,
 	}
 	if err := onlyParameters(r, append(others, names...)...); err != nil {
 		return p, err

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -48,6 +49,24 @@ type StoredMessage struct {
 // IsLarge reports whether one of these columns is too large to show.
 func (m StoredMessage) IsLarge(columns ...string) bool {
 	return slices.ContainsFunc(m.Large, func(l Large) bool { return slices.Contains(columns, l.Column) })
+}
+
+// Header returns the value of a header as text: "" without a string, a number or a boolean of this name, or if the
+// headers are too large to show.
+func (m StoredMessage) Header(name string) string {
+	var headers map[string]json.RawMessage
+	if name == "" || json.Unmarshal(m.Headers, &headers) != nil { // null, or not an object
+		return ""
+	}
+	value := headers[name]
+	var text string
+	switch {
+	case len(value) == 0 || value[0] == 'n' || value[0] == '{' || value[0] == '[':
+		return ""
+	case json.Unmarshal(value, &text) == nil:
+		return text
+	}
+	return string(value)
 }
 
 // Age is the time since the row was created.
