@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -43,6 +44,9 @@ const (
 	// OnExpiredDrop: the row is deleted and counted.
 	OnExpiredDrop OnExpired = "drop"
 )
+
+// UnlimitedRetries, -1, is the MaxRetries with which no rejection makes a dead letter.
+const UnlimitedRetries = core.UnlimitedRetries
 
 // Tracer receives the result of each attempt to publish a message. The publisher's goroutines call it concurrently. It
 // must not block, and must not keep or change the message.
@@ -90,7 +94,8 @@ type Config struct {
 	// ShutdownTimeout bounds how long Run finishes messages in flight after its context was cancelled.
 	ShutdownTimeout time.Duration
 
-	// MaxRetries is how many rejections are retried (0 to 1000); the next one makes a dead letter.
+	// MaxRetries is how many rejections are retried (0 to 1000); the next one makes a dead letter. UnlimitedRetries:
+	// all of them are. A message with max_attempts has its own limit.
 	MaxRetries int
 	// BackoffTime is the wait after the first rejection. It doubles with each attempt, up to MaxBackoff.
 	BackoffTime time.Duration
@@ -170,7 +175,8 @@ func (c Config) Validate() error {
 		"--on-expired %q: want dead-letter or drop", c.OnExpired)
 	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "--batch-size %d: want 1 to 10000", c.BatchSize)
 	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "--max-in-flight %d: want 1 to 100000", c.MaxInFlight)
-	wrong(c.MaxRetries < 0 || c.MaxRetries > 1000, "--max-retries %d: want 0 to 1000", c.MaxRetries)
+	wrong((c.MaxRetries < 0 || c.MaxRetries > 1000) && c.MaxRetries != UnlimitedRetries,
+		"--max-retries %d: want 0 to 1000, or unlimited", c.MaxRetries)
 	for _, name := range c.HeaderColumns {
 		own := slices.ContainsFunc(store.Needs(c.Table), func(n store.Need) bool {
 			return slices.Contains(n.Columns, name)

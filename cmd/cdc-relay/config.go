@@ -272,10 +272,7 @@ func relaySettings() []setting {
 
 func retrySettings() []setting {
 	return []setting{
-		settings.Int("max-retries", "5",
-			"How often to retry a message that RabbitMQ rejects, before it becomes a dead letter. "+
-				"Outages do not count.",
-			func(c *config) *int { return &c.relay.MaxRetries }),
+		retriesSetting(),
 		settings.Duration("backoff-time", "120s", "The wait before the first retry; it doubles with each retry.",
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
 		settings.Duration("max-backoff", "1h", "The longest wait before a retry.",
@@ -311,6 +308,28 @@ func retrySettings() []setting {
 			Set: func(c *config, text string) error {
 				return settings.Choose(&c.relay.OnExpired, text, "dead-letter", "drop")
 			},
+		},
+	}
+}
+
+func retriesSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "max-retries", Placeholder: "NUMBER", Default: "5", Values: []string{show.Unlimited},
+			Usage: "How often to retry a message that RabbitMQ rejects, before it becomes a dead letter; " +
+				"unlimited: it never does. Outages do not count.",
+		},
+		Set: func(c *config, text string) error {
+			if text == show.Unlimited {
+				c.relay.MaxRetries = relay.UnlimitedRetries
+				return nil
+			}
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q: want 0 to 1000, or %s", text, show.Unlimited)
+			}
+			c.relay.MaxRetries = n
+			return nil
 		},
 	}
 }

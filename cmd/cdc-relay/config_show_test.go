@@ -91,9 +91,9 @@ func TestConfigValidateNamesAllMistakes(t *testing.T) {
 	wantUsage(t, validate(nil), noURLs)
 	wantUsage(t, validate(environment{"CDC_RELAY_BATCH_SIZE": "0", "CDC_RELAY_MAX_RETRIES": "-4", "CDC_RELAY_MODE": "x"}),
 		`--mode (from CDC_RELAY_MODE): "x": want auto or poll
+--max-retries (from CDC_RELAY_MAX_RETRIES): "-4": want 0 to 1000, or unlimited
 set --database-url or CDC_RELAY_DATABASE_URL
 --batch-size 0: want 1 to 10000
---max-retries -4: want 0 to 1000
 set --amqp-url or CDC_RELAY_AMQP_URL`)
 	file := writeFile(t, "relay.yml", "slott: a\nbatch-size: 0\ndatabase-url-file: /nowhere/a\namqp-url-file: /nowhere/b\n")
 	wantUsage(t, validate(nil, "--config", file, "--outage-cooldown", "0s", "--table", "a.b.c"), file+`:1: unknown key "slott", did you mean "slot"?

@@ -23,7 +23,7 @@ func notes() map[string]note {
 		"send-timeout":        {"from `100ms`", "After that, a claimed row may be published again."},
 		"shutdown-timeout":    {"from `0s`", "Set it below the time after which the supervisor kills."},
 
-		"max-retries":           {"0 to 1000", ""},
+		"max-retries":           {"0 to 1000, or `unlimited`", "A row's [`max_attempts`](contract.md#outbox) replaces it; 0 there is `unlimited` here."},
 		"backoff-time":          {"from `0s`", ""},
 		"max-backoff":           {"from `0s`", ""},
 		"stale-timeout":         {"from `1s`", ""},

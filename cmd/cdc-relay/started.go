@@ -11,6 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 // logStart logs the first line of run and drain: the version, the servers, and the settings that differ from their
@@ -39,6 +40,14 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 	s.log.Info("cdc-relay "+command+" started", append([]any{"event", event.RelayStarted}, fields...)...)
 }
 
+func maxRetries(n int) slog.Attr {
+	const name = "max_retries"
+	if n == relay.UnlimitedRetries {
+		return slog.String(name, show.Unlimited)
+	}
+	return slog.Int(name, n)
+}
+
 // loggedSettings are the settings of run, except the servers' URLs and the log's own settings.
 func loggedSettings(c *config) []slog.Attr {
 	r, signals := &c.relay, &c.signals
@@ -54,7 +63,7 @@ func loggedSettings(c *config) []slog.Attr {
 		slog.Duration("poll_interval", r.PollInterval),
 		slog.Duration("send_timeout", r.SendTimeout),
 		slog.Duration("shutdown_timeout", r.ShutdownTimeout),
-		slog.Int("max_retries", r.MaxRetries),
+		maxRetries(r.MaxRetries),
 		slog.Duration("backoff_time", r.BackoffTime),
 		slog.Duration("max_backoff", r.MaxBackoff),
 		slog.Duration("stale_timeout", r.StaleTimeout),

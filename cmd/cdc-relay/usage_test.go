@@ -91,7 +91,10 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"teardown --yes=perhaps", `--yes: "perhaps": want true or false`},
 		{"run --config /nowhere/x.yml", "--config: open /nowhere/x.yml: no such file or directory"},
 		{"run --slot Big --database-url " + someDatabase, `--slot "Big": a slot name has 1 to 63 characters of a-z, 0-9 and _`},
-		{"run --batch-size 0 --max-retries -1 --database-url " + someDatabase, "--batch-size 0: want 1 to 10000\n--max-retries -1: want 0 to 1000"},
+		{"run --batch-size 0 --max-retries -1 --database-url " + someDatabase, "--max-retries: \"-1\": want 0 to 1000, or unlimited\n--batch-size 0: want 1 to 10000"},
+		{"run --max-retries 1001 --database-url " + someDatabase, "--max-retries 1001: want 0 to 1000, or unlimited"},
+		{"run --max-retries Unlimited", `--max-retries: "Unlimited": want 0 to 1000, or unlimited`},
+		{"run --max-retries 99999999999999999999", `--max-retries: "99999999999999999999": want 0 to 1000, or unlimited`},
 		{"run --outage-cooldown 0s --database-url " + someDatabase, "--outage-cooldown 0s: want at least 100ms"},
 		{"help frobnicate", "No help topic for 'frobnicate'"},
 	} {

@@ -10,7 +10,7 @@ import (
 
 // Policy says how rejections are retried.
 type Policy struct {
-	// MaxRetries is how many rejections are retried, unless the message has max_attempts.
+	// MaxRetries is how many rejections are retried, or UnlimitedRetries. The max_attempts of a message replaces it.
 	MaxRetries  int
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration
@@ -19,6 +19,9 @@ type Policy struct {
 	// Block: a dead letter blocks its ordering key.
 	Block bool
 }
+
+// UnlimitedRetries is the MaxRetries with which no rejection makes a dead letter.
+const UnlimitedRetries = -1
 
 // Decide turns a result into a decision; no other code decides about retries and dead letters. Random is in [0, 1).
 func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbox.Decision {
@@ -55,7 +58,7 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 // exhausted reports whether this rejection of the message was the last.
 func (p Policy) exhausted(m *outbox.Message) bool {
 	if m.MaxAttempts == nil {
-		return m.Attempts >= p.MaxRetries
+		return p.MaxRetries != UnlimitedRetries && m.Attempts >= p.MaxRetries
 	}
 	return *m.MaxAttempts != 0 && m.NextAttempts() >= *m.MaxAttempts
 }

@@ -78,6 +78,23 @@ func TestEachOutcomeHasItsDecision(t *testing.T) {
 	}
 }
 
+// The delay is that of max_backoff long before the number of attempts ends.
+func TestUnlimitedRetriesEndNever(t *testing.T) {
+	p := policy()
+	p.MaxRetries = core.UnlimitedRetries
+	for _, attempts := range []int{0, 5, 1001, math.MaxInt32} {
+		r := outbox.Result{Message: &outbox.Message{Row: outbox.Row{Attempts: attempts}}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
+		d := core.Decide(r, p, 0.5, time.Now())
+		if d.Action != outbox.Retry || attempts > 5 && d.Delay != p.MaxBackoff || d.Delay <= 0 {
+			t.Errorf("after %d attempts: %+v", attempts, d)
+		}
+		r.Message.MaxAttempts = new(1)
+		if d := core.Decide(r, p, 0.5, time.Now()); d.Action != outbox.DeadLetter {
+			t.Errorf("with a limit of the row after %d attempts: %+v", attempts, d)
+		}
+	}
+}
+
 // 1 means no retry, 0 no limit.
 func TestMaxAttemptsOfARowReplacesThePolicy(t *testing.T) {
 	for _, c := range []struct {

@@ -44,6 +44,38 @@ func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
 	}
 }
 
+// The attempts of a row stop at the column's maximum, and the wait at --max-backoff.
+func TestUnlimitedRetriesNeverEndInADeadLetter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox (routing_key, payload, attempts, max_attempts) VALUES
+		('nowhere', '1', 0, NULL), ('nowhere', '2', 2147483647, NULL), ('nowhere', '3', 2147483646, 0), ('nowhere-once', '4', 0, 1)`)
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('nowhere', '5', 'k'), ($1, '6', 'k')`, w.queue)
+	r := w.run("--max-retries", "unlimited", "--backoff-time", "10ms", "--max-backoff", "50ms", "--poll-interval", "20ms")
+	w.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '7')`) // streamed
+	w.eventually("rows are retried more often than by default, and one with a limit of its own is dead", func() bool {
+		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 6`) == 5 &&
+			value[string](w, `SELECT coalesce(string_agg(routing_key, ','), '') FROM outbox_dead_letter`) == "nowhere-once"
+	})
+	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts = 2147483647`); n != 2 {
+		t.Errorf("%d rows stopped counting", n)
+	}
+	w.eventually("the message behind an endless one is seen to be late", func() bool {
+		return r.metric("cdc_relay_oldest_pending_seconds") > 1
+	})
+	if !strings.Contains(r.logs(), `"max_retries":"unlimited"`) {
+		t.Errorf("the first line of the log has no setting:\n%s", r.logs())
+	}
+	r.stop()
+	w.exec(`UPDATE outbox SET available_at = now() + interval '1 h'`)
+	for id, words := range map[string]string{"1": "again without a limit (--max-retries unlimited)", "3": "again without a limit (max_attempts 0)"} {
+		out, _ := w.command("explain", id, "--max-retries", "unlimited")
+		if !strings.Contains(out, words) {
+			t.Errorf("explain %s:\n%s", id, out)
+		}
+	}
+}
+
 // Rows that expire while they wait become dead letters at their turn, and their keys continue. Published messages carry
 // the remaining time.
 func TestExpiredRowsBecomeDeadLetters(t *testing.T) {

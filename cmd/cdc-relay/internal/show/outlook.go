@@ -122,11 +122,16 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 		Duration(s.cfg.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
 }
 
+// Unlimited is the value of --max-retries for relay.UnlimitedRetries.
+const Unlimited = "unlimited"
+
 // tries describes the remaining attempts: from the row's max_attempts, or else from --max-retries of this command,
 // which may differ from the relay's.
 func (s Surroundings) tries(attempts int, maxAttempts *int) string {
 	most := s.cfg.MaxRetries
 	switch {
+	case maxAttempts == nil && most == relay.UnlimitedRetries:
+		return "if rejected, again without a limit (--max-retries " + Unlimited + ")"
 	case maxAttempts == nil:
 	case *maxAttempts == 0:
 		return "if rejected, again without a limit (max_attempts 0)"
