@@ -304,6 +304,10 @@ func brokenDefaults() map[string]breakage {
 		"always duplicates":      sets(doctor.Warning, "possible_duplicate", "true", "x-possible-duplicate", drop),
 		"a second body":          sets(doctor.Problem, "payload", "'{}'", "two bodies", drop),
 		"an exchange on purpose": sets(doctor.OK, "exchange", "'shop'"),
+		"no limit on purpose":    sets(doctor.OK, "max_attempts", "0", "without a limit", "an ordering key waits"),
+		"no limit as a text":     sets(doctor.OK, "max_attempts", "'0'", "without a limit"),
+		"a limit":                sets(doctor.OK, "max_attempts", "3", "default 3"),
+		"a limit below zero":     sets(doctor.Problem, "max_attempts", "-1", "messages become dead letters", drop),
 	}
 }
 

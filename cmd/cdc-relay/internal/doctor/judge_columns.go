@@ -139,20 +139,39 @@ func defaultEffects() map[string]defaultEffect {
 	}
 }
 
+// limitEffect is the effect of a default of max_attempts.
+func limitEffect(value string) defaultEffect {
+	switch {
+	case value == "0":
+		return defaultEffect{
+			OK, OK, "rejected messages are retried without a limit, and an ordering key waits meanwhile",
+		}
+	case strings.HasPrefix(value, "-"):
+		return defaultEffect{Problem, Problem, "a limit must not be negative, and messages become dead letters"}
+	}
+	return defaultEffect{}
+}
+
 func (j *databaseJudge) judgeDefault(c *chart, is columnFacts, want migrations.Column) {
 	value, constant := constantOf(is.Default)
 	current := slices.Contains(
 		[]string{"now()", "CURRENT_TIMESTAMP", "transaction_timestamp()", "statement_timestamp()", "clock_timestamp()"},
 		is.Default)
 	effect := defaultEffects()[is.Name]
+	if is.Name == "max_attempts" {
+		effect = limitEffect(value)
+	}
 	level := effect.other
 	if constant || current && is.Name == "expires_at" {
 		level = effect.same
 	}
 	if level == "" || constant && value == want.Default || value == "false" && is.Name == "possible_duplicate" {
-		level = OK
+		level, effect.says = OK, ""
 	}
 	what := fmt.Sprintf("column %s of %s has the default %s", is.Name, j.o.Table, is.Default)
+	if level == OK && effect.says != "" {
+		what += ": " + effect.says
+	}
 	about, fix := j.o.Table.String()+"."+is.Name, "DROP DEFAULT"
 	switch {
 	case level == OK && want.Default == "":
