@@ -21,8 +21,15 @@ type pendingRows struct {
 }
 
 // batchWait is how long a batch waits for more rows. A statement for each row would be most of the cost of a message.
-// Only a crash makes the delay visible: more messages are published again.
+// The delay shows after a crash, when more messages are published again, and to callers of outbox_await.
 const batchWait = 50 * time.Millisecond
+
+// promptWait replaces batchWait after a pause of promptAfter, because one more statement then costs little, and until
+// promptAfter after a call of outbox_await was last seen.
+const (
+	promptWait  = 2 * time.Millisecond
+	promptAfter = time.Second
+)
 
 func newPendingRows(maxInFlight, batch int) *pendingRows {
 	return &pendingRows{

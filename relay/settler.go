@@ -35,6 +35,8 @@ type settler struct {
 
 	waiting waitingRows
 	locked  lockedRows
+	// wrote is when rows were last written, awaited when a caller of outbox_await was last seen.
+	wrote, awaited time.Time
 }
 
 // lockedRows are the published rows that other sessions have locked.
@@ -78,7 +80,7 @@ func (s *settler) collect(ctx context.Context) (batch []outbox.Settlement, ok bo
 	case <-s.pending.arrived:
 	}
 	if !s.pending.full() {
-		timer := time.NewTimer(batchWait)
+		timer := time.NewTimer(s.batchWait(time.Now()))
 		defer timer.Stop()
 		select {
 		case <-ctx.Done():
@@ -88,6 +90,14 @@ func (s *settler) collect(ctx context.Context) (batch []outbox.Settlement, ok bo
 		}
 	}
 	return s.pending.take(), true
+}
+
+// batchWait returns how long the next batch waits for more rows.
+func (s *settler) batchWait(now time.Time) time.Duration {
+	if now.Sub(s.wrote) > promptAfter || now.Sub(s.awaited) < promptAfter {
+		return promptWait
+	}
+	return batchWait
 }
 
 // dueAgain returns the waiting rows that are due, at most a batch.
@@ -159,6 +169,9 @@ func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.S
 	began := time.Now()
 	settled, err := s.store.Settle(ctx, batch)
 	s.observer.settled(settled, time.Since(began))
+	if s.wrote = time.Now(); settled.Awaited {
+		s.awaited = s.wrote
+	}
 	s.core.Settled(slices.Concat(settled.Done, settled.Gone))
 	return settled, err
 }

@@ -54,6 +54,27 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 	}
 }
 
+// Batches cost less, and they may delay a caller of outbox_await. After a pause there is nothing to batch.
+func TestABatchWaitsUnlessSomebodyWaitsForIt(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	for _, test := range []struct {
+		wrote, awaited time.Time
+		want           time.Duration
+	}{
+		{time.Time{}, time.Time{}, promptWait},
+		{ago(promptAfter + 1), time.Time{}, promptWait},
+		{ago(promptAfter), time.Time{}, batchWait},
+		{ago(0), ago(promptAfter), batchWait},
+		{ago(0), ago(promptAfter - 1), promptWait},
+	} {
+		s := settler{wrote: test.wrote, awaited: test.awaited}
+		if got := s.batchWait(now); got != test.want {
+			t.Errorf("%+v: %s", test, got)
+		}
+	}
+}
+
 // Invisible rows that are tried again together with new ones count too.
 func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	i := newInstance(t)

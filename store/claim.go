@@ -174,7 +174,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 		batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
 			var snapshot string
 			var changed []int64
-			if err := row.Scan(&snapshot, &changed); err != nil {
+			if err := row.Scan(&snapshot, &changed, nil); err != nil {
 				return err
 			}
 			if len(changed) < len(part) {

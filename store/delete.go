@@ -22,7 +22,7 @@ WITH deleted AS (` + deleteNear + `, ` + historyColumns + `), kept AS (` + toHis
       = substring($2::bytea FROM ((r.id - $3::bigint) * 16 + 1)::integer FOR 16)
   RETURNING r.id AS deleted_id`
 	deletedNear = `
-SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(deleted_id), '{}') FROM deleted`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(deleted_id), '{}'), ` + isAwaited + ` FROM deleted`
 )
 
 // nearFactor is how much longer than the batch the list of message ids may be.

@@ -31,6 +31,8 @@ type Settled struct {
 	Locked []outbox.Settlement
 	// Kept rows are still there: a trigger or a rule keeps them from being deleted or updated.
 	Kept []outbox.Settlement
+	// Awaited: a caller of the SQL function outbox_await waited for a row during a statement.
+	Awaited bool
 }
 
 // outcome is the result of statements. Rows that they did not change are left, until askAbout says why; those that were
@@ -44,6 +46,7 @@ func (o *outcome) add(more outcome) {
 	o.Done = append(o.Done, more.Done...)
 	o.NotVisible = append(o.NotVisible, more.NotVisible...)
 	o.left = append(o.left, more.left...)
+	o.Awaited = o.Awaited || more.Awaited
 }
 
 // sort adds the rows of a statement: those that it has changed (places from 1), those that its snapshot did not show,
@@ -231,9 +234,11 @@ func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, i
 	sql, args := w.statement(part)
 	var snapshot string
 	var changed []int64
-	if err := db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed); err != nil {
+	awaited := false
+	if err := db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed, &awaited); err != nil {
 		return err
 	}
+	into.Awaited = into.Awaited || awaited
 	if sql == w.nearSQL {
 		positions(changed, part)
 	}

@@ -8,7 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -321,4 +323,50 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "public.outbox") {
 		t.Errorf("err = %v", err)
 	}
+}
+
+// Another relay asks with the same lock, and is no caller.
+func TestSettleSeesCallersOfAwait(t *testing.T) {
+	f := newFixture(t)
+	if _, err := migrations.MakeFunctions(t.Context(), f.Conn, tabletest.Name(), ""); err != nil {
+		t.Fatal(err)
+	}
+	f.Plain(8)
+	rows := f.read(0)
+	settle := func(want bool, one outbox.Settlement) {
+		t.Helper()
+		if settled := f.settle(one); len(settled.Done) != 1 || settled.Awaited != want {
+			t.Errorf("%+v, want awaited %t", settled, want)
+		}
+	}
+	caller, relay := tabletest.Connect(t, f.URL), tabletest.Connect(t, f.URL)
+	if _, err := relay.Exec(t.Context(), "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('cdc-relay await', 'outbox'::regclass::oid::bigint))"); err != nil {
+		t.Fatal(err)
+	}
+	settle(false, deleted(rows[0]))
+	if _, err := relay.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan error, 1)
+	go func() {
+		_, err := caller.Exec(t.Context(), "SELECT outbox_await(message_id, '1 h') FROM outbox WHERE id = 8")
+		answer <- err
+	}()
+	await.Until(t, "a caller waits", func() bool {
+		return tabletest.One[bool](f, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = $1)`, caller.PgConn().PID())
+	})
+	settle(true, deleted(rows[1]))
+	settle(true, retried(rows[2], time.Hour))
+	settle(true, dead(rows[3], true))
+	f.commit(f.claim(outbox.AllFresh(), 5), retried(rows[4], time.Hour))
+	distant := *rows[5]
+	distant.ID += 1 << 40
+	if settled := f.settle(deleted(rows[5]), deleted(&distant)); !settled.Awaited {
+		t.Errorf("distant ids: %+v", settled)
+	}
+	settle(true, deleted(rows[7]))
+	if err := await.Receive(t, "the answer", answer); err != nil {
+		t.Fatal(err)
+	}
+	settle(false, deleted(rows[6]))
 }

@@ -142,7 +142,7 @@ const releaseSQL = `
 WITH changed AS (
   UPDATE {outbox} r SET possible_duplicate = s.possible_duplicate
   FROM ` + settledRows + ` WHERE ` + sameRow + ` RETURNING s.nth)
-SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM changed`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'), ` + isAwaited + ` FROM changed`
 
 // Rows of a claim without an answer.
 const postponeSQL = `
@@ -155,6 +155,11 @@ SELECT extract(epoch FROM greatest(
          least(coalesce(pg_catalog.min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
          statement_timestamp()) - statement_timestamp())::float8
 FROM {outbox} r`
+
+// isAwaited reports whether a caller of outbox_await holds the lock. Relays share it for one statement, so they do not
+// see each other.
+const isAwaited = `NOT pg_catalog.pg_try_advisory_xact_lock_shared(
+         pg_catalog.hashtextextended('cdc-relay await', {outbox_literal}::regclass::oid::bigint))`
 
 // dropSQL compares id and message_id, because ids return after TRUNCATE … RESTART IDENTITY. It returns places in the
 // batch. The snapshot tells rows that are gone from rows that are not visible yet: the statement saw exactly the
@@ -170,7 +175,7 @@ WITH deleted AS (` + deleteRows + `, ` + historyColumns + `), kept AS (` + toHis
   DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
   WHERE ` + sameRow + ` RETURNING s.nth`
 	deletedRows = `
-SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM deleted`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'), ` + isAwaited + ` FROM deleted`
 )
 
 // With a history, a delete moves the rows there.
@@ -200,7 +205,7 @@ WITH changed AS (
          available_at = clock_timestamp() + s.delay,
          possible_duplicate = s.possible_duplicate OR (` + tracedByOthers + `)
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)
-SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM changed`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'), ` + isAwaited + ` FROM changed`
 
 // An existing dead letter stays; somebody may have copied its row back. Without ON CONFLICT, a unique key that somebody
 // added makes the statement fail instead of losing the message. The rows are locked first, because a delete returns its
@@ -220,7 +225,7 @@ kept AS (
   SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp()
   FROM moved m
   WHERE NOT EXISTS (SELECT FROM {dead} d WHERE d.id = m.id AND d.message_id = m.message_id))
-SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}') FROM moved`
+SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'), ` + isAwaited + ` FROM moved`
 
 // Locks the rows of a batch that no other session has locked. It returns their places in the batch, and the trace of an
 // earlier lock.
@@ -263,6 +268,7 @@ func newStatements(options Options) statements {
 	}
 	fill := strings.NewReplacer(
 		"{outbox}", options.Table.SQL(),
+		"{outbox_literal}", outbox.QuoteLiteral(options.Table.SQL()),
 		"{dead}", options.Table.DeadLetter().SQL(),
 		"{published}", options.Table.Published().SQL(),
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
