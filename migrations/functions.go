@@ -15,18 +15,19 @@ import (
 //go:embed functions.sql
 var functionsTemplate string
 
-// functions returns the functions of an outbox: <table>_enqueue, <table>_celery and <table>_await.
+// functions returns the functions of an outbox: <table>_enqueue, <table>_celery, <table>_await and <table>_cancel.
 func functions(table outbox.Table) []Function {
 	return []Function{
 		{
 			named(table, "enqueue"),
-			"text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid",
+			"text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid, json",
 		},
 		{
 			named(table, "celery"),
-			"text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text",
+			"text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text, json",
 		},
 		{named(table, "await"), "uuid, interval"},
+		{named(table, "cancel"), "uuid"},
 	}
 }
 
@@ -39,12 +40,20 @@ func signatures(table outbox.Table) (all []string) {
 
 // older returns signatures of earlier versions, each with the one that replaces it.
 func older(table outbox.Table) (old, replacedBy []string) {
-	now := signatures(table)
-	return []string{
-		functionName(table, "enqueue") + "(text, json, text, text, jsonb, jsonb, timestamptz, timestamptz, text, uuid)",
-		functionName(table, "celery") +
-			"(text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text)",
-	}, now[:2]
+	enqueue, celery := functions(table)[0], functions(table)[1]
+	for _, f := range []struct {
+		now        Function
+		parameters string
+	}{
+		{enqueue, "text, json, text, text, jsonb, jsonb, timestamptz, timestamptz, text, uuid"},
+		{enqueue, "text, json, text, text, jsonb, jsonb, timestamptz, integer, timestamptz, text, uuid"},
+		{celery, "text, json, json, text, timestamptz, numeric, timestamptz, integer, uuid, text"},
+		{celery, "text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text"},
+	} {
+		old = append(old, Function{f.now.Name, f.parameters}.SQL())
+		replacedBy = append(replacedBy, f.now.SQL())
+	}
+	return old, replacedBy
 }
 
 // everySignature returns the signatures of this version and of earlier ones.
@@ -80,6 +89,7 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 		"enqueue":        functionName(table, "enqueue"),
 		"celery":         functionName(table, "celery"),
 		"await":          functionName(table, "await"),
+		"cancel":         functionName(table, "cancel"),
 		"claim":          after,
 		"older":          literals(old),
 		"newer":          literals(replacedBy),

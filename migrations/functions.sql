@@ -2,7 +2,8 @@
 CREATE OR REPLACE FUNCTION {{.enqueue}}(
     routing_key text, payload json, exchange text DEFAULT NULL, ordering_key text DEFAULT NULL,
     headers jsonb DEFAULT NULL, properties jsonb DEFAULT NULL, available_at timestamptz DEFAULT NULL,
-    max_attempts integer DEFAULT NULL, expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL)
+    max_attempts integer DEFAULT NULL, expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL,
+    redacted_payload json DEFAULT NULL)
 RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
 #variable_conflict use_variable
 DECLARE
@@ -27,8 +28,10 @@ BEGIN
                 HINT = 'SET LOCAL cdc_relay.headers = ''{"request_id": "7f3a"}''';
         END IF;
     END IF;
-    INSERT INTO {{.outbox}} (message_id, exchange, routing_key, ordering_key, payload, headers, properties, available_at, max_attempts, expires_at, coalesce_key)
-    VALUES (id, exchange, routing_key, ordering_key, payload, coalesce(shared || headers, shared, headers), properties, available_at, max_attempts, expires_at, coalesce_key);
+    INSERT INTO {{.outbox}} (message_id, exchange, routing_key, ordering_key, payload, redacted_payload, headers, properties,
+        available_at, max_attempts, expires_at, coalesce_key)
+    VALUES (id, exchange, routing_key, ordering_key, payload, redacted_payload, coalesce(shared || headers, shared, headers), properties,
+        available_at, max_attempts, expires_at, coalesce_key);
     RETURN id;
 END {{.quote}};
 
@@ -36,7 +39,7 @@ END {{.quote}};
 CREATE OR REPLACE FUNCTION {{.celery}}(
     task text, args json DEFAULT '[]', kwargs json DEFAULT '{}', queue text DEFAULT 'celery', eta timestamptz DEFAULT NULL,
     countdown double precision DEFAULT NULL, expires timestamptz DEFAULT NULL, priority integer DEFAULT NULL, task_id uuid DEFAULT NULL,
-    reply_to text DEFAULT NULL)
+    reply_to text DEFAULT NULL, redacted_payload json DEFAULT NULL)
 RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
 DECLARE
     id uuid := coalesce(task_id, gen_random_uuid());
@@ -55,12 +58,16 @@ BEGIN
         headers => jsonb_build_object(
             'lang', 'py', 'task', task, 'id', id, 'root_id', id, 'parent_id', NULL, 'group', NULL, 'retries', 0, 'eta', NULL,
             'expires', to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'), 'timelimit', '[null, null]'::jsonb,
-            'argsrepr', left(args::text, 1024), 'kwargsrepr', left(kwargs::text, 1024), 'origin', 'cdc-relay', 'ignore_result', false),
+            -- Workers and Flower show these two. With a redacted payload they contain nothing of the arguments.
+            'argsrepr', left(CASE WHEN redacted_payload IS NULL THEN args::text ELSE coalesce(redacted_payload ->> 0, '...') END, 1024),
+            'kwargsrepr', left(CASE WHEN redacted_payload IS NULL THEN kwargs::text ELSE coalesce(redacted_payload ->> 1, '...') END, 1024),
+            'origin', 'cdc-relay', 'ignore_result', false),
         properties => jsonb_strip_nulls(jsonb_build_object(
             'correlation_id', id, 'content_type', 'application/json', 'content_encoding', 'utf-8', 'priority', priority, 'reply_to', reply_to)),
         -- The message waits here, and not in a worker: the header eta stays null. Celery ignores a countdown of 0, too.
         available_at => coalesce(clock_timestamp() + make_interval(secs => nullif(countdown, 0)), eta),
-        max_attempts => NULL::integer, expires_at => expires, coalesce_key => NULL::text, message_id => id);
+        max_attempts => NULL::integer, expires_at => expires, coalesce_key => NULL::text, message_id => id,
+        redacted_payload => redacted_payload);
 END {{.quote}};
 
 -- Waits after COMMIT until a message is published, at most for the given time. Returns 'published', 'waiting' or
@@ -110,6 +117,24 @@ BEGIN
         FROM (SELECT o.id, o.message_id, NULL AS failure_reason FROM {{.outbox}} o
               UNION ALL SELECT d.id, d.message_id, d.failure_reason FROM {{.dead_letter}} d) m WHERE m.id = row_id AND m.message_id = wanted LIMIT 1;
     END LOOP;
+END {{.quote}};
+
+-- Deletes a message whose time has not come. True: it has not been published, and will not be once this commits.
+CREATE OR REPLACE FUNCTION {{.cancel}}(message_id uuid)
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
+DECLARE
+    wanted uuid := message_id;
+    called timestamptz := clock_timestamp();
+BEGIN
+    IF message_id IS NULL THEN
+        RAISE EXCEPTION 'message_id is null' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    -- A relay takes a row with a time only when that has come, and locks it. One without a time it may be publishing
+    -- without a lock. The time is compared once more when the row is locked, because the search may take long.
+    DELETE FROM {{.outbox}} o WHERE o.available_at > clock_timestamp() AND o.id = ANY (ARRAY(
+        SELECT w.id FROM {{.outbox}} w WHERE w.message_id = wanted AND w.available_at > called AND w.possible_duplicate IS NOT TRUE
+        FOR UPDATE SKIP LOCKED));
+    RETURN FOUND;
 END {{.quote}};
 
 {{.claim}}DO {{.quote}}

@@ -39,9 +39,9 @@ func (p *process) setupCommand() *cli.Command {
 		UsageText: "cdc-relay setup [FLAGS]",
 		Description: `Creates what is missing in the database: the outbox table and its dead-letter table, the
 publication and the slot. A second run changes nothing. With --mode poll it creates only the
-tables. With --functions it also creates the SQL functions outbox_enqueue, outbox_celery and
-outbox_await (docs/functions.md), and lets --app-role call them. Without --functions it lets
---app-role insert into the table.
+tables. With --functions it also creates the SQL functions outbox_enqueue, outbox_celery,
+outbox_await and outbox_cancel (docs/functions.md), and lets --app-role call them. Without
+--functions it lets --app-role insert into the table.
 
 EXAMPLES
 
@@ -222,7 +222,7 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 		r.found("functions of %s: exist, nothing to do", table)
 		return nil
 	}
-	r.did("created functions %[1]s_enqueue, %[1]s_celery and %[1]s_await of %[2]s", table.Name, table)
+	r.did("created functions %[1]s_enqueue, %[1]s_celery, %[1]s_await and %[1]s_cancel of %[2]s", table.Name, table)
 	if role != "" {
 		r.did("role %q may call them", role)
 	}

@@ -96,7 +96,7 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 		t.Helper()
 		return query[bool](t, conn, "SELECT bool_and(has_function_privilege($1, oid, 'EXECUTE')) FROM pg_proc WHERE proname ~ '^outbox_'", app)
 	}
-	made := "created functions outbox_enqueue, outbox_celery and outbox_await of public.outbox\n"
+	made := "created functions outbox_enqueue, outbox_celery, outbox_await and outbox_cancel of public.outbox\n"
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), made)
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "functions of public.outbox: exist, nothing to do\n")
 	if may() {

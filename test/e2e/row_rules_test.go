@@ -44,6 +44,37 @@ func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
 	}
 }
 
+// Relays take rows at the very time at which an application cancels them: a row is either cancelled or published. Some
+// rows wait for a retry, some have a key, and two relays take them.
+func TestACancelledMessageIsNotPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	if out, code := w.command("setup", "--functions"); code != 0 {
+		t.Fatal(out)
+	}
+	arrived := w.consume(w.queue)
+	for range 2 {
+		w.run("--poll-interval", "10ms")
+	}
+	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at)
+		SELECT $1, '1', CASE n % 3 WHEN 0 THEN (n % 20)::text END, n % 2, clock_timestamp() + n * interval '1 ms'
+		FROM generate_series(1, 600) n`, w.queue)
+	w.exec(`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', 'infinity')`, w.queue)
+	cancelled := make(map[string]bool)
+	for _, id := range query[string](w, `SELECT message_id::text FROM outbox ORDER BY random()`) {
+		cancelled[id] = value[bool](w, `SELECT outbox_cancel($1)`, id)
+	}
+	w.emptied()
+	for id, yes := range cancelled {
+		if !yes {
+			w.eventually("a message that was not cancelled arrives", func() bool { return arrived.count(id) > 0 })
+		} else if arrived.count(id) > 0 {
+			t.Errorf("%s is cancelled and published", id)
+		}
+	}
+	w.noDeadLetters()
+}
+
 // The attempts of a row stop at the column's maximum, and the wait at --max-backoff.
 func TestUnlimitedRetriesNeverEndInADeadLetter(t *testing.T) {
 	t.Parallel()
