@@ -97,6 +97,7 @@ def install(
             sender.scheduler.producer = None  # else beat waits for the broker before it sends
 
     app.amqp.send_task_message = send_task_message
+    app.cdc_relay = {"in_django": not execute, "using": using, "table": table, "exclude": exclude}  # for Django's system checks
     beat_init.connect(beat_without_connection, weak=False)
     return app
 
@@ -178,17 +179,21 @@ class _DjangoDatabase(_Database):
         self.connection = connections[self.alias]
 
     def execute(self, sql, parameters):
+        from .django.tables import explained
+
         connection = self.connection
         # Django itself replaces a broken connection only between requests. Within a transaction the task must fail with it.
         if connection.connection is not None and connection.get_autocommit() and not connection.is_usable():
             connection.close()
-        with connection.cursor() as cursor:
+        with explained(connection, self.table), connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
     def execute_apart(self, sql, parameters):
+        from .django.tables import explained
+
         if self.connection.get_autocommit():
             return self.execute(sql, parameters)
-        with closing(self.connection.copy()) as connection, connection.cursor() as cursor:
+        with closing(self.connection.copy()) as connection, explained(connection, self.table), connection.cursor() as cursor:
             cursor.execute(sql, parameters)
 
     def in_transaction(self):

@@ -1,5 +1,4 @@
 """The tables of cdc-relay. Django does not create or migrate them: `cdc-relay setup` does."""
-import re
 import uuid
 
 from django.conf import settings
@@ -7,14 +6,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections, models, router, transaction
 from django.utils import timezone
 
-
-def quoted(table, suffix=""):
-    """Quotes the parts of a table name that is written as in SQL. Django leaves a quoted db_table as it is."""
-    parts = re.findall(r'"(?:[^"]|"")+"|[^".]+', table)
-    parts = [part[1:-1] if part.startswith('"') else part.lower() for part in parts]
-    parts[-1] += suffix
-    return ".".join(f'"{part}"' for part in parts)
-
+from .tables import explained, quoted
 
 NAME = getattr(settings, "CDC_RELAY_TABLE", "outbox")
 TABLE, DEAD_LETTER_TABLE = quoted(NAME), quoted(NAME, "_dead_letter")
@@ -65,13 +57,26 @@ class Message(models.Model):
         return self.payload if self.payload_bytes is None else f"{len(self.payload_bytes)} bytes"
 
 
+class OutboxQuerySet(models.QuerySet):
+    def bulk_create(self, *args, **kwargs):
+        with explained(connections[self._db or router.db_for_write(self.model)], NAME):
+            return super().bulk_create(*args, **kwargs)
+
+
 class OutboxMessage(Message):
     available_at = models.DateTimeField(null=True)
+
+    objects = OutboxQuerySet.as_manager()
 
     class Meta:
         managed = False
         db_table = TABLE
         verbose_name = "waiting message"
+
+    def save(self, *args, **kwargs):
+        using = kwargs.get("using") or router.db_for_write(type(self), instance=self)
+        with explained(connections[using], NAME):
+            super().save(*args, **kwargs)
 
 
 class DeadLetter(Message):

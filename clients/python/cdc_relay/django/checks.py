@@ -1,0 +1,177 @@
+"""System checks. Those of the database run with `manage.py check --database NAME` and `manage.py migrate`, the others always."""
+import re
+from difflib import get_close_matches
+
+from django.apps import apps
+from django.conf import settings
+from django.core import checks
+from django.db import DatabaseError, connections, router
+
+from .models import DEAD_LETTER_TABLE, NAME, OutboxMessage
+from .tables import command, find, missing_grants
+
+SETTINGS = ("CDC_RELAY_BROKER_URL", "CDC_RELAY_SHOW_PAYLOAD", "CDC_RELAY_TABLE")
+IDENTIFIER = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
+# Columns that the package writes; OutboxMessage has all of them.
+COLUMNS = [field.column for field in OutboxMessage._meta.fields]
+
+
+@checks.register()
+def check_settings(app_configs, **kwargs):
+    found = []
+    for name in (name for name in dir(settings) if name.startswith("CDC_RELAY_") and name not in SETTINGS):
+        meant = get_close_matches(name, SETTINGS, 1, 0.75)
+        hint = f"Did you mean {meant[0]}?" if meant else f"It reads {', '.join(SETTINGS)}. Settings of the relay belong to its environment."
+        found.append(checks.Warning(f"cdc_relay does not read the setting {name}.", hint=hint, id="cdc_relay.W001"))
+    if not re.fullmatch(rf"{IDENTIFIER}(\.{IDENTIFIER})?", NAME):
+        hint = "Write it as in SQL, with quotes if needed: outbox, billing.events or 'billing.\"Events\"'."
+        found.append(checks.Error(f"CDC_RELAY_TABLE = {NAME!r} is not the name of a table.", hint=hint, id="cdc_relay.E004"))
+    return found
+
+
+@checks.register()
+def check_celery(app_configs, **kwargs):
+    found, celery_apps = [], _celery_apps()
+    for app in celery_apps:
+        if not hasattr(app, "cdc_relay"):
+            found.append(_not_installed(f"The Celery app {app.main or app!r} is not installed", "where the app is created"))
+            continue
+        using = app.cdc_relay["using"]
+        if isinstance(using, str) and using not in connections:
+            hint = f"DATABASES has: {', '.join(connections)}."
+            found.append(checks.Error(f"cdc_relay.install has using={using!r}, which is no database.", hint=hint, id="cdc_relay.E005"))
+        found += _check_patterns(app)
+    if not celery_apps and _has_shared_tasks():
+        found.append(_not_installed("There are shared tasks, but no Celery app", "in mysite/celery.py, and import that in mysite/__init__.py"))
+    return found
+
+
+def _not_installed(what, where):
+    hint = f"Call cdc_relay.install(app) {where}. If you want it so: SILENCED_SYSTEM_CHECKS = ['cdc_relay.W003']."
+    return checks.Warning(f"{what}: its tasks go to the broker at once, also if the transaction rolls back.", hint=hint, id="cdc_relay.W003")
+
+
+def _celery_apps():
+    """The apps of this process, but not Celery's own fallback. A check must not create that: it would stay the default."""
+    from celery import _state
+
+    return [app for app in _state._get_active_apps() if not (app is _state.default_app and app.main == "default")]
+
+
+def _has_shared_tasks():
+    from celery import _state
+
+    return any(callback.__module__ == "celery.app" for callback in _state._on_app_finalizers)
+
+
+def _check_patterns(app):
+    found = []
+    for pattern in app.cdc_relay["exclude"]:
+        if problem := _problem_of(pattern, app):
+            found.append(checks.Warning(f"The pattern {pattern!r} in exclude of cdc_relay.install {problem}", id="cdc_relay.W002"))
+    return found
+
+
+def _problem_of(pattern, app):
+    if not isinstance(pattern, str):
+        return "is not a string: write it like 'metrics.*'."
+    if pattern != pattern.strip() or not pattern:
+        return "matches no task: it is empty, or has spaces around it."
+    if pattern.count("[") > len(re.findall(r"\[!?\][^]]*\]|\[!?[^]]+\]", pattern)):
+        return "has a [ without ], so it matches only names with [ in them."
+    if re.search(r"\\|\^|\$|\(|\||\+", pattern):
+        return "looks like a regular expression. It is a pattern of fnmatch: * matches anything, ? one character."
+    try:
+        names = [name for name in app.tasks if not name.startswith("celery.")]
+    except Exception:  # the configuration of the app: Celery reports it
+        return None
+    from fnmatch import fnmatchcase
+
+    if any(fnmatchcase(name, pattern) for name in names):
+        return None
+    packages = {name[: match.start()] + ".*" for name in names for match in re.finditer(r"\.", name)}
+    # Without a name that is alike, the task may only be registered elsewhere.
+    meant = get_close_matches(pattern, [*names, *sorted(packages)], 1, 0.8)
+    return f"matches no registered task. Did you mean {meant[0]!r}?" if meant else None
+
+
+@checks.register(checks.Tags.database)
+def check_database(app_configs, databases=None, **kwargs):
+    found = []
+    for alias, table in _tables():
+        if alias in (databases or ()) and alias in connections:
+            found += _check_table(connections[alias], table)
+    return found
+
+
+def _tables():
+    """The databases and tables of the models and of the Celery apps."""
+    default = router.db_for_write(OutboxMessage)
+    pairs = {(default, NAME)}
+    for app in _celery_apps():
+        used = getattr(app, "cdc_relay", {})
+        # A function returns the database of one task; it may not work here.
+        if used.get("in_django") and not callable(used["using"]):
+            pairs.add((used["using"] or default, used["table"] or NAME))
+    return sorted(pairs)
+
+
+def _check_table(connection, table):
+    if connection.vendor != "postgresql":
+        return [checks.Warning(f"Database {connection.alias} is no PostgreSQL, so it has no outbox.", id="cdc_relay.W006")]
+    try:
+        with connection.cursor() as cursor:
+            row = find(cursor, table)
+            return _check_found(connection, cursor, table, row) if row else [_missing(connection, cursor, table)]
+    except DatabaseError as error:
+        return [checks.Error(f"Database {connection.alias} does not answer: {str(error).strip()}", id="cdc_relay.E003")]
+
+
+# Tables that have a dead-letter table.
+OUTBOXES = """
+SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_class d ON d.relnamespace = c.relnamespace AND d.relname = c.relname || '_dead_letter'
+WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1 LIMIT 5"""
+
+
+def _missing(connection, cursor, table):
+    cursor.execute(OUTBOXES)
+    others = ", ".join(name for (name,) in cursor.fetchall())
+    cursor.execute("SELECT current_database()")
+    (database,) = cursor.fetchone()
+    hint = f"Type: {command(connection, table)}"
+    if others:
+        hint = f"The database has {others}. If that is the outbox, use it as CDC_RELAY_TABLE, or as table of cdc_relay.install. Else: {hint[6:]}"
+    return checks.Error(f"Table {table} does not exist in database {database} ({connection.alias}).", hint=hint, id="cdc_relay.E001")
+
+
+# Of a table: its columns, those that every INSERT must fill, and those that the current role may not fill.
+TABLE_COLUMNS = """
+SELECT array_agg(attname::text), coalesce(array_agg(attname::text) FILTER (
+    WHERE attnotnull AND NOT atthasdef AND attidentity = '' AND attname <> ALL (%(columns)s::text[])), '{}'),
+  coalesce(array_agg(attname::text) FILTER (WHERE attname = ANY (%(columns)s::text[]) AND NOT has_column_privilege(attrelid, attnum, 'INSERT')), '{}')
+FROM pg_catalog.pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped"""
+
+
+def _check_found(connection, cursor, table, row):
+    oid, name, schema, role, usage = row
+    cursor.execute(TABLE_COLUMNS, {"columns": COLUMNS, "oid": oid})
+    present, needed, denied = cursor.fetchone()
+    missing = [column for column in COLUMNS if column not in present]
+    if {"message_id", "routing_key"} <= set(missing):
+        hint = "If another table is the outbox, CDC_RELAY_TABLE, or table of cdc_relay.install, must name it."
+        return [checks.Error(f"Table {name} ({connection.alias}) is not an outbox of cdc-relay.", hint=hint, id="cdc_relay.E001")]
+    found = []
+    if missing:
+        hint = f"Type: {command(connection, table, 'migrate up')}"
+        found.append(checks.Error(f"Table {name} ({connection.alias}) has no column {', '.join(missing)}.", hint=hint, id="cdc_relay.E002"))
+    if needed:
+        hint = "The package does not fill it. If no trigger does, it needs a default."
+        found.append(checks.Warning(f"Table {name} ({connection.alias}): {', '.join(needed)} is NOT NULL.", hint=hint, id="cdc_relay.W005"))
+    if denied or not usage:
+        grants = f"GRANT USAGE ON SCHEMA {schema} TO {role}; " * (not usage) + f"GRANT INSERT ON {name} TO {role};" * bool(denied)
+        found.append(checks.Warning(f"Role {role} may not INSERT into {name} ({connection.alias}).", hint=grants.strip(), id="cdc_relay.W004"))
+    if apps.is_installed("django.contrib.admin") and table == NAME:
+        if grants := missing_grants(cursor, [("SELECT", NAME), ("SELECT", DEAD_LETTER_TABLE)]):
+            found.append(checks.Info(f"The admin pages need SELECT ({connection.alias}).", hint=" ".join(grants), id="cdc_relay.I001"))
+    return found
