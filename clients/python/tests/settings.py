@@ -14,12 +14,14 @@ DATABASES = {
     }
 }
 CDC_RELAY_TABLE = os.environ.get("SHOP_TABLE", "outbox")
+CDC_RELAY_BROKER_URL = os.environ.get("SHOP_EVENTS_BROKER") or os.environ["CDC_RELAY_AMQP_URL"]
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.messages",
     "django.contrib.sessions",
+    "django.contrib.staticfiles",
     "cdc_relay.django.apps.CDCRelayConfig",
 ]
 MIDDLEWARE = [

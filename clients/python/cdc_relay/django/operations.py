@@ -1,0 +1,116 @@
+"""What the admin pages ask and change in the tables, as cdc-relay's commands do. No question reads a table of any size."""
+from contextlib import contextmanager
+
+from django.db import DatabaseError, transaction
+
+from .models import DEAD_LETTER_TABLE, NAME, TABLE
+from .tables import DENIED, code, missing_grants
+
+# Up to how many rows are counted, and changed by one action.
+MOST = 10_000
+# Of how many of the newest rows the filters list the values.
+NEWEST = 1000
+
+STATE = f"""CASE WHEN {TABLE}.expires_at <= statement_timestamp() THEN 'expired' WHEN {TABLE}.available_at IS NULL THEN 'waiting'
+  WHEN {TABLE}.available_at <= statement_timestamp() THEN 'due' WHEN {TABLE}.attempts > 0 THEN 'retrying'
+  WHEN {TABLE}.possible_duplicate THEN 'unconfirmed' ELSE 'scheduled' END"""
+
+
+@contextmanager
+def glance(connection):
+    """A cursor in a transaction, or in a savepoint, with one second for each statement: a table full of dead rows is slow."""
+    with transaction.atomic(connection.alias), connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('statement_timeout')")
+        before = cursor.fetchone()
+        cursor.execute("SET LOCAL statement_timeout = '1s'")
+        yield cursor
+        cursor.execute("SELECT set_config('statement_timeout', %s, true)", before)
+
+
+# Bounded: how many rows there are, how many wait for a retry, and when the oldest row was created that may leave.
+OUTBOX = f"""
+WITH oldest AS MATERIALIZED (
+  SELECT created_at, available_at IS NULL OR available_at <= statement_timestamp() AS ready FROM {TABLE} ORDER BY id LIMIT %(most)s
+), timed AS MATERIALIZED (
+  SELECT attempts FROM {TABLE} WHERE available_at IS NOT NULL ORDER BY available_at LIMIT %(most)s
+)
+SELECT (SELECT count(*) FROM oldest), (SELECT count(*) FROM timed WHERE attempts > 0), (SELECT count(*) FROM timed) = %(most)s,
+  (SELECT extract(epoch FROM statement_timestamp() - min(created_at)) FROM oldest WHERE ready AND isfinite(created_at))"""
+DEAD = f"SELECT count(*) FROM (SELECT 1 FROM {DEAD_LETTER_TABLE} ORDER BY dead_at LIMIT %(most)s) d"
+
+
+def summary(connection):
+    """Texts for the top of the pages: waiting, failing, dead, oldest. A part that cannot be read says why."""
+    found, why = {}, {}
+    for sql, table, names in ((OUTBOX, NAME, ("waiting", "failing", "oldest")), (DEAD, DEAD_LETTER_TABLE, ("dead",))):
+        try:
+            with glance(connection) as cursor:
+                cursor.execute(sql, {"most": MOST + 1})
+                found[names] = cursor.fetchone()
+        except DatabaseError as error:
+            why.update(dict.fromkeys(names, _why(error, connection, table)))
+    if row := found.get(("waiting", "failing", "oldest")):
+        waiting, failing, more, oldest = row
+        # If many rows wait for their time, a ready one may come after those that were read.
+        oldest = "unknown" if oldest is None and waiting > MOST else age(oldest)
+        why.update(waiting=number(waiting), failing=number(failing, more), oldest=oldest)
+    if row := found.get(("dead",)):
+        why.update(dead=number(*row))
+    return why
+
+
+def _why(error, connection, table):
+    if code(error) != DENIED:
+        return "unknown"
+    with connection.cursor() as cursor:
+        return "unknown: " + " ".join(missing_grants(cursor, [("SELECT", table)]))
+
+
+def number(n, more=False):
+    return f"more than {MOST:,}" if n > MOST else f"at least {n:,}" if more else f"{n:,}"
+
+
+def age(seconds):
+    if seconds is None:
+        return "none"
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(int(seconds), 0)} s"
+
+
+def values(connection, sql):
+    """The values that a query finds in the newest rows, at most 100."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT DISTINCT v FROM ({sql} LIMIT {NEWEST}) r(v) WHERE v <> '' LIMIT 100")
+        return [value for (value,) in cursor.fetchall()]
+
+
+def choose(queryset, fits):
+    """The ids of at most MOST rows that fit, each with its message_id, and how many others there are."""
+    rows = list(queryset.only("message_id", "available_at")[:MOST])
+    fitting = [(row.relay_id, str(row.message_id)) for row in rows if fits(row)]
+    return fitting, len(rows) - len(fitting)
+
+
+def change(cursor, sql, rows):
+    """Runs a statement for rows of choose. It returns what the statement returns for each changed row."""
+    cursor.execute(sql, [[id for id, _ in rows], [message_id for _, message_id in rows]])
+    return cursor.fetchall()
+
+
+# FREE are the rows that no session has locked. A relay locks a row with available_at while it publishes it. Other rows are published
+# from the stream, without a lock. A row that was locked before may have been published.
+FREE = f"""
+WITH free AS (
+  SELECT r.id, r.xmax <> '0' AND r.xmax <> r.xmin AS traced FROM unnest(%s::bigint[], %s::uuid[]) s(id, message_id)
+  JOIN {TABLE} r ON r.id = s.id AND r.message_id = s.message_id
+  WHERE r.available_at IS NOT NULL{{and}} ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)"""
+
+# As `cdc-relay retry`. A due row keeps its time. The update removes the trace, so the mark is stored.
+RETRY_NOW = f"""{FREE.replace("{and}", " AND r.attempts > 0")}
+UPDATE {TABLE} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
+  possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id RETURNING 1"""
+
+CANCEL = f"""{FREE.replace("{and}", "")}
+DELETE FROM {TABLE} r USING free f WHERE r.id = f.id RETURNING coalesce(r.possible_duplicate, false) OR f.traced"""
