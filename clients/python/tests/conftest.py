@@ -85,10 +85,10 @@ def start(relay_environment):
 
 @pytest.fixture
 def relay(relay_environment):
-    """relay() starts a relay. Its slot is dropped after the test, because it prevents dropping the database."""
+    """relay(VARIABLE=value) starts a relay. Its slot is dropped after the test, because it prevents dropping the database."""
     subprocess.run([RELAY, "setup"], check=True, env=relay_environment, stdout=subprocess.DEVNULL)
     for start in running(relay_environment):
-        yield lambda: start(RELAY, "run")
+        yield lambda **environment: start(RELAY, "run", **environment)
     subprocess.run([RELAY, "teardown", "--yes"], check=True, env=relay_environment, stdout=subprocess.DEVNULL)
 
 
