@@ -4,7 +4,6 @@ import sys
 import time
 import uuid
 
-import cdc_relay
 import pytest
 import shop
 from django.db import transaction
@@ -28,8 +27,9 @@ def until(condition, what):
 @pytest.fixture
 def broker(outbox):
     """A connection to the broker, with the queue for messages, and the exchange and queue of one test, which are removed after it."""
-    cdc_relay.declare_queues(shop.app)
-    with Connection(os.environ["CDC_RELAY_AMQP_URL"]) as connection:
+    with Connection(os.environ["CDC_RELAY_AMQP_URL"], connect_timeout=HANG) as connection:
+        for queue in shop.app.amqp.queues.values():
+            queue(connection.default_channel).declare()
         connection.name = f"events_{uuid.uuid4().hex[:8]}"
         yield connection
         channel = connection.channel()

@@ -99,18 +99,18 @@ def change(cursor, sql, rows):
     return cursor.fetchall()
 
 
-# FREE are the rows that no session has locked. A relay locks a row with available_at while it publishes it. Other rows are published
-# from the stream, without a lock. A row that was locked before may have been published.
+# Those of the chosen rows that no session has locked: a relay locks a row with available_at while it publishes it. A row that was
+# locked before may have been published.
 FREE = f"""
 WITH free AS (
   SELECT r.id, r.xmax <> '0' AND r.xmax <> r.xmin AS traced FROM unnest(%s::bigint[], %s::uuid[]) s(id, message_id)
-  JOIN {TABLE} r ON r.id = s.id AND r.message_id = s.message_id
-  WHERE r.available_at IS NOT NULL{{and}} ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)"""
+  JOIN {TABLE} r ON r.id = s.id AND r.message_id = s.message_id ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)"""
 
-# As `cdc-relay retry`. A due row keeps its time. The update removes the trace, so the mark is stored.
-RETRY_NOW = f"""{FREE.replace("{and}", " AND r.attempts > 0")}
+# For rejected rows, as `cdc-relay retry`. A due row keeps its time. The update removes the trace, so the mark is stored.
+RETRY_NOW = f"""{FREE}
 UPDATE {TABLE} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
   possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id RETURNING 1"""
 
-CANCEL = f"""{FREE.replace("{and}", "")}
+# For rows with available_at. The relay may be publishing another row from the stream, without a lock.
+CANCEL = f"""{FREE}
 DELETE FROM {TABLE} r USING free f WHERE r.id = f.id RETURNING coalesce(r.possible_duplicate, false) OR f.traced"""
