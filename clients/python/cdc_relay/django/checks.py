@@ -48,7 +48,7 @@ def check_celery(app_configs, **kwargs):
 
 def _not_installed(what, where):
     hint = f"Call cdc_relay.install(app) {where}. If you want it so: SILENCED_SYSTEM_CHECKS = ['cdc_relay.W003']."
-    return checks.Warning(f"{what}: its tasks go to the broker at once, also if the transaction rolls back.", hint=hint, id="cdc_relay.W003")
+    return checks.Warning(f"{what}: the tasks go to the broker at once, also if the transaction rolls back.", hint=hint, id="cdc_relay.W003")
 
 
 def _celery_apps():
@@ -139,9 +139,8 @@ def _missing(connection, cursor, table):
     others = ", ".join(name for (name,) in cursor.fetchall())
     cursor.execute("SELECT current_database()")
     (database,) = cursor.fetchone()
-    hint = f"Type: {command(connection, table)}"
-    if others:
-        hint = f"The database has {others}. If that is the outbox, use it as CDC_RELAY_TABLE, or as table of cdc_relay.install. Else: {hint[6:]}"
+    meant = f"The database has {others}. If that is the outbox, CDC_RELAY_TABLE, or table of cdc_relay.install, must name it. Else: "
+    hint = (meant if others else "Type: ") + command(connection, table)
     return checks.Error(f"Table {table} does not exist in database {database} ({connection.alias}).", hint=hint, id="cdc_relay.E001")
 
 
