@@ -44,7 +44,7 @@ class Listener(ConsumerMixin):
     """ConsumerMixin connects again after an outage, with increasing pauses."""
 
     def __init__(self, connection, exchange, queue):
-        self.connection, self.busy = connection, False
+        self.connection, self.connected = connection, False
         self.exchange = Exchange(exchange, "topic")
         self.queue = Queue(queue, self.exchange, routing_key="#", max_length=MOST_WAITING)
 
@@ -63,24 +63,26 @@ class Listener(ConsumerMixin):
     def on_consume_ready(self, connection, channel, consumers, **kwargs):
         logger.info("reading notices of events from queue %s", self.queue.name)
 
+    def create_connection(self):
+        self.connected = False
+        return super().create_connection()
+
+    def on_connection_revived(self):
+        self.connected = True
+
     def on_message(self, message):
         if self.should_stop:
             return  # it arrived before the broker got the end of the consumer, and goes back to the queue
-        self.busy = True
-        try:
-            close_old_connections()  # as Django does between requests
-            send(message)
-            close_old_connections()
-            message.ack()
-        finally:
-            self.busy = False
-        if self.should_stop:
-            raise SystemExit
+        close_old_connections()  # as Django does between requests
+        send(message)
+        close_old_connections()
+        message.ack()
 
     def stop(self, *_):
-        """Ends the program after the message whose receivers run, or at once. Other messages stay in the queue."""
+        """Ends the program after the current notice, within a second. Other notices stay in the queue."""
         self.should_stop = True
-        if not self.busy:
+        # With a connection, an exception here could cut a frame in two, and closing would wait for an answer for ever.
+        if not self.connected:
             raise SystemExit
 
 
