@@ -104,29 +104,31 @@ func (p *process) report(err error) int {
 	return exitFailed
 }
 
+// commandGroup is what commands are for, as the help page groups them.
+type commandGroup struct {
+	title    string
+	commands []*cli.Command
+}
+
+func (p *process) commandGroups() []commandGroup {
+	return []commandGroup{
+		{"SET UP", []*cli.Command{
+			p.setupCommand(), p.checkCommand(), p.configCommand(), p.migrateCommand(), p.adoptCommand(), p.teardownCommand(),
+		}},
+		{"RUN", []*cli.Command{p.runCommand(), p.drainCommand()}},
+		{"LOOK", []*cli.Command{
+			p.statsCommand(), p.consoleCommand(), p.explainCommand(), p.listCommand(), p.peekCommand(), p.keysCommand(),
+		}},
+		{"CHANGE", []*cli.Command{p.retryCommand(), p.deadLetterCommand(), p.publishedCommand()}},
+		{"TRY", []*cli.Command{p.demoCommand(), p.versionCommand(), p.completionCommand(), p.manCommand()}},
+	}
+}
+
 func (p *process) app() *cli.App {
-	commands := []*cli.Command{
-		p.setupCommand(),
-		p.migrateCommand(),
-		p.teardownCommand(),
-		p.checkCommand(),
-		p.adoptCommand(),
-		p.runCommand(),
-		p.drainCommand(),
-		p.statsCommand(),
-		p.listCommand(),
-		p.peekCommand(),
-		p.keysCommand(),
-		p.explainCommand(),
-		p.deadLetterCommand(),
-		p.publishedCommand(),
-		p.retryCommand(),
-		p.consoleCommand(),
-		p.demoCommand(),
-		p.configCommand(),
-		p.versionCommand(),
-		p.completionCommand(),
-		p.manCommand(),
+	groups := p.commandGroups()
+	var commands []*cli.Command
+	for _, group := range groups {
+		commands = append(commands, group.commands...)
 	}
 	for _, command := range commands {
 		p.finish(command, command.Name)
@@ -141,7 +143,7 @@ func (p *process) app() *cli.App {
 		ErrWriter:             p.terminal.Err,
 		HideVersion:           true,
 		EnableBashCompletion:  true,
-		CustomAppHelpTemplate: appHelp,
+		CustomAppHelpTemplate: appHelp(groups),
 		Flags:                 []cli.Flag{&cli.BoolFlag{Name: "version", Usage: "the same as the command version"}},
 		Before: func(c *cli.Context) error {
 			if !c.Bool("version") {
@@ -235,14 +237,7 @@ FIRST STEPS
   cdc-relay setup               # creates the tables, the publication and the replication slot
   cdc-relay run &               # the service
   cdc-relay demo --count 5      # inserts five orders and shows them arrive
-
-A message of your own needs a queue. RabbitMQ's default exchange delivers it to the queue
-with the name of its routing key:
-
-  curl -u guest:guest -X PUT -H 'Content-Type: application/json' \
-    -d '{"durable": true}' http://localhost:15672/api/queues/%2F/orders.created
-  psql "$CDC_RELAY_DATABASE_URL" -c "INSERT INTO outbox (routing_key, payload)
-    VALUES ('orders.created', '{\"order_id\": 42}')"`
+  cdc-relay stats               # is all well? what waits, what fails, and what to type`
 
 const configurationHelp = `
 Each flag with an environment variable next to it can also be set by that variable, or by
@@ -260,18 +255,23 @@ EXIT CODES
   130, 143: a second Ctrl-C or SIGTERM interrupted the shutdown
 `
 
-const appHelp = `cdc-relay {{.Usage}}
-
-  cdc-relay COMMAND [FLAGS]
-
-{{.Description}}
-
-COMMANDS
-{{range .VisibleCommands}}{{if ne .Name "help"}}
-  {{printf "%-11s" .Name}} {{.Usage}}{{end}}{{end}}
-
+// appHelp is the help template of the program.
+func appHelp(groups []commandGroup) string {
+	var b strings.Builder
+	b.WriteString("cdc-relay {{.Usage}}\n\n  cdc-relay COMMAND [FLAGS]\n\n{{.Description}}\n")
+	for _, group := range groups {
+		fmt.Fprintf(&b, "\n%s\n\n", group.title)
+		for _, command := range group.commands {
+			if !command.Hidden {
+				fmt.Fprintf(&b, "  %-11s %s\n", command.Name, command.Usage)
+			}
+		}
+	}
+	b.WriteString(`
 "cdc-relay COMMAND --help" explains a command, "cdc-relay --version" shows the version.
-` + exitCodesHelp
+` + exitCodesHelp)
+	return b.String()
+}
 
 // groupHelp is the help template of a command with subcommands. Few of them have flags of their own.
 func groupHelp() string {

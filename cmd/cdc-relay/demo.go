@@ -28,6 +28,8 @@ configure and read for '^amq\.gen-'; the relay's user needs write for amq.defaul
 The time shown runs from just before COMMIT to the arrival at the consumer, so it includes
 the commit. p50 and p99 are those of the last 10,000 arrivals.
 
+` + ownMessage + `
+
 EXAMPLES
 
   cdc-relay demo
@@ -36,6 +38,15 @@ EXAMPLES
 		Action: p.demo,
 	}
 }
+
+// ownMessage is what follows the demo.
+const ownMessage = `A message of your own needs a queue. RabbitMQ's default exchange delivers it to the queue
+with the name of its routing key:
+
+  curl -u guest:guest -X PUT -H 'Content-Type: application/json' \
+    -d '{"durable": true}' http://localhost:15672/api/queues/%2F/orders.created
+  psql "$CDC_RELAY_DATABASE_URL" -c "INSERT INTO outbox (routing_key, payload)
+    VALUES ('orders.created', '{\"order_id\": 42}')"`
 
 func (p *process) demo(c *cli.Context) error {
 	cfg, err := p.resolve(c)

@@ -72,7 +72,7 @@ func TestFirstStepsOfTheHelpPageWork(t *testing.T) {
 	env, conn := fresh(t)
 	_, text, _ := strings.Cut(appDescription, "FIRST STEPS\n")
 	var steps strings.Builder
-	for _, line := range regexp.MustCompile(`(?m)^  .*$`).FindAllString(text, -1) {
+	for _, line := range regexp.MustCompile(`(?m)^  .*$`).FindAllString(text+"\n"+ownMessage, -1) {
 		steps.WriteString(strings.TrimPrefix(line, "  ") + "\n")
 	}
 	vhost := services.VHost(t)
@@ -110,7 +110,7 @@ func TestFirstStepsOfTheHelpPageWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	channel := connectToBroker(t, vhost)
-	await.Until(t, "the message of the last step is in its queue", func() bool {
+	await.Until(t, "the message of one's own is in its queue", func() bool {
 		queue, err := channel.QueueDeclarePassive("orders.created", true, false, false, false, nil)
 		if err != nil { // it does not exist yet, and RabbitMQ has closed the channel
 			channel = connectToBroker(t, vhost)

@@ -15,9 +15,10 @@ import (
 func (p *process) statsCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "stats",
-		Usage:     "show what waits, what fails, which relay leads, and the throughput",
+		Usage:     "tell whether all is well, what waits, what fails, which relay leads",
 		UsageText: "cdc-relay stats [FLAGS]",
-		Description: `Shows the state of the queue. Counts are exact up to 10,000 rows and estimated beyond, so it
+		Description: `Begins with the verdict in one sentence, and the command to type if something is wrong. Then it
+shows the state of the queue. Counts are exact up to 10,000 rows and estimated beyond, so it
 costs the same with ten rows and with ten million; --exact counts all rows. Throughput and
 latency come from the relay at --http-addr, if it answers.
 
