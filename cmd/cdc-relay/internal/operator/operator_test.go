@@ -3,6 +3,7 @@ package operator_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
@@ -132,6 +133,12 @@ func (f *fixture) everyLook(o *operator.Tables) {
 		"parked keys":  second(o.ParkedKeys(ctx, true, operator.Page{Limit: 10})),
 		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil, true)),
 		"explain":      third(o.Explain(ctx, name(f, "51"), true)),
+		"dead groups":  second(o.DeadGroups(ctx, 10)),
+		"retry groups": second(o.RetryGroups(ctx, 10)),
+		"offered":      second(o.OfferWaiting(ctx)),
+		"offered dead": second(o.OfferDead(ctx)),
+		"newest":       second(o.NewestWaiting(ctx, 10)),
+		"published":    third(o.PublishedSince(ctx, time.Hour)),
 		"retry":        second(o.RetryNow(ctx, operator.Filter{}, 10, false, nil, quiet)),
 	} {
 		if err != nil {

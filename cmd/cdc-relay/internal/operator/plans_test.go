@@ -33,7 +33,11 @@ func TestStatsScansNoTable(t *testing.T) {
 		blocking.statesStatement(allRows): {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
-		keyOfSQL: {"key 5", 100_000, most},
+		keyOfSQL:                        {"key 5", 100_000, most},
+		deadGroupsSQL():                 {most, 10},
+		retryGroupsSQL():                {most, 10},
+		offeredStatement(ofOutbox):      {100},
+		offeredStatement(ofDeadLetters): {100},
 		strings.NewReplacer("{last_error}", shownText("r.last_error"), "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)).Replace(firstOfKeySQL): {"key 5", 100_000},
 	}
 	for _, state := range []string{"never analyzed", "analyzed", "with a hundredth left"} {
