@@ -86,7 +86,7 @@ func consoleSettings() []setting {
 				return err
 			},
 		},
-		settings.Switch("allow-changes", "Let users of the console retry, requeue and purge.",
+		settings.Switch("allow-changes", "Let users of the console retry, requeue, delete and send again.",
 			func(c *config) *bool { return &c.console.allowChanges }),
 	}
 }
@@ -101,8 +101,8 @@ func notEmpty(text string) error {
 func (p *process) consoleCommand() *cli.Command {
 	picked := flags("listen", "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
 		"show-payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
-		"stale-timeout", "mode", "keep-published", "database-url", "amqp-url", "table", "slot", "publication", "shard",
-		"exchange", "publisher", "log-level", "log-format", "config")
+		"stale-timeout", "mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "slot",
+		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
 	return &cli.Command{
 		Name:      "console",
 		Usage:     "serve pages for the browser: what waits, what fails, one message, check",

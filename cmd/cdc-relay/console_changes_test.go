@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"html"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,6 +42,9 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 		form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if form.Has("typed") {
+			form.Set("typed", form.Get("shown"))
 		}
 		return fetch(t, http.MethodPost, at+"/change", form)
 	}
@@ -83,6 +88,76 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	}
 }
 
+// Each group has as many rows as its link shows and its buttons change, whatever its names contain.
+func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	names := []string{
+		"orders.lost", "<script>alert(1)</script>", "\u202eevil", "a\r\nb\x1b[2K", `"><img src=x>&b=1`, "", "''", " lead",
+	}
+	for i, name := range names {
+		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version,
+			routing_key, failure_reason, last_error, dead_at)
+			SELECT j, now(), gen_random_uuid(), 6, 1, $1::text, 'nack', $1 || ': ' || $1, now()
+			FROM generate_series(1, $2::int) j`, name, i+2)
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts, last_error)
+			SELECT $1::text, '1', now() + interval '1 hour', 1, $1 || ': ' || $1 FROM generate_series(1, $2::int) j`, name, i+2)
+	}
+	_, at := startConsole(t, env, "--allow-changes")
+	for page, buttons := range map[string]int{"/dead-letters": 2, "/waiting?state=retrying": 1} {
+		status, body := fetch(t, http.MethodGet, at+page, nil)
+		groups := strings.Split(regexp.MustCompile(`(?s)<ul class="groups">.*?</ul>`).FindString(body), "<li>")[1:]
+		if status != http.StatusOK || len(groups) != len(names) || strings.ContainsAny(body, "\r\x1b\u202e") ||
+			strings.Contains(body, "<script>alert") || strings.Contains(body, "<img src=x") {
+			t.Fatalf("%s: status %d, %d groups\n%s", page, status, len(groups), body)
+		}
+		for i, group := range groups {
+			n := len(names) + 1 - i
+			link := regexp.MustCompile(`<a href="([^"]*)"><strong>(\d+)</strong>`).FindStringSubmatch(group)
+			_, list := fetch(t, http.MethodGet, at+html.UnescapeString(link[1]), nil)
+			if rows := strings.Count(list, `href="/message?id=`); link[2] != strconv.Itoa(n) || rows != n {
+				t.Errorf("group of %d: says %s, and its link %s shows %d", n, link[2], link[1], rows)
+			}
+			forms := regexp.MustCompile(`(?s)<form.*?</form>`).FindAllString(group, -1)
+			if len(forms) != buttons {
+				t.Errorf("group of %d: %d buttons", n, len(forms))
+			}
+			for _, form := range forms {
+				_, question := fetch(t, http.MethodGet, at+submitted(t, form, "/change"), nil)
+				if !strings.Contains(question, "<strong>"+strconv.Itoa(n)+" ") || !strings.Contains(form, " "+strconv.Itoa(n)+"…<") {
+					t.Errorf("group of %d: the button\n%s\nasks\n%s", n, form, question)
+				}
+			}
+		}
+	}
+}
+
+// A replay inserts copies of exactly the messages that were confirmed.
+func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	execute(t, db, `INSERT INTO outbox_published
+		(id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i % 2, '1' FROM generate_series(1, 5) i`)
+	_, at := startConsole(t, env, "--allow-changes")
+	_, list := fetch(t, http.MethodGet, at+"/published?routing-key=r1", nil)
+	_, question := fetch(t, http.MethodGet, at+submitted(t, list, "/change"), nil)
+	if !strings.Contains(question, "<strong>3 published messages</strong> would be sent again") {
+		t.Fatalf("asked:\n%s", question)
+	}
+	form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, body := fetch(t, http.MethodPost, at+"/change", form)
+	copies := query[int](t, db, `SELECT count(*)::int FROM outbox WHERE routing_key = 'r1' AND possible_duplicate`)
+	if status != http.StatusOK || copies != 3 || !strings.Contains(body, "put copies of 3 messages into the outbox") {
+		t.Errorf("status %d, %d copies\n%s", status, copies, body)
+	}
+}
+
 // A change ends early only if the console stops.
 func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 	const rows = operator.ChangeBatch + 500
@@ -114,7 +189,7 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 			c, at := startConsole(t, env, "--allow-changes", "--log-format", "json")
 			ctx, disconnect := context.WithCancel(await.Context(t))
 			defer disconnect()
-			form := url.Values{"do": {"purge"}, "shown": {strconv.Itoa(rows)}}
+			form := url.Values{"do": {"purge"}, "shown": {strconv.Itoa(rows)}, "typed": {strconv.Itoa(rows)}}
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, at+"/change", strings.NewReader(form.Encode()))
 			if err != nil {
 				t.Fatal(err)
@@ -193,11 +268,19 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 		t.Errorf("an unreadable form: status %d, %d rows are left", status, dead())
 	}
 	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil, "X-User", "ada")
-	if !strings.Contains(body, "2 dead letters</strong> would change") ||
+	if !strings.Contains(body, "2 dead letters</strong> would be deleted for good") ||
 		!strings.Contains(body, `value="dead.0"`) || dead() != 5 {
 		t.Errorf("asked:\n%s", body)
 	}
 	change.Set("shown", "2")
+	for _, typed := range []string{"", "1", "3", "all", "2x"} {
+		change.Set("typed", typed)
+		status, body = fetch(t, http.MethodPost, ada+"/change", change, "X-User", "ada")
+		if status != http.StatusBadRequest || !strings.Contains(body, "is not 2") || dead() != 5 {
+			t.Errorf("%q was typed: status %d, %d rows are left\n%s", typed, status, dead(), body)
+		}
+	}
+	change.Set("typed", " 2 ")
 	_, body = fetch(t, http.MethodPost, ada+"/change", change, "X-User", "ada")
 	if !strings.Contains(body, "deleted 2 dead letters") || dead() != 3 {
 		t.Errorf("purged:\n%s", body)

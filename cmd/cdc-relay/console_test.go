@@ -80,11 +80,15 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		"/dead-letters":                  {"dead.one", "nack"},
 		"/dead-letters?routing-key=none": {"None."},
 		"/published":                     {"published.one"},
-		"/message?id=1":                  {"&#34;***&#34; (redacted)", "retrying"},
+		"/message?id=1":                  {"&#34;***&#34;", "(redacted)", "retrying", "Next try"},
 		"/message?id=70":                 {"Dead letter", "dead-letter requeue"},
 		"/message?id=60":                 {"Published", "published.one"},
 		"/message?id=99":                 {"delivered and deleted"},
+		"/tail":                          {"published.one", "dead.one", "&lt;b&gt;orders"},
+		"/tail?paused=1":                 {"Continue"},
 		"/check":                         {"problem", "publication"},
+		"/icon.svg":                      {"<svg"},
+		"/page.js":                       {"clipboard"},
 		"/style.css":                     {"prefers-color-scheme"},
 	} {
 		var status int
@@ -93,7 +97,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 			status, body = fetch(t, http.MethodGet, at+path, nil)
 			return !strings.Contains(body, "looks again by itself")
 		})
-		tooMuch := strings.Contains(body, "unredacted") || strings.Contains(body, "<button>requeue")
+		tooMuch := strings.Contains(body, "unredacted") || strings.Contains(body, "<button>Requeue")
 		for _, word := range words {
 			if status != http.StatusOK || !strings.Contains(body, word) || tooMuch {
 				t.Errorf("%s: %d, want %q in\n%s", path, status, word, body)
@@ -102,10 +106,11 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	}
 	await.Until(t, "the overview is filled", func() bool {
 		_, body := fetch(t, http.MethodGet, at+"/", nil)
-		return strings.Contains(body, "queue depth") && strings.Contains(body, "<svg")
+		return strings.Contains(body, "Queue depth 1") && strings.Contains(body, "<svg")
 	})
 	status, body := fetch(t, http.MethodGet, at+"/waiting?older-than=x", nil)
-	if status != http.StatusBadRequest || !strings.Contains(body, "want a duration") {
+	kept := strings.Contains(body, `name="older-than" value="x" aria-invalid="true"`)
+	if status != http.StatusBadRequest || !strings.Contains(body, "want a duration") || !kept {
 		t.Errorf("a wrong filter: %d\n%s", status, body)
 	}
 	// Changes are sent without a request.
@@ -155,7 +160,7 @@ func TestConsoleLinksKeepTheFilter(t *testing.T) {
 		var links [][]string
 		var body string
 		anchor := regexp.MustCompile(`href="(` + regexp.QuoteMeta(link) + `[^"]*)">([^<]*)<`)
-		cancel := regexp.MustCompile(`<a href="(` + regexp.QuoteMeta(link) + `[^"]*)">Cancel</a>`)
+		cancel := regexp.MustCompile(`<a class="button" href="(` + regexp.QuoteMeta(link) + `[^"]*)">Cancel</a>`)
 		await.Until(t, page+" has its links", func() bool {
 			_, body = fetch(t, http.MethodGet, at+page, nil)
 			links = anchor.FindAllStringSubmatch(body, -1)
@@ -186,7 +191,7 @@ func TestConsoleLinksKeepTheFilter(t *testing.T) {
 		t.Errorf("the change of dead letters without an exchange:\n%s", body)
 	}
 	_, body = fetch(t, http.MethodGet, at+"/change?do=purge&id=70", nil)
-	if !strings.Contains(body, `<a href="/message?id=70">Cancel</a>`) {
+	if !strings.Contains(body, `<a class="button" href="/message?id=70">Cancel</a>`) {
 		t.Errorf("the way back to a message:\n%s", body)
 	}
 	if status, _ := fetch(t, http.MethodGet, at+"/change?do=purge&older-than=", nil); status != http.StatusBadRequest {

@@ -20,12 +20,16 @@ type asked struct {
 	Do    string
 	Count int64
 	What  string // such as "12 dead letters"
+	Would string // such as "would be requeued"
+	Label string // of the button
 	// At is when the user was asked, in microseconds since 1970.
 	At int64
-	// Grown: more rows match than the page showed before.
-	Grown   bool
-	Filters string
-	Back    string
+	// Typing: the user must type the number, because the change cannot be undone.
+	Typing bool
+	// Grown: more rows match than the page showed before. Mistyped: the user typed another number.
+	Grown, Mistyped bool
+	Filters         string
+	Back            string
 	// Done says what was done; "" before the change.
 	Done, Left string
 }
@@ -43,7 +47,7 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 		if a.Do == "retry" && !retries(r) {
 			return mistakef("state %s: only messages that RabbitMQ rejected can be retried", r.FormValue("state"))
 		}
-		others := []string{"do", "shown", "at"}
+		others := []string{"do", "shown", "at", "typed"}
 		if a.Do == "retry" {
 			others = append(others, "state")
 		}
@@ -51,6 +55,9 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 			"id", "routing-key", "header", "exchange", "ordering-key", "reason", "older-than", "newer-than",
 		}
 		if a.picked, err = c.pick(r, names, others...); err != nil {
+			return err
+		}
+		if err = a.mistake(); err != nil {
 			return err
 		}
 		a.Filters, a.Back = a.inWords(), a.origin(r)
@@ -72,13 +79,10 @@ func (a *asked) inWords() string {
 
 // origin returns the URL of the page with the rows that the change selects.
 func (a *asked) origin(r *http.Request) string {
-	switch {
-	case r.Form.Has("id"):
+	if r.Form.Has("id") {
 		return "/message?" + a.Query
-	case a.Do == "retry":
-		return "/waiting?" + a.Query
 	}
-	return "/dead-letters?" + a.Query
+	return wordsOf(a.Do).path + "?" + a.Query
 }
 
 // ask shows how many rows a change would affect.
@@ -86,28 +90,38 @@ func (c *Console) ask(w http.ResponseWriter, r *http.Request) {
 	if !c.mayChange(w, r) {
 		return
 	}
-	c.showChange(r.Context(), w, r, func(ctx context.Context, tables *operator.Tables, a *asked) (err error) {
-		switch a.Do {
-		case "retry":
-			var would operator.Retried
-			would, err = tables.RetryNow(ctx, a.filter, operator.ChangeBatch, true, nil, unseen)
-			a.count(would.Due)
-		case "requeue", "purge":
-			var n int64
-			n, err = tables.CountDeadLetters(ctx, a.filter)
-			a.count(n)
-		default:
-			err = fmt.Errorf("%w %q", errUnknownChange, a.Do)
-		}
-		return err
-	})
+	c.showChange(r.Context(), w, r, question)
+}
+
+// question counts the rows that the change would affect.
+func question(ctx context.Context, tables *operator.Tables, a *asked) (err error) {
+	switch a.Do {
+	case "retry":
+		var would operator.Retried
+		would, err = tables.RetryNow(ctx, a.filter, operator.ChangeBatch, true, nil, unseen)
+		a.count(would.Due)
+	case "requeue", "purge":
+		var n int64
+		n, err = tables.CountDeadLetters(ctx, a.filter)
+		a.count(n)
+	case "replay":
+		var would operator.Replayed
+		how := operator.Replay{Batch: operator.ChangeBatch, Dry: true}
+		would, err = tables.Replay(ctx, a.filter, how, nil, unseen)
+		a.count(would.Matched)
+	default:
+		err = fmt.Errorf("%w %q", errUnknownChange, a.Do)
+	}
+	return err
 }
 
 // count sets how many rows the change affects.
 func (a *asked) count(n int64) {
-	a.Count, a.What = n, show.Plural(n, "dead letter")
-	if a.Do == "retry" {
-		a.What = strings.Replace(show.Plural(n, "waiting retry"), "retrys", "retries", 1)
+	w := wordsOf(a.Do)
+	a.Count, a.What, a.Would = n, w.rows(n), w.would
+	a.Label = w.verb + " " + a.What
+	if a.Do == "purge" {
+		a.Typing, a.Label = n > 1, a.Label+" for good"
 	}
 }
 
@@ -140,6 +154,10 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request) {
 		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 			a.At = at
 		}
+		if a.Do == "purge" && shown > 1 && number(r.FormValue("typed")) != shown {
+			a.Mistyped = true
+			return question(ctx, tables, a)
+		}
 		selected := int64(0)
 		err := a.run(ctx, tables, func(total int64) error {
 			if selected = total; total > shown {
@@ -163,6 +181,15 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// number reads a number as people type it; -1: it is none.
+func number(text string) int64 {
+	n, err := strconv.ParseInt(strings.NewReplacer(",", "", " ", "").Replace(text), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
 // run changes the rows if agreed returns nil for their number.
 func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(total int64) error) (err error) {
 	filter := asOf(a.filter, time.UnixMicro(a.At), a.Do != "retry")
@@ -178,6 +205,10 @@ func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(to
 		if done.Left > 0 {
 			a.Left = fmt.Sprintf("the outbox rejects %s: %s", show.Plural(done.Left, "dead letter"), done.Why)
 		}
+	case "replay":
+		var done operator.Replayed
+		done, err = tables.Replay(ctx, filter, operator.Replay{Batch: operator.ChangeBatch}, agreed, unseen)
+		a.Count, a.Done = done.Count, "put copies of "+show.Plural(done.Count, "message")+" into the outbox"
 	case "purge":
 		a.Count, err = tables.Purge(ctx, filter, operator.ChangeBatch, agreed, unseen)
 		a.Done = "deleted " + show.Plural(a.Count, "dead letter")
@@ -209,19 +240,15 @@ func (c *Console) showChange(ctx context.Context, w http.ResponseWriter, r *http
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	a, err := c.changing(ctx, r, do)
-	page := answer{
-		status: http.StatusOK,
-		title:  strings.ToUpper(a.Do[:min(1, len(a.Do))]) + a.Do[min(1, len(a.Do)):],
-		path:   "/dead-letters",
-	}
-	if a.Do == "retry" {
-		page.path = "/waiting"
-	}
+	page := answer{status: http.StatusOK, title: wordsOf(a.Do).verb, path: wordsOf(a.Do).path}
 	if err == nil {
 		page.body, err = c.render("change", a)
 	}
-	if a.Grown {
+	switch {
+	case a.Grown:
 		page.status = http.StatusConflict
+	case a.Mistyped:
+		page.status = http.StatusBadRequest
 	}
 	if err != nil {
 		page.body, page.status = c.failure(err)

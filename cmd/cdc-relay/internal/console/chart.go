@@ -3,52 +3,149 @@ package console
 import (
 	"fmt"
 	"html/template"
+	"math"
 	"strings"
 	"time"
 )
 
-// point is one sample. An unknown value is negative.
-type point struct{ perSecond, depth, oldest, p50, p99 float64 }
-
-// chart is a line with its newest and its highest value.
+// chart is the picture of one series. Without JavaScript it is complete; the script adds the values under the pointer.
 type chart struct {
-	Title, Now, Most string
-	Line             template.HTML
+	Title, Now, Peak string
+	// Alert is the threshold in words; "": there is none. Over: the newest value is above it.
+	Alert string
+	Over  bool
+	// Lines has a name and the texts of all values for each line, separated by "|".
+	Lines []chartLine
+	// From is the time of the first value in seconds since 1970, Step the seconds between two values.
+	From, Step int64
+	// Times are the labels of the time axis.
+	Times []string
+	SVG   template.HTML
 }
 
-// leastPoints is the minimum width of a chart.
-const leastPoints = int(2 * time.Minute / historyEvery)
+type chartLine struct {
+	Number           int
+	Name, Now, Texts string
+}
 
-// chartOf draws a line for each stretch of known values. The chart covers the time since the first sample, at most an
-// hour.
-func chartOf(title, unit string, points []point, of func(point) float64) chart {
-	const width, height = 360.0, 60.0
-	most, now := 0.0, -1.0
-	for _, p := range points {
-		most = max(most, of(p))
-		now = of(p)
+// now returns the newest value of a line in words.
+func (s series) now(points []point, of line) string {
+	if len(points) > 0 {
+		if v := of.of(points[len(points)-1]); v >= 0 {
+			return s.text(v)
+		}
 	}
-	c := chart{Title: title, Now: "unknown", Most: fmt.Sprintf("%.4g%s", most, unit)}
-	if now >= 0 {
-		c.Now = fmt.Sprintf("%.4g%s", now, unit)
+	return "unknown"
+}
+
+// chartOf draws the samples of a window.
+func chartOf(s series, points []point, w window) chart {
+	c := chart{Title: s.Title, From: w.from.Unix(), Step: int64(w.step / time.Second), Times: w.labels()}
+	peak := 0.0
+	var all [][]float64
+	for i, l := range s.lines {
+		values := w.values(points, l)
+		texts := make([]string, len(values))
+		for n, v := range values {
+			if math.IsNaN(v) {
+				continue
+			}
+			texts[n] = s.text(v)
+			if i == 0 {
+				peak = max(peak, v)
+			}
+		}
+		all = append(all, values)
+		c.Lines = append(c.Lines, chartLine{i + 1, l.name, s.now(points, l), strings.Join(texts, "|")})
+	}
+	c.Peak = s.text(peak)
+	c.Now = c.Lines[0].Now
+	c.Over = s.alert > 0 && len(points) > 0 && s.lines[0].of(points[len(points)-1]) > s.alert
+	if s.alert > 0 {
+		c.Alert = "alert above " + s.text(s.alert)
+	}
+	c.SVG = template.HTML(c.draw(s, w, all, peak)) //nolint:gosec // it contains only numbers and our own words
+	return c
+}
+
+// labels returns the first, the middle and the last time.
+func (w window) labels() []string {
+	if w.steps == 0 {
+		return nil
+	}
+	layout := "15:04"
+	if w.end().Sub(w.from) < 10*time.Minute {
+		layout = "15:04:05"
+	}
+	middle := w.from.Add(w.end().Sub(w.from) / 2)
+	return []string{w.from.UTC().Format(layout), middle.UTC().Format(layout), w.end().UTC().Format(layout) + " UTC"}
+}
+
+// draw returns the SVG. Positions are percentages, so that words keep their size at any width; only the lines are
+// stretched.
+func (c chart) draw(s series, w window, all [][]float64, peak float64) string {
+	top := s.top(peak)
+	if s.alert > 0 && peak >= s.alert/5 {
+		top = s.top(max(peak, s.alert))
 	}
 	var b strings.Builder
-	last := max(len(points), leastPoints) - 1
-	first := last + 1 - len(points)
-	pen := "M"
-	for i, p := range points {
-		v := of(p)
-		if v < 0 {
-			pen = "M"
+	about := []string{c.Title}
+	if len(c.Times) > 0 {
+		about = append(about, fmt.Sprintf("from %s to %s", c.Times[0], c.Times[2]))
+	}
+	about = append(about, "now "+c.Now, "peak "+c.Peak)
+	if c.Alert != "" {
+		about = append(about, c.Alert)
+	}
+	fmt.Fprintf(&b, `<svg class="plot" role="img" aria-label="%s">`, strings.Join(about, ", "))
+	for _, part := range []float64{1, 0.5, 0} {
+		fmt.Fprintf(&b, `<line class="grid" x1="0" x2="100%%" y1="%[1]g%%" y2="%[1]g%%"/>`, 100-100*part)
+	}
+	b.WriteString(`<svg viewBox="0 0 1000 100" preserveAspectRatio="none" width="100%" height="100%" ` +
+		`overflow="visible">`)
+	for i, values := range all {
+		lines, area := w.paths(values, top)
+		if i == 0 {
+			fmt.Fprintf(&b, `<path class="area" d="%s"/>`, area)
+		}
+		fmt.Fprintf(&b, `<path class="line line-%d" d="%s"/>`, i+1, lines)
+	}
+	b.WriteString(`</svg>`)
+	if s.alert > 0 && s.alert <= top {
+		fmt.Fprintf(&b, `<line class="alert" x1="0" x2="100%%" y1="%[1]g%%" y2="%[1]g%%"/>`, 100-100*s.alert/top)
+	}
+	for _, part := range []float64{1, 0.5} {
+		fmt.Fprintf(&b, `<text x="0" y="%g%%" dy="1.1em">%s</text>`, 100-100*part, s.text(top*part))
+	}
+	b.WriteString(`<text x="0" y="100%" dy="-.35em">0</text>` +
+		`<line class="cursor" x1="0" x2="0" y1="0" y2="100%"/></svg>`)
+	return b.String()
+}
+
+// paths returns a path with a line for each stretch of known values, and one with the areas below them.
+func (w window) paths(values []float64, top float64) (lines, areas string) {
+	var line, area strings.Builder
+	x := func(i int) float64 { return float64(i) * 1000 / float64(max(1, w.steps-1)) }
+	before := -1
+	for i, v := range values {
+		if math.IsNaN(v) {
 			continue
 		}
-		x, y := float64(first+i)*width/float64(last), height-2-v/max(most, 1e-9)*(height-4)
-		fmt.Fprintf(&b, "%s%.1f %.1f", pen, x, y)
-		pen = "L"
+		y := 100 - 100*v/top
+		if before < 0 || !w.joins(before, i) {
+			if before >= 0 {
+				fmt.Fprintf(&area, "V100Z")
+			}
+			fmt.Fprintf(&line, "M%.1f %.1fh0", x(i), y) // a lone value is a dot
+			fmt.Fprintf(&area, "M%.1f 100V%.1f", x(i), y)
+		} else {
+			fmt.Fprintf(&line, "L%.1f %.1f", x(i), y)
+			fmt.Fprintf(&area, "L%.1f %.1f", x(i), y)
+		}
+		before = i
 	}
-	const svg = `<svg viewBox="0 0 %g %g" preserveAspectRatio="none" role="img" ` +
-		`aria-label="%s, last hour: now %s, at most %s"><path d="%s"/></svg>`
-	line := fmt.Sprintf(svg, width, height, title, c.Now, c.Most, b.String())
-	c.Line = template.HTML(line) //nolint:gosec // it contains only numbers and our own words
-	return c
+	if before >= 0 {
+		area.WriteString("V100Z")
+	}
+	return line.String(), area.String()
 }

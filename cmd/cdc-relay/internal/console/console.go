@@ -27,7 +27,7 @@ type Config struct {
 	RelayAddr string
 	// Access says who may open the console.
 	Access Access
-	// AllowChanges lets every user of the console retry, requeue and purge.
+	// AllowChanges lets every user of the console retry, requeue, purge and replay.
 	AllowChanges bool
 	// ShowPayload shows bodies on the page of one message.
 	ShowPayload bool
@@ -142,6 +142,9 @@ func (c *Console) handler(running context.Context) http.Handler {
 	mux.HandleFunc("POST /change", c.change)
 	mux.HandleFunc("GET /style.css", file("style.css", "text/css; charset=utf-8"))
 	mux.HandleFunc("GET /live.js", file("live.js", "text/javascript; charset=utf-8"))
+	mux.HandleFunc("GET /page.js", file("page.js", "text/javascript; charset=utf-8"))
+	mux.HandleFunc("GET /icon.svg", file("icon.svg", "image/svg+xml"))
+	mux.HandleFunc("GET /favicon.ico", file("icon.svg", "image/svg+xml"))
 	return secure(timely(c.gate.guard(http.MaxBytesHandler(mux, mostForm))))
 }
 
@@ -159,7 +162,7 @@ func file(name, contentType string) http.HandlerFunc {
 
 // secure sets the security headers of every answer.
 func secure(next http.Handler) http.Handler {
-	const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; " +
+	const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
 		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -2,7 +2,8 @@
 //
 // A page is a path, a function that turns a request into data, and a template in web/pages.html that turns the data
 // into HTML; see pages. The template "frame" adds the navigation around it. Every page works without JavaScript. With
-// JavaScript, a page that updates itself gets its HTML again from /events?of=PAGE when it changes. Pages, updates,
+// JavaScript, a page that updates itself gets its HTML again from /events?of=PAGE when it changes. The charts are SVG
+// from the server, so they work without JavaScript, too; a script adds the values under the pointer. Pages, updates,
 // changes and samples each have a few connections to the database, so browsers cannot overload it.
 //
 // Each request first passes the gate. It must name a host of this console, and must not come from a page of another
@@ -22,11 +23,13 @@
 //   - gate.go: the login, and what else a request must have
 //   - sessions.go: the connections to the database
 //   - pages.go: the pages, and how one is rendered
-//   - lists.go, message.go: the data of the pages with a list, and of the page of one message
-//   - history.go, chart.go: the samples of the last hour, and their charts on the overview
+//   - history.go, tiles.go: the samples of the last six hours, and the newest one as the overview's tiles
+//   - series.go, window.go, chart.go: what the charts show, of which time, and their SVG
+//   - lists.go, filters.go: the pages with a list, and the filters in a URL and in a form
+//   - message.go, timeline.go, content.go: the page of one message, its life, its headers and body
+//   - tail.go: the newest messages of all tables
 //   - check.go: the check in the background
-//   - filters.go: the filters in a URL and in a form
-//   - changes.go: retry, requeue and purge
+//   - choices.go, changes.go: the buttons of changes; retry, requeue, purge and replay
 //   - streams.go: the updates of open pages
 //   - web: templates, style and script
 package console

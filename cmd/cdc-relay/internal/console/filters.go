@@ -26,14 +26,49 @@ type picked struct {
 	// Note says why the filters may match nothing; "": they look right.
 	Note string
 	// Changes are the changes that apply to the selected rows.
-	Changes []string
+	Changes []choice
 }
 
 type field struct {
 	Name, Label, Value string
 	// Set: the field filters. The empty value is a filter, too.
-	Set     bool
-	Options []string
+	Set bool
+	// Options are all possible values; nil: any text. Offers are values that exist.
+	Options, Offers []string
+	// Error says why the value selects nothing; "": it is valid.
+	Error string
+}
+
+// Filtered reports whether any field filters.
+func (p picked) Filtered() bool {
+	return slices.ContainsFunc(p.Fields, func(f field) bool { return f.Set })
+}
+
+// mistaken reports whether a field has an invalid value: the page shows the form, and no rows.
+func (p picked) mistaken() bool { return p.mistake() != nil }
+
+// Mistaken is mistaken for templates.
+func (p picked) Mistaken() bool { return p.mistaken() }
+
+// mistake is the error of the first invalid field.
+func (p picked) mistake() error {
+	for _, f := range p.Fields {
+		if f.Error != "" {
+			return mistakef("%s: %s", f.Label, f.Error)
+		}
+	}
+	return nil
+}
+
+// offer sets the values that the fields offer.
+func (p *picked) offer(o operator.Offered) {
+	for name, values := range map[string][]string{
+		"routing-key": o.RoutingKeys, "exchange": o.Exchanges, "reason": o.Reasons,
+	} {
+		if at := slices.IndexFunc(p.Fields, func(f field) bool { return f.Name == name }); at >= 0 {
+			p.Fields[at].Offers = values
+		}
+	}
 }
 
 // Shown is the value in the filter form, which submits an empty text for each field without a filter.
@@ -95,6 +130,7 @@ func onlyParameters(r *http.Request, names ...string) error {
 
 // pick reads the filters of a request, of which names are possible. Others are parameters that are no filters. Each
 // parameter of the URL filters, even if it is empty: else the page would show and change more rows than its link says.
+// An invalid value is not an error of pick: the field keeps it, with what is wrong.
 func (c *Console) pick(r *http.Request, names []string, others ...string) (picked, error) {
 	p := picked{
 		Path:   r.URL.Path,
@@ -110,7 +146,7 @@ func (c *Console) pick(r *http.Request, names []string, others ...string) (picke
 		if f.Set {
 			query.Set(name, f.Value)
 			if err := c.cfg.SetFilter(&p.filter, name, f.Value); err != nil {
-				return p, mistakef("%s: %s", f.Label, err)
+				f.Error = err.Error()
 			}
 		}
 		p.Fields = append(p.Fields, f)
@@ -131,6 +167,9 @@ func fieldOf(r *http.Request, name string) field {
 	case "state":
 		for _, state := range operator.States() {
 			f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
+		}
+		if f.Set && !slices.Contains(f.Options, f.Value) { // it stays, with an error
+			f.Options = append(f.Options, f.Value)
 		}
 		fallthrough
 	case "id", "older-than", "newer-than":

@@ -11,21 +11,30 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// history holds the samples of the last hour.
+// history holds the samples of the last hours.
 type history struct {
 	// sampler belongs to keepHistory.
 	sampler *show.Sampler
 	mu      struct {
 		sync.Mutex
 		points []point
-		view   *show.Stats
+		newest *sample
 		failed error
 	}
 }
 
+// sample is what keepHistory has read at one time.
+type sample struct {
+	view show.Stats
+	// recent counts the messages that were published in the last hour, if they are kept.
+	recent operator.Count
+	kept   bool
+}
+
 const (
 	historyEvery = 5 * time.Second
-	mostPoints   = int(time.Hour / historyEvery)
+	mostHistory  = 6 * time.Hour
+	mostPoints   = int(mostHistory / historyEvery) // a quarter of a megabyte
 )
 
 func newHistory(cfg Config) *history {
@@ -43,16 +52,19 @@ func (c *Console) keepHistory(ctx context.Context) {
 	ticker := time.NewTicker(historyEvery)
 	defer ticker.Stop()
 	for {
-		var view show.Stats
+		var taken sample
 		err := c.with(ctx, c.sessions.samples, func(ctx context.Context, tables *operator.Tables) (err error) {
 			c.history.sampler.Tables = tables
-			view, err = c.history.sampler.Take(ctx)
-			return err
+			if taken.view, err = c.history.sampler.Take(ctx); err != nil {
+				return err
+			}
+			taken.recent, taken.kept, _ = tables.PublishedSince(ctx, time.Hour) // the role may not read the history
+			return nil
 		})
 		if ctx.Err() != nil {
 			return
 		}
-		c.history.add(view, err)
+		c.history.add(taken, time.Now(), err)
 		select {
 		case <-ctx.Done():
 			return
@@ -61,15 +73,22 @@ func (c *Console) keepHistory(ctx context.Context) {
 	}
 }
 
-func (h *history) add(view show.Stats, err error) {
+func (h *history) add(taken sample, at time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.mu.failed = err
 	if err != nil {
 		return
 	}
-	h.mu.view = &view
-	p := point{-1, -1, -1, -1, -1}
+	h.mu.newest = &taken
+	h.mu.points = append(h.mu.points, pointOf(taken.view, at))
+	if extra := len(h.mu.points) - mostPoints; extra > 0 {
+		h.mu.points = h.mu.points[extra:]
+	}
+}
+
+func pointOf(view show.Stats, at time.Time) point {
+	p := point{at, -1, -1, -1, -1, -1}
 	if view.QueueDepth != nil {
 		p.depth = float64(*view.QueueDepth)
 	}
@@ -82,10 +101,7 @@ func (h *history) add(view show.Stats, err error) {
 			p.p50, p.p99 = r.Latency.P50Seconds*1000, r.Latency.P99Seconds*1000
 		}
 	}
-	h.mu.points = append(h.mu.points, p)
-	if extra := len(h.mu.points) - mostPoints; extra > 0 {
-		h.mu.points = h.mu.points[extra:]
-	}
+	return p
 }
 
 // verdict returns the verdict of the last sample; nil: there is none yet.
@@ -96,50 +112,71 @@ func (h *history) verdict() *show.Verdict {
 	case h.mu.failed != nil:
 		failed := show.Unreadable(h.mu.failed)
 		return &failed
-	case h.mu.view == nil:
+	case h.mu.newest == nil:
 		return nil
 	}
-	return &h.mu.view.Verdict
+	return &h.mu.newest.view.Verdict
 }
 
 // overview is the data of the overview page.
 type overview struct {
+	Tiles []tile
+	// Depth is the number of rows in the outbox.
+	Depth  string
 	Facts  facts
 	Charts []chart
+	Spans  []spanLink
 	Fails  []show.Failing
 	// Header is what failures are grouped by besides the routing key; "": nothing.
 	Header string
 	Failed string
 }
 
-// overviewPage shows the last sample, and the charts of all samples.
-func (c *Console) overviewPage(context.Context, *operator.Tables, *http.Request) (any, error) {
-	return c.history.overview(c.cfg.Relay), nil
+type spanLink struct {
+	Name string
+	Here bool
 }
 
-func (h *history) overview(cfg *relay.Config) overview {
+// overviewPage shows the last sample, and the charts of a time range.
+func (c *Console) overviewPage(_ context.Context, _ *operator.Tables, r *http.Request) (any, error) {
+	if err := onlyParameters(r, "range"); err != nil {
+		return nil, err
+	}
+	var links []spanLink
+	var chosen *span
+	for i, s := range spans() {
+		here := r.FormValue("range") == s.Name || i == 0 && !r.Form.Has("range")
+		if here {
+			chosen = &s
+		}
+		links = append(links, spanLink{s.Name, here})
+	}
+	if chosen == nil {
+		return nil, mistakef("range: want 15m, 1h or 6h")
+	}
+	o := c.history.overview(c.cfg.Relay, *chosen)
+	o.Spans = links
+	return o, nil
+}
+
+func (h *history) overview(cfg *relay.Config, chosen span) overview {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var o overview
 	if h.mu.failed != nil {
 		o.Failed = string(show.Redact([]byte(show.OneLine(h.mu.failed.Error()))))
 	}
-	if h.mu.view == nil {
+	if h.mu.newest == nil {
 		return o
 	}
-	h.mu.view.Facts(&o.Facts, cfg, show.Plain)
-	o.Fails, o.Header = h.mu.view.TopFailing, cfg.MetricsHeader
-	for _, c := range []struct {
-		title, unit string
-		of          func(point) float64
-	}{
-		{"Published", "/s", func(p point) float64 { return p.perSecond }},
-		{"Queue depth", " rows", func(p point) float64 { return p.depth }},
-		{"Oldest pending", " s", func(p point) float64 { return p.oldest }},
-		{"Commit to confirm, p50", " ms", func(p point) float64 { return p.p50 }},
-		{"Commit to confirm, p99", " ms", func(p point) float64 { return p.p99 }},
-	} {
-		o.Charts = append(o.Charts, chartOf(c.title, c.unit, h.mu.points, c.of))
+	view := h.mu.newest.view
+	o.Tiles, o.Depth = tilesOf(*h.mu.newest), show.Count(view.Count("queue_depth"))
+	view.ServerFacts(&o.Facts, cfg, show.Plain)
+	o.Facts.Row("as of", show.Time(view.At))
+	o.Fails, o.Header = view.TopFailing, cfg.MetricsHeader
+	shown := windowOf(h.mu.points, chosen)
+	for _, s := range allSeries() {
+		o.Charts = append(o.Charts, chartOf(s, h.mu.points, shown))
 	}
 	return o
 }

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
@@ -13,14 +14,43 @@ import (
 type listed[T any] struct {
 	picked
 	Rows []T
+	// Groups are the rows of the whole list by reason and routing key; nil: the page shows a part of the list.
+	Groups []shownGroup
+	// Some: the groups do not count all rows.
+	Some bool
 }
 
-// changes returns these changes if the console allows any.
-func (c *Console) changes(names ...string) []string {
-	if !c.cfg.AllowChanges {
-		return nil
+// shownGroup is a group with a link to its rows, and the changes of them.
+type shownGroup struct {
+	operator.Group
+	// Path is the page with the rows, Link its URL.
+	Path, Link string
+	Changes    []choice
+}
+
+// Fields are the filters that select the rows of the group.
+func (g shownGroup) Fields() []field {
+	return []field{
+		{Name: "routing-key", Value: g.RoutingKey, Set: true},
+		{Name: "reason", Value: g.Reason, Set: true},
 	}
-	return names
+}
+
+// mostGroups is how many groups a page shows.
+const mostGroups = 20
+
+// group adds groups to the page, whose list is at path with these filters.
+func (l *listed[T]) group(c *Console, groups operator.Groups, path string, filters url.Values, changes ...string) {
+	l.Some = groups.Precision != operator.Exact
+	for _, g := range groups.All {
+		filters.Set("routing-key", g.RoutingKey)
+		filters.Set("reason", g.Reason)
+		number := show.Number(g.N)
+		if l.Some {
+			number = "these"
+		}
+		l.Groups = append(l.Groups, shownGroup{g, path, path + "?" + filters.Encode(), c.choices(number, changes...)})
+	}
 }
 
 func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -31,12 +61,28 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 	if err != nil {
 		return nil, err
 	}
-	list, err := tables.List(ctx, p.filter, p.part)
-	p.goOn(list.Next)
-	if retries(r) {
-		p.Changes = c.changes("retry")
+	if offered, failed := tables.OfferWaiting(ctx); failed == nil {
+		p.offer(offered)
 	}
-	return listed[operator.Waiting]{p, list.Rows}, err
+	shown := listed[operator.Waiting]{picked: p}
+	if p.mistaken() {
+		return shown, nil
+	}
+	list, err := tables.List(ctx, p.filter, p.part)
+	shown.Rows = list.Rows
+	shown.goOn(list.Next)
+	if retries(r) {
+		shown.Changes = c.choices("these", "retry")
+	}
+	others := p.filter
+	others.State = ""
+	if err == nil && p.part.After == "" && p.filter.State == operator.Retrying && others.Everything() {
+		groups, failed := tables.RetryGroups(ctx, mostGroups)
+		if err = failed; err == nil {
+			shown.group(c, groups, "/waiting", url.Values{"state": {"retrying"}}, "retry")
+		}
+	}
+	return shown, err
 }
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -45,10 +91,24 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 	if err != nil {
 		return nil, err
 	}
+	if offered, failed := tables.OfferDead(ctx); failed == nil {
+		p.offer(offered)
+	}
+	shown := listed[operator.DeadMessage]{picked: p}
+	if p.mistaken() {
+		return shown, nil
+	}
 	list, err := tables.DeadLetters(ctx, p.filter, p.part)
-	p.goOn(list.Next)
-	p.Changes = c.changes("requeue", "purge")
-	return listed[operator.DeadMessage]{p, list.Rows}, err
+	shown.Rows = list.Rows
+	shown.goOn(list.Next)
+	shown.Changes = c.choices("these", "requeue", "purge")
+	if err == nil && p.part.After == "" && p.filter.Everything() {
+		groups, failed := tables.DeadGroups(ctx, mostGroups)
+		if err = failed; err == nil {
+			shown.group(c, groups, "/dead-letters", url.Values{}, "requeue", "purge")
+		}
+	}
+	return shown, err
 }
 
 func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -57,9 +117,18 @@ func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r 
 	if err != nil {
 		return nil, err
 	}
+	shown := listed[operator.PublishedMessage]{picked: p}
+	if p.mistaken() {
+		return shown, nil
+	}
 	list, err := tables.PublishedMessages(ctx, p.filter, p.part)
-	p.goOn(list.Next)
-	return listed[operator.PublishedMessage]{p, list.Rows}, err
+	shown.Rows = list.Rows
+	shown.goOn(list.Next)
+	if offered, failed := tables.OfferPublished(ctx); failed == nil {
+		shown.offer(offered)
+	}
+	shown.Changes = c.choices("these", "replay")
+	return shown, err
 }
 
 // shownKey is a key and the reason why it waits.

@@ -14,16 +14,30 @@ type messageShown struct {
 	ID       string
 	Error    string
 	Messages []oneMessage
-	// mistaken: the ID is none.
-	mistaken bool
+	// invalid: the ID is none.
+	invalid bool
 }
 
+func (m messageShown) mistaken() bool { return m.invalid }
+
 type oneMessage struct {
-	Title   string
-	Facts   facts
-	Changes []string
-	ID      string // the message_id
+	Title string
+	// Level colors the title.
+	Level    string
+	Timeline []step
+	Facts    facts
+	Contents []content
+	Changes  []choice
+	ID       string // the message_id
+	// Command requeues it, after First; "": there is nothing to do.
+	Command, First string
 }
+
+// Fields are the filter that selects the message.
+func (m oneMessage) Fields() []field { return []field{{Name: "id", Value: m.ID, Set: true}} }
+
+// Path is the page of its change.
+func (m oneMessage) Path() string { return "/message" }
 
 // messagePage shows each message that has the ID: in the outbox, among the dead letters, and in the history.
 func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -36,7 +50,7 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 	}
 	name, err := operator.ParseName(shown.ID)
 	if err != nil {
-		shown.Error, shown.mistaken = err.Error(), true
+		shown.Error, shown.invalid = err.Error(), true
 		return shown, nil
 	}
 	waiting, dead, err := tables.Explain(ctx, name, c.cfg.ShowPayload)
@@ -68,29 +82,49 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 }
 
 func (c *Console) waitingMessage(around show.Surroundings, w operator.Waiting) oneMessage {
-	one := oneMessage{Title: "Waiting: " + string(w.State), ID: w.MessageID.String()}
+	one := oneMessage{Title: "Waiting: " + stateText(w.State), Level: "plain", ID: w.MessageID.String()}
 	around.Details(&one.Facts, w)
+	one.Timeline = waitingSteps(w, one.Facts.take("next"))
 	if w.State == operator.Retrying {
-		one.Changes = c.changes("retry")
+		one.Level, one.Changes = "warning", c.choices("now", "retry")
 	}
+	one.describe(w.StoredMessage)
+	one.Facts.take("state", "place")
 	return one
 }
 
 func (c *Console) deadMessage(letter operator.DeadMessage) oneMessage {
 	one := oneMessage{
 		Title:   "Dead letter",
+		Level:   "bad",
 		ID:      letter.MessageID.String(),
-		Changes: c.changes("requeue", "purge"),
+		Changes: c.choices("", "requeue", "purge"),
 	}
 	show.Details(&one.Facts, c.cfg.Relay.Table.DeadLetter(), letter.StoredMessage)
 	show.DeathDetails(&one.Facts, c.cfg.Relay.Table, letter)
+	one.Timeline = deadSteps(letter, one.Facts.take("reason"))
+	one.Command = one.Facts.take("to requeue it")
+	if first, then, found := strings.Cut(one.Command, ", then: "); found {
+		one.First, one.Command = first, then
+	}
+	one.describe(letter.StoredMessage)
+	one.Facts.take("dead since")
 	return one
 }
 
 func (c *Console) publishedMessage(m operator.PublishedMessage) oneMessage {
-	one := oneMessage{Title: "Published", ID: m.MessageID.String()}
-	ago := show.Duration(m.ReadAt.Sub(m.PublishedAt)) + " ago"
-	one.Facts.Row("published", show.Time(m.PublishedAt)+", "+ago)
+	one := oneMessage{
+		Title: "Published", Level: "good", ID: m.MessageID.String(), Timeline: publishedSteps(m),
+		Changes: c.choices("", "replay"),
+	}
 	show.Details(&one.Facts, c.cfg.Relay.Table.Published(), m.StoredMessage)
+	one.describe(m.StoredMessage)
 	return one
+}
+
+// describe sets the contents, and removes from the facts what the contents and the timeline show.
+func (m *oneMessage) describe(of operator.StoredMessage) {
+	contents, names := contentsOf(of)
+	m.Contents = contents
+	m.Facts.take(append(names, "created", "last error", "expires", "expired", "mark")...)
 }

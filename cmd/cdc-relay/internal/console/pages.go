@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,10 +27,12 @@ type page struct {
 	view func(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error)
 }
 
-// follows reports whether the page updates itself. A search by message_id does not: no index covers it.
+// follows reports whether the page updates itself. A search by message_id does not: no index covers it. It needs the
+// parsed form of the request.
 func (p page) follows(r *http.Request) bool {
 	_, err := strconv.ParseInt(strings.TrimSpace(r.FormValue("id")), 10, 64)
-	return p.updates && (p.path != "/message" || err == nil)
+	paused := p.path == "/tail" && r.Form.Has("paused")
+	return p.updates && !paused && (p.path != "/message" || err == nil)
 }
 
 // pages are the pages in the order of the navigation.
@@ -40,6 +43,7 @@ func (c *Console) pages() []page {
 		{"/keys", "Keys", "keys", true, false, c.keysPage},
 		{"/dead-letters", "Dead letters", "dead", true, false, c.deadPage},
 		{"/published", "Published", "published", true, false, c.publishedPage},
+		{"/tail", "Live", "tail", true, false, c.tailPage},
 		{"/message", "One message", "message", true, false, c.messagePage},
 		{"/check", "Check", "check", false, true, c.checkPage},
 	}
@@ -166,7 +170,7 @@ func (c *Console) body(
 	if err != nil {
 		return c.failure(err)
 	}
-	if m, ok := view.(messageShown); ok && m.mistaken {
+	if m, ok := view.(interface{ mistaken() bool }); ok && m.mistaken() {
 		return text, http.StatusBadRequest
 	}
 	return text, http.StatusOK
@@ -197,6 +201,7 @@ func parseTemplates() *template.Template {
 		"next":     show.NextTime,
 		"rows":     show.Plural,
 		"quoted":   inQuotes,
+		"orNone":   func(s string) string { return show.OrElse(s, "no reason") },
 		"orElse":   func(s *string, otherwise string) string { return show.ValueOr(s, otherwise) },
 		// query is a template.URL, because a template would escape a string a second time, with its "=".
 		"query": func(name, value string) template.URL {
@@ -225,4 +230,16 @@ type facts [][2]string
 // Row adds a pair. The package show calls it.
 func (f *facts) Row(columns ...string) {
 	*f = append(*f, [2]string{columns[0], strings.Join(columns[1:], " ")})
+}
+
+// take removes rows with these names, and returns the value of the last one.
+func (f *facts) take(names ...string) (value string) {
+	*f = slices.DeleteFunc(*f, func(row [2]string) bool {
+		if !slices.Contains(names, row[0]) {
+			return false
+		}
+		value = row[1]
+		return true
+	})
+	return value
 }

@@ -54,6 +54,11 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 	if behind := v.counts["keys_behind_dead_letter"]; behind.N > 0 && cfg.OnDeadLetter == relay.OnDeadLetterBlock {
 		g.Row("keys held by them", Count(behind))
 	}
+	v.ServerFacts(g, cfg, paint)
+}
+
+// ServerFacts prints the lines of stats about the slot and the relay.
+func (v Stats) ServerFacts(g rows, cfg *relay.Config, paint Paint) {
 	v.slotFacts(g, cfg, paint)
 	g.Row("relays connected from", hostsText(v.hosts))
 	if v.Relay != nil {

@@ -131,6 +131,9 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 	return v
 }
 
+// Count returns one of the counts by its name in JSON, such as queue_depth.
+func (v Stats) Count(name string) operator.Count { return v.counts[name] }
+
 // showSlot copies the state of the slot, if this database has it.
 func (v *Stats) showSlot(slot slot.Slot) {
 	if !slot.Here {

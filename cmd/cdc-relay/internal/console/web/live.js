@@ -1,35 +1,46 @@
 // Puts what the server sends in the place of the page's content. Without it, a page is as it was when it was loaded.
 "use strict";
 const live = document.getElementById("live");
+const verdict = document.getElementById("verdict");
 const state = document.getElementById("state");
+const targets = ["button", "a", "input", "select", "summary", ".chart"].map((name) => name + ":hover").join();
+const held = new Map(); // the newest content of live and verdict that is not shown yet
 let source = null;
-let held = null;
+let pressed = false;
 
-// What somebody types in, has focused or has marked stays.
-function busy() {
+// Nothing is replaced that somebody types in, has focused or marked, points at or presses.
+function busy(part) {
   const marked = document.getSelection();
-  return live.contains(document.activeElement) || (marked && !marked.isCollapsed && live.contains(marked.anchorNode));
+  return pressed || part.contains(document.activeElement) ||
+    (matchMedia("(hover: hover)").matches && part.querySelector(targets) !== null) ||
+    (marked && !marked.isCollapsed && part.contains(marked.anchorNode));
+}
+
+// Open details stay open, and wide tables stay where they were scrolled to.
+function replace(part, html) {
+  const open = [...part.querySelectorAll("details[id]")].map((details) => [details.id, details.open]);
+  const scrolled = [...part.querySelectorAll(".wide, pre")].map((box) => [box.scrollLeft, box.scrollTop]);
+  part.innerHTML = html;
+  for (const [id, was] of open) if (document.getElementById(id)) document.getElementById(id).open = was;
+  [...part.querySelectorAll(".wide, pre")].forEach((box, i) => { [box.scrollLeft, box.scrollTop] = scrolled[i] || [0, 0]; });
+  prepare();
 }
 
 function put() {
-  if (held === null || busy()) return;
-  live.innerHTML = held;
-  held = null;
+  if (held.size === 0) return;
+  for (const [part, html] of [...held]) {
+    if (busy(part)) continue;
+    held.delete(part);
+    replace(part, html);
+  }
+  state.textContent = held.size ? "Updates wait while something is pointed at, selected or focused." : "";
 }
 
 function follow() {
   source = new EventSource(live.dataset.events);
-  source.onmessage = (event) => {
-    held = event.data;
-    put();
-    state.textContent = "";
-  };
-  source.addEventListener("verdict", (event) => {
-    const verdict = document.getElementById("verdict");
-    const open = verdict.querySelector("details")?.open;
-    verdict.innerHTML = event.data;
-    if (open) verdict.querySelector("details")?.setAttribute("open", "");
-  });
+  const hold = (part) => (event) => { held.set(part, event.data); put(); };
+  source.onmessage = hold(live);
+  source.addEventListener("verdict", hold(verdict));
   source.addEventListener("displaced", () => {
     source.close();
     state.textContent = "Too many pages are open: this page is not up to date. Reload it.";
@@ -46,5 +57,10 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 follow();
+document.addEventListener("pointerdown", () => { pressed = true; });
+for (const name of ["pointerup", "pointercancel"]) {
+  document.addEventListener(name, () => { pressed = false; setTimeout(put, 300); }); // after its click
+}
+document.addEventListener("pointerover", () => setTimeout(put, 0));
 document.addEventListener("focusout", () => setTimeout(put, 0));
 document.addEventListener("selectionchange", put);

@@ -1,0 +1,130 @@
+package console
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+)
+
+var noon = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+
+// sampled returns a sample every five seconds; value says what the queue depth was.
+func sampled(n int, value func(i int) float64) (points []point) {
+	for i := range n {
+		late := time.Duration(i%3) * 700 * time.Millisecond // a sample takes its time
+		points = append(points, point{noon.Add(time.Duration(i)*historyEvery + late), -1, value(i), -1, -1, -1})
+	}
+	return points
+}
+
+func depthOf(p point) float64 { return p.depth }
+
+// However long the range, the chart shows the highest value.
+func TestChartsShowThePeakOfEachRange(t *testing.T) {
+	points := sampled(mostPoints, func(i int) float64 {
+		if i == mostPoints-150 {
+			return 777
+		}
+		return 3
+	})
+	for _, s := range spans() {
+		w := windowOf(points, s)
+		values := w.values(points, line{"", depthOf, false})
+		if long := w.end().Sub(w.from); len(values) > 200 || long > s.Long || long < s.Long-s.step-w.step {
+			t.Errorf("%s: %d values over %s", s.Name, len(values), long)
+		}
+		peak := 0.0
+		for i, v := range values {
+			if peak = max(peak, v); math.IsNaN(v) && !w.joins(i-1, i+1) {
+				t.Errorf("%s: value %d of %d is unknown", s.Name, i, len(values))
+			}
+		}
+		if peak != 777 {
+			t.Errorf("%s: the peak is %v", s.Name, peak)
+		}
+	}
+}
+
+func TestAChartHasAxesAndTheThreshold(t *testing.T) {
+	depth := allSeries()[1]
+	for _, test := range []struct {
+		value             float64
+		top, middle, over string
+		alert             bool
+	}{
+		{0, ">1 row<", ">1 row<", "", false},
+		{700, ">800 rows<", ">400 rows<", "", false},
+		{3000, ">10,000 rows<", ">5,000 rows<", "", true},
+		{15_000, ">20,000 rows<", ">10,000 rows<", "over", true},
+	} {
+		points := sampled(100, func(int) float64 { return test.value })
+		c := chartOf(depth, points, windowOf(points, spans()[0]))
+		svg := string(c.SVG)
+		if !strings.Contains(svg, test.top) || !strings.Contains(svg, test.middle) ||
+			strings.Contains(svg, `class="alert"`) != test.alert || c.Over != (test.over != "") || len(c.Times) != 3 {
+			t.Errorf("%v: %+v", test.value, c)
+		}
+	}
+}
+
+// A relay that was away leaves a gap, not a line.
+func TestAGapOfSamplesIsAGapOfTheLine(t *testing.T) {
+	points := sampled(60, func(i int) float64 {
+		if i >= 20 && i < 40 {
+			return -1
+		}
+		return 1
+	})
+	w := windowOf(points, spans()[0])
+	lines, areas := w.paths(w.values(points, line{"", depthOf, false}), 1)
+	if strings.Count(lines, "M") != 2 || strings.Count(areas, "Z") != 2 {
+		t.Errorf("%s\n%s", lines, areas)
+	}
+}
+
+func TestHistoryIsBounded(t *testing.T) {
+	var h history
+	for i := range mostPoints + 500 {
+		h.add(sample{view: show.Stats{}}, noon.Add(time.Duration(i)*historyEvery), nil)
+	}
+	if n := len(h.mu.points); n != mostPoints || !h.mu.points[0].at.Equal(noon.Add(500*historyEvery)) {
+		t.Errorf("%d samples since %s", n, h.mu.points[0].at)
+	}
+}
+
+func TestValuesOfAnAxisAreRound(t *testing.T) {
+	for v, want := range map[float64]string{0: "0s", 1.5: "1.5s", 59: "59s", 60: "1m", 90: "1m30s", 3600: "1h", 86400: "1d"} {
+		if got := secondsText(v); got != want {
+			t.Errorf("%v seconds: %s, want %s", v, got, want)
+		}
+	}
+	for peak, want := range map[float64]float64{0: 1, 1: 1, 3: 4, 45: 60, 61: 120, 131: 240, 1e5: 144_000, 1e6: 20 * 86_400} {
+		if got := topOfSeconds(peak); got != want {
+			t.Errorf("%v seconds: the axis ends at %v, want %v", peak, got, want)
+		}
+	}
+}
+
+// JSON is laid out only if that does not make it much longer, and stays the same JSON.
+func TestJSONIsLaidOutWithinBounds(t *testing.T) {
+	deep := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
+	for text, want := range map[string]string{
+		`{"a":{"b":[1,2]},"c":"x,{[\"\\"}`: "{\n  \"a\": {\n    \"b\": [\n      1,\n      2\n    ]\n  },\n  \"c\": \"x,{[\\\"\\\\\"\n}",
+		`1e400`:                            "1e400",
+		`not JSON {`:                       "not JSON {",
+		deep:                               deep,
+		`"\u202e<script>"`:                 `"\u202e<script>"`,
+	} {
+		if got := string(laidOut([]byte(text))); got != want {
+			t.Errorf("%.60s: %.200s", text, got)
+		}
+	}
+	many := `[` + strings.Repeat(`"x",`, 20_000) + `0]`
+	if got := laidOut([]byte(many)); !json.Valid(got) || len(got) > len(many)+mostIndented {
+		t.Errorf("%d bytes became %d", len(many), len(got))
+	}
+}

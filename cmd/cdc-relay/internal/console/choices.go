@@ -1,0 +1,57 @@
+package console
+
+import (
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+)
+
+// choice is a change that a button offers.
+type choice struct {
+	Do, Label string
+	// Danger: it cannot be undone.
+	Danger bool
+}
+
+// choices returns a button for each of these changes of a number of rows, if the console allows any.
+func (c *Console) choices(number string, changes ...string) (all []choice) {
+	if !c.cfg.AllowChanges {
+		return nil
+	}
+	for _, do := range changes {
+		w := wordsOf(do)
+		all = append(all, choice{do, strings.TrimSpace(w.verb+" "+number) + "…", do == "purge"})
+	}
+	return all
+}
+
+// words are those of one change.
+type words struct {
+	verb, would string
+	// one and many are what it changes.
+	one, many string
+	// path is the page with the rows.
+	path string
+}
+
+func wordsOf(do string) words {
+	switch do {
+	case "retry":
+		return words{"Retry", "would be due now", "waiting retry", "waiting retries", "/waiting"}
+	case "requeue":
+		return words{"Requeue", "would be requeued", "dead letter", "dead letters", "/dead-letters"}
+	case "replay":
+		return words{"Send again", "would be sent again", "published message", "published messages", "/published"}
+	case "purge":
+		return words{"Delete", "would be deleted for good", "dead letter", "dead letters", "/dead-letters"}
+	}
+	return words{"Change", "", "row", "rows", "/dead-letters"} // there is no such change
+}
+
+// rows returns a number of rows in words.
+func (w words) rows(n int64) string {
+	if n == 1 {
+		return "1 " + w.one
+	}
+	return show.Number(n) + " " + w.many
+}

@@ -1,0 +1,69 @@
+package console
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+)
+
+// content is a part of a message that is shown as it is: headers, properties, body.
+type content struct {
+	Name, Note, Text string
+}
+
+// contentsOf returns the parts that may be shown, and their names among the facts.
+func contentsOf(m operator.StoredMessage) (all []content, names []string) {
+	v := show.MessageOf(m)
+	add := func(name, fact, note string, text []byte) {
+		if text != nil {
+			all, names = append(all, content{name, note, string(laidOut(text))}), append(names, fact)
+		}
+	}
+	add("Headers", "headers", "", v.Headers)
+	add("Properties", "properties", "", v.Properties)
+	note := ""
+	if m.IsRedacted {
+		note = "redacted"
+	}
+	add("Body", "payload", note, v.Payload)
+	if v.PayloadBase64 != nil {
+		add("Body", "payload", "base64", []byte(*v.PayloadBase64))
+	}
+	return all, names
+}
+
+// mostIndented bounds what indentation adds: deeply nested JSON would become far longer than it is.
+const mostIndented = 256 << 10
+
+// laidOut returns JSON with line breaks and indentation. Text that is not JSON, or would become too long, stays as it
+// is.
+func laidOut(text []byte) []byte {
+	size, depth, quoted := len(text), 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+			size += 1 + 2*depth
+		case c == '}' || c == ']':
+			size += 1 + 2*depth
+			depth--
+		case c == ',':
+			size += 1 + 2*depth
+		}
+		if size > len(text)+mostIndented {
+			return text
+		}
+	}
+	var b bytes.Buffer
+	if json.Indent(&b, text, "", "  ") != nil {
+		return text
+	}
+	return b.Bytes()
+}
