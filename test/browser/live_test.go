@@ -107,9 +107,9 @@ func TestTheConsoleShowsARunningRelay(t *testing.T) {
 	// Each chart has a line, and grows without a reload.
 	s.do(chromedp.Navigate(s.url+"/"), chromedp.WaitVisible("h1"))
 	get(s, chromedp.Evaluate[bool](`window.stays = true`))
-	s.becomes(`document.querySelectorAll("figure path").length === 5 &&
-		[...document.querySelectorAll("figure path")].every((p) => p.getAttribute("d").split("L").length > ` + quoted(points) + `)`)
-	for _, text := range []string{"Published", "Commit to confirm, p99", "messages/s over", "invoices.issued"} {
+	s.becomes(`document.querySelectorAll("figure path.line").length === 5 &&
+		[...document.querySelectorAll("figure path.line")].every((p) => p.getAttribute("d").split("L").length > ` + quoted(points) + `)`)
+	for _, text := range []string{"Published", "Commit to confirm", "p99", "messages/s over", "invoices.issued"} {
 		s.shows(text)
 	}
 	if !get(s, chromedp.Evaluate[bool](`window.stays === true`)) {
@@ -141,7 +141,7 @@ func TestTheConsoleShowsARunningRelay(t *testing.T) {
 	behind := s.count(`SELECT coalesce(min(id), 0)::int FROM outbox WHERE attempts > 0`)
 	s.exec(`INSERT INTO outbox (routing_key, ordering_key, payload) SELECT 'orders.paid', ordering_key, '{"order_id": 43}' FROM outbox WHERE id = $1`, behind)
 	behind = s.count(`SELECT max(id)::int FROM outbox WHERE routing_key = 'orders.paid' AND payload::text LIKE '%43%'`)
-	s.do(chromedp.Navigate(s.url+"/message"), chromedp.SendKeys("#id", quoted(behind)+"\n"), chromedp.WaitVisible("dl"))
+	s.do(chromedp.Navigate(s.url+"/message"), chromedp.SendKeys("#id", quoted(behind)+"\n"), chromedp.WaitVisible(".timeline"))
 	s.shows("of its ordering key")
 	shoot("message", "light")
 }

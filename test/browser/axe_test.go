@@ -1,0 +1,68 @@
+package browser
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+)
+
+// widths are those of a phone, a tablet and a desktop.
+var widths = []int64{360, 768, 1280}
+
+// axe returns the script of axe-core in the version of package-lock.json.
+func (s *site) axe() string {
+	s.Helper()
+	file := filepath.Join("node_modules", "axe-core", "axe.min.js")
+	if _, err := os.Stat(file); err != nil {
+		install := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+		if out, err := install.CombinedOutput(); err != nil {
+			s.Fatalf("axe-core is missing: %v\n%s", err, out)
+		}
+	}
+	script, err := os.ReadFile(file)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return string(script)
+}
+
+// look finds what is in the way of people with a phone, a keyboard or a screen reader: at three widths, light and dark.
+func (s *site) look(name string) {
+	s.Helper()
+	for _, width := range widths {
+		s.do(chromedp.EmulateViewport(width, 800))
+		for _, scheme := range []string{"light", "dark"} {
+			s.scheme(scheme)
+			for _, problem := range get(s, chromedp.Evaluate[[]string](s.axeScript+`;`+audit, chromedp.EvalAwaitPromise)) {
+				s.Errorf("%s at %d, %s: %s", name, width, scheme, problem)
+			}
+		}
+	}
+	s.scheme("light")
+	s.do(chromedp.EmulateViewport(1280, 800))
+}
+
+func (s *site) scheme(name string) {
+	s.Helper()
+	s.do(call(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
+	}))
+}
+
+// audit also finds pages that scroll sideways, and words that break inside.
+const audit = `(async () => {
+  const problems = [];
+  if (document.documentElement.scrollWidth > document.documentElement.clientWidth) problems.push("the page scrolls sideways");
+  for (const e of document.querySelectorAll("th, .word, .tile strong, button, nav a")) {
+    const range = document.createRange();
+    range.selectNodeContents(e);
+    const lines = new Set([...range.getClientRects()].filter((r) => r.width > 0).map((r) => Math.round(r.bottom / 8)));
+    if (lines.size > 1 && !e.innerText.trim().includes(" ")) problems.push("a word breaks: " + e.innerText);
+  }
+  const found = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], resultTypes: ["violations"] });
+  for (const v of found.violations) for (const n of v.nodes) problems.push(v.id + ": " + n.failureSummary.replaceAll("\n", " ") + " " + n.html.slice(0, 200));
+  return problems;
+})()`

@@ -1,0 +1,122 @@
+package browser
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// tile returns the level of a tile and its number, such as "bad 2".
+func tile(name string) string {
+	return `[...document.querySelectorAll(".tile")].filter((t) => t.querySelector(".what").innerText === ` + quoted(name) +
+		`).map((t) => t.className.replace("tile ", "") + " " + t.querySelector("strong").innerText).join()`
+}
+
+func (s *site) tileIs(name, want string) {
+	s.Helper()
+	s.becomes(tile(name) + ` === ` + quoted(want))
+}
+
+// The same relay and servers: first all is well, then a key is blocked and a message dies, then the database is gone.
+func TestEachStateShowsAtAGlance(t *testing.T) {
+	s := open(t, true, "--allow-changes")
+	s.queues()
+	s.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.created', '1' FROM generate_series(1, 30) i`)
+	s.do(chromedp.Navigate(s.url+"/"), chromedp.WaitVisible("h1"))
+	s.tileIs("Published", "good 30")
+	for _, name := range []string{"Waiting", "Retrying", "Blocked", "Expired", "Dead"} {
+		s.tileIs(name, "quiet 0")
+	}
+	s.look("healthy")
+
+	s.exec(`INSERT INTO outbox (routing_key, ordering_key, payload) VALUES ('invoices.issued', 'customer-7', '1')`)
+	s.exec(`INSERT INTO outbox (routing_key, ordering_key, payload) SELECT 'orders.paid', 'customer-7', '1' FROM generate_series(1, 4) i`)
+	s.exec(`INSERT INTO outbox (routing_key, payload, max_attempts) VALUES ('parcels.lost', '1', 1), ('parcels.lost', '1', 1)`)
+	s.tileIs("Retrying", "warning 1")
+	s.tileIs("Blocked", "warning 4")
+	s.tileIs("Dead", "bad 2")
+	s.look("degraded")
+	// From the tile to what blocks the key, in three clicks.
+	s.do(chromedp.Click(`//a[contains(@class, "tile")][span="Blocked"]`), chromedp.WaitVisible(`//h1[text()="Keys"]`),
+		chromedp.Click(`//a[text()="customer-7"]`), chromedp.WaitVisible(`//h1[text()="Waiting"]`))
+	s.do(chromedp.Click(`//tr[td[text()="orders.paid"]]//a`), chromedp.WaitVisible(".timeline"))
+	s.shows("Now: blocked")
+	s.look("blocked message")
+	s.do(chromedp.Click(`//a[contains(text(), "the message that blocks it")]`), chromedp.WaitVisible(`//h2[text()="Waiting: retrying"]`))
+	s.shows("Rejected")
+
+	s.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I ALLOW_CONNECTIONS false', current_database()); END $$`)
+	s.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	s.do(chromedp.Navigate(s.url+"/"), chromedp.WaitVisible(".alarm"), chromedp.WaitVisible(".tile"))
+	s.look("broken")
+	s.do(chromedp.Navigate(s.url+"/waiting"), chromedp.WaitVisible(".alarm"))
+	s.look("broken list")
+}
+
+// A live update replaces nothing under the pointer.
+func TestUpdatesWaitForThePointer(t *testing.T) {
+	s := newSite(t, "--allow-changes")
+	s.exec(`INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('first', '1', now() + interval '1 hour', 1)`)
+	s.do(chromedp.Navigate(s.url+"/waiting"), chromedp.WaitVisible(`//button[text()="Retry these…"]`))
+	move := func(selector string) {
+		t.Helper()
+		at := get(s, chromedp.Evaluate[[]float64](`(() => { const r = document.querySelector(`+quoted(selector)+`).getBoundingClientRect();
+			return [r.left + r.width / 2, r.top + r.height / 2]; })()`))
+		s.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, at[0], at[1]))
+	}
+	move(".buttons button")
+	get(s, chromedp.Evaluate[bool](`(window.kept = document.querySelector(".buttons button:hover")) !== null`))
+	s.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('second', '1')`)
+	s.becomes(`document.getElementById("state").innerText.startsWith("Updates wait")`)
+	if !get(s, chromedp.Evaluate[bool](`window.kept.isConnected && !document.querySelector("main").innerText.includes("second")`)) {
+		t.Error("the button under the pointer was replaced")
+	}
+	move("h1")
+	s.shows("second")
+}
+
+// Charts, changes and copies, without a mouse.
+func TestChartsAndChangesWorkWithTheKeyboard(t *testing.T) {
+	s := newSite(t, "--allow-changes")
+	s.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		SELECT -i, now(), gen_random_uuid(), 6, 1, 'orders.lost', 'nack', '1' FROM generate_series(1, 3) i`)
+	s.exec(`INSERT INTO outbox (routing_key, payload, headers, available_at) VALUES ('r', '1', '{"tenant": "<b>acme</b>"}', 'infinity')`)
+	s.do(chromedp.Navigate(s.url+"/"), chromedp.WaitVisible(".chart"))
+	s.tabTo(`document.activeElement.dataset.title === "Queue depth"`)
+	s.do(chromedp.KeyEvent(kb.ArrowLeft))
+	s.becomes(`document.activeElement.querySelector("output").innerText.includes("UTC") &&
+		document.activeElement.getAttribute("aria-valuetext").includes("UTC")`)
+
+	s.do(chromedp.Navigate(s.url+"/dead-letters"), chromedp.WaitVisible(".groups"))
+	s.tabTo(`document.activeElement.innerText === "Delete 3…"`)
+	s.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible("#typed"))
+	s.tabTo(`document.activeElement.id === "typed"`)
+	s.do(chromedp.KeyEvent("2\r"))
+	s.shows("The number that was typed is not 3")
+	s.tabTo(`document.activeElement.id === "typed"`)
+	s.do(chromedp.KeyEvent("3\r"))
+	s.shows("deleted 3 dead letters")
+
+	s.do(chromedp.Navigate(s.url+"/message?id=1"), chromedp.WaitVisible(".copy"))
+	s.shows(`"tenant": "<b>acme</b>"`)
+	s.tabTo(`document.activeElement.classList.contains("copy")`)
+	s.do(chromedp.KeyEvent("\r"))
+	s.becomes(`document.querySelector(".copy").innerText === "Copied"`)
+}
+
+// tabTo presses the tab key until the condition is true.
+func (s *site) tabTo(condition string) {
+	s.Helper()
+	var seen []string
+	for range 80 {
+		s.do(chromedp.KeyEvent("\t"))
+		if get(s, chromedp.Evaluate[bool](condition)) {
+			return
+		}
+		seen = append(seen, get(s, chromedp.Evaluate[string](`(document.activeElement.innerText || document.activeElement.id || "").slice(0, 20)`)))
+	}
+	s.Fatalf("%s is not reached: %s", condition, strings.Join(seen, ", "))
+}
