@@ -9,8 +9,11 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// widths are those of a phone, a tablet and a desktop.
-var widths = []int64{360, 768, 1280}
+// looks are a phone, a tablet and a desktop, light and dark.
+var looks = []struct {
+	width  int64
+	scheme string
+}{{360, "dark"}, {768, "light"}, {1280, "dark"}, {1280, "light"}}
 
 // axe returns the script of axe-core in the version of package-lock.json.
 func (s *site) axe() string {
@@ -29,20 +32,21 @@ func (s *site) axe() string {
 	return string(script)
 }
 
-// look finds what is in the way of people with a phone, a keyboard or a screen reader: at three widths, light and dark.
+// look finds what is in the way of people with a phone, a keyboard or a screen reader, once for each name.
 func (s *site) look(name string) {
 	s.Helper()
-	for _, width := range widths {
-		s.do(chromedp.EmulateViewport(width, 800))
-		for _, scheme := range []string{"light", "dark"} {
-			s.scheme(scheme)
-			for _, problem := range get(s, chromedp.Evaluate[[]string](s.axeScript+`;`+audit, chromedp.EvalAwaitPromise)) {
-				s.Errorf("%s at %d, %s: %s", name, width, scheme, problem)
-			}
+	if s.looked[name] {
+		return
+	}
+	s.looked[name] = true
+	get(s, chromedp.Evaluate[bool](s.axeScript+`; true`))
+	for _, look := range looks {
+		s.do(chromedp.EmulateViewport(look.width, 800))
+		s.scheme(look.scheme)
+		for _, problem := range get(s, chromedp.Evaluate[[]string](audit, chromedp.EvalAwaitPromise)) {
+			s.Errorf("%s at %d, %s: %s", name, look.width, look.scheme, problem)
 		}
 	}
-	s.scheme("light")
-	s.do(chromedp.EmulateViewport(1280, 800))
 }
 
 func (s *site) scheme(name string) {

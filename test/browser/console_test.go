@@ -35,8 +35,9 @@ type site struct {
 	env     []string
 	url     string
 	browser context.Context
-	// axeScript is that of axe-core.
+	// axeScript is that of axe-core; looked has the names of pages that it has examined.
 	axeScript string
+	looked    map[string]bool
 }
 
 func newSite(t *testing.T, args ...string) *site {
@@ -51,7 +52,7 @@ func open(t *testing.T, live bool, args ...string) *site {
 	if err != nil {
 		t.Skip("there is no Chromium: apt-get install chromium")
 	}
-	s := &site{T: t}
+	s := &site{T: t, looked: map[string]bool{}}
 	s.axeScript = s.axe()
 	database := services.Database(t)
 	if s.db, err = pgx.Connect(t.Context(), database); err != nil {

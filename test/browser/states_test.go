@@ -1,12 +1,14 @@
 package browser
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/jackc/pgx/v5"
 )
 
 // tile returns the level of a tile and its number, such as "bad 2".
@@ -30,6 +32,7 @@ func TestEachStateShowsAtAGlance(t *testing.T) {
 	for _, name := range []string{"Waiting", "Retrying", "Blocked", "Expired", "Dead"} {
 		s.tileIs(name, "quiet 0")
 	}
+	s.do(chromedp.WaitVisible(".verdict.healthy"))
 	s.look("healthy")
 
 	s.exec(`INSERT INTO outbox (routing_key, ordering_key, payload) VALUES ('invoices.issued', 'customer-7', '1')`)
@@ -38,6 +41,7 @@ func TestEachStateShowsAtAGlance(t *testing.T) {
 	s.tileIs("Retrying", "warning 1")
 	s.tileIs("Blocked", "warning 4")
 	s.tileIs("Dead", "bad 2")
+	s.do(chromedp.WaitVisible(".verdict.attention"))
 	s.look("degraded")
 	// From the tile to what blocks the key, in three clicks.
 	s.do(chromedp.Click(`//a[contains(@class, "tile")][span="Blocked"]`), chromedp.WaitVisible(`//h1[text()="Keys"]`),
@@ -48,12 +52,32 @@ func TestEachStateShowsAtAGlance(t *testing.T) {
 	s.do(chromedp.Click(`//a[contains(text(), "the message that blocks it")]`), chromedp.WaitVisible(`//h2[text()="Waiting: retrying"]`))
 	s.shows("Rejected")
 
-	s.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I ALLOW_CONNECTIONS false', current_database()); END $$`)
-	s.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
-	s.do(chromedp.Navigate(s.url+"/"), chromedp.WaitVisible(".alarm"), chromedp.WaitVisible(".tile"))
+	s.rejectConnections()
+	s.do(chromedp.Navigate(s.url+"/"), chromedp.WaitVisible(".verdict.critical"), chromedp.WaitVisible(".tile"))
+	s.shows("These numbers are old.")
 	s.look("broken")
 	s.do(chromedp.Navigate(s.url+"/waiting"), chromedp.WaitVisible(".alarm"))
 	s.look("broken list")
+}
+
+// rejectConnections makes the database unreachable, for the console and the relay.
+func (s *site) rejectConnections() {
+	s.Helper()
+	config := s.db.Config().Copy()
+	name := config.Database
+	config.Database = "postgres"
+	db, err := pgx.ConnectConfig(s.Context(), config)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer db.Close(context.WithoutCancel(s.Context())) //nolint:errcheck // the server notices
+	_, err = db.Exec(s.Context(), `ALTER DATABASE `+pgx.Identifier{name}.Sanitize()+` ALLOW_CONNECTIONS false`)
+	if err == nil {
+		_, err = db.Exec(s.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
 }
 
 // A live update replaces nothing under the pointer.

@@ -2,7 +2,10 @@ package console
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +70,24 @@ func TestAChartHasAxesAndTheThreshold(t *testing.T) {
 		if !strings.Contains(svg, test.top) || !strings.Contains(svg, test.middle) ||
 			strings.Contains(svg, `class="alert"`) != test.alert || c.Over != (test.over != "") || len(c.Times) != 3 {
 			t.Errorf("%v: %+v", test.value, c)
+		}
+	}
+}
+
+// The lines stand where the alerts fire.
+func TestThresholdsAreThoseOfTheAlertRules(t *testing.T) {
+	rules, err := os.ReadFile("../../../../deploy/prometheus/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rule, want := range map[string]float64{
+		`cdc_relay_queue_depth_rows\) > (\d+)`:         allSeries()[1].alert,
+		`cdc_relay_oldest_pending_seconds\) > (\d+)`:   allSeries()[2].alert,
+		`commit_to_confirm_seconds_bucket.* > (\d+)\s`: allSeries()[3].alert / 1000,
+	} {
+		found := regexp.MustCompile(rule).FindSubmatch(rules)
+		if found == nil || string(found[1]) != fmt.Sprint(want) {
+			t.Errorf("%s: the chart has %v, the rule %q", rule, want, found)
 		}
 	}
 }
