@@ -7,12 +7,13 @@ const targets = ["button", "a", "input", "select", "summary", ".chart"].map((nam
 const held = new Map(); // the newest content of live and verdict that is not shown yet
 let source = null;
 let pressed = false;
+let mouse = false; // a finger leaves :hover behind
 
 // Nothing is replaced that somebody types in, has focused or marked, points at or presses.
 function busy(part) {
   const marked = document.getSelection();
   return pressed || part.contains(document.activeElement) ||
-    (matchMedia("(hover: hover)").matches && part.querySelector(targets) !== null) ||
+    (mouse && part.querySelector(targets) !== null) ||
     (marked && !marked.isCollapsed && part.contains(marked.anchorNode));
 }
 
@@ -61,6 +62,9 @@ document.addEventListener("pointerdown", () => { pressed = true; });
 for (const name of ["pointerup", "pointercancel"]) {
   document.addEventListener(name, () => { pressed = false; setTimeout(put, 300); }); // after its click
 }
-document.addEventListener("pointerover", () => setTimeout(put, 0));
+document.addEventListener("pointerover", (event) => {
+  mouse = event.pointerType === "mouse";
+  setTimeout(put, 0);
+});
 document.addEventListener("focusout", () => setTimeout(put, 0));
 document.addEventListener("selectionchange", put);
