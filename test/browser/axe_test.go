@@ -63,8 +63,8 @@ const audit = `(async () => {
   for (const e of document.querySelectorAll("th, .word, .tile strong, button, nav a")) {
     const range = document.createRange();
     range.selectNodeContents(e);
-    const lines = new Set([...range.getClientRects()].filter((r) => r.width > 0).map((r) => Math.round(r.bottom / 8)));
-    if (lines.size > 1 && !e.innerText.trim().includes(" ")) problems.push("a word breaks: " + e.innerText);
+    const ends = [...range.getClientRects()].filter((r) => r.width > 0).map((r) => r.bottom);
+    if (Math.max(...ends) - Math.min(...ends) > 12 && !e.innerText.trim().includes(" ")) problems.push("a word breaks: " + e.innerText);
   }
   const found = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], resultTypes: ["violations"] });
   for (const v of found.violations) for (const n of v.nodes) problems.push(v.id + ": " + n.failureSummary.replaceAll("\n", " ") + " " + n.html.slice(0, 200));

@@ -118,10 +118,10 @@ func TestChartsAndChangesWorkWithTheKeyboard(t *testing.T) {
 	s.tabTo(`document.activeElement.innerText === "Delete 3…"`)
 	s.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible("#typed"))
 	s.tabTo(`document.activeElement.id === "typed"`)
-	s.do(chromedp.KeyEvent("2\r"))
+	s.do(chromedp.KeyEvent("2\r"), chromedp.WaitVisible(`#live [role="alert"]`))
 	s.shows("The number that was typed is not 3")
 	s.tabTo(`document.activeElement.id === "typed"`)
-	s.do(chromedp.KeyEvent("3\r"))
+	s.do(chromedp.KeyEvent("3\r"), chromedp.WaitVisible(`#live [role="status"]`))
 	s.shows("deleted 3 dead letters")
 
 	s.do(chromedp.Navigate(s.url+"/message?id=1"), chromedp.WaitVisible(".copy"))
