@@ -11,7 +11,7 @@ import (
 // chart is the picture of one series. Without JavaScript it is complete; the script adds the values under the pointer.
 type chart struct {
 	Title, Now, Peak string
-	// Alert is the threshold in words; "": there is none. Over: the newest value is above it.
+	// Peak is the highest value in words; "": none is known. Alert is the threshold; "": there is none. Over: the newest value is above it.
 	Alert string
 	Over  bool
 	// Lines has a name and the texts of all values for each line, separated by "|".
@@ -41,7 +41,7 @@ func (s series) now(points []point, of line) string {
 // chartOf draws the samples of a window.
 func chartOf(s series, points []point, w window) chart {
 	c := chart{Title: s.Title, From: w.from.Unix(), Step: int64(w.step / time.Second), Times: w.labels()}
-	peak := 0.0
+	peak, known := 0.0, false
 	var all [][]float64
 	for i, l := range s.lines {
 		values := w.values(points, l)
@@ -52,13 +52,15 @@ func chartOf(s series, points []point, w window) chart {
 			}
 			texts[n] = s.text(v)
 			if i == 0 {
-				peak = max(peak, v)
+				peak, known = max(peak, v), true
 			}
 		}
 		all = append(all, values)
 		c.Lines = append(c.Lines, chartLine{i + 1, l.name, s.now(points, l), strings.Join(texts, "|")})
 	}
-	c.Peak = s.text(peak)
+	if known {
+		c.Peak = "peak " + s.text(peak)
+	}
 	c.Now = c.Lines[0].Now
 	c.Over = s.alert > 0 && len(points) > 0 && s.lines[0].of(points[len(points)-1]) > s.alert
 	if s.alert > 0 {
@@ -93,9 +95,11 @@ func (c chart) draw(s series, w window, all [][]float64, peak float64) string {
 	if len(c.Times) > 0 {
 		about = append(about, fmt.Sprintf("from %s to %s", c.Times[0], c.Times[2]))
 	}
-	about = append(about, "now "+c.Now, "peak "+c.Peak)
-	if c.Alert != "" {
-		about = append(about, c.Alert)
+	about = append(about, "now "+c.Now)
+	for _, more := range []string{c.Peak, c.Alert} {
+		if more != "" {
+			about = append(about, more)
+		}
 	}
 	fmt.Fprintf(&b, `<svg class="plot" role="img" aria-label="%s">`, strings.Join(about, ", "))
 	for _, part := range []float64{1, 0.5, 0} {
