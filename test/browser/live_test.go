@@ -125,6 +125,7 @@ func TestTheConsoleShowsARunningRelay(t *testing.T) {
 		t.Helper()
 		look(name)
 		if pictures != "" {
+			s.do(chromedp.EmulateViewport(1280, 960))
 			s.shoot(pictures, "console-"+name, scheme)
 		}
 	}

@@ -10,10 +10,11 @@ import (
 
 // chart is the picture of one series. Without JavaScript it is complete; the script adds the values under the pointer.
 type chart struct {
-	Title, Now, Peak string
-	// Peak is the highest value in words; "": none is known. Alert is the threshold; "": there is none. Over: the newest value is above it.
-	Alert string
-	Over  bool
+	Title, Now string
+	// Peak is the highest value in words; "": none is known. Alert is the threshold; "": there is none.
+	Peak, Alert string
+	// Over: the newest value is above the threshold.
+	Over bool
 	// Lines has a name and the texts of all values for each line, separated by "|".
 	Lines []chartLine
 	// From is the time of the first value in seconds since 1970, Step the seconds between two values.

@@ -82,7 +82,13 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 }
 
 func (c *Console) waitingMessage(around show.Surroundings, w operator.Waiting) oneMessage {
-	one := oneMessage{Title: "Waiting: " + stateText(w.State), Level: "plain", ID: w.MessageID.String()}
+	one := oneMessage{Title: "Waiting", Level: "plain", ID: w.MessageID.String()}
+	switch {
+	case w.First != nil:
+		one.Title, one.Level = "Waiting: blocked", "warning"
+	case w.State != operator.AtOnce:
+		one.Title += ": " + stateText(w.State)
+	}
 	around.Details(&one.Facts, w)
 	one.Timeline = waitingSteps(w, one.Facts.take("next"))
 	if w.State == operator.Retrying {
