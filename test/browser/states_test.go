@@ -2,6 +2,7 @@ package browser
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -44,12 +45,17 @@ func TestEachStateShowsAtAGlance(t *testing.T) {
 	s.do(chromedp.WaitVisible(".verdict.attention"))
 	s.look("degraded")
 	// From the tile to what blocks the key, in three clicks.
-	s.do(chromedp.Click(`//a[contains(@class, "tile")][span="Blocked"]`), chromedp.WaitVisible(`//h1[text()="Keys"]`),
-		chromedp.Click(`//a[text()="customer-7"]`), chromedp.WaitVisible(`//h1[text()="Waiting"]`))
-	s.do(chromedp.Click(`//tr[td[text()="orders.paid"]]//a`), chromedp.WaitVisible(".timeline"))
+	s.press(".tile", "Blocked")
+	s.do(chromedp.WaitVisible(`//h1[text()="Keys"]`))
+	s.press("td a", "customer-7")
+	s.do(chromedp.WaitVisible(`//h1[text()="Waiting"]`))
+	last := s.count(`SELECT max(id)::int FROM outbox WHERE routing_key = 'orders.paid'`)
+	s.press("td a", strconv.Itoa(last))
+	s.do(chromedp.WaitVisible(".timeline"))
 	s.shows("Now: blocked")
 	s.look("blocked message")
-	s.do(chromedp.Click(`//a[contains(text(), "the message that blocks it")]`), chromedp.WaitVisible(`//h2[text()="Waiting: retrying"]`))
+	s.press(".timeline a", "the message that blocks it")
+	s.do(chromedp.WaitVisible(`//h2[text()="Waiting: retrying"]`))
 	s.shows("Rejected")
 
 	s.rejectConnections()

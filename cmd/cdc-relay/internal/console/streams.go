@@ -120,7 +120,8 @@ func requestFor(r *http.Request, page *url.URL) *http.Request {
 
 // eventData returns an event with this HTML. In its data field, a carriage return also ends a line.
 func eventData(name string, body template.HTML) string {
-	return "event: " + name + "\ndata: " + strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ").Replace(string(body)) + "\n\n"
+	lines := strings.NewReplacer("\r", "&#13;", "\n", "\ndata: ").Replace(string(body))
+	return "event: " + name + "\ndata: " + lines + "\n\n"
 }
 
 // update is what changes on an open page.
