@@ -45,7 +45,7 @@ const (
 	OnExpiredDrop OnExpired = "drop"
 )
 
-// UnlimitedRetries, -1, is the MaxRetries with which no rejection makes a dead letter.
+// UnlimitedRetries (-1) is the MaxRetries with which no rejection makes a dead letter.
 const UnlimitedRetries = core.UnlimitedRetries
 
 // Tracer receives the result of each attempt to publish a message. The publisher's goroutines call it concurrently. It

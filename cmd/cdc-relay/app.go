@@ -113,7 +113,8 @@ type commandGroup struct {
 func (p *process) commandGroups() []commandGroup {
 	return []commandGroup{
 		{"SET UP", []*cli.Command{
-			p.setupCommand(), p.checkCommand(), p.configCommand(), p.migrateCommand(), p.adoptCommand(), p.teardownCommand(),
+			p.setupCommand(), p.checkCommand(), p.configCommand(), p.migrateCommand(), p.adoptCommand(),
+			p.teardownCommand(),
 		}},
 		{"RUN", []*cli.Command{p.runCommand(), p.drainCommand()}},
 		{"LOOK", []*cli.Command{

@@ -8,8 +8,8 @@ import (
 const (
 	// smallestWindow is where the search begins: the credit that RabbitMQ's processes grant each other
 	// (credit_flow_default_credit), near which classic queues are fastest. With 200, a broker on the same machine is as
-	// fast, and one at a distance of 1 ms loses a seventh. A distant broker begins with as many messages as this guess of
-	// its rate, in messages per second, keeps on the way.
+	// fast, and one at a distance of 1 ms loses a seventh. A distant broker begins with as many messages as this guess
+	// of its rate, in messages per second, keeps on the way.
 	smallestWindow = 400
 	guessedRate    = 60_000
 	// A measurement takes at least this time and this many windows of answers; shorter ones depend on chance.

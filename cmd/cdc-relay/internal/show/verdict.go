@@ -127,7 +127,8 @@ func (v *Stats) relayFindings(cfg *relay.Config) []finding {
 	case answers:
 		for _, line := range v.Relay.health[1:] {
 			if rows, found := strings.CutPrefix(line, "settle: ready, settling; "); found {
-				return []finding{{Attention, "rows cannot be deleted or updated: " + Shortened(rows, 160), command, page, nil}}
+				sentence := "rows cannot be deleted or updated: " + Shortened(rows, 160)
+				return []finding{{Attention, sentence, command, page, nil}}
 			}
 		}
 	}
@@ -166,7 +167,8 @@ func (v *Stats) messageFindings(blocked *operator.Key) (found []finding) {
 	if n := v.counts["retrying"]; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
 		sentence := countOf(n, "rejected message") + " will be tried again" +
 			v.kinds(func(f operator.Failing) int64 { return f.Retrying })
-		found = append(found, finding{Attention, sentence, "cdc-relay list --state retrying", "/waiting?state=retrying", &n.N})
+		const command, page = "cdc-relay list --state retrying", "/waiting?state=retrying"
+		found = append(found, finding{Attention, sentence, command, page, &n.N})
 	}
 	if n := v.counts["newer_version"]; n.N > 0 {
 		sentence := countOf(n, "message") + verbOf(n, " waits", " wait") + " for a newer relay"
@@ -195,7 +197,8 @@ func blockedFinding(k *operator.Key) finding {
 // serverFindings are about what the outbox costs the server.
 func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
 	if n := v.unsent(); n != nil && *n > mostDepth {
-		found = append(found, finding{Attention, Number(*n) + " messages wait", "cdc-relay stats --watch", "/waiting", n})
+		sentence := Number(*n) + " messages wait"
+		found = append(found, finding{Attention, sentence, "cdc-relay stats --watch", "/waiting", n})
 	}
 	if v.Slot.WALStatus != nil && (*v.Slot.WALStatus == "unreserved" || *v.Slot.WALStatus == "lost") {
 		sentence := "Postgres removes the WAL of slot " + cfg.Names().Slot + " (wal_status " + *v.Slot.WALStatus + ")"
