@@ -94,7 +94,7 @@ func TestDocumentedRangesAreEnforced(t *testing.T) {
 		cfg.relay.DatabaseURL = "postgres://localhost/shop"
 		return settings[name].Set(cfg, text) == nil && cfg.validate() == nil
 	}
-	between := regexp.MustCompile(`^(\d+) to (\d+)$`)
+	between := regexp.MustCompile("^(\\d+) to (\\d+)(, or `\\w+`)?$")
 	from := regexp.MustCompile("^from `(\\w+)`$")
 	checked := 0
 	for name, doc := range found {

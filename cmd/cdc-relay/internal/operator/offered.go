@@ -23,7 +23,7 @@ WITH newest AS MATERIALIZED (
 )
 (SELECT DISTINCT 'routing key', v.routing_key FROM newest v WHERE v.routing_key <> '' LIMIT $1)
 UNION ALL (SELECT DISTINCT 'exchange', v.exchange FROM newest v WHERE v.exchange <> '' LIMIT $1)
-UNION ALL (SELECT DISTINCT 'reason', reason FROM newest v CROSS JOIN LATERAL unnest(v.reasons) reason
+UNION ALL (SELECT DISTINCT 'reason', reason FROM newest v CROSS JOIN LATERAL pg_catalog.unnest(v.reasons) reason
   WHERE reason <> '' LIMIT $1)`
 
 func offeredStatement(of kind) string {

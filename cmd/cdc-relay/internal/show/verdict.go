@@ -79,12 +79,15 @@ func (v Verdict) Print(w io.Writer, paint Paint) {
 // judge returns the verdict. Blocked is a key with rows that wait; nil: none.
 func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 	found := v.relayFindings(cfg)
-	if oldest := v.oldest; len(found) == 0 && oldest > lateAfter {
-		found = append(found, finding{
-			Critical, "the oldest message has waited for " + Duration(oldest), "cdc-relay list", "/waiting", v.unsent(),
-		})
-	}
+	late := len(found) == 0 && v.oldest > lateAfter
 	found = append(found, v.messageFindings(blocked)...)
+	if late {
+		if blocked != nil { // its messages count as late, and it says why
+			found[0].level = Critical
+		}
+		sentence := "the oldest message has waited for " + Duration(v.oldest)
+		found = append(found, finding{Critical, sentence, "cdc-relay list", "/waiting", v.unsent()})
+	}
 	found = append(found, v.serverFindings(cfg)...)
 	if len(found) == 0 {
 		return Verdict{Level: Healthy, Text: "Healthy: " + v.calm(), Others: []string{}}

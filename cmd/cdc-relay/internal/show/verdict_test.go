@@ -71,6 +71,11 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 				StoredMessage: operator.StoredMessage{ID: 4, LastError: &text},
 			}}
 		},
+		"critical|Critical: 3 messages of key k wait behind dead letter 9": func(v *Stats, _ *relay.Config) *operator.Key {
+			v.oldest = 2 * time.Minute
+			dead := int64(9)
+			return &operator.Key{Key: "k", Behind: counted(2), Dead: &dead}
+		},
 		"attention|Needs attention: 20,000 messages wait": func(v *Stats, _ *relay.Config) *operator.Key {
 			*v.QueueDepth = 1_020_000
 			v.counts["scheduled"] = counted(1_000_000)
