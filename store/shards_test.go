@@ -21,6 +21,7 @@ func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find runs": sql.findRuns, "lock": sql.lock,
 		"delete": sql.delete, "delete near": sql.deleteNear, "retention": sql.retention,
 	} {
+		text = strings.ReplaceAll(text, "hashtextextended('cdc-relay await'", "") // a lock of outbox_await
 		if strings.Contains(text, "hash") || strings.Contains(text, "of_shard") {
 			t.Errorf("%s: %s", name, text)
 		}
