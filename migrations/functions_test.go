@@ -294,9 +294,10 @@ func TestCancelDeletesAMessageWhoseTimeHasNotCome(t *testing.T) {
 		"'infinity', 0, false":                        true,
 		"clock_timestamp() + interval '1 h', 3, NULL": true,  // it waits for a retry, and no queue has it
 		"clock_timestamp() + interval '1 h', 3, true": false, // a queue may have it
-		"NULL, 0, NULL":                               false, // a relay may be publishing it
-		"clock_timestamp(), 0, NULL":                  false,
-		"'-infinity', 0, NULL":                        false,
+
+		"NULL, 0, NULL":              false, // a relay may be publishing it
+		"clock_timestamp(), 0, NULL": false,
+		"'-infinity', 0, NULL":       false,
 	} {
 		exec1(t, owner, "INSERT INTO outbox (routing_key, payload, message_id, available_at, attempts, possible_duplicate) VALUES ('k', '1', '"+id+"', "+values+")")
 		if got := value[bool](t, app, "SELECT outbox_cancel($1)", id); got != cancels {

@@ -1,4 +1,4 @@
-"""What became of messages, as Django signals. `manage.py cdc_relay_events` sends them from the notices of the relay.
+"""The outcomes of messages, as Django signals. `manage.py cdc_relay_events` sends them from the notices of the relay.
 
 The sender is OutboxMessage. Receivers get the fields of the notice: message_id, routing_key, exchange, attempts, at, reason,
 last_error, possible_duplicate, and id, the number of the row. reason and last_error of `sent` are None.

@@ -16,7 +16,7 @@ type series struct {
 	// text formats a value with its unit. top returns the end of the value axis for a peak.
 	text func(float64) string
 	top  func(float64) float64
-	// alert is the threshold of deploy/prometheus/rules.yaml for this value; 0: none.
+	// alert is the threshold of the alert about this value; 0: none.
 	alert float64
 }
 
@@ -33,12 +33,15 @@ func allSeries() []series {
 	one := func(of func(point) float64, mean bool) []line { return []line{{"", of, mean}} }
 	return []series{
 		{"Published", one(func(p point) float64 { return p.perSecond }, true), perSecondText, topOf, 0},
-		{"Queue depth", one(func(p point) float64 { return p.depth }, false), rowsText, topOf, 10_000},
-		{"Oldest pending", one(func(p point) float64 { return p.oldest }, false), secondsText, topOfSeconds, 60},
+		{"Queue depth", one(func(p point) float64 { return p.depth }, false), rowsText, topOf, show.MostDepth},
+		{
+			"Oldest pending", one(func(p point) float64 { return p.oldest }, false), secondsText, topOfSeconds,
+			show.LateAfter.Seconds(),
+		},
 		{"Commit to confirm", []line{
 			{"p99", func(p point) float64 { return p.p99 }, false},
 			{"p50", func(p point) float64 { return p.p50 }, true},
-		}, millisecondsText, topOf, 1000},
+		}, millisecondsText, topOf, float64(show.SlowAfter.Milliseconds())},
 	}
 }
 

@@ -77,6 +77,17 @@ type Session struct {
 	Since *time.Time
 }
 
+// Statements about many rows read the locks once: withLocks begins them, and lockerSQL is the process id of the session
+// that has locked a row r, 0 if none has, by its column locker (xmax).
+const (
+	withLocks = `
+WITH locks AS MATERIALIZED (
+  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)`
+	lockerSQL = `CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
+      SELECT l.pid FROM locks l WHERE l.transactionid = r.locker LIMIT 1), 0) END`
+)
+
 // stateSQL returns the state of a row r, from its columns and its lock.
 const stateSQL = `CASE WHEN r.schema_version > {version} THEN 'newer_version' WHEN {locked_by} <> 0 THEN 'locked'
        WHEN r.expires_at <= statement_timestamp() THEN 'expired' WHEN r.available_at IS NULL THEN 'waiting'

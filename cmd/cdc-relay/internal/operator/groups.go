@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func groupsOf(failure, at, failed, from, order string) string {
 	return strings.NewReplacer(
 		"{routing_key}", shownText("r.routing_key"),
 		"{error}", failure,
-		"{example}", "500",
+		"{example}", fmt.Sprint(mostExample),
 		"{at}", at,
 		"{failed}", failed,
 		"{from}", from,

@@ -11,14 +11,10 @@ import (
 
 // A page of rows in the order of an index, with the last row that was read. The columns are named, because an
 // application may have others. The ordered part is a subquery, because a CTE would be read to its end.
-const listWaitingSQL = `
-WITH locks AS MATERIALIZED (
-  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l
-    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
+const listWaitingSQL = withLocks + `
 SELECT {columns}, coalesce({where}, false), r.nth = {looked}, r.available_at FROM (
   SELECT r.*, {state} AS state FROM (
-    SELECT r.*, CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
-      SELECT l.pid FROM locks l WHERE l.transactionid = r.locker LIMIT 1), 0) END AS locked_by FROM (
+    SELECT r.*, ` + lockerSQL + ` AS locked_by FROM (
       SELECT ` + rowColumns + `, r.available_at, r.xmax AS locker,
              row_number() OVER (ORDER BY {order}) AS nth
       FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT {looked}) r) r) r

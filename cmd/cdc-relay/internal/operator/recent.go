@@ -9,14 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const newestWaitingSQL = `
-WITH locks AS MATERIALIZED (
-  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l
-    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
+const newestWaitingSQL = withLocks + `
 SELECT {columns} FROM (
   SELECT r.*, {state} AS state FROM (
-    SELECT r.*, CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
-      SELECT l.pid FROM locks l WHERE l.transactionid = r.locker LIMIT 1), 0) END AS locked_by FROM (
+    SELECT r.*, ` + lockerSQL + ` AS locked_by FROM (
       SELECT ` + rowColumns + `, r.available_at, r.xmax AS locker FROM {outbox} r ORDER BY r.id DESC LIMIT $1) r) r) r
 ORDER BY r.id DESC`
 

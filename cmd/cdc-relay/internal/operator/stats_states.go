@@ -29,18 +29,14 @@ func (s *QueueStats) byState() map[State]*Count {
 }
 
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
-const statesSQL = `
-WITH locks AS MATERIALIZED (
-  SELECT l.transactionid, l.pid FROM pg_catalog.pg_locks l
-    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted)
+const statesSQL = withLocks + `
 SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'behind' ELSE r.state END,
        r.available_at IS NOT NULL,
        count(*), pg_catalog.min(r.available_at),
        count(*) FILTER (WHERE r.ordering_key IS NOT NULL AND NOT r.follows AND r.available_at > statement_timestamp())
 FROM (
   SELECT r.*, {state} AS state, r.follows OR {blocked} AS is_behind FROM (
-    SELECT r.*, CASE WHEN r.locker = '0' THEN 0 ELSE coalesce((
-             SELECT l.pid FROM locks l WHERE l.transactionid = r.locker LIMIT 1), 0) END AS locked_by,
+    SELECT r.*, ` + lockerSQL + ` AS locked_by,
            r.ordering_key IS NOT NULL AND EXISTS (
              SELECT 1 FROM {outbox} e
              WHERE e.ordering_key BETWEEN r.ordering_key AND r.ordering_key AND e.id < r.id OFFSET 0) AS follows

@@ -160,12 +160,25 @@ func NextTime(w operator.Waiting) string {
 	return "-"
 }
 
-func rowCount(c operator.Count) string {
-	if c.N == 1 && c.Precision == operator.Exact {
-		return "1 row"
+func rowCount(c operator.Count) string { return countOf(c, "row") }
+
+// countOf is Plural for a count that may be inexact.
+func countOf(c operator.Count, one string) string {
+	if isOne(c) {
+		return "1 " + one
 	}
-	return Count(c) + " rows"
+	return Count(c) + " " + one + "s"
 }
+
+// verbOf returns the verb that goes with countOf.
+func verbOf(c operator.Count, one, many string) string {
+	if isOne(c) {
+		return one
+	}
+	return many
+}
+
+func isOne(c operator.Count) bool { return c.N == 1 && c.Precision == operator.Exact }
 
 // sessionText describes the session that has locked a row.
 func sessionText(pid int32, s *operator.Session, now time.Time) string {

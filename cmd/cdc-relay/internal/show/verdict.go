@@ -40,12 +40,13 @@ type Verdict struct {
 	Page string `json:"-"`
 }
 
-// The thresholds of the alerts in deploy/prometheus/rules.yaml. Latency and growth have alerts, too, but only a time
-// series shows them.
+// The thresholds of the alerts in deploy/prometheus/rules.yaml. The verdict leaves out growth and latency: only a time
+// series shows them, such as the console's charts.
 const (
-	lateAfter = 60 * time.Second // CdcRelayMessagesLate
-	mostDepth = 10_000           // CdcRelayQueueGrows
-	mostWAL   = 5_000_000_000    // CdcRelayWalGrows
+	LateAfter = 60 * time.Second // CdcRelayMessagesLate
+	MostDepth = 10_000           // CdcRelayQueueGrows, if the number grows
+	SlowAfter = time.Second      // CdcRelayLatency
+	mostWAL   = 5_000_000_000    // CdcRelayWalGrows, in bytes
 )
 
 // finding is one thing that is not well.
@@ -79,7 +80,7 @@ func (v Verdict) Print(w io.Writer, paint Paint) {
 // judge returns the verdict. Blocked is a key with rows that wait; nil: none.
 func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 	found := v.relayFindings(cfg)
-	late := len(found) == 0 && v.oldest > lateAfter
+	late := len(found) == 0 && v.oldest > LateAfter
 	found = append(found, v.messageFindings(blocked)...)
 	if late {
 		if blocked != nil { // its messages count as late, and it says why
@@ -199,7 +200,7 @@ func blockedFinding(k *operator.Key) finding {
 
 // serverFindings are about what the outbox costs the server.
 func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
-	if n := v.unsent(); n != nil && *n > mostDepth {
+	if n := v.unsent(); n != nil && *n > MostDepth {
 		sentence := Number(*n) + " messages wait"
 		found = append(found, finding{Attention, sentence, "cdc-relay stats --watch", "/waiting", n})
 	}
@@ -271,18 +272,4 @@ func (v *Stats) calm() string {
 		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("backend %d", owner.PID)))
 	}
 	return strings.Join(parts, ", ")
-}
-
-func verbOf(c operator.Count, one, many string) string {
-	if c.N == 1 && c.Precision == operator.Exact {
-		return one
-	}
-	return many
-}
-
-func countOf(c operator.Count, of string) string {
-	if c.N == 1 && c.Precision == operator.Exact {
-		return "1 " + of
-	}
-	return Count(c) + " " + of + "s"
 }

@@ -17,8 +17,8 @@ func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, expr := range []string{
-		fmt.Sprintf("cdc_relay_oldest_pending_seconds) > %d\n", int(lateAfter.Seconds())),
-		fmt.Sprintf("cdc_relay_queue_depth_rows) > %d and", mostDepth),
+		fmt.Sprintf("cdc_relay_oldest_pending_seconds) > %d\n", int(LateAfter.Seconds())),
+		fmt.Sprintf("cdc_relay_queue_depth_rows) > %d and", MostDepth),
 		fmt.Sprintf("cdc_relay_slot_retained_bytes) > %de9\n", mostWAL/1_000_000_000),
 	} {
 		if !strings.Contains(string(rules), expr) {
