@@ -110,17 +110,17 @@ func (p *process) judge(cfg *config, listener net.Listener) service.Judge {
 		case turn <- struct{}{}:
 			defer func() { <-turn }()
 		case <-ctx.Done():
-			return show.Unreadable(ctx.Err())
+			return show.Unreadable(cfg.relay.Table, ctx.Err())
 		}
 		s, err := p.openSession(ctx, cfg, "readyz")
 		if err != nil {
-			return show.Unreadable(err)
+			return show.Unreadable(cfg.relay.Table, err)
 		}
 		defer closeConn(ctx, s.conn)
 		look := &show.Sampler{Relay: &cfg.relay, Tables: s.Tables, Live: show.NewLiveRelay(listener.Addr().String())}
 		view, err := look.Take(ctx)
 		if err != nil {
-			return show.Unreadable(err)
+			return show.Unreadable(cfg.relay.Table, err)
 		}
 		return view.Verdict
 	}

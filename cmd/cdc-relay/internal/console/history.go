@@ -110,7 +110,7 @@ func (h *history) verdict() *show.Verdict {
 	defer h.mu.Unlock()
 	switch {
 	case h.mu.failed != nil:
-		failed := show.Unreadable(h.mu.failed)
+		failed := show.Unreadable(h.sampler.Relay.Table, h.mu.failed)
 		return &failed
 	case h.mu.newest == nil:
 		return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -101,7 +102,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			return nil
 		},
 	} {
-		v, cfg := healthyStats(), &relay.Config{Slot: "s"}
+		v, cfg := healthyStats(), &relay.Config{Slot: "s", Table: outbox.Table{Schema: "eu", Name: "outbox"}}
 		blocked := change(v, cfg)
 		got := v.judge(cfg, blocked)
 		if string(got.Level)+"|"+got.Text != want {
@@ -109,6 +110,9 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		}
 		if (got.Command == "") != (got.Level == Healthy) {
 			t.Errorf("%s: the command is %q", got.Text, got.Command)
+		}
+		if got.Command != "" && got.Command != "cdc-relay version" && !strings.Contains(got.Command, "--table 'eu.outbox'") {
+			t.Errorf("%s: the command is for another table: %q", got.Text, got.Command)
 		}
 	}
 }
