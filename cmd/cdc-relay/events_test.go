@@ -11,6 +11,24 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
+// countsBy returns a counter of a relay by the values of a label.
+func countsBy(t *testing.T, live *show.LiveRelay, name, label string) map[string]int {
+	t.Helper()
+	r, err := live.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[string]int)
+	for _, m := range r.Families[name].GetMetric() {
+		for _, pair := range m.GetLabel() {
+			if pair.GetName() == label {
+				counts[pair.GetValue()] += int(m.GetCounter().GetValue())
+			}
+		}
+	}
+	return counts
+}
+
 // Covers --events-exchange, --log-headers and --metrics-routing-keys.
 func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 	env, db := fresh(t)
@@ -46,21 +64,7 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 			t.Errorf("%s: got %d notices, want %d, of %v", event, told[event], n, told)
 		}
 	}
-	series := func(name string) map[string]float64 {
-		r, err := live.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		values := make(map[string]float64)
-		for _, m := range r.Families[name].GetMetric() {
-			for _, label := range m.GetLabel() {
-				if label.GetName() == "routing_key" {
-					values[label.GetValue()] += m.GetCounter().GetValue()
-				}
-			}
-		}
-		return values
-	}
+	series := func(name string) map[string]int { return countsBy(t, live, name, "routing_key") }
 	await.Until(t, "the notices are counted", func() bool {
 		r, err := live.Read(t.Context())
 		return err == nil && r.Value("cdc_relay_event_notices_total") == 7

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"html"
 	"maps"
-	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -32,21 +31,7 @@ func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	for range 4 {
 		await.Receive(t, "a message arrives", arrived)
 	}
-	series := func(name string) map[string]int {
-		r, err := live.Read(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		counts := make(map[string]int)
-		for _, m := range r.Families[name].GetMetric() {
-			for _, label := range m.GetLabel() {
-				if label.GetName() == "task" {
-					counts[label.GetValue()] += int(m.GetCounter().GetValue())
-				}
-			}
-		}
-		return counts
-	}
+	series := func(name string) map[string]int { return countsBy(t, live, name, "task") }
 	dead := map[string]int{"orders.send": 2, "orders.tasks.pay": 1, `evil"??[31m<b>`: 1, "other": 1}
 	await.Until(t, "all dead letters are counted", func() bool { return maps.Equal(series("cdc_relay_messages_dead_lettered_total"), dead) }, func() string {
 		text, _ := json.Marshal(series("cdc_relay_messages_dead_lettered_total"))
@@ -144,11 +129,7 @@ func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 
 // The tag has the bound of the label, and nothing in a value ends it.
 func TestDogStatsDHasATagForAHeader(t *testing.T) {
-	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := listenForStatsd(t)
 	env, db := fresh(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
 	want(t, cdcRelay(t, env, "setup"), exitDone)

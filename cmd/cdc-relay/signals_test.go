@@ -34,15 +34,22 @@ func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string)
 	return lines
 }
 
+// listenForStatsd stands for the agent of DogStatsD, until the test ends.
+func listenForStatsd(t *testing.T) net.PacketConn {
+	t.Helper()
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
 // The last counts are sent when the relay stops.
 func TestMetricsReachDogStatsD(t *testing.T) {
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
-			conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
+			conn := listenForStatsd(t)
 			env, db := fresh(t)
 			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 			env["CDC_RELAY_STATSD_ADDR"], env["CDC_RELAY_STATSD_TAGS"] = conn.LocalAddr().String(), "env:test, team:shop"
@@ -73,11 +80,7 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 
 // Its values are the keys named by --metrics-routing-keys, and "other" for the rest.
 func TestDogStatsDHasATagForRoutingKeys(t *testing.T) {
-	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := listenForStatsd(t)
 	env, db := fresh(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
 	want(t, cdcRelay(t, env, "setup"), exitDone)

@@ -35,6 +35,12 @@ func verdicts(t *testing.T, env environment, relay, console string) (stats, read
 	return view.Verdict.Text, readyz, browser
 }
 
+// keepRows makes every DELETE on the outbox fail.
+func keepRows(exec func(sql string)) {
+	exec(`CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'rows stay'; END $$`)
+	exec(`CREATE TRIGGER kept BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION kept()`)
+}
+
 func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	for _, state := range []struct {
@@ -82,24 +88,16 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			want: `Needs attention: 11 dead letters \(11 × orders\.lost, unroutable\)`,
 		},
 		{
-			name: "published rows cannot be deleted",
-			before: func(exec func(string)) {
-				exec(`CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS
-					$$ BEGIN RAISE EXCEPTION 'rows stay'; END $$`)
-				exec(`CREATE TRIGGER kept BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION kept()`)
-			},
+			name:   "published rows cannot be deleted",
+			before: keepRows,
 			after: func(exec func(string), _ *services.Proxy) {
 				exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.paid', '1' FROM generate_series(1, 20)`)
 			},
 			want: `Critical: publishing stopped: rows of published messages cannot be deleted; \d+ rows set aside, .*`,
 		},
 		{
-			name: "one published row cannot be deleted",
-			before: func(exec func(string)) {
-				exec(`CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS
-					$$ BEGIN RAISE EXCEPTION 'rows stay'; END $$`)
-				exec(`CREATE TRIGGER kept BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION kept()`)
-			},
+			name:   "one published row cannot be deleted",
+			before: keepRows,
 			after: func(exec func(string), _ *services.Proxy) {
 				exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders.paid', '1')`)
 			},
