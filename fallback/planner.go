@@ -16,6 +16,8 @@ const (
 	Due
 	// Backlog claims rows without a key and without a time.
 	Backlog
+	// Newest claims the rows of Backlog with the newest ids, while Backlog rests long after a costly pass.
+	Newest
 	// Keys claims the head of each ordering key, and rows behind it.
 	Keys
 	// SlotCheck asks who owns the slot. Relays that do not own it run it.
@@ -25,7 +27,7 @@ const (
 
 // String returns the name in the log.
 func (s Sweep) String() string {
-	return [...]string{"none", "due", "backlog", "keys", "slot check"}[s]
+	return [...]string{"none", "due", "backlog", "newest", "keys", "slot check"}[s]
 }
 
 // View is the state on which the planner decides.
@@ -40,6 +42,8 @@ type View struct {
 	Ready bool
 	// Backlog: keyless rows were left in the table.
 	Backlog bool
+	// Newest: passes over the keyless rows have shown above which ids Newest starts.
+	Newest bool
 	// Unseen: rows in the table belong to transactions that are not visible yet.
 	Unseen bool
 	// Wanted: there are keys to look up. Again: there are keys of which the last look-up claimed nothing. Unlisted:
@@ -120,7 +124,7 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 		wait = min(wait, v.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) {
+		if !v.wants(sweep) || sweep == Newest && !p.backlogRests() {
 			continue
 		}
 		at := p.at(sweep, v)
@@ -146,6 +150,8 @@ func (v View) wants(s Sweep) bool {
 		return v.Ready
 	case Backlog:
 		return (v.TakesFresh && v.Ready) || v.Unseen
+	case Newest: // a leader's stream brings these rows
+		return v.Newest && !v.Leader && v.TakesFresh && v.Ready
 	case Keys:
 		return v.TakesFresh && v.Ready
 	case SlotCheck:
@@ -178,6 +184,12 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 		return p.quietUntil
 	}
 	return at
+}
+
+// backlogRests reports whether the next pass over keyless rows is more than a poll interval after the last one. Such a
+// pass has read many rows that it could not claim: scheduled ones, or dead ones.
+func (p *Planner) backlogRests() bool {
+	return !p.underWay[Backlog] && p.next[Backlog].Sub(p.ended[Backlog]) > p.pollInterval
 }
 
 // keysAt returns when the next page of a pass over all keys is due.

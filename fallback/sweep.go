@@ -73,10 +73,12 @@ type Settings struct {
 
 // passes are the passes of the current term that have begun.
 type passes struct {
-	epoch int // of the term
-	due   duePass
-	rows  backlogPass
-	keys  keysPass
+	epoch  int // of the term
+	due    duePass
+	rows   backlogPass
+	newest backlogPass
+	keys   keysPass
+	ground ground
 	// anyDue: the last sweep of due rows found some.
 	anyDue bool
 	span   span
@@ -123,7 +125,7 @@ func (s *Sweeper) View() View {
 	v := r.view
 	return View{
 		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
-		Backlog: v.Backlog, Unseen: v.Unseen, Due: v.Due,
+		Backlog: v.Backlog, Newest: s.passes.ground.known, Unseen: v.Unseen, Due: v.Due,
 		Wanted: v.Wanted+v.Yielding > 0, Again: v.Again > 0, Unlisted: v.Unlisted,
 	}
 }
@@ -152,7 +154,8 @@ func (s *Sweeper) noticeTerm() {
 	for sweep := Due; sweep < sweeps; sweep++ {
 		s.Planner.Reset(sweep)
 	}
-	s.passes.due, s.passes.rows, s.passes.keys = duePass{}, backlogPass{}, keysPass{}
+	s.passes.due, s.passes.rows, s.passes.newest, s.passes.keys = duePass{}, backlogPass{}, backlogPass{}, keysPass{}
+	s.passes.ground = ground{}
 }
 
 // Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
@@ -166,6 +169,8 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 		o, err = s.sweepDue(ctx, r)
 	case Backlog:
 		o, err = s.sweepBacklog(ctx, r)
+	case Newest:
+		o, err = s.sweepNewest(ctx, r)
 	case Keys:
 		if s.looksUp(r) {
 			return s.lookUp(ctx, r)
@@ -229,10 +234,25 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 // backlogPass is the state of a pass over keyless rows.
 type backlogPass struct {
 	begun bool
-	// from is the id at which it started; last was the newest assigned id then.
+	// from is the id at which it started; last was the newest assigned id then, or -1: unknown.
 	from, after, last int64
 	// walk is the time since the last row was found, longest the longest such time.
 	walk, longest time.Duration
+}
+
+// ground is the newest assigned id when the pass over all keyless rows before the last one began. Newest starts above
+// it, so a row waits for a pass over all rows only if its transaction took longer than two of them are apart.
+type ground struct {
+	known     bool
+	id, later int64
+}
+
+// passed records a complete pass. Last is the newest assigned id when it began.
+func (g ground) passed(last int64) ground {
+	if !g.known {
+		return ground{known: last >= 0, id: last, later: last}
+	}
+	return ground{known: last >= 0, id: g.later, later: last}
 }
 
 // sweepBacklog reads the next page of the current pass, or the first page of a new one.
@@ -246,6 +266,32 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 			return o, err
 		}
 	}
+	if o, err = s.page(ctx, r, p); err == nil && !o.More && p.from == math.MinInt64 {
+		s.passes.ground = s.passes.ground.passed(p.last)
+	}
+	return o, err
+}
+
+// sweepNewest is sweepBacklog for the newest ids.
+func (s *Sweeper) sweepNewest(ctx context.Context, r role) (o Outcome, err error) {
+	p := &s.passes.newest
+	if !p.begun {
+		from := s.passes.ground.id
+		*p = backlogPass{begun: true, from: from, after: from}
+		if p.last, err = s.lastID(ctx); err != nil {
+			p.begun = false
+			return o, err
+		}
+		if p.last < from { // the sequence has restarted, or is unknown now
+			*p, s.passes.ground = backlogPass{}, ground{}
+			return o, nil
+		}
+	}
+	return s.page(ctx, r, p)
+}
+
+// page reads the next page of a pass over keyless rows.
+func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, err error) {
 	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: true}, nil
@@ -308,15 +354,21 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *role) (bool, error) {
 		}
 	}
 	s.passes.rows = backlogPass{begun: true, from: from, after: max(from, math.MinInt64+1) - 1}
-	last, ok, err := s.Table.LastID(ctx)
-	if s.passes.rows.last = last; !ok {
-		s.passes.rows.last = -1 // without a sequence, spans are not used
-	}
-	if err != nil {
+	var err error
+	if s.passes.rows.last, err = s.lastID(ctx); err != nil {
 		s.Core.BacklogFailed(from)
 		s.passes.rows.begun = false
 	}
 	return err == nil, err
+}
+
+// lastID returns the newest assigned id. Without a sequence it is -1: then spans are not used.
+func (s *Sweeper) lastID(ctx context.Context) (int64, error) {
+	id, ok, err := s.Table.LastID(ctx)
+	if !ok {
+		id = -1
+	}
+	return id, err
 }
 
 // look asks which transactions are visible now.

@@ -1,0 +1,134 @@
+package fallback
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// newestTable is a table of many scheduled rows with the ids 1 to scheduled, and some fresh rows. A statement takes a
+// microsecond for each id that it scans.
+type newestTable struct {
+	Table     // the other methods are not called
+	scheduled int64
+	last      int64
+	fresh     map[int64]time.Time // when it was committed
+	now       time.Time
+	scanned   int64
+}
+
+func (n *newestTable) FindBacklog(_ context.Context, after, upTo int64, limit int, _ outbox.Fresh) (found []outbox.Candidate, err error) {
+	if ids := min(upTo, n.last) - max(after, 0); ids > 0 {
+		n.scanned += ids
+		n.now = n.now.Add(time.Duration(ids) * time.Microsecond)
+	}
+	for id := range n.fresh {
+		if id > after && id <= upTo && len(found) < limit {
+			found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: 300, Ready: true})
+		}
+	}
+	return found, nil
+}
+
+func (n *newestTable) FindKeys(context.Context, *string, int, int, outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
+	return nil, outbox.Snapshot{}, nil
+}
+
+func (n *newestTable) NextDue(context.Context) (time.Duration, error) { return time.Hour, nil }
+
+func (n *newestTable) LastID(context.Context) (int64, bool, error) { return n.last, true, nil }
+
+func (n *newestTable) Restarts() int64 { return 0 }
+
+// While a million scheduled rows wait, a relay without a stream must neither read them each poll interval, nor let other
+// rows wait until it reads them again.
+func TestScheduledRowsDelayNoNewRow(t *testing.T) {
+	const scheduled = 1_000_000
+	for _, c := range []struct {
+		name string
+		// later is how long after its id a row is committed; restart: the sequence restarts.
+		later   time.Duration
+		restart bool
+		within  time.Duration
+	}{
+		{name: "committed at once", within: 2 * poll},
+		{name: "committed ten seconds after the id was assigned", later: 10 * time.Second, within: 2 * poll},
+		{name: "committed minutes after the id was assigned", later: 2 * time.Minute, within: 30 * time.Second},
+		{name: "ids below those of the scheduled rows", restart: true, within: 30 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			began := time.Unix(1_000_000, 0)
+			table := &newestTable{scheduled: scheduled, last: scheduled, fresh: map[int64]time.Time{}, now: began}
+			memory := core.New(core.DefaultLimits(400), core.Policy{MaxRetries: 5})
+			memory.PublisherReady(true)
+			var worst time.Duration
+			s := &Sweeper{
+				Core: memory, Table: table, Clock: func() time.Time { return table.now }, Planner: NewPlanner(poll),
+				Shuffle: func(int, func(i, j int)) {}, Settings: Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
+			}
+			memory.Clock = s.Clock
+			s.SlotOwner = func(context.Context) (Owner, error) { return Owner{}, nil }
+			s.Lock = func(_ context.Context, ids []int64, _ outbox.Fresh) (Transaction, error) {
+				var tx dueTx
+				for _, id := range ids {
+					worst = max(worst, table.now.Sub(table.fresh[id]))
+					delete(table.fresh, id)
+					tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id}})
+				}
+				return tx, nil
+			}
+			var sent []*outbox.Message
+			s.Apply = func(out core.Out) { sent = append(sent, out.Publish...); memory.Settled(out.Settle) }
+			s.Committed = func([]outbox.Settlement, time.Duration) {}
+			s.Start = func(claim *Claim) {
+				for _, m := range sent {
+					memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+				}
+				sent = nil
+				claim.finish(claim.written(claim.end(), true))
+			}
+			pending, inserted, published := map[int64]time.Time{}, 0, 0 // pending: id assigned, not committed
+			for next := began.Add(2 * time.Minute); table.now.Before(began.Add(20 * time.Minute)); {
+				for id, at := range pending {
+					if !table.now.Before(at) {
+						table.fresh[id] = at
+						delete(pending, id)
+					}
+				}
+				if !table.now.Before(next) {
+					if c.restart && inserted == 0 {
+						table.last = 0
+					}
+					table.last++
+					inserted++
+					pending[table.last] = next.Add(c.later)
+					next = next.Add(3 * time.Second)
+					continue
+				}
+				before := len(table.fresh)
+				kind, wait := s.Next()
+				if kind == None {
+					table.now = table.now.Add(min(wait, 100*time.Millisecond))
+					continue
+				}
+				if _, err := s.Once(t.Context(), kind); err != nil {
+					t.Fatal(err)
+				}
+				published += before - len(table.fresh)
+			}
+			if inserted < 300 || published < inserted-100 {
+				t.Fatalf("%d of %d rows were published", published, inserted)
+			}
+			if worst > c.within {
+				t.Errorf("a row waited %s after its commit, want at most %s", worst, c.within)
+			}
+			if share := float64(table.scanned) / 1e6 / (20 * time.Minute).Seconds(); share > 0.11 {
+				t.Errorf("%.1f %% of the time was spent scanning", 100*share)
+			}
+		})
+	}
+}
