@@ -46,6 +46,10 @@ func TestOutagesOfPostgresLoseNothing(t *testing.T) {
 		}
 	})
 
+	rounds := 2
+	if testing.Short() {
+		rounds = 1
+	}
 	for name, fault := range map[string]func(*testing.T) error{
 		"restarted at once (-m immediate)": func(t *testing.T) error { return server.Restart(t.Context(), services.Immediate) },
 		"killed": func(t *testing.T) error {
@@ -59,7 +63,7 @@ func TestOutagesOfPostgresLoseNothing(t *testing.T) {
 			arrived := w.consume(w.queue)
 			r := w.run("--max-in-flight", "500")
 			load := w.write(3)
-			for range 2 {
+			for range rounds {
 				load.more(1000)
 				must(t, name, fault(t))
 				w.db.Reset()
