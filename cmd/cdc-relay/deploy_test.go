@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -171,24 +170,6 @@ func TestTheGrafanaDashboardIsValid(t *testing.T) {
 	}
 }
 
-// Each alert links to a section of the runbook.
-func TestAlertsLeadToTheRunbook(t *testing.T) {
-	chapters := make(map[string]bool)
-	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(readDoc(t, "runbook.md"), -1) {
-		chapters[strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")] = true
-	}
-	rules := readDeployed(t, "prometheus/rules.yaml")
-	links := regexp.MustCompile(`runbook: docs/runbook.md#(.*)`).FindAllStringSubmatch(rules, -1)
-	if len(links) != strings.Count(rules, "- alert: ") {
-		t.Errorf("%d alerts, and %d lead to the runbook", strings.Count(rules, "- alert: "), len(links))
-	}
-	for _, link := range links {
-		if !chapters[link[1]] {
-			t.Errorf("docs/runbook.md has no chapter %s", link[1])
-		}
-	}
-}
-
 // The alert of restarts needs process_start_time_seconds, which comes from /proc/stat.
 func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
 	if !strings.Contains(readDeployed(t, "prometheus/rules.yaml"), "process_start_time_seconds") {
@@ -196,25 +177,6 @@ func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
 	}
 	if regexp.MustCompile(`(?m)^ProcSubset=pid`).MatchString(readDeployed(t, "systemd/cdc-relay.service")) {
 		t.Error("the unit hides /proc/stat")
-	}
-}
-
-// Every link of the docs and the README leads to an existing file.
-func TestLinkedFilesOfTheDocsExist(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range append(pages, "../../README.md", "../../CONTRIBUTING.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`).FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
-				t.Errorf("%s: %v", page, err)
-			}
-		}
 	}
 }
 

@@ -86,18 +86,24 @@ func open(t *testing.T, live bool, args ...string) *site {
 		s.env = append(s.env, "CDC_RELAY_HTTP_ADDR="+address)
 	}
 	s.url, _ = s.start("console", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	s.startBrowser(chromium)
+	return s
+}
+
+// startBrowser starts a browser that ends with the test.
+func (s *site) startBrowser(chromium string) {
+	s.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.WindowSize(1280, 800))
-	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
+	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(s.Context()), options...)
 	browser, closeTab := chromedp.NewContext(allocator)
-	t.Cleanup(func() { closeTab(); stop() })
+	s.Cleanup(func() { closeTab(); stop() })
 	if err := chromedp.Do(browser); err != nil { // it ends with the context of its first step
-		t.Fatal(err)
+		s.Fatal(err)
 	}
 	var cancel context.CancelFunc
 	s.browser, cancel = context.WithTimeout(browser, 10*time.Minute)
-	t.Cleanup(cancel)
-	return s
+	s.Cleanup(cancel)
 }
 
 // start runs a command until the test ends, and waits until its log has its address.

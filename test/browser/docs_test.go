@@ -1,0 +1,151 @@
+package browser
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+)
+
+// serveDocs builds the site of docs/ and serves it as GitHub Pages does: /cdc-relay/runbook is runbook.html.
+func serveDocs(t *testing.T) (url, folder string) {
+	t.Helper()
+	folder = "../../bin/site"
+	if out, err := exec.Command("../../scripts/docs", "--build").CombinedOutput(); err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) && failed.ExitCode() == 69 {
+			t.Skipf("the site cannot be built here: %s", out)
+		}
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files := http.StripPrefix("/cdc-relay", http.FileServer(http.Dir(folder)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		page := strings.TrimPrefix(r.URL.Path, "/cdc-relay") + ".html"
+		if _, err := os.Stat(filepath.Join(folder, filepath.FromSlash(page))); err == nil {
+			http.ServeFile(w, r, filepath.Join(folder, filepath.FromSlash(page)))
+			return
+		}
+		files.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL + "/cdc-relay/", folder
+}
+
+// Every page of the docs fits on a phone and a desktop in light and dark, asks no other host, and has no error.
+func TestTheSiteOfTheDocs(t *testing.T) {
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("there is no Chromium: apt-get install chromium")
+	}
+	url, folder := serveDocs(t)
+	s := &site{T: t}
+	s.startBrowser(chromium)
+
+	var lock sync.Mutex
+	var problems []string
+	requests := 0
+	err = chromedp.Listen(s.browser, func(event any) {
+		lock.Lock()
+		defer lock.Unlock()
+		switch e := event.(type) {
+		case *network.EventRequestWillBeSent:
+			requests++
+			if !strings.HasPrefix(e.Request.URL, url) && !strings.HasPrefix(e.Request.URL, "data:") {
+				problems = append(problems, "request to "+e.Request.URL)
+			}
+		case *runtime.EventExceptionThrown:
+			problems = append(problems, "exception: "+e.ExceptionDetails.Text)
+		case *runtime.EventConsoleAPICalled:
+			if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
+				problems = append(problems, "the console has a message of the type "+string(e.Type))
+			}
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.EntryLevelError {
+				problems = append(problems, e.Entry.Text+" "+e.Entry.URL)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	pages, err := filepath.Glob(folder + "/*.html")
+	if err != nil || len(pages) < 30 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	for _, page := range pages {
+		name := strings.TrimSuffix(filepath.Base(page), ".html")
+		if name == "404" {
+			continue
+		}
+		s.do(chromedp.Navigate(url+strings.TrimSuffix(name, "index")), chromedp.WaitVisible("main h1"))
+		for _, look := range []struct {
+			width  int64
+			scheme string
+		}{{360, "dark"}, {1280, "light"}} {
+			s.do(chromedp.EmulateViewport(look.width, 800))
+			s.scheme(look.scheme)
+			s.becomes(`document.documentElement.classList.contains("dark") === ` + quoted(look.scheme == "dark"))
+			if get(s, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > document.documentElement.clientWidth`)) {
+				t.Errorf("%s scrolls sideways at %d", name, look.width)
+			}
+			if dir := os.Getenv("SCREENSHOTS"); dir != "" {
+				s.shoot(dir, "docs-"+name+"-"+look.scheme, look.scheme)
+			}
+		}
+	}
+
+	s.do(chromedp.EmulateViewport(360, 800), chromedp.Navigate(url), chromedp.Click(".VPLocalNav .menu"),
+		chromedp.WaitVisible(`//aside//a[normalize-space()="Runbook"]`))
+	s.do(chromedp.EmulateViewport(1280, 800), chromedp.Navigate(url), chromedp.Click(".DocSearch-Button"), chromedp.WaitVisible("#localsearch-input"))
+	for _, q := range questions(t) {
+		s.do(chromedp.Evaluate[chromedp.Void](`(() => { const input = document.getElementById("localsearch-input");
+			input.value = ` + quoted(q.Question) + `; input.dispatchEvent(new Event("input")) })()`))
+		s.becomes(`[...document.querySelectorAll("a.result")].slice(0, 5).some((a) => a.href.endsWith(` + quoted("/"+strings.Replace(q.Answer, ".md", "", 1)) + `))`)
+	}
+	s.do(chromedp.SendKeys("#localsearch-input", "\r"), chromedp.WaitNotPresent("#localsearch-input"))
+	s.becomes(`location.pathname.length > "/cdc-relay/".length`)
+
+	lock.Lock()
+	defer lock.Unlock()
+	for _, problem := range problems {
+		t.Error(problem)
+	}
+	if requests < len(pages) {
+		t.Errorf("only %d requests were seen", requests)
+	}
+}
+
+// questions are those of test/site that have an answer.
+func questions(t *testing.T) (answered []struct{ Question, Answer string }) {
+	t.Helper()
+	text, err := os.ReadFile("../site/questions.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []struct {
+		Question, Answer string
+		Open             bool
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range all {
+		if !q.Open {
+			answered = append(answered, struct{ Question, Answer string }{q.Question, q.Answer})
+		}
+	}
+	return answered
+}
