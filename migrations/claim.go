@@ -104,7 +104,7 @@ type Foreign struct {
 // ForeignFunctions returns the functions of other roles, by name.
 func ForeignFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table) ([]Foreign, error) {
 	var names []string
-	for _, f := range functions(table) {
+	for _, f := range Functions(table) {
 		names = append(names, f.Name.Name)
 	}
 	rows, err := conn.Query(ctx, `

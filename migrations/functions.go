@@ -15,8 +15,8 @@ import (
 //go:embed functions.sql
 var functionsTemplate string
 
-// functions returns the functions of an outbox: <table>_enqueue, <table>_celery, <table>_await and <table>_cancel.
-func functions(table outbox.Table) []Function {
+// Functions returns the functions of an outbox: <table>_enqueue, <table>_celery, <table>_await and <table>_cancel.
+func Functions(table outbox.Table) []Function {
 	return []Function{
 		{
 			named(table, "enqueue"),
@@ -32,7 +32,7 @@ func functions(table outbox.Table) []Function {
 }
 
 func signatures(table outbox.Table) (all []string) {
-	for _, f := range functions(table) {
+	for _, f := range Functions(table) {
 		all = append(all, f.SQL())
 	}
 	return all
@@ -40,7 +40,7 @@ func signatures(table outbox.Table) (all []string) {
 
 // older returns signatures of earlier versions, each with the one that replaces it.
 func older(table outbox.Table) (old, replacedBy []string) {
-	enqueue, celery := functions(table)[0], functions(table)[1]
+	enqueue, celery := Functions(table)[0], Functions(table)[1]
 	for _, f := range []struct {
 		now        Function
 		parameters string
@@ -68,8 +68,8 @@ func named(table outbox.Table, suffix string) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_" + suffix}
 }
 
-// FunctionsSQL creates the functions for applications, in one transaction. It lets a role call them unless role is "".
-func FunctionsSQL(table outbox.Table, role string) (string, error) {
+// FunctionsSQL creates the functions for applications, in one transaction. Nobody but their owner may call new ones.
+func FunctionsSQL(table outbox.Table) (string, error) {
 	if err := checkName(table); err != nil {
 		return "", err
 	}
@@ -77,10 +77,9 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("parse functions: %w", err)
 	}
-	all := signatures(table)
 	old, replacedBy := older(table)
 	var b strings.Builder
-	before, after := ClaimSQL(table, functions(table)...)
+	before, after := ClaimSQL(table, Functions(table)...)
 	b.WriteString(localPath + before)
 	err = parsed.Execute(&b, map[string]string{
 		"outbox":         table.SQL(),
@@ -97,11 +96,6 @@ func FunctionsSQL(table outbox.Table, role string) (string, error) {
 	})
 	if err != nil {
 		return "", fmt.Errorf("render functions: %w", err)
-	}
-	if role != "" {
-		grantee := outbox.QuoteIdentifier(role)
-		fmt.Fprintf(&b, "\nGRANT USAGE ON SCHEMA %s TO %s;\nGRANT EXECUTE ON FUNCTION %s TO %s;\n",
-			outbox.QuoteIdentifier(table.Schema), grantee, strings.Join(all, ", "), grantee)
 	}
 	return b.String(), nil
 }
@@ -124,13 +118,13 @@ func dollarQuote(table outbox.Table) string {
 }
 
 // MakeFunctions runs FunctionsSQL. It returns false if that changed nothing.
-func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table, role string) (changed bool, err error) {
-	script, err := FunctionsSQL(table, role)
+func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table) (changed bool, err error) {
+	script, err := FunctionsSQL(table)
 	if err != nil {
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", lockKey); err != nil {
+		if err := Lock(ctx, tx); err != nil {
 			return err
 		}
 		before, err := functionState(ctx, tx, table)

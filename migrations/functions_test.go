@@ -22,7 +22,7 @@ import (
 
 func makeFunctions(t *testing.T, conn *pgx.Conn, table outbox.Table) {
 	t.Helper()
-	if _, err := migrations.MakeFunctions(t.Context(), conn, table, ""); err != nil {
+	if _, err := migrations.MakeFunctions(t.Context(), conn, table); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -36,11 +36,17 @@ func withFunctions(t *testing.T) (owner, app *pgx.Conn) {
 	up(t, owner, plainTable())
 	makeFunctions(t, owner, plainTable())
 	app = as(t, url, owner)
-	role := value[string](t, app, "SELECT current_user::text")
-	if _, err := migrations.MakeFunctions(t.Context(), owner, plainTable(), role); err != nil {
-		t.Fatal(err)
-	}
+	letCall(t, owner, plainTable(), value[string](t, app, "SELECT current_user::text"))
 	return owner, app
+}
+
+// letCall lets a role call the functions.
+func letCall(t *testing.T, owner *pgx.Conn, table outbox.Table, role string) {
+	t.Helper()
+	exec1(t, owner, "GRANT USAGE ON SCHEMA "+outbox.QuoteIdentifier(table.Schema)+" TO "+role)
+	for _, f := range migrations.Functions(table) {
+		exec1(t, owner, "GRANT EXECUTE ON FUNCTION "+f.SQL()+" TO "+role)
+	}
 }
 
 func value[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
@@ -78,7 +84,7 @@ func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		for _, want := range []bool{true, false} {
-			if changed, err := migrations.MakeFunctions(t.Context(), conn, table, ""); changed != want || err != nil {
+			if changed, err := migrations.MakeFunctions(t.Context(), conn, table); changed != want || err != nil {
 				t.Fatalf("%s: changed %v, %v, want %v", table, changed, err, want)
 			}
 		}
@@ -112,7 +118,7 @@ func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 	conn := connect(t, url)
 	for _, table := range weirdTables() {
 		up(t, conn, table)
-		script, err := migrations.FunctionsSQL(table, "")
+		script, err := migrations.FunctionsSQL(table)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +128,7 @@ func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 			t.Fatalf("%s: psql: %v\n%s", table, err, out)
 		}
-		if changed, err := migrations.MakeFunctions(t.Context(), conn, table, ""); changed || err != nil {
+		if changed, err := migrations.MakeFunctions(t.Context(), conn, table); changed || err != nil {
 			t.Errorf("%s: setup still has something to do after the script: %v, %v", table, changed, err)
 		}
 	}
@@ -498,13 +504,13 @@ func TestFunctionsReplaceThoseOfEarlierVersions(t *testing.T) {
 			if both {
 				wantError(t, owner, test.call, "42725", "is not unique")
 			}
-			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable(), ""); err != nil || !changed {
+			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable()); err != nil || !changed {
 				t.Fatalf("%s: changed %t, %v", test.older, changed, err)
 			}
 			if id := value[*string](t, app, test.call+"::text"); id == nil {
 				t.Errorf("%s is called", test.older)
 			}
-			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable(), ""); err != nil || changed {
+			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable()); err != nil || changed {
 				t.Errorf("%s, again: changed %t, %v", test.older, changed, err)
 			}
 		}
@@ -524,7 +530,7 @@ func TestAViewThatCallsAnEarlierFunctionStopsTheChange(t *testing.T) {
 	const older = "outbox_celery(task text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text)"
 	exec1(t, owner, "CREATE FUNCTION "+older+" RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid'")
 	exec1(t, owner, "CREATE VIEW tasks AS SELECT outbox_celery('t', '[]', '{}', 'q', now(), 1.0::float8, now(), 1, gen_random_uuid(), 'r') AS id")
-	_, err := migrations.MakeFunctions(t.Context(), owner, plainTable(), "")
+	_, err := migrations.MakeFunctions(t.Context(), owner, plainTable())
 	if answer := new(pgconn.PgError); !errors.As(err, &answer) || answer.Code != "2BP01" || !strings.Contains(answer.Detail, "tasks depends on") {
 		t.Errorf("got %v", err)
 	}

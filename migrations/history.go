@@ -55,7 +55,7 @@ func MakeHistory(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made 
 		return false, err
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", lockKey); err != nil {
+		if err := Lock(ctx, tx); err != nil {
 			return err
 		}
 		// History and function belong to the owner of the outbox.

@@ -189,6 +189,12 @@ const localPath = "SET LOCAL search_path = pg_catalog, pg_temp;\n"
 // lockKey serializes calls of Up and of the other functions that create objects.
 const lockKey = int64(0x6364632d72656c61) // "cdc-rela"
 
+// Lock makes a transaction wait for others that create or grant something, and those for its end.
+func Lock(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", lockKey)
+	return err
+}
+
 func lock(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_advisory_lock($1)", lockKey)
 	return err

@@ -104,6 +104,10 @@ func InsertColumns() []string {
 	}
 }
 
+// ReturningColumns are the columns that an ORM asks for with INSERT … RETURNING. Who may SELECT them sees how many
+// messages others send, and their ids, but no content.
+func ReturningColumns() []string { return []string{"id", "message_id"} }
+
 // RelayColumns are the columns that an application must not set.
 func RelayColumns() []string { return []string{"id", "attempts", "last_error", "possible_duplicate"} }
 

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -71,6 +72,54 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 		}
 	}
 	return done, nil
+}
+
+// ErrMayNot says that the role of the session lacks a privilege for Setup.
+var ErrMayNot = errors.New("permission denied")
+
+// CheckBefore returns a *problem.Problem if Setup would fail, so that nothing is created in vain: the names belong to
+// another outbox, the server cannot decode, or the role may not create what is missing (ErrMayNot).
+func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
+	for _, check := range []func(context.Context, *pgconn.PgConn, Names) error{
+		func(ctx context.Context, conn *pgconn.PgConn, _ Names) error { return checkServer(ctx, conn) },
+		checkShard, CheckNames, mayCreate,
+	} {
+		if err := check(ctx, conn, names); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayCreate checks the privileges for what is missing. That of the table's owner is not among them.
+func mayCreate(ctx context.Context, conn *pgconn.PgConn, names Names) error {
+	rows, err := query(ctx, conn, fmt.Sprintf(`
+SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
+         OR EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s),
+       r.rolsuper OR r.rolreplication
+         OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)
+         OR EXISTS (SELECT FROM pg_catalog.pg_roles s
+                    WHERE s.rolname = 'rds_replication' AND pg_catalog.pg_has_role(s.oid, 'MEMBER')),
+       current_user, pg_catalog.current_database()
+FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
+		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Slot)))
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	role, database := rows[0][2], rows[0][3]
+	switch {
+	case rows[0][0] != "t":
+		return &problem.Problem{
+			What: fmt.Sprintf("role %s may not create publication %s in database %s",
+				outbox.Identifier(role), outbox.Identifier(names.Publication), outbox.Identifier(database)),
+			Fix: fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s;  -- as the owner of the database",
+				outbox.Identifier(database), outbox.Identifier(role)),
+			Err: ErrMayNot,
+		}
+	case rows[0][1] != "t":
+		return replicationRoleProblem(role, ErrMayNot)
+	}
+	return nil
 }
 
 // SetupSQL returns the SQL of Setup, for a DBA to run in psql.

@@ -211,8 +211,9 @@ func replicationRoleProblem(user string, err error) error {
 	role := outbox.Identifier(user)
 	return &problem.Problem{
 		What: "role " + role + " may not replicate",
-		Fix:  ReplicationGrant(user) + ";  -- RDS: GRANT rds_replication TO " + role + "; or run with --mode poll",
-		Err:  err,
+		Fix: ReplicationGrant(user) + ";  -- as a superuser; on RDS: GRANT rds_replication TO " + role +
+			"; or run with --mode poll",
+		Err: err,
 	}
 }
 

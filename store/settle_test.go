@@ -328,7 +328,7 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 // Another relay asks with the same lock, and is no caller.
 func TestSettleSeesCallersOfAwait(t *testing.T) {
 	f := newFixture(t)
-	if _, err := migrations.MakeFunctions(t.Context(), f.Conn, tabletest.Name(), ""); err != nil {
+	if _, err := migrations.MakeFunctions(t.Context(), f.Conn, tabletest.Name()); err != nil {
 		t.Fatal(err)
 	}
 	f.Plain(8)

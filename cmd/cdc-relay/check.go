@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,7 +28,9 @@ import (
 
 // checkFlags are the flags that only check reads.
 type checkFlags struct {
-	appRole string
+	appRoles []string
+	// appInsertOnly: grant the roles INSERT and nothing else.
+	appInsertOnly bool
 	// relayRole: "" means the role of --database-url.
 	relayRole string
 	noProbe   bool
@@ -40,20 +43,29 @@ func checkSettings() []setting {
 	return []setting{
 		{
 			Info: settings.Info{
-				Name: "app-role", Placeholder: "NAME",
-				Usage: "The role of the application: check that it may INSERT. With setup --functions: " +
-					"let it call them.",
+				Name: "app-role", Placeholder: "NAME,…", Repeats: true,
+				Usage: "The role of the application: check that it may INSERT. With setup: grant that, or, with " +
+					"--functions, let it call them. Several roles: with commas, or the flag again.",
 			},
-			Set: func(c *config, text string) error { c.checking.appRole = text; return nil },
+			Set: func(c *config, text string) (err error) {
+				c.checking.appRoles, err = roleNames(text)
+				return err
+			},
 		},
+		settings.Switch("app-insert-only", "With setup: let --app-role INSERT, and read nothing. "+
+			"ORMs that send INSERT … RETURNING then fail.",
+			func(c *config) *bool { return &c.checking.appInsertOnly }),
 		{
 			Info: settings.Info{
 				Name: "relay-role", Placeholder: "NAME",
 				Usage: "The role of the relay, if --database-url names an administrator: " +
-					"check the grants of this role. " +
+					"check the grants of this role. With setup: grant what it needs. " +
 					"--fix --yes runs its commands as the administrator.",
 			},
-			Set: func(c *config, text string) error { c.checking.relayRole = text; return nil },
+			Set: func(c *config, text string) error {
+				c.checking.relayRole = text
+				return checkRoleName(text)
+			},
 		},
 		{
 			Info: settings.Info{
@@ -74,6 +86,35 @@ func checkSettings() []setting {
 			func(c *config) *bool { return &c.checking.fix }),
 		settings.Switch("strict", "Fail on warnings, too.", func(c *config) *bool { return &c.checking.strict }),
 	}
+}
+
+// roleNames splits a list of roles. A name with a comma or a double quote is in double quotes, as in SQL.
+func roleNames(text string) ([]string, error) {
+	records, err := csv.NewReader(strings.NewReader(text)).ReadAll()
+	if err != nil || len(records) != 1 {
+		return nil, fmt.Errorf("%q: want names with commas between them; put a name with a comma, a double quote or "+
+			"a line break in double quotes", text)
+	}
+	for _, name := range records[0] {
+		if err := checkRoleName(name); err != nil {
+			return nil, err
+		}
+	}
+	return records[0], nil
+}
+
+// checkRoleName rejects what names no role, or would name another one: Postgres cuts long names.
+func checkRoleName(name string) error {
+	const longest = 63
+	switch {
+	case name == "":
+		return errors.New("the name of a role is empty")
+	case len(name) > longest:
+		return fmt.Errorf("%q: a role's name has at most %d bytes", name, longest)
+	case name == "public" || name == "none":
+		return fmt.Errorf("%q: not the name of a role; Postgres reserves it", name)
+	}
+	return nil
 }
 
 // checkManagementURL never quotes the URL, which may contain a password. See checkDatabaseURL.
@@ -113,8 +154,11 @@ EXAMPLES
 			"exchange", "keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe",
 			"fix", "yes", "strict", "format",
 		), usages{
-			"app-role": "The role of the application: check that it may INSERT.",
-			"yes":      "With --fix: run the repairs without asking.",
+			"app-role": "The role of the application: check that it may INSERT. " +
+				"Several roles: with commas, or the flag again.",
+			"relay-role": "The role of the relay, if --database-url names an administrator: " +
+				"check the grants of this role. --fix --yes runs its commands as the administrator.",
+			"yes": "With --fix: run the repairs without asking.",
 		}),
 		Action: p.check,
 	}
@@ -175,7 +219,7 @@ func checkOptions(cfg *config) doctor.Options {
 		},
 		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard,
 		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll,
-		KeepPublished: cfg.relay.KeepPublished, AppRole: cfg.checking.appRole,
+		KeepPublished: cfg.relay.KeepPublished, AppRoles: cfg.checking.appRoles,
 		Exchange: cfg.exchange, EventsExchange: cfg.signals.eventsExchange,
 		ManagementURL: cfg.checking.managementURL, NoProbe: cfg.checking.noProbe,
 	}
@@ -210,6 +254,8 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 		}
 	}
 	quiet := &setupReport{json: true} // the report has its own line for it
+	bare := *cfg
+	bare.checking = checkFlags{} // each grant is a repair of its own
 	for i, repair := range repairs {
 		views[i].Command = string(show.Redact([]byte(repair.String())))
 		if !cfg.yes {
@@ -219,7 +265,7 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 		switch {
 		case failed != nil:
 		case repair.Setup:
-			failed = quiet.setUp(c.Context, conn, cfg)
+			failed = quiet.setUp(c.Context, conn, &bare)
 		case repair.SQL == "":
 			failed = quiet.upgrade(c.Context, conn, cfg.relay.Table)
 		default:

@@ -143,17 +143,18 @@ func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 			env, conn := fresh(t)
 			env["CDC_RELAY_TABLE"] = `"My Schema"."Out.Box"`
 			env["CDC_RELAY_MODE"] = mode
-			owner := conn.Config().User
+			relay, app := newRole(t, conn, " \"ä',;--\n\\", "LOGIN"), newRole(t, conn, " \"ä',;--\n\\", "LOGIN")
+			roles := []string{"--functions", "--relay-role", relay, "--app-role", listed(app)}
 			printed := cdcRelay(t, environment{"CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"]},
-				"setup", "--print-sql", "--functions", "--mode", mode, "--table", env["CDC_RELAY_TABLE"], "--app-role", owner)
-			wantOutput(t, printed, "\n-- GRANT INSERT (message_id, ", ") ON \"My Schema\".\"Out.Box\" TO \""+owner+"\";\n")
+				append([]string{"setup", "--print-sql", "--mode", mode, "--table", env["CDC_RELAY_TABLE"]}, roles...)...)
+			wantOutput(t, printed, "\nGRANT SELECT, UPDATE, DELETE ON \"My Schema\".\"Out.Box\" TO U&\"")
 			cmd := exec.CommandContext(t.Context(), psql, "-X", "-d", env["CDC_RELAY_DATABASE_URL"])
 			cmd.Stdin = strings.NewReader(printed.stdout)
 			if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "ERROR") {
 				t.Fatalf("psql: %v\n%s\n%s", err, out, printed.stdout)
 			}
-			r := cdcRelay(t, env, "setup", "--functions")
-			wantOutput(t, r, "nothing to do")
+			r := cdcRelay(t, env, append([]string{"setup"}, roles...)...)
+			wantOutput(t, r, "may run a relay of \"My Schema\".\"Out.Box\": nothing to do", "may call the functions of \"My Schema\".\"Out.Box\": nothing to do")
 			if strings.Contains(r.stdout, "made") || strings.Contains(r.stdout, "created") {
 				t.Errorf("setup still has something to do after the script: %s", r.stdout)
 			}

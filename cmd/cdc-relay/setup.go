@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -19,14 +19,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/replication"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // slotTimeout is how long setup waits for the slot: Postgres waits for all open transactions when it creates one.
@@ -38,25 +36,31 @@ func (p *process) setupCommand() *cli.Command {
 		Usage:     "create the tables, the publication and the replication slot",
 		UsageText: "cdc-relay setup [FLAGS]",
 		Description: `Creates what is missing in the database: the outbox table and its dead-letter table, the
-publication and the slot. A second run changes nothing. With --mode poll it creates only the
-tables. With --functions it also creates the SQL functions outbox_enqueue, outbox_celery,
-outbox_await and outbox_cancel (docs/functions.md), and lets --app-role call them. Without
---functions it lets --app-role insert into the table.
+publication and the slot. It updates older tables. A second run changes nothing. With
+--mode poll it creates only the tables. With --functions it also creates the SQL functions
+outbox_enqueue, outbox_celery, outbox_await and outbox_cancel (docs/functions.md).
+
+It grants what --relay-role needs, and lets --app-role insert messages, or, with
+--functions, call the functions. The roles must exist. It revokes nothing. What the grants
+allow: docs/security.md.
 
 EXAMPLES
 
   cdc-relay setup --database-url postgres://postgres@localhost/shop
-  cdc-relay setup --print-sql > setup.sql     # for a DBA; with suggested GRANTs
-  cdc-relay setup --app-role shop_app         # an existing role; it may then INSERT
+  cdc-relay setup --relay-role cdc_relay --app-role shop_app
+  cdc-relay setup --relay-role cdc_relay --print-sql > setup.sql     # for a DBA
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
 		Flags: describe(flags(
-			"database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "app-role",
-			"keep-published", "print-sql", "format", "config",
+			"database-url", "table", "slot", "publication", "shard", "shards", "mode", "functions", "relay-role",
+			"app-role", "app-insert-only", "keep-published", "dead-letter-retention", "print-sql", "format", "config",
 		), usages{
-			"app-role":  "The role of the application: let it insert messages, or with --functions call the functions.",
-			"print-sql": "Print the SQL for psql instead of running it. This needs no database.",
+			"relay-role": "The role of the relay: grant what it needs.",
+			"app-role": "The role of the application: let it insert messages, or with --functions call the " +
+				"functions. Several roles: with commas, or the flag again.",
+			"dead-letter-retention": "That of the relays: their role may then delete dead letters.",
+			"print-sql":             "Print the SQL for psql instead of running it. This needs no database.",
 		}),
 		Action: p.setup,
 	}
@@ -87,14 +91,17 @@ type setupView struct {
 	Table   string `json:"table"`
 	Version int    `json:"version"` // of the tables; 0: none
 	// Done says in words what was created; empty: nothing was missing.
-	Done  []string `json:"done"`
-	Error string   `json:"error,omitempty"`
+	Done []string `json:"done"`
+	// Warnings are privileges that a role has beside those it needs, or that it lacks and can do without.
+	Warnings []string `json:"warnings,omitempty"`
+	Error    string   `json:"error,omitempty"`
 }
 
-// setupReport prints each step at once, or all steps as JSON at the end.
+// setupReport prints each step at once, or all steps as JSON at the end, or logs what changed.
 type setupReport struct {
 	terminal terminal.Terminal
 	json     bool
+	log      *slog.Logger // nil: none
 	view     setupView
 }
 
@@ -108,8 +115,19 @@ func (p *process) newSetupReport(cfg *config) *setupReport {
 
 // did reports a change.
 func (r *setupReport) did(format string, args ...any) {
-	r.view.Done = append(r.view.Done, fmt.Sprintf(format, args...))
-	r.found(format, args...)
+	change := fmt.Sprintf(format, args...)
+	r.view.Done = append(r.view.Done, change)
+	r.found("%s", change)
+	if r.log != nil {
+		r.log.Info("setup changed the database", "event", event.SetupChanged, "change", change)
+	}
+}
+
+// warn reports what a person should look at.
+func (r *setupReport) warn(format string, args ...any) {
+	warning := fmt.Sprintf(format, args...)
+	r.view.Warnings = append(r.view.Warnings, warning)
+	r.found("%s", warning)
 }
 
 // found reports what existed already.
@@ -141,9 +159,28 @@ func (r *setupReport) end(err error) error {
 
 // setUp creates what is missing.
 func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) error {
-	if cfg.relay.Mode != relay.ModePoll { // before anything is created
+	if err := r.checkRoles(ctx, conn, cfg); err != nil {
+		return err
+	}
+	if err := r.setUpTables(ctx, conn, cfg); err != nil {
+		return err
+	}
+	if err := r.makeFunctions(ctx, conn, cfg); err != nil {
+		return err
+	}
+	if cfg.streams() {
+		if err := r.makeSlots(ctx, conn, cfg); err != nil {
+			return err
+		}
+	}
+	return r.grantAll(ctx, conn, cfg)
+}
+
+// setUpTables creates the tables and the history. It first checks what could fail later.
+func (r *setupReport) setUpTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	if cfg.streams() {
 		for _, names := range cfg.allNames() {
-			if err := replication.CheckNames(ctx, conn.PgConn(), names); err != nil {
+			if err := replication.CheckBefore(ctx, conn.PgConn(), names); err != nil {
 				return err
 			}
 		}
@@ -151,18 +188,10 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 	if err := r.upgrade(ctx, conn, cfg.relay.Table); err != nil {
 		return err
 	}
-	if err := r.makeFunctions(ctx, conn, cfg); err != nil {
-		return err
-	}
-	if err := r.letInsert(ctx, conn, cfg); err != nil {
-		return err
-	}
-	if err := r.makeHistory(ctx, conn, cfg); err != nil {
-		return err
-	}
-	if cfg.relay.Mode == relay.ModePoll {
-		return nil
-	}
+	return r.makeHistory(ctx, conn, cfg)
+}
+
+func (r *setupReport) makeSlots(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	for _, names := range cfg.allNames() {
 		waiting := r.afterAWhile("still waiting for slot %s: Postgres creates it after a checkpoint, and after all "+
 			"transactions that are open now; setup waits at most %s", names.Slot, slotTimeout)
@@ -204,12 +233,12 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 	if !cfg.functions {
 		return nil
 	}
-	table, role := cfg.relay.Table, cfg.checking.appRole
+	table := cfg.relay.Table
 	foreign, err := migrations.ForeignFunctions(ctx, conn, table)
 	if err != nil {
 		return err
 	}
-	changed, err := migrations.MakeFunctions(ctx, conn, table, role)
+	changed, err := migrations.MakeFunctions(ctx, conn, table)
 	if err == nil {
 		r.tellForeign(foreign)
 	}
@@ -223,47 +252,6 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 		return nil
 	}
 	r.did("created functions %[1]s_enqueue, %[1]s_celery, %[1]s_await and %[1]s_cancel of %[2]s", table.Name, table)
-	if role != "" {
-		r.did("role %q may call them", role)
-	}
-	return nil
-}
-
-// letInsert lets the role of the application insert messages, unless it is to call the functions.
-func (r *setupReport) letInsert(ctx context.Context, conn *pgx.Conn, cfg *config) error {
-	table, role := cfg.relay.Table, cfg.checking.appRole
-	if role == "" || cfg.functions {
-		return nil
-	}
-	var may bool
-	err := conn.QueryRow(ctx, `SELECT pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE') AND NOT EXISTS (
-		SELECT FROM pg_catalog.unnest($4::text[]) c 
-		WHERE NOT pg_catalog.has_column_privilege(r.oid, $3::text::regclass::oid, c, 'INSERT'))
-		FROM pg_catalog.pg_roles r, pg_catalog.pg_namespace n WHERE r.rolname = $1 AND n.nspname = $2`,
-		role, table.Schema, table.SQL(), outbox.InsertColumns()).Scan(&may)
-	grantee := outbox.Identifier(role)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return problem.New(
-			"CREATE ROLE "+grantee+" LOGIN;  -- or name an existing role in --app-role",
-			"role %s of --app-role does not exist", grantee,
-		)
-	case err != nil:
-		return fmt.Errorf("look for the privileges of role %s: %w", grantee, err)
-	case may:
-		r.found("role %s may insert into %s: nothing to do", grantee, table)
-		return nil
-	}
-	_, err = conn.Exec(ctx, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT (%s) ON %s TO %[2]s",
-		outbox.QuoteIdentifier(table.Schema), outbox.QuoteIdentifier(role),
-		strings.Join(outbox.InsertColumns(), ", "), table.SQL()))
-	if pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
-		return failure.WithHint(err, cfg.asOwner(conn))
-	}
-	if err != nil {
-		return fmt.Errorf("let role %s insert into %s: %w", grantee, table, err)
-	}
-	r.did("role %s may insert into %s", grantee, table)
 	return nil
 }
 
@@ -296,7 +284,7 @@ func (p *process) printSetup(cfg *config) error {
 		return err
 	}
 	if cfg.functions {
-		functions, err := migrations.FunctionsSQL(cfg.relay.Table, cfg.checking.appRole)
+		functions, err := migrations.FunctionsSQL(cfg.relay.Table)
 		if err != nil {
 			return err
 		}
@@ -309,71 +297,28 @@ func (p *process) printSetup(cfg *config) error {
 		}
 		script += "\nBEGIN;\n" + history + "COMMIT;\n"
 	}
-	if cfg.relay.Mode == relay.ModeAuto {
+	if cfg.streams() {
 		for _, names := range cfg.allNames() {
 			script += "\n" + replication.SetupSQL(names)
 		}
 	}
-	_, err = fmt.Fprint(p.terminal.Verbatim(), script, "\n", grants(cfg))
+	_, err = fmt.Fprint(p.terminal.Verbatim(), script, grantsSQL(cfg))
 	return err
-}
-
-// grants suggests roles, as SQL comments: the administrator chooses their names.
-func grants(cfg *config) string {
-	table := cfg.relay.Table
-	attribute := " REPLICATION"
-	if cfg.relay.Mode == relay.ModePoll {
-		attribute = ""
-	}
-	application := "application"
-	if cfg.checking.appRole != "" {
-		application = outbox.QuoteIdentifier(cfg.checking.appRole)
-	}
-	schema := outbox.QuoteIdentifier(table.Schema)
-	text := fmt.Sprintf(
-		"Suggested roles. The relay needs:\n"+
-			"CREATE ROLE cdc_relay LOGIN%s PASSWORD '...';\n"+
-			"GRANT USAGE ON SCHEMA %s TO cdc_relay;\n",
-		attribute, schema,
-	)
-	for _, need := range store.Needs(table) {
-		text += fmt.Sprintf("GRANT %s ON %s TO cdc_relay;", strings.Join(need.Privileges, ", "), need.Table.Printed())
-		if need.Table == table.DeadLetter() {
-			text += "  -- and DELETE for --dead-letter-retention"
-		}
-		text += "\n"
-	}
-	if cfg.relay.KeepPublished > 0 {
-		text += fmt.Sprintf(
-			"GRANT INSERT ON %s TO cdc_relay;\nGRANT EXECUTE ON FUNCTION %s(interval) TO cdc_relay;\n",
-			table.Published().Printed(), table.RotatePublished().Printed(),
-		)
-	}
-	sequence := outbox.Table{Schema: table.Schema, Name: sequenceName(table)}
-	text += fmt.Sprintf(`GRANT SELECT ON %s TO cdc_relay;
-GRANT SELECT ON SEQUENCE %s TO cdc_relay;
-An application needs only:
-GRANT USAGE ON SCHEMA %s TO %s;
-GRANT INSERT (%[6]s) ON %[5]s TO %[4]s;`,
-		migrations.VersionTable(table).Printed(), sequence.Printed(), schema, application, table.Printed(),
-		strings.Join(outbox.InsertColumns(), ", "))
-	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
-}
-
-// sequenceName returns the name of the sequence behind the identity column id. Postgres cuts the table's name if the
-// whole would be too long (makeObjectName).
-func sequenceName(table outbox.Table) string {
-	const suffix, longest = "_id_seq", 63
-	name := table.Name
-	for len(name) > longest-len(suffix) {
-		_, size := utf8.DecodeLastRuneInString(name)
-		name = name[:len(name)-size]
-	}
-	return name + suffix
 }
 
 // asOwner is the hint for a role that may not create or drop objects.
 func (c *config) asOwner(conn *pgx.Conn) string {
+	set := "export CDC_RELAY_DATABASE_URL="
+	if c.given["database-url"].Source == settings.FromFlag {
+		set = "--database-url "
+	}
+	return fmt.Sprintf(
+		"%s%s  # OWNER: that of %s, or a superuser; then run this again", set, ownersURL(conn), c.relay.Table,
+	)
+}
+
+// ownersURL is the address of the connection for another user, as a word of the shell.
+func ownersURL(conn *pgx.Conn) string {
 	at := conn.Config()
 	u := url.URL{
 		Scheme: "postgres", User: url.User("OWNER"), Host: net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port))),
@@ -382,12 +327,5 @@ func (c *config) asOwner(conn *pgx.Conn) string {
 	if strings.HasPrefix(at.Host, "/") { // the folder of a socket
 		u.Host, u.RawQuery = "", url.Values{"host": {at.Host}, "port": {strconv.Itoa(int(at.Port))}}.Encode()
 	}
-	set := "export CDC_RELAY_DATABASE_URL="
-	if c.given["database-url"].Source == settings.FromFlag {
-		set = "--database-url "
-	}
-	return fmt.Sprintf(
-		"%s%s  # OWNER: that of %s, or a superuser; then run this again", set, problem.ShellWord(u.String()),
-		c.relay.Table,
-	)
+	return problem.ShellWord(u.String())
 }

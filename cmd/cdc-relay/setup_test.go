@@ -2,83 +2,56 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// Covers the roles suggested by setup --print-sql and docs/getting-started.md, for the relay and for the application.
-func TestSuggestedGrantsAreSufficientAndMinimal(t *testing.T) {
+// A DBA gets the same grants from --print-sql as setup gives, with or without names.
+func TestPrintedGrantsAreSufficientAndMinimal(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	printed := cdcRelay(t, env, "setup", "--print-sql")
-	_, suggested, _ := strings.Cut(printed.stdout, "-- Suggested roles.")
-	for page, text := range map[string]string{"setup --print-sql": suggested, "docs/getting-started.md": blocks(t, "getting-started.md", "sql")[1]} {
-		t.Run(page, func(t *testing.T) {
-			relay, app := services.Name(t), services.Name(t)
-			statements := regexp.MustCompile(`(?m)^(?:-- )?((?:CREATE ROLE|GRANT) [^;]*;)`).FindAllStringSubmatch(text, -1)
-			if len(statements) < 7 {
-				t.Fatalf("%d statements in %s", len(statements), text)
-			}
-			t.Cleanup(func() {
-				for _, role := range []string{relay, app} {
-					if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-			names := strings.NewReplacer("cdc_relay", relay, "shop_app", app, "TO application", "TO "+app)
-			if !strings.Contains(text, "shop_app") {
-				execute(t, conn, "CREATE ROLE "+app)
-			}
-			for _, statement := range statements {
-				execute(t, conn, names.Replace(statement[1]))
-			}
-			execute(t, conn, "ALTER ROLE "+relay+" PASSWORD 's3cr3t'")
-			wantGrants(t, asRole(t, env, conn, relay), app)
-			for role, granted := range map[string]string{
-				relay: "outbox DELETE, outbox SELECT, outbox UPDATE, outbox_dead_letter INSERT, outbox_dead_letter SELECT, outbox_migrations SELECT",
-				app:   "",
-			} {
-				if got := query[string](t, conn, `SELECT coalesce(string_agg(table_name || ' ' || privilege_type, ', ' ORDER BY table_name, privilege_type), '')
-					FROM information_schema.role_table_grants WHERE grantee = $1`, role); got != granted {
-					t.Errorf("%s: granted is %s, needed is %s", role, got, granted)
-				}
-			}
-			columns := slices.Sorted(slices.Values(outbox.InsertColumns()))
-			if got := query[[]string](t, conn, `SELECT array_agg(column_name::text ORDER BY column_name::text COLLATE "C")
-				FROM information_schema.role_column_grants WHERE grantee = $1 AND privilege_type = 'INSERT'`, app); !slices.Equal(got, columns) {
-				t.Errorf("the application may INSERT into %v, want %v", got, columns)
-			}
-		})
-	}
-}
-
-// wantGrants runs check as the relay's role, and expects no problem with the grants.
-func wantGrants(t *testing.T, env environment, app string) {
-	t.Helper()
-	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json", "--app-role", app)
-	var report checkReport
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
-		t.Fatal(err)
-	}
-	looked := 0
-	for _, f := range report.Findings {
-		if f.Area == doctor.Grants || f.Area == doctor.Tables || f.Name == "replication" {
-			looked++
-			if f.Level != doctor.OK {
-				t.Errorf("%s: %s", f.Message, f.Fix)
+	for _, named := range []bool{true, false} {
+		relay, app := newRole(t, conn, "", "LOGIN REPLICATION"), newRole(t, conn, "", "LOGIN")
+		args, names := []string{"setup", "--print-sql"}, strings.NewReplacer(`"cdc_relay"`, relay, `"application"`, app)
+		if named {
+			args = append(args, "--relay-role", relay, "--app-role", app)
+		}
+		_, text, _ := strings.Cut(cdcRelay(t, env, args...).stdout, "-- The relay.")
+		comment := "(?:-- )"
+		if named {
+			comment = ""
+		}
+		statements := regexp.MustCompile(`(?m)^`+comment+`((?:GRANT|ALTER ROLE) [^;]*;)`).FindAllStringSubmatch(text, -1)
+		if len(statements) < 8 {
+			t.Fatalf("%d statements in %s", len(statements), text)
+		}
+		for _, statement := range statements {
+			execute(t, conn, names.Replace(statement[1]))
+		}
+		wantGrants(t, asRole(t, env, conn, relay), app)
+		for role, granted := range map[string]string{
+			relay: "outbox DELETE, outbox SELECT, outbox UPDATE, outbox_dead_letter INSERT, outbox_dead_letter SELECT, outbox_migrations SELECT",
+			app:   "",
+		} {
+			if got := query[string](t, conn, `SELECT coalesce(string_agg(table_name || ' ' || privilege_type, ', ' ORDER BY table_name, privilege_type), '')
+				FROM information_schema.role_table_grants WHERE grantee = $1`, role); got != granted {
+				t.Errorf("%s: granted is %s, needed is %s", role, got, granted)
 			}
 		}
-	}
-	if looked < 7 {
-		t.Errorf("only %d findings: %s%s", looked, r.stdout, r.stderr)
+		for privilege, columns := range map[string][]string{"INSERT": outbox.InsertColumns(), "SELECT": {"id", "message_id"}} {
+			slices.Sort(columns)
+			if got := query[[]string](t, conn, `SELECT array_agg(column_name::text ORDER BY column_name::text COLLATE "C")
+				FROM information_schema.role_column_grants WHERE grantee = $1 AND privilege_type = $2`, app, privilege); !slices.Equal(got, columns) {
+				t.Errorf("the application may %s %v, want %v", privilege, got, columns)
+			}
+		}
+		wantOutput(t, cdcRelay(t, env, "setup", "--relay-role", relay, "--app-role", app), "role "+relay+" may run a relay of public.outbox: nothing to do",
+			"role "+app+" may insert into public.outbox, and read id and message_id: nothing to do")
 	}
 }
 
@@ -102,7 +75,7 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 	if may() {
 		t.Error("a role may call them without a grant")
 	}
-	wantOutput(t, cdcRelay(t, env, "setup", "--functions", "--app-role", app), made, `role "`+app+`" may call them`)
+	wantOutput(t, cdcRelay(t, env, "setup", "--functions", "--app-role", app), "nothing to do", "role "+app+" may call the functions")
 	if !may() {
 		t.Error("the role may not call them")
 	}
@@ -133,31 +106,5 @@ func TestSQLOfTheFunctionAndConsumerPagesRuns(t *testing.T) {
 	}
 	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 4 {
 		t.Errorf("%d messages, want 4", n)
-	}
-}
-
-// setup --app-role does not need --functions, and a second run changes nothing.
-func TestSetupLetsTheApplicationInsert(t *testing.T) {
-	env, conn := fresh(t)
-	env["CDC_RELAY_MODE"] = "poll"
-	role := services.Name(t) + "-Ä"
-	execute(t, conn, `CREATE ROLE "`+role+`"`)
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), `DROP OWNED BY "`+role+`"; DROP ROLE "`+role+`"`); err != nil {
-			t.Error(err)
-		}
-	})
-	args := []string{"setup", "--app-role", role, "--table", `"My Schema"."Out.Box"`}
-	wantOutput(t, cdcRelay(t, env, args...), `role "`+role+`" may insert into "My Schema"."Out.Box"`)
-	wantOutput(t, cdcRelay(t, env, args...), "may insert into", "nothing to do")
-	execute(t, conn, `SET ROLE "`+role+`"`)
-	execute(t, conn, `INSERT INTO "My Schema"."Out.Box" (routing_key, payload) VALUES ('r', '1')`)
-	if _, err := conn.Exec(t.Context(), `INSERT INTO "My Schema"."Out.Box" (routing_key, payload, attempts) VALUES ('r', '1', 3)`); err == nil {
-		t.Error("it may set attempts")
-	}
-	execute(t, conn, `RESET ROLE`)
-	r := cdcRelay(t, env, "setup", "--app-role", "nobody_"+services.Name(t))
-	if r.code != exitFailed || !strings.Contains(r.stderr, "does not exist") || !strings.Contains(r.stderr, "hint: CREATE ROLE nobody_") {
-		t.Errorf("%+v", r)
 	}
 }

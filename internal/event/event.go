@@ -10,6 +10,7 @@ const (
 	RelayStarted         Name = "relay_started"
 	RelayFailed          Name = "relay_failed"
 	ConfigWarning        Name = "config_warning"
+	SetupChanged         Name = "setup_changed"
 	RelayStopping        Name = "relay_stopping"
 	RelayStopped         Name = "relay_stopped"
 	MessagesLeftInFlight Name = "messages_left_in_flight"

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	mathrand "math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -38,11 +40,12 @@ func (i inserter) explained(err error) error {
 	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
-	role := outbox.Identifier(i.conn.Config().User)
-	return failure.WithHint(err, fmt.Sprintf(
-		"GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT, SELECT (id) ON %s TO %s;"+
-			"  -- or name another role in --database-url",
-		outbox.Identifier(i.table.Schema), role, i.table, role))
+	role := outbox.QuoteIdentifier(i.conn.Config().User)
+	var missing []string
+	for _, g := range grants.App(i.table, false) {
+		missing = append(missing, g.To(role)+";")
+	}
+	return failure.WithHint(err, strings.Join(missing, " ")+"  -- or name another role in --database-url")
 }
 
 // insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.

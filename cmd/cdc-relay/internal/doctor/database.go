@@ -43,11 +43,8 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 		f.version.value, err = migrations.Status(ctx, tx.Conn(), o.Table)
 		return err
 	})
-	if o.AppRole != "" {
-		f.app.err = s.fetch(ctx, &f.app.value, appSQL, o.AppRole, o.Table.Schema, o.Table.Name)
-		if errors.Is(f.app.err, pgx.ErrNoRows) {
-			f.app.err = nil
-		}
+	for _, role := range o.AppRoles {
+		f.apps = append(f.apps, o.gatherApp(ctx, s, role))
 	}
 	f.transactions.err = s.fetch(ctx, &f.transactions.value, transactionsSQL)
 	if !o.Poll {
@@ -76,14 +73,30 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	return f
 }
 
+// gatherApp asks what a role of an application may do.
+func (o Options) gatherApp(ctx context.Context, s *session, role string) (a answer[appFacts]) {
+	a.err = s.fetch(ctx, &a.value, appSQL, role, o.Table.Schema, o.Table.Name)
+	if errors.Is(a.err, pgx.ErrNoRows) {
+		a.err = nil
+	}
+	a.value.Name = role
+	return a
+}
+
+// gatherGrants asks which roles may do something with the outbox.
+func (o Options) gatherGrants(ctx context.Context, s *session) (a answer[[]grantFacts]) {
+	apps := append([]string{}, o.AppRoles...)
+	a.err = s.fetch(ctx, &a.value, grantsSQL, o.Table.Schema, o.Table.Name, o.Table.DeadLetter().Name, apps)
+	return a
+}
+
 // gatherRows asks about the rows of the outbox, which exists.
 func (o Options) gatherRows(ctx context.Context, s *session, f *databaseFacts, partitioned bool) {
 	if sequence := f.tables.value.Sequence; sequence != (outbox.Table{}) {
 		ids := strings.NewReplacer("%TABLE%", o.Table.SQL(), "%SEQUENCE%", sequence.SQL())
 		f.ids.err = s.fetch(ctx, &f.ids.value, ids.Replace(idsSQL))
 	}
-	f.grants.err = s.fetch(ctx, &f.grants.value, grantsSQL,
-		o.Table.Schema, o.Table.Name, o.Table.DeadLetter().Name, o.AppRole)
+	f.grants = o.gatherGrants(ctx, s)
 	f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
 	times := strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion))
 	f.times.err = s.fetch(ctx, &f.times.value, times.Replace(timesSQL))

@@ -176,6 +176,8 @@ SELECT jsonb_build_object(
                  AND CASE q.relkind WHEN 'S' THEN NOT has_sequence_privilege(r.oid, q.oid, 'USAGE, UPDATE') END),
   'enqueue', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_enqueue'
                      AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
+  'cancel', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_cancel'
+                    AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
   'more', (SELECT coalesce(jsonb_agg(p), '[]') FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE,TRIGGER}'::text[]) p
            WHERE has_table_privilege(r.oid, c.oid, p) OR p = 'UPDATE' AND has_any_column_privilege(r.oid, c.oid, p)),
   'owner', r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'USAGE'), false),
@@ -302,8 +304,9 @@ held AS (SELECT grantee, relowner, '' AS inherited, array_agg(DISTINCT privilege
 SELECT coalesce(jsonb_agg(jsonb_build_object('role', coalesce(r.rolname, ''), 'inherited', h.inherited,
     'privileges', (SELECT jsonb_agg(p ORDER BY array_position('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,TRIGGER}', p))
                    FROM unnest(h.privileges) p),
-    'app', CASE WHEN r.oid IS NULL THEN true
-      ELSE coalesce((SELECT pg_has_role(a.oid, r.oid, 'USAGE') FROM pg_roles a WHERE a.rolname = $4), false) END,
+    'apps', (SELECT coalesce(jsonb_agg(a.rolname), '[]') FROM pg_roles a
+             WHERE a.rolname = ANY ($4::text[]) AND CASE WHEN r.oid IS NULL THEN true
+               ELSE pg_has_role(a.oid, r.oid, 'USAGE') END),
     'trusted', r.oid IS NOT NULL AND (
       pg_has_role(current_user, r.oid, 'USAGE')
         AND NOT (SELECT s.rolsuper FROM pg_roles s WHERE s.rolname = current_user)

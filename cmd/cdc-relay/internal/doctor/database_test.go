@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -34,7 +36,7 @@ func TestTheDocumentedGrantsAreEnough(t *testing.T) {
 	role := p.relayRole("REPLICATION")
 	app, _ := p.role("")
 	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
-	p.AppRole = app
+	p.AppRoles = []string{app}
 	r := p.examine()
 	r.wantOthersOK()
 	r.want(doctor.OK, doctor.Grants, "application", "nothing else")
@@ -684,7 +686,7 @@ func TestRowLevelSecurityIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("REPLICATION")
 	app, _ := p.role("")
-	p.AppRole = app
+	p.AppRoles = []string{app}
 	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app), "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
 	r := p.examine()
 	p.fix(r.want(doctor.Problem, doctor.Grants, "relay", "hides rows", "BYPASSRLS"))
@@ -694,61 +696,88 @@ func TestRowLevelSecurityIsReported(t *testing.T) {
 
 func TestTheApplicationsRoleIsExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	p.AppRole = "No such role"
+	p.AppRoles = []string{"No such role"}
 	p.examine().want(doctor.Problem, doctor.Grants, "application", "does not exist", `CREATE ROLE "No such role" LOGIN`)
 
-	p.AppRole, _ = p.role("")
+	app, _ := p.role("")
+	p.AppRoles = []string{app}
 	p.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC")
 	f := p.examine().want(doctor.Problem, doctor.Grants, "application", "may not use schema public", "INSERT into public.outbox")
 	p.fix(f)
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
 
-	p.exec("GRANT DELETE ON outbox TO " + p.AppRole)
+	p.exec("GRANT DELETE ON outbox TO " + app)
 	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE besides INSERT", "REVOKE DELETE"))
-	p.exec("REVOKE INSERT ON outbox FROM "+p.AppRole, "GRANT INSERT (routing_key, payload) ON outbox TO "+p.AppRole)
+	p.exec("REVOKE INSERT ON outbox FROM "+app, "GRANT INSERT (routing_key, payload) ON outbox TO "+app)
 	p.examine().want(doctor.OK, doctor.Grants, "application")
 }
 
 // An identity column needs no grant for its sequence, a default of nextval does.
 func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	p.AppRole, _ = p.role("")
-	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, messageGrant(p.AppRole))
+	app, _ := p.role("")
+	p.AppRoles = []string{app}
+	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
 	p.examine().wantOthersOK()
 	p.exec("ALTER TABLE outbox ALTER id DROP IDENTITY", `CREATE SEQUENCE "S"`, `ALTER TABLE outbox ALTER id SET DEFAULT nextval('"S"')`)
 	p.fix(p.examine().want(doctor.Problem, doctor.Grants, "application", `may not use sequence public."S"`, `GRANT USAGE ON SEQUENCE public."S" TO`))
 	p.examine().wantOthersOK()
-	p.exec("SET ROLE "+p.AppRole, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE")
+	p.exec("SET ROLE "+app, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE")
 }
 
-// The finding names both solutions for an ORM that asks for the generated id, and the grants are sufficient.
+// The finding says which ORMs fail, and its grant is what they need.
 func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	p.AppRole, _ = p.role("")
-	p.exec("GRANT USAGE ON SCHEMA public TO "+p.AppRole, messageGrant(p.AppRole))
-	insert := "SET ROLE " + p.AppRole + "; INSERT INTO outbox (id, routing_key, payload) VALUES (nextval('outbox_id_seq'), 'k', '1') RETURNING id"
+	app, _ := p.role("")
+	p.AppRoles = []string{app}
+	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
+	insert := "SET ROLE " + app + "; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1') RETURNING id, message_id"
 	if _, err := p.conn.Exec(t.Context(), insert); err == nil {
 		t.Fatal("it can already read the id")
 	}
 	p.exec("RESET ROLE")
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
-	p.exec("GRANT SELECT (message_id) ON outbox TO " + p.AppRole)
-	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read message_id")
-	f := p.examine().want(doctor.OK, doctor.Grants, "returning", "message_id as its key", "GRANT SELECT (id) ON", "GRANT USAGE ON SEQUENCE")
-	_, grants, _ := strings.Cut(f.Message, "or: ")
-	p.exec(grants)
-	p.examine().want(doctor.OK, doctor.Grants, "returning", "INSERT … RETURNING id works")
+	f := p.examine().want(doctor.OK, doctor.Grants, "returning", "may not read id,", "SQLAlchemy", "JDBC", "GRANT SELECT (id, message_id) ON")
+	_, grant, _ := strings.Cut(f.Message, "allow it: ")
+	p.exec("GRANT SELECT (id) ON outbox TO " + app)
+	p.examine().want(doctor.OK, doctor.Grants, "returning", "may not read message_id,")
+	p.exec(grant, insert, "RESET ROLE")
+	p.examine().want(doctor.OK, doctor.Grants, "returning", "RETURNING id, message_id works", "GRANT USAGE ON SEQUENCE")
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read id, message_id")
-	p.exec("SET ROLE "+p.AppRole, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1') RETURNING id", "RESET ROLE", "GRANT INSERT (id) ON outbox TO "+p.AppRole)
+	p.exec("GRANT USAGE ON SEQUENCE outbox_id_seq TO "+app, "GRANT INSERT (id) ON outbox TO "+app)
 	p.examine().want(doctor.Warning, doctor.Grants, "application", "may INSERT into id,", "REVOKE INSERT ON")
-	p.exec(insert, "RESET ROLE")
+	p.exec("SET ROLE "+app, "INSERT INTO outbox (id, routing_key, payload) VALUES (nextval('outbox_id_seq'), 'k', '1') RETURNING id", "RESET ROLE")
 
-	p.exec("REVOKE ALL ON outbox FROM " + p.AppRole)
+	p.exec("REVOKE ALL ON outbox FROM " + app)
 	p.examine().want(doctor.Problem, doctor.Grants, "application", "may not INSERT")
-	if _, err := migrations.MakeFunctions(t.Context(), p.conn, p.Table, p.AppRole); err != nil {
+	if _, err := migrations.MakeFunctions(t.Context(), p.conn, p.Table); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := grants.Make(t.Context(), p.conn, app, grants.Calls(p.Table)); err != nil {
 		t.Fatal(err)
 	}
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may call public.outbox_enqueue")
+	p.exec(messageGrant(app), grant)
+	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, read id, message_id and call public.outbox_cancel")
+}
+
+// Each role has findings of its own.
+func TestSeveralApplicationsAreExamined(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	good, _ := p.role("")
+	bad, _ := p.role("")
+	p.AppRoles = []string{good, bad, "No such role"}
+	p.exec("GRANT USAGE ON SCHEMA public TO "+good+", "+bad, messageGrant(good), messageGrant(bad), "GRANT DELETE ON outbox TO "+bad)
+	of := func(role string) report {
+		r := p.examine()
+		r.want(doctor.OK, doctor.Grants, "writers") // the finding about the role says it already
+		r.findings = slices.DeleteFunc(r.findings, func(f doctor.Finding) bool { return f.Subject != role })
+		return r
+	}
+	of(good).want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
+	of("No such role").want(doctor.Problem, doctor.Grants, "application", "does not exist")
+	p.fix(of(bad).want(doctor.Warning, doctor.Grants, "application", "may DELETE besides INSERT"))
+	of(bad).want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
 }
 
 func TestDoublySerialisedPayloadsAreReported(t *testing.T) {

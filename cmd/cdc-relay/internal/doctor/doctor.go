@@ -34,8 +34,8 @@ type Options struct {
 	Operator bool
 	// Administrator: the session has the privileges of the relay's role, but is a login of another.
 	Administrator bool
-	// AppRole is the application's role; "": do not check it.
-	AppRole string
+	// AppRoles are the roles of applications; none: do not check them.
+	AppRoles []string
 
 	// RabbitMQ is the broker's address; not set: do not check the broker.
 	RabbitMQ amqpdial.Address

@@ -40,7 +40,7 @@ type databaseFacts struct {
 	role         answer[roleFacts]
 	tables       answer[tablesFacts]
 	version      answer[migrations.State]
-	app          answer[appFacts]
+	apps         []answer[appFacts] // one for each of AppRoles
 	grants       answer[[]grantFacts]
 	textual      answer[int]
 	adopted      answer[[]adopt.Adopted]
@@ -215,8 +215,9 @@ type referenceFacts struct {
 
 func (t tableFacts) partitioned() bool { return t.Kind == "p" }
 
-// appFacts describe the application's role.
+// appFacts describe the role of an application.
 type appFacts struct {
+	Name    string   `json:"-"`
 	Exists  bool     `json:"exists"`
 	Login   bool     `json:"login"`
 	Connect bool     `json:"connect"`
@@ -229,6 +230,7 @@ type appFacts struct {
 	// Defaults are the sequences of default values that it may not use.
 	Defaults []sequenceFacts `json:"defaults"`
 	Enqueue  bool            `json:"enqueue"` // it may call <table>_enqueue, which needs no INSERT
+	Cancel   bool            `json:"cancel"`  // it may call <table>_cancel
 	Owner    bool            `json:"owner"`   // or superuser
 	// Rejected: row-level security rejects every row.
 	Rejected bool `json:"rejected"`
@@ -248,7 +250,7 @@ type grantFacts struct {
 	// Inherited is the predefined role that gives it; "": a grant on the table or its columns.
 	Inherited  string   `json:"inherited"`
 	Privileges []string `json:"privileges"`
-	App        bool     `json:"app"`     // the role of AppRole has it by this
+	Apps       []string `json:"apps"`    // roles of AppRoles that have it by this
 	Trusted    bool     `json:"trusted"` // a relay's role or an operator's
 	Members    []string `json:"members"` // up to five
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -285,7 +286,7 @@ func (j *databaseJudge) judgeHistoryGrants(c *chart) {
 	j.judgePrivileges(c, need, table)
 	if f := j.f.history; f.err == nil && f.value.Rotates && !f.value.Execute {
 		function := j.o.Table.RotatePublished()
-		c.wrong("relay", sql("GRANT EXECUTE ON FUNCTION %s(interval) TO %s", function.Printed(), j.role()).safe(),
+		c.wrong("relay", sql("%s", grants.Rotate(j.o.Table).To(j.role())).safe(),
 			"role %q may not EXECUTE function %s: relays with --keep-published exit",
 			j.f.role.value.Name, function).about(function.String())
 	}

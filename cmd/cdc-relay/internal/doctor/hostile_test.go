@@ -150,7 +150,7 @@ func hostileTables(name string) []Finding {
 
 func hostileGrants(name string) []Finding {
 	o, f := defaults(), well()
-	o.AppRole, o.Administrator = name, true
+	o.AppRoles, o.Administrator = []string{name}, true
 	f.role.value = roleFacts{Name: name, Connections: 1, Expired: true, Timeouts: map[string]int64{"statement_timeout": 1}}
 	f.tables.value.SchemaUsage, f.tables.value.SequenceGranted = false, false
 	f.tables.value.Sequence = outbox.Table{Schema: name, Name: name}
@@ -161,14 +161,25 @@ func hostileGrants(name string) []Finding {
 	f.grants.value = []grantFacts{
 		{Role: name, Privileges: []string{"INSERT", "UPDATE"}, Members: []string{name}},
 		{Role: name, Privileges: []string{"DELETE"}, Inherited: "pg_write_all_data"},
-		{Role: name, Privileges: []string{"INSERT"}, App: true},
+		{Role: name, Privileges: []string{"INSERT"}, Apps: []string{name}},
 	}
-	f.app.value = appFacts{Exists: true, Rejected: true, Defaults: []sequenceFacts{{Schema: name, Name: name, Same: true}}}
-	found := judgeDatabase(o, f)
-	f.app.value = appFacts{Exists: true, Connect: true, Usage: true, Columns: []string{"id", "routing_key", "payload"}}
-	found = append(found, judgeDatabase(o, f)...)
-	f.app.value.Exists = false
-	return append(found, judgeDatabase(o, f)...)
+	examine := func(facts appFacts) []Finding {
+		facts.Name = name
+		f.apps = []answer[appFacts]{{value: facts}}
+		return judgeDatabase(o, f)
+	}
+	return slices.Concat(
+		examine(appFacts{
+			Exists: true, Rejected: true, Defaults: []sequenceFacts{{Schema: name, Name: name, Same: true}},
+		}),
+		examine(appFacts{Exists: true, Connect: true, Usage: true, Columns: []string{"id", "routing_key", "payload"}}),
+		examine(appFacts{Exists: true, Connect: true, Usage: true, Columns: []string{"routing_key", "payload"}}),
+		examine(appFacts{
+			Exists: true, Connect: true, Usage: true, Columns: []string{"routing_key", "payload"},
+			Reads: []string{"id", "message_id"}, Cancel: true, Login: true,
+		}),
+		examine(appFacts{}),
+	)
 }
 
 func hostileServer(name string) []Finding {

@@ -1,37 +1,42 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func (j *databaseJudge) judgeApp(c *chart) {
-	app, name, role := j.f.app.value, j.o.AppRole, quote(j.o.AppRole)
+func (j *databaseJudge) judgeApp(c *chart, about answer[appFacts]) {
+	app := about.value
+	name, role := app.Name, quote(app.Name)
 	_, there := j.f.tables.value.Tables[j.o.Table.Name]
 	switch {
-	case j.f.app.err != nil:
-		c.unknown("application", j.f.app.err)
+	case about.err != nil:
+		c.unknown("application", about.err).about(name)
 		return
 	case !app.Exists:
 		c.wrong("application",
 			lines(sql("CREATE ROLE %s LOGIN PASSWORD '...'", role), j.grantUsage(role), j.grantInsert(role)),
-			"role %q does not exist", name)
+			"role %q does not exist", name).about(name)
 		return
 	case !there:
 		return // reported already
 	}
 	var wrong []string
-	var grants fix
+	var missing fix
 	add := func(is bool, says string, grant fix) {
 		if is {
-			wrong, grants = append(wrong, says), lines(grants, grant)
+			wrong, missing = append(wrong, says), lines(missing, grant)
 		}
 	}
-	add(!app.Connect, "connect to the database",
-		sql("GRANT CONNECT ON DATABASE %s TO %s", quote(j.server.Database), role).safe())
+	add(!app.Connect, "connect to the database", sql("%s", grants.Connect(j.server.Database).To(role)).safe())
 	add(!app.Usage, "use schema "+j.o.Table.Schema, j.grantUsage(role))
 	add(!app.inserts() && !app.Enqueue, "INSERT into "+j.o.Table.String(), j.grantInsert(role))
 	for _, s := range app.Defaults {
@@ -45,50 +50,56 @@ func (j *databaseJudge) judgeApp(c *chart) {
 		sql("CREATE POLICY outbox_insert ON %s FOR INSERT TO %s WITH CHECK (true)", j.o.Table.Printed(), role))
 	switch {
 	case len(wrong) > 0:
-		c.wrong("application", grants, "role %q may not %s", name, strings.Join(wrong, ", nor "))
+		c.wrong("application", missing, "role %q may not %s", name, strings.Join(wrong, ", nor ")).about(name)
 	case !app.inserts():
 		c.ok("application", "role %q may call %s, and not INSERT",
-			name, outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_enqueue"})
+			name, outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_enqueue"}).about(name)
 	default:
-		j.judgeAppGrants(c)
-		j.judgeReturning(c)
+		j.judgeAppGrants(c, app)
+		j.judgeReturning(c, app)
 	}
 }
 
 // judgeAppGrants reports what the application may do besides the INSERT of messages.
-func (j *databaseJudge) judgeAppGrants(c *chart) {
-	app, name := j.f.app.value, j.o.AppRole
+func (j *databaseJudge) judgeAppGrants(c *chart, app appFacts) {
+	name := app.Name
 	var own []string
 	for _, column := range outbox.RelayColumns() {
 		if slices.Contains(app.Columns, column) {
 			own = append(own, column)
 		}
 	}
+	cancels := app.Cancel && slices.Contains(app.Reads, "message_id")
 	switch {
 	case app.Owner:
-		c.ok("application", "role %q may INSERT; as the owner or a superuser it may do anything with the table", name)
+		c.ok("application", "role %q may INSERT; as the owner or a superuser it may do anything with the table", name).
+			about(name)
 	case len(app.More) > 0:
-		c.warn("application", j.revoke(app.More, j.o.AppRole),
-			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", "))
+		c.warn("application", j.revoke(app.More, name),
+			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", ")).about(name)
 	case len(own) > 0:
-		c.warn("application", j.narrow(), "role %q may INSERT into %s, which are the relay's own: "+
+		c.warn("application", j.narrow(name), "role %q may INSERT into %s, which are the relay's own: "+
 			"it can take the ids of others and delay their messages. Grant the other columns instead",
-			name, strings.Join(own, ", "))
+			name, strings.Join(own, ", ")).about(name)
 	case !app.Login:
-		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name)
+		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name).about(name)
+	case cancels:
+		c.ok("application", "role %q may INSERT, read %s and call %s: so it can delete waiting messages of others",
+			name, strings.Join(app.Reads, ", "),
+			outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_cancel"}).about(name)
 	case len(app.Reads) > 0:
-		c.ok("application", "role %q may INSERT and read %s", name, strings.Join(app.Reads, ", "))
+		c.ok("application", "role %q may INSERT and read %s", name, strings.Join(app.Reads, ", ")).about(name)
 	default:
-		c.ok("application", "role %q may INSERT, and nothing else", name)
+		c.ok("application", "role %q may INSERT, and nothing else", name).about(name)
 	}
 }
 
 // narrow replaces INSERT on more columns by INSERT on those of a message, for each role from which the application has
 // it.
-func (j *databaseJudge) narrow() fix {
+func (j *databaseJudge) narrow(role string) fix {
 	var all fix
 	for _, g := range j.f.grants.value {
-		if g.App && slices.Contains(g.Privileges, "INSERT") {
+		if slices.Contains(g.Apps, role) && slices.Contains(g.Privileges, "INSERT") {
 			all = lines(all, sql("REVOKE INSERT ON %s FROM %s", j.o.Table.Printed(), g.role()), j.grantInsert(g.role()))
 		}
 	}
@@ -104,7 +115,7 @@ func (j *databaseJudge) revoke(privileges []string, role string) fix {
 	for _, g := range j.f.grants.value {
 		given := slices.DeleteFunc(slices.Clone(privileges),
 			func(p string) bool { return !slices.Contains(g.Privileges, p) })
-		if g.App && len(given) > 0 {
+		if slices.Contains(g.Apps, role) && len(given) > 0 {
 			all = lines(all, sql("REVOKE %s ON %s FROM %s", strings.Join(given, ", "), j.o.Table.Printed(), g.role()))
 		}
 	}
@@ -114,25 +125,23 @@ func (j *databaseJudge) revoke(privileges []string, role string) fix {
 	return all
 }
 
-// judgeReturning: ORMs send INSERT … RETURNING id, or call nextval before.
-func (j *databaseJudge) judgeReturning(c *chart) {
-	app, name, role := j.f.app.value, j.o.AppRole, quote(j.o.AppRole)
-	sequence, readsID := j.f.tables.value.Sequence, slices.Contains(app.Reads, "id")
-	if readsID && app.Sequence {
-		c.ok("returning",
-			"INSERT … RETURNING id works for role %q; a client that calls nextval also needs INSERT (id)", name)
-		return
+// judgeReturning: ORMs send INSERT … RETURNING, or call nextval before.
+func (j *databaseJudge) judgeReturning(c *chart, app appFacts) {
+	name, sequence := app.Name, j.f.tables.value.Sequence
+	for _, column := range outbox.ReturningColumns() {
+		if !slices.Contains(app.Reads, column) {
+			c.ok("returning", "role %q may not read %s, so INSERT … RETURNING fails. SQLAlchemy, Django, Sequelize, "+
+				"TypeORM, gorm, ActiveRecord, Eloquent and generated keys in JDBC send it, unless the program "+
+				"sets the key. To allow it: %s;", name, column, grants.Returning(j.o.Table).To(quote(name))).about(name)
+			return
+		}
 	}
-	var grants fix
-	if !readsID {
-		grants = sql("GRANT SELECT (id) ON %s TO %s", j.o.Table.Printed(), role)
-	}
+	says := ""
 	if !app.Sequence && sequence != (outbox.Table{}) {
-		grants = lines(grants, sql("GRANT USAGE ON SEQUENCE %s TO %s", sequence, role))
+		says = fmt.Sprintf(". A client that calls nextval also needs INSERT (id), and: "+
+			"GRANT USAGE ON SEQUENCE %s TO %s;", sequence, quote(name))
 	}
-	c.ok("returning", "role %q lacks a grant for the generated id. "+
-		"For an ORM that asks for it (INSERT … RETURNING, nextval), map message_id as its key, or: %s",
-		name, strings.Join(grants.lines(), " "))
+	c.ok("returning", "INSERT … RETURNING id, message_id works for role %q%s", name, says).about(name)
 }
 
 // inserts: a grant on the columns of every message is enough.
@@ -142,13 +151,28 @@ func (a appFacts) inserts() bool {
 }
 
 func (j *databaseJudge) grantUsage(role string) fix {
-	return sql("GRANT USAGE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), role).safe()
+	return sql("%s", grants.Usage(j.o.Table.Schema).To(role)).safe()
 }
 
-// grantInsert grants what an application needs.
+// grantInsert grants what every application needs.
 func (j *databaseJudge) grantInsert(role string) fix {
-	return sql("GRANT INSERT (%s) ON %s TO %s",
-		strings.Join(outbox.InsertColumns(), ", "), j.o.Table.Printed(), role).safe()
+	return sql("%s", grants.Insert(j.o.Table).To(role)).safe()
+}
+
+// ExamineApp returns what is wrong with the privileges of an application's role: one that it lacks, or has besides what
+// it needs. The role and the table must exist.
+func ExamineApp(ctx context.Context, conn *pgx.Conn, table outbox.Table, role string) ([]Finding, error) {
+	o, s := Options{Table: table, AppRoles: []string{role}}, &session{conn: conn}
+	app, given := o.gatherApp(ctx, s, role), o.gatherGrants(ctx, s)
+	if err := errors.Join(app.err, given.err); err != nil {
+		return nil, fmt.Errorf("examine role %s: %w", outbox.Identifier(role), err)
+	}
+	j := &databaseJudge{o: o, f: databaseFacts{grants: given}}
+	j.f.tables.value.Tables = map[string]tableFacts{table.Name: {}}
+	j.server.Database = conn.Config().Database
+	c := &chart{area: Grants}
+	j.judgeApp(c, app)
+	return slices.DeleteFunc(c.findings, func(f Finding) bool { return f.Level == OK }), nil
 }
 
 // judgeWriters reports roles that may change or remove rows of the outbox. A role that was granted something on the
@@ -162,7 +186,7 @@ func (j *databaseJudge) judgeWriters(c *chart) {
 	for _, g := range j.f.grants.value {
 		changes := slices.DeleteFunc(slices.Clone(g.Privileges),
 			func(p string) bool { return p == "SELECT" || p == "INSERT" })
-		if len(changes) == 0 || g.Trusted || g.App && j.o.AppRole != "" {
+		if len(changes) == 0 || g.Trusted || len(g.Apps) > 0 {
 			continue
 		}
 		clean = false

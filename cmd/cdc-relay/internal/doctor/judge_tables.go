@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgerrcode"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -222,7 +223,7 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	case errors.Is(err, migrations.ErrNewer):
 		c.wrong("migrations", remark("# use a newer cdc-relay"), "%s", err)
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		c.wrong("migrations", sql("GRANT SELECT ON %s TO %s", versions.Printed(), j.role()).safe(),
+		c.wrong("migrations", sql("%s", grants.Version(j.o.Table).To(j.role())).safe(),
 			"role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
 	case err != nil:
 		c.unknown("migrations", err)
@@ -259,7 +260,7 @@ func (j *databaseJudge) judgeGrants() []Finding {
 	role := j.f.role.value.Name
 	if j.f.tables.err == nil && t.SchemaExists && !j.o.Operator {
 		if !t.SchemaUsage {
-			c.wrong("schema", sql("GRANT USAGE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), j.role()).safe(),
+			c.wrong("schema", j.grantUsage(j.role()),
 				"role %q may not use schema %s", role, j.o.Table.Schema)
 		}
 		for _, need := range store.Needs(j.o.Table) {
@@ -272,14 +273,14 @@ func (j *databaseJudge) judgeGrants() []Finding {
 			c.ok("relay", "role %q is a superuser and may do everything; --relay-role NAME examines another role", role)
 		}
 		if t.Sequence != (outbox.Table{}) && !t.SequenceGranted {
-			c.wrong("sequence", sql("GRANT SELECT ON SEQUENCE %s TO %s", t.Sequence, j.role()).safe(),
+			c.wrong("sequence", sql("%s", grants.Sequence(t.Sequence).To(j.role())).safe(),
 				"role %q may not SELECT sequence %s", role, t.Sequence)
 		} else if t.Sequence != (outbox.Table{}) {
 			c.ok("sequence", "role %q may SELECT %s", role, t.Sequence)
 		}
 	}
-	if j.o.AppRole != "" {
-		j.judgeApp(c)
+	for _, app := range j.f.apps {
+		j.judgeApp(c, app)
 	}
 	if _, there := t.Tables[j.o.Table.Name]; there {
 		j.judgeWriters(c)

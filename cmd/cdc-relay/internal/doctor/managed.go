@@ -1,10 +1,13 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/replication"
 )
@@ -158,4 +161,34 @@ func (m managed) replication(role string) fix {
 		return lines(sql("%s", replication.ReplicationGrant(role)), orPoll())
 	}
 	return lines(hintFix(strings.ReplaceAll(m.replicate, "%s", quote(role))), orPoll())
+}
+
+// Service is what runs the Postgres server.
+type Service struct{ managed managed }
+
+// FindService asks which service runs the server.
+func FindService(ctx context.Context, conn *pgx.Conn) (Service, error) {
+	var roles []string
+	err := conn.QueryRow(ctx, `SELECT array(SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname = ANY ($1))`,
+		managedRoles()).Scan(&roles)
+	if err != nil {
+		return Service{}, fmt.Errorf("look for the service that runs Postgres: %w", err)
+	}
+	return Service{service(roles)}, nil
+}
+
+// Own reports whether the users run the server themselves.
+func (s Service) Own() bool { return s.managed.name == "" }
+
+// Replication returns the statement that lets a role stream, and the line for a person who has to run it.
+func (s Service) Replication(role string) (statement, hint string) {
+	fix := s.managed.replication(role)
+	hint = fix[0].line()
+	if s.Own() {
+		hint += "  -- as a superuser"
+	}
+	if statement, _, _ = strings.Cut(s.managed.replicate, ";"); strings.HasPrefix(statement, "GRANT ") {
+		return fmt.Sprintf(statement, quote(role)), hint
+	}
+	return replication.ReplicationGrant(role), hint
 }

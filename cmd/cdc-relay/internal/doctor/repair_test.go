@@ -95,7 +95,7 @@ func TestRolesThatMayChangeRowsAreReported(t *testing.T) {
 	p.exec("ALTER ROLE "+app+" SUPERUSER", "GRANT UPDATE ON outbox TO "+app)
 	p.examine().want(doctor.OK, doctor.Grants, "writers")
 	p.exec("ALTER ROLE "+app+" NOSUPERUSER LOGIN", "GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
-	p.AppRole = app
+	p.AppRoles = []string{app}
 	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "application", "may UPDATE besides INSERT", "REVOKE UPDATE"))
 	p.examine().want(doctor.OK, doctor.Grants, "application", "nothing else")
 }
@@ -104,15 +104,16 @@ func TestRolesThatMayChangeRowsAreReported(t *testing.T) {
 func TestTheApplicationMayOnlySetTheColumnsOfAMessage(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	group, _ := p.role("")
-	p.AppRole, _ = p.role("IN ROLE " + group)
+	app, _ := p.role("IN ROLE " + group)
+	p.AppRoles = []string{app}
 	p.exec("GRANT USAGE ON SCHEMA public TO " + group)
 	for _, grant := range []string{
-		"GRANT INSERT ON outbox TO " + group, "GRANT INSERT ON outbox TO PUBLIC", "GRANT INSERT ON outbox TO " + p.AppRole,
-		messageGrant(group) + "; GRANT INSERT (id) ON outbox TO " + p.AppRole, messageGrant(group) + "; GRANT INSERT (attempts, possible_duplicate) ON outbox TO " + group,
+		"GRANT INSERT ON outbox TO " + group, "GRANT INSERT ON outbox TO PUBLIC", "GRANT INSERT ON outbox TO " + app,
+		messageGrant(group) + "; GRANT INSERT (id) ON outbox TO " + app, messageGrant(group) + "; GRANT INSERT (attempts, possible_duplicate) ON outbox TO " + group,
 	} {
 		p.exec(grant)
 		p.fix(p.examine().want(doctor.Warning, doctor.Grants, "application", "the relay's own", "REVOKE INSERT ON"))
 		p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
-		p.exec("SET ROLE "+p.AppRole, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE", "REVOKE INSERT ON outbox FROM PUBLIC, "+group+", "+p.AppRole)
+		p.exec("SET ROLE "+app, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE", "REVOKE INSERT ON outbox FROM PUBLIC, "+group+", "+app)
 	}
 }

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/replication"
+)
+
+// streams reports whether relays with these settings stream.
+func (c *config) streams() bool { return c.relay.Mode != relay.ModePoll }
+
+// checkRoles fails if a role does not exist.
+func (r *setupReport) checkRoles(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	check := func(name, flag, attributes, by string) error {
+		_, there, err := grants.FindRole(ctx, conn, name)
+		if err != nil || there {
+			return err
+		}
+		return problem.New(
+			fmt.Sprintf("CREATE ROLE %s LOGIN%s PASSWORD '...';  -- as %s; then run this again",
+				outbox.Identifier(name), attributes, by),
+			"role %s of --%s does not exist", outbox.Identifier(name), flag)
+	}
+	const creator = "a superuser, or a role with CREATEROLE"
+	for _, name := range cfg.checking.appRoles {
+		if err := check(name, "app-role", "", creator); err != nil {
+			return err
+		}
+	}
+	if name := cfg.checking.relayRole; name != "" {
+		service, err := doctor.FindService(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if cfg.streams() && service.Own() {
+			return check(name, "relay-role", " REPLICATION", "a superuser")
+		}
+		return check(name, "relay-role", "", creator)
+	}
+	return nil
+}
+
+// grantAll grants the roles what they lack.
+func (r *setupReport) grantAll(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	for _, role := range cfg.checking.appRoles {
+		if err := r.grantApp(ctx, conn, cfg, role); err != nil {
+			return err
+		}
+	}
+	if cfg.checking.relayRole == "" {
+		return nil
+	}
+	return r.grantRelay(ctx, conn, cfg, cfg.checking.relayRole)
+}
+
+// grant grants what the role lacks, and says what it may do.
+func (r *setupReport) grant(
+	ctx context.Context, conn *pgx.Conn, cfg *config, role, may string, all []grants.Grant,
+) error {
+	made, err := grants.Make(ctx, conn, role, append([]grants.Grant{grants.Connect(conn.Config().Database)}, all...))
+	switch {
+	case errors.Is(err, grants.ErrDenied):
+		return failure.WithHint(err, cfg.asOwner(conn))
+	case err != nil:
+		return err
+	case len(made) == 0:
+		r.found("role %s may %s: nothing to do", outbox.Identifier(role), may)
+	default:
+		r.did("role %s may %s", outbox.Identifier(role), may)
+	}
+	return nil
+}
+
+// grantApp lets an application send messages, and reports what else it may do.
+func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config, role string) error {
+	table := cfg.relay.Table
+	may := fmt.Sprintf("insert into %s, and read %s", table, strings.Join(outbox.ReturningColumns(), " and "))
+	all := grants.App(table, cfg.checking.appInsertOnly)
+	switch {
+	case cfg.functions:
+		may, all = "call the functions of "+table.String(), grants.Calls(table)
+	case cfg.checking.appInsertOnly:
+		may = "insert into " + table.String()
+	}
+	if err := r.grant(ctx, conn, cfg, role, may, all); err != nil {
+		return err
+	}
+	found, err := doctor.ExamineApp(ctx, conn, table, role)
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		r.warn("%s: %s", f.Message, strings.Join(f.Fix, " "))
+	}
+	if cfg.functions || !cfg.checking.appInsertOnly {
+		return nil
+	}
+	reads, err := grants.Has(ctx, conn, role, grants.Returning(table))
+	if err == nil && reads {
+		r.warn("role %s may read more than --app-insert-only grants: REVOKE SELECT (%s) ON %s FROM %s;",
+			outbox.Identifier(role), strings.Join(outbox.ReturningColumns(), ", "), table.Printed(),
+			outbox.QuoteIdentifier(role))
+	}
+	return err
+}
+
+// grantRelay gives the relay's role what a relay needs.
+func (r *setupReport) grantRelay(ctx context.Context, conn *pgx.Conn, cfg *config, role string) error {
+	needs := cfg.outbox()
+	var err error
+	if needs.Sequence, err = grants.SequenceOf(ctx, conn, cfg.relay.Table); err != nil {
+		return err
+	}
+	may := "run a relay of " + cfg.relay.Table.String()
+	if err := r.grant(ctx, conn, cfg, role, may, grants.Relay(needs)); err != nil || !cfg.streams() {
+		return err
+	}
+	is, _, err := grants.FindRole(ctx, conn, role)
+	if err != nil {
+		return err
+	}
+	name := outbox.Identifier(role)
+	if !is.Login {
+		r.warn("role %s cannot log in, and its members do not inherit REPLICATION: name a member in --relay-role", name)
+	}
+	if !is.SeesOthers {
+		switch given, err := r.give(ctx, conn, statsGrant(role)); {
+		case err != nil:
+			return err
+		case given:
+			r.did("role %s sees other sessions (pg_read_all_stats)", name)
+		default:
+			r.warn("role %s does not see when a leader is frozen, so a standby takes over later: "+
+				"%s;  -- as a superuser", name, statsGrant(role))
+		}
+	}
+	if is.Replicates {
+		return nil
+	}
+	service, err := doctor.FindService(ctx, conn)
+	if err != nil {
+		return err
+	}
+	statement, hint := service.Replication(role)
+	given, err := r.give(ctx, conn, statement)
+	switch {
+	case err != nil:
+		return err
+	case !given:
+		return problem.New(hint, "role %s may not replicate, and only a superuser can change that", name)
+	}
+	r.did("role %s may replicate, and so read every change in the cluster", name)
+	return nil
+}
+
+func statsGrant(role string) string {
+	return "GRANT pg_read_all_stats TO " + outbox.QuoteIdentifier(role)
+}
+
+// give runs a statement; false: the role of the session may not.
+func (r *setupReport) give(ctx context.Context, conn *pgx.Conn, statement string) (bool, error) {
+	_, err := conn.Exec(ctx, statement)
+	switch {
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("%s: %w", statement, err)
+	}
+	return true, nil
+}
+
+// outbox is what the relay's role works with. The sequence has the usual name.
+func (c *config) outbox() grants.Outbox {
+	return grants.Outbox{
+		Table: c.relay.Table, Sequence: usualSequence(c.relay.Table), History: c.relay.KeepPublished > 0,
+		DeletesDeadLetters: c.relay.DeadLetterRetention > 0,
+	}
+}
+
+// usualSequence returns the name of the sequence behind the identity column id. Postgres cuts the table's name if the
+// whole would be too long (makeObjectName).
+func usualSequence(table outbox.Table) outbox.Table {
+	const suffix, longest = "_id_seq", 63
+	name := table.Name
+	for len(name) > longest-len(suffix) {
+		_, size := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-size]
+	}
+	return outbox.Table{Schema: table.Schema, Name: name + suffix}
+}
+
+// grantsSQL returns the grants of setup for psql. Without the name of a role they are comments: the administrator
+// chooses one.
+func grantsSQL(cfg *config) string {
+	relays, apps := cfg.checking.relayRole, cfg.checking.appRoles
+	role := cmp.Or(relays, "cdc_relay")
+	statements, heading, attribute := lines(grants.Relay(cfg.outbox()), role), "The relay.", ""
+	if cfg.streams() {
+		heading, attribute = "The relay. Only a superuser can grant REPLICATION and pg_read_all_stats.", " REPLICATION"
+		statements = append(statements, statsGrant(role)+";")
+		if relays != "" {
+			const rds = ";  -- on RDS: GRANT rds_replication"
+			statements = append(statements, replication.ReplicationGrant(role)+rds)
+		}
+	}
+	text := section(heading, relays != "",
+		"CREATE ROLE "+outbox.QuoteIdentifier(role)+" LOGIN"+attribute+" PASSWORD '...';", statements)
+	all := grants.App(cfg.relay.Table, cfg.checking.appInsertOnly)
+	if cfg.functions {
+		all = grants.Calls(cfg.relay.Table)
+	}
+	if len(apps) == 0 {
+		apps = []string{"application"}
+	}
+	for _, name := range apps {
+		text += section("An application.", len(cfg.checking.appRoles) > 0,
+			"CREATE ROLE "+outbox.QuoteIdentifier(name)+" LOGIN PASSWORD '...';", lines(all, name))
+	}
+	return text
+}
+
+func lines(all []grants.Grant, role string) []string {
+	var text []string
+	for _, g := range all {
+		text = append(text, g.To(outbox.QuoteIdentifier(role))+";")
+	}
+	return text
+}
+
+// section returns statements with a heading. If the role is not known to exist, they are comments, and create it.
+func section(heading string, exists bool, create string, statements []string) string {
+	text := "\n-- " + heading + "\n"
+	if !exists {
+		statements = append([]string{create}, statements...)
+	}
+	for _, statement := range statements {
+		if !exists {
+			text += "-- "
+		}
+		text += statement + "\n"
+	}
+	return text
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// newRole creates a role with a name that begins like this.
+func newRole(t *testing.T, conn *pgx.Conn, suffix, attributes string) string {
+	t.Helper()
+	unique := services.Name(t)
+	name := "r_" + unique[len(unique)-16:] + suffix
+	quoted := outbox.QuoteIdentifier(name)
+	execute(t, conn, "CREATE ROLE "+quoted+" "+attributes+" PASSWORD 's3cr3t'")
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "RESET ROLE; DROP OWNED BY "+quoted+"; DROP ROLE "+quoted); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+// connectAs connects to the database of a connection as another role.
+func connectAs(t *testing.T, conn *pgx.Conn, role string) *pgx.Conn {
+	t.Helper()
+	config := conn.Config()
+	config.User, config.Password = role, "s3cr3t"
+	other, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close(context.Background()) })
+	return other
+}
+
+// wantDenied expects that the role may not run a statement.
+func wantDenied(t *testing.T, conn *pgx.Conn, statement string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("%s: %v", statement, err)
+	}
+}
+
+// listed writes a role as an element of --app-role.
+func listed(role string) string { return `"` + strings.ReplaceAll(role, `"`, `""`) + `"` }
+
+// The grants of setup are enough for a relay and for an ORM, in each mode, and they are no more.
+func TestSetupGrantsWhatRelayAndApplicationNeed(t *testing.T) {
+	for name, test := range map[string]struct {
+		suffix string
+		table  outbox.Table
+		args   []string // of setup and run
+	}{
+		"stream":  {"", outbox.Table{Schema: "public", Name: "outbox"}, nil},
+		"hostile": {"\"ä',;--\n" + `\`, outbox.Table{Schema: `My "Schema`, Name: "Out.Box"}, []string{"--mode", "poll", "--keep-published", "24h", "--dead-letter-retention", "720h"}},
+		"history": {" $1", outbox.Table{Schema: "billing", Name: "outbox"}, []string{"--keep-published", "24h"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, conn := fresh(t)
+			execute(t, conn, "REVOKE ALL ON SCHEMA public FROM PUBLIC; "+
+				"DO $$ BEGIN EXECUTE format('REVOKE ALL ON DATABASE %I FROM PUBLIC', current_database()); END $$")
+			relay, app, second := newRole(t, conn, test.suffix, "LOGIN"), newRole(t, conn, test.suffix, "LOGIN"), newRole(t, conn, "", "LOGIN")
+			env["CDC_RELAY_TABLE"] = test.table.Printed()
+			setup := append([]string{"setup", "--relay-role", relay, "--app-role", listed(app), "--app-role", second}, test.args...)
+			r := cdcRelay(t, env, setup...)
+			wantOutput(t, r, "may run a relay of ", "may insert into ", ", and read id and message_id")
+			streams := !slices.Contains(test.args, "poll")
+			if streams != strings.Contains(r.stdout, "may replicate") {
+				t.Errorf("got %s", r.stdout)
+			}
+			if again := cdcRelay(t, env, setup...); strings.Count(again.stdout, "nothing to do") != strings.Count(again.stdout, "\n") {
+				t.Errorf("a second run changed something: %s", again.stdout)
+			}
+
+			asApp := connectAs(t, conn, app)
+			var id int64
+			var messageID string
+			const insert = " (routing_key, payload) VALUES ('r', '1') RETURNING "
+			if err := asApp.QueryRow(t.Context(), "INSERT INTO "+test.table.SQL()+insert+"id").Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			err := asApp.QueryRow(t.Context(), "INSERT INTO "+test.table.SQL()+insert+"id, message_id").Scan(&id, &messageID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, statement := range []string{
+				"SELECT payload FROM %s", "SELECT routing_key FROM %s", "UPDATE %s SET routing_key = 'x'", "DELETE FROM %s", "TRUNCATE %s",
+				"INSERT INTO %s (routing_key, payload, attempts) VALUES ('r', '1', 3)", "INSERT INTO %s (routing_key, payload) VALUES ('r', '1') RETURNING payload",
+			} {
+				wantDenied(t, asApp, fmt.Sprintf(statement, test.table.SQL()))
+			}
+			wantDenied(t, asApp, "SELECT id FROM "+test.table.DeadLetter().SQL())
+
+			login := maps.Clone(env)
+			login["CDC_RELAY_DATABASE_URL"] = loginAs(conn, relay)
+			wantGrants(t, login, listed(app)+","+second, test.args...)
+			running := start(t, login, append([]string{"run", "--publisher", "stdout", "--poll-interval", "10ms"}, test.args...)...)
+			await.Until(t, "the relay publishes both", func() bool {
+				return query[int](t, conn, "SELECT count(*) FROM "+test.table.SQL()) == 0
+			}, running.stdout.String)
+			if !strings.Contains(running.stdout.String(), messageID) {
+				t.Errorf("the relay did not publish %s: %s", messageID, running.stdout)
+			}
+			if slices.Contains(test.args, "--keep-published") {
+				if n := query[int](t, conn, "SELECT count(*) FROM "+test.table.Published().SQL()); n != 2 {
+					t.Errorf("%d messages in the history", n)
+				}
+			}
+			running.signal(t, syscall.SIGTERM)
+			if code := running.exit(t); code != exitDone {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+// loginAs is the address of the database for another role.
+func loginAs(conn *pgx.Conn, role string) string {
+	config, quote := conn.Config(), strings.NewReplacer(`\`, `\\`, `'`, `\'`)
+	return fmt.Sprintf("host=%s port=%d dbname=%s user='%s' password=s3cr3t sslmode=disable", config.Host, config.Port, config.Database, quote.Replace(role))
+}
+
+// The functions are another way: with them, the application needs no privilege on the table.
+func TestSetupLetsTheApplicationCallTheFunctions(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	relay, app := newRole(t, conn, "", "LOGIN"), newRole(t, conn, "", "LOGIN")
+	setup := []string{"setup", "--functions", "--relay-role", relay, "--app-role", app}
+	wantOutput(t, cdcRelay(t, env, setup...), "role "+app+" may call the functions of public.outbox\n")
+	wantOutput(t, cdcRelay(t, env, setup...), "role "+app+" may call the functions of public.outbox: nothing to do\n")
+	asApp := connectAs(t, conn, app)
+	enqueue := func(after string) (id string) {
+		return query[string](t, asApp, "SELECT outbox_enqueue('r', '1', available_at => now() + $1::text::interval)::text", after)
+	}
+	cancelled, published := enqueue("1 hour"), enqueue("0")
+	if !query[bool](t, asApp, "SELECT outbox_cancel($1::text::uuid)", cancelled) {
+		t.Error("it was not cancelled")
+	}
+	wantDenied(t, asApp, "INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
+	wantDenied(t, asApp, "SELECT id FROM outbox")
+	running := start(t, asRole(t, env, conn, relay), "run", "--publisher", "stdout", "--poll-interval", "10ms")
+	if outcome := query[string](t, asApp, "SELECT outbox_await($1::text::uuid, '1 minute')::text", published); outcome == "" {
+		t.Errorf("got %q", outcome)
+	}
+	await.Until(t, "the message is published", func() bool { return strings.Contains(running.stdout.String(), published) })
+	running.signal(t, syscall.SIGTERM)
+	running.exit(t)
+}
+
+// The stricter grants break RETURNING, and check says which ORMs fail.
+func TestAnApplicationMayOnlyInsert(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	app := newRole(t, conn, "", "LOGIN")
+	setup := []string{"setup", "--app-role", app, "--app-insert-only"}
+	wantOutput(t, cdcRelay(t, env, setup...), "role "+app+" may insert into public.outbox\n")
+	asApp := connectAs(t, conn, app)
+	execute(t, asApp, "INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
+	wantDenied(t, asApp, "INSERT INTO outbox (routing_key, payload) VALUES ('r', '1') RETURNING id")
+	check := func() string {
+		return cdcRelay(t, env, "check", "--publisher", "stdout", "--app-role", app).stdout
+	}
+	if got := check(); !strings.Contains(got, "INSERT … RETURNING fails. SQLAlchemy, Django") {
+		t.Errorf("got %s", got)
+	}
+	// What it has besides is reported, and stays.
+	execute(t, conn, "GRANT SELECT (id, message_id) ON outbox TO "+app)
+	wantOutput(t, cdcRelay(t, env, setup...), "nothing to do", `REVOKE SELECT (id, message_id) ON "public"."outbox" FROM "`+app+`";`)
+	execute(t, conn, "GRANT DELETE ON outbox TO "+app)
+	wantOutput(t, cdcRelay(t, env, "setup", "--app-role", app), "may DELETE besides INSERT", `REVOKE DELETE ON "public"."outbox" FROM "`+app+`";`)
+	execute(t, asApp, "DELETE FROM outbox WHERE id = (SELECT min(id) FROM outbox)")
+	if got := check(); strings.Contains(got, "RETURNING fails") {
+		t.Errorf("got %s", got)
+	}
+	execute(t, conn, "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
+	wantOutput(t, cdcRelay(t, env, "setup", "--app-role", app), "may not INSERT through row-level security", "CREATE POLICY")
+	execute(t, conn, "ALTER TABLE outbox DISABLE ROW LEVEL SECURITY")
+	var report setupView
+	r := cdcRelay(t, env, "setup", "--app-role", app, "--json")
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || len(report.Warnings) != 1 || len(report.Done) != 0 {
+		t.Errorf("%v: %s", err, r.stdout)
+	}
+}
+
+// Setup by the owner of the database does what it can, and says who must do what is left.
+func TestSetupSaysWhatItMayNotDo(t *testing.T) {
+	env, conn := fresh(t)
+	owner, relay := newRole(t, conn, "", "LOGIN"), newRole(t, conn, "", "LOGIN")
+	execute(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO "+owner+"', current_database()); END $$; ALTER SCHEMA public OWNER TO "+owner)
+	t.Cleanup(func() {
+		_, err := conn.Exec(context.Background(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO CURRENT_USER', current_database()); END $$; "+
+			"ALTER SCHEMA public OWNER TO CURRENT_USER")
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	owns := asRole(t, env, conn, owner)
+	nothing := func() {
+		t.Helper()
+		if there := query[bool](t, conn, "SELECT to_regclass('outbox') IS NOT NULL OR EXISTS (SELECT FROM pg_publication)"); there {
+			t.Error("something was created")
+		}
+	}
+	failed := func(r result, says, hint string) {
+		t.Helper()
+		if want(t, r, exitFailed); !strings.Contains(r.stderr, says) || !strings.Contains(r.stderr, "hint: "+hint) {
+			t.Errorf("want %q with hint %q: %s", says, hint, r.stderr)
+		}
+	}
+	missing := "no-" + relay
+	failed(cdcRelay(t, owns, "setup", "--app-role", missing), `role "`+missing+`" of --app-role does not exist`,
+		`CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';  -- as a superuser, or a role with CREATEROLE; then run this again`)
+	failed(cdcRelay(t, owns, "setup", "--relay-role", missing), "of --relay-role does not exist",
+		`CREATE ROLE "`+missing+`" LOGIN REPLICATION PASSWORD '...';  -- as a superuser; then run this again`)
+	failed(cdcRelay(t, owns, "setup", "--relay-role", missing, "--mode", "poll"), "does not exist", `CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';`)
+	failed(cdcRelay(t, owns, "setup"), "role "+owner+" may not replicate", "ALTER ROLE "+owner+" REPLICATION;  -- as a superuser")
+	nothing()
+
+	execute(t, conn, "ALTER ROLE "+owner+" REPLICATION")
+	r := cdcRelay(t, owns, "setup", "--relay-role", relay)
+	failed(r, "role "+relay+" may not replicate, and only a superuser can change that", "ALTER ROLE "+relay+" REPLICATION;  -- as a superuser")
+	if !strings.Contains(r.stdout, `GRANT pg_read_all_stats TO "`+relay+`";  -- as a superuser`) {
+		t.Errorf("got %s", r.stdout)
+	}
+	execute(t, conn, "ALTER ROLE "+relay+" REPLICATION; GRANT pg_read_all_stats TO "+relay)
+	wantOutput(t, cdcRelay(t, owns, "setup", "--relay-role", relay), "may run a relay of public.outbox: nothing to do")
+	wantGrants(t, asRole(t, env, conn, relay), owner)
+
+	// Who may use the tables, but not grant that, gets a warning of the server, and not an error.
+	execute(t, conn, "REVOKE SELECT ON outbox_migrations FROM "+relay)
+	other := newRole(t, conn, "", "LOGIN REPLICATION")
+	execute(t, conn, "GRANT SELECT ON outbox_migrations TO "+other+"; GRANT USAGE ON SCHEMA public TO "+other)
+	failed(cdcRelay(t, asRole(t, env, conn, other), "setup", "--relay-role", relay),
+		"GRANT SELECT ON \"public\".\"outbox_migrations\" TO "+relay+": permission denied", "export CDC_RELAY_DATABASE_URL=postgres://OWNER@")
+}
+
+// The names of roles are as in the catalog.
+func TestNamesOfRolesAreParsed(t *testing.T) {
+	for text, wanted := range map[string][]string{
+		"shop_app":                     {"shop_app"},
+		"Shop App,b":                   {"Shop App", "b"},
+		`"a,b","c""d",e`:               {"a,b", `c"d`, "e"},
+		"\"two\nlines\"":               {"two\nlines"},
+		"PUBLIC":                       {"PUBLIC"}, // as "PUBLIC" in SQL, a role
+		"":                             nil,
+		"a,":                           nil,
+		`"a`:                           nil,
+		"two\nlines":                   nil,
+		"public":                       nil,
+		"a,none":                       nil,
+		strings.Repeat("ä", 31) + "aa": nil,
+	} {
+		got, err := roleNames(text)
+		if !slices.Equal(got, wanted) || (err == nil) != (wanted != nil) {
+			t.Errorf("%q: got %q, %v", text, got, err)
+		}
+	}
+}
+
+// wantGrants runs check as the relay's role, and expects no problem with the grants.
+func wantGrants(t *testing.T, env environment, apps string, args ...string) {
+	t.Helper()
+	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "--dead-letter-retention" || arg == "720h" })
+	r := cdcRelay(t, env, append([]string{"check", "--publisher", "stdout", "--format", "json", "--app-role", apps}, args...)...)
+	var report checkReport
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		t.Fatalf("%v: %+v", err, r)
+	}
+	looked := 0
+	for _, f := range report.Findings {
+		if f.Area == doctor.Grants || f.Area == doctor.Tables || f.Name == "replication" {
+			looked++
+			if f.Level != doctor.OK {
+				t.Errorf("%s: %s", f.Message, f.Fix)
+			}
+		}
+	}
+	if looked < 7 {
+		t.Errorf("only %d findings: %s%s", looked, r.stdout, r.stderr)
+	}
+}
