@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -69,6 +70,9 @@ type Config struct {
 	// publication then end with the shard.
 	Shard outbox.Shard
 	Mode  Mode
+	// Prepare is called before the tables are checked, and again until it succeeds. A *problem.Problem ends Run. nil:
+	// nothing is prepared.
+	Prepare func(ctx context.Context) error
 	// Hooks are called for the results of messages. All are optional.
 	Hooks Hooks
 	// MetricsRoutingKeys are patterns like those of a topic exchange. Message counters get a label routing_key with the

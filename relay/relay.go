@@ -267,6 +267,11 @@ func (r *Relay) unreachable(err error) error {
 }
 
 func (r *Relay) check(ctx context.Context) error {
+	if r.config.Prepare != nil {
+		if err := r.config.Prepare(ctx); err != nil {
+			return err
+		}
+	}
 	if err := r.store.Check(ctx); err != nil {
 		return err
 	}

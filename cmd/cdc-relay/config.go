@@ -39,7 +39,8 @@ type config struct {
 	format    string
 	printSQL  bool
 	functions bool
-	shards    int // for setup and teardown: the number of shards; 0: only relay.Shard
+	setup     bool // run creates what is missing
+	shards    int  // for setup and teardown: the number of shards; 0: only relay.Shard
 	yes       bool
 	tables    bool
 	rate      float64
@@ -207,6 +208,8 @@ func nameSettings() []setting {
 			},
 			Set: func(c *config, text string) error { return settings.Choose(&c.relay.Mode, text, "auto", "poll") },
 		},
+		settings.Switch("setup", "First create what is missing, as the command setup does, and update older tables.",
+			func(c *config) *bool { return &c.setup }),
 	}
 }
 

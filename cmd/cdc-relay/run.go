@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -12,21 +13,29 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
 	"github.com/lmittmann/tint"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/publish/handler"
 	"github.com/cdc-relay/cdc-relay/publish/stdout"
 	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
 
@@ -43,9 +52,8 @@ func relayFlags(more ...string) []cli.Flag {
 	}
 	picked := flags(append(names, more...)...)
 	common := []string{
-		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "table", "mode", "exchange",
-		"max-retries",
-		"http-addr", "log-level",
+		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "setup", "table", "mode",
+		"exchange", "max-retries", "http-addr", "log-level",
 	}
 	for _, s := range settings.FlagsOf(picked) {
 		s.Advanced = !slices.Contains(common, s.Name)
@@ -70,10 +78,11 @@ EXAMPLES
 
   cdc-relay run --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
   cdc-relay run --config /etc/cdc-relay.yaml
+  cdc-relay run --setup                       # in a container: create the tables first
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/contract.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
-		Flags:  relayFlags("dead-letter-retention", "http-addr", "liveness-file"),
+		Flags:  relayFlags("setup", "dead-letter-retention", "http-addr", "liveness-file"),
 		Action: p.serve,
 	}
 }
@@ -136,6 +145,9 @@ func newRegistry() *prometheus.Registry {
 func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay, error) {
 	signal.Ignore(syscall.SIGPIPE)
 	log := p.logger(cfg)
+	if cfg.setup {
+		cfg.relay.Prepare = func(ctx context.Context) error { return p.prepare(ctx, cfg, log) }
+	}
 	publisher, err := p.newPublisher(cfg, log)
 	if err != nil {
 		return nil, err
@@ -152,6 +164,44 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	}
 	s.relay, err = relay.New(cfg.relay, publisher, log, s.registry)
 	return s, err
+}
+
+// prepare creates the tables before the relay starts, which creates publication and slot itself. An error that is not a
+// problem is one of the connection: the relay calls it again.
+func (p *process) prepare(ctx context.Context, cfg *config, log *slog.Logger) error {
+	conn, err := connect(ctx, cfg.database(), "run --setup", pgdial.CatalogOnly)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	report := p.newSetupReport(cfg)
+	report.json, report.log = true, log
+	err = report.setUpTables(ctx, conn, cfg)
+	switch {
+	case err == nil || conn.IsClosed() || ctx.Err() != nil:
+		return err
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) || errors.Is(err, replication.ErrMayNot):
+		role := conn.Config().User
+		return &problem.Problem{
+			What: fmt.Sprintf("--setup: role %s lacks privileges to create what is missing", outbox.Identifier(role)),
+			Fix:  cfg.setupCommandFor(role, conn),
+			Err:  err,
+		}
+	case problem.Is(err):
+		return err
+	}
+	return &problem.Problem{What: "--setup failed", Fix: failure.Hint(err), Err: err}
+}
+
+// setupCommandFor is the setup by another role that lets this one run.
+func (c *config) setupCommandFor(role string, conn *pgx.Conn) string {
+	command := "cdc-relay setup --database-url " + ownersURL(conn) + " --relay-role " + problem.ShellWord(role)
+	for _, name := range []string{"table", "slot", "publication", "shard", "mode", "keep-published"} {
+		if v, given := c.given[name]; given {
+			command += " --" + name + " " + problem.ShellWord(v.Text)
+		}
+	}
+	return command + "  # OWNER: a superuser, or the owner of the database"
 }
 
 func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher, error) {
