@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -27,6 +28,8 @@ type consoleFlags struct {
 	loginHeader  string
 	proxies      []netip.Prefix
 	allowChanges bool
+	// besideDemo: the command demo also serves the console.
+	besideDemo bool
 }
 
 func consoleSettings() []setting {
@@ -88,6 +91,8 @@ func consoleSettings() []setting {
 		},
 		settings.Switch("allow-changes", "Let users of the console retry, requeue, delete and send again.",
 			func(c *config) *bool { return &c.console.allowChanges }),
+		settings.FlagOnly(settings.Switch("console", "Also serve the console, until the demo ends.",
+			func(c *config) *bool { return &c.console.besideDemo })),
 	}
 }
 
@@ -129,22 +134,41 @@ func (p *process) console(c *cli.Context) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	of, err := p.consoleConfig(cfg)
+	opened, err := p.openConsole(c.Context, cfg, "console")
 	if err != nil {
 		return err
 	}
+	opened.log.Info("console started", "event", event.ConsoleStarted,
+		"url", opened.url, "changes", cfg.console.allowChanges)
+	return opened.serve(c.Context)
+}
+
+// openedConsole listens at url. Serve answers until its context is done, and closes the listener.
+type openedConsole struct {
+	url   string
+	log   *slog.Logger
+	serve func(context.Context) error
+}
+
+// openConsole opens the address of the console for a command.
+func (p *process) openConsole(ctx context.Context, cfg *config, command string) (openedConsole, error) {
+	of, err := p.consoleConfig(cfg)
+	if err != nil {
+		return openedConsole{}, err
+	}
 	served, err := console.New(of)
 	if err != nil {
-		return mistaken(err)
+		return openedConsole{}, mistaken(err)
 	}
-	listener, err := (&net.ListenConfig{}).Listen(c.Context, "tcp", cfg.console.listen)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.console.listen)
 	if err != nil {
-		const hint = "cdc-relay console --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)"
-		return failure.WithHint(fmt.Errorf("--listen: %w", err), hint)
+		const hint = "cdc-relay %s --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)"
+		return openedConsole{}, failure.WithHint(fmt.Errorf("--listen: %w", err), fmt.Sprintf(hint, command))
 	}
-	of.Log.Info("console started", "event", event.ConsoleStarted,
-		"url", "http://"+listener.Addr().String()+"/", "changes", of.AllowChanges)
-	return served.Serve(c.Context, listener)
+	return openedConsole{
+		url: "http://" + listener.Addr().String() + "/", log: of.Log,
+		serve: func(ctx context.Context) error { return served.Serve(ctx, listener) },
+	}, nil
 }
 
 // consoleConfig returns the settings as the console needs them.

@@ -7,7 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/console"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/demo"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -25,6 +27,9 @@ arrival. "cdc-relay run" must run with the same servers. The demo creates a queu
 deleted at the end, and uses no other queue. In RabbitMQ its user needs the permissions
 configure and read for '^amq\.gen-'; the relay's user needs write for amq.default.
 
+--console also serves the console (cdc-relay console --help) on this machine, until the demo
+ends. The demo prints its address first.
+
 The time shown runs from just before COMMIT to the arrival at the consumer, so it includes
 the commit. p50 and p99 are those of the last 10,000 arrivals.
 
@@ -33,8 +38,15 @@ the commit. p50 and p99 are those of the last 10,000 arrivals.
 EXAMPLES
 
   cdc-relay demo
-  cdc-relay demo --count 20 --rate 50`,
-		Flags:  flags("database-url", "amqp-url", "table", "rate", "count", "config"),
+  cdc-relay demo --count 20 --rate 50
+  cdc-relay demo --console                    # and watch http://127.0.0.1:9465/ meanwhile`,
+		Flags: describe(flags("database-url", "amqp-url", "table", "rate", "count", "console", "listen", "http-addr",
+			"slot", "publication", "config"), usages{
+			"listen":      "With --console: serve it at this address, which must be on loopback.",
+			"http-addr":   "With --console: ask the relay at this address for throughput and latency; empty: ask none.",
+			"slot":        "With --console: the replication slot of the relay.",
+			"publication": "With --console: the publication of the relay.",
+		}),
 		Action: p.demo,
 	}
 }
@@ -56,6 +68,9 @@ func (p *process) demo(c *cli.Context) error {
 	if err := errors.Join(cfg.validate(), cfg.needAMQP()); err != nil {
 		return err
 	}
+	if cfg.console.besideDemo && !console.IsLoopback(cfg.console.listen) {
+		return usagef("--listen %s: with demo --console, want an address on loopback", cfg.console.listen)
+	}
 	conn, err := connect(c.Context, cfg.database(), "demo", pgdial.CatalogFirst)
 	if err != nil {
 		return err
@@ -64,7 +79,7 @@ func (p *process) demo(c *cli.Context) error {
 	if err := demoTable(c.Context, conn, cfg.relay.Table); err != nil {
 		return err
 	}
-	return demo.Run(c.Context, demo.Config{
+	show := demo.Config{
 		Conn:     conn,
 		Database: where(conn.Config()),
 		Table:    cfg.relay.Table,
@@ -72,7 +87,29 @@ func (p *process) demo(c *cli.Context) error {
 		Rate:     cfg.rate,
 		Count:    cfg.count,
 		Terminal: p.terminal,
+	}
+	if !cfg.console.besideDemo {
+		return demo.Run(c.Context, show)
+	}
+	return p.demoWithConsole(c.Context, cfg, show)
+}
+
+// demoWithConsole serves the console until the demo ends.
+func (p *process) demoWithConsole(ctx context.Context, cfg *config, show demo.Config) error {
+	opened, err := p.openConsole(ctx, cfg, "demo --console")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(p.terminal.Out, "console: %s\n\n", opened.url)
+	actors, running := errgroup.WithContext(ctx)
+	serving, stop := context.WithCancel(running)
+	defer stop()
+	actors.Go(func() error { return opened.serve(serving) })
+	actors.Go(func() error {
+		defer stop()
+		return demo.Run(running, show)
 	})
+	return actors.Wait()
 }
 
 func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {

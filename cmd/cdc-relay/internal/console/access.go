@@ -30,7 +30,7 @@ type Access struct {
 func (a Access) validate() error {
 	const hint = "cdc-relay console --login-header %s --trusted-proxies 127.0.0.1  # the address of your proxy"
 	switch {
-	case !isLoopback(a.Listen) && a.open():
+	case !IsLoopback(a.Listen) && a.open():
 		return problem.New("", "--listen %s: beyond loopback it needs --token-file or --login-header", a.Listen)
 	case a.LoginHeader != "" && a.Token == "" && len(a.Proxies) == 0:
 		return problem.New(fmt.Sprintf(hint, a.LoginHeader), "--login-header %s: every client could choose the user; "+
@@ -127,7 +127,8 @@ func hostOf(text string) string {
 	return text
 }
 
-func isLoopback(hostPort string) bool {
+// IsLoopback reports whether only this machine can reach an address HOST:PORT.
+func IsLoopback(hostPort string) bool {
 	host := hostOf(hostPort)
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
