@@ -27,7 +27,7 @@ func TestTheComposeFileIsValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if names := project.ServiceNames(); !slices.Equal(names, []string{"postgres", "rabbitmq", "relay", "setup", "standby"}) {
+	if names := project.ServiceNames(); !slices.Equal(names, []string{"postgres", "rabbitmq", "relay", "standby"}) {
 		t.Errorf("services: %v", names)
 	}
 	for _, service := range project.Services {
@@ -40,7 +40,7 @@ func TestTheComposeFileIsValid(t *testing.T) {
 	for _, mistake := range [][2]string{
 		{"healthcheck:", "healthCheck:"},
 		{"condition: service_healthy", "condition: healthy"},
-		{"      setup:\n", "      set-up:\n"},
+		{"      rabbitmq:\n", "      rabbit:\n"},
 	} {
 		broken := strings.Replace(text, mistake[0], mistake[1], 1)
 		if broken == text {
