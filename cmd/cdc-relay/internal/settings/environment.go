@@ -22,7 +22,9 @@ func (r *Reader) UnknownVariables(pairs, onlyFlags []string, foreign func(name s
 		if s := known.Describe(); s.FlagOnly {
 			onlyFlags = append(onlyFlags, s.Name)
 		} else {
-			names = append(names, strings.TrimPrefix(r.Variable(s.Name), r.Prefix))
+			for _, name := range append([]string{s.Name}, s.Formerly...) {
+				names = append(names, strings.TrimPrefix(r.Variable(name), r.Prefix))
+			}
 		}
 	}
 	for _, name := range onlyFlags {

@@ -32,14 +32,21 @@ func readFile[T any](r *Reader, in *Input, all []Setting[T], target *T) (wrong [
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
 		}
-		err := r.checkKey(in.File, key, value, seen[key.Value])
+		name := key.Value
+		if known := r.known(name); known != nil {
+			name = known.Describe().Name
+		}
+		err := r.checkKey(in.File, key, value, seen[name])
 		if err == nil {
-			in.Values[key.Value] = Value{value.Value, FromFile, fmt.Sprintf("%s:%d", in.File, value.Line)}
-			if bad := takeKey(r, key.Value, value.Value, all, target); bad != nil {
+			in.Values[name] = Value{value.Value, FromFile, fmt.Sprintf("%s:%d", in.File, value.Line)}
+			if bad := takeKey(r, name, value.Value, all, target); bad != nil {
 				err = fmt.Errorf("%s:%d: %s: %w", in.File, value.Line, key.Value, bad)
 			}
+			if name != key.Value {
+				in.Former = append(in.Former, Former{Name: name, Place: in.Values[name].Place + ": " + key.Value})
+			}
 		}
-		seen[key.Value] = key.Line
+		seen[name] = key.Line
 		if err != nil {
 			wrong = append(wrong, err)
 		}
@@ -89,14 +96,17 @@ func (r *Reader) checkKey(name string, key, value *yaml.Node, line int) error {
 	return nil
 }
 
-// known returns the setting of that name; nil: there is none.
+// known returns the setting that has or had that name; nil: there is none.
 func (r *Reader) known(name string) Known {
+	var former Known
 	for _, s := range r.Known {
-		if s.Describe().Name == name {
+		if info := s.Describe(); info.Name == name {
 			return s
+		} else if slices.Contains(info.Formerly, name) {
+			former = s
 		}
 	}
-	return nil
+	return former
 }
 
 // takeKey parses the value of a key. It only checks the value of a setting that T does not have.

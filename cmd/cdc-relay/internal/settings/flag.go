@@ -14,8 +14,12 @@ import (
 // counts. A command may change its description.
 type Flag struct {
 	Info
+	// Spelling is the name of the flag on its command; "": that of the setting. The name of the setting works, too.
+	Spelling string
 	variable string
-	given    *string
+	// given is the text, and typed the name that the user typed.
+	given *string
+	typed string
 }
 
 // Flags returns the settings as flags.
@@ -81,12 +85,32 @@ func Arguments(command string, flags []cli.Flag, rest []string) ([]string, error
 
 // Apply implements cli.Flag.
 func (f *Flag) Apply(set *flag.FlagSet) error {
-	set.Var(flagValue{f}, f.Name, f.Usage)
+	for _, name := range f.accepted() {
+		set.Var(flagValue{f, name}, name, f.Usage)
+	}
 	return nil
 }
 
-// Names implements cli.Flag.
-func (f *Flag) Names() []string { return []string{f.Name} }
+// accepted are all names of the flag.
+func (f *Flag) accepted() []string {
+	names := append([]string{f.Shown(), f.Name}, f.Formerly...)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Accepts reports whether the flag can be given by this name.
+func (f *Flag) Accepts(name string) bool { return slices.Contains(f.accepted(), name) }
+
+// Shown is the name of the flag on the help page.
+func (f *Flag) Shown() string {
+	if f.Spelling != "" {
+		return f.Spelling
+	}
+	return f.Name
+}
+
+// Names implements cli.Flag. Only these names are completed.
+func (f *Flag) Names() []string { return []string{f.Shown()} }
 
 // IsSet implements cli.Flag.
 func (f *Flag) IsSet() bool { return f.given != nil }
@@ -115,7 +139,7 @@ func (f *Flag) Choices() []string { return f.choices() }
 // String implements cli.Flag. It is the entry on the help page.
 func (f *Flag) String() string {
 	var b strings.Builder
-	head := "  --" + f.Name
+	head := "  --" + f.Shown()
 	if f.Placeholder != "" {
 		head += " " + f.Placeholder
 	}
@@ -151,14 +175,17 @@ func Wrap(text string, width int) []string {
 	return append(lines, line)
 }
 
-// flagValue receives the value from the flag package.
-type flagValue struct{ *Flag }
+// flagValue receives the value of one of the flag's names from the flag package.
+type flagValue struct {
+	*Flag
+	name string
+}
 
 func (v flagValue) Set(text string) error {
 	if v.Repeats && v.given != nil {
 		text = *v.given + "," + text
 	}
-	v.given = &text
+	v.given, v.typed = &text, v.name
 	return nil
 }
 

@@ -34,7 +34,12 @@ type Input struct {
 	// File is the YAML file, "" if there is none; FileText is its content.
 	File     string
 	FileText []byte
+	// Former are the former names of settings in the file and in the environment.
+	Former []Former
 }
+
+// Former is where a setting has a former name.
+type Former struct{ Name, Place string }
 
 // Read sets the fields of target, which has the defaults, from the flags of a command, the environment and the file.
 // All has each setting of T. The file also sets those that are not among the flags. The error joins all mistakes of the
@@ -46,6 +51,12 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 	if err != nil {
 		return nil, err
 	}
+	for _, known := range r.Known {
+		s := known.Describe()
+		if v, ok := r.FromEnvironment(s); ok && v.Place != r.Variable(s.Name) {
+			in.Former = append(in.Former, Former{s.Name, v.Place})
+		}
+	}
 	for _, f := range own {
 		v, ok := r.given(f)
 		if !ok {
@@ -53,11 +64,11 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 		}
 		in.Values[f.Name] = v
 		if err := take(f, in, all, target); err != nil {
-			place := ""
+			place := v.Place
 			if v.Source == FromEnvironment {
-				place = " (from " + v.Place + ")"
+				place = "--" + f.Shown() + " (from " + v.Place + ")"
 			}
-			mistakes = append(mistakes, fmt.Errorf("--%s%s: %w", f.Name, place, err))
+			mistakes = append(mistakes, fmt.Errorf("%s: %w", place, err))
 		}
 	}
 	for _, f := range own {
@@ -84,18 +95,24 @@ func (r *Reader) file(flags []*Flag) string {
 // given returns the value from the flag, or else from the environment.
 func (r *Reader) given(f *Flag) (Value, bool) {
 	if f.given != nil {
-		return Value{*f.given, FromFlag, "--" + f.Name}, true
+		return Value{*f.given, FromFlag, "--" + f.typed}, true
 	}
 	return r.FromEnvironment(f.Info)
 }
 
-// FromEnvironment returns the value of a setting in the environment, if there is one.
+// FromEnvironment returns the value of a setting in the environment, if there is one. A former name counts only if the
+// variable of the present one is not set.
 func (r *Reader) FromEnvironment(s Info) (Value, bool) {
 	if s.FlagOnly {
 		return Value{}, false
 	}
-	text, ok := r.LookupEnv(r.Variable(s.Name))
-	return Value{text, FromEnvironment, r.Variable(s.Name)}, ok && (text != "" || s.MayBeEmpty)
+	for _, name := range append([]string{s.Name}, s.Formerly...) {
+		text, ok := r.LookupEnv(r.Variable(name))
+		if ok && (text != "" || s.MayBeEmpty) {
+			return Value{text, FromEnvironment, r.Variable(name)}, true
+		}
+	}
+	return Value{}, false
 }
 
 // take parses the value of a flag. A flag that can only be given as such may have the name of a setting of the file.

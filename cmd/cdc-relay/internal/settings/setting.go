@@ -35,6 +35,8 @@ type Info struct {
 	Repeats bool
 	// Private: it names a file that only the user of the program should be able to read.
 	Private bool
+	// Formerly are names that still work as a flag, a variable and a key of the file. No help page shows them.
+	Formerly []string
 
 	// secretOf is the setting whose value the named file contains.
 	secretOf string

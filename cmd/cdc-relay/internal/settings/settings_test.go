@@ -198,6 +198,87 @@ func TestEffectiveShowsTheDefaultAndMasksTheValue(t *testing.T) {
 	}
 }
 
+// addresses are two settings. The flag of each is --address on its own command, and the first one had that name.
+func addresses() []settings.Setting[shop] {
+	return []settings.Setting[shop]{
+		{
+			Info: settings.Info{Name: "config", Placeholder: "FILE", NotInFile: true},
+			Set:  func(*shop, string) error { return nil },
+		},
+		{
+			Info: settings.Info{Name: "shop-address", Placeholder: "TEXT", Formerly: []string{"address"}},
+			Set:  func(s *shop, text string) error { s.pattern = text; return nil },
+		},
+		{
+			Info: settings.Info{Name: "bank-address", Placeholder: "TEXT"},
+			Set:  func(s *shop, text string) error { s.format = text; return nil },
+		},
+	}
+}
+
+func TestAFormerNameAndAnotherSpellingWork(t *testing.T) {
+	old, both := write(t, "address: a\n"), write(t, "address: a\nshop-address: b\n")
+	for _, test := range []struct {
+		of   string // the command
+		env  map[string]string
+		args []string
+		shop string
+		bank string
+		// place is where the address of the shop comes from, former where its former name is.
+		place, former, err string
+	}{
+		{of: "shop", args: []string{"--address", "a"}, shop: "a", place: "--address"},
+		{of: "shop", args: []string{"--shop-address", "a"}, shop: "a", place: "--shop-address"},
+		{of: "shop", env: map[string]string{"APP_ADDRESS": "a"}, shop: "a", place: "APP_ADDRESS", former: "APP_ADDRESS"},
+		{
+			of: "shop", env: map[string]string{"APP_ADDRESS": "a", "APP_SHOP_ADDRESS": "b"}, shop: "b",
+			place: "APP_SHOP_ADDRESS",
+		},
+		{of: "shop", args: []string{"--config", old}, shop: "a", place: old + ":1", former: old + ":1: address"},
+		{
+			of: "shop", args: []string{"--config", both}, shop: "a", place: both + ":1", former: both + ":1: address",
+			err: both + ":2: shop-address stands in line 1 already",
+		},
+		{of: "bank", args: []string{"--address", "a"}, bank: "a"},
+		{of: "bank", args: []string{"--bank-address", "a"}, bank: "a"},
+		{of: "bank", env: map[string]string{"APP_ADDRESS": "a"}, former: "APP_ADDRESS"},
+		{of: "bank", args: []string{"--config", old}, shop: "a", place: old + ":1", former: old + ":1: address"},
+	} {
+		r := &settings.Reader{
+			Prefix:    "APP_",
+			LookupEnv: func(name string) (string, bool) { text, ok := test.env[name]; return text, ok },
+			FileFlag:  "config",
+			Known:     settings.KnownOf(addresses()),
+		}
+		flags := settings.Flags(r, settings.Pick(addresses(), "config", test.of+"-address")...)
+		settings.FlagsOf(flags)[1].Spelling = "address"
+		var got shop
+		command := &cli.Command{Name: "c", Flags: flags, Action: func(c *cli.Context) error {
+			in, err := settings.Read(r, c.Command.Flags, addresses(), &got)
+			former := ""
+			if len(in.Former) > 0 {
+				former = in.Former[0].Place
+			}
+			if (err != nil || test.err != "") && (err == nil || err.Error() != test.err) {
+				t.Errorf("%s %v %v: got the error %v", test.of, test.env, test.args, err)
+			}
+			if place := in.Values["shop-address"].Place; place != test.place || former != test.former {
+				t.Errorf("%s %v %v: from %q, former %q", test.of, test.env, test.args, place, former)
+			}
+			return nil
+		}}
+		if err := (&cli.App{Commands: []*cli.Command{command}}).Run(append([]string{"app", "c"}, test.args...)); err != nil {
+			t.Fatal(err)
+		}
+		if got.pattern != test.shop || got.format != test.bank {
+			t.Errorf("%s %v %v: got %q and %q", test.of, test.env, test.args, got.pattern, got.format)
+		}
+		if names := flags[1].Names(); !slices.Equal(names, []string{"address"}) {
+			t.Errorf("%s: the help page and completion have %v", test.of, names)
+		}
+	}
+}
+
 func TestArgumentsStandBetweenFlags(t *testing.T) {
 	r := &settings.Reader{Prefix: "APP_"}
 	flags := settings.Flags(r, all()...)
