@@ -76,7 +76,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		"/waiting":                       {"&lt;b&gt;orders", "retrying", "customer-1"},
 		"/waiting?state=scheduled":       {"None."},
 		"/keys":                          {"customer-1", "it is tried again"},
-		"/keys?parked=1":                 {"customer-1"},
+		"/keys?blocked=1":                {"customer-1"},
 		"/dead-letters":                  {"dead.one", "nack"},
 		"/dead-letters?routing-key=none": {"None."},
 		"/published":                     {"published.one"},

@@ -15,15 +15,15 @@ func (p *process) keysCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "keys",
 		Usage:     "list the ordering keys that have messages, and why they wait",
-		UsageText: "cdc-relay keys [--parked] [FLAGS]",
+		UsageText: "cdc-relay keys [--blocked] [FLAGS]",
 		Description: `Lists each ordering key with rows in the outbox: its first row, how many rows are behind it,
-and what happens next. With --parked only keys whose first row waits for its time, and with
+and what happens next. With --blocked only keys whose first row waits for its time, and with
 --on-dead-letter block those that a dead letter blocks. "cdc-relay list --ordering-key KEY"
 lists the rows of one.
 
 Use the relays' configuration: the output depends on --on-dead-letter and --max-retries.`,
 		Flags: describe(pageFlags(
-			asFlags(parkedSetting()), "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout",
+			asFlags(blockedSetting()), "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout",
 			"mode", "http-addr", "database-url", "table", "slot", "shard", "config",
 		), usages{"http-addr": askForState}),
 		Action: p.keys,
@@ -101,10 +101,10 @@ func (p *process) showKeys(ctx context.Context, s *session) error {
 }
 
 func (s *session) keysPage(ctx context.Context, page operator.Page) (operator.Listing[operator.Key], error) {
-	if !s.cfg.selected.parked {
+	if !s.cfg.selected.blocked {
 		return s.Keys(ctx, page)
 	}
-	return s.ParkedKeys(ctx, s.cfg.blocks(), page)
+	return s.BlockedKeys(ctx, s.cfg.blocks(), page)
 }
 
 // blocks reports whether a dead letter blocks its key.

@@ -38,7 +38,7 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 		('orders.paid', '1', 'customer-2', NULL, 0, NULL)`)
 	wantOutput(t, cdcRelay(t, env, "list"), "ROUTING KEY", "retrying", "in 59m", "customer-1", "unroutable: NO_ROUTE")
 	wantOutput(t, cdcRelay(t, env, "keys"), "customer-1    1       1", "customer-2    0       3", "it is tried again")
-	if r := cdcRelay(t, env, "keys", "--parked"); !strings.Contains(r.stdout, "customer-1") || strings.Contains(r.stdout, "customer-2") {
+	if r := cdcRelay(t, env, "keys", "--blocked"); !strings.Contains(r.stdout, "customer-1") || strings.Contains(r.stdout, "customer-2") {
 		t.Errorf("got %s", r.stdout)
 	}
 

@@ -109,7 +109,7 @@ func TestViewsShowNoControlCharacterAndNoHiddenHeader(t *testing.T) {
 			message_id, 1, `+columns+`, `+values+` FROM outbox`)
 	}
 	for _, command := range []string{
-		"list", "keys", "keys --parked", "peek", "explain 1", "explain 2", "dead-letter list", "dead-letter show 181", "dead-letter show 182",
+		"list", "keys", "keys --blocked", "peek", "explain 1", "explain 2", "dead-letter list", "dead-letter show 181", "dead-letter show 182",
 		"published list", "published show 161", "published show 162", "stats",
 	} {
 		for _, more := range []string{"", " --json"} {

@@ -25,7 +25,7 @@ type selectFlags struct {
 	top         int
 	limit       int
 	after       string
-	parked      bool
+	blocked     bool
 	exact       bool
 	watch       bool
 	interval    time.Duration
@@ -357,10 +357,12 @@ func pageSetting() setting {
 	}
 }
 
-func parkedSetting() setting {
-	return settings.FlagOnly(settings.Switch("parked",
+func blockedSetting() setting {
+	s := settings.FlagOnly(settings.Switch("blocked",
 		"Only keys whose first row waits for its time, or that a dead letter blocks.",
-		func(c *config) *bool { return &c.selected.parked }))
+		func(c *config) *bool { return &c.selected.blocked }))
+	s.Formerly = []string{"parked"}
+	return s
 }
 
 // pageFlags are the flags of a command that lists, between its own.

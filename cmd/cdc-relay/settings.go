@@ -39,7 +39,7 @@ func rowSettings() []setting {
 	return slices.Concat(
 		filterSettings(),
 		replaySettings(),
-		[]setting{allSetting(), stateSetting(), pageSetting(), parkedSetting()},
+		[]setting{allSetting(), stateSetting(), pageSetting(), blockedSetting()},
 	)
 }
 
@@ -76,6 +76,22 @@ func describe(picked []cli.Flag, texts usages) []cli.Flag {
 	}
 	return picked
 }
+
+// listening spells the flag for the address at which a command serves as --listen, like all commands that serve.
+func listening(at string, picked []cli.Flag) []cli.Flag {
+	for _, f := range settings.FlagsOf(picked) {
+		if f.Name == at {
+			f.Spelling = "listen"
+		}
+	}
+	return picked
+}
+
+// The settings with the addresses at which run and console serve. They differ, so that one file serves both.
+const (
+	relayAddress   = "http-addr"
+	consoleAddress = "console-listen"
+)
 
 // resolve reads the settings of a command without arguments.
 func (p *process) resolve(c *cli.Context) (*config, error) {
@@ -130,6 +146,15 @@ func (p *process) warn(c *cli.Context, cfg *config, reader *settings.Reader, in 
 		const listed = "docs/configuration.md lists them"
 		for _, u := range reader.UnknownVariables(p.environ(), onlyFlags, foreignVariable, listed) {
 			tell(show.Printable(u.Variable)+" has no effect", u.Advice)
+		}
+	}
+	if c.Command.Name == "run" {
+		for _, f := range in.Former {
+			if f.Name == consoleAddress { // run has a flag of that name
+				tell(show.Printable(f.Place)+" is the address of the console, not of the relay",
+					"call it "+variable(consoleAddress)+" or "+consoleAddress+
+						"; the relay's is "+variable(relayAddress)+" or "+relayAddress)
+			}
 		}
 	}
 	var ofPostgres []string

@@ -188,7 +188,7 @@ type stats struct {
 	QueueDepth           int `json:"queue_depth"`
 	Retrying, Scheduled  int
 	Due, Claimed         int
-	ParkedKeys           int               `json:"parked_keys"`
+	BlockedKeys          int               `json:"blocked_keys"`
 	DeadLetters          int               `json:"dead_letters"`
 	OldestPendingSeconds float64           `json:"oldest_pending_seconds"`
 	NextRetryAt          time.Time         `json:"next_retry_at"`
@@ -232,7 +232,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 	})
 	for _, args := range [][]string{{"stats"}, {"stats", "--exact"}} {
 		s := answer[stats](w, 0, append(args, "--http-addr", r.http)...)
-		if s.QueueDepth != 4 || s.Retrying != 1 || s.Scheduled != 1 || s.Due != 0 || s.Claimed != 0 || s.ParkedKeys != 1 || s.DeadLetters != 1 || s.Precision["queue_depth"] != "exact" {
+		if s.QueueDepth != 4 || s.Retrying != 1 || s.Scheduled != 1 || s.Due != 0 || s.Claimed != 0 || s.BlockedKeys != 1 || s.DeadLetters != 1 || s.Precision["queue_depth"] != "exact" {
 			t.Errorf("%v: %+v", args, s)
 		}
 		if s.OldestPendingSeconds <= 0 || s.OldestPendingSeconds > 300 || time.Until(s.NextRetryAt) < 50*time.Minute || s.SlotLagBytes < 0 || s.SlotLagBytes > 64<<20 {

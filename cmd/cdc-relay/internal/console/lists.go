@@ -139,30 +139,30 @@ type shownKey struct {
 
 type keysShown struct {
 	listed[shownKey]
-	Parked bool
+	Blocked bool
 }
 
 func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	p, err := c.pick(r, nil, "parked", "after")
+	p, err := c.pick(r, nil, "blocked", "after")
 	if err != nil {
 		return nil, err
 	}
-	parked := r.FormValue("parked") != ""
-	if parked {
-		p.Query = "parked=1"
+	blocked := r.FormValue("blocked") != ""
+	if blocked {
+		p.Query = "blocked=1"
 	}
 	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Relay, c.cfg.RelayAddr)
 	if err != nil {
 		return nil, err
 	}
 	var list operator.Listing[operator.Key]
-	if parked {
-		list, err = tables.ParkedKeys(ctx, c.cfg.Relay.OnDeadLetter == relay.OnDeadLetterBlock, p.part)
+	if blocked {
+		list, err = tables.BlockedKeys(ctx, c.cfg.Relay.OnDeadLetter == relay.OnDeadLetterBlock, p.part)
 	} else {
 		list, err = tables.Keys(ctx, p.part)
 	}
 	p.goOn(list.Next)
-	shown := keysShown{listed[shownKey]{picked: p}, parked}
+	shown := keysShown{listed[shownKey]{picked: p}, blocked}
 	for _, key := range list.Rows {
 		shown.Rows = append(shown.Rows, shownKey{key, around.Why(key)})
 	}

@@ -77,9 +77,9 @@ func (t *Tables) Keys(ctx context.Context, page Page) (Listing[Key], error) {
 // byBlocked is the order of the keys that a dead letter blocks.
 const byBlocked = "d.ordering_key"
 
-// ParkedKeys returns the keys whose head waits for its time, earliest first. With block, the keys that a dead letter
+// BlockedKeys returns the keys whose head waits for its time, earliest first. With block, the keys that a dead letter
 // blocks follow. ErrCursor: the cursor is of another list.
-func (t *Tables) ParkedKeys(ctx context.Context, block bool, page Page) (list Listing[Key], err error) {
+func (t *Tables) BlockedKeys(ctx context.Context, block bool, page Page) (list Listing[Key], err error) {
 	after, err := parseCursor(page.After, byTime, byBlocked)
 	if err != nil {
 		return list, err
@@ -106,7 +106,7 @@ const mostJudged = 20
 // BlockedKey returns the key with the most rows behind a rejected head or, with block, behind a dead letter, among the
 // keys that are tried again first; nil: none.
 func (t *Tables) BlockedKey(ctx context.Context, block bool) (worst *Key, err error) {
-	list, err := t.ParkedKeys(ctx, block, Page{Limit: mostJudged})
+	list, err := t.BlockedKeys(ctx, block, Page{Limit: mostJudged})
 	for i, key := range list.Rows {
 		if !block {
 			list.Rows[i].Dead = nil

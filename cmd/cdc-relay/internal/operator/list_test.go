@@ -219,9 +219,9 @@ func TestKeysShowWhyTheyWait(t *testing.T) {
 		})
 		return names
 	}
-	parked := func(block bool) func(context.Context, operator.Page) (operator.Listing[operator.Key], error) {
+	blocked := func(block bool) func(context.Context, operator.Page) (operator.Listing[operator.Key], error) {
 		return func(ctx context.Context, p operator.Page) (operator.Listing[operator.Key], error) {
-			return o.ParkedKeys(ctx, block, p)
+			return o.BlockedKeys(ctx, block, p)
 		}
 	}
 	for _, limit := range []int{1, 2, 3, 4, 100} {
@@ -230,8 +230,8 @@ func TestKeysShowWhyTheyWait(t *testing.T) {
 			want string
 		}{
 			{o.Keys, "a:1/1/waiting/false b:3/1/retrying/true c:5/0/waiting/true d:6/0/scheduled/false "},
-			{parked(false), "d:6/0/scheduled/false b:3/1/retrying/true "},
-			{parked(true), "d:6/0/scheduled/false b:3/1/retrying/true c:5/0/waiting/true "},
+			{blocked(false), "d:6/0/scheduled/false b:3/1/retrying/true "},
+			{blocked(true), "d:6/0/scheduled/false b:3/1/retrying/true c:5/0/waiting/true "},
 		} {
 			if got := keys(limit, test.read); got != test.want {
 				t.Errorf("by %d: %s, want %s", limit, got, test.want)
@@ -291,8 +291,8 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 			l, err := o.Keys(t.Context(), operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
-		"parked keys": func(after string) (string, error) {
-			l, err := o.ParkedKeys(t.Context(), true, operator.Page{After: after, Limit: 50})
+		"blocked keys": func(after string) (string, error) {
+			l, err := o.BlockedKeys(t.Context(), true, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
 		"peek": peek(operator.Filter{}), "peek, none": peek(operator.Filter{RoutingKey: none}), "peek, hot key": peek(operator.Filter{OrderingKey: text("hot")}),
@@ -329,7 +329,7 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 			}
 			t.Logf("%s, page %d: %d rows", what, page+1, n)
 			most := operator.MostLooked + 500
-			if few := []string{"list", "due", "scheduled", "keys", "parked keys", "dead letters", "published"}; slices.Contains(few, what) {
+			if few := []string{"list", "due", "scheduled", "keys", "blocked keys", "dead letters", "published"}; slices.Contains(few, what) {
 				most = 50*(operator.MostBehind+10) + 500 // it counts this many rows of each key
 				if !strings.Contains(what, "keys") {
 					most = 100

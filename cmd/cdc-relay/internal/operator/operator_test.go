@@ -130,7 +130,7 @@ func (f *fixture) everyLook(o *operator.Tables) {
 		"dead letters": second(o.DeadLetters(ctx, operator.Filter{}, operator.Page{Limit: 10})),
 		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),
 		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
-		"parked keys":  second(o.ParkedKeys(ctx, true, operator.Page{Limit: 10})),
+		"blocked keys": second(o.BlockedKeys(ctx, true, operator.Page{Limit: 10})),
 		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil, true)),
 		"explain":      third(o.Explain(ctx, name(f, "51"), true)),
 		"dead groups":  second(o.DeadGroups(ctx, 10)),

@@ -41,7 +41,7 @@ const (
 )
 
 // Rows that wait for their time and have a key: those behind them wait, too.
-const parkedSQL = `
+const timedRowsSQL = `
 SELECT r.ordering_key, r.id FROM (SELECT r.ordering_key, r.id FROM {outbox} r
                                   WHERE r.available_at > statement_timestamp()
   ORDER BY r.available_at, r.id LIMIT {looked}) r WHERE r.ordering_key IS NOT NULL`
@@ -130,13 +130,13 @@ func (t *Tables) Peek(
 	}
 	var ids []int64
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
-		parked, err := t.parked(ctx, tx)
+		timed, err := t.timed(ctx, tx)
 		if err != nil {
 			return err
 		}
 		for _, name := range lists {
 			room := page.Limit - len(ids)
-			found, err := t.peek(ctx, tx, filter, name, after, room, block, parked)
+			found, err := t.peek(ctx, tx, filter, name, after, room, block, timed)
 			if err != nil {
 				return err
 			}
@@ -159,28 +159,28 @@ func (t *Tables) Peek(
 	return list, t.reading(ctx, "look at what leaves", err)
 }
 
-// parked are the keys that wait for a time, each with the first row that does.
-func (t *Tables) parked(ctx context.Context, tx querier) (map[string]int64, error) {
-	rows, err := tx.Query(ctx, t.fill(parkedSQL, "{looked}", fmt.Sprint(MostLooked)))
+// timed are the keys that wait for a time, each with the first row that does.
+func (t *Tables) timed(ctx context.Context, tx querier) (map[string]int64, error) {
+	rows, err := tx.Query(ctx, t.fill(timedRowsSQL, "{looked}", fmt.Sprint(MostLooked)))
 	if err != nil {
 		return nil, err
 	}
-	parked := make(map[string]int64)
+	timed := make(map[string]int64)
 	var key string
 	var id int64
 	_, err = pgx.ForEachRow(rows, []any{&key, &id}, func() error {
-		if first, known := parked[key]; !known || id < first {
-			parked[key] = id
+		if first, known := timed[key]; !known || id < first {
+			timed[key] = id
 		}
 		return nil
 	})
-	return parked, err
+	return timed, err
 }
 
 // peek finds the next rows of one list.
 func (t *Tables) peek(
 	ctx context.Context, tx querier, filter Filter, name string, after *cursor, limit int, block bool,
-	parked map[string]int64,
+	timed map[string]int64,
 ) (Listing[int64], error) {
 	where, args := filter.where(ofOutbox, nil)
 	order, from := byID, conditions{args: args}
@@ -211,7 +211,7 @@ func (t *Tables) peek(
 		var behind bool
 		err = row.Scan(&id, &key, &available, &behind, &at.matches, &at.last)
 		if key != nil {
-			first, known := parked[*key]
+			first, known := timed[*key]
 			behind = behind || known && first < id
 		}
 		at.matches = at.matches && (name == peekKey || behind == (name == peekBehind))

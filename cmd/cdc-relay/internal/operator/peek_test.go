@@ -13,7 +13,7 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`ALTER TABLE outbox ADD nth text; ALTER TABLE outbox ADD "The Tenant" integer`)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, expires_at, coalesce_key, schema_version, nth, "The Tenant") VALUES
-		('r', '1', 'parked', '2090-01-01', NULL, NULL, 1, NULL, NULL), ('r', '1', 'parked', NULL, NULL, NULL, 1, NULL, NULL), -- 1, 2
+		('r', '1', 'later', '2090-01-01', NULL, NULL, 1, NULL, NULL), ('r', '1', 'later', NULL, NULL, NULL, 1, NULL, NULL), -- 1, 2
 		('s', '1', NULL, NULL, NULL, NULL, 1, NULL, NULL), ('r', '1', 'free', NULL, NULL, NULL, 1, NULL, NULL), -- 3, 4
 		('r', '1', 'free', '2080-01-01', NULL, NULL, 1, NULL, NULL), ('r', '1', 'free', now() - interval '1 hour', NULL, NULL, 1, NULL, NULL), -- 5, 6
 		('r', '1', NULL, '2070-01-01', NULL, NULL, 1, NULL, NULL), ('r', '1', NULL, now() - interval '1 hour', NULL, NULL, 1, 'a', 7), -- 7, 8

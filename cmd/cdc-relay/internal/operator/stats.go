@@ -66,13 +66,13 @@ type QueueStats struct {
 	Expired Count
 	// NewerVersion counts rows that need a newer relay.
 	NewerVersion Count
-	// ParkedKeys counts ordering keys whose head must not leave yet.
-	ParkedKeys Count
-	// BlockedKeys counts ordering keys with rows behind a dead letter.
-	BlockedKeys Count
-	DeadLetters Count
-	OldestDead  *time.Time // nil: none
-	NewestDead  *time.Time // nil: none
+	// TimedKeys counts ordering keys whose head must not leave yet.
+	TimedKeys Count
+	// KeysBehindDead counts ordering keys with rows behind a dead letter.
+	KeysBehindDead Count
+	DeadLetters    Count
+	OldestDead     *time.Time // nil: none
+	NewestDead     *time.Time // nil: none
 	// Failing are the routing keys and errors with the most rows. If there are many rows, only the earliest retries and
 	// the newest dead letters are read; FailingPrecision says so.
 	Failing          []Failing
@@ -154,7 +154,7 @@ type statsReader struct {
 
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
-	s.Depth, s.ParkedKeys, s.BlockedKeys, s.DeadLetters = unknown, unknown, unknown, unknown
+	s.Depth, s.TimedKeys, s.KeysBehindDead, s.DeadLetters = unknown, unknown, unknown, unknown
 	for _, count := range s.byState() {
 		*count = unknown
 	}
@@ -275,7 +275,7 @@ SELECT count(*), count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {outbox} o
 FROM (SELECT ordering_key FROM keys LIMIT $1) k`
 
 func (r *statsReader) blocked(ctx context.Context, tx querier, s *QueueStats) (err error) {
-	s.BlockedKeys, err = r.among(ctx, tx, blockedSQL)
+	s.KeysBehindDead, err = r.among(ctx, tx, blockedSQL)
 	return err
 }
 

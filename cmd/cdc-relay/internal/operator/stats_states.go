@@ -146,11 +146,11 @@ func (r *statsReader) put(s *QueueStats, groups []group, precision map[State]Pre
 		*count = Count{0, precision[state]}
 	}
 	s.NextRetry, s.NextScheduled = nil, nil
-	s.ParkedKeys = Count{0, precision[Scheduled]}
+	s.TimedKeys = Count{0, precision[Scheduled]}
 	counts := s.byState()
 	for _, g := range groups {
 		counts[g.State].N += g.N
-		s.ParkedKeys.N += g.Heads
+		s.TimedKeys.N += g.Heads
 		switch g.State {
 		case Retrying:
 			s.NextRetry = pgtime.FromColumn(g.Earliest)

@@ -49,7 +49,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	var blocked *operator.Key
-	if view.counts["parked_keys"].N > 0 {
+	if view.counts["blocked_keys"].N > 0 {
 		if blocked, err = l.Tables.BlockedKey(ctx, l.Relay.OnDeadLetter == relay.OnDeadLetterBlock); err != nil {
 			return Stats{}, err
 		}

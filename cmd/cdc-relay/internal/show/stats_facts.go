@@ -44,7 +44,7 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 		}
 	}
 	g.Row("oldest pending", oldest)
-	g.Row("parked keys", Count(v.counts["parked_keys"]))
+	g.Row("blocked keys", Count(v.counts["blocked_keys"]))
 	dead := Count(v.counts["dead_letters"])
 	if v.NewestDeadLetterAt != nil {
 		dead = paint(text.FgRed, dead) + fmt.Sprintf(", newest %s ago, oldest %s ago",

@@ -29,7 +29,7 @@ type Stats struct {
 	Locked               *int64     `json:"locked"`
 	NewerVersion         *int64     `json:"newer_version"`
 	Expired              *int64     `json:"expired"`
-	ParkedKeys           *int64     `json:"parked_keys"`
+	BlockedKeys          *int64     `json:"blocked_keys"`
 	DeadLetters          *int64     `json:"dead_letters"`
 	OldestDeadLetterAt   *time.Time `json:"oldest_dead_letter_at"`
 	NewestDeadLetterAt   *time.Time `json:"newest_dead_letter_at"`
@@ -92,7 +92,7 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 			"queue_depth": s.Depth, "waiting": s.Waiting, "behind": s.Behind, "locked": s.Locked,
 			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
-			"parked_keys": parked(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.BlockedKeys,
+			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.KeysBehindDead,
 		},
 		Precision: map[string]operator.Precision{"top_failing": s.FailingPrecision},
 	}
@@ -107,7 +107,7 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		"unconfirmed":             &v.Unconfirmed,
 		"newer_version":           &v.NewerVersion,
 		"expired":                 &v.Expired,
-		"parked_keys":             &v.ParkedKeys,
+		"blocked_keys":            &v.BlockedKeys,
 		"dead_letters":            &v.DeadLetters,
 		"keys_behind_dead_letter": &v.KeysBehindDeadLetter,
 	} {
@@ -168,15 +168,15 @@ func viewOfOwner(slot slot.Slot) *ownerView {
 	return view
 }
 
-// parked counts the keys that wait for their oldest row, and the keys that a dead letter blocks.
-func parked(cfg *relay.Config, s operator.QueueStats) operator.Count {
-	count := s.ParkedKeys
+// blockedKeys counts the keys that wait for their oldest row, and the keys that a dead letter blocks.
+func blockedKeys(cfg *relay.Config, s operator.QueueStats) operator.Count {
+	count := s.TimedKeys
 	if cfg.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == operator.Unknown ||
-		s.BlockedKeys.Precision == operator.Unknown {
+		s.KeysBehindDead.Precision == operator.Unknown {
 		return count
 	}
-	count.N += s.BlockedKeys.N
-	if s.BlockedKeys.Precision == operator.AtLeast {
+	count.N += s.KeysBehindDead.N
+	if s.KeysBehindDead.Precision == operator.AtLeast {
 		count.Precision = operator.AtLeast
 	}
 	return count
