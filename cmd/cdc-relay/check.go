@@ -146,7 +146,7 @@ EXAMPLES
 
   cdc-relay check --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
   cdc-relay check --app-role shop_app         # may the application INSERT?
-  cdc-relay check --format json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
+  cdc-relay check --json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
   cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without RabbitMQ`,
 		Flags: describe(flags(

@@ -341,8 +341,8 @@ func serviceSettings() []setting {
 	return append(signalSettings(), []setting{
 		{
 			Info: settings.Info{
-				Name: "http-addr", Placeholder: "HOST:PORT", Default: "127.0.0.1:9464", MayBeEmpty: true,
-				Usage: "Serve /livez, /readyz and /metrics (Prometheus) at this address; empty: nowhere.",
+				Name: relayAddress, Placeholder: "HOST:PORT", Default: "127.0.0.1:9464", MayBeEmpty: true,
+				Usage: "Serve /livez, /readyz, /metrics (Prometheus) and /settings at this address; empty: nowhere.",
 			},
 			Set: func(c *config, text string) error { c.httpAddr = text; return settings.CheckHostPort(text) },
 		},

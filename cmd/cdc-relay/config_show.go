@@ -16,7 +16,10 @@ import (
 )
 
 func (p *process) configCommand() *cli.Command {
-	flags := func() []cli.Flag { return relayFlags("dead-letter-retention", "http-addr", "liveness-file", "format") }
+	flags := func() []cli.Flag {
+		return listening(relayAddress,
+			relayFlags("dead-letter-retention", relayAddress, "liveness-file", "format"))
+	}
 	return &cli.Command{
 		Name:      "config",
 		Usage:     "show the settings and where each comes from, or check them",

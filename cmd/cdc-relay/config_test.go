@@ -151,8 +151,8 @@ func TestHelpPagesAreComplete(t *testing.T) {
 			r := cdcRelay(t, nil, args...)
 			wantOutput(t, r, "cdc-relay "+strings.Join(path, " ")+": "+c.Usage, "EXIT CODES", c.UsageText, c.Description)
 			for _, f := range c.Flags {
-				if s, ok := f.(*settings.Flag); ok && (!strings.Contains(r.stdout, "--"+s.Name) || strings.Contains(r.stdout, "["+variable(s.Name)+"]") == s.FlagOnly) {
-					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.Name, r.stdout)
+				if s, ok := f.(*settings.Flag); ok && (!strings.Contains(r.stdout, "--"+s.Shown()) || strings.Contains(r.stdout, "["+variable(s.Name)+"]") == s.FlagOnly) {
+					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.Shown(), r.stdout)
 				}
 			}
 			for i, line := range strings.Split(r.stdout, "\n") {

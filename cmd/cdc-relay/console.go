@@ -36,7 +36,7 @@ func consoleSettings() []setting {
 	return []setting{
 		{
 			Info: settings.Info{
-				Name: "listen", Placeholder: "HOST:PORT", Default: "127.0.0.1:9465",
+				Name: consoleAddress, Placeholder: "HOST:PORT", Default: "127.0.0.1:9465", Formerly: []string{"listen"},
 				Usage: "Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
 			},
 			Set: func(c *config, text string) error {
@@ -104,7 +104,7 @@ func notEmpty(text string) error {
 }
 
 func (p *process) consoleCommand() *cli.Command {
-	picked := flags("listen", "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
+	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
 		"show-payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
 		"stale-timeout", "mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "slot",
 		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
@@ -119,9 +119,9 @@ unless --allow-changes is given. Throughput and latency are those of the relay a
 
 EXAMPLES
 
-  cdc-relay console --config /etc/cdc-relay.yaml
+  cdc-relay console --config /etc/cdc-relay/config.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags:  describe(picked, usages{"http-addr": askForNumbers, "metrics-header": showHeader}),
+		Flags:  describe(listening(consoleAddress, picked), usages{"http-addr": askForNumbers, "metrics-header": showHeader}),
 		Action: p.console,
 	}
 }
@@ -162,7 +162,7 @@ func (p *process) openConsole(ctx context.Context, cfg *config, command string) 
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.console.listen)
 	if err != nil {
-		const hint = "cdc-relay %s --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_LISTEN)"
+		const hint = "cdc-relay %s --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_CONSOLE_LISTEN)"
 		return openedConsole{}, failure.WithHint(fmt.Errorf("--listen: %w", err), fmt.Sprintf(hint, command))
 	}
 	return openedConsole{

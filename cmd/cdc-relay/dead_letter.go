@@ -31,7 +31,7 @@ EXAMPLES
 
   cdc-relay dead-letter list
   cdc-relay dead-letter list --reason unroutable --newer-than 24h
-  cdc-relay dead-letter list --format json | jq -r '.dead_letters[].message_id'`,
+  cdc-relay dead-letter list --json | jq -r '.dead_letters[].message_id'`,
 				Flags: headerColumn(
 					pageFlags(filterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
 				Action: p.deadLetterList,

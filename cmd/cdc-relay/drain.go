@@ -26,7 +26,7 @@ RabbitMQ or the handler answers nothing within --send-timeout.
 
 EXAMPLES
 
-  cdc-relay drain --config /etc/cdc-relay.yaml
+  cdc-relay drain --config /etc/cdc-relay/config.yaml
   cdc-relay drain --publisher stdout > messages.jsonl`,
 		Flags:  relayFlags("format"),
 		Action: p.drain,

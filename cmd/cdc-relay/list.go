@@ -28,7 +28,7 @@ EXAMPLES
 
   cdc-relay list --state retrying
   cdc-relay list --routing-key orders.created --older-than 10m
-  cdc-relay list --format json | jq -r '.messages[].message_id'`,
+  cdc-relay list --json | jq -r '.messages[].message_id'`,
 		Flags: headerColumn(
 			pageFlags(listFilterFlags(), "format", "metrics-header", "database-url", "table", "config")),
 		Action: p.list,

@@ -25,7 +25,7 @@ func (p *process) peekCommand() *cli.Command {
 		Usage:     "show the messages that wait, as they would be sent",
 		UsageText: "cdc-relay peek [FILTERS] [FLAGS]",
 		Description: `Shows messages of the outbox in the order in which they would leave, and neither deletes nor
-locks nor marks them. With --format json each is as --publisher stdout would print it, with
+locks nor marks them. With --json each is as --publisher stdout would print it, with
 its payload, or redacted_payload if that is set. First come those that may leave now, then
 those that wait for their time, then those behind one of these in their ordering key.
 Messages that will not be published (expired, or replaced by a newer one of their coalesce
@@ -34,7 +34,7 @@ the relays' exchange comes from --config or CDC_RELAY_EXCHANGE.
 
 EXAMPLES
 
-  cdc-relay peek --limit 1 --format json
+  cdc-relay peek --limit 1 --json
   cdc-relay peek --ordering-key customer-7
   cdc-relay peek --json | jq -c '.messages[] | [.routing_key, .payload]'`,
 		Flags: pageFlags(peekFilterFlags(), "format", "header-columns", "ordering-key-header", "on-dead-letter",

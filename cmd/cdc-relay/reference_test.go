@@ -78,13 +78,13 @@ func reference(section []setting) string {
 // asMarkdown formats flags and paths in a help text as code.
 func asMarkdown(usage string) string {
 	usage, _, _ = strings.Cut(usage, " Default: ") // it has its own column
-	code := regexp.MustCompile(`--[a-z][a-z-]+( block)?|/livez|/readyz|/metrics|\w+://([^ ,;]*[^ ,;.:])?`)
+	code := regexp.MustCompile(`--[a-z][a-z-]+( block)?|/livez|/readyz|/metrics|/settings|\w+://([^ ,;]*[^ ,;.:])?`)
 	return code.ReplaceAllString(usage, "`$0`")
 }
 
 // takersOf returns the commands with the flag of that name.
 func takersOf(name string) []string {
-	return takers(func(s *settings.Flag) bool { return s.Name == name })
+	return takers(func(s *settings.Flag) bool { return s.Accepts(name) })
 }
 
 // takers returns the commands with such a flag, in the order of the help page.

@@ -53,7 +53,7 @@ func relayFlags(more ...string) []cli.Flag {
 	picked := flags(append(names, more...)...)
 	common := []string{
 		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "setup", "table", "mode",
-		"exchange", "max-retries", "http-addr", "log-level",
+		"exchange", "max-retries", relayAddress, "log-level",
 	}
 	for _, s := range settings.FlagsOf(picked) {
 		s.Advanced = !slices.Contains(common, s.Name)
@@ -77,12 +77,12 @@ signal ends it at once.
 EXAMPLES
 
   cdc-relay run --database-url postgres://relay@localhost/shop --amqp-url amqp://localhost
-  cdc-relay run --config /etc/cdc-relay.yaml
+  cdc-relay run --config /etc/cdc-relay/config.yaml
   cdc-relay run --setup                       # in a container: create the tables first
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/contract.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
-		Flags:  relayFlags("setup", "dead-letter-retention", "http-addr", "liveness-file"),
+		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "liveness-file")),
 		Action: p.serve,
 	}
 }

@@ -38,8 +38,8 @@ func TestTheFirstLogLineHasEverySettingOfRun(t *testing.T) {
 		"--config", "--database-url", "--database-url-file", "--amqp-url", "--amqp-url-file", "--amqp-ca-file", "--amqp-cert-file",
 		"--amqp-key-file", "--table", "--slot", "--publication", "--log-level", "--log-format",
 	}
-	for _, f := range (&process{}).runCommand().Flags {
-		name := "--" + f.Names()[0]
+	for _, f := range settings.FlagsOf((&process{}).runCommand().Flags) {
+		name := "--" + f.Name
 		if !logged[name] && !slices.Contains(elsewhere, name) {
 			t.Errorf("%s is not in loggedSettings", name)
 		}
@@ -55,7 +55,7 @@ func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 	cfg.relay.DatabaseURL = "postgres://relay:s3cret@first:5432,second:5433/shop"
 	cfg.rabbitmq.Value = "amqp://guest:s3cret@broker:5672,other:5673/orders"
 	cfg.relay.MaxRetries = 9
-	cfg.given["config"] = settings.Value{Text: "/etc/cdc-relay.yaml", Source: settings.FromEnvironment, Place: "CDC_RELAY_CONFIG"}
+	cfg.given["config"] = settings.Value{Text: "/etc/cdc-relay/config.yaml", Source: settings.FromEnvironment, Place: "CDC_RELAY_CONFIG"}
 	var out bytes.Buffer
 	(&reportingRelay{log: slog.New(slog.NewJSONHandler(&out, nil))}).logStart("run", cfg)
 	line := logLines(t, out.String())["relay_started"]
@@ -66,7 +66,7 @@ func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 		delete(line, always)
 	}
 	want := map[string]any{
-		"postgres": "first:5432,second:5433/shop", "role": "relay", "config": "/etc/cdc-relay.yaml", "rabbitmq": "broker:5672,other:5673/orders", "table": "public.outbox",
+		"postgres": "first:5432,second:5433/shop", "role": "relay", "config": "/etc/cdc-relay/config.yaml", "rabbitmq": "broker:5672,other:5673/orders", "table": "public.outbox",
 		"slot": "cdc_relay", "publication": "cdc_relay", "max_retries": 9.0,
 	}
 	if !maps.Equal(line, want) {

@@ -25,7 +25,7 @@ latency come from the relay at --http-addr, if it answers.
 EXAMPLES
 
   cdc-relay stats --watch
-  cdc-relay stats --format json | jq .oldest_pending_seconds`,
+  cdc-relay stats --json | jq .oldest_pending_seconds`,
 		Flags: describe(flags("top", "exact", "watch", "interval", "format", "metrics-header", "on-dead-letter", "mode",
 			"http-addr", "database-url", "table", "slot", "shard", "config"),
 			usages{"http-addr": askForNumbers, "metrics-header": showHeader}),

@@ -50,8 +50,8 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, failure.WithHint(
-			fmt.Errorf("--http-addr: %w", err),
-			"# choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; "+
+			fmt.Errorf("--listen: %w", err),
+			"# choose another address by --listen (CDC_RELAY_HTTP_ADDR), or '' for none; "+
 				"perhaps another cdc-relay has it",
 		)
 	}
