@@ -62,8 +62,10 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 		if !ok {
 			continue
 		}
-		in.Values[f.Name] = v
-		if err := take(f, in, all, target); err != nil {
+		if other := r.known(f.Name); !f.FlagOnly || other == nil || other.Describe().FlagOnly {
+			in.Values[f.Name] = v // a flag with the name of another setting says nothing about that one
+		}
+		if err := take(f, v.Text, in, all, target); err != nil {
 			place := v.Place
 			if v.Source == FromEnvironment {
 				place = "--" + f.Shown() + " (from " + v.Place + ")"
@@ -116,8 +118,7 @@ func (r *Reader) FromEnvironment(s Info) (Value, bool) {
 }
 
 // take parses the value of a flag. A flag that can only be given as such may have the name of a setting of the file.
-func take[T any](f *Flag, in *Input, all []Setting[T], target *T) error {
-	text := in.Values[f.Name].Text
+func take[T any](f *Flag, text string, in *Input, all []Setting[T], target *T) error {
 	for _, s := range all {
 		if s.Name != f.Name || s.FlagOnly != f.FlagOnly {
 			continue

@@ -35,6 +35,8 @@ type Info struct {
 	Repeats bool
 	// Private: it names a file that only the user of the program should be able to read.
 	Private bool
+	// Shared: a command that did not get it takes it from the running program.
+	Shared bool
 	// Formerly are names that still work as a flag, a variable and a key of the file. No help page shows them.
 	Formerly []string
 
@@ -174,6 +176,12 @@ func parseSwitch(text string) (bool, error) {
 // FlagOnly excludes a setting from the environment and the file.
 func FlagOnly[T any](s Setting[T]) Setting[T] {
 	s.FlagOnly = true
+	return s
+}
+
+// Shared lets other commands take a setting from the running program.
+func Shared[T any](s Setting[T]) Setting[T] {
+	s.Shared = true
 	return s
 }
 
