@@ -172,7 +172,7 @@ func (p *process) app() *cli.App {
 // finish sets the fields that all commands share, also on subcommands. The path is what the user types after cdc-relay.
 func (p *process) finish(command *cli.Command, path string) {
 	command.BashComplete = p.complete(command)
-	command.CustomHelpTemplate = commandHelp(slices.ContainsFunc(settings.FlagsOf(command.Flags), advanced))
+	command.CustomHelpTemplate = commandHelp(settings.FlagsOf(command.Flags))
 	command.HideHelpCommand = true
 	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
 		return flagError(err, path, command.Flags, nil)
@@ -299,12 +299,15 @@ func flagsHelp(heading, experts string) string {
 {{end}}`
 }
 
-// commandHelp is the help template of a command. If grouped, the advanced flags come last.
-func commandHelp(grouped bool) string {
-	heading, experts := "FLAGS", ""
-	if grouped {
+// commandHelp is the help template of a command. The advanced flags come last, if there are some.
+func commandHelp(flags []*settings.Flag) string {
+	heading, experts, why := "FLAGS", "", "the defaults suit most"
+	if slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Name == relayAddress && f.Spelling == "" }) {
+		why = "a running relay tells these"
+	}
+	if slices.ContainsFunc(flags, advanced) {
 		heading, experts = "COMMON FLAGS", `
-ADVANCED FLAGS (the defaults suit most)
+ADVANCED FLAGS (`+why+`)
 {{range .VisibleFlags}}{{if ne (index .Names 0) "help"}}{{if .Advanced}}
 {{.}}{{end}}{{end}}{{end}}`
 	}

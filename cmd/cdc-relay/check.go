@@ -152,8 +152,9 @@ EXAMPLES
 		Flags: describe(flags(
 			"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode", "publisher",
 			"exchange", "keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe",
-			"fix", "yes", "strict", "format",
+			"fix", "yes", "strict", "format", "http-addr",
 		), usages{
+			"http-addr": "Ask the relay at this address for its settings, and note differences; empty: ask none.",
 			"app-role": "The role of the application: check that it may INSERT. " +
 				"Several roles: with commas, or the flag again.",
 			"relay-role": "The role of the relay, if --database-url names an administrator: " +
@@ -169,6 +170,7 @@ func (p *process) check(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	p.compare(c.Context, cfg)
 	options := checkOptions(cfg)
 	report, err := p.examine(c.Context, options)
 	if err != nil {

@@ -22,6 +22,8 @@ import (
 type config struct {
 	// given tells where each value that is not a default comes from.
 	given map[string]settings.Value
+	// flags are the names of the command's flags. The file may have other settings.
+	flags []string
 
 	relay          relay.Config
 	rabbitmq       amqpdial.Address
@@ -115,10 +117,11 @@ func (c *config) allNames() []replication.Names {
 // The usage of --yes for commands that ask a question, of --metrics-header for commands that show messages, and of
 // --http-addr for commands that ask a relay. For run, --http-addr is the address to listen on.
 const (
-	showHeader    = "Show this message header in a column of its own. Default: none."
-	askForNumbers = "Ask the relay at this address for throughput and latency; empty: ask none."
-	doNotAsk      = "Do not ask."
-	askForState   = "Ask the relay at this address whether it can publish; empty: ask none."
+	showHeader     = "Show this message header in a column of its own. Default: none."
+	askForNumbers  = "Ask the relay at this address for its settings, throughput and latency; empty: ask none."
+	doNotAsk       = "Do not ask."
+	askForState    = "Ask the relay at this address for its settings, and whether it can publish; empty: ask none."
+	askForSettings = "Ask the relay at this address for its settings; empty: ask none."
 )
 
 func connectionSettings() []setting {
@@ -177,21 +180,21 @@ func nameSettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "slot", Placeholder: "NAME", Default: "cdc_relay",
+				Name: "slot", Shared: true, Placeholder: "NAME", Default: "cdc_relay",
 				Usage: "The replication slot. It is also the lock: the relay that owns it is the leader.",
 			},
 			Set: func(c *config, text string) error { c.relay.Slot = text; return nil },
 		},
 		{
 			Info: settings.Info{
-				Name: "publication", Placeholder: "NAME", Default: "cdc_relay",
+				Name: "publication", Shared: true, Placeholder: "NAME", Default: "cdc_relay",
 				Usage: "The publication of the outbox, which setup creates.",
 			},
 			Set: func(c *config, text string) error { c.relay.Publication = text; return nil },
 		},
 		{
 			Info: settings.Info{
-				Name: "shard", Placeholder: "INDEX/OF", Default: "0/1",
+				Name: "shard", Shared: true, Placeholder: "INDEX/OF", Default: "0/1",
 				Usage: "Publish this part of the rows, split by ordering key: " +
 					"0/4 to 3/4 for four relays. Needs Postgres 15.",
 			},
@@ -202,7 +205,7 @@ func nameSettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "mode", Placeholder: "auto|poll", Default: "auto",
+				Name: "mode", Shared: true, Placeholder: "auto|poll", Default: "auto",
 				Usage: "auto: stream from the slot, and scan the table without a stream. " +
 					"poll: only scan the table, for databases without logical replication.",
 			},
@@ -217,7 +220,7 @@ func relaySettings() []setting {
 	return []setting{
 		{
 			Info: settings.Info{
-				Name: "publisher", Placeholder: "amqp|stdout|exec", Default: "amqp",
+				Name: "publisher", Shared: true, Placeholder: "amqp|stdout|exec", Default: "amqp",
 				Usage: "amqp: RabbitMQ. stdout: write one JSON line for each message. " +
 					"exec: give these lines to the program after --, and read the outcomes from it.",
 			},
@@ -228,7 +231,8 @@ func relaySettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "exchange", Placeholder: "NAME", Default: "'', the default exchange", MayBeEmpty: true,
+				Name: "exchange", Shared: true, MayBeEmpty: true,
+				Placeholder: "NAME", Default: "'', the default exchange",
 				Usage: "The exchange for rows without one.",
 			},
 			Set: func(c *config, text string) error {
@@ -238,7 +242,7 @@ func relaySettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "header-columns", Placeholder: "NAME,…", MayBeEmpty: true,
+				Name: "header-columns", Shared: true, Placeholder: "NAME,…", MayBeEmpty: true,
 				Usage: "Columns of the application to send as headers. Default: none.",
 			},
 			Set: func(c *config, text string) error {
@@ -253,7 +257,7 @@ func relaySettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "ordering-key-header", Placeholder: "NAME", MayBeEmpty: true,
+				Name: "ordering-key-header", Shared: true, Placeholder: "NAME", MayBeEmpty: true,
 				Usage: "Send the ordering key as a header of this name. Default: none.",
 			},
 			Set: func(c *config, text string) error { c.relay.OrderingKeyHeader = text; return nil },
@@ -263,8 +267,8 @@ func relaySettings() []setting {
 		settings.Int("max-in-flight", "2000",
 			"Maximum number of messages in memory. After a kill -9, at most this many are published again.",
 			func(c *config) *int { return &c.relay.MaxInFlight }),
-		settings.Duration("poll-interval", "1s", "How often to look for due messages.",
-			func(c *config) *time.Duration { return &c.relay.PollInterval }),
+		settings.Shared(settings.Duration("poll-interval", "1s", "How often to look for due messages.",
+			func(c *config) *time.Duration { return &c.relay.PollInterval })),
 		settings.Duration("send-timeout", "10s", "How long to wait for RabbitMQ's confirm.",
 			func(c *config) *time.Duration { return &c.relay.SendTimeout }),
 		settings.Duration("shutdown-timeout", "30s",
@@ -280,22 +284,22 @@ func retrySettings() []setting {
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
 		settings.Duration("max-backoff", "1h", "The longest wait before a retry.",
 			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
-		settings.Duration("stale-timeout", "5s",
+		settings.Shared(settings.Duration("stale-timeout", "5s",
 			"When the slot has been free for this long, "+
 				"every relay publishes rows that are at least this old.",
-			func(c *config) *time.Duration { return &c.relay.StaleTimeout }),
+			func(c *config) *time.Duration { return &c.relay.StaleTimeout })),
 		settings.Duration("outage-cooldown", "30s", "How long publishing pauses after two outages in a row.",
 			func(c *config) *time.Duration { return &c.outageCooldown }),
 		settings.Duration("dead-letter-retention", "0s", "The age at which dead letters are deleted; 0s: never. "+
 			"With --on-dead-letter block, those with an ordering key stay.",
 			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),
-		settings.Duration("keep-published", "0s",
+		settings.Shared(settings.Duration("keep-published", "0s",
 			"Keep published messages this long, in a table that setup creates with the same setting; "+
 				"0s: delete them. Deletes whole days.",
-			func(c *config) *time.Duration { return &c.relay.KeepPublished }),
+			func(c *config) *time.Duration { return &c.relay.KeepPublished })),
 		{
 			Info: settings.Info{
-				Name: "on-dead-letter", Placeholder: "continue|block", Default: "continue",
+				Name: "on-dead-letter", Shared: true, Placeholder: "continue|block", Default: "continue",
 				Usage: "What an ordering key does after a dead letter: " +
 					"continue, or wait until the dead letter is requeued or purged.",
 			},
@@ -305,7 +309,7 @@ func retrySettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "on-expired", Placeholder: "dead-letter|drop", Default: "dead-letter",
+				Name: "on-expired", Shared: true, Placeholder: "dead-letter|drop", Default: "dead-letter",
 				Usage: "What to do with a message whose expires_at has passed: make it a dead letter, or delete it.",
 			},
 			Set: func(c *config, text string) error {
@@ -318,7 +322,7 @@ func retrySettings() []setting {
 func retriesSetting() setting {
 	return setting{
 		Info: settings.Info{
-			Name: "max-retries", Placeholder: "NUMBER", Default: "5", Values: []string{show.Unlimited},
+			Name: "max-retries", Shared: true, Placeholder: "NUMBER", Default: "5", Values: []string{show.Unlimited},
 			Usage: "How often to retry a message that RabbitMQ rejects, before it becomes a dead letter; " +
 				"unlimited: it never does. Outages do not count.",
 		},

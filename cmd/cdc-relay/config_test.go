@@ -116,6 +116,7 @@ func TestTheFileCanSetEverySetting(t *testing.T) {
 		}
 		cfg := resolved(t, nil, "--config", file)
 		delete(cfg.given, "config")
+		cfg.flags = nil
 		if !reflect.DeepEqual(cfg, defaultConfig()) {
 			t.Errorf("%q: got %+v", nothing, cfg)
 		}

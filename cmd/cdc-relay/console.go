@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -114,14 +115,16 @@ func (p *process) consoleCommand() *cli.Command {
 		UsageText: "cdc-relay console [FLAGS]",
 		Description: `Serves pages for people on call, at http://127.0.0.1:9465. It is a process of its own with a
 database role of its own, needs no RabbitMQ except for its page "check", and reads only,
-unless --allow-changes is given. Throughput and latency are those of the relay at
---http-addr. Give it the relays' configuration.
+unless --allow-changes is given. Throughput, latency and the settings of the relays are those
+of the relay at --http-addr.
 
 EXAMPLES
 
   cdc-relay console --config /etc/cdc-relay/config.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags:  describe(listening(consoleAddress, picked), usages{"http-addr": askForNumbers, "metrics-header": showHeader}),
+		Flags: asking(describe(listening(consoleAddress, picked), usages{
+			"http-addr": askForNumbers, "metrics-header": showHeader,
+		})),
 		Action: p.console,
 	}
 }
@@ -181,9 +184,12 @@ func (p *process) consoleConfig(cfg *config) (console.Config, error) {
 			return console.Config{}, mistaken(err)
 		}
 	}
+	log := p.logger(cfg)
+	source := show.NewSource(cfg.httpAddr, cfg, func(note string) {
+		log.Warn("settings differ from those of the running relay", "event", event.ConfigWarning, "hint", note)
+	})
 	return console.Config{
-		Relay:     &cfg.relay,
-		RelayAddr: cfg.httpAddr,
+		Source: source,
 		Access: console.Access{
 			Listen:      own.listen,
 			Hosts:       own.hosts,
@@ -198,9 +204,9 @@ func (p *process) consoleConfig(cfg *config) (console.Config, error) {
 			Failures: cfg.selected.top,
 			CountAll: cfg.selected.exact,
 		},
-		Log:       p.logger(cfg),
+		Log:       log,
 		Open:      p.openForConsole(cfg),
-		Check:     p.checkForConsole(cfg),
+		Check:     p.checkForConsole(cfg, source),
 		SetFilter: setFilter,
 	}, nil
 }
@@ -215,13 +221,20 @@ func (p *process) openForConsole(cfg *config) func(context.Context) (*operator.T
 	}
 }
 
-// checkForConsole is the command check, by a role that is not a relay's. Opening a page must not send test messages.
-func (p *process) checkForConsole(cfg *config) func(context.Context) ([]doctor.Finding, error) {
-	own := *cfg
-	own.checking.noProbe = true
-	options := checkOptions(&own)
-	options.Operator = true
+// checkForConsole is the command check, with the settings of the running relay, and by a role that is not a relay's.
+// Opening a page must not send test messages.
+func (p *process) checkForConsole(
+	cfg *config, source *show.Source,
+) func(context.Context) ([]doctor.Finding, error) {
 	return func(ctx context.Context) ([]doctor.Finding, error) {
+		var told map[string]string
+		if known := source.Known().Told; known != nil {
+			told = known.Settings
+		}
+		own, _ := cfg.with(told)
+		own.checking.noProbe = true
+		options := checkOptions(own)
+		options.Operator = true
 		report, err := p.examine(ctx, options)
 		return report.Findings, err
 	}

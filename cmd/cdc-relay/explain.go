@@ -21,11 +21,11 @@ letter it shows the reason and the command that requeues it. ID is the row's id,
 message_id, which has no index and needs a scan of the table. If no message is found, the
 exit code is 3: it was delivered and deleted, or never committed.
 
-Give explain the same --on-dead-letter, --on-expired and --max-retries as the relays.`,
-		Flags: describe(flags(
-			"show-payload", "format", "on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout",
-			"mode", "http-addr", "database-url", "table", "slot", "shard", "config",
-		), usages{"http-addr": askForState}),
+The relay at --http-addr tells its settings, such as --max-retries.`,
+		Flags: asking(describe(flags(
+			"show-payload", "format", "http-addr", "database-url", "table", "config",
+			"on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout", "mode", "slot", "shard",
+		), usages{"http-addr": askForState})),
 		Action: p.onNamed(p.explain),
 	}
 }
@@ -35,7 +35,7 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 	if err != nil {
 		return err
 	}
-	around, err := s.surroundings(ctx)
+	around, err := p.surroundings(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -89,6 +89,6 @@ func (p *process) showExplained(
 }
 
 // surroundings reads the facts outside the rows that decide when messages are published.
-func (s *session) surroundings(ctx context.Context) (show.Surroundings, error) {
-	return show.SurroundingsOf(ctx, s.Tables, &s.cfg.relay, s.cfg.httpAddr)
+func (p *process) surroundings(ctx context.Context, s *session) (show.Surroundings, error) {
+	return show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
 }

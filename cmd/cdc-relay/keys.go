@@ -21,11 +21,11 @@ and what happens next. With --blocked only keys whose first row waits for its ti
 --on-dead-letter block those that a dead letter blocks. "cdc-relay list --ordering-key KEY"
 lists the rows of one.
 
-Use the relays' configuration: the output depends on --on-dead-letter and --max-retries.`,
-		Flags: describe(pageFlags(
-			asFlags(blockedSetting()), "format", "on-dead-letter", "max-retries", "poll-interval", "stale-timeout",
-			"mode", "http-addr", "database-url", "table", "slot", "shard", "config",
-		), usages{"http-addr": askForState}),
+The relay at --http-addr tells its settings, such as --on-dead-letter.`,
+		Flags: asking(describe(pageFlags(
+			asFlags(blockedSetting()), "format", "http-addr", "database-url", "table", "config",
+			"on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode", "slot", "shard",
+		), usages{"http-addr": askForState})),
 		Action: p.keys,
 	}
 }
@@ -60,12 +60,12 @@ func (p *process) keys(c *cli.Context) error {
 }
 
 func (p *process) showKeys(ctx context.Context, s *session) error {
-	around, err := s.surroundings(ctx)
+	around, err := p.surroundings(ctx, s)
 	if err != nil {
 		return err
 	}
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Key], error) {
-		return s.keysPage(ctx, page)
+		return s.keysPage(ctx, page, deadLettersBlock(around.Config))
 	})
 	if err != nil {
 		return err
@@ -100,12 +100,14 @@ func (p *process) showKeys(ctx context.Context, s *session) error {
 	return nil
 }
 
-func (s *session) keysPage(ctx context.Context, page operator.Page) (operator.Listing[operator.Key], error) {
+func (s *session) keysPage(
+	ctx context.Context, page operator.Page, block bool,
+) (operator.Listing[operator.Key], error) {
 	if !s.cfg.selected.blocked {
 		return s.Keys(ctx, page)
 	}
-	return s.BlockedKeys(ctx, s.cfg.blocks(), page)
+	return s.BlockedKeys(ctx, block, page)
 }
 
-// blocks reports whether a dead letter blocks its key.
-func (c *config) blocks() bool { return c.relay.OnDeadLetter == relay.OnDeadLetterBlock }
+// deadLettersBlock reports whether a dead letter blocks its key.
+func deadLettersBlock(cfg *relay.Config) bool { return cfg.OnDeadLetter == relay.OnDeadLetterBlock }

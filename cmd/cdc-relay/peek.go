@@ -29,16 +29,16 @@ locks nor marks them. With --json each is as --publisher stdout would print it, 
 its payload, or redacted_payload if that is set. First come those that may leave now, then
 those that wait for their time, then those behind one of these in their ordering key.
 Messages that will not be published (expired, or replaced by a newer one of their coalesce
-key) are left out. Give peek the configuration of the relays: --exchange is a filter here, and
-the relays' exchange comes from --config or CDC_RELAY_EXCHANGE.
+key) are left out. The relay at --http-addr tells its settings, such as --header-columns. --exchange
+is a filter here; without a relay, its exchange comes from --config or CDC_RELAY_EXCHANGE.
 
 EXAMPLES
 
   cdc-relay peek --limit 1 --json
   cdc-relay peek --ordering-key customer-7
   cdc-relay peek --json | jq -c '.messages[] | [.routing_key, .payload]'`,
-		Flags: pageFlags(peekFilterFlags(), "format", "header-columns", "ordering-key-header", "on-dead-letter",
-			"database-url", "table", "config"),
+		Flags: asking(describe(pageFlags(peekFilterFlags(), "format", "http-addr", "database-url", "table", "config",
+			"header-columns", "ordering-key-header", "on-dead-letter"), usages{"http-addr": askForSettings})),
 		Action: p.peek,
 	}
 }
@@ -121,6 +121,7 @@ func (p *process) peek(c *cli.Context) error {
 	exchange := settings.Pick(relaySettings(), "exchange")[0]
 	if v, ok := p.reader().FromEnvironment(exchange.Info); ok {
 		err = exchange.Take(cfg, v.Text)
+		cfg.given[exchange.Name] = v
 	}
 	if err := errors.Join(err, cfg.validate()); err != nil {
 		return err
@@ -129,9 +130,11 @@ func (p *process) peek(c *cli.Context) error {
 }
 
 func (p *process) showPeeked(ctx context.Context, s *session) error {
+	cfg := p.asRelay(ctx, s)
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
 		return s.Peek(
-			ctx, s.cfg.selected.filter, page, s.cfg.blocks(), s.cfg.relay.HeaderColumns, s.cfg.format == formatJSON,
+			ctx, cfg.selected.filter, page, deadLettersBlock(&cfg.relay), cfg.relay.HeaderColumns,
+			cfg.format == formatJSON,
 		)
 	})
 	if err != nil {
@@ -142,8 +145,8 @@ func (p *process) showPeeked(ctx context.Context, s *session) error {
 	}
 	view := peekView{Messages: []peekedView{}, Next: orNothing(list.Next)}
 	for _, m := range list.Rows {
-		s.cfg.relay.AddOrderingKey(m.Message)
-		view.Messages = append(view.Messages, s.cfg.peekedViewOf(m))
+		cfg.relay.AddOrderingKey(m.Message)
+		view.Messages = append(view.Messages, cfg.peekedViewOf(m))
 	}
 	if s.cfg.format == formatJSON {
 		return p.terminal.JSON(view)

@@ -37,7 +37,7 @@ func notes() map[string]note {
 		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},
 		"metrics-header":        {"at most 255 bytes", "See [headers](metrics.md#headers)."},
 
-		"http-addr":     {"", "`run` spells it `--listen`; other commands [ask the relay](#settings-of-the-relay) there. `0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
+		"http-addr":     {"", "`run` spells it `--listen`. `0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
 		"statsd-addr":   {"", "See [DogStatsD](metrics.md#dogstatsd)."},
 		"statsd-prefix": {"", "`''` for none."},
 		"liveness-file": {"", "See [health](operations.md#health)."},

@@ -300,7 +300,9 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	})
 	actors.Go(func() error {
 		defer stopRunning() // a server that fails stops the relay, which drains
-		return service.Serve(reporting, listener, s.relay, p.judge(cfg, listener), s.registry, s.log)
+		return service.Serve(reporting, listener, service.Pages{
+			Reporter: s.relay, Judge: p.judge(cfg, listener), Tell: p.telling(cfg), Registry: s.registry,
+		}, s.log)
 	})
 	actors.Go(func() error {
 		file.Keep(reporting, s.relay, s.log)

@@ -111,6 +111,9 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 		return nil, mistake(err)
 	}
 	cfg.given = in.Values
+	for _, f := range settings.FlagsOf(c.Command.Flags) {
+		cfg.flags = append(cfg.flags, f.Name)
+	}
 	p.warn(c, cfg, reader, in)
 	if slices.ContainsFunc(c.Command.Flags, func(f cli.Flag) bool { return f.Names()[0] == "amqp-url" }) {
 		if wrong := cfg.checkCertificates(); wrong != nil {

@@ -67,7 +67,7 @@ func signalSettings() []setting {
 		},
 		{
 			Info: settings.Info{
-				Name: "metrics-header", Placeholder: "NAME", MayBeEmpty: true,
+				Name: "metrics-header", Shared: true, Placeholder: "NAME", MayBeEmpty: true,
 				Usage: "Count messages by this message header, such as task; stats, lists and console show it. " +
 					"At most 100 values. Default: none.",
 			},

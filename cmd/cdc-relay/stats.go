@@ -19,16 +19,17 @@ func (p *process) statsCommand() *cli.Command {
 		UsageText: "cdc-relay stats [FLAGS]",
 		Description: `Begins with the verdict in one sentence, and the command to type if something is wrong. Then it
 shows the state of the queue. Counts are exact up to 10,000 rows and estimated beyond, so it
-costs the same with ten rows and with ten million; --exact counts all rows. Throughput and
-latency come from the relay at --http-addr, if it answers.
+costs the same with ten rows and with ten million; --exact counts all rows. Throughput,
+latency and the settings of the relays come from the relay at --http-addr, if it answers.
 
 EXAMPLES
 
   cdc-relay stats --watch
   cdc-relay stats --json | jq .oldest_pending_seconds`,
-		Flags: describe(flags("top", "exact", "watch", "interval", "format", "metrics-header", "on-dead-letter", "mode",
-			"http-addr", "database-url", "table", "slot", "shard", "config"),
-			usages{"http-addr": askForNumbers, "metrics-header": showHeader}),
+		Flags: asking(describe(flags(
+			"top", "exact", "watch", "interval", "format", "http-addr", "database-url", "table", "config",
+			"metrics-header", "on-dead-letter", "mode", "slot", "shard"),
+			usages{"http-addr": askForNumbers, "metrics-header": showHeader})),
 		Action: p.stats,
 	}
 }
@@ -48,8 +49,8 @@ func (p *process) stats(c *cli.Context) error {
 func (p *process) showOrWatch(ctx context.Context, s *session) error {
 	cfg := s.cfg
 	look := &show.Sampler{
-		Relay: &cfg.relay, Top: cfg.selected.top, Exact: cfg.selected.exact, Watch: cfg.selected.watch,
-		Tables: s.Tables, Live: show.NewLiveRelay(cfg.httpAddr),
+		Source: p.source(cfg), Top: cfg.selected.top, Exact: cfg.selected.exact, Watch: cfg.selected.watch,
+		Tables: s.Tables,
 	}
 	if !cfg.selected.watch {
 		view, err := look.Take(ctx)
@@ -59,26 +60,26 @@ func (p *process) showOrWatch(ctx context.Context, s *session) error {
 		if cfg.format == formatJSON {
 			return p.terminal.JSON(view)
 		}
-		return p.showStats(cfg, view)
+		return p.showStats(view)
 	}
 	return p.terminal.Watch(ctx, cfg.selected.interval, func(ctx context.Context) (display func() error, err error) {
 		view, err := look.Take(ctx)
 		if cfg.format == formatJSON {
 			return func() error { return p.terminal.JSONLine(view) }, err
 		}
-		return func() error { return p.showStats(cfg, view) }, err
+		return func() error { return p.showStats(view) }, err
 	})
 }
 
 // showStats prints the verdict and the table for people.
-func (p *process) showStats(cfg *config, v show.Stats) error {
+func (p *process) showStats(v show.Stats) error {
 	v.Verdict.Print(p.terminal.Out, p.terminal.Paint)
 	g := p.terminal.Table()
-	v.Facts(g, &cfg.relay, p.terminal.Paint)
+	v.Facts(g, v.Settings.Config, p.terminal.Paint)
 	if err := g.Write(); err != nil {
 		return err
 	}
-	return p.showFailing(v, cfg.relay.MetricsHeader)
+	return p.showFailing(v, v.Settings.MetricsHeader)
 }
 
 // showFailing prints the failures with most messages, by a header too if it is not "".
@@ -117,7 +118,8 @@ func (p *process) judge(cfg *config, listener net.Listener) service.Judge {
 			return show.Unreadable(cfg.relay.Table, err)
 		}
 		defer closeConn(ctx, s.conn)
-		look := &show.Sampler{Relay: &cfg.relay, Tables: s.Tables, Live: show.NewLiveRelay(listener.Addr().String())}
+		own := show.NewSource(listener.Addr().String(), show.Fixed{Config: &cfg.relay}, func(string) {})
+		look := &show.Sampler{Source: own, Tables: s.Tables}
 		view, err := look.Take(ctx)
 		if err != nil {
 			return show.Unreadable(cfg.relay.Table, err)

@@ -128,9 +128,6 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			}
 			run := start(t, env, append([]string{"run"}, state.args...)...)
 			relay := run.httpURL(t)
-			if strings.Contains(strings.Join(state.args, " "), "block") {
-				env["CDC_RELAY_ON_DEAD_LETTER"] = "block"
-			}
 			env["CDC_RELAY_HTTP_ADDR"] = strings.TrimPrefix(relay, "http://")
 			_, console := startConsole(t, env)
 			await.Until(t, "the relay streams", func() bool {

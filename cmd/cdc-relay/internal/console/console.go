@@ -15,16 +15,16 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// Config is what a console shows, and to whom. New copies it; nobody changes Relay afterwards.
+// Config is what a console shows, and to whom. New copies it.
 type Config struct {
-	// Relay is the configuration of the relays: the table, the slot, and what happens to rejected messages.
-	Relay *relay.Config
-	// RelayAddr is the HTTP address of a relay, HOST:PORT, which knows throughput and latency; "": none is asked.
-	RelayAddr string
+	// Source knows the settings of the relays, and asks one of them for throughput and latency. Its table is always the
+	// same.
+	Source *show.Source
 	// Access says who may open the console.
 	Access Access
 	// AllowChanges lets every user of the console retry, requeue, purge and replay.
@@ -86,6 +86,9 @@ func New(cfg Config) (*Console, error) {
 		checkWait: checkWait,
 	}, nil
 }
+
+// relay returns the settings of the relays.
+func (c *Console) relay() *relay.Config { return c.cfg.Source.Known().Config }
 
 // Serve answers requests until ctx is done, and closes the listener. It returns when all changes and checks have ended.
 func (c *Console) Serve(ctx context.Context, listener net.Listener) error {

@@ -135,7 +135,7 @@ func (c *Console) pick(r *http.Request, names []string, others ...string) (picke
 	p := picked{
 		Path:   r.URL.Path,
 		part:   operator.Page{After: r.FormValue("after"), Limit: c.cfg.Limits.Rows},
-		Header: c.cfg.Relay.MetricsHeader,
+		Header: c.relay().MetricsHeader,
 	}
 	if err := onlyParameters(r, append(others, names...)...); err != nil {
 		return p, err

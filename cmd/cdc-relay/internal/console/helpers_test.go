@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -26,7 +27,7 @@ func serve(
 	t.Helper()
 	settings := relay.DefaultConfig()
 	c, err := New(Config{
-		Relay:  &settings,
+		Source: show.NewSource("", show.Fixed{Config: &settings}, nil),
 		Access: Access{Listen: "127.0.0.1:9465"},
 		Limits: Limits{Rows: 50, Failures: 10},
 		Log:    slog.New(slog.DiscardHandler),

@@ -8,7 +8,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 // history holds the samples of the last hours.
@@ -39,11 +38,10 @@ const (
 
 func newHistory(cfg Config) *history {
 	return &history{sampler: &show.Sampler{
-		Relay: cfg.Relay,
-		Top:   cfg.Limits.Failures,
-		Exact: cfg.Limits.CountAll,
-		Watch: true,
-		Live:  show.NewLiveRelay(cfg.RelayAddr),
+		Source: cfg.Source,
+		Top:    cfg.Limits.Failures,
+		Exact:  cfg.Limits.CountAll,
+		Watch:  true,
 	}}
 }
 
@@ -110,7 +108,7 @@ func (h *history) verdict() *show.Verdict {
 	defer h.mu.Unlock()
 	switch {
 	case h.mu.failed != nil:
-		failed := show.Unreadable(h.sampler.Relay.Table, h.mu.failed)
+		failed := show.Unreadable(h.sampler.Source.Known().Table, h.mu.failed)
 		return &failed
 	case h.mu.newest == nil:
 		return nil
@@ -154,12 +152,12 @@ func (c *Console) overviewPage(_ context.Context, _ *operator.Tables, r *http.Re
 	if chosen == nil {
 		return nil, mistakef("range: want 15m, 1h or 6h")
 	}
-	o := c.history.overview(c.cfg.Relay, *chosen)
+	o := c.history.overview(*chosen)
 	o.Spans = links
 	return o, nil
 }
 
-func (h *history) overview(cfg *relay.Config, chosen span) overview {
+func (h *history) overview(chosen span) overview {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var o overview
@@ -171,9 +169,9 @@ func (h *history) overview(cfg *relay.Config, chosen span) overview {
 	}
 	view := h.mu.newest.view
 	o.Tiles, o.Depth = tilesOf(*h.mu.newest), show.Count(view.Count("queue_depth"))
-	view.ServerFacts(&o.Facts, cfg, show.Plain)
+	view.ServerFacts(&o.Facts, view.Settings.Config, show.Plain)
 	o.Facts.Row("as of", show.Time(view.At))
-	o.Fails, o.Header = view.TopFailing, cfg.MetricsHeader
+	o.Fails, o.Header = view.TopFailing, view.Settings.MetricsHeader
 	shown := windowOf(h.mu.points, chosen)
 	for _, s := range allSeries() {
 		o.Charts = append(o.Charts, chartOf(s, h.mu.points, shown))

@@ -151,13 +151,13 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 	if blocked {
 		p.Query = "blocked=1"
 	}
-	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Relay, c.cfg.RelayAddr)
+	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
 	if err != nil {
 		return nil, err
 	}
 	var list operator.Listing[operator.Key]
 	if blocked {
-		list, err = tables.BlockedKeys(ctx, c.cfg.Relay.OnDeadLetter == relay.OnDeadLetterBlock, p.part)
+		list, err = tables.BlockedKeys(ctx, around.OnDeadLetter == relay.OnDeadLetterBlock, p.part)
 	} else {
 		list, err = tables.Keys(ctx, p.part)
 	}

@@ -57,7 +57,7 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 	if err != nil {
 		return nil, err
 	}
-	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Relay, c.cfg.RelayAddr)
+	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +106,8 @@ func (c *Console) deadMessage(letter operator.DeadMessage) oneMessage {
 		ID:      letter.MessageID.String(),
 		Changes: c.choices("", "requeue", "purge"),
 	}
-	show.Details(&one.Facts, c.cfg.Relay.Table.DeadLetter(), letter.StoredMessage)
-	show.DeathDetails(&one.Facts, c.cfg.Relay.Table, letter)
+	show.Details(&one.Facts, c.relay().Table.DeadLetter(), letter.StoredMessage)
+	show.DeathDetails(&one.Facts, c.relay().Table, letter)
 	one.Timeline = deadSteps(letter, one.Facts.take("reason"))
 	one.Command = one.Facts.take("to requeue it")
 	if first, then, found := strings.Cut(one.Command, ", then: "); found {
@@ -123,7 +123,7 @@ func (c *Console) publishedMessage(m operator.PublishedMessage) oneMessage {
 		Title: "Published", Level: "good", ID: m.MessageID.String(), Timeline: publishedSteps(m),
 		Changes: c.choices("", "replay"),
 	}
-	show.Details(&one.Facts, c.cfg.Relay.Table.Published(), m.StoredMessage)
+	show.Details(&one.Facts, c.relay().Table.Published(), m.StoredMessage)
 	one.describe(m.StoredMessage)
 	return one
 }

@@ -118,7 +118,7 @@ type navigation struct {
 func (c *Console) write(w http.ResponseWriter, r *http.Request, a answer) {
 	f := frame{
 		Title:   a.title,
-		Table:   c.cfg.Relay.Table.String(),
+		Table:   c.relay().Table.String(),
 		Changes: c.cfg.AllowChanges,
 		Events:  a.events,
 		Body:    a.body,

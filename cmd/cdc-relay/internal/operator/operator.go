@@ -27,6 +27,8 @@ type Tables struct {
 	conn  *pgx.Conn
 	table outbox.Table
 	names []string // placeholders of statements and their values, in pairs
+	// database is known after the first question for it.
+	database Database
 }
 
 const (

@@ -3,6 +3,7 @@ package service
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -72,24 +73,33 @@ type Reporter interface{ Health() relay.Health }
 // Judge looks at the outbox and returns the verdict, within a few seconds. Any number of requests may call it at once.
 type Judge func(ctx context.Context) show.Verdict
 
+// Tell returns what the relay tells about itself, within a second. Any number of requests may call it at once.
+type Tell func(ctx context.Context) show.Told
+
+// Pages is what the pages show.
+type Pages struct {
+	Reporter Reporter
+	Judge    Judge
+	Tell     Tell
+	Registry *prometheus.Registry
+}
+
 // Serve answers requests until ctx is done. Without a listener it only waits.
-func Serve(
-	ctx context.Context, listener net.Listener, reporter Reporter, judge Judge, registry *prometheus.Registry,
-	log *slog.Logger,
-) error {
+func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Logger) error {
 	if listener == nil {
 		<-ctx.Done()
 		return nil
 	}
 	server := &http.Server{
-		Handler:           newHandler(reporter, judge, registry),
+		Handler:           newHandler(pages),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}
-	log.Info("serving /livez, /readyz and /metrics", "event", event.HTTPListening, "addr", listener.Addr().String())
+	log.Info("serving /livez, /readyz, /metrics and /settings",
+		"event", event.HTTPListening, "addr", listener.Addr().String())
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
@@ -110,7 +120,8 @@ func Serve(
 	return nil
 }
 
-func newHandler(reporter Reporter, judge Judge, registry *prometheus.Registry) http.Handler {
+func newHandler(pages Pages) http.Handler {
+	reporter := pages.Reporter
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		health := reporter.Health()
@@ -119,16 +130,22 @@ func newHandler(reporter Reporter, judge Judge, registry *prometheus.Registry) h
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		var b strings.Builder
 		if r.URL.Query().Has("verbose") {
-			judge(r.Context()).Print(&b, show.Plain)
+			pages.Judge(r.Context()).Print(&b, show.Plain)
 		}
 		health := reporter.Health()
 		writeHealth(w, &b, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		Registry: registry, EnableOpenMetrics: true,
+	mux.Handle("GET /metrics", promhttp.HandlerFor(pages.Registry, promhttp.HandlerOpts{
+		Registry: pages.Registry, EnableOpenMetrics: true,
 	}))
+	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		json.NewEncoder(w).Encode(pages.Tell(r.Context())) //nolint:errcheck // the client may be gone
+	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n")
+		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n/settings\n")
 	})
 	return mux
 }

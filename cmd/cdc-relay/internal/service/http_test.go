@@ -40,7 +40,7 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 		{Name: "stream", Live: true, Ready: true},
 		{Name: "publisher", Live: true, Ready: true, Detail: "ready"},
 	}}
-	handler := newHandler(health, judged, NewRegistry(Build{}))
+	handler := newHandler(Pages{Reporter: health, Judge: judged, Registry: NewRegistry(Build{})})
 	wantPage := func(path string, code int, page string) {
 		t.Helper()
 		if gotCode, got := get(t, handler, path); gotCode != code || got != page {

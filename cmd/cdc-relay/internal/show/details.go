@@ -98,11 +98,11 @@ func DeathDetails(g rows, from outbox.Table, letter operator.DeadMessage) {
 
 // Details shows a row of the outbox.
 func (s Surroundings) Details(g rows, w operator.Waiting) {
-	g.Row("where", s.cfg.Table.String())
+	g.Row("where", s.Table.String())
 	g.Row("state", string(w.State))
 	g.Row("next", s.outlookOf(w).text)
 	g.Row("a relay streams", s.streaming())
-	Details(g, s.cfg.Table, w.StoredMessage)
+	Details(g, s.Table, w.StoredMessage)
 	if w.OrderingKey != nil {
 		showPlace(g, w)
 	}

@@ -88,7 +88,7 @@ func (s Surroundings) View(
 		v.Messages = append(v.Messages, row)
 	}
 	for _, letter := range dead {
-		view := DeadLetterOf(s.cfg.Table, letter)
+		view := DeadLetterOf(s.Table, letter)
 		v.Messages = append(v.Messages, explainedDeadLetter{
 			Where:      "dead_letter",
 			State:      "dead",

@@ -24,7 +24,7 @@ type LiveRelay struct {
 }
 
 const (
-	// liveTimeout is how long a relay may take to answer.
+	// liveTimeout is how long a relay may take to answer all questions of one reading.
 	liveTimeout = 2 * time.Second
 	// liveWindow is the default time over which throughput is measured.
 	liveWindow = 250 * time.Millisecond
@@ -44,7 +44,11 @@ func NewLiveRelay(httpAddr string) *LiveRelay {
 	}
 	return &LiveRelay{
 		address: net.JoinHostPort(host, port),
-		client:  &http.Client{Timeout: liveTimeout, Transport: &http.Transport{}},
+		client: &http.Client{
+			Transport: &http.Transport{},
+			// A relay redirects nobody.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
 	}
 }
 
@@ -54,32 +58,39 @@ type Reading struct {
 	Families map[string]*dto.MetricFamily
 	// health is the answer of /readyz: the first line is the whole relay, the others are its parts.
 	health []string
+	// told are the settings of the relay; nil: it does not tell them, and silent says why.
+	told   *Told
+	silent string
 }
 
-func (l *LiveRelay) get(ctx context.Context, path string) ([]byte, error) {
+// get returns the status and the body, which has at most so many bytes.
+func (l *LiveRelay) get(ctx context.Context, path string, most int64) (body []byte, status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.address+path, http.NoBody)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	response, err := l.client.Do(request)
 	var urlErr *url.Error
 	if errors.As(err, &urlErr) {
-		return nil, urlErr.Err // the caller names the address
+		return nil, 0, urlErr.Err // the caller names the address
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer response.Body.Close()
-	return io.ReadAll(io.LimitReader(response.Body, mostAnswer))
+	body, err = io.ReadAll(io.LimitReader(response.Body, most))
+	return body, response.StatusCode, err
 }
 
 // Read queries the relay once. It fails if another program answers.
 func (l *LiveRelay) Read(ctx context.Context) (*Reading, error) {
-	ready, err := l.get(ctx, "/readyz")
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+	ready, _, err := l.get(ctx, "/readyz", mostAnswer)
 	if err != nil {
 		return nil, err
 	}
-	text, err := l.get(ctx, "/metrics")
+	text, _, err := l.get(ctx, "/metrics", mostAnswer)
 	if err != nil {
 		return nil, err
 	}
@@ -91,11 +102,13 @@ func (l *LiveRelay) Read(ctx context.Context) (*Reading, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s/metrics: %w", l.address, err)
 	}
-	return &Reading{
+	reading := &Reading{
 		at:       time.Now(),
 		Families: families,
 		health:   strings.Split(strings.TrimSpace(string(ready)), "\n"),
-	}, nil
+	}
+	reading.told, reading.silent = l.told(ctx)
+	return reading, nil
 }
 
 // Value returns a metric without labels, or the sum over all labels.

@@ -10,32 +10,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// askRelay queries the relay at an address. It returns nil if none answers.
-func askRelay(ctx context.Context, httpAddr string) *Reading {
-	live := NewLiveRelay(httpAddr)
-	if live == nil {
-		return nil
-	}
-	r, err := live.Read(ctx)
-	if err != nil {
-		return nil // a relay may run elsewhere: the slot shows it
-	}
-	return r
-}
-
 // Surroundings are the facts outside the row that decide when a message is published.
 type Surroundings struct {
-	cfg   *relay.Config
+	Settings
 	slot  slot.Slot
 	relay *Reading
 }
 
-// SurroundingsOf reads the slot, and queries the relay at httpAddr; "": none.
-func SurroundingsOf(
-	ctx context.Context, tables *operator.Tables, cfg *relay.Config, httpAddr string,
-) (Surroundings, error) {
-	slot, err := tables.Slot(ctx, cfg.Names().Slot)
-	return Surroundings{cfg: cfg, slot: slot, relay: askRelay(ctx, httpAddr)}, err
+// SurroundingsOf asks the relay for its settings, and reads the slot. A relay that does not answer may run elsewhere:
+// the slot shows it.
+func SurroundingsOf(ctx context.Context, tables *operator.Tables, source *Source) (Surroundings, error) {
+	reading, known, _ := source.Ask(ctx, tables)
+	slot, err := tables.Slot(ctx, known.Names().Slot)
+	return Surroundings{Settings: known, slot: slot, relay: reading}, err
 }
 
 // outlook says what happens next, and when if that is known.
@@ -46,7 +33,7 @@ type outlook struct {
 
 // outlookOf returns what happens next to a row of the outbox.
 func (s Surroundings) outlookOf(w operator.Waiting) outlook {
-	block := s.cfg.OnDeadLetter == relay.OnDeadLetterBlock
+	block := s.OnDeadLetter == relay.OnDeadLetterBlock
 	switch {
 	case w.State == operator.NewerVersion:
 		return outlook{text: fmt.Sprintf("nothing: schema_version %d is for a newer relay; update the relays",
@@ -54,7 +41,7 @@ func (s Surroundings) outlookOf(w operator.Waiting) outlook {
 	case w.DeadOfKey.N > 0 && block:
 		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: "+
 			"cdc-relay dead-letter requeue --id %d%s, or purge",
-			w.OldestDeadOfKey, TableFlag(s.cfg.Table))}
+			w.OldestDeadOfKey, TableFlag(s.Table))}
 	case w.First != nil:
 		first := s.own(w.First.State, w.First.AvailableAt, s.tries(w.First.Attempts, w.First.MaxAttempts),
 			sessionText(w.First.LockedBy, w.Session, w.ReadAt), w.ReadAt)
@@ -64,15 +51,19 @@ func (s Surroundings) outlookOf(w operator.Waiting) outlook {
 	o := s.own(w.State, w.AvailableAt, s.tries(w.Attempts, w.MaxAttempts),
 		sessionText(w.LockedBy, w.Session, w.ReadAt), w.ReadAt)
 	o.text = "it " + o.text + s.expiry(w, o.at)
+	if w.DeadOfKey.N > 0 { // it would wait for the dead letter with --on-dead-letter block
+		o.text += s.byDefault("on-dead-letter")
+	}
 	return o
 }
 
 // expiry returns a remark if the row has expired, or will expire before its turn.
 func (s Surroundings) expiry(w operator.Waiting, turn *time.Time) string {
 	then := "a dead letter then"
-	if s.cfg.OnExpired == relay.OnExpiredDrop {
+	if s.OnExpired == relay.OnExpiredDrop {
 		then = "deleted then"
 	}
+	then += s.byDefault("on-expired")
 	switch {
 	case w.ExpiresAt == nil:
 		return ""
@@ -89,7 +80,7 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 	in := func() string { return fmt.Sprintf("at %s, in %s", Time(*at), Duration(at.Sub(now))) }
 	switch state {
 	case operator.Due:
-		within := Duration(s.cfg.PollInterval)
+		within := Duration(s.PollInterval)
 		return outlook{
 			text: "is due: the next sweep of a relay takes it, within " + within + " or so" + s.obstacle(),
 			at:   at,
@@ -114,37 +105,37 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 	switch {
 	case s.relayed():
 		return outlook{text: "is published by the relay that streams as soon as it can" + s.obstacle()}
-	case s.cfg.Mode == relay.ModePoll:
-		within := Duration(s.cfg.PollInterval)
+	case s.Mode == relay.ModePoll:
+		within := Duration(s.PollInterval)
 		return outlook{text: "is published by the next sweep of a relay, within " + within + " or so" + s.obstacle()}
 	}
 	return outlook{text: "waits for a relay: none streams. A running relay takes it within " +
-		Duration(s.cfg.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
+		Duration(s.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
 }
 
 // Unlimited is the value of --max-retries for relay.UnlimitedRetries.
 const Unlimited = "unlimited"
 
-// tries describes the remaining attempts: from the row's max_attempts, or else from --max-retries of this command,
-// which may differ from the relay's.
+// tries describes the remaining attempts: from the row's max_attempts, or else from --max-retries.
 func (s Surroundings) tries(attempts int, maxAttempts *int) string {
-	most := s.cfg.MaxRetries
+	most, note := s.MaxRetries, ""
 	switch {
 	case maxAttempts == nil && most == relay.UnlimitedRetries:
 		return "if rejected, again without a limit (--max-retries " + Unlimited + ")"
 	case maxAttempts == nil:
+		note = s.byDefault("max-retries")
 	case *maxAttempts == 0:
 		return "if rejected, again without a limit (max_attempts 0)"
 	default:
 		most = *maxAttempts - 1
 	}
 	if attempts > most {
-		return "the last try is the next one"
+		return "the last try is the next one" + note
 	}
 	if left := most - attempts; left > 0 {
-		return fmt.Sprintf("if rejected, again up to %d times, then it is a dead letter", left)
+		return fmt.Sprintf("if rejected, again up to %d times, then it is a dead letter%s", left, note)
 	}
-	return "if rejected, it is a dead letter"
+	return "if rejected, it is a dead letter" + note
 }
 
 // obstacle returns what keeps the relay at --http-addr from publishing.
@@ -159,11 +150,11 @@ func (s Surroundings) obstacle() string {
 	return "; but its publisher is " + phase + ": look at RabbitMQ"
 }
 
-func (s Surroundings) relayed() bool { return s.slot.Relayed(s.cfg.Table) }
+func (s Surroundings) relayed() bool { return s.slot.Relayed(s.Table) }
 
 // streaming describes whether a relay streams.
 func (s Surroundings) streaming() string {
-	taken := s.slot.Taken(s.cfg.Table)
+	taken := s.slot.Taken(s.Table)
 	switch {
 	case s.relayed():
 		owner := s.slot.Owner()
@@ -175,9 +166,9 @@ func (s Surroundings) streaming() string {
 	case taken != nil:
 		return "no: " + taken.Error()
 	case !s.slot.Here:
-		return "no: slot " + s.cfg.Names().Slot + " is not there"
+		return "no: slot " + s.Names().Slot + " is not there"
 	}
-	return "no: nobody owns slot " + s.cfg.Names().Slot
+	return "no: nobody owns slot " + s.Names().Slot
 }
 
 // Why says what a key waits for.

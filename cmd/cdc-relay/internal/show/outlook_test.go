@@ -16,7 +16,7 @@ func TestExplainSaysWhenARowWithoutALeaderIsPublished(t *testing.T) {
 		5 * time.Minute:                    "within 5m0s or so",
 	} {
 		cfg := relay.DefaultConfig()
-		s := Surroundings{cfg: &cfg}
+		s := Surroundings{Settings: Settings{Config: &cfg}}
 		cfg.StaleTimeout = timeout
 		if is := s.outlookOf(operator.Waiting{State: operator.AtOnce}).text; !strings.Contains(is, want) {
 			t.Errorf("--stale-timeout %s: %q, want %q", timeout, is, want)
@@ -40,7 +40,7 @@ func TestExplainSaysThatARowExpires(t *testing.T) {
 		{relay.OnExpiredDeadLetter, nil, new(now.Add(time.Hour)), ""},
 	} {
 		cfg := relay.DefaultConfig()
-		s := Surroundings{cfg: &cfg}
+		s := Surroundings{Settings: Settings{Config: &cfg}}
 		cfg.OnExpired = c.onExpired
 		w := operator.Waiting{State: operator.Scheduled, AvailableAt: c.available}
 		w.ReadAt, w.ExpiresAt = now, c.expires

@@ -2,6 +2,7 @@ package show
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
@@ -10,15 +11,14 @@ import (
 
 // Sampler takes one sample after the other.
 type Sampler struct {
-	// Relay is the configuration of the relays.
-	Relay *relay.Config
+	// Source knows the settings of the relays, and asks one of them.
+	Source *Source
 	// Top is how many of the most frequent failures to show. With Exact, all rows are counted.
 	Top   int
 	Exact bool
 	// Watch: more samples follow, and throughput and latency are measured since the previous one.
 	Watch  bool
 	Tables *operator.Tables
-	Live   *LiveRelay // nil: no relay is queried
 	// before is the previous reading of the relay.
 	before *Reading
 }
@@ -29,36 +29,39 @@ const judgedKinds = 10
 // Take returns a sample. It fails if the database does not answer, but not if the relay does not.
 func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	first := l.before
+	known := l.Source.Known()
 	var failed error
-	if l.Live != nil && first == nil {
-		first, failed = l.Live.Read(ctx)
+	if first == nil {
+		first, known, failed = l.Source.Ask(ctx, l.Tables)
 	}
+	cfg := known.Config
 	s, err := l.Tables.Stats(ctx, operator.StatsOptions{
-		Top: max(l.Top, judgedKinds), Header: l.Relay.MetricsHeader, Exact: l.Exact,
-		Block: l.Relay.OnDeadLetter == relay.OnDeadLetterBlock,
+		Top: max(l.Top, judgedKinds), Header: cfg.MetricsHeader, Exact: l.Exact,
+		Block: cfg.OnDeadLetter == relay.OnDeadLetterBlock,
 	})
 	if err != nil {
 		return Stats{}, err
 	}
-	slot, err := l.Tables.Slot(ctx, l.Relay.Names().Slot)
+	slot, err := l.Tables.Slot(ctx, cfg.Names().Slot)
 	if err != nil {
 		return Stats{}, err
 	}
-	view := newStats(l.Relay, s, slot, l.Top)
+	view := newStats(cfg, s, slot, l.Top)
 	if view.hosts, err = l.Tables.RelayHosts(ctx); err != nil {
 		return Stats{}, err
 	}
 	var blocked *operator.Key
 	if view.counts["blocked_keys"].N > 0 {
-		if blocked, err = l.Tables.BlockedKey(ctx, l.Relay.OnDeadLetter == relay.OnDeadLetterBlock); err != nil {
+		if blocked, err = l.Tables.BlockedKey(ctx, cfg.OnDeadLetter == relay.OnDeadLetterBlock); err != nil {
 			return Stats{}, err
 		}
 	}
-	if l.Live != nil {
-		view.Relay = &Live{Address: l.Live.address}
+	view.Settings = known
+	if live := l.Source.live; live != nil {
+		view.Relay = &Live{Address: live.address}
 		l.measure(ctx, view.Relay, first, failed)
 	}
-	view.Verdict = view.judge(l.Relay, blocked)
+	view.Verdict = view.judge(cfg, blocked)
 	return view, ctx.Err()
 }
 
@@ -73,7 +76,7 @@ func (l *Sampler) measure(ctx context.Context, view *Live, first *Reading, faile
 			return
 		}
 		var second *Reading
-		if second, failed = l.Live.Read(ctx); failed == nil {
+		if second, _, failed = l.Source.Ask(ctx, l.Tables); failed == nil {
 			view.fill(first, second, l.before != nil)
 			if l.Watch {
 				l.before = second
@@ -84,4 +87,8 @@ func (l *Sampler) measure(ctx context.Context, view *Live, first *Reading, faile
 	l.before = nil
 	text := OneLine(failed.Error())
 	view.Error = &text
+	var other *foreign
+	if errors.As(failed, &other) {
+		view.publishes = other.publishes
+	}
 }

@@ -136,6 +136,10 @@ func (v Stats) slotFacts(g rows, cfg *relay.Config, paint Paint) {
 }
 
 func (v *Live) facts(g rows, paint Paint) {
+	if v.publishes != "" {
+		g.Row("relay at "+v.Address, paint(text.FgYellow, "is another one")+": it publishes "+v.publishes)
+		return
+	}
 	if v.Error != nil {
 		g.Row("relay at "+v.Address, paint(text.FgYellow, "does not answer")+": "+Shortened(*v.Error, 100))
 		return

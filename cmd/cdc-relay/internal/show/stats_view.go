@@ -45,6 +45,9 @@ type Stats struct {
 
 	TopFailing []Failing `json:"top_failing"`
 
+	// Settings are those of the relays.
+	Settings Settings `json:"-"`
+
 	counts map[string]operator.Count
 	oldest time.Duration
 	hosts  []operator.RelayHost
@@ -92,7 +95,8 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 			"queue_depth": s.Depth, "waiting": s.Waiting, "behind": s.Behind, "locked": s.Locked,
 			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
-			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters, "keys_behind_dead_letter": s.KeysBehindDead,
+			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters,
+			"keys_behind_dead_letter": s.KeysBehindDead,
 		},
 		Precision: map[string]operator.Precision{"top_failing": s.FailingPrecision},
 	}
@@ -203,6 +207,8 @@ type Live struct {
 	Latency *latencyView `json:"latency"`
 
 	health []string
+	// publishes is the table of a relay that is none of this outbox; "": it is one.
+	publishes string
 }
 
 type latencyView struct {
