@@ -40,12 +40,12 @@ EXAMPLES
   cdc-relay demo
   cdc-relay demo --count 20 --rate 50
   cdc-relay demo --console                    # and watch http://127.0.0.1:9465/ meanwhile`,
-		Flags: describe(flags("database-url", "amqp-url", "table", "rate", "count", "console", "listen", "http-addr",
-			"slot", "publication", "config"), usages{
-			"listen":      "With --console: serve it at this address, which must be on loopback.",
-			"http-addr":   "With --console: ask the relay at this address for throughput and latency; empty: ask none.",
-			"slot":        "With --console: the replication slot of the relay.",
-			"publication": "With --console: the publication of the relay.",
+		Flags: describe(listening(consoleAddress, flags("database-url", "amqp-url", "table", "rate", "count", "console",
+			consoleAddress, "http-addr", "slot", "publication", "config")), usages{
+			consoleAddress: "With --console: serve it at this address, which must be on loopback.",
+			"http-addr":    "With --console: ask the relay at this address for throughput and latency; empty: ask none.",
+			"slot":         "With --console: the replication slot of the relay.",
+			"publication":  "With --console: the publication of the relay.",
 		}),
 		Action: p.demo,
 	}
