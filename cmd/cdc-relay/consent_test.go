@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
 // Each command that sends or deletes asks, or needs --yes. A new command must decide, too.
@@ -136,7 +134,9 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 			{"--older-than", "2026-13-01", "want a time such as 2026-11-01"},
 			{"--older-than", "2026-02-30", "want a time such as 2026-11-01"},
 			{"--newer-than", "2026-11-01T25:00:00Z", "want a time such as 2026-11-01"},
-			{"--newer-than", "2026-11-01T10:00:00", "want a time such as 2026-11-01"},
+			{"--newer-than", "2026-11-01T10:00:00", "has no zone: want a time such as 2026-11-01 (UTC), 2026-11-01T10:00Z"},
+			{"--older-than", "9999-12-31", "is in the future"},
+			{"--older-than", "infinity", "want a duration such as 90m, 7d or 2w, or a time such as 2026-11-01 (UTC)"},
 			{"--limit", "9223372036854775807", "want 1 to 1000000"},
 			{"--limit", "-1", "want 1 to 1000000"},
 		} {
@@ -165,34 +165,15 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 	}
 }
 
-func TestDurationsAndTimesAreParsed(t *testing.T) {
-	for text, want := range map[string]string{
-		"7d": "168h0m0s", "2w": "336h0m0s", "1d12h": "36h0m0s", "1w1d1h1m": "193h1m0s", "90m": "1h30m0s", "0d": "0s", "0s": "0s", "1.5h": "1h30m0s", "-1h": "-1h0m0s",
-		"106751d": "2562024h0m0s", "106752d": "", "15251w": "", "106751d24h": "", "d": "", "": "", "1d-2h": "", "1d+2h": "", "1h2d": "", "1d2d": "", "1d2w": "",
-		"1D": "", "1 d": "", "1d 2h": "", "+1d": "", "0x1d": "", "1_0d": "", "1e1d": "", "7days": "", "٧d": "",
-	} {
-		got, err := settings.ParseDuration(text)
-		if (err != nil) != (want == "") || err == nil && got.String() != want {
-			t.Errorf("%q: got %s, %v; want %s", text, got, err, want)
-		}
-	}
-	for text, want := range map[string]string{
-		"2026-11-01": "2026-11-01T00:00:00Z", "2026-11-01T10:00:00Z": "2026-11-01T10:00:00Z", "2026-11-01T10:00:00+02:00": "2026-11-01T08:00:00Z",
-		"2026-11-01 10:00:00Z": "2026-11-01T10:00:00Z", "2026-11-01T10:00:00.5Z": "2026-11-01T10:00:00.5Z", "0001-01-01": "0001-01-01T00:00:00Z",
-	} {
-		if _, at, err := settings.ParseMoment(text); err != nil || at == nil || at.UTC().Format("2006-01-02T15:04:05.999Z07:00") != want {
-			t.Errorf("%q: got %v, %v; want %s", text, at, err, want)
-		}
-	}
-}
-
 func TestDatesSelectRows(t *testing.T) {
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, created_at) VALUES ('old', '1', '2026-10-31 23:59:59Z'), ('new', '1', '2026-11-01 10:00:00Z')`)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, created_at) VALUES ('old', '1', '2024-10-31 23:59:59Z'), ('new', '1', '2024-11-01 10:00:00Z')`)
 	for args, found := range map[string]string{
-		"--older-than 2026-11-01": "old", "--newer-than 2026-11-01": "new", "--older-than 2026-11-01T10:00:00Z": "old new", "--newer-than 2026-11-01T10:00:00Z": "",
-		"--older-than 2026-11-01T11:00:00+02:00": "old", "--older-than 0001-01-01": "", "--newer-than 0001-01-01": "old new",
+		"--older-than 2024-11-01": "old", "--newer-than 2024-11-01": "new", "--older-than 2024-11-01T10:00:00Z": "old new", "--newer-than 2024-11-01T10:00:00Z": "",
+		"--older-than 2024-11-01T11:00:00+02:00": "old", "--older-than 0001-01-01": "", "--newer-than 0001-01-01": "old new",
+		"--older-than 0000-01-01": "", "--newer-than 0000-01-01": "old new", "--older-than 2024-11-01T09:59Z": "old", "--newer-than 2024-11-01T11:59+02:00": "new",
+		"--older-than 106751d23h47m16s": "", "--newer-than 106751d23h47m16s": "old new", "--newer-than 2024-10-31 --older-than 2024-11-01": "old",
 	} {
 		r := cdcRelay(t, env, append([]string{"list", "--json"}, strings.Fields(args)...)...)
 		for _, key := range []string{"old", "new"} {

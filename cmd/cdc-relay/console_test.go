@@ -360,7 +360,8 @@ func TestUnreadableFiltersAreTheMistakeOfTheRequest(t *testing.T) {
 
 		"/waiting?older-than=2026-11-01&newer-than=2w":  200,
 		"/waiting?older-than=0001-01-01":                200,
-		"/dead-letters?newer-than=9999-12-31T23:59:59Z": 200,
+		"/dead-letters?newer-than=9999-12-31T23:59:59Z": 400,
+		"/dead-letters?newer-than=2024-12-31T23:59Z":    200,
 		"/published?older-than=1d12h":                   200,
 		"/published?reason=nack":                        400,
 		"/waiting?after=x":                              400,

@@ -120,7 +120,7 @@ func filterSettings() []setting {
 			func(f *operator.Filter) **string { return &f.OrderingKey }),
 		reasonSetting(),
 		age("older-than", "Only messages that became dead letters at least this long ago "+
-			"(90m, 7d, 2w), or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+			"(90m, 7d, 2w), or until this time ("+momentForms+").",
 			func(f *operator.Filter) *time.Duration { return &f.OlderThan },
 			func(f *operator.Filter) **time.Time { return &f.Until }),
 		age("newer-than", "Only messages that became dead letters less than this long ago, or after this time.",
@@ -159,16 +159,19 @@ func allSetting() setting {
 		func(c *config) *bool { return &c.selected.all }))
 }
 
+// momentForms are the forms of a time, for help pages.
+const momentForms = "2026-11-01 in UTC, 2026-11-01T10:00Z, 2026-11-01T10:00:00+02:00"
+
 // sinceCreated and sincePublished are the usage of the ages for commands on messages that are not dead letters.
 var (
 	sinceCreated = usages{
 		"older-than": "Only messages created at least this long ago (by created_at: 90m, 7d, 2w), " +
-			"or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+			"or until this time (" + momentForms + ").",
 		"newer-than": "Only messages created less than this long ago, or after this time.",
 	}
 	sincePublished = usages{
 		"older-than": "Only messages published at least this long ago (90m, 7d, 2w), " +
-			"or until this time (2026-11-01, 2026-11-01T10:00:00Z).",
+			"or until this time (" + momentForms + ").",
 		"newer-than": "Only messages published less than this long ago, or after this time.",
 	}
 )

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -134,11 +135,12 @@ var (
 // asOf makes the ages of a filter count from the time of the question. A dead letter that died since is not selected.
 func asOf(filter operator.Filter, at time.Time, dead bool) operator.Filter {
 	since := max(0, time.Since(at))
+	later := func(age time.Duration) time.Duration { return age + min(since, math.MaxInt64-age) }
 	if dead || filter.OlderThan > 0 {
-		filter.OlderThan += since
+		filter.OlderThan = later(filter.OlderThan)
 	}
 	if filter.NewerThan > 0 {
-		filter.NewerThan += since
+		filter.NewerThan = later(filter.NewerThan)
 	}
 	return filter
 }

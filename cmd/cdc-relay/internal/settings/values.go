@@ -48,26 +48,47 @@ func ParseDuration(text string) (time.Duration, error) {
 	return sum + d, nil
 }
 
-// ParseMoment parses an age (7d) or a time (2026-11-01 or 2026-11-01T10:00:00Z). One of the results is zero. A date is
-// its begin in UTC, in which commands print times.
+// ParseMoment parses an age (7d) or a time of the past (2026-11-01 or 2026-11-01T10:00Z). One of the results is zero. A
+// date is its begin in UTC, in which commands print times. A time of day needs its zone: people know it in their own.
 func ParseMoment(text string) (age time.Duration, at *time.Time, err error) {
-	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", time.DateOnly} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return 0, &t, nil
-		}
+	const times = "a time such as 2026-11-01 (UTC), 2026-11-01T10:00Z or 2026-11-01T10:00:00+02:00"
+	looksLikeTime := regexp.MustCompile(`^\d+-\d`).MatchString(text)
+	switch t, zoned, ok := parseTime(text); {
+	case ok && !zoned:
+		return 0, nil, fmt.Errorf("%q has no zone: want %s", text, times)
+	case ok && t.After(time.Now()):
+		return 0, nil, fmt.Errorf("%q is in the future: want a time that has passed", text)
+	case ok:
+		return 0, &t, nil
 	}
 	age, err = ParseDuration(text)
 	switch {
-	case regexp.MustCompile(`^\d+-\d`).MatchString(text):
-		err = fmt.Errorf("%q: want a time such as 2026-11-01 (UTC) or 2026-11-01T10:00:00Z", text)
+	case looksLikeTime:
+		err = fmt.Errorf("%q: want %s", text, times)
 	case err != nil && strings.Contains(err.Error(), "longest"):
 	case err != nil:
-		err = fmt.Errorf("%q: want a duration such as 90m, 7d or 2w, "+
-			"or a time such as 2026-11-01 or 2026-11-01T10:00:00Z", text)
+		err = fmt.Errorf("%q: want a duration such as 90m, 7d or 2w, or %s", text, times)
 	case age <= 0:
 		err = fmt.Errorf("%q: want a duration of more than zero, such as 90m, 7d or 2w", text)
 	}
 	return age, nil, err
+}
+
+// parseTime parses a date, or a time in the forms of RFC 3339 and psql, also without seconds. zoned is false for a time
+// of day without a zone.
+func parseTime(text string) (t time.Time, zoned, ok bool) {
+	if t, err := time.Parse(time.DateOnly, text); err == nil {
+		return t, true, true
+	}
+	text = strings.Replace(text, " ", "T", 1)
+	for _, zone := range []string{"Z07:00", "Z0700", "Z07", ""} {
+		for _, layout := range []string{"2006-01-02T15:04:05", "2006-01-02T15:04"} {
+			if t, err := time.Parse(layout+zone, text); err == nil {
+				return t, zone != "", true
+			}
+		}
+	}
+	return t, false, false
 }
 
 func OneOf(text string, known ...string) error {
