@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -86,22 +87,24 @@ func sorted(words []string) []string { return slices.Sorted(slices.Values(words)
 func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
-	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a.*', '1')`)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a%', '1')`)
 	for args, note := range map[string]string{
-		"list --routing-key orders.*":                       `note: --routing-key compares the whole text: the * in "orders.*" is no wildcard`,
-		"list --routing-key orders.# --json":                `note: --routing-key compares the whole text: the # in "orders.#" is no wildcard`,
+		"list --routing-key orders.%":                       `note: --routing-key: the % in "orders.%" is no wildcard; * is one word, # any number of words`,
+		"list --routing-key ?.created --json":               `note: --routing-key: the ? in "?.created" is no wildcard`,
 		"list --exchange shop%":                             `the % in "shop%" is no wildcard`,
 		"list --ordering-key customer-?":                    `note: --ordering-key compares the whole text: the ? in "customer-?" is no wildcard`,
-		"peek --routing-key *":                              `the * in "*" is no wildcard`,
-		"dead-letter list --routing-key orders.*":           `the * in "orders.*"`,
-		"dead-letter requeue --routing-key orders.*":        `the * in "orders.*"`,
-		"dead-letter purge --yes --routing-key orders.*":    `the * in "orders.*"`,
-		"dead-letter purge --dry-run --routing-key o.*":     `the * in "o.*"`,
-		"retry --routing-key orders.*":                      `the * in "orders.*"`,
-		"published list --routing-key orders.*":             `the * in "orders.*"`,
-		"published replay --routing-key orders.* --dry-run": `the * in "orders.*"`,
-		"list --routing-key a.*":                            "", // it matches
+		"list --ordering-key customer.*":                    `the * in "customer.*" is no wildcard`,
+		"peek --routing-key orders%":                        `the % in "orders%"`,
+		"dead-letter list --routing-key orders.%":           `the % in "orders.%"`,
+		"dead-letter requeue --routing-key orders.%":        `the % in "orders.%"`,
+		"dead-letter purge --yes --routing-key orders.%":    `the % in "orders.%"`,
+		"dead-letter purge --dry-run --routing-key o.%":     `the % in "o.%"`,
+		"retry --routing-key orders.%":                      `the % in "orders.%"`,
+		"published list --routing-key orders.%":             `the % in "orders.%"`,
+		"published replay --routing-key orders.% --dry-run": `the % in "orders.%"`,
+		"list --routing-key a%":                             "", // it matches
 		"list --routing-key orders":                         "",
+		"list --routing-key payments.*":                     "",
 		"list":                                              "",
 	} {
 		r := cdcRelay(t, env, strings.Fields(args)...)
@@ -109,6 +112,36 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %q\n%s%s", args, r.code, note, r.stdout, r.stderr)
 		}
 	}
+}
+
+// Each command selects the same rows with a pattern.
+func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
+	env, db := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	keys := `unnest(ARRAY['orders', 'orders.created', 'orders.eu.created', 'orders_created', 'invoices.*', '']) WITH ORDINALITY k(key, i)`
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, attempts, available_at) SELECT key, '1', 1, now() + interval '1 hour' FROM `+keys)
+	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
+		SELECT i, now(), gen_random_uuid(), 6, 1, key, '1', 'nack' FROM `+keys)
+	execute(t, db, `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+		SELECT i, now(), now(), gen_random_uuid(), 0, 1, key, '1' FROM `+keys)
+	for pattern, n := range map[string]int{
+		"orders.*": 1, "orders.#": 3, "orders*": 2, "*": 2, "#": 6, "#.created": 2, `invoices.\*`: 1, "invoices.*": 1, `orders.\*`: 0, "": 1, "orders": 1, "orders_": 0,
+	} {
+		for _, command := range []string{"list --json", "peek --json", "dead-letter list --json", "published list --json"} {
+			r := cdcRelay(t, env, append(strings.Fields(command), "--routing-key", pattern)...)
+			if found := strings.Count(r.stdout, `"routing_key"`); r.code != exitDone || found != n {
+				t.Errorf("%s --routing-key %q: exit code %d, %d messages, want %d\n%s", command, pattern, r.code, found, n, r.stderr)
+			}
+		}
+		for _, command := range []string{"retry --dry-run --json", "dead-letter requeue --dry-run --json", "dead-letter purge --dry-run --json", "published replay --dry-run --json"} {
+			r := cdcRelay(t, env, append(strings.Fields(command), "--routing-key", pattern)...)
+			if r.code != exitDone || !strings.Contains(r.stdout, fmt.Sprintf(`"matched": %d`, n)) {
+				t.Errorf("%s --routing-key %q: exit code %d, want %d\n%s%s", command, pattern, r.code, n, r.stdout, r.stderr)
+			}
+		}
+	}
+	wantUsage(t, cdcRelay(t, env, "list", "--routing-key", `orders\.created`),
+		`--routing-key 'orders\.created': want \ only before *, # or another \`)
 }
 
 // The values are the same in the browser.

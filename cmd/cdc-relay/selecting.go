@@ -111,8 +111,7 @@ func filterSettings() []setting {
 			},
 			Set: func(c *config, text string) error { return addNames(&c.selected.filter, strings.Split(text, ",")) },
 		},
-		text("routing-key", "KEY", "Only messages with this routing key.",
-			func(f *operator.Filter) **string { return &f.RoutingKey }),
+		routingKeySetting(),
 		headerSetting(),
 		text("exchange", "NAME", "Only messages to this exchange; '': those without one.",
 			func(f *operator.Filter) **string { return &f.Exchange }),
@@ -129,11 +128,26 @@ func filterSettings() []setting {
 	}
 }
 
+func routingKeySetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "routing-key", Placeholder: "PATTERN", FlagOnly: true,
+			Usage: `Only messages with this routing key, such as 'orders.*' or 'orders.#'. ` +
+				`* is one word, # zero or more words; \* and \# are the characters.`,
+		},
+		Set: func(c *config, text string) error {
+			pattern, err := operator.ParsePattern(text)
+			c.selected.filter.RoutingKey = &pattern
+			return err
+		},
+	}
+}
+
 func headerSetting() setting {
 	return setting{
 		Info: settings.Info{
-			Name: "header", Placeholder: "NAME=VALUE,…", FlagOnly: true, Repeats: true,
-			Usage: "Only messages with these headers, such as task=orders.*; * is any text. " +
+			Name: "header", Placeholder: "NAME=PATTERN,…", FlagOnly: true, Repeats: true,
+			Usage: "Only messages with these headers, such as 'task=orders.*', with the wildcards of --routing-key. " +
 				"An empty value: those without the header.",
 		},
 		Set: func(c *config, text string) (err error) {

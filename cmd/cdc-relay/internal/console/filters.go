@@ -62,6 +62,9 @@ func (p picked) mistake() error {
 
 // offer sets the values that the fields offer.
 func (p *picked) offer(o operator.Offered) {
+	for i, key := range o.RoutingKeys {
+		o.RoutingKeys[i] = operator.EscapePattern(key)
+	}
 	for name, values := range map[string][]string{
 		"routing-key": o.RoutingKeys, "exchange": o.Exchanges, "reason": o.Reasons,
 	} {

@@ -31,7 +31,7 @@ type shownGroup struct {
 // Fields are the filters that select the rows of the group.
 func (g shownGroup) Fields() []field {
 	return []field{
-		{Name: "routing-key", Value: g.RoutingKey, Set: true},
+		{Name: "routing-key", Value: operator.EscapePattern(g.RoutingKey), Set: true},
 		{Name: "reason", Value: g.Reason, Set: true},
 	}
 }
@@ -43,7 +43,7 @@ const mostGroups = 20
 func (l *listed[T]) group(c *Console, groups operator.Groups, path string, filters url.Values, changes ...string) {
 	l.Some = groups.Precision != operator.Exact
 	for _, g := range groups.All {
-		filters.Set("routing-key", g.RoutingKey)
+		filters.Set("routing-key", operator.EscapePattern(g.RoutingKey))
 		filters.Set("reason", g.Reason)
 		number := show.Number(g.N)
 		if l.Some {

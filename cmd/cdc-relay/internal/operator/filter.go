@@ -13,7 +13,7 @@ type Filter struct {
 	// IDs and MessageIDs name rows: a row matches if either list has it.
 	IDs        []int64
 	MessageIDs []outbox.UUID
-	RoutingKey *string
+	RoutingKey *Pattern
 	// Headers must all match.
 	Headers []HeaderFilter
 	// Exchange: '' also selects rows without an exchange.
@@ -40,19 +40,23 @@ func (f Filter) Everything() bool {
 // HeaderFilter selects rows by a header that is a string, a number or a boolean.
 type HeaderFilter struct {
 	Name string
-	// Pattern is its value as text, with * for any characters, also none. "" also selects rows without such a header.
-	Pattern string
+	// Pattern selects its value as text. The empty pattern also selects rows without such a header.
+	Pattern Pattern
 }
 
 // ParseHeaders parses NAME=PATTERN,NAME=PATTERN.
 func ParseHeaders(text string) (all []HeaderFilter, err error) {
 	for part := range strings.SplitSeq(text, ",") {
-		name, pattern, found := strings.Cut(part, "=")
+		name, value, found := strings.Cut(part, "=")
 		switch {
 		case !found || name == "":
 			return nil, fmt.Errorf("%q: want NAME=VALUE, such as task=orders.*; write * for a comma in a value", part)
 		case outbox.RepeatsBody(name):
 			return nil, fmt.Errorf("%s repeats the body: want another header", name)
+		}
+		pattern, err := ParsePattern(value)
+		if err != nil {
+			return nil, err
 		}
 		all = append(all, HeaderFilter{name, pattern})
 	}
@@ -60,12 +64,11 @@ func ParseHeaders(text string) (all []HeaderFilter, err error) {
 }
 
 func (h HeaderFilter) addTo(c *conditions) {
-	if h.Pattern == "" {
+	if h.Pattern.IsEmpty() {
 		c.add("coalesce("+headerText("%[1]s")+", '') = ''", h.Name)
 		return
 	}
-	like := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`, `*`, `%`).Replace(h.Pattern)
-	c.add(headerText("%[1]s")+" LIKE %[2]s", h.Name, like)
+	h.Pattern.addTo(c, headerText("%[1]s"), h.Name)
 }
 
 // kind is the table that a filter selects from.
@@ -118,7 +121,7 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 		c.add("r.message_id = ANY(%s::uuid[])", messageIDs)
 	}
 	if f.RoutingKey != nil {
-		c.add("r.routing_key = %s", *f.RoutingKey)
+		f.RoutingKey.addTo(&c, "r.routing_key")
 	}
 	for _, header := range f.Headers {
 		header.addTo(&c)

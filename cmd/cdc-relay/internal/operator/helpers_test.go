@@ -72,6 +72,14 @@ func quiet(int64, int64) {}
 
 func text(s string) *string { return &s }
 
+func pattern(s string) *operator.Pattern {
+	p, err := operator.ParsePattern(s)
+	if err != nil {
+		panic(err)
+	}
+	return &p
+}
+
 func equal[T any](t testing.TB, what string, got, want []T) {
 	t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -97,8 +97,11 @@ func TestListSelectsByStateAndFilters(t *testing.T) {
 		{operator.Filter{State: operator.Locked}, "[10]"},
 		{operator.Filter{OrderingKey: text("k")}, "[2 3]"},
 		{operator.Filter{OrderingKey: text("k"), State: operator.Retrying}, "[3]"},
-		{operator.Filter{RoutingKey: text("a")}, "[1 2]"},
-		{operator.Filter{RoutingKey: text("none")}, "[]"},
+		{operator.Filter{RoutingKey: pattern("a")}, "[1 2]"},
+		{operator.Filter{RoutingKey: pattern("none")}, "[]"},
+		{operator.Filter{RoutingKey: pattern("#")}, "[1 2 3 4 5 6 7 8 9 10]"},
+		{operator.Filter{RoutingKey: pattern("a.#")}, "[1 2]"},
+		{operator.Filter{RoutingKey: pattern("a.*")}, "[]"},
 		{operator.Filter{Exchange: text("x")}, "[1]"},
 		{operator.Filter{OlderThan: time.Hour}, "[1]"},
 		{operator.Filter{Reason: text("nack")}, "[2]"},
@@ -124,9 +127,11 @@ func TestHeadersFilterEveryList(t *testing.T) {
 	f.DeadLetter(12, "nack")
 	o := f.operator()
 	for filter, want := range map[string]string{
-		"task=orders.send": "1", "task=orders.*": "1 2", "task=*.send": "1 2", "task=o*s*send": "1 2 3", "task=orders_send": "3", "task=*": "1 2 3 4 9 10",
-		"task=": "4 5 6 7 8 11 12", "task=tr*": "9", "tenant=7": "1 11", "task=orders.*,tenant=7": "1", "Task=orders.*": "11", "other=*": "",
-		`task=50% a\b*`: "10", "task=%": "", "task=*%*": "10", `task=*\*`: "10", "task=5%": "", `task=orders\.send`: "", "task=ORDERS.*": "",
+		"task=orders.send": "1", "task=orders.*": "1", "task=orders.#": "1 2", "task=*.send": "1", "task=#.send": "1 2",
+		"task=o*s.#.send": "1 2", "task=o*s*send": "3", "task=orders_send": "3", "task=*": "3 9 10", "task=#": "1 2 3 4 9 10",
+		"task=": "4 5 6 7 8 11 12", "task=tr*": "9", "tenant=7": "1 11", "task=orders.#,tenant=7": "1",
+		"Task=orders.*": "11", "other=#": "", "tenant=*": "1 11", `task=50% a\\b*`: "10", "task=%": "", "task=*%*": "10",
+		`task=*\\*`: "10", "task=5%": "", "task=orders?send": "", "task=ORDERS.*": "",
 	} {
 		headers, err := operator.ParseHeaders(filter)
 		if err != nil {
@@ -150,7 +155,7 @@ func TestHeadersFilterEveryList(t *testing.T) {
 			t.Errorf("dead letters with %s: %d, want %d, %v", filter, n, all, err)
 		}
 	}
-	for _, filter := range []string{"", "task", "=a", "task=a,b", "argsrepr=*", "task=a,kwargsrepr=x", "task=a,"} {
+	for _, filter := range []string{"", "task", "=a", "task=a,b", "argsrepr=*", "task=a,kwargsrepr=x", "task=a,", `task=orders\.send`} {
 		if got, err := operator.ParseHeaders(filter); err == nil {
 			t.Errorf("%q: %v", filter, got)
 		}
@@ -262,7 +267,7 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 	f.history()
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i, now(), now() - i % 5 * interval '1 day', gen_random_uuid(), 0, 1, 'r' FROM generate_series(1, $1::int) i`, rows)
-	none := text("none has this")
+	none := pattern("none has this")
 	counted := func() (n int) {
 		err := conn.QueryRow(t.Context(), `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables`).Scan(&n)
 		if err != nil {
@@ -283,7 +288,8 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 		}
 	}
 	for what, read := range map[string]func(after string) (next string, err error){
-		"list": list(operator.Filter{}), "routing key": list(operator.Filter{RoutingKey: none}), "due": list(operator.Filter{State: operator.Due}),
+		"list": list(operator.Filter{}), "routing key": list(operator.Filter{RoutingKey: none}),
+		"pattern": list(operator.Filter{RoutingKey: pattern("none.#.has.*")}), "due": list(operator.Filter{State: operator.Due}),
 		"retrying": list(operator.Filter{State: operator.Retrying}), "scheduled": list(operator.Filter{State: operator.Scheduled}),
 		"scheduled, none": list(operator.Filter{State: operator.Scheduled, RoutingKey: none}), "locked": list(operator.Filter{State: operator.Locked}),
 		"newer version": list(operator.Filter{State: operator.NewerVersion}), "hot key": list(operator.Filter{OrderingKey: text("hot"), RoutingKey: none}),

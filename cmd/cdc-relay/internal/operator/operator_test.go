@@ -170,8 +170,8 @@ func TestDeadLetterFiltersSelect(t *testing.T) {
 	}{
 		{operator.Filter{}, 3},
 		{names, 2},
-		{operator.Filter{RoutingKey: text("r")}, 2},
-		{operator.Filter{RoutingKey: text("R")}, 0},
+		{operator.Filter{RoutingKey: pattern("r")}, 2},
+		{operator.Filter{RoutingKey: pattern("R")}, 0},
 		{operator.Filter{Exchange: text("x")}, 1},
 		{operator.Filter{Exchange: text("")}, 2},
 		{operator.Filter{OrderingKey: text("k")}, 1},
@@ -180,7 +180,7 @@ func TestDeadLetterFiltersSelect(t *testing.T) {
 		{operator.Filter{Reason: text("too_large")}, 2},
 		{operator.Filter{OlderThan: day}, 1},
 		{operator.Filter{NewerThan: day}, 2},
-		{operator.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: text("r")}, 1},
+		{operator.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: pattern("r")}, 1},
 	} {
 		n, err := o.CountDeadLetters(t.Context(), test.filter)
 		if err != nil || n != test.want {

@@ -57,15 +57,15 @@ func TestCommandsRunNobodyElsesFunctions(t *testing.T) {
 		o, ctx := f.as("&role="+role+path), t.Context()
 		f.everyLook(o)
 		all := operator.Filter{
-			IDs: []int64{1, 2, 51}, MessageIDs: []outbox.UUID{{1}}, RoutingKey: text("r"), Exchange: text(""), OrderingKey: text("k"), Reason: text("nack"),
+			IDs: []int64{1, 2, 51}, MessageIDs: []outbox.UUID{{1}}, RoutingKey: pattern("r.#"), Exchange: text(""), OrderingKey: text("k"), Reason: text("nack"),
 			OlderThan: time.Nanosecond, NewerThan: time.Hour,
 		}
 		page := operator.Page{Limit: 10}
 		for what, err := range map[string]error{
 			"list": second(o.List(ctx, all, page)), "dead letters": second(o.DeadLetters(ctx, all, page)), "count": second(o.CountDeadLetters(ctx, all)),
 			"published": second(o.PublishedMessages(ctx, all, page)), "has history": second(o.HasHistory(ctx)), "slot": second(o.Slot(ctx, "none")),
-			"peek": second(o.Peek(ctx, operator.Filter{RoutingKey: text("r"), Exchange: text("")}, page, false, []string{"coalesce_key"}, true)), "hosts": second(o.RelayHosts(ctx)),
-			"replay":  second(o.Replay(ctx, operator.Filter{RoutingKey: text("r")}, operator.Replay{Batch: 2}, nil, quiet)),
+			"peek": second(o.Peek(ctx, operator.Filter{RoutingKey: pattern("r"), Exchange: text("")}, page, false, []string{"coalesce_key"}, true)), "hosts": second(o.RelayHosts(ctx)),
+			"replay":  second(o.Replay(ctx, operator.Filter{RoutingKey: pattern("r")}, operator.Replay{Batch: 2}, nil, quiet)),
 			"requeue": second(o.Requeue(ctx, operator.Filter{IDs: []int64{int64(10 * n)}}, 10, nil, quiet)),
 			"purge":   second(o.Purge(ctx, operator.Filter{}, 10, nil, quiet)),
 		} {

@@ -32,8 +32,8 @@ func TestPeekShowsTheOrderInWhichMessagesLeave(t *testing.T) {
 		{operator.Filter{}, false, "[3 4 8 11 13 7 5 1 14 2 6]"},
 		{operator.Filter{}, true, "[3 4 8 11 7 5 1 14 2 6 13]"},
 		{operator.Filter{OrderingKey: text("free")}, true, "[4 5 6]"},
-		{operator.Filter{RoutingKey: text("s")}, false, "[3]"},
-		{operator.Filter{RoutingKey: text("none")}, false, "[]"},
+		{operator.Filter{RoutingKey: pattern("s")}, false, "[3]"},
+		{operator.Filter{RoutingKey: pattern("none")}, false, "[]"},
 	} {
 		for limit := 1; limit < 14; limit++ {
 			got := idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Peeked], error) {

@@ -65,7 +65,7 @@ func TestRetryNowAppliesFilters(t *testing.T) {
 		want   int64
 	}{
 		{operator.Filter{Reason: text("unroutable")}, 2},
-		{operator.Filter{RoutingKey: text("a")}, 2},
+		{operator.Filter{RoutingKey: pattern("a")}, 2},
 		{operator.Filter{Exchange: text("x")}, 1},
 		{operator.Filter{OrderingKey: text("k")}, 1},
 		{operator.Filter{OlderThan: time.Hour}, 0},

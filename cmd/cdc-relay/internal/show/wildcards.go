@@ -8,13 +8,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 )
 
-// WildcardNote says that filters compare exactly, if one looks like a pattern; else it returns "". In a routing key of
-// a message, * and # are ordinary characters. Before is written before the name of a filter.
+// WildcardNote says what is no wildcard, if a filter looks like a pattern and is none; else it returns "". Before is
+// written before the name of a filter.
 func WildcardNote(f operator.Filter, before string) string {
 	for _, one := range []struct {
 		name  string
 		value *string
-	}{{"routing-key", f.RoutingKey}, {"exchange", f.Exchange}, {"ordering-key", f.OrderingKey}} {
+	}{{"exchange", f.Exchange}, {"ordering-key", f.OrderingKey}} {
 		if one.value == nil {
 			continue
 		}
@@ -22,6 +22,14 @@ func WildcardNote(f operator.Filter, before string) string {
 			return fmt.Sprintf("%s%s compares the whole text: the %c in %s is no wildcard",
 				before, one.name, (*one.value)[at], strconv.Quote(Printable(*one.value)))
 		}
+	}
+	if f.RoutingKey == nil {
+		return ""
+	}
+	key := f.RoutingKey.String()
+	if at := strings.IndexAny(key, "%?"); at >= 0 {
+		return fmt.Sprintf("%srouting-key: the %c in %s is no wildcard; * is one word, # any number of words",
+			before, key[at], strconv.Quote(Printable(key)))
 	}
 	return ""
 }
