@@ -141,7 +141,7 @@ func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
 		}
 	}
 	wantUsage(t, cdcRelay(t, env, "list", "--routing-key", `orders\.created`),
-		`--routing-key 'orders\.created': want \ only before *, # or another \`)
+		`--routing-key: 'orders\.created': want \ only before *, #, a comma or another \`)
 }
 
 // The values are the same in the browser.

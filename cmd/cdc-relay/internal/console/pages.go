@@ -207,10 +207,11 @@ func parseTemplates() *template.Template {
 		"query": func(name, value string) template.URL {
 			return template.URL(url.Values{name: {value}}.Encode()) //nolint:gosec // it is encoded
 		},
-		// header is the filter that selects messages with this value of a header.
+		// header is the filter that selects messages with this value of a header, and only is that of a routing key.
 		"header": func(name string, value *string) string {
-			return name + "=" + strings.ReplaceAll(show.ValueOr(value, ""), ",", "*")
+			return name + "=" + operator.EscapePattern(show.ValueOr(value, ""))
 		},
+		"only":  operator.EscapePattern,
 		"since": func(now, then time.Time) string { return show.Duration(now.Sub(then)) },
 	}
 	return template.Must(template.New("").Funcs(functions).ParseFS(web, "web/*.html")) // the files are embedded

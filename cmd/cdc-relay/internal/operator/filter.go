@@ -44,13 +44,13 @@ type HeaderFilter struct {
 	Pattern Pattern
 }
 
-// ParseHeaders parses NAME=PATTERN,NAME=PATTERN.
+// ParseHeaders parses NAME=PATTERN,NAME=PATTERN. A pattern may have a comma after a backslash.
 func ParseHeaders(text string) (all []HeaderFilter, err error) {
-	for part := range strings.SplitSeq(text, ",") {
+	for _, part := range splitAtCommas(text) {
 		name, value, found := strings.Cut(part, "=")
 		switch {
 		case !found || name == "":
-			return nil, fmt.Errorf("%q: want NAME=VALUE, such as task=orders.*; write * for a comma in a value", part)
+			return nil, fmt.Errorf("%q: want NAME=PATTERN, such as task=orders.*, and \\, for a comma in it", part)
 		case outbox.RepeatsBody(name):
 			return nil, fmt.Errorf("%s repeats the body: want another header", name)
 		}
@@ -61,6 +61,21 @@ func ParseHeaders(text string) (all []HeaderFilter, err error) {
 		all = append(all, HeaderFilter{name, pattern})
 	}
 	return all, nil
+}
+
+// splitAtCommas leaves a character after a backslash alone.
+func splitAtCommas(text string) (parts []string) {
+	from := 0
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case ',':
+			parts = append(parts, text[from:i])
+			from = i + 1
+		}
+	}
+	return append(parts, text[from:])
 }
 
 func (h HeaderFilter) addTo(c *conditions) {

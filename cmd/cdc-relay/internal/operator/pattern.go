@@ -8,8 +8,8 @@ import (
 )
 
 // Pattern selects texts by their words, which are separated by dots, as a binding of a topic exchange does: * is exactly
-// one word, # is zero or more words. Inside a word, * is any part of that word. A backslash before *, # or a backslash
-// makes it an ordinary character. The zero Pattern matches only the empty text.
+// one word, # is zero or more words. Inside a word, * is any part of that word. A backslash before *, #, a comma or a
+// backslash makes it an ordinary character. The zero Pattern matches only the empty text.
 type Pattern struct {
 	text  string
 	words []patternWord
@@ -34,7 +34,7 @@ func ParsePattern(text string) (Pattern, error) {
 	for part := range strings.SplitSeq(text, ".") {
 		word, ok := parseWord(part)
 		if !ok {
-			return p, fmt.Errorf(`'%s': want \ only before *, # or another \`, problem.OneLine(text))
+			return p, fmt.Errorf(`'%s': want \ only before *, #, a comma or another \`, problem.OneLine(text))
 		}
 		p.words = append(p.words, word)
 	}
@@ -58,7 +58,7 @@ func parseWord(text string) (w patternWord, ok bool) {
 			}
 		case c != '\\':
 			literal.WriteByte(c)
-		case i+1 < len(text) && strings.IndexByte(`*#\`, text[i+1]) >= 0:
+		case i+1 < len(text) && strings.IndexByte(`*#,\`, text[i+1]) >= 0:
 			i++
 			literal.WriteByte(text[i])
 		default:
@@ -69,9 +69,9 @@ func parseWord(text string) (w patternWord, ok bool) {
 	return w, true
 }
 
-// EscapePattern returns the pattern that matches only this text.
+// EscapePattern returns the pattern that matches only this text, also as a value for ParseHeaders.
 func EscapePattern(text string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `#`, `\#`).Replace(text)
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `#`, `\#`, `,`, `\,`).Replace(text)
 }
 
 // String returns the pattern as it was entered.
