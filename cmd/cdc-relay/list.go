@@ -12,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 func (p *process) listCommand() *cli.Command {
@@ -21,16 +22,18 @@ func (p *process) listCommand() *cli.Command {
 		UsageText: "cdc-relay list [FILTERS] [FLAGS]",
 		Description: `Lists rows of the outbox: all of them, or those that the filters pick. Rows come in the
 order of their ids; rows of a state that has a time (due, retrying, scheduled, unconfirmed)
-come in the order of that time. If few rows match, it reads on for 5 s. If there is more, it
-ends with a cursor for --after. --ordering-key is fast with any number of rows.
+come in the order of that time, and blocked ones by their ordering key. If few rows match, it
+reads on for 5 s. If there is more, it ends with a cursor for --after. --ordering-key is fast
+with any number of rows. For --state blocked, give it the --on-dead-letter of the relays.
 
 EXAMPLES
 
   cdc-relay list --state retrying
-  cdc-relay list --routing-key orders.created --older-than 10m
+  cdc-relay list --state blocked
+  cdc-relay list --routing-key 'orders.#' --older-than 10m
   cdc-relay list --json | jq -r '.messages[].message_id'`,
-		Flags: headerColumn(
-			pageFlags(listFilterFlags(), "format", "metrics-header", "database-url", "table", "config")),
+		Flags: asking(describe(headerColumn(pageFlags(listFilterFlags(), "format", "metrics-header", "on-dead-letter",
+			"http-addr", "database-url", "table", "config")), usages{"http-addr": askForSettings})),
 		Action: p.list,
 	}
 }
@@ -44,7 +47,8 @@ func stateSetting() setting {
 	return setting{
 		Info: settings.Info{
 			Name: "state", Placeholder: strings.Join(states, "|"), FlagOnly: true,
-			Usage: "Only messages in this state; waiting includes rows behind others of their ordering key.",
+			Usage: "Only messages in this state. waiting and due include blocked: those that wait for an older message of " +
+				"their ordering key.",
 		},
 		Set: func(c *config, text string) error {
 			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
@@ -84,9 +88,13 @@ func (p *process) list(c *cli.Context) error {
 	return p.withSession(c, cfg, p.showList)
 }
 
+// blocks reports whether a dead letter blocks its ordering key.
+func (c *config) blocks() bool { return c.relay.OnDeadLetter == relay.OnDeadLetterBlock }
+
 func (p *process) showList(ctx context.Context, s *session) error {
+	blocks := s.cfg.selected.filter.State == operator.Blocked && p.asRelay(ctx, s).blocks()
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
-		return s.List(ctx, s.cfg.selected.filter, page)
+		return s.List(ctx, s.cfg.selected.filter, page, blocks)
 	})
 	if err != nil {
 		return err

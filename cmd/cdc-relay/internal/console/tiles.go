@@ -23,7 +23,7 @@ func tilesOf(s sample) []tile {
 		of("Due", "due", "plain", "its time has come", "/waiting?state=due"),
 		of("Retrying", "retrying", "warning", inText("next", v.NextRetryAt, v.At), "/waiting?state=retrying"),
 		of("Scheduled", "scheduled", "plain", inText("next", v.NextScheduledAt, v.At), "/waiting?state=scheduled"),
-		of("Blocked", "behind", "warning", "behind a message of their key", "/keys?blocked=1"),
+		of("Blocked", "behind", "warning", "behind a message of their key", "/waiting?state=blocked"),
 		of("Expired", "expired", "warning", "not published any more", "/waiting?state=expired"),
 	}
 	for _, rare := range []tile{

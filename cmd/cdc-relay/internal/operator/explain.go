@@ -34,11 +34,14 @@ const (
 	Expired State = "expired"
 	// NewerVersion: its schema_version needs a newer relay.
 	NewerVersion State = "newer_version"
+	// Blocked: AtOnce or Due, but an older row of its key, or a dead letter that blocks the key, comes first. Only List
+	// has this state, and only if it is asked for: it depends on other rows. Stats counts these rows as Behind.
+	Blocked State = "blocked"
 )
 
 // States returns all states, as a person may enter them.
 func States() []State {
-	return []State{AtOnce, Due, Retrying, Scheduled, Unconfirmed, Locked, Expired, NewerVersion}
+	return []State{AtOnce, Blocked, Due, Retrying, Scheduled, Unconfirmed, Locked, Expired, NewerVersion}
 }
 
 // Waiting is a row of the outbox.

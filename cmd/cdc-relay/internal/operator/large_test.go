@@ -93,7 +93,7 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 	}
 	page := operator.Page{Limit: 100}
 	for _, filter := range []operator.Filter{{}, {State: operator.Retrying}, {Reason: text("nack")}, {OrderingKey: text("k")}} {
-		list, err := o.List(t.Context(), filter, page)
+		list, err := o.List(t.Context(), filter, page, false)
 		check(fmt.Sprintf("list %+v", filter), err, stored(list.Rows, func(w operator.Waiting) operator.StoredMessage { return w.StoredMessage }), len(ids))
 	}
 	for _, filter := range []operator.Filter{{}, {Reason: text("nack")}, {IDs: ids}, {OrderingKey: text("k")}} {

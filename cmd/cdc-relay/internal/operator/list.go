@@ -27,18 +27,28 @@ const (
 	byKey  = "r.ordering_key, r.id"
 )
 
-// List returns a page of the rows of the outbox that match the filter, without payloads. Rows come by id, or by time
-// for a state with a time. Its cost does not depend on the number of rows. It does not use an index for IDs. ErrCursor:
-// the cursor is of another list.
-func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listing[Waiting], err error) {
-	order := orderOf(filter)
-	after, err := parseCursor(page.After, order)
+// List returns a page of the rows of the outbox that match the filter, without payloads. Rows come by id, by time for a
+// state with a time, or by key for Blocked. Its cost does not depend on the number of rows. It does not use an index for
+// IDs. Block: a dead letter holds its key up, which matters to Blocked. ErrCursor: the cursor is of another list.
+func (t *Tables) List(ctx context.Context, filter Filter, page Page, block bool) (list Listing[Waiting], err error) {
+	order, name := orderOf(filter), orderOf(filter)
+	keys := order == byKey && filter.OrderingKey == nil
+	if keys {
+		name = blockedList
+	}
+	after, err := parseCursor(page.After, name)
 	if err != nil {
 		return list, err
+	}
+	state := stateBy("r.locked_by")
+	if filter.State == Blocked {
+		state = t.blockedState(state, block)
 	}
 	where, args := filter.where(ofOutbox, nil)
 	from := conditions{args: args}
 	switch {
+	case keys:
+		from.add("r.ordering_key IS NOT NULL")
 	case order == byKey:
 		from.ofKey(*filter.OrderingKey)
 	case order == byTime && filter.State == Due:
@@ -49,7 +59,7 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listi
 	from.after(after)
 	sql := t.fill(listWaitingSQL,
 		"{columns}", waitingColumns(false, "r.locked_by", "r.state"),
-		"{state}", stateBy("r.locked_by"),
+		"{state}", state,
 		"{order}", order,
 		"{from}", from.String(),
 		"{where}", where,
@@ -62,9 +72,12 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listi
 		) (w Waiting, at place, err error) {
 			var available pgtype.Timestamptz
 			w, err = scanWaiting(row, &at.matches, &at.last, &available)
-			at.cursor = cursor{List: order, ID: w.ID}
+			at.cursor = cursor{List: name, ID: w.ID}
 			if order == byTime {
 				at.At = timeText(available)
+			}
+			if keys {
+				at.Key = w.OrderingKey
 			}
 			return w, at, err
 		})
@@ -73,15 +86,36 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listi
 	return list, t.reading(ctx, "list rows of", err)
 }
 
+// blockedList is the name in cursors of the list of blocked rows of all keys.
+const blockedList = "blocked"
+
+// behindSQL is the condition for rows r that wait behind an older row of their key or, with block, behind a dead
+// letter. Stats counts the same rows.
+func behindSQL(block bool) string {
+	sql := followsSQL
+	if block {
+		sql += " OR " + behindDeadSQL
+	}
+	return sql
+}
+
+// blockedState is the SQL of a state that also may be Blocked.
+func (t *Tables) blockedState(state string, block bool) string {
+	return t.fill("(SELECT CASE WHEN o.state IN ('waiting', 'due') AND ({behind}) THEN 'blocked' ELSE o.state END "+
+		"FROM (SELECT {state} AS state OFFSET 0) o)", "{behind}", behindSQL(block), "{state}", state)
+}
+
 // ofKey selects the rows of a key. It uses BETWEEN instead of equality, so that the order is that of the index.
 func (c *conditions) ofKey(key string) { c.add("r.ordering_key BETWEEN %s AND %[1]s", key) }
 
-// after selects the rows after a cursor, by time and id if it has a time, else by id.
+// after selects the rows after a cursor: by time and id if it has a time, by key and id if it has a key, else by id.
 func (c *conditions) after(start *cursor) {
 	switch {
 	case start == nil || start.Start:
 	case start.At != nil:
 		c.add("(r.available_at, r.id) > (%s::timestamptz, %s)", *start.At, start.ID)
+	case start.Key != nil:
+		c.add("(r.ordering_key, r.id) > (%s, %s)", *start.Key, start.ID)
 	default:
 		c.add("r.id > %s", start.ID)
 	}
@@ -89,7 +123,7 @@ func (c *conditions) after(start *cursor) {
 
 func orderOf(filter Filter) string {
 	switch {
-	case filter.OrderingKey != nil:
+	case filter.OrderingKey != nil || filter.State == Blocked:
 		return byKey
 	case filter.State == Due || filter.State == Retrying || filter.State == Scheduled || filter.State == Unconfirmed:
 		return byTime

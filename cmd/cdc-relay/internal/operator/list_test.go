@@ -41,7 +41,7 @@ func (f *fixture) listed(filter operator.Filter, limit int) []int64 {
 	f.Helper()
 	o := f.operator()
 	return idsOfPages(f, limit, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
-		return o.List(f.Context(), filter, p)
+		return o.List(f.Context(), filter, p, false)
 	},
 		func(w operator.Waiting) int64 { return w.ID })
 }
@@ -131,7 +131,7 @@ func TestHeadersFilterEveryList(t *testing.T) {
 		"task=o*s.#.send": "1 2", "task=o*s*send": "3", "task=orders_send": "3", "task=*": "3 9 10", "task=#": "1 2 3 4 9 10",
 		"task=": "4 5 6 7 8 11 12", "task=tr*": "9", "tenant=7": "1 11", "task=orders.#,tenant=7": "1",
 		"Task=orders.*": "11", "other=#": "", "tenant=*": "1 11", `task=50% a\\b*`: "10", "task=%": "", "task=*%*": "10",
-		`task=*\\*`: "10", "task=5%": "", "task=orders?send": "", "task=ORDERS.*": "",
+		`task=*\\*`: "10", "task=5%": "", "task=orders?send": "", "task=ORDERS.*": "", `task=50%\,`: "",
 	} {
 		headers, err := operator.ParseHeaders(filter)
 		if err != nil {
@@ -139,7 +139,7 @@ func TestHeadersFilterEveryList(t *testing.T) {
 		}
 		picked := operator.Filter{Headers: headers}
 		listed := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
-			return o.List(t.Context(), picked, p)
+			return o.List(t.Context(), picked, p, false)
 		}, func(w operator.Waiting) int64 { return w.ID })
 		if got := strings.Trim(fmt.Sprint(listed), "[]"); got != want {
 			t.Errorf("list %s: %s, want %s", filter, got, want)
@@ -162,6 +162,55 @@ func TestHeadersFilterEveryList(t *testing.T) {
 	}
 	if (operator.Filter{Headers: []operator.HeaderFilter{{Name: "task"}}}).Everything() {
 		t.Error("a header selects every row")
+	}
+}
+
+// The list has the rows that Stats counts, key by key.
+func TestBlockedRowsAreThoseThatStatsCounts(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (id, routing_key, payload, ordering_key, available_at, attempts) VALUES
+		(1, 'r', '1', 'retries', now() + interval '1 hour', 1), (2, 'r', '1', 'retries', NULL, 0), (3, 's', '1', 'retries', now(), 0),
+		(4, 'r', '1', 'retries', now() + interval '1 hour', 0), (5, 'r', '1', NULL, NULL, 0), (6, 'r', '1', 'is free', NULL, 0),
+		(7, 'r', '1', 'dead', NULL, 0), (8, 'r', '1', 'dead', NULL, 0), (9, 'r', '1', 'dead', now() + interval '1 hour', 1),
+		(10, 'r', '1', 'a', NULL, 0), (11, 'r', '1', 'a', NULL, 0), (12, 'r', '1', 'locked', NULL, 0), (13, 'r', '1', 'locked', NULL, 0)`)
+	f.Exec(`UPDATE outbox SET expires_at = now() WHERE id = 13`)
+	f.DeadLetter(100, "nack", "ordering_key", "'dead'")
+	other := tabletest.Connect(t, f.URL)
+	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox WHERE id = 11 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	o := f.operator()
+	for _, test := range []struct {
+		filter operator.Filter
+		block  bool
+		want   string
+	}{
+		{operator.Filter{}, false, "[8 2 3]"},
+		{operator.Filter{}, true, "[7 8 2 3]"},
+		{operator.Filter{OrderingKey: text("retries")}, true, "[2 3]"},
+		{operator.Filter{RoutingKey: pattern("s")}, true, "[3]"},
+		{operator.Filter{OlderThan: time.Hour}, true, "[]"},
+	} {
+		test.filter.State = operator.Blocked
+		for _, limit := range []int{1, 2, 3, 100} {
+			got := idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
+				return o.List(t.Context(), test.filter, p, test.block)
+			}, func(w operator.Waiting) int64 {
+				if w.State != operator.Blocked {
+					t.Errorf("row %d is %s", w.ID, w.State)
+				}
+				return w.ID
+			})
+			if fmt.Sprint(got) != test.want {
+				t.Errorf("%+v, %t, by %d: %v, want %s", test.filter, test.block, limit, got, test.want)
+			}
+		}
+	}
+	for block, want := range map[bool]int64{false: 3, true: 4} {
+		s, err := o.Stats(t.Context(), operator.StatsOptions{Block: block})
+		if err != nil || s.Behind != exactly(want) {
+			t.Errorf("%t: %+v, %v", block, s.Behind, err)
+		}
 	}
 }
 
@@ -196,12 +245,12 @@ func TestCursorsOfOtherListsAreRejected(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(2)
 	o := f.operator()
-	list, err := o.List(t.Context(), operator.Filter{}, operator.Page{Limit: 1})
+	list, err := o.List(t.Context(), operator.Filter{}, operator.Page{Limit: 1}, false)
 	if err != nil || list.Next == "" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for _, after := range []string{list.Next, "17", "%%"} {
-		_, err := o.List(t.Context(), operator.Filter{State: operator.Due}, operator.Page{After: after, Limit: 1})
+		_, err := o.List(t.Context(), operator.Filter{State: operator.Due}, operator.Page{After: after, Limit: 1}, false)
 		if !errors.Is(err, operator.ErrCursor) {
 			t.Errorf("%q: %v", after, err)
 		}
@@ -277,7 +326,7 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 	}
 	list := func(filter operator.Filter) func(string) (string, error) {
 		return func(after string) (string, error) {
-			l, err := o.List(t.Context(), filter, operator.Page{After: after, Limit: 50})
+			l, err := o.List(t.Context(), filter, operator.Page{After: after, Limit: 50}, true)
 			return l.Next, err
 		}
 	}
@@ -292,7 +341,8 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 		"pattern": list(operator.Filter{RoutingKey: pattern("none.#.has.*")}), "due": list(operator.Filter{State: operator.Due}),
 		"retrying": list(operator.Filter{State: operator.Retrying}), "scheduled": list(operator.Filter{State: operator.Scheduled}),
 		"scheduled, none": list(operator.Filter{State: operator.Scheduled, RoutingKey: none}), "locked": list(operator.Filter{State: operator.Locked}),
-		"newer version": list(operator.Filter{State: operator.NewerVersion}), "hot key": list(operator.Filter{OrderingKey: text("hot"), RoutingKey: none}),
+		"newer version": list(operator.Filter{State: operator.NewerVersion}), "blocked": list(operator.Filter{State: operator.Blocked}),
+		"blocked, none": list(operator.Filter{State: operator.Blocked, RoutingKey: none}), "hot key": list(operator.Filter{OrderingKey: text("hot"), RoutingKey: none}),
 		"keys": func(after string) (string, error) {
 			l, err := o.Keys(t.Context(), operator.Page{After: after, Limit: 50})
 			return l.Next, err

@@ -128,7 +128,7 @@ func (f *fixture) everyLook(o *operator.Tables) {
 		"cheap stats":  second(o.Stats(ctx, operator.StatsOptions{Top: 10, Header: "task", Block: true})),
 		"count":        second(o.CountDeadLetters(ctx, operator.Filter{})),
 		"dead letters": second(o.DeadLetters(ctx, operator.Filter{}, operator.Page{Limit: 10})),
-		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),
+		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10}, false)),
 		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
 		"blocked keys": second(o.BlockedKeys(ctx, true, operator.Page{Limit: 10})),
 		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil, true)),

@@ -62,7 +62,7 @@ func TestCommandsRunNobodyElsesFunctions(t *testing.T) {
 		}
 		page := operator.Page{Limit: 10}
 		for what, err := range map[string]error{
-			"list": second(o.List(ctx, all, page)), "dead letters": second(o.DeadLetters(ctx, all, page)), "count": second(o.CountDeadLetters(ctx, all)),
+			"list": second(o.List(ctx, all, page, false)), "dead letters": second(o.DeadLetters(ctx, all, page)), "count": second(o.CountDeadLetters(ctx, all)),
 			"published": second(o.PublishedMessages(ctx, all, page)), "has history": second(o.HasHistory(ctx)), "slot": second(o.Slot(ctx, "none")),
 			"peek": second(o.Peek(ctx, operator.Filter{RoutingKey: pattern("r"), Exchange: text("")}, page, false, []string{"coalesce_key"}, true)), "hosts": second(o.RelayHosts(ctx)),
 			"replay":  second(o.Replay(ctx, operator.Filter{RoutingKey: pattern("r")}, operator.Replay{Batch: 2}, nil, quiet)),

@@ -9,9 +9,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
-// Behind is the state of a row that would be AtOnce or Due, but an older row of its key, or a dead letter that blocks
-// the key, comes first. Only Stats uses it.
+// Behind is Blocked in the counts of Stats.
 const Behind State = "behind"
+
+// followsSQL is the condition for a row r with an older row of its key, behindDeadSQL for one with a dead letter of it.
+const (
+	followsSQL = `r.ordering_key IS NOT NULL AND EXISTS (
+             SELECT 1 FROM {outbox} e
+             WHERE e.ordering_key BETWEEN r.ordering_key AND r.ordering_key AND e.id < r.id OFFSET 0)`
+	behindDeadSQL = `r.ordering_key IS NOT NULL AND EXISTS (
+             SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
+)
 
 // byState returns where the number of each state is.
 func (s *QueueStats) byState() map[State]*Count {
@@ -37,9 +45,7 @@ SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'behind' ELS
 FROM (
   SELECT r.*, {state} AS state, r.follows OR {blocked} AS is_behind FROM (
     SELECT r.*, ` + lockerSQL + ` AS locked_by,
-           r.ordering_key IS NOT NULL AND EXISTS (
-             SELECT 1 FROM {outbox} e
-             WHERE e.ordering_key BETWEEN r.ordering_key AND r.ordering_key AND e.id < r.id OFFSET 0) AS follows
+           ` + followsSQL + ` AS follows
     FROM (SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.possible_duplicate,
                  r.schema_version, r.xmax AS locker
           FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT $1) r) r) r
@@ -69,8 +75,7 @@ func (r *statsReader) statesStatement(from string) string {
 		order = "r.available_at"
 	}
 	if r.block {
-		blocked = "r.ordering_key IS NOT NULL AND " +
-			"EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)"
+		blocked = behindDeadSQL
 	}
 	return r.fill(statesSQL, "{state}", stateBy("r.locked_by"), "{blocked}", blocked, "{from}", from, "{order}", order)
 }
