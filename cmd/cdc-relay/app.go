@@ -120,7 +120,9 @@ func (p *process) commandGroups() []commandGroup {
 		{"LOOK", []*cli.Command{
 			p.statsCommand(), p.consoleCommand(), p.explainCommand(), p.listCommand(), p.peekCommand(), p.keysCommand(),
 		}},
-		{"CHANGE", []*cli.Command{p.retryCommand(), p.deadLetterCommand(), p.publishedCommand()}},
+		{"CHANGE", []*cli.Command{
+			p.resendCommand(), p.deleteCommand(), p.retryCommand(), p.deadLetterCommand(), p.publishedCommand(),
+		}},
 		{"TRY", []*cli.Command{p.demoCommand(), p.versionCommand(), p.completionCommand(), p.manCommand()}},
 	}
 }

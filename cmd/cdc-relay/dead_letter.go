@@ -243,21 +243,35 @@ func (p *process) requeue(ctx context.Context, s *session) error {
 		return asking.refused
 	}
 	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
-	text := "requeued " + show.Plural(done.Sent, "dead letter")
-	if done.Moved > 0 {
-		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", show.Number(done.Moved))
-	}
-	if failed == nil && done.Left > 0 {
-		failed = failure.WithHint(
-			fmt.Errorf("the outbox rejects %s: %w", show.Plural(done.Left, "dead letter"), done.Why),
-			"fix the rows in "+s.cfg.relay.Table.DeadLetter().String()+", or purge them",
-		)
+	text := requeuedText(done)
+	if failed == nil {
+		failed = s.cfg.rejectedByOutbox(done)
 	}
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(s.cfg, "dead letter")
 	}
 	return p.printChange(
 		ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers},
+	)
+}
+
+// requeuedText says what a requeue has done.
+func requeuedText(done operator.Requeued) string {
+	text := "requeued " + show.Plural(done.Sent, "dead letter")
+	if done.Moved > 0 {
+		text += fmt.Sprintf(", %s with a new id, since the old ones are not free", show.Number(done.Moved))
+	}
+	return text
+}
+
+// rejectedByOutbox is the error of a requeue that leaves dead letters behind, or nil.
+func (c *config) rejectedByOutbox(done operator.Requeued) error {
+	if done.Left == 0 {
+		return nil
+	}
+	return failure.WithHint(
+		fmt.Errorf("the outbox rejects %s: %w", show.Plural(done.Left, "dead letter"), done.Why),
+		"fix the rows in "+c.relay.Table.DeadLetter().String()+", or purge them",
 	)
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 func (p *process) listCommand() *cli.Command {
@@ -88,11 +87,8 @@ func (p *process) list(c *cli.Context) error {
 	return p.withSession(c, cfg, p.showList)
 }
 
-// blocks reports whether a dead letter blocks its ordering key.
-func (c *config) blocks() bool { return c.relay.OnDeadLetter == relay.OnDeadLetterBlock }
-
 func (p *process) showList(ctx context.Context, s *session) error {
-	blocks := s.cfg.selected.filter.State == operator.Blocked && p.asRelay(ctx, s).blocks()
+	blocks := s.cfg.selected.filter.State == operator.Blocked && deadLettersBlock(&p.asRelay(ctx, s).relay)
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
 		return s.List(ctx, s.cfg.selected.filter, page, blocks)
 	})

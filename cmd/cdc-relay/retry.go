@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -65,12 +66,9 @@ func (p *process) retry(ctx context.Context, s *session) error {
 		return asking.refused
 	}
 	view.Retried, view.Left = done.Due, done.Left
-	text := "made " + show.Plural(done.Due, "message") + " due now"
+	text := retriedText(done)
 	if view.DryRun {
-		text = "would make " + show.Plural(done.Due, "message") + " due now"
-	}
-	if done.Left > 0 {
-		text += fmt.Sprintf("; %s left alone: a relay has locked them", show.Number(done.Left))
+		text = "would make " + strings.TrimPrefix(text, "made ")
 	}
 	if failed == nil && view.Matched == 0 {
 		failed = p.none(s.cfg, "waiting retry")
@@ -79,4 +77,13 @@ func (p *process) retry(ctx context.Context, s *session) error {
 	return p.printChange(
 		ctx, s.cfg, change{&view, &view.Error, text, changed, view.Matched - changed, failed, againForOthers},
 	)
+}
+
+// retriedText says what a retry has done.
+func retriedText(done operator.Retried) string {
+	text := "made " + show.Plural(done.Due, "message") + " due now"
+	if done.Left > 0 {
+		text += fmt.Sprintf("; %s left alone: a relay has locked them", show.Number(done.Left))
+	}
+	return text
 }

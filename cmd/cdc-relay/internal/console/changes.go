@@ -35,6 +35,9 @@ type asked struct {
 	Done, Left string
 }
 
+// Deletes reports whether the change cannot be undone.
+func (a *asked) Deletes() bool { return deletes(a.Do) }
+
 // doing is a change, or the question before it. It sets the numbers of the description.
 type doing func(context.Context, *operator.Tables, *asked) error
 
@@ -60,6 +63,9 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 		}
 		if err = a.mistake(); err != nil {
 			return err
+		}
+		if a.Do == "delete" && len(a.filter.IDs)+len(a.filter.MessageIDs) == 0 {
+			return mistakef("delete: want the id of a message")
 		}
 		a.Filters, a.Back = a.inWords(), a.origin(r)
 		return do(ctx, tables, &a)
@@ -105,6 +111,10 @@ func question(ctx context.Context, tables *operator.Tables, a *asked) (err error
 		var n int64
 		n, err = tables.CountDeadLetters(ctx, a.filter)
 		a.count(n)
+	case "delete":
+		var n int64
+		n, err = tables.CountWaiting(ctx, a.filter)
+		a.count(n)
 	case "replay":
 		var would operator.Replayed
 		how := operator.Replay{Batch: operator.ChangeBatch, Dry: true}
@@ -121,7 +131,7 @@ func (a *asked) count(n int64) {
 	w := wordsOf(a.Do)
 	a.Count, a.What, a.Would = n, w.rows(n), w.would
 	a.Label = w.verb + " " + a.What
-	if a.Do == "purge" {
+	if a.Deletes() {
 		a.Typing, a.Label = n > 1, a.Label+" for good"
 	}
 }
@@ -156,7 +166,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request) {
 		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 			a.At = at
 		}
-		if a.Do == "purge" && shown > 1 && number(r.FormValue("typed")) != shown {
+		if a.Deletes() && shown > 1 && number(r.FormValue("typed")) != shown {
 			a.Mistyped = true
 			return question(ctx, tables, a)
 		}
@@ -194,7 +204,7 @@ func number(text string) int64 {
 
 // run changes the rows if agreed returns nil for their number.
 func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(total int64) error) (err error) {
-	filter := asOf(a.filter, time.UnixMicro(a.At), a.Do != "retry")
+	filter := asOf(a.filter, time.UnixMicro(a.At), a.Do != "retry" && a.Do != "delete")
 	switch a.Do {
 	case "retry":
 		var done operator.Retried
@@ -206,6 +216,13 @@ func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(to
 		a.Count, a.Done = done.Sent, "requeued "+show.Plural(done.Sent, "dead letter")
 		if done.Left > 0 {
 			a.Left = fmt.Sprintf("the outbox rejects %s: %s", show.Plural(done.Left, "dead letter"), done.Why)
+		}
+	case "delete":
+		var done operator.Deleted
+		done, err = tables.Delete(ctx, filter, operator.ChangeBatch, agreed, unseen)
+		a.Count, a.Done = done.Unpublished+done.Uncertain, show.DeletedText(done)
+		if done.Left > 0 {
+			a.Left = show.LockedText(done.Left)
 		}
 	case "replay":
 		var done operator.Replayed

@@ -20,10 +20,13 @@ func (c *Console) choices(number string, changes ...string) (all []choice) {
 	}
 	for _, do := range changes {
 		w := wordsOf(do)
-		all = append(all, choice{do, strings.TrimSpace(w.verb+" "+number) + "…", do == "purge"})
+		all = append(all, choice{do, strings.TrimSpace(w.verb+" "+number) + "…", deletes(do)})
 	}
 	return all
 }
+
+// deletes reports whether a change cannot be undone.
+func deletes(do string) bool { return do == "purge" || do == "delete" }
 
 // words are those of one change.
 type words struct {
@@ -40,6 +43,8 @@ func wordsOf(do string) words {
 		return words{"Retry", "would be due now", "waiting retry", "waiting retries", "/waiting"}
 	case "requeue":
 		return words{"Requeue", "would be requeued", "dead letter", "dead letters", "/dead-letters"}
+	case "delete":
+		return words{"Delete", "would be deleted for good", "waiting message", "waiting messages", "/waiting"}
 	case "replay":
 		return words{"Send again", "would be sent again", "published message", "published messages", "/published"}
 	case "purge":

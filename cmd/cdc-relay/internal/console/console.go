@@ -27,7 +27,7 @@ type Config struct {
 	Source *show.Source
 	// Access says who may open the console.
 	Access Access
-	// AllowChanges lets every user of the console retry, requeue, purge and replay.
+	// AllowChanges lets every user of the console retry, requeue, purge, replay and delete.
 	AllowChanges bool
 	// ShowPayload shows bodies on the page of one message.
 	ShowPayload bool

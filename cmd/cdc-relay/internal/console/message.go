@@ -94,6 +94,7 @@ func (c *Console) waitingMessage(around show.Surroundings, w operator.Waiting) o
 	if w.State == operator.Retrying {
 		one.Level, one.Changes = "warning", c.choices("now", "retry")
 	}
+	one.Changes = append(one.Changes, c.choices("", "delete")...)
 	one.describe(w.StoredMessage)
 	one.Facts.take("state", "place")
 	return one

@@ -202,3 +202,24 @@ func sessionText(pid int32, s *operator.Session, now time.Time) string {
 func Milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 }
+
+// DeletedText says what was deleted from the outbox, and whether it was published.
+func DeletedText(done operator.Deleted) string {
+	text := "deleted " + Plural(done.Unpublished+done.Uncertain, "message")
+	switch {
+	case done.Uncertain == 0:
+		return text + ", never published"
+	case done.Unpublished > 0:
+		text += fmt.Sprintf("; a relay may have published %s of them", Number(done.Uncertain))
+		return text
+	}
+	return text + "; a relay may have published it, or may be publishing it now"
+}
+
+// LockedText says why rows were not deleted from the outbox.
+func LockedText(left int64) string {
+	if left == 1 {
+		return "1 message is locked, usually by a relay that publishes it now"
+	}
+	return Number(left) + " messages are locked, usually by a relay that publishes them now"
+}
