@@ -1,0 +1,149 @@
+package main
+
+import (
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/test/await"
+)
+
+func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
+	env, db := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	insertWaiting(t, db, 1, `now() + interval '1 hour', 0, NULL`)
+	insertWaiting(t, db, 2, `NULL, 0, NULL`)
+	insertWaiting(t, db, 3, `now() + interval '1 hour', 0, NULL`)
+	insertWaiting(t, db, 4, `now(), 1, NULL`)
+	execute(t, db, insertDead, 5, uuid(5), nil)
+	execute(t, db, insertPublished, 6, uuid(6))
+	left := func() string {
+		return query[string](t, db, `SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM outbox`)
+	}
+	other := lockRow(t, db, 3)
+	for _, test := range []struct {
+		args, answer string
+		code         int
+		says         string
+		left         string
+	}{
+		{"1", "", exitFailed, "Delete 1 message from public.outbox at ", "1 2 3 4"},
+		{"1", "n\n", exitFailed, "not confirmed: nothing was deleted", "1 2 3 4"},
+		{"1 2 --dry-run", "", exitDone, "would delete 2 messages", "1 2 3 4"},
+		{"1 5 --yes", "", exitNotFound, "5 is not in public.outbox: it is a dead letter\n  hint: cdc-relay dead-letter purge 5", "1 2 3 4"},
+		{"6 --yes", "", exitNotFound, "6 is not in public.outbox: it was published at 2024-11-01 10:00:00Z", "1 2 3 4"},
+		{"99 --yes", "", exitNotFound, "99 is in none of public.outbox, ", "1 2 3 4"},
+		{"3 --yes", "", exitFailed, "1 message is locked, usually by a relay that publishes it now\n  hint: cdc-relay explain 3", "1 2 3 4"},
+		{"--yes", "", exitUsage, "delete: say which: an ID", "1 2 3 4"},
+		{"1", "y\n", exitDone, "deleted 1 message, never published", "2 3 4"},
+		{uuid(2) + " 3 --yes --json", "", exitFailed, `"deleted": 1,` + "\n" + `  "unpublished": 0,` + "\n" + `  "left": 1`, "3 4"},
+		{"4 --yes", "", exitDone, "deleted 1 message; a relay may have published it, or may be publishing it now", "3"},
+	} {
+		r := withInput(t, env, test.answer, append([]string{"delete"}, strings.Fields(test.args)...)...)
+		if r.code != test.code || !strings.Contains(r.stdout+r.stderr, test.says) || left() != test.left {
+			t.Errorf("delete %s: exit code %d, rows %s, want %d, %s and %q\n%s%s",
+				test.args, r.code, left(), test.code, test.left, test.says, r.stdout, r.stderr)
+		}
+	}
+	other.Close(t.Context())
+}
+
+// lockRow locks a row of the outbox until the caller closes the connection.
+func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), db.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, `BEGIN`)
+	execute(t, conn, `SELECT 1 FROM outbox WHERE id = $1 FOR UPDATE`, id)
+	return conn
+}
+
+func TestConsoleDeletesAWaitingMessage(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	for n := 1; n <= 3; n++ {
+		insertWaiting(t, db, n, `now() + interval '1 hour', 1, NULL`)
+	}
+	_, at := startConsole(t, env, "--allow-changes")
+	left := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox`) }
+	_, page := fetch(t, http.MethodGet, at+"/message?id=1", nil)
+	if !strings.Contains(page, "Retry now…") || !strings.Contains(page, `<button class="danger">Delete…</button>`) {
+		t.Fatalf("the page of the message:\n%s", page)
+	}
+	for path, status := range map[string]int{
+		"/change?do=delete":                    http.StatusBadRequest, // every message
+		"/change?do=delete&routing-key=orders": http.StatusBadRequest,
+		"/change?do=delete&id=99":              http.StatusOK,
+	} {
+		if got, body := fetch(t, http.MethodGet, at+path, nil); got != status {
+			t.Errorf("%s: status %d\n%s", path, got, body)
+		}
+	}
+	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"3"}}); status != http.StatusBadRequest || left() != 3 {
+		t.Errorf("without an id: status %d, %d rows\n%s", status, left(), body)
+	}
+	confirm := func(id string) (int, string) {
+		_, question := fetch(t, http.MethodGet, at+"/change?do=delete&id="+id, nil)
+		if !strings.Contains(question, "<strong>1 waiting message</strong> would be deleted for good") {
+			t.Fatalf("the question:\n%s", question)
+		}
+		form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fetch(t, http.MethodPost, at+"/change", form)
+	}
+	if status, body := confirm("1"); status != http.StatusOK || !strings.Contains(body, "deleted 1 message, never published") || left() != 2 {
+		t.Errorf("status %d, %d rows\n%s", status, left(), body)
+	}
+	other := lockRow(t, db, 2)
+	if status, body := confirm("2"); status != http.StatusOK || !strings.Contains(body, "1 message is locked") || left() != 2 {
+		t.Errorf("a locked row: status %d, %d rows\n%s", status, left(), body)
+	}
+	other.Close(t.Context())
+	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 2`)
+	if status, body := confirm("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
+		t.Errorf("a due row: status %d, %d rows\n%s", status, left(), body)
+	}
+}
+
+// The tile links to the rows that it counts.
+func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
+	env, db := fresh(t)
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	insertWaiting(t, db, 1, `now() + interval '1 hour', 1, 'k'`)
+	insertWaiting(t, db, 2, `NULL, 0, 'k'`)
+	insertWaiting(t, db, 3, `NULL, 0, 'k'`)
+	insertWaiting(t, db, 4, `NULL, 0, NULL`)
+	insertWaiting(t, db, 6, `NULL, 0, 'dead'`)
+	execute(t, db, insertDead, 5, uuid(5), "dead")
+	tile := regexp.MustCompile(`<a href="([^"]*)" class="tile warning"><span class="what">Blocked</span> <strong>(\d+)</strong>`)
+	for onDeadLetter, n := range map[string]int{"continue": 2, "block": 3} {
+		flags := []string{"--on-dead-letter", onDeadLetter}
+		_, at := startConsole(t, env, flags...)
+		var found []string
+		await.Until(t, "the overview has the tile", func() bool {
+			_, body := fetch(t, http.MethodGet, at+"/", nil)
+			found = tile.FindStringSubmatch(body)
+			return found != nil
+		})
+		_, body := fetch(t, http.MethodGet, at+html.UnescapeString(found[1]), nil)
+		if shown := strings.Count(body, `<span class="state blocked">blocked</span>`); shown != n || found[2] != strconv.Itoa(n) {
+			t.Errorf("%s: the tile has %s, %s shows %d, want %d\n%s", onDeadLetter, found[2], found[1], shown, n, body)
+		}
+		r := cdcRelay(t, env, append([]string{"list", "--state", "blocked", "--json"}, flags...)...)
+		if shown := strings.Count(r.stdout, `"state": "blocked"`); r.code != exitDone || shown != n {
+			t.Errorf("%s: %d in the list, want %d\n%s%s", onDeadLetter, shown, n, r.stdout, r.stderr)
+		}
+	}
+}
