@@ -93,7 +93,7 @@ func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	tasks := []string{"orders.send", "a,b", ",", "*", "#", "a.*", `"<b>&=%_\ü`, " lead", "'quoted'", "\x1b[31m\n"}
+	tasks := []string{"orders.send", "a,b", ",", "*", "#", `"<b>&=%_\ü`, " lead", "'quoted'", "\x1b[31m\n"}
 	for _, task := range tasks {
 		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, headers, failure_reason)
 			VALUES (70, now(), gen_random_uuid(), 6, 1, 'celery', jsonb_build_object('task', $1::text), 'nack')`, task)

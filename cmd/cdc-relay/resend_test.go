@@ -33,6 +33,7 @@ func insertWaiting(t *testing.T, db *pgx.Conn, n int, values string) {
 func TestResendFindsAMessageInEachTable(t *testing.T) {
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	execute(t, db, `SELECT setval('outbox_id_seq', 1000)`)
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 3, NULL`)
 	execute(t, db, insertDead, 2, uuid(2), nil)
 	execute(t, db, insertPublished, 3, uuid(3))
@@ -119,6 +120,7 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 func TestResendNeedsNoHistoryForADeadLetter(t *testing.T) {
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	execute(t, db, `SELECT setval('outbox_id_seq', 1000)`)
 	execute(t, db, insertDead, 2, uuid(2), nil)
 	role := services.Name(t)
 	execute(t, db, "CREATE ROLE "+role+" LOGIN PASSWORD 's3cr3t'")
@@ -165,7 +167,7 @@ func TestResentMessagesArriveAndDeletedOnesDoNot(t *testing.T) {
 	if d := await.Receive(t, "the copy arrives", orders); d.MessageId != uuid(2) || d.Headers["x-possible-duplicate"] != true {
 		t.Errorf("got %+v", d)
 	}
-	execute(t, db, insertDead, 1000, uuid(3), nil)
+	execute(t, db, insertDead, 1, uuid(3), nil)
 	wantOutput(t, cdcRelay(t, env, "resend", uuid(3)), "requeued 1 dead letter")
 	if d := await.Receive(t, "the dead letter arrives", orders); d.MessageId != uuid(3) {
 		t.Errorf("got %s", d.MessageId)

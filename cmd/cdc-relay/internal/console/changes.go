@@ -36,7 +36,7 @@ type asked struct {
 }
 
 // Deletes reports whether the change cannot be undone.
-func (a *asked) Deletes() bool { return deletes(a.Do) }
+func (a asked) Deletes() bool { return deletes(a.Do) }
 
 // doing is a change, or the question before it. It sets the numbers of the description.
 type doing func(context.Context, *operator.Tables, *asked) error
