@@ -176,7 +176,7 @@ transaction. If you stop it, run it again. On a terminal it asks, unless you nam
 EXAMPLES
 
   cdc-relay dead-letter requeue 42
-  cdc-relay dead-letter requeue --reason unroutable --routing-key orders.created
+  cdc-relay dead-letter requeue --reason unroutable --routing-key 'orders.*'
   cdc-relay dead-letter requeue --all --dry-run`,
 		Flags: describe(
 			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
@@ -196,8 +196,8 @@ automatically, use run --dead-letter-retention.
 
 EXAMPLES
 
-  cdc-relay dead-letter purge --older-than 720h --dry-run
-  cdc-relay dead-letter purge --older-than 720h --yes`,
+  cdc-relay dead-letter purge --older-than 30d --dry-run
+  cdc-relay dead-letter purge --older-than 30d --yes`,
 		Flags: describe(
 			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
 		),

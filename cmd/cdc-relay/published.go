@@ -33,7 +33,7 @@ more, it ends with a cursor for --after.
 
 EXAMPLES
 
-  cdc-relay published list --routing-key orders.created --newer-than 1h`,
+  cdc-relay published list --routing-key 'orders.#' --newer-than 2026-11-24T10:00Z`,
 				Flags: headerColumn(pageFlags(
 					historyFilterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
 				Action: p.publishedList,

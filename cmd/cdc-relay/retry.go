@@ -24,7 +24,7 @@ give --yes.
 EXAMPLES
 
   cdc-relay retry --all
-  cdc-relay retry --reason unroutable --routing-key orders.created
+  cdc-relay retry --reason unroutable --routing-key 'orders.*'
   cdc-relay retry 42`,
 		Flags: describe(
 			describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), sinceCreated),

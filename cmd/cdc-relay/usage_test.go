@@ -37,10 +37,10 @@ func bothServers() environment {
 
 func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 	for _, test := range []struct{ args, line string }{
-		{"", "no command given, want one of setup, check, config, migrate, adopt, teardown, run, drain, stats, console, explain, list, peek, keys, retry, dead-letter, published, demo, version, completion"},
+		{"", "no command given, want one of setup, check, config, migrate, adopt, teardown, run, drain, stats, console, explain, list, peek, keys, resend, delete, retry, dead-letter, published, demo, version, completion"},
 		{"migrate", "migrate: no command given, want one of up, status, sql"},
 		{"rn", `unknown command "rn", did you mean "run"?`},
-		{"frobnicate", `unknown command "frobnicate", want one of setup, check, config, migrate, adopt, teardown, run, drain, stats, console, explain, list, peek, keys, retry, dead-letter, published, demo, version, completion`},
+		{"frobnicate", `unknown command "frobnicate", want one of setup, check, config, migrate, adopt, teardown, run, drain, stats, console, explain, list, peek, keys, resend, delete, retry, dead-letter, published, demo, version, completion`},
 		{"migrate stats", `migrate: unknown command "stats", did you mean "status"?`},
 		{"run --databse-url x", "run: unknown flag --databse-url, did you mean --database-url?"},
 		{"run --xyzzy", "run: unknown flag --xyzzy, see cdc-relay run --help"},
