@@ -46,8 +46,8 @@ func stateSetting() setting {
 	return setting{
 		Info: settings.Info{
 			Name: "state", Placeholder: strings.Join(states, "|"), FlagOnly: true,
-			Usage: "Only messages in this state. waiting and due include blocked: those that wait for an older message of " +
-				"their ordering key.",
+			Usage: "Only messages in this state. waiting and due include blocked: those that wait for an older " +
+				"message of their ordering key.",
 		},
 		Set: func(c *config, text string) error {
 			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))

@@ -176,49 +176,57 @@ const (
 
 // resendOf decides what sends a message that was located. A message in several tables is resent from the one that it is
 // in last: it waits, or it died, or it was published.
-func (s *session) resendOf(l located) resentView {
-	table := s.cfg.relay.Table
-	also := ""
-	switch {
-	case len(l.waiting) > 0 && len(l.dead) > 0:
-		also = fmt.Sprintf(" It is also in %s.", table.DeadLetter())
-	case len(l.waiting)+len(l.dead) > 0 && len(l.published) > 0:
-		also = fmt.Sprintf(" It was also published before (%s).", table.Published())
-	}
+func (s *session) resendOf(l located) (v resentView) {
+	table, also := s.cfg.relay.Table, ""
 	switch {
 	case len(l.waiting) > 0:
-		w := l.waiting[0]
-		v := resentView{
-			ID: w.ID, MessageID: w.MessageID.String(), Where: "outbox", State: w.State, Action: actNone,
-		}
-		what, soon := s.waitsFor(w)
-		v.Text = fmt.Sprintf("Message %s is in %s: %s.", l.name, table, what)
-		switch {
-		case w.State == operator.Retrying:
-			v.Action = actRetry
-			v.Text += " A retry makes it due now, with all its attempts."
-		case soon:
-			v.Text += " There is nothing to do."
-		default:
-			v.stuck = true
-			v.Text += fmt.Sprintf(" It cannot be resent: cdc-relay explain %s%s", l.name, s.cfg.tableFlag())
-		}
-		v.Text += also
-		return v
+		v = s.resendWaiting(l.name, l.waiting[0])
 	case len(l.dead) > 0:
 		letter := l.dead[0]
-		return resentView{
-			letter.ID, letter.MessageID.String(), "dead_letter", "dead", actRequeue, fmt.Sprintf(
-				"Message %s is a dead letter in %s (%s). A requeue moves it back to %s, where it is due at once.%s",
-				l.name, table.DeadLetter(), show.Cell(show.ValueOr(letter.LastError, letter.Reason)), table, also), false,
-		}
+		v = resentOf(letter.StoredMessage, "dead_letter", "dead", actRequeue)
+		v.Text = fmt.Sprintf(
+			"Message %s is a dead letter in %s (%s). A requeue moves it back to %s, where it is due at once.",
+			l.name, table.DeadLetter(), show.Cell(show.ValueOr(letter.LastError, letter.Reason)), table)
+	default:
+		m := l.published[0]
+		v = resentOf(m.StoredMessage, "published", "published", actReplay)
+		v.Text = fmt.Sprintf("Message %s was published at %s. A replay sends a copy with the same message_id, marked "+
+			"as a possible duplicate.", l.name, show.Time(m.PublishedAt))
 	}
-	m := l.published[0]
-	return resentView{
-		m.ID, m.MessageID.String(), "published", "published", actReplay, fmt.Sprintf(
-			"Message %s was published at %s. A replay sends a copy with the same message_id, marked as a possible "+
-				"duplicate.", l.name, show.Time(m.PublishedAt)), false,
+	switch {
+	case v.Where != "published" && len(l.published) > 0:
+		also = fmt.Sprintf(" It was also published before (%s).", table.Published())
+	case v.Where == "outbox" && len(l.dead) > 0:
+		also = fmt.Sprintf(" It is also in %s.", table.DeadLetter())
 	}
+	v.Text += also
+	return v
+}
+
+func (v resentView) isSameRow(other resentView) bool {
+	return v.ID == other.ID && v.Where == other.Where
+}
+
+func resentOf(m operator.StoredMessage, where string, state operator.State, action string) resentView {
+	return resentView{ID: m.ID, MessageID: m.MessageID.String(), Where: where, State: state, Action: action}
+}
+
+// resendWaiting decides for a row of the outbox: only a retry can come earlier.
+func (s *session) resendWaiting(name operator.Name, w operator.Waiting) resentView {
+	v := resentOf(w.StoredMessage, "outbox", w.State, actNone)
+	what, soon := s.waitsFor(w)
+	v.Text = fmt.Sprintf("Message %s is in %s: %s.", name, s.cfg.relay.Table, what)
+	switch {
+	case w.State == operator.Retrying:
+		v.Action = actRetry
+		v.Text += " A retry makes it due now, with all its attempts."
+	case soon:
+		v.Text += " There is nothing to do."
+	default:
+		v.stuck = true
+		v.Text += fmt.Sprintf(" It cannot be resent: cdc-relay explain %s%s", name, s.cfg.tableFlag())
+	}
+	return v
 }
 
 // waitsFor says what a row of the outbox waits for, and whether a running relay publishes it without further events.
@@ -235,7 +243,8 @@ func (s *session) waitsFor(w operator.Waiting) (what string, soon bool) {
 	}
 	switch w.State {
 	case operator.Retrying:
-		what = fmt.Sprintf("it is tried again at %s (%s)", show.Time(*w.AvailableAt), show.Cell(show.ValueOr(w.LastError, "")))
+		why := show.Cell(show.ValueOr(w.LastError, ""))
+		what = fmt.Sprintf("it is tried again at %s (%s)", show.Time(*w.AvailableAt), why)
 	case operator.Scheduled:
 		what = "it is scheduled for " + show.Time(*w.AvailableAt)
 	case operator.Unconfirmed:
@@ -270,8 +279,8 @@ func (p *process) resend(ctx context.Context, s *session, names []operator.Name)
 			return err
 		}
 		one := s.resendOf(at)
-		if slices.ContainsFunc(view.Messages, func(v resentView) bool { return v.ID == one.ID && v.Where == one.Where }) {
-			continue // by its id and its message_id
+		if slices.ContainsFunc(view.Messages, one.isSameRow) { // named by its id and its message_id
+			continue
 		}
 		view.Messages = append(view.Messages, one)
 		plan.add(one, name)

@@ -28,8 +28,8 @@ const (
 )
 
 // List returns a page of the rows of the outbox that match the filter, without payloads. Rows come by id, by time for a
-// state with a time, or by key for Blocked. Its cost does not depend on the number of rows. It does not use an index for
-// IDs. Block: a dead letter holds its key up, which matters to Blocked. ErrCursor: the cursor is of another list.
+// state with a time, or by key for Blocked. Its cost does not depend on the number of rows. It does not use an index
+// for IDs. Block: a dead letter holds its key up, which matters to Blocked. ErrCursor: the cursor is of another list.
 func (t *Tables) List(ctx context.Context, filter Filter, page Page, block bool) (list Listing[Waiting], err error) {
 	order, name := orderOf(filter), orderOf(filter)
 	keys := order == byKey && filter.OrderingKey == nil

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// Pattern selects texts by their words, which are separated by dots, as a binding of a topic exchange does: * is exactly
-// one word, # is zero or more words. Inside a word, * is any part of that word. A backslash before *, #, a comma or a
+// Pattern selects texts by their words, which are separated by dots, as a binding of a topic exchange does: * is one
+// word, # is zero or more words. Inside a word, * is any part of that word. A backslash before *, #, a comma or a
 // backslash makes it an ordinary character. The zero Pattern matches only the empty text.
 type Pattern struct {
 	text  string
@@ -104,8 +104,8 @@ func (p Pattern) addTo(c *conditions, text string, values ...any) {
 		c.add(text+" IS NOT NULL", values...)
 		return
 	}
-	// The collation makes the result the same in every database. Most rows end at the first condition, which is cheap. It
-	// also excludes the empty text, which has no words: an expression of one word may match it.
+	// The collation makes the result the same in every database. Most rows end at the first condition, which is cheap.
+	// It also excludes the empty text, which has no words: an expression of one word may match it.
 	text = "(" + text + `) COLLATE pg_catalog."C"`
 	start := text + " <> " + place + "::text"
 	prefix := prefixOf(words)

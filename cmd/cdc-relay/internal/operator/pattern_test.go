@@ -17,7 +17,8 @@ import (
 func matching(t interface {
 	Helper()
 	Fatalf(format string, args ...any)
-}, conn *pgx.Conn, p Pattern, texts []string) (selected []bool) {
+}, conn *pgx.Conn, p Pattern, texts []string,
+) (selected []bool) {
 	t.Helper()
 	c := conditions{args: []any{texts}}
 	p.addTo(&c, "k.text")
