@@ -17,7 +17,7 @@ import (
 )
 
 func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
-	for command, grouped := range map[string]bool{"run": true, "drain": true, "stats": true, "explain": true, "list": false} {
+	for command, grouped := range map[string]bool{"run": true, "drain": true, "stats": true, "explain": true, "list": true, "retry": false} {
 		page := cdcRelay(t, nil, command, "--help").stdout
 		first, experts, found := strings.Cut(page, "ADVANCED FLAGS")
 		if found != grouped || strings.Contains(page, "COMMON FLAGS") != grouped {
@@ -33,6 +33,7 @@ func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
 		}
 		advanced := map[string]string{
 			"run": "--outage-cooldown", "drain": "--outage-cooldown", "stats": "--on-dead-letter", "explain": "--max-retries",
+			"list": "--on-dead-letter",
 		}[command]
 		if grouped && !strings.Contains(experts, advanced) {
 			t.Errorf("%s: %s is not for experts", command, advanced)
@@ -44,7 +45,7 @@ func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
 func TestHelpDescribesEachFlagForItsCommand(t *testing.T) {
 	for usage, commands := range map[string][]string{
 		"Serve /livez, /readyz":         {"run", "config show", "config validate"},
-		"Ask the relay at this address": {"stats", "keys", "explain", "peek", "console", "check"},
+		"Ask the relay at this address": {"stats", "keys", "explain", "list", "peek", "resend", "console", "check"},
 		"dead letters at least this":    {"dead-letter list", "dead-letter requeue", "dead-letter purge"},
 		"dead letters less than this":   {"dead-letter list", "dead-letter requeue", "dead-letter purge"},
 		"created at least this":         {"list", "peek", "retry"},

@@ -23,7 +23,7 @@ func (p *process) listCommand() *cli.Command {
 order of their ids; rows of a state that has a time (due, retrying, scheduled, unconfirmed)
 come in the order of that time, and blocked ones by their ordering key. If few rows match, it
 reads on for 5 s. If there is more, it ends with a cursor for --after. --ordering-key is fast
-with any number of rows. For --state blocked, give it the --on-dead-letter of the relays.
+with any number of rows.
 
 EXAMPLES
 
@@ -88,9 +88,9 @@ func (p *process) list(c *cli.Context) error {
 }
 
 func (p *process) showList(ctx context.Context, s *session) error {
-	blocks := s.cfg.selected.filter.State == operator.Blocked && deadLettersBlock(&p.asRelay(ctx, s).relay)
+	s.cfg = p.asRelay(ctx, s)
 	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
-		return s.List(ctx, s.cfg.selected.filter, page, blocks)
+		return s.List(ctx, s.cfg.selected.filter, page, deadLettersBlock(&s.cfg.relay))
 	})
 	if err != nil {
 		return err

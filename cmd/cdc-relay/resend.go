@@ -29,10 +29,10 @@ EXAMPLES
 
   cdc-relay resend 42
   cdc-relay resend 5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52 --dry-run`,
-		Flags: describe(
-			flags("dry-run", "yes", "format", "on-dead-letter", "database-url", "table", "config"),
-			usages{"yes": doNotAsk},
-		),
+		Flags: asking(describe(
+			flags("dry-run", "yes", "format", "on-dead-letter", "http-addr", "database-url", "table", "config"),
+			usages{"yes": doNotAsk, "http-addr": askForSettings},
+		)),
 		Action: p.onEach(p.resend),
 	}
 }
@@ -233,7 +233,7 @@ func (s *session) resendWaiting(name operator.Name, w operator.Waiting) resentVi
 func (s *session) waitsFor(w operator.Waiting) (what string, soon bool) {
 	behind := ""
 	switch {
-	case w.DeadOfKey.N > 0 && s.cfg.blocks():
+	case w.DeadOfKey.N > 0 && deadLettersBlock(&s.cfg.relay):
 		behind = fmt.Sprintf("dead letter %d of its ordering key blocks it", w.OldestDeadOfKey)
 	case w.First != nil:
 		behind = fmt.Sprintf("it waits behind row %d of its ordering key", w.First.ID)
@@ -268,6 +268,7 @@ func (s *session) waitsFor(w operator.Waiting) (what string, soon bool) {
 }
 
 func (p *process) resend(ctx context.Context, s *session, names []operator.Name) error {
+	s.cfg = p.asRelay(ctx, s)
 	view := resendView{DryRun: s.cfg.selected.dryRun, Messages: []resentView{}}
 	plan := resendPlan{filters: map[string]*operator.Filter{}, count: map[string]int64{}}
 	for _, name := range names {
