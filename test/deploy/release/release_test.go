@@ -3,6 +3,7 @@ package release
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestTheGoreleaserConfigurationIsValid(t *testing.T) {
 	packages := project.NFPMs[0]
 	files := []string{packages.Scripts.PostInstall, packages.Scripts.PreRemove, packages.Scripts.PostRemove, project.DockersV2[0].Dockerfile}
 	for _, content := range packages.Contents {
-		if !strings.HasPrefix(content.Source, "bin/manual/") { // scripts/manual writes those
+		if !strings.HasPrefix(content.Source, "bin/") { // the hooks write those
 			files = append(files, content.Source)
 		}
 	}
@@ -32,5 +33,33 @@ func TestTheGoreleaserConfigurationIsValid(t *testing.T) {
 	}
 	if _, err := config.LoadReader(strings.NewReader(strings.Replace(text, "goarch:", "go_arch:", 1))); err == nil {
 		t.Error("an unknown key is accepted")
+	}
+}
+
+// goreleaser builds the image in a folder with only these files.
+func TestTheImageOfAReleaseHasItsFiles(t *testing.T) {
+	project, err := config.LoadReader(strings.NewReader(objects.Read(t, ".goreleaser.yaml")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, copied := project.DockersV2[0], 0
+	for line := range strings.Lines(objects.Read(t, image.Dockerfile)) {
+		files, isCopy := strings.CutPrefix(strings.TrimSpace(line), "COPY ")
+		if !isCopy {
+			continue
+		}
+		for name, value := range image.BuildArgs {
+			files = strings.ReplaceAll(files, "${"+name+"}", value)
+		}
+		sources := strings.Fields(files)
+		for _, source := range sources[:len(sources)-1] {
+			copied++
+			if !slices.Contains(image.ExtraFiles, source) && source != "${TARGETPLATFORM}/cdc-relay" {
+				t.Errorf("%s copies %s, which is not in extra_files", image.Dockerfile, source)
+			}
+		}
+	}
+	if copied != 4 {
+		t.Errorf("%s copies %d files", image.Dockerfile, copied)
 	}
 }
