@@ -2,6 +2,7 @@ package services
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,20 @@ func containersOnly[T any](t *testing.T, start func() (T, error)) T {
 		t.Fatal(err)
 	}
 	return server
+}
+
+func TestANamedImageIsTheOnlyOne(t *testing.T) {
+	t.Setenv(EnvRabbitMQImage, "")
+	if got := rabbitmqImage.names(); len(got) != 2 {
+		t.Errorf("images %q", got)
+	}
+	t.Setenv(EnvRabbitMQImage, "rabbitmq:3.13-management")
+	if got := rabbitmqImage.names(); !slices.Equal(got, []string{"rabbitmq:3.13-management"}) {
+		t.Errorf("images %q", got)
+	}
+	if got := postgresImage.names(); len(got) != 2 {
+		t.Errorf("images of Postgres %q", got)
+	}
 }
 
 func TestContainerPostgresRestartsWithItsDataAndPort(t *testing.T) {

@@ -26,16 +26,13 @@ const (
 	pullTimeout = 3 * time.Minute
 )
 
-// image is the image of a server's containers: the first of names that the engine has, or else the first that it can
-// pull. Images made by scripts/images have names that no registry has.
-type image struct {
-	local  string
-	public []string
-}
+// image is the image of a server's containers: the one that a variable of the environment names, or else the local one
+// if the engine has it, or else the public one. Images made by scripts/images have names that no registry has.
+type image struct{ variable, local, public string }
 
 var (
-	postgresImage = image{"cdc-relay/test-postgres:17", []string{"postgres:17"}}
-	rabbitmqImage = image{"cdc-relay/test-rabbitmq:4", []string{"rabbitmq:4-management"}}
+	postgresImage = image{EnvPostgresImage, "cdc-relay/test-postgres:17", "postgres:17"}
+	rabbitmqImage = image{EnvRabbitMQImage, "cdc-relay/test-rabbitmq:4", "rabbitmq:4-management"}
 )
 
 // engine connects to the Docker engine that testcontainers finds.
@@ -60,27 +57,34 @@ func engine(ctx context.Context) (*testcontainers.DockerClient, error) {
 	return docker, nil
 }
 
+// names returns the names of the image, the best first.
+func (i image) names() []string {
+	if chosen := os.Getenv(i.variable); chosen != "" {
+		return []string{chosen}
+	}
+	return []string{i.local, i.public}
+}
+
 // choose returns the image to use, and pulls it if necessary.
 func (i image) choose(ctx context.Context, docker *testcontainers.DockerClient, opts Options) (string, error) {
-	for _, name := range append([]string{i.local}, i.public...) {
+	names := i.names()
+	for _, name := range names {
 		if _, err := docker.ImageInspect(ctx, name); err == nil {
 			return name, nil
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 	defer cancel()
-	var failure error
-	for _, name := range i.public {
-		opts.log("pulling %s", name)
-		var pull client.ImagePullResponse
-		if pull, failure = docker.ImagePull(ctx, name, client.ImagePullOptions{}); failure == nil {
-			failure = pull.Wait(ctx)
-		}
-		if failure == nil {
-			return name, nil
-		}
+	name := names[len(names)-1]
+	opts.log("pulling %s", name)
+	pull, err := docker.ImagePull(ctx, name, client.ImagePullOptions{})
+	if err == nil {
+		err = pull.Wait(ctx)
 	}
-	return "", fmt.Errorf("the engine has no image %s and cannot pull one (%w): %w", i.local, failure, errUnavailable)
+	if err != nil {
+		return "", fmt.Errorf("the engine does not have %s and cannot pull it (%w): %w", name, err, errUnavailable)
+	}
+	return name, nil
 }
 
 // containerHost is the address where the engine publishes ports: the engine's host, or this machine. Inside a

@@ -28,6 +28,9 @@ const (
 	EnvState       = "CDC_RELAY_SERVICES_STATE" // a file that says how to control the broker
 	EnvInstall     = "CDC_RELAY_INSTALL"        // 0: install nothing
 	EnvPostgresBin = "CDC_RELAY_PG_BIN"         // the folder with initdb and postgres
+
+	EnvPostgresImage = "CDC_RELAY_TEST_POSTGRES_IMAGE" // the image of containers
+	EnvRabbitMQImage = "CDC_RELAY_TEST_RABBITMQ_IMAGE"
 )
 
 // Options say how to provide a server. The zero value takes the first way that works.
