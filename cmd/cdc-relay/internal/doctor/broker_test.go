@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"maps"
 	"net/url"
 	"strings"
 	"testing"
@@ -297,6 +298,68 @@ func TestQueuesThatDropAndAlternateExchangesAreReported(t *testing.T) {
 	r = p.examine()
 	p.fix(r.want(doctor.Warning, doctor.Routing, "alternate_exchange", "amq.fanout", "clear_policy"))
 	p.fix(r.want(doctor.Warning, doctor.Routing, "overflow", `"orders" is limited (max-length-bytes 5000)`, `"message-ttl":60000`, "bounded"))
+	p.examine().wantOthersOK("message_ttl")
+}
+
+// A queue drops a message after its time to live, unless it can hand it to another exchange.
+func TestQueuesThatExpireMessagesAreReported(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
+	p.bound()
+	p.Exchange = "main"
+	p.topology(func(c *amqp.Channel) error {
+		for x, to := range map[string]string{"main": "inner", "inner": ""} {
+			if err := c.ExchangeDeclare(x, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+				return err
+			}
+			if to == "" {
+				continue
+			}
+			if err := c.ExchangeDeclare(to, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+				return err
+			}
+			if err := c.ExchangeBind(to, "", x, false, nil); err != nil {
+				return err
+			}
+		}
+		for name, args := range map[string]amqp.Table{
+			"short":   {"x-message-ttl": 60_000},
+			"kept":    {"x-message-ttl": 60_000, "x-dead-letter-exchange": "amq.fanout"},
+			"to-none": {"x-message-ttl": 60_000, "x-dead-letter-exchange": "missing"},
+			"rejects": {"x-max-length": 10, "x-overflow": "reject-publish"},
+			"moves":   {"x-max-length": 10, "x-dead-letter-exchange": "amq.fanout"},
+			"log":     {"x-queue-type": "stream", "x-max-length-bytes": 1_000_000},
+		} {
+			if _, err := c.QueueDeclare(name, true, false, false, false, args); err != nil {
+				return err
+			}
+			if err := c.QueueBind(name, "", "inner", false, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	p.insert(nil, "k")
+	r := p.examine()
+	level := map[string]doctor.Level{}
+	for _, f := range r.findings {
+		if f.Name == "overflow" || f.Name == "message_ttl" {
+			level[f.Name+" "+f.Subject] = f.Level
+		}
+	}
+	if want := map[string]doctor.Level{
+		"message_ttl short": doctor.Warning, "message_ttl to-none": doctor.Warning,
+		"overflow rejects": doctor.OK, "overflow moves": doctor.OK,
+	}; !maps.Equal(level, want) {
+		t.Errorf("got %v, want %v", level, want)
+	}
+	for _, f := range r.findings {
+		if f.Name == "message_ttl" {
+			f.Fix[0] = strings.Replace(f.Fix[0], "EXCHANGE", "amq.topic", 1)
+			p.fix(f)
+		}
+	}
 	p.examine().wantOthersOK()
 }
 

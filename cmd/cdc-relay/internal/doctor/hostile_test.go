@@ -61,7 +61,7 @@ func TestNoNameBecomesAStatementOrALine(t *testing.T) {
 	for _, name := range []string{
 		"tables/column", "tables/index", "tables/sequence", "tables/triggers", "tables/references", "tables/constraints", "tables/adopted", "tables/table",
 		"grants/relay", "grants/sequence", "grants/application", "grants/writers", "publication/publication", "slot/slot", "cleanup/prepared_transactions",
-		"cleanup/transactions", "rabbitmq/exchange", "rabbitmq/write", "routing/route", "routing/overflow", "routing/alternate_exchange", "rabbitmq/management",
+		"cleanup/transactions", "rabbitmq/exchange", "rabbitmq/write", "routing/route", "routing/overflow", "routing/message_ttl", "routing/alternate_exchange", "rabbitmq/management",
 	} {
 		if !seen[name] {
 			t.Errorf("no finding %s was examined", name)
@@ -216,7 +216,7 @@ func hostileBroker(name string) []Finding {
 		queues: map[string]error{name: missing}, writes: map[destination]error{own: refused, other: refused, queue: nil},
 		management: managementFacts{
 			url: "http://localhost:15672", exchanges: map[string]exchangeFacts{name: {Name: name, Type: "topic"}},
-			queues:   map[string]queueFacts{name: {Name: name, Type: "classic", Arguments: map[string]any{"x-max-length": 1.0}}},
+			queues:   map[string]queueFacts{name: {Name: name, Type: "classic", Arguments: map[string]any{"x-max-length": 1.0, "x-message-ttl": 1.0}}},
 			policies: []policy{{Name: name, Pattern: ".*", ApplyTo: "all", Definition: definition}},
 		},
 	}

@@ -24,7 +24,7 @@ func (j *brokerJudge) judgeRouting() []Finding {
 	}
 	if j.f.management.err == nil {
 		j.judgeAlternates(c)
-		j.judgeOverflow(c)
+		j.judgeQueues(c)
 	}
 	return c.findings
 }
@@ -176,31 +176,81 @@ func (j *brokerJudge) policyCommand(name, pattern, applyTo string, priority int,
 		shell(string(text)))
 }
 
-// judgeOverflow: a queue with a limit that drops its oldest messages has already confirmed them.
-func (j *brokerJudge) judgeOverflow(c *chart) {
+// judgeQueues looks at what the queues do with messages that RabbitMQ has confirmed. A stream keeps what it has for a
+// time that its owner chose: it is a log.
+func (j *brokerJudge) judgeQueues(c *chart) {
 	for _, name := range sortedKeys(j.f.management.queues) {
-		q := j.f.management.queues[name]
-		limit, by := j.f.management.limit(q)
-		if limit == "" {
-			continue
+		if q := j.f.management.queues[name]; q.Type != "stream" {
+			s := j.f.management.rules(q)
+			j.judgeOverflow(c, q, s)
+			j.judgeTTL(c, q, s)
 		}
-		c.warn("overflow", j.overflowFix(q, by),
-			"queue %q is limited (%s) and drops its oldest messages when it is full: they were confirmed, and are lost",
-			name, limit).about(name)
 	}
 }
 
-// overflowFix keeps the policy's other settings. A queue with the limit as an argument gets its own policy.
-func (j *brokerJudge) overflowFix(q queueFacts, by policy) fix {
-	definition := map[string]any{"overflow": "reject-publish"}
-	name, pattern, applyTo, priority := "reject-publish-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", "queues", 0
+// judgeOverflow: a queue with a limit drops its oldest messages, rejects new ones, or moves the oldest to an exchange.
+func (j *brokerJudge) judgeOverflow(c *chart, q queueFacts, s queueRules) {
+	limit, name := s.limit("max-length", "max-length-bytes")
+	if limit == "" {
+		return
+	}
+	overflow, set := s.text("overflow")
+	lost, to := j.deadLetters(s)
+	switch {
+	case set && overflow != "drop-head":
+		c.ok("overflow", "queue %q is limited (%s) and rejects messages when it is full: "+
+			"they are retried, then dead-lettered", q.Name, limit).about(q.Name)
+	case lost == "":
+		c.ok("overflow", "queue %q is limited (%s) and moves its oldest messages to exchange %q when it is full",
+			q.Name, limit, to).about(q.Name)
+	default:
+		c.warn("overflow", j.queueFix(q, s.writes(name), "overflow", "reject-publish"),
+			"queue %q is limited (%s) and drops its oldest messages when it is full: "+
+				"they were confirmed, and are lost%s", q.Name, limit, lost).about(q.Name)
+	}
+}
+
+// judgeTTL: a queue that expires messages loses them, unless it moves them to an exchange.
+func (j *brokerJudge) judgeTTL(c *chart, q queueFacts, s queueRules) {
+	ttl, name := s.limit("message-ttl")
+	lost, _ := j.deadLetters(s)
+	if ttl == "" || lost == "" {
+		return
+	}
+	keep := remark("# or make sure that losing messages after this time is right")
+	fix := lines(j.queueFix(q, s.writes(name), "dead-letter-exchange", "EXCHANGE"), keep)
+	if s.arguments["x-dead-letter-exchange"] != nil {
+		exchange, _ := s.text("dead-letter-exchange")
+		create := j.curl("PUT", "exchanges", exchange, `{"type": "fanout", "durable": true}`)
+		fix = lines(create.noted("and bind a queue"), keep)
+	}
+	c.warn("message_ttl", fix, "queue %q drops messages that nobody consumes in time (%s ms): "+
+		"they were confirmed, and are lost%s", q.Name, ttl, lost).about(q.Name)
+}
+
+// deadLetters returns the exchange that receives what a queue drops. Lost says why there is none, after a sentence.
+func (j *brokerJudge) deadLetters(s queueRules) (lost, exchange string) {
+	exchange, set := s.text("dead-letter-exchange")
+	if !set {
+		return "; the queue has no dead-letter exchange", ""
+	}
+	if _, there := j.f.management.exchanges[exchange]; !there {
+		return fmt.Sprintf("; its dead-letter exchange is %q, which does not exist", exchange), exchange
+	}
+	return "", exchange
+}
+
+// queueFix adds a setting to the policy, whose other settings stay. Without one, the queue gets its own policy.
+func (j *brokerJudge) queueFix(q queueFacts, by policy, setting, value string) fix {
+	definition := map[string]any{setting: value}
+	name, pattern, applyTo, priority := setting+"-"+q.Name, "^"+regexp.QuoteMeta(q.Name)+"$", "queues", 0
 	if by.Name != "" {
 		maps.Copy(definition, by.Definition)
-		definition["overflow"] = "reject-publish"
+		definition[setting] = value
 		name, pattern, applyTo, priority = by.Name, by.Pattern, by.ApplyTo, by.Priority
 	} else if other, found := j.f.management.policy(q.Name, false, "queues", q.Type+"_queues"); found {
 		maps.Copy(definition, other.Definition)
-		definition["overflow"], priority = "reject-publish", other.Priority+1
+		definition[setting], priority = value, other.Priority+1
 	}
 	return j.policyCommand(name, pattern, applyTo, priority, definition)
 }

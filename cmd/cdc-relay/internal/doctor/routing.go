@@ -144,26 +144,42 @@ func (f managementFacts) policy(name string, operator bool, kinds ...string) (po
 	return best, found
 }
 
-// limit returns the setting that makes a queue drop its oldest messages, or "". If there are several numbers, RabbitMQ
-// uses the lowest; limit returns the operator policy's, or else the argument's, or else the policy's.
-func (f managementFacts) limit(q queueFacts) (limit string, by policy) {
+// queueRules are the arguments of a queue and its policies.
+type queueRules struct {
+	arguments      map[string]any
+	own, operators policy
+}
+
+func (f managementFacts) rules(q queueFacts) queueRules {
 	kinds := []string{"queues", q.Type + "_queues"}
 	own, _ := f.policy(q.Name, false, kinds...)
 	operators, _ := f.policy(q.Name, true, kinds...)
-	overflow := first(q.Arguments["x-overflow"], own.Definition["overflow"], operators.Definition["overflow"])
-	if overflow != nil && overflow != "drop-head" || q.Type == "stream" {
-		return "", policy{}
-	}
-	for _, name := range []string{"max-length", "max-length-bytes"} {
-		if n := first(operators.Definition[name], q.Arguments["x-"+name], own.Definition[name]); n != nil {
-			by = own
-			if own.Definition[name] == nil {
-				by = policy{}
-			}
-			return name + " " + whole(n), by
+	return queueRules{q.Arguments, own, operators}
+}
+
+// text returns a setting that is no number. An argument overrides a policy.
+func (s queueRules) text(name string) (text string, set bool) {
+	text, set = first(s.arguments["x-"+name], s.own.Definition[name], s.operators.Definition[name]).(string)
+	return text, set
+}
+
+// limit returns a number with its name, or "". If there are several numbers, RabbitMQ uses the lowest; limit returns
+// the operator policy's, or else the argument's, or else the policy's.
+func (s queueRules) limit(names ...string) (limit, name string) {
+	for _, name := range names {
+		if n := first(s.operators.Definition[name], s.arguments["x-"+name], s.own.Definition[name]); n != nil {
+			return name + " " + whole(n), name
 		}
 	}
-	return "", policy{}
+	return "", ""
+}
+
+// writes is the policy that has a setting, or one without a name.
+func (s queueRules) writes(name string) policy {
+	if s.own.Definition[name] == nil {
+		return policy{}
+	}
+	return s.own
 }
 
 // whole writes a JSON number as people do.
