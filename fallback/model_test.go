@@ -17,7 +17,7 @@ import (
 
 // model is the world around a core and its sweeps: a database with WAL and row locks, a broker, and a relay process
 // that may crash. It plays the stream, the table, the publisher and the settler one step at a time, in any order. After
-// each step it checks the promises of docs/contract.md.
+// each step it checks the promises of docs/delivery.md.
 type model struct {
 	t   *rapid.T
 	now time.Time

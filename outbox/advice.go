@@ -2,7 +2,7 @@ package outbox
 
 import "strings"
 
-// Advice explains a code of docs/contract.md, and says what to do first; "": it is a code of an embedding program. A
+// Advice explains a code of docs/delivery.md, and says what to do first; "": it is a code of an embedding program. A
 // nil exchange is the one that the relay chose: detail, the text of the rejection, names it.
 func (r Reason) Advice(exchange *string, detail string) (meaning, fix string) {
 	switch r {

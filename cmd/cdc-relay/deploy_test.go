@@ -170,6 +170,54 @@ func TestTheGrafanaDashboardIsValid(t *testing.T) {
 	}
 }
 
+// The table of the runbook has each alert with its severity, time and chapter, and the metrics and thresholds of its
+// expression.
+func TestTheRunbookListsEveryAlert(t *testing.T) {
+	rules := strings.Split(readDeployed(t, "prometheus/rules.yaml"), "- alert: ")[1:]
+	rows := regexp.MustCompile(`(?m)^\| \[(\w+)\]\((#[a-z-]+)\) \| (\w+) \| (\w+) \| (.*) \|$`).
+		FindAllStringSubmatch(readDoc(t, "runbook.md"), -1)
+	if len(rows) != len(rules) || len(rows) == 0 {
+		t.Fatalf("docs/runbook.md has %d alerts, want %d", len(rows), len(rules))
+	}
+	documented := make(map[string][]string)
+	for _, row := range rows {
+		documented[row[1]] = row[2:]
+	}
+	first := func(pattern, rule, otherwise string) string {
+		if m := regexp.MustCompile(pattern).FindStringSubmatch(rule); m != nil {
+			return m[1]
+		}
+		return otherwise
+	}
+	for _, rule := range rules {
+		name := first(`^(\w+)`, rule, "")
+		row := documented[name]
+		if row == nil {
+			t.Errorf("docs/runbook.md does not list %s", name)
+			continue
+		}
+		for i, want := range []string{
+			first(`runbook(#[a-z-]+|\.md#[a-z-]+)`, rule, ""), first(`severity: (\w+)`, rule, ""), first(`for: (\w+)`, rule, "0m"),
+		} {
+			if row[i] != strings.TrimPrefix(want, ".md") {
+				t.Errorf("docs/runbook.md: %s has %s, the rule has %s", name, row[i], want)
+			}
+		}
+		expr, _, _ := strings.Cut(rule, "labels:")
+		for _, metric := range regexp.MustCompile(`cdc_relay_([a-z_]+)`).FindAllStringSubmatch(expr, -1) {
+			metric[1] = strings.TrimSuffix(metric[1], "_bucket")
+			if !strings.Contains(row[3], "`"+metric[1]+"`") && name != "CdcRelayRestarts" {
+				t.Errorf("docs/runbook.md: the condition of %s lacks %s", name, metric[1])
+			}
+		}
+		for _, threshold := range regexp.MustCompile(`[<>] (\d[0-9e]*)`).FindAllString(expr, -1) {
+			if !strings.HasSuffix(threshold, " 0") && !strings.Contains(row[3], threshold) {
+				t.Errorf("docs/runbook.md: the condition of %s lacks %s", name, threshold)
+			}
+		}
+	}
+}
+
 // The alert of restarts needs process_start_time_seconds, which comes from /proc/stat.
 func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
 	if !strings.Contains(readDeployed(t, "prometheus/rules.yaml"), "process_start_time_seconds") {

@@ -29,7 +29,7 @@ func TestDocumentedCommandsExist(t *testing.T) {
 	app := (&process{}).app()
 	for _, page := range []string{
 		"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md",
-		"check.md", "testing.md", "ordering-keys.md", "scheduled-messages.md",
+		"check.md", "testing.md", "ordering-keys.md", "scheduled-messages.md", "queues.md", "upgrade.md", "recipes.md",
 	} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
 			words := strings.Fields(m[1])
@@ -164,4 +164,30 @@ func TestCommandsOfTheKeyAndSchedulePagesRun(t *testing.T) {
 	if n := query[int](t, conn, "SELECT count(*) FROM eu.outbox"); n != 0 {
 		t.Errorf("%d messages in the outbox of a region", n)
 	}
+}
+
+// The SQL and the commands of the recipes run as written, except "run", and those of RabbitMQ. The table is renamed last.
+func TestCommandsOfTheRecipesRun(t *testing.T) {
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll" // no slot: the page gives it a name, and slots belong to the whole server
+	want(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), exitDone)
+	rename := ""
+	for _, sql := range append(blocks(t, "recipes.md", "sql"), blocks(t, "sizing.md", "sql")[0]) {
+		if strings.Contains(sql, "RENAME") {
+			rename = sql
+			continue
+		}
+		execute(t, conn, sql)
+	}
+	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 3 {
+		t.Errorf("%d messages, want those for Protobuf, CloudEvents and LavinMQ", n)
+	}
+	for _, begins := range []string{"cdc-relay setup", "cdc-relay published replay"} {
+		if ran := runCommands(t, env, "recipes.md", begins); ran != 1 {
+			t.Errorf("%d commands begin with %s", ran, begins)
+		}
+	}
+	execute(t, conn, rename)
+	wantOutput(t, cdcRelay(t, env, "setup", "--table", "messages"), "version 1, nothing to do")
+	wantOutput(t, cdcRelay(t, env, "drain", "--table", "messages", "--publisher", "stdout"), "shop.order.created")
 }

@@ -136,15 +136,15 @@ func loggedEvents(t *testing.T) map[string]string {
 	return levels
 }
 
-// documentedEvents returns the levels in the table of operations.md. A row can have an event and the event that ends
+// documentedEvents returns the levels in the lists of events.md. An item can have an event and the event that ends
 // it.
 func documentedEvents(t *testing.T) map[string]string {
 	t.Helper()
 	levels := make(map[string]string)
-	for _, row := range regexp.MustCompile("(?m)^\\| (`[a-z_]+`(?:, `[a-z_]+`)?) \\| ([A-Z, ]+) \\| .+ \\|$").FindAllStringSubmatch(readDoc(t, "operations.md"), -1) {
+	for _, row := range regexp.MustCompile("(?m)^- (`[a-z_]+`(?:, `[a-z_]+`)?) \\(([A-Z, ]+)\\): ").FindAllStringSubmatch(readDoc(t, "events.md"), -1) {
 		names, at := strings.Split(row[1], ", "), strings.Split(row[2], ", ")
 		if len(names) != len(at) {
-			t.Errorf("docs/operations.md: %s have the levels %s", row[1], row[2])
+			t.Errorf("docs/events.md: %s have the levels %s", row[1], row[2])
 			continue
 		}
 		for i, name := range names {
@@ -161,12 +161,12 @@ func TestDocsNameEveryEventAndNoOther(t *testing.T) {
 		if level == "" {
 			t.Errorf("internal/event: nothing logs %s", name)
 		} else if inDocs[name] != level {
-			t.Errorf("docs/operations.md: %s has the level %q, the program logs it at %s", name, inDocs[name], level)
+			t.Errorf("docs/events.md: %s has the level %q, the program logs it at %s", name, inDocs[name], level)
 		}
 	}
 	for name := range inDocs {
 		if _, ok := inCode[name]; !ok {
-			t.Errorf("docs/operations.md: the program logs no %s", name)
+			t.Errorf("docs/events.md: the program logs no %s", name)
 		}
 	}
 }

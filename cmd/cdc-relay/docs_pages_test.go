@@ -36,7 +36,7 @@ func pages(t *testing.T) map[string]string {
 func texts(t *testing.T) map[string]string {
 	t.Helper()
 	all := pages(t)
-	for _, name := range []string{"../CHANGELOG.md", "../CONTRIBUTING.md", "../SECURITY.md", "../examples/README.md", "../clients/python/README.md", "results/README.md"} {
+	for _, name := range []string{"../CHANGELOG.md", "../CONTRIBUTING.md", "../SECURITY.md", "../examples/README.md", "../clients/python/README.md", "results/README.md", "results/reliability.md"} {
 		text, err := os.ReadFile(docsFolder + name)
 		if err != nil {
 			t.Fatal(err)
@@ -162,7 +162,7 @@ func TestFailureModesNameExistingEventsAndMetrics(t *testing.T) {
 		if strings.HasPrefix(line[1], "cdc-relay ") {
 			continue // it is a command
 		}
-		for part := range strings.SplitSeq(line[1], "…") {
+		for part := range strings.SplitSeq(strings.Join(strings.Fields(line[1]), " "), "…") {
 			if part = strings.Trim(part, " ;:,"); len(part) > 3 {
 				checked++
 				if !strings.Contains(source.String(), part) {

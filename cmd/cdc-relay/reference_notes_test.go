@@ -5,7 +5,7 @@ type note struct{ values, advice string }
 
 func notes() map[string]note {
 	return map[string]note{
-		"database-url":      {"", "Not a [pooler](poolers.md)."},
+		"database-url":      {"", "Not a [pooler](managed-services.md#connection-poolers)."},
 		"database-url-file": {"", ""},
 		"amqp-url":          {"", "Needed with `--publisher amqp`. See [AMQP URL](#amqp-url)."},
 		"table":             {"at most 51 bytes without the schema", ""},
@@ -18,7 +18,7 @@ func notes() map[string]note {
 		"header-columns":      {"", "See [columns of your own](contract.md#columns-of-your-own)."},
 		"ordering-key-header": {"at most 255 bytes", "For a [consistent hash exchange](consumers.md#order-behind-the-queue)."},
 		"batch-size":          {"1 to 10000", ""},
-		"max-in-flight":       {"1 to 100000", "[Sizing](performance.md#sizing)."},
+		"max-in-flight":       {"1 to 100000", "[Sizing](sizing.md#rates)."},
 		"poll-interval":       {"from `10ms`", "Scheduled messages and retries can be this late."},
 		"send-timeout":        {"from `100ms`", "After that, a claimed row may be published again."},
 		"shutdown-timeout":    {"from `0s`", "Set it below the time after which the supervisor kills."},
@@ -31,7 +31,7 @@ func notes() map[string]note {
 		"dead-letter-retention": {"", "Needs DELETE on the dead-letter table."},
 		"keep-published":        {"", "Doubles the work of Postgres: [history](commands.md#published)."},
 		"on-dead-letter":        {"", "See [ordering keys](ordering-keys.md#block-or-continue)."},
-		"events-exchange":       {"at most 255 bytes", "See [notices](contract.md#notices-of-events)."},
+		"events-exchange":       {"at most 255 bytes", "See [notices](delivery.md#notices-of-events)."},
 		"events":                {"", "`published` doubles RabbitMQ's messages."},
 		"log-headers":           {"", "List no header with secrets."},
 		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},

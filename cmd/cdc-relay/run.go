@@ -80,7 +80,7 @@ EXAMPLES
   cdc-relay run --config /etc/cdc-relay/config.yaml
   cdc-relay run --setup                       # in a container: create the tables first
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
-  cdc-relay run --publisher exec -- ./handler # give them to a program (docs/contract.md)
+  cdc-relay run --publisher exec -- ./handler # give them to a program (docs/delivery.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
 		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "liveness-file")),
 		Action: p.serve,

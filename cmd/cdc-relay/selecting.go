@@ -354,7 +354,7 @@ func (p *process) onNamed(do func(context.Context, *session, operator.Name) erro
 	}
 }
 
-// reasonCodes are the codes of docs/contract.md. The publisher of an embedding program may have others.
+// reasonCodes are the codes of docs/delivery.md. The publisher of an embedding program may have others.
 func reasonCodes() []string {
 	return []string{
 		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected",

@@ -1,4 +1,4 @@
-// Package event names the events in the log of run, drain and the console, for alerts. docs/operations.md explains each
+// Package event names the events in the log of run, drain and the console, for alerts. docs/events.md explains each
 // event; a test compares that table with the code.
 package event
 

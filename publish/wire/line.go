@@ -11,7 +11,7 @@ import (
 )
 
 // Line is the start of a message as the publishers stdout and handler write it: one JSON object on one line. payload
-// and payload_base64 follow. The keys and their order are part of the contract (docs/contract.md).
+// and payload_base64 follow. The keys and their order are part of the contract (docs/delivery.md).
 type Line struct {
 	ID                int64           `json:"id"`
 	MessageID         string          `json:"message_id"`

@@ -144,7 +144,7 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 			},
 			{
 				Name:         "table",
-				Usage:        "the tables of docs/reliability.md, from the reports of runs with --subject",
+				Usage:        "the tables of docs/results/reliability.md, from the reports of runs with --subject",
 				ArgsUsage:    "FILE…",
 				Action:       p.tableCommand,
 				OnUsageError: usageIn("table"),

@@ -87,7 +87,7 @@ type Fault struct {
 	// failover to a synchronous standby, for which the logical stream does not wait).
 	LosesUnanswered bool `json:"loses_unanswered,omitempty"`
 	// Unmarked: duplicates because of it may lack x-possible-duplicate. A relay that was frozen while another took over
-	// sends what it had in hand when it wakes up; see docs/contract.md.
+	// sends what it had in hand when it wakes up; see docs/delivery.md.
 	Unmarked bool `json:"unmarked,omitempty"`
 	// EmptiesQueues: queues are deleted with their messages, so confirmed messages need not arrive. They are counted
 	// separately, not as lost.
