@@ -43,7 +43,7 @@ EXAMPLES
 		Flags: describe(listening(consoleAddress, flags("database-url", "amqp-url", "table", "rate", "count", "console",
 			consoleAddress, "http-addr", "slot", "publication", "config")), usages{
 			consoleAddress: "With --console: serve it at this address, which must be on loopback.",
-			"http-addr":    "With --console: ask the relay at this address for throughput and latency; empty: ask none.",
+			"http-addr":    "With --console: ask the relay at this address for throughput; empty: ask none.",
 			"slot":         "With --console: the replication slot of the relay.",
 			"publication":  "With --console: the publication of the relay.",
 		}),
