@@ -135,7 +135,7 @@ func TestTheRelayTellsNoSecret(t *testing.T) {
 	env, _ := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	address := env["CDC_RELAY_DATABASE_URL"]
-	delete(env, "CDC_RELAY_DATABASE_URL")
+	env["CDC_RELAY_DATABASE_URL"] = "" // the tests may have been given one
 	separator := "?"
 	if strings.Contains(address, "?") {
 		separator = "&"
