@@ -49,7 +49,7 @@ func serverVersion(conn *pgconn.PgConn) int {
 // standbyError is no problem for a person at once: the standby may be promoted.
 type standbyError struct{}
 
-func (standbyError) Error() string { return "this server is a standby: it takes no writes" }
+func (standbyError) Error() string { return "this server is a standby: it accepts no writes" }
 
 // Hint says which server to name.
 func (standbyError) Hint() string {

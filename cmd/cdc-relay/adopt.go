@@ -61,7 +61,7 @@ func adoptSettings() []setting {
 		settings.FlagOnly(settings.Switch("view", "Put a view in place of the table, so that nothing is stored twice.",
 			func(c *config) *bool { return &c.adopting.view })),
 		settings.FlagOnly(settings.Switch("undo",
-			"Leave new rows in the table again. Rows that were moved are still published.",
+			"New rows stay in the table again. Rows that were moved are still published.",
 			func(c *config) *bool { return &c.adopting.undo })),
 	}
 }

@@ -58,7 +58,7 @@ func checkSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "relay-role", Placeholder: "NAME",
-				Usage: "The role of the relay, if --database-url names an administrator: " +
+				Usage: "The role of the relay, if --database-url is that of an administrator: " +
 					"check the grants of this role. With setup: grant what it needs. " +
 					"--fix --yes runs its commands as the administrator.",
 			},
@@ -135,7 +135,7 @@ func (p *process) checkCommand() *cli.Command {
 "run" would use. It prints one line for each finding, and the commands that fix a problem.
 Without --fix --yes it changes nothing.
 
-Run it as the relay's own role, because it checks the grants of that role, or name the role
+Run it as the relay's own role, because it checks the grants of that role, or give the role
 in --relay-role. The exit code is 1 if there is a problem, or, with --strict, a warning.
 Otherwise it is 0.
 
@@ -157,7 +157,7 @@ EXAMPLES
 			"http-addr": "Ask the relay at this address for its settings, and note differences; empty: ask none.",
 			"app-role": "The role of the application: check that it may INSERT. " +
 				"Several roles: with commas, or the flag again.",
-			"relay-role": "The role of the relay, if --database-url names an administrator: " +
+			"relay-role": "The role of the relay, if --database-url is that of an administrator: " +
 				"check the grants of this role. --fix --yes runs its commands as the administrator.",
 			"yes": "With --fix: run the repairs without asking.",
 		}),

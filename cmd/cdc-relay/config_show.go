@@ -41,7 +41,7 @@ variable, a line of the file, or the default. Passwords are shown as ***.`,
 				Usage:     "check the settings without a server",
 				UsageText: "cdc-relay config validate [FLAGS]",
 				Description: `Checks the settings of "run": names, values, and whether they fit together; the files with
-URLs and certificates are read. It names all mistakes. Exit code 0 if there are none, else 2.`,
+URLs and certificates are read. It prints all mistakes. Exit code 0 if there are none, else 2.`,
 				Flags:  flags(),
 				Action: p.configValidate,
 			},

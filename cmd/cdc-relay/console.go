@@ -71,7 +71,7 @@ func consoleSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "login-header", Placeholder: "NAME",
-				Usage: "The header in which a proxy before the console names the user, such as X-Forwarded-User. " +
+				Usage: "The header in which a proxy before the console sets the user, such as X-Forwarded-User. " +
 					"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
 			},
 			Set: func(c *config, text string) error {

@@ -168,9 +168,9 @@ func (p *process) requeueCommand() *cli.Command {
 		Usage:     "move dead letters back to the outbox",
 		UsageText: "cdc-relay dead-letter requeue ID…|FILTERS|--all [FLAGS]",
 		Description: `Moves dead letters back to the outbox. They are due at once and get all their attempts again.
-Each keeps its id: messages of one ordering key leave in their old order, before the rows of
-the key that wait. Relays may run meanwhile. It moves batches of 1000, each in one
-transaction. If you stop it, run it again. On a terminal it asks, unless you name IDs or give
+Each keeps its id: messages of one ordering key are published in their old order, before the
+rows of the key that wait. Relays may run meanwhile. It moves batches of 1000, each in one
+transaction. If you stop it, run it again. On a terminal it asks, unless you give IDs or
 --yes.
 
 EXAMPLES

@@ -24,13 +24,13 @@ func (p *process) peekCommand() *cli.Command {
 		Name:      "peek",
 		Usage:     "show the messages that wait, as they would be sent",
 		UsageText: "cdc-relay peek [FILTERS] [FLAGS]",
-		Description: `Shows messages of the outbox in the order in which they would leave, and neither deletes nor
-locks nor marks them. With --json each is as --publisher stdout would print it, with
-its payload, or redacted_payload if that is set. First come those that may leave now, then
-those that wait for their time, then those behind one of these in their ordering key.
-Messages that will not be published (expired, or replaced by a newer one of their coalesce
-key) are left out. The relay at --http-addr tells its settings, such as --header-columns. --exchange
-is a filter here; without a relay, its exchange comes from --config or CDC_RELAY_EXCHANGE.
+		Description: `Shows messages of the outbox in the order in which they would be published, and neither
+deletes nor locks nor marks them. With --json each is as --publisher stdout would print it,
+with its payload, or redacted_payload if that is set. First come those that are due, then those
+that wait for their time, then those behind one of these in their ordering key. Messages that
+will not be published (expired, or replaced by a newer one of their coalesce key) are omitted.
+The relay at --http-addr tells its settings, such as --header-columns. --exchange is a filter
+here; without a relay, its exchange comes from --config or CDC_RELAY_EXCHANGE.
 
 EXAMPLES
 

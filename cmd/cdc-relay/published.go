@@ -123,7 +123,7 @@ func (p *process) replayCommand() *cli.Command {
 		Description: `Inserts copies of published messages into the outbox, oldest first. A running relay publishes
 them. Each copy keeps its message_id and carries x-possible-duplicate, so a consumer that
 knows the message ignores it. To fill a new queue, bind it to an exchange of its own and
-name that in --to-exchange. It shows how many, and asks unless --yes is given. --dry-run
+set that in --to-exchange. It shows how many, and asks unless --yes is given. --dry-run
 prints the number only.
 
 EXAMPLES

@@ -18,8 +18,8 @@ func (p *process) retryCommand() *cli.Command {
 		UsageText: "cdc-relay retry ID…|FILTERS|--all [FLAGS]",
 		Description: `Makes rejected messages due now, with all their attempts again. Use it after you have fixed
 the cause in RabbitMQ. Relays may run meanwhile. It skips messages that a relay has
-locked, because that relay publishes them now. On a terminal it asks, unless you name IDs or
-give --yes.
+locked, because that relay publishes them now. On a terminal it asks, unless you give IDs or
+--yes.
 
 EXAMPLES
 

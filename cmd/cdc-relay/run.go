@@ -70,7 +70,7 @@ func (p *process) runCommand() *cli.Command {
 Start as many as you like: one is the leader, the others are standbys and take over. If
 Postgres or RabbitMQ is down, the relay waits for it and loses nothing.
 
-On Ctrl-C, SIGTERM or SIGHUP the relay takes no new rows, finishes the messages in flight
+On Ctrl-C, SIGTERM or SIGHUP the relay reads no new rows, finishes the messages in flight
 (--shutdown-timeout), and exits with 0. A restart then publishes nothing twice. A second
 signal ends it at once.
 

@@ -70,7 +70,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 			"postgres://user@first,second/database?target_session_attrs=read-write"),
 			"this server is a standby: nothing can be deleted here")
 	} else {
-		c.ok("primary", "takes writes")
+		c.ok("primary", "accepts writes")
 	}
 	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
 		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())

@@ -82,13 +82,13 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 	case operator.Due:
 		within := Duration(s.PollInterval)
 		return outlook{
-			text: "is due: the next sweep of a relay takes it, within " + within + " or so" + s.obstacle(),
+			text: "is due: the next sweep of a relay claims it, within " + within + " or so" + s.obstacle(),
 			at:   at,
 		}
 	case operator.Retrying:
 		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), tries), at: at}
 	case operator.Scheduled:
-		return outlook{text: "is scheduled: it leaves " + in(), at: at}
+		return outlook{text: "is scheduled: it is published " + in(), at: at}
 	case operator.Unconfirmed:
 		return outlook{
 			text: "was published, and its confirm is late; without one it is published again " + in(),
@@ -109,7 +109,7 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 		within := Duration(s.PollInterval)
 		return outlook{text: "is published by the next sweep of a relay, within " + within + " or so" + s.obstacle()}
 	}
-	return outlook{text: "waits for a relay: none streams. A running relay takes it within " +
+	return outlook{text: "waits for a relay: none streams. A running relay claims it within " +
 		Duration(s.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
 }
 
