@@ -6,6 +6,7 @@ import (
 )
 
 func TestAdoptSendsNewRowsToTheOutbox(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)`)
@@ -70,6 +71,7 @@ func TestAdoptReportsWrongUsage(t *testing.T) {
 
 // The commands of the page run as written.
 func TestCommandsOfTheAdoptPageRun(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	want(t, cdcRelay(t, env, "setup"), exitDone)

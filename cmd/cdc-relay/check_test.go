@@ -33,6 +33,7 @@ func checked(t *testing.T) environment {
 }
 
 func TestCheckPassesAHealthySetup(t *testing.T) {
+	t.Parallel()
 	env := checked(t)
 	r := cdcRelay(t, env, "check")
 	wantOutput(t, r, "ok       postgres", "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " warnings, ", " ok\n")
@@ -43,6 +44,7 @@ func TestCheckPassesAHealthySetup(t *testing.T) {
 
 // The primary is found by opening a session that may write; the session of the check may not.
 func TestCheckFindsThePrimary(t *testing.T) {
+	t.Parallel()
 	env := checked(t)
 	without := cdcRelay(t, env, "check")
 	address := env["CDC_RELAY_DATABASE_URL"]
@@ -115,6 +117,7 @@ func TestCheckUsesTheHostThatTheURLSelects(t *testing.T) {
 }
 
 func TestCheckReportsProblemsWithTheirFix(t *testing.T) {
+	t.Parallel()
 	env := checked(t)
 	want(t, cdcRelay(t, env, "teardown", "--yes"), exitDone)
 	r := cdcRelay(t, env, "check")
@@ -225,6 +228,7 @@ func TestDocsNameEveryCheck(t *testing.T) {
 
 // The suggested statements can be pasted, and then the relay can log in.
 func TestRejectedLoginsGetAWorkingFix(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		role   string
 		breaks func(database, role string) string
@@ -291,6 +295,7 @@ func TestCheckNamesAServerWithoutTLS(t *testing.T) {
 }
 
 func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
+	t.Parallel()
 	env := checked(t)
 	for _, other := range []string{env["CDC_RELAY_DATABASE_URL"], env["CDC_RELAY_MANAGEMENT_URL"]} {
 		u, err := url.Parse(other)
@@ -317,6 +322,7 @@ func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 
 // Check --fix creates and grants, and drops nothing.
 func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	app := services.Name(t)
 	execute(t, conn, "CREATE ROLE "+app+" LOGIN")
@@ -374,6 +380,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 
 // The administrator has every privilege, so check must examine the role named by --relay-role.
 func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	role := services.Name(t)
@@ -409,6 +416,7 @@ func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 
 // Grants on the tables can follow only when the tables exist.
 func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	role, other := services.Name(t), services.Name(t)+"_admin"
 	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'; CREATE ROLE "+other+" LOGIN PASSWORD 's3cr3t'")

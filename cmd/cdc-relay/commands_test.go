@@ -50,6 +50,7 @@ func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 }
 
 func TestSetupAndTeardown(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	slot := env["CDC_RELAY_SLOT"]
 	objects := func() [3]bool {

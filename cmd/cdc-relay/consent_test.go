@@ -9,6 +9,7 @@ import (
 
 // Each command that sends or deletes asks, or needs --yes. A new command must decide, too.
 func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
+	t.Parallel()
 	harmless := []string{"dead-letter requeue", "retry"} // they ask only on a terminal
 	asks := []string{"dead-letter purge", "published replay", "teardown"}
 	named := []string{"check", "delete", "resend"} // they have tests of their own
@@ -86,6 +87,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 func sorted(words []string) []string { return slices.Sorted(slices.Values(words)) }
 
 func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a%', '1')`)
@@ -117,6 +119,7 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 
 // Each command selects the same rows with a pattern.
 func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	keys := `unnest(ARRAY['orders', 'orders.created', 'orders.eu.created', 'orders_created', 'invoices.*', '']) WITH ORDINALITY k(key, i)`
@@ -147,6 +150,7 @@ func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
 
 // The values are the same in the browser.
 func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
+	t.Parallel()
 	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase}
 	for _, command := range []string{"list", "peek", "dead-letter list", "dead-letter requeue", "dead-letter purge --yes", "retry", "published list", "published replay --yes"} {
 		for _, test := range [][3]string{
@@ -200,6 +204,7 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 }
 
 func TestDatesSelectRows(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, created_at) VALUES ('old', '1', '2024-10-31 23:59:59Z'), ('new', '1', '2024-11-01 10:00:00Z')`)

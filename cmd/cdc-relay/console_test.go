@@ -58,6 +58,7 @@ func fetch(t *testing.T, method, address string, form url.Values, header ...stri
 }
 
 func TestConsoleShowsEveryPage(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)

@@ -15,6 +15,7 @@ import (
 )
 
 func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 0, NULL`)

@@ -28,7 +28,7 @@ func blocks(t *testing.T, page, language string) []string {
 func TestDocumentedCommandsExist(t *testing.T) {
 	app := (&process{}).app()
 	for _, page := range []string{
-		"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md", "security.md",
+		"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md",
 		"check.md", "testing.md", "ordering-keys.md", "scheduled-messages.md", "queues.md", "upgrade.md", "recipes.md",
 	} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {

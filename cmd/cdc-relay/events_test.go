@@ -31,6 +31,7 @@ func countsBy(t *testing.T, live *show.LiveRelay, name, label string) map[string
 
 // Covers --events-exchange, --log-headers and --metrics-routing-keys.
 func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	events := arrivals(t, env["CDC_RELAY_AMQP_URL"], "events", "told")
@@ -97,6 +98,7 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 
 // Run creates the slot of a new outbox, and warns only if a slot is missing later.
 func TestTheFirstSlotIsNotLoggedAsALoss(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone) // no slot

@@ -88,6 +88,7 @@ done
 
 // A message that ends every handler is rejected by drain as by run, wherever it stands among the others.
 func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
+	t.Parallel()
 	handler := filepath.Join(t.TempDir(), "handler")
 	if err := os.WriteFile(handler, []byte(poisoned), 0o700); err != nil {
 		t.Fatal(err)
@@ -132,6 +133,7 @@ func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 
 // Without another message, nothing shows that the handler works at all.
 func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	handler := filepath.Join(t.TempDir(), "handler")
@@ -152,6 +154,7 @@ func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 
 // A handler answers "unknown" for every message, with and without a key.
 func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	handler := filepath.Join(t.TempDir(), "handler")

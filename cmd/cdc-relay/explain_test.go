@@ -8,6 +8,7 @@ import (
 
 // An application can set created_at to any time of Postgres.
 func TestCommandsShowTimesBeyondTheRangeOfGo(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	for id, at := range []string{"now() + interval '300 years'", "'infinity'", "'-infinity'", "'12000-01-01'", "'0044-03-15 BC'", "'0001-01-01 00:00:00+00'"} {

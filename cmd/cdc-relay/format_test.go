@@ -25,6 +25,7 @@ func wantJSON(t *testing.T, r result, code int, wanted map[string]any) {
 }
 
 func TestVersionMigrateSetupAndDrainPrintJSON(t *testing.T) {
+	t.Parallel()
 	b := buildInfo()
 	version := map[string]any{"version": b.Version, "commit": b.Commit, "date": b.Date, "go": b.Go, "platform": b.Platform}
 	wantJSON(t, cdcRelay(t, nil, "version", "--json"), exitDone, version)

@@ -64,6 +64,7 @@ func TestHelpDescribesEachFlagForItsCommand(t *testing.T) {
 
 // The commands are pasted into a shell, with the test's servers in place of localhost.
 func TestFirstStepsOfTheHelpPageWork(t *testing.T) {
+	t.Parallel()
 	for _, tool := range []string{"sh", "psql", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s", tool)

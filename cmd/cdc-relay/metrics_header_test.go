@@ -18,6 +18,7 @@ import (
 
 // All tasks of a Celery queue have one routing key. The setting comes from the environment, as that of all commands.
 func TestTasksOfOneQueueAreToldApart(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"], env["CDC_RELAY_METRICS_HEADER"] = services.VHost(t), "task"
 	arrived := arrivals(t, env["CDC_RELAY_AMQP_URL"], "celery", "")
@@ -129,6 +130,7 @@ func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 
 // The tag has the bound of the label, and nothing in a value ends it.
 func TestDogStatsDHasATagForAHeader(t *testing.T) {
+	t.Parallel()
 	conn := listenForStatsd(t)
 	env, db := fresh(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()

@@ -94,6 +94,7 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 
 // A transaction that is open keeps Postgres from creating the slot. It ends when the person has been told.
 func TestSetupSaysThatItWaitsForTheSlot(t *testing.T) {
+	t.Parallel()
 	env, _ := fresh(t)
 	other, err := pgx.Connect(t.Context(), env["CDC_RELAY_DATABASE_URL"])
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 // The role has only the documented grants.
 func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")

@@ -31,6 +31,7 @@ func insertWaiting(t *testing.T, db *pgx.Conn, n int, values string) {
 }
 
 func TestResendFindsAMessageInEachTable(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	execute(t, db, `SELECT setval('outbox_id_seq', 1000)`)
@@ -150,6 +151,7 @@ func TestResendNeedsNoHistoryForADeadLetter(t *testing.T) {
 
 // A relay publishes what resend sends, and the next message of a key whose head was deleted.
 func TestResentMessagesArriveAndDeletedOnesDoNot(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")

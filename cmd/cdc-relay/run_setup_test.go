@@ -14,6 +14,7 @@ import (
 
 // Relays that start together on an empty database create everything once, and all are ready.
 func TestRelaysSetUpAnEmptyDatabaseTogether(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	maps.Copy(env, environment{"CDC_RELAY_SETUP": "true", "CDC_RELAY_KEEP_PUBLISHED": "24h", "CDC_RELAY_PUBLISHER": "stdout"})
 	var relays []*command
@@ -38,6 +39,7 @@ func TestRelaysSetUpAnEmptyDatabaseTogether(t *testing.T) {
 
 // A relay without the privileges creates nothing, and prints the one command for whoever has them.
 func TestRunSetupSaysWhoMustSetUp(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	role := newRole(t, conn, " x", "LOGIN")

@@ -96,6 +96,7 @@ func TestControlCharactersReachNoLog(t *testing.T) {
 
 // Every view shows names, errors and headers of other people. Headers that repeat the body are hidden with it.
 func TestViewsShowNoControlCharacterAndNoHiddenHeader(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	env["CDC_RELAY_HTTP_ADDR"] = ""
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)

@@ -7,6 +7,7 @@ import (
 
 // A script that gets exit code 0 would assume success.
 func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)

@@ -157,6 +157,7 @@ func page(t *testing.T, url string) string {
 }
 
 func TestRunPublishesTheDemoAndStops(t *testing.T) {
+	t.Parallel()
 	env, _ := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
@@ -205,6 +206,7 @@ func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
 }
 
 func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
@@ -224,6 +226,7 @@ func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 }
 
 func TestDemoSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	env, _ := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	r := cdcRelay(t, env, "demo")
@@ -267,6 +270,7 @@ func TestDrainToStdout(t *testing.T) {
 
 // The error is reported, and no unwritten message is deleted.
 func TestAClosedPipeStopsTheRelayGracefully(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			env, conn := fresh(t)
@@ -292,6 +296,7 @@ func TestAClosedPipeStopsTheRelayGracefully(t *testing.T) {
 
 // A drain waits for its reader as long as that takes.
 func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes
@@ -317,6 +322,7 @@ func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
 
 // The row of the line that the reader has not taken stays, marked.
 func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		command string
 		signal  os.Signal
@@ -352,6 +358,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 
 // run tries again until there is room; drain ends.
 func TestAFullDiskIsLoggedAndDeletesNoRow(t *testing.T) {
+	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Skip("only Linux has /dev/full")

@@ -163,6 +163,7 @@ func TestSetupLetsTheApplicationCallTheFunctions(t *testing.T) {
 
 // The stricter grants break RETURNING, and check says which ORMs fail.
 func TestAnApplicationMayOnlyInsert(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	app := newRole(t, conn, "", "LOGIN")
@@ -198,6 +199,7 @@ func TestAnApplicationMayOnlyInsert(t *testing.T) {
 
 // Setup by the owner of the database does what it can, and says who must do what is left.
 func TestSetupSaysWhatItMayNotDo(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	owner, relay := newRole(t, conn, "", "LOGIN"), newRole(t, conn, "", "LOGIN")
 	execute(t, conn, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO "+owner+"', current_database()); END $$; ALTER SCHEMA public OWNER TO "+owner)

@@ -13,6 +13,7 @@ import (
 
 // A DBA gets the same grants from --print-sql as setup gives, with or without names.
 func TestPrintedGrantsAreSufficientAndMinimal(t *testing.T) {
+	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	for _, named := range []bool{true, false} {

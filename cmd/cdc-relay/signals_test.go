@@ -47,6 +47,7 @@ func listenForStatsd(t *testing.T) net.PacketConn {
 
 // The last counts are sent when the relay stops.
 func TestMetricsReachDogStatsD(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			conn := listenForStatsd(t)
@@ -80,6 +81,7 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 
 // Its values are the keys named by --metrics-routing-keys, and "other" for the rest.
 func TestDogStatsDHasATagForRoutingKeys(t *testing.T) {
+	t.Parallel()
 	conn := listenForStatsd(t)
 	env, db := fresh(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
@@ -125,6 +127,7 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 
 // The notice arrives when the row is in the dead-letter table. If nobody consumes it, the relay continues.
 func TestEventNoticesArePublished(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"run", "drain"} {
 		t.Run(command, func(t *testing.T) {
 			env, db := fresh(t)

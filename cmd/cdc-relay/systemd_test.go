@@ -10,6 +10,7 @@ import (
 )
 
 func TestSystemdGetsReadinessStatusAndStopping(t *testing.T) {
+	t.Parallel()
 	socket, said := systemdtest.Listen(t)
 	env := environment{
 		"CDC_RELAY_DATABASE_URL": services.Database(t), "CDC_RELAY_SLOT": services.Name(t), "CDC_RELAY_PUBLISHER": "stdout",

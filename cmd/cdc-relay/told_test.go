@@ -54,6 +54,7 @@ func lookingAt(env environment, relay string) environment {
 }
 
 func TestCommandsTakeTheSettingsOfTheRunningRelay(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"auto", "poll"} {
 		t.Run(mode, func(t *testing.T) {
 			env, db := fresh(t)
@@ -179,6 +180,7 @@ func relayLike(t *testing.T, answer http.HandlerFunc) *httptest.Server {
 }
 
 func TestCommandsNoticeARelayThatIsNotTheirs(t *testing.T) {
+	t.Parallel()
 	env, db := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, db, `INSERT INTO outbox (id, routing_key, payload, attempts, available_at) OVERRIDING SYSTEM VALUE

@@ -116,6 +116,7 @@ func showsExemplar(t *testing.T, url string) bool {
 // Trace headers of the application arrive unchanged, whether or not the relay records spans. Its spans belong to that
 // trace.
 func TestTraceContextPassesThroughUnchanged(t *testing.T) {
+	t.Parallel()
 	for _, tracing := range []bool{false, true} {
 		var got collected
 		server := httptest.NewServer(&got)
