@@ -172,7 +172,7 @@ def test_a_column_that_no_insert_fills_is_a_warning(change):
 def test_grants_are_checked(change):
     change("CREATE ROLE shop_checks; GRANT USAGE ON SCHEMA public TO shop_checks; SET LOCAL ROLE shop_checks")
     by_id = {one.split()[0]: one for one in found()}
-    assert "Role shop_checks may not INSERT into outbox (default). GRANT INSERT ON outbox TO shop_checks;" in by_id["cdc_relay.W004"]
+    assert "Role shop_checks may not INSERT into outbox (default). As the owner of the table: cdc-relay setup --app-role shop_checks" in by_id["cdc_relay.W004"]
     assert "GRANT SELECT ON outbox TO shop_checks; GRANT SELECT ON outbox_dead_letter TO shop_checks;" in by_id["cdc_relay.I001"]
     change("RESET ROLE; GRANT INSERT ON outbox TO shop_checks; GRANT SELECT ON outbox, outbox_dead_letter TO shop_checks; SET LOCAL ROLE shop_checks")
     assert found() == set()
@@ -201,7 +201,7 @@ FAULTS = {
     "ALTER TABLE outbox RENAME TO gone": ("42P01", 'relation "outbox" does not exist', "Create the outbox in database test_", "cdc-relay setup --database"),
     "ALTER TABLE outbox DROP headers": ("42703", '"headers" of relation "outbox" does not exist', "Update the outbox:", "cdc-relay migrate up --database"),
     "CREATE ROLE shop_sends; GRANT USAGE ON SCHEMA public TO shop_sends; SET LOCAL ROLE shop_sends": (
-        "42501", "permission denied for table outbox", "may not send", "GRANT INSERT ON outbox TO"),
+        "42501", "permission denied for table outbox", "may not send", "cdc-relay setup --app-role"),
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from django.core import checks
 from django.db import DatabaseError, connections, router
 
 from .models import DEAD_LETTER_TABLE, NAME, OutboxMessage
-from .tables import command, find, missing_grants
+from .tables import command, find, grant_command, missing_grants, parts
 
 SETTINGS = ("CDC_RELAY_BROKER_URL", "CDC_RELAY_SHOW_PAYLOAD", "CDC_RELAY_TABLE")
 IDENTIFIER = r'(?:"(?:[^"]|"")+"|[^\W\d][\w$]*)'
@@ -153,7 +153,7 @@ FROM pg_catalog.pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT att
 
 
 def _check_found(connection, cursor, table, row):
-    oid, name, schema, role, usage = row
+    oid, name, _, role, usage = row
     cursor.execute(TABLE_COLUMNS, {"columns": COLUMNS, "oid": oid})
     present, needed, denied = cursor.fetchone()
     missing = [column for column in COLUMNS if column not in present]
@@ -168,8 +168,8 @@ def _check_found(connection, cursor, table, row):
         hint = "The package does not fill it. If no trigger does, it needs a default."
         found.append(checks.Warning(f"Table {name} ({connection.alias}): {', '.join(needed)} is NOT NULL.", hint=hint, id="cdc_relay.W005"))
     if denied or not usage:
-        grants = f"GRANT USAGE ON SCHEMA {schema} TO {role}; " * (not usage) + f"GRANT INSERT ON {name} TO {role};" * bool(denied)
-        found.append(checks.Warning(f"Role {role} may not INSERT into {name} ({connection.alias}).", hint=grants.strip(), id="cdc_relay.W004"))
+        hint = f"As the owner of the table: {grant_command(table, parts(role)[1])}"
+        found.append(checks.Warning(f"Role {role} may not INSERT into {name} ({connection.alias}).", hint=hint, id="cdc_relay.W004"))
     if apps.is_installed("django.contrib.admin") and table == NAME:
         if grants := missing_grants(cursor, [("SELECT", NAME), ("SELECT", DEAD_LETTER_TABLE)]):
             found.append(checks.Info(f"The admin pages need SELECT ({connection.alias}).", hint=" ".join(grants), id="cdc_relay.I001"))

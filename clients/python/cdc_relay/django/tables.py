@@ -34,12 +34,19 @@ def command(connection, table, verb="setup"):
         address, query = "", query and "?" + query
     else:
         address, query = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else ""), ""
-    words = ["cdc-relay", *verb.split()]
-    if quoted(table) not in ('"outbox"', '"public"."outbox"'):
-        words += ["--table", table]
+    words = ["cdc-relay", *verb.split(), *_flag(table)]
     if s.get("NAME"):
         words += ["--database-url", f"postgres://{user}{address}/{quote(s['NAME'], safe='')}{query}"]
     return shlex.join(words)
+
+
+def _flag(table):
+    return [] if quoted(table) in ('"outbox"', '"public"."outbox"') else ["--table", table]
+
+
+def grant_command(table, role):
+    """The command of cdc-relay that lets a role send. The owner of the table runs it, whose URL is unknown here."""
+    return shlex.join(["cdc-relay", "setup", "--app-role", role, *_flag(table)])
 
 
 def code(error):
@@ -73,7 +80,7 @@ def _cure(error, connection, table):
     if code(error) == UNDEFINED_COLUMN:
         return f"Update the outbox: {command(connection, table, 'migrate up')}\n{more}"
     if code(error) == DENIED:
-        return f"Role {role} may not send. As the owner of the table: GRANT INSERT ON {table} TO {role};\n{more}"
+        return f"Role {role} may not send. As the owner of the table: {grant_command(table, role)}\n{more}"
     return None
 
 
