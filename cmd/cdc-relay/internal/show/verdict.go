@@ -194,7 +194,7 @@ func blockedFinding(table outbox.Table, k *operator.Key) finding {
 	sentence := fmt.Sprintf("%s of key %s %s behind %s",
 		countOf(behind, "message"), Shortened(k.Key, 40), verbOf(behind, "waits", "wait"), head)
 	if why != "" {
-		sentence += " (" + Shortened(why, 80) + ")"
+		sentence += " (" + Shortened(why, 120) + ")"
 	}
 	return finding{Attention, sentence, command, fmt.Sprintf("/message?id=%d", id), &behind.N}
 }
