@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -87,7 +88,18 @@ func difference(s setting, own, relays string) string {
 }
 
 // compared is a command that judges its own settings, and only notes how those of the running relay differ.
-type compared struct{ *config }
+type compared struct {
+	*config
+	here *databaseCache
+}
+
+// Table implements show.Outbox.
+func (c compared) Table() outbox.Table { return c.relay.Table }
+
+// Database implements show.Outbox. It connects: the command has no session yet.
+func (c compared) Database(ctx context.Context) (operator.Database, error) {
+	return c.here.get(ctx), nil
+}
 
 // With implements show.Owner.
 func (c compared) With(told map[string]string) (*relay.Config, []string) {
@@ -107,12 +119,8 @@ func (c compared) With(told map[string]string) (*relay.Config, []string) {
 
 // compare notes how the settings of the command differ from those of the running relay.
 func (p *process) compare(ctx context.Context, cfg *config) {
-	s, err := p.openSession(ctx, cfg, "check")
-	if err != nil {
-		return // the command says so
-	}
-	defer closeConn(ctx, s.conn)
-	_, _, _ = show.NewSource(cfg.httpAddr, compared{cfg}, p.note).Ask(ctx, s.Tables) // no relay has to run
+	own := compared{cfg, p.newDatabaseCache(cfg, "check")}
+	_, _, _ = show.NewSource(cfg.httpAddr, own, p.note).Ask(ctx, own) // no relay has to run
 }
 
 func asGiven(_, text string) string { return text }
@@ -152,9 +160,7 @@ func (p *process) telling(cfg *config) func(context.Context) show.Told {
 			fixed.Settings[s.Name] = *v
 		}
 	}
-	here := &databaseCache{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*session, error) {
-		return p.openSession(ctx, cfg, "settings")
-	}}
+	here := p.newDatabaseCache(cfg, "settings")
 	return func(ctx context.Context) show.Told {
 		told := fixed
 		told.Database = here.get(ctx)
@@ -169,6 +175,12 @@ type databaseCache struct {
 	turn  chan struct{} // a value there is the right to use the next fields
 	known operator.Database
 	asked time.Time
+}
+
+func (p *process) newDatabaseCache(cfg *config, command string) *databaseCache {
+	return &databaseCache{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*session, error) {
+		return p.openSession(ctx, cfg, command)
+	}}
 }
 
 const (

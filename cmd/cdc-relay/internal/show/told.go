@@ -103,6 +103,13 @@ func (s Settings) byDefault(name string) string {
 	return fmt.Sprintf(" (the default of --%s: %s)", name, s.Missing)
 }
 
+// Outbox is what tells its relays from those of others.
+type Outbox interface {
+	Table() outbox.Table
+	// Database is called only if a relay has answered.
+	Database(ctx context.Context) (operator.Database, error)
+}
+
 // Owner knows what the user gave.
 type Owner interface {
 	// Given reports whether the user gave the setting of this name.
@@ -142,14 +149,14 @@ func (s *Source) Known() Settings {
 
 // Ask asks the relay. The reading is nil, and the error says why, if it does not answer or publishes another table. The
 // settings are those to use in any case.
-func (s *Source) Ask(ctx context.Context, tables *operator.Tables) (*Reading, Settings, error) {
+func (s *Source) Ask(ctx context.Context, of Outbox) (*Reading, Settings, error) {
 	if s.live == nil {
 		return nil, s.learn(nil, "no relay was asked"), nil
 	}
 	reading, err := s.live.Read(ctx)
 	if err == nil && reading.told != nil {
-		here, _ := tables.Database(ctx) // without it, only the name of the table is compared
-		err = reading.told.mine(s.live.address, tables.Table(), here)
+		here, _ := of.Database(ctx) // without it, only the name of the table is compared
+		err = reading.told.mine(s.live.address, of.Table(), here)
 	}
 	var other *foreign
 	switch {
