@@ -68,11 +68,7 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 	if p.mistaken() {
 		return shown, nil
 	}
-	blocks, err := c.blocks(ctx, tables, p.filter)
-	if err != nil {
-		return nil, err
-	}
-	list, err := tables.List(ctx, p.filter, p.part, blocks)
+	list, err := tables.List(ctx, p.filter, p.part, c.relay().OnDeadLetter == relay.OnDeadLetterBlock)
 	shown.Rows = list.Rows
 	shown.goOn(list.Next)
 	if retries(r) {
@@ -87,15 +83,6 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 		}
 	}
 	return shown, err
-}
-
-// blocks reports whether a dead letter blocks its ordering key. Only the list of blocked rows asks the relay.
-func (c *Console) blocks(ctx context.Context, tables *operator.Tables, f operator.Filter) (bool, error) {
-	if f.State != operator.Blocked {
-		return false, nil
-	}
-	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
-	return around.OnDeadLetter == relay.OnDeadLetterBlock, err
 }
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
