@@ -91,15 +91,16 @@ func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	return nil
 }
 
+// MayReplicateSQL is the condition for roles r of pg_roles that may stream. On RDS a membership allows it.
+const MayReplicateSQL = `(r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_catalog.pg_roles s
+         WHERE s.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')))`
+
 // mayCreate checks the privileges for what is missing. That of the table's owner is not among them.
 func mayCreate(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	rows, err := query(ctx, conn, fmt.Sprintf(`
 SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
          OR EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s),
-       r.rolsuper OR r.rolreplication
-         OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s)
-         OR EXISTS (SELECT FROM pg_catalog.pg_roles s
-                    WHERE s.rolname = 'rds_replication' AND pg_catalog.pg_has_role(s.oid, 'MEMBER')),
+       `+MayReplicateSQL+` OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s),
        current_user, pg_catalog.current_database()
 FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Slot)))

@@ -11,6 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // ErrDenied says that the role of the session may not grant something.
@@ -122,10 +123,7 @@ type Role struct {
 // FindRole returns a role; false: it does not exist.
 func FindRole(ctx context.Context, conn *pgx.Conn, name string) (role Role, there bool, err error) {
 	err = conn.QueryRow(ctx, `
-SELECT r.rolcanlogin,
-       r.rolsuper OR r.rolreplication OR EXISTS (
-         SELECT FROM pg_catalog.pg_roles s
-         WHERE s.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')),
+SELECT r.rolcanlogin, `+replication.MayReplicateSQL+`,
        pg_catalog.pg_has_role(r.oid, 'pg_read_all_stats', 'USAGE')
 FROM pg_catalog.pg_roles r WHERE r.rolname = $1`, name).Scan(&role.Login, &role.Replicates, &role.SeesOthers)
 	switch {
