@@ -53,12 +53,18 @@ const mostOfOneName = 100
 
 // CountDeadLetters counts the dead letters that match a filter.
 func (t *Tables) CountDeadLetters(ctx context.Context, filter Filter) (n int64, err error) {
-	where, args := filter.where(ofDeadLetters, nil)
+	n, err = t.count(ctx, filter, ofDeadLetters, "{dead}")
+	return n, t.reading(ctx, "count dead letters of", err)
+}
+
+// count counts the rows of a table that match a filter.
+func (t *Tables) count(ctx context.Context, filter Filter, of kind, from string) (n int64, err error) {
+	where, args := filter.where(of, nil)
 	err = t.look(ctx, func(ctx context.Context, tx querier) error {
-		sql := t.fill(`SELECT count(*) FROM {dead} r WHERE {where}`, "{where}", where)
+		sql := t.fill(`SELECT count(*) FROM `+from+` r WHERE {where}`, "{where}", where)
 		return tx.QueryRow(ctx, sql, args...).Scan(&n)
 	})
-	return n, t.reading(ctx, "count dead letters of", err)
+	return n, err
 }
 
 // The rows to purge, in the order of the primary key.

@@ -83,13 +83,8 @@ func (t *Tables) deleteRows(ctx context.Context, rows []chosenRow) ([]bool, erro
 	return pgx.CollectRows(deleted, pgx.RowTo[bool])
 }
 
-const countSQL = `SELECT count(*) FROM {outbox} r WHERE {where}`
-
 // CountWaiting counts the rows of the outbox that match a filter without a State.
 func (t *Tables) CountWaiting(ctx context.Context, filter Filter) (n int64, err error) {
-	where, args := filter.where(ofOutbox, nil)
-	err = t.look(ctx, func(ctx context.Context, tx querier) error {
-		return tx.QueryRow(ctx, t.fill(countSQL, "{where}", where), args...).Scan(&n)
-	})
+	n, err = t.count(ctx, filter, ofOutbox, "{outbox}")
 	return n, t.reading(ctx, "count rows of", err)
 }

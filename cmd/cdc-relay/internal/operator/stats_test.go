@@ -66,7 +66,7 @@ func TestStatsCountsRowsByState(t *testing.T) {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]operator.Count{
 			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "behind": {s.Behind, exactly(1)},
-			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "parked": {s.TimedKeys, exactly(1)},
+			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "timed keys": {s.TimedKeys, exactly(1)},
 			"blocked": {s.KeysBehindDead, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
 		} {
 			if counts[0] != counts[1] {
@@ -152,7 +152,7 @@ func TestEachRowCountsInOneState(t *testing.T) {
 			for what, counts := range map[string][2]operator.Count{
 				"depth": {s.Depth, exactly(721)}, "waiting": {s.Waiting, exactly(waiting)}, "behind": {s.Behind, exactly(behind)}, "due": {s.Due, exactly(0)},
 				"retrying": {s.Retrying, exactly(12)}, "scheduled": {s.Scheduled, exactly(0)}, "unconfirmed": {s.Unconfirmed, exactly(1)},
-				"locked": {s.Locked, exactly(1)}, "expired": {s.Expired, exactly(1)}, "newer": {s.NewerVersion, exactly(2)}, "parked": {s.TimedKeys, exactly(12)},
+				"locked": {s.Locked, exactly(1)}, "expired": {s.Expired, exactly(1)}, "newer": {s.NewerVersion, exactly(2)}, "timed keys": {s.TimedKeys, exactly(12)},
 			} {
 				if counts[0] != counts[1] {
 					t.Errorf("exact %t, block %t, %s: %v, want %v", exact, block, what, counts[0], counts[1])
