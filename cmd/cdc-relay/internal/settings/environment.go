@@ -22,7 +22,7 @@ func (r *Reader) UnknownVariables(pairs, onlyFlags []string, foreign func(name s
 		if s := known.Describe(); s.FlagOnly {
 			onlyFlags = append(onlyFlags, s.Name)
 		} else {
-			for _, name := range append([]string{s.Name}, s.Formerly...) {
+			for _, name := range s.names() {
 				names = append(names, strings.TrimPrefix(r.Variable(name), r.Prefix))
 			}
 		}

@@ -93,7 +93,7 @@ func (f *Flag) Apply(set *flag.FlagSet) error {
 
 // accepted are all names of the flag.
 func (f *Flag) accepted() []string {
-	names := append([]string{f.Shown(), f.Name}, f.Formerly...)
+	names := append(f.names(), f.Shown())
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -108,7 +108,7 @@ func (r *Reader) FromEnvironment(s Info) (Value, bool) {
 	if s.FlagOnly {
 		return Value{}, false
 	}
-	for _, name := range append([]string{s.Name}, s.Formerly...) {
+	for _, name := range s.names() {
 		text, ok := r.LookupEnv(r.Variable(name))
 		if ok && (text != "" || s.MayBeEmpty) {
 			return Value{text, FromEnvironment, r.Variable(name)}, true

@@ -46,6 +46,9 @@ type Info struct {
 	shortFor, shortText string
 }
 
+// names are the name and the former ones.
+func (i Info) names() []string { return append([]string{i.Name}, i.Formerly...) }
+
 // Setting is one setting of a T.
 type Setting[T any] struct {
 	Info
