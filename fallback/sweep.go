@@ -150,12 +150,10 @@ func (s *Sweeper) noticeTerm() {
 	if epoch == s.passes.epoch {
 		return
 	}
-	s.passes.epoch = epoch
+	s.passes = passes{epoch: epoch, anyDue: s.passes.anyDue, span: s.passes.span}
 	for sweep := Due; sweep < sweeps; sweep++ {
 		s.Planner.Reset(sweep)
 	}
-	s.passes.due, s.passes.rows, s.passes.newest, s.passes.keys = duePass{}, backlogPass{}, backlogPass{}, keysPass{}
-	s.passes.ground = ground{}
 }
 
 // Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
@@ -250,7 +248,7 @@ type ground struct {
 // passed records a complete pass. Last is the newest assigned id when it began.
 func (g ground) passed(last int64) ground {
 	if !g.known {
-		return ground{known: last >= 0, id: last, later: last}
+		g.later = last
 	}
 	return ground{known: last >= 0, id: g.later, later: last}
 }
