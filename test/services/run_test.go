@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	Main(m)
 }
 
+// gone reports whether a process has ended.
+func gone(pid int) bool { return syscall.Kill(pid, 0) == syscall.ESRCH }
+
 func wayIs(way Way) bool { return Way(os.Getenv(EnvWay)) == way }
 
 // running starts the test binary as with-services, with its own temporary folder.

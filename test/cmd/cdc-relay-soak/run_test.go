@@ -102,37 +102,6 @@ func readReport(t *testing.T, file string) *history.Verdict {
 	return &verdict
 }
 
-func TestARunWithFaultsPasses(t *testing.T) {
-	relay, folder := relayProgram(t), t.TempDir()
-	report, kept := filepath.Join(folder, "report.json"), filepath.Join(folder, "history.jsonl")
-	code, out := soakRun(t, "", nil, append([]string{
-		"--relay", relay, "--duration", "8s", "--hold", "1s", "--pause", "500ms", "--rate", "200", "--seed", "3", "--writers", "2",
-		"--backlog", "2000", "--faults", "relay-kill-leader,rabbitmq-cut", "--json", report, "--history", kept,
-	}, retrying()...)...)
-	if code != exitPassed {
-		t.Fatalf("exit %d:\n%s", code, out)
-	}
-	verdict := readReport(t, report)
-	if !verdict.Passed() || verdict.Counters.Acknowledged < 2200 || len(verdict.Faults) < 2 || verdict.Run.Seed != 3 ||
-		verdict.Run.Versions["Postgres"] == "" || verdict.Run.Versions["RabbitMQ"] == "" {
-		t.Errorf("%+v", verdict)
-	}
-	if !strings.HasPrefix(out, "seed 3\n") || !strings.Contains(out, "--seed 3") {
-		t.Errorf("the seed is not printed:\n%s", out)
-	}
-	for _, f := range verdict.Faults {
-		if f.Healed == nil {
-			t.Errorf("fault %s was not healed", f.Name)
-		}
-	}
-	if again, text, errs := call(t, "check", kept); again != exitPassed || !strings.Contains(text, "PASS") {
-		t.Errorf("checked again: exit %d\n%s%s", again, text, errs)
-	}
-	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "cdc-relay-soak-*")); len(left) > 0 {
-		t.Errorf("a passed run leaves %v", left)
-	}
-}
-
 // The history up to the signal is checked as a complete run.
 func TestTheFirstSignalEndsTheFaults(t *testing.T) {
 	code, out := soakRun(t, "fault 1:", []os.Signal{syscall.SIGINT}, append([]string{

@@ -64,26 +64,6 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestRecorderCountsMessages(t *testing.T) {
-	r := NewRecorder(&bytes.Buffer{}, Run{})
-	for id, o := range []Outcome{Committed, RolledBack, Unknown} {
-		r.Ending(Transaction{ID: int64(id), Messages: []Message{{ID: outbox.UUID{byte(id)}, Kind: Plain}}})
-		r.Ended(int64(id), o)
-	}
-	for range 2 {
-		r.Delivered(Delivery{Damaged: "body"})
-	}
-	r.Delivered(Delivery{Redelivered: true})
-	r.FaultBegan(Fault{ID: 1})
-	want := Counts{
-		Attempted: 3, Acknowledged: 1, Unknown: 1, RolledBack: 1,
-		Delivered: 1, Duplicates: 1, Redelivered: 1, Damaged: 2, Faults: 1, UnderWay: 1,
-	}
-	if got := r.Counts(); got != want {
-		t.Errorf("counted %+v, want %+v", got, want)
-	}
-}
-
 type fullDisk struct{ room int }
 
 var errFull = errors.New("no space left on device")
