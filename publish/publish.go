@@ -23,6 +23,14 @@ type Publisher interface {
 	Publish(m *outbox.Message)
 }
 
+// Watched is implemented by a publisher that calls what may never return, such as a library. A relay whose publisher
+// is still in one step for a minute is not live.
+type Watched interface {
+	// Still returns for how long the current step has lasted, beyond waits that are expected; 0: none lasts. It may be
+	// called from any goroutine, and does not block.
+	Still() time.Duration
+}
+
 // Sink receives the reports of a publisher. The publisher's goroutines call its methods concurrently. They must not
 // block, and may call Publish. Publish itself calls Deliver only after Run has returned.
 type Sink interface {

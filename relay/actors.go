@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // actors are the goroutines of a relay, in the order in which they stop.
@@ -73,9 +74,29 @@ func (a *actors) startSources(ctx context.Context, r *Relay) {
 // settleGrace is how long after the deadline the settler may still release rows that the publisher did not finish.
 const settleGrace = 250 * time.Millisecond
 
-// stop ends the relay within ShutdownTimeout plus about a second. It takes no more rows, finishes those in flight, and
-// only then frees the slot. So the next leader finds no unfinished rows.
+// stopGrace is how long after ShutdownTimeout a stop may last.
+const stopGrace = 3 * time.Second
+
+// stop ends the relay within ShutdownTimeout plus about a second. An actor that does not return is left behind.
 func (a *actors) stop(r *Relay) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.stopInOrder(r)
+	}()
+	timer := time.NewTimer(r.config.ShutdownTimeout + stopGrace)
+	defer timer.Stop()
+	select {
+	case <-ended:
+	case <-timer.C:
+		r.log.Error("relay stuck: stopping without a worker that does not end; rows stay in the table",
+			"event", event.RelayStuck, "parts", r.Health().Parts)
+	}
+}
+
+// stopInOrder takes no more rows, finishes those in flight, and only then frees the slot. So the next leader finds no
+// unfinished rows.
+func (a *actors) stopInOrder(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
 	r.core.Stop()
 	a.retention.end()

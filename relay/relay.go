@@ -140,7 +140,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			core:           r.core,
 			store:          db,
 			apply:          r.apply,
-			phase:          func() publish.Phase { return r.publisherState().Phase },
+			phase:          r.phaseForSlot,
 			log:            log,
 			counts:         r.counts,
 			alive:          newHeartbeat(),
