@@ -26,6 +26,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -135,9 +136,14 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	return cfg, err
 }
 
-func newRegistry() *prometheus.Registry {
+func newRegistry(droppedLines func() int64) *prometheus.Registry {
 	b := buildInfo()
-	return service.NewRegistry(service.Build{Version: b.Version, Commit: b.Commit})
+	registry := service.NewRegistry(service.Build{Version: b.Version, Commit: b.Commit})
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "cdc_relay_log_lines_dropped_total",
+		Help: "Lines of the log that were dropped, because their reader was slow or failed.",
+	}, func() float64 { return float64(droppedLines()) }))
+	return registry
 }
 
 // newService prepares a relay to run or to drain. If the reader of the standard output closes it, the write fails from
@@ -152,7 +158,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	if err != nil {
 		return nil, err
 	}
-	s := &reportingRelay{registry: newRegistry(), log: log}
+	s := &reportingRelay{registry: newRegistry(p.terminal.DroppedLines), log: log}
 	if err := s.registerNotices(cfg); err != nil {
 		return nil, err
 	}
@@ -329,21 +335,38 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	return actors.Wait()
 }
 
-// logger writes to the standard error, because --publisher stdout uses the standard output.
+// logger returns the log of a service. It writes to the standard error, because --publisher stdout uses the standard
+// output, and never waits for its reader.
 func (p *process) logger(cfg *config) *slog.Logger {
-	terminal := show.IsTerminal(p.terminal.Err)
-	if cfg.logFormat == "json" || (cfg.logFormat == "auto" && !terminal) {
-		return slog.New(slog.NewJSONHandler(p.terminal.Err, &slog.HandlerOptions{
-			Level: cfg.logLevel, ReplaceAttr: durationAsText,
-		}))
+	if p.log != nil {
+		return p.log
 	}
-	return slog.New(tint.NewTextHandler(p.terminal.Err, &tint.Options{
+	p.log = event.Limited(slog.New(p.logHandler(cfg)))
+	p.terminal.DetachErr(func(dropped int64) {
+		p.log.Warn("log lines dropped: their reader was slow or failed; messages unaffected",
+			"event", event.LogLinesDropped, "lines", dropped)
+	})
+	return p.log
+}
+
+// logsJSON reports whether programs read the log.
+func (p *process) logsJSON(cfg *config) bool {
+	return cfg.logFormat == "json" || (cfg.logFormat == "auto" && !show.IsTerminal(p.terminal.Err))
+}
+
+func (p *process) logHandler(cfg *config) slog.Handler {
+	if p.logsJSON(cfg) {
+		return slog.NewJSONHandler(p.terminal.Err, &slog.HandlerOptions{
+			Level: cfg.logLevel, ReplaceAttr: durationAsText,
+		})
+	}
+	return tint.NewTextHandler(p.terminal.Err, &tint.Options{
 		Level:      cfg.logLevel,
 		TimeFormat: time.TimeOnly + ".000",
-		NoColor:    !terminal || p.terminal.NoColour,
+		NoColor:    !show.IsTerminal(p.terminal.Err) || p.terminal.NoColour,
 		// The handler escapes line breaks itself, but lets codes for a terminal pass.
 		ReplaceAttr: safeAttr,
-	}))
+	})
 }
 
 // durationAsText writes 27.1s; slog would write nanoseconds.

@@ -136,13 +136,28 @@ func (s *reportingRelay) registerNotices(cfg *config) error {
 	return nil
 }
 
+// lastNotices is how long the confirms of the last notices may take.
+const lastNotices = 5 * time.Second
+
 // notify sends notices of events until ctx is done, if they are wanted.
 func (s *reportingRelay) notify(ctx context.Context) error {
 	if s.notices == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return s.notices.Run(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.notices.Run(ctx) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(lastNotices):
+		return nil
+	}
 }
 
 // trace creates the tracer, if the OTEL_* variables ask for one.

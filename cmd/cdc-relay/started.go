@@ -118,19 +118,17 @@ func brokerAddress(address amqpdial.Address) string {
 // ended logs the error that ends run or drain, if the log is JSON. Without that, the error is printed for a person, as
 // for other commands.
 func (p *process) ended(command string, cfg *config, err error) error {
-	log := p.logger(cfg)
-	_, isJSON := log.Handler().(*slog.JSONHandler)
 	switch {
 	case err == nil || failure.IsUsage(err):
 		return err
-	case !isJSON:
+	case !p.logsJSON(cfg):
 		return fmt.Errorf("%s: %w", command, err)
 	}
 	args := []any{"error", show.OneLine(pgdial.Text(err))}
 	if hint := failure.Hint(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
-	log.Error(
+	p.logger(cfg).Error(
 		"relay failed: exiting; it publishes nothing until it is started again",
 		append([]any{"event", event.RelayFailed}, args...)...,
 	)

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// fullPipe returns a pipe that nobody reads and that takes nothing more, and its reader.
+func fullPipe(t *testing.T) (reader, writer *os.File) {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = reader.Close(); _ = writer.Close() })
+	for {
+		if err := writer.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writer.Write(make([]byte, 4096)); errors.Is(err, os.ErrDeadlineExceeded) {
+			return reader, writer
+		}
+	}
+}
+
+// A relay whose log nobody reads publishes, and ends when it is told to.
+func TestTheLogNeverStopsTheRelay(t *testing.T) {
+	t.Parallel()
+	_, unread := fullPipe(t)
+	gone, closed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Close()
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("this system has no full device")
+	}
+	t.Cleanup(func() { _ = closed.Close(); _ = full.Close() })
+	for _, test := range []struct {
+		stderr *os.File
+		name   string
+		flags  []string
+	}{
+		{unread, "nobody reads", nil},
+		{unread, "nobody reads the text", []string{"--log-format", "text", "--log-level", "debug"}},
+		{closed, "the reader is gone", nil},
+		{full, "the disk is full", []string{"--log-level", "debug"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			env, db := fresh(t)
+			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+			want(t, cdcRelay(t, env, "setup"), exitDone)
+			port, err := services.FreePort()
+			if err != nil {
+				t.Fatal(err)
+			}
+			address := fmt.Sprintf("127.0.0.1:%d", port)
+			c := startSilent(t, test.stderr, env, append([]string{"run", "--listen", address}, test.flags...)...)
+			// Each of these rows is rejected, and logged.
+			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 500)`); err != nil {
+				t.Fatal(err)
+			}
+			await.Until(t, "all rows are rejected", func() bool {
+				var left int
+				err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE attempts = 0`).Scan(&left)
+				return err == nil && left == 0
+			})
+			if got := page(t, "http://"+address+"/readyz"); !strings.HasPrefix(got, "200 ") {
+				t.Errorf("/readyz: %s", got)
+			}
+			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Wait(); err != nil {
+				t.Errorf("the relay ended with: %v", err)
+			}
+		})
+	}
+}
+
+// A command that cannot print its error ends with the second signal.
+func TestASecondSignalEndsAProcessWhoseErrorsNobodyReads(t *testing.T) {
+	t.Parallel()
+	_, unread := fullPipe(t)
+	for _, args := range [][]string{{"run"}, {"setup", "--unknown"}, {"stats"}} {
+		c := startSilent(t, unread, environment{"CDC_RELAY_DATABASE_URL": "postgres://127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1"}, args...)
+		done := make(chan error, 1)
+		go func() { done <- c.Wait() }()
+		await.Until(t, fmt.Sprintf("%v ends", args), func() bool {
+			_ = c.Process.Signal(syscall.SIGTERM)
+			return len(done) > 0
+		})
+	}
+}
+
+// startSilent starts a process with this standard error.
+func startSilent(t *testing.T, stderr *os.File, env environment, args ...string) *exec.Cmd {
+	t.Helper()
+	c := program(t, env, args...)
+	c.Stderr = stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill() })
+	return c
+}
