@@ -1,8 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -100,6 +102,51 @@ func TestASecondSignalEndsAProcessWhoseErrorsNobodyReads(t *testing.T) {
 			_ = c.Process.Signal(syscall.SIGTERM)
 			return len(done) > 0
 		})
+	}
+}
+
+// OpenTelemetry and net/http have loggers of their own, which write text to the standard error.
+func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	collector, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer collector.Close()
+	go func() {
+		for {
+			conn, err := collector.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 64<<10))
+			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 password=s3cr3t\r\n"))
+		}
+	}()
+	env, db := fresh(t)
+	env["CDC_RELAY_PUBLISHER"] = "stdout"
+	env["OTEL_EXPORTER_OTLP_ENDPOINT"], env["OTEL_BSP_SCHEDULE_DELAY"] = "http://"+collector.Addr().String(), "10"
+	env["OTEL_EXPORTER_OTLP_HEADERS"] = "Authorization Bearer s3cr3t"
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	relay := start(t, env, "run", "--listen", "127.0.0.1:0")
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for !strings.Contains(strings.Join(lines, ""), "Unsolicited response") {
+		lines = append(lines, await.Receive(t, "net/http logs", relay.lines))
+	}
+	relay.signal(t, syscall.SIGTERM)
+	for line := range relay.lines {
+		lines = append(lines, line)
+	}
+	for _, line := range lines {
+		if !json.Valid([]byte(line)) || strings.Contains(line, "s3cr3t") {
+			t.Errorf("got %s", line)
+		}
+	}
+	if !strings.Contains(strings.Join(lines, ""), "parse headers") {
+		t.Errorf("OpenTelemetry said nothing:\n%s", strings.Join(lines, "\n"))
 	}
 }
 

@@ -346,6 +346,9 @@ func (p *process) logger(cfg *config) *slog.Logger {
 		p.log.Warn("log lines dropped: their reader was slow or failed; messages unaffected",
 			"event", event.LogLinesDropped, "lines", dropped)
 	})
+	// Some libraries log to the default of the process, net/http among them.
+	slog.SetDefault(p.log.With("event", event.LibraryReported))
+	slog.SetLogLoggerLevel(slog.LevelWarn)
 	return p.log
 }
 

@@ -82,6 +82,8 @@ type Pages struct {
 	Judge    Judge
 	Tell     Tell
 	Registry *prometheus.Registry
+
+	errors promhttp.Logger // of the libraries
 }
 
 // Serve answers requests until ctx is done. Without a listener it only waits.
@@ -90,7 +92,10 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 		<-ctx.Done()
 		return nil
 	}
+	errorLog := event.Library(log)
+	pages.errors = errorLog
 	server := &http.Server{
+		ErrorLog:          errorLog,
 		Handler:           newHandler(pages),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
@@ -136,7 +141,7 @@ func newHandler(pages Pages) http.Handler {
 		writeHealth(w, &b, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(pages.Registry, promhttp.HandlerOpts{
-		Registry: pages.Registry, EnableOpenMetrics: true,
+		Registry: pages.Registry, EnableOpenMetrics: true, ErrorLog: pages.errors,
 	}))
 	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
