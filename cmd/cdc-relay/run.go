@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
@@ -83,7 +84,7 @@ EXAMPLES
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/delivery.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
-		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "liveness-file")),
+		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "allowed-hosts", "liveness-file")),
 		Action: p.serve,
 	}
 }
@@ -308,6 +309,7 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 		defer stopRunning() // a server that fails stops the relay, which drains
 		return service.Serve(reporting, listener, service.Pages{
 			Reporter: s.relay, Judge: p.judge(cfg, listener), Tell: p.telling(cfg), Registry: s.registry,
+			Hosts: hosts.Known{Listen: cfg.httpAddr, Others: cfg.console.hosts},
 		}, s.log)
 	})
 	actors.Go(func() error {

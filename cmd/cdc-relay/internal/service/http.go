@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -82,6 +83,8 @@ type Pages struct {
 	Judge    Judge
 	Tell     Tell
 	Registry *prometheus.Registry
+	// Hosts are the names by which clients may ask for more than their health.
+	Hosts hosts.Known
 
 	errors promhttp.Logger // of the libraries
 }
@@ -96,7 +99,7 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 	pages.errors = errorLog
 	server := &http.Server{
 		ErrorLog:          errorLog,
-		Handler:           newHandler(pages),
+		Handler:           guard(pages.Hosts, newHandler(pages)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -123,6 +126,20 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	return nil
+}
+
+// guard rejects requests by the name of another site. /livez and /readyz stay open, for probes of any kind.
+func guard(known hosts.Known, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		probe := r.URL.Path == "/livez" || r.URL.Path == "/readyz" && !r.URL.Query().Has("verbose")
+		if probe || known.Has(r) || hosts.Local(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		const text = "this relay does not answer to this host name: " +
+			"ask by its address, or add the name to --allowed-hosts (CDC_RELAY_ALLOWED_HOSTS)"
+		http.Error(w, text, http.StatusMisdirectedRequest)
+	})
 }
 
 func newHandler(pages Pages) http.Handler {
