@@ -37,6 +37,9 @@ func TestTheLoggersOfLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 				if strings.Contains(log.String(), token) {
 					t.Errorf("a secret is logged: %s", log.String())
 				}
+				if n := bytes.Count(log.Bytes(), []byte{'\n'}); n < 2 {
+					t.Errorf("%d lines are logged", n)
+				}
 				for line := range bytes.Lines(log.Bytes()) {
 					var said struct{ Event string }
 					if json.Unmarshal(line, &said) != nil || said.Event != "library_reported" && said.Event != "spans_lost" {
