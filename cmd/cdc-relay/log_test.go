@@ -4,9 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/token"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -147,6 +151,23 @@ func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(lines, ""), "parse headers") {
 		t.Errorf("OpenTelemetry said nothing:\n%s", strings.Join(lines, "\n"))
+	}
+}
+
+// Another writer to the standard error could block, leak a secret, or break a log of JSON.
+func TestOnlyTheTerminalWritesToTheStandardStreams(t *testing.T) {
+	t.Parallel()
+	elsewhere := regexp.MustCompile(`^(os\.Std(out|err)|fmt\.Print.*|log\.(Print|Fatal|Panic|SetOutput|Default).*|slog\.(Debug|Info|Warn|Error)(Context)?)$`)
+	files := token.NewFileSet()
+	for name, file := range sources(t, files) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && filepath.Base(name) != "main.go" {
+				if of, ok := s.X.(*ast.Ident); ok && of.Obj == nil && elsewhere.MatchString(of.Name+"."+s.Sel.Name) {
+					t.Errorf("%s: %s.%s", files.Position(s.Pos()), of.Name, s.Sel.Name)
+				}
+			}
+			return true
+		})
 	}
 }
 
