@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -181,4 +183,19 @@ func startSilent(t *testing.T, stderr *os.File, env environment, args ...string)
 	}
 	t.Cleanup(func() { _ = c.Process.Kill() })
 	return c
+}
+
+// A file of --liveness-file on a file system that hangs, or a library that does not return.
+func TestAnOutputThatHangsDoesNotKeepTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if err := lastOf(make(chan error)); err == nil || time.Since(began) != lastReports {
+			t.Errorf("got %v after %s", err, time.Since(began))
+		}
+		ended := make(chan error, 1)
+		ended <- io.EOF
+		if err := lastOf(ended); !errors.Is(err, io.EOF) {
+			t.Errorf("got %v", err)
+		}
+	})
 }

@@ -11,11 +11,9 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	"github.com/lmittmann/tint"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
@@ -27,7 +25,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/statsd"
-	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -301,7 +298,9 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	actors, reporting := errgroup.WithContext(reporting)
 	running, stopRunning := context.WithCancel(c.Context)
 	defer stopRunning()
+	stopped := make(chan struct{})
 	actors.Go(func() error {
+		defer close(stopped)
 		defer stopReporting()
 		return s.relay.Run(running)
 	})
@@ -312,14 +311,8 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 			Hosts: hosts.Known{Listen: cfg.httpAddr, Others: cfg.console.hosts},
 		}, s.log)
 	})
-	actors.Go(func() error {
-		file.Keep(reporting, s.relay, s.log)
-		return nil
-	})
-	actors.Go(func() error {
-		systemd.Keep(reporting, running, s.relay, s.log)
-		return nil
-	})
+	actors.Go(func() error { file.Keep(reporting, s.relay, s.log); return nil })
+	actors.Go(func() error { systemd.Keep(reporting, running, s.relay, s.log); return nil })
 	counting, stopCounting := context.WithCancel(context.WithoutCancel(c.Context))
 	actors.Go(func() error {
 		defer stopCounting() // the notices of the drain are counted, too
@@ -330,68 +323,9 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 		s.endTrace(reporting)
 		return nil
 	})
-	actors.Go(func() error {
-		s.bridge(counting)
-		return nil
-	})
-	return actors.Wait()
-}
-
-// logger returns the log of a service. It writes to the standard error, because --publisher stdout uses the standard
-// output, and never waits for its reader.
-func (p *process) logger(cfg *config) *slog.Logger {
-	if p.log != nil {
-		return p.log
-	}
-	p.log = event.Limited(slog.New(p.logHandler(cfg)))
-	p.terminal.DetachErr(func(dropped int64) {
-		p.log.Warn("log lines dropped: their reader was slow or failed; messages unaffected",
-			"event", event.LogLinesDropped, "lines", dropped)
-	})
-	// Some libraries log to the default of the process, net/http among them.
-	slog.SetDefault(p.log.With("event", event.LibraryReported))
-	slog.SetLogLoggerLevel(slog.LevelWarn)
-	return p.log
-}
-
-// logsJSON reports whether programs read the log.
-func (p *process) logsJSON(cfg *config) bool {
-	return cfg.logFormat == "json" || (cfg.logFormat == "auto" && !show.IsTerminal(p.terminal.Err))
-}
-
-func (p *process) logHandler(cfg *config) slog.Handler {
-	if p.logsJSON(cfg) {
-		return slog.NewJSONHandler(p.terminal.Err, &slog.HandlerOptions{
-			Level: cfg.logLevel, ReplaceAttr: durationAsText,
-		})
-	}
-	return tint.NewTextHandler(p.terminal.Err, &tint.Options{
-		Level:      cfg.logLevel,
-		TimeFormat: time.TimeOnly + ".000",
-		NoColor:    !show.IsTerminal(p.terminal.Err) || p.terminal.NoColour,
-		// The handler escapes line breaks itself, but lets codes for a terminal pass.
-		ReplaceAttr: safeAttr,
-	})
-}
-
-// durationAsText writes 27.1s; slog would write nanoseconds.
-func durationAsText(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.StringValue(a.Value.Duration().String())
-	}
-	return a
-}
-
-// safeAttr writes control characters in a name or a value as escapes, except line breaks.
-func safeAttr(_ []string, a slog.Attr) slog.Attr {
-	a.Key = show.SafeText(a.Key)
-	switch a.Value.Kind() {
-	case slog.KindString:
-		a.Value = slog.StringValue(show.SafeText(a.Value.String()))
-	case slog.KindAny:
-		if _, isLevel := a.Value.Any().(slog.Level); !isLevel {
-			a.Value = slog.StringValue(show.SafeText(a.Value.String()))
-		}
-	}
-	return a
+	actors.Go(func() error { s.bridge(counting); return nil })
+	ended := make(chan error, 1)
+	go func() { ended <- actors.Wait() }()
+	<-stopped
+	return lastOf(ended)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
@@ -136,8 +137,18 @@ func (s *reportingRelay) registerNotices(cfg *config) error {
 	return nil
 }
 
-// lastNotices is how long the confirms of the last notices may take.
-const lastNotices = 5 * time.Second
+// lastReports is how long the outputs may take after the relay has ended.
+const lastReports = 10 * time.Second
+
+// lastOf waits for the outputs, which must not keep the process from ending: a library or a file system can hang.
+func lastOf(outputs <-chan error) error {
+	select {
+	case err := <-outputs:
+		return err
+	case <-time.After(lastReports):
+		return fmt.Errorf("an output has not ended within %s after the relay", lastReports)
+	}
+}
 
 // notify sends notices of events until ctx is done, if they are wanted.
 func (s *reportingRelay) notify(ctx context.Context) error {
@@ -145,19 +156,7 @@ func (s *reportingRelay) notify(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.notices.Run(ctx) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(lastNotices):
-		return nil
-	}
+	return s.notices.Run(ctx)
 }
 
 // trace creates the tracer, if the OTEL_* variables ask for one.
