@@ -82,6 +82,7 @@ func loggedSettings(c *config) []slog.Attr {
 		slog.String("statsd_prefix", signals.statsd.Prefix),
 		slog.String("statsd_tags", strings.Join(signals.statsd.Tags, ",")),
 		slog.String("http_addr", c.httpAddr),
+		slog.String("allowed_hosts", strings.Join(c.console.hosts, ",")),
 		slog.String("liveness_file", c.livenessFile),
 	}
 }
