@@ -1,11 +1,11 @@
 package event_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +13,28 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
-func limited() (*slog.Logger, *bytes.Buffer) {
-	var text bytes.Buffer
-	return event.Limited(slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))), &text
+// written is what a log has written since the last call of String.
+type written struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.text.Reset()
+	return w.text.String()
+}
+
+func limited() (*slog.Logger, *written) {
+	text := new(written)
+	return event.Limited(slog.New(slog.NewJSONHandler(text, &slog.HandlerOptions{Level: slog.LevelDebug}))), text
 }
 
 type line struct {
@@ -23,16 +42,15 @@ type line struct {
 	ID, More          int
 }
 
-func linesOf(t *testing.T, text *bytes.Buffer) (lines []line) {
+func linesOf(t *testing.T, text *written) (lines []line) {
 	t.Helper()
-	for raw := range bytes.Lines(text.Bytes()) {
+	for raw := range strings.Lines(text.String()) {
 		var l line
-		if err := json.Unmarshal(raw, &l); err != nil {
+		if err := json.Unmarshal([]byte(raw), &l); err != nil {
 			t.Fatalf("%s: %s", err, raw)
 		}
 		lines = append(lines, l)
 	}
-	text.Reset()
 	return lines
 }
 
