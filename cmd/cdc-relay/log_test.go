@@ -86,6 +86,10 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 			if got := page(t, "http://"+address+"/readyz"); !strings.HasPrefix(got, "200 ") {
 				t.Errorf("/readyz: %s", got)
 			}
+			drops := test.stderr != unread // what nobody reads fits into the buffer
+			if got := page(t, "http://"+address+"/metrics"); strings.Contains(got, "\ncdc_relay_log_lines_dropped_total 0\n") == drops {
+				t.Errorf("dropped lines are counted wrong: %s", got)
+			}
 			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
