@@ -23,12 +23,11 @@ type Publisher interface {
 	Publish(m *outbox.Message)
 }
 
-// Watched is implemented by a publisher that calls what may never return, such as a library. A relay whose publisher
-// is still in one step for a minute is not live.
+// Watched is a Publisher that can tell whether it hangs.
 type Watched interface {
-	// Still returns for how long the current step has lasted, beyond waits that are expected; 0: none lasts. It may be
-	// called from any goroutine, and does not block.
-	Still() time.Duration
+	// Overdue returns for how long Run has been doing something that must have ended before; 0: all is well. A publisher
+	// that is overdue for long needs a new process: a call into a library does not return. It may be called at any time.
+	Overdue() time.Duration
 }
 
 // Sink receives the reports of a publisher. The publisher's goroutines call its methods concurrently. They must not

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
-	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // actors are the goroutines of a relay, in the order in which they stop.
@@ -74,23 +73,26 @@ func (a *actors) startSources(ctx context.Context, r *Relay) {
 // settleGrace is how long after the deadline the settler may still release rows that the publisher did not finish.
 const settleGrace = 250 * time.Millisecond
 
-// stopGrace is how long after ShutdownTimeout a stop may last.
-const stopGrace = 3 * time.Second
+// stopGrace is how long after the deadline the relay ends, although something hangs.
+const stopGrace = 900 * time.Millisecond
 
-// stop ends the relay within ShutdownTimeout plus about a second. An actor that does not return is left behind.
+// stop ends the relay within ShutdownTimeout plus a second. What hangs then is left to the end of the process.
 func (a *actors) stop(r *Relay) {
-	ended := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(stopped)
 		a.stopInOrder(r)
 	}()
-	timer := time.NewTimer(r.config.ShutdownTimeout + stopGrace)
+	within(stopped, r.config.ShutdownTimeout+stopGrace)
+}
+
+// within waits until done is closed, for a limited time.
+func within(done <-chan struct{}, most time.Duration) {
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-ended:
+	case <-done:
 	case <-timer.C:
-		r.log.Error("relay stuck: stopping without a worker that does not end; rows stay in the table",
-			"event", event.RelayStuck, "parts", r.Health().Parts)
 	}
 }
 
@@ -104,7 +106,8 @@ func (a *actors) stopInOrder(r *Relay) {
 	a.awaitDone(a.sweeper, deadline)
 	a.sweeper.end()
 	a.awaitIdle(r.core, deadline)
-	a.publisher.end()
+	a.publisher.cancel()
+	a.awaitDone(a.publisher, latest(deadline, time.Now()).Add(settleGrace)) // a call into a library may not return
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
 	r.store.Close() // ends the statements that claims still wait for
@@ -124,12 +127,7 @@ func (a *actors) awaitDone(one actor, deadline time.Time) {
 	if one.done == nil {
 		return // never started: a drain sweeps in its own goroutine
 	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-one.done:
-	case <-timer.C:
-	}
+	within(one.done, time.Until(deadline))
 }
 
 // awaitIdle waits until nothing is in flight, or until the settler has ended.

@@ -26,7 +26,7 @@ func (h *hanging) Run(ctx context.Context, sink publish.Sink) error {
 	return err
 }
 
-func (h *hanging) Still() time.Duration {
+func (h *hanging) Overdue() time.Duration {
 	if h.stuck.Load() {
 		return stuckAfter
 	}

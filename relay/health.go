@@ -33,14 +33,14 @@ const (
 // Health returns the current state. It may be called at any time, from any goroutine.
 func (r *Relay) Health() Health {
 	h := Health{Live: true, Ready: true, Role: r.role()}
-	add := func(name string, still time.Duration, ready bool, detail string) {
-		live := still < stuckAfter
+	add := func(name string, beat *heartbeat, ready bool, detail string) {
+		live := beat == nil || beat.age() < stuckAfter
 		switch {
-		case !live || still > slowAfter && name == "publisher":
-			detail = fmt.Sprintf("has not moved for %s", still.Round(time.Second))
+		case !live:
+			detail = fmt.Sprintf("has not moved for %s", beat.age().Round(time.Second))
 			ready = false
-		case still > slowAfter:
-			detail = fmt.Sprintf("has waited for the database for %s", still.Round(time.Second))
+		case beat != nil && beat.age() > slowAfter:
+			detail = fmt.Sprintf("has waited for the database for %s", beat.age().Round(time.Second))
 			ready = false
 		}
 		h.Live, h.Ready = h.Live && live, h.Ready && ready
@@ -52,10 +52,10 @@ func (r *Relay) Health() Health {
 		if trouble := r.starting.Current(); trouble != "" {
 			detail = trouble
 		}
-		add("start", 0, false, detail)
+		add("start", nil, false, detail)
 		return h
 	case phaseStopped:
-		add("stop", 0, false, "stopped")
+		add("stop", nil, false, "stopped")
 		return h
 	}
 	state := r.publisherState()
@@ -63,11 +63,12 @@ func (r *Relay) Health() Health {
 	if state.Phase == publish.Ready {
 		detail = orElse(state.Detail, detail)
 	}
-	still := time.Duration(0)
-	if watched, is := r.publisher.(publish.Watched); is {
-		still = watched.Still()
+	var stuck *heartbeat
+	if p, ok := r.publisher.(publish.Watched); ok && p.Overdue() >= stuckAfter {
+		stuck = newHeartbeat()
+		stuck.beatFor(-p.Overdue())
 	}
-	add("publisher", still, state.Phase == publish.Ready && state.Detail == "", detail)
+	add("publisher", stuck, state.Phase == publish.Ready && state.Detail == "", detail)
 	if streamer := r.streamer.Load(); streamer != nil {
 		streaming, owner := r.core.View().Leader, streamer.owner.waitsFor.Load()
 		silent := streaming && streamer.alive.age() > silence
@@ -82,14 +83,14 @@ func (r *Relay) Health() Health {
 		case !streaming:
 			detail = "not streaming" + detailOf(streamer.trouble.Current())
 		}
-		add("stream", streamer.alive.age(), (streaming && !silent) || owner != nil, detail)
+		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		trouble := r.sweeper.trouble.Current()
-		add("sweep", r.sweeper.alive.age(), trouble == "", orElse(trouble, "sweeping"))
+		add("sweep", r.sweeper.alive, trouble == "", orElse(trouble, "sweeping"))
 	}
 	settles := r.settler.trouble.Current() == "" && !r.settler.suspension.on.Load()
-	add("settle", r.settler.alive.age(), settles, r.settlerText())
+	add("settle", r.settler.alive, settles, r.settlerText())
 	return h
 }
 

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -298,10 +299,9 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	actors, reporting := errgroup.WithContext(reporting)
 	running, stopRunning := context.WithCancel(c.Context)
 	defer stopRunning()
-	stopped := make(chan struct{})
 	actors.Go(func() error {
-		defer close(stopped)
 		defer stopReporting()
+		defer stopRunning()
 		return s.relay.Run(running)
 	})
 	actors.Go(func() error {
@@ -311,8 +311,14 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 			Hosts: hosts.Known{Listen: cfg.httpAddr, Others: cfg.console.hosts},
 		}, s.log)
 	})
-	actors.Go(func() error { file.Keep(reporting, s.relay, s.log); return nil })
-	actors.Go(func() error { systemd.Keep(reporting, running, s.relay, s.log); return nil })
+	actors.Go(func() error {
+		file.Keep(reporting, s.relay, s.log)
+		return nil
+	})
+	actors.Go(func() error {
+		systemd.Keep(reporting, running, s.relay, s.log)
+		return nil
+	})
 	counting, stopCounting := context.WithCancel(context.WithoutCancel(c.Context))
 	actors.Go(func() error {
 		defer stopCounting() // the notices of the drain are counted, too
@@ -323,9 +329,29 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 		s.endTrace(reporting)
 		return nil
 	})
-	actors.Go(func() error { s.bridge(counting); return nil })
+	actors.Go(func() error {
+		s.bridge(counting)
+		return nil
+	})
+	return waitForEnd(running, cfg.relay.ShutdownTimeout+endGrace, actors.Wait)
+}
+
+// endGrace is how long after the relay's own limit the process still waits for what hangs.
+const endGrace = 2 * time.Second
+
+// waitForEnd waits at most this long after ctx is done: a call into a library may never return.
+func waitForEnd(ctx context.Context, most time.Duration, wait func() error) error {
 	ended := make(chan error, 1)
-	go func() { ended <- actors.Wait() }()
-	<-stopped
-	return lastOf(ended)
+	go func() { ended <- wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(most):
+		return errors.New("a part of the process hangs, and is left; no message is lost")
+	}
 }

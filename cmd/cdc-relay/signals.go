@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
@@ -135,19 +134,6 @@ func (s *reportingRelay) registerNotices(cfg *config) error {
 		}
 	}
 	return nil
-}
-
-// lastReports is how long the outputs may take after the relay has ended.
-const lastReports = 10 * time.Second
-
-// lastOf waits for the outputs, which must not keep the process from ending: a library or a file system can hang.
-func lastOf(outputs <-chan error) error {
-	select {
-	case err := <-outputs:
-		return err
-	case <-time.After(lastReports):
-		return fmt.Errorf("an output has not ended within %s after the relay", lastReports)
-	}
 }
 
 // notify sends notices of events until ctx is done, if they are wanted.
