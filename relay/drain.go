@@ -21,6 +21,7 @@ import (
 func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
+	defer event.Flush(r.log)
 	if err := r.check(ctx); err != nil {
 		return err
 	}

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -25,8 +23,6 @@ type observer struct {
 	hooks      *hooks
 	log        *slog.Logger
 	table      outbox.Table
-	// limit bounds the log lines about single messages: thousands may fail alike.
-	limit *rate.Limiter
 	// headers are the names of the headers that these lines show.
 	headers []string
 
@@ -97,9 +93,6 @@ func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Durati
 
 func (o *observer) deadLettered(one outbox.Settlement) {
 	m := one.Message
-	if one.Decision.Reason == outbox.ReasonExpired && !o.limit.Allow() {
-		return // thousands may expire in one outage
-	}
 	hint := o.table.Command("explain", strconv.FormatInt(m.ID, 10)) + "  # says what to fix; then dead-letter requeue"
 	o.log.With(o.headersOf(m)...).Error("message dead-lettered: not retried until requeued",
 		"event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
@@ -109,9 +102,6 @@ func (o *observer) deadLettered(one outbox.Settlement) {
 
 func (o *observer) rejected(one outbox.Settlement) {
 	m := one.Message
-	if !o.limit.Allow() {
-		return // counted in messages_refused_total
-	}
 	log := o.log.With(o.headersOf(m)...)
 	if _, fix := one.Decision.Reason.Advice(m.Exchange, one.Decision.Detail); fix != "" {
 		log = log.With("hint", "# "+fix)
@@ -125,9 +115,6 @@ func (o *observer) rejected(one outbox.Settlement) {
 // setAside is called once for each row that can be neither deleted nor updated, with the reason.
 func (o *observer) setAside(m *outbox.Message, err error, hint string) {
 	o.counts.SetAside()
-	if !o.limit.Allow() {
-		return
-	}
 	o.log.Error("row set aside: the database does not let it be changed; other rows unaffected",
 		"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(),
 		"error", pgdial.Text(err), "hint", hint)

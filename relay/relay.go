@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
@@ -67,6 +66,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
+	log = event.Limited(log)
 	address := pgdial.AddressOf(config.DatabaseURL, config.DatabaseURLFile)
 	block := config.OnDeadLetter == OnDeadLetterBlock
 	db, err := store.Open(address, store.Options{
@@ -108,7 +108,6 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		hooks:      newHooks(config.Hooks, log, r.counts),
 		log:        log,
 		table:      config.Table,
-		limit:      rate.NewLimiter(1, 20),
 		headers:    config.LogHeaders,
 	}
 	serverStopping := make(chan struct{}, 1)
@@ -140,7 +139,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			core:           r.core,
 			store:          db,
 			apply:          r.apply,
-			phase:          func() publish.Phase { return r.publisherState().Phase },
+			phase:          r.phaseForSlot,
 			log:            log,
 			counts:         r.counts,
 			alive:          newHeartbeat(),
@@ -184,6 +183,7 @@ func (r *Relay) registerMetrics(registry prometheus.Registerer) error {
 func (r *Relay) Run(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
+	defer event.Flush(r.log)
 	if err := r.preflight(ctx); err != nil || ctx.Err() != nil {
 		if err == nil {
 			r.log.Info("stopped before it published anything", "event", event.RelayStopped)

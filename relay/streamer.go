@@ -33,7 +33,7 @@ type streamer struct {
 	core    *core.Core
 	store   *store.Store
 	apply   func(core.Out)
-	phase   func() publish.Phase // of the publisher
+	phase   func() publish.Phase // of the publisher; Closed if this relay is stuck
 	log     *slog.Logger
 	counts  *metrics.Metrics
 	alive   *heartbeat
@@ -307,8 +307,8 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			return
 		case now := <-tick.C:
 			if broker.since(s.phase(), now) > handOverAfter && s.standbyIsReady(ctx) {
-				s.log.Warn("RabbitMQ unreachable: handing the slot to a standby that can publish",
-					"event", event.SlotHandedOver, "slot", s.names.Slot)
+				s.log.Warn("this relay cannot publish: handing the slot to a standby that can",
+					"event", event.SlotHandedOver, "slot", s.names.Slot, "publisher", s.phase().String())
 				end(errHandedOver)
 				return
 			}

@@ -9,9 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"time"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -20,7 +18,6 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
@@ -31,7 +28,7 @@ type Config struct {
 	Version string
 	// DefaultExchange is the exchange of messages that name none.
 	DefaultExchange string
-	// Logger reports spans that cannot be exported, at most once a minute.
+	// Logger gets what OpenTelemetry and gRPC report.
 	Logger *slog.Logger
 }
 
@@ -50,6 +47,7 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	if err != nil || !on {
 		return nil, err
 	}
+	listen(event.Limited(config.Logger))
 	exporter, err := newExporter(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("make the OTLP exporter: %w", err)
@@ -61,13 +59,6 @@ func FromEnvironment(ctx context.Context, config Config) (*Tracer, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err), exporter.Shutdown(ctx))
 	}
-	complaints := rate.NewLimiter(rate.Every(time.Minute), 1)
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		if complaints.Allow() {
-			config.Logger.Warn("OpenTelemetry reports an error: spans may be lost; messages unaffected",
-				"event", event.SpansLost, "error", err)
-		}
-	}))
 	// Sampler, limits and batch sizes come from the OTEL_* variables.
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(described))
 	return &Tracer{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
 // Exit codes. A second signal during the drain exits with 128 + its number.
@@ -35,11 +37,16 @@ type process struct {
 	lookupEnv func(string) (string, bool)
 	environ   func() []string
 	signals   <-chan os.Signal
+
+	log *slog.Logger // of a service; logger creates it
 }
 
 // sameStop is how long further signals count as the first one: timeout(1) and some supervisors signal the process, and
 // then its whole group.
 const sameStop = 100 * time.Millisecond
+
+// lastLines is how long the end of the process waits for the reader of its last lines.
+const lastLines = time.Second
 
 // run runs one command and returns the exit code. The first signal cancels the command's context; the second exits at
 // once.
@@ -50,21 +57,30 @@ func (p *process) run(ctx context.Context) int {
 		return exitDone
 	}
 
-	done := make(chan error, 1)
-	go func() { done <- p.app().RunContext(ctx, protectIDs(p.args)) }()
+	done := make(chan int, 1)
+	go func() { done <- p.report(p.app().RunContext(ctx, protectIDs(p.args))) }()
 
 	var stopped time.Time // when the first signal came
 	for {
 		select {
-		case err := <-done:
-			return p.report(err)
+		case code := <-done:
+			return code
 		case sig := <-p.signals:
 			switch {
 			case stopped.IsZero():
 				stopped = time.Now()
 				cancel()
 			case time.Since(stopped) > sameStop:
-				fmt.Fprintf(p.terminal.Err, "cdc-relay: second %s: exiting at once\n", sig)
+				const told = lastLines / 10
+				go func() {
+					fmt.Fprintf(p.terminal.Err, "cdc-relay: second %s: exiting at once\n", sig)
+					p.terminal.FlushErr(told)
+					done <- exitCodeOf(sig)
+				}()
+				select {
+				case <-done:
+				case <-time.After(told): // nobody reads the standard error
+				}
 				return exitCodeOf(sig)
 			}
 		}
@@ -81,6 +97,10 @@ func exitCodeOf(sig os.Signal) int {
 // report prints the error in one line, or each mistake of the user in a line, and then the hint. It returns the exit
 // code.
 func (p *process) report(err error) int {
+	defer p.terminal.FlushErr(lastLines)
+	if p.log != nil {
+		event.Flush(p.log)
+	}
 	if err == nil || errors.Is(err, flag.ErrHelp) { // the help page is printed already
 		return exitDone
 	}

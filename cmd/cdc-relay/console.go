@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/console"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
@@ -48,12 +49,12 @@ func consoleSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "allowed-hosts", Placeholder: "NAME,…",
-				Usage: "Host names by which browsers open the console, such as console.example.com. " +
+				Usage: "Host names by which clients open the console or ask the relay, such as console.example.com. " +
 					"Other names are rejected, except localhost, loopback addresses and the address of --listen. " +
 					"Default: none.",
 			},
 			Set: func(c *config, text string) (err error) {
-				c.console.hosts, err = console.ParseHosts(text)
+				c.console.hosts, err = hosts.Parse(text)
 				return err
 			},
 		},

@@ -40,7 +40,7 @@ func (d descriptions) Register(c prometheus.Collector) error {
 // registered returns the names of all metrics that "run" can show, without those of Go.
 func registered(t *testing.T) map[string]bool {
 	t.Helper()
-	registry := descriptions{newRegistry(), map[string]bool{"cdc_relay_build_info": true}}
+	registry := descriptions{newRegistry(nil), map[string]bool{"cdc_relay_build_info": true, "cdc_relay_log_lines_dropped_total": true}}
 	if err := registry.Register(notice.NewCounter()); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -25,6 +26,7 @@ func main() {
 		environ:   os.Environ,
 		signals:   signals,
 	}
+	log.SetOutput(p.terminal.Err) // net/http and other libraries log there
 	tune.Runtime(os.LookupEnv)
 	os.Exit(p.run(context.Background()))
 }

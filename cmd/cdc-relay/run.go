@@ -15,12 +15,12 @@ import (
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	"github.com/lmittmann/tint"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
@@ -82,7 +82,7 @@ EXAMPLES
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/delivery.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
-		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "liveness-file")),
+		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "allowed-hosts", "liveness-file")),
 		Action: p.serve,
 	}
 }
@@ -135,9 +135,14 @@ func (p *process) relayConfig(c *cli.Context) (*config, error) {
 	return cfg, err
 }
 
-func newRegistry() *prometheus.Registry {
+func newRegistry(droppedLines func() int64) *prometheus.Registry {
 	b := buildInfo()
-	return service.NewRegistry(service.Build{Version: b.Version, Commit: b.Commit})
+	registry := service.NewRegistry(service.Build{Version: b.Version, Commit: b.Commit})
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "cdc_relay_log_lines_dropped_total",
+		Help: "Lines of the log that were dropped, because their reader was slow or failed.",
+	}, func() float64 { return float64(droppedLines()) }))
+	return registry
 }
 
 // newService prepares a relay to run or to drain. If the reader of the standard output closes it, the write fails from
@@ -152,7 +157,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	if err != nil {
 		return nil, err
 	}
-	s := &reportingRelay{registry: newRegistry(), log: log}
+	s := &reportingRelay{registry: newRegistry(p.terminal.DroppedLines), log: log}
 	if err := s.registerNotices(cfg); err != nil {
 		return nil, err
 	}
@@ -296,12 +301,14 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	defer stopRunning()
 	actors.Go(func() error {
 		defer stopReporting()
+		defer stopRunning()
 		return s.relay.Run(running)
 	})
 	actors.Go(func() error {
 		defer stopRunning() // a server that fails stops the relay, which drains
 		return service.Serve(reporting, listener, service.Pages{
 			Reporter: s.relay, Judge: p.judge(cfg, listener), Tell: p.telling(cfg), Registry: s.registry,
+			Hosts: hosts.Known{Listen: cfg.httpAddr, Others: cfg.console.hosts},
 		}, s.log)
 	})
 	actors.Go(func() error {
@@ -326,44 +333,25 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 		s.bridge(counting)
 		return nil
 	})
-	return actors.Wait()
+	return waitForEnd(running, cfg.relay.ShutdownTimeout+endGrace, actors.Wait)
 }
 
-// logger writes to the standard error, because --publisher stdout uses the standard output.
-func (p *process) logger(cfg *config) *slog.Logger {
-	terminal := show.IsTerminal(p.terminal.Err)
-	if cfg.logFormat == "json" || (cfg.logFormat == "auto" && !terminal) {
-		return slog.New(slog.NewJSONHandler(p.terminal.Err, &slog.HandlerOptions{
-			Level: cfg.logLevel, ReplaceAttr: durationAsText,
-		}))
-	}
-	return slog.New(tint.NewTextHandler(p.terminal.Err, &tint.Options{
-		Level:      cfg.logLevel,
-		TimeFormat: time.TimeOnly + ".000",
-		NoColor:    !terminal || p.terminal.NoColour,
-		// The handler escapes line breaks itself, but lets codes for a terminal pass.
-		ReplaceAttr: safeAttr,
-	}))
-}
+// endGrace is how long after the relay's own limit the process still waits for what hangs.
+const endGrace = 2 * time.Second
 
-// durationAsText writes 27.1s; slog would write nanoseconds.
-func durationAsText(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.StringValue(a.Value.Duration().String())
+// waitForEnd waits at most this long after ctx is done: a call into a library may never return.
+func waitForEnd(ctx context.Context, most time.Duration, wait func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
 	}
-	return a
-}
-
-// safeAttr writes control characters in a name or a value as escapes, except line breaks.
-func safeAttr(_ []string, a slog.Attr) slog.Attr {
-	a.Key = show.SafeText(a.Key)
-	switch a.Value.Kind() {
-	case slog.KindString:
-		a.Value = slog.StringValue(show.SafeText(a.Value.String()))
-	case slog.KindAny:
-		if _, isLevel := a.Value.Any().(slog.Level); !isLevel {
-			a.Value = slog.StringValue(show.SafeText(a.Value.String()))
-		}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(most):
+		return errors.New("a part of the process hangs, and is left; no message is lost")
 	}
-	return a
 }

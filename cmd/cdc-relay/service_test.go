@@ -59,19 +59,26 @@ func start(t *testing.T, env environment, args ...string) *command {
 	return c
 }
 
-// startTo starts a command with the given standard output.
-func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *command {
+// program is a process of the command.
+func program(t *testing.T, env environment, args ...string) *exec.Cmd {
 	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &command{Cmd: exec.Command(executable, args...), exited: make(chan struct{})}
-	c.Stdout = stdout
+	c := exec.Command(executable, args...)
 	c.Env = append(os.Environ(), beMain+"=1")
 	for name, value := range env {
 		c.Env = append(c.Env, name+"="+value)
 	}
+	return c
+}
+
+// startTo starts a command with the given standard output.
+func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *command {
+	t.Helper()
+	c := &command{Cmd: program(t, env, args...), exited: make(chan struct{})}
+	c.Stdout = stdout
 	stderr, err := c.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

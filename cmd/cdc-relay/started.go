@@ -82,6 +82,7 @@ func loggedSettings(c *config) []slog.Attr {
 		slog.String("statsd_prefix", signals.statsd.Prefix),
 		slog.String("statsd_tags", strings.Join(signals.statsd.Tags, ",")),
 		slog.String("http_addr", c.httpAddr),
+		slog.String("allowed_hosts", strings.Join(c.console.hosts, ",")),
 		slog.String("liveness_file", c.livenessFile),
 	}
 }
@@ -118,19 +119,17 @@ func brokerAddress(address amqpdial.Address) string {
 // ended logs the error that ends run or drain, if the log is JSON. Without that, the error is printed for a person, as
 // for other commands.
 func (p *process) ended(command string, cfg *config, err error) error {
-	log := p.logger(cfg)
-	_, isJSON := log.Handler().(*slog.JSONHandler)
 	switch {
 	case err == nil || failure.IsUsage(err):
 		return err
-	case !isJSON:
+	case !p.logsJSON(cfg):
 		return fmt.Errorf("%s: %w", command, err)
 	}
 	args := []any{"error", show.OneLine(pgdial.Text(err))}
 	if hint := failure.Hint(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
-	log.Error(
+	p.logger(cfg).Error(
 		"relay failed: exiting; it publishes nothing until it is started again",
 		append([]any{"event", event.RelayFailed}, args...)...,
 	)

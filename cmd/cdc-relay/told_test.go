@@ -27,7 +27,7 @@ func TestCommandsNeedNoSettingOfARunningRelay(t *testing.T) {
 	}
 	connections := []string{
 		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "amqp-ca-file", "amqp-cert-file", "amqp-key-file",
-		"config", "table", relayAddress, "log-level", "log-format",
+		"config", "table", relayAddress, "allowed-hosts", "log-level", "log-format",
 	}
 	for _, path := range []string{"stats", "explain", "keys", "peek", "console"} {
 		own := settings.FlagsOf(p.app().Command(path).Flags)

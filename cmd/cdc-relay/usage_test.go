@@ -232,6 +232,14 @@ func TestRedactChangesOnlyPasswords(t *testing.T) {
 		{"password authentication failed", "password authentication failed"},
 		{"an example: amqp://user:password@host/", "an example: amqp://user:password@host/"},
 		{"amqp://user:password@1@host/", "amqp://user:***@host/"},
+		{"Authorization: Bearer abc.def", "Authorization: Bearer ***"},
+		{"headers authorization=Basic%20dXNlcg==,x=1", "headers authorization=Basic%20***,x=1"},
+		{`{"Authorization":"Bearer sekrit"}`, `{"Authorization":"Bearer ***"}`},
+		{`\"authorization\":\"sekrit\"`, `\"authorization\":\"***\"`},
+		{"map[Authorization:[Bearer sekrit]]", "map[Authorization:[Bearer ***]]"},
+		{"Authorization Bearer sekrit", "Authorization Bearer ***"},
+		{"token bearer eyJ0.e30.x-y", "token bearer ***"},
+		{"authorization failed: a bearer token is needed", "authorization failed: a bearer token is needed"},
 	} {
 		if got := string(show.Redact([]byte(test[0]))); got != test[1] {
 			t.Errorf("%q: got %q, want %q", test[0], got, test[1])

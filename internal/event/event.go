@@ -23,6 +23,8 @@ const (
 	StatsdUp             Name = "statsd_up"
 	HookSlow             Name = "hook_slow"
 	HookPanicked         Name = "hook_panicked"
+	LogLinesDropped      Name = "log_lines_dropped"
+	LibraryReported      Name = "library_reported"
 	ConsoleStarted       Name = "console_started"
 	ConsoleChanged       Name = "console_changed"
 	ConsoleLoginFailed   Name = "console_login_failed"

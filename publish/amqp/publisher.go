@@ -61,6 +61,7 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = event.Limited(c.Logger)
 	return c
 }
 

@@ -64,6 +64,7 @@ func New(cfg Config) (*Publisher, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	cfg.Logger = event.Limited(cfg.Logger)
 	if cfg.Env == nil {
 		cfg.Env = Environment(os.Environ())
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -16,7 +17,7 @@ import (
 type Access struct {
 	// Listen is the address HOST:PORT as the user wrote it. Browsers may open the console by this host.
 	Listen string
-	// Hosts are other names and addresses by which browsers open the console, as ParseHosts returns them.
+	// Hosts are other names and addresses by which browsers open the console, as hosts.Parse returns them.
 	Hosts []string
 	// Token is the password of every user; "": there is none.
 	Token string
@@ -74,22 +75,6 @@ func CheckHeaderName(text string) error {
 	return nil
 }
 
-// ParseHosts parses the names of --allowed-hosts.
-func ParseHosts(text string) (hosts []string, err error) {
-	for host := range strings.SplitSeq(text, ",") {
-		host = strings.ToLower(strings.TrimSpace(host))
-		if address, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-			hosts = append(hosts, address.Unmap().String())
-			continue
-		}
-		if host = strings.TrimSuffix(host, "."); host == "" || strings.ContainsAny(host, ":/*@ ") {
-			return nil, fmt.Errorf("%q: want host names without scheme and port, such as console.example.com", text)
-		}
-		hosts = append(hosts, host)
-	}
-	return hosts, nil
-}
-
 // ParseProxies parses the addresses of --trusted-proxies.
 func ParseProxies(text string) (proxies []netip.Prefix, err error) {
 	for word := range strings.SplitSeq(text, ",") {
@@ -109,27 +94,9 @@ func ParseProxies(text string) (proxies []netip.Prefix, err error) {
 	return proxies, nil
 }
 
-// hostOf returns the host of "host", "host:port" or "[address]:port"; "" if it is none of these.
-func hostOf(text string) string {
-	if host, _, err := net.SplitHostPort(text); err == nil {
-		return host
-	}
-	if inner, found := strings.CutPrefix(text, "["); found {
-		text, found = strings.CutSuffix(inner, "]")
-		if !found {
-			return ""
-		}
-		return text
-	}
-	if strings.Contains(text, ":") {
-		return ""
-	}
-	return text
-}
-
 // IsLoopback reports whether only this machine can reach an address HOST:PORT.
 func IsLoopback(hostPort string) bool {
-	host := hostOf(hostPort)
+	host := hosts.Of(hostPort)
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }

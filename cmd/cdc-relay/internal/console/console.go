@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -94,6 +95,7 @@ func (c *Console) relay() *relay.Config { return c.cfg.Source.Known().Config }
 func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
 	actors, running := errgroup.WithContext(ctx)
 	server := &http.Server{
+		ErrorLog:          event.Library(c.cfg.Log),
 		Handler:           c.handler(running),
 		BaseContext:       func(net.Listener) context.Context { return running },
 		ReadHeaderTimeout: 5 * time.Second,

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -17,6 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
@@ -72,7 +72,7 @@ func (g *gate) guard(next http.Handler) http.Handler {
 // admit returns the user of a request, or why it is rejected. It comes before anything else is read.
 func (g *gate) admit(r *http.Request) (name string, refused *refusal) {
 	switch {
-	case !g.knows(r):
+	case !hosts.Known{Listen: g.Listen, Others: g.Hosts}.Has(r):
 		const text = "this console does not answer to this host name: open http://localhost:PORT/ " +
 			"or the address of --listen, or add the name to --allowed-hosts (CDC_RELAY_ALLOWED_HOSTS)"
 		return "", &refusal{status: http.StatusMisdirectedRequest, text: text}
@@ -150,26 +150,6 @@ func (g *gate) trusts(r *http.Request) bool {
 	}
 	address := peer.Addr().Unmap().WithZone("")
 	return slices.ContainsFunc(g.Proxies, func(p netip.Prefix) bool { return p.Contains(address) })
-}
-
-// knows reports whether the request names a host of this console. In a DNS rebinding attack, another name leads here.
-func (g *gate) knows(r *http.Request) bool {
-	host := strings.TrimSuffix(strings.ToLower(hostOf(r.Host)), ".")
-	address, err := netip.ParseAddr(host)
-	if err != nil {
-		listen := strings.ToLower(hostOf(g.Listen))
-		return host != "" && (host == "localhost" || host == listen || slices.Contains(g.Hosts, host))
-	}
-	if address = address.Unmap(); address.IsLoopback() || slices.Contains(g.Hosts, address.String()) {
-		return true
-	}
-	// The address of this machine that the client has reached.
-	here, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if here == nil {
-		return false
-	}
-	local, err := netip.ParseAddrPort(here.String())
-	return err == nil && local.Addr().Unmap().WithZone("") == address
 }
 
 // foreign reports whether a page of another site sends the request. Such a page may only link to a page of the console.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 )
 
 const someToken = "0123456789abcdef"
@@ -35,7 +37,7 @@ func accessOf(t *testing.T, args ...string) Access {
 		case "--listen":
 			access.Listen = text
 		case "--allowed-hosts":
-			access.Hosts, err = ParseHosts(text)
+			access.Hosts, err = hosts.Parse(text)
 		case "--token-file":
 			access.Token, err = ReadToken(text)
 		case "--login-header":

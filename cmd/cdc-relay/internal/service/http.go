@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -82,6 +83,10 @@ type Pages struct {
 	Judge    Judge
 	Tell     Tell
 	Registry *prometheus.Registry
+	// Hosts are the names by which clients may ask for more than their health.
+	Hosts hosts.Known
+
+	errors promhttp.Logger // of the libraries
 }
 
 // Serve answers requests until ctx is done. Without a listener it only waits.
@@ -90,8 +95,11 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 		<-ctx.Done()
 		return nil
 	}
+	errorLog := event.Library(log)
+	pages.errors = errorLog
 	server := &http.Server{
-		Handler:           newHandler(pages),
+		ErrorLog:          errorLog,
+		Handler:           guard(pages.Hosts, newHandler(pages)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -120,6 +128,20 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 	return nil
 }
 
+// guard rejects requests by the name of another site. /livez and /readyz stay open, for probes of any kind.
+func guard(known hosts.Known, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		probe := r.URL.Path == "/livez" || r.URL.Path == "/readyz" && !r.URL.Query().Has("verbose")
+		if probe || known.Has(r) || hosts.Local(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		const text = "this relay does not answer to this host name: " +
+			"ask by its address, or add the name to --allowed-hosts (CDC_RELAY_ALLOWED_HOSTS)"
+		http.Error(w, text, http.StatusMisdirectedRequest)
+	})
+}
+
 func newHandler(pages Pages) http.Handler {
 	reporter := pages.Reporter
 	mux := http.NewServeMux()
@@ -136,7 +158,7 @@ func newHandler(pages Pages) http.Handler {
 		writeHealth(w, &b, health, "ready", health.Ready, func(part relay.Part) bool { return part.Ready })
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(pages.Registry, promhttp.HandlerOpts{
-		Registry: pages.Registry, EnableOpenMetrics: true,
+		Registry: pages.Registry, EnableOpenMetrics: true, ErrorLog: pages.errors,
 	}))
 	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

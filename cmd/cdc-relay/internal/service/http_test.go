@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -66,6 +67,40 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 	}
 	if code, _ := get(t, handler, "/other"); code != 404 {
 		t.Errorf("got %d", code)
+	}
+}
+
+// A page of evil.example whose name leads to the relay may not read it. Probes and Prometheus ask by all kinds of names.
+func TestOnlyKnownNamesOfTheRelayAreAnswered(t *testing.T) {
+	handler := newHandler(Pages{
+		Reporter: &fixedHealth{Live: true, Ready: true}, Judge: judged, Registry: NewRegistry(Build{}),
+		Tell: func(context.Context) show.Told { return show.Told{} },
+	})
+	named := guard(hosts.Known{Listen: "relay.example.com:9464", Others: []string{"other.example.com"}}, handler)
+	everywhere := guard(hosts.Known{Listen: "0.0.0.0:9464"}, handler)
+	for host, want := range map[string][2]bool{
+		"relay.example.com:9464": {true, false}, "Other.Example.Com.": {true, false},
+		"localhost:9464": {true, true}, "127.0.0.1": {true, true}, "[::1]:9464": {true, true},
+		"10.42.0.7:9464": {true, true}, "[fd00::7]:9464": {true, true}, "203.0.113.9": {true, true},
+		"relay-1:9464": {true, true}, "relay.shop.svc": {true, true}, "relay.shop.svc.cluster.local.": {true, true},
+		"relay.internal": {true, true},
+		"evil.example":   {}, "evil.example:9464": {}, "localhost.evil.example": {}, "127.0.0.1.evil.example": {},
+		"10.42.0.7.nip.io": {}, "svc.evil.example": {}, "a.other.example.com": {}, "": {}, "localhost@evil.example": {},
+	} {
+		for i, guarded := range []http.Handler{named, everywhere} {
+			for path, open := range map[string]bool{
+				"/livez": true, "/readyz": true, "/readyz?verbose": false, "/readyz?verbose=0&x": false, "/metrics": false,
+				"/settings": false, "//metrics": false,
+			} {
+				request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+				request.Host = host
+				recorder := httptest.NewRecorder()
+				guarded.ServeHTTP(recorder, request)
+				if answers := recorder.Code != http.StatusMisdirectedRequest; answers != (open || want[i]) {
+					t.Errorf("%d: host %q: %s answers %d", i, host, path, recorder.Code)
+				}
+			}
+		}
 	}
 }
 

@@ -79,6 +79,9 @@ func (l *LiveRelay) get(ctx context.Context, path string, most int64) (body []by
 	}
 	defer response.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(response.Body, most))
+	if err == nil && response.StatusCode == http.StatusMisdirectedRequest {
+		err = errors.New(Shortened(string(body), 200)) // says by which setting it would answer
+	}
 	return body, response.StatusCode, err
 }
 

@@ -1,7 +1,6 @@
 package show
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/term"
+
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
 // controlsText reports whether a terminal or a browser obeys a character instead of showing it: control characters,
@@ -158,24 +159,8 @@ func SafeHTML(html string) string {
 	return b.String()
 }
 
-// Redact removes passwords. It is the last line of defence: the text of an error can quote a URL.
-func Redact(text []byte) []byte {
-	if bytes.Contains(text, []byte("://")) {
-		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.
-		password := regexp.MustCompile(`(://[^\s:/@"'` + "`" + `]*):[^\s"'` + "`" + `]*@`)
-		text = password.ReplaceAllFunc(text, func(found []byte) []byte {
-			if string(found) == "://user:password@" { // an example
-				return found
-			}
-			return password.ReplaceAll(found, []byte("$1:***@"))
-		})
-	}
-	if bytes.Contains(bytes.ToLower(text), []byte("password")) {
-		password := regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s&'"\\])+)`)
-		text = password.ReplaceAll(text, []byte("$1***"))
-	}
-	return text
-}
+// Redact removes passwords.
+func Redact(text []byte) []byte { return secret.Redact(text) }
 
 // IsTerminal reports whether a stream is a terminal, also below writers that have Unwrap.
 func IsTerminal(stream any) bool {

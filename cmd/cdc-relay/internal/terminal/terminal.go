@@ -21,15 +21,19 @@ type Terminal struct {
 	Out, Err io.Writer
 	// NoColour: no colours, also on a terminal.
 	NoColour bool
+
+	err *buffered // below Err
 }
 
 // New returns a Terminal that writes characters which control a terminal as escapes, and no passwords to Err.
 func New(in io.Reader, out, err io.Writer, noColour bool) Terminal {
+	below := &buffered{out: err}
 	return Terminal{
 		In:       in,
 		Out:      &show.SafeWriter{Out: out, Colours: show.IsTerminal(out)},
-		Err:      &show.SafeWriter{Out: err, Colours: show.IsTerminal(err), Redacts: true},
+		Err:      &show.SafeWriter{Out: below, Colours: show.IsTerminal(err), Redacts: true},
 		NoColour: noColour,
+		err:      below,
 	}
 }
 
