@@ -11,19 +11,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// handOverAfter is how long the leader cannot publish before it leaves the slot to a ready standby.
+// handOverAfter is how long the leader is without a broker connection before it leaves the slot to a ready standby.
 const handOverAfter = 5 * time.Second
 
-var errHandedOver = errors.New("a standby can publish, and this relay cannot")
-
-// phaseForSlot is the publisher's phase, or Closed if the relay is stuck. The stream may still move then, but a slot
-// whose rows nobody publishes belongs to a standby.
-func (r *Relay) phaseForSlot() publish.Phase {
-	if !r.Health().Live {
-		return publish.Closed
-	}
-	return r.publisherState().Phase
-}
+var errHandedOver = errors.New("a standby can publish, and this relay cannot reach RabbitMQ")
 
 // brokerOutage records when the publisher lost its connection.
 type brokerOutage struct{ began time.Time }

@@ -33,7 +33,7 @@ type streamer struct {
 	core    *core.Core
 	store   *store.Store
 	apply   func(core.Out)
-	phase   func() publish.Phase // of the publisher; Closed if this relay is stuck
+	phase   func() publish.Phase // of the publisher
 	log     *slog.Logger
 	counts  *metrics.Metrics
 	alive   *heartbeat
@@ -307,8 +307,8 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			return
 		case now := <-tick.C:
 			if broker.since(s.phase(), now) > handOverAfter && s.standbyIsReady(ctx) {
-				s.log.Warn("this relay cannot publish: handing the slot to a standby that can",
-					"event", event.SlotHandedOver, "slot", s.names.Slot, "publisher", s.phase().String())
+				s.log.Warn("RabbitMQ unreachable: handing the slot to a standby that can publish",
+					"event", event.SlotHandedOver, "slot", s.names.Slot)
 				end(errHandedOver)
 				return
 			}
@@ -320,6 +320,12 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			}
 			if silent > 1 {
 				s.trouble.Report(event.StreamDown, "stream is silent: publishing rows from the table too", errSilent)
+			}
+			if s.phase() == stuck && s.standbyIsReady(ctx) {
+				s.log.Warn("relay stuck: handing the slot to a standby that works",
+					"event", event.SlotHandedOver, "slot", s.names.Slot)
+				end(errHandedOver)
+				return
 			}
 		case <-s.core.Doubted:
 			if err := s.ask(ctx, pid); errors.Is(err, errReplaced) {
