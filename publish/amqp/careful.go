@@ -30,6 +30,8 @@ type job struct {
 	exchange string
 	opens    bool // the exchange waits for a lane
 	messages []resend
+	// first: the job begins before the others, because the exchange existed before.
+	first bool
 	// dead: the messages were in flight on a lane that died, for this cause.
 	dead  bool
 	cause *amqp091.Error
@@ -104,6 +106,8 @@ func (c *careful) later(now time.Time) time.Duration {
 // add queues a job. Each of its messages has a place, unless the lane is dead.
 func (c *careful) add(j *job) {
 	switch {
+	case len(j.messages) == 0 && (j.first || j.dead):
+		c.opening = slices.Insert(c.opening, 0, j)
 	case len(j.messages) == 0:
 		c.opening = append(c.opening, j)
 	case j.dead:

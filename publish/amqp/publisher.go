@@ -73,6 +73,8 @@ type Publisher struct {
 	address amqpdial.Address
 	// suspects is shared by all sessions.
 	suspects *publish.Suspects
+	// existing are exchanges that existed at their last look-up. The sender of the session uses it.
+	existing map[string]bool
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State
@@ -101,6 +103,7 @@ func New(cfg Config) (*Publisher, error) {
 		cfg:      cfg,
 		address:  address,
 		suspects: publish.NewSuspects(),
+		existing: map[string]bool{"": true},
 		breaker:  breaker{cooldown: cfg.OutageCooldown},
 		trouble:  outagelog.NewPlain(cfg.Logger),
 		nodes:    make(nodes),

@@ -28,7 +28,7 @@ type route struct {
 }
 
 const (
-	// mostMissing bounds the number of remembered verdicts on exchanges.
+	// mostMissing bounds the number of remembered verdicts on exchanges, and of exchanges that exist.
 	mostMissing = 4096
 	// missingFor is how long such a verdict applies.
 	missingFor = time.Second
@@ -228,9 +228,9 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.publish(r, m, p)
 	case r == nil && time.Since(known.at) < missingFor:
 		s.sink.Deliver(known.result(m, false))
-	case r == nil && s.careful.admit(m):
-		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: true}
-		s.do(&job{exchange: p.Exchange, opens: true})
+	case r == nil && (s.existing[p.Exchange] || s.careful.admit(m)):
+		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.existing[p.Exchange]}
+		s.do(&job{exchange: p.Exchange, opens: true, first: s.existing[p.Exchange]})
 	case r != nil && (!r.slow || s.careful.admit(m)):
 		r.waiting = append(r.waiting, m)
 	}
@@ -339,6 +339,7 @@ func (s *sender) done(j *job) {
 	r.lane, r.waiting = j.ready, nil
 	if j.ready == nil {
 		delete(s.routes, j.exchange)
+		delete(s.existing, j.exchange)
 		if j.verdict.outcome == outbox.Rejected {
 			if len(s.judged) >= mostMissing {
 				clear(s.judged)
@@ -350,6 +351,10 @@ func (s *sender) done(j *job) {
 		}
 		return
 	}
+	if len(s.existing) >= mostMissing {
+		clear(s.existing)
+	}
+	s.existing[j.exchange] = true
 	s.evict(j.exchange)
 	s.probed = false // waiting messages pass the breaker again
 	s.rest = append(waiting, s.rest...)

@@ -25,6 +25,8 @@ type session struct {
 	throttle *throttle
 	// suspects belongs to the publisher and outlives the session.
 	suspects *publish.Suspects
+	// existing does, too.
+	existing map[string]bool
 
 	// again: the publisher had a connection before this one.
 	again bool
@@ -56,6 +58,7 @@ func newSession(p *Publisher, o opened) *session {
 		sent:     publish.NewMailbox[reaperNews](),
 		throttle: newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
 		suspects: p.suspects,
+		existing: p.existing,
 
 		again:       p.connected,
 		maxInFlight: p.cfg.MaxInFlight,
