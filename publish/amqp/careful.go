@@ -13,12 +13,12 @@ import (
 const (
 	// mostOpening is how many lanes are opened at the same time, mostAlone how many messages are alone on their
 	// channels. A distant broker answers many calls in the time of one.
-	mostOpening = mostLanes
+	mostOpening = 16
 	mostAlone   = 8
-	// slowShare is the part of the messages in flight that may wait for a job to begin, slowBytes their most bytes: a
-	// quarter of what the relay keeps in memory.
-	slowShare = 4
-	slowBytes = 8 << 20
+	// slowShare of the messages in flight may wait for a job to begin. It is less than the half of the window that must
+	// be free before a full window takes streamed rows again. slowBytes is the same share of the relay's bytes.
+	slowShare = 3.0 / 8
+	slowBytes = 12 << 20
 	// soonest and latest bound the time after which a message that finds no place may come again.
 	soonest = time.Second
 	latest  = 30 * time.Second
@@ -65,7 +65,7 @@ type careful struct {
 }
 
 func newCareful(s *session) *careful {
-	c := &careful{session: s, most: max(s.maxInFlight/slowShare, 1)}
+	c := &careful{session: s, most: max(int(slowShare*float64(s.maxInFlight)), 1)}
 	if s.connection != nil {
 		channels := int(s.connection.Config.ChannelMax)
 		spare := (channels - laneLimit(channels) - spareChannels) / 3
