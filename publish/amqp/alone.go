@@ -138,6 +138,6 @@ func (i *isolation) open() (err error) {
 		i.sent.Put(reaperNews{seal: i.lane, evicted: true})
 	}
 	i.hasUnanswered = false
-	i.lane, _, err = i.openLane("", false, i.maxInFlight)
+	i.lane, _, err = i.openLane("", false, false, i.maxInFlight)
 	return err
 }

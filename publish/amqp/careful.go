@@ -30,8 +30,8 @@ type job struct {
 	exchange string
 	opens    bool // the exchange waits for a lane
 	messages []resend
-	// first: the job begins before the others, because the exchange existed before.
-	first bool
+	// first: the job begins before the others, because the exchange existed before. blind: it looks up nothing.
+	first, blind bool
 	// dead: the messages were in flight on a lane that died, for this cause.
 	dead  bool
 	cause *amqp091.Error
@@ -216,7 +216,7 @@ func (j *job) do(s *session) {
 		}
 	}
 	if j.opens && stop.outcome == 0 {
-		j.ready, stop = s.openRoute(j.exchange)
+		j.ready, stop = s.openRoute(j.exchange, !j.blind)
 	}
 	j.verdict = stop
 }

@@ -54,9 +54,9 @@ func (l *lane) reason() *amqp091.Error {
 	return l.exception
 }
 
-// openRoute opens the lane of an exchange, unless it does not exist.
-func (s *session) openRoute(exchange string) (*lane, verdict) {
-	l, missing, err := s.openLane(exchange, true, s.maxInFlight)
+// openRoute opens the lane of an exchange, unless a look-up finds no such exchange.
+func (s *session) openRoute(exchange string, looksUp bool) (*lane, verdict) {
+	l, missing, err := s.openLane(exchange, true, looksUp, s.maxInFlight)
 	if err != nil {
 		s.lose(err)
 		return nil, lostBeforeSent()
@@ -65,13 +65,15 @@ func (s *session) openRoute(exchange string) (*lane, verdict) {
 }
 
 // openLane opens a channel in confirm mode. It blocks until the broker answers. At most maxInFlight messages may be
-// unanswered on the lane. A shared lane is not opened if its exchange is missing.
-func (c *link) openLane(exchange string, shared bool, maxInFlight int) (l *lane, missing verdict, err error) {
+// unanswered on the lane. It opens no lane if it looks up the exchange, and that is missing.
+func (c *link) openLane(
+	exchange string, shared, looksUp bool, maxInFlight int,
+) (l *lane, missing verdict, err error) {
 	// returnSlack is room for returns beyond the messages in flight.
 	const returnSlack = 16
 	err = c.limited("open channel", func() error {
 		channel, err := c.connection.Channel()
-		if err == nil && shared && exchange != "" {
+		if err == nil && looksUp {
 			channel, missing, err = c.lookUp(channel, exchange)
 		}
 		if err != nil || missing.outcome != 0 {

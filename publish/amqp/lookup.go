@@ -7,6 +7,17 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
+// lookUp is the last look-up of an exchange.
+type lookUp uint8
+
+const (
+	// found: the exchange existed, or the answer said nothing about it.
+	found lookUp = iota + 1
+	// unanswered: the connection ended before the answer, perhaps because of the look-up. The next lane is opened
+	// without one; then the answers to the messages count.
+	unanswered
+)
+
 // lookUp declares the exchange passively before messages are sent to it, so that a missing one harms none in flight. If
 // it is not missing, it returns a channel that is open.
 func (c *link) lookUp(channel *amqp091.Channel, exchange string) (_ *amqp091.Channel, missing verdict, err error) {

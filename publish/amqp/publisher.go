@@ -73,8 +73,8 @@ type Publisher struct {
 	address amqpdial.Address
 	// suspects is shared by all sessions.
 	suspects *publish.Suspects
-	// existing are exchanges that existed at their last look-up. The sender of the session uses it.
-	existing map[string]bool
+	// exchanges are known from look-ups of earlier sessions, too. Only the sender of the session uses it.
+	exchanges map[string]lookUp
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State
@@ -99,14 +99,14 @@ func New(cfg Config) (*Publisher, error) {
 			len(cfg.DefaultExchange), wire.LongestShortString)
 	}
 	return &Publisher{
-		inbox:    publish.NewInbox(),
-		cfg:      cfg,
-		address:  address,
-		suspects: publish.NewSuspects(),
-		existing: map[string]bool{"": true},
-		breaker:  breaker{cooldown: cfg.OutageCooldown},
-		trouble:  outagelog.NewPlain(cfg.Logger),
-		nodes:    make(nodes),
+		inbox:     publish.NewInbox(),
+		cfg:       cfg,
+		address:   address,
+		suspects:  publish.NewSuspects(),
+		exchanges: make(map[string]lookUp),
+		breaker:   breaker{cooldown: cfg.OutageCooldown},
+		trouble:   outagelog.NewPlain(cfg.Logger),
+		nodes:     make(nodes),
 	}, nil
 }
 

@@ -28,7 +28,7 @@ type route struct {
 }
 
 const (
-	// mostMissing bounds the number of remembered verdicts on exchanges, and of exchanges that exist.
+	// mostMissing bounds the number of remembered verdicts on exchanges, and of remembered look-ups.
 	mostMissing = 4096
 	// missingFor is how long such a verdict applies.
 	missingFor = time.Second
@@ -228,12 +228,17 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.publish(r, m, p)
 	case r == nil && time.Since(known.at) < missingFor:
 		s.sink.Deliver(known.result(m, false))
-	case r == nil && (s.existing[p.Exchange] || s.careful.admit(m)):
-		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.existing[p.Exchange]}
-		s.do(&job{exchange: p.Exchange, opens: true, first: s.existing[p.Exchange]})
+	case r == nil && (s.exists(p.Exchange) || s.careful.admit(m)):
+		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.Exchange)}
+		s.do(&job{exchange: p.Exchange, opens: true, first: s.exists(p.Exchange)})
 	case r != nil && (!r.slow || s.careful.admit(m)):
 		r.waiting = append(r.waiting, m)
 	}
+}
+
+// exists reports whether the exchange existed at its last look-up.
+func (s *sender) exists(exchange string) bool {
+	return exchange == "" || s.exchanges[exchange] == found
 }
 
 // do queues a job, which begins as soon as it may.
@@ -248,6 +253,11 @@ func (s *sender) begin() {
 		switch {
 		case j.opens:
 			s.setSlow(s.routes[j.exchange], false)
+			j.blind = j.exchange == "" || s.exchanges[j.exchange] == unanswered
+			if len(s.exchanges) >= mostMissing {
+				clear(s.exchanges)
+			}
+			s.exchanges[j.exchange] = unanswered
 		case !j.dead:
 			s.careful.leave(j.messages[0].message)
 		}
@@ -339,8 +349,8 @@ func (s *sender) done(j *job) {
 	r.lane, r.waiting = j.ready, nil
 	if j.ready == nil {
 		delete(s.routes, j.exchange)
-		delete(s.existing, j.exchange)
 		if j.verdict.outcome == outbox.Rejected {
+			delete(s.exchanges, j.exchange)
 			if len(s.judged) >= mostMissing {
 				clear(s.judged)
 			}
@@ -351,10 +361,7 @@ func (s *sender) done(j *job) {
 		}
 		return
 	}
-	if len(s.existing) >= mostMissing {
-		clear(s.existing)
-	}
-	s.existing[j.exchange] = true
+	s.exchanges[j.exchange] = found
 	s.evict(j.exchange)
 	s.probed = false // waiting messages pass the breaker again
 	s.rest = append(waiting, s.rest...)

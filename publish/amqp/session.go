@@ -25,8 +25,8 @@ type session struct {
 	throttle *throttle
 	// suspects belongs to the publisher and outlives the session.
 	suspects *publish.Suspects
-	// existing does, too.
-	existing map[string]bool
+	// exchanges do, too.
+	exchanges map[string]lookUp
 
 	// again: the publisher had a connection before this one.
 	again bool
@@ -52,13 +52,13 @@ func newSession(p *Publisher, o opened) *session {
 			Login:           o.node.URI.Username,
 			FrameMax:        o.connection.Config.FrameSize,
 		},
-		sink:     p.inbox.Sink,
-		in:       p.inbox.Messages,
-		control:  publish.NewMailbox[laneNews](),
-		sent:     publish.NewMailbox[reaperNews](),
-		throttle: newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
-		suspects: p.suspects,
-		existing: p.existing,
+		sink:      p.inbox.Sink,
+		in:        p.inbox.Messages,
+		control:   publish.NewMailbox[laneNews](),
+		sent:      publish.NewMailbox[reaperNews](),
+		throttle:  newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
+		suspects:  p.suspects,
+		exchanges: p.exchanges,
 
 		again:       p.connected,
 		maxInFlight: p.cfg.MaxInFlight,
