@@ -113,8 +113,12 @@ func TestALookUpThatEndsTheConnectionIsNotRepeated(t *testing.T) {
 	f := startFragile(t, services.SharedRabbitMQ(t).Addr(), &fragile{code: amqp091.InternalError, harms: isLookUp})
 	r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String())})
 	var k publishtest.Maker
-	r.publishUntilConfirmed(t, k.Many(20, x, "")...)
-	if n := f.ended.Load(); n != 1 {
-		t.Errorf("%d connections ended, want 1", n)
+	none := func() []*outbox.Message { return nil }
+	results := publishUntilCertain(t, r, k.Many(20, x, ""), none, func() bool { return f.ended.Load() > 1 })
+	if len(results) != 20 || f.ended.Load() != 1 {
+		t.Errorf("%d of 20 messages have a result, and %d connections ended, want 1", len(results), f.ended.Load())
+	}
+	for _, result := range results {
+		publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
 	}
 }
