@@ -152,8 +152,10 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 // rejectUnsent reports all unsent messages as not sent.
 func (s *sender) rejectUnsent(why string) {
 	for _, r := range s.routes {
-		s.setSlow(r, false)
 		for _, m := range r.waiting {
+			if r.slow {
+				s.careful.leave(m)
+			}
 			s.deliver(m, outbox.NotSent, "", why)
 		}
 		r.waiting = nil
