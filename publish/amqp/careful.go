@@ -19,8 +19,11 @@ const (
 	// be free before a full window takes streamed rows again. slowBytes is the same share of the relay's bytes.
 	slowShare = 3.0 / 8
 	slowBytes = 12 << 20
+	// quickly is a wait that delays nobody much: messages that wait less need no share. firstPace is a guess.
+	quickly   = 200 * time.Millisecond
+	firstPace = time.Millisecond
 	// soonest and latest bound the time after which a message that finds no place may come again.
-	soonest = time.Second
+	soonest = 100 * time.Millisecond
 	latest  = 30 * time.Second
 )
 
@@ -65,7 +68,7 @@ type careful struct {
 }
 
 func newCareful(s *session) *careful {
-	c := &careful{session: s, most: max(int(slowShare*float64(s.maxInFlight)), 1)}
+	c := &careful{session: s, pace: firstPace, most: max(int(slowShare*float64(s.maxInFlight)), 1)}
 	if s.connection != nil {
 		channels := int(s.connection.Config.ChannelMax)
 		spare := (channels - laneLimit(channels) - spareChannels) / 3
@@ -77,7 +80,8 @@ func newCareful(s *session) *careful {
 // admit takes a place for a message that must wait, or gives it back to the relay. It then stays in the table, so that
 // slow work leaves room for fast work.
 func (c *careful) admit(m *outbox.Message) bool {
-	if c.messages > 0 && (c.messages >= c.most || c.bytes+m.Size() > slowBytes) {
+	quick := c.messages == 0 || time.Duration(c.messages)*c.pace < quickly
+	if !quick && (c.messages >= c.most || c.bytes+m.Size() > slowBytes) {
 		c.sink.Deliver(outbox.Result{
 			Message: m, Outcome: outbox.NotSent, RetryIn: c.later(time.Now()),
 			Detail: "too many messages wait for a look-up of their exchange, or to be sent alone",

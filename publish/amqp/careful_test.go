@@ -45,6 +45,7 @@ func TestMessagesWithoutAPlaceComeOneAfterTheOther(t *testing.T) {
 func TestTheBytesThatWaitAreBounded(t *testing.T) {
 	var back given
 	c := newCareful(&session{link: newLink(opened{clock: newClock()}, time.Second), sink: &back, maxInFlight: 80})
+	c.pace = time.Second
 	large := &outbox.Message{Row: outbox.Row{Payload: make([]byte, 20<<20)}}
 	if !c.admit(large) {
 		t.Error("a message larger than the share never gets a place")
