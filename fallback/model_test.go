@@ -449,7 +449,21 @@ func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, too
 	if outcome == outbox.Confirmed || (outcome == outbox.Unknown && took) {
 		m.arrive(message)
 	}
-	out, _ := m.core.Resolved(outbox.Result{Message: message, Outcome: outcome, Reason: reason})
+	m.resolved(outbox.Result{Message: message, Outcome: outcome, Reason: reason})
+}
+
+// noRoom: the publisher gives a message back, to come again later.
+func (m *model) noRoom(i int) {
+	message := m.inFlight[i]
+	if m.tooLate[message] {
+		return
+	}
+	m.inFlight = slices.Delete(m.inFlight, i, i+1)
+	m.resolved(outbox.Result{Message: message, Outcome: outbox.NotSent, RetryIn: time.Second})
+}
+
+func (m *model) resolved(result outbox.Result) {
+	out, _ := m.core.Resolved(result)
 	m.apply(out)
 }
 
@@ -520,7 +534,9 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 			m.t.Fatalf("row %d: its rejection is not written, since the relay itself has postponed it", row.id)
 		}
 	case s.Decision.Action == outbox.Retry:
-		row.attempts++
+		if s.Rejected {
+			row.attempts++
+		}
 		row.available, row.duplicate, row.traced = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate, false
 		row.postponed = nil
 	case s.Decision.Action == outbox.DeadLetter:

@@ -257,6 +257,11 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 		"impossible": resolve(outbox.Impossible, outbox.ReasonTooLarge),
 		"unknown":    resolve(outbox.Unknown, ""),
 		"not sent":   resolve(outbox.NotSent, ""),
+		"no room": func(t *rapid.T) {
+			if len(m.inFlight) > 0 {
+				m.noRoom(rapid.IntRange(0, len(m.inFlight)-1).Draw(t, "flight"))
+			}
+		},
 		"outage": func(t *rapid.T) {
 			m.core.PublisherReady(false)
 			for len(m.inFlight) > 0 {

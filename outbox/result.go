@@ -17,7 +17,8 @@ const (
 	// Unknown: the message was sent, and its confirm was lost or never came. The broker may have it, so publishing it
 	// again may make a duplicate. It costs no attempt.
 	Unknown
-	// NotSent: an outage came before the message was sent. It costs no attempt.
+	// NotSent: an outage came before the message was sent, or the publisher had no room for it (NoRoom). It costs no
+	// attempt.
 	NotSent
 )
 
@@ -67,6 +68,10 @@ const (
 // ReasonCoalesced is the reason of a row that was deleted because a newer one with its coalesce key waits.
 const ReasonCoalesced Reason = "coalesced"
 
+// NoRoom reports whether the publisher works, and had no room for the message. The row then waits in the table for
+// RetryIn.
+func (r Result) NoRoom() bool { return r.Outcome == NotSent && r.RetryIn > 0 }
+
 // MayHaveArrived reports whether an unconfirmed message may be in a queue nevertheless. Its confirm was lost, or after
 // a nack another of several queues took it. Publishing it again may make a duplicate.
 func (r Result) MayHaveArrived() bool {
@@ -82,7 +87,8 @@ type Result struct {
 	// MaybeSent: the message was sent twice in this attempt, and the first confirm was lost. Outcome is that of the
 	// second sending; the first may have arrived.
 	MaybeSent bool
-	// RetryIn is the wait after Rejected, instead of the relay's backoff; 0: the backoff applies.
+	// RetryIn is the wait after Rejected, instead of the relay's backoff; 0: the backoff applies. After NotSent, see
+	// NoRoom.
 	RetryIn time.Duration
 	// Detail is one line for people: the broker's text, or what is wrong with the message. It never has a payload or a
 	// password.

@@ -7,7 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// lateRows are rows that a claim has left without an answer, and that are not settled since. Only a drain keeps them.
+// lateRows are rows that a claim has left without an answer, or for which the publisher had no room, and that are not
+// settled since. Only a drain keeps them.
 type lateRows struct {
 	mu struct {
 		sync.Mutex
@@ -30,7 +31,7 @@ func (l *lateRows) note(written []outbox.Settlement) {
 		switch {
 		case l.mu.rows == nil:
 			return
-		case one.Decision.Action == outbox.Postpone:
+		case one.Decision.Action == outbox.Postpone, one.Decision.Action == outbox.Retry && !one.Rejected:
 			l.mu.rows[one.Message.Ref()] = true
 		default:
 			delete(l.mu.rows, one.Message.Ref())

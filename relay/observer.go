@@ -84,7 +84,9 @@ func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Durati
 			o.hooks.moved(one)
 			o.deadLettered(one)
 		case outbox.Retry:
-			o.rejected(one)
+			if one.Rejected {
+				o.rejected(one)
+			}
 		}
 	}
 	o.written.Add(int64(settled))

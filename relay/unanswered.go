@@ -101,7 +101,7 @@ func (u *unanswered) result(r outbox.Result) {
 			u.end("messages are confirmed or rejected again")
 			u.tell()
 		}
-	case r.Outcome == outbox.Impossible:
+	case r.Outcome == outbox.Impossible, r.NoRoom():
 		delete(u.mu.rows, r.Message.Ref())
 	case u.mu.publisher.Phase == publish.Ready:
 		u.noAnswer(r)

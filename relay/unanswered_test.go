@@ -14,8 +14,8 @@ import (
 )
 
 // An outage begins at the second result without an answer of one message, with no answer of another between. Steps are
-// results: the number of a message and an outcome (u: unknown, n: not sent, c: confirmed, r: rejected, i: impossible, h:
-// impossible by the handler), or a state (R: ready, C: connecting).
+// results: the number of a message and an outcome (u: unknown, n: not sent, l: no room, c: confirmed, r: rejected,
+// i: impossible, h: impossible by the handler), or a state (R: ready, C: connecting).
 func TestResultsWithoutAnAnswerAreAnOutage(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps          string
@@ -27,6 +27,7 @@ func TestResultsWithoutAnAnswerAreAnOutage(t *testing.T) {
 		"not sent":                             {steps: "R 1n 1n", outage: true, starts: 1},
 		"in turn":                              {steps: "R 1n 1u", outage: true, starts: 1},
 		"once":                                 {steps: "R 1u"},
+		"no room":                              {steps: "R 1l 1l 1u 1l 1u"},
 		"many once":                            {steps: "R 1u 2u 3u 4u"},
 		"many twice":                           {steps: "R 1u 2u 3u 1u 2u 3u", outage: true, starts: 1},
 		"one among confirmed messages":         {steps: "R 1u 2c 1u 3c 1u 4c 1u 1u 1u", ownMessageOnly: true},
@@ -90,6 +91,8 @@ func resultOf(step string) outbox.Result {
 		r.Outcome = outbox.Unknown
 	case 'n':
 		r.Outcome = outbox.NotSent
+	case 'l':
+		r.Outcome, r.RetryIn = outbox.NotSent, time.Second
 	case 'c':
 		r.Outcome = outbox.Confirmed
 	case 'r':

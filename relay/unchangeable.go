@@ -76,7 +76,7 @@ func (s *settler) isolate(ctx context.Context, batch []outbox.Settlement, err er
 
 // cannotChange handles a row that cannot be deleted or updated as decided, although it is there.
 func (s *settler) cannotChange(ctx context.Context, one outbox.Settlement, err error) error {
-	if one.Decision.Action == outbox.Retry {
+	if one.Decision.Action == outbox.Retry && one.Rejected {
 		one.Decision = outbox.Decision{
 			Action: outbox.DeadLetter,
 			Reason: outbox.ReasonInvalidRow,

@@ -125,6 +125,11 @@ func retried(m *outbox.Message, delay time.Duration) outbox.Settlement {
 	return outbox.Settlement{Message: m, Rejected: true, Decision: outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: "nack: no"}}
 }
 
+// noRoom is the settlement of a message for which the publisher had no room.
+func noRoom(m *outbox.Message) outbox.Settlement {
+	return outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Retry, Delay: time.Hour}}
+}
+
 func dead(m *outbox.Message, rejected bool) outbox.Settlement {
 	return outbox.Settlement{Message: m, Rejected: rejected, Decision: outbox.Decision{
 		Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB",

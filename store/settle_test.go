@@ -148,6 +148,10 @@ func TestRetryChargesOneAttemptAndWaits(t *testing.T) {
 	if !tabletest.One[bool](f, `SELECT attempts = 1 AND possible_duplicate AND available_at <= clock_timestamp() FROM outbox WHERE id = 2`) {
 		t.Error("row 2 is not stored as due at once")
 	}
+	f.settle(noRoom(f.read(1)[0]))
+	if !tabletest.One[bool](f, `SELECT attempts = 1 AND last_error = 'nack: no' AND available_at > now() FROM outbox WHERE id = 2`) {
+		t.Error("row 2 was charged without a rejection, or does not wait")
+	}
 }
 
 func TestAChangedTimeOfARowPreventsAnOldDecision(t *testing.T) {

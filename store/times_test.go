@@ -23,7 +23,7 @@ func TestARowWithAnyTimeIsSettled(t *testing.T) {
 	f := newFixture(t)
 	each := map[string]func(m *outbox.Message) outbox.Settlement{
 		"delete": deleted, "retry": func(m *outbox.Message) outbox.Settlement { return retried(m, time.Hour) },
-		"dead letter": func(m *outbox.Message) outbox.Settlement { return dead(m, true) }, "release": released,
+		"dead letter": func(m *outbox.Message) outbox.Settlement { return dead(m, true) }, "release": released, "no room": noRoom,
 		"postpone": func(m *outbox.Message) outbox.Settlement {
 			return outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Postpone}}
 		},
@@ -60,7 +60,7 @@ func TestARowWithAnyTimeIsSettled(t *testing.T) {
 					if at == "null" {
 						released = "0 null"
 					}
-					want := map[string]string{"delete": "gone", "dead letter": "gone", "retry": "1 later", "release": released, "postpone": "0 later"}
+					want := map[string]string{"delete": "gone", "dead letter": "gone", "retry": "1 later", "release": released, "postpone": "0 later", "no room": "0 later"}
 					if got != want[what] {
 						t.Errorf("%s: the row is %q, want %q", name, got, want[what])
 					}

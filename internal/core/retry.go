@@ -47,12 +47,22 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 		if delay <= 0 {
 			delay = policy.delay(r.Message.Attempts, random)
 		}
-		if left, expires := r.Message.TimeLeft(now); expires { // the key does not wait longer than the message lives
-			delay = min(delay, max(left, 0))
+		return outbox.Decision{
+			Action: outbox.Retry, Delay: untilExpired(r.Message, delay, now), Reason: r.Reason, Detail: lastError(r),
 		}
-		return outbox.Decision{Action: outbox.Retry, Delay: delay, Reason: r.Reason, Detail: lastError(r)}
+	}
+	if r.NoRoom() {
+		return outbox.Decision{Action: outbox.Retry, Delay: untilExpired(r.Message, r.RetryIn, now)}
 	}
 	return outbox.Decision{Action: outbox.Release} // Unknown, NotSent: an outage costs no attempt
+}
+
+// untilExpired shortens a delay, because the key need not wait longer than the message lives.
+func untilExpired(m *outbox.Message, delay time.Duration, now time.Time) time.Duration {
+	if left, expires := m.TimeLeft(now); expires {
+		return min(delay, max(left, 0))
+	}
+	return delay
 }
 
 // exhausted reports whether this rejection of the message was the last.

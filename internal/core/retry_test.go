@@ -28,6 +28,7 @@ func TestEachOutcomeHasItsDecision(t *testing.T) {
 		{"confirmed", outbox.Result{Outcome: outbox.Confirmed}, 5, 0, outbox.Decision{Action: outbox.Delete}},
 		{"unknown", outbox.Result{Outcome: outbox.Unknown, Reason: "x", Detail: "y"}, 9, 0, outbox.Decision{Action: outbox.Release}},
 		{"not sent", outbox.Result{Outcome: outbox.NotSent}, 9, 0, outbox.Decision{Action: outbox.Release}},
+		{"no room", outbox.Result{Outcome: outbox.NotSent, RetryIn: time.Second}, 9, 0, outbox.Decision{Action: outbox.Retry, Delay: time.Second}},
 		{
 			"impossible",
 			outbox.Result{Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge, Detail: "17 MiB"},

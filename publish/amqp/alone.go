@@ -16,20 +16,20 @@ const (
 )
 
 // isolation sends messages alone: each gets its answer, or had ample time for it, before the next one leaves. So an
-// exception shows which message is the cause. It belongs to the isolator.
+// exception shows which message is the cause. It belongs to the job that uses it.
 type isolation struct {
 	*session
 	lane *lane // nil until needed
-	// hasUnanswered: a message on that lane is unanswered.
-	hasUnanswered bool
+	// hasUnanswered: a message on that lane is unanswered. waited: the last message is.
+	hasUnanswered, waited bool
 	// wait is the wait for the next answer, between shortestWait and longestWait.
 	wait time.Duration
-	// mostLeft bounds the isolation lanes kept for unanswered messages.
+	// mostLeft bounds the isolation lanes that the session keeps for unanswered messages.
 	mostLeft int64
 }
 
-func newIsolation(s *session) isolation {
-	return isolation{session: s, wait: longestWait, mostLeft: leftLimit(s.connection.Config.ChannelMax)}
+func newIsolation(s *session) *isolation {
+	return &isolation{session: s, wait: longestWait, mostLeft: leftLimit(s.connection.Config.ChannelMax)}
 }
 
 // leftLimit leaves enough channels for the lanes, and for the other channels of a session.
@@ -39,11 +39,11 @@ func leftLimit(channelMax uint16) int64 {
 }
 
 // hindrance returns why nothing can be sent now; without an outcome, sending is possible.
-func (i *isolation) hindrance() verdict {
+func (s *session) hindrance() verdict {
 	switch {
-	case i.over():
+	case s.over():
 		return lostBeforeSent()
-	case i.blocked.Load():
+	case s.blocked.Load():
 		return verdict{outcome: outbox.NotSent, detail: "RabbitMQ has blocked the connection"}
 	}
 	return verdict{}
@@ -51,16 +51,24 @@ func (i *isolation) hindrance() verdict {
 
 // giveUp reports a message that is not sent (again). If it may have reached the broker before, it is Unknown, so that
 // its retry is marked. The exception is wholeExchange: as Unknown, the message would be sent again for ever.
-func (i *isolation) giveUp(s resend, v verdict) {
-	if s.sent && !v.wholeExchange {
+func (s *session) giveUp(r resend, v verdict) {
+	if r.sent && !v.wholeExchange {
 		v.outcome, v.reason = outbox.Unknown, ""
 	}
-	i.sink.Deliver(v.result(s.message, s.sent))
+	s.sink.Deliver(v.result(r.message, r.sent))
+}
+
+// giveUpAll reports messages of a connection that was lost before they were sent again.
+func (s *session) giveUpAll(messages []resend) {
+	for _, m := range messages {
+		s.giveUp(m, lostBeforeSent())
+	}
 }
 
 // send sends one message and waits for its answer for a while; after that, only the reaper waits. Without an answer the
-// verdict is empty. The message has its result then, or the reaper delivers it.
-func (i *isolation) send(s resend) verdict {
+// verdict is empty. The message has its result then, or the reaper delivers it. Alone: no other job sends meanwhile.
+func (i *isolation) send(s resend, alone bool) verdict {
+	i.waited = false
 	p, err := i.encode(s.message, s.sent || s.message.MayBeKnown())
 	if err != nil {
 		result := wire.Impossible(s.message, err)
@@ -84,7 +92,7 @@ func (i *isolation) send(s resend) verdict {
 		marked:  p.Marked,
 		settled: make(chan struct{}),
 	}
-	e.awaited.Store(true)
+	e.awaited.Store(alone)
 	i.inFlight.Add(1)
 	i.sent.Add(reaperNews{entry: e})
 	_ = e.send(p, i.clock) // the reaper handles the error
@@ -105,25 +113,31 @@ func (i *isolation) await(e *entry) verdict {
 	case <-timer.C:
 		e.awaited.Store(false)
 		i.suspects.Clear(e.message) // the connection still exists
-		i.hasUnanswered = true
+		i.hasUnanswered, i.waited = true, true
 		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:
 	}
 	return verdict{}
 }
 
+// troubled reports whether the last message has made the broker close the channel, or has no answer.
+func (i *isolation) troubled() bool { return i.waited || (i.lane != nil && i.lane.channel.IsClosed()) }
+
 // open opens an isolation lane if needed. A lane with an unanswered message is not used again, because that message may
 // still make the broker close the channel. If many lanes are left this way, messages share one, and an exception on it
 // is charged to none (see reaper.settle).
 func (i *isolation) open() (err error) {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
-		if !i.hasUnanswered || i.left.Load() >= i.mostLeft {
+		if !i.hasUnanswered {
 			return nil
 		}
-		i.left.Add(1)
+		if i.left.Add(1) > i.mostLeft {
+			i.left.Add(-1)
+			return nil
+		}
 		i.sent.Put(reaperNews{seal: i.lane, evicted: true})
 	}
 	i.hasUnanswered = false
-	i.lane, err = i.openLane("", false, i.maxInFlight)
+	i.lane, _, err = i.openLane("", false, false, i.maxInFlight)
 	return err
 }

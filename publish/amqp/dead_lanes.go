@@ -1,19 +1,15 @@
 package amqp
 
-import (
-	"slices"
-
-	"github.com/cdc-relay/cdc-relay/outbox"
-)
+import "slices"
 
 // deadLanes collects the messages of lanes that the broker closed. Once the sender uses a lane no more and all its
-// entries are settled, its messages go to the isolator. It belongs to the reaper.
+// entries are settled, it gets the messages back as a job. It belongs to the reaper.
 type deadLanes struct {
 	*session
 	dying []*lane // closed by the broker; their resends may still be here
 }
 
-// add keeps a message for the isolator, and tells the sender at the first one that the lane is closed.
+// add keeps a message for the job, and tells the sender at the first one that the lane is closed.
 func (d *deadLanes) add(l *lane, r resend) {
 	l.resends = append(l.resends, r)
 	if !l.dying {
@@ -23,7 +19,7 @@ func (d *deadLanes) add(l *lane, r resend) {
 	}
 }
 
-// afterAnswer closes a sealed lane without unanswered messages, and passes its resends to the isolator.
+// afterAnswer closes a sealed lane without unanswered messages, and passes its resends to the sender.
 func (d *deadLanes) afterAnswer(l *lane) {
 	if !l.sealed || l.waiting > 0 {
 		return
@@ -37,27 +33,21 @@ func (d *deadLanes) afterAnswer(l *lane) {
 	if l.evicted && len(l.resends) == 0 {
 		return
 	}
-	d.jobs.Put(job{exchange: &l.exchange, opens: !l.evicted, cause: l.reason(), messages: l.resends})
+	d.control.Put(laneNews{job: &job{
+		exchange: l.exchange, opens: !l.evicted, messages: l.resends, dead: true, cause: l.reason(),
+	}})
 	l.resends = nil
 	d.dying = slices.DeleteFunc(d.dying, func(other *lane) bool { return other == l })
 }
 
-// finish reports all messages that were not sent again, after the isolator has stopped.
+// finish reports all messages that were not sent again, after the sender has stopped.
 func (d *deadLanes) finish() {
 	for _, l := range d.dying {
-		d.giveUp(l.resends)
+		d.giveUpAll(l.resends)
 	}
-	for _, j := range d.jobs.Take(nil) {
-		d.giveUp(j.messages)
-	}
-}
-
-func (d *deadLanes) giveUp(resends []resend) {
-	for _, r := range resends {
-		outcome := outbox.NotSent
-		if r.sent {
-			outcome = outbox.Unknown
+	for _, n := range d.control.Take(nil) {
+		if n.job != nil {
+			d.giveUpAll(n.job.messages)
 		}
-		d.deliver(r.message, outcome, "", "the connection was lost before the message was sent alone")
 	}
 }

@@ -54,15 +54,30 @@ func (l *lane) reason() *amqp091.Error {
 	return l.exception
 }
 
+// openRoute opens the lane of an exchange, unless a look-up finds no such exchange.
+func (s *session) openRoute(exchange string, looksUp bool) (*lane, verdict) {
+	l, missing, err := s.openLane(exchange, true, looksUp, s.maxInFlight)
+	if err != nil {
+		s.lose(err)
+		return nil, lostBeforeSent()
+	}
+	return l, missing
+}
+
 // openLane opens a channel in confirm mode. It blocks until the broker answers. At most maxInFlight messages may be
-// unanswered on the lane.
-func (c *link) openLane(exchange string, shared bool, maxInFlight int) (l *lane, err error) {
+// unanswered on the lane. It opens no lane if it looks up the exchange, and that is missing.
+func (c *link) openLane(
+	exchange string, shared, looksUp bool, maxInFlight int,
+) (l *lane, missing verdict, err error) {
 	// returnSlack is room for returns beyond the messages in flight.
 	const returnSlack = 16
 	err = c.limited("open channel", func() error {
 		channel, err := c.connection.Channel()
-		if err != nil {
-			return fmt.Errorf("open channel: %w", err)
+		if err == nil && looksUp {
+			channel, missing, err = c.lookUp(channel, exchange)
+		}
+		if err != nil || missing.outcome != 0 {
+			return err
 		}
 		if err := channel.Confirm(false); err != nil {
 			return fmt.Errorf("select confirm mode: %w", err)
@@ -72,7 +87,10 @@ func (c *link) openLane(exchange string, shared bool, maxInFlight int) (l *lane,
 		l.closed = channel.NotifyClose(make(chan *amqp091.Error, 1))
 		return nil
 	})
-	return l, err
+	if err != nil {
+		err = fmt.Errorf("open channel: %w", err)
+	}
+	return l, missing, err
 }
 
 // entry is one message passed to the library. The reaper knows it before it is sent, so that the broker's answer finds
@@ -89,7 +107,7 @@ type entry struct {
 	err       error
 	sentAt    time.Duration // on the session's clock, when the socket had taken the whole message
 	published atomic.Bool
-	// awaited: the isolator waits for this answer before it sends another message.
+	// awaited: a job waits for this answer, and no other job sends meanwhile.
 	awaited atomic.Bool
 
 	// Only the reaper uses the fields below.

@@ -16,7 +16,7 @@ type link struct {
 	// sendTimeout bounds each call, on the clock of the connection.
 	sendTimeout time.Duration
 
-	// ended is closed once by end: sender and isolator stop.
+	// ended is closed once by end: sender and jobs stop.
 	ended   chan struct{}
 	endOnce sync.Once
 	// lost receives the reason why the session gives up the connection.
@@ -36,7 +36,7 @@ func newLink(o opened, sendTimeout time.Duration) *link {
 	}
 }
 
-// end stops sender and isolator.
+// end stops sender and jobs.
 func (c *link) end() { c.endOnce.Do(func() { close(c.ended) }) }
 
 func (c *link) over() bool {

@@ -3,78 +3,51 @@ package amqp
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
+// lookUp is the last look-up of an exchange.
+type lookUp uint8
+
 const (
-	// mostMissing bounds the number of remembered exchanges.
-	mostMissing = 4096
-	// missingFor is how long an exchange counts as missing.
-	missingFor = time.Second
+	// found: the exchange existed, or the answer said nothing about it.
+	found lookUp = iota + 1
+	// unanswered: the connection ended before the answer, perhaps because of the look-up. The next lane is opened
+	// without one; then the answers to the messages count.
+	unanswered
 )
 
-// exchanges looks up exchanges before a lane is opened for them, so that a missing one harms no messages in flight. It
-// belongs to the isolator.
-type exchanges struct {
-	*link
-	// missing are exchanges that did not exist at the last look-up.
-	missing map[string]missingExchange
-}
-
-type missingExchange struct {
-	at      time.Time
-	verdict verdict
-}
-
-func newExchanges(c *link) exchanges {
-	return exchanges{link: c, missing: make(map[string]missingExchange)}
-}
-
-// examine checks whether the exchange exists and may be written to. Cause is why the broker closed its last lane; nil:
-// unknown, or there was none. A verdict without an outcome means yes, or unknown.
-func (x *exchanges) examine(exchange string, cause *amqp091.Error) verdict {
-	if exchangeForbidden(cause) {
-		return exceptionVerdict(cause)
+// lookUp declares the exchange passively before messages are sent to it, so that a missing one harms none in flight. If
+// it is not missing, it returns a channel that is open.
+func (c *link) lookUp(channel *amqp091.Channel, exchange string) (_ *amqp091.Channel, missing verdict, err error) {
+	err = channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeDirect, true, false, false, false, nil)
+	switch missing, lost := lookedUp(err, c.connection.IsClosed()); {
+	case err == nil:
+		return channel, verdict{}, nil
+	case lost:
+		return nil, verdict{}, fmt.Errorf("look up exchange: %w", err)
+	case missing.outcome != 0:
+		c.tellFirstAnswer()
+		return nil, missing, nil
 	}
-	if exchange == "" {
-		return verdict{}
-	}
-	if r, ok := x.missing[exchange]; ok && time.Since(r.at) < missingFor {
-		return r.verdict
-	}
-	return x.ask(exchange)
+	channel, err = c.connection.Channel() // the exception has closed the other
+	return channel, verdict{}, err
 }
 
-// ask declares the exchange passively on its own channel, because the broker closes the channel if the exchange does
-// not exist.
-func (x *exchanges) ask(exchange string) verdict {
-	err := x.limited("look up exchange", func() error {
-		channel, err := x.connection.Channel()
-		if err != nil {
-			return err
-		}
-		err = channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeDirect, true, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		return channel.Close()
-	})
+// lookedUp says what the answer to a look-up means. Only 404 is a verdict on messages. Other exceptions of the channel
+// are about the look-up, which may need more permissions than a message (RabbitMQ 4.2.6 and 4.3.0 ask for configure):
+// then the messages are sent, and their own answers count. An exception of the connection (501 to 506, 530, 540, 541),
+// a connection that ended, and no answer in time are outages. So is a login that has expired.
+func lookedUp(err error, connectionClosed bool) (missing verdict, lost bool) {
 	var exception *amqp091.Error
 	switch {
 	case err == nil:
-		delete(x.missing, exchange)
-		return verdict{}
-	case !x.connection.IsClosed() && errors.As(err, &exception) && exception.Server && !loginExpired(exception):
-		v := exceptionVerdict(exception)
-		if len(x.missing) >= mostMissing {
-			clear(x.missing)
-		}
-		x.missing[exchange] = missingExchange{at: time.Now(), verdict: v}
-		x.tellFirstAnswer()
-		return v
+		return verdict{}, false
+	case connectionClosed, !errors.As(err, &exception), !exception.Server, loginExpired(exception):
+		return verdict{}, true
+	case exception.Code == amqp091.NotFound:
+		return exceptionVerdict(exception), false
 	}
-	x.lose(fmt.Errorf("look up exchange: %w", err))
-	return lostBeforeSent()
+	return verdict{}, false
 }

@@ -74,6 +74,8 @@ type Publisher struct {
 	address amqpdial.Address
 	// suspects is shared by all sessions.
 	suspects *publish.Suspects
+	// exchanges are known from look-ups of earlier sessions, too. Only the sender of the session uses it.
+	exchanges map[string]lookUp
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State
@@ -98,13 +100,14 @@ func New(cfg Config) (*Publisher, error) {
 			len(cfg.DefaultExchange), wire.LongestShortString)
 	}
 	return &Publisher{
-		inbox:    publish.NewInbox(),
-		cfg:      cfg,
-		address:  address,
-		suspects: publish.NewSuspects(),
-		breaker:  breaker{cooldown: cfg.OutageCooldown},
-		trouble:  outagelog.NewPlain(cfg.Logger),
-		nodes:    make(nodes),
+		inbox:     publish.NewInbox(),
+		cfg:       cfg,
+		address:   address,
+		suspects:  publish.NewSuspects(),
+		exchanges: make(map[string]lookUp),
+		breaker:   breaker{cooldown: cfg.OutageCooldown},
+		trouble:   outagelog.NewPlain(cfg.Logger),
+		nodes:     make(nodes),
 	}, nil
 }
 

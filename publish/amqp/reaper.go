@@ -256,7 +256,7 @@ func (r *reaper) takeReturns(l *lane) {
 	}
 }
 
-// finish reports all remaining messages, after the connection is closed and sender and isolator have stopped.
+// finish reports all remaining messages, after the connection is closed and the sender has stopped.
 func (r *reaper) finish() {
 	r.takeNews()
 	r.pending.keep(func(e *entry) bool {

@@ -19,23 +19,35 @@ func laneLimit(channelMax int) int {
 	return max(1, min(mostLanes, channelMax-spareChannels))
 }
 
-// route is the way of messages to one exchange. Its lane is nil while the isolator examines the exchange; messages then
-// wait in order.
+// route is the way of messages to one exchange. Its lane is nil until a job has opened it; messages then wait in order.
 type route struct {
 	lane    *lane
 	waiting []*outbox.Message
+	// slow: the messages that wait have places; see careful.admit.
+	slow bool
 }
 
-// laneNews is an event for the sender. Without a lane or an exchange it only wakes the sender.
+const (
+	// mostMissing bounds the number of remembered verdicts on exchanges, and of remembered look-ups.
+	mostMissing = 4096
+	// missingFor is how long such a verdict applies.
+	missingFor = time.Second
+)
+
+// judged is the verdict on an exchange that rejects every message.
+type judged struct {
+	at time.Time
+	verdict
+}
+
+// laneNews is an event for the sender. Without a value it only wakes the sender.
 type laneNews struct {
 	// answered: the broker answered for the first time, which closes the breaker.
 	answered bool
 	// lane must not be used any more: its channel is closed, or a message on it timed out or was rejected.
 	lane *lane
-	// exchange: the isolator has examined it. ready is its lane; nil: waiting messages get the verdict.
-	exchange *string
-	ready    *lane
-	verdict  verdict
+	// job is to be done. slow has met several bad messages, and done has ended.
+	job, slow, done *job
 }
 
 // sender is the goroutine that takes messages and sends them. Only this goroutine uses its fields.
@@ -48,6 +60,8 @@ type sender struct {
 	held     []*outbox.Message
 	probe    <-chan time.Time
 	routes   map[string]*route
+	judged   map[string]judged // by exchange
+	careful  *careful
 	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
 	news        []laneNews
@@ -57,7 +71,10 @@ type sender struct {
 }
 
 func newSender(s *session) *sender {
-	return &sender{session: s, halfOpen: s.again, routes: make(map[string]*route)}
+	return &sender{
+		session: s, halfOpen: s.again, routes: make(map[string]*route), judged: make(map[string]judged),
+		careful: newCareful(s),
+	}
 }
 
 func (s *sender) run() {
@@ -80,6 +97,7 @@ func (s *sender) run() {
 		}
 	}
 	s.rejectUnsent("the connection was lost before the message was sent")
+	s.careful.finish()
 }
 
 // sendRest sends waiting messages within the limit of the throttle.
@@ -135,6 +153,9 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 func (s *sender) rejectUnsent(why string) {
 	for _, r := range s.routes {
 		for _, m := range r.waiting {
+			if r.slow {
+				s.careful.leave(m)
+			}
 			s.deliver(m, outbox.NotSent, "", why)
 		}
 		r.waiting = nil
@@ -189,7 +210,7 @@ func (s *sender) probeNext() {
 	s.probe = s.nextProbe()
 }
 
-// dispatch passes a message to its lane, its route or the isolator.
+// dispatch passes a message to its lane or its route, or makes it a job.
 func (s *sender) dispatch(m *outbox.Message) {
 	p, err := s.encode(m, m.MayBeKnown())
 	if err != nil {
@@ -197,23 +218,67 @@ func (s *sender) dispatch(m *outbox.Message) {
 		return
 	}
 	s.probed = true
-	if known := s.suspects.Of(m); known.MustBeAlone() || p.Risky {
-		j := job{messages: []resend{{message: m}}, urgency: sendsAlone}
-		if known.Alone > 0 {
-			j.urgency = sendsLast
+	if suspect := s.suspects.Of(m).MustBeAlone(); suspect || p.Risky {
+		if s.careful.admit(m) {
+			s.do(&job{messages: []resend{{message: m}}, suspect: suspect})
 		}
-		s.jobs.Put(j)
 		return
 	}
-	r := s.routes[p.Exchange]
+	r, known := s.routes[p.Exchange], s.judged[p.Exchange]
 	switch {
-	case r == nil:
-		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}}
-		s.jobs.Put(job{exchange: &p.Exchange, opens: true})
-	case r.lane == nil:
-		r.waiting = append(r.waiting, m)
-	default:
+	case r != nil && r.lane != nil:
 		s.publish(r, m, p)
+	case r == nil && time.Since(known.at) < missingFor:
+		s.sink.Deliver(known.result(m, false))
+	case r == nil && (s.exists(p.Exchange) || s.careful.admit(m)):
+		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.Exchange)}
+		s.do(&job{exchange: p.Exchange, opens: true, first: s.exists(p.Exchange)})
+	case r != nil && (!r.slow || s.careful.admit(m)):
+		r.waiting = append(r.waiting, m)
+	}
+}
+
+// exists reports whether the exchange existed at its last look-up.
+func (s *sender) exists(exchange string) bool {
+	return exchange == "" || s.exchanges[exchange] == found
+}
+
+// do queues a job, which begins as soon as it may.
+func (s *sender) do(j *job) {
+	s.careful.add(j)
+	s.begin()
+}
+
+// begin runs the jobs that may begin. Their messages soon have an answer, so they need no place.
+func (s *sender) begin() {
+	for j := s.careful.begin(); j != nil; j = s.careful.begin() {
+		switch {
+		case j.opens:
+			s.setSlow(s.routes[j.exchange], false)
+			j.blind = j.exchange == "" || s.exchanges[j.exchange] == unanswered
+			if len(s.exchanges) >= mostMissing {
+				clear(s.exchanges)
+			}
+			s.exchanges[j.exchange] = unanswered
+		case !j.dead:
+			s.careful.leave(j.messages[0].message)
+		}
+		s.careful.run(j)
+	}
+}
+
+// setSlow gives places to the messages of a route that wait, or frees them. Those that find no place go back.
+func (s *sender) setSlow(r *route, slow bool) {
+	if r.slow == slow {
+		return
+	}
+	r.slow = slow
+	if slow {
+		r.waiting = slices.DeleteFunc(r.waiting, func(m *outbox.Message) bool { return !s.careful.admit(m) })
+		return
+	}
+	for _, m := range r.waiting {
+		s.careful.leave(m)
 	}
 }
 
@@ -236,8 +301,7 @@ func (s *sender) publish(r *route, m *outbox.Message, p wire.Parcel) {
 	s.sent.Signal()
 }
 
-// retire passes the dead lane of a route to the reaper, which passes its messages to the isolator. The route waits
-// until the isolator has examined the exchange.
+// retire passes the dead lane of a route to the reaper, which makes its messages a job. The route waits for the job.
 func (s *sender) retire(r *route) {
 	s.sent.Put(reaperNews{seal: r.lane})
 	r.lane = nil
@@ -263,24 +327,44 @@ func (s *sender) learn(n laneNews) {
 		s.rejectUnsent("RabbitMQ has blocked the connection")
 		s.probed = false
 	}
-	if n.exchange != nil {
-		s.opened(n)
+	switch {
+	case n.job != nil:
+		s.do(n.job)
+	case n.slow != nil:
+		s.setSlow(s.routes[n.slow.exchange], true)
+	case n.done != nil:
+		s.done(n.done)
+		s.begin()
 	}
 }
 
-// opened continues with the messages of an exchange that the isolator has examined.
-func (s *sender) opened(n laneNews) {
-	r := s.routes[*n.exchange]
+// done continues with the messages of an exchange after its job.
+func (s *sender) done(j *job) {
+	if !j.opens {
+		s.careful.done(j, len(j.messages))
+		return
+	}
+	r := s.routes[j.exchange]
+	s.setSlow(r, false)
 	waiting := r.waiting
-	r.lane, r.waiting = n.ready, nil
-	if n.ready == nil {
-		delete(s.routes, *n.exchange)
+	s.careful.done(j, len(j.messages)+len(waiting))
+	r.lane, r.waiting = j.ready, nil
+	if j.ready == nil {
+		delete(s.routes, j.exchange)
+		if j.verdict.outcome == outbox.Rejected {
+			delete(s.exchanges, j.exchange)
+			if len(s.judged) >= mostMissing {
+				clear(s.judged)
+			}
+			s.judged[j.exchange] = judged{time.Now(), j.verdict}
+		}
 		for _, m := range waiting {
-			s.deliver(m, n.verdict.outcome, n.verdict.reason, n.verdict.detail)
+			s.sink.Deliver(j.verdict.result(m, false))
 		}
 		return
 	}
-	s.evict(*n.exchange)
+	s.exchanges[j.exchange] = found
+	s.evict(j.exchange)
 	s.probed = false // waiting messages pass the breaker again
 	s.rest = append(waiting, s.rest...)
 }

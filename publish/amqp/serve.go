@@ -30,10 +30,9 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
-	sender, isolator, reaper := newSender(s), newIsolator(s), newReaper(s)
+	sender, reaper := newSender(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(sender.run)
-	working.Go(isolator.run)
 	reaping.Go(func() { reaper.run(stopReaper) })
 
 	err := p.watch(ctx, s, closed, blocked)

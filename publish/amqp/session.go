@@ -8,8 +8,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
-// session is what sender, isolator and reaper share during one connection: their mailboxes, and a few values of which
-// the comments name the writer.
+// session is what sender, jobs and reaper share during one connection: their mailboxes, and a few values of which the
+// comments name the writer.
 type session struct {
 	*link
 	limits wire.Limits
@@ -17,16 +17,16 @@ type session struct {
 
 	// in has the messages of the relay; the sender takes them while the session lives.
 	in *publish.Mailbox[*outbox.Message]
-	// control has events about lanes for the sender; from isolator, reaper and Publisher.watch.
+	// control has events about lanes for the sender; from jobs, reaper and Publisher.watch.
 	control *publish.Mailbox[laneNews]
-	// sent has the sent messages for the reaper; from sender and isolator.
+	// sent has the sent messages for the reaper; from sender and jobs.
 	sent *publish.Mailbox[reaperNews]
-	// jobs are for the isolator; from sender and reaper.
-	jobs *publish.Mailbox[job]
 	// throttle bounds the unconfirmed messages of the sender; the reaper reports answers to it.
 	throttle *throttle
 	// suspects belongs to the publisher and outlives the session.
 	suspects *publish.Suspects
+	// exchanges do, too.
+	exchanges map[string]lookUp
 
 	// again: the publisher had a connection before this one.
 	again bool
@@ -52,13 +52,13 @@ func newSession(p *Publisher, o opened) *session {
 			Login:           o.node.URI.Username,
 			FrameMax:        o.connection.Config.FrameSize,
 		},
-		sink:     p.inbox.Sink,
-		in:       p.inbox.Messages,
-		control:  publish.NewMailbox[laneNews](),
-		sent:     publish.NewMailbox[reaperNews](),
-		jobs:     publish.NewMailbox[job](),
-		throttle: newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
-		suspects: p.suspects,
+		sink:      p.inbox.Sink,
+		in:        p.inbox.Messages,
+		control:   publish.NewMailbox[laneNews](),
+		sent:      publish.NewMailbox[reaperNews](),
+		throttle:  newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
+		suspects:  p.suspects,
+		exchanges: p.exchanges,
 
 		again:       p.connected,
 		maxInFlight: p.cfg.MaxInFlight,

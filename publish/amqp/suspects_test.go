@@ -26,8 +26,9 @@ import (
 type fragile struct {
 	listener net.Listener
 	broker   string
-	// harms reports at which frames of the client the connection ends.
-	harms func(frame []byte) bool
+	// harms reports at which frames of the client the connection ends. changes, if set, changes the others.
+	harms   func(frame []byte) bool
+	changes func(frame []byte) []byte
 	// code is that of connection.close; 0: the connection ends without a reason. reset: not even in order.
 	code    uint16
 	reset   bool
@@ -107,6 +108,9 @@ func (f *fragile) serve(t *testing.T, client net.Conn) {
 			writing.Unlock()
 			_, _ = io.Copy(io.Discard, client) // until it has read that
 			return
+		}
+		if f.changes != nil {
+			frame = f.changes(frame)
 		}
 		if _, err := server.Write(frame); err != nil {
 			return

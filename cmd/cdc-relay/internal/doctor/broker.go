@@ -30,9 +30,9 @@ type brokerFacts struct {
 	// asked are the destinations that were checked; left is how many were not.
 	asked []destination
 	left  int
-	// exchanges by name, without the default exchange.
+	// exchanges by name, without the default exchange. 404: there is none. After any other error, it is unknown.
 	exchanges map[string]error // nil: it exists
-	// queues are the queues that rows name through the default exchange.
+	// queues are the queues that rows name through the default exchange, with the same errors.
 	queues map[string]error
 	// writes are the rejections of test messages, by destination.
 	writes map[destination]error
@@ -169,7 +169,7 @@ func (o Options) exchangesOf(wanted []destination) []string {
 	return names
 }
 
-// askExistence uses passive declares: they need no permission and create nothing.
+// askExistence uses passive declares: they create nothing, and need no permission, except in some versions of RabbitMQ.
 func (f *brokerFacts) askExistence(p *amqpProbe, o Options) {
 	for _, name := range o.exchangesOf(f.asked) {
 		err := p.exchange(name)
@@ -199,7 +199,7 @@ func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
 		if d.exchange == "" {
 			d.routingKey = "" // the key does not matter, and a direct reply would be delivered
 		}
-		if _, done := f.writes[d]; done || f.exchanges[d.exchange] != nil {
+		if _, done := f.writes[d]; done || isNotFound(f.exchanges[d.exchange]) {
 			continue
 		}
 		err := p.take(ctx, d)
@@ -207,8 +207,17 @@ func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
 			f.alarm = err.Error()
 			return
 		}
-		if f.broken = p.fatal(err); f.broken == nil {
-			f.writes[d] = err
+		if f.broken = p.fatal(err); f.broken != nil {
+			return
 		}
+		f.wrote(d, err)
+	}
+}
+
+// wrote records the answer to a test message. It also says whether the exchange exists, if the look-up was rejected.
+func (f *brokerFacts) wrote(d destination, err error) {
+	f.writes[d] = err
+	if isNotFound(err) {
+		f.exchanges[d.exchange] = err
 	}
 }

@@ -99,7 +99,8 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 					noted("or the type that its consumers expect"),
 				"exchange %q does not exist in virtual host %q%s", name, j.f.vhost, j.namedBy(name)).about(name)
 		case err != nil:
-			c.wrong("exchange", remark("# see RabbitMQ's log"), "exchange %q: %s", name, err).about(name)
+			c.warn("exchange", lookUpFix(err), "%s. The relay publishes to it nevertheless",
+				j.unknown(fmt.Sprintf("exchange %q", name), err)).about(name)
 		default:
 			c.ok("exchange", "%q exists", name).about(name)
 		}
@@ -107,6 +108,21 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 	if j.o.Exchange == "" {
 		c.ok("exchange", "rows that name none go to the default exchange")
 	}
+}
+
+// unknown says that a look-up was rejected, which is no verdict on messages.
+func (j *brokerJudge) unknown(what string, err error) string {
+	return fmt.Sprintf("whether %s exists is unknown: RabbitMQ %s rejects the look-up: %s", what, j.f.version, reasonOf(err))
+}
+
+// lookUpFix: RabbitMQ 4.2.6 and 4.3.0 ask for configure at a passive declare.
+func lookUpFix(err error) fix {
+	var exception *amqp091.Error
+	if errors.As(err, &exception) && exception.Code == amqp091.AccessRefused {
+		return remark("# upgrade RabbitMQ to 4.2.7 or 4.3.1, or grant the user configure on it: " +
+			"4.2.6 and 4.3.0 ask for that at each look-up")
+	}
+	return remark("# see RabbitMQ's log")
 }
 
 // namedBy says which rows or settings name an exchange.
@@ -249,7 +265,7 @@ func (j *brokerJudge) judgeManagement(c *chart) {
 // needsManagement: queues of the default exchange can be checked with AMQP alone.
 func (j *brokerJudge) needsManagement() bool {
 	for _, d := range j.f.asked {
-		if d.exchange != "" && j.f.exchanges[d.exchange] == nil {
+		if d.exchange != "" && !isNotFound(j.f.exchanges[d.exchange]) {
 			return true
 		}
 	}

@@ -61,9 +61,14 @@ func (j *brokerJudge) judgeWaiting(c *chart) {
 // broker.
 func (j *brokerJudge) judgeRoutes(c *chart) {
 	good, told := 0, 0
+	var unknown []string // queues
 	for _, d := range j.f.asked {
-		if d.exchange != "" && j.f.exchanges[d.exchange] != nil {
+		if d.exchange != "" && isNotFound(j.f.exchanges[d.exchange]) {
 			continue // reported already
+		}
+		if err := j.f.queues[d.routingKey]; d.exchange == "" && err != nil && !isNotFound(err) {
+			unknown = append(unknown, d.routingKey)
+			continue
 		}
 		fix, says := j.unroutable(d)
 		if says == "" {
@@ -77,6 +82,11 @@ func (j *brokerJudge) judgeRoutes(c *chart) {
 	if told > mostUnroutable {
 		c.wrong("route", remark("-- fix those above, and run check again"),
 			"%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
+	}
+	if len(unknown) > 0 {
+		err := j.f.queues[unknown[0]]
+		c.warn("route", lookUpFix(err), "%s; %d more are unknown",
+			j.unknown(fmt.Sprintf("queue %q", unknown[0]), err), len(unknown)-1)
 	}
 	if good > 0 && told == 0 {
 		how := "reaches a queue"
@@ -96,9 +106,6 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 		rows = fmt.Sprintf("; %s rejected for that before", counted(n, "row examined was", "rows examined were"))
 	}
 	switch {
-	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
-		says = fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
-		return remark("# see RabbitMQ's log"), says
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
 		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`).noted("as its consumers declare it")
 		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s",

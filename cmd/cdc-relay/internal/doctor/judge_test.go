@@ -260,6 +260,51 @@ func TestFixesUseTheCommandsOfTheManagedService(t *testing.T) {
 	}
 }
 
+// RabbitMQ 4.2.6 and 4.3.0 ask for configure at a look-up. Only 404 says that something is missing; the answer to a
+// test message says more.
+func TestARejectedLookUpIsNoVerdict(t *testing.T) {
+	exception := func(code int) error {
+		return &amqp091.Error{Code: code, Reason: fmt.Sprintf("%d - configure access refused", code)}
+	}
+	const cure = "4.2.7 or 4.3.1, or grant the user configure"
+	for name, c := range map[string]struct {
+		lookUp, write error
+		level         Level
+		says, fix     string
+	}{
+		"403, and the message is accepted": {exception(403), nil, Warning, "is unknown: RabbitMQ 4.2.6 rejects the look-up: 403", cure},
+		"403, and the message is not":      {exception(403), exception(403), Warning, "is unknown", cure},
+		"403, and the message finds none":  {exception(403), exception(404), Problem, "does not exist", "curl"},
+		"404":                              {exception(404), nil, Problem, "does not exist", "curl"},
+		"405":                              {exception(405), nil, Warning, "is unknown", "see RabbitMQ's log"},
+		"406":                              {exception(406), nil, Warning, "is unknown", "see RabbitMQ's log"},
+		"none":                             {nil, nil, OK, "exists", ""},
+	} {
+		x, q := destination{exchange: "shop", routingKey: "k"}, destination{routingKey: "orders"}
+		b := &brokerFacts{
+			version: "4.2.6", asked: []destination{x, q}, exchanges: map[string]error{"shop": c.lookUp},
+			queues: map[string]error{"orders": c.lookUp}, writes: map[destination]error{{}: nil},
+			management: managementFacts{err: errors.New("none")},
+		}
+		b.wrote(x, c.write)
+		var told []Finding
+		for _, f := range judgeBroker(defaults(), facts{database: well(), broker: b}) {
+			if f.Name == "exchange" && strings.Contains(f.Message, "shop") {
+				told = append(told, f)
+			}
+			if f.Name == "route" && f.Level == Problem && !isNotFound(c.lookUp) {
+				t.Errorf("%s: a queue of unknown existence is a problem: %s", name, f.Message)
+			}
+			if f.Name == "route" && f.Level == OK && c.lookUp != nil && strings.Contains(f.Message, "2 routing keys") {
+				t.Errorf("%s: a queue of unknown existence is fine: %s", name, f.Message)
+			}
+		}
+		if len(told) != 1 || told[0].Level != c.level || !strings.Contains(told[0].Message, c.says) || !strings.Contains(strings.Join(told[0].Fix, " "), c.fix) {
+			t.Errorf("%s: got %+v", name, told)
+		}
+	}
+}
+
 func TestRoutesThroughUnexaminedExchangesAreUnknown(t *testing.T) {
 	f := managementFacts{
 		exchanges: map[string]exchangeFacts{
