@@ -116,7 +116,7 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 }
 
 // Restarts counts new connections to another server than before: it was restarted, has recovered from a crash, or was
-// replaced.
+// replaced. So it is the number of the current server.
 func (s *Store) Restarts() int64 { return s.servers.restarts.Load() }
 
 // pingAfter is how long a connection may be idle and still be used without a ping.
