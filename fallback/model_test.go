@@ -53,9 +53,9 @@ type model struct {
 	expired map[int64]bool // deleted or dead because they had expired
 	// coalesced were deleted because a newer row waited. lost vanished in a failover.
 	coalesced, lost map[int64]bool
-	lastXID   uint32
-	wal       uint64 // its end
-	restarts  int64
+	lastXID         uint32
+	wal             uint64 // its end
+	restarts        int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
 

@@ -106,8 +106,9 @@ func (r *Relay) settlerText() string {
 		return "settling" + suspension.text()
 	}
 	if r.stalls() {
+		why := orElse(r.settler.locked.log.Current(), "queries do not see them; COMMIT may wait for a synchronous standby")
 		return fmt.Sprintf("publishing stopped: %d published rows fill --max-in-flight and cannot be deleted yet: %s",
-			r.settler.waits.Load(), orElse(r.settler.locked.log.Current(), "queries do not see them; COMMIT may wait for a synchronous standby"))
+			r.settler.waits.Load(), why)
 	}
 	return "settling" + detailOf(r.settler.locked.log.Current())
 }
