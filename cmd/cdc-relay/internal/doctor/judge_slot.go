@@ -172,6 +172,10 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.warn("shards", hintFix(left.Fix),
 			"%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
 	}
+	for _, rival := range replication.Rivals(j.f.slots.value.Slots, j.o.names()) {
+		found := replication.RivalProblem(rival, j.o.names())
+		c.wrong("active", hintFix(found.Fix), "%s", found.What)
+	}
 	j.judgeKeepSize(c)
 	j.judgeIdleTimeout(c)
 	return c.findings
@@ -224,6 +228,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 			"%s: no relay of the table streams; a running relay publishes from the table", taken.What)
 	case s.Active():
 		c.ok("active", "owned by %s", s.Process)
+	case len(replication.Rivals(j.f.slots.value.Slots, j.o.names())) > 0: // judgeSlot reports it
 	default:
 		nobody := "nobody owns the slot"
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
