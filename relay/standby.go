@@ -97,7 +97,11 @@ func (s *streamer) readSlot(ctx context.Context, stream *replication.Stream, tol
 		}
 		*told = ready
 	}
-	return stream.Slot(ctx)
+	seen, err := stream.Slot(ctx)
+	if seen.Exists() {
+		s.names.Found = seen.Options
+	}
+	return seen, err
 }
 
 func terminate(ctx context.Context, stream *replication.Stream, owner slot.Process) error {

@@ -181,7 +181,7 @@ func TestSlotCreationNamesPreparedTransactions(t *testing.T) {
 	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
 	f := onDatabase(t, server.URL(""))
 	f.exec(`BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'left behind'`)
-	_, err := EnsureSlot(t.Context(), f.conn.PgConn(), f.names.Slot, 100*time.Millisecond)
+	_, err := ensureSlot(t.Context(), f.conn.PgConn(), f.names, 100*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "prepared transaction 'left behind'") {
 		t.Errorf("err = %v", err)
 	}

@@ -34,7 +34,7 @@ type Slot struct {
 	// Database is that of a logical slot; "" for a physical one.
 	Database  string `json:"database"`
 	Temporary bool   `json:"temporary"`
-	Failover  bool   `json:"failover"` // copied to standbys (Postgres 17 and later)
+	Options
 	// WALStatus is reserved, extended, unreserved or lost. Invalidated is the reason of an invalidation (Postgres 17
 	// and later).
 	WALStatus   string `json:"wal_status"`
@@ -57,6 +57,12 @@ type Slot struct {
 	XminAge         int64    `json:"xmin_age"` // in transactions
 	// Process streams from the slot, or creates it.
 	Process Process `json:"process"`
+}
+
+// Options are those with which a slot was created.
+type Options struct {
+	TwoPhase bool `json:"two_phase"`
+	Failover bool `json:"failover"` // copied to standbys (Postgres 17 and later)
 }
 
 // Process is a process of the server; the zero Process is none.
@@ -199,6 +205,19 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 			"run with the same names: each outbox table needs its own"
 	}
 	return problem.New(fix, "slot %s is owned by %s, which is no relay of table %s", s.Name, owner, table)
+}
+
+// CreateSQL returns the SQL that creates a relay's slot.
+func CreateSQL(name string, options Options) string {
+	sql := fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s'",
+		outbox.QuoteLiteral(name), Plugin)
+	if options.TwoPhase {
+		sql += ", twophase => true"
+	}
+	if options.Failover {
+		sql += ", failover => true"
+	}
+	return sql + ")"
 }
 
 // DropSQL returns the SQL that drops an unused slot.

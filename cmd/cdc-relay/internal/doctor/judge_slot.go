@@ -282,6 +282,13 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 				"rows are published from the table", strings.Join(waited, ", "))
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
+	case j.o.FailoverSlot:
+		c.warn("failover", lines(remark("-- stop the relays, or restart one with --failover-slot:"), j.setupCommand()),
+			"slot %s is no failover slot: a standby has no copy", s.Name)
+	case slices.ContainsFunc(j.f.slots.value.Slots, func(other slot.Slot) bool { return other.Failover }):
+		c.warn("failover", lines(remark("-- stop the relays, then:"),
+			command("cdc-relay setup%s%s --failover-slot", j.tableFlag(), j.slotFlags())),
+			"slot %s is no failover slot, and the server has others: was it recreated?", s.Name)
 	default:
 		c.ok("failover", "off: after a failover the relay recreates the slot and scans the table")
 	}

@@ -180,6 +180,8 @@ func hasWarning(r report, name string) bool {
 func (p *patient) failover(server *services.Postgres) {
 	p.t.Helper()
 	p.examine().want(doctor.OK, doctor.Slot, "failover", "off: after a failover")
+	p.FailoverSlot = true
+	p.examine().want(doctor.Warning, doctor.Slot, "failover", "is no failover slot", "cdc-relay setup", "--failover-slot")
 	p.exec("SELECT pg_drop_replication_slot('"+p.Slot+"')", "SELECT pg_create_logical_replication_slot('"+p.Slot+"', 'pgoutput', failover => true)",
 		"ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
 	p.examine().want(doctor.OK, doctor.Slot, "failover", "on: a standby")
