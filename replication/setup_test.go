@@ -132,6 +132,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		}
 		_, err := f.setup()
 		f.wantProblem(err, c.what, fix)
+		f.wantProblem(err, c.what, drop)
 		_, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
 		f.wantProblem(err, c.what, "--slot")
 		_, err = Teardown(t.Context(), f.conn.PgConn(), f.names)

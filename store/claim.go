@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -81,7 +82,7 @@ func (s *Store) lock(
 	batch.Queue(s.sql.lockTable)
 	batch.Queue(sql, fresh.UpTo, fresh.Age, ids).Query(claim.scan)
 	batch.Queue(positionSQL, s.ownerArgs(slotName)...).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&claim.Position, &claim.Owner, &claim.began)
+		return row.Scan((*pglogrepl.LSN)(&claim.Position), &claim.Owner, &claim.began)
 	})
 	if err := send(ctx, conn, batch); err != nil {
 		claim.Abandon()

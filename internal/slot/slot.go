@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -47,8 +48,9 @@ type Slot struct {
 	Restart   uint64 `json:"restart"`
 	// LagBytes is the unconfirmed WAL, negative if the slot is ahead of the server; RetainedBytes is the WAL kept for
 	// the slot.
-	LagBytes      int64 `json:"lag_bytes"`
-	RetainedBytes int64 `json:"retained_bytes"`
+	LagBytes, RetainedBytes int64 `json:"-"`
+	// WALEnd is the end of the server's flushed WAL.
+	WALEnd uint64 `json:"wal_end"`
 	// LagSeconds is how long the last confirmed WAL took to be confirmed, InactiveSeconds how long the slot has been
 	// unused (Postgres 17 and later); nil: unknown.
 	LagSeconds      *float64 `json:"lag_seconds"`
@@ -80,14 +82,13 @@ type Process struct {
 	Listens bool `json:"listens"`
 }
 
-// Columns that some versions lack are read from the row as JSON. An active slot may confirm during this query, so its
-// lag is never negative. An idle walsender reports no lag.
+// Columns that some versions lack are read from the row as JSON. An idle walsender reports no lag. A client can have
+// confirmed a position of 2^63 or more.
 const listSQL = `
 SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
   'here', coalesce(s.database = current_database(), false),
-  'confirmed', (s.confirmed_flush_lsn - '0/0')::bigint, 'restart', (s.restart_lsn - '0/0')::bigint,
-  'lag_bytes', greatest(now.lsn - s.confirmed_flush_lsn, CASE WHEN s.active THEN 0 END)::bigint,
-  'retained_bytes', greatest(now.lsn - s.restart_lsn, 0)::bigint,
+  'confirmed', s.confirmed_flush_lsn - '0/0', 'restart', s.restart_lsn - '0/0',
+  'wal_end', now.lsn - '0/0',
   'lag_seconds', CASE WHEN now.lsn <= s.confirmed_flush_lsn THEN 0
                       WHEN a.pid IS NOT NULL THEN coalesce(extract(epoch FROM r.flush_lag), 0) END,
   'inactive_seconds', extract(epoch FROM
@@ -147,8 +148,30 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error)
 		if err := json.Unmarshal(row[0], &slots[i]); err != nil {
 			return nil, fmt.Errorf("read the replication slots: %w", err)
 		}
+		slots[i].measure()
 	}
 	return slots, nil
+}
+
+// measure sets the numbers of bytes. An active slot may confirm during the query, so its lag is never negative.
+func (s *Slot) measure() {
+	if s.Confirmed != 0 && s.WALEnd != 0 {
+		s.LagBytes = between(s.Confirmed, s.WALEnd)
+	}
+	if s.Active() {
+		s.LagBytes = max(s.LagBytes, 0)
+	}
+	if s.Restart != 0 {
+		s.RetainedBytes = max(between(s.Restart, s.WALEnd), 0)
+	}
+}
+
+// between returns the bytes from one position to another, negative if that is before it.
+func between(from, to uint64) int64 {
+	if from > to {
+		return -between(to, from)
+	}
+	return int64(min(to-from, math.MaxInt64))
 }
 
 // Exists reports whether a slot has this name, in any database.
@@ -186,8 +209,11 @@ func (s Slot) Unusable() *problem.Problem {
 	case s.Plugin != Plugin && (s.Type != "logical" || s.Plugin != ""):
 		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", s.Name, s.Plugin)
 	case !s.Here:
-		return problem.New("# choose another name with --slot: slot names are unique in the whole server",
-			"slot %s belongs to another database, %s", s.Name, outbox.Identifier(s.Database))
+		fix := "# choose another name with --slot: slot names are unique in the whole server"
+		if !s.Active() { // its database may have been renamed
+			fix += "; or, if nobody needs the slot there: " + DropSQL(s.Name) + ";"
+		}
+		return problem.New(fix, "slot %s belongs to another database, %s", s.Name, outbox.Identifier(s.Database))
 	}
 	return nil
 }

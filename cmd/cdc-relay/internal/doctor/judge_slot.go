@@ -187,7 +187,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	if found := s.Unusable(); found != nil {
 		fix := remark("# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: "+
 			"cdc-relay setup%s --slot NAME", j.tableFlag())
-		if !s.Active() && (s.Here || s.Database == "") { // a slot of another database is that of another outbox
+		if !s.Active() {
 			fix = lines(fix, remark("-- or, if nobody needs it: %s;", slot.DropSQL(s.Name)))
 		}
 		c.wrong("slot", fix, "%s", found)
