@@ -51,11 +51,11 @@ type model struct {
 	txs     []*modelTx // in commit order: the WAL
 	dead    map[int64]bool
 	expired map[int64]bool // deleted or dead because they had expired
-	// coalesced were deleted because a newer row waited.
-	coalesced map[int64]bool
-	lastXID   uint32
-	wal       uint64 // its end
-	restarts  int64
+	// coalesced were deleted because a newer row waited. lost vanished in a failover.
+	coalesced, lost map[int64]bool
+	lastXID         uint32
+	wal             uint64 // its end
+	restarts        int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
 
@@ -119,7 +119,7 @@ const (
 
 func newModel(t *rapid.T) *model {
 	m := &model{
-		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, coalesced: map[int64]bool{}, lastXID: 100, wal: 1,
+		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, coalesced: map[int64]bool{}, lost: map[int64]bool{}, lastXID: 100, wal: 1,
 		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
 	}
 	if rapid.Bool().Draw(t, "tight limits") {
@@ -255,17 +255,30 @@ func (m *model) takeSlot() {
 	m.term++
 	m.start, m.restUntil = m.wal, m.clock.Add(time.Duration(len(m.rows)%2)*time.Second)
 	m.core.TookSlot(core.Slot{
-		Boundary: int64(len(m.rows)), PID: 1, Start: m.wal, WALEnd: m.wal, FreeSince: m.restUntil.Add(-core.RestFor),
+		Boundary: int64(len(m.rows)), PID: 1, Server: m.restarts, Start: m.wal, WALEnd: m.wal, FreeSince: m.restUntil.Add(-core.RestFor),
 	})
 	m.core.Owned(m.clock)
 	m.core.StreamLive(true)
 }
 
-// failOver replaces the server by one with all rows, without traces of locks, and with a WAL that ends earlier.
-func (m *model) failOver() {
+// failOver replaces the server by one without traces of locks, without the last transactions, and with a WAL and
+// transaction ids that end earlier.
+func (m *model) failOver(lost int) {
 	m.endClaims()
 	for _, row := range m.rows {
 		row.traced = false
+	}
+	kept := max(len(m.txs)-lost, 0)
+	for _, tx := range m.txs[kept:] {
+		for _, row := range tx.rows {
+			row.gone, m.lost[row.id] = true, true
+			delete(m.dead, row.id)
+		}
+	}
+	m.lastXID -= uint32(len(m.txs) - kept)
+	m.txs, m.streamed = m.txs[:kept], min(m.streamed, kept)
+	for _, tx := range m.txs {
+		tx.visible = true
 	}
 	m.failedOver = int64(len(m.rows))
 	m.restarts++
@@ -430,7 +443,7 @@ func (m *model) arrive(message *outbox.Message) {
 		m.t.Fatalf("key %s: row %d was delivered after row %d", key, message.ID, firsts[len(firsts)-1])
 	}
 	for _, row := range m.rows[:message.ID-1] {
-		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] && !row.requeued {
+		if row.key == key && m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] && !m.lost[row.id] && !row.requeued {
 			m.t.Fatalf("key %s: row %d was delivered before row %d", key, message.ID, row.id)
 		}
 	}
@@ -489,11 +502,16 @@ func (m *model) commitSettled() {
 	if m.unheard != nil {
 		return
 	}
+	seen := m.snapshot()
 	batch := append(m.pending, m.hidden...)
 	m.pending, m.hidden, m.unheard = nil, nil, &modelWritten{}
 	for _, s := range batch {
 		row := m.rows[s.Message.ID-1]
-		if !row.tx.visible || row.locked != nil || row.person {
+		if gone := s.Message.XID == 0 || s.Message.Server != m.restarts || seen.Finished(s.Message.XID); gone && (m.lost[row.id] || !row.tx.visible) {
+			m.unheard.done = append(m.unheard.done, s)
+			continue
+		}
+		if m.lost[row.id] || !row.tx.visible || row.locked != nil || row.person {
 			m.unheard.hidden = append(m.unheard.hidden, s)
 			continue
 		}

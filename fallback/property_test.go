@@ -31,7 +31,7 @@ func TestRandomStepsLoseNothingAndKeepTheOrderOfKeys(t *testing.T) {
 		t.Repeat(m.steps())
 		m.quiesce()
 		for _, row := range m.rows {
-			if m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] {
+			if m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] && !m.lost[row.id] {
 				t.Fatalf("row %d was deleted and not delivered", row.id)
 			}
 		}
@@ -305,7 +305,7 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 				m.takeSlot()
 			}
 		},
-		"fail over": func(*rapid.T) { m.failOver() },
+		"fail over": func(t *rapid.T) { m.failOver(rapid.IntRange(0, 3).Draw(t, "lost")) },
 		"freeze": func(t *rapid.T) {
 			m.freeze(some.Draw(t, "replaced"), func() bool { return some.Draw(t, "by the other") })
 		},

@@ -137,8 +137,10 @@ type Message struct {
 	Superseded bool
 	// Deadline is ExpiresAt on this process's clock, or slightly earlier; nil: never.
 	Deadline *time.Time
-	// XID is the inserting transaction of a streamed row; 0: read from the table, so the row was visible.
-	XID uint32
+	// XID is the inserting transaction of a streamed row; 0: read from the table, so the row was visible. Server is the
+	// number of the server that streamed it: on another server, this transaction is visible or lost.
+	XID    uint32
+	Server int64
 	// CommittedAt is the commit time of a streamed row, on the database's clock; zero: read from the table.
 	CommittedAt time.Time
 	// TakenAt is a time when certainly no other relay could have published the message. For a streamed row, it is when

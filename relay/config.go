@@ -69,7 +69,9 @@ type Config struct {
 	// Shard is the part of the rows that this relay takes; the zero Shard takes all rows. The names of slot and
 	// publication then end with the shard.
 	Shard outbox.Shard
-	Mode  Mode
+	// FailoverSlot: the slot is created as a failover slot, which Postgres 17 and later copies to standbys.
+	FailoverSlot bool
+	Mode         Mode
 	// Prepare is called before the tables are checked, and again until it succeeds. A *problem.Problem ends Run. nil:
 	// nothing is prepared.
 	Prepare func(ctx context.Context) error
@@ -143,7 +145,9 @@ func DefaultConfig() Config {
 
 // Names returns the slot and the publication, with the names for the shard.
 func (c Config) Names() replication.Names {
-	return replication.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
+	names := replication.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
+	names.Failover = c.FailoverSlot
+	return names
 }
 
 // slotName matches the names that Postgres accepts (ReplicationSlotValidateName).

@@ -181,7 +181,7 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 			"# look at RabbitMQ, or with --publisher exec at the handler's answers; then run drain again",
 			"%sfor %s no message was confirmed or rejected%s", what, r.config.SendTimeout, last)
 	}
-	seen, err := slotNow(ctx, r.store, r.config.Names().Slot)
+	seen, err := slotNow(ctx, r.store, r.config.Names())
 	if err == nil && seen.Relayed(r.config.Table) {
 		return problem.New("# look at the log of that relay, or stop it; then run drain again",
 			"%s%s owns slot %s and does not publish them", what, seen.Owner(), seen.Name)

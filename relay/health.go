@@ -89,9 +89,14 @@ func (r *Relay) Health() Health {
 		trouble := r.sweeper.trouble.Current()
 		add("sweep", r.sweeper.alive, trouble == "", orElse(trouble, "sweeping"))
 	}
-	settles := r.settler.trouble.Current() == "" && !r.settler.suspension.on.Load()
+	settles := r.settler.trouble.Current() == "" && !r.settler.suspension.on.Load() && !r.stalls()
 	add("settle", r.settler.alive, settles, r.settlerText())
 	return h
+}
+
+// stalls reports whether published rows that cannot be deleted yet fill the window, and none has left it lately.
+func (r *Relay) stalls() bool {
+	return r.settler.waits.Load() > 0 && r.core.View().Lacking > slowAfter
 }
 
 func (r *Relay) settlerText() string {
@@ -104,6 +109,11 @@ func (r *Relay) settlerText() string {
 	}
 	if suspension.count() > 0 {
 		return "settling" + suspension.text()
+	}
+	if r.stalls() {
+		why := orElse(r.settler.locked.log.Current(), "queries do not see them; COMMIT may wait for a synchronous standby")
+		return fmt.Sprintf("publishing stopped: %d published rows fill --max-in-flight and cannot be deleted yet: %s",
+			r.settler.waits.Load(), why)
 	}
 	return "settling" + detailOf(r.settler.locked.log.Current())
 }

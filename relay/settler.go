@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -30,6 +31,8 @@ type settler struct {
 	trouble    *outagelog.Log
 	pending    *pendingRows
 	suspension suspension
+	// waits counts the rows that are not visible or locked.
+	waits atomic.Int64
 
 	// Only run's goroutine uses the fields below.
 
@@ -201,6 +204,7 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 
 // tried tells others which rows wait after a round: health, the core, and the log.
 func (s *settler) tried() {
+	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.unchangeable))
 	s.suspension.rows.Store(&setAside{s.waiting.unchangeable, s.waiting.ids(unchangeable, shownIDs)})
 	s.resume()
 	if len(s.waiting.ids(locked, 1)) == 0 {

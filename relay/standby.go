@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -96,7 +97,11 @@ func (s *streamer) readSlot(ctx context.Context, stream *replication.Stream, tol
 		}
 		*told = ready
 	}
-	return stream.Slot(ctx)
+	seen, err := stream.Slot(ctx)
+	if seen.Exists() {
+		s.names.Found = seen.Options
+	}
+	return seen, err
 }
 
 func terminate(ctx context.Context, stream *replication.Stream, owner slot.Process) error {
@@ -128,12 +133,20 @@ func (w *watched) silentFor(owner slot.Process, now time.Time) time.Duration {
 	return now.Sub(w.since)
 }
 
-// slotNow reads a slot on a connection of the pool.
-func slotNow(ctx context.Context, db *store.Store, name string) (seen slot.Slot, err error) {
+// slotNow reads the slot on a connection of the pool; instead of a free slot, another one from which a relay streams
+// the table.
+func slotNow(ctx context.Context, db *store.Store, names replication.Names) (seen slot.Slot, err error) {
+	var all []slot.Slot
 	err = db.Conn(ctx, func(conn *pgx.Conn) error {
-		seen, err = slot.Read(ctx, conn.PgConn(), name)
+		all, err = slot.List(ctx, conn.PgConn())
 		return err
 	})
+	if i := slices.IndexFunc(all, func(s slot.Slot) bool { return s.Name == names.Slot }); i >= 0 {
+		seen = all[i]
+	}
+	if rivals := replication.Rivals(all, names); seen.Owner().PID == 0 && len(rivals) > 0 {
+		seen = rivals[0]
+	}
 	return seen, err
 }
 
@@ -149,7 +162,7 @@ func unused(seen slot.Slot) time.Duration {
 	return 0
 }
 
-// checkSplit fails if relays with another number of shards run, because they take the same rows.
+// checkSplit fails if relays stream the same rows from other slots.
 func checkSplit(ctx context.Context, db *store.Store, names replication.Names) error {
 	return db.Conn(ctx, func(conn *pgx.Conn) error { return replication.CheckSplit(ctx, conn.PgConn(), names) })
 }

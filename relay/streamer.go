@@ -223,6 +223,7 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 
 // lead begins the term. Rows that are in the table now are swept, once a previous leader can no longer publish them.
 func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32, free time.Time) error {
+	server := s.store.Restarts()
 	boundary, ok, err := s.store.LastID(ctx)
 	if err != nil {
 		return err
@@ -242,13 +243,17 @@ func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32,
 	case <-s.serverStopping: // an old signal
 	default:
 	}
-	taken := core.Slot{Boundary: boundary, PID: pid, Start: uint64(position), WALEnd: walEnd}
+	taken := core.Slot{Boundary: boundary, PID: pid, Server: server, Start: uint64(position), WALEnd: walEnd}
 	if !s.owner.wasOwn {
 		taken.FreeSince = free
 	}
 	s.core.TookSlot(taken)
 	s.clocks.told = time.Time{}
-	if err := s.ask(ctx, pid); err != nil {
+	err = s.ask(ctx, pid)
+	if err == nil && s.store.Restarts() != server {
+		err = errServerChanged
+	}
+	if err != nil {
 		s.core.LostSlot()
 		return err
 	}
@@ -291,6 +296,9 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 var errServerStops = errors.New("the server accepts no connections: it is stopping")
 
 var errSilent = fmt.Errorf("the server has sent nothing for %s", silence)
+
+// errServerChanged: what was read before may be of the earlier server.
+var errServerChanged = errors.New("the server was restarted or replaced while the stream started")
 
 // errReplaced ends the stream of a relay that lost the slot while it was paused or disconnected.
 var errReplaced = errors.New("another relay took the slot, or the server ended the stream," +

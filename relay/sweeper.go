@@ -85,14 +85,14 @@ func (s *sweeper) await(stop context.Context, atMost time.Duration) {
 
 // newSweeps connects the sweeps to the table, the publisher and the settler.
 func (r *Relay) newSweeps() *fallback.Sweeper {
-	slot := r.config.Names().Slot
+	names := r.config.Names()
 	return &fallback.Sweeper{
 		Core: r.core, Table: r.store, Clock: r.core.Clock,
 		Lock: func(ctx context.Context, ids []int64, fresh outbox.Fresh) (fallback.Transaction, error) {
-			return r.store.Lock(ctx, ids, fresh, slot)
+			return r.store.Lock(ctx, ids, fresh, names.Slot)
 		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
-			seen, err := slotNow(ctx, r.store, slot)
+			seen, err := slotNow(ctx, r.store, names)
 			return fallback.Owner{PID: seen.Owner().PID, Relay: seen.Relayed(r.config.Table), Unused: unused(seen)}, err
 		},
 		Apply:     r.apply,

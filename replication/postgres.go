@@ -46,6 +46,15 @@ func serverVersion(conn *pgconn.PgConn) int {
 	return major
 }
 
+// checkFailover rejects a failover slot on a server that has none.
+func checkFailover(conn *pgconn.PgConn, names Names) error {
+	if !names.Failover || serverVersion(conn) >= 17 {
+		return nil
+	}
+	return problem.New("# upgrade Postgres, or run without --failover-slot",
+		"Postgres %s has no failover slots: --failover-slot needs 17 or later", conn.ParameterStatus("server_version"))
+}
+
 // standbyError is no problem for a person at once: the standby may be promoted.
 type standbyError struct{}
 

@@ -15,14 +15,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// renewSlot drops a slot that can never deliver again, and recreates one that is far behind.
-func renewSlot(ctx context.Context, conn *pgconn.PgConn, name string) (Change, error) {
-	state, err := readOwnSlot(ctx, conn, name)
-	if err != nil || !state.Exists() || state.Active() {
+// renewSlot drops a slot that can never deliver again, and recreates one that is far behind. It records the options.
+func renewSlot(ctx context.Context, conn *pgconn.PgConn, names *Names) (Change, error) {
+	state, err := readOwnSlot(ctx, conn, names.Slot)
+	if err != nil || !state.Exists() {
 		return Change{}, err
 	}
-	if why := useless(state); why != "" {
-		text, err := dropSlotFor(ctx, conn, name, why)
+	names.Found = state.Options
+	if state.Active() {
+		return Change{}, nil
+	}
+	if why := useless(state, *names); why != "" {
+		text, err := dropSlotFor(ctx, conn, names.Slot, why)
 		return Change{Event: event.SlotDropped, Text: text}, err
 	}
 	return recreateSlot(ctx, conn, state)
@@ -58,10 +62,10 @@ const (
 )
 
 // recreateSlot recreates a free slot that is far behind; the table has the rows of the skipped WAL. It keeps a failover
-// slot, because a standby has a copy of it.
+// slot, because a standby has a copy of it, and one that a copy would not equal.
 func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Change, error) {
 	name := old.Name
-	if old.RetainedBytes < farBehind || old.Failover {
+	if old.RetainedBytes < farBehind || old.Failover || old.TwoPhase {
 		return Change{}, nil
 	}
 	behind := fmt.Sprintf("%d MB of WAL behind", old.RetainedBytes>>20)

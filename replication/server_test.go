@@ -1,12 +1,17 @@
 package replication
 
 import (
+	"fmt"
+	"math"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -90,25 +95,37 @@ func TestInvalidatedSlotIsRecreated(t *testing.T) {
 	f.wantInserted(l, "1")
 }
 
+// As if the server had been restored from an older backup, or a client had confirmed what never was.
 func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 	f := newFixture(t)
-	l := f.listen()
-	l.stop()
-	f.wantEnd(l)
-	l.received += 1 << 40 // as if the server had been restored from an older backup
-	if err := l.sendStatus(false); err != nil {
-		t.Fatal(err)
+	for i, ahead := range []pglogrepl.LSN{1 << 40, 1<<63 - 1, 1 << 63, math.MaxUint64 - 1<<40} {
+		l := f.listen()
+		l.stop()
+		f.wantEnd(l)
+		if l.received += ahead; l.received < ahead {
+			t.Fatal("the position does not fit")
+		}
+		if err := l.sendStatus(false); err != nil {
+			t.Fatal(err)
+		}
+		f.await(`SELECT confirmed_flush_lsn > pg_current_wal_flush_lsn() FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+		if s, err := slot.Read(t.Context(), f.conn.PgConn(), f.names.Slot); err != nil || s.LagBytes != 0 {
+			t.Errorf("an active slot lags by %d bytes; %v", s.LagBytes, err)
+		}
+		l.Close()
+		f.await(`SELECT NOT active FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+		stream, done := f.open()
+		if len(done) != 2 || !strings.Contains(done[0], "ahead of the server's WAL") {
+			t.Errorf("%s ahead: did %q", ahead, done)
+		}
+		l = f.run(stream)
+		f.exec(fmt.Sprintf(`INSERT INTO outbox VALUES (%d)`, 48+i))
+		f.wantInserted(l, fmt.Sprint(i))
+		l.stop()
+		f.wantEnd(l)
+		l.Close()
+		f.await(`SELECT NOT active FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
 	}
-	f.await(`SELECT confirmed_flush_lsn > pg_current_wal_flush_lsn() FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
-	l.Close()
-	f.await(`SELECT NOT active FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
-	stream, done := f.open()
-	if len(done) != 2 || !strings.Contains(done[0], "ahead of the server's WAL") {
-		t.Errorf("did %q", done)
-	}
-	l = f.run(stream)
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	f.wantInserted(l, "1")
 }
 
 func TestFastShutdownIsNotDelayed(t *testing.T) {
@@ -181,7 +198,7 @@ func TestSlotCreationNamesPreparedTransactions(t *testing.T) {
 	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
 	f := onDatabase(t, server.URL(""))
 	f.exec(`BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'left behind'`)
-	_, err := EnsureSlot(t.Context(), f.conn.PgConn(), f.names.Slot, 100*time.Millisecond)
+	_, err := ensureSlot(t.Context(), f.conn.PgConn(), f.names, 100*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "prepared transaction 'left behind'") {
 		t.Errorf("err = %v", err)
 	}

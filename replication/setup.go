@@ -22,6 +22,10 @@ type Names struct {
 	Slot        string
 	// Shard is the part of the rows that the publication brings.
 	Shard outbox.Shard
+	// Failover: the slot must be a failover slot. Found are the options of the slot that was last seen: a repair restores
+	// them.
+	Failover bool
+	Found    slot.Options
 }
 
 // Change is one change by Setup.
@@ -44,6 +48,9 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	if err := checkServer(ctx, conn); err != nil {
 		return nil, err
 	}
+	if err := checkFailover(conn, names); err != nil {
+		return nil, err
+	}
 	if err := checkShard(ctx, conn, names); err != nil {
 		return nil, err
 	}
@@ -53,13 +60,13 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	var done []Change
 	for _, step := range []func() (Change, error){
 		// First: it rejects a slot that is not a relay's.
-		func() (Change, error) { return renewSlot(ctx, conn, names.Slot) },
+		func() (Change, error) { return renewSlot(ctx, conn, &names) },
 		func() (Change, error) {
 			text, err := EnsurePublication(ctx, conn, names)
 			return Change{Event: event.PublicationRecreated, Text: text}, err
 		},
 		func() (Change, error) {
-			text, err := EnsureSlot(ctx, conn, names.Slot, wait)
+			text, err := ensureSlot(ctx, conn, names, wait)
 			return Change{Event: event.SlotCreated, Text: text}, err
 		},
 	} {
@@ -82,6 +89,7 @@ var ErrMayNot = errors.New("permission denied")
 func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	for _, check := range []func(context.Context, *pgconn.PgConn, Names) error{
 		func(ctx context.Context, conn *pgconn.PgConn, _ Names) error { return checkServer(ctx, conn) },
+		func(_ context.Context, conn *pgconn.PgConn, names Names) error { return checkFailover(conn, names) },
 		checkShard, CheckNames, mayCreate,
 	} {
 		if err := check(ctx, conn, names); err != nil {
@@ -133,7 +141,7 @@ func SetupSQL(names Names) string {
 -- WAL: set max_slot_wal_keep_size. A relay that loses its slot recreates it, and
 -- scans the table for missed rows.
 %s;
-`, createPublicationSQL(names), createSlotSQL(names.Slot))
+`, createPublicationSQL(names), slot.CreateSQL(names.Slot, names.slotOptions()))
 }
 
 // afterStop is how long Teardown waits for a slot: the server process of a relay that was just stopped ends a little

@@ -119,7 +119,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		{`is not a pgoutput slot (plugin "test_decoding")`, func() { create(`SELECT pg_create_logical_replication_slot('%s', 'test_decoding')`) }},
 		{`is not a pgoutput slot, but a physical one`, func() { create(`SELECT pg_create_physical_replication_slot('%s')`) }},
 		{`belongs to another database`, func() {
-			if _, err := query(t.Context(), elsewhere, createSlotSQL(f.names.Slot)); err != nil {
+			if _, err := query(t.Context(), elsewhere, slot.CreateSQL(f.names.Slot, slot.Options{})); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -132,6 +132,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		}
 		_, err := f.setup()
 		f.wantProblem(err, c.what, fix)
+		f.wantProblem(err, c.what, drop)
 		_, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
 		f.wantProblem(err, c.what, "--slot")
 		_, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
@@ -153,7 +154,7 @@ func TestASlotUnderCreationIsNotForeign(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 300 {
-			for _, sql := range []string{createSlotSQL(f.names.Slot), slot.DropSQL(f.names.Slot)} {
+			for _, sql := range []string{slot.CreateSQL(f.names.Slot, slot.Options{}), slot.DropSQL(f.names.Slot)} {
 				if _, err := query(t.Context(), f.conn.PgConn(), sql); err != nil {
 					t.Errorf("%s: %v", sql, err)
 					return
@@ -309,7 +310,7 @@ func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 	conn := asPgConn(f, address)
 	pid := "pid " + f.value(`SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()`)
 	await.Until(t, "the error names the transaction, once it is one of the five oldest on the server", func() bool {
-		_, err := EnsureSlot(t.Context(), conn, f.names.Slot, 100*time.Millisecond)
+		_, err := ensureSlot(t.Context(), conn, f.names, 100*time.Millisecond)
 		var blocked *SlotBlockedError
 		if !errors.As(err, &blocked) || blocked.Hint() == "" || blocked.Slot != f.names.Slot {
 			t.Fatalf("err = %v", err)
@@ -322,7 +323,7 @@ func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := EnsureSlot(t.Context(), conn, f.names.Slot, await.Hang()); line == "" || err != nil {
+	if line, err := ensureSlot(t.Context(), conn, f.names, await.Hang()); line == "" || err != nil {
 		t.Errorf("%q, %v", line, err)
 	}
 }

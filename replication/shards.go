@@ -58,13 +58,35 @@ func OtherSlotsOf(all []slot.Slot, names Names) []OtherSlot {
 		func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) })
 }
 
-// CheckSplit returns a *problem.Problem with ErrOtherSplit if relays use slots of another number of shards. An unused
-// slot does no harm. If two relays start at once and both check after their start, at least one fails.
+// Rivals selects the slots from which other relays stream the same rows of the table, from all slots of the server.
+func Rivals(all []slot.Slot, names Names) []slot.Slot {
+	return slices.DeleteFunc(slices.Clone(all), func(s slot.Slot) bool {
+		return s.Name == names.Slot || s.Temporary || names.Sibling(s.Name) || !s.Owner().Relays(names.Table)
+	})
+}
+
+// RivalProblem says that another relay streams the table, from a slot with another name.
+func RivalProblem(rival slot.Slot, names Names) *problem.Problem {
+	return problem.New("# give all relays of the table the same --slot; "+
+		"to change it, first stop the relays with the former name",
+		"table %s is streamed from slot %s by %s: a second stream, from slot %s, would publish every row twice",
+		names.Table, rival.Name, rival.Process, names.Slot)
+}
+
+// CheckSplit returns a *problem.Problem if relays stream the same rows from other slots: with ErrOtherSplit if these
+// are of another number of shards. An unused slot does no harm. If two relays start at once and both check after their
+// start, at least one fails.
 func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	others, err := OtherSlots(ctx, conn, names)
-	others = slices.DeleteFunc(others, func(other OtherSlot) bool { return !other.Active })
-	if err != nil || len(others) == 0 {
+	all, err := slot.List(ctx, conn)
+	if err != nil {
 		return err
+	}
+	others := slices.DeleteFunc(OtherSlotsOf(all, names), func(other OtherSlot) bool { return !other.Active })
+	if len(others) == 0 {
+		if rivals := Rivals(all, names); len(rivals) > 0 {
+			return RivalProblem(rivals[0], names)
+		}
+		return nil
 	}
 	what := "the whole stream"
 	if !names.Shard.Whole() {

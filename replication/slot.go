@@ -27,9 +27,11 @@ func readOwnSlot(ctx context.Context, conn *pgconn.PgConn, name string) (slot.Sl
 	return s, err
 }
 
-// useless returns why the slot can never deliver again, or "".
-func useless(s slot.Slot) string {
+// useless returns why the slot must be created again, or "".
+func useless(s slot.Slot, names Names) string {
 	switch {
+	case names.Failover && !s.Failover:
+		return "it is no failover slot"
 	case s.Lost():
 		return strings.TrimSpace("invalidated by the server " + s.Invalidated)
 	case s.LagBytes < 0:
@@ -40,20 +42,31 @@ func useless(s slot.Slot) string {
 	return ""
 }
 
-// EnsureSlot creates the slot if it is missing and returns one line about it; "": it existed. Creating a slot waits for
+// ensureSlot creates the slot if it is missing and returns one line about it; "": it existed. Creating a slot waits for
 // all transactions that hold a transaction id, at most for wait; zero: as long as ctx.
-func EnsureSlot(ctx context.Context, conn *pgconn.PgConn, name string, wait time.Duration) (string, error) {
-	s, err := readOwnSlot(ctx, conn, name)
+func ensureSlot(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) (string, error) {
+	s, err := readOwnSlot(ctx, conn, names.Slot)
 	if err != nil || s.Exists() {
 		return "", err
 	}
-	if err := createSlot(ctx, conn, name, createSlotSQL(name), wait); err != nil {
+	options := names.slotOptions()
+	if err := createSlot(ctx, conn, names.Slot, slot.CreateSQL(names.Slot, options), wait); err != nil {
 		return "", err
 	}
-	return "created slot " + name, nil
+	kind := "slot "
+	if options.Failover {
+		kind = "failover slot "
+	}
+	return "created " + kind + names.Slot, nil
 }
 
-// createSlot runs a statement that creates a slot. Wait is that of EnsureSlot.
+// slotOptions returns the options of a new slot.
+func (n Names) slotOptions() slot.Options {
+	n.Found.Failover = n.Found.Failover || n.Failover
+	return n.Found
+}
+
+// createSlot runs a statement that creates a slot. Wait is that of ensureSlot.
 func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait time.Duration) error {
 	// A separate statement, because the function fails in a transaction that has written. The server's least timeout is
 	// one millisecond; zero means none. Other timeouts of the role could end the statement earlier.
@@ -114,11 +127,6 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 // Full reports whether the server has no free slot or no free replication connection. One may become free.
 func Full(err error) bool {
 	return pgcode.Is(err, pgerrcode.ConfigurationLimitExceeded, pgerrcode.TooManyConnections)
-}
-
-func createSlotSQL(name string) string {
-	return fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s')",
-		outbox.QuoteLiteral(name), slot.Plugin)
 }
 
 // SlotBlockedError is returned while creating the slot waits for running transactions. Try again later.

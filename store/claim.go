@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -27,7 +28,7 @@ type Claim struct {
 	places map[outbox.Ref]place
 	// Position is the WAL position after the lock: every locked row committed before it.
 	Position uint64
-	// Owner is the server process that owned the slot after the lock; 0: none.
+	// Owner is the server process that owned the slot after the lock, or streamed the table from another one; 0: none.
 	Owner uint32
 	// began is the start of the transaction on the database's clock, asked a time before it on this process's clock.
 	began, asked time.Time
@@ -80,8 +81,8 @@ func (s *Store) lock(
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lockTable)
 	batch.Queue(sql, fresh.UpTo, fresh.Age, ids).Query(claim.scan)
-	batch.Queue(positionSQL, slotName).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&claim.Position, &claim.Owner, &claim.began)
+	batch.Queue(positionSQL, s.ownerArgs(slotName)...).QueryRow(func(row pgx.Row) error {
+		return row.Scan((*pglogrepl.LSN)(&claim.Position), &claim.Owner, &claim.began)
 	})
 	if err := send(ctx, conn, batch); err != nil {
 		claim.Abandon()

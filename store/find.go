@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -141,14 +142,14 @@ func (s *Store) Snapshot(ctx context.Context, name bool) (seen outbox.Snapshot, 
 	return seen, nil
 }
 
-// insertPosition is the end of the WAL: rows that an earlier query saw have committed before it.
-const insertPosition = `(pg_current_wal_insert_lsn() - '0/0')::bigint`
+// insertPosition is the end of the WAL, as text: rows that an earlier query saw have committed before it.
+const insertPosition = `pg_current_wal_insert_lsn()::text`
 
 // Position returns the end of the WAL.
 func (s *Store) Position(ctx context.Context) (position uint64, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if err := s.pool.QueryRow(ctx, `SELECT `+insertPosition).Scan(&position); err != nil {
+	if err := s.pool.QueryRow(ctx, `SELECT `+insertPosition).Scan((*pglogrepl.LSN)(&position)); err != nil {
 		return 0, fmt.Errorf("ask where the WAL ends: %w", err)
 	}
 	return position, nil

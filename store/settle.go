@@ -39,7 +39,9 @@ type Settled struct {
 // skipped, because another session had locked them, are marked as Locked.
 type outcome struct {
 	Settled
-	left []outbox.Settlement
+	// server is the number of the server before the statements.
+	server int64
+	left   []outbox.Settlement
 }
 
 func (o *outcome) add(more outcome) {
@@ -68,7 +70,7 @@ func (o *outcome) sort(part []outbox.Settlement, changed []int64, snapshot strin
 		switch m := one.Message; {
 		case done[i]:
 			o.Done = append(o.Done, one)
-		case m.XID == 0 || seen.Finished(m.XID):
+		case m.XID == 0 || m.Server != o.server || seen.Finished(m.XID):
 			o.left = append(o.left, one)
 		default:
 			o.NotVisible = append(o.NotVisible, one)
@@ -102,7 +104,7 @@ func ofAction(rows []outbox.Settlement, action outbox.Action) (part []outbox.Set
 // Settle writes the decisions, with one statement for each action, and asks about the rows that are left. On an error,
 // rows that are in no list may be written nevertheless: settle them again, as Tried.
 func (s *Store) Settle(ctx context.Context, batch []outbox.Settlement) (Settled, error) {
-	var settled outcome
+	settled := outcome{server: s.Restarts()}
 	err := s.settleEach(ctx, batch, &settled)
 	if unknown := s.askAbout(ctx, settled.left, &settled.Settled); err == nil {
 		err = unknown
@@ -187,9 +189,9 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 			return err
 		}
 	}
-	var settled outcome // counts only once it is committed
+	settled := outcome{server: into.server} // counts only once it is committed
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
-		settled, err = s.lockFree(ctx, tx, part)
+		err = s.lockFree(ctx, tx, part, &settled)
 		free := settled.Done
 		settled.Done = nil
 		if err != nil || len(free) == 0 {
@@ -205,13 +207,13 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 
 // lockFree locks the rows that no other session has locked: these are Done. It marks those whose lock it overwrites,
 // because another relay may have published them.
-func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement) (locked outcome, err error) {
+func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement, locked *outcome) error {
 	var snapshot string
 	var ours []int64
 	var traced []bool
-	err = tx.QueryRow(ctx, s.sql.lockFree, settleArgs(part)[:2]...).Scan(&snapshot, &ours, &traced)
+	err := tx.QueryRow(ctx, s.sql.lockFree, settleArgs(part)[:2]...).Scan(&snapshot, &ours, &traced)
 	if err != nil {
-		return outcome{}, err
+		return err
 	}
 	part = slices.Clone(part)
 	for i := range part {
@@ -226,7 +228,7 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 	for i := range locked.NotVisible {
 		locked.NotVisible[i].Locked = false // nobody waits for them
 	}
-	return locked, err
+	return err
 }
 
 // run runs the statement on rows that are sorted by id.

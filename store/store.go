@@ -23,6 +23,7 @@ type Store struct {
 	pool    *pgxpool.Pool
 	sockets *sockets
 	table   outbox.Table
+	shard   outbox.Shard
 	// keeps: deletes move published rows to the history.
 	keeps bool
 	// headers are the columns that claims read as headers.
@@ -106,7 +107,7 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	s := &Store{
 		sockets: open, servers: servers, statementTimeout: statementTimeout,
-		table: options.Table, keeps: options.KeepPublished, headers: options.HeaderColumns,
+		table: options.Table, shard: options.Shard, keeps: options.KeepPublished, headers: options.HeaderColumns,
 		sql: newStatements(options),
 	}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
@@ -116,7 +117,7 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 }
 
 // Restarts counts new connections to another server than before: it was restarted, has recovered from a crash, or was
-// replaced.
+// replaced. So it is the number of the current server.
 func (s *Store) Restarts() int64 { return s.servers.restarts.Load() }
 
 // pingAfter is how long a connection may be idle and still be used without a ping.
@@ -149,6 +150,9 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.statementTimeout)
 }
 
+// ownerArgs returns the arguments of slot.OwnerSQL.
+func (s *Store) ownerArgs(name string) []any { return slot.OwnerArgs(name, s.table, s.shard) }
+
 // SlotOwner is the server process that owns a slot; 0: none. Answers is the database's time of the answer, Asked this
 // process's time before the question.
 type SlotOwner struct {
@@ -160,7 +164,8 @@ type SlotOwner struct {
 func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err error) {
 	err = s.Conn(ctx, func(conn *pgx.Conn) error {
 		o.Asked = time.Now()
-		return conn.QueryRow(ctx, `SELECT `+slot.OwnerSQL+`, clock_timestamp()`, name).Scan(&o.PID, &o.Answers)
+		row := conn.QueryRow(ctx, `SELECT `+slot.OwnerSQL+`, clock_timestamp()`, s.ownerArgs(name)...)
+		return row.Scan(&o.PID, &o.Answers)
 	})
 	if err != nil {
 		return SlotOwner{}, fmt.Errorf("read slot %s: %w", name, err)

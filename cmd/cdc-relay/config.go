@@ -109,7 +109,9 @@ func (c *config) allNames() []replication.Names {
 	}
 	var all []replication.Names
 	for _, shard := range outbox.ShardsOf(c.shards) {
-		all = append(all, replication.NamesOf(c.relay.Table, c.relay.Publication, c.relay.Slot, shard))
+		one := c.relay
+		one.Shard = shard
+		all = append(all, one.Names())
 	}
 	return all
 }
@@ -203,6 +205,9 @@ func nameSettings() []setting {
 				return err
 			},
 		},
+		settings.Switch("failover-slot",
+			"Create the slot as a failover slot, which Postgres 17 and later copies to standbys.",
+			func(c *config) *bool { return &c.relay.FailoverSlot }),
 		{
 			Info: settings.Info{
 				Name: "mode", Shared: true, Placeholder: "auto|poll", Default: "auto",

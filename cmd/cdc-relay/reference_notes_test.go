@@ -12,6 +12,7 @@ func notes() map[string]note {
 		"shard":             {"", "See [shards](scaling.md)."},
 		"slot":              {"1 to 63 of `a-z`, `0-9`, `_`", "Slots belong to the whole server: use one for each database and table."},
 		"publication":       {"1 to 63 bytes", "Use one for each table of a database."},
+		"failover-slot":     {"", "See [failover](operations.md#failover)."},
 		"mode":              {"", "With `poll`, messages wait up to about `--poll-interval`."},
 
 		"exchange":            {"at most 255 bytes", ""},

@@ -42,7 +42,7 @@ import (
 // relayFlags are the flags that run and drain share.
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
-		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "mode",
+		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "failover-slot", "mode",
 		"publisher", "exchange", "header-columns", "ordering-key-header", "batch-size", "max-in-flight",
 		"poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",

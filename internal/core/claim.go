@@ -30,7 +30,11 @@ func (c *Core) Capacity(page int) (rows, bytes int) {
 	default:
 		share = max(share*3/4, 1)
 	}
-	if !c.publishing() || w.messages+min(page, max(share/4, 1)) > share || w.bytes >= c.limits.Bytes/2 {
+	if !c.publishing() {
+		return 0, 0
+	}
+	if w.messages+min(page, max(share/4, 1)) > share || w.bytes >= c.limits.Bytes/2 {
+		w.lacks(c.mu.now)
 		return 0, 0
 	}
 	return min(page, share-w.messages), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)

@@ -66,6 +66,8 @@ type window struct {
 	messages, bytes int
 	// full: streamed rows stay in the table until the window is half empty.
 	full bool
+	// lacking is since when rows have found no room and none has left; zero: there was room.
+	lacking time.Time
 }
 
 // New returns the core of a relay that does not lead.
@@ -127,6 +129,7 @@ const (
 func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out, Verdict) {
 	c.lock()
 	defer c.mu.Unlock()
+	m.Server = c.mu.term.server
 	switch {
 	case m.AvailableAt != nil || m.SchemaVersion > outbox.SchemaVersion:
 		c.leaveScheduled(m)
@@ -181,7 +184,17 @@ func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 
 func (c *Core) hasRoom(m *outbox.Message) bool {
 	w := &c.mu.window
-	return w.messages == 0 || (w.messages < c.limits.Messages && w.bytes+m.Size() <= c.limits.Bytes)
+	if w.messages == 0 || (w.messages < c.limits.Messages && w.bytes+m.Size() <= c.limits.Bytes) {
+		return true
+	}
+	w.lacks(c.mu.now)
+	return false
+}
+
+func (w *window) lacks(now time.Time) {
+	if w.lacking.IsZero() {
+		w.lacking = now
+	}
 }
 
 func (c *Core) hold(m *outbox.Message) {
@@ -202,6 +215,7 @@ func (c *Core) forget(ref outbox.Ref, size int) {
 func (c *Core) freeRoom(size int) {
 	c.mu.window.messages--
 	c.mu.window.bytes -= size
+	c.mu.window.lacking = time.Time{}
 	signal(c.Room)
 	signal(c.Wake)
 }
@@ -209,11 +223,11 @@ func (c *Core) freeRoom(size int) {
 // leaveInTable records that a streamed row stays in the table, for a claim.
 func (c *Core) leaveInTable(m *outbox.Message) {
 	if m.OrderingKey == nil {
-		c.noteUnseen(m.XID, passFrom(m.ID))
+		c.noteUnseen(m, passFrom(m.ID))
 		c.wantBacklog(passFrom(m.ID))
 		return
 	}
-	if c.mu.keys.leaveInTable(*m.OrderingKey, c.noteUnseen(m.XID, noID)) {
+	if c.mu.keys.leaveInTable(*m.OrderingKey, c.noteUnseen(m, noID)) {
 		signal(c.Wake)
 	}
 }
@@ -236,10 +250,10 @@ func (c *Core) leaveQueue(queue []*outbox.Message) {
 	}
 }
 
-// noteUnseen records a transaction whose rows may be invisible to queries. Once they are visible, the backlog is read
-// from this id.
-func (c *Core) noteUnseen(xid uint32, id int64) (seq uint64) {
-	if c.mu.unseen.note(xid, id) {
+// noteUnseen records the transaction of a row, which queries may not see yet. Once they do, the backlog is read from
+// this id. A transaction of an earlier server is visible or lost.
+func (c *Core) noteUnseen(m *outbox.Message, id int64) (seq uint64) {
+	if m.Server != c.mu.term.server || c.mu.unseen.note(m.XID, id) {
 		return c.mu.unseen.seq
 	}
 	// Too many to remember. A later snapshot names the transactions in progress, and a sweep reads the whole table.

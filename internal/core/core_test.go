@@ -52,6 +52,46 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	}
 }
 
+// Positions and transactions of an earlier server mean nothing on its successor, whose counters may be behind.
+func TestNothingOfAnEarlierServerHoldsRowsBack(t *testing.T) {
+	c := New(DefaultLimits(100), Policy{})
+	lead := func(server int64, walEnd uint64) {
+		c.TookSlot(Slot{PID: 1, Server: server, Start: walEnd, WALEnd: walEnd})
+		c.Owned(c.Clock())
+		c.PublisherReady(true)
+	}
+	claimed := func(id int64) (claim *testClaim) {
+		claim = &testClaim{}
+		row := outbox.Row{ID: id}
+		chosen := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, Most{Rows: 1, Bytes: 100})
+		claim.lock(c, chosen, &outbox.Message{Row: row}) // at position 100
+		return claim
+	}
+	end := func(claim *testClaim, id int64) {
+		claim.Answered(outbox.Settlement{Message: &outbox.Message{Row: outbox.Row{ID: id}}, Decision: outbox.Decision{Action: outbox.Delete}}, true)
+		c.Done(claim.ended)
+	}
+	lead(0, 90)
+	end(claimed(1), 1)
+	open := claimed(2)
+	flying := &outbox.Message{Row: outbox.Row{ID: 3}, XID: 1000}
+	if _, v := c.Streamed(flying, 101, true); v != Taken {
+		t.Fatalf("a streamed row: %d", v)
+	}
+	lead(1, 10)
+	end(open, 2)
+	if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 4}, XID: 8}, 11, true); len(out.Publish) != 1 {
+		t.Errorf("a row that the new server streams stays in the table: %d", v)
+	}
+	c.Saw(snapshot(t, "8:9:8"), c.View().Epoch, c.View().ForgottenAt)
+	c.Saw(snapshot(t, "9:9:"), c.View().Epoch, c.View().ForgottenAt)
+	c.Resolved(outbox.Result{Message: flying, Outcome: outbox.NotSent})
+	c.Saw(snapshot(t, "9:9:"), c.View().Epoch, c.View().ForgottenAt)
+	if c.View().Unseen {
+		t.Error("the new server is asked for a transaction of the earlier one")
+	}
+}
+
 func snapshot(t *testing.T, text string) outbox.Snapshot {
 	t.Helper()
 	s, err := outbox.ParseSnapshot(text)

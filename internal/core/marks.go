@@ -85,5 +85,5 @@ func (c *Core) SetBoundary(id int64) {
 func (c *Core) ServerRestarted(id int64) {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.marks.tracesLostUpTo = max(c.mu.marks.tracesLostUpTo, id)
+	c.mu.marks.tracesLostUpTo = id // an id of the earlier server means nothing
 }

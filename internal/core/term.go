@@ -8,6 +8,7 @@ type term struct {
 	pid    uint32 // of the server process through which it owns the slot
 	live   bool   // the stream was heard of lately
 	epoch  int    // counts how often the slot was taken or lost
+	server int64  // the number of the server
 	// floor: streamed rows that committed before it may have been published by claims. So they leave by claims.
 	floor uint64
 }
@@ -18,6 +19,8 @@ type Slot struct {
 	Boundary int64
 	// PID is the server process of the stream.
 	PID uint32
+	// Server is the number of the server; a server that was restarted or replaced has another one.
+	Server int64
 	// Start is the position at which the stream starts, WALEnd the end of the WAL after that.
 	Start, WALEnd uint64
 	// FreeSince is since when nobody owned the slot. For RestFor after it, rows that committed before Start are left
@@ -32,7 +35,7 @@ func (c *Core) TookSlot(s Slot) {
 	defer c.mu.Unlock()
 	c.mu.registry.cut(s.WALEnd)
 	c.mu.term.floor = min(c.mu.term.floor, s.WALEnd)
-	c.mu.term.leader, c.mu.term.pid, c.mu.lease = true, s.PID, takenOver(s.FreeSince)
+	c.mu.term.leader, c.mu.term.pid, c.mu.term.server, c.mu.lease = true, s.PID, s.Server, takenOver(s.FreeSince)
 	c.mu.marks.olderTermUpTo = s.Boundary
 	c.mu.term.epoch++
 	c.leaveQueue(c.mu.keys.unqueueAll())

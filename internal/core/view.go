@@ -28,6 +28,8 @@ type View struct {
 	// InFlight counts the messages in the window. Eased: it is at most half full.
 	InFlight int
 	Eased    bool
+	// Lacking is how long rows have found no room, and none has left.
+	Lacking time.Duration
 	// Remembered counts the rows in the registry, Keys the ordering keys.
 	Remembered, Keys int
 }
@@ -44,6 +46,9 @@ func (c *Core) View() View {
 		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,
 		Remembered: len(c.mu.registry), Keys: len(k.byKey),
+	}
+	if !w.lacking.IsZero() {
+		v.Lacking = c.mu.now.Sub(w.lacking)
 	}
 	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.suspects) > 0 || u.forgottenAt != 0)
 	return v

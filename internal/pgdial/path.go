@@ -28,10 +28,14 @@ const catalogFirst = `SELECT pg_catalog.set_config('search_path',
   pg_catalog.regexp_replace(pg_catalog.current_setting('search_path'), '^(?!pg_catalog *(,|$))(?=.)', 'pg_catalog, '),
   false)`
 
-// first makes each connection of config run a statement before all others.
+// first makes each connection of config run a statement before all others, unless that would change the sessions of
+// other clients.
 func first(config *pgconn.Config, sql string) {
 	next := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := rejectShared(ctx, conn, config); err != nil {
+			return err
+		}
 		if err := conn.Exec(ctx, sql).Close(); err != nil || next == nil {
 			return err
 		}

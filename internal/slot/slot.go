@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -34,7 +35,7 @@ type Slot struct {
 	// Database is that of a logical slot; "" for a physical one.
 	Database  string `json:"database"`
 	Temporary bool   `json:"temporary"`
-	Failover  bool   `json:"failover"` // copied to standbys (Postgres 17 and later)
+	Options
 	// WALStatus is reserved, extended, unreserved or lost. Invalidated is the reason of an invalidation (Postgres 17
 	// and later).
 	WALStatus   string `json:"wal_status"`
@@ -47,8 +48,9 @@ type Slot struct {
 	Restart   uint64 `json:"restart"`
 	// LagBytes is the unconfirmed WAL, negative if the slot is ahead of the server; RetainedBytes is the WAL kept for
 	// the slot.
-	LagBytes      int64 `json:"lag_bytes"`
-	RetainedBytes int64 `json:"retained_bytes"`
+	LagBytes, RetainedBytes int64 `json:"-"`
+	// WALEnd is the end of the server's flushed WAL.
+	WALEnd uint64 `json:"wal_end"`
 	// LagSeconds is how long the last confirmed WAL took to be confirmed, InactiveSeconds how long the slot has been
 	// unused (Postgres 17 and later); nil: unknown.
 	LagSeconds      *float64 `json:"lag_seconds"`
@@ -57,6 +59,12 @@ type Slot struct {
 	XminAge         int64    `json:"xmin_age"` // in transactions
 	// Process streams from the slot, or creates it.
 	Process Process `json:"process"`
+}
+
+// Options are those with which a slot was created.
+type Options struct {
+	TwoPhase bool `json:"two_phase"`
+	Failover bool `json:"failover"` // copied to standbys (Postgres 17 and later)
 }
 
 // Process is a process of the server; the zero Process is none.
@@ -74,14 +82,13 @@ type Process struct {
 	Listens bool `json:"listens"`
 }
 
-// Columns that some versions lack are read from the row as JSON. An active slot may confirm during this query, so its
-// lag is never negative. An idle walsender reports no lag.
+// Columns that some versions lack are read from the row as JSON. An idle walsender reports no lag. A client can have
+// confirmed a position of 2^63 or more.
 const listSQL = `
 SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
   'here', coalesce(s.database = current_database(), false),
-  'confirmed', (s.confirmed_flush_lsn - '0/0')::bigint, 'restart', (s.restart_lsn - '0/0')::bigint,
-  'lag_bytes', greatest(now.lsn - s.confirmed_flush_lsn, CASE WHEN s.active THEN 0 END)::bigint,
-  'retained_bytes', greatest(now.lsn - s.restart_lsn, 0)::bigint,
+  'confirmed', s.confirmed_flush_lsn - '0/0', 'restart', s.restart_lsn - '0/0',
+  'wal_end', now.lsn - '0/0',
   'lag_seconds', CASE WHEN now.lsn <= s.confirmed_flush_lsn THEN 0
                       WHEN a.pid IS NOT NULL THEN coalesce(extract(epoch FROM r.flush_lag), 0) END,
   'inactive_seconds', extract(epoch FROM
@@ -97,9 +104,24 @@ LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
 CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                         ELSE pg_current_wal_flush_lsn() END AS lsn) now`
 
-// OwnerSQL returns the process that owns the slot $1; 0: none.
+// OwnerSQL returns the process that owns the slot $1; if there is none, a process that streams to a relay with the
+// application name $2 from another slot, except from slots like $3; 0: none.
 const OwnerSQL = `coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots
-  WHERE slot_name = $1 AND database = current_database() AND confirmed_flush_lsn IS NOT NULL), 0)::bigint`
+  WHERE slot_name = $1 AND database = current_database() AND confirmed_flush_lsn IS NOT NULL),
+  (SELECT s.active_pid FROM pg_catalog.pg_replication_slots s
+   JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+   WHERE s.database = current_database() AND s.confirmed_flush_lsn IS NOT NULL
+     AND NOT s.temporary AND a.application_name = $2::text AND s.slot_name::text NOT LIKE $3::text LIMIT 1), 0)::bigint`
+
+// OwnerArgs returns the arguments of OwnerSQL for a relay of the table. Slots of other shards are excepted.
+func OwnerArgs(name string, table outbox.Table, shard outbox.Shard) []any {
+	siblings := ""
+	if !shard.Whole() {
+		whole := strings.TrimSuffix(name, shard.NameSuffix())
+		siblings = strings.ReplaceAll(fmt.Sprintf("%s_%%_of_%d", whole, shard.Of), "_", `\_`)
+	}
+	return []any{name, Application(table), siblings}
+}
 
 // List returns all slots of the server, of all databases, by name.
 func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
@@ -126,8 +148,30 @@ func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error)
 		if err := json.Unmarshal(row[0], &slots[i]); err != nil {
 			return nil, fmt.Errorf("read the replication slots: %w", err)
 		}
+		slots[i].measure()
 	}
 	return slots, nil
+}
+
+// measure sets the numbers of bytes. An active slot may confirm during the query, so its lag is never negative.
+func (s *Slot) measure() {
+	if s.Confirmed != 0 && s.WALEnd != 0 {
+		s.LagBytes = between(s.Confirmed, s.WALEnd)
+	}
+	if s.Active() {
+		s.LagBytes = max(s.LagBytes, 0)
+	}
+	if s.Restart != 0 {
+		s.RetainedBytes = max(between(s.Restart, s.WALEnd), 0)
+	}
+}
+
+// between returns the bytes from one position to another, negative if that is before it.
+func between(from, to uint64) int64 {
+	if from > to {
+		return -between(to, from)
+	}
+	return int64(min(to-from, math.MaxInt64))
 }
 
 // Exists reports whether a slot has this name, in any database.
@@ -165,8 +209,11 @@ func (s Slot) Unusable() *problem.Problem {
 	case s.Plugin != Plugin && (s.Type != "logical" || s.Plugin != ""):
 		return problem.New(fix, "slot %s exists and is not a pgoutput slot (plugin %q)", s.Name, s.Plugin)
 	case !s.Here:
-		return problem.New("# choose another name with --slot: slot names are unique in the whole server",
-			"slot %s belongs to another database, %s", s.Name, outbox.Identifier(s.Database))
+		fix := "# choose another name with --slot: slot names are unique in the whole server"
+		if !s.Active() { // its database may have been renamed
+			fix += "; or, if nobody needs the slot there: " + DropSQL(s.Name) + ";"
+		}
+		return problem.New(fix, "slot %s belongs to another database, %s", s.Name, outbox.Identifier(s.Database))
 	}
 	return nil
 }
@@ -184,6 +231,19 @@ func (s Slot) Taken(table outbox.Table) *problem.Problem {
 			"run with the same names: each outbox table needs its own"
 	}
 	return problem.New(fix, "slot %s is owned by %s, which is no relay of table %s", s.Name, owner, table)
+}
+
+// CreateSQL returns the SQL that creates a relay's slot.
+func CreateSQL(name string, options Options) string {
+	sql := fmt.Sprintf("SELECT pg_catalog.pg_create_logical_replication_slot(%s, '%s'",
+		outbox.QuoteLiteral(name), Plugin)
+	if options.TwoPhase {
+		sql += ", twophase => true"
+	}
+	if options.Failover {
+		sql += ", failover => true"
+	}
+	return sql + ")"
 }
 
 // DropSQL returns the SQL that drops an unused slot.

@@ -179,6 +179,54 @@ func TestADifferentNumberOfShardsIsRejected(t *testing.T) {
 	noDuplicates(t, arrived)
 }
 
+// Two streams of one table would publish every row twice, unmarked.
+func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	arrived := w.consume(w.queue)
+	other := services.Name(t)
+	if out, code := w.command("setup", "--slot", other); code != 0 { // nobody streams yet
+		t.Fatalf("setup: exit %d\n%s", code, out)
+	}
+	// Both may see each other, and try again.
+	both := []*relay{w.start(), w.start("--slot", other, "--publication", w.slot)}
+	for range 50 {
+		w.await(arrived, w.insert(nil))
+	}
+	for _, r := range both {
+		r.signal(syscall.SIGTERM)
+		r.exit()
+	}
+	noDuplicates(t, arrived)
+	if t.Failed() {
+		return
+	}
+	r := w.run()
+	poller := w.run("--mode", "poll", "--slot", other, "--stale-timeout", "1s", "--poll-interval", "20ms")
+	for _, args := range [][]string{
+		{"run", "--slot", other},
+		{"run", "--slot", other, "--publication", other},
+		{"setup", "--slot", other + "_2"},
+		{"drain", "--slot", other},
+		{"check", "--slot", other},
+	} {
+		out, code := w.command(args...)
+		if code != 1 || !strings.Contains(out, "public.outbox is streamed from slot "+w.slot+" by server process") || !strings.Contains(out, "the same --slot") {
+			t.Errorf("%s: exit %d\n%s", args, code, out)
+		}
+	}
+	for range 50 {
+		w.await(arrived, w.insert(row{"ordering_key": "k"}))
+		w.await(arrived, w.insert(nil))
+	}
+	r.noRejections()
+	poller.noRejections()
+	noDuplicates(t, arrived)
+	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1 || '%'`, other); n != 1 {
+		t.Errorf("%d slots have the other name", n)
+	}
+}
+
 // Those slots would have no reader.
 func TestTeardownKeepsTablesWhileOtherShardsHaveSlots(t *testing.T) {
 	w := newSharded(t, 2)

@@ -26,6 +26,8 @@ type Options struct {
 	// Publication is its name in the catalog. Slot and Publication are those of the Shard.
 	Publication string
 	Shard       outbox.Shard
+	// FailoverSlot: the slot should be a failover slot.
+	FailoverSlot bool
 	// Poll: the relay only sweeps. It needs no slot and no publication.
 	Poll bool
 	// KeepPublished is how long published messages are kept; 0: they are deleted.
@@ -58,7 +60,7 @@ type Options struct {
 }
 
 func (o Options) names() replication.Names {
-	return replication.Names{Table: o.Table, Publication: o.Publication, Slot: o.Slot, Shard: o.Shard}
+	return replication.Names{Table: o.Table, Publication: o.Publication, Slot: o.Slot, Shard: o.Shard, Failover: o.FailoverSlot}
 }
 
 // Examine checks both servers. It orders the findings from the basics up: each can explain those after it. A server

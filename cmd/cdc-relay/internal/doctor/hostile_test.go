@@ -188,7 +188,7 @@ func hostileServer(name string) []Finding {
 	f.server.value.Database = name
 	f.role.value.Name = name
 	f.publication.value = publicationFacts{}
-	f.slots.value = slotsFacts{Slots: []slot.Slot{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Here: true, Failover: true, Process: process(name)}}, Standbys: []string{name}}
+	f.slots.value = slotsFacts{Slots: []slot.Slot{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Here: true, Options: slot.Options{Failover: true}, Process: process(name)}}, Standbys: []string{name}}
 	open := transaction{PID: 7, User: name, Program: name, State: "idle in transaction", Database: name, Age: 1e6, XIDAge: 1e9, Here: true}
 	prepared := open
 	prepared.GID, prepared.Here = name, false

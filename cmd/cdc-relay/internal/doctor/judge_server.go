@@ -84,7 +84,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 			c.wrong("pooler", j.directly(), says+"the relay cannot stream through it", j.f.pooler)
 		} else {
 			c.warn("pooler", j.directly(),
-				says+"if it shares connections, other clients get the session settings of the relay", j.f.pooler)
+				says+"the relay rejects one that shares server processes between transactions", j.f.pooler)
 		}
 	} else {
 		c.ok("pooler", "none seen: the connection goes to Postgres itself")

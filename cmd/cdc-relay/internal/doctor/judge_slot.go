@@ -172,6 +172,10 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.warn("shards", hintFix(left.Fix),
 			"%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
 	}
+	for _, rival := range replication.Rivals(j.f.slots.value.Slots, j.o.names()) {
+		found := replication.RivalProblem(rival, j.o.names())
+		c.wrong("active", hintFix(found.Fix), "%s", found.What)
+	}
 	j.judgeKeepSize(c)
 	j.judgeIdleTimeout(c)
 	return c.findings
@@ -183,7 +187,7 @@ func (j *databaseJudge) judgeSlotItself(c *chart, s slot.Slot) bool {
 	if found := s.Unusable(); found != nil {
 		fix := remark("# choose another name with --slot (CDC_RELAY_SLOT), for setup and run: "+
 			"cdc-relay setup%s --slot NAME", j.tableFlag())
-		if !s.Active() && (s.Here || s.Database == "") { // a slot of another database is that of another outbox
+		if !s.Active() {
 			fix = lines(fix, remark("-- or, if nobody needs it: %s;", slot.DropSQL(s.Name)))
 		}
 		c.wrong("slot", fix, "%s", found)
@@ -224,6 +228,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 			"%s: no relay of the table streams; a running relay publishes from the table", taken.What)
 	case s.Active():
 		c.ok("active", "owned by %s", s.Process)
+	case len(replication.Rivals(j.f.slots.value.Slots, j.o.names())) > 0: // judgeSlot reports it
 	default:
 		nobody := "nobody owns the slot"
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
@@ -277,6 +282,13 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 				"rows are published from the table", strings.Join(waited, ", "))
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
+	case j.o.FailoverSlot:
+		c.warn("failover", lines(remark("-- stop the relays, or restart one with --failover-slot:"), j.setupCommand()),
+			"slot %s is no failover slot: a standby has no copy", s.Name)
+	case slices.ContainsFunc(j.f.slots.value.Slots, func(other slot.Slot) bool { return other.Failover }):
+		c.warn("failover", lines(remark("-- stop the relays, then:"),
+			command("cdc-relay setup%s%s --failover-slot", j.tableFlag(), j.slotFlags())),
+			"slot %s is no failover slot, and the server has others: was it recreated?", s.Name)
 	default:
 		c.ok("failover", "off: after a failover the relay recreates the slot and scans the table")
 	}

@@ -205,6 +205,9 @@ func (j *databaseJudge) slotFlags() string {
 	if !j.o.Shard.Whole() {
 		flags += " --shard " + j.o.Shard.String()
 	}
+	if j.o.FailoverSlot {
+		flags += " --failover-slot"
+	}
 	return flags
 }
 

@@ -2,15 +2,7 @@ package doctor_test
 
 import (
 	"context"
-	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgerrcode"
@@ -180,6 +172,8 @@ func hasWarning(r report, name string) bool {
 func (p *patient) failover(server *services.Postgres) {
 	p.t.Helper()
 	p.examine().want(doctor.OK, doctor.Slot, "failover", "off: after a failover")
+	p.FailoverSlot = true
+	p.examine().want(doctor.Warning, doctor.Slot, "failover", "is no failover slot", "cdc-relay setup", "--failover-slot")
 	p.exec("SELECT pg_drop_replication_slot('"+p.Slot+"')", "SELECT pg_create_logical_replication_slot('"+p.Slot+"', 'pgoutput', failover => true)",
 		"ALTER SYSTEM SET synchronized_standby_slots = 'standby'", "SELECT pg_reload_conf()")
 	p.examine().want(doctor.OK, doctor.Slot, "failover", "on: a standby")
@@ -194,14 +188,14 @@ func (p *patient) failover(server *services.Postgres) {
 func TestAPoolerIsReported(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t))
-	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "")))
+	p.as(services.PgBouncer(t, p.url, "pool_mode = transaction"))
 	r := p.examine()
 	r.want(doctor.Problem, doctor.Postgres, "pooler", "PgBouncer", "default_transaction_read_only", "--database-url")
 	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
 	r.wantOthersOK("pooler", "replication")
 	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with the state of the first session
 
-	p.as(throughPort(t, p.url, pgBouncer(t, p.url, "ignore_startup_parameters = default_transaction_read_only")))
+	p.as(services.PgBouncer(t, p.url, "pool_mode = transaction\nignore_startup_parameters = default_transaction_read_only"))
 	r = p.examine()
 	r.want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
 	// Version 1.23 and later pass replication connections on, but not with a parameter that they do not know.
@@ -224,74 +218,4 @@ func TestReplicationIsTriedAsTheRelayConnects(t *testing.T) {
 	}
 	rejects = ""
 	p.examine().wantOthersOK()
-}
-
-// pgBouncer starts PgBouncer in transaction mode in front of a server, and returns its address.
-func pgBouncer(t *testing.T, address, more string) string {
-	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		t.Skip("pgbouncer is not installed")
-	}
-	config, err := pgx.ParseConfig(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	_ = listener.Close()
-	folder, err := os.MkdirTemp("", "cdc-relay-pgbouncer-") // other users cannot enter t.TempDir
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	users, ini := filepath.Join(folder, "users"), filepath.Join(folder, "ini")
-	for file, text := range map[string]string{
-		users: fmt.Sprintf("%q %q\n", config.User, config.Password),
-		ini: fmt.Sprintf("[databases]\n* = host=%s port=%d\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nauth_type = trust\nauth_file = %s\npool_mode = transaction\nunix_socket_dir =\n%s\n",
-			config.Host, config.Port, port, users, more),
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chmod(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	start(t, exec.Command(program, ini))
-	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	await.Until(t, "pgbouncer listens", func() bool {
-		conn, err := net.Dial("tcp", at)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
-	return at
-}
-
-// start runs a server that refuses to run as root, until the test ends.
-func start(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		nobody, err := user.Lookup("nobody")
-		if err != nil {
-			t.Skip(err)
-		}
-		id, err := strconv.ParseUint(nobody.Uid, 10, 32)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}}
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
 }

@@ -1,0 +1,71 @@
+package replication
+
+import (
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// A repair restores the options of the slot that it found, also if the slot was dropped by somebody else meanwhile.
+func TestARecreatedSlotKeepsItsOptions(t *testing.T) {
+	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB")
+	f := onDatabase(t, server.URL(""))
+	options := func() string { return f.slot("two_phase") }
+	create := `SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', twophase => true`
+	if server.Major() >= 17 {
+		options = func() string { return f.slot("two_phase") + f.slot("failover") }
+		create += `, failover => true`
+	}
+	f.exec(create + `)`)
+	want := options()
+	for range 3 {
+		f.exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'other', 'x')`)
+		f.exec(`CHECKPOINT`)
+	}
+	f.await(`SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+	f.mustSetup()
+	if got := options(); got != want {
+		t.Errorf("after an invalidation the options are %s, want %s", got, want)
+	}
+	stream, _ := f.open()
+	seen, err := stream.Slot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.names.Found = seen.Options
+	stream.Close()
+	f.exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
+	stream, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream.Close()
+	if got := options(); got != want {
+		t.Errorf("after it was dropped the options are %s, want %s", got, want)
+	}
+}
+
+func TestSetupCreatesAFailoverSlot(t *testing.T) {
+	server := services.PrivatePostgres(t)
+	f := onDatabase(t, server.URL(""))
+	f.mustSetup()
+	f.names.Failover = true
+	if server.Major() < 17 {
+		_, err := Setup(t.Context(), f.conn.PgConn(), f.names, await.Hang())
+		f.wantProblem(err, "--failover-slot needs 17 or later", "without --failover-slot")
+		f.wantProblem(CheckBefore(t.Context(), f.conn.PgConn(), f.names), "--failover-slot needs 17 or later", "upgrade")
+		return
+	}
+	f.wantLines(f.mustSetUp(f.names), []string{"dropped slot " + f.names.Slot + ": it is no failover slot", "created failover slot " + f.names.Slot})
+	f.wantLines(f.mustSetUp(f.names), nil)
+	if f.slot("failover") != "t" {
+		t.Error("the slot is no failover slot")
+	}
+	f.names.Failover = false // a failover slot stays one
+	f.wantLines(f.mustSetUp(f.names), nil)
+	if f.slot("failover") != "t" {
+		t.Error("the slot is no failover slot any more")
+	}
+}
