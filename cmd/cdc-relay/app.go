@@ -17,6 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
 // Exit codes. A second signal during the drain exits with 128 + its number.
@@ -35,6 +36,7 @@ type process struct {
 	lookupEnv func(string) (string, bool)
 	environ   func() []string
 	signals   <-chan os.Signal
+	address   pgdial.Address // of the command, once its settings were read
 }
 
 // sameStop is how long further signals count as the first one: timeout(1) and some supervisors signal the process, and
@@ -91,7 +93,7 @@ func (p *process) report(err error) int {
 	for _, line := range lines {
 		fmt.Fprintf(p.terminal.Err, "cdc-relay: %s\n", line)
 	}
-	if hint := cmp.Or(failure.Hint(err), hintOfMissing(lines)); hint != "" {
+	if hint := cmp.Or(p.address.Hint(err), hintOfMissing(lines)); hint != "" {
 		fmt.Fprintf(p.terminal.Err, "  hint: %s\n", hint)
 	}
 	var exit cli.ExitCoder // the help page does not exist

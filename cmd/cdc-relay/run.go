@@ -20,7 +20,6 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
@@ -190,7 +189,7 @@ func (p *process) prepare(ctx context.Context, cfg *config, log *slog.Logger) er
 	case problem.Is(err):
 		return err
 	}
-	return &problem.Problem{What: "--setup failed", Fix: failure.Hint(err), Err: err}
+	return &problem.Problem{What: "--setup failed", Fix: cfg.database().Hint(err), Err: err}
 }
 
 // setupCommandFor is the setup by another role that lets this one run.

@@ -1,6 +1,7 @@
 package pgdial
 
 import (
+	"cmp"
 	"errors"
 	"net/url"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
@@ -96,6 +98,20 @@ func harmlessDetail(err error) string {
 		}
 	}
 	return ""
+}
+
+// Hint returns what fixes an error of the server at this address, or "".
+func (a Address) Hint(err error) string {
+	return cmp.Or(a.Grant(err), problem.Hint(err), Hint(err))
+}
+
+// Grant returns the GRANT for the role of this address if it may not read an object of the system catalog, or "".
+func (a Address) Grant(err error) string {
+	config, wrong := a.Config()
+	if wrong != nil {
+		return ""
+	}
+	return problem.Grant(err, config.User)
 }
 
 // WithOrigin adds to the text of an error of which file the password is that Postgres rejected, and when the file was
