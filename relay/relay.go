@@ -146,6 +146,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			alive:          newHeartbeat(),
 			trouble:        newOutageLog(log, address),
 			serverStopping: serverStopping,
+			latestRetry:    config.latestRetry(),
 			progress:       streamProgress{behind: newOutageLog(log, address)},
 			rows:           streamedRows{headers: config.HeaderColumns},
 		})

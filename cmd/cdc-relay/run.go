@@ -161,6 +161,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	if err := s.newStatsd(cfg.signals.statsd); err != nil {
 		return nil, err
 	}
+	cfg.relay.LateRetries = cfg.publisher == "exec" // its answers may have retry_in
 	s.relay, err = relay.New(cfg.relay, publisher, log, s.registry)
 	return s, err
 }

@@ -86,6 +86,19 @@ func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 	}
 }
 
+func TestAClockThatIsSetBackIsNoticed(t *testing.T) {
+	ours, server := time.Now(), time.Unix(1_000_000, 0)
+	before := ServerClock{Ours: ours, Server: server}
+	for passed, behind := range map[time.Duration]bool{
+		10 * time.Second: false, 0: false, -40 * time.Second: false, time.Hour: false, -time.Hour: true, -400 * 24 * time.Hour: true,
+	} {
+		now := ServerClock{Ours: ours.Add(10 * time.Second), Server: server.Add(passed)}
+		if now.Behind(before) != behind {
+			t.Errorf("the server's clock went on by %s in ten seconds: behind is %t", passed, !behind)
+		}
+	}
+}
+
 func snapshot(t *testing.T, text string) outbox.Snapshot {
 	t.Helper()
 	s, err := outbox.ParseSnapshot(text)
