@@ -16,6 +16,8 @@ type Core interface {
 	BacklogBegan(epoch int) (from int64, ok bool)
 	BacklogFailed(from int64)
 	KeysBegan() (pass int)
+	// TakeLeft returns keyless rows that the stream has left in the table lately, with ids above one.
+	TakeLeft(n int, above int64) []outbox.Candidate
 	// TakeWanted returns keys to look up. Each is answered by ChooseRuns.
 	TakeWanted(n int, yielding, again bool) (keys []string)
 	// Saw records which transactions are visible.

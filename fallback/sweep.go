@@ -294,6 +294,8 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
+	left := s.Core.TakeLeft(rows/2, p.after)
+	rows -= len(left)
 	began, upTo := s.Clock(), s.passes.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.Clock().Sub(began)
@@ -318,7 +320,8 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 	}
 	o = Outcome{More: p.begun, Took: p.longest}
 	c := s.newClaim()
-	return o, s.claim(ctx, r, c, s.Core.ChooseRows(c, found, core.Most{Rows: rows, Bytes: bytes}))
+	most := core.Most{Rows: rows + len(left), Bytes: bytes}
+	return o, s.claim(ctx, r, c, s.Core.ChooseRows(c, append(left, found...), most))
 }
 
 // within cuts rows at a number of bytes, but keeps at least one row.

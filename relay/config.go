@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -106,6 +107,8 @@ type Config struct {
 	// BackoffTime is the wait after the first rejection. It doubles with each attempt, up to MaxBackoff.
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration
+	// LateRetries: the publisher may set later times of retries than MaxBackoff, with RetryIn of its results.
+	LateRetries bool
 	// StaleTimeout applies while no relay streams (1 s or more). Any relay takes rows of this age once the slot has
 	// been free for this long. A relay that can stream takes a free slot within a second.
 	StaleTimeout time.Duration
@@ -224,4 +227,12 @@ func (c Config) Validate() error {
 
 func (c *Config) metricsBy() metrics.By {
 	return metrics.By{RoutingKeys: c.MetricsRoutingKeys, Header: c.MetricsHeader}
+}
+
+// latestRetry returns how far away a retry may be. A claim without an answer postpones its rows by SendTimeout.
+func (c *Config) latestRetry() time.Duration {
+	if c.LateRetries {
+		return math.MaxInt64
+	}
+	return max(c.MaxBackoff, c.SendTimeout) + time.Minute
 }

@@ -8,7 +8,9 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
@@ -24,6 +26,7 @@ const inspectEvery = 3 * time.Second
 func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	var before pglogrepl.LSN
 	var messages uint64
+	var clock *core.ServerClock // nil: no late retries were looked for
 	for sleep(ctx, inspectEvery) == nil {
 		var seen replication.Inspection
 		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
@@ -35,6 +38,12 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 			})
 		}
 		cancel()
+		if now := s.clocks.server.Load(); err == nil {
+			if clock == nil || now.Behind(*clock) {
+				s.hasten(ctx)
+			}
+			clock = now
+		}
 		switch {
 		case errors.Is(err, errReplaced):
 			end(err)
@@ -50,6 +59,18 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 		position := pglogrepl.LSN(s.progress.position.Load())
 		s.lags(position < before && came == messages, position, before)
 		before, messages = seen.Flushed, came
+	}
+}
+
+// hasten makes retries due that got a time beyond all limits while the server's clock was ahead.
+func (s *streamer) hasten(ctx context.Context) {
+	n, err := s.store.HastenRetries(ctx, s.latestRetry)
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("retries of a clock that was ahead stay late: looking again in the next term",
+			"event", event.RetriesHastened, "error", pgdial.Text(err))
+	}
+	if n > 0 {
+		s.log.Warn("made late retries due: the clock of Postgres was ahead", "event", event.RetriesHastened, "rows", n)
 	}
 }
 

@@ -5,12 +5,11 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // newOutageLog returns a log for outages of the database at this address.
 func newOutageLog(log *slog.Logger, address pgdial.Address) *outagelog.Log {
 	return outagelog.New(log, func(err error) (cause, hint string) {
-		return address.WithOrigin(pgdial.Cause(err), err), orElse(problem.Hint(err), pgdial.Hint(err))
+		return address.WithOrigin(pgdial.Cause(err), err), address.Hint(err)
 	})
 }

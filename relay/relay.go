@@ -145,6 +145,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			alive:          newHeartbeat(),
 			trouble:        newOutageLog(log, address),
 			serverStopping: serverStopping,
+			latestRetry:    config.latestRetry(),
 			progress:       streamProgress{behind: newOutageLog(log, address)},
 			rows:           streamedRows{headers: config.HeaderColumns},
 		})
@@ -241,7 +242,7 @@ func (r *Relay) preflight(ctx context.Context) error {
 }
 
 // unreachable turns errors that need a person at the start into problems: a rejected login or parameter, a database
-// that is missing or that the role may not connect to. Later, the relay waits for all of them.
+// that is missing or that the role may not connect to, a catalog that it may not read. Later, the relay waits for all of them.
 func (r *Relay) unreachable(err error) error {
 	var what string
 	switch pgcode.Of(err) {
@@ -255,6 +256,9 @@ func (r *Relay) unreachable(err error) error {
 		what = "Postgres rejects a parameter of the address"
 	}
 	hint := pgdial.Hint(err)
+	if grant := r.address.Grant(err); grant != "" {
+		what, hint = "the role may not read the system catalog", grant
+	}
 	if what == "" || hint == "" {
 		return err
 	}

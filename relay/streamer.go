@@ -44,6 +44,8 @@ type streamer struct {
 	clocks         streamClocks
 	owner          slotOwnership
 	rows           streamedRows
+	// latestRetry is how far away a retry may be.
+	latestRetry time.Duration
 	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
 	// relay. Only run's goroutine uses it.
 	opened bool

@@ -249,12 +249,10 @@ func flushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error)
 
 // walSenderTimeout returns the server's setting; zero: off.
 func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
-	rows, err := query(ctx, conn, "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'")
+	rows, err := query(ctx, conn, "SELECT (1000 * extract(epoch FROM "+
+		"pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval))::pg_catalog.int8")
 	if err != nil {
 		return 0, fmt.Errorf("read wal_sender_timeout: %w", err)
-	}
-	if len(rows) == 0 {
-		return 0, nil
 	}
 	millis, err := strconv.Atoi(rows[0][0])
 	return time.Duration(millis) * time.Millisecond, err

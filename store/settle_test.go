@@ -374,3 +374,27 @@ func TestSettleSeesCallersOfAwait(t *testing.T) {
 	}
 	settle(false, deleted(rows[6]))
 }
+
+// No retry is later than its limit, even if the server's clock was ahead when it got its time. Rows that were never
+// rejected are scheduled.
+func TestLateRetriesBecomeDue(t *testing.T) {
+	f := newFixture(t)
+	row := func(attempts int, at string) int64 {
+		return f.Insert(`(routing_key, payload, attempts, available_at) VALUES ('r', '1', $1::int, $2::timestamptz)`, attempts, at)
+	}
+	in := func(d time.Duration) string { return time.Now().Add(d).Format(time.RFC3339Nano) }
+	late, later, traced := row(1, in(400*24*time.Hour)), row(7, "294276-12-31 23:59:59+00"), row(1, in(3*time.Hour))
+	tabletest.One[int64](f, `SELECT id FROM outbox WHERE id = $1 FOR UPDATE`, traced)
+	row(0, in(400*24*time.Hour))
+	row(1, in(30*time.Minute))
+	row(1, "infinity")
+	n, err := f.store.HastenRetries(t.Context(), time.Hour)
+	if n != 3 || err != nil {
+		t.Errorf("%d retries were made due: %v", n, err)
+	}
+	equal(t, "due", f.IDs(`available_at <= now()`), []int64{late, later, traced})
+	equal(t, "marked", f.IDs(`possible_duplicate`), []int64{traced})
+	if n, err = f.store.HastenRetries(t.Context(), time.Hour); n != 0 || err != nil {
+		t.Errorf("%d retries are still late: %v", n, err)
+	}
+}

@@ -23,7 +23,7 @@ type statements struct {
 	// Deletes move published rows to the history, if there is one; rows that were not published are dropped.
 	delete, deleteNear, deleteLocked string
 	drop, dropNear, dropLocked       string
-	retry, deadLetter                string
+	retry, deadLetter, late          string
 	lockFree, leftover               string
 	retention                        string
 }
@@ -309,6 +309,7 @@ func newStatements(options Options) statements {
 
 		retry:      fill(retrySQL),
 		deadLetter: fill(deadLetterSQL),
+		late:       fill(lateSQL),
 		retention:  fill(retentionSQL),
 		lockFree:   fill(lockFreeSQL),
 		leftover:   fill(leftoverSQL),

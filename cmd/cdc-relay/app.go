@@ -19,6 +19,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
 
 // Exit codes. A second signal during the drain exits with 128 + its number.
@@ -38,7 +39,8 @@ type process struct {
 	environ   func() []string
 	signals   <-chan os.Signal
 
-	log *slog.Logger // of a service; logger creates it
+	log     *slog.Logger   // of a service; logger creates it
+	address pgdial.Address // of the command, once its settings were read
 }
 
 // sameStop is how long further signals count as the first one: timeout(1) and some supervisors signal the process, and
@@ -111,7 +113,7 @@ func (p *process) report(err error) int {
 	for _, line := range lines {
 		fmt.Fprintf(p.terminal.Err, "cdc-relay: %s\n", line)
 	}
-	if hint := cmp.Or(failure.Hint(err), hintOfMissing(lines)); hint != "" {
+	if hint := cmp.Or(p.address.Hint(err), hintOfMissing(lines)); hint != "" {
 		fmt.Fprintf(p.terminal.Err, "  hint: %s\n", hint)
 	}
 	var exit cli.ExitCoder // the help page does not exist

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // connectTimeout is for commands with a person waiting.
@@ -60,7 +58,7 @@ func connectWith(
 	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		hint := cmp.Or(problem.Hint(err), pgdial.Hint(err))
+		hint := address.Hint(err)
 		failed := connectError{err, address.WithOrigin(pgdial.Text(err), err)}
 		return nil, failure.WithHint(fmt.Errorf("database %q, user %q: %w", cfg.Database, cfg.User, failed), hint)
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/notice"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
@@ -167,6 +166,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	if err := s.newStatsd(cfg.signals.statsd); err != nil {
 		return nil, err
 	}
+	cfg.relay.LateRetries = cfg.publisher == "exec" // its answers may have retry_in
 	s.relay, err = relay.New(cfg.relay, publisher, log, s.registry)
 	return s, err
 }
@@ -195,7 +195,7 @@ func (p *process) prepare(ctx context.Context, cfg *config, log *slog.Logger) er
 	case problem.Is(err):
 		return err
 	}
-	return &problem.Problem{What: "--setup failed", Fix: failure.Hint(err), Err: err}
+	return &problem.Problem{What: "--setup failed", Fix: cfg.database().Hint(err), Err: err}
 }
 
 // setupCommandFor is the setup by another role that lets this one run.

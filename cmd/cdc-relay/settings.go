@@ -111,6 +111,7 @@ func (p *process) settingsFor(c *cli.Context) (*config, error) {
 		return nil, mistake(err)
 	}
 	cfg.given = in.Values
+	p.address = cfg.database()
 	for _, f := range settings.FlagsOf(c.Command.Flags) {
 		cfg.flags = append(cfg.flags, f.Name)
 	}

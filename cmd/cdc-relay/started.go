@@ -126,7 +126,7 @@ func (p *process) ended(command string, cfg *config, err error) error {
 		return fmt.Errorf("%s: %w", command, err)
 	}
 	args := []any{"error", show.OneLine(pgdial.Text(err))}
-	if hint := failure.Hint(err); hint != "" {
+	if hint := cfg.database().Hint(err); hint != "" {
 		args = append(args, "hint", hint)
 	}
 	p.logger(cfg).Error(

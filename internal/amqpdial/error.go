@@ -73,7 +73,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	if !found {
 		reason = exception.Reason
 	}
-	switch limit := LimitHint(reason, uri.Username, uri.Vhost); {
+	switch state := StateHint(reason, uri.Username, uri.Vhost); {
 	case exception.Code == amqp091.AccessRefused && strings.Contains(reason, "localhost"):
 		hint := "rabbitmqctl add_user relay && " + strings.Replace(permit, user, "relay", 1) +
 			"  # and name that user " + inURL
@@ -82,22 +82,28 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 		hint := "rabbitmqctl change_password " + user +
 			"  # or add_user, if there is no such user; or correct user and password " + inURL
 		return fail("login", hint, "user %q: %s", uri.Username, reason)
-	case strings.Contains(reason, "not found"):
+	case state != "": // also says "refused"
+		return fail("vhost", state, "virtual host %q: %s", uri.Vhost, reason)
+	case strings.Contains(reason, "not found") || strings.HasSuffix(reason, "is deleted"):
 		hint := "rabbitmqctl add_vhost " + vhost + " && " + permit + "  # or name another " + inURL
 		return fail("vhost", hint, "virtual host %q: %s", uri.Vhost, reason)
-	case limit != "": // also says "refused"
-		return fail("vhost", limit, "virtual host %q: %s", uri.Vhost, reason)
 	case strings.Contains(reason, "refused"):
 		return fail("vhost", permit, "virtual host %q: %s", uri.Vhost, reason)
 	}
 	return fail("reachable", "# see RabbitMQ's log", "RabbitMQ at %s: %s", address, ExceptionText(exception))
 }
 
-// LimitHint is for a reason that is a limit of the node, the virtual host or the user; "": it is another one.
-func LimitHint(reason, user, vhost string) string {
+// StateHint is for a reason that is a limit of the node, the virtual host or the user, or a state in which it takes no
+// connections; "": it is another one.
+func StateHint(reason, user, vhost string) string {
 	const orClose = "  # or raise the limit, or close connections"
 	m := regexp.MustCompile(`(user )?(?:connection )?limit (?:of )?\([0-9]+\)`).FindStringSubmatch(reason)
 	switch {
+	case strings.HasSuffix(reason, "is down"):
+		return "rabbitmqctl restart_vhost -p " + problem.ShellWord(vhost) +
+			"  # see rabbitmqctl list_vhosts name cluster_state, and RabbitMQ's log"
+	case strings.Contains(reason, "maintenance mode"):
+		return "rabbitmq-upgrade revive  # on that node, after its maintenance; or add another node " + inURL
 	case m == nil:
 		return ""
 	case strings.Contains(reason, "node connection limit") || strings.Contains(reason, "opened on node"):

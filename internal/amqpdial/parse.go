@@ -65,6 +65,9 @@ func parseURL(text string) ([]Node, error) {
 	if !found || (scheme != "amqp" && scheme != "amqps") {
 		return nil, errors.New("want a URL that begins with amqp:// or amqps://")
 	}
+	if err := secret.CheckPrintable(text); err != nil {
+		return nil, err
+	}
 	wrong := errors.New("not a URL of the form " + scheme + "://user:password@host:5672/vhost; " + secret.Encode)
 	if secret.AtAfterHost(text) {
 		return nil, wrong

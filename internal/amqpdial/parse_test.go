@@ -47,6 +47,8 @@ func TestMistakesOfAnAddressAreNamedWithoutThePassword(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                            "want a URL that begins with amqp://",
 		"http://user:hidden@host/":                    "want a URL that begins with amqp://",
+		"amqp+ssl://user:hidden@host/":                "want a URL that begins with amqp://",
+		"amqp://user:hidden@ho\x01st/":                "contains a control character",
 		"amqp://user:hidden@host:notaport/":           form,
 		"amqp://user:hidden@a:1:2,b/":                 form,
 		"amqp://user:hidden@a,b:x/":                   form,

@@ -3,6 +3,7 @@ package core
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,11 @@ type Core struct {
 		unseen   unseen
 		// backlog is the lowest id at which the next pass over keyless rows must start; nothing: no pass is needed.
 		backlog int64
+		// left are the newest keyless rows of small transactions that the stream has left in the table, the newest last.
+		// Claims take them before older rows.
+		left []outbox.Candidate
+		// streaming is the transaction whose rows the stream brings.
+		streaming transaction
 		// due: since the last sweep of due rows, a row has got a time.
 		due       bool
 		ready     bool // the publisher takes messages
@@ -68,6 +74,12 @@ type window struct {
 	full bool
 	// lacking is since when rows have found no room and none has left; zero: there was room.
 	lacking time.Time
+}
+
+// transaction counts the rows of a transaction. It is large from some row on: its rows must not delay those of others.
+type transaction struct {
+	xid  uint32
+	rows int
 }
 
 // New returns the core of a relay that does not lead.
@@ -124,12 +136,30 @@ const (
 	Left                      // left in the table: no room or no publisher
 )
 
-// Streamed takes a row from the stream. If mayWait is set, a full window gives NoRoom; otherwise the row stays in the
-// table.
+// Streamed takes a row from the stream. If mayWait is set, a full window gives NoRoom, unless the row's transaction is
+// large; otherwise the row stays in the table.
 func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out, Verdict) {
 	c.lock()
 	defer c.mu.Unlock()
 	m.Server = c.mu.term.server
+	if m.XID != c.mu.streaming.xid {
+		c.mu.streaming = transaction{xid: m.XID}
+	}
+	large := c.mu.streaming.rows >= max(c.limits.Messages/64, 1)
+	out, v := c.streamed(m, commitLSN, mayWait, large)
+	if v != NoRoom {
+		c.mu.streaming.rows++
+	}
+	if v == Left && !large && m.OrderingKey == nil {
+		if most := max(c.limits.Messages/4, 1); len(c.mu.left) >= 2*most {
+			c.mu.left = slices.Delete(c.mu.left, 0, most)
+		}
+		c.mu.left = append(c.mu.left, outbox.Candidate{Ref: m.Ref(), Size: m.Size(), Ready: true})
+	}
+	return out, v
+}
+
+func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool) (Out, Verdict) {
 	switch {
 	case m.AvailableAt != nil || m.SchemaVersion > outbox.SchemaVersion:
 		c.leaveScheduled(m)
@@ -141,7 +171,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out,
 		return Out{}, Left
 	case c.mu.lease.late(c.mu.now):
 		signal(c.Doubted)
-		if mayWait {
+		if mayWait && !large {
 			return Out{}, NoRoom
 		}
 		c.leaveInTable(m)
@@ -150,14 +180,13 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out,
 	if c.mu.window.full && c.mu.window.messages <= c.limits.Messages/2 {
 		c.mu.window.full = false
 	}
-	room := c.hasRoom(m)
-	if c.mu.window.full || (!room && !mayWait) {
-		c.mu.window.full = true
+	switch room := c.hasRoom(m, large); {
+	case !room && !large && mayWait && !c.mu.window.full:
+		return Out{}, NoRoom
+	case !room || c.mu.window.full:
+		c.mu.window.full = c.mu.window.full || !large
 		c.leaveInTable(m)
 		return Out{}, Left
-	}
-	if !room {
-		return Out{}, NoRoom
 	}
 	return publish(c.direct(m)), Taken
 }
@@ -182,9 +211,14 @@ func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 	return nil
 }
 
-func (c *Core) hasRoom(m *outbox.Message) bool {
-	w := &c.mu.window
-	if w.messages == 0 || (w.messages < c.limits.Messages && w.bytes+m.Size() <= c.limits.Bytes) {
+// hasRoom reports whether the window has room for a streamed row. Rows of a large transaction leave a quarter of it to
+// others.
+func (c *Core) hasRoom(m *outbox.Message, large bool) bool {
+	w, messages, bytes := &c.mu.window, c.limits.Messages, c.limits.Bytes
+	if large {
+		messages, bytes = messages*3/4, bytes*3/4
+	}
+	if w.messages == 0 || (w.messages < messages && w.bytes+m.Size() <= bytes) {
 		return true
 	}
 	w.lacks(c.mu.now)

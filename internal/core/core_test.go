@@ -92,6 +92,53 @@ func TestNothingOfAnEarlierServerHoldsRowsBack(t *testing.T) {
 	}
 }
 
+// The rows of a large transaction do not keep those of others waiting, neither for room nor behind them in the table.
+func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
+	const window = 8
+	c := New(DefaultLimits(window), Policy{})
+	c.TookSlot(Slot{})
+	c.Owned(time.Now())
+	c.PublisherReady(true)
+	stream := func(id int64, xid uint32) Verdict {
+		_, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: id}, XID: xid}, 1, true)
+		return v
+	}
+	for id := range int64(10 * window) {
+		if v := stream(id, 1); v == NoRoom {
+			t.Fatalf("row %d of the large transaction makes the stream wait", id)
+		}
+	}
+	if v := stream(1000, 2); v != Taken {
+		t.Errorf("there is no room for a row of another transaction: %d", v)
+	}
+	c.PublisherReady(false)
+	for id := int64(1001); id <= 1000+10*window; id++ {
+		stream(id, uint32(id))
+	}
+	stream(2000, 9999)
+	stream(2001, 9999) // its transaction is large from here on
+	rows := c.TakeLeft(2, 0)
+	if len(rows) != 2 || rows[0].ID != 2000 || rows[1].ID != 1000+10*window {
+		t.Errorf("the next claim begins with %v, want the newest rows of small transactions", rows)
+	}
+	if rows = c.TakeLeft(10*window, 1002+9*window); len(rows) == 0 || len(rows) >= window {
+		t.Errorf("%d rows are above the place of the pass", len(rows))
+	}
+}
+
+func TestAClockThatIsSetBackIsNoticed(t *testing.T) {
+	ours, server := time.Now(), time.Unix(1_000_000, 0)
+	before := ServerClock{Ours: ours, Server: server}
+	for passed, behind := range map[time.Duration]bool{
+		10 * time.Second: false, 0: false, -40 * time.Second: false, time.Hour: false, -time.Hour: true, -400 * 24 * time.Hour: true,
+	} {
+		now := ServerClock{Ours: ours.Add(10 * time.Second), Server: server.Add(passed)}
+		if now.Behind(before) != behind {
+			t.Errorf("the server's clock went on by %s in ten seconds: behind is %t", passed, !behind)
+		}
+	}
+}
+
 func snapshot(t *testing.T, text string) outbox.Snapshot {
 	t.Helper()
 	s, err := outbox.ParseSnapshot(text)

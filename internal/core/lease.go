@@ -66,6 +66,11 @@ func (c *Core) doubt() {
 // ServerClock is a time on the server's clock, and a time of this process that is not later.
 type ServerClock struct{ Ours, Server time.Time }
 
+// Behind reports whether the server's clock has been set back since an earlier comparison.
+func (c ServerClock) Behind(earlier ServerClock) bool {
+	return c.Ours.Sub(earlier.AtLeast(c.Server)) > time.Minute
+}
+
 // AtLeast converts a time of the server to one of this process that is not later. It is too early by the time that the
 // comparison of the clocks took.
 func (c ServerClock) AtLeast(server time.Time) time.Time { return c.Ours.Add(server.Sub(c.Server)) }

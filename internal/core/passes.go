@@ -58,3 +58,16 @@ func (c *Core) KeysBegan() (pass int) {
 	c.mu.keys.complete = false
 	return c.mu.keys.pass
 }
+
+// TakeLeft returns up to n of the newest keyless rows of small transactions that the stream has left in the table, if
+// their ids are above one. A pass has read the rows up to that id.
+func (c *Core) TakeLeft(n int, above int64) (rows []outbox.Candidate) {
+	c.lock()
+	defer c.mu.Unlock()
+	for left := &c.mu.left; len(rows) < n && len(*left) > 0; *left = (*left)[:len(*left)-1] {
+		if row := (*left)[len(*left)-1]; row.ID > above {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}

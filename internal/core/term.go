@@ -42,7 +42,7 @@ func (c *Core) TookSlot(s Slot) {
 	c.mu.unseen.end()
 	c.mu.unseen.forgetAll() // rows that committed before the start may not be visible yet
 	c.mu.keys.newTerm(c.mu.unseen.seq)
-	c.mu.backlog, c.mu.due = anyID, true
+	c.mu.backlog, c.mu.left, c.mu.due = anyID, nil, true
 	signal(c.Wake)
 }
 
@@ -56,7 +56,7 @@ func (c *Core) LostSlot() {
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.keys.newTerm(c.mu.unseen.seq)
 	c.mu.unseen.end()
-	c.mu.backlog = noID
+	c.mu.backlog, c.mu.left = noID, nil
 }
 
 // StreamLive records whether the server was heard of lately.

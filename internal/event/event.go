@@ -59,6 +59,7 @@ const (
 const (
 	SweepFailing        Name = "sweep_failing"
 	SweepRecovered      Name = "sweep_recovered"
+	RetriesHastened     Name = "retries_hastened"
 	SettleFailing       Name = "settle_failing"
 	SettleRecovered     Name = "settle_recovered"
 	RowLocked           Name = "row_locked"

@@ -1,16 +1,19 @@
 package pgdial
 
 import (
+	"cmp"
 	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
@@ -45,13 +48,19 @@ func (a Address) read() (string, *pgconn.Config, error) {
 	return text, config, err
 }
 
-const wantURL = "not a URL of the form postgres://user:password@host:5432/database; " + secret.Encode
+const (
+	urlForm = "not a URL of the form postgres://user:password@host:5432/database"
+	wantURL = urlForm + "; " + secret.Encode
+)
 
 // Parse reads a URL or key=value words. Its errors never quote them: what a parser takes for a port may be a part of
 // the password.
 func Parse(text string) (*pgconn.Config, error) {
-	if text == "" {
+	if text = strings.TrimSpace(text); text == "" {
 		return nil, secret.ErrEmpty
+	}
+	if err := checkForm(text); err != nil {
+		return nil, err
 	}
 	if secret.AtAfterHost(text) {
 		return nil, errors.New(wantURL)
@@ -71,10 +80,34 @@ func Parse(text string) (*pgconn.Config, error) {
 		}
 		return nil, errors.New(wantURL)
 	case errors.As(err, &parseErr):
-		return nil, errors.New("neither a URL, postgres://user:password@host:5432/database, nor key=value words")
+		return nil, errNoURL
 	}
 	return nil, errors.New("not understood")
 }
+
+// word is the begin of key=value words. A name with other characters is a part of a URL.
+var word = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*\s*=`)
+
+// checkForm rejects URLs that pgconn takes for key=value words, and control characters, which it takes for a part of
+// the database's name.
+func checkForm(text string) error {
+	scheme, _, isURL := strings.Cut(text, "://")
+	switch {
+	case word.MatchString(text):
+		return nil
+	case strings.HasPrefix(text, "jdbc:"):
+		return errors.New(urlForm + ", without jdbc:, and with user and password before the host")
+	case isURL && strings.HasPrefix(scheme, "postgres") && strings.Contains(scheme, "+"):
+		return errors.New(urlForm + ", without + and a driver")
+	case isURL && scheme != "postgres" && scheme != "postgresql":
+		return errors.New(wantURL)
+	case !isURL && strings.Contains(text, "="):
+		return errNoURL
+	}
+	return secret.CheckPrintable(text)
+}
+
+var errNoURL = errors.New("neither a URL, postgres://user:password@host:5432/database, nor key=value words")
 
 // harmlessDetail names the parameter that a parser rejected, if it cannot contain a password. The error of pgconn
 // quotes the URL before it says what is wrong.
@@ -96,6 +129,20 @@ func harmlessDetail(err error) string {
 		}
 	}
 	return ""
+}
+
+// Hint returns what fixes an error of the server at this address, or "".
+func (a Address) Hint(err error) string {
+	return cmp.Or(a.Grant(err), problem.Hint(err), Hint(err))
+}
+
+// Grant returns the GRANT for the role of this address if it may not read an object of the system catalog, or "".
+func (a Address) Grant(err error) string {
+	config, wrong := a.Config()
+	if wrong != nil {
+		return ""
+	}
+	return problem.Grant(err, config.User)
 }
 
 // WithOrigin adds to the text of an error of which file the password is that Postgres rejected, and when the file was

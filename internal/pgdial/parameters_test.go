@@ -46,3 +46,35 @@ func TestAnAddressHasNoParameterThatTheServerRejects(t *testing.T) {
 		}
 	}
 }
+
+// Errors quote nothing of the address: it has a password.
+func TestAnAddressInAnotherFormIsNamed(t *testing.T) {
+	const form = "not a URL of the form postgres://user:password@host:5432/database"
+	for text, want := range map[string]string{
+		" postgres://user:hidden@host/shop\r\n":                  "",
+		"\n\thost=host user=user\n dbname=shop ":                 "",
+		"options='-c x=a://b' dbname=shop":                       "",
+		"jdbc:postgresql://host/shop?user=user&password=hidden":  form + ", without jdbc:",
+		"jdbc:postgresql:shop?password=hidden":                   form + ", without jdbc:",
+		"postgresql+psycopg2://user:hidden@host/shop?sslmode=no": form + ", without +",
+		"postgres+asyncpg://user:hidden@host/shop":               form + ", without +",
+		"http://user:hidden@host/shop?a=b":                       form,
+		"amqp://user:hidden@host/shop":                           form,
+		"POSTGRES://user:hidden@host/shop?sslmode=disable":       form,
+		"user:hidden@host/shop?sslmode=disable":                  "neither a URL",
+		"//user:hidden@host/shop?sslmode=disable":                "neither a URL",
+		"postgres:/user:hidden@host/shop?a=b":                    "neither a URL",
+		"postgres://user:hidden@host/shop\n?sslmode=disable":     "contains a control character",
+		"postgres://user:hidden@ho\tst/shop":                     "contains a control character",
+		"postgres://user:hidden@host/sh\x01op":                   "contains a control character",
+		" \n":                                                    "is empty",
+	} {
+		config, err := pgdial.Parse(text)
+		switch {
+		case want == "" && (err != nil || config.Database != "shop" && !strings.Contains(text, "options")):
+			t.Errorf("%q: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden")):
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}

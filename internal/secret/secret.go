@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Most limits the bytes of a file: a wrong name must not fill the memory.
@@ -20,13 +21,13 @@ type Text struct{ Value, File string }
 // IsSet reports whether there is a value or a file.
 func (t Text) IsSet() bool { return t.Value != "" || t.File != "" }
 
-// Read returns the value, or what the file contains now, without the ends of lines after it. Callers read it again for
+// Read returns the value, or what the file contains now, without white space around it. Callers read it again for
 // each connection: Kubernetes replaces a symbolic link to a mounted secret, other programs rename a new file over the
 // old one, and some write into the file. An empty file is an error: somebody is about to write it. No error quotes the
 // content.
 func (t Text) Read() (string, error) {
 	if t.File == "" {
-		return t.Value, nil
+		return strings.TrimSpace(t.Value), nil
 	}
 	file, err := os.Open(t.File)
 	if err != nil {
@@ -34,7 +35,7 @@ func (t Text) Read() (string, error) {
 	}
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, Most+1))
-	switch text := strings.TrimRight(string(content), "\r\n"); {
+	switch text := strings.TrimSpace(string(content)); {
 	case err != nil:
 		return "", err
 	case len(content) > Most:
@@ -78,6 +79,14 @@ func Origin(file string) string {
 		return "the password is that of " + file
 	}
 	return fmt.Sprintf("the password is that of %s, written %s", file, info.ModTime().UTC().Format(time.RFC3339))
+}
+
+// CheckPrintable rejects a line end or another control character in a URL, and does not quote it.
+func CheckPrintable(url string) error {
+	if strings.ContainsFunc(url, unicode.IsControl) {
+		return errors.New("contains a control character, such as a line end")
+	}
+	return nil
 }
 
 // Encode is advice for a URL that a parser does not understand.

@@ -358,3 +358,17 @@ func TestDrainToStdoutWritesOneJSONLinePerMessage(t *testing.T) {
 		t.Errorf("%d lines, want 101 and an empty table", n)
 	}
 }
+
+// A clock that was ahead by a year put a retry off. The leader notices it.
+func TestARetryOfAClockThatWasAheadIsPublished(t *testing.T) {
+	w := newWorld(t).plainly().setUp()
+	arrived := w.consume(w.queue)
+	year := time.Now().AddDate(1, 0, 0)
+	scheduled := w.insert(row{"available_at": year})
+	retried := w.insert(row{"available_at": year, "attempts": 1})
+	w.run()
+	w.await(arrived, retried)
+	if arrived.count(scheduled) > 0 {
+		t.Error("the scheduled message has left, too")
+	}
+}

@@ -33,7 +33,7 @@ func judgeBroker(o Options, f facts) []Finding {
 		"docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
 	j.judgeAlarm(c)
 	if j.f.broken != nil {
-		hint := cmp.Or(amqpdial.LimitHint(j.f.broken.Error(), j.f.user, j.f.vhost),
+		hint := cmp.Or(amqpdial.StateHint(j.f.broken.Error(), j.f.user, j.f.vhost),
 			"# run check again; if it still fails, see RabbitMQ's log")
 		c.wrong("connection", hintFix(hint),
 			"the connection broke during the check: %s", j.f.broken)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // statementTimeout limits each statement on the server.
@@ -59,13 +60,13 @@ func (s *session) read(ctx context.Context, question func(pgx.Tx) error) error {
 	defer cancel()
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
-		return hinted(err)
+		return s.hinted(err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }() // if it fails, pgx closes the connection
 	if _, err := tx.Exec(ctx, limits, fmt.Sprint(statementTimeout.Milliseconds())); err != nil {
-		return hinted(err)
+		return s.hinted(err)
 	}
-	return hinted(question(tx))
+	return s.hinted(question(tx))
 }
 
 // fetch runs a query that returns one JSON value. JSON also works if another server version has other catalog columns.
@@ -80,7 +81,7 @@ func (s *session) fetch(ctx context.Context, into any, query string, args ...any
 }
 
 // hinted adds a hint to an error of a question.
-func hinted(err error) error {
+func (s *session) hinted(err error) error {
 	switch pgcode.Of(err) {
 	case pgerrcode.QueryCanceled:
 		return &advice{
@@ -97,6 +98,9 @@ func hinted(err error) error {
 				"WHERE l.mode = 'AccessExclusiveLock' AND l.granted"),
 		}
 	case pgerrcode.InsufficientPrivilege:
+		if grant := problem.Grant(err, s.conn.Config().User); grant != "" {
+			return &advice{err, sql("%s", grant)}
+		}
 		return &advice{err, remark("-- see the findings about grants")}
 	}
 	return err

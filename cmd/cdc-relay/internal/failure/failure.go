@@ -3,14 +3,12 @@
 package failure
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // Usage is a mistake in the command line, the environment or the configuration file.
@@ -55,9 +53,6 @@ func (e hinted) Unwrap() error { return e.error }
 
 // WithHint adds a hint to an error. The text of the error stays the same.
 func WithHint(err error, hint string) error { return hinted{err, hint} }
-
-// Hint returns what a person can type to fix the error, or "".
-func Hint(err error) string { return cmp.Or(problem.Hint(err), pgdial.Hint(err)) }
 
 // Lines returns the text of an error for a person, without passwords: each mistake of a Usage in a line, any other
 // error in one line. It returns none for nil.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 func TestEachMistakeOfTheUserHasALine(t *testing.T) {
@@ -38,8 +39,8 @@ func TestKindsOfErrorsAreFoundBelowAHint(t *testing.T) {
 		"the cause alone": {cause, func(err error) bool { return errors.Is(err, cause) }},
 	} {
 		err := fmt.Errorf("command: %w", failure.WithHint(test.err, "# do this"))
-		if !test.is(err) || failure.Hint(err) != "# do this" || err.Error() != "command: cause" {
-			t.Errorf("%s: %v, hint %q", name, err, failure.Hint(err))
+		if !test.is(err) || problem.Hint(err) != "# do this" || err.Error() != "command: cause" {
+			t.Errorf("%s: %v, hint %q", name, err, problem.Hint(err))
 		}
 		if test.is(errors.New("cause")) {
 			t.Errorf("%s: any error is one", name)

@@ -63,6 +63,9 @@ func (s Setting[T]) Take(target *T, text string) error {
 			return err
 		}
 	}
+	if strings.HasPrefix(s.Placeholder, "URL") {
+		text = strings.TrimSpace(text) // a file or a secret ends with a line end
+	}
 	return s.Set(target, text)
 }
 

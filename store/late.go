@@ -1,0 +1,43 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// mostLate limits the rows of one statement.
+const mostLate = 1000
+
+// lateSQL makes retries due that are later than any retry may be. Rows that were never rejected are scheduled, and an
+// infinite time is a person's.
+const lateSQL = `
+WITH late AS (
+  SELECT r.id, r.message_id, ` + Traced + ` AS traced FROM {outbox} r
+  WHERE r.available_at > clock_timestamp() + $1::interval AND r.available_at < 'infinity' AND r.attempts > 0{and_of_shard}
+  ORDER BY r.available_at DESC LIMIT $2 FOR UPDATE SKIP LOCKED)
+UPDATE {outbox} r SET available_at = clock_timestamp(),
+       possible_duplicate = CASE WHEN s.traced THEN true ELSE r.possible_duplicate END
+FROM late s WHERE ` + sameRow
+
+// HastenRetries makes retries due whose time is more than this far away: the server's clock was ahead when they got it.
+// It returns how many.
+func (s *Store) HastenRetries(ctx context.Context, within time.Duration) (hastened int64, err error) {
+	for more := true; more && err == nil; {
+		var rows int64
+		rows, err = s.hasten(ctx, within)
+		hastened += rows
+		more = rows == mostLate
+	}
+	return hastened, err
+}
+
+func (s *Store) hasten(ctx context.Context, within time.Duration) (int64, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	tag, err := s.pool.Exec(ctx, s.sql.late, within, mostLate)
+	if err != nil {
+		return 0, fmt.Errorf("look for late retries in %s: %w", s.table, err)
+	}
+	return tag.RowsAffected(), nil
+}
