@@ -20,6 +20,23 @@ const (
 	greatestID = math.MaxInt64
 )
 
+// pace is how often the size of a page or claim is halved, because such a statement took too long.
+type pace int
+
+const mostHalved = pace(10)
+
+func (p pace) of(size int) int { return max(size>>p, 1) }
+
+// took adapts the size to the time of a statement.
+func (p *pace) took(took time.Duration) {
+	switch {
+	case took > longWalk:
+		*p = min(*p+1, mostHalved)
+	case took < longWalk/4:
+		*p = max(*p-1, 0)
+	}
+}
+
 // from returns the last id for the statement that starts after an id. Last is the newest id of the sequence. Few ids
 // are above it or below zero, so these are read at once.
 func (s span) from(after, last int64) (upTo int64) {

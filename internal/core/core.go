@@ -32,8 +32,12 @@ type Core struct {
 		unseen   unseen
 		// backlog is the lowest id at which the next pass over keyless rows must start; nothing: no pass is needed.
 		backlog int64
-		// due: since the last sweep of due rows, a row has got a time.
-		due       bool
+		// due: since the last sweep of due rows, a row has got a time. dueAgain are some of these rows whose time has
+		// come already, so that no sweep has to search for them.
+		due      bool
+		dueAgain []outbox.Candidate
+		// large is a row of a claim that is in memory beside the bytes of the window; nil: none.
+		large     *largeRow
 		ready     bool // the publisher takes messages
 		suspended bool // publish nothing: published rows cannot be deleted
 		stopping  bool // take no new rows
@@ -195,12 +199,13 @@ func (c *Core) hold(m *outbox.Message) {
 // that a claim has seen, so the floor rises to the position of that claim.
 func (c *Core) forget(ref outbox.Ref, size int) {
 	c.mu.term.floor = max(c.mu.term.floor, c.mu.registry.release(ref))
-	c.freeRoom(size)
-}
-
-// freeRoom frees room in the window.
-func (c *Core) freeRoom(size int) {
 	c.mu.window.messages--
+	if large := c.mu.large; large != nil && large.ref == ref {
+		c.mu.large, size = nil, 0
+		for _, row := range large.waiting {
+			c.missed(row)
+		}
+	}
 	c.mu.window.bytes -= size
 	signal(c.Room)
 	signal(c.Wake)
@@ -222,6 +227,9 @@ func (c *Core) leaveInTable(m *outbox.Message) {
 // be lower than those queued for its key. So the queue stays in the table too, and follows the row from there.
 func (c *Core) leaveScheduled(m *outbox.Message) {
 	c.wantDue()
+	if m.AvailableAt != nil && m.OrderingKey == nil && !m.AvailableAt.After(m.CommittedAt) {
+		c.wantAgain(candidate(m))
+	}
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
 		c.leaveInTable(m)
@@ -269,6 +277,21 @@ func (c *Core) wantDue() {
 		c.mu.due = true
 		signal(c.Wake)
 	}
+}
+
+// mostAgain bounds the due rows to claim again. The next pass over all due rows finds the others.
+const mostAgain = 1000
+
+// wantAgain asks for a claim of a due row without a key.
+func (c *Core) wantAgain(row outbox.Candidate) {
+	c.wantDue()
+	if row.Ready = true; len(c.mu.dueAgain) < mostAgain {
+		c.mu.dueAgain = append(c.mu.dueAgain, row)
+	}
+}
+
+func candidate(m *outbox.Message) outbox.Candidate {
+	return outbox.Candidate{Ref: m.Ref(), Size: m.Size(), Due: m.AvailableAt}
 }
 
 // Unread records a streamed row that could not be decoded. Its key and transaction are unknown.

@@ -29,7 +29,7 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 		}
 		c.PublisherReady(true)
 		claim := &testClaim{}
-		chosen := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, Most{Rows: 1, Bytes: 100})
+		chosen, _ := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
 		claim.lock(c, chosen) // another session has locked it
 		c.Done(claim.ended)
 		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {

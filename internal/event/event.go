@@ -57,6 +57,7 @@ const (
 const (
 	SweepFailing        Name = "sweep_failing"
 	SweepRecovered      Name = "sweep_recovered"
+	ClaimFailing        Name = "claim_failing"
 	SettleFailing       Name = "settle_failing"
 	SettleRecovered     Name = "settle_recovered"
 	RowLocked           Name = "row_locked"
