@@ -44,6 +44,8 @@ type claims struct {
 	open    atomic.Int32
 	running sync.WaitGroup
 	locked  int // only the goroutine of Once uses it
+	// quick: a large row was read in a short time.
+	quick atomic.Bool
 }
 
 func (c *claims) free() int { return mostClaims - int(c.open.Load()) }
@@ -137,7 +139,7 @@ func (s *Sweeper) claim(ctx context.Context, r role, c *Claim, chosen core.Chose
 func (s *Sweeper) lock(ctx context.Context, r role, c *Claim, ids []int64, large bool) (Transaction, error) {
 	c.alive = s.Clock()
 	tx, err := s.Lock(ctx, ids, large, r.fresh)
-	s.pace.bytes.took(s.Clock().Sub(c.alive))
+	s.adapt(s.Clock().Sub(c.alive), c.rows)
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +151,20 @@ func (s *Sweeper) lock(ctx context.Context, r role, c *Claim, ids []int64, large
 		return nil, err
 	}
 	return tx, nil
+}
+
+// adapt records how long it took to lock and read rows. Few bytes say nothing about the pace.
+func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate) {
+	bytes := 0
+	for _, row := range rows {
+		bytes += row.Size
+	}
+	if took > longWalk || bytes > s.budget/2 {
+		s.pace.took(took)
+	}
+	if s.claims.quick.Swap(false) {
+		s.pace.took(0)
+	}
 }
 
 // confirm asks whether the transaction is still alive.
@@ -350,8 +366,10 @@ func (c *Claim) Finish(ctx context.Context) {
 // read reads the large row and publishes it. If it fails, the claim ends after a poll interval: no large row is tried
 // before.
 func (c *Claim) read(ctx context.Context) (ok bool) {
+	began := c.sweeper.Clock()
 	err := c.tx.Read(ctx)
 	if err == nil {
+		c.sweeper.claims.quick.Store(c.sweeper.Clock().Sub(began) < longWalk/4)
 		err = c.confirm(ctx, c.tx)
 	}
 	if err == nil {

@@ -20,20 +20,22 @@ const (
 	greatestID = math.MaxInt64
 )
 
-// pace is how often the size of a page or claim is halved, because such a statement took too long.
+// pace is how often the size of a page or claim was doubled since the first one: while the statements are quick, and
+// back if one takes too long.
 type pace int
 
-const mostHalved = pace(10)
+// mostDoubled is how often a size is doubled at most. Then a claim has as many bytes as the core allows.
+const mostDoubled = pace(5)
 
-func (p pace) of(size int) int { return max(size>>p, 1) }
+func (p pace) of(most int) int { return max(most>>(mostDoubled-p), 1) }
 
 // took adapts the size to the time of a statement.
 func (p *pace) took(took time.Duration) {
 	switch {
 	case took > longWalk:
-		*p = min(*p+1, mostHalved)
-	case took < longWalk/4:
 		*p = max(*p-1, 0)
+	case took < longWalk/4:
+		*p = min(*p+1, mostDoubled)
 	}
 }
 

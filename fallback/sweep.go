@@ -56,8 +56,11 @@ type Sweeper struct {
 	slot    slotSeen
 	passes  passes
 	lookUps lookUps
-	// pace adapts the rows of a search, and the bytes of a claim.
-	pace     struct{ rows, bytes pace }
+	// pace adapts the bytes of a claim, budget is how many the last one might take. halved is how often the rows of a
+	// search are halved.
+	pace     pace
+	budget   int
+	halved   int
 	restarts int64 // of the server, so far
 }
 
@@ -144,17 +147,20 @@ func (s *Sweeper) room() (rows, bytes int) {
 		return 0, 0
 	}
 	rows, bytes = s.Core.Capacity(s.Page)
-	return rows, s.pace.bytes.of(bytes)
+	s.budget = s.pace.of(bytes)
+	return rows, s.budget
 }
 
-// searched records a search that began at this time. Only one that failed late was too large: others may have scanned
-// dead rows.
+// some returns how many rows or keys to search for.
+func (s *Sweeper) some(most int) int { return max(most>>s.halved, 1) }
+
+// searched records a search that began at this time. If it failed late, the next one is half as large.
 func (s *Sweeper) searched(began time.Time, err error) (took time.Duration) {
-	took = s.Clock().Sub(began)
-	if err != nil {
-		s.pace.rows.took(took)
-	} else {
-		s.pace.rows.took(0)
+	switch took = s.Clock().Sub(began); {
+	case err == nil:
+		s.halved = max(s.halved-1, 0)
+	case took > longWalk:
+		s.halved++
 	}
 	return took
 }
@@ -272,7 +278,7 @@ func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, e
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	began, limit := s.Clock(), s.pace.rows.of(4*s.Page)
+	began, limit := s.Clock(), s.some(4*s.Page)
 	found, at, err := s.Table.FindDue(ctx, p.after, p.until, limit)
 	p.walk += s.searched(began, err)
 	if p.longest = max(p.longest, p.walk); err != nil {
@@ -360,7 +366,7 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	rows = s.pace.rows.of(rows)
+	rows = s.some(rows)
 	began, upTo := s.Clock(), s.passes.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.searched(began, err)
