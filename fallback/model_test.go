@@ -372,7 +372,6 @@ func (m *model) streamNext() {
 	}
 	tx := m.txs[m.streamed]
 	m.streamed++
-	m.core.Began(tx.xid)
 	for _, row := range tx.rows {
 		message := row.message(tx)
 		message.Deadline = m.deadline(row)

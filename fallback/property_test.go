@@ -245,7 +245,6 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 		"stream2": func(*rapid.T) { m.streamNext() },
 		"undecodable": func(*rapid.T) {
 			if !m.polls && m.streamed < len(m.txs) {
-				m.core.Began(m.txs[m.streamed].xid)
 				m.core.Unread()
 				m.streamed++
 			}

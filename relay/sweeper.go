@@ -91,7 +91,10 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		Lock: func(
 			ctx context.Context, ids []int64, large bool, fresh outbox.Fresh,
 		) (fallback.Transaction, error) {
-			return r.store.Lock(ctx, ids, large, fresh, slot)
+			if large {
+				return r.store.LockLarge(ctx, ids[0], fresh, slot)
+			}
+			return r.store.Lock(ctx, ids, fresh, slot)
 		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
 			seen, err := slotNow(ctx, r.store, slot)

@@ -45,7 +45,7 @@ func BenchmarkClaim(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		claim, err := f.store.Lock(b.Context(), refIDs(found), false, outbox.AllFresh(), "")
+		claim, err := f.store.Lock(b.Context(), refIDs(found), outbox.AllFresh(), "")
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -46,24 +46,18 @@ const IdleTimeout = 10 * time.Second
 const positionSQL = `
 SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
-// Lock starts a claim: it locks the rows with these ids that are still ready and not locked. Of a large row, which is
-// locked alone, Read reads the body. A row that the server cannot send makes the statement fail, so the claim is halved
-// until it is alone.
-func (s *Store) Lock(
-	ctx context.Context, ids []int64, large bool, fresh outbox.Fresh, slotName string,
-) (*Claim, error) {
+// Lock starts a claim: it locks the rows with these ids that are still ready and not locked. A row that the server cannot
+// send makes the statement fail, so the claim is halved until that row is alone.
+func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if large {
-		return s.lock(ctx, s.sql.lockBare, ids, fresh, slotName)
-	}
 	claim, err := s.lock(ctx, s.sql.lock, ids, fresh, slotName)
 	why := unreadable(err)
 	switch {
 	case why == "":
 		return claim, err
 	case len(ids) > 1:
-		return s.Lock(ctx, ids[:len(ids)/2], large, fresh, slotName)
+		return s.Lock(ctx, ids[:len(ids)/2], fresh, slotName)
 	}
 	if claim, err = s.lock(ctx, s.sql.lockBare, ids, fresh, slotName); err != nil {
 		return nil, err
@@ -72,6 +66,13 @@ func (s *Store) Lock(
 		m.Unreadable = why
 	}
 	return claim, nil
+}
+
+// LockLarge starts a claim of one row without its body, which Read reads.
+func (s *Store) LockLarge(ctx context.Context, id int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return s.lock(ctx, s.sql.lockBare, []int64{id}, fresh, slotName)
 }
 
 // lock starts a claim with a statement that locks rows.

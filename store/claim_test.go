@@ -258,7 +258,7 @@ func TestASlowServerKeepsItsConnection(t *testing.T) {
 	proxy := services.NewProxy(t, address.Host)
 	address.Host = proxy.Addr()
 	s := open(t, address.String(), store.Options{Table: tabletest.Name()})
-	claim, err := s.Lock(t.Context(), []int64{1}, false, outbox.AllFresh(), "")
+	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestErrorsHaveNoPhrasesOfTheDriver(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`ALTER TABLE outbox DROP COLUMN available_at`)
 	_, _, find := f.store.FindKeys(t.Context(), nil, 10, 1, outbox.AllFresh())
-	_, lock := f.store.Lock(t.Context(), []int64{1}, false, outbox.AllFresh(), "none")
+	_, lock := f.store.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "none")
 	for want, err := range map[string]error{
 		"find ordering keys of public.outbox: ERROR: column r.available_at does not exist": find,
 		"claim rows of public.outbox: ERROR: column r.available_at does not exist":         lock,

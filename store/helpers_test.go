@@ -81,7 +81,7 @@ func (f *fixture) read(after int64) (messages []*outbox.Message) {
 // claim locks rows; the test ends the claim.
 func (f *fixture) claim(fresh outbox.Fresh, ids ...int64) *store.Claim {
 	f.Helper()
-	claim, err := f.store.Lock(f.Context(), ids, false, fresh, "")
+	claim, err := f.store.Lock(f.Context(), ids, fresh, "")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func TestASearchReadsNoBody(t *testing.T) {
 	if err := errors.Join(failedDue, failedBacklog, failedKeys, failedRuns); err != nil || len(due) != 6 || len(backlog) != 3 || len(keys) != 2 || len(runs) != 2 {
 		t.Fatalf("found %d due rows, %d fresh ones, %d and %d keys: %v", len(due), len(backlog), len(keys), len(runs), err)
 	}
-	claim, err := f.store.Lock(t.Context(), []int64{1}, true, outbox.AllFresh(), "")
+	claim, err := f.store.LockLarge(t.Context(), 1, outbox.AllFresh(), "")
 	if err != nil || len(claim.Messages) != 1 {
 		t.Fatalf("a large row is not locked: %v", err)
 	}
@@ -199,7 +199,7 @@ func TestTheBodyOfALargeRowIsReadAfterTheLock(t *testing.T) {
 	f.Insert(`(routing_key, payload, headers, expires_at) VALUES ('r', to_json(repeat('p', 9000000)), '{"a": 1}', now() + interval '1 h')`)
 	f.Insert(`(routing_key, payload_bytes) VALUES ('r', decode(repeat('ab', 9000000), 'hex'))`)
 	for id, size := range map[int64]int{1: 9000002, 2: 9000000} {
-		claim, err := f.store.Lock(t.Context(), []int64{id}, true, outbox.AllFresh(), "")
+		claim, err := f.store.LockLarge(t.Context(), id, outbox.AllFresh(), "")
 		if err != nil || len(claim.Messages) != 1 || claim.Messages[0].Payload != nil {
 			t.Fatalf("row %d: locked %+v, %v", id, claim.Messages, err)
 		}

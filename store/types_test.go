@@ -25,7 +25,7 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 		for _, statement := range []func() error{
 			func() error { _, err := db.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.AllFresh()); return err },
 			func() error {
-				claim, err := db.Lock(t.Context(), f.IDs("true"), false, outbox.AllFresh(), "")
+				claim, err := db.Lock(t.Context(), f.IDs("true"), outbox.AllFresh(), "")
 				if err == nil {
 					claim.Abandon()
 				}

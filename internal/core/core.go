@@ -302,13 +302,6 @@ func (c *Core) Unread() {
 	c.wantAll()
 }
 
-// Began records that the stream brings a transaction. So none of its rows can be missed.
-func (c *Core) Began(xid uint32) {
-	c.lock()
-	defer c.mu.Unlock()
-	delete(c.mu.unseen.suspects, xid)
-}
-
 // PublisherReady records whether the publisher takes messages.
 func (c *Core) PublisherReady(ready bool) {
 	c.lock()
