@@ -363,8 +363,8 @@ func (c *Claim) Finish(ctx context.Context) {
 	c.finish(c.written(rows, err == nil))
 }
 
-// read reads the large row and publishes it. If it fails, the claim ends after a poll interval: no large row is tried
-// before.
+// read reads the large row and publishes it. If that fails, the row is tried again after a poll interval, and others have
+// their turn.
 func (c *Claim) read(ctx context.Context) (ok bool) {
 	began := c.sweeper.Clock()
 	err := c.tx.Read(ctx)
@@ -377,6 +377,8 @@ func (c *Claim) read(ctx context.Context) (ok bool) {
 		return true
 	}
 	c.tx.Abandon()
+	c.sweeper.claims.open.Add(-1)
+	c.sweeper.Core.LargeFailed()
 	if ctx.Err() == nil {
 		c.sweeper.Failed(err)
 		select {
@@ -384,7 +386,8 @@ func (c *Claim) read(ctx context.Context) (ok bool) {
 		case <-time.After(c.sweeper.Planner.pollInterval):
 		}
 	}
-	c.finish(core.Ended{Unsent: []*outbox.Message{c.large}})
+	c.done(core.Ended{NotLocked: c.rows})
+	c.sweeper.claims.running.Done()
 	return false
 }
 

@@ -30,4 +30,6 @@ type Core interface {
 	ChooseRuns(claim core.Claim, found core.Found, keys int, most core.Most) core.Chosen
 	Locked(claim core.Claim, rows []outbox.Candidate, l core.Lock) (valid bool)
 	Done(e core.Ended) core.Out
+	// LargeFailed lets other large rows have their turn before the claim is done.
+	LargeFailed()
 }

@@ -60,6 +60,23 @@ func (l *largeRow) wait(row outbox.Candidate) {
 	}
 }
 
+// endLarge lets the next large row have its turn.
+func (c *Core) endLarge() {
+	large := c.mu.large
+	c.mu.large = nil
+	for _, row := range large.waiting {
+		c.missed(row)
+	}
+}
+
+// LargeFailed records that the body of the large row was not read. The row is in memory until its claim is done.
+func (c *Core) LargeFailed() {
+	c.lock()
+	defer c.mu.Unlock()
+	c.endLarge()
+	signal(c.Wake)
+}
+
 // Most limits a claim.
 type Most struct{ Rows, Bytes int }
 

@@ -200,13 +200,11 @@ func (c *Core) hold(m *outbox.Message) {
 func (c *Core) forget(ref outbox.Ref, size int) {
 	c.mu.term.floor = max(c.mu.term.floor, c.mu.registry.release(ref))
 	c.mu.window.messages--
-	if large := c.mu.large; large != nil && large.ref == ref {
-		c.mu.large, size = nil, 0
-		for _, row := range large.waiting {
-			c.missed(row)
-		}
+	if c.mu.large != nil && c.mu.large.ref == ref {
+		c.endLarge()
+	} else {
+		c.mu.window.bytes -= size
 	}
-	c.mu.window.bytes -= size
 	signal(c.Room)
 	signal(c.Wake)
 }

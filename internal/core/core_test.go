@@ -78,7 +78,8 @@ func (t *testClaim) Answered(s outbox.Settlement, _ bool) (*outbox.Message, bool
 
 // A large row is claimed alone and beside the window, one at a time. Those behind it are found again when it has left.
 func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
-	for name, due := range map[string]*time.Time{"fresh": nil, "due": new(time.Unix(0, 0))} {
+	for name, due := range map[string]*time.Time{"fresh": nil, "due": new(time.Unix(0, 0)), "failed": nil} {
+		failed := name == "failed"
 		c := New(DefaultLimits(100), Policy{})
 		c.TookSlot(Slot{PID: 1})
 		c.PublisherReady(true)
@@ -111,11 +112,21 @@ func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
 		}
 		c.BacklogBegan(c.View().Epoch)
 		c.DueBegan()
-		c.Resolved(outbox.Result{Message: sent, Outcome: outbox.Confirmed})
-		c.Done(large.ended)
+		if failed {
+			c.LargeFailed()
+		} else {
+			c.Resolved(outbox.Result{Message: sent, Outcome: outbox.Confirmed})
+			c.Done(large.ended)
+		}
 		from, _ := c.BacklogBegan(c.View().Epoch)
 		if again := c.DueBegan(); due == nil && from != 4 || due != nil && (len(again) != 1 || again[0].ID != 4) {
 			t.Errorf("%s: the next pass starts at %d, due rows are %v", name, from, again)
+		}
+		if failed {
+			c.Done(Ended{NotLocked: []outbox.Candidate{{Ref: sent.Ref()}}})
+		}
+		if _, after := c.Capacity(100); after != before {
+			t.Errorf("%s: at the end, a claim may have %d bytes, want %d", name, after, before)
 		}
 	}
 }
