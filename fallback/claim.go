@@ -16,6 +16,10 @@ import (
 type Transaction interface {
 	// Locked returns the messages, the WAL position after the lock, and the server process that owned the slot then.
 	Locked() (messages []*outbox.Message, position uint64, owner uint32)
+	// Read reads the body of a large row, which the lock has left out. It takes as long as the body needs.
+	Read(ctx context.Context) error
+	// Alive is an error if the server has ended the transaction.
+	Alive(ctx context.Context) error
 	// Commit writes the decisions for the rows and ends the transaction. Rows without an answer are postponed.
 	Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error
 	// Abandon ends the transaction and writes nothing.
@@ -30,7 +34,8 @@ const (
 	// mostRunning is how long a claim starts new messages, mostOpen how long it stays open. Both must stay well below
 	// store.IdleTimeout, after which the server ends the transaction.
 	mostRunning, mostOpen = 2 * time.Second, 4 * time.Second
-	// publishFor is how long after its start a claim publishes, also in a process that was paused.
+	// publishFor is how long a claim publishes after its transaction was certainly alive, also in a process that was
+	// paused.
 	publishFor = 5 * time.Second
 )
 
@@ -39,6 +44,8 @@ type claims struct {
 	open    atomic.Int32
 	running sync.WaitGroup
 	locked  int // only the goroutine of Once uses it
+	// quick: a large row was read in a short time.
+	quick atomic.Bool
 }
 
 func (c *claims) free() int { return mostClaims - int(c.open.Load()) }
@@ -60,7 +67,9 @@ type Claim struct {
 	tx      Transaction
 	rows    []outbox.Candidate
 	keys    []string
-	begun   time.Time // before the lock
+	alive   time.Time // when the transaction was certainly alive
+	// large is a row whose body Finish reads, because the other sweeps must not wait for it.
+	large *outbox.Message
 	// progress is signalled at each answer.
 	progress chan struct{}
 
@@ -79,7 +88,7 @@ type Claim struct {
 }
 
 func (s *Sweeper) newClaim() *Claim {
-	c := &Claim{sweeper: s, begun: s.Clock(), progress: make(chan struct{}, 1)}
+	c := &Claim{sweeper: s, alive: s.Clock(), progress: make(chan struct{}, 1)}
 	c.mu.runs, c.mu.flying = make(map[string][]*outbox.Message), make(map[outbox.Ref]*outbox.Message)
 	return c
 }
@@ -96,12 +105,7 @@ func (s *Sweeper) claim(ctx context.Context, r role, c *Claim, chosen core.Chose
 	for i, row := range c.rows {
 		ids[i] = row.ID
 	}
-	tx, err := s.Lock(ctx, ids, r.fresh)
-	if err == nil {
-		if err = s.noticeRestart(ctx); err != nil {
-			tx.Abandon()
-		}
-	}
+	tx, err := s.lock(ctx, r, c, ids, chosen.Large)
 	if err != nil {
 		c.done(core.Ended{NotLocked: c.rows})
 		return err
@@ -118,13 +122,55 @@ func (s *Sweeper) claim(ctx context.Context, r role, c *Claim, chosen core.Chose
 		c.done(core.Ended{})
 		return nil
 	}
-	c.tx = tx
 	s.claims.open.Add(1)
 	s.claims.running.Add(1)
 	s.claims.locked += len(messages)
-	s.Apply(core.Out{Publish: c.start(messages, valid)})
-	s.Start(c)
+	if c.tx = tx; chosen.Large && valid && !messages[0].Superseded {
+		c.large = messages[0]
+	} else {
+		s.Apply(core.Out{Publish: c.start(messages, valid)})
+	}
+	s.Start(ctx, c)
 	return nil
+}
+
+// lock starts the transaction of a claim. After a slow lock it asks whether the server still has the transaction: only
+// from then on, publishFor is safe.
+func (s *Sweeper) lock(ctx context.Context, r role, c *Claim, ids []int64, large bool) (Transaction, error) {
+	c.alive = s.Clock()
+	tx, err := s.Lock(ctx, ids, large, r.fresh)
+	s.adapt(s.Clock().Sub(c.alive), c.rows)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(c.alive, s.Clock()) > longWalk {
+		err = c.confirm(ctx, tx)
+	}
+	if err != nil {
+		tx.Abandon()
+		return nil, err
+	}
+	return tx, nil
+}
+
+// adapt records how long it took to lock and read rows. Few bytes say nothing about the pace.
+func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate) {
+	bytes := 0
+	for _, row := range rows {
+		bytes += row.Size
+	}
+	if took > longWalk || bytes > s.budget/2 {
+		s.pace.took(took)
+	}
+	if s.claims.quick.Swap(false) {
+		s.pace.took(0)
+	}
+}
+
+// confirm asks whether the transaction is still alive.
+func (c *Claim) confirm(ctx context.Context, tx Transaction) error {
+	c.alive = c.sweeper.Clock()
+	return tx.Alive(ctx)
 }
 
 // start returns the locked messages that leave at once: those without a key, and the first of each key.
@@ -175,7 +221,7 @@ func (c *Claim) start(messages []*outbox.Message, valid bool) (now []*outbox.Mes
 
 func sameKey(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
 
-func (c *Claim) inTime() bool { return outbox.Elapsed(c.begun, c.sweeper.Clock()) <= publishFor }
+func (c *Claim) inTime() bool { return outbox.Elapsed(c.alive, c.sweeper.Clock()) <= publishFor }
 
 func (c *Claim) fly(m *outbox.Message) *outbox.Message {
 	m.TakenAt = c.sweeper.Clock()
@@ -300,16 +346,49 @@ func (s *Sweeper) noticeRestart(ctx context.Context) error {
 	return nil
 }
 
-// Finish waits for the answers, writes them, and ends the claim.
+// Finish waits for the answers, writes them, and ends the claim. Ctx ends only the reading of a large row.
 func (c *Claim) Finish(ctx context.Context) {
+	if c.large != nil && !c.read(ctx) {
+		return
+	}
 	c.await()
 	rows := c.end()
 	began := time.Now()
-	err := c.tx.Commit(ctx, rows, c.sweeper.SendTimeout)
+	err := c.tx.Commit(context.WithoutCancel(ctx), rows, c.sweeper.SendTimeout)
 	if err == nil {
 		c.sweeper.Committed(rows, time.Since(began))
+	} else {
+		c.sweeper.Failed(err)
 	}
 	c.finish(c.written(rows, err == nil))
+}
+
+// read reads the large row and publishes it. If that fails, the row is tried again after a poll interval, and others have
+// their turn.
+func (c *Claim) read(ctx context.Context) (ok bool) {
+	began := c.sweeper.Clock()
+	err := c.tx.Read(ctx)
+	if err == nil {
+		c.sweeper.claims.quick.Store(c.sweeper.Clock().Sub(began) < longWalk/4)
+		err = c.confirm(ctx, c.tx)
+	}
+	if err == nil {
+		c.sweeper.Apply(core.Out{Publish: c.start([]*outbox.Message{c.large}, true)})
+		return true
+	}
+	c.tx.Abandon()
+	c.sweeper.claims.open.Add(-1)
+	c.sweeper.Core.LargeFailed()
+	if ctx.Err() == nil {
+		c.sweeper.Failed(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(c.sweeper.Planner.pollInterval):
+		}
+	}
+	c.done(core.Ended{NotLocked: c.rows})
+	c.sweeper.claims.running.Done()
+	return false
 }
 
 func (c *Claim) finish(e core.Ended) {

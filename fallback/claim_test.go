@@ -17,10 +17,15 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 			memory.PublisherReady(true)
 			s := &Sweeper{Core: memory, Clock: time.Now, Apply: func(core.Out) {}}
 			claim := s.newClaim()
-			chosen := memory.ChooseRows(claim, []outbox.Candidate{
+			rows := []outbox.Candidate{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true},
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
-			}, core.Most{Rows: 8, Bytes: 1 << 20})
+			}
+			most := core.Most{Rows: 8, Bytes: 1 << 20}
+			chosen, _ := memory.ChooseRows(claim, rows, true, most)
+			if found != nil {
+				chosen = memory.ChooseRuns(claim, core.Found{Runs: outbox.Runs(rows), Each: 8}, 1, most)
+			}
 			claim.rows, claim.keys = chosen.Rows, chosen.Keys
 			messages := []*outbox.Message{{Row: outbox.Row{ID: 1, OrderingKey: &b}}, {Row: outbox.Row{ID: 2, OrderingKey: found}}}
 			valid := memory.Locked(claim, claim.rows, core.Lock{Messages: messages, Owned: true})

@@ -12,7 +12,7 @@ type Core interface {
 	Capacity(page int) (rows, bytes int)
 
 	// DueBegan, BacklogBegan and KeysBegan start a pass. BacklogFailed asks for the pass over keyless rows again.
-	DueBegan()
+	DueBegan() (again []outbox.Candidate)
 	BacklogBegan(epoch int) (from int64, ok bool)
 	BacklogFailed(from int64)
 	KeysBegan() (pass int)
@@ -28,9 +28,10 @@ type Core interface {
 
 	// A claim gets its rows from one of the Choose methods, reports to Locked which of them it has locked, and ends
 	// with Done. Between these, the core calls its Answered.
-	ChooseRows(claim core.Claim, rows []outbox.Candidate, most core.Most) core.Chosen
-	ChooseDue(claim core.Claim, rows []outbox.Candidate, keys bool, most core.Most) (chosen core.Chosen, read int)
+	ChooseRows(claim core.Claim, rows []outbox.Candidate, keys bool, most core.Most) (chosen core.Chosen, read int)
 	ChooseRuns(claim core.Claim, found core.Found, keys int, most core.Most) core.Chosen
 	Locked(claim core.Claim, rows []outbox.Candidate, l core.Lock) (valid bool)
 	Done(e core.Ended) core.Out
+	// LargeFailed lets other large rows have their turn before the claim is done.
+	LargeFailed()
 }

@@ -3,6 +3,7 @@ package fallback
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -17,15 +18,29 @@ type dueTable struct {
 	Table // only FindDue and NextDue are called
 	rows  []outbox.Candidate
 	now   time.Time
+	// each is how long a statement takes for each row, read how many rows all of them have read.
+	each time.Duration
+	read int
 }
 
 func (d *dueTable) FindDue(_ context.Context, after *outbox.Place, until *time.Time, limit int) (found []outbox.Candidate, at time.Time, err error) {
-	for _, row := range d.rows {
+	from, _ := slices.BinarySearchFunc(d.rows, after, func(row outbox.Candidate, after *outbox.Place) int {
+		if after == nil {
+			return 1
+		}
+		return cmp.Or(row.Due.Compare(after.Due), cmp.Compare(row.ID, after.ID))
+	})
+	for _, row := range d.rows[from:] {
+		if len(found) == limit {
+			break
+		}
 		passed := after != nil && cmp.Or(row.Due.Compare(after.Due), cmp.Compare(row.ID, after.ID)) <= 0
-		if !passed && !row.Due.After(d.now) && (until == nil || !row.Due.After(*until)) && len(found) < limit {
+		if !passed && !row.Due.After(d.now) && (until == nil || !row.Due.After(*until)) {
 			found, at = append(found, row), d.now
 		}
 	}
+	d.read += len(found)
+	d.now = d.now.Add(time.Duration(len(found)) * d.each)
 	return found, at, nil
 }
 
@@ -40,6 +55,10 @@ func (d dueTx) Locked() ([]*outbox.Message, uint64, uint32) { return d.messages,
 func (d dueTx) Commit(context.Context, []outbox.Settlement, time.Duration) error { return errFailed }
 
 func (d dueTx) Abandon() {}
+
+func (d dueTx) Read(context.Context) error { return nil }
+
+func (d dueTx) Alive(context.Context) error { return nil }
 
 // Thousands of rows that stay due must not keep a pass from the rows behind them, whether these rows have the same time
 // or not, cannot be locked, or are rejected and due again at once.
@@ -71,7 +90,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
 		}
 		memory.PublisherReady(true)
-		s.Lock = func(_ context.Context, ids []int64, _ outbox.Fresh) (Transaction, error) {
+		s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
 			var tx dueTx
 			for _, id := range ids {
 				if tries[id]++; !c.locked {
@@ -86,7 +105,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 			sent = append(sent, out.Publish...)
 			memory.Settled(out.Settle) // without a change in the table
 		}
-		s.Start = func(claim *Claim) {
+		s.Start = func(_ context.Context, claim *Claim) {
 			for _, m := range sent {
 				if c.comeIn {
 					again := outbox.Candidate{Ref: outbox.Ref{ID: int64(len(table.rows) + 1)}, Size: 300, Ready: true, Due: new(table.now.Add(time.Second))}
@@ -111,5 +130,111 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 		if tries[math.MaxInt64] != 1 || c.key == nil && (tries[1] != 1 || tries[stuck] != 1) {
 			t.Errorf("%s: the last row was tried %d times, the first %d", c.name, tries[math.MaxInt64], tries[1])
 		}
+	}
+}
+
+func (d *dueTable) FindRuns(_ context.Context, keys []string, _ int, _ outbox.Fresh) (runs []outbox.Run, seen outbox.Snapshot, err error) {
+	for i := range keys {
+		runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: int64(-i - 1)}, OrderingKey: &keys[i]}})
+	}
+	return runs, seen, nil
+}
+
+func (d *dueTable) FindKeys(context.Context, *string, int, int, outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
+	return nil, outbox.Snapshot{}, nil
+}
+
+func (d *dueTable) FindBacklog(context.Context, int64, int64, int, outbox.Fresh) ([]outbox.Candidate, error) {
+	return nil, nil
+}
+
+func (d *dueTable) LastID(context.Context) (int64, bool, error) { return 0, true, nil }
+
+// Due rows behind blocked keys must neither be read each poll interval, nor delay other due rows.
+func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
+	const blocked = 50_000
+	for _, c := range []struct {
+		name string
+		keys int
+		// earlier is how long before its commit a row is due; streamed: the stream brings it.
+		earlier  time.Duration
+		streamed bool
+		within   time.Duration
+	}{
+		{name: "one key", keys: 1, within: 2 * poll},
+		{name: "a thousand keys", keys: 1000, within: 2 * poll},
+		{name: "committed ten seconds after their time", keys: 1, earlier: 10 * time.Second, within: 2 * poll},
+		{name: "due since an hour, streamed", keys: 1, earlier: time.Hour, streamed: true, within: 2 * poll},
+		{name: "due since an hour", keys: 1, earlier: time.Hour, within: 3 * time.Minute},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			began := time.Unix(1_000_000, 0)
+			table := &dueTable{now: began, each: 40 * time.Microsecond}
+			for id := range int64(blocked) {
+				key := fmt.Sprint(id % int64(c.keys))
+				table.rows = append(table.rows, outbox.Candidate{Ref: outbox.Ref{ID: id + 1}, OrderingKey: &key, Ready: true, Due: new(began.Add(-time.Minute))})
+			}
+			memory := core.New(core.DefaultLimits(400), core.Policy{})
+			s := &Sweeper{
+				Core: memory, Table: table, Clock: func() time.Time { return table.now }, Planner: NewPlanner(poll),
+				Shuffle: func(int, func(i, j int)) {}, Settings: Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
+			}
+			memory.Clock = s.Clock
+			memory.PublisherReady(true)
+			s.SlotOwner = func(context.Context) (Owner, error) { return Owner{}, nil }
+			committed := map[int64]time.Time{}
+			var worst time.Duration
+			s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
+				var tx dueTx
+				for _, id := range ids {
+					worst = max(worst, table.now.Sub(committed[id]))
+					delete(committed, id)
+					table.rows = slices.DeleteFunc(table.rows, func(row outbox.Candidate) bool { return row.ID == id })
+					tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id}})
+				}
+				return tx, nil
+			}
+			var sent []*outbox.Message
+			s.Apply = func(out core.Out) { sent = append(sent, out.Publish...); memory.Settled(out.Settle) }
+			s.Committed = func([]outbox.Settlement, time.Duration) {}
+			s.Start = func(_ context.Context, claim *Claim) {
+				for _, m := range sent {
+					memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+				}
+				sent = nil
+				claim.finish(claim.written(claim.end(), false))
+			}
+			inserted, end := int64(0), began.Add(20*time.Minute)
+			for next := began.Add(2 * time.Minute); table.now.Before(end); {
+				if !table.now.Before(next) {
+					inserted++
+					row := outbox.Candidate{Ref: outbox.Ref{ID: blocked + inserted}, Size: 300, Ready: true, Due: new(next.Add(-c.earlier))}
+					at, _ := slices.BinarySearchFunc(table.rows, row, func(a, b outbox.Candidate) int { return cmp.Or(a.Due.Compare(*b.Due), cmp.Compare(a.ID, b.ID)) })
+					table.rows, committed[row.ID] = slices.Insert(table.rows, at, row), next
+					if c.streamed {
+						memory.Streamed(&outbox.Message{Row: outbox.Row{ID: row.ID, AvailableAt: row.Due}, CommittedAt: next}, 1, false)
+					}
+					next = next.Add(3 * time.Second)
+					continue
+				}
+				kind, wait := s.Next()
+				if kind == None {
+					table.now = table.now.Add(min(wait, 100*time.Millisecond))
+					continue
+				}
+				if _, err := s.Once(t.Context(), kind); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if inserted < 300 || len(committed) > 100 {
+				t.Fatalf("%d of %d rows were not published", len(committed), inserted)
+			}
+			if worst > c.within {
+				t.Errorf("a row waited %s after its commit, want at most %s", worst, c.within)
+			}
+			if share := (time.Duration(table.read) * table.each).Seconds() / (20 * time.Minute).Seconds(); share > 0.05 {
+				t.Errorf("%.1f %% of the time was spent scanning", 100*share)
+			}
+		})
 	}
 }

@@ -67,10 +67,12 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	}
 	free := max(s.claims.free(), 1)
 	// Only a share of the keys, so that other claims get some.
-	keys := s.Core.TakeWanted(min(s.keysFor(rows), (wanted+free-1)/free), s.lookUps.yielded, again)
+	keys := s.Core.TakeWanted(min(s.some(s.keysFor(rows)), (wanted+free-1)/free), s.lookUps.yielded, again)
 	if len(keys) > 0 {
 		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.view.Epoch}
+		began := s.Clock()
 		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, r.fresh)
+		s.searched(began, err)
 		if found.Failed = err != nil; !found.Failed {
 			s.measure(found.Runs)
 		}
@@ -105,10 +107,11 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	if !p.begun {
 		*p = keysPass{begun: true, number: s.Core.KeysBegan()}
 	}
-	limit := s.keysFor(s.Page)
+	limit := s.some(s.keysFor(s.Page))
 	each := s.runOf(rows, limit)
+	began := s.Clock()
 	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, each, r.fresh)
-	if err != nil {
+	if s.searched(began, err); err != nil {
 		*p = keysPass{}
 		return o, err
 	}

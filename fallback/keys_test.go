@@ -64,7 +64,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 		}
 		memory.PublisherReady(true)
 		memory.TookSlot(core.Slot{})
-		s.Lock = func(context.Context, []int64, outbox.Fresh) (Transaction, error) { return dueTx{}, nil }
+		s.Lock = func(context.Context, []int64, bool, outbox.Fresh) (Transaction, error) { return dueTx{}, nil }
 		keys := make([]string, failing)
 		for i := range keys {
 			keys[i] = fmt.Sprint("failing ", i)
@@ -97,5 +97,5 @@ func wantKeys(c *core.Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
 	}
-	c.ChooseDue(nil, rows, true, core.Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(nil, rows, true, core.Most{Rows: 1, Bytes: 1})
 }

@@ -165,7 +165,7 @@ func (m *model) owner() uint32 {
 }
 
 // lock is the statement that starts a claim.
-func (m *model) lock(_ context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error) {
+func (m *model) lock(_ context.Context, ids []int64, _ bool, fresh outbox.Fresh) (Transaction, error) {
 	m.between()
 	claim := &modelClaim{m: m, position: m.wal, owner: m.owner(), term: m.term}
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -208,7 +208,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	if m.sweeping {
 		return
 	}
-	if v := m.sweeper.View(); !v.Ready && kind != Backlog && kind != SlotCheck || kind == Newest && !v.wants(Newest) {
+	if v := m.sweeper.View(); !v.Ready && kind != Backlog && kind != SlotCheck || kind == Newest && !v.wants(Newest) || kind == Lately && !v.Lately {
 		return
 	}
 	m.sweeping, m.between = true, between

@@ -149,12 +149,13 @@ func (m *model) boot() {
 		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},
+		Failed:    func(error) {},
 		Shuffle: func(n int, swap func(i, j int)) {
 			if n > 1 && len(m.rows)%2 == 0 {
 				swap(0, n-1)
 			}
 		},
-		Start: func(claim *Claim) {
+		Start: func(_ context.Context, claim *Claim) {
 			open := claim.tx.(*modelClaim)
 			open.claim = claim
 			open.known()
@@ -384,7 +385,6 @@ func (m *model) streamNext() {
 	}
 	tx := m.txs[m.streamed]
 	m.streamed++
-	m.core.Began(tx.xid)
 	for _, row := range tx.rows {
 		message := row.message(tx)
 		message.Deadline = m.deadline(row)
@@ -617,6 +617,15 @@ type modelClaim struct {
 
 func (c *modelClaim) Locked() ([]*outbox.Message, uint64, uint32) {
 	return c.messages, c.position, c.owner
+}
+
+func (c *modelClaim) Read(context.Context) error { return nil }
+
+func (c *modelClaim) Alive(context.Context) error {
+	if c.ended {
+		return errFailed
+	}
+	return nil
 }
 
 func (c *modelClaim) Abandon() {

@@ -72,7 +72,7 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 			}
 			memory.Clock = s.Clock
 			s.SlotOwner = func(context.Context) (Owner, error) { return Owner{}, nil }
-			s.Lock = func(_ context.Context, ids []int64, _ outbox.Fresh) (Transaction, error) {
+			s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
 				var tx dueTx
 				for _, id := range ids {
 					worst = max(worst, table.now.Sub(table.fresh[id]))
@@ -84,7 +84,7 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 			var sent []*outbox.Message
 			s.Apply = func(out core.Out) { sent = append(sent, out.Publish...); memory.Settled(out.Settle) }
 			s.Committed = func([]outbox.Settlement, time.Duration) {}
-			s.Start = func(claim *Claim) {
+			s.Start = func(_ context.Context, claim *Claim) {
 				for _, m := range sent {
 					memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 				}

@@ -14,6 +14,8 @@ const (
 	None Sweep = iota
 	// Due claims rows whose available_at has come.
 	Due
+	// Lately claims the rows of Due that became due lately, while Due rests or walks long: many due rows cannot leave.
+	Lately
 	// Backlog claims rows without a key and without a time.
 	Backlog
 	// Newest claims the rows of Backlog with the newest ids, while Backlog rests long after a costly pass.
@@ -27,7 +29,7 @@ const (
 
 // String returns the name in the log.
 func (s Sweep) String() string {
-	return [...]string{"none", "due", "backlog", "newest", "keys", "slot check"}[s]
+	return [...]string{"none", "due", "lately", "backlog", "newest", "keys", "slot check"}[s]
 }
 
 // View is the state on which the planner decides.
@@ -44,6 +46,8 @@ type View struct {
 	Backlog bool
 	// Newest: passes over the keyless rows have shown above which ids Newest starts.
 	Newest bool
+	// Lately: a pass over the due rows has shown from which time Lately starts.
+	Lately bool
 	// Unseen: rows in the table belong to transactions that are not visible yet.
 	Unseen bool
 	// Wanted: there are keys to look up. Again: there are keys of which the last look-up claimed nothing. Unlisted:
@@ -84,7 +88,7 @@ const (
 // runs counts, because one slow run may have waited for a paused server.
 const costFactor = 20
 
-// keysFactor is the same bound for passes over all keys without a reason.
+// keysFactor is the same bound for passes over all keys without a reason, and over all due rows.
 const keysFactor = 50
 
 // Planner decides when each sweep runs next. Only one goroutine may use it.
@@ -124,7 +128,7 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 		wait = min(wait, v.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) || sweep == Newest && !p.backlogRests() {
+		if !v.wants(sweep) || sweep == Newest && !p.rests(Backlog) || sweep == Lately && !p.dueRests() {
 			continue
 		}
 		at := p.at(sweep, v)
@@ -148,6 +152,8 @@ func (v View) wants(s Sweep) bool {
 	switch s {
 	case Due:
 		return v.Ready
+	case Lately:
+		return v.Lately && v.Ready
 	case Backlog:
 		return (v.TakesFresh && v.Ready) || v.Unseen
 	case Newest: // a leader's stream brings these rows
@@ -186,10 +192,15 @@ func (p *Planner) at(s Sweep, v View) time.Time {
 	return at
 }
 
-// backlogRests reports whether the next pass over keyless rows is more than a poll interval after the last one. Such a
-// pass has read many rows that it could not claim: scheduled ones, or dead ones.
-func (p *Planner) backlogRests() bool {
-	return !p.underWay[Backlog] && p.next[Backlog].Sub(p.ended[Backlog]) > p.pollInterval
+// rests reports whether the next pass is more than a poll interval after the last one. Such a pass has read many rows
+// that it could not claim: scheduled ones, dead ones, or those behind the first row of their key.
+func (p *Planner) rests(s Sweep) bool {
+	return !p.underWay[s] && p.next[s].Sub(p.ended[s]) > p.pollInterval
+}
+
+// dueRests reports whether due rows would wait for long, because Due rests, or walks past rows that it cannot claim.
+func (p *Planner) dueRests() bool {
+	return p.rests(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
 }
 
 // keysAt returns when the next page of a pass over all keys is due.
@@ -233,7 +244,11 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 		return
 	}
 	p.ended[s], p.cost[s] = now, min(p.taking[s], p.took[s])
-	p.next[s] = now.Add(max(p.pollInterval, costFactor*p.cost[s]))
+	factor := time.Duration(costFactor)
+	if s == Due { // meanwhile, Lately claims what becomes due
+		factor = keysFactor
+	}
+	p.next[s] = now.Add(max(p.pollInterval, factor*p.cost[s]))
 	p.took[s], p.taking[s] = p.taking[s], 0
 }
 

@@ -202,7 +202,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 		}
 	}
 	maps.Copy(all, map[string]func(*rapid.T){
-		"due": sweep(Due), "backlog": sweep(Backlog), "newest": sweep(Newest), "keys": sweep(Keys), "keys too": sweep(Keys),
+		"due": sweep(Due), "lately": sweep(Lately), "backlog": sweep(Backlog), "newest": sweep(Newest), "keys": sweep(Keys), "keys too": sweep(Keys),
 		"crash": func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
 		"":      func(*rapid.T) { m.check() },
 	})
@@ -245,7 +245,6 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 		"stream2": func(*rapid.T) { m.streamNext() },
 		"undecodable": func(*rapid.T) {
 			if !m.polls && m.streamed < len(m.txs) {
-				m.core.Began(m.txs[m.streamed].xid)
 				m.core.Unread()
 				m.streamed++
 			}

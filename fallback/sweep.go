@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -33,26 +34,33 @@ type Sweeper struct {
 	Table Table
 	// Clock returns the time.
 	Clock func() time.Time
-	// Lock starts a claim of rows.
-	Lock func(ctx context.Context, ids []int64, fresh outbox.Fresh) (Transaction, error)
+	// Lock starts a claim of rows, or of one large row.
+	Lock func(ctx context.Context, ids []int64, large bool, fresh outbox.Fresh) (Transaction, error)
 	// SlotOwner returns who owns the slot.
 	SlotOwner func(ctx context.Context) (Owner, error)
 	// Apply does what the core has decided.
 	Apply func(core.Out)
 	// Committed receives the rows that a claim has written, and the time of the commit.
 	Committed func(rows []outbox.Settlement, took time.Duration)
+	// Failed receives the error of a claim that was not read or written.
+	Failed func(error)
 
 	// Start must run Finish of a claim, in another goroutine.
-	Start func(*Claim)
+	Start func(context.Context, *Claim)
 	// Shuffle randomises the order of keys that several relays compete for.
 	Shuffle func(n int, swap func(i, j int))
 	Planner *Planner
 	Settings
 
-	claims   claims
-	slot     slotSeen
-	passes   passes
-	lookUps  lookUps
+	claims  claims
+	slot    slotSeen
+	passes  passes
+	lookUps lookUps
+	// pace adapts the bytes of a claim, budget is how many the last one might take. halved is how often the rows of a
+	// search are halved.
+	pace     pace
+	budget   int
+	halved   int
 	restarts int64 // of the server, so far
 }
 
@@ -75,10 +83,13 @@ type Settings struct {
 type passes struct {
 	epoch  int // of the term
 	due    duePass
+	lately duePass
 	rows   backlogPass
 	newest backlogPass
 	keys   keysPass
 	ground ground
+	// dueGround is the same for Lately.
+	dueGround dueGround
 	// anyDue: the last sweep of due rows found some.
 	anyDue bool
 	span   span
@@ -125,7 +136,7 @@ func (s *Sweeper) View() View {
 	v := r.view
 	return View{
 		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
-		Backlog: v.Backlog, Newest: s.passes.ground.known, Unseen: v.Unseen, Due: v.Due,
+		Backlog: v.Backlog, Newest: s.passes.ground.known, Lately: s.passes.dueGround.from != nil, Unseen: v.Unseen, Due: v.Due,
 		Wanted: v.Wanted+v.Yielding > 0, Again: v.Again > 0, Unlisted: v.Unlisted,
 	}
 }
@@ -135,7 +146,23 @@ func (s *Sweeper) room() (rows, bytes int) {
 	if s.claims.free() == 0 {
 		return 0, 0
 	}
-	return s.Core.Capacity(s.Page)
+	rows, bytes = s.Core.Capacity(s.Page)
+	s.budget = s.pace.of(bytes)
+	return rows, s.budget
+}
+
+// some returns how many rows or keys to search for.
+func (s *Sweeper) some(most int) int { return max(most>>s.halved, 1) }
+
+// searched records a search that began at this time. If it failed late, the next one is half as large.
+func (s *Sweeper) searched(began time.Time, err error) (took time.Duration) {
+	switch took = s.Clock().Sub(began); {
+	case err == nil:
+		s.halved = max(s.halved-1, 0)
+	case took > longWalk:
+		s.halved++
+	}
+	return took
 }
 
 // Next returns the sweep to run now, or None and how long to wait.
@@ -165,6 +192,8 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	switch kind {
 	case Due:
 		o, err = s.sweepDue(ctx, r)
+	case Lately:
+		o, err = s.sweepLately(ctx, r)
 	case Backlog:
 		o, err = s.sweepBacklog(ctx, r)
 	case Newest:
@@ -193,10 +222,18 @@ type duePass struct {
 	after *outbox.Place
 	// until is the database's time of the first page.
 	until *time.Time
+	// walk is the time since the last row was chosen, longest the longest such time.
+	walk, longest time.Duration
+	// again are rows to claim without a search.
+	again []outbox.Candidate
 }
 
+// dueGround is the time from which Lately starts: when the pass over all due rows before the last one began. So a row
+// waits for a pass over all rows only if its transaction took longer than two of them are apart.
+type dueGround struct{ from, later *time.Time }
+
 func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
-	p := &s.passes.due
+	p, ground := &s.passes.due, &s.passes.dueGround
 	if !p.begun {
 		s.Core.DueBegan()
 		if !s.passes.anyDue { // usually no row is due, and this query is cheaper
@@ -206,27 +243,62 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 		}
 		*p, s.passes.anyDue = duePass{begun: true}, false
 	}
+	o, err = s.duePage(ctx, r, p)
+	switch {
+	case p.until == nil:
+	case ground.from == nil: // the first pass
+		ground.from = p.until
+	case !o.More:
+		ground.from, ground.later = cmp.Or(ground.later, p.until), p.until
+	}
+	return o, err
+}
+
+// sweepLately is sweepDue for rows that have become due since the last passes, and for those that a claim has not got.
+func (s *Sweeper) sweepLately(ctx context.Context, r role) (o Outcome, err error) {
+	p, from := &s.passes.lately, s.passes.dueGround.from
+	if from == nil {
+		return o, nil // a new term has begun
+	}
+	if !p.begun {
+		*p = duePass{begun: true, after: &outbox.Place{Due: *from, ID: math.MinInt64}, again: s.Core.DueBegan()}
+	}
+	if rows, bytes := s.room(); rows > 0 && len(p.again) > 0 {
+		c := s.newClaim()
+		chosen, read := s.Core.ChooseRows(c, p.again, r.keys, core.Most{Rows: rows, Bytes: bytes})
+		p.again = p.again[read:]
+		return Outcome{More: true}, s.claim(ctx, r, c, chosen)
+	}
+	return s.duePage(ctx, r, p)
+}
+
+// duePage reads the next page of a pass over due rows.
+func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, err error) {
 	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	limit := 4 * s.Page
+	began, limit := s.Clock(), s.some(4*s.Page)
 	found, at, err := s.Table.FindDue(ctx, p.after, p.until, limit)
-	if err != nil {
+	p.walk += s.searched(began, err)
+	if p.longest = max(p.longest, p.walk); err != nil {
 		*p = duePass{}
 		return o, err
 	}
-	if p.until == nil {
+	if p.until == nil && len(found) > 0 {
 		p.until = &at
 	}
 	s.passes.anyDue = s.passes.anyDue || len(found) > 0
 	c := s.newClaim()
-	chosen, read := s.Core.ChooseDue(c, found, r.keys, core.Most{Rows: rows, Bytes: bytes})
+	chosen, read := s.Core.ChooseRows(c, found, r.keys, core.Most{Rows: rows, Bytes: bytes})
+	if len(chosen.Rows) > 0 {
+		p.walk = 0
+	}
 	if p.begun = len(found) >= limit || read < len(found); p.begun {
 		last := found[read-1] // at least one was handled: there was room
 		p.after = &outbox.Place{Due: *last.Due, ID: last.ID}
 	}
-	return Outcome{More: p.begun}, s.claim(ctx, r, c, chosen)
+	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, c, chosen)
 }
 
 // backlogPass is the state of a pass over keyless rows.
@@ -294,11 +366,12 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
+	rows = s.some(rows)
 	left := s.Core.TakeLeft(rows/2, p.after)
 	rows -= len(left)
 	began, upTo := s.Clock(), s.passes.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
-	took := s.Clock().Sub(began)
+	took := s.searched(began, err)
 	certain := err == nil || took > longWalk // an error after a long scan is probably a timeout
 	if ids := passed(p.after, upTo, p.last, found); ids > 0 && certain {
 		s.passes.span = s.passes.span.next(ids, took)
@@ -308,30 +381,20 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 		p.begun = false
 		return o, err
 	}
-	full := len(found) >= rows
-	found, cut := within(found, bytes)
+	c := s.newClaim()
+	most := core.Most{Rows: rows + len(left), Bytes: bytes}
+	chosen, read := s.Core.ChooseRows(c, append(left, found...), false, most)
+	read -= len(left)
 	p.walk += took
 	p.longest = max(p.longest, p.walk)
 	switch {
-	case len(found) > 0 && (full || cut):
-		p.after, p.walk = found[len(found)-1].ID, 0
+	case len(found) > 0 && read <= 0: // those that the stream has left took all the room
+	case len(found) > 0 && (len(found) >= rows || read < len(found)):
+		p.after, p.walk = found[read-1].ID, 0
 	default:
 		p.after, p.begun = upTo, upTo < greatestID
 	}
-	o = Outcome{More: p.begun, Took: p.longest}
-	c := s.newClaim()
-	most := core.Most{Rows: rows + len(left), Bytes: bytes}
-	return o, s.claim(ctx, r, c, s.Core.ChooseRows(c, append(left, found...), most))
-}
-
-// within cuts rows at a number of bytes, but keeps at least one row.
-func within(rows []outbox.Candidate, bytes int) (some []outbox.Candidate, cut bool) {
-	for i, row := range rows {
-		if bytes -= row.Size; bytes < 0 && i > 0 {
-			return rows[:i], true
-		}
-	}
-	return rows, false
+	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, c, chosen)
 }
 
 // beginBacklog starts a pass if one is needed. A leader starts at the lowest id that the stream has left, and first

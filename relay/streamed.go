@@ -76,8 +76,6 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 		return 0, s.unreadable(err)
 	}
 	switch event.Kind {
-	case decode.Begin:
-		s.core.Began(event.XID)
 	case decode.Commit:
 		return event.EndLSN, nil
 	case decode.Insert:

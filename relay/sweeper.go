@@ -85,10 +85,15 @@ func (s *sweeper) await(stop context.Context, atMost time.Duration) {
 
 // newSweeps connects the sweeps to the table, the publisher and the settler.
 func (r *Relay) newSweeps() *fallback.Sweeper {
-	names := r.config.Names()
+	names, claims := r.config.Names(), newOutageLog(r.log, r.address)
 	return &fallback.Sweeper{
 		Core: r.core, Table: r.store, Clock: r.core.Clock,
-		Lock: func(ctx context.Context, ids []int64, fresh outbox.Fresh) (fallback.Transaction, error) {
+		Lock: func(
+			ctx context.Context, ids []int64, large bool, fresh outbox.Fresh,
+		) (fallback.Transaction, error) {
+			if large {
+				return r.store.LockLarge(ctx, ids[0], fresh, names.Slot)
+			}
 			return r.store.Lock(ctx, ids, fresh, names.Slot)
 		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
@@ -97,13 +102,16 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		},
 		Apply:     r.apply,
 		Committed: r.observer.committed,
-		Planner:   fallback.NewPlanner(r.config.PollInterval),
+		Failed: func(err error) {
+			claims.Report(event.ClaimFailing, "cannot read or write claimed rows: retrying", err)
+		},
+		Planner: fallback.NewPlanner(r.config.PollInterval),
 		Settings: fallback.Settings{
 			Page: r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,
 			Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
 		},
 		Shuffle: rand.Shuffle,
-		Start:   func(claim *fallback.Claim) { go claim.Finish(context.Background()) },
+		Start:   func(ctx context.Context, claim *fallback.Claim) { go claim.Finish(ctx) },
 	}
 }
 

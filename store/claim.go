@@ -47,25 +47,33 @@ const IdleTimeout = 10 * time.Second
 const positionSQL = `
 SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
-// Lock starts a claim: it locks the rows with these ids that are still ready and not locked.
+// Lock starts a claim: it locks the rows with these ids that are still ready and not locked. A row that the server cannot
+// send makes the statement fail, so the claim is halved until that row is alone.
 func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if !s.unreadable.any() {
-		claim, err := s.lock(ctx, s.sql.lock, ids, fresh, slotName)
-		if !isUnreadable(err) {
-			return claim, err
-		}
+	claim, err := s.lock(ctx, s.sql.lock, ids, fresh, slotName)
+	why := unreadable(err)
+	switch {
+	case why == "":
+		return claim, err
+	case len(ids) > 1:
+		return s.Lock(ctx, ids[:len(ids)/2], fresh, slotName)
 	}
-	claim, err := s.lock(ctx, s.sql.lockBare, ids, fresh, slotName)
-	if err != nil {
+	if claim, err = s.lock(ctx, s.sql.lockBare, ids, fresh, slotName); err != nil {
 		return nil, err
 	}
-	if err := claim.readEach(ctx); err != nil {
-		claim.Abandon()
-		return nil, fmt.Errorf("read claimed rows of %s: %w", s.table, err)
+	for _, m := range claim.Messages {
+		m.Unreadable = why
 	}
 	return claim, nil
+}
+
+// LockLarge starts a claim of one row without its body, which Read reads.
+func (s *Store) LockLarge(ctx context.Context, id int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return s.lock(ctx, s.sql.lockBare, []int64{id}, fresh, slotName)
 }
 
 // lock starts a claim with a statement that locks rows.
@@ -154,7 +162,7 @@ var ErrUnchanged = errors.New("the database has left the row unchanged")
 // Commit writes the decisions and ends the claim. It sets AvailableAt of postponed rows to their new time. On an error,
 // settle the rows again, as Tried: the server may have committed.
 func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
-	ctx, cancel := c.store.bounded(ctx)
+	ctx, cancel := c.store.boundedFor(ctx, c.store.moved(rows))
 	defer cancel()
 	defer c.conn.Release() // the pool closes a connection that is still in a transaction
 	batch := &pgx.Batch{}
@@ -185,7 +193,6 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 		})
 	}
 	c.queuePostpone(batch, ofAction(rows, outbox.Postpone), postpone)
-	c.store.unreadable.settled(rows)
 	batch.Queue(`COMMIT`)
 	if err := send(ctx, c.conn, batch); err != nil {
 		c.rollback()

@@ -84,7 +84,7 @@ func (s *Store) Sample(ctx context.Context, slotName string) (Sample, error) {
 
 // resetTimeout resets the connection, or closes it.
 func resetTimeout(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "RESET statement_timeout")
+	_, err := conn.Exec(ctx, "SET statement_timeout = 0")
 	if err != nil {
 		_ = conn.Close(ctx)
 	}

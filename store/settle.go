@@ -182,7 +182,7 @@ func (w settling) part(batch []outbox.Settlement) []outbox.Settlement {
 
 // settle waits for locked rows up to lock_timeout, then settles the other rows. It settles all or nothing.
 func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settlement, into *outcome) error {
-	ctx, cancel := s.bounded(ctx)
+	ctx, cancel := s.boundedFor(ctx, s.moved(part))
 	defer cancel()
 	if !part[0].Locked { // as the others
 		if err := write.run(ctx, s.pool, part, into); !pgcode.Is(err, pgerrcode.LockNotAvailable) {

@@ -36,18 +36,37 @@ func sizing(sql, column string) string {
 	return strings.NewReplacer("{c}", column, "{most}", strconv.Itoa(outbox.MostHeaderBytes)).Replace(sql)
 }
 
-// rowSize is roughly the memory of a row. It reads only compressed columns.
+// rowSize is roughly the memory of a row. It decompresses nothing: a search may not cost what its claims save. Of a
+// compressed column, four times the stored bytes count, as is usual for JSON.
 func rowSize(headers []string) string {
-	const jsonb = `CASE WHEN {c} IS NULL THEN 0 WHEN pg_catalog.pg_column_size({c}) > {most} THEN {most}
-         ELSE least(4 * (` + rawBytes + `), {most}) END`
-	size := `(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL
-       THEN coalesce(pg_catalog.pg_column_size(r.payload), 0)
-       ELSE pg_catalog.octet_length(r.payload::text) END + coalesce(pg_catalog.octet_length(r.payload_bytes), 0)
+	const jsonb = `least(4 * coalesce(pg_catalog.pg_column_size({c}), 0), {most})`
+	size := `(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL THEN 1 ELSE 4 END
+       * coalesce(pg_catalog.pg_column_size(r.payload), 0)::bigint
+       + coalesce(pg_catalog.octet_length(r.payload_bytes), 0)
        + ` + sizing(jsonb, "r.headers") + ` + ` + sizing(jsonb, "r.properties")
 	for _, name := range append([]string{"routing_key", "exchange", "ordering_key"}, headers...) {
 		size += " + " + textSize("r."+outbox.QuoteIdentifier(name))
 	}
 	return size + " + 256)"
+}
+
+// mostUnpacked is how many bytes of compressed columns a claim reads, and then no further row with such a column. The
+// estimate of their sizes may be far too small.
+const mostUnpacked = 8 << 20
+
+// fits is the condition for the rows within mostUnpacked. Postgres calls it for one row after the other; a setting of
+// the transaction has the sum.
+func fits() string {
+	const sum = `coalesce(nullif(pg_catalog.current_setting('cdc_relay.unpacked', true), ''), '0')::bigint`
+	const raw = ` + CASE WHEN pg_catalog.pg_column_compression({c}) IS NULL THEN 0 ELSE `
+	const jsonb = raw + `CASE WHEN pg_catalog.pg_column_size({c}) > {most} THEN 0
+           ELSE pg_catalog.pg_column_size(pg_catalog.jsonb_extract_path({c}, VARIADIC '{}'::text[])) END END`
+	return `CASE WHEN coalesce(pg_catalog.pg_column_compression(r.payload), pg_catalog.pg_column_compression(r.headers),
+           pg_catalog.pg_column_compression(r.properties)) IS NULL THEN true
+         WHEN ` + sum + ` >= ` + strconv.Itoa(mostUnpacked) + ` THEN false
+         ELSE pg_catalog.set_config('cdc_relay.unpacked', (` + sum +
+		sizing(raw+`pg_catalog.octet_length({c}::text) END`, "r.payload") +
+		sizing(jsonb, "r.headers") + sizing(jsonb, "r.properties") + `)::text, true) IS NOT NULL END`
 }
 
 // textSize is how many bytes of another column a claim gets. Of text it reads only the size.

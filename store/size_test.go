@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"context"
+	"errors"
 	"math"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -93,33 +97,127 @@ func TestARowThatTheServerCannotSendDelaysNoOther(t *testing.T) {
 		('d', to_json(chr(129)), NULL, 't', NULL, NULL), ('e', '5', NULL, chr(129), NULL, NULL), ('f', '6', NULL, 't', NULL, 'infinity')`)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, headers) VALUES ('g', '7', jsonb_build_object('a', chr(129)))`)
 	readable := map[int64]string{1: "1", 6: "6"}
-	for range 2 { // the second claim knows the rows
-		claim := f.claim(outbox.AllFresh(), f.IDs("true")...)
-		if len(claim.Messages) != 7 {
-			t.Fatalf("%d rows are locked", len(claim.Messages))
-		}
+	for left := f.IDs("true"); len(left) > 0; left = f.IDs("true") {
+		claim := f.claim(outbox.AllFresh(), left...)
+		var rows []outbox.Settlement
 		for _, m := range claim.Messages {
 			payload, ok := readable[m.ID]
 			if string(m.Payload) != payload || (m.Unreadable == "") != ok || (ok && m.Deadline == nil) || (m.OrderingKey != nil) != (m.ID <= 2) {
 				t.Errorf("row %d: %+v", m.ID, m)
 			}
-			if !ok && !strings.Contains(m.Unreadable, "0x81") {
+			if ok {
+				rows = append(rows, deleted(m))
+			} else if rows = append(rows, dead(m, false)); !strings.Contains(m.Unreadable, "0x81") {
 				t.Errorf("row %d is unreadable because of %q", m.ID, m.Unreadable)
 			}
 		}
-		claim.Abandon()
-	}
-	claim := f.claim(outbox.AllFresh(), f.IDs("true")...)
-	var rows []outbox.Settlement
-	for _, m := range claim.Messages {
-		if m.Unreadable == "" {
-			rows = append(rows, deleted(m))
-		} else {
-			rows = append(rows, dead(m, false))
+		if f.commit(claim, rows...); len(rows) == 0 {
+			t.Fatalf("nothing is locked of %d rows", len(left))
 		}
 	}
-	f.commit(claim, rows...)
 	if left := f.Lines(`SELECT count(*)::text FROM outbox UNION ALL SELECT count(*)::text FROM outbox_dead_letter`); left != "0\n5" {
 		t.Errorf("rows and dead letters: %q", left)
 	}
+}
+
+// Nobody can read the bodies while their index is rebuilt, so a search that needs none of them ends.
+func TestASearchReadsNoBody(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, payload_bytes, headers, properties, redacted_payload, last_error, ordering_key, available_at)
+		SELECT 'r', CASE WHEN i % 3 > 0 THEN to_json(repeat('p', 3000000)) END, CASE WHEN i % 3 = 0 THEN decode(repeat('ab', 1000000), 'hex') END,
+		       jsonb_build_object('a', repeat('h', 1000000)), jsonb_build_object('a', repeat('h', 1000000)), to_json(repeat('r', 3000000)), repeat('e', 1000000),
+		       CASE WHEN i > 6 THEN 'k' || i % 2 END, CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, 12) i`)
+	rebuild, err := pgx.Connect(t.Context(), f.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rebuild.Close(context.Background()) }()
+	var index string
+	if err := rebuild.QueryRow(t.Context(), `SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class c ON c.reltoastrelid = indrelid
+		WHERE c.oid = 'outbox'::regclass`).Scan(&index); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rebuild.Exec(t.Context(), `BEGIN; REINDEX INDEX `+index); err != nil {
+		t.Fatal(err)
+	}
+	due, _, failedDue := f.store.FindDue(t.Context(), nil, nil, 100)
+	backlog, failedBacklog := f.store.FindBacklog(t.Context(), 0, math.MaxInt64, 100, outbox.AllFresh())
+	keys, _, failedKeys := f.store.FindKeys(t.Context(), nil, 100, 10, outbox.AllFresh())
+	runs, _, failedRuns := f.store.FindRuns(t.Context(), []string{"k0", "k1"}, 10, outbox.AllFresh())
+	if err := errors.Join(failedDue, failedBacklog, failedKeys, failedRuns); err != nil || len(due) != 6 || len(backlog) != 3 || len(keys) != 2 || len(runs) != 2 {
+		t.Fatalf("found %d due rows, %d fresh ones, %d and %d keys: %v", len(due), len(backlog), len(keys), len(runs), err)
+	}
+	claim, err := f.store.LockLarge(t.Context(), 1, outbox.AllFresh(), "")
+	if err != nil || len(claim.Messages) != 1 {
+		t.Fatalf("a large row is not locked: %v", err)
+	}
+	claim.Abandon()
+}
+
+// A body that is stored in a hundredth of its size must not make a claim a hundred times as large.
+func TestAClaimReadsCompressedColumnsWithinItsBudget(t *testing.T) {
+	for column, value := range map[string]string{
+		"payload": `to_json(repeat('p', 1000000))`,
+		"headers": `jsonb_build_object('h', repeat('h', 1000000))`,
+		"lz4":     `to_json(repeat('p', 1000000))`,
+	} {
+		t.Run(column, func(t *testing.T) {
+			f := newFixture(t)
+			if column == "lz4" {
+				column = "payload"
+				if f.Lines(`SELECT 1 FROM pg_config WHERE setting LIKE '%with-lz4%'`) == "" {
+					t.Skip("this server has no lz4")
+				}
+				f.Exec(`ALTER TABLE outbox ALTER payload SET COMPRESSION lz4`)
+			}
+			f.Exec(`INSERT INTO outbox (routing_key, ` + column + `) SELECT 'r', ` + value + ` FROM generate_series(1, 40)`)
+			for claims := 0; ; claims++ {
+				left := f.IDs("true")
+				if len(left) == 0 {
+					if claims < 4 || claims > 8 {
+						t.Errorf("%d claims took 40 MB", claims)
+					}
+					return
+				}
+				claim := f.claim(outbox.AllFresh(), left...)
+				var rows []outbox.Settlement
+				bytes := 0
+				for _, m := range claim.Messages {
+					bytes += m.Size()
+					rows = append(rows, deleted(m))
+				}
+				if f.commit(claim, rows...); len(rows) == 0 || rows[0].Message.ID != left[0] || bytes > 10<<20 {
+					t.Fatalf("the claim has %d rows of %d bytes, not the oldest row", len(rows), bytes)
+				}
+			}
+		})
+	}
+}
+
+func TestTheBodyOfALargeRowIsReadAfterTheLock(t *testing.T) {
+	f := newFixture(t)
+	f.Insert(`(routing_key, payload, headers, expires_at) VALUES ('r', to_json(repeat('p', 9000000)), '{"a": 1}', now() + interval '1 h')`)
+	f.Insert(`(routing_key, payload_bytes) VALUES ('r', decode(repeat('ab', 9000000), 'hex'))`)
+	for id, size := range map[int64]int{1: 9000002, 2: 9000000} {
+		claim, err := f.store.LockLarge(t.Context(), id, outbox.AllFresh(), "")
+		if err != nil || len(claim.Messages) != 1 || claim.Messages[0].Payload != nil {
+			t.Fatalf("row %d: locked %+v, %v", id, claim.Messages, err)
+		}
+		m := claim.Messages[0]
+		m.PossibleDuplicate = true // the core has marked it
+		if err := claim.Read(t.Context()); err != nil || len(m.Payload) != size || !m.PossibleDuplicate || (m.Deadline != nil) != (id == 1) || m.RoutingKey != "r" {
+			t.Errorf("row %d: read %d bytes of %+v, %v", id, len(m.Payload), m.Row.ID, err)
+		}
+		if err := claim.Alive(t.Context()); err != nil {
+			t.Error(err)
+		}
+		f.commit(claim, deleted(m))
+	}
+	f.Plain(1)
+	claim := f.claim(outbox.AllFresh(), 3)
+	f.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()`)
+	if claim.Alive(t.Context()) == nil {
+		t.Error("the claim of a terminated session is alive")
+	}
+	claim.Abandon()
 }

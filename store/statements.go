@@ -18,8 +18,9 @@ type statements struct {
 	findRuns, nextDue       string
 	lastID, locker          string
 	// Of claims.
-	lockTable, lock, lockBare, read string
-	release, postpone               string
+	lockTable, lock, lockBare string
+	bodySize, read            string
+	release, postpone         string
 	// Deletes move published rows to the history, if there is one; rows that were not published are dropped.
 	delete, deleteNear, deleteLocked string
 	drop, dropNear, dropLocked       string
@@ -116,16 +117,24 @@ const lockTableSQL = `LOCK TABLE {outbox} IN ROW EXCLUSIVE MODE`
 // and then changes a row, as a claim does when it releases it, xmax equals xmin.
 const Traced = `r.xmax <> 0 AND r.xmax <> r.xmin`
 
-// lockSQL locks the rows of a claim, unless they have changed since they were found. Columns are those of a message.
-func lockSQL(columns string) string {
+// lockSQL locks the rows of a claim, unless they have changed since they were found. Columns are those of a message;
+// rows that do not fit stay unlocked.
+func lockSQL(columns, fits string) string {
 	return `
 SELECT ` + columns + `, r.tableoid, r.ctid, ` + Traced + `, ` + IsSuperseded + ` FROM {outbox} r
-WHERE r.id = ANY ($3) AND ` + isReady + `{and_of_shard}
+WHERE r.id = ANY ($3) AND CASE WHEN ` + isReady + `{and_of_shard} THEN ` + fits + ` ELSE false END
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 }
 
-// One locked row.
-const readSQL = `SELECT {claimed_columns} FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2`
+// One locked row, and the size of its body.
+const (
+	readSQL     = `SELECT {claimed_columns} FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2`
+	bodySizeSQL = `
+SELECT coalesce(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL THEN pg_catalog.pg_column_size(r.payload)
+         ELSE pg_catalog.octet_length(r.payload::text) END, 0)::bigint
+       + coalesce(pg_catalog.octet_length(r.payload_bytes), 0)
+FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2`
+)
 
 // atPlaces selects rows of one table or partition by ctid. It costs Postgres 40 % less than their ids. Only locked rows
 // stay at their places until the end of the transaction.
@@ -294,8 +303,9 @@ func newStatements(options Options) statements {
 		locker:        fill(lockerSQL),
 
 		lockTable: fill(lockTableSQL),
-		lock:      fill(lockSQL("{claimed_columns}")),
-		lockBare:  fill(lockSQL("{bare_columns}")),
+		lock:      fill(lockSQL("{claimed_columns}", fits())),
+		lockBare:  fill(lockSQL("{bare_columns}", "true")),
+		bodySize:  fill(bodySizeSQL),
 		read:      fill(readSQL),
 		release:   fill(releaseSQL),
 		postpone:  fill(postponeSQL),

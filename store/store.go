@@ -27,9 +27,8 @@ type Store struct {
 	// keeps: deletes move published rows to the history.
 	keeps bool
 	// headers are the columns that claims read as headers.
-	headers    []string
-	sql        statements
-	unreadable unreadable
+	headers []string
+	sql     statements
 	// extras are application columns.
 	extras extras
 	// statementTimeout bounds each call, so that a dead connection or a lock cannot block the relay for ever.
@@ -50,7 +49,7 @@ const (
 const SessionSettings = `
 SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET jit = off; SET lock_timeout = '1s'; SET idle_in_transaction_session_timeout = '10s'`
+SET jit = off; SET statement_timeout = 0; SET lock_timeout = '1s'; SET idle_in_transaction_session_timeout = '10s'`
 
 // failIfHidden makes statements fail if row-level security would hide rows. A hidden row looks deleted, and would be
 // published again, unmarked, when it becomes visible.

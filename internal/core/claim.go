@@ -40,25 +40,53 @@ func (c *Core) Capacity(page int) (rows, bytes int) {
 	return min(page, share-w.messages), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)
 }
 
-// Chosen are the rows of a claim, and all keys that it has. The claim returns them with Done.
+// Chosen are the rows of a claim, and all keys that it has. The claim returns them with Done. Large: it is a single row
+// that exceeds the bytes of a claim, so its body takes long to read and may fill the memory. One such row is in memory
+// at a time, beside the others.
 type Chosen struct {
-	Rows []outbox.Candidate
-	Keys []string
+	Rows  []outbox.Candidate
+	Keys  []string
+	Large bool
+}
+
+// largeRow is a row of a large claim, and the places of the rows that wait for its end: the earliest due row, and the
+// first one without a time.
+type largeRow struct {
+	ref     outbox.Ref
+	waiting map[bool]outbox.Candidate
+}
+
+// wait records that a row without a key waits.
+func (l *largeRow) wait(row outbox.Candidate) {
+	first, waits := l.waiting[row.Due != nil]
+	if !waits || row.Due != nil && row.Due.Before(*first.Due) || row.Due == nil && row.ID < first.ID {
+		l.waiting[row.Due != nil] = row
+	}
+}
+
+// endLarge lets the next large row have its turn.
+func (c *Core) endLarge() {
+	large := c.mu.large
+	c.mu.large = nil
+	for _, row := range large.waiting {
+		c.missed(row)
+	}
+}
+
+// LargeFailed records that the body of the large row was not read. The row is in memory until its claim is done.
+func (c *Core) LargeFailed() {
+	c.lock()
+	defer c.mu.Unlock()
+	c.endLarge()
+	signal(c.Wake)
 }
 
 // Most limits a claim.
 type Most struct{ Rows, Bytes int }
 
-// ChooseRows chooses rows without a key for a claim.
-func (c *Core) ChooseRows(claim Claim, rows []outbox.Candidate, most Most) Chosen {
-	c.lock()
-	defer c.mu.Unlock()
-	return c.choose(claim, rows, most)
-}
-
-// ChooseDue chooses rows whose time has come, and asks for look-ups of the keys of the others if keys is set. Read is
-// how many of the rows it has handled until there was no more room.
-func (c *Core) ChooseDue(claim Claim, found []outbox.Candidate, keys bool, most Most) (chosen Chosen, read int) {
+// ChooseRows chooses rows without a key for a claim, and asks for look-ups of the keys of the others if keys is set.
+// Read is how many of the rows it has handled until there was no more room.
+func (c *Core) ChooseRows(claim Claim, found []outbox.Candidate, keys bool, most Most) (chosen Chosen, read int) {
 	c.lock()
 	defer c.mu.Unlock()
 	var keyless []outbox.Candidate
@@ -73,6 +101,8 @@ func (c *Core) ChooseDue(claim Claim, found []outbox.Candidate, keys bool, most 
 				wanted[*row.OrderingKey] = true
 				c.wantKey(*row.OrderingKey)
 			}
+		case row.Size > most.Bytes && c.mu.large != nil:
+			c.mu.large.wait(row)
 		case len(keyless) >= most.Rows || (len(keyless) > 0 && row.Size > bytes):
 			return c.choose(claim, keyless, most), read
 		default:
@@ -94,6 +124,7 @@ func (c *Core) choose(claim Claim, rows []outbox.Candidate, most Most) (chosen C
 			chosen.Keys = append(chosen.Keys, *key)
 		}
 		over := len(chosen.Rows) > 0 && (len(chosen.Rows) >= most.Rows || bytes+row.Size > most.Bytes)
+		over = over || row.Size > most.Bytes && c.mu.large != nil
 		over = over || c.mu.window.messages >= c.limits.Messages // the stream has filled it since Capacity
 		if over || !row.Ready || c.mu.registry.holds(row.Ref) || (row.OrderingKey != nil && ended[*row.OrderingKey]) {
 			if row.OrderingKey != nil {
@@ -109,6 +140,10 @@ func (c *Core) choose(claim Claim, rows []outbox.Candidate, most Most) (chosen C
 			}
 		}
 		bytes += row.Size
+		if row.Size > most.Bytes {
+			c.mu.large = &largeRow{ref: row.Ref, waiting: make(map[bool]outbox.Candidate)}
+			chosen.Large, row.Size = true, 0
+		}
 		c.mu.window.messages++
 		c.mu.window.bytes += row.Size
 		c.mu.registry.hold(row.Ref, 0, claim)
@@ -121,7 +156,7 @@ func (c *Core) choose(claim Claim, rows []outbox.Candidate, most Most) (chosen C
 func (c *Core) missed(row outbox.Candidate) {
 	switch {
 	case row.Due != nil:
-		c.mu.due = true
+		c.wantAgain(row)
 	case c.mu.term.leader:
 		c.mu.backlog = min(c.mu.backlog, passFrom(row.ID))
 	}
@@ -159,7 +194,9 @@ func (c *Core) Locked(claim Claim, rows []outbox.Candidate, l Lock) (valid bool)
 			c.notLocked(row)
 			continue
 		}
-		c.mu.window.bytes += m.Size() - row.Size
+		if c.mu.large == nil || c.mu.large.ref != row.Ref {
+			c.mu.window.bytes += m.Size() - row.Size
+		}
 		c.mu.registry.hold(row.Ref, l.Position, claim)
 		c.mu.marks.claimed(m)
 	}
@@ -275,6 +312,6 @@ func (c *Core) endKey(key string, late *outbox.Message, deleted int, locked bool
 func (c *Core) releaseClaimed(m *outbox.Message) {
 	c.forget(m.Ref(), m.Size())
 	if m.OrderingKey == nil {
-		c.missed(outbox.Candidate{Ref: m.Ref(), Due: m.AvailableAt})
+		c.missed(candidate(m))
 	}
 }

@@ -38,8 +38,12 @@ type Core struct {
 		left []outbox.Candidate
 		// streaming is the transaction whose rows the stream brings.
 		streaming transaction
-		// due: since the last sweep of due rows, a row has got a time.
-		due       bool
+		// due: since the last sweep of due rows, a row has got a time. dueAgain are some of these rows whose time has
+		// come already, so that no sweep has to search for them.
+		due      bool
+		dueAgain []outbox.Candidate
+		// large is a row of a claim that is in memory beside the bytes of the window; nil: none.
+		large     *largeRow
 		ready     bool // the publisher takes messages
 		suspended bool // publish nothing: published rows cannot be deleted
 		stopping  bool // take no new rows
@@ -242,14 +246,13 @@ func (c *Core) hold(m *outbox.Message) {
 // that a claim has seen, so the floor rises to the position of that claim.
 func (c *Core) forget(ref outbox.Ref, size int) {
 	c.mu.term.floor = max(c.mu.term.floor, c.mu.registry.release(ref))
-	c.freeRoom(size)
-}
-
-// freeRoom frees room in the window.
-func (c *Core) freeRoom(size int) {
 	c.mu.window.messages--
-	c.mu.window.bytes -= size
 	c.mu.window.lacking = time.Time{}
+	if c.mu.large != nil && c.mu.large.ref == ref {
+		c.endLarge()
+	} else {
+		c.mu.window.bytes -= size
+	}
 	signal(c.Room)
 	signal(c.Wake)
 }
@@ -270,6 +273,9 @@ func (c *Core) leaveInTable(m *outbox.Message) {
 // be lower than those queued for its key. So the queue stays in the table too, and follows the row from there.
 func (c *Core) leaveScheduled(m *outbox.Message) {
 	c.wantDue()
+	if m.AvailableAt != nil && m.OrderingKey == nil && !m.AvailableAt.After(m.CommittedAt) {
+		c.wantAgain(candidate(m))
+	}
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
 		c.leaveInTable(m)
@@ -319,19 +325,27 @@ func (c *Core) wantDue() {
 	}
 }
 
+// mostAgain bounds the due rows to claim again. The next pass over all due rows finds the others.
+const mostAgain = 1000
+
+// wantAgain asks for a claim of a due row without a key.
+func (c *Core) wantAgain(row outbox.Candidate) {
+	c.wantDue()
+	if row.Ready = true; len(c.mu.dueAgain) < mostAgain {
+		c.mu.dueAgain = append(c.mu.dueAgain, row)
+	}
+}
+
+func candidate(m *outbox.Message) outbox.Candidate {
+	return outbox.Candidate{Ref: m.Ref(), Size: m.Size(), Due: m.AvailableAt}
+}
+
 // Unread records a streamed row that could not be decoded. Its key and transaction are unknown.
 func (c *Core) Unread() {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.unseen.forgetAll()
 	c.wantAll()
-}
-
-// Began records that the stream brings a transaction. So none of its rows can be missed.
-func (c *Core) Began(xid uint32) {
-	c.lock()
-	defer c.mu.Unlock()
-	delete(c.mu.unseen.suspects, xid)
 }
 
 // PublisherReady records whether the publisher takes messages.

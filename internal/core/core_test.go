@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 		}
 		c.PublisherReady(true)
 		claim := &testClaim{}
-		chosen := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, Most{Rows: 1, Bytes: 100})
+		chosen, _ := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
 		claim.lock(c, chosen) // another session has locked it
 		c.Done(claim.ended)
 		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
@@ -63,7 +64,7 @@ func TestNothingOfAnEarlierServerHoldsRowsBack(t *testing.T) {
 	claimed := func(id int64) (claim *testClaim) {
 		claim = &testClaim{}
 		row := outbox.Row{ID: id}
-		chosen := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, Most{Rows: 1, Bytes: 100})
+		chosen, _ := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
 		claim.lock(c, chosen, &outbox.Message{Row: row}) // at position 100
 		return claim
 	}
@@ -160,4 +161,59 @@ func (t *testClaim) lock(c *Core, chosen Chosen, locked ...*outbox.Message) {
 func (t *testClaim) Answered(s outbox.Settlement, _ bool) (*outbox.Message, bool) {
 	t.ended.Answered = append(t.ended.Answered, s)
 	return nil, true
+}
+
+// A large row is claimed alone and beside the window, one at a time. Those behind it are found again when it has left.
+func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
+	for name, due := range map[string]*time.Time{"fresh": nil, "due": new(time.Unix(0, 0)), "failed": nil} {
+		failed := name == "failed"
+		c := New(DefaultLimits(100), Policy{})
+		c.TookSlot(Slot{PID: 1})
+		c.PublisherReady(true)
+		row := func(id int64, size int) outbox.Candidate {
+			return outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: size, Ready: true, Due: due}
+		}
+		rows := []outbox.Candidate{row(1, 10), row(2, 1<<30), row(3, 10), row(4, 2<<30), row(5, 10)}
+		_, before := c.Capacity(100)
+		var large *testClaim
+		var sent *outbox.Message
+		var pages []string
+		for len(rows) > 0 {
+			claim := &testClaim{}
+			chosen, read := c.ChooseRows(claim, rows, false, Most{Rows: 100, Bytes: 100})
+			var messages []*outbox.Message
+			for _, one := range chosen.Rows {
+				messages = append(messages, &outbox.Message{Row: outbox.Row{ID: one.ID, AvailableAt: due}})
+			}
+			if claim.lock(c, chosen, messages...); chosen.Large {
+				large, sent = claim, messages[0]
+				sent.Payload = make([]byte, 1<<20) // read after the lock
+			}
+			pages, rows = append(pages, fmt.Sprint(len(messages), chosen.Large)), rows[read:]
+		}
+		if got := fmt.Sprint(pages); got != "[1 false 1 true 2 false]" {
+			t.Errorf("%s: the claims are %s", name, got)
+		}
+		if _, after := c.Capacity(100); after != before {
+			t.Errorf("%s: the next claim may have %d bytes, want %d", name, after, before)
+		}
+		c.BacklogBegan(c.View().Epoch)
+		c.DueBegan()
+		if failed {
+			c.LargeFailed()
+		} else {
+			c.Resolved(outbox.Result{Message: sent, Outcome: outbox.Confirmed})
+			c.Done(large.ended)
+		}
+		from, _ := c.BacklogBegan(c.View().Epoch)
+		if again := c.DueBegan(); due == nil && from != 4 || due != nil && (len(again) != 1 || again[0].ID != 4) {
+			t.Errorf("%s: the next pass starts at %d, due rows are %v", name, from, again)
+		}
+		if failed {
+			c.Done(Ended{NotLocked: []outbox.Candidate{{Ref: sent.Ref()}}})
+		}
+		if _, after := c.Capacity(100); after != before {
+			t.Errorf("%s: at the end, a claim may have %d bytes, want %d", name, after, before)
+		}
+	}
 }

@@ -276,7 +276,7 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	for id := range int64(rows) {
 		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
 	}
-	c.ChooseRows(&testClaim{}, found, Most{Rows: rows, Bytes: bytes})
+	c.ChooseRows(&testClaim{}, found, false, Most{Rows: rows, Bytes: bytes})
 	if n := c.View().InFlight; n > window {
 		t.Errorf("%d messages are in a window of %d", n, window)
 	}
@@ -297,5 +297,5 @@ func wantKeys(c *Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
 	}
-	c.ChooseDue(nil, rows, true, Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(nil, rows, true, Most{Rows: 1, Bytes: 1})
 }

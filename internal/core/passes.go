@@ -43,11 +43,13 @@ func (c *Core) BacklogFailed(from int64) {
 	}
 }
 
-// DueBegan starts a sweep of due rows. Rows that get a time from now on ask for another sweep.
-func (c *Core) DueBegan() {
+// DueBegan starts a sweep of due rows. Rows that get a time from now on ask for another sweep. Again are rows whose time
+// has come, and which a claim has not got.
+func (c *Core) DueBegan() (again []outbox.Candidate) {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.due = false
+	again, c.mu.due, c.mu.dueAgain = c.mu.dueAgain, false, nil
+	return again
 }
 
 // KeysBegan starts a pass over all keys and returns its number.

@@ -84,7 +84,7 @@ func (c *Core) releaseStreamed(m *outbox.Message) {
 	case m.AvailableAt == nil:
 		c.leaveInTable(m)
 	default:
-		c.wantDue()
+		c.wantAgain(candidate(m))
 	}
 }
 

@@ -60,6 +60,7 @@ const (
 	SweepFailing        Name = "sweep_failing"
 	SweepRecovered      Name = "sweep_recovered"
 	RetriesHastened     Name = "retries_hastened"
+	ClaimFailing        Name = "claim_failing"
 	SettleFailing       Name = "settle_failing"
 	SettleRecovered     Name = "settle_recovered"
 	RowLocked           Name = "row_locked"

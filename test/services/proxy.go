@@ -42,6 +42,7 @@ type Proxy struct {
 type trouble struct {
 	held   [2]bool // directions that forward nothing
 	late   [2]time.Duration
+	rate   int // bytes a second to the client; 0: no limit
 	refuse bool
 }
 
@@ -150,6 +151,20 @@ func (p *Proxy) Delay(d time.Duration, directions ...Direction) {
 	p.set(func() { p.all.delay(d, directions) })
 }
 
+// Slow limits each connection to this many bytes a second to the client. What the client cannot get yet stays with the
+// server. 0 ends the limit.
+func (p *Proxy) Slow(bytesPerSecond int) { p.set(func() { p.all.rate = bytesPerSecond }) }
+
+// slow waits as long as a slow connection needs for some bytes.
+func (p *Proxy) slow(bytes int) {
+	p.mu.Lock()
+	rate := p.all.rate
+	p.mu.Unlock()
+	if rate > 0 {
+		time.Sleep(time.Duration(bytes) * time.Second / time.Duration(rate))
+	}
+}
+
 func (t *trouble) delay(d time.Duration, directions []Direction) {
 	if len(directions) == 0 {
 		directions = []Direction{Upstream, Downstream}
@@ -242,6 +257,8 @@ func (p *Proxy) forward(l *link, direction Direction, to, from net.Conn) {
 		n, err := from.Read(buffer)
 		if direction == Upstream {
 			p.learnKind(l, buffer[:n])
+		} else {
+			p.slow(n)
 		}
 		if !p.awaitPass(l, direction, time.Time{}) {
 			return
