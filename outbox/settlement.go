@@ -8,7 +8,7 @@ type Action uint8
 const (
 	// Delete: the broker confirmed the message, or it is not needed any more (Reason).
 	Delete Action = iota + 1
-	// Retry: one attempt is charged, and the row waits for Delay.
+	// Retry: the row waits for Delay. If the message was rejected, one attempt is charged.
 	Retry
 	// DeadLetter: the row moves to the dead-letter table.
 	DeadLetter

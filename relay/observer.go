@@ -112,13 +112,16 @@ func (o *observer) rejected(one outbox.Settlement) {
 	if !o.limit.Allow() {
 		return // counted in messages_refused_total
 	}
-	log := o.log.With(o.headersOf(m)...)
-	if _, fix := one.Decision.Reason.Advice(m.Exchange, one.Decision.Detail); fix != "" {
-		log = log.With("hint", "# "+fix)
+	log, attempts := o.log.With(o.headersOf(m)...), m.Attempts
+	if one.Rejected {
+		attempts = m.NextAttempts()
+		if _, fix := one.Decision.Reason.Advice(m.Exchange, one.Decision.Detail); fix != "" {
+			log = log.With("hint", "# "+fix)
+		}
 	}
 	log.Warn("message rejected: retrying later",
 		"event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
-		"attempts", m.NextAttempts(), "retry_in", one.Decision.Delay.Round(time.Millisecond),
+		"attempts", attempts, "retry_in", one.Decision.Delay.Round(time.Millisecond),
 		"error", one.Decision.Detail)
 }
 

@@ -201,7 +201,7 @@ const tracedByOthers = Traced + ` AND r.xmax <> pg_current_xact_id()::xid`
 // attempts stops at its greatest value, because an application may have set it.
 const retrySQL = `
 WITH changed AS (
-  UPDATE {outbox} r SET attempts = least(r.attempts, 2147483646) + 1, last_error = s.detail,
+  UPDATE {outbox} r SET attempts = least(r.attempts, 2147483647 - s.rejected) + s.rejected, last_error = s.detail,
          available_at = clock_timestamp() + s.delay,
          possible_duplicate = s.possible_duplicate OR (` + tracedByOthers + `)
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)

@@ -43,16 +43,22 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 				Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r),
 			}
 		}
-		delay := r.RetryIn
-		if delay <= 0 {
-			delay = policy.delay(r.Message.Attempts, random)
+		if r.RetryIn <= 0 {
+			r.RetryIn = policy.delay(r.Message.Attempts, random)
 		}
-		if left, expires := r.Message.TimeLeft(now); expires { // the key does not wait longer than the message lives
-			delay = min(delay, max(left, 0))
-		}
-		return outbox.Decision{Action: outbox.Retry, Delay: delay, Reason: r.Reason, Detail: lastError(r)}
+		return retry(r, now)
+	}
+	if r.RetryIn > 0 {
+		return retry(r, now)
 	}
 	return outbox.Decision{Action: outbox.Release} // Unknown, NotSent: an outage costs no attempt
+}
+
+func retry(r outbox.Result, now time.Time) outbox.Decision {
+	if left, expires := r.Message.TimeLeft(now); expires { // the key does not wait longer than the message lives
+		r.RetryIn = min(r.RetryIn, max(left, 0))
+	}
+	return outbox.Decision{Action: outbox.Retry, Delay: r.RetryIn, Reason: r.Reason, Detail: lastError(r)}
 }
 
 // exhausted reports whether this rejection of the message was the last.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -18,6 +19,8 @@ type opened struct {
 	connection *amqp091.Connection
 	socket     *socket
 	clock      *clock
+
+	others []amqpdial.Node // of the address
 
 	attempts int    // to connect, until this one; of one round over all nodes
 	failures noNode // why other nodes took no connection in this round
@@ -33,6 +36,7 @@ func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
 	go func() {
 		defer close(done)
 		o, err = p.openFirst(ctx, p.nodes.order(list))
+		o.others = slices.DeleteFunc(list, func(n amqpdial.Node) bool { return n.Address() == o.node.Address() })
 	}()
 	p.rejectUntil(ctx, nil, done)
 	<-done

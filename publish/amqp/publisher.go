@@ -80,6 +80,7 @@ type Publisher struct {
 	connected bool // at least once
 	trouble   *outagelog.Log
 	nodes     nodes // and openFirst, while Run waits for it
+	missing   *missing
 }
 
 // New checks the configuration; it does not connect. The error does not contain the URL.
@@ -109,7 +110,8 @@ func New(cfg Config) (*Publisher, error) {
 
 // Run implements publish.Publisher: it connects and publishes until ctx is done.
 func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
-	p.inbox.Sink = sink
+	p.missing = newMissing(sink)
+	p.inbox.Sink = p.missing
 	p.setState(publish.Connecting, "not connected yet")
 	for ctx.Err() == nil {
 		began := time.Now()

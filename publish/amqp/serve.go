@@ -30,6 +30,7 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
+	working.Go(func() { p.missing.ask(s) })
 	sender, isolator, reaper := newSender(s), newIsolator(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(sender.run)
@@ -47,6 +48,7 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 	}
 	close(stopReaper)
 	reaping.Wait()
+	p.missing.endSession()
 	s.closing.Wait()
 }
 
@@ -129,6 +131,7 @@ func (p *Publisher) cameBack(o opened) {
 		args = append(args, "version", version)
 	}
 	if lasted := p.trouble.End(); lasted > 0 {
+		p.missing.outageOver()
 		args = append(args, "after", lasted)
 	}
 	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)
