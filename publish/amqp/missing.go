@@ -3,12 +3,12 @@ package amqp
 import (
 	"errors"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
@@ -152,8 +152,7 @@ func (m *missing) askQueue(s *session, queue string) {
 	switch {
 	case err == nil:
 		m.queues.learn(queue, "the queue exists now")
-	case !errors.As(err, &exception) || exception.Code == amqp091.AccessRefused,
-		strings.HasPrefix(exception.Reason, "NOT_FOUND - no queue '"):
+	case !errors.As(err, &exception) || exception.Code == amqp091.AccessRefused || amqpdial.NoQueue(exception):
 		m.queues.learn(queue, "")
 	default:
 		m.queues.learn(queue, exception.Reason)

@@ -99,6 +99,9 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil && !isNotFound(j.f.queues[d.routingKey]):
 		says = fmt.Sprintf("queue %q: %s", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 		return remark("# see RabbitMQ's log"), says
+	case d.exchange == "" && isDown(j.f.queues[d.routingKey]):
+		return startNodes(), fmt.Sprintf("queue %q exists, and takes no messages: %s. The relay tries again, "+
+			"and counts no attempt", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
 		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`).noted("as its consumers declare it")
 		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s",
@@ -107,6 +110,9 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 		r := j.f.management.route(d.exchange, d.routingKey)
 		switch {
 		case len(r.queues) > 0 || r.perhaps:
+		case len(j.f.management.down) > 0 && !r.unasked:
+			return startNodes(), fmt.Sprintf("exchange %q has no queue for routing key %q that is up%s; "+
+				"queue %q is down, and RabbitMQ hides its bindings", d.exchange, d.routingKey, rows, j.f.management.down[0])
 		case !r.unasked:
 			says = fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 			return j.bindFix(d), says
@@ -118,6 +124,8 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 	}
 	return nil, ""
 }
+
+func startNodes() fix { return command("rabbitmqctl cluster_status  # start the nodes that do not run") }
 
 // rejectedBefore is for unknown bindings, if rows were rejected before.
 func (j *brokerJudge) rejectedBefore(d destination, rows string) (fix fix, says string) {
