@@ -3,6 +3,7 @@ package amqp
 import (
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ const (
 	// returnsWithin is how long after an outage a missing queue or exchange costs no attempt. Consumers declare it again
 	// once they are back themselves.
 	returnsWithin = 30 * time.Second
-	// mostOutage is how long a node of the address may be down and still excuse missing routes: it may never return.
+	// mostOutage is how long a node or a queue may be down and still excuse missing routes: it may never return.
 	mostOutage = time.Hour
 	// soonestRetry and latestRetry bound the wait before the next try of an excused message.
 	soonestRetry, latestRetry = time.Second, 30 * time.Second
@@ -135,7 +136,7 @@ func (m *missing) askNodes(s *session) {
 
 // askQueue asks whether RabbitMQ knows a queue to which it routes nothing: the queue's node may be down.
 func (m *missing) askQueue(s *session, queue string) {
-	if m.queues.fresh(queue, 10*time.Second) {
+	if m.queues.fresh(queue, 10*time.Second) || strings.HasPrefix(queue, directReply) { // RabbitMQ pretends that it exists
 		return
 	}
 	err := s.limited("look up queue", func() error {
@@ -190,18 +191,21 @@ func (a answers) learn(name, why string) {
 	a[name] = answer{why: why, since: one.since, at: now}
 }
 
-// down says why something is down, and for how long.
+// down says why something is down, and for how long; not if that is too long.
 func (a answers) down(name string) (why string, lasts time.Duration) {
 	one := a[name]
-	return one.why, time.Since(one.since)
+	if lasts = time.Since(one.since); lasts < mostOutage {
+		why = one.why
+	}
+	return why, lasts
 }
 
-// anyDown is down for the first of them that has not been down for too long.
+// anyDown is down for the first of them.
 func (a answers) anyDown() (why string, lasts time.Duration) {
 	for name := range a {
-		if why, lasts = a.down(name); why != "" && lasts < mostOutage {
-			return why, lasts
+		if why, lasts = a.down(name); why != "" {
+			break
 		}
 	}
-	return "", 0
+	return why, lasts
 }
