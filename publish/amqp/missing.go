@@ -1,8 +1,8 @@
 package amqp
 
 import (
+	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -124,7 +124,7 @@ func (m *missing) askNodes(s *session) {
 		if s.over() || m.nodes.fresh(address, time.Second) {
 			continue
 		}
-		conn, err := net.DialTimeout("tcp", address, accept)
+		conn, err := amqpdial.DialHost(context.Background(), "tcp", address, accept)
 		if err != nil {
 			m.nodes.learn(address, "node "+address+" is down")
 			continue

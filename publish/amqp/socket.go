@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -44,8 +45,7 @@ const coalesced = 32 << 10
 func dialSocket(
 	ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock,
 ) (*socket, error) {
-	dialer := net.Dialer{Timeout: accept}
-	raw, err := dialer.DialContext(ctx, network, addr)
+	raw, err := amqpdial.DialHost(ctx, network, addr, accept)
 	if err != nil {
 		return nil, err
 	}
