@@ -35,15 +35,15 @@ type observer struct {
 	written atomic.Int64
 }
 
-// result is called with each result, before the core gets it: the core changes the mark of the message. Marked is for
-// decided.
-func (o *observer) result(r outbox.Result) (marked bool) {
-	o.unanswered.result(r)
+// result is called with each result, before the core gets it: the core changes the mark of the message. The core gets
+// the result that it returns. Marked is for decided.
+func (o *observer) result(r outbox.Result) (seen outbox.Result, marked bool) {
+	r = o.unanswered.result(r)
 	o.counts.Result(r)
 	if o.tracer != nil {
 		o.tracer.Delivered(r)
 	}
-	return markedAs(r)
+	return r, markedAs(r)
 }
 
 // decided is called with the core's decision on a result.
@@ -109,8 +109,8 @@ func (o *observer) deadLettered(one outbox.Settlement) {
 
 func (o *observer) rejected(one outbox.Settlement) {
 	m := one.Message
-	if !o.limit.Allow() {
-		return // counted in messages_refused_total
+	if one.Decision.Reason == "" || !o.limit.Allow() {
+		return // unanswered has logged it, or it is counted in messages_refused_total
 	}
 	log, attempts := o.log.With(o.headersOf(m)...), m.Attempts
 	if one.Rejected {

@@ -141,6 +141,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			store:          db,
 			apply:          r.apply,
 			phase:          func() publish.Phase { return r.publisherState().Phase },
+			connection:     r.unanswered.connection,
 			log:            log,
 			counts:         r.counts,
 			alive:          newHeartbeat(),

@@ -83,9 +83,9 @@ func (p Policy) delay(attempts int, random float64) time.Duration {
 // nothing that a UTF-8 database cannot store; the store handles other encodings.
 func lastError(r outbox.Result) string {
 	const most = 1000
-	s := string(r.Reason)
-	if r.Detail != "" {
-		s += ": " + r.Detail
+	s := r.Detail
+	if r.Reason != "" {
+		s = strings.TrimSuffix(string(r.Reason)+": "+r.Detail, ": ")
 	}
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
 	if len(s) > most {

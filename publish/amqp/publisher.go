@@ -78,6 +78,7 @@ type Publisher struct {
 	state     publish.State
 	breaker   breaker
 	connected bool // at least once
+	late      bool // the last connection ended because RabbitMQ did not answer in time
 	trouble   *outagelog.Log
 	nodes     nodes // and openFirst, while Run waits for it
 	missing   *missing

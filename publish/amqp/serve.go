@@ -113,7 +113,8 @@ func (p *Publisher) connectionLost(s *session, err error) {
 	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
 		"address", s.node.Address(), "in_flight", s.inFlight.Load())
 	p.nodes.failed(s.node)
-	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
+	p.late = errors.As(err, new(*noAnswer))
+	if p.late || s.inFlight.Load() > 0 {
 		p.breaker.outage(time.Now())
 	}
 	p.setDown(err)
