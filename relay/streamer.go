@@ -36,10 +36,10 @@ type streamer struct {
 	phase   func() publish.Phase // of the publisher, in an outage that this relay has found
 	// connection is the publisher's own phase, with the number of its answers.
 	connection func() (phase publish.Phase, answers int)
-	log     *slog.Logger
-	counts  *metrics.Metrics
-	alive   *heartbeat
-	trouble *outagelog.Log
+	log        *slog.Logger
+	counts     *metrics.Metrics
+	alive      *heartbeat
+	trouble    *outagelog.Log
 	// serverStopping is signalled when the server takes no connections because it stops.
 	serverStopping chan struct{}
 	progress       streamProgress

@@ -13,7 +13,9 @@ import (
 )
 
 // free reports whether a result costs no attempt, and is tried again soon.
-func free(r outbox.Result) bool { return r.Outcome == outbox.NotSent && r.RetryIn > 0 && r.RetryIn <= latestRetry }
+func free(r outbox.Result) bool {
+	return r.Outcome == outbox.NotSent && r.RetryIn > 0 && r.RetryIn <= latestRetry
+}
 
 // Consumers declare transient queues and exchanges again only after they have found the broker again themselves.
 func TestAMissingRouteRightAfterAnOutageCostsNoAttempt(t *testing.T) {

@@ -39,7 +39,9 @@ type throttle struct {
 	limit        int // as of the last call of allowed
 }
 
-func newThrottle(w *window) *throttle { return &throttle{room: make(chan struct{}, 1), window: w, limit: w.size} }
+func newThrottle(w *window) *throttle {
+	return &throttle{room: make(chan struct{}, 1), window: w, limit: w.size}
+}
 
 // allowed returns how many messages may be sent now. At zero it pauses until there is room for a burst.
 func (t *throttle) allowed(now time.Duration) int {

@@ -125,7 +125,9 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 	return nil, ""
 }
 
-func startNodes() fix { return command("rabbitmqctl cluster_status  # start the nodes that do not run") }
+func startNodes() fix {
+	return command("rabbitmqctl cluster_status  # start the nodes that do not run")
+}
 
 // rejectedBefore is for unknown bindings, if rows were rejected before.
 func (j *brokerJudge) rejectedBefore(d destination, rows string) (fix fix, says string) {
