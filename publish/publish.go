@@ -23,6 +23,13 @@ type Publisher interface {
 	Publish(m *outbox.Message)
 }
 
+// Watched is a Publisher that can tell whether it hangs.
+type Watched interface {
+	// Overdue returns for how long Run has been doing something that must have ended before; 0: all is well. A publisher
+	// that is overdue for long needs a new process: a call into a library does not return. It may be called at any time.
+	Overdue() time.Duration
+}
+
 // Sink receives the reports of a publisher. The publisher's goroutines call its methods concurrently. They must not
 // block, and may call Publish. Publish itself calls Deliver only after Run has returned.
 type Sink interface {

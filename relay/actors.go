@@ -73,9 +73,32 @@ func (a *actors) startSources(ctx context.Context, r *Relay) {
 // settleGrace is how long after the deadline the settler may still release rows that the publisher did not finish.
 const settleGrace = 250 * time.Millisecond
 
-// stop ends the relay within ShutdownTimeout plus about a second. It takes no more rows, finishes those in flight, and
-// only then frees the slot. So the next leader finds no unfinished rows.
+// stopGrace is how long after the deadline the relay ends, although something hangs.
+const stopGrace = 900 * time.Millisecond
+
+// stop ends the relay within ShutdownTimeout plus a second. What hangs then is left to the end of the process.
 func (a *actors) stop(r *Relay) {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		a.stopInOrder(r)
+	}()
+	within(stopped, r.config.ShutdownTimeout+stopGrace)
+}
+
+// within waits until done is closed, for a limited time.
+func within(done <-chan struct{}, most time.Duration) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+}
+
+// stopInOrder takes no more rows, finishes those in flight, and only then frees the slot. So the next leader finds no
+// unfinished rows.
+func (a *actors) stopInOrder(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
 	r.core.Stop()
 	a.retention.end()
@@ -83,7 +106,8 @@ func (a *actors) stop(r *Relay) {
 	a.awaitDone(a.sweeper, deadline)
 	a.sweeper.end()
 	a.awaitIdle(r.core, deadline)
-	a.publisher.end()
+	a.publisher.cancel()
+	a.awaitDone(a.publisher, latest(deadline, time.Now()).Add(settleGrace)) // a call into a library may not return
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
 	r.store.Close() // ends the statements that claims still wait for
@@ -103,12 +127,7 @@ func (a *actors) awaitDone(one actor, deadline time.Time) {
 	if one.done == nil {
 		return // never started: a drain sweeps in its own goroutine
 	}
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
-	select {
-	case <-one.done:
-	case <-timer.C:
-	}
+	within(one.done, time.Until(deadline))
 }
 
 // awaitIdle waits until nothing is in flight, or until the settler has ended.

@@ -71,7 +71,7 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 		)
 	}
 	stop()
-	err = errors.Join(err, <-notified)
+	err = errors.Join(err, waitForEnd(notifying, endGrace, func() error { return <-notified }))
 	s.endTrace(c.Context)
 	if s.statsd != nil {
 		s.statsd.Send(context.WithoutCancel(c.Context)) // once, after the drain

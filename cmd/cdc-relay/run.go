@@ -296,6 +296,7 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	defer stopRunning()
 	actors.Go(func() error {
 		defer stopReporting()
+		defer stopRunning()
 		return s.relay.Run(running)
 	})
 	actors.Go(func() error {
@@ -326,7 +327,27 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 		s.bridge(counting)
 		return nil
 	})
-	return actors.Wait()
+	return waitForEnd(running, cfg.relay.ShutdownTimeout+endGrace, actors.Wait)
+}
+
+// endGrace is how long after the relay's own limit the process still waits for what hangs.
+const endGrace = 2 * time.Second
+
+// waitForEnd waits at most this long after ctx is done: a call into a library may never return.
+func waitForEnd(ctx context.Context, most time.Duration, wait func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(most):
+		return errors.New("a part of the process hangs, and is left; no message is lost")
+	}
 }
 
 // logger writes to the standard error, because --publisher stdout uses the standard output.

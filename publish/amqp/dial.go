@@ -32,6 +32,12 @@ func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
 	if err != nil {
 		return opened{}, p.address.Unread(err)
 	}
+	var longest time.Duration
+	for _, node := range list {
+		longest = max(longest, p.dialTimeout(node))
+	}
+	p.due.Store(time.Now().Add(2 * longest).UnixNano())
+	defer p.due.Store(0)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

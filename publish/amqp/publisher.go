@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
@@ -73,6 +74,8 @@ type Publisher struct {
 	address amqpdial.Address
 	// suspects is shared by all sessions.
 	suspects *publish.Suspects
+	// due is by when Run must have finished what it does, in nanoseconds of Unix time; 0: it waits for messages.
+	due atomic.Int64
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State
@@ -129,6 +132,15 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 	p.inbox.End()
 	p.setState(publish.Closed, "stopped")
 	return nil
+}
+
+// Overdue implements publish.Watched.
+func (p *Publisher) Overdue() time.Duration {
+	due := p.due.Load()
+	if due == 0 {
+		return 0
+	}
+	return max(time.Since(time.Unix(0, due)), 0)
 }
 
 // Publish implements publish.Publisher.

@@ -24,6 +24,9 @@ func (p *Publisher) serve(ctx context.Context, o opened) {
 	p.work(ctx, s)
 }
 
+// endWithin is how long the end of a session may take, unless a call into the library does not return.
+const endWithin = 5 * time.Second
+
 // work runs the goroutines of a session until ctx is done or the connection is lost.
 func (p *Publisher) work(ctx context.Context, s *session) {
 	closed := s.connection.NotifyClose(make(chan *amqp091.Error, 1))
@@ -41,6 +44,8 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 	if err != nil {
 		p.connectionLost(s, err)
 	}
+	p.due.Store(time.Now().Add(endWithin).UnixNano())
+	defer p.due.Store(0)
 	s.end()
 	s.disconnect(err == nil)
 	working.Wait()

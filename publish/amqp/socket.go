@@ -29,6 +29,8 @@ type socket struct {
 	// handshake is true while the deadline of the handshake applies.
 	handshake atomic.Bool
 	closeOnce sync.Once
+	// written counts the bytes written, without heartbeats: these are sent while a message hangs.
+	written atomic.Int64
 
 	// writing guards the fields below, and is held during a write.
 	writing sync.Mutex
@@ -37,6 +39,9 @@ type socket struct {
 	since   time.Time // at most the least TakenAt of the collected messages without a mark
 	failed  error     // the error of sending them
 }
+
+// heartbeatSize is the size of a heartbeat in bytes.
+const heartbeatSize = 8
 
 // coalesced is how many bytes a corked socket collects at most.
 const coalesced = 32 << 10
@@ -159,6 +164,9 @@ func (s *socket) send(b []byte) (int, error) {
 		}
 		n, err := s.Conn.Write(b[written:])
 		written += n
+		if len(b) > heartbeatSize {
+			s.written.Add(int64(n))
+		}
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.clock.running() {
 			return written, err
 		}
