@@ -37,6 +37,8 @@ type missing struct {
 
 	// Only the goroutine of ask uses the fields below: what is known of queues, and of nodes by their address.
 	queues, nodes answers
+	second        time.Time // in which asked questions were asked
+	asked         int
 }
 
 func newMissing(sink publish.Sink) *missing {
@@ -95,18 +97,14 @@ func (m *missing) endSession() {
 	}
 }
 
-// judge asks about a batch for a limited time. Queues that were not asked about count as missing.
+// judge reports results after RabbitMQ was asked.
 func (m *missing) judge(s *session, results []outbox.Result) {
-	const most = 100 * time.Millisecond
-	began := time.Now()
 	m.askNodes(s)
+	why, lasts := m.nodes.anyDown()
 	for _, r := range results {
-		why, lasts := m.nodes.anyDown()
-		if queue := r.Message.RoutingKey; why == "" && s.limits.ExchangeOf(r.Message) == "" {
-			if time.Since(began) < most {
-				m.askQueue(s, queue)
-			}
-			why, lasts = m.queues.down(queue)
+		why, lasts := why, lasts
+		if why == "" && s.limits.ExchangeOf(r.Message) == "" {
+			why, lasts = m.queueDown(s, r.Message.RoutingKey)
 		}
 		if why == "" {
 			m.Sink.Deliver(r)
@@ -114,6 +112,29 @@ func (m *missing) judge(s *session, results []outbox.Result) {
 		}
 		m.excuse(r, lasts, why)
 	}
+}
+
+// queueDown says why RabbitMQ routes nothing to a queue that exists; "": there is none. RabbitMQ logs each question as
+// an error, so only a few are asked in a second; another queue that is down then speaks for the rest.
+func (m *missing) queueDown(s *session, queue string) (why string, lasts time.Duration) {
+	const most = 20
+	known := m.queues.fresh(queue, 10*time.Second)
+	if second := time.Now().Truncate(time.Second); second.After(m.second) {
+		m.second, m.asked = second, 0
+	}
+	switch {
+	case strings.HasPrefix(queue, directReply): // RabbitMQ pretends that it exists
+		return "", 0
+	case known:
+	case m.asked >= most:
+		return m.queues.anyDown()
+	default:
+		m.asked++
+		if err := m.askQueue(s, queue); err != nil {
+			return "the connection was lost meanwhile", 0
+		}
+	}
+	return m.queues.down(queue)
 }
 
 // askNodes tries the other nodes of the address.
@@ -124,7 +145,9 @@ func (m *missing) askNodes(s *session) {
 		if s.over() || m.nodes.fresh(address, time.Second) {
 			continue
 		}
-		conn, err := amqpdial.DialHost(context.Background(), "tcp", address, accept)
+		ctx, cancel := context.WithTimeout(context.Background(), accept)
+		conn, err := amqpdial.DialHost(ctx, "tcp", address, accept)
+		cancel()
 		if err != nil {
 			m.nodes.learn(address, "node "+address+" is down")
 			continue
@@ -134,11 +157,8 @@ func (m *missing) askNodes(s *session) {
 	}
 }
 
-// askQueue asks whether RabbitMQ knows a queue to which it routes nothing: the queue's node may be down.
-func (m *missing) askQueue(s *session, queue string) {
-	if m.queues.fresh(queue, 10*time.Second) || strings.HasPrefix(queue, directReply) { // RabbitMQ pretends that it exists
-		return
-	}
+// askQueue asks whether RabbitMQ knows a queue.
+func (m *missing) askQueue(s *session, queue string) error {
 	err := s.limited("look up queue", func() error {
 		channel, err := s.connection.Channel()
 		if err != nil {
@@ -153,11 +173,14 @@ func (m *missing) askQueue(s *session, queue string) {
 	switch {
 	case err == nil:
 		m.queues.learn(queue, "the queue exists now")
-	case !errors.As(err, &exception) || exception.Code == amqp091.AccessRefused || amqpdial.NoQueue(exception):
+	case !errors.As(err, &exception) || !exception.Server || s.connection.IsClosed():
+		return err
+	case exception.Code == amqp091.AccessRefused || amqpdial.NoQueue(exception):
 		m.queues.learn(queue, "")
 	default:
 		m.queues.learn(queue, exception.Reason)
 	}
+	return nil
 }
 
 // answers is what was found out about things by their names.
@@ -179,7 +202,7 @@ func (a answers) fresh(name string, good time.Duration) bool {
 }
 
 func (a answers) learn(name, why string) {
-	const most = 4096
+	const most = 256 // more than are asked while an answer counts
 	now := time.Now()
 	one := a[name]
 	if one.why == "" || now.Sub(one.at) > 2*latestRetry { // nobody knows what was between
