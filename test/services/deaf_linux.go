@@ -99,13 +99,13 @@ func (d *Deaf) Hear(t testing.TB, target string) {
 func (d *Deaf) Named(t testing.TB, target string) string {
 	t.Helper()
 	second := net.IPv4(127, 0, 0, 2)
+	resolve(t, "127.0.0.1", second.String()) // before the proxy dials
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: second, Port: d.port})
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := newProxy(listener, target, nil)
 	t.Cleanup(proxy.Close)
-	resolve(t, "127.0.0.1", second.String())
 	return fmt.Sprintf("server.test:%d", d.port)
 }
 
