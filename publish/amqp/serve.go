@@ -34,6 +34,7 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 
 	var working, reaping sync.WaitGroup
 	working.Go(func() { p.missing.ask(s) })
+	working.Go(s.checkIdle)
 	sender, isolator, reaper := newSender(s), newIsolator(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(sender.run)
