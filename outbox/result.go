@@ -70,7 +70,7 @@ const ReasonCoalesced Reason = "coalesced"
 
 // NoRoom reports whether the publisher works, and had no room for the message. The row then waits in the table for
 // RetryIn.
-func (r Result) NoRoom() bool { return r.Outcome == NotSent && r.RetryIn > 0 }
+func (r Result) NoRoom() bool { return r.Outcome == NotSent && r.RetryIn > 0 && r.Reason == "" }
 
 // MayHaveArrived reports whether an unconfirmed message may be in a queue nevertheless. Its confirm was lost, or after
 // a nack another of several queues took it. Publishing it again may make a duplicate.
@@ -82,13 +82,13 @@ func (r Result) MayHaveArrived() bool {
 type Result struct {
 	Message *Message
 	Outcome Outcome
-	// Reason is empty for Confirmed.
+	// Reason is empty for Confirmed. With RetryIn, a message that was NotSent may have one.
 	Reason Reason
 	// MaybeSent: the message was sent twice in this attempt, and the first confirm was lost. Outcome is that of the
 	// second sending; the first may have arrived.
 	MaybeSent bool
-	// RetryIn is the wait after Rejected, instead of the relay's backoff; 0: the backoff applies. After NotSent, see
-	// NoRoom.
+	// RetryIn is the wait after Rejected, instead of the relay's backoff; 0: the backoff applies. After NotSent or Unknown
+	// it says that the other side works and that only this message must wait; 0: it leaves again when messages may.
 	RetryIn time.Duration
 	// Detail is one line for people: the broker's text, or what is wrong with the message. It never has a payload or a
 	// password.

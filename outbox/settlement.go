@@ -8,7 +8,7 @@ type Action uint8
 const (
 	// Delete: the broker confirmed the message, or it is not needed any more (Reason).
 	Delete Action = iota + 1
-	// Retry: the row waits for Delay. One attempt is charged if the broker rejected the message.
+	// Retry: the row waits for Delay. If the message was rejected, one attempt is charged.
 	Retry
 	// DeadLetter: the row moves to the dead-letter table.
 	DeadLetter

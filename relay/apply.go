@@ -32,7 +32,7 @@ func (r *Relay) Deliver(result outbox.Result) { r.apply(r.resolved(result)) }
 
 // resolved passes a result to the core, and to all who watch results.
 func (r *Relay) resolved(result outbox.Result) core.Out {
-	marked := r.observer.result(result)
+	result, marked := r.observer.result(result)
 	out, decision := r.core.Resolved(result)
 	r.observer.decided(result, decision, marked)
 	return out

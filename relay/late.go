@@ -31,7 +31,7 @@ func (l *lateRows) note(written []outbox.Settlement) {
 		switch {
 		case l.mu.rows == nil:
 			return
-		case one.Decision.Action == outbox.Postpone, one.Decision.Action == outbox.Retry && !one.Rejected:
+		case one.Decision.Action == outbox.Postpone, one.Decision.Action == outbox.Retry && one.Decision.Reason == "":
 			l.mu.rows[one.Message.Ref()] = true
 		default:
 			delete(l.mu.rows, one.Message.Ref())

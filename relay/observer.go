@@ -31,15 +31,15 @@ type observer struct {
 	written atomic.Int64
 }
 
-// result is called with each result, before the core gets it: the core changes the mark of the message. Marked is for
-// decided.
-func (o *observer) result(r outbox.Result) (marked bool) {
-	o.unanswered.result(r)
+// result is called with each result, before the core gets it: the core changes the mark of the message. The core gets
+// the result that it returns. Marked is for decided.
+func (o *observer) result(r outbox.Result) (seen outbox.Result, marked bool) {
+	r = o.unanswered.result(r)
 	o.counts.Result(r)
 	if o.tracer != nil {
 		o.tracer.Delivered(r)
 	}
-	return markedAs(r)
+	return r, markedAs(r)
 }
 
 // decided is called with the core's decision on a result.
@@ -84,9 +84,7 @@ func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Durati
 			o.hooks.moved(one)
 			o.deadLettered(one)
 		case outbox.Retry:
-			if one.Rejected {
-				o.rejected(one)
-			}
+			o.rejected(one)
 		}
 	}
 	o.written.Add(int64(settled))
@@ -104,13 +102,19 @@ func (o *observer) deadLettered(one outbox.Settlement) {
 
 func (o *observer) rejected(one outbox.Settlement) {
 	m := one.Message
-	log := o.log.With(o.headersOf(m)...)
-	if _, fix := one.Decision.Reason.Advice(m.Exchange, one.Decision.Detail); fix != "" {
-		log = log.With("hint", "# "+fix)
+	if one.Decision.Reason == "" {
+		return // unanswered has logged it, or the publisher had no room
+	}
+	log, attempts := o.log.With(o.headersOf(m)...), m.Attempts
+	if one.Rejected {
+		attempts = m.NextAttempts()
+		if _, fix := one.Decision.Reason.Advice(m.Exchange, one.Decision.Detail); fix != "" {
+			log = log.With("hint", "# "+fix)
+		}
 	}
 	log.Warn("message rejected: retrying later",
 		"event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
-		"attempts", m.NextAttempts(), "retry_in", one.Decision.Delay.Round(time.Millisecond),
+		"attempts", attempts, "retry_in", one.Decision.Delay.Round(time.Millisecond),
 		"error", one.Decision.Detail)
 }
 

@@ -140,6 +140,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			store:          db,
 			apply:          r.apply,
 			phase:          r.phaseForSlot,
+			connection:     r.unanswered.connection,
 			log:            log,
 			counts:         r.counts,
 			alive:          newHeartbeat(),

@@ -33,11 +33,13 @@ type streamer struct {
 	core    *core.Core
 	store   *store.Store
 	apply   func(core.Out)
-	phase   func() publish.Phase // of the publisher
-	log     *slog.Logger
-	counts  *metrics.Metrics
-	alive   *heartbeat
-	trouble *outagelog.Log
+	phase   func() publish.Phase // of the publisher, in an outage that this relay has found
+	// connection is the publisher's own phase, with the number of its answers.
+	connection func() (phase publish.Phase, answers int)
+	log        *slog.Logger
+	counts     *metrics.Metrics
+	alive      *heartbeat
+	trouble    *outagelog.Log
 	// serverStopping is signalled when the server takes no connections because it stops.
 	serverStopping chan struct{}
 	progress       streamProgress
@@ -309,14 +311,16 @@ var errReplaced = errors.New("another relay took the slot, or the server ended t
 func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	var broker brokerOutage
+	broker := brokerOutage{took: time.Now()}
+	_, broker.answers = s.connection()
 	silent := 0 // how many looks in a row found the server silent; one may follow a pause of this process
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			if broker.since(s.phase(), now) > handOverAfter && s.standbyIsReady(ctx) {
+			phase, answers := s.connection()
+			if broker.handsOver(phase, answers, now) && s.standbyIsReady(ctx) {
 				s.log.Warn("RabbitMQ unreachable: handing the slot to a standby that can publish",
 					"event", event.SlotHandedOver, "slot", s.names.Slot)
 				end(errHandedOver)

@@ -15,7 +15,7 @@ import (
 // unanswered finds an outage that the publisher does not report: it is ready, and its results are Unknown or NotSent.
 // So it serves each publisher. The outage begins when a message has had no answer twice, and no other message had one
 // between. While it lasts, the publisher counts as paused, and messages leave only at intervals. A message that has no
-// answer while others have one is only logged.
+// answer while others have one is logged, and waits ever longer: each try may be another copy.
 type unanswered struct {
 	trouble *outagelog.Log
 	// one logs messages that alone have no answer.
@@ -49,6 +49,8 @@ type unansweredRow struct {
 const (
 	firstPause = time.Second
 	lastPause  = 10 * time.Second
+	// longestWait is that of a message without an answer.
+	longestWait = time.Minute
 	// mostUnanswered bounds the memory of messages.
 	mostUnanswered = 100_000
 )
@@ -67,7 +69,8 @@ func newUnanswered(log *slog.Logger, forgetAfter time.Duration, changed func(pub
 
 // isAnswer reports whether the result shows that the other side works. The publisher itself finds messages Impossible.
 func isAnswer(r outbox.Result) bool {
-	return r.Outcome == outbox.Confirmed || r.Outcome == outbox.Rejected || r.Reason == outbox.ReasonHandlerImpossible
+	return r.Outcome == outbox.Confirmed || r.Outcome == outbox.Rejected || r.Reason == outbox.ReasonHandlerImpossible ||
+		r.RetryIn > 0 && r.Reason != ""
 }
 
 // stateChanged records the publisher's own state. While it reports an outage itself, its results say nothing more.
@@ -85,9 +88,9 @@ func (u *unanswered) stateChanged(s publish.State) {
 	u.tell()
 }
 
-// result records a result. The caller delivers it afterwards, so that a message without an answer does not leave again
-// before the pause has begun.
-func (u *unanswered) result(r outbox.Result) {
+// result records a result, and returns it with the wait of its message. The caller delivers it afterwards, so that a
+// message without an answer does not leave again before the pause has begun.
+func (u *unanswered) result(r outbox.Result) outbox.Result {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	switch {
@@ -104,11 +107,14 @@ func (u *unanswered) result(r outbox.Result) {
 	case r.Outcome == outbox.Impossible, r.NoRoom():
 		delete(u.mu.rows, r.Message.Ref())
 	case u.mu.publisher.Phase == publish.Ready:
-		u.noAnswer(r)
+		if row := u.noAnswer(r); row.own && r.Outcome == outbox.Unknown {
+			r.RetryIn = min(firstPause<<min(row.times-2, 10), longestWait)
+		}
 	}
+	return r
 }
 
-func (u *unanswered) noAnswer(r outbox.Result) {
+func (u *unanswered) noAnswer(r outbox.Result) *unansweredRow {
 	ref := r.Message.Ref()
 	row := u.mu.rows[ref]
 	if row == nil {
@@ -136,6 +142,7 @@ func (u *unanswered) noAnswer(r outbox.Result) {
 		u.mu.outage = publish.State{Phase: publish.Paused, Since: time.Now()}
 		u.report(cause)
 	}
+	return row
 }
 
 // report logs the outage and begins a pause.
@@ -176,6 +183,13 @@ func (u *unanswered) end(why string) {
 	}
 	u.mu.timer, u.mu.outage, u.mu.paused, u.mu.pause, u.mu.last = nil, publish.State{}, false, 0, ""
 	u.trouble.Over(event.PublisherRecovered, "publishing normally again: "+why)
+}
+
+// connection returns the publisher's own phase, and the number of its answers so far.
+func (u *unanswered) connection() (phase publish.Phase, answers int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mu.publisher.Phase, u.mu.answers
 }
 
 // ongoing returns the last result of a current outage, or "".

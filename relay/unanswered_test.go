@@ -139,3 +139,25 @@ func TestAnOutageWithoutReportsIsTriedAtIntervals(t *testing.T) {
 		}
 	})
 }
+
+// Each try of a message without an answer may be another copy. In an outage, the pauses of all messages are enough.
+func TestAMessageThatAloneHasNoAnswerWaitsLongerEachTime(t *testing.T) {
+	u := newUnanswered(slog.New(slog.DiscardHandler), time.Minute, func(publish.State, bool) {})
+	u.stateChanged(publish.State{Phase: publish.Ready})
+	waits := func(step string) time.Duration { return u.result(resultOf(step)).RetryIn }
+	if wait := waits("1u"); wait != 0 {
+		t.Errorf("at the first time it waits %s", wait)
+	}
+	waits("2c")
+	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		if wait := waits("1u"); wait != want*time.Second {
+			t.Errorf("at time %d it waits %s, want %d s", n+2, wait, want)
+		}
+	}
+	if waits("1c"); waits("1u") != 0 {
+		t.Error("it was confirmed, and its next row waits")
+	}
+	if waits("3u"); waits("3u") != 0 {
+		t.Error("a message waits in an outage")
+	}
+}

@@ -211,7 +211,7 @@ const tracedByOthers = Traced + ` AND r.xmax <> pg_current_xact_id()::xid`
 const retrySQL = `
 WITH changed AS (
   UPDATE {outbox} r SET attempts = least(r.attempts, 2147483647 - s.rejected) + s.rejected,
-         last_error = CASE s.rejected WHEN 0 THEN r.last_error ELSE s.detail END,
+         last_error = coalesce(nullif(s.detail, ''), r.last_error),
          available_at = clock_timestamp() + s.delay,
          possible_duplicate = s.possible_duplicate OR (` + tracedByOthers + `)
   FROM ` + settledRows + ` WHERE ` + fenced + ` RETURNING s.nth)

@@ -43,26 +43,22 @@ func Decide(r outbox.Result, policy Policy, random float64, now time.Time) outbo
 				Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: lastError(r),
 			}
 		}
-		delay := r.RetryIn
-		if delay <= 0 {
-			delay = policy.delay(r.Message.Attempts, random)
+		if r.RetryIn <= 0 {
+			r.RetryIn = policy.delay(r.Message.Attempts, random)
 		}
-		return outbox.Decision{
-			Action: outbox.Retry, Delay: untilExpired(r.Message, delay, now), Reason: r.Reason, Detail: lastError(r),
-		}
+		return retry(r, now)
 	}
-	if r.NoRoom() {
-		return outbox.Decision{Action: outbox.Retry, Delay: untilExpired(r.Message, r.RetryIn, now)}
+	if r.RetryIn > 0 {
+		return retry(r, now)
 	}
 	return outbox.Decision{Action: outbox.Release} // Unknown, NotSent: an outage costs no attempt
 }
 
-// untilExpired shortens a delay, because the key need not wait longer than the message lives.
-func untilExpired(m *outbox.Message, delay time.Duration, now time.Time) time.Duration {
-	if left, expires := m.TimeLeft(now); expires {
-		return min(delay, max(left, 0))
+func retry(r outbox.Result, now time.Time) outbox.Decision {
+	if left, expires := r.Message.TimeLeft(now); expires { // the key does not wait longer than the message lives
+		r.RetryIn = min(r.RetryIn, max(left, 0))
 	}
-	return delay
+	return outbox.Decision{Action: outbox.Retry, Delay: r.RetryIn, Reason: r.Reason, Detail: lastError(r)}
 }
 
 // exhausted reports whether this rejection of the message was the last.
@@ -87,9 +83,9 @@ func (p Policy) delay(attempts int, random float64) time.Duration {
 // nothing that a UTF-8 database cannot store; the store handles other encodings.
 func lastError(r outbox.Result) string {
 	const most = 1000
-	s := string(r.Reason)
-	if r.Detail != "" {
-		s += ": " + r.Detail
+	s := r.Detail
+	if r.Reason != "" {
+		s = strings.TrimSuffix(string(r.Reason)+": "+r.Detail, ": ")
 	}
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
 	if len(s) > most {

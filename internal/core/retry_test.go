@@ -54,6 +54,12 @@ func TestEachOutcomeHasItsDecision(t *testing.T) {
 			outbox.Decision{Action: outbox.Retry, Delay: 48 * time.Hour, Reason: "handler_rejected", Detail: "handler_rejected"},
 		},
 		{
+			"an outage with a time of its own",
+			outbox.Result{Outcome: outbox.NotSent, Reason: outbox.ReasonUnroutable, RetryIn: time.Second},
+			9, 0.5,
+			outbox.Decision{Action: outbox.Retry, Delay: time.Second, Reason: "unroutable", Detail: "unroutable"},
+		},
+		{
 			"third rejection",
 			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable},
 			2, 0,

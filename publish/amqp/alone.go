@@ -95,7 +95,9 @@ func (i *isolation) send(s resend, alone bool) verdict {
 	e.awaited.Store(alone)
 	i.inFlight.Add(1)
 	i.sent.Add(reaperNews{entry: e})
+	done := i.limitSend()
 	_ = e.send(p, i.clock) // the reaper handles the error
+	done()
 	i.sent.Signal()
 	return i.await(e)
 }

@@ -3,6 +3,7 @@ package amqp
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -68,7 +69,7 @@ func classify(e evidence) verdict {
 		closed, replay = "the channel was closed before ", e.shared
 	}
 	switch {
-	case e.acked && e.returned != nil:
+	case e.acked && e.returned != nil && !saysNothing(e.returned):
 		return verdict{outcome: outbox.Rejected, reason: outbox.ReasonUnroutable, detail: returnText(e.returned)}
 	case e.acked:
 		return verdict{outcome: outbox.Confirmed}
@@ -200,6 +201,20 @@ func fatal(times int, e evidence) verdict {
 		outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed,
 		detail: fmt.Sprintf("RabbitMQ ended the connection %d times when this message was sent alone: %s", times, why),
 	}
+}
+
+// directReply begins the routing key of a direct reply.
+const directReply = "amq.rabbitmq.reply-to"
+
+// saysNothing reports whether RabbitMQ returns a message that it may have accepted, because no queue takes it at once: a
+// direct reply goes to the requester's channel, and a delayed one waits in an exchange of x-delayed-message. AMQP does
+// not tell the type of an exchange, but only such exchanges know the header.
+func saysNothing(r *amqp091.Return) bool {
+	if r.Exchange == "" {
+		return strings.HasPrefix(r.RoutingKey, directReply+".")
+	}
+	delay, err := strconv.ParseFloat(fmt.Sprint(r.Headers["x-delay"]), 64)
+	return err == nil && delay >= 1
 }
 
 func returnText(r *amqp091.Return) string {

@@ -21,3 +21,18 @@ func TestConnectingIsRetriedWhilePacketsAreDropped(t *testing.T) {
 	deaf.Hear(t, broker.Addr())
 	r.AwaitPhase(t, publish.Ready)
 }
+
+// A name may have several addresses. Go's dialer gives the time limit to the first one if it is silent.
+func TestANameWithASilentFirstAddressIsConnectedTo(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	deaf := services.NewDeaf(t)
+	name := deaf.Named(t, broker.Addr())
+	for _, timeout := range []time.Duration{500 * time.Millisecond, time.Minute} {
+		p, err := New(Config{URL: withHost(t, broker.VHost(t), name), SendTimeout: timeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := start(t, p)
+		r.AwaitPhase(t, publish.Ready)
+	}
+}

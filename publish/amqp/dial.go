@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -19,6 +20,8 @@ type opened struct {
 	socket     *socket
 	clock      *clock
 
+	others []amqpdial.Node // of the address
+
 	attempts int    // to connect, until this one; of one round over all nodes
 	failures noNode // why other nodes took no connection in this round
 }
@@ -29,10 +32,17 @@ func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
 	if err != nil {
 		return opened{}, p.address.Unread(err)
 	}
+	var longest time.Duration
+	for _, node := range list {
+		longest = max(longest, p.dialTimeout(node))
+	}
+	p.due.Store(time.Now().Add(2 * longest).UnixNano())
+	defer p.due.Store(0)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		o, err = p.openFirst(ctx, p.nodes.order(list))
+		o.others = slices.DeleteFunc(list, func(n amqpdial.Node) bool { return n.Address() == o.node.Address() })
 	}()
 	p.rejectUntil(ctx, nil, done)
 	<-done

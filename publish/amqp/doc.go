@@ -40,6 +40,7 @@
 //	lane.go        a channel, and a message sent on it
 //	link.go        calls with a time limit, and the end of the connection; below it dial.go, socket.go, clock.go
 //	nodes.go       which node to connect to
+//	missing.go     decides whether a missing queue or exchange is an outage; idle.go checks an idle connection
 //	throttle.go    pauses the sender while too many messages wait for confirms; window.go finds how many are best
 //	breaker.go     whether messages may leave
 package amqp

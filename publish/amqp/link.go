@@ -98,23 +98,32 @@ func (c *link) tellFirstAnswer() {
 
 // limited bounds a call to the broker for which the library would wait without limit.
 func (c *link) limited(what string, call func() error) error {
-	done := make(chan struct{})
-	defer close(done)
-	go c.loseAfterTimeout(what, done)
+	defer c.limit(what, func() int64 { return 0 })()
 	return call()
 }
 
-// loseAfterTimeout gives up the connection if done is not closed within sendTimeout.
-func (c *link) loseAfterTimeout(what string, done <-chan struct{}) {
-	end := c.clock.now() + c.sendTimeout
-	for left := c.sendTimeout; left > 0; left = end - c.clock.now() {
-		timer := time.NewTimer(max(left, scanEvery)) // the clock may stop shortly before the end
-		select {
-		case <-done:
-			timer.Stop()
-			return
-		case <-timer.C:
+// limitSend bounds the sending of messages until done is called. A large message may take long, so only the time without
+// a written byte counts.
+func (c *link) limitSend() (done func()) { return c.limit("send messages", c.socket.written.Load) }
+
+// limit gives up the connection if done is not called, and progress stays the same, for sendTimeout.
+func (c *link) limit(what string, progress func() int64) (done func()) {
+	var over atomic.Bool
+	last, end := progress(), c.clock.now()+c.sendTimeout
+	var check func()
+	check = func() {
+		now := c.clock.now()
+		if p := progress(); p != last {
+			last, end = p, now+c.sendTimeout
+		}
+		switch {
+		case over.Load():
+		case now < end: // the clock stops while the broker blocks the connection, maybe shortly before the end
+			time.AfterFunc(max(end-now, scanEvery), check)
+		default:
+			c.lose(fmt.Errorf("%s: no answer within %v", what, c.sendTimeout))
 		}
 	}
-	c.lose(fmt.Errorf("%s: no answer within %v", what, c.sendTimeout))
+	timer := time.AfterFunc(c.sendTimeout, check)
+	return func() { over.Store(true); timer.Stop() }
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
@@ -76,13 +77,17 @@ type Publisher struct {
 	suspects *publish.Suspects
 	// exchanges are known from look-ups of earlier sessions, too. Only the sender of the session uses it.
 	exchanges map[string]lookUp
+	// due is by when Run must have finished what it does, in nanoseconds of Unix time; 0: it waits for messages.
+	due atomic.Int64
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State
 	breaker   breaker
 	connected bool // at least once
+	late      bool // the last connection ended because RabbitMQ did not answer in time
 	trouble   *outagelog.Log
 	nodes     nodes // and openFirst, while Run waits for it
+	missing   *missing
 }
 
 // New checks the configuration; it does not connect. The error does not contain the URL.
@@ -113,7 +118,8 @@ func New(cfg Config) (*Publisher, error) {
 
 // Run implements publish.Publisher: it connects and publishes until ctx is done.
 func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
-	p.inbox.Sink = sink
+	p.missing = newMissing(sink)
+	p.inbox.Sink = p.missing
 	p.setState(publish.Connecting, "not connected yet")
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -130,6 +136,15 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 	p.inbox.End()
 	p.setState(publish.Closed, "stopped")
 	return nil
+}
+
+// Overdue implements publish.Watched.
+func (p *Publisher) Overdue() time.Duration {
+	due := p.due.Load()
+	if due == 0 {
+		return 0
+	}
+	return max(time.Since(time.Unix(0, due)), 0)
 }
 
 // Publish implements publish.Publisher.

@@ -140,6 +140,7 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 			since = m.TakenAt
 		}
 	}
+	defer s.limitSend()()
 	s.socket.cork(since)
 	for _, m := range batch {
 		s.accept(m)

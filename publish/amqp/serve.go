@@ -24,12 +24,17 @@ func (p *Publisher) serve(ctx context.Context, o opened) {
 	p.work(ctx, s)
 }
 
+// endWithin is how long the end of a session may take, unless a call into the library does not return.
+const endWithin = 5 * time.Second
+
 // work runs the goroutines of a session until ctx is done or the connection is lost.
 func (p *Publisher) work(ctx context.Context, s *session) {
 	closed := s.connection.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
+	working.Go(func() { p.missing.ask(s) })
+	working.Go(s.checkIdle)
 	sender, reaper := newSender(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(sender.run)
@@ -39,6 +44,8 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 	if err != nil {
 		p.connectionLost(s, err)
 	}
+	p.due.Store(time.Now().Add(endWithin).UnixNano())
+	defer p.due.Store(0)
 	s.end()
 	s.disconnect(err == nil)
 	working.Wait()
@@ -46,6 +53,7 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 	}
 	close(stopReaper)
 	reaping.Wait()
+	p.missing.endSession()
 	s.closing.Wait()
 }
 
@@ -110,7 +118,8 @@ func (p *Publisher) connectionLost(s *session, err error) {
 	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
 		"address", s.node.Address(), "in_flight", s.inFlight.Load())
 	p.nodes.failed(s.node)
-	if errors.As(err, new(*noAnswer)) || s.inFlight.Load() > 0 {
+	p.late = errors.As(err, new(*noAnswer))
+	if p.late || s.inFlight.Load() > 0 {
 		p.breaker.outage(time.Now())
 	}
 	p.setDown(err)
@@ -128,6 +137,7 @@ func (p *Publisher) cameBack(o opened) {
 		args = append(args, "version", version)
 	}
 	if lasted := p.trouble.End(); lasted > 0 {
+		p.missing.outageOver()
 		args = append(args, "after", lasted)
 	}
 	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)

@@ -45,7 +45,7 @@ type session struct {
 
 // newSession takes over a new connection.
 func newSession(p *Publisher, o opened) *session {
-	return &session{
+	s := &session{
 		link: newLink(o, p.cfg.SendTimeout),
 		limits: wire.Limits{
 			DefaultExchange: p.cfg.DefaultExchange,
@@ -63,6 +63,8 @@ func newSession(p *Publisher, o opened) *session {
 		again:       p.connected,
 		maxInFlight: p.cfg.MaxInFlight,
 	}
+	s.throttle.careful = p.late
+	return s
 }
 
 // recovering reports whether the broker may still have to recover from what ended the last connection: it has confirmed

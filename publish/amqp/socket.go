@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -28,6 +29,8 @@ type socket struct {
 	// handshake is true while the deadline of the handshake applies.
 	handshake atomic.Bool
 	closeOnce sync.Once
+	// written counts the bytes written, without heartbeats: these are sent while a message hangs.
+	written atomic.Int64
 
 	// writing guards the fields below, and is held during a write.
 	writing sync.Mutex
@@ -37,6 +40,9 @@ type socket struct {
 	failed  error     // the error of sending them
 }
 
+// heartbeatSize is the size of a heartbeat in bytes.
+const heartbeatSize = 8
+
 // coalesced is how many bytes a corked socket collects at most.
 const coalesced = 32 << 10
 
@@ -44,8 +50,7 @@ const coalesced = 32 << 10
 func dialSocket(
 	ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock,
 ) (*socket, error) {
-	dialer := net.Dialer{Timeout: accept}
-	raw, err := dialer.DialContext(ctx, network, addr)
+	raw, err := amqpdial.DialHost(ctx, network, addr, accept)
 	if err != nil {
 		return nil, err
 	}
@@ -159,6 +164,9 @@ func (s *socket) send(b []byte) (int, error) {
 		}
 		n, err := s.Conn.Write(b[written:])
 		written += n
+		if len(b) > heartbeatSize {
+			s.written.Add(int64(n))
+		}
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.clock.running() {
 			return written, err
 		}

@@ -15,6 +15,9 @@ const (
 	fewAnswers = 50
 	// mostDistance bounds that time: the first confirm may come late for another reason.
 	mostDistance = 500 * time.Millisecond
+	// fewest is the limit with which a careful throttle begins after the first answer. It doubles each carefulStep.
+	fewest      = 16
+	carefulStep = time.Second
 )
 
 // throttle tells the sender how many messages may wait for confirms. It is not a promise like MaxInFlight: a broker
@@ -30,26 +33,45 @@ type throttle struct {
 	epoch   int           // messages of earlier epochs do not count
 	paused  bool          // until there is room for a burst
 	answers int           // in total
+	// careful: the last connection had no answers in time. What is sent at once would be sent again at once.
+	careful      bool
+	carefulSince time.Duration
+	limit        int // as of the last call of allowed
 }
 
-func newThrottle(w *window) *throttle { return &throttle{room: make(chan struct{}, 1), window: w} }
+func newThrottle(w *window) *throttle {
+	return &throttle{room: make(chan struct{}, 1), window: w, limit: w.size}
+}
 
 // allowed returns how many messages may be sent now. At zero it pauses until there is room for a burst.
 func (t *throttle) allowed(now time.Duration) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.paused && t.waiting >= t.window.size {
+	if !t.paused && !t.careful && t.waiting >= t.window.size {
 		t.window.filled(now, t.answers)
 	}
-	t.paused = t.waiting >= t.window.size || (t.paused && t.waiting > t.resumesAt())
+	t.setLimit(now)
+	t.paused = t.waiting >= t.limit || (t.paused && t.waiting > t.resumesAt())
 	if t.paused {
 		return 0
 	}
-	return t.window.size - t.waiting
+	return t.limit - t.waiting
+}
+
+func (t *throttle) setLimit(now time.Duration) {
+	t.limit = t.window.size
+	if !t.careful {
+		return
+	}
+	if t.answers == 0 || t.carefulSince == 0 {
+		t.carefulSince = now
+	}
+	limit := fewest << min((now-t.carefulSince)/carefulStep, 16)
+	t.limit, t.careful = min(limit, t.limit), limit < t.limit
 }
 
 // resumesAt returns with how many waiting messages a pause ends.
-func (t *throttle) resumesAt() int { return t.window.size - min(t.window.size/2, burst) }
+func (t *throttle) resumesAt() int { return t.limit - min(t.limit/2, burst) }
 
 // ranOut records that the window is not full because there is nothing to send.
 func (t *throttle) ranOut() {
@@ -104,6 +126,9 @@ func (t *throttle) answered(epoch int) {
 func (t *throttle) longestSilence() (longest time.Duration, answers int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.careful {
+		return carefulStep, t.answers
+	}
 	return stuckAfter + min(2*t.fastest, mostDistance), t.answers
 }
 
@@ -115,5 +140,6 @@ func (t *throttle) notAnswered(before int) {
 	if t.answers-before < fewAnswers {
 		t.epoch++
 		t.waiting = 0
+		t.carefulSince = 0
 	}
 }

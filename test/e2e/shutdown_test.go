@@ -229,3 +229,54 @@ func (r *relay) standsBy() bool {
 	page, status := r.get("/readyz")
 	return status == 200 && strings.HasPrefix(page, "ready (standby)\n")
 }
+
+// countsForEver makes the AMQP library count up to the tag of a confirm, with a lock held: its calls do not return.
+func (w *world) countsForEver() *services.Frames {
+	w.t.Helper()
+	address := mustURL(w.t, w.broker)
+	broker := services.NewFrames(w.t, address.Host)
+	address.Host = broker.Addr()
+	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address.String())
+	return broker
+}
+
+func endlessConfirm(frame []byte) time.Duration {
+	if services.IsConfirm(frame) {
+		for i := range 9 { // the tag, and whether it confirms all before
+			frame[services.ConfirmTag+i] = 0xff
+		}
+	}
+	return 0
+}
+
+func TestTheRelayStopsInTimeWhileItsPublisherHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	broker := w.countsForEver()
+	arrived := w.consume(w.queue)
+	w.settings = append(w.settings, "CDC_RELAY_EVENTS_EXCHANGE=amq.fanout", "CDC_RELAY_EVENTS=published")
+	r := w.run("--shutdown-timeout", "1s", "--send-timeout", "1s")
+	w.await(arrived, w.insert(row{}))
+	broker.Rule(endlessConfirm)
+	w.await(arrived, w.insert(row{}))
+	w.insert(row{})
+	r.inFlight(1)
+	within(t, "the stop", 10*time.Second, func() { r.stop() })
+}
+
+// A call into a library that does not return cannot be ended. Only a new process helps.
+func TestARelayWhosePublisherHangsIsNotLive(t *testing.T) {
+	services.Thorough(t, "waits until a part counts as stuck")
+	t.Parallel()
+	w := newWorld(t).setUp()
+	broker := w.countsForEver()
+	arrived := w.consume(w.queue)
+	r := w.run("--send-timeout", "1s")
+	broker.Rule(endlessConfirm)
+	w.await(arrived, w.insert(row{}))
+	w.insert(row{})
+	w.eventually("the publisher is not live", func() bool {
+		page, status := r.get("/livez?verbose")
+		return status == 503 && strings.Contains(page, "publisher")
+	})
+}

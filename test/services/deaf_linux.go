@@ -94,6 +94,21 @@ func (d *Deaf) Hear(t testing.TB, target string) {
 	t.Cleanup(proxy.Close)
 }
 
+// Named returns host:port of a name whose first address is deaf, and whose second one forwards to target. The
+// test must not run in parallel with others.
+func (d *Deaf) Named(t testing.TB, target string) string {
+	t.Helper()
+	second := net.IPv4(127, 0, 0, 2)
+	resolve(t, "127.0.0.1", second.String()) // before the proxy dials
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: second, Port: d.port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := newProxy(listener, target, nil)
+	t.Cleanup(proxy.Close)
+	return fmt.Sprintf("server.test:%d", d.port)
+}
+
 func (d *Deaf) close() {
 	for _, caller := range d.callers {
 		_ = caller.Close()

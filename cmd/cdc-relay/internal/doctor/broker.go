@@ -129,7 +129,7 @@ func (o Options) dialBroker(ctx context.Context, node amqpdial.Node) (*amqp091.C
 	config := amqp091.Config{
 		Heartbeat: 10 * time.Second, Properties: properties,
 		Dial: func(network, address string) (net.Conn, error) {
-			conn, err := (&net.Dialer{Timeout: o.timeout / 2}).DialContext(ctx, network, address)
+			conn, err := amqpdial.DialHost(ctx, network, address, o.timeout/2)
 			if err != nil {
 				return nil, err
 			}

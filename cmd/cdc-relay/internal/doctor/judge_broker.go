@@ -141,6 +141,12 @@ func isNotFound(err error) bool {
 	return errors.As(err, &exception) && exception.Code == amqp091.NotFound
 }
 
+// isDown reports whether a queue exists, and its node is down.
+func isDown(err error) bool {
+	var exception *amqp091.Error
+	return isNotFound(err) && errors.As(err, &exception) && !amqpdial.NoQueue(exception)
+}
+
 // judgeWrites reports how the broker answered the test messages.
 func (j *brokerJudge) judgeWrites(c *chart) {
 	if j.o.NoProbe {

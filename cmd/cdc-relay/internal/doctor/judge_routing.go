@@ -106,6 +106,9 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 		rows = fmt.Sprintf("; %s rejected for that before", counted(n, "row examined was", "rows examined were"))
 	}
 	switch {
+	case d.exchange == "" && isDown(j.f.queues[d.routingKey]):
+		return startNodes(), fmt.Sprintf("queue %q exists, and takes no messages: %s. The relay tries again, "+
+			"and counts no attempt", d.routingKey, reasonOf(j.f.queues[d.routingKey]))
 	case d.exchange == "" && j.f.queues[d.routingKey] != nil:
 		fix = j.curl("PUT", "queues", d.routingKey, `{"durable": true}`).noted("as its consumers declare it")
 		return fix, fmt.Sprintf("queue %q, which the default exchange would deliver to, does not exist%s",
@@ -114,6 +117,9 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 		r := j.f.management.route(d.exchange, d.routingKey)
 		switch {
 		case len(r.queues) > 0 || r.perhaps:
+		case len(j.f.management.down) > 0 && !r.unasked:
+			return startNodes(), fmt.Sprintf("exchange %q has no queue for routing key %q that is up%s; "+
+				"queue %q is down, and RabbitMQ hides its bindings", d.exchange, d.routingKey, rows, j.f.management.down[0])
 		case !r.unasked:
 			says = fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 			return j.bindFix(d), says
@@ -124,6 +130,10 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 		return j.rejectedBefore(d, rows)
 	}
 	return nil, ""
+}
+
+func startNodes() fix {
+	return command("rabbitmqctl cluster_status  # start the nodes that do not run")
 }
 
 // rejectedBefore is for unknown bindings, if rows were rejected before.

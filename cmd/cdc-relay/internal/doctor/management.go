@@ -27,6 +27,7 @@ type managementFacts struct {
 	bindings map[string][]binding
 	unasked  bool // there are more exchanges
 	queues   map[string]queueFacts
+	down     []string // queues on nodes that do not run; RabbitMQ reports neither their bindings nor their settings
 	policies []policy
 }
 
@@ -90,6 +91,7 @@ func (o Options) gatherManagement(ctx context.Context, node amqpdial.Node, broke
 		f.exchanges[x.Name] = x
 	}
 	f.err = errors.Join(api.get(ctx, "policies/"+vhost, &f.policies), f.askOperatorPolicies(ctx, api, vhost))
+	f.askDown(ctx, api, vhost)
 	f.alarms = api.health(ctx)
 	f.follow(ctx, api, vhost, o.exchangesOf(broker.asked))
 	for _, d := range broker.asked {
@@ -108,6 +110,22 @@ func (f *managementFacts) askOperatorPolicies(ctx context.Context, api *manageme
 		f.policies = append(f.policies, p)
 	}
 	return err
+}
+
+// askDown asks for the queues that are down, which come first by their state. It is left out if there is an error before.
+func (f *managementFacts) askDown(ctx context.Context, api *managementAPI, vhost string) {
+	if f.err != nil {
+		return
+	}
+	var page struct {
+		Items []struct{ Name, State string } `json:"items"`
+	}
+	f.err = api.get(ctx, "queues/"+vhost+"?columns=name,state&sort=state&page=1&page_size=100", &page)
+	for _, q := range page.Items {
+		if q.State == "down" {
+			f.down = append(f.down, q.Name)
+		}
+	}
 }
 
 // follow asks for the bindings of exchanges, and of the exchanges that they lead to.

@@ -50,3 +50,44 @@ func TestEachNodeOfABrokerIsExamined(t *testing.T) {
 		t.Errorf("no node answers, and there are findings as if one did:\n%s", r)
 	}
 }
+
+// A queue of a node that is down must not be declared again: its messages return with the node.
+func TestAQueueThatIsDownIsNotDeclared(t *testing.T) {
+	services.Thorough(t, "starts two brokers")
+	t.Parallel()
+	cluster := services.PrivateRabbitMQCluster(t, 2)
+	up, down := cluster.Nodes[0], cluster.Nodes[1]
+	p := healthy(t, services.SharedPostgres(t)).withBroker(up)
+	channel, err := services.DialAMQP(t, strings.Replace(p.RabbitMQ.Value, up.Addr(), down.Addr(), 1)).Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, queue := range []string{"aa", "classic"} {
+		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := channel.QueueBind("classic", "k", "amq.topic", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.exec(`INSERT INTO outbox (exchange, routing_key, payload) VALUES ('', 'classic', '1'), ('amq.topic', 'k', '1'), ('', 'none', '1')`)
+	if err := down.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	said := p.examine().String()
+	for _, words := range []string{
+		`queue "classic" exists, and takes no messages`, "is down or inaccessible",
+		`exchange "amq.topic" has no queue for routing key "k" that is up`, "rabbitmqctl cluster_status",
+		`queue "none", which the default exchange would deliver to, does not exist`,
+	} {
+		if !strings.Contains(said, words) {
+			t.Errorf("%q is missing", words)
+		}
+	}
+	if strings.Count(said, "PUT") != 1 || strings.Contains(said, "POST") {
+		t.Error("a queue that is down would be declared again")
+	}
+	if t.Failed() {
+		t.Log(said)
+	}
+}

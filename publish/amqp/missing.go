@@ -1,0 +1,234 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
+)
+
+const (
+	// returnsWithin is how long after an outage a missing queue or exchange costs no attempt. Consumers declare it again
+	// once they are back themselves.
+	returnsWithin = 30 * time.Second
+	// mostOutage is how long a node or a queue may be down and still excuse missing routes: it may never return.
+	mostOutage = time.Hour
+	// soonestRetry and latestRetry bound the wait before the next try of an excused message.
+	soonestRetry, latestRetry = time.Second, 30 * time.Second
+)
+
+// missing is the sink of all sessions. A missing queue or exchange costs no attempt while RabbitMQ is not whole: right
+// after an outage, while a node of the address is down, and while RabbitMQ says that the queue exists nevertheless. All
+// other results pass unchanged.
+type missing struct {
+	publish.Sink
+	// unsure are results that wait until RabbitMQ was asked.
+	unsure *publish.Mailbox[outbox.Result]
+
+	mu       sync.Mutex
+	restored time.Time // when a connection ended the last outage
+
+	// Only the goroutine of ask uses the fields below: what is known of queues, and of nodes by their address.
+	queues, nodes answers
+	second        time.Time // in which asked questions were asked
+	asked         int
+}
+
+func newMissing(sink publish.Sink) *missing {
+	return &missing{
+		Sink: sink, unsure: publish.NewMailbox[outbox.Result](), queues: make(answers), nodes: make(answers),
+	}
+}
+
+// outageOver records that a connection has ended an outage.
+func (m *missing) outageOver() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.restored = time.Now()
+}
+
+// Deliver implements publish.Sink.
+func (m *missing) Deliver(r outbox.Result) {
+	m.mu.Lock()
+	since := time.Since(m.restored)
+	m.mu.Unlock()
+	noQueue, noExchange := r.Reason == outbox.ReasonUnroutable, r.Reason == outbox.ReasonNoExchange
+	switch {
+	case r.Outcome != outbox.Rejected || !noQueue && !noExchange:
+		m.Sink.Deliver(r)
+	case since < returnsWithin:
+		m.excuse(r, since, "RabbitMQ was unavailable a moment ago")
+	case noQueue:
+		m.unsure.Put(r)
+	default:
+		m.Sink.Deliver(r)
+	}
+}
+
+// excuse reports a result that costs no attempt. The longer the outage, the later the next try.
+func (m *missing) excuse(r outbox.Result, lasts time.Duration, why string) {
+	r.Outcome, r.RetryIn = outbox.NotSent, min(max(lasts/8, soonestRetry), latestRetry)
+	r.Detail += "; no attempt is counted: " + why
+	m.Sink.Deliver(r)
+}
+
+// ask judges unsure results while the session lasts.
+func (m *missing) ask(s *session) {
+	for !s.over() {
+		select {
+		case <-s.ended:
+		case <-m.unsure.Wake():
+			m.judge(s, m.unsure.Take(nil))
+		}
+	}
+}
+
+// endSession reports the unsure results that are left.
+func (m *missing) endSession() {
+	for _, r := range m.unsure.Take(nil) {
+		m.excuse(r, 0, "the connection was lost meanwhile")
+	}
+}
+
+// judge reports results after RabbitMQ was asked.
+func (m *missing) judge(s *session, results []outbox.Result) {
+	m.askNodes(s)
+	why, lasts := m.nodes.anyDown()
+	for _, r := range results {
+		why, lasts := why, lasts
+		if why == "" && s.limits.ExchangeOf(r.Message) == "" {
+			why, lasts = m.queueDown(s, r.Message.RoutingKey)
+		}
+		if why == "" {
+			m.Sink.Deliver(r)
+			continue
+		}
+		m.excuse(r, lasts, why)
+	}
+}
+
+// queueDown says why RabbitMQ routes nothing to a queue that exists; "": there is none. RabbitMQ logs each question as
+// an error, so only a few are asked in a second; another queue that is down then speaks for the rest.
+func (m *missing) queueDown(s *session, queue string) (why string, lasts time.Duration) {
+	const most = 20
+	known := m.queues.fresh(queue, 10*time.Second)
+	if second := time.Now().Truncate(time.Second); second.After(m.second) {
+		m.second, m.asked = second, 0
+	}
+	switch {
+	case strings.HasPrefix(queue, directReply): // RabbitMQ pretends that it exists
+		return "", 0
+	case known:
+	case m.asked >= most:
+		return m.queues.anyDown()
+	default:
+		m.asked++
+		if err := m.askQueue(s, queue); err != nil {
+			return "the connection was lost meanwhile", 0
+		}
+	}
+	return m.queues.down(queue)
+}
+
+// askNodes tries the other nodes of the address.
+func (m *missing) askNodes(s *session) {
+	const accept = 500 * time.Millisecond
+	for _, node := range s.others {
+		address := node.Address()
+		if s.over() || m.nodes.fresh(address, time.Second) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), accept)
+		conn, err := amqpdial.DialHost(ctx, "tcp", address, accept)
+		cancel()
+		if err != nil {
+			m.nodes.learn(address, "node "+address+" is down")
+			continue
+		}
+		_ = conn.Close()
+		m.nodes.learn(address, "")
+	}
+}
+
+// askQueue asks whether RabbitMQ knows a queue.
+func (m *missing) askQueue(s *session, queue string) error {
+	err := s.limited("look up queue", func() error {
+		channel, err := s.connection.Channel()
+		if err != nil {
+			return err
+		}
+		if _, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
+			return err
+		}
+		return channel.Close()
+	})
+	var exception *amqp091.Error
+	switch {
+	case err == nil:
+		m.queues.learn(queue, "the queue exists now")
+	case !errors.As(err, &exception) || !exception.Server || s.connection.IsClosed():
+		return err
+	case exception.Code == amqp091.AccessRefused || amqpdial.NoQueue(exception):
+		m.queues.learn(queue, "")
+	default:
+		m.queues.learn(queue, exception.Reason)
+	}
+	return nil
+}
+
+// answers is what was found out about things by their names.
+type answers map[string]answer
+
+// answer says why something is down, and since when; no reason: it is not.
+type answer struct {
+	why       string
+	since, at time.Time
+}
+
+// fresh reports whether an answer need not be asked for again: a good one for a while, another for a moment.
+func (a answers) fresh(name string, good time.Duration) bool {
+	one := a[name]
+	if one.why != "" {
+		good = min(good, time.Second)
+	}
+	return time.Since(one.at) < good
+}
+
+func (a answers) learn(name, why string) {
+	const most = 256 // more than are asked while an answer counts
+	now := time.Now()
+	one := a[name]
+	if one.why == "" || now.Sub(one.at) > 2*latestRetry { // nobody knows what was between
+		one.since = now
+	}
+	if len(a) >= most {
+		clear(a)
+	}
+	a[name] = answer{why: why, since: one.since, at: now}
+}
+
+// down says why something is down, and for how long; not if that is too long.
+func (a answers) down(name string) (why string, lasts time.Duration) {
+	one := a[name]
+	if lasts = time.Since(one.since); lasts < mostOutage {
+		why = one.why
+	}
+	return why, lasts
+}
+
+// anyDown is down for the first of them.
+func (a answers) anyDown() (why string, lasts time.Duration) {
+	for name := range a {
+		if why, lasts = a.down(name); why != "" {
+			break
+		}
+	}
+	return why, lasts
+}

@@ -1,0 +1,128 @@
+package amqp
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+// free reports whether a result costs no attempt, and is tried again soon.
+func free(r outbox.Result) bool {
+	return r.Outcome == outbox.NotSent && r.RetryIn > 0 && r.RetryIn <= latestRetry
+}
+
+// Consumers declare transient queues and exchanges again only after they have found the broker again themselves.
+func TestAMissingRouteRightAfterAnOutageCostsNoAttempt(t *testing.T) {
+	t.Parallel()
+	takes, _, proxy, url := behindProxyWithFullQueue(t)
+	r := startAMQP(t, Config{URL: url})
+	var k publishtest.Maker
+	for _, target := range [][2]string{{"", "no.such.queue"}, {"amq.topic", "no.such.key"}, {"no.such.exchange", "k"}} {
+		publish := func() outbox.Result {
+			m := k.Make(target[0], target[1], `{}`)
+			r.PublishAll(m)
+			return r.AwaitResults(t, m)[0]
+		}
+		if got := publish(); got.Outcome != outbox.Rejected {
+			t.Errorf("%s on the first connection: %+v, want a rejection", target, got)
+		}
+		r.reconnect(t, proxy)
+		if got := r.outcome(t, k.Make("", takes, `{}`)); got != outbox.Confirmed {
+			t.Errorf("another queue: %s", got)
+		}
+		if got := publish(); !free(got) {
+			t.Errorf("%s after an outage: %+v, want a free retry", target, got)
+		}
+		p := r.Publisher.(*Publisher)
+		p.missing.mu.Lock()
+		p.missing.restored = time.Now().Add(-returnsWithin)
+		p.missing.mu.Unlock()
+		if got := publish(); got.Outcome != outbox.Rejected {
+			t.Errorf("%s long after the outage: %+v, want a rejection", target, got)
+		}
+	}
+}
+
+// RabbitMQ has no route to a classic queue whose node is down, but says that the queue exists. The connection survives.
+func TestAQueueOfAStoppedNodeCostsNoAttempt(t *testing.T) {
+	services.Thorough(t, "starts two brokers, and one of them again")
+	t.Parallel()
+	cluster := services.PrivateRabbitMQCluster(t, 2)
+	up, down := cluster.Nodes[0], cluster.Nodes[1]
+	vhost := services.Name(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(up.AddVHost(t.Context(), vhost))
+	newAdmin(t, down.URL(vhost)).queue("classic", nil)
+	r := startAMQP(t, Config{URL: up.URL(vhost)})
+	var k publishtest.Maker
+	publish := func(queue string) outbox.Result {
+		m := k.Make("", queue, `{}`)
+		r.PublishAll(m)
+		return r.AwaitResults(t, m)[0]
+	}
+	must(down.Stop(t.Context()))
+	if got := publish("classic"); !free(got) || !strings.Contains(got.Detail, "is down or inaccessible") {
+		t.Errorf("while the node is down: %+v, want a free retry", got)
+	}
+	if got := publish("no.such.queue"); got.Outcome != outbox.Rejected {
+		t.Errorf("a queue that nobody declared: %+v, want a rejection", got)
+	}
+	must(down.Start(t.Context()))
+	await.Until(t, "the queue takes messages again", func() bool { return publish("classic").Outcome == outbox.Confirmed })
+}
+
+// A relay that knows several nodes asks them about routes of exchanges, of which RabbitMQ says nothing.
+func TestAMissingRouteCostsNoAttemptWhileANodeOfTheAddressIsDown(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	other := services.NewProxy(t, broker.Addr())
+	url := withHost(t, broker.VHost(t), broker.Addr()+","+other.Addr())
+	var k publishtest.Maker
+	publish := func() outbox.Result {
+		m := k.Make("amq.topic", "no.such.key", `{}`)
+		r := startAMQP(t, Config{URL: url})
+		r.PublishAll(m)
+		return r.AwaitResults(t, m)[0]
+	}
+	if got := publish(); got.Outcome != outbox.Rejected {
+		t.Errorf("while all nodes are up: %+v, want a rejection", got)
+	}
+	other.Close()
+	if got := publish(); !free(got) {
+		t.Errorf("while a node is down: %+v, want a free retry", got)
+	}
+}
+
+// A node that never returns does not excuse missing routes for ever.
+func TestANodeThatNeverReturnsExcusesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := make(answers)
+		down := func() bool {
+			nodes.learn("a", "down")
+			why, _ := nodes.anyDown()
+			return why != ""
+		}
+		for began := time.Now(); down(); time.Sleep(latestRetry) {
+			if time.Since(began) > mostOutage {
+				t.Fatal("it still excuses missing routes")
+			}
+		}
+		if time.Sleep(time.Minute); down() {
+			t.Error("it excuses missing routes again")
+		}
+		if nodes.learn("a", ""); !down() {
+			t.Error("it was up, and does not count as down")
+		}
+	})
+}
