@@ -81,7 +81,8 @@ EXAMPLES
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/delivery.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
-		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "allowed-hosts", "liveness-file")),
+		Flags: listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "allowed-hosts",
+			"liveness-file")),
 		Action: p.serve,
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"regexp"
 )
 
-// Redact removes passwords, and what an Authorization header contains. It is the last line of defence: the text of an error can quote a URL.
+// Redact removes passwords, and what an Authorization header contains. It is the last line of defence: the text of an
+// error can quote a URL.
 func Redact(text []byte) []byte {
 	if bytes.Contains(text, []byte("://")) {
 		// Greedy up to the last @ of the word: a password can contain an @ that is not encoded.
