@@ -89,7 +89,8 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 	return &fallback.Sweeper{
 		Core: r.core, Table: r.store, Clock: r.core.Clock,
 		Lock: func(ctx context.Context, ids []int64, fresh outbox.Fresh) (fallback.Transaction, error) {
-			return r.store.Lock(ctx, ids, fresh, names.Slot)
+			claim, err := r.store.Lock(ctx, ids, fresh, names.Slot)
+			return watchedClaim{claim, &r.settler.commits}, err
 		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
 			seen, err := slotNow(ctx, r.store, names)

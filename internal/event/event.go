@@ -59,6 +59,8 @@ const (
 	SweepRecovered      Name = "sweep_recovered"
 	SettleFailing       Name = "settle_failing"
 	SettleRecovered     Name = "settle_recovered"
+	CommitWaits         Name = "commit_waits"
+	CommitReturned      Name = "commit_returned"
 	RowLocked           Name = "row_locked"
 	RowUnlocked         Name = "row_unlocked"
 	RowSetAside         Name = "row_set_aside"
