@@ -40,8 +40,8 @@ func (r *Relay) Health() Health {
 			detail = fmt.Sprintf("has not moved for %s", beat.age().Round(time.Second))
 			ready = false
 		case beat != nil && beat.age() > slowAfter:
-			detail = fmt.Sprintf("has waited for the database for %s", beat.age().Round(time.Second))
-			ready = false
+			waits := fmt.Sprintf("has waited for the database for %s", beat.age().Round(time.Second))
+			detail, ready = waits+detailOf(r.settler.commits.log.Current()), false
 		}
 		h.Live, h.Ready = h.Live && live, h.Ready && ready
 		h.Parts = append(h.Parts, Part{Name: name, Live: live, Ready: ready, Detail: detail})
@@ -89,8 +89,9 @@ func (r *Relay) Health() Health {
 		trouble := r.sweeper.trouble.Current()
 		add("sweep", r.sweeper.alive, trouble == "", orElse(trouble, "sweeping"))
 	}
-	settles := r.settler.trouble.Current() == "" && !r.settler.suspension.on.Load() && !r.stalls()
-	add("settle", r.settler.alive, settles, r.settlerText())
+	trouble := orElse(r.settler.commits.log.Current(), r.settler.trouble.Current())
+	settles := trouble == "" && !r.settler.suspension.on.Load() && !r.stalls()
+	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()))
 	return h
 }
 
@@ -100,9 +101,6 @@ func (r *Relay) stalls() bool {
 }
 
 func (r *Relay) settlerText() string {
-	if trouble := r.settler.trouble.Current(); trouble != "" {
-		return trouble
-	}
 	suspension := &r.settler.suspension
 	if suspension.on.Load() {
 		return "publishing stopped: rows of published messages cannot be deleted" + suspension.text()
@@ -111,7 +109,7 @@ func (r *Relay) settlerText() string {
 		return "settling" + suspension.text()
 	}
 	if r.stalls() {
-		why := orElse(r.settler.locked.log.Current(), "queries do not see them; COMMIT may wait for a synchronous standby")
+		why := orElse(r.settler.locked.log.Current(), "queries do not see them yet")
 		return fmt.Sprintf("publishing stopped: %d published rows fill --max-in-flight and cannot be deleted yet: %s",
 			r.settler.waits.Load(), why)
 	}

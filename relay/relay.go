@@ -122,6 +122,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		trouble:  newOutageLog(log, address),
 		pending:  newPendingRows(config.MaxInFlight, config.BatchSize),
 		locked:   lockedRows{log: newOutageLog(log, address)},
+		commits:  commits{store: db, log: newOutageLog(log, address)},
 	}
 	r.sweeper = &sweeper{
 		core:    r.core,

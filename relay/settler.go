@@ -31,6 +31,7 @@ type settler struct {
 	trouble    *outagelog.Log
 	pending    *pendingRows
 	suspension suspension
+	commits    commits
 	// waits counts the rows that are not visible or locked.
 	waits atomic.Int64
 
@@ -67,7 +68,7 @@ func (s *settler) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.tried()
+		s.tried(ctx)
 	}
 }
 
@@ -170,7 +171,9 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 // write tries to write one batch, and reports the rows that were written.
 func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.Settled, error) {
 	began := time.Now()
+	end := s.commits.begin(ctx)
 	settled, err := s.store.Settle(ctx, batch)
+	end(err)
 	s.observer.settled(settled, time.Since(began))
 	if s.wrote = time.Now(); settled.Awaited {
 		s.awaited = s.wrote
@@ -203,10 +206,11 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 }
 
 // tried tells others which rows wait after a round: health, the core, and the log.
-func (s *settler) tried() {
+func (s *settler) tried(ctx context.Context) {
 	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.unchangeable))
 	s.suspension.rows.Store(&setAside{s.waiting.unchangeable, s.waiting.ids(unchangeable, shownIDs)})
 	s.resume()
+	s.commits.invisible(ctx, s.waiting.invisible())
 	if len(s.waiting.ids(locked, 1)) == 0 {
 		s.locked.over()
 	}

@@ -91,10 +91,14 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		Lock: func(
 			ctx context.Context, ids []int64, large bool, fresh outbox.Fresh,
 		) (fallback.Transaction, error) {
+			var claim *store.Claim
+			var err error
 			if large {
-				return r.store.LockLarge(ctx, ids[0], fresh, names.Slot)
+				claim, err = r.store.LockLarge(ctx, ids[0], fresh, names.Slot)
+			} else {
+				claim, err = r.store.Lock(ctx, ids, fresh, names.Slot)
 			}
-			return r.store.Lock(ctx, ids, fresh, names.Slot)
+			return watchedClaim{claim, &r.settler.commits}, err
 		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
 			seen, err := slotNow(ctx, r.store, names)

@@ -99,6 +99,13 @@ func (w *waitingRows) next(now time.Time, most time.Duration) time.Duration {
 	return most
 }
 
+// invisible reports whether a row has been invisible for seconds.
+func (w *waitingRows) invisible() bool {
+	return slices.ContainsFunc(w.rows, func(row waitingRow) bool {
+		return row.reason == notVisible && row.wait == lastWait
+	})
+}
+
 // ids returns the ids of the first rows that wait for a reason, at most some of them.
 func (w *waitingRows) ids(reason waitReason, most int) (ids []int64) {
 	for _, row := range w.rows {

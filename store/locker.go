@@ -18,6 +18,26 @@ LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
 WHERE r.id = $1 LIMIT 1`
 
+const commitsSQL = `
+SELECT count(*), pg_catalog.current_setting('synchronous_standby_names')
+FROM pg_catalog.pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()`
+
+// CommitWaits returns the problem that the COMMIT of a session in this database waits for a synchronous standby; nil: the
+// role sees none.
+func (s *Store) CommitWaits(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var sessions int
+	var standbys string
+	err := s.pool.QueryRow(ctx, commitsSQL).Scan(&sessions, &standbys)
+	if err != nil || sessions == 0 {
+		return nil
+	}
+	return problem.New(
+		"# start the standby; or ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf();",
+		"the COMMIT of %d sessions waits for a synchronous standby, of %s", sessions, outbox.QuoteLiteral(standbys))
+}
+
 // Locker returns the session that has locked a row, and how to end its transaction. It reads the row's xmax,
 // because pg_blocking_pids needs a session that waits. It cannot name sessions that share a lock: they have no single
 // xmax.

@@ -63,6 +63,8 @@ const (
 	ClaimFailing        Name = "claim_failing"
 	SettleFailing       Name = "settle_failing"
 	SettleRecovered     Name = "settle_recovered"
+	CommitWaits         Name = "commit_waits"
+	CommitReturned      Name = "commit_returned"
 	RowLocked           Name = "row_locked"
 	RowUnlocked         Name = "row_unlocked"
 	RowSetAside         Name = "row_set_aside"

@@ -35,6 +35,8 @@ type Slot struct {
 	// Database is that of a logical slot; "" for a physical one.
 	Database  string `json:"database"`
 	Temporary bool   `json:"temporary"`
+	// Synced: it is a standby's copy of a failover slot.
+	Synced bool `json:"synced"`
 	Options
 	// WALStatus is reserved, extended, unreserved or lost. Invalidated is the reason of an invalidation (Postgres 17
 	// and later).

@@ -239,6 +239,8 @@ WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = standby
 
 const transactionsSQL = `
 SELECT jsonb_build_object(
+  'commits', (SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()),
+  'standbys', current_setting('synchronous_standby_names'),
   'sessions', (SELECT coalesce(jsonb_agg(to_jsonb(x)), '[]') FROM (
      SELECT pid, coalesce(usename, '') AS "user", coalesce(application_name, '') AS program,
        coalesce(datname, '') AS database,

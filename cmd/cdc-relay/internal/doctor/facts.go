@@ -287,6 +287,9 @@ type slotsFacts struct {
 }
 
 type transactionFacts struct {
+	// Commits are the sessions whose COMMIT waits for a synchronous standby, one of Standbys.
+	Commits  int           `json:"commits"`
+	Standbys string        `json:"standbys"`
 	Sessions []transaction `json:"sessions"` // the oldest first
 	Prepared []transaction `json:"prepared"`
 	// Writers have a transaction id, in any database: the creation of a slot waits for them. Every role can see them

@@ -74,6 +74,7 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	}
 	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
 		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
+	j.judgeCommits(c)
 	j.judgeReadOnly(c)
 	j.judgeLogin(c)
 	j.judgeRoleLimits(c)
@@ -97,6 +98,16 @@ func (j *databaseJudge) judgeServer(c *chart) {
 	j.judgeRoom(c)
 	j.judgeReplication(c)
 	j.judgeSenderTimeout(c)
+}
+
+// judgeCommits: without the standby, published rows are not deleted, and those of applications stay invisible.
+func (j *databaseJudge) judgeCommits(c *chart) {
+	if waits := j.f.transactions.value; waits.Commits > 0 {
+		c.wrong("commits", lines(remark("-- start the standby; or, until it is back:"),
+			j.service.setting("synchronous_standby_names", "", false)),
+			"the COMMIT of %d sessions waits for a synchronous standby (synchronous_standby_names: %s)",
+			waits.Commits, waits.Standbys)
+	}
 }
 
 // judgeReadOnly: roles and databases can have it set, and some services set it when the disk is full. The relay's

@@ -160,6 +160,10 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		c.warn("slot", remark("-- wait until the transactions end that were open when it began, or end them"),
 			"slot %s is being created by %s: nothing streams yet, and rows are swept", s.Name, s.Process)
 		j.judgeSlotBlockers(c)
+	case j.server.InRecovery && s.Here && !s.Active() && !s.Synced:
+		c.warn("slot", sql("%s", slot.DropSQL(s.Name)),
+			"this standby has a slot %s of its own, as a demoted primary does: nobody reads it, and it retains %s of WAL",
+			s.Name, size(s.RetainedBytes))
 	default:
 		if j.judgeSlotItself(c, s) {
 			j.judgeOwner(c, s)

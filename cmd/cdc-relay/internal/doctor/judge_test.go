@@ -123,7 +123,7 @@ func ofServer() map[string]judgement {
 			f.slots.value.Slots[0].Process = slot.Process{}
 		}, "problem postgres/max_wal_senders, warning slot/active", []string{"no walsender is free", "'20'"}},
 		"pg_hba.conf":              {func(_ *Options, f *databaseFacts) { f.replication = errors.New("no pg_hba.conf entry") }, "problem postgres/replication", []string{"pg_hba.conf has to let the role in"}},
-		"a pooler that replicates": {func(_ *Options, f *databaseFacts) { f.pooler = "seen" }, "warning postgres/pooler", []string{"shares connections"}},
+		"a pooler that replicates": {func(_ *Options, f *databaseFacts) { f.pooler = "seen" }, "warning postgres/pooler", []string{"shares server processes"}},
 		"a pooler of Neon": {func(_ *Options, f *databaseFacts) {
 			f.pooler = "seen"
 			f.server.value.Roles = []string{"neon_superuser"}
@@ -176,6 +176,12 @@ func ofSlotAndTables() map[string]judgement {
 		"a slot ahead": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].LagBytes, f.slots.value.Slots[0].Process = -5*giga, slot.Process{}
 		}, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
+		"a slot of a demoted primary": {func(_ *Options, f *databaseFacts) {
+			f.server.value.InRecovery, f.slots.value.Slots[0].Process, f.slots.value.Slots[0].RetainedBytes = true, slot.Process{}, 3*giga
+		}, "problem postgres/primary, warning slot/slot", []string{"demoted primary", "retains 3.0 GB", "pg_drop_replication_slot"}},
+		"a COMMIT that hangs": {func(_ *Options, f *databaseFacts) {
+			f.transactions.value.Commits, f.transactions.value.Standbys = 2, "ANY 1 (a, b)"
+		}, "problem postgres/commits", []string{"COMMIT of 2 sessions waits", "ANY 1 (a, b)", "synchronous_standby_names"}},
 		"an invalidated slot": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Invalidated = "idle_timeout" }, "problem slot/slot", []string{"idle_timeout"}},
 		"a stream that lags":  {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {
