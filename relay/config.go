@@ -229,7 +229,7 @@ func (c *Config) metricsBy() metrics.By {
 	return metrics.By{RoutingKeys: c.MetricsRoutingKeys, Header: c.MetricsHeader}
 }
 
-// latestRetry returns how far away a retry may be. A claim without an answer postpones its rows by SendTimeout.
+// latestRetry returns the longest wait before a retry. A claim without an answer postpones its rows by SendTimeout.
 func (c *Config) latestRetry() time.Duration {
 	if c.LateRetries {
 		return math.MaxInt64

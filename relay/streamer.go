@@ -46,7 +46,7 @@ type streamer struct {
 	clocks         streamClocks
 	owner          slotOwnership
 	rows           streamedRows
-	// latestRetry is how far away a retry may be.
+	// latestRetry is the longest wait before a retry.
 	latestRetry time.Duration
 	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
 	// relay. Only run's goroutine uses it.

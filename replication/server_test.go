@@ -21,6 +21,12 @@ func TestWalLevelReplicaIsAProblem(t *testing.T) {
 	server := services.PrivatePostgres(t, "wal_level=replica")
 	f := onDatabase(t, server.URL(""))
 	_, err := f.setup()
+	if server.Major() >= 19 { // the slot raises the effective level
+		if err != nil {
+			t.Errorf("setup: %v", err)
+		}
+		return
+	}
 	f.wantProblem(err, "wal_level = replica", "ALTER SYSTEM SET wal_level = 'logical'")
 	_, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
 	f.wantProblem(err, "wal_level = replica", "--mode poll")

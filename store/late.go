@@ -20,7 +20,7 @@ UPDATE {outbox} r SET available_at = clock_timestamp(),
        possible_duplicate = CASE WHEN s.traced THEN true ELSE r.possible_duplicate END
 FROM late s WHERE ` + sameRow
 
-// HastenRetries makes retries due whose time is more than this far away: the server's clock was ahead when they got it.
+// HastenRetries makes retries due that would wait longer than this: the server's clock was ahead when they got it.
 // It returns how many.
 func (s *Store) HastenRetries(ctx context.Context, within time.Duration) (hastened int64, err error) {
 	for more := true; more && err == nil; {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -148,7 +149,7 @@ func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 			roles := []string{"--functions", "--relay-role", relay, "--app-role", listed(app)}
 			printed := cdcRelay(t, environment{"CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"]},
 				append([]string{"setup", "--print-sql", "--mode", mode, "--table", env["CDC_RELAY_TABLE"]}, roles...)...)
-			wantOutput(t, printed, "\nGRANT SELECT, UPDATE, DELETE ON \"My Schema\".\"Out.Box\" TO U&\"")
+			wantOutput(t, printed, "\nGRANT SELECT, UPDATE, DELETE ON \"My Schema\".\"Out.Box\" TO "+outbox.QuoteIdentifier(relay)+";")
 			cmd := exec.CommandContext(t.Context(), psql, "-X", "-d", env["CDC_RELAY_DATABASE_URL"])
 			cmd.Stdin = strings.NewReader(printed.stdout)
 			if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "ERROR") {

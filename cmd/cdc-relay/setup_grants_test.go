@@ -18,10 +18,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// newRole creates a role with a name that begins like this.
+// newRole creates a role with a name that ends like this, without line ends if the server rejects them (Postgres 19).
 func newRole(t *testing.T, conn *pgx.Conn, suffix, attributes string) string {
 	t.Helper()
 	unique := services.Name(t)
+	if query[int](t, conn, `SELECT current_setting('server_version_num')::int`) >= 190000 {
+		suffix = strings.ReplaceAll(suffix, "\n", "")
+	}
 	name := "r_" + unique[len(unique)-16:] + suffix
 	quoted := outbox.QuoteIdentifier(name)
 	execute(t, conn, "CREATE ROLE "+quoted+" "+attributes+" PASSWORD 's3cr3t'")
