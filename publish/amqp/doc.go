@@ -17,20 +17,20 @@
 //	sender    reaper    sent     each entry before it is sent; seal: a lane that it uses no more
 //	jobs      reaper    sent     the same, for messages sent alone
 //	jobs      sender    control  their end, with the lane of an exchange or the verdict on its waiting messages
-//	reaper    sender    control  a lane that is closed, or on which a message timed out or was rejected; the messages of
-//	                             a dead lane, as a job: to send alone before its exchange gets a new lane
+//	reaper    sender    control  a lane that is closed, or on which a message timed out or was rejected; a job: the
+//	                             messages of a dead lane, to send alone before its exchange gets a new lane
 //	watch     sender    control  that the broker blocked or unblocked the connection, or answered for the first time
 //
 // A message that is sent is the reaper's until it has its result. The reaper gives it back only if its lane died. Then
 // a job sends it alone, and it is the reaper's again. Messages that are not sent get their result from the goroutine
-// that has them. When the session is over, the sender stops first, after its jobs, and reports each message that it has.
-// The reaper stops last and reports all others. So each message has exactly one result, and nothing is sent after the
-// end.
+// that has them. When the session is over, the sender stops first, after its jobs, and reports the messages that it
+// has. The reaper stops last and reports all others. So each message has exactly one result, and nothing is sent after
+// the end.
 //
 // Jobs have their own goroutines because their calls block: until the broker answers (Channel, Confirm,
 // ExchangeDeclarePassive, a probe), until the socket takes a large body, and until a message sent alone has its answer.
-// The sender never waits for an answer. Only some jobs run at the same time, and the messages that wait for one to begin
-// have a share of those in flight: the others go back to their rows, so that slow work leaves room for fast work.
+// The sender never waits for an answer. Only some jobs run at the same time. The messages that wait for a job to begin
+// have a share of those in flight. Further ones go back to their rows, so that slow work leaves room for fast work.
 //
 //	sender.go      takes messages and sends them on the lane of their exchange
 //	careful.go     jobs, and which of them run; lookup.go looks up exchanges, alone.go sends alone, probe.go probes

@@ -3,20 +3,29 @@ package amqp
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// lookUp is the last look-up of an exchange.
-type lookUp uint8
-
 const (
+	// mostMissing bounds the number of remembered look-ups.
+	mostMissing = 4096
+	// missingFor is how long a verdict on an exchange applies to all of its messages.
+	missingFor = time.Second
+)
+
+// lookUp is the last look-up of an exchange.
+type lookUp struct {
 	// found: the exchange existed, or the answer said nothing about it.
-	found lookUp = iota + 1
+	found bool
 	// unanswered: the connection ended before the answer, perhaps because of the look-up. The next lane is opened
 	// without one; then the answers to the messages count.
-	unanswered
-)
+	unanswered bool
+	// The exchange rejects every message.
+	rejectedAt time.Time
+	verdict    verdict
+}
 
 // lookUp declares the exchange passively before messages are sent to it, so that a missing one harms none in flight. If
 // it is not missing, it returns a channel that is open.

@@ -27,19 +27,6 @@ type route struct {
 	slow bool
 }
 
-const (
-	// mostMissing bounds the number of remembered verdicts on exchanges, and of remembered look-ups.
-	mostMissing = 4096
-	// missingFor is how long such a verdict applies.
-	missingFor = time.Second
-)
-
-// judged is the verdict on an exchange that rejects every message.
-type judged struct {
-	at time.Time
-	verdict
-}
-
 // laneNews is an event for the sender. Without a value it only wakes the sender.
 type laneNews struct {
 	// answered: the broker answered for the first time, which closes the breaker.
@@ -60,7 +47,6 @@ type sender struct {
 	held     []*outbox.Message
 	probe    <-chan time.Time
 	routes   map[string]*route
-	judged   map[string]judged // by exchange
 	careful  *careful
 	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
@@ -71,10 +57,7 @@ type sender struct {
 }
 
 func newSender(s *session) *sender {
-	return &sender{
-		session: s, halfOpen: s.again, routes: make(map[string]*route), judged: make(map[string]judged),
-		careful: newCareful(s),
-	}
+	return &sender{session: s, halfOpen: s.again, routes: make(map[string]*route), careful: newCareful(s)}
 }
 
 func (s *sender) run() {
@@ -225,12 +208,12 @@ func (s *sender) dispatch(m *outbox.Message) {
 		}
 		return
 	}
-	r, known := s.routes[p.Exchange], s.judged[p.Exchange]
+	r, known := s.routes[p.Exchange], s.exchanges[p.Exchange]
 	switch {
 	case r != nil && r.lane != nil:
 		s.publish(r, m, p)
-	case r == nil && time.Since(known.at) < missingFor:
-		s.sink.Deliver(known.result(m, false))
+	case r == nil && time.Since(known.rejectedAt) < missingFor:
+		s.sink.Deliver(known.verdict.result(m, false))
 	case r == nil && (s.exists(p.Exchange) || s.careful.admit(m)):
 		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.Exchange)}
 		s.do(&job{exchange: p.Exchange, opens: true, first: s.exists(p.Exchange)})
@@ -241,7 +224,7 @@ func (s *sender) dispatch(m *outbox.Message) {
 
 // exists reports whether the exchange existed at its last look-up.
 func (s *sender) exists(exchange string) bool {
-	return exchange == "" || s.exchanges[exchange] == found
+	return exchange == "" || s.exchanges[exchange].found
 }
 
 // do queues a job, which begins as soon as it may.
@@ -256,11 +239,11 @@ func (s *sender) begin() {
 		switch {
 		case j.opens:
 			s.setSlow(s.routes[j.exchange], false)
-			j.blind = j.exchange == "" || s.exchanges[j.exchange] == unanswered
+			j.blind = j.exchange == "" || s.exchanges[j.exchange].unanswered
 			if len(s.exchanges) >= mostMissing {
 				clear(s.exchanges)
 			}
-			s.exchanges[j.exchange] = unanswered
+			s.exchanges[j.exchange] = lookUp{unanswered: true}
 		case !j.dead:
 			s.careful.leave(j.messages[0].message)
 		}
@@ -353,18 +336,14 @@ func (s *sender) done(j *job) {
 	if j.ready == nil {
 		delete(s.routes, j.exchange)
 		if j.verdict.outcome == outbox.Rejected {
-			delete(s.exchanges, j.exchange)
-			if len(s.judged) >= mostMissing {
-				clear(s.judged)
-			}
-			s.judged[j.exchange] = judged{time.Now(), j.verdict}
+			s.exchanges[j.exchange] = lookUp{rejectedAt: time.Now(), verdict: j.verdict}
 		}
 		for _, m := range waiting {
 			s.sink.Deliver(j.verdict.result(m, false))
 		}
 		return
 	}
-	s.exchanges[j.exchange] = found
+	s.exchanges[j.exchange] = lookUp{found: true}
 	s.evict(j.exchange)
 	s.probed = false // waiting messages pass the breaker again
 	s.rest = append(waiting, s.rest...)

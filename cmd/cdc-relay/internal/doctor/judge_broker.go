@@ -112,7 +112,8 @@ func (j *brokerJudge) judgeExchanges(c *chart) {
 
 // unknown says that a look-up was rejected, which is no verdict on messages.
 func (j *brokerJudge) unknown(what string, err error) string {
-	return fmt.Sprintf("whether %s exists is unknown: RabbitMQ %s rejects the look-up: %s", what, j.f.version, reasonOf(err))
+	return fmt.Sprintf("whether %s exists is unknown: RabbitMQ %s rejects the look-up: %s",
+		what, j.f.version, reasonOf(err))
 }
 
 // lookUpFix: RabbitMQ 4.2.6 and 4.3.0 ask for configure at a passive declare.
