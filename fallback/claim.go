@@ -134,45 +134,6 @@ func (s *Sweeper) claim(ctx context.Context, r role, c *Claim, chosen core.Chose
 	return nil
 }
 
-// lock starts the transaction of a claim. After a slow lock it asks whether the server still has the transaction: only
-// from then on, publishFor is safe.
-func (s *Sweeper) lock(ctx context.Context, r role, c *Claim, ids []int64, large bool) (Transaction, error) {
-	c.alive = s.Clock()
-	tx, err := s.Lock(ctx, ids, large, r.fresh)
-	s.adapt(s.Clock().Sub(c.alive), c.rows)
-	if err != nil {
-		return nil, err
-	}
-	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(c.alive, s.Clock()) > longWalk {
-		err = c.confirm(ctx, tx)
-	}
-	if err != nil {
-		tx.Abandon()
-		return nil, err
-	}
-	return tx, nil
-}
-
-// adapt records how long it took to lock and read rows. Few bytes say nothing about the pace.
-func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate) {
-	bytes := 0
-	for _, row := range rows {
-		bytes += row.Size
-	}
-	if took > longWalk || bytes > s.budget/2 {
-		s.pace.took(took)
-	}
-	if s.claims.quick.Swap(false) {
-		s.pace.took(0)
-	}
-}
-
-// confirm asks whether the transaction is still alive.
-func (c *Claim) confirm(ctx context.Context, tx Transaction) error {
-	c.alive = c.sweeper.Clock()
-	return tx.Alive(ctx)
-}
-
 // start returns the locked messages that leave at once: those without a key, and the first of each key.
 func (c *Claim) start(messages []*outbox.Message, valid bool) (now []*outbox.Message) {
 	c.mu.Lock()
@@ -361,34 +322,6 @@ func (c *Claim) Finish(ctx context.Context) {
 		c.sweeper.Failed(err)
 	}
 	c.finish(c.written(rows, err == nil))
-}
-
-// read reads the large row and publishes it. If that fails, the row is tried again after a poll interval, and others have
-// their turn.
-func (c *Claim) read(ctx context.Context) (ok bool) {
-	began := c.sweeper.Clock()
-	err := c.tx.Read(ctx)
-	if err == nil {
-		c.sweeper.claims.quick.Store(c.sweeper.Clock().Sub(began) < longWalk/4)
-		err = c.confirm(ctx, c.tx)
-	}
-	if err == nil {
-		c.sweeper.Apply(core.Out{Publish: c.start([]*outbox.Message{c.large}, true)})
-		return true
-	}
-	c.tx.Abandon()
-	c.sweeper.claims.open.Add(-1)
-	c.sweeper.Core.LargeFailed()
-	if ctx.Err() == nil {
-		c.sweeper.Failed(err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(c.sweeper.Planner.pollInterval):
-		}
-	}
-	c.done(core.Ended{NotLocked: c.rows})
-	c.sweeper.claims.running.Done()
-	return false
 }
 
 func (c *Claim) finish(e core.Ended) {

@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -41,5 +42,37 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 				t.Errorf("%d rows are released, and %d are in flight", len(ended.Unsent), memory.View().InFlight)
 			}
 		})
+	}
+}
+
+// aliveTx is a transaction that the server has ended, if err is set.
+type aliveTx struct {
+	dueTx
+	err error
+}
+
+func (a aliveTx) Alive(context.Context) error { return a.err }
+
+// A lock that reads many bytes over a slow connection takes longer than a claim publishes.
+func TestAClaimPublishesAfterASlowLockIfItStillHasTheRows(t *testing.T) {
+	for _, ended := range []error{nil, errFailed} {
+		memory := core.New(core.DefaultLimits(8), core.Policy{})
+		memory.PublisherReady(true)
+		now := time.Now()
+		var sent []*outbox.Message
+		s := &Sweeper{
+			Core: memory, Table: &dueTable{}, Clock: func() time.Time { return now },
+			Apply: func(out core.Out) { sent = append(sent, out.Publish...) }, Start: func(context.Context, *Claim) {},
+			Lock: func(context.Context, []int64, bool, outbox.Fresh) (Transaction, error) {
+				now = now.Add(2 * publishFor)
+				return aliveTx{dueTx{[]*outbox.Message{{Row: outbox.Row{ID: 1}}}}, ended}, nil
+			},
+		}
+		claim := s.newClaim()
+		chosen, _ := memory.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: 1}, Ready: true}}, false, core.Most{Rows: 8, Bytes: 1 << 20})
+		err := s.claim(t.Context(), role{}, claim, chosen)
+		if (err == nil) != (ended == nil) || len(sent) == 1 != (ended == nil) || memory.View().InFlight != len(sent) {
+			t.Errorf("the transaction ended with %v: %d messages are published, %d rows in flight, %v", ended, len(sent), memory.View().InFlight, err)
+		}
 	}
 }

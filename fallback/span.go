@@ -20,25 +20,6 @@ const (
 	greatestID = math.MaxInt64
 )
 
-// pace is how often the size of a page or claim was doubled since the first one: while the statements are quick, and
-// back if one takes too long.
-type pace int
-
-// mostDoubled is how often a size is doubled at most. Then a claim has as many bytes as the core allows.
-const mostDoubled = pace(5)
-
-func (p pace) of(most int) int { return max(most>>(mostDoubled-p), 1) }
-
-// took adapts the size to the time of a statement.
-func (p *pace) took(took time.Duration) {
-	switch {
-	case took > longWalk:
-		*p = max(*p-1, 0)
-	case took < longWalk/4:
-		*p = min(*p+1, mostDoubled)
-	}
-}
-
 // from returns the last id for the statement that starts after an id. Last is the newest id of the sequence. Few ids
 // are above it or below zero, so these are read at once.
 func (s span) from(after, last int64) (upTo int64) {

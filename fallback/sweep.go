@@ -1,7 +1,6 @@
 package fallback
 
 import (
-	"cmp"
 	"context"
 	"math"
 	"time"
@@ -136,7 +135,8 @@ func (s *Sweeper) View() View {
 	v := r.view
 	return View{
 		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
-		Backlog: v.Backlog, Newest: s.passes.ground.known, Lately: s.passes.dueGround.from != nil, Unseen: v.Unseen, Due: v.Due,
+		Newest: s.passes.ground.known, Lately: s.passes.dueGround.from != nil,
+		Backlog: v.Backlog, Unseen: v.Unseen, Due: v.Due,
 		Wanted: v.Wanted+v.Yielding > 0, Again: v.Again > 0, Unlisted: v.Unlisted,
 	}
 }
@@ -211,94 +211,6 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	}
 	s.Planner.Done(kind, s.Clock(), o)
 	return o.More && err == nil, err
-}
-
-// duePass is the state of a pass over the rows that were due when it began. It reads each row once, so rows that cannot
-// be claimed or settled delay no others. Rows that become due meanwhile belong to the next pass, so that it also ends
-// while many rows are rejected again and again.
-type duePass struct {
-	begun bool
-	// after is the place of the last row; nil: the pass reads its first page.
-	after *outbox.Place
-	// until is the database's time of the first page.
-	until *time.Time
-	// walk is the time since the last row was chosen, longest the longest such time.
-	walk, longest time.Duration
-	// again are rows to claim without a search.
-	again []outbox.Candidate
-}
-
-// dueGround is the time from which Lately starts: when the pass over all due rows before the last one began. So a row
-// waits for a pass over all rows only if its transaction took longer than two of them are apart.
-type dueGround struct{ from, later *time.Time }
-
-func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
-	p, ground := &s.passes.due, &s.passes.dueGround
-	if !p.begun {
-		s.Core.DueBegan()
-		if !s.passes.anyDue { // usually no row is due, and this query is cheaper
-			if o.Quiet, err = s.Table.NextDue(ctx); err != nil || o.Quiet > 0 {
-				return o, err
-			}
-		}
-		*p, s.passes.anyDue = duePass{begun: true}, false
-	}
-	o, err = s.duePage(ctx, r, p)
-	switch {
-	case p.until == nil:
-	case ground.from == nil: // the first pass
-		ground.from = p.until
-	case !o.More:
-		ground.from, ground.later = cmp.Or(ground.later, p.until), p.until
-	}
-	return o, err
-}
-
-// sweepLately is sweepDue for rows that have become due since the last passes, and for those that a claim has not got.
-func (s *Sweeper) sweepLately(ctx context.Context, r role) (o Outcome, err error) {
-	p, from := &s.passes.lately, s.passes.dueGround.from
-	if from == nil {
-		return o, nil // a new term has begun
-	}
-	if !p.begun {
-		*p = duePass{begun: true, after: &outbox.Place{Due: *from, ID: math.MinInt64}, again: s.Core.DueBegan()}
-	}
-	if rows, bytes := s.room(); rows > 0 && len(p.again) > 0 {
-		c := s.newClaim()
-		chosen, read := s.Core.ChooseRows(c, p.again, r.keys, core.Most{Rows: rows, Bytes: bytes})
-		p.again = p.again[read:]
-		return Outcome{More: true}, s.claim(ctx, r, c, chosen)
-	}
-	return s.duePage(ctx, r, p)
-}
-
-// duePage reads the next page of a pass over due rows.
-func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, err error) {
-	rows, bytes := s.room()
-	if rows == 0 {
-		return Outcome{More: true}, nil
-	}
-	began, limit := s.Clock(), s.some(4*s.Page)
-	found, at, err := s.Table.FindDue(ctx, p.after, p.until, limit)
-	p.walk += s.searched(began, err)
-	if p.longest = max(p.longest, p.walk); err != nil {
-		*p = duePass{}
-		return o, err
-	}
-	if p.until == nil && len(found) > 0 {
-		p.until = &at
-	}
-	s.passes.anyDue = s.passes.anyDue || len(found) > 0
-	c := s.newClaim()
-	chosen, read := s.Core.ChooseRows(c, found, r.keys, core.Most{Rows: rows, Bytes: bytes})
-	if len(chosen.Rows) > 0 {
-		p.walk = 0
-	}
-	if p.begun = len(found) >= limit || read < len(found); p.begun {
-		last := found[read-1] // at least one was handled: there was room
-		p.after = &outbox.Place{Due: *last.Due, ID: last.ID}
-	}
-	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, c, chosen)
 }
 
 // backlogPass is the state of a pass over keyless rows.

@@ -47,8 +47,8 @@ const IdleTimeout = 10 * time.Second
 const positionSQL = `
 SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
-// Lock starts a claim: it locks the rows with these ids that are still ready and not locked. A row that the server cannot
-// send makes the statement fail, so the claim is halved until that row is alone.
+// Lock starts a claim: it locks the rows with these ids that are still ready and not locked. A row that the server
+// cannot send makes the statement fail, so the claim is halved until that row is alone.
 func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()

@@ -200,9 +200,10 @@ FROM (SELECT q.last_value::numeric + CASE WHEN q.is_called THEN s.seqincrement E
              coalesce((SELECT max(id) FROM %TABLE%), 0) AS max_id
       FROM %SEQUENCE% q, pg_sequence s WHERE s.seqrelid = q.tableoid AND s.seqincrement > 0) ids`
 
-// textualSQL counts payloads among the newest rows that are JSON text inside a JSON string.
+// textualSQL counts payloads among the newest rows that are JSON text inside a JSON string. It reads no large ones.
 const textualSQL = `
-SELECT to_jsonb(count(*)) FROM (SELECT payload FROM %TABLE% ORDER BY id DESC LIMIT 100) newest
+SELECT to_jsonb(count(*)) FROM (SELECT CASE WHEN pg_column_size(payload) < 8160 THEN payload END AS payload
+                                FROM %TABLE% ORDER BY id DESC LIMIT 100) newest
 WHERE json_typeof(payload) = 'string' AND payload::text ~ '^\s*"\s*(\{.*\}|\[.*\])(\s|\\[nrt])*"\s*$'`
 
 // to_jsonb leaves out columns that versions before 15 do not have.
