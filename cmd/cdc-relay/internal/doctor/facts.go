@@ -271,12 +271,14 @@ type publicationFacts struct {
 	ColumnList bool   `json:"column_list"`
 	// Outboxes are up to five other outboxes in it.
 	Outboxes []outbox.Table `json:"outboxes"`
+	// NoTable: the outbox does not exist.
+	NoTable bool `json:"no_table"`
 }
 
 func (p publicationFacts) state() replication.Publication {
 	return replication.Publication{
 		Exists: p.Exists, Insert: p.Insert, ViaRoot: p.ViaRoot, HasTable: p.HasTable,
-		RowFilter: p.Filter, ColumnList: p.ColumnList, Outboxes: p.Outboxes,
+		RowFilter: p.Filter, ColumnList: p.ColumnList, Outboxes: p.Outboxes, NoTable: p.NoTable,
 	}
 }
 
