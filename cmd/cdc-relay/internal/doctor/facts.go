@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -52,6 +53,8 @@ type databaseFacts struct {
 	ids          answer[idFacts]
 	history      answer[historyFacts]
 	sample       answer[sample]
+	// identity is why the server rejects the deletes or updates of the relay; nil: it does not.
+	identity *problem.Problem
 }
 
 type serverFacts struct {
