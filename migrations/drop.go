@@ -38,18 +38,15 @@ func messages(n int) string {
 
 // Drop removes the tables of an outbox, its functions and the version table, but not the schema. It returns a
 // *NotEmptyError if the tables contain messages. dropped is false if there was nothing to drop.
-func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool, err error) {
-	if err := checkName(table); err != nil {
-		return false, err
-	}
-	state, err := Status(ctx, conn, table)
+func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string) (dropped bool, err error) {
+	state, err := Status(ctx, conn, table, owner...)
 	if err != nil && !errors.Is(err, ErrNewer) {
 		return false, err
 	}
 	if state.Current == 0 {
 		return false, nil
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return drop(ctx, tx, table) })
+	err = Together(ctx, conn, table, func(tx pgx.Tx) error { return drop(ctx, tx, table) })
 	if err != nil {
 		return false, fmt.Errorf("drop tables: %w", err)
 	}
@@ -59,7 +56,7 @@ func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table) (dropped bool
 func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	// No message may arrive between the check and the drop. INSERTs of applications queue behind the request for the
 	// lock.
-	lock := fmt.Sprintf("SET LOCAL lock_timeout = '10s'; LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE",
+	lock := fmt.Sprintf("LOCK TABLE %s, %s IN ACCESS EXCLUSIVE MODE",
 		table.SQL(), table.DeadLetter().SQL())
 	if _, err := tx.Exec(ctx, lock); err != nil {
 		return err
@@ -75,8 +72,8 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 }
 
 // CheckEmpty returns a *NotEmptyError if the tables contain messages.
-func CheckEmpty(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
-	state, err := Status(ctx, conn, table)
+func CheckEmpty(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string) error {
+	state, err := Status(ctx, conn, table, owner...)
 	if err != nil && !errors.Is(err, ErrNewer) {
 		return err
 	}

@@ -123,10 +123,7 @@ func MakeFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table) (cha
 	if err != nil {
 		return false, err
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := Lock(ctx, tx); err != nil {
-			return err
-		}
+	err = Together(ctx, conn, table, func(tx pgx.Tx) error {
 		before, err := functionState(ctx, tx, table)
 		if err != nil {
 			return err

@@ -25,7 +25,7 @@ func HistorySQL(table outbox.Table) (string, error) {
 		return "", fmt.Errorf("parse history: %w", err)
 	}
 	published, rotate := table.Published(), table.RotatePublished()
-	last := outbox.Table{Schema: table.Schema, Name: table.Name + "_p"}
+	last := lastPartition(table)
 	var b strings.Builder
 	before, after := ClaimSQL(table, Function{rotate, "interval"})
 	b.WriteString(localPath + before)
@@ -33,7 +33,7 @@ func HistorySQL(table outbox.Table) (string, error) {
 		"published":       published.SQL(),
 		"literal":         quoteLiteral(published.SQL()),
 		"outbox_literal":  quoteLiteral(table.SQL()),
-		"index":           outbox.QuoteIdentifier(uniqueName(published.Name, "id_idx")),
+		"index":           outbox.QuoteIdentifier(uniqueName(published.Name, "pkey")),
 		"quote":           dollarQuote(table),
 		"default":         last.SQL(),
 		"default_literal": quoteLiteral(last.SQL()),
@@ -54,10 +54,7 @@ func MakeHistory(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made 
 	if err != nil {
 		return false, err
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := Lock(ctx, tx); err != nil {
-			return err
-		}
+	err = Together(ctx, conn, table, func(tx pgx.Tx) error {
 		// History and function belong to the owner of the outbox.
 		err := tx.QueryRow(ctx, `SELECT NOT EXISTS (
 			SELECT FROM pg_catalog.pg_class o, pg_catalog.pg_class h, pg_catalog.pg_proc f

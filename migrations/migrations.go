@@ -45,62 +45,73 @@ type Migration struct {
 var ErrNewer = errors.New("the tables are newer than this cdc-relay")
 
 // Up runs the pending migrations. It returns the version before and after. If nothing is pending, it changes nothing
-// and only needs to read the version. Concurrent calls wait for one another.
-func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table) (from, to int, err error) {
-	if err := checkName(table); err != nil {
-		return 0, 0, err
-	}
-	if err := lock(ctx, conn); err != nil {
-		return 0, 0, fmt.Errorf("lock migrations: %w", err)
-	}
-	defer func() { err = errors.Join(err, unlock(ctx, conn)) }()
-
-	state, err := Status(ctx, conn, table)
-	if err != nil {
-		return 0, 0, err
-	}
-	if len(state.Pending) == 0 {
-		return state.Current, state.Current, nil
-	}
-	if err := createSchema(ctx, conn, table.Schema); err != nil {
+// and only needs to read the version. Concurrent calls wait for one another. Owner is that of CheckOwners.
+func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string) (from, to int, err error) {
+	state, err := Status(ctx, conn, table, owner...)
+	if err != nil || len(state.Pending) == 0 {
 		return state.Current, state.Current, err
-	}
-	if err := createVersionTable(ctx, conn, VersionTable(table)); err != nil {
-		return state.Current, state.Current, fmt.Errorf("create version table %s: %w", VersionTable(table), err)
 	}
 	steps, err := rendered(table)
 	if err != nil {
 		return state.Current, state.Current, err
 	}
-	for _, step := range steps[state.Current:] {
-		if err := migrate(ctx, conn, table, step.UpSQL, int(step.Sequence)); err != nil {
-			return state.Current, state.Current, fmt.Errorf("migrate %s: %w", table, err)
-		}
-	}
-	return state.Current, Latest, nil
-}
-
-func createVersionTable(ctx context.Context, conn *pgx.Conn, versions outbox.Table) error {
-	_, err := conn.Exec(ctx, fmt.Sprintf("CREATE TABLE IF NOT EXISTS %[1]s (version int4 NOT NULL); "+
-		"INSERT INTO %[1]s SELECT 0 WHERE NOT EXISTS (SELECT FROM %[1]s)",
-		versions.SQL()))
-	return err
-}
-
-// migrate runs one step and records its version. The migrator of tern would reset the settings of the session before it
-// records the version, and the search_path with them.
-func migrate(ctx context.Context, conn *pgx.Conn, table outbox.Table, sql string, version int) error {
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, localPath+sql); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, "UPDATE "+VersionTable(table).SQL()+" SET version = $1", version)
+	from = state.Current
+	err = Together(ctx, conn, table, func(tx pgx.Tx) (err error) {
+		from, err = migrate(ctx, tx, table, steps, owner)
 		return err
 	})
+	if err != nil {
+		return state.Current, state.Current, fmt.Errorf("migrate %s: %w", table, err)
+	}
+	return from, Latest, nil
 }
 
-// Status returns the version of the tables. It needs only SELECT on the version table.
-func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, error) {
+// migrate runs the steps that are missing, and returns the version before. The migrator of tern would reset the
+// settings of the session before it records the version, and the search_path with them.
+func migrate(
+	ctx context.Context, tx pgx.Tx, table outbox.Table, steps []*tern.Migration, owner []string,
+) (from int, err error) {
+	if err := createSchema(ctx, tx, table.Schema); err != nil {
+		return 0, err
+	}
+	versions := VersionTable(table).SQL()
+	var missing bool
+	err = tx.QueryRow(ctx, "SELECT pg_catalog.to_regclass($1) IS NULL", versions).Scan(&missing)
+	if err != nil {
+		return 0, err
+	}
+	lock := "LOCK TABLE " + versions + " IN EXCLUSIVE MODE"
+	if missing {
+		lock = "CREATE TABLE " + versions + versionColumns
+	}
+	if _, err := tx.Exec(ctx, lock); err != nil {
+		return 0, err
+	}
+	if err := checkOwners(ctx, tx, table, owner); err != nil {
+		return 0, err
+	}
+	err = tx.QueryRow(ctx, "SELECT coalesce(pg_catalog.max(version), 0) FROM "+versions).Scan(&from)
+	if err != nil {
+		return 0, err
+	}
+	for _, step := range steps[from:] {
+		if _, err := tx.Exec(ctx, step.UpSQL); err != nil {
+			return from, err
+		}
+	}
+	_, err = tx.Exec(ctx, "DELETE FROM "+versions)
+	if err == nil {
+		_, err = tx.Exec(ctx, "INSERT INTO "+versions+" VALUES ($1)", Latest)
+	}
+	return from, err
+}
+
+// versionColumns has a key: a publication FOR ALL TABLES lets no row without one be updated or deleted.
+const versionColumns = " (version int4 PRIMARY KEY)"
+
+// Status returns the version of the tables. It needs only SELECT on the version table. It fails if objects with the
+// names of the outbox are not ours (CheckOwners).
+func Status(ctx context.Context, db beginner, table outbox.Table, owner ...string) (State, error) {
 	if err := checkName(table); err != nil {
 		return State{}, err
 	}
@@ -109,7 +120,7 @@ func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, err
 		return State{}, err
 	}
 	state := State{Latest: Latest}
-	state.Current, err = readVersion(ctx, conn, VersionTable(table))
+	state.Current, err = readVersion(ctx, db, table, owner)
 	if err != nil {
 		return State{}, err
 	}
@@ -127,33 +138,43 @@ func Status(ctx context.Context, conn *pgx.Conn, table outbox.Table) (State, err
 	return state, nil
 }
 
-func readVersion(ctx context.Context, conn *pgx.Conn, versions outbox.Table) (int, error) {
-	var version int
-	err := conn.QueryRow(ctx, "SELECT version FROM "+versions.SQL()).Scan(&version)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return 0, nil
-	case pgcode.Is(err, pgerrcode.UndefinedTable): // also if the schema is missing
-		return 0, nil
-	case err != nil:
-		return 0, fmt.Errorf("read version from %s: %w", versions, err)
+// readVersion locks the table before it looks whose it is: afterwards nobody can put another one in its place.
+func readVersion(ctx context.Context, db beginner, table outbox.Table, owner []string) (version int, err error) {
+	versions := VersionTable(table)
+	err = inPath(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "LOCK TABLE "+versions.SQL()+" IN ACCESS SHARE MODE"); err != nil {
+			return err
+		}
+		if err := checkOwners(ctx, tx, table, owner); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT coalesce(pg_catalog.max(version), 0) FROM "+versions.SQL()).Scan(&version)
+	})
+	if err == nil || pgcode.Of(err) == "" {
+		return version, err
 	}
-	return version, nil
+	if found := CheckOwners(ctx, db, table, owner...); found != nil {
+		return 0, found
+	}
+	if pgcode.Is(err, pgerrcode.UndefinedTable, pgerrcode.InvalidSchemaName) {
+		return 0, nil
+	}
+	return 0, fmt.Errorf("read version from %s: %w", versions, blocked(ctx, db, err, versions))
 }
 
 // createSchema first checks if the schema exists: CREATE SCHEMA IF NOT EXISTS needs the privilege to create a schema
 // even if it exists.
-func createSchema(ctx context.Context, conn *pgx.Conn, schema string) error {
+func createSchema(ctx context.Context, tx pgx.Tx, schema string) error {
 	var exists bool
 	const sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)"
-	err := conn.QueryRow(ctx, sql, schema).Scan(&exists)
+	err := tx.QueryRow(ctx, sql, schema).Scan(&exists)
 	if err != nil {
 		return fmt.Errorf("look for schema %q: %w", schema, err)
 	}
 	if exists {
 		return nil
 	}
-	if _, err := conn.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+outbox.QuoteIdentifier(schema)); err != nil {
+	if _, err := tx.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+outbox.QuoteIdentifier(schema)); err != nil {
 		return fmt.Errorf("create schema %q: %w", schema, err)
 	}
 	return nil
@@ -179,34 +200,6 @@ func load(migrator *tern.Migrator, table outbox.Table, only ...outbox.Table) err
 	migrator.Data = templateData(table, only...)
 	if err := migrator.LoadMigrations(sql); err != nil {
 		return fmt.Errorf("load migrations: %w", err)
-	}
-	return nil
-}
-
-// localPath is for one transaction: nobody else's function or operator runs in place of one of Postgres.
-const localPath = "SET LOCAL search_path = pg_catalog, pg_temp;\n"
-
-// lockKey serializes calls of Up and of the other functions that create objects.
-const lockKey = int64(0x6364632d72656c61) // "cdc-rela"
-
-// Lock makes a transaction wait for others that create or grant something, and those for its end.
-func Lock(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, "SELECT pg_catalog.pg_advisory_xact_lock($1)", lockKey)
-	return err
-}
-
-func lock(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "SELECT pg_catalog.pg_advisory_lock($1)", lockKey)
-	return err
-}
-
-func unlock(ctx context.Context, conn *pgx.Conn) error {
-	if conn.IsClosed() {
-		return nil // the lock ended with the session
-	}
-	_, err := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_catalog.pg_advisory_unlock($1)", lockKey)
-	if err != nil {
-		return fmt.Errorf("unlock migrations: %w", err)
 	}
 	return nil
 }

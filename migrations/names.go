@@ -19,6 +19,18 @@ func VersionTable(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
 }
 
+// lastPartition names the default partition of the history. The name of each other one begins with it.
+func lastPartition(table outbox.Table) outbox.Table {
+	return outbox.Table{Schema: table.Schema, Name: table.Name + "_p"}
+}
+
+// UsualSequence names the sequence behind the identity column id. Postgres cuts the table's name if the whole would be
+// too long (makeObjectName).
+func UsualSequence(table outbox.Table) outbox.Table {
+	const suffix = "_id_seq"
+	return outbox.Table{Schema: table.Schema, Name: cut(table.Name, longestIdentifier-len(suffix)) + suffix}
+}
+
 // quoteLiteral writes a string constant that means the same under any standard_conforming_strings, and does not end a
 // dollar-quoted function body around it.
 func quoteLiteral(s string) string {

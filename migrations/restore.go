@@ -14,54 +14,109 @@ import (
 )
 
 // Restore creates tables again that were dropped although the recorded version has them, and returns them. It fails if
-// a column was dropped or renamed: only a person knows which.
-func Restore(ctx context.Context, conn *pgx.Conn, table outbox.Table) (made []outbox.Table, err error) {
-	if err := lock(ctx, conn); err != nil {
-		return nil, fmt.Errorf("lock migrations: %w", err)
+// a column was dropped or renamed, or a table moved: only a person knows which. Owner is that of CheckOwners.
+func Restore(
+	ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string,
+) (made []outbox.Table, err error) {
+	state, err := Status(ctx, conn, table, owner...)
+	if err != nil || state.Current == 0 {
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, unlock(ctx, conn)) }()
-	state, err := Status(ctx, conn, table)
+	missing, err := missingTables(ctx, conn, table)
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range []outbox.Table{table, table.DeadLetter()} {
-		there, err := exists(ctx, conn, t)
-		if err != nil {
-			return nil, err
+		if slices.Contains(missing, t) {
+			if err := checkMoved(ctx, conn, table, t); err != nil {
+				return nil, err
+			}
+			continue
 		}
-		if !there {
-			made = append(made, t)
-		} else if err := checkColumns(ctx, conn, table, t, state); err != nil {
+		if err := checkColumns(ctx, conn, table, t, state); err != nil {
 			return nil, err
 		}
 	}
-	if len(made) == 0 || state.Current == 0 {
+	if len(missing) == 0 {
 		return nil, nil
 	}
-	steps, err := rendered(table, made...)
-	if err != nil {
-		return nil, err
-	}
-	return made, pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	err = Together(ctx, conn, table, func(tx pgx.Tx) (err error) {
+		if made, err = missingTables(ctx, tx, table); err != nil || len(made) == 0 {
+			return err
+		}
+		steps, err := rendered(table, made...)
+		if err != nil {
+			return err
+		}
 		for _, step := range steps[:state.Current] {
-			if _, err := tx.Exec(ctx, localPath+step.UpSQL); err != nil {
+			if _, err := tx.Exec(ctx, step.UpSQL); err != nil {
 				return fmt.Errorf("recreate %s: %w", made[0], err)
 			}
 		}
 		return nil
 	})
+	return made, err
+}
+
+// movedSQL finds a table with these columns that lacks what belongs to it: an outbox without a version, or dead letters
+// without an outbox. A copy of the rows has no identity column.
+const movedSQL = `
+SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't' AND NOT EXISTS (
+    SELECT FROM pg_catalog.unnest($1::text[]) w WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
+      WHERE a.attrelid = c.oid AND a.attname = w AND NOT a.attisdropped AND (w <> 'id' OR $2 OR a.attidentity <> '')))
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_class o WHERE o.relnamespace = c.relnamespace AND CASE
+    WHEN $2 THEN o.relname::text || '_dead_letter' = c.relname::text
+    ELSE o.relname::text = c.relname::text || '_migrations' END) ORDER BY 1, 2 LIMIT 1`
+
+// checkMoved fails if a missing table seems to have been renamed or moved: a new one would strand its rows.
+func checkMoved(ctx context.Context, conn *pgx.Conn, table, of outbox.Table) error {
+	columns, dead := []string{"id", "routing_key", "ordering_key", "available_at", "possible_duplicate"}, false
+	if of == table.DeadLetter() {
+		columns, dead = []string{"id", "routing_key", "failure_reason", "dead_at", "possible_duplicate"}, true
+	}
+	var moved outbox.Table
+	err := conn.QueryRow(ctx, movedSQL, columns, dead).Scan(&moved.Schema, &moved.Name)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for table %s under another name: %w", of, err)
+	}
+	beside := fmt.Sprintf("CREATE TABLE %s%s", VersionTable(moved).Printed(), versionColumns)
+	if dead {
+		beside = fmt.Sprintf("ALTER TABLE %s RENAME COLUMN dead_at TO died_at", moved.Printed())
+	}
+	return problem.New(fmt.Sprintf("%s  -- or, to keep it beside a new one: %s;", moved.MoveSQL(of), beside),
+		"table %s does not exist, and %s has its columns: if it was renamed or moved, its messages are there",
+		of, moved)
+}
+
+// missingTables returns those of the outbox and its dead-letter table that do not exist.
+func missingTables(ctx context.Context, db querier, table outbox.Table) (missing []outbox.Table, err error) {
+	for _, t := range []outbox.Table{table, table.DeadLetter()} {
+		var there bool
+		err := db.QueryRow(ctx, "SELECT pg_catalog.to_regclass($1) IS NOT NULL", t.SQL()).Scan(&there)
+		if err != nil {
+			return nil, fmt.Errorf("look for table %s: %w", t, err)
+		}
+		if !there {
+			missing = append(missing, t)
+		}
+	}
+	return missing, nil
 }
 
 // ObjectsSQL lists the objects that can have the name of a table, with the kind as ALTER writes it. A type needs the
 // name as well, because a table creates one.
 const ObjectsSQL = `
-SELECT c.relname AS name, c.relnamespace AS namespace,
+SELECT c.relname AS name, c.relnamespace AS namespace, c.relowner AS owner, c.oid AS relation,
        CASE c.relkind
          WHEN 'r' THEN 'TABLE' WHEN 'p' THEN 'TABLE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW'
          WHEN 'f' THEN 'FOREIGN TABLE' WHEN 'S' THEN 'SEQUENCE' WHEN 'c' THEN 'TYPE' ELSE 'INDEX' END AS kind
 FROM pg_catalog.pg_class c
 UNION ALL
-SELECT t.typname, t.typnamespace, CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END
+SELECT t.typname, t.typnamespace, t.typowner, 0, CASE t.typtype WHEN 'd' THEN 'DOMAIN' ELSE 'TYPE' END
 FROM pg_catalog.pg_type t WHERE t.typrelid = 0 AND t.typcategory <> 'A'`
 
 // WithArticle writes a kind of ObjectsSQL for people: "a view" or "an index".
@@ -70,26 +125,6 @@ func WithArticle(kind string) string {
 		return "an index"
 	}
 	return "a " + strings.ToLower(kind)
-}
-
-// exists fails if another kind of object has the name.
-func exists(ctx context.Context, conn *pgx.Conn, table outbox.Table) (bool, error) {
-	var kind string
-	err := conn.QueryRow(ctx, `SELECT o.kind FROM (`+ObjectsSQL+`) o
-		JOIN pg_catalog.pg_namespace n ON n.oid = o.namespace WHERE n.nspname = $1 AND o.name = $2`,
-		table.Schema, table.Name).Scan(&kind)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("look for table %s: %w", table, err)
-	case kind != "TABLE":
-		fix := fmt.Sprintf("ALTER %s %s RENAME TO %s",
-			kind, table.Printed(),
-			outbox.QuoteIdentifier(table.Name+"_"+strings.ToLower(strings.ReplaceAll(kind, " ", "_"))))
-		return false, problem.New(fix, "%s is %s, and has to be a table", table, WithArticle(kind))
-	}
-	return true, nil
 }
 
 // checkColumns is only for tables of the latest version: Up adds columns to older ones.

@@ -9,8 +9,8 @@ import (
 )
 
 // SQL returns what Up does, as a script for psql, for users who cannot run Up. It runs only pending migrations and
-// records the version, so that Status agrees with it afterwards.
-func SQL(table outbox.Table) (string, error) {
+// records the version, so that Status agrees with it afterwards. Owner is that of CheckOwners.
+func SQL(table outbox.Table, owner ...string) (string, error) {
 	if err := checkName(table); err != nil {
 		return "", err
 	}
@@ -25,15 +25,16 @@ func SQL(table outbox.Table) (string, error) {
 		"-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", oneLine(table.String()), Latest)
 	// Nobody else's function or operator must run in place of one of Postgres.
 	fmt.Fprintf(&b, "\\set ON_ERROR_STOP on\n%s;\nBEGIN;\n", pgdial.CatalogOnlySQL)
-	fmt.Fprintf(&b, "SELECT pg_catalog.pg_advisory_xact_lock(%d) \\g /dev/null\n", lockKey)
+	b.WriteString(localTimeout)
 	fmt.Fprintf(&b,
 		"SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s) AS schema_missing \\gset\n",
 		quoteLiteral(table.Schema))
 	fmt.Fprintf(&b, "\\if :schema_missing\nCREATE SCHEMA %s;\n\\endif\n", outbox.QuoteIdentifier(table.Schema))
 	fmt.Fprintf(&b, "SELECT pg_catalog.to_regclass(%s) IS NULL AS versions_missing \\gset\n", quoteLiteral(versions))
-	fmt.Fprintf(&b, "\\if :versions_missing\n"+
-		"CREATE TABLE %s (version int4 NOT NULL);\nINSERT INTO %s (version) VALUES (0);\n\\endif\n",
-		versions, versions)
+	fmt.Fprintf(&b, "\\if :versions_missing\nCREATE TABLE %[1]s%[2]s;\nINSERT INTO %[1]s (version) VALUES (0);\n"+
+		"\\else\nLOCK TABLE %[1]s IN EXCLUSIVE MODE;\n\\endif\n", versions, versionColumns)
+	fmt.Fprintf(&b, "\n-- A table or view of another role with one of these names could run code as you.\n%s",
+		OwnersSQL(table, owner...))
 	for _, step := range steps {
 		fmt.Fprintf(&b, "\nSELECT version < %d AS pending FROM %s \\gset\n\\if :pending\n", step.Sequence, versions)
 		fmt.Fprintf(&b,

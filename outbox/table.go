@@ -248,3 +248,16 @@ const reserved = ` all analyse analyze and any array as asc asymmetric authoriza
 	`localtimestamp natural not notnull null offset on only or order outer overlaps placing primary ` +
 	`references returning right select session_user similar some symmetric system_user table ` +
 	`tablesample then to trailing true union unique user using variadic verbose when where window with `
+
+// MoveSQL gives the table another name and schema.
+func (t Table) MoveSQL(to Table) string {
+	var sql string
+	if t.Schema != to.Schema {
+		sql = fmt.Sprintf("ALTER TABLE %s SET SCHEMA %s; ", t.Printed(), QuoteIdentifier(to.Schema))
+		t.Schema = to.Schema
+	}
+	if t.Name != to.Name {
+		sql += fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", t.Printed(), QuoteIdentifier(to.Name))
+	}
+	return strings.TrimSpace(sql)
+}

@@ -65,8 +65,10 @@ type Config struct {
 	// may change.
 	DatabaseURLFile string
 	Table           outbox.Table
-	Slot            string
-	Publication     string
+	// TableOwner is a role that may own the tables, besides the relay's own, the owner of the database and superusers.
+	TableOwner  string
+	Slot        string
+	Publication string
 	// Shard is the part of the rows that this relay takes; the zero Shard takes all rows. The names of slot and
 	// publication then end with the shard.
 	Shard outbox.Shard

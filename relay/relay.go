@@ -282,7 +282,7 @@ func (r *Relay) check(ctx context.Context) error {
 		return err
 	}
 	return r.store.Conn(ctx, func(conn *pgx.Conn) error {
-		state, err := migrations.Status(ctx, conn, r.config.Table)
+		state, err := migrations.Status(ctx, conn, r.config.Table, r.config.TableOwner)
 		if err != nil {
 			return unreadable(err, conn, r.config.Table)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -18,14 +19,14 @@ import (
 // Each outbox of a database has its own publication and slot. The slot has no table; usually it has the name of its
 // publication.
 
-// OtherOutboxesSQL is a query for up to five other outboxes in a publication, as JSON: tables that have a dead-letter
-// table. The arguments are SQL expressions; schema and table name the outbox to leave out.
+// OtherOutboxesSQL is a query for up to five other outboxes in a publication, as JSON. The arguments are SQL
+// expressions; schema and table name the outbox to leave out.
 func OtherOutboxesSQL(publication, schema, table string) string {
 	return `SELECT coalesce(pg_catalog.json_agg(o.name), '[]') FROM (
   SELECT pg_catalog.json_build_object('Schema', t.schemaname, 'Name', t.tablename) AS name
     FROM pg_catalog.pg_publication_tables t
   JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
-  JOIN pg_catalog.pg_class d ON d.relnamespace = n.oid AND d.relname = t.tablename::text || '_dead_letter'
+  JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename AND ` + catalog.IsOutbox + `
   WHERE t.pubname = ` + publication + ` AND NOT (t.schemaname = ` + schema + ` AND t.tablename = ` + table + `)
   ORDER BY t.schemaname, t.tablename LIMIT 5) o`
 }
@@ -70,7 +71,7 @@ func checkNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 			continue
 		}
 		if publication == names.Publication {
-			return names.foreign("publication "+outbox.Identifier(publication)+" brings", state.Outboxes)
+			return state.foreign(names)
 		}
 		return names.foreign("slot "+names.Slot+" has the name of a publication of", state.Outboxes)
 	}
@@ -81,6 +82,19 @@ func checkNames(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 func (n Names) foreign(what string, others []outbox.Table) *problem.Problem {
 	return problem.New(n.OwnSetup()+"  # and run with the same names: each outbox has its own",
 		"%s %s, and not %s", what, printed(others), n.Table)
+}
+
+// foreign is the problem that the publication belongs to other outboxes. If the table does not exist, one of them may
+// be the table under a new name: a publication follows its tables.
+func (p Publication) foreign(names Names) *problem.Problem {
+	found := names.foreign("publication "+outbox.Identifier(names.Publication)+" brings", p.Outboxes)
+	if p.NoTable {
+		moved := p.Outboxes[0]
+		found.What += ", which does not exist: if it was renamed or moved, its messages are there"
+		found.Fix = fmt.Sprintf("%s  -- or use --table %s; for another outbox: %s",
+			moved.MoveSQL(names.Table), problem.ShellWord(moved.String()), names.OwnSetup())
+	}
+	return found
 }
 
 func printed(tables []outbox.Table) string {

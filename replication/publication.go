@@ -89,6 +89,11 @@ type Publication struct {
 	Insert   bool // it publishes inserts
 	ViaRoot  bool // partitions come under the name of their root
 	HasTable bool
+	// Stranger owns the publication, and is neither the role of the session, nor the owner of the database or the
+	// table, nor a superuser; "": it is trusted.
+	Stranger string
+	// NoTable: the table does not exist.
+	NoTable bool
 	// RowFilter is the condition on the rows of the table, as the server prints it, or "".
 	RowFilter string
 	// ColumnList: somebody has limited the columns of the table.
@@ -106,7 +111,11 @@ func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (Pub
 SELECT p.pubinsert, p.pubviaroot,
        EXISTS (SELECT 1 FROM pg_catalog.pg_publication_tables t
                WHERE t.pubname = p.pubname AND t.schemaname = %[2]s AND t.tablename = %[3]s),
-       %[4]s
+       %[4]s, pg_catalog.to_regclass(%[5]s) IS NULL,
+       coalesce((SELECT o.rolname FROM pg_catalog.pg_roles o WHERE o.oid = p.pubowner AND NOT o.rolsuper
+         AND o.rolname <> current_user
+         AND o.oid NOT IN (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
+           UNION SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass(%[5]s)::oid)), '')
 FROM pg_catalog.pg_publication p
 LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = pg_catalog.to_regclass(%[5]s)::oid
 WHERE p.pubname = %[1]s`,
@@ -126,6 +135,8 @@ WHERE p.pubname = %[1]s`,
 		HasTable:   is(2),
 		RowFilter:  rows[0][3],
 		ColumnList: is(4),
+		NoTable:    is(5),
+		Stranger:   rows[0][6],
 	}
 	if !state.HasTable {
 		state.Outboxes, err = otherOutboxes(ctx, conn, names.Publication, names.Table)
@@ -155,6 +166,7 @@ const (
 	PublicationWithRowFilter
 	PublicationWithColumnList
 	PublicationOfAnotherOutbox
+	PublicationOfAnotherRole
 )
 
 // Faults returns everything to fix.
@@ -167,10 +179,18 @@ func (p Publication) Faults(names Names) []PublicationFault {
 		}}
 	}
 	if !p.HasTable && len(p.Outboxes) > 0 { // it is not ours to change
-		found := names.foreign("publication "+name+" brings", p.Outboxes)
+		found := p.foreign(names)
 		return []PublicationFault{{
 			Kind: PublicationOfAnotherOutbox, Says: "it brings " + printed(p.Outboxes) + " instead of the table",
 			Fix: found.Fix, onPurpose: found.What,
+		}}
+	}
+	if !p.HasTable && p.Stranger != "" {
+		return []PublicationFault{{
+			Kind: PublicationOfAnotherRole, Says: "it belongs to role " + p.Stranger,
+			Fix: fmt.Sprintf("# if it may belong to that role: ALTER PUBLICATION %s ADD TABLE %s; "+
+				"else choose another name with --publication", name, publishedTable(names)),
+			onPurpose: fmt.Sprintf("publication %s belongs to role %s, which is not trusted", name, p.Stranger),
 		}}
 	}
 	var faults []PublicationFault

@@ -201,6 +201,9 @@ func (s *Store) Explain(ctx context.Context, err error) (explained error, gone b
 	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
 		return &lockedError{s.table, err}, false
 	}
+	if found := ExplainIdentity(ctx, s.pool, s.table, err); found != nil {
+		return found, false
+	}
 	if mistyped := ExplainType(ctx, s.pool, s.table, err); mistyped != nil {
 		return mistyped, false
 	}

@@ -60,7 +60,7 @@ func (s *Store) Receiver(err error) string {
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
 // function.
 func IsRowFault(err error) bool {
-	if errors.As(err, new(*historyFault)) {
+	if _, is := lacksIdentity(err); is || errors.As(err, new(*historyFault)) {
 		return false
 	}
 	switch pgcode.Class(err) {

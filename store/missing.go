@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -45,11 +46,10 @@ func Others(table outbox.Table, others []outbox.Table) (which, meant string) {
 	return ", which has " + strings.Join(names, ", "), meant
 }
 
-// OutboxesSQL lists up to five outboxes of the database, by schema and name: tables that have a dead-letter table.
+// OutboxesSQL lists up to five outboxes of the database, by schema and name.
 const OutboxesSQL = `
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_catalog.pg_class d ON d.relnamespace = c.relnamespace AND d.relname = c.relname::text || '_dead_letter'::text
-WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1, 2 LIMIT 5`
+WHERE ` + catalog.IsOutbox + ` ORDER BY 1, 2 LIMIT 5`
 
 // outboxes returns those of OutboxesSQL; none if they cannot be read.
 func outboxes(ctx context.Context, db querier) []outbox.Table {

@@ -2,11 +2,14 @@ package store_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestPayloadIsReadByteForByte(t *testing.T) {
@@ -112,4 +115,21 @@ func (f *fixture) lastID(known bool) (id int64, ok bool) {
 		return ok || !known
 	})
 	return id, ok
+}
+
+// A message replaces only those that would have gone to the same place, in the same order.
+func TestACoalesceKeyCountsWithinOneDestination(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (exchange, routing_key, ordering_key, coalesce_key, payload)
+		SELECT e, r, o, 'c', '1' FROM generate_series(1, 3), unnest('{NULL,"",x}'::text[]) e, unnest('{r,s}'::text[]) r, unnest('{NULL,k,l}'::text[]) o`)
+	replaced := strings.ReplaceAll(`SELECT count(*)::int FROM outbox r WHERE `+store.IsSuperseded, "{outbox}", "outbox")
+	if n, all := tabletest.One[int](f, replaced), 3*3*2*3; n != all*2/3 {
+		t.Errorf("%d of %d rows are replaced, want two of three in each destination", n, all)
+	}
+	f.Exec(`DELETE FROM outbox`)
+	// An application that floods a key with messages to elsewhere costs little, and replaces nothing.
+	f.Exec(`INSERT INTO outbox (routing_key, coalesce_key, payload) SELECT 'r' || i, 'c', '1' FROM generate_series(1, 20000) i`)
+	if n := tabletest.One[int](f, replaced); n != 0 {
+		t.Errorf("%d rows are replaced by messages to other places", n)
+	}
 }

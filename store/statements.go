@@ -47,19 +47,25 @@ const isFresh = `r.available_at IS NULL AND r.id <= $1
 const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFresh + `))
   AND r.schema_version <= {version} AND {unblocked}, false)`
 
-// IsSuperseded is the condition for rows r with a newer row of the same coalesce key and ordering key, even if that is
-// not ready. {outbox} stands for the table. It reads one index entry; the row comparisons exclude all other indexes.
-const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN coalesce((
-         SELECT n.coalesce_key = r.coalesce_key FROM {outbox} n
+// IsSuperseded is the condition for rows r with a newer row of the same coalesce key, ordering key, exchange and
+// routing key, even if that is not ready. {outbox} stands for the table. Usually it reads one entry of the index; the
+// row comparisons exclude all other indexes. Of newer rows to other places it reads only some, so that they cost
+// little: a row that seems to be the newest is published.
+const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN EXISTS (
+         SELECT FROM (SELECT n.exchange, n.routing_key FROM {outbox} n
          WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL
            AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
-         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false)
-       ELSE coalesce((
-         SELECT true FROM {outbox} n
+           AND (n.coalesce_key, n.id) <= (r.coalesce_key, 9223372036854775807)
+         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 100) n` + samePlace + `)
+       ELSE EXISTS (
+         SELECT FROM (SELECT n.exchange, n.routing_key FROM {outbox} n
          WHERE n.coalesce_key IS NOT NULL
            AND (n.ordering_key, n.coalesce_key, n.id) > (r.ordering_key, r.coalesce_key, r.id)
            AND (n.ordering_key, n.coalesce_key, n.id) <= (r.ordering_key, r.coalesce_key, 9223372036854775807)
-         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 1), false) END`
+         ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 100) n` + samePlace + `) END`
+
+const samePlace = `
+         WHERE n.routing_key = r.routing_key AND n.exchange IS NOT DISTINCT FROM r.exchange`
 
 // findDueSQL finds due rows up to a time. After is empty, or the condition for those after a place.
 func findDueSQL(after string) string {

@@ -14,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -110,7 +111,7 @@ func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 
 func flagsOfAdopt() []cli.Flag {
 	return describe(
-		flags("database-url", "table", "from", "map", "waiting", "view", "undo", "print-sql", "config"),
+		flags("database-url", "table", "owner", "from", "map", "waiting", "view", "undo", "print-sql", "config"),
 		usages{"print-sql": "Print the SQL for psql instead of running it."},
 	)
 }
@@ -133,6 +134,9 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 			return err
 		}
 		defer closeConn(c.Context, conn)
+		if err := migrations.CheckOwners(c.Context, conn, cfg.relay.Table, cfg.relay.TableOwner); err != nil {
+			return err
+		}
 		if cfg.adopting.undo {
 			return p.undoAdoption(c, conn, cfg)
 		}
@@ -169,7 +173,8 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 
 func adoptRequest(c *cli.Context, conn *pgx.Conn, cfg *config, layout string) (adopt.Request, error) {
 	r := adopt.Request{
-		Outbox: cfg.relay.Table, Layout: layout, Map: cfg.adopting.mapping, View: cfg.adopting.view,
+		Outbox: cfg.relay.Table, Owner: cfg.relay.TableOwner, Layout: layout,
+		Map: cfg.adopting.mapping, View: cfg.adopting.view,
 		Waiting: strings.TrimSpace(cfg.adopting.waiting),
 	}
 	switch from := cfg.adopting.from; {

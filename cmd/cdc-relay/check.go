@@ -150,7 +150,8 @@ EXAMPLES
   cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without RabbitMQ`,
 		Flags: describe(flags(
-			"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "failover-slot", "mode", "publisher",
+			"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "failover-slot", "mode",
+			"publisher",
 			"exchange", "keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe",
 			"fix", "yes", "strict", "format", "http-addr",
 		), usages{
@@ -219,7 +220,8 @@ func checkOptions(cfg *config) doctor.Options {
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 			return connectToCheck(ctx, cfg.database(), cfg.checking.relayRole, parameters)
 		},
-		Table: cfg.relay.Table, Slot: cfg.names().Slot, Publication: cfg.names().Publication, Shard: cfg.relay.Shard, FailoverSlot: cfg.relay.FailoverSlot,
+		Table: cfg.relay.Table, TableOwner: cfg.relay.TableOwner, Slot: cfg.names().Slot,
+		Publication: cfg.names().Publication, Shard: cfg.relay.Shard, FailoverSlot: cfg.relay.FailoverSlot,
 		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll,
 		KeepPublished: cfg.relay.KeepPublished, AppRoles: cfg.checking.appRoles,
 		Exchange: cfg.exchange, EventsExchange: cfg.signals.eventsExchange,
@@ -269,7 +271,7 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 		case repair.Setup:
 			failed = quiet.setUp(c.Context, conn, &bare)
 		case repair.SQL == "":
-			failed = quiet.upgrade(c.Context, conn, cfg.relay.Table)
+			failed = quiet.upgrade(c.Context, conn, cfg)
 		default:
 			failed = repair.Run(c.Context, conn.PgConn())
 		}

@@ -182,6 +182,16 @@ func nameSettings() []setting {
 		},
 		{
 			Info: settings.Info{
+				Name: "owner", Placeholder: "ROLE",
+				Usage: "Another role that may own the tables. Its triggers run with your rights.",
+			},
+			Set: func(c *config, text string) error {
+				c.relay.TableOwner = text
+				return checkRoleName(text)
+			},
+		},
+		{
+			Info: settings.Info{
 				Name: "slot", Shared: true, Placeholder: "NAME", Default: "cdc_relay",
 				Usage: "The replication slot. It is also the lock: the relay that owns it is the leader.",
 			},

@@ -40,8 +40,8 @@ EXAMPLES
   cdc-relay demo
   cdc-relay demo --count 20 --rate 50
   cdc-relay demo --console                    # and watch http://127.0.0.1:9465/ meanwhile`,
-		Flags: describe(listening(consoleAddress, flags("database-url", "amqp-url", "table", "rate", "count", "console",
-			consoleAddress, "http-addr", "slot", "publication", "config")), usages{
+		Flags: describe(listening(consoleAddress, flags("database-url", "amqp-url", "table", "owner", "rate", "count",
+			"console", consoleAddress, "http-addr", "slot", "publication", "config")), usages{
 			consoleAddress: "With --console: serve it at this address, which must be on loopback.",
 			"http-addr":    "With --console: ask the relay at this address for throughput; empty: ask none.",
 			"slot":         "With --console: the replication slot of the relay.",
@@ -76,7 +76,7 @@ func (p *process) demo(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
-	if err := demoTable(c.Context, conn, cfg.relay.Table); err != nil {
+	if err := demoTable(c.Context, conn, cfg.relay.Table, cfg.relay.TableOwner); err != nil {
 		return err
 	}
 	show := demo.Config{
@@ -112,8 +112,8 @@ func (p *process) demoWithConsole(ctx context.Context, cfg *config, show demo.Co
 	return actors.Wait()
 }
 
-func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
-	state, err := migrations.Status(ctx, conn, table)
+func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner string) error {
+	state, err := migrations.Status(ctx, conn, table, owner)
 	if err != nil {
 		return migrationError(err, conn, table)
 	}

@@ -28,7 +28,7 @@ number of the last step. A newer cdc-relay says at its start if a step is missin
 				UsageText: "cdc-relay migrate up [FLAGS]",
 				Description: `Creates the tables if they are missing, and updates them. A second run changes nothing.
 The role needs CREATE on the schema, and becomes the owner of the tables.`,
-				Flags:  flags("format", "database-url", "table", "config"),
+				Flags:  flags("format", "database-url", "table", "owner", "config"),
 				Action: p.migrateUp,
 			},
 			{
@@ -37,7 +37,7 @@ The role needs CREATE on the schema, and becomes the owner of the tables.`,
 				UsageText: "cdc-relay migrate status [FLAGS]",
 				Description: `Shows the version of the tables and the missing steps. The role needs only SELECT on the
 version table.`,
-				Flags:  flags("format", "database-url", "table", "config"),
+				Flags:  flags("format", "database-url", "table", "owner", "config"),
 				Action: p.migrateStatus,
 			},
 			{
@@ -46,7 +46,7 @@ version table.`,
 				UsageText: "cdc-relay migrate sql [FLAGS] | psql DATABASE",
 				Description: `Prints a psql script for a DBA that does the same as "migrate up". The script finds out
 which steps are missing and records the version. This command needs no database.`,
-				Flags:  flags("table", "config"),
+				Flags:  flags("table", "owner", "config"),
 				Action: p.migrateSQL,
 			},
 		},
@@ -60,19 +60,20 @@ func (p *process) migrateUp(c *cli.Context) error {
 	}
 	defer closeConn(c.Context, conn)
 	made := p.newSetupReport(cfg)
-	return made.end(made.upgrade(c.Context, conn, cfg.relay.Table))
+	return made.end(made.upgrade(c.Context, conn, cfg))
 }
 
 // upgrade runs the migrations and reports what it did.
-func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, table outbox.Table) error {
-	made, err := migrations.Restore(ctx, conn, table)
+func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	table, owner := cfg.relay.Table, cfg.relay.TableOwner
+	made, err := migrations.Restore(ctx, conn, table, owner)
 	if err != nil {
 		return migrationError(err, conn, table)
 	}
 	for _, t := range made {
 		r.did("created table %s again: it was missing", t)
 	}
-	from, to, err := migrations.Up(ctx, conn, table)
+	from, to, err := migrations.Up(ctx, conn, table, owner)
 	if err != nil {
 		return migrationError(err, conn, table)
 	}
@@ -104,7 +105,7 @@ func (p *process) migrateStatus(c *cli.Context) error {
 	}
 	defer closeConn(c.Context, conn)
 	table := cfg.relay.Table
-	state, err := migrations.Status(c.Context, conn, table)
+	state, err := migrations.Status(c.Context, conn, table, cfg.relay.TableOwner)
 	if err != nil {
 		return migrationError(err, conn, table)
 	}
@@ -134,7 +135,7 @@ func (p *process) migrateSQL(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	script, err := migrations.SQL(cfg.relay.Table)
+	script, err := migrations.SQL(cfg.relay.Table, cfg.relay.TableOwner)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ import (
 // relayFlags are the flags that run and drain share.
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
-		"database-url", "amqp-url", "config", "table", "slot", "publication", "shard", "failover-slot", "mode",
+		"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "failover-slot", "mode",
 		"publisher", "exchange", "header-columns", "ordering-key-header", "batch-size", "max-in-flight",
 		"poll-interval",
 		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
@@ -202,7 +202,7 @@ func (p *process) prepare(ctx context.Context, cfg *config, log *slog.Logger) er
 // setupCommandFor is the setup by another role that lets this one run.
 func (c *config) setupCommandFor(role string, conn *pgx.Conn) string {
 	command := "cdc-relay setup --database-url " + ownersURL(conn) + " --relay-role " + problem.ShellWord(role)
-	for _, name := range []string{"table", "slot", "publication", "shard", "mode", "keep-published"} {
+	for _, name := range []string{"table", "owner", "slot", "publication", "shard", "mode", "keep-published"} {
 		if v, given := c.given[name]; given {
 			command += " --" + name + " " + problem.ShellWord(v.Text)
 		}

@@ -53,8 +53,9 @@ EXAMPLES
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
 		Flags: describe(flags(
-			"database-url", "table", "slot", "publication", "shard", "shards", "failover-slot", "mode", "functions", "relay-role",
-			"app-role", "app-insert-only", "keep-published", "dead-letter-retention", "print-sql", "format", "config",
+			"database-url", "table", "owner", "slot", "publication", "shard", "shards", "failover-slot", "mode", "functions",
+			"relay-role", "app-role", "app-insert-only", "keep-published", "dead-letter-retention", "print-sql",
+			"format", "config",
 		), usages{
 			"relay-role": "The role of the relay: grant what it needs.",
 			"app-role": "The role of the application: let it insert messages, or with --functions call the " +
@@ -185,7 +186,7 @@ func (r *setupReport) setUpTables(ctx context.Context, conn *pgx.Conn, cfg *conf
 			}
 		}
 	}
-	if err := r.upgrade(ctx, conn, cfg.relay.Table); err != nil {
+	if err := r.upgrade(ctx, conn, cfg); err != nil {
 		return err
 	}
 	return r.makeHistory(ctx, conn, cfg)
@@ -279,7 +280,7 @@ func (p *process) printSetup(cfg *config) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
-	script, err := migrations.SQL(cfg.relay.Table)
+	script, err := migrations.SQL(cfg.relay.Table, cfg.relay.TableOwner)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
@@ -16,6 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -187,21 +187,9 @@ func (r *setupReport) give(ctx context.Context, conn *pgx.Conn, statement string
 // outbox is what the relay's role works with. The sequence has the usual name.
 func (c *config) outbox() grants.Outbox {
 	return grants.Outbox{
-		Table: c.relay.Table, Sequence: usualSequence(c.relay.Table), History: c.relay.KeepPublished > 0,
+		Table: c.relay.Table, Sequence: migrations.UsualSequence(c.relay.Table), History: c.relay.KeepPublished > 0,
 		DeletesDeadLetters: c.relay.DeadLetterRetention > 0,
 	}
-}
-
-// usualSequence returns the name of the sequence behind the identity column id. Postgres cuts the table's name if the
-// whole would be too long (makeObjectName).
-func usualSequence(table outbox.Table) outbox.Table {
-	const suffix, longest = "_id_seq", 63
-	name := table.Name
-	for len(name) > longest-len(suffix) {
-		_, size := utf8.DecodeLastRuneInString(name)
-		name = name[:len(name)-size]
-	}
-	return outbox.Table{Schema: table.Schema, Name: name + suffix}
 }
 
 // grantsSQL returns the grants of setup for psql. Without the name of a role they are comments: the administrator

@@ -55,6 +55,7 @@ func loggedSettings(c *config) []slog.Attr {
 		slog.String("shard", r.Shard.String()),
 		slog.String("mode", string(r.Mode)),
 		slog.Bool("setup", c.setup),
+		slog.String("owner", r.TableOwner),
 		slog.String("publisher", c.publisher),
 		slog.String("exchange", c.exchange),
 		slog.String("header_columns", strings.Join(r.HeaderColumns, ",")),

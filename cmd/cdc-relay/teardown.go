@@ -32,7 +32,8 @@ EXAMPLES
   cdc-relay teardown --yes --tables
   cdc-relay teardown --shards 4               # what "setup --shards 4" created`,
 		Flags: describe(
-			flags("database-url", "table", "slot", "publication", "shard", "shards", "yes", "tables", "config"),
+			flags("database-url", "table", "owner", "slot", "publication", "shard", "shards", "yes", "tables",
+				"config"),
 			usages{"yes": doNotAsk},
 		),
 		Action: p.teardown,
@@ -97,11 +98,11 @@ func mayDropTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 		return problem.New("cdc-relay adopt --undo --from "+problem.ShellWord(adopted[0].Table.String()),
 			"rows of %s go to %s: no table was dropped", adopted[0].Table, cfg.relay.Table)
 	}
-	return emptyHint(migrations.CheckEmpty(ctx, conn, cfg.relay.Table))
+	return emptyHint(migrations.CheckEmpty(ctx, conn, cfg.relay.Table, cfg.relay.TableOwner))
 }
 
 func (p *process) dropTables(c *cli.Context, conn *pgx.Conn, cfg *config) error {
-	dropped, err := migrations.Drop(c.Context, conn, cfg.relay.Table)
+	dropped, err := migrations.Drop(c.Context, conn, cfg.relay.Table, cfg.relay.TableOwner)
 	switch {
 	case err != nil:
 		return ownerHint(emptyHint(err), cfg.asOwner(conn))

@@ -74,7 +74,7 @@ COMMENT ON COLUMN {{.outbox}}.possible_duplicate IS 'Set by the relay: the messa
 COMMENT ON COLUMN {{.outbox}}.exchange IS 'AMQP exchange, at most 255 bytes; null: the default exchange of the relay.';
 COMMENT ON COLUMN {{.outbox}}.routing_key IS 'AMQP routing key, at most 255 bytes.';
 COMMENT ON COLUMN {{.outbox}}.ordering_key IS 'Messages of one key are published one at a time, in the order of their ids; null: no order. At most 2,684 bytes.';
-COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Of waiting rows with the same coalesce_key and ordering_key, only the newest is published.';
+COMMENT ON COLUMN {{.outbox}}.coalesce_key IS 'Of waiting rows with the same coalesce_key, ordering_key, exchange and routing_key, only the newest is published.';
 COMMENT ON COLUMN {{.outbox}}.headers IS 'AMQP headers, a JSON object. It also carries the trace context.';
 COMMENT ON COLUMN {{.outbox}}.properties IS 'AMQP properties, a JSON object: content_type, content_encoding, correlation_id, reply_to, expiration, priority, type, user_id, app_id, delivery_mode.';
 COMMENT ON COLUMN {{.outbox}}.payload IS 'The body, sent byte for byte; either this or payload_bytes.';

@@ -18,12 +18,15 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Request describes one table to adopt.
 type Request struct {
 	Outbox outbox.Table
+	// Owner is a role that may own the outbox (migrations.CheckOwners).
+	Owner string
 	// Layout is one of Layouts, or "" if Map says everything.
 	Layout string
 	From   outbox.Table
@@ -211,7 +214,8 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	}
 	script := "-- " + problem.OneLine(r.Command()) + "\n" +
 		"-- For psql, as the owner of both tables or a superuser." + again + "\n" +
-		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\nBEGIN;\n" + s.function + "COMMIT;\n\n"
+		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\nBEGIN;\n" +
+		migrations.OwnersSQL(r.Outbox, r.Owner) + s.function + "COMMIT;\n\n"
 	if p.waiting != "false" {
 		script += "-- Waiting rows, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
 	}
@@ -228,9 +232,6 @@ type Result struct {
 	// Attached is false if the table was adopted before.
 	Attached bool
 }
-
-// oneAtATime is a lock, because Postgres fails if two sessions create the same function at once.
-const oneAtATime = "SELECT pg_advisory_xact_lock(hashtextextended('cdc-relay adopt', 0));\n"
 
 // passes limits how often new rows are moved before the table is locked.
 const passes = 5
@@ -250,8 +251,8 @@ func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err e
 		return result, fmt.Errorf("adopt %s: %w", r.From, err)
 	}
 	result.Attached = p.source.Trigger == ""
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, oneAtATime+s.function)
+	err = migrations.Together(ctx, conn, r.Outbox, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, s.function)
 		return err
 	})
 	if err != nil {
@@ -264,7 +265,7 @@ func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err e
 		moved, err := run(ctx, conn, s.move)
 		result.Moved += moved
 		if err != nil {
-			return result, fmt.Errorf("move rows of %s: %w", r.From, locked(ctx, conn, r.From, err))
+			return result, fmt.Errorf("move rows of %s: %w", r.From, migrations.Blocked(ctx, conn, err, r.From))
 		}
 		if moved < 1000 {
 			break
@@ -310,33 +311,7 @@ func locking(ctx context.Context, conn *pgx.Conn, table outbox.Table, statements
 		}
 	}
 	if err != nil {
-		return 0, locked(ctx, conn, table, err)
+		return 0, migrations.Blocked(ctx, conn, err, table)
 	}
 	return moved, nil
-}
-
-// locked adds the sessions that have locked the table to the error.
-func locked(ctx context.Context, conn *pgx.Conn, table outbox.Table, err error) error {
-	if !pgcode.Is(err, pgerrcode.LockNotAvailable) {
-		return err
-	}
-	rows, failed := conn.Query(ctx, `
-SELECT format('%s (%s, %s, since %s)', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'no name'),
-              date_trunc('second', now() - a.xact_start))
-FROM pg_stat_activity a
-WHERE a.pid <> pg_backend_pid() AND EXISTS (SELECT FROM pg_locks l
-                                            WHERE l.pid = a.pid AND l.granted AND l.relation = to_regclass($1)
-                                            AND l.mode <> 'AccessShareLock')
-ORDER BY a.xact_start LIMIT 5`, table.SQL())
-	if failed != nil {
-		return err
-	}
-	sessions, failed := pgx.CollectRows(rows, pgx.RowTo[string])
-	if failed != nil || len(sessions) == 0 {
-		return err
-	}
-	return &problem.Problem{
-		What: fmt.Sprintf("%s is locked by session %s", table, strings.Join(sessions, ", ")),
-		Fix:  "# end its transaction, and run this again: what was moved stays so", Err: err,
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -40,7 +41,7 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	f.role.err = s.fetch(ctx, &f.role.value, roleSQL, o.Administrator)
 	f.tables.err = s.fetch(ctx, &f.tables.value, tablesSQL, o.Table.Schema, o.tableNames(), o.Table.Name)
 	f.version.err = s.read(ctx, func(tx pgx.Tx) (err error) {
-		f.version.value, err = migrations.Status(ctx, tx.Conn(), o.Table)
+		f.version.value, err = migrations.Status(ctx, tx, o.Table, o.TableOwner)
 		return err
 	})
 	for _, role := range o.AppRoles {
@@ -105,7 +106,24 @@ func (o Options) gatherRows(ctx context.Context, s *session, f *databaseFacts, p
 		f.adopted.value, err = adopt.List(ctx, tx.Conn(), o.Table)
 		return err
 	})
+	if !errors.Is(f.version.err, migrations.ErrOwner) {
+		f.identity = o.gatherIdentity(ctx, s)
+	}
 	f.textual.err = s.fetch(ctx, &f.textual.value, strings.ReplaceAll(textualSQL, "%TABLE%", o.Table.SQL()))
+}
+
+// gatherIdentity asks the server whether it would reject the deletes and updates of the relay. EXPLAIN runs nothing.
+func (o Options) gatherIdentity(ctx context.Context, s *session) (found *problem.Problem) {
+	err := s.read(ctx, func(tx pgx.Tx) error {
+		const both = "EXPLAIN DELETE FROM %[1]s WHERE id = 0; EXPLAIN UPDATE %[1]s SET attempts = attempts WHERE id = 0"
+		_, err := tx.Exec(ctx, fmt.Sprintf(both, o.Table.SQL()), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+	_ = s.read(ctx, func(tx pgx.Tx) error { // if it fails, the names of the publications are missing
+		found = store.ExplainIdentity(ctx, tx, o.Table, err)
+		return nil
+	})
+	return found
 }
 
 // tableNames are the tables of the outbox.

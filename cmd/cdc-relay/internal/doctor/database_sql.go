@@ -214,7 +214,7 @@ SELECT jsonb_build_object(
   'insert', p.pubinsert, 'update', p.pubupdate, 'delete', p.pubdelete,
   'truncate', p.pubtruncate, 'via_root', p.pubviaroot, 'all_tables', p.puballtables,
   'has_table', t.relid IS NOT NULL OR r.prrelid IS NOT NULL,
-  'column_list', (to_jsonb(r) ->> 'prattrs') IS NOT NULL,
+  'no_table', c.oid IS NULL, 'column_list', (to_jsonb(r) ->> 'prattrs') IS NOT NULL,
   'filter', coalesce(t.line ->> 'rowfilter', ''),
   'columns', coalesce((SELECT string_agg(a, ', ') FROM jsonb_array_elements_text(
                        CASE jsonb_typeof(t.line -> 'attnames') WHEN 'array' THEN t.line -> 'attnames'

@@ -22,7 +22,9 @@ type Options struct {
 	// Examine closes the connection.
 	Connect func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error)
 	Table   outbox.Table
-	Slot    string
+	// TableOwner is that of the relay's configuration.
+	TableOwner string
+	Slot       string
 	// Publication is its name in the catalog. Slot and Publication are those of the Shard.
 	Publication string
 	Shard       outbox.Shard

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -52,6 +53,8 @@ type databaseFacts struct {
 	ids          answer[idFacts]
 	history      answer[historyFacts]
 	sample       answer[sample]
+	// identity is why the server rejects the deletes or updates of the relay; nil: it does not.
+	identity *problem.Problem
 }
 
 type serverFacts struct {
@@ -271,12 +274,14 @@ type publicationFacts struct {
 	ColumnList bool   `json:"column_list"`
 	// Outboxes are up to five other outboxes in it.
 	Outboxes []outbox.Table `json:"outboxes"`
+	// NoTable: the outbox does not exist.
+	NoTable bool `json:"no_table"`
 }
 
 func (p publicationFacts) state() replication.Publication {
 	return replication.Publication{
 		Exists: p.Exists, Insert: p.Insert, ViaRoot: p.ViaRoot, HasTable: p.HasTable,
-		RowFilter: p.Filter, ColumnList: p.ColumnList, Outboxes: p.Outboxes,
+		RowFilter: p.Filter, ColumnList: p.ColumnList, Outboxes: p.Outboxes, NoTable: p.NoTable,
 	}
 }
 

@@ -73,7 +73,11 @@ func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.Public
 	case replication.PublicationWithColumnList:
 		c.wrong("column_list", repair, "%s, %s: the relay needs all columns", says, p.Columns)
 	case replication.PublicationOfAnotherOutbox:
-		c.wrong("publication", j.ownNames(), "%s: nothing streams", says)
+		fix := j.ownNames()
+		if p.NoTable {
+			fix = hintFix(fault.Fix)
+		}
+		c.wrong("publication", fix, "%s: nothing streams", says)
 	case replication.PublicationWithoutTable:
 		if there {
 			c.wrong("publication", repair.safe(), "%s: nothing streams", says)

@@ -10,6 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -30,6 +31,9 @@ func (j *databaseJudge) judgeTables() []Finding {
 	j.judgeTimes(c)
 	j.judgeAdopted(c)
 	j.judgeVersion(c)
+	if found := j.f.identity; found != nil {
+		c.wrong("replica_identity", hintFix(found.Fix), "%s", found.What)
+	}
 	if n := j.f.textual.value; n > 0 {
 		c.warn("payload", remark("-- give the client library an object, not text that is JSON already"),
 			`of the newest 100 waiting rows, %s JSON text inside a JSON string, such as "{\"a\": 1}"`,
@@ -225,6 +229,10 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 	switch err := j.f.version.err; {
 	case errors.Is(err, migrations.ErrNewer):
 		c.wrong("migrations", remark("# use a newer cdc-relay"), "%s", err)
+	case errors.Is(err, migrations.ErrOwner):
+		if !j.o.Operator {
+			c.wrong("owner", hintFix(problem.Hint(err)), "%s", err)
+		}
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		c.wrong("migrations", sql("%s", grants.Version(j.o.Table).To(j.role())).safe(),
 			"role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)

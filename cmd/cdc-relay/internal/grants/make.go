@@ -17,13 +17,10 @@ import (
 // ErrDenied says that the role of the session may not grant something.
 var ErrDenied = errors.New("permission denied")
 
-// Make grants a role what it lacks of all, in one transaction, and returns that. Several calls at once wait for one
-// another. The role must exist.
+// Make grants a role what it lacks of all, in one transaction, and returns that. Several sessions may do so at once.
+// The role must exist.
 func Make(ctx context.Context, conn *pgx.Conn, role string, all []Grant) (made []Grant, err error) {
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := migrations.Lock(ctx, tx); err != nil {
-			return err
-		}
+	err = migrations.Together(ctx, conn, outbox.Table{}, func(tx pgx.Tx) (err error) {
 		if made, err = missing(ctx, tx, role, all); err != nil {
 			return err
 		}

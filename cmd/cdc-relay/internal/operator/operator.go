@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -50,6 +51,9 @@ const ChangeBatch = 1000
 func New(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Tables, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
+	if err := migrations.CheckTables(ctx, conn, table); err != nil {
+		return nil, err
+	}
 	_, err := conn.Exec(ctx, store.SessionSettings+"; SET lock_timeout = '10s'")
 	if err != nil {
 		return nil, fmt.Errorf("set the connection up: %w", err)

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"maps"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/test/await"
+)
+
+// planter returns a role that may only create objects in the schema of the outbox, and its session. Its function makes
+// it a superuser if a superuser runs it.
+func planter(t *testing.T, conn *pgx.Conn) (role string, as *pgx.Conn) {
+	t.Helper()
+	role = newRole(t, conn, "", "LOGIN")
+	execute(t, conn, "GRANT CREATE, USAGE ON SCHEMA public TO "+role)
+	as = connectAs(t, conn, role)
+	execute(t, as, "CREATE FUNCTION public.grab() RETURNS int LANGUAGE plpgsql AS $$ BEGIN "+
+		"IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN EXECUTE 'ALTER ROLE "+role+" SUPERUSER'; END IF; RETURN 1; END $$")
+	execute(t, as, "CREATE FUNCTION public.grabbing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM public.grab(); RETURN NEW; END $$")
+	return role, as
+}
+
+// Nobody becomes a superuser because a superuser sets up, updates, runs or removes an outbox.
+func TestObjectsThatAnotherRolePlantedRunNoCode(t *testing.T) {
+	t.Parallel()
+	versions := func(more string) string { return "CREATE TABLE outbox_migrations (version int4 NOT NULL" + more + ")" }
+	const trigger = "; CREATE TRIGGER t BEFORE INSERT OR UPDATE OR DELETE ON outbox_migrations FOR EACH ROW EXECUTE FUNCTION grabbing()"
+	for name, planted := range map[string]string{
+		"versions with a trigger":    versions("") + trigger,
+		"versions with a row":        versions("") + "; INSERT INTO outbox_migrations VALUES (0)" + trigger,
+		"versions with a default":    versions(", more int DEFAULT grab()"),
+		"versions with a check":      versions(", CHECK (grab() = version)"),
+		"versions with a rule":       versions("") + "; CREATE RULE r AS ON INSERT TO outbox_migrations DO ALSO SELECT grab()",
+		"versions of a domain":       "CREATE DOMAIN d AS int4 CHECK (grab() = 1); CREATE TABLE outbox_migrations (version d)",
+		"versions in a view":         "CREATE VIEW outbox_migrations AS SELECT grab() - 1 AS version",
+		"versions that are recent":   "CREATE VIEW outbox_migrations AS SELECT grab() AS version",
+		"the outbox":                 "CREATE VIEW outbox AS SELECT grab() AS id",
+		"dead letters":               "CREATE TABLE outbox_dead_letter (id int DEFAULT grab())",
+		"a history":                  "CREATE TABLE outbox_published (id int DEFAULT grab())",
+		"the partition of the rest":  "CREATE TABLE outbox_p (id int DEFAULT grab())",
+		"the partition of a day":     "CREATE TABLE outbox_p20991231 (id int DEFAULT grab())",
+		"the sequence":               "CREATE SEQUENCE outbox_id_seq",
+		"a type":                     "CREATE DOMAIN outbox AS int CHECK (grab() = 1)",
+		"a whole outbox of triggers": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, conn := fresh(t)
+			role, as := planter(t, conn)
+			if planted == "" {
+				execute(t, conn, "GRANT CREATE ON DATABASE "+conn.Config().Database+" TO "+role)
+				want(t, cdcRelay(t, asRole(t, env, conn, role), "migrate", "up"), exitDone)
+				execute(t, conn, "REVOKE CREATE ON DATABASE "+conn.Config().Database+" FROM "+role)
+				planted = "CREATE TRIGGER t BEFORE DELETE OR UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION grabbing(); INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')"
+			}
+			execute(t, as, planted)
+			env["CDC_RELAY_LOG_FORMAT"] = "text"
+			for _, args := range [][]string{
+				{"setup"},
+				{"migrate", "up"},
+				{"migrate", "status"},
+				{"run", "--setup", "--publisher", "stdout"},
+				{"run", "--publisher", "stdout", "--mode", "poll"},
+				{"teardown", "--tables", "--yes"},
+				{"adopt", "--from", "outbox", "--map", "routing_key=id"},
+				{"setup", "--print-sql"},
+				{"migrate", "sql"},
+				{"list"},
+				{"stats"},
+			} {
+				r := cdcRelay(t, env, args...)
+				says, reads := r.stderr, args[0] == "list" || args[0] == "stats"
+				if r.code == exitDone && !reads {
+					says = failsInPsql(t, env, r.stdout)
+				}
+				missing := reads || args[0] == "run" && (strings.Contains(says, "does not exist") || strings.Contains(says, "is not a table"))
+				if !strings.Contains(says, "role "+role) && !missing {
+					t.Errorf("%v: got %s", args, says)
+				}
+				if query[bool](t, conn, "SELECT rolsuper FROM pg_roles WHERE rolname = $1", role) {
+					t.Fatalf("%v made the role a superuser", args)
+				}
+			}
+		})
+	}
+}
+
+// failsInPsql runs a script, and returns what psql says.
+func failsInPsql(t *testing.T, env environment, script string) string {
+	t.Helper()
+	psql := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-d", env["CDC_RELAY_DATABASE_URL"])
+	psql.Stdin = strings.NewReader(script)
+	out, err := psql.CombinedOutput()
+	if err == nil {
+		t.Errorf("psql ran %s", script)
+	}
+	return string(out)
+}
+
+// An owner that is no superuser sets up, and a relay of another role works. A superuser names that owner.
+func TestAnOwnerOfItsOwnSetsUp(t *testing.T) {
+	t.Parallel()
+	env, conn := fresh(t)
+	owner, relay := newRole(t, conn, "", "LOGIN REPLICATION"), newRole(t, conn, "", "LOGIN REPLICATION")
+	execute(t, conn, "GRANT CREATE, USAGE ON SCHEMA public TO "+owner+"; GRANT CREATE, CONNECT ON DATABASE "+conn.Config().Database+" TO "+owner)
+	owns := asRole(t, env, conn, owner)
+	for range 2 {
+		wantOutput(t, cdcRelay(t, owns, "setup", "--relay-role", relay), "may run a relay of public.outbox")
+	}
+	execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
+	for _, env := range []environment{asRole(t, env, conn, relay), owns} {
+		running := start(t, env, "run", "--publisher", "stdout", "--log-format", "json")
+		running.await(t, `"event":"streaming"`)
+		await.Until(t, "the message is published", func() bool { return query[int](t, conn, "SELECT count(*) FROM outbox") == 0 }, running.stdout.String)
+		running.signal(t, syscall.SIGTERM)
+		running.exit(t)
+	}
+	for _, args := range [][]string{{"setup"}, {"migrate", "status"}, {"run", "--publisher", "stdout", "--log-format", "text"}} {
+		r := cdcRelay(t, env, args...)
+		want(t, r, exitFailed)
+		if !strings.Contains(r.stderr, "belongs to role "+owner) || !strings.Contains(r.stderr, "add --owner "+owner) {
+			t.Errorf("%v: got %s", args, r.stderr)
+		}
+	}
+	named := maps.Clone(env)
+	named["CDC_RELAY_OWNER"] = owner
+	wantOutput(t, cdcRelay(t, named, "setup"), "nothing to do")
+	wantOutput(t, cdcRelay(t, named, "migrate", "status"), "up to date")
+	wantOutput(t, cdcRelay(t, named, "teardown", "--tables", "--yes"), "dropped tables")
+}
+
+// A role with TRIGGER lets the relay run its function.
+func TestATriggerOfAnotherRoleStopsTheRelay(t *testing.T) {
+	t.Parallel()
+	env, conn := fresh(t)
+	env["CDC_RELAY_MODE"] = "poll"
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	role, as := planter(t, conn)
+	execute(t, conn, "GRANT TRIGGER ON outbox TO "+role+"; INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
+	execute(t, as, "CREATE TRIGGER t BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION grabbing()")
+	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text")
+	want(t, r, exitFailed)
+	if !strings.Contains(r.stderr, "trigger t of public.outbox runs a function of role "+role) || !strings.Contains(r.stderr, `DROP TRIGGER "t" ON "public"."outbox";`) {
+		t.Errorf("got %s", r.stderr)
+	}
+	execute(t, conn, "ALTER TABLE outbox DISABLE TRIGGER t")
+	wantOutput(t, cdcRelay(t, env, "setup"), "nothing to do")
+	execute(t, conn, "DROP TRIGGER t ON outbox")
+}
