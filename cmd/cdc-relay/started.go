@@ -53,6 +53,7 @@ func loggedSettings(c *config) []slog.Attr {
 	r, signals := &c.relay, &c.signals
 	return []slog.Attr{
 		slog.String("shard", r.Shard.String()),
+		slog.Bool("failover_slot", r.FailoverSlot),
 		slog.String("mode", string(r.Mode)),
 		slog.Bool("setup", c.setup),
 		slog.String("owner", r.TableOwner),
