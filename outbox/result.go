@@ -87,8 +87,9 @@ type Result struct {
 	// MaybeSent: the message was sent twice in this attempt, and the first confirm was lost. Outcome is that of the
 	// second sending; the first may have arrived.
 	MaybeSent bool
-	// RetryIn is the wait after Rejected, instead of the relay's backoff; 0: the backoff applies. After NotSent or Unknown
-	// it says that the other side works and that only this message must wait; 0: it leaves again when messages may.
+	// RetryIn is the wait after Rejected, instead of the relay's backoff; 0: the backoff applies. After NotSent or
+	// Unknown it says that the other side works and that only this message must wait; 0: it leaves again when messages
+	// may.
 	RetryIn time.Duration
 	// Detail is one line for people: the broker's text, or what is wrong with the message. It never has a payload or a
 	// password.

@@ -25,8 +25,9 @@ type Publisher interface {
 
 // Watched is a Publisher that can tell whether it hangs.
 type Watched interface {
-	// Overdue returns for how long Run has been doing something that must have ended before; 0: all is well. A publisher
-	// that is overdue for long needs a new process: a call into a library does not return. It may be called at any time.
+	// Overdue returns for how long Run has been doing something that must have ended before; 0: all is well. A
+	// publisher that is overdue for long needs a new process: a call into a library does not return. It may be called
+	// at any time.
 	Overdue() time.Duration
 }
 

@@ -14,8 +14,8 @@ import (
 const (
 	// handOverAfter is how long the leader is without a broker connection before it leaves the slot to a ready standby.
 	handOverAfter = 5 * time.Second
-	// keepAtLeast is how long a new leader keeps the slot while nothing is answered: the leader before it may have left it
-	// because of the same outage.
+	// keepAtLeast is how long a new leader keeps the slot while nothing is answered: the leader before it may have left
+	// it because of the same outage.
 	keepAtLeast = time.Minute
 )
 
@@ -28,8 +28,8 @@ type brokerOutage struct {
 	answers int       // until then
 }
 
-// handsOver reports whether a standby may do better. It would not with a broker that blocks publishers, or that does not
-// answer on a connection: that is so for all relays.
+// handsOver reports whether a standby may do better. It would not with a broker that blocks publishers, or that does
+// not answer on a connection: that is so for all relays.
 func (b *brokerOutage) handsOver(phase publish.Phase, answers int, now time.Time) bool {
 	switch {
 	case phase == publish.Ready || phase == publish.Blocked:

@@ -244,7 +244,8 @@ func (r *Relay) preflight(ctx context.Context) error {
 }
 
 // unreachable turns errors that need a person at the start into problems: a rejected login or parameter, a database
-// that is missing or that the role may not connect to, a catalog that it may not read. Later, the relay waits for all of them.
+// that is missing or that the role may not connect to, a catalog that it may not read. Later, the relay waits for all
+// of them.
 func (r *Relay) unreachable(err error) error {
 	var what string
 	switch pgcode.Of(err) {

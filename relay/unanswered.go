@@ -69,8 +69,8 @@ func newUnanswered(log *slog.Logger, forgetAfter time.Duration, changed func(pub
 
 // isAnswer reports whether the result shows that the other side works. The publisher itself finds messages Impossible.
 func isAnswer(r outbox.Result) bool {
-	return r.Outcome == outbox.Confirmed || r.Outcome == outbox.Rejected || r.Reason == outbox.ReasonHandlerImpossible ||
-		r.RetryIn > 0 && r.Reason != ""
+	return r.Outcome == outbox.Confirmed || r.Outcome == outbox.Rejected ||
+		r.Reason == outbox.ReasonHandlerImpossible || r.RetryIn > 0 && r.Reason != ""
 }
 
 // stateChanged records the publisher's own state. While it reports an outage itself, its results say nothing more.

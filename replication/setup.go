@@ -22,8 +22,8 @@ type Names struct {
 	Slot        string
 	// Shard is the part of the rows that the publication brings.
 	Shard outbox.Shard
-	// Failover: the slot must be a failover slot. Found are the options of the slot that was last seen: a repair restores
-	// them.
+	// Failover: the slot must be a failover slot. Found are the options of the slot that was last seen: a repair
+	// restores them.
 	Failover bool
 	Found    slot.Options
 }

@@ -14,7 +14,8 @@ const mostLate = 1000
 const lateSQL = `
 WITH late AS (
   SELECT r.id, r.message_id, ` + Traced + ` AS traced FROM {outbox} r
-  WHERE r.available_at > clock_timestamp() + $1::interval AND r.available_at < 'infinity' AND r.attempts > 0{and_of_shard}
+  WHERE r.available_at > clock_timestamp() + $1::interval AND r.available_at < 'infinity'
+        AND r.attempts > 0{and_of_shard}
   ORDER BY r.available_at DESC LIMIT $2 FOR UPDATE SKIP LOCKED)
 UPDATE {outbox} r SET available_at = clock_timestamp(),
        possible_duplicate = CASE WHEN s.traced THEN true ELSE r.possible_duplicate END

@@ -22,8 +22,8 @@ const commitsSQL = `
 SELECT count(*), pg_catalog.current_setting('synchronous_standby_names')
 FROM pg_catalog.pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()`
 
-// CommitWaits returns the problem that the COMMIT of a session in this database waits for a synchronous standby; nil: the
-// role sees none.
+// CommitWaits returns the problem that the COMMIT of a session in this database waits for a synchronous standby; nil:
+// the role sees none.
 func (s *Store) CommitWaits(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()

@@ -169,8 +169,8 @@ func ExceptionText(e *amqp091.Error) string {
 	return fmt.Sprintf("%s (%d)", e.Reason, e.Code)
 }
 
-// NoQueue reports whether the answer to a passive declare is that there is no such queue. RabbitMQ answers with the same
-// code, and another text, if the queue exists and its node is down.
+// NoQueue reports whether the answer to a passive declare is that there is no such queue. RabbitMQ answers with the
+// same code, and another text, if the queue exists and its node is down.
 func NoQueue(e *amqp091.Error) bool {
 	return e.Code == amqp091.NotFound && strings.HasPrefix(e.Reason, "NOT_FOUND - no queue '")
 }

@@ -33,8 +33,8 @@ type Core struct {
 		unseen   unseen
 		// backlog is the lowest id at which the next pass over keyless rows must start; nothing: no pass is needed.
 		backlog int64
-		// left are the newest keyless rows of small transactions that the stream has left in the table, the newest last.
-		// Claims take them before older rows.
+		// left are the newest keyless rows of small transactions that the stream has left in the table, the newest
+		// last. Claims take them before older rows.
 		left []outbox.Candidate
 		// streaming is the transaction whose rows the stream brings.
 		streaming transaction

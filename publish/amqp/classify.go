@@ -206,9 +206,9 @@ func fatal(times int, e evidence) verdict {
 // directReply begins the routing key of a direct reply.
 const directReply = "amq.rabbitmq.reply-to"
 
-// saysNothing reports whether RabbitMQ returns a message that it may have accepted, because no queue takes it at once: a
-// direct reply goes to the requester's channel, and a delayed one waits in an exchange of x-delayed-message. AMQP does
-// not tell the type of an exchange, but only such exchanges know the header.
+// saysNothing reports whether RabbitMQ returns a message that it may have accepted, because no queue takes it at once:
+// a direct reply goes to the requester's channel, and a delayed one waits in an exchange of x-delayed-message. AMQP
+// does not tell the type of an exchange, but only such exchanges know the header.
 func saysNothing(r *amqp091.Return) bool {
 	if r.Exchange == "" {
 		return strings.HasPrefix(r.RoutingKey, directReply+".")

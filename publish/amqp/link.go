@@ -102,8 +102,8 @@ func (c *link) limited(what string, call func() error) error {
 	return call()
 }
 
-// limitSend bounds the sending of messages until done is called. A large message may take long, so only the time without
-// a written byte counts.
+// limitSend bounds the sending of messages until done is called. A large message may take long, so only the time
+// without a written byte counts.
 func (c *link) limitSend() (done func()) { return c.limit("send messages", c.socket.written.Load) }
 
 // limit gives up the connection if done is not called, and progress stays the same, for sendTimeout.

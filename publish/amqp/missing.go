@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// returnsWithin is how long after an outage a missing queue or exchange costs no attempt. Consumers declare it again
-	// once they are back themselves.
+	// returnsWithin is how long after an outage a missing queue or exchange costs no attempt. Consumers declare it
+	// again once they are back themselves.
 	returnsWithin = 30 * time.Second
 	// mostOutage is how long a node or a queue may be down and still excuse missing routes: it may never return.
 	mostOutage = time.Hour

@@ -62,7 +62,9 @@ type Options struct {
 }
 
 func (o Options) names() replication.Names {
-	return replication.Names{Table: o.Table, Publication: o.Publication, Slot: o.Slot, Shard: o.Shard, Failover: o.FailoverSlot}
+	return replication.Names{
+		Table: o.Table, Publication: o.Publication, Slot: o.Slot, Shard: o.Shard, Failover: o.FailoverSlot,
+	}
 }
 
 // Examine checks both servers. It orders the findings from the basics up: each can explain those after it. A server

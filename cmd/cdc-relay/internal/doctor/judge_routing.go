@@ -119,7 +119,8 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 		case len(r.queues) > 0 || r.perhaps:
 		case len(j.f.management.down) > 0 && !r.unasked:
 			return startNodes(), fmt.Sprintf("exchange %q has no queue for routing key %q that is up%s; "+
-				"queue %q is down, and RabbitMQ hides its bindings", d.exchange, d.routingKey, rows, j.f.management.down[0])
+				"queue %q is down, and RabbitMQ hides its bindings",
+				d.exchange, d.routingKey, rows, j.f.management.down[0])
 		case !r.unasked:
 			says = fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, rows)
 			return j.bindFix(d), says

@@ -166,8 +166,8 @@ func (j *databaseJudge) judgeSlot() []Finding {
 		j.judgeSlotBlockers(c)
 	case j.server.InRecovery && s.Here && !s.Active() && !s.Synced:
 		c.warn("slot", sql("%s", slot.DropSQL(s.Name)),
-			"this standby has a slot %s of its own, as a demoted primary does: nobody reads it, and it retains %s of WAL",
-			s.Name, size(s.RetainedBytes))
+			"this standby has a slot %s of its own, as a demoted primary does: nobody reads it, "+
+				"and it retains %s of WAL", s.Name, size(s.RetainedBytes))
 	default:
 		if j.judgeSlotItself(c, s) {
 			j.judgeOwner(c, s)

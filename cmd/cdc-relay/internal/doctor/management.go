@@ -112,7 +112,8 @@ func (f *managementFacts) askOperatorPolicies(ctx context.Context, api *manageme
 	return err
 }
 
-// askDown asks for the queues that are down, which come first by their state. It is left out if there is an error before.
+// askDown asks for the queues that are down, which come first by their state. It is left out if there is an error
+// before.
 func (f *managementFacts) askDown(ctx context.Context, api *managementAPI, vhost string) {
 	if f.err != nil {
 		return

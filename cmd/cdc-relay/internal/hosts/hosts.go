@@ -87,6 +87,7 @@ func Local(r *http.Request) bool {
 	labels := strings.Split(host, ".")
 	last := labels[len(labels)-1]
 	self, err := os.Hostname()
-	return host != "" && (len(labels) == 1 || slices.Contains([]string{"svc", "local", "internal", "localhost"}, last) ||
+	private := []string{"svc", "local", "internal", "localhost"}
+	return host != "" && (len(labels) == 1 || slices.Contains(private, last) ||
 		err == nil && strings.EqualFold(host, self))
 }
