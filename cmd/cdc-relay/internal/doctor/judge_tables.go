@@ -233,7 +233,7 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 		if !j.o.Operator {
 			c.wrong("owner", hintFix(problem.Hint(err)), "%s", err)
 		}
-	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && problem.Grant(err, j.role()) == "": // not of the catalog
 		c.wrong("migrations", sql("%s", grants.Version(j.o.Table).To(j.role())).safe(),
 			"role %q may not read the version of the tables, from %s", j.f.role.value.Name, versions)
 	case err != nil:
