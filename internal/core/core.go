@@ -184,7 +184,7 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 	if c.mu.window.full && c.mu.window.messages <= c.limits.Messages/2 {
 		c.mu.window.full = false
 	}
-	switch room := c.hasRoom(m, large); {
+	switch room := c.hasRoom(m); {
 	case !room && !large && mayWait && !c.mu.window.full:
 		return Out{}, NoRoom
 	case !room || c.mu.window.full:
@@ -215,14 +215,9 @@ func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 	return nil
 }
 
-// hasRoom reports whether the window has room for a streamed row. Rows of a large transaction leave a quarter of it to
-// others.
-func (c *Core) hasRoom(m *outbox.Message, large bool) bool {
-	w, messages, bytes := &c.mu.window, c.limits.Messages, c.limits.Bytes
-	if large {
-		messages, bytes = messages*3/4, bytes*3/4
-	}
-	if w.messages == 0 || (w.messages < messages && w.bytes+m.Size() <= bytes) {
+func (c *Core) hasRoom(m *outbox.Message) bool {
+	w := &c.mu.window
+	if w.messages == 0 || (w.messages < c.limits.Messages && w.bytes+m.Size() <= c.limits.Bytes) {
 		return true
 	}
 	w.lacks(c.mu.now)

@@ -109,8 +109,8 @@ func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 			t.Fatalf("row %d of the large transaction makes the stream wait", id)
 		}
 	}
-	if v := stream(1000, 2); v != Taken {
-		t.Errorf("there is no room for a row of another transaction: %d", v)
+	if v := stream(1000, 2); v != NoRoom {
+		t.Errorf("a row of another transaction does not wait for room: %d", v)
 	}
 	c.PublisherReady(false)
 	for id := int64(1001); id <= 1000+10*window; id++ {
