@@ -2,11 +2,15 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -58,12 +62,17 @@ func (r *retention) run(ctx context.Context) error {
 	}
 }
 
-// round deletes batches until no dead letter is old enough.
+// round deletes batches until no dead letter is old enough. A batch that takes too long is halved: bodies may be large.
 func (r *retention) round(ctx context.Context) {
-	total := int64(0)
+	total, batch := int64(0), r.batch
 	for {
-		deleted, err := r.store.DeleteDeadLetters(ctx, r.age, r.batch)
+		deleted, err := r.store.DeleteDeadLetters(ctx, r.age, batch)
 		total += deleted
+		tooLong := errors.Is(err, context.DeadlineExceeded) || pgcode.Is(err, pgerrcode.QueryCanceled)
+		if tooLong && batch > 1 && ctx.Err() == nil {
+			batch /= 2
+			continue
+		}
 		if err != nil && ctx.Err() == nil {
 			r.trouble.Report(event.RetentionFailing,
 				"cannot delete old dead letters: messages unaffected; retrying", err, "retry_in", r.every())
@@ -71,7 +80,7 @@ func (r *retention) round(ctx context.Context) {
 		if err == nil {
 			r.trouble.Over(event.RetentionRecovered, "deleting old dead letters again")
 		}
-		if err != nil || deleted < int64(r.batch) || sleep(ctx, retentionPause) != nil {
+		if err != nil || deleted < int64(batch) || sleep(ctx, retentionPause) != nil {
 			break
 		}
 	}

@@ -86,7 +86,7 @@ func (m *Metrics) count(k *maker, by []dimension) {
 		"Rejections by RabbitMQ, which cost an attempt each, "+
 			"and impossible messages, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
-		"Messages affected by an outage, without a charged attempt. "+
+		"Messages affected by an outage, or without room in the publisher, without a charged attempt. "+
 			"outcome is unknown (sent, confirm lost) or not_sent.", "outcome")
 	m.hookDropped = k.counters("hook_calls_dropped_total",
 		"Hook calls that were skipped because the hook is slower than the messages.", "hook")
