@@ -151,8 +151,8 @@ EXAMPLES
   cdc-relay check --publisher stdout          # without RabbitMQ`,
 		Flags: describe(flags(
 			"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "failover-slot",
-			"mode", "publisher", "exchange", "keep-published", "events-exchange", "app-role", "relay-role", "management-url", "no-probe",
-			"fix", "yes", "strict", "format", "http-addr",
+			"mode", "publisher", "exchange", "keep-published", "events-exchange", "app-role", "relay-role",
+			"management-url", "no-probe", "fix", "yes", "strict", "format", "http-addr",
 		), usages{
 			"http-addr": "Ask the relay at this address for its settings, and note differences; empty: ask none.",
 			"app-role": "The role of the application: check that it may INSERT. " +

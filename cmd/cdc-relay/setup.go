@@ -54,8 +54,8 @@ EXAMPLES
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
 		Flags: describe(flags(
 			"database-url", "table", "owner", "slot", "publication", "shard", "shards", "failover-slot", "mode",
-			"functions", "relay-role", "app-role", "app-insert-only", "keep-published", "dead-letter-retention", "print-sql",
-			"format", "config",
+			"functions", "relay-role", "app-role", "app-insert-only", "keep-published", "dead-letter-retention",
+			"print-sql", "format", "config",
 		), usages{
 			"relay-role": "The role of the relay: grant what it needs.",
 			"app-role": "The role of the application: let it insert messages, or with --functions call the " +

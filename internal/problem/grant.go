@@ -34,8 +34,8 @@ func Grant(err error, role string) string {
 		return fmt.Sprintf("GRANT SELECT ON pg_catalog.%s TO %s;", name, to)
 	case isOverloaded(name):
 		return fmt.Sprintf("DO $do$ BEGIN EXECUTE (SELECT string_agg("+
-			"'GRANT EXECUTE ON FUNCTION ' || oid::regprocedure || %s, ';') FROM pg_proc WHERE proname = '%s'); END $do$;",
-			outbox.QuoteLiteral(" TO "+to), name)
+			"'GRANT EXECUTE ON FUNCTION ' || oid::regprocedure || %s, ';') "+
+			"FROM pg_proc WHERE proname = '%s'); END $do$;", outbox.QuoteLiteral(" TO "+to), name)
 	}
 	return fmt.Sprintf("GRANT EXECUTE ON FUNCTION pg_catalog.%s TO %s;", name, to)
 }
