@@ -95,9 +95,10 @@ func (i *isolation) send(s resend, alone bool) verdict {
 	e.awaited.Store(alone)
 	i.inFlight.Add(1)
 	i.sent.Add(reaperNews{entry: e})
-	done := i.limitSend()
+	limit := i.newSendLimit()
+	limit.start()
 	_ = e.send(p, i.clock) // the reaper handles the error
-	done()
+	limit.stop()
 	i.sent.Signal()
 	return i.await(e)
 }

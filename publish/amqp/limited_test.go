@@ -51,14 +51,15 @@ func TestASendEndsTheConnectionOnlyIfNoByteLeaves(t *testing.T) {
 	for moves, lost := range map[bool]bool{true: false, false: true} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newLink(opened{clock: newClock(), socket: &socket{}}, time.Second)
-			done := s.limitSend()
+			limit := s.newSendLimit()
+			limit.start()
 			for range 100 {
 				time.Sleep(time.Second / 2)
 				if moves {
 					s.socket.written.Add(1)
 				}
 			}
-			done()
+			limit.stop()
 			time.Sleep(time.Hour)
 			if got := len(s.lost) > 0; got != lost {
 				t.Errorf("bytes leave: %v, and the connection is given up: %v", moves, got)

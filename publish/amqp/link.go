@@ -98,32 +98,63 @@ func (c *link) tellFirstAnswer() {
 
 // limited bounds a call to the broker for which the library would wait without limit.
 func (c *link) limited(what string, call func() error) error {
-	defer c.limit(what, func() int64 { return 0 })()
+	l := c.newLimit(what, func() int64 { return 0 })
+	l.start()
+	defer l.stop()
 	return call()
 }
 
-// limitSend bounds the sending of messages until done is called. A large message may take long, so only the time
-// without a written byte counts.
-func (c *link) limitSend() (done func()) { return c.limit("send messages", c.socket.written.Load) }
+// newSendLimit bounds the sending of messages. A large message may take long, so only the time without a written byte
+// counts.
+func (c *link) newSendLimit() *limit { return c.newLimit("send messages", c.socket.written.Load) }
 
-// limit gives up the connection if done is not called, and progress stays the same, for sendTimeout.
-func (c *link) limit(what string, progress func() int64) (done func()) {
-	var over atomic.Bool
-	last, end := progress(), c.clock.now()+c.sendTimeout
-	var check func()
-	check = func() {
-		now := c.clock.now()
-		if p := progress(); p != last {
-			last, end = p, now+c.sendTimeout
-		}
-		switch {
-		case over.Load():
-		case now < end: // the clock stops while the broker blocks the connection, maybe shortly before the end
-			time.AfterFunc(max(end-now, scanEvery), check)
-		default:
-			c.lose(fmt.Errorf("%s: no answer within %v", what, c.sendTimeout))
-		}
+// limit gives up the connection if it runs, and progress stays the same, for sendTimeout. It can start again.
+type limit struct {
+	link     *link
+	what     string
+	progress func() int64
+
+	mu    sync.Mutex
+	runs  bool
+	last  int64
+	end   time.Duration
+	timer *time.Timer
+}
+
+func (c *link) newLimit(what string, progress func() int64) *limit {
+	return &limit{link: c, what: what, progress: progress}
+}
+
+func (l *limit) start() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.runs, l.last, l.end = true, l.progress(), l.link.clock.now()+l.link.sendTimeout
+	if l.timer == nil {
+		l.timer = time.AfterFunc(l.link.sendTimeout, l.check)
+	} else {
+		l.timer.Reset(l.link.sendTimeout)
 	}
-	timer := time.AfterFunc(c.sendTimeout, check)
-	return func() { over.Store(true); timer.Stop() }
+}
+
+func (l *limit) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.runs = false
+	l.timer.Stop()
+}
+
+func (l *limit) check() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.link.clock.now()
+	if p := l.progress(); p != l.last {
+		l.last, l.end = p, now+l.link.sendTimeout
+	}
+	switch {
+	case !l.runs:
+	case now < l.end: // the clock stops while the broker blocks the connection, maybe shortly before the end
+		l.timer.Reset(max(l.end-now, scanEvery))
+	default:
+		l.link.lose(fmt.Errorf("%s: no answer within %v", l.what, l.link.sendTimeout))
+	}
 }

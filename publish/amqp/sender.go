@@ -48,6 +48,7 @@ type sender struct {
 	probe    <-chan time.Time
 	routes   map[string]*route
 	careful  *careful
+	limit    *limit // of a batch
 	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
 	news        []laneNews
@@ -57,7 +58,9 @@ type sender struct {
 }
 
 func newSender(s *session) *sender {
-	return &sender{session: s, halfOpen: s.again, routes: make(map[string]*route), careful: newCareful(s)}
+	return &sender{
+		session: s, halfOpen: s.again, routes: make(map[string]*route), careful: newCareful(s), limit: s.newSendLimit(),
+	}
 }
 
 func (s *sender) run() {
@@ -123,7 +126,8 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 			since = m.TakenAt
 		}
 	}
-	defer s.limitSend()()
+	s.limit.start()
+	defer s.limit.stop()
 	s.socket.cork(since)
 	for _, m := range batch {
 		s.accept(m)
