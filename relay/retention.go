@@ -2,15 +2,11 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgerrcode"
-
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -68,8 +64,7 @@ func (r *retention) round(ctx context.Context) {
 	for {
 		deleted, err := r.store.DeleteDeadLetters(ctx, r.age, batch)
 		total += deleted
-		tooLong := errors.Is(err, context.DeadlineExceeded) || pgcode.Is(err, pgerrcode.QueryCanceled)
-		if tooLong && batch > 1 && ctx.Err() == nil {
+		if tookTooLong(err) && batch > 1 && ctx.Err() == nil {
 			batch /= 2
 			continue
 		}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -148,13 +149,14 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		slow := tookTooLong(err)
 		answers := pgcode.Of(err) != "" && !pgcode.Is(err, pgerrcode.CannotConnectNow, pgerrcode.AdminShutdown)
 		err, gone := s.store.Explain(ctx, err)
 		if gone {
 			return err
 		}
 		batch = triedWithout(batch, slices.Concat(settled.Done, settled.Gone, settled.Kept))
-		if store.IsRowFault(err) {
+		if store.IsRowFault(err) || slow && len(batch) > 1 { // a trigger of the application may be slow
 			return s.isolate(ctx, batch, err)
 		}
 		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
@@ -166,6 +168,11 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 			return err
 		}
 	}
+}
+
+// tookTooLong reports whether a statement has met a limit of time. A smaller one may not.
+func tookTooLong(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || pgcode.Is(err, pgerrcode.QueryCanceled)
 }
 
 // write tries to write one batch, and reports the rows that were written.

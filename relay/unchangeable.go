@@ -58,8 +58,8 @@ func (s *suspension) text() string {
 	return fmt.Sprintf("; %d rows set aside, with ids %s", rows.n, strings.Trim(fmt.Sprint(rows.first), "[]"))
 }
 
-// isolate splits a batch whose statement failed for one of its rows, until that row is alone. It dead-letters the row
-// if that may help, and otherwise sets it aside.
+// isolate splits a batch whose statement failed for one of its rows or took too long. It dead-letters a row that fails
+// alone if that may help, and otherwise sets it aside.
 func (s *settler) isolate(ctx context.Context, batch []outbox.Settlement, err error) error {
 	switch len(batch) {
 	case 0:
