@@ -44,6 +44,7 @@ type Relay struct {
 	sweeper   *sweeper
 	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
 	starting  *outagelog.Log
+	stuck     *outagelog.Log
 
 	phase   atomic.Int32 // one of the phases below; Run writes it, Health reads it
 	state   atomic.Pointer[publish.State]
@@ -86,6 +87,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		log:       log,
 		store:     db,
 		starting:  newOutageLog(log, address),
+		stuck:     outagelog.NewPlain(log),
 	}
 	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)

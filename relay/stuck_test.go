@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,6 +47,7 @@ func TestAStuckRelayHandsOverTheSlotAndEndsInTime(t *testing.T) {
 	if h := first.Health(); h.Live || h.Ready || h.Parts[0].Detail != "has not moved for 1m0s" {
 		t.Errorf("a stuck publisher: %+v", h)
 	}
+	i.await("the first logs it", func() bool { return strings.Contains(first.stuck.Current(), "publisher: has not moved") })
 	i.await("the second streams", func() bool { return second.Health().Role == "streaming" })
 	i.await("the first is a standby", func() bool { return first.Health().Role == "standby" })
 	if err := i.load(1, 100); err != nil {

@@ -13,6 +13,7 @@ const (
 	SetupChanged         Name = "setup_changed"
 	RelayStopping        Name = "relay_stopping"
 	RelayStopped         Name = "relay_stopped"
+	RelayStuck           Name = "relay_stuck"
 	MessagesLeftInFlight Name = "messages_left_in_flight"
 	DrainDone            Name = "drain_done"
 	HTTPListening        Name = "http_listening"
