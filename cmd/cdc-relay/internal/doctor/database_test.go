@@ -652,7 +652,7 @@ func TestMissingGrantsOfTheRelayAreReported(t *testing.T) {
 	for _, revoke := range []struct{ statement, check, words string }{
 		{"REVOKE SELECT, DELETE ON outbox FROM ", "relay", "GRANT SELECT, DELETE ON \"public\".\"outbox\" TO"},
 		{"REVOKE INSERT ON outbox_dead_letter FROM ", "relay", "GRANT INSERT ON"},
-		{"REVOKE SELECT ON SEQUENCE outbox_id_seq FROM ", "sequence", "GRANT SELECT ON SEQUENCE public.outbox_id_seq TO"},
+		{"REVOKE SELECT ON SEQUENCE outbox_id_seq FROM ", "sequence", `GRANT SELECT ON SEQUENCE "public"."outbox_id_seq" TO`},
 		{"REVOKE USAGE ON SCHEMA public FROM PUBLIC, ", "schema", "GRANT USAGE ON SCHEMA \"public\" TO"},
 	} {
 		t.Run(revoke.check, func(t *testing.T) {
