@@ -83,20 +83,6 @@ func TestUUIDRoundTrip(t *testing.T) {
 	}
 }
 
-func TestEachOutcomeHasItsOwnName(t *testing.T) {
-	seen := make(map[string]bool)
-	for o := outbox.Confirmed; o <= outbox.NotSent; o++ {
-		if name := o.String(); name == "invalid" || seen[name] {
-			t.Errorf("outcome %d is called %q", o, name)
-		} else {
-			seen[name] = true
-		}
-	}
-	if name := outbox.Outcome(0).String(); name != "invalid" {
-		t.Errorf("no outcome is called %q", name)
-	}
-}
-
 func TestSizeCountsAllVariableFields(t *testing.T) {
 	exchange, key := strings.Repeat("x", 10_000), strings.Repeat("k", 20_000)
 	m := outbox.Message{

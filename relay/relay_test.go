@@ -223,24 +223,6 @@ func TestMessagesArriveInOrderAcrossStreamCutsAndRestarts(t *testing.T) {
 	}
 }
 
-func TestAStandbyTakesOverAtOnce(t *testing.T) {
-	i := newInstance(t)
-	first, stopFirst := i.start()
-	i.await("the first streams", func() bool { return first.Health().Role == "streaming" })
-	second, stopSecond := i.start()
-	i.await("the second is a standby, and ready", func() bool {
-		h := second.Health()
-		return h.Role == "standby" && h.Ready && h.Live
-	})
-	stopFirst()
-	i.await("the second streams", func() bool { return second.Health().Role == "streaming" })
-	if err := i.load(1, 100); err != nil {
-		t.Fatal(err)
-	}
-	i.await("all arrive", func() bool { return i.arrived() == 100 })
-	stopSecond()
-}
-
 // The drain starts in another goroutine meanwhile, which matters under the race detector.
 func TestMetricsAndHealthCanBeReadDuringADrain(t *testing.T) {
 	i := newInstance(t)
@@ -264,46 +246,5 @@ func TestMetricsAndHealthCanBeReadDuringADrain(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Health()
-	}
-}
-
-func TestKeysPublishedFromTheTableKeepTheirOrder(t *testing.T) {
-	i := newInstance(t)
-	i.config.MaxInFlight, i.config.BatchSize = 20, 7
-	if err := i.load(1, 400); err != nil { // waits before the start
-		t.Fatal(err)
-	}
-	r, stop := i.start()
-	i.await("the relay streams", func() bool { return r.Health().Role == "streaming" })
-	i.await("all arrive", func() bool { return i.arrived() == 400 })
-	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
-	stop()
-	for n, body := range i.byKey["key 1"] {
-		if body != fmt.Sprint(2*n) {
-			t.Fatalf("message %s came as number %d", body, n)
-		}
-	}
-}
-
-func TestScheduledMessagesOfOneKeyLeaveWithoutPause(t *testing.T) {
-	for _, mode := range []Mode{ModeAuto, ModePoll} {
-		t.Run(string(mode), func(t *testing.T) {
-			i := newInstance(t)
-			i.config.Mode = mode
-			i.config.PollInterval = 10 * time.Second // with one claim for each poll, this would take minutes
-			const rows = 40
-			if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, headers)
-				SELECT $1, to_json(n), 'key', now(), '{"key": "key"}' FROM generate_series(1, $2) n`, i.queue, rows); err != nil {
-				t.Fatal(err)
-			}
-			_, stop := i.start()
-			i.await("all arrive", func() bool { return i.arrived() == rows })
-			stop()
-			for n, body := range i.byKey["key"] {
-				if body != fmt.Sprint(n+1) {
-					t.Fatalf("message %s came as number %d", body, n+1)
-				}
-			}
-		})
 	}
 }

@@ -60,23 +60,6 @@ func TestHelpPagesShowTheDefaults(t *testing.T) {
 	}
 }
 
-func TestFlagsOverrideEnvironmentFileAndDefaults(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "relay.yml")
-	if err := os.WriteFile(file, []byte("batch-size: 1\nmax-retries: 1\nmax-in-flight: 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	env := environment{"CDC_RELAY_BATCH_SIZE": "2", "CDC_RELAY_MAX_RETRIES": "2", "CDC_RELAY_CONFIG": file}
-	cfg := resolved(t, env, "--batch-size", "3")
-	got := [4]any{cfg.relay.BatchSize, cfg.relay.MaxRetries, cfg.relay.MaxInFlight, cfg.relay.BackoffTime}
-	if want := [4]any{3, 2, 1, 2 * time.Minute}; got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	env["CDC_RELAY_CONFIG"] = "/nowhere"
-	if cfg := resolved(t, env, "--config", file); cfg.relay.MaxInFlight != 1 {
-		t.Error("--config does not go before CDC_RELAY_CONFIG")
-	}
-}
-
 func TestEmptyVariablesCountIfEmptyIsAValidValue(t *testing.T) {
 	cfg := resolved(t, environment{"CDC_RELAY_HTTP_ADDR": "", "CDC_RELAY_BATCH_SIZE": "", "CDC_RELAY_AMQP_URL": ""})
 	if cfg.httpAddr != "" || cfg.relay.BatchSize != 500 {

@@ -255,26 +255,6 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestDrainToStdout(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
-	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k' || n, json_build_object('n', n) FROM generate_series(1, 3) n`)
-	r := cdcRelay(t, env, "drain", "--publisher", "stdout", "--exchange", "orders")
-	want(t, r, exitDone)
-	lines := strings.Split(strings.TrimSuffix(r.stdout, "\n"), "\n")
-	if len(lines) != 3 {
-		t.Fatalf("got %s", r.stdout)
-	}
-	for _, line := range lines {
-		if !json.Valid([]byte(line)) || !strings.Contains(line, `"exchange":"orders"`) {
-			t.Errorf("got %s", line)
-		}
-	}
-	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
-		t.Errorf("%d rows are left", left)
-	}
-}
-
 // The error is reported, and no unwritten message is deleted.
 func TestAClosedPipeStopsTheRelayGracefully(t *testing.T) {
 	t.Parallel()

@@ -2,10 +2,8 @@ package stdout
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -75,25 +73,6 @@ func TestStdoutTreatsAFailedWriteAsAnOutage(t *testing.T) {
 	}
 }
 
-// No retry can help.
-func TestStdoutEndsIfTheReaderIsGone(t *testing.T) {
-	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = read.Close()
-	r := publishtest.Start(t, New(Config{Writer: write}))
-	t.Cleanup(func() { _ = write.Close() })
-	r.AwaitPhase(t, publish.Ready)
-	m := (&publishtest.Maker{}).Make("x", "k", `{}`)
-	r.PublishAll(m)
-	publishtest.AllAre(t, r.AwaitResults(t, m), outbox.NotSent)
-	<-r.Done
-	if !errors.Is(r.Err, syscall.EPIPE) {
-		t.Errorf("Run returned %v", r.Err)
-	}
-}
-
 // A slow reader is no outage.
 func TestStdoutWaitsForItsReaderAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -130,19 +109,4 @@ func TestStdoutWaitsForItsReaderAndSaysSo(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-func TestStdoutStopsWhileAWriteHangs(t *testing.T) {
-	read, write := io.Pipe()
-	r := publishtest.Start(t, New(Config{Writer: write}))
-	t.Cleanup(func() { _ = read.Close() })
-	r.AwaitPhase(t, publish.Ready)
-	m := (&publishtest.Maker{}).Make("x", "k", `{}`)
-	r.PublishAll(m)
-	one := make([]byte, 1)
-	if _, err := read.Read(one); err != nil { // the write has begun
-		t.Fatal(err)
-	}
-	r.Stop(t)
-	publishtest.AllAre(t, r.AwaitResults(t, m), outbox.Unknown)
 }

@@ -2,9 +2,7 @@ package bench
 
 import (
 	"bytes"
-	"encoding/xml"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,60 +144,5 @@ func TestQuantiles(t *testing.T) {
 	}
 	if q := quantiles(sorted[:1]); *q != (Quantiles{P50: 1, P90: 1, P99: 1, P999: 1, Max: 1}) {
 		t.Errorf("%+v", q)
-	}
-}
-
-// Reports with other settings are not merged with it.
-func TestAReportSurvivesWritingAndReading(t *testing.T) {
-	r := testReport()
-	again := rewritten(t, r)
-	if len(again.Results) != len(r.Results) || again.Of("drain")[0].CPU != r.Of("drain")[0].CPU || *again.Of("idle")[0].Idle != *r.Of("idle")[0].Idle {
-		t.Errorf("%+v", again)
-	}
-	if err := again.Merge(r); err != nil || len(again.Of("drain")) != 6 {
-		t.Errorf("%d results, %v", len(again.Of("drain")), err)
-	}
-	if err := again.Merge(&Report{Settings: Settings{Messages: 11}}); err == nil {
-		t.Error("a report with another number of messages was merged")
-	}
-}
-
-func TestChartsAreDrawn(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "charts")
-	if err := testReport().WriteCharts(folder); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"latency", "backlog", "cost", "held-latency", "held-postgres"} {
-		content, err := os.ReadFile(filepath.Join(folder, name+".svg"))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		if err := wellFormed(content); err != nil || strings.Contains(string(content), "NaN") {
-			t.Errorf("%s: %v:\n%s", name, err, content)
-		}
-	}
-}
-
-func wellFormed(content []byte) error {
-	decoder := xml.NewDecoder(bytes.NewReader(content))
-	for {
-		if _, err := decoder.Token(); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
-	}
-}
-
-// Names are unique, and each case comes after the one it is compared with.
-func TestEveryCaseIsComparedWithAnEarlierOne(t *testing.T) {
-	seen := map[string]bool{"": true}
-	for _, one := range Against(Cases(Settings{Messages: 1000, Bytes: 300, Keys: 10, Queues: 1, Window: 10}), "other") {
-		if seen[one.Name] || !seen[one.Beside] {
-			t.Errorf("%s beside %q", one.Name, one.Beside)
-		}
-		seen[one.Name] = true
 	}
 }

@@ -12,7 +12,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // answer runs a command with --format json and parses its output.
@@ -105,32 +104,6 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
-}
-
-// All messages of a key are dead letters, and later ones wait. After a requeue they leave in their old order, before
-// the later ones.
-func TestRequeuedMessagesOfAKeyLeaveInOrder(t *testing.T) {
-	services.Thorough(t, "thousands of rows")
-	w := newWorld(t).setUp()
-	r := w.run("--max-retries", "0", "--poll-interval", "100ms", "--backoff-time", "1h")
-	late := w.queue + "-late"
-	const dead, keys = 30, 3
-	for key := range keys {
-		w.toQueue(late, fmt.Sprint("k", key), dead)
-	}
-	w.eventually("all are dead", func() bool { return w.deadLetters() == keys*dead })
-	w.declareQueue(late, nil)
-	arrived := w.consume(late)
-	if got := answer[requeued](w, 0, "dead-letter", "requeue", "--reason", "unroutable", "--routing-key", late); got.Requeued != keys*dead {
-		t.Errorf("got %+v", got)
-	}
-	w.eventually("all have arrived", func() bool { return arrived.distinct() == keys*dead })
-	w.inOrder(arrived, map[string]int{"k0": dead, "k1": dead, "k2": dead})
-	if n := len(arrived.all()); n != keys*dead {
-		t.Errorf("%d arrivals", n)
-	}
-	w.noMarks(arrived)
-	r.stop()
 }
 
 // A nacked message may have reached another queue; a returned message has not.

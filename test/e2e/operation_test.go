@@ -239,3 +239,12 @@ func TestNoPasswordIsLoggedOrShown(t *testing.T) {
 		}
 	}
 }
+
+func mustURL(t *testing.T, text string) *url.URL {
+	t.Helper()
+	parsed, err := url.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}

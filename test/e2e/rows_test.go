@@ -40,11 +40,6 @@ func (w *world) insert(r row) string {
 	return value[string](w, statement, args...)
 }
 
-func (w *world) tryInsert(r row) error {
-	statement, args := w.sql("outbox", r)
-	return w.tryExec(statement, args...)
-}
-
 func (w *world) tryExec(sql string, args ...any) error {
 	_, err := w.db.Exec(w.t.Context(), sql, args...)
 	return err

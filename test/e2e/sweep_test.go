@@ -146,41 +146,6 @@ func TestPollingRelaysCreateNoDuplicates(t *testing.T) {
 	}
 }
 
-// The times are those of the database's clock.
-func TestRetryDelaysFollowTheFormula(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.exec(`CREATE TABLE rejections (attempts int, last_error text, earliest timestamptz, latest timestamptz, available_at timestamptz)`)
-	w.exec(`CREATE FUNCTION note_rejection() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		INSERT INTO rejections VALUES (NEW.attempts, NEW.last_error, statement_timestamp(), clock_timestamp(), NEW.available_at);
-		RETURN NULL; END $$`)
-	w.exec(`CREATE TRIGGER note_rejection AFTER UPDATE ON outbox FOR EACH ROW
-		WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION note_rejection()`)
-	w.run("--backoff-time", "200ms", "--max-backoff", "1h", "--poll-interval", "10ms", "--max-retries", "3")
-	w.awaitDeadLetter(w.insert(row{"exchange": "nowhere"}))
-	// backoff · 2^(attempts before), plus up to a tenth of the backoff time at random, from some time during the
-	// statement.
-	rejections := query[struct {
-		Attempts  int
-		LastError string
-		Allowed   bool
-		Delay     time.Duration
-	}](w, `SELECT attempts, last_error, available_at - earliest AS delay,
-			available_at >= earliest + least - interval '1 ms' AND available_at <= latest + least + interval '21 ms' AS allowed
-		FROM (SELECT *, interval '200 ms' * 2 ^ (attempts - 1) AS least FROM rejections) r ORDER BY attempts`)
-	if len(rejections) != 3 {
-		t.Errorf("%d rejections were followed by a retry, want 3", len(rejections))
-	}
-	for i, r := range rejections {
-		if r.Attempts != i+1 || !r.Allowed {
-			t.Errorf("after rejection %d: %+v", i+1, r)
-		}
-		if !strings.HasPrefix(r.LastError, "exchange_missing: ") {
-			t.Errorf("last_error after %d rejections: %s", r.Attempts, r.LastError)
-		}
-	}
-}
-
 func TestADeadLetterKeepsTheWholeMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()

@@ -1,10 +1,7 @@
 package services
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -63,29 +60,6 @@ func TestNamedProgramsOfPostgresAreUsed(t *testing.T) {
 	}
 }
 
-func TestMissingServersAreAnErrorWithAnInstallCommand(t *testing.T) {
-	t.Setenv(EnvWay, "")
-	t.Setenv(EnvState, "")
-	t.Setenv(EnvDatabase, "")
-	noEngine := func(context.Context, Options) (*Postgres, error) {
-		return nil, fmt.Errorf("no Docker engine answers: %w", errUnavailable)
-	}
-	missing := func(context.Context, Options) (*Postgres, error) {
-		return nil, &missingError{server: "Postgres", packages: "postgresql", formula: "postgresql@17"}
-	}
-	_, err := provide(t.Context(), Options{}, map[Way]provider[*Postgres]{
-		Environment: givenPostgres, Containers: noEngine, Local: missing,
-	})
-	for _, part := range []string{
-		"CDC_RELAY_DATABASE_URL is not set", "no Docker engine answers",
-		"apt-get install", "brew install postgresql@17", "export CDC_RELAY_DATABASE_URL=",
-	} {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("the error does not say %q:\n%v", part, err)
-		}
-	}
-}
-
 func TestABrokenServerIsNotSkipped(t *testing.T) {
 	t.Setenv(EnvWay, "")
 	t.Setenv(EnvState, "")
@@ -94,39 +68,5 @@ func TestABrokenServerIsNotSkipped(t *testing.T) {
 	_, err := StartPostgres(t.Context(), Options{})
 	if err == nil || errors.Is(err, errUnavailable) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error %v: expected one about the address, without its password", err)
-	}
-}
-
-func TestGivenServersAreUsedAndNotStopped(t *testing.T) {
-	postgres, rabbitmq := SharedPostgres(t), SharedRabbitMQ(t)
-	file := filepath.Join(t.TempDir(), "state.json")
-	if err := rabbitmq.WriteState(file); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(EnvDatabase, postgres.URL(""))
-	t.Setenv(EnvAMQP, rabbitmq.URL(""))
-	t.Setenv(EnvState, file)
-	ctx := t.Context()
-	given, err := StartPostgres(ctx, Options{})
-	if err != nil || given.Way != Environment {
-		t.Fatalf("way %v, %v", given, err)
-	}
-	if err := given.Stop(ctx, Fast); !errors.Is(err, errNotOurs) {
-		t.Errorf("stopping a given server: %v", err)
-	}
-	broker, err := StartRabbitMQ(ctx, Options{})
-	if err != nil || broker.Way != Environment {
-		t.Fatalf("way %v, %v", broker, err)
-	}
-	if rabbitmq.CanCtl() {
-		if output, err := broker.Ctl(ctx, "list_vhosts"); err != nil {
-			t.Errorf("rabbitmqctl by the state file: %v: %s", err, output)
-		}
-	}
-	if err := errors.Join(given.Close(ctx), broker.Close(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(postgres.connect(ctx), rabbitmq.connect(ctx)); err != nil {
-		t.Errorf("the servers are gone: %v", err)
 	}
 }

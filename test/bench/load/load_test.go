@@ -1,10 +1,8 @@
 package load
 
 import (
-	"bytes"
 	"context"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -32,56 +30,6 @@ func testConn(t *testing.T) (url string, conn *pgx.Conn) {
 		t.Fatal(err)
 	}
 	return url, conn
-}
-
-func TestABodyHasTheRequestedSizeAndNumber(t *testing.T) {
-	for _, size := range []int{0, MinBytes, 300, 1_000_000} {
-		spec := Spec{Bytes: size}
-		body := spec.Body(1234567, spec.Filler())
-		if len(body) != max(size, MinBytes) {
-			t.Errorf("%d bytes, want %d", len(body), size)
-		}
-		if n, err := Number(body); err != nil || n != 1234567 {
-			t.Errorf("number %d, %v", n, err)
-		}
-	}
-	for _, other := range []string{"", "{}", `{"n":"00000000x1","filler":"` + string(make([]byte, 20)) + `"}`} {
-		if _, err := Number([]byte(other)); err == nil {
-			t.Errorf("%q has a number", other)
-		}
-	}
-}
-
-func TestFillAndWritersWriteTheSameRows(t *testing.T) {
-	_, conn := testConn(t)
-	spec := Spec{Bytes: 100, Keys: 7, HotEvery: 5, Queues: []string{"first", "second", "third"}}
-	const count = 50
-	var wrote []int
-	if err := Fill(t.Context(), conn, testTable(), spec, 0, count, 20, func(n int) { wrote = append(wrote, n) }); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(wrote, []int{20, 40, 50}) {
-		t.Errorf("told of %v", wrote)
-	}
-	rows, err := conn.Query(t.Context(), `SELECT routing_key, ordering_key, payload::text FROM outbox ORDER BY id`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	n := 0
-	for ; rows.Next(); n++ {
-		var queue, key string
-		var body []byte
-		if err := rows.Scan(&queue, &key, &body); err != nil {
-			t.Fatal(err)
-		}
-		if queue != spec.Queue(n) || key != spec.Key(n) || !bytes.Equal(body, spec.Body(n, spec.Filler())) {
-			t.Errorf("row %d: %s, %s, %s", n, queue, key, body)
-		}
-	}
-	if rows.Err() != nil || n != count {
-		t.Errorf("%d rows, %v", n, rows.Err())
-	}
 }
 
 // They write every message once, and none early.

@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -30,47 +28,6 @@ func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestWrongUsageIsReported(t *testing.T) {
-	for _, one := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--only", "nothing"}, `there is no case "nothing"`},
-		{[]string{"--only", "[", "--list"}, "is not a pattern"},
-		{[]string{"--plan", "all", "--list"}, "want quick or full"},
-		{[]string{"--rounds", "0"}, "--rounds: want at least 1"},
-		{[]string{"--messages", "0"}, "--messages: want at least 1"},
-		{[]string{"drain"}, `unexpected "drain"`},
-		{[]string{"--profile", "here", "--relay", "/bin/true"}, "--profile excludes --relay and --against"},
-		{[]string{"--profile", "here", "--against", "/bin/true"}, "--profile excludes --relay and --against"},
-		{[]string{"insert", "--rounds", "0"}, "--rounds: want at least 1"},
-		{[]string{"insert", "all"}, `unexpected "all"`},
-		{[]string{"insert", "--nonsense"}, "flag provided but not defined"},
-		{[]string{"--nonsense"}, "flag provided but not defined"},
-	} {
-		code, _, stderr := execute(t, one.args...)
-		if code != exitUsage || !strings.Contains(stderr, one.want) {
-			t.Errorf("%q: exit code %d, %s", one.args, code, stderr)
-		}
-	}
-}
-
-func TestPlansSelectTheCases(t *testing.T) {
-	_, quick, _ := execute(t, "--list")
-	_, full, _ := execute(t, "--list", "--plan", "full")
-	if !strings.Contains(quick, "drain ") || strings.Contains(quick, "long-held") || !strings.Contains(full, "long-held") {
-		t.Errorf("quick:\n%s\nfull:\n%s", quick, full)
-	}
-	_, some, _ := execute(t, "--list", "--only", "idle, drain-*")
-	var names []string
-	for line := range strings.Lines(some) {
-		names = append(names, strings.Fields(line)[0])
-	}
-	if want := []string{"drain-poll", "drain-poller", "drain-quorum"}; !slices.Equal(names[:3], want) {
-		t.Errorf("%v, want first %v", names, want)
-	}
-}
-
 // It has its own Postgres, because the creation of a slot waits for the transactions of all tests on a shared server.
 // That Postgres does not wait for the disk, which would make thousands of commits slow.
 func TestShortCasesRun(t *testing.T) {
@@ -83,7 +40,6 @@ func TestShortCasesRun(t *testing.T) {
 	}
 	t.Run("from end to end", func(t *testing.T) { measuredFromEndToEnd(t, relay) })
 	t.Run("of an INSERT", measuredInserts)
-	t.Run("with a profile", func(t *testing.T) { measuredWithAProfile(t, relay, postgres.Major()) })
 }
 
 func measuredFromEndToEnd(t *testing.T, relay string) {
@@ -128,27 +84,5 @@ func measuredInserts(t *testing.T) {
 	if code != exitDone || len(lines) < 3 || !strings.HasPrefix(lines[0], "TABLE") || !strings.HasPrefix(lines[1], "bare ") ||
 		!strings.HasPrefix(lines[2], "outbox ") || !strings.Contains(lines[1], " 1.00 ") {
 		t.Errorf("exit code %d:\n%s\n%s", code, stdout, stderr)
-	}
-}
-
-// measuredWithAProfile: the relays run within this program, one for each shard; setup uses the program in PATH.
-func measuredWithAProfile(t *testing.T, relay string, major int) {
-	t.Setenv("PATH", filepath.Dir(relay)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	folder := t.TempDir()
-	cases := map[string]int{"drain": 1, "stream-2-shards": 2}
-	if major < 15 {
-		delete(cases, "stream-2-shards") // it needs row filters
-	}
-	only := strings.Join(slices.Sorted(maps.Keys(cases)), ",")
-	code, stdout, stderr := execute(t, "--only", only, "--rounds", "1", "--messages", "100", "--profile", folder)
-	if code != exitDone {
-		t.Fatalf("exit code %d:\n%s\n%s", code, stdout, stderr)
-	}
-	for _, kind := range []string{"cpu", "allocs"} {
-		for name, want := range cases {
-			if found, err := filepath.Glob(filepath.Join(folder, name+"-*."+kind+".pprof")); err != nil || len(found) != want {
-				t.Errorf("%s of %s: %v, %v", kind, name, found, err)
-			}
-		}
 	}
 }

@@ -20,7 +20,7 @@ func pollerProgram(t *testing.T) string {
 // The poller repeats a batch that was cut off, without a mark, and loses nothing.
 func TestAnotherProgramIsJudgedByTheSameHistory(t *testing.T) {
 	report := filepath.Join(t.TempDir(), "report.json")
-	code, out := soakRun(t, "", nil,
+	code, out := soakRun(t,
 		"--subject", "poller", "--relay", pollerProgram(t), "--relays", "1", "--rounds", "2", "--duration", "1m", "--hold", "1s",
 		"--pause", "500ms", "--rate", "200", "--seed", "3", "--writers", "2", "--faults", "relay-kill-all,rabbitmq-cut", "--overlap", "0",
 		"--json", report)
@@ -43,19 +43,6 @@ func TestAnotherProgramIsJudgedByTheSameHistory(t *testing.T) {
 	} {
 		if code != exitPassed || !strings.Contains(table, want) {
 			t.Errorf("exit %d, %s, want %q in\n%s", code, errs, want, table)
-		}
-	}
-}
-
-func TestASubjectMustBeKnown(t *testing.T) {
-	for args, want := range map[string]string{
-		"--subject nope":                                 "--subject: want one of cdc-relay, poller",
-		"--subject poller --rounds -1":                   "--rounds: want 0",
-		"--subject poller --database-url postgres://h/d": "--subject is for private servers",
-		"table": "table: want one or more FILEs",
-	} {
-		if code, _, stderr := call(t, strings.Fields(args)...); code != exitUsage || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit %d, %q, want %q", args, code, stderr, want)
 		}
 	}
 }

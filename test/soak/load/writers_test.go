@@ -152,49 +152,6 @@ func TestEveryTransactionLeavesThePlannedRows(t *testing.T) {
 	}
 }
 
-func TestWritersKeepTheirRateAndStop(t *testing.T) {
-	state, conn := database(t)
-	l, opts := newLedger(), options(state)
-	opts.Rate = 1000
-	writers, err := StartWriters(t.Context(), opts, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for enough := false; !enough; {
-		messages := 0
-		l.mu.Lock()
-		for _, x := range l.told {
-			messages += len(x.Messages)
-		}
-		l.mu.Unlock()
-		if took := l.Now().Seconds(); float64(messages) > 1000*took+2*burst {
-			t.Fatalf("%d messages in %.1f s", messages, took)
-		}
-		enough = messages > 2000
-		pause(t.Context(), 10*time.Millisecond)
-	}
-	writers.Stop()
-	if seen := writers.Trouble.Seen(); seen.Count != 0 {
-		t.Errorf("%d errors: %v", seen.Count, seen.Newest)
-	}
-	if len(l.told) != len(l.outcomes) {
-		t.Errorf("%d transactions began to end, %d have ended", len(l.told), len(l.outcomes))
-	}
-	wantTablesAsReported(t, l, conn)
-}
-
-func TestTheBacklogIsRecorded(t *testing.T) {
-	state, conn := database(t)
-	l := newLedger()
-	if err := Backlog(t.Context(), options(state), 5000, l); err != nil {
-		t.Fatal(err)
-	}
-	wantTablesAsReported(t, l, conn)
-	if waiting, err := state.Waiting(t.Context()); err != nil || waiting != 6000 {
-		t.Errorf("%d rows wait, %v", waiting, err)
-	}
-}
-
 // The load records a COMMIT whose answer was lost as neither a commit nor a rollback.
 func TestACommitWithoutAnswerIsUnknown(t *testing.T) {
 	for _, test := range []struct {
@@ -270,51 +227,4 @@ func wantKeysAbandoned(t *testing.T, l *ledger, unknown history.Transaction) {
 			}
 		}
 	}
-}
-
-// A server is frozen before COMMIT is sent: the transaction is rolled back, and the writers continue with a new
-// session.
-func TestAnEndedSessionIsRolledBack(t *testing.T) {
-	state, conn := database(t)
-	l, opts := newLedger(), options(state)
-	opts.Rate = 500
-	writers, err := StartWriters(t.Context(), opts, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer writers.Stop()
-	committed := func() int {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		n := 0
-		for _, outcome := range l.outcomes {
-			if outcome == history.Committed {
-				n++
-			}
-		}
-		return n
-	}
-	for range 10 {
-		before := committed()
-		_, err := conn.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE application_name = $1 AND datname = current_database()`, writerName)
-		if err != nil {
-			t.Fatal(err)
-		}
-		await.Until(t, "something is committed", func() bool { return committed() > before })
-	}
-	writers.Stop()
-	if writers.Trouble.Seen().Count == 0 {
-		t.Error("no error was counted")
-	}
-	for id, outcome := range l.outcomes { // wantTablesAsReported does not handle Unknown
-		if outcome == history.Unknown {
-			if ids[int64](t, conn, `SELECT id FROM soak_transaction`)[id] {
-				l.outcomes[id] = history.Committed
-			} else {
-				l.outcomes[id] = history.RolledBack
-			}
-		}
-	}
-	wantTablesAsReported(t, l, conn)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,13 +26,6 @@ func TestTableColumnsAreAligned(t *testing.T) {
 	const want = "name           number\nshort          1\n\x1b[31ma longer name\x1b[0m  22\ngrößer         3\n"
 	if got := out.String(); got != want {
 		t.Errorf("got\n%q, want\n%q", got, want)
-	}
-}
-
-func TestATableWithoutRowsIsNotPrinted(t *testing.T) {
-	var out bytes.Buffer
-	if err := (terminal.Terminal{Out: &out}).Table("name").Write(); err != nil || out.Len() > 0 {
-		t.Errorf("got %q, %v", out.String(), err)
 	}
 }
 
@@ -68,33 +60,6 @@ func TestJSONIsIndentedOrOneLine(t *testing.T) {
 	}
 	if got := out.String(); got != "{\n  \"a\": \"<b>\"\n}\n{\"a\":\"<b>\"}\n" {
 		t.Errorf("got %q", got)
-	}
-}
-
-func TestOnlyYesConfirms(t *testing.T) {
-	for answer, yes := range map[string]bool{
-		"y\n": true, " YES \n": true, "yes": true,
-		"": false, "\n": false, "yess\n": false,
-	} {
-		var out bytes.Buffer
-		tty := terminal.Terminal{In: strings.NewReader(answer)}
-		err := tty.Confirm(t.Context(), &out, "Delete?", "nothing was deleted")
-		if (err == nil) != yes || !yes && err.Error() != "not confirmed: nothing was deleted" ||
-			!strings.HasPrefix(out.String(), "Delete? [y/N] ") {
-			t.Errorf("%q: %v\n%s", answer, err, out.String())
-		}
-	}
-}
-
-func TestAQuestionEndsWithItsContext(t *testing.T) {
-	in, typing := io.Pipe()
-	defer typing.Close() //nolint:errcheck // a pipe in memory
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var out bytes.Buffer
-	err := terminal.Terminal{In: in}.Confirm(ctx, &out, "Delete?", "nothing was deleted")
-	if err == nil || out.String() != "Delete? [y/N] \n" {
-		t.Errorf("%v\n%q", err, out.String())
 	}
 }
 
