@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -34,7 +33,7 @@ EXAMPLES
   cdc-relay dead-letter list --json | jq -r '.dead_letters[].message_id'`,
 				Flags: headerColumn(
 					pageFlags(filterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
-				Action: p.deadLetterList,
+				Action: p.with(p.resolveNamed, p.deadLetterList),
 			},
 			{
 				Name:      "show",
@@ -58,63 +57,31 @@ type deadLetterListView struct {
 	Next *string `json:"next"`
 }
 
-func (p *process) deadLetterList(c *cli.Context) error {
-	cfg, arguments, err := p.resolveNaming(c)
-	if err != nil {
-		return err
-	}
-	if err := addNames(&cfg.selected.filter, arguments); err != nil {
-		return usagef("%s: %s", commandPath(c), err)
-	}
-	return p.withSession(c, cfg, p.showDeadLetters)
-}
-
-func (p *process) showDeadLetters(ctx context.Context, s *session) error {
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
-		return s.DeadLetters(ctx, s.cfg.selected.filter, page)
-	})
-	if err != nil {
-		return err
-	}
-	letters := list.Rows
-	if len(letters) == 0 {
-		p.noteWildcards(s.cfg)
-	}
-	if len(letters) == 0 && list.Next == "" && s.cfg.selected.filter.Reason != nil {
-		if err := s.cfg.noneFound("dead letter"); err != nil {
-			return err
-		}
-	}
-	if s.cfg.format == formatJSON {
-		return p.writeDeadLetters(s.cfg, letters, list.Next)
-	}
-	return p.listDeadLetters(s.cfg.relay.MetricsHeader, letters, list.Next)
-}
-
-// listDeadLetters prints a table, with a column for a header if it is not "".
-func (p *process) listDeadLetters(header string, letters []operator.DeadMessage, next string) error {
-	if len(letters) == 0 && next == "" {
-		fmt.Fprintln(p.terminal.Out, "no dead letters")
-		return nil
-	}
-	keys := withHeader("ROUTING KEY", header, headerTitle(header))
-	g := p.terminal.Table(slices.Concat([]string{"ID", "DEAD FOR", "REASON", "EXCHANGE"}, keys,
-		[]string{"ORDERING KEY", "ATTEMPTS", "LAST ERROR"})...).Fit()
-	for _, letter := range letters {
-		first := []string{
-			fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), show.Cell(letter.Reason),
-			show.CellOrDash(letter.Exchange),
-		}
-		last := []string{
-			show.CellOrDash(letter.OrderingKey), fmt.Sprint(letter.Attempts), show.CellOrDash(letter.LastError),
-		}
-		g.Row(slices.Concat(first, withHeader(show.Cell(letter.RoutingKey), header, letter.Header(header)), last)...)
-	}
-	if err := g.Write(); err != nil {
-		return err
-	}
-	p.terminal.NextPage(len(letters), next, readFor)
-	return nil
+func (p *process) deadLetterList(ctx context.Context, s *session) error {
+	return listing[operator.DeadMessage]{
+		what: "dead letters",
+		read: func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
+			return s.DeadLetters(ctx, s.cfg.selected.filter, page)
+		},
+		none: func() error {
+			if s.cfg.selected.filter.Reason == nil {
+				return nil
+			}
+			return s.cfg.noneFound("dead letter")
+		},
+		view: s.cfg.deadLettersView,
+		columns: []string{
+			"ID", "DEAD FOR", "REASON", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
+		},
+		cells: func(m operator.DeadMessage) []string {
+			return []string{
+				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Cell(m.Reason), show.CellOrDash(m.Exchange),
+				show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey), fmt.Sprint(m.Attempts),
+				show.CellOrDash(m.LastError),
+			}
+		},
+		header: operator.DeadMessage.Header,
+	}.show(p, s.cfg)
 }
 
 func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.Name) error {
@@ -123,7 +90,7 @@ func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.
 		return err
 	}
 	if s.cfg.format == formatJSON {
-		if err := p.writeDeadLetters(s.cfg, letters, ""); err != nil {
+		if err := p.terminal.JSON(s.cfg.deadLettersView(letters, nil)); err != nil {
 			return err
 		}
 	} else {
@@ -142,12 +109,10 @@ func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.
 	return nil
 }
 
-func (p *process) writeDeadLetters(cfg *config, letters []operator.DeadMessage, next string) error {
-	view := deadLetterListView{DeadLetters: []show.DeadLetter{}, Next: orNothing(next)}
-	for _, letter := range letters {
-		view.DeadLetters = append(view.DeadLetters, show.DeadLetterOf(cfg.relay.Table, letter))
-	}
-	return p.terminal.JSON(view)
+func (c *config) deadLettersView(letters []operator.DeadMessage, next *string) any {
+	return deadLetterListView{each(letters, func(letter operator.DeadMessage) show.DeadLetter {
+		return show.DeadLetterOf(c.relay.Table, letter)
+	}), next}
 }
 
 // showDeadLetter prints one dead letter, with an empty line first if it follows another.
@@ -181,7 +146,7 @@ EXAMPLES
 		Flags: describe(
 			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
 		),
-		Action: p.onSelected(p.requeue),
+		Action: p.with(p.resolveSelecting, p.requeue),
 	}
 }
 
@@ -201,7 +166,7 @@ EXAMPLES
 		Flags: describe(
 			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
 		),
-		Action: p.onSelected(p.purge),
+		Action: p.with(p.resolveSelecting, p.purge),
 	}
 }
 

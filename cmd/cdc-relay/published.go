@@ -36,7 +36,7 @@ EXAMPLES
   cdc-relay published list --routing-key 'orders.#' --newer-than 2026-11-24T10:00Z`,
 				Flags: headerColumn(pageFlags(
 					historyFilterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
-				Action: p.publishedList,
+				Action: p.with(p.resolveNamed, p.publishedList),
 			},
 			{
 				Name:      "show",
@@ -131,7 +131,7 @@ EXAMPLES
   cdc-relay published replay 42
   cdc-relay published replay --routing-key orders.created --to-exchange backfill --rate 200 --yes`,
 		Flags:  describe(picked, usages{"yes": doNotAsk}),
-		Action: p.onSelected(p.replay),
+		Action: p.with(p.resolveSelecting, p.replay),
 	}
 }
 
@@ -142,59 +142,26 @@ type publishedListView struct {
 	Next *string `json:"next"`
 }
 
-func (p *process) writePublished(messages []operator.PublishedMessage, next string) error {
-	view := publishedListView{Published: []show.Published{}, Next: orNothing(next)}
-	for _, m := range messages {
-		view.Published = append(view.Published, show.PublishedOf(m))
-	}
-	return p.terminal.JSON(view)
+func publishedView(messages []operator.PublishedMessage, next *string) any {
+	return publishedListView{each(messages, show.PublishedOf), next}
 }
 
-func (p *process) publishedList(c *cli.Context) error {
-	cfg, arguments, err := p.resolveNaming(c)
-	if err != nil {
-		return err
-	}
-	if err := addNames(&cfg.selected.filter, arguments); err != nil {
-		return usagef("%s: %s", commandPath(c), err)
-	}
-	return p.withSession(c, cfg, p.showPublishedList)
-}
-
-func (p *process) showPublishedList(ctx context.Context, s *session) error {
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
-		return s.PublishedMessages(ctx, s.cfg.selected.filter, page)
-	})
-	if err != nil {
-		return err
-	}
-	if len(list.Rows) == 0 {
-		p.noteWildcards(s.cfg)
-	}
-	if s.cfg.format == formatJSON {
-		return p.writePublished(list.Rows, list.Next)
-	}
-	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.terminal.Out, "no published messages")
-		return nil
-	}
-	header := s.cfg.relay.MetricsHeader
-	keys := withHeader("ROUTING KEY", header, headerTitle(header))
-	g := p.terminal.Table(slices.Concat([]string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE"}, keys,
-		[]string{"ORDERING KEY"})...).Fit()
-	for _, m := range list.Rows {
-		first := []string{
-			fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-			m.MessageID.String(), show.CellOrDash(m.Exchange),
-		}
-		g.Row(slices.Concat(first, withHeader(show.Cell(m.RoutingKey), header, m.Header(header)),
-			[]string{show.CellOrDash(m.OrderingKey)})...)
-	}
-	if err := g.Write(); err != nil {
-		return err
-	}
-	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
-	return nil
+func (p *process) publishedList(ctx context.Context, s *session) error {
+	return listing[operator.PublishedMessage]{
+		what: "published messages",
+		read: func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
+			return s.PublishedMessages(ctx, s.cfg.selected.filter, page)
+		},
+		view:    publishedView,
+		columns: []string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", routingKeyColumn, "ORDERING KEY"},
+		cells: func(m operator.PublishedMessage) []string {
+			return []string{
+				fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
+				m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
+			}
+		},
+		header: operator.PublishedMessage.Header,
+	}.show(p, s.cfg)
 }
 
 func (p *process) publishedShow(ctx context.Context, s *session, name operator.Name) error {
@@ -203,7 +170,7 @@ func (p *process) publishedShow(ctx context.Context, s *session, name operator.N
 		return err
 	}
 	if s.cfg.format == formatJSON {
-		err = p.writePublished(messages, "")
+		err = p.terminal.JSON(publishedView(messages, nil))
 	}
 	for i, m := range messages {
 		if err == nil && s.cfg.format != formatJSON {

@@ -30,7 +30,7 @@ EXAMPLES
 			describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), sinceCreated),
 			usages{"yes": doNotAsk},
 		),
-		Action: p.onSelected(p.retry),
+		Action: p.with(p.resolveSelecting, p.retry),
 	}
 }
 

@@ -226,16 +226,25 @@ func (p *process) resolveNaming(c *cli.Context) (*config, []string, error) {
 	return cfg, arguments, cfg.validate()
 }
 
-// resolveSelecting reads the settings of a command that changes rows. The user must say which rows.
-func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
+// resolveNamed is resolveNaming for a command on rows: the names are a filter.
+func (p *process) resolveNamed(c *cli.Context) (*config, error) {
 	cfg, arguments, err := p.resolveNaming(c)
 	if err != nil {
 		return nil, err
 	}
-	filter := &cfg.selected.filter
-	if err := addNames(filter, arguments); err != nil {
+	if err := addNames(&cfg.selected.filter, arguments); err != nil {
 		return nil, usagef("%s: %s", commandPath(c), err)
 	}
+	return cfg, nil
+}
+
+// resolveSelecting reads the settings of a command that changes rows. The user must say which rows.
+func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
+	cfg, err := p.resolveNamed(c)
+	if err != nil {
+		return nil, err
+	}
+	filter := &cfg.selected.filter
 	switch {
 	case filter.Everything() && !cfg.selected.all:
 		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", commandPath(c))
@@ -328,10 +337,12 @@ func (p *process) openSession(ctx context.Context, cfg *config, command string) 
 	return &session{tables, conn, cfg}, nil
 }
 
-// onSelected is the action of a command that changes the selected rows.
-func (p *process) onSelected(do func(context.Context, *session) error) cli.ActionFunc {
+// with is the action of a command with a session, which reads its settings by resolve.
+func (p *process) with(
+	resolve func(*cli.Context) (*config, error), do func(context.Context, *session) error,
+) cli.ActionFunc {
 	return func(c *cli.Context) error {
-		cfg, err := p.resolveSelecting(c)
+		cfg, err := resolve(c)
 		if err != nil {
 			return err
 		}
@@ -363,39 +374,10 @@ func reasonCodes() []string {
 	}
 }
 
-// pageSetting is --after: it continues a list.
-func pageSetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "after", Placeholder: "CURSOR", FlagOnly: true,
-			Usage: "Continue a list: the cursor that the previous page printed.",
-		},
-		Set: func(c *config, text string) error { c.selected.after = text; return nil },
-	}
-}
-
 func blockedSetting() setting {
 	s := settings.FlagOnly(settings.Switch("blocked",
 		"Only keys whose first row waits for its time, or that a dead letter blocks.",
 		func(c *config) *bool { return &c.selected.blocked }))
 	s.Formerly = []string{"parked"}
 	return s
-}
-
-// pageFlags are the flags of a command that lists, between its own.
-func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
-	return append(append(first, asFlags(pageSetting())...), flags(append([]string{"limit"}, more...)...)...)
-}
-
-// page returns the requested part of a list.
-func (c *config) page() operator.Page {
-	return operator.Page{After: c.selected.after, Limit: c.selected.limit}
-}
-
-// pageError says that a wrong cursor came from --after.
-func (c *config) pageError(err error) error {
-	if errors.Is(err, operator.ErrCursor) {
-		return usagef("--after: %s", err)
-	}
-	return err
 }
