@@ -184,40 +184,22 @@ type requeueView struct {
 
 func (p *process) requeue(ctx context.Context, s *session) error {
 	if s.cfg.selected.dryRun {
-		n, err := p.countDeadLetters(ctx, s)
-		if err != nil {
-			return err
-		}
-		text := "would requeue " + show.Plural(n, "dead letter")
-		return p.printResult(s.cfg, requeueView{DryRun: true, Matched: n}, text)
+		return p.countDeadLetters(ctx, s, "requeue", func(n int64) any { return requeueView{DryRun: true, Matched: n} })
 	}
-	var view requeueView
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was requeued", harmless: true}
-	asking.question = func(total int64) string {
-		from := s.cfg.relay.Table.DeadLetter()
-		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "requeuing", what: "dead letter", notDone: "nothing was requeued", harmless: true,
+		question: func(total int64) string {
+			from := s.cfg.relay.Table.DeadLetter()
+			return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+		},
 	}
-	bar, end := p.terminal.Progress("requeuing", operator.ChangeBatch)
-	progress := func(n, total int64) {
-		view.Matched = total
-		bar(n, total)
-	}
-	done, failed := s.Requeue(ctx, s.cfg.selected.filter, operator.ChangeBatch, asking.agree(ctx), progress)
-	end()
-	if asking.refused != nil {
-		return asking.refused
-	}
-	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
-	text := requeuedText(done)
+	agreed, bar := ch.begin(ctx)
+	done, failed := s.Requeue(ctx, s.cfg.selected.filter, operator.ChangeBatch, agreed, bar)
 	if failed == nil {
 		failed = s.cfg.rejectedByOutbox(done)
 	}
-	if failed == nil && view.Matched == 0 {
-		failed = p.none(s.cfg, "dead letter")
-	}
-	return p.printChange(
-		ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers},
-	)
+	view := requeueView{Matched: ch.matched, Requeued: done.Sent, RequeuedWithNewID: done.Moved, NotTaken: done.Left}
+	return ch.end(ctx, &view, &view.Error, requeuedText(done), done.Sent, failed)
 }
 
 // requeuedText says what a requeue has done.
@@ -240,13 +222,16 @@ func (c *config) rejectedByOutbox(done operator.Requeued) error {
 	)
 }
 
-// countDeadLetters counts the dead letters that a command would change.
-func (p *process) countDeadLetters(ctx context.Context, s *session) (int64, error) {
+// countDeadLetters prints how many dead letters a command would change.
+func (p *process) countDeadLetters(ctx context.Context, s *session, verb string, view func(n int64) any) error {
 	n, err := s.CountDeadLetters(ctx, s.cfg.selected.filter)
 	if err == nil && n == 0 {
 		err = p.none(s.cfg, "dead letter")
 	}
-	return n, err
+	if err != nil {
+		return err
+	}
+	return p.printResult(s.cfg, view(n), "would "+verb+" "+show.Plural(n, "dead letter"))
 }
 
 // purgeView is the JSON output of dead-letter purge.
@@ -258,32 +243,18 @@ type purgeView struct {
 }
 
 func (p *process) purge(ctx context.Context, s *session) error {
-	var view purgeView
 	if s.cfg.selected.dryRun {
-		matched, err := p.countDeadLetters(ctx, s)
-		if err != nil {
-			return err
-		}
-		view.DryRun, view.Matched = true, matched
-		return p.printResult(s.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
+		return p.countDeadLetters(ctx, s, "delete", func(n int64) any { return purgeView{DryRun: true, Matched: n} })
 	}
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was deleted", question: func(total int64) string {
-		from := s.cfg.relay.Table.DeadLetter()
-		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
-	}}
-	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
-	var failed error
-	view.Purged, failed = s.Purge(ctx, s.cfg.selected.filter, operator.ChangeBatch, asking.agree(ctx), bar)
-	end()
-	if asking.refused != nil {
-		return asking.refused
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "deleting", what: "dead letter", notDone: "nothing was deleted",
+		question: func(total int64) string {
+			from := s.cfg.relay.Table.DeadLetter()
+			return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+		},
 	}
-	view.Matched = asking.matched
-	if failed == nil && view.Matched == 0 {
-		failed = p.none(s.cfg, "dead letter")
-	}
-	text := "deleted " + show.Plural(view.Purged, "dead letter")
-	return p.printChange(
-		ctx, s.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers},
-	)
+	agreed, bar := ch.begin(ctx)
+	purged, failed := s.Purge(ctx, s.cfg.selected.filter, operator.ChangeBatch, agreed, bar)
+	view := purgeView{Matched: ch.matched, Purged: purged}
+	return ch.end(ctx, &view, &view.Error, "deleted "+show.Plural(purged, "dead letter"), purged, failed)
 }

@@ -208,37 +208,33 @@ type replayView struct {
 }
 
 func (p *process) replay(ctx context.Context, s *session) error {
-	to := s.cfg.selected.replaying
-	view := replayView{DryRun: s.cfg.selected.dryRun}
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was sent", question: func(total int64) string {
-		to := ""
-		if how := s.cfg.selected.replaying; how.exchange != nil {
-			to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
-		}
-		from, at := s.cfg.relay.Table.Published(), where(s.conn.Config())
-		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), from, to, at)
-	}}
-	bar, end := p.terminal.Progress("replaying", operator.ChangeBatch)
-	result, failed := s.Replay(ctx, s.cfg.selected.filter, operator.Replay{
-		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: operator.ChangeBatch,
-		Dry: view.DryRun, AfterID: to.afterID,
-	}, asking.agree(ctx), bar)
-	end()
-	if asking.refused != nil {
-		return asking.refused
+	how := s.cfg.selected.replaying
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "replaying", what: "published message", again: "run it again",
+		notDone: "nothing was sent", question: func(total int64) string {
+			to := ""
+			if how.exchange != nil {
+				to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
+			}
+			from, at := s.cfg.relay.Table.Published(), where(s.conn.Config())
+			return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), from, to, at)
+		},
 	}
-	view.Replayed, view.Matched = result.Count, result.Matched
-	again := "run it again"
+	dry := s.cfg.selected.dryRun
+	agreed, bar := ch.begin(ctx)
+	result, failed := s.Replay(ctx, s.cfg.selected.filter, operator.Replay{
+		Exchange: how.exchange, RoutingKey: how.routingKey, PerSecond: how.perSecond, Batch: operator.ChangeBatch,
+		Dry: dry, AfterID: how.afterID,
+	}, agreed, bar)
+	ch.matched = result.Matched
+	view := replayView{DryRun: dry, Matched: result.Matched, Replayed: result.Count}
 	if result.Count > 0 {
 		view.LastID = &result.LastID
-		again = fmt.Sprintf("run it again with --after-id %d for the others", result.LastID)
+		ch.again = fmt.Sprintf("run it again with --after-id %d for the others", result.LastID)
 	}
 	text, done := "replayed "+show.Plural(view.Replayed, "message"), view.Replayed
-	if view.DryRun {
+	if dry {
 		text, done = "would replay "+show.Plural(view.Matched, "message"), view.Matched
 	}
-	if failed == nil && view.Matched == 0 {
-		failed = p.none(s.cfg, "published message")
-	}
-	return p.printChange(ctx, s.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
+	return ch.end(ctx, &view, &view.Error, text, done, failed)
 }
