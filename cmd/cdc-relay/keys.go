@@ -8,7 +8,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 func (p *process) keysCommand() *cli.Command {
@@ -62,7 +61,7 @@ func (p *process) keys(ctx context.Context, s *session) error {
 	return listing[operator.Key]{
 		what: "ordering keys",
 		read: func(page operator.Page) (operator.Listing[operator.Key], error) {
-			return s.keysPage(ctx, page, deadLettersBlock(around.Config))
+			return s.keysPage(ctx, page, show.DeadLettersBlock(around.Config))
 		},
 		view:    func(rows []operator.Key, next *string) any { return keysView{each(rows, viewOf), next} },
 		columns: []string{"ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS"},
@@ -83,6 +82,3 @@ func (s *session) keysPage(
 	}
 	return s.BlockedKeys(ctx, block, page)
 }
-
-// deadLettersBlock reports whether a dead letter blocks its key.
-func deadLettersBlock(cfg *relay.Config) bool { return cfg.OnDeadLetter == relay.OnDeadLetterBlock }

@@ -85,7 +85,7 @@ func (p *process) list(ctx context.Context, s *session) error {
 	return listing[operator.Waiting]{
 		what: "messages",
 		read: func(page operator.Page) (operator.Listing[operator.Waiting], error) {
-			return s.List(ctx, s.cfg.selected.filter, page, deadLettersBlock(&s.cfg.relay))
+			return s.List(ctx, s.cfg.selected.filter, page, show.DeadLettersBlock(&s.cfg.relay))
 		},
 		none: func() error { return s.cfg.unknownReason("message of the outbox") },
 		view: func(rows []operator.Waiting, next *string) any { return listView{each(rows, listedOf), next} },

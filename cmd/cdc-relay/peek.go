@@ -133,7 +133,7 @@ func (p *process) peek(ctx context.Context, s *session) error {
 		what: "messages",
 		read: func(page operator.Page) (operator.Listing[operator.Peeked], error) {
 			return s.Peek(
-				ctx, cfg.selected.filter, page, deadLettersBlock(&cfg.relay), cfg.relay.HeaderColumns,
+				ctx, cfg.selected.filter, page, show.DeadLettersBlock(&cfg.relay), cfg.relay.HeaderColumns,
 				cfg.format == formatJSON,
 			)
 		},

@@ -233,7 +233,7 @@ func (s *session) resendWaiting(name operator.Name, w operator.Waiting) resentVi
 func (s *session) waitsFor(w operator.Waiting) (what string, soon bool) {
 	behind := ""
 	switch {
-	case w.DeadOfKey.N > 0 && deadLettersBlock(&s.cfg.relay):
+	case w.DeadOfKey.N > 0 && show.DeadLettersBlock(&s.cfg.relay):
 		behind = fmt.Sprintf("dead letter %d of its ordering key blocks it", w.OldestDeadOfKey)
 	case w.First != nil:
 		behind = fmt.Sprintf("it waits behind row %d of its ordering key", w.First.ID)
