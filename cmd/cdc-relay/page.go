@@ -93,7 +93,7 @@ func (l listing[T]) readOn(c *config) (list operator.Listing[T], err error) {
 	}
 }
 
-// each returns the views of rows. JSON shows none as [].
+// each returns the views of rows. It is not nil, so that JSON shows [] if there are none.
 func each[T, V any](rows []T, view func(T) V) []V {
 	views := make([]V, 0, len(rows))
 	for _, row := range rows {

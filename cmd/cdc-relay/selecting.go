@@ -18,6 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // selectFlags are the flags of commands that show rows or change many rows.
@@ -367,11 +368,12 @@ func (p *process) onNamed(do func(context.Context, *session, operator.Name) erro
 
 // reasonCodes are the codes of docs/delivery.md. The publisher of an embedding program may have others.
 func reasonCodes() []string {
-	return []string{
-		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected",
-		"retries_exhausted", "too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row",
-		"handler_impossible", "expired",
-	}
+	return each([]outbox.Reason{
+		outbox.ReasonNack, outbox.ReasonUnroutable, outbox.ReasonNoExchange, outbox.ReasonAccessRefused,
+		outbox.ReasonChannelClosed, outbox.ReasonHandlerRejected, outbox.ReasonRetriesExceeded, outbox.ReasonTooLarge,
+		outbox.ReasonInvalidHeaders, outbox.ReasonInvalidProperties, outbox.ReasonInvalidRouting,
+		outbox.ReasonInvalidRow, outbox.ReasonHandlerImpossible, outbox.ReasonExpired,
+	}, func(code outbox.Reason) string { return string(code) })
 }
 
 func blockedSetting() setting {
