@@ -6,10 +6,18 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
+
+// changeFlags are the flags of a command that changes the selected rows, after its own.
+func changeFlags(own []cli.Flag) []cli.Flag {
+	common := flags("dry-run", "yes", "format", "database-url", "table", "config")
+	return describe(append(own, common...), usages{"yes": doNotAsk})
+}
 
 // change is a command that changes many rows. It asks before, unless --yes is given, and may fail halfway.
 type change struct {

@@ -143,9 +143,7 @@ EXAMPLES
   cdc-relay dead-letter requeue 42
   cdc-relay dead-letter requeue --reason unroutable --routing-key 'orders.*'
   cdc-relay dead-letter requeue --all --dry-run`,
-		Flags: describe(
-			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
-		),
+		Flags:  changeFlags(filterFlags(true)),
 		Action: p.with(p.resolveSelecting, p.requeue),
 	}
 }
@@ -163,9 +161,7 @@ EXAMPLES
 
   cdc-relay dead-letter purge --older-than 30d --dry-run
   cdc-relay dead-letter purge --older-than 30d --yes`,
-		Flags: describe(
-			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
-		),
+		Flags:  changeFlags(filterFlags(true)),
 		Action: p.with(p.resolveSelecting, p.purge),
 	}
 }

@@ -27,9 +27,7 @@ EXAMPLES
 
   cdc-relay delete 42
   cdc-relay delete 42 43 --dry-run`,
-		Flags: describe(
-			flags("dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
-		),
+		Flags:  changeFlags(nil),
 		Action: p.onEach(p.delete),
 	}
 }

@@ -114,8 +114,6 @@ func replaySettings() []setting {
 }
 
 func (p *process) replayCommand() *cli.Command {
-	ownFlags := append(historyFilterFlags(true), asFlags(replaySettings()...)...)
-	picked := append(ownFlags, flags("dry-run", "yes", "format", "database-url", "table", "config")...)
 	return &cli.Command{
 		Name:      "replay",
 		Usage:     "send published messages again",
@@ -130,7 +128,7 @@ EXAMPLES
 
   cdc-relay published replay 42
   cdc-relay published replay --routing-key orders.created --to-exchange backfill --rate 200 --yes`,
-		Flags:  describe(picked, usages{"yes": doNotAsk}),
+		Flags:  changeFlags(append(historyFilterFlags(true), asFlags(replaySettings()...)...)),
 		Action: p.with(p.resolveSelecting, p.replay),
 	}
 }

@@ -26,10 +26,7 @@ EXAMPLES
   cdc-relay retry --all
   cdc-relay retry --reason unroutable --routing-key 'orders.*'
   cdc-relay retry 42`,
-		Flags: describe(
-			describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), sinceCreated),
-			usages{"yes": doNotAsk},
-		),
+		Flags:  changeFlags(describe(filterFlags(true), sinceCreated)),
 		Action: p.with(p.resolveSelecting, p.retry),
 	}
 }

@@ -192,12 +192,12 @@ var (
 )
 
 // filterFlags are the flags of a command that selects rows. With all, the command needs --all to select every row.
-func filterFlags(all bool, more ...string) []cli.Flag {
+func filterFlags(all bool) []cli.Flag {
 	picked := asFlags(filterSettings()...)
 	if all {
 		picked = append(picked, asFlags(allSetting())...)
 	}
-	return append(picked, flags(more...)...)
+	return picked
 }
 
 func addNames(f *operator.Filter, texts []string) error {
