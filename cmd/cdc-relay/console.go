@@ -131,11 +131,8 @@ EXAMPLES
 }
 
 func (p *process) console(c *cli.Context) error {
-	cfg, err := p.resolve(c)
+	cfg, err := p.resolveValid(c)
 	if err != nil {
-		return err
-	}
-	if err := cfg.validate(); err != nil {
 		return err
 	}
 	opened, err := p.openConsole(c.Context, cfg, "console")

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -34,7 +33,7 @@ EXAMPLES
   cdc-relay dead-letter list --json | jq -r '.dead_letters[].message_id'`,
 				Flags: headerColumn(
 					pageFlags(filterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
-				Action: p.deadLetterList,
+				Action: p.with(p.resolveNamed, p.deadLetterList),
 			},
 			{
 				Name:      "show",
@@ -58,63 +57,31 @@ type deadLetterListView struct {
 	Next *string `json:"next"`
 }
 
-func (p *process) deadLetterList(c *cli.Context) error {
-	cfg, arguments, err := p.resolveNaming(c)
-	if err != nil {
-		return err
-	}
-	if err := addNames(&cfg.selected.filter, arguments); err != nil {
-		return usagef("%s: %s", commandPath(c), err)
-	}
-	return p.withSession(c, cfg, p.showDeadLetters)
-}
-
-func (p *process) showDeadLetters(ctx context.Context, s *session) error {
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
-		return s.DeadLetters(ctx, s.cfg.selected.filter, page)
-	})
-	if err != nil {
-		return err
-	}
-	letters := list.Rows
-	if len(letters) == 0 {
-		p.noteWildcards(s.cfg)
-	}
-	if len(letters) == 0 && list.Next == "" && s.cfg.selected.filter.Reason != nil {
-		if err := s.cfg.noneFound("dead letter"); err != nil {
-			return err
-		}
-	}
-	if s.cfg.format == formatJSON {
-		return p.writeDeadLetters(s.cfg, letters, list.Next)
-	}
-	return p.listDeadLetters(s.cfg.relay.MetricsHeader, letters, list.Next)
-}
-
-// listDeadLetters prints a table, with a column for a header if it is not "".
-func (p *process) listDeadLetters(header string, letters []operator.DeadMessage, next string) error {
-	if len(letters) == 0 && next == "" {
-		fmt.Fprintln(p.terminal.Out, "no dead letters")
-		return nil
-	}
-	keys := withHeader("ROUTING KEY", header, headerTitle(header))
-	g := p.terminal.Table(slices.Concat([]string{"ID", "DEAD FOR", "REASON", "EXCHANGE"}, keys,
-		[]string{"ORDERING KEY", "ATTEMPTS", "LAST ERROR"})...).Fit()
-	for _, letter := range letters {
-		first := []string{
-			fmt.Sprint(letter.ID), show.Duration(letter.ReadAt.Sub(letter.DeadAt)), show.Cell(letter.Reason),
-			show.CellOrDash(letter.Exchange),
-		}
-		last := []string{
-			show.CellOrDash(letter.OrderingKey), fmt.Sprint(letter.Attempts), show.CellOrDash(letter.LastError),
-		}
-		g.Row(slices.Concat(first, withHeader(show.Cell(letter.RoutingKey), header, letter.Header(header)), last)...)
-	}
-	if err := g.Write(); err != nil {
-		return err
-	}
-	p.terminal.NextPage(len(letters), next, readFor)
-	return nil
+func (p *process) deadLetterList(ctx context.Context, s *session) error {
+	return listing[operator.DeadMessage]{
+		what: "dead letters",
+		read: func(page operator.Page) (operator.Listing[operator.DeadMessage], error) {
+			return s.DeadLetters(ctx, s.cfg.selected.filter, page)
+		},
+		none: func() error {
+			if s.cfg.selected.filter.Reason == nil {
+				return nil
+			}
+			return s.cfg.noneFound("dead letter")
+		},
+		view: s.cfg.deadLettersView,
+		columns: []string{
+			"ID", "DEAD FOR", "REASON", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
+		},
+		cells: func(m operator.DeadMessage) []string {
+			return []string{
+				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Cell(m.Reason), show.CellOrDash(m.Exchange),
+				show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey), fmt.Sprint(m.Attempts),
+				show.CellOrDash(m.LastError),
+			}
+		},
+		header: operator.DeadMessage.Header,
+	}.show(p, s.cfg)
 }
 
 func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.Name) error {
@@ -123,7 +90,7 @@ func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.
 		return err
 	}
 	if s.cfg.format == formatJSON {
-		if err := p.writeDeadLetters(s.cfg, letters, ""); err != nil {
+		if err := p.terminal.JSON(s.cfg.deadLettersView(letters, nil)); err != nil {
 			return err
 		}
 	} else {
@@ -142,12 +109,10 @@ func (p *process) deadLetterShow(ctx context.Context, s *session, name operator.
 	return nil
 }
 
-func (p *process) writeDeadLetters(cfg *config, letters []operator.DeadMessage, next string) error {
-	view := deadLetterListView{DeadLetters: []show.DeadLetter{}, Next: orNothing(next)}
-	for _, letter := range letters {
-		view.DeadLetters = append(view.DeadLetters, show.DeadLetterOf(cfg.relay.Table, letter))
-	}
-	return p.terminal.JSON(view)
+func (c *config) deadLettersView(letters []operator.DeadMessage, next *string) any {
+	return deadLetterListView{each(letters, func(letter operator.DeadMessage) show.DeadLetter {
+		return show.DeadLetterOf(c.relay.Table, letter)
+	}), next}
 }
 
 // showDeadLetter prints one dead letter, with an empty line first if it follows another.
@@ -178,10 +143,8 @@ EXAMPLES
   cdc-relay dead-letter requeue 42
   cdc-relay dead-letter requeue --reason unroutable --routing-key 'orders.*'
   cdc-relay dead-letter requeue --all --dry-run`,
-		Flags: describe(
-			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
-		),
-		Action: p.onSelected(p.requeue),
+		Flags:  changeFlags(filterFlags(true)),
+		Action: p.with(p.resolveSelecting, p.requeue),
 	}
 }
 
@@ -198,10 +161,8 @@ EXAMPLES
 
   cdc-relay dead-letter purge --older-than 30d --dry-run
   cdc-relay dead-letter purge --older-than 30d --yes`,
-		Flags: describe(
-			filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
-		),
-		Action: p.onSelected(p.purge),
+		Flags:  changeFlags(filterFlags(true)),
+		Action: p.with(p.resolveSelecting, p.purge),
 	}
 }
 
@@ -219,40 +180,22 @@ type requeueView struct {
 
 func (p *process) requeue(ctx context.Context, s *session) error {
 	if s.cfg.selected.dryRun {
-		n, err := p.countDeadLetters(ctx, s)
-		if err != nil {
-			return err
-		}
-		text := "would requeue " + show.Plural(n, "dead letter")
-		return p.printResult(s.cfg, requeueView{DryRun: true, Matched: n}, text)
+		return p.countDeadLetters(ctx, s, "requeue", func(n int64) any { return requeueView{DryRun: true, Matched: n} })
 	}
-	var view requeueView
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was requeued", harmless: true}
-	asking.question = func(total int64) string {
-		from := s.cfg.relay.Table.DeadLetter()
-		return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "requeuing", what: "dead letter", notDone: "nothing was requeued", harmless: true,
+		question: func(total int64) string {
+			from := s.cfg.relay.Table.DeadLetter()
+			return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+		},
 	}
-	bar, end := p.terminal.Progress("requeuing", operator.ChangeBatch)
-	progress := func(n, total int64) {
-		view.Matched = total
-		bar(n, total)
-	}
-	done, failed := s.Requeue(ctx, s.cfg.selected.filter, operator.ChangeBatch, asking.agree(ctx), progress)
-	end()
-	if asking.refused != nil {
-		return asking.refused
-	}
-	view.Requeued, view.RequeuedWithNewID, view.NotTaken = done.Sent, done.Moved, done.Left
-	text := requeuedText(done)
+	agreed, bar := ch.begin(ctx)
+	done, failed := s.Requeue(ctx, s.cfg.selected.filter, operator.ChangeBatch, agreed, bar)
 	if failed == nil {
 		failed = s.cfg.rejectedByOutbox(done)
 	}
-	if failed == nil && view.Matched == 0 {
-		failed = p.none(s.cfg, "dead letter")
-	}
-	return p.printChange(
-		ctx, s.cfg, change{&view, &view.Error, text, done.Sent, view.Matched - done.Sent, failed, againForOthers},
-	)
+	view := requeueView{Matched: ch.matched, Requeued: done.Sent, RequeuedWithNewID: done.Moved, NotTaken: done.Left}
+	return ch.end(ctx, &view, &view.Error, requeuedText(done), done.Sent, failed)
 }
 
 // requeuedText says what a requeue has done.
@@ -275,13 +218,16 @@ func (c *config) rejectedByOutbox(done operator.Requeued) error {
 	)
 }
 
-// countDeadLetters counts the dead letters that a command would change.
-func (p *process) countDeadLetters(ctx context.Context, s *session) (int64, error) {
+// countDeadLetters prints how many dead letters a command would change.
+func (p *process) countDeadLetters(ctx context.Context, s *session, verb string, view func(n int64) any) error {
 	n, err := s.CountDeadLetters(ctx, s.cfg.selected.filter)
 	if err == nil && n == 0 {
 		err = p.none(s.cfg, "dead letter")
 	}
-	return n, err
+	if err != nil {
+		return err
+	}
+	return p.printResult(s.cfg, view(n), "would "+verb+" "+show.Plural(n, "dead letter"))
 }
 
 // purgeView is the JSON output of dead-letter purge.
@@ -293,32 +239,18 @@ type purgeView struct {
 }
 
 func (p *process) purge(ctx context.Context, s *session) error {
-	var view purgeView
 	if s.cfg.selected.dryRun {
-		matched, err := p.countDeadLetters(ctx, s)
-		if err != nil {
-			return err
-		}
-		view.DryRun, view.Matched = true, matched
-		return p.printResult(s.cfg, view, "would delete "+show.Plural(matched, "dead letter"))
+		return p.countDeadLetters(ctx, s, "delete", func(n int64) any { return purgeView{DryRun: true, Matched: n} })
 	}
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was deleted", question: func(total int64) string {
-		from := s.cfg.relay.Table.DeadLetter()
-		return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
-	}}
-	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
-	var failed error
-	view.Purged, failed = s.Purge(ctx, s.cfg.selected.filter, operator.ChangeBatch, asking.agree(ctx), bar)
-	end()
-	if asking.refused != nil {
-		return asking.refused
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "deleting", what: "dead letter", notDone: "nothing was deleted",
+		question: func(total int64) string {
+			from := s.cfg.relay.Table.DeadLetter()
+			return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+		},
 	}
-	view.Matched = asking.matched
-	if failed == nil && view.Matched == 0 {
-		failed = p.none(s.cfg, "dead letter")
-	}
-	text := "deleted " + show.Plural(view.Purged, "dead letter")
-	return p.printChange(
-		ctx, s.cfg, change{&view, &view.Error, text, view.Purged, view.Matched - view.Purged, failed, againForOthers},
-	)
+	agreed, bar := ch.begin(ctx)
+	purged, failed := s.Purge(ctx, s.cfg.selected.filter, operator.ChangeBatch, agreed, bar)
+	view := purgeView{Matched: ch.matched, Purged: purged}
+	return ch.end(ctx, &view, &view.Error, "deleted "+show.Plural(purged, "dead letter"), purged, failed)
 }

@@ -27,9 +27,7 @@ EXAMPLES
 
   cdc-relay delete 42
   cdc-relay delete 42 43 --dry-run`,
-		Flags: describe(
-			flags("dry-run", "yes", "format", "database-url", "table", "config"), usages{"yes": doNotAsk},
-		),
+		Flags:  changeFlags(nil),
 		Action: p.onEach(p.delete),
 	}
 }
@@ -52,36 +50,30 @@ func (p *process) delete(ctx context.Context, s *session, names []operator.Name)
 			return err
 		}
 	}
-	var view deleteView
 	filter := s.cfg.selected.filter
 	if s.cfg.selected.dryRun {
 		n, err := s.CountWaiting(ctx, filter)
-		view.DryRun, view.Matched = true, n
 		if err != nil {
 			return err
 		}
-		return p.printResult(s.cfg, view, "would delete "+show.Plural(n, "message"))
+		return p.printResult(s.cfg, deleteView{DryRun: true, Matched: n}, "would delete "+show.Plural(n, "message"))
 	}
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was deleted", question: func(total int64) string {
-		return fmt.Sprintf("Delete %s from %s at %s for good?",
-			show.Plural(total, "message"), s.cfg.relay.Table, where(s.conn.Config()))
-	}}
-	bar, end := p.terminal.Progress("deleting", operator.ChangeBatch)
-	done, failed := s.Delete(ctx, filter, operator.ChangeBatch, asking.agree(ctx), bar)
-	end()
-	if asking.refused != nil {
-		return asking.refused
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "deleting", notDone: "nothing was deleted", question: func(total int64) string {
+			return fmt.Sprintf("Delete %s from %s at %s for good?",
+				show.Plural(total, "message"), s.cfg.relay.Table, where(s.conn.Config()))
+		},
 	}
-	view.Matched, view.Deleted = asking.matched, done.Unpublished+done.Uncertain
-	view.Unpublished, view.Left = done.Unpublished, done.Left
+	agreed, bar := ch.begin(ctx)
+	done, failed := s.Delete(ctx, filter, operator.ChangeBatch, agreed, bar)
+	view := deleteView{
+		Matched: ch.matched, Deleted: done.Unpublished + done.Uncertain, Unpublished: done.Unpublished, Left: done.Left,
+	}
 	if failed == nil && done.Left > 0 {
 		failed = failure.WithHint(
 			errors.New(show.LockedText(done.Left)), "cdc-relay explain "+names[0].String()+s.cfg.tableFlag())
 	}
-	left := view.Matched - view.Deleted
-	return p.printChange(
-		ctx, s.cfg, change{&view, &view.Error, show.DeletedText(done), view.Deleted, left, failed, againForOthers},
-	)
+	return ch.end(ctx, &view, &view.Error, show.DeletedText(done), view.Deleted, failed)
 }
 
 // notWaiting is the error for a message that is not in the outbox, or nil.

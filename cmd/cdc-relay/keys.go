@@ -8,7 +8,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 func (p *process) keysCommand() *cli.Command {
@@ -26,7 +25,7 @@ The relay at --http-addr tells its settings, such as --on-dead-letter.`,
 			asFlags(blockedSetting()), "format", "http-addr", "database-url", "table", "config",
 			"on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode", "slot", "shard",
 		), usages{"http-addr": askForState})),
-		Action: p.keys,
+		Action: p.with(p.resolveValid, p.keys),
 	}
 }
 
@@ -48,56 +47,31 @@ type keyView struct {
 	DeadLetter *int64 `json:"dead_letter"`
 }
 
-func (p *process) keys(c *cli.Context) error {
-	cfg, err := p.resolve(c)
-	if err != nil {
-		return err
-	}
-	if err := cfg.validate(); err != nil {
-		return err
-	}
-	return p.withSession(c, cfg, p.showKeys)
-}
-
-func (p *process) showKeys(ctx context.Context, s *session) error {
+func (p *process) keys(ctx context.Context, s *session) error {
 	around, err := p.surroundings(ctx, s)
 	if err != nil {
 		return err
 	}
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Key], error) {
-		return s.keysPage(ctx, page, deadLettersBlock(around.Config))
-	})
-	if err != nil {
-		return err
-	}
-	if s.cfg.format == formatJSON {
-		view := keysView{Keys: []keyView{}, Next: orNothing(list.Next)}
-		for _, k := range list.Rows {
-			f := k.First
-			first := listedView{f.State, show.TimeOrNull(f.AvailableAt), f.LockedBy, show.MessageOf(f.StoredMessage)}
-			view.Keys = append(view.Keys, keyView{
-				Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, Why: around.Why(k),
-				DeadLetter: k.Dead, First: first,
-			})
+	viewOf := func(k operator.Key) keyView {
+		return keyView{
+			Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, First: listedOf(k.First),
+			Why: around.Why(k), DeadLetter: k.Dead,
 		}
-		return p.terminal.JSON(view)
 	}
-	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.terminal.Out, "no ordering keys")
-		return nil
-	}
-	g := p.terminal.Table("ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS").Fit()
-	for _, k := range list.Rows {
-		g.Row(
-			show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State),
-			show.Shortened(around.Why(k), 160),
-		)
-	}
-	if err := g.Write(); err != nil {
-		return err
-	}
-	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
-	return nil
+	return listing[operator.Key]{
+		what: "ordering keys",
+		read: func(page operator.Page) (operator.Listing[operator.Key], error) {
+			return s.keysPage(ctx, page, show.DeadLettersBlock(around.Config))
+		},
+		view:    func(rows []operator.Key, next *string) any { return keysView{each(rows, viewOf), next} },
+		columns: []string{"ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS"},
+		cells: func(k operator.Key) []string {
+			return []string{
+				show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State),
+				show.Shortened(around.Why(k), 160),
+			}
+		},
+	}.show(p, s.cfg)
 }
 
 func (s *session) keysPage(
@@ -108,6 +82,3 @@ func (s *session) keysPage(
 	}
 	return s.BlockedKeys(ctx, block, page)
 }
-
-// deadLettersBlock reports whether a dead letter blocks its key.
-func deadLettersBlock(cfg *relay.Config) bool { return cfg.OnDeadLetter == relay.OnDeadLetterBlock }

@@ -33,7 +33,7 @@ EXAMPLES
   cdc-relay list --json | jq -r '.messages[].message_id'`,
 		Flags: asking(describe(headerColumn(pageFlags(listFilterFlags(), "format", "metrics-header", "on-dead-letter",
 			"http-addr", "database-url", "table", "config")), usages{"http-addr": askForSettings})),
-		Action: p.list,
+		Action: p.with(p.resolveValid, p.list),
 	}
 }
 
@@ -76,105 +76,29 @@ type listedView struct {
 	show.Message
 }
 
-func (p *process) list(c *cli.Context) error {
-	cfg, err := p.resolve(c)
-	if err != nil {
-		return err
-	}
-	if err := cfg.validate(); err != nil {
-		return err
-	}
-	return p.withSession(c, cfg, p.showList)
+func listedOf(w operator.Waiting) listedView {
+	return listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)}
 }
 
-func (p *process) showList(ctx context.Context, s *session) error {
+func (p *process) list(ctx context.Context, s *session) error {
 	s.cfg = p.asRelay(ctx, s)
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Waiting], error) {
-		return s.List(ctx, s.cfg.selected.filter, page, deadLettersBlock(&s.cfg.relay))
-	})
-	if err != nil {
-		return err
-	}
-	if len(list.Rows) == 0 {
-		p.noteWildcards(s.cfg)
-	}
-	if len(list.Rows) == 0 && list.Next == "" {
-		if err := s.cfg.unknownReason("message of the outbox"); err != nil {
-			return err
-		}
-	}
-	if s.cfg.format == formatJSON {
-		view := listView{Messages: []listedView{}, Next: orNothing(list.Next)}
-		for _, w := range list.Rows {
-			view.Messages = append(
-				view.Messages,
-				listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)},
-			)
-		}
-		return p.terminal.JSON(view)
-	}
-	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.terminal.Out, "no messages")
-		return nil
-	}
-	header := s.cfg.relay.MetricsHeader
-	keys := withHeader("ROUTING KEY", header, headerTitle(header))
-	g := p.terminal.Table(slices.Concat([]string{"ID", "AGE", "STATE", "NEXT", "EXCHANGE"}, keys,
-		[]string{"ORDERING KEY", "ATTEMPTS", "LAST ERROR"})...).Fit()
-	for _, w := range list.Rows {
-		first := []string{
-			fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w), show.CellOrDash(w.Exchange),
-		}
-		g.Row(slices.Concat(first, withHeader(show.Cell(w.RoutingKey), header, w.Header(header)),
-			[]string{show.CellOrDash(w.OrderingKey), fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError)})...)
-	}
-	if err := g.Write(); err != nil {
-		return err
-	}
-	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
-	return nil
-}
-
-// headerColumn describes --metrics-header for commands that list messages.
-func headerColumn(picked []cli.Flag) []cli.Flag {
-	return describe(picked, usages{"metrics-header": showHeader})
-}
-
-// withHeader returns the column of the routing key, and one for the header of --metrics-header if it is not "".
-func withHeader(key, header, value string) []string {
-	if header == "" {
-		return []string{key}
-	}
-	return []string{key, show.OrElse(show.Cell(value), "-")}
-}
-
-func headerTitle(header string) string { return strings.ToUpper(header) }
-
-// readFor is how long a list reads on if the filter matches few rows.
-const readFor = 5 * time.Second
-
-// readOn reads pages until the list has as many rows as asked for, ends, or has taken readFor.
-func readOn[T any](
-	c *config, page func(operator.Page) (operator.Listing[T], error),
-) (list operator.Listing[T], err error) {
-	wanted := c.page()
-	for began := time.Now(); ; {
-		next, err := page(wanted)
-		if err != nil {
-			return list, c.pageError(err)
-		}
-		list.Rows, list.Next = append(list.Rows, next.Rows...), next.Next
-		wanted.After, wanted.Limit = next.Next, wanted.Limit-len(next.Rows)
-		if wanted.After == "" || wanted.Limit == 0 || time.Since(began) > readFor {
-			return list, nil
-		}
-	}
-}
-
-// orNothing returns nil for "".
-func orNothing(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
+	return listing[operator.Waiting]{
+		what: "messages",
+		read: func(page operator.Page) (operator.Listing[operator.Waiting], error) {
+			return s.List(ctx, s.cfg.selected.filter, page, show.DeadLettersBlock(&s.cfg.relay))
+		},
+		none: func() error { return s.cfg.unknownReason("message of the outbox") },
+		view: func(rows []operator.Waiting, next *string) any { return listView{each(rows, listedOf), next} },
+		columns: []string{
+			"ID", "AGE", "STATE", "NEXT", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
+		},
+		cells: func(w operator.Waiting) []string {
+			return []string{
+				fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w),
+				show.CellOrDash(w.Exchange), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
+				fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError),
+			}
+		},
+		header: operator.Waiting.Header,
+	}.show(p, s.cfg)
 }

@@ -39,7 +39,7 @@ EXAMPLES
   cdc-relay peek --json | jq -c '.messages[] | [.routing_key, .payload]'`,
 		Flags: asking(describe(pageFlags(peekFilterFlags(), "format", "http-addr", "database-url", "table", "config",
 			"header-columns", "ordering-key-header", "on-dead-letter"), usages{"http-addr": askForSettings})),
-		Action: p.peek,
+		Action: p.with(p.resolvePeek, p.peek),
 	}
 }
 
@@ -70,6 +70,7 @@ type peekedView struct {
 }
 
 func (c *config) peekedViewOf(m operator.Peeked) peekedView {
+	c.relay.AddOrderingKey(m.Message)
 	line, err := wire.NewLine(m.Message, c.exchange)
 	for _, l := range m.Large {
 		if err == nil && l.Column != "redacted_payload" && !strings.HasPrefix(l.Column, "payload") {
@@ -112,10 +113,10 @@ func peekedSize(size operator.Count) string {
 	return fmt.Sprint(size.N)
 }
 
-func (p *process) peek(c *cli.Context) error {
+func (p *process) resolvePeek(c *cli.Context) (*config, error) {
 	cfg, err := p.resolve(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// The flag --exchange is a filter here. The relays' exchange may also come from the environment.
 	exchange := settings.Pick(relaySettings(), "exchange")[0]
@@ -123,52 +124,30 @@ func (p *process) peek(c *cli.Context) error {
 		err = exchange.Take(cfg, v.Text)
 		cfg.given[exchange.Name] = v
 	}
-	if err := errors.Join(err, cfg.validate()); err != nil {
-		return err
-	}
-	return p.withSession(c, cfg, p.showPeeked)
+	return cfg, errors.Join(err, cfg.validate())
 }
 
-func (p *process) showPeeked(ctx context.Context, s *session) error {
+func (p *process) peek(ctx context.Context, s *session) error {
 	cfg := p.asRelay(ctx, s)
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.Peeked], error) {
-		return s.Peek(
-			ctx, cfg.selected.filter, page, deadLettersBlock(&cfg.relay), cfg.relay.HeaderColumns,
-			cfg.format == formatJSON,
-		)
-	})
-	if err != nil {
-		return err
-	}
-	if len(list.Rows) == 0 {
-		p.noteWildcards(s.cfg)
-	}
-	view := peekView{Messages: []peekedView{}, Next: orNothing(list.Next)}
-	for _, m := range list.Rows {
-		cfg.relay.AddOrderingKey(m.Message)
-		view.Messages = append(view.Messages, cfg.peekedViewOf(m))
-	}
-	if s.cfg.format == formatJSON {
-		return p.terminal.JSON(view)
-	}
-	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.terminal.Out, "no messages")
-		return nil
-	}
-	g := p.terminal.Table("ID", "STATE", "AVAILABLE", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "BYTES", "ERROR").Fit()
-	for i, v := range view.Messages {
-		m, available := list.Rows[i], "-"
-		if m.AvailableAt != nil {
-			available = show.Time(*m.AvailableAt)
-		}
-		g.Row(
-			fmt.Sprint(v.ID), string(v.State), available, show.Cell(v.Exchange), show.Cell(v.RoutingKey),
-			show.CellOrDash(v.OrderingKey), peekedSize(m.PayloadSize), show.CellOrDash(v.Error),
-		)
-	}
-	if err := g.Write(); err != nil {
-		return err
-	}
-	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
-	return nil
+	return listing[operator.Peeked]{
+		what: "messages",
+		read: func(page operator.Page) (operator.Listing[operator.Peeked], error) {
+			return s.Peek(
+				ctx, cfg.selected.filter, page, show.DeadLettersBlock(&cfg.relay), cfg.relay.HeaderColumns,
+				cfg.format == formatJSON,
+			)
+		},
+		view:    func(rows []operator.Peeked, next *string) any { return peekView{each(rows, cfg.peekedViewOf), next} },
+		columns: []string{"ID", "STATE", "AVAILABLE", "EXCHANGE", "ROUTING KEY", "ORDERING KEY", "BYTES", "ERROR"},
+		cells: func(m operator.Peeked) []string {
+			v, available := cfg.peekedViewOf(m), "-"
+			if m.AvailableAt != nil {
+				available = show.Time(*m.AvailableAt)
+			}
+			return []string{
+				fmt.Sprint(v.ID), string(v.State), available, show.Cell(v.Exchange), show.Cell(v.RoutingKey),
+				show.CellOrDash(v.OrderingKey), peekedSize(m.PayloadSize), show.CellOrDash(v.Error),
+			}
+		},
+	}.show(p, cfg)
 }

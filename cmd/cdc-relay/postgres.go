@@ -88,11 +88,8 @@ func where(cfg *pgx.ConnConfig) string {
 // openDatabase reads the configuration of a command that sets up or removes something, and connects. The caller closes
 // the connection with closeConn.
 func (p *process) openDatabase(c *cli.Context, command string) (*config, *pgx.Conn, error) {
-	cfg, err := p.resolve(c)
+	cfg, err := p.resolveValid(c)
 	if err != nil {
-		return nil, nil, err
-	}
-	if err := cfg.validate(); err != nil {
 		return nil, nil, err
 	}
 	conn, err := connect(c.Context, cfg.database(), command, pgdial.CatalogOnly)

@@ -36,7 +36,7 @@ EXAMPLES
   cdc-relay published list --routing-key 'orders.#' --newer-than 2026-11-24T10:00Z`,
 				Flags: headerColumn(pageFlags(
 					historyFilterFlags(false), "format", "metrics-header", "database-url", "table", "config")),
-				Action: p.publishedList,
+				Action: p.with(p.resolveNamed, p.publishedList),
 			},
 			{
 				Name:      "show",
@@ -114,8 +114,6 @@ func replaySettings() []setting {
 }
 
 func (p *process) replayCommand() *cli.Command {
-	ownFlags := append(historyFilterFlags(true), asFlags(replaySettings()...)...)
-	picked := append(ownFlags, flags("dry-run", "yes", "format", "database-url", "table", "config")...)
 	return &cli.Command{
 		Name:      "replay",
 		Usage:     "send published messages again",
@@ -130,8 +128,8 @@ EXAMPLES
 
   cdc-relay published replay 42
   cdc-relay published replay --routing-key orders.created --to-exchange backfill --rate 200 --yes`,
-		Flags:  describe(picked, usages{"yes": doNotAsk}),
-		Action: p.onSelected(p.replay),
+		Flags:  changeFlags(append(historyFilterFlags(true), asFlags(replaySettings()...)...)),
+		Action: p.with(p.resolveSelecting, p.replay),
 	}
 }
 
@@ -142,59 +140,26 @@ type publishedListView struct {
 	Next *string `json:"next"`
 }
 
-func (p *process) writePublished(messages []operator.PublishedMessage, next string) error {
-	view := publishedListView{Published: []show.Published{}, Next: orNothing(next)}
-	for _, m := range messages {
-		view.Published = append(view.Published, show.PublishedOf(m))
-	}
-	return p.terminal.JSON(view)
+func publishedView(messages []operator.PublishedMessage, next *string) any {
+	return publishedListView{each(messages, show.PublishedOf), next}
 }
 
-func (p *process) publishedList(c *cli.Context) error {
-	cfg, arguments, err := p.resolveNaming(c)
-	if err != nil {
-		return err
-	}
-	if err := addNames(&cfg.selected.filter, arguments); err != nil {
-		return usagef("%s: %s", commandPath(c), err)
-	}
-	return p.withSession(c, cfg, p.showPublishedList)
-}
-
-func (p *process) showPublishedList(ctx context.Context, s *session) error {
-	list, err := readOn(s.cfg, func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
-		return s.PublishedMessages(ctx, s.cfg.selected.filter, page)
-	})
-	if err != nil {
-		return err
-	}
-	if len(list.Rows) == 0 {
-		p.noteWildcards(s.cfg)
-	}
-	if s.cfg.format == formatJSON {
-		return p.writePublished(list.Rows, list.Next)
-	}
-	if len(list.Rows) == 0 && list.Next == "" {
-		fmt.Fprintln(p.terminal.Out, "no published messages")
-		return nil
-	}
-	header := s.cfg.relay.MetricsHeader
-	keys := withHeader("ROUTING KEY", header, headerTitle(header))
-	g := p.terminal.Table(slices.Concat([]string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE"}, keys,
-		[]string{"ORDERING KEY"})...).Fit()
-	for _, m := range list.Rows {
-		first := []string{
-			fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-			m.MessageID.String(), show.CellOrDash(m.Exchange),
-		}
-		g.Row(slices.Concat(first, withHeader(show.Cell(m.RoutingKey), header, m.Header(header)),
-			[]string{show.CellOrDash(m.OrderingKey)})...)
-	}
-	if err := g.Write(); err != nil {
-		return err
-	}
-	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
-	return nil
+func (p *process) publishedList(ctx context.Context, s *session) error {
+	return listing[operator.PublishedMessage]{
+		what: "published messages",
+		read: func(page operator.Page) (operator.Listing[operator.PublishedMessage], error) {
+			return s.PublishedMessages(ctx, s.cfg.selected.filter, page)
+		},
+		view:    publishedView,
+		columns: []string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", routingKeyColumn, "ORDERING KEY"},
+		cells: func(m operator.PublishedMessage) []string {
+			return []string{
+				fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
+				m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
+			}
+		},
+		header: operator.PublishedMessage.Header,
+	}.show(p, s.cfg)
 }
 
 func (p *process) publishedShow(ctx context.Context, s *session, name operator.Name) error {
@@ -203,7 +168,7 @@ func (p *process) publishedShow(ctx context.Context, s *session, name operator.N
 		return err
 	}
 	if s.cfg.format == formatJSON {
-		err = p.writePublished(messages, "")
+		err = p.terminal.JSON(publishedView(messages, nil))
 	}
 	for i, m := range messages {
 		if err == nil && s.cfg.format != formatJSON {
@@ -241,37 +206,33 @@ type replayView struct {
 }
 
 func (p *process) replay(ctx context.Context, s *session) error {
-	to := s.cfg.selected.replaying
-	view := replayView{DryRun: s.cfg.selected.dryRun}
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was sent", question: func(total int64) string {
-		to := ""
-		if how := s.cfg.selected.replaying; how.exchange != nil {
-			to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
-		}
-		from, at := s.cfg.relay.Table.Published(), where(s.conn.Config())
-		return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), from, to, at)
-	}}
-	bar, end := p.terminal.Progress("replaying", operator.ChangeBatch)
-	result, failed := s.Replay(ctx, s.cfg.selected.filter, operator.Replay{
-		Exchange: to.exchange, RoutingKey: to.routingKey, PerSecond: to.perSecond, Batch: operator.ChangeBatch,
-		Dry: view.DryRun, AfterID: to.afterID,
-	}, asking.agree(ctx), bar)
-	end()
-	if asking.refused != nil {
-		return asking.refused
+	how := s.cfg.selected.replaying
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "replaying", what: "published message", again: "run it again",
+		notDone: "nothing was sent", question: func(total int64) string {
+			to := ""
+			if how.exchange != nil {
+				to = " to exchange " + strconv.Quote(show.Printable(*how.exchange))
+			}
+			from, at := s.cfg.relay.Table.Published(), where(s.conn.Config())
+			return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(total, "message"), from, to, at)
+		},
 	}
-	view.Replayed, view.Matched = result.Count, result.Matched
-	again := "run it again"
+	dry := s.cfg.selected.dryRun
+	agreed, bar := ch.begin(ctx)
+	result, failed := s.Replay(ctx, s.cfg.selected.filter, operator.Replay{
+		Exchange: how.exchange, RoutingKey: how.routingKey, PerSecond: how.perSecond, Batch: operator.ChangeBatch,
+		Dry: dry, AfterID: how.afterID,
+	}, agreed, bar)
+	ch.matched = result.Matched
+	view := replayView{DryRun: dry, Matched: result.Matched, Replayed: result.Count}
 	if result.Count > 0 {
 		view.LastID = &result.LastID
-		again = fmt.Sprintf("run it again with --after-id %d for the others", result.LastID)
+		ch.again = fmt.Sprintf("run it again with --after-id %d for the others", result.LastID)
 	}
 	text, done := "replayed "+show.Plural(view.Replayed, "message"), view.Replayed
-	if view.DryRun {
+	if dry {
 		text, done = "would replay "+show.Plural(view.Matched, "message"), view.Matched
 	}
-	if failed == nil && view.Matched == 0 {
-		failed = p.none(s.cfg, "published message")
-	}
-	return p.printChange(ctx, s.cfg, change{&view, &view.Error, text, done, view.Matched - done, failed, again})
+	return ch.end(ctx, &view, &view.Error, text, done, failed)
 }

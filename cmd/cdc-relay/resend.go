@@ -233,7 +233,7 @@ func (s *session) resendWaiting(name operator.Name, w operator.Waiting) resentVi
 func (s *session) waitsFor(w operator.Waiting) (what string, soon bool) {
 	behind := ""
 	switch {
-	case w.DeadOfKey.N > 0 && deadLettersBlock(&s.cfg.relay):
+	case w.DeadOfKey.N > 0 && show.DeadLettersBlock(&s.cfg.relay):
 		behind = fmt.Sprintf("dead letter %d of its ordering key blocks it", w.OldestDeadOfKey)
 	case w.First != nil:
 		behind = fmt.Sprintf("it waits behind row %d of its ordering key", w.First.ID)
@@ -290,13 +290,13 @@ func (p *process) resend(ctx context.Context, s *session, names []operator.Name)
 		}
 	}
 	copies := plan.count[actReplay]
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was sent", harmless: copies == 0}
-	asking.question = func(total int64) string {
+	ch := &change{process: p, cfg: s.cfg, notDone: "nothing was sent", harmless: copies == 0}
+	ch.question = func(total int64) string {
 		return fmt.Sprintf("Send %s again, at %s?", show.Plural(total, "published message"), where(s.conn.Config()))
 	}
 	text, failed := "", error(nil)
 	if !view.DryRun {
-		if err := asking.agree(ctx)(copies); err != nil {
+		if err := ch.agree(ctx)(copies); err != nil {
 			return err
 		}
 		text, failed = plan.run(ctx, s, &view)
@@ -305,11 +305,11 @@ func (p *process) resend(ctx context.Context, s *session, names []operator.Name)
 		failed = fmt.Errorf("%s cannot be resent", show.Plural(plan.stuck, "message"))
 	}
 	done := view.Retried + view.Requeued + view.Replayed
-	left := plan.wanted() - done
-	if failed == nil && left > 0 && !view.DryRun {
+	ch.matched = plan.wanted()
+	if left := ch.matched - done; failed == nil && left > 0 && !view.DryRun {
 		failed = fmt.Errorf("%s changed meanwhile: %s", show.Plural(left, "message"), againForOthers)
 	}
-	return p.printChange(ctx, s.cfg, change{&view, &view.Error, text, done, left, failed, againForOthers})
+	return ch.end(ctx, &view, &view.Error, text, done, failed)
 }
 
 // resendPlan has the messages of each action.

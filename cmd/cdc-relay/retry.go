@@ -26,11 +26,8 @@ EXAMPLES
   cdc-relay retry --all
   cdc-relay retry --reason unroutable --routing-key 'orders.*'
   cdc-relay retry 42`,
-		Flags: describe(
-			describe(filterFlags(true, "dry-run", "yes", "format", "database-url", "table", "config"), sinceCreated),
-			usages{"yes": doNotAsk},
-		),
-		Action: p.onSelected(p.retry),
+		Flags:  changeFlags(describe(filterFlags(true), sinceCreated)),
+		Action: p.with(p.resolveSelecting, p.retry),
 	}
 }
 
@@ -45,38 +42,23 @@ type retryView struct {
 }
 
 func (p *process) retry(ctx context.Context, s *session) error {
-	view := retryView{DryRun: s.cfg.selected.dryRun}
-	asking := &consent{process: p, cfg: s.cfg, notDone: "nothing was changed", harmless: true}
-	asking.question = func(total int64) string {
-		messages, at := show.Plural(total, "message"), where(s.conn.Config())
-		return fmt.Sprintf("Make %s of %s at %s due now?", messages, s.cfg.relay.Table, at)
+	ch := &change{
+		process: p, cfg: s.cfg, doing: "making due", what: "waiting retry", notDone: "nothing was changed",
+		harmless: true,
+		question: func(total int64) string {
+			messages, at := show.Plural(total, "message"), where(s.conn.Config())
+			return fmt.Sprintf("Make %s of %s at %s due now?", messages, s.cfg.relay.Table, at)
+		},
 	}
-	agreed := asking.agree(ctx)
-	if view.DryRun {
-		agreed = nil
-	}
-	bar, end := p.terminal.Progress("making due", operator.ChangeBatch)
-	progress := func(n, total int64) {
-		view.Matched = total
-		bar(n, total)
-	}
-	done, failed := s.RetryNow(ctx, s.cfg.selected.filter, operator.ChangeBatch, view.DryRun, agreed, progress)
-	end()
-	if asking.refused != nil {
-		return asking.refused
-	}
-	view.Retried, view.Left = done.Due, done.Left
+	dry := s.cfg.selected.dryRun
+	agreed, bar := ch.begin(ctx)
+	done, failed := s.RetryNow(ctx, s.cfg.selected.filter, operator.ChangeBatch, dry, agreed, bar)
+	view := retryView{DryRun: dry, Matched: ch.matched, Retried: done.Due, Left: done.Left}
 	text := retriedText(done)
-	if view.DryRun {
+	if dry {
 		text = "would make " + strings.TrimPrefix(text, "made ")
 	}
-	if failed == nil && view.Matched == 0 {
-		failed = p.none(s.cfg, "waiting retry")
-	}
-	changed := done.Due + done.Left
-	return p.printChange(
-		ctx, s.cfg, change{&view, &view.Error, text, changed, view.Matched - changed, failed, againForOthers},
-	)
+	return ch.end(ctx, &view, &view.Error, text, done.Due+done.Left, failed)
 }
 
 // retriedText says what a retry has done.

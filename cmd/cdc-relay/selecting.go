@@ -18,6 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // selectFlags are the flags of commands that show rows or change many rows.
@@ -191,12 +192,12 @@ var (
 )
 
 // filterFlags are the flags of a command that selects rows. With all, the command needs --all to select every row.
-func filterFlags(all bool, more ...string) []cli.Flag {
+func filterFlags(all bool) []cli.Flag {
 	picked := asFlags(filterSettings()...)
 	if all {
 		picked = append(picked, asFlags(allSetting())...)
 	}
-	return append(picked, flags(more...)...)
+	return picked
 }
 
 func addNames(f *operator.Filter, texts []string) error {
@@ -226,16 +227,25 @@ func (p *process) resolveNaming(c *cli.Context) (*config, []string, error) {
 	return cfg, arguments, cfg.validate()
 }
 
-// resolveSelecting reads the settings of a command that changes rows. The user must say which rows.
-func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
+// resolveNamed is resolveNaming for a command on rows: the names are a filter.
+func (p *process) resolveNamed(c *cli.Context) (*config, error) {
 	cfg, arguments, err := p.resolveNaming(c)
 	if err != nil {
 		return nil, err
 	}
-	filter := &cfg.selected.filter
-	if err := addNames(filter, arguments); err != nil {
+	if err := addNames(&cfg.selected.filter, arguments); err != nil {
 		return nil, usagef("%s: %s", commandPath(c), err)
 	}
+	return cfg, nil
+}
+
+// resolveSelecting reads the settings of a command that changes rows. The user must say which rows.
+func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
+	cfg, err := p.resolveNamed(c)
+	if err != nil {
+		return nil, err
+	}
+	filter := &cfg.selected.filter
 	switch {
 	case filter.Everything() && !cfg.selected.all:
 		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", commandPath(c))
@@ -328,10 +338,12 @@ func (p *process) openSession(ctx context.Context, cfg *config, command string) 
 	return &session{tables, conn, cfg}, nil
 }
 
-// onSelected is the action of a command that changes the selected rows.
-func (p *process) onSelected(do func(context.Context, *session) error) cli.ActionFunc {
+// with is the action of a command with a session, which reads its settings by resolve.
+func (p *process) with(
+	resolve func(*cli.Context) (*config, error), do func(context.Context, *session) error,
+) cli.ActionFunc {
 	return func(c *cli.Context) error {
-		cfg, err := p.resolveSelecting(c)
+		cfg, err := resolve(c)
 		if err != nil {
 			return err
 		}
@@ -356,22 +368,12 @@ func (p *process) onNamed(do func(context.Context, *session, operator.Name) erro
 
 // reasonCodes are the codes of docs/delivery.md. The publisher of an embedding program may have others.
 func reasonCodes() []string {
-	return []string{
-		"nack", "unroutable", "exchange_missing", "access_refused", "broker_rejected", "handler_rejected",
-		"retries_exhausted", "too_large", "invalid_headers", "invalid_properties", "invalid_routing", "invalid_row",
-		"handler_impossible", "expired",
-	}
-}
-
-// pageSetting is --after: it continues a list.
-func pageSetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "after", Placeholder: "CURSOR", FlagOnly: true,
-			Usage: "Continue a list: the cursor that the previous page printed.",
-		},
-		Set: func(c *config, text string) error { c.selected.after = text; return nil },
-	}
+	return each([]outbox.Reason{
+		outbox.ReasonNack, outbox.ReasonUnroutable, outbox.ReasonNoExchange, outbox.ReasonAccessRefused,
+		outbox.ReasonChannelClosed, outbox.ReasonHandlerRejected, outbox.ReasonRetriesExceeded, outbox.ReasonTooLarge,
+		outbox.ReasonInvalidHeaders, outbox.ReasonInvalidProperties, outbox.ReasonInvalidRouting,
+		outbox.ReasonInvalidRow, outbox.ReasonHandlerImpossible, outbox.ReasonExpired,
+	}, func(code outbox.Reason) string { return string(code) })
 }
 
 func blockedSetting() setting {
@@ -380,22 +382,4 @@ func blockedSetting() setting {
 		func(c *config) *bool { return &c.selected.blocked }))
 	s.Formerly = []string{"parked"}
 	return s
-}
-
-// pageFlags are the flags of a command that lists, between its own.
-func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
-	return append(append(first, asFlags(pageSetting())...), flags(append([]string{"limit"}, more...)...)...)
-}
-
-// page returns the requested part of a list.
-func (c *config) page() operator.Page {
-	return operator.Page{After: c.selected.after, Limit: c.selected.limit}
-}
-
-// pageError says that a wrong cursor came from --after.
-func (c *config) pageError(err error) error {
-	if errors.Is(err, operator.ErrCursor) {
-		return usagef("--after: %s", err)
-	}
-	return err
 }

@@ -101,6 +101,15 @@ func (p *process) resolve(c *cli.Context) (*config, error) {
 	return p.settingsFor(c)
 }
 
+// resolveValid does the same as resolve, and checks the settings together.
+func (p *process) resolveValid(c *cli.Context) (*config, error) {
+	cfg, err := p.resolve(c)
+	if err != nil {
+		return nil, err
+	}
+	return cfg, cfg.validate()
+}
+
 // settingsFor does the same as resolve for commands that accept arguments. With mistakes in values, it returns them and
 // the other settings; without the file, no settings.
 func (p *process) settingsFor(c *cli.Context) (*config, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -30,23 +31,12 @@ EXAMPLES
 			"top", "exact", "watch", "interval", "format", "http-addr", "database-url", "table", "config",
 			"metrics-header", "on-dead-letter", "mode", "slot", "shard"),
 			usages{"http-addr": askForNumbers, "metrics-header": showHeader})),
-		Action: p.stats,
+		Action: p.with(p.resolveValid, p.stats),
 	}
 }
 
 // stats prints once, or with --watch until it is stopped.
-func (p *process) stats(c *cli.Context) error {
-	cfg, err := p.resolve(c)
-	if err != nil {
-		return err
-	}
-	if err := cfg.validate(); err != nil {
-		return err
-	}
-	return p.withSession(c, cfg, p.showOrWatch)
-}
-
-func (p *process) showOrWatch(ctx context.Context, s *session) error {
+func (p *process) stats(ctx context.Context, s *session) error {
 	cfg := s.cfg
 	look := &show.Sampler{
 		Source: p.source(cfg), Top: cfg.selected.top, Exact: cfg.selected.exact, Watch: cfg.selected.watch,
@@ -92,12 +82,14 @@ func (p *process) showFailing(v show.Stats, header string) error {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
-	by := withHeader("ROUTING KEY", header, headerTitle(header))
-	g := p.terminal.Table(append(by, "ERROR", "IN RETRY", "DEAD", "EXAMPLE")...).Fit()
+	columns := []string{routingKeyColumn, "ERROR", "IN RETRY", "DEAD", "EXAMPLE"}
+	g := p.terminal.Table(withHeader(columns, 1, header, strings.ToUpper(header))...).Fit()
 	for _, f := range v.TopFailing {
-		by := withHeader(show.Cell(f.RoutingKey), header, show.ValueOr(f.Header, ""))
-		g.Row(append(by, show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead),
-			show.Shortened(f.Example, 80))...)
+		cells := []string{
+			show.Cell(f.RoutingKey), show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead),
+			show.Shortened(f.Example, 80),
+		}
+		g.Row(withHeader(cells, 1, header, show.ValueOr(f.Header, ""))...)
 	}
 	return g.Write()
 }

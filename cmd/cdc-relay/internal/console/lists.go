@@ -7,7 +7,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 // listed is the data of a page with a list.
@@ -68,7 +67,7 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 	if p.mistaken() {
 		return shown, nil
 	}
-	list, err := tables.List(ctx, p.filter, p.part, c.relay().OnDeadLetter == relay.OnDeadLetterBlock)
+	list, err := tables.List(ctx, p.filter, p.part, show.DeadLettersBlock(c.relay()))
 	shown.Rows = list.Rows
 	shown.goOn(list.Next)
 	if retries(r) {
@@ -157,7 +156,7 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 	}
 	var list operator.Listing[operator.Key]
 	if blocked {
-		list, err = tables.BlockedKeys(ctx, around.OnDeadLetter == relay.OnDeadLetterBlock, p.part)
+		list, err = tables.BlockedKeys(ctx, show.DeadLettersBlock(around.Config), p.part)
 	} else {
 		list, err = tables.Keys(ctx, p.part)
 	}

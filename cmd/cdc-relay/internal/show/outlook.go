@@ -33,7 +33,7 @@ type outlook struct {
 
 // outlookOf returns what happens next to a row of the outbox.
 func (s Surroundings) outlookOf(w operator.Waiting) outlook {
-	block := s.OnDeadLetter == relay.OnDeadLetterBlock
+	block := DeadLettersBlock(s.Config)
 	switch {
 	case w.State == operator.NewerVersion:
 		return outlook{text: fmt.Sprintf("nothing: schema_version %d is for a newer relay; update the relays",
@@ -112,6 +112,9 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 	return outlook{text: "waits for a relay: none streams. A running relay claims it within " +
 		Duration(s.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
 }
+
+// DeadLettersBlock reports whether a dead letter blocks its ordering key.
+func DeadLettersBlock(cfg *relay.Config) bool { return cfg.OnDeadLetter == relay.OnDeadLetterBlock }
 
 // Unlimited is the value of --max-retries for relay.UnlimitedRetries.
 const Unlimited = "unlimited"

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
-	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 // Sampler takes one sample after the other.
@@ -37,7 +36,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	cfg := known.Config
 	s, err := l.Tables.Stats(ctx, operator.StatsOptions{
 		Top: max(l.Top, judgedKinds), Header: cfg.MetricsHeader, Exact: l.Exact,
-		Block: cfg.OnDeadLetter == relay.OnDeadLetterBlock,
+		Block: DeadLettersBlock(cfg),
 	})
 	if err != nil {
 		return Stats{}, err
@@ -52,7 +51,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	}
 	var blocked *operator.Key
 	if view.counts["blocked_keys"].N > 0 {
-		if blocked, err = l.Tables.BlockedKey(ctx, cfg.OnDeadLetter == relay.OnDeadLetterBlock); err != nil {
+		if blocked, err = l.Tables.BlockedKey(ctx, DeadLettersBlock(cfg)); err != nil {
 			return Stats{}, err
 		}
 	}

@@ -51,7 +51,7 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 			Duration(v.At.Sub(*v.NewestDeadLetterAt)), Duration(v.At.Sub(*v.OldestDeadLetterAt)))
 	}
 	g.Row("dead letters", dead)
-	if behind := v.counts["keys_behind_dead_letter"]; behind.N > 0 && cfg.OnDeadLetter == relay.OnDeadLetterBlock {
+	if behind := v.counts["keys_behind_dead_letter"]; behind.N > 0 && DeadLettersBlock(cfg) {
 		g.Row("keys held by them", Count(behind))
 	}
 	v.ServerFacts(g, cfg, paint)

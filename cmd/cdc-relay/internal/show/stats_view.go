@@ -175,7 +175,7 @@ func viewOfOwner(slot slot.Slot) *ownerView {
 // blockedKeys counts the keys that wait for their oldest row, and the keys that a dead letter blocks.
 func blockedKeys(cfg *relay.Config, s operator.QueueStats) operator.Count {
 	count := s.TimedKeys
-	if cfg.OnDeadLetter != relay.OnDeadLetterBlock || count.Precision == operator.Unknown ||
+	if !DeadLettersBlock(cfg) || count.Precision == operator.Unknown ||
 		s.KeysBehindDead.Precision == operator.Unknown {
 		return count
 	}

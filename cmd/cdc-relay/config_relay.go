@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/relay"
+)
+
+// relaySettings decide what the relay publishes, and how fast.
+func relaySettings() []setting {
+	return []setting{
+		{
+			Info: settings.Info{
+				Name: "publisher", Shared: true, Placeholder: "amqp|stdout|exec", Default: "amqp",
+				Usage: "amqp: RabbitMQ. stdout: write one JSON line for each message. " +
+					"exec: give these lines to the program after --, and read the outcomes from it.",
+			},
+			Set: func(c *config, text string) error {
+				c.publisher = text
+				return settings.OneOf(text, "amqp", "stdout", "exec")
+			},
+		},
+		{
+			Info: settings.Info{
+				Name: "exchange", Shared: true, MayBeEmpty: true,
+				Placeholder: "NAME", Default: "'', the default exchange",
+				Usage: "The exchange for rows without one.",
+			},
+			Set: func(c *config, text string) error {
+				c.exchange = text
+				return checkName(text)
+			},
+		},
+		{
+			Info: settings.Info{
+				Name: "header-columns", Shared: true, Placeholder: "NAME,…", MayBeEmpty: true,
+				Usage: "Columns of the application to send as headers. Default: none.",
+			},
+			Set: func(c *config, text string) error { c.relay.HeaderColumns = settings.ListOf(text); return nil },
+		},
+		{
+			Info: settings.Info{
+				Name: "ordering-key-header", Shared: true, Placeholder: "NAME", MayBeEmpty: true,
+				Usage: "Send the ordering key as a header of this name. Default: none.",
+			},
+			Set: func(c *config, text string) error { c.relay.OrderingKeyHeader = text; return nil },
+		},
+		settings.Int("batch-size", "500", "Maximum number of rows in one SQL statement.",
+			func(c *config) *int { return &c.relay.BatchSize }),
+		settings.Int("max-in-flight", "2000",
+			"Maximum number of messages in memory. After a kill -9, at most this many are published again.",
+			func(c *config) *int { return &c.relay.MaxInFlight }),
+		settings.Shared(settings.Duration("poll-interval", "1s", "How often to look for due messages.",
+			func(c *config) *time.Duration { return &c.relay.PollInterval })),
+		settings.Duration("send-timeout", "10s", "How long to wait for RabbitMQ's confirm.",
+			func(c *config) *time.Duration { return &c.relay.SendTimeout }),
+		settings.Duration("shutdown-timeout", "30s",
+			"How long to finish the messages in flight after SIGTERM or Ctrl-C.",
+			func(c *config) *time.Duration { return &c.relay.ShutdownTimeout }),
+	}
+}
+
+// retrySettings decide what happens to messages that the broker rejects, and how long rows stay.
+func retrySettings() []setting {
+	return []setting{
+		retriesSetting(),
+		settings.Duration("backoff-time", "120s", "The wait before the first retry; it doubles with each retry.",
+			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
+		settings.Duration("max-backoff", "1h", "The longest wait before a retry.",
+			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
+		settings.Shared(settings.Duration("stale-timeout", "5s",
+			"When the slot has been free for this long, "+
+				"every relay publishes rows that are at least this old.",
+			func(c *config) *time.Duration { return &c.relay.StaleTimeout })),
+		settings.Duration("outage-cooldown", "30s", "How long publishing pauses after two outages in a row.",
+			func(c *config) *time.Duration { return &c.outageCooldown }),
+		settings.Duration("dead-letter-retention", "0s", "The age at which dead letters are deleted; 0s: never. "+
+			"With --on-dead-letter block, those with an ordering key stay.",
+			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),
+		settings.Shared(settings.Duration("keep-published", "0s",
+			"Keep published messages this long, in a table that setup creates with the same setting; "+
+				"0s: delete them. Deletes whole days.",
+			func(c *config) *time.Duration { return &c.relay.KeepPublished })),
+		{
+			Info: settings.Info{
+				Name: "on-dead-letter", Shared: true, Placeholder: "continue|block", Default: "continue",
+				Usage: "What an ordering key does after a dead letter: " +
+					"continue, or wait until the dead letter is requeued or purged.",
+			},
+			Set: func(c *config, text string) error {
+				return settings.Choose(&c.relay.OnDeadLetter, text, "continue", "block")
+			},
+		},
+		{
+			Info: settings.Info{
+				Name: "on-expired", Shared: true, Placeholder: "dead-letter|drop", Default: "dead-letter",
+				Usage: "What to do with a message whose expires_at has passed: make it a dead letter, or delete it.",
+			},
+			Set: func(c *config, text string) error {
+				return settings.Choose(&c.relay.OnExpired, text, "dead-letter", "drop")
+			},
+		},
+	}
+}
+
+func retriesSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "max-retries", Shared: true, Placeholder: "NUMBER", Default: "5", Values: []string{show.Unlimited},
+			Usage: "How often to retry a message that RabbitMQ rejects, before it becomes a dead letter; " +
+				"unlimited: it never does. Outages do not count.",
+		},
+		Set: func(c *config, text string) error {
+			if text == show.Unlimited {
+				c.relay.MaxRetries = relay.UnlimitedRetries
+				return nil
+			}
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 0 {
+				return fmt.Errorf("%q: want 0 to 1000, or %s", text, show.Unlimited)
+			}
+			c.relay.MaxRetries = n
+			return nil
+		},
+	}
+}

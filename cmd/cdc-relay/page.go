@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+)
+
+// listing is what a command lists: pages of rows of one kind.
+type listing[T any] struct {
+	// what names the rows, in the plural.
+	what string
+	read func(operator.Page) (operator.Listing[T], error)
+	// none returns the error of a list without rows; nil: it is a normal result.
+	none func() error
+	// view is the JSON output. Next is null on the last page.
+	view    func(rows []T, next *string) any
+	columns []string
+	cells   func(T) []string
+	// header returns a header of a row, for the column of --metrics-header; nil: there is none.
+	header func(row T, name string) string
+}
+
+// show prints a page as a table, or as JSON.
+func (l listing[T]) show(p *process, cfg *config) error {
+	list, err := l.readOn(cfg)
+	if err != nil {
+		return err
+	}
+	empty := len(list.Rows) == 0 && list.Next == ""
+	if len(list.Rows) == 0 {
+		p.noteWildcards(cfg)
+	}
+	if empty && l.none != nil {
+		if err := l.none(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case cfg.format == formatJSON:
+		return p.terminal.JSON(l.view(list.Rows, orNothing(list.Next)))
+	case empty:
+		fmt.Fprintln(p.terminal.Out, "no "+l.what)
+		return nil
+	}
+	header, columns := "", l.columns
+	if l.header != nil {
+		header = cfg.relay.MetricsHeader
+	}
+	at := slices.Index(columns, routingKeyColumn) + 1
+	g := p.terminal.Table(withHeader(columns, at, header, strings.ToUpper(header))...).Fit()
+	for _, row := range list.Rows {
+		cells := l.cells(row)
+		if header != "" {
+			cells = withHeader(cells, at, header, l.header(row, header))
+		}
+		g.Row(cells...)
+	}
+	if err := g.Write(); err != nil {
+		return err
+	}
+	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
+	return nil
+}
+
+// readFor is how long a list reads on if the filter matches few rows.
+const readFor = 5 * time.Second
+
+// readOn reads pages until the list has as many rows as asked for, ends, or has taken readFor.
+func (l listing[T]) readOn(c *config) (list operator.Listing[T], err error) {
+	wanted := operator.Page{After: c.selected.after, Limit: c.selected.limit}
+	for began := time.Now(); ; {
+		next, err := l.read(wanted)
+		if errors.Is(err, operator.ErrCursor) {
+			return list, usagef("--after: %s", err)
+		}
+		if err != nil {
+			return list, err
+		}
+		list.Rows, list.Next = append(list.Rows, next.Rows...), next.Next
+		wanted.After, wanted.Limit = next.Next, wanted.Limit-len(next.Rows)
+		if wanted.After == "" || wanted.Limit == 0 || time.Since(began) > readFor {
+			return list, nil
+		}
+	}
+}
+
+// each returns the views of rows. It is not nil, so that JSON shows [] if there are none.
+func each[T, V any](rows []T, view func(T) V) []V {
+	views := make([]V, 0, len(rows))
+	for _, row := range rows {
+		views = append(views, view(row))
+	}
+	return views
+}
+
+// orNothing returns nil for "".
+func orNothing(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// routingKeyColumn is the column before that of --metrics-header.
+const routingKeyColumn = "ROUTING KEY"
+
+// withHeader inserts a cell for the header of --metrics-header, if it is not "".
+func withHeader(cells []string, at int, header, value string) []string {
+	if header == "" {
+		return cells
+	}
+	return slices.Insert(cells, at, show.OrElse(show.Cell(value), "-"))
+}
+
+// headerColumn describes --metrics-header for commands that list messages.
+func headerColumn(picked []cli.Flag) []cli.Flag {
+	return describe(picked, usages{"metrics-header": showHeader})
+}
+
+// pageFlags are the flags of a command that lists, between its own.
+func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
+	return append(append(first, asFlags(pageSetting())...), flags(append([]string{"limit"}, more...)...)...)
+}
+
+// pageSetting is --after: it continues a list.
+func pageSetting() setting {
+	return setting{
+		Info: settings.Info{
+			Name: "after", Placeholder: "CURSOR", FlagOnly: true,
+			Usage: "Continue a list: the cursor that the previous page printed.",
+		},
+		Set: func(c *config, text string) error { c.selected.after = text; return nil },
+	}
+}
