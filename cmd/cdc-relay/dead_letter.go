@@ -75,9 +75,9 @@ func (p *process) deadLetterList(ctx context.Context, s *session) error {
 		},
 		cells: func(m operator.DeadMessage) []string {
 			return []string{
-				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Cell(m.Reason), show.CellOrDash(m.Exchange),
-				show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey), fmt.Sprint(m.Attempts),
-				show.CellOrDash(m.LastError),
+				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Cell(m.Reason),
+				show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
+				fmt.Sprint(m.Attempts), show.CellOrDash(m.LastError),
 			}
 		},
 		header: operator.DeadMessage.Header,
@@ -183,7 +183,8 @@ func (p *process) requeue(ctx context.Context, s *session) error {
 		return p.countDeadLetters(ctx, s, "requeue", func(n int64) any { return requeueView{DryRun: true, Matched: n} })
 	}
 	ch := &change{
-		process: p, cfg: s.cfg, doing: "requeuing", what: "dead letter", notDone: "nothing was requeued", harmless: true,
+		process: p, cfg: s.cfg, doing: "requeuing", what: "dead letter", notDone: "nothing was requeued",
+		harmless: true,
 		question: func(total int64) string {
 			from := s.cfg.relay.Table.DeadLetter()
 			return fmt.Sprintf("Send %s of %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
@@ -246,7 +247,8 @@ func (p *process) purge(ctx context.Context, s *session) error {
 		process: p, cfg: s.cfg, doing: "deleting", what: "dead letter", notDone: "nothing was deleted",
 		question: func(total int64) string {
 			from := s.cfg.relay.Table.DeadLetter()
-			return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(total, "dead letter"), from, where(s.conn.Config()))
+			letters := show.Plural(total, "dead letter")
+			return fmt.Sprintf("Delete %s from %s at %s?", letters, from, where(s.conn.Config()))
 		},
 	}
 	agreed, bar := ch.begin(ctx)

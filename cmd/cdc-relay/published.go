@@ -155,7 +155,8 @@ func (p *process) publishedList(ctx context.Context, s *session) error {
 		cells: func(m operator.PublishedMessage) []string {
 			return []string{
 				fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-				m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
+				m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey),
+				show.CellOrDash(m.OrderingKey),
 			}
 		},
 		header: operator.PublishedMessage.Header,
