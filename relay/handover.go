@@ -19,7 +19,7 @@ const (
 	keepAtLeast = time.Minute
 )
 
-var errHandedOver = errors.New("a standby can publish, and this relay cannot reach RabbitMQ")
+var errHandedOver = errors.New("a standby can publish, and this relay cannot")
 
 // brokerOutage records when the publisher lost its connection.
 type brokerOutage struct {

@@ -156,7 +156,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 			return err
 		}
 		batch = triedWithout(batch, slices.Concat(settled.Done, settled.Gone, settled.Kept))
-		if store.IsRowFault(err) || slow && len(batch) > 1 { // a trigger of the application may be slow
+		if store.IsRowFault(err) {
 			return s.isolate(ctx, batch, err)
 		}
 		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
@@ -164,6 +164,9 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 			s.suspend(err)
 		}
 		s.failed(err)
+		if slow && len(batch) > 1 { // a trigger of the application may be slow
+			return s.isolate(ctx, batch, err)
+		}
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
 			return err
 		}
