@@ -18,12 +18,12 @@ func Redact(text []byte) []byte {
 			return password.ReplaceAll(found, []byte("$1:***@"))
 		})
 	}
-	if bytes.Contains(bytes.ToLower(text), []byte("password")) {
+	lower := bytes.ToLower(text)
+	if bytes.Contains(lower, []byte("password")) {
 		password := regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:\\.|[^\s&'"\\])+)`)
 		text = password.ReplaceAll(text, []byte("$1***"))
 	}
-	if lower := bytes.ToLower(text); bytes.Contains(lower, []byte("authorization")) ||
-		bytes.Contains(lower, []byte("bearer")) {
+	if bytes.Contains(lower, []byte("authorization")) || bytes.Contains(lower, []byte("bearer")) {
 		const scheme, quotes = `(?:bearer|basic|digest|token|apikey)(?:\s+|%20|\+)`, `["'\\\[]*`
 		header := regexp.MustCompile(`(?i)(authorization` + quotes + `(?:\s*[:=]\s*` + quotes + `(?:` + scheme +
 			`)?|\s+(?:bearer|basic)\s+))[^\s"'\\,;&\]}]+`)
