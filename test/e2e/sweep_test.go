@@ -218,6 +218,10 @@ func TestDrainMarksRowsThatARelayMayHavePublished(t *testing.T) {
 	w.insertMany(20) // all at once: a relay that cannot delete rows soon stops publishing
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 20 })
 	r.kill()
+	w.eventually("its sessions have ended", func() bool { // a DELETE that it has sent must still meet the trigger
+		return value[bool](w, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name LIKE 'cdc-relay%')`)
+	})
 	w.exec(`DROP TRIGGER no ON outbox`)
 	w.eventually("the slot is dropped", func() bool {
 		return w.tryExec(`SELECT pg_drop_replication_slot($1)`, w.slot) == nil
