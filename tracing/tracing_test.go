@@ -205,16 +205,16 @@ func TestSpansAreSentByGRPC(t *testing.T) {
 	}
 	server := grpc.NewServer()
 	collector.RegisterTraceServiceServer(server, &got)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+listener.Addr().String())
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	t.Setenv("OTEL_SERVICE_NAME", "shop-relay")
+	tr := tracer(t) // it sets gRPC's logger, which must come before the server runs
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() {
 		server.Stop()
 		<-served
 	}()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+listener.Addr().String())
-	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-	t.Setenv("OTEL_SERVICE_NAME", "shop-relay")
-	tr := tracer(t)
 	tr.Delivered(outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Confirmed})
 	shutdown(t, tr)
 	if len(got.spans) != 1 || got.resource["service.name"] != "shop-relay" {
