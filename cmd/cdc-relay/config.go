@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 	"time"
 
@@ -126,7 +125,7 @@ const (
 )
 
 func connectionSettings() []setting {
-	return slices.Concat(serverSettings(), amqpFileSettings(), nameSettings())
+	return append(serverSettings(), nameSettings()...)
 }
 
 func serverSettings() []setting {
@@ -161,6 +160,7 @@ func serverSettings() []setting {
 				return checkAMQPURL(text)
 			},
 		},
+		settings.SecretFile("amqp-url", func(c *config, file string) { c.rabbitmq.File = file }),
 	}
 }
 

@@ -251,9 +251,6 @@ func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*amqp.Publisher, e
 	publisher, err := amqp.New(amqp.Config{
 		URL:             cfg.rabbitmq.Value,
 		URLFile:         cfg.rabbitmq.File,
-		CAFile:          cfg.rabbitmq.CAFile,
-		CertFile:        cfg.rabbitmq.CertFile,
-		KeyFile:         cfg.rabbitmq.KeyFile,
 		DefaultExchange: cfg.exchange,
 		MaxInFlight:     maxInFlight,
 		SendTimeout:     cfg.relay.SendTimeout,

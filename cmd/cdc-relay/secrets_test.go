@@ -80,12 +80,12 @@ func TestErrorsNameSecretFilesWithoutTheirContent(t *testing.T) {
 	}
 }
 
-func TestCertificateFlags(t *testing.T) {
+func TestCertificatesOfTheURL(t *testing.T) {
 	authority := certs.NewAuthority(t)
 	authority.Issue("client")
 	ca, cert, key := authority.File("ca.pem"), authority.File("client.pem"), authority.File("client.key")
 	broker := "amqps://relay:s3cr3t%40@localhost:5671/%2Fshop?heartbeat=5"
-	cfg := resolved(t, nil, "--amqp-url", broker, "--amqp-ca-file", ca, "--amqp-cert-file", cert, "--amqp-key-file", key)
+	cfg := resolved(t, nil, "--amqp-url", broker+"&cacertfile="+ca+"&certfile="+cert+"&keyfile="+key)
 	nodes, err := cfg.rabbitmq.Nodes()
 	if err != nil {
 		t.Fatal(err)
@@ -93,17 +93,16 @@ func TestCertificateFlags(t *testing.T) {
 	if uri := nodes[0].URI; uri.CACertFile != ca || uri.CertFile != cert || uri.KeyFile != key {
 		t.Errorf("got %q, %q, %q", uri.CACertFile, uri.CertFile, uri.KeyFile)
 	}
-	for _, test := range []struct{ args, line string }{
-		{"--amqp-url " + someBroker + " --amqp-ca-file " + ca, "--amqp-ca-file needs a URL that begins with amqps:// in --amqp-url"},
-		{"--amqp-url " + broker + " --amqp-cert-file " + cert, "--amqp-cert-file and --amqp-key-file: want both or none"},
-		{"--amqp-url " + broker + " --amqp-ca-file " + key, "--amqp-ca-file: " + key + ": holds no certificate in PEM form"},
-		{"--amqp-url " + broker + " --amqp-ca-file /nowhere", "--amqp-ca-file: open /nowhere: no such file or directory"},
-		{"--amqp-url " + broker + "&cacertfile=/x --amqp-ca-file " + ca, "--amqp-ca-file and cacertfile in --amqp-url are both given, want one"},
+	for _, test := range []struct{ url, line string }{
+		{someBroker + "?cacertfile=" + ca, "--amqp-url: parameter cacertfile needs a URL that begins with amqps://"},
+		{broker + "&certfile=" + cert, "--amqp-url: certfile and keyfile: want both or none"},
+		{broker + "&cacertfile=" + key, "--amqp-url: cacertfile: " + key + ": holds no certificate in PEM form"},
+		{broker + "&cacertfile=/nowhere", "--amqp-url: cacertfile: open /nowhere: no such file or directory"},
 	} {
 		env := environment{"CDC_RELAY_DATABASE_URL": someDatabase}
-		wantUsage(t, cdcRelay(t, env, append([]string{"run"}, strings.Fields(test.args)...)...), test.line)
+		wantUsage(t, cdcRelay(t, env, "run", "--amqp-url", test.url), test.line)
 	}
-	r := cdcRelay(t, nil, "run", "--amqp-url", broker, "--amqp-cert-file", ca, "--amqp-key-file", key)
+	r := cdcRelay(t, nil, "run", "--amqp-url", broker+"&certfile="+ca+"&keyfile="+key)
 	want(t, r, exitUsage)
 	if !strings.Contains(r.stderr, "private key does not match") {
 		t.Errorf("got %s", r.stderr)
@@ -111,11 +110,10 @@ func TestCertificateFlags(t *testing.T) {
 }
 
 func TestFilesOpenToEveryUserCauseAWarning(t *testing.T) {
-	database := writeFile(t, "database", someDatabase)
-	amqp := writeFile(t, "amqp", "amqp://guest:guest@localhost:1/")
-	key := writeFile(t, "key.pem", "")
+	database, key := writeFile(t, "database", someDatabase), writeFile(t, "key.pem", "")
+	amqp := writeFile(t, "amqp", "amqps://guest:guest@localhost:1/?keyfile="+key)
 	passwords := writeFile(t, "pgpass", "*:*:*:*:s3cr3t")
-	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\namqp-url-file: "+amqp+"\namqp-key-file: "+key+"\n")
+	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\namqp-url-file: "+amqp+"\n")
 	open := writeFile(t, "open.yml", "database-url: postgres://relay:s3cr3t@localhost:1/x\n")
 	token := writeFile(t, "a token", "0123456789abcdef")
 	env := environment{"PGPASSFILE": passwords}

@@ -7,38 +7,10 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
-
-func amqpFileSettings() []setting {
-	return []setting{
-		settings.SecretFile("amqp-url", func(c *config, file string) { c.rabbitmq.File = file }),
-		{
-			Info: settings.Info{
-				Name: "amqp-ca-file", Placeholder: "FILE",
-				Usage: "With amqps://: CA certificates (PEM) to trust instead of the system's.",
-			},
-			Set: func(c *config, text string) error { c.rabbitmq.CAFile = text; return nil },
-		},
-		{
-			Info: settings.Info{
-				Name: "amqp-cert-file", Placeholder: "FILE",
-				Usage: "With amqps://: the client certificate (PEM), if RabbitMQ asks for one.",
-			},
-			Set: func(c *config, text string) error { c.rabbitmq.CertFile = text; return nil },
-		},
-		{
-			Info: settings.Info{
-				Name: "amqp-key-file", Placeholder: "FILE", Private: true,
-				Usage: "With amqps://: the key (PEM) of --amqp-cert-file.",
-			},
-			Set: func(c *config, text string) error { c.rabbitmq.KeyFile = text; return nil },
-		},
-	}
-}
 
 // withRelated adds the flags that set the same value in another way.
 func withRelated(names []string) []string {
@@ -51,9 +23,7 @@ func withRelated(names []string) []string {
 		case "format":
 			all = append(all, jsonSetting().Name)
 		case "amqp-url":
-			for _, s := range amqpFileSettings() {
-				all = append(all, s.Name)
-			}
+			all = append(all, "amqp-url-file")
 		}
 	}
 	return all
@@ -102,17 +72,17 @@ func checkCertificates(ca, cert, key string) error {
 			err = fmt.Errorf("%s: holds no certificate in PEM form", ca)
 		}
 		if err != nil {
-			return usagef("--amqp-ca-file: %s", err)
+			return usagef("--amqp-url: cacertfile: %s", err)
 		}
 	}
 	if (cert == "") != (key == "") {
-		return usagef("--amqp-cert-file and --amqp-key-file: want both or none")
+		return usagef("--amqp-url: certfile and keyfile: want both or none")
 	}
 	if cert == "" {
 		return nil
 	}
 	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-		return usagef("--amqp-cert-file %s, --amqp-key-file %s: %s", cert, key, err)
+		return usagef("--amqp-url: certfile=%s, keyfile=%s: %s", cert, key, err)
 	}
 	return nil
 }

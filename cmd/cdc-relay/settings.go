@@ -170,12 +170,17 @@ func (p *process) warn(c *cli.Context, cfg *config, reader *settings.Reader, in 
 			}
 		}
 	}
-	var ofPostgres []string
+	var files []string
 	for _, name := range []string{"PGPASSFILE", "PGSSLKEY"} {
 		file, _ := p.lookupEnv(name)
-		ofPostgres = append(ofPostgres, file)
+		files = append(files, file)
 	}
-	for _, e := range reader.Exposed(in, hasPassword, ofPostgres...) {
+	nodes, _ := cfg.rabbitmq.Nodes() // none without a URL
+	for _, node := range nodes {
+		files = append(files, node.URI.KeyFile)
+	}
+	slices.Sort(files)
+	for _, e := range reader.Exposed(in, hasPassword, slices.Compact(files)...) {
 		may := "read"
 		if e.Writable {
 			may = "change"

@@ -35,8 +35,7 @@ func TestTheFirstLogLineHasEverySettingOfRun(t *testing.T) {
 		logged["--"+strings.ReplaceAll(field.Key, "_", "-")] = true
 	}
 	elsewhere := []string{
-		"--config", "--database-url", "--database-url-file", "--amqp-url", "--amqp-url-file", "--amqp-ca-file", "--amqp-cert-file",
-		"--amqp-key-file", "--table", "--slot", "--publication", "--log-level", "--log-format",
+		"--config", "--database-url", "--database-url-file", "--amqp-url", "--amqp-url-file", "--table", "--slot", "--publication", "--log-level", "--log-format",
 	}
 	for _, f := range settings.FlagsOf((&process{}).runCommand().Flags) {
 		name := "--" + f.Name

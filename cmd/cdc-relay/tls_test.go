@@ -92,16 +92,18 @@ func TestTLSWithClientCertificatesToBothServers(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", name, r.code, r.stderr)
 		}
 	}
+	broker += "?cacertfile=" + authority.File("ca.pem")
 	env := environment{
 		"CDC_RELAY_DATABASE_URL_FILE": with(authority, true), "CDC_RELAY_AMQP_URL_FILE": writeFile(t, "amqp-url", broker+"\n"),
-		"CDC_RELAY_AMQP_CA_FILE": authority.File("ca.pem"), "CDC_RELAY_HTTP_ADDR": "",
+		"CDC_RELAY_HTTP_ADDR": "",
 		"CDC_RELAY_DATABASE_URL": "", "CDC_RELAY_AMQP_URL": "", // remove those of this process
 	}
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# if RabbitMQ asks for a certificate: --amqp-cert-file") {
+	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# if RabbitMQ asks for a certificate: ?certfile=FILE") {
 		t.Errorf("without a certificate for the broker:\n%s", r.stdout)
 	}
-	env["CDC_RELAY_AMQP_CERT_FILE"], env["CDC_RELAY_AMQP_KEY_FILE"] = authority.File("relay.pem"), authority.File("relay.key")
+	broker += "&certfile=" + authority.File("relay.pem") + "&keyfile=" + authority.File("relay.key")
+	env["CDC_RELAY_AMQP_URL_FILE"] = writeFile(t, "amqp-url-2", broker+"\n")
 	want(t, cdcRelay(t, env, "check"), exitDone)
 
 	c := start(t, env, "run") // the stream uses TLS, too

@@ -26,7 +26,7 @@ func TestCommandsNeedNoSettingOfARunningRelay(t *testing.T) {
 		ofRun[f.Name] = true
 	}
 	connections := []string{
-		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "amqp-ca-file", "amqp-cert-file", "amqp-key-file",
+		"database-url", "database-url-file", "amqp-url", "amqp-url-file",
 		"config", "table", relayAddress, "allowed-hosts", "log-level", "log-format",
 	}
 	for _, path := range []string{"stats", "explain", "keys", "peek", "console"} {

@@ -15,11 +15,7 @@ import (
 )
 
 // Address is where RabbitMQ is, and who logs in. Its text is that of Parse. It is read again for each new connection.
-type Address struct {
-	secret.Text
-	// CAFile, CertFile and KeyFile are PEM files, in place of the parameters cacertfile, certfile and keyfile.
-	CAFile, CertFile, KeyFile string
-}
+type Address struct{ secret.Text }
 
 // Nodes reads the address. There is at least one node without an error. No error quotes the address.
 func (a Address) Nodes() ([]Node, error) {
@@ -30,11 +26,6 @@ func (a Address) Nodes() ([]Node, error) {
 	nodes, err := Parse(text)
 	if err != nil {
 		return nil, a.Wrong(err)
-	}
-	for i := range nodes {
-		if err := nodes[i].use(a); err != nil {
-			return nil, a.Wrong(err)
-		}
 	}
 	return nodes, nil
 }
@@ -76,29 +67,6 @@ func (n Node) Dial(config amqp091.Config, given *tls.Config) (*amqp091.Connectio
 		}
 	}
 	return amqp091.DialConfig(n.URL, config)
-}
-
-// use takes the files of a. A file and the parameter of the URL for it exclude each other.
-func (n *Node) use(a Address) error {
-	for _, of := range []struct {
-		flag, parameter, file string
-		field                 *string
-	}{
-		{"--amqp-ca-file", "cacertfile", a.CAFile, &n.URI.CACertFile},
-		{"--amqp-cert-file", "certfile", a.CertFile, &n.URI.CertFile},
-		{"--amqp-key-file", "keyfile", a.KeyFile, &n.URI.KeyFile},
-	} {
-		switch {
-		case of.file == "":
-		case n.URI.Scheme != "amqps":
-			return fmt.Errorf("%s needs a URL that begins with amqps:// in --amqp-url", of.flag)
-		case *of.field != "":
-			return fmt.Errorf("%s and %s in --amqp-url are both given, want one", of.flag, of.parameter)
-		default:
-			*of.field = of.file
-		}
-	}
-	return nil
 }
 
 // TLS returns a copy of the given configuration, or if that is nil, one with the certificates that the parameters of

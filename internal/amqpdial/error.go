@@ -34,8 +34,8 @@ func (e *DialError) Hint() string { return e.hint }
 
 const (
 	inURL           = "in --amqp-url (CDC_RELAY_AMQP_URL)"
-	certificateHint = "# if RabbitMQ asks for a certificate: --amqp-cert-file FILE --amqp-key-file FILE, " +
-		"of an authority that it trusts; its log says more"
+	certificateHint = "# if RabbitMQ asks for a certificate: ?certfile=FILE&keyfile=FILE " + inURL +
+		", of an authority that it trusts; its log says more"
 )
 
 // Undialled explains an error of amqp091.DialConfig. The text contains no password.
@@ -126,8 +126,7 @@ func reachHint(uri amqp091.URI, err error) string {
 	case errors.As(err, &file):
 		return "# check that this file exists and that the relay may read it"
 	case errors.As(err, &authority):
-		return "# name the authority of RabbitMQ's certificate: --amqp-ca-file FILE, or " + inURL +
-			": ?cacertfile=%2Fpath%2Fto%2Fca.pem"
+		return "# name the authority of RabbitMQ's certificate " + inURL + ": ?cacertfile=/path/to/ca.pem"
 	case errors.As(err, &hostname):
 		return "# name the host as RabbitMQ's certificate does " + inURL + ", or add ?server_name_indication=NAME"
 	case errors.As(err, &invalid):

@@ -109,6 +109,9 @@ func checkParameters(text string) error {
 		if !isOneOf(parameters, name) {
 			return fmt.Errorf("parameter %s is unknown; known are %s", name, parameters)
 		}
+		if address.Scheme != "amqps" && isOneOf("cacertfile, certfile, keyfile", name) {
+			return fmt.Errorf("parameter %s needs a URL that begins with amqps://", name)
+		}
 	}
 	for _, mechanism := range query["auth_mechanism"] {
 		if !isOneOf(mechanisms, strings.ToLower(mechanism)) {

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
-	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
 func TestNodesOfAnAddress(t *testing.T) {
@@ -58,6 +57,7 @@ func TestMistakesOfAnAddressAreNamedWithoutThePassword(t *testing.T) {
 		"amqp://user:hidden#x@host/":                  form,
 		"amqp://user:hid den@host/":                   form,
 		"amqp://user:hidden@a/v,amqp://b/w":           "different virtual hosts",
+		"amqp://user:hidden@a/?cacertfile=/x":        "parameter cacertfile needs a URL that begins with amqps://",
 		"amqp://a?hart=1":                             "parameter hart is unknown",
 		"amqp://user:hidden@a/?verify=none":           "parameter verify is unknown",
 		"amqp://user:hidden@a/?auth_mechanism=hidden": "wrong value for parameter auth_mechanism",
@@ -65,28 +65,6 @@ func TestMistakesOfAnAddressAreNamedWithoutThePassword(t *testing.T) {
 		_, err := amqpdial.Parse(text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%q: %v, want %q", text, err, want)
-		}
-	}
-}
-
-func TestFilesWithCertificatesStandForParameters(t *testing.T) {
-	address := amqpdial.Address{Text: secret.Text{Value: "amqps://a,b/"}, CAFile: "ca", CertFile: "cert", KeyFile: "key"}
-	nodes, err := address.Nodes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, node := range nodes {
-		if node.URI.CACertFile != "ca" || node.URI.CertFile != "cert" || node.URI.KeyFile != "key" {
-			t.Errorf("%s: got %+v", node.Address(), node.URI)
-		}
-	}
-	for value, want := range map[string]string{
-		"amqp://a/":                "--amqp-ca-file needs a URL that begins with amqps://",
-		"amqps://a/?cacertfile=/x": "--amqp-ca-file and cacertfile in --amqp-url are both given",
-	} {
-		address.Value = value
-		if _, err := address.Nodes(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", value, err)
 		}
 	}
 }

@@ -21,13 +21,10 @@ import (
 type Config struct {
 	// URL is an AMQP URI, amqp:// or amqps://. It may name several nodes of a cluster, as in
 	// amqp://user:password@a:5672,b:5672, or be several URIs with commas or spaces between them. It holds the
-	// password and is never logged.
+	// password and is never logged. The files of its parameters are read again for each new connection.
 	URL string
 	// URLFile is a file with the URL, in its place. It is read again for each new connection, so a password may change.
 	URLFile string
-	// CAFile, CertFile and KeyFile are PEM files for amqps://, in place of the parameters cacertfile, certfile and
-	// keyfile of the URL. They are read again for each new connection.
-	CAFile, CertFile, KeyFile string
 	// DefaultExchange is used for messages without an exchange; "" is AMQP's default exchange.
 	DefaultExchange string
 	// MaxInFlight is the most messages without a result; default 2000.
@@ -93,10 +90,7 @@ type Publisher struct {
 // New checks the configuration; it does not connect. The error does not contain the URL.
 func New(cfg Config) (*Publisher, error) {
 	cfg = cfg.withDefaults()
-	address := amqpdial.Address{
-		Text:   secret.Text{Value: cfg.URL, File: cfg.URLFile},
-		CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile,
-	}
+	address := amqpdial.Address{Text: secret.Text{Value: cfg.URL, File: cfg.URLFile}}
 	if _, err := address.Nodes(); err != nil {
 		return nil, err
 	}

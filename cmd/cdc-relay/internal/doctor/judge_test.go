@@ -408,9 +408,9 @@ func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 		"another host":      {fmt.Errorf("tls: %w", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "h"}), "reachable", "server_name_indication="},
 		"expired":           {fmt.Errorf("tls: %w", x509.CertificateInvalidError{Reason: x509.Expired}), "reachable", "renew"},
 		"nobody there":      {&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "reachable", "host and port"},
-		"hung up":           {reset, "reachable", "--amqp-cert-file"},
-		"hung up, unread":   {amqp091.ErrClosed, "reachable", "--amqp-cert-file"},
-		"asked for another": {&amqp091.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "--amqp-cert-file"},
+		"hung up":           {reset, "reachable", "certfile"},
+		"hung up, unread":   {amqp091.ErrClosed, "reachable", "certfile"},
+		"asked for another": {&amqp091.Error{Code: 501, Reason: "remote error: tls: certificate required"}, "reachable", "certfile"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := judgeBroker(defaults(), facts{broker: &brokerFacts{unreachable: amqpdial.Undialled(uri, test.err)}})
