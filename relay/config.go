@@ -50,6 +50,10 @@ const (
 // UnlimitedRetries (-1) is the MaxRetries with which no rejection makes a dead letter.
 const UnlimitedRetries = core.UnlimitedRetries
 
+// StaleTimeout applies while no relay streams. Any relay takes rows of this age once the slot has been free for this
+// long. A relay that can stream takes a free slot within a second.
+const StaleTimeout = 5 * time.Second
+
 // Tracer receives the result of each attempt to publish a message. The publisher's goroutines call it concurrently. It
 // must not block, and must not keep or change the message.
 type Tracer interface {
@@ -110,10 +114,7 @@ type Config struct {
 	BackoffTime time.Duration
 	MaxBackoff  time.Duration
 	// LateRetries: the publisher may set later times of retries than MaxBackoff, with RetryIn of its results.
-	LateRetries bool
-	// StaleTimeout applies while no relay streams (1 s or more). Any relay takes rows of this age once the slot has
-	// been free for this long. A relay that can stream takes a free slot within a second.
-	StaleTimeout time.Duration
+	LateRetries  bool
 	OnDeadLetter OnDeadLetter
 	OnExpired    OnExpired
 	// HeaderColumns are application columns that are sent as headers with their names, except null values.
@@ -142,7 +143,6 @@ func DefaultConfig() Config {
 		MaxRetries:      5,
 		BackoffTime:     2 * time.Minute,
 		MaxBackoff:      time.Hour,
-		StaleTimeout:    5 * time.Second,
 		OnDeadLetter:    OnDeadLetterContinue,
 		OnExpired:       OnExpiredDeadLetter,
 	}
@@ -186,7 +186,7 @@ func (c Config) Validate() error {
 		"--on-dead-letter %q: want continue or block", c.OnDeadLetter)
 	wrong(c.OnExpired != OnExpiredDeadLetter && c.OnExpired != OnExpiredDrop,
 		"--on-expired %q: want dead-letter or drop", c.OnExpired)
-	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "--batch-size %d: want 1 to 10000", c.BatchSize)
+	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "BatchSize %d: want 1 to 10000", c.BatchSize)
 	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "--max-in-flight %d: want 1 to 100000", c.MaxInFlight)
 	wrong((c.MaxRetries < 0 || c.MaxRetries > 1000) && c.MaxRetries != UnlimitedRetries,
 		"--max-retries %d: want 0 to 1000, or unlimited", c.MaxRetries)
@@ -211,7 +211,6 @@ func (c Config) Validate() error {
 		{"--shutdown-timeout", c.ShutdownTimeout, 0},
 		{"--backoff-time", c.BackoffTime, 0},
 		{"--max-backoff", c.MaxBackoff, 0},
-		{"--stale-timeout", c.StaleTimeout, time.Second},
 		{"--dead-letter-retention", c.DeadLetterRetention, 0},
 		{"--keep-published", c.KeepPublished, 0},
 	} {

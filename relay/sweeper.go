@@ -111,7 +111,7 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 		},
 		Planner: fallback.NewPlanner(r.config.PollInterval),
 		Settings: fallback.Settings{
-			Page: r.config.BatchSize, StaleAge: r.config.StaleTimeout, SendTimeout: r.config.SendTimeout,
+			Page: r.config.BatchSize, StaleAge: StaleTimeout, SendTimeout: r.config.SendTimeout,
 			Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
 		},
 		Shuffle: rand.Shuffle,

@@ -54,7 +54,7 @@ func TestSetupCreatesAFailoverSlot(t *testing.T) {
 	f.names.Failover = true
 	if server.Major() < 17 {
 		_, err := Setup(t.Context(), f.conn.PgConn(), f.names, await.Hang())
-		f.wantProblem(err, "--failover-slot needs 17 or later", "without --failover-slot")
+		f.wantProblem(err, "--failover-slot needs 17 or later", "leave out --failover-slot")
 		f.wantProblem(CheckBefore(t.Context(), f.conn.PgConn(), f.names), "--failover-slot needs 17 or later", "upgrade")
 		return
 	}

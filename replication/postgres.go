@@ -51,7 +51,7 @@ func checkFailover(conn *pgconn.PgConn, names Names) error {
 	if !names.Failover || serverVersion(conn) >= 17 {
 		return nil
 	}
-	return problem.New("# upgrade Postgres, or run without --failover-slot",
+	return problem.New("# upgrade Postgres, or leave out --failover-slot",
 		"Postgres %s has no failover slots: --failover-slot needs 17 or later", conn.ParameterStatus("server_version"))
 }
 

@@ -150,8 +150,8 @@ EXAMPLES
   cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without RabbitMQ`,
 		Flags: describe(flags(
-			"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "failover-slot",
-			"mode", "publisher", "exchange", "keep-published", "events-exchange", "app-role", "relay-role",
+			"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "mode",
+			"publisher", "exchange", "keep-published", "events-exchange", "app-role", "relay-role",
 			"management-url", "no-probe", "fix", "yes", "strict", "format", "http-addr",
 		), usages{
 			"http-addr": "Ask the relay at this address for its settings, and note differences; empty: ask none.",

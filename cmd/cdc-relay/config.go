@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
@@ -23,12 +22,11 @@ type config struct {
 	// flags are the names of the command's flags. The file may have other settings.
 	flags []string
 
-	relay          relay.Config
-	rabbitmq       amqpdial.Address
-	publisher      string
-	handler        []string // the command of --publisher exec
-	exchange       string
-	outageCooldown time.Duration
+	relay     relay.Config
+	rabbitmq  amqpdial.Address
+	publisher string
+	handler   []string // the command of --publisher exec
+	exchange  string
 
 	httpAddr     string
 	signals      signalFlags
@@ -54,17 +52,16 @@ type config struct {
 
 func defaultConfig() *config {
 	return &config{
-		given:          make(map[string]settings.Value),
-		relay:          relay.DefaultConfig(),
-		publisher:      "amqp",
-		outageCooldown: 30 * time.Second,
-		httpAddr:       "127.0.0.1:9464",
-		signals:        defaultSignalFlags(),
-		logFormat:      "auto",
-		format:         formatTable,
-		rate:           4,
-		selected:       defaultSelectFlags(),
-		console:        consoleFlags{listen: "127.0.0.1:9465"},
+		given:     make(map[string]settings.Value),
+		relay:     relay.DefaultConfig(),
+		publisher: "amqp",
+		httpAddr:  "127.0.0.1:9464",
+		signals:   defaultSignalFlags(),
+		logFormat: "auto",
+		format:    formatTable,
+		rate:      4,
+		selected:  defaultSelectFlags(),
+		console:   consoleFlags{listen: "127.0.0.1:9465"},
 	}
 }
 
@@ -77,9 +74,6 @@ func (c *config) validate() error {
 	if of := c.relay.Shard.Of; c.shards > 0 && of > 0 && of != c.shards {
 		wrong = append(wrong, usagef("--shards %d and --shard %s: "+
 			"want one of them, or the same number of shards", c.shards, c.relay.Shard))
-	}
-	if least := 100 * time.Millisecond; c.outageCooldown < least {
-		wrong = append(wrong, usagef("--outage-cooldown %s: want at least %s", c.outageCooldown, least))
 	}
 	return errors.Join(wrong...)
 }
@@ -214,9 +208,9 @@ func nameSettings() []setting {
 				return err
 			},
 		},
-		settings.Switch("failover-slot",
+		settings.Everywhere(settings.Switch("failover-slot",
 			"Create the slot as a failover slot, which Postgres 17 and later copies to standbys.",
-			func(c *config) *bool { return &c.relay.FailoverSlot }),
+			func(c *config) *bool { return &c.relay.FailoverSlot })),
 		{
 			Info: settings.Info{
 				Name: "mode", Shared: true, Placeholder: "auto|poll", Default: "auto",

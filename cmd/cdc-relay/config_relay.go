@@ -49,8 +49,6 @@ func relaySettings() []setting {
 			},
 			Set: func(c *config, text string) error { c.relay.OrderingKeyHeader = text; return nil },
 		},
-		settings.Int("batch-size", "500", "Maximum number of rows in one SQL statement.",
-			func(c *config) *int { return &c.relay.BatchSize }),
 		settings.Int("max-in-flight", "2000",
 			"Maximum number of messages in memory. After a kill -9, at most this many are published again.",
 			func(c *config) *int { return &c.relay.MaxInFlight }),
@@ -72,12 +70,6 @@ func retrySettings() []setting {
 			func(c *config) *time.Duration { return &c.relay.BackoffTime }),
 		settings.Duration("max-backoff", "1h", "The longest wait before a retry.",
 			func(c *config) *time.Duration { return &c.relay.MaxBackoff }),
-		settings.Shared(settings.Duration("stale-timeout", "5s",
-			"When the slot has been free for this long, "+
-				"every relay publishes rows that are at least this old.",
-			func(c *config) *time.Duration { return &c.relay.StaleTimeout })),
-		settings.Duration("outage-cooldown", "30s", "How long publishing pauses after two outages in a row.",
-			func(c *config) *time.Duration { return &c.outageCooldown }),
 		settings.Duration("dead-letter-retention", "0s", "The age at which dead letters are deleted; 0s: never. "+
 			"With --on-dead-letter block, those with an ordering key stay.",
 			func(c *config) *time.Duration { return &c.relay.DeadLetterRetention }),

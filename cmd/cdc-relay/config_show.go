@@ -80,12 +80,13 @@ func (p *process) configShow(c *cli.Context) error {
 	return g.Write()
 }
 
-// shownSettings are the settings of run, and all others that the file sets.
+// shownSettings are the settings of run, and all others that the user gave.
 func shownSettings(c *cli.Context, cfg *config) []setting {
 	ofRun := settings.FlagsOf(c.Command.Flags)
 	return slices.DeleteFunc(allSettings(), func(s setting) bool {
 		listed := slices.ContainsFunc(ofRun, func(f *settings.Flag) bool { return f.Name == s.Name })
-		return s.FlagOnly || s.Name == "format" || (!listed && cfg.given[s.Name].Source != settings.FromFile)
+		_, given := cfg.given[s.Name]
+		return s.FlagOnly || s.Name == "format" || (!listed && !given)
 	})
 }
 

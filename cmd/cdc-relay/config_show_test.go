@@ -12,14 +12,14 @@ func TestConfigShowNamesSources(t *testing.T) {
 	folder := t.TempDir()
 	file, secret := filepath.Join(folder, "relay.yml"), filepath.Join(folder, "url")
 	for name, text := range map[string]string{
-		file:   "# ours\nbatch-size: 7\nmax-retries: 3\napp-role: shop\nmanagement-url: http://u:s3cr3t@h:1\ndatabase-url-file: " + secret + "\n",
+		file:   "# ours\nmax-in-flight: 7\nmax-retries: 3\napp-role: shop\nmanagement-url: http://u:s3cr3t@h:1\ndatabase-url-file: " + secret + "\n",
 		secret: "postgres://relay:s3cr3t@127.0.0.1:1/shop?sslpassword=s3cr3t&sslmode=disable\n",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	env := environment{"CDC_RELAY_CONFIG": file, "CDC_RELAY_MAX_RETRIES": "4", "CDC_RELAY_AMQP_URL": "amqp://u:s3'cr3t@127.0.0.1:1/"}
+	env := environment{"CDC_RELAY_CONFIG": file, "CDC_RELAY_MAX_RETRIES": "4", "CDC_RELAY_FAILOVER_SLOT": "true", "CDC_RELAY_AMQP_URL": "amqp://u:s3'cr3t@127.0.0.1:1/"}
 	r := cdcRelay(t, env, "config", "show", "--json", "--slot", "mine")
 	want(t, r, exitDone)
 	var view configView
@@ -43,11 +43,12 @@ func TestConfigShowNamesSources(t *testing.T) {
 		"config":         "environment CDC_RELAY_CONFIG = " + file,
 		"slot":           "flag --slot = mine",
 		"max-retries":    "environment CDC_RELAY_MAX_RETRIES = 4",
-		"batch-size":     "file " + file + ":2 = 7",
+		"max-in-flight":  "file " + file + ":2 = 7",
 		"app-role":       "file " + file + ":4 = shop",
 		"management-url": "file " + file + ":5 = http://u:***@h:1",
 		"database-url":   "file " + secret + " = postgres://relay:***@127.0.0.1:1/shop?sslpassword=***&sslmode=disable",
 		"amqp-url":       "environment CDC_RELAY_AMQP_URL = amqp://u:***@127.0.0.1:1/",
+		"failover-slot":  "environment CDC_RELAY_FAILOVER_SLOT = true",
 		"exchange":       "default = ",
 		"poll-interval":  "default = 1s",
 		"liveness-file":  "default none",
@@ -89,19 +90,20 @@ func TestConfigValidateNamesAllMistakes(t *testing.T) {
 	}
 	const noURLs = "set --database-url or CDC_RELAY_DATABASE_URL\nset --amqp-url or CDC_RELAY_AMQP_URL"
 	wantUsage(t, validate(nil), noURLs)
-	wantUsage(t, validate(environment{"CDC_RELAY_BATCH_SIZE": "0", "CDC_RELAY_MAX_RETRIES": "-4", "CDC_RELAY_MODE": "x"}),
+	wantUsage(t, validate(environment{"CDC_RELAY_STALE_TIMEOUT": "9s"}), "CDC_RELAY_STALE_TIMEOUT was removed: its value is always 5s\n"+noURLs)
+	wantUsage(t, validate(environment{"CDC_RELAY_MAX_IN_FLIGHT": "0", "CDC_RELAY_MAX_RETRIES": "-4", "CDC_RELAY_MODE": "x"}),
 		`--mode (from CDC_RELAY_MODE): "x": want auto or poll
 --max-retries (from CDC_RELAY_MAX_RETRIES): "-4": want 0 to 1000, or unlimited
 set --database-url or CDC_RELAY_DATABASE_URL
---batch-size 0: want 1 to 10000
+--max-in-flight 0: want 1 to 100000
 set --amqp-url or CDC_RELAY_AMQP_URL`)
-	file := writeFile(t, "relay.yml", "slott: a\nbatch-size: 0\ndatabase-url-file: /nowhere/a\namqp-url-file: /nowhere/b\n")
-	wantUsage(t, validate(nil, "--config", file, "--outage-cooldown", "0s", "--table", "a.b.c"), file+`:1: unknown key "slott", did you mean "slot"?
+	file := writeFile(t, "relay.yml", "slott: a\nmax-in-flight: 0\ndatabase-url-file: /nowhere/a\namqp-url-file: /nowhere/b\n")
+	wantUsage(t, validate(nil, "--config", file, "--poll-interval", "0s", "--table", "a.b.c"), file+`:1: unknown key "slott", did you mean "slot"?
 --table: table name "a.b.c": want name or schema.name
 --database-url-file: open /nowhere/a: no such file or directory
 --amqp-url-file: open /nowhere/b: no such file or directory
---batch-size 0: want 1 to 10000
---outage-cooldown 0s: want at least 100ms`)
+--max-in-flight 0: want 1 to 100000
+--poll-interval 0s: want at least 10ms`)
 	wantUsage(t, validate(nil, "--config", "/nowhere/x.yml"), "--config: open /nowhere/x.yml: no such file or directory")
 	wantJSON(t, validate(nil, "--json"), exitUsage, map[string]any{"valid": false, "errors": []any{
 		"set --database-url or CDC_RELAY_DATABASE_URL", "set --amqp-url or CDC_RELAY_AMQP_URL",

@@ -59,9 +59,9 @@ func TestHelpPagesShowTheDefaults(t *testing.T) {
 }
 
 func TestEmptyVariablesCountIfEmptyIsAValidValue(t *testing.T) {
-	cfg := resolved(t, environment{"CDC_RELAY_HTTP_ADDR": "", "CDC_RELAY_BATCH_SIZE": "", "CDC_RELAY_AMQP_URL": ""})
-	if cfg.httpAddr != "" || cfg.relay.BatchSize != 500 {
-		t.Errorf("got %q, %d", cfg.httpAddr, cfg.relay.BatchSize)
+	cfg := resolved(t, environment{"CDC_RELAY_HTTP_ADDR": "", "CDC_RELAY_MAX_IN_FLIGHT": "", "CDC_RELAY_AMQP_URL": ""})
+	if cfg.httpAddr != "" || cfg.relay.MaxInFlight != 2000 {
+		t.Errorf("got %q, %d", cfg.httpAddr, cfg.relay.MaxInFlight)
 	}
 }
 

@@ -49,9 +49,8 @@ func consoleSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "allowed-hosts", Placeholder: "NAME,…",
-				Usage: "Host names by which clients open the console or ask the relay, such as console.example.com. " +
-					"Other names are rejected, except localhost, loopback addresses and the address of --listen. " +
-					"Default: none.",
+				Usage: "Host names by which browsers open the console, such as console.example.com. Others are " +
+					"rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
 			},
 			Set: func(c *config, text string) (err error) {
 				c.console.hosts, err = hosts.Parse(text)
@@ -108,7 +107,7 @@ func notEmpty(text string) error {
 func (p *process) consoleCommand() *cli.Command {
 	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
 		"show-payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
-		"stale-timeout", "mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "slot",
+		"mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "slot",
 		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
 	return &cli.Command{
 		Name:      "console",

@@ -24,7 +24,7 @@ exit code is 3: it was delivered and deleted, or never committed.
 The relay at --http-addr tells its settings, such as --max-retries.`,
 		Flags: asking(describe(flags(
 			"show-payload", "format", "http-addr", "database-url", "table", "config",
-			"on-dead-letter", "on-expired", "max-retries", "poll-interval", "stale-timeout", "mode", "slot", "shard",
+			"on-dead-letter", "on-expired", "max-retries", "poll-interval", "mode", "slot", "shard",
 		), usages{"http-addr": askForState})),
 		Action: p.onNamed(p.explain),
 	}

@@ -32,7 +32,7 @@ func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
 			t.Errorf("%s: --database-url is there %d times", command, n)
 		}
 		advanced := map[string]string{
-			"run": "--outage-cooldown", "drain": "--outage-cooldown", "stats": "--on-dead-letter", "explain": "--max-retries",
+			"run": "--max-backoff", "drain": "--max-backoff", "stats": "--on-dead-letter", "explain": "--max-retries",
 			"list": "--on-dead-letter",
 		}[command]
 		if grouped && !strings.Contains(experts, advanced) {

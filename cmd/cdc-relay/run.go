@@ -41,13 +41,12 @@ import (
 // relayFlags are the flags that run and drain share.
 func relayFlags(more ...string) []cli.Flag {
 	names := []string{
-		"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "failover-slot", "mode",
-		"publisher", "exchange", "header-columns", "ordering-key-header", "batch-size", "max-in-flight",
-		"poll-interval",
-		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff",
-		"stale-timeout", "outage-cooldown", "on-dead-letter", "on-expired", "keep-published", "events-exchange",
-		"events", "log-headers", "metrics-routing-keys", "metrics-header",
-		"statsd-addr", "statsd-prefix", "statsd-tags", "log-level", "log-format",
+		"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "mode",
+		"publisher", "exchange", "header-columns", "ordering-key-header", "max-in-flight", "poll-interval",
+		"send-timeout", "shutdown-timeout", "max-retries", "backoff-time", "max-backoff", "on-dead-letter",
+		"on-expired", "keep-published", "events-exchange", "events", "log-headers", "metrics-routing-keys",
+		"metrics-header",
+		"statsd-addr", "log-level", "log-format",
 	}
 	picked := flags(append(names, more...)...)
 	common := []string{
@@ -81,8 +80,7 @@ EXAMPLES
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/delivery.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
-		Flags: listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "allowed-hosts",
-			"liveness-file")),
+		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "liveness-file")),
 		Action: p.serve,
 	}
 }
@@ -254,7 +252,6 @@ func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*amqp.Publisher, e
 		DefaultExchange: cfg.exchange,
 		MaxInFlight:     maxInFlight,
 		SendTimeout:     cfg.relay.SendTimeout,
-		OutageCooldown:  cfg.outageCooldown,
 		Logger:          log,
 	})
 	if err != nil {
@@ -306,7 +303,7 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 		defer stopRunning() // a server that fails stops the relay, which drains
 		return service.Serve(reporting, listener, service.Pages{
 			Reporter: s.relay, Judge: p.judge(cfg, listener), Tell: p.telling(cfg), Registry: s.registry,
-			Hosts: hosts.Known{Listen: cfg.httpAddr, Others: cfg.console.hosts},
+			Hosts: hosts.Known{Listen: cfg.httpAddr},
 		}, s.log)
 	})
 	actors.Go(func() error {

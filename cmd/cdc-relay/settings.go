@@ -50,6 +50,22 @@ func (p *process) reader() *settings.Reader {
 		LookupEnv: p.lookupEnv,
 		FileFlag:  "config",
 		Known:     settings.KnownOf(allSettings()),
+		Removed:   removed(),
+	}
+}
+
+// removed says what to do in place of settings that no command has any more.
+func removed() map[string]string {
+	const always = "its value is always "
+	return map[string]string{
+		"amqp-ca-file":    "add ?cacertfile=FILE to the URL in --amqp-url",
+		"amqp-cert-file":  "add ?certfile=FILE&keyfile=FILE to the URL in --amqp-url",
+		"amqp-key-file":   "add ?certfile=FILE&keyfile=FILE to the URL in --amqp-url",
+		"batch-size":      always + "500",
+		"outage-cooldown": always + "30s",
+		"stale-timeout":   always + "5s",
+		"statsd-prefix":   "write --statsd-addr 'ADDRESS?prefix=NAME'",
+		"statsd-tags":     "write --statsd-addr 'ADDRESS?tags=NAME:VALUE,…'",
 	}
 }
 

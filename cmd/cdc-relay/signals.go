@@ -14,13 +14,13 @@ import (
 
 // signalFlags are the settings of all outputs besides the log and --http-addr.
 type signalFlags struct {
-	statsd         statsd.Config // an empty address: not sent
-	eventsExchange string        // empty: no notices
+	statsd         string // the address of DogStatsD with its parameters; empty: not sent
+	eventsExchange string // empty: no notices
 	events         []string
 }
 
 func defaultSignalFlags() signalFlags {
-	return signalFlags{statsd: statsd.Config{Prefix: "cdc_relay"}, events: []string{string(notice.DeadLettered)}}
+	return signalFlags{events: []string{string(notice.DeadLettered)}}
 }
 
 func signalSettings() []setting {
@@ -76,33 +76,14 @@ func signalSettings() []setting {
 		{
 			Info: settings.Info{
 				Name: "statsd-addr", Placeholder: "ADDRESS", MayBeEmpty: true,
-				Usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path. Default: nowhere.",
+				Usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path, with a prefix and tags if " +
+					"wanted: host:8125?prefix=shop&tags=env:prod,team:shop. Default: nowhere.",
 			},
 			Set: func(c *config, text string) error {
-				if c.signals.statsd.Addr = text; text == "" {
+				if c.signals.statsd = text; text == "" {
 					return nil
 				}
-				return statsd.CheckAddr(text)
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "statsd-prefix", Placeholder: "NAME", Default: "cdc_relay", MayBeEmpty: true,
-				Usage: "Prefix of metric names in DogStatsD, followed by a dot.",
-			},
-			Set: func(c *config, text string) error {
-				c.signals.statsd.Prefix = text
-				return statsd.CheckPrefix(text)
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "statsd-tags", Placeholder: "NAME:VALUE,…", MayBeEmpty: true,
-				Usage: "Tags for each metric in DogStatsD, such as env:prod,team:shop. Default: none.",
-			},
-			Set: func(c *config, text string) error {
-				c.signals.statsd.Tags = settings.ListOf(text)
-				return statsd.CheckTags(c.signals.statsd.Tags)
+				return statsd.Check(text)
 			},
 		},
 	}
@@ -185,10 +166,10 @@ func (s *reportingRelay) bridge(ctx context.Context) {
 }
 
 // newStatsd returns nil without an address.
-func (s *reportingRelay) newStatsd(to statsd.Config) (err error) {
-	if to.Addr == "" {
+func (s *reportingRelay) newStatsd(address string) (err error) {
+	if address == "" {
 		return nil
 	}
-	s.statsd, err = statsd.New(to, s.registry, s.log)
+	s.statsd, err = statsd.New(address, s.registry, s.log)
 	return err
 }

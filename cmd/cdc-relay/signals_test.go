@@ -53,12 +53,12 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 			conn := listenForStatsd(t)
 			env, db := fresh(t)
 			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-			env["CDC_RELAY_STATSD_ADDR"], env["CDC_RELAY_STATSD_TAGS"] = conn.LocalAddr().String(), "env:test, team:shop"
+			env["CDC_RELAY_STATSD_ADDR"] = conn.LocalAddr().String() + "?prefix=shop&tags=env:test, team:shop"
 			want(t, cdcRelay(t, env, "setup"), exitDone)
 			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 7)`); err != nil {
 				t.Fatal(err)
 			}
-			relay := start(t, env, command, "--max-retries", "0", "--statsd-prefix", "shop")
+			relay := start(t, env, command, "--max-retries", "0")
 			if command == "run" {
 				for range 7 {
 					relay.await(t, "message dead-lettered")

@@ -95,7 +95,7 @@ func TestTLSWithClientCertificatesToBothServers(t *testing.T) {
 	broker += "?cacertfile=" + authority.File("ca.pem")
 	env := environment{
 		"CDC_RELAY_DATABASE_URL_FILE": with(authority, true), "CDC_RELAY_AMQP_URL_FILE": writeFile(t, "amqp-url", broker+"\n"),
-		"CDC_RELAY_HTTP_ADDR": "",
+		"CDC_RELAY_HTTP_ADDR":    "",
 		"CDC_RELAY_DATABASE_URL": "", "CDC_RELAY_AMQP_URL": "", // remove those of this process
 	}
 	want(t, cdcRelay(t, env, "setup"), exitDone)

@@ -27,7 +27,7 @@ func TestCommandsNeedNoSettingOfARunningRelay(t *testing.T) {
 	}
 	connections := []string{
 		"database-url", "database-url-file", "amqp-url", "amqp-url-file",
-		"config", "table", relayAddress, "allowed-hosts", "log-level", "log-format",
+		"config", "table", relayAddress, "log-level", "log-format",
 	}
 	for _, path := range []string{"stats", "explain", "keys", "peek", "console"} {
 		own := settings.FlagsOf(p.app().Command(path).Flags)
@@ -147,7 +147,7 @@ func TestTheRelayTellsNoSecret(t *testing.T) {
 	}
 	env["CDC_RELAY_DATABASE_URL_FILE"] = writeFile(t, "s3cr3t-file", address+separator+"application_name=s3cr3t&sslpassword=s3cr3t")
 	env["CDC_RELAY_AMQP_URL"] = "amqp://s3cr3t:s3cr3t@127.0.0.1:1/s3cr3t"
-	env["CDC_RELAY_STATSD_TAGS"], env["CDC_RELAY_LIVENESS_FILE"] = "s3cr3t:s3cr3t", writeFile(t, "s3cr3t-live", "")
+	env["CDC_RELAY_STATSD_ADDR"], env["CDC_RELAY_LIVENESS_FILE"] = "127.0.0.1:1?tags=s3cr3t:s3cr3t", writeFile(t, "s3cr3t-live", "")
 	env["CDC_RELAY_LOG_HEADERS"] = "s3cr3t"
 	run := start(t, env, "run", "--mode", "poll", "--publisher", "exec", "--", handler, "--token", "s3cr3t")
 	answer := page(t, run.httpURL(t)+"/settings")
@@ -252,9 +252,9 @@ func TestCommandsNoticeARelayThatIsNotTheirs(t *testing.T) {
 		},
 		{
 			name: "values of a newer relay", tries: "up to 4 times, then it is a dead letter\n",
-			answer: mine(`{"max-retries":"999999999999999999999999","on-dead-letter":"pause","stale-timeout":"1ns","shard":"9/4"}`),
-			stderr: "note: this command ignores settings of the relay: --shard 9/4, --max-retries 999999999999999999999999, " +
-				"--stale-timeout 1ns, --on-dead-letter pause\n",
+			answer: mine(`{"max-retries":"999999999999999999999999","on-dead-letter":"pause","poll-interval":"1ns","shard":"9/4"}`),
+			stderr: "note: this command ignores settings of the relay: --shard 9/4, --poll-interval 1ns, " +
+				"--max-retries 999999999999999999999999, --on-dead-letter pause\n",
 		},
 		{
 			name: "columns of the relay itself", command: "peek --json", tries: `"id": 1`,

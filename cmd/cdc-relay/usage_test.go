@@ -36,6 +36,7 @@ func bothServers() environment {
 }
 
 func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
+	removed := writeFile(t, "removed.yml", "statsd-prefix: shop\n")
 	for _, test := range []struct{ args, line string }{
 		{"", "no command given, want one of setup, check, config, migrate, adopt, teardown, run, drain, stats, console, explain, list, peek, keys, resend, delete, retry, dead-letter, published, demo, version, completion"},
 		{"migrate", "migrate: no command given, want one of up, status, sql"},
@@ -91,11 +92,14 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"teardown --yes=perhaps", `--yes: "perhaps": want true or false`},
 		{"run --config /nowhere/x.yml", "--config: open /nowhere/x.yml: no such file or directory"},
 		{"run --slot Big --database-url " + someDatabase, `--slot "Big": a slot name has 1 to 63 characters of a-z, 0-9 and _`},
-		{"run --batch-size 0 --max-retries -1 --database-url " + someDatabase, "--max-retries: \"-1\": want 0 to 1000, or unlimited\n--batch-size 0: want 1 to 10000"},
+		{"run --max-in-flight 0 --max-retries -1 --database-url " + someDatabase, "--max-retries: \"-1\": want 0 to 1000, or unlimited\n--max-in-flight 0: want 1 to 100000"},
 		{"run --max-retries 1001 --database-url " + someDatabase, "--max-retries 1001: want 0 to 1000, or unlimited"},
 		{"run --max-retries Unlimited", `--max-retries: "Unlimited": want 0 to 1000, or unlimited`},
 		{"run --max-retries 99999999999999999999", `--max-retries: "99999999999999999999": want 0 to 1000, or unlimited`},
-		{"run --outage-cooldown 0s --database-url " + someDatabase, "--outage-cooldown 0s: want at least 100ms"},
+		{"run --send-timeout 0s --database-url " + someDatabase, "--send-timeout 0s: want at least 100ms"},
+		{"run --batch-size 5", "run: --batch-size was removed: its value is always 500"},
+		{"run --failover-slot", "run: --failover-slot was removed: give it to setup, or set CDC_RELAY_FAILOVER_SLOT"},
+		{"config show --config " + removed, removed + ":1: statsd-prefix was removed: write --statsd-addr 'ADDRESS?prefix=NAME'"},
 		{"help frobnicate", "No help topic for 'frobnicate'"},
 	} {
 		t.Run(test.args, func(t *testing.T) {

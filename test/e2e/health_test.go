@@ -83,7 +83,7 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newProxied(t)
-			r := p.works("--max-in-flight", "200", "--send-timeout", "2s", "--outage-cooldown", "5s")
+			r := p.works("--max-in-flight", "200", "--send-timeout", "2s")
 			fix := stuck(p, r)
 			<-time.After(sized(0, 80*time.Second)) // longer than any timeout
 			if page, status := r.get("/livez"); status != 200 {

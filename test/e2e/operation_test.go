@@ -125,7 +125,7 @@ func TestHealthPagesNameTheFault(t *testing.T) {
 	postgres, databaseURL := through(t, w.database)
 	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+amqpURL, "CDC_RELAY_DATABASE_URL="+databaseURL)
 	file := filepath.Join(t.TempDir(), "alive")
-	r := w.run("--liveness-file", file, "--outage-cooldown", "1s")
+	r := w.run("--liveness-file", file)
 	says := func(path string, status int, parts ...string) func() bool {
 		return func() bool {
 			page, got := r.get(path)

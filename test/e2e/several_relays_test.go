@@ -70,7 +70,7 @@ func TestManyRelaysShareOneSlot(t *testing.T) {
 			w := newWorld(t).setUp()
 			arrived := w.consume(w.queue)
 			const inFlight = 200
-			relays := w.runMany(n, "--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms", "--batch-size", "20")
+			relays := w.runMany(n, "--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms")
 			load := w.write(2)
 			load.more(500)
 			w.standbysPublishDueRows(relays, arrived, load)
@@ -88,7 +88,7 @@ func TestManyRelaysShareOneSlot(t *testing.T) {
 				inTime(t, "without a delivery after the leader was killed", arrived.longestGap(), 2*time.Second)
 				for i := range relays {
 					if relays[i].exited() {
-						relays[i] = w.run("--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms", "--batch-size", "20")
+						relays[i] = w.run("--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms")
 					}
 				}
 				w.oneStreams(relays)

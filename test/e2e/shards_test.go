@@ -202,7 +202,7 @@ func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 		return
 	}
 	r := w.run()
-	poller := w.run("--mode", "poll", "--slot", other, "--stale-timeout", "1s", "--poll-interval", "20ms")
+	poller := w.run("--mode", "poll", "--slot", other, "--poll-interval", "20ms")
 	for _, args := range [][]string{
 		{"run", "--slot", other},
 		{"run", "--slot", other, "--publication", other},

@@ -118,7 +118,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 	t.Run("away at the start", func(t *testing.T) {
 		w := world(t)
 		must(t, "stop", server.Stop(t.Context()))
-		r := w.start("--outage-cooldown", "1s")
+		r := w.start()
 		w.insert(nil)
 		w.insert(row{"ordering_key": "k"})
 		w.eventually("the relay streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
@@ -135,7 +135,7 @@ func TestOutagesOfRabbitMQLoseNothing(t *testing.T) {
 	t.Run("killed and restarted", func(t *testing.T) {
 		w := *old
 		w.t = t
-		r := w.run("--max-in-flight", "300", "--outage-cooldown", "1s")
+		r := w.run("--max-in-flight", "300")
 		load := w.write(2)
 		load.more(1000)
 		must(t, "kill", server.Kill(t.Context()))

@@ -125,7 +125,7 @@ func TestPollingRelaysCreateNoDuplicates(t *testing.T) {
 	}
 	w.declareQueue(w.queue, nil)
 	arrived := w.consume(w.queue)
-	args := []string{"--mode", "poll", "--poll-interval", "50ms", "--batch-size", "50"}
+	args := []string{"--mode", "poll", "--poll-interval", "50ms", "--max-in-flight", "100"}
 	relays := []*relay{w.run(args...), w.run(args...)}
 	const rows = 8000
 	w.load(rows, 4)

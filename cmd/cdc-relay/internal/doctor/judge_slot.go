@@ -291,7 +291,7 @@ func (j *databaseJudge) judgeFailover(c *chart, s slot.Slot) {
 	case s.Failover:
 		c.ok("failover", "on: a standby with sync_replication_slots has a copy")
 	case j.o.FailoverSlot:
-		c.warn("failover", lines(remark("-- stop the relays, or restart one with --failover-slot:"), j.setupCommand()),
+		c.warn("failover", lines(remark("-- stop the relays, then:"), j.setupCommand()),
 			"slot %s is no failover slot: a standby has no copy", s.Name)
 	case slices.ContainsFunc(j.f.slots.value.Slots, func(other slot.Slot) bool { return other.Failover }):
 		c.warn("failover", lines(remark("-- stop the relays, then:"),

@@ -137,7 +137,7 @@ func guard(known hosts.Known, next http.Handler) http.Handler {
 			return
 		}
 		const text = "this relay does not answer to this host name: " +
-			"ask by its address, or add the name to --allowed-hosts (CDC_RELAY_ALLOWED_HOSTS)"
+			"ask by its address or the name of its machine, or use the name in --listen (CDC_RELAY_HTTP_ADDR)"
 		http.Error(w, text, http.StatusMisdirectedRequest)
 	})
 }

@@ -76,16 +76,16 @@ func TestOnlyKnownNamesOfTheRelayAreAnswered(t *testing.T) {
 		Reporter: &fixedHealth{Live: true, Ready: true}, Judge: judged, Registry: NewRegistry(Build{}),
 		Tell: func(context.Context) show.Told { return show.Told{} },
 	})
-	named := guard(hosts.Known{Listen: "relay.example.com:9464", Others: []string{"other.example.com"}}, handler)
+	named := guard(hosts.Known{Listen: "relay.example.com:9464"}, handler)
 	everywhere := guard(hosts.Known{Listen: "0.0.0.0:9464"}, handler)
 	for host, want := range map[string][2]bool{
-		"relay.example.com:9464": {true, false}, "Other.Example.Com.": {true, false},
+		"relay.example.com:9464": {true, false}, "Relay.Example.Com.": {true, false},
 		"localhost:9464": {true, true}, "127.0.0.1": {true, true}, "[::1]:9464": {true, true},
 		"10.42.0.7:9464": {true, true}, "[fd00::7]:9464": {true, true}, "203.0.113.9": {true, true},
 		"relay-1:9464": {true, true}, "relay.shop.svc": {true, true}, "relay.shop.svc.cluster.local.": {true, true},
 		"relay.internal": {true, true},
 		"evil.example":   {}, "evil.example:9464": {}, "localhost.evil.example": {}, "127.0.0.1.evil.example": {},
-		"10.42.0.7.nip.io": {}, "svc.evil.example": {}, "a.other.example.com": {}, "": {}, "localhost@evil.example": {},
+		"10.42.0.7.nip.io": {}, "svc.evil.example": {}, "a.relay.example.com": {}, "": {}, "localhost@evil.example": {},
 	} {
 		for i, guarded := range []http.Handler{named, everywhere} {
 			for path, open := range map[string]bool{

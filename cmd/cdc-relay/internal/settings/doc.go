@@ -1,5 +1,5 @@
-// Package settings reads the settings of a command line program. One setting is a flag (--batch-size), an environment
-// variable (APP_BATCH_SIZE) and a key of a YAML file (batch-size). It sets a field of a struct T that the program
+// Package settings reads the settings of a command line program. One setting is a flag (--log-level), an environment
+// variable (APP_LOG_LEVEL) and a key of a YAML file (log-level). It sets a field of a struct T that the program
 // chooses, and the package knows nothing about the program.
 //
 // # Declaring

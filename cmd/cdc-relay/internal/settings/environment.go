@@ -27,6 +27,9 @@ func (r *Reader) UnknownVariables(pairs, onlyFlags []string, foreign func(name s
 			}
 		}
 	}
+	for name := range r.Removed { // Read rejects them
+		names = append(names, strings.TrimPrefix(r.Variable(name), r.Prefix))
+	}
 	for _, name := range onlyFlags {
 		forFlags[strings.TrimPrefix(r.Variable(name), r.Prefix)] = name
 	}

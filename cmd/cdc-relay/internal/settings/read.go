@@ -3,6 +3,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,6 +21,8 @@ type Reader struct {
 	FileFlag string
 	// Known are the settings of all commands.
 	Known []Known
+	// Removed says what to do in place of settings that do not exist any more, by their names.
+	Removed map[string]string
 }
 
 // Variable returns the name of the environment variable of a setting.
@@ -46,6 +49,12 @@ type Former struct{ Name, Place string }
 // user. The Input is nil if the file cannot be read.
 func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Input, error) {
 	own := FlagsOf(flags)
+	for _, s := range all {
+		isOwn := slices.ContainsFunc(own, func(f *Flag) bool { return f.Name == s.Name })
+		if s.Everywhere && !isOwn {
+			own = append(own, &Flag{Info: s.Info})
+		}
+	}
 	in := &Input{Values: make(map[string]Value), File: r.file(own)}
 	mistakes, err := readFile(r, in, all, target)
 	if err != nil {
@@ -55,6 +64,11 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 		s := known.Describe()
 		if v, ok := r.FromEnvironment(s); ok && v.Place != r.Variable(s.Name) {
 			in.Former = append(in.Former, Former{s.Name, v.Place})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Removed)) {
+		if v, ok := r.FromEnvironment(Info{Name: name}); ok {
+			mistakes = append(mistakes, fmt.Errorf("%s was removed: %s", v.Place, r.Removed[name]))
 		}
 	}
 	for _, f := range own {

@@ -37,6 +37,8 @@ type Info struct {
 	Private bool
 	// Shared: a command that did not get it takes it from the running program.
 	Shared bool
+	// Everywhere: the environment sets it for a command without the flag, too, as the file does.
+	Everywhere bool
 	// Formerly are names that still work as a flag, a variable and a key of the file. No help page shows them.
 	Formerly []string
 
@@ -182,6 +184,12 @@ func parseSwitch(text string) (bool, error) {
 // FlagOnly excludes a setting from the environment and the file.
 func FlagOnly[T any](s Setting[T]) Setting[T] {
 	s.FlagOnly = true
+	return s
+}
+
+// Everywhere lets the environment set a setting for commands without its flag.
+func Everywhere[T any](s Setting[T]) Setting[T] {
+	s.Everywhere = true
 	return s
 }
 

@@ -110,7 +110,7 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 		return outlook{text: "is published by the next sweep of a relay, within " + within + " or so" + s.obstacle()}
 	}
 	return outlook{text: "waits for a relay: none streams. A running relay claims it within " +
-		Duration(s.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
+		Duration(relay.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
 }
 
 // DeadLettersBlock reports whether a dead letter blocks its ordering key.

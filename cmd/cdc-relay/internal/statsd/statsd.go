@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -20,56 +21,69 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/event"
 )
 
-// Config says where to send the metrics, and under which names.
-type Config struct {
-	// Addr is host:port for UDP, or unix:///path of a socket.
-	Addr string
-	// Prefix comes before each name, followed by a dot; may be empty.
-	Prefix string
-	// Tags are added to each metric, in the form name:value.
-	Tags []string
-}
-
-// Validate checks the configuration.
-func (c Config) Validate() error {
-	return errors.Join(CheckAddr(c.Addr), CheckPrefix(c.Prefix), CheckTags(c.Tags))
+// target says where to send the metrics, and under which names.
+type target struct {
+	// addr is host:port for UDP, or unix:///path of a socket.
+	addr string
+	// prefix comes before each name, followed by a dot; may be empty.
+	prefix string
+	// tags are added to each metric, in the form name:value.
+	tags []string
 }
 
 // unixPrefix begins the address of a socket.
 const unixPrefix = "unix://"
 
-// CheckAddr checks an address.
-func CheckAddr(addr string) error {
-	if path, ok := strings.CutPrefix(addr, unixPrefix); ok {
+// Check checks an address, as New takes it.
+func Check(address string) error {
+	_, err := parse(address)
+	return err
+}
+
+func parse(address string) (target, error) {
+	addr, query, _ := strings.Cut(address, "?")
+	to := target{addr: addr, prefix: "cdc_relay"}
+	given, err := url.ParseQuery(strings.ReplaceAll(query, "+", "%2B")) // a plus is no space here
+	if err != nil {
+		return to, fmt.Errorf("%q: want parameters such as ?prefix=shop&tags=env:prod,team:shop", address)
+	}
+	for name, values := range given {
+		switch name {
+		case "prefix":
+			to.prefix = values[0]
+		case "tags":
+			to.tags = strings.Split(strings.ReplaceAll(values[0], ", ", ","), ",")
+		default:
+			return to, fmt.Errorf("%q: parameter %s is unknown; known are prefix, tags", address, name)
+		}
+	}
+	return to, errors.Join(to.checkAddr(), to.checkNames())
+}
+
+func (t target) checkAddr() error {
+	if path, ok := strings.CutPrefix(t.addr, unixPrefix); ok {
 		if !filepath.IsAbs(path) {
-			return fmt.Errorf("%q: want unix:// and an absolute path, such as unix:///var/run/datadog/dsd.socket", addr)
+			return fmt.Errorf("%q: want unix:// and an absolute path, such as unix:///var/run/datadog/dsd.socket", t.addr)
 		}
 		return nil
 	}
-	host, port, err := net.SplitHostPort(addr)
+	host, port, err := net.SplitHostPort(t.addr)
 	if err != nil || host == "" || port == "" {
-		return fmt.Errorf("%q: want host:port, such as 127.0.0.1:8125, or unix:///path", addr)
+		return fmt.Errorf("%q: want host:port, such as 127.0.0.1:8125, or unix:///path", t.addr)
 	}
 	if _, err := net.LookupPort("udp", port); err != nil {
-		return fmt.Errorf("%q: %q is not a port", addr, port)
+		return fmt.Errorf("%q: %q is not a port", t.addr, port)
 	}
 	return nil
 }
 
-// CheckPrefix checks a prefix.
-func CheckPrefix(prefix string) error {
-	if !regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9_.]*)?$`).MatchString(prefix) {
-		return fmt.Errorf("%q: want letters, digits, dots and underscores, a letter first", prefix)
+func (t target) checkNames() error {
+	if !regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9_.]*)?$`).MatchString(t.prefix) {
+		return fmt.Errorf("prefix %q: want letters, digits, dots and underscores, a letter first", t.prefix)
 	}
-	return nil
-}
-
-// CheckTags checks tags.
-func CheckTags(tags []string) error {
-	for _, tag := range tags {
-		if tag == "" || strings.ContainsAny(tag, ",|#\n") || len(tag) > 200 {
-			return fmt.Errorf("%q: want name:value, of at most 200 bytes, without commas and the characters | and #",
-				tag)
+	for _, tag := range t.tags {
+		if tag == "" || strings.ContainsAny(tag, "|#\n") || len(tag) > 200 {
+			return fmt.Errorf("tag %q: want name:value, of at most 200 bytes, without the characters | and #", tag)
 		}
 	}
 	return nil
@@ -85,7 +99,7 @@ const (
 // Bridge sends the metrics of one registry. It counts from zero: the first time, it sends the whole value of each
 // counter.
 type Bridge struct {
-	config   Config
+	target   target
 	gatherer prometheus.Gatherer
 	log      *slog.Logger
 	seen     state
@@ -93,12 +107,14 @@ type Bridge struct {
 	failing bool
 }
 
-// New creates a bridge. It does not connect.
-func New(config Config, gatherer prometheus.Gatherer, log *slog.Logger) (*Bridge, error) {
-	if err := config.Validate(); err != nil {
+// New creates a bridge to an address: host:port for UDP, or unix:///path of a socket. Its parameters may be the prefix
+// of the metrics' names and tags for each metric: ?prefix=shop&tags=env:prod,team:shop. New does not connect.
+func New(address string, gatherer prometheus.Gatherer, log *slog.Logger) (*Bridge, error) {
+	to, err := parse(address)
+	if err != nil {
 		return nil, err
 	}
-	return &Bridge{config: config, gatherer: gatherer, log: log, seen: newState()}, nil
+	return &Bridge{target: to, gatherer: gatherer, log: log, seen: newState()}, nil
 }
 
 // Run sends every ten seconds until ctx is done, and then once more.
@@ -123,9 +139,9 @@ func (b *Bridge) Send(ctx context.Context) {
 	switch {
 	case err != nil && !b.failing:
 		b.log.Warn("cannot send metrics to DogStatsD: messages unaffected; retrying every ten seconds",
-			"event", event.StatsdDown, "address", b.config.Addr, "error", err)
+			"event", event.StatsdDown, "address", b.target.addr, "error", err)
 	case err == nil && b.failing:
-		b.log.Info("sending metrics to DogStatsD again", "event", event.StatsdUp, "address", b.config.Addr)
+		b.log.Info("sending metrics to DogStatsD again", "event", event.StatsdUp, "address", b.target.addr)
 	}
 	b.failing = err != nil
 }
@@ -153,12 +169,12 @@ func (b *Bridge) send(ctx context.Context) error {
 // arrived reports whether a part arrived before an error: it must not be sent again. It returns false for UDP, which
 // accepts a packet without a listener and reports the error on the next packet.
 func (b *Bridge) arrived(client *statsd.Client) bool {
-	return strings.HasPrefix(b.config.Addr, unixPrefix) && client.GetTelemetry().TotalPayloadsSent > 0
+	return strings.HasPrefix(b.target.addr, unixPrefix) && client.GetTelemetry().TotalPayloadsSent > 0
 }
 
 // connect creates a client for one sending, so that it finds an agent that has moved.
 func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*statsd.Client, error) {
-	addr := b.config.Addr
+	addr := b.target.addr
 	if !strings.HasPrefix(addr, unixPrefix) {
 		host, port, err := net.SplitHostPort(addr)
 		if err != nil {
@@ -174,12 +190,12 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 	}
 	// The client's own metrics are sent every ten seconds: no client lives that long.
 	options := []statsd.Option{
-		statsd.WithTags(b.config.Tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
+		statsd.WithTags(b.target.tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
 		statsd.WithoutClientSideAggregation(),
 		statsd.WithConnectTimeout(timeout), statsd.WithWriteTimeout(timeout),
 	}
-	if b.config.Prefix != "" {
-		options = append(options, statsd.WithNamespace(b.config.Prefix))
+	if b.target.prefix != "" {
+		options = append(options, statsd.WithNamespace(b.target.prefix))
 	}
 	client, err := statsd.New(addr, options...)
 	if err != nil {

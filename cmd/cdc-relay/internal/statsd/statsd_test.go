@@ -82,9 +82,9 @@ func newRegistered() registered {
 	return r
 }
 
-func bridge(t *testing.T, config Config, r prometheus.Gatherer, log *slog.Logger) *Bridge {
+func bridge(t *testing.T, address string, r prometheus.Gatherer, log *slog.Logger) *Bridge {
 	t.Helper()
-	b, err := New(config, r, log)
+	b, err := New(address, r, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,12 +99,12 @@ func TestCountersAreSentAsIncrements(t *testing.T) {
 				addr = filepath.Join(t.TempDir(), "dsd.socket")
 			}
 			a := newAgent(t, network, addr)
-			config := Config{Addr: a.conn.LocalAddr().String(), Prefix: "shop", Tags: []string{"env:test"}}
+			addr = a.conn.LocalAddr().String()
 			if network == "unixgram" {
-				config.Addr = "unix://" + addr
+				addr = "unix://" + addr
 			}
 			r := newRegistered()
-			b := bridge(t, config, r, slog.New(slog.DiscardHandler))
+			b := bridge(t, addr+"?prefix=shop&tags=env:test", r, slog.New(slog.DiscardHandler))
 			r.refused.WithLabelValues("nack").Add(3)
 			r.refused.WithLabelValues("a,b|c#d").Add(2)
 			r.refused.WithLabelValues("a_b,c|d").Add(5)
@@ -156,7 +156,7 @@ func TestUnsentMetricsAreSentLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dsd.socket")
 	r := newRegistered()
 	var log bytes.Buffer
-	b := bridge(t, Config{Addr: "unix://" + path}, r, slog.New(slog.NewTextHandler(&log, nil)))
+	b := bridge(t, "unix://"+path+"?prefix=", r, slog.New(slog.NewTextHandler(&log, nil)))
 	r.refused.WithLabelValues("nack").Add(3)
 	b.Send(t.Context())
 	b.Send(t.Context())
@@ -211,7 +211,7 @@ func TestSentMetricsAreNotSentAgain(t *testing.T) {
 		r.refused.WithLabelValues(fmt.Sprintf("reason-%d", reason)).Inc()
 	}
 	var log bytes.Buffer
-	b := bridge(t, Config{Addr: "unix://" + path}, r, slog.New(slog.NewTextHandler(&log, nil)))
+	b := bridge(t, "unix://"+path+"?prefix=", r, slog.New(slog.NewTextHandler(&log, nil)))
 	a.fill()
 	a.takeOne()
 	b.Send(t.Context())
@@ -263,7 +263,7 @@ func TestIPv4IsPreferredForTheAgent(t *testing.T) {
 func TestRunSendsTheLastMetricsAtTheEnd(t *testing.T) {
 	a := newAgent(t, "udp", "127.0.0.1:0")
 	r := newRegistered()
-	b := bridge(t, Config{Addr: a.conn.LocalAddr().String()}, r, slog.New(slog.DiscardHandler))
+	b := bridge(t, a.conn.LocalAddr().String()+"?prefix=", r, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -279,19 +279,16 @@ func TestRunSendsTheLastMetricsAtTheEnd(t *testing.T) {
 }
 
 func TestWrongConfigurationsAreRejected(t *testing.T) {
-	for _, c := range []Config{
-		{Addr: ""},
-		{Addr: "localhost"},
-		{Addr: ":8125"},
-		{Addr: "localhost:x"},
-		{Addr: "unix://relative"},
-		{Addr: "localhost:8125", Prefix: "1st"},
-		{Addr: "localhost:8125", Prefix: "a|b"},
-		{Addr: "localhost:8125", Tags: []string{""}},
-		{Addr: "localhost:8125", Tags: []string{"a,b"}},
+	for _, address := range []string{
+		"", "localhost", ":8125", "localhost:x", "unix://relative", "localhost:8125?prefix=1st", "localhost:8125?prefix=a|b",
+		"localhost:8125?tags=", "localhost:8125?tags=a,,b", "localhost:8125?tags=a%23", "localhost:8125?tag=a:b", "localhost:8125?a;b",
 	} {
-		if err := c.Validate(); err == nil {
-			t.Errorf("%+v is taken", c)
+		if err := Check(address); err == nil {
+			t.Errorf("%s is accepted", address)
 		}
+	}
+	to, err := parse("localhost:8125?tags=version:1.0+b, team:a%26b")
+	if err != nil || to.prefix != "cdc_relay" || !slices.Equal(to.tags, []string{"version:1.0+b", "team:a&b"}) {
+		t.Errorf("got %+v, %v", to, err)
 	}
 }
