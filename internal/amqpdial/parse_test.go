@@ -57,7 +57,7 @@ func TestMistakesOfAnAddressAreNamedWithoutThePassword(t *testing.T) {
 		"amqp://user:hidden#x@host/":                  form,
 		"amqp://user:hid den@host/":                   form,
 		"amqp://user:hidden@a/v,amqp://b/w":           "different virtual hosts",
-		"amqp://user:hidden@a/?cacertfile=/x":        "parameter cacertfile needs a URL that begins with amqps://",
+		"amqp://user:hidden@a/?cacertfile=/x":         "parameter cacertfile needs a URL that begins with amqps://",
 		"amqp://a?hart=1":                             "parameter hart is unknown",
 		"amqp://user:hidden@a/?verify=none":           "parameter verify is unknown",
 		"amqp://user:hidden@a/?auth_mechanism=hidden": "wrong value for parameter auth_mechanism",
