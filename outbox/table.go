@@ -239,7 +239,7 @@ func Identifier(name string) string {
 	return name
 }
 
-// reserved are the keywords of Postgres 14 to 18 that cannot name a schema or a table.
+// reserved are the keywords of Postgres 15 to 18 that cannot name a schema or a table.
 const reserved = ` all analyse analyze and any array as asc asymmetric authorization binary both case cast check ` +
 	`collate collation column concurrently constraint create cross current_catalog current_date ` +
 	`current_role current_schema current_time current_timestamp current_user default deferrable desc ` +

@@ -303,8 +303,7 @@ func (r *Relay) check(ctx context.Context) error {
 			}
 		}
 		server := conn.PgConn()
-		r.log.Info("connected to Postgres", "event", event.PostgresConnected,
-			"version", server.ParameterStatus("server_version"),
+		r.log.Info("connected to Postgres", "event", event.PostgresConnected, "version", pgdial.Version(server),
 			"address", server.Conn().RemoteAddr().String(), "database", conn.Config().Database)
 		return nil
 	})

@@ -3,17 +3,17 @@ package replication
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
 // query runs one statement and returns its rows as text. It uses the simple protocol, the only one on a replication
-// connection. Several statements at once are a syntax error for a walsender before 14.2 (BUG #17379).
+// connection.
 func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
@@ -38,13 +38,8 @@ func option(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "
 // word quotes a name for START_REPLICATION, which knows no U&"…".
 func word(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// serverVersion returns the major version, or 0 if it is unknown ("17beta1" is 17).
-func serverVersion(conn *pgconn.PgConn) int {
-	version := conn.ParameterStatus("server_version")
-	digits := strings.IndexFunc(version+".", func(r rune) bool { return r < '0' || r > '9' })
-	major, _ := strconv.Atoi(version[:digits])
-	return major
-}
+// serverVersion returns the major version, or 0 if it is unknown.
+func serverVersion(conn *pgconn.PgConn) int { return pgdial.Major(pgdial.Version(conn)) }
 
 // checkFailover rejects a failover slot on a server that has none.
 func checkFailover(conn *pgconn.PgConn, names Names) error {
@@ -52,7 +47,7 @@ func checkFailover(conn *pgconn.PgConn, names Names) error {
 		return nil
 	}
 	return problem.New("# upgrade Postgres, or leave out --failover-slot",
-		"Postgres %s has no failover slots: --failover-slot needs 17 or later", conn.ParameterStatus("server_version"))
+		"Postgres %s has no failover slots: --failover-slot needs 17 or later", pgdial.Version(conn))
 }
 
 // standbyError is no problem for a person at once: the standby may be promoted.
@@ -68,10 +63,8 @@ func (standbyError) Hint() string {
 
 // checkServer reports settings of the server that prevent logical replication.
 func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
-	version := serverVersion(conn)
-	if version < 14 {
-		return problem.New("# upgrade Postgres, or run with --mode poll",
-			"Postgres %s is too old: streaming needs 14 or later", conn.ParameterStatus("server_version"))
+	if err := pgdial.CheckVersion(pgdial.Version(conn)); err != nil {
+		return err
 	}
 	rows, err := query(ctx, conn, "SELECT pg_catalog.current_setting('wal_level'), pg_is_in_recovery()")
 	if err != nil {
@@ -80,7 +73,7 @@ func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
 	if rows[0][1] == "t" {
 		return standbyError{}
 	}
-	if level := rows[0][0]; !slot.CanDecode(version, level) {
+	if level := rows[0][0]; !slot.CanDecode(serverVersion(conn), level) {
 		return problem.New("ALTER SYSTEM SET wal_level = 'logical';  -- then restart Postgres "+
 			"(RDS: rds.logical_replication = 1; Cloud SQL: cloudsql.logical_decoding = on); or run with --mode poll",
 			"Postgres has wal_level = %s: streaming needs logical", level)

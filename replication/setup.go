@@ -51,7 +51,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	if err := checkFailover(conn, names); err != nil {
 		return nil, err
 	}
-	if err := checkShard(ctx, conn, names); err != nil {
+	if err := CheckSplit(ctx, conn, names); err != nil {
 		return nil, err
 	}
 	if err := checkNames(ctx, conn, names); err != nil { // renewing the slot could drop that of another outbox
@@ -90,7 +90,7 @@ func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	for _, check := range []func(context.Context, *pgconn.PgConn, Names) error{
 		func(ctx context.Context, conn *pgconn.PgConn, _ Names) error { return checkServer(ctx, conn) },
 		func(_ context.Context, conn *pgconn.PgConn, names Names) error { return checkFailover(conn, names) },
-		checkShard, CheckNames, mayCreate,
+		CheckSplit, CheckNames, mayCreate,
 	} {
 		if err := check(ctx, conn, names); err != nil {
 			return err

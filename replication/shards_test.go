@@ -12,16 +12,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // newSharded returns a fixture with keys, and the names of each shard.
 func newSharded(t *testing.T, n int) (*fixture, []Names) {
 	t.Helper()
 	f := newFixture(t)
-	if services.SharedPostgres(t).Major() < 15 {
-		t.Skip("a publication has no row filter before Postgres 15")
-	}
 	f.exec(`ALTER TABLE outbox ADD COLUMN ordering_key text`)
 	return f, f.split(n)
 }
@@ -188,16 +184,4 @@ func TestAUserDefinedCollationIsAProblem(t *testing.T) {
 	f.exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
 	_, err := Setup(t.Context(), f.conn.PgConn(), all[0], await.Hang())
 	f.wantProblem(err, "cannot create or change publication", `ALTER TABLE public.outbox ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
-}
-
-func TestShardsNeedRowFilters(t *testing.T) {
-	if services.SharedPostgres(t).Major() >= 15 {
-		t.Skip("Postgres 15 has row filters")
-	}
-	f := newFixture(t)
-	_, err := Setup(t.Context(), f.conn.PgConn(), f.split(2)[0], await.Hang())
-	f.wantProblem(err, "has no row filters: --shard needs 15 or later", "without --shard")
-	if f.value(`SELECT count(*) FROM pg_publication`) != "0" {
-		t.Error("a publication was created")
-	}
 }

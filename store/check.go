@@ -7,17 +7,23 @@ import (
 	"strings"
 
 	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Check returns a *problem.Problem if a table, a column or a privilege is missing. Any other error means that the
-// database did not answer.
+// Check returns a *problem.Problem if the server is too old, or a table, a column or a privilege is missing. Any other
+// error means that the database did not answer.
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
+	version := func(conn *pgx.Conn) error { return pgdial.CheckVersion(pgdial.Version(conn.PgConn())) }
+	if err := s.Conn(ctx, version); err != nil {
+		return err
+	}
 	for _, t := range Needs(s.table) {
 		if err := s.checkTable(ctx, t.Table, t.Columns, t.Privileges); err != nil {
 			return err

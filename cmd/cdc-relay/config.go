@@ -201,7 +201,7 @@ func nameSettings() []setting {
 			Info: settings.Info{
 				Name: "shard", Shared: true, Placeholder: "INDEX/OF", Default: "0/1",
 				Usage: "Publish this part of the rows, split by ordering key: " +
-					"0/4 to 3/4 for four relays. Needs Postgres 15.",
+					"0/4 to 3/4 for four relays.",
 			},
 			Set: func(c *config, text string) (err error) {
 				c.relay.Shard, err = outbox.ParseShard(text)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -66,6 +67,9 @@ func (p *process) migrateUp(c *cli.Context) error {
 // upgrade runs the migrations and reports what it did.
 func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	table, owner := cfg.relay.Table, cfg.relay.TableOwner
+	if err := pgdial.CheckVersion(pgdial.Version(conn.PgConn())); err != nil {
+		return err
+	}
 	made, err := migrations.Restore(ctx, conn, table, owner)
 	if err != nil {
 		return migrationError(err, conn, table)

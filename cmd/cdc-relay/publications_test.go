@@ -1,12 +1,10 @@
 package main
 
 import (
-	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // Publications that others need, such as one of all tables, publish updates and deletes of ours, too.
@@ -19,9 +17,6 @@ func TestAPublicationOfAllTablesStopsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if strings.Contains(publication, "SCHEMA") && services.SharedPostgres(t).Major() < 15 {
-				t.Skip("it needs Postgres 15")
-			}
 			env, conn := fresh(t)
 			execute(t, conn, "CREATE PUBLICATION everything "+publication)
 			want(t, cdcRelay(t, env, "setup", "--keep-published", "24h", "--functions"), exitDone)
@@ -44,9 +39,6 @@ func TestAPublicationOfAllTablesStopsNothing(t *testing.T) {
 // The log names the publication, and what Postgres says about it.
 func TestAPublicationThatForbidsDeletesIsNamed(t *testing.T) {
 	t.Parallel()
-	if services.SharedPostgres(t).Major() < 15 {
-		t.Skip("column lists need Postgres 15")
-	}
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
 	want(t, cdcRelay(t, env, "setup"), exitDone)

@@ -45,9 +45,6 @@ func TestABrokenPublicationIsNoticedAndFixed(t *testing.T) {
 // The rows are published from the table until somebody removes the filter.
 func TestAPublicationWithARowFilterIsReported(t *testing.T) {
 	services.Thorough(t, "waits for a timeout")
-	if services.SharedPostgres(t).Major() < 15 {
-		t.Skip("a publication has no row filter before Postgres 15")
-	}
 	t.Parallel()
 	w := newWorld(t).setUp()
 	arrived := w.consume(w.queue)

@@ -12,9 +12,6 @@ import (
 // newSharded is a world with the slots of this many shards.
 func newSharded(t *testing.T, shards int) *world {
 	t.Helper()
-	if services.SharedPostgres(t).Major() < 15 {
-		t.Skip("a publication has no row filter before Postgres 15")
-	}
 	w := newWorld(t)
 	w.slot = "s" + strings.ToLower(newUUID()[:8]) // the shards' names are longer
 	w.setUpShards(shards)

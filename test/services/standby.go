@@ -100,11 +100,7 @@ func (p *Postgres) copyTo(ctx context.Context, to *site) error {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	// The backup's end names the WAL that the standby needs. The standby fetches it from the slot: nothing is archived.
-	begin, end := "SELECT pg_backup_start('standby', true)", "SELECT labelfile FROM pg_backup_stop(false)"
-	if p.Major() < 15 {
-		begin = "SELECT pg_start_backup('standby', true, false)"
-		end = "SELECT labelfile FROM pg_stop_backup(false, false)"
-	}
+	const begin, end = "SELECT pg_backup_start('standby', true)", "SELECT labelfile FROM pg_backup_stop(false)"
 	const reserve = `SELECT pg_create_physical_replication_slot('` + standbySlot + `', true)
 		WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = '` + standbySlot + `')`
 	for _, statement := range []string{reserve, begin} {

@@ -213,7 +213,7 @@ func Template(t testing.TB, name string, fill func(ctx context.Context, url stri
 		database := uniqueName("template_" + name)
 		ctx := context.Background() // other tests need it, too
 		err := server.administer(ctx,
-			func(conn *pgx.Conn) error { return createDatabase(ctx, conn, database, server.Major()) })
+			func(conn *pgx.Conn) error { return createDatabase(ctx, conn, database) })
 		if err != nil {
 			return "", err
 		}
@@ -232,7 +232,7 @@ func Template(t testing.TB, name string, fill func(ctx context.Context, url stri
 func (p *Postgres) Database(t testing.TB, options ...string) string {
 	t.Helper()
 	name := Name(t)
-	create := func(conn *pgx.Conn) error { return createDatabase(t.Context(), conn, name, p.Major(), options...) }
+	create := func(conn *pgx.Conn) error { return createDatabase(t.Context(), conn, name, options...) }
 	if err := p.administer(t.Context(), create); err != nil {
 		t.Fatalf("create a database: %v", err)
 	}
@@ -247,11 +247,9 @@ func (p *Postgres) Database(t testing.TB, options ...string) string {
 	return p.URL(name)
 }
 
-func createDatabase(ctx context.Context, conn *pgx.Conn, name string, major int, options ...string) error {
-	statement := "CREATE DATABASE " + name
-	if major >= 15 {
-		statement += " STRATEGY file_copy" // takes a third of the default's processor time
-	}
+func createDatabase(ctx context.Context, conn *pgx.Conn, name string, options ...string) error {
+	// This strategy takes a third of the default's processor time.
+	statement := "CREATE DATABASE " + name + " STRATEGY file_copy"
 	_, err := conn.Exec(ctx, strings.Join(append([]string{statement}, options...), " "))
 	return err
 }

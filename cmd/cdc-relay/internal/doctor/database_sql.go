@@ -206,7 +206,6 @@ SELECT to_jsonb(count(*)) FROM (SELECT CASE WHEN pg_column_size(payload) < 8160 
                                 FROM %TABLE% ORDER BY id DESC LIMIT 100) newest
 WHERE json_typeof(payload) = 'string' AND payload::text ~ '^\s*"\s*(\{.*\}|\[.*\])(\s|\\[nrt])*"\s*$'`
 
-// to_jsonb leaves out columns that versions before 15 do not have.
 func publicationSQL() string {
 	return `
 SELECT jsonb_build_object(
@@ -214,18 +213,15 @@ SELECT jsonb_build_object(
   'insert', p.pubinsert, 'update', p.pubupdate, 'delete', p.pubdelete,
   'truncate', p.pubtruncate, 'via_root', p.pubviaroot, 'all_tables', p.puballtables,
   'has_table', t.relid IS NOT NULL OR r.prrelid IS NOT NULL,
-  'no_table', c.oid IS NULL, 'column_list', (to_jsonb(r) ->> 'prattrs') IS NOT NULL,
-  'filter', coalesce(t.line ->> 'rowfilter', ''),
-  'columns', coalesce((SELECT string_agg(a, ', ') FROM jsonb_array_elements_text(
-                       CASE jsonb_typeof(t.line -> 'attnames') WHEN 'array' THEN t.line -> 'attnames'
-                            ELSE '[]' END) a), ''),
+  'no_table', c.oid IS NULL, 'column_list', r.prattrs IS NOT NULL,
+  'filter', coalesce(t.rowfilter, ''), 'columns', coalesce(array_to_string(t.attnames, ', '), ''),
   'others', (SELECT count(*) FROM (SELECT FROM pg_publication_tables o WHERE o.pubname = p.pubname
              AND (o.schemaname, o.tablename) <> ($2, $3) LIMIT 1000) few),
   'outboxes', (` + replication.OtherOutboxesSQL("p.pubname", "$2", "$3") + `))
 FROM pg_publication p
 LEFT JOIN pg_class c ON c.relname = $3 AND c.relkind IN ('r', 'p')
   AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
-LEFT JOIN LATERAL (SELECT to_jsonb(o) AS line, c.oid AS relid FROM pg_publication_tables o
+LEFT JOIN LATERAL (SELECT o.rowfilter, o.attnames, c.oid AS relid FROM pg_publication_tables o
                    WHERE o.pubname = p.pubname AND o.schemaname = $2 AND o.tablename = $3 LIMIT 1) t ON true
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
 WHERE p.pubname = $1`

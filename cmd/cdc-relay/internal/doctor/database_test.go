@@ -858,11 +858,7 @@ func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
 }
 
 func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
-	server := services.SharedPostgres(t)
-	if server.Major() < 15 {
-		t.Skip("Postgres 14 has neither row filters nor column lists")
-	}
-	p := healthy(t, server)
+	p := healthy(t, services.SharedPostgres(t))
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox WHERE (id > 5)")
 	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "row_filter", "(id > 5)", "SET TABLE"))
 	p.examine().wantOthersOK()
@@ -876,11 +872,7 @@ func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
 }
 
 func TestTheFixOfAShardKeepsItsRowFilter(t *testing.T) {
-	server := services.SharedPostgres(t)
-	if server.Major() < 15 {
-		t.Skip("Postgres 14 has no row filters")
-	}
-	p := onDatabase(t, server.Database(t))
+	p := onDatabase(t, services.SharedPostgres(t).Database(t))
 	p.Shard = outbox.Shard{Index: 0, Of: 2}
 	p.Slot, p.Publication = p.Slot+p.Shard.NameSuffix(), p.Publication+p.Shard.NameSuffix()
 	p.setup()

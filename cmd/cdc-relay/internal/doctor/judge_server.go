@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgerrcode"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
@@ -48,20 +49,18 @@ func on(service string) string {
 	return ", on " + service
 }
 
-// The versions that cdc-relay knows. It is tested with 14 to 18; what it knows of 19 is from the manual.
-const oldestMajor, newestMajor = 14, 19
+// newestMajor is the newest version that cdc-relay knows.
+const newestMajor = 19
 
 func (j *databaseJudge) judgeServer(c *chart) {
 	switch major := j.server.major(); {
-	case major < oldestMajor:
-		c.wrong("version", remark("-- upgrade Postgres to %d or later", oldestMajor),
-			"Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, oldestMajor, newestMajor)
+	case major < pgdial.OldestMajor:
+		c.wrong("version", remark("-- upgrade Postgres to %d or later", pgdial.OldestMajor),
+			"Postgres %s is too old: cdc-relay supports %d to %d", j.server.Version, pgdial.OldestMajor, newestMajor)
 	case major > newestMajor:
 		c.warn("version", remark("# see whether a newer cdc-relay knows this Postgres"),
 			"Postgres %s is newer than what this cdc-relay knows (%d to %d)",
-			j.server.Version, oldestMajor, newestMajor)
-	case major == 14: // https://www.postgresql.org/support/versioning/
-		c.ok("version", "Postgres %s: its last fixes came in November 2026, so plan an upgrade", j.server.Version)
+			j.server.Version, pgdial.OldestMajor, newestMajor)
 	default:
 		c.ok("version", "Postgres %s", j.server.Version)
 	}

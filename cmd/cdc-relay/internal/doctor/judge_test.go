@@ -102,7 +102,7 @@ type judgement struct {
 
 func ofServer() map[string]judgement {
 	return map[string]judgement{
-		"an old version": {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 130011 }, "problem postgres/version", []string{"14"}},
+		"an old version": {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 140023 }, "problem postgres/version", []string{"15"}},
 		"a new version":  {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 200000 }, "warning postgres/version", []string{"newer"}},
 		"replica on 18": {func(_ *Options, f *databaseFacts) {
 			f.server.value.VersionNumber = 180001
