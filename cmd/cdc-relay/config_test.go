@@ -35,7 +35,7 @@ func resolved(t *testing.T, env environment, args ...string) *config {
 // readConfig reads a configuration file into cfg.
 func readConfig(file string, cfg *config) error {
 	reader := (&process{lookupEnv: environment{"CDC_RELAY_CONFIG": file}.lookup}).reader()
-	_, err := settings.Read(reader, flags("config"), allSettings(), cfg)
+	_, err := reader.Read(flags("config"), cfg)
 	return err
 }
 

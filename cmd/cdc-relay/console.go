@@ -38,7 +38,7 @@ func consoleSettings() []setting {
 	return []setting{
 		{
 			Info: settings.Info{
-				Name: consoleAddress, Placeholder: "HOST:PORT", Default: "127.0.0.1:9465", Formerly: []string{"listen"},
+				Name: consoleAddress, Placeholder: "HOST:PORT", Default: "127.0.0.1:9465",
 				Usage: "Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
 			},
 			Set: func(c *config, text string) error {

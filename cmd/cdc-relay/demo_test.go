@@ -15,7 +15,7 @@ func TestTheDemoServesTheConsole(t *testing.T) {
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	relay := start(t, env, "run", "--setup", "--log-format", "json")
 	relay.await(t, `"event":"streaming"`)
-	env["CDC_RELAY_LISTEN"] = "127.0.0.1:0"
+	env["CDC_RELAY_CONSOLE_LISTEN"] = "127.0.0.1:0"
 	demo := start(t, env, "demo", "--console", "--rate", "50")
 	var address string
 	await.Until(t, "the demo shows arrivals", func() bool {

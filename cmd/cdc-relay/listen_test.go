@@ -21,25 +21,17 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 		env     environment
 		file    string
 		args    string
-		warns   string
 	}{
 		{command: "run", args: "--listen USED"},
 		{command: "run", args: "--http-addr USED"},
 		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "USED"}},
 		{command: "run", file: "http-addr: USED\nconsole-listen: FREE\n"},
-		{command: "run", file: "http-addr: USED\nlisten: FREE\n", warns: "FILE:2: listen is the address of the console"},
-		{
-			command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "USED", "CDC_RELAY_LISTEN": "FREE"},
-			warns: "CDC_RELAY_LISTEN is the address of the console",
-		},
 		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "FREE", "CDC_RELAY_CONSOLE_LISTEN": "FREE"}, args: "--listen USED"},
 		{command: "console", args: "--listen USED"},
 		{command: "console", args: "--console-listen USED"},
-		{command: "console", env: environment{"CDC_RELAY_CONSOLE_LISTEN": "USED", "CDC_RELAY_LISTEN": "FREE"}},
-		{command: "console", env: environment{"CDC_RELAY_LISTEN": "USED"}},
+		{command: "console", env: environment{"CDC_RELAY_CONSOLE_LISTEN": "USED"}},
 		{command: "console", file: "http-addr: FREE\nconsole-listen: USED\n"},
-		{command: "console", file: "http-addr: FREE\nlisten: USED\n"},
-		{command: "console", file: "listen: FREE\n", args: "--listen USED"},
+		{command: "console", file: "console-listen: FREE\n", args: "--listen USED"},
 	} {
 		name := test.command + " " + test.args + " " + strings.Join(test.env.pairs(), " ") + " " + test.file
 		fill := strings.NewReplacer("USED", used, "FREE", free)
@@ -58,27 +50,18 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 		if r.code != exitFailed || !strings.Contains(r.stderr, "--listen: listen tcp "+used) {
 			t.Errorf("%s: got %d and %s", name, r.code, r.stderr)
 		}
-		warning := strings.ReplaceAll(test.warns, "FILE", file)
-		if strings.Contains(r.stderr, "of the console") != (warning != "") || !strings.Contains(r.stderr, warning) {
-			t.Errorf("%s: want the warning %q, got %s", name, warning, r.stderr)
-		}
 	}
 }
 
-func TestParkedIsAFormerNameOfBlocked(t *testing.T) {
+func TestBlockedListsTheBlockedKeys(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at) VALUES
 		('k', '1', 'later', now() + interval '1 day'), ('k', '1', 'now', NULL)`)
-	for _, flag := range []string{"--blocked", "--parked"} {
-		r := cdcRelay(t, env, "keys", flag)
-		want(t, r, exitDone)
-		if !strings.Contains(r.stdout, "later") || strings.Contains(r.stdout, "now ") {
-			t.Errorf("%s: got %s", flag, r.stdout)
-		}
-	}
-	if help := cdcRelay(t, nil, "keys", "--help").stdout; strings.Contains(help, "parked") {
-		t.Errorf("the help page shows the former name: %s", help)
+	r := cdcRelay(t, env, "keys", "--blocked")
+	want(t, r, exitDone)
+	if !strings.Contains(r.stdout, "later") || strings.Contains(r.stdout, "now ") {
+		t.Errorf("got %s", r.stdout)
 	}
 	if r := cdcRelay(t, env, "stats", "--json"); !strings.Contains(r.stdout, `"blocked_keys": 1`) {
 		t.Errorf("got %s", r.stdout)

@@ -377,9 +377,7 @@ func reasonCodes() []string {
 }
 
 func blockedSetting() setting {
-	s := settings.FlagOnly(settings.Switch("blocked",
+	return settings.FlagOnly(settings.Switch("blocked",
 		"Only keys whose first row waits for its time, or that a dead letter blocks.",
 		func(c *config) *bool { return &c.selected.blocked }))
-	s.Formerly = []string{"parked"}
-	return s
 }

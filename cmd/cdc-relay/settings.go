@@ -44,12 +44,12 @@ func rowSettings() []setting {
 }
 
 // reader reads the settings from the environment of the process and from the file.
-func (p *process) reader() *settings.Reader {
-	return &settings.Reader{
+func (p *process) reader() *settings.Reader[config] {
+	return &settings.Reader[config]{
 		Prefix:    "CDC_RELAY_",
 		LookupEnv: p.lookupEnv,
 		FileFlag:  "config",
-		Known:     settings.KnownOf(allSettings()),
+		All:       slices.Concat(allSettings(), rowSettings()),
 		Removed:   removed(),
 	}
 }
@@ -62,6 +62,7 @@ func removed() map[string]string {
 		"amqp-cert-file":  "add ?certfile=FILE&keyfile=FILE to the URL in --amqp-url",
 		"amqp-key-file":   "add ?certfile=FILE&keyfile=FILE to the URL in --amqp-url",
 		"batch-size":      always + "500",
+		"listen":          "the address of run is http-addr, that of the console console-listen",
 		"outage-cooldown": always + "30s",
 		"stale-timeout":   always + "5s",
 		"statsd-prefix":   "write --statsd-addr 'ADDRESS?prefix=NAME'",
@@ -131,7 +132,7 @@ func (p *process) resolveValid(c *cli.Context) (*config, error) {
 func (p *process) settingsFor(c *cli.Context) (*config, error) {
 	cfg := defaultConfig()
 	reader := p.reader()
-	in, err := settings.Read(reader, c.Command.Flags, slices.Concat(allSettings(), rowSettings()), cfg)
+	in, err := reader.Read(c.Command.Flags, cfg)
 	if in == nil {
 		return nil, mistake(err)
 	}
@@ -159,7 +160,7 @@ func mistake(err error) error {
 
 // warn warns of what is probably wrong in the configuration. A command with a log warns there: what reads the log may
 // expect JSON.
-func (p *process) warn(c *cli.Context, cfg *config, reader *settings.Reader, in *settings.Input) {
+func (p *process) warn(c *cli.Context, cfg *config, reader *settings.Reader[config], in *settings.Input) {
 	tell := func(what, advice string) {
 		fmt.Fprintf(p.terminal.Err, "cdc-relay: warning: %s: %s\n", what, advice)
 	}
@@ -168,22 +169,9 @@ func (p *process) warn(c *cli.Context, cfg *config, reader *settings.Reader, in 
 		tell = func(what, advice string) { log.Warn(what, "event", event.ConfigWarning, "hint", advice) }
 	}
 	if p.environ != nil {
-		var onlyFlags []string
-		for _, s := range append(filterSettings(), allSetting()) {
-			onlyFlags = append(onlyFlags, s.Name)
-		}
 		const listed = "docs/configuration.md lists them"
-		for _, u := range reader.UnknownVariables(p.environ(), onlyFlags, foreignVariable, listed) {
+		for _, u := range reader.UnknownVariables(p.environ(), foreignVariable, listed) {
 			tell(show.Printable(u.Variable)+" has no effect", u.Advice)
-		}
-	}
-	if c.Command.Name == "run" {
-		for _, f := range in.Former {
-			if f.Name == consoleAddress { // run has a flag of that name
-				tell(show.Printable(f.Place)+" is the address of the console, not of the relay",
-					"call it "+variable(consoleAddress)+" or "+consoleAddress+
-						"; the relay's is "+variable(relayAddress)+" or "+relayAddress)
-			}
 		}
 	}
 	var files []string

@@ -5,8 +5,7 @@
 // # Declaring
 //
 // A Setting[T] has a name, the texts for the help page, and a function that parses a text into a T. Int, Duration,
-// Switch and the other constructors declare usual ones. In lifts the settings of a group, such as a struct with a
-// server's address, to a struct that contains the group. Flags turns some settings into the flags of one command.
+// Switch and the other constructors declare usual ones. Flags turns some settings into the flags of one command.
 //
 // # Precedence
 //
@@ -30,8 +29,7 @@
 // after a mistake and returns all of them, joined. Only a file that cannot be read or parsed ends it at once. No error
 // contains the value of a URL or the content of a secret file.
 //
-// A command may spell a flag in another way than the setting (Flag.Spelling), and a setting may have former names
-// (Info.Formerly). Input.Former lists the former names in use.
+// A command may spell a flag in another way than the setting (Flag.Spelling).
 //
 // Reader.UnknownVariables and Reader.Exposed find what is no mistake but deserves a warning. Effective lists the values
 // and where each comes from. Rules that involve several settings are for the program to check.

@@ -12,26 +12,21 @@ type Unknown struct {
 	Advice   string
 }
 
-// UnknownVariables returns the variables with the prefix that are no settings. Pairs are those of os.Environ, onlyFlags
-// the names of flags beyond Known that no variable can set. Foreign reports whether the name, without the prefix,
-// belongs to somebody else. The advice ends with where all settings are listed, if nothing better is known.
-func (r *Reader) UnknownVariables(pairs, onlyFlags []string, foreign func(name string) bool, listed string) []Unknown {
+// UnknownVariables returns the variables with the prefix that are no settings. Pairs are those of os.Environ. Foreign
+// reports whether the name, without the prefix, belongs to somebody else. The advice ends with where all settings are
+// listed, if nothing better is known.
+func (r *Reader[T]) UnknownVariables(pairs []string, foreign func(name string) bool, listed string) []Unknown {
 	var names []string
 	forFlags := make(map[string]string)
-	for _, known := range r.Known {
-		if s := known.Describe(); s.FlagOnly {
-			onlyFlags = append(onlyFlags, s.Name)
+	for _, s := range r.All {
+		if name := strings.TrimPrefix(r.Variable(s.Name), r.Prefix); s.FlagOnly {
+			forFlags[name] = s.Name
 		} else {
-			for _, name := range s.names() {
-				names = append(names, strings.TrimPrefix(r.Variable(name), r.Prefix))
-			}
+			names = append(names, name)
 		}
 	}
 	for name := range r.Removed { // Read rejects them
 		names = append(names, strings.TrimPrefix(r.Variable(name), r.Prefix))
-	}
-	for _, name := range onlyFlags {
-		forFlags[strings.TrimPrefix(r.Variable(name), r.Prefix)] = name
 	}
 	var wrong []string
 	for _, pair := range pairs {

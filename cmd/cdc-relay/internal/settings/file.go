@@ -15,7 +15,7 @@ import (
 
 // readFile reads a configuration file: one YAML mapping from names of settings to values. It returns all wrong values,
 // or why there are none.
-func readFile[T any](r *Reader, in *Input, all []Setting[T], target *T) (wrong []error, err error) {
+func (r *Reader[T]) readFile(in *Input, target *T) (wrong []error, err error) {
 	if in.File == "" {
 		return nil, nil
 	}
@@ -33,17 +33,11 @@ func readFile[T any](r *Reader, in *Input, all []Setting[T], target *T) (wrong [
 			value = value.Alias
 		}
 		name := key.Value
-		if known := r.known(name); known != nil {
-			name = known.Describe().Name
-		}
 		err := r.checkKey(in.File, key, value, seen[name])
 		if err == nil {
 			in.Values[name] = Value{value.Value, FromFile, fmt.Sprintf("%s:%d", in.File, value.Line)}
-			if bad := takeKey(r, name, value.Value, all, target); bad != nil {
-				err = fmt.Errorf("%s:%d: %s: %w", in.File, value.Line, key.Value, bad)
-			}
-			if name != key.Value {
-				in.Former = append(in.Former, Former{Name: name, Place: in.Values[name].Place + ": " + key.Value})
+			if bad := r.known(name).Take(target, value.Value); bad != nil {
+				err = fmt.Errorf("%s:%d: %s: %w", in.File, value.Line, name, bad)
 			}
 		}
 		seen[name] = key.Line
@@ -77,18 +71,18 @@ func mapping(name string, text []byte) (*yaml.Node, error) {
 }
 
 // checkKey reports whether the key is a setting with one value. Line is where the key stood before; 0: nowhere.
-func (r *Reader) checkKey(name string, key, value *yaml.Node, line int) error {
+func (r *Reader[T]) checkKey(name string, key, value *yaml.Node, line int) error {
 	s := r.known(key.Value)
 	switch advice := r.Removed[key.Value]; {
 	case advice != "":
 		return fmt.Errorf("%s:%d: %s was removed: %s", name, key.Line, key.Value, advice)
-	case s == nil || s.Describe().NotInFile:
+	case s == nil || s.NotInFile:
 		return r.unknownKey(name, key)
-	case s.Describe().FlagOnly:
+	case s.FlagOnly:
 		return fmt.Errorf("%s:%d: %s can only be given as a flag", name, key.Line, key.Value)
 	case line > 0:
 		return fmt.Errorf("%s:%d: %s stands in line %d already", name, key.Line, key.Value, line)
-	case value.Kind == yaml.SequenceNode && strings.Contains(s.Describe().Placeholder, ",…"):
+	case value.Kind == yaml.SequenceNode && strings.Contains(s.Placeholder, ",…"):
 		return fmt.Errorf("%s:%d: %s: want one value; write the list as a,b", name, value.Line, key.Value)
 	case value.Kind != yaml.ScalarNode:
 		return fmt.Errorf("%s:%d: %s: want one value", name, value.Line, key.Value)
@@ -98,32 +92,19 @@ func (r *Reader) checkKey(name string, key, value *yaml.Node, line int) error {
 	return nil
 }
 
-// known returns the setting that has or had that name; nil: there is none.
-func (r *Reader) known(name string) Known {
-	var former Known
-	for _, s := range r.Known {
-		if info := s.Describe(); info.Name == name {
-			return s
-		} else if slices.Contains(info.Formerly, name) {
-			former = s
-		}
-	}
-	return former
-}
-
-// takeKey parses the value of a key. It only checks the value of a setting that T does not have.
-func takeKey[T any](r *Reader, name, text string, all []Setting[T], target *T) error {
-	at := slices.IndexFunc(all, func(s Setting[T]) bool { return s.Name == name && !s.FlagOnly })
+// known returns the setting of that name; nil: there is none.
+func (r *Reader[T]) known(name string) *Setting[T] {
+	at := slices.IndexFunc(r.All, func(s Setting[T]) bool { return s.Name == name })
 	if at < 0 {
-		return r.known(name).Check(text)
+		return nil
 	}
-	return all[at].Take(target, text)
+	return &r.All[at]
 }
 
-func (r *Reader) unknownKey(name string, key *yaml.Node) error {
+func (r *Reader[T]) unknownKey(name string, key *yaml.Node) error {
 	var names []string
-	for _, known := range r.Known {
-		if s := known.Describe(); !s.NotInFile && !s.FlagOnly {
+	for _, s := range r.All {
+		if !s.NotInFile && !s.FlagOnly {
 			names = append(names, s.Name)
 		}
 	}

@@ -23,7 +23,7 @@ type Flag struct {
 }
 
 // Flags returns the settings as flags.
-func Flags[T any](r *Reader, all ...Setting[T]) []cli.Flag {
+func Flags[T any](r *Reader[T], all ...Setting[T]) []cli.Flag {
 	flags := make([]cli.Flag, len(all))
 	for i, s := range all {
 		flags[i] = &Flag{Info: s.Info, variable: r.Variable(s.Name)}
@@ -93,9 +93,7 @@ func (f *Flag) Apply(set *flag.FlagSet) error {
 
 // accepted are all names of the flag.
 func (f *Flag) accepted() []string {
-	names := append(f.names(), f.Shown())
-	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.Compact([]string{f.Name, f.Shown()})
 }
 
 // Accepts reports whether the flag can be given by this name.

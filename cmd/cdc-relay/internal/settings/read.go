@@ -12,21 +12,21 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
 
-// Reader knows where the settings of a program come from.
-type Reader struct {
+// Reader knows the settings of a program, and where they come from.
+type Reader[T any] struct {
 	// Prefix begins the name of each environment variable, such as "APP_".
 	Prefix    string
 	LookupEnv func(name string) (string, bool)
 	// FileFlag is the setting that names the YAML file.
 	FileFlag string
-	// Known are the settings of all commands.
-	Known []Known
+	// All are the settings of all commands. FlagOnly ones may have the name of one before them.
+	All []Setting[T]
 	// Removed says what to do in place of settings that do not exist any more, by their names.
 	Removed map[string]string
 }
 
 // Variable returns the name of the environment variable of a setting.
-func (r *Reader) Variable(name string) string {
+func (r *Reader[T]) Variable(name string) string {
 	return r.Prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
@@ -37,34 +37,23 @@ type Input struct {
 	// File is the YAML file, "" if there is none; FileText is its content.
 	File     string
 	FileText []byte
-	// Former are the former names of settings in the file and in the environment.
-	Former []Former
 }
 
-// Former is where a setting has a former name.
-type Former struct{ Name, Place string }
-
 // Read sets the fields of target, which has the defaults, from the flags of a command, the environment and the file.
-// All has each setting of T. The file also sets those that are not among the flags. The error joins all mistakes of the
-// user. The Input is nil if the file cannot be read.
-func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Input, error) {
+// The file also sets those that are not among the flags. The error joins all mistakes of the user. The Input is nil if
+// the file cannot be read.
+func (r *Reader[T]) Read(flags []cli.Flag, target *T) (*Input, error) {
 	own := FlagsOf(flags)
-	for _, s := range all {
+	for _, s := range r.All {
 		isOwn := slices.ContainsFunc(own, func(f *Flag) bool { return f.Name == s.Name })
 		if s.Everywhere && !isOwn {
 			own = append(own, &Flag{Info: s.Info})
 		}
 	}
 	in := &Input{Values: make(map[string]Value), File: r.file(own)}
-	mistakes, err := readFile(r, in, all, target)
+	mistakes, err := r.readFile(in, target)
 	if err != nil {
 		return nil, err
-	}
-	for _, known := range r.Known {
-		s := known.Describe()
-		if v, ok := r.FromEnvironment(s); ok && v.Place != r.Variable(s.Name) {
-			in.Former = append(in.Former, Former{s.Name, v.Place})
-		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Removed)) {
 		if v, ok := r.FromEnvironment(Info{Name: name}); ok {
@@ -76,10 +65,10 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 		if !ok {
 			continue
 		}
-		if other := r.known(f.Name); !f.FlagOnly || other == nil || other.Describe().FlagOnly {
+		if !f.FlagOnly || r.known(f.Name).FlagOnly {
 			in.Values[f.Name] = v // a flag with the name of another setting says nothing about that one
 		}
-		if err := take(f, v.Text, in, all, target); err != nil {
+		if err := r.take(f, v.Text, in, target); err != nil {
 			place := v.Place
 			if v.Source == FromEnvironment {
 				place = "--" + f.Shown() + " (from " + v.Place + ")"
@@ -89,14 +78,14 @@ func Read[T any](r *Reader, flags []cli.Flag, all []Setting[T], target *T) (*Inp
 	}
 	for _, f := range own {
 		if f.secretOf != "" {
-			mistakes = append(mistakes, checkSecret(r, f, in, all, target))
+			mistakes = append(mistakes, r.checkSecret(f, in, target))
 		}
 	}
 	return in, errors.Join(mistakes...)
 }
 
 // file returns the name of the YAML file; "": there is none.
-func (r *Reader) file(flags []*Flag) string {
+func (r *Reader[T]) file(flags []*Flag) string {
 	at := slices.IndexFunc(flags, func(f *Flag) bool { return f.Name == r.FileFlag })
 	if at < 0 {
 		return ""
@@ -109,31 +98,25 @@ func (r *Reader) file(flags []*Flag) string {
 }
 
 // given returns the value from the flag, or else from the environment.
-func (r *Reader) given(f *Flag) (Value, bool) {
+func (r *Reader[T]) given(f *Flag) (Value, bool) {
 	if f.given != nil {
 		return Value{*f.given, FromFlag, "--" + f.typed}, true
 	}
 	return r.FromEnvironment(f.Info)
 }
 
-// FromEnvironment returns the value of a setting in the environment, if there is one. A former name counts only if the
-// variable of the present one is not set.
-func (r *Reader) FromEnvironment(s Info) (Value, bool) {
+// FromEnvironment returns the value of a setting in the environment, if there is one.
+func (r *Reader[T]) FromEnvironment(s Info) (Value, bool) {
 	if s.FlagOnly {
 		return Value{}, false
 	}
-	for _, name := range s.names() {
-		text, ok := r.LookupEnv(r.Variable(name))
-		if ok && (text != "" || s.MayBeEmpty) {
-			return Value{text, FromEnvironment, r.Variable(name)}, true
-		}
-	}
-	return Value{}, false
+	text, ok := r.LookupEnv(r.Variable(s.Name))
+	return Value{text, FromEnvironment, r.Variable(s.Name)}, ok && (text != "" || s.MayBeEmpty)
 }
 
 // take parses the value of a flag. A flag that can only be given as such may have the name of a setting of the file.
-func take[T any](f *Flag, text string, in *Input, all []Setting[T], target *T) error {
-	for _, s := range all {
+func (r *Reader[T]) take(f *Flag, text string, in *Input, target *T) error {
+	for _, s := range r.All {
 		if s.Name != f.Name || s.FlagOnly != f.FlagOnly {
 			continue
 		}
@@ -157,7 +140,7 @@ func (in *Input) contradiction(f *Flag, text string) error {
 
 // checkSecret checks the value of a setting in a file, and takes it from a file that can be read only once. Its errors
 // never quote the content.
-func checkSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T], target *T) error {
+func (r *Reader[T]) checkSecret(f *Flag, in *Input, target *T) error {
 	file := in.Values[f.Name].Text
 	if file == "" {
 		return nil
@@ -174,11 +157,11 @@ func checkSecret[T any](r *Reader, f *Flag, in *Input, all []Setting[T], target 
 	checked := new(T)
 	if secret.ReadOnce(file) {
 		checked = target
-		if err := Pick(all, f.Name)[0].Set(target, ""); err != nil {
+		if err := Pick(r.All, f.Name)[0].Set(target, ""); err != nil {
 			return err
 		}
 	}
-	if err := Pick(all, f.secretOf)[0].Set(checked, text); err != nil {
+	if err := Pick(r.All, f.secretOf)[0].Set(checked, text); err != nil {
 		return fmt.Errorf("--%s %s: %w", f.Name, file, err)
 	}
 	in.Values[f.secretOf] = Value{text, FromFile, file}

@@ -39,17 +39,12 @@ type Info struct {
 	Shared bool
 	// Everywhere: the environment sets it for a command without the flag, too, as the file does.
 	Everywhere bool
-	// Formerly are names that still work as a flag, a variable and a key of the file. No help page shows them.
-	Formerly []string
 
 	// secretOf is the setting whose value the named file contains.
 	secretOf string
 	// shortFor and shortText: the switch is short for this setting with this value.
 	shortFor, shortText string
 }
-
-// names are the name and the former ones.
-func (i Info) names() []string { return append([]string{i.Name}, i.Formerly...) }
 
 // Setting is one setting of a T.
 type Setting[T any] struct {
@@ -79,38 +74,6 @@ func storable(text string) error {
 		return errors.New("contains a NUL character")
 	}
 	return nil
-}
-
-// Known is a setting that the file may contain, of any command.
-type Known interface {
-	Describe() Info
-	// Check reports whether a text is valid.
-	Check(text string) error
-}
-
-// Describe implements Known.
-func (s Setting[T]) Describe() Info { return s.Info }
-
-// Check implements Known.
-func (s Setting[T]) Check(text string) error { return s.Take(new(T), text) }
-
-// KnownOf returns the settings without their type.
-func KnownOf[T any](all []Setting[T]) []Known {
-	known := make([]Known, len(all))
-	for i, s := range all {
-		known[i] = s
-	}
-	return known
-}
-
-// In returns the settings of a group as those of a struct that contains it.
-func In[T, G any](field func(*T) *G, group []Setting[G]) []Setting[T] {
-	all := make([]Setting[T], len(group))
-	for i, s := range group {
-		set := s.Set
-		all[i] = Setting[T]{s.Info, func(target *T, text string) error { return set(field(target), text) }}
-	}
-	return all
 }
 
 // Int returns a setting for any whole number.
@@ -302,13 +265,13 @@ type Exposed struct {
 // Exposed returns the files with secrets that other users can read or change: those of Private settings, more files,
 // and the configuration file. That one decides what the program does, so nobody else may change it; it may be readable
 // unless it has a secret itself.
-func (r *Reader) Exposed(in *Input, hasSecret func(text []byte) bool, more ...string) []Exposed {
+func (r *Reader[T]) Exposed(in *Input, hasSecret func(text []byte) bool, more ...string) []Exposed {
 	if os.Getpid() == 1 { // in a container there are no other users, and its secrets are often readable by all
 		return nil
 	}
 	var files []string
-	for _, known := range r.Known {
-		if s := known.Describe(); s.Private {
+	for _, s := range r.All {
+		if s.Private {
 			files = append(files, in.Values[s.Name].Text)
 		}
 	}
