@@ -173,35 +173,18 @@ func nameSettings() []setting {
 				return err
 			},
 		},
-		{
-			Info: settings.Info{
-				Name: "owner", Placeholder: "ROLE",
-				Usage: "Another role that may own the tables. Its triggers run with your rights.",
-			},
-			Set: func(c *config, text string) error {
-				c.relay.TableOwner = text
-				return checkRoleName(text)
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "slot", Shared: true, Placeholder: "NAME", Default: "cdc_relay",
-				Usage: "The replication slot. It is also the lock: the relay that owns it is the leader.",
-			},
-			Set: func(c *config, text string) error { c.relay.Slot = text; return nil },
-		},
-		{
-			Info: settings.Info{
-				Name: "publication", Shared: true, Placeholder: "NAME", Default: "cdc_relay",
-				Usage: "The publication of the outbox, which setup creates.",
-			},
-			Set: func(c *config, text string) error { c.relay.Publication = text; return nil },
-		},
+		settings.Text("owner", "ROLE", "", "Another role that may own the tables. Its triggers run with your rights.",
+			func(c *config) *string { return &c.relay.TableOwner }, checkRoleName),
+		settings.Shared(settings.Text("slot", "NAME", "cdc_relay",
+			"The replication slot. It is also the lock: the relay that owns it is the leader.",
+			func(c *config) *string { return &c.relay.Slot })),
+		settings.Shared(settings.Text("publication", "NAME", "cdc_relay",
+			"The publication of the outbox, which setup creates.",
+			func(c *config) *string { return &c.relay.Publication })),
 		{
 			Info: settings.Info{
 				Name: "shard", Shared: true, Placeholder: "INDEX/OF", Default: "0/1",
-				Usage: "Publish this part of the rows, split by ordering key: " +
-					"0/4 to 3/4 for four relays.",
+				Usage: "Publish this part of the rows, split by ordering key: 0/4 to 3/4 for four relays.",
 			},
 			Set: func(c *config, text string) (err error) {
 				c.relay.Shard, err = outbox.ParseShard(text)
@@ -211,14 +194,10 @@ func nameSettings() []setting {
 		settings.Everywhere(settings.Switch("failover-slot",
 			"Create the slot as a failover slot, which Postgres 17 and later copies to standbys.",
 			func(c *config) *bool { return &c.relay.FailoverSlot })),
-		{
-			Info: settings.Info{
-				Name: "mode", Shared: true, Placeholder: "auto|poll", Default: "auto",
-				Usage: "auto: stream from the slot, and scan the table without a stream. " +
-					"poll: only scan the table, for databases without logical replication.",
-			},
-			Set: func(c *config, text string) error { return settings.Choose(&c.relay.Mode, text, "auto", "poll") },
-		},
+		settings.Shared(settings.Choice("mode", "auto",
+			"auto: stream from the slot, and scan the table without a stream. "+
+				"poll: only scan the table, for databases without logical replication.",
+			func(c *config) *relay.Mode { return &c.relay.Mode }, "auto", "poll")),
 		settings.Switch("setup", "First create what is missing, as the command setup does, and update older tables.",
 			func(c *config) *bool { return &c.setup }),
 	}
@@ -226,20 +205,12 @@ func nameSettings() []setting {
 
 func serviceSettings() []setting {
 	return append(signalSettings(), []setting{
-		{
-			Info: settings.Info{
-				Name: relayAddress, Placeholder: "HOST:PORT", Default: "127.0.0.1:9464", MayBeEmpty: true,
-				Usage: "Serve /livez, /readyz, /metrics (Prometheus) and /settings at this address; empty: nowhere.",
-			},
-			Set: func(c *config, text string) error { c.httpAddr = text; return settings.CheckHostPort(text) },
-		},
-		{
-			Info: settings.Info{
-				Name: "liveness-file", Placeholder: "FILE", MayBeEmpty: true,
-				Usage: "A file written every second while the relay is live, and removed at the end. Default: none.",
-			},
-			Set: func(c *config, text string) error { c.livenessFile = text; return nil },
-		},
+		settings.MayBeEmpty(settings.Text(relayAddress, "HOST:PORT", "127.0.0.1:9464",
+			"Serve /livez, /readyz, /metrics (Prometheus) and /settings at this address; empty: nowhere.",
+			func(c *config) *string { return &c.httpAddr }, settings.CheckHostPort)),
+		settings.MayBeEmpty(settings.Text("liveness-file", "FILE", "",
+			"A file written every second while the relay is live, and removed at the end. Default: none.",
+			func(c *config) *string { return &c.livenessFile })),
 		{
 			Info: settings.Info{
 				Name: "log-level", Placeholder: "debug|info|warn|error", Default: "info",
@@ -252,16 +223,9 @@ func serviceSettings() []setting {
 				return c.logLevel.UnmarshalText([]byte(text))
 			},
 		},
-		{
-			Info: settings.Info{
-				Name: "log-format", Placeholder: "auto|text|json", Default: "auto",
-				Usage: "auto: text on a terminal, JSON otherwise. The log goes to the standard error.",
-			},
-			Set: func(c *config, text string) error {
-				c.logFormat = text
-				return settings.OneOf(text, "auto", "text", "json")
-			},
-		},
+		settings.Choice("log-format", "auto",
+			"auto: text on a terminal, JSON otherwise. The log goes to the standard error.",
+			func(c *config) *string { return &c.logFormat }, "auto", "text", "json"),
 	}...)
 }
 

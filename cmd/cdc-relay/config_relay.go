@@ -13,42 +13,19 @@ import (
 // relaySettings decide what the relay publishes, and how fast.
 func relaySettings() []setting {
 	return []setting{
-		{
-			Info: settings.Info{
-				Name: "publisher", Shared: true, Placeholder: "amqp|stdout|exec", Default: "amqp",
-				Usage: "amqp: RabbitMQ. stdout: write one JSON line for each message. " +
-					"exec: give these lines to the program after --, and read the outcomes from it.",
-			},
-			Set: func(c *config, text string) error {
-				c.publisher = text
-				return settings.OneOf(text, "amqp", "stdout", "exec")
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "exchange", Shared: true, MayBeEmpty: true,
-				Placeholder: "NAME", Default: "'', the default exchange",
-				Usage: "The exchange for rows without one.",
-			},
-			Set: func(c *config, text string) error {
-				c.exchange = text
-				return checkName(text)
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "header-columns", Shared: true, Placeholder: "NAME,…", MayBeEmpty: true,
-				Usage: "Columns of the application to send as headers. Default: none.",
-			},
-			Set: func(c *config, text string) error { c.relay.HeaderColumns = settings.ListOf(text); return nil },
-		},
-		{
-			Info: settings.Info{
-				Name: "ordering-key-header", Shared: true, Placeholder: "NAME", MayBeEmpty: true,
-				Usage: "Send the ordering key as a header of this name. Default: none.",
-			},
-			Set: func(c *config, text string) error { c.relay.OrderingKeyHeader = text; return nil },
-		},
+		settings.Shared(settings.Choice("publisher", "amqp",
+			"amqp: RabbitMQ. stdout: write one JSON line for each message. "+
+				"exec: give these lines to the program after --, and read the outcomes from it.",
+			func(c *config) *string { return &c.publisher }, "amqp", "stdout", "exec")),
+		settings.Shared(settings.MayBeEmpty(settings.Text("exchange", "NAME", "'', the default exchange",
+			"The exchange for rows without one.",
+			func(c *config) *string { return &c.exchange }, checkName))),
+		settings.Shared(settings.List("header-columns", "NAME,…",
+			"Columns of the application to send as headers. Default: none.",
+			func(c *config) *[]string { return &c.relay.HeaderColumns })),
+		settings.Shared(settings.MayBeEmpty(settings.Text("ordering-key-header", "NAME", "",
+			"Send the ordering key as a header of this name. Default: none.",
+			func(c *config) *string { return &c.relay.OrderingKeyHeader }))),
 		settings.Int("max-in-flight", "2000",
 			"Maximum number of messages in memory. After a kill -9, at most this many are published again.",
 			func(c *config) *int { return &c.relay.MaxInFlight }),
@@ -77,25 +54,13 @@ func retrySettings() []setting {
 			"Keep published messages this long, in a table that setup creates with the same setting; "+
 				"0s: delete them. Deletes whole days.",
 			func(c *config) *time.Duration { return &c.relay.KeepPublished })),
-		{
-			Info: settings.Info{
-				Name: "on-dead-letter", Shared: true, Placeholder: "continue|block", Default: "continue",
-				Usage: "What an ordering key does after a dead letter: " +
-					"continue, or wait until the dead letter is requeued or purged.",
-			},
-			Set: func(c *config, text string) error {
-				return settings.Choose(&c.relay.OnDeadLetter, text, "continue", "block")
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "on-expired", Shared: true, Placeholder: "dead-letter|drop", Default: "dead-letter",
-				Usage: "What to do with a message whose expires_at has passed: make it a dead letter, or delete it.",
-			},
-			Set: func(c *config, text string) error {
-				return settings.Choose(&c.relay.OnExpired, text, "dead-letter", "drop")
-			},
-		},
+		settings.Shared(settings.Choice("on-dead-letter", "continue",
+			"What an ordering key does after a dead letter: "+
+				"continue, or wait until the dead letter is requeued or purged.",
+			func(c *config) *relay.OnDeadLetter { return &c.relay.OnDeadLetter }, "continue", "block")),
+		settings.Shared(settings.Choice("on-expired", "dead-letter",
+			"What to do with a message whose expires_at has passed: make it a dead letter, or delete it.",
+			func(c *config) *relay.OnExpired { return &c.relay.OnExpired }, "dead-letter", "drop")),
 	}
 }
 

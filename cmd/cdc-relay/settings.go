@@ -214,16 +214,8 @@ const (
 )
 
 func formatSetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "format", Placeholder: "table|json", Default: formatTable,
-			Usage: "table for people; json for scripts, with stable names.",
-		},
-		Set: func(c *config, text string) error {
-			c.format = text
-			return settings.OneOf(text, formatTable, formatJSON)
-		},
-	}
+	return settings.Choice("format", formatTable, "table for people; json for scripts, with stable names.",
+		func(c *config) *string { return &c.format }, formatTable, formatJSON)
 }
 
 // jsonSetting comes after formatSetting in the list.

@@ -25,16 +25,9 @@ func defaultSignalFlags() signalFlags {
 
 func signalSettings() []setting {
 	return []setting{
-		{
-			Info: settings.Info{
-				Name: "events-exchange", Placeholder: "NAME", MayBeEmpty: true,
-				Usage: "Publish a notice to this exchange for each event of --events. Default: none.",
-			},
-			Set: func(c *config, text string) error {
-				c.signals.eventsExchange = text
-				return checkName(text)
-			},
-		},
+		settings.MayBeEmpty(settings.Text("events-exchange", "NAME", "",
+			"Publish a notice to this exchange for each event of --events. Default: none.",
+			func(c *config) *string { return &c.signals.eventsExchange }, checkName)),
 		{
 			Info: settings.Info{
 				Name: "events", Placeholder: "EVENT,…", Default: string(notice.DeadLettered), Values: notice.Kinds(),
@@ -50,42 +43,20 @@ func signalSettings() []setting {
 				return nil
 			},
 		},
-		{
-			Info: settings.Info{
-				Name: "log-headers", Placeholder: "NAME,…", MayBeEmpty: true,
-				Usage: "Message headers to add to the log lines of rejected and dead-lettered messages. Default: none.",
-			},
-			Set: func(c *config, text string) error { c.relay.LogHeaders = settings.ListOf(text); return nil },
-		},
-		{
-			Info: settings.Info{
-				Name: "metrics-routing-keys", Placeholder: "PATTERN,…", MayBeEmpty: true,
-				Usage: "Count messages by these routing keys, such as orders.*,invoices.#. " +
-					"At most 100 values. Default: none.",
-			},
-			Set: func(c *config, text string) error { c.relay.MetricsRoutingKeys = settings.ListOf(text); return nil },
-		},
-		{
-			Info: settings.Info{
-				Name: "metrics-header", Shared: true, Placeholder: "NAME", MayBeEmpty: true,
-				Usage: "Count messages by this message header, such as task; stats, lists and console show it. " +
-					"At most 100 values. Default: none.",
-			},
-			Set: func(c *config, text string) error { c.relay.MetricsHeader = text; return nil },
-		},
-		{
-			Info: settings.Info{
-				Name: "statsd-addr", Placeholder: "ADDRESS", MayBeEmpty: true,
-				Usage: "Send metrics to DogStatsD: host:port (UDP) or unix:///path, with a prefix and tags if " +
-					"wanted: host:8125?prefix=shop&tags=env:prod,team:shop. Default: nowhere.",
-			},
-			Set: func(c *config, text string) error {
-				if c.signals.statsd = text; text == "" {
-					return nil
-				}
-				return statsd.Check(text)
-			},
-		},
+		settings.List("log-headers", "NAME,…",
+			"Message headers to add to the log lines of rejected and dead-lettered messages. Default: none.",
+			func(c *config) *[]string { return &c.relay.LogHeaders }),
+		settings.List("metrics-routing-keys", "PATTERN,…",
+			"Count messages by these routing keys, such as orders.*,invoices.#. At most 100 values. Default: none.",
+			func(c *config) *[]string { return &c.relay.MetricsRoutingKeys }),
+		settings.Shared(settings.MayBeEmpty(settings.Text("metrics-header", "NAME", "",
+			"Count messages by this message header, such as task; stats, lists and console show it. "+
+				"At most 100 values. Default: none.",
+			func(c *config) *string { return &c.relay.MetricsHeader }))),
+		settings.MayBeEmpty(settings.Text("statsd-addr", "ADDRESS", "",
+			"Send metrics to DogStatsD: host:port (UDP) or unix:///path, with a prefix and tags if wanted: "+
+				"host:8125?prefix=shop&tags=env:prod,team:shop. Default: nowhere.",
+			func(c *config) *string { return &c.signals.statsd }, statsd.Check)),
 	}
 }
 

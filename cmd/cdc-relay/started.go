@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -11,7 +11,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 // logStart logs the first line of run and drain: the version, the servers, and the settings that differ from their
@@ -31,56 +30,26 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 	if command == "run" && cfg.relay.Mode != "poll" {
 		fields = append(fields, "slot", cfg.names().Slot, "publication", cfg.names().Publication)
 	}
-	byDefault := loggedSettings(defaultConfig())
-	for i, setting := range loggedSettings(cfg) {
-		if !setting.Equal(byDefault[i]) {
-			fields = append(fields, setting)
+	for _, setting := range allSettings() {
+		if v, given := cfg.given[setting.Name]; given && cfg.logs(setting, v.Text) {
+			fields = append(fields, strings.ReplaceAll(setting.Name, "-", "_"), v.Text)
 		}
 	}
 	s.log.Info("cdc-relay "+command+" started", append([]any{"event", event.RelayStarted}, fields...)...)
 }
 
-func maxRetries(n int) slog.Attr {
-	const name = "max_retries"
-	if n == relay.UnlimitedRetries {
-		return slog.String(name, show.Unlimited)
+// logs reports whether the first line of the log has this value of a setting: it belongs to the command, and differs from
+// its default. The line has the servers and the names anyway.
+func (c *config) logs(s setting, text string) bool {
+	elsewhere := []string{
+		"config", "database-url", "database-url-file", "amqp-url", "amqp-url-file", "table", "slot", "publication",
+		"log-level", "log-format", "format",
 	}
-	return slog.Int(name, n)
-}
-
-// loggedSettings are the settings of run, except the servers' URLs and the log's own settings.
-func loggedSettings(c *config) []slog.Attr {
-	r, signals := &c.relay, &c.signals
-	return []slog.Attr{
-		slog.String("shard", r.Shard.String()),
-		slog.Bool("failover_slot", r.FailoverSlot),
-		slog.String("mode", string(r.Mode)),
-		slog.Bool("setup", c.setup),
-		slog.String("owner", r.TableOwner),
-		slog.String("publisher", c.publisher),
-		slog.String("exchange", c.exchange),
-		slog.String("header_columns", strings.Join(r.HeaderColumns, ",")),
-		slog.String("ordering_key_header", r.OrderingKeyHeader),
-		slog.Int("max_in_flight", r.MaxInFlight),
-		slog.Duration("poll_interval", r.PollInterval),
-		slog.Duration("send_timeout", r.SendTimeout),
-		slog.Duration("shutdown_timeout", r.ShutdownTimeout),
-		maxRetries(r.MaxRetries),
-		slog.Duration("backoff_time", r.BackoffTime),
-		slog.Duration("max_backoff", r.MaxBackoff),
-		slog.Duration("dead_letter_retention", r.DeadLetterRetention),
-		slog.Duration("keep_published", r.KeepPublished),
-		slog.String("log_headers", strings.Join(r.LogHeaders, ",")),
-		slog.String("metrics_routing_keys", strings.Join(r.MetricsRoutingKeys, ",")),
-		slog.String("metrics_header", r.MetricsHeader),
-		slog.String("on_dead_letter", string(r.OnDeadLetter)),
-		slog.String("on_expired", string(r.OnExpired)),
-		slog.String("events_exchange", signals.eventsExchange),
-		slog.String("events", strings.Join(signals.events, ",")),
-		slog.String("statsd_addr", signals.statsd),
-		slog.String("http_addr", c.httpAddr),
-		slog.String("liveness_file", c.livenessFile),
+	if slices.Contains(elsewhere, s.Name) || !s.Everywhere && !slices.Contains(c.flags, s.Name) {
+		return false
 	}
+	same := defaultConfig()
+	return s.Take(same, text) == nil && !reflect.DeepEqual(same, defaultConfig())
 }
 
 // postgresAddress returns host:port/database, with commas between several hosts, and the user that the relay logs in

@@ -76,6 +76,40 @@ func storable(text string) error {
 	return nil
 }
 
+// Text returns a setting for a text. The checks say which texts are valid; the text is set before.
+func Text[T any](
+	name, placeholder, byDefault, usage string, field func(*T) *string, checks ...func(text string) error,
+) Setting[T] {
+	return Setting[T]{
+		Info: Info{Name: name, Placeholder: placeholder, Default: byDefault, Usage: usage},
+		Set: func(target *T, text string) error {
+			*field(target) = text
+			for _, check := range checks {
+				if err := check(text); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// List returns a setting for texts with commas between them; it may be empty.
+func List[T any](name, placeholder, usage string, field func(*T) *[]string) Setting[T] {
+	return Setting[T]{
+		Info: Info{Name: name, Placeholder: placeholder, Usage: usage, MayBeEmpty: true},
+		Set:  func(target *T, text string) error { *field(target) = ListOf(text); return nil },
+	}
+}
+
+// Choice returns a setting for one of some words.
+func Choice[T any, C ~string](name, byDefault, usage string, field func(*T) *C, words ...string) Setting[T] {
+	return Setting[T]{
+		Info: Info{Name: name, Placeholder: strings.Join(words, "|"), Default: byDefault, Usage: usage},
+		Set:  func(target *T, text string) error { return Choose(field(target), text, words...) },
+	}
+}
+
 // Int returns a setting for any whole number.
 func Int[T any](name, byDefault, usage string, field func(*T) *int) Setting[T] {
 	return Setting[T]{
@@ -159,6 +193,12 @@ func Everywhere[T any](s Setting[T]) Setting[T] {
 // Shared lets other commands take a setting from the running program.
 func Shared[T any](s Setting[T]) Setting[T] {
 	s.Shared = true
+	return s
+}
+
+// MayBeEmpty lets an empty variable count as a value.
+func MayBeEmpty[T any](s Setting[T]) Setting[T] {
+	s.MayBeEmpty = true
 	return s
 }
 

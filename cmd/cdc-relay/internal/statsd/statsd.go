@@ -34,8 +34,11 @@ type target struct {
 // unixPrefix begins the address of a socket.
 const unixPrefix = "unix://"
 
-// Check checks an address, as New takes it.
+// Check checks an address, as New takes it; "" is valid, too: the metrics are not sent.
 func Check(address string) error {
+	if address == "" {
+		return nil
+	}
 	_, err := parse(address)
 	return err
 }

@@ -280,7 +280,7 @@ func TestRunSendsTheLastMetricsAtTheEnd(t *testing.T) {
 
 func TestWrongConfigurationsAreRejected(t *testing.T) {
 	for _, address := range []string{
-		"", "localhost", ":8125", "localhost:x", "unix://relative", "localhost:8125?prefix=1st", "localhost:8125?prefix=a|b",
+		"?", "localhost", ":8125", "localhost:x", "unix://relative", "localhost:8125?prefix=1st", "localhost:8125?prefix=a|b",
 		"localhost:8125?tags=", "localhost:8125?tags=a,,b", "localhost:8125?tags=a%23", "localhost:8125?tag=a:b", "localhost:8125?a;b",
 	} {
 		if err := Check(address); err == nil {
