@@ -41,24 +41,16 @@ func adoptSettings() []setting {
 				return err
 			},
 		},
-		{
-			Info: settings.Info{
-				Name: "map", Placeholder: "LIST", FlagOnly: true, Repeats: true,
-				Usage: "Which column goes where, as TARGET=VALUE,… " +
-					"A target is a column of the outbox, headers.NAME or properties.NAME. " +
-					"A value is a column of the table, or several and texts in single quotes, joined by ||. " +
-					"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
-			},
-			Set: func(c *config, text string) error { c.adopting.mapping = text; return adopt.CheckMap(text) },
-		},
-		{
-			Info: settings.Info{
-				Name: "waiting", Placeholder: "CONDITION", FlagOnly: true,
-				Usage: "Which rows of the table are still to be sent, and are moved: " +
-					"all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
-			},
-			Set: func(c *config, text string) error { c.adopting.waiting = text; return nil },
-		},
+		settings.FlagOnly(settings.Repeats(settings.Text("map", "LIST", "",
+			"Which column goes where, as TARGET=VALUE,… "+
+				"A target is a column of the outbox, headers.NAME or properties.NAME. "+
+				"A value is a column of the table, or several and texts in single quotes, joined by ||. "+
+				"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
+			func(c *config) *string { return &c.adopting.mapping }, adopt.CheckMap))),
+		settings.FlagOnly(settings.Text("waiting", "CONDITION", "",
+			"Which rows of the table are still to be sent, and are moved: "+
+				"all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
+			func(c *config) *string { return &c.adopting.waiting })),
 		settings.FlagOnly(settings.Switch("view", "Put a view in place of the table, so that nothing is stored twice.",
 			func(c *config) *bool { return &c.adopting.view })),
 		settings.FlagOnly(settings.Switch("undo",

@@ -41,44 +41,21 @@ type checkFlags struct {
 
 func checkSettings() []setting {
 	return []setting{
-		{
-			Info: settings.Info{
-				Name: "app-role", Placeholder: "NAME,…", Repeats: true,
-				Usage: "The role of the application: check that it may INSERT. With setup: grant that, or, with " +
-					"--functions, let it call them. Several roles: with commas, or the flag again.",
-			},
-			Set: func(c *config, text string) (err error) {
-				c.checking.appRoles, err = roleNames(text)
-				return err
-			},
-		},
+		settings.Repeats(settings.Parsed("app-role", "NAME,…", "",
+			"The role of the application: check that it may INSERT. With setup: grant that, or, with "+
+				"--functions, let it call them. Several roles: with commas, or the flag again.",
+			func(c *config) *[]string { return &c.checking.appRoles }, roleNames)),
 		settings.Switch("app-insert-only", "With setup: let --app-role INSERT, and read nothing. "+
 			"ORMs that send INSERT … RETURNING then fail.",
 			func(c *config) *bool { return &c.checking.appInsertOnly }),
-		{
-			Info: settings.Info{
-				Name: "relay-role", Placeholder: "NAME",
-				Usage: "The role of the relay, if --database-url is that of an administrator: " +
-					"check the grants of this role. With setup: grant what it needs. " +
-					"--fix --yes runs its commands as the administrator.",
-			},
-			Set: func(c *config, text string) error {
-				c.checking.relayRole = text
-				return checkRoleName(text)
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "management-url", Placeholder: "URL",
-				Usage: "RabbitMQ's HTTP API, http://host:15672 or https://; " +
-					"with user and password if they differ from " +
-					"those of --amqp-url. Default: the usual port of the host in --amqp-url.",
-			},
-			Set: func(c *config, text string) error {
-				c.checking.managementURL = text
-				return checkManagementURL(text)
-			},
-		},
+		settings.Text("relay-role", "NAME", "",
+			"The role of the relay, if --database-url is that of an administrator: check the grants of this role. "+
+				"With setup: grant what it needs. --fix --yes runs its commands as the administrator.",
+			func(c *config) *string { return &c.checking.relayRole }, checkRoleName),
+		settings.Text("management-url", "URL", "",
+			"RabbitMQ's HTTP API, http://host:15672 or https://; with user and password if they differ from "+
+				"those of --amqp-url. Default: the usual port of the host in --amqp-url.",
+			func(c *config) *string { return &c.checking.managementURL }, checkManagementURL),
 		settings.Switch("no-probe", "Skip the test messages to RabbitMQ and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
 		settings.Switch("fix",

@@ -131,48 +131,23 @@ func serverSettings() []setting {
 			},
 			Set: func(*config, string) error { return nil }, // the file is read before the other settings
 		},
-		{
-			Info: settings.Info{
-				Name: "database-url", Placeholder: "URL",
-				Usage: "Postgres: postgres://user:password@host:5432/database, " +
-					"or key=value pairs as in psql. Required.",
-			},
-			Set: func(c *config, text string) error {
-				c.relay.DatabaseURL = text
-				return checkDatabaseURL(text)
-			},
-		},
+		settings.Text("database-url", "URL", "",
+			"Postgres: postgres://user:password@host:5432/database, or key=value pairs as in psql. Required.",
+			func(c *config) *string { return &c.relay.DatabaseURL }, checkDatabaseURL),
 		settings.SecretFile("database-url", func(c *config, file string) { c.relay.DatabaseURLFile = file }),
-		{
-			Info: settings.Info{
-				Name: "amqp-url", Placeholder: "URL,…", Repeats: true,
-				Usage: "RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS. " +
-					"Several nodes of a cluster: host:5672,host:5672, or several URLs.",
-			},
-			Set: func(c *config, text string) error {
-				c.rabbitmq.Value = text
-				return checkAMQPURL(text)
-			},
-		},
+		settings.Repeats(settings.Text("amqp-url", "URL,…", "",
+			"RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS. "+
+				"Several nodes of a cluster: host:5672,host:5672, or several URLs.",
+			func(c *config) *string { return &c.rabbitmq.Value }, checkAMQPURL)),
 		settings.SecretFile("amqp-url", func(c *config, file string) { c.rabbitmq.File = file }),
 	}
 }
 
 func nameSettings() []setting {
 	return []setting{
-		{
-			Info: settings.Info{
-				Name: "table", Placeholder: "NAME", Default: "public.outbox",
-				Usage: "The outbox table, written as in SQL: in double quotes if it has capitals or dots.",
-			},
-			Set: func(c *config, text string) error {
-				table, err := outbox.ParseTable(text)
-				if err == nil {
-					c.relay.Table = table
-				}
-				return err
-			},
-		},
+		settings.Parsed("table", "NAME", "public.outbox",
+			"The outbox table, written as in SQL: in double quotes if it has capitals or dots.",
+			func(c *config) *outbox.Table { return &c.relay.Table }, outbox.ParseTable),
 		settings.Text("owner", "ROLE", "", "Another role that may own the tables. Its triggers run with your rights.",
 			func(c *config) *string { return &c.relay.TableOwner }, checkRoleName),
 		settings.Shared(settings.Text("slot", "NAME", "cdc_relay",
@@ -181,16 +156,9 @@ func nameSettings() []setting {
 		settings.Shared(settings.Text("publication", "NAME", "cdc_relay",
 			"The publication of the outbox, which setup creates.",
 			func(c *config) *string { return &c.relay.Publication })),
-		{
-			Info: settings.Info{
-				Name: "shard", Shared: true, Placeholder: "INDEX/OF", Default: "0/1",
-				Usage: "Publish this part of the rows, split by ordering key: 0/4 to 3/4 for four relays.",
-			},
-			Set: func(c *config, text string) (err error) {
-				c.relay.Shard, err = outbox.ParseShard(text)
-				return err
-			},
-		},
+		settings.Shared(settings.Parsed("shard", "INDEX/OF", "0/1",
+			"Publish this part of the rows, split by ordering key: 0/4 to 3/4 for four relays.",
+			func(c *config) *outbox.Shard { return &c.relay.Shard }, outbox.ParseShard)),
 		settings.Everywhere(settings.Switch("failover-slot",
 			"Create the slot as a failover slot, which Postgres 17 and later copies to standbys.",
 			func(c *config) *bool { return &c.relay.FailoverSlot })),
@@ -238,50 +206,26 @@ func commandSettings() []setting {
 		settings.Switch("print-sql",
 			"Print the SQL for psql instead of running it. With setup, this needs no database.",
 			func(c *config) *bool { return &c.printSQL }),
-		{
-			Info: settings.Info{
-				Name: "shards", Placeholder: "NUMBER",
-				Usage: "All shards at once: this many slots and publications. Default: those of --shard.",
-			},
-			Set: func(c *config, text string) (err error) {
-				c.shards, err = strconv.Atoi(text)
-				if err != nil || c.shards < 1 || c.shards > outbox.MostShards {
-					return fmt.Errorf("%q: want a whole number from 1 to %d", text, outbox.MostShards)
-				}
-				return nil
-			},
-		},
+		settings.Number("shards", "",
+			"All shards at once: this many slots and publications. Default: those of --shard.",
+			1, outbox.MostShards, func(c *config) *int { return &c.shards }),
 		settings.FlagOnly(settings.Switch("yes", "Do not ask; with check --fix: run the repairs.",
 			func(c *config) *bool { return &c.yes })),
 		settings.FlagOnly(settings.Switch("tables", "Also drop the tables. Fails while they contain messages.",
 			func(c *config) *bool { return &c.tables })),
-		{
-			Info: settings.Info{
-				Name: "rate", Placeholder: "NUMBER", Default: "4",
-				Usage: "Orders per second, 0.1 to 1000.",
-			},
-			Set: func(c *config, text string) (err error) {
-				c.rate, err = strconv.ParseFloat(text, 64)
-				if err != nil || !(c.rate >= 0.1 && c.rate <= 1000) {
-					return fmt.Errorf("%q: want a number from 0.1 to 1000", text)
-				}
-				return nil
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "count", Placeholder: "NUMBER",
-				Usage: "Stop after this many orders. Default: continue until Ctrl-C.",
-			},
-			Set: func(c *config, text string) (err error) {
-				c.count, err = strconv.Atoi(text)
-				if err != nil || c.count < 1 {
-					return fmt.Errorf("%q: want a whole number from 1", text)
-				}
-				return nil
-			},
-		},
+		settings.Parsed("rate", "NUMBER", "4", "Orders per second, 0.1 to 1000.",
+			func(c *config) *float64 { return &c.rate }, parseRate),
+		settings.Number("count", "", "Stop after this many orders. Default: continue until Ctrl-C.",
+			1, 1_000_000_000, func(c *config) *int { return &c.count }),
 	}
+}
+
+func parseRate(text string) (float64, error) {
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(rate >= 0.1 && rate <= 1000) {
+		return 0, fmt.Errorf("%q: want a number from 0.1 to 1000", text)
+	}
+	return rate, nil
 }
 
 // tableFlag returns the --table flag that a command for this table needs.

@@ -36,27 +36,13 @@ type consoleFlags struct {
 
 func consoleSettings() []setting {
 	return []setting{
-		{
-			Info: settings.Info{
-				Name: consoleAddress, Placeholder: "HOST:PORT", Default: "127.0.0.1:9465",
-				Usage: "Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
-			},
-			Set: func(c *config, text string) error {
-				c.console.listen = text
-				return settings.CheckHostPort(text)
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "allowed-hosts", Placeholder: "NAME,…",
-				Usage: "Host names by which browsers open the console, such as console.example.com. Others are " +
-					"rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
-			},
-			Set: func(c *config, text string) (err error) {
-				c.console.hosts, err = hosts.Parse(text)
-				return err
-			},
-		},
+		settings.Text(consoleAddress, "HOST:PORT", "127.0.0.1:9465",
+			"Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
+			func(c *config) *string { return &c.console.listen }, settings.CheckHostPort),
+		settings.Parsed("allowed-hosts", "NAME,…", "",
+			"Host names by which browsers open the console, such as console.example.com. Others are "+
+				"rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
+			func(c *config) *[]string { return &c.console.hosts }, hosts.Parse),
 		{
 			Info: settings.Info{
 				Name: "token-file", Placeholder: "FILE", Private: true,
@@ -68,28 +54,14 @@ func consoleSettings() []setting {
 				return notEmpty(text)
 			},
 		},
-		{
-			Info: settings.Info{
-				Name: "login-header", Placeholder: "NAME",
-				Usage: "The header in which a proxy before the console sets the user, such as X-Forwarded-User. " +
-					"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
-			},
-			Set: func(c *config, text string) error {
-				c.console.loginHeader = text
-				return console.CheckHeaderName(text)
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "trusted-proxies", Placeholder: "ADDRESS,…",
-				Usage: "Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. " +
-					"Clients at other addresses are rejected. Default: none.",
-			},
-			Set: func(c *config, text string) (err error) {
-				c.console.proxies, err = console.ParseProxies(text)
-				return err
-			},
-		},
+		settings.Text("login-header", "NAME", "",
+			"The header in which a proxy before the console sets the user, such as X-Forwarded-User. "+
+				"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
+			func(c *config) *string { return &c.console.loginHeader }, console.CheckHeaderName),
+		settings.Parsed("trusted-proxies", "ADDRESS,…", "",
+			"Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. "+
+				"Clients at other addresses are rejected. Default: none.",
+			func(c *config) *[]netip.Prefix { return &c.console.proxies }, console.ParseProxies),
 		settings.Switch("allow-changes", "Let users of the console retry, requeue, delete and send again.",
 			func(c *config) *bool { return &c.console.allowChanges }),
 		settings.FlagOnly(settings.Switch("console", "Also serve the console, until the demo ends.",

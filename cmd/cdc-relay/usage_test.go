@@ -88,7 +88,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --exchange " + strings.Repeat("x", 256), "--exchange: want at most 255 bytes, not 256"},
 		{"demo --rate 0", `--rate: "0": want a number from 0.1 to 1000`},
 		{"demo --rate NaN", `--rate: "NaN": want a number from 0.1 to 1000`},
-		{"demo --count 0", `--count: "0": want a whole number from 1`},
+		{"demo --count 0", `--count: 0: want 1 to 1000000000`},
 		{"teardown --yes=perhaps", `--yes: "perhaps": want true or false`},
 		{"run --config /nowhere/x.yml", "--config: open /nowhere/x.yml: no such file or directory"},
 		{"run --slot Big --database-url " + someDatabase, `--slot "Big": a slot name has 1 to 63 characters of a-z, 0-9 and _`},

@@ -94,80 +94,67 @@ func Text[T any](
 	}
 }
 
+// Parsed returns a setting for any type. A field keeps its default on a mistake.
+func Parsed[T, V any](
+	name, placeholder, byDefault, usage string, field func(*T) *V, parse func(text string) (V, error),
+) Setting[T] {
+	return Setting[T]{
+		Info: Info{Name: name, Placeholder: placeholder, Default: byDefault, Usage: usage},
+		Set: func(target *T, text string) error {
+			value, err := parse(text)
+			if err == nil {
+				*field(target) = value
+			}
+			return err
+		},
+	}
+}
+
 // List returns a setting for texts with commas between them; it may be empty.
 func List[T any](name, placeholder, usage string, field func(*T) *[]string) Setting[T] {
-	return Setting[T]{
-		Info: Info{Name: name, Placeholder: placeholder, Usage: usage, MayBeEmpty: true},
-		Set:  func(target *T, text string) error { *field(target) = ListOf(text); return nil },
-	}
+	parse := func(text string) ([]string, error) { return ListOf(text), nil }
+	return MayBeEmpty(Parsed(name, placeholder, "", usage, field, parse))
 }
 
 // Choice returns a setting for one of some words.
 func Choice[T any, C ~string](name, byDefault, usage string, field func(*T) *C, words ...string) Setting[T] {
-	return Setting[T]{
-		Info: Info{Name: name, Placeholder: strings.Join(words, "|"), Default: byDefault, Usage: usage},
-		Set:  func(target *T, text string) error { return Choose(field(target), text, words...) },
-	}
+	parse := func(text string) (C, error) { return C(text), OneOf(text, words...) }
+	return Parsed(name, strings.Join(words, "|"), byDefault, usage, field, parse)
 }
 
 // Int returns a setting for any whole number.
 func Int[T any](name, byDefault, usage string, field func(*T) *int) Setting[T] {
-	return Setting[T]{
-		Info: Info{Name: name, Placeholder: "NUMBER", Default: byDefault, Usage: usage},
-		Set: func(target *T, text string) error {
-			n, err := strconv.Atoi(text)
-			if err != nil {
-				return fmt.Errorf("%q: want a whole number", text)
-			}
-			*field(target) = n
-			return nil
-		},
+	return Parsed(name, "NUMBER", byDefault, usage, field, parseInt)
+}
+
+func parseInt(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q: want a whole number", text)
 	}
+	return n, nil
 }
 
 // Number returns a setting for a whole number from least to most.
 func Number[T any](name, byDefault, usage string, least, most int, field func(*T) *int) Setting[T] {
-	s := Int(name, byDefault, usage, field)
-	parse := s.Set
-	s.Set = func(target *T, text string) error {
-		if err := parse(target, text); err != nil {
-			return err
+	parse := func(text string) (int, error) {
+		n, err := parseInt(text)
+		if err == nil && (n < least || n > most) {
+			err = fmt.Errorf("%s: want %d to %d", text, least, most)
 		}
-		if n := *field(target); n < least || n > most {
-			return fmt.Errorf("%s: want %d to %d", text, least, most)
-		}
-		return nil
+		return n, err
 	}
-	return s
+	return Parsed(name, "NUMBER", byDefault, usage, field, parse)
 }
 
 // Duration returns a setting for a duration, see ParseDuration.
 func Duration[T any](name, byDefault, usage string, field func(*T) *time.Duration) Setting[T] {
-	return Setting[T]{
-		Info: Info{Name: name, Placeholder: "DURATION", Default: byDefault, Usage: usage},
-		Set: func(target *T, text string) error {
-			d, err := ParseDuration(text)
-			if err != nil {
-				return err
-			}
-			*field(target) = d
-			return nil
-		},
-	}
+	return Parsed(name, "DURATION", byDefault, usage, field, ParseDuration)
 }
 
 // Switch returns a setting without a value: it is off unless given.
 func Switch[T any](name, usage string, field func(*T) *bool) Setting[T] {
-	return Setting[T]{
-		Info: Info{Name: name, Usage: usage},
-		Set: func(target *T, text string) error {
-			on, err := parseSwitch(text)
-			if err == nil {
-				*field(target) = on
-			}
-			return err
-		},
-	}
+	return Parsed(name, "", "", usage, field, parseSwitch)
 }
 
 func parseSwitch(text string) (bool, error) {
@@ -199,6 +186,12 @@ func Shared[T any](s Setting[T]) Setting[T] {
 // MayBeEmpty lets an empty variable count as a value.
 func MayBeEmpty[T any](s Setting[T]) Setting[T] {
 	s.MayBeEmpty = true
+	return s
+}
+
+// Repeats lets a second flag add to the first.
+func Repeats[T any](s Setting[T]) Setting[T] {
+	s.Repeats = true
 	return s
 }
 

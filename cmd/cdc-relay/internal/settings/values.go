@@ -99,15 +99,6 @@ func OneOf(text string, known ...string) error {
 	return fmt.Errorf("%q: want %s or %s", text, strings.Join(known[:last], ", "), known[last])
 }
 
-// Choose sets a field to one of the known values. It keeps the default on a mistake: validate must not name it again.
-func Choose[T ~string](field *T, text string, known ...string) error {
-	err := OneOf(text, known...)
-	if err == nil {
-		*field = T(text)
-	}
-	return err
-}
-
 func CheckHostPort(text string) error {
 	if text == "" {
 		return nil
