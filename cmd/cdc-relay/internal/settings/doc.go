@@ -12,22 +12,23 @@
 // Read fills a T whose fields have their defaults:
 //
 //  1. The keys of the YAML file, in their order. The file is named by the flag or the variable of Reader.FileFlag. It
-//     may contain the settings of all commands, so that they can share one: each value is checked, and those that the
-//     command does not have are ignored.
+//     may contain the settings of all commands, so that they can share one: each value is checked.
 //  2. The flags of the command, in the order of its help page: the flag if it is given, or else the variable. A later
 //     setting that sets the same field wins. An empty variable counts only if the setting MayBeEmpty.
 //  3. The files with secrets (SecretFile), for those flags of the command that have one. It is a mistake to give both
 //     the value and the file.
 //
 // So a flag overrides the environment, the environment overrides the file, and the file overrides the default. A
-// setting with FlagOnly comes from its flag alone: a forgotten variable must not decide what is deleted.
+// setting with FlagOnly comes from its flag alone: a forgotten variable must not decide what is deleted. The variable of
+// one with Everywhere counts for commands without its flag, too, as the file does.
 //
 // # Mistakes
 //
 // Each error of Read is a mistake of the user and names its place: "--mode", "--mode (from APP_MODE)" or
 // "config.yaml:7". The text after that comes from the function of the setting, and names the valid values. Read goes on
 // after a mistake and returns all of them, joined. Only a file that cannot be read or parsed ends it at once. No error
-// contains the value of a URL or the content of a secret file.
+// contains the value of a URL or the content of a secret file. Reader.Removed has the advice for settings that are no
+// more.
 //
 // A command may spell a flag in another way than the setting (Flag.Spelling).
 //
