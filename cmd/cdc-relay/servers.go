@@ -1,11 +1,7 @@
 package main
 
 import (
-	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"os"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -58,31 +54,9 @@ func (c *config) checkCertificates() error {
 		return usagef("%s", err)
 	}
 	for _, node := range nodes {
-		if err := checkCertificates(node.URI.CACertFile, node.URI.CertFile, node.URI.KeyFile); err != nil {
-			return err
+		if _, err := node.TLS(nil); err != nil {
+			return usagef("--amqp-url: %s", err)
 		}
-	}
-	return nil
-}
-
-func checkCertificates(ca, cert, key string) error {
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(bytes.TrimSpace(text)) {
-			err = fmt.Errorf("%s: holds no certificate in PEM form", ca)
-		}
-		if err != nil {
-			return usagef("--amqp-url: cacertfile: %s", err)
-		}
-	}
-	if (cert == "") != (key == "") {
-		return usagef("--amqp-url: certfile and keyfile: want both or none")
-	}
-	if cert == "" {
-		return nil
-	}
-	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-		return usagef("--amqp-url: certfile=%s, keyfile=%s: %s", cert, key, err)
 	}
 	return nil
 }

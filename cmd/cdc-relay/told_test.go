@@ -64,7 +64,7 @@ func TestCommandsTakeTheSettingsOfTheRunningRelay(t *testing.T) {
 			execute(t, db, `ALTER TABLE outbox ADD COLUMN tenant text; ALTER TABLE outbox_dead_letter ADD COLUMN tenant text`)
 			execute(t, db, `INSERT INTO outbox (id, routing_key, payload, ordering_key, tenant, available_at)
 				OVERRIDING SYSTEM VALUE VALUES
-				(1, 'orders', '1', NULL, 'acme', now() + interval '1 day'), (2, 'orders', '1', 'c7', NULL, now() + interval '1 day')`)
+				(1, 'orders', '1', NULL, 'acme', now() + interval '30 min'), (2, 'orders', '1', 'c7', NULL, now() + interval '1 day')`)
 			execute(t, db, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload,
 				failure_reason, ordering_key) VALUES (-1, gen_random_uuid(), now(), 6, 1, 'orders', '1', 'nack', 'c7')`)
 			run := start(t, env, "run", "--max-retries", "9", "--on-dead-letter", "block", "--exchange", "shop",

@@ -4,6 +4,7 @@ package amqpdial
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -63,31 +64,37 @@ func (n Node) Dial(config amqp091.Config, given *tls.Config) (*amqp091.Connectio
 	if n.URI.Scheme == "amqps" {
 		var err error
 		if config.TLSClientConfig, err = n.TLS(given); err != nil {
-			return nil, fmt.Errorf("create TLS config from URI: %w", err)
+			return nil, fmt.Errorf("in the URL: %w", err)
 		}
 	}
 	return amqp091.DialConfig(n.URL, config)
 }
 
 // TLS returns a copy of the given configuration, or if that is nil, one with the certificates that the parameters of
-// the URL name (https://www.rabbitmq.com/docs/uri-query-parameters). Its error is that of a file that cannot be read.
+// the URL name (https://www.rabbitmq.com/docs/uri-query-parameters). Its error is that of a file that cannot be used.
 func (n Node) TLS(given *tls.Config) (*tls.Config, error) {
 	if given != nil {
 		return given.Clone(), nil
 	}
 	config := &tls.Config{ServerName: n.URI.ServerName, MinVersion: tls.VersionTLS12}
-	if n.URI.CACertFile != "" {
-		text, err := os.ReadFile(n.URI.CACertFile)
+	ca, cert, key := n.URI.CACertFile, n.URI.CertFile, n.URI.KeyFile
+	if ca != "" {
+		text, err := os.ReadFile(ca)
 		if err != nil {
-			return nil, fmt.Errorf("read CA certificate: %w", err)
+			return nil, fmt.Errorf("cacertfile: %w", err)
 		}
 		config.RootCAs = x509.NewCertPool()
-		config.RootCAs.AppendCertsFromPEM(text)
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("cacertfile: %s: holds no certificate in PEM form", ca)
+		}
 	}
-	if n.URI.CertFile != "" && n.URI.KeyFile != "" {
-		certificate, err := tls.LoadX509KeyPair(n.URI.CertFile, n.URI.KeyFile)
+	if (cert == "") != (key == "") {
+		return nil, errors.New("certfile and keyfile: want both or none")
+	}
+	if cert != "" {
+		certificate, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
-			return nil, fmt.Errorf("load client certificate: %w", err)
+			return nil, fmt.Errorf("certfile=%s, keyfile=%s: %w", cert, key, err)
 		}
 		config.Certificates = []tls.Certificate{certificate}
 	}

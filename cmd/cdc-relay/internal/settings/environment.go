@@ -25,14 +25,12 @@ func (r *Reader[T]) UnknownVariables(pairs []string, foreign func(name string) b
 			names = append(names, name)
 		}
 	}
-	for name := range r.Removed { // Read rejects them
-		names = append(names, strings.TrimPrefix(r.Variable(name), r.Prefix))
-	}
 	var wrong []string
 	for _, pair := range pairs {
 		variable, _, _ := strings.Cut(pair, "=")
 		name, ours := strings.CutPrefix(variable, r.Prefix)
-		if ours && !slices.Contains(names, name) && !foreign(name) {
+		_, gone := r.Removed[strings.ToLower(strings.ReplaceAll(name, "_", "-"))] // Read rejects it
+		if ours && !gone && !slices.Contains(names, name) && !foreign(name) {
 			wrong = append(wrong, name)
 		}
 	}
