@@ -38,8 +38,8 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 	s.log.Info("cdc-relay "+command+" started", append([]any{"event", event.RelayStarted}, fields...)...)
 }
 
-// logs reports whether the first line of the log has this value of a setting: it belongs to the command, and differs from
-// its default. The line has the servers and the names anyway.
+// logs reports whether the first line of the log has this value of a setting: it belongs to the command, and differs
+// from its default. The line has the servers and the names anyway.
 func (c *config) logs(s setting, text string) bool {
 	elsewhere := []string{
 		"config", "database-url", "database-url-file", "amqp-url", "amqp-url-file", "table", "slot", "publication",

@@ -19,8 +19,8 @@
 //     the value and the file.
 //
 // So a flag overrides the environment, the environment overrides the file, and the file overrides the default. A
-// setting with FlagOnly comes from its flag alone: a forgotten variable must not decide what is deleted. The variable of
-// one with Everywhere counts for commands without its flag, too, as the file does.
+// setting with FlagOnly comes from its flag alone: a forgotten variable must not decide what is deleted. The variable
+// of one with Everywhere counts for commands without its flag, too, as the file does.
 //
 // # Mistakes
 //

@@ -66,7 +66,8 @@ func parse(address string) (target, error) {
 func (t target) checkAddr() error {
 	if path, ok := strings.CutPrefix(t.addr, unixPrefix); ok {
 		if !filepath.IsAbs(path) {
-			return fmt.Errorf("%q: want unix:// and an absolute path, such as unix:///var/run/datadog/dsd.socket", t.addr)
+			return fmt.Errorf("%q: want unix:// and an absolute path, such as unix:///var/run/datadog/dsd.socket",
+				t.addr)
 		}
 		return nil
 	}
