@@ -1,7 +1,3 @@
-// Package relay runs one relay: it takes rows from the stream and the sweeps, publishes them, and settles them.
-//
-// streamer.go and sweeper.go bring messages, internal/core decides what may leave now, apply.go does it, and
-// settler.go deletes or updates the rows. See docs/architecture.md.
 package relay
 
 import (
