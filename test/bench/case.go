@@ -15,8 +15,6 @@ type Settings struct {
 	Bytes int
 	// Keys is how many ordering keys are used in cases with keys.
 	Keys int
-	// Queues is how many queues receive the messages.
-	Queues int
 	// Steady is the duration of a steady load, Held how long a transaction stays open.
 	Steady, Held time.Duration
 	// Window is the relay's --max-in-flight.
@@ -51,7 +49,7 @@ type Case struct {
 
 // Run measures the case once. timeout limits it.
 func (c Case) Run(
-	ctx context.Context, site *Site, settings Settings, round int, timeout time.Duration, progress Progress,
+	ctx context.Context, site *Site, settings Settings, round int, timeout time.Duration,
 ) (*Result, error) {
 	timeout = max(timeout, c.Least)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished within %s", timeout))
@@ -61,7 +59,6 @@ func (c Case) Run(
 		settings: settings,
 		program:  cmp.Or(c.Program, site.Relay),
 		result:   &Result{Case: c.Name, Round: round},
-		progress: progress,
 	}
 	if err := c.run(ctx, r); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)

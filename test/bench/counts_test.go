@@ -193,7 +193,8 @@ func declare(t *testing.T, broker, queue string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := channel.QueueDeclare(queue, true, false, false, false, map[string]any{"x-max-length": int32(1)}); err != nil {
+	short := map[string]any{"x-max-length": int32(1)}
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, short); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -217,8 +218,8 @@ func (c *counting) awaitEmpty(t *testing.T) {
 
 func (c *counting) awaitStreaming(t *testing.T) {
 	t.Helper()
-	c.await(t, "EXISTS (SELECT FROM pg_stat_replication WHERE pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1) "+
-		"AND state = 'streaming')", c.slot)
+	c.await(t, `EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming'
+		AND pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1))`, c.slot)
 }
 
 func (c *counting) await(t *testing.T, condition string, args ...any) {

@@ -29,7 +29,7 @@ func (r *run) inFilledWorld(
 	ctx context.Context, b backlog, do func(ctx context.Context, w *world, arrivals *load.Arrivals, before usage) error,
 ) error {
 	return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-		if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
+		if err := w.fill(ctx, b.messages); err != nil {
 			return err
 		}
 		before, err := w.usage(nil)
@@ -124,7 +124,7 @@ func limitPublish(b backlog) func(context.Context, *run) error {
 func limitRead(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, _ *load.Arrivals) error {
-			if err := w.fill(ctx, b.messages, r.step("filling", b.messages)); err != nil {
+			if err := w.fill(ctx, b.messages); err != nil {
 				return err
 			}
 			return r.runLimit(ctx, w, limit.Read, nil)

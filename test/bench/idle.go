@@ -28,7 +28,6 @@ func idle(ctx context.Context, r *run) error {
 }
 
 func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) error {
-	r.progress("settling", 0, 0)
 	if err := pause(ctx, idleSettles); err != nil {
 		return err
 	}
@@ -36,7 +35,6 @@ func (r *run) watchIdle(ctx context.Context, w *world, relay *relayProcess) erro
 	if err != nil {
 		return err
 	}
-	r.progress("watching", 0, 0)
 	if err := pause(ctx, idleFor); err != nil {
 		return err
 	}

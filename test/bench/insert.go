@@ -98,7 +98,7 @@ func insertTables(variants bool) []insertTable {
 
 // MeasureInserts inserts the same rows into each table in turn and measures the processor time of the inserting
 // sessions.
-func MeasureInserts(ctx context.Context, config InsertConfig, progress Progress) (costs []InsertCost, err error) {
+func MeasureInserts(ctx context.Context, config InsertConfig) (costs []InsertCost, err error) {
 	options := services.Options{Way: way(services.EnvDatabase), Settings: ownSettings(config.Settings), Log: config.Log}
 	postgres, err := services.StartPostgres(ctx, options)
 	if err != nil {
@@ -116,12 +116,10 @@ func MeasureInserts(ctx context.Context, config InsertConfig, progress Progress)
 	defer func() {
 		err = errors.Join(err, postgres.Exec(context.WithoutCancel(ctx), "", "DROP DATABASE "+database+" WITH (FORCE)"))
 	}()
-	return measureInserts(ctx, postgres.URL(database), config, progress)
+	return measureInserts(ctx, postgres.URL(database), config)
 }
 
-func measureInserts(
-	ctx context.Context, database string, config InsertConfig, progress Progress,
-) ([]InsertCost, error) {
+func measureInserts(ctx context.Context, database string, config InsertConfig) ([]InsertCost, error) {
 	control, err := pgx.Connect(ctx, database)
 	if err != nil {
 		return nil, err
@@ -138,7 +136,6 @@ func measureInserts(
 	// Round 0 fills the caches and does not count.
 	for round := range config.Rounds + 1 {
 		for i, table := range tables {
-			progress("round "+fmt.Sprint(round)+", "+table.name, round, config.Rounds)
 			cost, err := table.measure(ctx, control, database, config)
 			if err != nil {
 				return nil, fmt.Errorf("insert into %s: %w", table.name, err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -55,67 +54,6 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// ReadReport reads the output of WriteJSON.
-func ReadReport(file string) (*Report, error) {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var report Report
-	if err := json.Unmarshal(content, &report); err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	if report.lastRun() == 0 {
-		report.numberRuns()
-	}
-	return &report, nil
-}
-
-func (r *Report) lastRun() (last int) {
-	for _, one := range r.Results {
-		last = max(last, one.Run)
-	}
-	return last
-}
-
-// numberRuns numbers the runs in reports that were merged before results had a number: if the rounds start again,
-// another run begins.
-func (r *Report) numberRuns() {
-	type turn struct {
-		name  string
-		round int
-	}
-	run, round, taken := 0, 0, map[turn]bool{}
-	for i, one := range r.Results {
-		now := turn{one.Case, one.Round}
-		if one.Round < round || taken[now] {
-			run++
-			clear(taken)
-		}
-		round, taken[now] = one.Round, true
-		r.Results[i].Run = run
-	}
-}
-
-// Merge adds the results of other reports with the same settings, for runs that were made one after another. The runs
-// stay distinct.
-func (r *Report) Merge(others ...*Report) error {
-	for _, other := range others {
-		if other.Settings != r.Settings {
-			return fmt.Errorf("reports of different settings: %+v and %+v", r.Settings, other.Settings)
-		}
-		next := 0
-		if len(r.Results) > 0 {
-			next = r.lastRun() + 1
-		}
-		for _, one := range other.Results {
-			one.Run += next
-			r.Add(one)
-		}
-	}
-	return nil
-}
-
 // Of returns the results of one case.
 func (r *Report) Of(name string) []Result {
 	return slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool { return one.Case != name })
@@ -148,12 +86,12 @@ func median(results []Result, number func(Result) float64) float64 {
 	return SpreadOf(results, number).Median
 }
 
-// pairs returns the results of two cases from the same rounds of the same runs: the machine differs more between runs
-// than the cases do.
+// pairs returns the results of two cases from the same rounds: the machine differs more between rounds than the cases
+// do.
 func (r *Report) pairs(of, beside string) (pairs [][2]Result) {
 	for _, one := range r.Of(of) {
 		for _, other := range r.Of(beside) {
-			if one.Run == other.Run && one.Round == other.Round {
+			if one.Round == other.Round {
 				pairs = append(pairs, [2]Result{one, other})
 			}
 		}
@@ -183,7 +121,7 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 	}
 	fmt.Fprintf(w, "%s\n%s; %s\n\n", r.Date.Format(time.RFC3339), r.Machine, strings.Join(versions, ", "))
 	if len(r.Blind) > 0 {
-		fmt.Fprintf(w, "The processor time of these servers is unknown, because they are not on this machine: %s.\n\n",
+		fmt.Fprintf(w, "The processor time of these servers is unknown, because they are not private ones: %s.\n\n",
 			strings.Join(r.Blind, ", "))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -6,14 +6,12 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
-	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
 // Result is the result of one run. What was not measured is nil or 0.
 type Result struct {
 	Case       string `json:"case"`
-	Run        int    `json:"run,omitempty"` // number of the program's run in a merged report, from 0
-	Round      int    `json:"round"`         // counted from 1
+	Round      int    `json:"round"` // counted from 1
 	Messages   int    `json:"messages"`
 	Duplicates int    `json:"duplicates,omitempty"` // messages that arrived again
 	// From the first arrival to the end of all work, or of the steady load.
@@ -27,8 +25,7 @@ type Result struct {
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
 	// Curve is the latency in ms at each of CurveAt.
-	Curve  []float64 `json:"latency_curve_ms,omitempty"`
-	Series []Slice   `json:"series,omitempty"`
+	Curve []float64 `json:"latency_curve_ms,omitempty"`
 }
 
 // CPU is processor time. Measured is that of the relay, or of the program it is compared with.
@@ -49,16 +46,6 @@ type Quantiles struct {
 	P99  float64 `json:"p99"`
 	P999 float64 `json:"p99_9"`
 	Max  float64 `json:"max"`
-}
-
-// Slice is a part of a long run.
-type Slice struct {
-	Second   float64 `json:"second"` // its end, in seconds since the start of the run
-	Rate     float64 `json:"rate"`
-	P50      float64 `json:"p50_ms"`
-	P99      float64 `json:"p99_ms"`
-	CPU      CPU     `json:"cpu_s_per_million"`
-	DeadRows int64   `json:"dead_rows"`
 }
 
 // CurveAt are the quantiles of Result.Curve.
@@ -84,20 +71,11 @@ func quantile(sorted []time.Duration, share float64) float64 {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-func sortedTimes(latencies []load.Latency) []time.Duration {
-	times := make([]time.Duration, len(latencies))
-	for i, latency := range latencies {
-		times[i] = latency.Took
-	}
-	slices.Sort(times)
-	return times
-}
-
-func (r *Result) setLatencies(latencies []load.Latency) {
+func (r *Result) setLatencies(latencies []time.Duration) {
 	if len(latencies) == 0 {
 		return
 	}
-	sorted := sortedTimes(latencies)
+	sorted := slices.Sorted(slices.Values(latencies))
 	r.Latency = quantiles(sorted)
 	for _, share := range CurveAt() {
 		r.Curve = append(r.Curve, quantile(sorted, share))

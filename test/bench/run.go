@@ -15,15 +15,6 @@ type run struct {
 	program  string // the cdc-relay to measure
 	settings Settings
 	result   *Result
-	progress Progress
-}
-
-// Progress receives the progress of a run. It is called from one goroutine at a time.
-type Progress func(doing string, done, of int)
-
-// step returns a function that reports the progress of one part of a run.
-func (r *run) step(doing string, of int) func(done int) {
-	return func(done int) { r.progress(doing, done, of) }
 }
 
 // inWorld creates what a run needs, with a consumer, and removes it afterwards.
@@ -31,7 +22,6 @@ func (r *run) inWorld(
 	ctx context.Context, b backlog, do func(context.Context, *world, *load.Arrivals) error,
 ) (err error) {
 	r.result.Messages = b.messages
-	r.progress("preparing", 0, 0)
 	w, err := r.newWorld(ctx, b.spec, b.queues)
 	if err != nil {
 		return err
@@ -49,7 +39,6 @@ func (r *run) inWorld(
 func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.Arrivals) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	tell := r.step("arriving", r.result.Messages)
 	last := time.Now()
 	var ended <-chan struct{}
 	if sender != nil {
@@ -58,7 +47,6 @@ func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.A
 	for count := 0; ; {
 		select {
 		case <-arrivals.All():
-			tell(r.result.Messages)
 			return nil
 		case <-ended:
 			if err := sender.failure(); err != nil {
@@ -70,7 +58,6 @@ func (r *run) awaitArrivals(ctx context.Context, sender *child, arrivals *load.A
 		case <-tick.C:
 			if now := arrivals.Count(); now > count {
 				count, last = now, time.Now()
-				tell(count)
 			}
 			if time.Since(last) > stallAfter {
 				err := fmt.Errorf("nothing arrived for %s: %d of %d messages are missing",

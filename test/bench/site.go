@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -36,7 +35,7 @@ type Site struct {
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
 
-	postmaster, broker int // process ids; 0: not on this machine
+	postmaster, broker int // process ids; 0: unknown
 	runs               int
 }
 
@@ -60,12 +59,8 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	if s.RabbitMQ, err = services.StartRabbitMQ(ctx, rabbitMQ); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
-	s.broker = s.findBroker()
-	s.postmaster, err = s.findPostmaster(ctx)
-	if err == nil {
-		err = s.byClock(ctx, false)
-	}
-	if err != nil {
+	s.broker, s.postmaster = s.RabbitMQ.PID(), s.Postgres.PID()
+	if err := s.byClock(ctx, false); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
 	return s, nil
@@ -79,7 +74,7 @@ func way(address string) services.Way {
 	return services.Local
 }
 
-// Blind names the servers whose processor time cannot be read, because they are on another machine or in a container.
+// Blind names the servers whose processor time cannot be read: they are given by the environment, or in a container.
 func (s *Site) Blind() (names []string) {
 	if s.postmaster == 0 {
 		names = append(names, "Postgres")
@@ -88,18 +83,6 @@ func (s *Site) Blind() (names []string) {
 		names = append(names, "RabbitMQ")
 	}
 	return names
-}
-
-// findBroker finds the process of a given broker by its port.
-func (s *Site) findBroker() int {
-	if pid := s.RabbitMQ.PID(); pid != 0 {
-		return pid
-	}
-	pid := gauge.Listener(s.RabbitMQ.Addr())
-	if !strings.HasPrefix(gauge.Name(pid), "beam") {
-		return 0 // for example a proxy to a container
-	}
-	return pid
 }
 
 // shortRuns turn timed work off in short runs: a checkpoint comes before each run, and a vacuum is measured separately
@@ -123,24 +106,6 @@ func (s *Site) byClock(ctx context.Context, yes bool) error {
 		}
 	}
 	return s.Postgres.Exec(ctx, "", append(statements, "SELECT pg_reload_conf()")...)
-}
-
-// findPostmaster asks a given server for the process of a connection, and accepts the answer if a postgres with that
-// number runs here.
-func (s *Site) findPostmaster(ctx context.Context) (int, error) {
-	if pid := s.Postgres.PID(); pid != 0 {
-		return pid, nil
-	}
-	conn, err := pgx.Connect(ctx, s.Postgres.URL(""))
-	if err != nil {
-		return 0, err
-	}
-	defer closeConn(conn)
-	pid, name := gauge.Parent(int(conn.PgConn().PID()))
-	if !strings.HasPrefix(name, "postgres") {
-		return 0, nil
-	}
-	return pid, nil
 }
 
 // Close stops the servers that were started.

@@ -3,7 +3,10 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
@@ -20,9 +23,8 @@ type pace struct {
 	warmUp   time.Duration // not counted
 	duration time.Duration // after the warm-up
 	spec     load.Spec
-	queues   int
-	slice    time.Duration // length of the parts in Result.Series; 0: none
-	held     bool          // a transaction stays open all the time
+	byClock  bool // the server vacuums and makes checkpoints by itself, as in production
+	held     bool // a transaction stays open all the time
 }
 
 func (p pace) warm() int { return int(p.rate * p.warmUp.Seconds()) }
@@ -32,7 +34,7 @@ func (p pace) count() int { return max(int(p.rate*p.duration.Seconds()), 1) }
 // steady writes at a rate, and measures from the end of the warm-up.
 func steady(p pace, start func(context.Context, *run, *world) (*sender, error)) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
-		b := backlog{messages: p.warm() + p.count(), spec: p.spec, queues: p.queues}
+		b := backlog{messages: p.warm() + p.count(), spec: p.spec}
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) (err error) {
 			writers, err := load.OpenWriters(ctx, w.database, writers, w.table, w.spec)
 			if err != nil {
@@ -42,7 +44,7 @@ func steady(p pace, start func(context.Context, *run, *world) (*sender, error)) 
 			if err := w.rest(ctx); err != nil {
 				return err
 			}
-			if p.slice > 0 { // a long run works as in production
+			if p.byClock {
 				if err := r.site.byClock(ctx, true); err != nil {
 					return err
 				}
@@ -71,8 +73,6 @@ func (r *run) keepPace(
 		arrivals.Committed(n, at)
 		return s.committed(n, at)
 	}
-	slices := r.startSlices(ctx, w, p, s, writers.PIDs(), arrivals)
-	defer slices.stop()
 	if err := writers.Write(ctx, 0, p.warm(), p.rate, committed); err != nil {
 		return err
 	}
@@ -82,9 +82,6 @@ func (r *run) keepPace(
 	}
 	began := time.Now()
 	if err := writers.Write(ctx, p.warm(), p.warm()+p.count(), p.rate, committed); err != nil {
-		return err
-	}
-	if err := slices.stop(); err != nil {
 		return err
 	}
 	if err := r.awaitArrivals(ctx, s.child, arrivals); err != nil {
@@ -103,7 +100,6 @@ func (r *run) keepPace(
 	r.result.Duplicates = arrivals.Duplicates()
 	r.result.CPU = after.since(before).perMillion(p.count())
 	r.result.setLatencies(arrivals.Latencies(p.warm()))
-	r.result.Series = slices.series(arrivals)
 	return r.setMemory(s)
 }
 
@@ -114,4 +110,22 @@ func (r *run) setMemory(s *sender) error {
 	memory, err := gauge.PeakMemory(s.pid())
 	r.result.MemoryMB = megabytes(memory)
 	return err
+}
+
+// hold keeps a transaction with a snapshot and a transaction id open until release is called. The server vacuums by
+// itself meanwhile, as in production.
+func (w *world) hold(ctx context.Context) (release func(), err error) {
+	conn, err := pgx.Connect(ctx, w.database)
+	if err != nil {
+		return nil, err
+	}
+	for _, statement := range []string{
+		"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT pg_current_xact_id(), count(*) FROM " + w.table.SQL(),
+	} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			closeConn(conn)
+			return nil, fmt.Errorf("hold a transaction: %w", err)
+		}
+	}
+	return func() { closeConn(conn) }, nil
 }

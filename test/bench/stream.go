@@ -61,7 +61,6 @@ func (r *run) finishTransaction(ctx context.Context, w *world, relay *relayProce
 	if err != nil {
 		return err
 	}
-	r.progress("writing one transaction", 0, 0)
 	if err := load.FillAtOnce(ctx, w.control, w.table, w.spec, 0, r.result.Messages); err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// countedPostgres starts a server whose WAL depends only on what its sessions write: no checkpoint adds images of pages,
-// and no vacuum runs.
+// countedPostgres starts a server whose WAL depends only on what its sessions write: no checkpoint adds images of
+// pages, and no vacuum runs.
 func countedPostgres(t *testing.T) *services.Postgres {
 	t.Helper()
 	return services.PrivatePostgres(t,
@@ -88,7 +88,8 @@ SELECT coalesce(sum(count), 0)::bigint, coalesce(sum(combined_size), 0)::bigint,
        coalesce(sum(count) FILTER (WHERE "resource_manager/record_type" ~ '^Heap/(HOT_)?UPDATE'), 0)::bigint
 FROM pg_get_wal_stats($1::text::pg_lsn, $2::text::pg_lsn, true)
 WHERE "resource_manager/record_type" !~ '^(Standby|XLOG)/' AND "resource_manager/record_type" !~ 'PRUNE'`
-	if err := r.conn.QueryRow(t.Context(), sum, r.from, r.flushed(t)).Scan(&w.records, &w.bytes, &w.updates); err != nil {
+	row := r.conn.QueryRow(t.Context(), sum, r.from, r.flushed(t))
+	if err := row.Scan(&w.records, &w.bytes, &w.updates); err != nil {
 		t.Fatal(err)
 	}
 	return w

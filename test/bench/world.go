@@ -88,9 +88,9 @@ func (w *world) relayEnvironment() []string {
 }
 
 // fill inserts the backlog, and waits until the server is idle.
-func (w *world) fill(ctx context.Context, count int, wrote func(int)) error {
+func (w *world) fill(ctx context.Context, count int) error {
 	const rowsPerTransaction = 10_000
-	if err := load.Fill(ctx, w.control, w.table, w.spec, 0, count, rowsPerTransaction, wrote); err != nil {
+	if err := load.Fill(ctx, w.control, w.table, w.spec, 0, count, rowsPerTransaction, nil); err != nil {
 		return err
 	}
 	return w.rest(ctx)

@@ -12,13 +12,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	exchange := w.queue + "_events"
-	channel := w.channel()
-	if err := channel.ExchangeDeclare(exchange, "topic", false, true, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.QueueBind(w.queue, "#", exchange, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	w.bindExchange(exchange, "topic", w.queue, "#")
 	arrived := w.consume(w.queue)
 	w.run("--exchange", exchange)
 	for layout, test := range map[string]struct {
@@ -70,9 +64,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 		id := func(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", number, n) }
 		w.exec(test.table)
 		w.exec(fmt.Sprintf(test.insert, id(1), `{"n": 1}`))
-		if out, code := w.command(test.adopt...); code != 0 {
-			t.Fatalf("%s: exit %d\n%s", layout, code, out)
-		}
+		w.succeeds(test.adopt...)
 		w.exec(fmt.Sprintf(test.insert, id(2), `{"n": 2}`))
 		for n := 1; n <= 2; n++ {
 			d, wanted := w.await(arrived, id(n)), test.wanted(id(n), fmt.Sprintf(`{"n": %d}`, n))
@@ -93,9 +85,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 	w.eventually("the message is a dead letter", func() bool {
 		return value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE failure_reason = 'invalid_headers' AND headers #>> '{}' LIKE '%soon%' AND payload ->> 'task_id' = 'x'`) == 1
 	})
-	if out, code := w.command("adopt", "--undo", "--from", "events"); code != 0 {
-		t.Fatalf("undo: exit %d\n%s", code, out)
-	}
+	w.succeeds("adopt", "--undo", "--from", "events")
 	w.exec(`INSERT INTO events (key, body) VALUES (gen_random_uuid(), '{}')`)
 	if n := value[int](w, `SELECT count(*) FROM events`); n != 1 {
 		t.Errorf("%d rows in the table, want 1", n)

@@ -56,9 +56,7 @@ func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
 	noDuplicates(t, arrived)
-	if code := r.stop(); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	r.stopsWell()
 }
 
 func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
@@ -74,41 +72,13 @@ func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
 		r := w.run()
 		atLeast := rows / 5 * (i + 1)
 		w.eventually("some rows arrive", func() bool { return arrived.distinct() >= atLeast })
-		if code := r.stop(); code != 0 {
-			t.Errorf("exit code %d after SIGTERM", code)
-		}
+		r.stopsWell()
 	}
 	<-loaded
 	w.run()
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
 	w.eventually("the table is empty", w.outboxEmpty)
 	noDuplicates(t, arrived)
-}
-
-// The duplicates are marked.
-func TestAKillDuplicatesAtMostTheMessagesInFlight(t *testing.T) {
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
-	const rows, inFlight, kills = 20_000, 300, 4
-	loaded := make(chan struct{})
-	go func() {
-		defer close(loaded)
-		w.load(rows, 4)
-	}()
-	for i := range kills {
-		r := w.run("--max-in-flight", fmt.Sprint(inFlight))
-		atLeast := rows / 6 * (i + 1)
-		w.eventually("some rows arrive", func() bool { return arrived.distinct() >= atLeast })
-		r.kill()
-	}
-	<-loaded
-	w.run()
-	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
-	w.eventually("the table is empty", w.outboxEmpty)
-	atMost(t, arrived, kills*inFlight)
-	if n := arrived.unmarkedDuplicates(); n != 0 {
-		t.Errorf("%d duplicates without x-possible-duplicate", n)
-	}
 }
 
 // Kept in memory, either number of rows would need nearly twice the limit or more.

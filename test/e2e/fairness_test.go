@@ -166,8 +166,7 @@ func (w *world) declareFair() {
 	w.declareQueue(full, amqp.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
 	channel := w.channel()
 	for exchange, queue := range map[string]string{w.queue + "-rejects": full, w.queue + "-takes": w.queue} {
-		must(w.t, "declare "+exchange, channel.ExchangeDeclare(exchange, "fanout", false, true, false, false, nil))
-		must(w.t, "bind "+queue, channel.QueueBind(queue, "", exchange, false, nil))
+		w.bindExchange(exchange, "fanout", queue, "")
 	}
 	must(w.t, "fill the queue", channel.Publish("", full, false, false, amqp.Publishing{}))
 }

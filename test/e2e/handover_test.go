@@ -71,30 +71,3 @@ func TestTheLeaderKeepsTheSlotWhileTheBrokerIsDownForAll(t *testing.T) {
 		t.Error("another relay leads")
 	}
 }
-
-// Both relays have a connection when the broker becomes slow. A standby would have the same trouble.
-func TestTheLeaderKeepsTheSlotWhileTheBrokerAnswersLateToAll(t *testing.T) {
-	services.Thorough(t, "waits for fifteen seconds")
-	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
-	one, broker := w.behindItsOwnBrokerProxy()
-	relays := one.runMany(2, "--send-timeout", "2s")
-	leader := w.leader(relays)
-	load := w.write(2)
-	load.more(200)
-	broker.Delay(3 * time.Second)
-	since := time.Now()
-	w.eventually("the broker answers late for long", func() bool {
-		if n := len(linesWith(leader.logs(), "slot_handed_over")); n != 0 {
-			t.Fatalf("the leader has handed over %d times", n)
-		}
-		return time.Since(since) > 15*time.Second
-	})
-	broker.Delay(0)
-	load.more(200)
-	load.allArrive(arrived, 2000)
-	if w.leader(relays) != leader {
-		t.Error("another relay leads")
-	}
-}

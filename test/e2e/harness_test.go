@@ -25,6 +25,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -78,14 +79,10 @@ func newWorldOn(t *testing.T, database, broker string) *world {
 	t.Helper()
 	w := &world{t: t, binary: binary, database: database, broker: broker, queue: services.Name(t), slot: services.Name(t)}
 	config, err := pgxpool.ParseConfig(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "read the address", err)
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // strings are UTF-8 with every database encoding
 	w.db, err = pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "connect", err)
 	t.Cleanup(w.db.Close)
 	return w
 }
@@ -93,9 +90,7 @@ func newWorldOn(t *testing.T, database, broker string) *world {
 // setUp creates tables, publication and slot, and the queue.
 func (w *world) setUp() *world {
 	w.t.Helper()
-	if out, code := w.command("setup"); code != 0 {
-		w.t.Fatalf("setup: exit %d\n%s", code, out)
-	}
+	w.succeeds("setup")
 	w.declareQueue(w.queue, nil)
 	return w
 }
@@ -113,6 +108,14 @@ func (w *world) command(args ...string) (output string, code int) {
 	w.t.Helper()
 	stdout, stderr, code := w.outputs(args...)
 	return stdout + stderr, code
+}
+
+// succeeds runs one command, which must exit with 0.
+func (w *world) succeeds(args ...string) {
+	w.t.Helper()
+	if output, code := w.command(args...); code != 0 {
+		w.t.Fatalf("%s: exit %d\n%s", strings.Join(args, " "), code, output)
+	}
 }
 
 // outputs does the same as command, and separates the two outputs.
@@ -240,12 +243,8 @@ func (w *world) start(args ...string) *relay {
 		r.cmd.Stdout = w.stdout
 	}
 	stderr, err := r.cmd.StderrPipe()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := r.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, "make a pipe", err)
+	must(w.t, "start the relay", r.cmd.Start())
 	address := make(chan string, 1)
 	go r.readLog(stderr, address)
 	w.t.Cleanup(func() {
@@ -355,6 +354,14 @@ func (r *relay) metric(series string) float64 {
 	return 0
 }
 
+// stopsWell sends SIGTERM, and expects the exit code 0.
+func (r *relay) stopsWell() {
+	r.w.t.Helper()
+	if code := r.stop(); code != 0 {
+		r.w.t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
 // stop sends SIGTERM and returns the exit code.
 func (r *relay) stop() int {
 	r.w.t.Helper()
@@ -378,27 +385,18 @@ func (r *relay) kill() {
 
 // residentMB returns the maximum resident memory of the process, in MB.
 func (r *relay) residentMB() int {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	bytes, err := gauge.PeakMemory(r.cmd.Process.Pid)
 	if err != nil {
 		r.w.t.Skip("no /proc on this system")
 	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			var kb int
-			_, _ = fmt.Sscan(rest, &kb)
-			return kb / 1024
-		}
-	}
-	return 0
+	return int(bytes >> 20)
 }
 
 func (w *world) channel() *amqp.Channel {
 	w.t.Helper()
 	conn := services.DialAMQP(w.t, w.broker)
 	channel, err := conn.Channel()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, "open a channel", err)
 	return channel
 }
 
@@ -408,6 +406,14 @@ func (w *world) declareQueue(name string, args amqp.Table) {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { w.deleteQueue(name) })
+}
+
+// bindExchange declares an exchange that ends with its last binding, and binds a queue to it.
+func (w *world) bindExchange(exchange, kind, queue, key string) {
+	w.t.Helper()
+	channel := w.channel()
+	must(w.t, "declare "+exchange, channel.ExchangeDeclare(exchange, kind, false, true, false, false, nil))
+	must(w.t, "bind "+queue, channel.QueueBind(queue, key, exchange, false, nil))
 }
 
 func (w *world) deleteQueue(name string) {

@@ -50,12 +50,6 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 			r.awaitNotReady(noticeTime, "publisher: not ready, ")
 			return func() { p.rabbit.Resume() }
 		},
-		"publisher: the broker's answers are lost": func(p *proxied, r *relay) func() {
-			p.rabbit.BlackHole(services.Downstream)
-			p.insert(nil)
-			r.awaitNotReady(noticeTime, "publisher: not ready, ")
-			return func() { p.rabbit.Resume() }
-		},
 		"stream: replication connection black-holed": func(p *proxied, r *relay) func() {
 			p.postgres.Only(services.Replication).BlackHole()
 			r.awaitNotReady(noticeTime, "stream: not ready, ")

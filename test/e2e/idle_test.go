@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"fmt"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -16,17 +14,14 @@ func (w *world) transactions() float64 {
 	return value[float64](w, `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`)
 }
 
-// cpu returns the processor time of the process, in clock ticks of 10 ms.
+// cpu returns the processor time of the process.
 func (r *relay) cpu() time.Duration {
 	r.w.t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	used, _, err := gauge.CPU(r.cmd.Process.Pid)
 	if err != nil {
 		r.w.t.Skip("no /proc on this system")
 	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	var user, system int64
-	_, _ = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
-	return time.Duration(user+system) * 10 * time.Millisecond
+	return used
 }
 
 func TestAnIdleRelayMakesFewQueries(t *testing.T) {

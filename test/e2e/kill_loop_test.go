@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -24,7 +23,8 @@ type numberedRows struct {
 // free stands for the rows without an ordering key.
 const free = "free"
 
-func (w *world) writeNumbered(keys []string) *numberedRows {
+// writeNumbered inserts rows of the next key and some without a key, every 10 ms.
+func (w *world) writeNumbered(keys []string, ofKey, ofNone int) *numberedRows {
 	ctx, stop := context.WithCancel(w.t.Context())
 	n := &numberedRows{w: w, stop: stop, last: make(map[string]int)}
 	n.done.Go(func() {
@@ -32,8 +32,8 @@ func (w *world) writeNumbered(keys []string) *numberedRows {
 		defer pace.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
 			key := keys[i%len(keys)]
-			if n.err = n.insert(key, 1+i%7, key); n.err == nil {
-				n.err = n.insert(free, 10, nil)
+			if n.err = n.insert(key, 1+i%ofKey, key); n.err == nil {
+				n.err = n.insert(free, ofNone, nil)
 			}
 			if n.err != nil {
 				return
@@ -65,32 +65,6 @@ func (n *numberedRows) end() map[string]int {
 	return n.last
 }
 
-// all checks that every row arrived, and the rows of each key in order.
-func (n *numberedRows) all(l *ledger, each map[string]int) {
-	n.w.t.Helper()
-	seen, last, arrived := make(map[string]bool), make(map[string]int), make(map[string]int)
-	for _, d := range l.all() {
-		var body keyed
-		if err := json.Unmarshal(d.Body, &body); err != nil {
-			n.w.t.Fatal(err)
-		}
-		if seen[d.MessageId] {
-			continue
-		}
-		seen[d.MessageId] = true
-		arrived[body.K]++
-		if body.K != free && body.N != last[body.K]+1 {
-			n.w.t.Fatalf("key %s: %d arrived after %d", body.K, body.N, last[body.K])
-		}
-		last[body.K] = body.N
-	}
-	for key, rows := range each {
-		if arrived[key] != rows {
-			n.w.t.Errorf("%s: %d rows of %d arrived", key, arrived[key], rows)
-		}
-	}
-}
-
 // The leader is killed at random moments, with and without a standby, also during its start.
 func TestRepeatedKillsOfTheLeaderLoseNothing(t *testing.T) {
 	services.Thorough(t, "leaders are killed in other tests of the quick run")
@@ -100,22 +74,20 @@ func TestRepeatedKillsOfTheLeaderLoseNothing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t).setUp()
 			arrived := w.consume(w.queue)
-			rows := w.writeNumbered(numbered("k", 20))
+			rows := w.writeNumbered(numbered("k", 20), 7, 10)
 			const inFlight = 200
 			kills := sized(5, 200)
 			w.killRepeatedly(kills, 1+others, arrived, "--max-in-flight", fmt.Sprint(inFlight))
 			each := rows.end()
 			w.eventually("the table is empty", w.outboxEmpty)
 			w.eventually("all arrive", func() bool { return arrived.distinct() == total(each) })
-			rows.all(arrived, each)
+			w.inOrder(arrived, each)
 			w.noDeadLetters()
 			t.Logf("%d messages, %d kills, %d duplicates", arrived.distinct(), kills, arrived.duplicates())
 			if n := arrived.duplicates(); n > kills*inFlight {
 				t.Errorf("%d duplicates after %d kills with %d in flight", n, kills, inFlight)
 			}
-			if n := arrived.unmarkedDuplicates(); n != 0 {
-				t.Errorf("%d duplicates without x-possible-duplicate", n)
-			}
+			arrived.allMarked()
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 // ledger records all arrivals in a queue, in order.
 type ledger struct {
+	t          *testing.T
 	queue      string
 	mu         sync.Mutex
 	deliveries []amqp.Delivery
@@ -27,9 +28,10 @@ type ledger struct {
 	waited     map[string]chan time.Time
 }
 
-func newLedger(queue string) *ledger {
+func newLedger(t *testing.T, queue string) *ledger {
 	return &ledger{
-		queue: queue, perID: make(map[string]int), at: make(map[string]time.Time), waited: make(map[string]chan time.Time),
+		t: t, queue: queue, perID: make(map[string]int), at: make(map[string]time.Time),
+		waited: make(map[string]chan time.Time),
 	}
 }
 
@@ -37,14 +39,10 @@ func newLedger(queue string) *ledger {
 func (w *world) consume(queue string) *ledger {
 	w.t.Helper()
 	channel := w.channel()
-	if err := channel.Qos(1000, 0, false); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, "limit the prefetch", channel.Qos(1000, 0, false))
 	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	l := newLedger(queue)
+	must(w.t, "consume", err)
+	l := newLedger(w.t, queue)
 	w.ledgers = append(w.ledgers, l)
 	go func() {
 		for d := range deliveries {
@@ -119,6 +117,16 @@ func (l *ledger) unmarkedDuplicates() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.unmarked)
+}
+
+// allMarked fails the test if a duplicate has arrived without x-possible-duplicate.
+func (l *ledger) allMarked() {
+	l.t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.unmarked); n != 0 {
+		l.t.Errorf("%d duplicates are not marked, so long after the first copy: %v", n, l.late)
+	}
 }
 
 // count returns how often a message arrived.

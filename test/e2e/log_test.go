@@ -18,9 +18,7 @@ func TestTheLogShowsServersRoleAndBatches(t *testing.T) {
 	w.emptied()
 	w.await(arrived, w.insert(nil))
 	w.emptied()
-	if code := r.stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	r.stopsWell()
 	first, _, _ := strings.Cut(r.logs(), "\n")
 	for _, field := range []string{`"event":"relay_started"`, `"version":`, `"commit":`, `"postgres":`, `"rabbitmq":`, `"slot":"` + w.slot + `"`, `"max_retries":7`} {
 		if !strings.Contains(first, field) {

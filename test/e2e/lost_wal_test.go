@@ -26,9 +26,7 @@ func TestASlotWithMissingWALIsRecreated(t *testing.T) {
 		w.exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'other', 'x')`)
 		w.exec(`CHECKPOINT`)
 	}
-	if err := os.Remove(segment); err != nil {
-		t.Fatal(err)
-	}
+	must(t, "remove the segment", os.Remove(segment))
 	arrived := w.consume(w.queue)
 	ids := []string{w.insert(nil), w.insert(row{"ordering_key": "k"}), w.insert(row{"ordering_key": "k"})}
 	r := w.run()

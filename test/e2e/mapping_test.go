@@ -75,37 +75,13 @@ func TestEveryPropertyArrives(t *testing.T) {
 	}
 }
 
-// The broker would close the channel for it, which must not affect its neighbours.
-func TestAnotherUsersIDIsNeverPublished(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
-	w.run()
-	good := []string{w.insert(nil), "", w.insert(nil)}
-	bad := w.insert(row{"properties": `{"user_id": "somebody-else"}`})
-	good[1] = w.insert(nil)
-	for _, id := range good {
-		w.await(arrived, id)
-	}
-	dead := w.awaitDeadLetter(bad)
-	if dead.FailureReason != "invalid_properties" || !strings.Contains(dead.LastError, "user_id") {
-		t.Errorf("dead letter: %s, %s", dead.FailureReason, dead.LastError)
-	}
-}
-
 // This is the row's own exchange, or else the relay's --exchange.
 func TestMessagesGoToTheirExchange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
-	channel := w.channel()
 	const weird = `a.*.#/"ä€𝄞" '\ %`
 	for _, exchange := range []string{w.queue + "default", w.queue + "own ü"} {
-		if err := channel.ExchangeDeclare(exchange, "topic", false, true, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := channel.QueueBind(w.queue, "#", exchange, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		w.bindExchange(exchange, "topic", w.queue, "#")
 	}
 	arrived := w.consume(w.queue)
 	w.run("--exchange", w.queue+"default")
@@ -126,31 +102,4 @@ func TestMessagesGoToTheirExchange(t *testing.T) {
 			t.Errorf("%v arrived from exchange %q with routing key %q", c.row, d.Exchange, d.RoutingKey)
 		}
 	}
-}
-
-// Postgres has dates that AMQP cannot carry.
-func TestRowsWithDatesUnknownToAMQPArrive(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	dates := []string{"infinity", "-infinity", "0044-03-15 BC", "1969-12-31", "1970-01-01 00:00:01+00", "294276-12-31"}
-	insert := func() (ids []string) {
-		for _, date := range dates {
-			ids = append(ids, value[string](w, `INSERT INTO outbox (routing_key, payload, created_at)
-				VALUES ($1, to_json($2::text), $2::text::timestamptz) RETURNING message_id::text`, w.queue, date))
-		}
-		return ids
-	}
-	ids := insert()
-	arrived := w.consume(w.queue)
-	w.run()
-	w.emptied()
-	ids = append(ids, insert()...)
-	for i, id := range ids {
-		d := w.await(arrived, id)
-		if dates[i%len(dates)] == "1970-01-01 00:00:01+00" && d.Timestamp.Unix() != 1 {
-			t.Errorf("%s arrived with timestamp %s", d.Body, d.Timestamp)
-		}
-	}
-	w.emptied()
-	w.noDeadLetters()
 }

@@ -43,9 +43,7 @@ func newClustered(t *testing.T) *clustered {
 		"CDC_RELAY_AMQP_URL=" + strings.Replace(c.broker, first.Addr(), strings.Join(hosts, ","), 1),
 		"CDC_RELAY_EXCHANGE=" + exchangeOfAll, "CDC_RELAY_KEEP_PUBLISHED=1h",
 	}
-	if out, code := c.command("setup"); code != 0 {
-		t.Fatalf("setup: exit %d\n%s", code, out)
-	}
+	c.succeeds("setup")
 	return c
 }
 
@@ -62,50 +60,9 @@ func (c *clustered) declare(r *relay) {
 	}
 }
 
-// keyedLoad inserts rows of ten keys, about 300 a second, each in its own transaction.
-type keyedLoad struct {
-	stop context.CancelFunc
-	done sync.WaitGroup
-	mu   sync.Mutex
-	each map[string]int // how many rows of each key are committed
-}
-
-func (c *clustered) load() *keyedLoad {
-	ctx, stop := context.WithCancel(c.t.Context())
-	l := &keyedLoad{stop: stop, each: make(map[string]int)}
-	for _, key := range numbered("k", 10) {
-		l.done.Go(func() {
-			pace := time.NewTicker(33 * time.Millisecond)
-			defer pace.Stop()
-			for n := 1; ctx.Err() == nil; n++ {
-				if err := c.writeKeyed(key, n); err != nil {
-					c.t.Errorf("insert row %d of key %s: %v", n, key, err)
-					return
-				}
-				l.mu.Lock()
-				l.each[key] = n
-				l.mu.Unlock()
-				<-pace.C
-			}
-		})
-	}
-	c.t.Cleanup(l.end)
-	return l
-}
-
-func (c *clustered) writeKeyed(key string, n int) error {
-	return c.tryExec(`INSERT INTO outbox (routing_key, ordering_key, payload)
-		VALUES ('r', $1::text, json_build_object('k', $1::text, 'n', $2::int))`, key, n)
-}
-
-func (l *keyedLoad) end() {
-	l.stop()
-	l.done.Wait()
-}
-
 // follow consumes a queue from any node that answers, until the test ends.
 func (c *clustered) follow(queue string) *ledger {
-	l := newLedger(queue)
+	l := newLedger(c.t, queue)
 	c.ledgers = append(c.ledgers, l)
 	ctx, stop := context.WithCancel(c.t.Context())
 	var following sync.WaitGroup
@@ -152,9 +109,7 @@ type connection struct {
 func (r *relay) connections() (all []connection) {
 	for _, line := range linesWith(r.logs(), `"broker_connected"`) {
 		var one connection
-		if err := json.Unmarshal([]byte(line), &one); err != nil {
-			r.w.t.Fatal(err)
-		}
+		must(r.w.t, "read a line", json.Unmarshal([]byte(line), &one))
 		all = append(all, one)
 	}
 	return all
@@ -180,29 +135,24 @@ func TestAKilledNodeAndARollingUpgradeOfRabbitMQLoseAndReorderNothing(t *testing
 	r := c.run()
 	c.declare(r)
 	arrived := c.follow(c.queue)
-	load := c.load()
+	load := c.writeNumbered(numbered("k", 10), 3, 1)
 	c.moreArrive(arrived, 300)
 	c.kill(r, arrived)
 	for range sized(1, len(c.cluster.Nodes)) {
 		c.upgrade(r, arrived)
 	}
-	load.end()
+	each := load.end()
 	c.emptied()
 	c.noDeadLetters()
 	r.noRejections()
-	total := 0
-	for _, n := range load.each {
-		total += n
-	}
 	all := c.consume(c.record)
-	c.eventually("all committed messages are in the queue", func() bool { return all.distinct() >= total })
-	c.eventually("all committed messages arrive", func() bool { return arrived.distinct() >= total })
-	c.inOrder(all, load.each)
-	if n := all.unmarkedDuplicates(); n != 0 {
-		t.Errorf("%d duplicates without x-possible-duplicate", n)
-	}
-	t.Logf("%d messages, %d of them twice, all marked; %d connections, %d lost, %d failed to connect", total, all.duplicates(),
-		len(r.connections()), len(linesWith(r.logs(), `"broker_lost"`)), len(linesWith(r.logs(), `"broker_down"`)))
+	c.eventually("all committed messages are in the queue", func() bool { return all.distinct() >= total(each) })
+	c.eventually("all committed messages arrive", func() bool { return arrived.distinct() >= total(each) })
+	c.inOrder(all, each)
+	all.allMarked()
+	t.Logf("%d messages, %d of them twice, all marked; %d connections, %d lost, %d failed to connect",
+		total(each), all.duplicates(), len(r.connections()),
+		len(linesWith(r.logs(), `"broker_lost"`)), len(linesWith(r.logs(), `"broker_down"`)))
 }
 
 // kill ends the node that the relay uses without a warning, and starts it again.

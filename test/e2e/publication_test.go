@@ -42,23 +42,6 @@ func TestABrokenPublicationIsNoticedAndFixed(t *testing.T) {
 	}
 }
 
-// The rows are published from the table until somebody removes the filter.
-func TestAPublicationWithARowFilterIsReported(t *testing.T) {
-	services.Thorough(t, "waits for a timeout")
-	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
-	r := w.run()
-	w.await(arrived, w.insert(nil))
-	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox WHERE (id < 0)`)
-	w.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "has a row filter")) > 0 })
-	w.await(arrived, w.insert(nil))
-	w.exec(`ALTER PUBLICATION ` + w.slot + ` SET TABLE outbox`)
-	w.eventually("the relay streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
-	w.await(arrived, w.insert(nil))
-	r.noRejections()
-}
-
 // Postgres 18 can publish stored ones, and makes others virtual by default.
 func TestGeneratedColumnsAreIgnored(t *testing.T) {
 	if services.SharedPostgres(t).Major() < 18 {

@@ -25,13 +25,9 @@ func (w *world) rejections() []rejection {
 	w.t.Helper()
 	channel := w.channel()
 	for _, name := range []string{"open", "forbidden", "without-queue"} {
-		if err := channel.ExchangeDeclare(w.queue+name, "direct", false, true, false, false, nil); err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, "declare", channel.ExchangeDeclare(w.queue+name, "direct", false, true, false, false, nil))
 	}
-	if err := channel.QueueBind(w.queue, w.queue, w.queue+"open", false, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, "bind", channel.QueueBind(w.queue, w.queue, w.queue+"open", false, nil))
 	w.declareQueue(w.queue+"-full", amqp.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
 	w.insert(row{"routing_key": w.queue + "-full", "payload": `"fills it"`})
 	list := []rejection{
@@ -109,9 +105,7 @@ func TestARejectedMessageIsRetriedThenDeadLettered(t *testing.T) {
 	}
 	w.emptied()
 	w.rejectionsCounted(r, rejections)
-	if n := arrived.unmarkedDuplicates(); n != 0 {
-		t.Errorf("%d duplicates without x-possible-duplicate", n)
-	}
+	arrived.allMarked()
 	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != len(rejections) {
 		t.Errorf("%d dead letters, want %d", n, len(rejections))
 	}
@@ -138,32 +132,6 @@ func (w *world) rejectionsCounted(r *relay, rejections []rejection) {
 	for series := range want {
 		w.t.Errorf("%s is not there", series)
 	}
-}
-
-// The exchange appears between two attempts.
-func TestARejectedMessageIsDeliveredOnceItsExchangeExists(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
-	w.run("--max-retries", "1000", "--backoff-time", "30ms", "--max-backoff", "100ms", "--poll-interval", "50ms")
-	exchange := w.queue + "later"
-	id := w.insert(row{"exchange": exchange, "payload": `"rejected at first"`})
-	w.eventually("the message was rejected twice", func() bool {
-		return value[int](w, `SELECT coalesce(max(attempts), 0) FROM outbox`) >= 2
-	})
-	channel := w.channel()
-	if err := channel.ExchangeDeclare(exchange, "fanout", false, true, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.QueueBind(w.queue, "", exchange, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	d := w.await(arrived, id)
-	if string(d.Body) != `"rejected at first"` {
-		t.Errorf("the message arrived as %q", d.Body)
-	}
-	w.emptied()
-	w.noDeadLetters()
 }
 
 // A restart of RabbitMQ deletes transient queues. Their consumers declare them again seconds after the relay is back.

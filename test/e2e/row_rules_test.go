@@ -49,9 +49,7 @@ func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
 func TestACancelledMessageIsNotPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
-	if out, code := w.command("setup", "--functions"); code != 0 {
-		t.Fatal(out)
-	}
+	w.succeeds("setup", "--functions")
 	arrived := w.consume(w.queue)
 	for range 2 {
 		w.run("--poll-interval", "10ms")
@@ -160,9 +158,7 @@ func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 		t.Errorf("%v are counted as expired", n)
 	}
 	// Requeued messages do not expire again.
-	if out, code := w.command("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue); code != 0 {
-		t.Fatal(out)
-	}
+	w.succeeds("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue)
 	w.eventually("the requeued message arrives", func() bool {
 		q, err := arrived.QueueDeclarePassive(w.queue, true, false, false, false, nil)
 		return err == nil && q.Messages == 5 && w.outboxEmpty()
@@ -281,9 +277,7 @@ func TestRequeuedRowsKeepColumnsOfTheApplication(t *testing.T) {
 	w.exec(`DELETE FROM outbox_dead_letter WHERE payload::text = '3'`)
 	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer`)
 	w.exec(`UPDATE outbox_dead_letter SET nth = 7`)
-	if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
-		t.Fatal(out)
-	}
+	w.succeeds("dead-letter", "requeue", "--all")
 	if n := value[int](w, `SELECT count(*) FROM outbox WHERE alone IS NULL AND `+same); n != 2 {
 		t.Errorf("%d rows were requeued with their columns", n)
 	}
@@ -312,9 +306,7 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 	take := func() (bodies []string) {
 		for {
 			d, ok, err := channel.Get(w.queue, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, "get", err)
 			if !ok {
 				return bodies
 			}
@@ -347,22 +339,4 @@ func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
 	if got := take(); !slices.Equal(got, []string{"s1", "s2", "s3"}) {
 		t.Errorf("streamed %q", got)
 	}
-}
-
-// The cost of a row does not grow with the number of waiting rows, with one coalesce key or many.
-func TestManyRowsAreCoalescedInLinearTime(t *testing.T) {
-	services.Thorough(t, "measures the speed")
-	t.Parallel()
-	w := newWorld(t).setUp()
-	const n = 20_000
-	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key) SELECT $1, '1', 'one' FROM generate_series(1, $2)`, w.queue, n)
-	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key) SELECT $1, '1', 'one', 'key' FROM generate_series(1, $2)`, w.queue, n)
-	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key) SELECT $1, '1', i FROM generate_series(1, $2) i`, w.queue, n)
-	began := time.Now()
-	r := w.run("--poll-interval", "50ms")
-	w.eventually("all have left", w.outboxEmpty)
-	t.Logf("%d rows in %s", 3*n, time.Since(began))
-	w.eventually("they are counted", func() bool {
-		return r.metric("cdc_relay_messages_coalesced_total") == 2*n-2 && r.metric("cdc_relay_messages_published_total") == n+2
-	})
 }

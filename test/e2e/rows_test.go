@@ -114,9 +114,7 @@ func (w *world) copyRows(n int, routingKey string) {
 	for i := range rows {
 		rows[i] = []any{routingKey, fmt.Sprintf(`{"copied": %d}`, i)}
 	}
-	if err := copyInto(w.t.Context(), w.db, rows); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, "copy", copyInto(w.t.Context(), w.db, rows))
 }
 
 func copyInto(ctx context.Context, db *pgxpool.Pool, rows [][]any) error {

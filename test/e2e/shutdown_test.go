@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,15 +24,9 @@ type proxied struct {
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
 	w := newWorld(t).setUp()
-	database := mustURL(t, w.database)
-	postgres, err := services.StartProxy(database.Host, services.PostgresKinds)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(postgres.Close)
-	database.Host = postgres.Addr()
+	postgres, databaseURL := throughKinds(t, w.database)
 	rabbit, amqpURL := through(t, w.broker)
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+amqpURL, "CDC_RELAY_DATABASE_URL="+database.String())
+	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+amqpURL, "CDC_RELAY_DATABASE_URL="+databaseURL)
 	return &proxied{world: w, postgres: postgres, rabbit: rabbit}
 }
 
@@ -75,9 +68,7 @@ func (w *world) locked() (release func()) {
 func (w *world) holding(statement string) (end func()) {
 	w.t.Helper()
 	tx, err := w.db.Begin(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, "begin", err)
 	end = sync.OnceFunc(func() { _ = tx.Rollback(context.Background()) })
 	w.t.Cleanup(end)
 	if _, err := tx.Exec(w.t.Context(), statement); err != nil {
@@ -181,26 +172,11 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 			p.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "waits for transactions")) > 0 })
 			return r
 		},
-		"nobody reads the standard output": func(p *proxied) *relay {
-			reader, writer, err := os.Pipe()
-			if err != nil {
-				p.t.Fatal(err)
-			}
-			p.t.Cleanup(func() { _ = reader.Close() })
-			p.stdout = writer
-			r := p.run(append(args, "--publisher", "stdout")...)
-			_ = writer.Close()
-			p.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, to_json(repeat('x', 1000)) FROM generate_series(1, 1000)`, p.queue)
-			r.inFlight(200)
-			return r
-		},
 		"connections to the health pages that say nothing": func(p *proxied) *relay {
 			r := p.works(args...)
 			for range 3 {
 				conn, err := net.Dial("tcp", r.http)
-				if err != nil {
-					p.t.Fatal(err)
-				}
+				must(p.t, "connect", err)
 				p.t.Cleanup(func() { _ = conn.Close() })
 				if _, err := bufio.NewWriter(conn).WriteString("GET"); err != nil {
 					p.t.Fatal(err)

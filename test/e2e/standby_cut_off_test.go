@@ -10,13 +10,9 @@ import (
 // behindItsOwnProxy is the same world for a relay with its own proxy to Postgres.
 func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 	w.t.Helper()
-	address := mustURL(w.t, w.database)
-	proxy, err := services.StartProxy(address.Host, services.PostgresKinds)
-	must(w.t, "start a proxy", err)
-	w.t.Cleanup(proxy.Close)
-	address.Host = proxy.Addr()
+	proxy, address := throughKinds(w.t, w.database)
 	one := *w
-	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_DATABASE_URL="+address.String())
+	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_DATABASE_URL="+address)
 	return &one, proxy
 }
 

@@ -137,16 +137,10 @@ func TestTableSlotAndPublicationMayHaveAnyName(t *testing.T) {
 	if r.metric("cdc_relay_slot_held") != 1 {
 		t.Error("the relay does not stream")
 	}
-	if code := r.stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	r.stopsWell()
 	insert(nil)
-	if out, code := w.command("drain"); code != 0 {
-		t.Errorf("drain: exit %d\n%s", code, out)
-	}
-	if out, code := w.command("teardown", "--yes"); code != 0 {
-		t.Errorf("teardown: exit %d\n%s", code, out)
-	}
+	w.succeeds("drain")
+	w.succeeds("teardown", "--yes")
 	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, slot); n != 0 {
 		t.Error("the slot still exists")
 	}
@@ -185,9 +179,7 @@ func TestAPartitionedOutboxIsPublished(t *testing.T) {
 	w.emptied()
 	r.stop()
 	w.exec(some, w.queue)
-	if out, code := w.command("drain"); code != 0 {
-		t.Errorf("drain: exit %d\n%s", code, out)
-	}
+	w.succeeds("drain")
 	w.emptied()
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 1501 })
 }

@@ -116,36 +116,6 @@ func TestRowsInsertedBeforeTheStartAreMarked(t *testing.T) {
 	w.emptied()
 }
 
-// They share the work, and new rows are not marked.
-func TestPollingRelaysCreateNoDuplicates(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	if out, code := w.command("migrate", "up"); code != 0 { // no slot, no publication
-		t.Fatalf("migrate up: exit %d\n%s", code, out)
-	}
-	w.declareQueue(w.queue, nil)
-	arrived := w.consume(w.queue)
-	args := []string{"--mode", "poll", "--poll-interval", "50ms", "--max-in-flight", "100"}
-	relays := []*relay{w.run(args...), w.run(args...)}
-	const rows = 8000
-	w.load(rows, 4)
-	w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
-	w.emptied()
-	noDuplicates(t, arrived)
-	w.noMarks(arrived)
-	for i, r := range relays {
-		if n := r.metric("cdc_relay_messages_published_total"); n == 0 {
-			t.Errorf("relay %d published nothing", i)
-		}
-		if code := r.stop(); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
-	}
-	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, w.slot); n != 0 {
-		t.Error("the relay created a slot")
-	}
-}
-
 func TestADeadLetterKeepsTheWholeMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -196,9 +166,7 @@ func TestDrainPublishesWaitingRowsAndExits(t *testing.T) {
 	})
 	w.broker = broker
 	w.noAttempts()
-	if out, code := w.command("drain"); code != 0 {
-		t.Fatalf("drain: exit %d\n%s", code, out)
-	}
+	w.succeeds("drain")
 	if left := query[string](w, `SELECT message_id::text FROM outbox`); len(left) != 1 || left[0] != later {
 		t.Errorf("%d rows are left, want the one that is scheduled", len(left))
 	}
@@ -226,13 +194,9 @@ func TestDrainMarksRowsThatARelayMayHavePublished(t *testing.T) {
 	w.eventually("the slot is dropped", func() bool {
 		return w.tryExec(`SELECT pg_drop_replication_slot($1)`, w.slot) == nil
 	})
-	if out, code := w.command("drain"); code != 0 {
-		t.Fatalf("drain: exit %d\n%s", code, out)
-	}
+	w.succeeds("drain")
 	w.eventually("they have arrived again", func() bool { return arrived.duplicates() == 20 })
-	if n := arrived.unmarkedDuplicates(); n != 0 {
-		t.Errorf("%d duplicates are not marked", n)
-	}
+	arrived.allMarked()
 }
 
 // It publishes the rows that waited at its start, and leaves the others to a relay that streams meanwhile.
@@ -276,9 +240,7 @@ func TestDrainEndsDuringContinuousInserts(t *testing.T) {
 				t.Errorf("%d of the 2000 rows that waited at the start of the drain are left at its end", left)
 			}
 			w.eventually("all waiting messages have arrived", func() bool { return waited() >= 2000 })
-			if n := arrived.unmarkedDuplicates(); n != 0 {
-				t.Errorf("%d duplicates are not marked", n)
-			}
+			arrived.allMarked()
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -26,57 +25,28 @@ func (w *world) lag() lag {
 func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 	services.Thorough(t, "other outages of RabbitMQ are in the quick run")
 	t.Parallel()
-	postgres := services.PrivatePostgres(t)
-	for name, outage := range map[string]func(*testing.T, *world) (end func()){
-		"broker black-holed": func(t *testing.T, w *world) func() {
-			proxy, address := through(t, w.broker)
-			w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
-			w.run()
-			proxy.BlackHole()
-			return func() { proxy.Resume() }
-		},
-		"broker stopped": func(t *testing.T, w *world) func() {
-			needsLong(t)
-			broker := services.PrivateRabbitMQ(t)
-			w.moveTo(broker.VHost(t))
-			w.run()
-			must(t, "stop", broker.Stop(t.Context()))
-			return func() { must(t, "start", broker.Start(t.Context())) }
-		},
-		"memory alarm": func(t *testing.T, w *world) func() {
-			needsLong(t)
-			broker := services.PrivateRabbitMQ(t)
-			w.moveTo(broker.VHost(t))
-			w.run()
-			w.watermark(broker, "absolute", "1MB")
-			t.Cleanup(func() {
-				_, _ = broker.Ctl(context.WithoutCancel(t.Context()), "set_vm_memory_high_watermark", "0.6")
-			})
-			return func() { w.watermark(broker, "0.6") }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorldOn(t, postgres.Database(t), services.VHost(t)).setUp()
-			end := outage(t, w)
-			began := time.Now()
-			most, written, rows := w.insertAmongOtherWrites(sized(200, 1000))
-			t.Logf("%d rows and %d MB of WAL within %s: the slot was at most %.1f MB behind what the relay had confirmed, and kept %.1f MB",
-				rows, written, time.Since(began).Round(time.Millisecond), most.Confirmed, most.Retained)
-			if most.Confirmed >= 64 {
-				t.Errorf("the slot was %+v MB behind, want less than 64", most)
-			}
-			<-time.After(sized(15*time.Second, 5*time.Minute) - time.Since(began)) // the length of the outage
-			w.noAttempts()
-			end()
-			arrived := w.consume(w.queue)
-			within(t, "the first delivery", 2*time.Second, func() {
-				w.eventually("one arrives", func() bool { return arrived.distinct() > 0 })
-			})
-			w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
-			w.emptied()
-			w.noDeadLetters()
-		})
+	w := newWorldOn(t, services.PrivatePostgres(t).Database(t), services.VHost(t)).setUp()
+	proxy, address := through(t, w.broker)
+	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
+	w.run()
+	proxy.BlackHole()
+	began := time.Now()
+	most, written, rows := w.insertAmongOtherWrites(sized(200, 1000))
+	t.Logf("%d rows and %d MB of WAL within %s: the slot was at most %.1f MB behind what the relay had confirmed, "+
+		"and kept %.1f MB", rows, written, time.Since(began).Round(time.Millisecond), most.Confirmed, most.Retained)
+	if most.Confirmed >= 64 {
+		t.Errorf("the slot was %+v MB behind, want less than 64", most)
 	}
+	<-time.After(sized(15*time.Second, 5*time.Minute) - time.Since(began)) // the length of the outage
+	w.noAttempts()
+	proxy.Resume()
+	arrived := w.consume(w.queue)
+	within(t, "the first delivery", 2*time.Second, func() {
+		w.eventually("one arrives", func() bool { return arrived.distinct() > 0 })
+	})
+	w.eventually("all arrive", func() bool { return arrived.distinct() == rows })
+	w.emptied()
+	w.noDeadLetters()
 }
 
 // insertAmongOtherWrites inserts rows between writes to other tables, and returns the maximum lag of the slot. The
@@ -111,11 +81,4 @@ func (w *world) awaitNoRetainedWAL() {
 		w.exec(`CHECKPOINT`)
 		return w.lag().Retained < 16
 	})
-}
-
-// moveTo switches everything to another virtual host.
-func (w *world) moveTo(broker string) {
-	w.t.Helper()
-	w.broker = broker
-	w.declareQueue(w.queue, nil)
 }

@@ -130,11 +130,11 @@ func containerPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 		Cmd: command,
 		Env: map[string]string{"POSTGRES_PASSWORD": postgresPassword},
 	}
-	host, outside, server, err := newContainer(ctx, opts, postgresImage, request, 5432)
+	host, outside, run, err := newContainer(ctx, opts, postgresImage, request, 5432)
 	if err != nil {
 		return nil, err
 	}
-	return &Postgres{address: postgresAddress(host, outside[0]), runner: server, Way: Containers}, nil
+	return &Postgres{server: server{address: postgresAddress(host, outside[0]), runner: run, Way: Containers}}, nil
 }
 
 func containerRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
@@ -152,13 +152,13 @@ func containerRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +Q 65536",
 		},
 	}
-	host, outside, server, err := newContainer(ctx, opts, rabbitmqImage, request, 5672, 15672)
+	host, outside, run, err := newContainer(ctx, opts, rabbitmqImage, request, 5672, 15672)
 	if err != nil {
 		return nil, err
 	}
 	return &RabbitMQ{
-		address: rabbitAddress(host, outside[0]), manage: managementAt(host, outside[1]),
-		runner: server, Way: Containers,
+		server: server{address: rabbitAddress(host, outside[0]), runner: run, Way: Containers},
+		manage: managementAt(host, outside[1]),
 	}, nil
 }
 

@@ -105,11 +105,13 @@ func (s *site) another(settings []string) (*Postgres, error) {
 		return nil, err
 	}
 	at := &site{bin: s.bin, folder: folder, data: filepath.Join(folder, "data"), port: port, who: s.who}
-	server := &local{folder: folder, logFile: filepath.Join(folder, "server.log"), command: at.command(settings)}
-	server.tools = func(ctx context.Context, args ...string) *exec.Cmd {
+	run := &local{folder: folder, logFile: filepath.Join(folder, "server.log"), command: at.command(settings)}
+	run.tools = func(ctx context.Context, args ...string) *exec.Cmd {
 		return postgresCommand(ctx, at.who, at.data, filepath.Join(at.bin, args[0]), args[1:]...)
 	}
-	return &Postgres{address: postgresAddress("127.0.0.1", port), runner: server, site: at, Way: Local}, nil
+	return &Postgres{
+		server: server{address: postgresAddress("127.0.0.1", port), runner: run, Way: Local}, site: at,
+	}, nil
 }
 
 // command returns the command that starts the server with these settings.

@@ -118,10 +118,10 @@ func localRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 	return n.broker(server), nil
 }
 
-func (n *node) broker(server *local) *RabbitMQ {
+func (n *node) broker(run *local) *RabbitMQ {
 	return &RabbitMQ{
-		address: rabbitAddress("127.0.0.1", n.amqp), manage: managementAt("127.0.0.1", n.manage),
-		runner: server, Way: Local,
+		server: server{address: rabbitAddress("127.0.0.1", n.amqp), runner: run, Way: Local},
+		manage: managementAt("127.0.0.1", n.manage),
 	}
 }
 

@@ -32,14 +32,8 @@ const (
 
 // Postgres is one running server.
 type Postgres struct {
-	// Version is the server_version, such as "15.18".
-	Version string
-	// Way is how the server was provided.
-	Way Way
-
-	address *url.URL // of the database that exists from the start
-	runner  runner
-	site    *site // nil if the server does not run from this machine's programs
+	server
+	site *site // nil if the server does not run from this machine's programs
 
 	// admin is set for the shared server. An open connection would delay the stop of a private one.
 	admin *adminConnection
@@ -110,47 +104,16 @@ func (p *Postgres) URL(database string) string {
 	return address.String()
 }
 
-// Addr returns the server's host:port, for a [Proxy].
-func (p *Postgres) Addr() string { return p.address.Host }
-
 // Major returns the major version, such as 15.
 func (p *Postgres) Major() int { return digits(p.Version) }
 
-// PID returns the process id of the postmaster, or 0 if it is not running or not on this machine.
-func (p *Postgres) PID() int { return p.runner.pid() }
-
-// Log returns the end of the server's log.
-func (p *Postgres) Log(ctx context.Context) string { return p.runner.log(ctx) }
-
 // Stop asks the server to stop and waits until it has ended.
 func (p *Postgres) Stop(ctx context.Context, mode StopMode) error {
-	if err := endBy(ctx, p.runner, syscall.Signal(mode)); err != nil {
-		return fmt.Errorf("stop postgres: %w", err)
-	}
-	return nil
+	return p.end(ctx, syscall.Signal(mode))
 }
-
-// Kill sends SIGKILL to the postmaster and all its children, and waits until they have ended.
-func (p *Postgres) Kill(ctx context.Context) error {
-	if err := endBy(ctx, p.runner, syscall.SIGKILL); err != nil {
-		return fmt.Errorf("kill postgres: %w", err)
-	}
-	return nil
-}
-
-// Pause stops every process of the server (SIGSTOP): connections stay open and nothing answers.
-func (p *Postgres) Pause(ctx context.Context) error { return p.runner.signal(ctx, syscall.SIGSTOP) }
-
-// Resume ends a Pause.
-func (p *Postgres) Resume(ctx context.Context) error { return p.runner.signal(ctx, syscall.SIGCONT) }
 
 // Start starts a stopped server with its old port and data, and waits until it accepts connections.
-func (p *Postgres) Start(ctx context.Context) error {
-	if err := startReady(ctx, p.runner, p.connect); err != nil {
-		return fmt.Errorf("start postgres: %w", err)
-	}
-	return nil
-}
+func (p *Postgres) Start(ctx context.Context) error { return p.startReady(ctx, p.connect) }
 
 // Restart stops and starts the server.
 func (p *Postgres) Restart(ctx context.Context, mode StopMode) error {

@@ -2,7 +2,6 @@ package services
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/url"
 	"strconv"
@@ -14,14 +13,8 @@ import (
 
 // RabbitMQ is one running broker.
 type RabbitMQ struct {
-	// Version is the broker's own version, such as "3.10.8".
-	Version string
-	// Way is how the broker was provided.
-	Way Way
-
-	address *url.URL
-	manage  management // zero if the broker has no management API
-	runner  runner
+	server
+	manage management // zero if the broker has no management API
 }
 
 func rabbitAddress(host string, port int) *url.URL {
@@ -44,15 +37,6 @@ func (r *RabbitMQ) URL(vhost string) string {
 
 // ManagementURL returns the address of the HTTP API with user and password, or "" if it is unknown.
 func (r *RabbitMQ) ManagementURL() string { return r.manage.URL }
-
-// Addr returns the broker's host:port, for a [Proxy].
-func (r *RabbitMQ) Addr() string { return r.address.Host }
-
-// PID returns the broker's process id, or 0 if it is not running or not on this machine.
-func (r *RabbitMQ) PID() int { return r.runner.pid() }
-
-// Log returns the end of the broker's log.
-func (r *RabbitMQ) Log(ctx context.Context) string { return r.runner.log(ctx) }
 
 // Ctl runs rabbitmqctl against this broker and returns its output. It takes a second or two.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
@@ -93,34 +77,10 @@ func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
 }
 
 // Stop asks the broker to stop and waits until it has ended.
-func (r *RabbitMQ) Stop(ctx context.Context) error {
-	if err := endBy(ctx, r.runner, syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop rabbitmq: %w", err)
-	}
-	return nil
-}
-
-// Kill sends SIGKILL to the broker and waits until it has ended.
-func (r *RabbitMQ) Kill(ctx context.Context) error {
-	if err := endBy(ctx, r.runner, syscall.SIGKILL); err != nil {
-		return fmt.Errorf("kill rabbitmq: %w", err)
-	}
-	return nil
-}
-
-// Pause stops the broker (SIGSTOP): connections stay open and nothing answers.
-func (r *RabbitMQ) Pause(ctx context.Context) error { return r.runner.signal(ctx, syscall.SIGSTOP) }
-
-// Resume ends a Pause.
-func (r *RabbitMQ) Resume(ctx context.Context) error { return r.runner.signal(ctx, syscall.SIGCONT) }
+func (r *RabbitMQ) Stop(ctx context.Context) error { return r.end(ctx, syscall.SIGTERM) }
 
 // Start starts a stopped broker with its old port and data, and waits until it accepts connections.
-func (r *RabbitMQ) Start(ctx context.Context) error {
-	if err := startReady(ctx, r.runner, r.connect); err != nil {
-		return fmt.Errorf("start rabbitmq: %w", err)
-	}
-	return nil
-}
+func (r *RabbitMQ) Start(ctx context.Context) error { return r.startReady(ctx, r.connect) }
 
 // Close ends the broker and removes its data. It does nothing to a broker given by the environment.
 func (r *RabbitMQ) Close(ctx context.Context) error { return r.runner.close(ctx) }

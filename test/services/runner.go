@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -153,14 +154,47 @@ func (l *local) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// endBy sends a signal and waits until the server has ended.
-func endBy(ctx context.Context, r runner, sig syscall.Signal) error {
+// server is what the servers of both kinds have.
+type server struct {
+	// Version is the server's own version, such as "15.18".
+	Version string
+	// Way is how the server was provided.
+	Way Way
+
+	address *url.URL // of the database or virtual host that exists from the start
+	runner  runner
+}
+
+// Addr returns the server's host:port, for a [Proxy].
+func (s *server) Addr() string { return s.address.Host }
+
+// PID returns the id of the server's main process, or 0 if it is not running or not on this machine.
+func (s *server) PID() int { return s.runner.pid() }
+
+// Log returns the end of the server's log.
+func (s *server) Log(ctx context.Context) string { return s.runner.log(ctx) }
+
+// Kill sends SIGKILL to all processes of the server, and waits until they have ended.
+func (s *server) Kill(ctx context.Context) error { return s.end(ctx, syscall.SIGKILL) }
+
+// Pause stops every process of the server (SIGSTOP): connections stay open and nothing answers.
+func (s *server) Pause(ctx context.Context) error { return s.runner.signal(ctx, syscall.SIGSTOP) }
+
+// Resume ends a Pause.
+func (s *server) Resume(ctx context.Context) error { return s.runner.signal(ctx, syscall.SIGCONT) }
+
+// end sends a signal and waits until the server has ended.
+func (s *server) end(ctx context.Context, sig syscall.Signal) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, endTimeout, fmt.Errorf("still there after %s", endTimeout))
 	defer cancel()
-	if err := r.signal(ctx, sig); err != nil {
-		return err
+	err := s.runner.signal(ctx, sig)
+	if err == nil {
+		err = s.runner.wait(ctx)
 	}
-	return r.wait(ctx)
+	if err != nil {
+		return fmt.Errorf("end the %s server at %s: %w", s.address.Scheme, s.Addr(), err)
+	}
+	return nil
 }
 
 // tail returns the end of a file, for error messages.
@@ -177,20 +211,21 @@ func tail(path string, size int) string {
 
 // startReady starts the server and waits until connect succeeds. It starts a server again that ends at once: after a
 // kill, the operating system may need time to release memory and ports.
-func startReady(ctx context.Context, r runner, connect func(context.Context) error) error {
+func (s *server) startReady(ctx context.Context, connect func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
 	defer cancel()
 	var err error
 	for range 3 {
-		if err = r.start(ctx); err != nil {
-			return err
+		if err = s.runner.start(ctx); err != nil {
+			break
 		}
-		if err = waitReady(ctx, r, connect); err == nil || ctx.Err() != nil {
+		if err = waitReady(ctx, s.runner, connect); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%w; its log ends:\n%s", err, r.log(context.WithoutCancel(ctx)))
+		return fmt.Errorf("start the %s server: %w; its log ends:\n%s",
+			s.address.Scheme, err, s.Log(context.WithoutCancel(ctx)))
 	}
 	return nil
 }

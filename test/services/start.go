@@ -25,15 +25,7 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provide postgres: %w", err)
 	}
-	if server.Way == Environment {
-		err = server.connect(ctx)
-	} else {
-		err = server.Start(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
-	}
-	return server, nil
+	return startedServer(ctx, server, server.connect, server.Way == Environment)
 }
 
 // programsChosen reports whether the caller named the server's programs, which only the way "local" uses. A server that
@@ -51,13 +43,22 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provide rabbitmq: %w", err)
 	}
-	if server.Way == Environment {
-		err = server.connect(ctx)
+	return startedServer(ctx, server, server.connect, server.Way == Environment)
+}
+
+// startedServer starts a server, or connects to a given one. It closes it after an error.
+func startedServer[S interface {
+	Start(context.Context) error
+	Close(context.Context) error
+}](ctx context.Context, server S, connect func(context.Context) error, given bool,
+) (none S, err error) {
+	if given {
+		err = connect(ctx)
 	} else {
 		err = server.Start(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
+		return none, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
 	}
 	return server, nil
 }
@@ -80,7 +81,7 @@ func givenPostgres(context.Context, Options) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Postgres{address: address, runner: foreign{}, Way: Environment}, nil
+	return &Postgres{server: server{address: address, runner: foreign{}, Way: Environment}}, nil
 }
 
 func givenRabbitMQ(context.Context, Options) (*RabbitMQ, error) {
@@ -88,7 +89,7 @@ func givenRabbitMQ(context.Context, Options) (*RabbitMQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	broker := &RabbitMQ{address: address, runner: foreign{}, Way: Environment}
+	broker := &RabbitMQ{server: server{address: address, runner: foreign{}, Way: Environment}}
 	if file := os.Getenv(EnvState); file != "" {
 		if err := broker.adopt(file); err != nil {
 			return nil, err

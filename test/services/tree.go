@@ -1,17 +1,15 @@
 package services
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // signalTree sends sig to a server and all its descendants: Postgres puts each backend into its own process group. It
@@ -49,26 +47,17 @@ func awaitGone(pids []int) {
 // zombie reports whether a process has ended but was not reaped yet. That takes a while if process 1 is not an init. It
 // returns false without /proc.
 func zombie(pid int) bool {
-	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return false
 	}
-	fields := afterName(content)
-	return len(fields) > 0 && fields[0] == "Z"
-}
-
-// afterName returns the fields of a stat file after the name: pid (name) state parent …; the name can contain spaces
-// and parentheses.
-func afterName(stat []byte) []string {
-	return strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	stat, err := process.Stat()
+	return err == nil && stat.State == "Z"
 }
 
 // descendants lists all processes that pid started, directly or not.
 func descendants(pid int) ([]int, error) {
-	parents, err := parentsFromProc()
-	if err != nil {
-		parents, err = parentsFromPS()
-	}
+	parents, err := parentsOfAll()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
@@ -83,42 +72,23 @@ func descendants(pid int) ([]int, error) {
 	return found[1:], nil
 }
 
-// parentsFromProc reads the parent of every process from /proc.
-func parentsFromProc() (map[int]int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil || len(files) == 0 {
-		return nil, errors.Join(err, os.ErrNotExist)
+// parentsOfAll returns the parent of every process; on systems without /proc, ps knows it.
+func parentsOfAll() (map[int]int, error) {
+	parents := make(map[int]int)
+	if processes, err := procfs.AllProcs(); err == nil {
+		for _, process := range processes {
+			if stat, err := process.Stat(); err == nil { // otherwise it has ended meanwhile
+				parents[stat.PID] = stat.PPID
+			}
+		}
+		return parents, nil
 	}
-	parents := make(map[int]int, len(files))
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			continue // ended meanwhile
-		}
-		fields := afterName(content)
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil || len(fields) < 2 {
-			continue
-		}
-		if parents[pid], err = strconv.Atoi(fields[1]); err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
-		}
-	}
-	return parents, nil
-}
-
-// parentsFromPS uses ps, for systems without /proc.
-func parentsFromPS() (map[int]int, error) {
 	output, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
-	if err != nil {
-		return nil, err
-	}
-	parents := map[int]int{}
 	for line := range strings.Lines(string(output)) {
 		var pid, parent int
 		if _, err := fmt.Sscan(line, &pid, &parent); err == nil {
 			parents[pid] = parent
 		}
 	}
-	return parents, nil
+	return parents, err
 }

@@ -33,25 +33,3 @@ func TreeCPU(pid int, except []int) (time.Duration, error) {
 	}
 	return total, nil
 }
-
-// Parent returns the parent of a process and the name of its program; 0: there is no such process.
-func Parent(pid int) (parent int, name string) {
-	stat, err := readStat(pid)
-	if err != nil {
-		return 0, ""
-	}
-	name = Name(stat.PPID)
-	if name == "" {
-		return 0, ""
-	}
-	return stat.PPID, name
-}
-
-// Name returns the name of a process's program; "": there is no such process.
-func Name(pid int) string {
-	stat, err := readStat(pid)
-	if err != nil {
-		return ""
-	}
-	return stat.Comm
-}

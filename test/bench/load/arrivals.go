@@ -66,23 +66,13 @@ func fromNano(nano int64) time.Time {
 	return time.Unix(0, nano)
 }
 
-// Latency is the time from the answer to a message's commit until its arrival. It can be negative: the server streams a
-// commit that is on disk before it answers.
-type Latency struct {
-	Message   int
-	Committed time.Time
-	Took      time.Duration
-}
-
-// Latencies returns the latencies of messages first and later that were committed and have arrived, in the order of
-// their numbers.
-func (a *Arrivals) Latencies(first int) []Latency {
-	var all []Latency
+// Latencies returns the times from the answer to a message's commit until its arrival, of messages first and later. One
+// can be negative: the server streams a commit that is on disk before it answers.
+func (a *Arrivals) Latencies(first int) (all []time.Duration) {
 	for n := first; n < a.expected; n++ {
 		committed, arrived := a.committed[n].Load(), a.arrived[n].Load()
 		if committed != 0 && arrived != 0 {
-			all = append(all,
-				Latency{Message: n, Committed: fromNano(committed), Took: time.Duration(arrived - committed)})
+			all = append(all, time.Duration(arrived-committed))
 		}
 	}
 	return all

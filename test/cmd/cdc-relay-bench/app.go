@@ -33,7 +33,7 @@ EXAMPLES
   cdc-relay-bench                                    # some ten minutes
   cdc-relay-bench --only publish,drain --rounds 5
   cdc-relay-bench --only drain --profile profiles    # where the relay's time goes: go tool pprof profiles/drain-…
-  cdc-relay-bench --plan full --json results.json --charts docs/images
+  cdc-relay-bench --plan full --json results.json --chart docs/images/latency.svg
   cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run
   cdc-relay-bench insert                             # what an INSERT into the outbox costs Postgres`
 
@@ -74,21 +74,19 @@ type options struct {
 	profiles  string
 	postgres  []string
 	json      string
-	charts    string
-	from      []string
+	chart     string
 	list      bool
-}
-
-func env(name string) []string {
-	return []string{"CDC_RELAY_BENCH_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
 }
 
 func appFlags() []cli.Flag {
 	text := func(name, value, usage string) cli.Flag {
-		return &cli.StringFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+		return &cli.StringFlag{Name: name, Value: value, Usage: usage}
 	}
 	number := func(name string, value int, usage string) cli.Flag {
-		return &cli.IntFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+		return &cli.IntFlag{Name: name, Value: value, Usage: usage}
+	}
+	duration := func(name string, value time.Duration, usage string) cli.Flag {
+		return &cli.DurationFlag{Name: name, Value: value, Usage: usage}
 	}
 	return []cli.Flag{
 		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours"),
@@ -97,28 +95,10 @@ func appFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "list", Usage: "print the cases and exit"},
 		number("rounds", 3, "how often each case is measured"),
 		number("messages", 200_000, "how many messages wait or are published"),
-		number("bytes", 300, "the size of a message"),
-		number("keys", 10_000, "how many ordering keys keyed traffic has"),
-		number("queues", 1, "how many queues take the messages"),
 		number("max-in-flight", 2000, "the relay's --max-in-flight; the limits use at most 400"),
-		&cli.DurationFlag{
-			Name:    "steady",
-			Value:   15 * time.Second,
-			Usage:   "how long a steady load lasts",
-			EnvVars: env("steady"),
-		},
-		&cli.DurationFlag{
-			Name:    "held",
-			Value:   30 * time.Minute,
-			Usage:   "how long a transaction is held open",
-			EnvVars: env("held"),
-		},
-		&cli.DurationFlag{
-			Name:    "timeout",
-			Value:   10 * time.Minute,
-			Usage:   "the limit for one run",
-			EnvVars: env("timeout"),
-		},
+		duration("steady", 15*time.Second, "how long a steady load lasts"),
+		duration("held", 30*time.Minute, "how long a transaction is held open"),
+		duration("timeout", 10*time.Minute, "the limit for one run"),
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: next to this program, else in PATH)"),
 		text("against", "", "`FILE`: another build of cdc-relay, measured in turns with the first"),
 		text("profile", "",
@@ -128,20 +108,19 @@ func appFlags() []cli.Flag {
 			Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again",
 		},
 		text("json", "", "`FILE`: write all results as JSON"),
-		text("charts", "", "`FOLDER`: draw charts as SVG"),
-		text("from", "", "`LIST` of JSON files with commas between them: report on these results and measure nothing"),
+		text("chart", "", "`FILE`: draw the latencies as SVG"),
 	}
 }
 
 func readOptions(c *cli.Context) (*options, error) {
 	o := &options{
 		settings: bench.Settings{
-			Messages: c.Int("messages"), Bytes: c.Int("bytes"), Keys: c.Int("keys"), Queues: c.Int("queues"),
-			Window: c.Int("max-in-flight"), Steady: c.Duration("steady"), Held: c.Duration("held"),
+			Messages: c.Int("messages"), Bytes: 300, Keys: 10_000, Window: c.Int("max-in-flight"),
+			Steady: c.Duration("steady"), Held: c.Duration("held"),
 		},
 		rounds: c.Int("rounds"), timeout: c.Duration("timeout"), profiles: c.String("profile"),
 		postgres: c.StringSlice("postgres"), json: c.String("json"), list: c.Bool("list"),
-		charts:    c.String("charts"),
+		chart:     c.String("chart"),
 		relayArgs: append([]string{"--max-in-flight", fmt.Sprint(c.Int("max-in-flight"))}, c.Args().Slice()...),
 	}
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
@@ -153,9 +132,6 @@ func readOptions(c *cli.Context) (*options, error) {
 	}{
 		{o.rounds < 1, "--rounds: want at least 1"},
 		{o.settings.Messages < 1, "--messages: want at least 1"},
-		{o.settings.Bytes < 1, "--bytes: want at least 1"},
-		{o.settings.Keys < 1, "--keys: want at least 1"},
-		{o.settings.Queues < 1, "--queues: want at least 1"},
 		{o.settings.Window < 1, "--max-in-flight: want at least 1"},
 		{o.settings.Held < 3*time.Second, "--held: want at least 3s"},
 		{o.settings.Steady < time.Second, "--steady: want at least 1s"},
@@ -169,10 +145,7 @@ func readOptions(c *cli.Context) (*options, error) {
 	if o.cases, err = selectCases(c.String("plan"), c.String("only"), bench.Cases(o.settings)); err != nil {
 		return nil, err
 	}
-	if from := c.String("from"); from != "" {
-		o.from = strings.Split(from, ",")
-	}
-	if o.list || len(o.from) > 0 {
+	if o.list {
 		return o, nil
 	}
 	if o.profiles != "" && (c.String("relay") != "" || c.String("against") != "") {

@@ -64,11 +64,8 @@ func measureInserts(c *cli.Context, stdout io.Writer) error {
 	timeout := c.Duration("timeout")
 	ctx, cancel := context.WithTimeoutCause(c.Context, timeout, fmt.Errorf("not finished within %s", timeout))
 	defer cancel()
-	screen := newScreen(stdout, config.Rounds)
-	screen.begin("insert")
-	config.Log = screen.note
-	costs, err := bench.MeasureInserts(ctx, config, screen.progress)
-	screen.end()
+	config.Log = (&screen{out: stdout}).note
+	costs, err := bench.MeasureInserts(ctx, config)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,45 +45,48 @@ func TestShortCasesRun(t *testing.T) {
 
 func measuredFromEndToEnd(t *testing.T, relay string) {
 	folder := t.TempDir()
-	json, charts := filepath.Join(folder, "results.json"), filepath.Join(folder, "charts")
-	const cases = "publish,read,drain,drain-poller,publish-written,stream-keyed,transaction,direct-500,relay-500,long-held"
-	code, stdout, stderr := execute(t, "--relay", relay, "--only", cases, "--rounds", "1", "--messages", "200", "--steady", "1s",
-		"--held", "3s", "--json", json, "--charts", charts)
+	file, chart := filepath.Join(folder, "results.json"), filepath.Join(folder, "latency.svg")
+	const cases = "publish,read,drain,drain-poller,publish-written,stream-keyed,transaction," +
+		"direct-500,relay-500,long-held"
+	code, stdout, stderr := execute(t, "--relay", relay, "--only", cases, "--rounds", "1", "--messages", "200",
+		"--steady", "1s", "--held", "3s", "--json", file, "--chart", chart)
 	if code != exitDone {
 		t.Fatalf("exit code %d:\n%s\n%s", code, stdout, stderr)
 	}
-	report, err := bench.ReadReport(json)
+	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
+	}
+	var report bench.Report
+	if err := json.Unmarshal(content, &report); err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Count(cases, ",") + 1; len(report.Results) != want {
+		t.Errorf("%d results, want %d", len(report.Results), want)
 	}
 	for _, result := range report.Results {
 		if result.Rate <= 0 || result.Messages <= 0 || result.Duplicates > 0 {
 			t.Errorf("%+v", result)
 		}
-		if paced := strings.HasSuffix(result.Case, "-500") || result.Case == "long-held"; paced != (result.Latency != nil) {
+		paced := strings.HasSuffix(result.Case, "-500") || result.Case == "long-held"
+		if paced != (result.Latency != nil) {
 			t.Errorf("latencies of %s: %+v", result.Case, result.Latency)
 		}
-	}
-	for _, name := range []string{"drain", "stream-keyed", "long-held"} {
 		// The system counts processor time in steps of 10 ms, which is about what the short cases take.
-		if results := report.Of(name); len(results) != 1 || name == "long-held" && results[0].CPU.Measured <= 0 {
-			t.Errorf("%s: %+v", name, results)
+		if result.Case == "long-held" && result.CPU.Measured <= 0 {
+			t.Errorf("%+v", result)
 		}
 	}
-	code, again, stderr := execute(t, "--from", json, "--charts", charts)
-	if code != exitDone || !strings.Contains(stdout, strings.TrimSpace(again)) {
-		t.Errorf("exit code %d, %s; printed again:\n%s\nat first:\n%s", code, stderr, again, stdout)
-	}
-	if _, err := os.Stat(filepath.Join(charts, "latency.svg")); err != nil {
-		t.Error(err)
+	if drawn, err := os.ReadFile(chart); err != nil || strings.Count(string(drawn), "<polyline") != 2 {
+		t.Errorf("%v, %s", err, drawn)
 	}
 }
 
 func measuredInserts(t *testing.T) {
 	code, stdout, stderr := execute(t, "insert", "--rounds", "2", "--inserts", "400", "--variants")
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
-	if code != exitDone || len(lines) < 3 || !strings.HasPrefix(lines[0], "TABLE") || !strings.HasPrefix(lines[1], "bare ") ||
-		!strings.HasPrefix(lines[2], "outbox ") || !strings.Contains(lines[1], " 1.00 ") {
+	if code != exitDone || len(lines) < 3 || !strings.HasPrefix(lines[0], "TABLE") ||
+		!strings.HasPrefix(lines[1], "bare ") || !strings.HasPrefix(lines[2], "outbox ") {
 		t.Errorf("exit code %d:\n%s\n%s", code, stdout, stderr)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/bench"
@@ -20,9 +20,6 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 			fmt.Fprintf(stdout, "%-17s %s\n", one.Name, one.About)
 		}
 		return nil
-	}
-	if len(o.from) > 0 {
-		return again(o, stdout)
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -41,7 +38,7 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 			return err
 		}
 	}
-	screen := newScreen(stdout, countRuns(o))
+	screen := &screen{out: stdout}
 	site, err := bench.OpenSite(ctx, bench.SiteConfig{
 		Relay:     o.relay,
 		RelayArgs: o.relayArgs,
@@ -60,20 +57,7 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 		return err
 	}
 	err = rounds(ctx, o, site, report, screen)
-	screen.end()
 	return errors.Join(err, conclude(o, report, stdout))
-}
-
-func countRuns(o *options) int {
-	runs := 0
-	for _, one := range o.cases {
-		if one.Once {
-			runs++
-		} else {
-			runs += o.rounds
-		}
-	}
-	return runs
 }
 
 // rounds runs the cases in turns.
@@ -83,14 +67,14 @@ func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Rep
 			if one.Once && round > 1 {
 				continue
 			}
-			screen.begin(fmt.Sprintf("round %d of %d, %s", round, o.rounds, one.Name))
 			began := time.Now()
-			result, err := one.Run(ctx, site, o.settings, round, o.timeout, screen.progress)
+			result, err := one.Run(ctx, site, o.settings, round, o.timeout)
 			if err != nil {
 				return err
 			}
 			report.Add(*result)
-			screen.done(bench.Line(*result), time.Since(began))
+			screen.note(fmt.Sprintf("round %d of %d, %s: %s (%s)", round, o.rounds, one.Name, bench.Line(*result),
+				time.Since(began).Round(100*time.Millisecond)))
 		}
 	}
 	return nil
@@ -103,8 +87,8 @@ func conclude(o *options, report *bench.Report, stdout io.Writer) error {
 	}
 	fmt.Fprintln(stdout)
 	err := report.WriteText(stdout, o.cases)
-	if o.charts != "" {
-		err = errors.Join(err, report.WriteCharts(o.charts))
+	if o.chart != "" {
+		err = errors.Join(err, report.WriteChart(o.chart))
 	}
 	if o.json == "" {
 		return err
@@ -116,22 +100,14 @@ func conclude(o *options, report *bench.Report, stdout io.Writer) error {
 	return errors.Join(err, report.WriteJSON(file), file.Close())
 }
 
-// again prints a report on earlier results. It includes all cases.
-func again(o *options, stdout io.Writer) error {
-	var report *bench.Report
-	for _, file := range o.from {
-		one, err := bench.ReadReport(strings.TrimSpace(file))
-		if err != nil {
-			return err
-		}
-		if report == nil {
-			report = one
-			continue
-		}
-		if err := report.Merge(one); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-	}
-	o.cases = bench.Cases(report.Settings)
-	return conclude(o, report, stdout)
+// screen shows a line for each run. It is safe for concurrent use.
+type screen struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (s *screen) note(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintln(s.out, redact(line))
 }

@@ -30,8 +30,7 @@ func (s *soak) disturb(ctx context.Context) {
 			possible = s.possible(plan.next(), skipped)
 		}
 		if len(possible) == 0 {
-			s.screen.note("none of the selected faults is possible here")
-			<-ctx.Done()
+			s.notMade = append(s.notMade, "none of the selected faults is possible here")
 			return
 		}
 		recovered := s.make(ctx, possible, ids)
@@ -87,7 +86,7 @@ func (s *soak) awaitRecovery(ctx context.Context, recovered <-chan struct{}) {
 	defer timeout.Stop()
 	select {
 	case <-recovered:
-		s.progress.recovered(time.Since(healed))
+		s.screen.note("recovered in " + short(time.Since(healed)))
 	case <-timeout.C:
 		s.screen.note(fmt.Sprintf("nothing new has arrived for %s", recoveryTimeout))
 	case <-ctx.Done():

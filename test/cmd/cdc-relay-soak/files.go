@@ -10,38 +10,33 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// files are the output of a run: the history, the logs of the relays, the report. Those without a name from the user
-// are in a temporary folder, which is removed unless something was found.
+// files are the output of a run: the history, the logs of the relays, the report. Without --keep, the first two are in
+// a temporary folder, which is removed unless something was found.
 type files struct {
-	folder  string // temporary
+	folder  string // of the history
 	logs    string // folder
 	history *os.File
 	report  string // file; empty: none
 	kept    bool
-	named   bool // the user named both, so the folder can be removed
 }
 
 func newFiles(o *options) (f *files, err error) {
-	f = &files{report: o.json, logs: o.keepLogs, named: o.history != "" && o.keepLogs != ""}
-	if f.folder, err = os.MkdirTemp("", "cdc-relay-soak-"); err != nil {
-		return nil, notRunError{fmt.Errorf("make a folder for the run: %w", err)}
+	f = &files{report: o.json, folder: o.keep, kept: o.keep != ""}
+	if !f.kept {
+		if f.folder, err = os.MkdirTemp("", "cdc-relay-soak-"); err != nil {
+			return nil, notRunError{fmt.Errorf("make a folder for the run: %w", err)}
+		}
 	}
-	if f.logs == "" {
-		f.logs = filepath.Join(f.folder, "logs")
-	}
-	name := o.history
-	if name == "" {
-		name = filepath.Join(f.folder, "history.jsonl")
-	}
+	f.logs = filepath.Join(f.folder, "logs")
 	err = os.MkdirAll(f.logs, 0o700)
 	if err == nil {
-		f.history, err = os.Create(name)
+		f.history, err = os.Create(filepath.Join(f.folder, "history.jsonl"))
 	}
 	if err == nil && f.report != "" {
 		err = touch(f.report) // fail before the run, not after it
 	}
 	if err != nil {
-		return nil, errors.Join(usagef("make the files of the run: %s", err), os.RemoveAll(f.folder))
+		return nil, usagef("make the files of the run: %s", err)
 	}
 	return f, nil
 }
@@ -85,9 +80,7 @@ func (f *files) close(out io.Writer) error {
 	err := f.history.Close()
 	if f.kept {
 		fmt.Fprintf(out, "the history: %s\nthe logs of the relays: %s\n", f.history.Name(), f.logs)
+		return err
 	}
-	if !f.kept || f.named {
-		err = errors.Join(err, os.RemoveAll(f.folder))
-	}
-	return err
+	return errors.Join(err, os.RemoveAll(f.folder))
 }

@@ -16,6 +16,6 @@ func main() {
 	// Two, so that a second signal is not lost while the first is handled.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	p := process{args: os.Args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, signals: signals}
+	p := process{args: os.Args, stdout: os.Stdout, stderr: os.Stderr, signals: signals}
 	os.Exit(p.run(context.Background()))
 }

@@ -22,7 +22,7 @@ type options struct {
 	duration                 time.Duration
 	seed                     int64
 	rate                     float64
-	writers, relays, backlog int
+	writers, relays          int
 	relay                    string           // the program; empty: search for it
 	subject                  *subject.Subject // nil: cdc-relay, with everything that only it can do
 	rounds                   int              // 0: as many as the duration allows
@@ -31,70 +31,51 @@ type options struct {
 	longHolds                bool
 	overlap                  float64 // 0 to 1
 	recoverWithin            time.Duration
-	databaseURL, amqpURL     string
+	drainWithin              time.Duration // 0: no limit
 	standby, cluster, quorum bool
-	yes, planOnly            bool
-	json, history, keepLogs  string // files and a folder; empty: none
+	json, keep               string // a file and a folder; empty: none
 	relayArgs                []string
 
 	flags map[string]string // all flags as text, for the report
 }
 
-func env(name string) []string {
-	return []string{"CDC_RELAY_SOAK_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
-}
-
 func runFlags() []cli.Flag {
-	text := func(name, usage string) cli.Flag {
-		return &cli.StringFlag{Name: name, Usage: usage, EnvVars: env(name)}
-	}
+	text := func(name, usage string) cli.Flag { return &cli.StringFlag{Name: name, Usage: usage} }
 	number := func(name string, value int, usage string) cli.Flag {
-		return &cli.IntFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+		return &cli.IntFlag{Name: name, Value: value, Usage: usage}
 	}
 	duration := func(name string, value time.Duration, usage string) cli.Flag {
-		return &cli.DurationFlag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+		return &cli.DurationFlag{Name: name, Value: value, Usage: usage}
 	}
 	real := func(name string, value float64, usage string) cli.Flag {
-		return &cli.Float64Flag{Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+		return &cli.Float64Flag{Name: name, Value: value, Usage: usage}
 	}
-	is := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage, EnvVars: env(name)} }
+	is := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage} }
 	return []cli.Flag{
 		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
 		number("rounds", 0, "end after so many rounds of faults (default: as many as --duration allows)"),
 		text("subject", "`NAME` of a program to compare ("+subject.Names()+"): "+
 			"only messages and faults that concern each of them"),
 		&cli.Int64Flag{
-			Name:        "seed",
-			Usage:       "determines the messages and the order of the faults",
-			DefaultText: "random",
-			EnvVars:     env("seed"),
+			Name: "seed", Usage: "determines the messages and the order of the faults", DefaultText: "random",
 		},
 		real("rate", 300, "messages a second, of all writers together"),
 		number("writers", 4, "how many connections write"),
 		number("relays", 2, "how many relays run"),
 		text("relay", "`FILE`: the program to test (default: next to this program, else in PATH)"),
-		&cli.StringFlag{
-			Name: "faults",
-			Usage: "`LIST` of names or patterns with commas between them; " +
-				"none: no faults (default: all that are possible here)",
-			EnvVars: env("faults"),
-		},
+		text("faults", "`LIST` of names or patterns with commas between them; "+
+			"none: no faults (default: all that are possible here)"),
 		duration("hold", 5*time.Second, "how long a fault lasts, plus or minus half"),
 		is("long-holds", "let every fourth fault last for a minute or more"),
 		duration("pause", 3*time.Second, "the pause between two faults, after the recovery from the first"),
 		real("overlap", 0.2, "the share of Postgres faults that coincide with one of RabbitMQ, 0 to 1"),
-		number("backlog", 0, "rows that wait before the relays are started"),
 		duration("recover-within", 10*time.Second, "the limit for the first arrival after a fault"),
-		text("database-url", "`URL` of your own database, in place of a private server"),
-		text("amqp-url", "`URL` of your own broker, in place of a private one"),
-		is("standby", "give the private Postgres a standby, for the faults that promote it"),
-		is("cluster", "three private RabbitMQ nodes with quorum queues, for the faults that stop their majority"),
+		duration("drain-within", 0, "the limit for the last rows to leave the outbox at the end (default: none)"),
+		is("standby", "give Postgres a standby, for the faults that promote it"),
+		is("cluster", "three RabbitMQ nodes with quorum queues, for the faults that stop their majority"),
 		is("quorum", "quorum queues instead of classic ones"),
-		is("yes", "do not ask before using your own servers"),
-		is("plan", "print the faults in order and exit"),
 		text("json", "`FILE`: write the report as JSON"),
-		text("history", "`FILE`: always keep the history (default: only if a violation was found)"),
-		text("keep-logs", "`FOLDER`: always keep the logs of the relays (default: only if a violation was found)"),
+		text("keep", "`FOLDER`: keep the history and the logs there (default: only if a violation was found)"),
 	}
 }
 
@@ -106,7 +87,6 @@ func readOptions(c *cli.Context) (*options, error) {
 		rate:          c.Float64("rate"),
 		writers:       c.Int("writers"),
 		relays:        c.Int("relays"),
-		backlog:       c.Int("backlog"),
 		relay:         c.String("relay"),
 		rounds:        c.Int("rounds"),
 		hold:          c.Duration("hold"),
@@ -114,20 +94,16 @@ func readOptions(c *cli.Context) (*options, error) {
 		longHolds:     c.Bool("long-holds"),
 		overlap:       c.Float64("overlap"),
 		recoverWithin: c.Duration("recover-within"),
-		databaseURL:   c.String("database-url"),
-		amqpURL:       c.String("amqp-url"),
+		drainWithin:   c.Duration("drain-within"),
 		standby:       c.Bool("standby"),
 		cluster:       c.Bool("cluster"),
 		quorum:        c.Bool("quorum") || c.Bool("cluster"),
-		yes:           c.Bool("yes"),
-		planOnly:      c.Bool("plan"),
 		json:          c.String("json"),
-		history:       c.String("history"),
-		keepLogs:      c.String("keep-logs"),
+		keep:          c.String("keep"),
 		relayArgs:     c.Args().Slice(),
 	}
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
-		return nil, usagef("unknown command %q, want run, list or check; flags for cdc-relay run go after --", first)
+		return nil, usagef("unknown command %q, want list, table or check; flags for cdc-relay run go after --", first)
 	}
 	if !c.IsSet("seed") {
 		o.seed = rand.Int64N(1 << 32)
@@ -151,7 +127,7 @@ func readOptions(c *cli.Context) (*options, error) {
 	o.flags = make(map[string]string)
 	for _, f := range runFlags() {
 		name := f.Names()[0]
-		o.flags[name] = redact(fmt.Sprint(c.Value(name)))
+		o.flags[name] = fmt.Sprint(c.Value(name))
 	}
 	o.flags["seed"] = fmt.Sprint(o.seed)
 	return o, nil
@@ -166,16 +142,11 @@ func (o *options) inRange() error {
 		{!(o.rate > 0 && o.rate <= 100_000), "--rate: want a number above 0, up to 100000"},
 		{o.writers < 1 || o.writers > 100, "--writers: want 1 to 100"},
 		{o.rounds < 0, "--rounds: want 0 or more"},
-		{o.peer() && o.databaseURL+o.amqpURL != "", "--subject is for private servers"},
-		{o.subject != nil && o.backlog > 0, "--backlog is not for a --subject"},
 		{o.relays < 1 || o.relays > 50, "--relays: want 1 to 50"},
-		{o.backlog < 0, "--backlog: want 0 or more"},
 		{o.hold <= 0, "--hold: want more than 0"},
 		{o.pause < 0, "--pause: want 0 or more"},
 		{!(o.overlap >= 0 && o.overlap <= 1), "--overlap: want a number from 0 to 1"},
 		{o.recoverWithin <= 0, "--recover-within: want more than 0"},
-		{o.standby && o.databaseURL != "", "--standby is for a private Postgres, not with --database-url"},
-		{o.cluster && o.amqpURL != "", "--cluster is for private nodes, not with --amqp-url"},
 	} {
 		if check.wrong {
 			return usagef("%s", check.text)
@@ -236,17 +207,13 @@ func selectFaults(list string, all []fault.Fault) ([]fault.Fault, error) {
 
 // command returns the command line that repeats this run.
 func (o *options) command(args []string) string {
+	args = args[min(1, len(args)):]
 	words := []string{"cdc-relay-soak"}
-	seeded := false
-	for _, arg := range args[min(1, len(args)):] {
-		if arg == "--" && !seeded {
-			words, seeded = append(words, "--seed", fmt.Sprint(o.seed)), true
-		}
-		seeded = seeded || strings.HasPrefix(strings.TrimLeft(arg, "-"), "seed") && strings.HasPrefix(arg, "-")
-		words = append(words, quote(redact(arg)))
-	}
-	if !seeded {
+	if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--seed") }) {
 		words = append(words, "--seed", fmt.Sprint(o.seed))
+	}
+	for _, arg := range args {
+		words = append(words, quote(arg))
 	}
 	return strings.Join(words, " ")
 }
@@ -257,9 +224,4 @@ func quote(word string) string {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
-// redact removes passwords from addresses in output for people.
-func redact(text string) string {
-	return regexp.MustCompile(`(://[^\s:/@"']*):[^\s"']*@`).ReplaceAllString(text, "$1:***@")
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -77,24 +75,4 @@ func (p *planner) counterpart(first fault.Fault) int {
 func side(f fault.Fault) string {
 	word, _, _ := strings.Cut(f.Name, "-")
 	return word
-}
-
-// print prints the rounds of a run of this length, assuming that recovery takes no time.
-func (p *planner) print(out io.Writer, duration, pause time.Duration) {
-	if len(p.all) == 0 {
-		fmt.Fprintln(out, "no faults")
-		return
-	}
-	for at := time.Duration(0); at < duration; {
-		r, longest := p.next(), time.Duration(0)
-		for i, f := range r {
-			when := at.Round(100 * time.Millisecond).String()
-			if i > 0 {
-				when = "and"
-			}
-			fmt.Fprintf(out, "%10s  %-32s for %s\n", when, f.fault.Name, f.hold)
-			longest = max(longest, f.hold)
-		}
-		at += longest + pause
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +11,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
@@ -23,15 +20,7 @@ func (p *process) runCommand(c *cli.Context, asked <-chan struct{}) error {
 	if err != nil {
 		return err
 	}
-	if opts.planOnly {
-		fmt.Fprintf(p.stdout, "seed %d\n", opts.seed)
-		newPlanner(opts).print(p.stdout, opts.duration, opts.pause)
-		return nil
-	}
 	if opts.relay, err = findProgram(opts.relay, opts.program()); err != nil {
-		return err
-	}
-	if err := p.confirm(opts); err != nil {
 		return err
 	}
 	files, err := newFiles(opts)
@@ -39,7 +28,7 @@ func (p *process) runCommand(c *cli.Context, asked <-chan struct{}) error {
 		return err
 	}
 	fmt.Fprintf(p.stdout, "seed %d\n", opts.seed)
-	s := newSoak(opts, files, newScreen(p.stdout))
+	s := newSoak(opts, files, &screen{out: p.stdout})
 	began := history.Run{
 		Seed: opts.seed, Command: opts.command(p.args), Flags: opts.flags, RecoverWithin: opts.recoverWithin,
 	}
@@ -47,11 +36,11 @@ func (p *process) runCommand(c *cli.Context, asked <-chan struct{}) error {
 		files.keep()
 		return notRunError{errors.Join(err, files.close(p.stdout))}
 	}
-	return p.conclude(c.Context, s, files)
+	return p.conclude(s, files)
 }
 
 // conclude checks the history and writes the reports.
-func (p *process) conclude(ctx context.Context, s *soak, files *files) error {
+func (p *process) conclude(s *soak, files *files) error {
 	verdict, err := files.check()
 	if err != nil {
 		files.keep()
@@ -63,9 +52,7 @@ func (p *process) conclude(ctx context.Context, s *soak, files *files) error {
 		return p.concludePeer(verdict, files)
 	}
 	err = errors.Join(verdict.WriteText(p.stdout), files.writeReport(verdict))
-	if verdict.Passed() {
-		err = errors.Join(err, s.clean(ctx))
-	} else {
+	if !verdict.Passed() {
 		files.keep()
 	}
 	if err := errors.Join(err, files.close(p.stdout)); err != nil {
@@ -125,31 +112,3 @@ func relayVersion(ctx context.Context, program string) (string, error) {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
 	return strings.TrimPrefix(line, "cdc-relay "), nil
 }
-
-// confirm asks before the user's own server is changed.
-func (p *process) confirm(o *options) error {
-	if o.yes || o.databaseURL == "" && o.amqpURL == "" {
-		return nil
-	}
-	file, ok := p.stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		return usagef("on your own servers: confirm with --yes, " +
-			"since it drops tables and a slot there and ends sessions")
-	}
-	fmt.Fprintf(p.stdout,
-		"On your servers (%s) this creates and drops the tables %s…, the slot %s and queues of its own,\n"+
-			"ends sessions of that database, and fills it at %g messages a second. Nobody else should use it. "+
-			"Continue? [y/N] ",
-		strings.Join(strings.Fields(redact(o.databaseURL+" "+o.amqpURL)), ", "), ownTable(), soakSlot, o.rate)
-	answer, _ := bufio.NewReader(p.stdin).ReadString('\n')
-	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return usagef("not confirmed")
-	}
-	return nil
-}
-
-// soakSlot is the name of the slot and the publication.
-const soakSlot = "cdc_relay_soak"
-
-// ownTable is the outbox on the user's own server, where an application may have another one.
-func ownTable() outbox.Table { return outbox.Table{Schema: "public", Name: "cdc_relay_soak"} }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/soak/fault"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 	"github.com/cdc-relay/cdc-relay/test/soak/load"
@@ -30,7 +29,6 @@ type soak struct {
 	files    *files
 	screen   *screen
 	topology load.Topology
-	table    outbox.Table
 	conduct  conduct
 	// violation is called for what the history does not show. peer is the program in place of cdc-relay, or empty.
 	violation func(text string)
@@ -47,15 +45,7 @@ type soak struct {
 }
 
 func newSoak(o *options, files *files, screen *screen) *soak {
-	s := &soak{opts: o, files: files, screen: screen, table: outbox.Table{Schema: "public", Name: "outbox"}}
-	if o.databaseURL != "" {
-		s.table = ownTable()
-	}
-	prefix := "soak"
-	if o.amqpURL != "" {
-		prefix = fmt.Sprintf("soak.%d", time.Now().Unix()) // unique, so that messages of an earlier run do not count
-	}
-	s.topology = load.DefaultTopology(prefix)
+	s := &soak{opts: o, files: files, screen: screen, topology: load.DefaultTopology("soak")}
 	s.topology.Quorum = o.quorum
 	s.conduct.tell = func(text string) { screen.note("violation: " + text) }
 	s.violation = s.conduct.add
@@ -95,14 +85,10 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	if err != nil {
 		return err
 	}
-	if err := s.clean(ctx); err != nil {
-		return err
-	}
 	s.screen.note("starting the servers")
 	s.world, err = fault.NewWorld(ctx, fault.Config{
 		Binary: s.opts.relay, Peer: s.peer, Folder: s.files.logs,
-		DatabaseURL: s.opts.databaseURL, AMQPURL: s.opts.amqpURL,
-		Table: s.table, Slot: soakSlot, Publication: soakSlot, RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
+		RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
 		Standby: s.opts.standby, Cluster: s.opts.cluster,
 		Declare: func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
 		Poison: func(ctx context.Context, bodyBytes int) error {
@@ -113,7 +99,7 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	if err != nil {
 		return err
 	}
-	s.state = load.State{DatabaseURL: s.world.Database, Table: s.table, Run: fmt.Sprint(s.opts.seed)}
+	s.state = load.State{DatabaseURL: s.world.Database, Table: s.world.Table, Run: fmt.Sprint(s.opts.seed)}
 	if s.opts.peer() {
 		s.state.Form = s.opts.form()
 	}
@@ -128,20 +114,7 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	s.world.Recorder = s.recorder
 	s.conduct.clock(s.recorder.Now)
 	s.watch = newWatch(s.recorder)
-	if s.opts.backlog > 0 {
-		s.screen.note(fmt.Sprintf("writing %d rows that wait", s.opts.backlog))
-		return load.Backlog(ctx, s.writerOptions(), s.opts.backlog, s.watch)
-	}
 	return nil
-}
-
-// clean drops the tables on the user's own server: those of an earlier run, and of this one if it has passed.
-func (s *soak) clean(ctx context.Context) error {
-	if s.opts.databaseURL == "" {
-		return nil
-	}
-	state := load.State{DatabaseURL: s.opts.databaseURL, Table: s.table}
-	return state.DropTables(ctx)
 }
 
 func (s *soak) serverVersions(ctx context.Context, versions map[string]string) error {
@@ -162,8 +135,8 @@ func relayArgs(o *options) []string {
 
 func (s *soak) writerOptions() load.WriterOptions {
 	return load.WriterOptions{
-		DatabaseURL: s.world.Database, Table: s.table, Run: s.state.Run, Seed: uint64(s.opts.seed), Rate: s.opts.rate,
-		Writers: s.opts.writers, KeysPerWriter: 16, Topology: s.topology, Form: s.opts.form(),
+		DatabaseURL: s.world.Database, Table: s.world.Table, Run: s.state.Run, Seed: uint64(s.opts.seed),
+		Rate: s.opts.rate, Writers: s.opts.writers, KeysPerWriter: 16, Topology: s.topology, Form: s.opts.form(),
 	}
 }
 
@@ -176,26 +149,28 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 		return fmt.Errorf("wait for the first relay: %w", err)
 	}
 	s.consumers = load.StartConsumers(ctx, load.ConsumerOptions{
-		AMQPURLs: s.brokers(), Topology: s.topology, BodyOnly: s.opts.subject != nil,
+		AMQPURL: s.world.Broker, Topology: s.topology, BodyOnly: s.opts.subject != nil,
 	}, s.watch)
 	s.writers, err = load.StartWriters(ctx, s.writerOptions(), s.watch)
 	s.progress = startProgress(s)
 	return err
 }
 
-func (s *soak) brokers() []string { return []string{s.world.Broker} }
-
 // end waits until everything has arrived, and records the final state. Problems of the relay show in the history and
 // are not errors here.
 func (s *soak) end(ctx context.Context) error {
-	s.progress.phase("stopping the writers")
+	s.screen.note("stopping the writers")
 	s.writers.Stop()
 	if err := s.world.Start(); err != nil {
 		return err
 	}
-	s.progress.phase("waiting for the outbox to drain")
-	if err := s.state.AwaitDrained(ctx, drainQuiet, s.progress.drained); err != nil {
+	s.screen.note("waiting for the outbox to drain")
+	began := time.Now()
+	if err := s.state.AwaitDrained(ctx, drainQuiet); err != nil {
 		s.screen.note(err.Error())
+	}
+	if took := time.Since(began); s.opts.drainWithin > 0 && took > s.opts.drainWithin {
+		s.conduct.add("the outbox took " + short(took) + " to empty at the end")
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -203,13 +178,13 @@ func (s *soak) end(ctx context.Context) error {
 	s.awaitQueues(ctx)
 	ending, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
-	s.progress.phase("stopping the relays")
+	s.screen.note("stopping the relays")
 	if err := s.world.Stop(ending); err != nil {
 		return err
 	}
 	s.awaitQueues(ending) // the last messages from the relays
 	s.consumers.Stop()
-	s.progress.phase("reading the final state")
+	s.screen.note("reading the final state")
 	if err := s.state.Record(ending, s.recorder); err != nil {
 		return errors.Join(err, s.recorder.CloseEarly(err.Error()))
 	}
@@ -247,19 +222,15 @@ func (s *soak) close(ctx context.Context) error {
 	if s.world == nil {
 		return nil
 	}
-	var errs []error
-	if s.opts.amqpURL != "" {
-		errs = append(errs, load.Delete(ctx, s.world.Broker, s.topology))
-	}
-	return errors.Join(append(errs, s.world.Close(ctx))...)
+	return s.world.Close(ctx)
 }
 
-// unmade returns an error if faults failed: the run does not prove what its plan says.
+// unmade returns an error if faults were not made: the run does not prove what its plan says.
 func (s *soak) unmade() error {
 	if len(s.notMade) == 0 {
 		return nil
 	}
 	return notRunError{
-		fmt.Errorf("nothing was found, but %d faults failed to run: %s", len(s.notMade), strings.Join(s.notMade, "; ")),
+		fmt.Errorf("nothing was found, but faults were not made: %s", strings.Join(s.notMade, "; ")),
 	}
 }

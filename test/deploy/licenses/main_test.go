@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -63,42 +61,6 @@ func TestOtherLicencesFail(t *testing.T) {
 	} {
 		if err := check(text); err == nil {
 			t.Errorf("%s is accepted", name)
-		}
-	}
-}
-
-// module writes files into a folder, and returns its name.
-func module(t *testing.T, files map[string]string) string {
-	t.Helper()
-	top := t.TempDir()
-	for name, text := range files {
-		name = filepath.Join(top, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return top
-}
-
-func TestCopiedCodeHasItsOwnLicence(t *testing.T) {
-	top := module(t, map[string]string{
-		"LICENSE": mit, "NOTICE.txt": "a notice", "license.go": "package a", "other/LICENSE": "none",
-		"in/copied/COPYING": "Apache License, Version 2.0",
-	})
-	all := notices{}
-	if err := all.addPackage("example.com/a v1.0.0", top, filepath.Join(top, "in/copied")); err != nil {
-		t.Fatal(err)
-	}
-	if len(all) != 3 { // two licences and a notice
-		t.Errorf("the file has %q", all.text())
-	}
-	for _, folder := range []string{"other", "in/none"} {
-		lonely := module(t, map[string]string{"other/LICENSE": "none", "in/none/a.go": "package none"})
-		if err := all.addPackage("example.com/b v1.0.0", lonely, filepath.Join(lonely, folder)); err == nil {
-			t.Errorf("a module with %s is accepted", folder)
 		}
 	}
 }

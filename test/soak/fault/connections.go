@@ -46,7 +46,7 @@ func connectionFaults() []Fault {
 
 // lateFault delays data by 0.3 to 5 s. With terminate, the server ends the walsender meanwhile.
 func lateFault(name, about string, terminate bool, directions ...services.Direction) Fault {
-	fault := Fault{
+	return Fault{
 		Name: name, About: about, Duplicates: ifTakenOver,
 		Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 			whose, relays := w.someRelays(ctx, random)
@@ -75,10 +75,6 @@ func lateFault(name, about string, terminate bool, directions ...services.Direct
 			return detail, err
 		},
 	}
-	if terminate {
-		fault.Needs = Superuser
-	}
-	return fault
 }
 
 // wire is all connections through a proxy, or those of one kind.
@@ -108,9 +104,6 @@ func connectionFault(name, about, kind string, disturb func(context.Context, []w
 			disturb(ctx, wires, hold)
 			return whose, nil
 		},
-	}
-	if kind != "" {
-		fault.Needs = PlainPostgres
 	}
 	if kind == services.Ordinary {
 		fault.Duplicates = nil // the slot stays with its owner

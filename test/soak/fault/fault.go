@@ -45,15 +45,11 @@ type Needs uint
 
 // The values of Needs.
 const (
-	OwnPostgres   Needs = 1 << iota // a server that can be stopped, killed and configured
-	OwnRabbitMQ                     // a broker that can be stopped, killed and configured
-	Linux                           // signals to every process of a server, /proc, limits
+	Linux         Needs = 1 << iota // signals to every process of a server, /proc, limits
 	Postgres17                      // a server of version 17 or later
 	Standby                         // a Postgres with a streaming standby: Config.Standby
 	Cluster                         // a broker of three nodes: Config.Cluster
 	SeveralRelays                   // more than one relay
-	PlainPostgres                   // unencrypted connections: the proxy can distinguish their kinds
-	Superuser                       // the URL's role is a superuser of the Postgres server
 )
 
 // Has reports whether n contains all of other.
@@ -62,9 +58,7 @@ func (n Needs) Has(other Needs) bool { return n&other == other }
 // String names the needs for people.
 func (n Needs) String() string {
 	names := []string{
-		"a Postgres server of its own", "a RabbitMQ broker of its own", "Linux", "Postgres 17 or later",
-		"a Postgres standby", "a RabbitMQ cluster", "several relays", "connections to Postgres without TLS",
-		"a superuser of Postgres",
+		"Linux", "Postgres 17 or later", "a Postgres standby", "a RabbitMQ cluster", "several relays",
 	}
 	var needed []string
 	for bit, name := range names {
@@ -77,7 +71,7 @@ func (n Needs) String() string {
 
 // inFlight returns how many duplicates are allowed if n relays are killed or lose their state.
 func inFlight(n int) func(*World) int {
-	return func(w *World) int { return n * w.MaxInFlight }
+	return func(w *World) int { return n * maxInFlight }
 }
 
 // ifTakenOver returns how many duplicates are allowed if the slot can move between live relays: the new leader finds
@@ -86,7 +80,7 @@ func ifTakenOver(w *World) int {
 	if len(w.Relays) == 1 {
 		return 0
 	}
-	return w.MaxInFlight
+	return maxInFlight
 }
 
 // wait waits for hold, or until ctx ends.

@@ -22,12 +22,12 @@ import (
 func foreignOwnerFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-slot-stranger", Needs: Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-slot-stranger", Duplicates: ifTakenOver,
 			About: "another program takes the slot from the relay that streams, as pg_recvlogical would",
 			Run:   programTakesSlot,
 		},
 		{
-			Name: "postgres-slot-second-outbox", Needs: OwnPostgres | Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-slot-second-outbox", Duplicates: ifTakenOver,
 			About: "a relay of another outbox table is started with the slot of the relay that streams",
 			Run:   secondOutboxTriesSlot,
 		},

@@ -15,10 +15,8 @@ import (
 // years ahead, so that nobody publishes it.
 func outOfMemory() Fault {
 	return Fault{
-		Name:       "relay-out-of-memory",
-		About:      "the leader is limited to its current memory, receives a row of 64 MB, and dies",
-		Needs:      Linux,
-		Duplicates: inFlight(1),
+		Name: "relay-out-of-memory", Needs: Linux, Duplicates: inFlight(1),
+		About: "the leader is limited to its current memory, receives a row of 64 MB, and dies",
 		Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 			leader, err := w.AwaitLeader(ctx)
 			if err != nil {

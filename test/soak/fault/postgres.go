@@ -28,17 +28,17 @@ const fastStopLimit = 3 * time.Second
 func serverFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-stop-immediate", Needs: OwnPostgres, Duplicates: ifTakenOver,
+			Name: "postgres-stop-immediate", Duplicates: ifTakenOver,
 			About: "pg_ctl stop -m immediate, which is a crash, and a start after the hold",
 			Run:   stopPostgres(services.Immediate),
 		},
 		{
-			Name: "postgres-stop-fast", Needs: OwnPostgres, Duplicates: ifTakenOver,
+			Name: "postgres-stop-fast", Duplicates: ifTakenOver,
 			About: "pg_ctl stop -m fast, which must not wait for a relay, and a start after the hold",
 			Run:   stopPostgres(services.Fast),
 		},
 		{
-			Name: "postgres-kill", Needs: OwnPostgres | Linux, Duplicates: ifTakenOver,
+			Name: "postgres-kill", Needs: Linux, Duplicates: ifTakenOver,
 			About: "SIGKILL of every process of the server, and a start after the hold",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				if err := w.primary().Kill(ctx); err != nil {
@@ -48,7 +48,7 @@ func serverFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-freeze", Needs: OwnPostgres | Linux, Duplicates: ifTakenOver,
+			Name: "postgres-freeze", Needs: Linux, Duplicates: ifTakenOver,
 			About: "SIGSTOP of every process of the server, and SIGCONT after the hold",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				err := w.primary().Pause(ctx)
@@ -56,12 +56,12 @@ func serverFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-kill-walsender", Needs: OwnPostgres | Linux | Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-kill-walsender", Needs: Linux, Duplicates: ifTakenOver,
 			About: "SIGKILL of the walsender, for which Postgres ends all sessions and recovers",
 			Run:   killWalsender,
 		},
 		{
-			Name: "postgres-terminate-sessions", Needs: Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-terminate-sessions", Duplicates: ifTakenOver,
 			About: "pg_terminate_backend of every session of every relay, several times",
 			Run:   terminateSessions,
 		},

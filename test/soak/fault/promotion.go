@@ -21,13 +21,13 @@ func standbyFaults() []Fault {
 			Run:   promote,
 		},
 		{
-			Name: "postgres-promote-failover-slot", Needs: Standby | Postgres17 | Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-promote-failover-slot", Needs: Standby | Postgres17, Duplicates: ifTakenOver,
 			About: "the same with a failover slot: the standby has everything that was streamed",
 			Run:   promoteWithSlot,
 		},
 		{
 			Name:         "postgres-promote-asynchronous",
-			Needs:        Standby | Linux | Superuser,
+			Needs:        Standby | Linux,
 			Duplicates:   deletesLost,
 			LosesCommits: true,
 			Unmarked:     true, // a lost claim held the mark
@@ -135,7 +135,7 @@ func (w *World) awaitSyncedSlot(ctx context.Context) error {
 
 // deletesLost returns how many duplicates are allowed if the promoted standby was about a second behind: messages
 // delivered in that time, because their rows are back.
-func deletesLost(w *World) int { return 5 * w.MaxInFlight }
+func deletesLost(w *World) int { return 5 * maxInFlight }
 
 func promoteBehind(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 	if _, err := w.needStandby(ctx); err != nil {

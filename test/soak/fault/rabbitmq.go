@@ -23,44 +23,36 @@ func rabbitmqFaults() []Fault {
 func brokerProcessFaults() []Fault {
 	return []Fault{
 		{
-			Name:       "rabbitmq-kill",
-			About:      "SIGKILL of the broker; it is started again after the hold",
-			Needs:      OwnRabbitMQ,
-			Duplicates: allInFlight,
-			Run:        held(endBroker(kill)),
+			Name: "rabbitmq-kill", Duplicates: allInFlight,
+			About: "SIGKILL of the broker; it is started again after the hold",
+			Run:   held(endBroker(kill)),
 		},
 		{
-			Name:       "rabbitmq-restart",
-			About:      "the broker is stopped gracefully and started again after the hold",
-			Needs:      OwnRabbitMQ,
-			Duplicates: allInFlight,
-			Run:        held(endBroker(stop)),
+			Name: "rabbitmq-restart", Duplicates: allInFlight,
+			About: "the broker is stopped gracefully and started again after the hold",
+			Run:   held(endBroker(stop)),
 		},
 		{
-			Name:       "rabbitmq-pause",
-			About:      "SIGSTOP of the broker, SIGCONT after the hold: its connections stay open and nothing answers",
-			Needs:      OwnRabbitMQ,
-			Duplicates: allInFlight,
-			Run:        held(pauseBroker),
+			Name: "rabbitmq-pause", Duplicates: allInFlight,
+			About: "SIGSTOP of the broker, SIGCONT after the hold: its connections stay open and nothing answers",
+			Run:   held(pauseBroker),
 		},
 		{
-			Name:       "rabbitmq-majority",
-			About:      "SIGKILL of two of three nodes: quorum queues confirm nothing until they are started again",
-			Needs:      OwnRabbitMQ | Cluster,
-			Duplicates: allInFlightAndProbes,
-			Run:        held(loseMajority),
+			Name: "rabbitmq-majority", Needs: Cluster, Duplicates: allInFlightAndProbes,
+			About: "SIGKILL of two of three nodes: quorum queues confirm nothing until they are started again",
+			Run:   held(loseMajority),
 		},
 	}
 }
 
 // allInFlight returns how many duplicates are allowed if every relay loses its unconfirmed messages.
-func allInFlight(w *World) int { return len(w.Relays) * w.MaxInFlight }
+func allInFlight(w *World) int { return len(w.Relays) * maxInFlight }
 
 // allInFlightAndProbes also counts the single messages that a relay sends after each reconnect to test the broker. The
 // broker may have accepted each of them.
 func allInFlightAndProbes(w *World) int {
 	const probes = 20 // for each relay, in a hold of some minutes
-	return len(w.Relays) * (w.MaxInFlight + probes)
+	return len(w.Relays) * (maxInFlight + probes)
 }
 
 // beginning causes a fault of the broker. fix undoes it; it is also called after an error, unless it is nil.

@@ -19,9 +19,8 @@ func brokerNetworkFaults() []Fault {
 	}
 	return []Fault{
 		{
-			Name:       "rabbitmq-cut",
-			About:      "the AMQP connections of the relays, or of one of them, are reset",
-			Duplicates: allInFlight,
+			Name: "rabbitmq-cut", Duplicates: allInFlight,
+			About: "the AMQP connections of the relays, or of one of them, are reset",
 			Run: func(_ context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
 				detail, proxies := w.somebody(random)
 				for _, proxy := range proxies {
@@ -31,19 +30,16 @@ func brokerNetworkFaults() []Fault {
 			},
 		},
 		{
-			Name:       "rabbitmq-refused",
-			About:      "the AMQP connections are reset, and new ones refused",
-			Duplicates: allInFlight,
+			Name: "rabbitmq-refused", Duplicates: allInFlight,
+			About: "the AMQP connections are reset, and new ones refused",
 			Run: held(troubled(
 				func(p *services.Proxy) { p.Refuse(); p.Cut() },
 				(*services.Proxy).Accept,
 			)),
 		},
 		{
-			Name:       "rabbitmq-refused-leader",
-			About:      "the relay that streams cannot reach the broker, and the others can",
-			Needs:      SeveralRelays,
-			Duplicates: allInFlight,
+			Name: "rabbitmq-refused-leader", Needs: SeveralRelays, Duplicates: allInFlight,
+			About: "the relay that streams cannot reach the broker, and the others can",
 			Run: held(func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
 				leader, err := w.AwaitLeader(ctx)
 				if err != nil {
@@ -62,22 +58,19 @@ func brokerNetworkFaults() []Fault {
 			}),
 		},
 		{
-			Name:       "rabbitmq-black-hole",
-			About:      "data in both directions is lost; in long holds also heartbeats",
-			Duplicates: allInFlight,
-			Run:        held(blackHole()),
+			Name: "rabbitmq-black-hole", Duplicates: allInFlight,
+			About: "data in both directions is lost; in long holds also heartbeats",
+			Run:   held(blackHole()),
 		},
 		{
-			Name:       "rabbitmq-black-hole-upstream",
-			About:      "data from the relays to the broker is lost",
-			Duplicates: allInFlight,
-			Run:        held(blackHole(services.Upstream)),
+			Name: "rabbitmq-black-hole-upstream", Duplicates: allInFlight,
+			About: "data from the relays to the broker is lost",
+			Run:   held(blackHole(services.Upstream)),
 		},
 		{
-			Name:       "rabbitmq-black-hole-downstream",
-			About:      "data from the broker to the relays is lost: messages arrive, their confirms do not",
-			Duplicates: allInFlight,
-			Run:        held(blackHole(services.Downstream)),
+			Name: "rabbitmq-black-hole-downstream", Duplicates: allInFlight,
+			About: "data from the broker to the relays is lost: messages arrive, their confirms do not",
+			Run:   held(blackHole(services.Downstream)),
 		},
 	}
 }

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -18,53 +17,40 @@ const relayConnections = "cdc-relay "
 func operatorFaults() []Fault {
 	return []Fault{
 		{
-			Name:       "rabbitmq-close-all",
-			About:      "an operator closes all connections to the broker",
-			Needs:      OwnRabbitMQ,
-			Duplicates: allInFlight,
-			Run:        closeConnections(""),
+			Name: "rabbitmq-close-all", Duplicates: allInFlight,
+			About: "an operator closes all connections to the broker",
+			Run:   closeConnections(""),
 		},
 		{
-			Name:       "rabbitmq-close-relays",
-			About:      "an operator closes the connections of the relays",
-			Needs:      OwnRabbitMQ,
-			Duplicates: allInFlight,
-			Run:        closeConnections(relayConnections),
+			Name: "rabbitmq-close-relays", Duplicates: allInFlight,
+			About: "an operator closes the connections of the relays",
+			Run:   closeConnections(relayConnections),
 		},
 		{
 			Name:  "rabbitmq-memory-alarm",
 			About: "the broker is short of memory and blocks all publishers",
-			Needs: OwnRabbitMQ,
 			Run:   held(raiseAlarm),
 		},
 		{
-			Name:    "rabbitmq-full-queue",
-			About:   "a queue is full and rejects what is published to it",
-			Needs:   OwnRabbitMQ,
-			Refuses: true,
-			Run:     held(fillQueue),
+			Name: "rabbitmq-full-queue", Refuses: true,
+			About: "a queue is full and rejects what is published to it",
+			Run:   held(fillQueue),
 		},
 		{
-			Name:       "rabbitmq-permission",
+			Name: "rabbitmq-permission", Refuses: true,
 			About:      "the relays may not write to an exchange, or to none, until the permission is granted again",
-			Needs:      OwnRabbitMQ,
-			Refuses:    true,
 			Duplicates: allInFlight, // the broker closes the channel before it has confirmed everything
 			Run:        held(revokePermission),
 		},
 		{
-			Name:       "rabbitmq-login",
-			About:      "the relays' password is changed and their connections are closed, until it is changed back",
-			Needs:      OwnRabbitMQ,
-			Duplicates: allInFlight,
-			Run:        held(lockOut),
+			Name: "rabbitmq-login", Duplicates: allInFlight,
+			About: "the relays' password is changed and their connections are closed, until it is changed back",
+			Run:   held(lockOut),
 		},
 		{
-			Name:       "rabbitmq-poison",
-			About:      "one message among many in flight makes the broker close the channel",
-			Needs:      OwnRabbitMQ,
-			Duplicates: allInFlight,
-			Run:        writePoison,
+			Name: "rabbitmq-poison", Duplicates: allInFlight,
+			About: "one message among many in flight makes the broker close the channel",
+			Run:   writePoison,
 		},
 	}
 }
@@ -82,9 +68,6 @@ func raiseAlarm(ctx context.Context, w *World, _ *rand.Rand) (string, func(conte
 
 // writePoison waits for the database, which another fault may have stopped.
 func writePoison(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, error) {
-	if w.Poison == nil {
-		return "", errors.New("this run has no writers, so it writes no poison")
-	}
 	const least, most = 5 << 20, 8 << 20 // see largestMessage
 	size := least + random.IntN(most-least)
 	return fmt.Sprintf("%d bytes", size), persist(ctx, func(ctx context.Context) error {

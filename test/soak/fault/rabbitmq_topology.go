@@ -14,10 +14,8 @@ import (
 func topologyFaults() []Fault {
 	return []Fault{
 		{
-			Name:       "rabbitmq-exchange-deleted",
+			Name: "rabbitmq-exchange-deleted", Refuses: true,
 			About:      "an exchange is deleted while messages are published to it, and declared again after the hold",
-			Needs:      OwnRabbitMQ,
-			Refuses:    true,
 			Duplicates: allInFlight, // the broker closes the channel before it has confirmed everything
 			Run:        held(deleteExchange),
 		},
@@ -25,7 +23,6 @@ func topologyFaults() []Fault {
 			Name: "rabbitmq-vhost-deleted",
 			About: "the virtual host is deleted while its queues are empty, " +
 				"and created again with everything in it",
-			Needs:      OwnRabbitMQ,
 			Duplicates: allInFlight,
 			Run:        held(deleteVHost),
 		},

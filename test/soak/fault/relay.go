@@ -78,7 +78,7 @@ func (r *Relay) command() *exec.Cmd {
 	args := append([]string{
 		"run", "--log-format", "json", "--http-addr", r.addr,
 		"--table", w.Table.SQL(), "--slot", w.Slot, "--publication", w.Publication,
-		"--max-in-flight", strconv.Itoa(w.MaxInFlight), "--shutdown-timeout", w.ShutdownTimeout.String(),
+		"--max-in-flight", strconv.Itoa(maxInFlight), "--shutdown-timeout", shutdownTimeout.String(),
 	}, w.RelayArgs...)
 	cmd := exec.Command(w.Binary, args...)
 	cmd.Env = relayEnvironment(r.database, r.broker)
@@ -191,7 +191,7 @@ func (r *Relay) Stop(ctx context.Context) error {
 	if err := run.signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stop %s: %w", r.Name, err)
 	}
-	limit := r.world.ShutdownTimeout + stopGrace
+	limit := shutdownTimeout + stopGrace
 	select {
 	case <-run.done:
 	case <-ctx.Done():

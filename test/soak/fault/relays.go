@@ -14,30 +14,27 @@ func relayFaults() []Fault {
 	const rounds = 3
 	return []Fault{
 		{
-			Name:       "relay-kill-leader",
-			About:      "SIGKILL of the relay that streams; it is started again after the hold",
-			Duplicates: inFlight(1),
-			Run:        killLeader,
+			Name: "relay-kill-leader", Duplicates: inFlight(1),
+			About: "SIGKILL of the relay that streams; it is started again after the hold",
+			Run:   killLeader,
 		},
 		{
-			Name:       "relay-kill-leader-again-and-again",
-			About:      "SIGKILL of the relay that streams, three times; each is started again at once",
-			Duplicates: inFlight(rounds),
+			Name: "relay-kill-leader-again-and-again", Duplicates: inFlight(rounds),
+			About: "SIGKILL of the relay that streams, three times; each is started again at once",
 			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 				return killLeaders(ctx, w, random, hold, rounds)
 			},
 		},
 		{
-			Name:       "relay-kill-standby",
+			Name: "relay-kill-standby", Needs: SeveralRelays,
 			About:      "SIGKILL of a standby; it is started again after the hold",
-			Needs:      SeveralRelays,
 			Duplicates: inFlight(1), // it publishes due messages
 			Run:        killStandby,
 		},
 		{
 			Name:       "relay-kill-all",
 			About:      "SIGKILL of every relay at once; they are started again after the hold",
-			Duplicates: func(w *World) int { return len(w.Relays) * w.MaxInFlight },
+			Duplicates: func(w *World) int { return len(w.Relays) * maxInFlight },
 			Run:        killAll,
 		},
 		{

@@ -15,12 +15,12 @@ const runWalSenderTimeout = 5 * time.Second
 func settingFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-wal-sender-timeout", Needs: OwnPostgres | Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-wal-sender-timeout", Duplicates: ifTakenOver,
 			About: "wal_sender_timeout is lowered to a second while relays stream, and set back",
 			Run:   setting("wal_sender_timeout", "1s", func(*World) string { return runWalSenderTimeout.String() }),
 		},
 		{
-			Name: "postgres-synchronous-standby-missing", Needs: OwnPostgres | Superuser,
+			Name:  "postgres-synchronous-standby-missing",
 			About: "commits wait for a synchronous standby that does not exist: rows are streamed and stay invisible",
 			Run:   setting("synchronous_standby_names", "nonexistent", (*World).synchronousStandbys),
 		},

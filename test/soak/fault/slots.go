@@ -17,12 +17,12 @@ import (
 func slotFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-slot-dropped", Needs: Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-slot-dropped", Duplicates: ifTakenOver,
 			About: "the slot of the streaming relay is dropped, three times",
 			Run:   dropSlotRepeatedly,
 		},
 		{
-			Name: "postgres-slot-dropped-behind-transaction", Needs: Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-slot-dropped-behind-transaction", Duplicates: ifTakenOver,
 			About: "the slot is dropped while a transaction is open: creating a new one waits for it",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				return "", w.during(ctx, []string{beginWriting}, func() error {
@@ -35,7 +35,7 @@ func slotFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-slot-lost", Needs: OwnPostgres | Superuser,
+			Name:  "postgres-slot-lost",
 			About: "the slot is invalidated through max_slot_wal_keep_size while no relay runs",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				err := w.Stop(ctx)
@@ -46,7 +46,7 @@ func slotFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-slot-lost-frozen", Needs: OwnPostgres | Superuser, Duplicates: inFlight(1), Unmarked: true,
+			Name: "postgres-slot-lost-frozen", Duplicates: inFlight(1), Unmarked: true,
 			About: "the slot is invalidated while its owner is frozen by SIGSTOP",
 			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
 				leader, err := w.AwaitLeader(ctx)
@@ -63,12 +63,11 @@ func slotFaults() []Fault {
 		},
 		{
 			Name: "postgres-slot-lost-blackhole", Duplicates: ifTakenOver,
-			Needs: OwnPostgres | Superuser | PlainPostgres,
 			About: "the slot is invalidated while the stream delivers nothing",
 			Run:   loseSlotInBlackHole,
 		},
 		{
-			Name: "postgres-publication-dropped", Needs: Superuser, Duplicates: ifTakenOver,
+			Name: "postgres-publication-dropped", Duplicates: ifTakenOver,
 			About: "the publication is dropped; the relay creates it again, or a person does after the hold",
 			Run:   dropPublication,
 		},

@@ -12,7 +12,7 @@ import (
 func tableFaults() []Fault {
 	return []Fault{
 		{
-			Name: "postgres-transaction-held", Needs: Superuser,
+			Name:  "postgres-transaction-held",
 			About: "a transaction that has read and written stays open, so no dead row can be removed",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				return "", w.during(ctx, []string{beginWriting, "SELECT count(*) FROM " + w.Table.SQL()}, func() error {
@@ -34,7 +34,7 @@ func tableFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-table-locked", Needs: Superuser,
+			Name:  "postgres-table-locked",
 			About: "the outbox is locked exclusively, as by pg_repack and many migrations",
 			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
 				lock := "LOCK TABLE " + w.Table.SQL() + " IN ACCESS EXCLUSIVE MODE"
@@ -45,17 +45,17 @@ func tableFaults() []Fault {
 			},
 		},
 		{
-			Name: "postgres-vacuum-full", Needs: Superuser,
+			Name:  "postgres-vacuum-full",
 			About: "VACUUM FULL of the outbox, repeatedly",
 			Run:   repeatedly("VACUUM FULL %s"),
 		},
 		{
-			Name: "postgres-reindex", Needs: Superuser,
+			Name:  "postgres-reindex",
 			About: "REINDEX of the outbox, locking and concurrently, repeatedly",
 			Run:   repeatedly("REINDEX TABLE %s", "REINDEX TABLE CONCURRENTLY %s"),
 		},
 		{
-			Name: "postgres-settle-disk-full", Needs: Superuser,
+			Name:       "postgres-settle-disk-full",
 			Duplicates: ifTakenOver, // of due rows: another relay claims a row that the first relay could not delete
 			About: "every UPDATE and DELETE of the outbox fails with 53100, disk_full: " +
 				"by a trigger, in place of a full disk",

@@ -20,73 +20,46 @@ import (
 // Config describes a world.
 type Config struct {
 	Binary string // path of the cdc-relay to test
-	// Peer is the path of a program to test in place of cdc-relay, as described in package subject; "": none. It needs
-	// private servers.
-	Peer   string
-	Folder string // an existing folder for the relays' logs
-	// DatabaseURL and AMQPURL are the user's own servers. For an empty one, a private server is started.
-	DatabaseURL, AMQPURL string
-	// Table, Slot and Publication are the relays' flags. Defaults: public.outbox, and cdc_relay_soak for the other two.
-	Table             outbox.Table
-	Slot, Publication string
-	RelayCount        int      // at least 1
-	RelayArgs         []string // more flags of cdc-relay run
-	MaxInFlight       int      // --max-in-flight; default 2000
-	ShutdownTimeout   time.Duration
+	// Peer is the path of a program to test in place of cdc-relay, as described in package subject; "": none.
+	Peer       string
+	Folder     string   // an existing folder for the relays' logs
+	RelayCount int      // at least 1
+	RelayArgs  []string // more flags of cdc-relay run
 	// Standby starts a private Postgres with a streaming standby, Cluster a private broker of three nodes.
 	Standby, Cluster bool
-	// PostgresSettings and RabbitMQSettings are for private servers, as in services.Options.
-	PostgresSettings, RabbitMQSettings []string
-	// Recorder is for faults that write messages themselves; may be nil.
+	// Recorder is for faults that write messages themselves.
 	Recorder *history.Recorder
-	// Declare creates the exchanges, queues and bindings of the run. It can be called again: faults that delete them
-	// call it. Nil: nothing to declare.
+	// Declare creates the exchanges, queues and bindings of the run.
 	Declare func(ctx context.Context, amqpURL string) error
-	// Poison commits a transaction of ordinary messages with a body of this size among them, for which a private broker
-	// closes the channel. Nil: the run has no writers.
+	// Poison commits a transaction of ordinary messages with a body of this size among them, for which the broker
+	// closes the channel.
 	Poison func(ctx context.Context, bytes int) error
 	// Violation is called for everything that no promise allows, such as an unhealthy relay or a slow stop, from
 	// several goroutines. Log is called with other news.
 	Violation, Log func(string)
 }
 
-func (c Config) withDefaults() Config {
-	set := func(field *string, value string) {
-		if *field == "" {
-			*field = value
-		}
-	}
-	if c.Table.Name == "" {
-		c.Table = outbox.Table{Schema: "public", Name: "outbox"}
-	}
-	set(&c.Slot, "cdc_relay_soak")
-	set(&c.Publication, "cdc_relay_soak")
-	c.RelayCount = max(c.RelayCount, 1)
-	if c.MaxInFlight == 0 {
-		c.MaxInFlight = 2000
-	}
-	if c.ShutdownTimeout == 0 {
-		c.ShutdownTimeout = 30 * time.Second
-	}
-	if c.Violation == nil {
-		c.Violation = func(string) {}
-	}
-	if c.Log == nil {
-		c.Log = func(string) {}
-	}
-	return c
-}
+// runName is the name of the slot and of the publication.
+const runName = "cdc_relay_soak"
+
+// The relays' --max-in-flight and --shutdown-timeout.
+const (
+	maxInFlight     = 2000
+	shutdownTimeout = 30 * time.Second
+)
 
 // World holds the servers and the relays of a run, and a proxy between each relay and each server.
 type World struct {
 	Config
-	// Postgres and RabbitMQ are the private servers; nil for the user's own. With a standby, Postgres is the first
-	// primary.
+	// Postgres and RabbitMQ are private servers. With a standby, Postgres is the first primary.
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
 	// Database and Broker are the addresses for writers and consumers, bypassing the proxies.
 	Database, Broker string
 	Relays           []*Relay
+	// Table, Slot and Publication are the relays' flags.
+	Table             outbox.Table
+	Slot, Publication string
 
 	// pair is Postgres and its standby; nil without a standby.
 	pair *pair
@@ -94,14 +67,16 @@ type World struct {
 	nodes *services.RabbitMQCluster
 	// relayBroker is the broker's address for the relays, before the proxies replace its hosts.
 	relayBroker   string
-	superuser     bool
 	postgresMajor int
 }
 
 // NewWorld starts missing servers, sets up the tables, and creates the relays without starting them. Close ends
 // everything.
 func NewWorld(ctx context.Context, config Config) (*World, error) {
-	w := &World{Config: config.withDefaults()}
+	w := &World{
+		Config: config, Table: outbox.Table{Schema: "public", Name: "outbox"},
+		Slot: runName, Publication: runName,
+	}
 	if err := w.provide(ctx); err != nil {
 		return nil, errors.Join(err, w.Close(context.WithoutCancel(ctx)))
 	}
@@ -115,10 +90,8 @@ func (w *World) provide(ctx context.Context) error {
 	if err := w.provideRabbitMQ(ctx); err != nil {
 		return err
 	}
-	if w.Declare != nil {
-		if err := w.Declare(ctx, w.Broker); err != nil {
-			return fmt.Errorf("declare the topology: %w", err)
-		}
+	if err := w.Declare(ctx, w.Broker); err != nil {
+		return fmt.Errorf("declare the topology: %w", err)
 	}
 	if err := w.setUp(ctx); err != nil {
 		return err
@@ -149,8 +122,7 @@ func (w *World) Stop(ctx context.Context) error {
 	return each(w.Relays, func(relay *Relay) error { return relay.Stop(ctx) })
 }
 
-// Close ends the relays, the proxies and the private servers. On the user's own server it drops slot and publication;
-// the tables stay.
+// Close ends the relays, the proxies and the servers.
 func (w *World) Close(ctx context.Context) error {
 	var errs []error
 	for _, relay := range w.Relays {
@@ -161,8 +133,6 @@ func (w *World) Close(ctx context.Context) error {
 	}
 	if w.Postgres != nil {
 		errs = append(errs, w.closePostgres(ctx))
-	} else if len(w.Relays) > 0 {
-		errs = append(errs, w.command(ctx, "teardown", "--yes", "--slot", w.Slot, "--publication", w.Publication))
 	}
 	errs = append(errs, w.closeRabbitMQ(ctx))
 	return errors.Join(errs...)
@@ -172,15 +142,11 @@ func (w *World) Close(ctx context.Context) error {
 func (w *World) Can(fault Fault) (can bool, why string) {
 	var have Needs
 	for need, there := range map[Needs]bool{
-		OwnPostgres:   w.Postgres != nil,
-		OwnRabbitMQ:   w.RabbitMQ != nil,
 		Linux:         runtime.GOOS == "linux",
 		Postgres17:    w.postgresMajor >= 17,
 		Standby:       w.pair != nil,
 		Cluster:       w.nodes != nil,
 		SeveralRelays: len(w.Relays) > 1,
-		PlainPostgres: w.plainPostgres(),
-		Superuser:     w.superuser,
 	} {
 		if there {
 			have |= need

@@ -22,10 +22,6 @@ const clusterNodes = 3
 const largestMessage = "max_message_size = 4194304"
 
 func (w *World) provideRabbitMQ(ctx context.Context) error {
-	w.Broker, w.relayBroker = w.AMQPURL, w.AMQPURL
-	if w.AMQPURL != "" {
-		return nil
-	}
 	if err := w.startRabbitMQ(ctx); err != nil {
 		return err
 	}
@@ -46,9 +42,7 @@ func (w *World) provideRabbitMQ(ctx context.Context) error {
 }
 
 func (w *World) startRabbitMQ(ctx context.Context) (err error) {
-	options := services.Options{
-		Private: true, Settings: append([]string{largestMessage}, w.RabbitMQSettings...), Log: w.Log,
-	}
+	options := services.Options{Private: true, Settings: []string{largestMessage}, Log: w.Log}
 	if !w.Cluster {
 		w.RabbitMQ, err = services.StartRabbitMQ(ctx, options)
 		return err

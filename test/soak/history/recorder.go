@@ -14,9 +14,8 @@ import (
 )
 
 // Recorder writes the history of a run while it happens. Its methods are safe for concurrent use and wait only for the
-// writer. After a write error it writes nothing more; Err and Close return the error. Reports after Close are not
-// recorded,
-// so stop everything that reports first.
+// writer. After a write error it writes nothing more, and Close returns the error. Reports after Close are not
+// recorded, so stop everything that reports first.
 //
 // For Counts it remembers which messages arrived: 10 to 20 MB for a million.
 type Recorder struct {
@@ -45,7 +44,6 @@ type Counts struct {
 	Redelivered  int // redeliveries by the broker
 	Damaged      int // arrivals that differ from what was written
 	Faults       int // faults that began
-	UnderWay     int // faults that began and are not healed yet
 }
 
 // NewRecorder starts the clock and writes the line of the run. The caller closes the writer after Close.
@@ -117,13 +115,13 @@ func (r *Recorder) Delivered(d Delivery) {
 
 // FaultBegan reports a fault right before it begins.
 func (r *Recorder) FaultBegan(f Fault) {
-	r.record(line{Began: &f}, func(c *Counts) { c.Faults, c.UnderWay = c.Faults+1, c.UnderWay+1 })
+	r.record(line{Began: &f}, func(c *Counts) { c.Faults++ })
 	r.flush()
 }
 
 // FaultHealed reports that the servers answer again. Recovery is measured from here.
 func (r *Recorder) FaultHealed(id int) {
-	r.record(line{Healed: &id}, func(c *Counts) { c.UnderWay-- })
+	r.record(line{Healed: &id}, nil)
 	r.flush()
 }
 
@@ -138,13 +136,6 @@ func (r *Recorder) Counts() Counts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.counts
-}
-
-// Err returns the first write error so far, so that a run with a full disk can end.
-func (r *Recorder) Err() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.err
 }
 
 // Close ends the history of a run whose final state was reported with Remaining and Kept. It flushes, and returns the

@@ -263,7 +263,8 @@ func rendered(v *Verdict) string {
 	}
 	fmt.Fprintf(&out, "\n%s\n", strings.Join(counters, ", "))
 	if d := v.Delivery; d.LatencyOf > 0 {
-		fmt.Fprintf(&out, "latency of %d: p50 %s, p99 %s, max %s; gap %s at %s\n", d.LatencyOf, d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LongestGap, d.GapBegan)
+		fmt.Fprintf(&out, "latency of %d: p50 %s, p99 %s, max %s; gap %s at %s\n",
+			d.LatencyOf, d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LongestGap, d.GapBegan)
 	}
 	for i := range v.Faults {
 		f := &v.Faults[i]

@@ -14,9 +14,8 @@ import (
 
 // ConsumerOptions say what to consume, and where.
 type ConsumerOptions struct {
-	// AMQPURLs are the addresses of the broker itself, bypassing the proxies; for a cluster, each node's, tried in
-	// turn.
-	AMQPURLs []string
+	// AMQPURL is the address of the broker itself, bypassing the proxies.
+	AMQPURL  string
 	Topology Topology
 	// BodyOnly: headers and properties other than the message id are the program's own affair, and are not compared.
 	BodyOnly bool
@@ -46,8 +45,8 @@ type Consumers struct {
 func StartConsumers(ctx context.Context, opts ConsumerOptions, record ConsumerRecorder) *Consumers {
 	ctx, stop := context.WithCancel(ctx)
 	c := &Consumers{opts: opts, record: record, stop: stop}
-	for i, queue := range opts.Topology.Queues() {
-		c.done.Go(func() { c.consume(ctx, queue, i) })
+	for _, queue := range opts.Topology.Queues() {
+		c.done.Go(func() { c.consume(ctx, queue) })
 	}
 	return c
 }
@@ -58,12 +57,11 @@ func (c *Consumers) Stop() {
 	c.done.Wait()
 }
 
-// consume begins with another node of a cluster for each queue and each attempt.
-func (c *Consumers) consume(ctx context.Context, queue string, attempt int) {
+func (c *Consumers) consume(ctx context.Context, queue string) {
 	wait := reconnectLeast
-	for ; ctx.Err() == nil; attempt++ {
+	for ctx.Err() == nil {
 		began := time.Now()
-		err := c.session(ctx, c.opts.AMQPURLs[attempt%len(c.opts.AMQPURLs)], queue)
+		err := c.session(ctx, c.opts.AMQPURL, queue)
 		if ctx.Err() != nil {
 			return
 		}

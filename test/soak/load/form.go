@@ -37,11 +37,11 @@ func (e *executor) insertInto(ctx context.Context, conn *pgx.Conn, rows []row) e
 	return conn.SendBatch(ctx, &batch).Close()
 }
 
-func (s State) lookAtForm(ctx context.Context) (d Drain, err error) {
+func (s State) lookAtForm(ctx context.Context) (d drain, err error) {
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM (`+s.Form.Waiting+`) w), count(*)
 			FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()`, writerName).
-			Scan(&d.Waiting, &d.Writers)
+			Scan(&d.waiting, &d.writers)
 	})
 	return d, err
 }

@@ -1,7 +1,6 @@
 package load
 
 import (
-	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -30,10 +29,11 @@ func arrived(t *testing.T, kind history.Kind) amqp.Delivery {
 		t.Fatal(err)
 	}
 	return amqp.Delivery{
-		MessageId: r.ID.String(), Exchange: topic, RoutingKey: "a.b", Body: body, ContentType: contentType, DeliveryMode: 2,
-		Priority: 3, Expiration: "60000", Type: "order", Timestamp: time.Unix(1, 0),
+		MessageId: r.ID.String(), Exchange: topic, RoutingKey: "a.b", Body: body, ContentType: contentType,
+		DeliveryMode: 2, Priority: 3, Expiration: "60000", Type: "order", Timestamp: time.Unix(1, 0),
 		Headers: amqp.Table{
-			"n": int64(-9007199254740993), "f": 0.5, "l": []any{int64(1), []any{}, amqp.Table{"x": nil}}, "s": "é", "t": true,
+			"n": int64(-9007199254740993), "f": 0.5, "l": []any{int64(1), []any{}, amqp.Table{"x": nil}},
+			"s": "é", "t": true,
 			"x-delivery-count": int64(1), outbox.PossibleDuplicateHeader: true,
 		},
 	}
@@ -56,7 +56,7 @@ func TestInspectNamesTheDamage(t *testing.T) {
 			"message-id is":        func(d *amqp.Delivery) { d.MessageId = "" },
 			"message-id":           func(d *amqp.Delivery) { d.MessageId = outbox.UUID{2}.String() },
 			"checksum":             func(d *amqp.Delivery) { d.Body[len(d.Body)/2] ^= 1 },
-			"body":                 func(d *amqp.Delivery) { d.Body = bytes.TrimSuffix(d.Body, d.Body[len(d.Body)-1:]) },
+			"body":                 func(d *amqp.Delivery) { d.Body = d.Body[:len(d.Body)-1] },
 			"body has 0 bytes":     func(d *amqp.Delivery) { d.Body = nil },
 			"exchange":             func(d *amqp.Delivery) { d.Exchange = "" },
 			"routing key":          func(d *amqp.Delivery) { d.RoutingKey = "a.c" },

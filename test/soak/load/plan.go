@@ -141,16 +141,6 @@ func (p *planner) next() *transaction {
 	return t
 }
 
-// bulk draws a transaction that commits many ordinary rows at once, some of them with a key.
-func (p *planner) bulk(rows int) *transaction {
-	t := p.begin()
-	for range rows {
-		p.add(t, history.Plain, p.chance(200))
-	}
-	t.steps = []step{{verb: copyRows, to: rows}}
-	return t
-}
-
 func (p *planner) single(t *transaction, keyed bool) {
 	p.add(t, p.kind(), keyed)
 	t.steps = append(t.steps, step{verb: insertRow, from: len(t.rows) - 1, to: len(t.rows)})

@@ -75,30 +75,11 @@ func (s State) CreateTables(ctx context.Context) error {
 	})
 }
 
-// DropTables drops the tables of a run in a database that stays: soak_transaction, and the outbox with everything that
-// cdc-relay setup created for it.
-func (s State) DropTables(ctx context.Context) error {
-	return s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		beside := func(suffix string) string {
-			return outbox.Table{Schema: s.Table.Schema, Name: s.Table.Name + suffix}.SQL()
-		}
-		for _, statement := range []string{
-			"DROP TABLE IF EXISTS soak_transaction",
-			"DROP TABLE IF EXISTS " + s.Table.SQL() + ", " + s.Table.DeadLetter().SQL() + ", " + beside("_migrations"),
-		} {
-			if _, err := conn.Exec(ctx, statement); err != nil {
-				return fmt.Errorf("%s: %w", statement, err)
-			}
-		}
-		return nil
-	})
-}
-
 // Waiting returns how many rows are in the outbox.
 func (s State) Waiting(ctx context.Context) (rows int, err error) {
 	if s.Form != nil {
 		d, err := s.lookAtForm(ctx)
-		return d.Waiting, err
+		return d.waiting, err
 	}
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "SELECT count(*) FROM "+s.Table.SQL()).Scan(&rows)
@@ -106,16 +87,16 @@ func (s State) Waiting(ctx context.Context) (rows int, err error) {
 	return rows, err
 }
 
-// Drain says how far the outbox is from empty.
-type Drain struct {
-	Waiting     int       // rows in the outbox
-	Attempts    int64     // attempts of these rows
-	DeadLetters int       // rows of the dead-letter table
-	Writers     int       // sessions of writers whose last transaction may not have ended
-	NextDue     time.Time // the next due time, by the database's clock; zero: no row waits for its time
+// drain says how far the outbox is from empty.
+type drain struct {
+	waiting     int   // rows in the outbox
+	attempts    int64 // of these rows
+	deadLetters int
+	writers     int       // sessions of writers whose last transaction may not have ended
+	nextDue     time.Time // by the database's clock; zero: no row waits for its time
 }
 
-func (s State) look(ctx context.Context) (d Drain, err error) {
+func (s State) look(ctx context.Context) (d drain, err error) {
 	if s.Form != nil {
 		return s.lookAtForm(ctx)
 	}
@@ -124,9 +105,9 @@ func (s State) look(ctx context.Context) (d Drain, err error) {
 		err := conn.QueryRow(ctx, `SELECT count(*), coalesce(sum(attempts), 0), min(available_at),
 			(SELECT count(*) FROM `+s.Table.DeadLetter().SQL()+`),
 			(SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
-			FROM `+s.Table.SQL(), writerName).Scan(&d.Waiting, &d.Attempts, &due, &d.DeadLetters, &d.Writers)
+			FROM `+s.Table.SQL(), writerName).Scan(&d.waiting, &d.attempts, &due, &d.deadLetters, &d.writers)
 		if due != nil {
-			d.NextDue = *due
+			d.nextDue = *due
 		}
 		return err
 	})
@@ -135,18 +116,15 @@ func (s State) look(ctx context.Context) (d Drain, err error) {
 
 // AwaitDrained waits, after the writers stopped and while the relays run, until the outbox is empty and no transaction
 // is open. It gives up if nothing has moved for the time quiet, and names the stuck rows. quiet must be longer than the
-// longest wait between two attempts. It also ends with ctx. look is called after each check, for a display; may be nil.
-func (s State) AwaitDrained(ctx context.Context, quiet time.Duration, look func(Drain)) error {
-	var before Drain
+// longest wait between two attempts. It also ends with ctx.
+func (s State) AwaitDrained(ctx context.Context, quiet time.Duration) error {
+	var before drain
 	moved := time.Now()
 	for {
 		began := time.Now()
 		now, err := s.look(ctx)
 		if err == nil {
-			if look != nil {
-				look(now)
-			}
-			if now.Waiting == 0 && now.Writers == 0 {
+			if now.waiting == 0 && now.writers == 0 {
 				return nil
 			}
 			if now != before {
@@ -163,8 +141,8 @@ func (s State) AwaitDrained(ctx context.Context, quiet time.Duration, look func(
 }
 
 // stuck names the first rows of the outbox.
-func (s State) stuck(ctx context.Context, d Drain) string {
-	text := fmt.Sprintf("%d rows wait, and %d writers have an open session", d.Waiting, d.Writers)
+func (s State) stuck(ctx context.Context, d drain) string {
+	text := fmt.Sprintf("%d rows wait, and %d writers have an open session", d.waiting, d.writers)
 	if s.Form != nil {
 		return text
 	}

@@ -88,27 +88,6 @@ func (t Topology) declareQueue(channel *amqp.Channel, queue string) error {
 	return channel.QueueBind(queue, queue+".#", t.Topic(), false, nil)
 }
 
-// Delete deletes the queues and exchanges of the run, with the messages in them.
-func Delete(ctx context.Context, amqpURL string, t Topology) error {
-	err := onChannel(ctx, amqpURL, func(channel *amqp.Channel) error {
-		for _, queue := range t.Queues() {
-			if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
-				return err
-			}
-		}
-		for _, exchange := range []string{t.Direct(), t.Topic()} {
-			if err := channel.ExchangeDelete(exchange, false, false); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("delete the queues of the run: %w", err)
-	}
-	return nil
-}
-
 // AwaitEmptyQueues waits until the broker has delivered all messages; the consumers may not have acknowledged the last
 // ones. Its error, after ctx has ended, says which queue has how many.
 func AwaitEmptyQueues(ctx context.Context, amqpURL string, t Topology) error {

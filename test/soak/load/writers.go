@@ -89,8 +89,7 @@ func writerConfig(databaseURL string) (*pgx.ConnConfig, error) {
 }
 
 func (w *Writers) write(ctx context.Context, config *pgx.ConnConfig, writer int) {
-	// One more than the writers: the last is Backlog.
-	plan := newPlanner(w.opts.Seed, writer, w.opts.Writers+1, w.opts.KeysPerWriter, w.opts.Topology)
+	plan := newPlanner(w.opts.Seed, writer, w.opts.Writers, w.opts.KeysPerWriter, w.opts.Topology)
 	plan.ordinary = w.opts.Form != nil
 	run := &executor{
 		run: w.opts.Run, writer: writer, table: w.opts.Table, form: w.opts.Form, record: w.record,
@@ -164,35 +163,4 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// backlogTransaction is how many rows one transaction of a backlog has.
-const backlogTransaction = 2000
-
-// Backlog commits at least this many rows in recorded transactions, with COPY, a fifth of them with ordering keys. Call
-// it before the writers start.
-func Backlog(ctx context.Context, opts WriterOptions, rows int, record WriterRecorder) error {
-	config, err := writerConfig(opts.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	const keys = 1000
-	w := &Writers{opts: opts}
-	defer w.done.Wait()
-	plan := newPlanner(opts.Seed, opts.Writers, opts.Writers+1, keys, opts.Topology)
-	run := &executor{run: opts.Run, writer: opts.Writers, table: opts.Table, record: record}
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("write the backlog: %w", err)
-	}
-	defer w.close(conn)
-	for written := 0; written < rows; written += backlogTransaction {
-		if _, err := run.execute(ctx, conn, plan.bulk(backlogTransaction)); err != nil {
-			return fmt.Errorf("write the backlog: %w", err)
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("write the backlog: %w", context.Cause(ctx))
-		}
-	}
-	return nil
 }
