@@ -3,16 +3,13 @@ package migrations_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -471,74 +468,6 @@ func TestFunctionsIgnoreTheSearchPathOfTheCaller(t *testing.T) {
 	if n := value[int](t, owner, "SELECT count(*) FROM public.outbox WHERE headers @> '{\"a\": 1}'"); n != 3 {
 		t.Errorf("%d messages, want 3", n)
 	}
-}
-
-// Parameters have changed before. A call must not find two functions that fit, and callers keep their right to call.
-func TestFunctionsReplaceThoseOfEarlierVersions(t *testing.T) {
-	owner, app := withFunctions(t)
-	role := value[string](t, app, "SELECT current_user::text")
-	celery := func(countdown string) string {
-		return `public.outbox_celery(task text, args json DEFAULT '[]', kwargs json DEFAULT '{}', queue text DEFAULT 'celery', eta timestamptz DEFAULT NULL,
-			countdown ` + countdown + ` DEFAULT NULL, expires timestamptz DEFAULT NULL, priority integer DEFAULT NULL, task_id uuid DEFAULT NULL, reply_to text DEFAULT NULL)`
-	}
-	enqueue := func(limit string) string {
-		return `public.outbox_enqueue(routing_key text, payload json, exchange text DEFAULT NULL, ordering_key text DEFAULT NULL, headers jsonb DEFAULT NULL,
-			properties jsonb DEFAULT NULL, available_at timestamptz DEFAULT NULL, ` + limit + `expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL)`
-	}
-	create := func(conn *pgx.Conn, function string) {
-		t.Helper()
-		exec1(t, conn, "CREATE FUNCTION "+function+" RETURNS uuid LANGUAGE sql SECURITY DEFINER AS 'SELECT NULL::uuid'")
-	}
-	for _, test := range []struct{ name, older, call string }{
-		{"outbox_celery", celery("numeric"), "SELECT outbox_celery('t')"},
-		{"outbox_celery", celery("double precision"), "SELECT outbox_celery('t')"},
-		{"outbox_enqueue", enqueue(""), "SELECT outbox_enqueue('k', '{}')"},
-		{"outbox_enqueue", enqueue("max_attempts integer DEFAULT NULL, "), "SELECT outbox_enqueue('k', '{}')"},
-	} {
-		for _, both := range []bool{false, true} {
-			if exec1(t, owner, "REVOKE ALL ON FUNCTION "+test.name+" FROM "+role); !both {
-				exec1(t, owner, "DROP FUNCTION "+test.name)
-			}
-			create(owner, test.older)
-			exec1(t, owner, "GRANT EXECUTE ON FUNCTION "+regexp.MustCompile(` DEFAULT [^,)]+`).ReplaceAllString(test.older, "")+" TO "+role)
-			if both {
-				wantError(t, owner, test.call, "42725", "is not unique")
-			}
-			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable()); err != nil || !changed {
-				t.Fatalf("%s: changed %t, %v", test.older, changed, err)
-			}
-			if id := value[*string](t, app, test.call+"::text"); id == nil {
-				t.Errorf("%s is called", test.older)
-			}
-			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable()); err != nil || changed {
-				t.Errorf("%s, again: changed %t, %v", test.older, changed, err)
-			}
-		}
-	}
-	exec1(t, owner, "GRANT CREATE ON SCHEMA public TO "+role)
-	create(app, celery("numeric"))
-	makeFunctions(t, owner, plainTable())
-	if value[int](t, owner, "SELECT count(*) FROM pg_proc WHERE proname = 'outbox_celery'") != 2 {
-		t.Error("the function of another role is dropped")
-	}
-}
-
-// Two functions that fit would make every call fail. So nothing changes, and the error names what is in the way.
-func TestAViewThatCallsAnEarlierFunctionStopsTheChange(t *testing.T) {
-	owner, app := withFunctions(t)
-	exec1(t, owner, "DROP FUNCTION outbox_celery")
-	const older = "outbox_celery(task text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text)"
-	exec1(t, owner, "CREATE FUNCTION "+older+" RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid'")
-	exec1(t, owner, "CREATE VIEW tasks AS SELECT outbox_celery('t', '[]', '{}', 'q', now(), 1.0::float8, now(), 1, gen_random_uuid(), 'r') AS id")
-	_, err := migrations.MakeFunctions(t.Context(), owner, plainTable())
-	if answer := new(pgconn.PgError); !errors.As(err, &answer) || answer.Code != "2BP01" || !strings.Contains(answer.Detail, "tasks depends on") {
-		t.Errorf("got %v", err)
-	}
-	exec1(t, owner, "SELECT * FROM tasks")
-	exec1(t, owner, "DROP VIEW tasks")
-	makeFunctions(t, owner, plainTable())
-	exec1(t, owner, "GRANT EXECUTE ON FUNCTION outbox_celery TO "+value[string](t, app, "SELECT current_user::text"))
-	exec1(t, app, "SELECT outbox_celery('t')")
 }
 
 // In many databases every role may create functions in the schema public. Functions of the same name must not disturb

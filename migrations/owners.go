@@ -67,15 +67,15 @@ func strangers(table outbox.Table, owner []string) string {
 	for _, t := range []outbox.Table{
 		table, table.DeadLetter(), VersionTable(table), table.Published(), lastPartition(table),
 	} {
-		tables = append(tables, quoteLiteral(t.Name))
+		tables = append(tables, QuoteLiteral(t.Name))
 	}
 	named := "NULL"
 	if len(owner) > 0 && owner[0] != "" {
-		named = quoteLiteral(owner[0])
+		named = QuoteLiteral(owner[0])
 	}
-	return strings.NewReplacer("{schema}", quoteLiteral(table.Schema), "{outbox}", quoteLiteral(table.Name),
-		"{tables}", strings.Join(tables, ", "), "{partition}", quoteLiteral(lastPartition(table).Name),
-		"{sequence}", quoteLiteral(UsualSequence(table).Name), "{owner}", named).Replace(strangersSQL)
+	return strings.NewReplacer("{schema}", QuoteLiteral(table.Schema), "{outbox}", QuoteLiteral(table.Name),
+		"{tables}", strings.Join(tables, ", "), "{partition}", QuoteLiteral(lastPartition(table).Name),
+		"{sequence}", QuoteLiteral(UsualSequence(table).Name), "{owner}", named).Replace(strangersSQL)
 }
 
 // ErrOwner says that a role that is not trusted owns an object of the outbox, or the function of a trigger on it.
@@ -143,10 +143,8 @@ func CheckTables(ctx context.Context, db beginner, table outbox.Table) error {
 func findStranger(
 	ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string,
 ) (found stranger, is bool, err error) {
-	rows, err := tx.Query(ctx, strangers(table, owner))
-	if err == nil {
-		found, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[stranger])
-	}
+	rows, _ := tx.Query(ctx, strangers(table, owner))
+	found, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[stranger])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return found, false, nil
 	}
