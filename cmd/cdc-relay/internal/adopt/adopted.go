@@ -49,10 +49,7 @@ WHERE f.note ->> 'outbox' = $2 ORDER BY 1, 2`
 
 // List returns the tables that were adopted into an outbox. It reads only the catalog.
 func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, error) {
-	rows, err := conn.Query(ctx, listSQL, into.Schema, into.SQL())
-	if err != nil {
-		return nil, fmt.Errorf("look for adopted tables: %w", err)
-	}
+	rows, _ := conn.Query(ctx, listSQL, into.Schema, into.SQL())
 	var notes []note
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Adopted, err error) {
 		var n note
@@ -112,17 +109,16 @@ func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.T
 			return a, nil
 		}
 	}
+	what := fmt.Sprintf("%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
 	switch {
 	case from == nil && len(all) == 1:
 		return all[0], nil
 	case len(all) == 0:
 		return Adopted{}, fmt.Errorf("no table was adopted into %s", into)
-	case from == nil:
-		return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them",
-			"%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
+	case from != nil:
+		what = fmt.Sprintf("table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
 	}
-	return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them",
-		"table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
+	return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them", "%s", what)
 }
 
 // undo returns the statements of Undo, for one transaction.

@@ -2,7 +2,6 @@ package adopt
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,14 +59,13 @@ func (o obstacle) fix() string {
 
 // named returns the names and the fixes. A table other than this one is named, too.
 func named(table outbox.Table, all []obstacle) (names, fix string) {
-	words, lines := make([]string, len(all)), make([]string, len(all))
-	for i, o := range all {
-		words[i], lines[i] = o.Kind+" "+outbox.Identifier(o.Name), o.fix()
+	names = join(all, " and ", func(o obstacle) string {
 		if o.Table != table {
-			words[i] += " of " + o.Table.String()
+			return o.Kind + " " + outbox.Identifier(o.Name) + " of " + o.Table.String()
 		}
-	}
-	return strings.Join(words, " and "), strings.Join(lines, " ") + "  -- or adopt it with --view"
+		return o.Kind + " " + outbox.Identifier(o.Name)
+	})
+	return names, join(all, " ", obstacle.fix) + "  -- or adopt it with --view"
 }
 
 type column struct {
@@ -181,12 +179,9 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 	case CeleryOutbox:
 		return outbox.Table{Schema: "public", Name: "celery_outbox"}, nil
 	}
-	rows, err := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
+	rows, _ := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
 		WHERE schemaname = 'public' AND tablename LIKE 'watermill\_%' AND tablename NOT LIKE 'watermill\_offsets\_%'
 		  ORDER BY 1`)
-	if err != nil {
-		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
-	}
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
@@ -201,9 +196,8 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 }
 
 func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (*source, error) {
-	s := &source{table: table}
-	var text []byte
-	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(&text)
+	s := new(source)
+	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(s)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, problem.New("# name the table in --from",
@@ -211,9 +205,7 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	case err != nil:
 		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
 	}
-	if err := json.Unmarshal(text, s); err != nil {
-		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
-	}
+	s.table = table
 	return s, nil
 }
 
@@ -235,7 +227,7 @@ func (s *source) check(r Request) error {
 	case len(s.Children) > 0:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables",
 			s.Children[0].Printed(), s.table.Printed()),
-			"table %s has child tables %s, and their rows would stay there", s.table, joined(s.Children))
+			"table %s has child tables %s, and their rows would stay there", s.table, join(s.Children, ", ", outbox.Table.String))
 	case len(s.References) > 0 && !r.View:
 		return problem.New(unbound,
 			"table %s is the target of %s: a DELETE of its rows fails there, or changes rows, and adopt deletes rows",
@@ -264,12 +256,13 @@ func (s *source) check(r Request) error {
 	return nil
 }
 
-func joined(tables []outbox.Table) string {
-	names := make([]string, len(tables))
-	for i, t := range tables {
-		names[i] = t.String()
+// join joins what text says of each.
+func join[T any](all []T, separator string, text func(T) string) string {
+	texts := make([]string, len(all))
+	for i, one := range all {
+		texts[i] = text(one)
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(texts, separator)
 }
 
 func (s *source) hides(role string) error {
@@ -292,26 +285,21 @@ func (s *source) key() []string {
 
 // find looks a column up as SQL does. An unquoted name can also match a name with capitals.
 func (s *source) find(p part) (column, bool) {
-	same := []func(a, b string) bool{func(a, b string) bool { return a == b }}
-	if !p.quoted {
-		same = append(same, func(a, b string) bool { return a == strings.ToLower(b) }, strings.EqualFold)
+	i := slices.IndexFunc(s.Columns, func(c column) bool { return c.Name == p.column })
+	if i < 0 && !p.quoted {
+		i = slices.IndexFunc(s.Columns, func(c column) bool { return c.Name == strings.ToLower(p.column) })
 	}
-	for _, same := range same {
-		for _, c := range s.Columns {
-			if same(c.Name, p.column) {
-				return c, true
-			}
-		}
+	if i < 0 && !p.quoted {
+		i = slices.IndexFunc(s.Columns, func(c column) bool { return strings.EqualFold(c.Name, p.column) })
 	}
-	return column{}, false
+	if i < 0 {
+		return column{}, false
+	}
+	return s.Columns[i], true
 }
 
 func (s *source) names() string {
-	names := make([]string, len(s.Columns))
-	for i, c := range s.Columns {
-		names[i] = c.Name
-	}
-	return strings.Join(names, ", ")
+	return join(s.Columns, ", ", func(c column) string { return c.Name })
 }
 
 // shell quotes a word for the shell if necessary.
