@@ -91,82 +91,74 @@ type grant struct {
 	Option    bool   `json:"option"`
 }
 
+// A JSON null leaves a field of source empty.
 const sourceSQL = `
+WITH named AS NOT MATERIALIZED (
+  SELECT t.oid, pg_catalog.jsonb_build_object('Schema', n.nspname, 'Name', t.relname) AS name
+  FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace)
 SELECT pg_catalog.jsonb_build_object(
   'kind', c.relkind, 'owner', pg_catalog.pg_get_userbyid(c.relowner),
   'columns', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
-                'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
-                'default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
-                  ELSE '' END,
-                'sequence', coalesce((SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q
-                                      WHERE a.attidentity <> '' AND q.deptype = 'i'
-                   AND q.classid = 'pg_catalog.pg_class'::regclass AND q.refclassid = q.classid AND q.refobjid = c.oid
-                     AND q.refobjsubid = a.attnum), ''),
-                'generated', a.attgenerated <> '') ORDER BY a.attnum)
-              FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-              LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-  'key', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
-             'equals', CASE pn.nspname WHEN 'pg_catalog' THEN p.oprname
-               ELSE pg_catalog.format('OPERATOR(%I.%s)', pn.nspname, p.oprname) END) ORDER BY k.n), '[]')
-          FROM pg_catalog.pg_index i, LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::smallint[]),
-            pg_catalog.unnest(i.indclass::oid[])) WITH ORDINALITY k(attnum, class, n)
-            JOIN pg_catalog.pg_opclass l ON l.oid = k.class
-            JOIN pg_catalog.pg_amop m ON m.amopfamily = l.opcfamily AND m.amoplefttype = l.opcintype
-              AND m.amoprighttype = l.opcintype AND m.amopstrategy = 3
-            JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr
-              JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
-            JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
-          WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
-  'references', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
-                   'kind', 'foreign key', 'name', f.conname,
-                   'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname))
-                     ORDER BY f.conname), '[]')
-                 FROM pg_catalog.pg_constraint f JOIN pg_catalog.pg_class t ON t.oid = f.conrelid
-                   JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
-                 WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
-                   AND (f.confrelid = c.oid OR c.relkind = 'p'
-                        AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
-  'children', (SELECT coalesce(pg_catalog.jsonb_agg(
-                 pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname) ORDER BY h.inhseqno), '[]')
-               FROM pg_catalog.pg_inherits h JOIN pg_catalog.pg_class t ON t.oid = h.inhrelid
-                 JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
-               WHERE h.inhparent = c.oid AND c.relkind = 'r'),
-  'guards', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('kind', g.kind, 'name', g.name,
-                'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname))
-                  ORDER BY g.kind DESC, g.name), '[]') FROM (
-               SELECT 'trigger', g.tgname, g.tgrelid FROM pg_catalog.pg_trigger g
-               WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0
-                      AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
-                 AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
-               UNION ALL SELECT 'rule', w.rulename, c.oid
-               FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type = '4'
-                 AND w.ev_enabled IN ('O', 'A')) g(kind, name, relation) -- DELETE
-             JOIN pg_catalog.pg_class t ON t.oid = g.relation
-               JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace),
-  'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"'
-                       FROM pg_catalog.pg_trigger g
-                        JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid
-                          JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
-                        WHERE g.tgrelid = c.oid AND g.tgname = $3), ''),
-  'outbox_owner', coalesce(pg_catalog.pg_get_userbyid(o.relowner), ''),
-  'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT')
-                        AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
-                        AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'), false),
-  'hidden', c.relrowsecurity AND EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper
-                                         AND NOT x.rolbypassrls)
-            AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')),
-  'hidden_from', CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user ELSE '' END,
-  'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
-               'privilege', x.privilege_type || x.part, 'option', x.is_grantable,
-               'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC'
-                 ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
-             FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
-                   UNION ALL SELECT pg_catalog.format(' (%I)', a.attname), x.*
-                     FROM pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) x
-                   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
-             WHERE x.grantee <> c.relowner AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER',
-               'REFERENCES')))
+      'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
+      'default', CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END,
+      'sequence', (SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q
+                   WHERE a.attidentity <> '' AND q.deptype = 'i' AND q.classid = 'pg_catalog.pg_class'::regclass
+                     AND q.refclassid = q.classid AND q.refobjid = c.oid AND q.refobjsubid = a.attnum),
+      'generated', a.attgenerated <> '') ORDER BY a.attnum)
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+  'key', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
+      'equals', CASE pn.nspname WHEN 'pg_catalog' THEN p.oprname
+        ELSE pg_catalog.format('OPERATOR(%I.%s)', pn.nspname, p.oprname) END) ORDER BY k.n)
+    FROM pg_catalog.pg_index i, LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::smallint[]),
+      pg_catalog.unnest(i.indclass::oid[])) WITH ORDINALITY k(attnum, class, n)
+    JOIN pg_catalog.pg_opclass l ON l.oid = k.class
+    JOIN pg_catalog.pg_amop m ON m.amopfamily = l.opcfamily AND m.amoplefttype = l.opcintype
+      AND m.amoprighttype = l.opcintype AND m.amopstrategy = 3
+    JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
+    JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
+    WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
+  'references', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+      'kind', 'foreign key', 'name', f.conname, 'table', t.name) ORDER BY f.conname)
+    FROM pg_catalog.pg_constraint f JOIN named t ON t.oid = f.conrelid
+    WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
+      AND (f.confrelid = c.oid OR c.relkind = 'p'
+           AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
+  'children', (SELECT pg_catalog.jsonb_agg(t.name ORDER BY h.inhseqno)
+    FROM pg_catalog.pg_inherits h JOIN named t ON t.oid = h.inhrelid
+    WHERE h.inhparent = c.oid AND c.relkind = 'r'),
+  'guards', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+      'kind', g.kind, 'name', g.name, 'table', t.name) ORDER BY g.kind DESC, g.name)
+    FROM (
+      SELECT 'trigger', g.tgname, g.tgrelid FROM pg_catalog.pg_trigger g
+      WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0
+             AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
+        AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
+      UNION ALL SELECT 'rule', w.rulename, c.oid FROM pg_catalog.pg_rewrite w
+      WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A') -- DELETE
+    ) g(kind, name, relation) JOIN named t ON t.oid = g.relation),
+  'trigger', (SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"'
+    FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid
+    JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
+    WHERE g.tgrelid = c.oid AND g.tgname = $3),
+  'outbox_owner', pg_catalog.pg_get_userbyid(o.relowner),
+  'owner_may', pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT')
+    AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
+    AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'),
+  'hidden', c.relrowsecurity
+    AND EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper AND NOT x.rolbypassrls)
+    AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')),
+  'hidden_from', CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user END,
+  'grants', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+      'privilege', x.privilege_type || x.part, 'option', x.is_grantable, 'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC'
+        ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END))
+    FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
+          UNION ALL SELECT pg_catalog.format(' (%I)', a.attname), x.*
+          FROM pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) x
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
+    WHERE x.grantee <> c.relowner
+      AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER', 'REFERENCES')))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($4)
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
