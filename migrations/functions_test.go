@@ -2,10 +2,7 @@ package migrations_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -15,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func makeFunctions(t *testing.T, conn *pgx.Conn, table outbox.Table) {
@@ -28,12 +26,12 @@ func makeFunctions(t *testing.T, conn *pgx.Conn, table outbox.Table) {
 func withFunctions(t *testing.T) (owner, app *pgx.Conn) {
 	t.Helper()
 	url := services.Database(t)
-	owner = connect(t, url)
+	owner = tabletest.Connect(t, url)
 	exec1(t, owner, "REVOKE ALL ON SCHEMA public FROM PUBLIC")
-	up(t, owner, plainTable())
-	makeFunctions(t, owner, plainTable())
+	up(t, owner, tabletest.Name())
+	makeFunctions(t, owner, tabletest.Name())
 	app = as(t, url, owner)
-	letCall(t, owner, plainTable(), value[string](t, app, "SELECT current_user::text"))
+	letCall(t, owner, tabletest.Name(), value[string](t, app, "SELECT current_user::text"))
 	return owner, app
 }
 
@@ -55,6 +53,14 @@ func value[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	return v
 }
 
+// is compares the only value of a query, as text.
+func is(t *testing.T, conn *pgx.Conn, want any, sql string, args ...any) {
+	t.Helper()
+	if got := value[any](t, conn, sql, args...); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: got %v, want %v", sql, got, want)
+	}
+}
+
 func wantError(t *testing.T, conn *pgx.Conn, sql, state, names string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), sql)
@@ -68,16 +74,11 @@ func wantError(t *testing.T, conn *pgx.Conn, sql, state, names string) {
 // row returns the newest message as JSON, without its times and ids.
 func row(t *testing.T, owner *pgx.Conn) map[string]any {
 	t.Helper()
-	var m map[string]any
-	text := value[string](t, owner, "SELECT jsonb_strip_nulls(to_jsonb(o) - '{id,created_at,attempts,schema_version}'::text[])::text FROM outbox o ORDER BY id DESC LIMIT 1")
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return value[map[string]any](t, owner, "SELECT jsonb_strip_nulls(to_jsonb(o) - '{id,created_at,attempts,schema_version}'::text[]) FROM outbox o ORDER BY id DESC LIMIT 1")
 }
 
 func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
-	conn := connect(t, services.Database(t))
+	conn := tabletest.Connect(t, services.Database(t))
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		for _, want := range []bool{true, false} {
@@ -101,30 +102,19 @@ func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
 		}
 	}
 	left := "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
-	if n := value[int](t, conn, left); n != 0 {
-		t.Errorf("%d functions are left", n)
-	}
+	is(t, conn, 0, left)
 }
 
 func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
-	psql, err := exec.LookPath("psql")
-	if err != nil {
-		t.Skip("psql is not installed")
-	}
 	url := services.Database(t)
-	conn := connect(t, url)
+	conn := tabletest.Connect(t, url)
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		script, err := migrations.FunctionsSQL(table)
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", url)
-		cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
-		cmd.Stdin = strings.NewReader(script)
-		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-			t.Fatalf("%s: psql: %v\n%s", table, err, out)
-		}
+		psql(t, url, script, "-1", "-v", "ON_ERROR_STOP=1")
 		if changed, err := migrations.MakeFunctions(t.Context(), conn, table); changed || err != nil {
 			t.Errorf("%s: setup still has something to do after the script: %v, %v", table, changed, err)
 		}
@@ -134,22 +124,19 @@ func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 // Functions created by a superuser do not run with the superuser's rights.
 func TestTheFunctionsBelongToTheOwnerOfTheTable(t *testing.T) {
 	url := services.Database(t)
-	owner := connect(t, url)
+	owner := tabletest.Connect(t, url)
 	role := value[string](t, as(t, url, owner), "SELECT current_user::text")
-	up(t, owner, plainTable())
+	up(t, owner, tabletest.Name())
 	exec1(t, owner, "GRANT CREATE, USAGE ON SCHEMA public TO "+role)
 	exec1(t, owner, "ALTER TABLE outbox OWNER TO "+role)
-	makeFunctions(t, owner, plainTable())
-	if got := value[string](t, owner, "SELECT string_agg(DISTINCT pg_get_userbyid(proowner), ',') FROM pg_proc WHERE proname ~ '^outbox_'"); got != role {
-		t.Errorf("the functions belong to %s, the table to %s", got, role)
-	}
+	makeFunctions(t, owner, tabletest.Name())
+	is(t, owner, role, "SELECT string_agg(DISTINCT pg_get_userbyid(proowner), ',') FROM pg_proc WHERE proname ~ '^outbox_'")
 }
 
 func TestFunctionsNeedAGrant(t *testing.T) {
-	url := services.Database(t)
-	owner := connect(t, url)
-	up(t, owner, plainTable())
-	makeFunctions(t, owner, plainTable())
+	tables := tabletest.New(t)
+	url, owner := tables.URL, tables.Conn
+	makeFunctions(t, owner, tabletest.Name())
 	stranger := as(t, url, owner, "GRANT INSERT ON outbox")
 	const denied = "42501"
 	wantError(t, stranger, "SELECT outbox_enqueue('k', '{}')", denied, "outbox_enqueue")
@@ -165,9 +152,7 @@ func TestEnqueueInsertsAMessage(t *testing.T) {
 	if want := fmt.Sprint(map[string]any{"message_id": id, "routing_key": "orders.created", "payload": map[string]any{"a": 1}}); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if body := value[string](t, owner, "SELECT payload::text FROM outbox"); body != `{"a":  1}` {
-		t.Errorf("the payload is %s", body)
-	}
+	is(t, owner, `{"a":  1}`, "SELECT payload::text FROM outbox")
 	exec1(t, app, `SELECT outbox_enqueue('k', '[1]', exchange => 'shop', ordering_key => 'o1', headers => '{"h": 1}', properties => '{"priority": 3}',
 		available_at => '2030-01-01Z', max_attempts => 1, expires_at => '2031-01-01Z', coalesce_key => 'c', message_id => '00000000-0000-0000-0000-000000000001',
 		redacted_payload => '["*"]')`)
@@ -183,9 +168,7 @@ func TestEnqueueInsertsAMessage(t *testing.T) {
 	}); err == nil {
 		t.Fatal("committed")
 	}
-	if n := value[int](t, owner, "SELECT count(*) FROM outbox"); n != 2 {
-		t.Errorf("%d messages, want 2", n)
-	}
+	is(t, owner, 2, "SELECT count(*) FROM outbox")
 	wantError(t, app, "SELECT outbox_enqueue(NULL, '{}')", "23502", "routing_key")
 	wantError(t, app, "SELECT outbox_enqueue('k', NULL)", "22004", "payload is null")
 	wantError(t, app, "SELECT outbox_enqueue('k', '{')", "22P02", "json")
@@ -230,12 +213,8 @@ func TestCeleryInsertsATask(t *testing.T) {
 	owner, app := withFunctions(t)
 	id := value[string](t, app, `SELECT outbox_celery('tasks.add', args => '[1, 2.50]', kwargs => '{"x": "y"}', queue => 'math', countdown => 60,
 		expires => '2030-01-02 03:04:05.6+02', priority => 7, reply_to => 'answers')::text`)
-	if body := value[string](t, owner, "SELECT payload::text FROM outbox"); body != `[[1, 2.50], {"x": "y"}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]` {
-		t.Errorf("the body is %s", body)
-	}
-	if !value[bool](t, owner, "SELECT available_at BETWEEN now() + '59 s' AND now() + '61 s' AND expires_at = '2030-01-02 01:04:05.6Z' FROM outbox") {
-		t.Error("the times are wrong")
-	}
+	is(t, owner, `[[1, 2.50], {"x": "y"}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]`, "SELECT payload::text FROM outbox")
+	is(t, owner, true, "SELECT available_at BETWEEN now() + '59 s' AND now() + '61 s' AND expires_at = '2030-01-02 01:04:05.6Z' FROM outbox")
 	message := row(t, owner)
 	headers, properties := message["headers"].(map[string]any), message["properties"].(map[string]any)
 	for key, want := range map[string]any{"task": "tasks.add", "id": id, "root_id": id, "lang": "py", "retries": 0, "expires": "2030-01-02T01:04:05.600000+00:00", "argsrepr": "[1, 2.50]"} {
@@ -312,12 +291,8 @@ func TestCancelDeletesAMessageWhoseTimeHasNotCome(t *testing.T) {
 		exec1(t, owner, "TRUNCATE outbox")
 	}
 	exec1(t, owner, "INSERT INTO outbox (routing_key, payload, available_at) VALUES ('other', '1', 'infinity')")
-	if value[bool](t, app, "SELECT outbox_cancel($1)", id) {
-		t.Error("a message that is not there is cancelled")
-	}
-	if n := value[int](t, owner, "SELECT count(*) FROM outbox"); n != 1 {
-		t.Errorf("%d other messages", n)
-	}
+	is(t, app, false, "SELECT outbox_cancel($1)", id)
+	is(t, owner, 1, "SELECT count(*) FROM outbox")
 	wantError(t, app, "SELECT outbox_cancel(NULL)", "22004", "message_id is null")
 }
 
@@ -327,18 +302,12 @@ func TestCancelDoesNotWaitForALock(t *testing.T) {
 	id := value[string](t, app, "SELECT outbox_enqueue('k', '1', available_at => 'infinity')::text")
 	exec1(t, owner, "BEGIN; SELECT FROM outbox FOR UPDATE")
 	exec1(t, app, "SET lock_timeout = '1 ms'") // for the table too, so a wait fails
-	if value[bool](t, app, "SELECT outbox_cancel($1)", id) {
-		t.Error("a locked message is cancelled")
-	}
+	is(t, app, false, "SELECT outbox_cancel($1)", id)
 	exec1(t, owner, "ROLLBACK")
 	exec1(t, app, "BEGIN")
-	if !value[bool](t, app, "SELECT outbox_cancel($1)", id) {
-		t.Error("not cancelled when it is free")
-	}
+	is(t, app, true, "SELECT outbox_cancel($1)", id)
 	exec1(t, app, "ROLLBACK")
-	if n := value[int](t, owner, "SELECT count(*) FROM outbox"); n != 1 {
-		t.Error("a transaction that rolled back has deleted the message")
-	}
+	is(t, owner, 1, "SELECT count(*) FROM outbox")
 }
 
 // A relay may take the row, and lose it again, between the search and the lock.
@@ -361,20 +330,13 @@ func TestCancelComparesTheTimeOnceMore(t *testing.T) {
 
 func TestAwaitReturnsTheStateOfAMessage(t *testing.T) {
 	owner, app := withFunctions(t)
-	state := func(id, timeout string) string {
-		t.Helper()
-		return value[string](t, app, "SELECT outbox_await($1, $2::interval)", id, timeout)
-	}
+	const awaitSQL = "SELECT outbox_await($1, $2::interval)"
 	id := value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
-	if got := state(id, "20 ms"); got != "waiting" {
-		t.Errorf("got %s", got)
-	}
+	is(t, app, "waiting", awaitSQL, id, "20 ms")
 	exec1(t, owner, `WITH d AS (DELETE FROM outbox RETURNING *) INSERT INTO outbox_dead_letter
 		(id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
 		SELECT id, created_at, message_id, attempts, schema_version, routing_key, payload, 'unroutable' FROM d`)
-	if got := state(id, "1 h"); got != "dead: unroutable" {
-		t.Errorf("got %s", got)
-	}
+	is(t, app, "dead: unroutable", awaitSQL, id, "1 h")
 
 	// It returns as soon as the row is deleted, before its timeout.
 	id = value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
@@ -413,16 +375,16 @@ func TestAwaitBeforeCommitIsAnError(t *testing.T) {
 func TestAwaitWorksOnlyOnThePrimary(t *testing.T) {
 	services.Thorough(t, "starts servers of its own")
 	primary := services.PrivatePostgres(t)
-	conn := connect(t, primary.URL("postgres"))
-	up(t, conn, plainTable())
-	makeFunctions(t, conn, plainTable())
+	conn := tabletest.Connect(t, primary.URL("postgres"))
+	up(t, conn, tabletest.Name())
+	makeFunctions(t, conn, tabletest.Name())
 	standby := services.Standby(t, primary)
 	t.Cleanup(func() {
 		if err := standby.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	replica := connect(t, standby.URL("postgres"))
+	replica := tabletest.Connect(t, standby.URL("postgres"))
 	await.Until(t, "the function is on the standby", func() bool {
 		return value[bool](t, replica, "SELECT to_regproc('public.outbox_await') IS NOT NULL")
 	})
@@ -465,9 +427,7 @@ func TestFunctionsIgnoreTheSearchPathOfTheCaller(t *testing.T) {
 	} {
 		exec1(t, app, statement)
 	}
-	if n := value[int](t, owner, "SELECT count(*) FROM public.outbox WHERE headers @> '{\"a\": 1}'"); n != 3 {
-		t.Errorf("%d messages, want 3", n)
-	}
+	is(t, owner, 3, "SELECT count(*) FROM public.outbox WHERE headers @> '{\"a\": 1}'")
 }
 
 // In many databases every role may create functions in the schema public. Functions of the same name must not disturb
