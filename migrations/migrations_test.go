@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -71,30 +70,6 @@ func TestUpRejectsATooLongName(t *testing.T) {
 	}
 }
 
-func TestConcurrentUpsWaitForOneAnother(t *testing.T) {
-	url := services.Database(t)
-	table := outbox.Table{Schema: "new", Name: "outbox"}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	migrated := 0
-	for range 4 {
-		conn := tabletest.Connect(t, url)
-		wg.Go(func() {
-			from, to, err := migrations.Up(t.Context(), conn, table)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			migrated += to - from
-		})
-	}
-	wg.Wait()
-	if migrated != migrations.Latest {
-		t.Errorf("%d steps were run in all, want %d", migrated, migrations.Latest)
-	}
-}
-
 func TestUpNamesAnExistingTable(t *testing.T) {
 	conn := tabletest.Connect(t, services.Database(t))
 	exec1(t, conn, "CREATE TABLE outbox (something text)")
@@ -104,17 +79,6 @@ func TestUpNamesAnExistingTable(t *testing.T) {
 	}
 	exec1(t, conn, "DROP TABLE outbox")
 	up(t, conn, tabletest.Name())
-}
-
-func TestNewerTablesAreRecognized(t *testing.T) {
-	conn := tabletest.New(t).Conn
-	exec1(t, conn, "UPDATE outbox_migrations SET version = 99")
-	if _, _, err := migrations.Up(t.Context(), conn, tabletest.Name()); !errors.Is(err, migrations.ErrNewer) {
-		t.Errorf("Up: %v", err)
-	}
-	if state, err := migrations.Status(t.Context(), conn, tabletest.Name()); !errors.Is(err, migrations.ErrNewer) || state.Current != 99 {
-		t.Errorf("Status: %+v, %v", state, err)
-	}
 }
 
 // as connects with a new role that has these grants.
@@ -154,20 +118,6 @@ func TestUpInAnExistingSchemaNeedsNoPrivilegeOnTheDatabase(t *testing.T) {
 	exec1(t, owner, "CREATE SCHEMA shop")
 	conn := as(t, url, owner, "GRANT CREATE, USAGE ON SCHEMA shop")
 	up(t, conn, outbox.Table{Schema: "shop", Name: "outbox"})
-}
-
-func TestAnApplicationNeedsOnlyInsert(t *testing.T) {
-	tables := tabletest.New(t)
-	url, owner := tables.URL, tables.Conn
-	app := as(t, url, owner, "GRANT INSERT ON outbox")
-	exec1(t, app, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '{"order_id": 42}')`)
-	exec1(t, app, `INSERT INTO outbox (routing_key, payload, properties) VALUES ('k', '{}', '{"priority": 9}')`)
-	columns := as(t, url, owner, "GRANT INSERT (routing_key, payload) ON outbox")
-	exec1(t, columns, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '{"order_id": 42}')`)
-	_, err := columns.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, attempts) VALUES ('k', '{}', 1)`)
-	wantState(t, err, "42501", "permission denied")
-	_, err = app.Exec(t.Context(), "SELECT 1 FROM outbox")
-	wantState(t, err, "42501", "permission denied")
 }
 
 func TestDropRejectsTablesWithMessages(t *testing.T) {
