@@ -30,12 +30,6 @@ type Adopted struct {
 	function outbox.Table
 }
 
-// Works reports whether new rows of the table reach the outbox.
-func (a Adopted) Works() bool {
-	return a.Exists && a.Trigger && a.Enabled && len(a.LostKey) == 0 && len(a.Missing) == 0 && !a.OtherKey &&
-		a.Obstacle == nil
-}
-
 const listSQL = `
 SELECT f.nspname, f.proname, f.note, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
 FROM (SELECT p.oid, n.nspname, p.proname, pg_catalog.obj_description(p.oid, 'pg_proc')::jsonb -> 'adopts' AS note

@@ -46,7 +46,7 @@ func TestListReportsTheStateOfEachTrigger(t *testing.T) {
 		t.Helper()
 		s.Exec(sql)
 		a = s.list()[0]
-		if got := fmt.Sprint(a.Works(), a.Exists, a.Trigger, a.Enabled, a.LostKey, a.Missing); got != want {
+		if got := fmt.Sprint(works(a), a.Exists, a.Trigger, a.Enabled, a.LostKey, a.Missing); got != want {
 			t.Errorf("%s: got %s, want %s: %+v", sql, got, want, a)
 		}
 		return a

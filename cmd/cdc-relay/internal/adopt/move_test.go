@@ -166,7 +166,7 @@ func TestTheScriptForPsqlAdoptsTheTable(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	a, err := adopt.Find(t.Context(), s.Conn, s.outbox, nil)
-	if err != nil || !a.Works() || a.Table != r.From {
+	if err != nil || !works(a) || a.Table != r.From {
 		t.Fatalf("got %+v, %v", a, err)
 	}
 	psql(t, s.URL, a.UndoSQL())
