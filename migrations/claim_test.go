@@ -52,9 +52,7 @@ func TestFunctionsOfOtherRolesLoseTheirGrants(t *testing.T) {
 	makeBoth := func(role string) {
 		t.Helper()
 		_, err := migrations.MakeFunctions(t.Context(), conn, table)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if role != "" {
 			letCall(t, conn, table, role)
 		}

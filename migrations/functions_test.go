@@ -106,9 +106,7 @@ func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		script, err := migrations.FunctionsSQL(table)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		psql(t, url, script, "-1", "-v", "ON_ERROR_STOP=1")
 		if changed, err := migrations.MakeFunctions(t.Context(), conn, table); changed || err != nil {
 			t.Errorf("%s: setup still has something to do after the script: %v, %v", table, changed, err)

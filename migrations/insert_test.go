@@ -73,9 +73,7 @@ func TestTheOutboxHasNoChecksOrTriggers(t *testing.T) {
 		UNION ALL SELECT attname::text FROM pg_attribute WHERE attrelid = 'outbox'::regclass AND attgenerated <> ''
 		UNION ALL SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'outbox'::regclass AND indexprs IS NOT NULL
 		UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p WHERE pronamespace = 'public'::regnamespace`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(found) > 0 {
 		t.Errorf("found %v, %v", found, err)

@@ -20,6 +20,13 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func exec1(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
@@ -152,9 +159,7 @@ func TestTheScriptForPsqlCreatesTheSameTables(t *testing.T) {
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		script, err := migrations.SQL(table)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range 2 { // it can be run again
 			psql(t, theirs, script)
 		}
@@ -257,9 +262,7 @@ func TestColumnsMatchTheTables(t *testing.T) {
 	conn := tabletest.New(t).Conn
 	for _, of := range []outbox.Table{tabletest.Name(), tabletest.Name().DeadLetter()} {
 		columns, err := migrations.Columns(tabletest.Name(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var definitions []string
 		for _, c := range columns {
 			definitions = append(definitions, c.Definition())

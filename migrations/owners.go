@@ -122,8 +122,8 @@ func CheckOwners(ctx context.Context, db beginner, table outbox.Table, owner ...
 }
 
 func checkOwners(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string) error {
-	found, is, err := findStranger(ctx, tx, table, owner)
-	if err != nil || !is {
+	found, err := findStranger(ctx, tx, table, owner)
+	if err != nil || found == (stranger{}) {
 		return err
 	}
 	return found.problem()
@@ -132,26 +132,25 @@ func checkOwners(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []str
 // CheckTables is CheckOwners for a person who reads: a SELECT runs the code of a view, and none of a table.
 func CheckTables(ctx context.Context, db beginner, table outbox.Table) error {
 	return inPath(ctx, db, func(tx pgx.Tx) error {
-		found, is, err := findStranger(ctx, tx, table, nil)
-		if err == nil && is && (strings.HasSuffix(found.Kind, "VIEW") || found.Kind == "FOREIGN TABLE") {
+		found, err := findStranger(ctx, tx, table, nil)
+		if err == nil && (strings.HasSuffix(found.Kind, "VIEW") || found.Kind == "FOREIGN TABLE") {
 			return found.problem()
 		}
 		return err
 	})
 }
 
-func findStranger(
-	ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string,
-) (found stranger, is bool, err error) {
+// findStranger returns the worst one; an empty one: there is none.
+func findStranger(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string) (stranger, error) {
 	rows, _ := tx.Query(ctx, strangers(table, owner))
-	found, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[stranger])
+	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[stranger])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return found, false, nil
+		return stranger{}, nil
 	}
 	if err != nil {
-		return found, false, fmt.Errorf("look for the owners of %s: %w", table, err)
+		return stranger{}, fmt.Errorf("look for the owners of %s: %w", table, err)
 	}
-	return found, true, nil
+	return found, nil
 }
 
 // OwnersSQL does the same in a script. It must run after the script has locked the tables that it reads.
