@@ -84,9 +84,9 @@ func ClaimSQL(table outbox.Table, functions ...Function) (before, after string) 
 	rows := make([]string, len(functions))
 	for i, f := range functions {
 		rows[i] = fmt.Sprintf("(%s, %s, %s)",
-			quoteLiteral(f.Name.Schema), quoteLiteral(f.Name.Name), quoteLiteral(f.SQL()))
+			QuoteLiteral(f.Name.Schema), QuoteLiteral(f.Name.Name), QuoteLiteral(f.SQL()))
 	}
-	fill := strings.NewReplacer("{outbox}", quoteLiteral(table.SQL()), "{functions}", strings.Join(rows, ", "))
+	fill := strings.NewReplacer("{outbox}", QuoteLiteral(table.SQL()), "{functions}", strings.Join(rows, ", "))
 	return fill.Replace(beforeSQL), fill.Replace(afterSQL)
 }
 
@@ -107,7 +107,7 @@ func ForeignFunctions(ctx context.Context, conn *pgx.Conn, table outbox.Table) (
 	for _, f := range Functions(table) {
 		names = append(names, f.Name.Name)
 	}
-	rows, err := conn.Query(ctx, `
+	rows, _ := conn.Query(ctx, `
 SELECT p.oid::regprocedure::text, pg_catalog.pg_get_userbyid(p.proowner)::text,
        p.oid = ANY (array(SELECT pg_catalog.to_regprocedure(f)::oid FROM pg_catalog.unnest($1::text[]) f)) IS TRUE,
        array(SELECT x.grantee::regrole::text FROM pg_catalog.aclexplode(p.proacl) x
@@ -116,9 +116,6 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_proc p ON p.pronamespace = c.relna
   AND p.proname = ANY ($3::name[]) AND p.proowner <> c.relowner
 JOIN pg_catalog.pg_roles r ON r.oid = p.proowner AND NOT r.rolsuper
 WHERE c.oid = pg_catalog.to_regclass($2)::oid ORDER BY 1`, signatures(table), table.SQL(), names)
-	if err != nil {
-		return nil, fmt.Errorf("look for functions of other roles: %w", err)
-	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Foreign])
 	if err != nil {
 		return nil, fmt.Errorf("look for functions of other roles: %w", err)

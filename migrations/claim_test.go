@@ -8,11 +8,12 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // A role that created a function of the same name lets nobody call the one of the outbox.
 func TestFunctionsOfOtherRolesLoseTheirGrants(t *testing.T) {
-	table, conn := plainTable(), connect(t, services.Database(t))
+	table, conn := tabletest.Name(), tabletest.Connect(t, services.Database(t))
 	up(t, conn, table)
 	pid := fmt.Sprint(conn.PgConn().PID())
 	mallory, friend, reporting, granted := "mallory_"+pid, "friend_"+pid, "reporting_"+pid, "granted_"+pid
@@ -51,9 +52,7 @@ func TestFunctionsOfOtherRolesLoseTheirGrants(t *testing.T) {
 	makeBoth := func(role string) {
 		t.Helper()
 		_, err := migrations.MakeFunctions(t.Context(), conn, table)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if role != "" {
 			letCall(t, conn, table, role)
 		}

@@ -97,9 +97,5 @@ func scriptOf(table, of outbox.Table) (string, error) {
 	if of == table.Published() {
 		return HistorySQL(table)
 	}
-	steps, err := rendered(table, of)
-	if err != nil {
-		return "", err
-	}
-	return steps[0].UpSQL, nil
+	return steps(table, of)[0].sql, nil
 }

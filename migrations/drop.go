@@ -39,12 +39,9 @@ func messages(n int) string {
 // Drop removes the tables of an outbox, its functions and the version table, but not the schema. It returns a
 // *NotEmptyError if the tables contain messages. dropped is false if there was nothing to drop.
 func Drop(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string) (dropped bool, err error) {
-	state, err := Status(ctx, conn, table, owner...)
-	if err != nil && !errors.Is(err, ErrNewer) {
+	there, err := exist(ctx, conn, table, owner)
+	if err != nil || !there {
 		return false, err
-	}
-	if state.Current == 0 {
-		return false, nil
 	}
 	err = Together(ctx, conn, table, func(tx pgx.Tx) error { return drop(ctx, tx, table) })
 	if err != nil {
@@ -67,20 +64,26 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 	_, err := tx.Exec(ctx,
 		fmt.Sprintf("DROP TABLE %s, %s, %s; DROP TABLE IF EXISTS %s; DROP FUNCTION IF EXISTS %s, %s(interval)",
 			table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), table.Published().SQL(),
-			strings.Join(everySignature(table), ", "), table.RotatePublished().SQL()))
+			strings.Join(signatures(table), ", "), table.RotatePublished().SQL()))
 	return err
 }
 
 // CheckEmpty returns a *NotEmptyError if the tables contain messages.
 func CheckEmpty(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string) error {
-	state, err := Status(ctx, conn, table, owner...)
-	if err != nil && !errors.Is(err, ErrNewer) {
+	there, err := exist(ctx, conn, table, owner)
+	if err != nil || !there {
 		return err
 	}
-	if state.Current == 0 {
-		return nil
-	}
 	return look(ctx, conn, table)
+}
+
+// exist reports whether there are tables, of this version or a newer one.
+func exist(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner []string) (bool, error) {
+	state, err := Status(ctx, conn, table, owner...)
+	if errors.Is(err, ErrNewer) {
+		err = nil
+	}
+	return state.Current > 0, err
 }
 
 // querier is a connection or a transaction.

@@ -137,21 +137,4 @@ BEGIN
     RETURN FOUND;
 END {{.quote}};
 
-{{.claim}}DO {{.quote}}
-DECLARE
-    owner text := (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = {{.outbox_literal}}::regclass);
-    f     text;
-    g     text;
-BEGIN
-    -- Functions of the same names with older parameters would make calls ambiguous. Their grants go to the new ones.
-    -- A function of another owner is none of ours.
-    FOR f, g IN SELECT n.older, 'GRANT EXECUTE ON FUNCTION ' || n.newer || ' TO ' || x.grantee::regrole
-        FROM unnest(ARRAY[{{.older}}], ARRAY[{{.newer}}]) n(older, newer)
-        JOIN pg_proc p ON p.oid = to_regprocedure(n.older) AND quote_ident(pg_get_userbyid(p.proowner)) = owner
-        LEFT JOIN aclexplode(p.proacl) x ON x.grantee NOT IN (0, p.proowner) LOOP
-        IF g IS NOT NULL THEN
-            EXECUTE g;
-        END IF;
-        EXECUTE format('DROP FUNCTION IF EXISTS %s', f);
-    END LOOP;
-END {{.quote}};
+{{.claim -}}

@@ -2,22 +2,17 @@ package migrations_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func makeFunctions(t *testing.T, conn *pgx.Conn, table outbox.Table) {
@@ -31,12 +26,12 @@ func makeFunctions(t *testing.T, conn *pgx.Conn, table outbox.Table) {
 func withFunctions(t *testing.T) (owner, app *pgx.Conn) {
 	t.Helper()
 	url := services.Database(t)
-	owner = connect(t, url)
+	owner = tabletest.Connect(t, url)
 	exec1(t, owner, "REVOKE ALL ON SCHEMA public FROM PUBLIC")
-	up(t, owner, plainTable())
-	makeFunctions(t, owner, plainTable())
+	up(t, owner, tabletest.Name())
+	makeFunctions(t, owner, tabletest.Name())
 	app = as(t, url, owner)
-	letCall(t, owner, plainTable(), value[string](t, app, "SELECT current_user::text"))
+	letCall(t, owner, tabletest.Name(), value[string](t, app, "SELECT current_user::text"))
 	return owner, app
 }
 
@@ -58,6 +53,14 @@ func value[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	return v
 }
 
+// is compares the only value of a query, as text.
+func is(t *testing.T, conn *pgx.Conn, want any, sql string, args ...any) {
+	t.Helper()
+	if got := value[any](t, conn, sql, args...); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s %v: got %v, want %v", sql, args, got, want)
+	}
+}
+
 func wantError(t *testing.T, conn *pgx.Conn, sql, state, names string) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), sql)
@@ -71,16 +74,11 @@ func wantError(t *testing.T, conn *pgx.Conn, sql, state, names string) {
 // row returns the newest message as JSON, without its times and ids.
 func row(t *testing.T, owner *pgx.Conn) map[string]any {
 	t.Helper()
-	var m map[string]any
-	text := value[string](t, owner, "SELECT jsonb_strip_nulls(to_jsonb(o) - '{id,created_at,attempts,schema_version}'::text[])::text FROM outbox o ORDER BY id DESC LIMIT 1")
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return value[map[string]any](t, owner, "SELECT jsonb_strip_nulls(to_jsonb(o) - '{id,created_at,attempts,schema_version}'::text[]) FROM outbox o ORDER BY id DESC LIMIT 1")
 }
 
 func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
-	conn := connect(t, services.Database(t))
+	conn := tabletest.Connect(t, services.Database(t))
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		for _, want := range []bool{true, false} {
@@ -91,43 +89,25 @@ func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
 		function := func(suffix string) string { return outbox.Table{Schema: table.Schema, Name: table.Name + suffix}.SQL() }
 		exec1(t, conn, "SELECT "+function("_enqueue")+"('k', '{}')")
 		id := value[string](t, conn, "SELECT "+function("_celery")+"('tasks.add')::text")
-		if state := value[string](t, conn, "SELECT "+function("_await")+"($1, '1 ms')", id); state != "waiting" {
-			t.Errorf("%s: %s", table, state)
-		}
+		is(t, conn, "waiting", "SELECT "+function("_await")+"($1, '1 ms')", id)
 		exec1(t, conn, "UPDATE "+table.SQL()+" SET available_at = 'infinity' WHERE message_id = $1", id)
-		if !value[bool](t, conn, "SELECT "+function("_cancel")+"($1)", id) {
-			t.Errorf("%s: not cancelled", table)
-		}
+		is(t, conn, true, "SELECT "+function("_cancel")+"($1)", id)
 		exec1(t, conn, "DELETE FROM "+table.SQL())
 		if dropped, err := migrations.Drop(t.Context(), conn, table); !dropped || err != nil {
 			t.Errorf("%s: drop: %v, %v", table, dropped, err)
 		}
 	}
-	left := "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
-	if n := value[int](t, conn, left); n != 0 {
-		t.Errorf("%d functions are left", n)
-	}
+	is(t, conn, 0, "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'")
 }
 
 func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
-	psql, err := exec.LookPath("psql")
-	if err != nil {
-		t.Skip("psql is not installed")
-	}
 	url := services.Database(t)
-	conn := connect(t, url)
+	conn := tabletest.Connect(t, url)
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		script, err := migrations.FunctionsSQL(table)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", url)
-		cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
-		cmd.Stdin = strings.NewReader(script)
-		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-			t.Fatalf("%s: psql: %v\n%s", table, err, out)
-		}
+		must(t, err)
+		psql(t, url, script, "-1", "-v", "ON_ERROR_STOP=1")
 		if changed, err := migrations.MakeFunctions(t.Context(), conn, table); changed || err != nil {
 			t.Errorf("%s: setup still has something to do after the script: %v, %v", table, changed, err)
 		}
@@ -137,28 +117,13 @@ func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
 // Functions created by a superuser do not run with the superuser's rights.
 func TestTheFunctionsBelongToTheOwnerOfTheTable(t *testing.T) {
 	url := services.Database(t)
-	owner := connect(t, url)
+	owner := tabletest.Connect(t, url)
 	role := value[string](t, as(t, url, owner), "SELECT current_user::text")
-	up(t, owner, plainTable())
+	up(t, owner, tabletest.Name())
 	exec1(t, owner, "GRANT CREATE, USAGE ON SCHEMA public TO "+role)
 	exec1(t, owner, "ALTER TABLE outbox OWNER TO "+role)
-	makeFunctions(t, owner, plainTable())
-	if got := value[string](t, owner, "SELECT string_agg(DISTINCT pg_get_userbyid(proowner), ',') FROM pg_proc WHERE proname ~ '^outbox_'"); got != role {
-		t.Errorf("the functions belong to %s, the table to %s", got, role)
-	}
-}
-
-func TestFunctionsNeedAGrant(t *testing.T) {
-	url := services.Database(t)
-	owner := connect(t, url)
-	up(t, owner, plainTable())
-	makeFunctions(t, owner, plainTable())
-	stranger := as(t, url, owner, "GRANT INSERT ON outbox")
-	const denied = "42501"
-	wantError(t, stranger, "SELECT outbox_enqueue('k', '{}')", denied, "outbox_enqueue")
-	wantError(t, stranger, "SELECT outbox_celery('t')", denied, "outbox_celery")
-	wantError(t, stranger, "SELECT outbox_await(gen_random_uuid())", denied, "outbox_await")
-	wantError(t, stranger, "SELECT outbox_cancel(gen_random_uuid())", denied, "outbox_cancel")
+	makeFunctions(t, owner, tabletest.Name())
+	is(t, owner, role, "SELECT string_agg(DISTINCT pg_get_userbyid(proowner), ',') FROM pg_proc WHERE proname ~ '^outbox_'")
 }
 
 func TestEnqueueInsertsAMessage(t *testing.T) {
@@ -168,27 +133,15 @@ func TestEnqueueInsertsAMessage(t *testing.T) {
 	if want := fmt.Sprint(map[string]any{"message_id": id, "routing_key": "orders.created", "payload": map[string]any{"a": 1}}); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if body := value[string](t, owner, "SELECT payload::text FROM outbox"); body != `{"a":  1}` {
-		t.Errorf("the payload is %s", body)
-	}
+	is(t, owner, `{"a":  1}`, "SELECT payload::text FROM outbox")
 	exec1(t, app, `SELECT outbox_enqueue('k', '[1]', exchange => 'shop', ordering_key => 'o1', headers => '{"h": 1}', properties => '{"priority": 3}',
 		available_at => '2030-01-01Z', max_attempts => 1, expires_at => '2031-01-01Z', coalesce_key => 'c', message_id => '00000000-0000-0000-0000-000000000001',
 		redacted_payload => '["*"]')`)
-	all := value[bool](t, owner, `SELECT (exchange, routing_key, ordering_key, payload::text, headers, properties, available_at, max_attempts, expires_at, coalesce_key, message_id, redacted_payload::text)
+	is(t, owner, true, `SELECT (exchange, routing_key, ordering_key, payload::text, headers, properties, available_at, max_attempts, expires_at, coalesce_key, message_id, redacted_payload::text)
 		= ('shop', 'k', 'o1', '[1]', '{"h": 1}', '{"priority": 3}', '2030-01-01Z', 1, '2031-01-01Z', 'c', '00000000-0000-0000-0000-000000000001', '["*"]')
 		FROM outbox ORDER BY id DESC LIMIT 1`)
-	if !all {
-		t.Errorf("got %v", row(t, owner))
-	}
-	if err := pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), "SELECT outbox_enqueue('rolled.back', '{}')")
-		return fmt.Errorf("roll back: %w", err)
-	}); err == nil {
-		t.Fatal("committed")
-	}
-	if n := value[int](t, owner, "SELECT count(*) FROM outbox"); n != 2 {
-		t.Errorf("%d messages, want 2", n)
-	}
+	exec1(t, app, "BEGIN; SELECT outbox_enqueue('rolled.back', '{}'); ROLLBACK")
+	is(t, owner, 2, "SELECT count(*) FROM outbox")
 	wantError(t, app, "SELECT outbox_enqueue(NULL, '{}')", "23502", "routing_key")
 	wantError(t, app, "SELECT outbox_enqueue('k', NULL)", "22004", "payload is null")
 	wantError(t, app, "SELECT outbox_enqueue('k', '{')", "22P02", "json")
@@ -204,16 +157,9 @@ func TestEnqueueAddsTheHeadersOfTheTransaction(t *testing.T) {
 		{``, `'{"a": true}'`, `map[a:true]`},
 		{``, `NULL`, `<nil>`},
 	} {
-		err := pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), "SELECT set_config('cdc_relay.headers', $1, true)", test.set); err != nil {
-				return err
-			}
-			_, err := tx.Exec(t.Context(), "SELECT outbox_enqueue('k', '{}', headers => "+test.given+")")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec1(t, app, "BEGIN")
+		exec1(t, app, "SELECT set_config('cdc_relay.headers', $1, true)", test.set)
+		exec1(t, app, "SELECT outbox_enqueue('k', '{}', headers => "+test.given+"); COMMIT")
 		if got := fmt.Sprint(row(t, owner)["headers"]); got != test.want {
 			t.Errorf("%+v: got %s", test, got)
 		}
@@ -233,12 +179,8 @@ func TestCeleryInsertsATask(t *testing.T) {
 	owner, app := withFunctions(t)
 	id := value[string](t, app, `SELECT outbox_celery('tasks.add', args => '[1, 2.50]', kwargs => '{"x": "y"}', queue => 'math', countdown => 60,
 		expires => '2030-01-02 03:04:05.6+02', priority => 7, reply_to => 'answers')::text`)
-	if body := value[string](t, owner, "SELECT payload::text FROM outbox"); body != `[[1, 2.50], {"x": "y"}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]` {
-		t.Errorf("the body is %s", body)
-	}
-	if !value[bool](t, owner, "SELECT available_at BETWEEN now() + '59 s' AND now() + '61 s' AND expires_at = '2030-01-02 01:04:05.6Z' FROM outbox") {
-		t.Error("the times are wrong")
-	}
+	is(t, owner, `[[1, 2.50], {"x": "y"}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]`, "SELECT payload::text FROM outbox")
+	is(t, owner, true, "SELECT available_at BETWEEN now() + '59 s' AND now() + '61 s' AND expires_at = '2030-01-02 01:04:05.6Z' FROM outbox")
 	message := row(t, owner)
 	headers, properties := message["headers"].(map[string]any), message["properties"].(map[string]any)
 	for key, want := range map[string]any{"task": "tasks.add", "id": id, "root_id": id, "lang": "py", "retries": 0, "expires": "2030-01-02T01:04:05.600000+00:00", "argsrepr": "[1, 2.50]"} {
@@ -257,9 +199,7 @@ func TestCeleryInsertsATask(t *testing.T) {
 		t.Errorf("eta: %s, %v", eta, row(t, owner))
 	}
 	exec1(t, app, "SELECT outbox_celery('t', countdown => 0)")
-	if got := row(t, owner)["available_at"]; got != nil {
-		t.Errorf("countdown 0: available_at %v, so the message would wait for a sweep", got)
-	}
+	is(t, owner, nil, "SELECT available_at FROM outbox ORDER BY id DESC LIMIT 1")               // else it would wait for a sweep
 	for _, kind := range []string{"integer", "bigint", "numeric", "real", "double precision"} { // as client libraries bind numbers
 		exec1(t, app, "SELECT outbox_celery('t', countdown => 2::"+kind+")")
 	}
@@ -286,9 +226,7 @@ func TestTheHeadersOfARedactedTaskContainNoArguments(t *testing.T) {
 		if headers["argsrepr"] != test.args || headers["kwargsrepr"] != test.kwargs || strings.Contains(fmt.Sprint(headers), "s3cret") {
 			t.Errorf("%s: %v", test.redacted, headers)
 		}
-		if !value[bool](t, owner, `SELECT redacted_payload::text = $1 AND payload ->> 0 = '["ada", "s3cret"]' FROM outbox ORDER BY id DESC LIMIT 1`, test.redacted) {
-			t.Errorf("%s: %v", test.redacted, row(t, owner))
-		}
+		is(t, owner, test.redacted+` ["ada", "s3cret"]`, "SELECT concat_ws(' ', redacted_payload, payload ->> 0) FROM outbox ORDER BY id DESC LIMIT 1")
 	}
 }
 
@@ -306,21 +244,13 @@ func TestCancelDeletesAMessageWhoseTimeHasNotCome(t *testing.T) {
 		"'-infinity', 0, NULL":       false,
 	} {
 		exec1(t, owner, "INSERT INTO outbox (routing_key, payload, message_id, available_at, attempts, possible_duplicate) VALUES ('k', '1', '"+id+"', "+values+")")
-		if got := value[bool](t, app, "SELECT outbox_cancel($1)", id); got != cancels {
-			t.Errorf("%s: cancelled %t", values, got)
-		}
-		if there := value[bool](t, owner, "SELECT EXISTS (SELECT FROM outbox)"); there == cancels {
-			t.Errorf("%s: in the table: %t", values, there)
-		}
+		is(t, app, cancels, "SELECT outbox_cancel($1)", id)
+		is(t, owner, !cancels, "SELECT EXISTS (SELECT FROM outbox)")
 		exec1(t, owner, "TRUNCATE outbox")
 	}
 	exec1(t, owner, "INSERT INTO outbox (routing_key, payload, available_at) VALUES ('other', '1', 'infinity')")
-	if value[bool](t, app, "SELECT outbox_cancel($1)", id) {
-		t.Error("a message that is not there is cancelled")
-	}
-	if n := value[int](t, owner, "SELECT count(*) FROM outbox"); n != 1 {
-		t.Errorf("%d other messages", n)
-	}
+	is(t, app, false, "SELECT outbox_cancel($1)", id)
+	is(t, owner, 1, "SELECT count(*) FROM outbox")
 	wantError(t, app, "SELECT outbox_cancel(NULL)", "22004", "message_id is null")
 }
 
@@ -330,18 +260,12 @@ func TestCancelDoesNotWaitForALock(t *testing.T) {
 	id := value[string](t, app, "SELECT outbox_enqueue('k', '1', available_at => 'infinity')::text")
 	exec1(t, owner, "BEGIN; SELECT FROM outbox FOR UPDATE")
 	exec1(t, app, "SET lock_timeout = '1 ms'") // for the table too, so a wait fails
-	if value[bool](t, app, "SELECT outbox_cancel($1)", id) {
-		t.Error("a locked message is cancelled")
-	}
+	is(t, app, false, "SELECT outbox_cancel($1)", id)
 	exec1(t, owner, "ROLLBACK")
 	exec1(t, app, "BEGIN")
-	if !value[bool](t, app, "SELECT outbox_cancel($1)", id) {
-		t.Error("not cancelled when it is free")
-	}
+	is(t, app, true, "SELECT outbox_cancel($1)", id)
 	exec1(t, app, "ROLLBACK")
-	if n := value[int](t, owner, "SELECT count(*) FROM outbox"); n != 1 {
-		t.Error("a transaction that rolled back has deleted the message")
-	}
+	is(t, owner, 1, "SELECT count(*) FROM outbox")
 }
 
 // A relay may take the row, and lose it again, between the search and the lock.
@@ -364,20 +288,13 @@ func TestCancelComparesTheTimeOnceMore(t *testing.T) {
 
 func TestAwaitReturnsTheStateOfAMessage(t *testing.T) {
 	owner, app := withFunctions(t)
-	state := func(id, timeout string) string {
-		t.Helper()
-		return value[string](t, app, "SELECT outbox_await($1, $2::interval)", id, timeout)
-	}
+	const awaitSQL = "SELECT outbox_await($1, $2::interval)"
 	id := value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
-	if got := state(id, "20 ms"); got != "waiting" {
-		t.Errorf("got %s", got)
-	}
+	is(t, app, "waiting", awaitSQL, id, "20 ms")
 	exec1(t, owner, `WITH d AS (DELETE FROM outbox RETURNING *) INSERT INTO outbox_dead_letter
 		(id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
 		SELECT id, created_at, message_id, attempts, schema_version, routing_key, payload, 'unroutable' FROM d`)
-	if got := state(id, "1 h"); got != "dead: unroutable" {
-		t.Errorf("got %s", got)
-	}
+	is(t, app, "dead: unroutable", awaitSQL, id, "1 h")
 
 	// It returns as soon as the row is deleted, before its timeout.
 	id = value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
@@ -416,16 +333,16 @@ func TestAwaitBeforeCommitIsAnError(t *testing.T) {
 func TestAwaitWorksOnlyOnThePrimary(t *testing.T) {
 	services.Thorough(t, "starts servers of its own")
 	primary := services.PrivatePostgres(t)
-	conn := connect(t, primary.URL("postgres"))
-	up(t, conn, plainTable())
-	makeFunctions(t, conn, plainTable())
+	conn := tabletest.Connect(t, primary.URL("postgres"))
+	up(t, conn, tabletest.Name())
+	makeFunctions(t, conn, tabletest.Name())
 	standby := services.Standby(t, primary)
 	t.Cleanup(func() {
 		if err := standby.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	replica := connect(t, standby.URL("postgres"))
+	replica := tabletest.Connect(t, standby.URL("postgres"))
 	await.Until(t, "the function is on the standby", func() bool {
 		return value[bool](t, replica, "SELECT to_regproc('public.outbox_await') IS NOT NULL")
 	})
@@ -468,77 +385,7 @@ func TestFunctionsIgnoreTheSearchPathOfTheCaller(t *testing.T) {
 	} {
 		exec1(t, app, statement)
 	}
-	if n := value[int](t, owner, "SELECT count(*) FROM public.outbox WHERE headers @> '{\"a\": 1}'"); n != 3 {
-		t.Errorf("%d messages, want 3", n)
-	}
-}
-
-// Parameters have changed before. A call must not find two functions that fit, and callers keep their right to call.
-func TestFunctionsReplaceThoseOfEarlierVersions(t *testing.T) {
-	owner, app := withFunctions(t)
-	role := value[string](t, app, "SELECT current_user::text")
-	celery := func(countdown string) string {
-		return `public.outbox_celery(task text, args json DEFAULT '[]', kwargs json DEFAULT '{}', queue text DEFAULT 'celery', eta timestamptz DEFAULT NULL,
-			countdown ` + countdown + ` DEFAULT NULL, expires timestamptz DEFAULT NULL, priority integer DEFAULT NULL, task_id uuid DEFAULT NULL, reply_to text DEFAULT NULL)`
-	}
-	enqueue := func(limit string) string {
-		return `public.outbox_enqueue(routing_key text, payload json, exchange text DEFAULT NULL, ordering_key text DEFAULT NULL, headers jsonb DEFAULT NULL,
-			properties jsonb DEFAULT NULL, available_at timestamptz DEFAULT NULL, ` + limit + `expires_at timestamptz DEFAULT NULL, coalesce_key text DEFAULT NULL, message_id uuid DEFAULT NULL)`
-	}
-	create := func(conn *pgx.Conn, function string) {
-		t.Helper()
-		exec1(t, conn, "CREATE FUNCTION "+function+" RETURNS uuid LANGUAGE sql SECURITY DEFINER AS 'SELECT NULL::uuid'")
-	}
-	for _, test := range []struct{ name, older, call string }{
-		{"outbox_celery", celery("numeric"), "SELECT outbox_celery('t')"},
-		{"outbox_celery", celery("double precision"), "SELECT outbox_celery('t')"},
-		{"outbox_enqueue", enqueue(""), "SELECT outbox_enqueue('k', '{}')"},
-		{"outbox_enqueue", enqueue("max_attempts integer DEFAULT NULL, "), "SELECT outbox_enqueue('k', '{}')"},
-	} {
-		for _, both := range []bool{false, true} {
-			if exec1(t, owner, "REVOKE ALL ON FUNCTION "+test.name+" FROM "+role); !both {
-				exec1(t, owner, "DROP FUNCTION "+test.name)
-			}
-			create(owner, test.older)
-			exec1(t, owner, "GRANT EXECUTE ON FUNCTION "+regexp.MustCompile(` DEFAULT [^,)]+`).ReplaceAllString(test.older, "")+" TO "+role)
-			if both {
-				wantError(t, owner, test.call, "42725", "is not unique")
-			}
-			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable()); err != nil || !changed {
-				t.Fatalf("%s: changed %t, %v", test.older, changed, err)
-			}
-			if id := value[*string](t, app, test.call+"::text"); id == nil {
-				t.Errorf("%s is called", test.older)
-			}
-			if changed, err := migrations.MakeFunctions(t.Context(), owner, plainTable()); err != nil || changed {
-				t.Errorf("%s, again: changed %t, %v", test.older, changed, err)
-			}
-		}
-	}
-	exec1(t, owner, "GRANT CREATE ON SCHEMA public TO "+role)
-	create(app, celery("numeric"))
-	makeFunctions(t, owner, plainTable())
-	if value[int](t, owner, "SELECT count(*) FROM pg_proc WHERE proname = 'outbox_celery'") != 2 {
-		t.Error("the function of another role is dropped")
-	}
-}
-
-// Two functions that fit would make every call fail. So nothing changes, and the error names what is in the way.
-func TestAViewThatCallsAnEarlierFunctionStopsTheChange(t *testing.T) {
-	owner, app := withFunctions(t)
-	exec1(t, owner, "DROP FUNCTION outbox_celery")
-	const older = "outbox_celery(task text, json, json, text, timestamptz, double precision, timestamptz, integer, uuid, text)"
-	exec1(t, owner, "CREATE FUNCTION "+older+" RETURNS uuid LANGUAGE sql AS 'SELECT NULL::uuid'")
-	exec1(t, owner, "CREATE VIEW tasks AS SELECT outbox_celery('t', '[]', '{}', 'q', now(), 1.0::float8, now(), 1, gen_random_uuid(), 'r') AS id")
-	_, err := migrations.MakeFunctions(t.Context(), owner, plainTable())
-	if answer := new(pgconn.PgError); !errors.As(err, &answer) || answer.Code != "2BP01" || !strings.Contains(answer.Detail, "tasks depends on") {
-		t.Errorf("got %v", err)
-	}
-	exec1(t, owner, "SELECT * FROM tasks")
-	exec1(t, owner, "DROP VIEW tasks")
-	makeFunctions(t, owner, plainTable())
-	exec1(t, owner, "GRANT EXECUTE ON FUNCTION outbox_celery TO "+value[string](t, app, "SELECT current_user::text"))
-	exec1(t, app, "SELECT outbox_celery('t')")
+	is(t, owner, 3, "SELECT count(*) FROM public.outbox WHERE headers @> '{\"a\": 1}'")
 }
 
 // In many databases every role may create functions in the schema public. Functions of the same name must not disturb

@@ -2,50 +2,16 @@ package migrations
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
-	"strings"
-	"text/template"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-//go:embed history.sql
-var historyTemplate string
-
 // HistorySQL creates the table of published messages and the function that maintains its partitions.
 func HistorySQL(table outbox.Table) (string, error) {
-	if err := checkName(table); err != nil {
-		return "", err
-	}
-	parsed, err := template.New("history").Parse(historyTemplate)
-	if err != nil {
-		return "", fmt.Errorf("parse history: %w", err)
-	}
-	published, rotate := table.Published(), table.RotatePublished()
-	last := lastPartition(table)
-	var b strings.Builder
-	before, after := ClaimSQL(table, Function{rotate, "interval"})
-	b.WriteString(localPath + before)
-	err = parsed.Execute(&b, map[string]string{
-		"published":       published.SQL(),
-		"literal":         quoteLiteral(published.SQL()),
-		"outbox_literal":  quoteLiteral(table.SQL()),
-		"index":           outbox.QuoteIdentifier(uniqueName(published.Name, "pkey")),
-		"quote":           dollarQuote(table),
-		"default":         last.SQL(),
-		"default_literal": quoteLiteral(last.SQL()),
-		"schema":          quoteLiteral(table.Schema),
-		"prefix":          quoteLiteral(last.Name),
-		"rotate":          rotate.SQL(),
-		"claim":           after,
-	})
-	if err != nil {
-		return "", fmt.Errorf("render history: %w", err)
-	}
-	return b.String(), nil
+	return functionsSQL("history.sql", table, Function{table.RotatePublished(), "interval"})
 }
 
 // MakeHistory runs HistorySQL. It returns false if the history exists already.

@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS {{.published}} (
     redacted_payload   json,
     last_error         text,
     -- A key, because a publication FOR ALL TABLES lets no row without one be deleted.
-    CONSTRAINT {{.index}} PRIMARY KEY (id, published_at)
+    CONSTRAINT {{call .published_index "pkey"}} PRIMARY KEY (id, published_at)
 ) PARTITION BY RANGE (published_at);
 CREATE TABLE IF NOT EXISTS {{.default}} PARTITION OF {{.published}} DEFAULT WITH (toast_tuple_target = 8160);
 COMMENT ON TABLE {{.published}} IS 'Messages that cdc-relay has published. run --keep-published sets how long they stay.';

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // wantState checks the SQLSTATE; "": the row is accepted. The error must name what is wrong.
@@ -30,8 +30,7 @@ func wantState(t *testing.T, err error, state, names string) {
 
 // Types, NOT NULL and the index reject them. The relay checks the rest.
 func TestInvalidInsertsFail(t *testing.T) {
-	conn := connect(t, services.Database(t))
-	up(t, conn, plainTable())
+	conn := tabletest.New(t).Conn
 	const notNull, badText, tooLong, outOfRange = "23502", "22P02", "54000", "22003"
 	for _, test := range []struct{ columns, values, state, names string }{
 		{"routing_key, payload", "'k', '{}'", "", ""},
@@ -67,17 +66,14 @@ func TestInvalidInsertsFail(t *testing.T) {
 // Each INSERT would prepare CHECKs, generated columns and triggers again. The benchmark (cdc-relay-bench insert) shows
 // their cost.
 func TestTheOutboxHasNoChecksOrTriggers(t *testing.T) {
-	conn := connect(t, services.Database(t))
-	up(t, conn, plainTable())
+	conn := tabletest.New(t).Conn
 	rows, err := conn.Query(t.Context(), `
 		SELECT conname::text FROM pg_constraint WHERE conrelid = 'outbox'::regclass AND contype NOT IN ('p', 'n')
 		UNION ALL SELECT tgname::text FROM pg_trigger WHERE tgrelid = 'outbox'::regclass
 		UNION ALL SELECT attname::text FROM pg_attribute WHERE attrelid = 'outbox'::regclass AND attgenerated <> ''
 		UNION ALL SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'outbox'::regclass AND indexprs IS NOT NULL
 		UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p WHERE pronamespace = 'public'::regnamespace`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil || len(found) > 0 {
 		t.Errorf("found %v, %v", found, err)

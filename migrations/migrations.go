@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"text/template"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	tern "github.com/jackc/tern/v2/migrate"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -21,7 +24,7 @@ import (
 // Latest is the version that this relay works with: the number of the newest file under sql/.
 const Latest = 1
 
-//go:embed sql/*.sql
+//go:embed sql/*.sql functions.sql history.sql
 var files embed.FS
 
 // State describes the tables of an outbox.
@@ -39,6 +42,7 @@ type Migration struct {
 	Version int
 	// Name is the name of the file, such as 001_outbox.sql.
 	Name string
+	sql  string
 }
 
 // ErrNewer says that a newer relay created the tables.
@@ -51,13 +55,9 @@ func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string
 	if err != nil || len(state.Pending) == 0 {
 		return state.Current, state.Current, err
 	}
-	steps, err := rendered(table)
-	if err != nil {
-		return state.Current, state.Current, err
-	}
 	from = state.Current
 	err = Together(ctx, conn, table, func(tx pgx.Tx) (err error) {
-		from, err = migrate(ctx, tx, table, steps, owner)
+		from, err = migrate(ctx, tx, table, owner)
 		return err
 	})
 	if err != nil {
@@ -66,11 +66,8 @@ func Up(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string
 	return from, Latest, nil
 }
 
-// migrate runs the steps that are missing, and returns the version before. The migrator of tern would reset the
-// settings of the session before it records the version, and the search_path with them.
-func migrate(
-	ctx context.Context, tx pgx.Tx, table outbox.Table, steps []*tern.Migration, owner []string,
-) (from int, err error) {
+// migrate runs the steps that are missing, and returns the version before.
+func migrate(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string) (from int, err error) {
 	if err := createSchema(ctx, tx, table.Schema); err != nil {
 		return 0, err
 	}
@@ -94,8 +91,8 @@ func migrate(
 	if err != nil {
 		return 0, err
 	}
-	for _, step := range steps[from:] {
-		if _, err := tx.Exec(ctx, step.UpSQL); err != nil {
+	for _, step := range steps(table)[from:] {
+		if _, err := tx.Exec(ctx, step.sql); err != nil {
 			return from, err
 		}
 	}
@@ -115,15 +112,11 @@ func Status(ctx context.Context, db beginner, table outbox.Table, owner ...strin
 	if err := checkName(table); err != nil {
 		return State{}, err
 	}
-	steps, err := rendered(table)
+	current, err := readVersion(ctx, db, table, owner)
 	if err != nil {
 		return State{}, err
 	}
-	state := State{Latest: Latest}
-	state.Current, err = readVersion(ctx, db, table, owner)
-	if err != nil {
-		return State{}, err
-	}
+	state := State{Current: current, Latest: Latest}
 	if state.Current > Latest {
 		what := fmt.Sprintf("table %s has version %d, and the newest known one is %d", table, state.Current, Latest)
 		return state, &problem.Problem{
@@ -132,9 +125,7 @@ func Status(ctx context.Context, db beginner, table outbox.Table, owner ...strin
 			Err:  ErrNewer,
 		}
 	}
-	for _, step := range steps[state.Current:] {
-		state.Pending = append(state.Pending, Migration{Version: int(step.Sequence), Name: step.Name})
-	}
+	state.Pending = steps(table)[current:]
 	return state, nil
 }
 
@@ -159,7 +150,7 @@ func readVersion(ctx context.Context, db beginner, table outbox.Table, owner []s
 	if pgcode.Is(err, pgerrcode.UndefinedTable, pgerrcode.InvalidSchemaName) {
 		return 0, nil
 	}
-	return 0, fmt.Errorf("read version from %s: %w", versions, blocked(ctx, db, err, versions))
+	return 0, fmt.Errorf("read version from %s: %w", versions, Blocked(ctx, db, err, versions))
 }
 
 // createSchema first checks if the schema exists: CREATE SCHEMA IF NOT EXISTS needs the privilege to create a schema
@@ -180,26 +171,60 @@ func createSchema(ctx context.Context, tx pgx.Tx, schema string) error {
 	return nil
 }
 
-// rendered returns the migrations for one table, without a connection.
-func rendered(table outbox.Table, only ...outbox.Table) ([]*tern.Migration, error) {
-	migrator, err := tern.NewMigrator(context.Background(), nil, VersionTable(table).SQL())
+// steps returns the migrations of an outbox, which create both tables, or only the given ones.
+func steps(table outbox.Table, only ...outbox.Table) []Migration {
+	names, err := fs.Glob(files, "sql/*.sql")
 	if err != nil {
-		return nil, fmt.Errorf("render migrations: %w", err)
+		panic(err) // the pattern is valid
 	}
-	if err := load(migrator, table, only...); err != nil {
-		return nil, err
+	all := make([]Migration, len(names))
+	for i, name := range names {
+		all[i] = Migration{Version: i + 1, Name: path.Base(name), sql: strings.TrimSpace(render(name, table, "", only...))}
 	}
-	return migrator.Migrations, nil
+	return all
 }
 
-func load(migrator *tern.Migrator, table outbox.Table, only ...outbox.Table) error {
-	sql, err := fs.Sub(files, "sql")
+// render fills a template. Claim is the second text of ClaimSQL.
+func render(file string, table outbox.Table, claim string, only ...outbox.Table) string {
+	dead, published, last := table.DeadLetter(), table.Published(), lastPartition(table)
+	indexOf := func(of outbox.Table) func(string) string {
+		return func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(of.Name, suffix)) }
+	}
+	data := map[string]any{
+		"with_outbox":      len(only) == 0 || slices.Contains(only, table),
+		"with_dead_letter": len(only) == 0 || slices.Contains(only, dead),
+		"outbox":           table.SQL(),
+		"outbox_literal":   QuoteLiteral(table.SQL()),
+		"index":            indexOf(table),
+		"dead_letter":      dead.SQL(),
+		"dead_index":       indexOf(dead),
+		"published":        published.SQL(),
+		"literal":          QuoteLiteral(published.SQL()),
+		"published_index":  indexOf(published),
+		"default":          last.SQL(),
+		"default_literal":  QuoteLiteral(last.SQL()),
+		"schema":           QuoteLiteral(table.Schema),
+		"prefix":           QuoteLiteral(last.Name),
+		"rotate":           table.RotatePublished().SQL(),
+		"quote":            DollarQuote(table.SQL()),
+		"claim":            claim,
+	}
+	for _, f := range Functions(table) {
+		data[strings.TrimPrefix(f.Name.Name, table.Name+"_")] = f.Name.SQL()
+	}
+	var b strings.Builder
+	err := template.Must(template.ParseFS(files, file)).Option("missingkey=error").Execute(&b, data)
 	if err != nil {
-		return fmt.Errorf("open migrations: %w", err)
+		panic(err) // the templates are a part of the program
 	}
-	migrator.Data = templateData(table, only...)
-	if err := migrator.LoadMigrations(sql); err != nil {
-		return fmt.Errorf("load migrations: %w", err)
+	return b.String()
+}
+
+// functionsSQL returns a script for one transaction that creates functions, and what else the file has.
+func functionsSQL(file string, table outbox.Table, functions ...Function) (string, error) {
+	if err := checkName(table); err != nil {
+		return "", err
 	}
-	return nil
+	before, after := ClaimSQL(table, functions...)
+	return localPath + before + render(file, table, after), nil
 }

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -16,18 +15,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func connect(t *testing.T, url string) *pgx.Conn {
+func must(t *testing.T, err error) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	return conn
 }
 
 func exec1(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
@@ -44,11 +41,9 @@ func up(t *testing.T, conn *pgx.Conn, table outbox.Table) {
 	}
 }
 
-func plainTable() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
-
 func weirdTables() []outbox.Table {
 	return []outbox.Table{
-		plainTable(),
+		tabletest.Name(),
 		{Schema: "My Schema", Name: "Out.Box"},
 		{Schema: `we"ird`, Name: `a"b'c\{{.x}} $1 %s`},
 		{Schema: "select", Name: "$check$"},
@@ -56,29 +51,20 @@ func weirdTables() []outbox.Table {
 		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 51)},       // the maximum length
 		{Schema: strings.Repeat("s", 63), Name: strings.Repeat("t", 50) + "u"}, // differs only in the part that is cut
 		{Schema: "public", Name: "line\nbreak"},                                // must not end a comment
-		{Schema: "public", Name: "---- create above / drop below ----"},        // the tool's own words
 	}
 }
 
 func TestUpIsIdempotentForAnyName(t *testing.T) {
-	conn := connect(t, services.Database(t))
+	conn := tabletest.Connect(t, services.Database(t))
 	for _, table := range weirdTables() {
-		state, err := migrations.Status(t.Context(), conn, table)
-		if err != nil || state.Current != 0 || len(state.Pending) != migrations.Latest {
-			t.Fatalf("%s: before: %+v, %v", table, state, err)
-		}
-		for _, want := range [][2]int{{0, migrations.Latest}, {migrations.Latest, migrations.Latest}} {
-			from, to, err := migrations.Up(t.Context(), conn, table)
-			if err != nil {
-				t.Fatalf("%s: %v", table, err)
+		for _, before := range []int{0, migrations.Latest, migrations.Latest} {
+			state, err := migrations.Status(t.Context(), conn, table)
+			if err != nil || state.Current != before || len(state.Pending) != migrations.Latest-before {
+				t.Fatalf("%s: before: %+v, %v", table, state, err)
 			}
-			if got := [2]int{from, to}; got != want {
-				t.Errorf("%s: from, to %v, want %v", table, got, want)
+			if from, to, err := migrations.Up(t.Context(), conn, table); from != before || to != migrations.Latest || err != nil {
+				t.Fatalf("%s: from %d to %d, %v, want from %d", table, from, to, err, before)
 			}
-		}
-		state, err = migrations.Status(t.Context(), conn, table)
-		if err != nil || state.Current != migrations.Latest || len(state.Pending) != 0 {
-			t.Errorf("%s: after: %+v, %v", table, state, err)
 		}
 		exec1(t, conn, "INSERT INTO "+table.SQL()+` (routing_key, payload, properties) VALUES ('k', '{}', '{"priority": 1}')`)
 	}
@@ -91,51 +77,15 @@ func TestUpRejectsATooLongName(t *testing.T) {
 	}
 }
 
-func TestConcurrentUpsWaitForOneAnother(t *testing.T) {
-	url := services.Database(t)
-	table := outbox.Table{Schema: "new", Name: "outbox"}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	migrated := 0
-	for range 4 {
-		conn := connect(t, url)
-		wg.Go(func() {
-			from, to, err := migrations.Up(t.Context(), conn, table)
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			migrated += to - from
-		})
-	}
-	wg.Wait()
-	if migrated != migrations.Latest {
-		t.Errorf("%d steps were run in all, want %d", migrated, migrations.Latest)
-	}
-}
-
 func TestUpNamesAnExistingTable(t *testing.T) {
-	conn := connect(t, services.Database(t))
+	conn := tabletest.Connect(t, services.Database(t))
 	exec1(t, conn, "CREATE TABLE outbox (something text)")
-	_, _, err := migrations.Up(t.Context(), conn, plainTable())
+	_, _, err := migrations.Up(t.Context(), conn, tabletest.Name())
 	if err == nil || !strings.Contains(err.Error(), `"outbox" already exists`) {
 		t.Fatalf("got %v", err)
 	}
 	exec1(t, conn, "DROP TABLE outbox")
-	up(t, conn, plainTable())
-}
-
-func TestNewerTablesAreRecognized(t *testing.T) {
-	conn := connect(t, services.Database(t))
-	up(t, conn, plainTable())
-	exec1(t, conn, "UPDATE outbox_migrations SET version = 99")
-	if _, _, err := migrations.Up(t.Context(), conn, plainTable()); !errors.Is(err, migrations.ErrNewer) {
-		t.Errorf("Up: %v", err)
-	}
-	if state, err := migrations.Status(t.Context(), conn, plainTable()); !errors.Is(err, migrations.ErrNewer) || state.Current != 99 {
-		t.Errorf("Status: %+v, %v", state, err)
-	}
+	up(t, conn, tabletest.Name())
 }
 
 // as connects with a new role that has these grants.
@@ -144,63 +94,41 @@ func as(t *testing.T, url string, owner *pgx.Conn, grants ...string) *pgx.Conn {
 	role := services.Name(t)
 	exec1(t, owner, "CREATE ROLE "+role)
 	t.Cleanup(func() {
-		conn, err := pgx.Connect(context.Background(), url)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close(context.Background())
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+		if _, err := owner.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
 			t.Error(err)
 		}
 	})
 	for _, grant := range grants {
 		exec1(t, owner, grant+" TO "+role)
 	}
-	conn := connect(t, url)
+	conn := tabletest.Connect(t, url)
 	exec1(t, conn, "SET ROLE "+role)
 	return conn
 }
 
 func TestStatusAndIdleUpNeedOnlySelectOnTheVersion(t *testing.T) {
-	url := services.Database(t)
-	owner := connect(t, url)
-	up(t, owner, plainTable())
+	tables := tabletest.New(t)
+	url, owner := tables.URL, tables.Conn
 	exec1(t, owner, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	reader := as(t, url, owner, "GRANT SELECT ON outbox_migrations")
-	if state, err := migrations.Status(t.Context(), reader, plainTable()); err != nil || state.Current != migrations.Latest {
+	if state, err := migrations.Status(t.Context(), reader, tabletest.Name()); err != nil || state.Current != migrations.Latest {
 		t.Errorf("Status: %+v, %v", state, err)
 	}
-	if _, _, err := migrations.Up(t.Context(), reader, plainTable()); err != nil {
+	if _, _, err := migrations.Up(t.Context(), reader, tabletest.Name()); err != nil {
 		t.Errorf("Up: %v", err)
 	}
 }
 
 func TestUpInAnExistingSchemaNeedsNoPrivilegeOnTheDatabase(t *testing.T) {
 	url := services.Database(t)
-	owner := connect(t, url)
+	owner := tabletest.Connect(t, url)
 	exec1(t, owner, "CREATE SCHEMA shop")
 	conn := as(t, url, owner, "GRANT CREATE, USAGE ON SCHEMA shop")
 	up(t, conn, outbox.Table{Schema: "shop", Name: "outbox"})
 }
 
-func TestAnApplicationNeedsOnlyInsert(t *testing.T) {
-	url := services.Database(t)
-	owner := connect(t, url)
-	up(t, owner, plainTable())
-	app := as(t, url, owner, "GRANT INSERT ON outbox")
-	exec1(t, app, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '{"order_id": 42}')`)
-	exec1(t, app, `INSERT INTO outbox (routing_key, payload, properties) VALUES ('k', '{}', '{"priority": 9}')`)
-	columns := as(t, url, owner, "GRANT INSERT (routing_key, payload) ON outbox")
-	exec1(t, columns, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '{"order_id": 42}')`)
-	_, err := columns.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, attempts) VALUES ('k', '{}', 1)`)
-	wantState(t, err, "42501", "permission denied")
-	_, err = app.Exec(t.Context(), "SELECT 1 FROM outbox")
-	wantState(t, err, "42501", "permission denied")
-}
-
 func TestDropRejectsTablesWithMessages(t *testing.T) {
-	conn := connect(t, services.Database(t))
+	conn := tabletest.Connect(t, services.Database(t))
 	for _, table := range weirdTables()[:3] {
 		if dropped, err := migrations.Drop(t.Context(), conn, table); dropped || err != nil {
 			t.Errorf("%s: nothing there: %v, %v", table, dropped, err)
@@ -222,34 +150,18 @@ func TestDropRejectsTablesWithMessages(t *testing.T) {
 			t.Errorf("%s: empty: %v, %v", table, dropped, err)
 		}
 	}
-	var left int
-	err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
-		WHERE nspname IN ('public', 'My Schema', 'we"ird')`).Scan(&left)
-	if err != nil || left != 0 {
-		t.Errorf("%d relations are left, %v", left, err)
-	}
+	is(t, conn, 0, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname IN ('public', 'My Schema', 'we"ird')`)
 }
 
 func TestTheScriptForPsqlCreatesTheSameTables(t *testing.T) {
-	psql, err := exec.LookPath("psql")
-	if err != nil {
-		t.Skip("psql is not installed")
-	}
 	ours, theirs := services.Database(t), services.Database(t)
-	conn, byScript := connect(t, ours), connect(t, theirs)
+	conn, byScript := tabletest.Connect(t, ours), tabletest.Connect(t, theirs)
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		script, err := migrations.SQL(table)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range 2 { // it can be run again
-			cmd := exec.CommandContext(t.Context(), psql, "-X", "-q", "-d", theirs)
-			cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
-			cmd.Stdin = strings.NewReader(script)
-			if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-				t.Fatalf("%s: psql: %v\n%s", table, err, out)
-			}
+			psql(t, theirs, script)
 		}
 		state, err := migrations.Status(t.Context(), byScript, table)
 		if err != nil || state.Current != migrations.Latest {
@@ -263,10 +175,25 @@ func TestTheScriptForPsqlCreatesTheSameTables(t *testing.T) {
 	}
 }
 
+// psql runs a script, which prints nothing.
+func psql(t *testing.T, url, script string, flags ...string) {
+	t.Helper()
+	program, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skip("psql is not installed")
+	}
+	cmd := exec.CommandContext(t.Context(), program, append(flags, "-X", "-q", "-d", url)...)
+	cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("psql: %v\n%s", err, out)
+	}
+}
+
 // catalog describes all objects except the system's.
 func catalog(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), `
+	rows, _ := conn.Query(t.Context(), `
 		WITH ours AS (SELECT oid, nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema')
 		SELECT concat_ws(' ', 'column', nspname, relname, attnum, attname, format_type(atttypid, atttypmod), attnotnull, attidentity,
 			pg_get_expr(adbin, adrelid), col_description(c.oid, attnum), reloptions::text)
@@ -282,22 +209,16 @@ func catalog(t *testing.T, conn *pgx.Conn) string {
 		UNION ALL
 		SELECT concat_ws(' ', 'function', pg_get_functiondef(p.oid), proacl::text) FROM pg_proc p JOIN ours n ON n.oid = pronamespace
 		ORDER BY 1`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(lines) < 100 {
-		t.Fatalf("only %d lines describe the catalog", len(lines))
+	if err != nil || len(lines) < 100 {
+		t.Fatalf("only %d lines describe the catalog, %v", len(lines), err)
 	}
 	return strings.Join(lines, "\n")
 }
 
 // The tables then equal those that Up creates.
 func TestRestoreCreatesDroppedObjects(t *testing.T) {
-	conn := connect(t, services.Database(t))
+	conn := tabletest.Connect(t, services.Database(t))
 	for _, table := range weirdTables()[:3] {
 		up(t, conn, table)
 	}
@@ -319,53 +240,37 @@ func TestRestoreCreatesDroppedObjects(t *testing.T) {
 	}
 }
 
-func TestRestoreNamesAViewInPlaceOfATable(t *testing.T) {
-	conn := connect(t, services.Database(t))
-	up(t, conn, plainTable())
-	exec1(t, conn, "ALTER TABLE outbox RENAME TO messages")
-	exec1(t, conn, "CREATE VIEW outbox AS SELECT * FROM messages")
-	_, err := migrations.Restore(t.Context(), conn, plainTable())
-	if err == nil || err.Error() != "public.outbox is a view, and has to be a table" {
-		t.Fatalf("got %v", err)
-	}
-	exec1(t, conn, problem.Hint(err))
-	exec1(t, conn, "SELECT FROM outbox_view")
-}
-
-func TestRestoreNamesAMissingColumn(t *testing.T) {
-	conn := connect(t, services.Database(t))
-	up(t, conn, plainTable())
-	exec1(t, conn, "ALTER TABLE outbox DROP schema_version")
-	_, err := migrations.Restore(t.Context(), conn, plainTable())
-	if err == nil || err.Error() != "table public.outbox has no column schema_version" {
-		t.Fatalf("got %v", err)
-	}
-	exec1(t, conn, problem.Hint(err))
-	if _, err := migrations.Restore(t.Context(), conn, plainTable()); err != nil {
-		t.Error(err)
+func TestRestoreNamesWhatIsInTheWay(t *testing.T) {
+	for planted, want := range map[string]string{
+		"ALTER TABLE outbox RENAME TO messages; CREATE VIEW outbox AS SELECT * FROM messages": "public.outbox is a view, and has to be a table",
+		"ALTER TABLE outbox DROP schema_version":                                              "table public.outbox has no column schema_version",
+	} {
+		conn := tabletest.New(t).Conn
+		exec1(t, conn, planted)
+		_, err := migrations.Restore(t.Context(), conn, tabletest.Name())
+		if err == nil || err.Error() != want {
+			t.Fatalf("got %v, want %s", err, want)
+		}
+		exec1(t, conn, problem.Hint(err))
+		if _, err := migrations.Restore(t.Context(), conn, tabletest.Name()); strings.Contains(planted, "DROP") && err != nil {
+			t.Errorf("after the hint: %v", err)
+		}
 	}
 }
 
 func TestColumnsMatchTheTables(t *testing.T) {
-	conn := connect(t, services.Database(t))
-	up(t, conn, plainTable())
-	for _, of := range []outbox.Table{plainTable(), plainTable().DeadLetter()} {
-		columns, err := migrations.Columns(plainTable(), of)
-		if err != nil {
-			t.Fatal(err)
-		}
+	conn := tabletest.New(t).Conn
+	for _, of := range []outbox.Table{tabletest.Name(), tabletest.Name().DeadLetter()} {
+		columns, err := migrations.Columns(tabletest.Name(), of)
+		must(t, err)
 		var definitions []string
 		for _, c := range columns {
 			definitions = append(definitions, c.Definition())
 		}
 		exec1(t, conn, "CREATE TABLE again ("+strings.Join(definitions, ", ")+")")
-		describe := func(name string) (text string) {
-			err := conn.QueryRow(t.Context(), `SELECT string_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull, attidentity, pg_get_expr(adbin, adrelid)), ', ' ORDER BY attnum)
-				FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = $1::text::regclass AND attnum > 0`, name).Scan(&text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return text
+		describe := func(name string) string {
+			return value[string](t, conn, `SELECT string_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull, attidentity, pg_get_expr(adbin, adrelid)), ', ' ORDER BY attnum)
+				FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = $1::text::regclass AND attnum > 0`, name)
 		}
 		if got, want := describe("again"), describe(of.SQL()); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -15,14 +14,10 @@ import (
 const longestIdentifier = 63
 
 // VersionTable names the table with the version of an outbox's tables.
-func VersionTable(table outbox.Table) outbox.Table {
-	return outbox.Table{Schema: table.Schema, Name: table.Name + "_migrations"}
-}
+func VersionTable(table outbox.Table) outbox.Table { return named(table, "migrations") }
 
 // lastPartition names the default partition of the history. The name of each other one begins with it.
-func lastPartition(table outbox.Table) outbox.Table {
-	return outbox.Table{Schema: table.Schema, Name: table.Name + "_p"}
-}
+func lastPartition(table outbox.Table) outbox.Table { return named(table, "p") }
 
 // UsualSequence names the sequence behind the identity column id. Postgres cuts the table's name if the whole would be
 // too long (makeObjectName).
@@ -31,10 +26,19 @@ func UsualSequence(table outbox.Table) outbox.Table {
 	return outbox.Table{Schema: table.Schema, Name: cut(table.Name, longestIdentifier-len(suffix)) + suffix}
 }
 
-// quoteLiteral writes a string constant that means the same under any standard_conforming_strings, and does not end a
+// QuoteLiteral writes a string constant that means the same under any standard_conforming_strings, and does not end a
 // dollar-quoted function body around it.
-func quoteLiteral(s string) string {
+func QuoteLiteral(s string) string {
 	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, `$`, `\x24`).Replace(s) + "'"
+}
+
+// DollarQuote returns a dollar quote that does not occur in the text.
+func DollarQuote(text string) string {
+	quote := "$body$"
+	for strings.Contains(text, quote) {
+		quote = strings.TrimSuffix(quote, "$") + "_$"
+	}
+	return quote
 }
 
 // checkName rejects a name that is too long for the dead-letter table's suffix: Postgres would truncate both to the
@@ -45,22 +49,6 @@ func checkName(table outbox.Table) error {
 			table, longest, table.Name)
 	}
 	return nil
-}
-
-// templateData makes a step create both tables, or only the given ones.
-func templateData(table outbox.Table, only ...outbox.Table) map[string]any {
-	dead := table.DeadLetter()
-	index := func(of outbox.Table, suffix string) string {
-		return outbox.QuoteIdentifier(uniqueName(of.Name, suffix))
-	}
-	return map[string]any{
-		"with_outbox":      len(only) == 0 || slices.Contains(only, table),
-		"with_dead_letter": len(only) == 0 || slices.Contains(only, dead),
-		"outbox":           table.SQL(),
-		"dead_letter":      dead.SQL(),
-		"index":            func(suffix string) string { return index(table, suffix) },
-		"dead_index":       func(suffix string) string { return index(dead, suffix) },
-	}
 }
 
 // uniqueName returns a name that is unique in the schema, as for an index. If the table's name must be cut, a hash

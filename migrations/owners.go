@@ -67,15 +67,15 @@ func strangers(table outbox.Table, owner []string) string {
 	for _, t := range []outbox.Table{
 		table, table.DeadLetter(), VersionTable(table), table.Published(), lastPartition(table),
 	} {
-		tables = append(tables, quoteLiteral(t.Name))
+		tables = append(tables, QuoteLiteral(t.Name))
 	}
 	named := "NULL"
 	if len(owner) > 0 && owner[0] != "" {
-		named = quoteLiteral(owner[0])
+		named = QuoteLiteral(owner[0])
 	}
-	return strings.NewReplacer("{schema}", quoteLiteral(table.Schema), "{outbox}", quoteLiteral(table.Name),
-		"{tables}", strings.Join(tables, ", "), "{partition}", quoteLiteral(lastPartition(table).Name),
-		"{sequence}", quoteLiteral(UsualSequence(table).Name), "{owner}", named).Replace(strangersSQL)
+	return strings.NewReplacer("{schema}", QuoteLiteral(table.Schema), "{outbox}", QuoteLiteral(table.Name),
+		"{tables}", strings.Join(tables, ", "), "{partition}", QuoteLiteral(lastPartition(table).Name),
+		"{sequence}", QuoteLiteral(UsualSequence(table).Name), "{owner}", named).Replace(strangersSQL)
 }
 
 // ErrOwner says that a role that is not trusted owns an object of the outbox, or the function of a trigger on it.
@@ -122,8 +122,8 @@ func CheckOwners(ctx context.Context, db beginner, table outbox.Table, owner ...
 }
 
 func checkOwners(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string) error {
-	found, is, err := findStranger(ctx, tx, table, owner)
-	if err != nil || !is {
+	found, err := findStranger(ctx, tx, table, owner)
+	if err != nil || found == (stranger{}) {
 		return err
 	}
 	return found.problem()
@@ -132,28 +132,25 @@ func checkOwners(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []str
 // CheckTables is CheckOwners for a person who reads: a SELECT runs the code of a view, and none of a table.
 func CheckTables(ctx context.Context, db beginner, table outbox.Table) error {
 	return inPath(ctx, db, func(tx pgx.Tx) error {
-		found, is, err := findStranger(ctx, tx, table, nil)
-		if err == nil && is && (strings.HasSuffix(found.Kind, "VIEW") || found.Kind == "FOREIGN TABLE") {
+		found, err := findStranger(ctx, tx, table, nil)
+		if err == nil && (strings.HasSuffix(found.Kind, "VIEW") || found.Kind == "FOREIGN TABLE") {
 			return found.problem()
 		}
 		return err
 	})
 }
 
-func findStranger(
-	ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string,
-) (found stranger, is bool, err error) {
-	rows, err := tx.Query(ctx, strangers(table, owner))
-	if err == nil {
-		found, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[stranger])
-	}
+// findStranger returns the worst one; an empty one: there is none.
+func findStranger(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string) (stranger, error) {
+	rows, _ := tx.Query(ctx, strangers(table, owner))
+	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[stranger])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return found, false, nil
+		return stranger{}, nil
 	}
 	if err != nil {
-		return found, false, fmt.Errorf("look for the owners of %s: %w", table, err)
+		return stranger{}, fmt.Errorf("look for the owners of %s: %w", table, err)
 	}
-	return found, true, nil
+	return found, nil
 }
 
 // OwnersSQL does the same in a script. It must run after the script has locked the tables that it reads.

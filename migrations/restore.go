@@ -44,12 +44,8 @@ func Restore(
 		if made, err = missingTables(ctx, tx, table); err != nil || len(made) == 0 {
 			return err
 		}
-		steps, err := rendered(table, made...)
-		if err != nil {
-			return err
-		}
-		for _, step := range steps[:state.Current] {
-			if _, err := tx.Exec(ctx, step.UpSQL); err != nil {
+		for _, step := range steps(table, made...)[:state.Current] {
+			if _, err := tx.Exec(ctx, step.sql); err != nil {
 				return fmt.Errorf("recreate %s: %w", made[0], err)
 			}
 		}
@@ -136,13 +132,10 @@ func checkColumns(ctx context.Context, conn *pgx.Conn, table, of outbox.Table, s
 	if err != nil {
 		return err
 	}
-	rows, err := conn.Query(ctx, `
+	rows, _ := conn.Query(ctx, `
 SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped`, of.Schema, of.Name)
-	if err != nil {
-		return fmt.Errorf("look for the columns of %s: %w", of, err)
-	}
 	there, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return fmt.Errorf("look for the columns of %s: %w", of, err)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -14,42 +15,28 @@ func SQL(table outbox.Table, owner ...string) (string, error) {
 	if err := checkName(table); err != nil {
 		return "", err
 	}
-	steps, err := rendered(table)
-	if err != nil {
-		return "", err
-	}
 	versions := VersionTable(table).SQL()
 
 	var b strings.Builder
 	fmt.Fprintf(&b,
-		"-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", oneLine(table.String()), Latest)
+		"-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", problem.OneLine(table.String()), Latest)
 	// Nobody else's function or operator must run in place of one of Postgres.
 	fmt.Fprintf(&b, "\\set ON_ERROR_STOP on\n%s;\nBEGIN;\n", pgdial.CatalogOnlySQL)
 	b.WriteString(localTimeout)
 	fmt.Fprintf(&b,
 		"SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s) AS schema_missing \\gset\n",
-		quoteLiteral(table.Schema))
+		QuoteLiteral(table.Schema))
 	fmt.Fprintf(&b, "\\if :schema_missing\nCREATE SCHEMA %s;\n\\endif\n", outbox.QuoteIdentifier(table.Schema))
-	fmt.Fprintf(&b, "SELECT pg_catalog.to_regclass(%s) IS NULL AS versions_missing \\gset\n", quoteLiteral(versions))
+	fmt.Fprintf(&b, "SELECT pg_catalog.to_regclass(%s) IS NULL AS versions_missing \\gset\n", QuoteLiteral(versions))
 	fmt.Fprintf(&b, "\\if :versions_missing\nCREATE TABLE %[1]s%[2]s;\nINSERT INTO %[1]s (version) VALUES (0);\n"+
 		"\\else\nLOCK TABLE %[1]s IN EXCLUSIVE MODE;\n\\endif\n", versions, versionColumns)
 	fmt.Fprintf(&b, "\n-- A table or view of another role with one of these names could run code as you.\n%s",
 		OwnersSQL(table, owner...))
-	for _, step := range steps {
-		fmt.Fprintf(&b, "\nSELECT version < %d AS pending FROM %s \\gset\n\\if :pending\n", step.Sequence, versions)
+	for _, step := range steps(table) {
+		fmt.Fprintf(&b, "\nSELECT version < %d AS pending FROM %s \\gset\n\\if :pending\n", step.Version, versions)
 		fmt.Fprintf(&b,
-			"%s\nUPDATE %s SET version = %d;\n\\endif\n", strings.TrimSpace(step.UpSQL), versions, step.Sequence)
+			"%s\nUPDATE %s SET version = %d;\n\\endif\n", step.sql, versions, step.Version)
 	}
 	b.WriteString("\nCOMMIT;\n")
 	return b.String(), nil
-}
-
-// oneLine replaces line breaks in a name, which would end a comment.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\r' {
-			return ' '
-		}
-		return r
-	}, s)
 }

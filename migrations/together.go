@@ -44,7 +44,7 @@ func Together(ctx context.Context, db beginner, table outbox.Table, do func(pgx.
 			break
 		}
 	}
-	return blocked(ctx, db, err, table, table.DeadLetter(), VersionTable(table), table.Published())
+	return Blocked(ctx, db, err, table, table.DeadLetter(), VersionTable(table), table.Published())
 }
 
 // outrun reports whether another session created or changed the same object at once.
@@ -54,9 +54,9 @@ func outrun(err error) bool {
 		pgcode.Is(err, pgerrcode.InternalError) && strings.Contains(err.Error(), "tuple concurrently")
 }
 
-// blocked adds the session that has locked one of the tables to the error of a statement that waited for a lock. It
+// Blocked adds the session that has locked one of the tables to the error of a statement that waited for a lock. It
 // also finds a session that has created a table and not committed.
-func blocked(ctx context.Context, db beginner, err error, tables ...outbox.Table) error {
+func Blocked(ctx context.Context, db beginner, err error, tables ...outbox.Table) error {
 	if !pgcode.Is(err, pgerrcode.LockNotAvailable) {
 		return err
 	}
@@ -87,9 +87,4 @@ ORDER BY (NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = l.relation
 	return &problem.Problem{
 		What: fmt.Sprintf("%s is locked by session %s", object, session), Fix: problem.EndSession(pid), Err: err,
 	}
-}
-
-// Blocked does the same for one table.
-func Blocked(ctx context.Context, db beginner, err error, table outbox.Table) error {
-	return blocked(ctx, db, err, table)
 }

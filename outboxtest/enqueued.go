@@ -26,22 +26,20 @@ type SQLQuerier interface {
 func Enqueued(t testing.TB, tx PgxQuerier, table ...outbox.Table) []Message {
 	t.Helper()
 	rows, err := tx.Query(t.Context(), enqueuedSQL(table))
-	if err != nil {
-		t.Fatalf("outboxtest: read what was enqueued: %v", err)
+	if err == nil {
+		defer rows.Close()
 	}
-	defer rows.Close()
-	return collect(t, rows)
+	return collect(t, rows, err)
 }
 
 // EnqueuedSQL does the same as Enqueued for database/sql.
 func EnqueuedSQL(t testing.TB, tx SQLQuerier, table ...outbox.Table) []Message {
 	t.Helper()
 	rows, err := tx.QueryContext(t.Context(), enqueuedSQL(table))
-	if err != nil {
-		t.Fatalf("outboxtest: read what was enqueued: %v", err)
+	if err == nil {
+		defer rows.Close()
 	}
-	defer rows.Close()
-	return collect(t, rows)
+	return collect(t, rows, err)
 }
 
 // enqueuedSQL selects the visible rows whose transaction is in progress: only the session's own are visible. Savepoints
@@ -64,22 +62,21 @@ func collect(t testing.TB, rows interface {
 	Next() bool
 	Scan(dest ...any) error
 	Err() error
-},
+}, err error,
 ) (messages []Message) {
 	t.Helper()
-	for rows.Next() {
+	for err == nil && rows.Next() {
 		var r row
-		err := rows.Scan(r.places()...)
 		var m Message
-		if err == nil {
+		if err = rows.Scan(r.places()...); err == nil {
 			m, err = r.message()
-		}
-		if err != nil {
-			t.Fatalf("outboxtest: read what was enqueued: %v", err)
 		}
 		messages = append(messages, m)
 	}
-	if err := rows.Err(); err != nil {
+	if err == nil {
+		err = rows.Err()
+	}
+	if err != nil {
 		t.Fatalf("outboxtest: read what was enqueued: %v", err)
 	}
 	return messages

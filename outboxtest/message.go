@@ -1,7 +1,9 @@
 package outboxtest
 
 import (
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,15 +28,15 @@ type Message struct {
 	CoalesceKey          string
 }
 
-// row is a message as stored in the table, in the order of outbox.Table.InsertSQL; nil is null.
+// row is a message as stored in the table, in the order of outbox.Table.InsertSQL.
 type row struct {
-	messageID, exchange, routingKey, orderingKey, payload *string
-	body                                                  []byte
-	headers, properties, redactedPayload                  *string
-	notBefore                                             *time.Time
-	maxAttempts                                           *int
-	expiresAt                                             *time.Time
-	coalesceKey                                           *string
+	messageID, exchange, routingKey, orderingKey, payload sql.Null[string]
+	body                                                  sql.Null[[]byte]
+	headers, properties, redactedPayload                  sql.Null[string]
+	notBefore                                             sql.Null[time.Time]
+	maxAttempts                                           sql.Null[int]
+	expiresAt                                             sql.Null[time.Time]
+	coalesceKey                                           sql.Null[string]
 }
 
 const columns = `message_id::text, exchange, routing_key, ordering_key, payload::text, payload_bytes, headers::text,
@@ -49,44 +51,36 @@ func (r *row) places() []any {
 }
 
 // ofArguments reads the arguments of outbox.NewMessage.Args.
-func ofArguments(args []any) *row {
-	body, _ := args[5].([]byte)
-	return &row{
-		argument[string](args[0]), argument[string](args[1]), argument[string](args[2]), argument[string](args[3]),
-		argument[string](args[4]), body, argument[string](args[6]), argument[string](args[7]),
-		argument[string](args[8]), argument[time.Time](args[9]), argument[int](args[10]),
-		argument[time.Time](args[11]), argument[string](args[12]),
+func ofArguments(args []any) (r *row, err error) {
+	r = new(row)
+	for i, place := range r.places() {
+		err = errors.Join(err, place.(sql.Scanner).Scan(args[i]))
 	}
-}
-
-func argument[T any](arg any) *T {
-	if v, ok := arg.(T); ok {
-		return &v
-	}
-	return nil
+	return r, err
 }
 
 // message fails if Postgres would reject the row.
 func (r *row) message() (m Message, err error) {
 	m = Message{
-		Exchange:    r.exchange,
-		RoutingKey:  or(r.routingKey),
-		OrderingKey: or(r.orderingKey),
-		Body:        r.body,
-		NotBefore:   or(r.notBefore),
-		MaxAttempts: r.maxAttempts,
-		ExpiresAt:   or(r.expiresAt),
-		CoalesceKey: or(r.coalesceKey),
+		Exchange:        pointer(r.exchange),
+		RoutingKey:      r.routingKey.V,
+		OrderingKey:     r.orderingKey.V,
+		Payload:         rawJSON(r.payload),
+		RedactedPayload: rawJSON(r.redactedPayload),
+		Body:            r.body.V,
+		NotBefore:       r.notBefore.V,
+		MaxAttempts:     pointer(r.maxAttempts),
+		ExpiresAt:       r.expiresAt.V,
+		CoalesceKey:     r.coalesceKey.V,
 	}
-	if r.messageID != nil {
-		if m.MessageID, err = outbox.ParseUUID([]byte(*r.messageID)); err != nil {
+	if r.messageID.Valid {
+		if m.MessageID, err = outbox.ParseUUID([]byte(r.messageID.V)); err != nil {
 			return m, fmt.Errorf("message_id: %w", err)
 		}
 	}
-	m.Payload, m.RedactedPayload = rawJSON(r.payload), rawJSON(r.redactedPayload)
 	for _, column := range []struct {
 		name string
-		text *string
+		text sql.Null[string]
 		into any
 	}{
 		{"payload", r.payload, new(json.RawMessage)},
@@ -94,26 +88,26 @@ func (r *row) message() (m Message, err error) {
 		{"headers", r.headers, &m.Headers},
 		{"properties", r.properties, &m.Properties},
 	} {
-		if column.text == nil {
+		if !column.text.Valid {
 			continue
 		}
-		if err := json.Unmarshal([]byte(*column.text), column.into); err != nil {
+		if err := json.Unmarshal([]byte(column.text.V), column.into); err != nil {
 			return m, fmt.Errorf("%s: %w", column.name, err)
 		}
 	}
 	return m, nil
 }
 
-func rawJSON(text *string) json.RawMessage {
-	if text == nil {
+func rawJSON(text sql.Null[string]) json.RawMessage {
+	if !text.Valid {
 		return nil
 	}
-	return json.RawMessage(*text)
+	return json.RawMessage(text.V)
 }
 
-func or[T any](v *T) (zero T) {
-	if v == nil {
-		return zero
+func pointer[T any](v sql.Null[T]) *T {
+	if !v.Valid {
+		return nil
 	}
-	return *v
+	return &v.V
 }

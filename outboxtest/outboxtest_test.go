@@ -1,7 +1,6 @@
 package outboxtest_test
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -20,23 +19,26 @@ import (
 	"github.com/cdc-relay/cdc-relay/outboxtest"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // database creates a database with the outbox of each table.
 func database(t *testing.T, tables ...outbox.Table) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = services.Database(t)
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
+	conn = tabletest.Connect(t, url)
 	for _, table := range tables {
-		if _, _, err := migrations.Up(t.Context(), conn, table); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := migrations.Up(t.Context(), conn, table)
+		must(t, err)
 	}
 	return url, conn
 }
@@ -83,12 +85,8 @@ func TestRecorder(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "INSERT INTO orders (id) VALUES ($1)", 42); err != nil {
 		t.Fatal(err)
 	}
-	if err := table.Enqueue(t.Context(), &tx, messages()[:2]...); err != nil {
-		t.Fatal(err)
-	}
-	if err := table.EnqueueSQL(t.Context(), &tx, messages()[2]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, table.Enqueue(t.Context(), &tx, messages()[:2]...))
+	must(t, table.EnqueueSQL(t.Context(), &tx, messages()[2]))
 	wantMessages(t, tx.Messages())
 	if err := table.Enqueue(t.Context(), &tx, outbox.NewMessage{RoutingKey: "k", Payload: []byte("{")}); err == nil || !strings.Contains(err.Error(), "payload: ") {
 		t.Errorf("an invalid payload: %v", err)
@@ -105,34 +103,19 @@ func TestEnqueued(t *testing.T) {
 	other := outbox.Table{Schema: "My Schema", Name: "Out.Box"}
 	url, conn := database(t, table, other)
 	before := outbox.NewMessage{RoutingKey: "before", Payload: 1}
-	if err := table.Enqueue(t.Context(), conn, before); err != nil {
-		t.Fatal(err)
-	}
+	must(t, table.Enqueue(t.Context(), conn, before))
 	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := outboxtest.Enqueued(t, tx); len(got) > 0 {
 		t.Errorf("before the first: %+v", got)
 	}
-	during, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer during.Close(context.Background())
-	enqueue := func(tx outbox.PgxExecer, m outbox.NewMessage) {
-		t.Helper()
-		if err := table.Enqueue(t.Context(), tx, m); err != nil {
-			t.Fatal(err)
-		}
-	}
+	during := tabletest.Connect(t, url)
+	enqueue := func(tx outbox.PgxExecer, m outbox.NewMessage) { must(t, table.Enqueue(t.Context(), tx, m)) }
 	enqueue(tx, messages()[0])
 	enqueue(during, outbox.NewMessage{RoutingKey: "during", Payload: 1}) // its id is between those of the transaction and its savepoints
 	for _, rolledBack := range []bool{false, true} {
 		savepoint, err := tx.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if rolledBack {
 			enqueue(savepoint, before)
 			err = savepoint.Rollback(t.Context())
@@ -140,9 +123,7 @@ func TestEnqueued(t *testing.T) {
 			enqueue(savepoint, messages()[1])
 			err = savepoint.Commit(t.Context())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	enqueue(during, outbox.NewMessage{RoutingKey: "during", Payload: 1})
 	enqueue(tx, messages()[2])
@@ -150,27 +131,17 @@ func TestEnqueued(t *testing.T) {
 	if got := outboxtest.Enqueued(t, tx, other); len(got) > 0 {
 		t.Errorf("the other table has %+v", got)
 	}
-	if err := other.Enqueue(t.Context(), tx, messages()...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.Enqueue(t.Context(), tx, messages()...))
 	wantMessages(t, outboxtest.Enqueued(t, tx, other))
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 
 	db, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	sqlTx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer sqlTx.Rollback()
-	if err := table.EnqueueSQL(t.Context(), sqlTx, messages()...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, table.EnqueueSQL(t.Context(), sqlTx, messages()...))
 	wantMessages(t, outboxtest.EnqueuedSQL(t, sqlTx))
 }
 
@@ -185,9 +156,7 @@ func TestPublisher(t *testing.T) {
 		{RoutingKey: "b", OrderingKey: "k", Payload: 3},
 		{RoutingKey: "late", Payload: 4, ExpiresAt: time.Unix(0, 0)},
 	} {
-		if err := config.Table.Enqueue(t.Context(), conn, m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, config.Table.Enqueue(t.Context(), conn, m))
 	}
 	if _, err := conn.Exec(t.Context(), `INSERT INTO outbox (routing_key) VALUES ('empty')`); err != nil {
 		t.Fatal(err)
@@ -199,12 +168,8 @@ func TestPublisher(t *testing.T) {
 		return outbox.Result{}
 	})
 	r, err := relay.New(config, publisher, slog.New(slog.NewTextHandler(t.Output(), nil)), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Drain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, r.Drain(t.Context()))
 	var got []string
 	for _, m := range publisher.Messages() {
 		got = append(got, m.RoutingKey+"="+string(m.Payload))

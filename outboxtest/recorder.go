@@ -52,7 +52,11 @@ func (r *Recorder) record(statement string, args []any) error {
 	if !strings.HasSuffix(statement, values) {
 		return nil
 	}
-	m, err := ofArguments(args).message()
+	sent, err := ofArguments(args)
+	if err != nil {
+		return err
+	}
+	m, err := sent.message()
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,14 @@ package tracing
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
@@ -58,36 +60,17 @@ func (t *Tracer) parent(headers []byte) (context.Context, bool) {
 	if !bytes.Contains(headers, []byte(`"traceparent"`)) {
 		return nil, false
 	}
-	var sent carrier
+	var sent struct {
+		TraceParent string `json:"traceparent"`
+		TraceState  string `json:"tracestate"`
+	}
 	if json.Unmarshal(headers, &sent) != nil {
 		return nil, false
 	}
-	ctx := t.propagator.Extract(context.Background(), sent)
+	ctx := t.propagator.Extract(context.Background(),
+		propagation.MapCarrier{"traceparent": sent.TraceParent, "tracestate": sent.TraceState})
 	return ctx, trace.SpanContextFromContext(ctx).IsValid()
 }
-
-// carrier holds the trace headers of a message.
-type carrier struct {
-	TraceParent string `json:"traceparent"`
-	TraceState  string `json:"tracestate"`
-}
-
-// Get implements propagation.TextMapCarrier.
-func (c carrier) Get(key string) string {
-	switch key {
-	case "traceparent":
-		return c.TraceParent
-	case "tracestate":
-		return c.TraceState
-	}
-	return ""
-}
-
-// Set implements propagation.TextMapCarrier. It does nothing: the application's headers stay as they are.
-func (carrier) Set(string, string) {}
-
-// Keys implements propagation.TextMapCarrier.
-func (carrier) Keys() []string { return []string{"traceparent", "tracestate"} }
 
 // exchangeOf names the exchange for people.
 func (t *Tracer) exchangeOf(m *outbox.Message) string {
@@ -105,12 +88,12 @@ func (t *Tracer) exchangeOf(m *outbox.Message) string {
 func (t *Tracer) describe(span trace.Span, r outbox.Result) {
 	m := r.Message
 	exchange, key := t.exchangeOf(m), outbox.Shortened(m.RoutingKey)
-	destination := exchange
-	if key != "" {
-		destination = key // the default exchange delivers to the queue with this name
-		if exchange != "amq.default" {
-			destination = exchange + ":" + key
-		}
+	destination := exchange + ":" + key
+	switch {
+	case key == "":
+		destination = exchange
+	case exchange == "amq.default":
+		destination = key // it delivers to the queue with this name
 	}
 	span.SetAttributes(
 		semconv.MessagingSystemRabbitMQ, semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("publish"),
@@ -124,10 +107,6 @@ func (t *Tracer) describe(span trace.Span, r outbox.Result) {
 	if r.Outcome == outbox.Confirmed {
 		return
 	}
-	why := string(r.Reason)
-	if why == "" {
-		why = r.Outcome.String()
-	}
-	span.SetAttributes(semconv.ErrorTypeKey.String(why))
+	span.SetAttributes(semconv.ErrorTypeKey.String(cmp.Or(string(r.Reason), r.Outcome.String())))
 	span.SetStatus(codes.Error, r.Detail)
 }

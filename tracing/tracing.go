@@ -3,6 +3,7 @@
 package tracing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,19 +81,19 @@ func wanted() (bool, error) {
 	case "otlp":
 		return true, nil
 	case "":
-		return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" ||
-			os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "", nil
+		return hasEndpoint(), nil
 	default:
 		return false, fmt.Errorf("OTEL_TRACES_EXPORTER=%s: cdc-relay knows otlp and none", exporter)
 	}
 }
 
+func hasEndpoint() bool {
+	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
+}
+
 // newExporter reads the other OTEL_* variables.
 func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
-	protocol := os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
-	if protocol == "" {
-		protocol = os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")
-	}
+	protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"))
 	local := localCollector(protocol)
 	switch protocol {
 	case "", "http/protobuf":
@@ -115,7 +116,7 @@ func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 // is the same host with https.
 func localCollector(protocol string) string {
 	switch {
-	case os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "":
+	case hasEndpoint():
 		return ""
 	case protocol == "grpc":
 		return "http://localhost:4317"

@@ -2,7 +2,6 @@ package tracing
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -53,16 +51,7 @@ func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServi
 }
 
 func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	body := io.Reader(request.Body)
-	if request.Header.Get("Content-Encoding") == "gzip" {
-		unzipped, err := gzip.NewReader(body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		body = unzipped
-	}
-	raw, err := io.ReadAll(body)
+	raw, err := io.ReadAll(request.Body)
 	var export collector.ExportTraceServiceRequest
 	if err == nil {
 		err = proto.Unmarshal(raw, &export)
@@ -139,19 +128,25 @@ func shutdown(t *testing.T, tr *Tracer) {
 	}
 }
 
-func TestASpanCoversTheTimeFromCommitToConfirm(t *testing.T) {
+// collect receives the spans by HTTP.
+func collect(t *testing.T) *receiver {
+	t.Helper()
 	plainly(t)
-	var got receiver
-	server := httptest.NewServer(&got)
-	defer server.Close()
+	got := new(receiver)
+	server := httptest.NewServer(got)
+	t.Cleanup(server.Close)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	return got
+}
+
+func TestASpanCoversTheTimeFromCommitToConfirm(t *testing.T) {
+	got := collect(t)
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
 	tr := tracer(t)
 	m := message(`{"traceparent": "` + parent + `", "tracestate": "vendor=value"}`)
 	before := *m
 	tr.Delivered(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-	refused := outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable, Detail: "no queue"}
-	tr.Delivered(refused)
+	tr.Delivered(outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable, Detail: "no queue"})
 	shutdown(t, tr)
 	if got.resource["service.name"] != "cdc-relay" || got.resource["service.version"] != "v1.2.3" || got.resource["deployment.environment.name"] != "test" {
 		t.Errorf("resource: %v", got.resource)
@@ -169,12 +164,8 @@ func TestASpanCoversTheTimeFromCommitToConfirm(t *testing.T) {
 	if s.GetStartTimeUnixNano() != uint64(m.CommittedAt.UnixNano()) || s.GetEndTimeUnixNano() < uint64(m.SentAt.UnixNano()) {
 		t.Errorf("from %d to %d", s.GetStartTimeUnixNano(), s.GetEndTimeUnixNano())
 	}
-	var events []string
-	for _, e := range s.GetEvents() {
-		events = append(events, e.GetName())
-	}
-	if !slices.Equal(events, []string{"taken", "sent"}) {
-		t.Errorf("events: %v", events)
+	if e := s.GetEvents(); len(e) != 2 || e[0].GetName() != "taken" || e[1].GetName() != "sent" {
+		t.Errorf("events: %v", e)
 	}
 	all := attributes(s.GetAttributes())
 	for name, want := range map[string]string{
@@ -223,11 +214,7 @@ func TestSpansAreSentByGRPC(t *testing.T) {
 }
 
 func TestNoSpanWithoutASampledParent(t *testing.T) {
-	plainly(t)
-	var got receiver
-	server := httptest.NewServer(&got)
-	defer server.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	got := collect(t)
 	tr := tracer(t)
 	for _, headers := range []string{
 		``, `{}`, `{"traceparent": 1}`, `{"traceparent": "nonsense"}`, `{"nested": {"traceparent": "` + parent + `"}}`,
@@ -307,29 +294,4 @@ func TestAnUnavailableCollectorDelaysNothing(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	_ = tr.Shutdown(t.Context())
-}
-
-func BenchmarkDelivered(b *testing.B) {
-	b.Setenv("OTEL_TRACES_EXPORTER", "otlp")
-	b.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-	b.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "50")
-	tr, err := FromEnvironment(b.Context(), Config{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		_ = tr.Shutdown(context.Background())
-	}()
-	for name, headers := range map[string]string{
-		"without": `{"tenant": "acme"}`, "sampled": `{"traceparent": "` + parent + `"}`,
-		"not sampled": `{"traceparent": "` + strings.TrimSuffix(parent, "01") + `00"}`,
-	} {
-		b.Run(name, func(b *testing.B) {
-			r := outbox.Result{Message: message(headers), Outcome: outbox.Confirmed}
-			b.ReportAllocs()
-			for b.Loop() {
-				tr.Delivered(r)
-			}
-		})
-	}
 }

@@ -89,14 +89,7 @@ func (r *setupReport) grant(
 // grantApp lets an application send messages, and reports what else it may do.
 func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config, role string) error {
 	table := cfg.relay.Table
-	may := fmt.Sprintf("insert into %s, and read %s", table, strings.Join(outbox.ReturningColumns(), " and "))
-	all := grants.App(table, cfg.checking.appInsertOnly)
-	switch {
-	case cfg.functions:
-		may, all = "call the functions of "+table.String(), grants.Calls(table)
-	case cfg.checking.appInsertOnly:
-		may = "insert into " + table.String()
-	}
+	may, all := cfg.application()
 	if err := r.grant(ctx, conn, cfg, role, may, all); err != nil {
 		return err
 	}
@@ -117,6 +110,19 @@ func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config,
 			outbox.QuoteIdentifier(role))
 	}
 	return err
+}
+
+// application returns what an application may do, and the grants for it.
+func (c *config) application() (may string, all []grants.Grant) {
+	table := c.relay.Table
+	switch {
+	case c.functions:
+		return "call the functions of " + table.String(), grants.Calls(table)
+	case c.checking.appInsertOnly:
+		return "insert into " + table.String(), grants.App(table, true)
+	}
+	columns := strings.Join(outbox.ReturningColumns(), " and ")
+	return fmt.Sprintf("insert into %s, and read %s", table, columns), grants.App(table, false)
 }
 
 // grantRelay gives the relay's role what a relay needs.
@@ -208,10 +214,7 @@ func grantsSQL(cfg *config) string {
 	}
 	text := section(heading, relays != "",
 		"CREATE ROLE "+outbox.QuoteIdentifier(role)+" LOGIN"+attribute+" PASSWORD '...';", statements)
-	all := grants.App(cfg.relay.Table, cfg.checking.appInsertOnly)
-	if cfg.functions {
-		all = grants.Calls(cfg.relay.Table)
-	}
+	_, all := cfg.application()
 	if len(apps) == 0 {
 		apps = []string{"application"}
 	}

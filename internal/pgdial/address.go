@@ -3,10 +3,13 @@ package pgdial
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgerrcode"
@@ -73,7 +76,7 @@ func Parse(text string) (*pgconn.Config, error) {
 		// A password contains an @ that is not encoded: the parser took its end for the host.
 		return nil, errors.New(wantURL)
 	case err == nil:
-		return config, CheckParameters(config)
+		return config, checkParameters(config)
 	case errors.As(err, &urlErr) || strings.Contains(text, "://"):
 		if detail := harmlessDetail(err); detail != "" {
 			return nil, errors.New(detail)
@@ -186,4 +189,32 @@ func passwordFile() string {
 	}
 	home, _ := os.UserHomeDir()
 	return filepath.Join(home, ".pgpass")
+}
+
+// serverParameters are the server's settings that an address may contain, besides those with a dot in their name.
+// Any other goes into options.
+const serverParameters = " application_name options search_path client_encoding datestyle intervalstyle timezone " +
+	"statement_timeout lock_timeout idle_in_transaction_session_timeout idle_session_timeout transaction_timeout " +
+	"tcp_keepalives_idle tcp_keepalives_interval tcp_keepalives_count tcp_user_timeout " +
+	"role work_mem jit synchronous_commit default_transaction_isolation default_transaction_read_only "
+
+// checkParameters returns an error for the first parameter of an address that a relay cannot use. pgconn passes each
+// parameter that it does not know to the server, which then rejects every login. Some are of libpq or of a connection
+// pool, and others are typing errors.
+func checkParameters(config *pgconn.Config) error {
+	for _, name := range slices.Sorted(maps.Keys(config.RuntimeParams)) {
+		lower := strings.ToLower(name)
+		switch {
+		case strings.Contains(name, ".") || strings.Contains(serverParameters, " "+lower+" "):
+		case strings.HasPrefix(lower, "pool_"):
+			return fmt.Errorf("parameter %s is not supported: leave it out, the pool has a fixed size", name)
+		case strings.HasPrefix(lower, "keepalives") || lower == "gssencmode" || lower == "hostaddr" ||
+			lower == "load_balance_hosts" || lower == "fallback_application_name" || lower == "replication":
+			return fmt.Errorf("parameter %s is not supported: leave it out", name)
+		default:
+			return fmt.Errorf("parameter %s is unknown; a setting of the server goes into options: "+
+				"options=-c%%20%s%%3DVALUE in a URL", name, name)
+		}
+	}
+	return nil
 }

@@ -56,44 +56,37 @@ func TestBytesArriveUnchanged(t *testing.T) {
 	running.Wait()
 }
 
+func wantRead(t *testing.T, conn net.Conn, into []byte, want int, wantErr error) {
+	t.Helper()
+	if n, err := conn.Read(into); n != want || err != wantErr {
+		t.Errorf("read %d, %v, want %d, %v", n, err, want, wantErr)
+	}
+}
+
 func TestReadReturnsEOFAtTheEnd(t *testing.T) {
 	wrapped, peer := pair(t)
 	_ = peer.Close()
-	if n, err := wrapped.Read(make([]byte, 10)); n != 0 || err != io.EOF {
-		t.Errorf("read %d, %v", n, err)
-	}
-	if n, err := wrapped.Read(nil); n != 0 || err != nil {
-		t.Errorf("reading nothing: %d, %v", n, err)
-	}
+	wantRead(t, wrapped, make([]byte, 10), 0, io.EOF)
+	wantRead(t, wrapped, nil, 0, nil)
 }
 
 // They end a waiting read and a stuck write, and can be moved.
 func TestDeadlinesEndReadsAndWrites(t *testing.T) {
 	wrapped, peer := pair(t)
 	const soon = 50 * time.Millisecond
-	if err := wrapped.SetReadDeadline(time.Now().Add(soon)); err != nil {
-		t.Fatal(err)
-	}
+	_ = wrapped.SetReadDeadline(time.Now().Add(soon))
 	_, err := wrapped.Read(make([]byte, 10))
 	isTimeout(t, "read", err)
 	much := make([]byte, 64<<20)
-	if err := wrapped.SetWriteDeadline(time.Now().Add(10 * soon)); err != nil {
-		t.Fatal(err)
-	}
+	_ = wrapped.SetWriteDeadline(time.Now().Add(10 * soon))
 	n, err := wrapped.Write(much)
 	isTimeout(t, "write", err)
 	if n == 0 || n == len(much) {
 		t.Errorf("wrote %d", n)
 	}
-	if err := wrapped.SetDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := peer.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := wrapped.Read(make([]byte, 10)); n != 1 || err != nil {
-		t.Errorf("read %d, %v", n, err)
-	}
+	_ = wrapped.SetDeadline(time.Time{})
+	_, _ = peer.Write([]byte("x"))
+	wantRead(t, wrapped, make([]byte, 10), 1, nil)
 }
 
 func isTimeout(t *testing.T, op string, err error) {
@@ -107,14 +100,12 @@ func isTimeout(t *testing.T, op string, err error) {
 func TestCloseEndsWaitingReadsAndWrites(t *testing.T) {
 	wrapped, _ := pair(t)
 	ended := make(chan error)
-	go func() {
-		_, err := wrapped.Read(make([]byte, 10))
-		ended <- err
-	}()
-	go func() {
-		_, err := wrapped.Write(make([]byte, 64<<20))
-		ended <- err
-	}()
+	for _, do := range []func([]byte) (int, error){wrapped.Read, wrapped.Write} {
+		go func() {
+			_, err := do(make([]byte, 64<<20))
+			ended <- err
+		}()
+	}
 	_ = wrapped.Close()
 	for range 2 {
 		if err := <-ended; !errors.Is(err, net.ErrClosed) {

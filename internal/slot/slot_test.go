@@ -18,21 +18,24 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
 
 func connect(t *testing.T, url string, params ...string) *pgconn.PgConn {
 	t.Helper()
 	config, err := pgconn.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := 0; i < len(params); i += 2 {
 		config.RuntimeParams[params[i]] = params[i+1]
 	}
 	conn, err := pgconn.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close(context.Background()) })
 	return conn
 }
@@ -47,9 +50,7 @@ func exec(t *testing.T, conn *pgconn.PgConn, sql string) {
 func read(t *testing.T, conn *pgconn.PgConn, name string) slot.Slot {
 	t.Helper()
 	s, err := slot.Read(t.Context(), conn, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -61,9 +62,7 @@ func stream(t *testing.T, url, name, application string) {
 	err := pglogrepl.StartReplication(t.Context(), conn, name, 0, pglogrepl.StartReplicationOptions{
 		PluginArgs: []string{"proto_version '1'", "publication_names 'none'"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func TestTheOwnerOfASlotIsIdentified(t *testing.T) {
@@ -115,9 +114,7 @@ func owner(t *testing.T, conn *pgconn.PgConn, name string, table outbox.Table, s
 		sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d", i+1), outbox.QuoteLiteral(arg.(string)))
 	}
 	results, err := conn.Exec(t.Context(), sql).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err = fmt.Sscan(string(results[0].Rows[0][0]), &pid); err != nil {
 		t.Fatal(err)
 	}
@@ -147,9 +144,7 @@ func TestEveryRoleCanIdentifyTheOwnerOfASlot(t *testing.T) {
 	t.Cleanup(func() { _, _ = admin.Exec(context.Background(), "DROP ROLE "+role).ReadAll() })
 	stream(t, database, name, "pg_recvlogical")
 	address, err := url.Parse(database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.UserPassword(role, "secret")
 	asker := connect(t, address.String())
 	await.Until(t, "the slot is owned", func() bool { return read(t, asker, name).Owner().PID != 0 })
@@ -172,9 +167,7 @@ func TestASessionThatCreatesASlotIsNotItsOwner(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	exec(t, writer, "ROLLBACK")
-	if err := await.Receive(t, "the slot is created", created); err != nil {
-		t.Fatal(err)
-	}
+	must(t, await.Receive(t, "the slot is created", created))
 	if s := read(t, asker, name); s.Active() || s.Creating() || !s.Here {
 		t.Errorf("%+v", s)
 	}
@@ -186,20 +179,14 @@ func TestOnlyTheObservedProcessIsTerminated(t *testing.T) {
 	asker, name := connect(t, database), services.Name(t)
 	conn := connect(t, database)
 	own, err := slot.Own(t.Context(), conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	another := own
 	another.Since = own.Since.Add(-1000)
-	if err := another.Terminate(t.Context(), asker); err != nil {
-		t.Fatal(err)
-	}
+	must(t, another.Terminate(t.Context(), asker))
 	exec(t, conn, "SELECT 1")
 	stream(t, database, name, slot.Application(table()))
 	await.Until(t, "the slot is owned", func() bool { return read(t, asker, name).Owner().PID != 0 })
-	if err := read(t, asker, name).Owner().Terminate(t.Context(), asker); err != nil {
-		t.Fatal(err)
-	}
+	must(t, read(t, asker, name).Owner().Terminate(t.Context(), asker))
 	await.Until(t, "the slot is free", func() bool { return !read(t, asker, name).Active() })
 }
 
@@ -223,6 +210,28 @@ func TestApplicationNameIdentifiesTheTable(t *testing.T) {
 		seen[name] = true
 		if results, err := connect(t, database, "application_name", name).Exec(t.Context(), "SHOW application_name").ReadAll(); err != nil || string(results[0].Rows[0][0]) != name {
 			t.Errorf("the server changes %q to %q, %v", results[0].Rows[0][0], name, err)
+		}
+	}
+}
+
+// These are the answers of the manuals: no server of version 19 was at hand.
+func TestFrom19OnReplicaIsEnough(t *testing.T) {
+	for _, one := range []struct {
+		major int
+		level string
+		want  bool
+	}{
+		{14, "logical", true},
+		{18, "replica", false},
+		{18, "minimal", false},
+		{19, "logical", true},
+		{19, "replica", true},
+		{19, "minimal", false},
+		{20, "replica", true},
+		{0, "replica", false}, // a pooler may hide the version
+	} {
+		if got := slot.CanDecode(one.major, one.level); got != one.want {
+			t.Errorf("Postgres %d with wal_level %s can decode: %t", one.major, one.level, got)
 		}
 	}
 }

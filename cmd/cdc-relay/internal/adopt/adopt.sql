@@ -12,7 +12,7 @@
             message_id := NULL; exchange := NULL; routing_key := NULL; ordering_key := NULL; coalesce_key := NULL;
             payload := NULL; payload_bytes := NULL; headers := NULL; properties := NULL; redacted_payload := NULL;
             created_at := NULL; available_at := NULL; expires_at := NULL; max_attempts := NULL; attempts := NULL;
-            possible_duplicate := {{.MayBeSent}};
+            possible_duplicate := {{if and (eq .Layout "celery-outbox") (has "updated_at")}}r."updated_at" IS NOT NULL{{else}}{{.Moves}}{{end}};
             BEGIN -- Nothing in this block writes, so it costs no transaction id.
 {{- range .Assignments}}
                 {{.Variable}} := {{.Expression}};
@@ -58,9 +58,11 @@
             coalesce(attempts, 0), nullif(possible_duplicate, false));
 {{- end}}
 
-{{define "celery"}}
-            IF {{.SchemaVersion}} <> 1 THEN
-                RAISE EXCEPTION 'schema_version % of a task is not known', {{.SchemaVersion}};
+{{define "shown"}}{{if has (print "redacted_" .)}}coalesce(r."redacted_{{.}}", r."{{.}}"){{else}}r."{{.}}"{{end}}{{end}}
+
+{{define "celery"}}{{$redacted := and (has "redacted_args") (has "redacted_kwargs")}}
+            IF {{column "schema_version" "1"}} <> 1 THEN
+                RAISE EXCEPTION 'schema_version % of a task is not known', {{column "schema_version" "1"}};
             END IF;
             options := r.options;
             message_id := {{.TaskUUID}};
@@ -71,8 +73,8 @@
             END IF;
             created_at := r.created_at;
             -- The message waits in the outbox, and not in a worker. A retry also waits for its time.
-            available_at := greatest((options ->> 'eta')::timestamptz{{with .RetryAfter}}, {{.}}{{end}});
-            attempts := {{.Retries}};
+            available_at := greatest((options ->> 'eta')::timestamptz{{with column "retry_after" ""}}, {{.}}{{end}});
+            attempts := {{column "retries" "0"}};
             -- The other relay computes it when it publishes.
             expires_at := CASE jsonb_typeof(options -> 'expires')
                 WHEN 'number' THEN now() + make_interval(secs => (options ->> 'expires')::double precision)
@@ -85,17 +87,17 @@
                 'group', options -> 'group_id', 'group_index', options -> 'group_index', 'retries', coalesce(options -> 'retries', '0'),
                 'timelimit', jsonb_build_array(options -> 'time_limit', options -> 'soft_time_limit'),
                 'root_id', coalesce(options ->> 'root_id', r.task_id), 'parent_id', options -> 'parent_id',
-                'argsrepr', coalesce(options ->> 'argsrepr', left({{.Args}}::text, 1024)),
-                'kwargsrepr', coalesce(options ->> 'kwargsrepr', left({{.Kwargs}}::text, 1024)), 'origin', 'cdc-relay',
+                'argsrepr', coalesce(options ->> 'argsrepr', left({{template "shown" "args"}}::text, 1024)),
+                'kwargsrepr', coalesce(options ->> 'kwargsrepr', left({{template "shown" "kwargs"}}::text, 1024)), 'origin', 'cdc-relay',
                 'ignore_result', coalesce(options -> 'ignore_result', 'false'), 'replaced_task_nesting', coalesce(options -> 'replaced_task_nesting', '0'))
-                || jsonb_strip_nulls(jsonb_build_object({{.Sentry}}));
+                || jsonb_strip_nulls(jsonb_build_object({{if has "sentry_trace_id"}}'sentry-trace', r."sentry_trace_id", 'baggage', r."sentry_baggage"{{end}}));
             properties := jsonb_strip_nulls(jsonb_build_object('correlation_id', r.task_id, 'content_type', 'application/json',
                 'content_encoding', 'utf-8', 'priority', options -> 'priority',
                 'expiration', CASE jsonb_typeof(options -> 'expiration') WHEN 'number' THEN round((options ->> 'expiration')::numeric * 1000) END));
             -- What the application masks in the one place is hidden in the other.
-            IF options ?| '{argsrepr,kwargsrepr}'{{if .Redacted}} OR r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL{{end}} THEN
-                redacted_payload := json_build_array(coalesce({{if .Redacted}}r.redacted_args, {{end}}options -> 'argsrepr', r.args),
-                    coalesce({{if .Redacted}}r.redacted_kwargs, {{end}}options -> 'kwargsrepr', r.kwargs));
+            IF options ?| '{argsrepr,kwargsrepr}'{{if $redacted}} OR r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL{{end}} THEN
+                redacted_payload := json_build_array(coalesce({{if $redacted}}r.redacted_args, {{end}}options -> 'argsrepr', r.args),
+                    coalesce({{if $redacted}}r.redacted_kwargs, {{end}}options -> 'kwargsrepr', r.kwargs));
             END IF;
 {{- end}}
 
@@ -141,9 +143,9 @@ BEGIN
     r := NEW;
 {{- else}}
     -- By its place: a search in the index would be a read of other transactions' keys, and SERIALIZABLE ones would fail.
-    DELETE FROM {{.Source}} s WHERE s.ctid = NEW.ctid AND s.tableoid = TG_RELID AND {{.KeyOf "NEW"}} RETURNING s.* INTO r;
+    DELETE FROM {{.Source}} s WHERE s.ctid = NEW.ctid AND s.tableoid = TG_RELID AND {{keyOf "NEW"}} RETURNING s.* INTO r;
     IF NOT FOUND THEN -- the application has changed the row that it inserted, or deleted it
-        DELETE FROM {{.Source}} s WHERE {{.KeyOf "NEW"}} RETURNING s.* INTO r;
+        DELETE FROM {{.Source}} s WHERE {{keyOf "NEW"}} RETURNING s.* INTO r;
         IF NOT FOUND THEN
             r := NEW;
         END IF;
@@ -160,7 +162,7 @@ DECLARE
 {{- template "variables"}}
 BEGIN
     FOR k IN SELECT {{.KeyColumns}} FROM {{.Source}} s WHERE {{.Waiting}} ORDER BY {{.Order}} LOOP
-        DELETE FROM {{.Source}} s WHERE {{.KeyOf "k"}} AND {{.Waiting}} RETURNING s.* INTO r;
+        DELETE FROM {{.Source}} s WHERE {{keyOf "k"}} AND {{.Waiting}} RETURNING s.* INTO r;
         CONTINUE WHEN NOT FOUND; -- somebody else has deleted it
 {{- template "convert" .}}
         moved := moved + 1;

@@ -30,12 +30,6 @@ type Adopted struct {
 	function outbox.Table
 }
 
-// Works reports whether new rows of the table reach the outbox.
-func (a Adopted) Works() bool {
-	return a.Exists && a.Trigger && a.Enabled && len(a.LostKey) == 0 && len(a.Missing) == 0 && !a.OtherKey &&
-		a.Obstacle == nil
-}
-
 const listSQL = `
 SELECT f.nspname, f.proname, f.note, t.oid IS NOT NULL, coalesce(t.tgenabled IN ('O', 'A'), false)
 FROM (SELECT p.oid, n.nspname, p.proname, pg_catalog.obj_description(p.oid, 'pg_proc')::jsonb -> 'adopts' AS note
@@ -49,10 +43,7 @@ WHERE f.note ->> 'outbox' = $2 ORDER BY 1, 2`
 
 // List returns the tables that were adopted into an outbox. It reads only the catalog.
 func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, error) {
-	rows, err := conn.Query(ctx, listSQL, into.Schema, into.SQL())
-	if err != nil {
-		return nil, fmt.Errorf("look for adopted tables: %w", err)
-	}
+	rows, _ := conn.Query(ctx, listSQL, into.Schema, into.SQL())
 	var notes []note
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Adopted, err error) {
 		var n note
@@ -112,17 +103,16 @@ func Find(ctx context.Context, conn *pgx.Conn, into outbox.Table, from *outbox.T
 			return a, nil
 		}
 	}
+	what := fmt.Sprintf("%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
 	switch {
 	case from == nil && len(all) == 1:
 		return all[0], nil
 	case len(all) == 0:
 		return Adopted{}, fmt.Errorf("no table was adopted into %s", into)
-	case from == nil:
-		return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them",
-			"%d tables were adopted into %s: %s", len(all), into, strings.Join(names, ", "))
+	case from != nil:
+		what = fmt.Sprintf("table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
 	}
-	return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them",
-		"table %s was not adopted into %s; adopted were %s", from, into, strings.Join(names, ", "))
+	return Adopted{}, problem.New("cdc-relay adopt --undo --from "+shell(names[0])+"  # or another of them", "%s", what)
 }
 
 // undo returns the statements of Undo, for one transaction.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -91,11 +92,12 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 		if strings.HasPrefix(m.target, taskRoutes+".") {
 			return nil, problem.New("--map routing_key=COLUMN", "%s is for adopt celery-outbox only", m.target)
 		}
-		for _, p := range m.parts {
+		for i, p := range m.parts {
 			if p.literal {
 				continue
 			}
 			found, there := s.find(p)
+			m.parts[i].found = found
 			if !there {
 				return nil, problem.New(
 					fmt.Sprintf("--map %s=COLUMN, with one of %s; or %[1]s= for none", m.target, s.names()),
@@ -120,7 +122,8 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 	return c, nil
 }
 
-// convertCelery converts a table with known columns; celery.sql has the rest.
+// convertCelery converts a table with known columns; adopt.sql has the rest. It sets the queue of tasks as Celery's router
+// does (celery/app/routes.py): a complete name goes before a pattern, then the first pattern counts.
 func (s *source) convertCelery(c *conversion, given []mapping) error {
 	c.columns = []string{"id", "created_at", "task_id", "task_name", "args", "kwargs", "options"}
 	for _, name := range c.columns {
@@ -129,32 +132,29 @@ func (s *source) convertCelery(c *conversion, given []mapping) error {
 				"table %s has no column %s: it is not that of django-celery-outbox", s.table, name)
 		}
 	}
-	return c.routes(given)
-}
-
-// routes sets the queue of Celery tasks, as Celery's router does (celery/app/routes.py): a complete name goes before a
-// pattern, then the first pattern counts.
-func (c *conversion) routes(given []mapping) error {
-	var exact, patterns strings.Builder
+	exact, patterns := "", ""
 	for _, m := range given {
 		pattern, routed := strings.CutPrefix(m.target, taskRoutes+".")
 		if (m.target != "routing_key" && !routed) || len(m.parts) != 1 || !m.parts[0].literal {
 			return problem.New("--map \"routing_key='QUEUE',task_routes.PATTERN='QUEUE'\"",
 				"with celery-outbox, --map only sets the queue of tasks whose row has none")
 		}
-		queue := literal(m.parts[0].text)
+		queue := migrations.QuoteLiteral(m.parts[0].text)
+		when := func(operator string) string {
+			return fmt.Sprintf(" WHEN %s %s %s THEN %s", taskName, operator, migrations.QuoteLiteral(pattern), queue)
+		}
 		switch {
 		case !routed:
 			c.queue = queue
 		case strings.Contains(pattern, "*"):
 			pattern = strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(pattern)
-			fmt.Fprintf(&patterns, " WHEN %s LIKE %s THEN %s", taskName, literal(pattern), queue)
+			patterns += when("LIKE")
 		default:
-			fmt.Fprintf(&exact, " WHEN %s = %s THEN %s", taskName, literal(pattern), queue)
+			exact += when("=")
 		}
 	}
-	if exact.Len()+patterns.Len() > 0 {
-		c.queue = "CASE" + exact.String() + patterns.String() + " ELSE " + c.queue + " END"
+	if exact+patterns != "" {
+		c.queue = "CASE" + exact + patterns + " ELSE " + c.queue + " END"
 	}
 	return nil
 }
@@ -170,20 +170,22 @@ func (s *source) assign(c *conversion, all []mapping) error {
 		if len(m.parts) == 0 {
 			continue
 		}
-		text := s.text(m)
+		text := m.asText()
 		variable, entry, _ := strings.Cut(m.target, ".")
 		switch {
 		case variable == "payload":
-			s.body(c, m, text)
+			c.setBody(m, text)
 			continue
 		case variable == "headers" && entry != "":
-			entries = append(entries, withEntry(variable, entry, s.json(m, text)))
+			entries = append(entries, withEntry(variable, entry, asJSON(m, text)))
 			continue
 		case variable == "properties" && entry != "":
 			entries = append(entries, withEntry(variable, entry, property(entry, text)))
 			continue
 		case variable == "message_id":
-			text = s.uuid(m, text)
+			if text = s.asUUID(text); m.single().Type == "uuid" {
+				text = field(m.single().Name)
+			}
 		case variable == "headers" || variable == "properties":
 			text = "nullif(" + text + "::jsonb, 'null')"
 		case variable == "max_attempts":
@@ -191,8 +193,8 @@ func (s *source) assign(c *conversion, all []mapping) error {
 		case variable == "redacted_payload":
 			text += "::json"
 		case strings.HasSuffix(variable, "_at"):
-			found, _ := s.find(m.parts[0])
-			if m.single() == "" || !slices.Contains([]string{"timestamptz", "timestamp", "date"}, found.Type) {
+			found := m.parts[0].found
+			if !slices.Contains([]string{"timestamptz", "timestamp", "date"}, m.single().Type) {
 				return problem.New(fmt.Sprintf("--map %s=  # leaves it out", m.target),
 					"%s needs one column with date and time, and not %s",
 					m.target, strings.TrimSpace(found.Name+" "+found.Type))
@@ -215,61 +217,47 @@ func property(name, text string) string {
 // withEntry adds one key, unless its value is null.
 func withEntry(variable, key, value string) assignment {
 	return assignment{variable, fmt.Sprintf("coalesce(%s, '{}') || "+
-		"CASE WHEN %s IS NULL THEN '{}' ELSE jsonb_build_object(%s, %[2]s) END", variable, value, literal(key))}
+		"CASE WHEN %s IS NULL THEN '{}' ELSE jsonb_build_object(%s, %[2]s) END", variable, value, migrations.QuoteLiteral(key))}
 }
 
-// text returns the expression for the value as text.
-func (s *source) text(m mapping) string {
-	words := make([]string, len(m.parts))
-	for i, p := range m.parts {
+// asText returns the expression for the value as text.
+func (m mapping) asText() string {
+	text := join(m.parts, " || ", func(p part) string {
 		if p.literal {
-			words[i] = literal(p.text) + "::text"
-			continue
+			return migrations.QuoteLiteral(p.text) + "::text"
 		}
-		found, _ := s.find(p)
-		words[i] = field(found.Name) + "::text"
+		return field(p.found.Name) + "::text"
+	})
+	if len(m.parts) > 1 {
+		return "(" + text + ")"
 	}
-	if len(words) == 1 {
-		return words[0]
-	}
-	return "(" + strings.Join(words, " || ") + ")"
+	return text
 }
 
-// json returns the expression for the value as JSON. Numbers and objects keep their type.
-func (s *source) json(m mapping, text string) string {
-	if m.single() != "" {
-		found, _ := s.find(m.parts[0])
-		return "to_jsonb(" + field(found.Name) + ")"
+// asJSON returns the expression for the value as JSON. Numbers and objects keep their type.
+func asJSON(m mapping, text string) string {
+	if column := m.single(); column.Name != "" {
+		text = field(column.Name)
 	}
 	return "to_jsonb(" + text + ")"
 }
 
-// uuid accepts any text. It derives a UUID from a text that is not one; the same text always gives the same UUID.
-func (s *source) uuid(m mapping, text string) string {
-	if found, _ := s.find(m.parts[0]); m.single() != "" && found.Type == "uuid" {
-		return field(found.Name)
-	}
-	return s.asUUID(text)
-}
-
+// asUUID accepts any text. It derives a UUID from a text that is not one; the same text always gives the same UUID.
 func (s *source) asUUID(text string) string {
 	const pattern = `'^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$'`
 	return fmt.Sprintf("CASE WHEN %s ~* %s THEN %[1]s::uuid ELSE md5(%s || %[1]s)::uuid END",
-		text, pattern, literal(s.table.String()+"/"))
+		text, pattern, migrations.QuoteLiteral(s.table.String()+"/"))
 }
 
-func (s *source) body(c *conversion, m mapping, text string) {
-	found, _ := s.find(m.parts[0])
-	if m.single() == "" {
-		found.Type = "text"
-	}
-	switch found.Type {
+func (c *conversion) setBody(m mapping, text string) {
+	column := m.single()
+	switch column.Type {
 	case "json":
-		c.assignments = append(c.assignments, assignment{"payload", field(found.Name)})
+		c.assignments = append(c.assignments, assignment{"payload", field(column.Name)})
 	case "jsonb":
 		c.assignments = append(c.assignments, assignment{"payload", text + "::json"})
 	case "bytea":
-		c.assignments = append(c.assignments, assignment{"payload_bytes", field(found.Name)})
+		c.assignments = append(c.assignments, assignment{"payload_bytes", field(column.Name)})
 	default:
 		c.body = text
 	}
@@ -277,8 +265,3 @@ func (s *source) body(c *conversion, m mapping, text string) {
 
 // field is a column of the row.
 func field(name string) string { return "r." + outbox.QuoteIdentifier(name) }
-
-// literal quotes a text for the body of a function, without ending the body.
-func literal(s string) string {
-	return "E'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, `$`, `\x24`).Replace(s) + "'"
-}

@@ -1,7 +1,9 @@
 package adopt
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -12,6 +14,7 @@ type part struct {
 	quoted  bool // the name was in double quotes
 	literal bool
 	text    string
+	found   column // what source.convert has found
 }
 
 // mapping assigns the concatenated parts to a column of the outbox. Without parts, the column keeps its default.
@@ -20,12 +23,12 @@ type mapping struct {
 	parts  []part
 }
 
-// single returns the column if the value is exactly one column, else "".
-func (m mapping) single() string {
-	if len(m.parts) == 1 && !m.parts[0].literal {
-		return m.parts[0].column
+// single returns the column if the value is exactly one column, else one without a name.
+func (m mapping) single() column {
+	if len(m.parts) == 1 {
+		return m.parts[0].found
 	}
-	return ""
+	return column{}
 }
 
 // targets returns the columns that --map accepts. headers and properties also accept single entries: headers.NAME.
@@ -79,16 +82,13 @@ func parseMap(text string) ([]mapping, error) {
 func checkTarget(target string) error {
 	name, entry, of := strings.Cut(target, ".")
 	switch {
-	case of && name == "headers" && entry != "":
+	case of && (name == "headers" || name == taskRoutes) && entry != "":
+		return nil
+	case of && name == "properties" && slices.Contains(propertyNames(), entry):
 		return nil
 	case of && name == "properties":
-		if !slices.Contains(propertyNames(), entry) {
-			return fmt.Errorf("%q: properties has no such entry, want one of %s",
-				target, strings.Join(propertyNames(), ", "))
-		}
-		return nil
-	case of && name == taskRoutes && entry != "":
-		return nil
+		return fmt.Errorf("%q: properties has no such entry, want one of %s",
+			target, strings.Join(propertyNames(), ", "))
 	case of || !slices.Contains(targets(), target):
 		return fmt.Errorf("%q is no column of the outbox to map: want %s, headers.NAME or properties.NAME",
 			target, strings.Join(targets(), ", "))
@@ -121,34 +121,26 @@ func parseParts(text string) (parts []part, rest string, err error) {
 	}
 }
 
+// partForm is a text or a name in quotes, which are doubled inside, or a name.
+var partForm = regexp.MustCompile(`^(?:'((?:[^']|'')*)'|"((?:[^"]|"")*)"|[^,|='" \t\n]+)`)
+
 func parsePart(text string) (p part, rest string, err error) {
-	if text == "" {
-		return p, "", fmt.Errorf("a column is missing")
-	}
-	if quote := text[0]; quote == '\'' || quote == '"' {
-		for i := 1; i < len(text); i++ {
-			switch {
-			case text[i] != quote:
-			case i+1 < len(text) && text[i+1] == quote:
-				i++
-			default:
-				value := strings.ReplaceAll(text[1:i], string(quote)+string(quote), string(quote))
-				if quote == '"' {
-					return part{column: value, quoted: true}, text[i+1:], nil
-				}
-				return part{literal: true, text: value}, text[i+1:], nil
-			}
-		}
-		return p, "", fmt.Errorf("a quote is not closed")
-	}
-	end := strings.IndexAny(text, ",|='\" \t\n")
-	if end < 0 {
-		end = len(text)
-	}
-	if end == 0 {
+	found := partForm.FindStringSubmatch(text)
+	switch {
+	case text == "":
+		return p, "", errors.New("a column is missing")
+	case found == nil && (text[0] == '\'' || text[0] == '"'):
+		return p, "", errors.New("a quote is not closed")
+	case found == nil:
 		return p, "", fmt.Errorf("unexpected %q", text)
+	case text[0] == '\'':
+		p = part{literal: true, text: strings.ReplaceAll(found[1], "''", "'")}
+	case text[0] == '"':
+		p = part{column: strings.ReplaceAll(found[2], `""`, `"`), quoted: true}
+	default:
+		p = part{column: found[0]}
 	}
-	return part{column: text[:end]}, text[end:], nil
+	return p, text[len(found[0]):], nil
 }
 
 // merged returns the mappings of base. Those of over replace mappings with the same target.

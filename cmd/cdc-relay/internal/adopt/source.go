@@ -2,7 +2,6 @@ package adopt
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,14 +59,13 @@ func (o obstacle) fix() string {
 
 // named returns the names and the fixes. A table other than this one is named, too.
 func named(table outbox.Table, all []obstacle) (names, fix string) {
-	words, lines := make([]string, len(all)), make([]string, len(all))
-	for i, o := range all {
-		words[i], lines[i] = o.Kind+" "+outbox.Identifier(o.Name), o.fix()
+	names = join(all, " and ", func(o obstacle) string {
 		if o.Table != table {
-			words[i] += " of " + o.Table.String()
+			return o.Kind + " " + outbox.Identifier(o.Name) + " of " + o.Table.String()
 		}
-	}
-	return strings.Join(words, " and "), strings.Join(lines, " ") + "  -- or adopt it with --view"
+		return o.Kind + " " + outbox.Identifier(o.Name)
+	})
+	return names, join(all, " ", obstacle.fix) + "  -- or adopt it with --view"
 }
 
 type column struct {
@@ -93,82 +91,74 @@ type grant struct {
 	Option    bool   `json:"option"`
 }
 
+// A JSON null leaves a field of source empty.
 const sourceSQL = `
+WITH named AS NOT MATERIALIZED (
+  SELECT t.oid, pg_catalog.jsonb_build_object('Schema', n.nspname, 'Name', t.relname) AS name
+  FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace)
 SELECT pg_catalog.jsonb_build_object(
   'kind', c.relkind, 'owner', pg_catalog.pg_get_userbyid(c.relowner),
   'columns', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
-                'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
-                'default', CASE WHEN a.attgenerated = '' THEN coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
-                  ELSE '' END,
-                'sequence', coalesce((SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q
-                                      WHERE a.attidentity <> '' AND q.deptype = 'i'
-                   AND q.classid = 'pg_catalog.pg_class'::regclass AND q.refclassid = q.classid AND q.refobjid = c.oid
-                     AND q.refobjsubid = a.attnum), ''),
-                'generated', a.attgenerated <> '') ORDER BY a.attnum)
-              FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-              LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
-  'key', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
-             'equals', CASE pn.nspname WHEN 'pg_catalog' THEN p.oprname
-               ELSE pg_catalog.format('OPERATOR(%I.%s)', pn.nspname, p.oprname) END) ORDER BY k.n), '[]')
-          FROM pg_catalog.pg_index i, LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::smallint[]),
-            pg_catalog.unnest(i.indclass::oid[])) WITH ORDINALITY k(attnum, class, n)
-            JOIN pg_catalog.pg_opclass l ON l.oid = k.class
-            JOIN pg_catalog.pg_amop m ON m.amopfamily = l.opcfamily AND m.amoplefttype = l.opcintype
-              AND m.amoprighttype = l.opcintype AND m.amopstrategy = 3
-            JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr
-              JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
-            JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
-          WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
-  'references', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
-                   'kind', 'foreign key', 'name', f.conname,
-                   'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname))
-                     ORDER BY f.conname), '[]')
-                 FROM pg_catalog.pg_constraint f JOIN pg_catalog.pg_class t ON t.oid = f.conrelid
-                   JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
-                 WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
-                   AND (f.confrelid = c.oid OR c.relkind = 'p'
-                        AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
-  'children', (SELECT coalesce(pg_catalog.jsonb_agg(
-                 pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname) ORDER BY h.inhseqno), '[]')
-               FROM pg_catalog.pg_inherits h JOIN pg_catalog.pg_class t ON t.oid = h.inhrelid
-                 JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace
-               WHERE h.inhparent = c.oid AND c.relkind = 'r'),
-  'guards', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('kind', g.kind, 'name', g.name,
-                'table', pg_catalog.jsonb_build_object('Schema', tn.nspname, 'Name', t.relname))
-                  ORDER BY g.kind DESC, g.name), '[]') FROM (
-               SELECT 'trigger', g.tgname, g.tgrelid FROM pg_catalog.pg_trigger g
-               WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0
-                      AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
-                 AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
-               UNION ALL SELECT 'rule', w.rulename, c.oid
-               FROM pg_catalog.pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type = '4'
-                 AND w.ev_enabled IN ('O', 'A')) g(kind, name, relation) -- DELETE
-             JOIN pg_catalog.pg_class t ON t.oid = g.relation
-               JOIN pg_catalog.pg_namespace tn ON tn.oid = t.relnamespace),
-  'trigger', coalesce((SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"'
-                       FROM pg_catalog.pg_trigger g
-                        JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid
-                          JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
-                        WHERE g.tgrelid = c.oid AND g.tgname = $3), ''),
-  'outbox_owner', coalesce(pg_catalog.pg_get_userbyid(o.relowner), ''),
-  'owner_may', coalesce(pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT')
-                        AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
-                        AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'), false),
-  'hidden', c.relrowsecurity AND EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper
-                                         AND NOT x.rolbypassrls)
-            AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')),
-  'hidden_from', CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user ELSE '' END,
-  'grants', (SELECT coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
-               'privilege', x.privilege_type || x.part, 'option', x.is_grantable,
-               'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC'
-                 ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END)), '[]')
-             FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
-                   UNION ALL SELECT pg_catalog.format(' (%I)', a.attname), x.*
-                     FROM pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) x
-                   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
-             WHERE x.grantee <> c.relowner AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER',
-               'REFERENCES')))
+      'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
+      'default', CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END,
+      'sequence', (SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q
+                   WHERE a.attidentity <> '' AND q.deptype = 'i' AND q.classid = 'pg_catalog.pg_class'::regclass
+                     AND q.refclassid = q.classid AND q.refobjid = c.oid AND q.refobjsubid = a.attnum),
+      'generated', a.attgenerated <> '') ORDER BY a.attnum)
+    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+  'key', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
+      'equals', CASE pn.nspname WHEN 'pg_catalog' THEN p.oprname
+        ELSE pg_catalog.format('OPERATOR(%I.%s)', pn.nspname, p.oprname) END) ORDER BY k.n)
+    FROM pg_catalog.pg_index i, LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::smallint[]),
+      pg_catalog.unnest(i.indclass::oid[])) WITH ORDINALITY k(attnum, class, n)
+    JOIN pg_catalog.pg_opclass l ON l.oid = k.class
+    JOIN pg_catalog.pg_amop m ON m.amopfamily = l.opcfamily AND m.amoplefttype = l.opcintype
+      AND m.amoprighttype = l.opcintype AND m.amopstrategy = 3
+    JOIN pg_catalog.pg_operator p ON p.oid = m.amopopr JOIN pg_catalog.pg_namespace pn ON pn.oid = p.oprnamespace
+    JOIN pg_catalog.pg_attribute a ON a.attnum = k.attnum
+    WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid),
+  'references', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+      'kind', 'foreign key', 'name', f.conname, 'table', t.name) ORDER BY f.conname)
+    FROM pg_catalog.pg_constraint f JOIN named t ON t.oid = f.conrelid
+    WHERE f.contype = 'f' AND f.conrelid <> c.oid AND f.conparentid = 0
+      AND (f.confrelid = c.oid OR c.relkind = 'p'
+           AND f.confrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))),
+  'children', (SELECT pg_catalog.jsonb_agg(t.name ORDER BY h.inhseqno)
+    FROM pg_catalog.pg_inherits h JOIN named t ON t.oid = h.inhrelid
+    WHERE h.inhparent = c.oid AND c.relkind = 'r'),
+  'guards', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+      'kind', g.kind, 'name', g.name, 'table', t.name) ORDER BY g.kind DESC, g.name)
+    FROM (
+      SELECT 'trigger', g.tgname, g.tgrelid FROM pg_catalog.pg_trigger g
+      WHERE (g.tgrelid = c.oid OR c.relkind = 'p' AND g.tgparentid = 0
+             AND g.tgrelid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t))
+        AND g.tgtype & 8 = 8 AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') -- DELETE
+      UNION ALL SELECT 'rule', w.rulename, c.oid FROM pg_catalog.pg_rewrite w
+      WHERE w.ev_class = c.oid AND w.ev_type = '4' AND w.ev_enabled IN ('O', 'A') -- DELETE
+    ) g(kind, name, relation) JOIN named t ON t.oid = g.relation),
+  'trigger', (SELECT '"' || replace(fn.nspname, '"', '""') || '"."' || replace(f.proname, '"', '""') || '"'
+    FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid
+    JOIN pg_catalog.pg_namespace fn ON fn.oid = f.pronamespace
+    WHERE g.tgrelid = c.oid AND g.tgname = $3),
+  'outbox_owner', pg_catalog.pg_get_userbyid(o.relowner),
+  'owner_may', pg_catalog.has_table_privilege(o.relowner, c.oid, 'SELECT')
+    AND pg_catalog.has_table_privilege(o.relowner, c.oid, 'DELETE')
+    AND pg_catalog.has_schema_privilege(o.relowner, c.relnamespace, 'USAGE'),
+  'hidden', c.relrowsecurity
+    AND EXISTS (SELECT FROM pg_catalog.pg_roles x WHERE x.oid = o.relowner AND NOT x.rolsuper AND NOT x.rolbypassrls)
+    AND (c.relforcerowsecurity OR NOT pg_catalog.pg_has_role(o.relowner, c.relowner, 'USAGE')),
+  'hidden_from', CASE WHEN pg_catalog.row_security_active(c.oid) THEN current_user END,
+  'grants', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object(
+      'privilege', x.privilege_type || x.part, 'option', x.is_grantable, 'grantee', CASE x.grantee WHEN 0 THEN 'PUBLIC'
+        ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(x.grantee)) END))
+    FROM (SELECT '' AS part, x.* FROM pg_catalog.aclexplode(c.relacl) x
+          UNION ALL SELECT pg_catalog.format(' (%I)', a.attname), x.*
+          FROM pg_catalog.pg_attribute a, pg_catalog.aclexplode(a.attacl) x
+          WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
+    WHERE x.grantee <> c.relowner
+      AND x.privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER', 'REFERENCES')))
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($4)
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
@@ -181,12 +171,9 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 	case CeleryOutbox:
 		return outbox.Table{Schema: "public", Name: "celery_outbox"}, nil
 	}
-	rows, err := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
+	rows, _ := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
 		WHERE schemaname = 'public' AND tablename LIKE 'watermill\_%' AND tablename NOT LIKE 'watermill\_offsets\_%'
 		  ORDER BY 1`)
-	if err != nil {
-		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
-	}
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return outbox.Table{}, fmt.Errorf("look for tables of Watermill: %w", err)
@@ -201,9 +188,8 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 }
 
 func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (*source, error) {
-	s := &source{table: table}
-	var text []byte
-	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(&text)
+	s := new(source)
+	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(s)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, problem.New("# name the table in --from",
@@ -211,9 +197,7 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	case err != nil:
 		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
 	}
-	if err := json.Unmarshal(text, s); err != nil {
-		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
-	}
+	s.table = table
 	return s, nil
 }
 
@@ -235,7 +219,7 @@ func (s *source) check(r Request) error {
 	case len(s.Children) > 0:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables",
 			s.Children[0].Printed(), s.table.Printed()),
-			"table %s has child tables %s, and their rows would stay there", s.table, joined(s.Children))
+			"table %s has child tables %s, and their rows would stay there", s.table, join(s.Children, ", ", outbox.Table.String))
 	case len(s.References) > 0 && !r.View:
 		return problem.New(unbound,
 			"table %s is the target of %s: a DELETE of its rows fails there, or changes rows, and adopt deletes rows",
@@ -264,12 +248,13 @@ func (s *source) check(r Request) error {
 	return nil
 }
 
-func joined(tables []outbox.Table) string {
-	names := make([]string, len(tables))
-	for i, t := range tables {
-		names[i] = t.String()
+// join joins what text says of each.
+func join[T any](all []T, separator string, text func(T) string) string {
+	texts := make([]string, len(all))
+	for i, one := range all {
+		texts[i] = text(one)
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(texts, separator)
 }
 
 func (s *source) hides(role string) error {
@@ -292,26 +277,21 @@ func (s *source) key() []string {
 
 // find looks a column up as SQL does. An unquoted name can also match a name with capitals.
 func (s *source) find(p part) (column, bool) {
-	same := []func(a, b string) bool{func(a, b string) bool { return a == b }}
-	if !p.quoted {
-		same = append(same, func(a, b string) bool { return a == strings.ToLower(b) }, strings.EqualFold)
+	i := slices.IndexFunc(s.Columns, func(c column) bool { return c.Name == p.column })
+	if i < 0 && !p.quoted {
+		i = slices.IndexFunc(s.Columns, func(c column) bool { return c.Name == strings.ToLower(p.column) })
 	}
-	for _, same := range same {
-		for _, c := range s.Columns {
-			if same(c.Name, p.column) {
-				return c, true
-			}
-		}
+	if i < 0 && !p.quoted {
+		i = slices.IndexFunc(s.Columns, func(c column) bool { return strings.EqualFold(c.Name, p.column) })
 	}
-	return column{}, false
+	if i < 0 {
+		return column{}, false
+	}
+	return s.Columns[i], true
 }
 
 func (s *source) names() string {
-	names := make([]string, len(s.Columns))
-	for i, c := range s.Columns {
-		names[i] = c.Name
-	}
-	return strings.Join(names, ", ")
+	return join(s.Columns, ", ", func(c column) string { return c.Name })
 }
 
 // shell quotes a word for the shell if necessary.

@@ -53,10 +53,9 @@ func Run(ctx context.Context, cfg Config) error {
 
 	d := &demo{
 		orders:  inserter{conn: cfg.Conn, table: cfg.Table, queue: queue.name},
+		Config:  cfg,
 		queue:   queue,
 		screen:  newScreen(cfg.Terminal),
-		rate:    cfg.Rate,
-		count:   cfg.Count,
 		pending: make(map[outbox.UUID]sentOrder),
 		early:   make(map[outbox.UUID]time.Time),
 	}
@@ -67,20 +66,17 @@ func Run(ctx context.Context, cfg Config) error {
 // demo inserts orders and waits for them to arrive. Only run accesses its fields. Another goroutine inserts, so that a
 // slow commit does not delay the arrivals.
 type demo struct {
+	Config
 	orders inserter
 	queue  *exclusiveQueue
 	screen screen
-	rate   float64
-	count  int
 
 	// pending are the orders that have not arrived, with the time of their commit.
 	pending map[outbox.UUID]sentOrder
 	// early are arrivals that came before the inserting goroutine reported the order.
-	early    map[outbox.UUID]time.Time
-	latency  latencies
-	sent     int
-	arrived  int
-	repeated int
+	early   map[outbox.UUID]time.Time
+	latency latencies
+	counts
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
@@ -89,7 +85,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	failed := make(chan error, 1)
 	go func() {
 		defer close(inserted)
-		failed <- d.orders.insert(inserting, d.rate, d.count, inserted)
+		failed <- d.orders.insert(inserting, d.Rate, d.Count, inserted)
 	}()
 	defer func() {
 		stopInserting()
@@ -224,8 +220,5 @@ func (d *demo) tidy(ctx context.Context) {
 }
 
 func (d *demo) summary() summary {
-	return summary{
-		sent: d.sent, arrived: d.arrived, repeated: d.repeated,
-		p50: d.latency.percentile(0.50), p99: d.latency.percentile(0.99), worst: d.latency.worst,
-	}
+	return summary{d.counts, d.latency.percentile(0.50), d.latency.percentile(0.99), d.latency.worst}
 }

@@ -89,20 +89,14 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 func TestTheDemoNamesThePrivilegesThatItLacks(t *testing.T) {
 	tables := tabletest.New(t)
 	db := tables.Conn
-	execute := func(sql string) {
-		t.Helper()
-		if _, err := db.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
 	role := services.Name(t)
-	execute(`CREATE ROLE ` + role)
+	tables.Exec(`CREATE ROLE ` + role)
 	t.Cleanup(func() {
 		if _, err := db.Exec(context.Background(), "RESET ROLE; DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
 			t.Error(err)
 		}
 	})
-	execute(`GRANT INSERT ON outbox TO ` + role + `; SET ROLE ` + role)
+	tables.Exec(`GRANT INSERT ON outbox TO ` + role + `; SET ROLE ` + role)
 	orders := inserter{conn: db, table: tabletest.Name(), queue: "q"}
 	_, err := orders.insertOne(t.Context())
 	hint := problem.Hint(orders.explained(err))
@@ -110,7 +104,7 @@ func TestTheDemoNamesThePrivilegesThatItLacks(t *testing.T) {
 		t.Fatalf("%v; hint: %s", err, hint)
 	}
 	missing, _, _ := strings.Cut(hint, "  -- ")
-	execute(`RESET ROLE; ` + strings.ReplaceAll(missing, outbox.QuoteIdentifier(db.Config().User), role) + ` SET ROLE ` + role)
+	tables.Exec(`RESET ROLE; ` + strings.ReplaceAll(missing, outbox.QuoteIdentifier(db.Config().User), role) + ` SET ROLE ` + role)
 	order, err := orders.insertOne(t.Context())
 	if err != nil {
 		t.Fatalf("after the hint: %v", err)
@@ -119,7 +113,7 @@ func TestTheDemoNamesThePrivilegesThatItLacks(t *testing.T) {
 	if why := orders.rejection(t.Context(), sent); why != "" {
 		t.Errorf("rejected: %q", why)
 	}
-	execute(`RESET ROLE; UPDATE outbox SET last_error = 'access_refused: no'`)
+	tables.Exec(`RESET ROLE; UPDATE outbox SET last_error = 'access_refused: no'`)
 	if why := orders.rejection(t.Context(), sent); why != "access_refused: no" {
 		t.Errorf("rejected: %q", why)
 	}

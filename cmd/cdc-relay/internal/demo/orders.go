@@ -96,17 +96,20 @@ func (i inserter) insertOne(ctx context.Context) (sentOrder, error) {
 	return order, tx.Commit(ctx)
 }
 
-func (i inserter) remove(ctx context.Context, orders map[outbox.UUID]sentOrder) error {
-	var ids []int64
-	var messageIDs []string
+// these is the condition for rows of identify.
+const these = " WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[])"
+
+func identify(orders map[outbox.UUID]sentOrder) (ids []int64, messageIDs []string) {
 	for _, order := range orders {
-		ids = append(ids, order.id)
-		messageIDs = append(messageIDs, order.messageID.String())
+		ids, messageIDs = append(ids, order.id), append(messageIDs, order.messageID.String())
 	}
+	return ids, messageIDs
+}
+
+func (i inserter) remove(ctx context.Context, orders map[outbox.UUID]sentOrder) error {
+	ids, messageIDs := identify(orders)
 	for _, table := range []outbox.Table{i.table, i.table.DeadLetter()} {
-		const these = " WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[])"
-		_, err := i.conn.Exec(ctx, "DELETE FROM "+table.SQL()+these, ids, messageIDs)
-		if err != nil {
+		if _, err := i.conn.Exec(ctx, "DELETE FROM "+table.SQL()+these, ids, messageIDs); err != nil {
 			return err
 		}
 	}
@@ -114,18 +117,12 @@ func (i inserter) remove(ctx context.Context, orders map[outbox.UUID]sentOrder) 
 }
 
 // rejection returns why RabbitMQ rejected one of the orders; "": it did not, or the role may not read that.
-func (i inserter) rejection(ctx context.Context, orders map[outbox.UUID]sentOrder) string {
-	var messageIDs []string
-	var ids []int64
-	for _, order := range orders {
-		ids, messageIDs = append(ids, order.id), append(messageIDs, order.messageID.String())
-	}
+func (i inserter) rejection(ctx context.Context, orders map[outbox.UUID]sentOrder) (text string) {
+	ids, messageIDs := identify(orders)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	var text string
-	err := i.conn.QueryRow(ctx, `SELECT pg_catalog.left(last_error, 300) FROM `+i.table.SQL()+`
-		WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[]) AND last_error IS NOT NULL LIMIT 1`,
-		ids, messageIDs).Scan(&text)
+	err := i.conn.QueryRow(ctx, `SELECT pg_catalog.left(last_error, 300) FROM `+i.table.SQL()+these+`
+		AND last_error IS NOT NULL LIMIT 1`, ids, messageIDs).Scan(&text)
 	if err != nil {
 		return ""
 	}

@@ -11,10 +11,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
+// counts are of orders.
+type counts struct{ sent, arrived, repeated int }
+
 // summary has the numbers of the last line.
 type summary struct {
-	sent, arrived, repeated int
-	p50, p99, worst         time.Duration
+	counts
+	p50, p99, worst time.Duration
 }
 
 // screen prints the progress: on a terminal with colours and a live last line, else as plain lines.
@@ -27,12 +30,7 @@ type screen struct {
 }
 
 func newScreen(t terminal.Terminal) screen {
-	return screen{
-		out:    show.Raw(t.Out),
-		isLive: show.IsTerminal(t.Out),
-		colour: t.Colours(),
-		width:  t.Width,
-	}
+	return screen{out: show.Raw(t.Out), isLive: show.IsTerminal(t.Out), colour: t.Colours(), width: t.Width}
 }
 
 const (

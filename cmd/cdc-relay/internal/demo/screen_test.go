@@ -12,10 +12,7 @@ import (
 func TestWithoutATerminalTheScreenIsPlainLines(t *testing.T) {
 	var out bytes.Buffer
 	s := newScreen(terminal.New(nil, &out, &out, false))
-	numbers := summary{
-		sent: 2, arrived: 1, repeated: 1,
-		p50: time.Millisecond, p99: 2 * time.Millisecond, worst: time.Second,
-	}
+	numbers := summary{counts{sent: 2, arrived: 1, repeated: 1}, time.Millisecond, 2 * time.Millisecond, time.Second}
 	s.begin(tabletest.Name(), "db\x1b", "q")
 	s.live(numbers)
 	s.arrival(sentOrder{id: 7, text: "tea"}, 1500*time.Microsecond, numbers)

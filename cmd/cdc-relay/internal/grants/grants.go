@@ -13,96 +13,62 @@ import (
 
 // Grant gives privileges on one object.
 type Grant struct {
-	kind kind
-	// object is the name of the object; that of a database or a schema is in Name.
-	object outbox.Table
-	// parameters are those of a function.
-	parameters string
+	// kind is the kind of the object, as hasSQL knows it; name is its name for the functions that look up privileges.
+	kind, name string
+	// on is the object as GRANT writes it.
+	on         string
 	privileges []string
 	// columns limit the privileges; nil: the whole table.
 	columns []string
 }
 
-// kind is a kind of objects, as missingSQL knows it.
-type kind string
-
-const (
-	onDatabase kind = "DATABASE"
-	onSchema   kind = "SCHEMA"
-	onTable    kind = "TABLE"
-	onSequence kind = "SEQUENCE"
-	onFunction kind = "FUNCTION"
-)
-
 // To returns the statement without a semicolon, on one line. The grantee is quoted as in SQL, or PUBLIC.
 func (g Grant) To(grantee string) string {
-	what, object := strings.Join(g.privileges, ", "), g.object.Printed()
+	what := strings.Join(g.privileges, ", ")
 	if g.columns != nil {
 		what += " (" + strings.Join(g.columns, ", ") + ")"
 	}
-	switch g.kind {
-	case onDatabase, onSchema:
-		object = string(g.kind) + " " + outbox.QuoteIdentifier(g.object.Name)
-	case onSequence:
-		object = "SEQUENCE " + object
-	case onFunction:
-		object = "FUNCTION " + object + "(" + g.parameters + ")"
-	case onTable:
-	}
-	return fmt.Sprintf("GRANT %s ON %s TO %s", what, object, grantee)
+	return fmt.Sprintf("GRANT %s ON %s TO %s", what, g.on, grantee)
 }
 
-// name returns the name of the object for the functions that look up privileges.
-func (g Grant) name() string {
-	switch g.kind {
-	case onDatabase, onSchema:
-		return g.object.Name
-	case onFunction:
-		return g.object.SQL() + "(" + g.parameters + ")"
-	case onTable, onSequence:
-	}
-	return g.object.SQL()
+// container is a grant on a database or a schema.
+func container(kind, name, privilege string) Grant {
+	return Grant{kind, name, kind + " " + outbox.QuoteIdentifier(name), []string{privilege}, nil}
+}
+
+// columns is a grant on columns of a table; nil: on the whole table.
+func columns(table outbox.Table, columns []string, privileges ...string) Grant {
+	return Grant{"TABLE", table.SQL(), table.Printed(), privileges, columns}
+}
+
+func execute(f migrations.Function) Grant {
+	on := fmt.Sprintf("FUNCTION %s(%s)", f.Name.Printed(), f.Parameters)
+	return Grant{"FUNCTION", f.SQL(), on, []string{"EXECUTE"}, nil}
 }
 
 // Connect lets a role connect to a database. Usually every role may.
-func Connect(database string) Grant {
-	return Grant{kind: onDatabase, object: outbox.Table{Name: database}, privileges: []string{"CONNECT"}}
-}
+func Connect(database string) Grant { return container("DATABASE", database, "CONNECT") }
 
 // Usage lets a role use the tables of a schema.
-func Usage(schema string) Grant {
-	return Grant{kind: onSchema, object: outbox.Table{Name: schema}, privileges: []string{"USAGE"}}
-}
+func Usage(schema string) Grant { return container("SCHEMA", schema, "USAGE") }
 
 // Insert lets an application insert messages, and set no column of the relay's own.
-func Insert(table outbox.Table) Grant {
-	return Grant{
-		kind: onTable, object: table, privileges: []string{"INSERT"}, columns: outbox.InsertColumns(),
-	}
-}
+func Insert(table outbox.Table) Grant { return columns(table, outbox.InsertColumns(), "INSERT") }
 
 // Returning lets an application read the columns that ORMs ask for with INSERT … RETURNING.
-func Returning(table outbox.Table) Grant {
-	return Grant{
-		kind: onTable, object: table, privileges: []string{"SELECT"}, columns: outbox.ReturningColumns(),
-	}
-}
+func Returning(table outbox.Table) Grant { return columns(table, outbox.ReturningColumns(), "SELECT") }
 
 // Sequence lets a relay read the newest id.
 func Sequence(sequence outbox.Table) Grant {
-	return Grant{kind: onSequence, object: sequence, privileges: []string{"SELECT"}}
+	return Grant{"SEQUENCE", sequence.SQL(), "SEQUENCE " + sequence.Printed(), []string{"SELECT"}, nil}
 }
 
 // Version lets a relay read the version of the tables.
-func Version(table outbox.Table) Grant {
-	return Grant{kind: onTable, object: migrations.VersionTable(table), privileges: []string{"SELECT"}}
-}
+func Version(table outbox.Table) Grant { return columns(migrations.VersionTable(table), nil, "SELECT") }
 
 // Rotate lets a relay create and drop the partitions of the history.
 func Rotate(table outbox.Table) Grant {
-	return Grant{
-		kind: onFunction, object: table.RotatePublished(), parameters: "interval", privileges: []string{"EXECUTE"},
-	}
+	return execute(migrations.Function{Name: table.RotatePublished(), Parameters: "interval"})
 }
 
 // App returns what an application needs to insert messages.
@@ -118,9 +84,7 @@ func App(table outbox.Table, insertOnly bool) []Grant {
 func Calls(table outbox.Table) []Grant {
 	all := []Grant{Usage(table.Schema)}
 	for _, f := range migrations.Functions(table) {
-		all = append(all, Grant{
-			kind: onFunction, object: f.Name, parameters: f.Parameters, privileges: []string{"EXECUTE"},
-		})
+		all = append(all, execute(f))
 	}
 	return all
 }
@@ -144,11 +108,11 @@ func Relay(o Outbox) []Grant {
 		if need.Table == o.Table.DeadLetter() && o.DeletesDeadLetters {
 			privileges = append(privileges, "DELETE")
 		}
-		all = append(all, Grant{kind: onTable, object: need.Table, privileges: privileges})
+		all = append(all, columns(need.Table, nil, privileges...))
 	}
 	if o.History {
 		need := store.HistoryNeed(o.Table)
-		all = append(all, Grant{kind: onTable, object: need.Table, privileges: need.Privileges}, Rotate(o.Table))
+		all = append(all, columns(need.Table, nil, need.Privileges...), Rotate(o.Table))
 	}
 	if o.Sequence != (outbox.Table{}) {
 		all = append(all, Sequence(o.Sequence))

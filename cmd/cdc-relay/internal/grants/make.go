@@ -52,24 +52,24 @@ func denied(g Grant, role string) error {
 
 // Has reports whether a role has all privileges of a grant, in any way. The role must exist.
 func Has(ctx context.Context, conn *pgx.Conn, role string, g Grant) (bool, error) {
-	var has bool
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		left, err := missing(ctx, tx, role, []Grant{g})
-		has = len(left) == 0
-		return err
-	})
-	return has, err
+	left, err := missing(ctx, conn, role, []Grant{g})
+	return err == nil && len(left) == 0, err
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // missing returns the grants of which the role lacks something.
-func missing(ctx context.Context, tx pgx.Tx, role string, all []Grant) (left []Grant, err error) {
+func missing(ctx context.Context, db querier, role string, all []Grant) (left []Grant, err error) {
 	for _, g := range all {
 		columns := g.columns
 		if columns == nil {
 			columns = []string{""}
 		}
 		var has bool
-		err := tx.QueryRow(ctx, hasSQL, role, string(g.kind), g.name(), g.privileges, columns).Scan(&has)
+		err := db.QueryRow(ctx, hasSQL, role, g.kind, g.name, g.privileges, columns).Scan(&has)
 		if err != nil {
 			return nil, fmt.Errorf("look for the privileges of role %s: %w", outbox.Identifier(role), err)
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,15 +48,14 @@ type Notices struct {
 func New(
 	publisher publish.Publisher, exchange, defaultExchange string, log *slog.Logger, registry prometheus.Registerer,
 ) (*Notices, error) {
-	counts := NewCounter()
-	if err := registry.Register(counts); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
 	n := &Notices{
 		publisher: publisher, exchange: exchange, defaultExchange: defaultExchange, log: log,
-		complaints: rate.NewLimiter(rate.Every(time.Minute), 1), counts: counts,
+		complaints: rate.NewLimiter(rate.Every(time.Minute), 1), counts: NewCounter(),
 	}
 	n.mu.changed = make(chan struct{})
+	if err := registry.Register(n.counts); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	return n, nil
 }
 
@@ -175,12 +175,7 @@ func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 func propertiesOf(kind Kind) []byte { return []byte(`{"type": "` + string(kind) + `"}`) }
 
 func kindOf(m *outbox.Message) string {
-	for _, kind := range Kinds() {
-		if string(m.Properties) == string(propertiesOf(Kind(kind))) {
-			return kind
-		}
-	}
-	return ""
+	return strings.TrimSuffix(strings.TrimPrefix(string(m.Properties), `{"type": "`), `"}`)
 }
 
 // grace is how long Run waits for notices in flight at the end.

@@ -21,17 +21,20 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // running starts notices to an exchange; stop ends them.
 func running(t *testing.T, url, exchange string, log *slog.Logger) (n *Notices, stop func()) {
 	t.Helper()
 	publisher, err := amqp.New(amqp.Config{URL: url, MaxInFlight: MaxInFlight, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err = New(publisher, exchange, "usual", log, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(ctx) }()
@@ -44,13 +47,13 @@ func running(t *testing.T, url, exchange string, log *slog.Logger) (n *Notices, 
 	}
 }
 
-func value(t *testing.T, c prometheus.Counter) float64 {
+func wantCount(t *testing.T, n *Notices, outcome string, want float64) {
 	t.Helper()
 	var m dto.Metric
-	if err := c.Write(&m); err != nil {
-		t.Fatal(err)
+	must(t, n.counts.WithLabelValues("dead_lettered", outcome).Write(&m))
+	if got := m.GetCounter().GetValue(); got != want {
+		t.Errorf("%v were %s, want %v", got, outcome, want)
 	}
-	return m.GetCounter().GetValue()
 }
 
 // graveyard declares an exchange with a queue bound to everything.
@@ -58,24 +61,14 @@ func graveyard(t *testing.T, url string) (exchange string, deliveries <-chan amq
 	t.Helper()
 	conn := services.DialAMQP(t, url)
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exchange = services.Name(t)
-	if err := channel.ExchangeDeclare(exchange, "topic", false, true, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, channel.ExchangeDeclare(exchange, "topic", false, true, false, false, nil))
 	queue, err := channel.QueueDeclare("", false, false, true, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := channel.QueueBind(queue.Name, "#", exchange, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, channel.QueueBind(queue.Name, "#", exchange, false, nil))
 	deliveries, err = channel.Consume(queue.Name, "", true, true, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return exchange, deliveries
 }
 
@@ -113,9 +106,7 @@ func TestANoticeDescribesTheDeadLetter(t *testing.T) {
 		t.Errorf("of a routing key that is too long: %+v, %v", d, err)
 	}
 	stop()
-	if got := value(t, n.counts.WithLabelValues("dead_lettered", "confirmed")); got != 2 {
-		t.Errorf("%v were confirmed, want 2", got)
-	}
+	wantCount(t, n, "confirmed", 2)
 }
 
 func TestUndeliverableNoticesAreCountedAndLoggedWithAHint(t *testing.T) {
@@ -125,15 +116,11 @@ func TestUndeliverableNoticesAreCountedAndLoggedWithAHint(t *testing.T) {
 		n.Hook(DeadLettered)(deadLettered())
 	}
 	stop() // waits for notices in flight
-	if got := value(t, n.counts.WithLabelValues("dead_lettered", "rejected")); got != 10 {
-		t.Errorf("%v were rejected, want 10", got)
-	}
+	wantCount(t, n, "rejected", 10)
 	if text := log.String(); strings.Count(text, "event=notice_lost") != 1 || !strings.Contains(text, "hint=\"cdc-relay check --events-exchange 'no such exchange'") {
 		t.Errorf("the log has %s", text)
 	}
 	n.inFlight.Store(MaxInFlight)
 	n.Hook(DeadLettered)(deadLettered())
-	if got := value(t, n.counts.WithLabelValues("dead_lettered", "dropped")); got != 1 {
-		t.Errorf("%v were dropped, want 1", got)
-	}
+	wantCount(t, n, "dropped", 1)
 }

@@ -31,14 +31,52 @@ const catalogFirst = `SELECT pg_catalog.set_config('search_path',
 // first makes each connection of config run a statement before all others, unless that would change the sessions of
 // other clients.
 func first(config *pgconn.Config, sql string) {
-	next := config.AfterConnect
-	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+	before(config, func(ctx context.Context, conn *pgconn.PgConn) error {
 		if err := rejectShared(ctx, conn, config); err != nil {
 			return err
 		}
-		if err := conn.Exec(ctx, sql).Close(); err != nil || next == nil {
+		return conn.Exec(ctx, sql).Close()
+	})
+}
+
+// before makes each connection of config do this before what it does already.
+func before(config *pgconn.Config, do func(context.Context, *pgconn.PgConn) error) {
+	next := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := do(ctx, conn); err != nil || next == nil {
 			return err
 		}
 		return next(ctx, conn)
+	}
+}
+
+// AsUTF8 makes the connections of config use UTF-8. A database with the encoding SQL_ASCII converts nothing: there, one
+// value that is not UTF-8 would end each statement and the stream, so values pass as they are.
+func AsUTF8(config *pgconn.Config) {
+	config.RuntimeParams["client_encoding"] = "UTF8"
+	before(config, func(ctx context.Context, conn *pgconn.PgConn) error {
+		if conn.ParameterStatus("server_encoding") != "SQL_ASCII" {
+			return nil
+		}
+		return conn.Exec(ctx, "SET client_encoding = 'SQL_ASCII'").Close()
+	})
+}
+
+// AsWriter makes the connections of config check target_session_attrs in a read-write transaction: a role that is
+// read-only by default makes a primary look like a standby. The session's settings stay as they are.
+func AsWriter(config *pgconn.Config) {
+	validate := config.ValidateConnect
+	if validate == nil {
+		return
+	}
+	config.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if _, err := conn.Exec(ctx, "BEGIN READ WRITE").ReadAll(); err != nil {
+			return validate(ctx, conn) // a standby rejects it
+		}
+		says := validate(ctx, conn) // with prefer-standby, a rejected primary is the fallback
+		if _, err := conn.Exec(ctx, "ROLLBACK").ReadAll(); says == nil {
+			return err
+		}
+		return says
 	}
 }

@@ -1,0 +1,254 @@
+package adopt_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
+)
+
+func TestDebeziumRowsBecomeMessages(t *testing.T) {
+	s := open(t, outboxevent)
+	if result := s.adopt(s.request(adopt.Debezium, "outboxevent", "", "")); !result.Attached || result.Moved != 0 {
+		t.Errorf("got %+v", result)
+	}
+	const insert = "INSERT INTO outboxevent (id, aggregatetype, aggregateid, type, payload) VALUES "
+	s.insert(
+		`INSERT INTO outboxevent VALUES ('`+first+`', 'Order', '42', 'OrderCreated', '2026-01-02 03:04:05+00', '{"b":  1, "a": 2}',
+			E'#Fri Jan 02\ntraceparent=00-1-2-01\ntracestate=a\\=b\\:c\n')`,
+		insert+`('`+second+`', 'Order', '42', 'OrderPaid', NULL)`,
+		insert+`('`+first+`', 'Order', '42', 'Text', 'not {json'), ('`+second+`', 'Order', repeat('x', 255), 'Empty', '')`,
+	)
+	s.want(
+		row{
+			"message_id": first, "routing_key": "outbox.event.Order", "ordering_key": "Order:42", "body": `{"b":  1, "a": 2}`, "created_at": "2026-01-02T03:04:05+00:00",
+			"properties": "map[type:OrderCreated]", "headers": "map[aggregateid:42 traceparent:00-1-2-01 tracestate:a=b:c]",
+		},
+		row{"message_id": second, "body": "bytes:", "properties": "map[type:OrderPaid]"},
+		row{"body": "bytes:not {json", "properties": "map[content_type:text/plain type:Text]"},
+		row{"ordering_key": "Order:" + strings.Repeat("x", 255), "body": "bytes:"},
+	)
+	s.wantEmpty("outboxevent")
+}
+
+func TestMappedColumnsBecomeMessages(t *testing.T) {
+	s := open(t, `CREATE TABLE "Ev ents" ("No" serial PRIMARY KEY, "MessageId" text, "Kind" text, "From" text, body bytea, meta jsonb, prio integer, due timestamp, at date,
+		"ten ant" numeric, info json)`)
+	s.adopt(s.request("", `"Ev ents"`, `message_id=MessageId,exchange='shop',routing_key=kind||'.'||'x',ordering_key="From",payload=body,headers=meta,
+		headers.tenant="ten ant",headers.info=info,properties.priority=prio,properties.content_type='application/x-avro',available_at=due,created_at=at,coalesce_key="From"`, ""))
+	s.Exec("SET timezone = 'UTC'")
+	s.insert("SET timezone = 'UTC'", `INSERT INTO "Ev ents" VALUES (1, '`+first+`', 'orders', 'c7', '\x00ff', '{"a": {"b": null}}', 3, '2030-01-01 00:00', '2026-01-01', 1.50, '{"t": "\u0041"}')`,
+		`INSERT INTO "Ev ents" ("MessageId", "Kind", "From") VALUES ('order/7', 'orders', repeat('k', 5000)), (NULL, NULL, NULL), ('order/7', '', '')`)
+	all := s.rows()
+	if all[1]["message_id"] != all[3]["message_id"] || all[1]["message_id"] == all[2]["message_id"] {
+		t.Errorf("an id that is no uuid becomes %v and %v", all[1]["message_id"], all[3]["message_id"])
+	}
+	s.want(
+		row{
+			"message_id": first, "exchange": "shop", "routing_key": "orders.x", "ordering_key": "c7", "coalesce_key": "c7", "body": `bytes:\000\377`,
+			"headers": "map[a:map[] info:map[t:A] tenant:1.5]", "properties": "map[content_type:application/x-avro priority:3]",
+			"available_at": "2030-01-01T00:00:00+00:00", "created_at": "2026-01-01T00:00:00+00:00",
+		},
+		row{"routing_key": "orders.x", "ordering_key": tabletest.One[string](s, "SELECT md5(repeat('k', 5000))"), "body": "bytes:", "headers": nil},
+		row{"routing_key": "", "ordering_key": nil},
+		row{"routing_key": ".x", "ordering_key": ""},
+	)
+	s.wantEmpty(`"Ev ents"`)
+}
+
+func TestMappedColumnsSetRulesOfAMessage(t *testing.T) {
+	s := open(t, `CREATE TABLE events (id serial PRIMARY KEY, topic text, body text, tries text, shown jsonb, "until" timestamptz)`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body,max_attempts=tries,redacted_payload=shown,expires_at=until", ""))
+	s.insert("SET timezone = 'UTC'", `INSERT INTO events (topic, body, tries, shown, "until") VALUES ('t', '1', '3', '{"a": 1}', '2030-01-01'), ('t', '2', NULL, NULL, NULL), ('t', '3', 'many', NULL, NULL)`)
+	s.want(row{"body": "1", "max_attempts": 3, "redacted_payload": "map[a:1]", "expires_at": "2030-01-01T00:00:00+00:00"}, row{"body": "2", "max_attempts": nil, "redacted_payload": nil},
+		row{"headers": `cdc-relay adopt: invalid input syntax for type smallint: "many"`, "max_attempts": nil})
+}
+
+// The whole row is kept. The relay makes it a dead letter, because headers must be an object.
+func TestAnUnconvertibleRowBecomesADeadLetter(t *testing.T) {
+	s := open(t, `CREATE TABLE events (id serial PRIMARY KEY, topic text, body text, meta text, prio text)`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body,headers=meta,properties.priority=prio", ""))
+	s.insert(`INSERT INTO events (topic, body, meta) VALUES ('t', '{}', '{"a": "\u0000"}'), ('t', '{}', 'secret{'), ('t', '{}', '[1]')`,
+		`INSERT INTO events (topic, body, prio) VALUES ('t', '{}', 'high')`)
+	for i, got := range s.rows() {
+		if headers, isText := got["headers"].(string); i != 2 && (!isText || !strings.HasPrefix(headers, "cdc-relay adopt: ") || !strings.Contains(got["body"].(string), `"topic":"t"`)) {
+			t.Errorf("row %d: got %v", i, got)
+		}
+	}
+	s.want(row{}, row{}, row{"headers": "[1]"}, row{"routing_key": "t"})
+}
+
+func TestCeleryRowsBecomeMessages(t *testing.T) {
+	s := open(t, celeryOutbox)
+	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox", "routing_key='default'", ""))
+	const insert = "INSERT INTO celery_outbox (created_at, retries, task_id, task_name, args, kwargs, options, sentry_trace_id, redacted_kwargs, schema_version) VALUES "
+	s.insert("SET timezone = 'UTC'",
+		insert+`('2026-01-01 00:00Z', 0, '`+first+`', 'shop.add', '[1, 2]', '{"x": "secret"}', '{"queue": "math", "eta": "2030-01-01T00:00:00+00:00", "expires": 60, "priority": 3,
+			"link": [{"task": "shop.next"}], "time_limit": 9, "group_id": "g"}', 'trace', '{"x": "***"}', 1)`,
+		insert+`(now(), 0, 'my-id', 'shop.add', '[]', '{}', '{}', NULL, NULL, 1)`,
+		insert+`(now(), 0, '`+second+`', 'shop.add', '[]', '{}', '{"exchange": "tasks", "routing_key": "rk"}', NULL, NULL, 1)`,
+		insert+`(now(), 0, '`+second+`', 'shop.add', '[]', '{}', '{"eta": "soon"}', NULL, NULL, 1)`,
+		insert+`(now(), 0, '`+second+`', 'shop.add', '[]', '{}', '{}', NULL, NULL, 2)`)
+	all := s.rows()
+	headers, _ := all[0]["headers"].(map[string]any)
+	for key, wanted := range map[string]string{
+		"task": "shop.add", "id": first, "root_id": first, "group": "g", "timelimit": "[9 <nil>]", "retries": "0",
+		"sentry-trace": "trace", "kwargsrepr": `{"x": "***"}`, "eta": "<nil>",
+	} {
+		if fmt.Sprint(headers[key]) != wanted {
+			t.Errorf("header %s is %v, want %s", key, headers[key], wanted)
+		}
+	}
+	s.want(
+		row{
+			"message_id": first, "exchange": "", "routing_key": "math", "available_at": "2030-01-01T00:00:00+00:00",
+			"body":             `[[1, 2], {"x": "secret"}, {"callbacks" : [{"task": "shop.next"}], "errbacks" : null, "chain" : null, "chord" : null}]`,
+			"redacted_payload": "[[1 2] map[x:***]]", "properties": "map[content_encoding:utf-8 content_type:application/json correlation_id:" + first + " priority:3]",
+		},
+		row{"routing_key": "default"},
+		row{"exchange": "tasks", "routing_key": "rk"},
+		row{"headers": `cdc-relay adopt: invalid input syntax for type timestamp with time zone: "soon"`},
+		row{"headers": "cdc-relay adopt: schema_version 2 of a task is not known"},
+	)
+	s.wantEmpty("celery_outbox")
+}
+
+// The old relay retries some rows, has others in flight, and counts a numeric expires from the time of publishing.
+func TestCeleryRowsThatWaitKeepTheirState(t *testing.T) {
+	s := open(t, celeryOutbox)
+	for i, values := range []string{
+		`NULL, 0, NULL, '{}'`,
+		`now(), 0, NULL, '{}'`,
+		`now(), 3, '2031-01-01 00:00Z', '{"eta": "2030-01-01T00:00:00+00:00"}'`,
+		`now(), 3, '2029-01-01 00:00Z', '{"eta": "2030-01-01T00:00:00+00:00"}'`,
+		`now(), 1, '0001-01-01 00:00Z', '{}'`,
+		`NULL, 0, NULL, '{"expires": 60}'`,
+		`NULL, 0, NULL, '{"expires": 0.5}'`,
+		`NULL, 0, NULL, '{"expires": "2026-01-01T00:00:00+00:00"}'`,
+		`now(), 2, 'infinity', '{"eta": "soon"}'`,
+	} {
+		s.Exec(fmt.Sprintf(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, schema_version, updated_at, retries, retry_after, options)
+			VALUES ('2026-01-01 00:00Z', 'id-%d', 'shop.add', '[]', '{}', 1, %s)`, i, values))
+	}
+	s.moves(9, s.request(adopt.CeleryOutbox, "celery_outbox", "", ""))
+	// Attempts, mark, year and expiry: in seconds from now, or the text of a time.
+	s.is("0 f, 0 t, 3 t 2031, 3 t 2030, 1 t 1, 0 f later, 0 f later, 0 f 2026-01-01, 0 t", `SELECT string_agg(concat_ws(' ', attempts, coalesce(possible_duplicate, false), extract(year FROM available_at AT TIME ZONE 'UTC'),
+		CASE WHEN expires_at > now() - interval '1 hour' THEN CASE WHEN expires_at <= now() + interval '1 minute' THEN 'later' END ELSE expires_at::date::text END), ', ' ORDER BY id) FROM outbox`)
+	s.Exec("DELETE FROM outbox")
+	s.insert(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version)
+		VALUES (now(), 'new', 'shop.add', '[]', '{}', '{}', 0, 1)`)
+	s.want(row{"possible_duplicate": nil})
+}
+
+// A row of another table that waited may have been published by its old relay; a new row is published by ours only.
+func TestOnlyRowsThatWaitedMayBeDuplicates(t *testing.T) {
+	s := open(t, events)
+	s.Exec(`INSERT INTO events (topic, body) VALUES ('a', '1')`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body", "sent_at IS NULL"))
+	s.insert(`INSERT INTO events (topic, body) VALUES ('b', '2')`)
+	s.want(row{"routing_key": "a", "possible_duplicate": true}, row{"routing_key": "b", "possible_duplicate": nil})
+}
+
+func TestCeleryTasksGoWhereCeleryRoutesThem(t *testing.T) {
+	s := open(t, celeryOutbox)
+	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox",
+		`task_routes.shop.*='shop',task_routes.shop.mail.send='mail',task_routes.a_b.*='under',task_routes.*.slow='it''s $slow$',routing_key='rest'`, ""))
+	for i, c := range []struct{ task, options, exchange, queue string }{
+		{"shop.add", `{}`, "", "shop"},
+		{"shop.mail.send", `{}`, "", "mail"}, // a complete name, though listed later
+		{"shop.mail.send2", `{}`, "", "shop"},
+		{"other", `{}`, "", "rest"},
+		{"axb.c", `{}`, "", "rest"}, // _ is no wildcard
+		{"a_b.c", `{}`, "", "under"},
+		{"x.slow", `{}`, "", "it's $slow$"},
+		{"other", `{"route_name": "shop.x"}`, "", "shop"},
+		{"shop.add", `{"queue": "math"}`, "", "math"},
+		{"shop.add", `{"queue": ""}`, "", "shop"},
+		{"shop.add", `{"exchange": "tasks", "routing_key": "rk"}`, "tasks", "rk"},
+		{"shop.add", `{"queue": "math", "exchange": "tasks", "routing_key": "rk"}`, "tasks", "rk"},
+		{"shop.add", `{"exchange": "tasks"}`, "", "shop"},                  // as Celery does
+		{"shop.add", `{"routing_key": "rk"}`, "", "shop"},                  // as Celery does
+		{"shop.add", `{"exchange": "", "routing_key": "rk"}`, "", "shop"},  // as Celery does
+		{"shop.add", `{"queue": "math", "exchange": "tasks"}`, "", "math"}, // as Celery does
+	} {
+		s.insert(fmt.Sprintf(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version)
+			VALUES (now(), 'id-%d', '%s', '[]', '{}', '%s', 0, 1)`, i, c.task, c.options))
+		all := s.rows()
+		if got := fmt.Sprint(all[len(all)-1]["exchange"], " ", all[len(all)-1]["routing_key"]); got != c.exchange+" "+c.queue {
+			t.Errorf("%s %s goes to %q, want %q", c.task, c.options, got, c.exchange+" "+c.queue)
+		}
+	}
+}
+
+// What the application masks for the worker's log is masked in the header, and for people.
+func TestMaskedCeleryArgumentsStayMasked(t *testing.T) {
+	s := open(t, celeryOutbox)
+	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox", "", ""))
+	for _, c := range []struct{ args, kwargs, options, argsrepr, kwargsrepr, redacted string }{
+		{`NULL`, `NULL`, `{}`, `["secret"]`, `{"k": "secret"}`, `<nil>`},
+		{`NULL`, `NULL`, `{"argsrepr": "(***)", "kwargsrepr": "{***}"}`, `(***)`, `{***}`, `[(***) {***}]`},
+		{`NULL`, `NULL`, `{"argsrepr": "(***)"}`, `(***)`, `{"k": "secret"}`, `[(***) map[k:secret]]`},
+		{`NULL`, `NULL`, `{"argsrepr": ""}`, ``, `{"k": "secret"}`, `[ map[k:secret]]`},
+		{`'["*"]'`, `NULL`, `{}`, `["*"]`, `{"k": "secret"}`, `[[*] map[k:secret]]`},
+		{`'["*"]'`, `'{}'`, `{"argsrepr": "(***)"}`, `(***)`, `{}`, `[[*] map[]]`},
+	} {
+		s.insert(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version, redacted_args, redacted_kwargs)
+			VALUES (now(), 'x', 'shop.add', '["secret"]', '{"k": "secret"}', '` + c.options + `', 0, 1, ` + c.args + `, ` + c.kwargs + `)`)
+		all := s.rows()
+		headers, _ := all[0]["headers"].(map[string]any)
+		got := fmt.Sprint(headers["argsrepr"], headers["kwargsrepr"], all[0]["redacted_payload"])
+		if want := c.argsrepr + c.kwargsrepr + c.redacted; got != want {
+			t.Errorf("%s, %s, %s: got %s, want %s", c.args, c.kwargs, c.options, got, want)
+		}
+		s.Exec("DELETE FROM outbox")
+	}
+}
+
+// The table as created by the migrations of django-celery-outbox.
+const celeryOutbox = `CREATE TABLE celery_outbox (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, created_at timestamptz NOT NULL, updated_at timestamptz,
+	retries smallint NOT NULL, retry_after timestamptz, task_id varchar(255) NOT NULL, task_name varchar(255) NOT NULL, args jsonb NOT NULL, kwargs jsonb NOT NULL,
+	options jsonb NOT NULL, sentry_trace_id varchar(512), sentry_baggage text, structlog_context text, schema_version smallint NOT NULL, redacted_args jsonb, redacted_kwargs jsonb)`
+
+// The tables as watermill-sql creates them: its default, and the queue with a payload of type BYTEA.
+const (
+	watermillTopic = `CREATE TABLE watermill_orders ("offset" BIGSERIAL, "uuid" VARCHAR(36) NOT NULL, "created_at" TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
+		"payload" JSON DEFAULT NULL, "metadata" JSON DEFAULT NULL, "transaction_id" xid8 NOT NULL, PRIMARY KEY ("transaction_id", "offset"))`
+	watermillQueue = `CREATE TABLE watermill_jobs ("offset" SERIAL PRIMARY KEY, "uuid" VARCHAR(36) NOT NULL, "payload" BYTEA DEFAULT NULL, "metadata" JSON DEFAULT NULL,
+		"acked" BOOLEAN NOT NULL DEFAULT FALSE, "created_at" TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT CURRENT_TIMESTAMP)`
+)
+
+func TestWatermillRowsBecomeMessages(t *testing.T) {
+	s := open(t, watermillTopic, watermillQueue)
+	s.Exec(`INSERT INTO watermill_jobs (uuid, payload, acked) VALUES ('1', '{"done": true}', true), ('2', '{"done": false}', false)`)
+	s.adopt(s.request(adopt.Watermill, "watermill_orders", "ordering_key='orders'", ""))
+	s.moves(1, s.request(adopt.Watermill, "watermill_jobs", "", ""))
+	s.want(row{"routing_key": "jobs", "body": `{"done": false}`, "headers": "map[_watermill_message_uuid:2]"})
+	s.is(1, "SELECT count(*) FROM watermill_jobs")
+	s.insert(
+		`INSERT INTO watermill_orders (uuid, payload, metadata, transaction_id) VALUES ('`+first+`', '{"n":  1}', '{"k": "v"}', pg_current_xact_id()),
+			('c8', NULL, NULL, pg_current_xact_id())`,
+		`INSERT INTO watermill_orders (uuid, payload, metadata, transaction_id) VALUES ('outer',
+			'{"destination_topic":"ship","uuid":"`+second+`","payload":"eyJuIjogMn0=","metadata":{"_watermill_delayed_until":"2030-01-01T00:00:00Z"}}', '{}', pg_current_xact_id())`,
+		`INSERT INTO watermill_jobs (uuid, payload, metadata) VALUES ('a', '\xff00', '{}'), ('b', convert_to('{"destination_topic":"bin","uuid":"u","payload":"/wA=","metadata":null}', 'UTF8'), '{}')`)
+	s.want(
+		row{"message_id": first, "routing_key": "orders", "ordering_key": "orders", "body": `{"n":  1}`, "headers": "map[_watermill_message_uuid:" + first + " k:v]"},
+		row{"body": "bytes:", "headers": "map[_watermill_message_uuid:c8]"},
+		row{"message_id": second, "routing_key": "ship", "body": `{"n": 2}`, "available_at": "2030-01-01T00:00:00+00:00"},
+		row{"routing_key": "jobs", "body": `bytes:\377\000`},
+		row{"routing_key": "bin", "body": `bytes:\377\000`, "headers": "map[_watermill_message_uuid:u]"},
+	)
+	s.wantEmpty("watermill_orders")
+}
+
+// A JSON null is no headers, as a null is. Watermill writes one for a message that was made without NewMessage.
+func TestAJSONNullMeansNoHeaders(t *testing.T) {
+	s := open(t, watermillTopic, `CREATE TABLE events (id serial PRIMARY KEY, body text, meta jsonb, props text)`)
+	s.adopt(s.request(adopt.Watermill, "watermill_orders", "", ""))
+	s.adopt(s.request("", "events", "routing_key='t',payload=body,headers=meta,properties=props", ""))
+	s.insert(`INSERT INTO watermill_orders (uuid, payload, metadata, transaction_id) VALUES ('c8', '1', 'null', pg_current_xact_id())`,
+		`INSERT INTO events (body, meta, props) VALUES ('text', 'null', 'null')`)
+	s.want(row{"body": "1", "headers": "map[_watermill_message_uuid:c8]"},
+		row{"body": "bytes:text", "headers": nil, "properties": "map[content_type:text/plain]"})
+}

@@ -1,0 +1,195 @@
+package adopt_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
+)
+
+func TestWaitingRowsAreMoved(t *testing.T) {
+	s := open(t, events)
+	s.Exec(`INSERT INTO events (topic, customer, body, sent_at) SELECT 't', 'c' || i % 10, i, CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, 5000) i`)
+	r := s.request("", "events", eventMap, "")
+	s.fails(s.Conn, r, "nothing says which of them are still to be sent", "--waiting all")
+	r.Waiting = "sent_a IS NULL"
+	s.fails(s.Conn, r, "sent_a", "id, topic, customer, body, sent_at")
+	r.Waiting = "sent_at IS NULL"
+
+	// The application writes meanwhile: no row is lost or duplicated, and the order stays.
+	stop, done := make(chan struct{}), make(chan int, 1)
+	go func() {
+		n := 5001
+		defer func() { done <- n }()
+		for ; ; n += 2 {
+			if _, err := s.app.Exec(t.Context(), "INSERT INTO events (topic, customer, body) VALUES ('t', 'c' || $1 % 10, $1::text)", n); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	result := s.adopt(r)
+	await.Until(t, "rows come by the trigger", func() bool {
+		return tabletest.One[int](s, "SELECT count(*) FROM outbox") > int(result.Moved)+10
+	})
+	close(stop)
+	last := <-done
+	if result.Moved < 2500 {
+		t.Errorf("moved %d rows", result.Moved)
+	}
+	s.is((last+1)/2, "SELECT count(DISTINCT payload::text) FROM outbox")
+	s.is(0, "SELECT count(*) - count(DISTINCT message_id) FROM outbox")
+	s.is(false, "SELECT bool_or(n < before) FROM (SELECT payload::text::bigint AS n, lag(payload::text::bigint) OVER (PARTITION BY ordering_key ORDER BY id) AS before FROM outbox) o") // the order of a key
+	s.is(0, "SELECT count(*) FROM events WHERE sent_at IS NULL")
+	if again := s.adopt(r); again.Moved != 0 || again.Attached {
+		t.Errorf("again: %+v", again)
+	}
+	s.is(2500, "SELECT count(*) FROM events")
+}
+
+// After an interruption each row is in exactly one table; a second adopt moves the rest.
+func TestAnInterruptedMoveContinues(t *testing.T) {
+	s := open(t, events)
+	s.Exec(`INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 20000) i`)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	conn := tabletest.Connect(t, s.URL)
+	go func() {
+		_, err := adopt.Adopt(ctx, conn, s.request("", "events", eventMap, "all"))
+		ended <- err
+	}()
+	await.Until(t, "a part is moved", func() bool { return tabletest.One[bool](s, "SELECT EXISTS (SELECT FROM outbox)") })
+	cancel()
+	if err := await.Receive(t, "the end", ended); err == nil {
+		t.Fatal("the move was not interrupted")
+	}
+	s.is(20000, "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM events)")
+	s.adopt(s.request("", "events", eventMap, "all"))
+	s.is("20000 20000", "SELECT count(DISTINCT payload::text) || ' ' || count(*) FROM outbox")
+	s.wantEmpty("events")
+}
+
+func TestAPartitionedTableIsAdopted(t *testing.T) {
+	s := open(t, `CREATE TABLE events (id int, at date, topic text, body text, PRIMARY KEY (id, at)) PARTITION BY RANGE (at)`,
+		`CREATE TABLE events_old (topic text, body text, at date NOT NULL, id int NOT NULL)`,
+		`ALTER TABLE events ATTACH PARTITION events_old FOR VALUES FROM ('2020-01-01') TO ('2026-01-01')`)
+	s.Exec(`INSERT INTO events VALUES (1, '2025-01-01', 't', '1')`)
+	s.adopt(s.request("", "events", "routing_key=topic,payload=body,created_at=at", "all"))
+	s.Exec(`CREATE TABLE events_new PARTITION OF events FOR VALUES FROM ('2026-01-01') TO ('2030-01-01')`)
+	s.insert(`INSERT INTO events VALUES (2, '2025-01-01', 't', '2')`, `INSERT INTO events VALUES (3, '2027-01-01', 't', '3')`)
+	s.want(row{"body": "1"}, row{"body": "2"}, row{"body": "3"})
+	s.wantEmpty("events")
+	s.works(1)
+}
+
+func TestALockedTableIsNamed(t *testing.T) {
+	s := open(t, events)
+	s.insert("SET application_name = 'billing'", "BEGIN", "INSERT INTO events (topic, body) VALUES ('t', '1')")
+	s.fails(tabletest.Connect(t, s.URL), s.request("", "events", eventMap, ""),
+		fmt.Sprintf("public.events is locked by session %d (%s, billing, since", s.app.PgConn().PID(), s.role), "pg_terminate_backend")
+	s.insert("COMMIT")
+	s.moves(1, s.request("", "events", eventMap, "all"))
+}
+
+func TestAdoptedTablesSurviveADump(t *testing.T) {
+	need(t, "pg_dump", "psql")
+	s := open(t, events)
+	s.adopt(s.request("", "events", eventMap, ""))
+	dump, err := exec.CommandContext(t.Context(), "pg_dump", "--no-owner", "--no-privileges", s.URL).Output()
+	if err != nil {
+		t.Skip("pg_dump is of another version")
+	}
+	url := services.Database(t)
+	psql(t, url, string(dump))
+	conn := tabletest.Connect(t, url)
+	other := shop{Tables: &tabletest.Tables{TB: t, Conn: conn}, app: conn, outbox: s.outbox}
+	other.works(1)
+	other.insert("INSERT INTO events (topic, body) VALUES ('t', '1')")
+	other.want(row{"routing_key": "t", "body": "1"})
+}
+
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(program + " is not installed")
+		}
+	}
+}
+
+func psql(t *testing.T, url, script string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url)
+	cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("psql: %v\n%s", err, out)
+	}
+}
+
+func TestTheScriptForPsqlAdoptsTheTable(t *testing.T) {
+	need(t, "psql")
+	const name = `o'u"t$body$ `
+	s := open(t, `CREATE SCHEMA "s'$body$"`, `CREATE TABLE "s'$body$"."e""v" ("i""d" serial PRIMARY KEY, "to'pic" text, "$body$" text)`)
+	s.outbox = outbox.Table{Schema: "public", Name: name}
+	if _, _, err := migrations.Up(t.Context(), s.Conn, s.outbox); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(`INSERT INTO "s'$body$"."e""v" ("to'pic", "$body$") SELECT 't', i FROM generate_series(1, 2500) i`)
+	r := adopt.Request{Outbox: s.outbox, From: outbox.Table{Schema: "s'$body$", Name: `e"v`}, Map: `routing_key="to'pic"||'$body$',payload="$body$",message_id="i""d"`, Waiting: "all"}
+	script, err := adopt.SQL(t.Context(), s.Conn, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		psql(t, s.URL, script)
+	}
+	s.Exec(`INSERT INTO "s'$body$"."e""v" ("to'pic", "$body$") VALUES ('t', 'x')`)
+	if got := tabletest.One[string](s, "SELECT count(*) || ' ' || max(routing_key) || ' ' || encode(max(payload_bytes::text)::bytea, 'escape') FROM "+s.outbox.SQL()); !strings.HasPrefix(got, "2501 t$body$ ") {
+		t.Errorf("got %s", got)
+	}
+	a, err := adopt.Find(t.Context(), s.Conn, s.outbox, nil)
+	if err != nil || !works(a) || a.Table != r.From {
+		t.Fatalf("got %+v, %v", a, err)
+	}
+	psql(t, s.URL, a.UndoSQL())
+	s.works(0)
+}
+
+// Several may adopt a table at once, such as the jobs of a deployment.
+func TestAConcurrentAdoptWaits(t *testing.T) {
+	s := open(t, events)
+	s.Exec("INSERT INTO events (topic, body) SELECT 't', i FROM generate_series(1, 3000) i")
+	conns := make([]*pgx.Conn, 8)
+	for i := range conns {
+		conns[i] = tabletest.Connect(t, s.URL)
+	}
+	var group sync.WaitGroup
+	for _, conn := range conns {
+		group.Go(func() {
+			if _, err := adopt.Adopt(t.Context(), conn, s.request("", "events", eventMap, "all")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	s.is(6000, "SELECT count(DISTINCT payload::text) + count(*) FROM outbox")
+	s.wantEmpty("events")
+}
