@@ -122,8 +122,8 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 	return c, nil
 }
 
-// convertCelery converts a table with known columns; adopt.sql has the rest. It sets the queue of tasks as the router of
-// Celery does (celery/app/routes.py): a complete name goes before a pattern, then the first pattern counts.
+// convertCelery converts a table with known columns; adopt.sql has the rest. It sets the queue of tasks as Celery's own
+// router does (celery/app/routes.py): a complete name goes before a pattern, then the first pattern counts.
 func (s *source) convertCelery(c *conversion, given []mapping) error {
 	c.columns = []string{"id", "created_at", "task_id", "task_name", "args", "kwargs", "options"}
 	for _, name := range c.columns {
