@@ -179,7 +179,8 @@ func steps(table outbox.Table, only ...outbox.Table) []Migration {
 	}
 	all := make([]Migration, len(names))
 	for i, name := range names {
-		all[i] = Migration{Version: i + 1, Name: path.Base(name), sql: strings.TrimSpace(render(name, table, "", only...))}
+		sql := strings.TrimSpace(render(name, table, "", only...))
+		all[i] = Migration{Version: i + 1, Name: path.Base(name), sql: sql}
 	}
 	return all
 }

@@ -19,7 +19,8 @@ func SQL(table outbox.Table, owner ...string) (string, error) {
 
 	var b strings.Builder
 	fmt.Fprintf(&b,
-		"-- Tables of the outbox %s, version %d. For psql; safe to run again.\n", problem.OneLine(table.String()), Latest)
+		"-- Tables of the outbox %s, version %d. For psql; safe to run again.\n",
+		problem.OneLine(table.String()), Latest)
 	// Nobody else's function or operator must run in place of one of Postgres.
 	fmt.Fprintf(&b, "\\set ON_ERROR_STOP on\n%s;\nBEGIN;\n", pgdial.CatalogOnlySQL)
 	b.WriteString(localTimeout)

@@ -122,8 +122,8 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 	return c, nil
 }
 
-// convertCelery converts a table with known columns; adopt.sql has the rest. It sets the queue of tasks as Celery's router
-// does (celery/app/routes.py): a complete name goes before a pattern, then the first pattern counts.
+// convertCelery converts a table with known columns; adopt.sql has the rest. It sets the queue of tasks as Celery's own
+// router does (celery/app/routes.py): a complete name goes before a pattern, then the first pattern counts.
 func (s *source) convertCelery(c *conversion, given []mapping) error {
 	c.columns = []string{"id", "created_at", "task_id", "task_name", "args", "kwargs", "options"}
 	for _, name := range c.columns {
@@ -217,7 +217,8 @@ func property(name, text string) string {
 // withEntry adds one key, unless its value is null.
 func withEntry(variable, key, value string) assignment {
 	return assignment{variable, fmt.Sprintf("coalesce(%s, '{}') || "+
-		"CASE WHEN %s IS NULL THEN '{}' ELSE jsonb_build_object(%s, %[2]s) END", variable, value, migrations.QuoteLiteral(key))}
+		"CASE WHEN %s IS NULL THEN '{}' ELSE jsonb_build_object(%s, %[2]s) END",
+		variable, value, migrations.QuoteLiteral(key))}
 }
 
 // asText returns the expression for the value as text.

@@ -76,7 +76,8 @@ func (s *source) keyColumns() string { return s.eachKey(", ", "s.%[1]s") }
 
 // order is the order of insertion, if the table has a column for it.
 func (p *plan) order() string {
-	order, ordered := p.source.keyColumns(), []string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}
+	order := p.source.keyColumns()
+	ordered := []string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}
 	if key, _ := p.source.find(part{column: p.source.Key[0].Name, quoted: true}); slices.Contains(ordered, key.Type) {
 		return order
 	}

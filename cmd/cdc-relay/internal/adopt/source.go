@@ -219,7 +219,8 @@ func (s *source) check(r Request) error {
 	case len(s.Children) > 0:
 		return problem.New(fmt.Sprintf("ALTER TABLE %s NO INHERIT %s;  -- and adopt the child tables",
 			s.Children[0].Printed(), s.table.Printed()),
-			"table %s has child tables %s, and their rows would stay there", s.table, join(s.Children, ", ", outbox.Table.String))
+			"table %s has child tables %s, and their rows would stay there",
+			s.table, join(s.Children, ", ", outbox.Table.String))
 	case len(s.References) > 0 && !r.View:
 		return problem.New(unbound,
 			"table %s is the target of %s: a DELETE of its rows fails there, or changes rows, and adopt deletes rows",
