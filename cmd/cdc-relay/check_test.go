@@ -196,7 +196,7 @@ func TestDocsNameEveryCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
-	call := regexp.MustCompile(`\bc\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?"([a-z_]+)"`)
+	call := regexp.MustCompile(`\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?"([a-z_]+)"`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {

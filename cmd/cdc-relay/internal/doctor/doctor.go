@@ -5,7 +5,6 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -77,21 +76,15 @@ func Examine(ctx context.Context, o Options) []Finding {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	var facts facts
-	facts.database = o.gatherDatabase(ctx)
+	found := facts{database: o.gatherDatabase(ctx)}
 	if o.RabbitMQ.IsSet() {
-		facts.broker = o.gatherBroker(ctx, facts.database.destinations(o))
+		found.broker = o.gatherBroker(ctx, found.database.destinations(o))
 	}
-	return slices.Concat(judgeDatabase(o, facts.database), judgeBroker(o, facts))
+	return append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
 }
 
-// Worst returns the level of the worst finding.
-func Worst(findings []Finding) Level {
-	worst := OK
-	for _, f := range findings {
-		if f.Level == Problem || f.Level == Warning && worst == OK {
-			worst = f.Level
-		}
-	}
-	return worst
+// facts are the results of the questions.
+type facts struct {
+	database databaseFacts
+	broker   *brokerFacts // nil: not checked
 }

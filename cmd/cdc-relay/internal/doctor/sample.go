@@ -35,8 +35,8 @@ type sample struct {
 	missed error
 	// destinations maps each destination to its number of rows.
 	destinations map[destination]int
-	// rejected counts the last rejection codes, by destination.
-	rejected map[destination]map[string]int
+	// unroutable counts the rows whose last rejection was that, by destination.
+	unroutable map[destination]int
 }
 
 // sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive.
@@ -48,16 +48,16 @@ GROUP BY 1, 2, 3`
 // takeSample reads a bounded number of rows. One end of the table may take too long because of dead rows; the other
 // parts are read in any case.
 func (s *session) takeSample(ctx context.Context, table outbox.Table, partitioned bool) answer[sample] {
-	p := sample{destinations: map[destination]int{}, rejected: map[destination]map[string]int{}}
+	p := sample{destinations: map[destination]int{}, unroutable: map[destination]int{}}
 	from := table.SQL()
-	oldest, err := s.count(ctx, &p, from+" ORDER BY id", sampleRows)
+	oldest, err := s.count(ctx, &p, from+" ORDER BY id")
 	if err == nil && oldest < sampleRows {
 		p.whole = true
 		return answer[sample]{value: p}
 	}
 	p.missed = err
 	for _, part := range []string{" ORDER BY id DESC", " WHERE available_at IS NOT NULL ORDER BY available_at"} {
-		_, err := s.count(ctx, &p, from+part, sampleRows)
+		_, err := s.count(ctx, &p, from+part)
 		p.missed = cmp.Or(p.missed, err)
 	}
 	if !partitioned {
@@ -71,39 +71,35 @@ func (s *session) takeSample(ctx context.Context, table outbox.Table, partitione
 
 // countBetween reads some blocks of the table.
 func (s *session) countBetween(ctx context.Context, to *sample, from string) error {
-	var blocks int64
-	err := s.fetch(ctx, &blocks,
+	blocks := ask[int64](ctx, s,
 		"SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", from)
-	if err != nil || blocks <= sampleBlocks {
-		return err
+	if blocks.err != nil || blocks.value <= sampleBlocks {
+		return blocks.err
 	}
-	_, err = s.count(ctx, to,
-		from+" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleRows, sampleBlocks, blocks)
+	_, err := s.count(ctx, to, from+" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleBlocks, blocks.value)
 	return err
 }
 
 // count adds the rows of one part of the table.
-func (s *session) count(ctx context.Context, to *sample, from string, limit int, more ...any) (rows int, err error) {
-	err = s.read(ctx, func(tx pgx.Tx) error {
+func (s *session) count(ctx context.Context, to *sample, from string, more ...any) (int, error) {
+	a := read(ctx, s, func(tx pgx.Tx) (rows int, err error) {
 		// Force the index: the statistics of a queue are always old.
 		if _, err := tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
-			return err
-		}
-		found, err := tx.Query(ctx, strings.Replace(sampleSQL, "%TABLE%", from, 1), append([]any{limit}, more...)...)
-		if err != nil {
-			return err
+			return 0, err
 		}
 		var exchange, code *string
 		var key string
 		var n int
+		sql := strings.Replace(sampleSQL, "%TABLE%", from, 1)
+		found, _ := tx.Query(ctx, sql, append([]any{sampleRows}, more...)...) // ForEachRow returns its error
 		_, err = pgx.ForEachRow(found, []any{&exchange, &key, &code, &n}, func() error {
 			to.take(exchange, key, code, n)
 			rows += n
 			return nil
 		})
-		return err
+		return rows, err
 	})
-	return rows, err
+	return a.value, a.err
 }
 
 func (p *sample) take(exchange *string, key string, code *string, n int) {
@@ -113,11 +109,8 @@ func (p *sample) take(exchange *string, key string, code *string, n int) {
 	}
 	p.rows += n
 	p.destinations[d] += n
-	if code != nil {
-		if p.rejected[d] == nil {
-			p.rejected[d] = map[string]int{}
-		}
-		p.rejected[d][*code] += n
+	if code != nil && *code == string(outbox.ReasonUnroutable) {
+		p.unroutable[d] += n
 	}
 }
 
@@ -127,12 +120,10 @@ func (f databaseFacts) destinations(o Options) []destination {
 	for d, n := range f.sample.value.destinations {
 		counts[d.resolved(o)] += n
 	}
-	all := slices.Collect(maps.Keys(counts))
-	slices.SortFunc(all, func(a, b destination) int {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b destination) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.exchange, b.exchange),
 			cmp.Compare(a.routingKey, b.routingKey))
 	})
-	return all
 }
 
 // reply: a direct reply goes to the waiting client at once, past all queues.
