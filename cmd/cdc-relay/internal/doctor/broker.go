@@ -154,10 +154,10 @@ func (o Options) written(asked []destination) (all []destination) {
 		all = append(all, d)
 	}
 	if len(all) == 0 {
-		all = append(all, destination{exchange: o.Exchange, named: true})
+		all = append(all, destination{exchange: o.Exchange})
 	}
 	if o.EventsExchange != "" {
-		all = append(all, destination{exchange: o.EventsExchange, named: true})
+		all = append(all, destination{exchange: o.EventsExchange})
 	}
 	return all
 }
@@ -325,18 +325,23 @@ func (j *brokerJudge) unknown(what string, err error) string {
 
 // lookUpFix: RabbitMQ 4.2.6 and 4.3.0 ask for configure at a passive declare.
 func lookUpFix(err error) fix {
-	var exception *amqp091.Error
-	if errors.As(err, &exception) && exception.Code == amqp091.AccessRefused {
+	if codeOf(err) == amqp091.AccessRefused {
 		return remark("# upgrade RabbitMQ to 4.2.7 or 4.3.1, or grant the user configure on it: " +
 			"4.2.6 and 4.3.0 ask for that at each look-up")
 	}
 	return remark("# see RabbitMQ's log")
 }
 
-func isNotFound(err error) bool {
+// codeOf returns the code of an exception; 0: it is another error, or none.
+func codeOf(err error) int {
 	var exception *amqp091.Error
-	return errors.As(err, &exception) && exception.Code == amqp091.NotFound
+	if errors.As(err, &exception) {
+		return exception.Code
+	}
+	return 0
 }
+
+func isNotFound(err error) bool { return codeOf(err) == amqp091.NotFound }
 
 // isDown reports whether a queue exists, and its node is down.
 func isDown(err error) bool {

@@ -70,11 +70,6 @@ func (e encryption) judge(c chart, server string, choose fix, now time.Time) {
 	}
 }
 
-func (j *databaseJudge) judgeConnection(c chart) {
-	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
-		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
-}
-
 // command runs a command on a new connection, and returns the first value of its answer.
 func (o Options) command(ctx context.Context, parameters map[string]string, command string) (value string, err error) {
 	conn, err := o.Connect(ctx, parameters)

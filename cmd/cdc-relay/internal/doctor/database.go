@@ -103,7 +103,7 @@ func (o Options) gatherRows(ctx context.Context, s *session, f *databaseFacts, p
 	f.grants = o.askGrants(ctx, s)
 	f.dead = ask[deadFacts](ctx, s, deadSQL, name)
 	f.times = ask[timesFacts](ctx, s, strings.ReplaceAll(timesSQL, "%TABLE%", name), outbox.SchemaVersion)
-	f.sample = s.takeSample(ctx, o.Table, partitioned)
+	f.sample = o.takeSample(ctx, s, partitioned)
 	f.adopted = read(ctx, s, func(tx pgx.Tx) ([]adopt.Adopted, error) { return adopt.List(ctx, tx.Conn(), o.Table) })
 	if !errors.Is(f.version.err, migrations.ErrOwner) {
 		f.identity = o.askIdentity(ctx, s)
@@ -164,7 +164,8 @@ func judgeDatabase(o Options, f databaseFacts) (found []Finding) {
 // judgeServer checks the server, the connection to it, and what streaming needs.
 func (j *databaseJudge) judgeServer(c chart) {
 	j.judgeVersion(c)
-	j.judgeConnection(c)
+	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
+		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
 	j.judgeCommits(c)
 	j.judgeReadOnly(c)
 	j.judgeLogin(c)

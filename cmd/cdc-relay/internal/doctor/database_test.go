@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -57,46 +56,46 @@ type breakage struct {
 	asIs   bool // the fix needs a person's choice
 }
 
+// broken is a breakage by statements, in which $PUB and $SLOT are the names of the publication and of the slot, and $DAY0
+// and $DAY1 the partitions of the history for today and tomorrow.
+func broken(level doctor.Level, area doctor.Area, check, statements string, words ...string) breakage {
+	return breakage{func(p *patient) {
+		names := strings.NewReplacer("$PUB", p.Publication, "$SLOT", p.Slot, "$DAY0", p.day(0), "$DAY1", p.day(1))
+		p.exec(names.Replace(statements))
+	}, level, area, check, words, false}
+}
+
+const returnsNull = "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$; "
+
+func (b breakage) keep() breakage {
+	b.asIs = true
+	return b
+}
+
 func brokenStreams() map[string]breakage {
 	return map[string]breakage{
-		"no publication": {
-			func(p *patient) { p.exec("DROP PUBLICATION " + p.Publication) },
-			doctor.Problem, doctor.Publication, "publication",
-			[]string{"does not exist", "CREATE PUBLICATION"},
-			false,
-		},
-		"a publication without the table": {func(p *patient) {
-			p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" SET TABLE other")
-		}, doctor.Problem, doctor.Publication, "publication", []string{"leaves the table out", "ADD TABLE"}, false},
-		"a publication without inserts": {
-			func(p *patient) { p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish = 'update')") },
-			doctor.Problem, doctor.Publication, "publication",
-			[]string{"leaves inserts out", "publish = 'insert'"},
-			false,
-		},
-		"updates and deletes published": {func(p *patient) {
-			p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish = 'insert, update, delete')")
-		}, doctor.Warning, doctor.Publication, "insert_only", []string{"deletes, updates", "publish = 'insert'"}, false},
-		"the publication of another outbox": {func(p *patient) {
-			p.exec("CREATE TABLE box (id int)", "CREATE TABLE box_dead_letter (id int)", "ALTER PUBLICATION "+p.Publication+" SET TABLE box")
-		}, doctor.Problem, doctor.Publication, "publication", []string{
-			"brings public.box instead of the table", "cdc-relay setup --slot cdc_relay_outbox --publication cdc_relay_outbox  # and run with the same names",
-		}, true},
-		"another outbox in the publication": {func(p *patient) {
-			p.exec("CREATE TABLE box (id int)", "CREATE TABLE box_dead_letter (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE box")
-		}, doctor.Warning, doctor.Publication, "other_tables", []string{"brings other outboxes as well", "--publication cdc_relay_outbox"}, true},
-		"another table in the publication": {func(p *patient) {
-			p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE other")
-		}, doctor.Warning, doctor.Publication, "other_tables", []string{"1 other tables", "SET TABLE"}, false},
-		"a publication for all tables": {func(p *patient) {
-			p.exec("DROP PUBLICATION "+p.Publication, "CREATE PUBLICATION "+p.Publication+" FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)")
-		}, doctor.Warning, doctor.Publication, "other_tables", []string{"FOR ALL TABLES", "cdc-relay setup --slot"}, false},
-		"no slot": {
-			func(p *patient) { p.exec("SELECT pg_drop_replication_slot('" + p.Slot + "')") },
-			doctor.Problem, doctor.Slot, "slot",
-			[]string{"does not exist", "cdc-relay setup --slot"},
-			false,
-		},
+		"no publication": broken(doctor.Problem, doctor.Publication, "publication",
+			"DROP PUBLICATION $PUB", "does not exist", "CREATE PUBLICATION"),
+		"a publication without the table": broken(doctor.Problem, doctor.Publication, "publication",
+			"CREATE TABLE other (id int); ALTER PUBLICATION $PUB SET TABLE other", "leaves the table out", "ADD TABLE"),
+		"a publication without inserts": broken(doctor.Problem, doctor.Publication, "publication",
+			"ALTER PUBLICATION $PUB SET (publish = 'update')", "leaves inserts out", "publish = 'insert'"),
+		"updates and deletes published": broken(doctor.Warning, doctor.Publication, "insert_only",
+			"ALTER PUBLICATION $PUB SET (publish = 'insert, update, delete')", "deletes, updates", "publish = 'insert'"),
+		"the publication of another outbox": broken(doctor.Problem, doctor.Publication, "publication",
+			"CREATE TABLE box (id int); CREATE TABLE box_dead_letter (id int); ALTER PUBLICATION $PUB SET TABLE box",
+			"brings public.box instead of the table",
+			"cdc-relay setup --slot cdc_relay_outbox --publication cdc_relay_outbox  # and run with the same names").keep(),
+		"another outbox in the publication": broken(doctor.Warning, doctor.Publication, "other_tables",
+			"CREATE TABLE box (id int); CREATE TABLE box_dead_letter (id int); ALTER PUBLICATION $PUB ADD TABLE box",
+			"brings other outboxes as well", "--publication cdc_relay_outbox").keep(),
+		"another table in the publication": broken(doctor.Warning, doctor.Publication, "other_tables",
+			"CREATE TABLE other (id int); ALTER PUBLICATION $PUB ADD TABLE other", "1 other tables", "SET TABLE"),
+		"a publication for all tables": broken(doctor.Warning, doctor.Publication, "other_tables",
+			"DROP PUBLICATION $PUB; CREATE PUBLICATION $PUB FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)",
+			"FOR ALL TABLES", "cdc-relay setup --slot"),
+		"no slot": broken(doctor.Problem, doctor.Slot, "slot",
+			"SELECT pg_drop_replication_slot('$SLOT')", "does not exist", "cdc-relay setup --slot"),
 		"a slot of another plugin": {func(p *patient) {
 			drop := "SELECT pg_catalog.pg_drop_replication_slot('" + p.Slot + "')"
 			p.exec(drop, "SELECT pg_create_physical_replication_slot('"+p.Slot+"')")
@@ -111,125 +110,55 @@ const quotedTable = `"My Schema"."Out""Box"`
 
 func brokenTables() map[string]breakage {
 	return map[string]breakage{
-		"no tables": {
-			func(p *patient) {
-				p.exec("DROP TABLE outbox, outbox_dead_letter, outbox_migrations CASCADE")
-			},
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"does not exist", "cdc-relay setup"},
-			false,
-		},
-		"no dead-letter table": {
-			func(p *patient) { p.exec("DROP TABLE outbox_dead_letter") },
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox_dead_letter does not exist", "cdc-relay setup"},
-			false,
-		},
-		"no outbox": {
-			func(p *patient) { p.exec("DROP TABLE outbox") },
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox does not exist", "cdc-relay setup"},
-			false,
-		},
-		"tables without their version": {
-			func(p *patient) { p.exec("DROP TABLE outbox, outbox_dead_letter") },
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"does not exist", "cdc-relay setup"},
-			false,
-		},
-		"a view": {
-			func(p *patient) {
-				p.exec("ALTER TABLE outbox_dead_letter RENAME TO messages", "ALTER INDEX outbox_dead_letter_pkey RENAME TO m1",
-					"ALTER INDEX outbox_dead_letter_dead_at_idx RENAME TO m2", "ALTER INDEX outbox_dead_letter_ordering_key_idx RENAME TO m3", "CREATE VIEW outbox_dead_letter AS SELECT * FROM messages")
-			},
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox_dead_letter is a view, and has to be a table", "no row can be claimed", `ALTER VIEW "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_view";`},
-			false,
-		},
-		"a view in place of the outbox": {
-			func(p *patient) {
-				p.exec("ALTER TABLE outbox RENAME TO outbox_v1", "CREATE VIEW outbox AS SELECT * FROM outbox_v1")
-			},
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox is a view", `ALTER TABLE "public"."outbox_v1" RENAME TO "outbox";`},
-			false,
-		},
-		"a type": {
-			func(p *patient) {
-				p.exec("DROP TABLE outbox_dead_letter", "CREATE TYPE outbox_dead_letter AS (a int)")
-			},
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox_dead_letter is a type, and", `ALTER TYPE "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_type";`},
-			false,
-		},
-		"an enum": {
-			func(p *patient) { p.exec("DROP TABLE outbox", "CREATE TYPE outbox AS ENUM ('a')") },
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox is a type, and", `ALTER TYPE "public"."outbox" RENAME TO "outbox_type";`},
-			false,
-		},
-		"a domain": {
-			func(p *patient) { p.exec("DROP TABLE outbox", "CREATE DOMAIN outbox AS text") },
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox is a domain, and", `ALTER DOMAIN "public"."outbox" RENAME TO "outbox_domain";`},
-			false,
-		},
-		"an index": {
-			func(p *patient) {
-				p.exec("DROP TABLE outbox_dead_letter", "CREATE INDEX outbox_dead_letter ON outbox (routing_key)")
-			},
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox_dead_letter is an index, and"},
-			false,
-		},
-		"a missing column of dead letters": {
-			func(p *patient) {
-				p.exec("INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason) VALUES (1, now(), gen_random_uuid(), 1, 1, 'k', 'rejected')",
-					"ALTER TABLE outbox_dead_letter DROP failure_reason, DROP schema_version, DROP created_at")
-			},
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"no column created_at, schema_version, failure_reason", `ADD COLUMN "failure_reason" text NOT NULL DEFAULT 'unknown';`},
-			false,
-		},
-		"a missing column": {
-			func(p *patient) { p.exec("ALTER TABLE outbox RENAME COLUMN headers TO old_headers") },
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"no column headers", "no message can be published", `ADD COLUMN "headers" jsonb;`, `RENAME COLUMN OLD_NAME TO "headers"`},
-			false,
-		},
-		"no version": {
-			func(p *patient) { p.exec("DROP TABLE outbox_migrations") },
-			doctor.Problem, doctor.Tables, "migrations",
-			[]string{"the version of the tables is unknown"},
-			false,
-		},
-		"a newer version": {
-			func(p *patient) { p.exec("UPDATE outbox_migrations SET version = 99") },
-			doctor.Problem, doctor.Tables, "migrations",
-			[]string{"use a newer cdc-relay"},
-			true,
-		},
-		"an unlogged table": {
-			func(p *patient) { p.exec("DROP PUBLICATION "+p.Publication, "ALTER TABLE outbox SET UNLOGGED") },
-			doctor.Problem, doctor.Tables, "table",
-			[]string{"UNLOGGED", "SET LOGGED"},
-			false,
-		},
-		"an unlogged dead-letter table": {
-			func(p *patient) { p.exec("ALTER TABLE outbox_dead_letter SET UNLOGGED") },
-			doctor.Warning, doctor.Tables, "table",
-			[]string{"public.outbox_dead_letter is UNLOGGED", "dead letters are lost in a crash", "SET LOGGED"},
-			false,
-		},
-		"autovacuum off for the table": {
-			func(p *patient) { p.exec("ALTER TABLE outbox SET (autovacuum_enabled = off)") },
-			doctor.Warning, doctor.Cleanup, "autovacuum",
-			[]string{"RESET (autovacuum_enabled)"},
-			false,
-		},
-		"autovacuum of an ordinary table": {func(p *patient) {
-			p.exec("ALTER TABLE outbox RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay)")
-		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"SET (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_cost_delay=0)"}, false},
+		"no tables": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox, outbox_dead_letter, outbox_migrations CASCADE", "does not exist", "cdc-relay setup"),
+		"no dead-letter table": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox_dead_letter", "public.outbox_dead_letter does not exist", "cdc-relay setup"),
+		"no outbox": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox", "public.outbox does not exist", "cdc-relay setup"),
+		"tables without their version": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox, outbox_dead_letter", "does not exist", "cdc-relay setup"),
+		"a view": broken(doctor.Problem, doctor.Tables, "table",
+			"ALTER TABLE outbox_dead_letter RENAME TO messages; ALTER INDEX outbox_dead_letter_pkey RENAME TO m1; ALTER INDEX outbox_dead_letter_dead_at_idx RENAME TO m2; ALTER INDEX outbox_dead_letter_ordering_key_idx RENAME TO m3; CREATE VIEW outbox_dead_letter AS SELECT * FROM messages",
+			"public.outbox_dead_letter is a view, and has to be a table", "no row can be claimed",
+			`ALTER VIEW "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_view";`),
+		"a view in place of the outbox": broken(doctor.Problem, doctor.Tables, "table",
+			"ALTER TABLE outbox RENAME TO outbox_v1; CREATE VIEW outbox AS SELECT * FROM outbox_v1",
+			"public.outbox is a view", `ALTER TABLE "public"."outbox_v1" RENAME TO "outbox";`),
+		"a type": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox_dead_letter; CREATE TYPE outbox_dead_letter AS (a int)",
+			"public.outbox_dead_letter is a type, and",
+			`ALTER TYPE "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_type";`),
+		"an enum": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox; CREATE TYPE outbox AS ENUM ('a')", "public.outbox is a type, and",
+			`ALTER TYPE "public"."outbox" RENAME TO "outbox_type";`),
+		"a domain": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox; CREATE DOMAIN outbox AS text", "public.outbox is a domain, and",
+			`ALTER DOMAIN "public"."outbox" RENAME TO "outbox_domain";`),
+		"an index": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP TABLE outbox_dead_letter; CREATE INDEX outbox_dead_letter ON outbox (routing_key)",
+			"public.outbox_dead_letter is an index, and"),
+		"a missing column of dead letters": broken(doctor.Problem, doctor.Tables, "table",
+			"INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason) VALUES (1, now(), gen_random_uuid(), 1, 1, 'k', 'rejected'); ALTER TABLE outbox_dead_letter DROP failure_reason, DROP schema_version, DROP created_at",
+			"no column created_at, schema_version, failure_reason",
+			`ADD COLUMN "failure_reason" text NOT NULL DEFAULT 'unknown';`),
+		"a missing column": broken(doctor.Problem, doctor.Tables, "table",
+			"ALTER TABLE outbox RENAME COLUMN headers TO old_headers", "no column headers",
+			"no message can be published", `ADD COLUMN "headers" jsonb;`, `RENAME COLUMN OLD_NAME TO "headers"`),
+		"no version": broken(doctor.Problem, doctor.Tables, "migrations",
+			"DROP TABLE outbox_migrations", "the version of the tables is unknown"),
+		"a newer version": broken(doctor.Problem, doctor.Tables, "migrations",
+			"UPDATE outbox_migrations SET version = 99", "use a newer cdc-relay").keep(),
+		"an unlogged table": broken(doctor.Problem, doctor.Tables, "table",
+			"DROP PUBLICATION $PUB; ALTER TABLE outbox SET UNLOGGED", "UNLOGGED", "SET LOGGED"),
+		"an unlogged dead-letter table": broken(doctor.Warning, doctor.Tables, "table",
+			"ALTER TABLE outbox_dead_letter SET UNLOGGED", "public.outbox_dead_letter is UNLOGGED",
+			"dead letters are lost in a crash", "SET LOGGED"),
+		"autovacuum off for the table": broken(doctor.Warning, doctor.Cleanup, "autovacuum",
+			"ALTER TABLE outbox SET (autovacuum_enabled = off)", "RESET (autovacuum_enabled)"),
+		"autovacuum of an ordinary table": broken(doctor.Warning, doctor.Cleanup, "autovacuum",
+			"ALTER TABLE outbox RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay)",
+			"SET (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_cost_delay=0)"),
 		"names that need quotes": {func(p *patient) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `Out"Box`}
 			p.Publication, p.Slot = "Pub", p.Slot+"_2"
@@ -344,9 +273,8 @@ func brokenIndexes() map[string]breakage {
 			"no valid index on (ordering_key, coalesce_key, id)"),
 		"an invalid index":    index(doctor.Warning, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_ordering_key_idx'::regclass", "REINDEX INDEX CONCURRENTLY public.outbox_ordering_key_idx;"),
 		"a partitioned table": table,
-		"an index that does it": {func(p *patient) {
-			p.exec("DROP INDEX outbox_available_at_idx", "CREATE INDEX ON outbox (available_at, id, attempts)")
-		}, doctor.OK, doctor.Tables, "table", nil, true},
+		"an index that does it": broken(doctor.OK, doctor.Tables, "table",
+			"DROP INDEX outbox_available_at_idx; CREATE INDEX ON outbox (available_at, id, attempts)").keep(),
 	}
 }
 
@@ -367,9 +295,8 @@ func brokenSequences() map[string]breakage {
 		"descending":      sequence("SELECT setval('outbox_id_seq', 5); ALTER SEQUENCE outbox_id_seq INCREMENT BY -1", "descends", "order is reversed", ascend),
 		"below zero":      sequence("ALTER TABLE outbox ALTER id DROP IDENTITY; CREATE SEQUENCE s INCREMENT BY -1 OWNED BY outbox.id; ALTER TABLE outbox ALTER id SET DEFAULT nextval('s')", "descends", ascend),
 		"cached":          at(doctor.Warning, "SELECT setval('outbox_id_seq', 5); ALTER SEQUENCE outbox_id_seq CACHE 50", "caches 50 ids", "CACHE 1;"),
-		"larger steps": {func(p *patient) {
-			p.exec("ALTER SEQUENCE outbox_id_seq INCREMENT BY 10")
-		}, doctor.OK, doctor.Tables, "table", nil, true},
+		"larger steps": broken(doctor.OK, doctor.Tables, "table",
+			"ALTER SEQUENCE outbox_id_seq INCREMENT BY 10").keep(),
 	}
 }
 
@@ -387,18 +314,6 @@ func TestLimitsOfTheRelaysRoleAreReported(t *testing.T) {
 	p.fix(r.want(doctor.Warning, doctor.Postgres, "statement_timeout", "900ms", "SET statement_timeout = 0"))
 	p.fix(r.want(doctor.Warning, doctor.Postgres, "idle_session_timeout", "10s", "SET idle_session_timeout = 0"))
 	p.examine().wantOthersOK()
-}
-
-// asAdministrator examines the role without its login, as --relay-role does.
-func (p *patient) asAdministrator(role string) {
-	p.as(p.url)
-	p.Administrator = true
-	inner := p.Connect
-	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-		with := map[string]string{"role": role}
-		maps.Copy(with, parameters)
-		return inner(ctx, with)
-	}
 }
 
 func TestAnAdministratorCanExamineTheRelaysLogin(t *testing.T) {
@@ -420,7 +335,8 @@ func TestAnAdministratorCanExamineTheRelaysLogin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := healthy(t, services.SharedPostgres(t))
 			role := p.relayRole("REPLICATION")
-			p.asAdministrator(role)
+			p.Administrator = true
+			p.asRole(role)
 			p.examine().wantOthersOK()
 			p.exec(fmt.Sprintf(test.breaks+"%.0[1]s%.0[2]s", role, outbox.QuoteIdentifier(p.conn.Config().Database)))
 			p.fix(p.examine().want(test.level, doctor.Postgres, test.check, test.words...))
@@ -467,108 +383,54 @@ func brokenDeletes() map[string]breakage {
 		"an INSERT that always fails": trigger(doctor.Problem, "AFTER INSERT ON outbox", "RAISE EXCEPTION 'closed'", "no message can be inserted", disable),
 		"a dead letter that always fails": trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "RAISE EXCEPTION 'no'",
 			"always fails", "no message can become a dead letter", disable),
-		"a DELETE that fails at times": {func(p *patient) {
-			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$",
-				"CREATE TRIGGER guard BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.routing_key = 'x') EXECUTE FUNCTION f()")
-		}, doctor.Warning, doctor.Tables, "triggers", []string{"If it fails", aside, disable}, false},
+		"a DELETE that fails at times": broken(doctor.Warning, doctor.Tables, "triggers",
+			"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$; CREATE TRIGGER guard BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.routing_key = 'x') EXECUTE FUNCTION f()",
+			"If it fails", aside, disable),
 		"a RETURN in parentheses": trigger(doctor.Warning, "BEFORE DELETE ON outbox", "RETURN(OLD)", "runs in statements of the relay", disable),
 		"dead letters suppressed": trigger(doctor.Problem, "BEFORE INSERT ON outbox_dead_letter", "return  null", "a dead letter that it suppresses is lost", disable),
-		"an application's trigger": {func(p *patient) {
-			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$", "CREATE TRIGGER fill BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f()")
-		}, doctor.OK, doctor.Tables, "table", nil, true},
-		"a rule": {
-			func(p *patient) { p.exec("CREATE RULE keep AS ON DELETE TO outbox DO INSTEAD NOTHING") },
-			doctor.Problem, doctor.Tables, "triggers",
-			[]string{"rule keep rewrites statements", `DISABLE RULE "keep"`},
-			false,
-		},
+		"an application's trigger": broken(doctor.OK, doctor.Tables, "table",
+			"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$; CREATE TRIGGER fill BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION f()").keep(),
+		"a rule": broken(doctor.Problem, doctor.Tables, "triggers",
+			"CREATE RULE keep AS ON DELETE TO outbox DO INSTEAD NOTHING", "rule keep rewrites statements",
+			`DISABLE RULE "keep"`),
 		"a foreign key":               reference(doctor.Problem, "outbox", "", "foreign key audit_message_fkey of public.audit", "is published, cannot be deleted", "DROP CONSTRAINT"),
 		"a foreign key that cascades": reference(doctor.Warning, "outbox", "ON DELETE CASCADE", "each message that is published changes rows there"),
 		"a foreign key to the dead":   reference(doctor.Warning, "outbox_dead_letter", "", "dead letters cannot be purged"),
-		"a constraint of attempts": {
-			func(p *patient) {
-				p.exec("ALTER TABLE outbox ADD CONSTRAINT few CHECK (attempts < 3 AND routing_key <> '')")
-			},
-			doctor.Warning, doctor.Tables, "constraints",
-			[]string{"constraint few of public.outbox", "becomes a dead letter", `DROP CONSTRAINT "few"`},
-			false,
-		},
-		"a constraint of dead letters": {
-			func(p *patient) {
-				p.exec("ALTER TABLE outbox_dead_letter ADD CONSTRAINT short CHECK (length(routing_key) < 9)")
-			},
-			doctor.Warning, doctor.Tables, "constraints",
-			[]string{"cannot be moved there, and its row is set aside"},
-			false,
-		},
-		"a foreign key of dead letters": {
-			func(p *patient) {
-				p.exec("CREATE TABLE topics (name text PRIMARY KEY)", "ALTER TABLE outbox_dead_letter ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics (name)")
-			},
-			doctor.Warning, doctor.Tables, "constraints",
-			[]string{"constraint known of public.outbox_dead_letter", "cannot be moved there, and its row is set aside", `DROP CONSTRAINT "known"`},
-			false,
-		},
-		"a unique constraint of dead letters": {
-			func(p *patient) {
-				p.exec("ALTER TABLE outbox_dead_letter ADD CONSTRAINT once UNIQUE (message_id)")
-			},
-			doctor.Warning, doctor.Tables, "constraints",
-			[]string{"constraint once of public.outbox_dead_letter", "cannot be moved there, and its row is set aside", `DROP CONSTRAINT "once"`},
-			false,
-		},
-		"a unique index of dead letters": {
-			func(p *patient) { p.exec("CREATE UNIQUE INDEX once ON outbox_dead_letter (lower(routing_key))") },
-			doctor.Warning, doctor.Tables, "constraints",
-			[]string{"unique index public.once of public.outbox_dead_letter", "cannot be moved there, and its row is set aside", "DROP INDEX public.once;"},
-			false,
-		},
-		"unique indexes with the key": {
-			func(p *patient) {
-				p.exec("CREATE UNIQUE INDEX ON outbox_dead_letter (message_id, id)", "CREATE UNIQUE INDEX ON outbox (id, available_at)")
-			},
-			doctor.OK, doctor.Tables, "table", nil, true,
-		},
-		"a unique index of the relay's columns": {
-			func(p *patient) { p.exec("CREATE UNIQUE INDEX once ON outbox (available_at)") },
-			doctor.Warning, doctor.Tables, "constraints",
-			[]string{"unique index public.once", "becomes a dead letter"},
-			false,
-		},
-		"a constraint of the application": {
-			func(p *patient) { p.exec("ALTER TABLE outbox ADD CHECK (routing_key <> '')") },
-			doctor.OK, doctor.Tables, "table", nil, true,
-		},
-		"row-level security": {
-			func(p *patient) { p.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY") },
-			doctor.Warning, doctor.Tables, "row_security",
-			[]string{"has no policy for INSERT", "rejects every row"},
-			false,
-		},
-		"rows for a newer relay": {
-			func(p *patient) {
-				p.exec("INSERT INTO outbox (routing_key, payload, schema_version) VALUES ('k', '1', 3), ('k', '1', 2), ('k', '1', 1)")
-			},
-			doctor.Warning, doctor.Tables, "schema_version",
-			[]string{"2 rows of those examined", "above 1, up to 3", "leaves them in the table"},
-			false,
-		},
-		"rows that have expired": {
-			func(p *patient) {
-				p.exec("INSERT INTO outbox (routing_key, payload, expires_at) VALUES ('k', '1', now()), ('k', '1', '-infinity'), ('k', '1', now() + interval '1 h'), ('k', '1', NULL)")
-			},
-			doctor.Warning, doctor.Tables, "expires_at",
-			[]string{"2 rows of those examined have expired", "SET expires_at = NULL"},
-			false,
-		},
-		"rows from the future": {
-			func(p *patient) {
-				p.exec("INSERT INTO outbox (routing_key, payload, created_at) VALUES ('k', '1', now() + interval '300 years'), ('k', '1', 'infinity'), ('k', '1', now())")
-			},
-			doctor.Warning, doctor.Tables, "created_at",
-			[]string{"2 rows of those examined", "up to infinity", "they wait until then"},
-			false,
-		},
+		"a constraint of attempts": broken(doctor.Warning, doctor.Tables, "constraints",
+			"ALTER TABLE outbox ADD CONSTRAINT few CHECK (attempts < 3 AND routing_key <> '')",
+			"constraint few of public.outbox", "becomes a dead letter", `DROP CONSTRAINT "few"`),
+		"a constraint of dead letters": broken(doctor.Warning, doctor.Tables, "constraints",
+			"ALTER TABLE outbox_dead_letter ADD CONSTRAINT short CHECK (length(routing_key) < 9)",
+			"cannot be moved there, and its row is set aside"),
+		"a foreign key of dead letters": broken(doctor.Warning, doctor.Tables, "constraints",
+			"CREATE TABLE topics (name text PRIMARY KEY); ALTER TABLE outbox_dead_letter ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics (name)",
+			"constraint known of public.outbox_dead_letter", "cannot be moved there, and its row is set aside",
+			`DROP CONSTRAINT "known"`),
+		"a unique constraint of dead letters": broken(doctor.Warning, doctor.Tables, "constraints",
+			"ALTER TABLE outbox_dead_letter ADD CONSTRAINT once UNIQUE (message_id)",
+			"constraint once of public.outbox_dead_letter", "cannot be moved there, and its row is set aside",
+			`DROP CONSTRAINT "once"`),
+		"a unique index of dead letters": broken(doctor.Warning, doctor.Tables, "constraints",
+			"CREATE UNIQUE INDEX once ON outbox_dead_letter (lower(routing_key))",
+			"unique index public.once of public.outbox_dead_letter", "cannot be moved there, and its row is set aside",
+			"DROP INDEX public.once;"),
+		"unique indexes with the key": broken(doctor.OK, doctor.Tables, "table",
+			"CREATE UNIQUE INDEX ON outbox_dead_letter (message_id, id); CREATE UNIQUE INDEX ON outbox (id, available_at)").keep(),
+		"a unique index of the relay's columns": broken(doctor.Warning, doctor.Tables, "constraints",
+			"CREATE UNIQUE INDEX once ON outbox (available_at)", "unique index public.once", "becomes a dead letter"),
+		"a constraint of the application": broken(doctor.OK, doctor.Tables, "table",
+			"ALTER TABLE outbox ADD CHECK (routing_key <> '')").keep(),
+		"row-level security": broken(doctor.Warning, doctor.Tables, "row_security",
+			"ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "has no policy for INSERT", "rejects every row"),
+		"rows for a newer relay": broken(doctor.Warning, doctor.Tables, "schema_version",
+			"INSERT INTO outbox (routing_key, payload, schema_version) VALUES ('k', '1', 3), ('k', '1', 2), ('k', '1', 1)",
+			"2 rows of those examined", "above 1, up to 3", "leaves them in the table"),
+		"rows that have expired": broken(doctor.Warning, doctor.Tables, "expires_at",
+			"INSERT INTO outbox (routing_key, payload, expires_at) VALUES ('k', '1', now()), ('k', '1', '-infinity'), ('k', '1', now() + interval '1 h'), ('k', '1', NULL)",
+			"2 rows of those examined have expired", "SET expires_at = NULL"),
+		"rows from the future": broken(doctor.Warning, doctor.Tables, "created_at",
+			"INSERT INTO outbox (routing_key, payload, created_at) VALUES ('k', '1', now() + interval '300 years'), ('k', '1', 'infinity'), ('k', '1', now())",
+			"2 rows of those examined", "up to infinity", "they wait until then"),
 	}
 }
 
@@ -816,39 +678,26 @@ func TestAPartitionedTableIsExamined(t *testing.T) {
 
 // brokenPartitions are faults of a partition that the partitioned table does not have.
 func brokenPartitions() map[string]breakage {
-	breaks := func(statements ...string) func(*patient) {
-		return func(p *patient) {
+	part := func(level doctor.Level, check, statements string, words ...string) breakage {
+		b := broken(level, doctor.Tables, check, statements, words...)
+		breaks := b.breaks
+		b.breaks = func(p *patient) {
 			p.partition()
-			p.exec(statements...)
+			breaks(p)
 		}
+		return b
 	}
 	return map[string]breakage{
-		"a trigger": {
-			breaks("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE DELETE ON part1 FOR EACH ROW EXECUTE FUNCTION f()"),
-			doctor.Problem, doctor.Tables, "triggers",
-			[]string{"trigger guard of public.part1 runs before each DELETE", `ALTER TABLE "public"."part1" DISABLE TRIGGER`},
-			false,
-		},
-		"no partition": {
-			breaks("DROP TABLE part1"), doctor.Problem, doctor.Tables, "table",
-			[]string{"public.outbox has no partition: every INSERT fails", `CREATE TABLE "public"."outbox_default" PARTITION OF "public"."outbox" DEFAULT;`},
-			false,
-		},
-		"an unlogged partition": {
-			breaks("ALTER TABLE part1 SET UNLOGGED"), doctor.Problem, doctor.Tables, "table",
-			[]string{"table public.part1 is UNLOGGED", `ALTER TABLE "public"."part1" SET LOGGED`},
-			false,
-		},
-		"a constraint": {
-			breaks("ALTER TABLE part1 ADD CONSTRAINT few CHECK (attempts < 3)"), doctor.Warning, doctor.Tables, "constraints",
-			[]string{"constraint few of public.part1", `ALTER TABLE "public"."part1" DROP CONSTRAINT "few";`},
-			false,
-		},
-		"a foreign key": {
-			breaks("CREATE TABLE audit (message bigint REFERENCES part1 (id))"), doctor.Problem, doctor.Tables, "references",
-			[]string{"refers to public.part1", "cannot be deleted"},
-			false,
-		},
+		"a trigger": part(doctor.Problem, "triggers", returnsNull+"CREATE TRIGGER guard BEFORE DELETE ON part1 FOR EACH ROW EXECUTE FUNCTION f()",
+			"trigger guard of public.part1 runs before each DELETE", `ALTER TABLE "public"."part1" DISABLE TRIGGER`),
+		"no partition": part(doctor.Problem, "table", "DROP TABLE part1", "public.outbox has no partition: every INSERT fails",
+			`CREATE TABLE "public"."outbox_default" PARTITION OF "public"."outbox" DEFAULT;`),
+		"an unlogged partition": part(doctor.Problem, "table", "ALTER TABLE part1 SET UNLOGGED",
+			"table public.part1 is UNLOGGED", `ALTER TABLE "public"."part1" SET LOGGED`),
+		"a constraint": part(doctor.Warning, "constraints", "ALTER TABLE part1 ADD CONSTRAINT few CHECK (attempts < 3)",
+			"constraint few of public.part1", `ALTER TABLE "public"."part1" DROP CONSTRAINT "few";`),
+		"a foreign key": part(doctor.Problem, "references", "CREATE TABLE audit (message bigint REFERENCES part1 (id))",
+			"refers to public.part1", "cannot be deleted"),
 	}
 }
 
@@ -859,9 +708,6 @@ func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
 
 func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
 	server := services.SharedPostgres(t)
-	if server.Major() < 15 {
-		t.Skip("Postgres 14 has neither row filters nor column lists")
-	}
 	p := healthy(t, server)
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox WHERE (id > 5)")
 	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "row_filter", "(id > 5)", "SET TABLE"))
@@ -877,9 +723,6 @@ func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
 
 func TestTheFixOfAShardKeepsItsRowFilter(t *testing.T) {
 	server := services.SharedPostgres(t)
-	if server.Major() < 15 {
-		t.Skip("Postgres 14 has no row filters")
-	}
 	p := onDatabase(t, server.Database(t))
 	p.Shard = outbox.Shard{Index: 0, Of: 2}
 	p.Slot, p.Publication = p.Slot+p.Shard.NameSuffix(), p.Publication+p.Shard.NameSuffix()

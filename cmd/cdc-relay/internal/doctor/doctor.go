@@ -78,7 +78,7 @@ func Examine(ctx context.Context, o Options) []Finding {
 	}
 	found := facts{database: o.gatherDatabase(ctx)}
 	if o.RabbitMQ.IsSet() {
-		found.broker = o.gatherBroker(ctx, found.database.destinations(o))
+		found.broker = o.gatherBroker(ctx, found.database.sample.value.sorted())
 	}
 	return append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
 }

@@ -52,31 +52,21 @@ func onDatabase(t *testing.T, url string) *patient {
 	return p
 }
 
-// as changes the role or the address of the relay.
-func (p *patient) as(url string) {
+// as changes the address and the login of the relay.
+func (p *patient) as(url string) { p.connectTo(url, nil) }
+
+// asRole examines a role with the login of the owner, as check --relay-role does.
+func (p *patient) asRole(role string) { p.connectTo(p.url, map[string]string{"role": role}) }
+
+func (p *patient) connectTo(url string, with map[string]string) {
 	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 		config, err := pgx.ParseConfig(url)
 		if err != nil {
 			return nil, err
 		}
-		for name, value := range parameters {
-			config.RuntimeParams[name] = value
-		}
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
-		return pgx.ConnectConfig(ctx, config)
-	}
-}
-
-// asRole examines a role with the login of the owner, as check --relay-role does.
-func (p *patient) asRole(role string) {
-	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-		config, err := pgx.ParseConfig(p.url)
-		if err != nil {
-			return nil, err
-		}
 		maps.Copy(config.RuntimeParams, parameters)
-		config.RuntimeParams["role"] = role
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec
+		maps.Copy(config.RuntimeParams, with)
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
 		return pgx.ConnectConfig(ctx, config)
 	}
 }

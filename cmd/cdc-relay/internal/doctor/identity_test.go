@@ -32,9 +32,6 @@ func TestPublicationsThatForbidDeletesAreReported(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if services.SharedPostgres(t).Major() < 15 {
-				t.Skip("row filters and column lists need Postgres 15")
-			}
 			p := healthy(t, services.SharedPostgres(t))
 			p.exec(test.breaks)
 			p.fix(p.examine().want(doctor.Problem, doctor.Tables, "replica_identity", test.words...))

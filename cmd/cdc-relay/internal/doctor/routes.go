@@ -26,11 +26,6 @@ func (f managementFacts) walk(exchange, key string, r *route, seen map[string]bo
 		return
 	}
 	seen[exchange] = true
-	if exchange == "" {
-		_, there := f.queues[key]
-		r.reaches = r.reaches || there
-		return
-	}
 	x, there := f.exchanges[exchange]
 	bindings, asked := f.bindings[exchange]
 	if there && !asked {
@@ -166,7 +161,7 @@ func (j *brokerJudge) judgeRoutes(c chart) {
 
 // unroutable says why no queue takes a message; "": one does, or it is unknown.
 func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
-	rejected, before := j.rejectedAsUnroutable(d), ""
+	rejected, before := j.database.sample.value.unroutable[d], ""
 	if rejected > 0 {
 		before = fmt.Sprintf("; %s rejected for that before", counted(rejected, "row examined was", "rows examined were"))
 	}
@@ -204,14 +199,4 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 
 func startNodes() fix {
 	return command("rabbitmqctl cluster_status  # start the nodes that do not run")
-}
-
-// rejectedAsUnroutable counts the rows whose last rejection was "unroutable".
-func (j *brokerJudge) rejectedAsUnroutable(d destination) (n int) {
-	for of, rows := range j.database.sample.value.unroutable {
-		if of.resolved(j.o) == d {
-			n += rows
-		}
-	}
-	return n
 }
