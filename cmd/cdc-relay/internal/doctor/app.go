@@ -308,8 +308,9 @@ func (j *databaseJudge) judgeWriter(c chart, g grantFacts, changes string) {
 	if g.Inherited != "" {
 		revoke = sql("REVOKE %s FROM %s", quote(g.Inherited), g.role())
 	}
-	c.warn("writers", revoke, "%s may %s rows of %s, and is neither a relay nor an operator. The relay publishes a row "+
-		"as it was inserted: a later UPDATE can be lost, and a DELETE does not stop the message", who, changes, j.o.Table)
+	c.warn("writers", revoke, "%s may %s rows of %s, and is neither a relay nor an operator. The relay publishes a "+
+		"row as it was inserted: a later UPDATE can be lost, and a DELETE does not stop the message",
+		who, changes, j.o.Table)
 }
 
 // role is the grantee, as SQL writes it.

@@ -23,25 +23,19 @@ import (
 type brokerFacts struct {
 	// unreachable is why no node takes a connection; nil: at least one does, and the other facts are from the first.
 	unreachable *amqpdial.DialError
-	// nodes are all nodes, if there are several.
-	nodes       []nodeFacts
-	address     string
-	vhost, user string
-	version     string
-	encryption  encryption
-	// alarm is why the broker accepts no messages; "": there is no alarm.
-	alarm string
-	// asked are the destinations that were checked; left is how many were not.
-	asked []destination
-	left  int
+	nodes       []nodeFacts // all, if there are several
+
+	address, vhost, user, version string
+
+	encryption encryption
+	alarm      string        // why the broker accepts no messages; "": there is no alarm
+	asked      []destination // those that were checked
+	left       int           // how many were not
 	// exchanges by name, without the default exchange. 404: there is none. After any other error, it is unknown.
-	exchanges map[string]error // nil: it exists
-	// queues are the queues that rows name through the default exchange, with the same errors.
-	queues map[string]error
-	// writes are the rejections of test messages, by destination.
-	writes map[destination]error
-	// broken is the error that ended the check early.
-	broken error
+	exchanges map[string]error      // nil: it exists
+	queues    map[string]error      // that rows name through the default exchange, with the same errors
+	writes    map[destination]error // the rejections of test messages
+	broken    error                 // the error that ended the check early
 
 	management managementFacts
 }
@@ -140,12 +134,12 @@ func (o Options) dialBroker(ctx context.Context, node amqpdial.Node) (*amqp091.C
 			return conn, conn.SetDeadline(time.Now().Add(o.timeout / 2))
 		},
 	}
-	conn, err := node.Dial(config, o.TLS)
+	conn, err := node.Dial(config, nil)
 	return conn, socket, err
 }
 
-// written returns the destinations to which the user must be able to publish. With the default exchange, the key does not
-// matter, and a direct reply would be delivered.
+// written returns the destinations to which the user must be able to publish. With the default exchange, the key does
+// not matter, and a direct reply would be delivered.
 func (o Options) written(asked []destination) (all []destination) {
 	for _, d := range asked {
 		if d.exchange == "" {

@@ -112,7 +112,8 @@ func (j *databaseJudge) judgeColumn(c chart, of outbox.Table, is columnFacts, wa
 	case want.NotNull && !is.NotNull:
 		fix := alter("SET NOT NULL")
 		if want.Default != "" && !identity(want) {
-			fix = lines(sql("UPDATE %s SET %s = %s WHERE %[2]s IS NULL", of.Printed(), quote(want.Name), want.Default), fix)
+			fill := sql("UPDATE %s SET %s = %s WHERE %[2]s IS NULL", of.Printed(), quote(want.Name), want.Default)
+			fix = lines(fill, fix)
 		}
 		c.wrong("column", fix, "%s may be null: the relay cannot read a row without it", what)
 	case is.NotNull && !want.NotNull:

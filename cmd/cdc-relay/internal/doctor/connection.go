@@ -6,24 +6,13 @@ import (
 	"fmt"
 	"net"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // encryption is how a connection to a server is protected.
 type encryption struct {
-	tls *tls.ConnectionState // nil: it is not encrypted
-	// local: it does not leave this machine.
-	local bool
-	// verified: the server proved its name.
-	verified bool
-}
-
-func encryptionOfSession(conn *pgx.Conn) encryption {
-	config := conn.Config().TLSConfig
-	// With sslmode=verify-ca, the driver's own function checks the certificate.
-	return encryptionOf(conn.PgConn().Conn(),
-		config != nil && (!config.InsecureSkipVerify || config.VerifyPeerCertificate != nil))
+	tls      *tls.ConnectionState // nil: it is not encrypted
+	local    bool                 // it does not leave this machine
+	verified bool                 // the server proved its name
 }
 
 func encryptionOf(conn net.Conn, verified bool) encryption {

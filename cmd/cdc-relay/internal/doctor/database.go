@@ -25,14 +25,10 @@ type databaseFacts struct {
 	unreachable error // if set, nothing else is known
 	address     string
 	encryption  encryption
-	// pooler says how a pooler was recognised; "": there is none.
-	pooler string
-	// readOnly is default_transaction_read_only in a session that does not set it.
-	readOnly answer[string]
-	// clock is how far Postgres' clock is ahead of ours; 0: not more than the round trip.
-	clock answer[time.Duration]
-	// replication is why no replication connection could be opened; nil: it could. Not checked with Poll.
-	replication error
+	pooler      string                // how a pooler was recognised; "": there is none
+	readOnly    answer[string]        // default_transaction_read_only in a session that does not set it
+	clock       answer[time.Duration] // how far Postgres' clock is ahead of ours; 0: not more than the round trip
+	replication error                 // why no replication connection could be opened; nil: it could. Not with Poll
 
 	server       answer[serverFacts]
 	role         answer[roleFacts]
@@ -50,8 +46,7 @@ type databaseFacts struct {
 	ids          answer[idFacts]
 	history      answer[historyFacts]
 	sample       answer[sample]
-	// identity is why the server rejects the deletes or updates of the relay; nil: it does not.
-	identity *problem.Problem
+	identity     *problem.Problem // why the server rejects the deletes or updates of the relay; nil: it does not
 }
 
 // gatherDatabase collects the facts of the database, each with its own question.
@@ -64,7 +59,11 @@ func (o Options) gatherDatabase(ctx context.Context) (f databaseFacts) {
 		return f
 	}
 	defer s.close(ctx)
-	f.address, f.encryption = s.conn.PgConn().Conn().RemoteAddr().String(), encryptionOfSession(s.conn)
+	socket, config := s.conn.PgConn().Conn(), s.conn.Config().TLSConfig
+	f.address = socket.RemoteAddr().String()
+	// With sslmode=verify-ca, the driver's own function checks the certificate.
+	verified := config != nil && (!config.InsecureSkipVerify || config.VerifyPeerCertificate != nil)
+	f.encryption = encryptionOf(socket, verified)
 	f.server = ask[serverFacts](ctx, s, serverSQL, settingNames(), managedRoles())
 	f.pooler = poolerOf(s, f.server)
 	f.clock = s.askClock(ctx, o.now)

@@ -14,8 +14,8 @@ import (
 
 // historyFacts describe the partitions of published messages. Columns and privileges are in tablesFacts.
 type historyFacts struct {
-	// Rotates: the function that creates and drops partitions exists. Execute: the relay's role may call it. It runs with
-	// the privileges of its Owner. Creates: the owner of the outbox may create tables in the schema.
+	// Rotates: the function that creates and drops partitions exists. Execute: the relay's role may call it. It runs
+	// with the privileges of its Owner. Creates: the owner of the outbox may create tables in the schema.
 	Rotates, Execute bool
 	Owner            string
 	Creates          bool
@@ -169,7 +169,8 @@ func (j *databaseJudge) judgePartitions(c chart) {
 	j.judgeRotation(c.about(j.o.Table.RotatePublished().String()), f)
 	if f.Default == (outbox.Table{}) {
 		last := outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + "_p"}.Printed()
-		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160)", last, published.Printed())
+		fix := sql("CREATE TABLE %s PARTITION OF %s DEFAULT WITH (toast_tuple_target = 8160)",
+			last, published.Printed())
 		if f.Detached {
 			fix = sql("ALTER TABLE %s ATTACH PARTITION %s DEFAULT", published.Printed(), last)
 		}
@@ -190,7 +191,8 @@ func (j *databaseJudge) judgePartitions(c chart) {
 			what, hours(j.o.KeepPublished))
 	}
 	if len(*c.findings) == before {
-		c.ok("history", "%s, partitions for today and tomorrow, none older than %s", published, hours(j.o.KeepPublished))
+		c.ok("history", "%s, partitions for today and tomorrow, none older than %s",
+			published, hours(j.o.KeepPublished))
 	}
 }
 
@@ -211,7 +213,8 @@ func (j *databaseJudge) judgeRotation(c chart, f historyFacts) {
 			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table, quote(own)))
 			names = append(names, table.String())
 		}
-		c.warn("history", fixes, "%q, the owner of the outbox, does not own %s: %s", own, strings.Join(names, ", "), effect)
+		c.warn("history", fixes,
+			"%q, the owner of the outbox, does not own %s: %s", own, strings.Join(names, ", "), effect)
 	}
 	if !f.Creates {
 		c.warn("history", sql("GRANT CREATE ON SCHEMA %s TO %s", quote(j.o.Table.Schema), quote(own)).safe(),

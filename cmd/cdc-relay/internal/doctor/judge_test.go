@@ -176,7 +176,7 @@ func ofSlotAndTables() map[string]judgement {
 		"a COMMIT that hangs": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Commits, f.transactions.value.Standbys = 2, "ANY 1 (a, b)"
 		}, "problem postgres/commits", []string{"COMMIT of 2 sessions waits", "ANY 1 (a, b)", "synchronous_standby_names"}},
-		"a stream that lags":  {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
+		"a stream that lags": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}
 		}, "warning cleanup/transactions", []string{"pid 42 (report, active)", "2h0m", "pg_terminate_backend(42)"}},

@@ -17,12 +17,10 @@ import (
 type Service struct {
 	name string // for people; "": the user's own server
 	role string // a role that exists only there
-	// logical is the command that turns logical decoding on.
-	logical string
-	// set is the command for another setting, with its name and value; "": it cannot be set.
-	set string
-	// replicate is the SQL that lets a role stream; "": the usual SQL.
-	replicate string
+
+	logical   string // the command that turns logical decoding on
+	set       string // the command for another setting, with its name and value; "": it cannot be set
+	replicate string // the SQL that lets a role stream; "": the usual SQL
 }
 
 // Words in capitals in the commands are for the user to replace.

@@ -194,7 +194,7 @@ func (o Options) newAPI(node amqpdial.Node) (*managementAPI, error) {
 			return nil, errors.New("the management URL cannot be read")
 		}
 	}
-	config, err := node.TLS(o.TLS) // the API of the same broker
+	config, err := node.TLS(nil) // the API of the same broker
 	if err != nil {
 		return nil, err
 	}

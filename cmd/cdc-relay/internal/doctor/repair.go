@@ -88,8 +88,7 @@ func (s step) line() string {
 	return problem.OneLine(text)
 }
 
-func (f fix) lines() []string {
-	var all []string
+func (f fix) lines() (all []string) {
 	for _, s := range f {
 		all = append(all, s.line())
 	}
@@ -111,22 +110,18 @@ func (r Repair) String() string { return r.line }
 
 // Repairs returns the fixes that only add something or grant a privilege that a relay needs, so they are safe to run
 // without review. A fix is returned complete or not at all.
-func Repairs(findings []Finding) []Repair {
-	var repairs []Repair
+func Repairs(findings []Finding) (repairs []Repair) {
 	for _, f := range findings {
 		unsafe := func(s step) bool { return s.kind != remarkStep && !s.safe }
 		if f.Level == OK || slices.ContainsFunc(f.fix, unsafe) {
 			continue
 		}
 		for _, s := range f.fix {
-			if s.kind == remarkStep {
-				continue
-			}
 			r := Repair{Setup: s.kind == setupStep, line: step{kind: s.kind, text: s.text}.line()}
 			if s.kind == sqlStep {
 				r.SQL = s.text
 			}
-			if !slices.Contains(repairs, r) {
+			if s.kind != remarkStep && !slices.Contains(repairs, r) {
 				repairs = append(repairs, r)
 			}
 		}

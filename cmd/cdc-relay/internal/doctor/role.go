@@ -170,7 +170,8 @@ func (j *databaseJudge) judgeGrants(c chart) {
 		case t.SequenceGranted:
 			c.ok("sequence", "role %q may SELECT %s", name, t.Sequence)
 		default:
-			c.wrong("sequence", j.grant(grants.Sequence(t.Sequence)), "role %q may not SELECT sequence %s", name, t.Sequence)
+			c.wrong("sequence", j.grant(grants.Sequence(t.Sequence)),
+				"role %q may not SELECT sequence %s", name, t.Sequence)
 		}
 	}
 	for _, app := range j.f.apps {

@@ -163,7 +163,7 @@ func (j *brokerJudge) judgeRoutes(c chart) {
 func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 	rejected, before := j.database.sample.value.unroutable[d], ""
 	if rejected > 0 {
-		before = fmt.Sprintf("; %s rejected for that before", counted(rejected, "row examined was", "rows examined were"))
+		before = "; " + counted(rejected, "row examined was", "rows examined were") + " rejected for that before"
 	}
 	if d.exchange == "" {
 		switch err := j.f.queues[d.routingKey]; {

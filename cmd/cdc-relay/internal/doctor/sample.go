@@ -34,12 +34,12 @@ type sample struct {
 	whole bool // it contains all waiting rows
 	// missed is why a part could not be read.
 	missed error
-	// destinations maps each destination to its number of rows, unroutable to that of rows whose last rejection was this.
+	// Each destination with its number of rows, and with that of the rows whose last rejection was "unroutable".
 	destinations, unroutable map[destination]int
 }
 
-// sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive. A row
-// without an exchange goes to that of the relay ($2).
+// sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive. A
+// row without an exchange goes to that of the relay ($2).
 const sampleSQL = `
 SELECT coalesce(exchange, $2), routing_key, count(*), count(*) FILTER (WHERE split_part(last_error, ':', 1) = $3)
 FROM (SELECT exchange, routing_key, left(last_error, 40) AS last_error FROM %TABLE% LIMIT $1) few

@@ -102,7 +102,8 @@ func (j *databaseJudge) judgeRoom(c chart) {
 			fix = lines(fix, remark("-- or drop one that its owner no longer needs: "+
 				"SELECT pg_catalog.pg_drop_replication_slot('NAME');"))
 		}
-		c.wrong("max_replication_slots", fix, "no replication slot is free: %d of %d are in use%s", used, most, inactive)
+		c.wrong("max_replication_slots", fix,
+			"no replication slot is free: %d of %d are in use%s", used, most, inactive)
 	case used >= most:
 		c.ok("max_replication_slots", "%d of %d in use, one of them this relay's", used, most)
 	default:
@@ -154,8 +155,8 @@ func (j *databaseJudge) judgeSenderTimeout(c chart) {
 			"%s: a standby takes the slot of a frozen or lost relay only after that, because role %q may not see "+
 				"how long the relay is silent; with the GRANT, after 6 s", span(timeout), j.role.Name)
 	default:
-		c.ok("wal_sender_timeout",
-			"%s: after that the slot of a lost relay is free; a standby takes it after 6 s at the latest", span(timeout))
+		c.ok("wal_sender_timeout", "%s: after that the slot of a lost relay is free; "+
+			"a standby takes it after 6 s at the latest", span(timeout))
 	}
 }
 

@@ -87,7 +87,8 @@ func (j *databaseJudge) judgeSlotBlockers(c chart) {
 			continue
 		}
 		c.about(strconv.Itoa(t.PID)).warn("slot_blocker", hintFix(problem.EndSession(int64(t.PID))),
-			"the creation of the slot waits for pid %d (%s), which has written and is open%s", t.PID, t.who(), t.since())
+			"the creation of the slot waits for pid %d (%s), which has written and is open%s",
+			t.PID, t.who(), t.since())
 	}
 }
 

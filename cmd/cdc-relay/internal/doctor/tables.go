@@ -78,7 +78,7 @@ type tablesFacts struct {
 	Outboxes []outbox.Table
 	// Views are the tables that these views read, by the name of the view.
 	Views map[string][]viewedFacts
-	// Sequence is the sequence of the column id; empty: there is none. Cache are the ids that each session takes at once.
+	// Sequence is the sequence of the column id; empty: there is none. Each session takes Cache ids at once.
 	Sequence         outbox.Table
 	SequenceGranted  bool
 	Increment, Cache int64
@@ -134,7 +134,8 @@ func (j *databaseJudge) judgeTable(c chart, need store.Need) {
 	table, there := j.tables.Tables[of.Name]
 	if kind, other := j.tables.Others[of.Name]; other {
 		c.wrong("table", j.outOfTheWay(of, kind),
-			"%s is %s, and has to be a table: nothing streams, and no row can be claimed", of, migrations.WithArticle(kind))
+			"%s is %s, and has to be a table: nothing streams, and no row can be claimed",
+			of, migrations.WithArticle(kind))
 		return
 	}
 	if !there {
