@@ -283,3 +283,48 @@ func (p *patient) curl(line string) {
 		p.t.Fatalf("%s: %v: %s", line, err, output)
 	}
 }
+
+// breakage is one fault on a shared server.
+type breakage struct {
+	breaks func(p *patient)
+	level  doctor.Level
+	area   doctor.Area
+	check  string
+	words  []string
+	asIs   bool // the fix needs a person's choice
+}
+
+// broken is a breakage by statements, in which $PUB and $SLOT are the names of the publication and of the slot, and $DAY0
+// and $DAY1 the partitions of the history for today and tomorrow.
+func broken(level doctor.Level, area doctor.Area, check, statements string, words ...string) breakage {
+	return breakage{func(p *patient) {
+		names := strings.NewReplacer("$PUB", p.Publication, "$SLOT", p.Slot, "$DAY0", p.day(0), "$DAY1", p.day(1))
+		p.exec(names.Replace(statements))
+	}, level, area, check, words, false}
+}
+
+func (b breakage) keep() breakage {
+	b.asIs = true
+	return b
+}
+
+// breakAndFix examines each breakage, runs the fix, and examines it again.
+func breakAndFix(t *testing.T, set map[string]breakage) {
+	for name, test := range set {
+		t.Run(name, func(t *testing.T) {
+			p := healthy(t, services.SharedPostgres(t))
+			test.breaks(p)
+			found := p.examine().want(test.level, test.area, test.check, test.words...)
+			if test.asIs {
+				return
+			}
+			p.fix(found)
+			p.setup() // what the first fix made possible
+			for _, f := range p.examine().findings {
+				if f.Area == test.area && f.Name == test.check && f.Level != doctor.OK {
+					t.Errorf("not repaired: %s\n%s", f.Message, strings.Join(f.Fix, "\n"))
+				}
+			}
+		})
+	}
+}
