@@ -46,7 +46,7 @@ func (j *databaseJudge) judgeAdoptedTable(c chart, a adopt.Adopted) {
 }
 
 // renamed returns how to give columns their names back. Their new names are not known.
-func renamed(a adopt.Adopted, columns []string) (all fix) {
+func renamed(a adopt.Adopted, columns []string) (all steps) {
 	for _, column := range columns {
 		all = append(all, sql("ALTER TABLE %s RENAME COLUMN NEW_NAME TO %s", a.Table.Printed(), quote(column))...)
 	}

@@ -94,8 +94,8 @@ func (j *databaseJudge) judgeApp(c chart, about answer[appFacts]) {
 		return // reported already
 	}
 	var wrong []string
-	var missing fix
-	add := func(is bool, says string, cure fix) {
+	var missing steps
+	add := func(is bool, says string, cure steps) {
 		if is {
 			wrong, missing = append(wrong, says), lines(missing, cure)
 		}
@@ -158,7 +158,7 @@ func (j *databaseJudge) judgeAppGrants(c chart, app appFacts) {
 
 // narrow replaces INSERT on more columns by INSERT on those of a message, for each role from which the application has
 // it.
-func (j *databaseJudge) narrow(role string) (all fix) {
+func (j *databaseJudge) narrow(role string) (all steps) {
 	for _, g := range j.f.grants.value {
 		if slices.Contains(g.Apps, role) && slices.Contains(g.Privileges, "INSERT") {
 			all = lines(all, sql("REVOKE INSERT ON %s FROM %s", j.o.Table.Printed(), g.role()),
@@ -172,8 +172,8 @@ func (j *databaseJudge) narrow(role string) (all fix) {
 }
 
 // revoke takes privileges from the role, and from those through which it has them.
-func (j *databaseJudge) revoke(privileges []string, role string) (all fix) {
-	from := func(grantee string, privileges []string) fix {
+func (j *databaseJudge) revoke(privileges []string, role string) (all steps) {
+	from := func(grantee string, privileges []string) steps {
 		return sql("REVOKE %s ON %s FROM %s", strings.Join(privileges, ", "), j.o.Table.Printed(), grantee)
 	}
 	for _, g := range j.f.grants.value {

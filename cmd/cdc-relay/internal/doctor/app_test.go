@@ -28,8 +28,6 @@ func TestTheApplicationsRoleIsExamined(t *testing.T) {
 	p.fix(f)
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
 
-	p.exec("GRANT DELETE ON outbox TO " + app)
-	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "application", "may DELETE besides INSERT", "REVOKE DELETE"))
 	p.exec("REVOKE INSERT ON outbox FROM "+app, "GRANT INSERT (routing_key, payload) ON outbox TO "+app)
 	p.examine().want(doctor.OK, doctor.Grants, "application")
 }

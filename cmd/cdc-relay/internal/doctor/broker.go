@@ -318,7 +318,7 @@ func (j *brokerJudge) unknown(what string, err error) string {
 }
 
 // lookUpFix: RabbitMQ 4.2.6 and 4.3.0 ask for configure at a passive declare.
-func lookUpFix(err error) fix {
+func lookUpFix(err error) steps {
 	if codeOf(err) == amqp091.AccessRefused {
 		return remark("# upgrade RabbitMQ to 4.2.7 or 4.3.1, or grant the user configure on it: " +
 			"4.2.6 and 4.3.0 ask for that at each look-up")
@@ -382,7 +382,7 @@ func called(exchange string) string {
 
 // permitFix gives the user only the exchanges that the settings name: any application can insert a row with the name of
 // any exchange. A limit to some routing keys is never lifted for the key of a row.
-func (j *brokerJudge) permitFix(exchange string, err error) fix {
+func (j *brokerJudge) permitFix(exchange string, err error) steps {
 	reason := reasonOf(err)
 	vhost, user := shell(j.f.vhost), shell(j.f.user)
 	switch {

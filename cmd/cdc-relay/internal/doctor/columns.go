@@ -76,7 +76,7 @@ func (j *databaseJudge) judgeExtraColumn(c chart, of outbox.Table, is columnFact
 const extraColumn = "column %s of %s is not the relay's, and NOT NULL without a default: %s"
 
 // giveDead returns the fix that adds an outbox column to the dead-letter table, if that exists.
-func (j *databaseJudge) giveDead(is columnFacts) fix {
+func (j *databaseJudge) giveDead(is columnFacts) steps {
 	dead := j.o.Table.DeadLetter()
 	table, there := j.tables.Tables[dead.Name]
 	has := func(c columnFacts) bool { return c.Name == is.Name }
@@ -91,7 +91,7 @@ func (j *databaseJudge) giveDead(is columnFacts) fix {
 }
 
 func (j *databaseJudge) judgeColumn(c chart, of outbox.Table, is columnFacts, want migrations.Column) {
-	alter := func(action string) fix {
+	alter := func(action string) steps {
 		return sql("ALTER TABLE %s ALTER COLUMN %s %s", of.Printed(), quote(is.Name), action)
 	}
 	what := fmt.Sprintf("column %s of %s", is.Name, of)
@@ -211,8 +211,8 @@ func identity(want migrations.Column) bool { return strings.HasPrefix(want.Defau
 
 // setDefault gives a column its default. --fix may do that, as it changes no row, but makes no identity. A new sequence
 // continues after the existing rows.
-func setDefault(of outbox.Table, want migrations.Column) fix {
-	alter := func(action string) fix {
+func setDefault(of outbox.Table, want migrations.Column) steps {
+	alter := func(action string) steps {
 		return sql("ALTER TABLE %s ALTER COLUMN %s %s", of.Printed(), quote(want.Name), action)
 	}
 	switch {
@@ -227,7 +227,7 @@ func setDefault(of outbox.Table, want migrations.Column) fix {
 }
 
 // retype converts the values. The old default has the old type, so it is set again.
-func retype(of outbox.Table, is columnFacts, want migrations.Column) fix {
+func retype(of outbox.Table, is columnFacts, want migrations.Column) steps {
 	column := quote(is.Name)
 	actions := []string{fmt.Sprintf("ALTER COLUMN %s TYPE %s USING %[1]s::text::%[2]s", column, want.Type)}
 	if is.Filled && !identity(want) {

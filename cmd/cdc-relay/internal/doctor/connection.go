@@ -34,7 +34,7 @@ func encryptionOf(conn net.Conn, verified bool) encryption {
 const soonExpired = 30 * 24 * time.Hour
 
 // judge checks a connection to a server. Choose says how TLS is chosen.
-func (e encryption) judge(c chart, server string, choose fix, now time.Time) {
+func (e encryption) judge(c chart, server string, choose steps, now time.Time) {
 	switch {
 	case e.tls == nil && e.local:
 		c.ok("tls", "none; the connection does not leave this machine")
@@ -60,14 +60,14 @@ func (e encryption) judge(c chart, server string, choose fix, now time.Time) {
 }
 
 // command runs a command on a new connection, and returns the first value of its answer.
-func (o Options) command(ctx context.Context, parameters map[string]string, command string) (value string, err error) {
+func (o Options) command(ctx context.Context, parameters map[string]string, text string) (value string, err error) {
 	conn, err := o.Connect(ctx, parameters)
 	if err != nil {
 		return "", err
 	}
 	s := &session{conn: conn}
 	defer s.close(ctx)
-	results, err := conn.PgConn().Exec(ctx, command).ReadAll()
+	results, err := conn.PgConn().Exec(ctx, text).ReadAll()
 	if err == nil && len(results) == 1 && len(results[0].Rows) == 1 {
 		value = string(results[0].Rows[0][0])
 	}
@@ -101,7 +101,7 @@ func (j *databaseJudge) judgePooler(c chart) {
 }
 
 // directly says how to connect without the pooler.
-func (j *databaseJudge) directly() fix {
+func (j *databaseJudge) directly() steps {
 	how := "name host and port of Postgres itself, 5432 as a rule, not of the pooler"
 	switch j.service.role {
 	case "supabase_admin":

@@ -51,7 +51,7 @@ type Finding struct {
 	// Fix are lines to paste, SQL or commands. Remarks begin with "--" or "#". Empty if there is nothing to do.
 	Fix []string `json:"fix,omitempty"`
 
-	fix fix
+	fix steps
 }
 
 // chart takes findings about one area and one subject.
@@ -66,7 +66,7 @@ func (c chart) in(area Area) chart { return chart{area, "", c.findings} }
 
 func (c chart) about(subject string) chart { return chart{c.area, subject, c.findings} }
 
-func (c chart) add(level Level, name string, fix fix, format string, args ...any) {
+func (c chart) add(level Level, name string, fix steps, format string, args ...any) {
 	words := strings.Fields(fmt.Sprintf(format, args...))
 	*c.findings = append(*c.findings, Finding{
 		Area: c.area, Name: name, Subject: c.subject, Level: level,
@@ -76,11 +76,11 @@ func (c chart) add(level Level, name string, fix fix, format string, args ...any
 
 func (c chart) ok(name, format string, args ...any) { c.add(OK, name, nil, format, args...) }
 
-func (c chart) warn(name string, fix fix, format string, args ...any) {
+func (c chart) warn(name string, fix steps, format string, args ...any) {
 	c.add(Warning, name, fix, format, args...)
 }
 
-func (c chart) wrong(name string, fix fix, format string, args ...any) {
+func (c chart) wrong(name string, fix steps, format string, args ...any) {
 	c.add(Problem, name, fix, format, args...)
 }
 
@@ -119,10 +119,10 @@ func Summary(findings []Finding) string {
 }
 
 // seeLog is the fix of last resort.
-func seeLog() fix { return remark("-- see the other findings, and the server's log") }
+func seeLog() steps { return remark("-- see the other findings, and the server's log") }
 
 // fixOf returns the hint of an error, which is one line, or seeLog.
-func fixOf(err error) fix {
+func fixOf(err error) steps {
 	var known *advice
 	if errors.As(err, &known) {
 		return known.fix
@@ -131,7 +131,7 @@ func fixOf(err error) fix {
 }
 
 // hintFix is a hint, which is one line.
-func hintFix(hint string) fix {
+func hintFix(hint string) steps {
 	switch {
 	case hint == "":
 		return seeLog()

@@ -207,7 +207,7 @@ func (j *databaseJudge) judgeRotation(c chart, f historyFacts) {
 			function, f.Owner, own)
 	}
 	if len(f.Foreign) > 0 {
-		var fixes fix
+		var fixes steps
 		var names []string
 		for _, table := range f.Foreign {
 			fixes = lines(fixes, sql("ALTER TABLE %s OWNER TO %s", table, quote(own)))
@@ -228,14 +228,14 @@ func (j *databaseJudge) judgeDay(c chart, when string, day dayFacts) {
 	if day.Attached {
 		return
 	}
-	steps := j.rotate()
+	fix := j.rotate()
 	if day.InDefault || day.There { // the function cannot create it
-		var move fix
+		var move steps
 		if day.InDefault {
 			move = sql("WITH moved AS (DELETE FROM %s WHERE published_at >= '%s' AND published_at < '%s' RETURNING *) "+
 				"INSERT INTO %s SELECT * FROM moved", j.f.history.value.Default, day.From, day.To, day.Table)
 		}
-		steps = lines(sql("BEGIN"),
+		fix = lines(sql("BEGIN"),
 			sql("LOCK TABLE %s IN ACCESS EXCLUSIVE MODE", published.Printed()).noted("relays wait"),
 			sql("CREATE TABLE IF NOT EXISTS %s (LIKE %s INCLUDING ALL) WITH (toast_tuple_target = 8160)",
 				day.Table, published.Printed()),
@@ -244,7 +244,7 @@ func (j *databaseJudge) judgeDay(c chart, when string, day dayFacts) {
 				published.Printed(), day.Table, day.From, day.To),
 			sql("COMMIT"))
 	}
-	c.warn("history", steps,
+	c.warn("history", fix,
 		"%s has no partition for %s (%s): its messages go to the default partition, and are deleted row by row",
 		published, when, day.Table)
 }
@@ -265,7 +265,7 @@ func (j *databaseJudge) judgeHistoryGrants(c chart) {
 }
 
 // rotate returns the call that creates and drops partitions, as a relay makes it.
-func (j *databaseJudge) rotate() fix {
+func (j *databaseJudge) rotate() steps {
 	return sql("SELECT %s(interval '%.0f s')", j.o.Table.RotatePublished().Printed(), j.o.KeepPublished.Seconds())
 }
 

@@ -67,7 +67,7 @@ func (is indexFacts) serves(want migrations.Index, partitioned bool) bool {
 	return is.Predicate == "" || is.Predicate == "("+want.Predicate+")"
 }
 
-func createIndex(of outbox.Table, table tableFacts, want migrations.Index) fix {
+func createIndex(of outbox.Table, table tableFacts, want migrations.Index) steps {
 	columns, concurrently, where := strings.Join(want.Columns, ", "), "CONCURRENTLY ", ""
 	if table.partitioned() {
 		concurrently = "" // Postgres does not support it
@@ -109,7 +109,7 @@ func (j *databaseJudge) judgeIDs(c chart) {
 			"sequence %s caches %d ids for each session: "+
 				"a later row can get a lower id and overtake earlier rows of its ordering key", name, cache)
 	}
-	setval := func(highest string) fix {
+	setval := func(highest string) steps {
 		return sql("SELECT pg_catalog.setval(%s, %s(pg_catalog.max(id), 0) + 1, false) FROM %s",
 			name.Literal(), highest, j.o.Table.Printed())
 	}

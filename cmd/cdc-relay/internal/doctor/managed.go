@@ -99,7 +99,7 @@ func service(roles []string) Service {
 
 // setting returns how to set a parameter; the value is in the format of postgresql.conf and ALTER SYSTEM. restart: the
 // server must be restarted.
-func (m Service) setting(name, value string, restart bool) fix {
+func (m Service) setting(name, value string, restart bool) steps {
 	switch {
 	case m.Own() && restart:
 		return lines(sql("ALTER SYSTEM SET %s = '%s'", name, value), remark("-- and restart Postgres"))
@@ -131,17 +131,17 @@ func (m Service) plain(value string) string {
 }
 
 // logicalWAL returns how to turn logical decoding on.
-func (m Service) logicalWAL() fix {
+func (m Service) logicalWAL() steps {
 	if m.Own() {
 		return lines(m.setting("wal_level", "logical", true), orPoll())
 	}
 	return lines(pasted(m.logical), orPoll())
 }
 
-func orPoll() fix { return remark("-- or, without streaming: cdc-relay run --mode poll") }
+func orPoll() steps { return remark("-- or, without streaming: cdc-relay run --mode poll") }
 
 // pasted are lines of our own, without names of the server.
-func pasted(text string) (all fix) {
+func pasted(text string) (all steps) {
 	for line := range strings.SplitSeq(text, "\n") {
 		all = append(all, hintFix(line)...)
 	}
@@ -149,7 +149,7 @@ func pasted(text string) (all fix) {
 }
 
 // replication returns the SQL that lets a role stream.
-func (m Service) replication(role string) fix {
+func (m Service) replication(role string) steps {
 	if m.replicate == "" {
 		return lines(sql("%s", replication.ReplicationGrant(role)), orPoll())
 	}

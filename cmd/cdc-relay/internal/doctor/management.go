@@ -300,7 +300,7 @@ func (j *brokerJudge) needsManagement() bool {
 }
 
 // curl returns a call of the management API, which works with every version.
-func (j *brokerJudge) curl(method, kind, path, body string) fix {
+func (j *brokerJudge) curl(method, kind, path, body string) steps {
 	api := managementAPI{vhost: j.f.vhost}
 	address := cmp.Or(j.f.management.url, "http://HOST:15672") + "/api/" + api.of(kind, strings.Split(path, "\x00")...)
 	return command("curl -u ADMIN -X %s %s -H 'Content-Type: application/json' -d %s",

@@ -146,6 +146,6 @@ func (j *databaseJudge) judgePublicationExtras(c chart) {
 }
 
 // ownNames gives the table its own slot and publication. A change of the publication could stop another relay.
-func (j *databaseJudge) ownNames() fix {
+func (j *databaseJudge) ownNames() steps {
 	return command("%s", j.o.names().OwnSetup()).noted("and run with the same names: each outbox has its own")
 }

@@ -23,7 +23,7 @@ func (j *brokerJudge) judgeAlternates(c chart) {
 }
 
 // alternateFix removes it. An argument can only be removed with the exchange.
-func (j *brokerJudge) alternateFix(x exchangeFacts) fix {
+func (j *brokerJudge) alternateFix(x exchangeFacts) steps {
 	by := j.f.management.policy(x.Name, false, "exchanges")
 	remove := remark("# it is an argument of the exchange: delete that, and declare it without")
 	switch {
@@ -39,7 +39,7 @@ func (j *brokerJudge) alternateFix(x exchangeFacts) fix {
 	return lines(remove, remark("# or make sure that somebody consumes what arrives there"))
 }
 
-func (j *brokerJudge) setPolicy(p policy) fix {
+func (j *brokerJudge) setPolicy(p policy) steps {
 	text, _ := json.Marshal(p.Definition) // decoded from JSON before
 	return command("rabbitmqctl set_policy -p %s --priority %d --apply-to %s %s%s %s %s",
 		shell(j.f.vhost), p.Priority, shell(p.ApplyTo), problem.Dashed(p.Name, p.Pattern), shell(p.Name),
@@ -107,7 +107,7 @@ func (j *brokerJudge) deadLetters(s queueRules) (lost, exchange string) {
 
 // queueFix adds a setting to the policy that has the limit, whose other settings stay. Without one, the queue gets its
 // own policy.
-func (j *brokerJudge) queueFix(q queueFacts, own policy, limit, setting, value string) fix {
+func (j *brokerJudge) queueFix(q queueFacts, own policy, limit, setting, value string) steps {
 	p := own
 	p.Definition = map[string]any{}
 	maps.Copy(p.Definition, own.Definition)

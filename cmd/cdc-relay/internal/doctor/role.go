@@ -64,7 +64,7 @@ func (j *databaseJudge) judgeReadOnly(c chart) {
 	}
 }
 
-func (j *databaseJudge) alterRole(format string, args ...any) fix {
+func (j *databaseJudge) alterRole(format string, args ...any) steps {
 	return sql("ALTER ROLE %s "+format, append([]any{j.grantee()}, args...)...)
 }
 
@@ -104,7 +104,7 @@ func (j *databaseJudge) judgeRoleLimits(c chart) {
 		c.warn("connections", j.alterRole("CONNECTION LIMIT -1"),
 			"role %q may open %d connections: a relay needs up to %d", role.Name, role.Connections, neededConnections)
 	}
-	timeout := func(name string) (time.Duration, fix) {
+	timeout := func(name string) (time.Duration, steps) {
 		return time.Duration(role.Timeouts[name]) * time.Millisecond,
 			j.alterRole("IN DATABASE %s SET %s = 0", quote(j.server.Database), name)
 	}
@@ -183,9 +183,9 @@ func (j *databaseJudge) judgeGrants(c chart) {
 }
 
 // grant gives the relay's role a privilege.
-func (j *databaseJudge) grant(g grants.Grant) fix { return grant(g, j.grantee()) }
+func (j *databaseJudge) grant(g grants.Grant) steps { return grant(g, j.grantee()) }
 
-func grant(g grants.Grant, role string) fix { return sql("%s", g.To(role)).safe() }
+func grant(g grants.Grant, role string) steps { return sql("%s", g.To(role)).safe() }
 
 // judgePrivileges checks what the relay's role may do with a table.
 func (j *databaseJudge) judgePrivileges(c chart, need store.Need, table tableFacts) {

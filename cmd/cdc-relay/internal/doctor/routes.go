@@ -160,7 +160,7 @@ func (j *brokerJudge) judgeRoutes(c chart) {
 }
 
 // unroutable says why no queue takes a message; "": one does, or it is unknown.
-func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
+func (j *brokerJudge) unroutable(d destination) (fix steps, says string) {
 	rejected, before := j.database.sample.value.unroutable[d], ""
 	if rejected > 0 {
 		before = "; " + counted(rejected, "row examined was", "rows examined were") + " rejected for that before"
@@ -197,6 +197,6 @@ func (j *brokerJudge) unroutable(d destination) (fix fix, says string) {
 	return bind, fmt.Sprintf("exchange %q has no queue for routing key %q%s", d.exchange, d.routingKey, before)
 }
 
-func startNodes() fix {
+func startNodes() steps {
 	return command("rabbitmqctl cluster_status  # start the nodes that do not run")
 }

@@ -79,9 +79,9 @@ func (p *sample) count(ctx context.Context, tx pgx.Tx, o Options, part string, m
 	if _, err := tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
 		return 0, err
 	}
-	sql := strings.Replace(sampleSQL, "%TABLE%", o.Table.SQL()+part, 1)
+	query := strings.Replace(sampleSQL, "%TABLE%", o.Table.SQL()+part, 1)
 	args := append([]any{sampleRows, o.Exchange, string(outbox.ReasonUnroutable)}, more...)
-	found, _ := tx.Query(ctx, sql, args...) // ForEachRow returns its error
+	found, _ := tx.Query(ctx, query, args...) // ForEachRow returns its error
 	var d destination
 	var n, unroutable int
 	_, err = pgx.ForEachRow(found, []any{&d.exchange, &d.routingKey, &n, &unroutable}, func() error {

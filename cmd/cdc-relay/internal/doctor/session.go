@@ -120,7 +120,7 @@ func (s *session) hinted(err error) error {
 // advice is an error with a fix.
 type advice struct {
 	error
-	fix fix
+	fix steps
 }
 
 func (a *advice) Unwrap() error { return a.error }

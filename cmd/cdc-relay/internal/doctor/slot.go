@@ -202,7 +202,7 @@ func (j *databaseJudge) judgeFailover(c chart, s slot.Slot) {
 }
 
 // limitWAL sets the recommended limit.
-func (j *databaseJudge) limitWAL() fix {
+func (j *databaseJudge) limitWAL() steps {
 	enough := max(muchWAL, 2*j.bytes("max_wal_size"))
 	return j.service.setting("max_slot_wal_keep_size", fmt.Sprintf("%dGB", enough>>30), false)
 }

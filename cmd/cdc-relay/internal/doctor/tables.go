@@ -214,7 +214,7 @@ func (j *databaseJudge) judgePersistence(c chart, of, on outbox.Table, persisten
 }
 
 // outOfTheWay returns the fix that renames an object with the name of a table.
-func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) fix {
+func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) steps {
 	other := quote(table.Name + "_" + strings.ToLower(strings.ReplaceAll(kind, " ", "_")))
 	instead := j.setupCommand()
 	if viewed, found := j.behind(table); found {
@@ -236,7 +236,7 @@ func (j *databaseJudge) behind(table outbox.Table) (outbox.Table, bool) {
 
 // restore returns the fix for missing columns. A migration adds columns of a newer version, but not columns that
 // somebody dropped or renamed.
-func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column) (all fix) {
+func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column) (all steps) {
 	if j.f.version.err == nil && len(j.f.version.value.Pending) > 0 {
 		return j.upgradeCommand()
 	}
@@ -256,7 +256,7 @@ func columnNames(columns []migrations.Column) string {
 }
 
 // setupCommand creates what is missing, with the names of this relay.
-func (j *databaseJudge) setupCommand() fix {
+func (j *databaseJudge) setupCommand() steps {
 	text := "cdc-relay setup" + j.tableFlag()
 	if j.o.Poll {
 		text += " --mode poll"
@@ -266,12 +266,12 @@ func (j *databaseJudge) setupCommand() fix {
 	if j.o.KeepPublished > 0 {
 		text += " --keep-published " + hours(j.o.KeepPublished)
 	}
-	return fix{{kind: setupStep, text: text, safe: true}}
+	return steps{{kind: setupStep, text: text, safe: true}}
 }
 
 // upgradeCommand brings the tables to the version of this cdc-relay.
-func (j *databaseJudge) upgradeCommand() fix {
-	return fix{{kind: upgradeStep, text: "cdc-relay migrate up" + j.tableFlag(), safe: true}}
+func (j *databaseJudge) upgradeCommand() steps {
+	return steps{{kind: upgradeStep, text: "cdc-relay migrate up" + j.tableFlag(), safe: true}}
 }
 
 // slotFlags returns the flags for names that are not the defaults.
