@@ -201,7 +201,7 @@ func notNullEffect(table, of outbox.Table) string {
 	case table.Published():
 		return unmoved
 	case table:
-		return "an INSERT that leaves it out fails, and dead letters cannot be requeued"
+		return "an INSERT that leaves it out fails, and dead letters cannot be resent"
 	}
 	return "the relay cannot move a message there, and retries without end"
 }

@@ -271,7 +271,7 @@ func (j *databaseJudge) setupCommand() steps {
 
 // upgradeCommand brings the tables to the version of this cdc-relay.
 func (j *databaseJudge) upgradeCommand() steps {
-	return steps{{kind: upgradeStep, text: "cdc-relay migrate up" + j.tableFlag(), safe: true}}
+	return steps{{kind: upgradeStep, text: "cdc-relay setup --tables-only" + j.tableFlag(), safe: true}}
 }
 
 // slotFlags returns the flags for names that are not the defaults.

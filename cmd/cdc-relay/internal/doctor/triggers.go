@@ -80,7 +80,7 @@ type firing struct {
 }
 
 func (j *databaseJudge) firings(of outbox.Table) []firing {
-	const stuck = "dead letters cannot be requeued or purged"
+	const stuck = "dead letters cannot be resent or deleted"
 	const stay = "rows stay after they were published, and the relay "
 	switch of {
 	case j.o.Table.DeadLetter():
@@ -91,7 +91,7 @@ func (j *databaseJudge) firings(of outbox.Table) []firing {
 	case j.o.Table.Published():
 		return []firing{{triggerInsert, true, "published messages are not kept, or stay in the outbox", unmoved}}
 	}
-	const lost = "messages of applications and requeued dead letters are lost"
+	const lost = "messages of applications and resent dead letters are lost"
 	return []firing{
 		{triggerDelete | triggerUpdate, true, stay + "sets them aside", stay + "sets them aside or stops publishing"},
 		{triggerInsert, false, lost, "no message can be inserted"},
@@ -181,7 +181,7 @@ func (j *databaseJudge) judgeReferences(c chart, of, on outbox.Table, references
 		case of == j.o.Table.Published():
 			effect = "old days of the history cannot be dropped"
 		case of != j.o.Table:
-			effect = "dead letters cannot be purged or requeued, or change that table"
+			effect = "dead letters cannot be deleted or resent, or change that table"
 		case r.Action == "a" || r.Action == "r":
 			level, effect = Problem, "a row that is referred to is published, cannot be deleted, and is set aside"
 		}
