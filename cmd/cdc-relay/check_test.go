@@ -196,7 +196,7 @@ func TestDocsNameEveryCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
-	call := regexp.MustCompile(`\bc\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?"([a-z_]+)"`)
+	call := regexp.MustCompile(`\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?"([a-z_]+)"`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -242,22 +242,16 @@ func TestRejectedLoginsGetAWorkingFix(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			env, conn := fresh(t)
 			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-			role, database := services.Name(t), conn.Config().Database
-			execute(t, conn, "CREATE ROLE "+role+" PASSWORD 's3cr3t' "+test.role)
-			t.Cleanup(func() {
-				if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-					t.Error(err)
-				}
-			})
+			role, database := newRole(t, conn, "", test.role), conn.Config().Database
 			execute(t, conn, test.breaks(`"`+database+`"`, role))
 			r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json")
 			want(t, r, exitFailed)
-			f := findingOf(t, r, "reachable")
+			f := findingOf(t, r, doctor.Postgres, "reachable")
 			if f.Level != "problem" || !strings.Contains(f.Message, test.says) {
 				t.Fatalf("got %+v", f)
 			}
 			execute(t, conn, f.Fix[0])
-			if f := findingOf(t, cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json"), "reachable"); f.Level != "ok" {
+			if f := findingOf(t, cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json"), doctor.Postgres, "reachable"); f.Level != "ok" {
 				t.Errorf("got %+v", f)
 			}
 		})
@@ -265,13 +259,13 @@ func TestRejectedLoginsGetAWorkingFix(t *testing.T) {
 }
 
 // findingOf is the one of this name in the JSON of a check.
-func findingOf(t *testing.T, r result, name string) doctor.Finding {
+func findingOf(t *testing.T, r result, area doctor.Area, name string) doctor.Finding {
 	t.Helper()
 	var report checkReport
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatalf("%v\n%s%s", err, r.stdout, r.stderr)
 	}
-	at := slices.IndexFunc(report.Findings, func(f doctor.Finding) bool { return f.Name == name })
+	at := slices.IndexFunc(report.Findings, func(f doctor.Finding) bool { return f.Area == area && f.Name == name })
 	if at < 0 {
 		t.Fatalf("no finding %s in %s", name, r.stdout)
 	}
@@ -289,7 +283,7 @@ func TestCheckNamesAServerWithoutTLS(t *testing.T) {
 	address.RawQuery = query.Encode()
 	env["CDC_RELAY_DATABASE_URL"] = address.String()
 	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json")
-	if f := findingOf(t, r, "reachable"); !strings.Contains(f.Message, "server refused TLS connection") || !strings.HasPrefix(f.Fix[0], "# this server has no TLS") {
+	if f := findingOf(t, r, doctor.Postgres, "reachable"); !strings.Contains(f.Message, "server refused TLS connection") || !strings.HasPrefix(f.Fix[0], "# this server has no TLS") {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -303,17 +297,7 @@ func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 			t.Fatal(err)
 		}
 		env["CDC_RELAY_AMQP_URL"] = "amqp://guest:guest@" + u.Host + "/"
-		var found doctor.Finding
-		r := cdcRelay(t, env, "check", "--format", "json")
-		var report checkReport
-		if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range report.Findings {
-			if f.Area == doctor.RabbitMQ && f.Name == "reachable" {
-				found = f
-			}
-		}
+		found := findingOf(t, cdcRelay(t, env, "check", "--format", "json"), doctor.RabbitMQ, "reachable")
 		if !strings.Contains(found.Message, u.Host+" accepted the connection, but ended it before RabbitMQ answered") || !strings.Contains(found.Fix[0], "5672 as a rule") {
 			t.Errorf("%s: got %+v", u.Host, found)
 		}
@@ -324,13 +308,7 @@ func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
-	app := services.Name(t)
-	execute(t, conn, "CREATE ROLE "+app+" LOGIN")
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+app+"; DROP ROLE "+app); err != nil {
-			t.Error(err)
-		}
-	})
+	app := newRole(t, conn, "", "LOGIN")
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	slot := env["CDC_RELAY_SLOT"]
 	execute(t, conn, "DROP TABLE outbox_dead_letter; CREATE TABLE other (id int)")
@@ -383,13 +361,7 @@ func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	role := services.Name(t)
-	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'")
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-			t.Error(err)
-		}
-	})
+	role := newRole(t, conn, "", "LOGIN REPLICATION")
 	check := func(args ...string) result {
 		return cdcRelay(t, env, append([]string{"check", "--publisher", "stdout"}, args...)...)
 	}
@@ -418,13 +390,7 @@ func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
-	role, other := services.Name(t), services.Name(t)+"_admin"
-	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'; CREATE ROLE "+other+" LOGIN PASSWORD 's3cr3t'")
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role+"; DROP ROLE "+other); err != nil {
-			t.Error(err)
-		}
-	})
+	role, other := newRole(t, conn, "", "LOGIN REPLICATION"), newRole(t, conn, "_admin", "LOGIN")
 	want(t, cdcRelay(t, env, "check", "--publisher", "stdout", "--relay-role", role, "--fix", "--yes"), exitDone)
 	denied := cdcRelay(t, asRole(t, env, conn, other), "check", "--publisher", "stdout", "--relay-role", role)
 	want(t, denied, exitFailed)
@@ -436,13 +402,7 @@ func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
 func TestAFailedRepairIsReported(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	role := services.Name(t)
-	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 's3cr3t'")
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-			t.Error(err)
-		}
-	})
+	role := newRole(t, conn, "", "LOGIN")
 	r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--fix", "--yes")
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stdout, "  failed: GRANT SELECT, UPDATE, DELETE ON") || !strings.Contains(r.stdout, "permission denied") {

@@ -51,8 +51,7 @@ func (p *amqpProbe) queue(name string) error {
 		_, err := c.QueueDeclarePassive(name, false, false, false, false, nil)
 		return err
 	})
-	var exception *amqp.Error
-	if errors.As(err, &exception) && exception.Code == amqp.ResourceLocked {
+	if codeOf(err) == amqp.ResourceLocked {
 		return nil
 	}
 	return err

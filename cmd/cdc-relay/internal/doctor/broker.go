@@ -1,43 +1,41 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // brokerFacts are what AMQP and the management API report.
 type brokerFacts struct {
 	// unreachable is why no node takes a connection; nil: at least one does, and the other facts are from the first.
 	unreachable *amqpdial.DialError
-	// nodes are all nodes, if there are several.
-	nodes       []nodeFacts
-	address     string
-	vhost, user string
-	version     string
-	encryption  encryption
-	// alarm is why the broker accepts no messages; "": there is no alarm.
-	alarm string
-	// asked are the destinations that were checked; left is how many were not.
-	asked []destination
-	left  int
+	nodes       []nodeFacts // all, if there are several
+
+	address, vhost, user, version string
+
+	encryption encryption
+	alarm      string        // why the broker accepts no messages; "": there is no alarm
+	asked      []destination // those that were checked
+	left       int           // how many were not
 	// exchanges by name, without the default exchange. 404: there is none. After any other error, it is unknown.
-	exchanges map[string]error // nil: it exists
-	// queues are the queues that rows name through the default exchange, with the same errors.
-	queues map[string]error
-	// writes are the rejections of test messages, by destination.
-	writes map[destination]error
-	// broken is the error that ended the check early.
-	broken error
+	exchanges map[string]error      // nil: it exists
+	queues    map[string]error      // that rows name through the default exchange, with the same errors
+	writes    map[destination]error // the rejections of test messages
+	broken    error                 // the error that ended the check early
 
 	management managementFacts
 }
@@ -65,22 +63,19 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	if len(all) > 1 {
 		f.nodes = all
 	}
-	uri := used.URI
-	f.address, f.vhost, f.user = used.Address(), uri.Vhost, uri.Username
-	ip := net.ParseIP(uri.Host)
+	uri, ip := used.URI, net.ParseIP(used.URI.Host)
+	f.address, f.vhost, f.user, f.version = used.Address(), uri.Vhost, uri.Username, used.version
 	f.encryption.local = uri.Host == "localhost" || ip != nil && ip.IsLoopback()
 	if f.unreachable = used.unreachable; f.unreachable != nil {
 		return f
 	}
-	p := used.probe
-	f.version = used.version
 	if uri.Scheme == "amqps" {
-		state := p.conn.ConnectionState()
+		state := used.probe.conn.ConnectionState()
 		f.encryption.tls, f.encryption.verified = &state, len(state.VerifiedChains) > 0
 	}
-	f.askExistence(p, o)
+	f.askExistence(used.probe, o)
 	if !o.NoProbe {
-		f.askWrites(ctx, p, o)
+		f.askWrites(ctx, used.probe, o)
 	}
 	f.management = o.gatherManagement(ctx, used.Node, f)
 	return f
@@ -139,30 +134,32 @@ func (o Options) dialBroker(ctx context.Context, node amqpdial.Node) (*amqp091.C
 			return conn, conn.SetDeadline(time.Now().Add(o.timeout / 2))
 		},
 	}
-	conn, err := node.Dial(config, o.TLS)
+	conn, err := node.Dial(config, nil)
 	return conn, socket, err
 }
 
-// written returns the destinations to which the user must be able to publish.
-func (o Options) written(asked []destination) []destination {
-	all := slices.Clone(asked)
+// written returns the destinations to which the user must be able to publish. With the default exchange, the key does
+// not matter, and a direct reply would be delivered.
+func (o Options) written(asked []destination) (all []destination) {
+	for _, d := range asked {
+		if d.exchange == "" {
+			d.routingKey = ""
+		}
+		all = append(all, d)
+	}
 	if len(all) == 0 {
-		all = append(all, destination{exchange: o.Exchange, named: true})
+		all = append(all, destination{exchange: o.Exchange})
 	}
 	if o.EventsExchange != "" {
-		all = append(all, destination{exchange: o.EventsExchange, named: true})
+		all = append(all, destination{exchange: o.EventsExchange})
 	}
 	return all
 }
 
 // exchangesOf returns the exchanges of the rows, of --exchange and of --events-exchange, without the default exchange.
-func (o Options) exchangesOf(wanted []destination) []string {
-	seen := map[string]bool{"": true}
-	var names []string
-	named := []destination{{exchange: o.Exchange}, {exchange: o.EventsExchange}}
-	for _, d := range append(named, wanted...) {
-		if !seen[d.exchange] {
-			seen[d.exchange] = true
+func (o Options) exchangesOf(wanted []destination) (names []string) {
+	for _, d := range append([]destination{{exchange: o.Exchange}, {exchange: o.EventsExchange}}, wanted...) {
+		if d.exchange != "" && !slices.Contains(names, d.exchange) {
 			names = append(names, d.exchange)
 		}
 	}
@@ -196,9 +193,6 @@ func (f *brokerFacts) askWrites(ctx context.Context, p *amqpProbe, o Options) {
 		if f.broken != nil {
 			return
 		}
-		if d.exchange == "" {
-			d.routingKey = "" // the key does not matter, and a direct reply would be delivered
-		}
 		if _, done := f.writes[d]; done || isNotFound(f.exchanges[d.exchange]) {
 			continue
 		}
@@ -220,4 +214,207 @@ func (f *brokerFacts) wrote(d destination, err error) {
 	if isNotFound(err) {
 		f.exchanges[d.exchange] = err
 	}
+}
+
+type brokerJudge struct {
+	o        Options
+	f        brokerFacts
+	database databaseFacts
+}
+
+// judgeBroker turns the facts of the broker into findings.
+func judgeBroker(o Options, f facts) (found []Finding) {
+	if f.broker == nil {
+		return nil
+	}
+	j, c := &brokerJudge{o: o, f: *f.broker, database: f.database}, chart{RabbitMQ, "", &found}
+	j.judgeNodes(c)
+	if j.f.unreachable != nil {
+		return found
+	}
+	c.ok("login", "user %q", j.f.user)
+	c.ok("vhost", "virtual host %q", j.f.vhost)
+	j.f.encryption.judge(c, "RabbitMQ", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; "+
+		"docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
+	j.judgeAlarm(c)
+	if err := j.f.broken; err != nil {
+		hint := cmp.Or(amqpdial.StateHint(err.Error(), j.f.user, j.f.vhost),
+			"# run check again; if it still fails, see RabbitMQ's log")
+		c.wrong("connection", hintFix(hint), "the connection broke during the check: %s", err)
+	}
+	j.judgeExchanges(c)
+	j.judgeWrites(c)
+	j.judgeManagement(c)
+	j.judgeRouting(c.in(Routing))
+	return found
+}
+
+// judgeNodes reports each node. One that takes no connection is a problem only if there is no other.
+func (j *brokerJudge) judgeNodes(c chart) {
+	switch down := j.f.unreachable; {
+	case len(j.f.nodes) > 0:
+	case down != nil:
+		c.wrong(down.Part, hintFix(down.Hint()), "%s", down)
+	default:
+		c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
+	}
+	for _, node := range j.f.nodes {
+		one := c.about(node.Address())
+		switch down := node.unreachable; {
+		case down == nil:
+			one.ok("reachable", "RabbitMQ %s at %s accepts user %q", node.version, node.Address(), node.URI.Username)
+		case j.f.unreachable != nil:
+			one.wrong(down.Part, hintFix(down.Hint()), "%s", down)
+		default:
+			one.warn(down.Part, hintFix(down.Hint()), "%s. The relay uses the other nodes", down)
+		}
+	}
+}
+
+func (j *brokerJudge) judgeAlarm(c chart) {
+	fix := lines(command("rabbitmq-diagnostics alarms"),
+		remark("# memory: free some, or rabbitmqctl set_vm_memory_high_watermark 0.6; "+
+			"disk: free some, or rabbitmqctl set_disk_free_limit 1GB"))
+	switch {
+	case j.f.alarm != "":
+		c.wrong("alarms", fix, "%s. The relay waits, and loses nothing", j.f.alarm)
+	case j.f.management.alarms != "":
+		c.wrong("alarms", fix, "%s: publishers are blocked. The relay waits, and loses nothing", j.f.management.alarms)
+	case j.o.NoProbe && j.f.management.err != nil:
+		c.ok("alarms", "not checked (--no-probe)")
+	default:
+		c.ok("alarms", "none: RabbitMQ takes messages")
+	}
+}
+
+func (j *brokerJudge) judgeExchanges(c chart) {
+	namedBy := map[string]string{j.o.EventsExchange: " (--events-exchange)"}
+	namedBy[j.o.Exchange] = " (--exchange)"
+	for _, name := range j.o.exchangesOf(j.f.asked) {
+		one := c.about(name)
+		err, asked := j.f.exchanges[name]
+		switch {
+		case !asked: // the connection broke before this check
+		case isNotFound(err):
+			create := j.curl("PUT", "exchanges", name, `{"type": "topic", "durable": true}`)
+			one.wrong("exchange", create.noted("or the type that its consumers expect"),
+				"exchange %q does not exist in virtual host %q%s", name, j.f.vhost, namedBy[name])
+		case err != nil:
+			one.warn("exchange", lookUpFix(err), "%s. The relay publishes to it nevertheless",
+				j.unknown(fmt.Sprintf("exchange %q", name), err))
+		default:
+			one.ok("exchange", "%q exists", name)
+		}
+	}
+	if j.o.Exchange == "" {
+		c.ok("exchange", "rows that name none go to the default exchange")
+	}
+}
+
+// unknown says that a look-up was rejected, which is no verdict on messages.
+func (j *brokerJudge) unknown(what string, err error) string {
+	return fmt.Sprintf("whether %s exists is unknown: RabbitMQ %s rejects the look-up: %s",
+		what, j.f.version, reasonOf(err))
+}
+
+// lookUpFix: RabbitMQ 4.2.6 and 4.3.0 ask for configure at a passive declare.
+func lookUpFix(err error) steps {
+	if codeOf(err) == amqp091.AccessRefused {
+		return remark("# upgrade RabbitMQ to 4.2.7 or 4.3.1, or grant the user configure on it: " +
+			"4.2.6 and 4.3.0 ask for that at each look-up")
+	}
+	return remark("# see RabbitMQ's log")
+}
+
+// codeOf returns the code of an exception; 0: it is another error, or none.
+func codeOf(err error) int {
+	var exception *amqp091.Error
+	if errors.As(err, &exception) {
+		return exception.Code
+	}
+	return 0
+}
+
+func isNotFound(err error) bool { return codeOf(err) == amqp091.NotFound }
+
+// isDown reports whether a queue exists, and its node is down.
+func isDown(err error) bool {
+	var exception *amqp091.Error
+	return isNotFound(err) && errors.As(err, &exception) && !amqpdial.NoQueue(exception)
+}
+
+// judgeWrites reports how the broker answered the test messages.
+func (j *brokerJudge) judgeWrites(c chart) {
+	if j.o.NoProbe {
+		c.ok("write", "not checked (--no-probe)")
+		return
+	}
+	denied := map[string]bool{} // by exchange
+	for _, d := range j.o.written(j.f.asked) {
+		err, asked := j.f.writes[d]
+		switch {
+		case !asked || isNotFound(err): // reported already
+		case err == nil:
+			denied[d.exchange] = denied[d.exchange] // known
+		case !denied[d.exchange]:
+			denied[d.exchange] = true
+			key := ""
+			if d.exchange != "" {
+				key = fmt.Sprintf(" with routing key %q", d.routingKey)
+			}
+			c.about(d.exchange).wrong("write", j.permitFix(d.exchange, err), "user %q may not publish to %s%s: %s",
+				j.f.user, called(d.exchange), key, reasonOf(err))
+		}
+	}
+	for _, exchange := range sortedKeys(denied) {
+		if !denied[exchange] {
+			c.about(exchange).ok("write", "user %q may publish to %s", j.f.user, called(exchange))
+		}
+	}
+}
+
+func called(exchange string) string {
+	if exchange == "" {
+		return "the default exchange"
+	}
+	return fmt.Sprintf("exchange %q", exchange)
+}
+
+// permitFix gives the user only the exchanges that the settings name: any application can insert a row with the name of
+// any exchange. A limit to some routing keys is never lifted for the key of a row.
+func (j *brokerJudge) permitFix(exchange string, err error) steps {
+	reason := reasonOf(err)
+	vhost, user := shell(j.f.vhost), shell(j.f.user)
+	switch {
+	case strings.Contains(reason, "internal exchange '"):
+		return remark("# publish to an exchange that is bound to it: an internal one rejects messages from clients")
+	case strings.Contains(reason, "access to topic '"):
+		return remark("# if applications may use this routing key, change the pattern: "+
+			"rabbitmqctl list_user_topic_permissions -p %s %s%s", vhost, problem.Dashed(j.f.user), user)
+	case exchange != j.o.Exchange && exchange != j.o.EventsExchange:
+		return remark("# rows name it, and no setting does. "+
+			"If applications may use it, add it to the pattern for write: rabbitmqctl list_user_permissions %s%s",
+			problem.Dashed(j.f.user), user)
+	}
+	names := []string{cmp.Or(j.o.Exchange, "amq.default")} // its name in permissions
+	if j.o.EventsExchange != "" {
+		names = append(names, j.o.EventsExchange)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	for i := range names {
+		names[i] = regexp.QuoteMeta(names[i])
+	}
+	pattern := "^(" + strings.Join(names, "|") + ")$"
+	return command("rabbitmqctl set_permissions -p %s %s%s '' %s ''",
+		vhost, problem.Dashed(j.f.user), user, shell(pattern)).
+		noted("configure, write, read: it replaces what the user had. Add the exchanges that rows may name")
+}
+
+func reasonOf(err error) string {
+	var exception *amqp091.Error
+	if errors.As(err, &exception) {
+		return exception.Reason
+	}
+	return err.Error()
 }

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -18,11 +17,42 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
+// This file lists the subjects of the database. A new one needs a file with its query, its facts and its judge, and
+// here a field, a question and a call of the judge.
+
+// databaseFacts are the answers to the questions about the database.
+type databaseFacts struct {
+	unreachable error // if set, nothing else is known
+	address     string
+	encryption  encryption
+	pooler      string                // how a pooler was recognised; "": there is none
+	readOnly    answer[string]        // default_transaction_read_only in a session that does not set it
+	clock       answer[time.Duration] // how far Postgres' clock is ahead of ours; 0: not more than the round trip
+	replication error                 // why no replication connection could be opened; nil: it could. Not with Poll
+
+	server       answer[serverFacts]
+	role         answer[roleFacts]
+	tables       answer[tablesFacts]
+	version      answer[migrations.State]
+	apps         []answer[appFacts] // one for each of AppRoles
+	grants       answer[[]grantFacts]
+	textual      answer[int]
+	adopted      answer[[]adopt.Adopted]
+	publication  answer[publicationFacts]
+	slots        answer[slotsFacts]
+	transactions answer[transactionFacts]
+	dead         answer[deadFacts]
+	times        answer[timesFacts]
+	ids          answer[idFacts]
+	history      answer[historyFacts]
+	sample       answer[sample]
+	identity     *problem.Problem // why the server rejects the deletes or updates of the relay; nil: it does not
+}
+
 // gatherDatabase collects the facts of the database, each with its own question.
-func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
+func (o Options) gatherDatabase(ctx context.Context) (f databaseFacts) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	var f databaseFacts
 	s, err := openSession(ctx, o.Connect)
 	if err != nil {
 		f.unreachable = err
@@ -34,39 +64,27 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	// With sslmode=verify-ca, the driver's own function checks the certificate.
 	verified := config != nil && (!config.InsecureSkipVerify || config.VerifyPeerCertificate != nil)
 	f.encryption = encryptionOf(socket, verified)
-
-	f.server.err = s.fetch(ctx, &f.server.value, serverSQL, settingNames(), managedRoles())
+	f.server = ask[serverFacts](ctx, s, serverSQL, settingNames(), managedRoles())
 	f.pooler = poolerOf(s, f.server)
 	f.clock = s.askClock(ctx, o.now)
-	f.role.err = s.fetch(ctx, &f.role.value, roleSQL, o.Administrator)
-	f.tables.err = s.fetch(ctx, &f.tables.value, tablesSQL, o.Table.Schema, o.tableNames(), o.Table.Name)
-	f.version.err = s.read(ctx, func(tx pgx.Tx) (err error) {
-		f.version.value, err = migrations.Status(ctx, tx, o.Table, o.TableOwner)
-		return err
+	f.role = ask[roleFacts](ctx, s, roleSQL, o.Administrator)
+	f.tables = ask[tablesFacts](ctx, s, tablesSQL, o.Table.Schema, o.tableNames(), o.Table.Name)
+	f.version = read(ctx, s, func(tx pgx.Tx) (migrations.State, error) {
+		return migrations.Status(ctx, tx, o.Table, o.TableOwner)
 	})
 	for _, role := range o.AppRoles {
-		f.apps = append(f.apps, o.gatherApp(ctx, s, role))
+		f.apps = append(f.apps, o.askApp(ctx, s, role))
 	}
-	f.transactions.err = s.fetch(ctx, &f.transactions.value, transactionsSQL)
+	f.transactions = ask[transactionFacts](ctx, s, transactionsSQL)
 	if !o.Poll {
-		f.publication.err = s.fetch(ctx, &f.publication.value, publicationSQL(), o.Publication, o.Table.Schema,
-			o.Table.Name)
-		if errors.Is(f.publication.err, pgx.ErrNoRows) {
-			f.publication.err = nil
-		}
-		f.slots.err = s.read(ctx, func(tx pgx.Tx) (err error) {
-			f.slots.value.Slots, err = slot.List(ctx, tx.Conn().PgConn())
-			return err
-		})
-		if f.slots.err == nil {
-			f.slots.err = s.fetch(ctx, &f.slots.value.Standbys, standbysSQL)
-		}
-		_, f.replication = o.ask(ctx, replication.Parameters(), "IDENTIFY_SYSTEM")
+		f.publication = ask[publicationFacts](ctx, s, publicationSQL(), o.Publication, o.Table.Schema, o.Table.Name)
+		f.slots = askSlots(ctx, s)
+		_, f.replication = o.command(ctx, replication.Parameters(), "IDENTIFY_SYSTEM")
 	}
 	// The session of the other questions sets it.
-	f.readOnly.value, f.readOnly.err = o.ask(ctx, nil, "SHOW default_transaction_read_only")
+	f.readOnly.value, f.readOnly.err = o.command(ctx, nil, "SHOW default_transaction_read_only")
 	if o.KeepPublished > 0 {
-		f.history = o.gatherHistory(ctx, s)
+		f.history = o.askHistory(ctx, s)
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		o.gatherRows(ctx, s, &f, t.partitioned())
@@ -74,118 +92,122 @@ func (o Options) gatherDatabase(ctx context.Context) databaseFacts {
 	return f
 }
 
-// gatherApp asks what a role of an application may do.
-func (o Options) gatherApp(ctx context.Context, s *session, role string) (a answer[appFacts]) {
-	a.err = s.fetch(ctx, &a.value, appSQL, role, o.Table.Schema, o.Table.Name)
-	if errors.Is(a.err, pgx.ErrNoRows) {
-		a.err = nil
-	}
-	a.value.Name = role
-	return a
-}
-
-// gatherGrants asks which roles may do something with the outbox.
-func (o Options) gatherGrants(ctx context.Context, s *session) (a answer[[]grantFacts]) {
-	apps := append([]string{}, o.AppRoles...)
-	a.err = s.fetch(ctx, &a.value, grantsSQL, o.Table.Schema, o.Table.Name, o.Table.DeadLetter().Name, apps)
-	return a
-}
-
 // gatherRows asks about the rows of the outbox, which exists.
 func (o Options) gatherRows(ctx context.Context, s *session, f *databaseFacts, partitioned bool) {
+	name := o.Table.SQL()
 	if sequence := f.tables.value.Sequence; sequence != (outbox.Table{}) {
-		ids := strings.NewReplacer("%TABLE%", o.Table.SQL(), "%SEQUENCE%", sequence.SQL())
-		f.ids.err = s.fetch(ctx, &f.ids.value, ids.Replace(idsSQL))
+		names := strings.NewReplacer("%TABLE%", name, "%SEQUENCE%", sequence.SQL())
+		f.ids = ask[idFacts](ctx, s, names.Replace(idsSQL))
 	}
-	f.grants = o.gatherGrants(ctx, s)
-	f.dead.err = s.fetch(ctx, &f.dead.value, deadSQL, o.Table.SQL())
-	times := strings.NewReplacer("%TABLE%", o.Table.SQL(), "%VERSION%", fmt.Sprint(outbox.SchemaVersion))
-	f.times.err = s.fetch(ctx, &f.times.value, times.Replace(timesSQL))
-	f.sample = s.takeSample(ctx, o.Table, partitioned)
-	f.adopted.err = s.read(ctx, func(tx pgx.Tx) (err error) {
-		f.adopted.value, err = adopt.List(ctx, tx.Conn(), o.Table)
-		return err
-	})
+	f.grants = o.askGrants(ctx, s)
+	f.dead = ask[deadFacts](ctx, s, deadSQL, name)
+	f.times = ask[timesFacts](ctx, s, strings.ReplaceAll(timesSQL, "%TABLE%", name), outbox.SchemaVersion)
+	f.sample = o.takeSample(ctx, s, partitioned)
+	f.adopted = read(ctx, s, func(tx pgx.Tx) ([]adopt.Adopted, error) { return adopt.List(ctx, tx.Conn(), o.Table) })
 	if !errors.Is(f.version.err, migrations.ErrOwner) {
-		f.identity = o.gatherIdentity(ctx, s)
+		f.identity = o.askIdentity(ctx, s)
 	}
-	f.textual.err = s.fetch(ctx, &f.textual.value, strings.ReplaceAll(textualSQL, "%TABLE%", o.Table.SQL()))
+	f.textual = ask[int](ctx, s, strings.ReplaceAll(textualSQL, "%TABLE%", name))
 }
 
-// gatherIdentity asks the server whether it would reject the deletes and updates of the relay. EXPLAIN runs nothing.
-func (o Options) gatherIdentity(ctx context.Context, s *session) (found *problem.Problem) {
-	err := s.read(ctx, func(tx pgx.Tx) error {
-		const both = "EXPLAIN DELETE FROM %[1]s WHERE id = 0; EXPLAIN UPDATE %[1]s SET attempts = attempts WHERE id = 0"
-		_, err := tx.Exec(ctx, fmt.Sprintf(both, o.Table.SQL()), pgx.QueryExecModeSimpleProtocol)
-		return err
-	})
-	_ = s.read(ctx, func(tx pgx.Tx) error { // if it fails, the names of the publications are missing
-		found = store.ExplainIdentity(ctx, tx, o.Table, err)
-		return nil
-	})
+// databaseJudge turns the facts of the database into findings. It holds what the judges share.
+type databaseJudge struct {
+	o       Options
+	f       databaseFacts
+	server  serverFacts
+	service Service
+	role    roleFacts
+	tables  tablesFacts
+	// table is the outbox, if it is there.
+	table tableFacts
+	there bool
+	slots []slot.Slot
+	slot  slot.Slot // of this relay
+}
+
+func newDatabaseJudge(o Options, f databaseFacts) *databaseJudge {
+	j := &databaseJudge{
+		o: o, f: f, server: f.server.value, service: service(f.server.value.Roles), role: f.role.value,
+		tables: f.tables.value, slots: f.slots.value.Slots,
+	}
+	j.table, j.there = j.tables.Tables[o.Table.Name]
+	for _, s := range j.slots {
+		if s.Name == o.Slot {
+			j.slot = s
+		}
+	}
+	return j
+}
+
+func judgeDatabase(o Options, f databaseFacts) (found []Finding) {
+	c := chart{Postgres, "", &found}
+	if f.unreachable != nil {
+		c.wrong("reachable", fixOf(f.unreachable), "%s", f.unreachable)
+		return found
+	}
+	if c.unknown("reachable", f.server.err) {
+		return found
+	}
+	j := newDatabaseJudge(o, f)
+	j.judgeServer(c)
+	j.judgeTables(c.in(Tables))
+	j.judgeGrants(c.in(Grants))
+	if !o.Poll {
+		j.judgePublication(c.in(Publication))
+		j.judgeSlot(c.in(Slot))
+	}
+	j.judgeCleanup(c.in(Cleanup))
 	return found
 }
 
-// tableNames are the tables of the outbox.
-func (o Options) tableNames() []string {
-	var names []string
-	for _, need := range store.Needs(o.Table) {
-		names = append(names, need.Table.Name)
+// judgeServer checks the server, the connection to it, and what streaming needs.
+func (j *databaseJudge) judgeServer(c chart) {
+	j.judgeVersion(c)
+	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
+		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
+	j.judgeCommits(c)
+	j.judgeReadOnly(c)
+	j.judgeLogin(c)
+	j.judgeRoleLimits(c)
+	j.judgeClock(c)
+	j.judgePooler(c)
+	if j.o.Poll {
+		c.ok("wal_level", "%s; --mode poll needs no streaming", j.setting("wal_level"))
+		return
 	}
-	return append(names, migrations.VersionTable(o.Table).Name, o.Table.Published().Name)
+	j.judgeWAL(c)
+	j.judgeRoom(c)
+	j.judgeReplication(c)
+	j.judgeSenderTimeout(c)
 }
 
-// poolerOf recognises a pooler. A pooler answers the startup itself: the process id that it returns for cancel requests
-// is not that of the server process, and it rejects startup parameters that it cannot keep.
-func poolerOf(s *session, server answer[serverFacts]) string {
-	if s.pooled {
-		return "it rejects the startup parameter default_transaction_read_only"
+// judgeTables checks the tables, and then what is in them.
+func (j *databaseJudge) judgeTables(c chart) {
+	if c.unknown("table", j.f.tables.err) {
+		return
 	}
-	told := int64(s.conn.PgConn().PID())
-	if server.err == nil && server.value.BackendPID != told {
-		return fmt.Sprintf("the startup named server process %d, but it is %d", told, server.value.BackendPID)
+	for _, need := range store.Needs(j.o.Table) {
+		j.judgeTable(c.about(need.Table.String()), need)
 	}
-	return ""
+	j.judgeHistory(c.about(j.o.Table.Published().String()))
+	j.judgeIDs(c)
+	j.judgeTimes(c)
+	j.judgeAdopted(c)
+	j.judgeMigrations(c)
+	if found := j.f.identity; found != nil {
+		c.wrong("replica_identity", hintFix(found.Fix), "%s", found.What)
+	}
+	j.judgePayloads(c)
 }
 
-// ask runs a command on a new connection, and returns the first value of its answer.
-func (o Options) ask(ctx context.Context, parameters map[string]string, command string) (value string, err error) {
-	conn, err := o.Connect(ctx, parameters)
-	if err != nil {
-		return "", err
-	}
-	s := &session{conn: conn}
-	defer s.close(ctx)
-	results, err := conn.PgConn().Exec(ctx, command).ReadAll()
-	if err != nil {
-		return "", err
-	}
-	if len(results) == 1 && len(results[0].Rows) == 1 {
-		value = string(results[0].Rows[0][0])
-	}
-	return value, nil
+// judgeCleanup checks what keeps dead rows of the outbox from being removed.
+func (j *databaseJudge) judgeCleanup(c chart) {
+	j.judgeTransactions(c)
+	j.judgePrepared(c)
+	j.judgeStandbyHorizon(c)
+	j.judgeDead(c)
+	j.judgeAutovacuum(c)
 }
 
-// askClock compares the clocks. A difference shorter than the round trip does not count.
-func (s *session) askClock(ctx context.Context, now func() time.Time) (a answer[time.Duration]) {
-	var theirs float64
-	before := now()
-	if a.err = s.fetch(ctx, &theirs, "SELECT to_jsonb(extract(epoch FROM clock_timestamp())::float8)"); a.err != nil {
-		return a
-	}
-	after, at := now(), time.UnixMicro(int64(theirs*1e6))
-	if at.Before(before) {
-		a.value = at.Sub(before)
-	} else {
-		a.value = max(at.Sub(after), 0)
-	}
-	return a
-}
-
-// settingNames are the server settings that check reads.
-func settingNames() []string {
-	return []string{
-		"wal_level", "effective_wal_level", "max_replication_slots", "max_wal_senders", "wal_sender_timeout",
-		"max_slot_wal_keep_size", "max_wal_size", "idle_replication_slot_timeout", "autovacuum", "track_counts",
-	}
-}
+// grantee is the relay's role, as SQL writes it.
+func (j *databaseJudge) grantee() string { return quote(j.role.Name) }

@@ -4,8 +4,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,44 +19,31 @@ type Options struct {
 	// prepared statements, which poolers lose. Its error may have a method Hint() string that says how to fix it.
 	// Examine closes the connection.
 	Connect func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error)
-	Table   outbox.Table
-	// TableOwner is that of the relay's configuration.
-	TableOwner string
-	Slot       string
-	// Publication is its name in the catalog. Slot and Publication are those of the Shard.
-	Publication string
-	Shard       outbox.Shard
-	// FailoverSlot: the slot should be a failover slot.
-	FailoverSlot bool
-	// Poll: the relay only sweeps. It needs no slot and no publication.
-	Poll bool
-	// KeepPublished is how long published messages are kept; 0: they are deleted.
-	KeepPublished time.Duration
-	// Operator: the role is not that of a relay, so its privileges are not judged.
-	Operator bool
-	// Administrator: the session has the privileges of the relay's role, but is a login of another.
-	Administrator bool
-	// AppRoles are the roles of applications; none: do not check them.
-	AppRoles []string
 
-	// RabbitMQ is the broker's address; not set: do not check the broker.
-	RabbitMQ amqpdial.Address
+	Table       outbox.Table
+	TableOwner  string // that of the relay's configuration
+	Slot        string
+	Publication string // its name in the catalog; Slot and Publication are those of the Shard
+	Shard       outbox.Shard
+
+	FailoverSlot  bool          // the slot should be a failover slot
+	Poll          bool          // the relay only sweeps, and needs no slot and no publication
+	KeepPublished time.Duration // how long published messages are kept; 0: they are deleted
+	Operator      bool          // the role is not that of a relay, so its privileges are not judged
+	Administrator bool          // the session has the privileges of the relay's role, but is a login of another
+	AppRoles      []string      // the roles of applications
+
+	RabbitMQ amqpdial.Address // not set: do not check the broker
 	// ManagementURL is the URL of RabbitMQ's HTTP API; "": the usual port on the broker's host. Without a user in it,
 	// check logs in as the user of RabbitMQ.
-	ManagementURL string
-	// TLS replaces what RabbitMQ says, for amqps:// and https://; may be nil.
-	TLS *tls.Config
-	// Exchange is the exchange of rows that name none.
-	Exchange string
-	// EventsExchange is the exchange of the notices of events; "": there are none.
-	EventsExchange string
-	// NoProbe: send no test messages, and do not check routes.
-	NoProbe bool
+	ManagementURL  string
+	Exchange       string // of rows that name none
+	EventsExchange string // of the notices of events; "": there are none
+	NoProbe        bool   // send no test messages, and do not check routes
 
-	// timeout is the limit for one server; 0: 30 seconds. Tests set it.
+	// Tests set the limit for one server, 30 seconds, and this machine's clock.
 	timeout time.Duration
-	// now returns this machine's time; nil: time.Now. Tests set it.
-	now func() time.Time
+	now     func() time.Time
 }
 
 func (o Options) names() replication.Names {
@@ -77,21 +62,15 @@ func Examine(ctx context.Context, o Options) []Finding {
 	if o.now == nil {
 		o.now = time.Now
 	}
-	var facts facts
-	facts.database = o.gatherDatabase(ctx)
+	found := facts{database: o.gatherDatabase(ctx)}
 	if o.RabbitMQ.IsSet() {
-		facts.broker = o.gatherBroker(ctx, facts.database.destinations(o))
+		found.broker = o.gatherBroker(ctx, found.database.sample.value.sorted())
 	}
-	return slices.Concat(judgeDatabase(o, facts.database), judgeBroker(o, facts))
+	return append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
 }
 
-// Worst returns the level of the worst finding.
-func Worst(findings []Finding) Level {
-	worst := OK
-	for _, f := range findings {
-		if f.Level == Problem || f.Level == Warning && worst == OK {
-			worst = f.Level
-		}
-	}
-	return worst
+// facts are the results of the questions.
+type facts struct {
+	database databaseFacts
+	broker   *brokerFacts // nil: not checked
 }

@@ -1,10 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -47,55 +51,78 @@ type Finding struct {
 	// Fix are lines to paste, SQL or commands. Remarks begin with "--" or "#". Empty if there is nothing to do.
 	Fix []string `json:"fix,omitempty"`
 
-	fix fix
+	fix steps
 }
 
-// chart collects the findings of one area.
+// chart takes findings about one area and one subject.
 type chart struct {
 	area     Area
-	findings []Finding
+	subject  string
+	findings *[]Finding
 }
 
-func (c *chart) add(level Level, name string, fix fix, format string, args ...any) *Finding {
-	f := Finding{
-		Area:    c.area,
-		Name:    name,
-		Level:   level,
-		Message: oneLine(fmt.Sprintf(format, args...)),
-		Fix:     fix.lines(),
-		fix:     fix,
+// in and about return the chart for another area or subject. Their findings get into the same list.
+func (c chart) in(area Area) chart { return chart{area, "", c.findings} }
+
+func (c chart) about(subject string) chart { return chart{c.area, subject, c.findings} }
+
+func (c chart) add(level Level, name string, fix steps, format string, args ...any) {
+	words := strings.Fields(fmt.Sprintf(format, args...))
+	*c.findings = append(*c.findings, Finding{
+		Area: c.area, Name: name, Subject: c.subject, Level: level,
+		Message: problem.OneLine(strings.Join(words, " ")), Fix: fix.lines(), fix: fix,
+	})
+}
+
+func (c chart) ok(name, format string, args ...any) { c.add(OK, name, nil, format, args...) }
+
+func (c chart) warn(name string, fix steps, format string, args ...any) {
+	c.add(Warning, name, fix, format, args...)
+}
+
+func (c chart) wrong(name string, fix steps, format string, args ...any) {
+	c.add(Problem, name, fix, format, args...)
+}
+
+// unknown reports a check that failed, if there is an error.
+func (c chart) unknown(name string, err error) (failed bool) {
+	if err != nil {
+		c.warn(name, fixOf(err), "could not be checked: %s", err)
 	}
-	c.findings = append(c.findings, f)
-	return &c.findings[len(c.findings)-1]
+	return err != nil
 }
 
-func (c *chart) ok(name, format string, args ...any) *Finding {
-	return c.add(OK, name, nil, format, args...)
+// Worst returns the level of the worst finding.
+func Worst(findings []Finding) Level {
+	worst := OK
+	for _, f := range findings {
+		if f.Level == Problem || f.Level == Warning && worst == OK {
+			worst = f.Level
+		}
+	}
+	return worst
 }
 
-func (c *chart) warn(name string, fix fix, format string, args ...any) *Finding {
-	return c.add(Warning, name, fix, format, args...)
-}
-
-func (c *chart) wrong(name string, fix fix, format string, args ...any) *Finding {
-	return c.add(Problem, name, fix, format, args...)
-}
-
-// unknown is for a check that failed.
-func (c *chart) unknown(name string, err error) *Finding {
-	return c.warn(name, fixOf(err), "could not be checked: %s", err)
+// Summary counts the findings of each level: "1 problem, 2 warnings, 30 ok".
+func Summary(findings []Finding) string {
+	counts := map[Level]int{}
+	for _, f := range findings {
+		counts[f.Level]++
+	}
+	text := ""
+	for _, level := range []Level{Problem, Warning} {
+		if n := counts[level]; n > 0 {
+			text += counted(n, string(level), string(level)+"s") + ", "
+		}
+	}
+	return fmt.Sprintf("%s%d ok", text, counts[OK])
 }
 
 // seeLog is the fix of last resort.
-func seeLog() fix { return remark("-- see the other findings, and the server's log") }
-
-// about sets the subject.
-func (f *Finding) about(subject string) { f.Subject = subject }
-
-func oneLine(text string) string { return problem.OneLine(strings.Join(strings.Fields(text), " ")) }
+func seeLog() steps { return remark("-- see the other findings, and the server's log") }
 
 // fixOf returns the hint of an error, which is one line, or seeLog.
-func fixOf(err error) fix {
+func fixOf(err error) steps {
 	var known *advice
 	if errors.As(err, &known) {
 		return known.fix
@@ -104,7 +131,7 @@ func fixOf(err error) fix {
 }
 
 // hintFix is a hint, which is one line.
-func hintFix(hint string) fix {
+func hintFix(hint string) steps {
 	switch {
 	case hint == "":
 		return seeLog()
@@ -119,9 +146,8 @@ func hintFix(hint string) fix {
 
 // pasteable reports whether a line begins like SQL, a command or a remark.
 func pasteable(line string) bool {
-	const begins = `^(--|#|[A-Z]{3,}[ ;]|` +
-		`(cdc-relay|rabbitmq[a-z-]*|curl|pg_isready|timedatectl|aws|gcloud|az|supabase) )`
-	return regexp.MustCompile(begins).MatchString(line)
+	return regexp.MustCompile(`^(--|#|[A-Z]{3,}[ ;]|` +
+		`(cdc-relay|rabbitmq[a-z-]*|curl|pg_isready|timedatectl|aws|gcloud|az|supabase) )`).MatchString(line)
 }
 
 // counted returns a number and its noun, in the singular or the plural.
@@ -131,3 +157,26 @@ func counted[N int | int64](n N, one, many string) string {
 	}
 	return fmt.Sprintf("%d %s", n, many)
 }
+
+// size writes a number of bytes for people.
+func size(bytes int64) string {
+	for i, unit := range []string{"GB", "MB", "kB"} {
+		if one := int64(1) << (30 - 10*i); bytes >= one {
+			return fmt.Sprintf("%.1f %s", float64(bytes)/float64(one), unit)
+		}
+	}
+	return fmt.Sprintf("%d bytes", bytes)
+}
+
+// span writes a duration for people, rounded.
+func span(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	case d >= time.Minute:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return d.Round(time.Second).String()
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -52,31 +52,21 @@ func onDatabase(t *testing.T, url string) *patient {
 	return p
 }
 
-// as changes the role or the address of the relay.
-func (p *patient) as(url string) {
+// as changes the address and the login of the relay.
+func (p *patient) as(url string) { p.connectTo(url, nil) }
+
+// asRole examines a role with the login of the owner, as check --relay-role does.
+func (p *patient) asRole(role string) { p.connectTo(p.url, map[string]string{"role": role}) }
+
+func (p *patient) connectTo(url string, with map[string]string) {
 	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 		config, err := pgx.ParseConfig(url)
 		if err != nil {
 			return nil, err
 		}
-		for name, value := range parameters {
-			config.RuntimeParams[name] = value
-		}
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
-		return pgx.ConnectConfig(ctx, config)
-	}
-}
-
-// asRole examines a role with the login of the owner, as check --relay-role does.
-func (p *patient) asRole(role string) {
-	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
-		config, err := pgx.ParseConfig(p.url)
-		if err != nil {
-			return nil, err
-		}
 		maps.Copy(config.RuntimeParams, parameters)
-		config.RuntimeParams["role"] = role
-		config.DefaultQueryExecMode = pgx.QueryExecModeExec
+		maps.Copy(config.RuntimeParams, with)
+		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
 		return pgx.ConnectConfig(ctx, config)
 	}
 }
@@ -257,7 +247,7 @@ func (p *patient) fix(f doctor.Finding) {
 		command, _, _ = strings.Cut(command, ";  -- ")
 		switch {
 		case strings.HasPrefix(command, "--"), strings.HasPrefix(command, "#"):
-		case strings.HasPrefix(command, "cdc-relay setup"), strings.HasPrefix(command, "cdc-relay migrate up"):
+		case strings.HasPrefix(command, "cdc-relay setup"):
 			p.setup()
 		case strings.HasPrefix(command, "rabbitmqctl "):
 			p.ctl(command)
@@ -291,5 +281,50 @@ func (p *patient) curl(line string) {
 	line = strings.Replace(line, "curl -u ADMIN", "curl -fsS -u guest:guest", 1)
 	if output, err := exec.CommandContext(p.t.Context(), "sh", "-c", line).CombinedOutput(); err != nil {
 		p.t.Fatalf("%s: %v: %s", line, err, output)
+	}
+}
+
+// breakage is one fault on a shared server.
+type breakage struct {
+	breaks func(p *patient)
+	level  doctor.Level
+	area   doctor.Area
+	check  string
+	words  []string
+	asIs   bool // the fix needs a person's choice
+}
+
+// broken is a breakage by statements, in which $PUB and $SLOT are the names of the publication and of the slot, and $DAY0
+// and $DAY1 the partitions of the history for today and tomorrow.
+func broken(level doctor.Level, area doctor.Area, check, statements string, words ...string) breakage {
+	return breakage{func(p *patient) {
+		names := strings.NewReplacer("$PUB", p.Publication, "$SLOT", p.Slot, "$DAY0", p.day(0), "$DAY1", p.day(1))
+		p.exec(names.Replace(statements))
+	}, level, area, check, words, false}
+}
+
+func (b breakage) keep() breakage {
+	b.asIs = true
+	return b
+}
+
+// breakAndFix examines each breakage, runs the fix, and examines it again.
+func breakAndFix(t *testing.T, set map[string]breakage) {
+	for name, test := range set {
+		t.Run(name, func(t *testing.T) {
+			p := healthy(t, services.SharedPostgres(t))
+			test.breaks(p)
+			found := p.examine().want(test.level, test.area, test.check, test.words...)
+			if test.asIs {
+				return
+			}
+			p.fix(found)
+			p.setup() // what the first fix made possible
+			for _, f := range p.examine().findings {
+				if f.Area == test.area && f.Name == test.check && f.Level != doctor.OK {
+					t.Errorf("not repaired: %s\n%s", f.Message, strings.Join(f.Fix, "\n"))
+				}
+			}
+		})
 	}
 }

@@ -58,10 +58,10 @@ func TestANewHistoryPasses(t *testing.T) {
 func brokenHistories() map[string]breakage {
 	const unmoved = "published rows cannot be moved there and stay in the outbox"
 	history := func(level doctor.Level, change string, words ...string) breakage {
-		return breakage{func(p *patient) { p.exec(change) }, level, doctor.Tables, "history", words, false}
+		return broken(level, doctor.Tables, "history", change, words...)
 	}
 	column := func(change string, words ...string) breakage {
-		return breakage{func(p *patient) { p.exec(change) }, doctor.Problem, doctor.Tables, "column", words, false}
+		return broken(doctor.Problem, doctor.Tables, "column", change, words...)
 	}
 	return map[string]breakage{
 		"no history":  history(doctor.Problem, "DROP TABLE outbox_published", "public.outbox_published does not exist", "relays with --keep-published exit", "cdc-relay setup --slot ", " --keep-published 168h"),
@@ -74,53 +74,37 @@ func brokenHistories() map[string]breakage {
 		"a column of text":  column("ALTER TABLE outbox_published ALTER message_id TYPE text", "message_id of public.outbox_published is text, and has to be uuid", unmoved),
 		"a column too many": column("ALTER TABLE outbox_published ADD note text NOT NULL", "note of public.outbox_published is not the relay's", unmoved),
 		"a column not null": column("ALTER TABLE outbox_published ALTER exchange SET NOT NULL", "exchange of public.outbox_published is NOT NULL", unmoved),
-		"a trigger": {func(p *patient) {
-			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE INSERT ON outbox_published FOR EACH ROW EXECUTE FUNCTION f()")
-		}, doctor.Problem, doctor.Tables, "triggers", []string{"trigger guard of public.outbox_published", "published messages are not kept", `DISABLE TRIGGER "guard"`}, false},
-		"a trigger of a partition": {func(p *patient) {
-			p.exec("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$", "CREATE TRIGGER guard BEFORE INSERT ON "+p.day(0)+" FOR EACH ROW EXECUTE FUNCTION f()")
-		}, doctor.Problem, doctor.Tables, "triggers", []string{"trigger guard of public.outbox_p2", "published messages are not kept", `DISABLE TRIGGER "guard"`}, false},
-		"a constraint": {func(p *patient) {
-			p.exec("ALTER TABLE outbox_published ADD CONSTRAINT short CHECK (length(routing_key) < 3)")
-		}, doctor.Problem, doctor.Tables, "constraints", []string{"constraint short of public.outbox_published", unmoved, `ALTER TABLE "public"."outbox_published" DROP CONSTRAINT "short";`}, false},
-		"a constraint of a partition": {func(p *patient) {
-			p.exec("CREATE TABLE topics (name text PRIMARY KEY)", "ALTER TABLE outbox_p ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics")
-		}, doctor.Problem, doctor.Tables, "constraints", []string{"constraint known of public.outbox_p", unmoved}, false},
-		"a unique index of a partition": {func(p *patient) {
-			p.exec("CREATE UNIQUE INDEX once ON outbox_p (routing_key)", "CREATE UNIQUE INDEX ON outbox_published (id, published_at)")
-		}, doctor.Problem, doctor.Tables, "constraints", []string{"unique index public.once of public.outbox_p", unmoved}, false},
-		"a foreign key to a partition": {func(p *patient) {
-			p.exec("CREATE TABLE audit (message bigint, at timestamptz, FOREIGN KEY (message, at) REFERENCES outbox_p)")
-		}, doctor.Warning, doctor.Tables, "references", []string{"refers to public.outbox_p", "old days of the history cannot be dropped"}, false},
-		"an unlogged partition": {func(p *patient) {
-			p.exec("ALTER TABLE outbox_p SET UNLOGGED")
-		}, doctor.Warning, doctor.Tables, "table", []string{"public.outbox_p is UNLOGGED", "its published messages are lost in a crash"}, false},
-		"no partition for today": {
-			func(p *patient) { p.exec("DROP TABLE " + p.day(0)) },
-			doctor.Warning, doctor.Tables, "history",
-			[]string{"has no partition for today", "go to the default partition", "deleted row by row", `SELECT "public"."outbox_rotate"(interval '604800 s');`},
-			false,
-		},
-		"no partition for tomorrow": {
-			func(p *patient) { p.exec("DROP TABLE " + p.day(1)) },
-			doctor.Warning, doctor.Tables, "history",
-			[]string{"has no partition for tomorrow", "outbox_rotate"},
-			false,
-		},
-		"rows of today in the default partition": {
-			func(p *patient) { p.exec("DROP TABLE "+p.day(0), fmt.Sprintf(insertPublished, "now()")) },
-			doctor.Warning, doctor.Tables, "history",
-			[]string{"has no partition for today", "INSERT INTO public.outbox_p2", "ATTACH PARTITION"},
-			false,
-		},
-		"a detached day": {
-			func(p *patient) {
-				p.exec(fmt.Sprintf(insertPublished, "now()"), "ALTER TABLE outbox_published DETACH PARTITION "+p.day(0))
-			},
-			doctor.Warning, doctor.Tables, "history",
-			[]string{"has no partition for today", "ATTACH PARTITION"},
-			false,
-		},
+		"a trigger": broken(doctor.Problem, doctor.Tables, "triggers",
+			returnsNull+"CREATE TRIGGER guard BEFORE INSERT ON outbox_published FOR EACH ROW EXECUTE FUNCTION f()",
+			"trigger guard of public.outbox_published", "published messages are not kept", `DISABLE TRIGGER "guard"`),
+		"a trigger of a partition": broken(doctor.Problem, doctor.Tables, "triggers",
+			returnsNull+"CREATE TRIGGER guard BEFORE INSERT ON $DAY0 FOR EACH ROW EXECUTE FUNCTION f()",
+			"trigger guard of public.outbox_p2", "published messages are not kept", `DISABLE TRIGGER "guard"`),
+		"a constraint": broken(doctor.Problem, doctor.Tables, "constraints",
+			"ALTER TABLE outbox_published ADD CONSTRAINT short CHECK (length(routing_key) < 3)",
+			"constraint short of public.outbox_published", unmoved,
+			`ALTER TABLE "public"."outbox_published" DROP CONSTRAINT "short";`),
+		"a constraint of a partition": broken(doctor.Problem, doctor.Tables, "constraints",
+			"CREATE TABLE topics (name text PRIMARY KEY); ALTER TABLE outbox_p ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics",
+			"constraint known of public.outbox_p", unmoved),
+		"a unique index of a partition": broken(doctor.Problem, doctor.Tables, "constraints",
+			"CREATE UNIQUE INDEX once ON outbox_p (routing_key); CREATE UNIQUE INDEX ON outbox_published (id, published_at)",
+			"unique index public.once of public.outbox_p", unmoved),
+		"a foreign key to a partition": broken(doctor.Warning, doctor.Tables, "references",
+			"CREATE TABLE audit (message bigint, at timestamptz, FOREIGN KEY (message, at) REFERENCES outbox_p)",
+			"refers to public.outbox_p", "old days of the history cannot be dropped"),
+		"an unlogged partition": broken(doctor.Warning, doctor.Tables, "table",
+			"ALTER TABLE outbox_p SET UNLOGGED", "public.outbox_p is UNLOGGED",
+			"its published messages are lost in a crash"),
+		"no partition for today": broken(doctor.Warning, doctor.Tables, "history",
+			"DROP TABLE $DAY0", "has no partition for today", "go to the default partition", "deleted row by row",
+			`SELECT "public"."outbox_rotate"(interval '604800 s');`),
+		"no partition for tomorrow": broken(doctor.Warning, doctor.Tables, "history",
+			"DROP TABLE $DAY1", "has no partition for tomorrow", "outbox_rotate"),
+		"rows of today in the default partition": history(doctor.Warning, "DROP TABLE $DAY0; "+fmt.Sprintf(insertPublished, "now()"),
+			"has no partition for today", "INSERT INTO public.outbox_p2", "ATTACH PARTITION"),
+		"a detached day": history(doctor.Warning, fmt.Sprintf(insertPublished, "now()")+"; ALTER TABLE outbox_published DETACH PARTITION $DAY0",
+			"has no partition for today", "ATTACH PARTITION"),
 		"no default partition":         history(doctor.Problem, "DROP TABLE outbox_p", "has no default partition", unmoved, `PARTITION OF "public"."outbox_published" DEFAULT`),
 		"a detached default partition": history(doctor.Problem, "ALTER TABLE outbox_published DETACH PARTITION outbox_p", "has no default partition", `ATTACH PARTITION "public"."outbox_p" DEFAULT;`),
 		"old days": history(doctor.Warning, "CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')",

@@ -132,7 +132,7 @@ func hostileTables(name string) []Finding {
 		facts.Constraints = []constraintFacts{{Name: name, Columns: []string{"attempts"}}, {Index: o.Table, Unique: true, Columns: []string{"attempts"}}}
 		f.tables.value.Tables[table.Name] = facts
 	}
-	f.tables.value.Leaves = []leafFacts{{Root: name, Schema: name, Name: name, Persistence: "u"}}
+	f.tables.value.Leaves = []leafFacts{{Root: name, Table: o.Table, Persistence: "u"}}
 	f.tables.value.Sequence, f.tables.value.Cache = o.Table, 9
 	f.ids.value = idFacts{Behind: true}
 	f.dead.value = deadFacts{Dead: 1e6, Live: 1}
@@ -170,7 +170,7 @@ func hostileGrants(name string) []Finding {
 	}
 	return slices.Concat(
 		examine(appFacts{
-			Exists: true, Rejected: true, Defaults: []sequenceFacts{{Schema: name, Name: name, Same: true}},
+			Exists: true, Rejected: true, Defaults: []sequenceFacts{{Table: outbox.Table{Schema: name, Name: name}, Same: true}},
 		}),
 		examine(appFacts{Exists: true, Connect: true, Usage: true, Columns: []string{"id", "routing_key", "payload"}}),
 		examine(appFacts{Exists: true, Connect: true, Usage: true, Columns: []string{"routing_key", "payload"}}),

@@ -12,21 +12,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
-// managed is a service that runs Postgres for its users: they are not superusers, and settings are changed in another
-// way.
-type managed struct {
+// Service is what runs the Postgres server. Users of a managed service are not superusers, and settings are changed in
+// another way.
+type Service struct {
 	name string // for people; "": the user's own server
 	role string // a role that exists only there
-	// logical is the command that turns logical decoding on.
-	logical string
-	// set is the command for another setting, with its name and value; "": it cannot be set.
-	set string
-	// replicate is the SQL that lets a role stream; "": the usual SQL.
-	replicate string
+
+	logical   string // the command that turns logical decoding on
+	set       string // the command for another setting, with its name and value; "": it cannot be set
+	replicate string // the SQL that lets a role stream; "": the usual SQL
 }
 
 // Words in capitals in the commands are for the user to replace.
-func managedServices() []managed {
+func managedServices() []Service {
 	const (
 		rdsParameter   = "aws rds modify-db-parameter-group --db-parameter-group-name GROUP --parameters "
 		rdsAurora      = "  # Aurora: modify-db-cluster-parameter-group"
@@ -34,7 +32,7 @@ func managedServices() []managed {
 		azureParameter = "az postgres flexible-server parameter set --resource-group GROUP --server-name SERVER "
 		supabaseConfig = "supabase --experimental --project-ref PROJECT postgres-config update --config "
 	)
-	return []managed{
+	return []Service{
 		{
 			name: "Amazon RDS or Aurora", role: "rds_superuser",
 			logical: rdsParameter +
@@ -82,8 +80,7 @@ func managedServices() []managed {
 }
 
 // managedRoles are the roles that identify the services.
-func managedRoles() []string {
-	var roles []string
+func managedRoles() (roles []string) {
 	for _, m := range managedServices() {
 		roles = append(roles, m.role)
 	}
@@ -91,44 +88,41 @@ func managedRoles() []string {
 }
 
 // service returns the service that has these roles. Some services also have roles of another one, so the order matters.
-func service(roles []string) managed {
+func service(roles []string) Service {
 	for _, m := range managedServices() {
 		if slices.Contains(roles, m.role) {
 			return m
 		}
 	}
-	return managed{}
+	return Service{}
 }
 
 // setting returns how to set a parameter; the value is in the format of postgresql.conf and ALTER SYSTEM. restart: the
 // server must be restarted.
-func (m managed) setting(name, value string, restart bool) fix {
+func (m Service) setting(name, value string, restart bool) steps {
 	switch {
-	case m.name != "" && m.set == "":
-		return remark("-- %s sets %s itself: ask its support", m.name, name)
-	case m.name != "":
-		method := "immediate"
-		if restart {
-			method = "pending-reboot"
-		}
-		set := pasted(strings.Replace(fmt.Sprintf(m.set, name, m.plain(value)), "METHOD", method, 1))
-		if restart {
-			return lines(set, remark("# and restart the server"))
-		}
-		return set
-	case restart:
+	case m.Own() && restart:
 		return lines(sql("ALTER SYSTEM SET %s = '%s'", name, value), remark("-- and restart Postgres"))
+	case m.Own():
+		return lines(sql("ALTER SYSTEM SET %s = '%s'", name, value), sql("SELECT pg_reload_conf()"))
+	case m.set == "":
+		return remark("-- %s sets %s itself: ask its support", m.name, name)
 	}
-	return lines(sql("ALTER SYSTEM SET %s = '%s'", name, value), sql("SELECT pg_reload_conf()"))
+	set := fmt.Sprintf(m.set, name, m.plain(value))
+	if restart {
+		return lines(pasted(strings.Replace(set, "METHOD", "pending-reboot", 1)), remark("# and restart the server"))
+	}
+	return pasted(strings.Replace(set, "METHOD", "immediate", 1))
 }
 
 // plain returns a value without its unit: services accept only milliseconds and megabytes. RDS writes 1 for on.
-func (m managed) plain(value string) string {
+func (m Service) plain(value string) string {
+	gigabytes, isSize := strings.CutSuffix(value, "GB")
 	switch {
 	case value == "on" && m.role == "rds_superuser":
 		return "1"
-	case strings.HasSuffix(value, "GB"):
-		n, _ := strconv.Atoi(strings.TrimSuffix(value, "GB"))
+	case isSize:
+		n, _ := strconv.Atoi(gigabytes)
 		return strconv.Itoa(n * 1024)
 	case strings.HasSuffix(value, "s"):
 		return strings.TrimSuffix(value, "s") + "000"
@@ -137,18 +131,17 @@ func (m managed) plain(value string) string {
 }
 
 // logicalWAL returns how to turn logical decoding on.
-func (m managed) logicalWAL() fix {
-	if m.name == "" {
+func (m Service) logicalWAL() steps {
+	if m.Own() {
 		return lines(m.setting("wal_level", "logical", true), orPoll())
 	}
 	return lines(pasted(m.logical), orPoll())
 }
 
-func orPoll() fix { return remark("-- or, without streaming: cdc-relay run --mode poll") }
+func orPoll() steps { return remark("-- or, without streaming: cdc-relay run --mode poll") }
 
 // pasted are lines of our own, without names of the server.
-func pasted(text string) fix {
-	var all fix
+func pasted(text string) (all steps) {
 	for line := range strings.SplitSeq(text, "\n") {
 		all = append(all, hintFix(line)...)
 	}
@@ -156,15 +149,12 @@ func pasted(text string) fix {
 }
 
 // replication returns the SQL that lets a role stream.
-func (m managed) replication(role string) fix {
+func (m Service) replication(role string) steps {
 	if m.replicate == "" {
 		return lines(sql("%s", replication.ReplicationGrant(role)), orPoll())
 	}
 	return lines(hintFix(strings.ReplaceAll(m.replicate, "%s", quote(role))), orPoll())
 }
-
-// Service is what runs the Postgres server.
-type Service struct{ managed managed }
 
 // FindService asks which service runs the server.
 func FindService(ctx context.Context, conn *pgx.Conn) (Service, error) {
@@ -174,20 +164,19 @@ func FindService(ctx context.Context, conn *pgx.Conn) (Service, error) {
 	if err != nil {
 		return Service{}, fmt.Errorf("look for the service that runs Postgres: %w", err)
 	}
-	return Service{service(roles)}, nil
+	return service(roles), nil
 }
 
 // Own reports whether the users run the server themselves.
-func (s Service) Own() bool { return s.managed.name == "" }
+func (m Service) Own() bool { return m.name == "" }
 
 // Replication returns the statement that lets a role stream, and the line for a person who has to run it.
-func (s Service) Replication(role string) (statement, hint string) {
-	fix := s.managed.replication(role)
-	hint = fix[0].line()
-	if s.Own() {
+func (m Service) Replication(role string) (statement, hint string) {
+	hint = m.replication(role)[0].line()
+	if m.Own() {
 		hint += "  -- as a superuser"
 	}
-	if statement, _, _ = strings.Cut(s.managed.replicate, ";"); strings.HasPrefix(statement, "GRANT ") {
+	if statement, _, _ = strings.Cut(m.replicate, ";"); strings.HasPrefix(statement, "GRANT ") {
 		return fmt.Sprintf(statement, quote(role)), hint
 	}
 	return replication.ReplicationGrant(role), hint

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,11 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // managementFacts are what only RabbitMQ's HTTP API reports. The tag "management" is enough for all of it.
@@ -32,33 +33,29 @@ type managementFacts struct {
 }
 
 type exchangeFacts struct {
-	Name      string         `json:"name"`
-	Type      string         `json:"type"`
-	Internal  bool           `json:"internal"`
-	Arguments map[string]any `json:"arguments"`
+	Name, Type string
+	Arguments  map[string]any
 }
 
 type binding struct {
-	Destination     string         `json:"destination"`
-	DestinationType string         `json:"destination_type"` // queue or exchange
-	RoutingKey      string         `json:"routing_key"`
-	Arguments       map[string]any `json:"arguments"`
+	Destination     string
+	DestinationType string `json:"destination_type"` // queue or exchange
+	RoutingKey      string `json:"routing_key"`
 }
 
 type queueFacts struct {
-	Name      string         `json:"name"`
-	Type      string         `json:"type"` // classic, quorum or stream
-	Arguments map[string]any `json:"arguments"`
+	Name      string
+	Type      string // classic, quorum or stream
+	Arguments map[string]any
 }
 
 // policy sets arguments of queues or exchanges with matching names.
 type policy struct {
-	Name       string         `json:"name"`
-	Pattern    string         `json:"pattern"`
-	ApplyTo    string         `json:"apply-to"`
-	Definition map[string]any `json:"definition"`
-	Priority   int            `json:"priority"`
-	operator   bool
+	Name, Pattern string
+	ApplyTo       string `json:"apply-to"`
+	Definition    map[string]any
+	Priority      int
+	operator      bool
 }
 
 // Limits for the answers of the API.
@@ -68,13 +65,8 @@ const (
 	mostAnswer    = 32 << 20 // bytes
 )
 
-// gatherManagement asks for the bindings of the destinations' exchanges.
-func (o Options) gatherManagement(ctx context.Context, node amqpdial.Node, broker *brokerFacts) managementFacts {
-	f := managementFacts{
-		exchanges: map[string]exchangeFacts{},
-		bindings:  map[string][]binding{},
-		queues:    map[string]queueFacts{},
-	}
+// gatherManagement asks for the bindings of the destinations' exchanges. After an error it asks no more.
+func (o Options) gatherManagement(ctx context.Context, node amqpdial.Node, broker *brokerFacts) (f managementFacts) {
 	api, err := o.newAPI(node)
 	if err != nil {
 		f.err = err
@@ -82,46 +74,41 @@ func (o Options) gatherManagement(ctx context.Context, node amqpdial.Node, broke
 	}
 	defer api.client.CloseIdleConnections()
 	f.url = api.base
-	vhost := url.PathEscape(node.URI.Vhost)
 	var list []exchangeFacts
-	if f.err = api.get(ctx, "exchanges/"+vhost, &list); f.err != nil {
+	if f.err = api.get(ctx, api.of("exchanges"), &list); f.err != nil {
 		return f
 	}
+	f.exchanges, f.bindings, f.queues = map[string]exchangeFacts{}, map[string][]binding{}, map[string]queueFacts{}
 	for _, x := range list {
 		f.exchanges[x.Name] = x
 	}
-	f.err = errors.Join(api.get(ctx, "policies/"+vhost, &f.policies), f.askOperatorPolicies(ctx, api, vhost))
-	f.askDown(ctx, api, vhost)
+	var operators []policy
+	f.err = errors.Join(api.get(ctx, api.of("policies"), &f.policies),
+		api.get(ctx, api.of("operator-policies"), &operators))
+	for _, p := range operators {
+		p.operator = true
+		f.policies = append(f.policies, p)
+	}
+	f.askDown(ctx, api)
 	f.alarms = api.health(ctx)
-	f.follow(ctx, api, vhost, o.exchangesOf(broker.asked))
+	f.follow(ctx, api, o.exchangesOf(broker.asked))
 	for _, d := range broker.asked {
 		if d.exchange == "" && broker.queues[d.routingKey] == nil {
-			f.askQueue(ctx, api, vhost, d.routingKey)
+			f.askQueue(ctx, api, d.routingKey)
 		}
 	}
 	return f
 }
 
-func (f *managementFacts) askOperatorPolicies(ctx context.Context, api *managementAPI, vhost string) error {
-	var operators []policy
-	err := api.get(ctx, "operator-policies/"+vhost, &operators)
-	for _, p := range operators {
-		p.operator = true
-		f.policies = append(f.policies, p)
-	}
-	return err
-}
-
-// askDown asks for the queues that are down, which come first by their state. It is left out if there is an error
-// before.
-func (f *managementFacts) askDown(ctx context.Context, api *managementAPI, vhost string) {
+// askDown asks for the queues that are down, which come first by their state.
+func (f *managementFacts) askDown(ctx context.Context, api *managementAPI) {
 	if f.err != nil {
 		return
 	}
 	var page struct {
-		Items []struct{ Name, State string } `json:"items"`
+		Items []struct{ Name, State string }
 	}
-	f.err = api.get(ctx, "queues/"+vhost+"?columns=name,state&sort=state&page=1&page_size=100", &page)
+	f.err = api.get(ctx, api.of("queues")+"?columns=name,state&sort=state&page=1&page_size=100", &page)
 	for _, q := range page.Items {
 		if q.State == "down" {
 			f.down = append(f.down, q.Name)
@@ -130,7 +117,7 @@ func (f *managementFacts) askDown(ctx context.Context, api *managementAPI, vhost
 }
 
 // follow asks for the bindings of exchanges, and of the exchanges that they lead to.
-func (f *managementFacts) follow(ctx context.Context, api *managementAPI, vhost string, names []string) {
+func (f *managementFacts) follow(ctx context.Context, api *managementAPI, names []string) {
 	for len(names) > 0 && f.err == nil {
 		name := names[0]
 		names = names[1:]
@@ -142,7 +129,7 @@ func (f *managementFacts) follow(ctx context.Context, api *managementAPI, vhost 
 			return
 		}
 		var found []binding
-		if f.err = api.get(ctx, "exchanges/"+vhost+"/"+url.PathEscape(name)+"/bindings/source", &found); f.err != nil {
+		if f.err = api.get(ctx, api.of("exchanges", name)+"/bindings/source", &found); f.err != nil {
 			return
 		}
 		f.bindings[name] = found
@@ -153,18 +140,18 @@ func (f *managementFacts) follow(ctx context.Context, api *managementAPI, vhost 
 			if b.DestinationType == "exchange" {
 				names = append(names, b.Destination)
 			} else {
-				f.askQueue(ctx, api, vhost, b.Destination)
+				f.askQueue(ctx, api, b.Destination)
 			}
 		}
 	}
 }
 
-func (f *managementFacts) askQueue(ctx context.Context, api *managementAPI, vhost, name string) {
+func (f *managementFacts) askQueue(ctx context.Context, api *managementAPI, name string) {
 	if _, done := f.queues[name]; done || f.err != nil || len(f.queues) >= mostQueues {
 		return
 	}
 	var q queueFacts
-	err := api.get(ctx, "queues/"+vhost+"/"+url.PathEscape(name), &q)
+	err := api.get(ctx, api.of("queues", name), &q)
 	var status *statusError
 	if errors.As(err, &status) && status.code == http.StatusNotFound {
 		return // deleted meanwhile
@@ -176,46 +163,45 @@ func (f *managementFacts) askQueue(ctx context.Context, api *managementAPI, vhos
 
 // managementAPI only sends GET requests.
 type managementAPI struct {
-	base           string
-	user, password string
-	client         *http.Client
+	base   string
+	user   *url.Userinfo
+	vhost  string
+	client *http.Client
+}
+
+// of returns the path of a kind of objects in the virtual host, or of one.
+func (a *managementAPI) of(kind string, name ...string) string {
+	path := kind
+	for _, part := range append([]string{a.vhost}, name...) {
+		path += "/" + url.PathEscape(part)
+	}
+	return path
 }
 
 // The default ports of the API, without and with TLS.
-const managementPort, managementTLSPort = 15672, 15671
+const managementPort, managementTLSPort = "15672", "15671"
 
-// baseURL returns the URL of the setting, or the usual port of the broker's host.
-func (o Options) baseURL(uri amqp091.URI) (base string, user *url.Userinfo, err error) {
-	user = url.UserPassword(uri.Username, uri.Password)
-	if o.ManagementURL == "" {
-		if uri.Scheme == "amqps" {
-			return "https://" + net.JoinHostPort(uri.Host, fmt.Sprint(managementTLSPort)), user, nil
-		}
-		return "http://" + net.JoinHostPort(uri.Host, fmt.Sprint(managementPort)), user, nil
-	}
-	u, err := url.Parse(o.ManagementURL)
-	if err != nil {
-		return "", nil, errors.New("the management URL cannot be read")
-	}
-	if u.User != nil {
-		user = u.User
-	}
-	u.User = nil
-	return strings.TrimRight(u.String(), "/"), user, nil
-}
-
+// newAPI uses the URL of the setting, or the usual port of the broker's host.
 func (o Options) newAPI(node amqpdial.Node) (*managementAPI, error) {
-	base, user, err := o.baseURL(node.URI)
+	uri := node.URI
+	base := &url.URL{Scheme: "http", Host: net.JoinHostPort(uri.Host, managementPort)}
+	if uri.Scheme == "amqps" {
+		base = &url.URL{Scheme: "https", Host: net.JoinHostPort(uri.Host, managementTLSPort)}
+	}
+	if o.ManagementURL != "" {
+		var err error
+		if base, err = url.Parse(o.ManagementURL); err != nil {
+			return nil, errors.New("the management URL cannot be read")
+		}
+	}
+	config, err := node.TLS(nil) // the API of the same broker
 	if err != nil {
 		return nil, err
 	}
-	config, err := node.TLS(o.TLS) // the API of the same broker
-	if err != nil {
-		return nil, err
-	}
-	password, _ := user.Password()
+	user := cmp.Or(base.User, url.UserPassword(uri.Username, uri.Password))
+	base.User = nil
 	return &managementAPI{
-		base: base, user: user.Username(), password: password,
+		base: strings.TrimRight(base.String(), "/"), user: user, vhost: uri.Vhost,
 		client: &http.Client{
 			Timeout:   o.timeout / 3,
 			Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 1},
@@ -240,7 +226,8 @@ func (a *managementAPI) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	request.SetBasicAuth(a.user, a.password)
+	password, _ := a.user.Password()
+	request.SetBasicAuth(a.user.Username(), password)
 	response, err := a.client.Do(request)
 	if err != nil {
 		var long *url.Error
@@ -250,16 +237,14 @@ func (a *managementAPI) get(ctx context.Context, path string, into any) error {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body := io.LimitReader(response.Body, mostAnswer)
+	body := json.NewDecoder(io.LimitReader(response.Body, mostAnswer))
 	if response.StatusCode != http.StatusOK {
-		var said struct {
-			Reason any `json:"reason"`
-		}
-		_ = json.NewDecoder(body).Decode(&said) // the body may have the reason
+		var said struct{ Reason any }
+		_ = body.Decode(&said) // the body may have the reason
 		reason, _ := said.Reason.(string)
 		return &statusError{code: response.StatusCode, reason: reason}
 	}
-	if err := json.NewDecoder(body).Decode(into); err != nil {
+	if err := body.Decode(into); err != nil {
 		return fmt.Errorf("read the answer of %s/api/%s: %w", a.base, path, err)
 	}
 	return nil
@@ -269,13 +254,55 @@ func (a *managementAPI) get(ctx context.Context, path string, into any) error {
 // not have this check.
 func (a *managementAPI) health(ctx context.Context) string {
 	var ok struct{}
-	err := a.get(ctx, "health/checks/alarms", &ok)
 	var status *statusError
+	err := a.get(ctx, "health/checks/alarms", &ok)
 	if errors.As(err, &status) && status.code == http.StatusServiceUnavailable {
-		if status.reason == "" {
-			return "a resource alarm is in effect in the cluster"
-		}
-		return status.reason
+		return cmp.Or(status.reason, "a resource alarm is in effect in the cluster")
 	}
 	return ""
+}
+
+// judgeManagement reports what cannot be checked without the HTTP API.
+func (j *brokerJudge) judgeManagement(c chart) {
+	err := j.f.management.err
+	if err == nil {
+		c.ok("management", "the HTTP API at %s answers", j.f.management.url)
+		return
+	}
+	hidden := "not checked: limits of queues. RabbitMQ drops confirmed messages at a limit"
+	if j.needsManagement() {
+		hidden = "not checked: whether a queue takes each message, alternate exchanges, and limits of queues. " +
+			"Confirmed messages can be lost there"
+	}
+	var status *statusError
+	switch {
+	case j.o.NoProbe:
+		c.ok("management", "the HTTP API at %s does not answer (%s), and --no-probe skips the checks that need it",
+			j.f.management.url, err)
+	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
+		c.warn("management",
+			command("rabbitmqctl set_user_tags %s%s management", problem.Dashed(j.f.user), shell(j.f.user)).
+				noted("or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672"),
+			"the HTTP API at %s does not let user %q in (%s): %s", j.f.management.url, j.f.user, err, hidden)
+	default:
+		c.warn("management",
+			command("rabbitmq-plugins enable rabbitmq_management").
+				noted("or name its address: --management-url http://HOST:15672; or --no-probe"),
+			"the HTTP API at %s does not answer (%s): %s", j.f.management.url, err, hidden)
+	}
+}
+
+// needsManagement: queues of the default exchange can be checked with AMQP alone.
+func (j *brokerJudge) needsManagement() bool {
+	return slices.ContainsFunc(j.f.asked, func(d destination) bool {
+		return d.exchange != "" && !isNotFound(j.f.exchanges[d.exchange])
+	})
+}
+
+// curl returns a call of the management API, which works with every version.
+func (j *brokerJudge) curl(method, kind, path, body string) steps {
+	api := managementAPI{vhost: j.f.vhost}
+	address := cmp.Or(j.f.management.url, "http://HOST:15672") + "/api/" + api.of(kind, strings.Split(path, "\x00")...)
+	return command("curl -u ADMIN -X %s %s -H 'Content-Type: application/json' -d %s",
+		method, shell(address), shell(body))
 }

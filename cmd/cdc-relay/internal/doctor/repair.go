@@ -12,8 +12,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// fix are the steps that end a finding, in this order. Each step is a value: nothing reads its line again.
-type fix []step
+// steps are those that end a finding, in this order. Each step is a value: nothing reads its line again.
+type steps []step
 
 // step is one statement, one command or one remark.
 type step struct {
@@ -31,37 +31,37 @@ const (
 	sqlStep
 	shellStep
 	setupStep   // a call of cdc-relay setup
-	upgradeStep // a call of cdc-relay migrate up
+	upgradeStep // a call of cdc-relay setup --tables-only
 )
 
 // sql is one statement. Its names are quoted by outbox.QuoteIdentifier, outbox.QuoteLiteral or Table.Printed.
-func sql(format string, args ...any) fix {
-	return fix{{kind: sqlStep, text: strings.TrimRight(fmt.Sprintf(format, args...), "; ")}}
+func sql(format string, args ...any) steps {
+	return steps{{kind: sqlStep, text: strings.TrimRight(fmt.Sprintf(format, args...), "; ")}}
 }
 
 // command is one shell command. Its words are quoted by shell.
-func command(format string, args ...any) fix {
-	return fix{{kind: shellStep, text: fmt.Sprintf(format, args...)}}
+func command(format string, args ...any) steps {
+	return steps{{kind: shellStep, text: fmt.Sprintf(format, args...)}}
 }
 
 // remark is text that begins with "--" or "#".
-func remark(format string, args ...any) fix {
-	return fix{{text: fmt.Sprintf(format, args...)}}
+func remark(format string, args ...any) steps {
+	return steps{{text: fmt.Sprintf(format, args...)}}
 }
 
 // noted adds a remark behind the last step.
-func (f fix) noted(format string, args ...any) fix {
+func (f steps) noted(format string, args ...any) steps {
 	f = slices.Clone(f)
 	f[len(f)-1].note = fmt.Sprintf(format, args...)
 	return f
 }
 
 // orElse turns a step into a remark: another way, for people.
-func (f fix) orElse() fix { return remark("-- or: %s", f[0].line()) }
+func (f steps) orElse() steps { return remark("-- or: %s", f[0].line()) }
 
 // safe allows --fix to run the steps: they only add something to the relay's own objects, or grant a privilege that a
 // relay or the application needs on them.
-func (f fix) safe() fix {
+func (f steps) safe() steps {
 	f = slices.Clone(f)
 	for i := range f {
 		f[i].safe = true
@@ -70,7 +70,7 @@ func (f fix) safe() fix {
 }
 
 // lines are steps one after the other.
-func lines(all ...fix) fix { return slices.Concat(all...) }
+func lines(all ...steps) steps { return slices.Concat(all...) }
 
 // line returns the step on one line, for people who paste it.
 func (s step) line() string {
@@ -88,8 +88,7 @@ func (s step) line() string {
 	return problem.OneLine(text)
 }
 
-func (f fix) lines() []string {
-	var all []string
+func (f steps) lines() (all []string) {
 	for _, s := range f {
 		all = append(all, s.line())
 	}
@@ -111,22 +110,18 @@ func (r Repair) String() string { return r.line }
 
 // Repairs returns the fixes that only add something or grant a privilege that a relay needs, so they are safe to run
 // without review. A fix is returned complete or not at all.
-func Repairs(findings []Finding) []Repair {
-	var repairs []Repair
+func Repairs(findings []Finding) (repairs []Repair) {
 	for _, f := range findings {
 		unsafe := func(s step) bool { return s.kind != remarkStep && !s.safe }
 		if f.Level == OK || slices.ContainsFunc(f.fix, unsafe) {
 			continue
 		}
 		for _, s := range f.fix {
-			if s.kind == remarkStep {
-				continue
-			}
 			r := Repair{Setup: s.kind == setupStep, line: step{kind: s.kind, text: s.text}.line()}
 			if s.kind == sqlStep {
 				r.SQL = s.text
 			}
-			if !slices.Contains(repairs, r) {
+			if s.kind != remarkStep && !slices.Contains(repairs, r) {
 				repairs = append(repairs, r)
 			}
 		}

@@ -21,10 +21,11 @@ const (
 )
 
 // destination is where a row is to go.
-type destination struct {
-	exchange   string
-	named      bool // false: the row names none
-	routingKey string
+type destination struct{ exchange, routingKey string }
+
+// reply: a direct reply goes to the waiting client at once, past all queues.
+func (d destination) reply() bool {
+	return d.exchange == "" && strings.HasPrefix(d.routingKey, "amq.rabbitmq.reply-to")
 }
 
 // sample is what was seen of the waiting rows.
@@ -33,35 +34,38 @@ type sample struct {
 	whole bool // it contains all waiting rows
 	// missed is why a part could not be read.
 	missed error
-	// destinations maps each destination to its number of rows.
-	destinations map[destination]int
-	// rejected counts the last rejection codes, by destination.
-	rejected map[destination]map[string]int
+	// Each destination with its number of rows, and with that of the rows whose last rejection was "unroutable".
+	destinations, unroutable map[destination]int
 }
 
-// sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive.
+// sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive. A
+// row without an exchange goes to that of the relay ($2).
 const sampleSQL = `
-SELECT exchange, routing_key, split_part(last_error, ':', 1), count(*)
+SELECT coalesce(exchange, $2), routing_key, count(*), count(*) FILTER (WHERE split_part(last_error, ':', 1) = $3)
 FROM (SELECT exchange, routing_key, left(last_error, 40) AS last_error FROM %TABLE% LIMIT $1) few
-GROUP BY 1, 2, 3`
+GROUP BY 1, 2`
 
 // takeSample reads a bounded number of rows. One end of the table may take too long because of dead rows; the other
 // parts are read in any case.
-func (s *session) takeSample(ctx context.Context, table outbox.Table, partitioned bool) answer[sample] {
-	p := sample{destinations: map[destination]int{}, rejected: map[destination]map[string]int{}}
-	from := table.SQL()
-	oldest, err := s.count(ctx, &p, from+" ORDER BY id", sampleRows)
-	if err == nil && oldest < sampleRows {
+func (o Options) takeSample(ctx context.Context, s *session, partitioned bool) answer[sample] {
+	p := sample{destinations: map[destination]int{}, unroutable: map[destination]int{}}
+	count := func(part string, more ...any) (rows int) {
+		a := read(ctx, s, func(tx pgx.Tx) (rows int, err error) { return p.count(ctx, tx, o, part, more) })
+		p.rows, p.missed = p.rows+a.value, cmp.Or(p.missed, a.err)
+		return a.value
+	}
+	if oldest := count(" ORDER BY id"); p.missed == nil && oldest < sampleRows {
 		p.whole = true
 		return answer[sample]{value: p}
 	}
-	p.missed = err
-	for _, part := range []string{" ORDER BY id DESC", " WHERE available_at IS NOT NULL ORDER BY available_at"} {
-		_, err := s.count(ctx, &p, from+part, sampleRows)
-		p.missed = cmp.Or(p.missed, err)
-	}
+	count(" ORDER BY id DESC")
+	count(" WHERE available_at IS NOT NULL ORDER BY available_at")
 	if !partitioned {
-		p.missed = cmp.Or(p.missed, s.countBetween(ctx, &p, from))
+		blocks := ask[int64](ctx, s,
+			"SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", o.Table.SQL())
+		if p.missed = cmp.Or(p.missed, blocks.err); blocks.value > sampleBlocks {
+			count(" TABLESAMPLE SYSTEM (100.0 * $4::float8 / $5::float8)", sampleBlocks, blocks.value)
+		}
 	}
 	if p.rows == 0 {
 		return answer[sample]{err: p.missed}
@@ -69,81 +73,30 @@ func (s *session) takeSample(ctx context.Context, table outbox.Table, partitione
 	return answer[sample]{value: p}
 }
 
-// countBetween reads some blocks of the table.
-func (s *session) countBetween(ctx context.Context, to *sample, from string) error {
-	var blocks int64
-	err := s.fetch(ctx, &blocks,
-		"SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", from)
-	if err != nil || blocks <= sampleBlocks {
-		return err
-	}
-	_, err = s.count(ctx, to,
-		from+" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleRows, sampleBlocks, blocks)
-	return err
-}
-
 // count adds the rows of one part of the table.
-func (s *session) count(ctx context.Context, to *sample, from string, limit int, more ...any) (rows int, err error) {
-	err = s.read(ctx, func(tx pgx.Tx) error {
-		// Force the index: the statistics of a queue are always old.
-		if _, err := tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
-			return err
-		}
-		found, err := tx.Query(ctx, strings.Replace(sampleSQL, "%TABLE%", from, 1), append([]any{limit}, more...)...)
-		if err != nil {
-			return err
-		}
-		var exchange, code *string
-		var key string
-		var n int
-		_, err = pgx.ForEachRow(found, []any{&exchange, &key, &code, &n}, func() error {
-			to.take(exchange, key, code, n)
-			rows += n
-			return nil
-		})
-		return err
+func (p *sample) count(ctx context.Context, tx pgx.Tx, o Options, part string, more []any) (rows int, err error) {
+	// Force the index: the statistics of a queue are always old.
+	if _, err := tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
+		return 0, err
+	}
+	query := strings.Replace(sampleSQL, "%TABLE%", o.Table.SQL()+part, 1)
+	args := append([]any{sampleRows, o.Exchange, string(outbox.ReasonUnroutable)}, more...)
+	found, _ := tx.Query(ctx, query, args...) // ForEachRow returns its error
+	var d destination
+	var n, unroutable int
+	_, err = pgx.ForEachRow(found, []any{&d.exchange, &d.routingKey, &n, &unroutable}, func() error {
+		p.destinations[d] += n
+		p.unroutable[d] += unroutable
+		rows += n
+		return nil
 	})
 	return rows, err
 }
 
-func (p *sample) take(exchange *string, key string, code *string, n int) {
-	d := destination{routingKey: key}
-	if exchange != nil {
-		d.exchange, d.named = *exchange, true
-	}
-	p.rows += n
-	p.destinations[d] += n
-	if code != nil {
-		if p.rejected[d] == nil {
-			p.rejected[d] = map[string]int{}
-		}
-		p.rejected[d][*code] += n
-	}
-}
-
-// destinations returns where the rows go, with --exchange for rows that name none, the most frequent first.
-func (f databaseFacts) destinations(o Options) []destination {
-	counts := map[destination]int{}
-	for d, n := range f.sample.value.destinations {
-		counts[d.resolved(o)] += n
-	}
-	all := slices.Collect(maps.Keys(counts))
-	slices.SortFunc(all, func(a, b destination) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.exchange, b.exchange),
+// sorted returns the destinations, the most frequent first.
+func (p sample) sorted() []destination {
+	return slices.SortedFunc(maps.Keys(p.destinations), func(a, b destination) int {
+		return cmp.Or(cmp.Compare(p.destinations[b], p.destinations[a]), cmp.Compare(a.exchange, b.exchange),
 			cmp.Compare(a.routingKey, b.routingKey))
 	})
-	return all
-}
-
-// reply: a direct reply goes to the waiting client at once, past all queues.
-func (d destination) reply() bool {
-	return d.exchange == "" && strings.HasPrefix(d.routingKey, "amq.rabbitmq.reply-to")
-}
-
-// resolved fills in the exchange that the relay would use.
-func (d destination) resolved(o Options) destination {
-	if !d.named {
-		d.exchange, d.named = o.Exchange, true
-	}
-	return d
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,11 +37,10 @@ func openSession(
 	if pgcode.Of(err) != pgerrcode.ProtocolViolation {
 		return nil, err
 	}
-	conn, second := connect(ctx, nil)
-	if second != nil {
-		return nil, err
+	if plain, second := connect(ctx, nil); second == nil {
+		return &session{conn: plain, pooled: true}, nil
 	}
-	return &session{conn: conn, pooled: true}, nil
+	return nil, err
 }
 
 func (s *session) close(ctx context.Context) {
@@ -54,29 +54,40 @@ const limits = `SELECT pg_catalog.set_config('statement_timeout', $1, true),
   pg_catalog.set_config('lock_timeout', '1s', true),
 	pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), pg_catalog.set_config('jit', 'off', true)`
 
-// read runs one question.
-func (s *session) read(ctx context.Context, question func(pgx.Tx) error) error {
+// answer is the answer to one question.
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+// read asks one question.
+func read[T any](ctx context.Context, s *session, question func(pgx.Tx) (T, error)) (a answer[T]) {
 	ctx, cancel := context.WithTimeout(ctx, 2*statementTimeout)
 	defer cancel()
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return s.hinted(err)
+	if err == nil {
+		defer func() { _ = tx.Rollback(ctx) }() // if it fails, pgx closes the connection
+		_, err = tx.Exec(ctx, limits, fmt.Sprint(statementTimeout.Milliseconds()))
 	}
-	defer func() { _ = tx.Rollback(ctx) }() // if it fails, pgx closes the connection
-	if _, err := tx.Exec(ctx, limits, fmt.Sprint(statementTimeout.Milliseconds())); err != nil {
-		return s.hinted(err)
+	if err == nil {
+		a.value, err = question(tx)
 	}
-	return s.hinted(question(tx))
+	a.err = s.hinted(err)
+	return a
 }
 
-// fetch runs a query that returns one JSON value. JSON also works if another server version has other catalog columns.
-func (s *session) fetch(ctx context.Context, into any, query string, args ...any) error {
-	return s.read(ctx, func(tx pgx.Tx) error {
+// ask runs a query that returns one JSON value, or no row. JSON also works if another server version has other catalog
+// columns. Its keys are the names of the fields, in any case; a field without a value stays empty.
+func ask[T any](ctx context.Context, s *session, query string, args ...any) answer[T] {
+	return read(ctx, s, func(tx pgx.Tx) (value T, err error) {
 		var text []byte
-		if err := tx.QueryRow(ctx, query, args...).Scan(&text); err != nil {
-			return err
+		switch err = tx.QueryRow(ctx, query, args...).Scan(&text); {
+		case errors.Is(err, pgx.ErrNoRows):
+			return value, nil
+		case err == nil && text != nil:
+			err = json.Unmarshal(text, &value)
 		}
-		return json.Unmarshal(text, into)
+		return value, err
 	})
 }
 
@@ -109,7 +120,7 @@ func (s *session) hinted(err error) error {
 // advice is an error with a fix.
 type advice struct {
 	error
-	fix fix
+	fix steps
 }
 
 func (a *advice) Unwrap() error { return a.error }

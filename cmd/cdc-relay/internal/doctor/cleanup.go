@@ -1,0 +1,255 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+const transactionsSQL = `
+SELECT jsonb_build_object(
+  'commits', (SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()),
+  'standbys', current_setting('synchronous_standby_names'),
+  'sessions', (SELECT jsonb_agg(to_jsonb(x)) FROM (
+     SELECT pid, usename AS "user", application_name AS program, datname AS database, state,
+            datname IS NOT DISTINCT FROM current_database() AS here,
+            extract(epoch FROM clock_timestamp() - xact_start) AS age
+     FROM pg_stat_activity
+     WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+       AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
+     ORDER BY xact_start LIMIT 20) x),
+  'prepared', (SELECT jsonb_agg(to_jsonb(x)) FROM (
+     SELECT gid, owner AS "user", database, database = current_database() AS here,
+            extract(epoch FROM clock_timestamp() - prepared) AS age
+     FROM pg_prepared_xacts ORDER BY prepared LIMIT 20) x),
+  'writers', (SELECT jsonb_agg(to_jsonb(x)) FROM (
+     SELECT l.pid, a.usename AS "user", a.application_name AS program, a.state,
+            extract(epoch FROM clock_timestamp() - a.xact_start) AS age, max(age(l.transactionid)) AS xidage
+     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+     WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid()
+     GROUP BY l.pid, a.usename, a.application_name, a.state, a.xact_start ORDER BY xidage DESC LIMIT 20) x),
+  'feedback', (SELECT jsonb_agg(to_jsonb(x)) FROM (
+     SELECT pid, usename AS "user", application_name AS program, age(backend_xmin) AS xidage
+     FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
+
+type transactionFacts struct {
+	// Commits are the sessions whose COMMIT waits for a synchronous standby, one of Standbys.
+	Commits            int
+	Standbys           string
+	Sessions, Prepared []transaction // the oldest first
+	// Writers have a transaction id, in any database: the creation of a slot waits for them. Every role can see them
+	// through their locks, but not since when they are open.
+	Writers []transaction
+	// Feedback are walsenders that hold back VACUUM for a standby (hot_standby_feedback).
+	Feedback []transaction
+}
+
+type transaction struct {
+	PID                                 int
+	GID, User, Program, Database, State string
+	Age                                 float64 // seconds; 0: unknown
+	XIDAge                              int64   // in transactions
+	Here                                bool    // in this database, so its dead rows stay
+}
+
+func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(time.Second)) }
+
+// who names what is known of user, program and state.
+func (t transaction) who() string {
+	known := []string{t.User, t.Program, t.State}
+	return strings.Join(slices.DeleteFunc(known, func(part string) bool { return part == "" }), ", ")
+}
+
+// since says how long the transaction has been open, if the role may see that.
+func (t transaction) since() string {
+	if t.Age == 0 {
+		return fmt.Sprintf(", by %d transactions", t.XIDAge)
+	}
+	return " for " + span(t.age())
+}
+
+// A transaction older than this is reported: it holds back VACUUM, and the effect grows with its age. The limits are
+// lower for idle and prepared transactions, which should have ended at once.
+const (
+	oldTransaction  = 5 * time.Minute
+	idleTransaction = 10 * time.Second
+	oldXIDs         = 100_000 // if the role may not see the time
+)
+
+func (t transaction) old() bool {
+	if t.GID != "" || strings.HasPrefix(t.State, "idle in transaction") {
+		return t.age() >= idleTransaction
+	}
+	return t.age() >= oldTransaction
+}
+
+// judgeTransactions: an open transaction does not affect the stream. But dead rows stay because of it, and sweeps
+// become slower.
+func (j *databaseJudge) judgeTransactions(c chart) {
+	if c.unknown("transactions", j.f.transactions.err) {
+		return
+	}
+	all := j.f.transactions.value
+	here := slices.DeleteFunc(slices.Clone(all.Sessions), func(t transaction) bool { return !t.Here })
+	blind := ""
+	if !j.role.SeesOthers {
+		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)",
+			j.role.Name, j.grantee())
+	}
+	hidden := slices.IndexFunc(all.Writers, func(t transaction) bool { return t.Age == 0 && t.XIDAge >= oldXIDs })
+	// A session that should have ended is worse than an older busy one.
+	at := max(slices.IndexFunc(here, transaction.old), 0)
+	switch {
+	case hidden >= 0:
+		t := all.Writers[hidden]
+		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))), "pid %d (%s) has a transaction open%s: "+
+			"dead rows of the outbox stay until it ends, if it is in this database%s", t.PID, t.who(), t.since(), blind)
+	case len(here) == 0:
+		c.ok("transactions", "none delays the removal of dead rows%s", blind)
+	case !here[at].old():
+		c.ok("transactions",
+			"the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
+	default:
+		t := here[at]
+		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))),
+			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. "+
+				"The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
+	}
+}
+
+// judgePrepared: a prepared transaction outlives its session and every restart.
+func (j *databaseJudge) judgePrepared(c chart) {
+	for _, t := range j.f.transactions.value.Prepared {
+		one, name := c.about(t.GID), outbox.QuoteLiteral(t.GID)
+		if !t.old() {
+			one.ok("prepared_transactions", "%s is open for %s", name, span(t.age()))
+			continue
+		}
+		one.warn("prepared_transactions", hintFix(problem.EndPrepared(t.GID)),
+			"transaction %s of role %q in database %q is prepared and open for %s: "+
+				"dead rows stay, and no slot can be created", name, t.User, t.Database, span(t.age()))
+	}
+}
+
+// Some millions of transactions: what a standby's query may hold back for hours.
+const oldHorizon = 5_000_000
+
+// judgeStandbyHorizon checks hot_standby_feedback, through a slot or a connection.
+func (j *databaseJudge) judgeStandbyHorizon(c chart) {
+	query := func(about chart, standby string, xids int64) {
+		if xids >= oldHorizon {
+			about.warn("standby_horizon", remark("-- on the standby, end the query that is open: "+
+				"SELECT pid, now() - xact_start, query FROM pg_stat_activity ORDER BY xact_start;"),
+				"a query on the standby %s delays the removal of dead rows by %d transactions", standby, xids)
+		}
+	}
+	for _, s := range j.slots {
+		one := c.about(s.Name)
+		switch {
+		case s.Xmin == "":
+		case s.Active():
+			query(one, "of slot "+s.Name, s.XminAge)
+		default:
+			one.warn("standby_horizon", sql("%s", slot.DropSQL(s.Name)).noted("if the standby does not come back"),
+				"slot %s prevents the removal of dead rows, for a standby that is not connected", s.Name)
+		}
+	}
+	for _, t := range j.f.transactions.value.Feedback {
+		query(c.about(t.Program), t.Program, t.XIDAge)
+	}
+}
+
+// deadSQL: pg_partition_tree returns no row for a table that is not partitioned.
+const deadSQL = `
+SELECT jsonb_build_object('dead', sum(s.n_dead_tup)::bigint, 'live', sum(s.n_live_tup)::bigint,
+  'since', coalesce(extract(epoch FROM clock_timestamp() - max(greatest(s.last_vacuum, s.last_autovacuum))), -1))
+FROM (SELECT $1::text::regclass AS relid UNION SELECT relid FROM pg_partition_tree($1::text::regclass)) t
+  JOIN pg_stat_all_tables s ON s.relid = t.relid`
+
+type deadFacts struct {
+	Dead, Live int64
+	Since      float64 // seconds since the last VACUUM; negative: never
+}
+
+// Above these numbers sweeps become slower. Below them, it only matters that nobody removes dead rows.
+const (
+	manyDead   = 100_000
+	someDead   = 10_000
+	longUntidy = 10 * time.Minute
+)
+
+func (j *databaseJudge) judgeDead(c chart) {
+	if !j.there || c.unknown("dead_rows", j.f.dead.err) {
+		return
+	}
+	d := j.f.dead.value
+	age, last := time.Duration(d.Since)*time.Second, "never vacuumed"
+	if d.Since >= 0 {
+		last = "vacuumed " + span(age) + " ago"
+	}
+	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
+	// Dead rows are a large part of the table, and more than a burst leaves.
+	untidy := d.Since < 0 || age > longUntidy
+	if d.Dead > d.Live/5 && (d.Dead > manyDead || d.Dead > someDead && untidy) {
+		c.warn("dead_rows",
+			sql("VACUUM (ANALYZE) %s", j.o.Table.Printed()).noted("frees nothing while a transaction above is open"),
+			"%s: scans of the table take longer", says)
+		return
+	}
+	c.ok("dead_rows", "%s", says)
+}
+
+// queueSettings are the settings that migrations/sql gives the table, so that autovacuum starts early and runs at full
+// speed.
+func queueSettings() []string {
+	return []string{
+		"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000", "autovacuum_vacuum_cost_delay=0",
+	}
+}
+
+func (j *databaseJudge) judgeAutovacuum(c chart) {
+	options, name := j.table.Options, j.o.Table.Printed()
+	for _, which := range []string{"autovacuum", "track_counts"} {
+		if j.setting(which) == "off" {
+			c.warn("autovacuum", j.service.setting(which, "on", false),
+				"%s is off on this server: dead rows pile up until the server stops for fear of wraparound", which)
+			return
+		}
+	}
+	missing := slices.DeleteFunc(queueSettings(), func(s string) bool { return !laxer(options, s) })
+	switch {
+	case !j.there || j.table.partitioned(): // partitions have settings of their own
+	case slices.ContainsFunc(options, switchesOff):
+		c.warn("autovacuum", sql("ALTER TABLE %s RESET (autovacuum_enabled)", name).safe(),
+			"autovacuum is off for %s: dead rows pile up, and scans of the table take longer", j.o.Table)
+	case len(missing) > 0:
+		c.warn("autovacuum", sql("ALTER TABLE %s SET (%s)", name, strings.Join(missing, ", ")).safe(),
+			"%s lacks settings of a queue: without them, autovacuum comes late or slowly", j.o.Table)
+	default:
+		c.ok("autovacuum", "on, after 1000 dead rows or fewer")
+	}
+}
+
+func switchesOff(option string) bool {
+	value, found := strings.CutPrefix(option, "autovacuum_enabled=")
+	return found && slices.Contains([]string{"false", "off", "no", "0"}, strings.ToLower(value))
+}
+
+// laxer reports whether the table's value is missing or higher than the wanted one.
+func laxer(options []string, wanted string) bool {
+	name, text, _ := strings.Cut(wanted, "=")
+	most, _ := strconv.ParseFloat(text, 64)
+	for _, option := range options {
+		if value, found := strings.CutPrefix(option, name+"="); found {
+			n, err := strconv.ParseFloat(strings.TrimSuffix(value, "ms"), 64)
+			return err != nil || n > most
+		}
+	}
+	return true
+}

@@ -1,0 +1,151 @@
+package doctor_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/test/services"
+)
+
+func TestAWrongClockIsReported(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	for off, words := range map[time.Duration]string{3 * time.Minute: "3m behind this machine's", -2 * time.Hour: "2h0m ahead of this machine's"} {
+		p.SetClock(func() time.Time { return time.Now().Add(off) })
+		p.examine().want(doctor.Warning, doctor.Postgres, "clock", words, "Messages are due by the clock of Postgres", "timedatectl")
+	}
+}
+
+func TestAPoolerIsReported(t *testing.T) {
+	t.Parallel()
+	p := healthy(t, services.SharedPostgres(t))
+	p.as(services.PgBouncer(t, p.url, "pool_mode = transaction"))
+	r := p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "pooler", "PgBouncer", "default_transaction_read_only", "--database-url")
+	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
+	r.wantOthersOK("pooler", "replication")
+	p.examine().wantOthersOK("pooler", "replication") // on the same server process, with the state of the first session
+
+	p.as(services.PgBouncer(t, p.url, "pool_mode = transaction\nignore_startup_parameters = default_transaction_read_only"))
+	r = p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
+	// Version 1.23 and later pass replication connections on, but not with a parameter that they do not know.
+	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
+}
+
+// Without its startup parameters, check would open a connection that the relay cannot open.
+func TestReplicationIsTriedAsTheRelayConnects(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	inner := p.Connect
+	rejects := ""
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		if _, there := parameters[rejects]; there && parameters["replication"] != "" {
+			return nil, &pgconn.PgError{Severity: "FATAL", Code: pgerrcode.ProtocolViolation, Message: "unsupported startup parameter: " + rejects} // as PgBouncer 1.23 answers
+		}
+		return inner(ctx, parameters)
+	}
+	for rejects = range replication.Parameters() {
+		p.examine().want(doctor.Problem, doctor.Postgres, "replication", "unsupported startup parameter: "+rejects)
+	}
+	rejects = ""
+	p.examine().wantOthersOK()
+}
+
+func TestUnreachablePostgresIsReported(t *testing.T) {
+	p := onDatabase(t, services.Database(t))
+	p.withBroker(services.SharedRabbitMQ(t))
+	p.Connect = func(context.Context, map[string]string) (*pgx.Conn, error) { return nil, unreachable{} }
+	r := p.examine()
+	r.want(doctor.Problem, doctor.Postgres, "reachable", "nobody there", "look whether it runs")
+	r.want(doctor.OK, doctor.RabbitMQ, "reachable")
+	r.want(doctor.Warning, doctor.Routing, "waiting", "cannot be read")
+	if doctor.Worst(r.findings) != doctor.Problem {
+		t.Error("the worst level is not a problem")
+	}
+}
+
+type unreachable struct{}
+
+func (unreachable) Error() string { return "nobody there" }
+
+func (unreachable) Hint() string { return "look whether it runs" }
+
+func TestSessionsOfTheExaminationAreReadOnly(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	inner := p.Connect
+	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
+		conn, err := inner(ctx, parameters)
+		if err != nil || parameters["replication"] != "" || len(parameters) == 0 { // the last one only runs SHOW
+			return conn, err
+		}
+		var pgErr interface{ SQLState() string }
+		if _, err := conn.Exec(ctx, "CREATE TABLE written ()"); !errors.As(err, &pgErr) || pgErr.SQLState() != "25006" {
+			t.Errorf("the session can write: %v", err)
+		}
+		return conn, nil
+	}
+	p.examine().wantOthersOK()
+}
+
+// throughPort replaces host and port of a URL, for connections through a pooler or proxy.
+func throughPort(t *testing.T, address, hostport string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = hostport
+	return strings.TrimSpace(u.String())
+}
+
+func TestManagedServicesAreNamed(t *testing.T) {
+	t.Parallel()
+	services.Thorough(t, "starts its own server")
+	server := services.PrivatePostgres(t, "wal_level=replica")
+	p := healthyTables(t, server)
+	for role, words := range map[string][]string{
+		"rds_superuser":     {"Amazon RDS", "rds.logical_replication", "GRANT rds_replication TO"},
+		"cloudsqlsuperuser": {"Cloud SQL", "cloudsql.logical_decoding", "WITH REPLICATION"},
+		"azure_pg_admin":    {"Azure", "az postgres flexible-server parameter set", "WITH REPLICATION"},
+		"supabase_admin":    {"Supabase", "wal_level=logical", "REPLICATION"},
+		"neon_superuser":    {"Neon", "enable_logical_replication", "REPLICATION"},
+	} {
+		t.Run(role, func(t *testing.T) {
+			p.t = t
+			p.exec("CREATE ROLE " + role)
+			defer p.exec("DROP ROLE " + role)
+			p.relayRole("")
+			r := p.examine()
+			r.want(doctor.OK, doctor.Postgres, "reachable", words[0])
+			r.want(doctor.Problem, doctor.Postgres, "wal_level", "wal_level is replica", words[1])
+			r.want(doctor.Problem, doctor.Postgres, "replication", words[2])
+		})
+	}
+	t.Run("rds_replication", func(t *testing.T) {
+		p.t = t
+		p.exec("CREATE ROLE rds_superuser", "CREATE ROLE rds_replication")
+		defer p.exec("DROP ROLE rds_superuser", "DROP ROLE rds_replication")
+		p.exec("GRANT rds_replication TO " + p.relayRole(""))
+		// No role can replicate here, so the connection fails; the check first relied on the catalog.
+		p.examine().want(doctor.Problem, doctor.Postgres, "replication", "GRANT rds_replication TO")
+	})
+}
+
+// healthyTables is for a server without logical replication.
+func healthyTables(t *testing.T, server *services.Postgres) *patient {
+	t.Helper()
+	p := onDatabase(t, server.Database(t))
+	p.Poll = true
+	p.setup()
+	p.Poll = false
+	return p
+}
