@@ -61,10 +61,9 @@ func (s *Sweeper) sweepLately(ctx context.Context, r role) (o Outcome, err error
 		*p = duePass{begun: true, after: &outbox.Place{Due: *from, ID: math.MinInt64}, again: s.Core.DueBegan()}
 	}
 	if rows, bytes := s.room(); rows > 0 && len(p.again) > 0 {
-		c := s.newClaim()
-		chosen, read := s.Core.ChooseRows(c, p.again, r.keys, core.Most{Rows: rows, Bytes: bytes})
+		chosen, read := s.Core.ChooseRows(p.again, r.keys, core.Most{Rows: rows, Bytes: bytes})
 		p.again = p.again[read:]
-		return Outcome{More: true}, s.claim(ctx, r, c, chosen)
+		return Outcome{More: true}, s.claim(ctx, r, chosen)
 	}
 	return s.duePage(ctx, r, p)
 }
@@ -86,8 +85,7 @@ func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, e
 		p.until = &at
 	}
 	s.passes.anyDue = s.passes.anyDue || len(found) > 0
-	c := s.newClaim()
-	chosen, read := s.Core.ChooseRows(c, found, r.keys, core.Most{Rows: rows, Bytes: bytes})
+	chosen, read := s.Core.ChooseRows(found, r.keys, core.Most{Rows: rows, Bytes: bytes})
 	if len(chosen.Rows) > 0 {
 		p.walk = 0
 	}
@@ -95,5 +93,5 @@ func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, e
 		last := found[read-1] // at least one was handled: there was room
 		p.after = &outbox.Place{Due: *last.Due, ID: last.ID}
 	}
-	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, c, chosen)
+	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, chosen)
 }

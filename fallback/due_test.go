@@ -105,7 +105,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 			sent = append(sent, out.Publish...)
 			memory.Settled(out.Settle) // without a change in the table
 		}
-		s.Start = func(_ context.Context, claim *Claim) {
+		s.start = func(claim *openClaim) {
 			for _, m := range sent {
 				if c.comeIn {
 					again := outbox.Candidate{Ref: outbox.Ref{ID: int64(len(table.rows) + 1)}, Size: 300, Ready: true, Due: new(table.now.Add(time.Second))}
@@ -114,7 +114,8 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
 			sent = nil
-			claim.finish(claim.written(claim.end(), false))
+			claim.End()
+			claim.close(false)
 			table.now = table.now.Add(time.Second)
 		}
 		pages := 0
@@ -197,12 +198,13 @@ func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
 			var sent []*outbox.Message
 			s.Apply = func(out core.Out) { sent = append(sent, out.Publish...); memory.Settled(out.Settle) }
 			s.Committed = func([]outbox.Settlement, time.Duration) {}
-			s.Start = func(_ context.Context, claim *Claim) {
+			s.start = func(claim *openClaim) {
 				for _, m := range sent {
 					memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 				}
 				sent = nil
-				claim.finish(claim.written(claim.end(), false))
+				claim.End()
+				claim.close(false)
 			}
 			inserted, end := int64(0), began.Add(20*time.Minute)
 			for next := began.Add(2 * time.Minute); table.now.Before(end); {

@@ -76,10 +76,9 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 		if found.Failed = err != nil; !found.Failed {
 			s.measure(found.Runs)
 		}
-		c := s.newClaim()
-		chosen := s.Core.ChooseRuns(c, found, len(keys), core.Most{Rows: rows, Bytes: bytes})
+		chosen := s.Core.ChooseRuns(found, len(keys), core.Most{Rows: rows, Bytes: bytes})
 		if err == nil {
-			err = s.claim(ctx, r, c, chosen)
+			err = s.claim(ctx, r, chosen)
 		}
 		if err != nil {
 			return false, err
@@ -131,9 +130,8 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	if !r.view.Leader { // otherwise several relays would try to lock the same keys
 		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 	}
-	c := s.newClaim()
-	chosen := s.Core.ChooseRuns(c, found, share, core.Most{Rows: rows, Bytes: bytes})
-	return Outcome{More: !found.Last}, s.claim(ctx, r, c, chosen)
+	chosen := s.Core.ChooseRuns(found, share, core.Most{Rows: rows, Bytes: bytes})
+	return Outcome{More: !found.Last}, s.claim(ctx, r, chosen)
 }
 
 // keysFor returns how many keys to read to find this many rows.

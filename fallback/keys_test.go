@@ -97,5 +97,5 @@ func wantKeys(c *core.Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
 	}
-	c.ChooseRows(nil, rows, true, core.Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(rows, true, core.Most{Rows: 1, Bytes: 1})
 }

@@ -193,13 +193,13 @@ func (m *model) stepClaim(i int) {
 	c := m.claims[i]
 	switch {
 	case c.ending == nil:
-		c.ending = c.claim.end()
+		c.ending = c.claim.End()
 	case !c.wrote:
 		c.wrote = true
 		c.failed = c.Commit(context.Background(), c.ending, modelTimeout) != nil
 	default:
 		m.claims = slices.Delete(m.claims, i, i+1)
-		c.claim.finish(c.claim.written(c.ending, !c.failed))
+		c.claim.close(!c.failed)
 	}
 }
 

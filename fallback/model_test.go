@@ -155,7 +155,7 @@ func (m *model) boot() {
 				swap(0, n-1)
 			}
 		},
-		Start: func(_ context.Context, claim *Claim) {
+		start: func(claim *openClaim) {
 			open := claim.tx.(*modelClaim)
 			open.claim = claim
 			open.known()
@@ -603,7 +603,7 @@ func (m *model) snapshot() outbox.Snapshot {
 // modelClaim is a transaction that locks rows.
 type modelClaim struct {
 	m        *model
-	claim    *Claim
+	claim    *openClaim
 	messages []*outbox.Message
 	position uint64
 	owner    uint32

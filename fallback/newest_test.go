@@ -84,12 +84,13 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 			var sent []*outbox.Message
 			s.Apply = func(out core.Out) { sent = append(sent, out.Publish...); memory.Settled(out.Settle) }
 			s.Committed = func([]outbox.Settlement, time.Duration) {}
-			s.Start = func(_ context.Context, claim *Claim) {
+			s.start = func(claim *openClaim) {
 				for _, m := range sent {
 					memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 				}
 				sent = nil
-				claim.finish(claim.written(claim.end(), true))
+				claim.End()
+				claim.close(true)
 			}
 			pending, inserted, published := map[int64]time.Time{}, 0, 0 // pending: id assigned, not committed
 			for next := began.Add(2 * time.Minute); table.now.Before(began.Add(20 * time.Minute)); {

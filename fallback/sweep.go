@@ -27,9 +27,9 @@ type Table interface {
 	Restarts() int64
 }
 
-// Sweeper runs sweeps. Only one goroutine may call Once; Finish runs in others.
+// Sweeper runs sweeps. Only one goroutine may call Once; claims end in others.
 type Sweeper struct {
-	Core  Core
+	Core  *core.Core
 	Table Table
 	// Clock returns the time.
 	Clock func() time.Time
@@ -44,8 +44,8 @@ type Sweeper struct {
 	// Failed receives the error of a claim that was not read or written.
 	Failed func(error)
 
-	// Start must run Finish of a claim, in another goroutine.
-	Start func(context.Context, *Claim)
+	// start replaces the goroutine of a claim in tests.
+	start func(*openClaim)
 	// Shuffle randomises the order of keys that several relays compete for.
 	Shuffle func(n int, swap func(i, j int))
 	Planner *Planner
@@ -293,9 +293,8 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 		p.begun = false
 		return o, err
 	}
-	c := s.newClaim()
 	most := core.Most{Rows: rows + len(left), Bytes: bytes}
-	chosen, read := s.Core.ChooseRows(c, append(left, found...), false, most)
+	chosen, read := s.Core.ChooseRows(append(left, found...), false, most)
 	read -= len(left)
 	p.walk += took
 	p.longest = max(p.longest, p.walk)
@@ -306,7 +305,7 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 	default:
 		p.after, p.begun = upTo, upTo < greatestID
 	}
-	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, c, chosen)
+	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, chosen)
 }
 
 // beginBacklog starts a pass if one is needed. A leader starts at the lowest id that the stream has left, and first

@@ -115,7 +115,6 @@ func (r *Relay) newSweeps() *fallback.Sweeper {
 			Polling: r.config.Mode == ModePoll, UpTo: math.MaxInt64,
 		},
 		Shuffle: rand.Shuffle,
-		Start:   func(ctx context.Context, claim *fallback.Claim) { go claim.Finish(ctx) },
 	}
 }
 

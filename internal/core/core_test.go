@@ -29,10 +29,9 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 			t.Errorf("row %d became visible: the next pass starts at %d", id, from)
 		}
 		c.PublisherReady(true)
-		claim := &testClaim{}
-		chosen, _ := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
-		claim.lock(c, chosen) // another session has locked it
-		c.Done(claim.ended)
+		claim, _ := c.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
+		lock(c, claim) // another session has locked it
+		claim.Done(true)
 		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
 			t.Errorf("row %d was locked: the next pass starts at %d", id, from)
 		}
@@ -61,16 +60,14 @@ func TestNothingOfAnEarlierServerHoldsRowsBack(t *testing.T) {
 		c.Owned(c.Clock())
 		c.PublisherReady(true)
 	}
-	claimed := func(id int64) (claim *testClaim) {
-		claim = &testClaim{}
-		row := outbox.Row{ID: id}
-		chosen, _ := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
-		claim.lock(c, chosen, &outbox.Message{Row: row}) // at position 100
+	claimed := func(id int64) *Claim {
+		claim, _ := c.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
+		lock(c, claim, &outbox.Message{Row: outbox.Row{ID: id}}) // at position 100
 		return claim
 	}
-	end := func(claim *testClaim, id int64) {
-		claim.Answered(outbox.Settlement{Message: &outbox.Message{Row: outbox.Row{ID: id}}, Decision: outbox.Decision{Action: outbox.Delete}}, true)
-		c.Done(claim.ended)
+	end := func(claim *Claim, id int64) {
+		c.Resolved(outbox.Result{Message: &outbox.Message{Row: outbox.Row{ID: id}}, Outcome: outbox.Confirmed})
+		claim.Done(true)
 	}
 	lead(0, 90)
 	end(claimed(1), 1)
@@ -149,18 +146,9 @@ func snapshot(t *testing.T, text string) outbox.Snapshot {
 	return s
 }
 
-// testClaim is a claim without a database. Its ended is what it reports to Done.
-type testClaim struct{ ended Ended }
-
-// lock reports these of the chosen rows as locked.
-func (t *testClaim) lock(c *Core, chosen Chosen, locked ...*outbox.Message) {
-	t.ended = Ended{Keys: chosen.Keys, Committed: true}
-	c.Locked(t, chosen.Rows, Lock{Messages: locked, Position: 100, Epoch: c.View().Epoch, Owned: true})
-}
-
-func (t *testClaim) Answered(s outbox.Settlement, _ bool) (*outbox.Message, bool) {
-	t.ended.Answered = append(t.ended.Answered, s)
-	return nil, true
+// lock reports these of a claim's rows as locked.
+func lock(c *Core, claim *Claim, locked ...*outbox.Message) (out Out) {
+	return claim.Locked(Lock{Messages: locked, Position: 100, Alive: c.Clock(), Epoch: c.View().Epoch, Owned: true})
 }
 
 // A large row is claimed alone and beside the window, one at a time. Those behind it are found again when it has left.
@@ -175,21 +163,20 @@ func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
 		}
 		rows := []outbox.Candidate{row(1, 10), row(2, 1<<30), row(3, 10), row(4, 2<<30), row(5, 10)}
 		_, before := c.Capacity(100)
-		var large *testClaim
+		var large *Claim
 		var sent *outbox.Message
 		var pages []string
 		for len(rows) > 0 {
-			claim := &testClaim{}
-			chosen, read := c.ChooseRows(claim, rows, false, Most{Rows: 100, Bytes: 100})
+			claim, read := c.ChooseRows(rows, false, Most{Rows: 100, Bytes: 100})
 			var messages []*outbox.Message
-			for _, one := range chosen.Rows {
+			for _, one := range claim.Rows {
 				messages = append(messages, &outbox.Message{Row: outbox.Row{ID: one.ID, AvailableAt: due}})
 			}
-			if claim.lock(c, chosen, messages...); chosen.Large {
+			if lock(c, claim, messages...); claim.Large {
 				large, sent = claim, messages[0]
 				sent.Payload = make([]byte, 1<<20) // read after the lock
 			}
-			pages, rows = append(pages, fmt.Sprint(len(messages), chosen.Large)), rows[read:]
+			pages, rows = append(pages, fmt.Sprint(len(messages), claim.Large)), rows[read:]
 		}
 		if got := fmt.Sprint(pages); got != "[1 false 1 true 2 false]" {
 			t.Errorf("%s: the claims are %s", name, got)
@@ -200,17 +187,18 @@ func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
 		c.BacklogBegan(c.View().Epoch)
 		c.DueBegan()
 		if failed {
-			c.LargeFailed()
+			large.ReadFailed()
 		} else {
+			large.Read(c.Clock())
 			c.Resolved(outbox.Result{Message: sent, Outcome: outbox.Confirmed})
-			c.Done(large.ended)
+			large.Done(true)
 		}
 		from, _ := c.BacklogBegan(c.View().Epoch)
 		if again := c.DueBegan(); due == nil && from != 4 || due != nil && (len(again) != 1 || again[0].ID != 4) {
 			t.Errorf("%s: the next pass starts at %d, due rows are %v", name, from, again)
 		}
 		if failed {
-			c.Done(Ended{NotLocked: []outbox.Candidate{{Ref: sent.Ref()}}})
+			large.Done(false)
 		}
 		if _, after := c.Capacity(100); after != before {
 			t.Errorf("%s: at the end, a claim may have %d bytes, want %d", name, after, before)

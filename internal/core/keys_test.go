@@ -46,7 +46,7 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: new(time.Now().Add(time.Hour))}
 	read := func(asked []string) {
 		found := Found{Asked: asked, Runs: []outbox.Run{{postponed}}, Each: 2, Epoch: c.View().Epoch}
-		c.ChooseRuns(&testClaim{}, found, 1, Most{Rows: 1, Bytes: 1})
+		c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1})
 	}
 	wanted := func(what string, want ...string) {
 		t.Helper()
@@ -105,19 +105,19 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 			if tc.pass {
 				asked, keys = nil, 0
 			}
-			claim, most := &testClaim{}, Most{Rows: many, Bytes: 1 << 20}
+			most := Most{Rows: many, Bytes: 1 << 20}
 			found := Found{Asked: asked, Runs: runs, Each: 2, Epoch: c.View().Epoch}
-			claim.lock(c, c.ChooseRuns(claim, found, keys, most), locked...)
+			claim := c.ChooseRuns(found, keys, most)
+			lock(c, claim, locked...)
 			for _, m := range locked {
 				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
-			claim.ended.Committed = !tc.aside
-			for _, s := range c.Done(claim.ended).Settle {
+			for _, s := range claim.Done(!tc.aside).Settle {
 				c.SetAside(s)
 			}
 			if tc.aside {
 				found.Asked = c.TakeWanted(many, false, false)
-				c.ChooseRuns(claim, found, many, most)
+				c.ChooseRuns(found, many, most)
 			}
 			if tc.due || tc.aside {
 				wantKeys(c, found.Asked...)
@@ -150,10 +150,10 @@ func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
 		wantKeys(c, key)
 		run, m := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}, &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 		found := Found{Asked: c.TakeWanted(1, true, false), Runs: []outbox.Run{run}, Each: 1, Epoch: c.View().Epoch}
-		claim := &testClaim{}
-		claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 1, Bytes: 1 << 20}), m)
+		claim := c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1 << 20})
+		lock(c, claim, m)
 		c.Resolved(outbox.Result{Message: m, Outcome: outcome})
-		c.Done(claim.ended)
+		claim.Done(true)
 		if v := c.View(); (v.Yielding == 1) != yields || (v.Wanted == 1) == yields {
 			t.Errorf("after outcome %d: %d keys are looked up, and %d that yield", outcome, v.Wanted, v.Yielding)
 		}
@@ -191,7 +191,7 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		}
 		head := outbox.Candidate{Ref: m.Ref(), OrderingKey: &key, Ready: true}
 		found := Found{Runs: []outbox.Run{{head}}, Each: each, Epoch: c.View().Epoch}
-		c.ChooseRuns(&testClaim{}, found, 1, Most{Rows: 1, Bytes: 1})
+		c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1})
 		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}, 200, false); (len(out.Publish) > 0) != tc.goes {
 			t.Errorf("%s: the next row is published at once: %t, want %t", name, !tc.goes, tc.goes)
 		}
@@ -235,19 +235,17 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 			}
 			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: snapshot, Epoch: view.Epoch}
 			first, second := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}, &outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}
-			claim := &testClaim{}
-			claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 10, Bytes: 1 << 20}), first, second)
+			claim := c.ChooseRuns(found, 1, Most{Rows: 10, Bytes: 1 << 20})
+			lock(c, claim, first, second)
 			if tc.meanwhile != nil {
 				tc.meanwhile(c, first)
 			}
-			if len(claim.ended.Answered) == 0 {
-				c.Resolved(outbox.Result{Message: first, Outcome: outbox.Confirmed})
-				c.Resolved(outbox.Result{Message: second, Outcome: outbox.Confirmed})
-			} else {
-				claim.ended.Unsent = append(claim.ended.Unsent, second)
+			for _, m := range []*outbox.Message{first, second} {
+				if claim.flying[m.Ref()] != nil { // unless the first was rejected
+					c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+				}
 			}
-			claim.ended.Committed = !tc.failed
-			c.Done(claim.ended)
+			claim.Done(!tc.failed)
 			if again := c.View().Wanted+c.View().Yielding == 1; again != tc.again {
 				t.Errorf("looked up again: %t", again)
 			}
@@ -276,7 +274,7 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	for id := range int64(rows) {
 		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
 	}
-	c.ChooseRows(&testClaim{}, found, false, Most{Rows: rows, Bytes: bytes})
+	c.ChooseRows(found, false, Most{Rows: rows, Bytes: bytes})
 	if n := c.View().InFlight; n > window {
 		t.Errorf("%d messages are in a window of %d", n, window)
 	}
@@ -297,5 +295,5 @@ func wantKeys(c *Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
 	}
-	c.ChooseRows(nil, rows, true, Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(rows, true, Most{Rows: 1, Bytes: 1})
 }

@@ -50,15 +50,15 @@ type Found struct {
 	Epoch    int
 }
 
-// ChooseRuns chooses rows of at most this many keys for a claim, and remembers the other keys.
-func (c *Core) ChooseRuns(claim Claim, found Found, keys int, most Most) Chosen {
+// ChooseRuns returns a claim of rows of at most this many keys, and remembers the other keys.
+func (c *Core) ChooseRuns(found Found, keys int, most Most) *Claim {
 	c.lock()
 	defer c.mu.Unlock()
 	if found.Failed || found.Epoch != c.mu.term.epoch { // the answer may come from another server
 		for _, key := range found.Asked {
 			c.mu.keys.want(key)
 		}
-		return Chosen{}
+		return &Claim{core: c}
 	}
 	c.saw(found.Snapshot)
 	if found.First {
@@ -68,7 +68,7 @@ func (c *Core) ChooseRuns(claim Claim, found Found, keys int, most Most) Chosen 
 	if found.Last {
 		c.mu.keys.passed(found.Pass)
 	}
-	return c.choose(claim, rows, most)
+	return c.choose(rows, most)
 }
 
 // ofRuns returns the rows of at most n keys, which are claimed now.

@@ -8,9 +8,7 @@ type registry map[outbox.Ref]registered
 type registered struct {
 	// seenAt: a claim saw the row, and the row committed before this WAL position. 0: no claim saw it.
 	seenAt uint64
-	// claim is the claim that locks the row. answer came while the claim was written.
-	claim  Claim
-	answer *answer
+	claim  *Claim // it locks the row, or will
 	// unchangeable: the row can be neither deleted nor updated.
 	unchangeable bool
 }
@@ -21,23 +19,15 @@ func (r registry) holds(ref outbox.Ref) bool {
 	return found
 }
 
-func (r registry) hold(ref outbox.Ref, seenAt uint64, claim Claim) {
+func (r registry) hold(ref outbox.Ref, seenAt uint64, claim *Claim) {
 	r[ref] = registered{seenAt: max(seenAt, r[ref].seenAt), claim: claim}
 }
 
-// keepAnswer keeps an answer until the row's claim is done: only then the row's new time is known.
-func (r registry) keepAnswer(a answer) {
-	row := r[a.Message.Ref()]
-	row.answer = &a
-	r[a.Message.Ref()] = row
-}
-
-// leaveClaim ends the claim of a row that is still in flight, and returns the answer that was kept.
-func (r registry) leaveClaim(ref outbox.Ref) (a *answer) {
+// leaveClaim ends the claim of a row that is still in flight.
+func (r registry) leaveClaim(ref outbox.Ref) {
 	row := r[ref]
-	a, row.claim, row.answer = row.answer, nil, nil
+	row.claim = nil
 	r[ref] = row
-	return a
 }
 
 // putAside keeps a row that can be neither deleted nor updated, so that it is not published again.

@@ -14,15 +14,10 @@ func (c *Core) Resolved(r outbox.Result) (Out, outbox.Decision) {
 func (c *Core) decided(r outbox.Result, decision outbox.Decision) Out {
 	m, s := r.Message, outbox.NewSettlement(r, decision)
 	c.mu.marks.resolved(r)
-	claim := c.mu.registry[m.Ref()].claim
-	if claim == nil {
-		return c.resolved(answer{s, r.Outcome})
+	if claim := c.mu.registry[m.Ref()].claim; claim != nil {
+		return claim.resolve(answer{s, r.Outcome})
 	}
-	next, taken := claim.Answered(s, c.publishing())
-	if !taken {
-		c.mu.registry.keepAnswer(answer{s, r.Outcome})
-	}
-	return publish(next)
+	return c.resolved(answer{s, r.Outcome})
 }
 
 // answer is the decision for a message, with the broker's answer.
