@@ -89,17 +89,15 @@ func (s *settler) cannotChange(ctx context.Context, one outbox.Settlement, err e
 }
 
 func (s *settler) setAside(one outbox.Settlement, err error) {
-	m := one.Message
-	s.core.SetAside(one)
-	m.Payload, m.Headers, m.Properties = nil, nil, nil
-	told := one.Aside
-	one.Aside = true
-	s.waiting.add(one, unchangeable, time.Now())
+	if m := one.Message; !one.Aside {
+		one.Aside = true
+		s.core.SetAside(one)
+		m.Payload, m.Headers, m.Properties = nil, nil, nil
+		s.observer.setAside(m, err, s.asideHint(err))
+	}
+	s.waiting.add(one, time.Now())
 	if s.tooManyAside() {
 		s.suspend(err)
-	}
-	if !told {
-		s.observer.setAside(m, err, s.asideHint(err))
 	}
 }
 
@@ -118,7 +116,7 @@ func asideHint(table outbox.Table) string {
 }
 
 func (s *settler) tooManyAside() bool {
-	return s.waiting.undeleted >= mostUndeleted || s.waiting.unchangeable >= mostAside
+	return s.waiting.undeleted >= mostUndeleted || s.waiting.aside >= mostAside
 }
 
 // suspend stops publishing: each further message would be published again after a restart.

@@ -240,7 +240,11 @@ func (c *Core) hold(m *outbox.Message) {
 // forget removes a row from memory: it was deleted or updated, or waits in the table. The stream may still bring a row
 // that a claim has seen, so the floor rises to the position of that claim.
 func (c *Core) forget(ref outbox.Ref, size int) {
-	c.mu.term.floor = max(c.mu.term.floor, c.mu.registry.release(ref))
+	row := c.mu.registry.release(ref)
+	if row.unchangeable {
+		return // it has left the window
+	}
+	c.mu.term.floor = max(c.mu.term.floor, row.seenAt)
 	c.mu.window.messages--
 	c.mu.window.lacking = time.Time{}
 	if c.mu.large != nil && c.mu.large.ref == ref {

@@ -36,12 +36,11 @@ func (r registry) putAside(ref outbox.Ref) { r[ref] = registered{unchangeable: t
 // setAside reports whether putAside was called for the row.
 func (r registry) setAside(ref outbox.Ref) bool { return r[ref].unchangeable }
 
-// release forgets a row that was deleted or updated, or that sweeps may find again. It returns the WAL position before
-// which a claim has seen the row; 0: none has.
-func (r registry) release(ref outbox.Ref) (seenAt uint64) {
-	seenAt = r[ref].seenAt
+// release forgets a row that was deleted or updated, or that sweeps may find again.
+func (r registry) release(ref outbox.Ref) registered {
+	row := r[ref]
 	delete(r, ref)
-	return seenAt
+	return row
 }
 
 // cut limits all positions to the end of the WAL. A new server's WAL may end before positions of the server that it

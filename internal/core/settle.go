@@ -106,7 +106,8 @@ func (c *Core) settle(s outbox.Settlement) {
 	}
 }
 
-// SetAside gives up a row that can be neither deleted nor updated. This process does not publish it again.
+// SetAside gives up a row that can be neither deleted nor updated, until it is Settled nevertheless. This process does
+// not publish it again.
 func (c *Core) SetAside(s outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -116,13 +117,4 @@ func (c *Core) SetAside(s outbox.Settlement) {
 	if s.Message.OrderingKey != nil {
 		c.mu.keys.released(s.Message)
 	}
-}
-
-// TriedAgain takes back a row that was set aside. The caller settles it or sets it aside again at once.
-func (c *Core) TriedAgain(s outbox.Settlement) {
-	c.lock()
-	defer c.mu.Unlock()
-	c.mu.registry[s.Message.Ref()] = registered{}
-	c.mu.window.messages++
-	c.mu.window.bytes += s.Message.Size()
 }
