@@ -179,7 +179,7 @@ func (m *model) lock(_ context.Context, ids []int64, _ bool, fresh outbox.Fresh)
 		row.locked, row.traced = claim, true
 		claim.messages = append(claim.messages, message)
 	}
-	m.open = append(m.open, claim)
+	m.open, m.seen = append(m.open, claim), m.wal
 	m.between()
 	if m.failing() {
 		claim.Abandon()

@@ -55,6 +55,7 @@ type model struct {
 	coalesced, lost map[int64]bool
 	lastXID         uint32
 	wal             uint64 // its end
+	seen            uint64 // claims have seen rows up to this position of it
 	restarts        int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
@@ -284,6 +285,7 @@ func (m *model) failOver(lost int) {
 	m.failedOver = int64(len(m.rows))
 	m.restarts++
 	m.wal = 1 + m.wal/2
+	m.seen = min(m.seen, m.wal)
 	if !m.polls {
 		m.core.LostSlot()
 		m.takeSlot()
@@ -391,6 +393,10 @@ func (m *model) streamNext() {
 		out, v := m.core.Streamed(message, tx.lsn, false)
 		if v == core.NoRoom {
 			m.t.Fatal("NoRoom for a stream that does not wait")
+		}
+		owned := !m.replaced && !m.late
+		if view := m.core.View(); v == core.Left && owned && view.Ready && view.InFlight == 0 && tx.lsn > m.seen {
+			m.t.Fatalf("row %d stays in the table, and no claim of this server can have seen it", row.id)
 		}
 		m.apply(out)
 	}
