@@ -52,44 +52,6 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	}
 }
 
-// Positions and transactions of an earlier server mean nothing on its successor, whose counters may be behind.
-func TestNothingOfAnEarlierServerHoldsRowsBack(t *testing.T) {
-	c := New(DefaultLimits(100), Policy{})
-	lead := func(server int64, walEnd uint64) {
-		c.TookSlot(Slot{PID: 1, Server: server, Start: walEnd, WALEnd: walEnd})
-		c.Owned(c.Clock())
-		c.PublisherReady(true)
-	}
-	claimed := func(id int64) *Claim {
-		claim, _ := c.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
-		lock(c, claim, &outbox.Message{Row: outbox.Row{ID: id}}) // at position 100
-		return claim
-	}
-	end := func(claim *Claim, id int64) {
-		c.Resolved(outbox.Result{Message: &outbox.Message{Row: outbox.Row{ID: id}}, Outcome: outbox.Confirmed})
-		claim.Done(true)
-	}
-	lead(0, 90)
-	end(claimed(1), 1)
-	open := claimed(2)
-	flying := &outbox.Message{Row: outbox.Row{ID: 3}, XID: 1000}
-	if _, v := c.Streamed(flying, 101, true); v != Taken {
-		t.Fatalf("a streamed row: %d", v)
-	}
-	lead(1, 10)
-	end(open, 2)
-	if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 4}, XID: 8}, 11, true); len(out.Publish) != 1 {
-		t.Errorf("a row that the new server streams stays in the table: %d", v)
-	}
-	c.Saw(snapshot(t, "8:9:8"), c.View().Epoch, c.View().ForgottenAt)
-	c.Saw(snapshot(t, "9:9:"), c.View().Epoch, c.View().ForgottenAt)
-	c.Resolved(outbox.Result{Message: flying, Outcome: outbox.NotSent})
-	c.Saw(snapshot(t, "9:9:"), c.View().Epoch, c.View().ForgottenAt)
-	if c.View().Unseen {
-		t.Error("the new server is asked for a transaction of the earlier one")
-	}
-}
-
 // The rows of a large transaction do not keep those of others waiting, neither for room nor behind them in the table.
 func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 	const window = 8
