@@ -63,7 +63,7 @@ type openClaim struct {
 }
 
 // claim locks the chosen rows and publishes them. Another goroutine then waits for the answers.
-func (s *Sweeper) claim(ctx context.Context, r role, chosen *core.Claim) error {
+func (s *Sweeper) claim(ctx context.Context, r Role, chosen *core.Claim) error {
 	if len(chosen.Rows) == 0 {
 		s.Apply(chosen.Done(false))
 		return nil
@@ -76,9 +76,9 @@ func (s *Sweeper) claim(ctx context.Context, r role, chosen *core.Claim) error {
 	messages, position, owner := tx.Locked()
 	owned := r.owner == nil || owner == *r.owner
 	s.Apply(chosen.Locked(core.Lock{
-		Messages: messages, Position: position, Alive: alive, Epoch: r.view.Epoch, Owned: owned,
+		Messages: messages, Position: position, Alive: alive, Epoch: r.Epoch, Owned: owned,
 	}))
-	if !owned && !r.view.Leader {
+	if !owned && !r.Leader {
 		_ = s.CheckSlot(ctx) // the next claim or check reports an error
 	}
 	if len(messages) == 0 {

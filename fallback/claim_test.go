@@ -71,7 +71,7 @@ func TestAClaimPublishesAfterASlowLockIfItStillHasTheRows(t *testing.T) {
 		}
 		memory.Clock = s.Clock
 		chosen, _ := memory.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: 1}, Ready: true}}, false, core.Most{Rows: 8, Bytes: 1 << 20})
-		err := s.claim(t.Context(), role{}, chosen)
+		err := s.claim(t.Context(), Role{}, chosen)
 		if (err == nil) != (ended == nil) || len(sent) == 1 != (ended == nil) || memory.View().InFlight != len(sent) {
 			t.Errorf("the transaction ended with %v: %d messages are published, %d rows in flight, %v", ended, len(sent), memory.View().InFlight, err)
 		}

@@ -41,20 +41,20 @@ const (
 const firstAgain = 20 * time.Millisecond
 
 // looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
-func (s *Sweeper) looksUp(r role) bool {
-	passDue := !s.Planner.keysAt(s.View()).After(s.Clock())
-	s.lookUps.lookedUp = (r.view.Wanted+r.view.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookUps.lookedUp)
+func (s *Sweeper) looksUp(r Role) bool {
+	passDue := !s.Planner.keysAt(r).After(s.Clock())
+	s.lookUps.lookedUp = (r.Wanted+r.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookUps.lookedUp)
 	return s.lookUps.lookedUp
 }
 
 // looksAgain reports whether keys are due of which the last look-up claimed nothing.
-func (s *Sweeper) looksAgain(r role) bool {
-	return r.view.Again > 0 && !s.Planner.againAt.After(s.Clock())
+func (s *Sweeper) looksAgain(r Role) bool {
+	return r.Again > 0 && !s.Planner.againAt.After(s.Clock())
 }
 
 // lookUp claims rows of wanted keys. Keys with fresh rows and keys that yield take turns, in claims of their own: a
 // claim waits for the slowest of its answers.
-func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
+func (s *Sweeper) lookUp(ctx context.Context, r Role) (more bool, err error) {
 	rows, bytes := s.room()
 	again := s.looksAgain(r)
 	view := s.Core.View()
@@ -69,7 +69,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	// Only a share of the keys, so that other claims get some.
 	keys := s.Core.TakeWanted(min(s.some(s.keysFor(rows)), (wanted+free-1)/free), s.lookUps.yielded, again)
 	if len(keys) > 0 {
-		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.view.Epoch}
+		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.Epoch}
 		began := s.Clock()
 		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, r.fresh)
 		s.searched(began, err)
@@ -97,7 +97,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 }
 
 // passKeys claims rows of the next page of a pass over all keys.
-func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
+func (s *Sweeper) passKeys(ctx context.Context, r Role) (o Outcome, err error) {
 	p := &s.passes.keys
 	rows, bytes := s.room()
 	if rows == 0 {
@@ -116,7 +116,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	}
 	s.measure(runs)
 	found := core.Found{
-		Runs: runs, Each: each, Snapshot: seen, Epoch: r.view.Epoch,
+		Runs: runs, Each: each, Snapshot: seen, Epoch: r.Epoch,
 		Pass: p.number, First: p.after == nil, Last: len(runs) < limit,
 	}
 	share := rows
@@ -127,7 +127,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	} else {
 		p.after = runs[len(runs)-1][0].OrderingKey
 	}
-	if !r.view.Leader { // otherwise several relays would try to lock the same keys
+	if !r.Leader { // otherwise several relays would try to lock the same keys
 		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 	}
 	chosen := s.Core.ChooseRuns(found, share, core.Most{Rows: rows, Bytes: bytes})

@@ -10,7 +10,7 @@ import (
 
 // lock starts the transaction of a claim. Alive is when the transaction was certainly alive: after a slow lock, the
 // server is asked whether it still has the transaction.
-func (s *Sweeper) lock(ctx context.Context, r role, chosen *core.Claim) (tx Transaction, alive time.Time, err error) {
+func (s *Sweeper) lock(ctx context.Context, r Role, chosen *core.Claim) (tx Transaction, alive time.Time, err error) {
 	ids := make([]int64, len(chosen.Rows))
 	for i, row := range chosen.Rows {
 		ids[i] = row.ID

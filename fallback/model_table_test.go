@@ -208,7 +208,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	if m.sweeping {
 		return
 	}
-	if v := m.sweeper.View(); !v.Ready && kind != Backlog && kind != SlotCheck || kind == Newest && !v.wants(Newest) || kind == Lately && !v.Lately {
+	if v := m.sweeper.Role(); !v.Ready && kind != Backlog && kind != SlotCheck || kind == Newest && !v.wants(Newest) || kind == Lately && !v.lately {
 		return
 	}
 	m.sweeping, m.between = true, between

@@ -212,7 +212,7 @@ func (m *model) rest() {
 			return
 		}
 		if n > 10*(len(m.rows)+10) {
-			m.t.Fatalf("the sweep of %s never becomes idle: %+v", kind, m.sweeper.View())
+			m.t.Fatalf("the sweep of %s never becomes idle: %+v", kind, m.sweeper.Role())
 		}
 		m.sweep(kind, func() {})
 	}

@@ -32,34 +32,6 @@ func (s Sweep) String() string {
 	return [...]string{"none", "due", "lately", "backlog", "newest", "keys", "slot check"}[s]
 }
 
-// View is the state on which the planner decides.
-type View struct {
-	// Leader: this relay owns the slot. Live: its stream was heard of lately.
-	Leader, Live bool
-	// Rest is how long this relay still claims only due rows.
-	Rest time.Duration
-	// TakesFresh: this relay may claim rows without a time, because it leads or there is no leader.
-	TakesFresh bool
-	// Ready: the publisher takes messages, and there is room for a claim.
-	Ready bool
-	// Backlog: keyless rows were left in the table.
-	Backlog bool
-	// Newest: passes over the keyless rows have shown above which ids Newest starts.
-	Newest bool
-	// Lately: a pass over the due rows has shown from which time Lately starts.
-	Lately bool
-	// Unseen: rows in the table belong to transactions that are not visible yet.
-	Unseen bool
-	// Wanted: there are keys to look up. Again: there are keys of which the last look-up claimed nothing. Unlisted:
-	// keys that are not remembered may have rows.
-	Wanted, Again, Unlisted bool
-	// Due: since the last sweep of due rows, a row has got a time.
-	Due bool
-}
-
-// KeysWait reports whether keys wait for a look-up.
-func (v View) KeysWait() bool { return v.Wanted || v.Again }
-
 // Outcome is the result of a sweep.
 type Outcome struct {
 	// Took is the longest time that it took to find a row.
@@ -119,7 +91,7 @@ type Planner struct {
 func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInterval: pollInterval} }
 
 // Next returns the sweep to run now, or None and how long to wait unless the state changes.
-func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
+func (p *Planner) Next(now time.Time, v Role) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
 	if v.Leader && v.Live && v.Ready { // every reason for a sweep wakes the sweeper
 		wait *= noticedAfter
@@ -148,16 +120,16 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 }
 
 // wants reports whether a sweep can do anything in this state.
-func (v View) wants(s Sweep) bool {
+func (v Role) wants(s Sweep) bool {
 	switch s {
 	case Due:
 		return v.Ready
 	case Lately:
-		return v.Lately && v.Ready
+		return v.lately && v.Ready
 	case Backlog:
 		return (v.TakesFresh && v.Ready) || v.Unseen
 	case Newest: // a leader's stream brings these rows
-		return v.Newest && !v.Leader && v.TakesFresh && v.Ready
+		return v.newest && !v.Leader && v.TakesFresh && v.Ready
 	case Keys:
 		return v.TakesFresh && v.Ready
 	case SlotCheck:
@@ -167,13 +139,13 @@ func (v View) wants(s Sweep) bool {
 }
 
 // at returns when a sweep is due. A sweep with a reason does not wait for the safety interval.
-func (p *Planner) at(s Sweep, v View) time.Time {
+func (p *Planner) at(s Sweep, v Role) time.Time {
 	if s == Keys {
 		at := p.keysAt(v)
-		if v.Wanted && p.wantedAt.Before(at) {
+		if v.Wanted+v.Yielding > 0 && p.wantedAt.Before(at) {
 			at = p.wantedAt
 		}
-		if v.Again && p.againAt.Before(at) {
+		if v.Again > 0 && p.againAt.Before(at) {
 			at = p.againAt
 		}
 		return at
@@ -204,7 +176,7 @@ func (p *Planner) dueRests() bool {
 }
 
 // keysAt returns when the next page of a pass over all keys is due.
-func (p *Planner) keysAt(v View) time.Time {
+func (p *Planner) keysAt(v Role) time.Time {
 	at := p.next[Keys]
 	if at.IsZero() || p.underWay[Keys] || !v.Leader || !v.Live || v.Unlisted {
 		return at

@@ -86,8 +86,8 @@ func (r *Relay) Health() Health {
 		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
-		trouble := r.sweeper.trouble.Current()
-		add("sweep", r.sweeper.alive, trouble == "", orElse(trouble, "sweeping"))
+		trouble := r.sweeper.Trouble.Current()
+		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
 	}
 	trouble := orElse(r.settler.commits.log.Current(), r.settler.trouble.Current())
 	settles := trouble == "" && !r.settler.suspension.on.Load() && !r.stalls()
@@ -152,7 +152,7 @@ func (r *Relay) databaseAnswers() bool {
 	if phase := r.phase.Load(); phase == phaseStarting || phase == phaseStopped {
 		return false
 	}
-	return r.sweeper.trouble.Current() == "" && r.settler.trouble.Current() == ""
+	return r.sweeper.Trouble.Current() == "" && r.settler.trouble.Current() == ""
 }
 
 // streamHeard is when the stream's last message arrived; zero: never.

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
@@ -41,7 +42,8 @@ type Relay struct {
 	core      *core.Core
 	observer  *observer
 	settler   *settler
-	sweeper   *sweeper
+	sweeper   *fallback.Sweeper
+	sweeping  *heartbeat
 	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
 	starting  *outagelog.Log
 	stuck     *outagelog.Log
@@ -126,15 +128,8 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		locked:   lockedRows{log: newOutageLog(log, address)},
 		commits:  commits{store: db, log: newOutageLog(log, address)},
 	}
-	r.sweeper = &sweeper{
-		core:    r.core,
-		store:   db,
-		sweeps:  r.newSweeps(),
-		log:     log,
-		alive:   newHeartbeat(),
-		trouble: newOutageLog(log, address),
-		failed:  r.settler.failed,
-	}
+	r.sweeping = newHeartbeat()
+	r.sweeper = r.newSweeper()
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{
 			address:        address,
