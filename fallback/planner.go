@@ -38,8 +38,6 @@ type Outcome struct {
 	Took time.Duration
 	// More: the pass continues at once.
 	More bool
-	// Quiet is how long, according to the table, no row will become due.
-	Quiet time.Duration
 }
 
 // The leader also scans the table without a reason: others may change rows, such as their time, and the stream does not
@@ -78,8 +76,6 @@ type Planner struct {
 	cost [sweeps]time.Duration
 	// passTook is the time of all pages of the last complete pass, passing that of the current pass.
 	passTook, passing [sweeps]time.Duration
-	// quietUntil is when the next row is due, unless a row gets an earlier time.
-	quietUntil time.Time
 	// looked is when the last snapshot was taken.
 	looked time.Time
 	// wantedAt is when wanted keys were last looked up. againAt is when those may be looked up again of which nothing
@@ -93,9 +89,6 @@ func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInter
 // Next returns the sweep to run now, or None and how long to wait unless the state changes.
 func (p *Planner) Next(now time.Time, v Role) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
-	if v.Leader && v.Live && v.Ready { // every reason for a sweep wakes the sweeper
-		wait *= noticedAfter
-	}
 	if v.Rest > 0 {
 		wait = min(wait, v.Rest)
 	}
@@ -158,8 +151,6 @@ func (p *Planner) at(s Sweep, v Role) time.Time {
 		return at
 	case s == Backlog && !v.Backlog && !v.Unseen:
 		return p.backlogUnasked()
-	case s == Due && !v.Due && p.quietUntil.After(at):
-		return p.quietUntil
 	}
 	return at
 }
@@ -202,9 +193,6 @@ func (p *Planner) unasked(s Sweep, rest time.Duration) time.Time {
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	if s == SlotCheck { // it scans nothing, and a late one can miss that another relay had the slot for a moment
 		o.Took = 0
-	}
-	if s == Due {
-		p.quietUntil = now.Add(min(o.Quiet, noticedAfter*p.pollInterval))
 	}
 	p.underWay[s] = o.More
 	if p.passing[s] += o.Took; !o.More {

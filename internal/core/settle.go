@@ -95,9 +95,6 @@ func (c *Core) Settled(done []outbox.Settlement) {
 
 func (c *Core) settle(s outbox.Settlement) {
 	m := s.Message
-	if s.Decision.Action != outbox.Delete {
-		c.wantDue()
-	}
 	c.mu.keys.yields(m, s.Decision.Action != outbox.Delete)
 	c.mu.marks.written(m.Ref())
 	c.forget(m.Ref(), m.Size())
