@@ -14,11 +14,11 @@ const (
 	None Sweep = iota
 	// Due claims rows whose available_at has come.
 	Due
-	// Lately claims the rows of Due that became due lately, while Due rests or walks long: many due rows cannot leave.
+	// Lately claims the rows of Due that became due lately, while Due pauses or walks long: many due rows cannot leave.
 	Lately
 	// Backlog claims rows without a key and without a time.
 	Backlog
-	// Newest claims the rows of Backlog with the newest ids, while Backlog rests long after a costly pass.
+	// Newest claims the rows of Backlog with the newest ids, while Backlog pauses long after a costly pass.
 	Newest
 	// Keys claims the head of each ordering key, and rows behind it.
 	Keys
@@ -54,7 +54,7 @@ const (
 	safetyAtLeast = 10 * time.Minute // a server that was paused makes any scan look long
 )
 
-// costFactor bounds a sweep's share of the time: after one second of scanning it rests for twenty. The shorter of two
+// costFactor bounds a sweep's share of the time: after one second of scanning it pauses for twenty. The shorter of two
 // runs counts, because one slow run may have waited for a paused server.
 const costFactor = 20
 
@@ -93,7 +93,7 @@ func (p *Planner) Next(now time.Time, v Role) (Sweep, time.Duration) {
 		wait = min(wait, v.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) || sweep == Newest && !p.rests(Backlog) || sweep == Lately && !p.dueRests() {
+		if !v.wants(sweep) || sweep == Newest && !p.pauses(Backlog) || sweep == Lately && !p.duePauses() {
 			continue
 		}
 		at := p.at(sweep, v)
@@ -155,15 +155,15 @@ func (p *Planner) at(s Sweep, v Role) time.Time {
 	return at
 }
 
-// rests reports whether the next pass is more than a poll interval after the last one. Such a pass has read many rows
+// pauses reports whether the next pass is more than a poll interval after the last one. Such a pass has read many rows
 // that it could not claim: scheduled ones, dead ones, or those behind the first row of their key.
-func (p *Planner) rests(s Sweep) bool {
+func (p *Planner) pauses(s Sweep) bool {
 	return !p.underWay[s] && p.next[s].Sub(p.ended[s]) > p.pollInterval
 }
 
-// dueRests reports whether due rows would wait for long, because Due rests, or walks past rows that it cannot claim.
-func (p *Planner) dueRests() bool {
-	return p.rests(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
+// duePauses reports whether due rows would wait for long, because Due pauses, or walks past rows that it cannot claim.
+func (p *Planner) duePauses() bool {
+	return p.pauses(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
 }
 
 // keysAt returns when the next page of a pass over all keys is due.
@@ -181,8 +181,8 @@ func (p *Planner) backlogUnasked() time.Time {
 }
 
 // unasked returns when a sweep runs without a reason, at least some time after the last one.
-func (p *Planner) unasked(s Sweep, rest time.Duration) time.Time {
-	at := p.ended[s].Add(max(noticedAfter*p.pollInterval, noticedIn, rest))
+func (p *Planner) unasked(s Sweep, pause time.Duration) time.Time {
+	at := p.ended[s].Add(max(noticedAfter*p.pollInterval, noticedIn, pause))
 	if at.Before(p.next[s]) {
 		return p.next[s]
 	}

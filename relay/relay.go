@@ -24,6 +24,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -114,7 +115,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		table:      config.Table,
 		headers:    config.LogHeaders,
 	}
-	serverStopping := make(chan struct{}, 1)
+	serverStopping := signal.New()
 	r.settler = &settler{
 		core:     r.core,
 		store:    db,

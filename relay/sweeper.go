@@ -10,6 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -57,15 +58,8 @@ func (r *Relay) newSweeper() *fallback.Sweeper {
 }
 
 // signalIfStopping signals that the server takes no connections, if the error says so.
-func signalIfStopping(err error, stopping chan struct{}) {
+func signalIfStopping(err error, stopping signal.Signal) {
 	if pgcode.Is(err, pgerrcode.CannotConnectNow) {
-		signal(stopping)
-	}
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		stopping.Send()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -18,7 +19,7 @@ type Claim struct {
 	Rows  []outbox.Candidate
 	Large bool
 	// Progress is signalled at each answer.
-	Progress chan struct{}
+	Progress signal.Signal
 
 	keys []string
 	// alive is when the transaction was certainly alive.
@@ -85,7 +86,7 @@ func (cl *Claim) Locked(l Lock) Out {
 		c.mu.marks.claimed(m)
 	}
 	valid = valid && c.publishing()
-	cl.Progress, cl.alive = make(chan struct{}, 1), l.Alive
+	cl.Progress, cl.alive = signal.New(), l.Alive
 	cl.Large = cl.Large && valid && len(l.Messages) > 0 && !l.Messages[0].Superseded
 	if cl.Large {
 		return Out{}
@@ -106,7 +107,7 @@ func (cl *Claim) ReadFailed() {
 	cl.core.lock()
 	defer cl.core.mu.Unlock()
 	cl.core.endLarge()
-	signal(cl.core.Wake)
+	cl.core.Wake.Send()
 }
 
 // notLocked gives up a chosen row that another session has locked, changed or deleted.
@@ -198,7 +199,7 @@ func (cl *Claim) resolve(a answer) Out {
 	m := a.Message
 	delete(cl.flying, m.Ref())
 	cl.answered = append(cl.answered, a.Settlement)
-	signal(cl.Progress)
+	cl.Progress.Send()
 	switch {
 	case m.OrderingKey == nil:
 	case a.Decision.Action == outbox.Delete || a.Decision.KeyGoesOn:
@@ -324,7 +325,7 @@ func (c *Core) endKey(key string, late *outbox.Message, deleted int, locked bool
 	} else {
 		c.mu.keys.lookAgain(key, k)
 	}
-	signal(c.Wake)
+	c.Wake.Send()
 }
 
 // releaseClaimed forgets a claimed row that stays unchanged in the table.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -16,7 +17,7 @@ type Core struct {
 	policy Policy
 	// Wake is signalled when a sweep may be needed, Room when the stream may continue. Doubted is signalled when the
 	// caller must ask the database who owns the slot.
-	Wake, Room, Doubted chan struct{}
+	Wake, Room, Doubted signal.Signal
 	// Clock returns the time, Random a number in [0, 1) for the time of a retry. Tests replace them.
 	Clock  func() time.Time
 	Random func() float64
@@ -88,7 +89,7 @@ type transaction struct {
 func New(limits Limits, policy Policy) *Core {
 	c := &Core{
 		limits: limits, policy: policy, Clock: time.Now, Random: rand.Float64,
-		Wake: make(chan struct{}, 1), Room: make(chan struct{}, 1), Doubted: make(chan struct{}, 1),
+		Wake: signal.New(), Room: signal.New(), Doubted: signal.New(),
 	}
 	c.mu.registry = make(registry)
 	c.mu.keys = newKeys(limits.Keys)
@@ -120,13 +121,6 @@ func publish(m *outbox.Message) (out Out) {
 		out.Publish = []*outbox.Message{m}
 	}
 	return out
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // Verdict is the core's decision about a streamed row.
@@ -172,7 +166,7 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 		c.leaveInTable(m)
 		return Out{}, Left
 	case c.mu.lease.late(c.mu.now):
-		signal(c.Doubted)
+		c.Doubted.Send()
 		if mayWait && !large {
 			return Out{}, NoRoom
 		}
@@ -250,8 +244,8 @@ func (c *Core) forget(ref outbox.Ref, size int) {
 	} else {
 		c.mu.window.bytes -= size
 	}
-	signal(c.Room)
-	signal(c.Wake)
+	c.Room.Send()
+	c.Wake.Send()
 }
 
 // leaveInTable records that a streamed row stays in the table, for a claim.
@@ -262,7 +256,7 @@ func (c *Core) leaveInTable(m *outbox.Message) {
 		return
 	}
 	if c.mu.keys.leaveInTable(*m.OrderingKey, c.noteUnseen(m, noID)) {
-		signal(c.Wake)
+		c.Wake.Send()
 	}
 }
 
@@ -306,7 +300,7 @@ func (c *Core) wantAll() {
 
 func (c *Core) wantBacklog(from int64) {
 	if c.mu.backlog == noID {
-		signal(c.Wake)
+		c.Wake.Send()
 	}
 	c.mu.backlog = min(c.mu.backlog, from)
 }
@@ -341,8 +335,8 @@ func (c *Core) PublisherReady(ready bool) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.ready = ready
-	signal(c.Wake)
-	signal(c.Room)
+	c.Wake.Send()
+	c.Room.Send()
 }
 
 // publishing reports whether new messages may leave.
@@ -355,8 +349,8 @@ func (c *Core) Suspend(suspended bool) {
 	if c.mu.suspended = suspended; suspended {
 		c.leaveQueue(c.mu.keys.unqueueAll())
 	}
-	signal(c.Wake)
-	signal(c.Room)
+	c.Wake.Send()
+	c.Room.Send()
 }
 
 // Stop ends the intake. Only messages in flight continue.
@@ -365,5 +359,5 @@ func (c *Core) Stop() {
 	defer c.mu.Unlock()
 	c.mu.stopping = true
 	c.leaveQueue(c.mu.keys.unqueueAll())
-	signal(c.Room)
+	c.Room.Send()
 }

@@ -15,23 +15,23 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	for name, length := range map[string]int{"short": 10, "long": 2684} {
 		t.Run(name, func(t *testing.T) {
 			const most = 10_000
-			o := newKeys(most)
+			ks := newKeys(most)
 			key := func(n int) string { return fmt.Sprintf("%0*d", length, n) }
 			remembered := 0
-			for o.remember(key(remembered)) != nil {
+			for ks.remember(key(remembered)) != nil {
 				remembered++
 			}
 			if want := min(most, mostKeyBytes/length); remembered != want {
 				t.Errorf("%d keys are remembered, want %d", remembered, want)
 			}
-			if o.remember(strings.Repeat("x", length)) != nil {
+			if ks.remember(strings.Repeat("x", length)) != nil {
 				t.Error("one key more than the limit is remembered")
 			}
 			for n := range remembered {
-				o.forget(key(n))
+				ks.forget(key(n))
 			}
-			if o.bytes != 0 || o.remember(key(0)) == nil {
-				t.Errorf("%d bytes are counted for no key", o.bytes)
+			if ks.bytes != 0 || ks.remember(key(0)) == nil {
+				t.Errorf("%d bytes are counted for no key", ks.bytes)
 			}
 		})
 	}

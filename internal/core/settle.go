@@ -90,7 +90,7 @@ func (c *Core) Settled(done []outbox.Settlement) {
 	for _, s := range done {
 		c.settle(s)
 	}
-	signal(c.Wake)
+	c.Wake.Send()
 }
 
 func (c *Core) settle(s outbox.Settlement) {
