@@ -23,14 +23,14 @@ func (r *Relay) newSweeper() *fallback.Sweeper {
 		Lock: func(
 			ctx context.Context, ids []int64, large bool, fresh outbox.Fresh,
 		) (fallback.Transaction, error) {
-			var claim *store.Claim
+			var claim *store.LockedRows
 			var err error
 			if large {
 				claim, err = r.store.LockLarge(ctx, ids[0], fresh, names.Slot)
 			} else {
 				claim, err = r.store.Lock(ctx, ids, fresh, names.Slot)
 			}
-			return watchedClaim{claim, &r.settler.commits}, err
+			return watchedRows{claim, &r.settler.commits}, err
 		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
 			seen, err := slotNow(ctx, r.store, names)
