@@ -166,6 +166,7 @@ func (m *model) lock(_ context.Context, ids []int64, _ bool, fresh outbox.Fresh)
 		message.Deadline, message.Superseded = m.deadline(row), m.superseded(row)
 		row.locked, row.traced = claim, true
 		claim.messages = append(claim.messages, message)
+		m.say("a claim locks row %d", id)
 	}
 	m.open, m.seen = append(m.open, claim), m.wal
 	m.between()
@@ -204,7 +205,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	_, err := m.sweeper.Once(context.Background(), kind)
 	m.sweeping, m.between = false, func() {}
 	if err != nil && !errors.Is(err, errFailed) && booted == m.core {
-		m.t.Fatal(err)
+		m.t.Fatalf("%v", err)
 	}
 }
 

@@ -19,8 +19,10 @@ import (
 // that may crash. It plays the stream, the table, the publisher and the settler one step at a time, in any order. After
 // each step it checks the promises of docs/delivery.md.
 type model struct {
-	t   *rapid.T
+	t   interface{ Fatalf(string, ...any) }
 	now time.Time
+	// say tells a step of a story.
+	say func(format string, args ...any)
 	// clock is the clock of the process; it shows a pause.
 	clock time.Time
 	// replaced: another relay has owned the slot since the pause.
@@ -119,10 +121,8 @@ const (
 )
 
 func newModel(t *rapid.T) *model {
-	m := &model{
-		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, coalesced: map[int64]bool{}, lost: map[int64]bool{}, lastXID: 100, wal: 1,
-		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
-	}
+	m := emptyModel()
+	m.t = t
 	if rapid.Bool().Draw(t, "tight limits") {
 		m.limits.Keys, m.limits.Unseen, m.limits.Unknown = 3, 2, 1
 	}
@@ -135,6 +135,15 @@ func newModel(t *rapid.T) *model {
 	m.polls = rapid.IntRange(1, 4).Draw(t, "polls") == 1
 	m.boot()
 	return m
+}
+
+func emptyModel() *model {
+	return &model{
+		now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{},
+		coalesced: map[int64]bool{}, lost: map[int64]bool{}, lastXID: 100, wal: 1, delivered: map[int64]int{},
+		firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
+		say: func(string, ...any) {},
+	}
 }
 
 // boot starts a relay process that takes the slot at once.
@@ -252,6 +261,7 @@ func (m *model) askForSlot() {
 
 // takeSlot starts the stream at the current WAL position.
 func (m *model) takeSlot() {
+	m.say("the relay takes the slot")
 	m.replaced = false
 	m.streamed = len(m.txs)
 	m.term++
@@ -390,13 +400,19 @@ func (m *model) streamNext() {
 	for _, row := range tx.rows {
 		message := row.message(tx)
 		message.Deadline = m.deadline(row)
+		before := m.core.View().Remembered
 		out, v := m.core.Streamed(message, tx.lsn, false)
 		if v == core.NoRoom {
-			m.t.Fatal("NoRoom for a stream that does not wait")
+			m.t.Fatalf("NoRoom for a stream that does not wait")
 		}
 		owned := !m.replaced && !m.late
 		if view := m.core.View(); v == core.Left && owned && view.Ready && view.InFlight == 0 && tx.lsn > m.seen {
 			m.t.Fatalf("row %d stays in the table, and no claim of this server can have seen it", row.id)
+		}
+		if len(out.Publish) == 0 {
+			m.say("row %d %s", row.id, map[bool]string{
+				true: "waits in memory behind the first row of its key", false: "stays in the table",
+			}[m.core.View().Remembered > before])
 		}
 		m.apply(out)
 	}
@@ -423,6 +439,7 @@ func (m *model) publish(message *outbox.Message) {
 	if left, expires := message.TimeLeft(m.clock); expires && left <= 0 {
 		m.tooLate[message] = true
 	}
+	m.say("row %d is published%s", message.ID, map[bool]string{true: " and marked"}[message.PossibleDuplicate])
 	m.inFlight = append(m.inFlight, message)
 	if n := len(m.inFlight); n > modelInFlight {
 		m.t.Fatalf("%d messages in flight", n)
@@ -440,6 +457,7 @@ func (m *model) mustRest(row *modelRow) bool {
 // arrive delivers a message to the broker.
 func (m *model) arrive(message *outbox.Message) {
 	m.keepBatch(message)
+	m.say("the broker has row %d", message.ID)
 	// A requeued dead letter follows the messages that left meanwhile.
 	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
 		return
@@ -547,11 +565,13 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		if row.coalesce == "" || !newer {
 			m.t.Fatalf("row %d was coalesced, and no newer row exists", row.id)
 		}
+		m.say("row %d is deleted unpublished", row.id)
 		row.gone, m.coalesced[row.id] = true, true
 	case s.Decision.Action == outbox.Delete:
 		if m.delivered[row.id] == 0 && !(s.Decision.Reason == outbox.ReasonExpired && m.hasExpired(row)) {
 			m.t.Fatalf("row %d is deleted and was not delivered", row.id)
 		}
+		m.say("row %d is deleted", row.id)
 		row.gone = true
 	case s.Message.AvailableAt == nil && !row.available.IsZero(), s.Message.AvailableAt != nil && !row.available.Equal(*s.Message.AvailableAt): // the fence
 		if row.postponed == m.core && s.Rejected {
@@ -561,9 +581,11 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		if s.Rejected {
 			row.attempts++
 		}
+		m.say("row %d is tried again in %s", row.id, s.Decision.Delay)
 		row.available, row.duplicate, row.traced = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate, false
 		row.postponed = nil
 	case s.Decision.Action == outbox.DeadLetter:
+		m.say("row %d becomes a dead letter", row.id)
 		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
 	case s.Decision.Action == outbox.Release:
 		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
@@ -601,7 +623,7 @@ func (m *model) snapshot() outbox.Snapshot {
 	}
 	s, err := outbox.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, m.lastXID+1, strings.Join(running, ",")))
 	if err != nil {
-		m.t.Fatal(err)
+		m.t.Fatalf("%v", err)
 	}
 	return s
 }
@@ -656,6 +678,7 @@ var errEnded = errors.New("the transaction has ended")
 
 func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpone time.Duration) error {
 	if c.ended {
+		c.m.say("the server has ended the claim")
 		return errEnded
 	}
 	for _, s := range rows {
@@ -664,6 +687,7 @@ func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpon
 			c.m.t.Fatalf("row %d is written by a claim that has not locked it", row.id)
 		}
 		if s.Decision.Action == outbox.Postpone {
+			c.m.say("row %d has no answer, and is postponed by %s", row.id, postpone)
 			row.available, row.duplicate, row.traced, row.postponed = c.m.now.Add(postpone), true, false, c.m.core
 			s.Message.AvailableAt = pointer(row.available)
 			continue

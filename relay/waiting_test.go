@@ -119,13 +119,3 @@ func TestRowsSetAsideAreDueTogether(t *testing.T) {
 		t.Errorf("the next try is in %s", got)
 	}
 }
-
-func TestWithoutRowsNothingIsDue(t *testing.T) {
-	var w waitingRows
-	if got := w.next(time.Now(), time.Minute); got != time.Minute {
-		t.Errorf("due in %s", got)
-	}
-	if rows := w.due(time.Now(), 10); rows != nil {
-		t.Errorf("due: %v", dueIDs(rows))
-	}
-}
