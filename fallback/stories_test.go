@@ -63,7 +63,8 @@ func tell(t *testing.T, story string) string {
 func (m *model) step(t *testing.T, name string, words []string) {
 	each := func(outcome outbox.Outcome, reason outbox.Reason) {
 		for _, word := range words {
-			i := slices.IndexFunc(m.inFlight, func(message *outbox.Message) bool { return strconv.FormatInt(message.ID, 10) == word })
+			is := func(message *outbox.Message) bool { return strconv.FormatInt(message.ID, 10) == word }
+			i := slices.IndexFunc(m.inFlight, is)
 			if i < 0 {
 				t.Fatalf("%s: row %s is not in flight", name, word)
 			}
