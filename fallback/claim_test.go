@@ -62,14 +62,14 @@ func TestAClaimPublishesAfterASlowLockIfItStillHasTheRows(t *testing.T) {
 		now := time.Now()
 		var sent []*outbox.Message
 		s := &Sweeper{
-			Core: memory, Table: &dueTable{}, Clock: func() time.Time { return now },
+			Core: memory, Table: &dueTable{},
 			Apply: func(out core.Out) { sent = append(sent, out.Publish...) }, start: func(*openClaim) {},
 			Lock: func(context.Context, []int64, bool, outbox.Fresh) (Transaction, error) {
 				now = now.Add(10 * time.Second)
 				return aliveTx{dueTx{[]*outbox.Message{{Row: outbox.Row{ID: 1}}}}, ended}, nil
 			},
 		}
-		memory.Clock = s.Clock
+		memory.Clock = func() time.Time { return now }
 		chosen, _ := memory.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: 1}, Ready: true}}, false, core.Most{Rows: 8, Bytes: 1 << 20})
 		err := s.claim(t.Context(), Role{}, chosen)
 		if (err == nil) != (ended == nil) || len(sent) == 1 != (ended == nil) || memory.View().InFlight != len(sent) {

@@ -69,7 +69,7 @@ func (s *Sweeper) duePage(ctx context.Context, r Role, p *duePass) (o Outcome, e
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	began, limit := s.Clock(), s.some(4*s.Page)
+	began, limit := s.Core.Clock(), s.some(4*s.Page)
 	found, at, err := s.Table.FindDue(ctx, p.after, p.until, limit)
 	p.walk += s.searched(began, err)
 	if p.longest = max(p.longest, p.walk); err != nil {

@@ -85,7 +85,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 		tries := map[int64]int{}
 		memory := core.New(core.DefaultLimits(400), core.Policy{MaxRetries: 5})
 		s := &Sweeper{
-			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
+			Core: memory, Table: table, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
 		}
 		memory.PublisherReady(true)
 		s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
@@ -175,10 +175,10 @@ func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
 			}
 			memory := core.New(core.DefaultLimits(400), core.Policy{})
 			s := &Sweeper{
-				Core: memory, Table: table, Clock: func() time.Time { return table.now }, Planner: NewPlanner(poll),
+				Core: memory, Table: table, Planner: NewPlanner(poll),
 				Shuffle: func(int, func(i, j int)) {}, Settings: Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
 			}
-			memory.Clock = s.Clock
+			memory.Clock = func() time.Time { return table.now }
 			memory.PublisherReady(true)
 			s.SlotOwner = func(context.Context) (Owner, error) { return Owner{}, nil }
 			committed := map[int64]time.Time{}

@@ -42,14 +42,14 @@ const firstAgain = 20 * time.Millisecond
 
 // looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
 func (s *Sweeper) looksUp(r Role) bool {
-	passDue := !s.Planner.keysAt(r).After(s.Clock())
+	passDue := !s.Planner.keysAt(r).After(s.Core.Clock())
 	s.lookUps.lookedUp = (r.Wanted+r.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookUps.lookedUp)
 	return s.lookUps.lookedUp
 }
 
 // looksAgain reports whether keys are due of which the last look-up claimed nothing.
 func (s *Sweeper) looksAgain(r Role) bool {
-	return r.Again > 0 && !s.Planner.againAt.After(s.Clock())
+	return r.Again > 0 && !s.Planner.againAt.After(s.Core.Clock())
 }
 
 // lookUp claims rows of wanted keys. Keys with fresh rows and keys that yield take turns, in claims of their own: a
@@ -70,7 +70,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r Role) (more bool, err error) {
 	keys := s.Core.TakeWanted(min(s.some(s.keysFor(rows)), (wanted+free-1)/free), s.lookUps.yielded, again)
 	if len(keys) > 0 {
 		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.Epoch}
-		began := s.Clock()
+		began := s.Core.Clock()
 		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, r.fresh)
 		s.searched(began, err)
 		if found.Failed = err != nil; !found.Failed {
@@ -90,9 +90,9 @@ func (s *Sweeper) lookUp(ctx context.Context, r Role) (more bool, err error) {
 		s.lookUps.again = 0
 	case again || s.lookUps.again == 0:
 		s.lookUps.again = min(max(2*s.lookUps.again, firstAgain), s.Planner.pollInterval)
-		s.Planner.againAt = s.Clock().Add(s.lookUps.again)
+		s.Planner.againAt = s.Core.Clock().Add(s.lookUps.again)
 	}
-	s.Planner.wantedAt = s.Clock()
+	s.Planner.wantedAt = s.Core.Clock()
 	return view.Wanted+view.Yielding > 0, nil
 }
 
@@ -108,7 +108,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r Role) (o Outcome, err error) {
 	}
 	limit := s.some(s.keysFor(s.Page))
 	each := s.runOf(rows, limit)
-	began := s.Clock()
+	began := s.Core.Clock()
 	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, each, r.fresh)
 	if s.searched(began, err); err != nil {
 		*p = keysPass{}

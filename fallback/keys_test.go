@@ -59,7 +59,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 		table := &runsTable{looked: map[string]int{}, ids: map[string]int64{}}
 		memory := core.New(core.DefaultLimits(400), core.Policy{})
 		s := &Sweeper{
-			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
+			Core: memory, Table: table, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
 			Apply: func(core.Out) {},
 		}
 		memory.PublisherReady(true)

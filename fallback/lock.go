@@ -15,14 +15,14 @@ func (s *Sweeper) lock(ctx context.Context, r Role, chosen *core.Claim) (tx Tran
 	for i, row := range chosen.Rows {
 		ids[i] = row.ID
 	}
-	alive = s.Clock()
+	alive = s.Core.Clock()
 	tx, err = s.Lock(ctx, ids, chosen.Large, r.fresh)
-	s.adapt(s.Clock().Sub(alive), chosen.Rows)
+	s.adapt(s.Core.Clock().Sub(alive), chosen.Rows)
 	if err != nil {
 		return nil, alive, err
 	}
-	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(alive, s.Clock()) > longWalk {
-		alive = s.Clock()
+	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(alive, s.Core.Clock()) > longWalk {
+		alive = s.Core.Clock()
 		err = tx.Alive(ctx)
 	}
 	if err != nil {
@@ -49,9 +49,9 @@ func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate) {
 // have their turn.
 func (o *openClaim) read(ctx context.Context) (ok bool) {
 	s := o.sweeper
-	began := s.Clock()
+	began := s.Core.Clock()
 	err := o.tx.Read(ctx)
-	alive := s.Clock()
+	alive := s.Core.Clock()
 	if err == nil {
 		s.claims.quick.Store(alive.Sub(began) < longWalk/4)
 		err = o.tx.Alive(ctx)

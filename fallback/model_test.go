@@ -155,7 +155,7 @@ func (m *model) boot() {
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
-		Core: m.core, Table: m, Clock: m.core.Clock, Planner: NewPlanner(time.Second),
+		Core: m.core, Table: m, Planner: NewPlanner(time.Second),
 		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},

@@ -69,10 +69,10 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 			memory.PublisherReady(true)
 			var worst time.Duration
 			s := &Sweeper{
-				Core: memory, Table: table, Clock: func() time.Time { return table.now }, Planner: NewPlanner(poll),
+				Core: memory, Table: table, Planner: NewPlanner(poll),
 				Shuffle: func(int, func(i, j int)) {}, Settings: Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
 			}
-			memory.Clock = s.Clock
+			memory.Clock = func() time.Time { return table.now }
 			s.SlotOwner = func(context.Context) (Owner, error) { return Owner{}, nil }
 			s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
 				var tx dueTx

@@ -34,8 +34,6 @@ type Table interface {
 type Sweeper struct {
 	Core  *core.Core
 	Table Table
-	// Clock returns the time.
-	Clock func() time.Time
 	// Lock starts a claim of rows, or of one large row.
 	Lock func(ctx context.Context, ids []int64, large bool, fresh outbox.Fresh) (Transaction, error)
 	// SlotOwner returns who owns the slot.
@@ -131,7 +129,7 @@ func (s *Sweeper) Role() Role {
 	}
 	rows, _ := s.room()
 	r.Ready = rows > 0
-	now := s.Clock()
+	now := s.Core.Clock()
 	if s.Polling && !s.slot.freeSince.IsZero() {
 		r.Rest = max(s.slot.freeSince.Add(core.RestFor).Sub(now), 0)
 	}
@@ -170,7 +168,7 @@ func (s *Sweeper) some(most int) int { return max(most>>s.halved, 1) }
 
 // searched records a search that began at this time. If it failed late, the next one is half as large.
 func (s *Sweeper) searched(began time.Time, err error) (took time.Duration) {
-	switch took = s.Clock().Sub(began); {
+	switch took = s.Core.Clock().Sub(began); {
 	case err == nil:
 		s.halved = max(s.halved-1, 0)
 	case took > longWalk:
@@ -182,7 +180,7 @@ func (s *Sweeper) searched(began time.Time, err error) (took time.Duration) {
 // Next returns the sweep to run now, or None and how long to wait.
 func (s *Sweeper) Next() (Sweep, time.Duration) {
 	s.noticeTerm()
-	return s.Planner.Next(s.Clock(), s.Role())
+	return s.Planner.Next(s.Core.Clock(), s.Role())
 }
 
 // noticeTerm restarts all passes after a term has begun or ended.
@@ -202,7 +200,7 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	s.noticeTerm()
 	r := s.Role()
 	var o Outcome
-	began := s.Clock()
+	began := s.Core.Clock()
 	switch kind {
 	case Due:
 		o, err = s.sweepDue(ctx, r)
@@ -221,9 +219,9 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 		err = s.CheckSlot(ctx)
 	}
 	if o.Took == 0 && err == nil { // a failed statement says nothing about the cost of a sweep
-		o.Took = s.Clock().Sub(began)
+		o.Took = s.Core.Clock().Sub(began)
 	}
-	s.Planner.Done(kind, s.Clock(), o)
+	s.Planner.Done(kind, s.Core.Clock(), o)
 	return o.More && err == nil, err
 }
 
@@ -295,7 +293,7 @@ func (s *Sweeper) page(ctx context.Context, r Role, p *backlogPass) (o Outcome, 
 	rows = s.some(rows)
 	left := s.Core.TakeLeft(rows/2, p.after)
 	rows -= len(left)
-	began, upTo := s.Clock(), s.passes.span.from(p.after, p.last)
+	began, upTo := s.Core.Clock(), s.passes.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.searched(began, err)
 	certain := err == nil || took > longWalk // an error after a long scan is probably a timeout
@@ -371,11 +369,11 @@ func (s *Sweeper) look(ctx context.Context, r *Role) error {
 		now := s.Core.View()
 		r.Backlog, r.Live = now.Backlog, now.Live
 	}
-	s.Planner.looked = s.Clock()
+	s.Planner.looked = s.Core.Clock()
 	return err
 }
 
 // safetyDue reports whether a pass without a reason is due.
 func (s *Sweeper) safetyDue() bool {
-	return s.Clock().After(s.Planner.backlogUnasked())
+	return s.Core.Clock().After(s.Planner.backlogUnasked())
 }

@@ -19,7 +19,7 @@ import (
 func (r *Relay) newSweeper() *fallback.Sweeper {
 	names, claims := r.config.Names(), newOutageLog(r.log, r.address)
 	return &fallback.Sweeper{
-		Core: r.core, Table: r.store, Clock: r.core.Clock,
+		Core: r.core, Table: r.store,
 		Lock: func(
 			ctx context.Context, ids []int64, large bool, fresh outbox.Fresh,
 		) (fallback.Transaction, error) {
