@@ -87,22 +87,22 @@ type Planner struct {
 func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInterval: pollInterval} }
 
 // Next returns the sweep to run now, or None and how long to wait unless the state changes.
-func (p *Planner) Next(now time.Time, v Role) (Sweep, time.Duration) {
+func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
-	if v.Rest > 0 {
-		wait = min(wait, v.Rest)
+	if r.Rest > 0 {
+		wait = min(wait, r.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) || sweep == Newest && !p.pauses(Backlog) || sweep == Lately && !p.duePauses() {
+		if !r.wants(sweep) || sweep == Newest && !p.pauses(Backlog) || sweep == Lately && !p.duePauses() {
 			continue
 		}
-		at := p.at(sweep, v)
+		at := p.at(sweep, r)
 		if delay := at.Sub(now); delay > 0 {
 			wait = min(wait, delay)
 			continue
 		}
 		// The sweep that has waited longest runs first, so that none starves.
-		if best == None || at.Before(p.at(best, v)) {
+		if best == None || at.Before(p.at(best, r)) {
 			best = sweep
 		}
 	}
@@ -113,43 +113,43 @@ func (p *Planner) Next(now time.Time, v Role) (Sweep, time.Duration) {
 }
 
 // wants reports whether a sweep can do anything in this state.
-func (v Role) wants(s Sweep) bool {
+func (r Role) wants(s Sweep) bool {
 	switch s {
 	case Due:
-		return v.Ready
+		return r.Ready
 	case Lately:
-		return v.lately && v.Ready
+		return r.lately && r.Ready
 	case Backlog:
-		return (v.TakesFresh && v.Ready) || v.Unseen
+		return (r.TakesFresh && r.Ready) || r.Unseen
 	case Newest: // a leader's stream brings these rows
-		return v.newest && !v.Leader && v.TakesFresh && v.Ready
+		return r.newest && !r.Leader && r.TakesFresh && r.Ready
 	case Keys:
-		return v.TakesFresh && v.Ready
+		return r.TakesFresh && r.Ready
 	case SlotCheck:
-		return !v.Leader
+		return !r.Leader
 	}
 	return false
 }
 
 // at returns when a sweep is due. A sweep with a reason does not wait for the safety interval.
-func (p *Planner) at(s Sweep, v Role) time.Time {
+func (p *Planner) at(s Sweep, r Role) time.Time {
 	if s == Keys {
-		at := p.keysAt(v)
-		if v.Wanted+v.Yielding > 0 && p.wantedAt.Before(at) {
+		at := p.keysAt(r)
+		if r.Wanted+r.Yielding > 0 && p.wantedAt.Before(at) {
 			at = p.wantedAt
 		}
-		if v.Again > 0 && p.againAt.Before(at) {
+		if r.Again > 0 && p.againAt.Before(at) {
 			at = p.againAt
 		}
 		return at
 	}
 	at := p.next[s]
 	switch {
-	case s == Backlog && !v.Ready: // only look whether transactions have become visible
+	case s == Backlog && !r.Ready: // only look whether transactions have become visible
 		return p.looked.Add(p.pollInterval)
-	case at.IsZero(), p.underWay[s], !v.Leader || !v.Live:
+	case at.IsZero(), p.underWay[s], !r.Leader || !r.Live:
 		return at
-	case s == Backlog && !v.Backlog && !v.Unseen:
+	case s == Backlog && !r.Backlog && !r.Unseen:
 		return p.backlogUnasked()
 	}
 	return at
@@ -167,9 +167,9 @@ func (p *Planner) duePauses() bool {
 }
 
 // keysAt returns when the next page of a pass over all keys is due.
-func (p *Planner) keysAt(v Role) time.Time {
+func (p *Planner) keysAt(r Role) time.Time {
 	at := p.next[Keys]
-	if at.IsZero() || p.underWay[Keys] || !v.Leader || !v.Live || v.Unlisted {
+	if at.IsZero() || p.underWay[Keys] || !r.Leader || !r.Live || r.Unlisted {
 		return at
 	}
 	return p.unasked(Keys, keysFactor*p.passTook[Keys])
