@@ -47,8 +47,8 @@ type Sweeper struct {
 
 	// start replaces the goroutine of a claim in tests.
 	start func(*openClaim)
-	// Explain says what an error of a statement means, and whether the table or a column is gone. Retry is the wait after
-	// an error.
+	// Explain says what an error of a statement means, and whether the table or a column is gone. Retry is the wait
+	// after an error.
 	Explain func(context.Context, error) (err error, gone bool)
 	Retry   *backoff.ExponentialBackOff
 	Log     *slog.Logger

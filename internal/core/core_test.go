@@ -41,10 +41,7 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 // A row waits for a time if it has one, also if that is Go's zero time.
 func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	for _, at := range []time.Time{{}, time.Time{}.Add(-time.Hour), time.Time{}.Add(time.Microsecond), time.Unix(0, 0), time.Now()} {
-		c := New(DefaultLimits(100), Policy{})
-		c.TookSlot(Slot{PID: 1})
-		c.Owned(c.Clock())
-		c.PublisherReady(true)
+		c := leading(100)
 		c.DueBegan()
 		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1, AvailableAt: &at}}, 1, true); len(out.Publish) > 0 {
 			t.Errorf("a row that is available at %s is published as it is streamed", at)
@@ -55,10 +52,7 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 // The rows of a large transaction do not keep those of others waiting, neither for room nor behind them in the table.
 func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 	const window = 8
-	c := New(DefaultLimits(window), Policy{})
-	c.TookSlot(Slot{})
-	c.Owned(time.Now())
-	c.PublisherReady(true)
+	c := leading(window)
 	stream := func(id int64, xid uint32) Verdict {
 		_, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: id}, XID: xid}, 1, true)
 		return v
@@ -99,6 +93,15 @@ func TestAClockThatIsSetBackIsNoticed(t *testing.T) {
 	}
 }
 
+// leading returns the core of a leader with a window of this many messages, whose publisher is ready.
+func leading(window int) *Core {
+	c := New(DefaultLimits(window), Policy{MaxRetries: 5})
+	c.PublisherReady(true)
+	c.TookSlot(Slot{PID: 1})
+	c.Owned(c.Clock())
+	return c
+}
+
 func snapshot(t *testing.T, text string) outbox.Snapshot {
 	t.Helper()
 	s, err := outbox.ParseSnapshot(text)
@@ -117,9 +120,7 @@ func lock(c *Core, claim *Claim, locked ...*outbox.Message) (out Out) {
 func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
 	for name, due := range map[string]*time.Time{"fresh": nil, "due": new(time.Unix(0, 0)), "failed": nil} {
 		failed := name == "failed"
-		c := New(DefaultLimits(100), Policy{})
-		c.TookSlot(Slot{PID: 1})
-		c.PublisherReady(true)
+		c := leading(100)
 		row := func(id int64, size int) outbox.Candidate {
 			return outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: size, Ready: true, Due: due}
 		}

@@ -1,8 +1,8 @@
 // Package core decides about each message of the stream and of the sweeps: publish now, queue behind its ordering key,
 // or leave in the table. It does no I/O.
 //
-// Each method of Core is an event. A method after which something must leave or be written returns an Out. One
-// function, relay.apply, does what the Out says. So a message goes round like this:
+// Each method of Core and Claim is an event. A method after which something must leave or be written returns an Out.
+// One function, relay.apply, does what the Out says. So a message goes round like this:
 //
 //	stream ── Streamed ──▶ ┌──────┐ ── Out.Publish ──▶ publisher
 //	sweeps ── Choose… ───▶ │ core │                        │

@@ -39,9 +39,7 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 
 // The pass may have read the head before the look-up was requested.
 func TestAPassParksNoRequestedKey(t *testing.T) {
-	c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-	c.PublisherReady(true)
-	c.TookSlot(Slot{})
+	c := leading(100)
 	key := "k"
 	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: new(time.Now().Add(time.Hour))}
 	read := func(asked []string) {
@@ -81,10 +79,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 		"a pass found more of them than fit a claim":  {ready: true, pass: true, yielding: many},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(1000), Policy{MaxRetries: 5})
-			c.PublisherReady(true)
-			c.TookSlot(Slot{})
-			c.Owned(time.Now())
+			c := leading(1000)
 			var asked []string
 			var runs []outbox.Run
 			var locked []*outbox.Message
@@ -143,9 +138,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 // A key that was rejected yields until a message of it has left.
 func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
 	for outcome, yields := range map[outbox.Outcome]bool{outbox.Rejected: true, outbox.Impossible: true, outbox.Confirmed: false} {
-		c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-		c.PublisherReady(true)
-		c.TookSlot(Slot{})
+		c := leading(100)
 		key := "k"
 		wantKeys(c, key)
 		run, m := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}, &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
@@ -172,10 +165,7 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		"keys are unknown":           {unlisted: true},
 		"its row is set aside":       {aside: true},
 	} {
-		c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-		c.PublisherReady(true)
-		c.TookSlot(Slot{})
-		c.Owned(time.Now())
+		c := leading(100)
 		c.mu.keys.unknownKeysMayWait = false
 		m := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 		c.Streamed(m, 100, false)
@@ -221,19 +211,16 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-			c.PublisherReady(true)
-			c.TookSlot(Slot{})
-			c.Owned(time.Now())
-			view, snapshot := c.View(), parsed(t, "10:10:")
-			c.Saw(snapshot, view.Epoch, view.ForgottenAt)
+			c := leading(100)
+			view, seen := c.View(), snapshot(t, "10:10:")
+			c.Saw(seen, view.Epoch, view.ForgottenAt)
 			c.mu.keys.unknownKeysMayWait = false
 			c.mu.keys.add(key, &keyState{place: inClaim})
 			rows := outbox.Run{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true},
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: &key, Ready: true},
 			}
-			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: snapshot, Epoch: view.Epoch}
+			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: seen, Epoch: view.Epoch}
 			first, second := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}, &outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}
 			claim := c.ChooseRuns(found, 1, Most{Rows: 10, Bytes: 1 << 20})
 			lock(c, claim, first, second)
@@ -260,10 +247,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 // The stream fills the window while the claim looks for rows.
 func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	const window = 8
-	c := New(DefaultLimits(window), Policy{MaxRetries: 5})
-	c.PublisherReady(true)
-	c.TookSlot(Slot{})
-	c.Owned(time.Now())
+	c := leading(window)
 	rows, bytes := c.Capacity(4)
 	for id := range int64(window - 1) {
 		if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 100 + id}, XID: 1}, 100, false); len(out.Publish) == 0 {
@@ -278,15 +262,6 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	if n := c.View().InFlight; n > window {
 		t.Errorf("%d messages are in a window of %d", n, window)
 	}
-}
-
-func parsed(t *testing.T, text string) outbox.Snapshot {
-	t.Helper()
-	snapshot, err := outbox.ParseSnapshot(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return snapshot
 }
 
 // wantKeys asks for look-ups as a sweep of due rows does.
