@@ -201,7 +201,7 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 			return <-a.failed
 		case r.stalled(p) && sweeps.Claimed() > p.claimed:
 			return nil // the same rows come back
-		case r.settler.suspension.on.Load():
+		case r.core.View().Suspended:
 			return r.undeletable()
 		case !r.takes.Load():
 			if err := r.outage(ctx, a, p); err != nil {
@@ -228,10 +228,10 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 
 // undeletable is the error of a drain that leaves rows that it can neither delete nor update.
 func (r *Relay) undeletable() error {
-	if n := r.settler.suspension.count(); n > 0 {
+	if n := r.settler.aside.Load().n; n > 0 {
 		return problem.New(asideHint(r.config.Table), "%d rows cannot be changed", n)
 	}
-	if r.settler.suspension.on.Load() {
+	if r.core.View().Suspended {
 		return errors.New(r.settler.trouble.Current())
 	}
 	return nil

@@ -90,7 +90,7 @@ func (r *Relay) Health() Health {
 		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
 	}
 	trouble := orElse(r.settler.commits.log.Current(), r.settler.trouble.Current())
-	settles := trouble == "" && !r.settler.suspension.on.Load() && !r.stalls()
+	settles := trouble == "" && !r.core.View().Suspended && !r.stalls()
 	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()))
 	return h
 }
@@ -101,12 +101,12 @@ func (r *Relay) stalls() bool {
 }
 
 func (r *Relay) settlerText() string {
-	suspension := &r.settler.suspension
-	if suspension.on.Load() {
-		return "publishing stopped: rows of published messages cannot be deleted" + suspension.text()
+	aside := r.settler.aside.Load()
+	if r.core.View().Suspended {
+		return "publishing stopped: rows of published messages cannot be deleted" + aside.text()
 	}
-	if suspension.count() > 0 {
-		return "settling" + suspension.text()
+	if aside.n > 0 {
+		return "settling" + aside.text()
 	}
 	if r.stalls() {
 		why := orElse(r.settler.locked.log.Current(), "queries do not see them yet")

@@ -101,7 +101,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.counts, err = metrics.New(registry, config.metricsBy(),
 		func() int { return r.core.View().InFlight },
 		func() bool { return r.core.View().Leader },
-		func() bool { return r.settler.suspension.on.Load() })
+		func() bool { return r.core.View().Suspended })
 	if err != nil {
 		db.Close()
 		return nil, err
@@ -129,6 +129,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		locked:   lockedRows{log: newOutageLog(log, address)},
 		commits:  commits{store: db, log: newOutageLog(log, address)},
 	}
+	r.settler.aside.Store(&setAside{})
 	r.sweeping = newHeartbeat()
 	r.sweeper = r.newSweeper()
 	if config.Mode == ModeAuto {

@@ -27,12 +27,13 @@ type settler struct {
 	observer *observer
 	log      *slog.Logger
 	// failed is called with the error of a statement.
-	failed     func(error)
-	alive      *heartbeat
-	trouble    *outagelog.Log
-	pending    *pendingRows
-	suspension suspension
-	commits    commits
+	failed  func(error)
+	alive   *heartbeat
+	trouble *outagelog.Log
+	pending *pendingRows
+	// aside are the rows set aside after the last round.
+	aside   atomic.Pointer[setAside]
+	commits commits
 	// waits counts the rows that are not visible or locked.
 	waits atomic.Int64
 
@@ -201,7 +202,7 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 // tried tells others which rows wait after a round: health, the core, and the log.
 func (s *settler) tried(ctx context.Context) {
 	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.aside))
-	s.suspension.rows.Store(&setAside{s.waiting.aside, s.waiting.asideIDs(shownIDs)})
+	s.aside.Store(&setAside{s.waiting.aside, s.waiting.asideIDs(shownIDs)})
 	s.resume()
 	s.commits.invisible(ctx, s.waiting.invisible())
 	if !s.waiting.locked() {

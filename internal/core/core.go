@@ -342,15 +342,20 @@ func (c *Core) PublisherReady(ready bool) {
 // publishing reports whether new messages may leave.
 func (c *Core) publishing() bool { return c.mu.ready && !c.mu.stopping && !c.mu.suspended }
 
-// Suspend records whether published rows cannot be deleted. While this is so, nothing new is published.
-func (c *Core) Suspend(suspended bool) {
+// Suspend records whether published rows cannot be deleted, and reports whether that is new. While this is so, nothing
+// new is published.
+func (c *Core) Suspend(suspended bool) (changed bool) {
 	c.lock()
 	defer c.mu.Unlock()
+	if c.mu.suspended == suspended {
+		return false
+	}
 	if c.mu.suspended = suspended; suspended {
 		c.leaveQueue(c.mu.keys.unqueueAll())
 	}
 	c.Wake.Send()
 	c.Room.Send()
+	return true
 }
 
 // Stop ends the intake. Only messages in flight continue.
