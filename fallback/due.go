@@ -33,7 +33,12 @@ func (s *Sweeper) sweepDue(ctx context.Context, r Role) (o Outcome, err error) {
 	p, ground := &s.passes.due, &s.passes.dueGround
 	if !p.begun {
 		s.Core.DueBegan()
-		*p = duePass{begun: true}
+		if !s.passes.anyDue { // usually no row is due, and this query is cheaper
+			if o.Quiet, err = s.Table.NextDue(ctx); err != nil || o.Quiet > 0 {
+				return o, err
+			}
+		}
+		*p, s.passes.anyDue = duePass{begun: true}, false
 	}
 	o, err = s.duePage(ctx, r, p)
 	switch {
@@ -79,6 +84,7 @@ func (s *Sweeper) duePage(ctx context.Context, r Role, p *duePass) (o Outcome, e
 	if p.until == nil && len(found) > 0 {
 		p.until = &at
 	}
+	s.passes.anyDue = s.passes.anyDue || len(found) > 0
 	chosen, read := s.Core.ChooseRows(found, r.TakesFresh, core.Most{Rows: rows, Bytes: bytes})
 	if len(chosen.Rows) > 0 {
 		p.walk = 0

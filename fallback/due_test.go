@@ -15,7 +15,7 @@ import (
 
 // dueTable is a table of due rows, by time and id.
 type dueTable struct {
-	Table // only FindDue is called
+	Table // only FindDue and NextDue are called
 	rows  []outbox.Candidate
 	now   time.Time
 	// each is how long a statement takes for each row, read how many rows all of them have read.
@@ -43,6 +43,8 @@ func (d *dueTable) FindDue(_ context.Context, after *outbox.Place, until *time.T
 	d.now = d.now.Add(time.Duration(len(found)) * d.each)
 	return found, at, nil
 }
+
+func (d *dueTable) NextDue(context.Context) (time.Duration, error) { return 0, nil }
 
 func (d *dueTable) Restarts() int64 { return 0 }
 

@@ -129,6 +129,18 @@ func (m *model) run(key string, each int, fresh outbox.Fresh) (run outbox.Run) {
 	return run
 }
 
+func (m *model) NextDue(context.Context) (next time.Duration, err error) {
+	err = m.statement(func() {
+		next = 24 * time.Hour
+		for _, row := range m.visible() {
+			if !row.available.IsZero() {
+				next = min(next, max(row.available.Sub(m.now), 0))
+			}
+		}
+	})
+	return next, err
+}
+
 func (m *model) Snapshot(context.Context, bool) (seen outbox.Snapshot, err error) {
 	err = m.statement(func() { seen = m.snapshot() })
 	return seen, err

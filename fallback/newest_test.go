@@ -36,9 +36,7 @@ func (n *newestTable) FindKeys(context.Context, *string, int, int, outbox.Fresh)
 	return nil, outbox.Snapshot{}, nil
 }
 
-func (n *newestTable) FindDue(context.Context, *outbox.Place, *time.Time, int) ([]outbox.Candidate, time.Time, error) {
-	return nil, n.now, nil
-}
+func (n *newestTable) NextDue(context.Context) (time.Duration, error) { return time.Hour, nil }
 
 func (n *newestTable) LastID(context.Context) (int64, bool, error) { return n.last, true, nil }
 

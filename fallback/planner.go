@@ -38,6 +38,8 @@ type Outcome struct {
 	Took time.Duration
 	// More: the pass continues at once.
 	More bool
+	// Quiet is how long, according to the table, no row will become due.
+	Quiet time.Duration
 }
 
 // The leader also scans the table without a reason: others may change rows, such as their time, and the stream does not
@@ -76,6 +78,8 @@ type Planner struct {
 	cost [sweeps]time.Duration
 	// passTook is the time of all pages of the last complete pass, passing that of the current pass.
 	passTook, passing [sweeps]time.Duration
+	// quietUntil is when the next row is due, unless a row gets an earlier time.
+	quietUntil time.Time
 	// looked is when the last snapshot was taken.
 	looked time.Time
 	// wantedAt is when wanted keys were last looked up. againAt is when those may be looked up again of which nothing
@@ -89,6 +93,9 @@ func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInter
 // Next returns the sweep to run now, or None and how long to wait unless the state changes.
 func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
+	if r.Leader && r.Live && r.Ready { // every reason for a sweep wakes the sweeper
+		wait *= noticedAfter
+	}
 	if r.Rest > 0 {
 		wait = min(wait, r.Rest)
 	}
@@ -151,6 +158,8 @@ func (p *Planner) at(s Sweep, r Role) time.Time {
 		return at
 	case s == Backlog && !r.Backlog && !r.Unseen:
 		return p.backlogUnasked()
+	case s == Due && !r.Due && p.quietUntil.After(at):
+		return p.quietUntil
 	}
 	return at
 }
@@ -193,6 +202,9 @@ func (p *Planner) unasked(s Sweep, pause time.Duration) time.Time {
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	if s == SlotCheck { // it scans nothing, and a late one can miss that another relay had the slot for a moment
 		o.Took = 0
+	}
+	if s == Due {
+		p.quietUntil = now.Add(min(o.Quiet, noticedAfter*p.pollInterval))
 	}
 	p.underWay[s] = o.More
 	if p.passing[s] += o.Took; !o.More {

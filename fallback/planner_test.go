@@ -73,7 +73,7 @@ func TestARequestedSweepRunsWithinAPollInterval(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	v := streaming()
-	v.Backlog, v.Unlisted = true, true
+	v.Backlog, v.Unlisted, v.Due = true, true, true
 	ran, wait := settle(p, now, v)
 	ranOnly(t, ran)
 	ran, _ = settle(p, now.Add(wait), v)
@@ -126,7 +126,7 @@ func TestChangedRowsAreFoundWithinFivePollIntervals(t *testing.T) {
 		p, now := NewPlanner(interval), time.Now()
 		for range 2 {
 			for sweep := Due; sweep <= Keys; sweep++ {
-				p.Done(sweep, now, Outcome{Took: 5 * time.Millisecond})
+				p.Done(sweep, now, Outcome{Took: 5 * time.Millisecond, Quiet: 24 * time.Hour})
 			}
 		}
 		for sweep := Due; sweep <= Keys; sweep++ {
@@ -212,6 +212,36 @@ func TestAPassOverManyKeysRunsLessOften(t *testing.T) {
 	}
 }
 
+// The stream tells the leader about rows with a time, and the table when the next row is due.
+func TestTheDueSweepWaitsUntilARowIsDue(t *testing.T) {
+	v, now := streaming(), time.Now()
+	for _, one := range []struct {
+		quiet, want time.Duration
+		moved       bool
+	}{
+		{quiet: time.Hour, want: 5 * poll},
+		{quiet: 3 * poll, want: 3 * poll},
+		{quiet: poll / 2, want: poll},
+		{quiet: 0, want: poll},
+		{quiet: time.Hour, moved: true, want: poll},
+	} {
+		p := NewPlanner(poll)
+		p.Done(Due, now, Outcome{Quiet: one.quiet})
+		v.Due = one.moved
+		if got := p.at(Due, v).Sub(now); got != one.want {
+			t.Errorf("%+v: looks again after %s", one, got)
+		}
+		if got := p.at(Due, Role{View: core.View{Ready: true}}).Sub(now); got != poll {
+			t.Errorf("without a stream it looks again after %s", got)
+		}
+		v.Live = false
+		if got := p.at(Due, v).Sub(now); got != poll {
+			t.Errorf("with a silent stream it looks again after %s", got)
+		}
+		v.Live = true
+	}
+}
+
 // One slow run may have been a paused server, and must not delay due rows.
 func TestOneSlowSweepDoesNotDelayTheNext(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
@@ -259,5 +289,19 @@ func TestNoSweepStarvesAnother(t *testing.T) {
 		if ran[sweep] < 10 {
 			t.Errorf("sweep %d ran %d of 40 times: %v", sweep, ran[sweep], ran)
 		}
+	}
+}
+
+func TestAQuietLeaderSleepsUntilWorkIsPlanned(t *testing.T) {
+	p, now := NewPlanner(poll), time.Now()
+	settle(p, now, streaming())
+	p.Done(Due, now, Outcome{Quiet: time.Hour})
+	if _, wait := p.Next(now, streaming()); wait != 5*poll {
+		t.Errorf("it waits for %s, want five intervals, or until the last pulse before the due sweep", wait)
+	}
+	v := streaming()
+	v.Ready = false
+	if _, wait := p.Next(now, v); wait != poll {
+		t.Errorf("without a publisher it waits for %s, want %s", wait, poll)
 	}
 }

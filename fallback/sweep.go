@@ -23,6 +23,7 @@ type Table interface {
 		ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
 	) ([]outbox.Run, outbox.Snapshot, error)
 	FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
+	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (outbox.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
 	// Restarts counts the restarts, crashes and replacements of the server. It is up to date after each successful
@@ -100,7 +101,9 @@ type passes struct {
 	ground ground
 	// dueGround is the same for Lately.
 	dueGround dueGround
-	span      span
+	// anyDue: the last sweep of due rows found some.
+	anyDue bool
+	span   span
 }
 
 // Role is what this relay may claim now, and the state on which the planner decides.
@@ -189,7 +192,7 @@ func (s *Sweeper) noticeTerm() {
 	if epoch == s.passes.epoch {
 		return
 	}
-	s.passes = passes{epoch: epoch, span: s.passes.span}
+	s.passes = passes{epoch: epoch, anyDue: s.passes.anyDue, span: s.passes.span}
 	for sweep := Due; sweep < sweeps; sweep++ {
 		s.Planner.Reset(sweep)
 	}

@@ -37,7 +37,7 @@ func TestRowsChangedByHandLeave(t *testing.T) {
 		}
 	}
 	i.await("the relay has read the rows", func() bool {
-		return !r.core.View().Unseen && r.core.View().Wanted+r.core.View().Yielding == 0
+		return !r.core.View().Due && !r.core.View().Unseen && r.core.View().Wanted+r.core.View().Yielding == 0
 	})
 	began := time.Now()
 	for n, change := range changes {

@@ -22,6 +22,34 @@ const (
 	dueFuture = `now() + interval '1 hour'`
 )
 
+func TestNextDueReturnsTheTimeUntilARowIsDue(t *testing.T) {
+	f := newFixture(t)
+	next := func() time.Duration {
+		t.Helper()
+		d, err := f.store.NextDue(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	f.Plain(2)
+	if d := next(); d != 24*time.Hour {
+		t.Errorf("nothing has a time: %s", d)
+	}
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', 'infinity')`)
+	if d := next(); d != 24*time.Hour {
+		t.Errorf("never due: %s", d)
+	}
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', clock_timestamp() + interval '1 hour')`)
+	if d := next(); d > time.Hour || d < 50*time.Minute {
+		t.Errorf("due in an hour: %s", d)
+	}
+	f.Insert(`(routing_key, payload, available_at) VALUES ('r', '1', '-infinity')`)
+	if d := next(); d > 0 {
+		t.Errorf("due now: %s", d)
+	}
+}
+
 func TestAClaimLocksOnlyEligibleUnlockedRows(t *testing.T) {
 	f := newFixture(t)
 	fresh := f.Insert(`(routing_key, payload) VALUES ('r', '1')`)

@@ -154,3 +154,14 @@ func (s *Store) Position(ctx context.Context) (position uint64, err error) {
 	}
 	return position, nil
 }
+
+// NextDue returns how long until FindDue may find a row, at most a day; zero or less: now.
+func (s *Store) NextDue(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var seconds float64
+	if err := s.pool.QueryRow(ctx, s.sql.nextDue).Scan(&seconds); err != nil {
+		return 0, fmt.Errorf("ask what is due next in %s: %w", s.table, err)
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}

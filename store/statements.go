@@ -15,7 +15,7 @@ type statements struct {
 	findDue, findDueAfter   string
 	findBacklog             string
 	findKeys, findKeysAfter string
-	findRuns                string
+	findRuns, nextDue       string
 	lastID, locker          string
 	// Of claims.
 	lockTable, lock, lockBare string
@@ -164,6 +164,13 @@ const postponeSQL = `
 UPDATE {outbox} r SET available_at = clock_timestamp() + $2::interval, possible_duplicate = true
 WHERE r.id = ANY ($1) RETURNING r.id, r.available_at`
 
+// nextDueSQL limits the result to a day: a time may be infinite.
+const nextDueSQL = `
+SELECT extract(epoch FROM greatest(
+         least(coalesce(pg_catalog.min(r.available_at), 'infinity'), statement_timestamp() + interval '1 day'),
+         statement_timestamp()) - statement_timestamp())::float8
+FROM {outbox} r`
+
 // isAwaited reports whether a caller of outbox_await holds the lock. Relays share it for one statement, so they do not
 // see each other.
 const isAwaited = `NOT pg_catalog.pg_try_advisory_xact_lock_shared(
@@ -297,6 +304,7 @@ func newStatements(options Options) statements {
 		findKeys:      fill(findKeysSQL(">=")),
 		findKeysAfter: fill(findKeysSQL(">")),
 		findRuns:      fill(findRunsSQL),
+		nextDue:       fill(nextDueSQL),
 		lastID:        fill(lastIDSQL),
 		locker:        fill(lockerSQL),
 

@@ -31,6 +31,7 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 				}
 				return err
 			},
+			func() error { _, err := db.NextDue(t.Context()); return err },
 		} {
 			if err := statement(); err != nil && failed == nil {
 				failed = err

@@ -39,8 +39,10 @@ type Core struct {
 		left []outbox.Candidate
 		// streaming is the transaction whose rows the stream brings.
 		streaming transaction
-		// again are some of the rows that are due already, so that no sweep has to search for them.
-		again []outbox.Candidate
+		// due: since the last sweep of due rows, a row has got a time. dueAgain are some of these rows whose time has
+		// come already, so that no sweep has to search for them.
+		due      bool
+		dueAgain []outbox.Candidate
 		// large is a row of a claim that is in memory beside the bytes of the window; nil: none.
 		large     *largeRow
 		ready     bool // the publisher takes messages
@@ -263,6 +265,7 @@ func (c *Core) leaveInTable(m *outbox.Message) {
 // leaveScheduled leaves a row that has a time, needs a newer relay, or was requeued from the dead letters. Its id may
 // be lower than those queued for its key. So the queue stays in the table too, and follows the row from there.
 func (c *Core) leaveScheduled(m *outbox.Message) {
+	c.wantDue()
 	if m.AvailableAt != nil && m.OrderingKey == nil && !m.AvailableAt.After(m.CommittedAt) {
 		c.wantAgain(candidate(m))
 	}
@@ -308,13 +311,21 @@ func (c *Core) wantBacklog(from int64) {
 // passFrom returns where a pass must start to see the row with this id. The greatest id stands for nothing.
 func passFrom(id int64) int64 { return min(id, noID-1) }
 
+func (c *Core) wantDue() {
+	if !c.mu.due {
+		c.mu.due = true
+		c.Wake.Send()
+	}
+}
+
 // mostAgain bounds the due rows to claim again. The next pass over all due rows finds the others.
 const mostAgain = 1000
 
 // wantAgain asks for a claim of a due row without a key.
 func (c *Core) wantAgain(row outbox.Candidate) {
-	if row.Ready = true; len(c.mu.again) < mostAgain {
-		c.mu.again = append(c.mu.again, row)
+	c.wantDue()
+	if row.Ready = true; len(c.mu.dueAgain) < mostAgain {
+		c.mu.dueAgain = append(c.mu.dueAgain, row)
 	}
 }
 

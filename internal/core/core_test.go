@@ -43,8 +43,8 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	for _, at := range []time.Time{{}, time.Time{}.Add(-time.Hour), time.Time{}.Add(time.Microsecond), time.Unix(0, 0), time.Now()} {
 		c := leading(100)
 		c.DueBegan()
-		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1, AvailableAt: &at}}, 1, true); len(out.Publish) > 0 {
-			t.Errorf("a row that is available at %s is published as it is streamed", at)
+		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1, AvailableAt: &at}}, 1, true); len(out.Publish) > 0 || !c.View().Due {
+			t.Errorf("a row that is available at %s is published as it is streamed, or no sweep of due rows is wanted", at)
 		}
 	}
 }

@@ -43,11 +43,12 @@ func (c *Core) BacklogFailed(from int64) {
 	}
 }
 
-// DueBegan starts a sweep of due rows. Again are rows whose time has come, and which a claim has not got.
+// DueBegan starts a sweep of due rows. Rows that get a time from now on ask for another sweep. Again are rows whose
+// time has come, and which a claim has not got.
 func (c *Core) DueBegan() (again []outbox.Candidate) {
 	c.lock()
 	defer c.mu.Unlock()
-	again, c.mu.again = c.mu.again, nil
+	again, c.mu.due, c.mu.dueAgain = c.mu.dueAgain, false, nil
 	return again
 }
 

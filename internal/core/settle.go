@@ -95,6 +95,9 @@ func (c *Core) Settled(done []outbox.Settlement) {
 
 func (c *Core) settle(s outbox.Settlement) {
 	m := s.Message
+	if s.Decision.Action != outbox.Delete {
+		c.wantDue()
+	}
 	c.mu.keys.yields(m, s.Decision.Action != outbox.Delete)
 	c.mu.marks.written(m.Ref())
 	c.forget(m.Ref(), m.Size())

@@ -42,7 +42,7 @@ func (c *Core) TookSlot(s Slot) {
 	c.mu.unseen.end()
 	c.mu.unseen.forgetAll() // rows that committed before the start may not be visible yet
 	c.mu.keys.newTerm(c.mu.unseen.seq)
-	c.mu.backlog, c.mu.left = anyID, nil
+	c.mu.backlog, c.mu.left, c.mu.due = anyID, nil, true
 	c.Wake.Send()
 }
 

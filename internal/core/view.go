@@ -14,8 +14,9 @@ type View struct {
 	// Ready: messages may leave. Suspended: they must not, since published rows cannot be deleted.
 	Ready, Suspended bool
 
-	// Backlog: a pass over keyless rows is needed. Unlisted: keys that are not remembered may have rows.
-	Backlog, Unlisted bool
+	// Backlog: a pass over keyless rows is needed. Due: a row has got a time. Unlisted: keys that are not remembered
+	// may have rows.
+	Backlog, Due, Unlisted bool
 	// Wanted counts the keys to look up that have fresh rows, Yielding those whose head was rejected or had a time,
 	// Again those whose last look-up has claimed nothing.
 	Wanted, Yielding, Again int
@@ -41,7 +42,7 @@ func (c *Core) View() View {
 	v := View{
 		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch,
 		Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(), Suspended: c.mu.suspended,
-		Backlog: c.mu.backlog != noID, Unlisted: k.unknownKeysMayWait,
+		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
 		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,
 		Remembered: len(c.mu.registry), Keys: len(k.byKey),
