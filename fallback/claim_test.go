@@ -16,30 +16,31 @@ func TestAClaimReleasesARowWhoseKeyHasChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			memory := core.New(core.DefaultLimits(8), core.Policy{})
 			memory.PublisherReady(true)
-			s := &Sweeper{Core: memory, Clock: time.Now, Apply: func(core.Out) {}}
-			claim := s.newClaim()
 			rows := []outbox.Candidate{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: found, Ready: true},
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: found, Ready: true},
 			}
 			most := core.Most{Rows: 8, Bytes: 1 << 20}
-			chosen, _ := memory.ChooseRows(claim, rows, true, most)
+			claim, _ := memory.ChooseRows(rows, true, most)
 			if found != nil {
-				chosen = memory.ChooseRuns(claim, core.Found{Runs: outbox.Runs(rows), Each: 8}, 1, most)
+				claim = memory.ChooseRuns(core.Found{Runs: outbox.Runs(rows), Each: 8}, 1, most)
 			}
-			claim.rows, claim.keys = chosen.Rows, chosen.Keys
 			messages := []*outbox.Message{{Row: outbox.Row{ID: 1, OrderingKey: &b}}, {Row: outbox.Row{ID: 2, OrderingKey: found}}}
-			valid := memory.Locked(claim, claim.rows, core.Lock{Messages: messages, Owned: true})
-			publish := claim.start(messages, valid)
+			publish := claim.Locked(core.Lock{Messages: messages, Alive: memory.Clock(), Owned: true}).Publish
 			if late := found != nil; len(publish) == 1 == late || len(publish) == 1 && publish[0].ID != 2 {
 				t.Errorf("%d messages are published", len(publish))
 			}
 			for _, m := range publish {
 				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 			}
-			ended := claim.written(claim.end(), true)
-			if claim.done(ended); memory.View().InFlight != 0 || len(ended.Unsent) != 2-len(publish) {
-				t.Errorf("%d rows are released, and %d are in flight", len(ended.Unsent), memory.View().InFlight)
+			released := 0
+			for _, s := range claim.End() {
+				if s.Decision.Action == outbox.Release {
+					released++
+				}
+			}
+			if claim.Done(true); memory.View().InFlight != 0 || released != 2-len(publish) {
+				t.Errorf("%d rows are released, and %d are in flight", released, memory.View().InFlight)
 			}
 		})
 	}
@@ -61,16 +62,16 @@ func TestAClaimPublishesAfterASlowLockIfItStillHasTheRows(t *testing.T) {
 		now := time.Now()
 		var sent []*outbox.Message
 		s := &Sweeper{
-			Core: memory, Table: &dueTable{}, Clock: func() time.Time { return now },
-			Apply: func(out core.Out) { sent = append(sent, out.Publish...) }, Start: func(context.Context, *Claim) {},
+			Core: memory, Table: &dueTable{},
+			Apply: func(out core.Out) { sent = append(sent, out.Publish...) }, start: func(*openClaim) {},
 			Lock: func(context.Context, []int64, bool, outbox.Fresh) (Transaction, error) {
-				now = now.Add(2 * publishFor)
+				now = now.Add(10 * time.Second)
 				return aliveTx{dueTx{[]*outbox.Message{{Row: outbox.Row{ID: 1}}}}, ended}, nil
 			},
 		}
-		claim := s.newClaim()
-		chosen, _ := memory.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: 1}, Ready: true}}, false, core.Most{Rows: 8, Bytes: 1 << 20})
-		err := s.claim(t.Context(), role{}, claim, chosen)
+		memory.Clock = func() time.Time { return now }
+		chosen, _ := memory.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: 1}, Ready: true}}, false, core.Most{Rows: 8, Bytes: 1 << 20})
+		err := s.claim(t.Context(), Role{}, chosen)
 		if (err == nil) != (ended == nil) || len(sent) == 1 != (ended == nil) || memory.View().InFlight != len(sent) {
 			t.Errorf("the transaction ended with %v: %d messages are published, %d rows in flight, %v", ended, len(sent), memory.View().InFlight, err)
 		}

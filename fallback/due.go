@@ -29,7 +29,7 @@ type duePass struct {
 // waits for a pass over all rows only if its transaction took longer than two of them are apart.
 type dueGround struct{ from, later *time.Time }
 
-func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
+func (s *Sweeper) sweepDue(ctx context.Context, r Role) (o Outcome, err error) {
 	p, ground := &s.passes.due, &s.passes.dueGround
 	if !p.begun {
 		s.Core.DueBegan()
@@ -52,7 +52,7 @@ func (s *Sweeper) sweepDue(ctx context.Context, r role) (o Outcome, err error) {
 }
 
 // sweepLately is sweepDue for rows that have become due since the last passes, and for those that a claim has not got.
-func (s *Sweeper) sweepLately(ctx context.Context, r role) (o Outcome, err error) {
+func (s *Sweeper) sweepLately(ctx context.Context, r Role) (o Outcome, err error) {
 	p, from := &s.passes.lately, s.passes.dueGround.from
 	if from == nil {
 		return o, nil // a new term has begun
@@ -61,21 +61,20 @@ func (s *Sweeper) sweepLately(ctx context.Context, r role) (o Outcome, err error
 		*p = duePass{begun: true, after: &outbox.Place{Due: *from, ID: math.MinInt64}, again: s.Core.DueBegan()}
 	}
 	if rows, bytes := s.room(); rows > 0 && len(p.again) > 0 {
-		c := s.newClaim()
-		chosen, read := s.Core.ChooseRows(c, p.again, r.keys, core.Most{Rows: rows, Bytes: bytes})
+		chosen, read := s.Core.ChooseRows(p.again, r.TakesFresh, core.Most{Rows: rows, Bytes: bytes})
 		p.again = p.again[read:]
-		return Outcome{More: true}, s.claim(ctx, r, c, chosen)
+		return Outcome{More: true}, s.claim(ctx, r, chosen)
 	}
 	return s.duePage(ctx, r, p)
 }
 
 // duePage reads the next page of a pass over due rows.
-func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, err error) {
+func (s *Sweeper) duePage(ctx context.Context, r Role, p *duePass) (o Outcome, err error) {
 	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: true}, nil
 	}
-	began, limit := s.Clock(), s.some(4*s.Page)
+	began, limit := s.Core.Clock(), s.some(4*s.Page)
 	found, at, err := s.Table.FindDue(ctx, p.after, p.until, limit)
 	p.walk += s.searched(began, err)
 	if p.longest = max(p.longest, p.walk); err != nil {
@@ -86,8 +85,7 @@ func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, e
 		p.until = &at
 	}
 	s.passes.anyDue = s.passes.anyDue || len(found) > 0
-	c := s.newClaim()
-	chosen, read := s.Core.ChooseRows(c, found, r.keys, core.Most{Rows: rows, Bytes: bytes})
+	chosen, read := s.Core.ChooseRows(found, r.TakesFresh, core.Most{Rows: rows, Bytes: bytes})
 	if len(chosen.Rows) > 0 {
 		p.walk = 0
 	}
@@ -95,5 +93,5 @@ func (s *Sweeper) duePage(ctx context.Context, r role, p *duePass) (o Outcome, e
 		last := found[read-1] // at least one was handled: there was room
 		p.after = &outbox.Place{Due: *last.Due, ID: last.ID}
 	}
-	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, c, chosen)
+	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, chosen)
 }

@@ -87,7 +87,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 		tries := map[int64]int{}
 		memory := core.New(core.DefaultLimits(400), core.Policy{MaxRetries: 5})
 		s := &Sweeper{
-			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
+			Core: memory, Table: table, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
 		}
 		memory.PublisherReady(true)
 		s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
@@ -105,7 +105,7 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 			sent = append(sent, out.Publish...)
 			memory.Settled(out.Settle) // without a change in the table
 		}
-		s.Start = func(_ context.Context, claim *Claim) {
+		s.start = func(claim *openClaim) {
 			for _, m := range sent {
 				if c.comeIn {
 					again := outbox.Candidate{Ref: outbox.Ref{ID: int64(len(table.rows) + 1)}, Size: 300, Ready: true, Due: new(table.now.Add(time.Second))}
@@ -114,7 +114,8 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
 			sent = nil
-			claim.finish(claim.written(claim.end(), false))
+			claim.End()
+			claim.close(false)
 			table.now = table.now.Add(time.Second)
 		}
 		pages := 0
@@ -174,36 +175,13 @@ func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
 				key := fmt.Sprint(id % int64(c.keys))
 				table.rows = append(table.rows, outbox.Candidate{Ref: outbox.Ref{ID: id + 1}, OrderingKey: &key, Ready: true, Due: new(began.Add(-time.Minute))})
 			}
-			memory := core.New(core.DefaultLimits(400), core.Policy{})
-			s := &Sweeper{
-				Core: memory, Table: table, Clock: func() time.Time { return table.now }, Planner: NewPlanner(poll),
-				Shuffle: func(int, func(i, j int)) {}, Settings: Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
-			}
-			memory.Clock = s.Clock
-			memory.PublisherReady(true)
-			s.SlotOwner = func(context.Context) (Owner, error) { return Owner{}, nil }
 			committed := map[int64]time.Time{}
 			var worst time.Duration
-			s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
-				var tx dueTx
-				for _, id := range ids {
-					worst = max(worst, table.now.Sub(committed[id]))
-					delete(committed, id)
-					table.rows = slices.DeleteFunc(table.rows, func(row outbox.Candidate) bool { return row.ID == id })
-					tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id}})
-				}
-				return tx, nil
-			}
-			var sent []*outbox.Message
-			s.Apply = func(out core.Out) { sent = append(sent, out.Publish...); memory.Settled(out.Settle) }
-			s.Committed = func([]outbox.Settlement, time.Duration) {}
-			s.Start = func(_ context.Context, claim *Claim) {
-				for _, m := range sent {
-					memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-				}
-				sent = nil
-				claim.finish(claim.written(claim.end(), false))
-			}
+			s := polling(table, &table.now, func(id int64) {
+				worst = max(worst, table.now.Sub(committed[id]))
+				delete(committed, id)
+				table.rows = slices.DeleteFunc(table.rows, func(row outbox.Candidate) bool { return row.ID == id })
+			})
 			inserted, end := int64(0), began.Add(20*time.Minute)
 			for next := began.Add(2 * time.Minute); table.now.Before(end); {
 				if !table.now.Before(next) {
@@ -212,19 +190,12 @@ func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
 					at, _ := slices.BinarySearchFunc(table.rows, row, func(a, b outbox.Candidate) int { return cmp.Or(a.Due.Compare(*b.Due), cmp.Compare(a.ID, b.ID)) })
 					table.rows, committed[row.ID] = slices.Insert(table.rows, at, row), next
 					if c.streamed {
-						memory.Streamed(&outbox.Message{Row: outbox.Row{ID: row.ID, AvailableAt: row.Due}, CommittedAt: next}, 1, false)
+						s.Core.Streamed(&outbox.Message{Row: outbox.Row{ID: row.ID, AvailableAt: row.Due}, CommittedAt: next}, 1, false)
 					}
 					next = next.Add(3 * time.Second)
 					continue
 				}
-				kind, wait := s.Next()
-				if kind == None {
-					table.now = table.now.Add(min(wait, 100*time.Millisecond))
-					continue
-				}
-				if _, err := s.Once(t.Context(), kind); err != nil {
-					t.Fatal(err)
-				}
+				work(t, s, &table.now)
 			}
 			if inserted < 300 || len(committed) > 100 {
 				t.Fatalf("%d of %d rows were not published", len(committed), inserted)
@@ -236,5 +207,46 @@ func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
 				t.Errorf("%.1f %% of the time was spent scanning", 100*share)
 			}
 		})
+	}
+}
+
+// polling returns a sweeper without a stream. Its claims lock all rows, and the broker confirms each message at once.
+func polling(table Table, now *time.Time, locked func(id int64)) *Sweeper {
+	memory := core.New(core.DefaultLimits(400), core.Policy{})
+	memory.Clock = func() time.Time { return *now }
+	memory.PublisherReady(true)
+	var sent []*outbox.Message
+	return &Sweeper{
+		Core: memory, Table: table, Planner: NewPlanner(poll), Shuffle: func(int, func(i, j int)) {},
+		Settings:  Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
+		SlotOwner: func(context.Context) (Owner, error) { return Owner{}, nil },
+		Lock: func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
+			var tx dueTx
+			for _, id := range ids {
+				locked(id)
+				tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id}})
+			}
+			return tx, nil
+		},
+		Apply: func(out core.Out) { sent = append(sent, out.Publish...) },
+		start: func(claim *openClaim) {
+			for _, m := range sent {
+				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+			}
+			sent = nil
+			claim.End()
+			claim.close(true)
+		},
+	}
+}
+
+// work runs the sweep that is due, or waits for it.
+func work(t *testing.T, s *Sweeper, now *time.Time) {
+	t.Helper()
+	kind, wait := s.Next()
+	if kind == None {
+		*now = now.Add(min(wait, 100*time.Millisecond))
+	} else if _, err := s.Once(t.Context(), kind); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -41,20 +41,20 @@ const (
 const firstAgain = 20 * time.Millisecond
 
 // looksUp reports whether the next sweep of keys looks up wanted keys. A pass over all keys takes turns with look-ups.
-func (s *Sweeper) looksUp(r role) bool {
-	passDue := !s.Planner.keysAt(s.View()).After(s.Clock())
-	s.lookUps.lookedUp = (r.view.Wanted+r.view.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookUps.lookedUp)
+func (s *Sweeper) looksUp(r Role) bool {
+	passDue := !s.Planner.keysAt(r).After(s.Core.Clock())
+	s.lookUps.lookedUp = (r.Wanted+r.Yielding > 0 || s.looksAgain(r)) && (!passDue || !s.lookUps.lookedUp)
 	return s.lookUps.lookedUp
 }
 
 // looksAgain reports whether keys are due of which the last look-up claimed nothing.
-func (s *Sweeper) looksAgain(r role) bool {
-	return r.view.Again > 0 && !s.Planner.againAt.After(s.Clock())
+func (s *Sweeper) looksAgain(r Role) bool {
+	return r.Again > 0 && !s.Planner.againAt.After(s.Core.Clock())
 }
 
 // lookUp claims rows of wanted keys. Keys with fresh rows and keys that yield take turns, in claims of their own: a
 // claim waits for the slowest of its answers.
-func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
+func (s *Sweeper) lookUp(ctx context.Context, r Role) (more bool, err error) {
 	rows, bytes := s.room()
 	again := s.looksAgain(r)
 	view := s.Core.View()
@@ -69,17 +69,16 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 	// Only a share of the keys, so that other claims get some.
 	keys := s.Core.TakeWanted(min(s.some(s.keysFor(rows)), (wanted+free-1)/free), s.lookUps.yielded, again)
 	if len(keys) > 0 {
-		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.view.Epoch}
-		began := s.Clock()
+		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.Epoch}
+		began := s.Core.Clock()
 		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, r.fresh)
 		s.searched(began, err)
 		if found.Failed = err != nil; !found.Failed {
 			s.measure(found.Runs)
 		}
-		c := s.newClaim()
-		chosen := s.Core.ChooseRuns(c, found, len(keys), core.Most{Rows: rows, Bytes: bytes})
+		chosen := s.Core.ChooseRuns(found, len(keys), core.Most{Rows: rows, Bytes: bytes})
 		if err == nil {
-			err = s.claim(ctx, r, c, chosen)
+			err = s.claim(ctx, r, chosen)
 		}
 		if err != nil {
 			return false, err
@@ -91,14 +90,14 @@ func (s *Sweeper) lookUp(ctx context.Context, r role) (more bool, err error) {
 		s.lookUps.again = 0
 	case again || s.lookUps.again == 0:
 		s.lookUps.again = min(max(2*s.lookUps.again, firstAgain), s.Planner.pollInterval)
-		s.Planner.againAt = s.Clock().Add(s.lookUps.again)
+		s.Planner.againAt = s.Core.Clock().Add(s.lookUps.again)
 	}
-	s.Planner.wantedAt = s.Clock()
+	s.Planner.wantedAt = s.Core.Clock()
 	return view.Wanted+view.Yielding > 0, nil
 }
 
 // passKeys claims rows of the next page of a pass over all keys.
-func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
+func (s *Sweeper) passKeys(ctx context.Context, r Role) (o Outcome, err error) {
 	p := &s.passes.keys
 	rows, bytes := s.room()
 	if rows == 0 {
@@ -109,7 +108,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	}
 	limit := s.some(s.keysFor(s.Page))
 	each := s.runOf(rows, limit)
-	began := s.Clock()
+	began := s.Core.Clock()
 	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, each, r.fresh)
 	if s.searched(began, err); err != nil {
 		*p = keysPass{}
@@ -117,7 +116,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	}
 	s.measure(runs)
 	found := core.Found{
-		Runs: runs, Each: each, Snapshot: seen, Epoch: r.view.Epoch,
+		Runs: runs, Each: each, Snapshot: seen, Epoch: r.Epoch,
 		Pass: p.number, First: p.after == nil, Last: len(runs) < limit,
 	}
 	share := rows
@@ -128,12 +127,11 @@ func (s *Sweeper) passKeys(ctx context.Context, r role) (o Outcome, err error) {
 	} else {
 		p.after = runs[len(runs)-1][0].OrderingKey
 	}
-	if !r.view.Leader { // otherwise several relays would try to lock the same keys
+	if !r.Leader { // otherwise several relays would try to lock the same keys
 		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
 	}
-	c := s.newClaim()
-	chosen := s.Core.ChooseRuns(c, found, share, core.Most{Rows: rows, Bytes: bytes})
-	return Outcome{More: !found.Last}, s.claim(ctx, r, c, chosen)
+	chosen := s.Core.ChooseRuns(found, share, core.Most{Rows: rows, Bytes: bytes})
+	return Outcome{More: !found.Last}, s.claim(ctx, r, chosen)
 }
 
 // keysFor returns how many keys to read to find this many rows.

@@ -59,7 +59,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 		table := &runsTable{looked: map[string]int{}, ids: map[string]int64{}}
 		memory := core.New(core.DefaultLimits(400), core.Policy{})
 		s := &Sweeper{
-			Core: memory, Table: table, Clock: time.Now, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
+			Core: memory, Table: table, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
 			Apply: func(core.Out) {},
 		}
 		memory.PublisherReady(true)
@@ -76,7 +76,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 			memory.Streamed(&outbox.Message{Row: outbox.Row{ID: int64(1_000_000 + n), OrderingKey: &fresh}, XID: 1}, 100, false)
 			for range 2 {
 				before := len(table.looked)
-				if _, err := s.lookUp(t.Context(), s.role(s.Clock())); err != nil {
+				if _, err := s.lookUp(t.Context(), s.Role()); err != nil {
 					t.Fatal(err)
 				}
 				mostKeys = max(mostKeys, len(table.looked)-before)
@@ -97,5 +97,5 @@ func wantKeys(c *core.Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
 	}
-	c.ChooseRows(nil, rows, true, core.Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(rows, true, core.Most{Rows: 1, Bytes: 1})
 }

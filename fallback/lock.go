@@ -8,23 +8,27 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// lock starts the transaction of a claim. After a slow lock it asks whether the server still has the transaction: only
-// from then on, publishFor is safe.
-func (s *Sweeper) lock(ctx context.Context, r role, c *Claim, ids []int64, large bool) (Transaction, error) {
-	c.alive = s.Clock()
-	tx, err := s.Lock(ctx, ids, large, r.fresh)
-	s.adapt(s.Clock().Sub(c.alive), c.rows)
-	if err != nil {
-		return nil, err
+// lock starts the transaction of a claim. Alive is when the transaction was certainly alive: after a slow lock, the
+// server is asked whether it still has the transaction.
+func (s *Sweeper) lock(ctx context.Context, r Role, chosen *core.Claim) (tx Transaction, alive time.Time, err error) {
+	ids := make([]int64, len(chosen.Rows))
+	for i, row := range chosen.Rows {
+		ids[i] = row.ID
 	}
-	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(c.alive, s.Clock()) > longWalk {
-		err = c.confirm(ctx, tx)
+	alive = s.Core.Clock()
+	tx, err = s.Lock(ctx, ids, chosen.Large, r.fresh)
+	s.adapt(s.Core.Clock().Sub(alive), chosen.Rows)
+	if err != nil {
+		return nil, alive, err
+	}
+	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(alive, s.Core.Clock()) > longWalk {
+		alive = s.Core.Clock()
+		err = tx.Alive(ctx)
 	}
 	if err != nil {
 		tx.Abandon()
-		return nil, err
 	}
-	return tx, nil
+	return tx, alive, err
 }
 
 // adapt records how long it took to lock and read rows. Few bytes say nothing about the pace.
@@ -41,37 +45,33 @@ func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate) {
 	}
 }
 
-// confirm asks whether the transaction is still alive.
-func (c *Claim) confirm(ctx context.Context, tx Transaction) error {
-	c.alive = c.sweeper.Clock()
-	return tx.Alive(ctx)
-}
-
 // read reads the large row and publishes it. If that fails, the row is tried again after a poll interval, and others
 // have their turn.
-func (c *Claim) read(ctx context.Context) (ok bool) {
-	began := c.sweeper.Clock()
-	err := c.tx.Read(ctx)
+func (o *openClaim) read(ctx context.Context) (ok bool) {
+	s := o.sweeper
+	began := s.Core.Clock()
+	err := o.tx.Read(ctx)
+	alive := s.Core.Clock()
 	if err == nil {
-		c.sweeper.claims.quick.Store(c.sweeper.Clock().Sub(began) < longWalk/4)
-		err = c.confirm(ctx, c.tx)
+		s.claims.quick.Store(alive.Sub(began) < longWalk/4)
+		err = o.tx.Alive(ctx)
 	}
 	if err == nil {
-		c.sweeper.Apply(core.Out{Publish: c.start([]*outbox.Message{c.large}, true)})
+		s.Apply(o.Read(alive))
 		return true
 	}
-	c.tx.Abandon()
-	c.sweeper.claims.open.Add(-1)
-	c.sweeper.Core.LargeFailed()
+	o.tx.Abandon()
+	s.claims.open.Add(-1)
+	o.ReadFailed()
 	if ctx.Err() == nil {
-		c.sweeper.Failed(err)
+		s.Failed(err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(c.sweeper.Planner.pollInterval):
+		case <-time.After(s.Planner.pollInterval):
 		}
 	}
-	c.done(core.Ended{NotLocked: c.rows})
-	c.sweeper.claims.running.Done()
+	s.Apply(o.Done(false))
+	s.claims.running.Done()
 	return false
 }
 

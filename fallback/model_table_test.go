@@ -178,8 +178,9 @@ func (m *model) lock(_ context.Context, ids []int64, _ bool, fresh outbox.Fresh)
 		message.Deadline, message.Superseded = m.deadline(row), m.superseded(row)
 		row.locked, row.traced = claim, true
 		claim.messages = append(claim.messages, message)
+		m.say("a claim locks row %d", id)
 	}
-	m.open = append(m.open, claim)
+	m.open, m.seen = append(m.open, claim), m.wal
 	m.between()
 	if m.failing() {
 		claim.Abandon()
@@ -193,13 +194,13 @@ func (m *model) stepClaim(i int) {
 	c := m.claims[i]
 	switch {
 	case c.ending == nil:
-		c.ending = c.claim.end()
+		c.ending = c.claim.End()
 	case !c.wrote:
 		c.wrote = true
 		c.failed = c.Commit(context.Background(), c.ending, modelTimeout) != nil
 	default:
 		m.claims = slices.Delete(m.claims, i, i+1)
-		c.claim.finish(c.claim.written(c.ending, !c.failed))
+		c.claim.close(!c.failed)
 	}
 }
 
@@ -208,7 +209,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	if m.sweeping {
 		return
 	}
-	if v := m.sweeper.View(); !v.Ready && kind != Backlog && kind != SlotCheck || kind == Newest && !v.wants(Newest) || kind == Lately && !v.Lately {
+	if v := m.sweeper.Role(); !v.Ready && kind != Backlog && kind != SlotCheck || kind == Newest && !v.wants(Newest) || kind == Lately && !v.lately {
 		return
 	}
 	m.sweeping, m.between = true, between
@@ -216,7 +217,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	_, err := m.sweeper.Once(context.Background(), kind)
 	m.sweeping, m.between = false, func() {}
 	if err != nil && !errors.Is(err, errFailed) && booted == m.core {
-		m.t.Fatal(err)
+		m.t.Fatalf("%v", err)
 	}
 }
 

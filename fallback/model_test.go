@@ -19,8 +19,10 @@ import (
 // that may crash. It plays the stream, the table, the publisher and the settler one step at a time, in any order. After
 // each step it checks the promises of docs/delivery.md.
 type model struct {
-	t   *rapid.T
+	t   interface{ Fatalf(string, ...any) }
 	now time.Time
+	// say tells a step of a story.
+	say func(format string, args ...any)
 	// clock is the clock of the process; it shows a pause.
 	clock time.Time
 	// replaced: another relay has owned the slot since the pause.
@@ -55,6 +57,7 @@ type model struct {
 	coalesced, lost map[int64]bool
 	lastXID         uint32
 	wal             uint64 // its end
+	seen            uint64 // claims have seen rows up to this position of it
 	restarts        int64
 	// failedOver: rows up to this id have lost the traces of claims.
 	failedOver int64
@@ -118,10 +121,8 @@ const (
 )
 
 func newModel(t *rapid.T) *model {
-	m := &model{
-		t: t, now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{}, coalesced: map[int64]bool{}, lost: map[int64]bool{}, lastXID: 100, wal: 1,
-		delivered: map[int64]int{}, firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
-	}
+	m := emptyModel()
+	m.t = t
 	if rapid.Bool().Draw(t, "tight limits") {
 		m.limits.Keys, m.limits.Unseen, m.limits.Unknown = 3, 2, 1
 	}
@@ -136,6 +137,15 @@ func newModel(t *rapid.T) *model {
 	return m
 }
 
+func emptyModel() *model {
+	return &model{
+		now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{},
+		coalesced: map[int64]bool{}, lost: map[int64]bool{}, lastXID: 100, wal: 1, delivered: map[int64]int{},
+		firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
+		say: func(string, ...any) {},
+	}
+}
+
 // boot starts a relay process that takes the slot at once.
 func (m *model) boot() {
 	m.core = core.New(m.limits, core.Policy{
@@ -145,7 +155,7 @@ func (m *model) boot() {
 	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
-		Core: m.core, Table: m, Clock: m.core.Clock, Planner: NewPlanner(time.Second),
+		Core: m.core, Table: m, Planner: NewPlanner(time.Second),
 		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},
@@ -155,7 +165,7 @@ func (m *model) boot() {
 				swap(0, n-1)
 			}
 		},
-		Start: func(_ context.Context, claim *Claim) {
+		start: func(claim *openClaim) {
 			open := claim.tx.(*modelClaim)
 			open.claim = claim
 			open.known()
@@ -211,7 +221,7 @@ func (m *model) rest() {
 			return
 		}
 		if n > 10*(len(m.rows)+10) {
-			m.t.Fatalf("the sweep of %s never becomes idle: %+v", kind, m.sweeper.View())
+			m.t.Fatalf("the sweep of %s never becomes idle: %+v", kind, m.sweeper.Role())
 		}
 		m.sweep(kind, func() {})
 	}
@@ -251,6 +261,7 @@ func (m *model) askForSlot() {
 
 // takeSlot starts the stream at the current WAL position.
 func (m *model) takeSlot() {
+	m.say("the relay takes the slot")
 	m.replaced = false
 	m.streamed = len(m.txs)
 	m.term++
@@ -284,6 +295,7 @@ func (m *model) failOver(lost int) {
 	m.failedOver = int64(len(m.rows))
 	m.restarts++
 	m.wal = 1 + m.wal/2
+	m.seen = min(m.seen, m.wal)
 	if !m.polls {
 		m.core.LostSlot()
 		m.takeSlot()
@@ -388,9 +400,19 @@ func (m *model) streamNext() {
 	for _, row := range tx.rows {
 		message := row.message(tx)
 		message.Deadline = m.deadline(row)
+		before := m.core.View().Remembered
 		out, v := m.core.Streamed(message, tx.lsn, false)
 		if v == core.NoRoom {
-			m.t.Fatal("NoRoom for a stream that does not wait")
+			m.t.Fatalf("NoRoom for a stream that does not wait")
+		}
+		owned := !m.replaced && !m.late
+		if view := m.core.View(); v == core.Left && owned && view.Ready && view.InFlight == 0 && tx.lsn > m.seen {
+			m.t.Fatalf("row %d stays in the table, and no claim of this server can have seen it", row.id)
+		}
+		if len(out.Publish) == 0 {
+			m.say("row %d %s", row.id, map[bool]string{
+				true: "waits in memory behind the first row of its key", false: "stays in the table",
+			}[m.core.View().Remembered > before])
 		}
 		m.apply(out)
 	}
@@ -417,6 +439,7 @@ func (m *model) publish(message *outbox.Message) {
 	if left, expires := message.TimeLeft(m.clock); expires && left <= 0 {
 		m.tooLate[message] = true
 	}
+	m.say("row %d is published%s", message.ID, map[bool]string{true: " and marked"}[message.PossibleDuplicate])
 	m.inFlight = append(m.inFlight, message)
 	if n := len(m.inFlight); n > modelInFlight {
 		m.t.Fatalf("%d messages in flight", n)
@@ -434,6 +457,7 @@ func (m *model) mustRest(row *modelRow) bool {
 // arrive delivers a message to the broker.
 func (m *model) arrive(message *outbox.Message) {
 	m.keepBatch(message)
+	m.say("the broker has row %d", message.ID)
 	// A requeued dead letter follows the messages that left meanwhile.
 	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
 		return
@@ -541,11 +565,13 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		if row.coalesce == "" || !newer {
 			m.t.Fatalf("row %d was coalesced, and no newer row exists", row.id)
 		}
+		m.say("row %d is deleted unpublished", row.id)
 		row.gone, m.coalesced[row.id] = true, true
 	case s.Decision.Action == outbox.Delete:
 		if m.delivered[row.id] == 0 && !(s.Decision.Reason == outbox.ReasonExpired && m.hasExpired(row)) {
 			m.t.Fatalf("row %d is deleted and was not delivered", row.id)
 		}
+		m.say("row %d is deleted", row.id)
 		row.gone = true
 	case s.Message.AvailableAt == nil && !row.available.IsZero(), s.Message.AvailableAt != nil && !row.available.Equal(*s.Message.AvailableAt): // the fence
 		if row.postponed == m.core && s.Rejected {
@@ -555,9 +581,11 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		if s.Rejected {
 			row.attempts++
 		}
+		m.say("row %d is tried again in %s", row.id, s.Decision.Delay)
 		row.available, row.duplicate, row.traced = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate, false
 		row.postponed = nil
 	case s.Decision.Action == outbox.DeadLetter:
+		m.say("row %d becomes a dead letter", row.id)
 		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
 	case s.Decision.Action == outbox.Release:
 		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
@@ -595,7 +623,7 @@ func (m *model) snapshot() outbox.Snapshot {
 	}
 	s, err := outbox.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, m.lastXID+1, strings.Join(running, ",")))
 	if err != nil {
-		m.t.Fatal(err)
+		m.t.Fatalf("%v", err)
 	}
 	return s
 }
@@ -603,7 +631,7 @@ func (m *model) snapshot() outbox.Snapshot {
 // modelClaim is a transaction that locks rows.
 type modelClaim struct {
 	m        *model
-	claim    *Claim
+	claim    *openClaim
 	messages []*outbox.Message
 	position uint64
 	owner    uint32
@@ -650,6 +678,7 @@ var errEnded = errors.New("the transaction has ended")
 
 func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpone time.Duration) error {
 	if c.ended {
+		c.m.say("the server has ended the claim")
 		return errEnded
 	}
 	for _, s := range rows {
@@ -658,6 +687,7 @@ func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpon
 			c.m.t.Fatalf("row %d is written by a claim that has not locked it", row.id)
 		}
 		if s.Decision.Action == outbox.Postpone {
+			c.m.say("row %d has no answer, and is postponed by %s", row.id, postpone)
 			row.available, row.duplicate, row.traced, row.postponed = c.m.now.Add(postpone), true, false, c.m.core
 			s.Message.AvailableAt = pointer(row.available)
 			continue

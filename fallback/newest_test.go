@@ -2,11 +2,9 @@ package fallback
 
 import (
 	"context"
-	"math"
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -63,34 +61,11 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			began := time.Unix(1_000_000, 0)
 			table := &newestTable{scheduled: scheduled, last: scheduled, fresh: map[int64]time.Time{}, now: began}
-			memory := core.New(core.DefaultLimits(400), core.Policy{MaxRetries: 5})
-			memory.PublisherReady(true)
 			var worst time.Duration
-			s := &Sweeper{
-				Core: memory, Table: table, Clock: func() time.Time { return table.now }, Planner: NewPlanner(poll),
-				Shuffle: func(int, func(i, j int)) {}, Settings: Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
-			}
-			memory.Clock = s.Clock
-			s.SlotOwner = func(context.Context) (Owner, error) { return Owner{}, nil }
-			s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
-				var tx dueTx
-				for _, id := range ids {
-					worst = max(worst, table.now.Sub(table.fresh[id]))
-					delete(table.fresh, id)
-					tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id}})
-				}
-				return tx, nil
-			}
-			var sent []*outbox.Message
-			s.Apply = func(out core.Out) { sent = append(sent, out.Publish...); memory.Settled(out.Settle) }
-			s.Committed = func([]outbox.Settlement, time.Duration) {}
-			s.Start = func(_ context.Context, claim *Claim) {
-				for _, m := range sent {
-					memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-				}
-				sent = nil
-				claim.finish(claim.written(claim.end(), true))
-			}
+			s := polling(table, &table.now, func(id int64) {
+				worst = max(worst, table.now.Sub(table.fresh[id]))
+				delete(table.fresh, id)
+			})
 			pending, inserted, published := map[int64]time.Time{}, 0, 0 // pending: id assigned, not committed
 			for next := began.Add(2 * time.Minute); table.now.Before(began.Add(20 * time.Minute)); {
 				for id, at := range pending {
@@ -110,14 +85,7 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 					continue
 				}
 				before := len(table.fresh)
-				kind, wait := s.Next()
-				if kind == None {
-					table.now = table.now.Add(min(wait, 100*time.Millisecond))
-					continue
-				}
-				if _, err := s.Once(t.Context(), kind); err != nil {
-					t.Fatal(err)
-				}
+				work(t, s, &table.now)
 				published += before - len(table.fresh)
 			}
 			if inserted < 300 || published < inserted-100 {

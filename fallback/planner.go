@@ -1,5 +1,5 @@
 // Package fallback publishes the rows that the stream does not bring. It plans the sweeps, finds rows and claims them.
-// A claim is a transaction that locks the rows until the broker has answered.
+// A claim is a transaction that locks the rows until the broker has answered. The files of testdata are ten examples.
 package fallback
 
 import (
@@ -14,11 +14,11 @@ const (
 	None Sweep = iota
 	// Due claims rows whose available_at has come.
 	Due
-	// Lately claims the rows of Due that became due lately, while Due rests or walks long: many due rows cannot leave.
+	// Lately claims the rows of Due that became due lately, while Due pauses or walks long: many due rows cannot leave.
 	Lately
 	// Backlog claims rows without a key and without a time.
 	Backlog
-	// Newest claims the rows of Backlog with the newest ids, while Backlog rests long after a costly pass.
+	// Newest claims the rows of Backlog with the newest ids, while Backlog pauses long after a costly pass.
 	Newest
 	// Keys claims the head of each ordering key, and rows behind it.
 	Keys
@@ -31,34 +31,6 @@ const (
 func (s Sweep) String() string {
 	return [...]string{"none", "due", "lately", "backlog", "newest", "keys", "slot check"}[s]
 }
-
-// View is the state on which the planner decides.
-type View struct {
-	// Leader: this relay owns the slot. Live: its stream was heard of lately.
-	Leader, Live bool
-	// Rest is how long this relay still claims only due rows.
-	Rest time.Duration
-	// TakesFresh: this relay may claim rows without a time, because it leads or there is no leader.
-	TakesFresh bool
-	// Ready: the publisher takes messages, and there is room for a claim.
-	Ready bool
-	// Backlog: keyless rows were left in the table.
-	Backlog bool
-	// Newest: passes over the keyless rows have shown above which ids Newest starts.
-	Newest bool
-	// Lately: a pass over the due rows has shown from which time Lately starts.
-	Lately bool
-	// Unseen: rows in the table belong to transactions that are not visible yet.
-	Unseen bool
-	// Wanted: there are keys to look up. Again: there are keys of which the last look-up claimed nothing. Unlisted:
-	// keys that are not remembered may have rows.
-	Wanted, Again, Unlisted bool
-	// Due: since the last sweep of due rows, a row has got a time.
-	Due bool
-}
-
-// KeysWait reports whether keys wait for a look-up.
-func (v View) KeysWait() bool { return v.Wanted || v.Again }
 
 // Outcome is the result of a sweep.
 type Outcome struct {
@@ -84,7 +56,7 @@ const (
 	safetyAtLeast = 10 * time.Minute // a server that was paused makes any scan look long
 )
 
-// costFactor bounds a sweep's share of the time: after one second of scanning it rests for twenty. The shorter of two
+// costFactor bounds a sweep's share of the time: after one second of scanning it pauses for twenty. The shorter of two
 // runs counts, because one slow run may have waited for a paused server.
 const costFactor = 20
 
@@ -119,25 +91,25 @@ type Planner struct {
 func NewPlanner(pollInterval time.Duration) *Planner { return &Planner{pollInterval: pollInterval} }
 
 // Next returns the sweep to run now, or None and how long to wait unless the state changes.
-func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
+func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 	best, wait := None, p.pollInterval
-	if v.Leader && v.Live && v.Ready { // every reason for a sweep wakes the sweeper
+	if r.Leader && r.Live && r.Ready { // every reason for a sweep wakes the sweeper
 		wait *= noticedAfter
 	}
-	if v.Rest > 0 {
-		wait = min(wait, v.Rest)
+	if r.Rest > 0 {
+		wait = min(wait, r.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !v.wants(sweep) || sweep == Newest && !p.rests(Backlog) || sweep == Lately && !p.dueRests() {
+		if !r.wants(sweep) || sweep == Newest && !p.pauses(Backlog) || sweep == Lately && !p.duePauses() {
 			continue
 		}
-		at := p.at(sweep, v)
+		at := p.at(sweep, r)
 		if delay := at.Sub(now); delay > 0 {
 			wait = min(wait, delay)
 			continue
 		}
 		// The sweep that has waited longest runs first, so that none starves.
-		if best == None || at.Before(p.at(best, v)) {
+		if best == None || at.Before(p.at(best, r)) {
 			best = sweep
 		}
 	}
@@ -148,65 +120,65 @@ func (p *Planner) Next(now time.Time, v View) (Sweep, time.Duration) {
 }
 
 // wants reports whether a sweep can do anything in this state.
-func (v View) wants(s Sweep) bool {
+func (r Role) wants(s Sweep) bool {
 	switch s {
 	case Due:
-		return v.Ready
+		return r.Ready
 	case Lately:
-		return v.Lately && v.Ready
+		return r.lately && r.Ready
 	case Backlog:
-		return (v.TakesFresh && v.Ready) || v.Unseen
+		return (r.TakesFresh && r.Ready) || r.Unseen
 	case Newest: // a leader's stream brings these rows
-		return v.Newest && !v.Leader && v.TakesFresh && v.Ready
+		return r.newest && !r.Leader && r.TakesFresh && r.Ready
 	case Keys:
-		return v.TakesFresh && v.Ready
+		return r.TakesFresh && r.Ready
 	case SlotCheck:
-		return !v.Leader
+		return !r.Leader
 	}
 	return false
 }
 
 // at returns when a sweep is due. A sweep with a reason does not wait for the safety interval.
-func (p *Planner) at(s Sweep, v View) time.Time {
+func (p *Planner) at(s Sweep, r Role) time.Time {
 	if s == Keys {
-		at := p.keysAt(v)
-		if v.Wanted && p.wantedAt.Before(at) {
+		at := p.keysAt(r)
+		if r.Wanted+r.Yielding > 0 && p.wantedAt.Before(at) {
 			at = p.wantedAt
 		}
-		if v.Again && p.againAt.Before(at) {
+		if r.Again > 0 && p.againAt.Before(at) {
 			at = p.againAt
 		}
 		return at
 	}
 	at := p.next[s]
 	switch {
-	case s == Backlog && !v.Ready: // only look whether transactions have become visible
+	case s == Backlog && !r.Ready: // only look whether transactions have become visible
 		return p.looked.Add(p.pollInterval)
-	case at.IsZero(), p.underWay[s], !v.Leader || !v.Live:
+	case at.IsZero(), p.underWay[s], !r.Leader || !r.Live:
 		return at
-	case s == Backlog && !v.Backlog && !v.Unseen:
+	case s == Backlog && !r.Backlog && !r.Unseen:
 		return p.backlogUnasked()
-	case s == Due && !v.Due && p.quietUntil.After(at):
+	case s == Due && !r.Due && p.quietUntil.After(at):
 		return p.quietUntil
 	}
 	return at
 }
 
-// rests reports whether the next pass is more than a poll interval after the last one. Such a pass has read many rows
+// pauses reports whether the next pass is more than a poll interval after the last one. Such a pass has read many rows
 // that it could not claim: scheduled ones, dead ones, or those behind the first row of their key.
-func (p *Planner) rests(s Sweep) bool {
+func (p *Planner) pauses(s Sweep) bool {
 	return !p.underWay[s] && p.next[s].Sub(p.ended[s]) > p.pollInterval
 }
 
-// dueRests reports whether due rows would wait for long, because Due rests, or walks past rows that it cannot claim.
-func (p *Planner) dueRests() bool {
-	return p.rests(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
+// duePauses reports whether due rows would wait for long, because Due pauses, or walks past rows that it cannot claim.
+func (p *Planner) duePauses() bool {
+	return p.pauses(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
 }
 
 // keysAt returns when the next page of a pass over all keys is due.
-func (p *Planner) keysAt(v View) time.Time {
+func (p *Planner) keysAt(r Role) time.Time {
 	at := p.next[Keys]
-	if at.IsZero() || p.underWay[Keys] || !v.Leader || !v.Live || v.Unlisted {
+	if at.IsZero() || p.underWay[Keys] || !r.Leader || !r.Live || r.Unlisted {
 		return at
 	}
 	return p.unasked(Keys, keysFactor*p.passTook[Keys])
@@ -218,8 +190,8 @@ func (p *Planner) backlogUnasked() time.Time {
 }
 
 // unasked returns when a sweep runs without a reason, at least some time after the last one.
-func (p *Planner) unasked(s Sweep, rest time.Duration) time.Time {
-	at := p.ended[s].Add(max(noticedAfter*p.pollInterval, noticedIn, rest))
+func (p *Planner) unasked(s Sweep, pause time.Duration) time.Time {
+	at := p.ended[s].Add(max(noticedAfter*p.pollInterval, noticedIn, pause))
 	if at.Before(p.next[s]) {
 		return p.next[s]
 	}

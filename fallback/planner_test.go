@@ -4,15 +4,19 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/core"
 )
 
 const poll = time.Second
 
 // streaming is the state of a healthy leader with nothing to do.
-func streaming() View { return View{Leader: true, Live: true, TakesFresh: true, Ready: true} }
+func streaming() Role {
+	return Role{View: core.View{Leader: true, Live: true, Ready: true}, TakesFresh: true}
+}
 
 // settle runs the planner until it waits. It returns the sweeps that ran, and the wait.
-func settle(p *Planner, now time.Time, v View) (ran []Sweep, wait time.Duration) {
+func settle(p *Planner, now time.Time, v Role) (ran []Sweep, wait time.Duration) {
 	for range 10 {
 		sweep, delay := p.Next(now, v)
 		if sweep == None {
@@ -81,16 +85,16 @@ func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
 	v := streaming()
-	v.Wanted = true
+	v.Wanted = 1
 	if sweep, _ := p.Next(now, v); sweep != Keys {
 		t.Fatalf("next is %d", sweep)
 	}
 	p.wantedAt, p.againAt = now, now.Add(firstAgain)
-	v.Wanted, v.Again = false, true
+	v.Wanted, v.Again = 0, 1
 	if sweep, wait := p.Next(now, v); sweep != None || wait != firstAgain {
 		t.Errorf("next is %d after %s", sweep, wait)
 	}
-	v.Wanted = true
+	v.Wanted = 1
 	if sweep, _ := p.Next(now, v); sweep != Keys {
 		t.Errorf("next is %d while fresh keys wait", sweep)
 	}
@@ -99,7 +103,7 @@ func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 // While nothing can be published, a leader only asks which transactions are visible.
 func TestNoSweepRunsWithoutAPublisherOrRoom(t *testing.T) {
 	v := streaming()
-	v.Ready, v.Backlog, v.Unlisted, v.Wanted = false, true, true, true
+	v.Ready, v.Backlog, v.Unlisted, v.Wanted = false, true, true, 1
 	p, now := NewPlanner(poll), time.Now()
 	ran, _ := settle(p, now, v)
 	ranOnly(t, ran)
@@ -227,7 +231,7 @@ func TestTheDueSweepWaitsUntilARowIsDue(t *testing.T) {
 		if got := p.at(Due, v).Sub(now); got != one.want {
 			t.Errorf("%+v: looks again after %s", one, got)
 		}
-		if got := p.at(Due, View{Ready: true}).Sub(now); got != poll {
+		if got := p.at(Due, Role{View: core.View{Ready: true}}).Sub(now); got != poll {
 			t.Errorf("without a stream it looks again after %s", got)
 		}
 		v.Live = false
@@ -254,14 +258,14 @@ func TestSlowSlotChecksRunAtEachPollInterval(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	for range 3 {
 		p.Done(SlotCheck, now, Outcome{Took: time.Second})
-		if at := p.at(SlotCheck, View{Ready: true}); at.Sub(now) > poll {
+		if at := p.at(SlotCheck, Role{View: core.View{Ready: true}}); at.Sub(now) > poll {
 			t.Errorf("the next one runs after %s", at.Sub(now))
 		}
 	}
 }
 
 func TestAStandbySweepsFreshRowsOnlyWithoutALeader(t *testing.T) {
-	standby := View{Ready: true}
+	standby := Role{View: core.View{Ready: true}}
 	p, now := NewPlanner(poll), time.Now()
 	ran, _ := settle(p, now, standby)
 	ranOnly(t, ran, Due, SlotCheck)

@@ -72,7 +72,7 @@ func TestRandomStepsMarkOnlyPossibleDuplicates(t *testing.T) {
 			if len(m.claims) == 0 {
 				return
 			}
-			if m.claims[0].claim.flying() == 0 || m.claims[0].ending != nil {
+			if m.claims[0].claim.Flying() == 0 || m.claims[0].ending != nil {
 				m.stepClaim(0)
 			}
 		}
@@ -287,7 +287,7 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 		},
 		"cut": func(t *rapid.T) {
 			if len(m.claims) > 0 {
-				m.claims[0].claim.cut()
+				m.claims[0].claim.Cut()
 			}
 		},
 		"person": func(t *rapid.T) {

@@ -35,7 +35,7 @@ func (s *Sweeper) CheckSlot(ctx context.Context) error {
 	case err != nil || owner.Relay:
 		s.slot.freeSince = time.Time{}
 	case s.slot.freeSince.IsZero() || owner.PID != s.slot.other: // a relay may have owned it in between
-		s.slot.freeSince = s.Clock()
+		s.slot.freeSince = s.Core.Clock()
 		if s.Polling && !s.slot.relayed {
 			s.slot.freeSince = s.slot.freeSince.Add(-owner.Unused)
 		}

@@ -2,10 +2,14 @@ package fallback
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -27,12 +31,10 @@ type Table interface {
 	Restarts() int64
 }
 
-// Sweeper runs sweeps. Only one goroutine may call Once; Finish runs in others.
+// Sweeper runs sweeps. Only one goroutine may call Once; claims end in others.
 type Sweeper struct {
-	Core  Core
+	Core  *core.Core
 	Table Table
-	// Clock returns the time.
-	Clock func() time.Time
 	// Lock starts a claim of rows, or of one large row.
 	Lock func(ctx context.Context, ids []int64, large bool, fresh outbox.Fresh) (Transaction, error)
 	// SlotOwner returns who owns the slot.
@@ -44,8 +46,18 @@ type Sweeper struct {
 	// Failed receives the error of a claim that was not read or written.
 	Failed func(error)
 
-	// Start must run Finish of a claim, in another goroutine.
-	Start func(context.Context, *Claim)
+	// start replaces the goroutine of a claim in tests.
+	start func(*openClaim)
+	// Explain says what an error of a statement means, and whether the table or a column is gone. Retry is the wait
+	// after an error.
+	Explain func(context.Context, error) (err error, gone bool)
+	Retry   *backoff.ExponentialBackOff
+	Log     *slog.Logger
+	// Trouble has the errors of Run, which calls Beat at least every BeatEvery.
+	Trouble   *outagelog.Log
+	Beat      func()
+	BeatEvery time.Duration
+
 	// Shuffle randomises the order of keys that several relays compete for.
 	Shuffle func(n int, swap func(i, j int))
 	Planner *Planner
@@ -94,51 +106,54 @@ type passes struct {
 	span   span
 }
 
-// role is what this relay may claim now.
-type role struct {
-	view  core.View
-	fresh outbox.Fresh
-	// keys: also rows with an ordering key.
-	keys bool
+// Role is what this relay may claim now, and the state on which the planner decides.
+type Role struct {
+	// View is the core's. Rest is how long this relay still claims only due rows, like a standby. Ready: the publisher
+	// takes messages, and there is room for a claim.
+	core.View
+	// TakesFresh: this relay may claim rows without a time and rows with a key, because it leads or there is no leader.
+	TakesFresh bool
+	fresh      outbox.Fresh
 	// owner is the server process that must own the slot when rows are locked; nil: no condition.
 	owner *uint32
-	// rest is how long this relay still claims only due rows, like a standby.
-	rest time.Duration
+	// newest: passes over the keyless rows have shown above which ids Newest starts. lately: a pass over the due rows
+	// has shown from which time Lately starts.
+	newest, lately bool
 }
 
-func (s *Sweeper) role(now time.Time) role {
-	r := role{view: s.Core.View(), fresh: outbox.NoFresh()}
-	r.rest = r.view.Rest
+// KeysWait reports whether keys wait for a look-up.
+func (r Role) KeysWait() bool { return r.Wanted+r.Yielding+r.Again > 0 }
+
+// Role returns the current role.
+func (s *Sweeper) Role() Role {
+	r := Role{
+		View: s.Core.View(), fresh: outbox.NoFresh(),
+		newest: s.passes.ground.known, lately: s.passes.dueGround.from != nil,
+	}
+	rows, _ := s.room()
+	r.Ready = rows > 0
+	now := s.Core.Clock()
 	if s.Polling && !s.slot.freeSince.IsZero() {
-		r.rest = max(s.slot.freeSince.Add(core.RestFor).Sub(now), 0)
+		r.Rest = max(s.slot.freeSince.Add(core.RestFor).Sub(now), 0)
 	}
 	switch {
-	case r.rest > 0:
-	case r.view.Leader:
-		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &r.view.PID
+	case r.Rest > 0:
+		return r
+	case r.Leader:
+		r.fresh, r.owner = outbox.AllFresh(), &r.PID
 	case s.slot.freeSince.IsZero(): // a relay streams
+		return r
 	case s.Polling:
-		r.fresh, r.keys, r.owner = outbox.Fresh{UpTo: s.UpTo}, true, &s.slot.other
+		r.fresh, r.owner = outbox.Fresh{UpTo: s.UpTo}, &s.slot.other
 	case now.Sub(s.slot.freeSince) <= s.StaleAge:
+		return r
 	case s.slot.other != 0: // while a stranger owns the slot, no relay can stream
-		r.fresh, r.keys, r.owner = outbox.AllFresh(), true, &s.slot.other
+		r.fresh, r.owner = outbox.AllFresh(), &s.slot.other
 	default:
-		r.fresh, r.keys, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, true, &s.slot.other
+		r.fresh, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, &s.slot.other
 	}
+	r.TakesFresh = true
 	return r
-}
-
-// View returns the state for the planner.
-func (s *Sweeper) View() View {
-	r := s.role(s.Clock())
-	rows, _ := s.room()
-	v := r.view
-	return View{
-		Leader: v.Leader, Live: v.Live, Rest: r.rest, TakesFresh: r.keys, Ready: rows > 0,
-		Newest: s.passes.ground.known, Lately: s.passes.dueGround.from != nil,
-		Backlog: v.Backlog, Unseen: v.Unseen, Due: v.Due,
-		Wanted: v.Wanted+v.Yielding > 0, Again: v.Again > 0, Unlisted: v.Unlisted,
-	}
 }
 
 // room returns how many rows and bytes a claim may take now. No rows: the planner waits until there is room for a page.
@@ -156,7 +171,7 @@ func (s *Sweeper) some(most int) int { return max(most>>s.halved, 1) }
 
 // searched records a search that began at this time. If it failed late, the next one is half as large.
 func (s *Sweeper) searched(began time.Time, err error) (took time.Duration) {
-	switch took = s.Clock().Sub(began); {
+	switch took = s.Core.Clock().Sub(began); {
 	case err == nil:
 		s.halved = max(s.halved-1, 0)
 	case took > longWalk:
@@ -168,7 +183,7 @@ func (s *Sweeper) searched(began time.Time, err error) (took time.Duration) {
 // Next returns the sweep to run now, or None and how long to wait.
 func (s *Sweeper) Next() (Sweep, time.Duration) {
 	s.noticeTerm()
-	return s.Planner.Next(s.Clock(), s.View())
+	return s.Planner.Next(s.Core.Clock(), s.Role())
 }
 
 // noticeTerm restarts all passes after a term has begun or ended.
@@ -186,9 +201,9 @@ func (s *Sweeper) noticeTerm() {
 // Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
 func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	s.noticeTerm()
-	r := s.role(s.Clock())
+	r := s.Role()
 	var o Outcome
-	began := s.Clock()
+	began := s.Core.Clock()
 	switch kind {
 	case Due:
 		o, err = s.sweepDue(ctx, r)
@@ -207,9 +222,9 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 		err = s.CheckSlot(ctx)
 	}
 	if o.Took == 0 && err == nil { // a failed statement says nothing about the cost of a sweep
-		o.Took = s.Clock().Sub(began)
+		o.Took = s.Core.Clock().Sub(began)
 	}
-	s.Planner.Done(kind, s.Clock(), o)
+	s.Planner.Done(kind, s.Core.Clock(), o)
 	return o.More && err == nil, err
 }
 
@@ -238,7 +253,7 @@ func (g ground) passed(last int64) ground {
 }
 
 // sweepBacklog reads the next page of the current pass, or the first page of a new one.
-func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err error) {
+func (s *Sweeper) sweepBacklog(ctx context.Context, r Role) (o Outcome, err error) {
 	p := &s.passes.rows
 	if rows, _ := s.room(); rows == 0 {
 		return Outcome{More: p.begun}, s.look(ctx, &r)
@@ -255,7 +270,7 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r role) (o Outcome, err erro
 }
 
 // sweepNewest is sweepBacklog for the newest ids.
-func (s *Sweeper) sweepNewest(ctx context.Context, r role) (o Outcome, err error) {
+func (s *Sweeper) sweepNewest(ctx context.Context, r Role) (o Outcome, err error) {
 	p := &s.passes.newest
 	if !p.begun {
 		from := s.passes.ground.id
@@ -273,7 +288,7 @@ func (s *Sweeper) sweepNewest(ctx context.Context, r role) (o Outcome, err error
 }
 
 // page reads the next page of a pass over keyless rows.
-func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, err error) {
+func (s *Sweeper) page(ctx context.Context, r Role, p *backlogPass) (o Outcome, err error) {
 	rows, bytes := s.room()
 	if rows == 0 {
 		return Outcome{More: true}, nil
@@ -281,7 +296,7 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 	rows = s.some(rows)
 	left := s.Core.TakeLeft(rows/2, p.after)
 	rows -= len(left)
-	began, upTo := s.Clock(), s.passes.span.from(p.after, p.last)
+	began, upTo := s.Core.Clock(), s.passes.span.from(p.after, p.last)
 	found, err := s.Table.FindBacklog(ctx, p.after, upTo, rows, r.fresh)
 	took := s.searched(began, err)
 	certain := err == nil || took > longWalk // an error after a long scan is probably a timeout
@@ -293,9 +308,8 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 		p.begun = false
 		return o, err
 	}
-	c := s.newClaim()
 	most := core.Most{Rows: rows + len(left), Bytes: bytes}
-	chosen, read := s.Core.ChooseRows(c, append(left, found...), false, most)
+	chosen, read := s.Core.ChooseRows(append(left, found...), false, most)
 	read -= len(left)
 	p.walk += took
 	p.longest = max(p.longest, p.walk)
@@ -306,26 +320,26 @@ func (s *Sweeper) page(ctx context.Context, r role, p *backlogPass) (o Outcome, 
 	default:
 		p.after, p.begun = upTo, upTo < greatestID
 	}
-	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, c, chosen)
+	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, chosen)
 }
 
 // beginBacklog starts a pass if one is needed. A leader starts at the lowest id that the stream has left, and first
 // asks which transactions are visible.
-func (s *Sweeper) beginBacklog(ctx context.Context, r *role) (bool, error) {
+func (s *Sweeper) beginBacklog(ctx context.Context, r *Role) (bool, error) {
 	from := int64(math.MinInt64)
-	if r.view.Leader {
-		unseen := r.view.Unseen
+	if r.Leader {
+		unseen := r.Unseen
 		if err := s.look(ctx, r); err != nil {
 			return false, err
 		}
-		if unseen && !r.view.Backlog && r.view.Live && !s.safetyDue() {
+		if unseen && !r.Backlog && r.Live && !s.safetyDue() {
 			return false, nil
 		}
-		began, ok := s.Core.BacklogBegan(r.view.Epoch)
+		began, ok := s.Core.BacklogBegan(r.Epoch)
 		if !ok {
 			return false, nil
 		}
-		if r.view.Backlog && r.view.Live {
+		if r.Backlog && r.Live {
 			from = began
 		}
 	}
@@ -348,22 +362,21 @@ func (s *Sweeper) lastID(ctx context.Context) (int64, error) {
 }
 
 // look asks which transactions are visible now.
-func (s *Sweeper) look(ctx context.Context, r *role) error {
-	if !r.view.Unseen {
+func (s *Sweeper) look(ctx context.Context, r *Role) error {
+	if !r.Unseen {
 		return nil
 	}
-	seen, err := s.Table.Snapshot(ctx, r.view.ForgottenAt != 0)
+	seen, err := s.Table.Snapshot(ctx, r.ForgottenAt != 0)
 	if err == nil {
-		s.Core.Saw(seen, r.view.Epoch, r.view.ForgottenAt)
-		epoch := r.view.Epoch
-		r.view = s.Core.View()
-		r.view.Epoch = epoch
+		s.Core.Saw(seen, r.Epoch, r.ForgottenAt)
+		now := s.Core.View()
+		r.Backlog, r.Live = now.Backlog, now.Live
 	}
-	s.Planner.looked = s.Clock()
+	s.Planner.looked = s.Core.Clock()
 	return err
 }
 
 // safetyDue reports whether a pass without a reason is due.
 func (s *Sweeper) safetyDue() bool {
-	return s.Clock().After(s.Planner.backlogUnasked())
+	return s.Core.Clock().After(s.Planner.backlogUnasked())
 }

@@ -38,7 +38,7 @@ type Settlement struct {
 	Locked bool
 	// Tried: an earlier try to write this has failed, or has had no answer. It may have been written.
 	Tried bool
-	// Aside: the row could be neither deleted nor updated at the last try.
+	// Aside: the row could be neither deleted nor updated at an earlier try.
 	Aside bool
 }
 

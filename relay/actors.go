@@ -61,7 +61,7 @@ func (a *actors) startSources(ctx context.Context, r *Relay) {
 	ctx = context.WithoutCancel(ctx)
 	sweeping, stopSweeping := context.WithCancel(ctx)
 	a.stopSweeping = stopSweeping
-	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.run(ctx, sweeping) })
+	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.Run(ctx, sweeping) })
 	if streamer := r.streamer.Load(); streamer != nil {
 		a.streamer = a.run(ctx, streamer.run)
 	}
@@ -111,7 +111,7 @@ func (a *actors) stopInOrder(r *Relay) {
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
 	r.store.Close() // ends the statements that claims still wait for
-	r.sweeper.sweeps.Wait()
+	r.sweeper.Wait()
 	a.streamer.end()
 	r.observer.hooks.end()
 }

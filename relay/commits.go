@@ -59,16 +59,16 @@ func (c *commits) report(ctx context.Context) {
 
 func (c *commits) over() { c.log.Over(event.CommitReturned, "COMMIT returns again") }
 
-// watchedClaim is a claim whose COMMIT is watched.
-type watchedClaim struct {
-	*store.Claim
+// watchedRows are locked rows whose COMMIT is watched.
+type watchedRows struct {
+	*store.LockedRows
 	commits *commits
 }
 
 // Commit implements fallback.Transaction.
-func (c watchedClaim) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
+func (c watchedRows) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
 	end := c.commits.begin(ctx)
-	err := c.Claim.Commit(ctx, rows, postpone)
+	err := c.LockedRows.Commit(ctx, rows, postpone)
 	end(err)
 	return err
 }

@@ -33,7 +33,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 		return err
 	}
 	if ok {
-		r.sweeper.sweeps.UpTo = last
+		r.sweeper.UpTo = last
 	}
 	r.streamer.Store(nil)
 	r.observer.late.keep()
@@ -58,7 +58,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 	if err := r.awaitPublisher(ctx, a); err != nil {
 		return err
 	}
-	sweeps := r.sweeper.sweeps
+	sweeps := r.sweeper
 	sweeps.Polling = true
 	var seen remaining
 	p := &progress{since: time.Now()}
@@ -89,7 +89,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 			if err := r.outage(ctx, a, p); err != nil {
 				return err
 			}
-		case left != seen || sweeps.View().Rest > 0:
+		case left != seen || sweeps.Role().Rest > 0:
 			seen, p.since = left, time.Now()
 		case r.stalled(p):
 			return r.leftBehind(ctx, left, left.late || sweeps.Claimed() > p.claimed)
@@ -111,7 +111,7 @@ type progress struct {
 // and come back are no progress.
 func (r *Relay) stalled(p *progress) bool {
 	if settled := r.observer.written.Load(); settled > p.settled {
-		*p = progress{settled, r.sweeper.sweeps.Claimed(), time.Now(), 0}
+		*p = progress{settled, r.sweeper.Claimed(), time.Now(), 0}
 	}
 	return time.Since(latest(p.since, r.publisherState().Since)) > r.config.SendTimeout
 }
@@ -135,7 +135,7 @@ func (left remaining) in(table outbox.Table) string {
 }
 
 func (r *Relay) remaining(ctx context.Context) (left remaining, err error) {
-	upTo := r.sweeper.sweeps.UpTo
+	upTo := r.sweeper.UpTo
 	left.rows, left.first = r.observer.late.count()
 	left.late = left.rows > 0
 	count := func(found []outbox.Candidate, keyed bool) {
@@ -193,33 +193,33 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 
 // drainClass claims page after page while there are more rows, or keys wait for their previous rows.
 func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, p *progress) error {
-	sweeps := r.sweeper.sweeps
+	sweeps := r.sweeper
 	for more := true; more && ctx.Err() == nil; {
-		view := sweeps.View()
+		role := sweeps.Role()
 		switch {
 		case len(a.failed) > 0:
 			return <-a.failed
 		case r.stalled(p) && sweeps.Claimed() > p.claimed:
 			return nil // the same rows come back
-		case r.settler.suspension.on.Load():
+		case r.core.View().Suspended:
 			return r.undeletable()
 		case !r.takes.Load():
 			if err := r.outage(ctx, a, p); err != nil {
 				return err
 			}
 			continue
-		case kind != fallback.Due && !view.TakesFresh:
+		case kind != fallback.Due && !role.TakesFresh:
 			return nil // a relay streams now
-		case !view.Ready:
-			r.sweeper.await(ctx, 10*time.Millisecond)
+		case !role.Ready:
+			r.sweeper.Await(ctx, 10*time.Millisecond)
 			continue
 		}
 		var err error
 		if more, err = sweeps.Once(ctx, kind); err != nil {
 			return err
 		}
-		if kind == fallback.Keys && !more && (sweeps.View().KeysWait() || sweeps.Claiming()) {
-			r.sweeper.await(ctx, 10*time.Millisecond)
+		if kind == fallback.Keys && !more && (sweeps.Role().KeysWait() || sweeps.Claiming()) {
+			r.sweeper.Await(ctx, 10*time.Millisecond)
 			more = true
 		}
 	}
@@ -228,10 +228,10 @@ func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, 
 
 // undeletable is the error of a drain that leaves rows that it can neither delete nor update.
 func (r *Relay) undeletable() error {
-	if n := r.settler.suspension.count(); n > 0 {
+	if n := r.settler.aside.Load().n; n > 0 {
 		return problem.New(asideHint(r.config.Table), "%d rows cannot be changed", n)
 	}
-	if r.settler.suspension.on.Load() {
+	if r.core.View().Suspended {
 		return errors.New(r.settler.trouble.Current())
 	}
 	return nil
@@ -299,7 +299,7 @@ func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
 		if len(a.failed) > 0 {
 			return <-a.failed
 		}
-		r.sweeper.await(ctx, 10*time.Millisecond)
+		r.sweeper.Await(ctx, 10*time.Millisecond)
 	}
 	// Confirmed rows may still have to be deleted. Unconfirmed rows return to the table, and the next round fails.
 	const writing = 2 * time.Second
@@ -307,7 +307,7 @@ func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
 		if r.publisherState().Phase == publish.Closed || time.Now().After(end) {
 			return r.brokerDown(ctx, a)
 		}
-		r.sweeper.await(ctx, 10*time.Millisecond)
+		r.sweeper.Await(ctx, 10*time.Millisecond)
 	}
 	return nil
 }

@@ -86,11 +86,11 @@ func (r *Relay) Health() Health {
 		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
 	}
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
-		trouble := r.sweeper.trouble.Current()
-		add("sweep", r.sweeper.alive, trouble == "", orElse(trouble, "sweeping"))
+		trouble := r.sweeper.Trouble.Current()
+		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
 	}
 	trouble := orElse(r.settler.commits.log.Current(), r.settler.trouble.Current())
-	settles := trouble == "" && !r.settler.suspension.on.Load() && !r.stalls()
+	settles := trouble == "" && !r.core.View().Suspended && !r.stalls()
 	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()))
 	return h
 }
@@ -101,12 +101,12 @@ func (r *Relay) stalls() bool {
 }
 
 func (r *Relay) settlerText() string {
-	suspension := &r.settler.suspension
-	if suspension.on.Load() {
-		return "publishing stopped: rows of published messages cannot be deleted" + suspension.text()
+	aside := r.settler.aside.Load()
+	if r.core.View().Suspended {
+		return "publishing stopped: rows of published messages cannot be deleted" + aside.text()
 	}
-	if suspension.count() > 0 {
-		return "settling" + suspension.text()
+	if aside.n > 0 {
+		return "settling" + aside.text()
 	}
 	if r.stalls() {
 		why := orElse(r.settler.locked.log.Current(), "queries do not see them yet")
@@ -152,7 +152,7 @@ func (r *Relay) databaseAnswers() bool {
 	if phase := r.phase.Load(); phase == phaseStarting || phase == phaseStopped {
 		return false
 	}
-	return r.sweeper.trouble.Current() == "" && r.settler.trouble.Current() == ""
+	return r.sweeper.Trouble.Current() == "" && r.settler.trouble.Current() == ""
 }
 
 // streamHeard is when the stream's last message arrived; zero: never.

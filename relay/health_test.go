@@ -76,7 +76,7 @@ func TestARelayIsNotReadyIfUndeletedRowsFillTheWindow(t *testing.T) {
 // The sweeper has ended then, and sends no heartbeat.
 func TestARelayIsHealthyDuringALongShutdown(t *testing.T) {
 	r := unconnected(t)
-	r.sweeper.alive.last.Store(time.Now().Add(-2 * stuckAfter).UnixNano())
+	r.sweeping.last.Store(time.Now().Add(-2 * stuckAfter).UnixNano())
 	r.phase.Store(phaseRunning)
 	if h := r.Health(); h.Live || h.Ready {
 		t.Errorf("healthy with a stuck sweep: %+v", h)

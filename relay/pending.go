@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -11,8 +12,8 @@ import (
 type pendingRows struct {
 	// batch is the most rows in a statement; from flushAt rows on, a statement does not wait for more.
 	batch, flushAt int
-	arrived        chan struct{} // signalled when rows becomes non-empty
-	flushNow       chan struct{} // signalled when rows must be written now
+	arrived        signal.Signal // signalled when rows becomes non-empty
+	flushNow       signal.Signal // signalled when rows must be written now
 
 	mu struct {
 		sync.Mutex
@@ -35,8 +36,8 @@ func newPendingRows(maxInFlight, batch int) *pendingRows {
 	return &pendingRows{
 		batch:    batch,
 		flushAt:  flushAtOf(maxInFlight, batch),
-		arrived:  make(chan struct{}, 1),
-		flushNow: make(chan struct{}, 1),
+		arrived:  signal.New(),
+		flushNow: signal.New(),
 	}
 }
 
@@ -55,10 +56,10 @@ func (p *pendingRows) add(rows []outbox.Settlement, soon bool) {
 	pending := len(p.mu.rows)
 	p.mu.Unlock()
 	if before == 0 {
-		signal(p.arrived)
+		p.arrived.Send()
 	}
 	if pending >= p.flushAt || soon {
-		signal(p.flushNow)
+		p.flushNow.Send()
 	}
 }
 
@@ -71,7 +72,7 @@ func (p *pendingRows) take() []outbox.Settlement {
 	if p.mu.rows = p.mu.rows[n:]; len(p.mu.rows) == 0 {
 		p.mu.rows = nil
 	} else {
-		signal(p.arrived)
+		p.arrived.Send()
 	}
 	return batch
 }

@@ -13,12 +13,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -37,7 +39,8 @@ type Relay struct {
 	core      *core.Core
 	observer  *observer
 	settler   *settler
-	sweeper   *sweeper
+	sweeper   *fallback.Sweeper
+	sweeping  *heartbeat
 	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
 	starting  *outagelog.Log
 	stuck     *outagelog.Log
@@ -94,7 +97,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.counts, err = metrics.New(registry, config.metricsBy(),
 		func() int { return r.core.View().InFlight },
 		func() bool { return r.core.View().Leader },
-		func() bool { return r.settler.suspension.on.Load() })
+		func() bool { return r.core.View().Suspended })
 	if err != nil {
 		db.Close()
 		return nil, err
@@ -108,7 +111,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		table:      config.Table,
 		headers:    config.LogHeaders,
 	}
-	serverStopping := make(chan struct{}, 1)
+	serverStopping := signal.New()
 	r.settler = &settler{
 		core:     r.core,
 		store:    db,
@@ -122,15 +125,9 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		locked:   lockedRows{log: newOutageLog(log, address)},
 		commits:  commits{store: db, log: newOutageLog(log, address)},
 	}
-	r.sweeper = &sweeper{
-		core:    r.core,
-		store:   db,
-		sweeps:  r.newSweeps(),
-		log:     log,
-		alive:   newHeartbeat(),
-		trouble: newOutageLog(log, address),
-		failed:  r.settler.failed,
-	}
+	r.settler.aside.Store(&setAside{})
+	r.sweeping = newHeartbeat()
+	r.sweeper = r.newSweeper()
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{
 			address:        address,

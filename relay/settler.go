@@ -27,12 +27,13 @@ type settler struct {
 	observer *observer
 	log      *slog.Logger
 	// failed is called with the error of a statement.
-	failed     func(error)
-	alive      *heartbeat
-	trouble    *outagelog.Log
-	pending    *pendingRows
-	suspension suspension
-	commits    commits
+	failed  func(error)
+	alive   *heartbeat
+	trouble *outagelog.Log
+	pending *pendingRows
+	// aside are the rows set aside after the last round.
+	aside   atomic.Pointer[setAside]
+	commits commits
 	// waits counts the rows that are not visible or locked.
 	waits atomic.Int64
 
@@ -59,7 +60,7 @@ func (s *settler) run(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
-		if batch = append(s.dueAgain(), batch...); len(batch) == 0 {
+		if batch = append(s.waiting.due(time.Now(), s.pending.batch), batch...); len(batch) == 0 {
 			continue
 		}
 		err := s.settleAll(ctx, batch)
@@ -105,17 +106,6 @@ func (s *settler) batchWait(now time.Time) time.Duration {
 	return batchWait
 }
 
-// dueAgain returns the waiting rows that are due, at most a batch.
-func (s *settler) dueAgain() (batch []outbox.Settlement) {
-	for _, row := range s.waiting.due(time.Now(), s.pending.batch) {
-		if row.reason == unchangeable {
-			s.core.TriedAgain(row.Settlement)
-		}
-		batch = append(batch, row.Settlement)
-	}
-	return batch
-}
-
 // settleAll settles rows in batches.
 func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) error {
 	for batch := range slices.Chunk(all, s.pending.batch) {
@@ -127,7 +117,7 @@ func (s *settler) settleAll(ctx context.Context, all []outbox.Settlement) error 
 }
 
 // settle writes one batch, and retries until it is written or ctx is done. A missing table or column is an error. Rows
-// that are not visible, locked or unchangeable wait.
+// that are not visible, locked or set aside wait.
 func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 	wait := newBackoff()
 	first := time.Now()
@@ -141,8 +131,9 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 		}
 		if err == nil {
 			s.trouble.Over(event.SettleRecovered, "deleting and updating rows again")
-			s.wait(notVisible, settled.NotVisible)
-			s.wait(locked, settled.Locked)
+			for _, one := range slices.Concat(settled.NotVisible, settled.Locked) {
+				s.waiting.add(one, time.Now())
+			}
 			s.reportLocked(ctx, settled.Locked)
 			return nil
 		}
@@ -192,13 +183,6 @@ func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.S
 	return settled, err
 }
 
-func (s *settler) wait(reason waitReason, rows []outbox.Settlement) {
-	now := time.Now()
-	for _, one := range rows {
-		s.waiting.add(one, reason, now)
-	}
-}
-
 // triedWithout returns the rows of a batch that an error left unsettled, including invisible ones.
 func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 	settled := make(map[*outbox.Message]bool, len(done))
@@ -217,11 +201,11 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 
 // tried tells others which rows wait after a round: health, the core, and the log.
 func (s *settler) tried(ctx context.Context) {
-	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.unchangeable))
-	s.suspension.rows.Store(&setAside{s.waiting.unchangeable, s.waiting.ids(unchangeable, shownIDs)})
+	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.aside))
+	s.aside.Store(&setAside{s.waiting.aside, s.waiting.asideIDs(shownIDs)})
 	s.resume()
 	s.commits.invisible(ctx, s.waiting.invisible())
-	if len(s.waiting.ids(locked, 1)) == 0 {
+	if !s.waiting.locked() {
 		s.locked.over()
 	}
 }

@@ -82,7 +82,7 @@ func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	const rows = 4
 	r, registry := i.confirmed(rows)
 	for _, one := range r.settler.pending.take() {
-		r.settler.waiting.add(one, notVisible, time.Now().Add(-firstWait))
+		r.settler.waiting.add(one, time.Now().Add(-firstWait))
 	}
 
 	end := r.settle(t)

@@ -15,9 +15,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// headStart is how long a standby leaves a free slot to its former owner. If only the connection broke, the owner is
+// leftToOwner is how long a standby leaves a free slot to its former owner. If only the connection broke, the owner is
 // back by then.
-const headStart = 300 * time.Millisecond
+const leftToOwner = 300 * time.Millisecond
 
 // awaitSlot waits until this relay may take the slot, and returns what it saw of it. It terminates the
 // connection of a relay that has been silent for too long. It also terminates this relay's own last stream if the
@@ -35,8 +35,8 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (v
 		owner, taken, pause := seen.Owner(), seen.Taken(s.names.Table), askSlot
 		v.saw(seen, time.Now())
 		switch {
-		case !seen.Active() && standby && time.Since(v.free) < headStart:
-			pause = min(pause, headStart-time.Since(v.free))
+		case !seen.Active() && standby && time.Since(v.free) < leftToOwner:
+			pause = min(pause, leftToOwner-time.Since(v.free))
 		case !seen.Active():
 			if others, err := s.othersTurn(ctx, stream); err != nil || !others {
 				return v, err

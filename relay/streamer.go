@@ -18,6 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
@@ -41,7 +42,7 @@ type streamer struct {
 	alive      *heartbeat
 	trouble    *outagelog.Log
 	// serverStopping is signalled when the server takes no connections because it stops.
-	serverStopping chan struct{}
+	serverStopping signal.Signal
 	progress       streamProgress
 	clocks         streamClocks
 	owner          slotOwnership

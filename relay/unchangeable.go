@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
@@ -13,14 +12,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
-
-// suspension says whether publishing has stopped because published rows cannot be deleted. The settler writes it,
-// and health, metrics and a drain read it.
-type suspension struct {
-	on atomic.Bool
-	// rows are the rows set aside after the last round of the settler; nil before the first.
-	rows atomic.Pointer[setAside]
-}
 
 // setAside counts the rows that can be neither deleted nor updated. Each was published or rejected. This process does
 // not publish them again.
@@ -41,21 +32,12 @@ const (
 	suspendAfter = 2 * time.Second
 )
 
-// count returns how many rows are set aside.
-func (s *suspension) count() int {
-	if rows := s.rows.Load(); rows != nil {
-		return rows.n
-	}
-	return 0
-}
-
 // text lists the first ids.
-func (s *suspension) text() string {
-	rows := s.rows.Load()
-	if rows == nil || rows.n == 0 {
+func (a *setAside) text() string {
+	if a.n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; %d rows set aside, with ids %s", rows.n, strings.Trim(fmt.Sprint(rows.first), "[]"))
+	return fmt.Sprintf("; %d rows set aside, with ids %s", a.n, strings.Trim(fmt.Sprint(a.first), "[]"))
 }
 
 // isolate splits a batch whose statement failed for one of its rows or took too long. It dead-letters a row that fails
@@ -89,17 +71,15 @@ func (s *settler) cannotChange(ctx context.Context, one outbox.Settlement, err e
 }
 
 func (s *settler) setAside(one outbox.Settlement, err error) {
-	m := one.Message
-	s.core.SetAside(one)
-	m.Payload, m.Headers, m.Properties = nil, nil, nil
-	told := one.Aside
-	one.Aside = true
-	s.waiting.add(one, unchangeable, time.Now())
+	if m := one.Message; !one.Aside {
+		one.Aside = true
+		s.core.SetAside(one)
+		m.Payload, m.Headers, m.Properties = nil, nil, nil
+		s.observer.setAside(m, err, s.asideHint(err))
+	}
+	s.waiting.add(one, time.Now())
 	if s.tooManyAside() {
 		s.suspend(err)
-	}
-	if !told {
-		s.observer.setAside(m, err, s.asideHint(err))
 	}
 }
 
@@ -118,15 +98,14 @@ func asideHint(table outbox.Table) string {
 }
 
 func (s *settler) tooManyAside() bool {
-	return s.waiting.undeleted >= mostUndeleted || s.waiting.unchangeable >= mostAside
+	return s.waiting.undeleted >= mostUndeleted || s.waiting.aside >= mostAside
 }
 
 // suspend stops publishing: each further message would be published again after a restart.
 func (s *settler) suspend(err error) {
-	if s.suspension.on.Swap(true) {
+	if !s.core.Suspend(true) {
 		return
 	}
-	s.core.Suspend(true)
 	args := []any{"error", pgdial.Text(err)}
 	hint := problem.Hint(err)
 	if hint == "" && store.IsRowFault(err) {
@@ -141,9 +120,7 @@ func (s *settler) suspend(err error) {
 
 // resume continues publishing once rows can be deleted.
 func (s *settler) resume() {
-	if s.suspension.on.Load() && !s.tooManyAside() {
-		s.suspension.on.Store(false)
-		s.core.Suspend(false)
+	if !s.tooManyAside() && s.core.Suspend(false) {
 		s.log.Info("publishing resumed: rows of published messages can be deleted", "event", event.PublishingResumed)
 	}
 }

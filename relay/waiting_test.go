@@ -15,7 +15,18 @@ func settlementOf(id int64) outbox.Settlement {
 	}
 }
 
-func dueIDs(rows []waitingRow) (ids []int64) {
+// with returns a settlement with a change.
+func with(id int64, change func(*outbox.Settlement)) outbox.Settlement {
+	s := settlementOf(id)
+	change(&s)
+	return s
+}
+
+func locked(s *outbox.Settlement) { s.Locked = true }
+
+func aside(s *outbox.Settlement) { s.Aside = true }
+
+func dueIDs(rows []outbox.Settlement) (ids []int64) {
 	for _, row := range rows {
 		ids = append(ids, row.Message.ID)
 	}
@@ -25,7 +36,7 @@ func dueIDs(rows []waitingRow) (ids []int64) {
 func TestTheWaitOfARowDoublesUpToASecond(t *testing.T) {
 	var w waitingRows
 	now := time.Now()
-	w.add(settlementOf(1), notVisible, now)
+	w.add(settlementOf(1), now)
 	want := firstWait
 	for range 12 {
 		if got := w.next(now, time.Hour); got != want {
@@ -39,7 +50,7 @@ func TestTheWaitOfARowDoublesUpToASecond(t *testing.T) {
 		if !slices.Equal(dueIDs(rows), []int64{1}) {
 			t.Fatalf("due after %s: %v", want, dueIDs(rows))
 		}
-		w.add(rows[0].Settlement, locked, now)
+		w.add(rows[0], now)
 		want = min(2*want, lastWait)
 	}
 	if want != lastWait {
@@ -51,12 +62,12 @@ func TestTheWaitOfARowDoublesUpToASecond(t *testing.T) {
 func TestEachRowHasItsOwnWait(t *testing.T) {
 	var w waitingRows
 	now := time.Now()
-	w.add(settlementOf(1), locked, now)
+	w.add(with(1, locked), now)
 	for range 12 {
 		now = now.Add(lastWait)
-		w.add(w.due(now, 10)[0].Settlement, locked, now)
+		w.add(w.due(now, 10)[0], now)
 	}
-	w.add(settlementOf(2), notVisible, now)
+	w.add(settlementOf(2), now)
 	if got := w.next(now, time.Hour); got != firstWait {
 		t.Errorf("the new row is due in %s", got)
 	}
@@ -67,54 +78,44 @@ func TestEachRowHasItsOwnWait(t *testing.T) {
 	now = now.Add(lastWait)
 	w.due(now, 10)
 	w.due(now, 10)
-	w.add(settlementOf(1), locked, now)
+	w.add(with(1, locked), now)
 	if got := w.next(now, time.Hour); got != firstWait {
 		t.Errorf("the row that was settled is due in %s", got)
 	}
 }
 
-func TestUnchangeableRowsAreDueTogether(t *testing.T) {
+func TestRowsSetAsideAreDueTogether(t *testing.T) {
 	var w waitingRows
 	now := time.Now()
-	w.add(settlementOf(1), unchangeable, now)
-	w.add(settlementOf(2), unchangeable, now.Add(time.Second))
-	moved := settlementOf(3)
+	w.add(with(1, aside), now)
+	w.add(with(2, aside), now.Add(time.Second))
+	moved := with(3, aside)
 	moved.Decision.Action = outbox.DeadLetter
-	w.add(moved, unchangeable, now.Add(2*time.Second))
-	w.add(settlementOf(4), notVisible, now)
-	if w.unchangeable != 3 || w.undeleted != 2 {
-		t.Errorf("%d rows are unchangeable, %d undeleted", w.unchangeable, w.undeleted)
+	w.add(moved, now.Add(2*time.Second))
+	w.add(settlementOf(4), now)
+	if w.aside != 3 || w.undeleted != 2 {
+		t.Errorf("%d rows are set aside, %d undeleted", w.aside, w.undeleted)
 	}
-	if got := w.ids(unchangeable, 2); !slices.Equal(got, []int64{1, 2}) {
+	if got := w.asideIDs(2); !slices.Equal(got, []int64{1, 2}) {
 		t.Errorf("the first ids are %v", got)
 	}
-	if got := dueIDs(w.due(now.Add(unchangeableWait-1), 10)); !slices.Equal(got, []int64{4}) {
+	if got := dueIDs(w.due(now.Add(asideWait-1), 10)); !slices.Equal(got, []int64{4}) {
 		t.Errorf("due before: %v", got)
 	}
-	now = now.Add(unchangeableWait)
+	now = now.Add(asideWait)
 	for _, want := range [][]int64{{1, 2}, {3}, nil} { // a batch of two each time
 		rows := w.due(now, 2)
 		if !slices.Equal(dueIDs(rows), want) {
 			t.Fatalf("due: %v, want %v", dueIDs(rows), want)
 		}
 		for _, row := range rows {
-			w.add(row.Settlement, unchangeable, now)
+			w.add(row, now)
 		}
 	}
-	if w.unchangeable != 3 || w.undeleted != 2 {
-		t.Errorf("after another try, %d rows are unchangeable, %d undeleted", w.unchangeable, w.undeleted)
+	if w.aside != 3 || w.undeleted != 2 {
+		t.Errorf("after another try, %d rows are set aside, %d undeleted", w.aside, w.undeleted)
 	}
-	if got := w.next(now, time.Hour); got != unchangeableWait {
+	if got := w.next(now, time.Hour); got != asideWait {
 		t.Errorf("the next try is in %s", got)
-	}
-}
-
-func TestWithoutRowsNothingIsDue(t *testing.T) {
-	var w waitingRows
-	if got := w.next(time.Now(), time.Minute); got != time.Minute {
-		t.Errorf("due in %s", got)
-	}
-	if rows := w.due(time.Now(), 10); rows != nil {
-		t.Errorf("due: %v", dueIDs(rows))
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Claim is an open transaction that locks rows. End it with Commit or Abandon.
-type Claim struct {
+// LockedRows is an open transaction that locks the rows of a claim. End it with Commit or Abandon.
+type LockedRows struct {
 	store *Store
 	conn  *pgxpool.Conn
 	// Messages are the locked rows, by id.
@@ -49,7 +49,7 @@ SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
 
 // Lock starts a claim: it locks the rows with these ids that are still ready and not locked. A row that the server
 // cannot send makes the statement fail, so the claim is halved until that row is alone.
-func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
+func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*LockedRows, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	claim, err := s.lock(ctx, s.sql.lock, ids, fresh, slotName)
@@ -70,7 +70,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 }
 
 // LockLarge starts a claim of one row without its body, which Read reads.
-func (s *Store) LockLarge(ctx context.Context, id int64, fresh outbox.Fresh, slotName string) (*Claim, error) {
+func (s *Store) LockLarge(ctx context.Context, id int64, fresh outbox.Fresh, slotName string) (*LockedRows, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	return s.lock(ctx, s.sql.lockBare, []int64{id}, fresh, slotName)
@@ -79,12 +79,12 @@ func (s *Store) LockLarge(ctx context.Context, id int64, fresh outbox.Fresh, slo
 // lock starts a claim with a statement that locks rows.
 func (s *Store) lock(
 	ctx context.Context, sql string, ids []int64, fresh outbox.Fresh, slotName string,
-) (*Claim, error) {
+) (*LockedRows, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
-	claim := &Claim{store: s, conn: conn, places: make(map[outbox.Ref]place, len(ids)), asked: time.Now()}
+	claim := &LockedRows{store: s, conn: conn, places: make(map[outbox.Ref]place, len(ids)), asked: time.Now()}
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lockTable)
@@ -103,7 +103,7 @@ func (s *Store) lock(
 }
 
 // setDeadline converts expires_at, which is on the database's clock.
-func (c *Claim) setDeadline(m *outbox.Message) {
+func (c *LockedRows) setDeadline(m *outbox.Message) {
 	if m.ExpiresAt != nil {
 		deadline := c.asked.Add(m.ExpiresAt.Sub(c.began))
 		m.Deadline = &deadline
@@ -114,7 +114,7 @@ func (c *Claim) setDeadline(m *outbox.Message) {
 // as if another session had locked them. Usually the core's limit, a quarter of this, applies.
 const mostClaimed = 32 << 20
 
-func (c *Claim) scan(rows pgx.Rows) error {
+func (c *LockedRows) scan(rows pgx.Rows) error {
 	defer rows.Close()
 	bytes := 0
 	var at place
@@ -139,18 +139,18 @@ func (c *Claim) scan(rows pgx.Rows) error {
 }
 
 // Locked returns the messages, the WAL position after the lock, and the process that owned the slot then.
-func (c *Claim) Locked() (messages []*outbox.Message, position uint64, owner uint32) {
+func (c *LockedRows) Locked() (messages []*outbox.Message, position uint64, owner uint32) {
 	return c.Messages, c.Position, c.Owner
 }
 
 // Abandon ends a claim and writes nothing.
-func (c *Claim) Abandon() {
+func (c *LockedRows) Abandon() {
 	c.rollback()
 	c.conn.Release()
 }
 
 // rollback has the timeout of any statement, so that a slow server keeps its connection.
-func (c *Claim) rollback() {
+func (c *LockedRows) rollback() {
 	ctx, cancel := c.store.bounded(context.Background())
 	defer cancel()
 	_, _ = c.conn.Exec(ctx, `ROLLBACK`) // the pool closes a connection that is still in a transaction
@@ -161,7 +161,7 @@ var ErrUnchanged = errors.New("the database has left the row unchanged")
 
 // Commit writes the decisions and ends the claim. It sets AvailableAt of postponed rows to their new time. On an error,
 // settle the rows again, as Tried: the server may have committed.
-func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
+func (c *LockedRows) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
 	ctx, cancel := c.store.boundedFor(ctx, c.store.moved(rows))
 	defer cancel()
 	defer c.conn.Release() // the pool closes a connection that is still in a transaction
@@ -204,7 +204,7 @@ func (c *Claim) Commit(ctx context.Context, rows []outbox.Settlement, postpone t
 	return nil
 }
 
-func (c *Claim) queueDelete(batch *pgx.Batch, write settling, part []outbox.Settlement) {
+func (c *LockedRows) queueDelete(batch *pgx.Batch, write settling, part []outbox.Settlement) {
 	sql := c.store.sql.deleteLocked
 	if write.dropped {
 		sql = c.store.sql.dropLocked
@@ -224,7 +224,7 @@ func (c *Claim) queueDelete(batch *pgx.Batch, write settling, part []outbox.Sett
 	}
 }
 
-func (c *Claim) queuePostpone(batch *pgx.Batch, late []outbox.Settlement, postpone time.Duration) {
+func (c *LockedRows) queuePostpone(batch *pgx.Batch, late []outbox.Settlement, postpone time.Duration) {
 	if len(late) == 0 {
 		return
 	}

@@ -87,7 +87,7 @@ func TestALockThatDidNotDeleteTheRowLeavesATrace(t *testing.T) {
 	f.Plain(6)
 	marked := func(id int64) bool {
 		t.Helper()
-		var claim *store.Claim
+		var claim *store.LockedRows
 		await.Until(t, fmt.Sprintf("row %d can be locked", id), func() bool { // a terminated session ends a little later
 			claim = f.claim(outbox.AllFresh(), id)
 			if len(claim.Messages) == 0 {

@@ -79,7 +79,7 @@ func (f *fixture) read(after int64) (messages []*outbox.Message) {
 }
 
 // claim locks rows; the test ends the claim.
-func (f *fixture) claim(fresh outbox.Fresh, ids ...int64) *store.Claim {
+func (f *fixture) claim(fresh outbox.Fresh, ids ...int64) *store.LockedRows {
 	f.Helper()
 	claim, err := f.store.Lock(f.Context(), ids, fresh, "")
 	if err != nil {
@@ -89,7 +89,7 @@ func (f *fixture) claim(fresh outbox.Fresh, ids ...int64) *store.Claim {
 }
 
 // commit ends a claim.
-func (f *fixture) commit(claim *store.Claim, rows ...outbox.Settlement) {
+func (f *fixture) commit(claim *store.LockedRows, rows ...outbox.Settlement) {
 	f.Helper()
 	if err := claim.Commit(f.Context(), rows, time.Hour); err != nil {
 		f.Fatal(err)

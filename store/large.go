@@ -35,7 +35,7 @@ func (s *Store) boundedFor(ctx context.Context, bytes int) (context.Context, con
 }
 
 // Read reads the body of a row that was locked alone, as large. It takes as long as the body needs.
-func (c *Claim) Read(ctx context.Context) error {
+func (c *LockedRows) Read(ctx context.Context) error {
 	err := c.readLarge(ctx)
 	if c.Messages[0].Unreadable = unreadable(err); c.Messages[0].Unreadable != "" {
 		_, err = c.conn.Exec(ctx, `ROLLBACK TO reading`)
@@ -46,7 +46,7 @@ func (c *Claim) Read(ctx context.Context) error {
 	return nil
 }
 
-func (c *Claim) readLarge(ctx context.Context) error {
+func (c *LockedRows) readLarge(ctx context.Context) error {
 	m := c.Messages[0]
 	at := c.places[m.Ref()]
 	size, err := c.bodySize(ctx, at)
@@ -70,7 +70,7 @@ func (c *Claim) readLarge(ctx context.Context) error {
 	return nil
 }
 
-func (c *Claim) bodySize(ctx context.Context, at place) (size int, err error) {
+func (c *LockedRows) bodySize(ctx context.Context, at place) (size int, err error) {
 	ctx, cancel := c.store.bounded(ctx)
 	defer cancel()
 	batch := &pgx.Batch{}
@@ -80,7 +80,7 @@ func (c *Claim) bodySize(ctx context.Context, at place) (size int, err error) {
 }
 
 // Alive is an error if the server has ended the transaction.
-func (c *Claim) Alive(ctx context.Context) error {
+func (c *LockedRows) Alive(ctx context.Context) error {
 	ctx, cancel := c.store.bounded(ctx)
 	defer cancel()
 	if err := c.conn.Ping(ctx); err != nil {

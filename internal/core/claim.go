@@ -1,195 +1,80 @@
 package core
 
 import (
+	"slices"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Claim is a set of rows that one transaction locks. The sweeps own and run it; see fallback.Claim. The core gives it
-// its rows with one of the Choose methods, and takes them back with Done.
-type Claim interface {
-	// Answered takes the decision for a message of the claim, and returns the next message of its key. Publishing:
-	// messages may leave now. Taken is false if the claim waits for no more answers. The core calls it with its lock
-	// held, so it must not call the core.
-	Answered(s outbox.Settlement, publishing bool) (next *outbox.Message, taken bool)
-}
-
-// Capacity returns how many rows, up to page, and bytes a claim may take now. No rows: there is too little room.
-// While the stream is live, it keeps a quarter of the window, and half of it once the window was full. Otherwise
-// streamed rows would have to wait behind the whole backlog.
-func (c *Core) Capacity(page int) (rows, bytes int) {
-	c.lock()
-	defer c.mu.Unlock()
-	w := &c.mu.window
-	share := c.limits.Messages
-	switch {
-	case !c.mu.term.leader || !c.mu.term.live:
-	case w.full:
-		share = max(share/2, 1)
-	default:
-		share = max(share*3/4, 1)
-	}
-	if !c.publishing() {
-		return 0, 0
-	}
-	if w.messages+min(page, max(share/4, 1)) > share || w.bytes >= c.limits.Bytes/2 {
-		w.lacks(c.mu.now)
-		return 0, 0
-	}
-	return min(page, share-w.messages), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)
-}
-
-// Chosen are the rows of a claim, and all keys that it has. The claim returns them with Done. Large: it is a single row
-// that exceeds the bytes of a claim, so its body takes long to read and may fill the memory. One such row is in memory
-// at a time, beside the others.
-type Chosen struct {
+// Claim is a set of rows that one transaction locks. The Choose methods return it. The caller then locks the rows and
+// calls Locked, and End once it waits for no more answers. Done ends each claim, also one without rows or without a
+// lock. The core's lock guards all fields that are not exported.
+type Claim struct {
+	core *Core
+	// Rows are the chosen rows, until Locked. Large: it is a single row that exceeds the bytes of a claim, so its body
+	// takes long to read and may fill the memory. One such row is in memory at a time, beside the others. After Locked,
+	// Large means that the body must be read now, and Read called.
 	Rows  []outbox.Candidate
-	Keys  []string
 	Large bool
+	// Progress is signalled at each answer.
+	Progress signal.Signal
+
+	keys []string
+	// alive is when the transaction was certainly alive.
+	alive time.Time
+	// locked are the messages of the locked rows, until they leave.
+	locked map[outbox.Ref]*outbox.Message
+	// runs are the messages of each key that have not left yet.
+	runs map[string][]*outbox.Message
+	// flying are the messages that are published and unanswered.
+	flying map[outbox.Ref]*outbox.Message
+	// answered are the decisions for answered messages; unsent are locked rows that do not leave.
+	answered []outbox.Settlement
+	unsent   []*outbox.Message
+	// ended: the claim waits for no more answers. postponed are copies of the messages that have none, because the
+	// publisher still uses the messages. kept are their answers that came before Done.
+	ended     bool
+	postponed []*outbox.Message
+	kept      []answer
 }
 
-// largeRow is a row of a large claim, and the places of the rows that wait for its end: the earliest due row, and the
-// first one without a time.
-type largeRow struct {
-	ref     outbox.Ref
-	waiting map[bool]outbox.Candidate
-}
-
-// wait records that a row without a key waits.
-func (l *largeRow) wait(row outbox.Candidate) {
-	first, waits := l.waiting[row.Due != nil]
-	if !waits || row.Due != nil && row.Due.Before(*first.Due) || row.Due == nil && row.ID < first.ID {
-		l.waiting[row.Due != nil] = row
-	}
-}
-
-// endLarge lets the next large row have its turn.
-func (c *Core) endLarge() {
-	large := c.mu.large
-	c.mu.large = nil
-	for _, row := range large.waiting {
-		c.missed(row)
-	}
-}
-
-// LargeFailed records that the body of the large row was not read. The row is in memory until its claim is done.
-func (c *Core) LargeFailed() {
-	c.lock()
-	defer c.mu.Unlock()
-	c.endLarge()
-	signal(c.Wake)
-}
-
-// Most limits a claim.
-type Most struct{ Rows, Bytes int }
-
-// ChooseRows chooses rows without a key for a claim, and asks for look-ups of the keys of the others if keys is set.
-// Read is how many of the rows it has handled until there was no more room.
-func (c *Core) ChooseRows(claim Claim, found []outbox.Candidate, keys bool, most Most) (chosen Chosen, read int) {
-	c.lock()
-	defer c.mu.Unlock()
-	var keyless []outbox.Candidate
-	wanted := make(map[string]bool)
-	bytes := most.Bytes
-	for i, row := range found {
-		switch {
-		case c.mu.registry.holds(row.Ref):
-			continue
-		case row.OrderingKey != nil:
-			if keys && !wanted[*row.OrderingKey] {
-				wanted[*row.OrderingKey] = true
-				c.wantKey(*row.OrderingKey)
-			}
-		case row.Size > most.Bytes && c.mu.large != nil:
-			c.mu.large.wait(row)
-		case len(keyless) >= most.Rows || (len(keyless) > 0 && row.Size > bytes):
-			return c.choose(claim, keyless, most), read
-		default:
-			keyless = append(keyless, row)
-			bytes -= row.Size
-		}
-		read = i + 1
-	}
-	return c.choose(claim, keyless, most), len(found)
-}
-
-// choose puts rows into a claim: rows without a key, and for each key its head and the rows behind it, in order. It
-// skips rows that are in memory or exceed the limits; their keys are looked up again.
-func (c *Core) choose(claim Claim, rows []outbox.Candidate, most Most) (chosen Chosen) {
-	bytes, known, ended, superseded := 0, make(map[string]bool), make(map[string]bool), make(map[string]bool)
-	for _, row := range rows {
-		if key := row.OrderingKey; key != nil && !known[*key] {
-			known[*key] = true
-			chosen.Keys = append(chosen.Keys, *key)
-		}
-		over := len(chosen.Rows) > 0 && (len(chosen.Rows) >= most.Rows || bytes+row.Size > most.Bytes)
-		over = over || row.Size > most.Bytes && c.mu.large != nil
-		over = over || c.mu.window.messages >= c.limits.Messages // the stream has filled it since Capacity
-		if over || !row.Ready || c.mu.registry.holds(row.Ref) || (row.OrderingKey != nil && ended[*row.OrderingKey]) {
-			if row.OrderingKey != nil {
-				ended[*row.OrderingKey] = true
-			} else if over {
-				c.missed(row)
-			}
-			continue
-		}
-		if key := row.OrderingKey; key != nil {
-			if superseded[*key] = superseded[*key] || row.Superseded; superseded[*key] && !row.Superseded {
-				continue // it leaves once the superseded rows are gone
-			}
-		}
-		bytes += row.Size
-		if row.Size > most.Bytes {
-			c.mu.large = &largeRow{ref: row.Ref, waiting: make(map[bool]outbox.Candidate)}
-			chosen.Large, row.Size = true, 0
-		}
-		c.mu.window.messages++
-		c.mu.window.bytes += row.Size
-		c.mu.registry.hold(row.Ref, 0, claim)
-		chosen.Rows = append(chosen.Rows, row)
-	}
-	return chosen
-}
-
-// missed makes sweeps find a keyless row again that a claim did not get.
-func (c *Core) missed(row outbox.Candidate) {
-	switch {
-	case row.Due != nil:
-		c.wantAgain(row)
-	case c.mu.term.leader:
-		c.mu.backlog = min(c.mu.backlog, passFrom(row.ID))
-	}
-}
+// publishFor is how long a claim publishes after its transaction was certainly alive, also in a process that was
+// paused. It must stay well below store.IdleTimeout, after which the server ends the transaction.
+const publishFor = 5 * time.Second
 
 // Lock is what a claim has locked.
 type Lock struct {
 	// Messages are the locked rows. All of them committed before the position.
 	Messages []*outbox.Message
 	Position uint64
+	// Alive is when the transaction was certainly alive.
+	Alive time.Time
 	// Epoch is that in which the rows were chosen. Owned: the slot had the owner that this relay believed it to have.
 	Epoch int
 	Owned bool
 }
 
-// Locked records which of the chosen rows were locked, and marks their messages. Valid: the claim may publish them now.
-// Otherwise it is uncertain whether this relay may claim these rows, or the publisher takes no messages.
-func (c *Core) Locked(claim Claim, rows []outbox.Candidate, l Lock) (valid bool) {
+// Locked records which of the chosen rows were locked, marks their messages, and publishes those that leave at once.
+// None leaves if it is uncertain whether this relay may claim these rows, or if the publisher takes no messages.
+func (cl *Claim) Locked(l Lock) Out {
+	c := cl.core
 	c.lock()
 	defer c.mu.Unlock()
-	valid = l.Owned && l.Epoch == c.mu.term.epoch
+	valid := l.Owned && l.Epoch == c.mu.term.epoch
 	if !valid {
 		l.Position = 0 // it may belong to another server
 		if c.mu.term.leader {
 			c.doubt()
 		}
 	}
-	got := make(map[outbox.Ref]*outbox.Message, len(l.Messages))
+	cl.locked = make(map[outbox.Ref]*outbox.Message, len(l.Messages))
 	for _, m := range l.Messages {
-		got[m.Ref()] = m
+		cl.locked[m.Ref()] = m
 	}
-	for _, row := range rows {
-		m := got[row.Ref]
+	for _, row := range cl.Rows {
+		m := cl.locked[row.Ref]
 		if m == nil {
 			c.notLocked(row)
 			continue
@@ -197,10 +82,32 @@ func (c *Core) Locked(claim Claim, rows []outbox.Candidate, l Lock) (valid bool)
 		if c.mu.large == nil || c.mu.large.ref != row.Ref {
 			c.mu.window.bytes += m.Size() - row.Size
 		}
-		c.mu.registry.hold(row.Ref, l.Position, claim)
+		c.mu.registry.hold(row.Ref, l.Position, cl)
 		c.mu.marks.claimed(m)
 	}
-	return valid && c.publishing()
+	valid = valid && c.publishing()
+	cl.Progress, cl.alive = signal.New(), l.Alive
+	cl.Large = cl.Large && valid && len(l.Messages) > 0 && !l.Messages[0].Superseded
+	if cl.Large {
+		return Out{}
+	}
+	return cl.start(valid)
+}
+
+// Read publishes the large row, whose body was read. The transaction was certainly alive at this time.
+func (cl *Claim) Read(alive time.Time) Out {
+	cl.core.lock()
+	defer cl.core.mu.Unlock()
+	cl.alive = alive
+	return cl.start(cl.core.publishing())
+}
+
+// ReadFailed lets other large rows have their turn. The row is in memory until Done.
+func (cl *Claim) ReadFailed() {
+	cl.core.lock()
+	defer cl.core.mu.Unlock()
+	cl.core.endLarge()
+	cl.core.Wake.Send()
 }
 
 // notLocked gives up a chosen row that another session has locked, changed or deleted.
@@ -211,51 +118,166 @@ func (c *Core) notLocked(row outbox.Candidate) {
 	}
 }
 
-// Ended is how a claim has ended.
-type Ended struct {
-	// Committed: all decisions were written. Otherwise the server may have written them or not.
-	Committed bool
-	Keys      []string
-	// NotLocked are chosen rows, if the lock has failed.
-	NotLocked []outbox.Candidate
-	// Answered rows have an answer. Unsent rows were locked but not published. Late messages have no answer yet.
-	Answered []outbox.Settlement
-	Unsent   []*outbox.Message
-	Late     []Late
+// start publishes the locked messages that leave at once: those without a key, and the first of each key.
+func (cl *Claim) start(valid bool) (out Out) {
+	valid = valid && cl.inTime()
+	cl.runs, cl.flying = make(map[string][]*outbox.Message), make(map[outbox.Ref]*outbox.Message)
+	ended := make(map[string]bool) // keys whose later rows do not leave
+	for _, row := range cl.Rows {
+		m := cl.locked[row.Ref]
+		if m == nil || !sameKey(m.OrderingKey, row.OrderingKey) { // its new key may have other rows
+			if row.OrderingKey != nil {
+				ended[*row.OrderingKey] = true
+			}
+			if m != nil {
+				cl.unsent = append(cl.unsent, m)
+			}
+			continue
+		}
+		superseded := valid && m.Superseded
+		if m.OrderingKey != nil && (superseded || row.Superseded) {
+			ended[*m.OrderingKey] = true // its successor leaves after the commit, or the two could change places
+		}
+		switch {
+		case superseded:
+			cl.answered = append(cl.answered, outbox.Settlement{
+				Message: m, Decision: outbox.Decision{Action: outbox.Delete, Reason: outbox.ReasonCoalesced},
+			})
+		case !valid || (m.OrderingKey != nil && ended[*m.OrderingKey]):
+			cl.unsent = append(cl.unsent, m)
+		case m.OrderingKey == nil:
+			out.Publish = append(out.Publish, cl.fly(m))
+		default:
+			cl.runs[*m.OrderingKey] = append(cl.runs[*m.OrderingKey], m)
+		}
+	}
+	cl.Rows, cl.locked = nil, nil
+	for _, key := range cl.keys {
+		if m := cl.follow(key, valid); m != nil {
+			out.Publish = append(out.Publish, m)
+		}
+	}
+	return out
 }
 
-// Late is a message without an answer, and the time to which the claim has postponed its row.
-type Late struct {
-	Message *outbox.Message
-	Until   *time.Time
+func sameKey(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+
+func (cl *Claim) inTime() bool { return outbox.Elapsed(cl.alive, cl.core.mu.now) <= publishFor }
+
+func (cl *Claim) fly(m *outbox.Message) *outbox.Message {
+	m.TakenAt = cl.core.mu.now
+	cl.flying[m.Ref()] = m
+	return m
 }
 
-// Done takes back the rows of a claim. Late answers are settled one by one, also those that came while the claim was
-// written. If the claim has not committed, its answered rows are settled too.
-func (c *Core) Done(e Ended) (out Out) {
+// follow returns the next message of a key, or nil.
+func (cl *Claim) follow(key string, publishing bool) *outbox.Message {
+	run := cl.runs[key]
+	if len(run) == 0 {
+		return nil
+	}
+	if !publishing || !cl.inTime() {
+		cl.endRun(key)
+		return nil
+	}
+	cl.runs[key] = run[1:]
+	return cl.fly(run[0])
+}
+
+func (cl *Claim) endRun(key string) {
+	cl.unsent = append(cl.unsent, cl.runs[key]...)
+	delete(cl.runs, key)
+}
+
+// resolve takes the answer for a message of the claim, and publishes the next one of its key. Once the claim has ended,
+// it keeps the answer until Done: only then the row's new time is known.
+func (cl *Claim) resolve(a answer) Out {
+	if cl.ended {
+		cl.kept = append(cl.kept, a)
+		return Out{}
+	}
+	m := a.Message
+	delete(cl.flying, m.Ref())
+	cl.answered = append(cl.answered, a.Settlement)
+	cl.Progress.Send()
+	switch {
+	case m.OrderingKey == nil:
+	case a.Decision.Action == outbox.Delete || a.Decision.KeyGoesOn:
+		return publish(cl.follow(*m.OrderingKey, cl.core.publishing()))
+	default:
+		cl.endRun(*m.OrderingKey)
+	}
+	return Out{}
+}
+
+// Flying counts the unanswered messages.
+func (cl *Claim) Flying() int {
+	cl.core.lock()
+	defer cl.core.mu.Unlock()
+	return len(cl.flying)
+}
+
+// Cut ends the runs: no more messages leave.
+func (cl *Claim) Cut() {
+	cl.core.lock()
+	defer cl.core.mu.Unlock()
+	cl.cut()
+}
+
+func (cl *Claim) cut() {
+	for _, key := range cl.keys {
+		cl.endRun(key)
+	}
+}
+
+// End returns the decisions to write, in which Postpone stands for the messages without an answer. Later answers are
+// settled one by one.
+func (cl *Claim) End() (rows []outbox.Settlement) {
+	cl.core.lock()
+	defer cl.core.mu.Unlock()
+	cl.ended = true
+	cl.cut()
+	rows = slices.Clone(cl.answered)
+	for _, m := range cl.unsent {
+		rows = append(rows, outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Release}})
+	}
+	for ref := range cl.flying {
+		late := &outbox.Message{Row: outbox.Row{ID: ref.ID, MessageID: ref.MessageID}}
+		cl.postponed = append(cl.postponed, late)
+		rows = append(rows, outbox.Settlement{Message: late, Decision: outbox.Decision{Action: outbox.Postpone}})
+	}
+	return rows
+}
+
+// Done takes back the rows of the claim. Committed: all decisions were written. Otherwise the server may have written
+// them or not, and the answered rows are settled too. Late answers are settled one by one.
+func (cl *Claim) Done(committed bool) (out Out) {
+	c := cl.core
 	c.lock()
 	defer c.mu.Unlock()
-	locked := make(map[string]bool)
-	for _, row := range e.NotLocked {
+	for _, row := range cl.Rows {
 		c.notLocked(row)
 	}
-	for _, m := range e.Unsent {
+	locked := make(map[string]bool)
+	for _, m := range cl.unsent {
 		c.releaseClaimed(m)
 		if m.OrderingKey != nil {
 			locked[*m.OrderingKey] = true
 		}
 	}
 	flying := make(map[string]*outbox.Message)
-	for _, late := range e.Late {
-		if e.Committed {
-			late.Message.AvailableAt = late.Until // a later answer settles the row only while it has this time
+	for _, late := range cl.postponed {
+		m := cl.flying[late.Ref()]
+		c.mu.registry.leaveClaim(late.Ref())
+		if committed {
+			m.AvailableAt = late.AvailableAt // a later answer settles the row only while it has this time
 		}
-		if key := late.Message.OrderingKey; key != nil {
-			flying[*key] = late.Message
+		if m.OrderingKey != nil {
+			flying[*m.OrderingKey] = m
 		}
 	}
 	deleted := make(map[string]int)
-	for _, s := range e.Answered {
+	for _, s := range cl.answered {
 		key := s.Message.OrderingKey
 		if key != nil {
 			locked[*key] = true
@@ -263,7 +285,7 @@ func (c *Core) Done(e Ended) (out Out) {
 		switch {
 		case s.Decision.Action == outbox.Release:
 			c.releaseClaimed(s.Message)
-		case e.Committed:
+		case committed:
 			c.settle(s)
 			if key != nil && s.Decision.Action == outbox.Delete {
 				deleted[*key]++
@@ -272,13 +294,11 @@ func (c *Core) Done(e Ended) (out Out) {
 			out.Settle = append(out.Settle, s)
 		}
 	}
-	for _, key := range e.Keys {
+	for _, key := range cl.keys {
 		c.endKey(key, flying[key], deleted[key], locked[key])
 	}
-	for _, late := range e.Late {
-		if answer := c.mu.registry.leaveClaim(late.Message.Ref()); answer != nil {
-			out.Settle = append(out.Settle, c.resolved(*answer).Settle...) // no message is queued behind one of a claim
-		}
+	for _, a := range cl.kept {
+		out.Settle = append(out.Settle, c.resolved(a).Settle...) // no message is queued behind one of a claim
 	}
 	for i := range out.Settle {
 		out.Settle[i].Tried = true // the server may have committed it
@@ -305,7 +325,7 @@ func (c *Core) endKey(key string, late *outbox.Message, deleted int, locked bool
 	} else {
 		c.mu.keys.lookAgain(key, k)
 	}
-	signal(c.Wake)
+	c.Wake.Send()
 }
 
 // releaseClaimed forgets a claimed row that stays unchanged in the table.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -16,7 +17,7 @@ type Core struct {
 	policy Policy
 	// Wake is signalled when a sweep may be needed, Room when the stream may continue. Doubted is signalled when the
 	// caller must ask the database who owns the slot.
-	Wake, Room, Doubted chan struct{}
+	Wake, Room, Doubted signal.Signal
 	// Clock returns the time, Random a number in [0, 1) for the time of a retry. Tests replace them.
 	Clock  func() time.Time
 	Random func() float64
@@ -90,7 +91,7 @@ type transaction struct {
 func New(limits Limits, policy Policy) *Core {
 	c := &Core{
 		limits: limits, policy: policy, Clock: time.Now, Random: rand.Float64,
-		Wake: make(chan struct{}, 1), Room: make(chan struct{}, 1), Doubted: make(chan struct{}, 1),
+		Wake: signal.New(), Room: signal.New(), Doubted: signal.New(),
 	}
 	c.mu.registry = make(registry)
 	c.mu.keys = newKeys(limits.Keys)
@@ -122,13 +123,6 @@ func publish(m *outbox.Message) (out Out) {
 		out.Publish = []*outbox.Message{m}
 	}
 	return out
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // Verdict is the core's decision about a streamed row.
@@ -174,7 +168,7 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 		c.leaveInTable(m)
 		return Out{}, Left
 	case c.mu.lease.late(c.mu.now):
-		signal(c.Doubted)
+		c.Doubted.Send()
 		if mayWait && !large {
 			return Out{}, NoRoom
 		}
@@ -240,7 +234,11 @@ func (c *Core) hold(m *outbox.Message) {
 // forget removes a row from memory: it was deleted or updated, or waits in the table. The stream may still bring a row
 // that a claim has seen, so the floor rises to the position of that claim.
 func (c *Core) forget(ref outbox.Ref, size int) {
-	c.mu.term.floor = max(c.mu.term.floor, c.mu.registry.release(ref))
+	row := c.mu.registry.release(ref)
+	if row.unchangeable {
+		return // it has left the window
+	}
+	c.mu.term.floor = max(c.mu.term.floor, row.seenAt)
 	c.mu.window.messages--
 	c.mu.window.lacking = time.Time{}
 	if c.mu.large != nil && c.mu.large.ref == ref {
@@ -248,8 +246,8 @@ func (c *Core) forget(ref outbox.Ref, size int) {
 	} else {
 		c.mu.window.bytes -= size
 	}
-	signal(c.Room)
-	signal(c.Wake)
+	c.Room.Send()
+	c.Wake.Send()
 }
 
 // leaveInTable records that a streamed row stays in the table, for a claim.
@@ -260,7 +258,7 @@ func (c *Core) leaveInTable(m *outbox.Message) {
 		return
 	}
 	if c.mu.keys.leaveInTable(*m.OrderingKey, c.noteUnseen(m, noID)) {
-		signal(c.Wake)
+		c.Wake.Send()
 	}
 }
 
@@ -305,7 +303,7 @@ func (c *Core) wantAll() {
 
 func (c *Core) wantBacklog(from int64) {
 	if c.mu.backlog == noID {
-		signal(c.Wake)
+		c.Wake.Send()
 	}
 	c.mu.backlog = min(c.mu.backlog, from)
 }
@@ -316,7 +314,7 @@ func passFrom(id int64) int64 { return min(id, noID-1) }
 func (c *Core) wantDue() {
 	if !c.mu.due {
 		c.mu.due = true
-		signal(c.Wake)
+		c.Wake.Send()
 	}
 }
 
@@ -348,22 +346,27 @@ func (c *Core) PublisherReady(ready bool) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.ready = ready
-	signal(c.Wake)
-	signal(c.Room)
+	c.Wake.Send()
+	c.Room.Send()
 }
 
 // publishing reports whether new messages may leave.
 func (c *Core) publishing() bool { return c.mu.ready && !c.mu.stopping && !c.mu.suspended }
 
-// Suspend records whether published rows cannot be deleted. While this is so, nothing new is published.
-func (c *Core) Suspend(suspended bool) {
+// Suspend records whether published rows cannot be deleted, and reports whether that is new. While this is so, nothing
+// new is published.
+func (c *Core) Suspend(suspended bool) (changed bool) {
 	c.lock()
 	defer c.mu.Unlock()
+	if c.mu.suspended == suspended {
+		return false
+	}
 	if c.mu.suspended = suspended; suspended {
 		c.leaveQueue(c.mu.keys.unqueueAll())
 	}
-	signal(c.Wake)
-	signal(c.Room)
+	c.Wake.Send()
+	c.Room.Send()
+	return true
 }
 
 // Stop ends the intake. Only messages in flight continue.
@@ -372,5 +375,5 @@ func (c *Core) Stop() {
 	defer c.mu.Unlock()
 	c.mu.stopping = true
 	c.leaveQueue(c.mu.keys.unqueueAll())
-	signal(c.Room)
+	c.Room.Send()
 }

@@ -29,10 +29,9 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 			t.Errorf("row %d became visible: the next pass starts at %d", id, from)
 		}
 		c.PublisherReady(true)
-		claim := &testClaim{}
-		chosen, _ := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
-		claim.lock(c, chosen) // another session has locked it
-		c.Done(claim.ended)
+		claim, _ := c.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
+		lock(c, claim) // another session has locked it
+		claim.Done(true)
 		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
 			t.Errorf("row %d was locked: the next pass starts at %d", id, from)
 		}
@@ -42,10 +41,7 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 // A row waits for a time if it has one, also if that is Go's zero time.
 func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	for _, at := range []time.Time{{}, time.Time{}.Add(-time.Hour), time.Time{}.Add(time.Microsecond), time.Unix(0, 0), time.Now()} {
-		c := New(DefaultLimits(100), Policy{})
-		c.TookSlot(Slot{PID: 1})
-		c.Owned(c.Clock())
-		c.PublisherReady(true)
+		c := leading(100)
 		c.DueBegan()
 		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1, AvailableAt: &at}}, 1, true); len(out.Publish) > 0 || !c.View().Due {
 			t.Errorf("a row that is available at %s is published as it is streamed, or no sweep of due rows is wanted", at)
@@ -53,53 +49,10 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	}
 }
 
-// Positions and transactions of an earlier server mean nothing on its successor, whose counters may be behind.
-func TestNothingOfAnEarlierServerHoldsRowsBack(t *testing.T) {
-	c := New(DefaultLimits(100), Policy{})
-	lead := func(server int64, walEnd uint64) {
-		c.TookSlot(Slot{PID: 1, Server: server, Start: walEnd, WALEnd: walEnd})
-		c.Owned(c.Clock())
-		c.PublisherReady(true)
-	}
-	claimed := func(id int64) (claim *testClaim) {
-		claim = &testClaim{}
-		row := outbox.Row{ID: id}
-		chosen, _ := c.ChooseRows(claim, []outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
-		claim.lock(c, chosen, &outbox.Message{Row: row}) // at position 100
-		return claim
-	}
-	end := func(claim *testClaim, id int64) {
-		claim.Answered(outbox.Settlement{Message: &outbox.Message{Row: outbox.Row{ID: id}}, Decision: outbox.Decision{Action: outbox.Delete}}, true)
-		c.Done(claim.ended)
-	}
-	lead(0, 90)
-	end(claimed(1), 1)
-	open := claimed(2)
-	flying := &outbox.Message{Row: outbox.Row{ID: 3}, XID: 1000}
-	if _, v := c.Streamed(flying, 101, true); v != Taken {
-		t.Fatalf("a streamed row: %d", v)
-	}
-	lead(1, 10)
-	end(open, 2)
-	if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 4}, XID: 8}, 11, true); len(out.Publish) != 1 {
-		t.Errorf("a row that the new server streams stays in the table: %d", v)
-	}
-	c.Saw(snapshot(t, "8:9:8"), c.View().Epoch, c.View().ForgottenAt)
-	c.Saw(snapshot(t, "9:9:"), c.View().Epoch, c.View().ForgottenAt)
-	c.Resolved(outbox.Result{Message: flying, Outcome: outbox.NotSent})
-	c.Saw(snapshot(t, "9:9:"), c.View().Epoch, c.View().ForgottenAt)
-	if c.View().Unseen {
-		t.Error("the new server is asked for a transaction of the earlier one")
-	}
-}
-
 // The rows of a large transaction do not keep those of others waiting, neither for room nor behind them in the table.
 func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 	const window = 8
-	c := New(DefaultLimits(window), Policy{})
-	c.TookSlot(Slot{})
-	c.Owned(time.Now())
-	c.PublisherReady(true)
+	c := leading(window)
 	stream := func(id int64, xid uint32) Verdict {
 		_, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: id}, XID: xid}, 1, true)
 		return v
@@ -140,6 +93,15 @@ func TestAClockThatIsSetBackIsNoticed(t *testing.T) {
 	}
 }
 
+// leading returns the core of a leader with a window of this many messages, whose publisher is ready.
+func leading(window int) *Core {
+	c := New(DefaultLimits(window), Policy{MaxRetries: 5})
+	c.PublisherReady(true)
+	c.TookSlot(Slot{PID: 1})
+	c.Owned(c.Clock())
+	return c
+}
+
 func snapshot(t *testing.T, text string) outbox.Snapshot {
 	t.Helper()
 	s, err := outbox.ParseSnapshot(text)
@@ -149,47 +111,35 @@ func snapshot(t *testing.T, text string) outbox.Snapshot {
 	return s
 }
 
-// testClaim is a claim without a database. Its ended is what it reports to Done.
-type testClaim struct{ ended Ended }
-
-// lock reports these of the chosen rows as locked.
-func (t *testClaim) lock(c *Core, chosen Chosen, locked ...*outbox.Message) {
-	t.ended = Ended{Keys: chosen.Keys, Committed: true}
-	c.Locked(t, chosen.Rows, Lock{Messages: locked, Position: 100, Epoch: c.View().Epoch, Owned: true})
-}
-
-func (t *testClaim) Answered(s outbox.Settlement, _ bool) (*outbox.Message, bool) {
-	t.ended.Answered = append(t.ended.Answered, s)
-	return nil, true
+// lock reports these of a claim's rows as locked.
+func lock(c *Core, claim *Claim, locked ...*outbox.Message) (out Out) {
+	return claim.Locked(Lock{Messages: locked, Position: 100, Alive: c.Clock(), Epoch: c.View().Epoch, Owned: true})
 }
 
 // A large row is claimed alone and beside the window, one at a time. Those behind it are found again when it has left.
 func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
 	for name, due := range map[string]*time.Time{"fresh": nil, "due": new(time.Unix(0, 0)), "failed": nil} {
 		failed := name == "failed"
-		c := New(DefaultLimits(100), Policy{})
-		c.TookSlot(Slot{PID: 1})
-		c.PublisherReady(true)
+		c := leading(100)
 		row := func(id int64, size int) outbox.Candidate {
 			return outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: size, Ready: true, Due: due}
 		}
 		rows := []outbox.Candidate{row(1, 10), row(2, 1<<30), row(3, 10), row(4, 2<<30), row(5, 10)}
 		_, before := c.Capacity(100)
-		var large *testClaim
+		var large *Claim
 		var sent *outbox.Message
 		var pages []string
 		for len(rows) > 0 {
-			claim := &testClaim{}
-			chosen, read := c.ChooseRows(claim, rows, false, Most{Rows: 100, Bytes: 100})
+			claim, read := c.ChooseRows(rows, false, Most{Rows: 100, Bytes: 100})
 			var messages []*outbox.Message
-			for _, one := range chosen.Rows {
+			for _, one := range claim.Rows {
 				messages = append(messages, &outbox.Message{Row: outbox.Row{ID: one.ID, AvailableAt: due}})
 			}
-			if claim.lock(c, chosen, messages...); chosen.Large {
+			if lock(c, claim, messages...); claim.Large {
 				large, sent = claim, messages[0]
 				sent.Payload = make([]byte, 1<<20) // read after the lock
 			}
-			pages, rows = append(pages, fmt.Sprint(len(messages), chosen.Large)), rows[read:]
+			pages, rows = append(pages, fmt.Sprint(len(messages), claim.Large)), rows[read:]
 		}
 		if got := fmt.Sprint(pages); got != "[1 false 1 true 2 false]" {
 			t.Errorf("%s: the claims are %s", name, got)
@@ -200,17 +150,18 @@ func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
 		c.BacklogBegan(c.View().Epoch)
 		c.DueBegan()
 		if failed {
-			c.LargeFailed()
+			large.ReadFailed()
 		} else {
+			large.Read(c.Clock())
 			c.Resolved(outbox.Result{Message: sent, Outcome: outbox.Confirmed})
-			c.Done(large.ended)
+			large.Done(true)
 		}
 		from, _ := c.BacklogBegan(c.View().Epoch)
 		if again := c.DueBegan(); due == nil && from != 4 || due != nil && (len(again) != 1 || again[0].ID != 4) {
 			t.Errorf("%s: the next pass starts at %d, due rows are %v", name, from, again)
 		}
 		if failed {
-			c.Done(Ended{NotLocked: []outbox.Candidate{{Ref: sent.Ref()}}})
+			large.Done(false)
 		}
 		if _, after := c.Capacity(100); after != before {
 			t.Errorf("%s: at the end, a claim may have %d bytes, want %d", name, after, before)

@@ -1,8 +1,8 @@
 // Package core decides about each message of the stream and of the sweeps: publish now, queue behind its ordering key,
 // or leave in the table. It does no I/O.
 //
-// Each method of Core is an event. A method after which something must leave or be written returns an Out. One
-// function, relay.apply, does what the Out says. So a message goes round like this:
+// Each method of Core and Claim is an event. A method after which something must leave or be written returns an Out.
+// One function, relay.apply, does what the Out says. So a message goes round like this:
 //
 //	stream ── Streamed ──▶ ┌──────┐ ── Out.Publish ──▶ publisher
 //	sweeps ── Choose… ───▶ │ core │                        │
@@ -44,11 +44,11 @@
 //
 // # A claim
 //
-// The claim is an object of package fallback. The core knows it by the rows that it holds.
+// A Claim knows its rows, the messages that have left, and their answers. Package fallback runs its transaction.
 //
-//	chosen ── Locked ──▶ open ── end ──▶ being written ── Done ──▶ done
+//	chosen ── Locked ──▶ open ── End ──▶ being written ── Done ──▶ done
 //	  │                  │ ▲                │ an answer is kept      │ kept and later answers are settled
-//	  │                  └─┘ Answered: the next message of the key    │ one by one, as those of streamed rows
+//	  │                  └─┘ Resolved: the next message of the key    │ one by one, as those of streamed rows
 //	  └── nothing was locked ── Done ─────────────────────────────────┘
 //
 // Choosing reserves room in the window and keeps the stream from publishing the same rows. At the lock, the core marks
@@ -56,8 +56,8 @@
 //
 // # Where to look
 //
-// core.go has the streamed rows and the window, keys.go and lookup.go the ordering keys, claim.go the rows of claims,
-// settle.go and retry.go the results. registry.go knows the rows in memory, unseen.go the transactions that are not
-// visible yet, passes.go the passes over the table, term.go and lease.go the ownership of the slot, marks.go the
+// core.go has the streamed rows and the window, keys.go and lookup.go the ordering keys, choose.go and claim.go the
+// claims, settle.go and retry.go the results. registry.go knows the rows in memory, unseen.go the transactions that are
+// not visible yet, passes.go the passes over the table, term.go and lease.go the ownership of the slot, marks.go the
 // possible duplicates. view.go is what others see.
 package core

@@ -90,102 +90,102 @@ const (
 )
 
 // streamed decides about a message from the stream. Room: it may be queued.
-func (o *keys) streamed(m *outbox.Message, room bool) passage {
-	k := o.byKey[*m.OrderingKey]
+func (ks *keys) streamed(m *outbox.Message, room bool) passage {
+	k := ks.byKey[*m.OrderingKey]
 	switch {
-	case k == nil && !o.unknownKeysMayWait:
-		o.add(*m.OrderingKey, &keyState{line: []*outbox.Message{m}})
+	case k == nil && !ks.unknownKeysMayWait:
+		ks.add(*m.OrderingKey, &keyState{line: []*outbox.Message{m}})
 		return goes
 	case k != nil && k.place == direct && room && len(k.line) <= mostQueued:
 		k.line = append(k.line, m)
-		o.queued++
+		ks.queued++
 		return queues
 	}
 	return waits
 }
 
-func (o *keys) add(key string, k *keyState) {
-	o.byKey[key] = k
-	o.bytes += len(key)
+func (ks *keys) add(key string, k *keyState) {
+	ks.byKey[key] = k
+	ks.bytes += len(key)
 }
 
-func (o *keys) forget(key string) {
-	delete(o.byKey, key)
-	o.bytes -= len(key)
+func (ks *keys) forget(key string) {
+	delete(ks.byKey, key)
+	ks.bytes -= len(key)
 }
 
 // remember returns the key's state, or nil if there are too many keys. Keys that are not remembered go by the table.
-func (o *keys) remember(key string) *keyState {
-	if k := o.byKey[key]; k != nil {
+func (ks *keys) remember(key string) *keyState {
+	if k := ks.byKey[key]; k != nil {
 		return k
 	}
-	if len(o.byKey) >= o.limit || o.bytes+len(key) > mostKeyBytes {
+	if len(ks.byKey) >= ks.limit || ks.bytes+len(key) > mostKeyBytes {
 		return nil
 	}
-	k := &keyState{place: draining, pass: o.pass}
-	if o.unknownKeysMayWait {
-		k.left = o.missed
+	k := &keyState{place: draining, pass: ks.pass}
+	if ks.unknownKeysMayWait {
+		k.left = ks.missed
 	}
-	o.add(key, k)
+	ks.add(key, k)
 	return k
 }
 
 // miss records that keys which are not remembered have rows in the table.
-func (o *keys) miss(seq uint64) {
-	o.unknownKeysMayWait, o.missed = true, max(o.missed, seq)
-	o.pass++ // the current pass may have read past them
+func (ks *keys) miss(seq uint64) {
+	ks.unknownKeysMayWait, ks.missed = true, max(ks.missed, seq)
+	ks.pass++ // the current pass may have read past them
 }
 
 // leaveInTable records that a row of the key stays in the table. It reports whether a look-up was requested.
-func (o *keys) leaveInTable(key string, seq uint64) bool {
-	k := o.remember(key)
+func (ks *keys) leaveInTable(key string, seq uint64) bool {
+	k := ks.remember(key)
 	if k == nil {
-		o.miss(seq)
+		ks.miss(seq)
 		return false
 	}
 	k.left, k.rows = max(k.left, seq), 0
 	if k.place == direct {
 		k.place = draining
 	}
-	return o.look(key, k)
+	return ks.look(key, k)
 }
 
 // look asks for a look-up of the key, once none of its messages is in memory.
-func (o *keys) look(key string, k *keyState) bool {
+func (ks *keys) look(key string, k *keyState) bool {
 	if k.place != draining || len(k.line) > 0 {
 		return false
 	}
 	k.place = toLookUp
 	if k.yields {
-		o.yielding = append(o.yielding, key)
+		ks.yielding = append(ks.yielding, key)
 	} else {
-		o.wanted = append(o.wanted, key)
+		ks.wanted = append(ks.wanted, key)
 	}
 	return true
 }
 
 // want asks for a look-up of a key in a claim, or of a blocked one.
-func (o *keys) want(key string) {
-	if k := o.byKey[key]; k != nil && (k.place == inClaim || k.place == blocked) {
+func (ks *keys) want(key string) {
+	if k := ks.byKey[key]; k != nil && (k.place == inClaim || k.place == blocked) {
 		k.place = draining
-		o.look(key, k)
+		ks.look(key, k)
 	}
 }
 
 // lookAgain asks for a look-up of a key whose last look-up has claimed nothing.
-func (o *keys) lookAgain(key string, k *keyState) {
+func (ks *keys) lookAgain(key string, k *keyState) {
 	if k.place = draining; len(k.line) == 0 {
 		k.place = toLookUp
-		o.again = append(o.again, key)
+		ks.again = append(ks.again, key)
 	}
 }
 
 // take returns up to n keys of a list, to look them up. found answers each.
-func (o *keys) take(list *[]string, n int) (taken []string) {
+func (ks *keys) take(list *[]string, n int) (taken []string) {
 	for len(*list) > 0 && len(taken) < n {
 		key := (*list)[0]
 		*list = (*list)[1:]
-		if k := o.byKey[key]; k != nil && k.place == toLookUp {
+		if k := ks.byKey[key]; k != nil && k.place == toLookUp {
 			k.place = inClaim
 			taken = append(taken, key)
 		}
@@ -197,110 +197,110 @@ func (o *keys) take(list *[]string, n int) (taken []string) {
 }
 
 // yields records that a message of a key cannot leave yet, or that one has left.
-func (o *keys) yields(m *outbox.Message, yields bool) {
+func (ks *keys) yields(m *outbox.Message, yields bool) {
 	if m.OrderingKey == nil {
 		return
 	}
-	if k := o.byKey[*m.OrderingKey]; k != nil {
+	if k := ks.byKey[*m.OrderingKey]; k != nil {
 		k.yields = yields
 	}
 }
 
 // confirmed ends the flight of a message, and returns the next message to publish.
-func (o *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
+func (ks *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 	key := *m.OrderingKey
-	k := o.byKey[key]
+	k := ks.byKey[key]
 	if !k.flies(m) {
 		return nil
 	}
 	k.pop()
 	if len(k.line) > 0 {
-		o.queued--
+		ks.queued--
 		return k.line[0]
 	}
 	if k.place == direct {
-		o.forget(key)
+		ks.forget(key)
 	}
 	return nil
 }
 
 // stop makes the messages behind one in flight go by the table, and returns them. The key waits until the message is
 // released.
-func (o *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
-	if k := o.byKey[*m.OrderingKey]; k.flies(m) {
+func (ks *keys) stop(m *outbox.Message) (queue []*outbox.Message) {
+	if k := ks.byKey[*m.OrderingKey]; k.flies(m) {
 		k.place = draining
-		return o.unqueue(*m.OrderingKey)
+		return ks.unqueue(*m.OrderingKey)
 	}
 	return nil
 }
 
 // released records that a message has left the memory: it was settled, or stays in the table.
-func (o *keys) released(m *outbox.Message) {
+func (ks *keys) released(m *outbox.Message) {
 	key := *m.OrderingKey
-	k := o.byKey[key]
+	k := ks.byKey[key]
 	if k == nil {
 		return
 	}
 	if k.flies(m) {
 		k.pop()
 	}
-	o.look(key, k)
+	ks.look(key, k)
 }
 
 // unqueue empties the queue of a key and returns it; these rows stay in the table.
-func (o *keys) unqueue(key string) (queue []*outbox.Message) {
-	if k := o.byKey[key]; k != nil && len(k.line) > 1 {
+func (ks *keys) unqueue(key string) (queue []*outbox.Message) {
+	if k := ks.byKey[key]; k != nil && len(k.line) > 1 {
 		k.line, queue = k.line[:1:1], k.line[1:]
-		o.queued -= len(queue)
+		ks.queued -= len(queue)
 	}
 	return queue
 }
 
-func (o *keys) unqueueAll() (queue []*outbox.Message) {
-	if o.queued == 0 {
+func (ks *keys) unqueueAll() (queue []*outbox.Message) {
+	if ks.queued == 0 {
 		return nil
 	}
-	for key := range o.byKey {
-		queue = append(queue, o.unqueue(key)...)
+	for key := range ks.byKey {
+		queue = append(queue, ks.unqueue(key)...)
 	}
 	slices.SortFunc(queue, func(a, b *outbox.Message) int { return cmp.Compare(a.ID, b.ID) })
 	return queue
 }
 
 // block records that the head of a key must not leave yet. Only the leader remembers such keys.
-func (o *keys) block(key string, k *keyState, leads bool) {
+func (ks *keys) block(key string, k *keyState, leads bool) {
 	k.place, k.yields = blocked, true
 	if !leads {
-		o.forget(key)
+		ks.forget(key)
 	}
 }
 
 // passed ends a pass that has read all keys. Blocked keys that it did not see are looked up, because their rows may be
 // gone.
-func (o *keys) passed(pass int) {
-	before := len(o.yielding)
-	for key, k := range o.byKey {
+func (ks *keys) passed(pass int) {
+	before := len(ks.yielding)
+	for key, k := range ks.byKey {
 		if k.place == blocked && k.pass < pass {
-			o.want(key)
+			ks.want(key)
 		}
 	}
-	slices.Sort(o.yielding[before:])
-	if o.complete && pass == o.pass {
-		o.unknownKeysMayWait = false
+	slices.Sort(ks.yielding[before:])
+	if ks.complete && pass == ks.pass {
+		ks.unknownKeysMayWait = false
 	}
 }
 
 // newTerm forgets what is known of the table.
-func (o *keys) newTerm(seq uint64) {
-	o.wanted, o.yielding, o.again = nil, nil, nil
-	o.miss(seq)
-	for key, k := range o.byKey {
+func (ks *keys) newTerm(seq uint64) {
+	ks.wanted, ks.yielding, ks.again = nil, nil, nil
+	ks.miss(seq)
+	for key, k := range ks.byKey {
 		switch {
 		case k.place == inClaim:
 		case len(k.line) > 0:
 			k.place = draining
 		default:
-			o.forget(key)
+			ks.forget(key)
 		}
 	}
 }

@@ -15,23 +15,23 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	for name, length := range map[string]int{"short": 10, "long": 2684} {
 		t.Run(name, func(t *testing.T) {
 			const most = 10_000
-			o := newKeys(most)
+			ks := newKeys(most)
 			key := func(n int) string { return fmt.Sprintf("%0*d", length, n) }
 			remembered := 0
-			for o.remember(key(remembered)) != nil {
+			for ks.remember(key(remembered)) != nil {
 				remembered++
 			}
 			if want := min(most, mostKeyBytes/length); remembered != want {
 				t.Errorf("%d keys are remembered, want %d", remembered, want)
 			}
-			if o.remember(strings.Repeat("x", length)) != nil {
+			if ks.remember(strings.Repeat("x", length)) != nil {
 				t.Error("one key more than the limit is remembered")
 			}
 			for n := range remembered {
-				o.forget(key(n))
+				ks.forget(key(n))
 			}
-			if o.bytes != 0 || o.remember(key(0)) == nil {
-				t.Errorf("%d bytes are counted for no key", o.bytes)
+			if ks.bytes != 0 || ks.remember(key(0)) == nil {
+				t.Errorf("%d bytes are counted for no key", ks.bytes)
 			}
 		})
 	}
@@ -39,14 +39,12 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 
 // The pass may have read the head before the look-up was requested.
 func TestAPassParksNoRequestedKey(t *testing.T) {
-	c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-	c.PublisherReady(true)
-	c.TookSlot(Slot{})
+	c := leading(100)
 	key := "k"
 	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: new(time.Now().Add(time.Hour))}
 	read := func(asked []string) {
 		found := Found{Asked: asked, Runs: []outbox.Run{{postponed}}, Each: 2, Epoch: c.View().Epoch}
-		c.ChooseRuns(&testClaim{}, found, 1, Most{Rows: 1, Bytes: 1})
+		c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1})
 	}
 	wanted := func(what string, want ...string) {
 		t.Helper()
@@ -81,10 +79,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 		"a pass found more of them than fit a claim":  {ready: true, pass: true, yielding: many},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(1000), Policy{MaxRetries: 5})
-			c.PublisherReady(true)
-			c.TookSlot(Slot{})
-			c.Owned(time.Now())
+			c := leading(1000)
 			var asked []string
 			var runs []outbox.Run
 			var locked []*outbox.Message
@@ -105,19 +100,19 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 			if tc.pass {
 				asked, keys = nil, 0
 			}
-			claim, most := &testClaim{}, Most{Rows: many, Bytes: 1 << 20}
+			most := Most{Rows: many, Bytes: 1 << 20}
 			found := Found{Asked: asked, Runs: runs, Each: 2, Epoch: c.View().Epoch}
-			claim.lock(c, c.ChooseRuns(claim, found, keys, most), locked...)
+			claim := c.ChooseRuns(found, keys, most)
+			lock(c, claim, locked...)
 			for _, m := range locked {
 				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
 			}
-			claim.ended.Committed = !tc.aside
-			for _, s := range c.Done(claim.ended).Settle {
+			for _, s := range claim.Done(!tc.aside).Settle {
 				c.SetAside(s)
 			}
 			if tc.aside {
 				found.Asked = c.TakeWanted(many, false, false)
-				c.ChooseRuns(claim, found, many, most)
+				c.ChooseRuns(found, many, most)
 			}
 			if tc.due || tc.aside {
 				wantKeys(c, found.Asked...)
@@ -143,17 +138,15 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 // A key that was rejected yields until a message of it has left.
 func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
 	for outcome, yields := range map[outbox.Outcome]bool{outbox.Rejected: true, outbox.Impossible: true, outbox.Confirmed: false} {
-		c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-		c.PublisherReady(true)
-		c.TookSlot(Slot{})
+		c := leading(100)
 		key := "k"
 		wantKeys(c, key)
 		run, m := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}, &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 		found := Found{Asked: c.TakeWanted(1, true, false), Runs: []outbox.Run{run}, Each: 1, Epoch: c.View().Epoch}
-		claim := &testClaim{}
-		claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 1, Bytes: 1 << 20}), m)
+		claim := c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1 << 20})
+		lock(c, claim, m)
 		c.Resolved(outbox.Result{Message: m, Outcome: outcome})
-		c.Done(claim.ended)
+		claim.Done(true)
 		if v := c.View(); (v.Yielding == 1) != yields || (v.Wanted == 1) == yields {
 			t.Errorf("after outcome %d: %d keys are looked up, and %d that yield", outcome, v.Wanted, v.Yielding)
 		}
@@ -172,10 +165,7 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		"keys are unknown":           {unlisted: true},
 		"its row is set aside":       {aside: true},
 	} {
-		c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-		c.PublisherReady(true)
-		c.TookSlot(Slot{})
-		c.Owned(time.Now())
+		c := leading(100)
 		c.mu.keys.unknownKeysMayWait = false
 		m := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 		c.Streamed(m, 100, false)
@@ -191,7 +181,7 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		}
 		head := outbox.Candidate{Ref: m.Ref(), OrderingKey: &key, Ready: true}
 		found := Found{Runs: []outbox.Run{{head}}, Each: each, Epoch: c.View().Epoch}
-		c.ChooseRuns(&testClaim{}, found, 1, Most{Rows: 1, Bytes: 1})
+		c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1})
 		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}, 200, false); (len(out.Publish) > 0) != tc.goes {
 			t.Errorf("%s: the next row is published at once: %t, want %t", name, !tc.goes, tc.goes)
 		}
@@ -221,33 +211,28 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := New(DefaultLimits(100), Policy{MaxRetries: 5})
-			c.PublisherReady(true)
-			c.TookSlot(Slot{})
-			c.Owned(time.Now())
-			view, snapshot := c.View(), parsed(t, "10:10:")
-			c.Saw(snapshot, view.Epoch, view.ForgottenAt)
+			c := leading(100)
+			view, seen := c.View(), snapshot(t, "10:10:")
+			c.Saw(seen, view.Epoch, view.ForgottenAt)
 			c.mu.keys.unknownKeysMayWait = false
 			c.mu.keys.add(key, &keyState{place: inClaim})
 			rows := outbox.Run{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true},
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: &key, Ready: true},
 			}
-			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: snapshot, Epoch: view.Epoch}
+			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: seen, Epoch: view.Epoch}
 			first, second := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}, &outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}
-			claim := &testClaim{}
-			claim.lock(c, c.ChooseRuns(claim, found, 1, Most{Rows: 10, Bytes: 1 << 20}), first, second)
+			claim := c.ChooseRuns(found, 1, Most{Rows: 10, Bytes: 1 << 20})
+			lock(c, claim, first, second)
 			if tc.meanwhile != nil {
 				tc.meanwhile(c, first)
 			}
-			if len(claim.ended.Answered) == 0 {
-				c.Resolved(outbox.Result{Message: first, Outcome: outbox.Confirmed})
-				c.Resolved(outbox.Result{Message: second, Outcome: outbox.Confirmed})
-			} else {
-				claim.ended.Unsent = append(claim.ended.Unsent, second)
+			for _, m := range []*outbox.Message{first, second} {
+				if claim.flying[m.Ref()] != nil { // unless the first was rejected
+					c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+				}
 			}
-			claim.ended.Committed = !tc.failed
-			c.Done(claim.ended)
+			claim.Done(!tc.failed)
 			if again := c.View().Wanted+c.View().Yielding == 1; again != tc.again {
 				t.Errorf("looked up again: %t", again)
 			}
@@ -262,10 +247,7 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 // The stream fills the window while the claim looks for rows.
 func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	const window = 8
-	c := New(DefaultLimits(window), Policy{MaxRetries: 5})
-	c.PublisherReady(true)
-	c.TookSlot(Slot{})
-	c.Owned(time.Now())
+	c := leading(window)
 	rows, bytes := c.Capacity(4)
 	for id := range int64(window - 1) {
 		if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 100 + id}, XID: 1}, 100, false); len(out.Publish) == 0 {
@@ -276,19 +258,10 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	for id := range int64(rows) {
 		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
 	}
-	c.ChooseRows(&testClaim{}, found, false, Most{Rows: rows, Bytes: bytes})
+	c.ChooseRows(found, false, Most{Rows: rows, Bytes: bytes})
 	if n := c.View().InFlight; n > window {
 		t.Errorf("%d messages are in a window of %d", n, window)
 	}
-}
-
-func parsed(t *testing.T, text string) outbox.Snapshot {
-	t.Helper()
-	snapshot, err := outbox.ParseSnapshot(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return snapshot
 }
 
 // wantKeys asks for look-ups as a sweep of due rows does.
@@ -297,5 +270,5 @@ func wantKeys(c *Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
 	}
-	c.ChooseRows(nil, rows, true, Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(rows, true, Most{Rows: 1, Bytes: 1})
 }

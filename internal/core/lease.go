@@ -53,14 +53,14 @@ func (c *Core) Owned(at time.Time) {
 	defer c.mu.Unlock()
 	if c.mu.term.leader && at.After(c.mu.lease.owned) {
 		c.mu.lease.owned = at
-		signal(c.Room)
+		c.Room.Send()
 	}
 }
 
 // doubt makes the leader ask the database who owns the slot before it publishes more streamed rows.
 func (c *Core) doubt() {
 	c.mu.lease.owned = time.Time{}
-	signal(c.Doubted)
+	c.Doubted.Send()
 }
 
 // ServerClock is a time on the server's clock, and a time of this process that is not later.

@@ -7,14 +7,14 @@ import "github.com/cdc-relay/cdc-relay/outbox"
 func (c *Core) TakeWanted(n int, yielding, again bool) (keys []string) {
 	c.lock()
 	defer c.mu.Unlock()
-	o := &c.mu.keys
+	ks := &c.mu.keys
 	if again {
-		o.yielding, o.again = append(o.yielding, o.again...), nil
+		ks.yielding, ks.again = append(ks.yielding, ks.again...), nil
 	}
 	if yielding {
-		return o.take(&o.yielding, n)
+		return ks.take(&ks.yielding, n)
 	}
-	return o.take(&o.wanted, n)
+	return ks.take(&ks.wanted, n)
 }
 
 // wantKey asks for a look-up of a key that has due rows.
@@ -50,15 +50,15 @@ type Found struct {
 	Epoch    int
 }
 
-// ChooseRuns chooses rows of at most this many keys for a claim, and remembers the other keys.
-func (c *Core) ChooseRuns(claim Claim, found Found, keys int, most Most) Chosen {
+// ChooseRuns returns a claim of rows of at most this many keys, and remembers the other keys.
+func (c *Core) ChooseRuns(found Found, keys int, most Most) *Claim {
 	c.lock()
 	defer c.mu.Unlock()
 	if found.Failed || found.Epoch != c.mu.term.epoch { // the answer may come from another server
 		for _, key := range found.Asked {
 			c.mu.keys.want(key)
 		}
-		return Chosen{}
+		return &Claim{core: c}
 	}
 	c.saw(found.Snapshot)
 	if found.First {
@@ -68,7 +68,7 @@ func (c *Core) ChooseRuns(claim Claim, found Found, keys int, most Most) Chosen 
 	if found.Last {
 		c.mu.keys.passed(found.Pass)
 	}
-	return c.choose(claim, rows, most)
+	return c.choose(rows, most)
 }
 
 // ofRuns returns the rows of at most n keys, which are claimed now.
@@ -113,9 +113,9 @@ func (c *Core) leaving(key string, run outbox.Run) bool {
 
 // found records one head. It reports whether the key is claimed.
 func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
-	o := &c.mu.keys
+	ks := &c.mu.keys
 	held := c.mu.registry.holds(head.Ref)
-	k := o.byKey[key]
+	k := ks.byKey[key]
 	switch {
 	case k == nil && asked:
 		return false // the key was forgotten when its term ended
@@ -123,14 +123,14 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 		return false
 	case k == nil && head.Ready && more && !held:
 		k = &keyState{place: draining} // with too many keys, it is forgotten after the claim
-		o.add(key, k)
+		ks.add(key, k)
 	case k == nil:
-		if k = o.remember(key); k == nil {
-			o.miss(c.mu.unseen.seq)
+		if k = ks.remember(key); k == nil {
+			ks.miss(c.mu.unseen.seq)
 			return false
 		}
 	}
-	k.pass = o.pass
+	k.pass = ks.pass
 	switch {
 	case k.place == inClaim && !asked:
 		k.rows = 0 // the pass may have seen a row that the claim does not have
@@ -138,7 +138,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case k.place == direct:
 		return false // its messages in memory leave first, and the stream brings the next ones
 	case held && c.mu.registry.setAside(head.Ref):
-		o.block(key, k, c.mu.term.leader)
+		ks.block(key, k, c.mu.term.leader)
 		return false
 	case held || len(k.line) > 0:
 		k.place = draining // until that message is released
@@ -146,11 +146,11 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case !head.Ready && k.place == toLookUp:
 		return false // the row may have been deleted since the query
 	case !head.Ready:
-		o.block(key, k, c.mu.term.leader)
+		ks.block(key, k, c.mu.term.leader)
 		return false
 	case !more: // a key that the stream has left a row of goes first
 		k.place, k.yields = draining, true
-		o.look(key, k)
+		ks.look(key, k)
 		return false
 	}
 	k.place, k.rows = inClaim, 0

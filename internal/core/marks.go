@@ -39,37 +39,37 @@ const (
 )
 
 // streamed marks a message that the stream brings.
-func (k *marks) streamed(m *outbox.Message) {
-	_, found := k.unknown[m.Ref()]
-	m.PossibleDuplicate = m.PossibleDuplicate || found || k.anyUnknown
+func (ms *marks) streamed(m *outbox.Message) {
+	_, found := ms.unknown[m.Ref()]
+	m.PossibleDuplicate = m.PossibleDuplicate || found || ms.anyUnknown
 }
 
 // claimed marks a message of a locked row.
-func (k *marks) claimed(m *outbox.Message) {
-	k.streamed(m)
-	olderTerm := m.AvailableAt == nil && m.ID <= k.olderTermUpTo
-	m.PossibleDuplicate = m.PossibleDuplicate || olderTerm || m.ID <= k.tracesLostUpTo
+func (ms *marks) claimed(m *outbox.Message) {
+	ms.streamed(m)
+	olderTerm := m.AvailableAt == nil && m.ID <= ms.olderTermUpTo
+	m.PossibleDuplicate = m.PossibleDuplicate || olderTerm || m.ID <= ms.tracesLostUpTo
 }
 
 // resolved marks a message for its next publication, after a result.
-func (k *marks) resolved(r outbox.Result) {
+func (ms *marks) resolved(r outbox.Result) {
 	r.Message.PossibleDuplicate = r.Message.PossibleDuplicate || r.MayHaveArrived()
 }
 
 // lostConfirm remembers a row that stays unchanged in the table, up to this number of rows. A row with a time leaves by
 // claims only, and the claim that has published it left a trace.
-func (k *marks) lostConfirm(m *outbox.Message, most int) {
+func (ms *marks) lostConfirm(m *outbox.Message, most int) {
 	switch {
 	case m.AvailableAt != nil:
-	case len(k.unknown) >= most:
-		k.anyUnknown = true
+	case len(ms.unknown) >= most:
+		ms.anyUnknown = true
 	default:
-		k.unknown[m.Ref()] = struct{}{}
+		ms.unknown[m.Ref()] = struct{}{}
 	}
 }
 
 // written forgets a row that was deleted, or updated together with its mark.
-func (k *marks) written(ref outbox.Ref) { delete(k.unknown, ref) }
+func (ms *marks) written(ref outbox.Ref) { delete(ms.unknown, ref) }
 
 // SetBoundary is for relays that do not lead: no other relay has published rows above this id.
 func (c *Core) SetBoundary(id int64) {

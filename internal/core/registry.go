@@ -8,9 +8,7 @@ type registry map[outbox.Ref]registered
 type registered struct {
 	// seenAt: a claim saw the row, and the row committed before this WAL position. 0: no claim saw it.
 	seenAt uint64
-	// claim is the claim that locks the row. answer came while the claim was written.
-	claim  Claim
-	answer *answer
+	claim  *Claim // it locks the row, or will
 	// unchangeable: the row can be neither deleted nor updated.
 	unchangeable bool
 }
@@ -21,23 +19,15 @@ func (r registry) holds(ref outbox.Ref) bool {
 	return found
 }
 
-func (r registry) hold(ref outbox.Ref, seenAt uint64, claim Claim) {
+func (r registry) hold(ref outbox.Ref, seenAt uint64, claim *Claim) {
 	r[ref] = registered{seenAt: max(seenAt, r[ref].seenAt), claim: claim}
 }
 
-// keepAnswer keeps an answer until the row's claim is done: only then the row's new time is known.
-func (r registry) keepAnswer(a answer) {
-	row := r[a.Message.Ref()]
-	row.answer = &a
-	r[a.Message.Ref()] = row
-}
-
-// leaveClaim ends the claim of a row that is still in flight, and returns the answer that was kept.
-func (r registry) leaveClaim(ref outbox.Ref) (a *answer) {
+// leaveClaim ends the claim of a row that is still in flight.
+func (r registry) leaveClaim(ref outbox.Ref) {
 	row := r[ref]
-	a, row.claim, row.answer = row.answer, nil, nil
+	row.claim = nil
 	r[ref] = row
-	return a
 }
 
 // putAside keeps a row that can be neither deleted nor updated, so that it is not published again.
@@ -46,12 +36,11 @@ func (r registry) putAside(ref outbox.Ref) { r[ref] = registered{unchangeable: t
 // setAside reports whether putAside was called for the row.
 func (r registry) setAside(ref outbox.Ref) bool { return r[ref].unchangeable }
 
-// release forgets a row that was deleted or updated, or that sweeps may find again. It returns the WAL position before
-// which a claim has seen the row; 0: none has.
-func (r registry) release(ref outbox.Ref) (seenAt uint64) {
-	seenAt = r[ref].seenAt
+// release forgets a row that was deleted or updated, or that sweeps may find again.
+func (r registry) release(ref outbox.Ref) registered {
+	row := r[ref]
 	delete(r, ref)
-	return seenAt
+	return row
 }
 
 // cut limits all positions to the end of the WAL. A new server's WAL may end before positions of the server that it

@@ -14,15 +14,10 @@ func (c *Core) Resolved(r outbox.Result) (Out, outbox.Decision) {
 func (c *Core) decided(r outbox.Result, decision outbox.Decision) Out {
 	m, s := r.Message, outbox.NewSettlement(r, decision)
 	c.mu.marks.resolved(r)
-	claim := c.mu.registry[m.Ref()].claim
-	if claim == nil {
-		return c.resolved(answer{s, r.Outcome})
+	if claim := c.mu.registry[m.Ref()].claim; claim != nil {
+		return claim.resolve(answer{s, r.Outcome})
 	}
-	next, taken := claim.Answered(s, c.publishing())
-	if !taken {
-		c.mu.registry.keepAnswer(answer{s, r.Outcome})
-	}
-	return publish(next)
+	return c.resolved(answer{s, r.Outcome})
 }
 
 // answer is the decision for a message, with the broker's answer.
@@ -95,7 +90,7 @@ func (c *Core) Settled(done []outbox.Settlement) {
 	for _, s := range done {
 		c.settle(s)
 	}
-	signal(c.Wake)
+	c.Wake.Send()
 }
 
 func (c *Core) settle(s outbox.Settlement) {
@@ -111,7 +106,8 @@ func (c *Core) settle(s outbox.Settlement) {
 	}
 }
 
-// SetAside gives up a row that can be neither deleted nor updated. This process does not publish it again.
+// SetAside gives up a row that can be neither deleted nor updated, until it is Settled nevertheless. This process does
+// not publish it again.
 func (c *Core) SetAside(s outbox.Settlement) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -121,13 +117,4 @@ func (c *Core) SetAside(s outbox.Settlement) {
 	if s.Message.OrderingKey != nil {
 		c.mu.keys.released(s.Message)
 	}
-}
-
-// TriedAgain takes back a row that was set aside. The caller settles it or sets it aside again at once.
-func (c *Core) TriedAgain(s outbox.Settlement) {
-	c.lock()
-	defer c.mu.Unlock()
-	c.mu.registry[s.Message.Ref()] = registered{}
-	c.mu.window.messages++
-	c.mu.window.bytes += s.Message.Size()
 }

@@ -43,7 +43,7 @@ func (c *Core) TookSlot(s Slot) {
 	c.mu.unseen.forgetAll() // rows that committed before the start may not be visible yet
 	c.mu.keys.newTerm(c.mu.unseen.seq)
 	c.mu.backlog, c.mu.left, c.mu.due = anyID, nil, true
-	signal(c.Wake)
+	c.Wake.Send()
 }
 
 // LostSlot ends a term. Messages in flight continue; queued ones stay in the table.
@@ -67,5 +67,5 @@ func (c *Core) StreamLive(live bool) {
 		return
 	}
 	c.mu.term.live = live
-	signal(c.Wake)
+	c.Wake.Send()
 }

@@ -58,15 +58,15 @@ func (u *unseen) end() {
 // saw drops the transactions that a snapshot can see. It returns the id from which the backlog must be read for them.
 func (u *unseen) saw(s outbox.Snapshot) (from int64) {
 	from = noID
-	rest := u.left[:0]
+	waits := u.left[:0]
 	for _, one := range u.left {
 		if s.Finished(one.xid) {
 			from = min(from, one.id)
 		} else {
-			rest = append(rest, one)
+			waits = append(waits, one)
 		}
 	}
-	if u.left = rest; len(rest) == 0 {
+	if u.left = waits; len(waits) == 0 {
 		u.left = nil
 	}
 	for xid := range u.suspects {

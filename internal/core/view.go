@@ -11,8 +11,8 @@ type View struct {
 	Epoch        int
 	// Rest is how long a new leader still leaves older rows alone.
 	Rest time.Duration
-	// Ready: messages may leave.
-	Ready bool
+	// Ready: messages may leave. Suspended: they must not, since published rows cannot be deleted.
+	Ready, Suspended bool
 
 	// Backlog: a pass over keyless rows is needed. Due: a row has got a time. Unlisted: keys that are not remembered
 	// may have rows.
@@ -41,7 +41,7 @@ func (c *Core) View() View {
 	t, k, u, w := &c.mu.term, &c.mu.keys, &c.mu.unseen, &c.mu.window
 	v := View{
 		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch,
-		Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(),
+		Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(), Suspended: c.mu.suspended,
 		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
 		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,

@@ -1,21 +1,17 @@
-package relay
+package fallback
 
-import (
-	"testing"
-
-	"github.com/cdc-relay/cdc-relay/fallback"
-)
+import "testing"
 
 // TestASlotCheckDoesNotEndAnOutageOfTheTable: while the table was locked, a standby logged two lines every two seconds.
 func TestASlotCheckDoesNotEndAnOutageOfTheTable(t *testing.T) {
 	for _, test := range []struct {
-		succeeded, failed fallback.Sweep
+		succeeded, failed Sweep
 		want              bool
 	}{
-		{fallback.SlotCheck, fallback.Due, false},
-		{fallback.SlotCheck, fallback.SlotCheck, true},
-		{fallback.Due, fallback.Backlog, true},
-		{fallback.Due, fallback.SlotCheck, true},
+		{SlotCheck, Due, false},
+		{SlotCheck, SlotCheck, true},
+		{Due, Backlog, true},
+		{Due, SlotCheck, true},
 	} {
 		if got := recovers(test.succeeded, test.failed); got != test.want {
 			t.Errorf("%s after %s: %t", test.succeeded, test.failed, got)
