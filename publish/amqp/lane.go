@@ -8,7 +8,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
 // lane is one channel in confirm mode. A shared lane carries the messages of one exchange, so that a channel exception
@@ -119,10 +118,10 @@ type entry struct {
 
 // send passes the message to the library, and then sets published for the reaper. It blocks while the socket does not
 // take the bytes.
-func (e *entry) send(p wire.Parcel, c *clock) error {
+func (e *entry) send(p parcel, c *clock) error {
 	e.message.SentAt = time.Now()
 	// mandatory: the broker returns an unroutable message instead of dropping it.
-	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.Exchange, p.Key, true, false, p.Body)
+	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.body)
 	e.sentAt = c.now()
 	err := e.err
 	e.published.Store(true)

@@ -206,21 +206,21 @@ func (s *sender) dispatch(m *outbox.Message) {
 		return
 	}
 	s.probed = true
-	if suspect := s.suspects.Of(m).MustBeAlone(); suspect || p.Risky {
+	if suspect := s.suspects.Of(m).MustBeAlone(); suspect || p.risky {
 		if s.careful.admit(m) {
 			s.do(&job{messages: []resend{{message: m}}, suspect: suspect})
 		}
 		return
 	}
-	r, known := s.routes[p.Exchange], s.exchanges[p.Exchange]
+	r, known := s.routes[p.exchange], s.exchanges[p.exchange]
 	switch {
 	case r != nil && r.lane != nil:
 		s.publish(r, m, p)
 	case r == nil && time.Since(known.rejectedAt) < missingFor:
 		s.sink.Deliver(known.verdict.result(m, false))
-	case r == nil && (s.exists(p.Exchange) || s.careful.admit(m)):
-		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.Exchange)}
-		s.do(&job{exchange: p.Exchange, opens: true, first: s.exists(p.Exchange)})
+	case r == nil && (s.exists(p.exchange) || s.careful.admit(m)):
+		s.routes[p.exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.exchange)}
+		s.do(&job{exchange: p.exchange, opens: true, first: s.exists(p.exchange)})
 	case r != nil && (!r.slow || s.careful.admit(m)):
 		r.waiting = append(r.waiting, m)
 	}
@@ -270,7 +270,7 @@ func (s *sender) setSlow(r *route, slow bool) {
 	}
 }
 
-func (s *sender) publish(r *route, m *outbox.Message, p wire.Parcel) {
+func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	if s.inFlight.Load() >= int64(s.maxInFlight) {
 		s.deliver(m, outbox.NotSent, "", "more messages are in flight than were agreed")
 		return
@@ -280,7 +280,7 @@ func (s *sender) publish(r *route, m *outbox.Message, p wire.Parcel) {
 		r.waiting = append(r.waiting, m)
 		return
 	}
-	e := &entry{message: m, lane: r.lane, marked: p.Marked, epoch: s.throttle.sent()}
+	e := &entry{message: m, lane: r.lane, marked: p.marked, epoch: s.throttle.sent()}
 	s.inFlight.Add(1)
 	s.sent.Add(reaperNews{entry: e})
 	if err := e.send(p, s.clock); err != nil {
