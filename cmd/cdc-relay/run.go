@@ -257,7 +257,6 @@ func newAMQP(cfg *config, maxInFlight int, log *slog.Logger) (*amqp.Publisher, e
 		DefaultExchange: cfg.exchange,
 		MaxInFlight:     maxInFlight,
 		SendTimeout:     cfg.relay.SendTimeout,
-		OutageCooldown:  cfg.outageCooldown,
 		Logger:          log,
 	})
 	if err != nil {

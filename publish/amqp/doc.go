@@ -41,6 +41,6 @@
 //	link.go        calls with a time limit, and the end of the connection; below it dial.go, socket.go, clock.go
 //	nodes.go       which node to connect to
 //	missing.go     decides whether a missing queue or exchange is an outage; idle.go checks an idle connection
-//	throttle.go    pauses the sender while too many messages wait for confirms; window.go finds how many are best
-//	breaker.go     whether messages may leave
+//	throttle.go    pauses the sender while too many messages wait for confirms, and after an outage until the first
+//	               answer; window.go finds how many are best
 package amqp

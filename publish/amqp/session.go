@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -63,6 +64,9 @@ func newSession(p *Publisher, o opened) *session {
 		maxInFlight: p.cfg.MaxInFlight,
 	}
 	s.throttle.careful = p.late
+	if s.again {
+		s.throttle.trial = min(time.Second, p.cfg.SendTimeout/2)
+	}
 	return s
 }
 

@@ -45,7 +45,7 @@ func profiledRelay(ctx context.Context, args []string, stderr io.Writer) (err er
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
 	publisher, err := amqp.New(amqp.Config{
 		URL: os.Getenv("CDC_RELAY_AMQP_URL"), MaxInFlight: config.MaxInFlight, SendTimeout: config.SendTimeout,
-		OutageCooldown: 30 * time.Second, Logger: log,
+		Logger: log,
 	})
 	if err != nil {
 		return err
