@@ -27,10 +27,9 @@ type lane struct {
 	newest    *entry         // the last message sent
 	waiting   int            // unanswered entries
 	crowded   bool           // it died with several unanswered entries: the cause is unknown
-	dying     bool           // the sender knows that the channel is closed
 	sealed    bool           // the sender sends nothing more on it
 	evicted   bool           // sealed to make room; it has not died
-	renewed   bool           // the sender knows that it must use another one
+	replaced  bool           // the sender knows that it must use another one
 	resends   []resend       // in the order in which they were sent
 }
 
