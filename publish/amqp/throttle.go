@@ -9,9 +9,9 @@ const (
 	// burst is how many messages leave together after a pause; half of a small window. A write to the socket costs as
 	// much as many messages, both here and at the broker. Larger bursts would let a distant broker wait.
 	burst = 200
-	// stuckAfter is how long the broker may give fewer than fewAnswers answers, besides the time that its distance
+	// silentAfter is how long the broker may give fewer than fewAnswers answers, besides the time that its distance
 	// explains, before its messages no longer count. A slow or broken queue must not delay the others.
-	stuckAfter = 50 * time.Millisecond
+	silentAfter = 50 * time.Millisecond
 	fewAnswers = 50
 	// mostDistance bounds that time: the first confirm may come late for another reason.
 	mostDistance = 500 * time.Millisecond
@@ -145,7 +145,7 @@ func (t *throttle) longestSilence() (longest time.Duration, answers int) {
 	case t.careful:
 		return carefulStep, t.answers
 	}
-	return stuckAfter + min(2*t.fastest, mostDistance), t.answers
+	return silentAfter + min(2*t.fastest, mostDistance), t.answers
 }
 
 // notAnswered gets the number of answers when the pause began. If few came since, it ends the epoch: messages sent so
