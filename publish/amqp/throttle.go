@@ -12,7 +12,7 @@ const (
 	// silentAfter is how long the broker may give fewer than fewAnswers answers, besides the time that its distance
 	// explains, before its messages no longer count. A slow or broken queue must not delay the others.
 	silentAfter = 50 * time.Millisecond
-	fewAnswers = 50
+	fewAnswers  = 50
 	// mostDistance bounds that time: the first confirm may come late for another reason.
 	mostDistance = 500 * time.Millisecond
 	// fewest is the limit with which a careful throttle begins after the first answer. It doubles each carefulStep.

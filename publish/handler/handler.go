@@ -27,7 +27,7 @@ type handler struct {
 	exited  chan error
 	began   time.Time
 
-	asked *asked
+	asked   *asked
 	writing *batch // the current write, or nil
 	unsent  []*outbox.Message
 	// risky are messages to send alone.
