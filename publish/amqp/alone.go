@@ -20,8 +20,8 @@ const (
 type isolation struct {
 	*session
 	lane *lane // nil until needed
-	// hasUnanswered: a message on that lane is unanswered.
-	hasUnanswered bool
+	// hasUnanswered: a message on that lane is unanswered. waited: the last message is.
+	hasUnanswered, waited bool
 	// wait is the wait for the next answer, between shortestWait and longestWait.
 	wait time.Duration
 	// mostLeft bounds the isolation lanes that the session keeps for unanswered messages.
@@ -68,6 +68,7 @@ func (s *session) giveUpAll(messages []resend) {
 // send sends one message and waits for its answer for a while; after that, only the reaper waits. Without an answer the
 // verdict is empty. The message has its result then, or the reaper delivers it. Alone: no other job sends meanwhile.
 func (i *isolation) send(s resend, alone bool) verdict {
+	i.waited = false
 	p, err := i.encode(s.message, s.sent || s.message.MayBeKnown())
 	if err != nil {
 		result := wire.Impossible(s.message, err)
@@ -115,12 +116,15 @@ func (i *isolation) await(e *entry) verdict {
 	case <-timer.C:
 		e.awaited.Store(false)
 		i.suspects.Clear(e.message) // the connection still exists
-		i.hasUnanswered = true
+		i.hasUnanswered, i.waited = true, true
 		i.wait = min(max(i.wait/2, shortestWait, i.throttle.manyTimesThere()), longest)
 	case <-i.ended:
 	}
 	return verdict{}
 }
+
+// troubled reports whether the last message has made the broker close the channel, or has no answer.
+func (i *isolation) troubled() bool { return i.waited || (i.lane != nil && i.lane.channel.IsClosed()) }
 
 // open opens an isolation lane if needed. A lane with an unanswered message is not used again, because that message may
 // still make the broker close the channel. If many lanes are left this way, messages share one, and an exception on it

@@ -15,12 +15,11 @@ const (
 	// channels. A distant broker answers many calls in the time of one.
 	mostOpening = 16
 	mostAlone   = 8
-	// slowShare of the messages in flight may wait for a job to end. It is less than the half of the window that must
+	// slowShare of the messages in flight may wait for a job to begin. It is less than the half of the window that must
 	// be free before a full window takes streamed rows again. slowBytes is the same share of the relay's bytes.
 	slowShare = 3.0 / 8
 	slowBytes = 12 << 20
-	// quickly is a wait that delays nobody much: while no job is older, the shares are twice as large, and messages for
-	// exchanges that exist need none. firstPace is a guess.
+	// quickly is a wait that delays nobody much: messages that wait less need no share. firstPace is a guess.
 	quickly   = 200 * time.Millisecond
 	firstPace = time.Millisecond
 	// soonest and latest bound the time after which a message that finds no place may come again.
@@ -42,8 +41,8 @@ type job struct {
 	// suspect: connections may have ended because of the message. No other job sends meanwhile.
 	suspect bool
 
-	added, began time.Time
-	by           *isolation // only with messages
+	began time.Time
+	by    *isolation // only with messages
 	// ready is the new lane; nil: the messages that wait get the verdict.
 	ready   *lane
 	verdict verdict
@@ -53,14 +52,14 @@ type job struct {
 type careful struct {
 	*session
 	running sync.WaitGroup
-	// opening wait for a free opener, alone for a free isolation: first those of dead lanes, last those that were alone
-	// when a connection ended. unfinished are all jobs, oldest first.
-	opening, alone, unfinished []*job
-	openers, senders           int // busy ones
-	mostOpen, mostSend         int
-	idle                       []*isolation
+	// opening wait for a free opener, alone and last for a free isolation. Messages that were alone when a connection
+	// ended are last.
+	opening, alone, last []*job
+	openers, senders     int // busy ones
+	mostOpen, mostSend   int
+	idle                 []*isolation
 
-	// messages and bytes wait for a job to end.
+	// messages and bytes wait for a job to begin, or for a slow one to end.
 	messages, bytes, most int
 	// pace is how long a message takes, judging by the last jobs. next is when the last message that found no place
 	// may come again.
@@ -80,13 +79,9 @@ func newCareful(s *session) *careful {
 
 // admit takes a place for a message that must wait, or gives it back to the relay. It then stays in the table, so that
 // slow work leaves room for fast work.
-func (c *careful) admit(m *outbox.Message, exists bool) bool {
-	most, mostBytes := c.most, slowBytes
-	quick := len(c.unfinished) == 0 || time.Since(c.unfinished[0].added) < quickly
-	if quick {
-		most, mostBytes = 2*most, 2*mostBytes
-	}
-	if c.messages > 0 && !(quick && exists) && (c.messages >= most || c.bytes+m.Size() > mostBytes) {
+func (c *careful) admit(m *outbox.Message) bool {
+	quick := c.messages == 0 || time.Duration(c.messages)*c.pace < quickly
+	if !quick && (c.messages >= c.most || c.bytes+m.Size() > slowBytes) {
 		c.sink.Deliver(outbox.Result{
 			Message: m, Outcome: outbox.NotSent, RetryIn: c.later(time.Now()),
 			Detail: "too many messages wait for a look-up of their exchange, or to be sent alone",
@@ -114,22 +109,21 @@ func (c *careful) later(now time.Time) time.Duration {
 
 // add queues a job. Each of its messages has a place, unless the lane is dead.
 func (c *careful) add(j *job) {
-	j.added = time.Now()
-	c.unfinished = append(c.unfinished, j)
-	if len(j.messages) == 0 {
-		at := len(c.opening)
-		if j.first || j.dead {
-			at = 0
-		}
-		c.opening = slices.Insert(c.opening, at, j)
-		return
+	switch {
+	case len(j.messages) == 0 && (j.first || j.dead):
+		c.opening = slices.Insert(c.opening, 0, j)
+	case len(j.messages) == 0:
+		c.opening = append(c.opening, j)
+	case j.dead:
+		c.alone = slices.Insert(c.alone, 0, j)
+	case c.suspects.Of(j.messages[0].message).Alone > 0:
+		c.last = append(c.last, j)
+		slices.SortStableFunc(c.last, func(a, b *job) int {
+			return c.suspects.Compare(a.messages[0].message, b.messages[0].message)
+		})
+	default:
+		c.alone = append(c.alone, j)
 	}
-	at := 0
-	for !j.dead && at < len(c.alone) && (c.alone[at].dead ||
-		c.suspects.Compare(j.messages[0].message, c.alone[at].messages[0].message) >= 0) {
-		at++
-	}
-	c.alone = slices.Insert(c.alone, at, j)
 }
 
 // begin removes and returns a job that may begin; nil: none.
@@ -138,10 +132,14 @@ func (c *careful) begin() *job {
 		c.openers++
 		return pop(&c.opening)
 	}
-	if len(c.alone) == 0 || c.senders+c.weight(c.alone[0]) > c.mostSend {
+	queue := &c.alone
+	if len(*queue) == 0 {
+		queue = &c.last
+	}
+	if len(*queue) == 0 || c.senders+c.weight((*queue)[0]) > c.mostSend {
 		return nil
 	}
-	j := pop(&c.alone)
+	j := pop(queue)
 	c.senders += c.weight(j)
 	if j.by = pop(&c.idle); j.by == nil {
 		j.by = newIsolation(c.session)
@@ -175,9 +173,8 @@ func (c *careful) run(j *job) {
 	})
 }
 
-// done records the end of a job for which messages have waited.
-func (c *careful) done(j *job, waiting []*outbox.Message) {
-	c.unfinished = slices.DeleteFunc(c.unfinished, func(other *job) bool { return other == j })
+// done records the end of a job. Messages is how many have waited for it.
+func (c *careful) done(j *job, messages int) {
 	most := c.mostOpen
 	if j.by == nil {
 		c.openers--
@@ -186,29 +183,21 @@ func (c *careful) done(j *job, waiting []*outbox.Message) {
 		c.idle = append(c.idle, j.by)
 		most = c.mostSend
 	}
-	for _, m := range waiting {
-		c.leave(m)
-	}
-	if !j.dead {
-		for _, m := range j.messages {
-			c.leave(m.message)
-		}
-	}
-	pace := time.Since(j.began) / time.Duration(most*max(len(j.messages)+len(waiting), 1))
+	pace := time.Since(j.began) / time.Duration(most*max(messages, 1))
 	c.pace += (pace - c.pace) / 8
 }
 
 // finish reports the messages of all jobs, after the session is over.
 func (c *careful) finish() {
 	c.running.Wait()
-	for _, j := range c.alone {
+	for _, j := range append(c.alone, c.last...) {
 		c.giveUpAll(j.messages)
 	}
 }
 
 // do delivers a result for each message of the job, or leaves that to the reaper.
 func (j *job) do(s *session) {
-	stop := verdict{}
+	stop, troubles := verdict{}, 0
 	if exchangeForbidden(j.cause) {
 		stop = exceptionVerdict(j.cause)
 	}
@@ -223,6 +212,11 @@ func (j *job) do(s *session) {
 		v := j.by.send(m, j.suspect)
 		if v.reason == outbox.ReasonNoExchange || v.wholeExchange {
 			stop = v
+		}
+		if j.by.troubled() {
+			if troubles++; troubles == 2 && j.opens {
+				s.control.Put(laneNews{slow: j})
+			}
 		}
 	}
 	if j.opens && stop.outcome == 0 {

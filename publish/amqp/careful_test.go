@@ -18,10 +18,10 @@ func (g *given) StateChanged(s publish.State) {}
 func TestMessagesWithoutAPlaceComeOneAfterTheOther(t *testing.T) {
 	var back given
 	c := newCareful(&session{link: newLink(opened{clock: newClock()}, time.Second), sink: &back, maxInFlight: 80})
-	c.pace, c.unfinished = time.Second, []*job{{}} // old
+	c.pace = time.Second
 	m := &outbox.Message{}
 	for range 80 {
-		c.admit(m, false)
+		c.admit(m)
 	}
 	if c.messages != 30 || len(back) != 50 {
 		t.Errorf("%d messages have a place and %d went back, want three eighths of 80", c.messages, len(back))
@@ -37,7 +37,7 @@ func TestMessagesWithoutAPlaceComeOneAfterTheOther(t *testing.T) {
 		t.Errorf("the last of 50 comes after %s", last)
 	}
 	c.leave(m)
-	if !c.admit(m, false) {
+	if !c.admit(m) {
 		t.Error("a free place was not given")
 	}
 }
@@ -45,15 +45,15 @@ func TestMessagesWithoutAPlaceComeOneAfterTheOther(t *testing.T) {
 func TestTheBytesThatWaitAreBounded(t *testing.T) {
 	var back given
 	c := newCareful(&session{link: newLink(opened{clock: newClock()}, time.Second), sink: &back, maxInFlight: 80})
-	c.pace, c.unfinished = time.Second, []*job{{}} // old
+	c.pace = time.Second
 	large := &outbox.Message{Row: outbox.Row{Payload: make([]byte, 20<<20)}}
-	if !c.admit(large, false) {
+	if !c.admit(large) {
 		t.Error("a message larger than the share never gets a place")
 	}
-	if c.admit(&outbox.Message{}, false) {
+	if c.admit(&outbox.Message{}) {
 		t.Error("a place beside it was given")
 	}
-	if c.leave(large); !c.admit(&outbox.Message{}, false) {
+	if c.leave(large); !c.admit(&outbox.Message{}) {
 		t.Error("a free place was not given")
 	}
 }

@@ -29,7 +29,7 @@
 //
 // Jobs have their own goroutines because their calls block: until the broker answers (Channel, Confirm,
 // ExchangeDeclarePassive, a probe), until the socket takes a large body, and until a message sent alone has its answer.
-// The sender never waits for an answer. Only some jobs run at the same time. The messages that wait for a job to end
+// The sender never waits for an answer. Only some jobs run at the same time. The messages that wait for a job to begin
 // have a share of those in flight. Further ones go back to their rows, so that slow work leaves room for fast work.
 //
 //	sender.go      takes messages and sends them on the lane of their exchange

@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -22,7 +23,8 @@ func laneLimit(channelMax int) int {
 type route struct {
 	lane    *lane
 	waiting []*outbox.Message
-	exists  bool // the exchange existed at its last look-up
+	// slow: the messages that wait have places; see careful.admit.
+	slow bool
 }
 
 // laneNews is an event for the sender. Without a value it only wakes the sender.
@@ -31,8 +33,8 @@ type laneNews struct {
 	answered bool
 	// lane must not be used any more: its channel is closed, or a message on it timed out or was rejected.
 	lane *lane
-	// job is to be done, and done has ended.
-	job, done *job
+	// job is to be done. slow has met several bad messages, and done has ended.
+	job, slow, done *job
 }
 
 // sender is the goroutine that takes messages and sends them. Only this goroutine uses its fields.
@@ -129,7 +131,9 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 func (s *sender) rejectUnsent(why string) {
 	for _, r := range s.routes {
 		for _, m := range r.waiting {
-			s.careful.leave(m)
+			if r.slow {
+				s.careful.leave(m)
+			}
 			s.deliver(m, outbox.NotSent, "", why)
 		}
 		r.waiting = nil
@@ -159,7 +163,7 @@ func (s *sender) dispatch(m *outbox.Message) {
 		return
 	}
 	if suspect := s.suspects.Of(m).MustBeAlone(); suspect || p.risky {
-		if s.careful.admit(m, true) {
+		if s.careful.admit(m) {
 			s.do(&job{messages: []resend{{message: m}}, suspect: suspect})
 		}
 		return
@@ -170,14 +174,17 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.publish(r, m, p)
 	case r == nil && time.Since(known.rejectedAt) < missingFor:
 		s.sink.Deliver(known.verdict.result(m, false))
-	case r != nil && s.careful.admit(m, r.exists):
+	case r == nil && (s.exists(p.exchange) || s.careful.admit(m)):
+		s.routes[p.exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.exchange)}
+		s.do(&job{exchange: p.exchange, opens: true, first: s.exists(p.exchange)})
+	case r != nil && (!r.slow || s.careful.admit(m)):
 		r.waiting = append(r.waiting, m)
-	case r == nil:
-		if exists := p.exchange == "" || known.found; s.careful.admit(m, exists) {
-			s.routes[p.exchange] = &route{waiting: []*outbox.Message{m}, exists: exists}
-			s.do(&job{exchange: p.exchange, opens: true, first: exists})
-		}
 	}
+}
+
+// exists reports whether the exchange existed at its last look-up.
+func (s *sender) exists(exchange string) bool {
+	return exchange == "" || s.exchanges[exchange].found
 }
 
 // do queues a job, which begins as soon as it may.
@@ -186,17 +193,36 @@ func (s *sender) do(j *job) {
 	s.begin()
 }
 
-// begin runs the jobs that may begin.
+// begin runs the jobs that may begin. Their messages soon have an answer, so they need no place.
 func (s *sender) begin() {
 	for j := s.careful.begin(); j != nil; j = s.careful.begin() {
-		if j.opens {
+		switch {
+		case j.opens:
+			s.setSlow(s.routes[j.exchange], false)
 			j.blind = j.exchange == "" || s.exchanges[j.exchange].unanswered
 			if len(s.exchanges) >= mostMissing {
 				clear(s.exchanges)
 			}
 			s.exchanges[j.exchange] = lookUp{unanswered: true}
+		case !j.dead:
+			s.careful.leave(j.messages[0].message)
 		}
 		s.careful.run(j)
+	}
+}
+
+// setSlow gives places to the messages of a route that wait, or frees them. Those that find no place go back.
+func (s *sender) setSlow(r *route, slow bool) {
+	if r.slow == slow {
+		return
+	}
+	r.slow = slow
+	if slow {
+		r.waiting = slices.DeleteFunc(r.waiting, func(m *outbox.Message) bool { return !s.careful.admit(m) })
+		return
+	}
+	for _, m := range r.waiting {
+		s.careful.leave(m)
 	}
 }
 
@@ -207,9 +233,7 @@ func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	}
 	if r.lane.channel.IsClosed() {
 		s.retire(r)
-		if s.careful.admit(m, true) {
-			r.waiting = append(r.waiting, m)
-		}
+		r.waiting = append(r.waiting, m)
 		return
 	}
 	e := &entry{message: m, lane: r.lane, marked: p.marked, epoch: s.throttle.sent()}
@@ -247,6 +271,8 @@ func (s *sender) learn(n laneNews) {
 	switch {
 	case n.job != nil:
 		s.do(n.job)
+	case n.slow != nil:
+		s.setSlow(s.routes[n.slow.exchange], true)
 	case n.done != nil:
 		s.done(n.done)
 		s.begin()
@@ -256,13 +282,14 @@ func (s *sender) learn(n laneNews) {
 // done continues with the messages of an exchange after its job.
 func (s *sender) done(j *job) {
 	if !j.opens {
-		s.careful.done(j, nil)
+		s.careful.done(j, len(j.messages))
 		return
 	}
 	r := s.routes[j.exchange]
+	s.setSlow(r, false)
 	waiting := r.waiting
-	s.careful.done(j, waiting)
-	r.lane, r.waiting, r.exists = j.ready, nil, true
+	s.careful.done(j, len(j.messages)+len(waiting))
+	r.lane, r.waiting = j.ready, nil
 	if j.ready == nil {
 		delete(s.routes, j.exchange)
 		if j.verdict.outcome == outbox.Rejected {
