@@ -76,9 +76,9 @@ func (p *Inbox) Wait(ctx context.Context, d time.Duration, why string) {
 	}
 }
 
-// SetState reports the phase if it is another one; in Ready, also another detail.
+// SetState reports the phase if it is another one.
 func (p *Inbox) SetState(phase Phase, detail string) {
-	if p.state.Phase == phase && (phase != Ready || p.state.Detail == detail) {
+	if p.state.Phase == phase {
 		return
 	}
 	p.state = State{Phase: phase, Since: time.Now(), Detail: detail}

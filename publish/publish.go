@@ -73,8 +73,7 @@ func (p Phase) String() string {
 type State struct {
 	Phase Phase
 	Since time.Time
-	// Detail is one line for people. In Ready it says what holds up the messages that were taken, or is empty. It never
-	// holds a password.
+	// Detail is one line for people; empty in Ready. It never holds a password.
 	Detail string
 	// Breaker is closed, open or half_open; empty: the publisher has none.
 	Breaker string

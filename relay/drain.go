@@ -178,7 +178,7 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 			last = "; the last result is " + last
 		}
 		return problem.New(
-			"# look at RabbitMQ, or with --publisher exec at the handler's answers; then run drain again",
+			"# the log says what the publisher waits for; then run drain again",
 			"%sfor %s no message was confirmed or rejected%s", what, r.config.SendTimeout, last)
 	}
 	seen, err := slotNow(ctx, r.store, r.config.Names())
@@ -289,7 +289,7 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 		return r.leftBehind(ctx, left, true)
 	}
 	return problem.New(
-		"# check RabbitMQ and --amqp-url, or with --publisher exec why the handler ends; then run drain again",
+		"# repair what the publisher needs, then run drain again",
 		"%s: the publisher is %s%s", left.in(r.config.Table), state.Phase, detailOf(state.Detail))
 }
 

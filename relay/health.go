@@ -60,15 +60,12 @@ func (r *Relay) Health() Health {
 	}
 	state := r.publisherState()
 	detail := state.Phase.String() + detailOf(state.Detail)
-	if state.Phase == publish.Ready {
-		detail = orElse(state.Detail, detail)
-	}
 	var stuck *heartbeat
 	if p, ok := r.publisher.(publish.Watched); ok && p.Overdue() >= stuckAfter {
 		stuck = newHeartbeat()
 		stuck.beatFor(-p.Overdue())
 	}
-	add("publisher", stuck, state.Phase == publish.Ready && state.Detail == "", detail)
+	add("publisher", stuck, state.Phase == publish.Ready, detail)
 	if streamer := r.streamer.Load(); streamer != nil {
 		streaming, owner := r.core.View().Leader, streamer.owner.waitsFor.Load()
 		silent := streaming && streamer.alive.age() > silence

@@ -322,7 +322,7 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 		case now := <-tick.C:
 			phase, answers := s.connection()
 			if broker.handsOver(phase, answers, now) && s.standbyIsReady(ctx) {
-				s.log.Warn("RabbitMQ unreachable: handing the slot to a standby that can publish",
+				s.log.Warn("publisher unavailable: handing the slot to a standby that can publish",
 					"event", event.SlotHandedOver, "slot", s.names.Slot)
 				end(errHandedOver)
 				return

@@ -224,7 +224,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		if closedOutput(show.Raw(p.terminal.Out)) {
 			return nil, usagef("--publisher stdout: the standard output is closed")
 		}
-		return stdout.New(stdout.Config{Writer: p.terminal.Verbatim(), DefaultExchange: cfg.exchange, Logger: log}), nil
+		return stdout.New(stdout.Config{Writer: p.terminal.Verbatim(), DefaultExchange: cfg.exchange}), nil
 	}
 	return newAMQP(cfg, cfg.relay.MaxInFlight, log)
 }

@@ -93,7 +93,5 @@ const (
 	PublisherFailing     Name = "publisher_failing"
 	PublisherRecovered   Name = "publisher_recovered"
 	MessageUnanswered    Name = "message_unanswered"
-	OutputFailing        Name = "output_failing"
-	OutputRecovered      Name = "output_recovered"
 	NoticeLost           Name = "notice_lost"
 )

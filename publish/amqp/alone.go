@@ -89,7 +89,7 @@ func (i *isolation) send(s resend, alone bool) verdict {
 		message: s.message,
 		lane:    i.lane,
 		resent:  s.sent,
-		marked:  p.Marked,
+		marked:  p.marked,
 		settled: make(chan struct{}),
 	}
 	e.awaited.Store(alone)

@@ -44,8 +44,7 @@ func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
 		o, err = p.openFirst(ctx, p.nodes.order(list))
 		o.others = slices.DeleteFunc(list, func(n amqpdial.Node) bool { return n.Address() == o.node.Address() })
 	}()
-	p.rejectUntil(ctx, nil, done)
-	<-done
+	p.rejectUntil(done)
 	return o, err
 }
 

@@ -34,13 +34,12 @@
 //
 //	sender.go      takes messages and sends them on the lane of their exchange
 //	careful.go     jobs, and which of them run; lookup.go looks up exchanges, alone.go sends alone, probe.go probes
-//	reaper.go      waits for confirms; pending.go has the entries, returns.go finds that of a return,
-//	               dead_lanes.go collects what a job must send again
+//	reaper.go      waits for confirms; pending.go has the entries, returns.go finds that of a return
 //	classify.go    tells rejections from outages
 //	lane.go        a channel, and a message sent on it
 //	link.go        calls with a time limit, and the end of the connection; below it dial.go, socket.go, clock.go
 //	nodes.go       which node to connect to
 //	missing.go     decides whether a missing queue or exchange is an outage; idle.go checks an idle connection
-//	throttle.go    pauses the sender while too many messages wait for confirms; window.go finds how many are best
-//	breaker.go     whether messages may leave
+//	throttle.go    pauses the sender while too many messages wait for confirms, and after an outage until the first
+//	               answer; window.go finds how many are best
 package amqp

@@ -8,7 +8,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
 // lane is one channel in confirm mode. A shared lane carries the messages of one exchange, so that a channel exception
@@ -28,10 +27,9 @@ type lane struct {
 	newest    *entry         // the last message sent
 	waiting   int            // unanswered entries
 	crowded   bool           // it died with several unanswered entries: the cause is unknown
-	dying     bool           // the sender knows that the channel is closed
 	sealed    bool           // the sender sends nothing more on it
 	evicted   bool           // sealed to make room; it has not died
-	renewed   bool           // the sender knows that it must use another one
+	replaced  bool           // the sender knows that it must use another one
 	resends   []resend       // in the order in which they were sent
 }
 
@@ -119,10 +117,10 @@ type entry struct {
 
 // send passes the message to the library, and then sets published for the reaper. It blocks while the socket does not
 // take the bytes.
-func (e *entry) send(p wire.Parcel, c *clock) error {
+func (e *entry) send(p parcel, c *clock) error {
 	e.message.SentAt = time.Now()
 	// mandatory: the broker returns an unroutable message instead of dropping it.
-	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.Exchange, p.Key, true, false, p.Body)
+	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.body)
 	e.sentAt = c.now()
 	err := e.err
 	e.published.Store(true)

@@ -15,12 +15,12 @@ const reservedName = "amq.cdc-relay.probe"
 
 var errUnproved = errors.New("the connection was lost before the answer to a probe")
 
-// prove checks that the broker works, before a message is sent alone at which connections may end. The connection must
-// survive twice the time that the message left the last one, and the broker must then answer a message that no queue
-// receives. So neither an outage nor a proxy that ends each connection is taken for a fault of the message, and a
-// system without other messages finds it, too.
-func (c *link) prove(known publish.Suspect) error {
-	if !known.MustBeAlone() || (known.Alone == 0 && c.heard.Load()) {
+// prove checks that the broker works before a message is sent alone, if connections may end at it, or nothing was
+// answered since the last one was lost. The connection must survive twice the time that the message left the last one,
+// and the broker must then answer a message that no queue receives. So neither an outage nor a proxy that ends each
+// connection is taken for a fault of the message, and a system without other messages finds it, too.
+func (s *session) prove(known publish.Suspect) error {
+	if known.Alone == 0 && (s.heard.Load() || !known.MustBeAlone() && !s.again) {
 		return nil
 	}
 	if known.Alone > 0 {
@@ -28,13 +28,13 @@ func (c *link) prove(known publish.Suspect) error {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-c.ended:
+		case <-s.ended:
 			return errUnproved
 		}
 	}
-	err := c.limited("publish a probe", c.probe)
+	err := s.limited("publish a probe", s.probe)
 	if err == nil {
-		c.tellFirstAnswer()
+		s.tellFirstAnswer()
 	}
 	return err
 }

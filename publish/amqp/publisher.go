@@ -32,8 +32,6 @@ type Config struct {
 	// SendTimeout bounds a write to the socket, the wait for a confirm, and the wait for any other answer; default 10
 	// s. Time while the broker blocks the connection does not count.
 	SendTimeout time.Duration
-	// OutageCooldown is how long the breaker stays open, unless a connection succeeds earlier; default 30 s.
-	OutageCooldown time.Duration
 	// Heartbeat is the interval proposed to the broker; default 10 s. A peer that is silent for two intervals counts as
 	// lost. A heartbeat in the URL takes precedence.
 	Heartbeat time.Duration
@@ -49,9 +47,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.SendTimeout <= 0 {
 		c.SendTimeout = 10 * time.Second
-	}
-	if c.OutageCooldown <= 0 {
-		c.OutageCooldown = 30 * time.Second
 	}
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = 10 * time.Second
@@ -79,7 +74,7 @@ type Publisher struct {
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State
-	breaker   breaker
+	outages   int  // in a row, without an answer between them
 	connected bool // at least once
 	late      bool // the last connection ended because RabbitMQ did not answer in time
 	trouble   *outagelog.Log
@@ -104,7 +99,6 @@ func New(cfg Config) (*Publisher, error) {
 		address:   address,
 		suspects:  publish.NewSuspects(),
 		exchanges: make(map[string]lookUp),
-		breaker:   breaker{cooldown: cfg.OutageCooldown},
 		trouble:   outagelog.NewPlain(cfg.Logger),
 		nodes:     make(nodes),
 	}, nil
@@ -125,7 +119,9 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		}
 		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
 		// needed.
-		p.rejectUntil(ctx, time.After(reconnectEvery-time.Since(began)), nil)
+		ctx, cancel := context.WithTimeout(ctx, reconnectEvery-time.Since(began))
+		p.rejectUntil(ctx.Done())
+		cancel()
 	}
 	p.inbox.End()
 	p.setState(publish.Closed, "stopped")
@@ -153,23 +149,26 @@ func (p *Publisher) dialFailed(ctx context.Context, err error) {
 	}
 	p.trouble.Report(event.BrokerDown, "cannot connect to RabbitMQ: messages wait in the table; retrying", err)
 	if p.connected {
-		p.breaker.outage(time.Now())
+		p.outages++
 	}
 	p.setDown(err)
 }
 
+// outagesToOpen is how many outages in a row open the breaker.
+const outagesToOpen = 2
+
 // setDown sets the state without a connection.
 func (p *Publisher) setDown(err error) {
-	if p.breaker.state == breakerOpen {
-		p.setState(publish.Paused, err.Error())
-		return
+	phase := publish.Connecting
+	if p.outages >= outagesToOpen {
+		phase = publish.Paused
 	}
-	p.setState(publish.Connecting, err.Error())
+	p.setState(phase, err.Error())
 }
 
 // setState is used in place of that of the inbox: it also reports the breaker, and each new reason.
 func (p *Publisher) setState(phase publish.Phase, detail string) {
-	next := publish.State{Phase: phase, Since: time.Now(), Detail: detail, Breaker: p.breaker.state.String()}
+	next := publish.State{Phase: phase, Since: time.Now(), Detail: detail, Breaker: p.breaker(phase)}
 	if p.state.Phase == phase {
 		next.Since = p.state.Since // only the reason may have changed
 	}
@@ -180,26 +179,25 @@ func (p *Publisher) setState(phase publish.Phase, detail string) {
 	p.inbox.Sink.StateChanged(p.state)
 }
 
-// rejectUntil rejects messages until one of the channels is ready.
-func (p *Publisher) rejectUntil(ctx context.Context, over <-chan time.Time, done <-chan struct{}) {
-	const look = time.Second // at the breaker's cooldown
-	tick := time.NewTicker(look)
-	defer tick.Stop()
+// breaker names what outages in a row mean: no connection, or few messages until the first answer (see throttle).
+func (p *Publisher) breaker(phase publish.Phase) string {
+	switch {
+	case p.outages < outagesToOpen:
+		return "closed"
+	case phase == publish.Ready || phase == publish.Blocked:
+		return "half_open"
+	}
+	return "open"
+}
+
+// rejectUntil rejects messages until done is closed.
+func (p *Publisher) rejectUntil(done <-chan struct{}) {
 	for {
 		p.inbox.Reject("no connection to RabbitMQ")
 		select {
-		case <-ctx.Done():
-			return
-		case <-over:
-			return
 		case <-done:
 			return
 		case <-p.inbox.Messages.Wake():
-		case now := <-tick.C:
-			p.breaker.tick(now)
-			if p.state.Phase == publish.Paused && p.breaker.state == breakerHalfOpen {
-				p.setState(publish.Connecting, p.state.Detail)
-			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package amqp
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -30,16 +31,16 @@ type reaperNews struct {
 // goroutine uses its fields.
 type reaper struct {
 	*session
-	pending   pending
-	deadLanes deadLanes
-	news      []reaperNews
+	pending pending
+	dying   []*lane // closed by the broker, with messages to send again
+	news    []reaperNews
 	// lastAnswer is when the broker last confirmed or rejected, on the session's clock.
 	lastAnswer time.Duration
 	// renewed is when a nack last asked for a new lane.
 	renewed time.Time
 }
 
-func newReaper(s *session) *reaper { return &reaper{session: s, deadLanes: deadLanes{session: s}} }
+func newReaper(s *session) *reaper { return &reaper{session: s} }
 
 // renewEvery is the least time between two lanes that nacks ask for: full queues send many nacks.
 const renewEvery = 500 * time.Millisecond
@@ -50,7 +51,7 @@ func (r *reaper) run(stop <-chan struct{}) {
 	defer scan.Stop()
 	for {
 		r.takeNews()
-		r.pending.pop(r.settleResolved)
+		r.pending.pop(func(e *entry) { r.settle(e, false) })
 		if r.pending.empty() {
 			select { // without the timer, so that an idle relay costs nothing
 			case <-r.sent.Wake():
@@ -79,7 +80,7 @@ func (r *reaper) takeNews() {
 		if n.seal != nil {
 			n.seal.sealed = true
 			n.seal.evicted = n.evicted
-			r.deadLanes.afterAnswer(n.seal)
+			r.closeSealed(n.seal)
 			continue
 		}
 		n.entry.lane.waiting++
@@ -96,8 +97,6 @@ func (r *reaper) oldestConfirm() <-chan struct{} {
 	}
 	return e.confirm.Done()
 }
-
-func (r *reaper) settleResolved(e *entry) { r.settle(e, false) }
 
 // scan settles all answered entries.
 func (r *reaper) scan() {
@@ -135,11 +134,34 @@ func (r *reaper) expire() {
 // settle decides on one entry. The caller then removes it from pending.
 func (r *reaper) settle(e *entry, timedOut bool) {
 	l := e.lane
+	found := r.evidence(e, timedOut)
+	v := classify(found)
+	l.waiting--
+	if l.shared {
+		r.throttle.answered(e.epoch)
+		r.renew(l, timedOut, v.nacked)
+	}
+	r.inFlight.Add(-1) // before the result, which admits the next message
+	r.noteAnswer(e, v)
+	if v.outcome == outbox.Unknown {
+		v = r.unanswered(e, found, v)
+	}
+	if v.replay {
+		r.sendAgain(l, resend{message: e.message, sent: !found.unsent || e.resent})
+	} else {
+		r.report(e, v)
+	}
+	r.closeSealed(l)
+}
+
+// evidence collects what is known of an entry.
+func (r *reaper) evidence(e *entry, timedOut bool) evidence {
+	l := e.lane
 	r.takeReturns(l)
 	if !l.shared {
 		r.takeNews() // another message may have been sent on this lane
 	}
-	evidence := evidence{
+	found := evidence{
 		unsent:   errors.Is(e.err, amqp091.ErrClosed),
 		acked:    e.err == nil && e.confirm.Acked(),
 		timedOut: timedOut,
@@ -149,43 +171,67 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 		recovering: r.recovering(),
 	}
 	// The order matters: the library marks the connection first, then its channels.
-	evidence.channelClosed = l.channel.IsClosed()
-	evidence.connectionClosed = r.connection.IsClosed() || (e.err != nil && !evidence.unsent)
-	if evidence.channelClosed && !evidence.acked {
-		evidence.exception = l.reason()
-		if loginExpired(evidence.exception) {
-			r.lose(fmt.Errorf("the login has expired%s", because(evidence.exception)))
+	found.channelClosed = l.channel.IsClosed()
+	found.connectionClosed = r.connection.IsClosed() || (e.err != nil && !found.unsent)
+	if found.channelClosed && !found.acked {
+		found.exception = l.reason()
+		if loginExpired(found.exception) {
+			r.lose(fmt.Errorf("the login has expired%s", because(found.exception)))
 		}
 		l.crowded = l.crowded || l.waiting > 1
 	}
-	evidence.alone = !l.shared && !l.crowded && l.newest == e &&
-		!namesAnotherSize(evidence.exception, len(e.message.Payload))
-	v := classify(evidence)
-	l.waiting--
-	if l.shared && !l.sealed && !l.renewed && (timedOut || v.nacked && time.Since(r.renewed) > renewEvery) {
-		// After a timeout, the library remembers each later confirm of the channel until the missing one comes: the
-		// memory would grow. After a nack, the channel may have met a quorum queue without a leader. RabbitMQ 3.10
-		// then rejects everything for that queue on that channel until the old leader is back.
-		l.renewed = true
-		if v.nacked {
+	found.alone = !l.shared && !l.crowded && l.newest == e && !namesAnotherSize(found.exception, len(e.message.Payload))
+	return found
+}
+
+// renew asks for a new lane. After a timeout, the library remembers each later confirm of the channel until the missing
+// one comes: the memory would grow. After a nack, the channel may have met a quorum queue without a leader. RabbitMQ
+// 3.10 then rejects everything for that queue on that channel until the old leader is back.
+func (r *reaper) renew(l *lane, timedOut, nacked bool) {
+	if !l.replaced && (timedOut || nacked && time.Since(r.renewed) > renewEvery) {
+		if nacked {
 			r.renewed = time.Now()
 		}
+		r.replace(l)
+	}
+}
+
+// replace tells the sender to use another lane.
+func (r *reaper) replace(l *lane) {
+	if !l.replaced && !l.sealed {
+		l.replaced = true
 		r.control.Put(laneNews{lane: l})
 	}
-	if l.shared {
-		r.throttle.answered(e.epoch)
+}
+
+// sendAgain keeps a message of a dead lane for the job that sends them alone.
+func (r *reaper) sendAgain(l *lane, one resend) {
+	if len(l.resends) == 0 {
+		r.dying = append(r.dying, l)
+		r.replace(l)
 	}
-	r.inFlight.Add(-1) // before the result, which admits the next message
-	r.noteAnswer(e, v)
-	if v.outcome == outbox.Unknown {
-		v = r.unanswered(e, evidence, v)
+	l.resends = append(l.resends, one)
+}
+
+// closeSealed closes a sealed lane without unanswered messages, and passes its messages to send again to the sender.
+func (r *reaper) closeSealed(l *lane) {
+	if !l.sealed || l.waiting > 0 {
+		return
 	}
-	if v.replay {
-		r.deadLanes.add(l, resend{message: e.message, sent: !evidence.unsent || e.resent})
-	} else {
-		r.report(e, v)
+	if !l.channel.IsClosed() {
+		r.closeChannel(l.channel)
 	}
-	r.deadLanes.afterAnswer(l)
+	if !l.shared {
+		r.left.Add(-1)
+	}
+	if l.evicted && len(l.resends) == 0 {
+		return
+	}
+	r.control.Put(laneNews{job: &job{
+		exchange: l.exchange, opens: !l.evicted, messages: l.resends, dead: true, cause: l.reason(),
+	}})
+	l.resends = nil
+	r.dying = slices.DeleteFunc(r.dying, func(other *lane) bool { return other == l })
 }
 
 // unanswered records what a missing answer says about the message.
@@ -263,5 +309,12 @@ func (r *reaper) finish() {
 		r.settle(e, !e.resolved())
 		return false
 	})
-	r.deadLanes.finish()
+	for _, l := range r.dying {
+		r.giveUpAll(l.resends)
+	}
+	for _, n := range r.control.Take(nil) {
+		if n.job != nil {
+			r.giveUpAll(n.job.messages)
+		}
+	}
 }

@@ -46,6 +46,6 @@ func sameContent(e *entry, returned *amqp091.Return, limits wire.Limits) bool {
 		return false
 	}
 	p, err := wire.Encode(e.message, limits, e.marked)
-	none := len(p.Body.Headers)+len(returned.Headers) == 0
-	return err == nil && (none || reflect.DeepEqual(p.Body.Headers, returned.Headers))
+	none := len(p.Headers)+len(returned.Headers) == 0
+	return err == nil && (none || reflect.DeepEqual(table(p.Headers), returned.Headers))
 }

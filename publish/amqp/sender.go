@@ -29,7 +29,7 @@ type route struct {
 
 // laneNews is an event for the sender. Without a value it only wakes the sender.
 type laneNews struct {
-	// answered: the broker answered for the first time, which closes the breaker.
+	// answered: the broker answered for the first time.
 	answered bool
 	// lane must not be used any more: its channel is closed, or a message on it timed out or was rejected.
 	lane *lane
@@ -40,15 +40,9 @@ type laneNews struct {
 // sender is the goroutine that takes messages and sends them. Only this goroutine uses its fields.
 type sender struct {
 	*session
-	// halfOpen: after a lost connection, one message is sent at a time until the broker answers one; the others are
-	// held. probed: one was sent. probe fires to send the next, because only the queue of the first may be stuck.
-	halfOpen bool
-	probed   bool
-	held     []*outbox.Message
-	probe    <-chan time.Time
-	routes   map[string]*route
-	careful  *careful
-	limit    *limit // of a batch
+	routes  map[string]*route
+	careful *careful
+	limit   *limit // of a batch
 	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
 	news        []laneNews
@@ -58,9 +52,7 @@ type sender struct {
 }
 
 func newSender(s *session) *sender {
-	return &sender{
-		session: s, halfOpen: s.again, routes: make(map[string]*route), careful: newCareful(s), limit: s.newSendLimit(),
-	}
+	return &sender{session: s, routes: make(map[string]*route), careful: newCareful(s), limit: s.newSendLimit()}
 }
 
 func (s *sender) run() {
@@ -78,8 +70,6 @@ func (s *sender) run() {
 			s.stuck = nil
 			s.throttle.notAnswered(s.answers)
 		case <-s.control.Wake():
-		case <-s.probe:
-			s.probeNext()
 		}
 	}
 	s.rejectUnsent("the connection was lost before the message was sent")
@@ -148,10 +138,10 @@ func (s *sender) rejectUnsent(why string) {
 		}
 		r.waiting = nil
 	}
-	for _, m := range append(s.held, s.rest...) {
+	for _, m := range s.rest {
 		s.deliver(m, outbox.NotSent, "", why)
 	}
-	s.held, s.rest = nil, nil
+	s.rest = nil
 }
 
 func (s *sender) accept(m *outbox.Message) {
@@ -160,42 +150,9 @@ func (s *sender) accept(m *outbox.Message) {
 		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
 	case s.blocked.Load():
 		s.deliver(m, outbox.NotSent, "", "RabbitMQ has blocked the connection")
-	case s.halfOpen && s.mustWait(m):
-		s.held = append(s.held, m)
-		if s.probe == nil {
-			s.probe = s.nextProbe()
-		}
 	default:
 		s.dispatch(m)
 	}
-}
-
-// mustWait reports whether a message must wait while the breaker is half-open: all after the first one, and one over
-// which connections ended, because any other goes first.
-func (s *sender) mustWait(m *outbox.Message) bool {
-	return s.probed || s.suspects.Of(m).Alone > 0
-}
-
-func (s *sender) nextProbe() <-chan time.Time {
-	return time.After(min(time.Second, s.sendTimeout/2))
-}
-
-// probeNext sends one of the held messages.
-func (s *sender) probeNext() {
-	s.probe = nil
-	if len(s.held) == 0 {
-		return
-	}
-	next := 0
-	for i, m := range s.held {
-		if s.suspects.Compare(m, s.held[next]) < 0 {
-			next = i
-		}
-	}
-	m := s.held[next]
-	s.held = slices.Delete(s.held, next, next+1)
-	s.dispatch(m)
-	s.probe = s.nextProbe()
 }
 
 // dispatch passes a message to its lane or its route, or makes it a job.
@@ -205,22 +162,21 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.sink.Deliver(wire.Impossible(m, err))
 		return
 	}
-	s.probed = true
-	if suspect := s.suspects.Of(m).MustBeAlone(); suspect || p.Risky {
+	if suspect := s.suspects.Of(m).MustBeAlone(); suspect || p.risky {
 		if s.careful.admit(m) {
 			s.do(&job{messages: []resend{{message: m}}, suspect: suspect})
 		}
 		return
 	}
-	r, known := s.routes[p.Exchange], s.exchanges[p.Exchange]
+	r, known := s.routes[p.exchange], s.exchanges[p.exchange]
 	switch {
 	case r != nil && r.lane != nil:
 		s.publish(r, m, p)
 	case r == nil && time.Since(known.rejectedAt) < missingFor:
 		s.sink.Deliver(known.verdict.result(m, false))
-	case r == nil && (s.exists(p.Exchange) || s.careful.admit(m)):
-		s.routes[p.Exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.Exchange)}
-		s.do(&job{exchange: p.Exchange, opens: true, first: s.exists(p.Exchange)})
+	case r == nil && (s.exists(p.exchange) || s.careful.admit(m)):
+		s.routes[p.exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.exchange)}
+		s.do(&job{exchange: p.exchange, opens: true, first: s.exists(p.exchange)})
 	case r != nil && (!r.slow || s.careful.admit(m)):
 		r.waiting = append(r.waiting, m)
 	}
@@ -270,7 +226,7 @@ func (s *sender) setSlow(r *route, slow bool) {
 	}
 }
 
-func (s *sender) publish(r *route, m *outbox.Message, p wire.Parcel) {
+func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	if s.inFlight.Load() >= int64(s.maxInFlight) {
 		s.deliver(m, outbox.NotSent, "", "more messages are in flight than were agreed")
 		return
@@ -280,7 +236,7 @@ func (s *sender) publish(r *route, m *outbox.Message, p wire.Parcel) {
 		r.waiting = append(r.waiting, m)
 		return
 	}
-	e := &entry{message: m, lane: r.lane, marked: p.Marked, epoch: s.throttle.sent()}
+	e := &entry{message: m, lane: r.lane, marked: p.marked, epoch: s.throttle.sent()}
 	s.inFlight.Add(1)
 	s.sent.Add(reaperNews{entry: e})
 	if err := e.send(p, s.clock); err != nil {
@@ -297,9 +253,7 @@ func (s *sender) retire(r *route) {
 
 func (s *sender) learn(n laneNews) {
 	if n.answered {
-		s.halfOpen, s.probe = false, nil
-		s.rest = append(s.held, s.rest...)
-		s.held = nil
+		s.throttle.heard()
 	}
 	if n.lane != nil {
 		r := s.routes[n.lane.exchange]
@@ -313,7 +267,6 @@ func (s *sender) learn(n laneNews) {
 	}
 	if s.blocked.Load() {
 		s.rejectUnsent("RabbitMQ has blocked the connection")
-		s.probed = false
 	}
 	switch {
 	case n.job != nil:
@@ -349,7 +302,6 @@ func (s *sender) done(j *job) {
 	}
 	s.exchanges[j.exchange] = lookUp{found: true}
 	s.evict(j.exchange)
-	s.probed = false // waiting messages pass the breaker again
 	s.rest = append(waiting, s.rest...)
 }
 

@@ -18,7 +18,6 @@ import (
 // has its result.
 func (p *Publisher) serve(ctx context.Context, o opened) {
 	s := newSession(p, o)
-	p.breaker.connected()
 	p.cameBack(o)
 	p.setState(publish.Ready, "")
 	p.work(ctx, s)
@@ -94,7 +93,7 @@ func (p *Publisher) watch(
 }
 
 func (p *Publisher) brokerAnswered() {
-	p.breaker.answered()
+	p.outages = 0
 	p.setState(p.state.Phase, p.state.Detail)
 }
 
@@ -113,14 +112,14 @@ func (p *Publisher) brokerUnblocked() {
 // connectionLost counts an outage if messages were unanswered, or if the broker did not answer another call.
 func (p *Publisher) connectionLost(s *session, err error) {
 	if s.heard.Load() {
-		p.breaker.answered()
+		p.outages = 0
 	}
 	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
 		"address", s.node.Address(), "in_flight", s.inFlight.Load())
 	p.nodes.failed(s.node)
 	p.late = errors.As(err, new(*noAnswer))
 	if p.late || s.inFlight.Load() > 0 {
-		p.breaker.outage(time.Now())
+		p.outages++
 	}
 	p.setDown(err)
 }

@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -49,7 +50,6 @@ func newSession(p *Publisher, o opened) *session {
 		link: newLink(o, p.cfg.SendTimeout),
 		limits: wire.Limits{
 			DefaultExchange: p.cfg.DefaultExchange,
-			Login:           o.node.URI.Username,
 			FrameMax:        o.connection.Config.FrameSize,
 		},
 		sink:      p.inbox.Sink,
@@ -64,6 +64,9 @@ func newSession(p *Publisher, o opened) *session {
 		maxInFlight: p.cfg.MaxInFlight,
 	}
 	s.throttle.careful = p.late
+	if s.again {
+		s.throttle.trial = min(time.Second, p.cfg.SendTimeout/2)
+	}
 	return s
 }
 
@@ -77,20 +80,4 @@ func (s *session) recovering() bool {
 // deliver reports a result without the broker.
 func (s *session) deliver(m *outbox.Message, o outbox.Outcome, r outbox.Reason, detail string) {
 	s.sink.Deliver(outbox.Result{Message: m, Outcome: o, Reason: r, Detail: detail})
-}
-
-func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (wire.Parcel, error) {
-	p, err := wire.Encode(m, s.limits, possibleDuplicate)
-	if err == nil && s.mayBeTooLarge(len(p.Body.Body)) {
-		p.Risky = true
-	}
-	return p, err
-}
-
-// mayBeTooLarge reports bodies for which common brokers close the channel (max_message_size, 16 MiB since RabbitMQ
-// 4.0).
-func (s *session) mayBeTooLarge(size int) bool {
-	const common = 16 << 20
-	rejected := s.tooLarge.Load()
-	return size > common || (rejected > 0 && int64(size) >= rejected)
 }

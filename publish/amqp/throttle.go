@@ -9,10 +9,10 @@ const (
 	// burst is how many messages leave together after a pause; half of a small window. A write to the socket costs as
 	// much as many messages, both here and at the broker. Larger bursts would let a distant broker wait.
 	burst = 200
-	// stuckAfter is how long the broker may give fewer than fewAnswers answers, besides the time that its distance
+	// silentAfter is how long the broker may give fewer than fewAnswers answers, besides the time that its distance
 	// explains, before its messages no longer count. A slow or broken queue must not delay the others.
-	stuckAfter = 50 * time.Millisecond
-	fewAnswers = 50
+	silentAfter = 50 * time.Millisecond
+	fewAnswers  = 50
 	// mostDistance bounds that time: the first confirm may come late for another reason.
 	mostDistance = 500 * time.Millisecond
 	// fewest is the limit with which a careful throttle begins after the first answer. It doubles each carefulStep.
@@ -34,7 +34,10 @@ type throttle struct {
 	paused  bool          // until there is room for a burst
 	answers int           // in total
 	// careful: the last connection had no answers in time. What is sent at once would be sent again at once.
-	careful      bool
+	careful bool
+	// trial: after a lost connection, one message is sent at a time until the broker answers one. After this time it is
+	// the next one, because only the queue of the first may be stuck. 0: no trial.
+	trial        time.Duration
 	carefulSince time.Duration
 	limit        int // as of the last call of allowed
 }
@@ -47,7 +50,7 @@ func newThrottle(w *window) *throttle {
 func (t *throttle) allowed(now time.Duration) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.paused && !t.careful && t.waiting >= t.window.size {
+	if !t.paused && !t.careful && t.trial == 0 && t.waiting >= t.window.size {
 		t.window.filled(now, t.answers)
 	}
 	t.setLimit(now)
@@ -60,6 +63,9 @@ func (t *throttle) allowed(now time.Duration) int {
 
 func (t *throttle) setLimit(now time.Duration) {
 	t.limit = t.window.size
+	if t.trial > 0 {
+		t.limit = 1
+	}
 	if !t.careful {
 		return
 	}
@@ -67,7 +73,7 @@ func (t *throttle) setLimit(now time.Duration) {
 		t.carefulSince = now
 	}
 	limit := fewest << min((now-t.carefulSince)/carefulStep, 16)
-	t.limit, t.careful = min(limit, t.limit), limit < t.limit
+	t.limit, t.careful = min(limit, t.limit), limit < t.window.size
 }
 
 // resumesAt returns with how many waiting messages a pause ends.
@@ -105,6 +111,13 @@ func (t *throttle) manyTimesThere() time.Duration {
 	return 4 * t.fastest
 }
 
+// heard ends the trial.
+func (t *throttle) heard() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trial = 0
+}
+
 // answered must be called once for each message that no longer waits.
 func (t *throttle) answered(epoch int) {
 	t.mu.Lock()
@@ -126,10 +139,13 @@ func (t *throttle) answered(epoch int) {
 func (t *throttle) longestSilence() (longest time.Duration, answers int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.careful {
+	switch {
+	case t.trial > 0:
+		return t.trial, t.answers
+	case t.careful:
 		return carefulStep, t.answers
 	}
-	return stuckAfter + min(2*t.fastest, mostDistance), t.answers
+	return silentAfter + min(2*t.fastest, mostDistance), t.answers
 }
 
 // notAnswered gets the number of answers when the pause began. If few came since, it ends the epoch: messages sent so

@@ -55,6 +55,23 @@ func TestThrottleContinuesWhenHalfIsAnswered(t *testing.T) {
 	}
 }
 
+// After an outage, one message is sent at a time, and all others after the first answer.
+func TestThrottleTriesOneMessageAfterAnOutage(t *testing.T) {
+	th := newThrottle(newWindow(100, 2000))
+	th.trial = time.Minute
+	for range 3 {
+		sent := sendAllowed(th)
+		longest, answers := th.longestSilence()
+		if len(sent) != 1 || th.allowed(0) != 0 || longest != th.trial {
+			t.Fatalf("%d messages were allowed, and then %d; the next one after %s", len(sent), th.allowed(0), longest)
+		}
+		th.notAnswered(answers)
+	}
+	if th.heard(); th.allowed(0) != smallestWindow {
+		t.Errorf("%d are allowed after an answer", th.allowed(0))
+	}
+}
+
 // The round-trip time must not bound the throughput.
 func TestThrottleAllowsMoreForADistantBroker(t *testing.T) {
 	for _, test := range []struct {

@@ -27,12 +27,12 @@ type handler struct {
 	exited  chan error
 	began   time.Time
 
-	pending *pending
+	asked   *asked
 	writing *batch // the current write, or nil
 	unsent  []*outbox.Message
 	// risky are messages to send alone.
 	risky []*outbox.Message
-	alone bool // the pending message was one of them
+	alone bool // the message that waits was one of them
 	later []delayed
 
 	answered   bool // at least once
@@ -45,7 +45,7 @@ type handler struct {
 // batch is a number of lines for one write. They are encoded only then, because a message may get its mark until then.
 type batch struct {
 	lines    bytes.Buffer
-	messages []*pendingMessage
+	messages []*askedMessage
 	ends     []int // where each line ends
 }
 
@@ -98,7 +98,7 @@ func (h *handler) run(ctx context.Context) {
 			stop, h.stopping, killAt = nil, true, time.Now().Add(exitGrace)
 			_ = h.stdin.Close()
 		case <-timer.C:
-			if oldest := h.pending.oldest(); oldest != nil && h.untilDue() <= 0 && h.why == nil {
+			if oldest := h.asked.oldest(); oldest != nil && h.untilDue() <= 0 && h.why == nil {
 				h.why = fmt.Errorf("the handler gave no answer for message %s within %s",
 					oldest.message.MessageID, h.p.cfg.AnswerTimeout)
 				killAt = time.Now()
@@ -122,7 +122,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 	next := idle
 	if !killAt.IsZero() {
 		next = time.Until(killAt)
-	} else if h.pending.oldest() != nil {
+	} else if h.asked.oldest() != nil {
 		next = h.untilDue()
 	} else if trial := aloneAfter - time.Since(h.began); len(h.risky) > 0 && trial > 0 {
 		next = trial
@@ -135,7 +135,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 
 // untilDue returns how long the handler may take until it has answered the oldest message.
 func (h *handler) untilDue() time.Duration {
-	begin := h.pending.since
+	begin := h.asked.since
 	if start := h.began.Add(h.p.startTime); !h.answered && start.After(begin) {
 		begin = start
 	}
@@ -158,13 +158,13 @@ func (h *handler) receive() {
 
 // write starts a write of waiting messages, unless one is under way or a message must be alone.
 func (h *handler) write() {
-	if h.writing != nil || (h.alone && h.pending.oldest() != nil) {
+	if h.writing != nil || (h.alone && h.asked.oldest() != nil) {
 		return
 	}
 	h.alone = false
 	b := &batch{}
 	for len(h.risky) > 0 && len(b.messages) == 0 && h.mayTry(h.risky[0]) {
-		if h.pending.oldest() != nil {
+		if h.asked.oldest() != nil {
 			return // until the others are answered
 		}
 		h.add(b, h.risky[0])
@@ -191,7 +191,7 @@ func (h *handler) mayTry(m *outbox.Message) bool {
 		return true
 	}
 	age := time.Since(h.began)
-	idle := len(h.unsent) == 0 && h.pending.oldest() == nil
+	idle := len(h.unsent) == 0 && h.asked.oldest() == nil
 	return age >= aloneAfter && (idle || age >= h.p.cfg.AnswerTimeout)
 }
 
@@ -215,7 +215,7 @@ func (h *handler) add(b *batch, m *outbox.Message) {
 		return
 	}
 	m.SentAt = time.Now()
-	b.messages = append(b.messages, h.pending.add(m))
+	b.messages = append(b.messages, h.asked.add(m))
 	b.ends = append(b.ends, b.lines.Len())
 }
 
@@ -228,7 +228,7 @@ func (h *handler) wrote(w written) {
 	}
 	begin := 0
 	for i, one := range b.messages {
-		if begin >= w.n && h.pending.remove(one) {
+		if begin >= w.n && h.asked.remove(one) {
 			h.p.inbox.Deliver(one.message, outbox.NotSent, "the handler has ended")
 		}
 		begin = b.ends[i]
@@ -239,9 +239,9 @@ func (h *handler) wrote(w written) {
 func (h *handler) take(lines [][]byte) {
 	for _, text := range lines {
 		a, err := parseAnswer(text)
-		var one *pendingMessage
+		var one *askedMessage
 		if a.MessageID != (outbox.UUID{}) {
-			if one = h.pending.find(a.MessageID); one == nil {
+			if one = h.asked.find(a.MessageID); one == nil {
 				err = fmt.Errorf("it has no message %s without an answer", a.MessageID)
 			}
 		}
@@ -250,7 +250,7 @@ func (h *handler) take(lines [][]byte) {
 			continue
 		}
 		h.answered = true
-		h.pending.remove(one)
+		h.asked.remove(one)
 		h.p.suspects.Clear(one.message)
 		result := a.result(one.message, err)
 		// An answer "not_sent" is not delayed: the claim would end without it, and mark the row.
@@ -300,8 +300,8 @@ func (h *handler) end(exit error) {
 	if h.answered {
 		h.p.suspects.HandlerWorked()
 	}
-	for one := h.pending.oldest(); one != nil; one = h.pending.oldest() {
-		h.pending.remove(one)
+	for one := h.asked.oldest(); one != nil; one = h.asked.oldest() {
+		h.asked.remove(one)
 		h.unanswered(one.message)
 	}
 	for _, m := range append(h.unsent, h.risky...) {

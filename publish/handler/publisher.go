@@ -126,7 +126,7 @@ func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 // startHandler starts the child process.
 func (p *Publisher) startHandler() (*handler, error) {
 	h := &handler{
-		p: p, pending: newPending(),
+		p: p, asked: newAsked(),
 		answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1),
 	}
 	h.began = time.Now()

@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"syscall"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/event"
-	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/publish/wire"
@@ -24,41 +21,34 @@ type Config struct {
 	Writer io.Writer
 	// DefaultExchange is used for messages without an exchange.
 	DefaultExchange string
-	// Logger defaults to slog.Default().
-	Logger *slog.Logger
 }
 
 // Publisher writes messages as lines of JSON, for pipes and for trials of the relay. A message is confirmed once the
 // writer has taken its line, however long that lasts. A message that AMQP could not carry is Impossible here too.
 // Create it with New.
 type Publisher struct {
-	inbox   *publish.Inbox
-	cfg     Config
-	trouble *outagelog.Log
+	inbox *publish.Inbox
+	cfg   Config
 
 	// Only the goroutine of Run uses the fields below.
 	lines bytes.Buffer
 	batch []*outbox.Message // the messages of lines
-	torn  bool              // the writer took only a part of a line
 }
 
 // New returns a publisher that writes lines.
-func New(cfg Config) *Publisher {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	return &Publisher{cfg: cfg, inbox: publish.NewInbox(), trouble: outagelog.NewPlain(cfg.Logger)}
-}
+func New(cfg Config) *Publisher { return &Publisher{cfg: cfg, inbox: publish.NewInbox()} }
 
-// Run implements publish.Publisher: it writes until ctx is done. It returns an error if the reader of a pipe is gone;
-// after any other error it tries again. If a Write hangs when ctx is done, Run leaves it behind after 250 ms, and its
-// messages are Unknown.
+// Run implements publish.Publisher: it writes until ctx is done. It returns an error if the writer does not take a
+// line. If a Write lasts when ctx is done, Run leaves it behind after 250 ms, and its messages are Unknown.
 func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 	p.inbox.Sink = sink
 	p.inbox.SetState(publish.Connecting, "starting")
 	p.inbox.Reject("starting")
 	p.inbox.SetState(publish.Ready, "")
 	err := p.write(ctx)
+	if errors.Is(err, errHung) {
+		err = nil // ctx is done
+	}
 	p.inbox.End()
 	p.inbox.SetState(publish.Closed, "stopped")
 	return err
@@ -67,6 +57,9 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 // Publish implements publish.Publisher.
 func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 
+// mostBuffered is the number of bytes from which buffered lines are written.
+const mostBuffered = 256 << 10
+
 func (p *Publisher) write(ctx context.Context) error {
 	for {
 		select {
@@ -74,31 +67,7 @@ func (p *Publisher) write(ctx context.Context) error {
 			return nil
 		case <-p.inbox.Messages.Wake():
 		}
-		err := p.writeOnce(ctx)
-		switch {
-		case err == nil:
-		case errors.Is(err, errHung):
-			return nil // ctx is done
-		case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
-			return fmt.Errorf("write messages: the reader has closed the output: %w", err)
-		default:
-			p.trouble.Report(event.OutputFailing,
-				"cannot write to the standard output: retrying; messages wait in the table", err)
-			p.inbox.Wait(ctx, retryWriteAfter, "the writer failed")
-			p.inbox.SetState(publish.Ready, "")
-		}
-	}
-}
-
-// retryWriteAfter is the pause after a failed write.
-const retryWriteAfter = 500 * time.Millisecond
-
-// mostBuffered is the number of bytes from which buffered lines are written.
-const mostBuffered = 256 << 10
-
-// writeOnce writes all waiting messages.
-func (p *Publisher) writeOnce(ctx context.Context) error {
-	for waiting := p.inbox.Messages.Take(nil); len(waiting) > 0; waiting = p.inbox.Messages.Take(nil) {
+		waiting := p.inbox.Messages.Take(nil)
 		for i, m := range waiting {
 			p.add(m)
 			if p.lines.Len() < mostBuffered && i < len(waiting)-1 {
@@ -112,19 +81,11 @@ func (p *Publisher) writeOnce(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
 }
 
 // add appends the line of a message, or delivers the reason why there is none.
 func (p *Publisher) add(m *outbox.Message) {
-	torn := p.torn && p.lines.Len() == 0
-	if torn {
-		p.lines.WriteByte('\n') // this line must not continue the torn one
-	}
 	if err := wire.AppendLine(&p.lines, m, p.cfg.DefaultExchange); err != nil {
-		if torn {
-			p.lines.Reset()
-		}
 		p.inbox.Sink.Deliver(wire.Impossible(m, err))
 		return
 	}
@@ -139,65 +100,52 @@ func (p *Publisher) flush(ctx context.Context) error {
 	}
 	n, err := p.writeBytes(ctx, p.lines.Bytes())
 	outcome, detail := outbox.Confirmed, ""
-	if err != nil { // the state before the results: after its result, the relay publishes no more
-		p.inbox.SetState(publish.Connecting, fmt.Sprintf("write messages: %v", err))
+	if err != nil {
+		if err = fmt.Errorf("write messages: %w", err); closedByReader(err) {
+			err = fmt.Errorf("the reader has closed the output: %w", err)
+		}
+		// The state before the results: after its result, the relay publishes no more.
+		p.inbox.SetState(publish.Connecting, err.Error())
 		outcome, detail = outbox.Unknown, err.Error()
-		if n == 0 && !errors.Is(err, errHung) {
+		if n == 0 {
 			outcome = outbox.NotSent
 		}
 	}
 	for _, m := range p.batch {
 		p.inbox.Deliver(m, outcome, detail)
 	}
-	if n > 0 {
-		p.torn = p.lines.Bytes()[n-1] != '\n'
-	}
 	p.batch = p.batch[:0]
-	if errors.Is(err, errHung) {
-		p.lines = bytes.Buffer{} // the writer still holds the old one
-	}
 	p.lines.Reset()
 	return err
 }
 
 var errHung = errors.New("the writer takes nothing")
 
-// hungAfter is how long a write may last before the log says so.
-const hungAfter = 5 * time.Second
-
 // writeBytes writes, and stops waiting shortly after ctx is done.
 func (p *Publisher) writeBytes(ctx context.Context, b []byte) (int, error) {
 	const grace = 250 * time.Millisecond
-	var n int
-	var err error
-	done := make(chan struct{})
+	type result struct {
+		n   int
+		err error
+	}
+	done := make(chan result, 1)
 	go func() {
-		defer close(done)
-		n, err = p.cfg.Writer.Write(b)
-		if err == nil && n < len(b) {
-			err = io.ErrShortWrite
-		}
+		n, err := p.cfg.Writer.Write(b)
+		done <- result{n, err}
 	}()
-	hung := time.NewTimer(hungAfter)
-	defer hung.Stop()
-	stop, tooLate := ctx.Done(), (<-chan time.Time)(nil)
-	for {
+	var tooLate <-chan time.Time
+	for stop := ctx.Done(); ; {
 		select {
-		case <-done:
-			if err == nil {
-				p.inbox.SetState(publish.Ready, "")
-				p.trouble.Over(event.OutputRecovered, "writing to the standard output again")
-			}
-			return n, err
-		case <-hung.C:
-			p.inbox.SetState(publish.Ready, "standard output takes nothing: its reader has paused")
-			p.trouble.Report(event.OutputFailing,
-				"standard output takes nothing: waiting for its reader; messages wait in the table",
-				fmt.Errorf("a write lasts more than %s", hungAfter))
+		case r := <-done:
+			return r.n, r.err
 		case <-stop:
 			stop, tooLate = nil, time.After(grace)
 		case <-tooLate:
-			return 0, errHung
+			return len(b), errHung
 		}
 	}
+}
+
+func closedByReader(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe)
 }

@@ -1,12 +1,11 @@
-// Package wire has the forms in which a message leaves: of AMQP, and of a line of JSON.
+// Package wire checks messages and gives them the form in which any publisher can send them, also as a line of JSON.
+// The limits are those of AMQP for all publishers.
 package wire
 
 import (
 	"errors"
 	"fmt"
 	"time"
-
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -31,8 +30,6 @@ type Limits struct {
 	DefaultExchange string
 	// FrameMax is the negotiated frame size in bytes; 0: unlimited.
 	FrameMax int
-	// Login is the user of the connection, the only user_id that is certainly accepted.
-	Login string
 }
 
 // ExchangeOf returns the exchange of a message.
@@ -43,15 +40,21 @@ func (l Limits) ExchangeOf(m *outbox.Message) string {
 	return l.DefaultExchange
 }
 
-// Parcel is a message in AMQP's form.
+// Parcel is a message that was checked.
 type Parcel struct {
-	Exchange string
-	Key      string
-	Body     amqp091.Publishing
-	// Marked: it has the header x-possible-duplicate.
-	Marked bool
-	// Risky: the broker may close the channel because of this message, although it is well-formed.
-	Risky bool
+	Exchange, Key string
+	MessageID     string
+	Timestamp     time.Time // in whole seconds; zero: none
+	Properties
+	// Headers have values of the types nil, bool, string, int64, float64, []any and map[string]any.
+	Headers map[string]any
+	Body    []byte
+}
+
+// Properties are those of the row, with defaults.
+type Properties struct {
+	ContentType, ContentEncoding, CorrelationID, ReplyTo, Expiration, Type, UserID, AppID string
+	Priority, DeliveryMode                                                                uint8
 }
 
 // invalid says why a message can never be published.
@@ -74,30 +77,27 @@ func Impossible(m *outbox.Message, err error) outbox.Result {
 	return result
 }
 
-// Encode converts a message to AMQP. Errors, always *invalid, are for messages that AMQP cannot carry; for some of them
-// the library would close the whole connection.
+// Encode checks a message. Errors, always *invalid, are for messages that AMQP cannot carry; for some of them the
+// library would close the whole connection.
 //
 // Encode drops the application's own x-possible-duplicate header, because only the relay knows the truth.
 func Encode(m *outbox.Message, lim Limits, possibleDuplicate bool) (Parcel, error) {
 	if reason, detail := m.Defect(time.Now()); reason != "" {
 		return Parcel{}, &invalid{reason, detail}
 	}
-	p := Parcel{Exchange: lim.ExchangeOf(m), Key: m.RoutingKey, Marked: possibleDuplicate}
-	p.Body = amqp091.Publishing{
-		ContentType:  "application/json",
-		DeliveryMode: amqp091.Persistent,
-		MessageId:    m.MessageID.String(),
-		Body:         m.Payload,
+	p := Parcel{
+		Exchange: lim.ExchangeOf(m), Key: m.RoutingKey, MessageID: m.MessageID.String(), Body: m.Payload,
+		Properties: Properties{ContentType: "application/json", DeliveryMode: 2},
 	}
 	if m.Binary {
-		p.Body.ContentType = "application/octet-stream"
+		p.ContentType = "application/octet-stream"
 	}
 	// AMQP timestamps start in 1970.
 	if m.CreatedAt.Unix() > 0 {
-		p.Body.Timestamp = m.CreatedAt.Truncate(time.Second)
+		p.Timestamp = m.CreatedAt.Truncate(time.Second)
 	}
 	if len(m.Properties) > 0 {
-		if err := applyProperties(&p.Body, m.Properties); err != nil {
+		if err := p.apply(m.Properties); err != nil {
 			return Parcel{}, err
 		}
 	}
@@ -107,56 +107,41 @@ func Encode(m *outbox.Message, lim Limits, possibleDuplicate bool) (Parcel, erro
 			return Parcel{}, err
 		}
 		delete(headers, outbox.PossibleDuplicateHeader)
-		p.Body.Headers = headers
+		p.Headers = headers
 	}
 	for _, h := range m.Extra {
-		if p.Body.Headers == nil {
-			p.Body.Headers = make(amqp091.Table, len(m.Extra))
+		if p.Headers == nil {
+			p.Headers = make(map[string]any, len(m.Extra))
 		}
-		if _, own := p.Body.Headers[h.Name]; !own {
-			p.Body.Headers[h.Name] = h.Value
+		if _, own := p.Headers[h.Name]; !own {
+			p.Headers[h.Name] = h.Value
 		}
 	}
 	if left, expires := m.TimeLeft(time.Now()); expires {
-		limitExpiration(&p.Body, max(left, time.Millisecond))
+		p.limitExpiration(max(left, time.Millisecond))
 	}
-	if err := checkFrame(&p.Body, lim.FrameMax); err != nil {
+	if err := p.checkFrame(lim.FrameMax); err != nil {
 		return Parcel{}, err
 	}
-	p.Risky = risky(&p.Body, lim)
 	if possibleDuplicate {
-		if p.Body.Headers == nil {
-			p.Body.Headers = make(amqp091.Table, 1)
+		if p.Headers == nil {
+			p.Headers = make(map[string]any, 1)
 		}
-		p.Body.Headers[outbox.PossibleDuplicateHeader] = true
+		p.Headers[outbox.PossibleDuplicateHeader] = true
 	}
 	return p, nil
 }
 
-// risky reports whether the broker may reject the message by its own rules: it compares user_id with the login, and
-// routes to CC and BCC.
-func risky(b *amqp091.Publishing, lim Limits) bool {
-	if b.UserId != "" && b.UserId != lim.Login {
-		return true
-	}
-	if len(b.Headers) == 0 {
-		return false
-	}
-	_, cc := b.Headers["CC"]
-	_, bcc := b.Headers["BCC"]
-	return cc || bcc
-}
-
 // checkFrame limits the content header to one frame: for a larger one the broker closes the connection with 501.
-func checkFrame(b *amqp091.Publishing, frameMax int) error {
+func (p *Parcel) checkFrame(frameMax int) error {
 	if frameMax <= 0 {
 		return nil
 	}
 	headers := 0
-	if len(b.Headers) > 0 {
-		headers = tableSize(b.Headers)
+	if len(p.Headers) > 0 {
+		headers = tableSize(p.Headers)
 	}
-	size := propertiesSize(b) + headers + 4 + duplicateHeaderSize + frameOverhead
+	size := p.propertiesSize() + headers + 4 + duplicateHeaderSize + frameOverhead
 	if size <= frameMax {
 		return nil
 	}
@@ -167,12 +152,12 @@ func checkFrame(b *amqp091.Publishing, frameMax int) error {
 
 // propertiesSize returns the size in bytes of the content header without the headers table. It may be too large, never
 // too small.
-func propertiesSize(b *amqp091.Publishing) int {
+func (p *Parcel) propertiesSize() int {
 	const fixed = 2 + 2 + 8 + 2 + 1 + 1 + 8 // class, weight, body size, flags, delivery mode, priority, timestamp
 	size := fixed
 	for _, s := range [...]string{
-		b.ContentType, b.ContentEncoding, b.CorrelationId, b.ReplyTo, b.Expiration,
-		b.MessageId, b.Type, b.UserId, b.AppId,
+		p.ContentType, p.ContentEncoding, p.CorrelationID, p.ReplyTo, p.Expiration,
+		p.MessageID, p.Type, p.UserID, p.AppID,
 	} {
 		size += 1 + len(s)
 	}
@@ -180,7 +165,7 @@ func propertiesSize(b *amqp091.Publishing) int {
 }
 
 // tableSize returns the encoded size of a field table in bytes.
-func tableSize(t amqp091.Table) int {
+func tableSize(t map[string]any) int {
 	size := 4
 	for key, value := range t {
 		size += 1 + len(key) + fieldSize(value)
@@ -196,7 +181,7 @@ func fieldSize(value any) int {
 		return 2
 	case string:
 		return 5 + len(v)
-	case amqp091.Table:
+	case map[string]any:
 		return 1 + tableSize(v)
 	case []any:
 		size := 5

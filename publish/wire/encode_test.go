@@ -1,10 +1,7 @@
 package wire
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"reflect"
 	"strconv"
@@ -12,13 +9,11 @@ import (
 	"testing"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
 )
 
-var testLimits = Limits{DefaultExchange: "default", FrameMax: defaultFrameMax, Login: "guest"}
+var testLimits = Limits{DefaultExchange: "default", FrameMax: defaultFrameMax}
 
 func TestEncode(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
@@ -45,16 +40,18 @@ func TestEncode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Parcel{Exchange: "x", Key: "k", Risky: true, Body: amqp091.Publishing{
-		Headers: amqp091.Table{
+	want := Parcel{
+		Exchange: "x", Key: "k", MessageID: id.String(), Timestamp: created.Truncate(time.Second), Body: []byte(`{"a": 1}`),
+		Headers: map[string]any{
 			"int": int64(9007199254740993), "least": int64(math.MinInt64), "float": 1.5, "exponent": 100.0,
-			"text": "ü", "yes": true, "nothing": nil, "list": []any{int64(1), "a", amqp091.Table{"b": []any{2.5}}},
-			"table": amqp091.Table{"c": amqp091.Table{"d": int64(3)}}, "BCC": []any{"k2"},
+			"text": "ü", "yes": true, "nothing": nil, "list": []any{int64(1), "a", map[string]any{"b": []any{2.5}}},
+			"table": map[string]any{"c": map[string]any{"d": int64(3)}}, "BCC": []any{"k2"},
 		},
-		ContentType: "text/plain", ContentEncoding: "gzip", CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
-		Priority: 9, Type: "t", UserId: "guest", DeliveryMode: 1, MessageId: id.String(),
-		Timestamp: created.Truncate(time.Second), Body: []byte(`{"a": 1}`),
-	}}
+		Properties: Properties{
+			ContentType: "text/plain", ContentEncoding: "gzip", CorrelationID: "c", ReplyTo: "r", Expiration: "60000",
+			Priority: 9, Type: "t", UserID: "guest", DeliveryMode: 1,
+		},
+	}
 	if !reflect.DeepEqual(p, want) {
 		t.Errorf("got  %+v\nwant %+v", p, want)
 	}
@@ -66,8 +63,8 @@ func TestColumnsBecomeHeaders(t *testing.T) {
 	m.Extra = []outbox.Header{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(7)}, {Name: "on", Value: true}}
 	m.Headers = []byte(`{"n": 1}`)
 	p, err := Encode(m, testLimits, false)
-	if want := (amqp091.Table{"tenant": "acme", "n": int64(1), "on": true}); err != nil || !reflect.DeepEqual(p.Body.Headers, want) {
-		t.Errorf("%v, %v", p.Body.Headers, err)
+	if want := (map[string]any{"tenant": "acme", "n": int64(1), "on": true}); err != nil || !reflect.DeepEqual(p.Headers, want) {
+		t.Errorf("%v, %v", p.Headers, err)
 	}
 	if got := string(withExtra(m)); got != `{"n":1,"on":true,"tenant":"acme"}` {
 		t.Error(got)
@@ -101,8 +98,8 @@ func TestAMessageCarriesItsRemainingTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		ms := -1
-		if p.Body.Expiration != "" {
-			if ms, err = strconv.Atoi(p.Body.Expiration); err != nil {
+		if p.Expiration != "" {
+			if ms, err = strconv.Atoi(p.Expiration); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -126,12 +123,12 @@ func TestEncodeDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Exchange != "default" || p.Risky || p.Body.ContentType != "application/json" || p.Body.DeliveryMode != 2 ||
-		!p.Body.Timestamp.IsZero() || !reflect.DeepEqual(p.Body.Headers, amqp091.Table{"x-possible-duplicate": true}) {
+	if p.Exchange != "default" || p.ContentType != "application/json" || p.DeliveryMode != 2 ||
+		!p.Timestamp.IsZero() || !reflect.DeepEqual(p.Headers, map[string]any{"x-possible-duplicate": true}) {
 		t.Errorf("%+v", p)
 	}
 	p, err = Encode(&outbox.Message{Row: outbox.Row{SchemaVersion: 1, Binary: true, Payload: []byte{}}}, testLimits, false)
-	if err != nil || p.Body.ContentType != "application/octet-stream" || p.Body.Headers != nil {
+	if err != nil || p.ContentType != "application/octet-stream" || p.Headers != nil {
 		t.Errorf("%+v", p)
 	}
 }
@@ -194,115 +191,6 @@ func TestEncodeRejectsWhatAMQPCannotCarry(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAForeignUserIDIsRisky(t *testing.T) {
-	for body, want := range map[string]bool{
-		`{"user_id": "guest"}`: false, `{"user_id": "other"}`: true, `{"type": "a"}`: false,
-	} {
-		m := wellFormed()
-		m.Properties = []byte(body)
-		p, err := Encode(m, testLimits, false)
-		if err != nil || p.Risky != want {
-			t.Errorf("%s: %v, %v", body, p.Risky, err)
-		}
-	}
-}
-
-// wireSize returns the size of the content header as the library writes it.
-func wireSize(p Parcel) int {
-	var wire bytes.Buffer
-	size := 14 // class, weight, body size, flags
-	for _, s := range []string{
-		p.Body.ContentType, p.Body.ContentEncoding, p.Body.CorrelationId, p.Body.ReplyTo,
-		p.Body.Expiration, p.Body.MessageId, p.Body.Type, p.Body.UserId, p.Body.AppId,
-	} {
-		if s != "" {
-			size += 1 + len(s)
-		}
-	}
-	if len(p.Body.Headers) > 0 {
-		writeTable(&wire, p.Body.Headers)
-	}
-	return size + 1 + 1 + 8 + wire.Len()
-}
-
-// writeTable writes a field table as specified by AMQP.
-func writeTable(w *bytes.Buffer, table amqp091.Table) {
-	var body bytes.Buffer
-	for key, value := range table {
-		body.WriteByte(byte(len(key)))
-		body.WriteString(key)
-		writeField(&body, value)
-	}
-	fmt.Fprintf(w, "%04d", 0) // the length, four bytes
-	w.Write(body.Bytes())
-}
-
-func writeField(w *bytes.Buffer, value any) {
-	w.WriteByte('?')
-	switch v := value.(type) {
-	case nil:
-	case bool:
-		w.WriteByte(0)
-	case int64, float64:
-		w.Write(make([]byte, 8))
-	case string:
-		w.Write(make([]byte, 4))
-		w.WriteString(v)
-	case amqp091.Table:
-		writeTable(w, v)
-	case []any:
-		w.Write(make([]byte, 4))
-		for _, element := range v {
-			writeField(w, element)
-		}
-	}
-}
-
-// Encode does not panic for any row. The library takes the messages that it accepts, and they fit into a frame.
-func FuzzEncode(f *testing.F) {
-	f.Add("k", "x", []byte(`{}`), []byte(`{"a": [1, 2.5, null, {"b": "c"}]}`), []byte(`{"priority": 3, "type": "t"}`), true, int64(0))
-	f.Add("", "", []byte(``), []byte(`{"CC": ["a"], "x-possible-duplicate": false}`), []byte(`{"expiration": "1", "user_id": "u"}`), false, int64(-1))
-	f.Add("k", "x", []byte(`1`), []byte(`{"a": 1e400, "a": 18446744073709551616}`), []byte(`{"expiration": 4294967296}`), false, int64(math.MaxInt64))
-	f.Add("k", "x", []byte(`1`), []byte(`{"\u0000": "\u0000", "a": -0, "b": 1E+2}`), []byte(`null`), false, int64(1))
-	f.Fuzz(func(t *testing.T, key, exchange string, payload, headers, properties []byte, duplicate bool, created int64) {
-		m := &outbox.Message{
-			Row: outbox.Row{
-				RoutingKey:    key,
-				Exchange:      &exchange,
-				SchemaVersion: 1,
-				Payload:       payload,
-				Headers:       headers,
-				Properties:    properties,
-				CreatedAt:     time.Unix(created, 0),
-			},
-		}
-		const frame = 4096 // the smallest that AMQP allows
-		p, err := Encode(m, Limits{FrameMax: frame}, duplicate)
-		var bad *invalid
-		if err != nil {
-			if !errors.As(err, &bad) || bad.reason == "" || bad.detail == "" {
-				t.Fatalf("%#v", err)
-			}
-			return
-		}
-		if err := p.Body.Headers.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		if size := wireSize(p); size+frameOverhead > frame {
-			t.Fatalf("the content header has %d bytes", size)
-		}
-		if len(p.Key) > 255 || len(p.Exchange) > 255 {
-			t.Fatal("too long")
-		}
-		if _, marked := p.Body.Headers[outbox.PossibleDuplicateHeader]; marked != duplicate {
-			t.Fatalf("marked %v, want %v", marked, duplicate)
-		}
-		if len(headers) > 0 && !json.Valid(headers) {
-			t.Fatal("accepted headers that are not JSON")
-		}
-	})
 }
 
 func BenchmarkEncode(b *testing.B) {

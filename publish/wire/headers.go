@@ -10,8 +10,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -27,9 +25,9 @@ const (
 	mostHeaders = mostElements - 8
 )
 
-// parseHeaders reads a JSON object as an AMQP field table. Integers become int64, and numbers with a fraction or an
-// exponent float64. The last value of a repeated key counts, as in jsonb.
-func parseHeaders(raw []byte) (amqp091.Table, error) {
+// parseHeaders reads a JSON object. Integers become int64, and numbers with a fraction or an exponent float64. The last
+// value of a repeated key counts, as in jsonb.
+func parseHeaders(raw []byte) (map[string]any, error) {
 	object, err := parseObject(raw)
 	if err != nil {
 		return nil, badHeader("headers", err.Error())
@@ -37,16 +35,15 @@ func parseHeaders(raw []byte) (amqp091.Table, error) {
 	if len(object) > mostHeaders {
 		return nil, badHeader("headers", fmt.Sprintf("has %d keys, the most are %d", len(object), mostHeaders))
 	}
-	table, err := headerTable("headers", object, 1)
-	if err != nil {
+	if err := checkTable("headers", object, 1); err != nil {
 		return nil, err
 	}
 	for _, name := range [...]string{"CC", "BCC"} {
-		if value, ok := table[name]; ok && !isStrings(value) {
+		if value, ok := object[name]; ok && !isStrings(value) {
 			return nil, badHeader("headers."+name, "RabbitMQ takes an array of strings, the further routing keys")
 		}
 	}
-	return table, nil
+	return object, nil
 }
 
 func isStrings(value any) bool {
@@ -86,24 +83,24 @@ func parseObject(raw []byte) (map[string]any, error) {
 	return object, nil
 }
 
-func headerTable(path string, object map[string]any, depth int) (amqp091.Table, error) {
-	table := make(amqp091.Table, len(object)+1)
+// checkTable checks an object, and replaces its numbers.
+func checkTable(path string, object map[string]any, depth int) error {
 	for key, value := range object {
 		if len(key) > LongestShortString {
-			return nil, badHeader(path, fmt.Sprintf("the key %.20q... has %d bytes, must have at most %d",
+			return badHeader(path, fmt.Sprintf("the key %.20q... has %d bytes, must have at most %d",
 				key, len(key), LongestShortString))
 		}
-		field, err := headerField(path+"."+key, value, depth)
+		field, err := checkField(path+"."+key, value, depth)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		table[key] = field
+		object[key] = field
 	}
-	return table, nil
+	return nil
 }
 
-// headerField converts one JSON value to a type that the library encodes. Path is its place, for errors.
-func headerField(path string, value any, depth int) (any, error) {
+// checkField checks one value, and returns it with numbers in place of their digits. Path is its place, for errors.
+func checkField(path string, value any, depth int) (any, error) {
 	switch v := value.(type) {
 	case json.Number:
 		return headerNumber(path, v.String())
@@ -111,22 +108,20 @@ func headerField(path string, value any, depth int) (any, error) {
 		if err := checkContainer(path, len(v), depth); err != nil {
 			return nil, err
 		}
-		return headerTable(path, v, depth+1)
+		return v, checkTable(path, v, depth+1)
 	case []any:
 		if err := checkContainer(path, len(v), depth); err != nil {
 			return nil, err
 		}
-		list := make([]any, len(v))
 		for i, element := range v {
-			field, err := headerField(path+"["+strconv.Itoa(i)+"]", element, depth+1)
+			field, err := checkField(path+"["+strconv.Itoa(i)+"]", element, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			list[i] = field
+			v[i] = field
 		}
-		return list, nil
 	}
-	return value, nil // nil, bool, string
+	return value, nil // nil, bool, string, or a list
 }
 
 func checkContainer(path string, elements, depth int) error {

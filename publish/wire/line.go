@@ -36,11 +36,11 @@ func NewLine(m *outbox.Message, defaultExchange string) (Line, error) {
 		headers = withExtra(m)
 	}
 	properties := m.Properties
-	if m.Deadline != nil && parcel.Body.Expiration != "" {
-		properties = withExpiration(properties, parcel.Body.Expiration)
+	if m.Deadline != nil && parcel.Expiration != "" {
+		properties = withExpiration(properties, parcel.Expiration)
 	}
 	return Line{
-		ID: m.ID, MessageID: parcel.Body.MessageId, Exchange: parcel.Exchange, RoutingKey: m.RoutingKey,
+		ID: m.ID, MessageID: parcel.MessageID, Exchange: parcel.Exchange, RoutingKey: m.RoutingKey,
 		OrderingKey: m.OrderingKey, Headers: headers, Properties: properties,
 		CreatedAt: m.CreatedAt, PossibleDuplicate: mark,
 	}, nil

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -17,22 +15,22 @@ const longestExpiration = 4294967295
 // fastReply is a reply_to for which RabbitMQ closes the channel of a publisher that does not consume from it.
 const fastReply = "amq.rabbitmq.reply-to"
 
-// applyProperties sets the properties that the column names.
-func applyProperties(b *amqp091.Publishing, raw []byte) error {
+// apply sets the properties that the column names.
+func (p *Properties) apply(raw []byte) error {
 	object, err := parseObject(raw)
 	if err != nil {
 		return &invalid{outbox.ReasonInvalidProperties, "properties: " + err.Error()}
 	}
 	for name, value := range object {
-		if err := applyProperty(b, name, value); err != nil {
+		if err := p.set(name, value); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func applyProperty(b *amqp091.Publishing, name string, value any) error {
-	if field := stringProperty(b, name); field != nil {
+func (p *Properties) set(name string, value any) error {
+	if field := p.text(name); field != nil {
 		s, ok := value.(string)
 		if !ok || len(s) > LongestShortString {
 			return badProperty(name, fmt.Sprintf("must be a string of at most %d bytes", LongestShortString))
@@ -50,42 +48,42 @@ func applyProperty(b *amqp091.Publishing, name string, value any) error {
 			return badProperty(name, fmt.Sprintf(
 				"must be milliseconds, an integer from 0 to %d or a string of its digits", longestExpiration))
 		}
-		b.Expiration = ms
+		p.Expiration = ms
 	case "priority":
 		n, ok := integer(value, 255)
 		if !ok {
 			return badProperty(name, "must be an integer from 0 to 255")
 		}
-		b.Priority = uint8(n)
+		p.Priority = uint8(n)
 	case "delivery_mode":
 		n, ok := integer(value, 2)
 		if !ok || n == 0 {
 			return badProperty(name, "must be 1 (transient) or 2 (persistent)")
 		}
-		b.DeliveryMode = uint8(n)
+		p.DeliveryMode = uint8(n)
 	default:
 		return unknownProperty(name)
 	}
 	return nil
 }
 
-// stringProperty returns the field of a string property; nil: another property.
-func stringProperty(b *amqp091.Publishing, name string) *string {
+// text returns the field of a string property; nil: another property.
+func (p *Properties) text(name string) *string {
 	switch name {
 	case "content_type":
-		return &b.ContentType
+		return &p.ContentType
 	case "content_encoding":
-		return &b.ContentEncoding
+		return &p.ContentEncoding
 	case "correlation_id":
-		return &b.CorrelationId
+		return &p.CorrelationID
 	case "reply_to":
-		return &b.ReplyTo
+		return &p.ReplyTo
 	case "type":
-		return &b.Type
+		return &p.Type
 	case "user_id":
-		return &b.UserId
+		return &p.UserID
 	case "app_id":
-		return &b.AppId
+		return &p.AppID
 	}
 	return nil
 }
@@ -111,11 +109,11 @@ func expiration(value any) (string, bool) {
 
 // limitExpiration makes a queue drop the message when it expires, or at its own TTL if that is earlier. A time above
 // RabbitMQ's limit is ignored.
-func limitExpiration(b *amqp091.Publishing, left time.Duration) {
+func (p *Properties) limitExpiration(left time.Duration) {
 	ms := uint64(left.Milliseconds())
-	own, err := strconv.ParseUint(b.Expiration, 10, 64)
+	own, err := strconv.ParseUint(p.Expiration, 10, 64)
 	if ms <= longestExpiration && (err != nil || ms < own) {
-		b.Expiration = strconv.FormatUint(ms, 10)
+		p.Expiration = strconv.FormatUint(ms, 10)
 	}
 }
 

@@ -64,11 +64,11 @@ func New(
 
 // count creates the counters.
 func (m *Metrics) count(k *maker, by []dimension) {
-	m.published = k.ofMessages(by, "messages_published_total", "Messages that RabbitMQ confirmed.")
+	m.published = k.ofMessages(by, "messages_published_total", "Messages that were confirmed.")
 	m.possibleDuplicates = k.counter("messages_possible_duplicates_total",
 		"Confirmed messages that carried x-possible-duplicate.")
 	m.returned = k.counter("messages_returned_total",
-		"Messages that RabbitMQ returned because they were unroutable.")
+		"Messages that were returned because they were unroutable.")
 	m.deadLettered = k.ofMessages(by, "messages_dead_lettered_total", "Messages moved to the dead-letter table.")
 	m.expired = k.counter("messages_expired_total",
 		"Messages that were not published because their expires_at had passed. "+
@@ -83,7 +83,7 @@ func (m *Metrics) count(k *maker, by []dimension) {
 	m.aside = k.counter("rows_set_aside_total",
 		"Rows that the relay can neither delete nor update. It does not publish them again.")
 	m.rejected = k.ofMessages(by, "messages_refused_total",
-		"Rejections by RabbitMQ, which cost an attempt each, "+
+		"Rejections, which cost an attempt each, "+
 			"and impossible messages, which are dead-lettered at once.", "reason")
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages affected by an outage, or without room in the publisher, without a charged attempt. "+
@@ -96,9 +96,9 @@ func (m *Metrics) count(k *maker, by []dimension) {
 // measure creates the histograms.
 func (m *Metrics) measure(k *maker) {
 	m.commitToPublish = newLatency("commit_to_publish_seconds",
-		"Time from the commit (database clock) until a streamed message was sent to RabbitMQ.")
+		"Time from the commit (database clock) until a streamed message was sent.")
 	m.commitToConfirm = newLatency("commit_to_confirm_seconds",
-		"Time from the commit (database clock) until RabbitMQ confirmed a streamed message.")
+		"Time from the commit (database clock) until a streamed message was confirmed.")
 	k.add(m.commitToPublish)
 	k.add(m.commitToConfirm)
 	m.settleDuration = k.histogram("settle_duration_seconds",

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -95,27 +93,4 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 			p.noDeadLetters()
 		})
 	}
-}
-
-// The pipe of --publisher stdout is full.
-func TestAStalledReaderMakesTheRelayNotReady(t *testing.T) {
-	services.Thorough(t, "waits for a timeout")
-	t.Parallel()
-	w := newWorld(t).setUp()
-	reader, writer, err := os.Pipe()
-	must(t, "make a pipe", err)
-	t.Cleanup(func() { _ = reader.Close() })
-	w.stdout = writer
-	r := w.run("--publisher", "stdout")
-	_ = writer.Close()
-	w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, to_json(repeat('x', 1000)) FROM generate_series(1, 500)`, w.queue)
-	r.awaitNotReady(noticeTime, "publisher: not ready, ")
-	lines := bufio.NewScanner(reader)
-	for n := 0; n < 500; n++ {
-		if !lines.Scan() {
-			t.Fatalf("%d lines were written: %v", n, lines.Err())
-		}
-	}
-	w.emptied()
-	w.eventually("the relay is ready", r.ready)
 }

@@ -54,6 +54,9 @@ func (p *Frames) LateConfirms(by time.Duration) {
 // IsConfirm reports whether a frame is a basic.ack. Its delivery tag is in the eight bytes from ConfirmTag on.
 func IsConfirm(frame []byte) bool {
 	const method, basic, ack = 1, 60, 80
+	if len(frame) < ConfirmTag { // a heartbeat
+		return false
+	}
 	class, name := binary.BigEndian.Uint16(frame[7:]), binary.BigEndian.Uint16(frame[9:])
 	return frame[0] == method && class == basic && name == ack
 }
