@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
-	"github.com/cdc-relay/cdc-relay/replication"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Mode says where a relay takes its messages from.
@@ -149,8 +149,8 @@ func DefaultConfig() Config {
 }
 
 // Names returns the slot and the publication, with the names for the shard.
-func (c Config) Names() replication.Names {
-	names := replication.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
+func (c Config) Names() provision.Names {
+	names := provision.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
 	names.Failover = c.FailoverSlot
 	return names
 }
@@ -191,7 +191,7 @@ func (c Config) Validate() error {
 	wrong((c.MaxRetries < 0 || c.MaxRetries > 1000) && c.MaxRetries != UnlimitedRetries,
 		"--max-retries %d: want 0 to 1000, or unlimited", c.MaxRetries)
 	for _, name := range c.HeaderColumns {
-		own := slices.ContainsFunc(store.Needs(c.Table), func(n store.Need) bool {
+		own := slices.ContainsFunc(schema.Needs(c.Table), func(n schema.Need) bool {
 			return slices.Contains(n.Columns, name)
 		})
 		wrong(name == "" || name == outbox.PossibleDuplicateHeader,

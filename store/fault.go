@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -60,7 +61,7 @@ func (s *Store) Receiver(err error) string {
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
 // function.
 func IsRowFault(err error) bool {
-	if _, is := lacksIdentity(err); is || errors.As(err, new(*historyFault)) {
+	if _, is := schema.LacksIdentity(err); is || errors.As(err, new(*historyFault)) {
 		return false
 	}
 	switch pgcode.Class(err) {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -79,7 +80,7 @@ func testStatements(t *testing.T, url string) {
 		}
 	}
 	explain(t, conn.Conn(), "position", positionSQL)
-	explain(t, conn.Conn(), "extras", extrasSQL)
+	explain(t, conn.Conn(), "extras", schema.ExtrasSQL)
 }
 
 // explain plans a statement without running it, as a relay does it: with the parameters' own types.

@@ -12,9 +12,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // config holds all values from flags, environment and file.
@@ -97,16 +97,16 @@ func (c *config) database() pgdial.Address {
 	return pgdial.AddressOf(c.relay.DatabaseURL, c.relay.DatabaseURLFile)
 }
 
-func (c *config) names() replication.Names {
+func (c *config) names() provision.Names {
 	return c.relay.Names()
 }
 
 // allNames returns the names of all shards with --shards, else of one.
-func (c *config) allNames() []replication.Names {
+func (c *config) allNames() []provision.Names {
 	if c.shards == 0 {
-		return []replication.Names{c.names()}
+		return []provision.Names{c.names()}
 	}
-	var all []replication.Names
+	var all []provision.Names
 	for _, shard := range outbox.ShardsOf(c.shards) {
 		one := c.relay
 		one.Shard = shard

@@ -15,10 +15,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // streams reports whether relays with these settings stream.
@@ -203,7 +203,7 @@ func grantsSQL(cfg *config) string {
 		statements = append(statements, statsGrant(role)+";")
 		if relays != "" {
 			const rds = ";  -- on RDS: GRANT rds_replication"
-			statements = append(statements, replication.ReplicationGrant(role)+rds)
+			statements = append(statements, slot.ReplicationGrant(role)+rds)
 		}
 	}
 	text := section(heading, relays != "",

@@ -11,11 +11,11 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // gatherDatabase collects the facts of the database, each with its own question.
@@ -120,7 +120,7 @@ func (o Options) gatherIdentity(ctx context.Context, s *session) (found *problem
 		return err
 	})
 	_ = s.read(ctx, func(tx pgx.Tx) error { // if it fails, the names of the publications are missing
-		found = store.ExplainIdentity(ctx, tx, o.Table, err)
+		found = schema.ExplainIdentity(ctx, tx, o.Table, err)
 		return nil
 	})
 	return found
@@ -129,7 +129,7 @@ func (o Options) gatherIdentity(ctx context.Context, s *session) (found *problem
 // tableNames are the tables of the outbox.
 func (o Options) tableNames() []string {
 	var names []string
-	for _, need := range store.Needs(o.Table) {
+	for _, need := range schema.Needs(o.Table) {
 		names = append(names, need.Table.Name)
 	}
 	return append(names, migrations.VersionTable(o.Table).Name, o.Table.Published().Name)

@@ -1,9 +1,9 @@
 package doctor
 
 import (
+	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/replication"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 const serverSQL = `
@@ -135,7 +135,7 @@ SELECT jsonb_build_object(
      'triggers', ` + triggersSQL + `, 'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `
    ) ORDER BY t.nspname, t.relname), '[]') FROM leaves t),
   'outboxes', (SELECT coalesce(jsonb_agg(jsonb_build_object('Schema', o.nspname, 'Name', o.relname)), '[]')
-               FROM (` + store.OutboxesSQL + `) o),
+               FROM (` + schema.OutboxesSQL + `) o),
   'others', (SELECT coalesce(jsonb_object_agg(o.name, o.kind), '{}')
              FROM (` + migrations.ObjectsSQL + `) o, schema
                WHERE o.namespace = schema.oid AND o.name = ANY ($2::text[]) AND o.kind <> 'TABLE'),
@@ -221,7 +221,7 @@ SELECT jsonb_build_object(
                             ELSE '[]' END) a), ''),
   'others', (SELECT count(*) FROM (SELECT FROM pg_publication_tables o WHERE o.pubname = p.pubname
              AND (o.schemaname, o.tablename) <> ($2, $3) LIMIT 1000) few),
-  'outboxes', (` + replication.OtherOutboxesSQL("p.pubname", "$2", "$3") + `))
+  'outboxes', (` + provision.OtherOutboxesSQL("p.pubname", "$2", "$3") + `))
 FROM pg_publication p
 LEFT JOIN pg_class c ON c.relname = $3 AND c.relkind IN ('r', 'p')
   AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)

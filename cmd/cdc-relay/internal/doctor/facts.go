@@ -6,10 +6,10 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // facts are the results of the questions. Each question has one value, and an error if it got no answer.
@@ -278,8 +278,8 @@ type publicationFacts struct {
 	NoTable bool `json:"no_table"`
 }
 
-func (p publicationFacts) state() replication.Publication {
-	return replication.Publication{
+func (p publicationFacts) state() provision.Publication {
+	return provision.Publication{
 		Exists: p.Exists, Insert: p.Insert, ViaRoot: p.ViaRoot, HasTable: p.HasTable,
 		RowFilter: p.Filter, ColumnList: p.ColumnList, Outboxes: p.Outboxes, NoTable: p.NoTable,
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // judgePublication checks that it publishes every row of the table, and nothing else.
@@ -39,46 +39,46 @@ func (j *databaseJudge) ofShard() string {
 	return " in shard " + j.o.Shard.String()
 }
 
-func (j *databaseJudge) judgePublicationFault(c *chart, fault replication.PublicationFault) {
+func (j *databaseJudge) judgePublicationFault(c *chart, fault provision.PublicationFault) {
 	p := j.f.publication.value
 	table, there := j.f.tables.value.Tables[j.o.Table.Name]
 	says := fmt.Sprintf("publication %s: %s", j.o.Publication, fault.Says)
-	limited := fault.Kind == replication.PublicationWithRowFilter || fault.Kind == replication.PublicationWithColumnList
+	limited := fault.Kind == provision.PublicationWithRowFilter || fault.Kind == provision.PublicationWithColumnList
 	repair := sql("%s", fault.Fix)
 	if limited && p.Others > 0 {
 		repair = nil
-		for _, statement := range replication.ReplaceTableSQL(j.o.names()) {
+		for _, statement := range provision.ReplaceTableSQL(j.o.names()) {
 			repair = lines(repair, sql("%s", statement))
 		}
 	}
 	switch fault.Kind {
-	case replication.PublicationMissing:
+	case provision.PublicationMissing:
 		fix := j.setupCommand().noted("as the owner of the table")
 		if there {
 			fix = lines(repair.safe(), fix.orElse())
 		}
 		c.wrong("publication", fix, "publication %s does not exist: nothing streams", j.o.Publication)
-	case replication.PublicationByPartition:
+	case provision.PublicationByPartition:
 		if there && table.partitioned() {
 			c.wrong("partition_root", repair, "%s, and the relay looks for those of %s", says, j.o.Table)
 		} else {
 			c.warn("partition_root", repair, "%s, once it has partitions", says)
 		}
-	case replication.PublicationWithRowFilter:
+	case provision.PublicationWithRowFilter:
 		if p.Filter == "" {
 			c.wrong("row_filter", repair, "%s: rows of other shards stream, and are published twice", says)
 			break
 		}
 		c.wrong("row_filter", repair, "%s, %s: rows that it hides do not stream", says, p.Filter)
-	case replication.PublicationWithColumnList:
+	case provision.PublicationWithColumnList:
 		c.wrong("column_list", repair, "%s, %s: the relay needs all columns", says, p.Columns)
-	case replication.PublicationOfAnotherOutbox:
+	case provision.PublicationOfAnotherOutbox:
 		fix := j.ownNames()
 		if p.NoTable {
 			fix = hintFix(fault.Fix)
 		}
 		c.wrong("publication", fix, "%s: nothing streams", says)
-	case replication.PublicationWithoutTable:
+	case provision.PublicationWithoutTable:
 		if there {
 			c.wrong("publication", repair.safe(), "%s: nothing streams", says)
 		}
@@ -122,7 +122,7 @@ func (j *databaseJudge) judgePublicationExtras(c *chart) {
 			"publication %s brings other outboxes as well: the server decodes and sends rows that the relay discards",
 			j.o.Publication)
 	case p.Others > 0 && len(p.Outboxes) == 0:
-		c.warn("other_tables", lines(sql("%s", replication.SetTableSQL(j.o.names())), own),
+		c.warn("other_tables", lines(sql("%s", provision.SetTableSQL(j.o.names())), own),
 			"publication %s has %d other tables: the server decodes and sends rows that the relay discards",
 			j.o.Publication, p.Others)
 	}
@@ -175,13 +175,13 @@ func (j *databaseJudge) judgeSlot() []Finding {
 			j.judgeFailover(c, s)
 		}
 	}
-	if others := replication.OtherSlotsOf(j.f.slots.value.Slots, j.o.names()); len(others) > 0 {
-		left := replication.LeftBehind(j.o.names(), others)
+	if others := provision.OtherSlotsOf(j.f.slots.value.Slots, j.o.names()); len(others) > 0 {
+		left := provision.LeftBehind(j.o.names(), others)
 		c.warn("shards", hintFix(left.Fix),
 			"%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
 	}
-	for _, rival := range replication.Rivals(j.f.slots.value.Slots, j.o.names()) {
-		found := replication.RivalProblem(rival, j.o.names())
+	for _, rival := range provision.Rivals(j.f.slots.value.Slots, j.o.names()) {
+		found := provision.RivalProblem(rival, j.o.names())
 		c.wrong("active", hintFix(found.Fix), "%s", found.What)
 	}
 	j.judgeKeepSize(c)
@@ -236,7 +236,7 @@ func (j *databaseJudge) judgeOwner(c *chart, s slot.Slot) {
 			"%s: no relay of the table streams; a running relay publishes from the table", taken.What)
 	case s.Active():
 		c.ok("active", "owned by %s", s.Process)
-	case len(replication.Rivals(j.f.slots.value.Slots, j.o.names())) > 0: // judgeSlot reports it
+	case len(provision.Rivals(j.f.slots.value.Slots, j.o.names())) > 0: // judgeSlot reports it
 	default:
 		nobody := "nobody owns the slot"
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {

@@ -11,9 +11,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // judgeTables checks that the tables exist and have the right version.
@@ -23,7 +23,7 @@ func (j *databaseJudge) judgeTables() []Finding {
 		c.unknown("table", j.f.tables.err)
 		return c.findings
 	}
-	for _, need := range store.Needs(j.o.Table) {
+	for _, need := range schema.Needs(j.o.Table) {
 		j.judgeTable(c, need)
 	}
 	j.judgeHistory(c)
@@ -90,7 +90,7 @@ func renamed(a adopt.Adopted, columns []string) fix {
 	return lines(all, remark("# or adopt it again, and change --map: %s --waiting none", a.Command))
 }
 
-func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
+func (j *databaseJudge) judgeTable(c *chart, need schema.Need) {
 	table, there := j.f.tables.value.Tables[need.Table.Name]
 	name := need.Table.String()
 	if kind, other := j.f.tables.value.Others[need.Table.Name]; other {
@@ -103,7 +103,7 @@ func (j *databaseJudge) judgeTable(c *chart, need store.Need) {
 		which, repair := "", j.setupCommand()
 		if need.Table == j.o.Table { // perhaps the name is mistyped
 			var meant string
-			if which, meant = store.Others(need.Table, j.f.tables.value.Outboxes); meant != "" {
+			if which, meant = schema.Others(need.Table, j.f.tables.value.Outboxes); meant != "" {
 				repair = lines(remark("%s", meant), remark("# else: %s", j.setupCommand()[0].line()))
 			}
 		}
@@ -255,7 +255,7 @@ func (j *databaseJudge) judgeVersion(c *chart) {
 
 // hasTables: the outbox or its dead-letter table exists.
 func (j *databaseJudge) hasTables() bool {
-	return slices.ContainsFunc(store.Needs(j.o.Table), func(need store.Need) bool {
+	return slices.ContainsFunc(schema.Needs(j.o.Table), func(need schema.Need) bool {
 		_, there := j.f.tables.value.Tables[need.Table.Name]
 		return there
 	})
@@ -274,7 +274,7 @@ func (j *databaseJudge) judgeGrants() []Finding {
 			c.wrong("schema", j.grantUsage(j.role()),
 				"role %q may not use schema %s", role, j.o.Table.Schema)
 		}
-		for _, need := range store.Needs(j.o.Table) {
+		for _, need := range schema.Needs(j.o.Table) {
 			if table, there := t.Tables[need.Table.Name]; there {
 				j.judgePrivileges(c, need, table)
 			}
@@ -299,7 +299,7 @@ func (j *databaseJudge) judgeGrants() []Finding {
 	return c.findings
 }
 
-func (j *databaseJudge) judgePrivileges(c *chart, need store.Need, table tableFacts) {
+func (j *databaseJudge) judgePrivileges(c *chart, need schema.Need, table tableFacts) {
 	name, role := need.Table.String(), j.f.role.value.Name
 	var denied []string
 	for _, privilege := range need.Privileges {

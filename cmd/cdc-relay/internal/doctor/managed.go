@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
 // managed is a service that runs Postgres for its users: they are not superusers, and settings are changed in another
@@ -158,7 +158,7 @@ func pasted(text string) fix {
 // replication returns the SQL that lets a role stream.
 func (m managed) replication(role string) fix {
 	if m.replicate == "" {
-		return lines(sql("%s", replication.ReplicationGrant(role)), orPoll())
+		return lines(sql("%s", slot.ReplicationGrant(role)), orPoll())
 	}
 	return lines(hintFix(strings.ReplaceAll(m.replicate, "%s", quote(role))), orPoll())
 }
@@ -190,5 +190,5 @@ func (s Service) Replication(role string) (statement, hint string) {
 	if statement, _, _ = strings.Cut(s.managed.replicate, ";"); strings.HasPrefix(statement, "GRANT ") {
 		return fmt.Sprintf(statement, quote(role)), hint
 	}
-	return replication.ReplicationGrant(role), hint
+	return slot.ReplicationGrant(role), hint
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Grant gives privileges on one object.
@@ -139,7 +139,7 @@ type Outbox struct {
 // Relay returns what a relay needs, except what only a superuser can grant: REPLICATION and pg_read_all_stats.
 func Relay(o Outbox) []Grant {
 	all := []Grant{Usage(o.Table.Schema)}
-	for _, need := range store.Needs(o.Table) {
+	for _, need := range schema.Needs(o.Table) {
 		privileges := need.Privileges
 		if need.Table == o.Table.DeadLetter() && o.DeletesDeadLetters {
 			privileges = append(privileges, "DELETE")
@@ -147,7 +147,7 @@ func Relay(o Outbox) []Grant {
 		all = append(all, Grant{kind: onTable, object: need.Table, privileges: privileges})
 	}
 	if o.History {
-		need := store.HistoryNeed(o.Table)
+		need := schema.HistoryNeed(o.Table)
 		all = append(all, Grant{kind: onTable, object: need.Table, privileges: need.Privileges}, Rotate(o.Table))
 	}
 	if o.Sequence != (outbox.Table{}) {

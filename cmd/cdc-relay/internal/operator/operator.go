@@ -15,6 +15,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -137,7 +138,7 @@ func hurry(ctx context.Context, db querier) error {
 func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case pgcode.Is(err, pgerrcode.UndefinedTable):
-		return store.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
+		return schema.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
 	case pgcode.Is(err, pgerrcode.UndefinedColumn):
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s lacks a column", t.table),
@@ -145,7 +146,7 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 			Err:  err,
 		}
 	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		if mistyped := store.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
+		if mistyped := schema.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
 			return mistyped
 		}
 		return err

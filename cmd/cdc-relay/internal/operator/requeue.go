@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -81,7 +82,7 @@ func (t *Tables) Requeue(
 			err = t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
 		}
 	}()
-	extras, err := store.ReadExtraColumns(ctx, t.conn, t.table)
+	extras, err := schema.ReadExtraColumns(ctx, t.conn, t.table)
 	if err != nil {
 		return done, err
 	}
@@ -103,7 +104,7 @@ func (t *Tables) Requeue(
 	return done, err
 }
 
-func (t *Tables) requeueStatement(extras store.ExtraColumns) string {
+func (t *Tables) requeueStatement(extras schema.ExtraColumns) string {
 	butID := strings.Replace(strings.TrimPrefix(store.KeptNames, "id, "), "expires_at", goesOn, 1)
 	return extras.Fill(t.fill(requeueSQL, "{keptButID}", butID))
 }

@@ -1,4 +1,5 @@
-package store
+// Package schema knows the tables of an outbox: their columns, and what a relay's role must be able to do with them.
+package schema
 
 import (
 	"context"
@@ -7,29 +8,45 @@ import (
 	"strings"
 
 	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Use is what a relay uses of an outbox.
+type Use struct {
+	Table outbox.Table
+	// Headers are application columns that are sent as headers.
+	Headers []string
+	// History: published messages move to the history.
+	History bool
+}
+
 // Check returns a *problem.Problem if a table, a column or a privilege is missing. Any other error means that the
 // database did not answer.
-func (s *Store) Check(ctx context.Context) error {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	for _, t := range Needs(s.table) {
-		if err := s.checkTable(ctx, t.Table, t.Columns, t.Privileges); err != nil {
+func (u Use) Check(ctx context.Context, db Querier) error {
+	for _, t := range Needs(u.Table) {
+		if err := u.checkTable(ctx, db, t); err != nil {
 			return err
 		}
 	}
-	if err := CheckHeaders(ctx, s.pool, s.table, s.headers); err != nil {
+	if err := CheckHeaders(ctx, db, u.Table, u.Headers); err != nil {
 		return err
 	}
-	if err := s.checkHistory(ctx); err != nil {
-		return err
+	if u.History {
+		if err := u.checkHistory(ctx, db); err != nil {
+			return err
+		}
 	}
-	return s.checkSequence(ctx)
+	return u.checkSequence(ctx, db)
 }
 
 // historySQL asks whether the history $1 and its function $2 exist and may be used, and which of the columns $3 are
@@ -43,18 +60,14 @@ SELECT pg_catalog.to_regclass($1) IS NOT NULL, pg_catalog.to_regprocedure($2) IS
       AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
   pg_catalog.quote_ident(current_user)`
 
-// checkHistory checks the history, if the store keeps published messages.
-func (s *Store) checkHistory(ctx context.Context) error {
-	if !s.keeps {
-		return nil
-	}
-	need, rotate := HistoryNeed(s.table), s.table.RotatePublished().SQL()+"(interval)"
+func (u Use) checkHistory(ctx context.Context, db Querier) error {
+	need, rotate := HistoryNeed(u.Table), u.Table.RotatePublished().SQL()+"(interval)"
 	published := need.Table
 	var there, rotates, may bool
 	var missing []string
 	var role string
-	setup := s.table.Command("setup", "--keep-published", "168h")
-	err := s.pool.QueryRow(ctx, historySQL, published.SQL(), rotate, need.Columns).
+	setup := u.Table.Command("setup", "--keep-published", "168h")
+	err := db.QueryRow(ctx, historySQL, published.SQL(), rotate, need.Columns).
 		Scan(&there, &rotates, &may, &missing, &role)
 	switch {
 	case err != nil:
@@ -64,10 +77,10 @@ func (s *Store) checkHistory(ctx context.Context) error {
 	case !rotates:
 		return problem.New(setup, "function %s does not exist: the history %s needs it", rotate, published)
 	case len(missing) > 0:
-		return problem.New(s.table.Command("check", "--keep-published", "168h")+"  # prints the ALTER TABLE",
+		return problem.New(u.Table.Command("check", "--keep-published", "168h")+"  # prints the ALTER TABLE",
 			"table %s has no column %s", published, strings.Join(missing, ", "))
 	case !may:
-		function := s.table.RotatePublished().String() + "(interval)"
+		function := u.Table.RotatePublished().String() + "(interval)"
 		return problem.New(
 			fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s;", published, role, function),
 			"role %s may not write the history %s", role, published)
@@ -106,17 +119,17 @@ func HistoryNeed(table outbox.Table) Need {
 	return Need{table.Published(), append(columns, "published_at"), []string{"INSERT"}}
 }
 
-// checkSequence: LastID reads the sequence to tell old rows, which may have been published, from new rows.
-func (s *Store) checkSequence(ctx context.Context) error {
+// checkSequence: store.LastID reads the sequence to tell old rows, which may have been published, from new rows.
+func (u Use) checkSequence(ctx context.Context, db Querier) error {
 	var sequence *string
 	var role string
-	err := s.pool.QueryRow(ctx, `
+	err := db.QueryRow(ctx, `
 SELECT (SELECT name FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
         WHERE name IS NOT NULL AND NOT pg_catalog.has_sequence_privilege(name, 'SELECT, USAGE')),
        pg_catalog.quote_ident(current_user)`,
-		s.table.SQL()).Scan(&sequence, &role)
+		u.Table.SQL()).Scan(&sequence, &role)
 	if err != nil {
-		return fmt.Errorf("check the sequence of %s: %w", s.table, err)
+		return fmt.Errorf("check the sequence of %s: %w", u.Table, err)
 	}
 	if sequence != nil {
 		return problem.New(fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", *sequence, role),
@@ -125,10 +138,11 @@ SELECT (SELECT name FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
 	return nil
 }
 
-func (s *Store) checkTable(ctx context.Context, table outbox.Table, columns, privileges []string) error {
+func (u Use) checkTable(ctx context.Context, db Querier, need Need) error {
+	table := need.Table
 	var usage bool
 	var kind, role, database string
-	err := s.pool.QueryRow(ctx, `
+	err := db.QueryRow(ctx, `
 SELECT coalesce((SELECT c.relkind::text
                  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
                  WHERE n.nspname = $1 AND c.relname = $2), ''),
@@ -141,10 +155,10 @@ SELECT coalesce((SELECT c.relkind::text
 	}
 	if kind != "" && kind != "r" && kind != "p" {
 		// setup says how to rename it
-		return problem.New(s.table.Command("setup"), "%s in database %s is not a table", table, database)
+		return problem.New(u.Table.Command("setup"), "%s in database %s is not a table", table, database)
 	}
 	if kind == "" {
-		return Missing(ctx, s.pool, s.table, table, database)
+		return Missing(ctx, db, u.Table, table, database)
 	}
 	if !usage {
 		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Identifier(table.Schema), role),
@@ -152,19 +166,19 @@ SELECT coalesce((SELECT c.relkind::text
 	}
 	var missing, denied []string
 	var hidden bool
-	err = s.pool.QueryRow(ctx, `
+	err = db.QueryRow(ctx, `
 SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EXISTS (
          SELECT 1 FROM pg_catalog.pg_attribute a
          WHERE a.attrelid = $1::regclass::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
        coalesce(array(SELECT p FROM pg_catalog.unnest($3::text[]) p
                       WHERE NOT pg_catalog.has_table_privilege($1::regclass, p)), '{}'),
        pg_catalog.row_security_active($1::regclass)`,
-		table.SQL(), columns, privileges).Scan(&missing, &denied, &hidden)
+		table.SQL(), need.Columns, need.Privileges).Scan(&missing, &denied, &hidden)
 	if err != nil {
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
 	if len(missing) > 0 {
-		return problem.New(s.table.Command("migrate up"),
+		return problem.New(u.Table.Command("migrate up"),
 			"table %s has no column %s", table, strings.Join(missing, ", "))
 	}
 	if len(denied) > 0 {
@@ -197,22 +211,44 @@ func (e *lockedError) Hint() string {
 
 // Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is
 // missing, so no retry helps. A privilege may be granted again.
-func (s *Store) Explain(ctx context.Context, err error) (explained error, gone bool) {
-	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
-		return &lockedError{s.table, err}, false
-	}
-	if found := ExplainIdentity(ctx, s.pool, s.table, err); found != nil {
+func (u Use) Explain(ctx context.Context, db Querier, err error) (explained error, gone bool) {
+	if found := ExplainIdentity(ctx, db, u.Table, err); found != nil {
 		return found, false
 	}
-	if mistyped := ExplainType(ctx, s.pool, s.table, err); mistyped != nil {
+	if mistyped := ExplainType(ctx, db, u.Table, err); mistyped != nil {
 		return mistyped, false
 	}
 	gone = pgcode.Is(err, pgerrcode.UndefinedColumn, pgerrcode.UndefinedTable)
-	if !gone && !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
+	if !gone && !pgcode.Is(err, pgerrcode.InsufficientPrivilege, pgerrcode.LockNotAvailable) {
 		return err, false
 	}
-	if found := s.Check(ctx); problem.Is(found) {
-		return found, gone
+	explained = withFix(ctx, db, u.Table, err, u.Check)
+	return explained, gone && problem.Is(explained)
+}
+
+// CheckDeletesDeadLetters returns a *problem.Problem if the role may not delete dead letters.
+func (u Use) CheckDeletesDeadLetters(ctx context.Context, db Querier) error {
+	return u.checkTable(ctx, db, Need{Table: u.Table.DeadLetter(), Privileges: []string{"SELECT", "DELETE"}})
+}
+
+// ExplainDeadLetters is Explain for a statement that deletes dead letters.
+func (u Use) ExplainDeadLetters(ctx context.Context, db Querier, err error) error {
+	return withFix(ctx, db, u.Table.DeadLetter(), err, u.CheckDeletesDeadLetters)
+}
+
+// ExplainHistory is Explain for a statement on the history.
+func (u Use) ExplainHistory(ctx context.Context, db Querier, err error) error {
+	return withFix(ctx, db, u.Table.Published(), err, u.checkHistory)
+}
+
+func withFix(
+	ctx context.Context, db Querier, table outbox.Table, err error, check func(context.Context, Querier) error,
+) error {
+	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
+		return &lockedError{table, err}
 	}
-	return err, false
+	if found := check(ctx, db); problem.Is(found) {
+		return found
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package store
+package schema
 
 import (
 	"context"
@@ -46,10 +46,7 @@ const typesTimeout = 5 * time.Second
 
 // ExplainType returns which column has a wrong type, and how to convert it, if that can be the cause of an error; else
 // nil. Types that the statements also understand, such as varchar, are no cause.
-func ExplainType(ctx context.Context, db interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, table outbox.Table, err error,
-) error {
+func ExplainType(ctx context.Context, db Querier, table outbox.Table, err error) error {
 	mayBeType := errors.As(err, new(pgx.ScanArgError)) || pgcode.Is(err, pgerrcode.UndefinedFunction,
 		pgerrcode.DatatypeMismatch, pgerrcode.CannotCoerce, pgerrcode.AmbiguousFunction)
 	if !mayBeType {

@@ -1,4 +1,5 @@
-package replication
+// Package provision creates, checks, repairs and drops the publication and the slot of a stream.
+package provision
 
 import (
 	"context"
@@ -62,7 +63,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 		// First: it rejects a slot that is not a relay's.
 		func() (Change, error) { return renewSlot(ctx, conn, &names) },
 		func() (Change, error) {
-			text, err := EnsurePublication(ctx, conn, names)
+			text, err := ensurePublication(ctx, conn, names)
 			return Change{Event: event.PublicationRecreated, Text: text}, err
 		},
 		func() (Change, error) {
@@ -99,16 +100,12 @@ func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	return nil
 }
 
-// MayReplicateSQL is the condition for roles r of pg_roles that may stream. On RDS a membership allows it.
-const MayReplicateSQL = `(r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_catalog.pg_roles s
-         WHERE s.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')))`
-
 // mayCreate checks the privileges for what is missing. That of the table's owner is not among them.
 func mayCreate(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	rows, err := query(ctx, conn, fmt.Sprintf(`
+	rows, err := slot.Query(ctx, conn, fmt.Sprintf(`
 SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
          OR EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s),
-       `+MayReplicateSQL+` OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s),
+       `+slot.MayReplicateSQL+` OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s),
        current_user, pg_catalog.current_database()
 FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Slot)))
@@ -126,7 +123,7 @@ FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 			Err: ErrMayNot,
 		}
 	case rows[0][1] != "t":
-		return replicationRoleProblem(role, ErrMayNot)
+		return slot.RoleProblem(role, ErrMayNot)
 	}
 	return nil
 }
@@ -191,7 +188,7 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []st
 }
 
 func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done []string) ([]string, error) {
-	rows, err := query(ctx, conn,
+	rows, err := slot.Query(ctx, conn,
 		"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+outbox.QuoteLiteral(names.Publication))
 	if err != nil || len(rows) == 0 {
 		return done, err
@@ -207,7 +204,7 @@ func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done
 		what = fmt.Sprintf("took table %s out of publication %s, which brings %s as well",
 			names.Table, name, printed(others))
 	}
-	if _, err := query(ctx, conn, drop); err != nil {
+	if _, err := slot.Query(ctx, conn, drop); err != nil {
 		return done, fmt.Errorf("%s: %w", strings.ToLower(drop), err)
 	}
 	return append(done, what), nil

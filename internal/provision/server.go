@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"context"
@@ -11,32 +11,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
-
-// query runs one statement and returns its rows as text. It uses the simple protocol, the only one on a replication
-// connection. Several statements at once are a syntax error for a walsender before 14.2 (BUG #17379).
-func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, error) {
-	results, err := conn.Exec(ctx, sql).ReadAll()
-	if err != nil {
-		return nil, err
-	}
-	var rows [][]string
-	for _, result := range results {
-		for _, values := range result.Rows {
-			row := make([]string, len(values))
-			for i, v := range values {
-				row[i] = string(v)
-			}
-			rows = append(rows, row)
-		}
-	}
-	return rows, nil
-}
-
-// option quotes a string for START_REPLICATION: the only escape in its grammar (repl_scanner.l) is the doubled quote.
-func option(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
-// word quotes a name for START_REPLICATION, which knows no U&"…".
-func word(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 // serverVersion returns the major version, or 0 if it is unknown ("17beta1" is 17).
 func serverVersion(conn *pgconn.PgConn) int {
@@ -73,7 +47,7 @@ func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
 		return problem.New("# upgrade Postgres, or run with --mode poll",
 			"Postgres %s is too old: streaming needs 14 or later", conn.ParameterStatus("server_version"))
 	}
-	rows, err := query(ctx, conn, "SELECT pg_catalog.current_setting('wal_level'), pg_is_in_recovery()")
+	rows, err := slot.Query(ctx, conn, "SELECT pg_catalog.current_setting('wal_level'), pg_is_in_recovery()")
 	if err != nil {
 		return fmt.Errorf("read the server's settings: %w", err)
 	}
