@@ -94,23 +94,6 @@ func (t Table) enqueue(messages []NewMessage, exec func(statement string, args [
 	return nil
 }
 
-// InsertColumns are the columns that an application may set: those of InsertSQL, and created_at, which models of ORMs
-// set. The others are the relay's own. With INSERT on id, attempts or last_error, one application could take the place
-// of another one's messages, or make them dead letters.
-func InsertColumns() []string {
-	return []string{
-		"message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers", "properties",
-		"redacted_payload", "created_at", "available_at", "expires_at", "max_attempts", "coalesce_key",
-	}
-}
-
-// ReturningColumns are the columns that an ORM asks for with INSERT … RETURNING. Who may SELECT them sees how many
-// messages others send, and their ids, but no content.
-func ReturningColumns() []string { return []string{"id", "message_id"} }
-
-// RelayColumns are the columns that an application must not set.
-func RelayColumns() []string { return []string{"id", "attempts", "last_error", "possible_duplicate"} }
-
 // InsertSQL returns the statement of Enqueue, for callers that batch it; NewMessage.Args returns its arguments. It
 // returns no rows, because RETURNING needs more than INSERT.
 func (t Table) InsertSQL() string {

@@ -191,12 +191,9 @@ func (c Config) Validate() error {
 	wrong((c.MaxRetries < 0 || c.MaxRetries > 1000) && c.MaxRetries != UnlimitedRetries,
 		"--max-retries %d: want 0 to 1000, or unlimited", c.MaxRetries)
 	for _, name := range c.HeaderColumns {
-		own := slices.ContainsFunc(schema.Needs(c.Table), func(n schema.Need) bool {
-			return slices.Contains(n.Columns, name)
-		})
 		wrong(name == "" || name == outbox.PossibleDuplicateHeader,
 			"--header-columns %q: want names of columns, separated by commas", strings.Join(c.HeaderColumns, ","))
-		wrong(own, "--header-columns: %s is a column of the relay; want columns of the application", name)
+		wrong(schema.IsOwn(name), "--header-columns: %s is a column of the relay; want columns of the application", name)
 	}
 	wrong(len(c.OrderingKeyHeader) > 255 || c.OrderingKeyHeader == outbox.PossibleDuplicateHeader,
 		"--ordering-key-header %q: want at most 255 bytes, and not %s",

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,5 +104,19 @@ func explain(t *testing.T, conn *pgx.Conn, name, sql string) {
 		if _, err := conn.Exec(t.Context(), step, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, sql)
 		}
+	}
+}
+
+func TestClaimsReadTheColumnsOfAMessage(t *testing.T) {
+	want := schema.Read()
+	for _, c := range new(Scanner).columns() {
+		i := slices.Index(want, c.name)
+		if i < 0 {
+			t.Fatalf("%s is read by mistake", c.name)
+		}
+		want = slices.Delete(want, i, i+1)
+	}
+	if len(want) > 0 {
+		t.Errorf("not read: %q", want)
 	}
 }

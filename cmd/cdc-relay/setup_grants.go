@@ -15,6 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -89,7 +90,7 @@ func (r *setupReport) grant(
 // grantApp lets an application send messages, and reports what else it may do.
 func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config, role string) error {
 	table := cfg.relay.Table
-	may := fmt.Sprintf("insert into %s, and read %s", table, strings.Join(outbox.ReturningColumns(), " and "))
+	may := fmt.Sprintf("insert into %s, and read %s", table, strings.Join(schema.Returning(), " and "))
 	all := grants.App(table, cfg.checking.appInsertOnly)
 	switch {
 	case cfg.functions:
@@ -113,7 +114,7 @@ func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config,
 	reads, err := grants.Has(ctx, conn, role, grants.Returning(table))
 	if err == nil && reads {
 		r.warn("role %s may read more than --app-insert-only grants: REVOKE SELECT (%s) ON %s FROM %s;",
-			outbox.Identifier(role), strings.Join(outbox.ReturningColumns(), ", "), table.Printed(),
+			outbox.Identifier(role), strings.Join(schema.Returning(), ", "), table.Printed(),
 			outbox.QuoteIdentifier(role))
 	}
 	return err

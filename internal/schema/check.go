@@ -4,7 +4,6 @@ package schema
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgerrcode"
@@ -98,25 +97,14 @@ type Need struct {
 // Needs returns the needed tables of an outbox, the outbox first.
 func Needs(table outbox.Table) []Need {
 	return []Need{
-		{table, []string{
-			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
-			"properties", "redacted_payload", "schema_version", "created_at", "available_at", "attempts", "last_error",
-			"possible_duplicate", "expires_at", "max_attempts", "coalesce_key",
-		}, []string{"SELECT", "UPDATE", "DELETE"}},
-		{table.DeadLetter(), []string{
-			"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers",
-			"properties", "redacted_payload", "schema_version", "created_at", "attempts", "last_error",
-			"possible_duplicate", "expires_at", "max_attempts", "coalesce_key", "failure_reason", "dead_at",
-		}, []string{"SELECT", "INSERT"}},
+		{table, names(shared | ofOutbox), []string{"SELECT", "UPDATE", "DELETE"}},
+		{table.DeadLetter(), names(shared | ofDeadLetter), []string{"SELECT", "INSERT"}},
 	}
 }
 
 // HistoryNeed is what a relay needs of the table of published messages.
 func HistoryNeed(table outbox.Table) Need {
-	columns := slices.DeleteFunc(slices.Clone(Needs(table)[0].Columns), func(name string) bool {
-		return name == "available_at"
-	})
-	return Need{table.Published(), append(columns, "published_at"), []string{"INSERT"}}
+	return Need{table.Published(), names(shared | ofHistory), []string{"INSERT"}}
 }
 
 // checkSequence: store.LastID reads the sequence to tell old rows, which may have been published, from new rows.

@@ -28,10 +28,7 @@ WHERE o.attrelid = $1::regclass::oid AND o.attnum > 0 AND NOT o.attisdropped AND
 func ReadExtraColumns(
 	ctx context.Context, db Querier, table outbox.Table,
 ) (columns ExtraColumns, err error) {
-	var known []string
-	for _, need := range Needs(table) {
-		known = append(known, need.Columns...)
-	}
+	known := names(shared | ofOutbox | ofDeadLetter)
 	err = db.QueryRow(ctx, ExtrasSQL, table.SQL(), table.DeadLetter().SQL(), known).Scan((*[]string)(&columns))
 	return columns, err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -679,7 +680,7 @@ func TestARoleWithoutReplicationIsReported(t *testing.T) {
 }
 
 func messageGrant(role string) string {
-	return "GRANT INSERT (" + strings.Join(outbox.InsertColumns(), ", ") + ") ON outbox TO " + role
+	return "GRANT INSERT (" + strings.Join(schema.Insert(), ", ") + ") ON outbox TO " + role
 }
 
 func TestRowLevelSecurityIsReported(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -64,7 +65,7 @@ func (j *databaseJudge) judgeApp(c *chart, about answer[appFacts]) {
 func (j *databaseJudge) judgeAppGrants(c *chart, app appFacts) {
 	name := app.Name
 	var own []string
-	for _, column := range outbox.RelayColumns() {
+	for _, column := range schema.NotSet() {
 		if slices.Contains(app.Columns, column) {
 			own = append(own, column)
 		}
@@ -128,7 +129,7 @@ func (j *databaseJudge) revoke(privileges []string, role string) fix {
 // judgeReturning: ORMs send INSERT … RETURNING, or call nextval before.
 func (j *databaseJudge) judgeReturning(c *chart, app appFacts) {
 	name, sequence := app.Name, j.f.tables.value.Sequence
-	for _, column := range outbox.ReturningColumns() {
+	for _, column := range schema.Returning() {
 		if !slices.Contains(app.Reads, column) {
 			c.ok("returning", "role %q may not read %s, so INSERT … RETURNING fails. SQLAlchemy, Django, Sequelize, "+
 				"TypeORM, gorm, ActiveRecord, Eloquent and generated keys in JDBC send it, unless the program "+

@@ -77,14 +77,14 @@ func Usage(schema string) Grant {
 // Insert lets an application insert messages, and set no column of the relay's own.
 func Insert(table outbox.Table) Grant {
 	return Grant{
-		kind: onTable, object: table, privileges: []string{"INSERT"}, columns: outbox.InsertColumns(),
+		kind: onTable, object: table, privileges: []string{"INSERT"}, columns: schema.Insert(),
 	}
 }
 
 // Returning lets an application read the columns that ORMs ask for with INSERT … RETURNING.
 func Returning(table outbox.Table) Grant {
 	return Grant{
-		kind: onTable, object: table, privileges: []string{"SELECT"}, columns: outbox.ReturningColumns(),
+		kind: onTable, object: table, privileges: []string{"SELECT"}, columns: schema.Returning(),
 	}
 }
 

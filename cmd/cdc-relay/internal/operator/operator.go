@@ -61,7 +61,8 @@ func New(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Tables, erro
 	}
 	return &Tables{conn: conn, table: table, names: []string{
 		"{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
-		"{version}", fmt.Sprint(outbox.SchemaVersion), "{kept}", store.KeptNames,
+		"{version}", fmt.Sprint(outbox.SchemaVersion), "{copied}", schema.List(schema.Copied(), ""),
+		"{copied_of_row}", schema.List(schema.Copied(), "r."), "{kept_of_row}", schema.List(schema.Kept(), "r."),
 	}}, nil
 }
 
