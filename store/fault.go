@@ -26,7 +26,7 @@ func (s *Store) noPartition(err, failed error) error {
 	if problem.Hint(err) == "" {
 		err = &problem.Problem{
 			What: "table " + s.table.Published().String() + " has no partition for today",
-			Fix:  s.table.Command("setup", "--keep-published", "168h"), Err: err,
+			Fix:  problem.Command(s.table, "setup", "--keep-published", "168h"), Err: err,
 		}
 	}
 	return &historyFault{err}

@@ -92,7 +92,7 @@ func (p Publication) foreign(names Names) *problem.Problem {
 		moved := p.Outboxes[0]
 		found.What += ", which does not exist: if it was renamed or moved, its messages are there"
 		found.Fix = fmt.Sprintf("%s  -- or use --table %s; for another outbox: %s",
-			moved.MoveSQL(names.Table), problem.ShellWord(moved.String()), names.OwnSetup())
+			problem.MoveSQL(moved, names.Table), problem.ShellWord(moved.String()), names.OwnSetup())
 	}
 	return found
 }

@@ -273,7 +273,7 @@ func publicationProblem(err error, names Names, fix string) error {
 	case pgerrcode.UndefinedTable:
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s does not exist", names.Table),
-			Fix:  names.Table.Command("setup"),
+			Fix:  problem.Command(names.Table, "setup"),
 			Err:  err,
 		}
 	case pgerrcode.InvalidParameterValue:
@@ -313,6 +313,6 @@ func unreplicable(err error, names Names, what string) error {
 	}
 	return &problem.Problem{
 		What: fmt.Sprintf("%s: %s", what, problem.OneLine(answer.Detail)),
-		Fix:  names.Table.Command("check"), Err: err,
+		Fix:  problem.Command(names.Table, "check"), Err: err,
 	}
 }

@@ -65,7 +65,7 @@ func (u Use) checkHistory(ctx context.Context, db Querier) error {
 	var there, rotates, may bool
 	var missing []string
 	var role string
-	setup := u.Table.Command("setup", "--keep-published", "168h")
+	setup := problem.Command(u.Table, "setup", "--keep-published", "168h")
 	err := db.QueryRow(ctx, historySQL, published.SQL(), rotate, need.Columns).
 		Scan(&there, &rotates, &may, &missing, &role)
 	switch {
@@ -76,7 +76,7 @@ func (u Use) checkHistory(ctx context.Context, db Querier) error {
 	case !rotates:
 		return problem.New(setup, "function %s does not exist: the history %s needs it", rotate, published)
 	case len(missing) > 0:
-		return problem.New(u.Table.Command("check", "--keep-published", "168h")+"  # prints the ALTER TABLE",
+		return problem.New(problem.Command(u.Table, "check", "--keep-published", "168h")+"  # prints the ALTER TABLE",
 			"table %s has no column %s", published, strings.Join(missing, ", "))
 	case !may:
 		function := u.Table.RotatePublished().String() + "(interval)"
@@ -143,7 +143,7 @@ SELECT coalesce((SELECT c.relkind::text
 	}
 	if kind != "" && kind != "r" && kind != "p" {
 		// setup says how to rename it
-		return problem.New(u.Table.Command("setup"), "%s in database %s is not a table", table, database)
+		return problem.New(problem.Command(u.Table, "setup"), "%s in database %s is not a table", table, database)
 	}
 	if kind == "" {
 		return Missing(ctx, db, u.Table, table, database)
@@ -166,7 +166,7 @@ SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EX
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
 	if len(missing) > 0 {
-		return problem.New(u.Table.Command("migrate up"),
+		return problem.New(problem.Command(u.Table, "migrate up"),
 			"table %s has no column %s", table, strings.Join(missing, ", "))
 	}
 	if len(denied) > 0 {
