@@ -35,7 +35,7 @@ type NewMessage struct {
 	// NotBefore is the earliest time to publish the message. Zero: at once.
 	NotBefore time.Time
 	// MaxAttempts is how many rejections make the message a dead letter, from 0 (no limit) to 32767. Nil: the relay's
-	// --max-retries decides.
+	// MaxRetries decides.
 	MaxAttempts *int
 	// ExpiresAt is the time from which on the message is not published, by the database's clock. Zero: never.
 	ExpiresAt time.Time

@@ -34,7 +34,7 @@ type statements struct {
 // over a whole index if the table was empty at the last ANALYZE.
 const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_id AND s.message_id`
 
-// NotBlocked is the condition that excludes keys with a dead letter (--on-dead-letter block). {dead} stands for the
+// NotBlocked is the condition that excludes keys with a dead letter (Options.Block). {dead} stands for the
 // table. OFFSET 0 keeps Postgres 18 from hashing the whole dead-letter table, which it does even with enable_seqscan
 // off.
 const NotBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`

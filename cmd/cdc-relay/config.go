@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
@@ -73,7 +75,7 @@ func defaultConfig() *config {
 func (c *config) validate() error {
 	var wrong []error
 	if err := c.relay.Validate(); err != nil {
-		wrong = append(wrong, usagef("%s", err))
+		wrong = append(wrong, usagef("%s", inFlags(err)))
 	}
 	if of := c.relay.Shard.Of; c.shards > 0 && of > 0 && of != c.shards {
 		wrong = append(wrong, usagef("--shards %d and --shard %s: "+
@@ -83,6 +85,14 @@ func (c *config) validate() error {
 		wrong = append(wrong, usagef("--outage-cooldown %s: want at least %s", c.outageCooldown, least))
 	}
 	return errors.Join(wrong...)
+}
+
+// inFlags names flags in place of the fields with which the mistakes in a relay.Config begin.
+func inFlags(err error) string {
+	text := regexp.MustCompile(`(?m)^[A-Z]\w*`).ReplaceAllStringFunc(err.Error(), func(field string) string {
+		return "--" + strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(field, "$1-$2"))
+	})
+	return strings.Replace(text, "--database-url is not set", notSet("database-url"), 1)
 }
 
 func (c *config) needAMQP() error {

@@ -53,8 +53,8 @@ func TestSetupCreatesAFailoverSlot(t *testing.T) {
 	f.names.Failover = true
 	if server.Major() < 17 {
 		_, err := Setup(t.Context(), f.Conn.PgConn(), f.names, await.Hang())
-		f.wantProblem(err, "--failover-slot needs 17 or later", "without --failover-slot")
-		f.wantProblem(CheckBefore(t.Context(), f.Conn.PgConn(), f.names), "--failover-slot needs 17 or later", "upgrade")
+		f.wantProblem(err, "they need 17 or later", "without --failover-slot")
+		f.wantProblem(CheckBefore(t.Context(), f.Conn.PgConn(), f.names), "they need 17 or later", "upgrade")
 		return
 	}
 	f.wantLines(f.mustSetUp(f.names), []string{"dropped slot " + f.names.Slot + ": it is no failover slot", "created failover slot " + f.names.Slot})

@@ -26,7 +26,7 @@ func checkFailover(conn *pgconn.PgConn, names Names) error {
 		return nil
 	}
 	return problem.New("# upgrade Postgres, or run without --failover-slot",
-		"Postgres %s has no failover slots: --failover-slot needs 17 or later", conn.ParameterStatus("server_version"))
+		"Postgres %s has no failover slots: they need 17 or later", conn.ParameterStatus("server_version"))
 }
 
 // standbyError is no problem for a person at once: the standby may be promoted.

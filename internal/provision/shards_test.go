@@ -200,7 +200,7 @@ func TestShardsNeedRowFilters(t *testing.T) {
 	}
 	f := newFixture(t)
 	_, err := Setup(t.Context(), f.Conn.PgConn(), f.split(2)[0], await.Hang())
-	f.wantProblem(err, "has no row filters: --shard needs 15 or later", "without --shard")
+	f.wantProblem(err, "has no row filters: shards need 15 or later", "without --shard")
 	if f.Value(`SELECT count(*) FROM pg_publication`) != "0" {
 		t.Error("a publication was created")
 	}

@@ -24,7 +24,7 @@ type header struct {
 func newHeader(name string) (*header, error) {
 	label, err := labelOf(name)
 	if err != nil {
-		return nil, fmt.Errorf("--metrics-header %q: %w", outbox.Shortened(name), err)
+		return nil, fmt.Errorf("MetricsHeader %q: %w", outbox.Shortened(name), err)
 	}
 	return &header{name: label, quoted: []byte(`"` + name + `"`), values: newValues("")}, nil
 }
