@@ -117,56 +117,41 @@ func (m *NewMessage) Args() ([]any, error) {
 	if m.MaxAttempts != nil && (*m.MaxAttempts < 0 || *m.MaxAttempts > math.MaxInt16) {
 		return nil, fmt.Errorf("max attempts is %d, must be from 0 (no limit) to %d", *m.MaxAttempts, math.MaxInt16)
 	}
-	args := make([]any, 13)
-	if m.MessageID != (UUID{}) {
-		args[0] = m.MessageID.String()
-	}
-	if m.Exchange != nil {
-		args[1] = *m.Exchange
-	}
-	args[2] = m.RoutingKey
-	if m.OrderingKey != "" {
-		args[3] = m.OrderingKey
-	}
-	if m.Body != nil {
-		args[5] = m.Body
-	}
-	if !m.NotBefore.IsZero() {
-		args[9] = m.NotBefore
-	}
-	if m.MaxAttempts != nil {
-		args[10] = *m.MaxAttempts
-	}
-	if !m.ExpiresAt.IsZero() {
-		args[11] = m.ExpiresAt
-	}
-	if m.CoalesceKey != "" {
-		args[12] = m.CoalesceKey
-	}
-	for _, field := range []struct {
+	var texts [4]any
+	for i, field := range []struct {
 		name  string
-		at    int
 		value any
 	}{
-		{"Payload", 4, m.Payload},
-		{"Headers", 6, nilIfEmpty(m.Headers)},
-		{"Properties", 7, nilIfEmpty(m.Properties)},
-		{"RedactedPayload", 8, m.RedactedPayload},
+		{"Payload", m.Payload},
+		{"Headers", nilIf(len(m.Headers) == 0, m.Headers)},
+		{"Properties", nilIf(len(m.Properties) == 0, m.Properties)},
+		{"RedactedPayload", m.RedactedPayload},
 	} {
-		text, err := jsonText(field.value)
-		if err != nil {
+		var err error
+		if texts[i], err = jsonText(field.value); err != nil {
 			return nil, fmt.Errorf("marshal %s: %w", field.name, err)
 		}
-		args[field.at] = text
 	}
-	return args, nil
+	return []any{
+		nilIf(m.MessageID == UUID{}, m.MessageID.String()), pointed(m.Exchange), m.RoutingKey,
+		nilIf(m.OrderingKey == "", m.OrderingKey), texts[0], nilIf(m.Body == nil, m.Body), texts[1], texts[2], texts[3],
+		nilIf(m.NotBefore.IsZero(), m.NotBefore), pointed(m.MaxAttempts), nilIf(m.ExpiresAt.IsZero(), m.ExpiresAt),
+		nilIf(m.CoalesceKey == "", m.CoalesceKey),
+	}, nil
 }
 
-func nilIfEmpty(m map[string]any) any {
-	if len(m) == 0 {
+func nilIf(unset bool, value any) any {
+	if unset {
 		return nil
 	}
-	return m
+	return value
+}
+
+func pointed[T any](p *T) any {
+	if p == nil {
+		return nil
+	}
+	return *p
 }
 
 // jsonText returns a string or nil.

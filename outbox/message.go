@@ -108,8 +108,8 @@ type Row struct {
 	ExpiresAt *time.Time
 	// Attempts counts the rejections so far.
 	Attempts int
-	// MaxAttempts is how many rejections make the message a dead letter, instead of the relay's MaxRetries; 0: no limit. Nil:
-	// MaxRetries applies.
+	// MaxAttempts is how many rejections make the message a dead letter, instead of the relay's MaxRetries; 0: no
+	// limit. Nil: MaxRetries applies.
 	MaxAttempts *int
 }
 

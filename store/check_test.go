@@ -1,8 +1,6 @@
 package store_test
 
 import (
-	"context"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -13,27 +11,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// role creates a role for the test, and returns its name and a URL to log in with.
-func (f *fixture) role(grants ...string) (name, address string) {
+// role creates a role for the test, and returns a URL to log in with.
+func (f *fixture) role(grants ...string) (address string) {
 	f.Helper()
-	name = services.Name(f)
-	f.Exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret'`)
-	f.Cleanup(func() {
-		for _, statement := range []string{`DROP OWNED BY ` + name, `DROP ROLE ` + name} {
-			if _, err := f.Conn.Exec(context.WithoutCancel(f.Context()), statement); err != nil {
-				f.Logf("%s: %v", statement, err)
-			}
-		}
-	})
+	name, address := tabletest.Role(f, f.Conn, f.URL, "")
 	for _, grant := range grants {
 		f.Exec(grant + ` TO ` + name)
 	}
-	u, err := url.Parse(f.URL)
-	if err != nil {
-		f.Fatal(err)
-	}
-	u.User = url.UserPassword(name, "secret")
-	return name, u.String()
+	return address
 }
 
 func TestAnUnreachableDatabaseIsNotReportedAsAProblem(t *testing.T) {

@@ -46,7 +46,7 @@ func (p *process) teardown(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
-	others, err := provision.OtherSlots(c.Context, conn.PgConn(), cfg.allNames()[0])
+	others, err := provision.SlotsBeside(c.Context, conn.PgConn(), cfg.allNames()...)
 	if err != nil {
 		return err
 	}

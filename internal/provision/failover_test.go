@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -24,7 +25,9 @@ func TestARecreatedSlotKeepsItsOptions(t *testing.T) {
 		f.Exec(`CHECKPOINT`)
 	}
 	f.Await(`SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
-	f.mustSetup()
+	if done := f.mustSetup(); len(done) != 3 || !strings.HasPrefix(done[0], "dropped slot "+f.names.Slot+": invalidated by the server") {
+		t.Errorf("did %q", done)
+	}
 	if got := options(); got != want {
 		t.Errorf("after an invalidation the options are %s, want %s", got, want)
 	}

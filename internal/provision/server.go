@@ -21,7 +21,7 @@ func serverVersion(conn *pgconn.PgConn) int {
 }
 
 // checkFailover rejects a failover slot on a server that has none.
-func checkFailover(conn *pgconn.PgConn, names Names) error {
+func checkFailover(_ context.Context, conn *pgconn.PgConn, names Names) error {
 	if !names.Failover || serverVersion(conn) >= 17 {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (standbyError) Hint() string {
 }
 
 // checkServer reports settings of the server that prevent logical replication.
-func checkServer(ctx context.Context, conn *pgconn.PgConn) error {
+func checkServer(ctx context.Context, conn *pgconn.PgConn, _ Names) error {
 	version := serverVersion(conn)
 	if version < 14 {
 		return problem.New("# upgrade Postgres, or run with --mode poll",

@@ -78,27 +78,6 @@ func TestRoleWithReplicationAloneStreams(t *testing.T) {
 	f.WantInserted(l, "1")
 }
 
-func TestInvalidatedSlotIsRecreated(t *testing.T) {
-	services.Thorough(t, "starts its own server")
-	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB")
-	f := onDatabase(t, server.URL(""))
-	f.mustSetup()
-	for range 3 {
-		f.Exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'x', 'x')`)
-	}
-	f.Exec(`CHECKPOINT`)
-	if status := f.Slot("wal_status"); status != "lost" {
-		t.Fatalf("the slot is %s", status)
-	}
-	stream, done := f.open()
-	if len(done) != 2 || !strings.HasPrefix(done[0], "dropped slot "+f.names.Slot+": invalidated by the server") {
-		t.Errorf("did %q", done)
-	}
-	l := f.Run(stream)
-	f.Exec(`INSERT INTO outbox VALUES (49)`)
-	f.WantInserted(l, "1")
-}
-
 // As if the server had been restored from an older backup, or a client had confirmed what never was.
 func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 	f := newFixture(t)

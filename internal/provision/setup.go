@@ -46,16 +46,8 @@ func (c Change) String() string {
 // Setup creates the publication and the slot if they are missing, and recreates a slot that can never deliver again. It
 // returns its changes, and may be called at any time. Creating the slot waits for open transactions, at most for wait.
 func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) ([]Change, error) {
-	if err := checkServer(ctx, conn); err != nil {
-		return nil, err
-	}
-	if err := checkFailover(conn, names); err != nil {
-		return nil, err
-	}
-	if err := checkShard(ctx, conn, names); err != nil {
-		return nil, err
-	}
-	if err := checkNames(ctx, conn, names); err != nil { // renewing the slot could drop that of another outbox
+	// checkNames: renewing the slot could drop that of another outbox.
+	if err := checkAll(ctx, conn, names, checkServer, checkFailover, checkShard, checkNames); err != nil {
 		return nil, err
 	}
 	var done []Change
@@ -88,11 +80,13 @@ var ErrMayNot = errors.New("permission denied")
 // CheckBefore returns a *problem.Problem if Setup would fail, so that nothing is created in vain: the names belong to
 // another outbox, the server cannot decode, or the role may not create what is missing (ErrMayNot).
 func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	for _, check := range []func(context.Context, *pgconn.PgConn, Names) error{
-		func(ctx context.Context, conn *pgconn.PgConn, _ Names) error { return checkServer(ctx, conn) },
-		func(_ context.Context, conn *pgconn.PgConn, names Names) error { return checkFailover(conn, names) },
-		checkShard, CheckNames, mayCreate,
-	} {
+	return checkAll(ctx, conn, names, checkServer, checkFailover, checkShard, CheckNames, mayCreate)
+}
+
+type check func(context.Context, *pgconn.PgConn, Names) error
+
+func checkAll(ctx context.Context, conn *pgconn.PgConn, names Names, checks ...check) error {
+	for _, check := range checks {
 		if err := check(ctx, conn, names); err != nil {
 			return err
 		}

@@ -29,14 +29,6 @@ func TestSetupCreatesMissingObjectsOnce(t *testing.T) {
 	stream.Close()
 }
 
-func TestOpenCreatesMissingObjects(t *testing.T) {
-	f := newFixture(t)
-	_, done := f.open()
-	if len(done) != 2 || f.Slot("plugin") != "pgoutput" {
-		t.Errorf("did %q", done)
-	}
-}
-
 func TestSetupRepairsThePublication(t *testing.T) {
 	for _, c := range []struct{ sql, done string }{
 		{`CREATE PUBLICATION %s WITH (publish_via_partition_root = true)`, `added table public.outbox to publication %s`},

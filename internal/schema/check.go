@@ -48,43 +48,37 @@ func (u Use) Check(ctx context.Context, db Querier) error {
 	return u.checkSequence(ctx, db)
 }
 
-// historySQL asks whether the history $1 and its function $2 exist and may be used, and which of the columns $3 are
-// missing.
-const historySQL = `
-SELECT pg_catalog.to_regclass($1) IS NOT NULL, pg_catalog.to_regprocedure($2) IS NOT NULL,
-  coalesce(pg_catalog.has_table_privilege(pg_catalog.to_regclass($1), 'INSERT')
-    AND pg_catalog.has_function_privilege(pg_catalog.to_regprocedure($2), 'EXECUTE'), false),
-  array(SELECT c FROM pg_catalog.unnest($3::text[]) c WHERE NOT EXISTS (
-    SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1)::oid
-      AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)),
-  pg_catalog.quote_ident(current_user)`
-
+// checkHistory checks the history, and the function that maintains its partitions.
 func (u Use) checkHistory(ctx context.Context, db Querier) error {
-	need, rotate := HistoryNeed(u.Table), u.Table.RotatePublished().SQL()+"(interval)"
-	published := need.Table
-	var there, rotates, may bool
-	var missing []string
+	if err := u.checkTable(ctx, db, HistoryNeed(u.Table)); err != nil {
+		return err
+	}
+	name := u.Table.RotatePublished()
+	var there, may bool
 	var role string
-	setup := problem.Command(u.Table, "setup", "--keep-published", "168h")
-	err := db.QueryRow(ctx, historySQL, published.SQL(), rotate, need.Columns).
-		Scan(&there, &rotates, &may, &missing, &role)
+	err := db.QueryRow(ctx, `
+SELECT f IS NOT NULL, coalesce(pg_catalog.has_function_privilege(f, 'EXECUTE'), false),
+       pg_catalog.quote_ident(current_user)
+FROM pg_catalog.to_regprocedure($1) f`, name.SQL()+"(interval)").Scan(&there, &may, &role)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look for table %s: %w", published, err)
+		return fmt.Errorf("look for function %s: %w", name, err)
 	case !there:
-		return problem.New(setup, "table %s does not exist: --keep-published needs it", published)
-	case !rotates:
-		return problem.New(setup, "function %s does not exist: the history %s needs it", rotate, published)
-	case len(missing) > 0:
-		return problem.New(problem.Command(u.Table, "check", "--keep-published", "168h")+"  # prints the ALTER TABLE",
-			"table %s has no column %s", published, strings.Join(missing, ", "))
+		return problem.New(setup(u.Table, u.Table.Published()),
+			"function %s(interval) does not exist: the history %s needs it", name, u.Table.Published())
 	case !may:
-		function := u.Table.RotatePublished().String() + "(interval)"
-		return problem.New(
-			fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT EXECUTE ON FUNCTION %s TO %[2]s;", published, role, function),
-			"role %s may not write the history %s", role, published)
+		return problem.New(fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s(interval) TO %s;", name, role),
+			"role %s may not call function %s", role, name)
 	}
 	return nil
+}
+
+// setup returns the command that creates one table of an outbox.
+func setup(table, missing outbox.Table) string {
+	if missing == table.Published() {
+		return problem.Command(table, "setup", "--keep-published", "168h")
+	}
+	return problem.Command(table, "setup")
 }
 
 // Need is what a relay needs of one table.
@@ -143,7 +137,7 @@ SELECT coalesce((SELECT c.relkind::text
 	}
 	if kind != "" && kind != "r" && kind != "p" {
 		// setup says how to rename it
-		return problem.New(problem.Command(u.Table, "setup"), "%s in database %s is not a table", table, database)
+		return problem.New(setup(u.Table, table), "%s in database %s is not a table", table, database)
 	}
 	if kind == "" {
 		return Missing(ctx, db, u.Table, table, database)
@@ -166,8 +160,11 @@ SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EX
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
 	if len(missing) > 0 {
-		return problem.New(problem.Command(u.Table, "migrate up"),
-			"table %s has no column %s", table, strings.Join(missing, ", "))
+		add := problem.Command(u.Table, "migrate up")
+		if table == u.Table.Published() {
+			add = problem.Command(u.Table, "check", "--keep-published", "168h") + "  # prints the ALTER TABLE"
+		}
+		return problem.New(add, "table %s has no column %s", table, strings.Join(missing, ", "))
 	}
 	if len(denied) > 0 {
 		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(denied, ", "), table, role),

@@ -15,7 +15,7 @@ import (
 // Missing is the problem that a table of an outbox does not exist. The name may be mistyped, so it names the outboxes
 // of the database. It asks by a pool or a connection.
 func Missing(ctx context.Context, db Querier, table, missing outbox.Table, database string) *problem.Problem {
-	found := problem.New(problem.Command(table, "setup"), "table %s does not exist in database %s", missing, database)
+	found := problem.New(setup(table, missing), "table %s does not exist in database %s", missing, database)
 	if missing != table {
 		return found
 	}

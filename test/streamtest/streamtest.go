@@ -3,7 +3,6 @@ package streamtest
 
 import (
 	"context"
-	"net/url"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // Fixture is a database with a table, and an ordinary connection.
@@ -106,21 +106,7 @@ func (f *Fixture) Await(sql string) {
 // Role creates a role that may log in, and returns its URL.
 func (f *Fixture) Role(attributes string) (name, address string) {
 	f.Helper()
-	name = services.Name(f)
-	f.Exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret' ` + attributes)
-	f.Cleanup(func() {
-		for _, statement := range []string{`DROP OWNED BY ` + name, `DROP ROLE ` + name} {
-			if _, err := f.Conn.Exec(context.Background(), statement); err != nil {
-				f.Logf("%s: %v", statement, err)
-			}
-		}
-	})
-	u, err := url.Parse(f.URL)
-	if err != nil {
-		f.Fatal(err)
-	}
-	u.User = url.UserPassword(name, "secret")
-	return name, u.String()
+	return tabletest.Role(f, f.Conn, f.URL, attributes)
 }
 
 // Listener is a handler that keeps what the stream brings.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -64,6 +65,25 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 	}
 	t.Cleanup(func() { conn.Close(context.Background()) })
 	return conn
+}
+
+// Role creates a role that may log in, with these attributes, and returns its URL.
+func Role(t testing.TB, conn *pgx.Conn, address, attributes string) (name, of string) {
+	t.Helper()
+	name = services.Name(t)
+	run := func(sql string) {
+		if _, err := conn.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	run(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret' ` + attributes)
+	t.Cleanup(func() { run(`DROP OWNED BY ` + name + `; DROP ROLE ` + name) })
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "secret")
+	return name, u.String()
 }
 
 // Exec runs a statement.
