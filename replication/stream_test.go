@@ -12,12 +12,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/streamtest"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {
 	f := streamtest.New(t)
 	f.Setup()
-	early, err := f.Connect().Begin(t.Context())
+	early, err := tabletest.Connect(t, f.URL).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

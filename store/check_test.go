@@ -14,7 +14,7 @@ import (
 // role creates a role for the test, and returns a URL to log in with.
 func (f *fixture) role(grants ...string) (address string) {
 	f.Helper()
-	name, address := tabletest.Role(f, f.Conn, f.URL, "")
+	name, address := f.Role("")
 	for _, grant := range grants {
 		f.Exec(grant + ` TO ` + name)
 	}

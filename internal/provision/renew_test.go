@@ -8,6 +8,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // fallBehind makes the server write so much WAL that a slot is far behind. A segment switch leaves the rest of its 16
@@ -54,7 +55,7 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
 	f.mustSetup()
 	f.fallBehind()
-	blocker := f.Connect()
+	blocker := tabletest.Connect(t, f.URL)
 	tx, err := blocker.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -34,17 +34,6 @@ func TestWalLevelReplicaIsAProblem(t *testing.T) {
 	}
 }
 
-func TestFullSlotsAreAProblem(t *testing.T) {
-	services.Thorough(t, "starts its own server")
-	server := services.PrivatePostgres(t, "max_replication_slots=1")
-	f := onDatabase(t, server.URL(""))
-	f.Exec(`SELECT pg_create_physical_replication_slot('somebody')`)
-	_, err := f.setup()
-	f.wantProblem(err, "no replication slot is free", "max_replication_slots")
-	f.Exec(`SELECT pg_drop_replication_slot('somebody')`)
-	f.mustSetup()
-}
-
 func TestRoleWithoutReplicationIsNamed(t *testing.T) {
 	f := newFixture(t)
 	role, address := f.Role("")
@@ -120,16 +109,6 @@ func TestSlotCreationNamesPreparedTransactions(t *testing.T) {
 	}
 	f.Exec(`ROLLBACK PREPARED 'left behind'`)
 	f.mustSetup()
-}
-
-func TestARecreatedPublicationLeavesNoGap(t *testing.T) {
-	f := newFixture(t)
-	f.mustSetup()
-	f.Exec(`DROP PUBLICATION ` + f.names.Publication)
-	f.Exec(`INSERT INTO outbox VALUES (49)`)
-	l := f.listen()
-	f.Exec(`INSERT INTO outbox VALUES (50)`)
-	f.WantInserted(l, "2")
 }
 
 func TestPublicationDroppedDuringTheStreamIsRecreated(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestSetupCreatesMissingObjectsOnce(t *testing.T) {
@@ -260,7 +261,7 @@ func TestSetupSQLRunsInPsql(t *testing.T) {
 
 func TestSetupAcceptsAConcurrentlyCreatedPublication(t *testing.T) {
 	f := newFixture(t)
-	tx, err := f.Connect().Begin(t.Context())
+	tx, err := tabletest.Connect(t, f.URL).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +289,7 @@ func TestSetupAcceptsAConcurrentlyCreatedPublication(t *testing.T) {
 
 func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 	f := newFixture(t)
-	blocker := f.Connect()
+	blocker := tabletest.Connect(t, f.URL)
 	tx, err := blocker.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,10 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -21,9 +19,7 @@ import (
 
 // Fixture is a database with a table, and an ordinary connection.
 type Fixture struct {
-	*testing.T
-	URL  string
-	Conn *pgx.Conn
+	*tabletest.Tables
 	// Source has an unused name for publication and slot.
 	Source replication.Source
 }
@@ -38,10 +34,8 @@ func New(t *testing.T) *Fixture {
 func On(t *testing.T, url string) *Fixture {
 	t.Helper()
 	name := services.Name(t)
-	f := &Fixture{T: t, URL: url, Source: replication.Source{
-		Table: outbox.Table{Schema: "public", Name: "outbox"}, Publication: name, Slot: name,
-	}}
-	f.Conn = f.Connect()
+	tables := &tabletest.Tables{TB: t, URL: url, Conn: tabletest.Connect(t, url)}
+	f := &Fixture{tables, replication.Source{Table: tabletest.Name(), Publication: name, Slot: name}}
 	f.Exec(`CREATE TABLE outbox (id bigint PRIMARY KEY)`)
 	f.Exec(`CREATE TABLE other (id bigint)`)
 	return f
@@ -52,24 +46,6 @@ func (f *Fixture) Setup() {
 	f.Helper()
 	f.Exec(`CREATE PUBLICATION ` + f.Source.Publication + ` FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
 	f.Exec(slot.CreateSQL(f.Source.Slot, slot.Options{}))
-}
-
-func (f *Fixture) Connect() *pgx.Conn {
-	f.Helper()
-	conn, err := pgx.Connect(f.Context(), f.URL)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { conn.Close(context.Background()) })
-	return conn
-}
-
-// Exec runs a statement.
-func (f *Fixture) Exec(sql string) {
-	f.Helper()
-	if _, err := f.Conn.Exec(f.Context(), sql); err != nil {
-		f.Fatalf("%s: %v", sql, err)
-	}
 }
 
 // Value returns the first value of a query; "": it has no rows.
@@ -101,12 +77,6 @@ func (f *Fixture) Await(sql string) {
 		}
 		return rows[len(rows)-1][0] == "t"
 	})
-}
-
-// Role creates a role that may log in, and returns its URL.
-func (f *Fixture) Role(attributes string) (name, address string) {
-	f.Helper()
-	return tabletest.Role(f, f.Conn, f.URL, attributes)
 }
 
 // Listener is a handler that keeps what the stream brings.

@@ -68,19 +68,18 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 }
 
 // Role creates a role that may log in, with these attributes, and returns its URL.
-func Role(t testing.TB, conn *pgx.Conn, address, attributes string) (name, of string) {
-	t.Helper()
-	name = services.Name(t)
-	run := func(sql string) {
-		if _, err := conn.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
-			t.Errorf("%s: %v", sql, err)
+func (f *Tables) Role(attributes string) (name, address string) {
+	f.Helper()
+	name = services.Name(f)
+	f.Exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret' ` + attributes)
+	f.Cleanup(func() {
+		if _, err := f.Conn.Exec(context.Background(), `DROP OWNED BY `+name+`; DROP ROLE `+name); err != nil {
+			f.Log(err)
 		}
-	}
-	run(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret' ` + attributes)
-	t.Cleanup(func() { run(`DROP OWNED BY ` + name + `; DROP ROLE ` + name) })
-	u, err := url.Parse(address)
+	})
+	u, err := url.Parse(f.URL)
 	if err != nil {
-		t.Fatal(err)
+		f.Fatal(err)
 	}
 	u.User = url.UserPassword(name, "secret")
 	return name, u.String()
