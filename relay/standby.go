@@ -85,7 +85,7 @@ func (s *streamer) othersTurn(ctx context.Context, stream *replication.Stream) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return stream.StandbyIsReady(ctx)
+	return replication.ReadyStandby(ctx, stream.Conn(), s.names.Slot)
 }
 
 // readSlot reads the slot, and tells the other relays whether this one can publish.
@@ -108,7 +108,7 @@ func (s *streamer) readSlot(ctx context.Context, stream *replication.Stream, tol
 func terminate(ctx context.Context, stream *replication.Stream, owner slot.Process) error {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return stream.Terminate(ctx, owner)
+	return owner.Terminate(ctx, stream.Conn())
 }
 
 // watched is the owner of the slot as this relay observes it. All times are on this relay's clock, because the owner's

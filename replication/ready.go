@@ -43,8 +43,3 @@ WHERE application_name = `+outbox.QuoteLiteral(readyName(slotName))+` AND datnam
 	}
 	return len(rows) > 0, nil
 }
-
-// StandbyIsReady is ReadyStandby on the stream's own connection. Call it before Start.
-func (s *Stream) StandbyIsReady(ctx context.Context) (bool, error) {
-	return ReadyStandby(ctx, s.conn, s.source.Slot)
-}

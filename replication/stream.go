@@ -159,11 +159,6 @@ func (s *Stream) Slot(ctx context.Context) (slot.Slot, error) {
 	return slot.Read(ctx, s.conn, s.source.Slot)
 }
 
-// Terminate ends a process of the server.
-func (s *Stream) Terminate(ctx context.Context, p slot.Process) error {
-	return p.Terminate(ctx, s.conn)
-}
-
 // Process returns the server process of the stream, known after Start. It may be called from any goroutine during Run.
 func (s *Stream) Process() slot.Process { return s.process }
 

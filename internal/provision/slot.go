@@ -132,29 +132,8 @@ func Full(err error) bool {
 // SlotBlockedError is returned while creating the slot waits for running transactions. Try again later.
 type SlotBlockedError struct {
 	Slot     string
-	Blockers []Blocker // the oldest first
+	Blockers []problem.Blocker // the oldest first
 	Err      error
-}
-
-// Blocker is a transaction that delays the creation of a slot.
-type Blocker struct {
-	PID     int64  // 0: a prepared transaction
-	GID     string // of a prepared transaction, if it is known
-	Details string // "app, idle in transaction, 35 s"
-}
-
-func (b Blocker) String() string {
-	name := fmt.Sprintf("pid %d", b.PID)
-	switch {
-	case b.GID != "":
-		name = "prepared transaction " + outbox.QuoteLiteral(b.GID)
-	case b.PID == 0:
-		name = "a prepared transaction"
-	}
-	if b.Details != "" {
-		name += " (" + b.Details + ")"
-	}
-	return name
 }
 
 func (e *SlotBlockedError) Error() string {
@@ -172,13 +151,10 @@ func (e *SlotBlockedError) Error() string {
 
 // Hint says how to end the oldest transaction.
 func (e *SlotBlockedError) Hint() string {
-	switch {
-	case len(e.Blockers) == 0:
+	if len(e.Blockers) == 0 {
 		return "# wait until the transactions end"
-	case e.Blockers[0].PID == 0:
-		return problem.EndPrepared(e.Blockers[0].GID)
 	}
-	return problem.EndSession(e.Blockers[0].PID)
+	return e.Blockers[0].End()
 }
 
 func (e *SlotBlockedError) Unwrap() error { return e.Err }
@@ -202,7 +178,7 @@ GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY pg_catalog.min(coalesce(a.xac
 	blocked := &SlotBlockedError{Slot: name, Err: cause}
 	for _, r := range rows {
 		pid, _ := strconv.ParseInt(r[0], 10, 64) // an integer of the server
-		blocked.Blockers = append(blocked.Blockers, Blocker{PID: pid, GID: r[1], Details: r[2]})
+		blocked.Blockers = append(blocked.Blockers, problem.Blocker{PID: pid, GID: r[1], Details: r[2]})
 	}
 	return blocked
 }
