@@ -84,7 +84,8 @@ func (s *streamer) lags(behind bool, position, wal pglogrepl.LSN) {
 	case !s.progress.caughtUp.Load(): // reading older WAL is no lag
 	case behind:
 		lag := problem.New(
-			problem.Command(s.names.Table, "check")+"  # area slot; after a huge transaction the stream catches up by itself",
+			problem.Command(s.names.Table, "check")+
+				"  # area slot; after a huge transaction the stream catches up by itself",
 			"the stream stands at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery)
 		s.progress.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", lag)
 	default:

@@ -119,7 +119,8 @@ func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner st
 		return migrationError(err, conn, table)
 	}
 	if len(state.Pending) > 0 {
-		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table), problem.Command(table, "setup"))
+		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table),
+			problem.Command(table, "setup"))
 	}
 	return nil
 }

@@ -36,7 +36,8 @@ func otherOutboxes(
 	ctx context.Context, conn *pgconn.PgConn, publication string, table outbox.Table,
 ) (others []outbox.Table, err error) {
 	literal := outbox.QuoteLiteral
-	rows, err := slot.Query(ctx, conn, OtherOutboxesSQL(literal(publication), literal(table.Schema), literal(table.Name)))
+	sql := OtherOutboxesSQL(literal(publication), literal(table.Schema), literal(table.Name))
+	rows, err := slot.Query(ctx, conn, sql)
 	if err == nil {
 		err = json.Unmarshal([]byte(rows[0][0]), &others)
 	}

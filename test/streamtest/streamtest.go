@@ -44,7 +44,7 @@ func On(t *testing.T, url string) *Fixture {
 // Setup creates publication and slot.
 func (f *Fixture) Setup() {
 	f.Helper()
-	f.Exec(`CREATE PUBLICATION ` + f.Source.Publication + ` FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
+	f.Exec(`CREATE PUBLICATION ` + f.Source.Publication + ` FOR TABLE outbox WITH (publish = 'insert')`)
 	f.Exec(slot.CreateSQL(f.Source.Slot, slot.Options{}))
 }
 
@@ -140,7 +140,8 @@ func (f *Fixture) Run(stream *replication.Stream) *Listener {
 	f.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Listener{
-		Stream: stream, Messages: make(chan string, 1000), Positions: make(chan pglogrepl.LSN, 1000), Done: make(chan error, 1), Stop: cancel,
+		Stream: stream, Stop: cancel,
+		Messages: make(chan string, 1000), Positions: make(chan pglogrepl.LSN, 1000), Done: make(chan error, 1),
 	}
 	var err error
 	if l.At, err = stream.Start(f.Context()); err != nil {

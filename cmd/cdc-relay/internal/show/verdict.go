@@ -63,7 +63,8 @@ type finding struct {
 // Unreadable is the verdict if the tables cannot be read.
 func Unreadable(table outbox.Table, err error) Verdict {
 	sentence := "Critical: the outbox cannot be read: " + Shortened(string(Redact([]byte(err.Error()))), 200)
-	return Verdict{Level: Critical, Text: sentence, Command: problem.Command(table, "check"), Page: "/check", Others: []string{}}
+	check := problem.Command(table, "check")
+	return Verdict{Level: Critical, Text: sentence, Command: check, Page: "/check", Others: []string{}}
 }
 
 // Print writes the verdict for people: the sentence, the command, and the other findings.
@@ -168,7 +169,8 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 	}
 	if n := v.counts["dead_letters"]; n.N > 0 {
 		sentence := countOf(n, "dead letter") + v.kinds(func(f operator.Failing) int64 { return f.Dead })
-		found = append(found, finding{Attention, sentence, problem.Command(table, "dead-letter list"), "/dead-letters", &n.N})
+		list := problem.Command(table, "dead-letter list")
+		found = append(found, finding{Attention, sentence, list, "/dead-letters", &n.N})
 	}
 	if n := v.counts["retrying"]; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
 		sentence := countOf(n, "rejected message") + " will be tried again" +
@@ -190,7 +192,8 @@ func blockedFinding(table outbox.Table, k *operator.Key) finding {
 	if k.Dead != nil { // its first message waits, too
 		behind.N++
 		id, why = *k.Dead, ""
-		head, command = fmt.Sprintf("dead letter %d", id), problem.Command(table, "dead-letter requeue", "--id", fmt.Sprint(id))
+		head = fmt.Sprintf("dead letter %d", id)
+		command = problem.Command(table, "dead-letter requeue", "--id", fmt.Sprint(id))
 	}
 	sentence := fmt.Sprintf("%s of key %s %s behind %s",
 		countOf(behind, "message"), Shortened(k.Key, 40), verbOf(behind, "waits", "wait"), head)
@@ -204,7 +207,8 @@ func blockedFinding(table outbox.Table, k *operator.Key) finding {
 func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
 	if n := v.unsent(); n != nil && *n > MostDepth {
 		sentence := Number(*n) + " messages wait"
-		found = append(found, finding{Attention, sentence, problem.Command(cfg.Table, "stats", "--watch"), "/waiting", n})
+		watch := problem.Command(cfg.Table, "stats", "--watch")
+		found = append(found, finding{Attention, sentence, watch, "/waiting", n})
 	}
 	if v.Slot.WALStatus != nil && (*v.Slot.WALStatus == "unreserved" || *v.Slot.WALStatus == "lost") {
 		sentence := "Postgres removes the WAL of slot " + cfg.Names().Slot + " (wal_status " + *v.Slot.WALStatus + ")"
