@@ -56,7 +56,7 @@ func TestSetupCreatesAFailoverSlot(t *testing.T) {
 	f.names.Failover = true
 	if server.Major() < 17 {
 		_, err := Setup(t.Context(), f.Conn.PgConn(), f.names, await.Hang())
-		f.wantProblem(err, "they need 17 or later", "without --failover-slot")
+		f.wantProblem(err, "they need 17 or later", "leave out --failover-slot")
 		f.wantProblem(CheckBefore(t.Context(), f.Conn.PgConn(), f.names), "they need 17 or later", "upgrade")
 		return
 	}

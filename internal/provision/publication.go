@@ -113,24 +113,21 @@ type Publication struct {
 }
 
 func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (Publication, error) {
-	filters := "'', false"
-	if serverVersion(conn) >= 15 {
-		filters = "coalesce(pg_catalog.pg_get_expr(r.prqual, r.prrelid), ''), coalesce(r.prattrs IS NOT NULL, false)"
-	}
 	rows, err := slot.Query(ctx, conn, fmt.Sprintf(`
 SELECT p.pubinsert, p.pubviaroot,
        EXISTS (SELECT 1 FROM pg_catalog.pg_publication_tables t
                WHERE t.pubname = p.pubname AND t.schemaname = %[2]s AND t.tablename = %[3]s),
-       %[4]s, pg_catalog.to_regclass(%[5]s) IS NULL,
+       coalesce(pg_catalog.pg_get_expr(r.prqual, r.prrelid), ''), r.prattrs IS NOT NULL,
+       pg_catalog.to_regclass(%[4]s) IS NULL,
        coalesce((SELECT o.rolname FROM pg_catalog.pg_roles o WHERE o.oid = p.pubowner AND NOT o.rolsuper
          AND o.rolname <> current_user
          AND o.oid NOT IN (SELECT d.datdba FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()
-           UNION SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass(%[5]s)::oid)), '')
+           UNION SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass(%[4]s)::oid)), '')
 FROM pg_catalog.pg_publication p
-LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = pg_catalog.to_regclass(%[5]s)::oid
+LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = pg_catalog.to_regclass(%[4]s)::oid
 WHERE p.pubname = %[1]s`,
 		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Table.Schema),
-		outbox.QuoteLiteral(names.Table.Name), filters, outbox.QuoteLiteral(names.Table.SQL())))
+		outbox.QuoteLiteral(names.Table.Name), outbox.QuoteLiteral(names.Table.SQL())))
 	if err != nil {
 		return Publication{}, fmt.Errorf("read publication %q: %w", names.Publication, err)
 	}
@@ -303,7 +300,7 @@ func unreplicable(err error, names Names, what string) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	detail := strings.ToLower(answer.Detail)
-	if strings.Contains(detail, "unlogged") { // also "temporary and unlogged", until version 14
+	if strings.Contains(detail, "unlogged") {
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, "+
 				"and a crash loses them", names.Table),

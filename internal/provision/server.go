@@ -25,7 +25,7 @@ func checkFailover(_ context.Context, conn *pgconn.PgConn, names Names) error {
 	if !names.Failover || serverVersion(conn) >= 17 {
 		return nil
 	}
-	return problem.New("# upgrade Postgres, or run without --failover-slot",
+	return problem.New("# upgrade Postgres, or leave out --failover-slot",
 		"Postgres %s has no failover slots: they need 17 or later", conn.ParameterStatus("server_version"))
 }
 
@@ -43,9 +43,9 @@ func (standbyError) Hint() string {
 // checkServer reports settings of the server that prevent logical replication.
 func checkServer(ctx context.Context, conn *pgconn.PgConn, _ Names) error {
 	version := serverVersion(conn)
-	if version < 14 {
+	if version < 15 {
 		return problem.New("# upgrade Postgres, or run with --mode poll",
-			"Postgres %s is too old: streaming needs 14 or later", conn.ParameterStatus("server_version"))
+			"Postgres %s is too old: streaming needs 15 or later", conn.ParameterStatus("server_version"))
 	}
 	rows, err := slot.Query(ctx, conn, "SELECT pg_catalog.current_setting('wal_level'), pg_is_in_recovery()")
 	if err != nil {

@@ -47,7 +47,7 @@ func (c Change) String() string {
 // returns its changes, and may be called at any time. Creating the slot waits for open transactions, at most for wait.
 func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) ([]Change, error) {
 	// checkNames: renewing the slot could drop that of another outbox.
-	if err := checkAll(ctx, conn, names, checkServer, checkFailover, checkShard, checkNames); err != nil {
+	if err := checkAll(ctx, conn, names, checkServer, checkFailover, CheckSplit, checkNames); err != nil {
 		return nil, err
 	}
 	var done []Change
@@ -80,7 +80,7 @@ var ErrMayNot = errors.New("permission denied")
 // CheckBefore returns a *problem.Problem if Setup would fail, so that nothing is created in vain: the names belong to
 // another outbox, the server cannot decode, or the role may not create what is missing (ErrMayNot).
 func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	return checkAll(ctx, conn, names, checkServer, checkFailover, checkShard, CheckNames, mayCreate)
+	return checkAll(ctx, conn, names, checkServer, checkFailover, CheckSplit, CheckNames, mayCreate)
 }
 
 type check func(context.Context, *pgconn.PgConn, Names) error

@@ -73,9 +73,6 @@ func TestSetupRepairsSeveralFaultsOfAPublicationAtOnce(t *testing.T) {
 }
 
 func TestRowFilterAndColumnListAreRejected(t *testing.T) {
-	if services.SharedPostgres(t).Major() < 15 {
-		t.Skip("a publication has neither before Postgres 15")
-	}
 	for sql, what := range map[string]string{
 		`outbox WHERE (id > 5)`: "has a row filter on table public.outbox",
 		`outbox (id)`:           "has a column list on table public.outbox",

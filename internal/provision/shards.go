@@ -168,12 +168,3 @@ func teardownCommand(names Names, of int) string {
 	}
 	return command
 }
-
-// checkShard reports what prevents this relay from streaming its shard.
-func checkShard(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	if !names.Shard.Whole() && serverVersion(conn) < 15 {
-		return problem.New("# upgrade Postgres, or run without --shard",
-			"Postgres %s has no row filters: shards need 15 or later", conn.ParameterStatus("server_version"))
-	}
-	return CheckSplit(ctx, conn, names)
-}

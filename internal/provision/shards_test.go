@@ -11,7 +11,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
-	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/streamtest"
 )
 
@@ -19,9 +18,6 @@ import (
 func newSharded(t *testing.T, n int) (*fixture, []Names) {
 	t.Helper()
 	f := newFixture(t)
-	if services.SharedPostgres(t).Major() < 15 {
-		t.Skip("a publication has no row filter before Postgres 15")
-	}
 	f.Exec(`ALTER TABLE outbox ADD COLUMN ordering_key text`)
 	return f, f.split(n)
 }
@@ -192,16 +188,4 @@ func TestAUserDefinedCollationIsAProblem(t *testing.T) {
 	f.Exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
 	_, err := Setup(t.Context(), f.Conn.PgConn(), all[0], await.Hang())
 	f.wantProblem(err, "cannot create or change publication", `ALTER TABLE public.outbox ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
-}
-
-func TestShardsNeedRowFilters(t *testing.T) {
-	if services.SharedPostgres(t).Major() >= 15 {
-		t.Skip("Postgres 15 has row filters")
-	}
-	f := newFixture(t)
-	_, err := Setup(t.Context(), f.Conn.PgConn(), f.split(2)[0], await.Hang())
-	f.wantProblem(err, "has no row filters: shards need 15 or later", "without --shard")
-	if f.Value(`SELECT count(*) FROM pg_publication`) != "0" {
-		t.Error("a publication was created")
-	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Query runs one statement and returns its rows as text. It uses the simple protocol, the only one on a replication
-// connection. Several statements at once are a syntax error for a walsender before 14.2 (BUG #17379).
+// connection.
 func Query(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]string, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
