@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -62,7 +63,7 @@ func (e *MissingColumnError) Hint() string {
 	if e.Unfit {
 		return "# leave it out of --header-columns, or give it one of the types " + outbox.HeaderTypes
 	}
-	return e.Table.Command("check") + "  # prints the ALTER TABLE, or names the column list that hides it"
+	return problem.Command(e.Table, "check") + "  # prints the ALTER TABLE, or names the column list that hides it"
 }
 
 // RowError is returned for one row that could not be decoded. The row is still in the table.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -125,7 +126,7 @@ func exec(t *testing.T, conn *pgx.Conn, sql string) {
 
 // reading collects the rows of a stream.
 type reading struct {
-	names    replication.Names
+	names    replication.Source
 	decoder  *decode.Decoder
 	inserted chan *outbox.Message
 	failed   chan error
@@ -135,11 +136,15 @@ func newReading(t *testing.T, url string) *reading {
 	t.Helper()
 	name := services.Name(t)
 	r := &reading{
-		names:   replication.Names{Table: table(), Publication: name, Slot: name},
+		names:   replication.Source{Table: table(), Publication: name, Slot: name},
 		decoder: decode.NewDecoder(table()), inserted: make(chan *outbox.Message, 100), failed: make(chan error, 1),
 	}
-	stream, _, err := replication.Open(t.Context(), pgdial.AddressOf(url, ""), r.names, time.Minute)
+	stream, err := replication.Connect(t.Context(), pgdial.AddressOf(url, ""), r.names)
 	if err != nil {
+		t.Fatal(err)
+	}
+	names := provision.Names{Table: table(), Publication: name, Slot: name}
+	if _, err := provision.Setup(t.Context(), stream.Conn(), names, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Start(t.Context()); err != nil {

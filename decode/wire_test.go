@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/decode"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -19,17 +20,12 @@ const ourOID = 16_400
 
 func table() outbox.Table { return outbox.Table{Schema: "public", Name: "outbox"} }
 
-// names are the columns that the relay reads, in table order.
-func names() []string {
-	return []string{
-		"id", "created_at", "available_at", "expires_at", "message_id", "attempts", "schema_version", "max_attempts", "possible_duplicate",
-		"exchange", "routing_key", "ordering_key", "headers", "properties", "payload", "payload_bytes",
-	}
-}
+// names are the columns that the relay reads.
+func names() []string { return schema.Read() }
 
-func relation(oid uint32, schema, name string, columns ...string) []byte {
+func relation(oid uint32, in, name string, columns ...string) []byte {
 	b := binary.BigEndian.AppendUint32([]byte{'R'}, oid)
-	b = append(b, schema+"\x00"+name+"\x00d"...)
+	b = append(b, in+"\x00"+name+"\x00d"...)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(columns)))
 	for _, column := range columns {
 		b = append(b, "\x00"+column+"\x00"...)

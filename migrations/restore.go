@@ -83,7 +83,7 @@ func checkMoved(ctx context.Context, conn *pgx.Conn, table, of outbox.Table) err
 	if dead {
 		beside = fmt.Sprintf("ALTER TABLE %s RENAME COLUMN dead_at TO died_at", moved.Printed())
 	}
-	return problem.New(fmt.Sprintf("%s  -- or, to keep it beside a new one: %s;", moved.MoveSQL(of), beside),
+	return problem.New(fmt.Sprintf("%s  -- or, to keep it beside a new one: %s;", problem.MoveSQL(moved, of), beside),
 		"table %s does not exist, and %s has its columns: if it was renamed or moved, its messages are there",
 		of, moved)
 }

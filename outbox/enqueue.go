@@ -35,7 +35,7 @@ type NewMessage struct {
 	// NotBefore is the earliest time to publish the message. Zero: at once.
 	NotBefore time.Time
 	// MaxAttempts is how many rejections make the message a dead letter, from 0 (no limit) to 32767. Nil: the relay's
-	// --max-retries decides.
+	// MaxRetries decides.
 	MaxAttempts *int
 	// ExpiresAt is the time from which on the message is not published, by the database's clock. Zero: never.
 	ExpiresAt time.Time
@@ -94,23 +94,6 @@ func (t Table) enqueue(messages []NewMessage, exec func(statement string, args [
 	return nil
 }
 
-// InsertColumns are the columns that an application may set: those of InsertSQL, and created_at, which models of ORMs
-// set. The others are the relay's own. With INSERT on id, attempts or last_error, one application could take the place
-// of another one's messages, or make them dead letters.
-func InsertColumns() []string {
-	return []string{
-		"message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers", "properties",
-		"redacted_payload", "created_at", "available_at", "expires_at", "max_attempts", "coalesce_key",
-	}
-}
-
-// ReturningColumns are the columns that an ORM asks for with INSERT … RETURNING. Who may SELECT them sees how many
-// messages others send, and their ids, but no content.
-func ReturningColumns() []string { return []string{"id", "message_id"} }
-
-// RelayColumns are the columns that an application must not set.
-func RelayColumns() []string { return []string{"id", "attempts", "last_error", "possible_duplicate"} }
-
 // InsertSQL returns the statement of Enqueue, for callers that batch it; NewMessage.Args returns its arguments. It
 // returns no rows, because RETURNING needs more than INSERT.
 func (t Table) InsertSQL() string {
@@ -134,56 +117,41 @@ func (m *NewMessage) Args() ([]any, error) {
 	if m.MaxAttempts != nil && (*m.MaxAttempts < 0 || *m.MaxAttempts > math.MaxInt16) {
 		return nil, fmt.Errorf("max attempts is %d, must be from 0 (no limit) to %d", *m.MaxAttempts, math.MaxInt16)
 	}
-	args := make([]any, 13)
-	if m.MessageID != (UUID{}) {
-		args[0] = m.MessageID.String()
-	}
-	if m.Exchange != nil {
-		args[1] = *m.Exchange
-	}
-	args[2] = m.RoutingKey
-	if m.OrderingKey != "" {
-		args[3] = m.OrderingKey
-	}
-	if m.Body != nil {
-		args[5] = m.Body
-	}
-	if !m.NotBefore.IsZero() {
-		args[9] = m.NotBefore
-	}
-	if m.MaxAttempts != nil {
-		args[10] = *m.MaxAttempts
-	}
-	if !m.ExpiresAt.IsZero() {
-		args[11] = m.ExpiresAt
-	}
-	if m.CoalesceKey != "" {
-		args[12] = m.CoalesceKey
-	}
-	for _, field := range []struct {
+	var texts [4]any
+	for i, field := range []struct {
 		name  string
-		at    int
 		value any
 	}{
-		{"Payload", 4, m.Payload},
-		{"Headers", 6, nilIfEmpty(m.Headers)},
-		{"Properties", 7, nilIfEmpty(m.Properties)},
-		{"RedactedPayload", 8, m.RedactedPayload},
+		{"Payload", m.Payload},
+		{"Headers", nilIf(len(m.Headers) == 0, m.Headers)},
+		{"Properties", nilIf(len(m.Properties) == 0, m.Properties)},
+		{"RedactedPayload", m.RedactedPayload},
 	} {
-		text, err := jsonText(field.value)
-		if err != nil {
+		var err error
+		if texts[i], err = jsonText(field.value); err != nil {
 			return nil, fmt.Errorf("marshal %s: %w", field.name, err)
 		}
-		args[field.at] = text
 	}
-	return args, nil
+	return []any{
+		nilIf(m.MessageID == UUID{}, m.MessageID.String()), pointed(m.Exchange), m.RoutingKey,
+		nilIf(m.OrderingKey == "", m.OrderingKey), texts[0], nilIf(m.Body == nil, m.Body), texts[1], texts[2], texts[3],
+		nilIf(m.NotBefore.IsZero(), m.NotBefore), pointed(m.MaxAttempts), nilIf(m.ExpiresAt.IsZero(), m.ExpiresAt),
+		nilIf(m.CoalesceKey == "", m.CoalesceKey),
+	}, nil
 }
 
-func nilIfEmpty(m map[string]any) any {
-	if len(m) == 0 {
+func nilIf(unset bool, value any) any {
+	if unset {
 		return nil
 	}
-	return m
+	return value
+}
+
+func pointed[T any](p *T) any {
+	if p == nil {
+		return nil
+	}
+	return *p
 }
 
 // jsonText returns a string or nil.

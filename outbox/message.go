@@ -63,7 +63,7 @@ func (u *UUID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// HeaderTypes are the column types that --header-columns can send.
+// HeaderTypes are the types of columns that can be sent as headers.
 const HeaderTypes = "text, character varying, character, uuid, smallint, integer, bigint, boolean"
 
 // Header is a header from a column of the row. Its value is a string, an int64 or a bool.
@@ -108,8 +108,8 @@ type Row struct {
 	ExpiresAt *time.Time
 	// Attempts counts the rejections so far.
 	Attempts int
-	// MaxAttempts is how many rejections make the message a dead letter, instead of --max-retries; 0: no limit. Nil:
-	// --max-retries applies.
+	// MaxAttempts is how many rejections make the message a dead letter, instead of the relay's MaxRetries; 0: no
+	// limit. Nil: MaxRetries applies.
 	MaxAttempts *int
 }
 

@@ -61,7 +61,7 @@ const (
 	ReasonInvalidProperties Reason = "invalid_properties" // unknown property or wrong type
 	ReasonInvalidRouting    Reason = "invalid_routing"    // exchange or routing key longer than 255 bytes
 	ReasonInvalidRow        Reason = "invalid_row"        // such as neither or both payloads; see Message.Defect
-	ReasonHandlerImpossible Reason = "handler_impossible" // the handler of --publisher exec answered impossible
+	ReasonHandlerImpossible Reason = "handler_impossible" // the handler answered impossible
 	ReasonExpired           Reason = "expired"            // its expires_at has passed
 )
 

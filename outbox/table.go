@@ -56,17 +56,6 @@ func ParseName(s string) (Table, error) {
 	return Table{Schema: parts[0], Name: name}, nil
 }
 
-// Command returns a command of cdc-relay for this table, as a person types it. If the table has another name than
-// usual, slot and publication usually have too.
-func (t Table) Command(name string, flags ...string) string {
-	command := strings.Join(append([]string{"cdc-relay", name}, flags...), " ")
-	if t == (Table{Schema: "public", Name: "outbox"}) {
-		return command
-	}
-	quoted := "'" + strings.ReplaceAll(t.String(), "'", `'\''`) + "'"
-	return command + " --table " + quoted + "  # with the relay's own --slot and --publication"
-}
-
 const deadLetterSuffix = "_dead_letter"
 
 func parseIdentifier(s string) (name, rest string, err error) {
@@ -248,16 +237,3 @@ const reserved = ` all analyse analyze and any array as asc asymmetric authoriza
 	`localtimestamp natural not notnull null offset on only or order outer overlaps placing primary ` +
 	`references returning right select session_user similar some symmetric system_user table ` +
 	`tablesample then to trailing true union unique user using variadic verbose when where window with `
-
-// MoveSQL gives the table another name and schema.
-func (t Table) MoveSQL(to Table) string {
-	var sql string
-	if t.Schema != to.Schema {
-		sql = fmt.Sprintf("ALTER TABLE %s SET SCHEMA %s; ", t.Printed(), QuoteIdentifier(to.Schema))
-		t.Schema = to.Schema
-	}
-	if t.Name != to.Name {
-		sql += fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", t.Printed(), QuoteIdentifier(to.Name))
-	}
-	return strings.TrimSpace(sql)
-}

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
-	"github.com/cdc-relay/cdc-relay/replication"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Mode says where a relay takes its messages from.
@@ -149,8 +149,8 @@ func DefaultConfig() Config {
 }
 
 // Names returns the slot and the publication, with the names for the shard.
-func (c Config) Names() replication.Names {
-	names := replication.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
+func (c Config) Names() provision.Names {
+	names := provision.NamesOf(c.Table, c.Publication, c.Slot, c.Shard)
 	names.Failover = c.FailoverSlot
 	return names
 }
@@ -165,7 +165,7 @@ func (c *Config) AddOrderingKey(m *outbox.Message) {
 	}
 }
 
-// Validate returns all mistakes at once, each named by its flag, or nil.
+// Validate returns all mistakes at once, each beginning with its field, or nil.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(bad bool, format string, args ...any) {
@@ -173,55 +173,52 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	wrong(c.DatabaseURL == "" && c.DatabaseURLFile == "", "set --database-url or CDC_RELAY_DATABASE_URL")
-	wrong(c.Table.Name == "", "--table is empty")
-	wrong(!slotName.MatchString(c.Slot), "--slot %q: a slot name has 1 to 63 characters of a-z, 0-9 and _", c.Slot)
-	wrong(c.Publication == "" || len(c.Publication) > 63, "--publication %q: want 1 to 63 bytes", c.Publication)
+	wrong(c.DatabaseURL == "" && c.DatabaseURLFile == "", "DatabaseURL is not set")
+	wrong(c.Table.Name == "", "Table is empty")
+	wrong(!slotName.MatchString(c.Slot), "Slot %q: a slot name has 1 to 63 characters of a-z, 0-9 and _", c.Slot)
+	wrong(c.Publication == "" || len(c.Publication) > 63, "Publication %q: want 1 to 63 bytes", c.Publication)
 	names := c.Names()
-	wrong(len(names.Slot) > 63 && len(c.Slot) <= 63, "--slot %q: %s is longer than 63 characters", c.Slot, names.Slot)
+	wrong(len(names.Slot) > 63 && len(c.Slot) <= 63, "Slot %q: %s is longer than 63 characters", c.Slot, names.Slot)
 	wrong(len(names.Publication) > 63 && len(c.Publication) <= 63,
-		"--publication %q: %s is longer than 63 bytes", c.Publication, names.Publication)
-	wrong(c.Mode != ModeAuto && c.Mode != ModePoll, "--mode %q: want auto or poll", c.Mode)
+		"Publication %q: %s is longer than 63 bytes", c.Publication, names.Publication)
+	wrong(c.Mode != ModeAuto && c.Mode != ModePoll, "Mode %q: want auto or poll", c.Mode)
 	wrong(c.OnDeadLetter != OnDeadLetterContinue && c.OnDeadLetter != OnDeadLetterBlock,
-		"--on-dead-letter %q: want continue or block", c.OnDeadLetter)
+		"OnDeadLetter %q: want continue or block", c.OnDeadLetter)
 	wrong(c.OnExpired != OnExpiredDeadLetter && c.OnExpired != OnExpiredDrop,
-		"--on-expired %q: want dead-letter or drop", c.OnExpired)
+		"OnExpired %q: want dead-letter or drop", c.OnExpired)
 	wrong(c.BatchSize < 1 || c.BatchSize > 10_000, "BatchSize %d: want 1 to 10000", c.BatchSize)
-	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "--max-in-flight %d: want 1 to 100000", c.MaxInFlight)
+	wrong(c.MaxInFlight < 1 || c.MaxInFlight > 100_000, "MaxInFlight %d: want 1 to 100000", c.MaxInFlight)
 	wrong((c.MaxRetries < 0 || c.MaxRetries > 1000) && c.MaxRetries != UnlimitedRetries,
-		"--max-retries %d: want 0 to 1000, or unlimited", c.MaxRetries)
+		"MaxRetries %d: want 0 to 1000, or unlimited", c.MaxRetries)
 	for _, name := range c.HeaderColumns {
-		own := slices.ContainsFunc(store.Needs(c.Table), func(n store.Need) bool {
-			return slices.Contains(n.Columns, name)
-		})
 		wrong(name == "" || name == outbox.PossibleDuplicateHeader,
-			"--header-columns %q: want names of columns, separated by commas", strings.Join(c.HeaderColumns, ","))
-		wrong(own, "--header-columns: %s is a column of the relay; want columns of the application", name)
+			"HeaderColumns %q: want names of columns, separated by commas", strings.Join(c.HeaderColumns, ","))
+		wrong(schema.IsOwn(name), "HeaderColumns: %s is a column of the relay; want columns of the application", name)
 	}
 	wrong(len(c.OrderingKeyHeader) > 255 || c.OrderingKeyHeader == outbox.PossibleDuplicateHeader,
-		"--ordering-key-header %q: want at most 255 bytes, and not %s",
+		"OrderingKeyHeader %q: want at most 255 bytes, and not %s",
 		c.OrderingKeyHeader, outbox.PossibleDuplicateHeader)
 	for _, d := range []struct {
-		flag  string
+		field string
 		value time.Duration
 		least time.Duration
 	}{
-		{"--poll-interval", c.PollInterval, 10 * time.Millisecond},
-		{"--send-timeout", c.SendTimeout, 100 * time.Millisecond},
-		{"--shutdown-timeout", c.ShutdownTimeout, 0},
-		{"--backoff-time", c.BackoffTime, 0},
-		{"--max-backoff", c.MaxBackoff, 0},
-		{"--dead-letter-retention", c.DeadLetterRetention, 0},
-		{"--keep-published", c.KeepPublished, 0},
+		{"PollInterval", c.PollInterval, 10 * time.Millisecond},
+		{"SendTimeout", c.SendTimeout, 100 * time.Millisecond},
+		{"ShutdownTimeout", c.ShutdownTimeout, 0},
+		{"BackoffTime", c.BackoffTime, 0},
+		{"MaxBackoff", c.MaxBackoff, 0},
+		{"DeadLetterRetention", c.DeadLetterRetention, 0},
+		{"KeepPublished", c.KeepPublished, 0},
 	} {
-		wrong(d.value < d.least, "%s %s: want at least %s", d.flag, d.value, d.least)
+		wrong(d.value < d.least, "%s %s: want at least %s", d.field, d.value, d.least)
 	}
 	if err := c.metricsBy().Check(); err != nil {
 		errs = append(errs, err)
 	}
 	wrong(c.MetricsHeader != "" && (c.MetricsHeader == c.OrderingKeyHeader ||
 		slices.Contains(c.HeaderColumns, c.MetricsHeader)),
-		"--metrics-header %q: another column is the source of this header; want one of the column headers",
+		"MetricsHeader %q: another column is the source of this header; want one of the column headers",
 		c.MetricsHeader)
 	return errors.Join(errs...)
 }

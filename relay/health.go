@@ -107,7 +107,7 @@ func (r *Relay) settlerText() string {
 	}
 	if r.stalls() {
 		why := orElse(r.settler.locked.log.Current(), "queries do not see them yet")
-		return fmt.Sprintf("publishing stopped: %d published rows fill --max-in-flight and cannot be deleted yet: %s",
+		return fmt.Sprintf("publishing stopped: %d published rows fill the window and cannot be deleted yet: %s",
 			r.settler.waits.Load(), why)
 	}
 	return "settling" + detailOf(r.settler.locked.log.Current())

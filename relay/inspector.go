@@ -12,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -28,12 +29,15 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 	var messages uint64
 	var clock *core.ServerClock // nil: no late retries were looked for
 	for sleep(ctx, inspectEvery) == nil {
-		var seen replication.Inspection
+		var fault string
+		var flushed pglogrepl.LSN
 		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
 		err := s.ask(askCtx, pid) // a clock may have been set
 		if err == nil {
 			err = s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {
-				seen, err = replication.Inspect(askCtx, conn.PgConn(), s.names)
+				if fault, err = provision.PublicationFaulty(askCtx, conn.PgConn(), s.names); err == nil {
+					flushed, err = replication.FlushedLSN(askCtx, conn.PgConn())
+				}
 				return err
 			})
 		}
@@ -51,14 +55,14 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 		case err != nil: // the sweep asks more often and reports the error
 			signalIfStopping(err, s.serverStopping)
 			continue
-		case seen.Fault != "":
-			end(&publicationError{seen.Fault})
+		case fault != "":
+			end(&publicationError{fault})
 			return
 		}
 		came := s.progress.messages.Load()
 		position := pglogrepl.LSN(s.progress.position.Load())
 		s.lags(position < before && came == messages, position, before)
-		before, messages = seen.Flushed, came
+		before, messages = flushed, came
 	}
 }
 
@@ -80,7 +84,8 @@ func (s *streamer) lags(behind bool, position, wal pglogrepl.LSN) {
 	case !s.progress.caughtUp.Load(): // reading older WAL is no lag
 	case behind:
 		lag := problem.New(
-			s.names.Table.Command("check")+"  # area slot; after a huge transaction the stream catches up by itself",
+			problem.Command(s.names.Table, "check")+
+				"  # area slot; after a huge transaction the stream catches up by itself",
 			"the stream stands at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery)
 		s.progress.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", lag)
 	default:

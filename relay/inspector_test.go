@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestAStreamThatLagsIsReportedUntilItCatchesUp(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
-	s := &streamer{names: replication.Names{Table: tabletest.Name(), Slot: "s"}, log: logger, progress: streamProgress{behind: newOutageLog(logger, pgdial.Address{})}}
+	s := &streamer{names: provision.Names{Table: tabletest.Name(), Slot: "s"}, log: logger, progress: streamProgress{behind: newOutageLog(logger, pgdial.Address{})}}
 	said := func() string {
 		defer log.Reset()
 		return log.String()

@@ -7,8 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/celery"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/store"
@@ -93,7 +95,8 @@ func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Durati
 
 func (o *observer) deadLettered(one outbox.Settlement) {
 	m := one.Message
-	hint := o.table.Command("explain", strconv.FormatInt(m.ID, 10)) + "  # says what to fix; then dead-letter requeue"
+	hint := problem.Command(o.table, "explain", strconv.FormatInt(m.ID, 10)) +
+		"  # says what to fix; then dead-letter requeue"
 	o.log.With(o.headersOf(m)...).Error("message dead-lettered: not retried until requeued",
 		"event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 		"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(one.Decision.Reason),
@@ -108,7 +111,7 @@ func (o *observer) rejected(one outbox.Settlement) {
 	log, attempts := o.log.With(o.headersOf(m)...), m.Attempts
 	if one.Rejected {
 		attempts = m.NextAttempts()
-		if _, fix := one.Decision.Reason.Advice(m.Exchange, one.Decision.Detail); fix != "" {
+		if _, fix := problem.OfReason(one.Decision.Reason, m.Exchange, one.Decision.Detail); fix != "" {
 			log = log.With("hint", "# "+fix)
 		}
 	}
@@ -132,7 +135,7 @@ func (o *observer) headersOf(m *outbox.Message) (attributes []any) {
 		return nil
 	}
 	var headers map[string]json.RawMessage
-	if json.Unmarshal(outbox.HideBody(m.Headers), &headers) != nil {
+	if json.Unmarshal(celery.HideBody(m.Headers), &headers) != nil {
 		return nil // the error of the message names this
 	}
 	for _, name := range o.headers {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -84,7 +85,7 @@ func (s *streamer) othersTurn(ctx context.Context, stream *replication.Stream) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return stream.StandbyIsReady(ctx)
+	return replication.ReadyStandby(ctx, stream.Conn(), s.names.Slot)
 }
 
 // readSlot reads the slot, and tells the other relays whether this one can publish.
@@ -107,7 +108,7 @@ func (s *streamer) readSlot(ctx context.Context, stream *replication.Stream, tol
 func terminate(ctx context.Context, stream *replication.Stream, owner slot.Process) error {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	return stream.Terminate(ctx, owner)
+	return owner.Terminate(ctx, stream.Conn())
 }
 
 // watched is the owner of the slot as this relay observes it. All times are on this relay's clock, because the owner's
@@ -135,7 +136,7 @@ func (w *watched) silentFor(owner slot.Process, now time.Time) time.Duration {
 
 // slotNow reads the slot on a connection of the pool; instead of a free slot, another one from which a relay streams
 // the table.
-func slotNow(ctx context.Context, db *store.Store, names replication.Names) (seen slot.Slot, err error) {
+func slotNow(ctx context.Context, db *store.Store, names provision.Names) (seen slot.Slot, err error) {
 	var all []slot.Slot
 	err = db.Conn(ctx, func(conn *pgx.Conn) error {
 		all, err = slot.List(ctx, conn.PgConn())
@@ -144,7 +145,7 @@ func slotNow(ctx context.Context, db *store.Store, names replication.Names) (see
 	if i := slices.IndexFunc(all, func(s slot.Slot) bool { return s.Name == names.Slot }); i >= 0 {
 		seen = all[i]
 	}
-	if rivals := replication.Rivals(all, names); seen.Owner().PID == 0 && len(rivals) > 0 {
+	if rivals := provision.Rivals(all, names); seen.Owner().PID == 0 && len(rivals) > 0 {
 		seen = rivals[0]
 	}
 	return seen, err
@@ -163,6 +164,6 @@ func unused(seen slot.Slot) time.Duration {
 }
 
 // checkSplit fails if relays stream the same rows from other slots.
-func checkSplit(ctx context.Context, db *store.Store, names replication.Names) error {
-	return db.Conn(ctx, func(conn *pgx.Conn) error { return replication.CheckSplit(ctx, conn.PgConn(), names) })
+func checkSplit(ctx context.Context, db *store.Store, names provision.Names) error {
+	return db.Conn(ctx, func(conn *pgx.Conn) error { return provision.CheckSplit(ctx, conn.PgConn(), names) })
 }

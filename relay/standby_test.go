@@ -7,25 +7,33 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
+// open connects to the slot, which it creates if it is missing.
+func (i *instance) open() *replication.Stream {
+	i.t.Helper()
+	s := &streamer{address: pgdial.AddressOf(i.config.DatabaseURL, ""), names: i.config.Names()}
+	stream, err := s.connect(i.t.Context())
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.t.Cleanup(stream.Close)
+	if _, err := provision.Setup(i.t.Context(), stream.Conn(), s.names, await.Hang()); err != nil {
+		i.t.Fatal(err)
+	}
+	return stream
+}
+
 // A lost connection could own the slot until wal_sender_timeout, and the relay would be its own standby.
 func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)
-	open := func() *replication.Stream {
-		stream, _, err := replication.Open(t.Context(), pgdial.AddressOf(i.config.DatabaseURL, ""), i.config.Names(), await.Hang())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(stream.Close)
-		return stream
-	}
-	lost := open()
+	lost := i.open()
 	if _, err := lost.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +42,7 @@ func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 		defer cancel()
 		ready := func() publish.Phase { return publish.Ready }
 		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log, pgdial.Address{}), owner: slotOwnership{last: last}}
-		_, err := s.awaitSlot(ctx, open())
+		_, err := s.awaitSlot(ctx, i.open())
 		return err
 	}
 	another := lost.Process()

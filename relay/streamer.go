@@ -18,6 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -30,7 +31,7 @@ import (
 // One goroutine calls run.
 type streamer struct {
 	address pgdial.Address
-	names   replication.Names
+	names   provision.Names
 	core    *core.Core
 	store   *store.Store
 	apply   func(core.Out)
@@ -113,10 +114,10 @@ func (s *streamer) run(ctx context.Context) error {
 			return nil
 		}
 		var missing *decode.MissingColumnError
-		if errors.As(err, &missing) || errors.Is(err, replication.ErrOtherSplit) || (!s.opened && fatal(err)) {
+		if errors.As(err, &missing) || errors.Is(err, provision.ErrOtherSplit) || (!s.opened && fatal(err)) {
 			return err
 		}
-		var blocked *replication.SlotBlockedError
+		var blocked *provision.SlotBlockedError
 		if errors.As(err, &blocked) {
 			slotWait = min(slotWait*6, 10*time.Minute)
 		}
@@ -147,19 +148,24 @@ func (s *streamer) run(ctx context.Context) error {
 func (s *streamer) dropSlot(ctx context.Context) {
 	dropCtx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	line, err := replication.DropSlot(dropCtx, s.address, s.names, "its WAL is gone")
+	var line string
+	stream, err := s.connect(dropCtx)
+	if err == nil {
+		line, err = provision.DropSlot(dropCtx, stream.Conn(), s.names, "its WAL is gone")
+		stream.Close()
+	}
 	if err != nil {
 		s.log.Warn("cannot drop the slot without WAL: publishing rows from the table; retrying",
 			"event", event.SlotDropFailed, "slot", s.names.Slot, "error", pgdial.Text(err))
 	}
 	if line != "" {
-		s.changed(ctx, replication.Change{Event: event.SlotDropped, Text: line})
+		s.changed(ctx, provision.Change{Event: event.SlotDropped, Text: line})
 	}
 }
 
 // changed logs a repair of the slot or the publication, after somebody dropped it or the server invalidated it. Before
 // the first row nothing can have been lost: the relay creates what setup did not.
-func (s *streamer) changed(ctx context.Context, change replication.Change) {
+func (s *streamer) changed(ctx context.Context, change provision.Change) {
 	switch last, ok, err := s.store.LastID(ctx); {
 	case err == nil && ok && last == 0:
 		s.log.Info(change.Text+"; no row was inserted before", "event", change.Event, "slot", s.names.Slot)
@@ -213,17 +219,31 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	return true, s.stream(ctx, stream)
 }
 
+func (s *streamer) connect(ctx context.Context) (*replication.Stream, error) {
+	return replication.Connect(ctx, s.address,
+		replication.Source{Table: s.names.Table, Publication: s.names.Publication, Slot: s.names.Slot})
+}
+
+// open connects, and creates or repairs publication and slot.
 func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replication.Stream, error) {
 	openCtx, cancel := context.WithTimeout(ctx, openTimeout+slotWait)
 	defer cancel()
 	s.alive.beatFor(openTimeout + slotWait)
 	defer s.alive.beat()
-	stream, done, err := replication.Open(openCtx, s.address, s.names, slotWait)
+	stream, err := s.connect(openCtx)
+	if err != nil {
+		return nil, err
+	}
+	done, err := provision.Setup(openCtx, stream.Conn(), s.names, slotWait)
 	for _, change := range done {
 		s.changed(openCtx, change)
 	}
-	s.opened = s.opened || err == nil
-	return stream, err
+	if err != nil {
+		stream.Close()
+		return nil, err
+	}
+	s.opened = true
+	return stream, nil
 }
 
 // lead begins the term. Rows that are in the table now are swept, once a previous leader can no longer publish them.
@@ -380,7 +400,7 @@ func (s *streamer) announce(name event.Name, what string, args ...any) {
 }
 
 // fatal reports whether the error needs a person. A server without a free slot or connection may have one later.
-func fatal(err error) bool { return problem.Is(err) && !replication.Full(err) }
+func fatal(err error) bool { return problem.Is(err) && !provision.Full(err) }
 
 // preflight reports a wrong configuration at the start. Other obstacles may pass; until then, rows are published from
 // the table.

@@ -86,14 +86,14 @@ func (s *settler) setAside(one outbox.Settlement, err error) {
 // asideHint says how to find what keeps a row from being changed.
 func (s *settler) asideHint(err error) string {
 	if receiver := s.store.Receiver(err); receiver != "" {
-		return s.table.Command("check") + "  # table " + receiver +
+		return problem.Command(s.table, "check") + "  # table " + receiver +
 			" does not accept the row: its columns and constraints must be those of setup"
 	}
 	return asideHint(s.table)
 }
 
 func asideHint(table outbox.Table) string {
-	return table.Command("check") +
+	return problem.Command(table, "check") +
 		"  # names the trigger, foreign key or constraint that prevents the change, and the SQL that removes it"
 }
 

@@ -7,9 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
@@ -69,14 +67,9 @@ func TestOlderRowsWaitFromTheTimeTheSlotWasFree(t *testing.T) {
 // The server's answer is that of its version: before Postgres 17 it does not know.
 func TestAServerTellsHowLongItsSlotWasUnused(t *testing.T) {
 	i := newInstance(t)
-	address := pgdial.AddressOf(i.config.DatabaseURL, "")
-	stream, _, err := replication.Open(t.Context(), address, i.config.Names(), await.Hang())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Close()
+	stream := i.open()
 	var major int
-	err = i.db.QueryRow(t.Context(), `SELECT current_setting('server_version_num')::int / 10000`).Scan(&major)
+	err := i.db.QueryRow(t.Context(), `SELECT current_setting('server_version_num')::int / 10000`).Scan(&major)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,30 +1,27 @@
-package replication
+package replication_test
 
 import (
 	"net/url"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/streamtest"
 )
 
 // After a failover, the first host of the URL, or the first address of a name, may not answer at all.
 func TestAnUnreachableHostDoesNotHideTheNext(t *testing.T) {
-	f := newFixture(t)
+	f := streamtest.New(t)
 	deaf := services.NewDeaf(t)
+	address := f.URL
 	connects := func(change func(*url.URL)) {
 		t.Helper()
-		u, err := url.Parse(f.url)
+		u, err := url.Parse(address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		change(u)
-		stream, _, err := Open(t.Context(), pgdial.AddressOf(u.String(), ""), f.names, await.Hang())
-		if err != nil {
-			t.Fatal(err)
-		}
-		stream.Close()
+		f.URL = u.String()
+		f.Stream().Close()
 	}
 	connects(func(u *url.URL) { u.Host = deaf.Addr() + "," + u.Host })
 	connects(func(u *url.URL) { u.Host = deaf.Named(t, u.Host) })

@@ -20,11 +20,11 @@ func readyName(slotName string) string {
 
 // SetReady tells the other relays whether this one could publish if it owned the slot.
 func (s *Stream) SetReady(ctx context.Context, ready bool) error {
-	name := slot.Application(s.names.Table)
+	name := slot.Application(s.source.Table)
 	if ready {
-		name = readyName(s.names.Slot)
+		name = readyName(s.source.Slot)
 	}
-	if _, err := query(ctx, s.conn, "SET application_name = "+outbox.QuoteLiteral(name)); err != nil {
+	if _, err := slot.Query(ctx, s.conn, "SET application_name = "+outbox.QuoteLiteral(name)); err != nil {
 		return fmt.Errorf("set application_name: %w", err)
 	}
 	return nil
@@ -33,7 +33,7 @@ func (s *Stream) SetReady(ctx context.Context, ready bool) error {
 // ReadyStandby reports whether another relay waits for the slot that can publish. It ignores one that has not looked at
 // the slot for five seconds, if the role may see that.
 func ReadyStandby(ctx context.Context, conn *pgconn.PgConn, slotName string) (bool, error) {
-	rows, err := query(ctx, conn, `
+	rows, err := slot.Query(ctx, conn, `
 SELECT FROM pg_catalog.pg_stat_activity
 WHERE application_name = `+outbox.QuoteLiteral(readyName(slotName))+` AND datname = current_database()
   AND pid <> pg_backend_pid()
@@ -42,9 +42,4 @@ WHERE application_name = `+outbox.QuoteLiteral(readyName(slotName))+` AND datnam
 		return false, fmt.Errorf("look for a standby of slot %s: %w", slotName, err)
 	}
 	return len(rows) > 0, nil
-}
-
-// StandbyIsReady is ReadyStandby on the stream's own connection. Call it before Start.
-func (s *Stream) StandbyIsReady(ctx context.Context) (bool, error) {
-	return ReadyStandby(ctx, s.conn, s.names.Slot)
 }

@@ -1,5 +1,5 @@
-// Package replication owns the replication connection, the publication and the slot. It passes pgoutput messages on as
-// bytes and does not read them.
+// Package replication owns the replication connection and its stream. It passes pgoutput messages on as bytes and does
+// not read them. Package internal/provision creates and repairs what it needs.
 //
 // It differs from other readers of a slot in two ways (docs/architecture.md). The stream starts at the current WAL
 // position at each connection. Every position is confirmed when it is received. The table has the missed rows.
@@ -25,6 +25,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Handler receives the stream. Only the goroutine of Stream.Run calls it. The socket waits while a method runs.
@@ -48,8 +49,8 @@ type Handler interface {
 type Stream struct {
 	conn *pgconn.PgConn
 	// read has the received bytes that conn has not read.
-	read  *bufio.Reader
-	names Names
+	read   *bufio.Reader
+	source Source
 	// statusEvery is how often a status is sent, which asks for an answer.
 	statusEvery time.Duration
 	// deadAfter is how long the server may be silent.
@@ -72,18 +73,11 @@ const muchWAL = 8 << 20
 // writeTimeout bounds one status update. Only a peer that has stopped reading delays it.
 const writeTimeout = 10 * time.Second
 
-// Open connects, creates or repairs publication and slot, and returns the changes. It does not take the slot yet.
-func Open(ctx context.Context, address pgdial.Address, names Names, wait time.Duration) (*Stream, []Change, error) {
-	s, err := connect(ctx, address, names)
-	if err != nil {
-		return nil, nil, err
-	}
-	done, err := s.prepare(ctx, wait)
-	if err != nil {
-		s.Close()
-		return nil, done, err
-	}
-	return s, done, nil
+// Source is what a stream reads.
+type Source struct {
+	Table       outbox.Table
+	Publication string
+	Slot        string
 }
 
 // readAtOnce is in bytes. The driver reads eight kilobytes at a time, a dozen rows.
@@ -101,14 +95,15 @@ func Parameters() map[string]string {
 	}
 }
 
-func connect(ctx context.Context, address pgdial.Address, names Names) (*Stream, error) {
-	s := &Stream{names: names}
+// Connect opens a replication connection. It does not need the publication or the slot yet: see Conn.
+func Connect(ctx context.Context, address pgdial.Address, source Source) (*Stream, error) {
+	s := &Stream{source: source}
 	config, err := address.Config()
 	if err != nil {
 		return nil, fmt.Errorf("read the address of Postgres: %w", err)
 	}
 	maps.Copy(config.RuntimeParams, Parameters())
-	config.RuntimeParams["application_name"] = slot.Application(names.Table)
+	config.RuntimeParams["application_name"] = slot.Application(source.Table)
 	pgdial.AsUTF8(config)
 	pgdial.CatalogOnly(config)
 	pgdial.Limit(config)
@@ -119,7 +114,7 @@ func connect(ctx context.Context, address pgdial.Address, names Names) (*Stream,
 	}
 	s.conn, err = pgconn.ConnectConfig(ctx, config)
 	if pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
-		return nil, replicationRoleProblem(config.User, err)
+		return nil, slot.RoleProblem(config.User, err)
 	}
 	if pgcode.Is(err, pgerrcode.TooManyConnections) {
 		return nil, &problem.Problem{
@@ -132,17 +127,17 @@ func connect(ctx context.Context, address pgdial.Address, names Names) (*Stream,
 	if err != nil {
 		return nil, fmt.Errorf("connect for replication: %w", err)
 	}
-	return s, nil
-}
-
-func (s *Stream) prepare(ctx context.Context, wait time.Duration) ([]Change, error) {
 	timeout, err := walSenderTimeout(ctx, s.conn)
 	if err != nil {
+		s.Close()
 		return nil, err
 	}
 	s.statusEvery, s.deadAfter = intervals(timeout)
-	return Setup(ctx, s.conn, s.names, wait)
+	return s, nil
 }
+
+// Conn returns the connection, for statements before Start.
+func (s *Stream) Conn() *pgconn.PgConn { return s.conn }
 
 // intervals returns how often to send a status, and how long the server may be silent. Several statuses fit into
 // wal_sender_timeout. Each asks for an answer, because steady statuses suppress the server's keepalives (seen on PG
@@ -161,12 +156,7 @@ var ErrSlotActive = errors.New("the slot is in use")
 
 // Slot reads the slot and its owner. It does not try to take the slot: a failed try is an error in the server's log.
 func (s *Stream) Slot(ctx context.Context) (slot.Slot, error) {
-	return slot.Read(ctx, s.conn, s.names.Slot)
-}
-
-// Terminate ends a process of the server.
-func (s *Stream) Terminate(ctx context.Context, p slot.Process) error {
-	return p.Terminate(ctx, s.conn)
+	return slot.Read(ctx, s.conn, s.source.Slot)
 }
 
 // Process returns the server process of the stream, known after Start. It may be called from any goroutine during Run.
@@ -183,7 +173,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	if state.Active() { // perhaps by the session that creates it; its position is not known then
 		return 0, ErrSlotActive
 	}
-	start, err := flushedLSN(ctx, s.conn)
+	start, err := FlushedLSN(ctx, s.conn)
 	if err != nil {
 		return 0, err
 	}
@@ -197,17 +187,17 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 		Mode: pglogrepl.LogicalReplication,
 		PluginArgs: []string{
 			"proto_version '1'",
-			"publication_names " + option(word(s.names.Publication)),
+			"publication_names " + option(word(s.source.Publication)),
 			"binary 'true'",
 		},
 	}
 	// pglogrepl does not quote the slot's name. Quoted, "1st" and "select" work too.
-	err = pglogrepl.StartReplication(ctx, s.conn, word(s.names.Slot), start, options)
+	err = pglogrepl.StartReplication(ctx, s.conn, word(s.source.Slot), start, options)
 	switch {
 	case pgcode.Is(err, pgerrcode.ObjectInUse):
 		return 0, ErrSlotActive
 	case err != nil:
-		return 0, fmt.Errorf("start replication from slot %s: %w", s.names.Slot, err)
+		return 0, fmt.Errorf("start replication from slot %s: %w", s.source.Slot, err)
 	}
 	s.received = start
 	return start, nil
@@ -388,7 +378,7 @@ func (s *Stream) Close() {
 }
 
 // WALGone reports whether the server no longer has the WAL that the slot needs, although its catalog does not say so.
-// Call DropSlot, so that Open creates a new slot.
+// The slot must be dropped and created again.
 func WALGone(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == pgerrcode.UndefinedFile && pgErr.Routine == "WalSndSegmentOpen"
@@ -397,7 +387,7 @@ func WALGone(err error) bool {
 // errPublicationSkipped: Postgres 18 and later only warn, and send nothing.
 var errPublicationSkipped = errors.New("the server leaves the publication out")
 
-// PublicationGone reports whether the publication was missing at the decoded position. Open creates it again. Up to
+// PublicationGone reports whether the publication was missing at the decoded position. Up to
 // Postgres 17 this is an error of the server, SQLSTATE 42704.
 func PublicationGone(err error) bool {
 	return pgcode.Is(err, pgerrcode.UndefinedObject) || errors.Is(err, errPublicationSkipped)

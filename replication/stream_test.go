@@ -1,4 +1,4 @@
-package replication
+package replication_test
 
 import (
 	"context"
@@ -9,131 +9,104 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/streamtest"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {
-	f := newFixture(t)
-	f.mustSetup()
-	early, err := f.connect().Begin(t.Context())
+	f := streamtest.New(t)
+	f.Setup()
+	early, err := tabletest.Connect(t, f.URL).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := early.Exec(t.Context(), `INSERT INTO outbox VALUES (50)`); err != nil {
 		t.Fatal(err)
 	}
-	f.exec(`INSERT INTO outbox VALUES (49)`) // committed before the start
-	l := f.listen()
+	f.Exec(`INSERT INTO outbox VALUES (49)`) // committed before the start
+	l := f.Listen()
 	if err := early.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.exec(`INSERT INTO outbox VALUES (51)`)
-	f.wantInserted(l, "2", "3")
+	f.Exec(`INSERT INTO outbox VALUES (51)`)
+	f.WantInserted(l, "2", "3")
 }
 
 func TestStreamReportsItsStartPosition(t *testing.T) {
-	f := newFixture(t)
-	f.mustSetup()
-	before := f.value(`SELECT pg_current_wal_flush_lsn()`)
-	l := f.listen()
-	after := f.value(`SELECT pg_current_wal_flush_lsn()`)
-	if !f.between(before, l.start, after) {
-		t.Errorf("start %s, the server's position was between %s and %s", l.start, before, after)
+	f := streamtest.New(t)
+	f.Setup()
+	before := position(f)
+	l := f.Listen()
+	if after := position(f); l.At < before || l.At > after {
+		t.Errorf("start %s, the server's position was between %s and %s", l.At, before, after)
 	}
 }
 
-func (f *fixture) between(low string, position pglogrepl.LSN, high string) bool {
+func position(f *streamtest.Fixture) pglogrepl.LSN {
 	f.Helper()
-	l, err := pglogrepl.ParseLSN(low)
+	position, err := replication.FlushedLSN(f.Context(), f.Conn.PgConn())
 	if err != nil {
 		f.Fatal(err)
 	}
-	h, err := pglogrepl.ParseLSN(high)
-	if err != nil {
-		f.Fatal(err)
-	}
-	return l <= position && position <= h
+	return position
 }
 
 func TestIdleStreamConfirmsTheWALOfOtherTables(t *testing.T) {
-	f := newFixture(t)
-	f.listen()
-	f.exec(`INSERT INTO other SELECT generate_series(1, 10000)`)
-	end := f.value(`SELECT pg_current_wal_flush_lsn()`)
-	f.await(`SELECT confirmed_flush_lsn >= '` + end + `' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+	f := streamtest.New(t)
+	f.Setup()
+	f.Listen()
+	f.Exec(`INSERT INTO other SELECT generate_series(1, 10000)`)
+	f.Await(`SELECT confirmed_flush_lsn >= '` + position(f).String() + `' FROM pg_replication_slots WHERE slot_name = '` + f.Source.Slot + `'`)
 }
 
 func TestPositionsIncreaseAndReachEveryCommit(t *testing.T) {
-	f := newFixture(t)
-	f.mustSetup()
-	f.exec(`INSERT INTO other SELECT generate_series(1, 20000)`) // the server reads this before the start
-	l := f.listen()
+	f := streamtest.New(t)
+	f.Setup()
+	f.Exec(`INSERT INTO other SELECT generate_series(1, 20000)`) // the server reads this before the start
+	l := f.Listen()
 	for range 20 {
-		f.exec(`INSERT INTO outbox VALUES (49); INSERT INTO other SELECT generate_series(1, 100); DELETE FROM outbox`)
+		f.Exec(`INSERT INTO outbox VALUES (49); INSERT INTO other SELECT generate_series(1, 100); DELETE FROM outbox`)
 	}
-	end, err := pglogrepl.ParseLSN(f.value(`SELECT pg_current_wal_flush_lsn()`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := l.start
+	end := position(f)
+	last := l.At
 	for last < end {
 		select {
-		case position := <-l.positions:
+		case position := <-l.Positions:
 			if position < last {
 				t.Fatalf("back from %s to %s", last, position)
 			}
 			last = position
-		case err := <-l.done:
+		case err := <-l.Done:
 			t.Fatalf("the stream ended: %v", err)
 		}
 	}
-	if len(l.messages) != 20 {
-		t.Errorf("at %s %d of 20 rows had arrived", last, len(l.messages))
+	if len(l.Messages) != 20 {
+		t.Errorf("at %s %d of 20 rows had arrived", last, len(l.Messages))
 	}
-}
-
-func TestARecreatedPublicationLeavesNoGap(t *testing.T) {
-	f := newFixture(t)
-	f.mustSetup()
-	f.exec(`DROP PUBLICATION ` + f.names.Publication)
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	l := f.listen()
-	f.exec(`INSERT INTO outbox VALUES (50)`)
-	f.wantInserted(l, "2")
-}
-
-func TestPublicationDroppedDuringTheStreamIsRecreated(t *testing.T) {
-	f := newFixture(t)
-	l := f.listen()
-	f.exec(`DROP PUBLICATION ` + f.names.Publication)
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	if err := f.wantEnd(l); !PublicationGone(err) {
-		t.Fatalf("err = %v", err)
-	}
-	l.Close()
-	again := f.listen()
-	f.exec(`INSERT INTO outbox VALUES (50)`)
-	f.wantInserted(again, "2")
 }
 
 func TestOnlyOneStreamOwnsTheSlot(t *testing.T) {
-	f := newFixture(t)
-	first := f.listen()
-	second, _ := f.open()
-	if s, err := second.Slot(t.Context()); !s.Owner().Is(first.Process()) || !s.Relayed(f.names.Table) || err != nil {
+	f := streamtest.New(t)
+	f.Setup()
+	first := f.Listen()
+	second := f.Stream()
+	if s, err := second.Slot(t.Context()); !s.Owner().Is(first.Process()) || !s.Relayed(f.Source.Table) || err != nil {
 		t.Errorf("owned by %s, %v", s.Owner(), err)
 	}
-	if _, err := second.Start(t.Context()); !errors.Is(err, ErrSlotActive) {
+	if _, err := second.Start(t.Context()); !errors.Is(err, replication.ErrSlotActive) {
 		t.Errorf("err = %v", err)
 	}
 }
 
 func TestCloseReleasesTheSlotAtOnce(t *testing.T) {
-	f := newFixture(t)
-	first := f.listen()
-	second, _ := f.open()
-	first.stop()
-	if err := f.wantEnd(first); err != nil {
+	f := streamtest.New(t)
+	f.Setup()
+	first := f.Listen()
+	second := f.Stream()
+	first.Stop()
+	if err := f.WantEnd(first); err != nil {
 		t.Errorf("a stopped stream: %v", err)
 	}
 	first.Close()
@@ -146,15 +119,16 @@ func TestCloseReleasesTheSlotAtOnce(t *testing.T) {
 		}
 		active = s.Active()
 	}
-	l := f.run(second)
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	f.wantInserted(l, "1")
+	l := f.Run(second)
+	f.Exec(`INSERT INTO outbox VALUES (49)`)
+	f.WantInserted(l, "1")
 }
 
 func TestSlotDroppedDuringTheStreamIsNoticed(t *testing.T) {
-	f := newFixture(t)
-	stream, _ := f.open()
-	f.exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
+	f := streamtest.New(t)
+	f.Setup()
+	stream := f.Stream()
+	f.Exec(`SELECT pg_drop_replication_slot('` + f.Source.Slot + `')`)
 	if s, err := stream.Slot(t.Context()); s.Exists() || err != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -164,42 +138,45 @@ func TestSlotDroppedDuringTheStreamIsNoticed(t *testing.T) {
 }
 
 func TestStreamEndsWithTheServersError(t *testing.T) {
-	f := newFixture(t)
-	l := f.listen()
-	f.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
-	if err := f.wantEnd(l); !pgcode.Is(err, pgerrcode.AdminShutdown) {
+	f := streamtest.New(t)
+	f.Setup()
+	l := f.Listen()
+	f.Exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '` + f.Source.Slot + `'`)
+	if err := f.WantEnd(l); !pgcode.Is(err, pgerrcode.AdminShutdown) {
 		t.Errorf("err = %v", err)
 	}
 }
 
 // refusing is a handler that returns an error.
-type refusing struct{ *listener }
+type refusing struct{ *streamtest.Listener }
 
 func (refusing) WAL([]byte) (pglogrepl.LSN, error) { return 0, errRefused }
 
 var errRefused = errors.New("refused")
 
 func TestHandlersErrorEndsTheStream(t *testing.T) {
-	f := newFixture(t)
-	stream, _ := f.open()
+	f := streamtest.New(t)
+	f.Setup()
+	stream := f.Stream()
 	if _, err := stream.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	if err := stream.Run(t.Context(), refusing{&listener{}}); !errors.Is(err, errRefused) {
+	f.Exec(`INSERT INTO outbox VALUES (49)`)
+	if err := stream.Run(t.Context(), refusing{&streamtest.Listener{}}); !errors.Is(err, errRefused) {
 		t.Errorf("err = %v", err)
 	}
 }
 
 func TestLargeTransactionArrivesComplete(t *testing.T) {
-	f := newFixture(t)
-	l := f.listen()
-	f.exec(`INSERT INTO outbox SELECT generate_series(1, 900)`)
-	f.exec(`INSERT INTO outbox SELECT i FROM generate_series(1000, 1001) i`)
+	f := streamtest.New(t)
+	f.Setup()
+	l := f.Listen()
+	f.Exec(`INSERT INTO outbox SELECT generate_series(1, 900)`)
+	f.Exec(`INSERT INTO outbox SELECT i FROM generate_series(1000, 1001) i`)
 	for range 902 {
 		select {
-		case <-l.messages:
-		case err := <-l.done:
+		case <-l.Messages:
+		case err := <-l.Done:
 			t.Fatalf("the stream ended: %v", err)
 		}
 	}

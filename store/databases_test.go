@@ -87,7 +87,7 @@ func TestEveryStatementWorksUnderAnyName(t *testing.T) {
 
 func TestEveryStatementWorksWithTheLeastPrivileges(t *testing.T) {
 	f := newFixture(t)
-	_, address := f.role(`GRANT SELECT, UPDATE, DELETE ON outbox`, `GRANT SELECT, INSERT ON outbox_dead_letter`,
+	address := f.role(`GRANT SELECT, UPDATE, DELETE ON outbox`, `GRANT SELECT, INSERT ON outbox_dead_letter`,
 		`GRANT SELECT ON SEQUENCE outbox_id_seq`)
 	everyStatement(f, open(t, address, store.Options{Table: tabletest.Name(), Block: true}), "outbox")
 }

@@ -14,7 +14,7 @@ const (
 WITH deleted AS (` + deleteNear + `)` + deletedNear
 	// moveNearSQL is the same with a history.
 	moveNearSQL = `
-WITH deleted AS (` + deleteNear + `, ` + historyColumns + `), kept AS (` + toHistory + `)` + deletedNear
+WITH deleted AS (` + deleteNear + `, {kept_of_row}), kept AS (` + toHistory + `)` + deletedNear
 
 	deleteNear = `
   DELETE FROM {outbox} r

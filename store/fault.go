@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -25,7 +26,7 @@ func (s *Store) noPartition(err, failed error) error {
 	if problem.Hint(err) == "" {
 		err = &problem.Problem{
 			What: "table " + s.table.Published().String() + " has no partition for today",
-			Fix:  s.table.Command("setup", "--keep-published", "168h"), Err: err,
+			Fix:  problem.Command(s.table, "setup", "--keep-published", "168h"), Err: err,
 		}
 	}
 	return &historyFault{err}
@@ -60,7 +61,7 @@ func (s *Store) Receiver(err error) string {
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
 // function.
 func IsRowFault(err error) bool {
-	if _, is := lacksIdentity(err); is || errors.As(err, new(*historyFault)) {
+	if _, is := schema.LacksIdentity(err); is || errors.As(err, new(*historyFault)) {
 		return false
 	}
 	switch pgcode.Class(err) {

@@ -44,16 +44,11 @@ func (s *Store) CommitWaits(ctx context.Context) error {
 func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var pid int64
-	var gid, details string
-	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&pid, &gid, &details)
+	var by problem.Blocker
+	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&by.PID, &by.GID, &by.Details)
 	if err != nil { // it has ended, or several sessions share the lock
 		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity "+
 			"WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)
 	}
-	if pid == 0 {
-		return problem.New(problem.EndPrepared(gid),
-			"row %d is locked by prepared transaction %s (%s)", id, outbox.QuoteLiteral(gid), details)
-	}
-	return problem.New(problem.EndSession(pid), "row %d is locked by pid %d (%s)", id, pid, details)
+	return problem.New(by.End(), "row %d is locked by %s", id, by)
 }

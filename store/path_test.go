@@ -3,12 +3,14 @@ package store
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -79,7 +81,7 @@ func testStatements(t *testing.T, url string) {
 		}
 	}
 	explain(t, conn.Conn(), "position", positionSQL)
-	explain(t, conn.Conn(), "extras", extrasSQL)
+	explain(t, conn.Conn(), "extras", schema.ExtrasSQL)
 }
 
 // explain plans a statement without running it, as a relay does it: with the parameters' own types.
@@ -102,5 +104,19 @@ func explain(t *testing.T, conn *pgx.Conn, name, sql string) {
 		if _, err := conn.Exec(t.Context(), step, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, sql)
 		}
+	}
+}
+
+func TestClaimsReadTheColumnsOfAMessage(t *testing.T) {
+	want := schema.Read()
+	for _, c := range new(Scanner).columns() {
+		i := slices.Index(want, c.name)
+		if i < 0 {
+			t.Fatalf("%s is read by mistake", c.name)
+		}
+		want = slices.Delete(want, i, i+1)
+	}
+	if len(want) > 0 {
+		t.Errorf("not read: %q", want)
 	}
 }

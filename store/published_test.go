@@ -126,12 +126,6 @@ func TestCheckNamesAMissingHistory(t *testing.T) {
 	}
 }
 
-func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {
-	f := keeping(newFixture(t))
-	f.Exec(`ALTER TABLE outbox_published DROP headers, DROP last_error`)
-	wantProblem(f, f.store, "table public.outbox_published has no column headers, last_error", "cdc-relay check --keep-published 168h  # prints the ALTER TABLE")
-}
-
 // An index finds the old rows, so other rows of the default partition cost nothing.
 func TestOldRowsOfTheDefaultPartitionAreDeletedInBatches(t *testing.T) {
 	f := keeping(newFixture(t))

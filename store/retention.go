@@ -4,12 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgerrcode"
-
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Retention deletes old dead letters, oldest first. With {keyless} it keeps those with an ordering key, because their
@@ -28,27 +22,16 @@ func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most i
 	tag, err := s.pool.Exec(ctx, s.sql.retention, age, most)
 	if err != nil {
 		err = fmt.Errorf("delete old dead letters of %s: %w", s.table, err)
-		return 0, explained(ctx, s.table.DeadLetter(), err, s.CheckDeletesDeadLetters)
+		return 0, s.use().ExplainDeadLetters(ctx, s.pool, err)
 	}
 	return tag.RowsAffected(), nil
-}
-
-// explained adds to an error about a table what a person must do, if that is known.
-func explained(ctx context.Context, table outbox.Table, err error, check func(context.Context) error) error {
-	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
-		return &lockedError{table, err}
-	}
-	if found := check(ctx); problem.Is(found) {
-		return found
-	}
-	return err
 }
 
 // CheckDeletesDeadLetters returns a *problem.Problem if the role may not delete dead letters.
 func (s *Store) CheckDeletesDeadLetters(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	return s.checkTable(ctx, s.table.DeadLetter(), nil, []string{"SELECT", "DELETE"})
+	return s.use().CheckDeletesDeadLetters(ctx, s.pool)
 }
 
 // RotatePublished creates the partitions of the next days, and drops partitions that are older than keep. It returns
@@ -59,7 +42,7 @@ func (s *Store) RotatePublished(ctx context.Context, keep time.Duration) (droppe
 	err = s.pool.QueryRow(ctx, `SELECT `+s.table.RotatePublished().SQL()+`($1::interval)`, keep).Scan(&dropped)
 	if err != nil {
 		err = fmt.Errorf("keep the partitions of %s: %w", s.table.Published(), err)
-		return 0, explained(ctx, s.table.Published(), err, s.checkHistory)
+		return 0, s.use().ExplainHistory(ctx, s.pool, err)
 	}
 	return dropped, nil
 }

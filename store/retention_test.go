@@ -40,7 +40,7 @@ func TestCleaningUpWithoutAPrivilegeNamesTheGrant(t *testing.T) {
 	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
 		t.Fatal(err)
 	}
-	_, address := f.role()
+	address := f.role()
 	s := open(t, address, store.Options{Table: tabletest.Name(), KeepPublished: true})
 	for what, clean := range map[string]func() error{
 		"dead letters": func() error { _, err := s.DeleteDeadLetters(t.Context(), time.Hour, 1); return err },

@@ -13,14 +13,9 @@ import (
 // MessageColumnsAs returns the columns for a Scanner, each as an expression, such as r.payload. The statement must name
 // the rows r. Headers are application columns.
 func MessageColumnsAs(headers []string, as func(column string) string) string {
-	names := []string{
-		"id", "message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes",
-		"headers", "properties", "schema_version",
-		"created_at", "available_at", "expires_at", "attempts", "max_attempts", "possible_duplicate",
-	}
 	var columns []string
-	for _, name := range names {
-		columns = append(columns, as("r."+name))
+	for _, c := range new(Scanner).columns() {
+		columns = append(columns, as("r."+c.name))
 	}
 	for _, name := range headers {
 		columns = append(columns, as("r."+outbox.QuoteIdentifier(name)))
@@ -43,15 +38,41 @@ type Scanner struct {
 	places                []any
 }
 
+// column is a column of a message, with the target of its values.
+type column struct {
+	name  string
+	place any
+}
+
+// columns are those of schema.Read.
+func (s *Scanner) columns() []column {
+	m := &s.message
+	return []column{
+		{"id", &m.ID},
+		{"message_id", (*[16]byte)(&m.MessageID)},
+		{"exchange", &m.Exchange},
+		{"routing_key", &s.routingKey},
+		{"ordering_key", &m.OrderingKey},
+		{"payload", &s.payload},
+		{"payload_bytes", &s.payloadBytes},
+		{"headers", &m.Headers},
+		{"properties", &m.Properties},
+		{"schema_version", &m.SchemaVersion},
+		{"created_at", &s.created},
+		{"available_at", &s.available},
+		{"expires_at", &s.expires},
+		{"attempts", &s.attempts},
+		{"max_attempts", &s.maxAttempts},
+		{"possible_duplicate", &s.duplicate},
+	}
+}
+
 // NewScanner returns a scanner for MessageColumnsAs with these headers; more are the targets of the columns that
 // follow.
 func NewScanner(headers []string, more ...any) *Scanner {
 	s := &Scanner{headers: headers, headerValues: make([]any, len(headers))}
-	m := &s.message
-	s.places = []any{
-		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &s.routingKey, &m.OrderingKey, &s.payload, &s.payloadBytes,
-		&m.Headers, &m.Properties, &m.SchemaVersion,
-		&s.created, &s.available, &s.expires, &s.attempts, &s.maxAttempts, &s.duplicate,
+	for _, c := range s.columns() {
+		s.places = append(s.places, c.place)
 	}
 	for i := range s.headerValues {
 		s.places = append(s.places, &s.headerValues[i])

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -232,7 +233,7 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 }
 
 // run runs the statement on rows that are sorted by id.
-func (w settling) run(ctx context.Context, db rower, part []outbox.Settlement, into *outcome) error {
+func (w settling) run(ctx context.Context, db schema.Querier, part []outbox.Settlement, into *outcome) error {
 	sql, args := w.statement(part)
 	var snapshot string
 	var changed []int64
@@ -257,17 +258,6 @@ func (w settling) statement(part []outbox.Settlement) (sql string, args []any) {
 		return w.nearSQL, []any{args[0], messageIDs, part[0].Message.ID}
 	}
 	return w.sql, args[:2]
-}
-
-// rower is a pool, a connection or a transaction.
-type rower interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// querier is a pool or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // settleArgs returns the columns of settledRows.

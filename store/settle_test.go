@@ -171,16 +171,6 @@ func TestAChangedTimeOfARowPreventsAnOldDecision(t *testing.T) {
 	equal(t, "delete needs no time", settledIDs(f.settle(deleted(old[2])).Done), []int64{3})
 }
 
-// The greatest possible number of attempts must not fail the statement for all rows.
-func TestAttemptsDoNotOverflow(t *testing.T) {
-	f := newFixture(t)
-	for range 2 {
-		f.Insert(`(routing_key, payload, attempts) VALUES ('nowhere', '{}', 2147483647)`)
-	}
-	m := f.read(0)
-	equal(t, "done", settledIDs(f.settle(retried(m[0], time.Hour), dead(m[1], true)).Done), []int64{1, 2})
-}
-
 func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	f := newFixture(t)
 	f.Insert(`(routing_key, exchange, ordering_key, payload, headers, properties, redacted_payload, attempts, created_at, last_error,

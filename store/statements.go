@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -33,7 +34,7 @@ type statements struct {
 // over a whole index if the table was empty at the last ANALYZE.
 const sameRow = `r.id BETWEEN s.id AND s.id AND r.message_id BETWEEN s.message_id AND s.message_id`
 
-// NotBlocked is the condition that excludes keys with a dead letter (--on-dead-letter block). {dead} stands for the
+// NotBlocked is the condition that excludes keys with a dead letter (Options.Block). {dead} stands for the
 // table. OFFSET 0 keeps Postgres 18 from hashing the whole dead-letter table, which it does even with enable_seqscan
 // off.
 const NotBlocked = `NOT EXISTS (SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
@@ -150,7 +151,7 @@ const dropLockedSQL = `DELETE FROM {outbox} r WHERE ` + atPlaces
 
 // The same with a history.
 const moveLockedSQL = `
-WITH deleted AS (DELETE FROM {outbox} r WHERE ` + atPlaces + ` RETURNING ` + historyColumns + `)` + toHistory
+WITH deleted AS (DELETE FROM {outbox} r WHERE ` + atPlaces + ` RETURNING {kept_of_row})` + toHistory
 
 // Rows that a claim gives back, with their mark. The update also removes the trace of the lock.
 const releaseSQL = `
@@ -184,7 +185,7 @@ const (
 WITH deleted AS (` + deleteRows + `)` + deletedRows
 	// moveSQL is the same with a history.
 	moveSQL = `
-WITH deleted AS (` + deleteRows + `, ` + historyColumns + `), kept AS (` + toHistory + `)` + deletedRows
+WITH deleted AS (` + deleteRows + `, {kept_of_row}), kept AS (` + toHistory + `)` + deletedRows
 
 	deleteRows = `
   DELETE FROM {outbox} r USING unnest($1::bigint[], $2::uuid[]) WITH ORDINALITY s(id, message_id, nth)
@@ -195,11 +196,9 @@ SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'), `
 
 // With a history, a delete moves the rows there.
 const (
-	historyNames   = KeptNames + `, attempts, last_error, possible_duplicate`
-	historyColumns = KeptColumns + `, r.attempts, r.last_error, r.possible_duplicate`
-	toHistory      = `
-INSERT INTO {published} (` + historyNames + `, published_at)
-SELECT ` + historyNames + `, clock_timestamp() FROM deleted`
+	toHistory = `
+INSERT INTO {published} ({kept}, published_at)
+SELECT {kept}, clock_timestamp() FROM deleted`
 )
 
 // settledRows are the arguments of a settlement. available_at is the fence: it is the time when the row was published,
@@ -232,13 +231,13 @@ WITH locked AS (
   FROM ` + settledRows + ` JOIN {outbox} r ON ` + fenced + ` FOR UPDATE OF r),
 moved AS (
   DELETE FROM {outbox} r USING locked s WHERE ` + sameRow + `
-  RETURNING ` + KeptColumns + `{extra_columns}, s.possible_duplicate OR s.traced AS possible_duplicate,
+  RETURNING {copied_of_row}{extra_columns}, s.possible_duplicate OR s.traced AS possible_duplicate,
             least(r.attempts, 2147483647 - s.rejected) + s.rejected AS attempts,
             CASE WHEN s.reason = 'expired' THEN coalesce(r.last_error, s.detail) ELSE s.detail END AS last_error,
             s.reason AS failure_reason, s.nth),
 kept AS (
-  INSERT INTO {dead} (` + KeptNames + `{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-  SELECT ` + KeptNames + `{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp()
+  INSERT INTO {dead} ({copied}{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
+  SELECT {copied}{extra_values}, possible_duplicate, attempts, last_error, failure_reason, clock_timestamp()
   FROM moved m
   WHERE NOT EXISTS (SELECT FROM {dead} d WHERE d.id = m.id AND d.message_id = m.message_id))
 SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'), ` + isAwaited + ` FROM moved`
@@ -253,17 +252,6 @@ WITH free AS (
 SELECT pg_current_snapshot()::text, coalesce(pg_catalog.array_agg(nth), '{}'),
        coalesce(pg_catalog.array_agg(traced), '{}')
 FROM free`
-
-// The columns that a dead letter copies from its row.
-const (
-	// KeptNames are their names, id first.
-	KeptNames = `id, message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
-         redacted_payload, schema_version, created_at, expires_at, max_attempts, coalesce_key`
-	// KeptColumns are the same of rows r.
-	KeptColumns = `r.id, r.message_id, r.exchange, r.routing_key, r.ordering_key, r.payload, r.payload_bytes,
-         r.headers, r.properties, r.redacted_payload, r.schema_version, r.created_at, r.expires_at, r.max_attempts,
-         r.coalesce_key`
-)
 
 // ofShard returns the condition for the rows of a shard. It is the row filter of the publication, so that stream and
 // sweeps take the same rows. Postgres estimates that a coalesce matches half of the rows, and that an equality with a
@@ -291,6 +279,10 @@ func newStatements(options Options) statements {
 		"{claimed_columns}", claimedColumns(options.HeaderColumns),
 		"{bare_columns}", bareColumns(options.HeaderColumns),
 		"{row_size}", rowSize(options.HeaderColumns),
+		"{copied}", schema.List(schema.Copied(), ""),
+		"{copied_of_row}", schema.List(schema.Copied(), "r."),
+		"{kept}", schema.List(schema.Kept(), ""),
+		"{kept_of_row}", schema.List(schema.Kept(), "r."),
 		"{unblocked}", unblocked,
 		"{keyless}", keyless,
 		// These are empty for the whole table.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -113,6 +114,29 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// Check returns a *problem.Problem if the server is too old, or a table, a column or a privilege is missing. Any other
+// error means that the database did not answer.
+func (s *Store) Check(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	version := func(conn *pgx.Conn) error { return pgdial.CheckVersion(pgdial.Version(conn.PgConn())) }
+	if err := s.Conn(ctx, version); err != nil {
+		return err
+	}
+	return s.use().Check(ctx, s.pool)
+}
+
+// Explain is that of schema.Use.
+func (s *Store) Explain(ctx context.Context, err error) (explained error, gone bool) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return s.use().Explain(ctx, s.pool, err)
+}
+
+func (s *Store) use() schema.Use {
+	return schema.Use{Table: s.table, Headers: s.headers, History: s.keeps}
 }
 
 // Restarts counts new connections to another server than before: it was restarted, has recovered from a crash, or was

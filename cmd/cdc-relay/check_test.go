@@ -16,8 +16,8 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -164,7 +164,7 @@ func TestCheckPrintsDocumentedJSON(t *testing.T) {
 
 // grantInsert is the statement that lets an application insert messages.
 func grantInsert(role string) string {
-	return "GRANT INSERT (" + strings.Join(outbox.InsertColumns(), ", ") + `) ON "public"."outbox" TO "` + role + `";`
+	return "GRANT INSERT (" + strings.Join(schema.Insert(), ", ") + `) ON "public"."outbox" TO "` + role + `";`
 }
 
 func TestCheckReportsUnreachableServers(t *testing.T) {

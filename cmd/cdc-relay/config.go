@@ -4,15 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // config holds all values from flags, environment and file.
@@ -69,13 +71,21 @@ func defaultConfig() *config {
 func (c *config) validate() error {
 	var wrong []error
 	if err := c.relay.Validate(); err != nil {
-		wrong = append(wrong, usagef("%s", err))
+		wrong = append(wrong, usagef("%s", inFlags(err)))
 	}
 	if of := c.relay.Shard.Of; c.shards > 0 && of > 0 && of != c.shards {
 		wrong = append(wrong, usagef("--shards %d and --shard %s: "+
 			"want one of them, or the same number of shards", c.shards, c.relay.Shard))
 	}
 	return errors.Join(wrong...)
+}
+
+// inFlags names flags in place of the fields with which the mistakes in a relay.Config begin.
+func inFlags(err error) string {
+	text := regexp.MustCompile(`(?m)^[A-Z]\w*`).ReplaceAllStringFunc(err.Error(), func(field string) string {
+		return "--" + strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(field, "$1-$2"))
+	})
+	return strings.Replace(text, "--database-url is not set", notSet("database-url"), 1)
 }
 
 func (c *config) needAMQP() error {
@@ -90,16 +100,16 @@ func (c *config) database() pgdial.Address {
 	return pgdial.AddressOf(c.relay.DatabaseURL, c.relay.DatabaseURLFile)
 }
 
-func (c *config) names() replication.Names {
+func (c *config) names() provision.Names {
 	return c.relay.Names()
 }
 
 // allNames returns the names of all shards with --shards, else of one.
-func (c *config) allNames() []replication.Names {
+func (c *config) allNames() []provision.Names {
 	if c.shards == 0 {
-		return []replication.Names{c.names()}
+		return []provision.Names{c.names()}
 	}
-	var all []replication.Names
+	var all []provision.Names
 	for _, shard := range outbox.ShardsOf(c.shards) {
 		one := c.relay
 		one.Shard = shard

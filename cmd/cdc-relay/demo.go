@@ -13,6 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/demo"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -118,7 +119,8 @@ func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner st
 		return migrationError(err, conn, table)
 	}
 	if len(state.Pending) > 0 {
-		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table), table.Command("setup"))
+		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table),
+			problem.Command(table, "setup"))
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/celery"
 	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
@@ -91,7 +91,7 @@ func (c *config) peekedViewOf(m operator.Peeked) peekedView {
 		}
 	}
 	v.CreatedAt = show.JSONTime(m.CreatedAt)
-	v.Headers, v.Properties = show.RawJSON(outbox.HideBody(v.Headers)), show.RawJSON(v.Properties)
+	v.Headers, v.Properties = show.RawJSON(celery.HideBody(v.Headers)), show.RawJSON(v.Properties)
 	switch {
 	case m.IsRedacted:
 		v.Payload = show.RawJSON(m.Redacted)

@@ -12,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 func (p *process) resendCommand() *cli.Command {
@@ -104,7 +105,7 @@ func (s *session) missing(ctx context.Context, l located) error {
 	return failure.WithHint(
 		failure.NotFound(fmt.Errorf("%s is neither in %s nor in %s: it was published and deleted, or never committed. "+
 			"Published messages are not kept (run --keep-published)", l.name, table, table.DeadLetter())),
-		table.Command("setup", "--keep-published", "168h"),
+		problem.Command(table, "setup", "--keep-published", "168h"),
 	)
 }
 

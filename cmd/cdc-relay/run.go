@@ -28,13 +28,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/publish/handler"
 	"github.com/cdc-relay/cdc-relay/publish/stdout"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/tracing"
 )
 
@@ -184,7 +184,7 @@ func (p *process) prepare(ctx context.Context, cfg *config, log *slog.Logger) er
 	switch {
 	case err == nil || conn.IsClosed() || ctx.Err() != nil:
 		return err
-	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) || errors.Is(err, replication.ErrMayNot):
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) || errors.Is(err, provision.ErrMayNot):
 		role := conn.Config().User
 		return &problem.Problem{
 			What: fmt.Sprintf("--setup: role %s lacks privileges to create what is missing", outbox.Identifier(role)),

@@ -23,8 +23,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // slotTimeout is how long setup waits for the slot: Postgres waits for all open transactions when it creates one.
@@ -181,7 +181,7 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 func (r *setupReport) setUpTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if cfg.streams() {
 		for _, names := range cfg.allNames() {
-			if err := replication.CheckBefore(ctx, conn.PgConn(), names); err != nil {
+			if err := provision.CheckBefore(ctx, conn.PgConn(), names); err != nil {
 				return err
 			}
 		}
@@ -196,7 +196,7 @@ func (r *setupReport) makeSlots(ctx context.Context, conn *pgx.Conn, cfg *config
 	for _, names := range cfg.allNames() {
 		waiting := r.afterAWhile("still waiting for slot %s: Postgres creates it after a checkpoint, and after all "+
 			"transactions that are open now; setup waits at most %s", names.Slot, slotTimeout)
-		done, err := replication.Setup(ctx, conn.PgConn(), names, slotTimeout)
+		done, err := provision.Setup(ctx, conn.PgConn(), names, slotTimeout)
 		waiting.Stop()
 		for _, line := range done {
 			r.did("%s", line)
@@ -300,7 +300,7 @@ func (p *process) printSetup(cfg *config) error {
 	}
 	if cfg.streams() {
 		for _, names := range cfg.allNames() {
-			script += "\n" + replication.SetupSQL(names)
+			script += "\n" + provision.SetupSQL(names)
 		}
 	}
 	_, err = fmt.Fprint(p.terminal.Verbatim(), script, grantsSQL(cfg))

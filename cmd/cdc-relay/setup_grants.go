@@ -15,10 +15,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // streams reports whether relays with these settings stream.
@@ -106,7 +107,7 @@ func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config,
 	reads, err := grants.Has(ctx, conn, role, grants.Returning(table))
 	if err == nil && reads {
 		r.warn("role %s may read more than --app-insert-only grants: REVOKE SELECT (%s) ON %s FROM %s;",
-			outbox.Identifier(role), strings.Join(outbox.ReturningColumns(), ", "), table.Printed(),
+			outbox.Identifier(role), strings.Join(schema.Returning(), ", "), table.Printed(),
 			outbox.QuoteIdentifier(role))
 	}
 	return err
@@ -121,7 +122,7 @@ func (c *config) application() (may string, all []grants.Grant) {
 	case c.checking.appInsertOnly:
 		return "insert into " + table.String(), grants.App(table, true)
 	}
-	columns := strings.Join(outbox.ReturningColumns(), " and ")
+	columns := strings.Join(schema.Returning(), " and ")
 	return fmt.Sprintf("insert into %s, and read %s", table, columns), grants.App(table, false)
 }
 
@@ -209,7 +210,7 @@ func grantsSQL(cfg *config) string {
 		statements = append(statements, statsGrant(role)+";")
 		if relays != "" {
 			const rds = ";  -- on RDS: GRANT rds_replication"
-			statements = append(statements, replication.ReplicationGrant(role)+rds)
+			statements = append(statements, slot.ReplicationGrant(role)+rds)
 		}
 	}
 	text := section(heading, relays != "",

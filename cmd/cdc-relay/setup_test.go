@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -44,7 +44,7 @@ func TestPrintedGrantsAreSufficientAndMinimal(t *testing.T) {
 				t.Errorf("%s: granted is %s, needed is %s", role, got, granted)
 			}
 		}
-		for privilege, columns := range map[string][]string{"INSERT": outbox.InsertColumns(), "SELECT": {"id", "message_id"}} {
+		for privilege, columns := range map[string][]string{"INSERT": schema.Insert(), "SELECT": {"id", "message_id"}} {
 			slices.Sort(columns)
 			if got := query[[]string](t, conn, `SELECT array_agg(column_name::text ORDER BY column_name::text COLLATE "C")
 				FROM information_schema.role_column_grants WHERE grantee = $1 AND privilege_type = $2`, app, privilege); !slices.Equal(got, columns) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 func (p *process) teardownCommand() *cli.Command {
@@ -46,7 +46,7 @@ func (p *process) teardown(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
-	others, err := replication.OtherSlots(c.Context, conn.PgConn(), cfg.allNames()[0])
+	others, err := provision.SlotsBeside(c.Context, conn.PgConn(), cfg.allNames()...)
 	if err != nil {
 		return err
 	}
@@ -61,9 +61,9 @@ func (p *process) teardown(c *cli.Context) error {
 			return err
 		}
 	}
-	done, err := replication.Teardown(c.Context, conn.PgConn(), cfg.allNames()...)
+	done, err := provision.Teardown(c.Context, conn.PgConn(), cfg.allNames()...)
 	if err == nil && len(done) == 0 && len(others) > 0 {
-		return replication.LeftBehind(cfg.allNames()[0], others)
+		return provision.LeftBehind(cfg.allNames()[0], others)
 	}
 	if err == nil && len(done) == 0 {
 		done = append(done, cfg.slotsAndPublications()+": not there")
@@ -83,12 +83,12 @@ func mayDropTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if !cfg.tables {
 		return nil
 	}
-	beside, err := replication.SlotsBeside(ctx, conn.PgConn(), cfg.allNames()...)
+	beside, err := provision.SlotsBeside(ctx, conn.PgConn(), cfg.allNames()...)
 	if err != nil {
 		return err
 	}
 	if len(beside) > 0 {
-		return replication.LeftBehind(cfg.allNames()[0], beside)
+		return provision.LeftBehind(cfg.allNames()[0], beside)
 	}
 	adopted, err := adopt.List(ctx, conn, cfg.relay.Table)
 	if err != nil {

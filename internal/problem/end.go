@@ -24,3 +24,32 @@ func EndPrepared(gid string) string {
 		"SELECT owner, database, prepared FROM pg_prepared_xacts WHERE gid = %s; "+
 		"then, as the owner: COMMIT PREPARED %[1]s, or ROLLBACK PREPARED %[1]s, which destroys its work", name)
 }
+
+// Blocker is a transaction that delays others.
+type Blocker struct {
+	PID     int64  // 0: a prepared transaction
+	GID     string // of a prepared transaction, if it is known
+	Details string // such as "app, idle in transaction, 35 s"
+}
+
+func (b Blocker) String() string {
+	name := fmt.Sprintf("pid %d", b.PID)
+	switch {
+	case b.GID != "":
+		name = "prepared transaction " + outbox.QuoteLiteral(b.GID)
+	case b.PID == 0:
+		name = "a prepared transaction"
+	}
+	if b.Details != "" {
+		name += " (" + b.Details + ")"
+	}
+	return name
+}
+
+// End is the Fix for the transaction.
+func (b Blocker) End() string {
+	if b.PID == 0 {
+		return EndPrepared(b.GID)
+	}
+	return EndSession(b.PID)
+}

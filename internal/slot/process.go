@@ -54,16 +54,15 @@ func (p Process) String() string {
 
 // Own returns the process of a connection. The PID in the protocol's key data may be a pooler's.
 func Own(ctx context.Context, conn *pgconn.PgConn) (p Process, err error) {
-	results, err := conn.Exec(ctx, `
+	rows, err := Query(ctx, conn, `
 SELECT pid, pg_catalog.to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a
                                  WHERE a.pid = own.pid)) #>> '{}'::text[]
-FROM pg_catalog.pg_backend_pid() own(pid)`).ReadAll()
+FROM pg_catalog.pg_backend_pid() own(pid)`)
 	if err != nil {
 		return p, fmt.Errorf("read the server process: %w", err)
 	}
-	row := results[0].Rows[0]
-	if _, err = fmt.Sscan(string(row[0]), &p.PID); err == nil {
-		p.Since, err = time.Parse(time.RFC3339Nano, string(row[1]))
+	if _, err = fmt.Sscan(rows[0][0], &p.PID); err == nil {
+		p.Since, err = time.Parse(time.RFC3339Nano, rows[0][1])
 	}
 	return p, err
 }
@@ -71,9 +70,9 @@ FROM pg_catalog.pg_backend_pid() own(pid)`).ReadAll()
 // Terminate ends the process and so frees its slot; the server would wait for wal_sender_timeout. It does nothing if
 // another process has the PID now. A role may end its own processes.
 func (p Process) Terminate(ctx context.Context, conn *pgconn.PgConn) error {
-	_, err := conn.Exec(ctx, fmt.Sprintf(`
+	_, err := Query(ctx, conn, fmt.Sprintf(`
 SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity WHERE pid = %d AND backend_start = '%s'`,
-		p.PID, p.Since.Format(time.RFC3339Nano))).ReadAll()
+		p.PID, p.Since.Format(time.RFC3339Nano)))
 	if err != nil {
 		return fmt.Errorf("terminate %s: %w", p, err)
 	}

@@ -127,27 +127,26 @@ func OwnerArgs(name string, table outbox.Table, shard outbox.Shard) []any {
 
 // List returns all slots of the server, of all databases, by name.
 func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
-	return query(ctx, conn, listSQL+" ORDER BY s.slot_name")
+	return read(ctx, conn, listSQL+" ORDER BY s.slot_name")
 }
 
 // Read returns the slot with this name, in any database.
 func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {
-	slots, err := query(ctx, conn, listSQL+" WHERE s.slot_name = "+outbox.QuoteLiteral(name))
+	slots, err := read(ctx, conn, listSQL+" WHERE s.slot_name = "+outbox.QuoteLiteral(name))
 	if err != nil || len(slots) == 0 {
 		return Slot{}, err
 	}
 	return slots[0], nil
 }
 
-// query uses the simple protocol, the only one on a replication connection.
-func query(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error) {
-	results, err := conn.Exec(ctx, sql).ReadAll()
+func read(ctx context.Context, conn *pgconn.PgConn, sql string) ([]Slot, error) {
+	rows, err := Query(ctx, conn, sql)
 	if err != nil {
 		return nil, fmt.Errorf("read the replication slots: %w", err)
 	}
-	slots := make([]Slot, len(results[0].Rows))
-	for i, row := range results[0].Rows {
-		if err := json.Unmarshal(row[0], &slots[i]); err != nil {
+	slots := make([]Slot, len(rows))
+	for i, row := range rows {
+		if err := json.Unmarshal([]byte(row[0]), &slots[i]); err != nil {
 			return nil, fmt.Errorf("read the replication slots: %w", err)
 		}
 		slots[i].measure()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/internal/celery"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -23,7 +24,7 @@ type header struct {
 func newHeader(name string) (*header, error) {
 	label, err := labelOf(name)
 	if err != nil {
-		return nil, fmt.Errorf("--metrics-header %q: %w", outbox.Shortened(name), err)
+		return nil, fmt.Errorf("MetricsHeader %q: %w", outbox.Shortened(name), err)
 	}
 	return &header{name: label, quoted: []byte(`"` + name + `"`), values: newValues("")}, nil
 }
@@ -48,7 +49,7 @@ func labelOf(name string) (string, error) {
 		return "", fmt.Errorf("the label %s has another meaning", label)
 	case name == outbox.PossibleDuplicateHeader:
 		return "", errors.New("messages_possible_duplicates_total counts these messages")
-	case outbox.RepeatsBody(name):
+	case celery.RepeatsBody(name):
 		return "", errors.New("this header repeats the body, which metrics must not show")
 	}
 	return label, nil

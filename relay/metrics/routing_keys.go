@@ -19,7 +19,7 @@ func newRoutingKeys(patterns []string) (*routingKeys, error) {
 	for _, pattern := range patterns {
 		if pattern == "" || len(pattern) > outbox.LongestName {
 			return nil, fmt.Errorf(
-				"--metrics-routing-keys %q: want patterns of 1 to 255 bytes, separated by commas", pattern)
+				"MetricsRoutingKeys %q: want patterns of 1 to 255 bytes, separated by commas", pattern)
 		}
 		k.patterns = append(k.patterns, topicPattern(pattern))
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -64,6 +65,24 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 	}
 	t.Cleanup(func() { conn.Close(context.Background()) })
 	return conn
+}
+
+// Role creates a role that may log in, with these attributes, and returns its URL.
+func (f *Tables) Role(attributes string) (name, address string) {
+	f.Helper()
+	name = services.Name(f)
+	f.Exec(`CREATE ROLE ` + name + ` LOGIN PASSWORD 'secret' ` + attributes)
+	f.Cleanup(func() {
+		if _, err := f.Conn.Exec(context.Background(), `DROP OWNED BY `+name+`; DROP ROLE `+name); err != nil {
+			f.Log(err)
+		}
+	})
+	u, err := url.Parse(f.URL)
+	if err != nil {
+		f.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "secret")
+	return name, u.String()
 }
 
 // Exec runs a statement.

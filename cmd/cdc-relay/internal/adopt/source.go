@@ -208,7 +208,7 @@ func (s *source) check(r Request) error {
 	guards, unguarded := named(s.table, s.Guards)
 	switch {
 	case s.OutboxOwner == "":
-		return problem.New(r.Outbox.Command("setup"), "the outbox %s does not exist", r.Outbox)
+		return problem.New(problem.Command(r.Outbox, "setup"), "the outbox %s does not exist", r.Outbox)
 	case s.table == r.Outbox:
 		return problem.New("# name another table in --from", "%s is the outbox itself", s.table)
 	case s.Kind == "v":

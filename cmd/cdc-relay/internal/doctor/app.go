@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -131,7 +132,7 @@ func (j *databaseJudge) function(suffix string) outbox.Table {
 // judgeAppGrants reports what the application may do besides the INSERT of messages.
 func (j *databaseJudge) judgeAppGrants(c chart, app appFacts) {
 	name, reads := app.Name, strings.Join(app.Reads, ", ")
-	own := slices.DeleteFunc(outbox.RelayColumns(), func(column string) bool {
+	own := slices.DeleteFunc(schema.NotSet(), func(column string) bool {
 		return !slices.Contains(app.Columns, column)
 	})
 	switch {
@@ -191,7 +192,7 @@ func (j *databaseJudge) revoke(privileges []string, role string) (all steps) {
 
 // judgeReturning: ORMs send INSERT … RETURNING, or call nextval before.
 func (j *databaseJudge) judgeReturning(c chart, app appFacts) {
-	for _, column := range outbox.ReturningColumns() {
+	for _, column := range schema.Returning() {
 		if !slices.Contains(app.Reads, column) {
 			c.ok("returning", "role %q may not read %s, so INSERT … RETURNING fails. SQLAlchemy, Django, Sequelize, "+
 				"TypeORM, gorm, ActiveRecord, Eloquent and generated keys in JDBC send it, unless the program sets "+

@@ -7,13 +7,13 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 func messageGrant(role string) string {
-	return "GRANT INSERT (" + strings.Join(outbox.InsertColumns(), ", ") + ") ON outbox TO " + role
+	return "GRANT INSERT (" + strings.Join(schema.Insert(), ", ") + ") ON outbox TO " + role
 }
 
 func TestTheApplicationsRoleIsExamined(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // This file lists the subjects of the database. A new one needs a file with its query, its facts and its judge, and
@@ -186,7 +186,7 @@ func (j *databaseJudge) judgeTables(c chart) {
 	if c.unknown("table", j.f.tables.err) {
 		return
 	}
-	for _, need := range store.Needs(j.o.Table) {
+	for _, need := range schema.Needs(j.o.Table) {
 		j.judgeTable(c.about(need.Table.String()), need)
 	}
 	j.judgeHistory(c.about(j.o.Table.Published().String()))

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // Options are the settings of the relay, and which checks to make.
@@ -46,8 +46,8 @@ type Options struct {
 	now     func() time.Time
 }
 
-func (o Options) names() replication.Names {
-	return replication.Names{
+func (o Options) names() provision.Names {
+	return provision.Names{
 		Table: o.Table, Publication: o.Publication, Slot: o.Slot, Shard: o.Shard, Failover: o.FailoverSlot,
 	}
 }

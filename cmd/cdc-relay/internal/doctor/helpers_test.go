@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -102,8 +102,8 @@ func (p *patient) setup() {
 	if p.Poll {
 		return
 	}
-	names := replication.Names{Table: p.Table, Publication: p.Publication, Slot: p.Slot, Shard: p.Shard}
-	if _, err := replication.Setup(p.t.Context(), p.conn.PgConn(), names, await.Hang()); err != nil {
+	names := provision.Names{Table: p.Table, Publication: p.Publication, Slot: p.Slot, Shard: p.Shard}
+	if _, err := provision.Setup(p.t.Context(), p.conn.PgConn(), names, await.Hang()); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // historyFacts describe the partitions of published messages. Columns and privileges are in tablesFacts.
@@ -251,7 +251,7 @@ func (j *databaseJudge) judgeDay(c chart, when string, day dayFacts) {
 
 // judgeHistoryGrants checks that the relay's role may move rows to the history and call the function.
 func (j *databaseJudge) judgeHistoryGrants(c chart) {
-	need := store.HistoryNeed(j.o.Table)
+	need := schema.HistoryNeed(j.o.Table)
 	table, there := j.tables.Tables[need.Table.Name]
 	if j.o.KeepPublished == 0 || !there {
 		return

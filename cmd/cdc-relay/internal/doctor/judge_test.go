@@ -17,10 +17,10 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 func defaults() Options {
@@ -40,7 +40,7 @@ func well() databaseFacts {
 	}
 	f.role.value = roleFacts{Name: "cdc_relay", Replication: true, Connections: -1, SeesOthers: true}
 	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: outbox.Table{Schema: "public", Name: "outbox_id_seq"}, SequenceGranted: true, Tables: map[string]tableFacts{}}
-	for _, need := range store.Needs(defaults().Table) {
+	for _, need := range schema.Needs(defaults().Table) {
 		f.tables.value.Tables[need.Table.Name] = tableFacts{
 			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Indexes: indexesOf(need.Table), Privileges: need.Privileges, Options: queueSettings(),
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/replication"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
 // Service is what runs the Postgres server. Users of a managed service are not superusers, and settings are changed in
@@ -151,7 +151,7 @@ func pasted(text string) (all steps) {
 // replication returns the SQL that lets a role stream.
 func (m Service) replication(role string) steps {
 	if m.replicate == "" {
-		return lines(sql("%s", replication.ReplicationGrant(role)), orPoll())
+		return lines(sql("%s", slot.ReplicationGrant(role)), orPoll())
 	}
 	return lines(hintFix(strings.ReplaceAll(m.replicate, "%s", quote(role))), orPoll())
 }
@@ -179,5 +179,5 @@ func (m Service) Replication(role string) (statement, hint string) {
 	if statement, _, _ = strings.Cut(m.replicate, ";"); strings.HasPrefix(statement, "GRANT ") {
 		return fmt.Sprintf(statement, quote(role)), hint
 	}
-	return replication.ReplicationGrant(role), hint
+	return slot.ReplicationGrant(role), hint
 }

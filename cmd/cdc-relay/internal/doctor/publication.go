@@ -3,8 +3,8 @@ package doctor
 import (
 	"fmt"
 
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 func publicationSQL() string {
@@ -16,7 +16,7 @@ SELECT jsonb_build_object('exists', true, 'insert', p.pubinsert, 'update', p.pub
   'filter', t.rowfilter, 'columns', array_to_string(t.attnames, ', '),
   'others', (SELECT count(*) FROM (SELECT FROM pg_publication_tables o WHERE o.pubname = p.pubname
              AND (o.schemaname, o.tablename) <> ($2, $3) LIMIT 1000) few),
-  'outboxes', (` + replication.OtherOutboxesSQL("p.pubname", "$2", "$3") + `))
+  'outboxes', (` + provision.OtherOutboxesSQL("p.pubname", "$2", "$3") + `))
 FROM pg_publication p
 LEFT JOIN pg_class c ON c.relname = $3 AND c.relkind IN ('r', 'p')
   AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2)
@@ -43,7 +43,7 @@ func (j *databaseJudge) judgePublication(c chart) {
 		return
 	}
 	p := j.f.publication.value
-	state := replication.Publication{
+	state := provision.Publication{
 		Exists: p.Exists, Insert: p.Insert, ViaRoot: p.ViaRoot, HasTable: p.HasTable,
 		RowFilter: p.Filter, ColumnList: p.ColumnList, Outboxes: p.Outboxes, NoTable: p.NoTable,
 	}
@@ -63,45 +63,45 @@ func (j *databaseJudge) judgePublication(c chart) {
 	}
 }
 
-func (j *databaseJudge) judgePublicationFault(c chart, fault replication.PublicationFault) {
+func (j *databaseJudge) judgePublicationFault(c chart, fault provision.PublicationFault) {
 	p := j.f.publication.value
 	says := fmt.Sprintf("publication %s: %s", j.o.Publication, fault.Says)
-	limited := fault.Kind == replication.PublicationWithRowFilter || fault.Kind == replication.PublicationWithColumnList
+	limited := fault.Kind == provision.PublicationWithRowFilter || fault.Kind == provision.PublicationWithColumnList
 	repair := sql("%s", fault.Fix)
 	if limited && p.Others > 0 {
 		repair = nil
-		for _, statement := range replication.ReplaceTableSQL(j.o.names()) {
+		for _, statement := range provision.ReplaceTableSQL(j.o.names()) {
 			repair = lines(repair, sql("%s", statement))
 		}
 	}
 	switch fault.Kind {
-	case replication.PublicationMissing:
+	case provision.PublicationMissing:
 		fix := j.setupCommand().noted("as the owner of the table")
 		if j.there {
 			fix = lines(repair.safe(), fix.orElse())
 		}
 		c.wrong("publication", fix, "publication %s does not exist: nothing streams", j.o.Publication)
-	case replication.PublicationByPartition:
+	case provision.PublicationByPartition:
 		if j.there && j.table.partitioned() {
 			c.wrong("partition_root", repair, "%s, and the relay looks for those of %s", says, j.o.Table)
 		} else {
 			c.warn("partition_root", repair, "%s, once it has partitions", says)
 		}
-	case replication.PublicationWithRowFilter:
+	case provision.PublicationWithRowFilter:
 		if p.Filter == "" {
 			c.wrong("row_filter", repair, "%s: rows of other shards stream, and are published twice", says)
 		} else {
 			c.wrong("row_filter", repair, "%s, %s: rows that it hides do not stream", says, p.Filter)
 		}
-	case replication.PublicationWithColumnList:
+	case provision.PublicationWithColumnList:
 		c.wrong("column_list", repair, "%s, %s: the relay needs all columns", says, p.Columns)
-	case replication.PublicationOfAnotherOutbox:
+	case provision.PublicationOfAnotherOutbox:
 		fix := j.ownNames()
 		if p.NoTable {
 			fix = hintFix(fault.Fix)
 		}
 		c.wrong("publication", fix, "%s: nothing streams", says)
-	case replication.PublicationWithoutTable:
+	case provision.PublicationWithoutTable:
 		if j.there {
 			c.wrong("publication", repair.safe(), "%s: nothing streams", says)
 		}
@@ -140,7 +140,7 @@ func (j *databaseJudge) judgePublicationExtras(c chart) {
 	case len(p.Outboxes) > 0 && p.HasTable:
 		c.warn("other_tables", j.ownNames(), "publication %s brings other outboxes as well: %s", name, useless)
 	case p.Others > 0 && len(p.Outboxes) == 0:
-		c.warn("other_tables", lines(sql("%s", replication.SetTableSQL(j.o.names())), own),
+		c.warn("other_tables", lines(sql("%s", provision.SetTableSQL(j.o.names())), own),
 			"publication %s has %d other tables: %s", name, p.Others, useless)
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // roleSQL reads the settings of the role from the catalog if the session is a login of another role ($1).
@@ -156,7 +156,7 @@ func (j *databaseJudge) judgeGrants(c chart) {
 			c.wrong("schema", j.grant(grants.Usage(j.o.Table.Schema)),
 				"role %q may not use schema %s", name, j.o.Table.Schema)
 		}
-		for _, need := range store.Needs(j.o.Table) {
+		for _, need := range schema.Needs(j.o.Table) {
 			if table, there := t.Tables[need.Table.Name]; there {
 				j.judgePrivileges(c.about(need.Table.String()), need, table)
 			}
@@ -188,7 +188,7 @@ func (j *databaseJudge) grant(g grants.Grant) steps { return grant(g, j.grantee(
 func grant(g grants.Grant, role string) steps { return sql("%s", g.To(role)).safe() }
 
 // judgePrivileges checks what the relay's role may do with a table.
-func (j *databaseJudge) judgePrivileges(c chart, need store.Need, table tableFacts) {
+func (j *databaseJudge) judgePrivileges(c chart, need schema.Need, table tableFacts) {
 	var denied []string
 	for _, privilege := range need.Privileges {
 		if !slices.Contains(table.Privileges, privilege) {

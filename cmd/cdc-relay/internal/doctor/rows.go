@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // timesSQL reads the oldest and the newest rows: a row that waits for its time is among the oldest.
@@ -80,6 +80,6 @@ func (o Options) askIdentity(ctx context.Context, s *session) *problem.Problem {
 	})
 	// If this question fails, the names of the publications are missing.
 	return read(ctx, s, func(tx pgx.Tx) (*problem.Problem, error) {
-		return store.ExplainIdentity(ctx, tx, o.Table, explained.err), nil
+		return schema.ExplainIdentity(ctx, tx, o.Table, explained.err), nil
 	}).value
 }

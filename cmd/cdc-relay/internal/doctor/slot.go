@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 const standbysSQL = `
@@ -61,13 +61,13 @@ func (j *databaseJudge) judgeSlot(c chart) {
 			j.judgeFailover(c, s)
 		}
 	}
-	if others := replication.OtherSlotsOf(j.slots, j.o.names()); len(others) > 0 {
-		left := replication.LeftBehind(j.o.names(), others)
+	if others := provision.OtherSlotsOf(j.slots, j.o.names()); len(others) > 0 {
+		left := provision.LeftBehind(j.o.names(), others)
 		c.warn("shards", hintFix(left.Fix),
 			"%s, for another number of shards: a slot that nobody uses retains WAL", left.What)
 	}
-	for _, rival := range replication.Rivals(j.slots, j.o.names()) {
-		found := replication.RivalProblem(rival, j.o.names())
+	for _, rival := range provision.Rivals(j.slots, j.o.names()) {
+		found := provision.RivalProblem(rival, j.o.names())
 		c.wrong("active", hintFix(found.Fix), "%s", found.What)
 	}
 	j.judgeKeepSize(c)
@@ -138,7 +138,7 @@ func (j *databaseJudge) judgeOwner(c chart, s slot.Slot) {
 			"%s: no relay of the table streams; a running relay publishes from the table", taken.What)
 	case s.Active():
 		c.ok("active", "owned by %s", s.Process)
-	case len(replication.Rivals(j.slots, j.o.names())) > 0: // judgeSlot reports it
+	case len(provision.Rivals(j.slots, j.o.names())) > 0: // judgeSlot reports it
 	default:
 		nobody := "nobody owns the slot"
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {

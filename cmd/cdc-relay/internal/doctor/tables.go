@@ -10,9 +10,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 const tablesSQL = `
@@ -52,7 +52,7 @@ SELECT jsonb_build_object(
      'references', ` + referencesSQL + `, 'constraints', ` + constraintsSQL + `
    ) ORDER BY t.nspname, t.relname) FROM leaves t),
   'outboxes', (SELECT jsonb_agg(jsonb_build_object('schema', o.nspname, 'name', o.relname))
-               FROM (` + store.OutboxesSQL + `) o),
+               FROM (` + schema.OutboxesSQL + `) o),
   'others', (SELECT jsonb_object_agg(o.name, o.kind) FROM (` + migrations.ObjectsSQL + `) o, schema
              WHERE o.namespace = schema.oid AND o.name = ANY ($2::text[]) AND o.kind <> 'TABLE'),
   'views', (SELECT jsonb_object_agg(v.relname, v.tables) FROM (
@@ -122,14 +122,14 @@ type leafFacts struct {
 // tableNames are the tables of the outbox.
 func (o Options) tableNames() []string {
 	names := []string{migrations.VersionTable(o.Table).Name, o.Table.Published().Name}
-	for _, need := range store.Needs(o.Table) {
+	for _, need := range schema.Needs(o.Table) {
 		names = append(names, need.Table.Name)
 	}
 	return names
 }
 
 // judgeTable checks that a table exists, and what can be wrong with it.
-func (j *databaseJudge) judgeTable(c chart, need store.Need) {
+func (j *databaseJudge) judgeTable(c chart, need schema.Need) {
 	of := need.Table
 	table, there := j.tables.Tables[of.Name]
 	if kind, other := j.tables.Others[of.Name]; other {
@@ -142,7 +142,7 @@ func (j *databaseJudge) judgeTable(c chart, need store.Need) {
 		which, repair := "", j.setupCommand()
 		if of == j.o.Table { // perhaps the name is mistyped
 			var meant string
-			if which, meant = store.Others(of, j.tables.Outboxes); meant != "" {
+			if which, meant = schema.Others(of, j.tables.Outboxes); meant != "" {
 				repair = lines(remark("%s", meant), remark("# else: %s", repair[0].line()))
 			}
 		}
@@ -303,7 +303,7 @@ func (j *databaseJudge) tableFlag() string {
 // judgeMigrations checks the version and the owner of the tables.
 func (j *databaseJudge) judgeMigrations(c chart) {
 	state, versions := j.f.version.value, migrations.VersionTable(j.o.Table)
-	hasTables := slices.ContainsFunc(store.Needs(j.o.Table), func(need store.Need) bool {
+	hasTables := slices.ContainsFunc(schema.Needs(j.o.Table), func(need schema.Need) bool {
 		_, there := j.tables.Tables[need.Table.Name]
 		return there
 	})

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Grant gives privileges on one object.
@@ -53,10 +53,10 @@ func Connect(database string) Grant { return container("DATABASE", database, "CO
 func Usage(schema string) Grant { return container("SCHEMA", schema, "USAGE") }
 
 // Insert lets an application insert messages, and set no column of the relay's own.
-func Insert(table outbox.Table) Grant { return columns(table, outbox.InsertColumns(), "INSERT") }
+func Insert(table outbox.Table) Grant { return columns(table, schema.Insert(), "INSERT") }
 
 // Returning lets an application read the columns that ORMs ask for with INSERT … RETURNING.
-func Returning(table outbox.Table) Grant { return columns(table, outbox.ReturningColumns(), "SELECT") }
+func Returning(table outbox.Table) Grant { return columns(table, schema.Returning(), "SELECT") }
 
 // Sequence lets a relay read the newest id.
 func Sequence(sequence outbox.Table) Grant {
@@ -103,7 +103,7 @@ type Outbox struct {
 // Relay returns what a relay needs, except what only a superuser can grant: REPLICATION and pg_read_all_stats.
 func Relay(o Outbox) []Grant {
 	all := []Grant{Usage(o.Table.Schema)}
-	for _, need := range store.Needs(o.Table) {
+	for _, need := range schema.Needs(o.Table) {
 		privileges := need.Privileges
 		if need.Table == o.Table.DeadLetter() && o.DeletesDeadLetters {
 			privileges = append(privileges, "DELETE")
@@ -111,7 +111,7 @@ func Relay(o Outbox) []Grant {
 		all = append(all, columns(need.Table, nil, privileges...))
 	}
 	if o.History {
-		need := store.HistoryNeed(o.Table)
+		need := schema.HistoryNeed(o.Table)
 		all = append(all, columns(need.Table, nil, need.Privileges...), Rotate(o.Table))
 	}
 	if o.Sequence != (outbox.Table{}) {

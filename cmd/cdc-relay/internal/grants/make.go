@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/replication"
 )
 
 // ErrDenied says that the role of the session may not grant something.
@@ -120,7 +120,7 @@ type Role struct {
 // FindRole returns a role; false: it does not exist.
 func FindRole(ctx context.Context, conn *pgx.Conn, name string) (role Role, there bool, err error) {
 	err = conn.QueryRow(ctx, `
-SELECT r.rolcanlogin, `+replication.MayReplicateSQL+`,
+SELECT r.rolcanlogin, `+slot.MayReplicateSQL+`,
        pg_catalog.pg_has_role(r.oid, 'pg_read_all_stats', 'USAGE')
 FROM pg_catalog.pg_roles r WHERE r.rolname = $1`, name).Scan(&role.Login, &role.Replicates, &role.SeesOthers)
 	switch {

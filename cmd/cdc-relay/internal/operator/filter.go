@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/celery"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -51,7 +52,7 @@ func ParseHeaders(text string) (all []HeaderFilter, err error) {
 		switch {
 		case !found || name == "":
 			return nil, fmt.Errorf("%q: want NAME=PATTERN, such as task=orders.*, and \\, for a comma in it", part)
-		case outbox.RepeatsBody(name):
+		case celery.RepeatsBody(name):
 			return nil, fmt.Errorf("%s repeats the body: want another header", name)
 		}
 		pattern, err := ParsePattern(value)

@@ -7,8 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // newest is a table that is read newest first: the dead letters or the history.
@@ -25,7 +23,7 @@ type newest[M interface{ rowID() int64 }] struct {
 }
 
 // rowColumns are the columns that storedColumns and filters read, of rows r.
-const rowColumns = store.KeptColumns + `, r.attempts, r.last_error, r.possible_duplicate`
+const rowColumns = `{kept_of_row}`
 
 // A page, with the last row that was read.
 const newestPageSQL = `

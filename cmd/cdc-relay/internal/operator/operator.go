@@ -15,6 +15,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -60,7 +61,8 @@ func New(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Tables, erro
 	}
 	return &Tables{conn: conn, table: table, names: []string{
 		"{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
-		"{version}", fmt.Sprint(outbox.SchemaVersion), "{kept}", store.KeptNames,
+		"{version}", fmt.Sprint(outbox.SchemaVersion), "{copied}", schema.List(schema.Copied(), ""),
+		"{copied_of_row}", schema.List(schema.Copied(), "r."), "{kept_of_row}", schema.List(schema.Kept(), "r."),
 	}}, nil
 }
 
@@ -137,15 +139,15 @@ func hurry(ctx context.Context, db querier) error {
 func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case pgcode.Is(err, pgerrcode.UndefinedTable):
-		return store.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
+		return schema.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
 	case pgcode.Is(err, pgerrcode.UndefinedColumn):
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s lacks a column", t.table),
-			Fix:  t.table.Command("migrate up"),
+			Fix:  problem.Command(t.table, "migrate up"),
 			Err:  err,
 		}
 	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		if mistyped := store.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
+		if mistyped := schema.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
 			return mistyped
 		}
 		return err

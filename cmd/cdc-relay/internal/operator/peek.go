@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -125,7 +126,7 @@ func (t *Tables) Peek(
 	for after != nil && lists[0] != after.List {
 		lists = lists[1:]
 	}
-	if err := store.CheckHeaders(ctx, t.conn, t.table, headers); err != nil {
+	if err := schema.CheckHeaders(ctx, t.conn, t.table, headers); err != nil {
 		return list, err
 	}
 	var ids []int64

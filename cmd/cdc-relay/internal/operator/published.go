@@ -74,7 +74,7 @@ func (t *Tables) historyError(ctx context.Context, err error) error {
 	if has, asked := t.HasHistory(ctx); asked == nil && !has {
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s does not exist", t.table.Published()),
-			Fix:  t.table.Command("setup", "--keep-published", "168h"), Err: ErrNoHistory,
+			Fix:  problem.Command(t.table, "setup", "--keep-published", "168h"), Err: ErrNoHistory,
 		}
 	}
 	return t.may(ctx, fmt.Errorf("read the history %s: %w", t.table.Published(), err),

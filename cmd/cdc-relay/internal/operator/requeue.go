@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 )
 
 // Which dead letters are requeued, and with which id. They keep their ids, and so their places before later rows of the
@@ -38,11 +38,11 @@ SELECT id, message_id, place, size FROM numbered ORDER BY place`
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)
-  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING ` + store.KeptColumns + `{extra_columns},
+  WHERE r.id = s.id AND r.message_id = s.message_id RETURNING {copied_of_row}{extra_columns},
     r.possible_duplicate, s.place)
 , put AS (
-  INSERT INTO {outbox} ({kept}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
-  SELECT place, {keptButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back
+  INSERT INTO {outbox} ({copied}{extra_names}, possible_duplicate, attempts, available_at) OVERRIDING SYSTEM VALUE
+  SELECT place, {copiedButID}{extra_values}, possible_duplicate, 0, clock_timestamp() FROM back
   ORDER BY place RETURNING 1)
 SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM put)`
 
@@ -81,7 +81,7 @@ func (t *Tables) Requeue(
 			err = t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
 		}
 	}()
-	extras, err := store.ReadExtraColumns(ctx, t.conn, t.table)
+	extras, err := schema.ReadExtraColumns(ctx, t.conn, t.table)
 	if err != nil {
 		return done, err
 	}
@@ -103,9 +103,9 @@ func (t *Tables) Requeue(
 	return done, err
 }
 
-func (t *Tables) requeueStatement(extras store.ExtraColumns) string {
-	butID := strings.Replace(strings.TrimPrefix(store.KeptNames, "id, "), "expires_at", goesOn, 1)
-	return extras.Fill(t.fill(requeueSQL, "{keptButID}", butID))
+func (t *Tables) requeueStatement(extras schema.ExtraColumns) string {
+	butID := strings.Replace(schema.List(schema.Copied()[1:], ""), "expires_at", goesOn, 1)
+	return extras.Fill(t.fill(requeueSQL, "{copiedButID}", butID))
 }
 
 // requeue moves one batch. If the outbox rejects it, requeue tries each row, and rejected rows stay.

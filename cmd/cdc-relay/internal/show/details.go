@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -133,7 +134,7 @@ func reasonText(m operator.DeadMessage) (says, fix string) {
 	if m.LastError != nil {
 		text = *m.LastError
 	}
-	meaning, fix := outbox.Reason(code).Advice(m.Exchange, text)
+	meaning, fix := problem.OfReason(outbox.Reason(code), m.Exchange, text)
 	says = Printable(m.Reason)
 	if meaning != "" {
 		says += ": " + meaning

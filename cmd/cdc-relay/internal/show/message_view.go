@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/celery"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -70,7 +71,7 @@ func MessageOf(m operator.StoredMessage) Message {
 		PayloadShown: payloadHidden, NotShown: NotShownOf(m.Large),
 	}
 	if m.Payload == nil {
-		v.Headers = RawJSON(outbox.HideBody(m.Headers))
+		v.Headers = RawJSON(celery.HideBody(m.Headers))
 	}
 	switch {
 	case m.IsRedacted:

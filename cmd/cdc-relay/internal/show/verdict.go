@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -62,7 +63,8 @@ type finding struct {
 // Unreadable is the verdict if the tables cannot be read.
 func Unreadable(table outbox.Table, err error) Verdict {
 	sentence := "Critical: the outbox cannot be read: " + Shortened(string(Redact([]byte(err.Error()))), 200)
-	return Verdict{Level: Critical, Text: sentence, Command: table.Command("check"), Page: "/check", Others: []string{}}
+	check := problem.Command(table, "check")
+	return Verdict{Level: Critical, Text: sentence, Command: check, Page: "/check", Others: []string{}}
 }
 
 // Print writes the verdict for people: the sentence, the command, and the other findings.
@@ -88,7 +90,7 @@ func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 			found[0].level = Critical
 		}
 		sentence := "the oldest message has waited for " + Duration(v.oldest)
-		found = append(found, finding{Critical, sentence, cfg.Table.Command("list"), "/waiting", v.unsent()})
+		found = append(found, finding{Critical, sentence, problem.Command(cfg.Table, "list"), "/waiting", v.unsent()})
 	}
 	found = append(found, v.serverFindings(cfg)...)
 	if len(found) == 0 {
@@ -119,12 +121,12 @@ func (l Level) words() string {
 // returned.
 func (v *Stats) relayFindings(cfg *relay.Config) []finding {
 	answers := v.Relay != nil && v.Relay.Error == nil
-	command, page := cfg.Table.Command("check"), "/check"
+	command, page := problem.Command(cfg.Table, "check"), "/check"
 	switch {
 	case answers && !v.Relay.Ready:
 		return []finding{{Critical, v.Relay.trouble() + v.andWait(), command, page, v.unsent()}}
 	case !answers && !v.Slot.Owned && len(v.hosts) == 0:
-		return []finding{{Critical, "no relay runs" + v.andWait(), cfg.Table.Command("run"), page, v.unsent()}}
+		return []finding{{Critical, "no relay runs" + v.andWait(), problem.Command(cfg.Table, "run"), page, v.unsent()}}
 	case cfg.Mode != relay.ModePoll && !v.Slot.Owned:
 		return []finding{{
 			Attention, "no relay streams: messages are published from the table, later than usual", command, page, nil,
@@ -167,12 +169,13 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 	}
 	if n := v.counts["dead_letters"]; n.N > 0 {
 		sentence := countOf(n, "dead letter") + v.kinds(func(f operator.Failing) int64 { return f.Dead })
-		found = append(found, finding{Attention, sentence, table.Command("dead-letter list"), "/dead-letters", &n.N})
+		list := problem.Command(table, "dead-letter list")
+		found = append(found, finding{Attention, sentence, list, "/dead-letters", &n.N})
 	}
 	if n := v.counts["retrying"]; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
 		sentence := countOf(n, "rejected message") + " will be tried again" +
 			v.kinds(func(f operator.Failing) int64 { return f.Retrying })
-		command := table.Command("list", "--state", "retrying")
+		command := problem.Command(table, "list", "--state", "retrying")
 		found = append(found, finding{Attention, sentence, command, "/waiting?state=retrying", &n.N})
 	}
 	if n := v.counts["newer_version"]; n.N > 0 {
@@ -185,11 +188,12 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 func blockedFinding(table outbox.Table, k *operator.Key) finding {
 	behind, id := k.Behind, k.First.ID
 	head, why := fmt.Sprintf("message %d", id), ValueOr(k.First.LastError, "")
-	command := table.Command("explain", fmt.Sprint(id))
+	command := problem.Command(table, "explain", fmt.Sprint(id))
 	if k.Dead != nil { // its first message waits, too
 		behind.N++
 		id, why = *k.Dead, ""
-		head, command = fmt.Sprintf("dead letter %d", id), table.Command("dead-letter requeue", "--id", fmt.Sprint(id))
+		head = fmt.Sprintf("dead letter %d", id)
+		command = problem.Command(table, "dead-letter requeue", "--id", fmt.Sprint(id))
 	}
 	sentence := fmt.Sprintf("%s of key %s %s behind %s",
 		countOf(behind, "message"), Shortened(k.Key, 40), verbOf(behind, "waits", "wait"), head)
@@ -203,14 +207,15 @@ func blockedFinding(table outbox.Table, k *operator.Key) finding {
 func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
 	if n := v.unsent(); n != nil && *n > MostDepth {
 		sentence := Number(*n) + " messages wait"
-		found = append(found, finding{Attention, sentence, cfg.Table.Command("stats", "--watch"), "/waiting", n})
+		watch := problem.Command(cfg.Table, "stats", "--watch")
+		found = append(found, finding{Attention, sentence, watch, "/waiting", n})
 	}
 	if v.Slot.WALStatus != nil && (*v.Slot.WALStatus == "unreserved" || *v.Slot.WALStatus == "lost") {
 		sentence := "Postgres removes the WAL of slot " + cfg.Names().Slot + " (wal_status " + *v.Slot.WALStatus + ")"
-		found = append(found, finding{Attention, sentence, cfg.Table.Command("check"), "/check", nil})
+		found = append(found, finding{Attention, sentence, problem.Command(cfg.Table, "check"), "/check", nil})
 	} else if v.Slot.RetainedBytes != nil && *v.Slot.RetainedBytes > mostWAL {
 		sentence := "slot " + cfg.Names().Slot + " retains " + Bytes(*v.Slot.RetainedBytes) + " of WAL"
-		found = append(found, finding{Attention, sentence, cfg.Table.Command("check"), "/check", nil})
+		found = append(found, finding{Attention, sentence, problem.Command(cfg.Table, "check"), "/check", nil})
 	}
 	return found
 }

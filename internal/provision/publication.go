@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -48,9 +49,9 @@ func ReplaceTableSQL(names Names) []string {
 	}
 }
 
-// EnsurePublication creates or repairs the publication, and returns one line about it; "": nothing was needed. It does
+// ensurePublication creates or repairs the publication, and returns one line about it; "": nothing was needed. It does
 // not change settings that others may rely on, such as published deletes.
-func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
+func ensurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
 	var done []string
 	for range 4 { // at most three repairs, each checked
 		state, err := readPublication(ctx, conn, names)
@@ -65,7 +66,7 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 		if fault.onPurpose != "" {
 			return strings.Join(done, ", "), problem.New(fault.Fix, "%s", fault.onPurpose)
 		}
-		if _, err = query(ctx, conn, fault.Fix); err != nil {
+		if _, err = slot.Query(ctx, conn, fault.Fix); err != nil {
 			// Another relay or setup may have been faster; the server reports that with several errors.
 			if now, readErr := readPublication(ctx, conn, names); readErr == nil && !now.has(fault.Kind, names) {
 				continue
@@ -76,6 +77,15 @@ func EnsurePublication(ctx context.Context, conn *pgconn.PgConn, names Names) (s
 	}
 	err := fmt.Errorf("publication %q was changed by another session at the same time", names.Publication)
 	return strings.Join(done, ", "), err
+}
+
+// PublicationFaulty returns why the publication does not bring every row of the table, or "".
+func PublicationFaulty(ctx context.Context, conn *pgconn.PgConn, names Names) (string, error) {
+	state, err := readPublication(ctx, conn, names)
+	if faults := state.Faults(names); err == nil && len(faults) > 0 {
+		return faults[0].Says, nil
+	}
+	return "", err
 }
 
 // has reports whether there is a fault of a kind.
@@ -103,7 +113,7 @@ type Publication struct {
 }
 
 func readPublication(ctx context.Context, conn *pgconn.PgConn, names Names) (Publication, error) {
-	rows, err := query(ctx, conn, fmt.Sprintf(`
+	rows, err := slot.Query(ctx, conn, fmt.Sprintf(`
 SELECT p.pubinsert, p.pubviaroot,
        EXISTS (SELECT 1 FROM pg_catalog.pg_publication_tables t
                WHERE t.pubname = p.pubname AND t.schemaname = %[2]s AND t.tablename = %[3]s),
@@ -260,7 +270,7 @@ func publicationProblem(err error, names Names, fix string) error {
 	case pgerrcode.UndefinedTable:
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s does not exist", names.Table),
-			Fix:  names.Table.Command("setup"),
+			Fix:  problem.Command(names.Table, "setup"),
 			Err:  err,
 		}
 	case pgerrcode.InvalidParameterValue:
@@ -300,6 +310,6 @@ func unreplicable(err error, names Names, what string) error {
 	}
 	return &problem.Problem{
 		What: fmt.Sprintf("%s: %s", what, problem.OneLine(answer.Detail)),
-		Fix:  names.Table.Command("check"), Err: err,
+		Fix:  problem.Command(names.Table, "check"), Err: err,
 	}
 }

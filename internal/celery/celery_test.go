@@ -1,11 +1,11 @@
-package outbox_test
+package celery_test
 
 import (
 	"encoding/json"
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/celery"
 )
 
 func TestHeadersThatRepeatTheBodyAreHidden(t *testing.T) {
@@ -21,15 +21,15 @@ func TestHeadersThatRepeatTheBodyAreHidden(t *testing.T) {
 		`{"ArgsRepr": "x", "argsrepr2": null}`:              `{"ArgsRepr": "x", "argsrepr2": null}`,
 		`{"task": "orders.add", "n": {"b": [true]}}`:        `{"task": "orders.add", "n": {"b": [true]}}`,
 	} {
-		got := outbox.HideBody([]byte(headers))
+		got := celery.HideBody([]byte(headers))
 		if string(got) != want || !json.Valid(got) {
 			t.Errorf("%s: %s, want %s", headers, got, want)
 		}
 	}
-	if got := outbox.HideBody([]byte(deep)); strings.Contains(string(got), "s3cr3t") {
+	if got := celery.HideBody([]byte(deep)); strings.Contains(string(got), "s3cr3t") {
 		t.Errorf("deep headers show the body")
 	}
-	if outbox.HideBody(nil) != nil {
+	if celery.HideBody(nil) != nil {
 		t.Error("no headers became some")
 	}
 }

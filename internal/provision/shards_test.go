@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"encoding/binary"
@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/streamtest"
 )
 
 // newSharded returns a fixture with keys, and the names of each shard.
 func newSharded(t *testing.T, n int) (*fixture, []Names) {
 	t.Helper()
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox ADD COLUMN ordering_key text`)
+	f.Exec(`ALTER TABLE outbox ADD COLUMN ordering_key text`)
 	return f, f.split(n)
 }
 
@@ -32,7 +32,7 @@ func (f *fixture) split(n int) (all []Names) {
 
 func (f *fixture) mustSetUp(names Names) []string {
 	f.Helper()
-	done, err := Setup(f.Context(), f.conn.PgConn(), names, await.Hang())
+	done, err := Setup(f.Context(), f.Conn.PgConn(), names, await.Hang())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestSetupOfShardsCreatesMissingObjectsOnce(t *testing.T) {
 			t.Errorf("slot %s, want %s", names.Slot, want)
 		}
 	}
-	done, err := Teardown(t.Context(), f.conn.PgConn(), all...)
+	done, err := Teardown(t.Context(), f.Conn.PgConn(), all...)
 	if err != nil || len(done) != 6 {
 		t.Errorf("%q, %v", done, err)
 	}
@@ -61,7 +61,7 @@ func TestSetupOfShardsCreatesMissingObjectsOnce(t *testing.T) {
 func TestEachRowStreamsInOneShard(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		f, all := newSharded(t, n)
-		listeners := make([]*listener, n)
+		listeners := make([]*streamtest.Listener, n)
 		for i, names := range all {
 			f.names = names
 			f.mustSetUp(names)
@@ -69,11 +69,11 @@ func TestEachRowStreamsInOneShard(t *testing.T) {
 		}
 		// The second round finds rows that came too often in the first.
 		for _, ids := range []string{`generate_series(-500, 500)`, `generate_series(501, 600)`, `unnest('{-9223372036854775808, 9223372036854775807}'::bigint[])`} {
-			f.exec(`INSERT INTO outbox SELECT i, CASE i % 3 WHEN 0 THEN 'key ' || i WHEN 1 THEN 'ключ ' || i % 7 END FROM ` + ids + ` i`)
+			f.Exec(`INSERT INTO outbox SELECT i, CASE i % 3 WHEN 0 THEN 'key ' || i WHEN 1 THEN 'ключ ' || i % 7 END FROM ` + ids + ` i`)
 			total := 0
 			for i, names := range all {
 				var want []int64
-				err := f.conn.QueryRow(t.Context(), `SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE id IN (SELECT `+ids+`) AND `+
+				err := f.Conn.QueryRow(t.Context(), `SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE id IN (SELECT `+ids+`) AND `+
 					names.Shard.Condition("outbox.")).Scan(&want)
 				if err != nil {
 					t.Fatal(err)
@@ -84,7 +84,7 @@ func TestEachRowStreamsInOneShard(t *testing.T) {
 					t.Errorf("shard %s streams %v, want %v", names.Shard, got, want)
 				}
 			}
-			if rows := f.value(`SELECT count(*) FROM ` + ids + ` i`); rows != fmt.Sprint(total) {
+			if rows := f.Value(`SELECT count(*) FROM ` + ids + ` i`); rows != fmt.Sprint(total) {
 				t.Errorf("%d of %s rows are in a shard", total, rows)
 			}
 		}
@@ -92,13 +92,13 @@ func TestEachRowStreamsInOneShard(t *testing.T) {
 }
 
 // rows waits for this many rows.
-func (f *fixture) rows(l *listener, n int) (ids []int64) {
+func (f *fixture) rows(l *streamtest.Listener, n int) (ids []int64) {
 	f.Helper()
 	for len(ids) < n {
 		select {
-		case id := <-l.messages:
+		case id := <-l.Messages:
 			ids = append(ids, int64(binary.BigEndian.Uint64([]byte(id))))
-		case err := <-l.done:
+		case err := <-l.Done:
 			f.Fatalf("the stream ended: %v", err)
 		case <-time.After(await.Hang()):
 			f.Fatalf("%d rows came, want %d", len(ids), n)
@@ -116,21 +116,21 @@ func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 		" WHERE (id > 0)": "has another row filter",
 		" WHERE (" + names.Shard.Condition("") + " OR id = 7)": "has another row filter",
 	} {
-		f.exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE outbox` + filter + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
-		_, err := Setup(t.Context(), f.conn.PgConn(), names, await.Hang())
+		f.Exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE outbox` + filter + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
+		_, err := Setup(t.Context(), f.Conn.PgConn(), names, await.Hang())
 		fix := `ALTER PUBLICATION ` + names.Publication + ` SET TABLE public.outbox WHERE (`
 		f.wantProblem(err, what, fix)
-		inspection, err := Inspect(t.Context(), f.conn.PgConn(), names)
-		if err != nil || !strings.Contains(inspection.Fault, "row filter") {
-			t.Errorf("%q: %q, %v", filter, inspection.Fault, err)
+		fault, err := PublicationFaulty(t.Context(), f.Conn.PgConn(), names)
+		if err != nil || !strings.Contains(fault, "row filter") {
+			t.Errorf("%q: %q, %v", filter, fault, err)
 		}
-		f.exec(fix + names.Shard.Condition("") + ")") // the hint must fix it
+		f.Exec(fix + names.Shard.Condition("") + ")") // the hint must fix it
 		f.wantLines(f.mustSetUp(names), []string{"created slot " + names.Slot})
-		if _, err := Teardown(t.Context(), f.conn.PgConn(), names); err != nil {
+		if _, err := Teardown(t.Context(), f.Conn.PgConn(), names); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE other WITH (publish = 'insert', publish_via_partition_root = true)`)
+	f.Exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE other WITH (publish = 'insert', publish_via_partition_root = true)`)
 	f.wantLines(f.mustSetUp(names), []string{`added table public.outbox to publication ` + names.Publication, "created slot " + names.Slot})
 	f.wantLines(f.mustSetUp(names), nil)
 }
@@ -140,13 +140,17 @@ func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
 	whole, two := f.split(1)[0], f.split(2)
 	refused := func(names Names, slot, teardown string) {
 		t.Helper()
-		before := f.value(`SELECT count(*) FROM pg_publication`)
-		_, err := Setup(t.Context(), f.conn.PgConn(), names, await.Hang())
+		before := f.Value(`SELECT count(*) FROM pg_publication`)
+		_, err := Setup(t.Context(), f.Conn.PgConn(), names, await.Hang())
 		f.wantProblem(err, slot+" (in use)", teardown)
-		if _, _, opened := Open(t.Context(), pgdial.AddressOf(f.url, ""), names, await.Hang()); !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
+		streamed := f.names
+		f.names = names
+		_, _, opened := f.openAs(f.URL)
+		f.names = streamed
+		if !errors.Is(err, ErrOtherSplit) || !errors.Is(opened, ErrOtherSplit) {
 			t.Errorf("%v, %v", err, opened)
 		}
-		if after := f.value(`SELECT count(*) FROM pg_publication`); after != before {
+		if after := f.Value(`SELECT count(*) FROM pg_publication`); after != before {
 			t.Errorf("%s publications, want %s", after, before)
 		}
 	}
@@ -156,12 +160,12 @@ func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
 		refused(names, four[3].Slot, "cdc-relay teardown --shards 4 --slot '"+whole.Slot+"'")
 	}
 	f.mustSetUp(four[0]) // its siblings do not count
-	l.stop()
-	if err := f.wantEnd(l); err != nil {
+	l.Stop()
+	if err := f.WantEnd(l); err != nil {
 		t.Fatal(err)
 	}
 	l.Close()
-	f.await(`SELECT NOT bool_or(active) FROM pg_replication_slots WHERE database = current_database()`)
+	f.Await(`SELECT NOT bool_or(active) FROM pg_replication_slots WHERE database = current_database()`)
 	f.names = whole // nobody uses the others now
 	f.listen()
 	refused(four[0], whole.Slot, "cdc-relay teardown --slot")
@@ -180,8 +184,8 @@ func TestShardSlotsAreRecognisedByName(t *testing.T) {
 
 func TestAUserDefinedCollationIsAProblem(t *testing.T) {
 	f, all := newSharded(t, 2)
-	f.exec(`CREATE COLLATION mine (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
-	f.exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
-	_, err := Setup(t.Context(), f.conn.PgConn(), all[0], await.Hang())
+	f.Exec(`CREATE COLLATION mine (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
+	f.Exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
+	_, err := Setup(t.Context(), f.Conn.PgConn(), all[0], await.Hang())
 	f.wantProblem(err, "cannot create or change publication", `ALTER TABLE public.outbox ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
 }

@@ -1,4 +1,4 @@
-package outbox_test
+package problem
 
 import (
 	"strings"
@@ -22,9 +22,24 @@ func TestAdviceForAnUnroutableMessageFitsItsExchange(t *testing.T) {
 		{nil, `… from exchange "x from exchange \"\""`, false},
 		{nil, "", false},
 	} {
-		meaning, fix := outbox.ReasonUnroutable.Advice(test.exchange, test.detail)
+		meaning, fix := OfReason(outbox.ReasonUnroutable, test.exchange, test.detail)
 		if strings.Contains(fix, "create a queue") != test.queue || strings.Contains(fix, "bind") == test.queue || meaning == "" {
 			t.Errorf("%v, %s: got %s, %s", test.exchange, test.detail, meaning, fix)
+		}
+	}
+}
+
+func TestCommandNamesATableOtherThanTheDefault(t *testing.T) {
+	for table, want := range map[string]string{
+		"outbox":       "cdc-relay setup",
+		`sales."It's"`: `cdc-relay setup --table 'sales."It'\''s"'  # with the relay's own --slot and --publication`,
+	} {
+		parsed, err := outbox.ParseTable(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Command(parsed, "setup"); got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }

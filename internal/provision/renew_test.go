@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"fmt"
@@ -6,9 +6,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // fallBehind makes the server write so much WAL that a slot is far behind. A segment switch leaves the rest of its 16
@@ -16,13 +16,13 @@ import (
 func (f *fixture) fallBehind() {
 	f.Helper()
 	for range farBehind/(16<<20) + 1 {
-		f.exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'other', 'x')`)
+		f.Exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'other', 'x')`)
 	}
 }
 
 func (f *fixture) isFarBehind() bool {
 	f.Helper()
-	return f.slot(fmt.Sprintf(`pg_current_wal_flush_lsn() - restart_lsn > %d`, farBehind)) == "t"
+	return f.Slot(fmt.Sprintf(`pg_current_wal_flush_lsn() - restart_lsn > %d`, farBehind)) == "t"
 }
 
 func TestSlotFarBehindIsRecreated(t *testing.T) {
@@ -30,7 +30,7 @@ func TestSlotFarBehindIsRecreated(t *testing.T) {
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()
 	f.fallBehind()
-	f.exec(`INSERT INTO outbox VALUES (48)`)
+	f.Exec(`INSERT INTO outbox VALUES (48)`)
 	if !f.isFarBehind() {
 		t.Fatal("the slot is not far behind")
 	}
@@ -41,12 +41,12 @@ func TestSlotFarBehindIsRecreated(t *testing.T) {
 	if f.isFarBehind() {
 		t.Error("the slot is far behind")
 	}
-	if n := f.value(`SELECT count(*) FROM pg_replication_slots`); n != "1" {
+	if n := f.Value(`SELECT count(*) FROM pg_replication_slots`); n != "1" {
 		t.Errorf("there are %s slots", n)
 	}
-	l := f.run(stream)
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	f.wantInserted(l, "1")
+	l := f.Run(stream)
+	f.Exec(`INSERT INTO outbox VALUES (49)`)
+	f.WantInserted(l, "1")
 }
 
 // No slot is free, or an open transaction would delay a new one.
@@ -55,7 +55,7 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
 	f.mustSetup()
 	f.fallBehind()
-	blocker := f.connect()
+	blocker := tabletest.Connect(t, f.URL)
 	tx, err := blocker.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -78,14 +78,14 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.exec(`SELECT pg_create_physical_replication_slot('somebody')`)
+	f.Exec(`SELECT pg_create_physical_replication_slot('somebody')`)
 	stays("no replication slot is free")
-	if n := f.value(`SELECT count(*) FROM pg_replication_slots`); n != "2" {
+	if n := f.Value(`SELECT count(*) FROM pg_replication_slots`); n != "2" {
 		t.Errorf("there are %s slots", n)
 	}
 	l := f.listen()
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	f.wantInserted(l, "1")
+	f.Exec(`INSERT INTO outbox VALUES (49)`)
+	f.WantInserted(l, "1")
 }
 
 func TestFailoverSlotFarBehindStays(t *testing.T) {
@@ -94,12 +94,12 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	}
 	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
-	f.exec(`SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', failover => true)`)
+	f.Exec(`SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', failover => true)`)
 	f.mustSetup()
 	f.fallBehind()
 	_, done := f.open()
 	f.wantLines(done, nil)
-	if f.slot("failover") != "t" {
+	if f.Slot("failover") != "t" {
 		t.Error("the slot is not a failover slot any more")
 	}
 }
@@ -112,10 +112,10 @@ func TestConcurrentRelaysRecreateASlotFarBehindOnce(t *testing.T) {
 	for range 5 {
 		f.fallBehind()
 		var relays sync.WaitGroup
-		streams := make(chan *Stream, 4)
+		streams := make(chan *replication.Stream, 4)
 		for range cap(streams) {
 			relays.Go(func() {
-				stream, _, err := Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
+				stream, _, err := f.openAs(f.URL)
 				if err != nil {
 					t.Errorf("open: %v", err)
 					return
@@ -128,12 +128,12 @@ func TestConcurrentRelaysRecreateASlotFarBehindOnce(t *testing.T) {
 		for stream := range streams {
 			stream.Close()
 		}
-		f.await(`SELECT count(*) = 1 AND bool_and(NOT active) FROM pg_replication_slots`)
+		f.Await(`SELECT count(*) = 1 AND bool_and(NOT active) FROM pg_replication_slots`)
 		if f.isFarBehind() {
 			t.Error("the slot is far behind")
 		}
 	}
 	l := f.listen()
-	f.exec(`INSERT INTO outbox VALUES (49)`)
-	f.wantInserted(l, "1")
+	f.Exec(`INSERT INTO outbox VALUES (49)`)
+	f.WantInserted(l, "1")
 }

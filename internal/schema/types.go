@@ -1,4 +1,4 @@
-package store
+package schema
 
 import (
 	"context"
@@ -14,31 +14,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// columnTypes are the types of the columns of an outbox and of its dead-letter table.
-func columnTypes() map[string]string {
-	return map[string]string{
-		"id":                 "bigint",
-		"message_id":         "uuid",
-		"exchange":           "text",
-		"routing_key":        "text",
-		"ordering_key":       "text",
-		"payload":            "json",
-		"payload_bytes":      "bytea",
-		"headers":            "jsonb",
-		"properties":         "jsonb",
-		"redacted_payload":   "json",
-		"schema_version":     "smallint",
-		"created_at":         "timestamp with time zone",
-		"available_at":       "timestamp with time zone",
-		"attempts":           "integer",
-		"last_error":         "text",
-		"possible_duplicate": "boolean",
-		"expires_at":         "timestamp with time zone",
-		"max_attempts":       "smallint",
-		"coalesce_key":       "text",
-		"failure_reason":     "text",
-		"dead_at":            "timestamp with time zone",
+// typeOf returns the type of a column; "": no table has it.
+func typeOf(name string) string {
+	for _, c := range columns() {
+		if c.name == name {
+			return c.kind
+		}
 	}
+	return ""
 }
 
 // typesTimeout limits the look-up of types after an error.
@@ -46,10 +29,7 @@ const typesTimeout = 5 * time.Second
 
 // ExplainType returns which column has a wrong type, and how to convert it, if that can be the cause of an error; else
 // nil. Types that the statements also understand, such as varchar, are no cause.
-func ExplainType(ctx context.Context, db interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, table outbox.Table, err error,
-) error {
+func ExplainType(ctx context.Context, db Querier, table outbox.Table, err error) error {
 	mayBeType := errors.As(err, new(pgx.ScanArgError)) || pgcode.Is(err, pgerrcode.UndefinedFunction,
 		pgerrcode.DatatypeMismatch, pgerrcode.CannotCoerce, pgerrcode.AmbiguousFunction)
 	if !mayBeType {
@@ -69,8 +49,8 @@ WHERE n.nspname = $1 AND c.relname = ANY ($2::text[]) ORDER BY c.relname, a.attn
 	var relation, column, is string
 	var found *problem.Problem
 	_, failed = pgx.ForEachRow(rows, []any{&relation, &column, &is}, func() error {
-		want, known := columnTypes()[column]
-		if !known || found != nil || is == want || compatible(is, want) {
+		want := typeOf(column)
+		if want == "" || found != nil || is == want || compatible(is, want) {
 			return nil
 		}
 		on := outbox.Table{Schema: table.Schema, Name: relation}

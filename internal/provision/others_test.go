@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 func (f *fixture) secondOutbox(table outbox.Table) Names {
 	f.Helper()
 	dead := outbox.Table{Schema: table.Schema, Name: table.Name + "_dead_letter"}
-	f.exec(fmt.Sprintf(`CREATE SCHEMA IF NOT EXISTS %s; CREATE TABLE %s (id bigint); CREATE TABLE %s (id bigint); CREATE TABLE IF NOT EXISTS outbox_dead_letter (id bigint)`,
+	f.Exec(fmt.Sprintf(`CREATE SCHEMA IF NOT EXISTS %s; CREATE TABLE %s (id bigint); CREATE TABLE %s (id bigint); CREATE TABLE IF NOT EXISTS outbox_dead_letter (id bigint)`,
 		outbox.QuoteIdentifier(table.Schema), table.SQL(), dead.SQL()))
 	second := f.names
 	second.Table = table
@@ -23,7 +23,7 @@ func (f *fixture) secondOutbox(table outbox.Table) Names {
 
 // objects are the slots and the tables of publications.
 func (f *fixture) objects() string {
-	return f.value(`SELECT concat_ws(' ', (SELECT string_agg(slot_name, ' ' ORDER BY slot_name) FROM pg_replication_slots WHERE database = current_database()),
+	return f.Value(`SELECT concat_ws(' ', (SELECT string_agg(slot_name, ' ' ORDER BY slot_name) FROM pg_replication_slots WHERE database = current_database()),
 		(SELECT string_agg(pubname || '=' || schemaname || '.' || tablename, ' ' ORDER BY pubname, schemaname, tablename) FROM pg_publication_tables))`)
 }
 
@@ -39,13 +39,13 @@ func TestASecondOutboxDoesNotTakeTheNamesOfTheFirst(t *testing.T) {
 	} {
 		second := f.secondOutbox(table)
 		before := f.objects()
-		ask := func() error { return CheckNames(t.Context(), f.conn.PgConn(), second) }
+		ask := func() error { return CheckNames(t.Context(), f.Conn.PgConn(), second) }
 		setup := func() error {
-			_, err := Setup(t.Context(), f.conn.PgConn(), second, await.Hang())
+			_, err := Setup(t.Context(), f.Conn.PgConn(), second, await.Hang())
 			return err
 		}
 		teardown := func() error {
-			_, err := Teardown(t.Context(), f.conn.PgConn(), second)
+			_, err := Teardown(t.Context(), f.Conn.PgConn(), second)
 			return err
 		}
 		own := second.OwnSetup()
@@ -86,10 +86,10 @@ func TestTeardownLeavesASharedPublicationToTheOtherOutbox(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	second := f.secondOutbox(outbox.Table{Schema: "billing", Name: "outbox"})
-	f.exec(`ALTER PUBLICATION ` + f.names.Publication + ` ADD TABLE billing.outbox`)
+	f.Exec(`ALTER PUBLICATION ` + f.names.Publication + ` ADD TABLE billing.outbox`)
 	second.Slot += "_2"
 	f.wantLines(f.mustSetUp(second), []string{"created slot " + second.Slot})
-	done, err := Teardown(t.Context(), f.conn.PgConn(), second)
+	done, err := Teardown(t.Context(), f.Conn.PgConn(), second)
 	if err != nil || !slices.Contains(done, "took table billing.outbox out of publication "+f.names.Publication+", which brings public.outbox as well") {
 		t.Errorf("%q, %v", done, err)
 	}

@@ -1,4 +1,4 @@
-package store
+package schema
 
 import (
 	"context"
@@ -13,16 +13,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// lacksIdentity returns the server's answer if a publication makes it reject every UPDATE or DELETE of a table, because
+// LacksIdentity returns the server's answer if a publication makes it reject every UPDATE or DELETE of a table, because
 // it publishes them and cannot identify the rows.
-func lacksIdentity(err error) (answer *pgconn.PgError, is bool) {
+func LacksIdentity(err error) (answer *pgconn.PgError, is bool) {
 	is = errors.As(err, &answer) && answer.Routine == "CheckCmdReplicaIdentity"
 	return answer, is
 }
 
-// ExplainIdentity returns the problem of lacksIdentity with the publications; nil: it is another error.
-func ExplainIdentity(ctx context.Context, db querier, table outbox.Table, err error) *problem.Problem {
-	answer, is := lacksIdentity(err)
+// ExplainIdentity returns the problem of LacksIdentity with the publications; nil: it is another error.
+func ExplainIdentity(ctx context.Context, db Querier, table outbox.Table, err error) *problem.Problem {
+	answer, is := LacksIdentity(err)
 	if !is {
 		return nil
 	}
@@ -43,7 +43,7 @@ func ExplainIdentity(ctx context.Context, db querier, table outbox.Table, err er
 }
 
 // publishers returns the publications that publish updates or deletes of a table or of its partitions.
-func publishers(ctx context.Context, db querier, table outbox.Table) (names []string, err error) {
+func publishers(ctx context.Context, db Querier, table outbox.Table) (names []string, err error) {
 	err = db.QueryRow(ctx, `
 SELECT coalesce(pg_catalog.array_agg(DISTINCT pg_catalog.quote_ident(p.pubname)), '{}')
 FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_tables t ON t.pubname = p.pubname

@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -33,17 +32,12 @@ func renewSlot(ctx context.Context, conn *pgconn.PgConn, names *Names) (Change, 
 }
 
 // DropSlot drops a relay's slot that is not in use, and returns one line with the reason; "": nothing to drop.
-func DropSlot(ctx context.Context, address pgdial.Address, names Names, why string) (string, error) {
-	s, err := connect(ctx, address, names)
-	if err != nil {
-		return "", err
-	}
-	defer s.Close()
-	state, err := readOwnSlot(ctx, s.conn, names.Slot)
+func DropSlot(ctx context.Context, conn *pgconn.PgConn, names Names, why string) (string, error) {
+	state, err := readOwnSlot(ctx, conn, names.Slot)
 	if err != nil || !state.Exists() || state.Active() {
 		return "", err
 	}
-	return dropSlotFor(ctx, s.conn, names.Slot, why)
+	return dropSlotFor(ctx, conn, names.Slot, why)
 }
 
 func dropSlotFor(ctx context.Context, conn *pgconn.PgConn, name, why string) (string, error) {
@@ -87,7 +81,7 @@ func recreateSlot(ctx context.Context, conn *pgconn.PgConn, old slot.Slot) (Chan
 			spareName, outbox.QuoteLiteral(name)),
 		"SELECT pg_catalog.pg_drop_replication_slot(" + spareName + ")",
 	} {
-		_, err := query(ctx, conn, sql)
+		_, err := slot.Query(ctx, conn, sql)
 		if pgcode.Is(err, pgerrcode.ObjectInUse, pgerrcode.DuplicateObject, pgerrcode.UndefinedObject) {
 			return Change{}, nil // another relay was faster
 		}

@@ -1,9 +1,9 @@
-package replication
+package provision
 
 import (
+	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -12,20 +12,22 @@ import (
 func TestARecreatedSlotKeepsItsOptions(t *testing.T) {
 	server := services.PrivatePostgres(t, "max_slot_wal_keep_size=1MB")
 	f := onDatabase(t, server.URL(""))
-	options := func() string { return f.slot("two_phase") }
+	options := func() string { return f.Slot("two_phase") }
 	create := `SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', twophase => true`
 	if server.Major() >= 17 {
-		options = func() string { return f.slot("two_phase") + f.slot("failover") }
+		options = func() string { return f.Slot("two_phase") + f.Slot("failover") }
 		create += `, failover => true`
 	}
-	f.exec(create + `)`)
+	f.Exec(create + `)`)
 	want := options()
 	for range 3 {
-		f.exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'other', 'x')`)
-		f.exec(`CHECKPOINT`)
+		f.Exec(`SELECT pg_switch_wal() FROM pg_logical_emit_message(true, 'other', 'x')`)
+		f.Exec(`CHECKPOINT`)
 	}
-	f.await(`SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
-	f.mustSetup()
+	f.Await(`SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
+	if done := f.mustSetup(); len(done) != 3 || !strings.HasPrefix(done[0], "dropped slot "+f.names.Slot+": invalidated by the server") {
+		t.Errorf("did %q", done)
+	}
 	if got := options(); got != want {
 		t.Errorf("after an invalidation the options are %s, want %s", got, want)
 	}
@@ -36,8 +38,8 @@ func TestARecreatedSlotKeepsItsOptions(t *testing.T) {
 	}
 	f.names.Found = seen.Options
 	stream.Close()
-	f.exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
-	stream, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
+	f.Exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
+	stream, _, err = f.openAs(f.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,19 +55,19 @@ func TestSetupCreatesAFailoverSlot(t *testing.T) {
 	f.mustSetup()
 	f.names.Failover = true
 	if server.Major() < 17 {
-		_, err := Setup(t.Context(), f.conn.PgConn(), f.names, await.Hang())
-		f.wantProblem(err, "--failover-slot needs 17 or later", "leave out --failover-slot")
-		f.wantProblem(CheckBefore(t.Context(), f.conn.PgConn(), f.names), "--failover-slot needs 17 or later", "upgrade")
+		_, err := Setup(t.Context(), f.Conn.PgConn(), f.names, await.Hang())
+		f.wantProblem(err, "they need 17 or later", "leave out --failover-slot")
+		f.wantProblem(CheckBefore(t.Context(), f.Conn.PgConn(), f.names), "they need 17 or later", "upgrade")
 		return
 	}
 	f.wantLines(f.mustSetUp(f.names), []string{"dropped slot " + f.names.Slot + ": it is no failover slot", "created failover slot " + f.names.Slot})
 	f.wantLines(f.mustSetUp(f.names), nil)
-	if f.slot("failover") != "t" {
+	if f.Slot("failover") != "t" {
 		t.Error("the slot is no failover slot")
 	}
 	f.names.Failover = false // a failover slot stays one
 	f.wantLines(f.mustSetUp(f.names), nil)
-	if f.slot("failover") != "t" {
+	if f.Slot("failover") != "t" {
 		t.Error("the slot is no failover slot any more")
 	}
 }

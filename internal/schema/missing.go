@@ -1,4 +1,4 @@
-package store
+package schema
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 
 // Missing is the problem that a table of an outbox does not exist. The name may be mistyped, so it names the outboxes
 // of the database. It asks by a pool or a connection.
-func Missing(ctx context.Context, db querier, table, missing outbox.Table, database string) *problem.Problem {
-	found := problem.New(table.Command("setup"), "table %s does not exist in database %s", missing, database)
+func Missing(ctx context.Context, db Querier, table, missing outbox.Table, database string) *problem.Problem {
+	found := problem.New(setup(table, missing), "table %s does not exist in database %s", missing, database)
 	if missing != table {
 		return found
 	}
@@ -52,7 +52,7 @@ SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namesp
 WHERE ` + catalog.IsOutbox + ` ORDER BY 1, 2 LIMIT 5`
 
 // outboxes returns those of OutboxesSQL; none if they cannot be read.
-func outboxes(ctx context.Context, db querier) []outbox.Table {
+func outboxes(ctx context.Context, db Querier) []outbox.Table {
 	rows, err := db.Query(ctx, OutboxesSQL)
 	if err != nil {
 		return nil

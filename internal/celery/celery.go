@@ -1,4 +1,5 @@
-package outbox
+// Package celery hides the headers in which Celery repeats the arguments of a task.
+package celery
 
 import (
 	"bytes"

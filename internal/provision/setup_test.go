@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"errors"
@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestSetupCreatesMissingObjectsOnce(t *testing.T) {
@@ -22,20 +22,12 @@ func TestSetupCreatesMissingObjectsOnce(t *testing.T) {
 		`created publication ` + f.names.Publication + ` for table public.outbox`, "created slot " + f.names.Slot,
 	})
 	f.wantLines(f.mustSetup(), nil)
-	if got := f.value(`SELECT concat(pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot) FROM pg_publication`); got != "tffft" {
+	if got := f.Value(`SELECT concat(pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot) FROM pg_publication`); got != "tffft" {
 		t.Errorf("insert, update, delete, truncate, via root = %s", got)
 	}
 	stream, done := f.open()
 	f.wantLines(done, nil)
 	stream.Close()
-}
-
-func TestOpenCreatesMissingObjects(t *testing.T) {
-	f := newFixture(t)
-	_, done := f.open()
-	if len(done) != 2 || f.slot("plugin") != "pgoutput" {
-		t.Errorf("did %q", done)
-	}
 }
 
 func TestSetupRepairsThePublication(t *testing.T) {
@@ -50,30 +42,30 @@ func TestSetupRepairsThePublication(t *testing.T) {
 		t.Run(c.sql, func(t *testing.T) {
 			f := newFixture(t)
 			fill := func(s string) string { return strings.ReplaceAll(s, "%s", f.names.Publication) }
-			f.exec(fill(c.sql))
-			deletes := f.value(`SELECT bool_or(pubdelete) FROM pg_publication`)
-			line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+			f.Exec(fill(c.sql))
+			deletes := f.Value(`SELECT bool_or(pubdelete) FROM pg_publication`)
+			line, err := ensurePublication(t.Context(), f.Conn.PgConn(), f.names)
 			if err != nil || !strings.Contains(line, fill(c.done)) || (c.done == "") != (line == "") {
 				t.Fatalf("%q, %v", line, err)
 			}
-			if line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names); line != "" || err != nil {
+			if line, err := ensurePublication(t.Context(), f.Conn.PgConn(), f.names); line != "" || err != nil {
 				t.Errorf("again: %q, %v", line, err)
 			}
 			// Settings that others may rely on stay.
-			if now := f.value(`SELECT pubdelete FROM pg_publication`); now != deletes && !strings.Contains(c.sql, "'update") {
+			if now := f.Value(`SELECT pubdelete FROM pg_publication`); now != deletes && !strings.Contains(c.sql, "'update") {
 				t.Errorf("publishes deletes: %s, was %s", now, deletes)
 			}
 			l := f.listen()
-			f.exec(`INSERT INTO outbox VALUES (49)`)
-			f.wantInserted(l, "1")
+			f.Exec(`INSERT INTO outbox VALUES (49)`)
+			f.WantInserted(l, "1")
 		})
 	}
 }
 
 func TestSetupRepairsSeveralFaultsOfAPublicationAtOnce(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE other WITH (publish = 'delete')`)
-	line, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+	f.Exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE other WITH (publish = 'delete')`)
+	line, err := ensurePublication(t.Context(), f.Conn.PgConn(), f.names)
 	if err != nil || !strings.Contains(line, "publish = 'insert'") || !strings.Contains(line, "via_partition_root") ||
 		!strings.Contains(line, "added table public.outbox") {
 		t.Errorf("%q, %v", line, err)
@@ -86,11 +78,11 @@ func TestRowFilterAndColumnListAreRejected(t *testing.T) {
 		`outbox (id)`:           "has a column list on table public.outbox",
 	} {
 		f := newFixture(t)
-		f.exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE ` + sql + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
+		f.Exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE ` + sql + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
 		_, err := f.setup()
 		fix := `ALTER PUBLICATION ` + f.names.Publication + ` SET TABLE public.outbox`
 		f.wantProblem(err, what, fix)
-		f.exec(fix) // the hint must fix it
+		f.Exec(fix) // the hint must fix it
 		f.wantLines(f.mustSetup(), []string{"created slot " + f.names.Slot})
 	}
 }
@@ -100,15 +92,15 @@ func TestMissingTableIsAProblem(t *testing.T) {
 	f.names.Table.Name = "missing"
 	_, err := f.setup()
 	f.wantProblem(err, "table public.missing does not exist", "cdc-relay setup --table 'public.missing'")
-	if f.slot("slot_name") != "" {
+	if f.Slot("slot_name") != "" {
 		t.Error("a slot was created")
 	}
 }
 
 func TestForeignSlotsAreRejected(t *testing.T) {
 	f := newFixture(t)
-	elsewhere := asPgConn(f, services.Database(t))
-	create := func(sql string) { f.exec(strings.ReplaceAll(sql, "%s", f.names.Slot)) }
+	elsewhere := f.Open(services.Database(t))
+	create := func(sql string) { f.Exec(strings.ReplaceAll(sql, "%s", f.names.Slot)) }
 	for _, c := range []struct {
 		what string
 		make func()
@@ -116,7 +108,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		{`is not a pgoutput slot (plugin "test_decoding")`, func() { create(`SELECT pg_create_logical_replication_slot('%s', 'test_decoding')`) }},
 		{`is not a pgoutput slot, but a physical one`, func() { create(`SELECT pg_create_physical_replication_slot('%s')`) }},
 		{`belongs to another database`, func() {
-			if _, err := query(t.Context(), elsewhere, slot.CreateSQL(f.names.Slot, slot.Options{})); err != nil {
+			if _, err := slot.Query(t.Context(), elsewhere, slot.CreateSQL(f.names.Slot, slot.Options{})); err != nil {
 				t.Fatal(err)
 			}
 		}},
@@ -130,14 +122,14 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		_, err := f.setup()
 		f.wantProblem(err, c.what, fix)
 		f.wantProblem(err, c.what, drop)
-		_, _, err = Open(t.Context(), pgdial.AddressOf(f.url, ""), f.names, await.Hang())
+		_, _, err = f.openAs(f.URL)
 		f.wantProblem(err, c.what, "--slot")
-		_, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
+		_, err = Teardown(t.Context(), f.Conn.PgConn(), f.names)
 		f.wantProblem(err, c.what, fix)
-		if f.slot("slot_name") == "" {
+		if f.Slot("slot_name") == "" {
 			t.Fatal("a foreign slot was dropped")
 		}
-		if _, err := query(t.Context(), elsewhere, drop); err != nil {
+		if _, err := slot.Query(t.Context(), elsewhere, drop); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,13 +138,13 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 // A slot has a name for a moment before it has a plugin.
 func TestASlotUnderCreationIsNotForeign(t *testing.T) {
 	f := newFixture(t)
-	reader := asPgConn(f, f.url)
+	reader := f.Open(f.URL)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range 300 {
 			for _, sql := range []string{slot.CreateSQL(f.names.Slot, slot.Options{}), slot.DropSQL(f.names.Slot)} {
-				if _, err := query(t.Context(), f.conn.PgConn(), sql); err != nil {
+				if _, err := slot.Query(t.Context(), f.Conn.PgConn(), sql); err != nil {
 					t.Errorf("%s: %v", sql, err)
 					return
 				}
@@ -182,22 +174,22 @@ func TestInvalidSlotNameIsAProblem(t *testing.T) {
 
 func TestNamesMayContainAnyCharacter(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`CREATE SCHEMA "My ""Schema"`)
-	f.exec(`CREATE TABLE "My ""Schema"."Out'box\" (id bigint)`)
+	f.Exec(`CREATE SCHEMA "My ""Schema"`)
+	f.Exec(`CREATE TABLE "My ""Schema"."Out'box\" (id bigint)`)
 	f.names.Table = outbox.Table{Schema: `My "Schema`, Name: `Out'box\`}
 	f.names.Publication = `Pub, "lic'\ ation`
 	f.names.Slot = "1st_" + f.names.Slot[:20]
 	f.mustSetup()
 	f.wantLines(f.mustSetup(), nil)
 	l := f.listen()
-	f.exec(`INSERT INTO "My ""Schema"."Out'box\" VALUES (49)`)
-	f.wantInserted(l, "1")
-	l.stop()
-	if err := f.wantEnd(l); err != nil {
+	f.Exec(`INSERT INTO "My ""Schema"."Out'box\" VALUES (49)`)
+	f.WantInserted(l, "1")
+	l.Stop()
+	if err := f.WantEnd(l); err != nil {
 		t.Error(err)
 	}
 	l.Close()
-	done, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
+	done, err := Teardown(t.Context(), f.Conn.PgConn(), f.names)
 	if err != nil || len(done) != 2 {
 		t.Errorf("did %q, %v", done, err)
 	}
@@ -206,12 +198,12 @@ func TestNamesMayContainAnyCharacter(t *testing.T) {
 func TestTeardownDropsExistingObjectsOnce(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
-	done, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
+	done, err := Teardown(t.Context(), f.Conn.PgConn(), f.names)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.wantLines(done, []string{"dropped slot " + f.names.Slot, `dropped publication ` + f.names.Publication})
-	done, err = Teardown(t.Context(), f.conn.PgConn(), f.names)
+	done, err = Teardown(t.Context(), f.Conn.PgConn(), f.names)
 	if err != nil || done != nil {
 		t.Errorf("again: %q, %v", done, err)
 	}
@@ -224,11 +216,11 @@ func TestTeardownWaitsForARelayThatWasJustStopped(t *testing.T) {
 	ended := make(chan struct{})
 	time.AfterFunc(300*time.Millisecond, func() { // how much later
 		defer close(ended)
-		l.stop()
-		<-l.done
+		l.Stop()
+		<-l.Done
 		l.Close()
 	})
-	done, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
+	done, err := Teardown(t.Context(), f.Conn.PgConn(), f.names)
 	if err != nil || len(done) != 2 {
 		t.Errorf("did %q, %v", done, err)
 	}
@@ -238,9 +230,9 @@ func TestTeardownWaitsForARelayThatWasJustStopped(t *testing.T) {
 func TestTeardownRejectsASlotInUse(t *testing.T) {
 	f := newFixture(t)
 	f.listen()
-	_, err := Teardown(t.Context(), f.conn.PgConn(), f.names)
-	f.wantProblem(err, "in use by server process "+f.slot("active_pid"), "stop the relays")
-	if f.value(`SELECT pubname FROM pg_publication`) == "" {
+	_, err := Teardown(t.Context(), f.Conn.PgConn(), f.names)
+	f.wantProblem(err, "in use by server process "+f.Slot("active_pid"), "stop the relays")
+	if f.Value(`SELECT pubname FROM pg_publication`) == "" {
 		t.Error("the publication was dropped")
 	}
 }
@@ -254,9 +246,9 @@ func TestSetupSQLRunsInPsql(t *testing.T) {
 		t.Fatal("needs psql: install a Postgres client")
 	}
 	f := newFixture(t)
-	f.exec(`CREATE TABLE "Out'box\" (id bigint)`)
+	f.Exec(`CREATE TABLE "Out'box\" (id bigint)`)
 	f.names.Table.Name, f.names.Publication = `Out'box\`, `Pub "lic'\`
-	cmd := exec.CommandContext(t.Context(), psql, "-X", "-v", "ON_ERROR_STOP=1", f.url)
+	cmd := exec.CommandContext(t.Context(), psql, "-X", "-v", "ON_ERROR_STOP=1", f.URL)
 	cmd.Stdin = strings.NewReader(SetupSQL(f.names))
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
@@ -266,7 +258,7 @@ func TestSetupSQLRunsInPsql(t *testing.T) {
 
 func TestSetupAcceptsAConcurrentlyCreatedPublication(t *testing.T) {
 	f := newFixture(t)
-	tx, err := f.connect().Begin(t.Context())
+	tx, err := tabletest.Connect(t, f.URL).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,12 +270,12 @@ func TestSetupAcceptsAConcurrentlyCreatedPublication(t *testing.T) {
 		err  error
 	}
 	answers := make(chan answer, 1)
-	second := asPgConn(f, f.url)
+	second := f.Open(f.URL)
 	go func() {
-		line, err := EnsurePublication(t.Context(), second, f.names)
+		line, err := ensurePublication(t.Context(), second, f.names)
 		answers <- answer{line, err}
 	}()
-	f.await(fmt.Sprintf(`SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'`, second.PID()))
+	f.Await(fmt.Sprintf(`SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'`, second.PID()))
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +286,7 @@ func TestSetupAcceptsAConcurrentlyCreatedPublication(t *testing.T) {
 
 func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 	f := newFixture(t)
-	blocker := f.connect()
+	blocker := tabletest.Connect(t, f.URL)
 	tx, err := blocker.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -302,10 +294,10 @@ func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `INSERT INTO other VALUES (1)`); err != nil {
 		t.Fatal(err)
 	}
-	role, address := f.role("REPLICATION") // this role sees little of others
-	f.exec(`ALTER ROLE ` + role + ` SET lock_timeout = '10ms'`)
-	conn := asPgConn(f, address)
-	pid := "pid " + f.value(`SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()`)
+	role, address := f.Role("REPLICATION") // this role sees little of others
+	f.Exec(`ALTER ROLE ` + role + ` SET lock_timeout = '10ms'`)
+	conn := f.Open(address)
+	pid := "pid " + f.Value(`SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()`)
 	await.Until(t, "the error names the transaction, once it is one of the five oldest on the server", func() bool {
 		_, err := ensureSlot(t.Context(), conn, f.names, 100*time.Millisecond)
 		var blocked *SlotBlockedError
@@ -314,7 +306,7 @@ func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 		}
 		return strings.Contains(err.Error(), pid)
 	})
-	if rows, err := query(t.Context(), conn, "SHOW statement_timeout; SHOW lock_timeout"); err != nil || rows[0][0] != "0" || rows[1][0] != "10ms" {
+	if rows, err := slot.Query(t.Context(), conn, "SHOW statement_timeout; SHOW lock_timeout"); err != nil || rows[0][0] != "0" || rows[1][0] != "10ms" {
 		t.Errorf("statement_timeout and lock_timeout stay at %v, %v", rows, err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -327,10 +319,10 @@ func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 
 func TestATableThatCannotStreamHasAReason(t *testing.T) {
 	f := newFixture(t)
-	f.exec(`ALTER TABLE outbox SET UNLOGGED`)
-	_, err := EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+	f.Exec(`ALTER TABLE outbox SET UNLOGGED`)
+	_, err := ensurePublication(t.Context(), f.Conn.PgConn(), f.names)
 	f.wantProblem(err, "table public.outbox is UNLOGGED: its rows are not in the WAL", "ALTER TABLE public.outbox SET LOGGED;")
-	f.exec(`ALTER TABLE outbox RENAME TO o; CREATE VIEW outbox AS SELECT * FROM o`)
-	_, err = EnsurePublication(t.Context(), f.conn.PgConn(), f.names)
+	f.Exec(`ALTER TABLE outbox RENAME TO o; CREATE VIEW outbox AS SELECT * FROM o`)
+	_, err = ensurePublication(t.Context(), f.Conn.PgConn(), f.names)
 	f.wantProblem(err, "cannot create or change publication", "cdc-relay check")
 }

@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"context"
@@ -46,13 +46,8 @@ type OtherSlot struct {
 	of     int
 }
 
-// OtherSlots returns the slots of the table in this database with another number of shards. It finds them by name.
-func OtherSlots(ctx context.Context, conn *pgconn.PgConn, names Names) ([]OtherSlot, error) {
-	all, err := slot.List(ctx, conn)
-	return OtherSlotsOf(all, names), err
-}
-
-// OtherSlotsOf selects them from all slots of the server.
+// OtherSlotsOf selects the slots of the table in this database with another number of shards, from all slots of the
+// server. It finds them by name.
 func OtherSlotsOf(all []slot.Slot, names Names) []OtherSlot {
 	return slices.DeleteFunc(slotsOf(all, names),
 		func(other OtherSlot) bool { return other.of == max(names.Shard.Of, 1) })

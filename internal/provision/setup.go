@@ -1,4 +1,5 @@
-package replication
+// Package provision creates, checks, repairs and drops the publication and the slot of a stream.
+package provision
 
 import (
 	"context"
@@ -45,16 +46,8 @@ func (c Change) String() string {
 // Setup creates the publication and the slot if they are missing, and recreates a slot that can never deliver again. It
 // returns its changes, and may be called at any time. Creating the slot waits for open transactions, at most for wait.
 func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Duration) ([]Change, error) {
-	if err := checkServer(ctx, conn); err != nil {
-		return nil, err
-	}
-	if err := checkFailover(conn, names); err != nil {
-		return nil, err
-	}
-	if err := CheckSplit(ctx, conn, names); err != nil {
-		return nil, err
-	}
-	if err := checkNames(ctx, conn, names); err != nil { // renewing the slot could drop that of another outbox
+	// checkNames: renewing the slot could drop that of another outbox.
+	if err := checkAll(ctx, conn, names, checkServer, checkFailover, CheckSplit, checkNames); err != nil {
 		return nil, err
 	}
 	var done []Change
@@ -62,7 +55,7 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 		// First: it rejects a slot that is not a relay's.
 		func() (Change, error) { return renewSlot(ctx, conn, &names) },
 		func() (Change, error) {
-			text, err := EnsurePublication(ctx, conn, names)
+			text, err := ensurePublication(ctx, conn, names)
 			return Change{Event: event.PublicationRecreated, Text: text}, err
 		},
 		func() (Change, error) {
@@ -87,11 +80,13 @@ var ErrMayNot = errors.New("permission denied")
 // CheckBefore returns a *problem.Problem if Setup would fail, so that nothing is created in vain: the names belong to
 // another outbox, the server cannot decode, or the role may not create what is missing (ErrMayNot).
 func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	for _, check := range []func(context.Context, *pgconn.PgConn, Names) error{
-		func(ctx context.Context, conn *pgconn.PgConn, _ Names) error { return checkServer(ctx, conn) },
-		func(_ context.Context, conn *pgconn.PgConn, names Names) error { return checkFailover(conn, names) },
-		CheckSplit, CheckNames, mayCreate,
-	} {
+	return checkAll(ctx, conn, names, checkServer, checkFailover, CheckSplit, CheckNames, mayCreate)
+}
+
+type check func(context.Context, *pgconn.PgConn, Names) error
+
+func checkAll(ctx context.Context, conn *pgconn.PgConn, names Names, checks ...check) error {
+	for _, check := range checks {
 		if err := check(ctx, conn, names); err != nil {
 			return err
 		}
@@ -99,16 +94,12 @@ func CheckBefore(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	return nil
 }
 
-// MayReplicateSQL is the condition for roles r of pg_roles that may stream. On RDS a membership allows it.
-const MayReplicateSQL = `(r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM pg_catalog.pg_roles s
-         WHERE s.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, s.oid, 'MEMBER')))`
-
 // mayCreate checks the privileges for what is missing. That of the table's owner is not among them.
 func mayCreate(ctx context.Context, conn *pgconn.PgConn, names Names) error {
-	rows, err := query(ctx, conn, fmt.Sprintf(`
+	rows, err := slot.Query(ctx, conn, fmt.Sprintf(`
 SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
          OR EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = %s),
-       `+MayReplicateSQL+` OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s),
+       `+slot.MayReplicateSQL+` OR EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s),
        current_user, pg_catalog.current_database()
 FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 		outbox.QuoteLiteral(names.Publication), outbox.QuoteLiteral(names.Slot)))
@@ -126,7 +117,7 @@ FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 			Err: ErrMayNot,
 		}
 	case rows[0][1] != "t":
-		return replicationRoleProblem(role, ErrMayNot)
+		return slot.RoleProblem(role, ErrMayNot)
 	}
 	return nil
 }
@@ -191,7 +182,7 @@ func Teardown(ctx context.Context, conn *pgconn.PgConn, all ...Names) (done []st
 }
 
 func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done []string) ([]string, error) {
-	rows, err := query(ctx, conn,
+	rows, err := slot.Query(ctx, conn,
 		"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = "+outbox.QuoteLiteral(names.Publication))
 	if err != nil || len(rows) == 0 {
 		return done, err
@@ -207,7 +198,7 @@ func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done
 		what = fmt.Sprintf("took table %s out of publication %s, which brings %s as well",
 			names.Table, name, printed(others))
 	}
-	if _, err := query(ctx, conn, drop); err != nil {
+	if _, err := slot.Query(ctx, conn, drop); err != nil {
 		return done, fmt.Errorf("%s: %w", strings.ToLower(drop), err)
 	}
 	return append(done, what), nil

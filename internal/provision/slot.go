@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"context"
@@ -82,16 +82,16 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait
 		timeouts = append(timeouts, timeout{"transaction_timeout", 0}) // it would end the connection
 	}
 	for _, t := range timeouts {
-		if _, err := query(ctx, conn, fmt.Sprintf("SET %s = %d", t.name, t.millis)); err != nil {
+		if _, err := slot.Query(ctx, conn, fmt.Sprintf("SET %s = %d", t.name, t.millis)); err != nil {
 			return fmt.Errorf("create slot %s: %w", name, err)
 		}
 	}
-	_, err := query(ctx, conn, sql)
+	_, err := slot.Query(ctx, conn, sql)
 	if conn.IsClosed() {
 		return fmt.Errorf("create slot %s: %w", name, err)
 	}
 	for _, t := range timeouts {
-		if _, resetErr := query(ctx, conn, "RESET "+t.name); resetErr != nil {
+		if _, resetErr := slot.Query(ctx, conn, "RESET "+t.name); resetErr != nil {
 			return fmt.Errorf("create slot %s: %w", name, errors.Join(err, resetErr))
 		}
 	}
@@ -106,7 +106,7 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 	case pgerrcode.QueryCanceled:
 		return slotBlocked(ctx, conn, name, err)
 	case pgerrcode.InsufficientPrivilege:
-		return replicationRoleProblem(currentUser(ctx, conn), err)
+		return slot.RoleProblem(currentUser(ctx, conn), err)
 	case pgerrcode.InvalidName:
 		return &problem.Problem{
 			What: "a slot cannot be named " + outbox.QuoteLiteral(name),
@@ -132,29 +132,8 @@ func Full(err error) bool {
 // SlotBlockedError is returned while creating the slot waits for running transactions. Try again later.
 type SlotBlockedError struct {
 	Slot     string
-	Blockers []Blocker // the oldest first
+	Blockers []problem.Blocker // the oldest first
 	Err      error
-}
-
-// Blocker is a transaction that delays the creation of a slot.
-type Blocker struct {
-	PID     int64  // 0: a prepared transaction
-	GID     string // of a prepared transaction, if it is known
-	Details string // "app, idle in transaction, 35 s"
-}
-
-func (b Blocker) String() string {
-	name := fmt.Sprintf("pid %d", b.PID)
-	switch {
-	case b.GID != "":
-		name = "prepared transaction " + outbox.QuoteLiteral(b.GID)
-	case b.PID == 0:
-		name = "a prepared transaction"
-	}
-	if b.Details != "" {
-		name += " (" + b.Details + ")"
-	}
-	return name
 }
 
 func (e *SlotBlockedError) Error() string {
@@ -172,13 +151,10 @@ func (e *SlotBlockedError) Error() string {
 
 // Hint says how to end the oldest transaction.
 func (e *SlotBlockedError) Hint() string {
-	switch {
-	case len(e.Blockers) == 0:
+	if len(e.Blockers) == 0 {
 		return "# wait until the transactions end"
-	case e.Blockers[0].PID == 0:
-		return problem.EndPrepared(e.Blockers[0].GID)
 	}
-	return problem.EndSession(e.Blockers[0].PID)
+	return e.Blockers[0].End()
 }
 
 func (e *SlotBlockedError) Unwrap() error { return e.Err }
@@ -186,7 +162,7 @@ func (e *SlotBlockedError) Unwrap() error { return e.Err }
 // slotBlocked reads the locks, because every role may see them, unlike the sessions of others. A prepared transaction
 // has no process.
 func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
-	rows, err := query(ctx, conn, `
+	rows, err := slot.Query(ctx, conn, `
 SELECT coalesce(l.pid, 0)::text, coalesce(p.gid, ''),
        pg_catalog.concat_ws(', ', a.usename, a.state, pg_catalog.round(extract(epoch FROM
          clock_timestamp() - pg_catalog.min(coalesce(a.xact_start, p.prepared))))::text || ' s')
@@ -202,58 +178,24 @@ GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY pg_catalog.min(coalesce(a.xac
 	blocked := &SlotBlockedError{Slot: name, Err: cause}
 	for _, r := range rows {
 		pid, _ := strconv.ParseInt(r[0], 10, 64) // an integer of the server
-		blocked.Blockers = append(blocked.Blockers, Blocker{PID: pid, GID: r[1], Details: r[2]})
+		blocked.Blockers = append(blocked.Blockers, problem.Blocker{PID: pid, GID: r[1], Details: r[2]})
 	}
 	return blocked
 }
 
 func dropSlot(ctx context.Context, conn *pgconn.PgConn, name string) error {
-	_, err := query(ctx, conn, slot.DropSQL(name))
+	_, err := slot.Query(ctx, conn, slot.DropSQL(name))
 	if err != nil && !pgcode.Is(err, pgerrcode.UndefinedObject) {
 		return fmt.Errorf("drop slot %s: %w", name, err)
 	}
 	return nil
 }
 
-func replicationRoleProblem(user string, err error) error {
-	role := outbox.Identifier(user)
-	return &problem.Problem{
-		What: "role " + role + " may not replicate",
-		Fix: ReplicationGrant(user) + ";  -- as a superuser; on RDS: GRANT rds_replication TO " + role +
-			"; or run with --mode poll",
-		Err: err,
-	}
-}
-
-// ReplicationGrant returns SQL that lets a role stream. RDS needs another one.
-func ReplicationGrant(user string) string {
-	return "ALTER ROLE " + outbox.Identifier(user) + " REPLICATION"
-}
-
 // currentUser returns the role, or "current_user" if the server does not answer.
 func currentUser(ctx context.Context, conn *pgconn.PgConn) string {
-	rows, err := query(ctx, conn, "SELECT current_user")
+	rows, err := slot.Query(ctx, conn, "SELECT current_user")
 	if err != nil {
 		return "current_user"
 	}
 	return rows[0][0]
-}
-
-func flushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error) {
-	rows, err := query(ctx, conn, "SELECT pg_current_wal_flush_lsn()")
-	if err != nil {
-		return 0, fmt.Errorf("read the WAL position: %w", err)
-	}
-	return pglogrepl.ParseLSN(rows[0][0])
-}
-
-// walSenderTimeout returns the server's setting; zero: off.
-func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {
-	rows, err := query(ctx, conn, "SELECT (1000 * extract(epoch FROM "+
-		"pg_catalog.current_setting('wal_sender_timeout')::pg_catalog.interval))::pg_catalog.int8")
-	if err != nil {
-		return 0, fmt.Errorf("read wal_sender_timeout: %w", err)
-	}
-	millis, err := strconv.Atoi(rows[0][0])
-	return time.Duration(millis) * time.Millisecond, err
 }

@@ -1,4 +1,4 @@
-package replication
+package provision
 
 import (
 	"context"
@@ -36,7 +36,8 @@ func otherOutboxes(
 	ctx context.Context, conn *pgconn.PgConn, publication string, table outbox.Table,
 ) (others []outbox.Table, err error) {
 	literal := outbox.QuoteLiteral
-	rows, err := query(ctx, conn, OtherOutboxesSQL(literal(publication), literal(table.Schema), literal(table.Name)))
+	sql := OtherOutboxesSQL(literal(publication), literal(table.Schema), literal(table.Name))
+	rows, err := slot.Query(ctx, conn, sql)
 	if err == nil {
 		err = json.Unmarshal([]byte(rows[0][0]), &others)
 	}
@@ -92,7 +93,7 @@ func (p Publication) foreign(names Names) *problem.Problem {
 		moved := p.Outboxes[0]
 		found.What += ", which does not exist: if it was renamed or moved, its messages are there"
 		found.Fix = fmt.Sprintf("%s  -- or use --table %s; for another outbox: %s",
-			moved.MoveSQL(names.Table), problem.ShellWord(moved.String()), names.OwnSetup())
+			problem.MoveSQL(moved, names.Table), problem.ShellWord(moved.String()), names.OwnSetup())
 	}
 	return found
 }

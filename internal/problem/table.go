@@ -1,0 +1,32 @@
+package problem
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Command returns a command of cdc-relay for a table, as a person types it. If the table has another name than usual,
+// slot and publication usually have too.
+func Command(table outbox.Table, name string, flags ...string) string {
+	command := strings.Join(append([]string{"cdc-relay", name}, flags...), " ")
+	if table == (outbox.Table{Schema: "public", Name: "outbox"}) {
+		return command
+	}
+	quoted := "'" + strings.ReplaceAll(table.String(), "'", `'\''`) + "'"
+	return command + " --table " + quoted + "  # with the relay's own --slot and --publication"
+}
+
+// MoveSQL gives a table another name and schema.
+func MoveSQL(from, to outbox.Table) string {
+	var sql string
+	if from.Schema != to.Schema {
+		sql = fmt.Sprintf("ALTER TABLE %s SET SCHEMA %s; ", from.Printed(), outbox.QuoteIdentifier(to.Schema))
+		from.Schema = to.Schema
+	}
+	if from.Name != to.Name {
+		sql += fmt.Sprintf("ALTER TABLE %s RENAME TO %s;", from.Printed(), outbox.QuoteIdentifier(to.Name))
+	}
+	return strings.TrimSpace(sql)
+}

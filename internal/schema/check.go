@@ -1,0 +1,239 @@
+// Package schema knows the tables of an outbox: their columns, and what a relay's role must be able to do with them.
+package schema
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Use is what a relay uses of an outbox.
+type Use struct {
+	Table outbox.Table
+	// Headers are application columns that are sent as headers.
+	Headers []string
+	// History: published messages move to the history.
+	History bool
+}
+
+// Check returns a *problem.Problem if a table, a column or a privilege is missing. Any other error means that the
+// database did not answer.
+func (u Use) Check(ctx context.Context, db Querier) error {
+	for _, t := range Needs(u.Table) {
+		if err := u.checkTable(ctx, db, t); err != nil {
+			return err
+		}
+	}
+	if err := CheckHeaders(ctx, db, u.Table, u.Headers); err != nil {
+		return err
+	}
+	if u.History {
+		if err := u.checkHistory(ctx, db); err != nil {
+			return err
+		}
+	}
+	return u.checkSequence(ctx, db)
+}
+
+// checkHistory checks the history, and the function that maintains its partitions.
+func (u Use) checkHistory(ctx context.Context, db Querier) error {
+	if err := u.checkTable(ctx, db, HistoryNeed(u.Table)); err != nil {
+		return err
+	}
+	name := u.Table.RotatePublished()
+	var there, may bool
+	var role string
+	err := db.QueryRow(ctx, `
+SELECT f IS NOT NULL, coalesce(pg_catalog.has_function_privilege(f, 'EXECUTE'), false),
+       pg_catalog.quote_ident(current_user)
+FROM pg_catalog.to_regprocedure($1) f`, name.SQL()+"(interval)").Scan(&there, &may, &role)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for function %s: %w", name, err)
+	case !there:
+		return problem.New(setup(u.Table, u.Table.Published()),
+			"function %s(interval) does not exist: the history %s needs it", name, u.Table.Published())
+	case !may:
+		return problem.New(fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s(interval) TO %s;", name, role),
+			"role %s may not call function %s", role, name)
+	}
+	return nil
+}
+
+// setup returns the command that creates one table of an outbox.
+func setup(table, missing outbox.Table) string {
+	if missing == table.Published() {
+		return problem.Command(table, "setup", "--keep-published", "168h")
+	}
+	return problem.Command(table, "setup")
+}
+
+// Need is what a relay needs of one table.
+type Need struct {
+	Table      outbox.Table
+	Columns    []string
+	Privileges []string
+}
+
+// Needs returns the needed tables of an outbox, the outbox first.
+func Needs(table outbox.Table) []Need {
+	return []Need{
+		{table, names(shared | ofOutbox), []string{"SELECT", "UPDATE", "DELETE"}},
+		{table.DeadLetter(), names(shared | ofDeadLetter), []string{"SELECT", "INSERT"}},
+	}
+}
+
+// HistoryNeed is what a relay needs of the table of published messages.
+func HistoryNeed(table outbox.Table) Need {
+	return Need{table.Published(), names(shared | ofHistory), []string{"INSERT"}}
+}
+
+// checkSequence: store.LastID reads the sequence to tell old rows, which may have been published, from new rows.
+func (u Use) checkSequence(ctx context.Context, db Querier) error {
+	var sequence *string
+	var role string
+	err := db.QueryRow(ctx, `
+SELECT (SELECT name FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
+        WHERE name IS NOT NULL AND NOT pg_catalog.has_sequence_privilege(name, 'SELECT, USAGE')),
+       pg_catalog.quote_ident(current_user)`,
+		u.Table.SQL()).Scan(&sequence, &role)
+	if err != nil {
+		return fmt.Errorf("check the sequence of %s: %w", u.Table, err)
+	}
+	if sequence != nil {
+		return problem.New(fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", *sequence, role),
+			"role %s may not SELECT on sequence %s", role, *sequence)
+	}
+	return nil
+}
+
+func (u Use) checkTable(ctx context.Context, db Querier, need Need) error {
+	table := need.Table
+	var usage bool
+	var kind, role, database string
+	err := db.QueryRow(ctx, `
+SELECT coalesce((SELECT c.relkind::text
+                 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                 WHERE n.nspname = $1 AND c.relname = $2), ''),
+       coalesce(pg_catalog.has_schema_privilege(
+         pg_catalog.to_regnamespace(pg_catalog.quote_ident($1))::oid, 'USAGE'), true),
+       pg_catalog.quote_ident(current_user), current_database()`,
+		table.Schema, table.Name).Scan(&kind, &usage, &role, &database)
+	if err != nil {
+		return fmt.Errorf("look for table %s: %w", table, err)
+	}
+	if kind != "" && kind != "r" && kind != "p" {
+		// setup says how to rename it
+		return problem.New(setup(u.Table, table), "%s in database %s is not a table", table, database)
+	}
+	if kind == "" {
+		return Missing(ctx, db, u.Table, table, database)
+	}
+	if !usage {
+		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Identifier(table.Schema), role),
+			"role %s may not use schema %s", role, table.Schema)
+	}
+	var missing, denied []string
+	var hidden bool
+	err = db.QueryRow(ctx, `
+SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EXISTS (
+         SELECT 1 FROM pg_catalog.pg_attribute a
+         WHERE a.attrelid = $1::regclass::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
+       coalesce(array(SELECT p FROM pg_catalog.unnest($3::text[]) p
+                      WHERE NOT pg_catalog.has_table_privilege($1::regclass, p)), '{}'),
+       pg_catalog.row_security_active($1::regclass)`,
+		table.SQL(), need.Columns, need.Privileges).Scan(&missing, &denied, &hidden)
+	if err != nil {
+		return fmt.Errorf("check table %s: %w", table, err)
+	}
+	if len(missing) > 0 {
+		add := problem.Command(u.Table, "migrate up")
+		if table == u.Table.Published() {
+			add = problem.Command(u.Table, "check", "--keep-published", "168h") + "  # prints the ALTER TABLE"
+		}
+		return problem.New(add, "table %s has no column %s", table, strings.Join(missing, ", "))
+	}
+	if len(denied) > 0 {
+		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(denied, ", "), table, role),
+			"role %s may not %s on table %s", role, strings.Join(denied, ", "), table)
+	}
+	if hidden {
+		return problem.New(
+			fmt.Sprintf("ALTER ROLE %s BYPASSRLS;  -- or ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", role, table),
+			"row-level security of table %s hides rows from role %s", table, role)
+	}
+	return nil
+}
+
+// lockedError is for a statement that waited too long for a lock on the table.
+type lockedError struct {
+	table outbox.Table
+	err   error
+}
+
+func (e *lockedError) Error() string { return e.err.Error() }
+func (e *lockedError) Unwrap() error { return e.err }
+
+// Hint returns SQL that lists the sessions with such a lock.
+func (e *lockedError) Hint() string {
+	return fmt.Sprintf("SELECT pid, usename, application_name, state, query "+
+		"FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE relation = %s::regclass AND granted "+
+		"AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", e.table.Literal())
+}
+
+// Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is
+// missing, so no retry helps. A privilege may be granted again.
+func (u Use) Explain(ctx context.Context, db Querier, err error) (explained error, gone bool) {
+	if found := ExplainIdentity(ctx, db, u.Table, err); found != nil {
+		return found, false
+	}
+	if mistyped := ExplainType(ctx, db, u.Table, err); mistyped != nil {
+		return mistyped, false
+	}
+	gone = pgcode.Is(err, pgerrcode.UndefinedColumn, pgerrcode.UndefinedTable)
+	if !gone && !pgcode.Is(err, pgerrcode.InsufficientPrivilege, pgerrcode.LockNotAvailable) {
+		return err, false
+	}
+	explained = withFix(ctx, db, u.Table, err, u.Check)
+	return explained, gone && problem.Is(explained)
+}
+
+// CheckDeletesDeadLetters returns a *problem.Problem if the role may not delete dead letters.
+func (u Use) CheckDeletesDeadLetters(ctx context.Context, db Querier) error {
+	return u.checkTable(ctx, db, Need{Table: u.Table.DeadLetter(), Privileges: []string{"SELECT", "DELETE"}})
+}
+
+// ExplainDeadLetters is Explain for a statement that deletes dead letters.
+func (u Use) ExplainDeadLetters(ctx context.Context, db Querier, err error) error {
+	return withFix(ctx, db, u.Table.DeadLetter(), err, u.CheckDeletesDeadLetters)
+}
+
+// ExplainHistory is Explain for a statement on the history.
+func (u Use) ExplainHistory(ctx context.Context, db Querier, err error) error {
+	return withFix(ctx, db, u.Table.Published(), err, u.checkHistory)
+}
+
+func withFix(
+	ctx context.Context, db Querier, table outbox.Table, err error, check func(context.Context, Querier) error,
+) error {
+	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
+		return &lockedError{table, err}
+	}
+	if found := check(ctx, db); problem.Is(found) {
+		return found
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+package schema_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/schema"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
+)
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+// wantProblem checks the problem of Check, and that its hint, if it is SQL, fixes it.
+func wantProblem(f *tabletest.Tables, table outbox.Table, what, fix string) {
+	f.Helper()
+	err := schema.Use{Table: table, History: strings.Contains(fix, "--keep-published")}.Check(f.Context(), f.Conn)
+	var p *problem.Problem
+	if !errors.As(err, &p) {
+		f.Fatalf("err = %v, want a problem", err)
+	}
+	if !strings.Contains(p.Error(), what) || p.Hint() != fix {
+		f.Errorf("%s\nhint %s\nwant %s\nhint %s", p, p.Hint(), what, fix)
+	}
+}
+
+func TestCheckPassesAfterMigration(t *testing.T) {
+	if err := (schema.Use{Table: tabletest.Name()}).Check(t.Context(), tabletest.New(t).Conn); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckNamesAMissingTable(t *testing.T) {
+	f := tabletest.New(t)
+	f.Exec(`DROP TABLE outbox_dead_letter`)
+	wantProblem(f, tabletest.Name(), "table public.outbox_dead_letter does not exist", "cdc-relay setup")
+	wantProblem(f, outbox.Table{Schema: "No Such", Name: "x"}, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x'  # with the relay's own --slot and --publication`)
+}
+
+func TestCheckRejectsAViewInPlaceOfATable(t *testing.T) {
+	f := tabletest.New(t)
+	f.Exec(`ALTER TABLE outbox RENAME TO boxes`)
+	f.Exec(`CREATE VIEW outbox AS SELECT * FROM boxes`)
+	wantProblem(f, tabletest.Name(), " is not a table", "cdc-relay setup")
+}
+
+func TestCheckNamesMissingColumns(t *testing.T) {
+	f := tabletest.New(t)
+	f.Exec(`ALTER TABLE outbox DROP headers, DROP last_error, DROP coalesce_key`)
+	wantProblem(f, tabletest.Name(), "table public.outbox has no column headers, last_error, coalesce_key", "cdc-relay migrate up")
+	f.Exec(`ALTER TABLE outbox ADD headers jsonb, ADD last_error text, ADD coalesce_key text`)
+	f.Exec(`ALTER TABLE outbox_dead_letter RENAME dead_at TO died_at`)
+	wantProblem(f, tabletest.Name(), "table public.outbox_dead_letter has no column dead_at", "cdc-relay migrate up")
+}
+
+func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {
+	f := tabletest.New(t)
+	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
+		t.Fatal(err)
+	}
+	f.Exec(`ALTER TABLE outbox_published DROP headers, DROP last_error`)
+	wantProblem(f, tabletest.Name(), "table public.outbox_published has no column headers, last_error", "cdc-relay check --keep-published 168h  # prints the ALTER TABLE")
+}
+
+func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
+	f := tabletest.New(t)
+	f.Exec(`CREATE SCHEMA "Apps"`)
+	f.Exec(`ALTER TABLE outbox SET SCHEMA "Apps"`)
+	f.Exec(`ALTER TABLE outbox_dead_letter SET SCHEMA "Apps"`)
+	table := outbox.Table{Schema: "Apps", Name: "outbox"}
+	role := services.Name(t)
+	f.Exec(`CREATE ROLE ` + role)
+	defer f.Exec(`DROP ROLE ` + role)
+	defer f.Exec(`RESET ROLE; DROP OWNED BY ` + role)
+	for _, c := range []struct{ what, fix string }{
+		{`role ` + role + ` may not use schema Apps`, `GRANT USAGE ON SCHEMA "Apps" TO ` + role + ";"},
+		{
+			`role ` + role + ` may not SELECT, UPDATE, DELETE on table "Apps".outbox`,
+			`GRANT SELECT, UPDATE, DELETE ON "Apps".outbox TO ` + role + ";",
+		},
+		{
+			`role ` + role + ` may not SELECT, INSERT on table "Apps".outbox_dead_letter`,
+			`GRANT SELECT, INSERT ON "Apps".outbox_dead_letter TO ` + role + ";",
+		},
+		{
+			`role ` + role + ` may not SELECT on sequence "Apps".outbox_id_seq`,
+			`GRANT SELECT ON SEQUENCE "Apps".outbox_id_seq TO ` + role + ";",
+		},
+	} {
+		f.Exec(`SET ROLE ` + role)
+		wantProblem(f, table, c.what, c.fix)
+		f.Exec(`RESET ROLE; ` + c.fix) // the hint must fix it
+	}
+	f.Exec(`SET ROLE ` + role)
+	if err := (schema.Use{Table: table}).Check(t.Context(), f.Conn); err != nil {
+		t.Error(err)
+	}
+	f.Exec(`RESET ROLE; REVOKE UPDATE ON "Apps".outbox FROM ` + role + `; SET ROLE ` + role)
+	wantProblem(f, table, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps".outbox TO `+role+";")
+}
+
+// Keywords and other names, as schema, table and column.
+func TestNamesInHintsAreQuotedIfPostgresNeedsIt(t *testing.T) {
+	f := tabletest.New(t)
+	names := tabletest.One[[]string](f, `SELECT array_agg(word) || '{Capital,"a b","a\"b",1a,a1,_x,"",größe}' FROM pg_get_keywords()`)
+	for _, name := range names {
+		if name == "" {
+			continue
+		}
+		quoted := outbox.Table{Schema: name, Name: name}
+		f.Exec(`BEGIN; CREATE SCHEMA ` + outbox.Identifier(name) + `; CREATE TABLE ` + quoted.String() + ` (x int); ALTER TABLE ` + quoted.String() + ` ADD COLUMN ` + outbox.Identifier(name) + ` int`)
+		if n := tabletest.One[int](f, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = $1 AND table_name = $1 AND column_name = $1`, name); n != 1 {
+			t.Errorf("%s became another name", quoted)
+		}
+		f.Exec(`ROLLBACK`)
+	}
+	if got := (outbox.Table{Schema: "public", Name: "outbox"}).String(); got != "public.outbox" {
+		t.Errorf("got %s", got)
+	}
+}
