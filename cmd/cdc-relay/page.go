@@ -76,7 +76,7 @@ const readFor = 5 * time.Second
 
 // readOn reads pages until the list has as many rows as asked for, ends, or has taken readFor.
 func (l listing[T]) readOn(c *config) (list operator.Listing[T], err error) {
-	wanted := operator.Page{After: c.selected.after, Limit: c.selected.limit}
+	wanted := operator.Page{After: c.selected.after, Limit: c.selected.limit, Payload: c.selected.payload}
 	for began := time.Now(); ; {
 		next, err := l.read(wanted)
 		if errors.Is(err, operator.ErrCursor) {

@@ -38,8 +38,8 @@ func allSettings() []setting {
 func rowSettings() []setting {
 	return slices.Concat(
 		filterSettings(),
-		replaySettings(),
-		[]setting{allSetting(), stateSetting(), pageSetting(), blockedSetting()},
+		copySettings(),
+		[]setting{allSetting(), stateSetting("", allStates()...), pageSetting(), blockedSetting()},
 	)
 }
 

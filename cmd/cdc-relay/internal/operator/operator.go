@@ -141,7 +141,7 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	case pgcode.Is(err, pgerrcode.UndefinedColumn):
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s lacks a column", t.table),
-			Fix:  t.table.Command("migrate up"),
+			Fix:  t.table.Command("setup", "--tables-only"),
 			Err:  err,
 		}
 	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):

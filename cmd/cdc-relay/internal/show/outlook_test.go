@@ -18,7 +18,7 @@ func TestExplainSaysWhenARowWithoutALeaderIsPublished(t *testing.T) {
 		cfg := relay.DefaultConfig()
 		s := Surroundings{Settings: Settings{Config: &cfg}}
 		cfg.StaleTimeout = timeout
-		if is := s.outlookOf(operator.Waiting{State: operator.AtOnce}).text; !strings.Contains(is, want) {
+		if is := s.outlookOf(operator.Message{State: operator.AtOnce}).text; !strings.Contains(is, want) {
 			t.Errorf("--stale-timeout %s: %q, want %q", timeout, is, want)
 		}
 	}
@@ -42,7 +42,7 @@ func TestExplainSaysThatARowExpires(t *testing.T) {
 		cfg := relay.DefaultConfig()
 		s := Surroundings{Settings: Settings{Config: &cfg}}
 		cfg.OnExpired = c.onExpired
-		w := operator.Waiting{State: operator.Scheduled, AvailableAt: c.available}
+		w := operator.Message{State: operator.Scheduled, AvailableAt: c.available}
 		w.ReadAt, w.ExpiresAt = now, c.expires
 		if is := s.outlookOf(w).text; !strings.Contains(is, c.want) || (c.want == "" && strings.Contains(is, "expired")) {
 			t.Errorf("expires %s, available %s: %q, want %q", c.expires, c.available, is, c.want)

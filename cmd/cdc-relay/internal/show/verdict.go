@@ -167,7 +167,7 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 	}
 	if n := v.counts["dead_letters"]; n.N > 0 {
 		sentence := countOf(n, "dead letter") + v.kinds(func(f operator.Failing) int64 { return f.Dead })
-		found = append(found, finding{Attention, sentence, table.Command("dead-letter list"), "/dead-letters", &n.N})
+		found = append(found, finding{Attention, sentence, table.Command("list", "--state", "dead"), "/dead-letters", &n.N})
 	}
 	if n := v.counts["retrying"]; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
 		sentence := countOf(n, "rejected message") + " will be tried again" +
@@ -189,7 +189,7 @@ func blockedFinding(table outbox.Table, k *operator.Key) finding {
 	if k.Dead != nil { // its first message waits, too
 		behind.N++
 		id, why = *k.Dead, ""
-		head, command = fmt.Sprintf("dead letter %d", id), table.Command("dead-letter requeue", "--id", fmt.Sprint(id))
+		head, command = fmt.Sprintf("dead letter %d", id), table.Command("resend", "--state", "dead", fmt.Sprint(id))
 	}
 	sentence := fmt.Sprintf("%s of key %s %s behind %s",
 		countOf(behind, "message"), Shortened(k.Key, 40), verbOf(behind, "waits", "wait"), head)
