@@ -164,7 +164,7 @@ SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EX
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
 	if len(missing) > 0 {
-		return problem.New(s.table.Command("migrate up"),
+		return problem.New(s.table.Command("setup", "--tables-only"),
 			"table %s has no column %s", table, strings.Join(missing, ", "))
 	}
 	if len(denied) > 0 {

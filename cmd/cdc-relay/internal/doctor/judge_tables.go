@@ -193,7 +193,7 @@ func (j *databaseJudge) setupCommand() fix {
 
 // upgradeCommand brings the tables to the version of this cdc-relay.
 func (j *databaseJudge) upgradeCommand() fix {
-	return fix{{kind: upgradeStep, text: "cdc-relay migrate up" + j.tableFlag(), safe: true}}
+	return fix{{kind: upgradeStep, text: "cdc-relay setup --tables-only" + j.tableFlag(), safe: true}}
 }
 
 // slotFlags returns the flags for names that are not the defaults.

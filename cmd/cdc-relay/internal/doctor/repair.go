@@ -31,7 +31,7 @@ const (
 	sqlStep
 	shellStep
 	setupStep   // a call of cdc-relay setup
-	upgradeStep // a call of cdc-relay migrate up
+	upgradeStep // a call of cdc-relay setup --tables-only
 )
 
 // sql is one statement. Its names are quoted by outbox.QuoteIdentifier, outbox.QuoteLiteral or Table.Printed.

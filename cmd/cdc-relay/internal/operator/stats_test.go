@@ -197,7 +197,7 @@ func TestSlotIsDescribed(t *testing.T) {
 	}
 }
 
-func TestExplainReturnsTheStateOfAMessage(t *testing.T) {
+func TestFindReturnsTheStateOfAMessage(t *testing.T) {
 	f := newFixture(t)
 	insert := func(rest string) int64 {
 		return f.Insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
@@ -216,14 +216,14 @@ func TestExplainReturnsTheStateOfAMessage(t *testing.T) {
 		{"NULL, NULL, 0, NULL, 2", operator.NewerVersion},
 	} {
 		id := insert(test.rest)
-		waiting, dead, err := f.operator().Explain(t.Context(), name(t, tabletest.One[string](f, `SELECT $1::bigint::text`, id)), false)
-		if err != nil || len(waiting) != 1 || len(dead) != 0 || waiting[0].State != test.want {
-			t.Errorf("%s: %+v, %v, want %s", test.rest, waiting, err, test.want)
+		found, err := f.operator().Find(t.Context(), name(t, tabletest.One[string](f, `SELECT $1::bigint::text`, id)), false)
+		if err != nil || len(found) != 1 || found[0].State != test.want {
+			t.Errorf("%s: %+v, %v, want %s", test.rest, found, err, test.want)
 		}
 	}
 }
 
-func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
+func TestFindNamesTheSessionThatLocksAMessage(t *testing.T) {
 	f := newFixture(t)
 	id := f.Insert("(routing_key, payload) VALUES ('r', '1')")
 	locked, err := f.Conn.Begin(t.Context())
@@ -234,8 +234,8 @@ func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
 	if err := locked.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM outbox WHERE id = $1 FOR UPDATE`, id).Scan(&session); err != nil {
 		t.Fatal(err)
 	}
-	explain := func() operator.Waiting {
-		waiting, _, err := f.operator().Explain(t.Context(), name(t, strconv.FormatInt(id, 10)), false)
+	explain := func() operator.Message {
+		waiting, err := f.operator().Find(t.Context(), name(t, strconv.FormatInt(id, 10)), false)
 		if err != nil || len(waiting) != 1 {
 			t.Fatalf("%+v, %v", waiting, err)
 		}
@@ -256,28 +256,28 @@ func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
 	}
 }
 
-func TestExplainReturnsThePositionInTheKey(t *testing.T) {
+func TestFindReturnsThePositionInTheKey(t *testing.T) {
 	f := newFixture(t)
 	first := f.Insert("(routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack')")
 	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
 	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
 	f.DeadLetter(0, "nack", "ordering_key", "'k'")
 	message := tabletest.One[string](f, `SELECT message_id::text FROM outbox ORDER BY id DESC LIMIT 1`)
-	waiting, dead, err := f.operator().Explain(t.Context(), name(t, message), false)
-	if err != nil || len(waiting) != 1 || len(dead) != 0 {
-		t.Fatalf("%+v, %+v, %v", waiting, dead, err)
+	found, err := f.operator().Find(t.Context(), name(t, message), false)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%+v, %v", found, err)
 	}
-	w := waiting[0]
+	w := found[0]
 	if w.Before != exactly(2) || w.First == nil || w.First.ID != first || w.First.State != operator.Retrying || w.DeadOfKey != exactly(1) || w.OldestDeadOfKey != 0 {
 		t.Errorf("got %+v", w)
 	}
 	message = tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter`)
-	waiting, dead, err = f.operator().Explain(t.Context(), name(t, message), false)
-	if err != nil || len(waiting) != 0 || len(dead) != 1 || dead[0].Reason != "nack" {
-		t.Errorf("%+v, %+v, %v", waiting, dead, err)
+	found, err = f.operator().Find(t.Context(), name(t, message), false)
+	if err != nil || len(found) != 1 || found[0].State != operator.Dead || found[0].Reason != "nack" {
+		t.Errorf("%+v, %v", found, err)
 	}
-	waiting, dead, err = f.operator().Explain(t.Context(), name(t, "4711"), false)
-	if err != nil || len(waiting)+len(dead) != 0 {
-		t.Errorf("%+v, %+v, %v", waiting, dead, err)
+	found, err = f.operator().Find(t.Context(), name(t, "4711"), false)
+	if err != nil || len(found) != 0 {
+		t.Errorf("%+v, %v", found, err)
 	}
 }

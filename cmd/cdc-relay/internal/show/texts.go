@@ -225,10 +225,14 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 	}
 	text, uncertain := "deleted "+Plural(done.Done, "message"), done.Done-done.Unpublished
 	switch {
+	case done.Done == 0:
+		return text
 	case uncertain == 0:
 		return text + ", never published"
 	case done.Unpublished > 0:
 		return text + fmt.Sprintf("; a relay may have published %s of them", Number(uncertain))
+	case uncertain > 1:
+		return text + "; a relay may have published them, or may be publishing them now"
 	}
 	return text + "; a relay may have published it, or may be publishing it now"
 }

@@ -177,7 +177,7 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 	}
 	if n := v.counts["newer_version"]; n.N > 0 {
 		sentence := countOf(n, "message") + verbOf(n, " waits", " wait") + " for a newer relay"
-		found = append(found, finding{Attention, sentence, "cdc-relay version", "/waiting?state=newer_version", &n.N})
+		found = append(found, finding{Attention, sentence, "cdc-relay --version", "/waiting?state=newer_version", &n.N})
 	}
 	return found
 }

@@ -111,7 +111,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		if (got.Command == "") != (got.Level == Healthy) {
 			t.Errorf("%s: the command is %q", got.Text, got.Command)
 		}
-		if got.Command != "" && got.Command != "cdc-relay version" && !strings.Contains(got.Command, "--table 'eu.outbox'") {
+		if got.Command != "" && got.Command != "cdc-relay --version" && !strings.Contains(got.Command, "--table 'eu.outbox'") {
 			t.Errorf("%s: the command is for another table: %q", got.Text, got.Command)
 		}
 	}
