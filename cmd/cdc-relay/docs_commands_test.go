@@ -178,7 +178,7 @@ func TestCommandsOfTheRecipesRun(t *testing.T) {
 	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 3 {
 		t.Errorf("%d messages, want those for Protobuf, CloudEvents and LavinMQ", n)
 	}
-	for _, begins := range []string{"cdc-relay setup", "cdc-relay published replay"} {
+	for _, begins := range []string{"cdc-relay setup", "cdc-relay resend --state published"} {
 		if ran := runCommands(t, env, "recipes.md", begins); ran != 1 {
 			t.Errorf("%d commands begin with %s", ran, begins)
 		}

@@ -62,7 +62,7 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 		notDone string
 	}{
 		{[]string{"teardown"}, "nothing was dropped"},
-		{[]string{"dead-letter", "purge", "1"}, "nothing was deleted"},
+		{[]string{"delete", "--state", "dead", "1"}, "nothing was deleted"},
 	} {
 		t.Run(strings.Join(test.command, " "), func(t *testing.T) {
 			stdin, typing := io.Pipe()

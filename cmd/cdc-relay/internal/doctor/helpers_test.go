@@ -257,7 +257,7 @@ func (p *patient) fix(f doctor.Finding) {
 		command, _, _ = strings.Cut(command, ";  -- ")
 		switch {
 		case strings.HasPrefix(command, "--"), strings.HasPrefix(command, "#"):
-		case strings.HasPrefix(command, "cdc-relay setup"), strings.HasPrefix(command, "cdc-relay migrate up"):
+		case strings.HasPrefix(command, "cdc-relay setup"), strings.HasPrefix(command, "cdc-relay setup --tables-only"):
 			p.setup()
 		case strings.HasPrefix(command, "rabbitmqctl "):
 			p.ctl(command)

@@ -200,7 +200,7 @@ func ofSlotAndTables() map[string]judgement {
 		"counting switched off": {func(_ *Options, f *databaseFacts) { f.set("track_counts", "off", "") }, "warning cleanup/autovacuum", []string{"SET track_counts = 'on'"}},
 		"an update is waited for": {func(_ *Options, f *databaseFacts) {
 			f.version.value = migrations.State{Current: 1, Latest: 2, Pending: []migrations.Migration{{Version: 2}}}
-		}, "problem tables/migrations", []string{"cdc-relay migrate up"}},
+		}, "problem tables/migrations", []string{"cdc-relay setup --tables-only"}},
 		"polling needs no slot": {func(o *Options, f *databaseFacts) {
 			o.Poll = true
 			f.set("wal_level", "replica", "")
