@@ -242,7 +242,7 @@ EXAMPLES
   cdc-relay delete 42
   cdc-relay delete --state dead --older-than 30d --dry-run
   cdc-relay delete --state scheduled --routing-key 'orders.#'`,
-		Flags: changeFlags(stateSetting("Delete messages in this state.",
+		Flags: changeFlags(stateSetting("Delete messages in this state:",
 			operator.Dead, operator.AtOnce, operator.Due, operator.Retrying, operator.Scheduled, operator.Blocked,
 			operator.Expired, operator.NewerVersion)),
 		Action: p.with(p.resolveSelecting, p.delete),

@@ -89,7 +89,7 @@ func retrySettings() []setting {
 			Info: settings.Info{
 				Name: "on-dead-letter", Shared: true, Placeholder: "continue|block", Default: "continue",
 				Usage: "What an ordering key does after a dead letter: " +
-					"continue, or wait until the dead letter is requeued or purged.",
+					"continue, or wait until the dead letter is resent or deleted.",
 			},
 			Set: func(c *config, text string) error {
 				return settings.Choose(&c.relay.OnDeadLetter, text, "continue", "block")

@@ -67,7 +67,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 			fill()
 		}
 		if slices.Contains(args, "--") {
-			args = slices.Insert(args, 2, "--yes")
+			args = slices.Insert(args, slices.Index(args, "--"), "--yes")
 		} else {
 			args = append(args, "--yes")
 		}

@@ -82,7 +82,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		"/dead-letters?routing-key=none": {"None."},
 		"/published":                     {"published.one"},
 		"/message?id=1":                  {"&#34;***&#34;", "(redacted)", "retrying", "Next try"},
-		"/message?id=70":                 {"Dead letter", "resend --state dead"},
+		"/message?id=70":                 {"Dead letter", "cdc-relay resend "},
 		"/message?id=60":                 {"Published", "published.one"},
 		"/message?id=99":                 {"delivered and deleted"},
 		"/tail":                          {"published.one", "dead.one", "&lt;b&gt;orders"},
@@ -98,7 +98,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 			status, body = fetch(t, http.MethodGet, at+path, nil)
 			return !strings.Contains(body, "looks again by itself")
 		})
-		tooMuch := strings.Contains(body, "unredacted") || strings.Contains(body, "<button>Requeue")
+		tooMuch := strings.Contains(body, "unredacted") || strings.Contains(body, "<button>Resend")
 		for _, word := range words {
 			if status != http.StatusOK || !strings.Contains(body, word) || tooMuch {
 				t.Errorf("%s: %d, want %q in\n%s", path, status, word, body)

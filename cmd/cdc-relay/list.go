@@ -31,7 +31,7 @@ EXAMPLES
   cdc-relay list --json | jq -r '.messages[].message_id'`,
 		Flags: asking(describe(pageFlags(
 			asFlags(append([]setting{stateSetting("Only messages in this state. waiting and due include blocked: "+
-				"those that wait for an older message of their ordering key.", allStates()...)}, filterSettings()...)...),
+				"those that wait for an older message of their ordering key. States:", allStates()...)}, filterSettings()...)...),
 			"payload", "format", "metrics-header", "on-dead-letter", "http-addr", "database-url", "table", "config",
 		), usages{"metrics-header": showHeader, "http-addr": askForSettings})),
 		Action: p.with(p.resolveListing, p.list),

@@ -37,7 +37,7 @@ EXAMPLES
   cdc-relay resend --state dead --reason unroutable --routing-key 'orders.*'
   cdc-relay resend --state retrying --all
   cdc-relay resend --state published --newer-than 1d --to-exchange backfill --rate 200`,
-		Flags: changeFlags(stateSetting("Send messages in this state.",
+		Flags: changeFlags(stateSetting("Send messages in this state:",
 			operator.Dead, operator.Retrying, operator.Published), copySettings()...),
 		Action: p.with(p.resolveSelecting, p.resend),
 	}

@@ -186,7 +186,8 @@ const momentForms = "2026-11-01 in UTC, 2026-11-01T10:00Z, 2026-11-01T10:00:00+0
 func stateSetting(usage string, states ...operator.State) setting {
 	return setting{
 		Info: settings.Info{
-			Name: "state", Placeholder: strings.Join(each(states, spelled), "|"), FlagOnly: true, Usage: usage,
+			Name: "state", Placeholder: "STATE", Values: each(states, spelled), FlagOnly: true,
+			Usage: usage + " " + strings.Join(each(states, spelled), ", ") + ".",
 		},
 		Set: func(c *config, text string) error {
 			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
@@ -267,7 +268,7 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	filter, states := cfg.selected.filter, ""
 	for _, f := range settings.FlagsOf(c.Command.Flags) {
 		if f.Name == "state" {
-			states = f.Placeholder
+			states = strings.Join(f.Choices(), "|")
 		}
 		isCopy := slices.ContainsFunc(copySettings(), func(s setting) bool { return s.Name == f.Name })
 		if isCopy && f.IsSet() && filter.State != operator.Published {

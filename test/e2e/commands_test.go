@@ -58,9 +58,10 @@ func marked(l *ledger) (n int) {
 	return n
 }
 
-type requeued struct {
-	Matched, Requeued int
-	NotTaken          int `json:"not_taken"`
+// changed is the answer of resend and delete.
+type changed struct {
+	Matched, Resent, Deleted, Left int
+	DryRun                         bool `json:"dry_run"`
 }
 
 // The key waits for its dead letter. The dead letter is requeued while the relay runs, and leaves first.
@@ -73,8 +74,8 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 	id := value[int64](w, `SELECT id FROM outbox_dead_letter`)
 	type explained struct {
 		Messages []struct {
-			Where, State, Next string
-			FailureReason      string `json:"failure_reason"`
+			State, Next   string
+			FailureReason string `json:"failure_reason"`
 			Ordering           struct {
 				RowsBefore  int `json:"rows_before"`
 				DeadLetters int `json:"dead_letters"`
@@ -83,16 +84,16 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 		Streaming bool
 	}
 	behind := answer[explained](w, 0, "explain", fmt.Sprint(id+2), "--on-dead-letter", "block")
-	if m := behind.Messages[0]; !behind.Streaming || m.Where != "outbox" || m.Ordering.RowsBefore != 1 || m.Ordering.DeadLetters != 1 || !strings.Contains(m.Next, "dead letter of its key") {
+	if m := behind.Messages[0]; !behind.Streaming || m.Ordering.RowsBefore != 1 || m.Ordering.DeadLetters != 1 || !strings.Contains(m.Next, "dead letter of its key") {
 		t.Errorf("got %+v", behind)
 	}
 	dead := answer[explained](w, 0, "explain", fmt.Sprint(id))
-	if m := dead.Messages[0]; m.Where != "dead_letter" || m.State != "dead" || m.FailureReason != "retries_exhausted" || !strings.Contains(m.Next, "dead-letter requeue") {
+	if m := dead.Messages[0]; m.State != "dead" || m.FailureReason != "retries_exhausted" || !strings.Contains(m.Next, "cdc-relay resend ") {
 		t.Errorf("got %+v", dead)
 	}
 	w.declareQueue(late, nil)
 	arrived := w.consume(late)
-	if got := answer[requeued](w, 0, "dead-letter", "requeue", fmt.Sprint(id)); got.Requeued != 1 || got.Matched != 1 {
+	if got := answer[changed](w, 0, "resend", "--state", "dead", fmt.Sprint(id)); got.Resent != 1 || got.Matched != 1 {
 		t.Errorf("got %+v", got)
 	}
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 5 })
@@ -117,7 +118,7 @@ func TestRequeuedMessagesThatWereNackedAreMarked(t *testing.T) {
 	w.toQueue(full, "k", 1)
 	w.eventually("one is dead", func() bool { return w.deadLetters() == 1 })
 	arrived := w.consume(full)
-	if got := answer[requeued](w, 0, "dead-letter", "requeue", "--all"); got.Requeued != 1 {
+	if got := answer[changed](w, 0, "resend", "--state", "dead", "--all"); got.Resent != 1 {
 		t.Errorf("got %+v", got)
 	}
 	w.eventually("both have arrived", func() bool { return arrived.distinct() == 2 })
@@ -136,16 +137,12 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 		return value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`)
 	}
 	w.eventually("the first of the key and those without one are rejected", func() bool { return retrying() == 3 })
-	type retried struct {
-		Matched, Retried, Left int
-		DryRun                 bool `json:"dry_run"`
-	}
-	if got := answer[retried](w, 0, "retry", "--all", "--dry-run"); got != (retried{3, 3, 0, true}) {
+	if got := answer[changed](w, 0, "resend", "--state", "retrying", "--all", "--dry-run"); got != (changed{Matched: 3, DryRun: true}) {
 		t.Errorf("got %+v", got)
 	}
 	w.declareQueue(late, nil)
 	arrived := w.consume(late)
-	if got := answer[retried](w, 0, "retry", "--reason", "unroutable"); got != (retried{3, 3, 0, false}) {
+	if got := answer[changed](w, 0, "resend", "--state", "retrying", "--reason", "unroutable"); got != (changed{Matched: 3, Resent: 3}) {
 		t.Errorf("got %+v", got)
 	}
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 5 })
@@ -284,14 +281,16 @@ func TestPayloadsAreShownOnlyOnRequest(t *testing.T) {
 		args  []string
 		shown string
 	}{
-		{[]string{"dead-letter", "show", "1"}, "***"},
-		{[]string{"dead-letter", "show", "1", "--show-payload"}, "***"},
-		{[]string{"dead-letter", "show", "2"}, ""},
-		{[]string{"dead-letter", "show", "--show-payload", "2"}, "4222"},
-		{[]string{"dead-letter", "list"}, ""},
-		{[]string{"explain", "3", "--show-payload"}, "***"},
+		{[]string{"explain", "1"}, "***"},
+		{[]string{"explain", "1", "--payload"}, "***"},
+		{[]string{"explain", "2"}, ""},
+		{[]string{"explain", "--payload", "2"}, "4222"},
+		{[]string{"list", "--state", "dead"}, ""},
+		{[]string{"list", "--state", "dead", "--id", "2", "--payload"}, "4222"},
+		{[]string{"list", "--payload"}, "4222"},
+		{[]string{"explain", "3", "--payload"}, "***"},
 		{[]string{"explain", "4"}, ""},
-		{[]string{"explain", "4", "--show-payload"}, "4222"},
+		{[]string{"explain", "4", "--payload"}, "4222"},
 	} {
 		for _, format := range []string{"table", "json"} {
 			text, code := w.command(append(test.args, "--format", format)...)
@@ -306,30 +305,29 @@ func TestPurgeAsksBeforeItDeletes(t *testing.T) {
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1', now() - i * interval '1 day' FROM generate_series(1, 40) i`)
-	text, code := w.command("dead-letter", "purge", "--older-than", "720h", "--dry-run")
+	text, code := w.command("delete", "--state", "dead", "--older-than", "720h", "--dry-run")
 	if code != 0 || !strings.Contains(text, "would delete 11 dead letters") {
 		t.Errorf("exit %d: %s", code, text)
 	}
-	text, code = w.command("dead-letter", "purge", "--older-than", "720h") // without an answer
+	text, code = w.command("delete", "--state", "dead", "--older-than", "720h") // without an answer
 	if code != 1 || !strings.Contains(text, "Delete 11 dead letters from public.outbox_dead_letter") || !strings.Contains(text, "nothing was deleted") || w.deadLetters() != 40 {
 		t.Errorf("exit %d: %s", code, text)
 	}
-	text, code = w.command("dead-letter", "purge", "--yes")
+	text, code = w.command("delete", "--state", "dead", "--yes")
 	if code != 2 || !strings.Contains(text, "--all") || w.deadLetters() != 40 {
 		t.Errorf("exit %d: %s", code, text)
 	}
-	type purged struct{ Matched, Purged int }
-	if got := answer[purged](w, 0, "dead-letter", "purge", "--older-than", "720h", "--yes"); got != (purged{11, 11}) || w.deadLetters() != 29 {
+	if got := answer[changed](w, 0, "delete", "--state", "dead", "--older-than", "720h", "--yes"); got != (changed{Matched: 11, Deleted: 11}) || w.deadLetters() != 29 {
 		t.Errorf("%+v, %d left", got, w.deadLetters())
 	}
-	if got := answer[purged](w, 0, "dead-letter", "purge", "--id", "1,2", "--id", "3", "--yes"); got != (purged{3, 3}) {
+	if got := answer[changed](w, 0, "delete", "--state", "dead", "--id", "1,2", "--id", "3", "--yes"); got != (changed{Matched: 3, Deleted: 3}) {
 		t.Errorf("%+v", got)
 	}
 	list := answer[struct {
-		DeadLetters []struct{ ID int } `json:"dead_letters"`
-		Next        any
-	}](w, 0, "dead-letter", "list", "--limit", "2")
-	if len(list.DeadLetters) != 2 || list.DeadLetters[0].ID != 4 || list.Next == nil {
+		Messages []struct{ ID int }
+		Next     any
+	}](w, 0, "list", "--state", "dead", "--limit", "2")
+	if len(list.Messages) != 2 || list.Messages[0].ID != 4 || list.Next == nil {
 		t.Errorf("%+v", list)
 	}
 }

@@ -45,9 +45,9 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	running, stop := context.WithCancel(t.Context())
 	defer stop()
 	var commands sync.WaitGroup
-	w.repeatCommand(running, &commands, "retry", "--ordering-key", "k0")
-	w.repeatCommand(running, &commands, "retry", "--ordering-key", "k1")
-	w.repeatCommand(running, &commands, "dead-letter", "requeue", "--all")
+	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k0")
+	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k1")
+	w.repeatCommand(running, &commands, "resend", "--state", "dead", "--all")
 	w.repeatCommand(running, &commands, "stats", "--format", "json")
 	commands.Go(func() { w.rebind(running, channel, exchange) })
 
@@ -68,7 +68,7 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	}
 	all := each * (len(keys) + 1)
 	w.eventually("all have arrived", func() bool {
-		if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
+		if out, code := w.command("resend", "--state", "dead", "--all"); code != 0 {
 			t.Fatalf("exit %d: %s", code, out)
 		}
 		return arrived.distinct() == all && w.outboxEmpty() && w.deadLetters() == 0

@@ -160,7 +160,7 @@ func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 		t.Errorf("%v are counted as expired", n)
 	}
 	// Requeued messages do not expire again.
-	if out, code := w.command("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue); code != 0 {
+	if out, code := w.command("resend", "--state", "dead", "--reason", "expired", "--routing-key", w.queue); code != 0 {
 		t.Fatal(out)
 	}
 	w.eventually("the requeued message arrives", func() bool {
@@ -281,7 +281,7 @@ func TestRequeuedRowsKeepColumnsOfTheApplication(t *testing.T) {
 	w.exec(`DELETE FROM outbox_dead_letter WHERE payload::text = '3'`)
 	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer`)
 	w.exec(`UPDATE outbox_dead_letter SET nth = 7`)
-	if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
+	if out, code := w.command("resend", "--state", "dead", "--all"); code != 0 {
 		t.Fatal(out)
 	}
 	if n := value[int](w, `SELECT count(*) FROM outbox WHERE alone IS NULL AND `+same); n != 2 {

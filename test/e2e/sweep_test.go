@@ -120,8 +120,8 @@ func TestRowsInsertedBeforeTheStartAreMarked(t *testing.T) {
 func TestPollingRelaysCreateNoDuplicates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if out, code := w.command("migrate", "up"); code != 0 { // no slot, no publication
-		t.Fatalf("migrate up: exit %d\n%s", code, out)
+	if out, code := w.command("setup", "--tables-only"); code != 0 { // no slot, no publication
+		t.Fatalf("setup: exit %d\n%s", code, out)
 	}
 	w.declareQueue(w.queue, nil)
 	arrived := w.consume(w.queue)

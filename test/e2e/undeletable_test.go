@@ -73,7 +73,7 @@ func TestTheRelayWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	}
 	w.insert(row{"exchange": "nowhere", "attempts": 100})
 	w.eventually("a dead letter", func() bool { return w.deadLetters() == 1 })
-	if out, code := w.command("dead-letter", "requeue", "--all"); code != 0 {
+	if out, code := w.command("resend", "--state", "dead", "--all"); code != 0 {
 		t.Errorf("requeue: exit code %d\n%s", code, out)
 	}
 }
@@ -105,7 +105,7 @@ func TestSetupWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	w.await(arrived, w.insert(nil))
 	r.stop()
 	succeeds("teardown", "--yes", "--tables")
-	succeeds("migrate", "up")
+	succeeds("setup", "--tables-only")
 }
 
 // The rows are published and stay in the table.
