@@ -234,16 +234,23 @@ func names(commands []*cli.Command) string {
 
 // nowCalled says which command does what a former command did; "": it was none.
 func nowCalled(name, sub string) string {
-	const explain, dead, published = "explain", "resend --state dead", "list --state published"
 	former := map[string]string{
-		"peek": "list --payload", "retry": "resend --state retrying",
-		"dead-letter": "list --state dead", "dead-letter list": "list --state dead", "dead-letter show": explain,
-		"dead-letter requeue": dead, "dead-letter delete": "delete --state dead",
-		"dead-letter purge": "delete --state dead",
-		"published":         published, "published list": published, "published show": explain,
-		"published replay": "resend --state published",
-		"migrate":          "setup --tables-only", "migrate up": "setup --tables-only",
-		"migrate sql": "setup --tables-only --print-sql", "migrate status": "check",
+		"retry":               "resend --state retrying",
+		"peek":                "list --payload",
+		"dead-letter":         "list --state dead",
+		"dead-letter list":    "list --state dead",
+		"dead-letter show":    "explain",
+		"dead-letter requeue": "resend --state dead",
+		"dead-letter delete":  "delete --state dead",
+		"dead-letter purge":   "delete --state dead",
+		"published":           "list --state published",
+		"published list":      "list --state published",
+		"published show":      "explain",
+		"published replay":    "resend --state published",
+		"migrate":             "setup --tables-only",
+		"migrate up":          "setup --tables-only",
+		"migrate status":      "check",
+		"migrate sql":         "setup --tables-only --print-sql",
 	}
 	for _, typed := range []string{name + " " + sub, name} {
 		if now, ok := former[typed]; ok {

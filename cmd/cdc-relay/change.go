@@ -291,8 +291,10 @@ func (s *session) deleteOf(l located) (v namedView, err error) {
 	case v.State == operator.Dead:
 		v.Action = operator.Purge
 	default:
-		err = fmt.Errorf("%s was published at %s: run --keep-published deletes whole days of %s",
-			l.name, show.Time(l.found[0].PublishedAt), s.cfg.relay.Table.Published())
+		published := s.cfg.relay.Table.Published()
+		err = failure.WithHint(fmt.Errorf("%s was published at %s: run --keep-published deletes whole days of %s",
+			l.name, show.Time(l.found[0].PublishedAt), published),
+			fmt.Sprintf("DELETE FROM %s WHERE message_id = '%s';  -- in psql", published.SQL(), v.MessageID))
 	}
 	return v, err
 }

@@ -46,6 +46,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 		{"resend --state published --id 1,2 --after-id 1", "Send 1 message", [3]int{2, 3, 1}},
 		{"delete --state dead --all", "Delete 3 dead letters from public.outbox_dead_letter at ", [3]int{1, 0, 0}},
 		{"delete --state dead -- -1", "Delete 1 dead letter from ", [3]int{1, 2, 0}},
+		{"delete --state dead --newer-than 1d --id -1,-2 --id -3", "Delete 3 dead letters from ", [3]int{1, 0, 0}},
 		{"teardown --slot never_there", "Drop slot never_there and ", before},
 		{"resend --state dead --all", "", [3]int{4, 0, 3}},
 		{"resend --state dead --reason nack", "", [3]int{4, 0, 3}},
@@ -91,22 +92,22 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a%', '1')`)
 	for args, note := range map[string]string{
-		"list --routing-key orders.%":                       `note: --routing-key: the % in "orders.%" is no wildcard; * is one word, # any number of words`,
-		"list --routing-key ?.created --json":               `note: --routing-key: the ? in "?.created" is no wildcard`,
-		"list --exchange shop%":                             `the % in "shop%" is no wildcard`,
-		"list --ordering-key customer-?":                    `note: --ordering-key compares the whole text: the ? in "customer-?" is no wildcard`,
-		"list --ordering-key customer.*":                    `the * in "customer.*" is no wildcard`,
-		"list --state dead --routing-key orders.%":           `the % in "orders.%"`,
-		"resend --state dead --routing-key orders.%":        `the % in "orders.%"`,
-		"delete --state dead --yes --routing-key orders.%":    `the % in "orders.%"`,
-		"delete --state dead --dry-run --routing-key o.%":     `the % in "o.%"`,
-		"resend --state retrying --routing-key orders.%":                      `the % in "orders.%"`,
+		"list --routing-key orders.%":                               `note: --routing-key: the % in "orders.%" is no wildcard; * is one word, # any number of words`,
+		"list --routing-key ?.created --json":                       `note: --routing-key: the ? in "?.created" is no wildcard`,
+		"list --exchange shop%":                                     `the % in "shop%" is no wildcard`,
+		"list --ordering-key customer-?":                            `note: --ordering-key compares the whole text: the ? in "customer-?" is no wildcard`,
+		"list --ordering-key customer.*":                            `the * in "customer.*" is no wildcard`,
+		"list --state dead --routing-key orders.%":                  `the % in "orders.%"`,
+		"resend --state dead --routing-key orders.%":                `the % in "orders.%"`,
+		"delete --state dead --yes --routing-key orders.%":          `the % in "orders.%"`,
+		"delete --state dead --dry-run --routing-key o.%":           `the % in "o.%"`,
+		"resend --state retrying --routing-key orders.%":            `the % in "orders.%"`,
 		"list --state published --routing-key orders.%":             `the % in "orders.%"`,
 		"resend --state published --routing-key orders.% --dry-run": `the % in "orders.%"`,
-		"list --routing-key a%":                             "", // it matches
-		"list --routing-key orders":                         "",
-		"list --routing-key payments.*":                     "",
-		"list":                                              "",
+		"list --routing-key a%":                                     "", // it matches
+		"list --routing-key orders":                                 "",
+		"list --routing-key payments.*":                             "",
+		"list":                                                      "",
 	} {
 		r := cdcRelay(t, env, strings.Fields(args)...)
 		if r.code != exitDone || !strings.Contains(r.stderr, note) || note == "" && r.stderr != "" {

@@ -163,8 +163,8 @@ func (l *plan) run(ctx context.Context, ch *change, asked int64, would string, v
 	var said []string
 	var failed error
 	for _, do := range verbs {
-		filter, any := l.filters[do]
-		if dry || !any || failed != nil {
+		filter, wanted := l.filters[do]
+		if dry || !wanted || failed != nil {
 			continue
 		}
 		var done operator.Changed

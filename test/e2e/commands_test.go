@@ -76,7 +76,7 @@ func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
 		Messages []struct {
 			State, Next   string
 			FailureReason string `json:"failure_reason"`
-			Ordering           struct {
+			Ordering      struct {
 				RowsBefore  int `json:"rows_before"`
 				DeadLetters int `json:"dead_letters"`
 			}
@@ -268,67 +268,6 @@ func TestExplainOfAnUnknownIDSaysNotFound(t *testing.T) {
 		if v := answer[struct{ Messages []any }](w, 3, "explain", id); v.Messages == nil || len(v.Messages) != 0 {
 			t.Errorf("%s: %+v", id, v)
 		}
-	}
-}
-
-// A redacted payload is shown in place of the payload in any case.
-func TestPayloadsAreShownOnlyOnRequest(t *testing.T) {
-	w := newWorld(t).setUp()
-	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, redacted_payload)
-		VALUES (1, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '{"card":"4111"}', '{"card":"***"}'), (2, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '{"open":"4222"}', NULL)`)
-	w.exec(`INSERT INTO outbox (id, routing_key, payload, redacted_payload) VALUES (3, 'r', '{"card":"4111"}', '"***"'), (4, 'r', '{"open":"4222"}', NULL)`)
-	for _, test := range []struct {
-		args  []string
-		shown string
-	}{
-		{[]string{"explain", "1"}, "***"},
-		{[]string{"explain", "1", "--payload"}, "***"},
-		{[]string{"explain", "2"}, ""},
-		{[]string{"explain", "--payload", "2"}, "4222"},
-		{[]string{"list", "--state", "dead"}, ""},
-		{[]string{"list", "--state", "dead", "--id", "2", "--payload"}, "4222"},
-		{[]string{"list", "--payload"}, "4222"},
-		{[]string{"explain", "3", "--payload"}, "***"},
-		{[]string{"explain", "4"}, ""},
-		{[]string{"explain", "4", "--payload"}, "4222"},
-	} {
-		for _, format := range []string{"table", "json"} {
-			text, code := w.command(append(test.args, "--format", format)...)
-			if code != 0 || strings.Contains(text, "4111") || strings.Contains(text, "4222") != (test.shown == "4222") || !strings.Contains(text, test.shown) {
-				t.Errorf("%v, %s: exit %d\n%s", test.args, format, code, text)
-			}
-		}
-	}
-}
-
-func TestPurgeAsksBeforeItDeletes(t *testing.T) {
-	w := newWorld(t).setUp()
-	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
-		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1', now() - i * interval '1 day' FROM generate_series(1, 40) i`)
-	text, code := w.command("delete", "--state", "dead", "--older-than", "720h", "--dry-run")
-	if code != 0 || !strings.Contains(text, "would delete 11 dead letters") {
-		t.Errorf("exit %d: %s", code, text)
-	}
-	text, code = w.command("delete", "--state", "dead", "--older-than", "720h") // without an answer
-	if code != 1 || !strings.Contains(text, "Delete 11 dead letters from public.outbox_dead_letter") || !strings.Contains(text, "nothing was deleted") || w.deadLetters() != 40 {
-		t.Errorf("exit %d: %s", code, text)
-	}
-	text, code = w.command("delete", "--state", "dead", "--yes")
-	if code != 2 || !strings.Contains(text, "--all") || w.deadLetters() != 40 {
-		t.Errorf("exit %d: %s", code, text)
-	}
-	if got := answer[changed](w, 0, "delete", "--state", "dead", "--older-than", "720h", "--yes"); got != (changed{Matched: 11, Deleted: 11}) || w.deadLetters() != 29 {
-		t.Errorf("%+v, %d left", got, w.deadLetters())
-	}
-	if got := answer[changed](w, 0, "delete", "--state", "dead", "--id", "1,2", "--id", "3", "--yes"); got != (changed{Matched: 3, Deleted: 3}) {
-		t.Errorf("%+v", got)
-	}
-	list := answer[struct {
-		Messages []struct{ ID int }
-		Next     any
-	}](w, 0, "list", "--state", "dead", "--limit", "2")
-	if len(list.Messages) != 2 || list.Messages[0].ID != 4 || list.Next == nil {
-		t.Errorf("%+v", list)
 	}
 }
 

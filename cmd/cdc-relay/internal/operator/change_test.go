@@ -151,30 +151,6 @@ func TestRetrySelectsWaitingRetries(t *testing.T) {
 	}
 }
 
-func TestRetryAppliesFilters(t *testing.T) {
-	f := newFixture(t)
-	for _, values := range []string{`'a', 'unroutable: no', NULL, NULL`, `'a', 'exchange_missing: no', 'x', NULL`, `'b', 'unroutable: no', NULL, 'k'`} {
-		f.Exec(`INSERT INTO outbox (routing_key, last_error, exchange, ordering_key, attempts, available_at, payload)
-			VALUES (` + values + `, 1, now() + interval '1 hour', '1')`)
-	}
-	for _, test := range []struct {
-		filter operator.Filter
-		want   int64
-	}{
-		{operator.Filter{Reason: text("unroutable")}, 2},
-		{operator.Filter{RoutingKey: pattern("a")}, 2},
-		{operator.Filter{Exchange: text("x")}, 1},
-		{operator.Filter{OrderingKey: text("k")}, 1},
-		{operator.Filter{OlderThan: time.Hour}, 0},
-		{operator.Filter{NewerThan: time.Hour}, 3},
-	} {
-		got, err := f.operator().Count(t.Context(), operator.Change{Do: operator.Retry, Filter: test.filter})
-		if err != nil || got != test.want {
-			t.Errorf("%+v: %d, %v, want %d", test.filter, got, err, test.want)
-		}
-	}
-}
-
 // A row that a relay publishes is locked; Retry does not wait for it.
 func TestRetrySkipsLockedRows(t *testing.T) {
 	f := newFixture(t)
