@@ -257,6 +257,7 @@ func (p *process) delete(ctx context.Context, s *session) error {
 		return p.deleteNamed(ctx, s)
 	case operator.Blocked:
 		s.cfg = p.asRelay(ctx, s)
+		s.cfg.selected.filter.Block = show.DeadLettersBlock(&s.cfg.relay)
 	}
 	return p.changeRows(ctx, s, operator.Delete)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"html"
 	"net/http"
 	"net/url"
@@ -148,6 +149,10 @@ func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
 		r := cdcRelay(t, env, append([]string{"list", "--state", "blocked", "--json"}, flags...)...)
 		if shown := strings.Count(r.stdout, `"state": "blocked"`); r.code != exitDone || shown != n {
 			t.Errorf("%s: %d in the list, want %d\n%s%s", onDeadLetter, shown, n, r.stdout, r.stderr)
+		}
+		r = cdcRelay(t, env, append([]string{"delete", "--state", "blocked", "--all", "--dry-run", "--json"}, flags...)...)
+		if r.code != exitDone || !strings.Contains(r.stdout, fmt.Sprintf(`"matched": %d,`, n)) {
+			t.Errorf("%s: delete selects others, want %d\n%s%s", onDeadLetter, n, r.stdout, r.stderr)
 		}
 	}
 }
