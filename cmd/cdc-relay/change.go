@@ -163,47 +163,32 @@ func viewOf(do operator.Verb, done operator.Changed) (view changedView) {
 
 // changeOf returns the words of a verb.
 func (s *session) changeOf(p *process, do operator.Verb) *change {
-	table, at := s.cfg.relay.Table, where(s.conn.Config())
-	ch := &change{process: p, session: s}
-	would := func(verb, one, how string) {
-		ch.would = func(n int64) string { return "would " + verb + " " + show.Plural(n, one) + how }
-	}
+	ch := &change{process: p, session: s, doing: "deleting", what: "dead letter", notDone: "nothing was deleted"}
+	from, verb, one, then := s.cfg.relay.Table, "delete", "dead letter", ""
+	asks := "Delete %s from %s at %s?"
 	switch do {
 	case operator.Retry:
-		would("make", "message", " due now")
 		ch.doing, ch.what, ch.notDone, ch.harmless = "making due", "waiting retry", "nothing was changed", true
-		ch.question = func(n int64) string {
-			return fmt.Sprintf("Make %s of %s at %s due now?", show.Plural(n, "message"), table, at)
-		}
+		verb, one, then, asks = "make", "message", " due now", "Make %s of %s at %s due now?"
 	case operator.Requeue:
-		would("requeue", "dead letter", "")
-		ch.doing, ch.what, ch.notDone, ch.harmless = "requeuing", "dead letter", "nothing was requeued", true
-		ch.question = func(n int64) string {
-			return fmt.Sprintf("Send %s of %s at %s?", show.Plural(n, "dead letter"), table.DeadLetter(), at)
-		}
+		ch.doing, ch.notDone, ch.harmless = "requeuing", "nothing was requeued", true
+		from, verb, asks = from.DeadLetter(), "requeue", "Send %s of %s at %s?"
 	case operator.Replay:
-		would("replay", "message", "")
 		ch.doing, ch.what, ch.notDone = "replaying", "published message", "nothing was sent"
-		to := ""
+		from, verb, one, asks = from.Published(), "replay", "message", "Send %s of %s again, at %s?"
 		if exchange := s.cfg.selected.copies.Exchange; exchange != nil {
-			to = " to exchange " + strconv.Quote(show.Printable(*exchange))
-		}
-		ch.question = func(n int64) string {
-			return fmt.Sprintf("Send %s of %s again%s, at %s?", show.Plural(n, "message"), table.Published(), to, at)
+			to := strings.ReplaceAll(strconv.Quote(show.Printable(*exchange)), "%", "%%")
+			asks = "Send %s of %s again to exchange " + to + ", at %s?"
 		}
 	case operator.Purge:
-		would("delete", "dead letter", "")
-		ch.doing, ch.what, ch.notDone = "deleting", "dead letter", "nothing was deleted"
-		ch.question = func(n int64) string {
-			return fmt.Sprintf("Delete %s from %s at %s?", show.Plural(n, "dead letter"), table.DeadLetter(), at)
-		}
+		from = from.DeadLetter()
 	case operator.Delete:
-		would("delete", "message", "")
-		state := spelled(s.cfg.selected.filter.State)
-		ch.doing, ch.what, ch.notDone = "deleting", state+" message", "nothing was deleted"
-		ch.question = func(n int64) string {
-			return fmt.Sprintf("Delete %s from %s at %s for good?", show.Plural(n, state+" message"), table, at)
-		}
+		ch.what = spelled(s.cfg.selected.filter.State) + " message"
+		one, asks = ch.what, "Delete %s from %s at %s for good?"
+	}
+	ch.would = func(n int64) string { return "would " + verb + " " + show.Plural(n, one) + then }
+	ch.question = func(n int64) string {
+		return fmt.Sprintf(asks, show.Plural(n, one), from, where(s.conn.Config()))
 	}
 	return ch
 }

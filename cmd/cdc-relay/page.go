@@ -121,11 +121,6 @@ func withHeader(cells []string, at int, header, value string) []string {
 	return slices.Insert(cells, at, show.OrElse(show.Cell(value), "-"))
 }
 
-// headerColumn describes --metrics-header for commands that list messages.
-func headerColumn(picked []cli.Flag) []cli.Flag {
-	return describe(picked, usages{"metrics-header": showHeader})
-}
-
 // pageFlags are the flags of a command that lists, between its own.
 func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
 	return append(append(first, asFlags(pageSetting())...), flags(append([]string{"limit"}, more...)...)...)
