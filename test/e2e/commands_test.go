@@ -258,19 +258,6 @@ func TestStatsWatchRunsUntilItIsStopped(t *testing.T) {
 	}
 }
 
-func TestExplainOfAnUnknownIDSaysNotFound(t *testing.T) {
-	w := newWorld(t).setUp()
-	for _, id := range []string{"4711", "5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52"} {
-		stdout, stderr, code := w.outputs("explain", id)
-		if code != 3 || stdout != "" || !strings.Contains(stderr, "delivered and deleted, or never committed") {
-			t.Errorf("%s: exit %d\n%s%s", id, code, stdout, stderr)
-		}
-		if v := answer[struct{ Messages []any }](w, 3, "explain", id); v.Messages == nil || len(v.Messages) != 0 {
-			t.Errorf("%s: %+v", id, v)
-		}
-	}
-}
-
 func TestDeadLetterRetention(t *testing.T) {
 	w := newWorld(t).setUp()
 	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)

@@ -20,13 +20,6 @@ func (f *fixture) history() {
 	}
 }
 
-func TestListingAMissingHistoryIsAnError(t *testing.T) {
-	f := newFixture(t)
-	if _, err := f.operator().List(t.Context(), operator.Filter{State: operator.Published}, operator.Page{Limit: 1}); !errors.Is(err, operator.ErrNoHistory) {
-		t.Errorf("without a history: %v", err)
-	}
-}
-
 func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 	f := newFixture(t)
 	f.history()
