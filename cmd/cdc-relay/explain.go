@@ -6,7 +6,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
@@ -54,16 +53,10 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 		around.Details(g, m)
 		err = g.Write()
 	}
-	if err == nil && len(found) == 0 {
-		return failure.WithHint(
-			failure.NotFound(fmt.Errorf(
-				"%s is neither in %s nor in %s: it was delivered and deleted, or never committed",
-				name, s.cfg.relay.Table, s.cfg.relay.Table.DeadLetter(),
-			)),
-			"# look for its message_id at the consumer; check that --table and --database-url are right",
-		)
+	if err != nil {
+		return err
 	}
-	return err
+	return s.missing(ctx, located{name, found})
 }
 
 // surroundings reads the facts outside the rows that decide when messages are published.
