@@ -65,8 +65,8 @@ const (
 	ReasonExpired           Reason = "expired"            // its expires_at has passed
 )
 
-// Reasons returns the reasons of the relay, in the order of the documentation. The publisher of an embedding program may
-// have others.
+// Reasons returns the reasons of the relay, in the order of the documentation. The publisher of an embedding program
+// may have others.
 func Reasons() []Reason {
 	return []Reason{
 		ReasonNack, ReasonUnroutable, ReasonNoExchange, ReasonAccessRefused, ReasonChannelClosed, ReasonHandlerRejected,

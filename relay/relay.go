@@ -290,7 +290,8 @@ func (r *Relay) check(ctx context.Context) error {
 			return unreadable(err, conn, r.config.Table)
 		}
 		if state.Current > 0 && len(state.Pending) > 0 {
-			return problem.New(r.config.Table.Command("setup", "--tables-only"), "table %s is at version %d, this relay needs %d",
+			return problem.New(r.config.Table.Command("setup", "--tables-only"),
+				"table %s is at version %d, this relay needs %d",
 				r.config.Table, state.Current, state.Latest)
 		}
 		if r.config.Mode == ModePoll {

@@ -30,8 +30,8 @@ EXAMPLES
   cdc-relay list --state dead --reason unroutable --newer-than 24h
   cdc-relay list --json | jq -r '.messages[].message_id'`,
 		Flags: asking(describe(pageFlags(
-			asFlags(append([]setting{stateSetting("Only messages in this state. waiting and due include blocked: "+
-				"those that wait for an older message of their ordering key. States:", allStates()...)}, filterSettings()...)...),
+			append(asFlags(stateSetting("Only messages in this state. waiting and due include blocked: those that wait "+
+				"for an older message of their ordering key. States:", allStates()...)), asFlags(filterSettings()...)...),
 			"payload", "format", "metrics-header", "on-dead-letter", "http-addr", "database-url", "table", "config",
 		), usages{"metrics-header": showHeader, "http-addr": askForSettings})),
 		Action: p.with(p.resolveListing, p.list),

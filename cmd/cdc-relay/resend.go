@@ -16,7 +16,8 @@ func (p *process) resendCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "resend",
 		Usage:     "send messages again, wherever they are",
-		UsageText: "cdc-relay resend ID… [FLAGS]\n  cdc-relay resend --state dead|retrying|published ID…|FILTERS|--all [FLAGS]",
+		UsageText: "cdc-relay resend ID… [FLAGS]\n" +
+			"  cdc-relay resend --state dead|retrying|published ID…|FILTERS|--all [FLAGS]",
 		Description: `Sends the messages with these IDs (that of the row, or the message_id), wherever they are, or
 those in one state. Relays may run meanwhile.
 

@@ -124,8 +124,8 @@ func filterSettings() []setting {
 		text("ordering-key", "KEY", "Only messages with this ordering key.",
 			func(f *operator.Filter) **string { return &f.OrderingKey }),
 		reasonSetting(),
-		age("older-than", "Only messages that were created, died or were published, depending on their state, at least "+
-			"this long ago (90m, 7d, 2w), or until this time ("+momentForms+").",
+		age("older-than", "Only messages that were created, died or were published, depending on their state, at "+
+			"least this long ago (90m, 7d, 2w), or until this time ("+momentForms+").",
 			func(f *operator.Filter) *time.Duration { return &f.OlderThan },
 			func(f *operator.Filter) **time.Time { return &f.Until }),
 		age("newer-than", "The same for less than this long ago, or after this time.",

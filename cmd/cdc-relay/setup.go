@@ -368,7 +368,8 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	switch pgcode.Of(err) {
 	case pgerrcode.InsufficientPrivilege:
 		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of "+
-			"\"cdc-relay setup --tables-only --print-sql\" as the owner of the database, and then GRANT SELECT ON %s TO %s",
+			"\"cdc-relay setup --tables-only --print-sql\" as the owner of the database, "+
+			"and then GRANT SELECT ON %s TO %s",
 			schema, user, migrations.VersionTable(table).Printed(), user))
 	case pgerrcode.DuplicateTable:
 		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")

@@ -39,7 +39,9 @@ func (g shownGroup) Fields() []field {
 const mostGroups = 20
 
 // group adds groups to the page, whose list is at path with these filters.
-func (l *listed[T]) group(c *Console, groups operator.Groups, path string, filters url.Values, changes ...operator.Verb) {
+func (l *listed[T]) group(
+	c *Console, groups operator.Groups, path string, filters url.Values, changes ...operator.Verb,
+) {
 	l.Some = groups.Precision != operator.Exact
 	for _, g := range groups.All {
 		filters.Set("routing-key", operator.EscapePattern(g.RoutingKey))

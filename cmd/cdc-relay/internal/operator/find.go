@@ -135,7 +135,7 @@ func scanWaiting(row pgx.CollectableRow, more ...any) (Message, error) {
 // mostOfOneName bounds the rows with one id.
 const mostOfOneName = 100
 
-// Find finds a message in all tables, with its payload if asked and not redacted: rows of the outbox, then dead letters,
+// Find finds a message in all tables, with its payload if asked and not redacted: rows of the outbox, dead letters, and
 // then published messages. An id is found by an index; a message_id needs a scan. Several rows may have the same id if
 // the sequence was restarted. It leaves out the history if the role may not read it and the message is elsewhere.
 func (t *Tables) Find(ctx context.Context, name Name, payload bool) ([]Message, error) {

@@ -27,10 +27,10 @@ const (
 	byKey  = "r.ordering_key, r.id"
 )
 
-// List returns a page of the rows that match the filter. Rows of the outbox come by id, by time for a state with a time,
-// or by key for Blocked; Dead and Published are lists of their own, newest first. Its cost does not depend on the number
-// of rows. It does not use an index for IDs in the outbox; in the other lists, IDs have one page. ErrCursor: the cursor
-// is of another list. ErrNoHistory: published messages are not kept.
+// List returns a page of the rows that match the filter. Rows of the outbox come by id, by time for a state with a
+// time, or by key for Blocked; Dead and Published are lists of their own, newest first. Its cost does not depend on the
+// number of rows. It does not use an index for IDs in the outbox; in the other lists, IDs have one page. ErrCursor: the
+// cursor is of another list. ErrNoHistory: published messages are not kept.
 func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listing[Message], err error) {
 	switch filter.State {
 	case Dead:

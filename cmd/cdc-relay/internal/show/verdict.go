@@ -167,7 +167,8 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 	}
 	if n := v.counts["dead_letters"]; n.N > 0 {
 		sentence := countOf(n, "dead letter") + v.kinds(func(f operator.Failing) int64 { return f.Dead })
-		found = append(found, finding{Attention, sentence, table.Command("list", "--state", "dead"), "/dead-letters", &n.N})
+		command := table.Command("list", "--state", "dead")
+		found = append(found, finding{Attention, sentence, command, "/dead-letters", &n.N})
 	}
 	if n := v.counts["retrying"]; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
 		sentence := countOf(n, "rejected message") + " will be tried again" +
