@@ -11,6 +11,8 @@ import (
 )
 
 func (p *process) listCommand() *cli.Command {
+	state := stateSetting("Only messages in this state. waiting and due include blocked: those that wait for an older "+
+		"message of their ordering key. States:", allStates()...)
 	return &cli.Command{
 		Name:      "list",
 		Usage:     "list messages that wait, are dead, or were published",
@@ -29,9 +31,7 @@ EXAMPLES
   cdc-relay list --routing-key 'orders.#' --older-than 10m
   cdc-relay list --state dead --reason unroutable --newer-than 24h
   cdc-relay list --json | jq -r '.messages[].message_id'`,
-		Flags: asking(describe(pageFlags(
-			append(asFlags(stateSetting("Only messages in this state. waiting and due include blocked: those that wait "+
-				"for an older message of their ordering key. States:", allStates()...)), asFlags(filterSettings()...)...),
+		Flags: asking(describe(pageFlags(append(asFlags(state), asFlags(filterSettings()...)...),
 			"payload", "format", "metrics-header", "on-dead-letter", "http-addr", "database-url", "table", "config",
 		), usages{"metrics-header": showHeader, "http-addr": askForSettings})),
 		Action: p.with(p.resolveListing, p.list),

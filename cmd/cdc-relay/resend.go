@@ -14,8 +14,8 @@ import (
 
 func (p *process) resendCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "resend",
-		Usage:     "send messages again, wherever they are",
+		Name:  "resend",
+		Usage: "send messages again, wherever they are",
 		UsageText: "cdc-relay resend ID… [FLAGS]\n" +
 			"  cdc-relay resend --state dead|retrying|published ID…|FILTERS|--all [FLAGS]",
 		Description: `Sends the messages with these IDs (that of the row, or the message_id), wherever they are, or
