@@ -65,6 +65,16 @@ const (
 	ReasonExpired           Reason = "expired"            // its expires_at has passed
 )
 
+// Reasons returns the reasons of the relay, in the order of the documentation. The publisher of an embedding program
+// may have others.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonNack, ReasonUnroutable, ReasonNoExchange, ReasonAccessRefused, ReasonChannelClosed, ReasonHandlerRejected,
+		ReasonRetriesExceeded, ReasonTooLarge, ReasonInvalidHeaders, ReasonInvalidProperties, ReasonInvalidRouting,
+		ReasonInvalidRow, ReasonHandlerImpossible, ReasonExpired,
+	}
+}
+
 // ReasonCoalesced is the reason of a row that was deleted because a newer one with its coalesce key waits.
 const ReasonCoalesced Reason = "coalesced"
 

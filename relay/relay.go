@@ -283,8 +283,9 @@ func (r *Relay) check(ctx context.Context) error {
 			return unreadable(err, conn, r.config.Table)
 		}
 		if state.Current > 0 && len(state.Pending) > 0 {
-			return problem.New(problem.Command(r.config.Table, "migrate up"),
-				"table %s is at version %d, this relay needs %d", r.config.Table, state.Current, state.Latest)
+			return problem.New(problem.Command(r.config.Table, "setup", "--tables-only"),
+				"table %s is at version %d, this relay needs %d",
+				r.config.Table, state.Current, state.Latest)
 		}
 		if r.config.Mode == ModePoll {
 			id, ok, err := r.store.LastID(ctx)

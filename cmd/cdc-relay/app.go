@@ -135,17 +135,14 @@ type commandGroup struct {
 func (p *process) commandGroups() []commandGroup {
 	return []commandGroup{
 		{"SET UP", []*cli.Command{
-			p.setupCommand(), p.checkCommand(), p.configCommand(), p.migrateCommand(), p.adoptCommand(),
-			p.teardownCommand(),
+			p.setupCommand(), p.checkCommand(), p.configCommand(), p.adoptCommand(), p.teardownCommand(),
 		}},
 		{"RUN", []*cli.Command{p.runCommand(), p.drainCommand()}},
 		{"LOOK", []*cli.Command{
-			p.statsCommand(), p.consoleCommand(), p.explainCommand(), p.listCommand(), p.peekCommand(), p.keysCommand(),
+			p.statsCommand(), p.consoleCommand(), p.listCommand(), p.explainCommand(), p.keysCommand(),
 		}},
-		{"CHANGE", []*cli.Command{
-			p.resendCommand(), p.deleteCommand(), p.retryCommand(), p.deadLetterCommand(), p.publishedCommand(),
-		}},
-		{"TRY", []*cli.Command{p.demoCommand(), p.versionCommand(), p.completionCommand(), p.manCommand()}},
+		{"CHANGE", []*cli.Command{p.resendCommand(), p.deleteCommand()}},
+		{"TRY", []*cli.Command{p.demoCommand(), p.completionCommand(), p.versionCommand(), p.manCommand()}},
 	}
 }
 
@@ -169,7 +166,7 @@ func (p *process) app() *cli.App {
 		HideVersion:           true,
 		EnableBashCompletion:  true,
 		CustomAppHelpTemplate: appHelp(groups),
-		Flags:                 []cli.Flag{&cli.BoolFlag{Name: "version", Usage: "the same as the command version"}},
+		Flags:                 []cli.Flag{&cli.BoolFlag{Name: "version", Usage: "show version, commit and Go version"}},
 		Before: func(c *cli.Context) error {
 			if !c.Bool("version") {
 				return nil
@@ -183,6 +180,9 @@ func (p *process) app() *cli.App {
 		},
 		Action: func(c *cli.Context) error {
 			if name := c.Args().First(); name != "" {
+				if now := nowCalled(name, c.Args().Get(1)); now != "" {
+					return usagef("%s", now)
+				}
 				return unknownCommand("", name, commands)
 			}
 			if err := cli.ShowAppHelp(c); err != nil {
@@ -230,6 +230,34 @@ func names(commands []*cli.Command) string {
 		}
 	}
 	return strings.Join(all, ", ")
+}
+
+// nowCalled says which command does what a former command did; "": it was none.
+func nowCalled(name, sub string) string {
+	former := map[string]string{
+		"retry":               "resend --state retrying",
+		"peek":                "list --payload",
+		"dead-letter":         "list --state dead",
+		"dead-letter list":    "list --state dead",
+		"dead-letter show":    "explain",
+		"dead-letter requeue": "resend --state dead",
+		"dead-letter delete":  "delete --state dead",
+		"dead-letter purge":   "delete --state dead",
+		"published":           "list --state published",
+		"published list":      "list --state published",
+		"published show":      "explain",
+		"published replay":    "resend --state published",
+		"migrate":             "setup --tables-only",
+		"migrate up":          "setup --tables-only",
+		"migrate status":      "check",
+		"migrate sql":         "setup --tables-only --print-sql",
+	}
+	for _, typed := range []string{name + " " + sub, name} {
+		if now, ok := former[typed]; ok {
+			return fmt.Sprintf("%q is now %q", typed, "cdc-relay "+now)
+		}
+	}
+	return ""
 }
 
 func unknownCommand(path, name string, commands []*cli.Command) error {

@@ -31,7 +31,7 @@ func protectIDs(args []string) []string {
 
 func wantsValue(arg string) bool {
 	name := strings.TrimLeft(arg, "-")
-	return name != arg && slices.ContainsFunc(slices.Concat(allSettings(), filterSettings()), func(s setting) bool {
+	return name != arg && slices.ContainsFunc(slices.Concat(allSettings(), rowSettings()), func(s setting) bool {
 		return s.Name == name && s.Placeholder != ""
 	})
 }

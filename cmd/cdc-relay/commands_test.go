@@ -67,14 +67,12 @@ func TestSetupAndTeardown(t *testing.T) {
 			t.Errorf("tables, publication, slot: %v", got)
 		}
 	}
-	wantOutput(t, cdcRelay(t, env, "migrate", "status"), "tables of public.outbox: none\n  missing: 001_outbox.sql\n")
-	wantOutput(t, cdcRelay(t, env, "setup", "--mode", "poll"), "created tables public.outbox and public.outbox_dead_letter (version 1)\n")
+	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "created tables public.outbox and public.outbox_dead_letter (version 1)\n")
 	wantObjects(true, false, false)
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "created publication", "created slot "+slot)
 	wantObjects(true, true, true)
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "exist, nothing to do")
-	wantOutput(t, cdcRelay(t, env, "migrate", "up"), "version 1, nothing to do")
-	wantOutput(t, cdcRelay(t, env, "migrate", "status"), "version 1, up to date")
+	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "version 1, nothing to do")
 
 	for _, answer := range []string{"", "\n", "n\n", "nay", "teardown\n"} {
 		r := withInput(t, env, answer, "teardown")
@@ -99,7 +97,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "tables of public.outbox: not there")
 }
 
-// Run suggests setup or migrate up. These must not answer that there is nothing to do.
+// Run suggests setup, with or without --tables-only. These must not answer that there is nothing to do.
 func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
@@ -118,7 +116,7 @@ func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 	} {
 		execute(t, conn, broken)
 		said := hint(cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text"))
-		if said != "cdc-relay setup" && said != "cdc-relay migrate up" {
+		if said != "cdc-relay setup" && said != "cdc-relay setup --tables-only" {
 			t.Errorf("%s: run says %q", broken, said)
 		}
 		r := cdcRelay(t, env, strings.Fields(said)[1:]...)
@@ -185,7 +183,7 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 		}
 	})
 	env = asRole(t, env, conn, role)
-	r := cdcRelay(t, env, "migrate", "up")
+	r := cdcRelay(t, env, "setup", "--tables-only")
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, `GRANT CREATE, USAGE ON SCHEMA "public" TO "`+role+`"`) {
 		t.Errorf("got %s", r.stderr)

@@ -36,15 +36,17 @@ type config struct {
 	logLevel     slog.Level
 	logFormat    string
 
-	format    string
-	printSQL  bool
-	functions bool
-	setup     bool // run creates what is missing
-	shards    int  // for setup and teardown: the number of shards; 0: only relay.Shard
-	yes       bool
-	tables    bool
-	rate      float64
-	count     int
+	format   string
+	printSQL bool
+	// tablesOnly: setup creates no publication and no slot.
+	tablesOnly bool
+	functions  bool
+	setup      bool // run creates what is missing
+	shards     int  // for setup and teardown: the number of shards; 0: only relay.Shard
+	yes        bool
+	tables     bool
+	rate       float64
+	count      int
 
 	selected selectFlags
 	checking checkFlags
@@ -211,6 +213,8 @@ func commandSettings() []setting {
 	return []setting{
 		formatSetting(),
 		jsonSetting(),
+		settings.FlagOnly(settings.Switch("tables-only", "Create no publication and no slot.",
+			func(c *config) *bool { return &c.tablesOnly })),
 		settings.Switch("functions", "Also create the SQL functions for applications.",
 			func(c *config) *bool { return &c.functions }),
 		settings.Switch("print-sql",

@@ -56,7 +56,7 @@ func retrySettings() []setting {
 			func(c *config) *time.Duration { return &c.relay.KeepPublished })),
 		settings.Shared(settings.Choice("on-dead-letter", "continue",
 			"What an ordering key does after a dead letter: "+
-				"continue, or wait until the dead letter is requeued or purged.",
+				"continue, or wait until the dead letter is resent or deleted.",
 			func(c *config) *relay.OnDeadLetter { return &c.relay.OnDeadLetter }, "continue", "block")),
 		settings.Shared(settings.Choice("on-expired", "dead-letter",
 			"What to do with a message whose expires_at has passed: make it a dead letter, or delete it.",

@@ -10,13 +10,11 @@ import (
 // Each command that sends or deletes asks, or needs --yes. A new command must decide, too.
 func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 	t.Parallel()
-	harmless := []string{"dead-letter requeue", "retry"} // they ask only on a terminal
-	asks := []string{"dead-letter purge", "published replay", "teardown"}
-	named := []string{"check", "delete", "resend"} // they have tests of their own
-	if got := takersOf("yes"); !slices.Equal(sorted(got), sorted(slices.Concat(named, asks, harmless))) {
+	asks := []string{"check", "delete", "resend", "teardown"}
+	if got := takersOf("yes"); !slices.Equal(sorted(got), asks) {
 		t.Errorf("commands with --yes: %q", got)
 	}
-	if got := takersOf("all"); !slices.Equal(sorted(got), sorted(append(harmless, "dead-letter purge", "published replay"))) {
+	if got := takersOf("all"); !slices.Equal(sorted(got), []string{"delete", "resend"}) {
 		t.Errorf("commands that change many rows: %q", got)
 	}
 	env, db := fresh(t)
@@ -41,17 +39,19 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 		question string // "": it does not ask
 		after    [3]int
 	}{
-		{"published replay --all", "Send 694 messages of public.outbox_published again, at ", [3]int{695, 3, 694}},
-		{"published replay 1", "Send 1 message of public.outbox_published again, at ", [3]int{2, 3, 1}},
-		{"published replay --routing-key r --to-exchange e\x1b --format json", `Send 694 messages of public.outbox_published again to exchange "e\\x1b", at `, [3]int{695, 3, 694}},
-		{"published replay --newer-than 1d --rate 1000000", "Send 694 messages", [3]int{695, 3, 694}},
-		{"published replay --id 1,2 --after-id 1", "Send 1 message", [3]int{2, 3, 1}},
-		{"dead-letter purge --all", "Delete 3 dead letters from public.outbox_dead_letter at ", [3]int{1, 0, 0}},
-		{"dead-letter purge -- -1", "Delete 1 dead letter from ", [3]int{1, 2, 0}},
+		{"resend --state published --all", "Send 694 messages of public.outbox_published again, at ", [3]int{695, 3, 694}},
+		{"resend --state published 1", "Send 1 message of public.outbox_published again, at ", [3]int{2, 3, 1}},
+		{"resend --state published --routing-key r --to-exchange e\x1b --format json", `Send 694 messages of public.outbox_published again to exchange "e\\x1b", at `, [3]int{695, 3, 694}},
+		{"resend --state published --newer-than 1d --rate 1000000", "Send 694 messages", [3]int{695, 3, 694}},
+		{"resend --state published --id 1,2 --after-id 1", "Send 1 message", [3]int{2, 3, 1}},
+		{"delete --state dead --all", "Delete 3 dead letters from public.outbox_dead_letter at ", [3]int{1, 0, 0}},
+		{"delete --state dead -- -1", "Delete 1 dead letter from ", [3]int{1, 2, 0}},
+		{"delete --state dead --newer-than 1d --id -1,-2 --id -3", "Delete 3 dead letters from ", [3]int{1, 0, 0}},
 		{"teardown --slot never_there", "Drop slot never_there and ", before},
-		{"dead-letter requeue --all", "", [3]int{4, 0, 3}},
-		{"dead-letter requeue --reason nack", "", [3]int{4, 0, 3}},
-		{"retry --all", "", [3]int{1, 3, 1}},
+		{"resend --state dead --all", "", [3]int{4, 0, 3}},
+		{"resend --state dead --reason nack", "", [3]int{4, 0, 3}},
+		{"resend --state retrying --all", "", [3]int{1, 3, 1}}, // they ask only on a terminal
+		{"delete --state retrying --all", "Delete 1 retrying message from public.outbox at ", [3]int{0, 3, 0}},
 	} {
 		fill()
 		args := strings.Fields(test.args)
@@ -68,7 +68,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 			fill()
 		}
 		if slices.Contains(args, "--") {
-			args = slices.Insert(args, 2, "--yes")
+			args = slices.Insert(args, slices.Index(args, "--"), "--yes")
 		} else {
 			args = append(args, "--yes")
 		}
@@ -78,7 +78,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 		}
 	}
 	fill()
-	wantOutput(t, cdcRelay(t, env, "published", "replay", "--all", "--dry-run"), "would replay 694 messages")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would replay 694 messages")
 	if state() != before {
 		t.Errorf("a dry run changed rows: %v", state())
 	}
@@ -92,23 +92,22 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a%', '1')`)
 	for args, note := range map[string]string{
-		"list --routing-key orders.%":                       `note: --routing-key: the % in "orders.%" is no wildcard; * is one word, # any number of words`,
-		"list --routing-key ?.created --json":               `note: --routing-key: the ? in "?.created" is no wildcard`,
-		"list --exchange shop%":                             `the % in "shop%" is no wildcard`,
-		"list --ordering-key customer-?":                    `note: --ordering-key compares the whole text: the ? in "customer-?" is no wildcard`,
-		"list --ordering-key customer.*":                    `the * in "customer.*" is no wildcard`,
-		"peek --routing-key orders%":                        `the % in "orders%"`,
-		"dead-letter list --routing-key orders.%":           `the % in "orders.%"`,
-		"dead-letter requeue --routing-key orders.%":        `the % in "orders.%"`,
-		"dead-letter purge --yes --routing-key orders.%":    `the % in "orders.%"`,
-		"dead-letter purge --dry-run --routing-key o.%":     `the % in "o.%"`,
-		"retry --routing-key orders.%":                      `the % in "orders.%"`,
-		"published list --routing-key orders.%":             `the % in "orders.%"`,
-		"published replay --routing-key orders.% --dry-run": `the % in "orders.%"`,
-		"list --routing-key a%":                             "", // it matches
-		"list --routing-key orders":                         "",
-		"list --routing-key payments.*":                     "",
-		"list":                                              "",
+		"list --routing-key orders.%":                               `note: --routing-key: the % in "orders.%" is no wildcard; * is one word, # any number of words`,
+		"list --routing-key ?.created --json":                       `note: --routing-key: the ? in "?.created" is no wildcard`,
+		"list --exchange shop%":                                     `the % in "shop%" is no wildcard`,
+		"list --ordering-key customer-?":                            `note: --ordering-key compares the whole text: the ? in "customer-?" is no wildcard`,
+		"list --ordering-key customer.*":                            `the * in "customer.*" is no wildcard`,
+		"list --state dead --routing-key orders.%":                  `the % in "orders.%"`,
+		"resend --state dead --routing-key orders.%":                `the % in "orders.%"`,
+		"delete --state dead --yes --routing-key orders.%":          `the % in "orders.%"`,
+		"delete --state dead --dry-run --routing-key o.%":           `the % in "o.%"`,
+		"resend --state retrying --routing-key orders.%":            `the % in "orders.%"`,
+		"list --state published --routing-key orders.%":             `the % in "orders.%"`,
+		"resend --state published --routing-key orders.% --dry-run": `the % in "orders.%"`,
+		"list --routing-key a%":                                     "", // it matches
+		"list --routing-key orders":                                 "",
+		"list --routing-key payments.*":                             "",
+		"list":                                                      "",
 	} {
 		r := cdcRelay(t, env, strings.Fields(args)...)
 		if r.code != exitDone || !strings.Contains(r.stderr, note) || note == "" && r.stderr != "" {
@@ -131,13 +130,13 @@ func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
 	for pattern, n := range map[string]int{
 		"orders.*": 1, "orders.#": 3, "orders*": 2, "*": 2, "#": 6, "#.created": 2, `invoices.\*`: 1, "invoices.*": 1, `orders.\*`: 0, "": 1, "orders": 1, "orders_": 0,
 	} {
-		for _, command := range []string{"list --json", "peek --json", "dead-letter list --json", "published list --json"} {
+		for _, command := range []string{"list --json", "list --state retrying --json", "list --state dead --json", "list --state published --json"} {
 			r := cdcRelay(t, env, append(strings.Fields(command), "--routing-key", pattern)...)
 			if found := strings.Count(r.stdout, `"routing_key"`); r.code != exitDone || found != n {
 				t.Errorf("%s --routing-key %q: exit code %d, %d messages, want %d\n%s", command, pattern, r.code, found, n, r.stderr)
 			}
 		}
-		for _, command := range []string{"retry --dry-run --json", "dead-letter requeue --dry-run --json", "dead-letter purge --dry-run --json", "published replay --dry-run --json"} {
+		for _, command := range []string{"resend --state retrying --dry-run --json", "resend --state dead --dry-run --json", "delete --state dead --dry-run --json", "resend --state published --dry-run --json"} {
 			r := cdcRelay(t, env, append(strings.Fields(command), "--routing-key", pattern)...)
 			if r.code != exitDone || !strings.Contains(r.stdout, fmt.Sprintf(`"matched": %d`, n)) {
 				t.Errorf("%s --routing-key %q: exit code %d, want %d\n%s%s", command, pattern, r.code, n, r.stdout, r.stderr)
@@ -152,7 +151,7 @@ func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
 func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 	t.Parallel()
 	env := environment{"CDC_RELAY_DATABASE_URL": someDatabase}
-	for _, command := range []string{"list", "peek", "dead-letter list", "dead-letter requeue", "dead-letter purge --yes", "retry", "published list", "published replay --yes"} {
+	for _, command := range []string{"list", "list --state dead", "resend --state dead", "delete --state dead --yes", "resend --state retrying", "list --state published", "resend --state published --yes"} {
 		for _, test := range [][3]string{
 			{"--routing-key", "\xff", "not valid UTF-8"},
 			{"--routing-key", "a\x00b", "NUL"},
@@ -179,7 +178,7 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 			{"--limit", "-1", "want 1 to 1000000"},
 		} {
 			words := strings.Fields(command)
-			if !slices.Contains(takersOf(strings.TrimPrefix(test[0], "--")), strings.TrimSuffix(command, " --yes")) {
+			if !slices.Contains(takersOf(strings.TrimPrefix(test[0], "--")), words[0]) {
 				continue
 			}
 			r := cdcRelay(t, env, append(words, test[0], test[1])...)
@@ -189,7 +188,7 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 		}
 		for _, name := range []string{"x", "1e3", "\xff", "9223372036854775808", "5f0c4a86"} {
 			words := strings.Fields(command)
-			if command == "list" || command == "peek" {
+			if command == "list" {
 				continue
 			}
 			if r := cdcRelay(t, env, append(words, "--id", name)...); r.code != exitUsage {

@@ -78,7 +78,7 @@ func notEmpty(text string) error {
 
 func (p *process) consoleCommand() *cli.Command {
 	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
-		"show-payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
+		"payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
 		"mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "slot",
 		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
 	return &cli.Command{
@@ -167,7 +167,7 @@ func (p *process) consoleConfig(cfg *config) (console.Config, error) {
 			Proxies:     own.proxies,
 		},
 		AllowChanges: own.allowChanges,
-		ShowPayload:  cfg.selected.showPayload,
+		ShowPayload:  cfg.selected.payload,
 		Limits: console.Limits{
 			Rows:     cfg.selected.limit,
 			Failures: cfg.selected.top,
@@ -212,7 +212,7 @@ func (p *process) checkForConsole(
 // setFilter sets a condition as the flag of this name does.
 func setFilter(f *operator.Filter, name, text string) error {
 	cfg := &config{selected: selectFlags{filter: *f}}
-	for _, s := range append(filterSettings(), stateSetting()) {
+	for _, s := range append(filterSettings(), stateSetting("", operator.States()...)) {
 		if s.Name == name {
 			err := s.Take(cfg, text)
 			*f = cfg.selected.filter

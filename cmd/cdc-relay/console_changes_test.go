@@ -153,7 +153,7 @@ func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 	}
 	status, body := fetch(t, http.MethodPost, at+"/change", form)
 	copies := query[int](t, db, `SELECT count(*)::int FROM outbox WHERE routing_key = 'r1' AND possible_duplicate`)
-	if status != http.StatusOK || copies != 3 || !strings.Contains(body, "put copies of 3 messages into the outbox") {
+	if status != http.StatusOK || copies != 3 || !strings.Contains(body, "replayed 3 messages") {
 		t.Errorf("status %d, %d copies\n%s", status, copies, body)
 	}
 }

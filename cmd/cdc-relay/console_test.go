@@ -72,7 +72,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	execute(t, db, `INSERT INTO outbox_published
 		(id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		VALUES (60, now(), now(), gen_random_uuid(), 0, 1, 'published.one')`)
-	c, at := startConsole(t, env, "--show-payload")
+	c, at := startConsole(t, env, "--payload")
 	for path, words := range map[string][]string{
 		"/waiting":                       {"&lt;b&gt;orders", "retrying", "customer-1"},
 		"/waiting?state=scheduled":       {"None."},
@@ -82,7 +82,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		"/dead-letters?routing-key=none": {"None."},
 		"/published":                     {"published.one"},
 		"/message?id=1":                  {"&#34;***&#34;", "(redacted)", "retrying", "Next try"},
-		"/message?id=70":                 {"Dead letter", "dead-letter requeue"},
+		"/message?id=70":                 {"Dead letter", "cdc-relay resend "},
 		"/message?id=60":                 {"Published", "published.one"},
 		"/message?id=99":                 {"delivered and deleted"},
 		"/tail":                          {"published.one", "dead.one", "&lt;b&gt;orders"},
@@ -98,7 +98,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 			status, body = fetch(t, http.MethodGet, at+path, nil)
 			return !strings.Contains(body, "looks again by itself")
 		})
-		tooMuch := strings.Contains(body, "unredacted") || strings.Contains(body, "<button>Requeue")
+		tooMuch := strings.Contains(body, "unredacted") || strings.Contains(body, "<button>Resend")
 		for _, word := range words {
 			if status != http.StatusOK || !strings.Contains(body, word) || tooMuch {
 				t.Errorf("%s: %d, want %q in\n%s", path, status, word, body)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"html"
 	"net/http"
 	"net/url"
@@ -36,14 +37,17 @@ func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
 	}{
 		{"1", "", exitFailed, "Delete 1 message from public.outbox at ", "1 2 3 4"},
 		{"1", "n\n", exitFailed, "not confirmed: nothing was deleted", "1 2 3 4"},
-		{"1 2 --dry-run", "", exitDone, "would delete 2 messages", "1 2 3 4"},
-		{"1 5 --yes", "", exitNotFound, "5 is not in public.outbox: it is a dead letter\n  hint: cdc-relay dead-letter purge 5", "1 2 3 4"},
-		{"6 --yes", "", exitNotFound, "6 is not in public.outbox: it was published at 2024-11-01 10:00:00Z", "1 2 3 4"},
+		{"1 2 --dry-run", "", exitDone, "would delete 2 messages from public.outbox", "1 2 3 4"},
+		{"1 5 --dry-run", "", exitDone, "would delete 1 message from public.outbox and 1 dead letter from public.outbox_dead_letter", "1 2 3 4"},
+		{"1 5", "n\n", exitFailed, "Delete 1 message from public.outbox and 1 dead letter from public.outbox_dead_letter at ", "1 2 3 4"},
+		{"5 99 --yes", "", exitNotFound, "99 is in none of public.outbox, ", "1 2 3 4"}, // nor is 5 deleted
+		{"5 --yes", "", exitDone, "deleted 1 dead letter\n", "1 2 3 4"},
+		{"6 --yes", "", exitFailed, "6 was published at 2024-11-01 10:00:00Z: run --keep-published deletes whole days of public.outbox_published", "1 2 3 4"},
 		{"99 --yes", "", exitNotFound, "99 is in none of public.outbox, ", "1 2 3 4"},
-		{"3 --yes", "", exitFailed, "1 message is locked, usually by a relay that publishes it now\n  hint: cdc-relay explain 3", "1 2 3 4"},
+		{"3 --yes", "", exitFailed, "1 message is locked, usually by a relay that publishes it now\n  hint: cdc-relay list --state locked", "1 2 3 4"},
 		{"--yes", "", exitUsage, "delete: say which: an ID", "1 2 3 4"},
 		{"1", "y\n", exitDone, "deleted 1 message, never published", "2 3 4"},
-		{uuid(2) + " 3 --yes --json", "", exitFailed, `"deleted": 1,` + "\n" + `  "unpublished": 0,` + "\n" + `  "left": 1`, "3 4"},
+		{uuid(2) + " 3 --yes --json", "", exitFailed, `"deleted": 1,` + "\n" + `  "left": 1,` + "\n" + `  "unpublished": 0`, "3 4"},
 		{"4 --yes", "", exitDone, "deleted 1 message; a relay may have published it, or may be publishing it now", "3"},
 	} {
 		r := withInput(t, env, test.answer, append([]string{"delete"}, strings.Fields(test.args)...)...)
@@ -77,7 +81,7 @@ func TestConsoleDeletesAWaitingMessage(t *testing.T) {
 	_, at := startConsole(t, env, "--allow-changes")
 	left := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox`) }
 	_, page := fetch(t, http.MethodGet, at+"/message?id=1", nil)
-	if !strings.Contains(page, "Retry now…") || !strings.Contains(page, `<button class="danger">Delete…</button>`) {
+	if !strings.Contains(page, "Resend now…") || !strings.Contains(page, `<button class="danger">Delete…</button>`) {
 		t.Fatalf("the page of the message:\n%s", page)
 	}
 	for path, status := range map[string]int{
@@ -145,6 +149,10 @@ func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
 		r := cdcRelay(t, env, append([]string{"list", "--state", "blocked", "--json"}, flags...)...)
 		if shown := strings.Count(r.stdout, `"state": "blocked"`); r.code != exitDone || shown != n {
 			t.Errorf("%s: %d in the list, want %d\n%s%s", onDeadLetter, shown, n, r.stdout, r.stderr)
+		}
+		r = cdcRelay(t, env, append([]string{"delete", "--state", "blocked", "--all", "--dry-run", "--json"}, flags...)...)
+		if r.code != exitDone || !strings.Contains(r.stdout, fmt.Sprintf(`"matched": %d,`, n)) {
+			t.Errorf("%s: delete selects others, want %d\n%s%s", onDeadLetter, n, r.stdout, r.stderr)
 		}
 	}
 }

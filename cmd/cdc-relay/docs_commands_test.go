@@ -33,6 +33,9 @@ func TestDocumentedCommandsExist(t *testing.T) {
 	} {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
 			words := strings.Fields(m[1])
+			if now := nowCalled(words[0], ""); now != "" {
+				t.Errorf("docs/%s: %s", page, now)
+			}
 			command := app.Command(words[0])
 			if command == nil || strings.Contains(m[0], "docker") {
 				continue // the name of a unit or an image
@@ -49,6 +52,27 @@ func TestDocumentedCommandsExist(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The help pages of the commands that list and change messages are those of testdata/help.txt. Once they are changed,
+// go test ./cmd/cdc-relay -run TestHelpPagesMatchTheFile -update writes it.
+func TestHelpPagesMatchTheFile(t *testing.T) {
+	var got strings.Builder
+	for _, command := range []string{"", "list", "explain", "keys", "resend", "delete"} {
+		r := cdcRelay(t, nil, append(strings.Fields(command), "--help")...)
+		want(t, r, exitDone)
+		got.WriteString("$ cdc-relay " + command + " --help\n\n" + r.stdout + "\n")
+	}
+	const file = "testdata/help.txt"
+	if *update {
+		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wanted, err := os.ReadFile(file)
+	if err != nil || string(wanted) != got.String() {
+		t.Errorf("the help pages differ from %s: %v", file, err)
 	}
 }
 
@@ -178,7 +202,7 @@ func TestCommandsOfTheRecipesRun(t *testing.T) {
 	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 3 {
 		t.Errorf("%d messages, want those for Protobuf, CloudEvents and LavinMQ", n)
 	}
-	for _, begins := range []string{"cdc-relay setup", "cdc-relay published replay"} {
+	for _, begins := range []string{"cdc-relay setup", "cdc-relay resend --state published"} {
 		if ran := runCommands(t, env, "recipes.md", begins); ran != 1 {
 			t.Errorf("%d commands begin with %s", ran, begins)
 		}

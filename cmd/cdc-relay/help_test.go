@@ -17,7 +17,7 @@ import (
 )
 
 func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
-	for command, grouped := range map[string]bool{"run": true, "drain": true, "stats": true, "explain": true, "list": true, "retry": false} {
+	for command, grouped := range map[string]bool{"run": true, "drain": true, "stats": true, "explain": true, "list": true, "resend": true, "teardown": false} {
 		page := cdcRelay(t, nil, command, "--help").stdout
 		first, experts, found := strings.Cut(page, "ADVANCED FLAGS")
 		if found != grouped || strings.Contains(page, "COMMON FLAGS") != grouped {
@@ -33,7 +33,7 @@ func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
 		}
 		advanced := map[string]string{
 			"run": "--max-backoff", "drain": "--max-backoff", "stats": "--on-dead-letter", "explain": "--max-retries",
-			"list": "--on-dead-letter",
+			"list": "--on-dead-letter", "resend": "--on-dead-letter",
 		}[command]
 		if grouped && !strings.Contains(experts, advanced) {
 			t.Errorf("%s: %s is not for experts", command, advanced)
@@ -45,13 +45,8 @@ func TestHelpOfRunShowsAdvancedFlagsLast(t *testing.T) {
 func TestHelpDescribesEachFlagForItsCommand(t *testing.T) {
 	for usage, commands := range map[string][]string{
 		"Serve /livez, /readyz":         {"run", "config show", "config validate"},
-		"Ask the relay at this address": {"stats", "keys", "explain", "list", "peek", "resend", "console", "check"},
-		"dead letters at least this":    {"dead-letter list", "dead-letter requeue", "dead-letter purge"},
-		"dead letters less than this":   {"dead-letter list", "dead-letter requeue", "dead-letter purge"},
-		"created at least this":         {"list", "peek", "retry"},
-		"created less than this":        {"list", "peek", "retry"},
-		"published at least this":       {"published list", "published replay"},
-		"published less than this":      {"published list", "published replay"},
+		"Ask the relay at this address": {"stats", "keys", "explain", "list", "resend", "delete", "console", "check"},
+		"depending on their state":      {"list", "resend", "delete"},
 	} {
 		found := takers(func(s *settings.Flag) bool { return strings.Contains(s.Usage, usage) })
 		slices.Sort(found)

@@ -3,102 +3,189 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 func (p *process) listCommand() *cli.Command {
+	state := stateSetting("Only messages in this state. waiting and due include blocked: those that wait for an older "+
+		"message of their ordering key. States:", allStates()...)
 	return &cli.Command{
 		Name:      "list",
-		Usage:     "list the messages that wait",
-		UsageText: "cdc-relay list [FILTERS] [FLAGS]",
-		Description: `Lists rows of the outbox: all of them, or those that the filters pick. Rows come in the
-order of their ids; rows of a state that has a time (due, retrying, scheduled, unconfirmed)
-come in the order of that time, and blocked ones by their ordering key. If few rows match, it
-reads on for 5 s. If there is more, it ends with a cursor for --after. --ordering-key is fast
-with any number of rows.
+		Usage:     "list messages that wait, are dead, or were published",
+		UsageText: "cdc-relay list [--state STATE] [FILTERS] [FLAGS]",
+		Description: `Lists rows of the outbox: all of them, or those that the filters pick. With --state dead it
+lists dead letters, with --state published the history (run --keep-published).
+
+Rows come in the order of their ids; rows of a state that has a time (due, retrying,
+scheduled, unconfirmed) come in the order of that time, blocked ones by their ordering key,
+dead and published ones newest first. If few rows match, it reads on for 5 s. If there is
+more, it ends with a cursor for --after. --ordering-key is fast with any number of rows.
 
 EXAMPLES
 
-  cdc-relay list --state retrying
   cdc-relay list --state blocked
   cdc-relay list --routing-key 'orders.#' --older-than 10m
+  cdc-relay list --state dead --reason unroutable --newer-than 24h
   cdc-relay list --json | jq -r '.messages[].message_id'`,
-		Flags: asking(describe(headerColumn(pageFlags(listFilterFlags(), "format", "metrics-header", "on-dead-letter",
-			"http-addr", "database-url", "table", "config")), usages{"http-addr": askForSettings})),
-		Action: p.with(p.resolveValid, p.list),
+		Flags: asking(describe(pageFlags(append(asFlags(state), asFlags(filterSettings()...)...),
+			"payload", "format", "metrics-header", "on-dead-letter", "http-addr", "database-url", "table", "config",
+		), usages{"metrics-header": showHeader, "http-addr": askForSettings})),
+		Action: p.with(p.resolveListing, p.list),
 	}
 }
 
-// stateSetting selects rows by their state.
-func stateSetting() setting {
-	var states []string
-	for _, state := range operator.States() {
-		states = append(states, strings.ReplaceAll(string(state), "_", "-"))
+func (p *process) resolveListing(c *cli.Context) (*config, error) {
+	cfg, err := p.resolveValid(c)
+	if err != nil {
+		return nil, err
 	}
-	return setting{
-		Info: settings.Info{
-			Name: "state", Placeholder: strings.Join(states, "|"), FlagOnly: true,
-			Usage: "Only messages in this state. waiting and due include blocked: those that wait for an older " +
-				"message of their ordering key.",
-		},
-		Set: func(c *config, text string) error {
-			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
-			return settings.OneOf(strings.ReplaceAll(text, "_", "-"), states...)
-		},
+	if f := cfg.selected.filter; f.Named() && f.State.Waits() {
+		return nil, usagef("list: --id needs --state dead or published; for one message: cdc-relay explain %s",
+			f.Names()[0])
 	}
-}
-
-// listFilterFlags are the filters without the ID. For one message there is explain.
-func listFilterFlags() []cli.Flag {
-	picked := slices.DeleteFunc(filterFlags(false), func(f cli.Flag) bool { return f.Names()[0] == "id" })
-	return append(asFlags(stateSetting()), describe(picked, sinceCreated)...)
+	return cfg, checkState(c, cfg)
 }
 
 // listView is the JSON output of list.
 type listView struct {
-	Messages []listedView `json:"messages"`
+	Messages []show.Message `json:"messages"`
 	// Next is the cursor for --after; null on the last page.
 	Next *string `json:"next"`
 }
 
-type listedView struct {
-	State       operator.State `json:"state"`
-	AvailableAt *time.Time     `json:"available_at"`
-	LockedBy    int32          `json:"locked_by,omitempty"`
-	show.Message
-}
-
-func listedOf(w operator.Waiting) listedView {
-	return listedView{w.State, show.TimeOrNull(w.AvailableAt), w.LockedBy, show.MessageOf(w.StoredMessage)}
-}
-
 func (p *process) list(ctx context.Context, s *session) error {
 	s.cfg = p.asRelay(ctx, s)
-	return listing[operator.Waiting]{
+	filter := s.cfg.selected.filter
+	filter.Block = show.DeadLettersBlock(&s.cfg.relay)
+	l := listing[operator.Message]{
 		what: "messages",
-		read: func(page operator.Page) (operator.Listing[operator.Waiting], error) {
-			return s.List(ctx, s.cfg.selected.filter, page, show.DeadLettersBlock(&s.cfg.relay))
+		read: func(page operator.Page) (operator.Listing[operator.Message], error) {
+			return s.List(ctx, filter, page)
 		},
 		none: func() error { return s.cfg.unknownReason("message of the outbox") },
-		view: func(rows []operator.Waiting, next *string) any { return listView{each(rows, listedOf), next} },
+		view: func(rows []operator.Message, next *string) any { return listView{each(rows, show.MessageOf), next} },
 		columns: []string{
 			"ID", "AGE", "STATE", "NEXT", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
 		},
-		cells: func(w operator.Waiting) []string {
+		cells: func(w operator.Message) []string {
 			return []string{
 				fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w),
 				show.CellOrDash(w.Exchange), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
 				fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError),
 			}
 		},
-		header: operator.Waiting.Header,
+		header: operator.Message.Header,
+	}
+	switch filter.State {
+	case operator.Dead:
+		l.what, l.none = "dead letters", func() error {
+			if filter.Reason == nil {
+				return nil
+			}
+			return s.cfg.noneFound("dead letter")
+		}
+		l.columns = []string{
+			"ID", "DEAD FOR", "REASON", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
+		}
+		l.cells = func(m operator.Message) []string {
+			return []string{
+				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Cell(m.Reason),
+				show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
+				fmt.Sprint(m.Attempts), show.CellOrDash(m.LastError),
+			}
+		}
+	case operator.Published:
+		l.what, l.none = "published messages", func() error { return s.cfg.unknownReason("published message") }
+		l.columns = []string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", routingKeyColumn, "ORDERING KEY"}
+		l.cells = func(m operator.Message) []string {
+			return []string{
+				fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
+				m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey),
+				show.CellOrDash(m.OrderingKey),
+			}
+		}
+	}
+	if s.cfg.selected.payload {
+		cells := l.cells
+		l.columns = append(l.columns, "PAYLOAD")
+		l.cells = func(m operator.Message) []string { return append(cells(m), show.BodyCell(m)) }
+	}
+	return l.show(p, s.cfg)
+}
+
+func (p *process) keysCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "keys",
+		Usage:     "list the ordering keys that have messages, and why they wait",
+		UsageText: "cdc-relay keys [--blocked] [FLAGS]",
+		Description: `Lists each ordering key with rows in the outbox: its first row, how many rows are behind it,
+and what happens next. With --blocked only keys whose first row waits for its time, and with
+--on-dead-letter block those that a dead letter blocks. "cdc-relay list --ordering-key KEY"
+lists the rows of one.
+
+The relay at --http-addr tells its settings, such as --on-dead-letter.`,
+		Flags: asking(describe(pageFlags(
+			asFlags(blockedSetting()), "format", "http-addr", "database-url", "table", "config",
+			"on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode", "slot", "shard",
+		), usages{"http-addr": askForState})),
+		Action: p.with(p.resolveValid, p.keys),
+	}
+}
+
+// keysView is the JSON output of keys.
+type keysView struct {
+	Keys []keyView `json:"keys"`
+	// Next is the cursor for --after; null on the last page.
+	Next *string `json:"next"`
+}
+
+type keyView struct {
+	Key                 string             `json:"key"`
+	RowsBehind          int64              `json:"rows_behind"`
+	RowsBehindPrecision operator.Precision `json:"rows_behind_precision"`
+	First               show.Message       `json:"first"`
+	// Why says in words why the key waits.
+	Why string `json:"why"`
+	// DeadLetter is the key's dead letter with the lowest id; null: there is none.
+	DeadLetter *int64 `json:"dead_letter"`
+}
+
+func (p *process) keys(ctx context.Context, s *session) error {
+	around, err := p.surroundings(ctx, s)
+	if err != nil {
+		return err
+	}
+	viewOf := func(k operator.Key) keyView {
+		return keyView{
+			Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, First: show.MessageOf(k.First),
+			Why: around.Why(k), DeadLetter: k.Dead,
+		}
+	}
+	return listing[operator.Key]{
+		what: "ordering keys",
+		read: func(page operator.Page) (operator.Listing[operator.Key], error) {
+			return s.keysPage(ctx, page, show.DeadLettersBlock(around.Config))
+		},
+		view:    func(rows []operator.Key, next *string) any { return keysView{each(rows, viewOf), next} },
+		columns: []string{"ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS"},
+		cells: func(k operator.Key) []string {
+			return []string{
+				show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State),
+				show.Shortened(around.Why(k), 160),
+			}
+		},
 	}.show(p, s.cfg)
+}
+
+func (s *session) keysPage(
+	ctx context.Context, page operator.Page, block bool,
+) (operator.Listing[operator.Key], error) {
+	if !s.cfg.selected.blocked {
+		return s.Keys(ctx, page)
+	}
+	return s.BlockedKeys(ctx, block, page)
 }

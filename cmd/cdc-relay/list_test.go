@@ -10,7 +10,7 @@ import (
 // They do so in one sentence, as run does.
 func TestCommandsNameTheMissingTable(t *testing.T) {
 	env, conn := fresh(t)
-	commands := []string{"stats", "list", "keys", "peek", "dead-letter list", "retry --all"}
+	commands := []string{"stats", "list", "keys", "list --state dead", "resend --state retrying --all"}
 	wantMissing := func(command, table string) {
 		t.Helper()
 		r := cdcRelay(t, env, strings.Fields(command)...)
@@ -24,7 +24,7 @@ func TestCommandsNameTheMissingTable(t *testing.T) {
 	}
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, "DROP TABLE outbox_dead_letter")
-	wantMissing("dead-letter list", "public.outbox_dead_letter")
+	wantMissing("list --state dead", "public.outbox_dead_letter")
 	wantMissing("stats", "public.outbox_dead_letter")
 }
 
@@ -67,7 +67,7 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 	if got := strings.Join(keys, ", "); got != "waiting customer-1, waiting customer-2" {
 		t.Errorf("pages: %s", got)
 	}
-	for _, args := range [][]string{{"list", "--after", "17"}, {"list", "--state", "claimed"}, {"keys", "--limit", "0"}, {"dead-letter", "list", "--after", "x"}} {
+	for _, args := range [][]string{{"list", "--after", "17"}, {"list", "--state", "claimed"}, {"keys", "--limit", "0"}, {"list", "--state", "dead", "--after", "x"}} {
 		want(t, cdcRelay(t, env, args...), exitUsage)
 	}
 }
@@ -78,9 +78,7 @@ func TestListFindsARareRow(t *testing.T) {
 	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'orders.paid', '1' FROM generate_series(1, 25000)`)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.lost', '1')`)
-	for _, command := range []string{"list", "peek"} {
-		wantOutput(t, cdcRelay(t, env, command, "--routing-key", "orders.lost"), "orders.lost")
-	}
+	wantOutput(t, cdcRelay(t, env, "list", "--routing-key", "orders.lost"), "orders.lost")
 	wantOutput(t, cdcRelay(t, env, "list", "--routing-key", "orders.none"), "no messages")
 }
 

@@ -3,11 +3,17 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"syscall"
 
+	"github.com/urfave/cli/v2"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/tune"
 )
@@ -29,4 +35,77 @@ func main() {
 	log.SetOutput(p.terminal.Err) // net/http and other libraries log there
 	tune.Runtime(os.LookupEnv)
 	os.Exit(p.run(context.Background()))
+}
+
+// The linker sets them for a release: -ldflags "-X main.version=v1.2.3 -X main.commit=… -X
+// main.date=2026-11-23T10:00:00Z".
+var version, commit, date string
+
+// build describes this binary. docs/commands.md documents its keys.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"`
+	Date     string `json:"date"` // of the build, or else of the commit; RFC 3339
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func buildInfo() build {
+	b := build{
+		Version: version, Commit: commit, Date: date, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	vcs := make(map[string]string)
+	for _, s := range info.Settings {
+		vcs[s.Key] = s.Value
+	}
+	if b.Version == "" {
+		b.Version = info.Main.Version
+	}
+	if b.Version == "" {
+		b.Version = "(devel)"
+	}
+	if b.Commit == "" {
+		b.Commit = vcs["vcs.revision"]
+		if b.Commit != "" && vcs["vcs.modified"] == "true" {
+			b.Commit += " (modified)"
+		}
+	}
+	if b.Date == "" {
+		b.Date = vcs["vcs.time"]
+	}
+	b.Commit, b.Date = show.OrElse(b.Commit, "unknown"), show.OrElse(b.Date, "unknown")
+	return b
+}
+
+func (p *process) versionCommand() *cli.Command {
+	return &cli.Command{
+		Name:        "version",
+		Hidden:      true, // --version does the same
+		Usage:       "show version, commit and Go version",
+		UsageText:   "cdc-relay version [FLAGS]",
+		Description: `Shows version, commit, build date and Go version.`,
+		Flags:       flags("format"),
+		Action: func(c *cli.Context) error {
+			cfg, err := p.resolve(c)
+			switch {
+			case err != nil:
+				return err
+			case cfg.format == formatJSON:
+				return p.terminal.JSON(buildInfo())
+			}
+			p.writeVersion(buildInfo())
+			return nil
+		},
+	}
+}
+
+func (p *process) writeVersion(b build) {
+	fmt.Fprintf(
+		p.terminal.Out, "cdc-relay %s\ncommit %s\ndate %s\n%s %s\n", b.Version, b.Commit, b.Date, b.Go, b.Platform,
+	)
 }

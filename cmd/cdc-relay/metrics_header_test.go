@@ -57,12 +57,12 @@ func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	if r := cdcRelay(t, env, "stats", "--metrics-header", "", "--json"); !strings.Contains(r.stdout, `"header": null`) || strings.Contains(r.stdout, "orders.send") {
 		t.Errorf("without a header: %s%s", r.stdout, r.stderr)
 	}
-	wantOutput(t, cdcRelay(t, env, "dead-letter", "list", "--header", "task=#.pay"), "ROUTING KEY  TASK              ORDERING KEY", "gone         orders.tasks.pay  -")
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--header", "task=#.pay"), "ROUTING KEY  TASK              ORDERING KEY", "gone         orders.tasks.pay  -")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('later', '1', '{"task": 17}'), ('later', '1', '{"task": ["a"]}')`)
 	wantOutput(t, cdcRelay(t, env, "list"), "ROUTING KEY  TASK  ORDERING KEY", "later        17    -", "later        -     -")
 	wantOutput(t, cdcRelay(t, env, "list", "--metrics-header", ""), "ROUTING KEY  ORDERING KEY", "later        -")
-	wantOutput(t, cdcRelay(t, env, "dead-letter", "requeue", "--header", "task=orders.#", "--dry-run"), "3 dead letters")
-	wantOutput(t, cdcRelay(t, env, "dead-letter", "purge", "--header", "task=orders.send", "--header", "id=#", "--dry-run"), "0 dead letters")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--header", "task=orders.#", "--dry-run"), "3 dead letters")
+	wantOutput(t, cdcRelay(t, env, "delete", "--state", "dead", "--header", "task=orders.send", "--header", "id=#", "--dry-run"), "0 dead letters")
 }
 
 func TestHeadersThatMakeNoLabelAreRejected(t *testing.T) {

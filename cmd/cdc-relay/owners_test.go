@@ -54,7 +54,7 @@ func TestObjectsThatAnotherRolePlantedRunNoCode(t *testing.T) {
 			role, as := planter(t, conn)
 			if planted == "" {
 				execute(t, conn, "GRANT CREATE ON DATABASE "+conn.Config().Database+" TO "+role)
-				want(t, cdcRelay(t, asRole(t, env, conn, role), "migrate", "up"), exitDone)
+				want(t, cdcRelay(t, asRole(t, env, conn, role), "setup", "--tables-only"), exitDone)
 				execute(t, conn, "REVOKE CREATE ON DATABASE "+conn.Config().Database+" FROM "+role)
 				planted = "CREATE TRIGGER t BEFORE DELETE OR UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION grabbing(); INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')"
 			}
@@ -62,14 +62,13 @@ func TestObjectsThatAnotherRolePlantedRunNoCode(t *testing.T) {
 			env["CDC_RELAY_LOG_FORMAT"] = "text"
 			for _, args := range [][]string{
 				{"setup"},
-				{"migrate", "up"},
-				{"migrate", "status"},
+				{"setup", "--tables-only"},
 				{"run", "--setup", "--publisher", "stdout"},
 				{"run", "--publisher", "stdout", "--mode", "poll"},
 				{"teardown", "--tables", "--yes"},
 				{"adopt", "--from", "outbox", "--map", "routing_key=id"},
 				{"setup", "--print-sql"},
-				{"migrate", "sql"},
+				{"setup", "--tables-only", "--print-sql"},
 				{"list"},
 				{"stats"},
 			} {
@@ -120,7 +119,7 @@ func TestAnOwnerOfItsOwnSetsUp(t *testing.T) {
 		running.signal(t, syscall.SIGTERM)
 		running.exit(t)
 	}
-	for _, args := range [][]string{{"setup"}, {"migrate", "status"}, {"run", "--publisher", "stdout", "--log-format", "text"}} {
+	for _, args := range [][]string{{"setup"}, {"run", "--publisher", "stdout", "--log-format", "text"}} {
 		r := cdcRelay(t, env, args...)
 		want(t, r, exitFailed)
 		if !strings.Contains(r.stderr, "belongs to role "+owner) || !strings.Contains(r.stderr, "add --owner "+owner) {
@@ -130,7 +129,7 @@ func TestAnOwnerOfItsOwnSetsUp(t *testing.T) {
 	named := maps.Clone(env)
 	named["CDC_RELAY_OWNER"] = owner
 	wantOutput(t, cdcRelay(t, named, "setup"), "nothing to do")
-	wantOutput(t, cdcRelay(t, named, "migrate", "status"), "up to date")
+	wantOutput(t, cdcRelay(t, named, "setup", "--tables-only"), "nothing to do")
 	wantOutput(t, cdcRelay(t, named, "teardown", "--tables", "--yes"), "dropped tables")
 }
 

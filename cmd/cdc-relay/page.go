@@ -76,7 +76,7 @@ const readFor = 5 * time.Second
 
 // readOn reads pages until the list has as many rows as asked for, ends, or has taken readFor.
 func (l listing[T]) readOn(c *config) (list operator.Listing[T], err error) {
-	wanted := operator.Page{After: c.selected.after, Limit: c.selected.limit}
+	wanted := operator.Page{After: c.selected.after, Limit: c.selected.limit, Payload: c.selected.payload}
 	for began := time.Now(); ; {
 		next, err := l.read(wanted)
 		if errors.Is(err, operator.ErrCursor) {
@@ -119,11 +119,6 @@ func withHeader(cells []string, at int, header, value string) []string {
 		return cells
 	}
 	return slices.Insert(cells, at, show.OrElse(show.Cell(value), "-"))
-}
-
-// headerColumn describes --metrics-header for commands that list messages.
-func headerColumn(picked []cli.Flag) []cli.Flag {
-	return describe(picked, usages{"metrics-header": showHeader})
 }
 
 // pageFlags are the flags of a command that lists, between its own.

@@ -72,15 +72,14 @@ func TestCommandsOfASuperuserRunNobodyElsesFunctions(t *testing.T) {
 			}
 		}
 		for _, args := range [][]string{
-			{"migrate", "up"},
+			{"setup", "--tables-only"},
 			{"setup", "--functions", "--keep-published", "24h", "--app-role", "postgres"},
-			{"migrate", "status"},
 			{"setup"},
 			{"adopt", "--from", "events", "--map", "routing_key=topic,payload=body", "--waiting", "all"},
 			{"check", "--fix", "--yes", "--keep-published", "24h", "--app-role", "postgres"},
 			{"stats"},
 			{"list"},
-			{"peek"},
+			{"list", "--state", "blocked", "--payload"},
 			{"keys"},
 			{"explain", "1"},
 		} {
@@ -97,7 +96,7 @@ func TestCommandsOfASuperuserRunNobodyElsesFunctions(t *testing.T) {
 			t.Errorf("run ended with %d", code)
 		}
 		for _, args := range [][]string{
-			{"published", "list"}, {"published", "replay", "--all", "--yes"}, {"drain"}, {"dead-letter", "list"}, {"adopt", "--undo"}, {"teardown", "--yes", "--tables"},
+			{"list", "--state", "published"}, {"resend", "--state", "published", "--all", "--yes"}, {"drain"}, {"list", "--state", "dead"}, {"adopt", "--undo"}, {"teardown", "--yes", "--tables"},
 		} {
 			if r := cdcRelay(t, env, args...); r.code != exitDone {
 				t.Errorf("%s: %+v", args, r)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
@@ -52,6 +54,32 @@ func TestAnInterruptedDrainSaysWhatIsLeft(t *testing.T) {
 	}
 }
 
+// Finished batches stay, and the hint continues after them.
+func TestAnInterruptedChangeSaysHowToContinue(t *testing.T) {
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	execute(t, conn, `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
+		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r', '1' FROM generate_series(1, 2000) i`)
+	copies := func() int { return query[int](t, conn, `SELECT count(DISTINCT message_id)::int FROM outbox`) }
+	running := start(t, env, "resend", "--state", "published", "--all", "--yes", "--rate", "100")
+	await.Until(t, "some are copied", func() bool { return copies() > 0 })
+	running.signal(t, os.Interrupt)
+	said := running.await(t, "stopped, with ")
+	running.await(t, "hint: run it again with --after-id ")
+	if code := running.exit(t); code != exitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	done := copies()
+	if left := show.Number(int64(2000-done)) + " rows left"; !strings.Contains(said, left) {
+		t.Errorf("it says %q, want %s", said, left)
+	}
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--yes", "--after-id", fmt.Sprint(done)),
+		"replayed "+show.Plural(int64(2000-done), "message"))
+	if n := copies(); n != 2000 || query[int](t, conn, `SELECT count(*)::int FROM outbox`) != n {
+		t.Errorf("%d messages", n)
+	}
+}
+
 func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 	env, conn := fresh(t)
 	want(t, cdcRelay(t, env, "setup"), exitDone)
@@ -62,7 +90,7 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 		notDone string
 	}{
 		{[]string{"teardown"}, "nothing was dropped"},
-		{[]string{"dead-letter", "purge", "1"}, "nothing was deleted"},
+		{[]string{"delete", "--state", "dead", "1"}, "nothing was deleted"},
 	} {
 		t.Run(strings.Join(test.command, " "), func(t *testing.T) {
 			stdin, typing := io.Pipe()

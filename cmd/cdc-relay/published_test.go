@@ -18,7 +18,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	for _, args := range [][]string{{"published", "list"}, {"published", "replay", "--all", "--yes"}, {"run", "--log-format", "text", "--keep-published", "1h"}} {
+	for _, args := range [][]string{{"list", "--state", "published"}, {"resend", "--state", "published", "--all", "--yes"}, {"run", "--log-format", "text", "--keep-published", "1h"}} {
 		r := cdcRelay(t, env, args...)
 		want(t, r, exitFailed)
 		if !strings.Contains(r.stderr, "hint: cdc-relay setup --keep-published 168h") || strings.Count(r.stderr, "not kept") > 1 {
@@ -27,7 +27,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "created history public.outbox_published")
 	wantOutput(t, cdcRelay(t, env, "setup", "--keep-published", "168h"), "history public.outbox_published: exists, nothing to do")
-	wantOutput(t, cdcRelay(t, env, "published", "list"), "no published messages")
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "published"), "no published messages")
 	relay := start(t, env, "run", "--keep-published", "168h", "--poll-interval", "100ms")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, redacted_payload) VALUES ('orders', '{"card": "unredacted"}', '"***"'), ('orders', '2', NULL)`)
 	first := await.Receive(t, "the message arrives", orders)
@@ -40,33 +40,33 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	if n := query[int](t, db, `SELECT count(*)::int FROM outbox_p`); n != 0 {
 		t.Errorf("%d rows are in no partition of a day", n)
 	}
-	wantOutput(t, cdcRelay(t, env, "published", "list", "--newer-than", "1h"), first.MessageId, "orders")
-	wantOutput(t, cdcRelay(t, env, "published", "list", "--older-than", "1h"), "no published messages")
-	r := cdcRelay(t, env, "published", "show", "1", "--show-payload")
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "published", "--newer-than", "1h"), first.MessageId, "orders")
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "published", "--older-than", "1h"), "no published messages")
+	r := cdcRelay(t, env, "explain", "1", "--payload")
 	wantOutput(t, r, "published", "ago", `"***" (redacted)`)
 	if strings.Contains(r.stdout, "unredacted") {
 		t.Error("the payload is shown")
 	}
-	want(t, cdcRelay(t, env, "published", "show", "77"), exitNotFound)
+	want(t, cdcRelay(t, env, "explain", "77"), exitNotFound)
 	for _, id := range []string{"1", first.MessageId} {
 		wantOutput(t, cdcRelay(t, env, "explain", id), "public.outbox_published", "published")
 		wantOutput(t, cdcRelay(t, env, "explain", id, "--format", "json"), `"state": "published"`, `"published_at": "`)
 	}
-	want(t, cdcRelay(t, env, "published", "replay"), exitUsage)
-	wantOutput(t, cdcRelay(t, env, "published", "replay", "--all", "--dry-run"), "would replay 2 messages")
+	want(t, cdcRelay(t, env, "resend", "--state", "published"), exitUsage)
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would replay 2 messages")
 	backfill := arrivals(t, env["CDC_RELAY_AMQP_URL"], "backfill", "backfill")
-	wantOutput(t, cdcRelay(t, env, "published", "replay", "1", "--yes", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "replayed 1 message")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "1", "--yes", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "replayed 1 message")
 	again := await.Receive(t, "the replayed message arrives", backfill)
 	if again.MessageId != first.MessageId || again.RoutingKey != "again" || string(again.Body) != `{"card": "unredacted"}` || again.Headers["x-possible-duplicate"] != true {
 		t.Errorf("replayed: %+v", again)
 	}
 	kept(3)
 	var list struct {
-		Published []struct{ ID int }
-		Next      *string
+		Messages []struct{ ID int }
+		Next     *string
 	}
-	r = cdcRelay(t, env, "published", "list", "--limit", "2", "--format", "json")
-	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil || len(list.Published) != 2 || list.Published[0].ID != 3 || list.Next == nil {
+	r = cdcRelay(t, env, "list", "--state", "published", "--limit", "2", "--format", "json")
+	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil || len(list.Messages) != 2 || list.Messages[0].ID != 3 || list.Next == nil {
 		t.Errorf("%v: %s", err, r.stdout)
 	}
 	noMore(t, orders)

@@ -62,16 +62,16 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 		says string // on either output
 	}{
 		{"1 --dry-run", exitDone, "Message 1 is in public.outbox: it is tried again at "},
-		{uuid(1) + " --dry-run", exitDone, "A retry makes it due now, with all its attempts."},
-		{"2 --dry-run", exitDone, "Message 2 is a dead letter in public.outbox_dead_letter (unroutable: NO_ROUTE). A requeue moves it back to public.outbox"},
-		{"3 --dry-run", exitDone, "Message 3 was published at 2024-11-01 10:00:00Z. A replay sends a copy"},
+		{uuid(1) + " --dry-run", exitDone, "It is made due now, with all its attempts."},
+		{"2 --dry-run", exitDone, "Message 2 is a dead letter in public.outbox_dead_letter (unroutable: NO_ROUTE). It moves back to public.outbox"},
+		{"3 --dry-run", exitDone, "Message 3 was published at 2024-11-01 10:00:00Z. A copy with the same message_id is sent"},
 		{"3", exitFailed, "Send 1 published message again, at "},
 		{"1 3", exitFailed, "not confirmed: nothing was sent"}, // nor is 1 retried
 		{"4", exitDone, "it is due, and a running relay publishes it next. There is nothing to do."},
 		{"5", exitFailed, "it is scheduled for "},
 		{"5", exitFailed, "It cannot be resent: cdc-relay explain 5"},
 		{"7", exitFailed, "it waits behind row 6 of its ordering key (retrying: nack: full). It cannot be resent: cdc-relay explain 7"},
-		{"8 --dry-run", exitDone, ", and it waits behind row 6 of its ordering key (retrying: nack: full). A retry makes it due now"},
+		{"8 --dry-run", exitDone, ", and it waits behind row 6 of its ordering key (retrying: nack: full). It is made due now"},
 		{"9", exitDone, "There is nothing to do."},
 		{"9 --on-dead-letter block", exitFailed, "dead letter 10 of its ordering key blocks it. It cannot be resent"},
 		{"11 --dry-run", exitDone, "Message 11 is a dead letter"},
@@ -97,8 +97,8 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 		}
 	}
 	r := cdcRelay(t, env, "resend", "1", "2", "3", uuid(3), "3", "4", "8", "--yes", "--json")
-	wantOutput(t, r, `"retried": 2`, `"requeued": 1`, `"replayed": 1`, `"where": "dead_letter"`, `"action": "replay"`, `"action": "none"`)
-	if n := strings.Count(r.stdout, `"where"`); n != 5 {
+	wantOutput(t, r, `"matched": 4`, `"resent": 4`, `"state": "dead"`, `"action": "replay"`, `"action": "none"`)
+	if n := strings.Count(r.stdout, `"state"`); n != 5 {
 		t.Errorf("%d messages\n%s", n, r.stdout)
 	}
 	due := query[string](t, db, `SELECT string_agg(message_id::text, ' ' ORDER BY message_id) FROM outbox WHERE available_at <= clock_timestamp() AND attempts = 0`)

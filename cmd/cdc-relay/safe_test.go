@@ -110,8 +110,8 @@ func TestViewsShowNoControlCharacterAndNoHiddenHeader(t *testing.T) {
 			message_id, 1, `+columns+`, `+values+` FROM outbox`)
 	}
 	for _, command := range []string{
-		"list", "keys", "keys --blocked", "peek", "explain 1", "explain 2", "dead-letter list", "dead-letter show 181", "dead-letter show 182",
-		"published list", "published show 161", "published show 162", "stats",
+		"list", "keys", "keys --blocked", "explain 1", "explain 2", "list --state dead", "explain 181", "explain 182",
+		"list --state published", "explain 161", "explain 162", "stats",
 	} {
 		for _, more := range []string{"", " --json"} {
 			r := cdcRelay(t, env, strings.Fields(command+more)...)
@@ -122,10 +122,10 @@ func TestViewsShowNoControlCharacterAndNoHiddenHeader(t *testing.T) {
 			}
 		}
 	}
-	for args, shown := range map[string]bool{"explain 1": true, "explain 2": false, "dead-letter show 181": true, "dead-letter show 182": false, "published show 161": true} {
-		r := cdcRelay(t, env, append(strings.Fields(args), "--show-payload", "--json")...)
+	for args, shown := range map[string]bool{"list --state retrying": true, "list --state waiting": false, "list --state dead": true, "explain 1": true, "explain 2": false, "explain 181": true, "explain 182": false, "explain 161": true} {
+		r := cdcRelay(t, env, append(strings.Fields(args), "--payload", "--json")...)
 		if strings.Contains(r.stdout, "s3cr3t") != shown || strings.Contains(r.stdout, "b0dy") != shown {
-			t.Errorf("%s --show-payload:\n%s", args, r.stdout)
+			t.Errorf("%s --payload:\n%s", args, r.stdout)
 		}
 	}
 	for _, args := range [][]string{{"explain", hostileText()}, {"list", "--table", hostileText()}, {"list", "--reason", hostileText()}, {hostileText()}, {"--" + hostileText()}} {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,21 +22,21 @@ import (
 
 // selectFlags are the flags of commands that show rows or change many rows.
 type selectFlags struct {
-	top         int
-	limit       int
-	after       string
-	blocked     bool
-	exact       bool
-	watch       bool
-	interval    time.Duration
-	showPayload bool
-	dryRun      bool
+	top      int
+	limit    int
+	after    string
+	blocked  bool
+	exact    bool
+	watch    bool
+	interval time.Duration
+	payload  bool
+	dryRun   bool
 
 	// filter selects rows; only the command line sets it.
 	filter operator.Filter
 	all    bool
-	// replaying is only for published replay.
-	replaying replayFlags
+	// copies is for published messages.
+	copies operator.Copies
 }
 
 func defaultSelectFlags() selectFlags {
@@ -70,14 +69,18 @@ func lookingSettings() []setting {
 				return nil
 			},
 		},
-		settings.Switch("show-payload", "Show bodies. If redacted_payload is set, it is shown instead.",
-			func(c *config) *bool { return &c.selected.showPayload }),
+		payloadSetting(),
 		settings.FlagOnly(settings.Switch("dry-run", "Print the number of rows and change nothing.",
 			func(c *config) *bool { return &c.selected.dryRun })),
 	}
 }
 
-// filterSettings select rows. They are flags only: a value left in a shell or a file must not change what is purged.
+func payloadSetting() setting {
+	return settings.Switch("payload", "Show bodies. If redacted_payload is set, it is shown instead.",
+		func(c *config) *bool { return &c.selected.payload })
+}
+
+// filterSettings select rows. They are flags only: a value left in a shell or a file must not change what is deleted.
 func filterSettings() []setting {
 	text := func(name, value, usage string, field func(*operator.Filter) **string) setting {
 		return setting{
@@ -119,11 +122,11 @@ func filterSettings() []setting {
 		text("ordering-key", "KEY", "Only messages with this ordering key.",
 			func(f *operator.Filter) **string { return &f.OrderingKey }),
 		reasonSetting(),
-		age("older-than", "Only messages that became dead letters at least this long ago "+
-			"(90m, 7d, 2w), or until this time ("+momentForms+").",
+		age("older-than", "Only messages that were created, died or were published, depending on their state, at "+
+			"least this long ago (90m, 7d, 2w), or until this time ("+momentForms+").",
 			func(f *operator.Filter) *time.Duration { return &f.OlderThan },
 			func(f *operator.Filter) **time.Time { return &f.Until }),
-		age("newer-than", "Only messages that became dead letters less than this long ago, or after this time.",
+		age("newer-than", "The same for less than this long ago, or after this time.",
 			func(f *operator.Filter) *time.Duration { return &f.NewerThan },
 			func(f *operator.Filter) **time.Time { return &f.After }),
 	}
@@ -177,27 +180,38 @@ func allSetting() setting {
 // momentForms are the forms of a time, for help pages.
 const momentForms = "2026-11-01 in UTC, 2026-11-01T10:00Z, 2026-11-01T10:00:00+02:00"
 
-// sinceCreated and sincePublished are the usage of the ages for commands on messages that are not dead letters.
-var (
-	sinceCreated = usages{
-		"older-than": "Only messages created at least this long ago (by created_at: 90m, 7d, 2w), " +
-			"or until this time (" + momentForms + ").",
-		"newer-than": "Only messages created less than this long ago, or after this time.",
+// stateSetting selects rows by one of these states.
+func stateSetting(usage string, states ...operator.State) setting {
+	return setting{
+		Info: settings.Info{
+			Name: "state", Placeholder: "STATE", Values: each(states, spelled), FlagOnly: true,
+			Usage: usage + " " + strings.Join(each(states, spelled), ", ") + ".",
+		},
+		Set: func(c *config, text string) error {
+			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
+			return settings.OneOf(strings.ReplaceAll(text, "_", "-"), each(states, spelled)...)
+		},
 	}
-	sincePublished = usages{
-		"older-than": "Only messages published at least this long ago (90m, 7d, 2w), " +
-			"or until this time (" + momentForms + ").",
-		"newer-than": "Only messages published less than this long ago, or after this time.",
-	}
-)
+}
 
-// filterFlags are the flags of a command that selects rows. With all, the command needs --all to select every row.
-func filterFlags(all bool) []cli.Flag {
-	picked := asFlags(filterSettings()...)
-	if all {
-		picked = append(picked, asFlags(allSetting())...)
+// spelled is a state as flags have it.
+func spelled(state operator.State) string { return strings.ReplaceAll(string(state), "_", "-") }
+
+func allStates() []operator.State {
+	return append(operator.States(), operator.Dead, operator.Published)
+}
+
+// checkState fails if the command does not have the state.
+func checkState(c *cli.Context, cfg *config) error {
+	for _, f := range settings.FlagsOf(c.Command.Flags) {
+		state := spelled(cfg.selected.filter.State)
+		if f.Name == "state" && state != "" {
+			if err := settings.OneOf(state, f.Choices()...); err != nil {
+				return usagef("--state: %s", err)
+			}
+		}
 	}
-	return picked
+	return nil
 }
 
 func addNames(f *operator.Filter, texts []string) error {
@@ -239,27 +253,47 @@ func (p *process) resolveNamed(c *cli.Context) (*config, error) {
 	return cfg, nil
 }
 
-// resolveSelecting reads the settings of a command that changes rows. The user must say which rows.
+// resolveSelecting reads the settings of a command that changes rows. The user must say which rows: without --state by
+// IDs, with it also by filters or --all.
 func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	cfg, err := p.resolveNamed(c)
+	if err == nil {
+		err = checkState(c, cfg)
+	}
 	if err != nil {
 		return nil, err
 	}
-	filter := &cfg.selected.filter
+	filter, states := cfg.selected.filter, ""
+	for _, f := range settings.FlagsOf(c.Command.Flags) {
+		if f.Name == "state" {
+			states = strings.Join(f.Choices(), "|")
+		}
+		isCopy := slices.ContainsFunc(copySettings(), func(s setting) bool { return s.Name == f.Name })
+		if isCopy && f.IsSet() && filter.State != operator.Published {
+			return nil, usagef("%s: --%s is for published messages: add --state published", c.Command.Name, f.Name)
+		}
+	}
+	unnamed, everything := filter, filter.In("").Everything()
+	unnamed.IDs, unnamed.MessageIDs = nil, nil
 	switch {
-	case filter.Everything() && !cfg.selected.all:
-		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", commandPath(c))
-	case !filter.Everything() && cfg.selected.all:
-		return nil, usagef("%s: --all and a filter exclude each other", commandPath(c))
+	case filter.State == "" && (cfg.selected.all || !unnamed.Everything()):
+		return nil, usagef("%s: filters and --all choose among the messages of one state: add --state %s",
+			c.Command.Name, states)
+	case filter.State == "" && !filter.Named():
+		return nil, usagef("%s: say which: an ID, or --state %s with filters or --all", c.Command.Name, states)
+	case everything && !cfg.selected.all:
+		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", c.Command.Name)
+	case !everything && cfg.selected.all:
+		return nil, usagef("%s: --all and a filter exclude each other", c.Command.Name)
 	}
 	return cfg, nil
 }
 
 // noneFound is the error of a command whose filter matched nothing, or nil if that is a normal result.
 func (c *config) noneFound(what string) error {
-	if f := c.selected.filter; len(f.IDs)+len(f.MessageIDs) > 0 {
+	if f := c.selected.filter; f.Named() {
 		missing := failure.NotFound(fmt.Errorf("no %s has one of these IDs", what))
-		return failure.WithHint(missing, "cdc-relay explain "+firstName(f)+c.tableFlag())
+		return failure.WithHint(missing, "cdc-relay explain "+f.Names()[0].String()+c.tableFlag())
 	}
 	return c.unknownReason(what)
 }
@@ -285,14 +319,6 @@ func (c *config) unknownReason(what string) error {
 		return nil
 	}
 	return usagef("--reason: no %s has %q; the codes are %s", what, *reason, strings.Join(reasonCodes(), ", "))
-}
-
-// firstName returns the first ID of a filter that has some.
-func firstName(f operator.Filter) string {
-	if len(f.IDs) > 0 {
-		return strconv.FormatInt(f.IDs[0], 10)
-	}
-	return f.MessageIDs[0].String()
 }
 
 // oneName returns the message that a command is about.
@@ -368,12 +394,7 @@ func (p *process) onNamed(do func(context.Context, *session, operator.Name) erro
 
 // reasonCodes are the codes of docs/delivery.md. The publisher of an embedding program may have others.
 func reasonCodes() []string {
-	return each([]outbox.Reason{
-		outbox.ReasonNack, outbox.ReasonUnroutable, outbox.ReasonNoExchange, outbox.ReasonAccessRefused,
-		outbox.ReasonChannelClosed, outbox.ReasonHandlerRejected, outbox.ReasonRetriesExceeded, outbox.ReasonTooLarge,
-		outbox.ReasonInvalidHeaders, outbox.ReasonInvalidProperties, outbox.ReasonInvalidRouting,
-		outbox.ReasonInvalidRow, outbox.ReasonHandlerImpossible, outbox.ReasonExpired,
-	}, func(code outbox.Reason) string { return string(code) })
+	return each(outbox.Reasons(), func(code outbox.Reason) string { return string(code) })
 }
 
 func blockedSetting() setting {

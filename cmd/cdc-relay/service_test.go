@@ -216,7 +216,7 @@ func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
+	want(t, cdcRelay(t, env, "setup", "--tables-only"), exitDone)
 	demo := start(t, env, "demo", "--rate", "1000")
 	for query[int](t, conn, "SELECT count(*) FROM outbox") == 0 {
 		if t.Context().Err() != nil {
@@ -241,7 +241,7 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	if r.stderr != "cdc-relay: table public.outbox is missing or not up to date\n  hint: cdc-relay setup\n" {
 		t.Errorf("got %s", r.stderr)
 	}
-	want(t, cdcRelay(t, env, "migrate", "up"), exitDone)
+	want(t, cdcRelay(t, env, "setup", "--tables-only"), exitDone)
 	broker, err := url.Parse(env["CDC_RELAY_AMQP_URL"])
 	if err != nil {
 		t.Fatal(err)

@@ -38,8 +38,8 @@ func allSettings() []setting {
 func rowSettings() []setting {
 	return slices.Concat(
 		filterSettings(),
-		replaySettings(),
-		[]setting{allSetting(), stateSetting(), pageSetting(), blockedSetting()},
+		copySettings(),
+		[]setting{allSetting(), stateSetting("", allStates()...), pageSetting(), blockedSetting()},
 	)
 }
 
@@ -63,7 +63,8 @@ func removed() map[string]string {
 		"amqp-key-file":   "add ?certfile=FILE&keyfile=FILE to the URL in --amqp-url",
 		"batch-size":      always + "500",
 		"listen":          "the address of run is http-addr, that of the console console-listen",
-		"outage-cooldown": always + "30s",
+		"outage-cooldown": "after an outage, the relay sends one message first",
+		"show-payload":    "use --payload",
 		"stale-timeout":   always + "5s",
 		"statsd-prefix":   "write --statsd-addr 'ADDRESS?prefix=NAME'",
 		"statsd-tags":     "write --statsd-addr 'ADDRESS?tags=NAME:VALUE,…'",

@@ -25,6 +25,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // slotTimeout is how long setup waits for the slot: Postgres waits for all open transactions when it creates one.
@@ -37,8 +38,10 @@ func (p *process) setupCommand() *cli.Command {
 		UsageText: "cdc-relay setup [FLAGS]",
 		Description: `Creates what is missing in the database: the outbox table and its dead-letter table, the
 publication and the slot. It updates older tables. A second run changes nothing. With
---mode poll it creates only the tables. With --functions it also creates the SQL functions
-outbox_enqueue, outbox_celery, outbox_await and outbox_cancel (docs/functions.md).
+--tables-only (or --mode poll) it creates no publication and no slot. The table
+public.outbox_migrations has the version of the tables. With --functions it also creates the
+SQL functions outbox_enqueue, outbox_celery, outbox_await and outbox_cancel
+(docs/functions.md).
 
 It grants what --relay-role needs, and lets --app-role insert messages, or, with
 --functions, call the functions. The roles must exist. It revokes nothing. What the grants
@@ -49,12 +52,13 @@ EXAMPLES
   cdc-relay setup --database-url postgres://postgres@localhost/shop
   cdc-relay setup --relay-role cdc_relay --app-role shop_app
   cdc-relay setup --relay-role cdc_relay --print-sql > setup.sql     # for a DBA
+  cdc-relay setup --tables-only --print-sql | psql DATABASE
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
 		Flags: describe(flags(
-			"database-url", "table", "owner", "slot", "publication", "shard", "shards", "failover-slot", "mode",
-			"functions", "relay-role", "app-role", "app-insert-only", "keep-published", "dead-letter-retention",
+			"database-url", "table", "tables-only", "owner", "slot", "publication", "shard", "shards", "failover-slot",
+			"mode", "functions", "relay-role", "app-role", "app-insert-only", "keep-published", "dead-letter-retention",
 			"print-sql", "format", "config",
 		), usages{
 			"relay-role": "The role of the relay: grant what it needs.",
@@ -87,7 +91,7 @@ func (p *process) setup(c *cli.Context) error {
 	return made.end(made.setUp(c.Context, conn, cfg))
 }
 
-// setupView is the JSON output of setup and migrate up.
+// setupView is the JSON output of setup.
 type setupView struct {
 	Table   string `json:"table"`
 	Version int    `json:"version"` // of the tables; 0: none
@@ -190,6 +194,35 @@ func (r *setupReport) setUpTables(ctx context.Context, conn *pgx.Conn, cfg *conf
 		return err
 	}
 	return r.makeHistory(ctx, conn, cfg)
+}
+
+// upgrade runs the migrations and reports what it did.
+func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	table, owner := cfg.relay.Table, cfg.relay.TableOwner
+	if err := pgdial.CheckVersion(pgdial.Version(conn.PgConn())); err != nil {
+		return err
+	}
+	made, err := migrations.Restore(ctx, conn, table, owner)
+	if err != nil {
+		return migrationError(err, conn, table)
+	}
+	for _, t := range made {
+		r.did("created table %s again: it was missing", t)
+	}
+	from, to, err := migrations.Up(ctx, conn, table, owner)
+	if err != nil {
+		return migrationError(err, conn, table)
+	}
+	r.view.Version = to
+	switch from {
+	case to:
+		r.found("tables of %s: version %d, nothing to do", table, to)
+	case 0:
+		r.did("created tables %s and %s (version %d)", table, table.DeadLetter(), to)
+	default:
+		r.did("brought tables of %s from version %d to %d", table, from, to)
+	}
+	return nil
 }
 
 func (r *setupReport) makeSlots(ctx context.Context, conn *pgx.Conn, cfg *config) error {
@@ -329,4 +362,22 @@ func ownersURL(conn *pgx.Conn) string {
 		u.Host, u.RawQuery = "", url.Values{"host": {at.Host}, "port": {strconv.Itoa(int(at.Port))}}.Encode()
 	}
 	return problem.ShellWord(u.String())
+}
+
+// migrationError adds hints to known errors.
+func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
+	user := outbox.QuoteIdentifier(conn.Config().User)
+	schema := outbox.QuoteIdentifier(table.Schema)
+	switch pgcode.Of(err) {
+	case pgerrcode.InsufficientPrivilege:
+		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of "+
+			"\"cdc-relay setup --tables-only --print-sql\" as the owner of the database, "+
+			"and then GRANT SELECT ON %s TO %s",
+			schema, user, migrations.VersionTable(table).Printed(), user))
+	case pgerrcode.DuplicateTable:
+		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
+	case pgerrcode.ReadOnlySQLTransaction:
+		return failure.WithHint(err, "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby")
+	}
+	return err
 }

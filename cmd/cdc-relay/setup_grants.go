@@ -23,7 +23,7 @@ import (
 )
 
 // streams reports whether relays with these settings stream.
-func (c *config) streams() bool { return c.relay.Mode != relay.ModePoll }
+func (c *config) streams() bool { return c.relay.Mode != relay.ModePoll && !c.tablesOnly }
 
 // checkRoles fails if a role does not exist.
 func (r *setupReport) checkRoles(ctx context.Context, conn *pgx.Conn, cfg *config) error {

@@ -120,7 +120,7 @@ func emptyHint(err error) error {
 		return err
 	}
 	return failure.WithHint(
-		err, "cdc-relay drain; cdc-relay dead-letter list  # then requeue or purge the dead letters",
+		err, "cdc-relay drain; cdc-relay list --state dead  # then resend or delete the dead letters",
 	)
 }
 

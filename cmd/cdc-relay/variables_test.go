@@ -18,7 +18,7 @@ func TestUnknownVariablesAreReported(t *testing.T) {
 		"CDC_RELAY_PORT_9464_TCP_ADDR": "10.0.0.1", "CDC_RELAY_METRICS_PORT_9464_TCP": "tcp://10.0.0.1:9464", "CDC_RELAY_METRICS_SERVICE_PORT": "9464",
 		"CDC_RELAY_SERVICES": "local", "CDC_RELAYED": "1", "CDC_RELAY_FILTER": "1",
 	}
-	r := cdcRelay(t, env, "migrate", "sql")
+	r := cdcRelay(t, env, "setup", "--tables-only", "--print-sql")
 	want(t, r, exitDone)
 	const warnings = `cdc-relay: warning: CDC_RELAY_ALL has no effect: --all can only be given as a flag
 cdc-relay: warning: CDC_RELAY_DATABSE_URL has no effect: did you mean CDC_RELAY_DATABASE_URL?
@@ -82,10 +82,10 @@ func TestVariablesCannotSkipAQuestion(t *testing.T) {
 	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
 		VALUES (1, gen_random_uuid(), now(), 6, 1, 'k', '{}', 'nack')`)
 	env["CDC_RELAY_YES"], env["CDC_RELAY_TABLES"] = "true", "true"
-	r := cdcRelay(t, env, "dead-letter", "purge", "--all")
+	r := cdcRelay(t, env, "delete", "--state", "dead", "--all")
 	if want(t, r, exitFailed); !strings.Contains(r.stderr, "not confirmed: nothing was deleted") {
 		t.Errorf("got %s", r.stderr)
 	}
 	env["CDC_RELAY_DRY_RUN"] = "true"
-	wantOutput(t, cdcRelay(t, env, "dead-letter", "purge", "--all", "--yes"), "deleted 1 dead letter")
+	wantOutput(t, cdcRelay(t, env, "delete", "--state", "dead", "--all", "--yes"), "deleted 1 dead letter")
 }

@@ -160,7 +160,7 @@ SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EX
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
 	if len(missing) > 0 {
-		add := problem.Command(u.Table, "migrate up")
+		add := problem.Command(u.Table, "setup", "--tables-only")
 		if table == u.Table.Published() {
 			add = problem.Command(u.Table, "check", "--keep-published", "168h") + "  # prints the ALTER TABLE"
 		}

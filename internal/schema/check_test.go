@@ -51,10 +51,10 @@ func TestCheckRejectsAViewInPlaceOfATable(t *testing.T) {
 func TestCheckNamesMissingColumns(t *testing.T) {
 	f := tabletest.New(t)
 	f.Exec(`ALTER TABLE outbox DROP headers, DROP last_error, DROP coalesce_key`)
-	wantProblem(f, tabletest.Name(), "table public.outbox has no column headers, last_error, coalesce_key", "cdc-relay migrate up")
+	wantProblem(f, tabletest.Name(), "table public.outbox has no column headers, last_error, coalesce_key", "cdc-relay setup --tables-only")
 	f.Exec(`ALTER TABLE outbox ADD headers jsonb, ADD last_error text, ADD coalesce_key text`)
 	f.Exec(`ALTER TABLE outbox_dead_letter RENAME dead_at TO died_at`)
-	wantProblem(f, tabletest.Name(), "table public.outbox_dead_letter has no column dead_at", "cdc-relay migrate up")
+	wantProblem(f, tabletest.Name(), "table public.outbox_dead_letter has no column dead_at", "cdc-relay setup --tables-only")
 }
 
 func TestCheckNamesTheMissingColumnsOfTheHistory(t *testing.T) {

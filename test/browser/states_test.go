@@ -88,7 +88,7 @@ func (s *site) rejectConnections() {
 func TestUpdatesWaitForThePointer(t *testing.T) {
 	s := newSite(t, "--allow-changes")
 	s.exec(`INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('first', '1', now() + interval '1 hour', 1)`)
-	s.do(chromedp.Navigate(s.url+"/waiting"), chromedp.WaitVisible(`//button[text()="Retry these…"]`))
+	s.do(chromedp.Navigate(s.url+"/waiting"), chromedp.WaitVisible(`//button[text()="Resend these…"]`))
 	move := func(selector string) {
 		t.Helper()
 		at := get(s, chromedp.Evaluate[[]float64](`(() => { const r = document.querySelector(`+quoted(selector)+`).getBoundingClientRect();

@@ -42,9 +42,9 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	running, stop := context.WithCancel(t.Context())
 	defer stop()
 	var commands sync.WaitGroup
-	w.repeatCommand(running, &commands, "retry", "--ordering-key", "k0")
-	w.repeatCommand(running, &commands, "retry", "--ordering-key", "k1")
-	w.repeatCommand(running, &commands, "dead-letter", "requeue", "--all")
+	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k0")
+	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k1")
+	w.repeatCommand(running, &commands, "resend", "--state", "dead", "--all")
 	w.repeatCommand(running, &commands, "stats", "--format", "json")
 	commands.Go(func() { w.rebind(running, channel, exchange) })
 
@@ -61,7 +61,7 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	must(t, "bind", channel.QueueBind(w.queue, w.queue, exchange, false, nil))
 	all := each * (len(keys) + 1)
 	w.eventually("all have arrived", func() bool {
-		w.succeeds("dead-letter", "requeue", "--all")
+		w.succeeds("resend", "--state", "dead", "--all")
 		return arrived.distinct() == all && w.outboxEmpty() && w.deadLetters() == 0
 	})
 	t.Logf("%g messages became dead letters", died+second.metric("cdc_relay_messages_dead_lettered_total"))

@@ -158,7 +158,7 @@ func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 		t.Errorf("%v are counted as expired", n)
 	}
 	// Requeued messages do not expire again.
-	w.succeeds("dead-letter", "requeue", "--reason", "expired", "--routing-key", w.queue)
+	w.succeeds("resend", "--state", "dead", "--reason", "expired", "--routing-key", w.queue)
 	w.eventually("the requeued message arrives", func() bool {
 		q, err := arrived.QueueDeclarePassive(w.queue, true, false, false, false, nil)
 		return err == nil && q.Messages == 5 && w.outboxEmpty()
@@ -277,7 +277,7 @@ func TestRequeuedRowsKeepColumnsOfTheApplication(t *testing.T) {
 	w.exec(`DELETE FROM outbox_dead_letter WHERE payload::text = '3'`)
 	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer`)
 	w.exec(`UPDATE outbox_dead_letter SET nth = 7`)
-	w.succeeds("dead-letter", "requeue", "--all")
+	w.succeeds("resend", "--state", "dead", "--all")
 	if n := value[int](w, `SELECT count(*) FROM outbox WHERE alone IS NULL AND `+same); n != 2 {
 		t.Errorf("%d rows were requeued with their columns", n)
 	}

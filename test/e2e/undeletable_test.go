@@ -71,7 +71,7 @@ func TestTheRelayWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	}
 	w.insert(row{"exchange": "nowhere", "attempts": 100})
 	w.eventually("a dead letter", func() bool { return w.deadLetters() == 1 })
-	w.succeeds("dead-letter", "requeue", "--all")
+	w.succeeds("resend", "--state", "dead", "--all")
 }
 
 // A relay with this role also creates what is missing.
@@ -95,7 +95,7 @@ func TestSetupWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	w.await(arrived, w.insert(nil))
 	r.stop()
 	w.succeeds("teardown", "--yes", "--tables")
-	w.succeeds("migrate", "up")
+	w.succeeds("setup", "--tables-only")
 }
 
 // The rows are published and stay in the table.

@@ -214,7 +214,7 @@ def test_a_missing_table_names_the_command(admin_client):
     answer = admin_client.get(WAITING)
     assert answer.status_code == 503 and "cdc-relay setup --database-url" in answer.content.decode()
     execute("ALTER TABLE gone RENAME TO outbox; ALTER TABLE outbox DROP last_error")
-    assert "cdc-relay migrate up --database-url" in admin_client.get(WAITING).content.decode()
+    assert "cdc-relay setup --tables-only --database-url" in admin_client.get(WAITING).content.decode()
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_columns_are_checked(change):
     assert found() == set()
     change("ALTER TABLE outbox DROP expires_at, DROP coalesce_key CASCADE")
     (one,) = found()
-    assert "E002 Table outbox (default) has no column coalesce_key, expires_at." in one and "cdc-relay migrate up" in one
+    assert "E002 Table outbox (default) has no column coalesce_key, expires_at." in one and "cdc-relay setup --tables-only" in one
     change("ALTER TABLE outbox RENAME message_id TO m; ALTER TABLE outbox RENAME routing_key TO r")
     (one,) = found()
     assert "E001 Table outbox (default) is not an outbox of cdc-relay" in one
@@ -199,7 +199,7 @@ SEND = {
 }
 FAULTS = {
     "ALTER TABLE outbox RENAME TO gone": ("42P01", 'relation "outbox" does not exist', "Create the outbox in database test_", "cdc-relay setup --database"),
-    "ALTER TABLE outbox DROP headers": ("42703", '"headers" of relation "outbox" does not exist', "Update the outbox:", "cdc-relay migrate up --database"),
+    "ALTER TABLE outbox DROP headers": ("42703", '"headers" of relation "outbox" does not exist', "Update the outbox:", "cdc-relay setup --tables-only --database"),
     "CREATE ROLE shop_sends; GRANT USAGE ON SCHEMA public TO shop_sends; SET LOCAL ROLE shop_sends": (
         "42501", "permission denied for table outbox", "may not send", "cdc-relay setup --app-role"),
 }  # fmt: skip

@@ -145,7 +145,7 @@ def cure_of(error, connection, needs):
     if code(error) == UNDEFINED_TABLE:
         return [command(connection, NAME)]
     if code(error) == UNDEFINED_COLUMN:
-        return [command(connection, NAME, "migrate up")]
+        return [command(connection, NAME, "setup --tables-only")]
     if code(error) == DENIED:
         with connection.cursor() as cursor:
             return missing_grants(cursor, needs)
@@ -242,7 +242,7 @@ class DeadLetterAdmin(MessageAdmin):
                     errors.append(f"{dead_letter}: {error}")
             self.tell(request, "Sent back", results[True], gone=results[False], rejected_by_the_outbox=len(errors))
         if errors:
-            hint = "`cdc-relay dead-letter requeue` gives a message a new id if another row has its id."
+            hint = "`cdc-relay resend` gives a message a new id if another row has its id."
             self.message_user(request, f"{hint} First error: {errors[0]}", messages.ERROR)
 
     requeue.short_description = "Send back to the outbox"

@@ -162,7 +162,7 @@ def _check_found(connection, cursor, table, row):
         return [checks.Error(f"Table {name} ({connection.alias}) is not an outbox of cdc-relay.", hint=hint, id="cdc_relay.E001")]
     found = []
     if missing:
-        hint = f"Type: {command(connection, table, 'migrate up')}"
+        hint = f"Type: {command(connection, table, 'setup --tables-only')}"
         found.append(checks.Error(f"Table {name} ({connection.alias}) has no column {', '.join(missing)}.", hint=hint, id="cdc_relay.E002"))
     if needed:
         hint = "The package does not fill it. If no trigger does, it needs a default."

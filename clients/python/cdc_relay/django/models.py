@@ -91,7 +91,7 @@ class DeadLetter(Message):
         verbose_name = "dead letter"
 
     def requeue(self):
-        """Moves the message back to the outbox, as `cdc-relay dead-letter requeue` does. Needs DELETE on the table."""
+        """Moves the message back to the outbox, as `cdc-relay resend` does. Needs DELETE on the table."""
         using = router.db_for_write(type(self), instance=self)
         with transaction.atomic(using), connections[using].cursor() as cursor:
             cursor.execute(_requeue(cursor), [self.message_id])

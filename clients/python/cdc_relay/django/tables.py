@@ -78,7 +78,7 @@ def _cure(error, connection, table):
     if code(error) == UNDEFINED_TABLE:
         return f"Create the outbox in database {getattr(session, 'dbname', connection.alias)}: {command(connection, table)}\n{more}"
     if code(error) == UNDEFINED_COLUMN:
-        return f"Update the outbox: {command(connection, table, 'migrate up')}\n{more}"
+        return f"Update the outbox: {command(connection, table, 'setup --tables-only')}\n{more}"
     if code(error) == DENIED:
         return f"Role {role} may not send. As the owner of the table: {grant_command(table, role)}\n{more}"
     return None

@@ -18,7 +18,7 @@ import (
 // asked describes a change, before or after it is made.
 type asked struct {
 	picked
-	Do    string
+	Do    operator.Verb
 	Count int64
 	What  string // such as "12 dead letters"
 	Would string // such as "would be requeued"
@@ -46,13 +46,13 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 	if err := r.ParseForm(); err != nil { // a missing filter would select other rows
 		return asked{}, mistakef("the form cannot be read: %s", err)
 	}
-	a := asked{Do: r.FormValue("do"), At: time.Now().UnixMicro()}
+	a := asked{Do: operator.Verb(r.FormValue("do")), At: time.Now().UnixMicro()}
 	err := c.with(ctx, c.sessions.changes, func(ctx context.Context, tables *operator.Tables) (err error) {
-		if a.Do == "retry" && !retries(r) {
-			return mistakef("state %s: only messages that RabbitMQ rejected can be retried", r.FormValue("state"))
+		if a.Do == operator.Retry && !retries(r) {
+			return mistakef("state %s: only messages that RabbitMQ rejected can be sent again", r.FormValue("state"))
 		}
 		others := []string{"do", "shown", "at", "typed"}
-		if a.Do == "retry" {
+		if a.Do == operator.Retry {
 			others = append(others, "state")
 		}
 		names := []string{
@@ -64,7 +64,7 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 		if err = a.mistake(); err != nil {
 			return err
 		}
-		if a.Do == "delete" && len(a.filter.IDs)+len(a.filter.MessageIDs) == 0 {
+		if a.Do == operator.Delete && len(a.filter.IDs)+len(a.filter.MessageIDs) == 0 {
 			return mistakef("delete: want the id of a message")
 		}
 		a.Filters, a.Back = a.inWords(), a.origin(r)
@@ -101,29 +101,22 @@ func (c *Console) ask(w http.ResponseWriter, r *http.Request) {
 }
 
 // question counts the rows that the change would affect.
-func question(ctx context.Context, tables *operator.Tables, a *asked) (err error) {
-	switch a.Do {
-	case "retry":
-		var would operator.Retried
-		would, err = tables.RetryNow(ctx, a.filter, operator.ChangeBatch, true, nil, unseen)
-		a.count(would.Due)
-	case "requeue", "purge":
-		var n int64
-		n, err = tables.CountDeadLetters(ctx, a.filter)
-		a.count(n)
-	case "delete":
-		var n int64
-		n, err = tables.CountWaiting(ctx, a.filter)
-		a.count(n)
-	case "replay":
-		var would operator.Replayed
-		how := operator.Replay{Batch: operator.ChangeBatch, Dry: true}
-		would, err = tables.Replay(ctx, a.filter, how, nil, unseen)
-		a.count(would.Matched)
-	default:
-		err = fmt.Errorf("%w %q", errUnknownChange, a.Do)
+func question(ctx context.Context, tables *operator.Tables, a *asked) error {
+	change, err := a.change(a.filter)
+	if err != nil {
+		return err
 	}
+	n, err := tables.Count(ctx, change)
+	a.count(n)
 	return err
+}
+
+// change returns the change of the rows that a filter selects.
+func (a *asked) change(filter operator.Filter) (operator.Change, error) {
+	if wordsOf(a.Do).would == "" {
+		return operator.Change{}, fmt.Errorf("%w %q", errUnknownChange, a.Do)
+	}
+	return operator.Change{Do: a.Do, Filter: filter, Batch: operator.ChangeBatch}, nil
 }
 
 // count sets how many rows the change affects.
@@ -203,41 +196,18 @@ func number(text string) int64 {
 }
 
 // run changes the rows if agreed returns nil for their number.
-func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(total int64) error) (err error) {
-	filter := asOf(a.filter, time.UnixMicro(a.At), a.Do != "retry" && a.Do != "delete")
-	switch a.Do {
-	case "retry":
-		var done operator.Retried
-		done, err = tables.RetryNow(ctx, filter, operator.ChangeBatch, false, agreed, unseen)
-		a.Count, a.Done = done.Due, "made "+show.Plural(done.Due, "message")+" due now"
-	case "requeue":
-		var done operator.Requeued
-		done, err = tables.Requeue(ctx, filter, operator.ChangeBatch, agreed, unseen)
-		a.Count, a.Done = done.Sent, "requeued "+show.Plural(done.Sent, "dead letter")
-		if done.Left > 0 {
-			a.Left = fmt.Sprintf("the outbox rejects %s: %s", show.Plural(done.Left, "dead letter"), done.Why)
-		}
-	case "delete":
-		var done operator.Deleted
-		done, err = tables.Delete(ctx, filter, operator.ChangeBatch, agreed, unseen)
-		a.Count, a.Done = done.Unpublished+done.Uncertain, show.DeletedText(done)
-		if done.Left > 0 {
-			a.Left = show.LockedText(done.Left)
-		}
-	case "replay":
-		var done operator.Replayed
-		done, err = tables.Replay(ctx, filter, operator.Replay{Batch: operator.ChangeBatch}, agreed, unseen)
-		a.Count, a.Done = done.Count, "put copies of "+show.Plural(done.Count, "message")+" into the outbox"
-	case "purge":
-		a.Count, err = tables.Purge(ctx, filter, operator.ChangeBatch, agreed, unseen)
-		a.Done = "deleted " + show.Plural(a.Count, "dead letter")
-	default:
-		err = fmt.Errorf("%w %q", errUnknownChange, a.Do)
+func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(total int64) error) error {
+	ofOutbox := a.Do == operator.Retry || a.Do == operator.Delete
+	change, err := a.change(asOf(a.filter, time.UnixMicro(a.At), !ofOutbox))
+	if err != nil {
+		return err
 	}
+	done, err := tables.Change(ctx, change, agreed, unseen)
+	a.Count, a.Done, a.Left = done.Done, show.ChangedText(a.Do, done), show.LeftText(a.Do, done)
 	return err
 }
 
-// retries reports whether the state in the request selects only messages that "retry" accepts.
+// retries reports whether the state in the request selects only messages that can be retried.
 func retries(r *http.Request) bool {
 	state := strings.TrimSpace(r.FormValue("state"))
 	return state == "" || state == string(operator.Retrying)

@@ -3,18 +3,20 @@ package console
 import (
 	"strings"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
 // choice is a change that a button offers.
 type choice struct {
-	Do, Label string
+	Do    operator.Verb
+	Label string
 	// Danger: it cannot be undone.
 	Danger bool
 }
 
 // choices returns a button for each of these changes of a number of rows, if the console allows any.
-func (c *Console) choices(number string, changes ...string) (all []choice) {
+func (c *Console) choices(number string, changes ...operator.Verb) (all []choice) {
 	if !c.cfg.AllowChanges {
 		return nil
 	}
@@ -26,7 +28,7 @@ func (c *Console) choices(number string, changes ...string) (all []choice) {
 }
 
 // deletes reports whether a change cannot be undone.
-func deletes(do string) bool { return do == "purge" || do == "delete" }
+func deletes(do operator.Verb) bool { return do == operator.Purge || do == operator.Delete }
 
 // words are those of one change.
 type words struct {
@@ -37,17 +39,17 @@ type words struct {
 	path string
 }
 
-func wordsOf(do string) words {
+func wordsOf(do operator.Verb) words {
 	switch do {
-	case "retry":
-		return words{"Retry", "would be due now", "waiting retry", "waiting retries", "/waiting"}
-	case "requeue":
-		return words{"Requeue", "would be requeued", "dead letter", "dead letters", "/dead-letters"}
-	case "delete":
+	case operator.Retry:
+		return words{"Resend", "would be due now", "waiting retry", "waiting retries", "/waiting"}
+	case operator.Requeue:
+		return words{"Resend", "would be requeued", "dead letter", "dead letters", "/dead-letters"}
+	case operator.Replay:
+		return words{"Resend", "would be sent again", "published message", "published messages", "/published"}
+	case operator.Delete:
 		return words{"Delete", "would be deleted for good", "waiting message", "waiting messages", "/waiting"}
-	case "replay":
-		return words{"Send again", "would be sent again", "published message", "published messages", "/published"}
-	case "purge":
+	case operator.Purge:
 		return words{"Delete", "would be deleted for good", "dead letter", "dead letters", "/dead-letters"}
 	}
 	return words{"Change", "", "row", "rows", "/dead-letters"} // there is no such change

@@ -14,7 +14,7 @@ type content struct {
 }
 
 // contentsOf returns the parts that may be shown, and their names among the facts.
-func contentsOf(m operator.StoredMessage) (all []content, names []string) {
+func contentsOf(m operator.Message) (all []content, names []string) {
 	v := show.MessageOf(m)
 	add := func(name, fact, note string, text []byte) {
 		if text != nil {

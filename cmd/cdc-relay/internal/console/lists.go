@@ -39,7 +39,9 @@ func (g shownGroup) Fields() []field {
 const mostGroups = 20
 
 // group adds groups to the page, whose list is at path with these filters.
-func (l *listed[T]) group(c *Console, groups operator.Groups, path string, filters url.Values, changes ...string) {
+func (l *listed[T]) group(
+	c *Console, groups operator.Groups, path string, filters url.Values, changes ...operator.Verb,
+) {
 	l.Some = groups.Precision != operator.Exact
 	for _, g := range groups.All {
 		filters.Set("routing-key", operator.EscapePattern(g.RoutingKey))
@@ -63,22 +65,23 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 	if offered, failed := tables.OfferWaiting(ctx); failed == nil {
 		p.offer(offered)
 	}
-	shown := listed[operator.Waiting]{picked: p}
+	shown := listed[operator.Message]{picked: p}
 	if p.mistaken() {
 		return shown, nil
 	}
-	list, err := tables.List(ctx, p.filter, p.part, show.DeadLettersBlock(c.relay()))
+	p.filter.Block = show.DeadLettersBlock(c.relay())
+	list, err := tables.List(ctx, p.filter, p.part)
 	shown.Rows = list.Rows
 	shown.goOn(list.Next)
 	if retries(r) {
-		shown.Changes = c.choices("these", "retry")
+		shown.Changes = c.choices("these", operator.Retry)
 	}
 	others := p.filter
 	others.State = ""
 	if err == nil && p.part.After == "" && p.filter.State == operator.Retrying && others.Everything() {
 		groups, failed := tables.RetryGroups(ctx, mostGroups)
 		if err = failed; err == nil {
-			shown.group(c, groups, "/waiting", url.Values{"state": {"retrying"}}, "retry")
+			shown.group(c, groups, "/waiting", url.Values{"state": {"retrying"}}, operator.Retry)
 		}
 	}
 	return shown, err
@@ -93,18 +96,18 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 	if offered, failed := tables.OfferDead(ctx); failed == nil {
 		p.offer(offered)
 	}
-	shown := listed[operator.DeadMessage]{picked: p}
+	shown := listed[operator.Message]{picked: p}
 	if p.mistaken() {
 		return shown, nil
 	}
-	list, err := tables.DeadLetters(ctx, p.filter, p.part)
+	list, err := tables.List(ctx, p.filter.In(operator.Dead), p.part)
 	shown.Rows = list.Rows
 	shown.goOn(list.Next)
-	shown.Changes = c.choices("these", "requeue", "purge")
+	shown.Changes = c.choices("these", operator.Requeue, operator.Purge)
 	if err == nil && p.part.After == "" && p.filter.Everything() {
 		groups, failed := tables.DeadGroups(ctx, mostGroups)
 		if err = failed; err == nil {
-			shown.group(c, groups, "/dead-letters", url.Values{}, "requeue", "purge")
+			shown.group(c, groups, "/dead-letters", url.Values{}, operator.Requeue, operator.Purge)
 		}
 	}
 	return shown, err
@@ -116,17 +119,17 @@ func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r 
 	if err != nil {
 		return nil, err
 	}
-	shown := listed[operator.PublishedMessage]{picked: p}
+	shown := listed[operator.Message]{picked: p}
 	if p.mistaken() {
 		return shown, nil
 	}
-	list, err := tables.PublishedMessages(ctx, p.filter, p.part)
+	list, err := tables.List(ctx, p.filter.In(operator.Published), p.part)
 	shown.Rows = list.Rows
 	shown.goOn(list.Next)
 	if offered, failed := tables.OfferPublished(ctx); failed == nil {
 		shown.offer(offered)
 	}
-	shown.Changes = c.choices("these", "replay")
+	shown.Changes = c.choices("these", operator.Replay)
 	return shown, err
 }
 

@@ -29,7 +29,7 @@ type oneMessage struct {
 	Contents []content
 	Changes  []choice
 	ID       string // the message_id
-	// Command requeues it, after First; "": there is nothing to do.
+	// Command sends it again, after First; "": there is nothing to do.
 	Command, First string
 }
 
@@ -53,7 +53,7 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 		shown.Error, shown.invalid = err.Error(), true
 		return shown, nil
 	}
-	waiting, dead, err := tables.Explain(ctx, name, c.cfg.ShowPayload)
+	found, err := tables.Find(ctx, name, c.cfg.ShowPayload)
 	if err != nil {
 		return nil, err
 	}
@@ -61,18 +61,8 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 	if err != nil {
 		return nil, err
 	}
-	published, err := tables.PublishedIfKept(ctx, name, c.cfg.ShowPayload)
-	if err != nil && len(waiting)+len(dead) == 0 { // the role may be allowed to read only the outbox
-		return nil, err
-	}
-	for _, w := range waiting {
-		shown.Messages = append(shown.Messages, c.waitingMessage(around, w))
-	}
-	for _, letter := range dead {
-		shown.Messages = append(shown.Messages, c.deadMessage(letter))
-	}
-	for _, m := range published {
-		shown.Messages = append(shown.Messages, c.publishedMessage(m))
+	for _, m := range found {
+		shown.Messages = append(shown.Messages, c.shownMessage(around, m))
 	}
 	if len(shown.Messages) == 0 {
 		shown.Error = shown.ID + " is neither in the outbox, nor in the dead-letter table, nor in the history: " +
@@ -81,56 +71,45 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 	return shown, nil
 }
 
-func (c *Console) waitingMessage(around show.Surroundings, w operator.Waiting) oneMessage {
-	one := oneMessage{Title: "Waiting", Level: "plain", ID: w.MessageID.String()}
-	switch {
-	case w.First != nil:
-		one.Title, one.Level = "Waiting: blocked", "warning"
-	case w.State != operator.AtOnce:
-		one.Title += ": " + stateText(w.State)
+func (c *Console) shownMessage(around show.Surroundings, m operator.Message) oneMessage {
+	one := oneMessage{ID: m.MessageID.String()}
+	around.Details(&one.Facts, m)
+	switch m.State {
+	case operator.Dead:
+		one.Title, one.Level = "Dead letter", "bad"
+		one.Changes = c.choices("", operator.Requeue, operator.Purge)
+		one.Timeline = deadSteps(m, one.Facts.take("reason"))
+		one.Command = one.Facts.take("to resend it")
+		if first, then, found := strings.Cut(one.Command, ", then: "); found {
+			one.First, one.Command = first, then
+		}
+		one.Facts.take("where", "dead since")
+	case operator.Published:
+		one.Title, one.Level = "Published", "good"
+		one.Changes = c.choices("", operator.Replay)
+		one.Timeline = publishedSteps(m)
+		one.Facts.take("where", "published")
+	default:
+		one.Title, one.Level = "Waiting", "plain"
+		switch {
+		case m.First != nil:
+			one.Title, one.Level = "Waiting: blocked", "warning"
+		case m.State != operator.AtOnce:
+			one.Title += ": " + stateText(m.State)
+		}
+		one.Timeline = waitingSteps(m, one.Facts.take("next"))
+		if m.State == operator.Retrying {
+			one.Level, one.Changes = "warning", c.choices("now", operator.Retry)
+		}
+		one.Changes = append(one.Changes, c.choices("", operator.Delete)...)
+		one.Facts.take("state", "place")
 	}
-	around.Details(&one.Facts, w)
-	one.Timeline = waitingSteps(w, one.Facts.take("next"))
-	if w.State == operator.Retrying {
-		one.Level, one.Changes = "warning", c.choices("now", "retry")
-	}
-	one.Changes = append(one.Changes, c.choices("", "delete")...)
-	one.describe(w.StoredMessage)
-	one.Facts.take("state", "place")
-	return one
-}
-
-func (c *Console) deadMessage(letter operator.DeadMessage) oneMessage {
-	one := oneMessage{
-		Title:   "Dead letter",
-		Level:   "bad",
-		ID:      letter.MessageID.String(),
-		Changes: c.choices("", "requeue", "purge"),
-	}
-	show.Details(&one.Facts, c.relay().Table.DeadLetter(), letter.StoredMessage)
-	show.DeathDetails(&one.Facts, c.relay().Table, letter)
-	one.Timeline = deadSteps(letter, one.Facts.take("reason"))
-	one.Command = one.Facts.take("to requeue it")
-	if first, then, found := strings.Cut(one.Command, ", then: "); found {
-		one.First, one.Command = first, then
-	}
-	one.describe(letter.StoredMessage)
-	one.Facts.take("dead since")
-	return one
-}
-
-func (c *Console) publishedMessage(m operator.PublishedMessage) oneMessage {
-	one := oneMessage{
-		Title: "Published", Level: "good", ID: m.MessageID.String(), Timeline: publishedSteps(m),
-		Changes: c.choices("", "replay"),
-	}
-	show.Details(&one.Facts, c.relay().Table.Published(), m.StoredMessage)
-	one.describe(m.StoredMessage)
+	one.describe(m)
 	return one
 }
 
 // describe sets the contents, and removes from the facts what the contents and the timeline show.
-func (m *oneMessage) describe(of operator.StoredMessage) {
+func (m *oneMessage) describe(of operator.Message) {
 	contents, names := contentsOf(of)
 	m.Contents = contents
 	m.Facts.take(append(names, "created", "last error", "expires", "expired", "mark")...)

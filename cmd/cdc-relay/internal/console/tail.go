@@ -46,13 +46,13 @@ func (c *Console) tailPage(ctx context.Context, tables *operator.Tables, r *http
 		return nil, err
 	}
 	newest := operator.Page{Limit: mostTail}
-	dead, err := tables.DeadLetters(ctx, operator.Filter{}, newest)
+	dead, err := tables.List(ctx, operator.Filter{State: operator.Dead}, newest)
 	if err != nil {
 		return nil, err
 	}
-	published := operator.Listing[operator.PublishedMessage]{}
+	published := operator.Listing[operator.Message]{}
 	if t.Kept, err = tables.HasHistory(ctx); err == nil && t.Kept {
-		published, err = tables.PublishedMessages(ctx, operator.Filter{}, newest)
+		published, err = tables.List(ctx, operator.Filter{State: operator.Published}, newest)
 	}
 	if err != nil {
 		return nil, err

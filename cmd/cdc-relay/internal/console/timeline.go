@@ -58,7 +58,7 @@ func beginning(m operator.StoredMessage) []step {
 }
 
 // waitingSteps continues with what a row of the outbox waits for. Next says it in words.
-func waitingSteps(w operator.Waiting, next string) []step {
+func waitingSteps(w operator.Message, next string) []step {
 	steps := beginning(w.StoredMessage)
 	if w.AvailableAt != nil && w.Attempts == 0 && w.State != operator.Unconfirmed {
 		level := "past"
@@ -106,13 +106,13 @@ func stateText(state operator.State) string {
 	return string(state)
 }
 
-func deadSteps(m operator.DeadMessage, reason string) []step {
+func deadSteps(m operator.Message, reason string) []step {
 	died := stepAt("Dead letter", "bad", m.DeadAt, m.ReadAt)
 	died.Text = reason
 	return append(beginning(m.StoredMessage), died)
 }
 
-func publishedSteps(m operator.PublishedMessage) []step {
+func publishedSteps(m operator.Message) []step {
 	published := stepAt("Published", "good", m.PublishedAt, m.ReadAt)
 	published.Text = fmt.Sprintf("RabbitMQ has confirmed it, %s after it was inserted.",
 		show.Duration(m.PublishedAt.Sub(m.CreatedAt)))

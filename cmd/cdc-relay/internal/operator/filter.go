@@ -22,8 +22,10 @@ type Filter struct {
 	OrderingKey *string
 	// Reason is a code: failure_reason of a dead letter, or the start of last_error.
 	Reason *string
-	// State selects rows of the outbox by state. Only List supports it.
+	// State selects rows by state: for List the table, too, and for Delete rows of the outbox. Others do not use it.
 	State State
+	// Block: a dead letter blocks its key. It matters only to the state Blocked.
+	Block bool
 	// OlderThan and NewerThan are ages: of a dead letter since its death, of a published message since it was
 	// published, of a waiting row since it was created; 0: any.
 	OlderThan, NewerThan time.Duration
@@ -36,6 +38,12 @@ func (f Filter) Everything() bool {
 	return len(f.IDs)+len(f.MessageIDs)+len(f.Headers) == 0 && f.RoutingKey == nil && f.Exchange == nil &&
 		f.OrderingKey == nil && f.Reason == nil && f.State == "" &&
 		f.OlderThan == 0 && f.NewerThan == 0 && f.Until == nil && f.After == nil
+}
+
+// In returns the filter for a state.
+func (f Filter) In(state State) Filter {
+	f.State = state
+	return f
 }
 
 // HeaderFilter selects rows by a header that is a string, a number or a boolean.
@@ -153,7 +161,7 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 	} else if f.Reason != nil {
 		c.add(errorCode("r.last_error")+" = %s", *f.Reason)
 	}
-	if f.State != "" {
+	if f.State != "" && of == ofOutbox {
 		c.add("r.state = %s", string(f.State))
 	}
 	if f.OlderThan != 0 {

@@ -43,16 +43,16 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 		[]string{"2 orders.lost unroutable", "1  ", "1 orders.lost too_large", "1 orders.paid nack", "exact"})
 	equal(t, "retries", said(retries), []string{"2 r nack", "1 s unroutable", "exact"})
 	for _, g := range dead.All {
-		n, err := o.CountDeadLetters(t.Context(), operator.Filter{RoutingKey: pattern(operator.EscapePattern(g.RoutingKey)), Reason: &g.Reason})
+		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: operator.Filter{RoutingKey: pattern(operator.EscapePattern(g.RoutingKey)), Reason: &g.Reason}})
 		if err != nil || n != g.N || g.First == nil || g.Last == nil {
 			t.Errorf("%+v: the filter selects %d: %v", g, n, err)
 		}
 	}
 	for _, g := range retries.All {
 		filter := operator.Filter{RoutingKey: pattern(operator.EscapePattern(g.RoutingKey)), Reason: &g.Reason}
-		would, err := o.RetryNow(t.Context(), filter, 10, true, nil, quiet)
-		if err != nil || would.Due != g.N {
-			t.Errorf("%+v: the filter selects %d: %v", g, would.Due, err)
+		would, err := o.Count(t.Context(), operator.Change{Do: operator.Retry, Filter: filter})
+		if err != nil || would != g.N {
+			t.Errorf("%+v: the filter selects %d: %v", g, would, err)
 		}
 	}
 	if few, err := o.DeadGroups(t.Context(), 1); err != nil || len(few.All) != 1 {

@@ -28,9 +28,9 @@ func (f *fixture) operator() *operator.Tables {
 	return o
 }
 
-func (f *fixture) requeue(filter operator.Filter, batch int) operator.Requeued {
+func (f *fixture) requeue(filter operator.Filter, batch int) operator.Changed {
 	f.Helper()
-	done, err := f.operator().Requeue(f.Context(), filter, batch, nil, quiet)
+	done, err := f.operator().Change(f.Context(), operator.Change{Do: operator.Requeue, Filter: filter, Batch: batch}, nil, quiet)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -15,7 +15,7 @@ type Key struct {
 	// Behind counts the rows behind the first one, up to MostBehind.
 	Behind Count
 	// First is the oldest row.
-	First Waiting
+	First Message
 	// Dead is the dead letter of the key with the lowest id; nil: none.
 	Dead *int64
 }

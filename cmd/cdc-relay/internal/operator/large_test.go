@@ -5,10 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -92,42 +90,44 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 		}
 	}
 	page := operator.Page{Limit: 100}
-	for _, filter := range []operator.Filter{{}, {State: operator.Retrying}, {Reason: text("nack")}, {OrderingKey: text("k")}} {
-		list, err := o.List(t.Context(), filter, page, false)
-		check(fmt.Sprintf("list %+v", filter), err, stored(list.Rows, func(w operator.Waiting) operator.StoredMessage { return w.StoredMessage }), len(ids))
-	}
-	for _, filter := range []operator.Filter{{}, {Reason: text("nack")}, {IDs: ids}, {OrderingKey: text("k")}} {
-		list, err := o.DeadLetters(t.Context(), filter, page)
-		check(fmt.Sprintf("dead letters %+v", filter), err, stored(list.Rows, func(m operator.DeadMessage) operator.StoredMessage { return m.StoredMessage }), len(ids))
-		for _, m := range list.Rows {
-			if len(m.Reason) > 5000 {
-				t.Errorf("a reason of %d bytes", len(m.Reason))
+	for _, filter := range []operator.Filter{
+		{},
+		{State: operator.Retrying},
+		{Reason: text("nack")},
+		{OrderingKey: text("k")},
+		{State: operator.Dead},
+		{State: operator.Dead, Reason: text("nack")},
+		{State: operator.Dead, IDs: ids},
+		{State: operator.Dead, OrderingKey: text("k")},
+		{State: operator.Published},
+		{State: operator.Published, IDs: ids},
+	} {
+		for _, page.Payload = range []bool{false, true} {
+			list, err := o.List(t.Context(), filter, page)
+			check(fmt.Sprintf("list %+v, payload %t", filter, page.Payload), err, stored(list.Rows, func(m operator.Message) operator.StoredMessage { return m.StoredMessage }), len(ids))
+			for _, m := range list.Rows {
+				if len(m.Reason) > 5000 {
+					t.Errorf("a reason of %d bytes", len(m.Reason))
+				}
 			}
 		}
 	}
-	published, err := o.PublishedMessages(t.Context(), operator.Filter{}, page)
-	check("published", err, stored(published.Rows, func(m operator.PublishedMessage) operator.StoredMessage { return m.StoredMessage }), len(ids))
 	keys, err := o.Keys(t.Context(), page)
 	check("keys", err, stored(keys.Rows, func(k operator.Key) operator.StoredMessage { return k.First.StoredMessage }), 1)
 
 	for i, id := range ids {
 		named := name(t, fmt.Sprint(id))
-		waiting, dead, err := o.Explain(t.Context(), named, true)
-		if err != nil || len(waiting) != 1 || len(dead) != 1 {
-			t.Fatalf("explain %d: %d, %d, %v", id, len(waiting), len(dead), err)
-		}
-		again, err := o.Published(t.Context(), named, true)
-		check(fmt.Sprintf("explain %d", id), err, []operator.StoredMessage{waiting[0].StoredMessage, dead[0].StoredMessage, again[0].StoredMessage}, 3)
+		found, err := o.Find(t.Context(), named, true)
+		check(fmt.Sprintf("find %d", id), err, stored(found, func(m operator.Message) operator.StoredMessage { return m.StoredMessage }), 3)
 		if i == 0 || i > len(largeValues) {
 			continue
 		}
 		large := largeValues[i-1]
 		isText := large.column == "last_error" || large.column == "routing_key" || large.column == "exchange"
-		if !isText && !isNamed(waiting[0].Large, large.column) {
-			t.Errorf("%s of row %d is not named: %+v", large.column, id, waiting[0].Large)
+		if !isText && !isNamed(found[0].Large, large.column) {
+			t.Errorf("%s of row %d is not named: %+v", large.column, id, found[0].Large)
 		}
 	}
-	peeksAtLargeRows(f, ids)
 	if s := f.stats(false); s.Retrying != exactly(int64(len(ids))) || s.FailingPrecision != operator.Exact || len(s.Failing) != 3 {
 		t.Errorf("%+v", s)
 	}
@@ -146,30 +146,6 @@ func stored[T any](rows []T, of func(T) operator.StoredMessage) (all []operator.
 	return all
 }
 
-func peeksAtLargeRows(f *fixture, ids []int64) {
-	f.Helper()
-	f.Exec(`ALTER TABLE outbox ADD COLUMN tenant text`)
-	f.Exec(`UPDATE outbox SET tenant = repeat('t', 1200000) WHERE id = $1`, ids[len(ids)-1])
-	for _, payload := range []bool{false, true} {
-		list, err := f.operator().Peek(f.Context(), operator.Filter{}, operator.Page{Limit: 100}, false, []string{"tenant"}, payload)
-		if err != nil || len(list.Rows) != len(ids) {
-			f.Fatalf("%d rows, %v", len(list.Rows), err)
-		}
-		for i, m := range list.Rows {
-			if m.Size() > 12<<10 || len(m.Redacted) > 0 {
-				f.Errorf("row %d has %d bytes", m.ID, m.Size())
-			}
-			// A name that was shortened for the view is still too long for AMQP.
-			if reason, text := m.Defect(time.Now()); (reason != "" && reason != outbox.ReasonInvalidRouting) || m.PayloadSize.N == 0 {
-				f.Errorf("row %d: %s, %+v", m.ID, text, m.PayloadSize)
-			}
-			if i == len(ids)-1 && !isNamed(m.Large, "tenant") {
-				f.Errorf("the column of the application is not named: %+v", m.Large)
-			}
-		}
-	}
-}
-
 // The server moves and deletes large rows; their values do not pass through the process.
 func TestLargeRowsAreMovedAndDeleted(t *testing.T) {
 	services.Thorough(t, "TestALargeRowHidesNoOther covers the views")
@@ -177,22 +153,22 @@ func TestLargeRowsAreMovedAndDeleted(t *testing.T) {
 	ids := withLargeRows(f)
 	n := int64(len(ids))
 	f.Exec(`UPDATE outbox_dead_letter SET id = id + 1000, message_id = gen_random_uuid()`)
-	if done := f.requeue(operator.Filter{}, 1000); done.Sent != n {
+	if done := f.requeue(operator.Filter{}, 1000); done.Done != n {
 		t.Errorf("requeued: %+v", done)
 	}
-	replayed, err := f.operator().Replay(t.Context(), operator.Filter{}, operator.Replay{Batch: 1000}, nil, quiet)
-	if err != nil || replayed.Count != n {
+	replayed, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Replay, Batch: 1000}, nil, quiet)
+	if err != nil || replayed.Done != n {
 		t.Errorf("replayed: %+v, %v", replayed, err)
 	}
-	retried, err := f.operator().RetryNow(t.Context(), operator.Filter{}, 1000, false, nil, quiet)
-	if err != nil || retried.Due != n {
+	retried, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 1000}, nil, quiet)
+	if err != nil || retried.Done != n {
 		t.Errorf("retried: %+v, %v", retried, err)
 	}
 	if got := tabletest.One[int64](f, `SELECT count(*) FROM outbox WHERE pg_column_size(headers) > 10000`); got != 3*2 {
 		t.Errorf("%d rows have their headers", got)
 	}
 	f.DeadLetter(1, "nack", "last_error", `repeat('x', 1200000)`)
-	if purged, err := f.operator().Purge(t.Context(), operator.Filter{Reason: text("nack")}, 1000, nil, quiet); err != nil || purged != 1 {
-		t.Errorf("purged %d, %v", purged, err)
+	if purged, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Purge, Filter: operator.Filter{Reason: text("nack")}, Batch: 1000}, nil, quiet); err != nil || purged.Done != 1 {
+		t.Errorf("purged %+v, %v", purged, err)
 	}
 }

@@ -27,10 +27,19 @@ const (
 	byKey  = "r.ordering_key, r.id"
 )
 
-// List returns a page of the rows of the outbox that match the filter, without payloads. Rows come by id, by time for a
-// state with a time, or by key for Blocked. Its cost does not depend on the number of rows. It does not use an index
-// for IDs. Block: a dead letter holds its key up, which matters to Blocked. ErrCursor: the cursor is of another list.
-func (t *Tables) List(ctx context.Context, filter Filter, page Page, block bool) (list Listing[Waiting], err error) {
+// List returns a page of the rows that match the filter. Rows of the outbox come by id, by time for a state with a
+// time, or by key for Blocked; Dead and Published are lists of their own, newest first. Its cost does not depend on the
+// number of rows. It does not use an index for IDs in the outbox; in the other lists, IDs have one page. ErrCursor: the
+// cursor is of another list. ErrNoHistory: published messages are not kept.
+func (t *Tables) List(ctx context.Context, filter Filter, page Page) (list Listing[Message], err error) {
+	switch filter.State {
+	case Dead:
+		list, err = deadLetters().page(ctx, t, filter, page)
+		return list, t.reading(ctx, "list dead letters of", err)
+	case Published:
+		list, err = history().page(ctx, t, filter, page)
+		return list, t.historyError(ctx, "list messages of", err)
+	}
 	order, name := orderOf(filter), orderOf(filter)
 	keys := order == byKey && filter.OrderingKey == nil
 	if keys {
@@ -42,7 +51,7 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page, block bool)
 	}
 	state := stateBy("r.locked_by")
 	if filter.State == Blocked {
-		state = t.blockedState(state, block)
+		state = t.blockedState(state, filter.Block)
 	}
 	where, args := filter.where(ofOutbox, nil)
 	from := conditions{args: args}
@@ -58,7 +67,7 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page, block bool)
 	}
 	from.after(after)
 	sql := t.fill(listWaitingSQL,
-		"{columns}", waitingColumns(false, "r.locked_by", "r.state"),
+		"{columns}", waitingColumns(page.Payload, "r.locked_by", "r.state"),
 		"{state}", state,
 		"{order}", order,
 		"{from}", from.String(),
@@ -69,7 +78,7 @@ func (t *Tables) List(ctx context.Context, filter Filter, page Page, block bool)
 		sql := strings.ReplaceAll(sql, "{most}", most)
 		list, err = collectPage(ctx, tx, sql, from.args, page.Limit, func(
 			row pgx.CollectableRow,
-		) (w Waiting, at place, err error) {
+		) (w Message, at place, err error) {
 			var available pgtype.Timestamptz
 			w, err = scanWaiting(row, &at.matches, &at.last, &available)
 			at.cursor = cursor{List: name, ID: w.ID}

@@ -40,10 +40,10 @@ func idsOfPages[T any](t testing.TB, limit int, read func(operator.Page) (operat
 func (f *fixture) listed(filter operator.Filter, limit int) []int64 {
 	f.Helper()
 	o := f.operator()
-	return idsOfPages(f, limit, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
-		return o.List(f.Context(), filter, p, false)
+	return idsOfPages(f, limit, func(p operator.Page) (operator.Listing[operator.Message], error) {
+		return o.List(f.Context(), filter, p)
 	},
-		func(w operator.Waiting) int64 { return w.ID })
+		func(w operator.Message) int64 { return w.ID })
 }
 
 // A requeued dead letter can have it.
@@ -54,12 +54,6 @@ func TestPagesContinueAfterTheIDZero(t *testing.T) {
 	for _, filter := range []operator.Filter{{}, {OrderingKey: &key}} {
 		if got := f.listed(filter, 2); fmt.Sprint(got) != "[-1 0 1 2]" {
 			t.Errorf("%+v: listed %v", filter, got)
-		}
-		peeked := idsOfPages(t, 2, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
-			return f.operator().Peek(t.Context(), filter, p, false, nil, true)
-		}, func(m operator.Peeked) int64 { return m.ID })
-		if fmt.Sprint(peeked) != "[-1 0 1 2]" {
-			t.Errorf("%+v: peeked %v", filter, peeked)
 		}
 	}
 }
@@ -138,19 +132,13 @@ func TestHeadersFilterEveryList(t *testing.T) {
 			t.Fatal(err)
 		}
 		picked := operator.Filter{Headers: headers}
-		listed := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
-			return o.List(t.Context(), picked, p, false)
-		}, func(w operator.Waiting) int64 { return w.ID })
+		listed := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Message], error) {
+			return o.List(t.Context(), picked, p)
+		}, func(w operator.Message) int64 { return w.ID })
 		if got := strings.Trim(fmt.Sprint(listed), "[]"); got != want {
 			t.Errorf("list %s: %s, want %s", filter, got, want)
 		}
-		peeked := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Peeked], error) {
-			return o.Peek(t.Context(), picked, p, false, nil, false)
-		}, func(m operator.Peeked) int64 { return m.ID })
-		if got := strings.Trim(fmt.Sprint(peeked), "[]"); got != want {
-			t.Errorf("peek %s: %s, want %s", filter, got, want)
-		}
-		n, err := o.CountDeadLetters(t.Context(), picked)
+		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: picked})
 		if all := len(strings.Fields(want)); err != nil || int(n) != all {
 			t.Errorf("dead letters with %s: %d, want %d, %v", filter, n, all, err)
 		}
@@ -191,11 +179,11 @@ func TestBlockedRowsAreThoseThatStatsCounts(t *testing.T) {
 		{operator.Filter{RoutingKey: pattern("s")}, true, "[3]"},
 		{operator.Filter{OlderThan: time.Hour}, true, "[]"},
 	} {
-		test.filter.State = operator.Blocked
+		test.filter.State, test.filter.Block = operator.Blocked, test.block
 		for _, limit := range []int{1, 2, 3, 100} {
-			got := idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Waiting], error) {
-				return o.List(t.Context(), test.filter, p, test.block)
-			}, func(w operator.Waiting) int64 {
+			got := idsOfPages(t, limit, func(p operator.Page) (operator.Listing[operator.Message], error) {
+				return o.List(t.Context(), test.filter, p)
+			}, func(w operator.Message) int64 {
 				if w.State != operator.Blocked {
 					t.Errorf("row %d is %s", w.ID, w.State)
 				}
@@ -224,18 +212,18 @@ func TestPagesContainEveryRowOfEqualTime(t *testing.T) {
 		t.Errorf("%d rows: %v", len(got), got)
 	}
 	o := f.operator()
-	dead := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.DeadMessage], error) {
-		return o.DeadLetters(t.Context(), operator.Filter{}, p)
-	}, func(m operator.DeadMessage) int64 { return m.ID })
+	dead := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Message], error) {
+		return o.List(t.Context(), operator.Filter{State: operator.Dead}, p)
+	}, func(m operator.Message) int64 { return m.ID })
 	if len(dead) != 25 || dead[0] != 25 || dead[24] != 1 {
 		t.Errorf("%d dead letters: %v", len(dead), dead)
 	}
 	f.history()
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i % 13, now(), '2026-01-01'::timestamptz + i * interval '1 s', gen_random_uuid(), 1, 1, 'r' FROM generate_series(1, 25) i`)
-	published := idsOfPages(t, 3, func(p operator.Page) (operator.Listing[operator.PublishedMessage], error) {
-		return o.PublishedMessages(t.Context(), operator.Filter{}, p)
-	}, func(m operator.PublishedMessage) int64 { return m.ID })
+	published := idsOfPages(t, 3, func(p operator.Page) (operator.Listing[operator.Message], error) {
+		return o.List(t.Context(), operator.Filter{State: operator.Published}, p)
+	}, func(m operator.Message) int64 { return m.ID })
 	if len(published) != 25 || published[0] != 12 || published[1] != 12 || published[24] != 0 {
 		t.Errorf("%d published messages: %v", len(published), published)
 	}
@@ -245,12 +233,12 @@ func TestCursorsOfOtherListsAreRejected(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(2)
 	o := f.operator()
-	list, err := o.List(t.Context(), operator.Filter{}, operator.Page{Limit: 1}, false)
+	list, err := o.List(t.Context(), operator.Filter{}, operator.Page{Limit: 1})
 	if err != nil || list.Next == "" {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for _, after := range []string{list.Next, "17", "%%"} {
-		_, err := o.List(t.Context(), operator.Filter{State: operator.Due}, operator.Page{After: after, Limit: 1}, false)
+		_, err := o.List(t.Context(), operator.Filter{State: operator.Due}, operator.Page{After: after, Limit: 1})
 		if !errors.Is(err, operator.ErrCursor) {
 			t.Errorf("%q: %v", after, err)
 		}
@@ -326,13 +314,8 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 	}
 	list := func(filter operator.Filter) func(string) (string, error) {
 		return func(after string) (string, error) {
-			l, err := o.List(t.Context(), filter, operator.Page{After: after, Limit: 50}, true)
-			return l.Next, err
-		}
-	}
-	peek := func(filter operator.Filter) func(string) (string, error) {
-		return func(after string) (string, error) {
-			l, err := o.Peek(t.Context(), filter, operator.Page{After: after, Limit: 50}, true, nil, true)
+			filter.Block = true
+			l, err := o.List(t.Context(), filter, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		}
 	}
@@ -351,23 +334,8 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 			l, err := o.BlockedKeys(t.Context(), true, operator.Page{After: after, Limit: 50})
 			return l.Next, err
 		},
-		"peek": peek(operator.Filter{}), "peek, none": peek(operator.Filter{RoutingKey: none}), "peek, hot key": peek(operator.Filter{OrderingKey: text("hot")}),
-		"published": func(after string) (string, error) {
-			l, err := o.PublishedMessages(t.Context(), operator.Filter{}, operator.Page{After: after, Limit: 50})
-			return l.Next, err
-		},
-		"published, none": func(after string) (string, error) {
-			l, err := o.PublishedMessages(t.Context(), operator.Filter{RoutingKey: none}, operator.Page{After: after, Limit: 50})
-			return l.Next, err
-		},
-		"dead letters": func(after string) (string, error) {
-			l, err := o.DeadLetters(t.Context(), operator.Filter{}, operator.Page{After: after, Limit: 50})
-			return l.Next, err
-		},
-		"dead letters, none": func(after string) (string, error) {
-			l, err := o.DeadLetters(t.Context(), operator.Filter{RoutingKey: none}, operator.Page{After: after, Limit: 50})
-			return l.Next, err
-		},
+		"published": list(operator.Filter{State: operator.Published}), "published, none": list(operator.Filter{State: operator.Published, RoutingKey: none}),
+		"dead letters": list(operator.Filter{State: operator.Dead}), "dead letters, none": list(operator.Filter{State: operator.Dead, RoutingKey: none}),
 	} {
 		after := ""
 		for page := range 3 {
@@ -390,9 +358,6 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 				if !strings.Contains(what, "keys") {
 					most = 100
 				}
-			}
-			if strings.HasPrefix(what, "peek") { // those that wait for their time, and a dead letter for each row
-				most = 3*operator.MostLooked + 500
 			}
 			if n > most {
 				t.Errorf("%s, page %d: %d rows were read", what, page+1, n)

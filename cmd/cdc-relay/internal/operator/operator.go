@@ -143,7 +143,7 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	case pgcode.Is(err, pgerrcode.UndefinedColumn):
 		return &problem.Problem{
 			What: fmt.Sprintf("table %s lacks a column", t.table),
-			Fix:  problem.Command(t.table, "migrate up"),
+			Fix:  problem.Command(t.table, "setup", "--tables-only"),
 			Err:  err,
 		}
 	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):

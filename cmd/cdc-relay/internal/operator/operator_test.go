@@ -16,7 +16,7 @@ func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
 		"redacted_payload", `'"***"'`, "possible_duplicate", "true", "last_error", "'nack: full'",
 		"expires_at", "'2030-01-01'", "max_attempts", "9", "coalesce_key", "'c'")
 	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox_dead_letter`)
-	if got := f.requeue(operator.Filter{}, 10); got != (operator.Requeued{Sent: 1}) {
+	if got := f.requeue(operator.Filter{}, 10); got != (operator.Changed{Matched: 1, Done: 1}) {
 		t.Errorf("got %+v", got)
 	}
 	same := tabletest.One[bool](f, `SELECT id = 7 AND message_id = $1 AND exchange = 'x' AND ordering_key = 'k' AND headers = '{"h":1}'
@@ -35,8 +35,8 @@ func TestRequeueInBatchesKeepsTheOrderOfAKey(t *testing.T) {
 		f.DeadLetter(id, "nack", "ordering_key", "'k'")
 	}
 	var told [][2]int64
-	done, err := f.operator().Requeue(t.Context(), operator.Filter{OrderingKey: text("k")}, 2, nil, func(n, total int64) { told = append(told, [2]int64{n, total}) })
-	if err != nil || done.Sent != 3 {
+	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Requeue, Filter: operator.Filter{OrderingKey: text("k")}, Batch: 2}, nil, func(n, total int64) { told = append(told, [2]int64{n, total}) })
+	if err != nil || done.Done != 3 {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	if len(told) != 3 || told[0] != [2]int64{0, 3} || told[2] != [2]int64{3, 3} {
@@ -63,7 +63,7 @@ func TestRequeueReplacesIDsThatAreInUse(t *testing.T) {
 	f.DeadLetter(60, "nack")
 	want := tabletest.One[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox_dead_letter WHERE ordering_key = 'k'`)
 	done := f.requeue(operator.Filter{}, 2)
-	if done.Sent != 6 || done.Moved != 4 || done.Left != 0 {
+	if done.Done != 6 || done.NewIDs != 4 || done.Left != 0 {
 		t.Errorf("got %+v", done)
 	}
 	got := tabletest.One[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox WHERE ordering_key = 'k' AND id < 20`)
@@ -80,7 +80,7 @@ func TestADeadLetterRejectedByTheOutboxStays(t *testing.T) {
 	f.DeadLetter(2, "invalid_headers", "headers", "'[]'")
 	f.DeadLetter(3, "nack")
 	done := f.requeue(operator.Filter{}, 10)
-	if done.Sent != 2 || done.Left != 1 || done.Why == nil {
+	if done.Done != 2 || done.Left != 1 || done.Why == nil {
 		t.Errorf("got %+v", done)
 	}
 	if tabletest.One[int64](f, `SELECT id FROM outbox_dead_letter`) != 2 {
@@ -110,12 +110,12 @@ func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
 	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
 		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, now() - interval '1 h')`)
 	f.everyLook(o)
-	if done := f.requeue(operator.Filter{}, 10); done.Sent != 1 || tabletest.One[string](f, `SELECT n FROM outbox WHERE id = 1`) != "kept" {
+	if done := f.requeue(operator.Filter{}, 10); done.Done != 1 || tabletest.One[string](f, `SELECT n FROM outbox WHERE id = 1`) != "kept" {
 		t.Errorf("sent back %+v", done)
 	}
 	f.DeadLetter(3, "nack")
-	if n, err := o.Purge(t.Context(), operator.Filter{}, 10, nil, quiet); err != nil || n != 1 {
-		t.Errorf("purged %d: %v", n, err)
+	if done, err := o.Change(t.Context(), operator.Change{Do: operator.Purge, Batch: 10}, nil, quiet); err != nil || done.Done != 1 {
+		t.Errorf("purged %+v: %v", done, err)
 	}
 }
 
@@ -126,20 +126,19 @@ func (f *fixture) everyLook(o *operator.Tables) {
 	for what, err := range map[string]error{
 		"stats":        second(o.Stats(ctx, operator.StatsOptions{Top: 10, Exact: true})),
 		"cheap stats":  second(o.Stats(ctx, operator.StatsOptions{Top: 10, Header: "task", Block: true})),
-		"count":        second(o.CountDeadLetters(ctx, operator.Filter{})),
-		"dead letters": second(o.DeadLetters(ctx, operator.Filter{}, operator.Page{Limit: 10})),
-		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10}, false)),
+		"count":        second(o.Count(ctx, operator.Change{Do: operator.Purge, Filter: operator.Filter{}})),
+		"dead letters": second(o.List(ctx, operator.Filter{State: operator.Dead}, operator.Page{Limit: 10})),
+		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),
 		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
 		"blocked keys": second(o.BlockedKeys(ctx, true, operator.Page{Limit: 10})),
-		"peek":         second(o.Peek(ctx, operator.Filter{}, operator.Page{Limit: 10}, true, nil, true)),
-		"explain":      third(o.Explain(ctx, name(f, "51"), true)),
+		"find":         second(o.Find(ctx, name(f, "51"), true)),
 		"dead groups":  second(o.DeadGroups(ctx, 10)),
 		"retry groups": second(o.RetryGroups(ctx, 10)),
 		"offered":      second(o.OfferWaiting(ctx)),
 		"offered dead": second(o.OfferDead(ctx)),
 		"newest":       second(o.NewestWaiting(ctx, 10)),
 		"published":    third(o.PublishedSince(ctx, time.Hour)),
-		"retry":        second(o.RetryNow(ctx, operator.Filter{}, 10, false, nil, quiet)),
+		"retry":        second(o.Change(ctx, operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)),
 	} {
 		if err != nil {
 			f.Errorf("%s: %v", what, err)
@@ -182,18 +181,18 @@ func TestDeadLetterFiltersSelect(t *testing.T) {
 		{operator.Filter{NewerThan: day}, 2},
 		{operator.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: pattern("r")}, 1},
 	} {
-		n, err := o.CountDeadLetters(t.Context(), test.filter)
+		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: test.filter})
 		if err != nil || n != test.want {
 			t.Errorf("%+v: %d, %v, want %d", test.filter, n, err, test.want)
 		}
-		letters, err := o.DeadLetters(t.Context(), test.filter, operator.Page{Limit: 10})
+		letters, err := o.List(t.Context(), test.filter.In(operator.Dead), operator.Page{Limit: 10})
 		if err != nil || int64(len(letters.Rows)) != test.want {
 			t.Errorf("%+v: %d listed, %v, want %d", test.filter, len(letters.Rows), err, test.want)
 		}
 	}
 	no := errors.New("no")
-	if deleted, err := o.Purge(t.Context(), operator.Filter{OlderThan: day}, 1, func(int64) error { return no }, quiet); deleted != 0 || err != no {
-		t.Errorf("purged %d, %v", deleted, err)
+	if deleted, err := o.Change(t.Context(), operator.Change{Do: operator.Purge, Filter: operator.Filter{OlderThan: day}, Batch: 1}, func(int64) error { return no }, quiet); deleted.Done != 0 || err != no {
+		t.Errorf("purged %+v, %v", deleted, err)
 	}
 	agreed := func(total int64) error {
 		if total != 1 {
@@ -202,9 +201,9 @@ func TestDeadLetterFiltersSelect(t *testing.T) {
 		f.DeadLetter(90, "nack", "dead_at", `now() - interval '2 days'`) // dies while a person decides
 		return nil
 	}
-	deleted, err := o.Purge(t.Context(), operator.Filter{OlderThan: day}, 1, agreed, quiet)
-	if err != nil || deleted != 1 || tabletest.One[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 3 {
-		t.Errorf("purged %d, %v", deleted, err)
+	deleted, err := o.Change(t.Context(), operator.Change{Do: operator.Purge, Filter: operator.Filter{OlderThan: day}, Batch: 1}, agreed, quiet)
+	if err != nil || deleted.Done != 1 || tabletest.One[int](f, `SELECT count(*) FROM outbox_dead_letter`) != 3 {
+		t.Errorf("purged %+v, %v", deleted, err)
 	}
 }
 
@@ -214,19 +213,19 @@ func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 	f.DeadLetter(2, "nack")
 	f.Exec(`INSERT INTO outbox (id, routing_key, payload_bytes) VALUES (3, 'r', '\x00ff')`)
 	o := f.operator()
-	letters, err := o.DeadLetter(t.Context(), name(t, "1"), true)
+	letters, err := o.Find(t.Context(), name(t, "1"), true)
 	if err != nil || len(letters) != 1 || letters[0].Payload != nil || string(letters[0].Redacted) != `"***"` || letters[0].PayloadSize != exactly(7) {
 		t.Errorf("got %+v, %v", letters, err)
 	}
-	letters, err = o.DeadLetter(t.Context(), name(t, "2"), true)
+	letters, err = o.Find(t.Context(), name(t, "2"), true)
 	if err != nil || len(letters) != 1 || string(letters[0].Payload) != `{"n":1}` {
 		t.Errorf("got %+v, %v", letters, err)
 	}
-	letters, err = o.DeadLetter(t.Context(), name(t, "2"), false)
+	letters, err = o.Find(t.Context(), name(t, "2"), false)
 	if err != nil || len(letters) != 1 || letters[0].Payload != nil {
 		t.Errorf("got %+v, %v", letters, err)
 	}
-	waiting, _, err := o.Explain(t.Context(), name(t, "3"), true)
+	waiting, err := o.Find(t.Context(), name(t, "3"), true)
 	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != operator.AtOnce {
 		t.Errorf("got %+v, %v", waiting, err)
 	}

@@ -18,6 +18,8 @@ import (
 type Page struct {
 	After string
 	Limit int
+	// Payload asks for the bodies of the rows.
+	Payload bool
 }
 
 // Listing is a page of rows. Next is the cursor of the next page; "": the end. A page reads at most MostLooked rows, so

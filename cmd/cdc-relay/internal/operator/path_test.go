@@ -62,12 +62,12 @@ func TestCommandsRunNobodyElsesFunctions(t *testing.T) {
 		}
 		page := operator.Page{Limit: 10}
 		for what, err := range map[string]error{
-			"list": second(o.List(ctx, all, page, false)), "dead letters": second(o.DeadLetters(ctx, all, page)), "count": second(o.CountDeadLetters(ctx, all)),
-			"published": second(o.PublishedMessages(ctx, all, page)), "has history": second(o.HasHistory(ctx)), "slot": second(o.Slot(ctx, "none")),
-			"peek": second(o.Peek(ctx, operator.Filter{RoutingKey: pattern("r"), Exchange: text("")}, page, false, []string{"coalesce_key"}, true)), "hosts": second(o.RelayHosts(ctx)),
-			"replay":  second(o.Replay(ctx, operator.Filter{RoutingKey: pattern("r")}, operator.Replay{Batch: 2}, nil, quiet)),
-			"requeue": second(o.Requeue(ctx, operator.Filter{IDs: []int64{int64(10 * n)}}, 10, nil, quiet)),
-			"purge":   second(o.Purge(ctx, operator.Filter{}, 10, nil, quiet)),
+			"list": second(o.List(ctx, all, page)), "dead letters": second(o.List(ctx, all.In(operator.Dead), page)), "count": second(o.Count(ctx, operator.Change{Do: operator.Purge, Filter: all})),
+			"published": second(o.List(ctx, all.In(operator.Published), page)), "has history": second(o.HasHistory(ctx)), "slot": second(o.Slot(ctx, "none")),
+			"hosts":   second(o.RelayHosts(ctx)),
+			"replay":  second(o.Change(ctx, operator.Change{Do: operator.Replay, Filter: operator.Filter{RoutingKey: pattern("r")}, Batch: 2}, nil, quiet)),
+			"requeue": second(o.Change(ctx, operator.Change{Do: operator.Requeue, Filter: operator.Filter{IDs: []int64{int64(10 * n)}}, Batch: 10}, nil, quiet)),
+			"purge":   second(o.Change(ctx, operator.Change{Do: operator.Purge, Batch: 10}, nil, quiet)),
 		} {
 			if err != nil {
 				t.Errorf("%s with path %q: %v", what, path, err)
@@ -126,9 +126,9 @@ func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {
 	f.Exec(`ALTER ROLE ` + role + ` NOBYPASSRLS`) // a relay needs it, a person does not
 	o, ctx := f.as("&role="+role), t.Context()
 	for what, err := range map[string]error{
-		"requeue": second(o.Requeue(ctx, operator.Filter{}, 10, nil, quiet)),
-		"replay":  second(o.Replay(ctx, operator.Filter{}, operator.Replay{Batch: 2}, nil, quiet)),
-		"retry":   second(o.RetryNow(ctx, operator.Filter{}, 10, false, nil, quiet)),
+		"requeue": second(o.Change(ctx, operator.Change{Do: operator.Requeue, Batch: 10}, nil, quiet)),
+		"replay":  second(o.Change(ctx, operator.Change{Do: operator.Replay, Batch: 2}, nil, quiet)),
+		"retry":   second(o.Change(ctx, operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)

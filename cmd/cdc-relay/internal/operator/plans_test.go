@@ -88,7 +88,7 @@ func TestRequeueAndPurgeUseThePrimaryKey(t *testing.T) {
 	ids, uuids := make([]int64, 1000), make([][16]byte, 1000)
 	for sql, args := range map[string][]any{
 		o.fill(purgeSQL): {ids, uuids}, o.requeueStatement(nil): {ids, uuids, ids},
-		o.fill(retryNowSQL): {ids, uuids}, o.fill(deleteSQL): {ids, uuids},
+		o.fill(retrySQL): {ids, uuids}, o.fill(deleteSQL): {ids, uuids},
 	} {
 		if plan := p.Lines("EXPLAIN "+sql, args...); strings.Contains(plan, "Seq Scan on outbox") {
 			t.Errorf("%s", plan)

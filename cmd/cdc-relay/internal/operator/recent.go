@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -18,7 +17,7 @@ ORDER BY r.id DESC`
 
 // NewestWaiting returns the rows of the outbox with the highest ids, without payloads. Its cost does not depend on the
 // number of rows.
-func (t *Tables) NewestWaiting(ctx context.Context, limit int) (newest []Waiting, err error) {
+func (t *Tables) NewestWaiting(ctx context.Context, limit int) (newest []Message, err error) {
 	sql := t.fill(newestWaitingSQL,
 		"{columns}", waitingColumns(false, "r.locked_by", "r.state"), "{state}", stateBy("r.locked_by"))
 	err = t.glanceAt(ctx, mostListed(), func(ctx context.Context, tx querier, most string) error {
@@ -26,7 +25,7 @@ func (t *Tables) NewestWaiting(ctx context.Context, limit int) (newest []Waiting
 		if err != nil {
 			return err
 		}
-		newest, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Waiting, error) { return scanWaiting(row) })
+		newest, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) { return scanWaiting(row) })
 		return err
 	})
 	return newest, t.reading(ctx, "list the newest rows of", err)
@@ -50,7 +49,7 @@ func (t *Tables) PublishedSince(ctx context.Context, within time.Duration) (coun
 		return tx.QueryRow(ctx, sql, stop, within).Scan(&read, &n)
 	})
 	if err != nil {
-		return Count{Precision: Unknown}, true, t.historyError(ctx, fmt.Errorf("count the history: %w", err))
+		return Count{Precision: Unknown}, true, t.historyError(ctx, "count messages of", err)
 	}
 	if count = counted(n, stop); n < read { // an older row was read, too
 		count.Precision = Exact

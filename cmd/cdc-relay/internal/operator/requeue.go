@@ -31,7 +31,7 @@ WITH picked AS (
               ELSE id END AS place
   FROM placed
 )
-SELECT id, message_id, place, size FROM numbered ORDER BY place`
+SELECT id, message_id, NULL::timestamptz, place, size FROM numbered ORDER BY place`
 
 // Requeued rows are due: the stream never publishes such a row directly, and a claim knows whether it may have been
 // published.
@@ -49,58 +49,18 @@ SELECT (SELECT count(*) FROM back), (SELECT count(*) FROM put)`
 // goesOn is expires_at of a requeued row: it must not expire again at once.
 const goesOn = `CASE WHEN expires_at > clock_timestamp() THEN expires_at END`
 
-// Requeued is the result of a requeue.
-type Requeued struct {
-	// Sent counts the rows that are back in the outbox.
-	Sent int64
-	// Moved counts those with a new id, because their own was taken.
-	Moved int64
-	// Left counts the rows that stay dead letters, because the outbox rejects them.
-	Left int64
-	// Why is the last such error.
-	Why error
-}
-
-type requeuedRow struct {
-	ID        int64
-	MessageID [16]byte
-	Place     int64
-	Size      int64
-}
-
-func (r requeuedRow) size() int64 { return r.Size }
-
-// Requeue moves the dead letters that match the filter back to the outbox, with attempts 0, oldest first, each batch in
-// one transaction. Rows of a key keep their order, before the key's waiting rows. On an error, also one of agreed, done
-// is the result before it.
-func (t *Tables) Requeue(
-	ctx context.Context, filter Filter, batch int, agreed Agreed, progress Progress,
-) (done Requeued, err error) {
-	defer func() {
-		if err != nil {
-			err = t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
-		}
-	}()
+// requeueing returns how to requeue the dead letters that a filter selects.
+func (t *Tables) requeueing(ctx context.Context, filter Filter) (from chooser, apply applier, err error) {
 	extras, err := schema.ReadExtraColumns(ctx, t.conn, t.table)
 	if err != nil {
-		return done, err
+		return from, nil, err
 	}
 	newest, err := t.newestID(ctx)
-	if err != nil {
-		return done, err
-	}
-	chosen, err := t.choose(ctx, requeueChoiceSQL, filter, ofDeadLetters, newest)
-	if err != nil {
-		return done, err
-	}
-	defer chosen.close(ctx)
-	if err := chosen.agree(agreed); err != nil {
-		return done, err
-	}
 	sql := t.requeueStatement(extras)
-	err = inBatches(ctx, chosen, batch, progress,
-		func(rows []requeuedRow) error { return t.requeue(ctx, sql, rows, &done) })
-	return done, err
+	return chooser{ofDeadLetters, requeueChoiceSQL, filter, []any{newest}},
+		func(ctx context.Context, rows []chosenRow, done *Changed) error {
+			return t.requeue(ctx, sql, rows, done)
+		}, err
 }
 
 func (t *Tables) requeueStatement(extras schema.ExtraColumns) string {
@@ -109,7 +69,7 @@ func (t *Tables) requeueStatement(extras schema.ExtraColumns) string {
 }
 
 // requeue moves one batch. If the outbox rejects it, requeue tries each row, and rejected rows stay.
-func (t *Tables) requeue(ctx context.Context, sql string, rows []requeuedRow, done *Requeued) error {
+func (t *Tables) requeue(ctx context.Context, sql string, rows []chosenRow, done *Changed) error {
 	var ids, places []int64
 	var messageIDs [][16]byte
 	moved := int64(0)
@@ -122,8 +82,8 @@ func (t *Tables) requeue(ctx context.Context, sql string, rows []requeuedRow, do
 	sent, err := t.move(ctx, sql, ids, messageIDs, places)
 	switch {
 	case err == nil:
-		done.Sent += sent
-		done.Moved += min(moved, sent) // another session may have requeued some
+		done.Done += sent
+		done.NewIDs += min(moved, sent) // another session may have requeued some
 		return nil
 	case pgcode.Class(err) != pgcode.ConstraintViolation:
 		return err

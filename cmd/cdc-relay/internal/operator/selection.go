@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -18,19 +19,18 @@ type selection struct {
 
 const selectionName = "cdc_relay_selection"
 
-// choose selects the rows that match a filter, by a query with {where}; args are its first arguments. The caller must
-// close the selection.
-func (t *Tables) choose(ctx context.Context, query string, filter Filter, of kind, args ...any) (*selection, error) {
+// choose selects the rows of a change. The caller must close the selection.
+func (t *Tables) choose(ctx context.Context, from chooser) (*selection, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	where, args := filter.where(of, args)
+	where, args := from.filter.where(from.of, from.args)
 	err := pgx.BeginFunc(ctx, t.conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, mayScan); err != nil {
 			return err
 		}
 		// WITH HOLD keeps the rows after the transaction.
 		_, err := tx.Exec(ctx,
-			"DECLARE "+selectionName+" SCROLL CURSOR WITH HOLD FOR "+t.fill(query, "{where}", where), args...)
+			"DECLARE "+selectionName+" SCROLL CURSOR WITH HOLD FOR "+t.fill(from.query, "{where}", where), args...)
 		return err
 	})
 	if err != nil {
@@ -60,14 +60,11 @@ const storedSize = `coalesce(pg_catalog.pg_column_size(r.payload), 0)::bigint
 // batchBytes bounds the stored bytes of one batch, so that batchTimeout suffices. A larger row is a batch of its own.
 const batchBytes = 64 << 20
 
-// sized is a row of a selection. Its size is storedSize.
-type sized interface{ size() int64 }
-
-// inBatches passes the rows to change, at most batch at a time. T has the columns of the selection.
-func inBatches[T sized](ctx context.Context, s *selection, batch int, progress Progress, change func([]T) error) error {
+// inBatches passes the rows to change, at most batch at a time.
+func (s *selection) inBatches(ctx context.Context, batch int, progress Progress, change func([]chosenRow) error) error {
 	for done := int64(0); ; {
 		progress(done, s.total)
-		rows, err := take[T](ctx, s, batch)
+		rows, err := s.take(ctx, batch)
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -84,10 +81,10 @@ func inBatches[T sized](ctx context.Context, s *selection, batch int, progress P
 }
 
 // fitting returns how many of the rows, at least one, have at most batchBytes together.
-func fitting[T sized](rows []T) int {
+func fitting(rows []chosenRow) int {
 	bytes := int64(0)
 	for i, row := range rows {
-		if bytes += row.size(); bytes > batchBytes && i > 0 {
+		if bytes += row.Size; bytes > batchBytes && i > 0 {
 			return i
 		}
 	}
@@ -95,7 +92,7 @@ func fitting[T sized](rows []T) int {
 }
 
 // take returns the next rows; none: the end.
-func take[T any](ctx context.Context, s *selection, n int) ([]T, error) {
+func (s *selection) take(ctx context.Context, n int) ([]chosenRow, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	// Describe again, because the previous selection may have had other columns.
@@ -104,7 +101,7 @@ func take[T any](ctx context.Context, s *selection, n int) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[chosenRow])
 }
 
 // change runs a statement that changes one batch, and returns the number of its rows. It finishes even if ctx is done,
@@ -145,10 +142,13 @@ func (s *selection) close(ctx context.Context) {
 type chosenRow struct {
 	ID        int64
 	MessageID [16]byte
-	Size      int64
+	// PublishedAt is set for the history.
+	PublishedAt pgtype.Timestamptz
+	// Place is the id that a requeued row gets.
+	Place int64
+	// Size is storedSize.
+	Size int64
 }
-
-func (r chosenRow) size() int64 { return r.Size }
 
 // columnsOf returns the ids and the message ids, for unnest.
 func columnsOf(rows []chosenRow) []any {
@@ -162,13 +162,6 @@ func columnsOf(rows []chosenRow) []any {
 // Agreed receives the number of the selected rows before the first change. If it returns an error, nothing is changed.
 // nil agrees to any number.
 type Agreed func(total int64) error
-
-func (s *selection) agree(agreed Agreed) error {
-	if agreed == nil {
-		return nil
-	}
-	return agreed(s.total)
-}
 
 // Progress receives how many of how many rows are done.
 type Progress func(done, total int64)

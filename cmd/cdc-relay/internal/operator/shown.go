@@ -23,8 +23,6 @@ const (
 	MostListed = 8 << 10
 	// fewOfOneName is up to how many rows of one name are shown with MostShown; more are shown with MostListed.
 	fewOfOneName = 4
-	// mostPeeked bounds the bodies of one page of Peek together.
-	mostPeeked = 16 << 20
 	// mostGroupedHeaders is up to how many bytes the headers of a row have if one of them is read from many rows.
 	mostGroupedHeaders = 32 << 10
 	// mostText is up to how many bytes of a text are shown whole. It is above the limit of an ordering key.

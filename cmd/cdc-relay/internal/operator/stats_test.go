@@ -2,7 +2,6 @@ package operator_test
 
 import (
 	"maps"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,90 +193,5 @@ func TestSlotIsDescribed(t *testing.T) {
 	slot, err := o.Slot(t.Context(), "no_such_slot")
 	if err != nil || slot.Exists() {
 		t.Errorf("%+v, %v", slot, err)
-	}
-}
-
-func TestExplainReturnsTheStateOfAMessage(t *testing.T) {
-	f := newFixture(t)
-	insert := func(rest string) int64 {
-		return f.Insert("(routing_key, payload, ordering_key, available_at, attempts, possible_duplicate, schema_version) VALUES ('r', '1', " + rest + ")")
-	}
-	for _, test := range []struct {
-		rest string
-		want operator.State
-	}{
-		{"NULL, NULL, 0, NULL, 1", operator.AtOnce},
-		{"NULL, now() - interval '1 second', 0, NULL, 1", operator.Due},
-		{"NULL, now() + interval '10 minutes', 1, false, 1", operator.Retrying},
-		{"NULL, now() + interval '10 minutes', 1, true, 1", operator.Retrying},
-		{"NULL, now() + interval '10 hours', 1, true, 1", operator.Retrying},
-		{"NULL, now() + interval '10 hours', 0, true, 1", operator.Unconfirmed},
-		{"NULL, now() + interval '10 hours', 0, NULL, 1", operator.Scheduled},
-		{"NULL, NULL, 0, NULL, 2", operator.NewerVersion},
-	} {
-		id := insert(test.rest)
-		waiting, dead, err := f.operator().Explain(t.Context(), name(t, tabletest.One[string](f, `SELECT $1::bigint::text`, id)), false)
-		if err != nil || len(waiting) != 1 || len(dead) != 0 || waiting[0].State != test.want {
-			t.Errorf("%s: %+v, %v, want %s", test.rest, waiting, err, test.want)
-		}
-	}
-}
-
-func TestExplainNamesTheSessionThatLocksAMessage(t *testing.T) {
-	f := newFixture(t)
-	id := f.Insert("(routing_key, payload) VALUES ('r', '1')")
-	locked, err := f.Conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var session int32
-	if err := locked.QueryRow(t.Context(), `SELECT pg_backend_pid() FROM outbox WHERE id = $1 FOR UPDATE`, id).Scan(&session); err != nil {
-		t.Fatal(err)
-	}
-	explain := func() operator.Waiting {
-		waiting, _, err := f.operator().Explain(t.Context(), name(t, strconv.FormatInt(id, 10)), false)
-		if err != nil || len(waiting) != 1 {
-			t.Fatalf("%+v, %v", waiting, err)
-		}
-		return waiting[0]
-	}
-	w := explain()
-	if w.State != operator.Locked || w.LockedBy != session || w.Session == nil || w.Session.PID != session {
-		t.Fatalf("%s by session %d %+v, want locked by %d", w.State, w.LockedBy, w.Session, session)
-	}
-	if w.Session.Application == nil || w.Session.Client == nil || w.Session.Since == nil {
-		t.Errorf("the session lacks its application, client or start: %+v", *w.Session)
-	}
-	if err := locked.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if w := explain(); w.State != operator.AtOnce || w.LockedBy != 0 {
-		t.Errorf("%s by session %d after the end of the lock", w.State, w.LockedBy)
-	}
-}
-
-func TestExplainReturnsThePositionInTheKey(t *testing.T) {
-	f := newFixture(t)
-	first := f.Insert("(routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack')")
-	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
-	f.Insert("(routing_key, payload, ordering_key) VALUES ('r', '1', 'k')")
-	f.DeadLetter(0, "nack", "ordering_key", "'k'")
-	message := tabletest.One[string](f, `SELECT message_id::text FROM outbox ORDER BY id DESC LIMIT 1`)
-	waiting, dead, err := f.operator().Explain(t.Context(), name(t, message), false)
-	if err != nil || len(waiting) != 1 || len(dead) != 0 {
-		t.Fatalf("%+v, %+v, %v", waiting, dead, err)
-	}
-	w := waiting[0]
-	if w.Before != exactly(2) || w.First == nil || w.First.ID != first || w.First.State != operator.Retrying || w.DeadOfKey != exactly(1) || w.OldestDeadOfKey != 0 {
-		t.Errorf("got %+v", w)
-	}
-	message = tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter`)
-	waiting, dead, err = f.operator().Explain(t.Context(), name(t, message), false)
-	if err != nil || len(waiting) != 0 || len(dead) != 1 || dead[0].Reason != "nack" {
-		t.Errorf("%+v, %+v, %v", waiting, dead, err)
-	}
-	waiting, dead, err = f.operator().Explain(t.Context(), name(t, "4711"), false)
-	if err != nil || len(waiting)+len(dead) != 0 {
-		t.Errorf("%+v, %+v, %v", waiting, dead, err)
 	}
 }

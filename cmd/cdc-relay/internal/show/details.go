@@ -10,9 +10,23 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Details prints a message of a table for people, line by line.
-func Details(g rows, from outbox.Table, m operator.StoredMessage) {
-	v := MessageOf(m)
+// Details prints a message for people, line by line.
+func (s Surroundings) Details(g rows, m operator.Message) {
+	v, from := MessageOf(m), s.Table
+	switch m.State {
+	case operator.Dead:
+		from = s.Table.DeadLetter()
+		g.Row("where", from.String())
+	case operator.Published:
+		from = s.Table.Published()
+		g.Row("where", from.String())
+		g.Row("published", fmt.Sprintf("%s, %s ago", Time(m.PublishedAt), Duration(m.ReadAt.Sub(m.PublishedAt))))
+	default:
+		g.Row("where", from.String())
+		g.Row("state", string(m.State))
+		g.Row("next", s.outlookOf(m).text)
+		g.Row("a relay streams", s.streaming())
+	}
 	g.Row("id", fmt.Sprint(m.ID))
 	g.Row("message id", m.MessageID.String())
 	exchange := "none: the relay's --exchange"
@@ -54,22 +68,24 @@ func Details(g rows, from outbox.Table, m operator.StoredMessage) {
 		g.Row(l.Column, fmt.Sprintf("%s on disk, not shown; %s", Bytes(l.Stored), printedBy(from, l.Column, m)))
 	}
 	switch {
-	case v.PayloadShown == payloadRedacted && v.Payload != nil:
-		g.Row("payload", Printable(string(v.Payload))+" (redacted)")
+	case Body(m) != "":
+		g.Row("payload", Body(m))
 	case v.PayloadShown == payloadRedacted || m.IsLarge("payload", "payload_bytes"):
-	case v.PayloadShown == payloadHidden && m.PayloadSize.N > operator.MostShown:
+	case m.PayloadSize.N > operator.MostShown:
 		g.Row("payload", sizeText(m.PayloadSize)+"; "+printedBy(from, "payload", m))
-	case v.PayloadShown == payloadHidden:
-		g.Row("payload", sizeText(m.PayloadSize)+"; --show-payload shows it")
-	case m.Binary:
-		g.Row("payload", *v.PayloadBase64+" (base64)")
 	default:
-		g.Row("payload", Printable(string(m.Payload)))
+		g.Row("payload", sizeText(m.PayloadSize)+"; --payload shows it")
+	}
+	switch {
+	case m.State == operator.Dead:
+		s.deathDetails(g, m)
+	case m.OrderingKey != nil && m.State.Waits():
+		showPlace(g, m)
 	}
 }
 
 // printedBy says how to print a value that is too large to show.
-func printedBy(from outbox.Table, column string, m operator.StoredMessage) string {
+func printedBy(from outbox.Table, column string, m operator.Message) string {
 	if column == "payload" && m.Binary {
 		column = "payload_bytes"
 	}
@@ -85,31 +101,19 @@ func sizeText(size operator.Count) string {
 	return Bytes(size.N)
 }
 
-// DeathDetails shows when and why a message of a table became a dead letter.
-func DeathDetails(g rows, from outbox.Table, letter operator.DeadMessage) {
+// deathDetails shows when and why a message became a dead letter.
+func (s Surroundings) deathDetails(g rows, letter operator.Message) {
 	reason, fix := reasonText(letter)
 	g.Row("dead since", fmt.Sprintf("%s, %s ago", Time(letter.DeadAt), Duration(letter.ReadAt.Sub(letter.DeadAt))))
 	g.Row("reason", reason)
-	then := requeueCommand(from, letter)
+	then := resendCommand(s.Table, letter)
 	if fix != "" {
 		then = fix + ", then: " + then
 	}
-	g.Row("to requeue it", then)
+	g.Row("to resend it", then)
 }
 
-// Details shows a row of the outbox.
-func (s Surroundings) Details(g rows, w operator.Waiting) {
-	g.Row("where", s.Table.String())
-	g.Row("state", string(w.State))
-	g.Row("next", s.outlookOf(w).text)
-	g.Row("a relay streams", s.streaming())
-	Details(g, s.Table, w.StoredMessage)
-	if w.OrderingKey != nil {
-		showPlace(g, w)
-	}
-}
-
-func showPlace(g rows, w operator.Waiting) {
+func showPlace(g rows, w operator.Message) {
 	place := "the first of its key"
 	if f := w.First; f != nil {
 		place = fmt.Sprintf("behind %s; the first is row %d (%s, %s)",
@@ -125,7 +129,7 @@ func showPlace(g rows, w operator.Waiting) {
 }
 
 // reasonText says why a message became a dead letter. For exhausted retries, that is the last rejection.
-func reasonText(m operator.DeadMessage) (says, fix string) {
+func reasonText(m operator.Message) (says, fix string) {
 	code := m.Reason
 	if m.Reason == "retries_exhausted" && m.LastError != nil {
 		code, _, _ = strings.Cut(*m.LastError, ":")

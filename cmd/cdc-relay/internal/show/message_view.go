@@ -11,8 +11,17 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// Message is the JSON form of a row. docs/commands.md documents its keys.
+// Message is the JSON form of a message, wherever it is. docs/commands.md documents its keys.
 type Message struct {
+	State operator.State `json:"state"`
+	// FailureReason and DeadAt are those of a dead letter, PublishedAt that of a published message.
+	FailureReason *string    `json:"failure_reason,omitempty"`
+	DeadAt        *time.Time `json:"dead_at,omitempty"`
+	PublishedAt   *time.Time `json:"published_at,omitempty"`
+	// AvailableAt and LockedBy are of a row of the outbox.
+	AvailableAt *time.Time `json:"available_at"`
+	LockedBy    int32      `json:"locked_by,omitempty"`
+
 	ID                int64           `json:"id"`
 	MessageID         outbox.UUID     `json:"message_id"`
 	Exchange          *string         `json:"exchange"`
@@ -28,7 +37,7 @@ type Message struct {
 	SchemaVersion     int             `json:"schema_version"`
 	Headers           json.RawMessage `json:"headers"`
 	Properties        json.RawMessage `json:"properties"`
-	// PayloadShown is full, redacted or hidden (see --show-payload).
+	// PayloadShown is full, redacted or hidden (see --payload).
 	PayloadShown string `json:"payload_shown"`
 	// PayloadBytes is at_least for a large body that is stored compressed, else exact.
 	PayloadBytes          int64              `json:"payload_bytes"`
@@ -59,9 +68,10 @@ const (
 	payloadHidden   = "hidden"
 )
 
-// MessageOf returns the JSON form of a row.
-func MessageOf(m operator.StoredMessage) Message {
+// MessageOf returns the JSON form of a message.
+func MessageOf(m operator.Message) Message {
 	v := Message{
+		State: m.State, AvailableAt: TimeOrNull(m.AvailableAt), LockedBy: m.LockedBy,
 		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
 		CreatedAt: JSONTime(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: TimeOrNull(m.ExpiresAt),
 		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, LastError: m.LastError,
@@ -69,6 +79,12 @@ func MessageOf(m operator.StoredMessage) Message {
 		Headers: RawJSON(m.Headers), Properties: RawJSON(m.Properties),
 		PayloadBytes: m.PayloadSize.N, PayloadBytesPrecision: m.PayloadSize.Precision,
 		PayloadShown: payloadHidden, NotShown: NotShownOf(m.Large),
+	}
+	switch m.State {
+	case operator.Dead:
+		v.FailureReason, v.DeadAt = &m.Reason, TimeOrNull(&m.DeadAt)
+	case operator.Published:
+		v.PublishedAt = TimeOrNull(&m.PublishedAt)
 	}
 	if m.Payload == nil {
 		v.Headers = RawJSON(celery.HideBody(m.Headers))
@@ -98,25 +114,28 @@ func RawJSON(text []byte) json.RawMessage {
 	return quoted
 }
 
-// DeadLetter is the JSON form of a dead letter.
-type DeadLetter struct {
-	Message
-	FailureReason string    `json:"failure_reason"`
-	DeadAt        time.Time `json:"dead_at"`
-	RequeueWith   string    `json:"requeue_with"`
-}
-
-// DeadLetterOf returns the JSON form of a dead letter of this outbox.
-func DeadLetterOf(from outbox.Table, m operator.DeadMessage) DeadLetter {
-	return DeadLetter{
-		Message: MessageOf(m.StoredMessage), FailureReason: m.Reason, DeadAt: JSONTime(m.DeadAt),
-		RequeueWith: requeueCommand(from, m),
+// Body is the body of a message for people; "": it is not shown.
+func Body(m operator.Message) string {
+	switch v := MessageOf(m); {
+	case v.PayloadShown == payloadRedacted && v.Payload != nil:
+		return Printable(string(v.Payload)) + " (redacted)"
+	case v.PayloadBase64 != nil:
+		return *v.PayloadBase64 + " (base64)"
 	}
+	return Printable(string(m.Payload))
 }
 
-// requeueCommand returns the command that requeues a dead letter. It uses the message_id, which is unique.
-func requeueCommand(from outbox.Table, m operator.DeadMessage) string {
-	return "cdc-relay dead-letter requeue " + m.MessageID.String() + TableFlag(from)
+// BodyCell is the body of a message for a column of a list, or its size if it is too large to show.
+func BodyCell(m operator.Message) string {
+	if body := Body(m); body != "" {
+		return Cell(body)
+	}
+	return sizeText(m.PayloadSize)
+}
+
+// resendCommand returns the command that sends a dead letter again. It uses the message_id, which is unique.
+func resendCommand(from outbox.Table, m operator.Message) string {
+	return "cdc-relay resend " + m.MessageID.String() + TableFlag(from)
 }
 
 // TableFlag returns the --table flag that a command for an outbox needs.
@@ -125,15 +144,4 @@ func TableFlag(outbox outbox.Table) string {
 		return ""
 	}
 	return " --table '" + outbox.String() + "'"
-}
-
-// Published is the JSON form of a published message.
-type Published struct {
-	Message
-	PublishedAt time.Time `json:"published_at"`
-}
-
-// PublishedOf returns the JSON form of a message in the history.
-func PublishedOf(m operator.PublishedMessage) Published {
-	return Published{MessageOf(m.StoredMessage), JSONTime(m.PublishedAt)}
 }

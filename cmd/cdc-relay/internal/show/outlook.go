@@ -31,16 +31,20 @@ type outlook struct {
 	at   *time.Time
 }
 
-// outlookOf returns what happens next to a row of the outbox.
-func (s Surroundings) outlookOf(w operator.Waiting) outlook {
+// outlookOf returns what happens next to a message.
+func (s Surroundings) outlookOf(w operator.Message) outlook {
 	block := DeadLettersBlock(s.Config)
 	switch {
+	case w.State == operator.Dead:
+		return outlook{text: "nothing, until it is sent again: " + resendCommand(s.Table, w)}
+	case w.State == operator.Published:
+		return outlook{text: "nothing: it was published"}
 	case w.State == operator.NewerVersion:
 		return outlook{text: fmt.Sprintf("nothing: schema_version %d is for a newer relay; update the relays",
 			w.SchemaVersion)}
 	case w.DeadOfKey.N > 0 && block:
 		return outlook{text: fmt.Sprintf("nothing until the dead letter of its key is dealt with: "+
-			"cdc-relay dead-letter requeue --id %d%s, or purge",
+			"cdc-relay resend --state dead %d%s, or delete",
 			w.OldestDeadOfKey, TableFlag(s.Table))}
 	case w.First != nil:
 		first := s.own(w.First.State, w.First.AvailableAt, s.tries(w.First.Attempts, w.First.MaxAttempts),
@@ -58,7 +62,7 @@ func (s Surroundings) outlookOf(w operator.Waiting) outlook {
 }
 
 // expiry returns a remark if the row has expired, or will expire before its turn.
-func (s Surroundings) expiry(w operator.Waiting, turn *time.Time) string {
+func (s Surroundings) expiry(w operator.Message, turn *time.Time) string {
 	then := "a dead letter then"
 	if s.OnExpired == relay.OnExpiredDrop {
 		then = "deleted then"

@@ -13,7 +13,7 @@ import (
 func TestExplainSaysWhenARowWithoutALeaderIsPublished(t *testing.T) {
 	cfg := relay.DefaultConfig()
 	s := Surroundings{Settings: Settings{Config: &cfg}}
-	if is := s.outlookOf(operator.Waiting{State: operator.AtOnce}).text; !strings.Contains(is, "within 5s or so") {
+	if is := s.outlookOf(operator.Message{State: operator.AtOnce}).text; !strings.Contains(is, "within 5s or so") {
 		t.Errorf("got %q", is)
 	}
 }
@@ -36,7 +36,7 @@ func TestExplainSaysThatARowExpires(t *testing.T) {
 		cfg := relay.DefaultConfig()
 		s := Surroundings{Settings: Settings{Config: &cfg}}
 		cfg.OnExpired = c.onExpired
-		w := operator.Waiting{State: operator.Scheduled, AvailableAt: c.available}
+		w := operator.Message{State: operator.Scheduled, AvailableAt: c.available}
 		w.ReadAt, w.ExpiresAt = now, c.expires
 		if is := s.outlookOf(w).text; !strings.Contains(is, c.want) || (c.want == "" && strings.Contains(is, "expired")) {
 			t.Errorf("expires %s, available %s: %q, want %q", c.expires, c.available, is, c.want)

@@ -150,7 +150,7 @@ func OneLine(s string) string {
 }
 
 // NextTime says when a row may be published.
-func NextTime(w operator.Waiting) string {
+func NextTime(w operator.Message) string {
 	switch {
 	case w.State == operator.Locked:
 		return fmt.Sprintf("backend %d", w.LockedBy)
@@ -203,23 +203,49 @@ func Milliseconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 }
 
-// DeletedText says what was deleted from the outbox, and whether it was published.
-func DeletedText(done operator.Deleted) string {
-	text := "deleted " + Plural(done.Unpublished+done.Uncertain, "message")
+// ChangedText says what a change has done.
+func ChangedText(do operator.Verb, done operator.Changed) string {
+	switch do {
+	case operator.Retry:
+		text := "made " + Plural(done.Done, "message") + " due now"
+		if done.Left > 0 {
+			text += fmt.Sprintf("; %s left alone: a relay has locked them", Number(done.Left))
+		}
+		return text
+	case operator.Requeue:
+		text := "requeued " + Plural(done.Done, "dead letter")
+		if done.NewIDs > 0 {
+			text += fmt.Sprintf(", %s with a new id, since the old ones are not free", Number(done.NewIDs))
+		}
+		return text
+	case operator.Replay:
+		return "replayed " + Plural(done.Done, "message")
+	case operator.Purge:
+		return "deleted " + Plural(done.Done, "dead letter")
+	}
+	text, uncertain := "deleted "+Plural(done.Done, "message"), done.Done-done.Unpublished
 	switch {
-	case done.Uncertain == 0:
+	case done.Done == 0:
+		return text
+	case uncertain == 0:
 		return text + ", never published"
 	case done.Unpublished > 0:
-		text += fmt.Sprintf("; a relay may have published %s of them", Number(done.Uncertain))
-		return text
+		return text + fmt.Sprintf("; a relay may have published %s of them", Number(uncertain))
+	case uncertain > 1:
+		return text + "; a relay may have published them, or may be publishing them now"
 	}
 	return text + "; a relay may have published it, or may be publishing it now"
 }
 
-// LockedText says why rows were not deleted from the outbox.
-func LockedText(left int64) string {
-	if left == 1 {
+// LeftText says why a change left rows behind that it should have changed; "": it left none.
+func LeftText(do operator.Verb, done operator.Changed) string {
+	switch {
+	case done.Left == 0 || do == operator.Retry:
+		return ""
+	case do == operator.Requeue:
+		return fmt.Sprintf("the outbox rejects %s: %s", Plural(done.Left, "dead letter"), done.Why)
+	case done.Left == 1:
 		return "1 message is locked, usually by a relay that publishes it now"
 	}
-	return Number(left) + " messages are locked, usually by a relay that publishes them now"
+	return Number(done.Left) + " messages are locked, usually by a relay that publishes them now"
 }

@@ -169,8 +169,8 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 	}
 	if n := v.counts["dead_letters"]; n.N > 0 {
 		sentence := countOf(n, "dead letter") + v.kinds(func(f operator.Failing) int64 { return f.Dead })
-		list := problem.Command(table, "dead-letter list")
-		found = append(found, finding{Attention, sentence, list, "/dead-letters", &n.N})
+		command := problem.Command(table, "list", "--state", "dead")
+		found = append(found, finding{Attention, sentence, command, "/dead-letters", &n.N})
 	}
 	if n := v.counts["retrying"]; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
 		sentence := countOf(n, "rejected message") + " will be tried again" +
@@ -180,7 +180,7 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 	}
 	if n := v.counts["newer_version"]; n.N > 0 {
 		sentence := countOf(n, "message") + verbOf(n, " waits", " wait") + " for a newer relay"
-		found = append(found, finding{Attention, sentence, "cdc-relay version", "/waiting?state=newer_version", &n.N})
+		found = append(found, finding{Attention, sentence, "cdc-relay --version", "/waiting?state=newer_version", &n.N})
 	}
 	return found
 }
@@ -192,8 +192,7 @@ func blockedFinding(table outbox.Table, k *operator.Key) finding {
 	if k.Dead != nil { // its first message waits, too
 		behind.N++
 		id, why = *k.Dead, ""
-		head = fmt.Sprintf("dead letter %d", id)
-		command = problem.Command(table, "dead-letter requeue", "--id", fmt.Sprint(id))
+		head, command = fmt.Sprintf("dead letter %d", id), problem.Command(table, "resend", "--state", "dead", fmt.Sprint(id))
 	}
 	sentence := fmt.Sprintf("%s of key %s %s behind %s",
 		countOf(behind, "message"), Shortened(k.Key, 40), verbOf(behind, "waits", "wait"), head)

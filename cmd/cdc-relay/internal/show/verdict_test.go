@@ -68,7 +68,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		"attention|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4 (nack: full\\x1b[31m\\nqueue)": func(
 			*Stats, *relay.Config,
 		) *operator.Key {
-			return &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Waiting{
+			return &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Message{
 				StoredMessage: operator.StoredMessage{ID: 4, LastError: &text},
 			}}
 		},
@@ -111,7 +111,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		if (got.Command == "") != (got.Level == Healthy) {
 			t.Errorf("%s: the command is %q", got.Text, got.Command)
 		}
-		if got.Command != "" && got.Command != "cdc-relay version" && !strings.Contains(got.Command, "--table 'eu.outbox'") {
+		if got.Command != "" && got.Command != "cdc-relay --version" && !strings.Contains(got.Command, "--table 'eu.outbox'") {
 			t.Errorf("%s: the command is for another table: %q", got.Text, got.Command)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
-// State is the state of a row of the outbox by itself, without the rows before it in its key.
+// State is the state of a row. That of a row of the outbox is its own, without the rows before it in its key.
 type State string
 
 const (
@@ -34,23 +34,35 @@ const (
 	Expired State = "expired"
 	// NewerVersion: its schema_version needs a newer relay.
 	NewerVersion State = "newer_version"
-	// Blocked: AtOnce or Due, but an older row of its key, or a dead letter that blocks the key, comes first. Only List
-	// has this state, and only if it is asked for: it depends on other rows. Stats counts these rows as Behind.
+	// Blocked: AtOnce or Due, but an older row of its key, or a dead letter that blocks the key, comes first. Only a
+	// Filter has this state: it depends on other rows. Stats counts these rows as Behind.
 	Blocked State = "blocked"
+	// Dead: a dead letter.
+	Dead State = "dead"
+	// Published: a message of the history.
+	Published State = "published"
 )
 
-// States returns all states, as a person may enter them.
+// Waits reports whether it is a state of a row of the outbox.
+func (s State) Waits() bool { return s != Dead && s != Published }
+
+// States returns the states of rows of the outbox, as a person may enter them.
 func States() []State {
 	return []State{AtOnce, Blocked, Due, Retrying, Scheduled, Unconfirmed, Locked, Expired, NewerVersion}
 }
 
-// Waiting is a row of the outbox.
-type Waiting struct {
+// Message is a row of the outbox, a dead letter, or a message of the history; its State tells which.
+type Message struct {
 	StoredMessage
+	State State
+	// Reason and DeadAt are those of a dead letter, PublishedAt that of a published message. All other fields are of a
+	// row of the outbox.
+	Reason              string
+	DeadAt, PublishedAt time.Time
+
 	AvailableAt *time.Time // nil: at once
-	State       State
-	LockedBy    int32 // the process id of the session that has locked it; 0: none
-	// Session has locked the row or the head of its key; nil: none, or it has ended. Only Explain sets it.
+	LockedBy    int32      // the process id of the session that has locked it; 0: none
+	// Session has locked the row or the head of its key; nil: none, or it has ended. Only Find sets it.
 	Session *Session
 	// Before counts the older rows of its ordering key, First is the oldest of them.
 	Before Count
@@ -112,25 +124,48 @@ func waitingColumns(payload bool, lock, state string) string {
 }
 
 // scanWaiting reads waitingColumns and further columns of a query.
-func scanWaiting(row pgx.CollectableRow, more ...any) (Waiting, error) {
+func scanWaiting(row pgx.CollectableRow, more ...any) (Message, error) {
 	var available pgtype.Timestamptz
-	w := Waiting{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
+	w := Message{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
 	stored, err := scanStored(row, append([]any{&available, &w.LockedBy, &w.State}, more...)...)
 	w.StoredMessage, w.AvailableAt = stored, pgtime.FromColumn(available)
 	return w, err
 }
 
-// Explain finds a message in both tables. An id is found by an index; a message_id needs a scan.
-func (t *Tables) Explain(
-	ctx context.Context, name Name, payload bool,
-) (waiting []Waiting, dead []DeadMessage, err error) {
-	dead, err = t.DeadLetter(ctx, name, payload)
+// mostOfOneName bounds the rows with one id.
+const mostOfOneName = 100
+
+// Find finds a message in all tables, with its payload if asked and not redacted: rows of the outbox, dead letters, and
+// then published messages. An id is found by an index; a message_id needs a scan. Several rows may have the same id if
+// the sequence was restarted. It leaves out the history if the role may not read it and the message is elsewhere.
+func (t *Tables) Find(ctx context.Context, name Name, payload bool) ([]Message, error) {
+	named := func(of newest) ([]Message, error) {
+		return of.read(ctx, t, name.filter(), mostOfOneName, mostOfNamed(), payload)
+	}
+	dead, err := named(deadLetters())
 	if err != nil {
-		return nil, nil, err
+		return nil, t.reading(ctx, "read dead letters of", err)
 	}
-	if len(dead) > 0 && name.id == nil { // it is dead: no need to scan
-		return nil, dead, nil
+	found := dead
+	if len(dead) == 0 || name.id != nil { // else it is dead: no need to scan
+		waiting, err := t.findWaiting(ctx, name, payload)
+		if err != nil {
+			return nil, t.reading(ctx, "look for message "+name.String()+" in", err)
+		}
+		found = append(waiting, dead...)
 	}
+	var published []Message
+	kept, err := t.HasHistory(ctx)
+	if err == nil && kept {
+		published, err = named(history())
+	}
+	if err != nil && len(found) == 0 {
+		return nil, t.historyError(ctx, "read messages of", err)
+	}
+	return append(found, published...), nil
+}
+
+func (t *Tables) findWaiting(ctx context.Context, name Name, payload bool) (waiting []Message, err error) {
 	find := t.look
 	if name.id != nil {
 		find = t.glance
@@ -153,7 +188,7 @@ func (t *Tables) Explain(
 				func(ctx context.Context, tx querier) error { return t.sessionOf(ctx, tx, &waiting[i]) })
 		}
 	}
-	return waiting, dead, t.reading(ctx, "look for message "+name.String()+" in", err)
+	return waiting, err
 }
 
 const waitingNamedSQL = `
@@ -164,7 +199,7 @@ SELECT {columns} FROM found r ORDER BY r.id`
 
 func (t *Tables) waitingNamed(
 	ctx context.Context, tx querier, name Name, payload bool, most string,
-) ([]Waiting, error) {
+) ([]Message, error) {
 	where, args := name.filter().where(ofOutbox, nil)
 	sql := t.fill(waitingNamedSQL,
 		"{columns}", waitingColumns(payload, "r.locked_by", stateBy("r.locked_by")),
@@ -175,7 +210,7 @@ func (t *Tables) waitingNamed(
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Waiting, error) { return scanWaiting(row) })
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Message, error) { return scanWaiting(row) })
 }
 
 const sessionSQL = `
@@ -184,7 +219,7 @@ SELECT a.application_name, pg_catalog.host(a.client_addr) || coalesce(':' || nul
 FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1`
 
 // sessionOf reads which session has locked a row, or the row that it waits for.
-func (t *Tables) sessionOf(ctx context.Context, tx querier, w *Waiting) error {
+func (t *Tables) sessionOf(ctx context.Context, tx querier, w *Message) error {
 	pid := w.LockedBy
 	if pid == 0 && w.First != nil {
 		pid = w.First.LockedBy
@@ -213,7 +248,7 @@ SELECT r.id, r.available_at, r.attempts, r.max_attempts, {last_error}, {locked_b
 FROM {outbox} r WHERE r.ordering_key = $1 AND r.id < $2 ORDER BY r.id LIMIT 1`
 
 // keyOf reads what comes before a row in its key.
-func (t *Tables) keyOf(ctx context.Context, tx querier, w *Waiting) error {
+func (t *Tables) keyOf(ctx context.Context, tx querier, w *Message) error {
 	const stop = MostCounted + 1
 	var before, dead int64
 	err := tx.QueryRow(ctx, t.fill(keyOfSQL), *w.OrderingKey, w.ID, stop).Scan(&before, &dead, &w.OldestDeadOfKey)

@@ -72,8 +72,6 @@ func (m StoredMessage) Header(name string) string {
 // Age is the time since the row was created.
 func (m StoredMessage) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
 
-func (m StoredMessage) rowID() int64 { return m.ID }
-
 // storedColumns are the columns for scanStored, with values of up to {most} bytes. The statement must name the rows r.
 // A redacted payload never leaves the database.
 func storedColumns(payload bool) string {
@@ -173,3 +171,22 @@ func (f *Filter) Add(n Name) {
 		f.MessageIDs = append(f.MessageIDs, *n.messageID)
 	}
 }
+
+// Names returns the messages that the filter names, each once.
+func (f Filter) Names() (names []Name) {
+	for _, id := range f.IDs {
+		names = append(names, Name{id: &id})
+	}
+	for _, messageID := range f.MessageIDs {
+		names = append(names, Name{messageID: &messageID})
+	}
+	seen := map[string]bool{}
+	return slices.DeleteFunc(names, func(n Name) bool {
+		again := seen[n.String()]
+		seen[n.String()] = true
+		return again
+	})
+}
+
+// Named reports whether the filter names messages.
+func (f Filter) Named() bool { return len(f.IDs)+len(f.MessageIDs) > 0 }

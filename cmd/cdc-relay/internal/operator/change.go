@@ -1,0 +1,232 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/store"
+)
+
+// Verb is what a Change does.
+type Verb string
+
+const (
+	// Retry makes rejected rows of the outbox due now, with all their attempts. It skips rows that a relay has claimed.
+	Retry Verb = "retry"
+	// Requeue moves dead letters back to the outbox, with attempts 0, oldest first. Rows of a key keep their order,
+	// before the key's waiting rows.
+	Requeue Verb = "requeue"
+	// Replay inserts copies of published messages into the outbox.
+	Replay Verb = "replay"
+	// Delete deletes rows of the outbox, except locked ones.
+	Delete Verb = "delete"
+	// Purge deletes dead letters.
+	Purge Verb = "purge"
+)
+
+// Change is a change of the rows that a filter selects. Each batch is a transaction.
+type Change struct {
+	Do Verb
+	// Filter selects rows of the table that the verb changes. Only Delete uses its State.
+	Filter Filter
+	// Batch is the maximum number of rows in a transaction.
+	Batch int
+	// Copies is for Replay.
+	Copies Copies
+}
+
+// Changed is the result of a Change.
+type Changed struct {
+	// Matched counts the rows that the filter selects, Done those that are changed.
+	Matched, Done int64
+	// Left counts the rows that stay: a session has locked them, usually a relay that publishes them now, or the outbox
+	// rejects them.
+	Left int64
+	// Why is the last such rejection.
+	Why error
+	// NewIDs counts the requeued rows with a new id, because their own was taken.
+	NewIDs int64
+	// Unpublished counts the rows deleted from the outbox that no relay has published, or will publish. A relay may
+	// have published the other ones, or be publishing them now.
+	Unpublished int64
+	// LastID is the id of the message that was replayed last.
+	LastID int64
+}
+
+// The rows of a change, in the order of the primary key. A session that locks a row does not change its state here: the
+// row is skipped later, and counted.
+const deleteChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, ` + storedSize + ` FROM (
+  SELECT r.*, {state} AS state FROM (SELECT ` + rowColumns + `, r.available_at FROM {outbox} r) r) r
+WHERE {where} ORDER BY r.id`
+
+// A relay locks the rows of a claim, and they are skipped. The condition of unpublishedSQL is read once more when the
+// row is locked: its time may have come meanwhile.
+const deleteSQL = `
+WITH free AS (
+  SELECT r.id, ` + unpublishedSQL + ` AS unpublished FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
+  JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
+DELETE FROM {outbox} r USING free f WHERE r.id = f.id RETURNING f.unpublished AND ` + unpublishedSQL
+
+// unpublishedSQL is the condition for rows r that no relay has published, as in outbox_cancel. A relay takes a row with
+// a time only when that has come. A streamed row without a time it publishes without a lock, and also when the row is
+// deleted before the relay reads its insert.
+const unpublishedSQL = `coalesce(r.available_at > clock_timestamp() AND r.possible_duplicate IS NOT TRUE, false)`
+
+const purgeChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, ` + storedSize + ` FROM {dead} r
+WHERE {where} ORDER BY r.id, r.message_id`
+
+const purgeSQL = `
+DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
+WHERE r.id = s.id AND r.message_id = s.message_id`
+
+// Rejected rows. A row that a relay is publishing is locked.
+const retryableRows = `r.available_at IS NOT NULL AND r.attempts > 0`
+
+const retryChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, 0::bigint FROM {outbox} r
+WHERE ` + retryableRows + ` AND {where} ORDER BY r.id`
+
+// A due row keeps its time: a relay may still settle the row with that time as the fence. The update removes the trace
+// of a claim that was killed, so the mark is stored.
+const retrySQL = `
+WITH free AS (
+  SELECT r.id, ` + store.Traced + ` AS traced FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
+  JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
+  WHERE ` + retryableRows + ` ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
+UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
+       possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id`
+
+// chooser selects the rows of a change: a query with {where}, and its first arguments.
+type chooser struct {
+	of     kind
+	query  string
+	filter Filter
+	args   []any
+}
+
+func (t *Tables) chooser(c Change) chooser {
+	filter := c.Filter
+	filter.State = ""
+	switch c.Do {
+	case Retry:
+		return chooser{ofOutbox, retryChoiceSQL, filter, nil}
+	case Replay:
+		return chooser{ofPublished, replayChoiceSQL, filter, []any{c.Copies.after()}}
+	case Delete:
+		state := stateBy("0")
+		if c.Filter.State == Blocked {
+			state = t.blockedState(state, c.Filter.Block)
+		}
+		return chooser{ofOutbox, t.fill(deleteChoiceSQL, "{state}", state), c.Filter, nil}
+	}
+	return chooser{ofDeadLetters, purgeChoiceSQL, filter, nil}
+}
+
+// Count counts the rows that a change would change.
+func (t *Tables) Count(ctx context.Context, c Change) (n int64, err error) {
+	from := t.chooser(c)
+	where, args := from.filter.where(from.of, from.args)
+	err = t.look(ctx, func(ctx context.Context, tx querier) error {
+		sql := t.fill("SELECT count(*) FROM ("+from.query+") c", "{where}", where)
+		return tx.QueryRow(ctx, sql, args...).Scan(&n)
+	})
+	if from.of == ofPublished {
+		return n, t.historyError(ctx, "count messages of", err)
+	}
+	return n, t.reading(ctx, "count rows of", err)
+}
+
+// Change changes the rows, if agreed returns nil. Rows that match later are not changed. On an error, also one of
+// agreed, done is the result before it.
+func (t *Tables) Change(
+	ctx context.Context, c Change, agreed Agreed, progress Progress,
+) (done Changed, err error) {
+	var refused error
+	defer func() {
+		if err != nil && refused == nil {
+			err = t.changeError(ctx, c.Do, err)
+		}
+	}()
+	from, batch, apply := t.chooser(c), c.Batch, t.applied(c.Do)
+	switch c.Do {
+	case Requeue:
+		if from, apply, err = t.requeueing(ctx, from.filter); err != nil {
+			return done, err
+		}
+	case Replay:
+		pace, rows := c.Copies.pace(c.Batch)
+		batch = rows
+		apply = func(ctx context.Context, rows []chosenRow, done *Changed) error {
+			return t.replay(ctx, rows, c.Copies, pace, done)
+		}
+	}
+	chosen, err := t.choose(ctx, from)
+	if err != nil {
+		return done, err
+	}
+	defer chosen.close(ctx)
+	done.Matched = chosen.total
+	if agreed != nil {
+		if refused = agreed(chosen.total); refused != nil {
+			return done, refused
+		}
+	}
+	err = chosen.inBatches(ctx, batch, progress, func(rows []chosenRow) error { return apply(ctx, rows, &done) })
+	return done, err
+}
+
+// applier changes one batch.
+type applier func(ctx context.Context, rows []chosenRow, done *Changed) error
+
+// applied returns how to run a verb that is one statement about the rows.
+func (t *Tables) applied(do Verb) applier {
+	return func(ctx context.Context, rows []chosenRow, done *Changed) (err error) {
+		var n int64
+		switch do {
+		case Retry:
+			n, err = t.change(ctx, t.fill(retrySQL), columnsOf(rows)...)
+		case Purge:
+			n, err = t.change(ctx, t.fill(purgeSQL), columnsOf(rows)...)
+		default:
+			n, err = t.deleteRows(ctx, rows, done)
+		}
+		if done.Done += n; err == nil && do != Purge {
+			done.Left += int64(len(rows)) - n
+		}
+		return err
+	}
+}
+
+// deleteRows deletes a batch from the outbox. Like change, it finishes even if ctx is done.
+func (t *Tables) deleteRows(ctx context.Context, rows []chosenRow, done *Changed) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
+	defer cancel()
+	deleted, err := t.conn.Query(ctx, t.fill(deleteSQL), columnsOf(rows)...)
+	if err != nil {
+		return 0, err
+	}
+	unpublished, err := pgx.CollectRows(deleted, pgx.RowTo[bool])
+	for _, is := range unpublished {
+		if is && err == nil {
+			done.Unpublished++
+		}
+	}
+	return int64(len(unpublished)), err
+}
+
+// changeError completes the error of a change.
+func (t *Tables) changeError(ctx context.Context, do Verb, err error) error {
+	rows, letters := t.table.SQL(), t.table.DeadLetter().SQL()
+	switch do {
+	case Retry:
+		return t.may(ctx, fmt.Errorf("retry rows of %s: %w", t.table, err), need{"SELECT, UPDATE", rows})
+	case Requeue:
+		return t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
+	case Replay:
+		return t.historyError(ctx, "replay messages of", err, need{"INSERT", rows})
+	case Delete:
+		return t.may(ctx, fmt.Errorf("delete rows of %s: %w", t.table, err), need{"SELECT, UPDATE, DELETE", rows})
+	}
+	return t.may(ctx, fmt.Errorf("purge dead letters of %s: %w", t.table, err), need{"SELECT, DELETE", letters})
+}

@@ -1,0 +1,189 @@
+package operator_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
+)
+
+// A row counts as unpublished only if no relay can have taken it, as for outbox_cancel.
+func TestDeleteSaysWhichRowsMayBePublished(t *testing.T) {
+	f := newFixture(t)
+	for id, values := range []string{
+		`now() + interval '1 hour', 0, NULL`,    // 1: scheduled
+		`now() + interval '1 hour', 3, NULL`,    // 2: in retry
+		`now() + interval '1 hour', 0, true`,    // 3: unconfirmed
+		`now() - interval '1 second', 3, false`, // 4: due
+		`NULL, 0, NULL`,                         // 5: the leader may stream it
+		`now() + interval '1 hour', 0, false`,   // 6: locked
+		`'infinity', 0, NULL`,                   // 7: never due
+		`NULL, 0, NULL`,                         // 8: not selected
+	} {
+		f.Exec(`INSERT INTO outbox (id, routing_key, payload, available_at, attempts, possible_duplicate) VALUES ($1, 'r', '1', `+values+`)`, id+1)
+	}
+	other := tabletest.Connect(t, f.URL)
+	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox WHERE id = 6 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	o := f.operator()
+	filter := operator.Filter{IDs: []int64{1, 2, 3, 4, 5, 6, 7, 99}}
+	if n, err := o.Count(t.Context(), operator.Change{Do: operator.Delete, Filter: filter}); err != nil || n != 7 {
+		t.Errorf("%d, %v", n, err)
+	}
+	no := errors.New("no")
+	done, err := o.Change(t.Context(), operator.Change{Do: operator.Delete, Filter: filter, Batch: 2}, func(total int64) error {
+		if total != 7 {
+			t.Errorf("asked about %d", total)
+		}
+		return no
+	}, quiet)
+	if !errors.Is(err, no) || done != (operator.Changed{Matched: 7}) || len(f.IDs("true")) != 8 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	done, err = o.Change(t.Context(), operator.Change{Do: operator.Delete, Filter: filter, Batch: 2}, nil, quiet)
+	if err != nil || done != (operator.Changed{Matched: 7, Done: 6, Unpublished: 3, Left: 1}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	equal(t, "rows left", f.IDs("true"), []int64{6, 8})
+}
+
+// A claim locks its rows. What a relay publishes is not deleted, and a row that is claimed and given back is uncertain.
+func TestDeleteLeavesAClaimAlone(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('r', '1', 'k'), ('r', '1', 'k')`)
+	s := f.store()
+	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
+	if err != nil || len(claim.Messages) != 1 {
+		t.Fatalf("%v", err)
+	}
+	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Delete, Batch: 10}, nil, quiet)
+	if err != nil || done != (operator.Changed{Matched: 2, Done: 1, Left: 1}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	claim.Abandon()
+	done, err = f.operator().Change(t.Context(), operator.Change{Do: operator.Delete, Batch: 10}, nil, quiet)
+	if err != nil || done != (operator.Changed{Matched: 1, Done: 1}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// A state selects what List shows, and locked rows by what they are otherwise: they stay, and are counted.
+func TestDeleteSelectsRowsOfAState(t *testing.T) {
+	for state, test := range map[operator.State]struct {
+		want string
+		left int64
+	}{
+		operator.AtOnce: {"[1 2]", 1}, operator.Due: {"[4]", 0}, operator.Retrying: {"[5]", 0}, operator.Scheduled: {"[6]", 0},
+		operator.Blocked: {"[2]", 0}, operator.Expired: {"[7]", 0}, operator.NewerVersion: {"[8]", 0},
+	} {
+		f := newFixture(t)
+		f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, expires_at, schema_version) VALUES
+			('r', '1', 'k', NULL, 0, NULL, 1), ('r', '1', 'k', NULL, 0, NULL, 1), ('r', '1', NULL, NULL, 0, NULL, 1), -- 1, 2, locked 3
+			('r', '1', NULL, now() - interval '1 h', 2, NULL, 1), ('r', '1', NULL, now() + interval '1 h', 2, NULL, 1), -- 4, 5
+			('r', '1', NULL, now() + interval '1 h', 0, NULL, 1), ('r', '1', NULL, NULL, 0, now(), 1), ('r', '1', NULL, NULL, 0, NULL, 2)`)
+		other := tabletest.Connect(t, f.URL)
+		if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox WHERE id = 3 FOR UPDATE`); err != nil {
+			t.Fatal(err)
+		}
+		before := f.IDs("true")
+		all := operator.Change{Do: operator.Delete, Filter: operator.Filter{State: state}, Batch: 1}
+		n, err := f.operator().Count(t.Context(), all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := f.operator().Change(t.Context(), all, nil, quiet)
+		after := f.IDs("true")
+		gone := slices.DeleteFunc(before, func(id int64) bool { return slices.Contains(after, id) })
+		if err != nil || fmt.Sprint(gone) != test.want || done.Left != test.left || done.Matched != n || done.Done+done.Left != n {
+			t.Errorf("%s: deleted %v of %d, want %s; %+v, %v", state, gone, n, test.want, done, err)
+		}
+	}
+}
+
+func TestRetrySelectsWaitingRetries(t *testing.T) {
+	f := newFixture(t)
+	rows := map[string]int64{}
+	for name, values := range map[string]string{
+		"waits":               `3, now() + interval '10 minutes', false, 'unroutable: no'`,
+		"waits, nacked":       `3, now() + interval '10 minutes', true, 'nack: full'`,
+		"waits, never marked": `1, now() + interval '10 seconds', NULL, 'unroutable: no'`,
+		"is due":              `2, now() - interval '10 seconds', true, 'nack: full'`,
+		"was not answered":    `0, now() + interval '30 seconds', true, NULL`,
+		"is scheduled":        `0, now() + interval '1 hour', NULL, NULL`,
+		"is fresh":            `0, NULL, NULL, NULL`,
+	} {
+		rows[name] = f.Insert(`(attempts, available_at, possible_duplicate, last_error, routing_key, payload) VALUES (` + values + `, 'r', '1')`)
+	}
+	before := tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
+		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
+	dueAt := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
+
+	n, err := f.operator().Count(t.Context(), operator.Change{Do: operator.Retry, Filter: operator.Filter{}})
+	if err != nil || n != 4 || len(f.IDs("attempts > 0")) != 4 {
+		t.Fatalf("count: %d, %v", n, err)
+	}
+	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 2}, nil, quiet)
+	if err != nil || done != (operator.Changed{Matched: 4, Done: 4}) {
+		t.Fatalf("got %+v, %v", done, err)
+	}
+	for _, name := range []string{"waits", "waits, nacked", "waits, never marked", "is due"} {
+		if !tabletest.One[bool](f, `SELECT attempts = 0 AND available_at <= clock_timestamp() AND last_error IS NOT NULL FROM outbox WHERE id = $1`, rows[name]) {
+			t.Errorf("the row that %s did not become due", name)
+		}
+	}
+	// Without the mark, a second publication would look like the first.
+	if !tabletest.One[bool](f, `SELECT possible_duplicate FROM outbox WHERE id = $1`, rows["waits, nacked"]) {
+		t.Error("a mark is gone")
+	}
+	if got := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(dueAt) {
+		t.Error("the time of a due row was changed, which a relay may rely on")
+	}
+	after := tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
+		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
+	if before != after {
+		t.Errorf("rows that are not waiting retries were changed:\n%s\n%s", before, after)
+	}
+}
+
+// A row that a relay publishes is locked; Retry does not wait for it.
+func TestRetrySkipsLockedRows(t *testing.T) {
+	f := newFixture(t)
+	for range 2 {
+		f.Insert(`(routing_key, payload, attempts, available_at) VALUES ('r', '1', 1, now() + interval '1 hour')`)
+	}
+	other := tabletest.Connect(t, f.URL)
+	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)
+	if err != nil || done != (operator.Changed{Matched: 2, Done: 1, Left: 1}) {
+		t.Errorf("got %+v, %v", done, err)
+	}
+}
+
+// A relay that was killed in a claim may have published the row.
+func TestRetryKeepsTheTraceOfAClaim(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, attempts, available_at, last_error) SELECT 'r', '1', 1, now() - interval '1 s', 'nack: no' FROM generate_series(1, 2)`)
+	s := f.store()
+	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
+	if err != nil || len(claim.Messages) != 1 {
+		t.Fatal(err)
+	}
+	claim.Abandon() // as the server does when the relay dies
+	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)
+	if err != nil || done.Done != 2 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	for _, m := range f.claimed() {
+		if m.PossibleDuplicate != (m.ID == 1) {
+			t.Errorf("row %d is marked: %v", m.ID, m.PossibleDuplicate)
+		}
+	}
+}
