@@ -192,7 +192,8 @@ func blockedFinding(table outbox.Table, k *operator.Key) finding {
 	if k.Dead != nil { // its first message waits, too
 		behind.N++
 		id, why = *k.Dead, ""
-		head, command = fmt.Sprintf("dead letter %d", id), problem.Command(table, "resend", "--state", "dead", fmt.Sprint(id))
+		head = fmt.Sprintf("dead letter %d", id)
+		command = problem.Command(table, "resend", "--state", "dead", fmt.Sprint(id))
 	}
 	sentence := fmt.Sprintf("%s of key %s %s behind %s",
 		countOf(behind, "message"), Shortened(k.Key, 40), verbOf(behind, "waits", "wait"), head)
