@@ -18,13 +18,13 @@
 //	                 sweeps: core.Unread.
 //	 4  relay        streamer.insert passes the message to the core.
 //	 5  core         Streamed enters row 42 in the registry, counts it in the window, and asks whether this relay
-//	                 still owns the slot. The result is Taken, with the message to publish; or Left, and a sweep claims the
-//	                 row later; or NoRoom, and streamer.insert waits for room, for a limited time.
+//	                 still owns the slot. The result is Taken, with the message to publish; or Left, and a sweep claims
+//	                 the row later; or NoRoom, and streamer.insert waits for room, for a limited time.
 //	 6  relay        The streamer collects up to 64 messages. Streamer.Idle passes them to apply, when the socket has
 //	                 no more bytes. Apply checks for defects that no broker accepts, and publishes.
 //	 7  amqp         Publisher.Publish puts the message into a mailbox and returns. The sender encodes it and writes
-//	                 it to the lane of its exchange. The reaper waits for the confirm, and matches a return if there is
-//	                 one. Then it calls Deliver, exactly once for each message.
+//	                 it to the lane of its exchange. The reaper waits for the confirm, and matches a return if there
+//	                 is one. Then it calls Deliver, exactly once for each message.
 //	 8  relay        Deliver counts the result and passes it to the core.
 //	 9  core         Resolved decides: delete, retry, dead-letter, or leave in the table. The next message of an
 //	                 ordering key leaves now, before the row is deleted.
@@ -60,8 +60,8 @@
 //	RabbitMQ goes     Publisher.StateChanged: the core publishes nothing, and counts no attempt. Streamed rows stay in
 //	                  the table.
 //	Postgres goes     The streamer opens a new stream, at the current position (streamer.once). What is in memory
-//	                  stays there; the settler tries until it can write. After a restart or a failover of the server, the
-//	                  core marks the rows whose lock may be forgotten, and ends what belongs to the lost server.
+//	                  stays there; the settler tries until it can write. After a restart or a failover of the server,
+//	                  the core marks the rows whose lock may be forgotten, and ends what belongs to the lost server.
 //	this relay dies   The server frees the slot and ends the claims. The next leader marks all rows that are in the
 //	                  table when it takes the slot (streamer.lead), and sweeps them.
 //	this relay hangs  A standby ends its connection after silence, unless the slot has another owner (standby.go). The

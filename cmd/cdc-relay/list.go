@@ -130,7 +130,7 @@ lists the rows of one.
 The relay at --http-addr tells its settings, such as --on-dead-letter.`,
 		Flags: asking(describe(pageFlags(
 			asFlags(blockedSetting()), "format", "http-addr", "database-url", "table", "config",
-			"on-dead-letter", "max-retries", "poll-interval", "stale-timeout", "mode", "slot", "shard",
+			"on-dead-letter", "max-retries", "poll-interval", "mode", "slot", "shard",
 		), usages{"http-addr": askForState})),
 		Action: p.with(p.resolveValid, p.keys),
 	}
