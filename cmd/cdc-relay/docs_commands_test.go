@@ -55,27 +55,6 @@ func TestDocumentedCommandsExist(t *testing.T) {
 	}
 }
 
-// The help pages of the commands that list and change messages are those of testdata/help.txt. Once they are changed,
-// go test ./cmd/cdc-relay -run TestHelpPagesMatchTheFile -update writes it.
-func TestHelpPagesMatchTheFile(t *testing.T) {
-	var got strings.Builder
-	for _, command := range []string{"", "list", "explain", "keys", "resend", "delete"} {
-		r := cdcRelay(t, nil, append(strings.Fields(command), "--help")...)
-		want(t, r, exitDone)
-		got.WriteString("$ cdc-relay " + command + " --help\n\n" + r.stdout + "\n")
-	}
-	const file = "testdata/help.txt"
-	if *update {
-		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	wanted, err := os.ReadFile(file)
-	if err != nil || string(wanted) != got.String() {
-		t.Errorf("the help pages differ from %s: %v", file, err)
-	}
-}
-
 // runCommands runs each line of a page with this beginning, parsed as a shell does.
 func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 	t.Helper()
