@@ -13,7 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md and testdata/help.txt again") //nolint:gochecknoglobals // a flag must be global
+var update = flag.Bool("update", false, "write docs/configuration.md again") //nolint:gochecknoglobals // a flag must be global
 
 // sections are the lists of the reference, by the marks around them.
 func sections() map[string][]setting {

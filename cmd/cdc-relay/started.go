@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
@@ -32,10 +33,22 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 	}
 	for _, setting := range allSettings() {
 		if v, given := cfg.given[setting.Name]; given && cfg.logs(setting, v.Text) {
-			fields = append(fields, strings.ReplaceAll(setting.Name, "-", "_"), v.Text)
+			fields = append(fields, strings.ReplaceAll(setting.Name, "-", "_"), loggedValue(setting, v.Text))
 		}
 	}
 	s.log.Info("cdc-relay "+command+" started", append([]any{"event", event.RelayStarted}, fields...)...)
+}
+
+// loggedValue is the value of a setting in JSON: a number, a boolean or a text.
+func loggedValue(s setting, text string) any {
+	n, err := strconv.Atoi(text)
+	switch {
+	case s.Placeholder == "": // a switch
+		return text == "true"
+	case s.Placeholder == "NUMBER" && err == nil: // or unlimited
+		return n
+	}
+	return text
 }
 
 // logs reports whether the first line of the log has this value of a setting: it belongs to the command, and differs
