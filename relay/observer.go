@@ -96,7 +96,7 @@ func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Durati
 func (o *observer) deadLettered(one outbox.Settlement) {
 	m := one.Message
 	hint := problem.Command(o.table, "explain", strconv.FormatInt(m.ID, 10)) + "  # says what to fix; then resend it"
-	o.log.With(o.headersOf(m)...).Error("message dead-lettered: not retried until requeued",
+	o.log.With(o.headersOf(m)...).Error("message dead-lettered: not retried until it is resent",
 		"event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
 		"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(one.Decision.Reason),
 		"error", one.Decision.Detail, "hint", hint)
