@@ -268,27 +268,14 @@ func publicationProblem(err error, names Names, fix string) error {
 	what := fmt.Sprintf("cannot create or change publication %q", names.Publication)
 	switch pgcode.Of(err) {
 	case pgerrcode.UndefinedTable:
-		return &problem.Problem{
-			What: fmt.Sprintf("table %s does not exist", names.Table),
-			Fix:  problem.Command(names.Table, "setup"),
-			Err:  err,
-		}
+		return problem.Of(err, problem.Command(names.Table, "setup"), "table %s does not exist", names.Table)
 	case pgerrcode.InvalidParameterValue:
 		return unreplicable(err, names, what)
 	case pgerrcode.FeatureNotSupported:
-		return &problem.Problem{
-			What: what,
-			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\";  "+
-				"-- row filters need that collation; or run without --shard",
-				names.Table.String()),
-			Err: err,
-		}
+		return problem.Of(err, "ALTER TABLE "+names.Table.String()+" ALTER COLUMN ordering_key TYPE text "+
+			"COLLATE \"default\";  -- row filters need that collation; or run without --shard", "%s", what)
 	case pgerrcode.InsufficientPrivilege:
-		return &problem.Problem{
-			What: what,
-			Fix:  fix + ";  -- as the owner of the table and of the publication",
-			Err:  err,
-		}
+		return problem.Of(err, fix+";  -- as the owner of the table and of the publication", "%s", what)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -301,15 +288,9 @@ func unreplicable(err error, names Names, what string) error {
 	}
 	detail := strings.ToLower(answer.Detail)
 	if strings.Contains(detail, "unlogged") {
-		return &problem.Problem{
-			What: fmt.Sprintf("table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, "+
-				"and a crash loses them", names.Table),
-			Fix: fmt.Sprintf("ALTER TABLE %s SET LOGGED;  -- locks and rewrites the table", names.Table),
-			Err: err,
-		}
+		fix := fmt.Sprintf("ALTER TABLE %s SET LOGGED;  -- locks and rewrites the table", names.Table)
+		return problem.Of(err, fix, "table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, "+
+			"and a crash loses them", names.Table)
 	}
-	return &problem.Problem{
-		What: fmt.Sprintf("%s: %s", what, problem.OneLine(answer.Detail)),
-		Fix:  problem.Command(names.Table, "check"), Err: err,
-	}
+	return problem.Of(err, problem.Command(names.Table, "check"), "%s: %s", what, problem.OneLine(answer.Detail))
 }

@@ -54,14 +54,12 @@ WHERE n.nspname = $1 AND c.relname = ANY ($2::text[]) ORDER BY c.relname, a.attn
 			return nil
 		}
 		on := outbox.Table{Schema: table.Schema, Name: relation}
-		found = &problem.Problem{
-			What: fmt.Sprintf("column %s of table %s is %s, and has to be %s", column, on, problem.OneLine(is), want),
-			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT, "+
-				"ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::text::%[3]s;  "+
-				"-- locks and rewrites the table; then check says which default to set",
-				on, outbox.Identifier(column), want),
-			Err: err,
-		}
+		fix := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT, "+
+			"ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::text::%[3]s;  "+
+			"-- locks and rewrites the table; then check says which default to set",
+			on, outbox.Identifier(column), want)
+		found = problem.Of(err, fix,
+			"column %s of table %s is %s, and has to be %s", column, on, problem.OneLine(is), want)
 		return nil
 	})
 	if failed != nil || found == nil {
