@@ -181,9 +181,8 @@ func (c *LockedRows) Commit(ctx context.Context, rows []outbox.Settlement, postp
 		}
 		sql, args := write.statement(part)
 		batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
-			var snapshot string
 			var changed []int64
-			if err := row.Scan(&snapshot, &changed, nil); err != nil {
+			if err := row.Scan(nil, &changed, nil); err != nil {
 				return err
 			}
 			if len(changed) < len(part) {
