@@ -131,14 +131,12 @@ func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settl
 func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Settlement, settled *outcome) error {
 	template := write.sql
 	if write.action == outbox.DeadLetter {
-		s.extras.read(ctx, s.pool, s.table)
-		write.sql = s.extras.fill(template)
+		write.sql = s.extras.fill(ctx, s.pool, s.table, template)
 	}
 	err := s.settle(ctx, write, part, settled)
 	if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
 		s.extras.forget() // a column may have been dropped since it was read
-		s.extras.read(ctx, s.pool, s.table)
-		write.sql = s.extras.fill(template)
+		write.sql = s.extras.fill(ctx, s.pool, s.table, template)
 		err = s.settle(ctx, write, part, settled)
 	}
 	if s.lacksPartition(err) {

@@ -32,13 +32,7 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	f.mustSetup()
 	f.fallBehind()
 	blocker := tabletest.Connect(t, f.URL)
-	tx, err := blocker.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO other VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
+	tx := tabletest.Begin(t, blocker, `INSERT INTO other VALUES (1)`)
 	stays := func(why string) {
 		t.Helper()
 		stream, done := f.open()
@@ -51,9 +45,7 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 		stream.Close()
 	}
 	stays(fmt.Sprintf("waits for transactions that were open when it began: pid %d", blocker.PgConn().PID()))
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.End(t, tx.Rollback)
 	f.Exec(`SELECT pg_create_physical_replication_slot('somebody')`)
 	stays("no replication slot is free")
 	if n := f.Value(`SELECT count(*) FROM pg_replication_slots`); n != "2" {
