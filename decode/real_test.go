@@ -1,7 +1,6 @@
 package decode_test
 
 import (
-	"context"
 	"encoding/hex"
 	"flag"
 	"os"
@@ -15,10 +14,10 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 var update = flag.Bool("update", false, "write "+captured+" again")
@@ -73,49 +72,31 @@ func TestStreamAndTableGiveEqualMessages(t *testing.T) {
 			if options != nil { // rows that the encoding cannot hold
 				rows = slices.DeleteFunc(rows, func(s string) bool { return strings.ContainsAny(s, "🐘кл") })
 			}
-			equalMessages(t, services.Database(t, options...), rows)
+			equalMessages(t, tabletest.New(t, options...), rows)
 		})
 	}
 }
 
-func equalMessages(t *testing.T, url string, rows []string) {
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	if _, _, err := migrations.Up(t.Context(), conn, table()); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, conn, "SET client_encoding = 'UTF8'")
-	exec(t, conn, "SET TimeZone = 'UTC'")
+func equalMessages(t *testing.T, f *tabletest.Tables, rows []string) {
+	f.Exec("SET client_encoding = 'UTF8'")
+	f.Exec("SET TimeZone = 'UTC'")
 	name := services.Name(t) // of slot and publication
-	exec(t, conn, "CREATE PUBLICATION "+name+" FOR TABLE outbox WITH (publish = 'insert')")
-	exec(t, conn, "SELECT pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
+	f.Exec("CREATE PUBLICATION " + name + " FOR TABLE outbox WITH (publish = 'insert')")
+	f.Exec("SELECT pg_create_logical_replication_slot('" + name + "', 'pgoutput')")
 
 	for _, row := range rows {
-		exec(t, conn, "INSERT INTO outbox "+row)
+		f.Exec("INSERT INTO outbox " + row)
 	}
-	var count int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox").Scan(&count); err != nil {
-		t.Fatal(err)
+	ids := f.IDs("true")
+	want := fromTable(t, f.URL, ids)
+	if len(want) != len(ids)-notClaimed {
+		t.Fatalf("read %d rows from the table, want %d", len(want), len(ids)-notClaimed)
 	}
-	want := fromTable(t, url)
-	if len(want) != count-notClaimed {
-		t.Fatalf("read %d rows from the table, want %d", len(want), count)
-	}
-	binary, text := peek(t, conn, name, "true"), peek(t, conn, name, "false")
+	binary, text := peek(t, f.Conn, name, "true"), peek(t, f.Conn, name, "false")
 	compare(t, "binary", decodeAll(t, binary), want)
 	compare(t, "text", decodeAll(t, text), want)
 	if *update {
 		writeSeeds(t, append(text, binary...))
-	}
-}
-
-func exec(t *testing.T, conn *pgx.Conn, sql string) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
 	}
 }
 
@@ -150,22 +131,13 @@ func decodeAll(t *testing.T, raw [][]byte) []*outbox.Message {
 // notClaimed counts the rows that wait for their time or for a newer relay.
 const notClaimed = 3
 
-func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
+func fromTable(t *testing.T, url string, ids []int64) map[int64]*outbox.Message {
 	t.Helper()
 	s, err := store.Open(pgdial.AddressOf(url, ""), store.Options{Table: table()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	var ids []int64
-	if err := conn.QueryRow(t.Context(), `SELECT array_agg(id) FROM outbox`).Scan(&ids); err != nil {
-		t.Fatal(err)
-	}
 	got := make(map[int64]*outbox.Message)
 	claim, err := s.Lock(t.Context(), ids, outbox.AllFresh(), "")
 	if err != nil {
