@@ -1,7 +1,6 @@
 package decode_test
 
 import (
-	"context"
 	"encoding/hex"
 	"flag"
 	"os"
@@ -11,18 +10,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/provision"
-	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
-	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 var update = flag.Bool("update", false, "write "+captured+" again")
@@ -77,134 +72,39 @@ func TestStreamAndTableGiveEqualMessages(t *testing.T) {
 			if options != nil { // rows that the encoding cannot hold
 				rows = slices.DeleteFunc(rows, func(s string) bool { return strings.ContainsAny(s, "🐘кл") })
 			}
-			equalMessages(t, services.Database(t, options...), rows)
+			equalMessages(t, tabletest.New(t, options...), rows)
 		})
 	}
 }
 
-func equalMessages(t *testing.T, url string, rows []string) {
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	if _, _, err := migrations.Up(t.Context(), conn, table()); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, conn, "SET client_encoding = 'UTF8'")
-	exec(t, conn, "SET TimeZone = 'UTC'")
-	stream := newReading(t, url)
-	byText := stream.names.Slot + "_text"
-	exec(t, conn, "SELECT pg_create_logical_replication_slot('"+byText+"', 'pgoutput')")
+func equalMessages(t *testing.T, f *tabletest.Tables, rows []string) {
+	f.Exec("SET client_encoding = 'UTF8'")
+	f.Exec("SET TimeZone = 'UTC'")
+	name := services.Name(t) // of slot and publication
+	f.Exec("CREATE PUBLICATION " + name + " FOR TABLE outbox WITH (publish = 'insert')")
+	f.Exec("SELECT pg_create_logical_replication_slot('" + name + "', 'pgoutput')")
 
 	for _, row := range rows {
-		exec(t, conn, "INSERT INTO outbox "+row)
+		f.Exec("INSERT INTO outbox " + row)
 	}
-	var count int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox").Scan(&count); err != nil {
-		t.Fatal(err)
+	ids := f.IDs("true")
+	want := fromTable(t, f.URL, ids)
+	if len(want) != len(ids)-notClaimed {
+		t.Fatalf("read %d rows from the table, want %d", len(want), len(ids)-notClaimed)
 	}
-	want := fromTable(t, url)
-	if len(want) != count-notClaimed {
-		t.Fatalf("read %d rows from the table, want %d", len(want), count)
-	}
-	compare(t, "binary", stream.messages(t, count), want)
-	raw := peek(t, conn, byText, stream.names.Publication, false)
-	compare(t, "text", decodeAll(t, raw), want)
+	binary, text := peek(t, f.Conn, name, "true"), peek(t, f.Conn, name, "false")
+	compare(t, "binary", decodeAll(t, binary), want)
+	compare(t, "text", decodeAll(t, text), want)
 	if *update {
-		raw = append(raw, peek(t, conn, byText, stream.names.Publication, true)...)
-		writeSeeds(t, raw)
+		writeSeeds(t, append(text, binary...))
 	}
 }
 
-func exec(t *testing.T, conn *pgx.Conn, sql string) {
+// peek reads what the server would stream, in binary or text form.
+func peek(t *testing.T, conn *pgx.Conn, name, binary string) [][]byte {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// reading collects the rows of a stream.
-type reading struct {
-	names    replication.Source
-	decoder  *decode.Decoder
-	inserted chan *outbox.Message
-	failed   chan error
-}
-
-func newReading(t *testing.T, url string) *reading {
-	t.Helper()
-	name := services.Name(t)
-	r := &reading{
-		names:   replication.Source{Table: table(), Publication: name, Slot: name},
-		decoder: decode.NewDecoder(table()), inserted: make(chan *outbox.Message, 100), failed: make(chan error, 1),
-	}
-	stream, err := replication.Connect(t.Context(), pgdial.AddressOf(url, ""), r.names)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := provision.Names{Table: table(), Publication: name, Slot: name}
-	if _, err := provision.Setup(t.Context(), stream.Conn(), names, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.failed <- stream.Run(ctx, r)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-		stream.Close()
-	})
-	return r
-}
-
-func (r *reading) WAL(data []byte) (pglogrepl.LSN, error) {
-	event, err := r.decoder.Decode(data)
-	if event.Kind == decode.Insert {
-		r.inserted <- event.Message
-	}
-	return event.EndLSN, err
-}
-
-func (r *reading) Passed(pglogrepl.LSN) {}
-
-func (r *reading) Alive(_, _ time.Time) {}
-func (r *reading) Idle()                {}
-
-func (r *reading) messages(t *testing.T, n int) []*outbox.Message {
-	t.Helper()
-	var got []*outbox.Message
-	for len(got) < n {
-		select {
-		case m := <-r.inserted:
-			if m.XID == 0 {
-				t.Errorf("row %d has no XID", m.ID)
-			}
-			m.XID = 0
-			got = append(got, m)
-		case err := <-r.failed:
-			t.Fatalf("after %d messages the stream ended: %v", len(got), err)
-		case <-time.After(await.Hang()):
-			t.Fatalf("after %d messages nothing came", len(got))
-		}
-	}
-	return got
-}
-
-// peek reads a slot with SQL, in text form if asked.
-func peek(t *testing.T, conn *pgx.Conn, slot, publication string, binary bool) [][]byte {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), `SELECT data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL,
-		'proto_version', '1', 'publication_names', $2, 'binary', $3)`, slot, publication, map[bool]string{true: "true", false: "false"}[binary])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rows, _ := conn.Query(t.Context(), `SELECT data FROM pg_logical_slot_peek_binary_changes($1::text, NULL, NULL,
+		'proto_version', '1', 'publication_names', $1::text, 'binary', $2)`, name, binary)
 	messages, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
 	if err != nil {
 		t.Fatal(err)
@@ -218,6 +118,9 @@ func decodeAll(t *testing.T, raw [][]byte) []*outbox.Message {
 	var got []*outbox.Message
 	for _, message := range raw {
 		if event := feed(t, d, message); event.Kind == decode.Insert {
+			if event.Message.XID == 0 {
+				t.Errorf("row %d has no XID", event.Message.ID)
+			}
 			event.Message.XID = 0
 			got = append(got, event.Message)
 		}
@@ -228,22 +131,13 @@ func decodeAll(t *testing.T, raw [][]byte) []*outbox.Message {
 // notClaimed counts the rows that wait for their time or for a newer relay.
 const notClaimed = 3
 
-func fromTable(t *testing.T, url string) map[int64]*outbox.Message {
+func fromTable(t *testing.T, url string, ids []int64) map[int64]*outbox.Message {
 	t.Helper()
 	s, err := store.Open(pgdial.AddressOf(url, ""), store.Options{Table: table()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	var ids []int64
-	if err := conn.QueryRow(t.Context(), `SELECT array_agg(id) FROM outbox`).Scan(&ids); err != nil {
-		t.Fatal(err)
-	}
 	got := make(map[int64]*outbox.Message)
 	claim, err := s.Lock(t.Context(), ids, outbox.AllFresh(), "")
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -134,15 +135,15 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 	}
 }
 
-func (d *dueTable) FindRuns(_ context.Context, keys []string, _ int, _ outbox.Fresh) (runs []outbox.Run, seen outbox.Snapshot, err error) {
+func (d *dueTable) FindRuns(_ context.Context, keys []string, _ int, _ outbox.Fresh) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	for i := range keys {
 		runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: int64(-i - 1)}, OrderingKey: &keys[i]}})
 	}
 	return runs, seen, nil
 }
 
-func (d *dueTable) FindKeys(context.Context, *string, int, int, outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
-	return nil, outbox.Snapshot{}, nil
+func (d *dueTable) FindKeys(context.Context, *string, int, int, outbox.Fresh) ([]outbox.Run, pgsnapshot.Snapshot, error) {
+	return nil, pgsnapshot.Snapshot{}, nil
 }
 
 func (d *dueTable) FindBacklog(context.Context, int64, int64, int, outbox.Fresh) ([]outbox.Candidate, error) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -40,7 +41,7 @@ type runsTable struct {
 
 func (r *runsTable) FindRuns(
 	_ context.Context, keys []string, _ int, _ outbox.Fresh,
-) (runs []outbox.Run, _ outbox.Snapshot, _ error) {
+) (runs []outbox.Run, _ pgsnapshot.Snapshot, _ error) {
 	for _, key := range keys {
 		r.looked[key]++
 		if r.ids[key] == 0 {
@@ -48,7 +49,7 @@ func (r *runsTable) FindRuns(
 		}
 		runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: r.ids[key]}, OrderingKey: &key, Ready: true, Size: 300}})
 	}
-	return runs, outbox.Snapshot{}, nil
+	return runs, pgsnapshot.Snapshot{}, nil
 }
 
 func (r *runsTable) Restarts() int64 { return 0 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -94,7 +95,7 @@ func (m *model) heads() []*modelRow {
 	return slices.DeleteFunc(rows, func(row *modelRow) bool { return row.key == "" || !m.firstOfItsKey(row) })
 }
 
-func (m *model) FindKeys(_ context.Context, after *string, keys, each int, fresh outbox.Fresh) (runs []outbox.Run, seen outbox.Snapshot, err error) {
+func (m *model) FindKeys(_ context.Context, after *string, keys, each int, fresh outbox.Fresh) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	m.between()
 	seen = m.snapshot()
 	err = m.statement(func() {
@@ -107,7 +108,7 @@ func (m *model) FindKeys(_ context.Context, after *string, keys, each int, fresh
 	return runs, seen, err
 }
 
-func (m *model) FindRuns(_ context.Context, keys []string, each int, fresh outbox.Fresh) (runs []outbox.Run, seen outbox.Snapshot, err error) {
+func (m *model) FindRuns(_ context.Context, keys []string, each int, fresh outbox.Fresh) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	m.between()
 	seen = m.snapshot()
 	err = m.statement(func() {
@@ -141,7 +142,7 @@ func (m *model) NextDue(context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-func (m *model) Snapshot(context.Context, bool) (seen outbox.Snapshot, err error) {
+func (m *model) Snapshot(context.Context, bool) (seen pgsnapshot.Snapshot, err error) {
 	err = m.statement(func() { seen = m.snapshot() })
 	return seen, err
 }

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -612,7 +613,7 @@ func (m *model) crash(arrived []bool) {
 }
 
 // snapshot returns what a query that starts now can see.
-func (m *model) snapshot() outbox.Snapshot {
+func (m *model) snapshot() pgsnapshot.Snapshot {
 	xmin := uint64(m.lastXID) + 1
 	var running []string
 	for _, tx := range m.txs {
@@ -621,7 +622,7 @@ func (m *model) snapshot() outbox.Snapshot {
 			xmin = min(xmin, uint64(tx.xid))
 		}
 	}
-	s, err := outbox.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, m.lastXID+1, strings.Join(running, ",")))
+	s, err := pgsnapshot.Parse(fmt.Sprintf("%d:%d:%s", xmin, m.lastXID+1, strings.Join(running, ",")))
 	if err != nil {
 		m.t.Fatalf("%v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -32,8 +33,8 @@ func (n *newestTable) FindBacklog(_ context.Context, after, upTo int64, limit in
 	return found, nil
 }
 
-func (n *newestTable) FindKeys(context.Context, *string, int, int, outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error) {
-	return nil, outbox.Snapshot{}, nil
+func (n *newestTable) FindKeys(context.Context, *string, int, int, outbox.Fresh) ([]outbox.Run, pgsnapshot.Snapshot, error) {
+	return nil, pgsnapshot.Snapshot{}, nil
 }
 
 func (n *newestTable) NextDue(context.Context) (time.Duration, error) { return time.Hour, nil }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -21,10 +22,10 @@ type Table interface {
 	FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
 	FindKeys(
 		ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
-	) ([]outbox.Run, outbox.Snapshot, error)
-	FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, outbox.Snapshot, error)
+	) ([]outbox.Run, pgsnapshot.Snapshot, error)
+	FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, pgsnapshot.Snapshot, error)
 	NextDue(ctx context.Context) (time.Duration, error)
-	Snapshot(ctx context.Context, name bool) (outbox.Snapshot, error)
+	Snapshot(ctx context.Context, name bool) (pgsnapshot.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
 	// Restarts counts the restarts, crashes and replacements of the server. It is up to date after each successful
 	// statement.

@@ -15,41 +15,23 @@ import (
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
 
 // newOutbox returns the owner's connection, and the URL of a role that may only INSERT.
-func newOutbox(t *testing.T, table outbox.Table) (*pgx.Conn, string) {
+func newOutbox(t *testing.T, table outbox.Table) (*tabletest.Tables, string) {
 	t.Helper()
 	url := services.Database(t)
-	owner, err := pgx.Connect(t.Context(), url)
-	if err != nil {
+	f := &tabletest.Tables{TB: t, URL: url, Conn: tabletest.Connect(t, url)}
+	if _, _, err := migrations.Up(t.Context(), f.Conn, table); err != nil {
 		t.Fatal(err)
 	}
-	role := services.Name(t)
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := owner.Exec(context.Background(), sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	t.Cleanup(func() {
-		exec("DROP OWNED BY " + role)
-		exec("DROP ROLE " + role)
-		owner.Close(context.Background())
-	})
-	if _, _, err := migrations.Up(t.Context(), owner, table); err != nil {
-		t.Fatal(err)
-	}
-	exec("CREATE ROLE " + role)
-	exec("GRANT USAGE ON SCHEMA " + outbox.QuoteIdentifier(table.Schema) + " TO " + role)
-	exec("GRANT INSERT ON " + table.SQL() + " TO " + role)
-	separator := "?"
-	if strings.Contains(url, "?") {
-		separator = "&"
-	}
-	return owner, url + separator + "options=-c%20role%3D" + role
+	role, address := f.Role("")
+	f.Exec("GRANT USAGE ON SCHEMA " + outbox.QuoteIdentifier(table.Schema) + " TO " + role)
+	f.Exec("GRANT INSERT ON " + table.SQL() + " TO " + role)
+	return f, address
 }
 
 func messages() []outbox.NewMessage {
@@ -71,31 +53,18 @@ const wantRows = `a  - - { "b":1, "a": 2 } - - - - - - -
 b  - - - \x - - - - - -
 c orders customer 7 2030-01-02 03:04:05+00 {"order_id":42} - {"traceparent": "00-x"} {"priority": 3} "hidden" 0 2031-01-02 03:04:05+00 stock 7 01000000-0000-0000-0000-000000000002`
 
-func rowsOf(t *testing.T, owner *pgx.Conn, table outbox.Table) string {
-	t.Helper()
-	rows, err := owner.Query(t.Context(), `SELECT concat_ws(' ', routing_key, coalesce(exchange, ''), coalesce(ordering_key, '-'),
+func rowsOf(f *tabletest.Tables, table outbox.Table) string {
+	return f.Lines(`SELECT concat_ws(' ', routing_key, coalesce(exchange, ''), coalesce(ordering_key, '-'),
 		coalesce((available_at AT TIME ZONE 'UTC')::text || '+00', '-'), coalesce(payload::text, '-'), coalesce(payload_bytes::text, '-'),
 		coalesce(headers::text, '-'), coalesce(properties::text, '-'), coalesce(redacted_payload::text, '-'),
 		coalesce(max_attempts::text, '-'), coalesce((expires_at AT TIME ZONE 'UTC')::text || '+00', '-'), coalesce(coalesce_key, '-'),
-		CASE WHEN message_id::text LIKE '01000000%' THEN message_id::text END) FROM `+table.SQL()+" ORDER BY id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.Join(lines, "\n")
+		CASE WHEN message_id::text LIKE '01000000%' THEN message_id::text END) FROM ` + table.SQL() + " ORDER BY id")
 }
 
 func TestEnqueueWithPgxNeedsOnlyInsert(t *testing.T) {
 	table := outbox.Table{Schema: "My Schema", Name: "Out.Box"}
 	owner, url := newOutbox(t, table)
-	app, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer app.Close(context.Background())
+	app := tabletest.Connect(t, url)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		app.Config().DefaultQueryExecMode = mode
 		err := pgx.BeginFunc(t.Context(), app, func(tx pgx.Tx) error {
@@ -104,12 +73,10 @@ func TestEnqueueWithPgxNeedsOnlyInsert(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", mode, err)
 		}
-		if got := rowsOf(t, owner, table); got != wantRows {
+		if got := rowsOf(owner, table); got != wantRows {
 			t.Errorf("%s: got\n%s\nwant\n%s", mode, got, wantRows)
 		}
-		if _, err := owner.Exec(t.Context(), "DELETE FROM "+table.SQL()); err != nil {
-			t.Fatal(err)
-		}
+		owner.Exec("DELETE FROM " + table.SQL())
 	}
 }
 
@@ -131,7 +98,7 @@ func TestEnqueueWithDatabaseSQLNeedsOnlyInsert(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if got := rowsOf(t, owner, table); got != wantRows {
+	if got := rowsOf(owner, table); got != wantRows {
 		t.Errorf("got\n%s\nwant\n%s", got, wantRows)
 	}
 }
@@ -139,11 +106,7 @@ func TestEnqueueWithDatabaseSQLNeedsOnlyInsert(t *testing.T) {
 func TestEnqueueRejectsInvalidMessages(t *testing.T) {
 	table := outbox.Table{Schema: "public", Name: "outbox"}
 	_, url := newOutbox(t, table)
-	app, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer app.Close(context.Background())
+	app := tabletest.Connect(t, url)
 	long := strings.Repeat("é", 128)
 	for _, test := range []struct {
 		message outbox.NewMessage

@@ -117,12 +117,9 @@ func Connect(ctx context.Context, address pgdial.Address, source Source) (*Strea
 		return nil, slot.RoleProblem(config.User, err)
 	}
 	if pgcode.Is(err, pgerrcode.TooManyConnections) {
-		return nil, &problem.Problem{
-			What: "no connection for replication is free",
-			Fix: "SELECT pid, application_name, client_addr FROM pg_stat_replication;  " +
-				"-- stop an unused client, or raise max_wal_senders (or max_connections) and restart Postgres",
-			Err: err,
-		}
+		return nil, problem.Of(err, "SELECT pid, application_name, client_addr FROM pg_stat_replication;  "+
+			"-- stop an unused client, or raise max_wal_senders (or max_connections) and restart Postgres",
+			"no connection for replication is free")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect for replication: %w", err)

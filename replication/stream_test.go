@@ -18,30 +18,16 @@ import (
 func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {
 	f := streamtest.New(t)
 	f.Setup()
-	early, err := tabletest.Connect(t, f.URL).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := early.Exec(t.Context(), `INSERT INTO outbox VALUES (50)`); err != nil {
-		t.Fatal(err)
-	}
+	early := tabletest.Begin(t, tabletest.Connect(t, f.URL), `INSERT INTO outbox VALUES (50)`)
 	f.Exec(`INSERT INTO outbox VALUES (49)`) // committed before the start
-	l := f.Listen()
-	if err := early.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	f.Exec(`INSERT INTO outbox VALUES (51)`)
-	f.WantInserted(l, "2", "3")
-}
-
-func TestStreamReportsItsStartPosition(t *testing.T) {
-	f := streamtest.New(t)
-	f.Setup()
 	before := position(f)
 	l := f.Listen()
 	if after := position(f); l.At < before || l.At > after {
 		t.Errorf("start %s, the server's position was between %s and %s", l.At, before, after)
 	}
+	tabletest.End(t, early.Commit)
+	f.Exec(`INSERT INTO outbox VALUES (51)`)
+	f.WantInserted(l, "2", "3")
 }
 
 func position(f *streamtest.Fixture) pglogrepl.LSN {

@@ -176,14 +176,12 @@ func (c *LockedRows) Commit(ctx context.Context, rows []outbox.Settlement, postp
 			continue
 		}
 		if write.action == outbox.DeadLetter {
-			c.store.extras.read(ctx, c.conn, c.store.table)
-			write.sql = c.store.extras.fill(write.sql)
+			write.sql = c.store.extras.fill(ctx, c.conn, c.store.table, write.sql)
 		}
 		sql, args := write.statement(part)
 		batch.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
-			var snapshot string
 			var changed []int64
-			if err := row.Scan(&snapshot, &changed, nil); err != nil {
+			if err := row.Scan(nil, &changed, nil); err != nil {
 				return err
 			}
 			if len(changed) < len(part) {

@@ -111,13 +111,7 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	f.store = s
 	f.Plain(1)
 	m := f.read(0)[0]
-	tx, err := f.Conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `UPDATE outbox SET last_error = 'touched'`); err != nil {
-		t.Fatal(err)
-	}
+	tx := tabletest.Begin(t, f.Conn, `UPDATE outbox SET last_error = 'touched'`)
 	waiting, done := contextUntil(t, func() bool {
 		var n int
 		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'
@@ -130,9 +124,7 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 		settled <- err
 	}()
 	<-waiting.Done()
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.End(t, tx.Commit)
 	if err := <-settled; err != nil {
 		t.Errorf("a delete that had to wait: %v", err)
 	}

@@ -19,26 +19,20 @@ type extras struct {
 // extrasFor is how long the list stays valid: a column may be added at any time.
 const extrasFor = 10 * time.Second
 
-// read updates the list, unless it is still valid. On an error, the old list stays.
-func (e *extras) read(ctx context.Context, db schema.Querier, table outbox.Table) {
+// fill inserts the list into a statement. It updates the list, unless that is still valid; on an error, it stays.
+func (e *extras) fill(ctx context.Context, db schema.Querier, table outbox.Table, sql string) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.at.IsZero() && time.Since(e.at) < extrasFor {
-		return
+	if e.at.IsZero() || time.Since(e.at) >= extrasFor {
+		if columns, err := schema.ReadExtraColumns(ctx, db, table); err == nil {
+			e.columns, e.at = columns, time.Now()
+		}
 	}
-	if columns, err := schema.ReadExtraColumns(ctx, db, table); err == nil {
-		e.columns, e.at = columns, time.Now()
-	}
+	return e.columns.Fill(sql)
 }
 
 func (e *extras) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at = time.Time{}
-}
-
-func (e *extras) fill(sql string) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.columns.Fill(sql)
 }

@@ -24,10 +24,8 @@ func (s *Store) noPartition(err, failed error) error {
 		err = fmt.Errorf("%w; %w", failed, err)
 	}
 	if problem.Hint(err) == "" {
-		err = &problem.Problem{
-			What: "table " + s.table.Published().String() + " has no partition for today",
-			Fix:  problem.Command(s.table, "setup", "--keep-published", "168h"), Err: err,
-		}
+		err = problem.Of(err, problem.Command(s.table, "setup", "--keep-published", "168h"),
+			"table %s has no partition for today", s.table.Published())
 	}
 	return &historyFault{err}
 }

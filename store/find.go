@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -38,7 +39,7 @@ func (s *Store) FindBacklog(
 // last key of the previous page; nil: the start. The snapshot was taken before the query.
 func (s *Store) FindKeys(
 	ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
-) ([]outbox.Run, outbox.Snapshot, error) {
+) ([]outbox.Run, pgsnapshot.Snapshot, error) {
 	if after == nil {
 		return s.findRuns(ctx, s.sql.findKeys, fresh, "", keys, each)
 	}
@@ -48,7 +49,7 @@ func (s *Store) FindKeys(
 // FindRuns finds up to each rows per key, oldest first. The snapshot was taken before the query.
 func (s *Store) FindRuns(
 	ctx context.Context, keys []string, each int, fresh outbox.Fresh,
-) ([]outbox.Run, outbox.Snapshot, error) {
+) ([]outbox.Run, pgsnapshot.Snapshot, error) {
 	return s.findRuns(ctx, s.sql.findRuns, fresh, keys, each)
 }
 
@@ -56,10 +57,7 @@ func (s *Store) FindRuns(
 func (s *Store) find(ctx context.Context, sql string, args []any, more ...any) ([]outbox.Candidate, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("find rows of %s: %w", s.table, err)
-	}
+	rows, _ := s.pool.Query(ctx, sql, args...) // its error is also that of the rows
 	found, err := candidates(rows, more...)
 	if err != nil {
 		return nil, fmt.Errorf("find rows of %s: %w", s.table, err)
@@ -83,21 +81,18 @@ func send(ctx context.Context, db interface {
 // findRuns asks for rows that are fresh; more are the further arguments of the statement.
 func (s *Store) findRuns(
 	ctx context.Context, sql string, fresh outbox.Fresh, more ...any,
-) (runs []outbox.Run, seen outbox.Snapshot, err error) {
+) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	batch := &pgx.Batch{}
-	batch.Queue(snapshotSQL).QueryRow(func(row pgx.Row) (err error) {
-		seen, err = scanSnapshot(row)
-		return err
-	})
+	batch.Queue(snapshotSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&seen) })
 	batch.Queue(sql, append([]any{fresh.UpTo, fresh.Age}, more...)...).Query(func(rows pgx.Rows) error {
 		found, err := candidates(rows)
 		runs = outbox.Runs(found)
 		return err
 	})
 	if err := send(ctx, s.pool, batch); err != nil {
-		return nil, outbox.Snapshot{}, fmt.Errorf("find ordering keys of %s: %w", s.table, err)
+		return nil, pgsnapshot.Snapshot{}, fmt.Errorf("find ordering keys of %s: %w", s.table, err)
 	}
 	return runs, seen, nil
 }
@@ -117,29 +112,17 @@ func candidates(rows pgx.Rows, more ...any) (found []outbox.Candidate, err error
 
 const snapshotSQL = `SELECT pg_current_snapshot()::text`
 
-func scanSnapshot(row pgx.Row) (outbox.Snapshot, error) {
-	var text string
-	if err := row.Scan(&text); err != nil {
-		return outbox.Snapshot{}, err
-	}
-	return outbox.ParseSnapshot(text)
-}
-
 // Snapshot returns what a statement that starts now can see. With name, it also ends a transaction of its own, which
 // uses a transaction id and waits for nobody. Without that, a snapshot does not list transactions newer than the last
 // one that ended (GetSnapshotData in procarray.c).
-func (s *Store) Snapshot(ctx context.Context, name bool) (seen outbox.Snapshot, err error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
+func (s *Store) Snapshot(ctx context.Context, name bool) (seen pgsnapshot.Snapshot, err error) {
 	if name {
-		if _, err := s.pool.Exec(ctx, `SELECT pg_current_xact_id()`); err != nil {
-			return seen, fmt.Errorf("end the transaction of the snapshot: %w", err)
+		if _, err := s.exec(ctx, "end the transaction of the snapshot", `SELECT pg_current_xact_id()`); err != nil {
+			return seen, err
 		}
 	}
-	if seen, err = scanSnapshot(s.pool.QueryRow(ctx, snapshotSQL)); err != nil {
-		return seen, fmt.Errorf("ask which transactions are in progress: %w", err)
-	}
-	return seen, nil
+	err = s.ask(ctx, "ask which transactions are in progress", snapshotSQL, nil, &seen)
+	return seen, err
 }
 
 // insertPosition is the end of the WAL, as text: rows that an earlier query saw have committed before it.
@@ -147,21 +130,13 @@ const insertPosition = `pg_current_wal_insert_lsn()::text`
 
 // Position returns the end of the WAL.
 func (s *Store) Position(ctx context.Context) (position uint64, err error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	if err := s.pool.QueryRow(ctx, `SELECT `+insertPosition).Scan((*pglogrepl.LSN)(&position)); err != nil {
-		return 0, fmt.Errorf("ask where the WAL ends: %w", err)
-	}
-	return position, nil
+	err = s.ask(ctx, "ask where the WAL ends", `SELECT `+insertPosition, nil, (*pglogrepl.LSN)(&position))
+	return position, err
 }
 
 // NextDue returns how long until FindDue may find a row, at most a day; zero or less: now.
 func (s *Store) NextDue(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	var seconds float64
-	if err := s.pool.QueryRow(ctx, s.sql.nextDue).Scan(&seconds); err != nil {
-		return 0, fmt.Errorf("ask what is due next in %s: %w", s.table, err)
-	}
-	return time.Duration(seconds * float64(time.Second)), nil
+	err := s.ask(ctx, "ask what is due next in "+s.table.String(), s.sql.nextDue, nil, &seconds)
+	return time.Duration(seconds * float64(time.Second)), err
 }

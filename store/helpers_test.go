@@ -9,10 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
-	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -45,33 +43,12 @@ func open(t testing.TB, url string, options store.Options) *store.Store {
 }
 
 // read returns the rows with a greater id as a claim reads them, but locks nothing.
-func (f *fixture) read(after int64) (messages []*outbox.Message) {
+func (f *fixture) read(after int64) []*outbox.Message {
 	f.Helper()
-	rows, err := f.Conn.Query(f.Context(), `SELECT id, message_id, ordering_key, available_at, attempts, coalesce(possible_duplicate, false)
-		FROM outbox WHERE id > $1 ORDER BY id`, after)
-	if err != nil {
-		f.Fatal(err)
-	}
-	var id int64
-	var messageID [16]byte
-	var key *string
-	var available pgtype.Timestamptz
-	var attempts int
-	var duplicate bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &messageID, &key, &available, &attempts, &duplicate}, func() error {
-		messages = append(messages, &outbox.Message{
-			Row: outbox.Row{
-				ID:          id,
-				MessageID:   messageID,
-				OrderingKey: key,
-				AvailableAt: pgtime.FromColumn(available),
-				Attempts:    attempts,
-			},
-			PossibleDuplicate: duplicate,
-		})
-		key = nil
-		return nil
-	})
+	columns := store.MessageColumnsAs(nil, func(column string) string { return column })
+	rows, _ := f.Conn.Query(f.Context(), `SELECT `+columns+` FROM outbox r WHERE r.id > $1 ORDER BY r.id`, after)
+	scanner := store.NewScanner(nil)
+	messages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*outbox.Message, error) { return scanner.Scan(row) })
 	if err != nil {
 		f.Fatal(err)
 	}

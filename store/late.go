@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -26,19 +25,9 @@ FROM late s WHERE ` + sameRow
 func (s *Store) HastenRetries(ctx context.Context, within time.Duration) (hastened int64, err error) {
 	for more := true; more && err == nil; {
 		var rows int64
-		rows, err = s.hasten(ctx, within)
+		rows, err = s.exec(ctx, "look for late retries in "+s.table.String(), s.sql.late, within, mostLate)
 		hastened += rows
 		more = rows == mostLate
 	}
 	return hastened, err
-}
-
-func (s *Store) hasten(ctx context.Context, within time.Duration) (int64, error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	tag, err := s.pool.Exec(ctx, s.sql.late, within, mostLate)
-	if err != nil {
-		return 0, fmt.Errorf("look for late retries in %s: %w", s.table, err)
-	}
-	return tag.RowsAffected(), nil
 }

@@ -29,14 +29,11 @@ func (s *Store) askAbout(ctx context.Context, left []outbox.Settlement, into *Se
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.sql.leftover, settleArgs(left)[:3]...)
-	if err != nil {
-		return fmt.Errorf("find %d rows of %s: %w", len(left), s.table, err)
-	}
+	rows, _ := s.pool.Query(ctx, s.sql.leftover, settleArgs(left)[:3]...) // its error is also that of the rows
 	found := make([]leftover, len(left))
 	var nth int64
 	var is leftover
-	_, err = pgx.ForEachRow(rows, []any{&nth, &is.there, &is.unchanged, &is.dead}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&nth, &is.there, &is.unchanged, &is.dead}, func() error {
 		found[nth-1] = is
 		return nil
 	})

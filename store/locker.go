@@ -25,11 +25,9 @@ FROM pg_catalog.pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = curr
 // CommitWaits returns the problem that the COMMIT of a session in this database waits for a synchronous standby; nil:
 // the role sees none.
 func (s *Store) CommitWaits(ctx context.Context) error {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	var sessions int
 	var standbys string
-	err := s.pool.QueryRow(ctx, commitsSQL).Scan(&sessions, &standbys)
+	err := s.ask(ctx, "count the commits that wait", commitsSQL, nil, &sessions, &standbys)
 	if err != nil || sessions == 0 {
 		return nil
 	}
@@ -42,10 +40,8 @@ func (s *Store) CommitWaits(ctx context.Context) error {
 // because pg_blocking_pids needs a session that waits. It cannot name sessions that share a lock: they have no single
 // xmax.
 func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
 	var by problem.Blocker
-	err := s.pool.QueryRow(ctx, s.sql.locker, id).Scan(&by.PID, &by.GID, &by.Details)
+	err := s.ask(ctx, "find the session", s.sql.locker, []any{id}, &by.PID, &by.GID, &by.Details)
 	if err != nil { // it has ended, or several sessions share the lock
 		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity "+
 			"WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)

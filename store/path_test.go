@@ -108,15 +108,11 @@ func explain(t *testing.T, conn *pgx.Conn, name, sql string) {
 }
 
 func TestClaimsReadTheColumnsOfAMessage(t *testing.T) {
-	want := schema.Read()
+	var read []string
 	for _, c := range new(Scanner).columns() {
-		i := slices.Index(want, c.name)
-		if i < 0 {
-			t.Fatalf("%s is read by mistake", c.name)
-		}
-		want = slices.Delete(want, i, i+1)
+		read = append(read, c.name)
 	}
-	if len(want) > 0 {
-		t.Errorf("not read: %q", want)
+	if want := schema.Read(); !slices.Equal(slices.Sorted(slices.Values(read)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("%q are read, want %q", read, want)
 	}
 }

@@ -74,7 +74,7 @@ func (p *planned) statements() map[string]string {
 	return map[string]string{
 		"find due": sql.findDue, "find due after": sql.findDueAfter, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
 		"find runs": sql.findRuns, "lock": p.store.sql.lock, "postpone": sql.postpone,
-		"delete": sql.delete, "delete near": sql.deleteNear, "delete locked": sql.deleteLocked, "retry": sql.retry, "dead letter": p.store.extras.fill(sql.deadLetter), "release": sql.release,
+		"delete": sql.delete, "delete near": sql.deleteNear, "delete locked": sql.deleteLocked, "retry": sql.retry, "dead letter": p.store.extras.columns.Fill(sql.deadLetter), "release": sql.release,
 		"next due": sql.nextDue, "lock free": sql.lockFree, "leftover": sql.leftover,
 	}
 }

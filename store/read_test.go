@@ -48,19 +48,11 @@ func TestLastIDIncludesOpenTransactions(t *testing.T) {
 	if got := last(); got != 0 {
 		t.Errorf("for an empty table: %d", got)
 	}
-	tx, err := f.Conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1'), ('r', '2')`); err != nil {
-		t.Fatal(err)
-	}
+	tx := tabletest.Begin(t, f.Conn, `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1'), ('r', '2')`)
 	if got := last(); got != 2 {
 		t.Errorf("with two uncommitted rows: %d", got)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.End(t, tx.Rollback)
 	f.Exec(`ALTER TABLE outbox ALTER id DROP IDENTITY`)
 	if _, ok, err := f.store.LastID(t.Context()); ok || err != nil {
 		t.Errorf("without a sequence: ok = %v, err = %v", ok, err)

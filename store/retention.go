@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -19,12 +18,11 @@ WHERE r.id = s.id AND r.message_id = s.message_id`
 func (s *Store) DeleteDeadLetters(ctx context.Context, age time.Duration, most int) (deleted int64, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	tag, err := s.pool.Exec(ctx, s.sql.retention, age, most)
+	deleted, err = s.exec(ctx, "delete old dead letters of "+s.table.String(), s.sql.retention, age, most)
 	if err != nil {
-		err = fmt.Errorf("delete old dead letters of %s: %w", s.table, err)
-		return 0, s.use().ExplainDeadLetters(ctx, s.pool, err)
+		err = s.use().ExplainDeadLetters(ctx, s.pool, err)
 	}
-	return tag.RowsAffected(), nil
+	return deleted, err
 }
 
 // CheckDeletesDeadLetters returns a *problem.Problem if the role may not delete dead letters.
@@ -39,10 +37,10 @@ func (s *Store) CheckDeletesDeadLetters(ctx context.Context) error {
 func (s *Store) RotatePublished(ctx context.Context, keep time.Duration) (dropped int, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	err = s.pool.QueryRow(ctx, `SELECT `+s.table.RotatePublished().SQL()+`($1::interval)`, keep).Scan(&dropped)
+	err = s.ask(ctx, "keep the partitions of "+s.table.Published().String(),
+		`SELECT `+s.table.RotatePublished().SQL()+`($1::interval)`, []any{keep}, &dropped)
 	if err != nil {
-		err = fmt.Errorf("keep the partitions of %s: %w", s.table.Published(), err)
-		return 0, s.use().ExplainHistory(ctx, s.pool, err)
+		err = s.use().ExplainHistory(ctx, s.pool, err)
 	}
-	return dropped, nil
+	return dropped, err
 }

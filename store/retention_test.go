@@ -70,19 +70,11 @@ func TestCleaningUpNamesTheLockedTable(t *testing.T) {
 		"outbox_dead_letter": func() error { _, err := f.store.DeleteDeadLetters(t.Context(), time.Hour, 1); return err },
 		"outbox_published":   func() error { _, err := f.store.RotatePublished(t.Context(), time.Hour); return err },
 	} {
-		tx, err := f.Conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), `LOCK TABLE `+table); err != nil {
-			t.Fatal(err)
-		}
-		err = clean()
+		tx := tabletest.Begin(t, f.Conn, `LOCK TABLE `+table)
+		err := clean()
 		if hint := problem.Hint(err); !strings.Contains(hint, "public."+table+"'") || !strings.HasPrefix(hint, "SELECT pid") {
 			t.Errorf("%v, hint %q", err, hint)
 		}
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		tabletest.End(t, tx.Rollback)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // sample repeats a sample whose queries took longer than a sample may, on a busy machine.
@@ -102,14 +103,7 @@ func TestSampleRestoresTheTimeouts(t *testing.T) {
 // A locked table delays a sample only for a moment.
 func TestSampleDoesNotWaitForALock(t *testing.T) {
 	f := newFixture(t)
-	tx, err := f.Conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	defer tabletest.End(t, tabletest.Begin(t, f.Conn, `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`).Rollback)
 	began := time.Now()
 	if s, err := f.store.Sample(t.Context(), "no_such_slot"); err == nil && s.OldestPending.Valid {
 		t.Errorf("got %+v of a locked table", s)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -54,14 +55,10 @@ func (o *outcome) add(more outcome) {
 
 // sort adds the rows of a statement: those that it has changed (places from 1), those that its snapshot did not show,
 // and those that are left.
-func (o *outcome) sort(part []outbox.Settlement, changed []int64, snapshot string) error {
+func (o *outcome) sort(part []outbox.Settlement, changed []int64, seen pgsnapshot.Snapshot) {
 	if len(changed) == len(part) {
 		o.Done = append(o.Done, part...)
-		return nil
-	}
-	seen, err := outbox.ParseSnapshot(snapshot)
-	if err != nil {
-		return err
+		return
 	}
 	done := make([]bool, len(part))
 	for _, nth := range changed {
@@ -77,7 +74,6 @@ func (o *outcome) sort(part []outbox.Settlement, changed []int64, snapshot strin
 			o.NotVisible = append(o.NotVisible, one)
 		}
 	}
-	return nil
 }
 
 // writes returns the statement of each action.
@@ -135,14 +131,12 @@ func (s *Store) settleEach(ctx context.Context, batch []outbox.Settlement, settl
 func (s *Store) settlePart(ctx context.Context, write settling, part []outbox.Settlement, settled *outcome) error {
 	template := write.sql
 	if write.action == outbox.DeadLetter {
-		s.extras.read(ctx, s.pool, s.table)
-		write.sql = s.extras.fill(template)
+		write.sql = s.extras.fill(ctx, s.pool, s.table, template)
 	}
 	err := s.settle(ctx, write, part, settled)
 	if write.action == outbox.DeadLetter && pgcode.Class(err) == pgcode.SyntaxOrAccess {
 		s.extras.forget() // a column may have been dropped since it was read
-		s.extras.read(ctx, s.pool, s.table)
-		write.sql = s.extras.fill(template)
+		write.sql = s.extras.fill(ctx, s.pool, s.table, template)
 		err = s.settle(ctx, write, part, settled)
 	}
 	if s.lacksPartition(err) {
@@ -209,10 +203,10 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 // lockFree locks the rows that no other session has locked: these are Done. It marks those whose lock it overwrites,
 // because another relay may have published them.
 func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement, locked *outcome) error {
-	var snapshot string
+	var seen pgsnapshot.Snapshot
 	var ours []int64
 	var traced []bool
-	err := tx.QueryRow(ctx, s.sql.lockFree, settleArgs(part)[:2]...).Scan(&snapshot, &ours, &traced)
+	err := tx.QueryRow(ctx, s.sql.lockFree, settleArgs(part)[:2]...).Scan(&seen, &ours, &traced)
 	if err != nil {
 		return err
 	}
@@ -225,27 +219,28 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 		one.Locked = false
 		one.Message.PossibleDuplicate = one.Message.PossibleDuplicate || traced[i]
 	}
-	err = locked.sort(part, ours, snapshot)
+	locked.sort(part, ours, seen)
 	for i := range locked.NotVisible {
 		locked.NotVisible[i].Locked = false // nobody waits for them
 	}
-	return err
+	return nil
 }
 
 // run runs the statement on rows that are sorted by id.
 func (w settling) run(ctx context.Context, db schema.Querier, part []outbox.Settlement, into *outcome) error {
 	sql, args := w.statement(part)
-	var snapshot string
+	var seen pgsnapshot.Snapshot
 	var changed []int64
 	awaited := false
-	if err := db.QueryRow(ctx, sql, args...).Scan(&snapshot, &changed, &awaited); err != nil {
+	if err := db.QueryRow(ctx, sql, args...).Scan(&seen, &changed, &awaited); err != nil {
 		return err
 	}
 	into.Awaited = into.Awaited || awaited
 	if sql == w.nearSQL {
 		positions(changed, part)
 	}
-	return into.sort(part, changed, snapshot)
+	into.sort(part, changed, seen)
+	return nil
 }
 
 // statement returns the statement and arguments for a batch that is sorted by id.

@@ -65,9 +65,7 @@ func TestDeleteDistinguishesInvisibleFromMissingRows(t *testing.T) {
 			t.Errorf("%+v", settled)
 		}
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.End(t, tx.Commit)
 	equal(t, "done once it is visible", settledIDs(f.settle(deleted(m)).Done), []int64{m.ID})
 	equal(t, "gone after that", settledIDs(f.settle(deleted(m)).Gone), []int64{m.ID})
 }
@@ -76,13 +74,7 @@ func TestALockedRowDelaysNoOther(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(9)
 	m := f.read(0)
-	tx, err := f.Conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox WHERE id IN (1, 4, 7) FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	tx := tabletest.Begin(t, f.Conn, `SELECT FROM outbox WHERE id IN (1, 4, 7) FOR UPDATE`)
 	all := []outbox.Settlement{
 		deleted(m[0]), deleted(m[1]), deleted(m[2]),
 		retried(m[3], time.Hour), retried(m[4], time.Hour), retried(m[5], time.Hour),
@@ -93,9 +85,7 @@ func TestALockedRowDelaysNoOther(t *testing.T) {
 	equal(t, "locked", settledIDs(settled.Locked), []int64{1, 4, 7})
 	again := f.settle(settled.Locked...) // it no longer waits for the lock
 	equal(t, "still locked", settledIDs(again.Locked), []int64{1, 4, 7})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.End(t, tx.Rollback)
 	equal(t, "done once the lock is gone", settledIDs(f.settle(again.Locked...).Done), []int64{1, 4, 7})
 	equal(t, "left for their retry", f.IDs("true"), []int64{4, 5, 6})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -82,25 +84,13 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		{sql.findKeys, []any{int64(math.MaxInt64), time.Duration(0), "", 1000, 1}},
 		{sql.findDue, []any{1000, nil}},
 	} {
-		rows, err := p.Conn.Query(p.Context(), query.text, query.args...)
+		rows, _ := p.Conn.Query(p.Context(), query.text, query.args...)
+		all, err := pgx.CollectRows(rows, pgx.RowToMap)
 		if err != nil {
 			p.Fatal(err)
 		}
-		at := -1
-		for i, field := range rows.FieldDescriptions() {
-			if field.Name == "id" {
-				at = i
-			}
-		}
-		for rows.Next() {
-			values, err := rows.Values()
-			if err != nil {
-				p.Fatal(err)
-			}
-			found[fmt.Sprint(values[at])] = true
-		}
-		if rows.Err() != nil {
-			p.Fatal(rows.Err())
+		for _, row := range all {
+			found[fmt.Sprint(row["id"])] = true
 		}
 	}
 	return found

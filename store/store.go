@@ -173,6 +173,27 @@ func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, s.statementTimeout)
 }
 
+// ask runs a statement that returns one row. What is the start of its error.
+func (s *Store) ask(ctx context.Context, what, sql string, args []any, into ...any) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.pool.QueryRow(ctx, sql, args...).Scan(into...); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// exec runs a statement and counts its rows. What is that of ask.
+func (s *Store) exec(ctx context.Context, what, sql string, args ...any) (int64, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	tag, err := s.pool.Exec(ctx, sql, args...)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", what, err)
+	}
+	return tag.RowsAffected(), nil
+}
+
 // ownerArgs returns the arguments of slot.OwnerSQL.
 func (s *Store) ownerArgs(name string) []any { return slot.OwnerArgs(name, s.table, s.shard) }
 

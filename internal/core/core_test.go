@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -102,9 +103,9 @@ func leading(window int) *Core {
 	return c
 }
 
-func snapshot(t *testing.T, text string) outbox.Snapshot {
+func snapshot(t *testing.T, text string) pgsnapshot.Snapshot {
 	t.Helper()
-	s, err := outbox.ParseSnapshot(text)
+	s, err := pgsnapshot.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}

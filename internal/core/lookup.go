@@ -1,6 +1,9 @@
 package core
 
-import "github.com/cdc-relay/cdc-relay/outbox"
+import (
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
 
 // TakeWanted returns up to n keys to look up: those with fresh rows, or those that yield. Again: keys whose last
 // look-up has claimed nothing yield from now on. The caller passes the keys to ChooseRuns.
@@ -46,7 +49,7 @@ type Found struct {
 	// Failed: the query failed, so all asked keys are looked up again.
 	Failed bool
 	// Snapshot was taken before the query. The query began in this epoch.
-	Snapshot outbox.Snapshot
+	Snapshot pgsnapshot.Snapshot
 	Epoch    int
 }
 

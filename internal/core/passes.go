@@ -1,10 +1,13 @@
 package core
 
-import "github.com/cdc-relay/cdc-relay/outbox"
+import (
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
+	"github.com/cdc-relay/cdc-relay/outbox"
+)
 
 // Saw records a snapshot that was taken in this epoch; later queries see at least as much. ForgottenAt is the number of
 // a View before the snapshot; if not 0, the snapshot names all transactions in progress.
-func (c *Core) Saw(s outbox.Snapshot, epoch int, forgottenAt uint64) {
+func (c *Core) Saw(s pgsnapshot.Snapshot, epoch int, forgottenAt uint64) {
 	c.lock()
 	defer c.mu.Unlock()
 	if epoch != c.mu.term.epoch {
@@ -17,7 +20,7 @@ func (c *Core) Saw(s outbox.Snapshot, epoch int, forgottenAt uint64) {
 	c.saw(s)
 }
 
-func (c *Core) saw(s outbox.Snapshot) {
+func (c *Core) saw(s pgsnapshot.Snapshot) {
 	if from := c.mu.unseen.saw(s); from != noID {
 		c.wantBacklog(from)
 	}

@@ -3,7 +3,7 @@ package core
 import (
 	"math"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 )
 
 // unseen are transactions whose rows may be in the table and invisible to queries: WAL has a commit before the commit
@@ -56,7 +56,7 @@ func (u *unseen) end() {
 }
 
 // saw drops the transactions that a snapshot can see. It returns the id from which the backlog must be read for them.
-func (u *unseen) saw(s outbox.Snapshot) (from int64) {
+func (u *unseen) saw(s pgsnapshot.Snapshot) (from int64) {
 	from = noID
 	waits := u.left[:0]
 	for _, one := range u.left {
@@ -79,7 +79,7 @@ func (u *unseen) saw(s outbox.Snapshot) (from int64) {
 }
 
 // name records all transactions in progress. The snapshot must be newer than the last forget.
-func (u *unseen) name(s outbox.Snapshot) {
+func (u *unseen) name(s pgsnapshot.Snapshot) {
 	u.forgottenAt = 0
 	for _, xid := range s.InProgress() {
 		u.suspects[xid] = struct{}{}

@@ -52,13 +52,10 @@ func rejectShared(ctx context.Context, conn *pgconn.PgConn, config *pgconn.Confi
 }
 
 func sharedProblem(err error) error {
-	return &problem.Problem{
-		What: "the connection goes through a pooler that shares server processes between transactions: " +
-			"settings of this session would stay in sessions of other clients",
-		Fix: "# name host and port of Postgres itself in --database-url (CDC_RELAY_DATABASE_URL), " +
-			"or set pool_mode = session in the pooler",
-		Err: err,
-	}
+	return problem.Of(err, "# name host and port of Postgres itself in "+InURL+
+		", or set pool_mode = session in the pooler",
+		"the connection goes through a pooler that shares server processes between transactions: "+
+			"settings of this session would stay in sessions of other clients")
 }
 
 // backend returns the id of the server process.

@@ -18,6 +18,11 @@ func New(fix, format string, args ...any) *Problem {
 	return &Problem{What: fmt.Sprintf(format, args...), Fix: fix}
 }
 
+// Of returns a Problem with its cause.
+func Of(cause error, fix, format string, args ...any) *Problem {
+	return &Problem{What: fmt.Sprintf(format, args...), Fix: fix, Err: cause}
+}
+
 func (p *Problem) Error() string {
 	if p.Err == nil {
 		return p.What

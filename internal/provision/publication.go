@@ -216,9 +216,11 @@ func (p Publication) Faults(names Names) []PublicationFault {
 			done: fmt.Sprintf("added table %s to publication %s", names.Table, name),
 		})
 	}
-	if fault, found := p.filterFault(names); found && p.HasTable {
-		fault.Kind, fault.Fix = PublicationWithRowFilter, SetTableSQL(names)
-		faults = append(faults, fault)
+	if says, onPurpose := p.filterFault(names); says != "" && p.HasTable {
+		faults = append(faults, PublicationFault{
+			Kind: PublicationWithRowFilter, Says: says, Fix: SetTableSQL(names),
+			onPurpose: fmt.Sprintf("publication %s "+onPurpose, name, names.Table),
+		})
 	}
 	if p.ColumnList {
 		faults = append(faults, PublicationFault{
@@ -230,30 +232,21 @@ func (p Publication) Faults(names Names) []PublicationFault {
 	return faults
 }
 
-// filterFault reports any row filter except the shard's own, and a missing filter if there is a shard.
-func (p Publication) filterFault(names Names) (PublicationFault, bool) {
-	name := outbox.Identifier(names.Publication)
+// filterFault says what is wrong with the row filter, which has to be the shard's own, and what of the publication and
+// the table is so on purpose; "": nothing.
+func (p Publication) filterFault(names Names) (says, onPurpose string) {
+	shard := names.Shard.String()
 	switch {
 	case p.RowFilter == names.Shard.Printed():
-		return PublicationFault{}, false
+		return "", ""
 	case names.Shard.Whole():
-		return PublicationFault{
-			Says: "it has a row filter on the table",
-			onPurpose: fmt.Sprintf("publication %s has a row filter on table %s, which hides rows from the relay",
-				name, names.Table),
-		}, true
+		return "it has a row filter on the table", "has a row filter on table %s, which hides rows from the relay"
 	case p.RowFilter == "":
-		return PublicationFault{
-			Says: "it lacks the row filter of shard " + names.Shard.String(),
-			onPurpose: fmt.Sprintf("publication %s brings all rows of table %s, and not those of shard %s alone",
-				name, names.Table, names.Shard),
-		}, true
+		return "it lacks the row filter of shard " + shard,
+			"brings all rows of table %s, and not those of shard " + shard + " alone"
 	}
-	return PublicationFault{
-		Says: "it has another row filter on the table than that of shard " + names.Shard.String(),
-		onPurpose: fmt.Sprintf("publication %s has another row filter on table %s than that of shard %s",
-			name, names.Table, names.Shard),
-	}, true
+	return "it has another row filter on the table than that of shard " + shard,
+		"has another row filter on table %s than that of shard " + shard
 }
 
 func optionFault(publication string, kind PublicationFaultKind, says, option string) PublicationFault {
@@ -268,27 +261,14 @@ func publicationProblem(err error, names Names, fix string) error {
 	what := fmt.Sprintf("cannot create or change publication %q", names.Publication)
 	switch pgcode.Of(err) {
 	case pgerrcode.UndefinedTable:
-		return &problem.Problem{
-			What: fmt.Sprintf("table %s does not exist", names.Table),
-			Fix:  problem.Command(names.Table, "setup"),
-			Err:  err,
-		}
+		return problem.Of(err, problem.Command(names.Table, "setup"), "table %s does not exist", names.Table)
 	case pgerrcode.InvalidParameterValue:
 		return unreplicable(err, names, what)
 	case pgerrcode.FeatureNotSupported:
-		return &problem.Problem{
-			What: what,
-			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN ordering_key TYPE text COLLATE \"default\";  "+
-				"-- row filters need that collation; or run without --shard",
-				names.Table.String()),
-			Err: err,
-		}
+		return problem.Of(err, "ALTER TABLE "+names.Table.String()+" ALTER COLUMN ordering_key TYPE text "+
+			"COLLATE \"default\";  -- row filters need that collation; or run without --shard", "%s", what)
 	case pgerrcode.InsufficientPrivilege:
-		return &problem.Problem{
-			What: what,
-			Fix:  fix + ";  -- as the owner of the table and of the publication",
-			Err:  err,
-		}
+		return problem.Of(err, fix+";  -- as the owner of the table and of the publication", "%s", what)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -301,15 +281,9 @@ func unreplicable(err error, names Names, what string) error {
 	}
 	detail := strings.ToLower(answer.Detail)
 	if strings.Contains(detail, "unlogged") {
-		return &problem.Problem{
-			What: fmt.Sprintf("table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, "+
-				"and a crash loses them", names.Table),
-			Fix: fmt.Sprintf("ALTER TABLE %s SET LOGGED;  -- locks and rewrites the table", names.Table),
-			Err: err,
-		}
+		fix := fmt.Sprintf("ALTER TABLE %s SET LOGGED;  -- locks and rewrites the table", names.Table)
+		return problem.Of(err, fix, "table %s is UNLOGGED: its rows are not in the WAL, so they cannot stream, "+
+			"and a crash loses them", names.Table)
 	}
-	return &problem.Problem{
-		What: fmt.Sprintf("%s: %s", what, problem.OneLine(answer.Detail)),
-		Fix:  problem.Command(names.Table, "check"), Err: err,
-	}
+	return problem.Of(err, problem.Command(names.Table, "check"), "%s: %s", what, problem.OneLine(answer.Detail))
 }

@@ -25,30 +25,6 @@ func (f *fixture) isFarBehind() bool {
 	return f.Slot(fmt.Sprintf(`pg_current_wal_flush_lsn() - restart_lsn > %d`, farBehind)) == "t"
 }
 
-func TestSlotFarBehindIsRecreated(t *testing.T) {
-	services.Thorough(t, "starts its own server")
-	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
-	f.mustSetup()
-	f.fallBehind()
-	f.Exec(`INSERT INTO outbox VALUES (48)`)
-	if !f.isFarBehind() {
-		t.Fatal("the slot is not far behind")
-	}
-	stream, done := f.open()
-	if len(done) != 1 || !strings.HasPrefix(done[0], "recreated slot "+f.names.Slot+": it was ") {
-		t.Errorf("did %q", done)
-	}
-	if f.isFarBehind() {
-		t.Error("the slot is far behind")
-	}
-	if n := f.Value(`SELECT count(*) FROM pg_replication_slots`); n != "1" {
-		t.Errorf("there are %s slots", n)
-	}
-	l := f.Run(stream)
-	f.Exec(`INSERT INTO outbox VALUES (49)`)
-	f.WantInserted(l, "1")
-}
-
 // No slot is free, or an open transaction would delay a new one.
 func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	services.Thorough(t, "starts its own server")
@@ -56,13 +32,7 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	f.mustSetup()
 	f.fallBehind()
 	blocker := tabletest.Connect(t, f.URL)
-	tx, err := blocker.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO other VALUES (1)`); err != nil {
-		t.Fatal(err)
-	}
+	tx := tabletest.Begin(t, blocker, `INSERT INTO other VALUES (1)`)
 	stays := func(why string) {
 		t.Helper()
 		stream, done := f.open()
@@ -75,9 +45,7 @@ func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 		stream.Close()
 	}
 	stays(fmt.Sprintf("waits for transactions that were open when it began: pid %d", blocker.PgConn().PID()))
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.End(t, tx.Rollback)
 	f.Exec(`SELECT pg_create_physical_replication_slot('somebody')`)
 	stays("no replication slot is free")
 	if n := f.Value(`SELECT count(*) FROM pg_replication_slots`); n != "2" {
@@ -104,13 +72,16 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	}
 }
 
-// At the end there is one slot, and one of them streams from it.
-func TestConcurrentRelaysRecreateASlotFarBehindOnce(t *testing.T) {
+// Afterwards there is one slot, and a relay streams from it.
+func TestSlotFarBehindIsRecreatedOnce(t *testing.T) {
 	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.mustSetup()
 	for range 5 {
 		f.fallBehind()
+		if !f.isFarBehind() {
+			t.Fatal("the slot is not far behind")
+		}
 		var relays sync.WaitGroup
 		streams := make(chan *replication.Stream, 4)
 		for range cap(streams) {
@@ -133,7 +104,13 @@ func TestConcurrentRelaysRecreateASlotFarBehindOnce(t *testing.T) {
 			t.Error("the slot is far behind")
 		}
 	}
-	l := f.listen()
+	f.fallBehind()
+	f.Exec(`INSERT INTO outbox VALUES (48)`)
+	stream, done := f.open()
+	if len(done) != 1 || !strings.HasPrefix(done[0], "recreated slot "+f.names.Slot+": it was ") {
+		t.Errorf("did %q", done)
+	}
+	l := f.Run(stream)
 	f.Exec(`INSERT INTO outbox VALUES (49)`)
 	f.WantInserted(l, "1")
 }

@@ -109,13 +109,10 @@ FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 	role, database := rows[0][2], rows[0][3]
 	switch {
 	case rows[0][0] != "t":
-		return &problem.Problem{
-			What: fmt.Sprintf("role %s may not create publication %s in database %s",
-				outbox.Identifier(role), outbox.Identifier(names.Publication), outbox.Identifier(database)),
-			Fix: fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s;  -- as the owner of the database",
-				outbox.Identifier(database), outbox.Identifier(role)),
-			Err: ErrMayNot,
-		}
+		role, database = outbox.Identifier(role), outbox.Identifier(database)
+		fix := fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s;  -- as the owner of the database", database, role)
+		return problem.Of(ErrMayNot, fix, "role %s may not create publication %s in database %s",
+			role, outbox.Identifier(names.Publication), database)
 	case rows[0][1] != "t":
 		return slot.RoleProblem(role, ErrMayNot)
 	}

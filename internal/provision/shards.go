@@ -87,15 +87,11 @@ func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	if !names.Shard.Whole() {
 		what = "shard " + names.Shard.String()
 	}
-	return &problem.Problem{
-		What: fmt.Sprintf("other relays split table %s into another number of shards; this one takes %s; "+
-			"their slots: %s",
-			names.Table, what, listed(others)),
-		Fix: fmt.Sprintf("%s  # after all relays of the table have stopped; "+
+	return problem.Of(ErrOtherSplit,
+		teardownCommand(names, others[0].of)+"  # after all relays of the table have stopped; "+
 			"then start all with one number of shards; unpublished rows wait in the table",
-			teardownCommand(names, others[0].of)),
-		Err: ErrOtherSplit,
-	}
+		"other relays split table %s into another number of shards; this one takes %s; their slots: %s",
+		names.Table, what, listed(others))
 }
 
 // SlotsBeside returns all slots of the table in this database except those named.

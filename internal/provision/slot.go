@@ -78,7 +78,7 @@ func createSlot(ctx context.Context, conn *pgconn.PgConn, name, sql string, wait
 		millis int64
 	}
 	timeouts := []timeout{{"statement_timeout", wait.Milliseconds()}, {"lock_timeout", 0}}
-	if serverVersion(conn) >= 17 {
+	if major(conn) >= 17 {
 		timeouts = append(timeouts, timeout{"transaction_timeout", 0}) // it would end the connection
 	}
 	for _, t := range timeouts {
@@ -108,18 +108,11 @@ func slotProblem(ctx context.Context, conn *pgconn.PgConn, name string, err erro
 	case pgerrcode.InsufficientPrivilege:
 		return slot.RoleProblem(currentUser(ctx, conn), err)
 	case pgerrcode.InvalidName:
-		return &problem.Problem{
-			What: "a slot cannot be named " + outbox.QuoteLiteral(name),
-			Fix:  "# choose another name with --slot: a-z, 0-9 and _, at most 63",
-			Err:  err,
-		}
+		return problem.Of(err, "# choose another name with --slot: a-z, 0-9 and _, at most 63",
+			"a slot cannot be named %s", outbox.QuoteLiteral(name))
 	case pgerrcode.ConfigurationLimitExceeded:
-		return &problem.Problem{
-			What: "no replication slot is free",
-			Fix: "SELECT slot_name, active FROM pg_replication_slots;  " +
-				"-- drop an unused one, or raise max_replication_slots and restart Postgres",
-			Err: err,
-		}
+		return problem.Of(err, "SELECT slot_name, active FROM pg_replication_slots;  "+
+			"-- drop an unused one, or raise max_replication_slots and restart Postgres", "no replication slot is free")
 	}
 	return fmt.Errorf("create slot %s: %w", name, err)
 }

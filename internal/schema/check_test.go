@@ -28,12 +28,6 @@ func wantProblem(f *tabletest.Tables, table outbox.Table, what, fix string) {
 	}
 }
 
-func TestCheckPassesAfterMigration(t *testing.T) {
-	if err := (schema.Use{Table: tabletest.Name()}).Check(t.Context(), tabletest.New(t).Conn); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestCheckNamesAMissingTable(t *testing.T) {
 	f := tabletest.New(t)
 	f.Exec(`DROP TABLE outbox_dead_letter`)

@@ -17,19 +17,16 @@ func CheckHeaders(ctx context.Context, db Querier, table outbox.Table, columns [
 	if len(columns) == 0 {
 		return nil
 	}
-	rows, err := db.Query(ctx, `
+	rows, _ := db.Query(ctx, `
 SELECT c.name, a.attname IS NOT NULL, coalesce(pg_catalog.format_type(a.atttypid, NULL), ''),
        coalesce(a.attgenerated <> '', false)
 FROM pg_catalog.unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
   ON a.attrelid = $1::regclass::oid AND a.attname = c.name AND NOT a.attisdropped AND a.attnum > 0`,
-		table.SQL(), columns)
-	if err != nil {
-		return fmt.Errorf("check the header columns of %s: %w", table, err)
-	}
+		table.SQL(), columns) // its error is also that of the rows
 	var name, kind string
 	var there, generated bool
 	var found error
-	_, err = pgx.ForEachRow(rows, []any{&name, &there, &kind, &generated}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &there, &kind, &generated}, func() error {
 		switch {
 		case found != nil:
 		case !there:

@@ -35,11 +35,8 @@ func ExplainIdentity(ctx context.Context, db Querier, table outbox.Table, err er
 		fix = fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');  "+
 			"-- or drop its row filter or column list of %s", names[0], table)
 	}
-	return &problem.Problem{
-		What: fmt.Sprintf("Postgres rejects every delete or update of %s because of %s: %s", table,
-			strings.Join(names, ", "), problem.OneLine(strings.TrimSpace(answer.Message+". "+answer.Detail))),
-		Fix: fix, Err: err,
-	}
+	return problem.Of(err, fix, "Postgres rejects every delete or update of %s because of %s: %s", table,
+		strings.Join(names, ", "), problem.OneLine(strings.TrimSpace(answer.Message+". "+answer.Detail)))
 }
 
 // publishers returns the publications that publish updates or deletes of a table or of its partitions.

@@ -53,10 +53,7 @@ WHERE ` + catalog.IsOutbox + ` ORDER BY 1, 2 LIMIT 5`
 
 // outboxes returns those of OutboxesSQL; none if they cannot be read.
 func outboxes(ctx context.Context, db Querier) []outbox.Table {
-	rows, err := db.Query(ctx, OutboxesSQL)
-	if err != nil {
-		return nil
-	}
+	rows, _ := db.Query(ctx, OutboxesSQL) // its error is also that of the rows
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Table])
 	if err != nil {
 		return nil

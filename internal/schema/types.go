@@ -37,31 +37,26 @@ func ExplainType(ctx context.Context, db Querier, table outbox.Table, err error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, typesTimeout)
 	defer cancel()
-	rows, failed := db.Query(ctx, `
+	rows, _ := db.Query(ctx, `
 SELECT c.relname::text, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE n.nspname = $1 AND c.relname = ANY ($2::text[]) ORDER BY c.relname, a.attnum`,
-		table.Schema, []string{table.Name, table.DeadLetter().Name})
-	if failed != nil {
-		return nil
-	}
+		table.Schema, []string{table.Name, table.DeadLetter().Name}) // its error is also that of the rows
 	var relation, column, is string
 	var found *problem.Problem
-	_, failed = pgx.ForEachRow(rows, []any{&relation, &column, &is}, func() error {
+	_, failed := pgx.ForEachRow(rows, []any{&relation, &column, &is}, func() error {
 		want := typeOf(column)
 		if want == "" || found != nil || is == want || compatible(is, want) {
 			return nil
 		}
 		on := outbox.Table{Schema: table.Schema, Name: relation}
-		found = &problem.Problem{
-			What: fmt.Sprintf("column %s of table %s is %s, and has to be %s", column, on, problem.OneLine(is), want),
-			Fix: fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT, "+
-				"ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::text::%[3]s;  "+
-				"-- locks and rewrites the table; then check says which default to set",
-				on, outbox.Identifier(column), want),
-			Err: err,
-		}
+		fix := fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT, "+
+			"ALTER COLUMN %[2]s TYPE %[3]s USING %[2]s::text::%[3]s;  "+
+			"-- locks and rewrites the table; then check says which default to set",
+			on, outbox.Identifier(column), want)
+		found = problem.Of(err, fix,
+			"column %s of table %s is %s, and has to be %s", column, on, problem.OneLine(is), want)
 		return nil
 	})
 	if failed != nil || found == nil {

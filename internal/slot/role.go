@@ -12,12 +12,8 @@ const MayReplicateSQL = `(r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM 
 // RoleProblem says that a role may not stream.
 func RoleProblem(user string, err error) *problem.Problem {
 	role := outbox.Identifier(user)
-	return &problem.Problem{
-		What: "role " + role + " may not replicate",
-		Fix: ReplicationGrant(user) + ";  -- as a superuser; on RDS: GRANT rds_replication TO " + role +
-			"; or run with --mode poll",
-		Err: err,
-	}
+	return problem.Of(err, ReplicationGrant(user)+";  -- as a superuser; on RDS: GRANT rds_replication TO "+role+
+		"; or run with --mode poll", "role %s may not replicate", role)
 }
 
 // ReplicationGrant returns SQL that lets a role stream. RDS needs another one.

@@ -25,15 +25,9 @@ func latencyBounds() []float64 {
 	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 }
 
-func newLatency(name, help string) *latency {
+func newLatency(k *maker, name, help string) *latency {
 	bounds := latencyBounds()
-	return &latency{
-		Histogram: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "cdc_relay", Name: name, Help: help, Buckets: bounds,
-		}),
-		bounds: bounds,
-		shown:  make([]atomic.Int64, len(bounds)+1),
-	}
+	return &latency{k.histogram(name, help, bounds), bounds, make([]atomic.Int64, len(bounds)+1)}
 }
 
 // observe counts the time between two times. They come from two clocks; a negative difference counts as zero.

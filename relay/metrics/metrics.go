@@ -48,14 +48,10 @@ func New(
 	k.gauge("publishing_stopped",
 		"1 while the relay does not publish, because it cannot delete the rows of published messages.",
 		func() float64 { return oneIf(stopped()) })
-	m.streamConnected = prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "cdc_relay", Name: "stream_connected", Help: "1 while the replication stream is connected.",
-	})
-	m.publisherPhase = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: "cdc_relay", Name: "publisher_phase", Help: "1 for the current phase of the publisher.",
-	}, []string{"phase"})
-	k.add(m.streamConnected)
-	k.add(m.publisherPhase)
+	m.streamConnected = add(k, prometheus.NewGauge(prometheus.GaugeOpts(
+		opts("stream_connected", "1 while the replication stream is connected."))))
+	m.publisherPhase = add(k, prometheus.NewGaugeVec(prometheus.GaugeOpts(
+		opts("publisher_phase", "1 for the current phase of the publisher.")), []string{"phase"}))
 	if k.err != nil {
 		return nil, fmt.Errorf("register metrics: %w", k.err)
 	}
@@ -95,12 +91,10 @@ func (m *Metrics) count(k *maker, by []dimension) {
 
 // measure creates the histograms.
 func (m *Metrics) measure(k *maker) {
-	m.commitToPublish = newLatency("commit_to_publish_seconds",
+	m.commitToPublish = newLatency(k, "commit_to_publish_seconds",
 		"Time from the commit (database clock) until a streamed message was sent.")
-	m.commitToConfirm = newLatency("commit_to_confirm_seconds",
+	m.commitToConfirm = newLatency(k, "commit_to_confirm_seconds",
 		"Time from the commit (database clock) until a streamed message was confirmed.")
-	k.add(m.commitToPublish)
-	k.add(m.commitToConfirm)
 	m.settleDuration = k.histogram("settle_duration_seconds",
 		"Duration of one statement that deletes or updates the rows of answered messages.", latencyBounds())
 	rows := []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000}
@@ -115,16 +109,19 @@ type maker struct {
 	err      error
 }
 
-func (k *maker) add(c prometheus.Collector) {
+func add[C prometheus.Collector](k *maker, c C) C {
 	if k.err == nil {
 		k.err = k.registry.Register(c)
 	}
+	return c
+}
+
+func opts(name, help string) prometheus.Opts {
+	return prometheus.Opts{Namespace: "cdc_relay", Name: name, Help: help}
 }
 
 func (k *maker) counter(name, help string) prometheus.Counter {
-	c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help})
-	k.add(c)
-	return c
+	return add(k, prometheus.NewCounter(prometheus.CounterOpts(opts(name, help))))
 }
 
 // ofMessages counts messages by their own dimensions, after other labels.
@@ -137,8 +134,7 @@ func (k *maker) ofMessages(by []dimension, name, help string, labels ...string) 
 	for _, d := range by {
 		labels = append(labels, d.label())
 	}
-	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, labels)
-	k.add(c)
+	c := add(k, prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels))
 	if len(labels) == 0 {
 		c.WithLabelValues() // the metric exists from the start, with value 0
 	}
@@ -154,21 +150,16 @@ func (c ofMessages) inc(m *outbox.Message, labels ...string) {
 }
 
 func (k *maker) counters(name, help, label string) *prometheus.CounterVec {
-	c := prometheus.NewCounterVec(
-		prometheus.CounterOpts{Namespace: "cdc_relay", Name: name, Help: help}, []string{label})
-	k.add(c)
-	return c
+	return add(k, prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), []string{label}))
 }
 
 func (k *maker) gauge(name, help string, f func() float64) {
-	k.add(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "cdc_relay", Name: name, Help: help}, f))
+	add(k, prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts(name, help)), f))
 }
 
 func (k *maker) histogram(name, help string, buckets []float64) prometheus.Histogram {
-	h := prometheus.NewHistogram(
-		prometheus.HistogramOpts{Namespace: "cdc_relay", Name: name, Help: help, Buckets: buckets})
-	k.add(h)
-	return h
+	return add(k, prometheus.NewHistogram(
+		prometheus.HistogramOpts{Namespace: "cdc_relay", Name: name, Help: help, Buckets: buckets}))
 }
 
 // Result counts the result of a message.

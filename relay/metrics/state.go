@@ -54,10 +54,9 @@ func RegisterState(registry prometheus.Registerer, state func() State) error {
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
-	all := []*prometheus.Desc{
+	for _, desc := range []*prometheus.Desc{
 		c.role, c.breaker, c.broker, c.database, c.registry, c.heard, c.blockedTime,
-	}
-	for _, desc := range all {
+	} {
 		to <- desc
 	}
 }

@@ -67,6 +67,27 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
+// Begin starts a transaction and runs a statement in it.
+func Begin(t testing.TB, conn *pgx.Conn, sql string) pgx.Tx {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), sql)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// End calls Commit or Rollback of a transaction.
+func End(t testing.TB, end func(context.Context) error) {
+	t.Helper()
+	if err := end(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Role creates a role that may log in, with these attributes, and returns its URL.
 func (f *Tables) Role(attributes string) (name, address string) {
 	f.Helper()

@@ -3,9 +3,13 @@ package operator
 import (
 	"context"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 )
 
 // The first copy of each message: the history also has those of earlier replays.
@@ -22,14 +26,19 @@ WITH copies AS (
   SELECT r.*, s.nth FROM unnest($1::bigint[], $2::timestamptz[]) WITH ORDINALITY s(id, published_at, nth)
   JOIN {published} r ON r.id = s.id AND r.published_at = s.published_at),
 put AS (
-INSERT INTO {outbox} (message_id, exchange, routing_key, ordering_key, payload, payload_bytes, headers, properties,
-  redacted_payload,
-  schema_version, created_at, max_attempts, possible_duplicate, available_at)
-SELECT r.message_id, coalesce($3::text, r.exchange), coalesce($4::text, r.routing_key), r.ordering_key, r.payload,
-       r.payload_bytes, r.headers,
-  r.properties, r.redacted_payload, r.schema_version, r.created_at, r.max_attempts, true, clock_timestamp()
+INSERT INTO {outbox} ({again}, possible_duplicate, available_at) SELECT {again_of_row}, true, clock_timestamp()
 FROM copies r ORDER BY r.nth RETURNING 1)
 SELECT (SELECT count(*) FROM copies), (SELECT count(*) FROM put)`
+
+// replayStatement is replaySQL: a copy neither expires nor gives way to a newer row.
+func (t *Tables) replayStatement() string {
+	columns := slices.DeleteFunc(schema.Copied(), func(column string) bool {
+		return slices.Contains([]string{"id", "expires_at", "coalesce_key"}, column)
+	})
+	of := strings.NewReplacer("r.exchange,", "coalesce($3::text, r.exchange),",
+		"r.routing_key,", "coalesce($4::text, r.routing_key),").Replace(schema.List(columns, "r."))
+	return t.fill(replaySQL, "{again}", schema.List(columns, ""), "{again_of_row}", of)
+}
 
 // Copies say how published messages are sent again.
 type Copies struct {
@@ -66,7 +75,7 @@ func (t *Tables) replay(ctx context.Context, rows []chosenRow, how Copies, pace 
 	for i, row := range rows {
 		ids[i], times[i] = row.ID, row.PublishedAt
 	}
-	if _, err := t.move(ctx, t.fill(replaySQL), ids, times, how.Exchange, how.RoutingKey); err != nil {
+	if _, err := t.move(ctx, t.replayStatement(), ids, times, how.Exchange, how.RoutingKey); err != nil {
 		return err
 	}
 	done.Done += int64(len(rows))

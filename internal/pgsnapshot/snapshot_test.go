@@ -1,4 +1,4 @@
-package outbox_test
+package pgsnapshot
 
 import (
 	"fmt"
@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func TestSnapshotSaysWhichTransactionsAreFinished(t *testing.T) {
@@ -31,7 +29,7 @@ func TestSnapshotSaysWhichTransactionsAreFinished(t *testing.T) {
 		{"4294967300:4294967300:", 4294967295, true},   // of the previous epoch
 		{"4294967290:4294967290:", 3, false},           // of the next epoch
 	} {
-		s, err := outbox.ParseSnapshot(c.snapshot)
+		s, err := Parse(c.snapshot)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +52,7 @@ func TestSnapshotAgreesWithFullTransactionIDs(t *testing.T) {
 		}
 		// A streamed xid is never 2^31 transactions from the snapshot: Postgres would have stopped.
 		xid := rapid.Uint64Range(max(3, xmax-min(xmax, 1<<31-1)), xmax+1<<31-1).Draw(t, "xid")
-		s, err := outbox.ParseSnapshot(fmt.Sprintf("%d:%d:%s", xmin, xmax, strings.Join(texts, ",")))
+		s, err := Parse(fmt.Sprintf("%d:%d:%s", xmin, xmax, strings.Join(texts, ",")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +68,7 @@ func TestSnapshotAgreesWithFullTransactionIDs(t *testing.T) {
 
 func TestMalformedSnapshotIsAnError(t *testing.T) {
 	for _, text := range []string{"", "1", "1:2", "1:2:3:4", "a:2:", "1:b:", "1:2:c", "-1:2:"} {
-		if _, err := outbox.ParseSnapshot(text); err == nil {
+		if _, err := Parse(text); err == nil {
 			t.Errorf("%q: no error", text)
 		}
 	}

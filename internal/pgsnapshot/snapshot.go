@@ -1,10 +1,13 @@
-package outbox
+// Package pgsnapshot reads what pg_current_snapshot says: which transactions a statement can see.
+package pgsnapshot
 
 import (
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Snapshot says which transactions a statement can see (pg_current_snapshot): all below xmin, and those below xmax that
@@ -14,32 +17,28 @@ type Snapshot struct {
 	inProgress []uint64 // sorted
 }
 
-// ParseSnapshot parses the text form, xmin:xmax:xip,xip,….
-func ParseSnapshot(s string) (Snapshot, error) {
+// Parse parses the text form, xmin:xmax:xip,xip,….
+func Parse(s string) (Snapshot, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) != 3 {
 		return Snapshot{}, fmt.Errorf("snapshot %q: want xmin:xmax:list", s)
 	}
-	var snapshot Snapshot
-	var err error
-	if snapshot.xmin, err = strconv.ParseUint(parts[0], 10, 64); err != nil {
-		return Snapshot{}, fmt.Errorf("snapshot %q: %w", s, err)
-	}
-	if snapshot.xmax, err = strconv.ParseUint(parts[1], 10, 64); err != nil {
-		return Snapshot{}, fmt.Errorf("snapshot %q: %w", s, err)
-	}
-	for xid := range strings.SplitSeq(parts[2], ",") {
-		if xid == "" {
-			continue
-		}
-		n, err := strconv.ParseUint(xid, 10, 64)
+	var numbers []uint64
+	for _, text := range append(parts[:2:2], strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' })...) {
+		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			return Snapshot{}, fmt.Errorf("snapshot %q: %w", s, err)
 		}
-		snapshot.inProgress = append(snapshot.inProgress, n)
+		numbers = append(numbers, n)
 	}
-	slices.Sort(snapshot.inProgress)
-	return snapshot, nil
+	slices.Sort(numbers[2:])
+	return Snapshot{xmin: numbers[0], xmax: numbers[1], inProgress: numbers[2:]}, nil
+}
+
+// ScanText implements pgtype.TextScanner.
+func (s *Snapshot) ScanText(v pgtype.Text) (err error) {
+	*s, err = Parse(v.String)
+	return err
 }
 
 // Finished reports whether a transaction had ended for the snapshot; its rows were visible if it committed. The xid has
