@@ -189,7 +189,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	a := r.start(ctx)
-	a.startSources(ctx, r)
+	a.startForever(ctx, r)
 	r.phase.Store(phaseRunning)
 	var err error
 	select {
