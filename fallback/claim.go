@@ -132,10 +132,11 @@ func (o *openClaim) finish(ctx context.Context) {
 	o.close(err == nil)
 }
 
-// close returns all rows to the core, after they were written or not.
+// close returns all rows to the core, after they were written or not. Done wakes the sweeper, which then finds room for
+// another claim.
 func (o *openClaim) close(committed bool) {
-	o.sweeper.Apply(o.Done(committed))
 	o.sweeper.claims.open.Add(-1)
+	o.sweeper.Apply(o.Done(committed))
 	o.sweeper.claims.running.Done()
 }
 

@@ -53,7 +53,9 @@ func (r *Relay) Drain(ctx context.Context) error {
 }
 
 const (
-	// lookAgain is how often a drain sweeps, and looks at rows that others should deliver.
+	// drainEvery is the poll interval of a drain.
+	drainEvery = 200 * time.Millisecond
+	// lookAgain is how soon a drain looks again at rows that others should deliver.
 	lookAgain = 100 * time.Millisecond
 	// watchTick is how often a drain asks the publisher, the core and the counters whether it has ended.
 	watchTick = 5 * time.Millisecond
@@ -67,7 +69,7 @@ const (
 func (r *Relay) sweepsToDrain() (rests *atomic.Bool) {
 	rests = &atomic.Bool{}
 	r.sweeper.Polling = true
-	r.sweeper.Planner = fallback.NewPlanner(lookAgain)
+	r.sweeper.Planner = fallback.NewPlanner(drainEvery)
 	r.sweeper.Explain = func(_ context.Context, err error) (error, bool) { return err, true }
 	r.sweeper.Beat = func() {
 		r.sweeping.beat()
