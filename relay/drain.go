@@ -122,7 +122,7 @@ func (r *Relay) drain(ctx context.Context, a *actors, rests *atomic.Bool) error 
 // progress is what a drain had settled and claimed when it settled a row last.
 type progress struct {
 	settled, claimed int64
-	since            time.Time     // then, or when the publisher became ready last
+	since            time.Time     // then, or when an outage of the publisher began or ended
 	state            publish.State // of the publisher, at the last look
 	outages          int           // since then
 }
@@ -132,8 +132,9 @@ type progress struct {
 func (r *Relay) progressed(p *progress) (idle, stalled bool) {
 	before, state := p.state, r.publisherState()
 	p.state = state
-	if state.Since != before.Since && before.Phase == publish.Ready {
+	if state.Since != before.Since && before.Phase == publish.Ready && state.Phase != publish.Paused {
 		p.outages++
+		p.since = time.Now()
 	}
 	if state.Phase == publish.Ready && state.Since.After(p.since) {
 		p.since = state.Since

@@ -131,21 +131,8 @@ func newTestMetrics(t *testing.T) *metrics.Metrics {
 	return m
 }
 
-func TestPanicsOfAHookDoNotFillTheLog(t *testing.T) {
-	var log bytes.Buffer
-	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
-	hooks.start()
-	for range 100 {
-		hooks.rejected.add(Event{})
-	}
-	hooks.end()
-	if n := strings.Count(log.String(), "hook panicked"); n != 1 || !strings.Contains(log.String(), "hooks_test.go") {
-		t.Errorf("%d lines:\n%s", n, log.String())
-	}
-}
-
-// Both within a minute: a hook that has been slow panics next.
-func TestASlowHookDoesNotHideItsPanic(t *testing.T) {
+// A hook that has been slow panics next, again and again within a minute.
+func TestASlowHookHidesNoPanicAndPanicsDoNotFillTheLog(t *testing.T) {
 	var log bytes.Buffer
 	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
 	for range hookQueue + 1 {
@@ -153,10 +140,13 @@ func TestASlowHookDoesNotHideItsPanic(t *testing.T) {
 	}
 	hooks.start()
 	hooks.end()
-	for _, want := range []string{"event=hook_slow", "event=hook_panicked", "id=7"} {
+	for _, want := range []string{"event=hook_slow", "event=hook_panicked", "id=7", "hooks_test.go"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in the log:\n%s", want, log.String())
 		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 2 {
+		t.Errorf("%d lines:\n%s", n, log.String())
 	}
 }
 
