@@ -37,7 +37,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 		r.sweeper.UpTo = last
 	}
 	r.streamer.Store(nil)
-	r.observer.late.keep()
+	r.observer.late = &lateRows{}
+	r.observer.late.mu.rows = make(map[outbox.Ref]bool)
 	rests := r.sweepsToDrain()
 	a := r.start(ctx)
 	r.phase.Store(phaseRunning)
