@@ -54,8 +54,9 @@ func (r *Relay) Drain(ctx context.Context) error {
 }
 
 const (
-	// drainEvery is the poll interval of a drain.
-	drainEvery = 200 * time.Millisecond
+	// drainEvery is the poll interval of a drain, unless the send timeout is short. Passes over the keys cost time while
+	// rows without a key leave.
+	drainEvery = time.Second
 	// lookAgain is how soon a drain looks again at rows that others should deliver.
 	lookAgain = 100 * time.Millisecond
 	// watchTick is how often a drain asks the publisher, the core and the counters whether it has ended.
@@ -70,7 +71,7 @@ const (
 func (r *Relay) sweepsToDrain() (rests *atomic.Bool) {
 	rests = &atomic.Bool{}
 	r.sweeper.Polling = true
-	r.sweeper.Planner = fallback.NewPlanner(drainEvery)
+	r.sweeper.Planner = fallback.NewPlanner(min(drainEvery, r.config.SendTimeout/4))
 	r.sweeper.Explain = func(_ context.Context, err error) (error, bool) { return err, true }
 	r.sweeper.Beat = func() {
 		r.sweeping.beat()
