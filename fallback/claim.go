@@ -39,7 +39,7 @@ const (
 type claims struct {
 	open    atomic.Int32
 	running sync.WaitGroup
-	locked  int // only the goroutine of Once uses it
+	locked  atomic.Int64
 	// quick: a large row was read in a short time.
 	quick atomic.Bool
 }
@@ -49,8 +49,8 @@ func (c *claims) free() int { return mostClaims - int(c.open.Load()) }
 // Claiming reports whether claims are open.
 func (s *Sweeper) Claiming() bool { return s.claims.open.Load() > 0 }
 
-// Claimed counts the rows locked so far. Only the goroutine of Once may call it.
-func (s *Sweeper) Claimed() int { return s.claims.locked }
+// Claimed counts the rows locked so far.
+func (s *Sweeper) Claimed() int64 { return s.claims.locked.Load() }
 
 // Wait returns when all claims have ended.
 func (s *Sweeper) Wait() { s.claims.running.Wait() }
@@ -88,7 +88,7 @@ func (s *Sweeper) claim(ctx context.Context, r Role, chosen *core.Claim) error {
 	}
 	s.claims.open.Add(1)
 	s.claims.running.Add(1)
-	s.claims.locked += len(messages)
+	s.claims.locked.Add(int64(len(messages)))
 	if open := (&openClaim{Claim: chosen, sweeper: s, tx: tx}); s.start != nil {
 		s.start(open)
 	} else {
@@ -132,10 +132,11 @@ func (o *openClaim) finish(ctx context.Context) {
 	o.close(err == nil)
 }
 
-// close returns all rows to the core, after they were written or not.
+// close returns all rows to the core, after they were written or not. Done wakes the sweeper, which then finds room for
+// another claim.
 func (o *openClaim) close(committed bool) {
-	o.sweeper.Apply(o.Done(committed))
 	o.sweeper.claims.open.Add(-1)
+	o.sweeper.Apply(o.Done(committed))
 	o.sweeper.claims.running.Done()
 }
 

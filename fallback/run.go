@@ -14,7 +14,7 @@ func (s *Sweeper) Run(ctx, stop context.Context) error {
 		s.Beat()
 		kind, delay := s.Next()
 		if kind == None {
-			s.Await(stop, delay)
+			await(stop, min(delay, s.BeatEvery), s.Core.Wake)
 			continue
 		}
 		began, claimed := time.Now(), s.Claimed()
@@ -42,11 +42,6 @@ func (s *Sweeper) Run(ctx, stop context.Context) error {
 // recovers reports whether the success of a sweep ends an outage. A slot check does not read the table: it also
 // succeeds while the table is locked.
 func recovers(succeeded, failed Sweep) bool { return succeeded != SlotCheck || failed == SlotCheck }
-
-// Await waits until a sweep may be needed, at most some time.
-func (s *Sweeper) Await(stop context.Context, atMost time.Duration) {
-	await(stop, min(atMost, s.BeatEvery), s.Core.Wake)
-}
 
 func await(stop context.Context, atMost time.Duration, wake <-chan struct{}) {
 	timer := time.NewTimer(atMost)

@@ -32,7 +32,7 @@ type Table interface {
 	Restarts() int64
 }
 
-// Sweeper runs sweeps. Only one goroutine may call Once; claims end in others.
+// Sweeper runs sweeps. Only one goroutine may call Run or Once; claims end in others.
 type Sweeper struct {
 	Core  *core.Core
 	Table Table
@@ -121,9 +121,6 @@ type Role struct {
 	// has shown from which time Lately starts.
 	newest, lately bool
 }
-
-// KeysWait reports whether keys wait for a look-up.
-func (r Role) KeysWait() bool { return r.Wanted+r.Yielding+r.Again > 0 }
 
 // Role returns the current role.
 func (s *Sweeper) Role() Role {

@@ -45,23 +45,22 @@ func (a actor) end() {
 	}
 }
 
-// start starts what Run and Drain have in common: the hooks, the settler and the publisher. They outlive ctx; only stop
-// ends them.
+// start starts what Run and Drain have in common: the hooks, the settler, the publisher and the sweeper. They outlive
+// ctx; only stop ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
-	a := &actors{failed: make(chan error, 1), stopSweeping: func() {}}
+	sweeping, stopSweeping := context.WithCancel(ctx)
+	a := &actors{failed: make(chan error, 1), stopSweeping: stopSweeping}
 	r.observer.hooks.start()
 	a.settler = a.run(ctx, r.settler.run)
 	a.publisher = a.run(ctx, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
+	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.Run(ctx, sweeping) })
 	return a
 }
 
-// startSources starts the actors that bring messages, and the retention. They outlive ctx too.
-func (a *actors) startSources(ctx context.Context, r *Relay) {
+// startForever starts the streamer and the retention, which a drain does not have. They outlive ctx too.
+func (a *actors) startForever(ctx context.Context, r *Relay) {
 	ctx = context.WithoutCancel(ctx)
-	sweeping, stopSweeping := context.WithCancel(ctx)
-	a.stopSweeping = stopSweeping
-	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.Run(ctx, sweeping) })
 	if streamer := r.streamer.Load(); streamer != nil {
 		a.streamer = a.run(ctx, streamer.run)
 	}
@@ -103,11 +102,12 @@ func (a *actors) stopInOrder(r *Relay) {
 	r.core.Stop()
 	a.retention.end()
 	a.stopSweeping()
-	a.awaitDone(a.sweeper, deadline)
+	within(a.sweeper.done, time.Until(deadline))
 	a.sweeper.end()
 	a.awaitIdle(r.core, deadline)
 	a.publisher.cancel()
-	a.awaitDone(a.publisher, latest(deadline, time.Now()).Add(settleGrace)) // a call into a library may not return
+	// A call into a library may not return.
+	within(a.publisher.done, time.Until(latest(deadline, time.Now()).Add(settleGrace)))
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
 	r.store.Close() // ends the statements that claims still wait for
@@ -121,13 +121,6 @@ func latest(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-func (a *actors) awaitDone(one actor, deadline time.Time) {
-	if one.done == nil {
-		return // never started: a drain sweeps in its own goroutine
-	}
-	within(one.done, time.Until(deadline))
 }
 
 // awaitIdle waits until nothing is in flight, or until the settler has ended.

@@ -1,10 +1,11 @@
 // Package relay runs one relay: it takes rows from the stream and the sweeps, publishes them, and deletes, retries or
 // dead-letters the rows.
 //
-// Five goroutines do the work. The streamer reads the replication slot, the sweeper reads the table, the publisher
-// talks to the broker, and the settler writes to the table. Each claim has a goroutine of its own. All of them report
-// events to internal/core, which does no I/O, and relay.apply does what the core returns. actors.go starts and stops
-// the goroutines. So the relay is the hub of a wheel, and a message passes through it several times.
+// Four goroutines do the work, and actors.go starts and stops them. The streamer reads the replication slot, the
+// sweeper (fallback.Sweeper.Run) reads the table, the publisher talks to the broker, and the settler writes to the
+// table. Each claim of the sweeper has a goroutine of its own. All of them report events to internal/core, which does
+// no I/O, and Relay.apply does what the core returns. So the relay is the hub of a wheel, and a message passes through
+// it several times.
 //
 // # One message, from the WAL to the DELETE
 //
@@ -42,22 +43,24 @@
 //	                 stay in the table: the key is blocked until then.
 //	11  store        Settle updates attempts, last_error and available_at, on the clock of the database.
 //	13  core         Settled forgets the message. For the relay the row is now one of many in the table.
-//	14  fallback     The planner knows when the next row is due, and runs the sweep Due then.
+//	14  fallback     Sweeper.Run asks the planner, which knows when the next row is due, and runs the sweep Due then.
 //	15  store        FindDue finds row 42. It reads ids, keys and sizes, and locks nothing.
-//	17  core         ChooseRows gives the row to a claim, unless memory holds it. The stream may not publish it now.
-//	19  store        Lock opens a transaction and locks the row with FOR UPDATE SKIP LOCKED, if it may still leave. It
+//	16  core         ChooseRows gives the row to a core.Claim, unless memory holds it. The stream may not publish it
+//	                 now.
+//	17  store        Lock opens a transaction and locks the row with FOR UPDATE SKIP LOCKED, if it may still leave. It
 //	                 reads the old xmax: a row that was locked before may have been published. The new xmax says so to
 //	                 the next relay.
-//	20  core         Locked marks such a message as a possible duplicate, and gives up the rows that were not locked.
-//	21  relay        Apply publishes, and steps 7 to 9 follow. The core keeps the answer for the claim.
-//	23  fallback     Finish waits until all messages of the claim have an answer, for four seconds at most.
-//	24  store        Commit deletes or updates the rows in the transaction that has locked them. Then Done gives them
-//	                 back to the core, which looks up the next rows of their keys. The stream may still be behind the
-//	                 lock, and bring such a row again. So the core ignores what committed before the lock.
+//	18  core         Claim.Locked marks such a message as a possible duplicate, and gives up the rows that were not
+//	                 locked.
+//	19  relay        Apply publishes, and steps 7 to 9 follow. The core keeps the answer for the claim.
+//	20  fallback     openClaim.finish waits until all messages of the claim have an answer, for four seconds at most.
+//	21  store        LockedRows.Commit deletes or updates the rows in the transaction that has locked them.
+//	22  core         Claim.Done takes the rows back, and looks up the next rows of their keys. The stream may still be
+//	                 behind the lock, and bring such a row again. So the core ignores what committed before the lock.
 //
 // # When something breaks
 //
-//	RabbitMQ goes     Publisher.StateChanged: the core publishes nothing, and counts no attempt. Streamed rows stay in
+//	RabbitMQ goes     Relay.StateChanged: the core publishes nothing, and counts no attempt. Streamed rows stay in
 //	                  the table.
 //	Postgres goes     The streamer opens a new stream, at the current position (streamer.once). What is in memory
 //	                  stays there; the settler tries until it can write. After a restart or a failover of the server,
@@ -71,8 +74,10 @@
 //
 // # Where to look
 //
-// streamer.go, streamed.go and standby.go have the stream, sweeper.go the sweeps, drain.go a run that ends. apply.go
-// does what the core returns; observer.go tells metrics, traces, hooks and the log. settler.go, pending.go, waiting.go
-// and unchangeable.go write the results. health.go and inspector.go tell others how the relay is. See
-// docs/architecture.md for the reasons.
+// streamer.go connects and streams, streamed.go passes rows on, standby.go and vacancy.go wait for the slot,
+// handover.go gives it up, and inspector.go finds a stream that brings nothing. sweeper.go connects package fallback,
+// and drain.go ends when it has swept all. apply.go does what the core returns; observer.go tells metrics, traces,
+// hooks and the log. settler.go and pending.go write the results. waiting.go has the rows that cannot be written yet,
+// unchangeable.go those that the database does not let change, and commits.go reports a COMMIT that hangs. health.go
+// tells others how the relay is. See docs/architecture.md for the reasons.
 package relay

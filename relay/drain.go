@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
@@ -36,10 +37,12 @@ func (r *Relay) Drain(ctx context.Context) error {
 		r.sweeper.UpTo = last
 	}
 	r.streamer.Store(nil)
-	r.observer.late.keep()
+	r.observer.late = &lateRows{}
+	r.observer.late.mu.rows = make(map[outbox.Ref]bool)
+	rests := r.sweepsToDrain()
 	a := r.start(ctx)
 	r.phase.Store(phaseRunning)
-	err = r.drain(ctx, a)
+	err = r.drain(ctx, a, rests)
 	r.phase.Store(phaseStopping)
 	a.stop(r)
 	what := "drain done"
@@ -50,70 +53,100 @@ func (r *Relay) Drain(ctx context.Context) error {
 	return err
 }
 
-// lookAgain is how soon a drain looks again at rows that others should deliver.
-const lookAgain = 100 * time.Millisecond
+const (
+	// drainEvery is the poll interval of a drain, unless the send timeout is short. Passes over the keys cost time while
+	// rows without a key leave.
+	drainEvery = time.Second
+	// lookAgain is how soon a drain looks again at rows that others should deliver.
+	lookAgain = 100 * time.Millisecond
+	// watchTick is how often a drain asks the publisher, the core and the counters whether it has ended.
+	watchTick = 5 * time.Millisecond
+	// mostOutages is how many outages in a row may pass while nothing is settled. A message that ends each connection,
+	// or each handler of --publisher exec, is rejected at the fifth; each further one like it takes one more.
+	mostOutages = 10
+)
 
-// drain sweeps until no row is left, or until nothing has changed for the send timeout.
-func (r *Relay) drain(ctx context.Context, a *actors) error {
-	if err := r.awaitPublisher(ctx, a); err != nil {
-		return err
+// sweepsToDrain prepares the sweeper. Each failed statement ends it. Rests is set while the sweeper leaves rows to a
+// relay that has just lost the slot.
+func (r *Relay) sweepsToDrain() (rests *atomic.Bool) {
+	rests = &atomic.Bool{}
+	r.sweeper.Polling = true
+	r.sweeper.Planner = fallback.NewPlanner(min(drainEvery, r.config.SendTimeout/4))
+	r.sweeper.Explain = func(_ context.Context, err error) (error, bool) { return err, true }
+	r.sweeper.Beat = func() {
+		r.sweeping.beat()
+		rests.Store(r.sweeper.Role().Rest > 0)
 	}
-	sweeps := r.sweeper
-	sweeps.Polling = true
+	return rests
+}
+
+// drain watches the others until no row is left, or until nothing has changed for the send timeout.
+func (r *Relay) drain(ctx context.Context, a *actors, rests *atomic.Bool) error {
+	ticker := time.NewTicker(watchTick)
+	defer ticker.Stop()
 	var seen remaining
-	p := &progress{since: time.Now()}
-	for ctx.Err() == nil {
-		settled := r.observer.written.Load()
-		if err := sweeps.CheckSlot(ctx); err != nil {
+	var looked time.Time
+	p := &progress{since: time.Now(), state: r.publisherState()}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-a.failed:
 			return err
+		case <-ticker.C:
 		}
-		for _, kind := range []fallback.Sweep{fallback.Due, fallback.Backlog, fallback.Keys} {
-			if err := r.drainClass(ctx, a, kind, p); err != nil {
-				return err
-			}
-		}
-		if err := r.awaitAnswers(ctx, a); err != nil {
-			return err
-		}
-		if r.observer.written.Load() > settled {
+		idle, stalled := r.progressed(p)
+		takes, suspended := r.takes.Load(), r.core.View().Suspended
+		switch {
+		case p.state.Phase == publish.Closed, p.outages > mostOutages, !takes && stalled:
+			return r.brokerDown(ctx, a)
+		case !suspended && (!takes || !idle || time.Since(looked) < lookAgain):
 			continue
 		}
 		if err := r.undeletable(); err != nil {
 			return err
 		}
+		if suspended {
+			continue // the settler is about to say why
+		}
 		left, err := r.remaining(ctx)
-		switch {
+		switch looked = time.Now(); {
 		case err != nil || left.rows == 0:
 			return err
-		case !r.takes.Load():
-			if err := r.outage(ctx, a, p); err != nil {
-				return err
-			}
-		case left != seen || sweeps.Role().Rest > 0:
+		case left != seen || rests.Load():
 			seen, p.since = left, time.Now()
-		case r.stalled(p):
-			return r.leftBehind(ctx, left, left.late || sweeps.Claimed() > p.claimed)
+		case stalled:
+			return r.leftBehind(ctx, left, left.late || r.sweeper.Claimed() > p.claimed)
 		}
-		_ = sleep(ctx, lookAgain)
 	}
-	return ctx.Err()
 }
 
 // progress is what a drain had settled and claimed when it settled a row last.
 type progress struct {
-	settled int64
-	claimed int
-	since   time.Time
-	outages int // since then
+	settled, claimed int64
+	since            time.Time     // then, or when an outage of the publisher began or ended
+	state            publish.State // of the publisher, at the last look
+	outages          int           // since then
 }
 
-// stalled tells whether nothing was settled for the send timeout, while the publisher was ready. Rows that are claimed
-// and come back are no progress.
-func (r *Relay) stalled(p *progress) bool {
-	if settled := r.observer.written.Load(); settled > p.settled {
-		*p = progress{settled, r.sweeper.Claimed(), time.Now(), 0}
+// progressed records what has changed. Idle: nothing is claimed or in flight, and nothing was written since the last
+// call. Stalled: nothing was settled for the send timeout. Rows that are claimed and come back are no progress.
+func (r *Relay) progressed(p *progress) (idle, stalled bool) {
+	before, state := p.state, r.publisherState()
+	p.state = state
+	if state.Since != before.Since && before.Phase == publish.Ready && state.Phase != publish.Paused {
+		p.outages++
+		p.since = time.Now()
 	}
-	return time.Since(latest(p.since, r.publisherState().Since)) > r.config.SendTimeout
+	if state.Phase == publish.Ready && state.Since.After(p.since) {
+		p.since = state.Since
+	}
+	idle = r.core.View().InFlight == 0 && !r.sweeper.Claiming()
+	if settled := r.observer.written.Load(); settled > p.settled {
+		*p = progress{settled: settled, claimed: r.sweeper.Claimed(), since: time.Now(), state: state}
+		idle = false
+	}
+	return idle, time.Since(p.since) > r.config.SendTimeout
 }
 
 // remaining are rows that may leave and did not, and those that got no answer in time.
@@ -191,80 +224,15 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 	return problem.New(findLocker, "%sanother session has locked them", what)
 }
 
-// drainClass claims page after page while there are more rows, or keys wait for their previous rows.
-func (r *Relay) drainClass(ctx context.Context, a *actors, kind fallback.Sweep, p *progress) error {
-	sweeps := r.sweeper
-	for more := true; more && ctx.Err() == nil; {
-		role := sweeps.Role()
-		switch {
-		case len(a.failed) > 0:
-			return <-a.failed
-		case r.stalled(p) && sweeps.Claimed() > p.claimed:
-			return nil // the same rows come back
-		case r.core.View().Suspended:
-			return r.undeletable()
-		case !r.takes.Load():
-			if err := r.outage(ctx, a, p); err != nil {
-				return err
-			}
-			continue
-		case kind != fallback.Due && !role.TakesFresh:
-			return nil // a relay streams now
-		case !role.Ready:
-			r.sweeper.Await(ctx, 10*time.Millisecond)
-			continue
-		}
-		var err error
-		if more, err = sweeps.Once(ctx, kind); err != nil {
-			return err
-		}
-		if kind == fallback.Keys && !more && (sweeps.Role().KeysWait() || sweeps.Claiming()) {
-			r.sweeper.Await(ctx, 10*time.Millisecond)
-			more = true
-		}
-	}
-	return ctx.Err()
-}
-
 // undeletable is the error of a drain that leaves rows that it can neither delete nor update.
 func (r *Relay) undeletable() error {
 	if n := r.settler.aside.Load().n; n > 0 {
 		return problem.New(asideHint(r.config.Table), "%d rows cannot be changed", n)
 	}
-	if r.core.View().Suspended {
-		return errors.New(r.settler.trouble.Current())
+	if trouble := r.settler.trouble.Current(); trouble != "" && r.core.View().Suspended {
+		return errors.New(trouble)
 	}
 	return nil
-}
-
-func (r *Relay) awaitPublisher(ctx context.Context, a *actors) error {
-	timer := time.NewTimer(r.config.SendTimeout)
-	defer timer.Stop()
-	for !r.takes.Load() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-a.failed:
-			return err
-		case <-timer.C:
-			return r.brokerDown(ctx, a)
-		case <-r.core.Wake: // signalled when the publisher's state changes
-		}
-	}
-	return nil
-}
-
-// mostOutages is how many outages in a row may pass while nothing is settled. A message that ends each connection, or
-// each handler of --publisher exec, is rejected at the fifth; each further one like it takes one more.
-const mostOutages = 10
-
-// outage waits for a publisher that is not ready.
-func (r *Relay) outage(ctx context.Context, a *actors, p *progress) error {
-	if _ = r.stalled(p); p.outages == mostOutages {
-		return r.brokerDown(ctx, a)
-	}
-	p.outages++
-	return r.awaitPublisher(ctx, a)
 }
 
 // brokerDown says why no message leaves: the error that ended the publisher, or its state.
@@ -291,23 +259,4 @@ func (r *Relay) brokerDown(ctx context.Context, a *actors) error {
 	return problem.New(
 		"# repair what the publisher needs, then run drain again",
 		"%s: the publisher is %s%s", left.in(r.config.Table), state.Phase, detailOf(state.Detail))
-}
-
-// awaitAnswers waits until nothing is in flight. It is an error if the publisher becomes unavailable.
-func (r *Relay) awaitAnswers(ctx context.Context, a *actors) error {
-	for ctx.Err() == nil && r.takes.Load() && r.core.View().InFlight > 0 {
-		if len(a.failed) > 0 {
-			return <-a.failed
-		}
-		r.sweeper.Await(ctx, 10*time.Millisecond)
-	}
-	// Confirmed rows may still have to be deleted. Unconfirmed rows return to the table, and the next round fails.
-	const writing = 2 * time.Second
-	for end := time.Now().Add(writing); ctx.Err() == nil && r.core.View().InFlight > 0; {
-		if r.publisherState().Phase == publish.Closed || time.Now().After(end) {
-			return r.brokerDown(ctx, a)
-		}
-		r.sweeper.Await(ctx, 10*time.Millisecond)
-	}
-	return nil
 }

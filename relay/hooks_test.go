@@ -38,12 +38,18 @@ func (t *hookCalls) count(name string) int {
 	return len(t.events[name])
 }
 
+// One of them panics each time, which harms neither messages nor later calls.
 func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	i := newInstance(t)
 	var calls hookCalls
 	i.config.MaxRetries = 1
-	i.config.Hooks = Hooks{Published: calls.hook("published"), Rejected: calls.hook("rejected"), DeadLettered: calls.hook("dead")}
-	_, stop := i.start()
+	published := func(e Event) {
+		calls.hook("published")(e)
+		panic("of a hook")
+	}
+	i.config.Hooks = Hooks{Published: published, Rejected: calls.hook("rejected"), DeadLettered: calls.hook("dead")}
+	registry := prometheus.NewRegistry()
+	_, stop := i.startWith(i.publisher(), registry)
 	var id int64
 	if err := i.load(1, 20); err != nil {
 		t.Fatal(err)
@@ -54,9 +60,10 @@ func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	}
 	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
 	stop() // makes the pending calls
-	if n := calls.count("published"); n != 20 {
-		t.Errorf("the Published hook got %d messages, want 20", n)
+	if n := calls.count("published"); n != 20 || i.arrived() != 20 {
+		t.Errorf("the Published hook got %d messages, %d arrived, want 20", n, i.arrived())
 	}
+	scrapeOf(t, registry).want(t, "cdc_relay_hook_panics_total published", 20)
 	var attempts []int
 	for _, e := range calls.events["rejected"] {
 		attempts = append(attempts, e.Attempts)
@@ -101,27 +108,6 @@ func TestABlockedHookDelaysNoMessage(t *testing.T) {
 	stop() // although the hook never returns
 }
 
-func TestAPanickingHookHarmsNoMessage(t *testing.T) {
-	i := newInstance(t)
-	var calls hookCalls
-	count := calls.hook("published")
-	i.config.Hooks.Published = func(e Event) {
-		count(e)
-		panic("of a hook")
-	}
-	registry := prometheus.NewRegistry()
-	_, stop := i.startWith(i.publisher(), registry)
-	if err := i.load(1, 30); err != nil {
-		t.Fatal(err)
-	}
-	i.await("all are delivered", func() bool { return i.rowsLeft() == 0 && i.arrived() == 30 })
-	stop()
-	if n := calls.count("published"); n != 30 {
-		t.Errorf("the hook was called %d times, want 30", n)
-	}
-	scrapeOf(t, registry).want(t, "cdc_relay_hook_panics_total published", 30)
-}
-
 func newTestMetrics(t *testing.T) *metrics.Metrics {
 	no := func() bool { return false }
 	m, err := metrics.New(prometheus.NewRegistry(), metrics.By{}, func() int { return 0 }, no, no)
@@ -131,21 +117,8 @@ func newTestMetrics(t *testing.T) *metrics.Metrics {
 	return m
 }
 
-func TestPanicsOfAHookDoNotFillTheLog(t *testing.T) {
-	var log bytes.Buffer
-	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
-	hooks.start()
-	for range 100 {
-		hooks.rejected.add(Event{})
-	}
-	hooks.end()
-	if n := strings.Count(log.String(), "hook panicked"); n != 1 || !strings.Contains(log.String(), "hooks_test.go") {
-		t.Errorf("%d lines:\n%s", n, log.String())
-	}
-}
-
-// Both within a minute: a hook that has been slow panics next.
-func TestASlowHookDoesNotHideItsPanic(t *testing.T) {
+// A hook that has been slow panics next, again and again within a minute.
+func TestASlowHookHidesNoPanicAndPanicsDoNotFillTheLog(t *testing.T) {
 	var log bytes.Buffer
 	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
 	for range hookQueue + 1 {
@@ -153,10 +126,13 @@ func TestASlowHookDoesNotHideItsPanic(t *testing.T) {
 	}
 	hooks.start()
 	hooks.end()
-	for _, want := range []string{"event=hook_slow", "event=hook_panicked", "id=7"} {
+	for _, want := range []string{"event=hook_slow", "event=hook_panicked", "id=7", "hooks_test.go"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %s in the log:\n%s", want, log.String())
 		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 2 {
+		t.Errorf("%d lines:\n%s", n, log.String())
 	}
 }
 

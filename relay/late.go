@@ -8,32 +8,26 @@ import (
 )
 
 // lateRows are rows that a claim has left without an answer, or for which the publisher had no room, and that are not
-// settled since. Only a drain keeps them.
+// settled since. Only a drain keeps them; otherwise it is nil.
 type lateRows struct {
 	mu struct {
 		sync.Mutex
-		rows map[outbox.Ref]bool // nil unless draining
+		rows map[outbox.Ref]bool
 	}
-}
-
-// keep begins to keep late rows.
-func (l *lateRows) keep() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.rows = make(map[outbox.Ref]bool)
 }
 
 // note records rows that were written.
 func (l *lateRows) note(written []outbox.Settlement) {
+	if l == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, one := range written {
-		switch {
-		case l.mu.rows == nil:
-			return
-		case one.Decision.Action == outbox.Postpone, one.Decision.Action == outbox.Retry && one.Decision.Reason == "":
+		retried := one.Decision.Action == outbox.Retry && one.Decision.Reason == ""
+		if retried || one.Decision.Action == outbox.Postpone {
 			l.mu.rows[one.Message.Ref()] = true
-		default:
+		} else {
 			delete(l.mu.rows, one.Message.Ref())
 		}
 	}

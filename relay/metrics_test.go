@@ -188,18 +188,16 @@ func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
 }
 
 func TestBlockedTimeCountsOnlyBlockedPhases(t *testing.T) {
-	var b blockedTime
 	began := time.Now().Add(-time.Minute)
-	b.changed(publish.State{Phase: publish.Ready, Since: began})
-	b.changed(publish.State{Phase: publish.Blocked, Since: began})
-	b.changed(publish.State{Phase: publish.Blocked, Since: began, Detail: "another reason"})
-	if got := b.total(began.Add(3 * time.Second)); got != 3*time.Second {
+	p := &publisherState{State: publish.State{Phase: publish.Ready, Since: began.Add(-time.Hour)}}
+	p = p.next(publish.State{Phase: publish.Blocked, Since: began}, began)
+	p = p.next(publish.State{Phase: publish.Blocked, Since: began, Detail: "another reason"}, began.Add(time.Second))
+	if got := p.blockedFor(began.Add(3 * time.Second)); got != 3*time.Second {
 		t.Errorf("while blocked: %s", got)
 	}
-	b.changed(publish.State{Phase: publish.Ready})
-	before := b.total(time.Now())
-	if before < time.Minute || b.total(time.Now().Add(time.Hour)) != before {
-		t.Errorf("after the block: %s, and it still grows", before)
+	p = p.next(publish.State{Phase: publish.Ready}, began.Add(time.Minute))
+	if got := p.blockedFor(began.Add(time.Hour)); got != time.Minute {
+		t.Errorf("after the block: %s", got)
 	}
 }
 

@@ -28,7 +28,7 @@ type observer struct {
 	// headers are the names of the headers that these lines show.
 	headers []string
 
-	late lateRows
+	late *lateRows
 	// written counts the rows settled so far: deleted, moved, or with one more attempt.
 	written atomic.Int64
 }
@@ -52,6 +52,7 @@ func (o *observer) decided(r outbox.Result, decision outbox.Decision, marked boo
 // settled is called with the rows of one batch of the settler.
 func (o *observer) settled(s store.Settled, took time.Duration) {
 	o.late.note(s.Gone)
+	o.late.note(s.Done)
 	o.wrote(s.Done, len(s.Done)+len(s.Gone), took)
 	o.log.Debug("deleted or updated rows", "rows", len(s.Done)+len(s.Gone),
 		"not_visible", len(s.NotVisible), "locked", len(s.Locked), "took", took.Round(time.Microsecond))
@@ -59,17 +60,13 @@ func (o *observer) settled(s store.Settled, took time.Duration) {
 
 // committed is called with the rows that a claim has written.
 func (o *observer) committed(rows []outbox.Settlement, took time.Duration) {
-	var done, late []outbox.Settlement
+	done := make([]outbox.Settlement, 0, len(rows))
 	for _, one := range rows {
-		switch one.Decision.Action {
-		case outbox.Release:
-		case outbox.Postpone:
-			late = append(late, one)
-		default:
+		if one.Decision.Action != outbox.Release && one.Decision.Action != outbox.Postpone {
 			done = append(done, one)
 		}
 	}
-	o.late.note(late)
+	o.late.note(rows)
 	o.wrote(done, len(done), took)
 	o.counts.Swept(len(done))
 	o.log.Debug("claim committed", "rows", len(rows),
@@ -78,7 +75,6 @@ func (o *observer) committed(rows []outbox.Settlement, took time.Duration) {
 
 // wrote tells of the rows that a transaction has changed. Settled also counts those that others had deleted before.
 func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Duration) {
-	o.late.note(done)
 	for _, one := range done {
 		o.counts.Written(one)
 		switch one.Decision.Action {

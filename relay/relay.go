@@ -45,10 +45,9 @@ type Relay struct {
 	starting  *outagelog.Log
 	stuck     *outagelog.Log
 
-	phase   atomic.Int32 // one of the phases below; Run writes it, Health reads it
-	state   atomic.Pointer[publish.State]
-	takes   atomic.Bool // messages may leave
-	blocked blockedTime
+	phase atomic.Int32 // one of the phases below; Run writes it, Health reads it
+	state atomic.Pointer[publisherState]
+	takes atomic.Bool // messages may leave
 	// unanswered finds outages that the publisher does not report.
 	unanswered *unanswered
 }
@@ -88,7 +87,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		starting:  newOutageLog(log, address),
 		stuck:     outagelog.NewPlain(log),
 	}
-	r.state.Store(&publish.State{Phase: publish.Connecting, Since: time.Now()})
+	r.state.Store(&publisherState{State: publish.State{Phase: publish.Connecting, Since: time.Now()}})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)
 	r.core = core.New(core.DefaultLimits(config.MaxInFlight), core.Policy{
 		MaxRetries: config.MaxRetries, BackoffTime: config.BackoffTime, MaxBackoff: config.MaxBackoff,
@@ -164,7 +163,7 @@ func (r *Relay) registerMetrics(registry prometheus.Registerer) error {
 				DatabaseAnswers: r.databaseAnswers(),
 				Remembered:      r.core.View().Remembered,
 				Heard:           r.streamHeard(),
-				Blocked:         r.blocked.total(time.Now()),
+				Blocked:         r.state.Load().blockedFor(time.Now()),
 			}
 		}),
 		metrics.RegisterSample(registry, metrics.Sampler{
@@ -189,7 +188,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	a := r.start(ctx)
-	a.startSources(ctx, r)
+	a.startForever(ctx, r)
 	r.phase.Store(phaseRunning)
 	var err error
 	select {
@@ -320,11 +319,31 @@ func (r *Relay) StateChanged(s publish.State) {
 
 // publisherChanged records the publisher's state, and whether messages may leave.
 func (r *Relay) publisherChanged(s publish.State, takes bool) {
-	r.state.Store(&s)
+	r.state.Store(r.state.Load().next(s, time.Now()))
 	r.takes.Store(takes)
-	r.blocked.changed(s)
 	r.counts.Phase(s.Phase)
 	r.core.PublisherReady(takes)
 }
 
-func (r *Relay) publisherState() publish.State { return *r.state.Load() }
+func (r *Relay) publisherState() publish.State { return r.state.Load().State }
+
+// publisherState is the publisher's state, and for how long the broker had blocked it before.
+type publisherState struct {
+	publish.State
+	blocked time.Duration
+}
+
+func (p *publisherState) next(s publish.State, now time.Time) *publisherState {
+	next := &publisherState{State: s, blocked: p.blocked}
+	if s.Phase != publish.Blocked {
+		next.blocked = p.blockedFor(now)
+	}
+	return next
+}
+
+func (p *publisherState) blockedFor(now time.Time) time.Duration {
+	if p.Phase != publish.Blocked {
+		return p.blocked
+	}
+	return p.blocked + now.Sub(p.Since)
+}

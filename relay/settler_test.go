@@ -80,7 +80,7 @@ func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 	i := newInstance(t)
 	i.config.BatchSize = 2
 	const rows = 4
-	r, registry := i.confirmed(rows)
+	r, registry := i.confirmed(rows, slog.DiscardHandler)
 	for _, one := range r.settler.pending.take() {
 		r.settler.waiting.add(one, time.Now().Add(-firstWait))
 	}
@@ -94,7 +94,7 @@ func TestAStatementSettlesAtMostOneBatch(t *testing.T) {
 // Failed tries are not counted.
 func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	i := newInstance(t)
-	r, registry := i.confirmed(2)
+	r, registry := i.confirmed(2, slog.DiscardHandler)
 	tx, err := i.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -116,10 +116,10 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 }
 
 // confirmed returns a relay whose first rows, without a key, are confirmed. The test settles them.
-func (i *instance) confirmed(rows int64) (settlerOnly, *prometheus.Registry) {
+func (i *instance) confirmed(rows int64, log slog.Handler) (settlerOnly, *prometheus.Registry) {
 	i.t.Helper()
 	registry := prometheus.NewRegistry()
-	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), registry)
+	r, err := New(i.config, i.publisher(), slog.New(log), registry)
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -177,20 +177,9 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	var calls hookCalls
 	i.config.Hooks.DeadLettered = calls.hook("dead")
 	var log bytes.Buffer
-	registry := prometheus.NewRegistry()
-	r, err := New(i.config, i.publisher(), slog.New(slog.NewTextHandler(&log, nil)), registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
-	r.core.TookSlot(core.Slot{PID: 1})
-	r.core.Owned(r.core.Clock())
-	r.core.PublisherReady(true)
+	r, registry := i.confirmed(0, slog.NewTextHandler(&log, nil))
 	r.observer.hooks.start()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.settler.run(ctx) }()
+	end := r.settle(t)
 	dies := func() {
 		t.Helper()
 		m := &outbox.Message{}
@@ -216,10 +205,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	proxy.Cut()
 	proxy.Resume(services.Downstream)
 	i.await("the row to be settled", func() bool { return r.observer.written.Load() == 2 })
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	end()
 	r.observer.hooks.end()
 	if n := calls.count("dead"); n != 2 {
 		t.Errorf("the hook was called %d times, want 2", n)
