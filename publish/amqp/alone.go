@@ -95,10 +95,7 @@ func (i *isolation) send(s resend, alone bool) verdict {
 	e.awaited.Store(alone)
 	i.inFlight.Add(1)
 	i.sent.Add(reaperNews{entry: e})
-	limit := i.newSendLimit()
-	limit.start()
 	_ = e.send(p, i.clock) // the reaper handles the error
-	limit.stop()
 	i.sent.Signal()
 	return i.await(e)
 }

@@ -44,7 +44,7 @@ func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
 		o, err = p.openFirst(ctx, p.nodes.order(list))
 		o.others = slices.DeleteFunc(list, func(n amqpdial.Node) bool { return n.Address() == o.node.Address() })
 	}()
-	p.rejectUntil(done)
+	p.inbox.RejectUntil(done, noConnection)
 	return o, err
 }
 
@@ -64,9 +64,11 @@ func (p *Publisher) open(ctx context.Context, node amqpdial.Node) (opened, error
 	}
 	var err error
 	o.connection, err = node.Dial(config, p.cfg.TLS)
-	if !stop() && err == nil {
-		err = context.Cause(ctx)
-		_ = o.connection.Close()
+	if !stop() {
+		if err == nil {
+			_ = o.connection.Close()
+		}
+		err = &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
 	}
 	if err == nil {
 		err = o.socket.established(2 * o.connection.Config.Heartbeat)

@@ -119,9 +119,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		}
 		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
 		// needed.
-		ctx, cancel := context.WithTimeout(ctx, reconnectEvery-time.Since(began))
-		p.rejectUntil(ctx.Done())
-		cancel()
+		p.inbox.RejectFor(ctx, reconnectEvery-time.Since(began), noConnection)
 	}
 	p.inbox.End()
 	p.setState(publish.Closed, "stopped")
@@ -139,6 +137,8 @@ func (p *Publisher) Overdue() time.Duration {
 
 // Publish implements publish.Publisher.
 func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
+
+const noConnection = "no connection to RabbitMQ"
 
 // reconnectEvery is the least time between two rounds of attempts to connect, each over all nodes.
 const reconnectEvery = 500 * time.Millisecond
@@ -188,16 +188,4 @@ func (p *Publisher) breaker(phase publish.Phase) string {
 		return "half_open"
 	}
 	return "open"
-}
-
-// rejectUntil rejects messages until done is closed.
-func (p *Publisher) rejectUntil(done <-chan struct{}) {
-	for {
-		p.inbox.Reject("no connection to RabbitMQ")
-		select {
-		case <-done:
-			return
-		case <-p.inbox.Messages.Wake():
-		}
-	}
 }

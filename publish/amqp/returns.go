@@ -12,26 +12,26 @@ import (
 
 // match notes a return at its entry. RabbitMQ returns the message, but not its number on the channel. A return without
 // an entry belongs to a message that timed out.
-func (p *pending) match(l *lane, returned *amqp091.Return, limits wire.Limits) {
+func (r *reaper) match(l *lane, returned *amqp091.Return) {
 	id, err := outbox.ParseUUID([]byte(returned.MessageId))
 	if err != nil {
 		return
 	}
 	var first *entry
-	for _, e := range p.entries[p.head:] {
+	for _, e := range r.pending {
 		if e == nil {
 			continue // just settled
 		}
 		m := e.message
 		if e.lane != l || e.returned != nil || m.MessageID != id ||
-			m.RoutingKey != returned.RoutingKey || limits.ExchangeOf(m) != returned.Exchange {
+			m.RoutingKey != returned.RoutingKey || r.limits.ExchangeOf(m) != returned.Exchange {
 			continue
 		}
 		if first == nil {
 			first = e
 		}
 		// Several rows may be equal in all of these; the headers may tell them apart.
-		if sameContent(e, returned, limits) {
+		if sameContent(e, returned, r.limits) {
 			first = e
 			break
 		}

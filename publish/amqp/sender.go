@@ -42,7 +42,6 @@ type sender struct {
 	*session
 	routes  map[string]*route
 	careful *careful
-	limit   *limit // of a batch
 	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
 	news        []laneNews
@@ -52,7 +51,7 @@ type sender struct {
 }
 
 func newSender(s *session) *sender {
-	return &sender{session: s, routes: make(map[string]*route), careful: newCareful(s), limit: s.newSendLimit()}
+	return &sender{session: s, routes: make(map[string]*route), careful: newCareful(s)}
 }
 
 func (s *sender) run() {
@@ -116,8 +115,6 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 			since = m.TakenAt
 		}
 	}
-	s.limit.start()
-	defer s.limit.stop()
 	s.socket.cork(since)
 	for _, m := range batch {
 		s.accept(m)

@@ -113,7 +113,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		p.cfg.Logger.Warn("handler ended: restarting it; messages wait in the table",
 			"event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
 		p.inbox.SetState(publish.Connecting, oneLine(err.Error()))
-		p.inbox.Wait(ctx, again, "the handler is not running")
+		p.inbox.RejectFor(ctx, again, "the handler is not running")
 	}
 	p.inbox.End()
 	p.inbox.SetState(publish.Closed, "stopped")
@@ -126,10 +126,9 @@ func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 // startHandler starts the child process.
 func (p *Publisher) startHandler() (*handler, error) {
 	h := &handler{
-		p: p, asked: newAsked(),
+		p: p, began: time.Now(),
 		answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1),
 	}
-	h.began = time.Now()
 	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
 	h.command.Env = p.cfg.Env
 	h.command.Stderr = p.cfg.Stderr
