@@ -32,7 +32,7 @@ type reaperNews struct {
 type reaper struct {
 	*session
 	pending []*entry // unanswered, in the order sent; nil: settled meanwhile
-	dying   []*lane // closed by the broker, with messages to send again
+	dying   []*lane  // closed by the broker, with messages to send again
 	news    []reaperNews
 	// lastAnswer is when the broker last confirmed or rejected, on the session's clock.
 	lastAnswer time.Duration

@@ -29,8 +29,6 @@ type route struct {
 
 // laneNews is an event for the sender. Without a value it only wakes the sender.
 type laneNews struct {
-	// answered: the broker answered for the first time.
-	answered bool
 	// lane must not be used any more: its channel is closed, or a message on it timed out or was rejected.
 	lane *lane
 	// job is to be done. slow has met several bad messages, and done has ended.
@@ -117,7 +115,14 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 	}
 	s.socket.cork(since)
 	for _, m := range batch {
-		s.accept(m)
+		switch {
+		case s.over():
+			s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
+		case s.blocked.Load():
+			s.deliver(m, outbox.NotSent, "", "RabbitMQ has blocked the connection")
+		default:
+			s.dispatch(m)
+		}
 	}
 	if err := s.socket.uncork(); err != nil {
 		s.lose(err)
@@ -139,17 +144,6 @@ func (s *sender) rejectUnsent(why string) {
 		s.deliver(m, outbox.NotSent, "", why)
 	}
 	s.rest = nil
-}
-
-func (s *sender) accept(m *outbox.Message) {
-	switch {
-	case s.over():
-		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
-	case s.blocked.Load():
-		s.deliver(m, outbox.NotSent, "", "RabbitMQ has blocked the connection")
-	default:
-		s.dispatch(m)
-	}
 }
 
 // dispatch passes a message to its lane or its route, or makes it a job.
@@ -249,9 +243,6 @@ func (s *sender) retire(r *route) {
 }
 
 func (s *sender) learn(n laneNews) {
-	if n.answered {
-		s.throttle.heard()
-	}
 	if n.lane != nil {
 		r := s.routes[n.lane.exchange]
 		switch {

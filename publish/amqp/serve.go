@@ -14,26 +14,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// serve publishes on a new connection until ctx is done or the connection is lost. When it returns, every sent message
-// has its result.
-func (p *Publisher) serve(ctx context.Context, o opened) {
-	s := newSession(p, o)
-	p.cameBack(o)
-	p.setState(publish.Ready, "")
-	p.work(ctx, s)
-}
-
 // endWithin is how long the end of a session may take, unless a call into the library does not return.
 const endWithin = 5 * time.Second
 
-// work runs the goroutines of a session until ctx is done or the connection is lost.
-func (p *Publisher) work(ctx context.Context, s *session) {
+// serve publishes on a new connection until ctx is done or the connection is lost. When it returns, every sent message
+// has its result.
+func (p *Publisher) serve(ctx context.Context, s *session) {
+	p.cameBack(s.opened)
+	p.setState(publish.Ready, "")
 	closed := s.connection.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
 	working.Go(func() { p.missing.ask(s) })
-	working.Go(s.checkIdle)
 	sender, reaper := newSender(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(sender.run)
@@ -86,15 +79,12 @@ func (p *Publisher) watch(
 			}
 			s.control.Put(laneNews{})
 		case <-s.answered:
-			p.brokerAnswered()
-			s.control.Put(laneNews{answered: true})
+			p.outages = 0
+			p.setState(p.state.Phase, p.state.Detail)
+			s.throttle.heard()
+			s.control.Put(laneNews{})
 		}
 	}
-}
-
-func (p *Publisher) brokerAnswered() {
-	p.outages = 0
-	p.setState(p.state.Phase, p.state.Detail)
 }
 
 func (p *Publisher) brokerBlocked(reason string) {
