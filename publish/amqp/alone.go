@@ -29,13 +29,10 @@ type isolation struct {
 }
 
 func newIsolation(s *session) *isolation {
-	return &isolation{session: s, wait: longestWait, mostLeft: leftLimit(s.connection.Config.ChannelMax)}
-}
-
-// leftLimit leaves enough channels for the lanes, and for the other channels of a session.
-func leftLimit(channelMax uint16) int64 {
 	const most = 4
-	return int64(min(max(int(channelMax)-laneLimit(int(channelMax))-spareChannels, 0), most))
+	channels := int(s.connection.Config.ChannelMax)
+	left := min(max(channels-laneLimit(channels)-spareChannels, 0), most)
+	return &isolation{session: s, wait: longestWait, mostLeft: int64(left)}
 }
 
 // hindrance returns why nothing can be sent now; without an outcome, sending is possible.
@@ -43,7 +40,7 @@ func (s *session) hindrance() verdict {
 	switch {
 	case s.over():
 		return lostBeforeSent()
-	case s.blocked.Load():
+	case !s.clock.running():
 		return verdict{outcome: outbox.NotSent, detail: "RabbitMQ has blocked the connection"}
 	}
 	return verdict{}
@@ -76,12 +73,14 @@ func (i *isolation) send(s resend, alone bool) verdict {
 		i.sink.Deliver(result)
 		return verdict{}
 	}
-	if err = i.prove(i.suspects.Of(s.message)); err == nil {
-		err = i.open()
-	}
-	if err != nil {
+	stop := verdict{}
+	if err := i.prove(i.suspects.Of(s.message)); err != nil {
 		i.lose(err)
-		stop := lostBeforeSent()
+		stop = lostBeforeSent()
+	} else {
+		stop = i.open()
+	}
+	if stop.outcome != 0 {
 		i.giveUp(s, stop)
 		return stop
 	}
@@ -126,18 +125,18 @@ func (i *isolation) troubled() bool { return i.waited || (i.lane != nil && i.lan
 // open opens an isolation lane if needed. A lane with an unanswered message is not used again, because that message may
 // still make the broker close the channel. If many lanes are left this way, messages share one, and an exception on it
 // is charged to none (see reaper.settle).
-func (i *isolation) open() (err error) {
+func (i *isolation) open() (stop verdict) {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
 		if !i.hasUnanswered {
-			return nil
+			return verdict{}
 		}
 		if i.left.Add(1) > i.mostLeft {
 			i.left.Add(-1)
-			return nil
+			return verdict{}
 		}
 		i.sent.Put(reaperNews{seal: i.lane, evicted: true})
 	}
 	i.hasUnanswered = false
-	i.lane, _, err = i.openLane("", false, false, i.maxInFlight)
-	return err
+	i.lane, stop = i.openLane("", false, false)
+	return stop
 }

@@ -52,27 +52,15 @@ func (l *lane) reason() *amqp091.Error {
 	return l.exception
 }
 
-// openRoute opens the lane of an exchange, unless a look-up finds no such exchange.
-func (s *session) openRoute(exchange string, looksUp bool) (*lane, verdict) {
-	l, missing, err := s.openLane(exchange, true, looksUp, s.maxInFlight)
-	if err != nil {
-		s.lose(err)
-		return nil, lostBeforeSent()
-	}
-	return l, missing
-}
-
-// openLane opens a channel in confirm mode. It blocks until the broker answers. At most maxInFlight messages may be
-// unanswered on the lane. It opens no lane if it looks up the exchange, and that is missing.
-func (c *link) openLane(
-	exchange string, shared, looksUp bool, maxInFlight int,
-) (l *lane, missing verdict, err error) {
+// openLane opens a channel in confirm mode. It blocks until the broker answers. It opens no lane if it looks up the
+// exchange, and that is missing. An error ends the session.
+func (s *session) openLane(exchange string, shared, looksUp bool) (l *lane, missing verdict) {
 	// returnSlack is room for returns beyond the messages in flight.
 	const returnSlack = 16
-	err = c.limited("open channel", func() error {
-		channel, err := c.connection.Channel()
+	err := s.limited("open channel", func() error {
+		channel, err := s.connection.Channel()
 		if err == nil && looksUp {
-			channel, missing, err = c.lookUp(channel, exchange)
+			channel, missing, err = s.lookUp(channel, exchange)
 		}
 		if err != nil || missing.outcome != 0 {
 			return err
@@ -81,14 +69,15 @@ func (c *link) openLane(
 			return fmt.Errorf("select confirm mode: %w", err)
 		}
 		l = &lane{exchange: exchange, channel: channel, shared: shared}
-		l.returns = channel.NotifyReturn(make(chan amqp091.Return, maxInFlight+returnSlack))
+		l.returns = channel.NotifyReturn(make(chan amqp091.Return, s.maxInFlight+returnSlack))
 		l.closed = channel.NotifyClose(make(chan *amqp091.Error, 1))
 		return nil
 	})
 	if err != nil {
-		err = fmt.Errorf("open channel: %w", err)
+		s.lose(fmt.Errorf("open channel: %w", err))
+		return nil, lostBeforeSent()
 	}
-	return l, missing, err
+	return l, missing
 }
 
 // entry is one message passed to the library. The reaper knows it before it is sent, so that the broker's answer finds

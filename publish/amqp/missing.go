@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -32,8 +32,7 @@ type missing struct {
 	// unsure are results that wait until RabbitMQ was asked.
 	unsure *publish.Mailbox[outbox.Result]
 
-	mu       sync.Mutex
-	restored time.Time // when a connection ended the last outage
+	restored atomic.Int64 // when a connection ended the last outage, in nanoseconds of Unix time
 
 	// Only the goroutine of ask uses the fields below: what is known of queues, and of nodes by their address.
 	queues, nodes answers
@@ -47,18 +46,9 @@ func newMissing(sink publish.Sink) *missing {
 	}
 }
 
-// outageOver records that a connection has ended an outage.
-func (m *missing) outageOver() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.restored = time.Now()
-}
-
 // Deliver implements publish.Sink.
 func (m *missing) Deliver(r outbox.Result) {
-	m.mu.Lock()
-	since := time.Since(m.restored)
-	m.mu.Unlock()
+	since := time.Since(time.Unix(0, m.restored.Load()))
 	noQueue, noExchange := r.Reason == outbox.ReasonUnroutable, r.Reason == outbox.ReasonNoExchange
 	switch {
 	case r.Outcome != outbox.Rejected || !noQueue && !noExchange:

@@ -69,7 +69,7 @@ func (s *sender) run() {
 		case <-s.control.Wake():
 		}
 	}
-	s.rejectUnsent("the connection was lost before the message was sent")
+	s.rejectUnsent(lostBeforeSent())
 	s.careful.finish()
 }
 
@@ -86,7 +86,7 @@ func (s *sender) sendRest() {
 			return
 		}
 		n := len(s.rest)
-		if !s.blocked.Load() {
+		if s.clock.running() {
 			n = min(n, s.throttle.allowed(s.clock.now()))
 		}
 		if n == 0 {
@@ -115,12 +115,9 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 	}
 	s.socket.cork(since)
 	for _, m := range batch {
-		switch {
-		case s.over():
-			s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
-		case s.blocked.Load():
-			s.deliver(m, outbox.NotSent, "", "RabbitMQ has blocked the connection")
-		default:
+		if v := s.hindrance(); v.outcome != 0 {
+			s.sink.Deliver(v.result(m, false))
+		} else {
 			s.dispatch(m)
 		}
 	}
@@ -130,18 +127,18 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 }
 
 // rejectUnsent reports all unsent messages as not sent.
-func (s *sender) rejectUnsent(why string) {
+func (s *sender) rejectUnsent(v verdict) {
 	for _, r := range s.routes {
 		for _, m := range r.waiting {
 			if r.slow {
 				s.careful.leave(m)
 			}
-			s.deliver(m, outbox.NotSent, "", why)
+			s.sink.Deliver(v.result(m, false))
 		}
 		r.waiting = nil
 	}
 	for _, m := range s.rest {
-		s.deliver(m, outbox.NotSent, "", why)
+		s.sink.Deliver(v.result(m, false))
 	}
 	s.rest = nil
 }
@@ -219,7 +216,8 @@ func (s *sender) setSlow(r *route, slow bool) {
 
 func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	if s.inFlight.Load() >= int64(s.maxInFlight) {
-		s.deliver(m, outbox.NotSent, "", "more messages are in flight than were agreed")
+		v := verdict{outcome: outbox.NotSent, detail: "more messages are in flight than were agreed"}
+		s.sink.Deliver(v.result(m, false))
 		return
 	}
 	if r.lane.channel.IsClosed() {
@@ -253,8 +251,8 @@ func (s *sender) learn(n laneNews) {
 			s.giveUpLane(n.lane.exchange, r)
 		}
 	}
-	if s.blocked.Load() {
-		s.rejectUnsent("RabbitMQ has blocked the connection")
+	if v := s.hindrance(); v.outcome != 0 {
+		s.rejectUnsent(v)
 	}
 	switch {
 	case n.job != nil:

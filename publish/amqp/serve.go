@@ -70,10 +70,8 @@ func (p *Publisher) watch(
 				blocked = nil // closed follows
 			case b.Active:
 				s.clock.stop()
-				s.blocked.Store(true)
 				p.brokerBlocked(b.Reason)
 			default:
-				s.blocked.Store(false)
 				s.clock.resume()
 				p.brokerUnblocked()
 			}
@@ -126,7 +124,7 @@ func (p *Publisher) cameBack(o opened) {
 		args = append(args, "version", version)
 	}
 	if lasted := p.trouble.End(); lasted > 0 {
-		p.missing.outageOver()
+		p.missing.restored.Store(time.Now().UnixNano())
 		args = append(args, "after", lasted)
 	}
 	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)

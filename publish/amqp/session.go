@@ -37,8 +37,6 @@ type session struct {
 	maxInFlight int
 	// left counts the isolation lanes left open for an unanswered message.
 	left atomic.Int64
-	// blocked is true from connection.blocked to connection.unblocked; only Publisher.watch sets it.
-	blocked atomic.Bool
 	// tooLarge is the smallest body, in bytes, that the broker rejected on this connection; 0: none. Only the reaper
 	// sets it.
 	tooLarge atomic.Int64
@@ -75,9 +73,4 @@ func newSession(p *Publisher, o opened) *session {
 // new channels.
 func (s *session) recovering() bool {
 	return s.again && !s.heard.Load() && s.clock.now() < s.sendTimeout
-}
-
-// deliver reports a result without the broker.
-func (s *session) deliver(m *outbox.Message, o outbox.Outcome, r outbox.Reason, detail string) {
-	s.sink.Deliver(outbox.Result{Message: m, Outcome: o, Reason: r, Detail: detail})
 }

@@ -26,7 +26,6 @@ type socket struct {
 
 	// readTimeout is the longest silence in nanoseconds, 0: no limit. It is set once after the handshake.
 	readTimeout atomic.Int64
-	closeOnce   sync.Once
 
 	// writing guards the fields below, and is held during a write.
 	writing sync.Mutex
@@ -145,15 +144,6 @@ func (s *socket) send(b []byte) (int, error) {
 			return written, err
 		}
 	}
-}
-
-// Close may be called several times, by the library and by the session.
-func (s *socket) Close() error {
-	var err error
-	s.closeOnce.Do(func() {
-		err = s.Conn.Close()
-	})
-	return err
 }
 
 // SetDeadline does nothing: the socket sets its own deadlines.
