@@ -108,7 +108,7 @@ func (m *missing) judge(s *session, results []outbox.Result) {
 // an error, so only a few are asked in a second; another queue that is down then speaks for the rest.
 func (m *missing) queueDown(s *session, queue string) (why string, lasts time.Duration) {
 	const most = 20
-	known := m.queues.fresh(queue, 10*time.Second)
+	known := m.queues.fresh(queue)
 	if second := time.Now().Truncate(time.Second); second.After(m.second) {
 		m.second, m.asked = second, 0
 	}
@@ -132,7 +132,7 @@ func (m *missing) askNodes(s *session) {
 	const accept = 500 * time.Millisecond
 	for _, node := range s.others {
 		address := node.Address()
-		if s.over() || m.nodes.fresh(address, time.Second) {
+		if s.over() || m.nodes.fresh(address) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), accept)
@@ -182,14 +182,8 @@ type answer struct {
 	since, at time.Time
 }
 
-// fresh reports whether an answer need not be asked for again: a good one for a while, another for a moment.
-func (a answers) fresh(name string, good time.Duration) bool {
-	one := a[name]
-	if one.why != "" {
-		good = min(good, time.Second)
-	}
-	return time.Since(one.at) < good
-}
+// fresh reports whether an answer need not be asked for again.
+func (a answers) fresh(name string) bool { return time.Since(a[name].at) < time.Second }
 
 func (a answers) learn(name, why string) {
 	const most = 256 // more than are asked while an answer counts

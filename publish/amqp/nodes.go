@@ -35,8 +35,6 @@ func (n nodes) order(all []amqpdial.Node) []amqpdial.Node {
 // failed records that a node accepts no connection, is slower than another, or that its connection was lost.
 func (n nodes) failed(node amqpdial.Node) { n[node.Address()] = time.Now() }
 
-func (n nodes) accepted(node amqpdial.Node) { delete(n, node.Address()) }
-
 // attempt is the end of one attempt to connect.
 type attempt struct {
 	opened
@@ -69,12 +67,15 @@ func (p *Publisher) openFirst(ctx context.Context, list []amqpdial.Node) (opened
 			}
 			cancel()
 			for range begun - len(failures) - 1 {
-				(<-ended).discard()
+				if slower := <-ended; slower.err == nil {
+					_ = slower.socket.Close() // else the library would wait for an answer
+					_ = slower.connection.Close()
+				}
 			}
 			for _, slower := range list[:a.number] {
 				p.nodes.failed(slower)
 			}
-			p.nodes.accepted(a.node)
+			delete(p.nodes, a.node.Address())
 			a.attempts, a.failures = begun, failures
 			return a.opened, nil
 		}
@@ -91,14 +92,6 @@ func (p *Publisher) attempt(ctx context.Context, node amqpdial.Node, number int)
 		return attempt{number: number, err: p.address.Explain(node, err)}
 	}
 	return attempt{opened: o, number: number}
-}
-
-// discard closes a connection for which another node was faster.
-func (a attempt) discard() {
-	if a.err == nil {
-		_ = a.socket.Close() // else the library would wait for an answer
-		_ = a.connection.Close()
-	}
 }
 
 // noNode is why nodes accept no connection.
