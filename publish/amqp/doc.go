@@ -33,12 +33,12 @@
 // have a share of those in flight. Further ones go back to their rows, so that slow work leaves room for fast work.
 //
 //	sender.go      takes messages and sends them on the lane of their exchange
-//	careful.go     jobs, and which of them run; lookup.go looks up exchanges, alone.go sends alone, and probes before
+//	careful.go     jobs, and which of them run; alone.go sends alone, and probes before
 //	reaper.go      waits for confirms, and finds the entry of a return
 //	classify.go    tells rejections from outages
-//	lane.go        a channel, and a message sent on it
-//	link.go        calls with a time limit, and the end of the connection; below it dial.go, socket.go
-//	nodes.go       which node to connect to
+//	lane.go        a channel, a message sent on it, and the look-up of its exchange
+//	link.go        calls with a time limit, and the end of the connection; below it socket.go
+//	nodes.go       connects to one of the nodes
 //	missing.go     decides whether a missing queue or exchange is an outage
 //	throttle.go    pauses the sender while too many messages wait for confirms, and after an outage until the first
 //	               answer; window.go finds how many are best

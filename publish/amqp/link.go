@@ -48,16 +48,10 @@ func (c *link) over() bool {
 	}
 }
 
-// noAnswer is why a session gives up a connection that is still open.
-type noAnswer struct{ cause error }
-
-func (e *noAnswer) Error() string { return e.cause.Error() }
-func (e *noAnswer) Unwrap() error { return e.cause }
-
-// lose gives up the connection. Only the first reason counts.
+// lose gives up a connection that is still open. Only the first reason counts.
 func (c *link) lose(err error) {
 	select {
-	case c.lost <- &noAnswer{err}:
+	case c.lost <- err:
 	default:
 	}
 }

@@ -32,9 +32,9 @@ type Config struct {
 	// SendTimeout bounds a write to the socket, the wait for a confirm, and the wait for any other answer; default 10
 	// s. Time while the broker blocks the connection does not count.
 	SendTimeout time.Duration
-	// Heartbeat is the interval proposed to the broker; default half of SendTimeout, 2 to 5 s. A peer that is silent for
-	// two intervals counts as lost, so an idle standby finds an outage about when the leader does. A heartbeat in the
-	// URL takes precedence.
+	// Heartbeat is the interval proposed to the broker; default half of SendTimeout, 2 to 5 s. A peer that is silent
+	// for two intervals counts as lost, so an idle standby finds an outage when the leader does. A heartbeat in the URL
+	// takes precedence.
 	Heartbeat time.Duration
 	// TLS is the TLS configuration for amqps://; it replaces the settings of the URL.
 	TLS *tls.Config
