@@ -80,13 +80,6 @@ func (m *missing) ask(s *session) {
 	}
 }
 
-// endSession reports the unsure results that are left.
-func (m *missing) endSession() {
-	for _, r := range m.unsure.Take(nil) {
-		m.excuse(r, 0, "the connection was lost meanwhile")
-	}
-}
-
 // judge reports results after RabbitMQ was asked.
 func (m *missing) judge(s *session, results []outbox.Result) {
 	m.askNodes(s)

@@ -49,7 +49,9 @@ func (p *Publisher) serve(ctx context.Context, s *session) {
 	}
 	close(stopReaper)
 	reaping.Wait()
-	p.missing.endSession()
+	for _, r := range p.missing.unsure.Take(nil) {
+		p.missing.excuse(r, 0, "the connection was lost meanwhile")
+	}
 	s.closing.Wait()
 }
 
@@ -57,6 +59,7 @@ func (p *Publisher) serve(ctx context.Context, s *session) {
 func (p *Publisher) watch(
 	ctx context.Context, s *session, closed <-chan *amqp091.Error, blocked <-chan amqp091.Blocking,
 ) error {
+	log := p.cfg.Logger
 	for {
 		select {
 		case <-ctx.Done():
@@ -75,13 +78,13 @@ func (p *Publisher) watch(
 				blocked = nil // closed follows
 			case b.Active:
 				s.clock.stop()
-				p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
+				log.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
 					"event", event.BrokerBlocked, "reason", b.Reason,
 					"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
 				p.setState(publish.Blocked, "connection.blocked: "+b.Reason)
 			default:
 				s.clock.resume()
-				p.cfg.Logger.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
+				log.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
 				p.setState(publish.Ready, "")
 			}
 			s.control.Put(laneNews{})
