@@ -60,16 +60,19 @@ func (p *Inbox) Reject(why string) {
 	}
 }
 
-// Wait waits for d; messages published meanwhile are NotSent at once.
-func (p *Inbox) Wait(ctx context.Context, d time.Duration, why string) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+// RejectFor rejects messages for d.
+func (p *Inbox) RejectFor(ctx context.Context, d time.Duration, why string) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	p.RejectUntil(ctx.Done(), why)
+}
+
+// RejectUntil rejects messages until done is closed.
+func (p *Inbox) RejectUntil(done <-chan struct{}, why string) {
 	for {
 		p.Reject(why)
 		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
+		case <-done:
 			return
 		case <-p.Messages.Wake():
 		}

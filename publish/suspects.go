@@ -112,25 +112,17 @@ func (l *Suspects) HandlerWorked() {
 	l.working++
 }
 
-// workedSince reports whether a handler has answered another message since the message was found, or since it was
-// rejected last.
-func (l *Suspects) workedSince(m *outbox.Message) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	one, listed := l.found[m.Ref()]
-	return listed && l.working > one.working
-}
-
 // Compare orders messages to send alone: first those that were never alone, then those that are charged, nearest to
 // their rejection first, then those that nobody can judge.
 func (l *Suspects) Compare(a, b *outbox.Message) int { return cmp.Compare(l.rank(a), l.rank(b)) }
 
 func (l *Suspects) rank(m *outbox.Message) int {
-	one := l.Of(m)
-	switch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch one := l.found[m.Ref()]; {
 	case one.Alone == 0:
 		return 0
-	case l.workedSince(m):
+	case l.working > one.working: // a handler has answered another message since it was found, or rejected last
 		return 1 + max(EndsAlone-one.Alone, 0)
 	default:
 		return 1 + EndsAlone + one.Alone

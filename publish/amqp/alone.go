@@ -1,9 +1,14 @@
 package amqp
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
@@ -29,13 +34,10 @@ type isolation struct {
 }
 
 func newIsolation(s *session) *isolation {
-	return &isolation{session: s, wait: longestWait, mostLeft: leftLimit(s.connection.Config.ChannelMax)}
-}
-
-// leftLimit leaves enough channels for the lanes, and for the other channels of a session.
-func leftLimit(channelMax uint16) int64 {
 	const most = 4
-	return int64(min(max(int(channelMax)-laneLimit(int(channelMax))-spareChannels, 0), most))
+	channels := int(s.connection.Config.ChannelMax)
+	left := min(max(channels-laneLimit(channels)-spareChannels, 0), most)
+	return &isolation{session: s, wait: longestWait, mostLeft: int64(left)}
 }
 
 // hindrance returns why nothing can be sent now; without an outcome, sending is possible.
@@ -43,7 +45,7 @@ func (s *session) hindrance() verdict {
 	switch {
 	case s.over():
 		return lostBeforeSent()
-	case s.blocked.Load():
+	case !s.clock.running():
 		return verdict{outcome: outbox.NotSent, detail: "RabbitMQ has blocked the connection"}
 	}
 	return verdict{}
@@ -76,12 +78,14 @@ func (i *isolation) send(s resend, alone bool) verdict {
 		i.sink.Deliver(result)
 		return verdict{}
 	}
-	if err = i.prove(i.suspects.Of(s.message)); err == nil {
-		err = i.open()
-	}
-	if err != nil {
+	stop := verdict{}
+	if err := i.prove(i.suspects.Of(s.message)); err != nil {
 		i.lose(err)
-		stop := lostBeforeSent()
+		stop = lostBeforeSent()
+	} else {
+		stop = i.open()
+	}
+	if stop.outcome != 0 {
 		i.giveUp(s, stop)
 		return stop
 	}
@@ -95,10 +99,7 @@ func (i *isolation) send(s resend, alone bool) verdict {
 	e.awaited.Store(alone)
 	i.inFlight.Add(1)
 	i.sent.Add(reaperNews{entry: e})
-	limit := i.newSendLimit()
-	limit.start()
 	_ = e.send(p, i.clock) // the reaper handles the error
-	limit.stop()
 	i.sent.Signal()
 	return i.await(e)
 }
@@ -129,18 +130,74 @@ func (i *isolation) troubled() bool { return i.waited || (i.lane != nil && i.lan
 // open opens an isolation lane if needed. A lane with an unanswered message is not used again, because that message may
 // still make the broker close the channel. If many lanes are left this way, messages share one, and an exception on it
 // is charged to none (see reaper.settle).
-func (i *isolation) open() (err error) {
+func (i *isolation) open() (stop verdict) {
 	if i.lane != nil && !i.lane.channel.IsClosed() {
 		if !i.hasUnanswered {
-			return nil
+			return verdict{}
 		}
 		if i.left.Add(1) > i.mostLeft {
 			i.left.Add(-1)
-			return nil
+			return verdict{}
 		}
 		i.sent.Put(reaperNews{seal: i.lane, evicted: true})
 	}
 	i.hasUnanswered = false
-	i.lane, _, err = i.openLane("", false, false, i.maxInFlight)
+	i.lane, stop = i.openLane("", false, false)
+	return stop
+}
+
+// reservedName is a routing key that reaches no queue: RabbitMQ lets nobody choose a queue name with this prefix.
+const reservedName = "amq.cdc-relay.probe"
+
+var errUnproved = errors.New("the connection was lost before the answer to a probe")
+
+// prove checks that the broker works before a message is sent alone, if connections may end at it, or nothing was
+// answered since the last one was lost. The connection must survive twice the time that the message left the last one,
+// and the broker must then answer a message that no queue receives. So neither an outage nor a proxy that ends each
+// connection is taken for a fault of the message, and a system without other messages finds it, too.
+func (s *session) prove(known publish.Suspect) error {
+	if known.Alone == 0 && (s.heard.Load() || !known.MustBeAlone() && !s.again) {
+		return nil
+	}
+	if known.Alone > 0 {
+		timer := time.NewTimer(min(2*known.Lasted, longestWait))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.ended:
+			return errUnproved
+		}
+	}
+	err := s.limited("publish a probe", s.probe)
+	if err == nil {
+		s.tellFirstAnswer()
+	}
 	return err
+}
+
+// probe publishes a message that no queue receives, and waits for the answer. A missing permission is an answer, too.
+// It uses its own channel, which the broker may close.
+func (c *link) probe() error {
+	channel, err := c.connection.Channel()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	if err := channel.Confirm(false); err != nil {
+		return fmt.Errorf("select confirm mode: %w", err)
+	}
+	confirm, err := channel.PublishWithDeferredConfirm("", reservedName, false, false, amqp091.Publishing{})
+	if err != nil {
+		return fmt.Errorf("publish a probe: %w", err)
+	}
+	select {
+	case <-confirm.Done():
+	case <-c.ended:
+	}
+	if c.over() || c.connection.IsClosed() {
+		return errUnproved
+	}
+	if channel.IsClosed() { // 403: the user may not publish to the default exchange
+		return nil
+	}
+	return channel.Close()
 }

@@ -220,7 +220,7 @@ func (j *job) do(s *session) {
 		}
 	}
 	if j.opens && stop.outcome == 0 {
-		j.ready, stop = s.openRoute(j.exchange, !j.blind)
+		j.ready, stop = s.openLane(j.exchange, true, !j.blind)
 	}
 	j.verdict = stop
 }

@@ -97,19 +97,15 @@ func classify(e evidence) verdict {
 // exceptionVerdict judges a message that was alone when the broker closed the channel.
 func exceptionVerdict(e *amqp091.Error) verdict {
 	v := verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed, detail: amqpdial.ExceptionText(e)}
-	switch e.Code {
-	case amqp091.NotFound:
+	switch {
+	case e.Code == amqp091.NotFound:
 		v.reason = outbox.ReasonNoExchange
-	case amqp091.AccessRefused:
-		v.reason = outbox.ReasonAccessRefused
-		v.wholeExchange = exchangeForbidden(e)
-	case amqp091.PreconditionFailed:
-		switch {
-		case isSizeException(e):
-			v.outcome, v.reason = outbox.Impossible, outbox.ReasonTooLarge
-		case isPropertyException(e):
-			v.outcome, v.reason = outbox.Impossible, outbox.ReasonInvalidProperties
-		}
+	case e.Code == amqp091.AccessRefused:
+		v.reason, v.wholeExchange = outbox.ReasonAccessRefused, exchangeForbidden(e)
+	case isSizeException(e):
+		v.outcome, v.reason = outbox.Impossible, outbox.ReasonTooLarge
+	case isPropertyException(e):
+		v.outcome, v.reason = outbox.Impossible, outbox.ReasonInvalidProperties
 	}
 	return v
 }
@@ -138,7 +134,8 @@ func namesAnotherSize(e *amqp091.Error, size int) bool {
 // isPropertyException matches the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode.
 // Any other text is a rejection, which costs one attempt.
 func isPropertyException(e *amqp091.Error) bool {
-	return begins(e, "user_id property ") || begins(e, "invalid expiration ") || begins(e, "invalid message: ")
+	return e.Code == amqp091.PreconditionFailed &&
+		(begins(e, "user_id property ") || begins(e, "invalid expiration ") || begins(e, "invalid message: "))
 }
 
 // exchangeForbidden reports whether every message to the exchange would fail: no write permission, or an internal

@@ -19,7 +19,7 @@
 //	jobs      sender    control  their end, with the lane of an exchange or the verdict on its waiting messages
 //	reaper    sender    control  a lane that is closed, or on which a message timed out or was rejected; a job: the
 //	                             messages of a dead lane, to send alone before its exchange gets a new lane
-//	watch     sender    control  that the broker blocked or unblocked the connection, or answered for the first time
+//	watch     sender    control  that the broker blocked or unblocked the connection, or the throttle gives room
 //
 // A message that is sent is the reaper's until it has its result. The reaper gives it back only if its lane died. Then
 // a job sends it alone, and it is the reaper's again. Messages that are not sent get their result from the goroutine
@@ -33,13 +33,13 @@
 // have a share of those in flight. Further ones go back to their rows, so that slow work leaves room for fast work.
 //
 //	sender.go      takes messages and sends them on the lane of their exchange
-//	careful.go     jobs, and which of them run; lookup.go looks up exchanges, alone.go sends alone, probe.go probes
-//	reaper.go      waits for confirms; pending.go has the entries, returns.go finds that of a return
+//	careful.go     jobs, and which of them run; alone.go sends alone, and probes before
+//	reaper.go      waits for confirms, and finds the entry of a return
 //	classify.go    tells rejections from outages
-//	lane.go        a channel, and a message sent on it
-//	link.go        calls with a time limit, and the end of the connection; below it dial.go, socket.go, clock.go
-//	nodes.go       which node to connect to
-//	missing.go     decides whether a missing queue or exchange is an outage; idle.go checks an idle connection
+//	lane.go        a channel, a message sent on it, and the look-up of its exchange
+//	link.go        calls with a time limit, and the end of the connection; below it socket.go
+//	nodes.go       connects to one of the nodes
+//	missing.go     decides whether a missing queue or exchange is an outage
 //	throttle.go    pauses the sender while too many messages wait for confirms, and after an outage until the first
 //	               answer; window.go finds how many are best
 package amqp

@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
 // lane is one channel in confirm mode. A shared lane carries the messages of one exchange, so that a channel exception
@@ -52,27 +54,15 @@ func (l *lane) reason() *amqp091.Error {
 	return l.exception
 }
 
-// openRoute opens the lane of an exchange, unless a look-up finds no such exchange.
-func (s *session) openRoute(exchange string, looksUp bool) (*lane, verdict) {
-	l, missing, err := s.openLane(exchange, true, looksUp, s.maxInFlight)
-	if err != nil {
-		s.lose(err)
-		return nil, lostBeforeSent()
-	}
-	return l, missing
-}
-
-// openLane opens a channel in confirm mode. It blocks until the broker answers. At most maxInFlight messages may be
-// unanswered on the lane. It opens no lane if it looks up the exchange, and that is missing.
-func (c *link) openLane(
-	exchange string, shared, looksUp bool, maxInFlight int,
-) (l *lane, missing verdict, err error) {
+// openLane opens a channel in confirm mode. It blocks until the broker answers. It opens no lane if it looks up the
+// exchange, and that is missing. An error ends the session.
+func (s *session) openLane(exchange string, shared, looksUp bool) (l *lane, missing verdict) {
 	// returnSlack is room for returns beyond the messages in flight.
 	const returnSlack = 16
-	err = c.limited("open channel", func() error {
-		channel, err := c.connection.Channel()
+	err := s.limited("open channel", func() error {
+		channel, err := s.connection.Channel()
 		if err == nil && looksUp {
-			channel, missing, err = c.lookUp(channel, exchange)
+			channel, missing, err = s.lookUp(channel, exchange)
 		}
 		if err != nil || missing.outcome != 0 {
 			return err
@@ -81,14 +71,15 @@ func (c *link) openLane(
 			return fmt.Errorf("select confirm mode: %w", err)
 		}
 		l = &lane{exchange: exchange, channel: channel, shared: shared}
-		l.returns = channel.NotifyReturn(make(chan amqp091.Return, maxInFlight+returnSlack))
+		l.returns = channel.NotifyReturn(make(chan amqp091.Return, s.maxInFlight+returnSlack))
 		l.closed = channel.NotifyClose(make(chan *amqp091.Error, 1))
 		return nil
 	})
 	if err != nil {
-		err = fmt.Errorf("open channel: %w", err)
+		s.lose(fmt.Errorf("open channel: %w", err))
+		return nil, lostBeforeSent()
 	}
-	return l, missing, err
+	return l, missing
 }
 
 // entry is one message passed to the library. The reaper knows it before it is sent, so that the broker's answer finds
@@ -141,4 +132,117 @@ func (e *entry) resolved() bool {
 	default:
 		return false
 	}
+}
+
+const (
+	// mostMissing bounds the number of remembered look-ups.
+	mostMissing = 4096
+	// missingFor is how long a verdict on an exchange applies to all of its messages.
+	missingFor = time.Second
+)
+
+// lookUp is the last look-up of an exchange.
+type lookUp struct {
+	// found: the exchange existed, or the answer said nothing about it.
+	found bool
+	// unanswered: the connection ended before the answer, perhaps because of the look-up. The next lane is opened
+	// without one; then the answers to the messages count.
+	unanswered bool
+	// The exchange rejects every message.
+	rejectedAt time.Time
+	verdict    verdict
+}
+
+// lookUp declares the exchange passively before messages are sent to it, so that a missing one harms none in flight. If
+// it is not missing, it returns a channel that is open.
+func (c *link) lookUp(channel *amqp091.Channel, exchange string) (_ *amqp091.Channel, missing verdict, err error) {
+	err = channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeDirect, true, false, false, false, nil)
+	switch missing, lost := lookedUp(err, c.connection.IsClosed()); {
+	case err == nil:
+		return channel, verdict{}, nil
+	case lost:
+		return nil, verdict{}, fmt.Errorf("look up exchange: %w", err)
+	case missing.outcome != 0:
+		c.tellFirstAnswer()
+		return nil, missing, nil
+	}
+	channel, err = c.connection.Channel() // the exception has closed the other
+	return channel, verdict{}, err
+}
+
+// lookedUp says what the answer to a look-up means. Only 404 is a verdict on messages. Other exceptions of the channel
+// are about the look-up, which may need more permissions than a message (RabbitMQ 4.2.6 and 4.3.0 ask for configure):
+// then the messages are sent, and their own answers count. An exception of the connection (501 to 506, 530, 540, 541),
+// a connection that ended, and no answer in time are outages. So is a login that has expired.
+func lookedUp(err error, connectionClosed bool) (missing verdict, lost bool) {
+	var exception *amqp091.Error
+	switch {
+	case err == nil:
+		return verdict{}, false
+	case connectionClosed, !errors.As(err, &exception), !exception.Server, loginExpired(exception):
+		return verdict{}, true
+	case exception.Code == amqp091.NotFound:
+		return exceptionVerdict(exception), false
+	}
+	return verdict{}, false
+}
+
+// parcel is a message as the library takes it.
+type parcel struct {
+	exchange, key string
+	body          amqp091.Publishing
+	// marked: it has the header x-possible-duplicate.
+	marked bool
+	// risky: the broker may close the channel because of this message, although it is well-formed.
+	risky bool
+}
+
+func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (parcel, error) {
+	p, err := wire.Encode(m, s.limits, possibleDuplicate)
+	if err != nil {
+		return parcel{}, err
+	}
+	return parcel{
+		exchange: p.Exchange, key: p.Key, marked: possibleDuplicate, risky: s.risky(&p),
+		body: amqp091.Publishing{
+			Headers: table(p.Headers), ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
+			DeliveryMode: p.DeliveryMode, Priority: p.Priority, CorrelationId: p.CorrelationID, ReplyTo: p.ReplyTo,
+			Expiration: p.Expiration, MessageId: p.MessageID, Timestamp: p.Timestamp, Type: p.Type,
+			UserId: p.UserID, AppId: p.AppID, Body: p.Body,
+		},
+	}, nil
+}
+
+// table gives an object the library's type, and the objects in it.
+func table(object map[string]any) amqp091.Table {
+	for name, value := range object {
+		switch value.(type) {
+		case map[string]any, []any:
+			object[name] = field(value)
+		}
+	}
+	return object
+}
+
+func field(value any) any {
+	switch v := value.(type) {
+	case map[string]any:
+		return table(v)
+	case []any:
+		for i, element := range v {
+			v[i] = field(element)
+		}
+	}
+	return value
+}
+
+// risky reports whether the broker may reject the message by its own rules: it compares user_id with the login, routes
+// to CC and BCC, and limits bodies (max_message_size, 16 MiB since RabbitMQ 4.0).
+func (s *session) risky(p *wire.Parcel) bool {
+	const common = 16 << 20
+	size, rejected := len(p.Body), s.tooLarge.Load()
+	_, cc := p.Headers["CC"]
+	_, bcc := p.Headers["BCC"]
+	return cc || bcc || p.UserID != "" && p.UserID != s.node.URI.Username ||
+		size > common || rejected > 0 && int64(size) >= rejected
 }

@@ -45,25 +45,3 @@ func TestACallThatReturnedDoesNotEndTheConnectionLater(t *testing.T) {
 		}
 	})
 }
-
-// A large message may take long, and its bytes leave. A call that hangs writes none.
-func TestASendEndsTheConnectionOnlyIfNoByteLeaves(t *testing.T) {
-	for moves, lost := range map[bool]bool{true: false, false: true} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newLink(opened{clock: newClock(), socket: &socket{}}, time.Second)
-			limit := s.newSendLimit()
-			limit.start()
-			for range 100 {
-				time.Sleep(time.Second / 2)
-				if moves {
-					s.socket.written.Add(1)
-				}
-			}
-			limit.stop()
-			time.Sleep(time.Hour)
-			if got := len(s.lost) > 0; got != lost {
-				t.Errorf("bytes leave: %v, and the connection is given up: %v", moves, got)
-			}
-		})
-	}
-}

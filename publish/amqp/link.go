@@ -48,16 +48,10 @@ func (c *link) over() bool {
 	}
 }
 
-// noAnswer is why a session gives up a connection that is still open.
-type noAnswer struct{ cause error }
-
-func (e *noAnswer) Error() string { return e.cause.Error() }
-func (e *noAnswer) Unwrap() error { return e.cause }
-
-// lose gives up the connection. Only the first reason counts.
+// lose gives up a connection that is still open. Only the first reason counts.
 func (c *link) lose(err error) {
 	select {
-	case c.lost <- &noAnswer{err}:
+	case c.lost <- err:
 	default:
 	}
 }
@@ -96,65 +90,66 @@ func (c *link) tellFirstAnswer() {
 	}
 }
 
-// limited bounds a call to the broker for which the library would wait without limit.
+// limited bounds a call to the broker for which the library would wait without limit, on the clock: it stops while the
+// broker blocks the connection, maybe shortly before the end.
 func (c *link) limited(what string, call func() error) error {
-	l := c.newLimit(what, func() int64 { return 0 })
-	l.start()
-	defer l.stop()
+	end := c.clock.now() + c.sendTimeout
+	returned := make(chan struct{})
+	defer close(returned)
+	go func() {
+		for left := c.sendTimeout; left > 0; left = end - c.clock.now() {
+			select {
+			case <-returned:
+				return
+			case <-time.After(max(left, scanEvery)):
+			}
+		}
+		c.lose(fmt.Errorf("%s: no answer within %v", what, c.sendTimeout))
+	}()
 	return call()
 }
 
-// newSendLimit bounds the sending of messages. A large message may take long, so only the time without a written byte
-// counts.
-func (c *link) newSendLimit() *limit { return c.newLimit("send messages", c.socket.written.Load) }
-
-// limit gives up the connection if it runs, and progress stays the same, for sendTimeout. It can start again.
-type limit struct {
-	link     *link
-	what     string
-	progress func() int64
-
-	mu    sync.Mutex
-	runs  bool
-	last  int64
-	end   time.Duration
-	timer *time.Timer
+// clock measures the time in which the broker could have answered: it stops while the broker blocks the connection. It
+// is safe for concurrent use.
+type clock struct {
+	mu      sync.Mutex
+	start   time.Time
+	stopped time.Time     // zero: it runs
+	idle    time.Duration // how long it was stopped
 }
 
-func (c *link) newLimit(what string, progress func() int64) *limit {
-	return &limit{link: c, what: what, progress: progress}
+func newClock() *clock { return &clock{start: time.Now()} }
+
+// now returns the measured time.
+func (c *clock) now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.stopped
+	if at.IsZero() {
+		at = time.Now()
+	}
+	return at.Sub(c.start) - c.idle
 }
 
-func (l *limit) start() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.runs, l.last, l.end = true, l.progress(), l.link.clock.now()+l.link.sendTimeout
-	if l.timer == nil {
-		l.timer = time.AfterFunc(l.link.sendTimeout, l.check)
-	} else {
-		l.timer.Reset(l.link.sendTimeout)
+func (c *clock) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped.IsZero() {
+		c.stopped = time.Now()
 	}
 }
 
-func (l *limit) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.runs = false
-	l.timer.Stop()
+func (c *clock) resume() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopped.IsZero() {
+		c.idle += time.Since(c.stopped)
+		c.stopped = time.Time{}
+	}
 }
 
-func (l *limit) check() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := l.link.clock.now()
-	if p := l.progress(); p != l.last {
-		l.last, l.end = p, now+l.link.sendTimeout
-	}
-	switch {
-	case !l.runs:
-	case now < l.end: // the clock stops while the broker blocks the connection, maybe shortly before the end
-		l.timer.Reset(max(l.end-now, scanEvery))
-	default:
-		l.link.lose(fmt.Errorf("%s: no answer within %v", l.what, l.link.sendTimeout))
-	}
+func (c *clock) running() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stopped.IsZero()
 }

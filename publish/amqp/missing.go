@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -32,8 +32,7 @@ type missing struct {
 	// unsure are results that wait until RabbitMQ was asked.
 	unsure *publish.Mailbox[outbox.Result]
 
-	mu       sync.Mutex
-	restored time.Time // when a connection ended the last outage
+	restored atomic.Int64 // when a connection ended the last outage, in nanoseconds of Unix time
 
 	// Only the goroutine of ask uses the fields below: what is known of queues, and of nodes by their address.
 	queues, nodes answers
@@ -47,18 +46,9 @@ func newMissing(sink publish.Sink) *missing {
 	}
 }
 
-// outageOver records that a connection has ended an outage.
-func (m *missing) outageOver() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.restored = time.Now()
-}
-
 // Deliver implements publish.Sink.
 func (m *missing) Deliver(r outbox.Result) {
-	m.mu.Lock()
-	since := time.Since(m.restored)
-	m.mu.Unlock()
+	since := time.Since(time.Unix(0, m.restored.Load()))
 	noQueue, noExchange := r.Reason == outbox.ReasonUnroutable, r.Reason == outbox.ReasonNoExchange
 	switch {
 	case r.Outcome != outbox.Rejected || !noQueue && !noExchange:
@@ -90,13 +80,6 @@ func (m *missing) ask(s *session) {
 	}
 }
 
-// endSession reports the unsure results that are left.
-func (m *missing) endSession() {
-	for _, r := range m.unsure.Take(nil) {
-		m.excuse(r, 0, "the connection was lost meanwhile")
-	}
-}
-
 // judge reports results after RabbitMQ was asked.
 func (m *missing) judge(s *session, results []outbox.Result) {
 	m.askNodes(s)
@@ -118,7 +101,7 @@ func (m *missing) judge(s *session, results []outbox.Result) {
 // an error, so only a few are asked in a second; another queue that is down then speaks for the rest.
 func (m *missing) queueDown(s *session, queue string) (why string, lasts time.Duration) {
 	const most = 20
-	known := m.queues.fresh(queue, 10*time.Second)
+	known := m.queues.fresh(queue)
 	if second := time.Now().Truncate(time.Second); second.After(m.second) {
 		m.second, m.asked = second, 0
 	}
@@ -142,7 +125,7 @@ func (m *missing) askNodes(s *session) {
 	const accept = 500 * time.Millisecond
 	for _, node := range s.others {
 		address := node.Address()
-		if s.over() || m.nodes.fresh(address, time.Second) {
+		if s.over() || m.nodes.fresh(address) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), accept)
@@ -192,14 +175,8 @@ type answer struct {
 	since, at time.Time
 }
 
-// fresh reports whether an answer need not be asked for again: a good one for a while, another for a moment.
-func (a answers) fresh(name string, good time.Duration) bool {
-	one := a[name]
-	if one.why != "" {
-		good = min(good, time.Second)
-	}
-	return time.Since(one.at) < good
-}
+// fresh reports whether an answer need not be asked for again.
+func (a answers) fresh(name string) bool { return time.Since(a[name].at) < time.Second }
 
 func (a answers) learn(name, why string) {
 	const most = 256 // more than are asked while an answer counts

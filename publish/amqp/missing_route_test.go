@@ -40,9 +40,7 @@ func TestAMissingRouteRightAfterAnOutageCostsNoAttempt(t *testing.T) {
 			t.Errorf("%s after an outage: %+v, want a free retry", target, got)
 		}
 		p := r.Publisher.(*Publisher)
-		p.missing.mu.Lock()
-		p.missing.restored = time.Now().Add(-returnsWithin)
-		p.missing.mu.Unlock()
+		p.missing.restored.Store(time.Now().Add(-returnsWithin).UnixNano())
 		if got := publish(); got.Outcome != outbox.Rejected {
 			t.Errorf("%s long after the outage: %+v, want a rejection", target, got)
 		}

@@ -32,8 +32,9 @@ type Config struct {
 	// SendTimeout bounds a write to the socket, the wait for a confirm, and the wait for any other answer; default 10
 	// s. Time while the broker blocks the connection does not count.
 	SendTimeout time.Duration
-	// Heartbeat is the interval proposed to the broker; default 10 s. A peer that is silent for two intervals counts as
-	// lost. A heartbeat in the URL takes precedence.
+	// Heartbeat is the interval proposed to the broker; default half of SendTimeout, 2 to 5 s. A peer that is silent
+	// for two intervals counts as lost, so an idle standby finds an outage when the leader does. A heartbeat in the URL
+	// takes precedence.
 	Heartbeat time.Duration
 	// TLS is the TLS configuration for amqps://; it replaces the settings of the URL.
 	TLS *tls.Config
@@ -49,7 +50,7 @@ func (c Config) withDefaults() Config {
 		c.SendTimeout = 10 * time.Second
 	}
 	if c.Heartbeat <= 0 {
-		c.Heartbeat = 10 * time.Second
+		c.Heartbeat = min(max(c.SendTimeout/2, 2*time.Second), 5*time.Second)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -115,13 +116,11 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		if err != nil {
 			p.dialFailed(ctx, err)
 		} else {
-			p.serve(ctx, o)
+			p.serve(ctx, newSession(p, o))
 		}
 		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
 		// needed.
-		ctx, cancel := context.WithTimeout(ctx, reconnectEvery-time.Since(began))
-		p.rejectUntil(ctx.Done())
-		cancel()
+		p.inbox.RejectFor(ctx, reconnectEvery-time.Since(began), noConnection)
 	}
 	p.inbox.End()
 	p.setState(publish.Closed, "stopped")
@@ -139,6 +138,8 @@ func (p *Publisher) Overdue() time.Duration {
 
 // Publish implements publish.Publisher.
 func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
+
+const noConnection = "no connection to RabbitMQ"
 
 // reconnectEvery is the least time between two rounds of attempts to connect, each over all nodes.
 const reconnectEvery = 500 * time.Millisecond
@@ -188,16 +189,4 @@ func (p *Publisher) breaker(phase publish.Phase) string {
 		return "half_open"
 	}
 	return "open"
-}
-
-// rejectUntil rejects messages until done is closed.
-func (p *Publisher) rejectUntil(done <-chan struct{}) {
-	for {
-		p.inbox.Reject("no connection to RabbitMQ")
-		select {
-		case <-done:
-			return
-		case <-p.inbox.Messages.Wake():
-		}
-	}
 }

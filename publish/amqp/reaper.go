@@ -1,8 +1,10 @@
 package amqp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
 // scanEvery is how often the reaper checks all messages while the oldest is unanswered. So a queue that never confirms
@@ -31,8 +34,8 @@ type reaperNews struct {
 // goroutine uses its fields.
 type reaper struct {
 	*session
-	pending pending
-	dying   []*lane // closed by the broker, with messages to send again
+	pending []*entry // unanswered, in the order sent; nil: settled meanwhile
+	dying   []*lane  // closed by the broker, with messages to send again
 	news    []reaperNews
 	// lastAnswer is when the broker last confirmed or rejected, on the session's clock.
 	lastAnswer time.Duration
@@ -51,8 +54,12 @@ func (r *reaper) run(stop <-chan struct{}) {
 	defer scan.Stop()
 	for {
 		r.takeNews()
-		r.pending.pop(func(e *entry) { r.settle(e, false) })
-		if r.pending.empty() {
+		for len(r.pending) > 0 && r.pending[0].resolved() {
+			r.settle(r.pending[0], false)
+			r.pending[0] = nil
+			r.pending = r.pending[1:]
+		}
+		if len(r.pending) == 0 {
 			select { // without the timer, so that an idle relay costs nothing
 			case <-r.sent.Wake():
 			case <-stop:
@@ -65,7 +72,8 @@ func (r *reaper) run(stop <-chan struct{}) {
 		select {
 		case <-r.oldestConfirm():
 		case <-scan.C:
-			r.scan()
+			r.takeNews()
+			r.settleIf((*entry).resolved, false)
 			r.expire()
 		case <-stop:
 			r.finish()
@@ -85,53 +93,53 @@ func (r *reaper) takeNews() {
 		}
 		n.entry.lane.waiting++
 		n.entry.lane.newest = n.entry
-		r.pending.add(n.entry)
+		r.pending = append(r.pending, n.entry)
 	}
 }
 
 // oldestConfirm returns the confirm of the oldest entry; nil while it is being sent.
 func (r *reaper) oldestConfirm() <-chan struct{} {
-	e := r.pending.oldest()
+	e := r.pending[0]
 	if !e.published.Load() || e.err != nil {
 		return nil
 	}
 	return e.confirm.Done()
 }
 
-// scan settles all answered entries.
-func (r *reaper) scan() {
-	r.takeNews()
-	r.pending.keep(func(e *entry) bool {
-		if !e.resolved() {
-			return true
+// settleIf settles entries. More may be sent meanwhile.
+func (r *reaper) settleIf(done func(*entry) bool, timedOut bool) {
+	for i := 0; i < len(r.pending); i++ {
+		if e := r.pending[i]; done(e) {
+			r.settle(e, timedOut)
+			r.pending[i] = nil
 		}
-		r.settle(e, false)
-		return false
-	})
+	}
+	r.pending = slices.DeleteFunc(r.pending, func(e *entry) bool { return e == nil })
 }
 
 // expire gives up messages that have waited longer than SendTimeout. If the broker has answered nothing since, the
 // connection is lost.
 func (r *reaper) expire() {
 	now := r.clock.now()
-	oldest, some := r.pending.oldestSent()
-	if !r.clock.running() || !some || now-oldest < r.sendTimeout {
+	oldest := now
+	for _, e := range r.pending {
+		if e.published.Load() { // else it is being written, and the socket bounds that
+			oldest = min(oldest, e.sentAt)
+		}
+	}
+	if !r.clock.running() || now-oldest < r.sendTimeout {
 		return
 	}
 	if !r.heard.Load() || r.lastAnswer < oldest {
 		r.lose(errors.New("RabbitMQ confirmed nothing within the send timeout"))
 		return
 	}
-	r.pending.keep(func(e *entry) bool {
-		late := e.published.Load() && now-e.sentAt >= r.sendTimeout && r.lastAnswer >= e.sentAt
-		if late {
-			r.settle(e, true)
-		}
-		return !late
-	})
+	r.settleIf(func(e *entry) bool {
+		return e.published.Load() && now-e.sentAt >= r.sendTimeout && r.lastAnswer >= e.sentAt
+	}, true)
 }
 
-// settle decides on one entry. The caller then removes it from pending.
+// settle decides on one entry. The caller then removes it.
 func (r *reaper) settle(e *entry, timedOut bool) {
 	l := e.lane
 	found := r.evidence(e, timedOut)
@@ -295,7 +303,7 @@ func (r *reaper) takeReturns(l *lane) {
 				return
 			}
 			r.takeNews()
-			r.pending.match(l, &returned, r.limits)
+			r.match(l, &returned)
 		default:
 			return
 		}
@@ -305,10 +313,11 @@ func (r *reaper) takeReturns(l *lane) {
 // finish reports all remaining messages, after the connection is closed and the sender has stopped.
 func (r *reaper) finish() {
 	r.takeNews()
-	r.pending.keep(func(e *entry) bool {
-		r.settle(e, !e.resolved())
-		return false
-	})
+	for i := 0; i < len(r.pending); i++ {
+		r.settle(r.pending[i], !r.pending[i].resolved())
+		r.pending[i] = nil
+	}
+	r.pending = nil
 	for _, l := range r.dying {
 		r.giveUpAll(l.resends)
 	}
@@ -317,4 +326,44 @@ func (r *reaper) finish() {
 			r.giveUpAll(n.job.messages)
 		}
 	}
+}
+
+// match notes a return at its entry. RabbitMQ returns the message, but not its number on the channel. A return without
+// an entry belongs to a message that timed out.
+func (r *reaper) match(l *lane, returned *amqp091.Return) {
+	id, err := outbox.ParseUUID([]byte(returned.MessageId))
+	if err != nil {
+		return
+	}
+	var first *entry
+	for _, e := range r.pending {
+		if e == nil {
+			continue // just settled
+		}
+		m := e.message
+		if e.lane != l || e.returned != nil || m.MessageID != id ||
+			m.RoutingKey != returned.RoutingKey || r.limits.ExchangeOf(m) != returned.Exchange {
+			continue
+		}
+		if first == nil {
+			first = e
+		}
+		// Several rows may be equal in all of these; the headers may tell them apart.
+		if sameContent(e, returned, r.limits) {
+			first = e
+			break
+		}
+	}
+	if first != nil {
+		first.returned = returned
+	}
+}
+
+func sameContent(e *entry, returned *amqp091.Return, limits wire.Limits) bool {
+	if !bytes.Equal(e.message.Payload, returned.Body) {
+		return false
+	}
+	p, err := wire.Encode(e.message, limits, e.marked)
+	none := len(p.Headers)+len(returned.Headers) == 0
+	return err == nil && (none || reflect.DeepEqual(table(p.Headers), returned.Headers))
 }

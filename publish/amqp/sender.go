@@ -29,8 +29,6 @@ type route struct {
 
 // laneNews is an event for the sender. Without a value it only wakes the sender.
 type laneNews struct {
-	// answered: the broker answered for the first time.
-	answered bool
 	// lane must not be used any more: its channel is closed, or a message on it timed out or was rejected.
 	lane *lane
 	// job is to be done. slow has met several bad messages, and done has ended.
@@ -42,7 +40,6 @@ type sender struct {
 	*session
 	routes  map[string]*route
 	careful *careful
-	limit   *limit // of a batch
 	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
 	news        []laneNews
@@ -52,7 +49,7 @@ type sender struct {
 }
 
 func newSender(s *session) *sender {
-	return &sender{session: s, routes: make(map[string]*route), careful: newCareful(s), limit: s.newSendLimit()}
+	return &sender{session: s, routes: make(map[string]*route), careful: newCareful(s)}
 }
 
 func (s *sender) run() {
@@ -72,7 +69,7 @@ func (s *sender) run() {
 		case <-s.control.Wake():
 		}
 	}
-	s.rejectUnsent("the connection was lost before the message was sent")
+	s.rejectUnsent(lostBeforeSent())
 	s.careful.finish()
 }
 
@@ -89,7 +86,7 @@ func (s *sender) sendRest() {
 			return
 		}
 		n := len(s.rest)
-		if !s.blocked.Load() {
+		if s.clock.running() {
 			n = min(n, s.throttle.allowed(s.clock.now()))
 		}
 		if n == 0 {
@@ -116,11 +113,13 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 			since = m.TakenAt
 		}
 	}
-	s.limit.start()
-	defer s.limit.stop()
 	s.socket.cork(since)
 	for _, m := range batch {
-		s.accept(m)
+		if v := s.hindrance(); v.outcome != 0 {
+			s.sink.Deliver(v.result(m, false))
+		} else {
+			s.dispatch(m)
+		}
 	}
 	if err := s.socket.uncork(); err != nil {
 		s.lose(err)
@@ -128,31 +127,20 @@ func (s *sender) acceptAll(batch []*outbox.Message) {
 }
 
 // rejectUnsent reports all unsent messages as not sent.
-func (s *sender) rejectUnsent(why string) {
+func (s *sender) rejectUnsent(v verdict) {
 	for _, r := range s.routes {
 		for _, m := range r.waiting {
 			if r.slow {
 				s.careful.leave(m)
 			}
-			s.deliver(m, outbox.NotSent, "", why)
+			s.sink.Deliver(v.result(m, false))
 		}
 		r.waiting = nil
 	}
 	for _, m := range s.rest {
-		s.deliver(m, outbox.NotSent, "", why)
+		s.sink.Deliver(v.result(m, false))
 	}
 	s.rest = nil
-}
-
-func (s *sender) accept(m *outbox.Message) {
-	switch {
-	case s.over():
-		s.deliver(m, outbox.NotSent, "", "the connection was lost before the message was sent")
-	case s.blocked.Load():
-		s.deliver(m, outbox.NotSent, "", "RabbitMQ has blocked the connection")
-	default:
-		s.dispatch(m)
-	}
 }
 
 // dispatch passes a message to its lane or its route, or makes it a job.
@@ -228,7 +216,8 @@ func (s *sender) setSlow(r *route, slow bool) {
 
 func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 	if s.inFlight.Load() >= int64(s.maxInFlight) {
-		s.deliver(m, outbox.NotSent, "", "more messages are in flight than were agreed")
+		v := verdict{outcome: outbox.NotSent, detail: "more messages are in flight than were agreed"}
+		s.sink.Deliver(v.result(m, false))
 		return
 	}
 	if r.lane.channel.IsClosed() {
@@ -252,9 +241,6 @@ func (s *sender) retire(r *route) {
 }
 
 func (s *sender) learn(n laneNews) {
-	if n.answered {
-		s.throttle.heard()
-	}
 	if n.lane != nil {
 		r := s.routes[n.lane.exchange]
 		switch {
@@ -265,8 +251,8 @@ func (s *sender) learn(n laneNews) {
 			s.giveUpLane(n.lane.exchange, r)
 		}
 	}
-	if s.blocked.Load() {
-		s.rejectUnsent("RabbitMQ has blocked the connection")
+	if v := s.hindrance(); v.outcome != 0 {
+		s.rejectUnsent(v)
 	}
 	switch {
 	case n.job != nil:

@@ -5,35 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
-
-// serve publishes on a new connection until ctx is done or the connection is lost. When it returns, every sent message
-// has its result.
-func (p *Publisher) serve(ctx context.Context, o opened) {
-	s := newSession(p, o)
-	p.cameBack(o)
-	p.setState(publish.Ready, "")
-	p.work(ctx, s)
-}
 
 // endWithin is how long the end of a session may take, unless a call into the library does not return.
 const endWithin = 5 * time.Second
 
-// work runs the goroutines of a session until ctx is done or the connection is lost.
-func (p *Publisher) work(ctx context.Context, s *session) {
+// serve publishes on a new connection until ctx is done or the connection is lost. When it returns, every sent message
+// has its result.
+func (p *Publisher) serve(ctx context.Context, s *session) {
+	p.late = false
+	p.cameBack(s.opened)
+	p.setState(publish.Ready, "")
 	closed := s.connection.NotifyClose(make(chan *amqp091.Error, 1))
 	blocked := s.connection.NotifyBlocked(make(chan amqp091.Blocking, 16))
 
 	var working, reaping sync.WaitGroup
 	working.Go(func() { p.missing.ask(s) })
-	working.Go(s.checkIdle)
 	sender, reaper := newSender(s), newReaper(s)
 	stopReaper := make(chan struct{})
 	working.Go(sender.run)
@@ -52,7 +49,9 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 	}
 	close(stopReaper)
 	reaping.Wait()
-	p.missing.endSession()
+	for _, r := range p.missing.unsure.Take(nil) {
+		p.missing.excuse(r, 0, "the connection was lost meanwhile")
+	}
 	s.closing.Wait()
 }
 
@@ -60,11 +59,13 @@ func (p *Publisher) work(ctx context.Context, s *session) {
 func (p *Publisher) watch(
 	ctx context.Context, s *session, closed <-chan *amqp091.Error, blocked <-chan amqp091.Blocking,
 ) error {
+	log := p.cfg.Logger
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-s.lost:
+			p.late = true
 			return err
 		case reason, ok := <-closed:
 			if !ok || reason == nil {
@@ -77,36 +78,23 @@ func (p *Publisher) watch(
 				blocked = nil // closed follows
 			case b.Active:
 				s.clock.stop()
-				s.blocked.Store(true)
-				p.brokerBlocked(b.Reason)
+				log.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
+					"event", event.BrokerBlocked, "reason", b.Reason,
+					"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
+				p.setState(publish.Blocked, "connection.blocked: "+b.Reason)
 			default:
-				s.blocked.Store(false)
 				s.clock.resume()
-				p.brokerUnblocked()
+				log.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
+				p.setState(publish.Ready, "")
 			}
 			s.control.Put(laneNews{})
 		case <-s.answered:
-			p.brokerAnswered()
-			s.control.Put(laneNews{answered: true})
+			p.outages = 0
+			p.setState(p.state.Phase, p.state.Detail)
+			s.throttle.heard()
+			s.control.Put(laneNews{})
 		}
 	}
-}
-
-func (p *Publisher) brokerAnswered() {
-	p.outages = 0
-	p.setState(p.state.Phase, p.state.Detail)
-}
-
-func (p *Publisher) brokerBlocked(reason string) {
-	p.cfg.Logger.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
-		"event", event.BrokerBlocked, "reason", reason,
-		"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
-	p.setState(publish.Blocked, "connection.blocked: "+reason)
-}
-
-func (p *Publisher) brokerUnblocked() {
-	p.cfg.Logger.Info("RabbitMQ unblocked the connection: publishing resumes", "event", event.BrokerUnblocked)
-	p.setState(publish.Ready, "")
 }
 
 // connectionLost counts an outage if messages were unanswered, or if the broker did not answer another call.
@@ -117,7 +105,6 @@ func (p *Publisher) connectionLost(s *session, err error) {
 	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
 		"address", s.node.Address(), "in_flight", s.inFlight.Load())
 	p.nodes.failed(s.node)
-	p.late = errors.As(err, new(*noAnswer))
 	if p.late || s.inFlight.Load() > 0 {
 		p.outages++
 	}
@@ -136,9 +123,75 @@ func (p *Publisher) cameBack(o opened) {
 		args = append(args, "version", version)
 	}
 	if lasted := p.trouble.End(); lasted > 0 {
-		p.missing.outageOver()
+		p.missing.restored.Store(time.Now().UnixNano())
 		args = append(args, "after", lasted)
 	}
 	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)
 	p.connected = true
+}
+
+// session is what sender, jobs and reaper share during one connection: their mailboxes, and a few values of which the
+// comments name the writer.
+type session struct {
+	*link
+	limits wire.Limits
+	sink   publish.Sink
+
+	// in has the messages of the relay; the sender takes them while the session lives.
+	in *publish.Mailbox[*outbox.Message]
+	// control has events about lanes for the sender; from jobs, reaper and Publisher.watch.
+	control *publish.Mailbox[laneNews]
+	// sent has the sent messages for the reaper; from sender and jobs.
+	sent *publish.Mailbox[reaperNews]
+	// throttle bounds the unconfirmed messages of the sender; the reaper reports answers to it.
+	throttle *throttle
+	// suspects belongs to the publisher and outlives the session.
+	suspects *publish.Suspects
+	// exchanges do, too.
+	exchanges map[string]lookUp
+
+	// again: the publisher had a connection before this one.
+	again bool
+	// inFlight counts the messages that the library has and that have no result; maxInFlight bounds those of the
+	// sender.
+	inFlight    atomic.Int64
+	maxInFlight int
+	// left counts the isolation lanes left open for an unanswered message.
+	left atomic.Int64
+	// tooLarge is the smallest body, in bytes, that the broker rejected on this connection; 0: none. Only the reaper
+	// sets it.
+	tooLarge atomic.Int64
+}
+
+// newSession takes over a new connection.
+func newSession(p *Publisher, o opened) *session {
+	s := &session{
+		link: newLink(o, p.cfg.SendTimeout),
+		limits: wire.Limits{
+			DefaultExchange: p.cfg.DefaultExchange,
+			FrameMax:        o.connection.Config.FrameSize,
+		},
+		sink:      p.inbox.Sink,
+		in:        p.inbox.Messages,
+		control:   publish.NewMailbox[laneNews](),
+		sent:      publish.NewMailbox[reaperNews](),
+		throttle:  newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
+		suspects:  p.suspects,
+		exchanges: p.exchanges,
+
+		again:       p.connected,
+		maxInFlight: p.cfg.MaxInFlight,
+	}
+	s.throttle.careful = p.late
+	if s.again {
+		s.throttle.trial = min(time.Second, p.cfg.SendTimeout/2)
+	}
+	return s
+}
+
+// recovering reports whether the broker may still have to recover from what ended the last connection: it has confirmed
+// nothing on this one, and the send timeout is not over. A quorum queue that has lost its leader rejects messages of
+// new channels.
+func (s *session) recovering() bool {
+	return s.again && !s.heard.Load() && s.clock.now() < s.sendTimeout
 }

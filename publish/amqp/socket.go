@@ -26,11 +26,6 @@ type socket struct {
 
 	// readTimeout is the longest silence in nanoseconds, 0: no limit. It is set once after the handshake.
 	readTimeout atomic.Int64
-	// handshake is true while the deadline of the handshake applies.
-	handshake atomic.Bool
-	closeOnce sync.Once
-	// written counts the bytes written, without heartbeats: these are sent while a message hangs.
-	written atomic.Int64
 
 	// writing guards the fields below, and is held during a write.
 	writing sync.Mutex
@@ -40,13 +35,10 @@ type socket struct {
 	failed  error     // the error of sending them
 }
 
-// heartbeatSize is the size of a heartbeat in bytes.
-const heartbeatSize = 8
-
 // coalesced is how many bytes a corked socket collects at most.
 const coalesced = 32 << 10
 
-// dialSocket connects within accept. The deadline of ctx bounds the handshake after it.
+// dialSocket connects within accept.
 func dialSocket(
 	ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock,
 ) (*socket, error) {
@@ -54,33 +46,20 @@ func dialSocket(
 	if err != nil {
 		return nil, err
 	}
-	deadline, _ := ctx.Deadline()
-	if err := raw.SetDeadline(deadline); err != nil {
-		_ = raw.Close()
-		return nil, err
-	}
-	s := &socket{Conn: rawnet.Wrap(raw), writeTimeout: writeTimeout, clock: c}
-	s.handshake.Store(true)
-	return s, nil
+	return &socket{Conn: rawnet.Wrap(raw), writeTimeout: writeTimeout, clock: c}, nil
 }
 
-// established ends the deadline of the handshake. From then on, a peer that is silent for longer than silence is lost;
-// 0: no limit.
+// established follows the handshake. From then on, a peer that is silent for longer than silence is lost; 0: no limit.
 func (s *socket) established(silence time.Duration) error {
 	s.readTimeout.Store(int64(silence))
-	s.handshake.Store(false)
-	var deadline time.Time
-	if silence > 0 {
-		deadline = time.Now().Add(silence)
+	if silence == 0 {
+		return nil
 	}
-	if err := s.Conn.SetWriteDeadline(time.Time{}); err != nil {
-		return err
-	}
-	return s.Conn.SetReadDeadline(deadline)
+	return s.Conn.SetReadDeadline(time.Now().Add(silence))
 }
 
 func (s *socket) Read(b []byte) (int, error) {
-	if silence := time.Duration(s.readTimeout.Load()); silence > 0 && !s.handshake.Load() {
+	if silence := time.Duration(s.readTimeout.Load()); silence > 0 {
 		if err := s.Conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
 			return 0, err
 		}
@@ -91,9 +70,6 @@ func (s *socket) Read(b []byte) (int, error) {
 // Write sends the bytes, or collects them while the socket is corked. The library writes once for each message; sending
 // each would cost a system call here and a packet at the broker.
 func (s *socket) Write(b []byte) (int, error) {
-	if s.handshake.Load() {
-		return s.Conn.Write(b)
-	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if s.failed != nil {
@@ -164,22 +140,10 @@ func (s *socket) send(b []byte) (int, error) {
 		}
 		n, err := s.Conn.Write(b[written:])
 		written += n
-		if len(b) > heartbeatSize {
-			s.written.Add(int64(n))
-		}
 		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.clock.running() {
 			return written, err
 		}
 	}
-}
-
-// Close may be called several times, by the library and by the session.
-func (s *socket) Close() error {
-	var err error
-	s.closeOnce.Do(func() {
-		err = s.Conn.Close()
-	})
-	return err
 }
 
 // SetDeadline does nothing: the socket sets its own deadlines.

@@ -86,7 +86,7 @@ func TestTheSendTimeoutStartsAfterTheWrite(t *testing.T) {
 	s.clock.start = s.clock.start.Add(-10 * timeout)
 	r := newReaper(&session{link: s})
 	e := &entry{}
-	r.pending.add(e)
+	r.pending = append(r.pending, e)
 	if r.expire(); len(s.lost) > 0 {
 		t.Error("the connection was closed during an upload")
 	}

@@ -219,7 +219,7 @@ func (bed *bed) run(b *testing.B, size int) float64 {
 	s := newSession(p, o)
 	s.throttle = newThrottle(newWindow(cmp.Or(size, smallestWindow), cmp.Or(size, benchInFlight)))
 	done := make(chan struct{})
-	go func() { defer close(done); p.work(ctx, s); p.inbox.End() }()
+	go func() { defer close(done); p.serve(ctx, s); p.inbox.End() }()
 
 	payload := load.Spec{Bytes: 300}.Body(0, load.Spec{Bytes: 300}.Filler())
 	began, half, before := time.Now(), time.Time{}, int64(0)

@@ -24,6 +24,9 @@ type answer struct {
 	RetryIn string `json:"retry_in"`
 	// Detail is one line for people, stored in last_error.
 	Detail string `json:"detail"`
+
+	outcome outbox.Outcome
+	retryIn time.Duration
 }
 
 const anAnswer = `want a line such as {"message_id": "…", "outcome": "confirmed"}`
@@ -46,39 +49,21 @@ func parseAnswer(text []byte) (a answer, err error) {
 	if a.MessageID == (outbox.UUID{}) {
 		return a, fmt.Errorf("want a message_id")
 	}
-	_, err = a.retryIn()
-	if err == nil && a.outcome() == 0 {
+	if a.RetryIn != "" {
+		a.retryIn, err = time.ParseDuration(a.RetryIn)
+		if err != nil || a.retryIn <= 0 || a.Outcome != "rejected" {
+			return a, fmt.Errorf("retry_in %s: want a duration with its unit, such as 30s, and the outcome rejected",
+				shortWord(a.RetryIn))
+		}
+	}
+	a.outcome = map[string]outbox.Outcome{
+		"confirmed": outbox.Confirmed, "rejected": outbox.Rejected, "impossible": outbox.Impossible,
+		"unknown": outbox.Unknown, "not_sent": outbox.NotSent,
+	}[a.Outcome]
+	if a.outcome == 0 {
 		err = fmt.Errorf("outcome %s: want confirmed, rejected, impossible, unknown or not_sent", shortWord(a.Outcome))
 	}
 	return a, err
-}
-
-func (a answer) outcome() outbox.Outcome {
-	switch a.Outcome {
-	case "confirmed":
-		return outbox.Confirmed
-	case "rejected":
-		return outbox.Rejected
-	case "impossible":
-		return outbox.Impossible
-	case "unknown":
-		return outbox.Unknown
-	case "not_sent":
-		return outbox.NotSent
-	}
-	return 0
-}
-
-func (a answer) retryIn() (time.Duration, error) {
-	if a.RetryIn == "" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(a.RetryIn)
-	if err != nil || d <= 0 || a.Outcome != "rejected" {
-		return 0, fmt.Errorf("retry_in %s: want a duration with its unit, such as 30s, and the outcome rejected",
-			shortWord(a.RetryIn))
-	}
-	return d, nil
 }
 
 // result converts the answer to a result. A wrong answer means Rejected, so that last_error shows what is wrong. The
@@ -90,11 +75,12 @@ func (a answer) result(m *outbox.Message, wrong error) outbox.Result {
 			Detail: "wrong answer: " + oneLine(wrong.Error()),
 		}
 	}
-	r := outbox.Result{Message: m, Outcome: a.outcome(), Detail: cut(oneLine(printable(a.Detail)), 500)}
+	r := outbox.Result{
+		Message: m, Outcome: a.outcome, RetryIn: a.retryIn, Detail: cut(oneLine(printable(a.Detail)), 500),
+	}
 	switch r.Outcome {
 	case outbox.Rejected:
 		r.Reason = outbox.ReasonHandlerRejected
-		r.RetryIn, _ = a.retryIn()
 	case outbox.Impossible:
 		r.Reason = outbox.ReasonHandlerImpossible
 	}

@@ -27,8 +27,9 @@ type handler struct {
 	exited  chan error
 	began   time.Time
 
-	asked   *asked
-	writing *batch // the current write, or nil
+	asked   []*outbox.Message // unanswered, oldest first; several may share a message_id
+	since   time.Time         // when the oldest became the oldest
+	writing *batch            // the current write, or nil
 	unsent  []*outbox.Message
 	// risky are messages to send alone.
 	risky []*outbox.Message
@@ -45,7 +46,7 @@ type handler struct {
 // batch is a number of lines for one write. They are encoded only then, because a message may get its mark until then.
 type batch struct {
 	lines    bytes.Buffer
-	messages []*askedMessage
+	messages []*outbox.Message
 	ends     []int // where each line ends
 }
 
@@ -98,9 +99,9 @@ func (h *handler) run(ctx context.Context) {
 			stop, h.stopping, killAt = nil, true, time.Now().Add(exitGrace)
 			_ = h.stdin.Close()
 		case <-timer.C:
-			if oldest := h.asked.oldest(); oldest != nil && h.untilDue() <= 0 && h.why == nil {
+			if len(h.asked) > 0 && h.untilDue() <= 0 && h.why == nil {
 				h.why = fmt.Errorf("the handler gave no answer for message %s within %s",
-					oldest.message.MessageID, h.p.cfg.AnswerTimeout)
+					h.asked[0].MessageID, h.p.cfg.AnswerTimeout)
 				killAt = time.Now()
 			}
 			if !killAt.IsZero() && !time.Now().Before(killAt) {
@@ -122,7 +123,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 	next := idle
 	if !killAt.IsZero() {
 		next = time.Until(killAt)
-	} else if h.asked.oldest() != nil {
+	} else if len(h.asked) > 0 {
 		next = h.untilDue()
 	} else if trial := aloneAfter - time.Since(h.began); len(h.risky) > 0 && trial > 0 {
 		next = trial
@@ -135,7 +136,7 @@ func (h *handler) untilNext(killAt time.Time) time.Duration {
 
 // untilDue returns how long the handler may take until it has answered the oldest message.
 func (h *handler) untilDue() time.Duration {
-	begin := h.asked.since
+	begin := h.since
 	if start := h.began.Add(h.p.startTime); !h.answered && start.After(begin) {
 		begin = start
 	}
@@ -158,13 +159,13 @@ func (h *handler) receive() {
 
 // write starts a write of waiting messages, unless one is under way or a message must be alone.
 func (h *handler) write() {
-	if h.writing != nil || (h.alone && h.asked.oldest() != nil) {
+	if h.writing != nil || (h.alone && len(h.asked) > 0) {
 		return
 	}
 	h.alone = false
 	b := &batch{}
 	for len(h.risky) > 0 && len(b.messages) == 0 && h.mayTry(h.risky[0]) {
-		if h.asked.oldest() != nil {
+		if len(h.asked) > 0 {
 			return // until the others are answered
 		}
 		h.add(b, h.risky[0])
@@ -191,7 +192,7 @@ func (h *handler) mayTry(m *outbox.Message) bool {
 		return true
 	}
 	age := time.Since(h.began)
-	idle := len(h.unsent) == 0 && h.asked.oldest() == nil
+	idle := len(h.unsent) == 0 && len(h.asked) == 0
 	return age >= aloneAfter && (idle || age >= h.p.cfg.AnswerTimeout)
 }
 
@@ -215,7 +216,11 @@ func (h *handler) add(b *batch, m *outbox.Message) {
 		return
 	}
 	m.SentAt = time.Now()
-	b.messages = append(b.messages, h.asked.add(m))
+	if len(h.asked) == 0 {
+		h.since = time.Now()
+	}
+	h.asked = append(h.asked, m)
+	b.messages = append(b.messages, m)
 	b.ends = append(b.ends, b.lines.Len())
 }
 
@@ -227,11 +232,20 @@ func (h *handler) wrote(w written) {
 		return
 	}
 	begin := 0
-	for i, one := range b.messages {
-		if begin >= w.n && h.asked.remove(one) {
-			h.p.inbox.Deliver(one.message, outbox.NotSent, "the handler has ended")
+	for i, m := range b.messages {
+		if at := slices.Index(h.asked, m); begin >= w.n && at >= 0 {
+			h.remove(at)
+			h.p.inbox.Deliver(m, outbox.NotSent, "the handler has ended")
 		}
 		begin = b.ends[i]
+	}
+}
+
+// remove removes a message that has its result.
+func (h *handler) remove(at int) {
+	h.asked = slices.Delete(h.asked, at, at+1)
+	if at == 0 {
+		h.since = time.Now()
 	}
 }
 
@@ -239,20 +253,21 @@ func (h *handler) wrote(w written) {
 func (h *handler) take(lines [][]byte) {
 	for _, text := range lines {
 		a, err := parseAnswer(text)
-		var one *askedMessage
-		if a.MessageID != (outbox.UUID{}) {
-			if one = h.asked.find(a.MessageID); one == nil {
-				err = fmt.Errorf("it has no message %s without an answer", a.MessageID)
-			}
+		at := slices.IndexFunc(h.asked, func(m *outbox.Message) bool { return m.MessageID == a.MessageID })
+		if a.MessageID == (outbox.UUID{}) {
+			at = -1
+		} else if at < 0 {
+			err = fmt.Errorf("it has no message %s without an answer", a.MessageID)
 		}
-		if one == nil {
+		if at < 0 {
 			h.complain(text, err)
 			continue
 		}
+		m := h.asked[at]
 		h.answered = true
-		h.asked.remove(one)
-		h.p.suspects.Clear(one.message)
-		result := a.result(one.message, err)
+		h.remove(at)
+		h.p.suspects.Clear(m)
+		result := a.result(m, err)
 		// An answer "not_sent" is not delayed: the claim would end without it, and mark the row.
 		if result.Outcome == outbox.Unknown && h.why == nil {
 			h.later = append(h.later, delayed{result, time.Now().Add(unknownPause)})
@@ -300,9 +315,8 @@ func (h *handler) end(exit error) {
 	if h.answered {
 		h.p.suspects.HandlerWorked()
 	}
-	for one := h.asked.oldest(); one != nil; one = h.asked.oldest() {
-		h.asked.remove(one)
-		h.unanswered(one.message)
+	for _, m := range h.asked {
+		h.unanswered(m)
 	}
 	for _, m := range append(h.unsent, h.risky...) {
 		h.p.inbox.Deliver(m, outbox.NotSent, "the handler has ended")

@@ -10,7 +10,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -113,7 +116,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		p.cfg.Logger.Warn("handler ended: restarting it; messages wait in the table",
 			"event", event.HandlerEnded, "error", err, "again_in", again.Round(time.Millisecond))
 		p.inbox.SetState(publish.Connecting, oneLine(err.Error()))
-		p.inbox.Wait(ctx, again, "the handler is not running")
+		p.inbox.RejectFor(ctx, again, "the handler is not running")
 	}
 	p.inbox.End()
 	p.inbox.SetState(publish.Closed, "stopped")
@@ -126,10 +129,9 @@ func (p *Publisher) Publish(m *outbox.Message) { p.inbox.Publish(m) }
 // startHandler starts the child process.
 func (p *Publisher) startHandler() (*handler, error) {
 	h := &handler{
-		p: p, asked: newAsked(),
+		p: p, began: time.Now(),
 		answers: make(chan [][]byte), written: make(chan written, 1), exited: make(chan error, 1),
 	}
-	h.began = time.Now()
 	h.command = exec.Command(p.cfg.Command[0], p.cfg.Command[1:]...)
 	h.command.Env = p.cfg.Env
 	h.command.Stderr = p.cfg.Stderr
@@ -194,4 +196,22 @@ func (r *lineReader) end() {
 	if len(r.rest) > 0 {
 		r.lines <- [][]byte{r.rest}
 	}
+}
+
+// Environment returns an environment, as os.Environ does, for the handler: without what the relay and its
+// libraries read as credentials, or as their own settings that may contain some. A handler gets its credentials under
+// other names. Without:
+//
+//   - CDC_RELAY_…: settings of the relay
+//   - PG and capital letters (PGPASSWORD, PGPASSFILE, PGSERVICEFILE, PGSSLKEY, …): what libpq reads
+//   - OTEL_EXPORTER_…: headers, keys and addresses of OpenTelemetry
+//   - DD_API_KEY, DD_APP_KEY, DD_DOGSTATSD_URL: Datadog
+//   - CREDENTIALS_DIRECTORY, NOTIFY_SOCKET, WATCHDOG_USEC, WATCHDOG_PID, LISTEN_…: what systemd gives the relay
+func Environment(environ []string) []string {
+	own := regexp.MustCompile(`^(?i:CDC_RELAY_.*|PG[A-Z]+|OTEL_EXPORTER_.*|DD_(API_KEY|APP_KEY|DOGSTATSD_URL)|` +
+		`CREDENTIALS_DIRECTORY|NOTIFY_SOCKET|WATCHDOG_(USEC|PID)|LISTEN_(FDS|FDNAMES|PID))$`)
+	return slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return own.MatchString(name)
+	})
 }

@@ -26,7 +26,7 @@ func TestLogsNothingThatTheHandlerPrints(t *testing.T) {
 		strings.Repeat("secret", longestAnswer),
 	} {
 		var log bytes.Buffer
-		h := &handler{p: &Publisher{cfg: Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, asked: newAsked()}
+		h := &handler{p: &Publisher{cfg: Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}}
 		h.take([][]byte{[]byte(secret), []byte(secret)})
 		text := log.String()
 		if strings.Count(text, "handler_answer_invalid") != 1 || !strings.Contains(text, "bytes=") {

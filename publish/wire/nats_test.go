@@ -31,7 +31,7 @@ func (p *nats) Run(ctx context.Context, sink publish.Sink) error {
 	for ctx.Err() == nil {
 		err := p.serve(ctx)
 		p.inbox.SetState(publish.Connecting, err.Error())
-		p.inbox.Wait(ctx, time.Second, err.Error())
+		p.inbox.RejectFor(ctx, time.Second, err.Error())
 	}
 	p.inbox.End()
 	p.inbox.SetState(publish.Closed, "stopped")
