@@ -168,7 +168,7 @@ func TestEachKeyArrivesInOrderFromPollingRelays(t *testing.T) {
 	w := newWorld(t).setUp()
 	w.exec(`SELECT pg_drop_replication_slot($1)`, w.slot)
 	arrived := w.consume(w.queue)
-	args := []string{"--mode", "poll", "--poll-interval", "50ms", "--batch-size", "50"}
+	args := []string{"--mode", "poll", "--poll-interval", "50ms"}
 	one, other := w.run(args...), w.run(args...)
 	keys := numbered("k", 20)
 	each := evenly(keys, 60)
