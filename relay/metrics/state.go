@@ -41,14 +41,14 @@ func RegisterState(registry prometheus.Registerer, state func() State) error {
 		role:    desc("role", "1 for the current role of the relay.", "role"),
 		breaker: desc("breaker_state", "1 for the current state of the circuit breaker.", "state"),
 		broker: desc("broker_connected",
-			"1 while the publisher is connected, even if the broker has blocked the connection."),
+			"1 while the publisher is connected, even if RabbitMQ has blocked the connection."),
 		database: desc("database_connected", "1 while the relay's statements on its tables succeed."),
 		registry: desc("registry_rows",
 			"Rows in the registry, which prevents that stream and sweep publish a row twice."),
 		heard: desc("stream_last_activity_timestamp_seconds",
 			"Unix time of the last message on the replication stream. 0: none yet."),
 		blockedTime: desc("publisher_blocked_seconds_total",
-			"Total time for which the broker blocked the connection."),
+			"Total time for which RabbitMQ blocked the connection."),
 	})
 }
 
