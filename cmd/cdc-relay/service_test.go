@@ -255,29 +255,39 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// The error is reported, and no unwritten message is deleted.
-func TestAClosedPipeStopsTheRelayGracefully(t *testing.T) {
+// A relay that cannot write ends with the error, and deletes no unwritten message.
+func TestAnOutputThatFailsStopsTheRelay(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"run", "drain"} {
-		t.Run(command, func(t *testing.T) {
-			env, conn := fresh(t)
-			want(t, cdcRelay(t, env, "setup"), exitDone)
-			execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 3)`)
+	for output, test := range map[string]struct {
+		open func() (*os.File, error)
+		says string
+	}{
+		"a closed pipe": {func() (*os.File, error) {
 			reader, writer, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = reader.Close()
-			relay := startTo(t, writer, env, command, "--publisher", "stdout")
-			_ = writer.Close()
-			relay.await(t, "the reader has closed the output")
-			if code := relay.exit(t); code != exitFailed {
-				t.Errorf("exit code %d", code)
-			}
-			if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 3 {
-				t.Errorf("%d rows are left", left)
-			}
-		})
+			return writer, errors.Join(err, reader.Close())
+		}, "the reader has closed the output"},
+		"a full disk": {func() (*os.File, error) { return os.OpenFile("/dev/full", os.O_WRONLY, 0) }, "no space left on device"},
+	} {
+		for _, command := range []string{"run", "drain"} {
+			t.Run(command+" into "+output, func(t *testing.T) {
+				env, conn := fresh(t)
+				want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+				execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 3)`)
+				file, err := test.open()
+				if err != nil {
+					t.Skip(err) // only Linux has /dev/full
+				}
+				relay := startTo(t, file, env, command, "--mode", "poll", "--publisher", "stdout")
+				_ = file.Close()
+				relay.await(t, test.says)
+				if code := relay.exit(t); code != exitFailed {
+					t.Errorf("exit code %d", code)
+				}
+				if got := query[string](t, conn, "SELECT string_agg(routing_key || attempts, ' ') FROM outbox"); got != "k0 k0 k0" {
+					t.Errorf("left: %s", got)
+				}
+			})
+		}
 	}
 }
 
@@ -343,36 +353,6 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 				t.Errorf("left: %s", got)
 			}
 		})
-	}
-}
-
-// run tries again until there is room; drain ends.
-func TestAFullDiskIsLoggedAndDeletesNoRow(t *testing.T) {
-	t.Parallel()
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip("only Linux has /dev/full")
-	}
-	defer full.Close()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
-	env["CDC_RELAY_MODE"], env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_HTTP_ADDR"] = "poll", "stdout", ""
-	run := startTo(t, full, env, "run")
-	if line := run.await(t, "cannot write to the standard output"); !strings.Contains(line, "no space left on device") {
-		t.Errorf("logged: %s", line)
-	}
-	run.signal(t, syscall.SIGTERM)
-	if code := run.exit(t); code != exitDone {
-		t.Errorf("run: exit code %d", code)
-	}
-	drain := startTo(t, full, env, "drain", "--send-timeout", "1s")
-	drain.await(t, "1 rows or more that may leave are left in public.outbox, the first has id 1: the publisher is connecting: write messages: ")
-	if code := drain.exit(t); code != exitFailed {
-		t.Errorf("drain: exit code %d", code)
-	}
-	if got := query[string](t, conn, "SELECT string_agg(routing_key || attempts, ' ') FROM outbox"); got != "k0" {
-		t.Errorf("left: %s", got)
 	}
 }
 
