@@ -43,17 +43,10 @@ func consoleSettings() []setting {
 			"Host names by which browsers open the console, such as console.example.com. Others are "+
 				"rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
 			func(c *config) *[]string { return &c.console.hosts }, hosts.Parse),
-		{
-			Info: settings.Info{
-				Name: "token-file", Placeholder: "FILE", Private: true,
-				Usage: "A file with the token that the browser asks for as the password. " +
-					"The user name goes into the log. Default: none.",
-			},
-			Set: func(c *config, text string) error {
-				c.console.tokenFile = text
-				return notEmpty(text)
-			},
-		},
+		settings.Private(settings.Text("token-file", "FILE", "",
+			"A file with the token that the browser asks for as the password. "+
+				"The user name goes into the log. Default: none.",
+			func(c *config) *string { return &c.console.tokenFile }, notEmpty)),
 		settings.Text("login-header", "NAME", "",
 			"The header in which a proxy before the console sets the user, such as X-Forwarded-User. "+
 				"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
