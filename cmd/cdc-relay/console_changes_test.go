@@ -239,15 +239,8 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User",
 		"--log-format", "json")
 	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)
-	if status, _ := fetch(t, http.MethodGet, ada+"/", nil); status != http.StatusUnauthorized {
-		t.Errorf("without the proxy: %d", status)
-	}
-	if status, _ := fetch(t, http.MethodGet, at+"/", nil); status != http.StatusUnauthorized {
-		t.Errorf("without a login: %d", status)
-	}
-	wrong := strings.Replace(at, "http://", "http://ada:wrong@", 1)
-	if status, _ := fetch(t, http.MethodGet, wrong+"/", nil); status != http.StatusUnauthorized {
-		t.Errorf("with a wrong token: %d", status)
+	if status, _ := fetch(t, http.MethodGet, at+"/", nil, "Host", "evil.example"); status != http.StatusMisdirectedRequest {
+		t.Errorf("with another host name: %d", status)
 	}
 	dead := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`) }
 	change := url.Values{"do": {"purge"}, "routing-key": {"dead.0"}}

@@ -266,28 +266,17 @@ func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
 	for what, test := range map[string]struct {
 		method, path string
 		form         url.Values
-		header       []string
 		status       int
 	}{
-		"a change":       {http.MethodPost, "/change", url.Values{"do": {"purge"}}, nil, http.StatusForbidden},
-		"to ask for one": {http.MethodGet, "/change?do=purge", nil, nil, http.StatusForbidden},
-		"another host name": {
-			http.MethodGet, "/", nil, []string{"Host", "evil.example"}, http.StatusMisdirectedRequest,
-		},
-		"localhost":    {http.MethodGet, "/", nil, []string{"Host", "localhost:9465"}, http.StatusOK},
-		"another page": {http.MethodGet, "/etc/passwd", nil, nil, http.StatusNotFound},
-		"no page":      {http.MethodGet, "/events?of=/check", nil, nil, http.StatusBadRequest},
-		"a search again and again": {
-			http.MethodGet, "/events?of=" + search, nil, nil, http.StatusBadRequest,
-		},
+		"a change":       {http.MethodPost, "/change", url.Values{"do": {"purge"}}, http.StatusForbidden},
+		"to ask for one": {http.MethodGet, "/change?do=purge", nil, http.StatusForbidden},
+		"another page":   {http.MethodGet, "/etc/passwd", nil, http.StatusNotFound},
+		"no page":        {http.MethodGet, "/events?of=/check", nil, http.StatusBadRequest},
+		"a search again": {http.MethodGet, "/events?of=" + search, nil, http.StatusBadRequest},
 	} {
-		if status, body := fetch(t, test.method, at+test.path, test.form, test.header...); status != test.status {
+		if status, body := fetch(t, test.method, at+test.path, test.form); status != test.status {
 			t.Errorf("%s: %d, want %d\n%s", what, status, test.status, body)
 		}
-	}
-	r := cdcRelay(t, env, "console", "--listen", "0.0.0.0:0")
-	if r.code != exitUsage || !strings.Contains(r.stderr, "beyond loopback it needs --token-file or --login-header") {
-		t.Errorf("%d: %s", r.code, r.stderr)
 	}
 }
 

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"context"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/internal/schema"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // A DBA gets the same grants from --print-sql as setup gives, with or without names.
@@ -59,13 +57,7 @@ func TestPrintedGrantsAreSufficientAndMinimal(t *testing.T) {
 func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 	env, conn := fresh(t)
 	env["CDC_RELAY_MODE"] = "poll"
-	app := services.Name(t)
-	execute(t, conn, "CREATE ROLE "+app)
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+app+"; DROP ROLE "+app); err != nil {
-			t.Error(err)
-		}
-	})
+	app := newRole(t, conn, "", "LOGIN")
 	may := func() bool {
 		t.Helper()
 		return query[bool](t, conn, "SELECT bool_and(has_function_privilege($1, oid, 'EXECUTE')) FROM pg_proc WHERE proname ~ '^outbox_'", app)
@@ -83,7 +75,7 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "exist, nothing to do\n") // and keeps all grants
 	printed := cdcRelay(t, environment{}, "setup", "--print-sql", "--functions", "--app-role", "shop_app")
 	wantOutput(t, printed, `CREATE OR REPLACE FUNCTION "public"."outbox_enqueue"(`, `TO "shop_app";`)
-	execute(t, conn, "ALTER ROLE "+app+" LOGIN PASSWORD 's3cr3t'; GRANT USAGE ON SCHEMA public TO "+app+"; GRANT SELECT ON outbox_migrations TO "+app)
+	execute(t, conn, "GRANT USAGE ON SCHEMA public TO "+app+"; GRANT SELECT ON outbox_migrations TO "+app)
 	r := cdcRelay(t, asRole(t, env, conn, app), "setup", "--functions")
 	if want(t, r, exitFailed); !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL=postgres://OWNER@127.0.0.1:") {
 		t.Errorf("got %s", r.stderr)

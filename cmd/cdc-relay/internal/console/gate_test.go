@@ -247,69 +247,43 @@ func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 
 func TestConsoleRejectsRequestsOfOtherSites(t *testing.T) {
 	g, _ := gateOf(t)
-	from := func(pairs ...string) (headers [][2]string) {
-		for i := 0; i < len(pairs); i += 2 {
-			headers = append(headers, [2]string{pairs[i], pairs[i+1]})
-		}
-		return headers
-	}
-	const site, mode, dest = "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest"
-	for _, test := range []gateTest{
-		{what: "the console itself", header: from(site, "same-origin"), status: 200, user: "local user"},
-		{
-			what:   "an address that a person types",
-			header: from(site, "none", mode, "navigate"), status: 200, user: "local user",
-		},
-		{
-			what:   "a link of another site",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 200, user: "local user",
-		},
-		{what: "no browser", method: http.MethodPost, path: "/change", status: 200, user: "local user"},
-		{
-			what: "the console itself, behind a proxy with another name", method: http.MethodPost, path: "/change",
-			header: from(site, "same-origin", "Origin", "https://console.example.com"), status: 200, user: "local user",
-		},
-		{
-			what: "an old browser", method: http.MethodPost, path: "/change",
-			header: from("Origin", "http://localhost"), status: 200, user: "local user",
-		},
-		{
-			what: "updates for another site", path: "/events?of=/",
-			header: from(site, "cross-site", mode, "cors"), status: 403,
-		},
-		{
-			what: "updates for another port", path: "/events?of=/",
-			header: from(site, "same-site", mode, "cors"), status: 403,
-		},
-		{
-			what: "updates for another site with an old browser", path: "/events?of=/",
-			header: from("Origin", "http://evil.example"), status: 403,
-		},
-		{what: "updates for a file", path: "/events?of=/", header: from("Origin", "null"), status: 403},
-		{
-			what: "a link to updates", path: "/events?of=/",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{
-			what: "a link to a change", path: "/change?do=purge",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{what: "a frame", header: from(site, "cross-site", mode, "navigate", dest, "iframe"), status: 403},
-		{what: "an image", header: from(site, "cross-site", mode, "no-cors", dest, "image"), status: 403},
-		{
-			what: "a form of another site", method: http.MethodPost, path: "/change",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{
-			what: "a form of another port", method: http.MethodPost, path: "/change",
-			header: from(site, "same-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{
-			what: "a form with an old browser", method: http.MethodPost, path: "/change",
-			header: from("Origin", "http://localhost:8080"), status: 403,
-		},
+	const page, updates, form = "GET /", "GET /events?of=/", "POST /change"
+	for _, test := range []struct {
+		what, request string
+		fetch         string // Sec-Fetch-Site, -Mode and -Dest
+		origin        string
+		status        int
+	}{
+		{"the console itself", page, "same-origin", "", 200},
+		{"an address that a person types", page, "none navigate", "", 200},
+		{"a link of another site", page, "cross-site navigate document", "", 200},
+		{"no browser", form, "", "", 200},
+		{"the console behind a proxy with another name", form, "same-origin", "https://console.example.com", 200},
+		{"an old browser", form, "", "http://localhost", 200},
+		{"updates for another site", updates, "cross-site cors", "", 403},
+		{"updates for another port", updates, "same-site cors", "", 403},
+		{"updates for another site with an old browser", updates, "", "http://evil.example", 403},
+		{"updates for a file", updates, "", "null", 403},
+		{"a link to updates", updates, "cross-site navigate document", "", 403},
+		{"a link to a change", "GET /change?do=purge", "cross-site navigate document", "", 403},
+		{"a frame", page, "cross-site navigate iframe", "", 403},
+		{"an image", page, "cross-site no-cors image", "", 403},
+		{"a form of another site", form, "cross-site navigate document", "", 403},
+		{"a form of another port", form, "same-site navigate document", "", 403},
+		{"a form with an old browser", form, "", "http://localhost:8080", 403},
 	} {
-		test.run(t, g)
+		one := gateTest{what: test.what, status: test.status}
+		one.method, one.path, _ = strings.Cut(test.request, " ")
+		if test.status == http.StatusOK {
+			one.user = "local user"
+		}
+		for i, word := range strings.Fields(test.fetch) {
+			one.header = append(one.header, [2]string{"Sec-Fetch-" + []string{"Site", "Mode", "Dest"}[i], word})
+		}
+		if test.origin != "" {
+			one.header = append(one.header, [2]string{"Origin", test.origin})
+		}
+		one.run(t, g)
 	}
 }
 

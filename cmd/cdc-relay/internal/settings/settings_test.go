@@ -127,7 +127,7 @@ func TestAFlagOverridesTheEnvironmentAndThatTheFile(t *testing.T) {
 }
 
 func TestEachMistakeNamesItsPlace(t *testing.T) {
-	file := write(t, "size: 10\nelsewhere: x\nsiz: 1\nopen: true\nwait: [1s]\nsize: 1\ncolour: red\n")
+	file := write(t, "size: 10\nelsewhere: x\nsiz: 1\nopen: true\nwait: [1s]\nsize: 1\ncolour: red\nconfig: x\nformat:\n")
 	_, in, err := read(t, map[string]string{"APP_WAIT": "soon", "APP_COLOUR": "red"}, "--config", file, "--format", "table", "--json")
 	want := `FILE:1: size: 10: want 1 to 9
 FILE:2: elsewhere: "x": want a whole number
@@ -136,6 +136,8 @@ FILE:4: open can only be given as a flag
 FILE:5: wait: want one value
 FILE:6: size stands in line 1 already
 FILE:7: colour was removed: it is always red
+FILE:8: unknown key "config"; the keys are the names of the flags
+FILE:9: format has no value (write '' for an empty one)
 APP_COLOUR was removed: it is always red
 --wait (from APP_WAIT): "soon": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d
 --json: contradicts --format table`
