@@ -55,7 +55,7 @@ func consoleSettings() []setting {
 			"Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. "+
 				"Clients at other addresses are rejected. Default: none.",
 			func(c *config) *[]netip.Prefix { return &c.console.proxies }, console.ParseProxies),
-		settings.Switch("allow-changes", "Let users of the console retry, requeue, delete and send again.",
+		settings.Switch("allow-changes", "Let users of the console resend and delete messages.",
 			func(c *config) *bool { return &c.console.allowChanges }),
 		settings.FlagOnly(settings.Switch("console", "Also serve the console, until the demo ends.",
 			func(c *config) *bool { return &c.console.besideDemo })),
