@@ -37,17 +37,6 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 			UNION ALL SELECT routing_key FROM outbox WHERE attempts > 0) waiting WHERE routing_key = $1`, do)
 	}
 	_, at := startConsole(t, env, "--allow-changes")
-	confirm := func(question string) (status int, body string) {
-		t.Helper()
-		form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if form.Has("typed") {
-			form.Set("typed", form.Get("shown"))
-		}
-		return fetch(t, http.MethodPost, at+"/change", form)
-	}
 	fail("-1 hour")
 	questions := map[string]string{}
 	for _, do := range []string{"retry", "purge", "requeue"} {
@@ -59,7 +48,7 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	}
 	fail("-1 hour") // its transaction has committed after the question
 	for do, question := range questions {
-		status, again := confirm(question)
+		status, again := confirm(t, at, question)
 		asks := strings.Contains(again, "More rows match") && strings.Contains(again, "<strong>2 ")
 		if status != http.StatusConflict || !asks || left(do) != 2 {
 			t.Errorf("%s of one confirmed row while two match: status %d, %d rows are left\n%s",
@@ -76,7 +65,7 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 			late = 0 // only the number counts, because a retry has no time of death
 		}
 		for range 2 { // the second time, the user reloads the page
-			if status, body := confirm(question); status != http.StatusOK || left(do) != late {
+			if status, body := confirm(t, at, question); status != http.StatusOK || left(do) != late {
 				t.Errorf("%s: %d, %d are left, want %d\n%s", do, status, left(do), late, body)
 			}
 		}
@@ -147,11 +136,7 @@ func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 	if !strings.Contains(question, "<strong>3 published messages</strong> would be sent again") {
 		t.Fatalf("asked:\n%s", question)
 	}
-	form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	status, body := fetch(t, http.MethodPost, at+"/change", form)
+	status, body := confirm(t, at, question)
 	copies := query[int](t, db, `SELECT count(*)::int FROM outbox WHERE routing_key = 'r1' AND possible_duplicate`)
 	if status != http.StatusOK || copies != 3 || !strings.Contains(body, "replayed 3 messages") {
 		t.Errorf("status %d, %d copies\n%s", status, copies, body)

@@ -216,6 +216,19 @@ func submitted(t *testing.T, body, action string) string {
 	return action + "?" + query.Encode()
 }
 
+// confirm submits the form of a question, and types what it asks for.
+func confirm(t *testing.T, at, question string) (status int, body string) {
+	t.Helper()
+	form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if form.Has("typed") {
+		form.Set("typed", form.Get("shown"))
+	}
+	return fetch(t, http.MethodPost, at+"/change", form)
+}
+
 // A browser submits the names of all fields, also of empty ones. The form keeps the filters that are set.
 func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 	env, db := fresh(t)

@@ -96,27 +96,23 @@ func TestConsoleDeletesAWaitingMessage(t *testing.T) {
 	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"3"}}); status != http.StatusBadRequest || left() != 3 {
 		t.Errorf("without an id: status %d, %d rows\n%s", status, left(), body)
 	}
-	confirm := func(id string) (int, string) {
+	deleted := func(id string) (int, string) {
 		_, question := fetch(t, http.MethodGet, at+"/change?do=delete&id="+id, nil)
 		if !strings.Contains(question, "<strong>1 waiting message</strong> would be deleted for good") {
 			t.Fatalf("the question:\n%s", question)
 		}
-		form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fetch(t, http.MethodPost, at+"/change", form)
+		return confirm(t, at, question)
 	}
-	if status, body := confirm("1"); status != http.StatusOK || !strings.Contains(body, "deleted 1 message, never published") || left() != 2 {
+	if status, body := deleted("1"); status != http.StatusOK || !strings.Contains(body, "deleted 1 message, never published") || left() != 2 {
 		t.Errorf("status %d, %d rows\n%s", status, left(), body)
 	}
 	other := lockRow(t, db, 2)
-	if status, body := confirm("2"); status != http.StatusOK || !strings.Contains(body, "1 message is locked") || left() != 2 {
+	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "1 message is locked") || left() != 2 {
 		t.Errorf("a locked row: status %d, %d rows\n%s", status, left(), body)
 	}
 	other.Close(t.Context())
 	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 2`)
-	if status, body := confirm("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
+	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
 		t.Errorf("a due row: status %d, %d rows\n%s", status, left(), body)
 	}
 }

@@ -42,6 +42,8 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 		t.Errorf("got %s", r.stdout)
 	}
 
+	wantOutput(t, cdcRelay(t, env, "stats", "--json"), `"blocked_keys": 1`)
+
 	var keys []string
 	for args := []string{"list", "--routing-key", "orders.paid", "--limit", "1", "--format", "json"}; ; {
 		r := cdcRelay(t, env, args...)

@@ -145,19 +145,6 @@ func allStates() []operator.State {
 	return append(operator.States(), operator.Dead, operator.Published)
 }
 
-// checkState fails if the command does not have the state.
-func checkState(c *cli.Context, cfg *config) error {
-	for _, f := range settings.FlagsOf(c.Command.Flags) {
-		state := spelled(cfg.selected.filter.State)
-		if f.Name == "state" && state != "" {
-			if err := settings.OneOf(state, f.Choices()...); err != nil {
-				return usagef("--state: %s", err)
-			}
-		}
-	}
-	return nil
-}
-
 func addNames(f *operator.Filter, texts []string) error {
 	for _, text := range texts {
 		name, err := operator.ParseName(strings.TrimSpace(text))
@@ -201,9 +188,6 @@ func (p *process) resolveNamed(c *cli.Context) (*config, error) {
 // IDs, with it also by filters or --all.
 func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	cfg, err := p.resolveNamed(c)
-	if err == nil {
-		err = checkState(c, cfg)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -211,6 +195,9 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	for _, f := range settings.FlagsOf(c.Command.Flags) {
 		if f.Name == "state" {
 			states = strings.Join(f.Choices(), "|")
+			if err := settings.OneOf(spelled(filter.State), f.Choices()...); filter.State != "" && err != nil {
+				return nil, usagef("--state: %s", err)
+			}
 		}
 		isCopy := slices.ContainsFunc(copySettings(), func(s setting) bool { return s.Name == f.Name })
 		if isCopy && f.IsSet() && filter.State != operator.Published {

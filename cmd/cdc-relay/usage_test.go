@@ -132,6 +132,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"explain -", `explain: "-": want the id of a row, such as 42, or a message_id, such as 5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52`},
 		{"explain 42 -", "explain: want one ID: that of a row, or a message_id"},
 		{"run --publisher stdout --http-addr= --liveness-file " + folder, "--liveness-file " + folder + ": is a directory or a device, want the name of a file"},
+		{"run --publisher stdout --events-exchange x", "--events-exchange needs --publisher amqp"},
 		{"help frobnicate", "No help topic for 'frobnicate'"},
 	} {
 		t.Run(test.args, func(t *testing.T) {

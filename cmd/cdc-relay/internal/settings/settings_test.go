@@ -105,15 +105,17 @@ func TestAFlagOverridesTheEnvironmentAndThatTheFile(t *testing.T) {
 		"APP_SIZE":    "2",
 		"APP_WAIT":    "2m",
 		"APP_OPEN":    "true",
+		"APP_URL":     " http://h\r\n", // a URL ends before the white space
 		"APP_PATTERN": "", "APP_ELSEWHERE": "x", "APP_ALSO": "true",
 	}
 	got, in, err := read(t, env, "--size", "4", "--pattern", "a", "--pattern", "b")
-	want := shop{size: 4, wait: 2 * time.Minute, format: "json", pattern: "a,b", elsewhere: 5, also: true}
+	want := shop{url: "http://h", size: 4, wait: 2 * time.Minute, format: "json", pattern: "a,b", elsewhere: 5, also: true}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	places := map[string]settings.Value{
 		"config":    {Text: file, Source: settings.FromEnvironment, Place: "APP_CONFIG"},
+		"url":       {Text: " http://h\r\n", Source: settings.FromEnvironment, Place: "APP_URL"},
 		"size":      {Text: "4", Source: settings.FromFlag, Place: "--size"},
 		"wait":      {Text: "2m", Source: settings.FromEnvironment, Place: "APP_WAIT"},
 		"format":    {Text: "json", Source: settings.FromFile, Place: file + ":3"},
