@@ -102,14 +102,10 @@ func (c *config) database() pgdial.Address {
 	return pgdial.AddressOf(c.relay.DatabaseURL, c.relay.DatabaseURLFile)
 }
 
-func (c *config) names() provision.Names {
-	return c.relay.Names()
-}
-
 // allNames returns the names of all shards with --shards, else of one.
 func (c *config) allNames() []provision.Names {
 	if c.shards == 0 {
-		return []provision.Names{c.names()}
+		return []provision.Names{c.relay.Names()}
 	}
 	var all []provision.Names
 	for _, shard := range outbox.ShardsOf(c.shards) {

@@ -155,7 +155,7 @@ type keyView struct {
 }
 
 func (p *process) keys(ctx context.Context, s *session) error {
-	around, err := p.surroundings(ctx, s)
+	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
 	if err != nil {
 		return err
 	}
