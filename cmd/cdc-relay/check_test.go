@@ -236,8 +236,7 @@ func TestRejectedLoginsGetAWorkingFix(t *testing.T) {
 		"a database that is full": {"LOGIN", func(database, _ string) string { return "ALTER DATABASE " + database + " CONNECTION LIMIT 0" }, "too many connections for database"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			env, conn := fresh(t)
-			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			env, conn := withTables(t, "--mode", "poll")
 			role, database := newRole(t, conn, "", test.role), conn.Config().Database
 			execute(t, conn, test.breaks(`"`+database+`"`, role))
 			r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json")
@@ -355,8 +354,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 // The administrator has every privilege, so check must examine the role named by --relay-role.
 func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
+	env, conn := withTables(t)
 	role := newRole(t, conn, "", "LOGIN REPLICATION")
 	check := func(args ...string) result {
 		return cdcRelay(t, env, append([]string{"check", "--publisher", "stdout"}, args...)...)
@@ -396,8 +394,7 @@ func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
 }
 
 func TestAFailedRepairIsReported(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	role := newRole(t, conn, "", "LOGIN")
 	r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--fix", "--yes")
 	want(t, r, exitFailed)

@@ -33,6 +33,14 @@ func fresh(t *testing.T) (environment, *pgx.Conn) {
 	}, conn
 }
 
+// withTables is fresh after setup with these flags.
+func withTables(t *testing.T, flags ...string) (environment, *pgx.Conn) {
+	t.Helper()
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, append([]string{"setup"}, flags...)...), exitDone)
+	return env, conn
+}
+
 func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	t.Helper()
 	var value T
@@ -98,9 +106,8 @@ func TestSetupAndTeardown(t *testing.T) {
 
 // Run suggests setup, with or without --tables-only. These must not answer that there is nothing to do.
 func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	hint := func(r result) string {
 		t.Helper()
 		want(t, r, exitFailed)
@@ -185,9 +192,8 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 
 // The owner of both tables may lack the right to create the function.
 func TestAdoptNamesTheMissingPrivilege(t *testing.T) {
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	role := newRole(t, conn, "", "LOGIN")
 	execute(t, conn, "CREATE TABLE events (id int PRIMARY KEY, body text)")
 	execute(t, conn, "ALTER TABLE outbox OWNER TO "+role+"; ALTER TABLE events OWNER TO "+role)
@@ -239,8 +245,7 @@ func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 }
 
 func TestTeardownByTheRelaysRoleNamesTheOwner(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
+	env, conn := withTables(t)
 	r := cdcRelay(t, asRole(t, env, conn, newRole(t, conn, "", "LOGIN REPLICATION")), "teardown", "--yes")
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stdout, "dropped slot") || !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL=postgres://OWNER@127.0.0.1:") {

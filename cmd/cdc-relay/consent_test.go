@@ -17,8 +17,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 	if got := takersOf("all"); !slices.Equal(sorted(got), []string{"delete", "resend"}) {
 		t.Errorf("commands that change many rows: %q", got)
 	}
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	fill := func() {
 		execute(t, db, `TRUNCATE outbox, outbox_dead_letter, outbox_published`)
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('r', '1', now() + interval '1 hour', 2)`)
@@ -88,8 +87,7 @@ func sorted(words []string) []string { return slices.Sorted(slices.Values(words)
 
 func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a%', '1')`)
 	for args, note := range map[string]string{
 		"list --routing-key orders.%":                               `note: --routing-key: the % in "orders.%" is no wildcard; * is one word, # any number of words`,
@@ -119,8 +117,7 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 // Each command selects the same rows with a pattern.
 func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	keys := `unnest(ARRAY['orders', 'orders.created', 'orders.eu.created', 'orders_created', 'invoices.*', '']) WITH ORDINALITY k(key, i)`
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, attempts, available_at) SELECT key, '1', 1, now() + interval '1 hour' FROM `+keys)
 	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
@@ -195,8 +192,7 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 
 func TestDatesSelectRows(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, db := withTables(t, "--mode", "poll")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, created_at) VALUES ('old', '1', '2024-10-31 23:59:59Z'), ('new', '1', '2024-11-01 10:00:00Z')`)
 	for args, found := range map[string]string{
 		"--older-than 2024-11-01": "old", "--newer-than 2024-11-01": "new", "--older-than 2024-11-01T10:00:00Z": "old new", "--newer-than 2024-11-01T10:00:00Z": "",

@@ -20,9 +20,8 @@ import (
 
 // Rows that match after the question are not changed without another question.
 func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	fail := func(died string) {
 		t.Helper()
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
@@ -79,9 +78,8 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 
 // Each group has as many rows as its link shows and its buttons change, whatever its names contain.
 func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	names := []string{
 		"orders.lost", "<script>alert(1)</script>", "\u202eevil", "a\r\nb\x1b[2K", `"><img src=x>&b=1`, "", "''", " lead",
 	}
@@ -124,9 +122,8 @@ func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
 
 // A replay inserts copies of exactly the messages that were confirmed.
 func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	execute(t, db, `INSERT INTO outbox_published
 		(id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i % 2, '1' FROM generate_series(1, 5) i`)
@@ -163,9 +160,8 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 		}, rows - operator.ChangeBatch},
 	} {
 		t.Run(name, func(t *testing.T) {
-			env, db := fresh(t)
+			env, db := withTables(t, "--mode", "poll")
 			env["CDC_RELAY_HTTP_ADDR"] = ""
-			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 			execute(t, db, `INSERT INTO outbox_dead_letter
 				(id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
 				SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, rows)
@@ -208,9 +204,8 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 }
 
 func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
 		VALUES ('r', '1', now() + interval '1 hour', 2), ('r', '1', NULL, 0)`)
 	execute(t, db, `INSERT INTO outbox_dead_letter

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -59,9 +58,8 @@ func fetch(t *testing.T, method, address string, form url.Values, header ...stri
 
 func TestConsoleShowsEveryPage(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
 	execute(t, db, `INSERT INTO outbox
 		(routing_key, payload, ordering_key, available_at, attempts, last_error, redacted_payload)
 		VALUES ('<b>orders</b>', '{"card": "unredacted"}', 'customer-1', now() + interval '1 hour', 2,
@@ -137,17 +135,13 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 			break
 		}
 	}
-	c.signal(t, syscall.SIGTERM)
-	if code := c.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	c.stopsWell(t)
 }
 
 // A page that shows more rows than its link says would also change them.
 func TestConsoleLinksKeepTheFilter(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	names := []string{`a&b=1 "ü"`, "other", "", " lead", "lead", "''"}
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
@@ -231,9 +225,8 @@ func confirm(t *testing.T, at, question string) (status int, body string) {
 
 // A browser submits the names of all fields, also of empty ones. The form keeps the filters that are set.
 func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	names := []string{"", "''", "'", " lead", "lead", `"a"&b`}
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox_dead_letter
@@ -271,9 +264,8 @@ func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 }
 
 func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
-	env, _ := fresh(t)
+	env, _ := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	_, at := startConsole(t, env)
 	search := url.QueryEscape("/message?id=5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52")
 	for what, test := range map[string]struct {
@@ -326,8 +318,7 @@ func TestAConsoleThatEverybodyCouldUseDoesNotStart(t *testing.T) {
 
 // Each filter either selects what it says, or is an error that says what is wrong.
 func TestUnreadableFiltersAreTheMistakeOfTheRequest(t *testing.T) {
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1')`)
 	_, at := startConsole(t, env, "--allow-changes")
 	for _, path := range []string{

@@ -17,8 +17,7 @@ import (
 
 func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 0, NULL`)
 	insertWaiting(t, db, 2, `NULL, 0, NULL`)
 	insertWaiting(t, db, 3, `now() + interval '1 hour', 0, NULL`)
@@ -72,9 +71,8 @@ func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
 }
 
 func TestConsoleDeletesAWaitingMessage(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	for n := 1; n <= 3; n++ {
 		insertWaiting(t, db, n, `now() + interval '1 hour', 1, NULL`)
 	}
@@ -119,9 +117,8 @@ func TestConsoleDeletesAWaitingMessage(t *testing.T) {
 
 // The tile links to the rows that it counts.
 func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 1, 'k'`)
 	insertWaiting(t, db, 2, `NULL, 0, 'k'`)
 	insertWaiting(t, db, 3, `NULL, 0, 'k'`)

@@ -31,8 +31,7 @@ func insertWaiting(t *testing.T, db *pgx.Conn, n int, values string) {
 
 func TestResendFindsAMessageInEachTable(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	execute(t, db, `SELECT setval('outbox_id_seq', 1000)`)
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 3, NULL`)
 	execute(t, db, insertDead, 2, uuid(2), nil)
@@ -118,8 +117,7 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 
 // A role that may not read the history still resends what waits.
 func TestResendNeedsNoHistoryForADeadLetter(t *testing.T) {
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	execute(t, db, `SELECT setval('outbox_id_seq', 1000)`)
 	execute(t, db, insertDead, 2, uuid(2), nil)
 	role := newRole(t, db, "", "LOGIN")
@@ -144,10 +142,9 @@ func TestResendNeedsNoHistoryForADeadLetter(t *testing.T) {
 
 func TestTheNextMessageOfAKeyArrivesOnceItsFirstIsDeleted(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
+	env, db := withTables(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	start(t, env, "run", "--poll-interval", "100ms", "--backoff-time", "1h", "--max-backoff", "1h")
 	execute(t, db, `INSERT INTO outbox (message_id, routing_key, payload, ordering_key) VALUES
 		($1, 'lost', '1', 'k'), ($2, 'orders', '2', 'k')`, uuid(1), uuid(2))

@@ -138,6 +138,15 @@ func (c *command) signal(t *testing.T, sig os.Signal) {
 	}
 }
 
+// stopsWell ends the process by SIGTERM, and expects exit code 0.
+func (c *command) stopsWell(t *testing.T) {
+	t.Helper()
+	c.signal(t, syscall.SIGTERM)
+	if code := c.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // httpURL returns its HTTP address from the log.
 func (c *command) httpURL(t *testing.T) string {
 	t.Helper()
@@ -165,9 +174,8 @@ func page(t *testing.T, url string) string {
 
 func TestRunPublishesTheDemoAndStops(t *testing.T) {
 	t.Parallel()
-	env, _ := fresh(t)
+	env, _ := withTables(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run")
 	address := relay.httpURL(t)
 	relay.await(t, `"broker_connected"`)
@@ -186,16 +194,12 @@ func TestRunPublishesTheDemoAndStops(t *testing.T) {
 	if got := page(t, address+"/metrics"); !strings.Contains(got, "\ncdc_relay_messages_published_total 15\n") {
 		t.Errorf("/metrics: %s", got)
 	}
-	relay.signal(t, syscall.SIGTERM)
-	if code := relay.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	relay.stopsWell(t)
 }
 
 // SIGHUP from a closed terminal ends the relay as SIGTERM does, except under nohup.
 func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
-	env, _ := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
+	env, _ := withTables(t)
 	file := filepath.Join(t.TempDir(), "live")
 	relay := start(t, env, "run", "--publisher", "stdout", "--liveness-file", file)
 	for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
@@ -214,9 +218,8 @@ func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
 
 func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--tables-only")
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	want(t, cdcRelay(t, env, "setup", "--tables-only"), exitDone)
 	demo := start(t, env, "demo", "--rate", "1000")
 	for query[int](t, conn, "SELECT count(*) FROM outbox") == 0 {
 		if t.Context().Err() != nil {
@@ -270,8 +273,7 @@ func TestAnOutputThatFailsStopsTheRelay(t *testing.T) {
 	} {
 		for _, command := range []string{"run", "drain"} {
 			t.Run(command+" into "+output, func(t *testing.T) {
-				env, conn := fresh(t)
-				want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+				env, conn := withTables(t, "--mode", "poll")
 				execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 3)`)
 				file, err := test.open()
 				if err != nil {
@@ -294,8 +296,7 @@ func TestAnOutputThatFailsStopsTheRelay(t *testing.T) {
 // A drain waits for its reader as long as that takes.
 func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -329,8 +330,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 		code    int
 	}{{"drain", syscall.SIGTERM, exitFailed}, {"drain", syscall.SIGINT, exitFailed}, {"run", syscall.SIGTERM, exitDone}} {
 		t.Run(fmt.Sprint(test.command, test.signal), func(t *testing.T) {
-			env, conn := fresh(t)
-			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			env, conn := withTables(t, "--mode", "poll")
 			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`)
 			reader, writer, err := os.Pipe()
 			if err != nil {
@@ -358,8 +358,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 
 // A row that nobody could read stays in the table.
 func TestAClosedOutputDeletesNoRow(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,7 @@ import (
 // A DBA gets the same grants from --print-sql as setup gives, with or without names.
 func TestPrintedGrantsAreSufficientAndMinimal(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
+	env, conn := withTables(t)
 	for _, named := range []bool{true, false} {
 		relay, app := newRole(t, conn, "", "LOGIN REPLICATION"), newRole(t, conn, "", "LOGIN")
 		args, names := []string{"setup", "--print-sql"}, strings.NewReplacer(`"cdc_relay"`, relay, `"application"`, app)
@@ -90,8 +89,7 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 
 // The SQL of the pages on functions and consumers runs as written.
 func TestSQLOfTheFunctionAndConsumerPagesRuns(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--functions"), exitDone)
+	_, conn := withTables(t, "--mode", "poll", "--functions")
 	for _, page := range []string{"functions.md", "consumers.md"} {
 		for _, sql := range blocks(t, page, "sql") {
 			execute(t, conn, strings.ReplaceAll(sql, "$1", "gen_random_uuid()"))

@@ -83,9 +83,8 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 func TestDogStatsDHasATagForRoutingKeys(t *testing.T) {
 	t.Parallel()
 	conn := listenForStatsd(t)
-	env, db := fresh(t)
+	env, db := withTables(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT CASE WHEN i <= 2 THEN 'orders.created' ELSE 'invoices.' || i END, '1'
 		FROM generate_series(1, 5) i`); err != nil {
 		t.Fatal(err)
@@ -128,10 +127,9 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 // The notice arrives when the row is in the dead-letter table. If nobody consumes it, the relay continues.
 func TestEventNoticesArePublished(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
+	env, db := withTables(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	notices := arrivals(t, env["CDC_RELAY_AMQP_URL"], "graves", "graveyard")
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`)
 	relay := start(t, env, "drain", "--max-retries", "0", "--events-exchange", "graveyard")
 	for range 3 {
