@@ -23,7 +23,9 @@ type Table interface {
 	FindKeys(
 		ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
 	) ([]outbox.Run, pgsnapshot.Snapshot, error)
-	FindRuns(ctx context.Context, keys []string, each int, fresh outbox.Fresh) ([]outbox.Run, pgsnapshot.Snapshot, error)
+	FindRuns(
+		ctx context.Context, keys []string, each int, fresh outbox.Fresh,
+	) ([]outbox.Run, pgsnapshot.Snapshot, error)
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (pgsnapshot.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)

@@ -19,8 +19,8 @@
 //	                 sweeps: core.Unread.
 //	 4  relay        streamer.insert passes the message to the core.
 //	 5  core         Streamed enters row 42 in the registry, counts it in the window, and asks whether this relay
-//	                 still owns the slot. The result is Taken, with the message to publish; or Left, and a sweep claims
-//	                 the row later; or NoRoom, and streamer.insert waits for room, for a limited time.
+//	                 still owns the slot. The result is Taken, with the message to publish; or Left, and a sweep
+//	                 claims the row later; or NoRoom, and streamer.insert waits for room, for a limited time.
 //	 6  relay        The streamer collects up to 64 messages. Streamer.Idle passes them to apply, when the socket has
 //	                 no more bytes. Apply checks for defects that no broker accepts, and publishes.
 //	 7  amqp         Publisher.Publish puts the message into a mailbox and returns. The sender encodes it and writes

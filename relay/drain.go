@@ -54,8 +54,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 }
 
 const (
-	// drainEvery is the poll interval of a drain, unless the send timeout is short. Passes over the keys cost time while
-	// rows without a key leave.
+	// drainEvery is the poll interval of a drain, unless the send timeout is short. Passes over the keys cost time
+	// while rows without a key leave.
 	drainEvery = time.Second
 	// lookAgain is how soon a drain looks again at rows that others should deliver.
 	lookAgain = 100 * time.Millisecond

@@ -28,19 +28,15 @@ type adoptFlags struct {
 
 func adoptSettings() []setting {
 	return []setting{
-		{
-			Info: settings.Info{
-				Name: "from", Placeholder: "NAME", FlagOnly: true,
-				Usage: "The table to adopt, written as in SQL. Default: outboxevent for debezium, " +
-					"celery_outbox for celery-outbox, the only watermill_… for watermill; " +
-					"with --undo the only adopted one.",
-			},
-			Set: func(c *config, text string) error {
+		settings.FlagOnly(settings.Func("from", "NAME", "",
+			"The table to adopt, written as in SQL. Default: outboxevent for debezium, "+
+				"celery_outbox for celery-outbox, the only watermill_… for watermill; "+
+				"with --undo the only adopted one.",
+			func(c *config, text string) error {
 				table, err := outbox.ParseName(text)
 				c.adopting.from = &table
 				return err
-			},
-		},
+			})),
 		settings.FlagOnly(settings.Repeats(settings.Text("map", "LIST", "",
 			"Which column goes where, as TARGET=VALUE,… "+
 				"A target is a column of the outbox, headers.NAME or properties.NAME. "+

@@ -72,9 +72,8 @@ func TestAdoptReportsWrongUsage(t *testing.T) {
 // The commands of the page run as written.
 func TestCommandsOfTheAdoptPageRun(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	execute(t, conn, `CREATE TABLE "OutboxMessage" ("SequenceNumber" bigserial PRIMARY KEY, "MessageId" uuid NOT NULL, "ContentType" varchar(256) NOT NULL,
 			"MessageType" text NOT NULL, "Body" text NOT NULL, "SentTime" timestamptz NOT NULL, "EnqueueTime" timestamptz);
 		CREATE TABLE events (id bigserial PRIMARY KEY, topic text, customer text, body jsonb, sent_at timestamptz);

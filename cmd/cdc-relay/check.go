@@ -196,8 +196,8 @@ func checkOptions(cfg *config) doctor.Options {
 		Connect: func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 			return connectToCheck(ctx, cfg.database(), cfg.checking.relayRole, parameters)
 		},
-		Table: cfg.relay.Table, TableOwner: cfg.relay.TableOwner, Slot: cfg.names().Slot,
-		Publication: cfg.names().Publication, Shard: cfg.relay.Shard, FailoverSlot: cfg.relay.FailoverSlot,
+		Table: cfg.relay.Table, TableOwner: cfg.relay.TableOwner, Slot: cfg.relay.Names().Slot,
+		Publication: cfg.relay.Names().Publication, Shard: cfg.relay.Shard, FailoverSlot: cfg.relay.FailoverSlot,
 		Administrator: cfg.checking.relayRole != "", Poll: cfg.relay.Mode == relay.ModePoll,
 		KeepPublished: cfg.relay.KeepPublished, AppRoles: cfg.checking.appRoles,
 		Exchange: cfg.exchange, EventsExchange: cfg.signals.eventsExchange,

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"maps"
-	"net/url"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -32,6 +31,14 @@ func fresh(t *testing.T) (environment, *pgx.Conn) {
 		"CDC_RELAY_PUBLICATION":  name,
 		"CDC_RELAY_HTTP_ADDR":    "127.0.0.1:0",
 	}, conn
+}
+
+// withTables is fresh after setup with these flags.
+func withTables(t *testing.T, flags ...string) (environment, *pgx.Conn) {
+	t.Helper()
+	env, conn := fresh(t)
+	want(t, cdcRelay(t, env, append([]string{"setup"}, flags...)...), exitDone)
+	return env, conn
 }
 
 func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
@@ -99,9 +106,8 @@ func TestSetupAndTeardown(t *testing.T) {
 
 // Run suggests setup, with or without --tables-only. These must not answer that there is nothing to do.
 func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	hint := func(r result) string {
 		t.Helper()
 		want(t, r, exitFailed)
@@ -175,13 +181,7 @@ func asRole(t *testing.T, env environment, conn *pgx.Conn, role string) environm
 func TestMissingPrivilegesAreNamed(t *testing.T) {
 	env, conn := fresh(t)
 	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	role := services.Name(t)
-	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 's3cr3t'")
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP ROLE "+role); err != nil {
-			t.Error(err)
-		}
-	})
+	role := newRole(t, conn, "", "LOGIN")
 	env = asRole(t, env, conn, role)
 	r := cdcRelay(t, env, "setup", "--tables-only")
 	want(t, r, exitFailed)
@@ -192,17 +192,11 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 
 // The owner of both tables may lack the right to create the function.
 func TestAdoptNamesTheMissingPrivilege(t *testing.T) {
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
-	role := services.Name(t)
+	role := newRole(t, conn, "", "LOGIN")
 	execute(t, conn, "CREATE TABLE events (id int PRIMARY KEY, body text)")
-	execute(t, conn, "CREATE ROLE "+role+" LOGIN PASSWORD 's3cr3t'; ALTER TABLE outbox OWNER TO "+role+"; ALTER TABLE events OWNER TO "+role)
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-			t.Error(err)
-		}
-	})
+	execute(t, conn, "ALTER TABLE outbox OWNER TO "+role+"; ALTER TABLE events OWNER TO "+role)
 	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	env = asRole(t, env, conn, role)
 	adopt := []string{"adopt", "--from", "events", "--map", "routing_key=id,payload=body"}
@@ -241,12 +235,6 @@ func TestAnAddressInUseHasAHint(t *testing.T) {
 	}
 }
 
-func TestLivenessFileThatIsADirectory(t *testing.T) {
-	directory := t.TempDir()
-	wantUsage(t, cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_HTTP_ADDR": ""}, "run", "--publisher", "stdout", "--liveness-file", directory),
-		"--liveness-file "+directory+": is a directory or a device, want the name of a file")
-}
-
 func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 	env, _ := fresh(t)
 	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text", "--liveness-file", t.TempDir()+"/no/such/folder")
@@ -257,29 +245,11 @@ func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 }
 
 func TestTeardownByTheRelaysRoleNamesTheOwner(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
-	role := services.Name(t)
-	execute(t, conn, "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD 's3cr3t'")
-	t.Cleanup(func() { _, _ = conn.Exec(context.Background(), "DROP ROLE "+role) })
-	address, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.User = url.UserPassword(role, "s3cr3t")
-	r := cdcRelay(t, environment{
-		"CDC_RELAY_DATABASE_URL": address.String(), "CDC_RELAY_SLOT": env["CDC_RELAY_SLOT"], "CDC_RELAY_PUBLICATION": env["CDC_RELAY_PUBLICATION"],
-	}, "teardown", "--yes")
+	env, conn := withTables(t)
+	r := cdcRelay(t, asRole(t, env, conn, newRole(t, conn, "", "LOGIN REPLICATION")), "teardown", "--yes")
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stdout, "dropped slot") || !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL=postgres://OWNER@127.0.0.1:") {
 		t.Errorf("got %s%s", r.stdout, r.stderr)
 	}
 	wantOutput(t, cdcRelay(t, env, "teardown", "--yes"), "dropped publication")
-}
-
-func TestADashIsNotAMessage(t *testing.T) {
-	for _, args := range [][]string{{"explain", "-"}, {"explain", "42", "-", "--database-url", "postgres://localhost/x"}} {
-		r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": ""}, args...)
-		want(t, r, exitUsage)
-	}
 }

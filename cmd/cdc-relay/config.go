@@ -102,14 +102,10 @@ func (c *config) database() pgdial.Address {
 	return pgdial.AddressOf(c.relay.DatabaseURL, c.relay.DatabaseURLFile)
 }
 
-func (c *config) names() provision.Names {
-	return c.relay.Names()
-}
-
 // allNames returns the names of all shards with --shards, else of one.
 func (c *config) allNames() []provision.Names {
 	if c.shards == 0 {
-		return []provision.Names{c.names()}
+		return []provision.Names{c.relay.Names()}
 	}
 	var all []provision.Names
 	for _, shard := range outbox.ShardsOf(c.shards) {
@@ -191,18 +187,13 @@ func serviceSettings() []setting {
 		settings.MayBeEmpty(settings.Text("liveness-file", "FILE", "",
 			"A file written every second while the relay is live, and removed at the end. Default: none.",
 			func(c *config) *string { return &c.livenessFile })),
-		{
-			Info: settings.Info{
-				Name: "log-level", Placeholder: "debug|info|warn|error", Default: "info",
-				Usage: "Log this level and those above it.",
-			},
-			Set: func(c *config, text string) error {
+		settings.Func("log-level", "debug|info|warn|error", "info", "Log this level and those above it.",
+			func(c *config, text string) error {
 				if err := settings.OneOf(text, "debug", "info", "warn", "error"); err != nil {
 					return err
 				}
 				return c.logLevel.UnmarshalText([]byte(text))
-			},
-		},
+			}),
 		settings.Choice("log-format", "auto",
 			"auto: text on a terminal, JSON otherwise. The log goes to the standard error.",
 			func(c *config) *string { return &c.logFormat }, "auto", "text", "json"),
@@ -228,18 +219,20 @@ func commandSettings() []setting {
 		settings.FlagOnly(settings.Switch("tables", "Also drop the tables. Fails while they contain messages.",
 			func(c *config) *bool { return &c.tables })),
 		settings.Parsed("rate", "NUMBER", "4", "Orders per second, 0.1 to 1000.",
-			func(c *config) *float64 { return &c.rate }, parseRate),
+			func(c *config) *float64 { return &c.rate }, rateUpTo(1000)),
 		settings.Number("count", "", "Stop after this many orders. Default: continue until Ctrl-C.",
 			1, 1_000_000_000, func(c *config) *int { return &c.count }),
 	}
 }
 
-func parseRate(text string) (float64, error) {
-	rate, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(rate >= 0.1 && rate <= 1000) {
-		return 0, fmt.Errorf("%q: want a number from 0.1 to 1000", text)
+func rateUpTo(most float64) func(text string) (float64, error) {
+	return func(text string) (float64, error) {
+		rate, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(rate >= 0.1 && rate <= most) {
+			return 0, fmt.Errorf("%q: want a number from 0.1 to %.0f", text, most)
+		}
+		return rate, nil
 	}
-	return rate, nil
 }
 
 // tableFlag returns the --table flag that a command for this table needs.

@@ -65,23 +65,18 @@ func retrySettings() []setting {
 }
 
 func retriesSetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "max-retries", Shared: true, Placeholder: "NUMBER", Default: "5", Values: []string{show.Unlimited},
-			Usage: "How often to retry a message that RabbitMQ rejects, before it becomes a dead letter; " +
-				"unlimited: it never does. Outages do not count.",
-		},
-		Set: func(c *config, text string) error {
-			if text == show.Unlimited {
-				c.relay.MaxRetries = relay.UnlimitedRetries
-				return nil
-			}
-			n, err := strconv.Atoi(text)
-			if err != nil || n < 0 {
-				return fmt.Errorf("%q: want 0 to 1000, or %s", text, show.Unlimited)
-			}
-			c.relay.MaxRetries = n
-			return nil
-		},
+	parse := func(text string) (int, error) {
+		if text == show.Unlimited {
+			return relay.UnlimitedRetries, nil
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return 0, fmt.Errorf("%q: want 0 to 1000, or %s", text, show.Unlimited)
+		}
+		return n, nil
 	}
+	return settings.Shared(settings.Offering(settings.Parsed("max-retries", "NUMBER", "5",
+		"How often to retry a message that RabbitMQ rejects, before it becomes a dead letter; "+
+			"unlimited: it never does. Outages do not count.",
+		func(c *config) *int { return &c.relay.MaxRetries }, parse), []string{show.Unlimited}))
 }

@@ -17,8 +17,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 	if got := takersOf("all"); !slices.Equal(sorted(got), []string{"delete", "resend"}) {
 		t.Errorf("commands that change many rows: %q", got)
 	}
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	fill := func() {
 		execute(t, db, `TRUNCATE outbox, outbox_dead_letter, outbox_published`)
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts) VALUES ('r', '1', now() + interval '1 hour', 2)`)
@@ -88,8 +87,7 @@ func sorted(words []string) []string { return slices.Sorted(slices.Values(words)
 
 func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1'), ('a%', '1')`)
 	for args, note := range map[string]string{
 		"list --routing-key orders.%":                               `note: --routing-key: the % in "orders.%" is no wildcard; * is one word, # any number of words`,
@@ -119,8 +117,7 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 // Each command selects the same rows with a pattern.
 func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	keys := `unnest(ARRAY['orders', 'orders.created', 'orders.eu.created', 'orders_created', 'invoices.*', '']) WITH ORDINALITY k(key, i)`
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, attempts, available_at) SELECT key, '1', 1, now() + interval '1 hour' FROM `+keys)
 	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
@@ -159,23 +156,14 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 			{"--ordering-key", "\xc3(", "not valid UTF-8"},
 			{"--table", "public.\xff", "not valid UTF-8"},
 			{"--older-than", "7 d", "want a duration such as"},
-			{"--older-than", "1.5d", "want a duration such as"},
-			{"--older-than", "d7", "want a duration such as"},
-			{"--older-than", "7", "want a duration such as"},
-			{"--older-than", "", "want a duration such as"},
-			{"--older-than", "-7d", "want a duration such as"},
 			{"--newer-than", "-1h", "more than zero"},
-			{"--newer-than", "0d", "more than zero"},
 			{"--older-than", "1000000d", "longer than the longest duration"},
-			{"--older-than", "99999999999999999999w", "longer than the longest duration"},
 			{"--older-than", "2026-13-01", "want a time such as 2026-11-01"},
-			{"--older-than", "2026-02-30", "want a time such as 2026-11-01"},
 			{"--newer-than", "2026-11-01T25:00:00Z", "want a time such as 2026-11-01"},
 			{"--newer-than", "2026-11-01T10:00:00", "has no zone: want a time such as 2026-11-01 (UTC), 2026-11-01T10:00Z"},
 			{"--older-than", "9999-12-31", "is in the future"},
 			{"--older-than", "infinity", "want a duration such as 90m, 7d or 2w, or a time such as 2026-11-01 (UTC)"},
 			{"--limit", "9223372036854775807", "want 1 to 1000000"},
-			{"--limit", "-1", "want 1 to 1000000"},
 		} {
 			words := strings.Fields(command)
 			if !slices.Contains(takersOf(strings.TrimPrefix(test[0], "--")), words[0]) {
@@ -204,8 +192,7 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 
 func TestDatesSelectRows(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, db := withTables(t, "--mode", "poll")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, created_at) VALUES ('old', '1', '2024-10-31 23:59:59Z'), ('new', '1', '2024-11-01 10:00:00Z')`)
 	for args, found := range map[string]string{
 		"--older-than 2024-11-01": "old", "--newer-than 2024-11-01": "new", "--older-than 2024-11-01T10:00:00Z": "old new", "--newer-than 2024-11-01T10:00:00Z": "",

@@ -43,17 +43,10 @@ func consoleSettings() []setting {
 			"Host names by which browsers open the console, such as console.example.com. Others are "+
 				"rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
 			func(c *config) *[]string { return &c.console.hosts }, hosts.Parse),
-		{
-			Info: settings.Info{
-				Name: "token-file", Placeholder: "FILE", Private: true,
-				Usage: "A file with the token that the browser asks for as the password. " +
-					"The user name goes into the log. Default: none.",
-			},
-			Set: func(c *config, text string) error {
-				c.console.tokenFile = text
-				return notEmpty(text)
-			},
-		},
+		settings.Private(settings.Text("token-file", "FILE", "",
+			"A file with the token that the browser asks for as the password. "+
+				"The user name goes into the log. Default: none.",
+			func(c *config) *string { return &c.console.tokenFile }, notEmpty)),
 		settings.Text("login-header", "NAME", "",
 			"The header in which a proxy before the console sets the user, such as X-Forwarded-User. "+
 				"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
@@ -62,7 +55,7 @@ func consoleSettings() []setting {
 			"Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. "+
 				"Clients at other addresses are rejected. Default: none.",
 			func(c *config) *[]netip.Prefix { return &c.console.proxies }, console.ParseProxies),
-		settings.Switch("allow-changes", "Let users of the console retry, requeue, delete and send again.",
+		settings.Switch("allow-changes", "Let users of the console resend and delete messages.",
 			func(c *config) *bool { return &c.console.allowChanges }),
 		settings.FlagOnly(settings.Switch("console", "Also serve the console, until the demo ends.",
 			func(c *config) *bool { return &c.console.besideDemo })),

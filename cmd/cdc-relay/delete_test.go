@@ -17,8 +17,7 @@ import (
 
 func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 0, NULL`)
 	insertWaiting(t, db, 2, `NULL, 0, NULL`)
 	insertWaiting(t, db, 3, `now() + interval '1 hour', 0, NULL`)
@@ -72,9 +71,8 @@ func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
 }
 
 func TestConsoleDeletesAWaitingMessage(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	for n := 1; n <= 3; n++ {
 		insertWaiting(t, db, n, `now() + interval '1 hour', 1, NULL`)
 	}
@@ -96,36 +94,31 @@ func TestConsoleDeletesAWaitingMessage(t *testing.T) {
 	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"3"}}); status != http.StatusBadRequest || left() != 3 {
 		t.Errorf("without an id: status %d, %d rows\n%s", status, left(), body)
 	}
-	confirm := func(id string) (int, string) {
+	deleted := func(id string) (int, string) {
 		_, question := fetch(t, http.MethodGet, at+"/change?do=delete&id="+id, nil)
 		if !strings.Contains(question, "<strong>1 waiting message</strong> would be deleted for good") {
 			t.Fatalf("the question:\n%s", question)
 		}
-		form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fetch(t, http.MethodPost, at+"/change", form)
+		return confirm(t, at, question)
 	}
-	if status, body := confirm("1"); status != http.StatusOK || !strings.Contains(body, "deleted 1 message, never published") || left() != 2 {
+	if status, body := deleted("1"); status != http.StatusOK || !strings.Contains(body, "deleted 1 message, never published") || left() != 2 {
 		t.Errorf("status %d, %d rows\n%s", status, left(), body)
 	}
 	other := lockRow(t, db, 2)
-	if status, body := confirm("2"); status != http.StatusOK || !strings.Contains(body, "1 message is locked") || left() != 2 {
+	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "1 message is locked") || left() != 2 {
 		t.Errorf("a locked row: status %d, %d rows\n%s", status, left(), body)
 	}
 	other.Close(t.Context())
 	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 2`)
-	if status, body := confirm("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
+	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
 		t.Errorf("a due row: status %d, %d rows\n%s", status, left(), body)
 	}
 }
 
 // The tile links to the rows that it counts.
 func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 1, 'k'`)
 	insertWaiting(t, db, 2, `NULL, 0, 'k'`)
 	insertWaiting(t, db, 3, `NULL, 0, 'k'`)

@@ -76,9 +76,8 @@ func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 
 // The commands and the SQL for a move from a poller and from Debezium run as written, while the application writes as before.
 func TestDocumentedMigrationCommandsRun(t *testing.T) {
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	execute(t, conn, `CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text, customer text, body jsonb, sent_at timestamptz)`)
 	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb)`)
 	event := `INSERT INTO events (topic, customer, body) VALUES ('orders.created', 'c7', '{"order_id": 42}')`
@@ -144,9 +143,8 @@ func TestCommandsOfTheTestingPageRun(t *testing.T) {
 
 // The SQL and the commands of the pages on ordering keys and on scheduled messages run as written.
 func TestCommandsOfTheKeyAndSchedulePagesRun(t *testing.T) {
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	for _, page := range []string{"ordering-keys.md", "scheduled-messages.md"} {
 		for _, sql := range blocks(t, page, "sql") {
 			execute(t, conn, sql)

@@ -65,9 +65,8 @@ func TestTheTroubleshootingPageQuotesTheProgram(t *testing.T) {
 
 // The errors of applications are those of Postgres.
 func TestTheTroubleshootingPageQuotesPostgres(t *testing.T) {
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	role := services.Name(t)
 	insert := "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')"
 	execute(t, conn, "CREATE ROLE "+role+"; GRANT USAGE ON SCHEMA public TO "+role+"; GRANT INSERT ON outbox TO "+role)

@@ -32,11 +32,10 @@ func countsBy(t *testing.T, live *show.LiveRelay, name, label string) map[string
 // Covers --events-exchange, --log-headers and --metrics-routing-keys.
 func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
+	env, db := withTables(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	events := arrivals(t, env["CDC_RELAY_AMQP_URL"], "events", "told")
 	arrived := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders.created", "")
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run", "--max-retries", "1", "--backoff-time", "0s", "--poll-interval", "100ms", "--events-exchange", "told",
 		"--events", "published, rejected, dead_lettered", "--log-headers", "request_id,traceparent", "--log-format", "json", "--metrics-routing-keys", "orders.*")
 	live := show.NewLiveRelay(strings.TrimPrefix(relay.httpURL(t), "http://"))

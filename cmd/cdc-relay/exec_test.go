@@ -16,8 +16,7 @@ import (
 
 // The redelivered messages are marked. The row of a rejected message waits as long as the handler says.
 func TestUnansweredMessagesGoToTheNextHandler(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	folder := t.TempDir()
 	handler := filepath.Join(folder, "handler")
 	// It exits at its first message without an answer. CDC_RELAY_… must not be in its environment.
@@ -99,8 +98,7 @@ func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 		"several": {"poison", "poison", "poison", "good", "good", "good", "good", "good"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			env, conn := fresh(t)
-			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			env, conn := withTables(t, "--mode", "poll")
 			poison := 0
 			for _, key := range rows {
 				execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ($1, '1')`, key)
@@ -134,8 +132,7 @@ func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 // Without another message, nothing shows that the handler works at all.
 func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	handler := filepath.Join(t.TempDir(), "handler")
 	if err := os.WriteFile(handler, []byte(poisoned), 0o700); err != nil {
 		t.Fatal(err)
@@ -155,8 +152,7 @@ func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 // A handler answers "unknown" for every message, with and without a key.
 func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	handler := filepath.Join(t.TempDir(), "handler")
 	script := `#!/bin/sh
 while IFS= read -r line; do
@@ -194,8 +190,7 @@ done
 // TestNoProcessOfTheHandlerIsLeft: the children of a handler that ends are killed, and so is a handler that does not end
 // when the relay was killed. Each has a connection to the test.
 func TestNoProcessOfTheHandlerIsLeft(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')`)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

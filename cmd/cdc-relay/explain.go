@@ -35,7 +35,7 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 	if err != nil {
 		return err
 	}
-	around, err := p.surroundings(ctx, s)
+	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
 	if err != nil {
 		return err
 	}
@@ -57,9 +57,4 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 		return err
 	}
 	return s.missing(ctx, located{name, found})
-}
-
-// surroundings reads the facts outside the rows that decide when messages are published.
-func (p *process) surroundings(ctx context.Context, s *session) (show.Surroundings, error) {
-	return show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
 }

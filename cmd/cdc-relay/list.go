@@ -47,7 +47,7 @@ func (p *process) resolveListing(c *cli.Context) (*config, error) {
 		return nil, usagef("list: --id needs --state dead or published; for one message: cdc-relay explain %s",
 			f.Names()[0])
 	}
-	return cfg, checkState(c, cfg)
+	return cfg, nil
 }
 
 // listView is the JSON output of list.
@@ -155,7 +155,7 @@ type keyView struct {
 }
 
 func (p *process) keys(ctx context.Context, s *session) error {
-	around, err := p.surroundings(ctx, s)
+	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
 	if err != nil {
 		return err
 	}

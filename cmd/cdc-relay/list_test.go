@@ -29,8 +29,7 @@ func TestCommandsNameTheMissingTable(t *testing.T) {
 }
 
 func TestListAndKeysFilterAndPage(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	wantOutput(t, cdcRelay(t, env, "list"), "no messages")
 	wantOutput(t, cdcRelay(t, env, "keys"), "no ordering keys")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error) VALUES
@@ -41,6 +40,8 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 	if r := cdcRelay(t, env, "keys", "--blocked"); !strings.Contains(r.stdout, "customer-1") || strings.Contains(r.stdout, "customer-2") {
 		t.Errorf("got %s", r.stdout)
 	}
+
+	wantOutput(t, cdcRelay(t, env, "stats", "--json"), `"blocked_keys": 1`)
 
 	var keys []string
 	for args := []string{"list", "--routing-key", "orders.paid", "--limit", "1", "--format", "json"}; ; {
@@ -74,8 +75,7 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 
 // A page reads 10,000 rows, so only the third page has the row.
 func TestListFindsARareRow(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'orders.paid', '1' FROM generate_series(1, 25000)`)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.lost', '1')`)
 	wantOutput(t, cdcRelay(t, env, "list", "--routing-key", "orders.lost"), "orders.lost")
@@ -83,8 +83,7 @@ func TestListFindsARareRow(t *testing.T) {
 }
 
 func TestExplainNamesTheSessionThatLocksARow(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('a', '1', 'k'), ('b', '1', 'k')`)
 	execute(t, conn, `SET application_name = 'nightly job'`)
 	execute(t, conn, `BEGIN`)

@@ -52,18 +52,3 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 		}
 	}
 }
-
-func TestBlockedListsTheBlockedKeys(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at) VALUES
-		('k', '1', 'later', now() + interval '1 day'), ('k', '1', 'now', NULL)`)
-	r := cdcRelay(t, env, "keys", "--blocked")
-	want(t, r, exitDone)
-	if !strings.Contains(r.stdout, "later") || strings.Contains(r.stdout, "now ") {
-		t.Errorf("got %s", r.stdout)
-	}
-	if r := cdcRelay(t, env, "stats", "--json"); !strings.Contains(r.stdout, `"blocked_keys": 1`) {
-		t.Errorf("got %s", r.stdout)
-	}
-}

@@ -91,9 +91,8 @@ func TestHeadersThatMakeNoLabelAreRejected(t *testing.T) {
 
 // A link to a failure shows the dead letters that it counts.
 func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
-	env, db := fresh(t)
+	env, db := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_HTTP_ADDR"] = ""
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
 	tasks := []string{"orders.send", "a,b", ",", "*", "#", `"<b>&=%_\ü`, " lead", "'quoted'", "\x1b[31m\n"}
 	for _, task := range tasks {
 		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, headers, failure_reason)
@@ -132,9 +131,8 @@ func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 func TestDogStatsDHasATagForAHeader(t *testing.T) {
 	t.Parallel()
 	conn := listenForStatsd(t)
-	env, db := fresh(t)
+	env, db := withTables(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers)
 		SELECT 'celery', '1', jsonb_build_object('x-task', CASE WHEN i <= 2 THEN E'a,b|c#d\ne:f' ELSE 'task ' || i END) FROM generate_series(1, 500) i`)
 	want(t, cdcRelay(t, env, "drain", "--metrics-header", "x-task"), exitDone)

@@ -69,8 +69,7 @@ func TestATableThatMovedIsNotCreatedAgain(t *testing.T) {
 // A second outbox has its own publication, and a dropped table comes back.
 func TestTablesThatDidNotMoveAreCreated(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
+	env, conn := withTables(t)
 	second := []string{"setup", "--table", "billing.outbox", "--slot", services.Name(t), "--publication", "billing"}
 	wantOutput(t, cdcRelay(t, env, second...), "created tables billing.outbox")
 	execute(t, conn, "CREATE TABLE copy AS SELECT * FROM outbox; DROP TABLE outbox")

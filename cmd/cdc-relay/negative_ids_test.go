@@ -4,11 +4,9 @@ import "testing"
 
 // Requeued dead letters can have negative ids.
 func TestCommandsAcceptNegativeIDs(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (-7, 'k', '{}')`)
-	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
-		VALUES (-5, gen_random_uuid(), now(), 6, 1, 'k', '{}', 'nack')`)
+	execute(t, conn, insertDead, -5, uuid(5), nil)
 	for _, args := range [][]string{{"explain", "-7"}, {"explain", "--", "-7"}, {"explain", "--payload", "-7", "--mode", "poll"}} {
 		wantOutput(t, cdcRelay(t, env, args...), "id               -7")
 	}

@@ -136,9 +136,8 @@ func TestAnOwnerOfItsOwnSetsUp(t *testing.T) {
 // A role with TRIGGER lets the relay run its function.
 func TestATriggerOfAnotherRoleStopsTheRelay(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	role, as := planter(t, conn)
 	execute(t, conn, "GRANT TRIGGER ON outbox TO "+role+"; INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
 	execute(t, as, "CREATE TRIGGER t BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION grabbing()")

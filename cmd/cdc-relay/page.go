@@ -128,11 +128,7 @@ func pageFlags(first []cli.Flag, more ...string) []cli.Flag {
 
 // pageSetting is --after: it continues a list.
 func pageSetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "after", Placeholder: "CURSOR", FlagOnly: true,
-			Usage: "Continue a list: the cursor that the previous page printed.",
-		},
-		Set: func(c *config, text string) error { c.selected.after = text; return nil },
-	}
+	return settings.FlagOnly(settings.Text("after", "CURSOR", "",
+		"Continue a list: the cursor that the previous page printed.",
+		func(c *config) *string { return &c.selected.after }))
 }

@@ -34,8 +34,7 @@ func (i *interrupted) Write(p []byte) (int, error) {
 
 // It waits for RabbitMQ when Ctrl-C is typed.
 func TestAnInterruptedDrainSaysWhatIsLeft(t *testing.T) {
-	env, _ := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, _ := withTables(t, "--mode", "poll")
 	signals := make(chan os.Signal, 2)
 	screen := &interrupted{at: "broker_down", signals: signals}
 	p := process{
@@ -56,8 +55,7 @@ func TestAnInterruptedDrainSaysWhatIsLeft(t *testing.T) {
 
 // Finished batches stay, and the hint continues after them.
 func TestAnInterruptedChangeSaysHowToContinue(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll", "--keep-published", "1h"), exitDone)
+	env, conn := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	execute(t, conn, `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r', '1' FROM generate_series(1, 2000) i`)
 	copies := func() int { return query[int](t, conn, `SELECT count(DISTINCT message_id)::int FROM outbox`) }
@@ -81,10 +79,8 @@ func TestAnInterruptedChangeSaysHowToContinue(t *testing.T) {
 }
 
 func TestASignalAnswersAQuestionWithNo(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
-	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, routing_key, payload, created_at, attempts, schema_version, failure_reason)
-		VALUES (1, gen_random_uuid(), 'k', '1', now(), 1, 1, 'nack')`)
+	env, conn := withTables(t)
+	execute(t, conn, insertDead, 1, uuid(1), nil)
 	for _, test := range []struct {
 		command []string
 		notDone string

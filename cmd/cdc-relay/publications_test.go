@@ -39,9 +39,8 @@ func TestAPublicationOfAllTablesStopsNothing(t *testing.T) {
 // The log names the publication, and what Postgres says about it.
 func TestAPublicationThatForbidsDeletesIsNamed(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	execute(t, conn, "CREATE PUBLICATION other FOR TABLE outbox (routing_key); INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
 	relay := start(t, env, "run", "--publisher", "stdout", "--log-format", "json", "--poll-interval", "50ms")
 	relay.await(t, "Column list used by the publication does not cover the replica identity")

@@ -14,10 +14,9 @@ import (
 // The role has only the documented grants.
 func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
+	env, db := withTables(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 	orders := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	for _, args := range [][]string{{"list", "--state", "published"}, {"resend", "--state", "published", "--all", "--yes"}, {"run", "--log-format", "text", "--keep-published", "1h"}} {
 		r := cdcRelay(t, env, args...)
 		want(t, r, exitFailed)

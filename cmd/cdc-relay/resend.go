@@ -46,49 +46,27 @@ EXAMPLES
 
 // copySettings are only for published messages.
 func copySettings() []setting {
-	text := func(name, value, usage string, field func(*operator.Copies) **string) setting {
-		return setting{
-			Info: settings.Info{
-				Name: name, Placeholder: value, Usage: "With --state published: " + usage, FlagOnly: true,
-			},
-			Set: func(c *config, text string) error {
-				*field(&c.selected.copies) = &text
-				return checkName(text)
-			},
+	name := func(text string) (*string, error) { return &text, checkName(text) }
+	id := func(text string) (*int64, error) {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q: want the id of a row, such as 42", text)
 		}
+		return &n, nil
 	}
+	const only = "With --state published: "
 	return []setting{
-		text("to-exchange", "NAME", "send to this exchange instead; '': the default exchange.",
-			func(r *operator.Copies) **string { return &r.Exchange }),
-		text("to-routing-key", "KEY", "send with this routing key instead.",
-			func(r *operator.Copies) **string { return &r.RoutingKey }),
-		{
-			Info: settings.Info{
-				Name: "rate", Placeholder: "NUMBER", FlagOnly: true,
-				Usage: "With --state published: at most this many messages a second. Default: no limit.",
-			},
-			Set: func(c *config, text string) error {
-				n, err := strconv.ParseFloat(text, 64)
-				if err != nil || !(n >= 0.1 && n <= 1e6) {
-					return fmt.Errorf("%q: want a number from 0.1 to 1000000", text)
-				}
-				c.selected.copies.PerSecond = n
-				return nil
-			},
-		},
-		{
-			Info: settings.Info{
-				Name: "after-id", Placeholder: "ID", FlagOnly: true,
-				Usage: "With --state published: only messages with a greater id, to continue after an interruption.",
-			},
-			Set: func(c *config, text string) error {
-				n, err := strconv.ParseInt(text, 10, 64)
-				if c.selected.copies.AfterID = &n; err != nil {
-					return fmt.Errorf("%q: want the id of a row, such as 42", text)
-				}
-				return nil
-			},
-		},
+		settings.FlagOnly(settings.Parsed("to-exchange", "NAME", "",
+			only+"send to this exchange instead; '': the default exchange.",
+			func(c *config) **string { return &c.selected.copies.Exchange }, name)),
+		settings.FlagOnly(settings.Parsed("to-routing-key", "KEY", "", only+"send with this routing key instead.",
+			func(c *config) **string { return &c.selected.copies.RoutingKey }, name)),
+		settings.FlagOnly(settings.Parsed("rate", "NUMBER", "",
+			only+"at most this many messages a second. Default: no limit.",
+			func(c *config) *float64 { return &c.selected.copies.PerSecond }, rateUpTo(1_000_000))),
+		settings.FlagOnly(settings.Parsed("after-id", "ID", "",
+			only+"only messages with a greater id, to continue after an interruption.",
+			func(c *config) **int64 { return &c.selected.copies.AfterID }, id)),
 	}
 }
 

@@ -30,10 +30,7 @@ func TestRelaysSetUpAnEmptyDatabaseTogether(t *testing.T) {
 		return query[int](t, conn, "SELECT count(*) FROM outbox_published") == 1 && query[int](t, conn, "SELECT count(*) FROM outbox") == 0
 	})
 	for _, relay := range relays {
-		relay.signal(t, syscall.SIGTERM)
-		if code := relay.exit(t); code != exitDone {
-			t.Errorf("exit code %d", code)
-		}
+		relay.stopsWell(t)
 	}
 }
 
@@ -119,8 +116,7 @@ func TestRunSetupWaitsForPostgres(t *testing.T) {
 
 // Older tables are updated, newer ones stay.
 func TestRunSetupNeverDowngrades(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
+	env, conn := withTables(t)
 	execute(t, conn, "UPDATE outbox_migrations SET version = 99")
 	r := cdcRelay(t, env, "run", "--setup", "--publisher", "stdout", "--log-format", "json")
 	if want(t, r, exitFailed); !strings.Contains(r.stderr, "install the newer cdc-relay") {

@@ -21,41 +21,6 @@ func writeFile(t *testing.T, name, text string) string {
 	return file
 }
 
-func TestURLsAreReadFromFiles(t *testing.T) {
-	database, broker := writeFile(t, "database", someDatabase+"\n"), writeFile(t, "broker", someBroker+"\r\n")
-	settings := writeFile(t, "relay.yml", "database-url-file: "+database+"\namqp-url-file: "+broker+"\n")
-	for name, cfg := range map[string]*config{
-		"flags":       resolved(t, nil, "--database-url-file", database, "--amqp-url-file", broker),
-		"environment": resolved(t, environment{"CDC_RELAY_DATABASE_URL_FILE": database, "CDC_RELAY_AMQP_URL_FILE": broker}),
-		"file":        resolved(t, nil, "--config", settings),
-	} {
-		if cfg.relay.DatabaseURLFile != database || cfg.rabbitmq.File != broker {
-			t.Errorf("%s: got %q, %q", name, cfg.relay.DatabaseURLFile, cfg.rabbitmq.File)
-		}
-		if text, err := cfg.database().Read(); text != someDatabase || err != nil {
-			t.Errorf("%s: got %q, %v", name, text, err)
-		}
-		if text, err := cfg.rabbitmq.Read(); text != someBroker || err != nil {
-			t.Errorf("%s: got %q, %v", name, text, err)
-		}
-	}
-}
-
-// A variable that was read from a file often ends with a line end.
-func TestWhiteSpaceAroundAURLIsNoPartOfIt(t *testing.T) {
-	database, broker := " "+someDatabase+"\n", someBroker+"\r\n"
-	for name, cfg := range map[string]*config{
-		"flags":       resolved(t, nil, "--database-url", database, "--amqp-url", broker),
-		"environment": resolved(t, environment{"CDC_RELAY_DATABASE_URL": database, "CDC_RELAY_AMQP_URL": broker}),
-		"file": resolved(t, nil, "--config",
-			writeFile(t, "relay.yml", fmt.Sprintf("database-url: %q\namqp-url: %q\n", database, broker))),
-	} {
-		if cfg.relay.DatabaseURL != someDatabase || cfg.rabbitmq.Value != someBroker {
-			t.Errorf("%s: got %q, %q", name, cfg.relay.DatabaseURL, cfg.rabbitmq.Value)
-		}
-	}
-}
-
 func TestErrorsNameSecretFilesWithoutTheirContent(t *testing.T) {
 	database, nonsense := writeFile(t, "database", someDatabase), writeFile(t, "nonsense", "s3cr3t\n")
 	both := " are both given (as a flag, in the environment or in the file of --config), want one"

@@ -55,120 +55,67 @@ func lookingSettings() []setting {
 			func(c *config) *bool { return &c.selected.exact }),
 		settings.Switch("watch", "Print again and again, until Ctrl-C.",
 			func(c *config) *bool { return &c.selected.watch }),
-		{
-			Info: settings.Info{
-				Name: "interval", Placeholder: "DURATION", Default: "2s",
-				Usage: "How often --watch prints.",
-			},
-			Set: func(c *config, text string) error {
-				d, err := settings.ParseDuration(text)
-				if err != nil || d < 100*time.Millisecond {
-					return fmt.Errorf("%q: want a duration of at least 100ms", text)
-				}
-				c.selected.interval = d
-				return nil
-			},
-		},
-		payloadSetting(),
+		settings.Parsed("interval", "DURATION", "2s", "How often --watch prints.",
+			func(c *config) *time.Duration { return &c.selected.interval }, parseInterval),
+		settings.Switch("payload", "Show bodies. If redacted_payload is set, it is shown instead.",
+			func(c *config) *bool { return &c.selected.payload }),
 		settings.FlagOnly(settings.Switch("dry-run", "Print the number of rows and change nothing.",
 			func(c *config) *bool { return &c.selected.dryRun })),
 	}
 }
 
-func payloadSetting() setting {
-	return settings.Switch("payload", "Show bodies. If redacted_payload is set, it is shown instead.",
-		func(c *config) *bool { return &c.selected.payload })
+func parseInterval(text string) (time.Duration, error) {
+	d, err := settings.ParseDuration(text)
+	if err != nil || d < 100*time.Millisecond {
+		return 0, fmt.Errorf("%q: want a duration of at least 100ms", text)
+	}
+	return d, nil
 }
 
 // filterSettings select rows. They are flags only: a value left in a shell or a file must not change what is deleted.
 func filterSettings() []setting {
-	text := func(name, value, usage string, field func(*operator.Filter) **string) setting {
-		return setting{
-			Info: settings.Info{
-				Name: name, Placeholder: value, Usage: usage, FlagOnly: true,
-			},
-			Set: func(c *config, text string) error { *field(&c.selected.filter) = &text; return nil },
-		}
-	}
-	age := func(
-		name, usage string, age func(*operator.Filter) *time.Duration, at func(*operator.Filter) **time.Time,
-	) setting {
-		return setting{
-			Info: settings.Info{
-				Name: name, Placeholder: "AGE", Usage: usage, FlagOnly: true,
-			},
-			Set: func(c *config, text string) error {
-				d, t, err := settings.ParseMoment(text)
-				if err != nil {
-					return err
-				}
-				*age(&c.selected.filter), *at(&c.selected.filter) = d, t
-				return nil
-			},
-		}
+	of := func(name, placeholder, usage string, set func(f *operator.Filter, text string) error) setting {
+		return settings.FlagOnly(settings.Func(name, placeholder, "", usage,
+			func(c *config, text string) error { return set(&c.selected.filter, text) }))
 	}
 	return []setting{
-		{
-			Info: settings.Info{
-				Name: "id", Placeholder: "ID,…", FlagOnly: true, Repeats: true,
-				Usage: "Only these: ids of rows, or message_ids.",
-			},
-			Set: func(c *config, text string) error { return addNames(&c.selected.filter, strings.Split(text, ",")) },
-		},
-		routingKeySetting(),
-		headerSetting(),
-		text("exchange", "NAME", "Only messages to this exchange; '': those without one.",
-			func(f *operator.Filter) **string { return &f.Exchange }),
-		text("ordering-key", "KEY", "Only messages with this ordering key.",
-			func(f *operator.Filter) **string { return &f.OrderingKey }),
-		reasonSetting(),
-		age("older-than", "Only messages that were created, died or were published, depending on their state, at "+
-			"least this long ago (90m, 7d, 2w), or until this time ("+momentForms+").",
-			func(f *operator.Filter) *time.Duration { return &f.OlderThan },
-			func(f *operator.Filter) **time.Time { return &f.Until }),
-		age("newer-than", "The same for less than this long ago, or after this time.",
-			func(f *operator.Filter) *time.Duration { return &f.NewerThan },
-			func(f *operator.Filter) **time.Time { return &f.After }),
-	}
-}
-
-func routingKeySetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "routing-key", Placeholder: "PATTERN", FlagOnly: true,
-			Usage: `Only messages with this routing key, such as 'orders.*' or 'orders.#'. ` +
+		settings.Repeats(of("id", "ID,…", "Only these: ids of rows, or message_ids.",
+			func(f *operator.Filter, text string) error { return addNames(f, strings.Split(text, ",")) })),
+		of("routing-key", "PATTERN",
+			`Only messages with this routing key, such as 'orders.*' or 'orders.#'. `+
 				`* is one word, # zero or more words; \* and \# are the characters.`,
-		},
-		Set: func(c *config, text string) error {
-			pattern, err := operator.ParsePattern(text)
-			c.selected.filter.RoutingKey = &pattern
-			return err
-		},
-	}
-}
-
-func headerSetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "header", Placeholder: "NAME=PATTERN,…", FlagOnly: true, Repeats: true,
-			Usage: "Only messages with these headers, such as 'task=orders.*', with the wildcards of --routing-key. " +
+			func(f *operator.Filter, text string) error {
+				pattern, err := operator.ParsePattern(text)
+				f.RoutingKey = &pattern
+				return err
+			}),
+		settings.Repeats(of("header", "NAME=PATTERN,…",
+			"Only messages with these headers, such as 'task=orders.*', with the wildcards of --routing-key. "+
 				"An empty value: those without the header.",
-		},
-		Set: func(c *config, text string) (err error) {
-			c.selected.filter.Headers, err = operator.ParseHeaders(text)
-			return err
-		},
-	}
-}
-
-func reasonSetting() setting {
-	return setting{
-		Info: settings.Info{
-			Name: "reason", Placeholder: "CODE", FlagOnly: true, Values: reasonCodes(),
-			Usage: "Only messages that failed for this reason (unroutable, nack, too_large, …): " +
+			func(f *operator.Filter, text string) (err error) {
+				f.Headers, err = operator.ParseHeaders(text)
+				return err
+			})),
+		of("exchange", "NAME", "Only messages to this exchange; '': those without one.",
+			func(f *operator.Filter, text string) error { f.Exchange = &text; return nil }),
+		of("ordering-key", "KEY", "Only messages with this ordering key.",
+			func(f *operator.Filter, text string) error { f.OrderingKey = &text; return nil }),
+		settings.Offering(of("reason", "CODE",
+			"Only messages that failed for this reason (unroutable, nack, too_large, …): "+
 				"the code of a dead letter, or of its last error.",
-		},
-		Set: func(c *config, text string) error { c.selected.filter.Reason = &text; return nil },
+			func(f *operator.Filter, text string) error { f.Reason = &text; return nil }), reasonCodes()),
+		of("older-than", "AGE",
+			"Only messages that were created, died or were published, depending on their state, at "+
+				"least this long ago (90m, 7d, 2w), or until this time ("+momentForms+").",
+			func(f *operator.Filter, text string) (err error) {
+				f.OlderThan, f.Until, err = settings.ParseMoment(text)
+				return err
+			}),
+		of("newer-than", "AGE", "The same for less than this long ago, or after this time.",
+			func(f *operator.Filter, text string) (err error) {
+				f.NewerThan, f.After, err = settings.ParseMoment(text)
+				return err
+			}),
 	}
 }
 
@@ -182,16 +129,13 @@ const momentForms = "2026-11-01 in UTC, 2026-11-01T10:00Z, 2026-11-01T10:00:00+0
 
 // stateSetting selects rows by one of these states.
 func stateSetting(usage string, states ...operator.State) setting {
-	return setting{
-		Info: settings.Info{
-			Name: "state", Placeholder: "STATE", Values: each(states, spelled), FlagOnly: true,
-			Usage: usage + " " + strings.Join(each(states, spelled), ", ") + ".",
-		},
-		Set: func(c *config, text string) error {
+	words := each(states, spelled)
+	return settings.FlagOnly(settings.Offering(settings.Func("state", "STATE", "",
+		usage+" "+strings.Join(words, ", ")+".",
+		func(c *config, text string) error {
 			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
-			return settings.OneOf(strings.ReplaceAll(text, "_", "-"), each(states, spelled)...)
-		},
-	}
+			return settings.OneOf(strings.ReplaceAll(text, "_", "-"), words...)
+		}), words))
 }
 
 // spelled is a state as flags have it.
@@ -199,19 +143,6 @@ func spelled(state operator.State) string { return strings.ReplaceAll(string(sta
 
 func allStates() []operator.State {
 	return append(operator.States(), operator.Dead, operator.Published)
-}
-
-// checkState fails if the command does not have the state.
-func checkState(c *cli.Context, cfg *config) error {
-	for _, f := range settings.FlagsOf(c.Command.Flags) {
-		state := spelled(cfg.selected.filter.State)
-		if f.Name == "state" && state != "" {
-			if err := settings.OneOf(state, f.Choices()...); err != nil {
-				return usagef("--state: %s", err)
-			}
-		}
-	}
-	return nil
 }
 
 func addNames(f *operator.Filter, texts []string) error {
@@ -257,9 +188,6 @@ func (p *process) resolveNamed(c *cli.Context) (*config, error) {
 // IDs, with it also by filters or --all.
 func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	cfg, err := p.resolveNamed(c)
-	if err == nil {
-		err = checkState(c, cfg)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -267,6 +195,9 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	for _, f := range settings.FlagsOf(c.Command.Flags) {
 		if f.Name == "state" {
 			states = strings.Join(f.Choices(), "|")
+			if err := settings.OneOf(spelled(filter.State), f.Choices()...); filter.State != "" && err != nil {
+				return nil, usagef("--state: %s", err)
+			}
 		}
 		isCopy := slices.ContainsFunc(copySettings(), func(s setting) bool { return s.Name == f.Name })
 		if isCopy && f.IsSet() && filter.State != operator.Published {

@@ -138,6 +138,15 @@ func (c *command) signal(t *testing.T, sig os.Signal) {
 	}
 }
 
+// stopsWell ends the process by SIGTERM, and expects exit code 0.
+func (c *command) stopsWell(t *testing.T) {
+	t.Helper()
+	c.signal(t, syscall.SIGTERM)
+	if code := c.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // httpURL returns its HTTP address from the log.
 func (c *command) httpURL(t *testing.T) string {
 	t.Helper()
@@ -165,9 +174,8 @@ func page(t *testing.T, url string) string {
 
 func TestRunPublishesTheDemoAndStops(t *testing.T) {
 	t.Parallel()
-	env, _ := fresh(t)
+	env, _ := withTables(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run")
 	address := relay.httpURL(t)
 	relay.await(t, `"broker_connected"`)
@@ -186,16 +194,12 @@ func TestRunPublishesTheDemoAndStops(t *testing.T) {
 	if got := page(t, address+"/metrics"); !strings.Contains(got, "\ncdc_relay_messages_published_total 15\n") {
 		t.Errorf("/metrics: %s", got)
 	}
-	relay.signal(t, syscall.SIGTERM)
-	if code := relay.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	relay.stopsWell(t)
 }
 
 // SIGHUP from a closed terminal ends the relay as SIGTERM does, except under nohup.
 func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
-	env, _ := fresh(t)
-	want(t, cdcRelay(t, env, "setup"), exitDone)
+	env, _ := withTables(t)
 	file := filepath.Join(t.TempDir(), "live")
 	relay := start(t, env, "run", "--publisher", "stdout", "--liveness-file", file)
 	for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
@@ -214,9 +218,8 @@ func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
 
 func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
+	env, conn := withTables(t, "--tables-only")
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	want(t, cdcRelay(t, env, "setup", "--tables-only"), exitDone)
 	demo := start(t, env, "demo", "--rate", "1000")
 	for query[int](t, conn, "SELECT count(*) FROM outbox") == 0 {
 		if t.Context().Err() != nil {
@@ -255,37 +258,45 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// The error is reported, and no unwritten message is deleted.
-func TestAClosedPipeStopsTheRelayGracefully(t *testing.T) {
+// A relay that cannot write ends with the error, and deletes no unwritten message.
+func TestAnOutputThatFailsStopsTheRelay(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"run", "drain"} {
-		t.Run(command, func(t *testing.T) {
-			env, conn := fresh(t)
-			want(t, cdcRelay(t, env, "setup"), exitDone)
-			execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 3)`)
+	for output, test := range map[string]struct {
+		open func() (*os.File, error)
+		says string
+	}{
+		"a closed pipe": {func() (*os.File, error) {
 			reader, writer, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = reader.Close()
-			relay := startTo(t, writer, env, command, "--publisher", "stdout")
-			_ = writer.Close()
-			relay.await(t, "the reader has closed the output")
-			if code := relay.exit(t); code != exitFailed {
-				t.Errorf("exit code %d", code)
-			}
-			if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 3 {
-				t.Errorf("%d rows are left", left)
-			}
-		})
+			return writer, errors.Join(err, reader.Close())
+		}, "the reader has closed the output"},
+		"a full disk": {func() (*os.File, error) { return os.OpenFile("/dev/full", os.O_WRONLY, 0) }, "no space left on device"},
+	} {
+		for _, command := range []string{"run", "drain"} {
+			t.Run(command+" into "+output, func(t *testing.T) {
+				env, conn := withTables(t, "--mode", "poll")
+				execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT 'k', '1' FROM generate_series(1, 3)`)
+				file, err := test.open()
+				if err != nil {
+					t.Skip(err) // only Linux has /dev/full
+				}
+				relay := startTo(t, file, env, command, "--mode", "poll", "--publisher", "stdout")
+				_ = file.Close()
+				relay.await(t, test.says)
+				if code := relay.exit(t); code != exitFailed {
+					t.Errorf("exit code %d", code)
+				}
+				if got := query[string](t, conn, "SELECT string_agg(routing_key || attempts, ' ') FROM outbox"); got != "k0 k0 k0" {
+					t.Errorf("left: %s", got)
+				}
+			})
+		}
 	}
 }
 
 // A drain waits for its reader as long as that takes.
 func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
 	t.Parallel()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -319,8 +330,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 		code    int
 	}{{"drain", syscall.SIGTERM, exitFailed}, {"drain", syscall.SIGINT, exitFailed}, {"run", syscall.SIGTERM, exitDone}} {
 		t.Run(fmt.Sprint(test.command, test.signal), func(t *testing.T) {
-			env, conn := fresh(t)
-			want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+			env, conn := withTables(t, "--mode", "poll")
 			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`)
 			reader, writer, err := os.Pipe()
 			if err != nil {
@@ -346,33 +356,9 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 	}
 }
 
-func TestAFullDiskEndsTheRelayAndDeletesNoRow(t *testing.T) {
-	t.Parallel()
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skip("only Linux has /dev/full")
-	}
-	defer full.Close()
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
-	env["CDC_RELAY_MODE"], env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_HTTP_ADDR"] = "poll", "stdout", ""
-	for _, command := range []string{"run", "drain"} {
-		r := startTo(t, full, env, command)
-		r.await(t, "write messages: write /dev/stdout: no space left on device")
-		if code := r.exit(t); code != exitFailed {
-			t.Errorf("%s: exit code %d", command, code)
-		}
-	}
-	if got := query[string](t, conn, "SELECT string_agg(routing_key || attempts, ' ') FROM outbox"); got != "k0" {
-		t.Errorf("left: %s", got)
-	}
-}
-
 // A row that nobody could read stays in the table.
 func TestAClosedOutputDeletesNoRow(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, conn := withTables(t, "--mode", "poll")
 	executable, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

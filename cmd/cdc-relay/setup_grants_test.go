@@ -114,10 +114,7 @@ func TestSetupGrantsWhatRelayAndApplicationNeed(t *testing.T) {
 			if slices.Contains(test.args, "--keep-published") && query[int](t, conn, "SELECT count(*) FROM "+test.table.Published().SQL()) != 2 {
 				t.Error("the history lacks a message")
 			}
-			running.signal(t, syscall.SIGTERM)
-			if code := running.exit(t); code != exitDone {
-				t.Errorf("exit code %d", code)
-			}
+			running.stopsWell(t)
 		})
 	}
 }

@@ -28,21 +28,9 @@ func signalSettings() []setting {
 		settings.MayBeEmpty(settings.Text("events-exchange", "NAME", "",
 			"Publish a notice to this exchange for each event of --events. Default: none.",
 			func(c *config) *string { return &c.signals.eventsExchange }, checkName)),
-		{
-			Info: settings.Info{
-				Name: "events", Placeholder: "EVENT,…", Default: string(notice.DeadLettered), Values: notice.Kinds(),
-				Usage: "The events that get a notice: published, rejected, dead_lettered.",
-			},
-			Set: func(c *config, text string) error {
-				c.signals.events = settings.ListOf(text)
-				for _, event := range c.signals.events {
-					if err := settings.OneOf(event, notice.Kinds()...); err != nil {
-						return err
-					}
-				}
-				return nil
-			},
-		},
+		settings.Offering(settings.Parsed("events", "EVENT,…", string(notice.DeadLettered),
+			"The events that get a notice: published, rejected, dead_lettered.",
+			func(c *config) *[]string { return &c.signals.events }, parseEvents), notice.Kinds()),
 		settings.List("log-headers", "NAME,…",
 			"Message headers to add to the log lines of rejected and dead-lettered messages. Default: none.",
 			func(c *config) *[]string { return &c.relay.LogHeaders }),
@@ -58,6 +46,16 @@ func signalSettings() []setting {
 				"host:8125?prefix=shop&tags=env:prod,team:shop. Default: nowhere.",
 			func(c *config) *string { return &c.signals.statsd }, statsd.Check)),
 	}
+}
+
+func parseEvents(text string) ([]string, error) {
+	events := settings.ListOf(text)
+	for _, event := range events {
+		if err := settings.OneOf(event, notice.Kinds()...); err != nil {
+			return nil, err
+		}
+	}
+	return events, nil
 }
 
 // registerNotices connects the notices of events to the relay, if they are wanted.

@@ -83,9 +83,8 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 func TestDogStatsDHasATagForRoutingKeys(t *testing.T) {
 	t.Parallel()
 	conn := listenForStatsd(t)
-	env, db := fresh(t)
+	env, db := withTables(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
-	want(t, cdcRelay(t, env, "setup"), exitDone)
 	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT CASE WHEN i <= 2 THEN 'orders.created' ELSE 'invoices.' || i END, '1'
 		FROM generate_series(1, 5) i`); err != nil {
 		t.Fatal(err)
@@ -128,42 +127,25 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 // The notice arrives when the row is in the dead-letter table. If nobody consumes it, the relay continues.
 func TestEventNoticesArePublished(t *testing.T) {
 	t.Parallel()
-	for _, command := range []string{"run", "drain"} {
-		t.Run(command, func(t *testing.T) {
-			env, db := fresh(t)
-			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-			notices := arrivals(t, env["CDC_RELAY_AMQP_URL"], "graves", "graveyard")
-			want(t, cdcRelay(t, env, "setup"), exitDone)
-			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`); err != nil {
-				t.Fatal(err)
-			}
-			relay := start(t, env, command, "--max-retries", "0", "--events-exchange", "graveyard")
-			for range 3 {
-				var told struct {
-					ID     int64
-					Reason string
-				}
-				if err := json.Unmarshal((<-notices).Body, &told); err != nil {
-					t.Fatal(err)
-				}
-				var reason string
-				if err := db.QueryRow(t.Context(), `SELECT failure_reason FROM outbox_dead_letter WHERE id = $1`, told.ID).Scan(&reason); err != nil || reason != told.Reason {
-					t.Errorf("the notice is %+v, the table has %q, %v", told, reason, err)
-				}
-			}
-			if command == "run" {
-				relay.signal(t, syscall.SIGTERM)
-			}
-			if code := relay.exit(t); code != exitDone {
-				t.Errorf("exit code %d", code)
-			}
-		})
+	env, db := withTables(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	notices := arrivals(t, env["CDC_RELAY_AMQP_URL"], "graves", "graveyard")
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`)
+	relay := start(t, env, "drain", "--max-retries", "0", "--events-exchange", "graveyard")
+	for range 3 {
+		var told struct {
+			ID     int64
+			Reason string
+		}
+		if err := json.Unmarshal(await.Receive(t, "a notice comes", notices).Body, &told); err != nil {
+			t.Fatal(err)
+		}
+		reason := query[string](t, db, `SELECT failure_reason FROM outbox_dead_letter WHERE id = $1`, told.ID)
+		if reason != told.Reason {
+			t.Errorf("the notice is %+v, the table has %q", told, reason)
+		}
 	}
-}
-
-func TestEventNoticesNeedABroker(t *testing.T) {
-	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop"}, "run", "--publisher", "stdout", "--events-exchange", "x")
-	if r.code != exitUsage || !strings.Contains(r.stderr, "--events-exchange needs --publisher amqp") {
-		t.Errorf("got %d, %s", r.code, r.stderr)
+	if code := relay.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
 	}
 }

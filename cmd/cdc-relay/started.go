@@ -29,7 +29,7 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 		fields = append(fields, "rabbitmq", brokerAddress(cfg.rabbitmq))
 	}
 	if command == "run" && cfg.relay.Mode != "poll" {
-		fields = append(fields, "slot", cfg.names().Slot, "publication", cfg.names().Publication)
+		fields = append(fields, "slot", cfg.relay.Names().Slot, "publication", cfg.relay.Names().Publication)
 	}
 	for _, setting := range allSettings() {
 		if v, given := cfg.given[setting.Name]; given && cfg.logs(setting, v.Text) {

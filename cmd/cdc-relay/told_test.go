@@ -124,8 +124,7 @@ func TestCommandsTakeTheSettingsOfTheRunningRelay(t *testing.T) {
 }
 
 func TestTheRelayTellsNoSecret(t *testing.T) {
-	env, _ := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, _ := withTables(t, "--mode", "poll")
 	address := env["CDC_RELAY_DATABASE_URL"]
 	env["CDC_RELAY_DATABASE_URL"] = "" // the tests may have been given one
 	separator := "?"
@@ -172,8 +171,7 @@ func relayLike(t *testing.T, answer http.HandlerFunc) *httptest.Server {
 
 func TestCommandsNoticeARelayThatIsNotTheirs(t *testing.T) {
 	t.Parallel()
-	env, db := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, db := withTables(t, "--mode", "poll")
 	execute(t, db, `INSERT INTO outbox (id, routing_key, payload, attempts, available_at) OVERRIDING SYSTEM VALUE
 		VALUES (1, 'k', '1', 1, now() + interval '1 day')`)
 	name := query[string](t, db, "SELECT current_database()::text")
@@ -269,8 +267,7 @@ func TestCommandsNoticeARelayThatIsNotTheirs(t *testing.T) {
 
 // The settings of a relay are known after its end, and a note comes once.
 func TestAWatchingCommandKeepsTheSettingsOfARelayThatEnded(t *testing.T) {
-	env, _ := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
+	env, _ := withTables(t, "--mode", "poll")
 	cfg := defaultConfig()
 	cfg.relay.DatabaseURL = env["CDC_RELAY_DATABASE_URL"]
 	cfg.flags = []string{"max-retries", "mode"}

@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,10 +84,7 @@ func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	if !shown {
 		t.Error("no exemplar on the page of metrics")
 	}
-	relay.signal(t, syscall.SIGTERM)
-	if code := relay.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	relay.stopsWell(t)
 	return d
 }
 

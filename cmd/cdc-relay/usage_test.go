@@ -2,8 +2,6 @@ package main
 
 import (
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +34,7 @@ func bothServers() environment {
 }
 
 func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
-	removed := writeFile(t, "removed.yml", "statsd-prefix: shop\n")
+	removed, folder := writeFile(t, "removed.yml", "statsd-prefix: shop\n"), t.TempDir()
 	for _, test := range []struct{ args, line string }{
 		{"", "no command given, want one of setup, check, config, adopt, teardown, run, drain, stats, console, list, explain, keys, resend, delete, demo, completion"},
 		{"config", "config: no command given, want one of show, validate"},
@@ -129,6 +127,12 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --batch-size 5", "run: --batch-size was removed: its value is always 500"},
 		{"run --failover-slot", "run: --failover-slot was removed: give it to setup, or set CDC_RELAY_FAILOVER_SLOT"},
 		{"config show --config " + removed, removed + ":1: statsd-prefix was removed: write --statsd-addr 'ADDRESS?prefix=NAME'"},
+		{"check --management-url relay:s3cr3t@localhost", "--management-url: want a URL that begins with http:// or https://; " + secret.Encode},
+		{"check --format xml", `--format: "xml": want table or json`},
+		{"explain -", `explain: "-": want the id of a row, such as 42, or a message_id, such as 5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52`},
+		{"explain 42 -", "explain: want one ID: that of a row, or a message_id"},
+		{"run --publisher stdout --http-addr= --liveness-file " + folder, "--liveness-file " + folder + ": is a directory or a device, want the name of a file"},
+		{"run --publisher stdout --events-exchange x", "--events-exchange needs --publisher amqp"},
 		{"help frobnicate", "No help topic for 'frobnicate'"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
@@ -187,37 +191,6 @@ func TestContradictingFormatsAreAnErrorOfEachCommand(t *testing.T) {
 func TestNoCommandShowsTheHelpPage(t *testing.T) {
 	if r := cdcRelay(t, nil); !strings.Contains(r.stdout, "FIRST STEPS") {
 		t.Errorf("got %s", r.stdout)
-	}
-}
-
-func TestWrongVariablesAreNamed(t *testing.T) {
-	env := bothServers()
-	env["CDC_RELAY_POLL_INTERVAL"] = "soon"
-	wantUsage(t, cdcRelay(t, env, "run"),
-		`--poll-interval (from CDC_RELAY_POLL_INTERVAL): "soon": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d`)
-}
-
-// Each testdata/*.bad.yml begins with the expected message.
-func TestInvalidConfigurationFilesAreReported(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.bad.yml")
-	if err != nil || len(files) < 5 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			first, _, _ := strings.Cut(string(text), "\n")
-			line, found := strings.CutPrefix(first, "# ")
-			if !found {
-				t.Fatal("the first line is not a comment")
-			}
-			private := writeFile(t, filepath.Base(file), string(text)) // a checkout is open to everybody
-			lines := strings.NewReplacer("FILE", private, "; FILE", "\n"+private).Replace(line)
-			wantUsage(t, cdcRelay(t, bothServers(), "run", "--config", private), lines)
-		})
 	}
 }
 

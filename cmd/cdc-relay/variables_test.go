@@ -77,10 +77,8 @@ func TestVariablesOfScriptsAreNotReported(t *testing.T) {
 
 // The environment cannot delete anything or skip a question. Only flags can.
 func TestVariablesCannotSkipAQuestion(t *testing.T) {
-	env, conn := fresh(t)
-	want(t, cdcRelay(t, env, "setup", "--mode", "poll"), exitDone)
-	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
-		VALUES (1, gen_random_uuid(), now(), 6, 1, 'k', '{}', 'nack')`)
+	env, conn := withTables(t, "--mode", "poll")
+	execute(t, conn, insertDead, 1, uuid(1), nil)
 	env["CDC_RELAY_YES"], env["CDC_RELAY_TABLES"] = "true", "true"
 	r := cdcRelay(t, env, "delete", "--state", "dead", "--all")
 	if want(t, r, exitFailed); !strings.Contains(r.stderr, "not confirmed: nothing was deleted") {

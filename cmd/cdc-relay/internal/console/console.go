@@ -28,7 +28,7 @@ type Config struct {
 	Source *show.Source
 	// Access says who may open the console.
 	Access Access
-	// AllowChanges lets every user of the console retry, requeue, purge, replay and delete.
+	// AllowChanges lets every user of the console resend and delete messages.
 	AllowChanges bool
 	// ShowPayload shows bodies on the page of one message.
 	ShowPayload bool

@@ -29,7 +29,7 @@
 //   - message.go, timeline.go, content.go: the page of one message, its life, its headers and body
 //   - tail.go: the newest messages of all tables
 //   - check.go: the check in the background
-//   - choices.go, changes.go: the buttons of changes; retry, requeue, purge, replay, delete
+//   - choices.go, changes.go: the buttons of changes; resend and delete
 //   - streams.go: the updates of open pages
 //   - web: templates, style and script
 package console

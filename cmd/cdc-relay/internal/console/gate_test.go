@@ -113,46 +113,40 @@ func basic(name, password string) [2]string {
 // A proxy may add its header to that of the client, or forward another spelling.
 func TestConsoleTrustsOnlyOneNameFromATrustedProxy(t *testing.T) {
 	g, _ := gateOf(t, "--login-header", "X-Forwarded-User", "--trusted-proxies", "10.0.0.0/30, 10.0.0.7,::1")
-	const header = "X-Forwarded-User"
+	const header, underscore = "X-Forwarded-User", "X_forwarded_user"
+	as := func(names ...string) (headers [][2]string) {
+		for _, name := range names {
+			headers = append(headers, [2]string{header, name})
+		}
+		return headers
+	}
 	for _, test := range []gateTest{
-		{what: "one name", header: [][2]string{{header, "ada"}}, status: 200, user: "ada"},
-		{
-			what: "an address in a network", from: "10.0.0.2",
-			header: [][2]string{{header, "ada@example.com"}}, status: 200, user: "ada@example.com",
-		},
-		{what: "letters beyond ASCII", header: [][2]string{{header, "Zoë Müller"}}, status: 200, user: "Zoë Müller"},
-		{
-			what: "an IPv4 address in IPv6", from: "[::ffff:10.0.0.7]",
-			header: [][2]string{{header, "ada"}}, status: 200, user: "ada",
-		},
-		{what: "an IPv6 address", from: "[::1]", header: [][2]string{{header, "ada"}}, status: 200, user: "ada"},
-		{what: "another address", from: "10.0.0.8", header: [][2]string{{header, "ada"}}, status: 403},
+		{what: "one name", header: as("ada"), status: 200, user: "ada"},
+		{what: "an address in a network", from: "10.0.0.2", header: as("ada@a.com"), status: 200, user: "ada@a.com"},
+		{what: "letters beyond ASCII", header: as("Zoë Müller"), status: 200, user: "Zoë Müller"},
+		{what: "IPv4 in IPv6", from: "[::ffff:10.0.0.7]", header: as("ada"), status: 200, user: "ada"},
+		{what: "an IPv6 address", from: "[::1]", header: as("ada"), status: 200, user: "ada"},
+		{what: "another address", from: "10.0.0.8", header: as("ada"), status: 403},
 		{
 			what: "another address that claims to be forwarded", from: "10.0.0.8",
-			header: [][2]string{{header, "ada"}, {"X-Forwarded-For", "10.0.0.7"}}, status: 403,
+			header: append(as("ada"), [2]string{"X-Forwarded-For", "10.0.0.7"}), status: 403,
 		},
 		{what: "no name", status: 401},
-		{what: "an empty name", header: [][2]string{{header, ""}}, status: 401},
-		{what: "two values", header: [][2]string{{header, "mallory"}, {header, "ada"}}, status: 400},
-		{what: "the same value twice", header: [][2]string{{header, "ada"}, {header, "ada"}}, status: 400},
-		{what: "an empty value and another", header: [][2]string{{header, ""}, {header, "ada"}}, status: 400},
-		{what: "values joined by a comma", header: [][2]string{{header, "mallory, ada"}}, status: 400},
-		{
-			what:   "an underscore beside it",
-			header: [][2]string{{"X_forwarded_user", "mallory"}, {header, "ada"}}, status: 400,
-		},
-		{
-			what:   "another underscore beside it",
-			header: [][2]string{{"X-Forwarded_user", "mallory"}, {header, "ada"}}, status: 400,
-		},
-		{what: "only with an underscore", header: [][2]string{{"X_forwarded_user", "mallory"}}, status: 400},
-		{what: "a tab", header: [][2]string{{header, "a\tda"}}, status: 400},
-		{what: "a line break", header: [][2]string{{header, "ada\nx"}}, status: 400},
-		{what: "an escape", header: [][2]string{{header, "ada\x1b[2K"}}, status: 400},
-		{what: "a C1 control", header: [][2]string{{header, "ada\u009b2K"}}, status: 400},
-		{what: "a bidirectional control", header: [][2]string{{header, "ada\u202e"}}, status: 400},
-		{what: "invalid UTF-8", header: [][2]string{{header, "ad\xff"}}, status: 400},
-		{what: "a long name", header: [][2]string{{header, strings.Repeat("a", 257)}}, status: 400},
+		{what: "an empty name", header: as(""), status: 401},
+		{what: "two values", header: as("mallory", "ada"), status: 400},
+		{what: "the same value twice", header: as("ada", "ada"), status: 400},
+		{what: "an empty value and another", header: as("", "ada"), status: 400},
+		{what: "values joined by a comma", header: as("mallory, ada"), status: 400},
+		{what: "an underscore beside it", header: append(as("ada"), [2]string{underscore, "mallory"}), status: 400},
+		{what: "another one", header: append(as("ada"), [2]string{"X-Forwarded_user", "mallory"}), status: 400},
+		{what: "only with an underscore", header: [][2]string{{underscore, "mallory"}}, status: 400},
+		{what: "a tab", header: as("a\tda"), status: 400},
+		{what: "a line break", header: as("ada\nx"), status: 400},
+		{what: "an escape", header: as("ada\x1b[2K"), status: 400},
+		{what: "a C1 control", header: as("ada\u009b2K"), status: 400},
+		{what: "a bidirectional control", header: as("ada\u202e"), status: 400},
+		{what: "invalid UTF-8", header: as("ad\xff"), status: 400},
+		{what: "a long name", header: as(strings.Repeat("a", 257)), status: 400},
 	} {
 		test.run(t, g)
 	}
@@ -162,21 +156,15 @@ func TestConsoleTrustsOnlyOneNameFromATrustedProxy(t *testing.T) {
 func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
 	both, _ := gateOf(t, "--login-header", "X-User", "--token-file", tokenFile(t))
 	alone, _ := gateOf(t, "--token-file", tokenFile(t))
-	ada := [2]string{"X-User", "ada"}
+	ada, wrong := [2]string{"X-User", "ada"}, basic("x", "no")
 	for _, test := range []gateTest{
 		{what: "token and name", header: [][2]string{ada, basic("x", someToken)}, status: 200, user: "ada"},
 		{what: "no token", header: [][2]string{ada}, status: 401},
 		{what: "a wrong token", header: [][2]string{ada, basic("x", someToken+"0")}, status: 401},
 		{what: "the beginning of the token", header: [][2]string{ada, basic("x", someToken[:15])}, status: 401},
 		{what: "the token as the name", header: [][2]string{ada, basic(someToken, "")}, status: 401},
-		{
-			what:   "a wrong and a right token",
-			header: [][2]string{ada, basic("x", "no"), basic("x", someToken)}, status: 401,
-		},
-		{
-			what:   "a right and a wrong token",
-			header: [][2]string{ada, basic("x", someToken), basic("x", "no")}, status: 401,
-		},
+		{what: "a wrong and a right token", header: [][2]string{ada, wrong, basic("x", someToken)}, status: 401},
+		{what: "a right and a wrong token", header: [][2]string{ada, basic("x", someToken), wrong}, status: 401},
 		{what: "the token in the address", path: "/?token=" + someToken, header: [][2]string{ada}, status: 401},
 		{what: "no name", header: [][2]string{basic("x", someToken)}, status: 401},
 	} {
@@ -184,10 +172,7 @@ func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
 	}
 	for _, test := range []gateTest{
 		{what: "the token", header: [][2]string{basic("ada", someToken)}, status: 200, user: "ada"},
-		{
-			what:   "the token without a name",
-			header: [][2]string{basic("", someToken)}, status: 200, user: "unnamed user",
-		},
+		{what: "the token alone", header: [][2]string{basic("", someToken)}, status: 200, user: "unnamed user"},
 		{what: "no login", status: 401},
 		{what: "another scheme", header: [][2]string{{"Authorization", "Bearer " + someToken}}, status: 401},
 		{what: "an unprintable name", header: [][2]string{basic("a\x1bda", someToken)}, status: 401},
@@ -247,69 +232,43 @@ func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 
 func TestConsoleRejectsRequestsOfOtherSites(t *testing.T) {
 	g, _ := gateOf(t)
-	from := func(pairs ...string) (headers [][2]string) {
-		for i := 0; i < len(pairs); i += 2 {
-			headers = append(headers, [2]string{pairs[i], pairs[i+1]})
-		}
-		return headers
-	}
-	const site, mode, dest = "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest"
-	for _, test := range []gateTest{
-		{what: "the console itself", header: from(site, "same-origin"), status: 200, user: "local user"},
-		{
-			what:   "an address that a person types",
-			header: from(site, "none", mode, "navigate"), status: 200, user: "local user",
-		},
-		{
-			what:   "a link of another site",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 200, user: "local user",
-		},
-		{what: "no browser", method: http.MethodPost, path: "/change", status: 200, user: "local user"},
-		{
-			what: "the console itself, behind a proxy with another name", method: http.MethodPost, path: "/change",
-			header: from(site, "same-origin", "Origin", "https://console.example.com"), status: 200, user: "local user",
-		},
-		{
-			what: "an old browser", method: http.MethodPost, path: "/change",
-			header: from("Origin", "http://localhost"), status: 200, user: "local user",
-		},
-		{
-			what: "updates for another site", path: "/events?of=/",
-			header: from(site, "cross-site", mode, "cors"), status: 403,
-		},
-		{
-			what: "updates for another port", path: "/events?of=/",
-			header: from(site, "same-site", mode, "cors"), status: 403,
-		},
-		{
-			what: "updates for another site with an old browser", path: "/events?of=/",
-			header: from("Origin", "http://evil.example"), status: 403,
-		},
-		{what: "updates for a file", path: "/events?of=/", header: from("Origin", "null"), status: 403},
-		{
-			what: "a link to updates", path: "/events?of=/",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{
-			what: "a link to a change", path: "/change?do=purge",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{what: "a frame", header: from(site, "cross-site", mode, "navigate", dest, "iframe"), status: 403},
-		{what: "an image", header: from(site, "cross-site", mode, "no-cors", dest, "image"), status: 403},
-		{
-			what: "a form of another site", method: http.MethodPost, path: "/change",
-			header: from(site, "cross-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{
-			what: "a form of another port", method: http.MethodPost, path: "/change",
-			header: from(site, "same-site", mode, "navigate", dest, "document"), status: 403,
-		},
-		{
-			what: "a form with an old browser", method: http.MethodPost, path: "/change",
-			header: from("Origin", "http://localhost:8080"), status: 403,
-		},
+	const page, updates, form = "GET /", "GET /events?of=/", "POST /change"
+	for _, test := range []struct {
+		what, request string
+		fetch         string // Sec-Fetch-Site, -Mode and -Dest
+		origin        string
+		status        int
+	}{
+		{"the console itself", page, "same-origin", "", 200},
+		{"an address that a person types", page, "none navigate", "", 200},
+		{"a link of another site", page, "cross-site navigate document", "", 200},
+		{"no browser", form, "", "", 200},
+		{"the console behind a proxy with another name", form, "same-origin", "https://console.example.com", 200},
+		{"an old browser", form, "", "http://localhost", 200},
+		{"updates for another site", updates, "cross-site cors", "", 403},
+		{"updates for another port", updates, "same-site cors", "", 403},
+		{"updates for another site with an old browser", updates, "", "http://evil.example", 403},
+		{"updates for a file", updates, "", "null", 403},
+		{"a link to updates", updates, "cross-site navigate document", "", 403},
+		{"a link to a change", "GET /change?do=purge", "cross-site navigate document", "", 403},
+		{"a frame", page, "cross-site navigate iframe", "", 403},
+		{"an image", page, "cross-site no-cors image", "", 403},
+		{"a form of another site", form, "cross-site navigate document", "", 403},
+		{"a form of another port", form, "same-site navigate document", "", 403},
+		{"a form with an old browser", form, "", "http://localhost:8080", 403},
 	} {
-		test.run(t, g)
+		one := gateTest{what: test.what, status: test.status}
+		one.method, one.path, _ = strings.Cut(test.request, " ")
+		if test.status == http.StatusOK {
+			one.user = "local user"
+		}
+		for i, word := range strings.Fields(test.fetch) {
+			one.header = append(one.header, [2]string{"Sec-Fetch-" + []string{"Site", "Mode", "Dest"}[i], word})
+		}
+		if test.origin != "" {
+			one.header = append(one.header, [2]string{"Origin", test.origin})
+		}
+		one.run(t, g)
 	}
 }
 

@@ -349,13 +349,13 @@ func (j *brokerJudge) judgeWrites(c chart) {
 		c.ok("write", "not checked (--no-probe)")
 		return
 	}
-	denied := map[string]bool{} // by exchange
+	permitted, denied := map[string]bool{}, map[string]bool{} // by exchange
 	for _, d := range j.o.written(j.f.asked) {
 		err, asked := j.f.writes[d]
 		switch {
 		case !asked || isNotFound(err): // reported already
 		case err == nil:
-			denied[d.exchange] = denied[d.exchange] // known
+			permitted[d.exchange] = true
 		case !denied[d.exchange]:
 			denied[d.exchange] = true
 			key := ""
@@ -366,7 +366,7 @@ func (j *brokerJudge) judgeWrites(c chart) {
 				j.f.user, called(d.exchange), key, reasonOf(err))
 		}
 	}
-	for _, exchange := range sortedKeys(denied) {
+	for _, exchange := range sortedKeys(permitted) {
 		if !denied[exchange] {
 			c.about(exchange).ok("write", "user %q may publish to %s", j.f.user, called(exchange))
 		}

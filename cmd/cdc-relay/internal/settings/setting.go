@@ -80,34 +80,33 @@ func storable(text string) error {
 func Text[T any](
 	name, placeholder, byDefault, usage string, field func(*T) *string, checks ...func(text string) error,
 ) Setting[T] {
-	return Setting[T]{
-		Info: Info{Name: name, Placeholder: placeholder, Default: byDefault, Usage: usage},
-		Set: func(target *T, text string) error {
-			*field(target) = text
-			for _, check := range checks {
-				if err := check(text); err != nil {
-					return err
-				}
+	return Func(name, placeholder, byDefault, usage, func(target *T, text string) error {
+		*field(target) = text
+		for _, check := range checks {
+			if err := check(text); err != nil {
+				return err
 			}
-			return nil
-		},
-	}
+		}
+		return nil
+	})
 }
 
 // Parsed returns a setting for any type. A field keeps its default on a mistake.
 func Parsed[T, V any](
 	name, placeholder, byDefault, usage string, field func(*T) *V, parse func(text string) (V, error),
 ) Setting[T] {
-	return Setting[T]{
-		Info: Info{Name: name, Placeholder: placeholder, Default: byDefault, Usage: usage},
-		Set: func(target *T, text string) error {
-			value, err := parse(text)
-			if err == nil {
-				*field(target) = value
-			}
-			return err
-		},
-	}
+	return Func(name, placeholder, byDefault, usage, func(target *T, text string) error {
+		value, err := parse(text)
+		if err == nil {
+			*field(target) = value
+		}
+		return err
+	})
+}
+
+// Func returns a setting with a setter of its own, for what is more than one field.
+func Func[T any](name, placeholder, byDefault, usage string, set func(target *T, text string) error) Setting[T] {
+	return Setting[T]{Info{Name: name, Placeholder: placeholder, Default: byDefault, Usage: usage}, set}
 }
 
 // List returns a setting for texts with commas between them; it may be empty.
@@ -165,6 +164,12 @@ func parseSwitch(text string) (bool, error) {
 	return on, nil
 }
 
+// Offering sets the values that completion offers.
+func Offering[T any](s Setting[T], values []string) Setting[T] {
+	s.Values = values
+	return s
+}
+
 // FlagOnly excludes a setting from the environment and the file.
 func FlagOnly[T any](s Setting[T]) Setting[T] {
 	s.FlagOnly = true
@@ -180,6 +185,12 @@ func Everywhere[T any](s Setting[T]) Setting[T] {
 // Shared lets other commands take a setting from the running program.
 func Shared[T any](s Setting[T]) Setting[T] {
 	s.Shared = true
+	return s
+}
+
+// Private says that only the user of the program should be able to read the file that a setting names.
+func Private[T any](s Setting[T]) Setting[T] {
+	s.Private = true
 	return s
 }
 

@@ -105,15 +105,17 @@ func TestAFlagOverridesTheEnvironmentAndThatTheFile(t *testing.T) {
 		"APP_SIZE":    "2",
 		"APP_WAIT":    "2m",
 		"APP_OPEN":    "true",
+		"APP_URL":     " http://h\r\n", // a URL ends before the white space
 		"APP_PATTERN": "", "APP_ELSEWHERE": "x", "APP_ALSO": "true",
 	}
 	got, in, err := read(t, env, "--size", "4", "--pattern", "a", "--pattern", "b")
-	want := shop{size: 4, wait: 2 * time.Minute, format: "json", pattern: "a,b", elsewhere: 5, also: true}
+	want := shop{url: "http://h", size: 4, wait: 2 * time.Minute, format: "json", pattern: "a,b", elsewhere: 5, also: true}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	places := map[string]settings.Value{
 		"config":    {Text: file, Source: settings.FromEnvironment, Place: "APP_CONFIG"},
+		"url":       {Text: " http://h\r\n", Source: settings.FromEnvironment, Place: "APP_URL"},
 		"size":      {Text: "4", Source: settings.FromFlag, Place: "--size"},
 		"wait":      {Text: "2m", Source: settings.FromEnvironment, Place: "APP_WAIT"},
 		"format":    {Text: "json", Source: settings.FromFile, Place: file + ":3"},
@@ -127,7 +129,7 @@ func TestAFlagOverridesTheEnvironmentAndThatTheFile(t *testing.T) {
 }
 
 func TestEachMistakeNamesItsPlace(t *testing.T) {
-	file := write(t, "size: 10\nelsewhere: x\nsiz: 1\nopen: true\nwait: [1s]\nsize: 1\ncolour: red\n")
+	file := write(t, "size: 10\nelsewhere: x\nsiz: 1\nopen: true\nwait: [1s]\nsize: 1\ncolour: red\nconfig: x\nformat:\n")
 	_, in, err := read(t, map[string]string{"APP_WAIT": "soon", "APP_COLOUR": "red"}, "--config", file, "--format", "table", "--json")
 	want := `FILE:1: size: 10: want 1 to 9
 FILE:2: elsewhere: "x": want a whole number
@@ -136,6 +138,8 @@ FILE:4: open can only be given as a flag
 FILE:5: wait: want one value
 FILE:6: size stands in line 1 already
 FILE:7: colour was removed: it is always red
+FILE:8: unknown key "config"; the keys are the names of the flags
+FILE:9: format has no value (write '' for an empty one)
 APP_COLOUR was removed: it is always red
 --wait (from APP_WAIT): "soon": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d
 --json: contradicts --format table`

@@ -48,7 +48,7 @@ func (s Surroundings) View(found []operator.Message) Explained {
 	for i, m := range found {
 		o := s.outlookOf(m)
 		one := explainedMessage{
-			Message: MessageOf(m), Next: o.text, NextAt: TimeOrNull(o.at), Session: viewOfSession(m.Session),
+			Message: MessageOf(m), Next: o.text, NextAt: timeOrNull(o.at), Session: viewOfSession(m.Session),
 		}
 		if m.OrderingKey != nil && m.State.Waits() {
 			one.Ordering = &orderingView{
@@ -56,7 +56,7 @@ func (s Surroundings) View(found []operator.Message) Explained {
 			}
 			if f := m.First; f != nil {
 				one.Ordering.First = &firstView{
-					ID: f.ID, State: f.State, LockedBy: f.LockedBy, AvailableAt: TimeOrNull(f.AvailableAt),
+					ID: f.ID, State: f.State, LockedBy: f.LockedBy, AvailableAt: timeOrNull(f.AvailableAt),
 					Attempts: f.Attempts, LastError: f.LastError,
 				}
 			}
@@ -70,5 +70,5 @@ func viewOfSession(s *operator.Session) *ownerView {
 	if s == nil {
 		return nil
 	}
-	return &ownerView{PID: uint32(s.PID), Application: s.Application, Client: s.Client, Since: TimeOrNull(s.Since)}
+	return &ownerView{PID: uint32(s.PID), Application: s.Application, Client: s.Client, Since: timeOrNull(s.Since)}
 }

@@ -50,8 +50,8 @@ type Message struct {
 // NotShown has the columns with a value that is too large to show, and the value's size on disk.
 type NotShown map[string]int64
 
-// NotShownOf returns nil if no column is too large.
-func NotShownOf(large []operator.Large) NotShown {
+// notShownOf returns nil if no column is too large.
+func notShownOf(large []operator.Large) NotShown {
 	var columns NotShown
 	for _, l := range large {
 		if columns == nil {
@@ -71,39 +71,39 @@ const (
 // MessageOf returns the JSON form of a message.
 func MessageOf(m operator.Message) Message {
 	v := Message{
-		State: m.State, AvailableAt: TimeOrNull(m.AvailableAt), LockedBy: m.LockedBy,
+		State: m.State, AvailableAt: timeOrNull(m.AvailableAt), LockedBy: m.LockedBy,
 		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
-		CreatedAt: JSONTime(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: TimeOrNull(m.ExpiresAt),
+		CreatedAt: jsonTime(m.CreatedAt), AgeSeconds: seconds(m.Age()), ExpiresAt: timeOrNull(m.ExpiresAt),
 		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, LastError: m.LastError,
 		PossibleDuplicate: m.PossibleDuplicate, SchemaVersion: m.SchemaVersion,
-		Headers: RawJSON(m.Headers), Properties: RawJSON(m.Properties),
+		Headers: rawJSON(m.Headers), Properties: rawJSON(m.Properties),
 		PayloadBytes: m.PayloadSize.N, PayloadBytesPrecision: m.PayloadSize.Precision,
-		PayloadShown: payloadHidden, NotShown: NotShownOf(m.Large),
+		PayloadShown: payloadHidden, NotShown: notShownOf(m.Large),
 	}
 	switch m.State {
 	case operator.Dead:
-		v.FailureReason, v.DeadAt = &m.Reason, TimeOrNull(&m.DeadAt)
+		v.FailureReason, v.DeadAt = &m.Reason, timeOrNull(&m.DeadAt)
 	case operator.Published:
-		v.PublishedAt = TimeOrNull(&m.PublishedAt)
+		v.PublishedAt = timeOrNull(&m.PublishedAt)
 	}
 	if m.Payload == nil {
-		v.Headers = RawJSON(celery.HideBody(m.Headers))
+		v.Headers = rawJSON(celery.HideBody(m.Headers))
 	}
 	switch {
 	case m.IsRedacted:
-		v.PayloadShown, v.Payload = payloadRedacted, RawJSON(m.Redacted)
+		v.PayloadShown, v.Payload = payloadRedacted, rawJSON(m.Redacted)
 	case m.Payload != nil && m.Binary:
 		text := base64.StdEncoding.EncodeToString(m.Payload)
 		v.PayloadShown, v.PayloadBase64 = payloadFull, &text
 	case m.Payload != nil:
-		v.PayloadShown, v.Payload = payloadFull, RawJSON(m.Payload)
+		v.PayloadShown, v.Payload = payloadFull, rawJSON(m.Payload)
 	}
 	return v
 }
 
-// RawJSON returns the text as raw JSON. It returns a string if Go's encoder rejects what Postgres accepted, such as
+// rawJSON returns the text as raw JSON. It returns a string if Go's encoder rejects what Postgres accepted, such as
 // JSON nested ten thousand levels deep.
-func RawJSON(text []byte) json.RawMessage {
+func rawJSON(text []byte) json.RawMessage {
 	if text == nil || json.Valid(text) {
 		return text
 	}

@@ -86,8 +86,8 @@ type Failing struct {
 func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int) Stats {
 	v := Stats{
 		At: s.At.UTC(), Table: cfg.Table.String(),
-		NextRetryAt: TimeOrNull(s.NextRetry), NextScheduledAt: TimeOrNull(s.NextScheduled),
-		OldestDeadLetterAt: TimeOrNull(s.OldestDead), NewestDeadLetterAt: TimeOrNull(s.NewestDead),
+		NextRetryAt: timeOrNull(s.NextRetry), NextScheduledAt: timeOrNull(s.NextScheduled),
+		OldestDeadLetterAt: timeOrNull(s.OldestDead), NewestDeadLetterAt: timeOrNull(s.NewestDead),
 		Slot:       slotView{Name: cfg.Names().Slot},
 		TopFailing: []Failing{},
 		failing:    s.Failing,

@@ -104,8 +104,8 @@ func Plural(n int64, one string) string {
 // seconds converts a duration for JSON, with milliseconds.
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
 
-// JSONTime returns a time for JSON. Years that JSON cannot express become the first or last that it can.
-func JSONTime(t time.Time) time.Time {
+// jsonTime returns a time for JSON. Years that JSON cannot express become the first or last that it can.
+func jsonTime(t time.Time) time.Time {
 	t = t.UTC()
 	switch year := t.Year(); {
 	case year < 1:
@@ -116,12 +116,12 @@ func JSONTime(t time.Time) time.Time {
 	return t
 }
 
-// TimeOrNull is jsonTime for a time that may be absent.
-func TimeOrNull(t *time.Time) *time.Time {
+// timeOrNull is jsonTime for a time that may be absent.
+func timeOrNull(t *time.Time) *time.Time {
 	if t == nil {
 		return nil
 	}
-	return new(JSONTime(*t))
+	return new(jsonTime(*t))
 }
 
 // ValueOr returns the value, or the other text for nil.
