@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
@@ -14,7 +15,7 @@ import (
 // messages it receives. Create it with NewPublisher.
 type Publisher struct {
 	answer func(*outbox.Message) outbox.Result
-	wake   chan struct{}
+	wake   signal.Signal
 
 	mu       sync.Mutex
 	queue    []*outbox.Message
@@ -30,7 +31,7 @@ func NewPublisher(answer func(*outbox.Message) outbox.Result) *Publisher {
 	if answer == nil {
 		answer = func(*outbox.Message) outbox.Result { return outbox.Result{} }
 	}
-	return &Publisher{answer: answer, wake: make(chan struct{}, 1)}
+	return &Publisher{answer: answer, wake: signal.New()}
 }
 
 // Messages returns the messages that have a result so far, also those that were not confirmed, in order.
@@ -53,10 +54,7 @@ func (p *Publisher) Publish(m *outbox.Message) {
 		sink.Deliver(outbox.Result{Message: m, Outcome: outbox.NotSent})
 		return
 	}
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Send()
 }
 
 // Run implements publish.Publisher.

@@ -1,18 +1,22 @@
 package publish
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/cdc-relay/cdc-relay/internal/signal"
+)
 
 // Mailbox passes values from any goroutine to one taker, in order. Putting never blocks. Its callers bound its size.
 type Mailbox[T any] struct {
 	mu    sync.Mutex
 	items []T
-	// wake holds a token while there may be a value.
-	wake chan struct{}
+	// wake is sent while there may be a value.
+	wake signal.Signal
 }
 
 // NewMailbox returns an empty mailbox.
 func NewMailbox[T any]() *Mailbox[T] {
-	return &Mailbox[T]{wake: make(chan struct{}, 1)}
+	return &Mailbox[T]{wake: signal.New()}
 }
 
 // Put adds a value and wakes the taker.
@@ -29,12 +33,7 @@ func (b *Mailbox[T]) Add(v T) {
 }
 
 // Signal wakes the taker.
-func (b *Mailbox[T]) Signal() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
+func (b *Mailbox[T]) Signal() { b.wake.Send() }
 
 // Wake receives a value while there may be something to take.
 func (b *Mailbox[T]) Wake() <-chan struct{} { return b.wake }

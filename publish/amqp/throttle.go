@@ -3,6 +3,8 @@ package amqp
 import (
 	"sync"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/internal/signal"
 )
 
 const (
@@ -24,7 +26,7 @@ const (
 // that does not answer gets more after a moment, so that a broken queue does not delay the others.
 type throttle struct {
 	// room is signalled at the end of a pause.
-	room chan struct{}
+	room signal.Signal
 
 	mu      sync.Mutex
 	window  *window
@@ -43,7 +45,7 @@ type throttle struct {
 }
 
 func newThrottle(w *window) *throttle {
-	return &throttle{room: make(chan struct{}, 1), window: w, limit: w.size}
+	return &throttle{room: signal.New(), window: w, limit: w.size}
 }
 
 // allowed returns how many messages may be sent now. At zero it pauses until there is room for a burst.
@@ -128,10 +130,7 @@ func (t *throttle) answered(epoch int) {
 	}
 	t.waiting--
 	if t.paused && t.waiting <= t.resumesAt() {
-		select {
-		case t.room <- struct{}{}:
-		default:
-		}
+		t.room.Send()
 	}
 }
 
