@@ -172,11 +172,11 @@ func (s *session) changeOf(p *process, do operator.Verb) *change {
 		ch.doing, ch.what, ch.notDone, ch.harmless = "making due", "waiting retry", "nothing was changed", true
 		verb, one, then, asks = "make", "message", " due now", "Make %s of %s at %s due now?"
 	case operator.Requeue:
-		ch.doing, ch.notDone, ch.harmless = "requeuing", "nothing was requeued", true
-		from, verb, asks = from.DeadLetter(), "requeue", "Send %s of %s at %s?"
+		ch.doing, ch.notDone, ch.harmless = "resending", "nothing was resent", true
+		from, verb, asks = from.DeadLetter(), "resend", "Send %s of %s at %s?"
 	case operator.Replay:
-		ch.doing, ch.what, ch.notDone = "replaying", "published message", "nothing was sent"
-		from, verb, one, asks = from.Published(), "replay", "message", "Send %s of %s again, at %s?"
+		ch.doing, ch.what, ch.notDone = "resending", "published message", "nothing was sent"
+		from, verb, one, asks = from.Published(), "resend", "message", "Send %s of %s again, at %s?"
 		if exchange := s.cfg.selected.copies.Exchange; exchange != nil {
 			to := strings.ReplaceAll(strconv.Quote(show.Printable(*exchange)), "%", "%%")
 			asks = "Send %s of %s again to exchange " + to + ", at %s?"

@@ -77,7 +77,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 		}
 	}
 	fill()
-	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would replay 694 messages")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would resend 694 messages")
 	if state() != before {
 		t.Errorf("a dry run changed rows: %v", state())
 	}

@@ -135,7 +135,7 @@ func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 	}
 	status, body := confirm(t, at, question)
 	copies := query[int](t, db, `SELECT count(*)::int FROM outbox WHERE routing_key = 'r1' AND possible_duplicate`)
-	if status != http.StatusOK || copies != 3 || !strings.Contains(body, "replayed 3 messages") {
+	if status != http.StatusOK || copies != 3 || !strings.Contains(body, "resent 3 messages") {
 		t.Errorf("status %d, %d copies\n%s", status, copies, body)
 	}
 }
@@ -259,7 +259,7 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 		t.Errorf("purged:\n%s", body)
 	}
 	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}, "shown": {"3"}}, "X-User", "ada")
-	if !strings.Contains(body, "requeued 3 dead letters") || dead() != 0 {
+	if !strings.Contains(body, "resent 3 dead letters") || dead() != 0 {
 		t.Errorf("requeued:\n%s", body)
 	}
 	retry := url.Values{"do": {"retry"}, "id": {"1"}, "shown": {"1"}}

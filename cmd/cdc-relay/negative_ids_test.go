@@ -12,6 +12,6 @@ func TestCommandsAcceptNegativeIDs(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "explain", "-5"), "id", "-5")
 	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--id", "-5"), "-5")
-	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--dry-run", "-5", "-6"), "would requeue 1 dead letter")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--dry-run", "-5", "-6"), "would resend 1 dead letter")
 	wantUsage(t, cdcRelay(t, env, "stats", "--top", "-5"), `--top: -5: want 0 to 10000`)
 }

@@ -72,7 +72,7 @@ func TestAnInterruptedChangeSaysHowToContinue(t *testing.T) {
 		t.Errorf("it says %q, want %s", said, left)
 	}
 	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--yes", "--after-id", fmt.Sprint(done)),
-		"replayed "+show.Plural(int64(2000-done), "message"))
+		"resent "+show.Plural(int64(2000-done), "message"))
 	if n := copies(); n != 2000 || query[int](t, conn, `SELECT count(*)::int FROM outbox`) != n {
 		t.Errorf("%d messages", n)
 	}

@@ -52,7 +52,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 		wantOutput(t, cdcRelay(t, env, "explain", id, "--format", "json"), `"state": "published"`, `"published_at": "`)
 	}
 	want(t, cdcRelay(t, env, "resend", "--state", "published"), exitUsage)
-	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would replay 2 messages")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would resend 2 messages")
 	backfill := arrivals(t, env["CDC_RELAY_AMQP_URL"], "backfill", "backfill")
 	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "1", "--yes", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "replayed 1 message")
 	again := await.Receive(t, "the replayed message arrives", backfill)

@@ -105,7 +105,7 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "resend", uuid(2)), "There is nothing to do.")
 	wantOutput(t, cdcRelay(t, env, "resend", uuid(3)), "There is nothing to do.", "It was also published before")
-	wantOutput(t, cdcRelay(t, env, "resend", "16"), "requeued 1 dead letter\n")
+	wantOutput(t, cdcRelay(t, env, "resend", "16"), "resent 1 dead letter\n")
 
 	execute(t, db, `DROP TABLE outbox_published`)
 	r = cdcRelay(t, env, "resend", "99")
@@ -128,7 +128,7 @@ func TestResendNeedsNoHistoryForADeadLetter(t *testing.T) {
 		t.Errorf("got %s", r.stderr)
 	}
 	r = cdcRelay(t, env, "resend", "2")
-	wantOutput(t, r, "requeued 1 dead letter")
+	wantOutput(t, r, "resent 1 dead letter")
 	execute(t, db, `UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1`)
 	r = cdcRelay(t, env, "resend", "2")
 	if want(t, r, exitFailed); !strings.Contains(r.stderr, "GRANT SELECT, UPDATE ON") {

@@ -270,10 +270,10 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 		s.shows(done)
 	}
 	act("/dead-letters", "Delete 2…", "2 dead letters would be deleted for good", "deleted 2 dead letters")
-	act("/message?id=-1", "Resend…", "1 dead letter would be requeued", "requeued 1 dead letter")
-	act("/dead-letters", "Resend these…", "2 dead letters would be requeued", "requeued 2 dead letters")
+	act("/message?id=-1", "Resend…", "1 dead letter would be resent", "resent 1 dead letter")
+	act("/dead-letters", "Resend these…", "2 dead letters would be resent", "resent 2 dead letters")
 	act("/waiting?state=retrying", "Resend 60…", "60 waiting retries would be due now", "made 60 messages due now")
-	act("/published", "Resend these…", "3 published messages would be sent again", "replayed 3 messages")
+	act("/published", "Resend these…", "3 published messages would be sent again", "resent 3 messages")
 	if dead, late := s.count(`SELECT count(*)::int FROM outbox_dead_letter`), s.count(`SELECT count(*)::int FROM outbox WHERE available_at > now()`); dead != 0 || late != 0 {
 		t.Errorf("%d dead letters, %d retries are left", dead, late)
 	}

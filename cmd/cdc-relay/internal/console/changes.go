@@ -21,7 +21,7 @@ type asked struct {
 	Do    operator.Verb
 	Count int64
 	What  string // such as "12 dead letters"
-	Would string // such as "would be requeued"
+	Would string // such as "would be resent"
 	Label string // of the button
 	// At is when the user was asked, in microseconds since 1970.
 	At int64

@@ -44,7 +44,7 @@ func wordsOf(do operator.Verb) words {
 	case operator.Retry:
 		return words{"Resend", "would be due now", "waiting retry", "waiting retries", "/waiting"}
 	case operator.Requeue:
-		return words{"Resend", "would be requeued", "dead letter", "dead letters", "/dead-letters"}
+		return words{"Resend", "would be resent", "dead letter", "dead letters", "/dead-letters"}
 	case operator.Replay:
 		return words{"Resend", "would be sent again", "published message", "published messages", "/published"}
 	case operator.Delete:

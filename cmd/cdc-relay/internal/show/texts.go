@@ -213,13 +213,13 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 		}
 		return text
 	case operator.Requeue:
-		text := "requeued " + Plural(done.Done, "dead letter")
+		text := "resent " + Plural(done.Done, "dead letter")
 		if done.NewIDs > 0 {
 			text += fmt.Sprintf(", %s with a new id, since the old ones are not free", Number(done.NewIDs))
 		}
 		return text
 	case operator.Replay:
-		return "replayed " + Plural(done.Done, "message")
+		return "resent " + Plural(done.Done, "message")
 	case operator.Purge:
 		return "deleted " + Plural(done.Done, "dead letter")
 	}
