@@ -54,7 +54,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	want(t, cdcRelay(t, env, "resend", "--state", "published"), exitUsage)
 	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would resend 2 messages")
 	backfill := arrivals(t, env["CDC_RELAY_AMQP_URL"], "backfill", "backfill")
-	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "1", "--yes", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "replayed 1 message")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "1", "--yes", "--to-exchange", "backfill", "--to-routing-key", "again", "--rate", "100"), "resent 1 message")
 	again := await.Receive(t, "the replayed message arrives", backfill)
 	if again.MessageId != first.MessageId || again.RoutingKey != "again" || string(again.Body) != `{"card": "unredacted"}` || again.Headers["x-possible-duplicate"] != true {
 		t.Errorf("replayed: %+v", again)

@@ -41,11 +41,10 @@ func (s *reportingRelay) logStart(command string, cfg *config) {
 
 // loggedValue is the value of a setting in JSON: a number, a boolean or a text.
 func loggedValue(s setting, text string) any {
-	n, err := strconv.Atoi(text)
-	switch {
-	case s.Placeholder == "": // a switch
-		return text == "true"
-	case s.Placeholder == "NUMBER" && err == nil: // or unlimited
+	if on, err := strconv.ParseBool(text); s.Placeholder == "" && err == nil { // a switch
+		return on
+	}
+	if n, err := strconv.Atoi(text); s.Placeholder == "NUMBER" && err == nil { // or unlimited
 		return n
 	}
 	return text

@@ -51,7 +51,7 @@ func TestTheFirstLogLineHasServersRoleAndChangedSettings(t *testing.T) {
 	}
 	want := map[string]any{
 		"postgres": "first:5432,second:5433/shop", "role": "relay", "config": "/etc/cdc-relay/config.yaml", "rabbitmq": "broker:5672,other:5673/orders", "table": "public.outbox",
-		"slot": "cdc_relay", "publication": "cdc_relay", "max_retries": "unlimited", "failover_slot": "true",
+		"slot": "cdc_relay", "publication": "cdc_relay", "max_retries": "unlimited", "failover_slot": true,
 		"log_headers": "a,b",
 	}
 	if !maps.Equal(line, want) {
