@@ -95,7 +95,7 @@ func New(limits Limits, policy Policy) *Core {
 	}
 	c.mu.registry = make(registry)
 	c.mu.keys = newKeys(limits.Keys)
-	c.mu.unseen = unseen{limit: limits.Unseen, suspects: make(map[uint32]struct{})}
+	c.mu.unseen = unseen{limit: limits.Unseen, inProgress: make(map[uint32]struct{})}
 	c.mu.marks = newMarks()
 	c.mu.backlog = noID
 	return c

@@ -14,8 +14,8 @@ type unseen struct {
 	left []leftBy
 	// seq is the number of the newest transaction.
 	seq uint64
-	// suspects are transactions that a snapshot suspects as in progress. Any of their rows may have been missed.
-	suspects map[uint32]struct{}
+	// inProgress are transactions that a snapshot suspects as in progress. Any of their rows may have been missed.
+	inProgress map[uint32]struct{}
 	// forgottenAt is the seq at which transactions were forgotten; 0 once a snapshot has named them.
 	forgottenAt uint64
 }
@@ -52,7 +52,7 @@ func (u *unseen) forgetAll() {
 // end drops all transactions, for a relay that does not lead.
 func (u *unseen) end() {
 	u.left, u.forgottenAt = nil, 0
-	clear(u.suspects)
+	clear(u.inProgress)
 }
 
 // saw drops the transactions that a snapshot can see. It returns the id from which the backlog must be read for them.
@@ -69,9 +69,9 @@ func (u *unseen) saw(s pgsnapshot.Snapshot) (from int64) {
 	if u.left = waits; len(waits) == 0 {
 		u.left = nil
 	}
-	for xid := range u.suspects {
+	for xid := range u.inProgress {
 		if s.Finished(xid) {
-			delete(u.suspects, xid)
+			delete(u.inProgress, xid)
 			from = anyID
 		}
 	}
@@ -82,7 +82,7 @@ func (u *unseen) saw(s pgsnapshot.Snapshot) (from int64) {
 func (u *unseen) name(s pgsnapshot.Snapshot) {
 	u.forgottenAt = 0
 	for _, xid := range s.InProgress() {
-		u.suspects[xid] = struct{}{}
+		u.inProgress[xid] = struct{}{}
 	}
 }
 
@@ -98,4 +98,4 @@ func (u *unseen) visible() uint64 {
 }
 
 // all reports whether queries see all transactions up to a number.
-func (u *unseen) all(seq uint64) bool { return len(u.suspects) == 0 && u.visible() > seq }
+func (u *unseen) all(seq uint64) bool { return len(u.inProgress) == 0 && u.visible() > seq }

@@ -50,6 +50,6 @@ func (c *Core) View() View {
 	if !w.lacking.IsZero() {
 		v.Lacking = c.mu.now.Sub(w.lacking)
 	}
-	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.suspects) > 0 || u.forgottenAt != 0)
+	v.Unseen = v.Leader && v.Rest == 0 && (len(u.left) > 0 || len(u.inProgress) > 0 || u.forgottenAt != 0)
 	return v
 }

@@ -175,7 +175,7 @@ func newSession(p *Publisher, o opened) *session {
 		in:        p.inbox.Messages,
 		control:   publish.NewMailbox[laneNews](),
 		sent:      publish.NewMailbox[reaperNews](),
-		throttle:  newThrottle(newWindow(smallestWindow, p.cfg.MaxInFlight)),
+		throttle:  newThrottle(newSendWindow(smallestWindow, p.cfg.MaxInFlight)),
 		suspects:  p.suspects,
 		exchanges: p.exchanges,
 

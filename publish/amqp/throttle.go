@@ -29,7 +29,7 @@ type throttle struct {
 	room signal.Signal
 
 	mu      sync.Mutex
-	window  *window
+	window  *sendWindow
 	fastest time.Duration // the fastest confirm, 0: none yet; it shows the distance to the broker
 	waiting int           // unanswered messages of this epoch
 	epoch   int           // messages of earlier epochs do not count
@@ -44,7 +44,7 @@ type throttle struct {
 	limit        int // as of the last call of allowed
 }
 
-func newThrottle(w *window) *throttle {
+func newThrottle(w *sendWindow) *throttle {
 	return &throttle{room: signal.New(), window: w, limit: w.size}
 }
 

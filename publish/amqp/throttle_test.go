@@ -40,7 +40,7 @@ func pauseIsOver(th *throttle) bool {
 
 // One write then sends hundreds of messages.
 func TestThrottleContinuesWhenHalfIsAnswered(t *testing.T) {
-	th := newThrottle(newWindow(100, 2000))
+	th := newThrottle(newSendWindow(100, 2000))
 	sent := sendAllowed(th)
 	if len(sent) != smallestWindow || th.allowed(0) != 0 {
 		t.Fatalf("%d messages were allowed, and then %d", len(sent), th.allowed(0))
@@ -57,7 +57,7 @@ func TestThrottleContinuesWhenHalfIsAnswered(t *testing.T) {
 
 // After an outage, one message is sent at a time, and all others after the first answer.
 func TestThrottleTriesOneMessageAfterAnOutage(t *testing.T) {
-	th := newThrottle(newWindow(100, 2000))
+	th := newThrottle(newSendWindow(100, 2000))
 	th.trial = time.Minute
 	for range 3 {
 		sent := sendAllowed(th)
@@ -84,7 +84,7 @@ func TestThrottleAllowsMoreForADistantBroker(t *testing.T) {
 		{[]time.Duration{80 * time.Millisecond}, 2000},
 		{[]time.Duration{80 * time.Millisecond, 10 * time.Millisecond, time.Second}, 600}, // the fastest shows the distance
 	} {
-		th := newThrottle(newWindow(100, 2000))
+		th := newThrottle(newSendWindow(100, 2000))
 		for _, took := range test.confirms {
 			th.confirmed(took)
 		}
@@ -96,7 +96,7 @@ func TestThrottleAllowsMoreForADistantBroker(t *testing.T) {
 
 // Their late answers change nothing.
 func TestThrottleIgnoresStuckMessages(t *testing.T) {
-	th := newThrottle(newWindow(100, 2000))
+	th := newThrottle(newSendWindow(100, 2000))
 	late := sendAllowed(th)
 	th.notAnswered(th.answers)
 	sent := sendAllowed(th)
@@ -115,7 +115,7 @@ func TestThrottleIgnoresStuckMessages(t *testing.T) {
 
 // The slow queue gives few answers, and all waiting messages are its own.
 func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
-	th := newThrottle(newWindow(100, 2000))
+	th := newThrottle(newSendWindow(100, 2000))
 	sent := sendAllowed(th)
 	if th.allowed(0) != 0 {
 		t.Fatal("no pause")
@@ -137,7 +137,7 @@ func TestThrottleDoesNotWaitForASlowQueue(t *testing.T) {
 // In any order of events, a pause ends when all messages are answered.
 func TestThrottlePausesEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		th := newThrottle(newWindow(100, 2000))
+		th := newThrottle(newSendWindow(100, 2000))
 		var unanswered []int
 		paused := false
 		t.Repeat(map[string]func(*rapid.T){

@@ -23,17 +23,17 @@ const (
 	mayLose     = 0.02
 	// remembered is how much of the highest rate counts at the next measurement.
 	remembered = 0.99
-	// mostRest is the most measurements between two trials. If the rate changes by more than the share changed without
+	// mostPause is the most measurements between two trials. If the rate changes by more than the share changed without
 	// a trial, the broker has changed, and trials follow at once.
-	mostRest = 8
-	changed  = 0.25
+	mostPause = 8
+	changed   = 0.25
 )
 
-// window finds how many unconfirmed messages make the broker fastest: it measures the rate of answers while the window
-// is full, and tries a larger and a smaller window in turn. It does not look at the latency, which also grows with a
+// sendWindow finds how many unconfirmed messages make the broker fastest: it measures the rate of answers while the
+// window is full, and tries a larger and a smaller window in turn. It does not look at the latency, which also grows with a
 // larger window if RabbitMQ commits more messages together, and then so does the rate. Libraries that limit concurrency
 // by latency would stop there.
-type window struct {
+type sendWindow struct {
 	least, most int
 	size        int // the present limit
 	base        int // the best limit so far; another size is a trial
@@ -41,8 +41,8 @@ type window struct {
 	baseRate  float64 // answers per second with base, in the last measurement; 0: none yet
 	bestRate  float64 // the highest of the recent measurements with base; a larger window must be faster than that
 	shrink    bool    // the direction of the next trial
-	rest      int     // measurements of base until then
-	nextRest  int     // rest after a trial that fails
+	pause     int     // measurements of base until then
+	nextPause int     // pause after a trial that fails
 	unsettled int     // answers until the effect of an earlier size is over
 
 	// A measurement is the sum of the times between two moments when the window was full, without those when the sender
@@ -54,30 +54,30 @@ type window struct {
 	answers  int
 }
 
-func newWindow(least, most int) *window {
-	w := &window{least: least, most: max(least, most), nextRest: 1}
+func newSendWindow(least, most int) *sendWindow {
+	w := &sendWindow{least: least, most: max(least, most), nextPause: 1}
 	w.base = w.bounded(smallestWindow)
 	w.size = w.base
 	return w
 }
 
-func (w *window) bounded(size int) int { return min(max(size, w.least), w.most) }
+func (w *sendWindow) bounded(size int) int { return min(max(size, w.least), w.most) }
 
 // guess sets the window by the time of the fastest confirm, until the rate is known.
-func (w *window) guess(fastest time.Duration) {
+func (w *sendWindow) guess(fastest time.Duration) {
 	if w.baseRate == 0 {
 		w.base = w.bounded(max(smallestWindow, int(guessedRate*fastest.Seconds())))
 		w.setSize(w.base)
 	}
 }
 
-func (w *window) setSize(size int) {
+func (w *sendWindow) setSize(size int) {
 	w.unsettled = max(size, w.size)
 	w.size, w.full, w.duration, w.answers = size, false, 0, 0
 }
 
 // filled records that the window is full, after this many answers in total.
-func (w *window) filled(now time.Duration, answers int) {
+func (w *sendWindow) filled(now time.Duration, answers int) {
 	took, came, ran := now-w.fullAt, answers-w.before, w.full
 	w.full, w.fullAt, w.before = true, now, answers
 	switch {
@@ -96,7 +96,7 @@ func (w *window) filled(now time.Duration, answers int) {
 }
 
 // notFilled records that something else than the window holds the sender back. A larger window then brings nothing.
-func (w *window) notFilled() {
+func (w *sendWindow) notFilled() {
 	w.full = false
 	if w.size > w.base {
 		w.endTrial()
@@ -104,24 +104,24 @@ func (w *window) notFilled() {
 }
 
 // measured decides on a trial, or begins the next one.
-func (w *window) measured(rate float64) {
+func (w *sendWindow) measured(rate float64) {
 	switch {
 	case w.size == w.base:
 		if math.Abs(rate-w.baseRate) > changed*w.baseRate {
-			w.rest, w.nextRest, w.bestRate = 0, 1, 0
+			w.pause, w.nextPause, w.bestRate = 0, 1, 0
 		}
 		w.baseRate, w.bestRate = rate, max(rate, w.bestRate*remembered)
-		if w.rest--; w.rest < 0 {
+		if w.pause--; w.pause < 0 {
 			w.try()
 		}
 	case w.size > w.base && rate > w.bestRate*(1+mustGain), w.size < w.base && rate > w.baseRate*(1-mayLose):
-		w.base, w.baseRate, w.bestRate, w.rest, w.nextRest = w.size, rate, rate, 0, 1
+		w.base, w.baseRate, w.bestRate, w.pause, w.nextPause = w.size, rate, rate, 0, 1
 	default:
 		w.endTrial()
 	}
 }
 
-func (w *window) try() {
+func (w *sendWindow) try() {
 	size := float64(w.base) * trialFactor
 	if w.shrink {
 		size = float64(w.base) / trialFactor
@@ -134,9 +134,9 @@ func (w *window) try() {
 }
 
 // endTrial returns to the best window. The next trial is in the other direction, and later each time.
-func (w *window) endTrial() {
+func (w *sendWindow) endTrial() {
 	w.shrink = !w.shrink
-	w.rest = w.nextRest
-	w.nextRest = min(2*w.nextRest, mostRest)
+	w.pause = w.nextPause
+	w.nextPause = min(2*w.nextPause, mostPause)
 	w.setSize(w.base)
 }

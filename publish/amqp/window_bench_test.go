@@ -217,7 +217,7 @@ func (bed *bed) run(b *testing.B, size int) float64 {
 		b.Fatal(err)
 	}
 	s := newSession(p, o)
-	s.throttle = newThrottle(newWindow(cmp.Or(size, smallestWindow), cmp.Or(size, benchInFlight)))
+	s.throttle = newThrottle(newSendWindow(cmp.Or(size, smallestWindow), cmp.Or(size, benchInFlight)))
 	done := make(chan struct{})
 	go func() { defer close(done); p.serve(ctx, s); p.inbox.End() }()
 

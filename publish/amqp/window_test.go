@@ -77,7 +77,7 @@ type modelMessage struct {
 	sent  time.Duration
 }
 
-func newModel(w *window, distance time.Duration, queues ...*modelQueue) *model {
+func newModel(w *sendWindow, distance time.Duration, queues ...*modelQueue) *model {
 	return &model{
 		queues: queues, distance: distance, throttle: newThrottle(w), pace: 1,
 		there: map[int][][]modelMessage{}, back: map[int][]modelMessage{}, random: rand.New(rand.NewPCG(1, 2)),
@@ -195,12 +195,12 @@ var modelKinds = []modelKind{
 const modelMost = 5000
 
 // start begins to send to a broker of this kind.
-func (k modelKind) start(w *window) *model { return newModel(w, k.distance, k.queues()...) }
+func (k modelKind) start(w *sendWindow) *model { return newModel(w, k.distance, k.queues()...) }
 
 // best returns the rate of the best fixed window, and that window.
 func (k modelKind) best() (best float64, with int) {
 	for _, size := range []int{200, 400, 1000, 2000, 3500, modelMost} {
-		m := k.start(newWindow(size, size))
+		m := k.start(newSendWindow(size, size))
 		m.run(time.Second)
 		if rate := m.run(2 * time.Second); rate > best {
 			best, with = rate, size
@@ -216,7 +216,7 @@ func TestTheWindowIsAsGoodAsTheBestFixedOne(t *testing.T) {
 			t.Parallel()
 			best, with := kind.best()
 			for _, noise := range []float64{0, 0.3} {
-				m := kind.start(newWindow(smallestWindow, modelMost))
+				m := kind.start(newSendWindow(smallestWindow, modelMost))
 				m.noise = noise
 				m.run(4 * time.Second)
 				if rate := m.run(8 * time.Second); rate < 0.95*best {
@@ -234,7 +234,7 @@ func TestTheWindowFollowsTheBroker(t *testing.T) {
 		return []*modelQueue{{rate: 30_000, commit: time.Millisecond, knee: 400, cost: 1}}
 	}}
 	slow := modelKind{"slow disk", 0, commitQueue(30_000, 40*time.Millisecond)}
-	m := fast.start(newWindow(smallestWindow, modelMost))
+	m := fast.start(newSendWindow(smallestWindow, modelMost))
 	for range 2 {
 		for _, now := range []modelKind{fast, slow} {
 			*m.queues[0] = now.queues()[0].with(m.queues[0])
@@ -251,7 +251,7 @@ func TestTheWindowFollowsTheBroker(t *testing.T) {
 // Its messages count until it can have answered.
 func TestADistantBrokerIsNotStuck(t *testing.T) {
 	t.Parallel()
-	m := newModel(newWindow(400, 400), 80*time.Millisecond, classicQueues(1, 25_000)()...)
+	m := newModel(newSendWindow(400, 400), 80*time.Millisecond, classicQueues(1, 25_000)()...)
 	m.run(time.Second)
 	epoch := m.throttle.epoch
 	m.run(3 * time.Second)
@@ -265,7 +265,7 @@ func TestTheWindowNeverEndsTheSending(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom(modelKinds).Draw(t, "kind")
-		m := kind.start(newWindow(smallestWindow, rapid.IntRange(1, modelMost).Draw(t, "most")))
+		m := kind.start(newSendWindow(smallestWindow, rapid.IntRange(1, modelMost).Draw(t, "most")))
 		m.queues = append(m.queues, &modelQueue{rate: 1000}) // it always works
 		works := m.queues[len(m.queues)-1]
 		t.Repeat(map[string]func(*rapid.T){
