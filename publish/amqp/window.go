@@ -30,9 +30,9 @@ const (
 )
 
 // sendWindow finds how many unconfirmed messages make the broker fastest: it measures the rate of answers while the
-// window is full, and tries a larger and a smaller window in turn. It does not look at the latency, which also grows with a
-// larger window if RabbitMQ commits more messages together, and then so does the rate. Libraries that limit concurrency
-// by latency would stop there.
+// window is full, and tries a larger and a smaller window in turn. It does not look at the latency, which also grows
+// with a larger window if RabbitMQ commits more messages together, and then so does the rate. Libraries that limit
+// concurrency by latency would stop there.
 type sendWindow struct {
 	least, most int
 	size        int // the present limit
