@@ -37,8 +37,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 		r.sweeper.UpTo = last
 	}
 	r.streamer.Store(nil)
-	r.observer.late = &lateRows{}
-	r.observer.late.mu.rows = make(map[outbox.Ref]bool)
+	r.observer.late = newLateRows()
 	rests := r.sweepsToDrain()
 	a := r.start(ctx)
 	r.phase.Store(phaseRunning)

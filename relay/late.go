@@ -16,6 +16,12 @@ type lateRows struct {
 	}
 }
 
+func newLateRows() *lateRows {
+	l := &lateRows{}
+	l.mu.rows = make(map[outbox.Ref]bool)
+	return l
+}
+
 // note records rows that were written.
 func (l *lateRows) note(written []outbox.Settlement) {
 	if l == nil {
