@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -94,6 +95,12 @@ func paceCases(s Settings) []Case {
 		polled := ofPoller(fmt.Sprintf("poller-%d", rate), direct, fmt.Sprintf("at %d/s", rate), steady(p, byPoller))
 		cases = append(cases, full([]Case{polled})...)
 	}
+	// On few cores, the writers are faster than any relay, so a backlog grows while they write.
+	out := pace{rate: math.Inf(1), messages: s.Messages, spec: load.Spec{Bytes: s.Bytes}}
+	cases = append(cases, full([]Case{
+		ofRelay("flat-out", "publish", "streams while many writers insert as fast as they can", steady(out, byRelay)),
+		ofPoller("flat-out-poller", "publish", "publishes what they insert", steady(out, byPoller)),
+	})...)
 	return append(cases, ofRelay("idle", "", "has nothing to do", idle))
 }
 

@@ -125,7 +125,7 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 			strings.Join(r.Blind, ", "))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\tRabbitMQ\tall\t+vacuum"+
+	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\twalsender\tRabbitMQ\tall\t+vacuum"+
 		"\tMB\tp50 ms\tp99\tp99.9\tmax\t")
 	for _, one := range cases {
 		if results := r.Of(one.Name); len(results) > 0 {
@@ -151,6 +151,7 @@ func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
 		func(r Result) float64 { return r.CPU.Measured },
 		func(r Result) float64 { return r.CPU.Kernel },
 		func(r Result) float64 { return r.CPU.Postgres },
+		func(r Result) float64 { return r.CPU.Walsender },
 		func(r Result) float64 { return r.CPU.RabbitMQ },
 		func(r Result) float64 { return r.CPU.Sum() },
 		func(r Result) float64 { return r.Vacuum },
@@ -196,7 +197,7 @@ func (r *Report) over(one Case, number func(Result) float64) (float64, bool) {
 
 // writeIdle writes percent of a core; other cases have seconds per million.
 func writeIdle(w io.Writer, one Case, results []Result) {
-	fmt.Fprintf(w, "%s\t\t\t\t\t%.3f %%\t\t%.3f %%\t%.3f %%\t\t\t%.0f\t\t\t\t\t\n", one.Name,
+	fmt.Fprintf(w, "%s\t\t\t\t\t%.3f %%\t\t%.3f %%\t\t%.3f %%\t\t\t%.0f\t\t\t\t\t\n", one.Name,
 		median(results, func(r Result) float64 { return r.Idle.Measured }),
 		median(results, func(r Result) float64 { return r.Idle.Postgres }),
 		median(results, func(r Result) float64 { return r.Idle.RabbitMQ }),
@@ -209,8 +210,8 @@ func Line(r Result) string {
 		return fmt.Sprintf("%.3f %% of a core, %.1f wakes a second, Postgres %.3f %%, RabbitMQ %.3f %%",
 			r.Idle.Measured, r.Wakes, r.Idle.Postgres, r.Idle.RabbitMQ)
 	}
-	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f + RabbitMQ %.1f",
-		r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.RabbitMQ)
+	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f (walsender %.1f) + RabbitMQ %.1f",
+		r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.Walsender, r.CPU.RabbitMQ)
 	if r.MemoryMB > 0 {
 		text += fmt.Sprintf(", %.0f MB", r.MemoryMB)
 	}

@@ -16,7 +16,7 @@ func TestTheReportComparesTheSameRounds(t *testing.T) {
 			Case: "publish", Round: round + 1, Rate: 2 * rate, Latency: &Quantiles{P50: 1 + slower, P99: 1 + slower},
 		})
 		r.Add(Result{
-			Case: "drain", Round: round + 1, Rate: rate, CPU: CPU{Measured: 9, Postgres: 7, RabbitMQ: 41},
+			Case: "drain", Round: round + 1, Rate: rate, CPU: CPU{Measured: 9, Postgres: 7, Walsender: 2, RabbitMQ: 41},
 			Latency: &Quantiles{P50: 3 + slower, P99: 3 + slower},
 		})
 	}
@@ -27,7 +27,7 @@ func TestTheReportComparesTheSameRounds(t *testing.T) {
 	}
 	for line := range strings.Lines(text.String()) {
 		if row := strings.Join(strings.Fields(line), " "); strings.HasPrefix(row, "drain ") {
-			const want = "drain 150 1–300 publish 0.50 9.0 0.0 7.0 41.0 57.0 0.0 0 3.50 (+2.00) 3.50 (+2.00)"
+			const want = "drain 150 1–300 publish 0.50 9.0 0.0 7.0 2.0 41.0 57.0 0.0 0 3.50 (+2.00) 3.50 (+2.00)"
 			if !strings.HasPrefix(row, want) {
 				t.Errorf("%s, want %s", row, want)
 			}

@@ -33,6 +33,8 @@ type CPU struct {
 	Measured float64 `json:"measured"`
 	Kernel   float64 `json:"measured_in_kernel"` // part of Measured
 	Postgres float64 `json:"postgres"`
+	// Walsender is the part of Postgres that decodes WAL and sends it.
+	Walsender float64 `json:"walsender"`
 	RabbitMQ float64 `json:"rabbitmq"`
 }
 
@@ -83,7 +85,7 @@ func (r *Result) setLatencies(latencies []time.Duration) {
 }
 
 // usage is processor time used so far.
-type usage struct{ measured, kernel, postgres, rabbitmq time.Duration }
+type usage struct{ measured, kernel, postgres, walsender, rabbitmq time.Duration }
 
 // usage reads the processor time, without the sessions in except. For the processes pids it is their sum; a pid of 0 is
 // ignored. Servers on other machines count as 0.
@@ -99,7 +101,7 @@ func (w *world) usage(except []int, pids ...int) (u usage, err error) {
 		u.measured, u.kernel = u.measured+used, u.kernel+kernel
 	}
 	if w.site.postmaster != 0 {
-		if u.postgres, err = gauge.TreeCPU(w.site.postmaster, except); err != nil {
+		if u.postgres, u.walsender, err = gauge.TreeCPU(w.site.postmaster, except, "walsender"); err != nil {
 			return u, err
 		}
 	}
@@ -112,7 +114,8 @@ func (w *world) usage(except []int, pids ...int) (u usage, err error) {
 func (u usage) since(before usage) usage {
 	return usage{
 		measured: u.measured - before.measured, kernel: u.kernel - before.kernel,
-		postgres: u.postgres - before.postgres, rabbitmq: u.rabbitmq - before.rabbitmq,
+		postgres: u.postgres - before.postgres, walsender: u.walsender - before.walsender,
+		rabbitmq: u.rabbitmq - before.rabbitmq,
 	}
 }
 
@@ -120,9 +123,10 @@ func (u usage) since(before usage) usage {
 func (u usage) perMillion(messages int) CPU {
 	each := func(d time.Duration) float64 { return d.Seconds() / float64(messages) * 1e6 }
 	return CPU{
-		Measured: each(u.measured),
-		Kernel:   each(u.kernel),
-		Postgres: each(u.postgres),
-		RabbitMQ: each(u.rabbitmq),
+		Measured:  each(u.measured),
+		Kernel:    each(u.kernel),
+		Postgres:  each(u.postgres),
+		Walsender: each(u.walsender),
+		RabbitMQ:  each(u.rabbitmq),
 	}
 }

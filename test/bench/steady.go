@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,8 @@ const (
 
 // pace is a steady load.
 type pace struct {
-	rate     float64       // messages a second
+	rate     float64       // messages a second; infinite: as fast as the writers can
+	messages int           // in place of the duration, if the rate is infinite
 	warmUp   time.Duration // not counted
 	duration time.Duration // after the warm-up
 	spec     load.Spec
@@ -27,9 +29,19 @@ type pace struct {
 	held     bool // a transaction stays open all the time
 }
 
-func (p pace) warm() int { return int(p.rate * p.warmUp.Seconds()) }
+func (p pace) warm() int {
+	if math.IsInf(p.rate, 1) {
+		return 0
+	}
+	return int(p.rate * p.warmUp.Seconds())
+}
 
-func (p pace) count() int { return max(int(p.rate*p.duration.Seconds()), 1) }
+func (p pace) count() int {
+	if math.IsInf(p.rate, 1) {
+		return p.messages
+	}
+	return max(int(p.rate*p.duration.Seconds()), 1)
+}
 
 // steady writes at a rate, and measures from the end of the warm-up.
 func steady(p pace, start func(context.Context, *run, *world) (*sender, error)) func(context.Context, *run) error {
