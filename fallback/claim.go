@@ -62,16 +62,43 @@ type openClaim struct {
 	tx      Transaction
 }
 
-// claim locks the chosen rows and publishes them. Another goroutine then waits for the answers.
+// claim locks the chosen rows and publishes them.
 func (s *Sweeper) claim(ctx context.Context, r Role, chosen *core.Claim) error {
 	if len(chosen.Rows) == 0 {
 		s.Apply(chosen.Done(false))
 		return nil
 	}
-	tx, alive, err := s.lock(ctx, r, chosen)
-	if err != nil {
+	ids := make([]int64, len(chosen.Rows))
+	for i, row := range chosen.Rows {
+		ids[i] = row.ID
+	}
+	_, err := s.lockAndPublish(ctx, r, chosen, func() (Transaction, error) {
+		return s.Lock(ctx, ids, chosen.Large, r.fresh)
+	})
+	return err
+}
+
+// claimRange locks the rows of a range and publishes them. It returns them, and the first row that the lock has
+// skipped; nil: none.
+func (s *Sweeper) claimRange(
+	ctx context.Context, r Role, chosen *core.Claim, in outbox.Range,
+) (locked []*outbox.Message, skipped *int64, err error) {
+	locked, err = s.lockAndPublish(ctx, r, chosen, func() (tx Transaction, err error) {
+		tx, skipped, err = s.LockRange(ctx, in, r.fresh)
+		return tx, err
+	})
+	return locked, skipped, err
+}
+
+// lockAndPublish starts the transaction of a claim and publishes the locked rows, if there is a transaction. Another
+// goroutine then waits for the answers.
+func (s *Sweeper) lockAndPublish(
+	ctx context.Context, r Role, chosen *core.Claim, lock func() (Transaction, error),
+) ([]*outbox.Message, error) {
+	tx, alive, err := s.lock(ctx, chosen, lock)
+	if err != nil || tx == nil {
 		s.Apply(chosen.Done(false))
-		return err
+		return nil, err
 	}
 	messages, position, owner := tx.Locked()
 	owned := r.owner == nil || owner == *r.owner
@@ -84,7 +111,7 @@ func (s *Sweeper) claim(ctx context.Context, r Role, chosen *core.Claim) error {
 	if len(messages) == 0 {
 		tx.Abandon()
 		s.Apply(chosen.Done(false))
-		return nil
+		return nil, nil
 	}
 	s.claims.open.Add(1)
 	s.claims.running.Add(1)
@@ -94,7 +121,7 @@ func (s *Sweeper) claim(ctx context.Context, r Role, chosen *core.Claim) error {
 	} else {
 		go open.finish(ctx)
 	}
-	return nil
+	return messages, nil
 }
 
 // noticeRestart marks all existing rows after a restart of the server: a crash can lose the traces of claims.

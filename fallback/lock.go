@@ -10,15 +10,13 @@ import (
 
 // lock starts the transaction of a claim. Alive is when the transaction was certainly alive: after a slow lock, the
 // server is asked whether it still has the transaction.
-func (s *Sweeper) lock(ctx context.Context, r Role, chosen *core.Claim) (tx Transaction, alive time.Time, err error) {
-	ids := make([]int64, len(chosen.Rows))
-	for i, row := range chosen.Rows {
-		ids[i] = row.ID
-	}
+func (s *Sweeper) lock(
+	ctx context.Context, chosen *core.Claim, lock func() (Transaction, error),
+) (tx Transaction, alive time.Time, err error) {
 	alive = s.Core.Clock()
-	tx, err = s.Lock(ctx, ids, chosen.Large, r.fresh)
-	s.adapt(s.Core.Clock().Sub(alive), chosen.Rows)
-	if err != nil {
+	tx, err = lock()
+	s.adapt(s.Core.Clock().Sub(alive), chosen.Rows, tx)
+	if err != nil || tx == nil {
 		return nil, alive, err
 	}
 	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(alive, s.Core.Clock()) > longWalk {
@@ -32,10 +30,16 @@ func (s *Sweeper) lock(ctx context.Context, r Role, chosen *core.Claim) (tx Tran
 }
 
 // adapt records how long it took to lock and read rows. Few bytes say nothing about the pace.
-func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate) {
+func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate, tx Transaction) {
 	bytes := 0
 	for _, row := range rows {
 		bytes += row.Size
+	}
+	if len(rows) == 0 && tx != nil {
+		messages, _, _ := tx.Locked()
+		for _, m := range messages {
+			bytes += m.Size()
+		}
 	}
 	if took > longWalk || bytes > s.budget/2 {
 		s.pace.took(took)

@@ -37,7 +37,7 @@ func (m *model) ready(row *modelRow, fresh outbox.Fresh) bool {
 func (m *model) candidate(row *modelRow, fresh outbox.Fresh) outbox.Candidate {
 	message := row.message(nil)
 	return outbox.Candidate{
-		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: pointer(row.available), Superseded: row.key != "" && m.superseded(row),
+		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: pointer(row.available), Superseded: row.key != "" && m.superseded(row), Traced: row.traced,
 	}
 }
 
@@ -167,20 +167,47 @@ func (m *model) owner() uint32 {
 
 // lock is the statement that starts a claim.
 func (m *model) lock(_ context.Context, ids []int64, _ bool, fresh outbox.Fresh) (Transaction, error) {
+	return m.locks(func(claim *modelClaim) {
+		for _, id := range slices.Sorted(slices.Values(ids)) {
+			row := m.rows[id-1]
+			if row.tx.visible && !row.gone && row.locked == nil && !row.person && m.ready(row, fresh) {
+				claim.lock(row)
+			}
+		}
+	})
+}
+
+// lockRange is the statement that finds and locks rows. Ids that are multiples of seven are those of large rows.
+func (m *model) lockRange(_ context.Context, in outbox.Range, fresh outbox.Fresh) (tx Transaction, skipped *int64, err error) {
+	tx, err = m.locks(func(claim *modelClaim) {
+		for _, row := range m.visible() {
+			switch {
+			case row.id <= in.After || row.id > min(in.UpTo, fresh.UpTo) || row.key != "" || !row.available.IsZero(),
+				slices.Contains(in.Held, row.id), len(claim.messages) >= in.Rows:
+			case row.locked != nil || row.person || row.traced || row.id%7 == 0:
+				skipped = cmp.Or(skipped, &row.id)
+			default:
+				claim.lock(row)
+			}
+		}
+	})
+	return tx, skipped, err
+}
+
+func (c *modelClaim) lock(row *modelRow) {
+	message := row.message(nil)
+	message.PossibleDuplicate = row.duplicate || row.traced
+	message.Deadline, message.Superseded = c.m.deadline(row), c.m.superseded(row)
+	row.locked, row.traced = c, true
+	c.messages = append(c.messages, message)
+	c.m.say("a claim locks row %d", row.id)
+}
+
+// locks runs a statement that starts a claim.
+func (m *model) locks(lock func(*modelClaim)) (Transaction, error) {
 	m.between()
 	claim := &modelClaim{m: m, position: m.wal, owner: m.owner(), term: m.term}
-	for _, id := range slices.Sorted(slices.Values(ids)) {
-		row := m.rows[id-1]
-		if !row.tx.visible || row.gone || row.locked != nil || row.person || !m.ready(row, fresh) {
-			continue
-		}
-		message := row.message(nil)
-		message.PossibleDuplicate = row.duplicate || row.traced
-		message.Deadline, message.Superseded = m.deadline(row), m.superseded(row)
-		row.locked, row.traced = claim, true
-		claim.messages = append(claim.messages, message)
-		m.say("a claim locks row %d", id)
-	}
+	lock(claim)
 	m.open, m.seen = append(m.open, claim), m.wal
 	m.between()
 	if m.failing() {

@@ -157,7 +157,7 @@ func (m *model) boot() {
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Planner: NewPlanner(time.Second),
-		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, SlotOwner: m.slotOwner, restarts: m.restarts,
+		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, LockRange: m.lockRange, SlotOwner: m.slotOwner, restarts: m.restarts,
 		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},
 		Failed:    func(error) {},

@@ -101,3 +101,50 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 		})
 	}
 }
+
+// growingTable is a table whose writers are as fast as the relay: after each page, it has as many new rows.
+type growingTable struct {
+	Table // the other methods are not called
+	last  int64
+}
+
+func (g *growingTable) FindBacklog(_ context.Context, after, upTo int64, limit int, _ outbox.Fresh) (found []outbox.Candidate, err error) {
+	for id := max(after, 0) + 1; id <= min(upTo, g.last) && len(found) < limit; id++ {
+		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: 300, Ready: true})
+	}
+	g.last += int64(limit)
+	return found, nil
+}
+
+func (g *growingTable) lockRange(ctx context.Context, in outbox.Range, fresh outbox.Fresh) (Transaction, *int64, error) {
+	found, err := g.FindBacklog(ctx, in.After, in.UpTo, in.Rows, fresh)
+	var tx dueTx
+	for _, row := range found {
+		tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: row.ID}})
+	}
+	return tx, nil, err
+}
+
+func (g *growingTable) LastID(context.Context) (int64, bool, error) { return g.last, true, nil }
+
+func (g *growingTable) Restarts() int64 { return 0 }
+
+// Rows that the stream has left behind the pass wait for the next one, so a pass must end.
+func TestAPassEndsWithTheNewestRowOfItsStart(t *testing.T) {
+	now, table := time.Unix(1_000_000, 0), &growingTable{last: 1000}
+	s := polling(table, &now, func(int64) {})
+	s.LockRange = table.lockRange
+	if err := s.CheckSlot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Minute)
+	for pages, more := 0, true; more; pages++ {
+		var err error
+		if more, err = s.Once(t.Context(), Backlog); err != nil || pages > 20 {
+			t.Fatalf("a pass over 1,000 rows has read %d pages of 100: %v", pages, err)
+		}
+	}
+	if claimed := s.Claimed(); claimed != 1000 {
+		t.Errorf("the pass has claimed %d rows, not the 1,000 of its start", claimed)
+	}
+}

@@ -88,6 +88,22 @@ func TestRandomStepsMarkOnlyPossibleDuplicates(t *testing.T) {
 	})
 }
 
+// Rows without a key leave by claims that find and lock them at once, beside the stream of the same rows.
+func TestRandomStepsDeliverEachRowOfALockedRange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(t)
+		m.scheduledOfTen, m.expiring = 0, false
+		steps := m.stepsOf("")
+		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose", "refuse", "nack", "not sent", "due", "keys"} {
+			delete(steps, rare)
+		}
+		steps["insert too"], steps["backlog too"] = steps["insert"], steps["backlog"]
+		t.Repeat(steps)
+		m.quiesce()
+		m.empty()
+	})
+}
+
 // A key with many rows leaves through the table, run by run.
 func TestRandomStepsKeepTheOrderOfALongKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

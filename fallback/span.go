@@ -3,8 +3,6 @@ package fallback
 import (
 	"math"
 	"time"
-
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // span is how many ids one statement of a backlog pass scans at most; 0: all. A statement may have to scan millions of
@@ -20,14 +18,16 @@ const (
 	greatestID = math.MaxInt64
 )
 
-// from returns the last id for the statement that starts after an id. Last is the newest id of the sequence. Few ids
-// are above it or below zero, so these are read at once.
+// from returns the last id for the statement that starts after an id, in a pass that ends with the id last. Few ids are
+// below zero, so these are read at once.
 func (s span) from(after, last int64) (upTo int64) {
 	switch {
-	case s == 0 || after >= last:
+	case after >= last || last == greatestID:
 		return greatestID
+	case s == 0:
+		return last
 	case after < -1:
-		return -1
+		return min(-1, last)
 	}
 	return min(after+int64(s), last)
 }
@@ -45,11 +45,10 @@ func (s span) next(passed int64, took time.Duration) span {
 	return s
 }
 
-// passed returns how many ids between zero and last a statement has scanned that started after an id and found these
-// rows.
-func passed(after, upTo, last int64, found []outbox.Candidate) int64 {
-	if len(found) > 0 {
-		upTo = found[len(found)-1].ID
+// passed returns how many ids between zero and last a statement has scanned; nothing, if last is unknown.
+func passed(after, upTo, last int64) int64 {
+	if last == greatestID {
+		return 0
 	}
 	return min(upTo, last) - max(after, -1)
 }

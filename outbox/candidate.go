@@ -16,6 +16,9 @@ type Candidate struct {
 	// Superseded: a newer row with the same coalesce key and ordering key waits. It is not set for rows without an
 	// ordering key.
 	Superseded bool
+	// Traced: a session has locked the row and not deleted it, and may still lock it. Only keyless rows without a time
+	// have it.
+	Traced bool
 	// Due is the row's available_at; nil: none.
 	Due *time.Time
 }
@@ -51,3 +54,13 @@ func AllFresh() Fresh { return Fresh{UpTo: math.MaxInt64} }
 
 // NoFresh selects none of them.
 func NoFresh() Fresh { return Fresh{UpTo: math.MinInt64} }
+
+// Range are rows without a key and without a time that a claim finds and locks at once.
+type Range struct {
+	// After and UpTo bound the ids; UpTo is included.
+	After, UpTo int64
+	// Rows is how many rows are locked at most. Larger rows than Size bytes are skipped.
+	Rows, Size int
+	// Held are ids that are not locked.
+	Held []int64
+}

@@ -32,6 +32,15 @@ func (r *Relay) newSweeper() *fallback.Sweeper {
 			}
 			return watchedRows{claim, &r.settler.commits}, err
 		},
+		LockRange: func(
+			ctx context.Context, in outbox.Range, fresh outbox.Fresh,
+		) (fallback.Transaction, *int64, error) {
+			claim, err := r.store.LockPlain(ctx, in, fresh, names.Slot)
+			if claim == nil {
+				return nil, new(in.After + 1), err
+			}
+			return watchedRows{claim, &r.settler.commits}, claim.Skipped, nil
+		},
 		SlotOwner: func(ctx context.Context) (fallback.Owner, error) {
 			seen, err := slotNow(ctx, r.store, names)
 			return fallback.Owner{PID: seen.Owner().PID, Relay: seen.Relayed(r.config.Table), Unused: unused(seen)}, err

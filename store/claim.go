@@ -30,6 +30,8 @@ type LockedRows struct {
 	Position uint64
 	// Owner is the server process that owned the slot after the lock, or streamed the table from another one; 0: none.
 	Owner uint32
+	// Skipped is the first row that LockPlain has left to Lock; nil: none.
+	Skipped *int64
 	// began is the start of the transaction on the database's clock, asked a time before it on this process's clock.
 	began, asked time.Time
 }
@@ -45,14 +47,15 @@ const IdleTimeout = 10 * time.Second
 
 // now() is the start of the transaction.
 const positionSQL = `
-SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now()`
+SELECT ` + insertPosition + `, ` + slot.OwnerSQL + `, now(),
+       nullif(pg_catalog.current_setting('cdc_relay.skipped', true), '')::bigint`
 
 // Lock starts a claim: it locks the rows with these ids that are still ready and not locked. A row that the server
 // cannot send makes the statement fail, so the claim is halved until that row is alone.
 func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotName string) (*LockedRows, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	claim, err := s.lock(ctx, s.sql.lock, ids, fresh, slotName)
+	claim, err := s.lock(ctx, s.sql.lock, len(ids), slotName, fresh.UpTo, fresh.Age, ids)
 	why := unreadable(err)
 	switch {
 	case why == "":
@@ -60,7 +63,7 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 	case len(ids) > 1:
 		return s.Lock(ctx, ids[:len(ids)/2], fresh, slotName)
 	}
-	if claim, err = s.lock(ctx, s.sql.lockBare, ids, fresh, slotName); err != nil {
+	if claim, err = s.LockLarge(ctx, ids[0], fresh, slotName); err != nil {
 		return nil, err
 	}
 	for _, m := range claim.Messages {
@@ -73,24 +76,37 @@ func (s *Store) Lock(ctx context.Context, ids []int64, fresh outbox.Fresh, slotN
 func (s *Store) LockLarge(ctx context.Context, id int64, fresh outbox.Fresh, slotName string) (*LockedRows, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	return s.lock(ctx, s.sql.lockBare, []int64{id}, fresh, slotName)
+	return s.lock(ctx, s.sql.lockBare, 1, slotName, fresh.UpTo, fresh.Age, []int64{id})
+}
+
+// LockPlain starts a claim of the first rows of a range, in one statement that finds and locks them. It returns nil if
+// the server cannot send one of the rows.
+func (s *Store) LockPlain(
+	ctx context.Context, in outbox.Range, fresh outbox.Fresh, slotName string,
+) (*LockedRows, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	claim, err := s.lock(ctx, s.sql.lockPlain, in.Rows, slotName,
+		fresh.UpTo, fresh.Age, in.After, in.UpTo, in.Rows, in.Held, in.Size)
+	if unreadable(err) != "" {
+		return nil, nil
+	}
+	return claim, err
 }
 
 // lock starts a claim with a statement that locks rows.
-func (s *Store) lock(
-	ctx context.Context, sql string, ids []int64, fresh outbox.Fresh, slotName string,
-) (*LockedRows, error) {
+func (s *Store) lock(ctx context.Context, sql string, rows int, slotName string, args ...any) (*LockedRows, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("claim rows of %s: %w", s.table, err)
 	}
-	claim := &LockedRows{store: s, conn: conn, places: make(map[outbox.Ref]place, len(ids)), asked: time.Now()}
+	claim := &LockedRows{store: s, conn: conn, places: make(map[outbox.Ref]place, rows), asked: time.Now()}
 	batch := &pgx.Batch{}
 	batch.Queue(`BEGIN`)
 	batch.Queue(s.sql.lockTable)
-	batch.Queue(sql, fresh.UpTo, fresh.Age, ids).Query(claim.scan)
+	batch.Queue(sql, args...).Query(claim.scan)
 	batch.Queue(positionSQL, s.ownerArgs(slotName)...).QueryRow(func(row pgx.Row) error {
-		return row.Scan((*pglogrepl.LSN)(&claim.Position), &claim.Owner, &claim.began)
+		return row.Scan((*pglogrepl.LSN)(&claim.Position), &claim.Owner, &claim.began, &claim.Skipped)
 	})
 	if err := send(ctx, conn, batch); err != nil {
 		claim.Abandon()

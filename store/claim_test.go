@@ -81,6 +81,55 @@ func TestAClaimLocksOnlyEligibleUnlockedRows(t *testing.T) {
 	}
 }
 
+// Rows that need care are left to Lock: large ones, and those that another session may have locked.
+func TestALockedRangeHasTheFirstRowsThatNeedNoCare(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(12)
+	f.Exec(`UPDATE outbox SET ordering_key = 'k' WHERE id = 3`)
+	f.Exec(`UPDATE outbox SET available_at = ` + dueFuture + ` WHERE id = 4`)
+	f.Exec(`UPDATE outbox SET schema_version = 2 WHERE id = 5`)
+	f.Exec(`UPDATE outbox SET payload = to_json(array(SELECT random() FROM generate_series(1, 100))) WHERE id = 7`)
+	f.claim(outbox.AllFresh(), 8).Abandon()
+	locked := f.claim(outbox.AllFresh(), 9)
+	in := outbox.Range{After: 1, UpTo: 11, Rows: 3, Size: 1000, Held: []int64{2}}
+	for _, one := range []struct {
+		what    string
+		upTo    int64
+		fresh   outbox.Fresh
+		want    []int64
+		skipped int64 // 0: none
+	}{
+		{"up to a row", 6, outbox.AllFresh(), []int64{6}, 0},
+		{"none is old enough", 11, outbox.Fresh{Age: time.Hour, UpTo: math.MaxInt64}, nil, 0},
+		{"three", 11, outbox.AllFresh(), []int64{10, 11}, 6}, // 6 has a trace by now
+	} {
+		in.UpTo = one.upTo
+		claim, err := f.store.LockPlain(t.Context(), in, one.fresh, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, one.what, idsOf(claim.Messages), one.want)
+		if skipped := claim.Skipped; (skipped == nil) != (one.skipped == 0) || skipped != nil && *skipped != one.skipped {
+			t.Errorf("%s: the first row that needs care is not %d", one.what, one.skipped)
+		}
+		claim.Abandon()
+	}
+	locked.Abandon()
+	f.Exec(`DELETE FROM outbox`)
+	f.Plain(5)
+	claim, err := f.store.LockPlain(t.Context(), outbox.Range{UpTo: math.MaxInt64, Rows: 3, Size: 1000}, outbox.AllFresh(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "the first ones", idsOf(claim.Messages), []int64{13, 14, 15})
+	var rows []outbox.Settlement
+	for _, m := range claim.Messages {
+		rows = append(rows, deleted(m))
+	}
+	f.commit(claim, rows...)
+	equal(t, "the rows left", f.IDs("true"), []int64{16, 17})
+}
+
 // Only claims that did not end normally show in xmax.
 func TestALockThatDidNotDeleteTheRowLeavesATrace(t *testing.T) {
 	f := newFixture(t)

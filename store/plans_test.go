@@ -66,14 +66,14 @@ func (p *planned) statements() map[string]string {
 	p.args = map[string][]any{
 		"find due": {batch, time.Now()}, "find due after": {batch, time.Now(), time.Now().Add(-time.Hour), int64(1)}, "find backlog": {all, age, int64(60_000), all, batch},
 		"find keys": {all, age, "", batch, 1}, "find keys after": {all, age, "key 10", batch, 4},
-		"find runs": {all, age, keys, 64}, "lock": {all, age, ids}, "delete locked": {ctids, table}, "postpone": {ids, time.Minute},
+		"find runs": {all, age, keys, 64}, "lock": {all, age, ids}, "lock plain": {all, age, int64(60_000), all, batch, ids, 1000}, "delete locked": {ctids, table}, "postpone": {ids, time.Minute},
 		"delete": settle[:2], "delete near": {settle[0], compactIDs(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
 		"next due": {}, "lock free": settle[:2], "leftover": settle[:3],
 	}
 	sql := p.store.sql
 	return map[string]string{
 		"find due": sql.findDue, "find due after": sql.findDueAfter, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
-		"find runs": sql.findRuns, "lock": p.store.sql.lock, "postpone": sql.postpone,
+		"find runs": sql.findRuns, "lock": p.store.sql.lock, "lock plain": sql.lockPlain, "postpone": sql.postpone,
 		"delete": sql.delete, "delete near": sql.deleteNear, "delete locked": sql.deleteLocked, "retry": sql.retry, "dead letter": p.store.extras.columns.Fill(sql.deadLetter), "release": sql.release,
 		"next due": sql.nextDue, "lock free": sql.lockFree, "leftover": sql.leftover,
 	}

@@ -96,6 +96,10 @@ func TestARowThatTheServerCannotSendDelaysNoOther(t *testing.T) {
 		('a', '1', NULL, 't', 'k', 'infinity'), (chr(129), '2', NULL, 't', 'k', NULL), ('c', '3', chr(129), 't', NULL, NULL),
 		('d', to_json(chr(129)), NULL, 't', NULL, NULL), ('e', '5', NULL, chr(129), NULL, NULL), ('f', '6', NULL, 't', NULL, 'infinity')`)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, headers) VALUES ('g', '7', jsonb_build_object('a', chr(129)))`)
+	in := outbox.Range{UpTo: math.MaxInt64, Rows: 10, Size: 1000}
+	if claim, err := f.store.LockPlain(t.Context(), in, outbox.AllFresh(), ""); claim != nil || err != nil {
+		t.Errorf("a range with a row that cannot be sent: %v, %v", claim, err)
+	}
 	readable := map[int64]string{1: "1", 6: "6"}
 	for left := f.IDs("true"); len(left) > 0; left = f.IDs("true") {
 		claim := f.claim(outbox.AllFresh(), left...)
@@ -171,6 +175,12 @@ func TestAClaimReadsCompressedColumnsWithinItsBudget(t *testing.T) {
 				f.Exec(`ALTER TABLE outbox ALTER payload SET COMPRESSION lz4`)
 			}
 			f.Exec(`INSERT INTO outbox (routing_key, ` + column + `) SELECT 'r', ` + value + ` FROM generate_series(1, 40)`)
+			in := outbox.Range{UpTo: math.MaxInt64, Rows: 40, Size: 1 << 20}
+			locked, err := f.store.LockPlain(t.Context(), in, outbox.AllFresh(), "")
+			if err != nil || locked.Skipped == nil || *locked.Skipped != int64(len(locked.Messages)+1) || len(locked.Messages) > 10 {
+				t.Fatalf("a range is locked without a budget: %v", err)
+			}
+			locked.Abandon()
 			for claims := 0; ; claims++ {
 				left := f.IDs("true")
 				if len(left) == 0 {

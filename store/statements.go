@@ -20,6 +20,7 @@ type statements struct {
 	lastID, locker          string
 	// Of claims.
 	lockTable, lock, lockBare string
+	lockPlain                 string
 	bodySize, read            string
 	release, postpone         string
 	// Deletes move published rows to the history, if there is one; rows that were not published are dropped.
@@ -72,7 +73,7 @@ const samePlace = `
 func findDueSQL(after string) string {
 	return `
 SELECT r.id, r.message_id, r.ordering_key, CASE WHEN r.ordering_key IS NULL THEN {row_size} ELSE 0 END,
-       true, r.available_at, false, statement_timestamp()
+       true, r.available_at, false, false, statement_timestamp()
 FROM {outbox} r
 WHERE r.available_at <= least($2, statement_timestamp())` + after + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.available_at, r.id LIMIT $1`
@@ -83,7 +84,7 @@ const afterPlace = ` AND (r.available_at, r.id) > ($3, $4)`
 
 // Rows without a key and without a time, between two ids.
 const findBacklogSQL = `
-SELECT r.id, r.message_id, r.ordering_key, {row_size}, true, r.available_at, false FROM {outbox} r
+SELECT r.id, r.message_id, r.ordering_key, {row_size}, true, r.available_at, false, ` + Traced + ` FROM {outbox} r
 WHERE r.id > $3 AND r.id <= $4 AND r.ordering_key IS NULL
   AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $5`
@@ -99,7 +100,7 @@ WITH RECURSIVE heads AS (
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT r.id, r.message_id, h.ordering_key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `
+SELECT r.id, r.message_id, h.ordering_key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `, false
 FROM (SELECT * FROM heads{where_of_shard} LIMIT $4) h CROSS JOIN LATERAL (
   SELECT r.* FROM {outbox} r
   WHERE r.ordering_key >= h.ordering_key AND r.ordering_key <= h.ordering_key
@@ -111,7 +112,7 @@ ORDER BY h.ordering_key, r.id`
 // The first rows of some keys, oldest first. A range instead of equality keeps Postgres from using the primary key for
 // the order.
 const findRunsSQL = `
-SELECT r.id, r.message_id, k.key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `
+SELECT r.id, r.message_id, k.key, {row_size}, ` + isReady + `, r.available_at, ` + IsSuperseded + `, false
 FROM pg_catalog.unnest($3::text[]) WITH ORDINALITY k(key, nth) JOIN LATERAL (
   SELECT r.* FROM {outbox} r WHERE r.ordering_key >= k.key AND r.ordering_key <= k.key
   ORDER BY r.ordering_key, r.id LIMIT $4) r ON true{and_of_shard}
@@ -131,6 +132,23 @@ func lockSQL(columns, fits string) string {
 SELECT ` + columns + `, r.tableoid, r.ctid, ` + Traced + `, ` + IsSuperseded + ` FROM {outbox} r
 WHERE r.id = ANY ($3) AND CASE WHEN ` + isReady + `{and_of_shard} THEN ` + fits + ` ELSE false END
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
+}
+
+// lockPlainSQL finds and locks rows as findBacklogSQL finds them, but those in memory ($6). It skips rows that are larger
+// than $7, that do not fit, or that another session may have locked, and notes the first of these for positionSQL. CASE
+// keeps the order of the conditions.
+func lockPlainSQL(fits string) string {
+	const skips = `pg_catalog.set_config('cdc_relay.skipped',
+         coalesce(nullif(pg_catalog.current_setting('cdc_relay.skipped', true), ''), r.id::text), true) IS NULL`
+	return `
+SELECT {claimed_columns}, r.tableoid, r.ctid, false, ` + IsSuperseded + ` FROM {outbox} r
+WHERE r.id > $3 AND r.id <= $4 AND r.ordering_key IS NULL AND CASE
+  WHEN NOT (` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}) THEN false
+  WHEN r.id IN (SELECT pg_catalog.unnest($6::bigint[])) THEN false
+  WHEN ` + Traced + ` OR {row_size} > $7::bigint THEN ` + skips + `
+  WHEN ` + fits + ` THEN true
+  ELSE ` + skips + ` END
+ORDER BY r.id LIMIT $5 FOR UPDATE SKIP LOCKED`
 }
 
 // One locked row, and the size of its body.
@@ -303,6 +321,7 @@ func newStatements(options Options) statements {
 		lockTable: fill(lockTableSQL),
 		lock:      fill(lockSQL("{claimed_columns}", fits())),
 		lockBare:  fill(lockSQL("{bare_columns}", "true")),
+		lockPlain: fill(lockPlainSQL(fits())),
 		bodySize:  fill(bodySizeSQL),
 		read:      fill(readSQL),
 		release:   fill(releaseSQL),

@@ -123,6 +123,32 @@ func (c *Core) choose(rows []outbox.Candidate, most Most) *Claim {
 	return claim
 }
 
+// ChooseRange returns a claim of the first plain rows of a range, which are known only at the lock. It keeps the stream
+// from publishing them meanwhile, and reserves their room. It returns nil if too many rows of the range are in memory.
+func (c *Core) ChooseRange(after, upTo int64, most Most) (*Claim, *outbox.Range) {
+	c.lock()
+	defer c.mu.Unlock()
+	in := &outbox.Range{After: after, UpTo: upTo, Rows: most.Rows, Size: most.Bytes / most.Rows, Held: []int64{}}
+	for ref := range c.mu.registry {
+		if ref.ID > after && ref.ID <= upTo {
+			in.Held = append(in.Held, ref.ID)
+		}
+	}
+	if len(in.Held) > c.limits.Messages {
+		return nil, nil
+	}
+	claim := &Claim{core: c, searches: in}
+	c.mu.searching = claim
+	c.reserve(in, 1)
+	return claim, in
+}
+
+// reserve reserves the room of a claim of a range, or with -1 returns it.
+func (c *Core) reserve(in *outbox.Range, sign int) {
+	c.mu.window.messages += sign * in.Rows
+	c.mu.window.bytes += sign * in.Rows * in.Size
+}
+
 // missed makes sweeps find a keyless row again that a claim did not get.
 func (c *Core) missed(row outbox.Candidate) {
 	switch {

@@ -21,7 +21,9 @@ type Claim struct {
 	// Progress is signalled at each answer.
 	Progress signal.Signal
 
-	keys []string
+	// searches is the range whose rows are being locked; nil: the rows were chosen before.
+	searches *outbox.Range
+	keys     []string
 	// alive is when the transaction was certainly alive.
 	alive time.Time
 	// locked are the messages of the locked rows, until they leave.
@@ -69,6 +71,7 @@ func (cl *Claim) Locked(l Lock) Out {
 			c.doubt()
 		}
 	}
+	cl.found(l.Messages)
 	cl.locked = make(map[outbox.Ref]*outbox.Message, len(l.Messages))
 	for _, m := range l.Messages {
 		cl.locked[m.Ref()] = m
@@ -92,6 +95,27 @@ func (cl *Claim) Locked(l Lock) Out {
 		return Out{}
 	}
 	return cl.start(valid)
+}
+
+// covers reports whether the search of a claim may have locked a streamed row.
+func (cl *Claim) covers(m *outbox.Message) bool {
+	return cl != nil && m.OrderingKey == nil && m.ID > cl.searches.After && m.ID <= cl.searches.UpTo
+}
+
+// found ends the search of a claim of a range: these rows were found and locked.
+func (cl *Claim) found(messages []*outbox.Message) {
+	if cl.searches == nil {
+		return
+	}
+	c := cl.core
+	c.reserve(cl.searches, -1)
+	cl.searches, c.mu.searching = nil, nil
+	for _, m := range messages {
+		row := candidate(m)
+		c.mu.window.messages++
+		c.mu.window.bytes += row.Size
+		cl.Rows = append(cl.Rows, row)
+	}
 }
 
 // Read publishes the large row, whose body was read. The transaction was certainly alive at this time.
@@ -255,6 +279,7 @@ func (cl *Claim) Done(committed bool) (out Out) {
 	c := cl.core
 	c.lock()
 	defer c.mu.Unlock()
+	cl.found(nil)
 	for _, row := range cl.Rows {
 		c.notLocked(row)
 	}

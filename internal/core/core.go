@@ -37,6 +37,8 @@ type Core struct {
 		// left are the newest keyless rows of small transactions that the stream has left in the table, the newest
 		// last. Claims take them before older rows.
 		left []outbox.Candidate
+		// searching is the claim whose rows are just being searched and locked; nil: none.
+		searching *Claim
 		// streaming is the transaction whose rows the stream brings.
 		streaming transaction
 		// due: since the last sweep of due rows, a row has got a time. dueAgain are some of these rows whose time has
@@ -164,6 +166,9 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 		return Out{}, Taken
 	case c.mu.registry.holds(m.Ref()):
 		return Out{}, Taken // a claim took it first
+	case c.mu.searching.covers(m):
+		c.leaveInTable(m)
+		return Out{}, Taken // a claim may have locked it
 	case commitLSN < c.mu.term.floor || !c.publishing():
 		c.leaveInTable(m)
 		return Out{}, Left
