@@ -135,7 +135,7 @@ func DefaultConfig() Config {
 		Slot:            "cdc_relay",
 		Publication:     "cdc_relay",
 		Mode:            ModeAuto,
-		BatchSize:       500,
+		BatchSize:       1000,
 		MaxInFlight:     2000,
 		PollInterval:    time.Second,
 		SendTimeout:     10 * time.Second,
