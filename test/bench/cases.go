@@ -15,6 +15,7 @@ func Cases(s Settings) []Case {
 	return slices.Concat(
 		peakCases(s), full(spreadCases(s)), paceCases(s), keyCases(s), full(sizeCases(s)), full(backlogCases(s)),
 		full(heldCases(s)),
+		full(besideCases(s)),
 	)
 }
 
@@ -171,6 +172,24 @@ func backlogCases(s Settings) []Case {
 			one.Once, one.Least = true, time.Hour
 		}
 		cases = append(cases, one)
+	}
+	return cases
+}
+
+// besideCases measure what live messages wait while a backlog leaves. Those of the backlog do not count.
+func besideCases(s Settings) (cases []Case) {
+	for _, kind := range []struct {
+		name, about string
+		keys        int
+	}{
+		{"", "", 0}, {"-keyed", ", with many ordering keys", s.Keys}, {"-hot", ", with ten ordering keys", 10},
+	} {
+		b := plain(s)
+		b.spec.Keys = kind.keys
+		about := "publishes live messages beside a backlog" + kind.about
+		cases = append(cases,
+			ofRelay("beside"+kind.name, "", about, beside(b)),
+			ofRelay("beside"+kind.name+"-poll", "", about+", with --mode poll", beside(b, "--mode", "poll")))
 	}
 	return cases
 }
