@@ -3,8 +3,8 @@ package core
 import "github.com/cdc-relay/cdc-relay/outbox"
 
 // Capacity returns how many rows, up to page, and bytes a claim may take now. No rows: there is too little room.
-// While the stream is live, it keeps a quarter of the window, and half of it once the window was full. Otherwise
-// streamed rows would have to wait behind the whole backlog.
+// While the stream is live, claims have at most three quarters of the window, and half of it once the window was full:
+// neither do streamed rows wait behind the whole backlog, nor the backlog until the stream pauses.
 func (c *Core) Capacity(page int) (rows, bytes int) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -20,11 +20,12 @@ func (c *Core) Capacity(page int) (rows, bytes int) {
 	if !c.publishing() {
 		return 0, 0
 	}
-	if w.messages+min(page, max(share/4, 1)) > share || w.bytes >= c.limits.Bytes/2 {
+	room := min(share-w.claimed, c.limits.Messages-w.messages)
+	if room < min(page, max(share/4, 1)) || w.bytes >= c.limits.Bytes/2 {
 		w.lacks(c.mu.now)
 		return 0, 0
 	}
-	return min(page, share-w.messages), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)
+	return min(page, room), min(c.limits.Bytes/4, c.limits.Bytes-w.bytes)
 }
 
 // largeRow is a row of a large claim, and the places of the rows that wait for its end: the earliest due row, and the
@@ -115,7 +116,7 @@ func (c *Core) choose(rows []outbox.Candidate, most Most) *Claim {
 			c.mu.large = &largeRow{ref: row.Ref, waiting: make(map[bool]outbox.Candidate)}
 			claim.Large, row.Size = true, 0
 		}
-		c.mu.window.messages++
+		c.mu.window.claims(1)
 		c.mu.window.bytes += row.Size
 		c.mu.registry.hold(row.Ref, 0, claim)
 		claim.Rows = append(claim.Rows, row)
@@ -145,7 +146,7 @@ func (c *Core) ChooseRange(after, upTo int64, most Most) (*Claim, *outbox.Range)
 
 // reserve reserves the room of a claim of a range, or with -1 returns it.
 func (c *Core) reserve(in *outbox.Range, sign int) {
-	c.mu.window.messages += sign * in.Rows
+	c.mu.window.claims(sign * in.Rows)
 	c.mu.window.bytes += sign * in.Rows * in.Size
 }
 

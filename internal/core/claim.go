@@ -112,7 +112,7 @@ func (cl *Claim) found(messages []*outbox.Message) {
 	cl.searches, c.mu.searching = nil, nil
 	for _, m := range messages {
 		row := candidate(m)
-		c.mu.window.messages++
+		c.mu.window.claims(1)
 		c.mu.window.bytes += row.Size
 		cl.Rows = append(cl.Rows, row)
 	}
@@ -294,6 +294,7 @@ func (cl *Claim) Done(committed bool) (out Out) {
 	for _, late := range cl.postponed {
 		m := cl.flying[late.Ref()]
 		c.mu.registry.leaveClaim(late.Ref())
+		c.mu.window.claimed--
 		if committed {
 			m.AvailableAt = late.AvailableAt // a later answer settles the row only while it has this time
 		}

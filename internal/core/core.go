@@ -77,6 +77,8 @@ func DefaultLimits(messages int) Limits {
 // window counts the messages in memory: in flight, queued, or confirmed and not yet settled.
 type window struct {
 	messages, bytes int
+	// claimed are the messages of claims.
+	claimed int
 	// full: streamed rows stay in the table until the window is half empty.
 	full bool
 	// lacking is since when rows have found no room and none has left; zero: there was room.
@@ -223,6 +225,9 @@ func (c *Core) hasRoom(m *outbox.Message) bool {
 	return false
 }
 
+// claims adds messages of a claim.
+func (w *window) claims(n int) { w.messages, w.claimed = w.messages+n, w.claimed+n }
+
 func (w *window) lacks(now time.Time) {
 	if w.lacking.IsZero() {
 		w.lacking = now
@@ -245,6 +250,9 @@ func (c *Core) forget(ref outbox.Ref, size int) {
 	}
 	c.mu.term.floor = max(c.mu.term.floor, row.seenAt)
 	c.mu.window.messages--
+	if row.claim != nil {
+		c.mu.window.claimed--
+	}
 	c.mu.window.lacking = time.Time{}
 	if c.mu.large != nil && c.mu.large.ref == ref {
 		c.endLarge()
