@@ -36,8 +36,8 @@ func (s Sweep) String() string {
 type Outcome struct {
 	// Took is the longest time that it took to find a row.
 	Took time.Duration
-	// More: the pass continues at once.
-	More bool
+	// More: the pass continues at once. Full: the pass has claimed a full page, so newer rows probably wait already.
+	More, Full bool
 	// Quiet is how long, according to the table, no row will become due.
 	Quiet time.Duration
 }
@@ -220,7 +220,9 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	if s == Due { // meanwhile, Lately claims what becomes due
 		factor = keysFactor
 	}
-	p.next[s] = now.Add(max(p.pollInterval, factor*p.cost[s]))
+	if p.next[s] = now.Add(max(p.pollInterval, factor*p.cost[s])); o.Full && factor*p.cost[s] < p.pollInterval {
+		p.next[s] = now
+	}
 	p.took[s], p.taking[s] = p.taking[s], 0
 }
 

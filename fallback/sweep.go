@@ -242,6 +242,8 @@ type backlogPass struct {
 	// plain: the last page was full, and none of its rows needed care. left: the last page was rows that the stream has
 	// left.
 	plain, left bool
+	// claimed is Claimed when the pass began.
+	claimed int64
 	// walk is the time since the last row was found, longest the longest such time.
 	walk, longest time.Duration
 }
@@ -283,7 +285,7 @@ func (s *Sweeper) sweepNewest(ctx context.Context, r Role) (o Outcome, err error
 	p := &s.passes.newest
 	if !p.begun {
 		from := s.passes.ground.id
-		*p = backlogPass{begun: true, from: from, after: from}
+		*p = backlogPass{begun: true, from: from, after: from, claimed: s.Claimed()}
 		if p.last, err = s.lastID(ctx); err != nil {
 			p.begun = false
 			return o, err
@@ -332,7 +334,7 @@ func (s *Sweeper) page(ctx context.Context, r Role, p *backlogPass) (o Outcome, 
 	if chosen != nil {
 		err = s.claim(ctx, r, chosen)
 	}
-	return Outcome{More: p.begun, Took: p.longest}, err
+	return Outcome{More: p.begun, Full: s.Claimed()-p.claimed >= int64(s.Page), Took: p.longest}, err
 }
 
 // pageRead is a page of a pass over keyless rows: it has read them up to an id. Plain: the next page may be one of
@@ -405,7 +407,9 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *Role) (bool, error) {
 			from = began
 		}
 	}
-	s.passes.rows = backlogPass{begun: true, from: from, after: max(from, math.MinInt64+1) - 1}
+	s.passes.rows = backlogPass{
+		begun: true, from: from, after: max(from, math.MinInt64+1) - 1, claimed: s.Claimed(),
+	}
 	var err error
 	if s.passes.rows.last, err = s.lastID(ctx); err != nil {
 		s.Core.BacklogFailed(from)

@@ -18,8 +18,9 @@ type keys struct {
 	// queued counts the messages in all queues.
 	queued int
 	// wanted and yielding are keys to look up in the table, oldest request first. They take turns, so that a key with
-	// fresh rows waits for one look-up at most, however many other keys fail. See keyState.yields.
-	wanted, yielding []string
+	// fresh rows waits for one look-up at most, however many other keys fail. See keyState.yields. Calm are wanted keys
+	// that had no row in the table before. They have half of a look-up, so they do not wait for all keys of a backlog.
+	calm, wanted, yielding []string
 	// again are keys whose look-up claimed nothing: other sessions have locked their rows, or the snapshot was too old.
 	// After a wait they join yielding.
 	again []string
@@ -138,27 +139,32 @@ func (ks *keys) miss(seq uint64) {
 
 // leaveInTable records that a row of the key stays in the table. It reports whether a look-up was requested.
 func (ks *keys) leaveInTable(key string, seq uint64) bool {
+	before := ks.byKey[key]
 	k := ks.remember(key)
 	if k == nil {
 		ks.miss(seq)
 		return false
 	}
+	calm := before == nil || k.place == direct
 	k.left, k.rows = max(k.left, seq), 0
 	if k.place == direct {
 		k.place = draining
 	}
-	return ks.look(key, k)
+	return ks.look(key, k, calm)
 }
 
-// look asks for a look-up of the key, once none of its messages is in memory.
-func (ks *keys) look(key string, k *keyState) bool {
+// look asks for a look-up of the key, once none of its messages is in memory. Calm: it had no row in the table before.
+func (ks *keys) look(key string, k *keyState, calm bool) bool {
 	if k.place != draining || len(k.line) > 0 {
 		return false
 	}
 	k.place = toLookUp
-	if k.yields {
+	switch {
+	case k.yields:
 		ks.yielding = append(ks.yielding, key)
-	} else {
+	case calm:
+		ks.calm = append(ks.calm, key)
+	default:
 		ks.wanted = append(ks.wanted, key)
 	}
 	return true
@@ -168,7 +174,7 @@ func (ks *keys) look(key string, k *keyState) bool {
 func (ks *keys) want(key string) {
 	if k := ks.byKey[key]; k != nil && (k.place == inClaim || k.place == blocked) {
 		k.place = draining
-		ks.look(key, k)
+		ks.look(key, k, false)
 	}
 }
 
@@ -244,7 +250,7 @@ func (ks *keys) released(m *outbox.Message) {
 	if k.flies(m) {
 		k.pop()
 	}
-	ks.look(key, k)
+	ks.look(key, k, false)
 }
 
 // unqueue empties the queue of a key and returns it; these rows stay in the table.
@@ -292,7 +298,7 @@ func (ks *keys) passed(pass int) {
 
 // newTerm forgets what is known of the table.
 func (ks *keys) newTerm(seq uint64) {
-	ks.wanted, ks.yielding, ks.again = nil, nil, nil
+	ks.calm, ks.wanted, ks.yielding, ks.again = nil, nil, nil, nil
 	ks.miss(seq)
 	for key, k := range ks.byKey {
 		switch {

@@ -17,7 +17,9 @@ func (c *Core) TakeWanted(n int, yielding, again bool) (keys []string) {
 	if yielding {
 		return ks.take(&ks.yielding, n)
 	}
-	return ks.take(&ks.wanted, n)
+	keys = ks.take(&ks.calm, (n+1)/2)
+	keys = append(keys, ks.take(&ks.wanted, n-len(keys))...)
+	return append(keys, ks.take(&ks.calm, n-len(keys))...)
 }
 
 // wantKey asks for a look-up of a key that has due rows.
@@ -33,7 +35,7 @@ func (c *Core) wantKey(key string) {
 	case blocked:
 		c.mu.keys.want(key)
 	}
-	c.mu.keys.look(key, k)
+	c.mu.keys.look(key, k, false)
 }
 
 // Found is what a query has found: the first rows of keys.
@@ -153,7 +155,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 		return false
 	case !more: // a key that the stream has left a row of goes first
 		k.place, k.yields = draining, true
-		ks.look(key, k)
+		ks.look(key, k, false)
 		return false
 	}
 	k.place, k.rows = inClaim, 0

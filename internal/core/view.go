@@ -43,7 +43,7 @@ func (c *Core) View() View {
 		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch,
 		Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(), Suspended: c.mu.suspended,
 		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
-		Wanted: len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
+		Wanted: len(k.calm) + len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,
 		Remembered: len(c.mu.registry), Keys: len(k.byKey),
 	}
