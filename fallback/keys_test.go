@@ -96,7 +96,7 @@ func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 func wantKeys(c *core.Core, keys ...string) {
 	var rows []outbox.Candidate
 	for i := range keys {
-		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
+		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i], Due: new(time.Now())})
 	}
 	c.ChooseRows(rows, true, core.Most{Rows: 1, Bytes: 1})
 }

@@ -2,6 +2,8 @@ package fallback
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -128,6 +130,85 @@ func (g *growingTable) lockRange(ctx context.Context, in outbox.Range, fresh out
 func (g *growingTable) LastID(context.Context) (int64, bool, error) { return g.last, true, nil }
 
 func (g *growingTable) Restarts() int64 { return 0 }
+
+// While a relay without a stream reads a backlog of two minutes, each new row leaves within two poll intervals.
+func TestABacklogDelaysNoNewRow(t *testing.T) {
+	key := "k"
+	for name, key := range map[string]*string{"without a key": nil, "with a key": &key} {
+		t.Run(name, func(t *testing.T) {
+			began := time.Unix(1_000_000, 0)
+			table := &longTable{now: began, last: 120_000, key: key, fresh: map[int64]time.Time{}}
+			var worst time.Duration
+			leaves := func(id int64) {
+				if at, fresh := table.fresh[id]; fresh {
+					worst = max(worst, table.now.Sub(at))
+					delete(table.fresh, id)
+				}
+			}
+			s := polling(table, &table.now, leaves)
+			s.LockRange = table.lockRange
+			inserted := 0
+			for next := began.Add(10 * time.Second); table.read < 120_000; {
+				if !table.now.Before(next) {
+					table.last++
+					table.fresh[table.last] = next
+					next = next.Add(3 * time.Second)
+					inserted++
+				}
+				work(t, s, &table.now)
+			}
+			if inserted < 30 || len(table.fresh) > 2 || worst > 2*poll {
+				t.Errorf("of %d rows, %d have not left, and one waited %s", inserted, len(table.fresh), worst)
+			}
+		})
+	}
+}
+
+// longTable has a backlog of rows without a key that leave at 1,000 a second, and new rows with a key or without.
+type longTable struct {
+	dueTable
+	now        time.Time
+	last, read int64
+	key        *string
+	fresh      map[int64]time.Time
+}
+
+func (l *longTable) FindBacklog(_ context.Context, after, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
+	for id := max(after, l.read) + 1; id <= min(upTo, 120_000) && len(found) < limit; id++ {
+		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: 300, Ready: true})
+		l.read = id
+	}
+	l.now = l.now.Add(time.Duration(len(found)) * time.Millisecond)
+	for id := range l.fresh {
+		if id > after && id <= upTo && len(found) < limit && (l.key == nil || fresh.Keyed) {
+			found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, OrderingKey: l.key, Size: 300, Ready: true})
+		}
+	}
+	return found, nil
+}
+
+func (l *longTable) FindRuns(context.Context, []string, int, outbox.Fresh) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
+	for _, id := range slices.Sorted(maps.Keys(l.fresh)) {
+		runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: id}, OrderingKey: l.key, Size: 300, Ready: true}})
+		break
+	}
+	return runs, seen, nil
+}
+
+func (l *longTable) lockRange(ctx context.Context, in outbox.Range, fresh outbox.Fresh) (Transaction, *int64, error) {
+	found, err := l.FindBacklog(ctx, in.After, in.UpTo, in.Rows, fresh)
+	var tx dueTx
+	for _, row := range found {
+		tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: row.ID}})
+	}
+	return tx, nil, err
+}
+
+func (l *longTable) NextDue(context.Context) (time.Duration, error) { return time.Hour, nil }
+
+func (l *longTable) LastID(context.Context) (int64, bool, error) { return l.last, true, nil }
+
+func (l *longTable) Restarts() int64 { return 0 }
 
 // Rows that the stream has left behind the pass wait for the next one, so a pass must end.
 func TestAPassEndsWithTheNewestRowOfItsStart(t *testing.T) {

@@ -18,7 +18,7 @@ const (
 	Lately
 	// Backlog claims rows without a key and without a time.
 	Backlog
-	// Newest claims the rows of Backlog with the newest ids, while Backlog pauses long after a costly pass.
+	// Newest claims the rows of Backlog and Keys with the newest ids, while these pause or walk long.
 	Newest
 	// Keys claims the head of each ordering key, and rows behind it.
 	Keys
@@ -69,8 +69,9 @@ type Planner struct {
 	next         [sweeps]time.Time
 	// ended is when the last complete pass ended.
 	ended [sweeps]time.Time
-	// underWay: the pass has more pages.
+	// underWay: the pass has more pages. began is when its first page was read.
 	underWay [sweeps]bool
+	began    [sweeps]time.Time
 	// took is the longest page of the last complete pass, taking that of the current pass. The first page may have to
 	// scan millions of dead rows.
 	took, taking [sweeps]time.Duration
@@ -100,7 +101,7 @@ func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 		wait = min(wait, r.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
-		if !r.wants(sweep) || sweep == Newest && !p.pauses(Backlog) || sweep == Lately && !p.duePauses() {
+		if !r.wants(sweep) || sweep == Newest && !p.newestWait(now) || sweep == Lately && !p.duePauses() {
 			continue
 		}
 		at := p.at(sweep, r)
@@ -170,6 +171,12 @@ func (p *Planner) pauses(s Sweep) bool {
 	return !p.underWay[s] && p.next[s].Sub(p.ended[s]) > p.pollInterval
 }
 
+// newestWait reports whether new rows would wait for long.
+func (p *Planner) newestWait(now time.Time) bool {
+	long := func(s Sweep) bool { return p.underWay[s] && now.Sub(p.began[s]) > p.pollInterval }
+	return p.pauses(Backlog) || long(Backlog) || long(Keys)
+}
+
 // duePauses reports whether due rows would wait for long, because Due pauses, or walks past rows that it cannot claim.
 func (p *Planner) duePauses() bool {
 	return p.pauses(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
@@ -205,6 +212,9 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	}
 	if s == Due {
 		p.quietUntil = now.Add(min(o.Quiet, noticedAfter*p.pollInterval))
+	}
+	if !p.underWay[s] {
+		p.began[s] = now
 	}
 	p.underWay[s] = o.More
 	if p.passing[s] += o.Took; !o.More {

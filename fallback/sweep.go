@@ -134,7 +134,7 @@ type Role struct {
 func (s *Sweeper) Role() Role {
 	r := Role{
 		View: s.Core.View(), fresh: outbox.NoFresh(),
-		newest: s.passes.ground.known, lately: s.passes.dueGround.from != nil,
+		newest: s.newestFrom() != greatestID, lately: s.passes.dueGround.from != nil,
 	}
 	rows, _ := s.room()
 	r.Ready = rows > 0
@@ -280,11 +280,11 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r Role) (o Outcome, err erro
 	return o, err
 }
 
-// sweepNewest is sweepBacklog for the newest ids.
+// sweepNewest is sweepBacklog for the newest ids. It also asks for look-ups of the keys of its first page.
 func (s *Sweeper) sweepNewest(ctx context.Context, r Role) (o Outcome, err error) {
 	p := &s.passes.newest
 	if !p.begun {
-		from := s.passes.ground.id
+		from := s.newestFrom()
 		*p = backlogPass{begun: true, from: from, after: from, claimed: s.Claimed()}
 		if p.last, err = s.lastID(ctx); err != nil {
 			p.begun = false
@@ -295,7 +295,20 @@ func (s *Sweeper) sweepNewest(ctx context.Context, r Role) (o Outcome, err error
 			return o, nil
 		}
 	}
+	r.fresh.Keyed = p.after == p.from
 	return s.page(ctx, r, p)
+}
+
+// newestFrom returns the id after which Newest starts; greatestID: none is known. A pass under way takes the rows up to
+// its last one.
+func (s *Sweeper) newestFrom() int64 {
+	switch {
+	case s.passes.rows.begun:
+		return s.passes.rows.last
+	case s.passes.ground.known:
+		return s.passes.ground.id
+	}
+	return greatestID
 }
 
 // page reads the next page of a pass over keyless rows.
@@ -356,11 +369,11 @@ func (s *Sweeper) findPage(
 	if err != nil {
 		return page, nil, err
 	}
-	chosen, read := s.Core.ChooseRows(found, false, most)
+	chosen, read := s.Core.ChooseRows(found, r.fresh.Keyed, most)
 	if full := len(found) >= most.Rows; full || read < len(found) {
 		page.upTo = found[read-1].ID
 		page.plain = full && !slices.ContainsFunc(found, func(row outbox.Candidate) bool {
-			return row.Traced || row.Size > most.Bytes/most.Rows
+			return row.OrderingKey != nil || row.Traced || row.Size > most.Bytes/most.Rows
 		})
 	}
 	return page, chosen, nil

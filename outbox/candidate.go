@@ -43,10 +43,12 @@ func Runs(rows []Candidate) (runs []Run) {
 	return runs
 }
 
-// Fresh selects rows without a time that a claim may take: at least Age old, with ids up to UpTo.
+// Fresh selects rows without a time that a claim may take: at least Age old, with ids up to UpTo. Keyed: FindBacklog
+// also finds rows with an ordering key.
 type Fresh struct {
-	Age  time.Duration
-	UpTo int64
+	Age   time.Duration
+	UpTo  int64
+	Keyed bool
 }
 
 // AllFresh selects all rows without a time.

@@ -64,7 +64,7 @@ func (p *planned) statements() map[string]string {
 	table := tabletest.One[uint32](p, `SELECT 'outbox'::regclass::oid`)
 	all, age := int64(math.MaxInt64), time.Duration(0)
 	p.args = map[string][]any{
-		"find due": {batch, time.Now()}, "find due after": {batch, time.Now(), time.Now().Add(-time.Hour), int64(1)}, "find backlog": {all, age, int64(60_000), all, batch},
+		"find due": {batch, time.Now()}, "find due after": {batch, time.Now(), time.Now().Add(-time.Hour), int64(1)}, "find backlog": {all, age, int64(60_000), all, batch, false},
 		"find keys": {all, age, "", batch, 1}, "find keys after": {all, age, "key 10", batch, 4},
 		"find runs": {all, age, keys, 64}, "lock": {all, age, ids}, "lock plain": {all, age, int64(60_000), all, batch, ids, 1000}, "delete locked": {ctids, table}, "postpone": {ids, time.Minute},
 		"delete": settle[:2], "delete near": {settle[0], compactIDs(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,

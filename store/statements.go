@@ -82,10 +82,10 @@ ORDER BY r.available_at, r.id LIMIT $1`
 // afterPlace is the condition for the rows after a place in the order of findDueSQL.
 const afterPlace = ` AND (r.available_at, r.id) > ($3, $4)`
 
-// Rows without a key and without a time, between two ids.
+// Rows without a time, between two ids.
 const findBacklogSQL = `
 SELECT r.id, r.message_id, r.ordering_key, {row_size}, true, r.available_at, false, ` + Traced + ` FROM {outbox} r
-WHERE r.id > $3 AND r.id <= $4 AND r.ordering_key IS NULL
+WHERE r.id > $3 AND r.id <= $4 AND ($6 OR r.ordering_key IS NULL)
   AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $5`
 

@@ -70,7 +70,7 @@ func (c *Core) ChooseRows(found []outbox.Candidate, keys bool, most Most) (claim
 		case row.OrderingKey != nil:
 			if keys && !wanted[*row.OrderingKey] {
 				wanted[*row.OrderingKey] = true
-				c.wantKey(*row.OrderingKey)
+				c.wantKey(*row.OrderingKey, row.Due != nil)
 			}
 		case row.Size > most.Bytes && c.mu.large != nil:
 			c.mu.large.wait(row)

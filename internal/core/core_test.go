@@ -50,6 +50,43 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	}
 }
 
+// Under full load the stream fills the window again and again. Neither it nor the claims of what it has left starve.
+func TestTheStreamAndTheClaimsShareAFullWindow(t *testing.T) {
+	const window = 100
+	c := leading(window)
+	c.StreamLive(true)
+	var flying []*outbox.Message
+	id, claimed, streamed := int64(0), 0, 0
+	for range 40 {
+		for range window {
+			id++
+			out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: id}, XID: uint32(id)}, uint64(id), false)
+			flying = append(flying, out.Publish...)
+			streamed += len(out.Publish)
+		}
+		if rows, _ := c.Capacity(50); rows > 0 {
+			var found []outbox.Candidate
+			for range rows {
+				id++
+				found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: -id}, Ready: true})
+			}
+			claim, _ := c.ChooseRows(found, false, Most{Rows: rows, Bytes: 1 << 20})
+			claim.Done(false) // it has its turn, and its rows leave
+			claimed += rows
+		}
+		var done []outbox.Settlement
+		for _, m := range flying[:min(10, len(flying))] {
+			out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+			done = append(done, out.Settle...)
+		}
+		flying = flying[len(done):]
+		c.Settled(done)
+	}
+	if claimed < 5*window || streamed < 2*window {
+		t.Errorf("%d rows left by the stream and %d by claims", streamed, claimed)
+	}
+}
+
 // The rows of a large transaction do not keep those of others waiting, neither for room nor behind them in the table.
 func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 	const window = 8

@@ -135,6 +135,36 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 	}
 }
 
+// Each key of a backlog has more rows after each claim. A key with one row does not wait for all of them.
+func TestAKeyWithoutABacklogIsInTheNextLookUp(t *testing.T) {
+	c := leading(1000)
+	var asked []string
+	var runs []outbox.Run
+	var locked []*outbox.Message
+	for i := range int64(100) {
+		key := fmt.Sprint("backlog-", i)
+		c.mu.keys.add(key, &keyState{place: inClaim})
+		asked, runs = append(asked, key), append(runs, outbox.Run{{Ref: outbox.Ref{ID: i}, OrderingKey: &key, Ready: true}})
+		locked = append(locked, &outbox.Message{Row: outbox.Row{ID: i, OrderingKey: &key}})
+	}
+	claim := c.ChooseRuns(Found{Asked: asked, Runs: runs, Each: 1, Epoch: c.View().Epoch}, 100, Most{Rows: 100, Bytes: 1 << 20})
+	lock(c, claim, locked...)
+	for _, m := range locked {
+		c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+	}
+	claim.Done(true)
+	c.mu.keys.unknownKeysMayWait = true
+	for _, calm := range []string{"a", "b"} {
+		c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1000, OrderingKey: &calm}, XID: 12}, 300, false)
+	}
+	if taken := c.TakeWanted(4, false, false); !slices.Equal(taken, []string{"a", "b", "backlog-0", "backlog-1"}) {
+		t.Errorf("%v are looked up first, want half of them without a backlog", taken)
+	}
+	if taken := c.TakeWanted(1000, false, false); len(taken) != 98 {
+		t.Errorf("%d keys are looked up then, want 98", len(taken))
+	}
+}
+
 // A key that was rejected yields until a message of it has left.
 func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
 	for outcome, yields := range map[outbox.Outcome]bool{outbox.Rejected: true, outbox.Impossible: true, outbox.Confirmed: false} {
@@ -268,7 +298,7 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 func wantKeys(c *Core, keys ...string) {
 	var rows []outbox.Candidate
 	for i := range keys {
-		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i]})
+		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i], Due: new(time.Now())})
 	}
 	c.ChooseRows(rows, true, Most{Rows: 1, Bytes: 1})
 }

@@ -22,20 +22,21 @@ func (c *Core) TakeWanted(n int, yielding, again bool) (keys []string) {
 	return append(keys, ks.take(&ks.calm, n-len(keys))...)
 }
 
-// wantKey asks for a look-up of a key that has due rows.
-func (c *Core) wantKey(key string) {
+// wantKey asks for a look-up of a key that has due rows, or fresh ones.
+func (c *Core) wantKey(key string, due bool) {
+	before := c.mu.keys.byKey[key]
 	k := c.mu.keys.remember(key)
 	if k == nil {
 		return // the next pass over all keys finds it
 	}
-	k.yields = true
+	k.yields = k.yields || due
 	switch k.place {
 	case direct:
 		k.place = draining
 	case blocked:
 		c.mu.keys.want(key)
 	}
-	c.mu.keys.look(key, k, false)
+	c.mu.keys.look(key, k, before == nil)
 }
 
 // Found is what a query has found: the first rows of keys.
