@@ -20,7 +20,7 @@ func of(shard outbox.Shard) statements {
 func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 	sql := of(outbox.Shard{})
 	for name, text := range map[string]string{
-		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find runs": sql.findRuns, "lock": sql.lock,
+		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find runs": sql.findRuns, "lock": sql.lock, "lock plain": sql.lockPlain,
 		"delete": sql.delete, "delete near": sql.deleteNear, "retention": sql.retention,
 	} {
 		text = strings.ReplaceAll(text, "hashtextextended('cdc-relay await'", "") // a lock of outbox_await
@@ -80,7 +80,8 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		text string
 		args []any
 	}{
-		{sql.findBacklog, []any{int64(math.MaxInt64), time.Duration(0), int64(math.MinInt64), int64(math.MaxInt64), 1000}},
+		{sql.findBacklog, []any{int64(math.MaxInt64), time.Duration(0), int64(math.MinInt64), int64(math.MaxInt64), 1000, false}},
+		{sql.lockPlain, []any{int64(math.MaxInt64), time.Duration(0), int64(math.MinInt64), int64(math.MaxInt64), 1000, []int64{}, 1000}},
 		{sql.findKeys, []any{int64(math.MaxInt64), time.Duration(0), "", 1000, 1}},
 		{sql.findDue, []any{1000, nil}},
 	} {
@@ -111,7 +112,7 @@ func TestNoStatementOfAShardScansTheTable(t *testing.T) {
 func (p *planned) wantNoSort(state string) {
 	p.Helper()
 	statements := p.statements()
-	for _, name := range []string{"find backlog", "find due", "find due after"} {
+	for _, name := range []string{"find backlog", "find due", "find due after", "lock plain"} {
 		plan := p.Lines("EXPLAIN "+statements[name], p.args[name]...)
 		if strings.Contains(plan, "Sort") || strings.Contains(plan, "Bitmap") {
 			p.Errorf("%s, %s:\n%s", state, name, plan)
