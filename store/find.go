@@ -100,7 +100,9 @@ func (s *Store) findRuns(
 func candidates(rows pgx.Rows, more ...any) (found []outbox.Candidate, err error) {
 	var c outbox.Candidate
 	var due pgtype.Timestamptz
-	columns := []any{&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded, &c.Traced}
+	columns := []any{
+		&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded, &c.Traced,
+	}
 	_, err = pgx.ForEachRow(rows, append(columns, more...), func() error {
 		c.Due = pgtime.FromColumn(due)
 		found = append(found, c)

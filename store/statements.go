@@ -134,9 +134,9 @@ WHERE r.id = ANY ($3) AND CASE WHEN ` + isReady + `{and_of_shard} THEN ` + fits 
 ORDER BY r.id FOR UPDATE SKIP LOCKED`
 }
 
-// lockPlainSQL finds and locks rows as findBacklogSQL finds them, but those in memory ($6). It skips rows that are larger
-// than $7, that do not fit, or that another session may have locked, and notes the first of these for positionSQL. CASE
-// keeps the order of the conditions.
+// lockPlainSQL finds and locks rows without a key and without a time, except those in memory ($6). It skips rows that
+// are larger than $7, that do not fit, or that another session may have locked, and notes the first of these for
+// positionSQL. CASE keeps the order of the conditions.
 func lockPlainSQL(fits string) string {
 	const skips = `pg_catalog.set_config('cdc_relay.skipped',
          coalesce(nullif(pg_catalog.current_setting('cdc_relay.skipped', true), ''), r.id::text), true) IS NULL`

@@ -54,6 +54,9 @@
 // Choosing reserves room in the window and keeps the stream from publishing the same rows. At the lock, the core marks
 // the messages and gives up rows that were not locked. The answers of an open claim go to the claim.
 //
+// The rows of a claim of ChooseRange are known only at the lock. Until then, the stream leaves the rows of the range in
+// the table.
+//
 // # Where to look
 //
 // core.go has the streamed rows and the window, keys.go and lookup.go the ordering keys, choose.go and claim.go the

@@ -125,8 +125,8 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 			strings.Join(r.Blind, ", "))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\twalsender\tRabbitMQ\tall\t+vacuum"+
-		"\tMB\tp50 ms\tp99\tp99.9\tmax\t")
+	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\twalsender\tRabbitMQ\tall"+
+		"\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
 	for _, one := range cases {
 		if results := r.Of(one.Name); len(results) > 0 {
 			r.writeRow(table, one, results)

@@ -35,7 +35,7 @@ type CPU struct {
 	Postgres float64 `json:"postgres"`
 	// Walsender is the part of Postgres that decodes WAL and sends it.
 	Walsender float64 `json:"walsender"`
-	RabbitMQ float64 `json:"rabbitmq"`
+	RabbitMQ  float64 `json:"rabbitmq"`
 }
 
 // Sum returns the total.
