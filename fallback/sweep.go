@@ -325,7 +325,7 @@ func (s *Sweeper) page(ctx context.Context, r Role, p *backlogPass) (o Outcome, 
 		}
 	}
 	upTo, read := s.passes.span.from(p.after, p.last), s.findPage
-	if p.plain {
+	if p.plain && upTo < greatestID { // otherwise the stream would leave all new rows in the table meanwhile
 		read = s.lockPage
 	}
 	page, chosen, err := read(ctx, r, p.after, upTo, most)

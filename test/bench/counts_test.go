@@ -40,7 +40,7 @@ const (
 func TestTheCostOfADrainIsBounded(t *testing.T) {
 	c := newCounting(t, 0)
 	c.drains(t, bounds{
-		statements: 20, roundTrips: 13, walRecords: 2.2, walBytes: 145, updates: 0.5,
+		statements: 16, roundTrips: 11, walRecords: 2.2, walBytes: 145, updates: 0.5,
 		frames: 3.02, sentBytes: 150, writes: 200, allocations: 70,
 	})
 }
@@ -49,7 +49,7 @@ func TestTheCostOfADrainIsBounded(t *testing.T) {
 func TestTheCostOfADrainWithKeysIsBounded(t *testing.T) {
 	c := newCounting(t, countedMessages/20)
 	c.drains(t, bounds{
-		statements: 35, roundTrips: 20, walRecords: 2.2, walBytes: 145, updates: 0.5,
+		statements: 26, roundTrips: 16, walRecords: 2.2, walBytes: 145, updates: 0.5,
 		frames: 3.02, sentBytes: 150, writes: 200, allocations: 80,
 	})
 }
