@@ -118,15 +118,6 @@ func (g *growingTable) FindBacklog(_ context.Context, after, upTo int64, limit i
 	return found, nil
 }
 
-func (g *growingTable) lockRange(ctx context.Context, in outbox.Range, fresh outbox.Fresh) (Transaction, *int64, error) {
-	found, err := g.FindBacklog(ctx, in.After, in.UpTo, in.Rows, fresh)
-	var tx dueTx
-	for _, row := range found {
-		tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: row.ID}})
-	}
-	return tx, nil, err
-}
-
 func (g *growingTable) LastID(context.Context) (int64, bool, error) { return g.last, true, nil }
 
 func (g *growingTable) Restarts() int64 { return 0 }
@@ -146,7 +137,7 @@ func TestABacklogDelaysNoNewRow(t *testing.T) {
 				}
 			}
 			s := polling(table, &table.now, leaves)
-			s.LockRange = table.lockRange
+			s.LockRange = lockRangeOf(table)
 			inserted := 0
 			for next := began.Add(10 * time.Second); table.read < 120_000; {
 				if !table.now.Before(next) {
@@ -195,15 +186,6 @@ func (l *longTable) FindRuns(context.Context, []string, int, outbox.Fresh) (runs
 	return runs, seen, nil
 }
 
-func (l *longTable) lockRange(ctx context.Context, in outbox.Range, fresh outbox.Fresh) (Transaction, *int64, error) {
-	found, err := l.FindBacklog(ctx, in.After, in.UpTo, in.Rows, fresh)
-	var tx dueTx
-	for _, row := range found {
-		tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: row.ID}})
-	}
-	return tx, nil, err
-}
-
 func (l *longTable) NextDue(context.Context) (time.Duration, error) { return time.Hour, nil }
 
 func (l *longTable) LastID(context.Context) (int64, bool, error) { return l.last, true, nil }
@@ -214,7 +196,7 @@ func (l *longTable) Restarts() int64 { return 0 }
 func TestAPassEndsWithTheNewestRowOfItsStart(t *testing.T) {
 	now, table := time.Unix(1_000_000, 0), &growingTable{last: 1000}
 	s := polling(table, &now, func(int64) {})
-	s.LockRange = table.lockRange
+	s.LockRange = lockRangeOf(table)
 	if err := s.CheckSlot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -227,5 +209,17 @@ func TestAPassEndsWithTheNewestRowOfItsStart(t *testing.T) {
 	}
 	if claimed := s.Claimed(); claimed != 1000 {
 		t.Errorf("the pass has claimed %d rows, not the 1,000 of its start", claimed)
+	}
+}
+
+// lockRangeOf locks the rows of a range that the table finds.
+func lockRangeOf(table Table) func(context.Context, outbox.Range, outbox.Fresh) (Transaction, *int64, error) {
+	return func(ctx context.Context, in outbox.Range, fresh outbox.Fresh) (Transaction, *int64, error) {
+		found, err := table.FindBacklog(ctx, in.After, in.UpTo, in.Rows, fresh)
+		var tx dueTx
+		for _, row := range found {
+			tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: row.ID}})
+		}
+		return tx, nil, err
 	}
 }
