@@ -78,18 +78,6 @@ func (s *Sweeper) claim(ctx context.Context, r Role, chosen *core.Claim) error {
 	return err
 }
 
-// claimRange locks the rows of a range and publishes them. It returns them, and the first row that the lock has
-// skipped; nil: none.
-func (s *Sweeper) claimRange(
-	ctx context.Context, r Role, chosen *core.Claim, in outbox.Range,
-) (locked []*outbox.Message, skipped *int64, err error) {
-	locked, err = s.lockAndPublish(ctx, r, chosen, func() (tx Transaction, err error) {
-		tx, skipped, err = s.LockRange(ctx, in, r.fresh)
-		return tx, err
-	})
-	return locked, skipped, err
-}
-
 // lockAndPublish starts the transaction of a claim and publishes the locked rows, if there is a transaction. Another
 // goroutine then waits for the answers.
 func (s *Sweeper) lockAndPublish(
