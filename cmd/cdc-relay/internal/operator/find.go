@@ -18,7 +18,7 @@ import (
 type State string
 
 const (
-	// AtOnce: ready; the stream or a sweep brings it.
+	// AtOnce: ready; the stream or a sweep reads it.
 	AtOnce State = "waiting"
 	// Due: its time has come; the next sweep claims it.
 	Due State = "due"
@@ -35,7 +35,7 @@ const (
 	// NewerVersion: its schema_version needs a newer relay.
 	NewerVersion State = "newer_version"
 	// Blocked: AtOnce or Due, but an older row of its key, or a dead letter that blocks the key, comes first. Only a
-	// Filter has this state: it depends on other rows. Stats counts these rows as Behind.
+	// Filter and Stats have this state: it depends on other rows.
 	Blocked State = "blocked"
 	// Dead: a dead letter.
 	Dead State = "dead"

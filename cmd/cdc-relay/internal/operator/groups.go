@@ -10,13 +10,28 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Group is a number of messages with one routing key that failed for one reason.
-type Group struct {
-	RoutingKey string
-	// Reason is the code of the newest error, or failure_reason without an error. Filter.Reason selects by it.
+// Cause is why messages failed. Messages of one cause are fixed together.
+type Cause struct {
+	// Reason is the code of the error, or failure_reason without an error. Filter.Reason selects by it.
 	Reason string
+	// Exchange is "" for messages that leave it to the relay. Filter.Exchange selects by it.
+	Exchange string
+	// RoutingKey is part of the cause only of unroutable messages; else nil.
+	RoutingKey *string
+	// Header is the value of GroupOptions.Header, or its first 255 characters; "": the messages have no such text,
+	// number or boolean. Nil: not grouped by a header.
+	Header *string
+}
+
+// Group is a number of messages that failed for one cause.
+type Group struct {
+	Cause
+	// OneKey is the routing key of all the messages; nil: they have several. Keys counts them.
+	OneKey *string
+	Keys   int64
 	// Example is the newest error, up to mostExample characters.
 	Example string
 	N       int64
@@ -24,70 +39,114 @@ type Group struct {
 	First, Last *time.Time
 }
 
-// Groups are the largest groups, and whether they count all rows or the first MostCounted.
+// Groups are the largest groups.
 type Groups struct {
-	All       []Group
-	Precision Precision
+	All []Group
+	// N counts the messages of all groups, also of those that are not among All. It is AtLeast if only the first
+	// MostCounted rows were read.
+	N Count
+}
+
+// GroupOptions says what to group.
+type GroupOptions struct {
+	// Most is up to how many groups to return.
+	Most int
+	// Header is a header by whose values messages are grouped, too; "": none.
+	Header string
+	// Keys: group the messages of this cause, whatever their routing key, by routing key; nil: group by cause.
+	Keys *Cause
 }
 
 const groupsSQL = `
 WITH looked AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, pg_catalog.left({error}, {example}) AS error, {at} AS at, {failed} AS failed
+  SELECT {routing_key} AS routing_key, coalesce({exchange}, '') AS exchange, {header} AS header,
+         pg_catalog.left({error}, {example}) AS error, {at} AS at, {failed} AS failed
   FROM {from} ORDER BY {order} LIMIT $1
-)
-SELECT routing_key, {code}, coalesce((pg_catalog.array_agg(error ORDER BY at DESC))[1], ''), count(*),
-       pg_catalog.min(at), pg_catalog.max(at), (SELECT count(*) FROM looked)
-FROM looked WHERE failed GROUP BY 1, 2 ORDER BY count(*) DESC, 1, 2 LIMIT $2`
+), failed AS (SELECT l.*, {code} AS code FROM looked l WHERE l.failed)
+SELECT code, exchange, CASE WHEN {by_key} THEN pg_catalog.min(routing_key) END, header,
+       CASE WHEN pg_catalog.min(routing_key) = pg_catalog.max(routing_key) THEN pg_catalog.min(routing_key) END,
+       count(DISTINCT routing_key), coalesce((pg_catalog.array_agg(error ORDER BY at DESC))[1], ''), count(*),
+       pg_catalog.min(at), pg_catalog.max(at), (pg_catalog.sum(count(*)) OVER ())::bigint,
+       (SELECT count(*) FROM looked)
+FROM failed WHERE {where} GROUP BY code, exchange, CASE WHEN {by_key} THEN routing_key END, header
+ORDER BY count(*) DESC, 1, 2, 3, 4 LIMIT $2`
 
 // deadGroupsSQL reads the newest dead letters, retryGroupsSQL the earliest retries.
-func deadGroupsSQL() string {
-	return groupsOf("coalesce(r.last_error, r.failure_reason)", "r.dead_at", "true", "{dead} r", "r.dead_at DESC")
+func deadGroupsSQL(o GroupOptions) (string, []any) {
+	return groupsOf(o, "coalesce(r.last_error, r.failure_reason)", "r.dead_at", "true", "{dead} r", "r.dead_at DESC")
 }
 
-func retryGroupsSQL() string {
-	return groupsOf("r.last_error", "r.available_at", "r.attempts > 0", "{outbox} r WHERE r.available_at IS NOT NULL",
-		"r.available_at")
+func retryGroupsSQL(o GroupOptions) (string, []any) {
+	return groupsOf(o, "r.last_error", "r.available_at", "r.attempts > 0",
+		"{outbox} r WHERE r.available_at IS NOT NULL", "r.available_at")
 }
 
-func groupsOf(failure, at, failed, from, order string) string {
+// groupsOf returns the statement, and its arguments after the number of rows to read.
+func groupsOf(o GroupOptions, failure, at, failed, from, order string) (string, []any) {
+	within := conditions{args: []any{nil, o.Most}}
+	byKey, header := "code = '"+string(outbox.ReasonUnroutable)+"'", "NULL::text"
+	if o.Header != "" {
+		within.args = append(within.args, o.Header)
+		header = shownHeader(fmt.Sprintf("$%d", len(within.args)))
+	}
+	if o.Keys != nil {
+		byKey = "true"
+		within.add("code = %s", o.Keys.Reason)
+		within.add("exchange = %s", o.Keys.Exchange)
+	}
 	return strings.NewReplacer(
 		"{routing_key}", shownText("r.routing_key"),
+		"{exchange}", shownText("r.exchange"),
+		"{header}", header,
 		"{error}", failure,
 		"{example}", fmt.Sprint(mostExample),
 		"{at}", at,
 		"{failed}", failed,
 		"{from}", from,
 		"{order}", order,
-		"{code}", errorCode("coalesce(error, '')"),
-	).Replace(groupsSQL)
+		"{code}", errorCode("coalesce(l.error, '')"),
+		"{by_key}", byKey,
+		"{where}", within.String(),
+	).Replace(groupsSQL), within.args[1:]
 }
 
-// DeadGroups returns the largest groups of dead letters, at most most. Its cost does not depend on their number.
-func (t *Tables) DeadGroups(ctx context.Context, most int) (Groups, error) {
-	return t.groups(ctx, deadGroupsSQL(), most)
+// DeadGroups returns the largest groups of dead letters. Its cost does not depend on their number.
+func (t *Tables) DeadGroups(ctx context.Context, o GroupOptions) (Groups, error) {
+	sql, args := deadGroupsSQL(o)
+	return t.groups(ctx, sql, args)
 }
 
 // RetryGroups returns the largest groups of rejected rows that wait for a retry. RetryNow selects the same rows.
-func (t *Tables) RetryGroups(ctx context.Context, most int) (Groups, error) {
-	return t.groups(ctx, retryGroupsSQL(), most)
+func (t *Tables) RetryGroups(ctx context.Context, o GroupOptions) (Groups, error) {
+	sql, args := retryGroupsSQL(o)
+	return t.groups(ctx, sql, args)
 }
 
-func (t *Tables) groups(ctx context.Context, sql string, most int) (g Groups, err error) {
-	const stop = MostCounted + 1
+func (t *Tables) groups(ctx context.Context, sql string, args []any) (g Groups, err error) {
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
-		rows, err := tx.Query(ctx, t.fill(sql), stop, most)
-		if err != nil {
-			return err
-		}
-		var looked int64
-		g.All, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (one Group, err error) {
-			var first, last pgtype.Timestamptz
-			err = row.Scan(&one.RoutingKey, &one.Reason, &one.Example, &one.N, &first, &last, &looked)
-			one.First, one.Last = pgtime.FromColumn(first), pgtime.FromColumn(last)
-			return one, err
-		})
-		g.Precision = counted(looked, stop).Precision
+		g, err = t.collectGroups(ctx, tx, pgtype.Int8{Int64: MostCounted + 1, Valid: true}, sql, args)
 		return err
 	})
 	return g, t.reading(ctx, "group rows of", err)
+}
+
+// collectGroups reads at most so many rows; null: all.
+func (t *Tables) collectGroups(
+	ctx context.Context, tx querier, most pgtype.Int8, sql string, args []any,
+) (g Groups, err error) {
+	g.N.Precision = Exact
+	rows, err := tx.Query(ctx, t.fill(sql), append([]any{most}, args...)...)
+	if err != nil {
+		return g, err
+	}
+	var looked int64
+	g.All, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (one Group, err error) {
+		var first, last pgtype.Timestamptz
+		err = row.Scan(&one.Reason, &one.Exchange, &one.RoutingKey, &one.Header, &one.OneKey, &one.Keys, &one.Example,
+			&one.N, &first, &last, &g.N.N, &looked)
+		one.First, one.Last = pgtime.FromColumn(first), pgtime.FromColumn(last)
+		return one, err
+	})
+	g.N.Precision = counted(looked, most.Int64).Precision
+	return g, err
 }

@@ -11,51 +11,72 @@ import (
 // The filters of a group select as many rows as the group counts.
 func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 	f := newFixture(t)
-	for i, death := range []struct{ key, reason, last string }{
-		{"orders.lost", "retries_exhausted", "'unroutable: NO_ROUTE'"},
-		{"orders.lost", "retries_exhausted", "'unroutable: another text'"},
-		{"orders.lost", "too_large", "NULL"},
-		{"orders.paid", "nack", "'nack: <b>full</b>'"},
-		{"", "nack", "''"},
+	for i, death := range []struct{ key, exchange, reason, last string }{
+		{"orders.lost", "NULL", "retries_exhausted", "'unroutable: NO_ROUTE'"},
+		{"orders.lost", "''", "retries_exhausted", "'unroutable: another text'"},
+		{"orders.paid", "''", "retries_exhausted", "'unroutable: another text'"},
+		{"orders.lost", "NULL", "too_large", "NULL"},
+		{"orders.paid", "'x'", "retries_exhausted", "'exchange_missing: 404'"},
+		{"orders.sent", "'x'", "retries_exhausted", "'exchange_missing: 404'"},
+		{"", "'x'", "retries_exhausted", "'exchange_missing: 404'"},
+		{"", "'y'", "nack", "''"},
 	} {
-		f.DeadLetter(int64(i+1), death.reason, "last_error", death.last)
+		f.DeadLetter(int64(i+1), death.reason, "last_error", death.last, "exchange", death.exchange)
 		f.Exec(`UPDATE outbox_dead_letter SET routing_key = $2 WHERE id = $1`, i+1, death.key)
 	}
 	f.Exec(`INSERT INTO outbox (routing_key, payload, attempts, available_at, last_error) VALUES
 		('r', '1', 1, now() + interval '1 h', 'nack: a'), ('r', '1', 2, now() - interval '1 h', 'nack: b'),
 		('s', '1', 3, now() + interval '1 h', 'unroutable'), ('s', '1', 0, now() + interval '1 h', NULL), ('s', '1', 0, NULL, NULL)`)
 	o := f.operator()
-	dead, err := o.DeadGroups(t.Context(), 10)
+	dead, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	retries, err := o.RetryGroups(t.Context(), 10)
+	retries, err := o.RetryGroups(t.Context(), operator.GroupOptions{Most: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	said := func(groups operator.Groups) (texts []string) {
 		for _, g := range groups.All {
-			texts = append(texts, fmt.Sprintf("%d %s %s", g.N, g.RoutingKey, g.Reason))
+			key := "-"
+			if g.RoutingKey != nil {
+				key = *g.RoutingKey
+			}
+			texts = append(texts, fmt.Sprintf("%d %s %s %s %d", g.N, g.Reason, g.Exchange, key, g.Keys))
 		}
-		return append(texts, string(groups.Precision))
+		return append(texts, fmt.Sprint(groups.N))
 	}
-	equal(t, "dead letters", said(dead),
-		[]string{"2 orders.lost unroutable", "1  ", "1 orders.lost too_large", "1 orders.paid nack", "exact"})
-	equal(t, "retries", said(retries), []string{"2 r nack", "1 s unroutable", "exact"})
+	equal(t, "dead letters", said(dead), []string{
+		"3 exchange_missing x - 3", "2 unroutable  orders.lost 1", "1  y - 1", "1 too_large  - 1", "1 unroutable  orders.paid 1", "{8 exact}",
+	})
+	equal(t, "retries", said(retries), []string{"2 nack  - 1", "1 unroutable  s 1", "{3 exact}"})
+	keys, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 10, Keys: &dead.All[0].Cause})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "keys", said(keys), []string{
+		"1 exchange_missing x  1", "1 exchange_missing x orders.paid 1", "1 exchange_missing x orders.sent 1", "{3 exact}",
+	})
+	filter := func(g operator.Group) operator.Filter {
+		f := operator.Filter{Reason: &g.Reason, Exchange: &g.Exchange}
+		if g.RoutingKey != nil {
+			f.RoutingKey = pattern(operator.EscapePattern(*g.RoutingKey))
+		}
+		return f
+	}
 	for _, g := range dead.All {
-		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: operator.Filter{RoutingKey: pattern(operator.EscapePattern(g.RoutingKey)), Reason: &g.Reason}})
+		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: filter(g)})
 		if err != nil || n != g.N || g.First == nil || g.Last == nil {
 			t.Errorf("%+v: the filter selects %d: %v", g, n, err)
 		}
 	}
 	for _, g := range retries.All {
-		filter := operator.Filter{RoutingKey: pattern(operator.EscapePattern(g.RoutingKey)), Reason: &g.Reason}
-		would, err := o.Count(t.Context(), operator.Change{Do: operator.Retry, Filter: filter})
+		would, err := o.Count(t.Context(), operator.Change{Do: operator.Retry, Filter: filter(g)})
 		if err != nil || would != g.N {
 			t.Errorf("%+v: the filter selects %d: %v", g, would, err)
 		}
 	}
-	if few, err := o.DeadGroups(t.Context(), 1); err != nil || len(few.All) != 1 {
+	if few, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 1}); err != nil || len(few.All) != 1 || few.N != exactly(8) {
 		t.Errorf("%+v: %v", few, err)
 	}
 }
@@ -64,8 +85,8 @@ func TestGroupsOfManyRowsSayThatTheyCountSome(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
 		SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, operator.MostCounted+10)
-	groups, err := f.operator().DeadGroups(t.Context(), 10)
-	if err != nil || groups.Precision != operator.AtLeast || groups.All[0].N < operator.MostCounted {
+	groups, err := f.operator().DeadGroups(t.Context(), operator.GroupOptions{Most: 10})
+	if err != nil || groups.N.Precision != operator.AtLeast || groups.All[0].N < operator.MostCounted {
 		t.Errorf("%+v: %v", groups, err)
 	}
 }

@@ -128,7 +128,7 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 			t.Errorf("%s of row %d is not named: %+v", large.column, id, found[0].Large)
 		}
 	}
-	if s := f.stats(false); s.Retrying != exactly(int64(len(ids))) || s.FailingPrecision != operator.Exact || len(s.Failing) != 3 {
+	if s := f.stats(false); s.Retrying != exactly(int64(len(ids))) || s.FailedRetries.N.Precision != operator.Exact || len(s.FailedRetries.All) != 2 {
 		t.Errorf("%+v", s)
 	}
 }

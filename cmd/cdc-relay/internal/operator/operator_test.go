@@ -124,16 +124,16 @@ func (f *fixture) everyLook(o *operator.Tables) {
 	f.Helper()
 	ctx := f.Context()
 	for what, err := range map[string]error{
-		"stats":        second(o.Stats(ctx, operator.StatsOptions{Top: 10, Exact: true})),
-		"cheap stats":  second(o.Stats(ctx, operator.StatsOptions{Top: 10, Header: "task", Block: true})),
+		"stats":        second(o.Stats(ctx, operator.StatsOptions{Groups: operator.GroupOptions{Most: 10}, Exact: true})),
+		"cheap stats":  second(o.Stats(ctx, operator.StatsOptions{Groups: operator.GroupOptions{Most: 10, Header: "task"}, Block: true})),
 		"count":        second(o.Count(ctx, operator.Change{Do: operator.Purge, Filter: operator.Filter{}})),
 		"dead letters": second(o.List(ctx, operator.Filter{State: operator.Dead}, operator.Page{Limit: 10})),
 		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),
 		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
 		"blocked keys": second(o.BlockedKeys(ctx, true, operator.Page{Limit: 10})),
 		"find":         second(o.Find(ctx, name(f, "51"), true)),
-		"dead groups":  second(o.DeadGroups(ctx, 10)),
-		"retry groups": second(o.RetryGroups(ctx, 10)),
+		"dead groups":  second(o.DeadGroups(ctx, operator.GroupOptions{Most: 10})),
+		"retry groups": second(o.RetryGroups(ctx, operator.GroupOptions{Most: 10})),
 		"offered":      second(o.OfferWaiting(ctx)),
 		"offered dead": second(o.OfferDead(ctx)),
 		"newest":       second(o.NewestWaiting(ctx, 10)),

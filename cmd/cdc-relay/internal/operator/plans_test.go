@@ -27,15 +27,19 @@ func TestStatsScansNoTable(t *testing.T) {
 	p.Fill(tabletest.Rows)
 	const most = MostCounted + 1
 	blocking := &statsReader{Tables: o, block: true}
+	groups := GroupOptions{Most: 10, Header: "task", Keys: &Cause{Reason: "nack"}}
+	deadGroups, args := deadGroupsSQL(groups)
+	retryGroups, _ := retryGroupsSQL(groups)
+	args = append([]any{most}, args...)
 	statements := map[string][]any{
-		rowsSQL: {most}, pendingSQL: {100}, blockedSQL: {most}, deadRowsSQL: {most}, failingStatement(false): {most, 10},
-		failingStatement(true):            {most, 10, "task"},
-		blocking.statesStatement(allRows): {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
+		rowsSQL: {most}, pendingSQL: {100}, blockedSQL: {most}, deadRowsSQL: {most},
+		blocking.statesStatement(sampledRows): {most, 50, o.table.SQL()},
+		blocking.statesStatement(oldestRows):  {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
 		keyOfSQL:                   {"key 5", 100_000, most},
-		deadGroupsSQL():            {most, 10},
-		retryGroupsSQL():           {most, 10},
+		deadGroups:                 args,
+		retryGroups:                args,
 		offeredStatement(ofOutbox): {100},
 		strings.NewReplacer("{columns}", "r.id, r.state", "{state}", stateBy("r.locked_by")).Replace(newestWaitingSQL): {50},
 		offeredStatement(ofDeadLetters): {100},

@@ -2,13 +2,10 @@ package operator
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
@@ -40,16 +37,18 @@ type Count struct {
 type QueueStats struct {
 	// At is the time of the database.
 	At time.Time
+	// LastID is the last id that the sequence has given to a row; nil: the role may not read it.
+	LastID *int64
 	// Depth counts all rows of the outbox.
 	Depth Count
-	// OldestPending is when the oldest ready row was created; nil: none. OldestUnknown: finding it took too long.
+	// OldestPending is since when the oldest ready row may leave; nil: none. OldestUnknown: finding it took too long.
 	OldestPending *time.Time
 	OldestUnknown bool
 	// The states of the rows; each row has one, so they add up to Depth. Beyond MostCounted rows, Waiting is the rest.
 	//
-	// Waiting counts ready rows; Behind those that would be Waiting or Due, but an older row of their key, or with
+	// Waiting counts ready rows; Blocked those that would be Waiting or Due, but an older row of their key, or with
 	// block a dead letter of it, comes first.
-	Waiting, Behind Count
+	Waiting, Blocked Count
 	// Due counts retries, scheduled rows and rows with a late confirm whose time has come.
 	Due Count
 	// Retrying counts rejected rows that wait for their time; NextRetry is the earliest time, nil if there are none.
@@ -73,24 +72,8 @@ type QueueStats struct {
 	DeadLetters    Count
 	OldestDead     *time.Time // nil: none
 	NewestDead     *time.Time // nil: none
-	// Failing are the routing keys and errors with the most rows. If there are many rows, only the earliest retries and
-	// the newest dead letters are read; FailingPrecision says so.
-	Failing          []Failing
-	FailingPrecision Precision
-}
-
-// Failing is one kind of failure for one routing key.
-type Failing struct {
-	RoutingKey string
-	// Header is the value of StatsOptions.Header, or its first 255 characters; "": the messages have no such text,
-	// number or boolean. Nil: failures are not grouped by a header.
-	Header *string
-	// Error is the code at the start of the error.
-	Error string
-	// Example is the newest error in full.
-	Example string
-	// Retrying counts waiting rows, Dead dead letters.
-	Retrying, Dead int64
+	// FailedDead and FailedRetries are the causes of the dead letters, and of the rejected rows that wait for a retry.
+	FailedDead, FailedRetries Groups
 }
 
 // MostCounted is up to how many rows are counted, unless the count must be exact.
@@ -101,10 +84,8 @@ const fewCounted = 500
 
 // StatsOptions says how to read the state of the queue.
 type StatsOptions struct {
-	// Top is the most entries of Failing.
-	Top int
-	// Header is a header by whose values Failing is grouped, besides the routing keys; "": none.
-	Header string
+	// Groups says how to group failures.
+	Groups GroupOptions
 	// Exact counts all rows. Else the cost does not depend on the number of rows.
 	Exact bool
 	// Block: a dead letter holds its key up.
@@ -152,14 +133,19 @@ type statsReader struct {
 	block bool
 }
 
+const clockSQL = `
+SELECT clock_timestamp(), CASE WHEN pg_catalog.has_sequence_privilege(s.oid, 'SELECT, USAGE')
+  THEN pg_catalog.pg_sequence_last_value(s.oid) END
+FROM (SELECT pg_catalog.pg_get_serial_sequence($1, 'id')::regclass::oid AS oid) s`
+
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
 	s.Depth, s.TimedKeys, s.KeysBehindDead, s.DeadLetters = unknown, unknown, unknown, unknown
 	for _, count := range s.byState() {
 		*count = unknown
 	}
-	s.OldestUnknown, s.FailingPrecision = true, Unknown
-	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
+	s.OldestUnknown, s.FailedDead.N, s.FailedRetries.N = true, unknown, unknown
+	return tx.QueryRow(ctx, r.fill(clockSQL), r.table.SQL()).Scan(&s.At, &s.LastID)
 }
 
 // counted returns a count that stopped at this many rows; 0: it did not.
@@ -242,10 +228,10 @@ FROM pg_catalog.pg_class c WHERE c.oid = $1::regclass::oid`, table.SQL()).Scan(&
 	return counted, byDensity, err
 }
 
-// The first ready row by id, which is nearly the order of creation.
+// The first ready row by id, which is nearly the order of creation. A row waits from its time on, if it has one.
 const pendingSQL = `
-SELECT pg_catalog.min(created_at) FROM (
-  SELECT created_at FROM {outbox}
+SELECT pg_catalog.min(r.since) FROM (
+  SELECT greatest(created_at, available_at) AS since FROM {outbox}
   WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND pg_catalog.isfinite(created_at)
     ORDER BY id LIMIT $1) r`
 
@@ -292,60 +278,15 @@ func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err 
 	return err
 }
 
-// Errors by code, because the text after the code may name the message.
-const failingSQL = `
-WITH timed AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, {header} AS header, pg_catalog.left(r.last_error, {example}) AS last_error,
-    attempts, available_at
-  FROM {outbox} r WHERE available_at IS NOT NULL ORDER BY available_at LIMIT $1
-), dead AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, {header} AS header, pg_catalog.left(r.last_error, {example}) AS last_error,
-    {reason} AS failure_reason, dead_at
-  FROM {dead} r ORDER BY dead_at DESC LIMIT $1
-), failed AS (
-  SELECT routing_key, header, last_error, NULL::text AS reason, available_at AS at FROM timed WHERE attempts > 0
-  UNION ALL SELECT routing_key, header, last_error, failure_reason, dead_at FROM dead
-)
-SELECT routing_key, header, {code} AS code,
-       coalesce((pg_catalog.array_agg(last_error ORDER BY at DESC))[1], ''),
-       count(*) FILTER (WHERE reason IS NULL), count(*) FILTER (WHERE reason IS NOT NULL),
-       greatest((SELECT count(*) FROM timed), (SELECT count(*) FROM dead))
-FROM failed GROUP BY 1, 2, 3 ORDER BY count(*) DESC, 1, 2, 3 LIMIT $2`
-
-// mostExample is up to how many characters of an error Failing has.
+// mostExample is up to how many characters of an error a group has.
 const mostExample = 500
 
-// failingStatement groups by the header $3, if it is wanted.
-func failingStatement(header bool) string {
-	value := "NULL::text"
-	if header {
-		value = shownHeader("$3")
-	}
-	return strings.NewReplacer(
-		"{routing_key}", shownText("r.routing_key"),
-		"{header}", value,
-		"{reason}", shownText("r.failure_reason"),
-		"{code}", errorCode("coalesce(last_error, reason, '')"),
-		"{example}", fmt.Sprint(mostExample),
-	).Replace(failingSQL)
-}
-
-func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, o StatsOptions) error {
-	args := []any{r.most, o.Top}
-	if o.Header != "" {
-		args = append(args, o.Header)
-	}
-	rows, err := tx.Query(ctx, r.fill(failingStatement(o.Header != "")), args...)
-	if err != nil {
+func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, o StatsOptions) (err error) {
+	sql, args := deadGroupsSQL(o.Groups)
+	if s.FailedDead, err = r.collectGroups(ctx, tx, r.most, sql, args); err != nil {
 		return err
 	}
-	var looked int64
-	s.Failing, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f Failing, err error) {
-		err = row.Scan(&f.RoutingKey, &f.Header, &f.Error, &f.Example, &f.Retrying, &f.Dead, &looked)
-		return f, err
-	})
-	if err == nil {
-		s.FailingPrecision = counted(looked, r.most.Int64).Precision
-	}
+	sql, args = retryGroupsSQL(o.Groups)
+	s.FailedRetries, err = r.collectGroups(ctx, tx, r.most, sql, args)
 	return err
 }

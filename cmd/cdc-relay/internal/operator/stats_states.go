@@ -9,9 +9,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
-// Behind is Blocked in the counts of Stats.
-const Behind State = "behind"
-
 // followsSQL is the condition for a row r with an older row of its key, behindDeadSQL for one with a dead letter of it.
 const (
 	followsSQL = `r.ordering_key IS NOT NULL AND EXISTS (
@@ -25,7 +22,7 @@ const (
 func (s *QueueStats) byState() map[State]*Count {
 	return map[State]*Count{
 		AtOnce:       &s.Waiting,
-		Behind:       &s.Behind,
+		Blocked:      &s.Blocked,
 		Due:          &s.Due,
 		Retrying:     &s.Retrying,
 		Scheduled:    &s.Scheduled,
@@ -38,7 +35,7 @@ func (s *QueueStats) byState() map[State]*Count {
 
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
 const statesSQL = withLocks + `
-SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'behind' ELSE r.state END,
+SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'blocked' ELSE r.state END,
        r.available_at IS NOT NULL,
        count(*), pg_catalog.min(r.available_at),
        count(*) FILTER (WHERE r.ordering_key IS NOT NULL AND NOT r.follows AND r.available_at > statement_timestamp())
@@ -48,14 +45,17 @@ FROM (
            ` + followsSQL + ` AS follows
     FROM (SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.possible_duplicate,
                  r.schema_version, r.xmax AS locker
-          FROM {outbox} r WHERE {from} ORDER BY {order} LIMIT $1) r) r) r
+          FROM {outbox} r {from} LIMIT $1) r) r) r
 GROUP BY 1, 2`
 
-// The rows that statesSQL reads: the oldest, and those with a time.
+// The rows that statesSQL reads: the oldest, those with a time, and some of the whole table: $2 percent of its pages,
+// but at most a thousand or so, because most rows may be dead.
 const (
-	allRows    = "true"
-	dueRows    = "r.available_at <= (SELECT statement_timestamp())"
-	futureRows = "r.available_at > (SELECT statement_timestamp())"
+	oldestRows  = "ORDER BY r.id"
+	dueRows     = "WHERE r.available_at <= (SELECT statement_timestamp()) ORDER BY r.available_at"
+	futureRows  = "WHERE r.available_at > (SELECT statement_timestamp()) ORDER BY r.available_at"
+	sampledRows = `TABLESAMPLE SYSTEM (least($2::float8,
+            8e8 / greatest(pg_catalog.pg_relation_size($3::text::regclass), 1)::float8))`
 )
 
 // group is a number of rows in one state.
@@ -70,89 +70,97 @@ type group struct {
 }
 
 func (r *statsReader) statesStatement(from string) string {
-	order, blocked := "r.id", "false"
-	if from != allRows {
-		order = "r.available_at"
-	}
+	blocked := "false"
 	if r.block {
 		blocked = behindDeadSQL
 	}
-	return r.fill(statesSQL, "{state}", stateBy("r.locked_by"), "{blocked}", blocked, "{from}", from, "{order}", order)
+	return r.fill(statesSQL, "{state}", stateBy("r.locked_by"), "{blocked}", blocked, "{from}", from)
 }
 
-// groups counts rows by state, and reports whether it read all of them.
-func (r *statsReader) groups(ctx context.Context, tx querier, from string) (groups []group, all bool, err error) {
-	rows, err := tx.Query(ctx, r.statesStatement(from), r.most)
+// groups counts rows by state, and returns how many it read.
+func (r *statsReader) groups(
+	ctx context.Context, tx querier, from string, args ...any,
+) (groups []group, read int64, err error) {
+	rows, err := tx.Query(ctx, r.statesStatement(from), append([]any{r.most}, args...)...)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	groups, err = pgx.CollectRows(rows, pgx.RowToStructByPos[group])
-	read := int64(0)
 	for _, g := range groups {
 		read += g.N
 	}
-	return groups, !r.most.Valid || read < r.most.Int64, err
+	return groups, read, err
 }
 
-// states counts the rows of each state. Up to MostCounted rows, one statement counts them all. Beyond, the rows with a
-// time are counted by their own index, those without one among the oldest rows, and Waiting is the rest of Depth.
+// states counts the rows of each state. Up to MostCounted rows, one statement counts them all. Beyond, few rows with a
+// time are counted by their own index, all others are estimated by a sample, and Waiting is the rest of Depth.
 func (r *statsReader) states(ctx context.Context, tx querier, s *QueueStats) error {
-	groups, all, err := r.groups(ctx, tx, allRows)
+	oldest, read, err := r.groups(ctx, tx, oldestRows)
 	if err != nil {
 		return err
 	}
-	precision := map[State]Precision{}
-	for state := range s.byState() {
-		precision[state] = precisionOf(all)
+	if counted(read, r.most.Int64).Precision == Exact {
+		s.put(oldest, Exact)
+		s.Depth = Count{read, Exact}
+		return nil
 	}
-	if !all {
-		due, allDue, err := r.groups(ctx, tx, dueRows)
-		if err != nil {
-			return err
-		}
-		future, allFuture, err := r.groups(ctx, tx, futureRows)
-		if err != nil {
-			return err
-		}
-		precision[Due] = precisionOf(allDue)
-		for _, state := range []State{Retrying, Scheduled, Unconfirmed} {
-			precision[state] = precisionOf(allFuture)
-		}
-		var known []group
-		for _, g := range groups {
-			if !g.Timed && g.State != AtOnce {
-				known = append(known, g)
-			}
-		}
-		groups = append(append(known, due...), future...)
+	due, readDue, err := r.groups(ctx, tx, dueRows)
+	if err != nil {
+		return err
 	}
-	r.put(s, groups, precision)
-	switch {
-	case all:
-		s.Depth = Count{Precision: Exact}
-		for _, count := range s.byState() {
-			s.Depth.N += count.N
-		}
-	case s.Depth.Precision == Unknown:
-		s.Waiting = Count{Precision: Unknown}
-	default:
-		rest := s.Depth.N
-		for _, count := range s.byState() {
-			rest -= count.N
-		}
-		s.Waiting = Count{max(rest, 0), Estimate}
+	future, readFuture, err := r.groups(ctx, tx, futureRows)
+	if err != nil || s.Depth.Precision == Unknown {
+		return err
 	}
+	percent := 80 * float64(r.most.Int64) / float64(max(s.Depth.N, r.most.Int64)) // rarely more than the limit
+	sampled, readSampled, err := r.groups(ctx, tx, sampledRows, percent, r.table.SQL())
+	if err != nil {
+		return err
+	}
+	for i := range sampled {
+		of := float64(s.Depth.N) / float64(readSampled)
+		sampled[i].N, sampled[i].Heads = int64(float64(sampled[i].N)*of), int64(float64(sampled[i].Heads)*of)
+	}
+	var seen, all QueueStats
+	seen.put(append(append(untimed(oldest), due...), future...), Exact)
+	all.put(sampled, Estimate)
+	few := counted(readDue, r.most.Int64).Precision == Exact && counted(readFuture, r.most.Int64).Precision == Exact
+	s.put(future, Exact) // the next times
+	estimates, rest := all.byState(), s.Depth.N
+	for state, count := range s.byState() {
+		*count = *seen.byState()[state]
+		switch timed := state == Due || state == Retrying || state == Scheduled || state == Unconfirmed; {
+		case state == AtOnce:
+			continue
+		case !timed || !few:
+			*count = Count{max(count.N, estimates[state].N), Estimate}
+		}
+		rest -= count.N
+	}
+	if s.TimedKeys = seen.TimedKeys; !few {
+		s.TimedKeys = Count{max(seen.TimedKeys.N, all.TimedKeys.N), Estimate}
+	}
+	s.Waiting = Count{max(rest, 0), Estimate}
 	return nil
 }
 
-// put adds the groups up.
-func (r *statsReader) put(s *QueueStats, groups []group, precision map[State]Precision) {
-	for state, count := range s.byState() {
-		*count = Count{0, precision[state]}
+// untimed returns the groups of rows without a time.
+func untimed(groups []group) (those []group) {
+	for _, g := range groups {
+		if !g.Timed {
+			those = append(those, g)
+		}
 	}
-	s.NextRetry, s.NextScheduled = nil, nil
-	s.TimedKeys = Count{0, precision[Scheduled]}
+	return those
+}
+
+// put adds the groups up.
+func (s *QueueStats) put(groups []group, precision Precision) {
 	counts := s.byState()
+	for _, count := range counts {
+		*count = Count{0, precision}
+	}
+	s.NextRetry, s.NextScheduled, s.TimedKeys = nil, nil, Count{0, precision}
 	for _, g := range groups {
 		counts[g.State].N += g.N
 		s.TimedKeys.N += g.Heads
@@ -161,11 +169,6 @@ func (r *statsReader) put(s *QueueStats, groups []group, precision map[State]Pre
 			s.NextRetry = pgtime.FromColumn(g.Earliest)
 		case Scheduled:
 			s.NextScheduled = pgtime.FromColumn(g.Earliest)
-		}
-	}
-	for _, count := range counts {
-		if count.Precision != Exact {
-			count.N = min(count.N, r.most.Int64-1)
 		}
 	}
 }

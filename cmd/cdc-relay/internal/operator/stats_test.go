@@ -18,12 +18,12 @@ func (f *fixture) stats(exact bool) operator.QueueStats {
 
 func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
 	f.Helper()
-	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Top: 3, Exact: exact, Block: block})
+	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 3}, Exact: exact, Block: block})
 	if err != nil {
 		f.Fatal(err)
 	}
 	sum := int64(0)
-	for _, count := range []operator.Count{s.Waiting, s.Behind, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Locked, s.Expired, s.NewerVersion} {
+	for _, count := range []operator.Count{s.Waiting, s.Blocked, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Locked, s.Expired, s.NewerVersion} {
 		sum += count.N
 	}
 	if sum != s.Depth.N {
@@ -39,7 +39,7 @@ func TestStatsOfAnEmptyQueue(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		zero := exactly(0)
-		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || s.Expired != zero || s.OldestPending != nil || s.OldestUnknown || len(s.Failing) != 0 {
+		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || s.Expired != zero || s.OldestPending != nil || s.OldestUnknown || len(s.FailedDead.All)+len(s.FailedRetries.All) != 0 {
 			t.Errorf("got %+v", s)
 		}
 	}
@@ -64,9 +64,9 @@ func TestStatsCountsRowsByState(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]operator.Count{
-			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "behind": {s.Behind, exactly(1)},
+			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "blocked": {s.Blocked, exactly(1)},
 			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "timed keys": {s.TimedKeys, exactly(1)},
-			"blocked": {s.KeysBehindDead, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
+			"dead keys": {s.KeysBehindDead, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
 		} {
 			if counts[0] != counts[1] {
 				t.Errorf("exact %t, %s: %v, want %v", exact, what, counts[0], counts[1])
@@ -78,11 +78,13 @@ func TestStatsCountsRowsByState(t *testing.T) {
 				t.Errorf("%s: %s, want about %s", what, got, want)
 			}
 		}
-		within("oldest", s.At.Sub(*s.OldestPending), time.Hour)
+		within("oldest", s.At.Sub(*s.OldestPending), time.Minute)
 		within("next retry", s.NextRetry.Sub(s.At), 5*time.Minute)
 		within("next scheduled", s.NextScheduled.Sub(s.At), 24*time.Hour)
-		if len(s.Failing) != 3 || s.Failing[0] != (operator.Failing{RoutingKey: "a", Error: "unroutable", Example: "unroutable: c", Retrying: 2, Dead: 1}) || s.FailingPrecision != operator.Exact {
-			t.Errorf("failing: %+v", s.Failing)
+		dead, retries := s.FailedDead, s.FailedRetries
+		if len(dead.All) != 2 || dead.N != exactly(2) || len(retries.All) != 2 || retries.N != exactly(3) || retries.All[0].N != 2 || *retries.All[0].RoutingKey != "a" ||
+			retries.All[0].Example != "unroutable: c" {
+			t.Errorf("failed: %+v, %+v", dead, retries)
 		}
 	}
 }
@@ -97,13 +99,16 @@ func TestStatsGroupsFailuresByAHeader(t *testing.T) {
 			(jsonb_build_object('task', repeat('ü', 1000) || E'\n')), (jsonb_build_object('task', 'a', 'z', (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 4000) i)))
 		) v(headers)`)
 	f.DeadLetter(1, "too_large", "headers", `'{"task": "orders.send"}'`)
-	s, err := f.operator().Stats(t.Context(), operator.StatsOptions{Top: 10, Header: "task"})
+	s, err := f.operator().Stats(t.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 10, Header: "task"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := make(map[string]int64)
-	for _, one := range s.Failing {
-		got[one.RoutingKey+" "+one.Error+" "+*one.Header] += one.Retrying + 1000*one.Dead
+	for _, one := range s.FailedRetries.All {
+		got[*one.OneKey+" "+one.Reason+" "+*one.Header] += one.N
+	}
+	for _, one := range s.FailedDead.All {
+		got[*one.OneKey+" "+one.Reason+" "+*one.Header] += 1000 * one.N
 	}
 	want := map[string]int64{
 		"celery unroutable orders.send": 3, "celery unroutable 17": 2, "celery unroutable " + strings.Repeat("ü", 255): 1,
@@ -113,8 +118,8 @@ func TestStatsGroupsFailuresByAHeader(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
 	}
-	if s := f.stats(false); len(s.Failing) != 2 || s.Failing[0].Retrying != 12 || s.Failing[0].Header != nil {
-		t.Errorf("without a header: %+v", s.Failing)
+	if retries := f.stats(false).FailedRetries; len(retries.All) != 1 || retries.All[0].N != 12 || retries.All[0].Header != nil {
+		t.Errorf("without a header: %+v", retries)
 	}
 }
 
@@ -143,13 +148,13 @@ func TestEachRowCountsInOneState(t *testing.T) {
 	}
 	for _, exact := range []bool{false, true} {
 		for _, block := range []bool{false, true} {
-			waiting, behind := int64(2), int64(702)
+			waiting, blocked := int64(2), int64(702)
 			if block {
-				waiting, behind = 1, 703
+				waiting, blocked = 1, 703
 			}
 			s := f.statsBlocking(exact, block)
 			for what, counts := range map[string][2]operator.Count{
-				"depth": {s.Depth, exactly(721)}, "waiting": {s.Waiting, exactly(waiting)}, "behind": {s.Behind, exactly(behind)}, "due": {s.Due, exactly(0)},
+				"depth": {s.Depth, exactly(721)}, "waiting": {s.Waiting, exactly(waiting)}, "blocked": {s.Blocked, exactly(blocked)}, "due": {s.Due, exactly(0)},
 				"retrying": {s.Retrying, exactly(12)}, "scheduled": {s.Scheduled, exactly(0)}, "unconfirmed": {s.Unconfirmed, exactly(1)},
 				"locked": {s.Locked, exactly(1)}, "expired": {s.Expired, exactly(1)}, "newer": {s.NewerVersion, exactly(2)}, "timed keys": {s.TimedKeys, exactly(12)},
 			} {
@@ -179,11 +184,37 @@ func TestStatsSaysHowPreciseACountIs(t *testing.T) {
 	}
 	f.Exec(`UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1, last_error = 'nack'`)
 	s = f.stats(false)
-	if want := (operator.Count{N: operator.MostCounted, Precision: operator.AtLeast}); s.Retrying.Precision != want.Precision || s.FailingPrecision != operator.AtLeast {
-		t.Errorf("retrying: %+v, failing %s", s.Retrying, s.FailingPrecision)
+	if s.Retrying.Precision != operator.Estimate || s.Retrying.N < rows*8/10 || s.Waiting.N > rows*2/10 || s.FailedRetries.N != (operator.Count{N: operator.MostCounted + 1, Precision: operator.AtLeast}) {
+		t.Errorf("retrying: %+v, waiting %+v, %+v", s.Retrying, s.Waiting, s.FailedRetries.N)
 	}
-	if s := f.stats(true); s.Retrying != exactly(rows) || s.FailingPrecision != operator.Exact || s.Failing[0].Retrying != rows {
-		t.Errorf("retrying: %+v, failing %+v", s.Retrying, s.Failing)
+	if s := f.stats(true); s.Retrying != exactly(rows) || s.FailedRetries.N != exactly(rows) {
+		t.Errorf("retrying: %+v, failed %+v", s.Retrying, s.FailedRetries)
+	}
+}
+
+// Many rows that wait behind others or for tomorrow, and the oldest of which are of another kind, are estimated.
+func TestStatesOfManyRowsAreEstimated(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(operator.MostCounted + 1)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'r', '1', now() + interval '1 day' FROM generate_series(1, 30000)`)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key) SELECT 'r', '1', 'k' FROM generate_series(1, 20000)`)
+	f.Exec(`ANALYZE outbox`)
+	s := f.stats(false)
+	for what, count := range map[string][2]int64{
+		"waiting": {s.Waiting.N, 10_000}, "scheduled": {s.Scheduled.N, 30_000}, "blocked": {s.Blocked.N, 20_000},
+	} {
+		if count[0] < count[1]-12_000 || count[0] > count[1]+12_000 { // four standard deviations
+			t.Errorf("%s: %d, want about %d: %+v", what, count[0], count[1], s)
+		}
+	}
+}
+
+// A row waits from its time on: a message that leaves at its time is not late.
+func TestTheOldestRowWaitsFromItsTimeOn(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, created_at, available_at) VALUES ('r', '1', now() - interval '1 hour', now() - interval '1 second')`)
+	if s := f.stats(false); s.At.Sub(*s.OldestPending) > 30*time.Minute {
+		t.Errorf("waits since %s, at %s", s.OldestPending, s.At)
 	}
 }
 
