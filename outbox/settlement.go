@@ -38,11 +38,17 @@ type Settlement struct {
 	Locked bool
 	// Tried: an earlier try to write this has failed, or has had no answer. It may have been written.
 	Tried bool
-	// Aside: the row could be neither deleted nor updated at an earlier try.
-	Aside bool
+	// Fault is why the row could be neither deleted nor updated at an earlier try; nil: it was not tried, or could.
+	Fault *Fault
 }
 
 // NewSettlement returns the settlement of a result's message.
 func NewSettlement(r Result, decision Decision) Settlement {
 	return Settlement{Message: r.Message, Decision: decision, Rejected: r.Outcome == Rejected}
+}
+
+// Fault is why a row can be neither deleted nor updated.
+type Fault struct {
+	// Error is the server's text, Fix the command or SQL that may cure it. Both are one line.
+	Error, Fix string
 }

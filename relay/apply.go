@@ -16,6 +16,7 @@ func (r *Relay) apply(out core.Out) {
 			reason, detail := m.Defect(time.Now())
 			if reason == "" {
 				r.config.AddOrderingKey(m)
+				r.muteness.sent()
 				r.publisher.Publish(m)
 				continue
 			}
@@ -28,7 +29,10 @@ func (r *Relay) apply(out core.Out) {
 }
 
 // Deliver implements publish.Sink.
-func (r *Relay) Deliver(result outbox.Result) { r.apply(r.resolved(result)) }
+func (r *Relay) Deliver(result outbox.Result) {
+	r.muteness.answered()
+	r.apply(r.resolved(result))
+}
 
 // resolved passes a result to the core, and to all who watch results.
 func (r *Relay) resolved(result outbox.Result) core.Out {

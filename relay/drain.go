@@ -225,8 +225,8 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 
 // undeletable is the error of a drain that leaves rows that it can neither delete nor update.
 func (r *Relay) undeletable() error {
-	if n := r.settler.aside.Load().n; n > 0 {
-		return problem.New(asideHint(r.config.Table), "%d rows cannot be changed", n)
+	if n := r.settler.aside.Load().Rows; n > 0 {
+		return problem.New(checkHint(r.config.Table), "%d rows cannot be changed", n)
 	}
 	if trouble := r.settler.trouble.Current(); trouble != "" && r.core.View().Suspended {
 		return errors.New(trouble)

@@ -14,13 +14,21 @@ type Health struct {
 	// Role is streaming, standby, sweeping (no stream, or none yet), polling, starting or stopping.
 	Role  string
 	Parts []Part
+	// Publisher is the publisher's state. Silent is for how long it has had messages and given no result; 0: it has
+	// none, or it answers.
+	Publisher publish.State
+	Silent    time.Duration
+	// Stopped: nothing is published, because rows of published messages cannot be deleted. Aside are the rows.
+	Stopped bool
+	Aside   Aside
 }
 
 // Part is the health of one actor.
 type Part struct {
-	Name        string
-	Live, Ready bool
-	Detail      string // one line for people: what it waits for
+	Name        string `json:"name"`
+	Live        bool   `json:"live"`
+	Ready       bool   `json:"ready"`
+	Detail      string `json:"detail"` // one line for people: what it waits for
 }
 
 const (
@@ -32,7 +40,10 @@ const (
 
 // Health returns the current state. It may be called at any time, from any goroutine.
 func (r *Relay) Health() Health {
-	h := Health{Live: true, Ready: true, Role: r.role()}
+	h := Health{
+		Live: true, Ready: true, Role: r.role(), Publisher: r.publisherState(), Silent: r.muteness.lasts(),
+		Stopped: r.core.View().Suspended || r.stalls(), Aside: *r.settler.aside.Load(),
+	}
 	add := func(name string, beat *heartbeat, ready bool, detail string) {
 		live := beat == nil || beat.age() < stuckAfter
 		switch {
@@ -58,14 +69,16 @@ func (r *Relay) Health() Health {
 		add("stop", nil, false, "stopped")
 		return h
 	}
-	state := r.publisherState()
-	detail := state.Phase.String() + detailOf(state.Detail)
+	detail := h.Publisher.Phase.String() + detailOf(h.Publisher.Detail)
+	if h.Publisher.Phase == publish.Ready && h.Silent > slowAfter {
+		detail += fmt.Sprintf("; it has given no result for %s", h.Silent.Round(time.Second))
+	}
 	var stuck *heartbeat
 	if p, ok := r.publisher.(publish.Watched); ok && p.Overdue() >= stuckAfter {
 		stuck = newHeartbeat()
 		stuck.beatFor(-p.Overdue())
 	}
-	add("publisher", stuck, state.Phase == publish.Ready, detail)
+	add("publisher", stuck, h.Publisher.Phase == publish.Ready, detail)
 	if streamer := r.streamer.Load(); streamer != nil {
 		streaming, owner := r.core.View().Leader, streamer.owner.waitsFor.Load()
 		silent := streaming && streamer.alive.age() > silence
@@ -102,7 +115,7 @@ func (r *Relay) settlerText() string {
 	if r.core.View().Suspended {
 		return "publishing stopped: rows of published messages cannot be deleted" + aside.text()
 	}
-	if aside.n > 0 {
+	if aside.Rows > 0 {
 		return "settling" + aside.text()
 	}
 	if r.stalls() {

@@ -23,3 +23,25 @@ func (h *heartbeat) beat() { h.last.Store(time.Now().UnixNano()) }
 func (h *heartbeat) beatFor(d time.Duration) { h.last.Store(time.Now().Add(d).UnixNano()) }
 
 func (h *heartbeat) age() time.Duration { return time.Duration(time.Now().UnixNano() - h.last.Load()) }
+
+// muteness measures how long the publisher has had messages and given no result. All methods may be called at the same
+// time.
+type muteness struct{ out, last atomic.Int64 }
+
+func (s *muteness) sent() {
+	if s.out.Add(1) == 1 {
+		s.last.Store(time.Now().UnixNano())
+	}
+}
+
+func (s *muteness) answered() {
+	s.last.Store(time.Now().UnixNano())
+	s.out.Add(-1)
+}
+
+func (s *muteness) lasts() time.Duration {
+	if s.out.Load() == 0 {
+		return 0
+	}
+	return max(time.Duration(time.Now().UnixNano()-s.last.Load()), 0)
+}

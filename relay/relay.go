@@ -50,6 +50,7 @@ type Relay struct {
 	takes atomic.Bool // messages may leave
 	// unanswered finds outages that the publisher does not report.
 	unanswered *unanswered
+	muteness   muteness
 }
 
 const (
@@ -124,7 +125,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		locked:   lockedRows{log: newOutageLog(log, address)},
 		commits:  commits{store: db, log: newOutageLog(log, address)},
 	}
-	r.settler.aside.Store(&setAside{})
+	r.settler.aside.Store(&Aside{})
 	r.sweeping = newHeartbeat()
 	r.sweeper = r.newSweeper()
 	if config.Mode == ModeAuto {

@@ -32,7 +32,7 @@ type settler struct {
 	trouble *outagelog.Log
 	pending *pendingRows
 	// aside are the rows set aside after the last round.
-	aside   atomic.Pointer[setAside]
+	aside   atomic.Pointer[Aside]
 	commits commits
 	// waits counts the rows that are not visible or locked.
 	waits atomic.Int64
@@ -152,7 +152,7 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 		}
 		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
 		if answers && time.Since(first) > suspendAfter {
-			s.suspend(err)
+			s.suspend(ctx, err)
 		}
 		s.failed(err)
 		if slow && len(batch) > 1 { // a trigger of the application may be slow
@@ -202,7 +202,7 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 // tried tells others which rows wait after a round: health, the core, and the log.
 func (s *settler) tried(ctx context.Context) {
 	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.aside))
-	s.aside.Store(&setAside{s.waiting.aside, s.waiting.asideIDs(shownIDs)})
+	s.aside.Store(&Aside{s.waiting.aside, s.waiting.undeleted, s.waiting.asideRows(shownAside)})
 	s.resume()
 	s.commits.invisible(ctx, s.waiting.invisible())
 	if !s.waiting.locked() {

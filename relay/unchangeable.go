@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,16 +14,27 @@ import (
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// setAside counts the rows that can be neither deleted nor updated. Each was published or rejected. This process does
-// not publish them again.
-type setAside struct {
-	n     int
-	first []int64 // ids, at most shownIDs
+// Aside are the rows that can be neither deleted nor updated. This process does not publish them again.
+type Aside struct {
+	// Rows counts them, Published those that were published. Each of the others was rejected.
+	Rows      int `json:"rows"`
+	Published int `json:"published"`
+	// First are the first of them, at most 100.
+	First []AsideRow `json:"first"`
+}
+
+// AsideRow is a row of Aside.
+type AsideRow struct {
+	ID        int64 `json:"id"`
+	Published bool  `json:"published"`
+	// Error is the server's text, Fix the command or SQL that may cure it. Both are one line.
+	Error string `json:"error"`
+	Fix   string `json:"fix"`
 }
 
 const (
-	// shownIDs is how many ids of rows set aside health shows.
-	shownIDs = 10
+	// shownAside is how many rows set aside Health describes.
+	shownAside = 100
 	// mostUndeleted is how many published rows may be set aside before publishing stops: with so many, the table itself
 	// is at fault.
 	mostUndeleted = 10
@@ -33,11 +45,18 @@ const (
 )
 
 // text lists the first ids.
-func (a *setAside) text() string {
-	if a.n == 0 {
-		return ""
+func (a *Aside) text() string {
+	var ids []string
+	for _, row := range a.First[:min(len(a.First), 10)] {
+		ids = append(ids, strconv.FormatInt(row.ID, 10))
 	}
-	return fmt.Sprintf("; %d rows set aside, with ids %s", a.n, strings.Trim(fmt.Sprint(a.first), "[]"))
+	switch a.Rows {
+	case 0:
+		return ""
+	case 1:
+		return "; 1 row set aside, with id " + ids[0]
+	}
+	return fmt.Sprintf("; %d rows set aside, with ids %s", a.Rows, strings.Join(ids, " "))
 }
 
 // isolate splits a batch whose statement failed for one of its rows or took too long. It dead-letters a row that fails
@@ -66,33 +85,36 @@ func (s *settler) cannotChange(ctx context.Context, one outbox.Settlement, err e
 		}
 		return s.settle(ctx, []outbox.Settlement{one})
 	}
-	s.setAside(one, err)
+	s.setAside(ctx, one, err)
 	return nil
 }
 
-func (s *settler) setAside(one outbox.Settlement, err error) {
-	if m := one.Message; !one.Aside {
-		one.Aside = true
+func (s *settler) setAside(ctx context.Context, one outbox.Settlement, err error) {
+	if m := one.Message; one.Fault == nil {
+		one.Fault = &outbox.Fault{Error: problem.OneLine(pgdial.Text(err)), Fix: s.asideHint(ctx, err)}
 		s.core.SetAside(one)
 		m.Payload, m.Headers, m.Properties = nil, nil, nil
-		s.observer.setAside(m, err, s.asideHint(err))
+		s.observer.setAside(m, err, one.Fault.Fix)
 	}
 	s.waiting.add(one, time.Now())
 	if s.tooManyAside() {
-		s.suspend(err)
+		s.suspend(ctx, err)
 	}
 }
 
-// asideHint says how to find what keeps a row from being changed.
-func (s *settler) asideHint(err error) string {
+// asideHint says what keeps a row from being changed: the SQL that removes it, if it is certain, or how to find it.
+func (s *settler) asideHint(ctx context.Context, err error) string {
 	if receiver := s.store.Receiver(err); receiver != "" {
 		return problem.Command(s.table, "check") + "  # table " + receiver +
 			" does not accept the row: its columns and constraints must be those of setup"
 	}
-	return asideHint(s.table)
+	if sql := s.store.Repair(ctx, err); sql != "" {
+		return sql
+	}
+	return checkHint(s.table)
 }
 
-func asideHint(table outbox.Table) string {
+func checkHint(table outbox.Table) string {
 	return problem.Command(table, "check") +
 		"  # names the trigger, foreign key or constraint that prevents the change, and the SQL that removes it"
 }
@@ -102,14 +124,14 @@ func (s *settler) tooManyAside() bool {
 }
 
 // suspend stops publishing: each further message would be published again after a restart.
-func (s *settler) suspend(err error) {
+func (s *settler) suspend(ctx context.Context, err error) {
 	if !s.core.Suspend(true) {
 		return
 	}
 	args := []any{"error", pgdial.Text(err)}
 	hint := problem.Hint(err)
 	if hint == "" && store.IsRowFault(err) {
-		hint = s.asideHint(err)
+		hint = s.asideHint(ctx, err)
 	}
 	if hint != "" {
 		args = append(args, "hint", hint)

@@ -38,7 +38,7 @@ type waitingRow struct {
 func (w *waitingRows) add(one outbox.Settlement, now time.Time) {
 	row := waitingRow{Settlement: one, wait: min(max(2*w.waited[one.Message], firstWait), lastWait)}
 	row.due = now.Add(row.wait)
-	if one.Aside {
+	if one.Fault != nil {
 		if !w.asideDue.After(now) {
 			w.asideDue = now.Add(asideWait)
 		}
@@ -70,7 +70,7 @@ func (w *waitingRows) due(now time.Time, most int) (due []outbox.Settlement) {
 }
 
 func (w *waitingRows) count(row waitingRow, n int) {
-	if !row.Aside {
+	if row.Fault == nil {
 		return
 	}
 	w.aside += n
@@ -90,24 +90,25 @@ func (w *waitingRows) next(now time.Time, most time.Duration) time.Duration {
 // invisible reports whether a row has been invisible for seconds.
 func (w *waitingRows) invisible() bool {
 	return slices.ContainsFunc(w.rows, func(row waitingRow) bool {
-		return !row.Locked && !row.Aside && row.wait == lastWait
+		return !row.Locked && row.Fault == nil && row.wait == lastWait
 	})
 }
 
 // locked reports whether other sessions have locked rows.
 func (w *waitingRows) locked() bool {
-	return slices.ContainsFunc(w.rows, func(row waitingRow) bool { return row.Locked && !row.Aside })
+	return slices.ContainsFunc(w.rows, func(row waitingRow) bool { return row.Locked && row.Fault == nil })
 }
 
-// asideIDs returns the ids of the first rows set aside, at most some of them.
-func (w *waitingRows) asideIDs(most int) (ids []int64) {
+// asideRows describes the first rows set aside, at most some of them.
+func (w *waitingRows) asideRows(most int) (rows []AsideRow) {
 	for _, row := range w.rows {
-		if len(ids) == most {
+		if len(rows) == most {
 			break
 		}
-		if row.Aside {
-			ids = append(ids, row.Message.ID)
+		if row.Fault != nil {
+			published := row.Decision.Action == outbox.Delete && row.Decision.Reason == ""
+			rows = append(rows, AsideRow{row.Message.ID, published, row.Fault.Error, row.Fault.Fix})
 		}
 	}
-	return ids
+	return rows
 }

@@ -24,7 +24,7 @@ func with(id int64, change func(*outbox.Settlement)) outbox.Settlement {
 
 func locked(s *outbox.Settlement) { s.Locked = true }
 
-func aside(s *outbox.Settlement) { s.Aside = true }
+func aside(s *outbox.Settlement) { s.Fault = &outbox.Fault{} }
 
 func dueIDs(rows []outbox.Settlement) (ids []int64) {
 	for _, row := range rows {
@@ -96,7 +96,7 @@ func TestRowsSetAsideAreDueTogether(t *testing.T) {
 	if w.aside != 3 || w.undeleted != 2 {
 		t.Errorf("%d rows are set aside, %d undeleted", w.aside, w.undeleted)
 	}
-	if got := w.asideIDs(2); !slices.Equal(got, []int64{1, 2}) {
+	if got := w.asideRows(2); len(got) != 2 || got[0].ID != 1 || got[1].ID != 2 {
 		t.Errorf("the first ids are %v", got)
 	}
 	if got := dueIDs(w.due(now.Add(asideWait-1), 10)); !slices.Equal(got, []int64{4}) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -54,6 +55,35 @@ func (s *Store) Receiver(err error) string {
 		return ""
 	}
 	return outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}.String()
+}
+
+const deleteTriggersSQL = `
+SELECT pg_catalog.min(t.tgname) FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+WHERE t.tgrelid = $1::text::regclass AND NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgtype & 8 <> 0
+  AND ($2 = '' OR pg_catalog.strpos($2, 'function ' || p.proname || '(') > 0 OR
+       pg_catalog.strpos($2, '.' || p.proname || '(') > 0)
+HAVING count(*) = 1`
+
+// Repair returns the SQL that removes what kept a row from being deleted: the foreign key that the error is about, or
+// the only trigger that may have done it; "": it is not certain.
+func (s *Store) Repair(ctx context.Context, err error) string {
+	var answer *pgconn.PgError
+	where := ""
+	if errors.As(err, &answer) {
+		if answer.Code == pgerrcode.ForeignKeyViolation && answer.ConstraintName != "" {
+			referring := outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}
+			return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;",
+				referring.Printed(), outbox.QuoteIdentifier(answer.ConstraintName))
+		}
+		where = answer.Where
+	} else if !errors.Is(err, ErrUnchanged) {
+		return ""
+	}
+	var trigger string
+	if s.ask(ctx, "find the trigger", deleteTriggersSQL, []any{s.table.SQL(), where}, &trigger) != nil {
+		return "" // none, several, or the server does not answer: check names them
+	}
+	return fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;", s.table.Printed(), outbox.QuoteIdentifier(trigger))
 }
 
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
