@@ -25,10 +25,10 @@ type Health struct {
 
 // Part is the health of one actor.
 type Part struct {
-	Name        string `json:"name"`
-	Live        bool   `json:"live"`
-	Ready       bool   `json:"ready"`
-	Detail      string `json:"detail"` // one line for people: what it waits for
+	Name   string `json:"name"`
+	Live   bool   `json:"live"`
+	Ready  bool   `json:"ready"`
+	Detail string `json:"detail"` // one line for people: what it waits for
 }
 
 const (

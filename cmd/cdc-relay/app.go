@@ -29,6 +29,9 @@ const (
 	exitUsage  = 2
 	// exitNotFound: the message that the command names does not exist.
 	exitNotFound = 3
+	// exitWarning and exitCritical are for stats --exit-code.
+	exitWarning  = 10
+	exitCritical = 11
 )
 
 // process holds the parts of the operating system that the command line uses. Tests replace them and call run directly.
@@ -108,6 +111,10 @@ func (p *process) report(err error) int {
 	}
 	if failure.IsLogged(err) {
 		return exitFailed
+	}
+	var found unwell
+	if errors.As(err, &found) {
+		return found.exitCode()
 	}
 	lines := failure.Lines(err)
 	for _, line := range lines {

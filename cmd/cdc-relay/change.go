@@ -184,7 +184,7 @@ func (s *session) changeOf(p *process, do operator.Verb) *change {
 	case operator.Purge:
 		from = from.DeadLetter()
 	case operator.Delete:
-		ch.what = spelled(s.cfg.selected.filter.State) + " message"
+		ch.what = string(s.cfg.selected.filter.State) + " message"
 		one, asks = ch.what, "Delete %s from %s at %s for good?"
 	}
 	ch.would = func(n int64) string { return "would " + verb + " " + show.Plural(n, one) + then }

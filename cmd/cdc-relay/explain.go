@@ -39,6 +39,7 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 	if err != nil {
 		return err
 	}
+	found = around.Known(found)
 	if s.cfg.format == formatJSON {
 		err = p.terminal.JSON(around.View(found))
 	}

@@ -58,13 +58,23 @@ type listView struct {
 }
 
 func (p *process) list(ctx context.Context, s *session) error {
-	s.cfg = p.asRelay(ctx, s)
+	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
+	if err != nil {
+		return err
+	}
 	filter := s.cfg.selected.filter
-	filter.Block = show.DeadLettersBlock(&s.cfg.relay)
+	filter.Block = show.DeadLettersBlock(around.Config)
+	if filter.State == operator.NotDeleted {
+		if filter, err = around.NotDeleted(filter); err != nil {
+			return err
+		}
+	}
 	l := listing[operator.Message]{
 		what: "messages",
 		read: func(page operator.Page) (operator.Listing[operator.Message], error) {
-			return s.List(ctx, filter, page)
+			list, err := s.List(ctx, filter, page)
+			list.Rows = around.Known(list.Rows)
+			return list, err
 		},
 		none: func() error { return s.cfg.unknownReason("message of the outbox") },
 		view: func(rows []operator.Message, next *string) any { return listView{each(rows, show.MessageOf), next} },
@@ -73,7 +83,7 @@ func (p *process) list(ctx context.Context, s *session) error {
 		},
 		cells: func(w operator.Message) []string {
 			return []string{
-				fmt.Sprint(w.ID), show.Duration(w.Age()), string(w.State), show.NextTime(w),
+				fmt.Sprint(w.ID), show.Duration(w.Age()), show.StateText(w.State), show.NextTime(w),
 				show.CellOrDash(w.Exchange), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
 				fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError),
 			}

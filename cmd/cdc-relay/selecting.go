@@ -27,6 +27,7 @@ type selectFlags struct {
 	after    string
 	blocked  bool
 	exact    bool
+	exitCode bool
 	watch    bool
 	interval time.Duration
 	payload  bool
@@ -47,12 +48,15 @@ func defaultSelectFlags() selectFlags {
 func lookingSettings() []setting {
 	return []setting{
 		settings.Number("top", "10",
-			"How many of the most frequent failures (routing key and error) to show.", 0, 10_000,
+			"How many of the most frequent causes of failures to show.", 0, 10_000,
 			func(c *config) *int { return &c.selected.top }),
 		settings.Number("limit", "50", "How many to list.", 1, 1_000_000,
 			func(c *config) *int { return &c.selected.limit }),
 		settings.Switch("exact", "Count every row, however long that takes.",
 			func(c *config) *bool { return &c.selected.exact }),
+		settings.FlagOnly(settings.Switch("exit-code",
+			"Exit with 10 if the verdict is a warning, with 11 if it is critical.",
+			func(c *config) *bool { return &c.selected.exitCode })),
 		settings.Switch("watch", "Print again and again, until Ctrl-C.",
 			func(c *config) *bool { return &c.selected.watch }),
 		settings.Parsed("interval", "DURATION", "2s", "How often --watch prints.",
@@ -129,20 +133,17 @@ const momentForms = "2026-11-01 in UTC, 2026-11-01T10:00Z, 2026-11-01T10:00:00+0
 
 // stateSetting selects rows by one of these states.
 func stateSetting(usage string, states ...operator.State) setting {
-	words := each(states, spelled)
+	words := each(states, func(state operator.State) string { return string(state) })
 	return settings.FlagOnly(settings.Offering(settings.Func("state", "STATE", "",
 		usage+" "+strings.Join(words, ", ")+".",
 		func(c *config, text string) error {
-			c.selected.filter.State = operator.State(strings.ReplaceAll(text, "-", "_"))
-			return settings.OneOf(strings.ReplaceAll(text, "_", "-"), words...)
+			c.selected.filter.State = operator.State(text)
+			return settings.OneOf(text, words...)
 		}), words))
 }
 
-// spelled is a state as flags have it.
-func spelled(state operator.State) string { return strings.ReplaceAll(string(state), "_", "-") }
-
 func allStates() []operator.State {
-	return append(operator.States(), operator.Dead, operator.Published)
+	return append(operator.States(), operator.NotDeleted, operator.Dead, operator.Published)
 }
 
 func addNames(f *operator.Filter, texts []string) error {
@@ -195,7 +196,7 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	for _, f := range settings.FlagsOf(c.Command.Flags) {
 		if f.Name == "state" {
 			states = strings.Join(f.Choices(), "|")
-			if err := settings.OneOf(spelled(filter.State), f.Choices()...); filter.State != "" && err != nil {
+			if err := settings.OneOf(string(filter.State), f.Choices()...); filter.State != "" && err != nil {
 				return nil, usagef("--state: %s", err)
 			}
 		}

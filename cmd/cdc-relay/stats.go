@@ -21,14 +21,15 @@ func (p *process) statsCommand() *cli.Command {
 		Description: `Begins with the verdict in one sentence, and the command to type if something is wrong. Then it
 shows the state of the queue. Counts are exact up to 10,000 rows and estimated beyond, so it
 costs the same with ten rows and with ten million; --exact counts all rows. Throughput,
-latency and the settings of the relays come from the relay at --http-addr, if it answers.
+latency, settings, and what only a relay knows come from the relay at --http-addr.
 
 EXAMPLES
 
   cdc-relay stats --watch
-  cdc-relay stats --json | jq .oldest_pending_seconds`,
+  cdc-relay stats --json | jq .oldest_pending_seconds
+  cdc-relay stats --exit-code >/dev/null || echo "look at the outbox"`,
 		Flags: asking(describe(flags(
-			"top", "exact", "watch", "interval", "format", "http-addr", "database-url", "table", "config",
+			"top", "exact", "exit-code", "watch", "interval", "format", "http-addr", "database-url", "table", "config",
 			"metrics-header", "on-dead-letter", "mode", "slot", "shard"),
 			usages{"http-addr": askForNumbers, "metrics-header": showHeader})),
 		Action: p.with(p.resolveValid, p.stats),
@@ -48,9 +49,14 @@ func (p *process) stats(ctx context.Context, s *session) error {
 			return err
 		}
 		if cfg.format == formatJSON {
-			return p.terminal.JSON(view)
+			err = p.terminal.JSON(view)
+		} else {
+			err = p.showStats(view)
 		}
-		return p.showStats(view)
+		if level := view.Verdict.Level; err == nil && cfg.selected.exitCode && level != show.Healthy {
+			return unwell{level}
+		}
+		return err
 	}
 	return p.terminal.Watch(ctx, cfg.selected.interval, func(ctx context.Context) (display func() error, err error) {
 		view, err := look.Take(ctx)
@@ -59,6 +65,18 @@ func (p *process) stats(ctx context.Context, s *session) error {
 		}
 		return func() error { return p.showStats(view) }, err
 	})
+}
+
+// unwell ends stats --exit-code if all is not well.
+type unwell struct{ level show.Level }
+
+func (u unwell) Error() string { return "the verdict is " + string(u.level) }
+
+func (u unwell) exitCode() int {
+	if u.level == show.Critical {
+		return exitCritical
+	}
+	return exitWarning
 }
 
 // showStats prints the verdict and the table for people.
@@ -82,14 +100,18 @@ func (p *process) showFailing(v show.Stats, header string) error {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
-	columns := []string{routingKeyColumn, "ERROR", "IN RETRY", "DEAD", "EXAMPLE"}
-	g := p.terminal.Table(withHeader(columns, 1, header, strings.ToUpper(header))...).Fit()
+	columns := []string{"REASON", "EXCHANGE", routingKeyColumn, "IN RETRY", "DEAD", "EXAMPLE"}
+	g := p.terminal.Table(withHeader(columns, 3, header, strings.ToUpper(header))...).Fit()
 	for _, f := range v.TopFailing {
-		cells := []string{
-			show.Cell(f.RoutingKey), show.Shortened(f.Error, 30), show.Number(f.Retrying), show.Number(f.Dead),
-			show.Shortened(f.Example, 80),
+		key := show.Plural(f.RoutingKeys, "key")
+		if f.RoutingKey != nil {
+			key = show.Cell(*f.RoutingKey)
 		}
-		g.Row(withHeader(cells, 1, header, show.ValueOr(f.Header, ""))...)
+		cells := []string{
+			show.OrElse(show.Shortened(f.Reason, 30), "-"), show.OrElse(show.Cell(f.Exchange), "-"), key,
+			show.Number(f.Retrying), show.Number(f.Dead), show.Shortened(f.Example, 80),
+		}
+		g.Row(withHeader(cells, 3, header, show.ValueOr(f.Header, ""))...)
 	}
 	return g.Write()
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 
@@ -13,7 +14,8 @@ import (
 type listed[T any] struct {
 	picked
 	Rows []T
-	// Groups are the rows of the whole list by reason and routing key; nil: the page shows a part of the list.
+	// Groups are the rows of the whole list by cause, or those of one cause by routing key; nil: the page shows another
+	// part of the list.
 	Groups []shownGroup
 	// Some: the groups do not count all rows.
 	Some bool
@@ -29,10 +31,13 @@ type shownGroup struct {
 
 // Fields are the filters that select the rows of the group.
 func (g shownGroup) Fields() []field {
-	return []field{
-		{Name: "routing-key", Value: operator.EscapePattern(g.RoutingKey), Set: true},
-		{Name: "reason", Value: g.Reason, Set: true},
+	all := []field{
+		{Name: "reason", Value: g.Reason, Set: true}, {Name: "exchange", Value: g.Exchange, Set: true},
 	}
+	if g.RoutingKey != nil {
+		all = append(all, field{Name: "routing-key", Value: operator.EscapePattern(*g.RoutingKey), Set: true})
+	}
+	return all
 }
 
 // mostGroups is how many groups a page shows.
@@ -42,16 +47,33 @@ const mostGroups = 20
 func (l *listed[T]) group(
 	c *Console, groups operator.Groups, path string, filters url.Values, changes ...operator.Verb,
 ) {
-	l.Some = groups.Precision != operator.Exact
+	l.Some = groups.N.Precision != operator.Exact
 	for _, g := range groups.All {
-		filters.Set("routing-key", operator.EscapePattern(g.RoutingKey))
-		filters.Set("reason", g.Reason)
 		number := show.Number(g.N)
 		if l.Some {
 			number = "these"
 		}
-		l.Groups = append(l.Groups, shownGroup{g, path, path + "?" + filters.Encode(), c.choices(number, changes...)})
+		shown := shownGroup{g, path, "", c.choices(number, changes...)}
+		link := maps.Clone(filters)
+		for _, f := range shown.Fields() {
+			link.Set(f.Name, f.Value)
+		}
+		shown.Link = path + "?" + link.Encode()
+		l.Groups = append(l.Groups, shown)
 	}
+}
+
+// causes says how to group a list: by cause, or that of one cause by routing key. It is nil for any other part.
+func causes(f operator.Filter) *operator.GroupOptions {
+	o := operator.GroupOptions{Most: mostGroups}
+	if f.Reason != nil && f.Exchange != nil {
+		o.Keys = &operator.Cause{Reason: *f.Reason, Exchange: *f.Exchange}
+		f.Reason, f.Exchange = nil, nil
+	}
+	if !f.Everything() {
+		return nil
+	}
+	return &o
 }
 
 func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -76,10 +98,9 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 	if retries(r) {
 		shown.Changes = c.choices("these", operator.Retry)
 	}
-	others := p.filter
-	others.State = ""
-	if err == nil && p.part.After == "" && p.filter.State == operator.Retrying && others.Everything() {
-		groups, failed := tables.RetryGroups(ctx, mostGroups)
+	by := causes(p.filter.In(""))
+	if err == nil && p.part.After == "" && p.filter.State == operator.Retrying && by != nil {
+		groups, failed := tables.RetryGroups(ctx, *by)
 		if err = failed; err == nil {
 			shown.group(c, groups, "/waiting", url.Values{"state": {"retrying"}}, operator.Retry)
 		}
@@ -104,8 +125,8 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 	shown.Rows = list.Rows
 	shown.goOn(list.Next)
 	shown.Changes = c.choices("these", operator.Requeue, operator.Purge)
-	if err == nil && p.part.After == "" && p.filter.Everything() {
-		groups, failed := tables.DeadGroups(ctx, mostGroups)
+	if by := causes(p.filter); err == nil && p.part.After == "" && by != nil {
+		groups, failed := tables.DeadGroups(ctx, *by)
 		if err = failed; err == nil {
 			shown.group(c, groups, "/dead-letters", url.Values{}, operator.Requeue, operator.Purge)
 		}

@@ -23,13 +23,13 @@ func tilesOf(s sample) []tile {
 		of("Due", "due", "plain", "its time has come", "/waiting?state=due"),
 		of("Retrying", "retrying", "warning", inText("next", v.NextRetryAt, v.At), "/waiting?state=retrying"),
 		of("Scheduled", "scheduled", "plain", inText("next", v.NextScheduledAt, v.At), "/waiting?state=scheduled"),
-		of("Blocked", "behind", "warning", "behind a message of their key", "/waiting?state=blocked"),
+		of("Blocked", "blocked", "warning", "behind a message of their key", "/waiting?state=blocked"),
 		of("Expired", "expired", "warning", "not published any more", "/waiting?state=expired"),
 	}
 	for _, rare := range []tile{
 		of("Unconfirmed", "unconfirmed", "warning", "the confirm is late", "/waiting?state=unconfirmed"),
 		of("Locked", "locked", "plain", "usually being published", "/waiting?state=locked"),
-		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer-version"),
+		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer_version"),
 	} {
 		if rare.Level != "quiet" {
 			tiles = append(tiles, rare)

@@ -11,7 +11,7 @@ import (
 
 // Filter selects rows. All set conditions must hold; the zero Filter selects every row.
 type Filter struct {
-	// IDs and MessageIDs name rows: a row matches if either list has it.
+	// IDs and MessageIDs name rows: a row matches if either list has it. IDs that are empty and not nil match no row.
 	IDs        []int64
 	MessageIDs []outbox.UUID
 	RoutingKey *Pattern
@@ -143,6 +143,8 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 		c.add("r.id = ANY(%s::bigint[])", ids)
 	case len(messageIDs) > 0:
 		c.add("r.message_id = ANY(%s::uuid[])", messageIDs)
+	case f.IDs != nil:
+		c.add("false")
 	}
 	if f.RoutingKey != nil {
 		f.RoutingKey.addTo(&c, "r.routing_key")

@@ -37,6 +37,9 @@ const (
 	// Blocked: AtOnce or Due, but an older row of its key, or a dead letter that blocks the key, comes first. Only a
 	// Filter and Stats have this state: it depends on other rows.
 	Blocked State = "blocked"
+	// NotDeleted: it was published, and the database does not let its row be deleted. Only the relay knows that: no
+	// function of this package returns it.
+	NotDeleted State = "not_deleted"
 	// Dead: a dead letter.
 	Dead State = "dead"
 	// Published: a message of the history.

@@ -138,6 +138,14 @@ SELECT clock_timestamp(), CASE WHEN pg_catalog.has_sequence_privilege(s.oid, 'SE
   THEN pg_catalog.pg_sequence_last_value(s.oid) END
 FROM (SELECT pg_catalog.pg_get_serial_sequence($1, 'id')::regclass::oid AS oid) s`
 
+// LastID returns the last id that the sequence has given to a row; nil: the role may not read it.
+func (t *Tables) LastID(ctx context.Context) (id *int64, err error) {
+	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
+		return tx.QueryRow(ctx, clockSQL, t.table.SQL()).Scan(new(time.Time), &id)
+	})
+	return id, err
+}
+
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
 	s.Depth, s.TimedKeys, s.KeysBehindDead, s.DeadLetters = unknown, unknown, unknown, unknown
@@ -145,7 +153,7 @@ func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) erro
 		*count = unknown
 	}
 	s.OldestUnknown, s.FailedDead.N, s.FailedRetries.N = true, unknown, unknown
-	return tx.QueryRow(ctx, r.fill(clockSQL), r.table.SQL()).Scan(&s.At, &s.LastID)
+	return tx.QueryRow(ctx, clockSQL, r.table.SQL()).Scan(&s.At, &s.LastID)
 }
 
 // counted returns a count that stopped at this many rows; 0: it did not.

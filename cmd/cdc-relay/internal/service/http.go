@@ -164,7 +164,10 @@ func newHandler(pages Pages) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		json.NewEncoder(w).Encode(pages.Tell(r.Context())) //nolint:errcheck // the client may be gone
+		told := pages.Tell(r.Context())
+		told.State = show.StateOf(reporter.Health())
+		text, _ := json.Marshal(told) // it has no value that JSON cannot express
+		w.Write(show.Redact(text))    //nolint:errcheck // the client may be gone
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n/settings\n")

@@ -23,8 +23,12 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 		g.Row("published", fmt.Sprintf("%s, %s ago", Time(m.PublishedAt), Duration(m.ReadAt.Sub(m.PublishedAt))))
 	default:
 		g.Row("where", from.String())
-		g.Row("state", string(m.State))
+		g.Row("state", StateText(m.State))
 		g.Row("next", s.outlookOf(m).text)
+		if row := s.undeleted(m); row != nil {
+			g.Row("why", row.Error)
+			g.Row("to fix it", row.Fix)
+		}
 		g.Row("a relay streams", s.streaming())
 	}
 	g.Row("id", fmt.Sprint(m.ID))
@@ -52,6 +56,9 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 	}
 	if m.LastError != nil {
 		g.Row("last error", Printable(*m.LastError))
+		if meaning, fix := failureOf(m.LastError, m.Exchange, ""); m.State.Waits() && fix != "" {
+			g.Row("to fix it", meaning+": "+fix)
+		}
 	}
 	if m.PossibleDuplicate {
 		g.Row("mark", outbox.PossibleDuplicateHeader+": it may have been published before")
@@ -128,17 +135,19 @@ func showPlace(g rows, w operator.Message) {
 	g.Row("place", place)
 }
 
-// reasonText says why a message became a dead letter. For exhausted retries, that is the last rejection.
+// failureOf explains a failure, and says what to do first. The reason of a retry is "": it is the code at the start of
+// the error, as for exhausted retries. A nil exchange is the relay's own.
+func failureOf(lastError, exchange *string, reason string) (meaning, fix string) {
+	text := ValueOr(lastError, "")
+	if reason == "" || reason == string(outbox.ReasonRetriesExceeded) {
+		reason, _, _ = strings.Cut(text, ":")
+	}
+	return problem.OfReason(outbox.Reason(reason), exchange, text)
+}
+
+// reasonText says why a message became a dead letter.
 func reasonText(m operator.Message) (says, fix string) {
-	code := m.Reason
-	if m.Reason == "retries_exhausted" && m.LastError != nil {
-		code, _, _ = strings.Cut(*m.LastError, ":")
-	}
-	text := ""
-	if m.LastError != nil {
-		text = *m.LastError
-	}
-	meaning, fix := problem.OfReason(outbox.Reason(code), m.Exchange, text)
+	meaning, fix := failureOf(m.LastError, m.Exchange, m.Reason)
 	says = Printable(m.Reason)
 	if meaning != "" {
 		says += ": " + meaning

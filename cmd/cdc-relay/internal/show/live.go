@@ -56,9 +56,7 @@ func NewLiveRelay(httpAddr string) *LiveRelay {
 type Reading struct {
 	at       time.Time
 	Families map[string]*dto.MetricFamily
-	// health is the answer of /readyz: the first line is the whole relay, the others are its parts.
-	health []string
-	// told are the settings of the relay; nil: it does not tell them, and silent says why.
+	// told are the settings and the state of the relay; nil: it does not tell them, and silent says why.
 	told   *Told
 	silent string
 }
@@ -89,10 +87,6 @@ func (l *LiveRelay) get(ctx context.Context, path string, most int64) (body []by
 func (l *LiveRelay) Read(ctx context.Context) (*Reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
-	ready, _, err := l.get(ctx, "/readyz", mostAnswer)
-	if err != nil {
-		return nil, err
-	}
 	text, _, err := l.get(ctx, "/metrics", mostAnswer)
 	if err != nil {
 		return nil, err
@@ -105,11 +99,7 @@ func (l *LiveRelay) Read(ctx context.Context) (*Reading, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s/metrics: %w", l.address, err)
 	}
-	reading := &Reading{
-		at:       time.Now(),
-		Families: families,
-		health:   strings.Split(strings.TrimSpace(string(ready)), "\n"),
-	}
+	reading := &Reading{at: time.Now(), Families: families}
 	reading.told, reading.silent = l.told(ctx)
 	return reading, nil
 }
@@ -121,21 +111,6 @@ func (r *Reading) Value(name string) float64 {
 		sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue()
 	}
 	return sum
-}
-
-// label returns the label of the series that has the value 1.
-func (r *Reading) label(family, label string) string {
-	for _, metric := range r.Families[family].GetMetric() {
-		if metric.GetGauge().GetValue() != 1 {
-			continue
-		}
-		for _, pair := range metric.GetLabel() {
-			if pair.GetName() == label {
-				return pair.GetValue()
-			}
-		}
-	}
-	return ""
 }
 
 // histogram holds cumulative counts by upper bound.

@@ -12,9 +12,6 @@ const someMetrics = `# TYPE cdc_relay_build_info gauge
 cdc_relay_build_info{version="v1"} 1
 # TYPE cdc_relay_messages_published_total counter
 cdc_relay_messages_published_total 40
-# TYPE cdc_relay_role gauge
-cdc_relay_role{role="standby"} 0
-cdc_relay_role{role="streaming"} 1
 # TYPE cdc_relay_commit_to_confirm_seconds histogram
 cdc_relay_commit_to_confirm_seconds_bucket{le="0.001"} 0
 cdc_relay_commit_to_confirm_seconds_bucket{le="0.01"} 90
@@ -24,13 +21,11 @@ cdc_relay_commit_to_confirm_seconds_sum 1
 cdc_relay_commit_to_confirm_seconds_count 100
 `
 
-func TestStatsReadsMetricsAndHealthOfARunningRelay(t *testing.T) {
+func TestStatsReadsMetricsAndStateOfARunningRelay(t *testing.T) {
 	answer := someMetrics
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/readyz" {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			answer := "not ready (streaming)\npublisher: not ready, blocked\n"
-			w.Write([]byte(answer)) //nolint:errcheck // the test notices an error
+		if r.URL.Path == "/settings" {
+			w.Write([]byte(`{"table":"t","state":{"role":"streaming","publisher":"blocked"}}`)) //nolint:errcheck // as below
 			return
 		}
 		w.Write([]byte(answer)) //nolint:errcheck // the test notices an error
@@ -41,8 +36,8 @@ func TestStatsReadsMetricsAndHealthOfARunningRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Value("cdc_relay_messages_published_total") != 40 || r.label("cdc_relay_role", "role") != "streaming" ||
-		len(r.health) != 2 {
+	if r.Value("cdc_relay_messages_published_total") != 40 || r.told == nil || r.told.State.Role != "streaming" ||
+		r.told.State.Phase != "blocked" {
 		t.Errorf("got %+v", r)
 	}
 	h := r.histogram("cdc_relay_commit_to_confirm_seconds")

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -39,6 +41,9 @@ func (s Surroundings) outlookOf(w operator.Message) outlook {
 		return outlook{text: "nothing, until it is sent again: " + resendCommand(s.Table, w)}
 	case w.State == operator.Published:
 		return outlook{text: "nothing: it was published"}
+	case s.undeleted(w) != nil:
+		return outlook{text: "its row is to be deleted, and the database does not let the relay do it. " +
+			"The relay tries again every few seconds; after a restart it publishes the message again, marked"}
 	case w.State == operator.NewerVersion:
 		return outlook{text: fmt.Sprintf("nothing: schema_version %d is for a newer relay; update the relays",
 			w.SchemaVersion)}
@@ -147,14 +152,54 @@ func (s Surroundings) tries(attempts int, maxAttempts *int) string {
 
 // obstacle returns what keeps the relay at --http-addr from publishing.
 func (s Surroundings) obstacle() string {
-	if s.relay == nil {
+	if s.relay == nil || s.relay.told == nil {
 		return ""
 	}
-	phase := s.relay.label("cdc_relay_publisher_phase", "phase")
-	if phase == "" || phase == "ready" {
+	state := s.relay.told.State
+	switch {
+	case state.Stopped:
+		return "; but publishing has stopped: rows of published messages cannot be deleted"
+	case state.hasNoAnswers():
+		return "; but its publisher has confirmed or rejected no message for " + Duration(state.silent())
+	case state.Phase == publish.Ready.String():
 		return ""
+	case state.Detail == "":
+		return "; but its publisher is " + state.Phase
 	}
-	return "; but its publisher is " + phase + ": look at RabbitMQ"
+	return "; but its publisher is " + state.Phase + ": " + OneLine(state.Detail)
+}
+
+// undeleted returns what the relay knows of a published row that it cannot delete; nil: it is none.
+func (s Surroundings) undeleted(m operator.Message) *relay.AsideRow {
+	if s.relay == nil || s.relay.told == nil || !m.State.Waits() {
+		return nil
+	}
+	return s.relay.told.State.undeleted(m.ID)
+}
+
+// NotDeleted returns the filter for the published rows that the relay cannot delete. It fails if no relay has told them.
+func (s Surroundings) NotDeleted(f operator.Filter) (operator.Filter, error) {
+	if s.relay == nil || s.relay.told == nil {
+		return f, problem.New("# give the address of a relay of this table by --http-addr (CDC_RELAY_HTTP_ADDR)",
+			"only a relay knows which published rows it cannot delete: %s", s.Missing)
+	}
+	f.State, f.IDs = "", []int64{} // not nil: no row matches
+	for _, row := range s.relay.told.State.Aside.First {
+		if row.Published {
+			f.IDs = append(f.IDs, row.ID)
+		}
+	}
+	return f, nil
+}
+
+// Known returns messages with the state that only the relay knows.
+func (s Surroundings) Known(found []operator.Message) []operator.Message {
+	for i, m := range found {
+		if s.undeleted(m) != nil {
+			found[i].State = operator.NotDeleted
+		}
+	}
+	return found
 }
 
 func (s Surroundings) relayed() bool { return s.slot.Relayed(s.Table) }

@@ -3,9 +3,11 @@ package show
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 // Sampler takes one sample after the other.
@@ -35,7 +37,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	}
 	cfg := known.Config
 	s, err := l.Tables.Stats(ctx, operator.StatsOptions{
-		Top: max(l.Top, judgedKinds), Header: cfg.MetricsHeader, Exact: l.Exact,
+		Groups: operator.GroupOptions{Most: max(l.Top, judgedKinds), Header: cfg.MetricsHeader}, Exact: l.Exact,
 		Block: DeadLettersBlock(cfg),
 	})
 	if err != nil {
@@ -46,7 +48,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	view := newStats(cfg, s, slot, l.Top)
-	if view.hosts, err = l.Tables.RelayHosts(ctx); err != nil {
+	if view.hosts, err = l.Tables.RelayHosts(ctx, idleAfter(cfg)); err != nil {
 		return Stats{}, err
 	}
 	var blocked *operator.Key
@@ -59,6 +61,10 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	if live := l.Source.live; live != nil {
 		view.Relay = &Live{Address: live.address}
 		l.measure(ctx, view.Relay, first, failed)
+		view.setAside()
+		if lastID, err := l.Tables.LastID(ctx); err == nil {
+			view.fall(lastID)
+		}
 	}
 	view.Verdict = view.judge(cfg, blocked)
 	return view, ctx.Err()
@@ -75,7 +81,10 @@ func (l *Sampler) measure(ctx context.Context, view *Live, first *Reading, faile
 			return
 		}
 		var second *Reading
-		if second, _, failed = l.Source.Ask(ctx, l.Tables); failed == nil {
+		if second, _, failed = l.Source.Ask(ctx, l.Tables); failed == nil && second.told == nil {
+			failed = errors.New(second.silent)
+		}
+		if failed == nil {
 			view.fill(first, second, l.before != nil)
 			if l.Watch {
 				l.before = second
@@ -86,8 +95,12 @@ func (l *Sampler) measure(ctx context.Context, view *Live, first *Reading, faile
 	l.before = nil
 	text := OneLine(failed.Error())
 	view.Error = &text
+	view.hangs = errors.Is(failed, context.DeadlineExceeded) || errors.Is(failed, os.ErrDeadlineExceeded)
 	var other *foreign
 	if errors.As(failed, &other) {
 		view.publishes = other.publishes
 	}
 }
+
+// idleAfter is for how long all sessions of a relay may be idle. A relay that works looks at its tables more often.
+func idleAfter(cfg *relay.Config) time.Duration { return max(time.Minute, 3*cfg.PollInterval) }

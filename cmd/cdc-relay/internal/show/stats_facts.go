@@ -22,7 +22,7 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 	g.Row(v.Table, Time(v.At))
 	g.Row("queue depth", Count(v.counts["queue_depth"]))
 	g.Row("waiting", Count(v.counts["waiting"]))
-	g.Row("behind", behindText(v.counts["behind"]))
+	g.Row("blocked", blockedText(v.counts["blocked"]))
 	g.Row("due", Count(v.counts["due"]))
 	g.Row("in retry", Count(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
 	g.Row("scheduled", Count(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
@@ -35,6 +35,9 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 	}
 	if expired := v.counts["expired"]; expired.N > 0 {
 		g.Row("expired", paint(text.FgYellow, Count(expired))+", not published any more")
+	}
+	if undeleted := v.counts["not_deleted"]; undeleted.N > 0 {
+		g.Row("not deleted", paint(text.FgYellow, Count(undeleted))+": published, and the rows cannot be deleted")
 	}
 	oldest := "unknown: the query took too long"
 	if v.OldestPendingSeconds != nil {
@@ -75,8 +78,8 @@ func hostsText(hosts []operator.RelayHost) string {
 	return OrElse(strings.Join(texts, ", "), "none")
 }
 
-// behindText says what rows are behind.
-func behindText(c operator.Count) string {
+// blockedText says what rows are blocked.
+func blockedText(c operator.Count) string {
 	if c.N == 0 {
 		return Count(c)
 	}
@@ -146,7 +149,7 @@ func (v *Live) facts(g rows, paint Paint) {
 	}
 	state := OrElse(v.Role, "running")
 	if !v.Ready {
-		state += ", " + paint(text.FgRed, "not ready") + "; publisher " + v.Publisher
+		state += ", " + paint(text.FgRed, "not ready") + "; publisher " + v.Phase
 	}
 	g.Row("relay at "+v.Address, state)
 	if v.Breaker != "" && v.Breaker != "closed" {

@@ -1,6 +1,9 @@
 package show
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +22,7 @@ type Stats struct {
 	QueueDepth           *int64     `json:"queue_depth"`
 	OldestPendingSeconds *float64   `json:"oldest_pending_seconds"`
 	Waiting              *int64     `json:"waiting"`
-	Behind               *int64     `json:"behind"`
+	Blocked              *int64     `json:"blocked"`
 	Due                  *int64     `json:"due"`
 	Retrying             *int64     `json:"retrying"`
 	NextRetryAt          *time.Time `json:"next_retry_at"`
@@ -29,6 +32,7 @@ type Stats struct {
 	Locked               *int64     `json:"locked"`
 	NewerVersion         *int64     `json:"newer_version"`
 	Expired              *int64     `json:"expired"`
+	NotDeleted           *int64     `json:"not_deleted"`
 	BlockedKeys          *int64     `json:"blocked_keys"`
 	DeadLetters          *int64     `json:"dead_letters"`
 	OldestDeadLetterAt   *time.Time `json:"oldest_dead_letter_at"`
@@ -51,8 +55,11 @@ type Stats struct {
 	counts map[string]operator.Count
 	oldest time.Duration
 	hosts  []operator.RelayHost
-	// failing are more than TopFailing, for the verdict.
-	failing []operator.Failing
+	// dead and retries are the failures by cause, the largest first.
+	dead, retries operator.Groups
+	// falls says how fast the number of messages falls, and when none is left; "": it does not, or is small.
+	falls  string
+	lastID *int64
 }
 
 type slotView struct {
@@ -72,15 +79,87 @@ type ownerView struct {
 	Since       *time.Time `json:"since"`
 }
 
-// Failing is a failure that several messages share.
+// Failing is why several messages failed.
 type Failing struct {
-	RoutingKey string `json:"routing_key"`
+	Reason string `json:"reason"`
+	// Meaning says what the reason means, and Fix what to do about it; "": unknown.
+	Meaning string `json:"meaning"`
+	Fix     string `json:"fix"`
+	// Exchange is "" for messages that leave it to the relay.
+	Exchange string `json:"exchange"`
+	// RoutingKey is null for messages with several; RoutingKeys counts them.
+	RoutingKey  *string `json:"routing_key"`
+	RoutingKeys int64   `json:"routing_keys"`
 	// Header is the value of the header to group by; null: not grouped.
-	Header   *string `json:"header"`
-	Error    string  `json:"error"`
-	Example  string  `json:"example"`
-	Retrying int64   `json:"retrying"`
-	Dead     int64   `json:"dead"`
+	Header  *string `json:"header"`
+	Example string  `json:"example"`
+	// Retrying counts rejected rows, Dead dead letters.
+	Retrying int64 `json:"retrying"`
+	Dead     int64 `json:"dead"`
+}
+
+// failingOf joins the causes of dead letters and retries, those with most messages first.
+func failingOf(dead, retries operator.Groups, top int) []Failing {
+	all := []Failing{}
+	count := func(groups operator.Groups, of func(f *Failing) *int64) {
+		for _, g := range groups.All {
+			same := func(f Failing) bool {
+				return f.Reason == g.Reason && f.Exchange == g.Exchange && ValueOr(f.Header, "") == ValueOr(g.Header, "") &&
+					(g.RoutingKey == nil || ValueOr(f.RoutingKey, "") == *g.RoutingKey)
+			}
+			n := slices.IndexFunc(all, same)
+			if n < 0 {
+				n = len(all)
+				all = append(all, Failing{
+					Reason: g.Reason, Exchange: g.Exchange, RoutingKey: g.OneKey, RoutingKeys: g.Keys, Header: g.Header,
+					Example: g.Example,
+				})
+				all[n].Meaning, all[n].Fix = explainGroup(g)
+			} else if ValueOr(all[n].RoutingKey, "") != ValueOr(g.OneKey, "") {
+				all[n].RoutingKey, all[n].RoutingKeys = nil, max(all[n].RoutingKeys, g.Keys, 2)
+			}
+			*of(&all[n]) += g.N
+		}
+	}
+	count(dead, func(f *Failing) *int64 { return &f.Dead })
+	count(retries, func(f *Failing) *int64 { return &f.Retrying })
+	slices.SortStableFunc(all, func(a, b Failing) int { return cmp.Compare(b.Dead+b.Retrying, a.Dead+a.Retrying) })
+	return all[:min(top, len(all))]
+}
+
+// topPrecision is Exact if all dead letters and retries were read.
+func topPrecision(s operator.QueueStats) operator.Precision {
+	if s.FailedDead.N.Precision != operator.Exact {
+		return s.FailedDead.N.Precision
+	}
+	return s.FailedRetries.N.Precision
+}
+
+// explainGroup says why the messages of a group failed, and what to do first; fix is "" if nothing is known.
+func explainGroup(g operator.Group) (meaning, fix string) {
+	var exchange *string
+	if g.Exchange != "" {
+		exchange = &g.Exchange
+	}
+	meaning, fix = failureOf(&g.Example, exchange, g.Reason)
+	return cmp.Or(meaning, "of "+OrElse(Printable(g.Reason), "a failure without a reason")), fix
+}
+
+// whereOf names the exchange and the routing keys of a group.
+func whereOf(g operator.Group) string {
+	var parts []string
+	if g.Exchange != "" {
+		parts = append(parts, "exchange "+Shortened(g.Exchange, 40))
+	}
+	if g.OneKey != nil {
+		parts = append(parts, "routing key "+OrElse(Shortened(*g.OneKey, 40), "''"))
+	} else {
+		parts = append(parts, Plural(g.Keys, "routing key"))
+	}
+	if header := ValueOr(g.Header, ""); header != "" {
+		parts = append(parts, Shortened(header, 40))
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int) Stats {
@@ -89,21 +168,22 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		NextRetryAt: timeOrNull(s.NextRetry), NextScheduledAt: timeOrNull(s.NextScheduled),
 		OldestDeadLetterAt: timeOrNull(s.OldestDead), NewestDeadLetterAt: timeOrNull(s.NewestDead),
 		Slot:       slotView{Name: cfg.Names().Slot},
-		TopFailing: []Failing{},
-		failing:    s.Failing,
+		TopFailing: failingOf(s.FailedDead, s.FailedRetries, top),
+		dead:       s.FailedDead, retries: s.FailedRetries, lastID: s.LastID,
 		counts: map[string]operator.Count{
-			"queue_depth": s.Depth, "waiting": s.Waiting, "behind": s.Behind, "locked": s.Locked,
+			"queue_depth": s.Depth, "waiting": s.Waiting, "blocked": s.Blocked, "locked": s.Locked,
 			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
-			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters,
+			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters, "not_deleted": {Precision: operator.Exact},
 			"keys_behind_dead_letter": s.KeysBehindDead,
 		},
-		Precision: map[string]operator.Precision{"top_failing": s.FailingPrecision},
+		Precision: map[string]operator.Precision{"top_failing": topPrecision(s)},
 	}
 	for name, into := range map[string]**int64{
 		"queue_depth":             &v.QueueDepth,
 		"waiting":                 &v.Waiting,
-		"behind":                  &v.Behind,
+		"blocked":                 &v.Blocked,
+		"not_deleted":             &v.NotDeleted,
 		"locked":                  &v.Locked,
 		"due":                     &v.Due,
 		"retrying":                &v.Retrying,
@@ -129,9 +209,6 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		v.OldestPendingSeconds = &age
 	}
 	v.showSlot(slot)
-	for _, f := range s.Failing[:min(top, len(s.Failing))] {
-		v.TopFailing = append(v.TopFailing, Failing(f))
-	}
 	return v
 }
 
@@ -190,15 +267,11 @@ func blockedKeys(cfg *relay.Config, s operator.QueueStats) operator.Count {
 type Live struct {
 	Address string `json:"address"`
 	// Error is why the relay could not be queried.
-	Error     *string `json:"error"`
-	Version   string  `json:"version"`
-	Role      string  `json:"role"`
-	Ready     bool    `json:"ready"`
-	Publisher string  `json:"publisher"`
-	// Breaker is closed, open or half_open; empty: the publisher has none.
-	Breaker   string `json:"breaker"`
-	InFlight  int64  `json:"in_flight"`
-	Published int64  `json:"published_total"`
+	Error   *string `json:"error"`
+	Version string  `json:"version"`
+	State
+	InFlight  int64 `json:"in_flight"`
+	Published int64 `json:"published_total"`
 	// PublishedPerSecond is measured over MeasuredSeconds.
 	PublishedPerSecond float64 `json:"published_per_second"`
 	MeasuredSeconds    float64 `json:"measured_seconds"`
@@ -206,7 +279,8 @@ type Live struct {
 	// --watch since the previous sample. Null without messages.
 	Latency *latencyView `json:"latency"`
 
-	health []string
+	// hangs: it accepted the connection, and gave no answer in time.
+	hangs bool
 	// publishes is the table of a relay that is none of this outbox; "": it is one.
 	publishes string
 }
@@ -227,11 +301,7 @@ func (v *Live) fill(first, second *Reading, recent bool) {
 			}
 		}
 	}
-	v.health = second.health
-	v.Ready = strings.HasPrefix(second.health[0], "ready")
-	v.Role = second.label("cdc_relay_role", "role")
-	v.Publisher = second.label("cdc_relay_publisher_phase", "phase")
-	v.Breaker = second.label("cdc_relay_breaker_state", "state")
+	v.State = second.told.State
 	v.InFlight = int64(second.Value("cdc_relay_messages_in_flight"))
 	v.Published = int64(second.Value(published))
 	between := second.at.Sub(first.at)
@@ -245,4 +315,50 @@ func (v *Live) fill(first, second *Reading, recent bool) {
 	if n := h.total(); n > 0 {
 		v.Latency = &latencyView{P50Seconds: h.quantile(0.5), P99Seconds: h.quantile(0.99), Messages: int64(n)}
 	}
+}
+
+// address is that of the relay that was asked.
+func (v *Stats) address() string {
+	if v.Relay == nil {
+		return ""
+	}
+	return v.Relay.Address
+}
+
+// setAside counts the published rows that the relay cannot delete, which the table shows as rows that may leave.
+func (v *Stats) setAside() {
+	if v.Relay == nil || v.Relay.Error != nil {
+		return
+	}
+	n := int64(v.Relay.Aside.Published)
+	v.counts["not_deleted"] = operator.Count{N: n, Precision: operator.Exact}
+	v.NotDeleted = &n
+	for _, into := range []*int64{v.Waiting, v.Due, v.Blocked, v.Locked} {
+		if into != nil {
+			moved := min(n, *into)
+			*into, n = *into-moved, n-moved
+		}
+	}
+	for name, now := range map[string]*int64{"waiting": v.Waiting, "due": v.Due, "blocked": v.Blocked, "locked": v.Locked} {
+		if now != nil {
+			v.counts[name] = operator.Count{N: *now, Precision: v.counts[name].Precision}
+		}
+	}
+}
+
+// fall notes how fast the number of messages falls: by what the relay publishes and the sequence gives to new rows.
+func (v *Stats) fall(lastID *int64) {
+	n := v.unsent()
+	if n == nil || *n < 1000 || v.Relay.Error != nil || v.Relay.MeasuredSeconds == 0 {
+		return
+	}
+	rate := v.Relay.PublishedPerSecond
+	if v.lastID != nil && lastID != nil {
+		rate -= max(float64(*lastID-*v.lastID), 0) / v.Relay.MeasuredSeconds
+	}
+	if rate < 1 {
+		return
+	}
+	left := time.Duration(float64(*n) / rate * float64(time.Second))
+	v.falls = fmt.Sprintf(": falling, %s/s, empty in about %s", Number(int64(rate)), Duration(max(left, time.Second)))
 }

@@ -149,6 +149,14 @@ func OneLine(s string) string {
 	return strings.Join(lines, "; ")
 }
 
+// StateText is a state in words.
+func StateText(s operator.State) string {
+	if s == operator.NotDeleted {
+		return "published, not deleted"
+	}
+	return string(s)
+}
+
 // NextTime says when a row may be published.
 func NextTime(w operator.Message) string {
 	switch {

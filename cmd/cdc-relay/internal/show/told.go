@@ -8,14 +8,16 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// Told is what a relay tells about itself at /settings: which relay it is, and the settings that other commands need.
-// None of them can contain a secret.
+// Told is what a relay tells about itself at /settings: which relay it is, the settings that other commands need, and
+// what only its memory knows. None of them can contain a secret.
 type Told struct {
 	Version  string            `json:"version"`
 	Instance string            `json:"instance"` // host:pid
@@ -23,6 +25,55 @@ type Told struct {
 	Table    string            `json:"table"`
 	// Settings are texts by the names of the flags. Those that are not texts are ignored.
 	Settings texts `json:"settings"`
+	State    State `json:"state"`
+}
+
+// State is the state of a relay.
+type State struct {
+	Ready bool `json:"ready"`
+	// Role is that of relay.Health.
+	Role  string       `json:"role"`
+	Parts []relay.Part `json:"parts"`
+	// Phase is the publisher's, Detail its last error, and Since when the phase began.
+	Phase  string    `json:"publisher"`
+	Detail string    `json:"publisher_detail"`
+	Since  time.Time `json:"publisher_since"`
+	// Breaker is closed, open or half_open; empty: the publisher has none.
+	Breaker string `json:"breaker"`
+	// SilentSeconds is for how long the publisher has had messages and given no result.
+	SilentSeconds float64 `json:"silent_seconds"`
+	// Stopped: nothing is published, because rows of published messages cannot be deleted.
+	Stopped bool        `json:"stopped"`
+	Aside   relay.Aside `json:"set_aside"`
+}
+
+// StateOf returns the state for these facts.
+func StateOf(h relay.Health) State {
+	return State{
+		Ready: h.Ready, Role: h.Role, Parts: h.Parts,
+		Phase: h.Publisher.Phase.String(), Detail: h.Publisher.Detail, Since: h.Publisher.Since.UTC(),
+		Breaker: h.Publisher.Breaker, SilentSeconds: seconds(h.Silent), Stopped: h.Stopped, Aside: h.Aside,
+	}
+}
+
+// hasNoAnswers reports whether the publisher is connected, and has given no result for long.
+func (s State) hasNoAnswers() bool {
+	return s.Phase == publish.Ready.String() && s.silent() > noAnswersAfter
+}
+
+func (s State) silent() time.Duration { return time.Duration(s.SilentSeconds * float64(time.Second)) }
+
+// noAnswersAfter is when a publisher without results is a finding. A slow handler may need some seconds.
+const noAnswersAfter = 10 * time.Second
+
+// undeleted returns a published row that cannot be deleted; nil: it is none.
+func (s State) undeleted(id int64) *relay.AsideRow {
+	for i, row := range s.Aside.First {
+		if row.ID == id && row.Published {
+			return &s.Aside.First[i]
+		}
+	}
+	return nil
 }
 
 type texts map[string]string
@@ -94,6 +145,9 @@ type Settings struct {
 	Missing string
 	given   func(name string) bool
 }
+
+// chosen reports whether the user gave the setting of this name.
+func (s Settings) chosen(name string) bool { return s.given != nil && s.given(name) }
 
 // byDefault remarks that a setting is only the default, because no relay told its own.
 func (s Settings) byDefault(name string) string {

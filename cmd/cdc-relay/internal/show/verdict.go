@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
@@ -17,21 +16,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// Level is how bad the state of an outbox is.
-type Level string
-
-// The levels, from best to worst.
-const (
-	Healthy   Level = "healthy"
-	Attention Level = "attention" // somebody should look, and messages may wait
-	Critical  Level = "critical"  // messages do not arrive, or arrive late
-)
-
 // Verdict answers whether all is well. stats, the console and /readyz?verbose get it from the same facts.
 type Verdict struct {
 	Level Level `json:"level"`
-	// Text is one sentence for people.
+	// Text is one sentence for people: what is wrong, and what happens meanwhile.
 	Text string `json:"text"`
+	// Detail is the text of the server about it, whole; "": none.
+	Detail string `json:"detail"`
+	// Fix says what to do about the cause, in words or SQL; "": Command shows that.
+	Fix string `json:"fix"`
 	// Command shows more or fixes the cause; "": nothing to do.
 	Command string `json:"command"`
 	// Messages is how many messages are affected; null: unknown or none.
@@ -42,37 +35,30 @@ type Verdict struct {
 	Page string `json:"-"`
 }
 
-// The thresholds of the alerts in deploy/prometheus/rules.yaml. The verdict leaves out growth and latency: only a time
-// series shows them, such as the console's charts.
-const (
-	LateAfter = 60 * time.Second // CdcRelayMessagesLate
-	MostDepth = 10_000           // CdcRelayQueueGrows, if the number grows
-	SlowAfter = time.Second      // CdcRelayLatency
-	mostWAL   = 5_000_000_000    // CdcRelayWalGrows, in bytes
-)
-
 // finding is one thing that is not well.
 type finding struct {
-	level    Level
-	text     string
-	command  string
-	page     string
-	messages *int64
+	is                               Condition
+	text, detail, fix, command, page string
+	messages                         *int64
 }
 
 // Unreadable is the verdict if the tables cannot be read.
 func Unreadable(table outbox.Table, err error) Verdict {
-	sentence := "Critical: the outbox cannot be read: " + Shortened(string(Redact([]byte(err.Error()))), 200)
-	check := problem.Command(table, "check")
-	return Verdict{Level: Critical, Text: sentence, Command: check, Page: "/check", Others: []string{}}
+	return Verdict{
+		Level: DatabaseFails.level(), Text: "Critical: the outbox cannot be read",
+		Detail: OneLine(string(Redact([]byte(err.Error())))), Fix: OneLine(problem.Hint(err)),
+		Command: problem.Command(table, "check"), Page: "/check", Others: []string{},
+	}
 }
 
-// Print writes the verdict for people: the sentence, the command, and the other findings.
+// Print writes the verdict for people: the sentence, what to do, and the other findings.
 func (v Verdict) Print(w io.Writer, paint Paint) {
-	colours := map[Level]text.Color{Healthy: text.FgGreen, Attention: text.FgYellow, Critical: text.FgRed}
+	colours := map[Level]text.Color{Healthy: text.FgGreen, Warning: text.FgYellow, Critical: text.FgRed}
 	fmt.Fprintln(w, paint(colours[v.Level], v.Text))
-	if v.Command != "" {
-		fmt.Fprintln(w, "  "+v.Command)
+	for _, line := range []string{v.Detail, v.Fix, v.Command} {
+		if line != "" {
+			fmt.Fprintln(w, "  "+line)
+		}
 	}
 	for _, other := range v.Others {
 		fmt.Fprintln(w, "also: "+other)
@@ -82,140 +68,229 @@ func (v Verdict) Print(w io.Writer, paint Paint) {
 
 // judge returns the verdict. Blocked is a key with rows that wait; nil: none.
 func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
-	found := v.relayFindings(cfg)
-	late := len(found) == 0 && v.oldest > LateAfter
-	found = append(found, v.messageFindings(cfg.Table, blocked)...)
-	if late {
-		if blocked != nil { // its messages count as late, and it says why
-			found[0].level = Critical
-		}
-		sentence := "the oldest message has waited for " + Duration(v.oldest)
-		found = append(found, finding{Critical, sentence, problem.Command(cfg.Table, "list"), "/waiting", v.unsent()})
+	causes := v.relayFindings(cfg)
+	if blocked != nil {
+		causes = append(causes, v.blockedFinding(cfg.Table, blocked))
 	}
-	found = append(found, v.serverFindings(cfg)...)
+	if v.oldest > LateAfter {
+		late := "the oldest message has waited for " + Duration(v.oldest) + v.falls
+		if len(causes) == 0 {
+			causes = append(causes, finding{text: late, command: problem.Command(cfg.Table, "list"), page: "/waiting"})
+		} else { // the cause says more
+			causes[0].text += "; " + late
+		}
+		if causes[0].is.level() != Critical {
+			causes[0].is = Late
+		}
+		causes[0].messages = cmp.Or(causes[0].messages, v.unsent())
+	}
+	found := slices.Concat(causes, v.messageFindings(cfg.Table, blocked), v.serverFindings(cfg))
 	if len(found) == 0 {
 		return Verdict{Level: Healthy, Text: "Healthy: " + v.calm(), Others: []string{}}
 	}
-	slices.SortStableFunc(found, func(a, b finding) int { return cmp.Compare(b.level.rank(), a.level.rank()) })
+	slices.SortStableFunc(found, func(a, b finding) int { return cmp.Compare(b.is.level().rank(), a.is.level().rank()) })
 	worst := found[0]
 	verdict := Verdict{
-		Level: worst.level, Text: worst.level.words() + worst.text, Command: worst.command, Page: worst.page,
-		Messages: worst.messages, Others: []string{},
+		Level: worst.is.level(), Text: worst.is.level().words() + worst.text, Detail: worst.detail, Fix: worst.fix,
+		Command: worst.command, Page: worst.page, Messages: worst.messages, Others: []string{},
 	}
 	for _, other := range found[1:] {
-		verdict.Others = append(verdict.Others, other.text)
+		verdict.Others = append(verdict.Others, strings.Join(compact(other.text, other.fix), "; "))
 	}
 	return verdict
 }
 
-func (l Level) rank() int { return slices.Index([]Level{Healthy, Attention, Critical}, l) }
-
-func (l Level) words() string {
-	if l == Critical {
-		return "Critical: "
-	}
-	return "Needs attention: "
+// compact returns the texts that are not empty.
+func compact(texts ...string) []string {
+	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
 }
 
-// relayFindings are about the relays. One cause often makes several parts of a relay wait, so only the first is
-// returned.
-func (v *Stats) relayFindings(cfg *relay.Config) []finding {
+// relayFindings are about the relays. The first may explain why messages are late.
+func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
+	check := finding{command: problem.Command(cfg.Table, "check"), page: "/check"}
+	add := func(is Condition, text, detail, fix string) {
+		one := check
+		one.is, one.text, one.detail, one.fix = is, text, detail, fix
+		if is.level() == Critical {
+			one.text, one.messages = one.text+v.andWait(), v.unsent()
+		}
+		found = append(found, one)
+	}
 	answers := v.Relay != nil && v.Relay.Error == nil
-	command, page := problem.Command(cfg.Table, "check"), "/check"
-	switch {
-	case answers && !v.Relay.Ready:
-		return []finding{{Critical, v.Relay.trouble() + v.andWait(), command, page, v.unsent()}}
-	case !answers && !v.Slot.Owned && len(v.hosts) == 0:
-		return []finding{{Critical, "no relay runs" + v.andWait(), problem.Command(cfg.Table, "run"), page, v.unsent()}}
+	works := answers || slices.ContainsFunc(v.hosts, func(host operator.RelayHost) bool { return host.Works })
+	hangs := v.Relay != nil && v.Relay.hangs
+	if answers {
+		v.Relay.findings(add)
+	}
+	switch text := "the relay at " + v.address() + " accepts connections and gives no answer"; {
+	case hangs && (!works && !v.Slot.Owned || v.oldest > noAnswersAfter):
+		add(NoRelay, text+": its process hangs", "", "restart that process")
+	case hangs:
+		add(RelayGone, text, "", "restart that process")
+	case !works && !v.Slot.Owned && len(v.hosts) > 0:
+		add(NoRelay, "no relay works: the sessions of a relay have been idle for over "+Duration(idleAfter(cfg)), "",
+			"restart that relay: its process hangs, or its machine is gone")
+	case !works && !v.Slot.Owned:
+		add(NoRelay, "no relay runs", "", "")
+		found[len(found)-1].command = problem.Command(cfg.Table, "run")
 	case cfg.Mode != relay.ModePoll && !v.Slot.Owned:
-		return []finding{{
-			Attention, "no relay streams: messages are published from the table, later than usual", command, page, nil,
-		}}
-	case answers:
-		for _, line := range v.Relay.health[1:] {
-			if rows, found := strings.CutPrefix(line, "settle: ready, settling; "); found {
-				sentence := "rows cannot be deleted or updated: " + Shortened(rows, 160)
-				return []finding{{Attention, sentence, command, page, nil}}
-			}
-		}
-	}
-	return nil
-}
-
-// trouble says what the first part that is not ready waits for.
-func (v *Live) trouble() string {
-	for _, line := range v.health[1:] {
-		name, state, _ := strings.Cut(line, ": ")
-		detail, notReady := strings.CutPrefix(state, "not ready")
-		if !notReady {
-			continue
-		}
-		detail = Shortened(strings.TrimPrefix(detail, ", "), 160)
-		switch name {
-		case "publisher":
-			return "no message is published: " + detail
-		case "settle":
-			return detail
-		}
-		return name + ": " + detail
-	}
-	return "the relay is not ready"
-}
-
-// messageFindings are about messages that a relay could not publish.
-func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (found []finding) {
-	if blocked != nil {
-		found = append(found, blockedFinding(table, blocked))
-	}
-	if n := v.counts["dead_letters"]; n.N > 0 {
-		sentence := countOf(n, "dead letter") + v.kinds(func(f operator.Failing) int64 { return f.Dead })
-		command := problem.Command(table, "list", "--state", "dead")
-		found = append(found, finding{Attention, sentence, command, "/dead-letters", &n.N})
-	}
-	if n := v.counts["retrying"]; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
-		sentence := countOf(n, "rejected message") + " will be tried again" +
-			v.kinds(func(f operator.Failing) int64 { return f.Retrying })
-		command := problem.Command(table, "list", "--state", "retrying")
-		found = append(found, finding{Attention, sentence, command, "/waiting?state=retrying", &n.N})
-	}
-	if n := v.counts["newer_version"]; n.N > 0 {
-		sentence := countOf(n, "message") + verbOf(n, " waits", " wait") + " for a newer relay"
-		found = append(found, finding{Attention, sentence, "cdc-relay --version", "/waiting?state=newer_version", &n.N})
+		add(NotStreaming, "no relay streams: messages are published from the table, later than usual", "", "")
+	case v.Relay != nil && v.Relay.Error != nil && v.Relay.publishes == "" && v.Settings.chosen("http-addr"):
+		add(RelayGone, "the relay at "+v.address()+" does not answer; another one owns the slot", *v.Relay.Error, "")
 	}
 	return found
 }
 
-func blockedFinding(table outbox.Table, k *operator.Key) finding {
+// findings adds what the relay tells about itself.
+func (v *Live) findings(add func(is Condition, text, detail, fix string)) {
+	undeleted := Plural(int64(v.Aside.Published), "message")
+	first := relay.AsideRow{}
+	if len(v.Aside.First) > 0 {
+		first = v.Aside.First[0]
+	}
+	for _, part := range v.Parts {
+		switch {
+		case part.Ready:
+		case part.Name == "publisher":
+			add(NotPublishing, v.outage(), v.Detail, "")
+		case part.Name == "settle" && v.Stopped && v.Aside.Published > 0:
+			add(Stopped, "publishing has stopped: "+undeleted+" arrived, and the rows cannot be deleted", first.Error, first.Fix)
+		case part.Name == "settle" && v.Stopped:
+			add(Stopped, "publishing has stopped: rows of published messages cannot be deleted", part.Detail, "")
+		case part.Name == "stream": // Stats shows the slot
+		default:
+			add(DatabaseFails, "the relay cannot work on its tables", part.Detail, "")
+		}
+	}
+	switch others := v.Aside.Rows - v.Aside.Published; {
+	case v.Stopped:
+	case v.Aside.Published > 0:
+		add(SetAside, undeleted+" arrived, and the rows cannot be deleted; other messages are not affected", first.Error,
+			first.Fix)
+	case others > 0:
+		add(SetAside, Plural(int64(others), "rejected row")+" cannot be updated; other messages are not affected",
+			first.Error, first.Fix)
+	}
+	if v.hasNoAnswers() {
+		add(NoAnswers, "the publisher is connected, and has confirmed or rejected no message for "+Duration(v.silent()),
+			"", "look whether RabbitMQ or the handler hangs")
+	}
+}
+
+// outage says in words why nothing is published.
+func (v *Live) outage() string {
+	switch v.Phase {
+	case "connecting":
+		return "no message is published: the publisher has no connection to RabbitMQ"
+	case "blocked":
+		return "no message is published: RabbitMQ has an alarm and accepts no messages"
+	case "paused":
+		return "no message is published: the publisher pauses after failures, and tries again at intervals"
+	}
+	return "no message is published"
+}
+
+// messageFindings are about messages that a relay could not publish.
+func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (found []finding) {
+	if n := v.counts["dead_letters"]; n.N > 0 {
+		found = append(found, v.failed(DeadLetters, countOf(n, "dead letter"), table, operator.Dead, v.dead,
+			", then resend them"))
+	}
+	if n := v.retries.N; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
+		words := countOf(n, "rejected message") + " will be tried again"
+		found = append(found, v.failed(Rejections, words, table, operator.Retrying, v.retries, ""))
+	}
+	if n := v.counts["newer_version"]; n.N > 0 {
+		sentence := countOf(n, "message") + verbOf(n, " waits", " wait") + " for a newer relay"
+		found = append(found, finding{
+			is: NewerVersion, text: sentence, fix: "update the relays", command: "cdc-relay --version",
+			page: "/waiting?state=newer_version", messages: &n.N,
+		})
+	}
+	return found
+}
+
+// failed is a finding about messages that failed, by cause, the largest first.
+func (v *Stats) failed(
+	is Condition, words string, table outbox.Table, state operator.State, groups operator.Groups, then string,
+) finding {
+	f := finding{is: is, text: words, page: "/waiting?state=retrying"}
+	n := v.counts["dead_letters"].N
+	if state == operator.Dead {
+		f.page = "/dead-letters"
+	} else {
+		n = groups.N.N
+	}
+	f.messages = &n
+	selects := []string{"--state", string(state)}
+	if len(groups.All) > 0 {
+		largest := groups.All[0]
+		if _, f.fix = explainGroup(largest); f.fix != "" {
+			f.fix += then
+		}
+		selects = append(selects, "--reason", problem.ShellWord(largest.Reason))
+	}
+	f.command = problem.Command(table, "list", selects...)
+	var causes []string
+	for _, g := range groups.All[:min(3, len(groups.All))] {
+		number := Number(g.N) + " because "
+		if len(groups.All) == 1 && g.N == n {
+			number = "because "
+		}
+		meaning, _ := explainGroup(g)
+		causes = append(causes, number+meaning+whereOf(g))
+	}
+	if len(causes) > 0 {
+		f.text += ": " + strings.Join(causes, "; ")
+	}
+	if rest := len(groups.All) - len(causes); rest > 0 {
+		f.text += "; and " + Plural(int64(rest), "other cause")
+	}
+	return f
+}
+
+// blockedFinding is about the key with most rows that wait behind its first message.
+func (v *Stats) blockedFinding(table outbox.Table, k *operator.Key) finding {
 	behind, id := k.Behind, k.First.ID
-	head, why := fmt.Sprintf("message %d", id), ValueOr(k.First.LastError, "")
-	command := problem.Command(table, "explain", fmt.Sprint(id))
+	f := finding{is: BlockedKey, page: fmt.Sprintf("/message?id=%d", id)}
+	key := Shortened(k.Key, 40)
 	if k.Dead != nil { // its first message waits, too
 		behind.N++
-		id, why = *k.Dead, ""
-		head = fmt.Sprintf("dead letter %d", id)
-		command = problem.Command(table, "resend", "--state", "dead", fmt.Sprint(id))
+		f.page = fmt.Sprintf("/message?id=%d", *k.Dead)
+		f.text = fmt.Sprintf("%s of key %s %s behind dead letter %d", countOf(behind, "message"), key,
+			verbOf(behind, "waits", "wait"), *k.Dead)
+		f.fix = "fix the cause of the dead letter, then resend it; or delete it"
+		f.command = problem.Command(table, "explain", fmt.Sprint(*k.Dead))
+	} else {
+		f.text = fmt.Sprintf("%s of key %s %s behind message %d, which was rejected", countOf(behind, "message"), key,
+			verbOf(behind, "waits", "wait"), id)
+		meaning, fix := failureOf(k.First.LastError, k.First.Exchange, "")
+		if meaning != "" {
+			f.text += ": " + meaning
+		}
+		f.fix, f.detail = fix, Printable(ValueOr(k.First.LastError, ""))
+		f.command = problem.Command(table, "explain", fmt.Sprint(id))
 	}
-	sentence := fmt.Sprintf("%s of key %s %s behind %s",
-		countOf(behind, "message"), Shortened(k.Key, 40), verbOf(behind, "waits", "wait"), head)
-	if why != "" {
-		sentence += " (" + Shortened(why, 120) + ")"
-	}
-	return finding{Attention, sentence, command, fmt.Sprintf("/message?id=%d", id), &behind.N}
+	f.messages = &behind.N
+	return f
 }
 
 // serverFindings are about what the outbox costs the server.
 func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
 	if n := v.unsent(); n != nil && *n > MostDepth {
-		sentence := Number(*n) + " messages wait"
 		watch := problem.Command(cfg.Table, "stats", "--watch")
-		found = append(found, finding{Attention, sentence, watch, "/waiting", n})
+		found = append(found, finding{
+			is: Depth, text: Number(*n) + " messages wait" + v.falls, command: watch, page: "/waiting", messages: n,
+		})
 	}
+	check := finding{command: problem.Command(cfg.Table, "check"), page: "/check"}
 	if v.Slot.WALStatus != nil && (*v.Slot.WALStatus == "unreserved" || *v.Slot.WALStatus == "lost") {
-		sentence := "Postgres removes the WAL of slot " + cfg.Names().Slot + " (wal_status " + *v.Slot.WALStatus + ")"
-		found = append(found, finding{Attention, sentence, problem.Command(cfg.Table, "check"), "/check", nil})
+		check.is = SlotLost
+		check.text = "Postgres removes the WAL of slot " + cfg.Names().Slot + " (wal_status " + *v.Slot.WALStatus + ")"
+		found = append(found, check)
 	} else if v.Slot.RetainedBytes != nil && *v.Slot.RetainedBytes > mostWAL {
-		sentence := "slot " + cfg.Names().Slot + " retains " + Bytes(*v.Slot.RetainedBytes) + " of WAL"
-		found = append(found, finding{Attention, sentence, problem.Command(cfg.Table, "check"), "/check", nil})
+		check.is, check.text = WAL, "slot "+cfg.Names().Slot+" retains "+Bytes(*v.Slot.RetainedBytes)+" of WAL"
+		found = append(found, check)
 	}
 	return found
 }
@@ -225,7 +300,7 @@ func (v *Stats) unsent() *int64 {
 	if v.QueueDepth == nil {
 		return nil
 	}
-	n := *v.QueueDepth - v.counts["scheduled"].N - v.counts["expired"].N
+	n := *v.QueueDepth - v.counts["scheduled"].N - v.counts["expired"].N - v.counts["not_deleted"].N
 	n = max(n, 0)
 	return &n
 }
@@ -236,33 +311,16 @@ func (v *Stats) andWait() string {
 	case n == nil || *n == 0:
 		return ""
 	case *n == 1:
-		return "; 1 message waits"
+		return "; 1 message waits" + v.falls
 	}
-	return "; " + Number(*n) + " messages wait"
-}
-
-// kinds lists the two most frequent kinds of failure.
-func (v *Stats) kinds(of func(operator.Failing) int64) string {
-	var texts []string
-	for _, f := range v.failing {
-		if n := of(f); n > 0 {
-			name := Shortened(f.RoutingKey, 40)
-			if header := ValueOr(f.Header, ""); header != "" {
-				name += " " + Shortened(header, 40)
-			}
-			texts = append(texts, fmt.Sprintf("%s × %s, %s", Number(n), name, Shortened(f.Error, 30)))
-		}
-	}
-	if len(texts) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(texts[:min(2, len(texts))], "; ") + ")"
+	return "; " + Number(*n) + " messages wait" + v.falls
 }
 
 // calm describes an outbox in which all is well.
 func (v *Stats) calm() string {
 	var parts []string
-	if v.Relay != nil && v.Relay.Error == nil {
+	answers := v.Relay != nil && v.Relay.Error == nil
+	if answers {
 		parts = append(parts, Number(int64(v.Relay.PublishedPerSecond+0.5))+" messages/s")
 		if v.Relay.Latency != nil {
 			parts = append(parts, "p99 "+latencyText(v.Relay.Latency.P99Seconds))
@@ -276,6 +334,9 @@ func (v *Stats) calm() string {
 			leader = host
 		}
 		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("backend %d", owner.PID)))
+	}
+	if !answers {
+		parts = append(parts, "as far as the tables show: no relay was heard")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -12,19 +13,52 @@ import (
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
-	rules, err := os.ReadFile("../../../../deploy/prometheus/rules.yaml")
+// rules are the alerts with their severity, as deploy/prometheus has them.
+func rules(t *testing.T) (text string, severity map[string]string) {
+	t.Helper()
+	read, err := os.ReadFile("../../../../deploy/prometheus/rules.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+	severity = make(map[string]string)
+	for _, found := range regexp.MustCompile(`(?s)- alert: (\w+)\n.*?severity: (\w+)`).FindAllStringSubmatch(string(read), -1) {
+		severity[found[1]] = found[2]
+	}
+	return string(read), severity
+}
+
+func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
+	text, _ := rules(t)
 	for _, expr := range []string{
 		fmt.Sprintf("cdc_relay_oldest_pending_seconds) > %d\n", int(LateAfter.Seconds())),
 		fmt.Sprintf("cdc_relay_queue_depth_rows) > %d and", MostDepth),
 		fmt.Sprintf("cdc_relay_slot_retained_bytes) > %de9\n", mostWAL/1_000_000_000),
 	} {
-		if !strings.Contains(string(rules), expr) {
+		if !strings.Contains(text, expr) {
 			t.Errorf("no alert has the expression %q", expr)
 		}
+	}
+}
+
+// A state has one level, in the views and in the alerts. Only a time series shows latency, restarts and growth.
+func TestTheVerdictHasTheLevelsOfTheAlerts(t *testing.T) {
+	_, severity := rules(t)
+	conditions := Conditions()
+	for is := Late; is <= SlotLost; is++ {
+		c, known := conditions[is]
+		if !known || c.Level.rank() < 1 {
+			t.Errorf("condition %d has no level", is)
+		}
+		if c.Alert != "" && severity[c.Alert] != string(c.Level) {
+			t.Errorf("%s is %q, the verdict's level is %s", c.Alert, severity[c.Alert], c.Level)
+		}
+		delete(severity, c.Alert)
+	}
+	for _, alert := range []string{"CdcRelayLatency", "CdcRelayRestarts"} {
+		delete(severity, alert)
+	}
+	if len(severity) > 0 {
+		t.Errorf("the verdict does not know the alerts %v", severity)
 	}
 }
 
@@ -34,79 +68,175 @@ func healthyStats() *Stats {
 	return &Stats{
 		QueueDepth: &depth, counts: map[string]operator.Count{},
 		Slot:  slotView{Owned: true, Owner: &ownerView{PID: 7, Client: &client}},
-		Relay: &Live{Ready: true, PublishedPerSecond: 61.2, health: []string{"ready (streaming)"}},
-		hosts: []operator.RelayHost{{Address: "10.0.0.7", Connections: 3}},
+		Relay: &Live{Address: "r:1", State: State{Ready: true, Phase: "ready"}, PublishedPerSecond: 61.2},
+		hosts: []operator.RelayHost{{Address: "10.0.0.7", Connections: 3, Works: true}},
 	}
 }
 
 func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 	counted := func(n int64) operator.Count { return operator.Count{N: n, Precision: operator.Exact} }
+	group := func(reason, exchange, key string, keys, n int64) operator.Group {
+		g := operator.Group{Cause: operator.Cause{Reason: reason, Exchange: exchange}, Keys: keys, N: n}
+		if key != "" {
+			g.OneKey = &key
+		}
+		return g
+	}
 	wal, lost, text := int64(6_000_000_000), "lost", "nack: full\x1b[31m\nqueue"
-	for want, change := range map[string]func(*Stats, *relay.Config) *operator.Key{
-		"healthy|Healthy: 61 messages/s, leader 10.0.0.7": func(*Stats, *relay.Config) *operator.Key { return nil },
-		"healthy|Healthy: no message waits": func(v *Stats, cfg *relay.Config) *operator.Key {
+	answer := "connection refused"
+	aside := relay.Aside{Rows: 2, Published: 1, First: []relay.AsideRow{{ID: 1, Published: true, Error: "fk", Fix: "DROP fk"}}}
+	for _, test := range []struct {
+		// want is the level, the sentence, the detail and what to do, and the first of the others.
+		want   string
+		change func(*Stats, *relay.Config) *operator.Key
+	}{
+		{"ok|Healthy: 61 messages/s, leader 10.0.0.7|||", func(*Stats, *relay.Config) *operator.Key { return nil }},
+		{"ok|Healthy: no message waits, as far as the tables show: no relay was heard|||", func(v *Stats, cfg *relay.Config) *operator.Key {
 			v.Relay, v.Slot, cfg.Mode = nil, slotView{}, relay.ModePoll
 			return nil
-		},
-		"critical|Critical: no relay runs; 5 messages wait": func(v *Stats, _ *relay.Config) *operator.Key {
-			answer := "connection refused"
+		}},
+		{"critical|Critical: no relay runs; 5 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.Relay, v.Slot, v.hosts, *v.QueueDepth = &Live{Error: &answer}, slotView{}, nil, 7
 			v.counts["scheduled"] = counted(2)
 			return nil
+		}},
+		{
+			"critical|Critical: no relay works: the sessions of a relay have been idle for over 1m0s; 7 messages wait; the oldest message has waited for 2m0s||restart that relay: its process hangs, or its machine is gone|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay, v.Slot, v.hosts[0].Works, *v.QueueDepth, v.oldest = nil, slotView{}, false, 7, 2*time.Minute
+				return nil
+			},
 		},
-		"attention|Needs attention: no relay streams: messages are published from the table, later than usual": func(
-			v *Stats, _ *relay.Config,
-		) *operator.Key {
-			v.Slot = slotView{}
-			return nil
+		{
+			"critical|Critical: the relay at r:1 accepts connections and gives no answer: its process hangs; 7 messages wait||restart that process|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay.Error, v.Relay.hangs, v.oldest, *v.QueueDepth = &answer, true, 20*time.Second, 7
+				return nil
+			},
 		},
-		"critical|Critical: the oldest message has waited for 1m1s": func(v *Stats, _ *relay.Config) *operator.Key {
+		{
+			"warning|Needs attention: the relay at r:1 accepts connections and gives no answer||restart that process|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay.Error, v.Relay.hangs = &answer, true
+				return nil
+			},
+		},
+		{
+			"warning|Needs attention: no relay streams: messages are published from the table, later than usual|||",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Slot, v.Relay.Ready = slotView{}, false
+				v.Relay.Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "stream", Detail: "not streaming"}}
+				return nil
+			},
+		},
+		{
+			"critical|Critical: no relay streams: messages are published from the table, later than usual; the oldest message has waited for 1m1s|||",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Slot, v.oldest = slotView{}, 61*time.Second
+				return nil
+			},
+		},
+		{"critical|Critical: the oldest message has waited for 1m1s|||1 dead letter", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.oldest = 61 * time.Second
 			v.counts["dead_letters"] = counted(1)
 			return nil
+		}},
+		{
+			"critical|Critical: no message is published: RabbitMQ has an alarm and accepts no messages; 1 message waits|memory||",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay.State = State{Phase: "blocked", Detail: "memory", Parts: []relay.Part{{Name: "publisher"}}}
+				*v.QueueDepth = 1
+				return nil
+			},
 		},
-		"attention|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4 (nack: full\\x1b[31m\\nqueue)": func(
-			*Stats, *relay.Config,
-		) *operator.Key {
-			return &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Message{
-				StoredMessage: operator.StoredMessage{ID: 4, LastError: &text},
-			}}
+		{
+			"critical|Critical: publishing has stopped: 1 message arrived, and the rows cannot be deleted|fk|DROP fk|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay.State = State{Phase: "ready", Stopped: true, Aside: aside, Parts: []relay.Part{{Name: "settle"}}}
+				return nil
+			},
 		},
-		"critical|Critical: 3 messages of key k wait behind dead letter 9": func(v *Stats, _ *relay.Config) *operator.Key {
-			v.oldest = 2 * time.Minute
-			dead := int64(9)
-			return &operator.Key{Key: "k", Behind: counted(2), Dead: &dead}
+		{
+			"warning|Needs attention: 1 message arrived, and the rows cannot be deleted; other messages are not affected|fk|DROP fk|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay.Aside = aside
+				return nil
+			},
 		},
-		"attention|Needs attention: 20,000 messages wait": func(v *Stats, _ *relay.Config) *operator.Key {
-			*v.QueueDepth = 1_020_000
+		{
+			"warning|Needs attention: the publisher is connected, and has confirmed or rejected no message for 40s||look whether RabbitMQ or the handler hangs|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay.SilentSeconds = 40
+				return nil
+			},
+		},
+		{
+			"warning|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4, which was rejected: RabbitMQ answered with a nack, such as a full queue with overflow: reject-publish|nack: full\\x1b[31m\\nqueue|make room in the queue|",
+			func(*Stats, *relay.Config) *operator.Key {
+				return &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Message{
+					StoredMessage: operator.StoredMessage{ID: 4, LastError: &text},
+				}}
+			},
+		},
+		{
+			"critical|Critical: 3 messages of key k wait behind dead letter 9; the oldest message has waited for 2m0s||fix the cause of the dead letter, then resend it; or delete it|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.oldest = 2 * time.Minute
+				dead := int64(9)
+				return &operator.Key{Key: "k", Behind: counted(2), Dead: &dead}
+			},
+		},
+		{
+			"warning|Needs attention: 1,000 dead letters: 350 because there is no such exchange (exchange x, 350 routing keys); 340 because no queue is bound for its routing key (routing key lost); 300 because of custom (2 routing keys); and 1 other cause||declare the exchange, then resend them|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.counts["dead_letters"] = counted(1000)
+				v.dead.All = []operator.Group{
+					group("exchange_missing", "x", "", 350, 350), group("unroutable", "", "lost", 1, 340), group("custom", "", "", 2, 300), group("nack", "", "", 2, 10),
+				}
+				return nil
+			},
+		},
+		{
+			"warning|Needs attention: 2 rejected messages will be tried again: because there is no such exchange (exchange x, routing key k)||declare the exchange|",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.retries = operator.Groups{N: counted(2), All: []operator.Group{group("exchange_missing", "x", "k", 1, 2)}}
+				return nil
+			},
+		},
+		{"warning|Needs attention: 20,000 messages wait: falling, 5,300/s, empty in about 3s|||", func(v *Stats, _ *relay.Config) *operator.Key {
+			*v.QueueDepth, v.Relay.PublishedPerSecond, v.Relay.MeasuredSeconds = 1_020_000, 5500, 2
 			v.counts["scheduled"] = counted(1_000_000)
+			before, now := int64(100), int64(500)
+			v.lastID = &before
+			v.fall(&now)
 			return nil
-		},
-		"attention|Needs attention: slot s retains 5.6 GB of WAL": func(v *Stats, _ *relay.Config) *operator.Key {
+		}},
+		{"warning|Needs attention: slot s retains 5.6 GB of WAL|||", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.Slot.RetainedBytes = &wal
 			return nil
-		},
-		"attention|Needs attention: Postgres removes the WAL of slot s (wal_status lost)": func(
-			v *Stats, _ *relay.Config,
-		) *operator.Key {
+		}},
+		{"warning|Needs attention: Postgres removes the WAL of slot s (wal_status lost)|||", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.Slot.RetainedBytes, v.Slot.WALStatus = &wal, &lost
 			return nil
-		},
-		"attention|Needs attention: 3 messages wait for a newer relay": func(v *Stats, _ *relay.Config) *operator.Key {
+		}},
+		{"warning|Needs attention: 3 messages wait for a newer relay||update the relays|", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.counts["newer_version"] = counted(3)
 			return nil
-		},
-		"critical|Critical: stream: not streaming": func(v *Stats, _ *relay.Config) *operator.Key {
-			v.Relay.Ready = false
-			v.Relay.health = []string{"not ready (sweeping)", "publisher: ready, ready", "stream: not ready, not streaming"}
-			return nil
+		}},
+		{
+			"critical|Critical: the relay cannot work on its tables|permission denied||",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relay.Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "sweep", Detail: "permission denied"}}
+				return nil
+			},
 		},
 	} {
 		v, cfg := healthyStats(), &relay.Config{Slot: "s", Table: outbox.Table{Schema: "eu", Name: "outbox"}}
-		blocked := change(v, cfg)
+		blocked := test.change(v, cfg)
 		got := v.judge(cfg, blocked)
-		if string(got.Level)+"|"+got.Text != want {
-			t.Errorf("got %s|%s\nwant %s", got.Level, got.Text, want)
+		text := strings.Join([]string{string(got.Level), got.Text, got.Detail, got.Fix, strings.Join(got.Others, ", ")}, "|")
+		if text != test.want {
+			t.Errorf("got  %s\nwant %s", text, test.want)
 		}
 		if (got.Command == "") != (got.Level == Healthy) {
 			t.Errorf("%s: the command is %q", got.Text, got.Command)

@@ -1,0 +1,87 @@
+package show
+
+import (
+	"slices"
+	"time"
+)
+
+// Level is how bad the state of an outbox is. The alerts in deploy/prometheus/rules.yaml have the same levels.
+type Level string
+
+// The levels, from best to worst.
+const (
+	Healthy  Level = "ok"
+	Warning  Level = "warning"  // somebody should look, and messages may wait
+	Critical Level = "critical" // messages do not arrive, or arrive late
+)
+
+func (l Level) rank() int { return slices.Index([]Level{Healthy, Warning, Critical}, l) }
+
+func (l Level) words() string {
+	if l == Critical {
+		return "Critical: "
+	}
+	return "Needs attention: "
+}
+
+// Condition is one thing that can be wrong.
+type Condition int
+
+// The conditions that the verdict knows.
+const (
+	Late Condition = iota
+	NoRelay
+	RelayGone
+	NotPublishing
+	DatabaseFails
+	Stopped
+	NoAnswers
+	NotStreaming
+	SetAside
+	BlockedKey
+	DeadLetters
+	Rejections
+	NewerVersion
+	Depth
+	WAL
+	SlotLost
+)
+
+// Conditions returns the level of each condition, and the alert that fires for it; "": none. The verdict leaves out
+// growth and latency: only a time series shows them, such as the console's charts.
+func Conditions() map[Condition]struct {
+	Level Level
+	Alert string
+} {
+	return map[Condition]struct {
+		Level Level
+		Alert string
+	}{
+		Late:          {Critical, "CdcRelayMessagesLate"},
+		NoRelay:       {Critical, "CdcRelayAbsent"},
+		RelayGone:     {Warning, ""},
+		NotPublishing: {Critical, "CdcRelayBrokerNotReady"},
+		DatabaseFails: {Critical, "CdcRelayDatabaseNotReady"},
+		Stopped:       {Critical, ""},
+		NoAnswers:     {Warning, ""},
+		NotStreaming:  {Warning, "CdcRelayNobodyStreams"},
+		SetAside:      {Warning, ""},
+		BlockedKey:    {Warning, ""},
+		DeadLetters:   {Warning, "CdcRelayDeadLetters"},
+		Rejections:    {Warning, ""},
+		NewerVersion:  {Warning, ""},
+		Depth:         {Warning, "CdcRelayQueueGrows"},
+		WAL:           {Warning, "CdcRelayWalGrows"},
+		SlotLost:      {Warning, ""},
+	}
+}
+
+func (c Condition) level() Level { return Conditions()[c].Level }
+
+// The thresholds of the alerts.
+const (
+	LateAfter = 60 * time.Second // CdcRelayMessagesLate
+	MostDepth = 10_000           // CdcRelayQueueGrows, if the number grows
+	SlowAfter = time.Second      // CdcRelayLatency
+	mostWAL   = 5_000_000_000    // CdcRelayWalGrows, in bytes
+)
