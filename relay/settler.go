@@ -202,7 +202,7 @@ func triedWithout(batch, done []outbox.Settlement) []outbox.Settlement {
 // tried tells others which rows wait after a round: health, the core, and the log.
 func (s *settler) tried(ctx context.Context) {
 	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.aside))
-	s.aside.Store(&Aside{s.waiting.aside, s.waiting.undeleted, s.waiting.asideRows(shownAside)})
+	s.aside.Store(s.waiting.setAside())
 	s.resume()
 	s.commits.invisible(ctx, s.waiting.invisible())
 	if !s.waiting.locked() {

@@ -19,8 +19,9 @@ type Aside struct {
 	// Rows counts them, Published those that were published. Each of the others was rejected.
 	Rows      int `json:"rows"`
 	Published int `json:"published"`
-	// First are the first of them, at most 100.
+	// First describes the first of them, at most 10. IDs are those that were published, at most 2,000.
 	First []AsideRow `json:"first"`
+	IDs   []int64    `json:"ids"`
 }
 
 // AsideRow is a row of Aside.
@@ -33,8 +34,9 @@ type AsideRow struct {
 }
 
 const (
-	// shownAside is how many rows set aside Health describes.
-	shownAside = 100
+	// shownAside is how many rows set aside Health describes, and listedAside how many ids it lists.
+	shownAside  = 10
+	listedAside = 2000
 	// mostUndeleted is how many published rows may be set aside before publishing stops: with so many, the table itself
 	// is at fault.
 	mostUndeleted = 10
@@ -47,7 +49,7 @@ const (
 // text lists the first ids.
 func (a *Aside) text() string {
 	var ids []string
-	for _, row := range a.First[:min(len(a.First), 10)] {
+	for _, row := range a.First {
 		ids = append(ids, strconv.FormatInt(row.ID, 10))
 	}
 	switch a.Rows {

@@ -99,16 +99,23 @@ func (w *waitingRows) locked() bool {
 	return slices.ContainsFunc(w.rows, func(row waitingRow) bool { return row.Locked && row.Fault == nil })
 }
 
-// asideRows describes the first rows set aside, at most some of them.
-func (w *waitingRows) asideRows(most int) (rows []AsideRow) {
+// setAside describes the rows set aside.
+func (w *waitingRows) setAside() *Aside {
+	a := Aside{Rows: w.aside}
 	for _, row := range w.rows {
-		if len(rows) == most {
-			break
+		if row.Fault == nil {
+			continue
 		}
-		if row.Fault != nil {
-			published := row.Decision.Action == outbox.Delete && row.Decision.Reason == ""
-			rows = append(rows, AsideRow{row.Message.ID, published, row.Fault.Error, row.Fault.Fix})
+		published := row.Decision.Action == outbox.Delete && row.Decision.Reason == ""
+		if len(a.First) < shownAside {
+			a.First = append(a.First, AsideRow{row.Message.ID, published, row.Fault.Error, row.Fault.Fix})
+		}
+		if published {
+			a.Published++
+			if len(a.IDs) < listedAside {
+				a.IDs = append(a.IDs, row.Message.ID)
+			}
 		}
 	}
-	return rows
+	return &a
 }

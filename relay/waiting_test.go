@@ -96,8 +96,8 @@ func TestRowsSetAsideAreDueTogether(t *testing.T) {
 	if w.aside != 3 || w.undeleted != 2 {
 		t.Errorf("%d rows are set aside, %d undeleted", w.aside, w.undeleted)
 	}
-	if got := w.asideRows(2); len(got) != 2 || got[0].ID != 1 || got[1].ID != 2 {
-		t.Errorf("the first ids are %v", got)
+	if got := w.setAside(); got.Rows != 3 || got.Published != 2 || len(got.First) != 3 || !slices.Equal(got.IDs, []int64{1, 2}) {
+		t.Errorf("set aside: %+v", got)
 	}
 	if got := dueIDs(w.due(now.Add(asideWait-1), 10)); !slices.Equal(got, []int64{4}) {
 		t.Errorf("due before: %v", got)

@@ -72,8 +72,7 @@ func (s *Store) Repair(ctx context.Context, err error) string {
 	if errors.As(err, &answer) {
 		if answer.Code == pgerrcode.ForeignKeyViolation && answer.ConstraintName != "" {
 			referring := outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}
-			return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;",
-				referring.Printed(), outbox.QuoteIdentifier(answer.ConstraintName))
+			return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;", short(referring), outbox.Identifier(answer.ConstraintName))
 		}
 		where = answer.Where
 	} else if !errors.Is(err, ErrUnchanged) {
@@ -83,8 +82,10 @@ func (s *Store) Repair(ctx context.Context, err error) string {
 	if s.ask(ctx, "find the trigger", deleteTriggersSQL, []any{s.table.SQL(), where}, &trigger) != nil {
 		return "" // none, several, or the server does not answer: check names them
 	}
-	return fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;", s.table.Printed(), outbox.QuoteIdentifier(trigger))
+	return fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;", short(s.table), outbox.Identifier(trigger))
 }
+
+func short(t outbox.Table) string { return outbox.Identifier(t.Schema) + "." + outbox.Identifier(t.Name) }
 
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
 // function.

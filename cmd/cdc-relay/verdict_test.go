@@ -11,28 +11,35 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// verdicts returns the sentences of stats, of /readyz?verbose, and of the console.
-func verdicts(t *testing.T, env environment, relay, console string) (stats, readyz, browser string) {
+// judged is a verdict as one view has it.
+type judged struct {
+	level, text string
+	// page is the whole page, without escapes.
+	page string
+}
+
+// verdicts returns those of stats, of /readyz?verbose, and of the console.
+func verdicts(t *testing.T, env environment, relay, console string) (stats show.Verdict, readyz, browser judged) {
 	t.Helper()
 	r := cdcRelay(t, env, "stats", "--format", "json", "--http-addr", strings.TrimPrefix(relay, "http://"))
 	want(t, r, exitDone)
-	var view struct {
-		Verdict struct{ Text, Command string }
-	}
+	var view struct{ Verdict show.Verdict }
 	if err := json.Unmarshal([]byte(r.stdout), &view); err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(page(t, relay+"/readyz?verbose"), " ")
-	readyz, _, _ = strings.Cut(text, "\n")
+	_, readyz.page, _ = strings.Cut(page(t, relay+"/readyz?verbose"), " ")
+	readyz.text, _, _ = strings.Cut(readyz.page, "\n")
 	_, body := fetch(t, http.MethodGet, console+"/waiting", nil)
-	if found := regexp.MustCompile(`<div class="verdict \w+"><p><strong>(.*?)</strong>`).FindStringSubmatch(body); found != nil {
-		browser = html.UnescapeString(found[1])
+	browser.page = html.UnescapeString(body)
+	if found := regexp.MustCompile(`<div class="verdict (\w+)"><p><strong>(.*?)</strong>`).FindStringSubmatch(browser.page); found != nil {
+		browser.level, browser.text = found[1], found[2]
 	}
-	return view.Verdict.Text, readyz, browser
+	return view.Verdict, readyz, browser
 }
 
 // keepRows makes every DELETE on the outbox fail.
@@ -50,8 +57,9 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 		after  func(exec func(sql string), broker *services.Proxy)
 		args   []string
 		want   string // a pattern of the whole sentence
+		fix    string // a pattern of the detail, the fix and the command
 	}{
-		{name: "healthy", want: `Healthy: \d+ messages/s(, p99 .*)?, leader 127\.0\.0\.1`},
+		{name: "healthy", want: `Healthy: \d+ messages/s(, p99 .*)?, leader 127\.0\.0\.1`, fix: `\|\|`},
 		{
 			name: "RabbitMQ is down",
 			after: func(exec func(string), broker *services.Proxy) {
@@ -59,7 +67,8 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				broker.Cut()
 				exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders.paid', '1')`)
 			},
-			want: `Critical: no message is published: .*connection.*; 1 message waits`,
+			want: `Critical: no message is published: the publisher .*; 1 message waits`,
+			fix:  `.*connection.*\|\|cdc-relay check`,
 		},
 		{
 			name: "a key is blocked",
@@ -68,7 +77,8 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('orders.lost', '1', 'customer-7'),
 					('orders.paid', '1', 'customer-7'), ('orders.paid', '1', 'customer-7')`)
 			},
-			want: `Needs attention: 2 messages of key customer-7 wait behind message 1 \(unroutable: .*\)`,
+			want: `Needs attention: 2 messages of key customer-7 wait behind message 1, which was rejected: .*queue.*`,
+			fix:  `unroutable: .*\|.*queue.*\|cdc-relay explain 1`,
 		},
 		{
 			name: "a dead letter blocks a key",
@@ -78,6 +88,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 					('orders.paid', '1', 'customer-7')`)
 			},
 			want: `Needs attention: 1 message of key customer-7 waits behind dead letter 1`,
+			fix:  `\|fix the cause.*\|cdc-relay explain 1`,
 		},
 		{
 			name: "many dead letters",
@@ -85,7 +96,8 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			after: func(exec func(string), _ *services.Proxy) {
 				exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.lost', '1' FROM generate_series(1, 11)`)
 			},
-			want: `Needs attention: 11 dead letters \(11 × orders\.lost, unroutable\)`,
+			want: `Needs attention: 11 dead letters: because .*queue.* \(routing key orders\.lost\)`,
+			fix:  `\|.*queue.*, then resend them\|cdc-relay list --state dead --reason unroutable`,
 		},
 		{
 			name:   "published rows cannot be deleted",
@@ -93,7 +105,8 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			after: func(exec func(string), _ *services.Proxy) {
 				exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.paid', '1' FROM generate_series(1, 20)`)
 			},
-			want: `Critical: publishing stopped: rows of published messages cannot be deleted; \d+ rows set aside, .*`,
+			want: `Critical: publishing has stopped: \d+ messages were published, and their rows cannot be deleted.*`,
+			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`,
 		},
 		{
 			name:   "one published row cannot be deleted",
@@ -101,7 +114,8 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			after: func(exec func(string), _ *services.Proxy) {
 				exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders.paid', '1')`)
 			},
-			want: `Needs attention: rows cannot be deleted or updated: 1 rows set aside, with ids 1`,
+			want: `Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected`,
+			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`,
 		},
 	} {
 		t.Run(state.name, func(t *testing.T) {
@@ -136,12 +150,17 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			if state.after != nil {
 				state.after(exec, broker)
 			}
-			wanted := regexp.MustCompile("^" + state.want + "$")
-			var stats, readyz, browser string
+			wanted, fix := regexp.MustCompile("^"+state.want+"$"), regexp.MustCompile("^"+state.fix+"$")
 			await.Until(t, "all say "+state.want, func() bool {
-				stats, readyz, browser = verdicts(t, env, relay, console)
-				t.Logf("stats: %s; readyz: %s; browser: %s", stats, readyz, browser)
-				return wanted.MatchString(stats) && wanted.MatchString(readyz) && wanted.MatchString(browser)
+				stats, readyz, browser := verdicts(t, env, relay, console)
+				t.Logf("stats: %+v; readyz: %s; browser: %s %s", stats, readyz.text, browser.level, browser.text)
+				for _, part := range []string{stats.Detail, stats.Fix, stats.Command} {
+					if part != "" && (!strings.Contains(readyz.page, part) || !strings.Contains(browser.page, part)) {
+						return false
+					}
+				}
+				return wanted.MatchString(stats.Text) && wanted.MatchString(readyz.text) && wanted.MatchString(browser.text) &&
+					browser.level == string(stats.Level) && fix.MatchString(strings.Join([]string{stats.Detail, stats.Fix, stats.Command}, "|"))
 			})
 		})
 	}

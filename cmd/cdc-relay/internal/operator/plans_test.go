@@ -26,15 +26,16 @@ func TestStatsScansNoTable(t *testing.T) {
 	p, o := planned(t)
 	p.Fill(tabletest.Rows)
 	const most = MostCounted + 1
+	none := []int64{}
 	blocking := &statsReader{Tables: o, block: true}
 	groups := GroupOptions{Most: 10, Header: "task", Keys: &Cause{Reason: "nack"}}
 	deadGroups, args := deadGroupsSQL(groups)
 	retryGroups, _ := retryGroupsSQL(groups)
 	args = append([]any{most}, args...)
 	statements := map[string][]any{
-		rowsSQL: {most}, pendingSQL: {100}, blockedSQL: {most}, deadRowsSQL: {most},
-		blocking.statesStatement(sampledRows): {most, 50, o.table.SQL()},
-		blocking.statesStatement(oldestRows):  {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
+		rowsSQL: {most}, pendingSQL: {100, none}, blockedSQL: {most}, deadRowsSQL: {most},
+		blocking.statesStatement(sampledRows): {most, none, 50, o.table.SQL()},
+		blocking.statesStatement(oldestRows):  {most}, blocking.statesStatement(dueRows): {most, none}, blocking.statesStatement(futureRows): {most, none},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
 		keyOfSQL:                   {"key 5", 100_000, most},

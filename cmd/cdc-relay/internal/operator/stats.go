@@ -63,6 +63,8 @@ type QueueStats struct {
 	Locked Count
 	// Expired counts rows whose expires_at has passed.
 	Expired Count
+	// NotDeleted counts the rows of StatsOptions.NotDeleted.
+	NotDeleted Count
 	// NewerVersion counts rows that need a newer relay.
 	NewerVersion Count
 	// TimedKeys counts ordering keys whose head must not leave yet.
@@ -90,12 +92,14 @@ type StatsOptions struct {
 	Exact bool
 	// Block: a dead letter holds its key up.
 	Block bool
+	// NotDeleted are ids of rows that were published and cannot be deleted. They do not wait.
+	NotDeleted []int64
 }
 
 // Stats reads the state of the queue.
 func (t *Tables) Stats(ctx context.Context, o StatsOptions) (QueueStats, error) {
 	s := QueueStats{}
-	reader := &statsReader{Tables: t, block: o.Block}
+	reader := &statsReader{Tables: t, block: o.Block, published: append([]int64{}, o.NotDeleted...)}
 	if !o.Exact {
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
@@ -131,6 +135,8 @@ type statsReader struct {
 	*Tables
 	most  pgtype.Int8 // the most rows to count; null: all
 	block bool
+	// published are the ids of StatsOptions.NotDeleted; not nil.
+	published []int64
 }
 
 const clockSQL = `
@@ -241,7 +247,7 @@ const pendingSQL = `
 SELECT pg_catalog.min(r.since) FROM (
   SELECT greatest(created_at, available_at) AS since FROM {outbox}
   WHERE (available_at IS NULL OR available_at <= (SELECT clock_timestamp())) AND pg_catalog.isfinite(created_at)
-    ORDER BY id LIMIT $1) r`
+    AND id <> ALL($2::bigint[]) ORDER BY id LIMIT $1) r`
 
 func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) error {
 	most := r.most
@@ -249,7 +255,7 @@ func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) err
 		most.Int64 = 100
 	}
 	var created pgtype.Timestamptz
-	err := tx.QueryRow(ctx, r.fill(pendingSQL), most).Scan(&created)
+	err := tx.QueryRow(ctx, r.fill(pendingSQL), most, r.published).Scan(&created)
 	if err == nil {
 		s.OldestPending, s.OldestUnknown = pgtime.FromColumn(created), false
 	}

@@ -30,12 +30,13 @@ func (s *QueueStats) byState() map[State]*Count {
 		Locked:       &s.Locked,
 		Expired:      &s.Expired,
 		NewerVersion: &s.NewerVersion,
+		NotDeleted:   &s.NotDeleted,
 	}
 }
 
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
 const statesSQL = withLocks + `
-SELECT CASE WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'blocked' ELSE r.state END,
+SELECT CASE WHEN r.id = ANY($2::bigint[]) THEN 'not_deleted' WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'blocked' ELSE r.state END,
        r.available_at IS NOT NULL,
        count(*), pg_catalog.min(r.available_at),
        count(*) FILTER (WHERE r.ordering_key IS NOT NULL AND NOT r.follows AND r.available_at > statement_timestamp())
@@ -48,14 +49,14 @@ FROM (
           FROM {outbox} r {from} LIMIT $1) r) r) r
 GROUP BY 1, 2`
 
-// The rows that statesSQL reads: the oldest, those with a time, and some of the whole table: $2 percent of its pages,
+// The rows that statesSQL reads: the oldest, those with a time, and some of the whole table: $3 percent of its pages,
 // but at most a thousand or so, because most rows may be dead.
 const (
 	oldestRows  = "ORDER BY r.id"
 	dueRows     = "WHERE r.available_at <= (SELECT statement_timestamp()) ORDER BY r.available_at"
 	futureRows  = "WHERE r.available_at > (SELECT statement_timestamp()) ORDER BY r.available_at"
-	sampledRows = `TABLESAMPLE SYSTEM (least($2::float8,
-            8e8 / greatest(pg_catalog.pg_relation_size($3::text::regclass), 1)::float8))`
+	sampledRows = `TABLESAMPLE SYSTEM (least($3::float8,
+            8e8 / greatest(pg_catalog.pg_relation_size($4::text::regclass), 1)::float8))`
 )
 
 // group is a number of rows in one state.
@@ -81,7 +82,7 @@ func (r *statsReader) statesStatement(from string) string {
 func (r *statsReader) groups(
 	ctx context.Context, tx querier, from string, args ...any,
 ) (groups []group, read int64, err error) {
-	rows, err := tx.Query(ctx, r.statesStatement(from), append([]any{r.most}, args...)...)
+	rows, err := tx.Query(ctx, r.statesStatement(from), append([]any{r.most, r.published}, args...)...)
 	if err != nil {
 		return nil, 0, err
 	}

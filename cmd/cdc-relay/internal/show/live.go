@@ -61,6 +61,14 @@ type Reading struct {
 	silent string
 }
 
+// notDeleted are the ids of published rows that the relay cannot delete. R may be nil.
+func (r *Reading) notDeleted() []int64 {
+	if r == nil || r.told == nil {
+		return nil
+	}
+	return r.told.State.Aside.IDs
+}
+
 // get returns the status and the body, which has at most so many bytes.
 func (l *LiveRelay) get(ctx context.Context, path string, most int64) (body []byte, status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.address+path, http.NoBody)

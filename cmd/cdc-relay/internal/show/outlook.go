@@ -171,7 +171,7 @@ func (s Surroundings) obstacle() string {
 
 // undeleted returns what the relay knows of a published row that it cannot delete; nil: it is none.
 func (s Surroundings) undeleted(m operator.Message) *relay.AsideRow {
-	if s.relay == nil || s.relay.told == nil || !m.State.Waits() {
+	if len(s.relay.notDeleted()) == 0 || !m.State.Waits() {
 		return nil
 	}
 	return s.relay.told.State.undeleted(m.ID)
@@ -183,12 +183,7 @@ func (s Surroundings) NotDeleted(f operator.Filter) (operator.Filter, error) {
 		return f, problem.New("# give the address of a relay of this table by --http-addr (CDC_RELAY_HTTP_ADDR)",
 			"only a relay knows which published rows it cannot delete: %s", s.Missing)
 	}
-	f.State, f.IDs = "", []int64{} // not nil: no row matches
-	for _, row := range s.relay.told.State.Aside.First {
-		if row.Published {
-			f.IDs = append(f.IDs, row.ID)
-		}
-	}
+	f.State, f.IDs = "", append([]int64{}, s.relay.notDeleted()...) // not nil: else all rows match
 	return f, nil
 }
 

@@ -38,7 +38,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	cfg := known.Config
 	s, err := l.Tables.Stats(ctx, operator.StatsOptions{
 		Groups: operator.GroupOptions{Most: max(l.Top, judgedKinds), Header: cfg.MetricsHeader}, Exact: l.Exact,
-		Block: DeadLettersBlock(cfg),
+		Block: DeadLettersBlock(cfg), NotDeleted: first.notDeleted(),
 	})
 	if err != nil {
 		return Stats{}, err
@@ -61,7 +61,6 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	if live := l.Source.live; live != nil {
 		view.Relay = &Live{Address: live.address}
 		l.measure(ctx, view.Relay, first, failed)
-		view.setAside()
 		if lastID, err := l.Tables.LastID(ctx); err == nil {
 			view.fall(lastID)
 		}

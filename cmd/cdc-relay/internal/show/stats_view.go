@@ -174,7 +174,7 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 			"queue_depth": s.Depth, "waiting": s.Waiting, "blocked": s.Blocked, "locked": s.Locked,
 			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
-			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters, "not_deleted": {Precision: operator.Exact},
+			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters, "not_deleted": s.NotDeleted,
 			"keys_behind_dead_letter": s.KeysBehindDead,
 		},
 		Precision: map[string]operator.Precision{"top_failing": topPrecision(s)},
@@ -323,27 +323,6 @@ func (v *Stats) address() string {
 		return ""
 	}
 	return v.Relay.Address
-}
-
-// setAside counts the published rows that the relay cannot delete, which the table shows as rows that may leave.
-func (v *Stats) setAside() {
-	if v.Relay == nil || v.Relay.Error != nil {
-		return
-	}
-	n := int64(v.Relay.Aside.Published)
-	v.counts["not_deleted"] = operator.Count{N: n, Precision: operator.Exact}
-	v.NotDeleted = &n
-	for _, into := range []*int64{v.Waiting, v.Due, v.Blocked, v.Locked} {
-		if into != nil {
-			moved := min(n, *into)
-			*into, n = *into-moved, n-moved
-		}
-	}
-	for name, now := range map[string]*int64{"waiting": v.Waiting, "due": v.Due, "blocked": v.Blocked, "locked": v.Locked} {
-		if now != nil {
-			v.counts[name] = operator.Count{N: *now, Precision: v.counts[name].Precision}
-		}
-	}
 }
 
 // fall notes how fast the number of messages falls: by what the relay publishes and the sequence gives to new rows.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -66,14 +68,17 @@ func (s State) silent() time.Duration { return time.Duration(s.SilentSeconds * f
 // noAnswersAfter is when a publisher without results is a finding. A slow handler may need some seconds.
 const noAnswersAfter = 10 * time.Second
 
-// undeleted returns a published row that cannot be deleted; nil: it is none.
+// undeleted returns why a published row cannot be deleted; nil: it is none.
 func (s State) undeleted(id int64) *relay.AsideRow {
+	if !slices.Contains(s.Aside.IDs, id) {
+		return nil
+	}
 	for i, row := range s.Aside.First {
-		if row.ID == id && row.Published {
+		if row.ID == id {
 			return &s.Aside.First[i]
 		}
 	}
-	return nil
+	return &relay.AsideRow{ID: id, Published: true, Error: "as of row " + strconv.FormatInt(s.Aside.IDs[0], 10)}
 }
 
 type texts map[string]string

@@ -143,7 +143,10 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 
 // findings adds what the relay tells about itself.
 func (v *Live) findings(add func(is Condition, text, detail, fix string)) {
-	undeleted := Plural(int64(v.Aside.Published), "message")
+	undeleted := Number(int64(v.Aside.Published)) + " messages were published, and their rows cannot be deleted"
+	if v.Aside.Published == 1 {
+		undeleted = "1 message was published, and its row cannot be deleted"
+	}
 	first := relay.AsideRow{}
 	if len(v.Aside.First) > 0 {
 		first = v.Aside.First[0]
@@ -154,7 +157,7 @@ func (v *Live) findings(add func(is Condition, text, detail, fix string)) {
 		case part.Name == "publisher":
 			add(NotPublishing, v.outage(), v.Detail, "")
 		case part.Name == "settle" && v.Stopped && v.Aside.Published > 0:
-			add(Stopped, "publishing has stopped: "+undeleted+" arrived, and the rows cannot be deleted", first.Error, first.Fix)
+			add(Stopped, "publishing has stopped: "+undeleted, first.Error, first.Fix)
 		case part.Name == "settle" && v.Stopped:
 			add(Stopped, "publishing has stopped: rows of published messages cannot be deleted", part.Detail, "")
 		case part.Name == "stream": // Stats shows the slot
@@ -165,8 +168,7 @@ func (v *Live) findings(add func(is Condition, text, detail, fix string)) {
 	switch others := v.Aside.Rows - v.Aside.Published; {
 	case v.Stopped:
 	case v.Aside.Published > 0:
-		add(SetAside, undeleted+" arrived, and the rows cannot be deleted; other messages are not affected", first.Error,
-			first.Fix)
+		add(SetAside, undeleted+"; other messages are not affected", first.Error, first.Fix)
 	case others > 0:
 		add(SetAside, Plural(int64(others), "rejected row")+" cannot be updated; other messages are not affected",
 			first.Error, first.Fix)

@@ -150,14 +150,14 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"critical|Critical: publishing has stopped: 1 message arrived, and the rows cannot be deleted|fk|DROP fk|",
+			"critical|Critical: publishing has stopped: 1 message was published, and its row cannot be deleted|fk|DROP fk|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Relay.State = State{Phase: "ready", Stopped: true, Aside: aside, Parts: []relay.Part{{Name: "settle"}}}
 				return nil
 			},
 		},
 		{
-			"warning|Needs attention: 1 message arrived, and the rows cannot be deleted; other messages are not affected|fk|DROP fk|",
+			"warning|Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected|fk|DROP fk|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Relay.Aside = aside
 				return nil
