@@ -47,7 +47,7 @@ func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	relay.signal(t, syscall.SIGTERM)
 	relay.exit(t)
 
-	wantOutput(t, cdcRelay(t, env, "stats"), "× gone orders.send, unroutable", "ROUTING KEY  TASK ", "gone         orders.send ", `evil"\n\x1b[31m<b>`, "xxxxx…")
+	wantOutput(t, cdcRelay(t, env, "stats"), "(routing key gone, orders.send)", "ROUTING KEY  TASK ", "gone         orders.send ", `evil"\n\x1b[31m<b>`, "xxxxx…")
 	var stats struct {
 		TopFailing []struct{ Header *string } `json:"top_failing"`
 	}

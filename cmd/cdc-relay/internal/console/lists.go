@@ -101,7 +101,7 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 	by := causes(p.filter.In(""))
 	if err == nil && p.part.After == "" && p.filter.State == operator.Retrying && by != nil {
 		groups, failed := tables.RetryGroups(ctx, *by)
-		if err = failed; err == nil {
+		if err = failed; err == nil && (by.Keys == nil || len(groups.All) > 1) {
 			shown.group(c, groups, "/waiting", url.Values{"state": {"retrying"}}, operator.Retry)
 		}
 	}
@@ -127,7 +127,7 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 	shown.Changes = c.choices("these", operator.Requeue, operator.Purge)
 	if by := causes(p.filter); err == nil && p.part.After == "" && by != nil {
 		groups, failed := tables.DeadGroups(ctx, *by)
-		if err = failed; err == nil {
+		if err = failed; err == nil && (by.Keys == nil || len(groups.All) > 1) {
 			shown.group(c, groups, "/dead-letters", url.Values{}, operator.Requeue, operator.Purge)
 		}
 	}

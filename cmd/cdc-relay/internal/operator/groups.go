@@ -53,7 +53,7 @@ type GroupOptions struct {
 	Most int
 	// Header is a header by whose values messages are grouped, too; "": none.
 	Header string
-	// Keys: group the messages of this cause, whatever their routing key, by routing key; nil: group by cause.
+	// Keys: group all messages of this cause by routing key; nil: group by cause.
 	Keys *Cause
 }
 
@@ -65,7 +65,7 @@ WITH looked AS MATERIALIZED (
 ), failed AS (SELECT l.*, {code} AS code FROM looked l WHERE l.failed)
 SELECT code, exchange, CASE WHEN {by_key} THEN pg_catalog.min(routing_key) END, header,
        CASE WHEN pg_catalog.min(routing_key) = pg_catalog.max(routing_key) THEN pg_catalog.min(routing_key) END,
-       count(DISTINCT routing_key), coalesce((pg_catalog.array_agg(error ORDER BY at DESC))[1], ''), count(*),
+       pg_catalog.count(DISTINCT routing_key), coalesce((pg_catalog.array_agg(error ORDER BY at DESC))[1], ''), count(*),
        pg_catalog.min(at), pg_catalog.max(at), (pg_catalog.sum(count(*)) OVER ())::bigint,
        (SELECT count(*) FROM looked)
 FROM failed WHERE {where} GROUP BY code, exchange, CASE WHEN {by_key} THEN routing_key END, header

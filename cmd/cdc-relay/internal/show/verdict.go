@@ -338,7 +338,7 @@ func (v *Stats) calm() string {
 		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("backend %d", owner.PID)))
 	}
 	if !answers {
-		parts = append(parts, "as far as the tables show: no relay was heard")
+		parts = append(parts, "by the tables alone: no relay answered")
 	}
 	return strings.Join(parts, ", ")
 }

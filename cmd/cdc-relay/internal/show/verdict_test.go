@@ -91,7 +91,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		change func(*Stats, *relay.Config) *operator.Key
 	}{
 		{"ok|Healthy: 61 messages/s, leader 10.0.0.7|||", func(*Stats, *relay.Config) *operator.Key { return nil }},
-		{"ok|Healthy: no message waits, as far as the tables show: no relay was heard|||", func(v *Stats, cfg *relay.Config) *operator.Key {
+		{"ok|Healthy: no message waits, by the tables alone: no relay answered|||", func(v *Stats, cfg *relay.Config) *operator.Key {
 			v.Relay, v.Slot, cfg.Mode = nil, slotView{}, relay.ModePoll
 			return nil
 		}},
