@@ -35,7 +35,7 @@ func TestStatsScansNoTable(t *testing.T) {
 	statements := map[string][]any{
 		rowsSQL: {most}, pendingSQL: {100, none}, blockedSQL: {most}, deadRowsSQL: {most},
 		blocking.statesStatement(sampledRows): {most, none, 50, o.table.SQL()},
-		blocking.statesStatement(oldestRows):  {most}, blocking.statesStatement(dueRows): {most, none}, blocking.statesStatement(futureRows): {most, none},
+		blocking.statesStatement(oldestRows):  {most, none}, blocking.statesStatement(dueRows): {most, none}, blocking.statesStatement(futureRows): {most, none},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
 		keyOfSQL:                   {"key 5", 100_000, most},
