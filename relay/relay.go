@@ -165,11 +165,15 @@ func (r *Relay) registerMetrics(registry prometheus.Registerer) error {
 				Remembered:      r.core.View().Remembered,
 				Heard:           r.streamHeard(),
 				Blocked:         r.state.Load().blockedFor(time.Now()),
+				Silent:          r.muteness.lasts(),
+				SetAside:        r.settler.aside.Load().Rows,
 			}
 		}),
 		metrics.RegisterSample(registry, metrics.Sampler{
 			Asks: func() bool { return r.phase.Load() == phaseRunning && r.role() != "standby" },
-			Ask:  func(ctx context.Context) (store.Sample, error) { return r.store.Sample(ctx, r.config.Names().Slot) },
+			Ask: func(ctx context.Context) (store.Sample, error) {
+				return r.store.Sample(ctx, r.config.Names().Slot, r.settler.aside.Load().IDs)
+			},
 		}))
 }
 
@@ -182,6 +186,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
 	defer event.Flush(r.log)
+	defer r.observer.lines.flush()
 	if err := r.preflight(ctx); err != nil || ctx.Err() != nil {
 		if err == nil {
 			r.log.Info("stopped before it published anything", "event", event.RelayStopped)

@@ -85,7 +85,9 @@ func (s *Store) Repair(ctx context.Context, err error) string {
 	return fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;", short(s.table), outbox.Identifier(trigger))
 }
 
-func short(t outbox.Table) string { return outbox.Identifier(t.Schema) + "." + outbox.Identifier(t.Name) }
+func short(t outbox.Table) string {
+	return outbox.Identifier(t.Schema) + "." + outbox.Identifier(t.Name)
+}
 
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
 // function.

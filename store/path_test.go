@@ -66,7 +66,7 @@ func testStatements(t *testing.T, url string) {
 			}
 		}
 	}
-	_, errSample := s.Sample(t.Context(), "none")
+	_, errSample := s.Sample(t.Context(), "none", nil)
 	_, errSnapshot := s.Snapshot(t.Context(), true)
 	_, errPosition := s.Position(t.Context())
 	_, _, errLast := s.LastID(t.Context())

@@ -25,8 +25,11 @@ type Sample struct {
 	Rows, DeadLetters pgtype.Int8
 	// NewerVersion counts rows that need a newer relay, among the oldest SampleExact rows.
 	NewerVersion pgtype.Int8
-	// OldestPending is the age of the oldest ready row, in seconds on the database's clock; 0: no row waits.
+	// OldestPending is for how long the oldest ready row has waited, in seconds on the database's clock: since its time,
+	// if it has one. 0: no row waits.
 	OldestPending pgtype.Float8
+	// WALRemoved: the server removes WAL that the slot needs.
+	WALRemoved bool
 	// SlotLag is the WAL that the slot's reader has not confirmed, SlotRetained the WAL that the server keeps for the
 	// slot; both in bytes.
 	SlotLag, SlotRetained pgtype.Int8
@@ -55,17 +58,19 @@ FROM pg_catalog.pg_class c WHERE c.oid = $1::text::regclass::oid`
 // oldestSQL reads rows without a time, among the first ten thousand rows of the table, and due rows.
 const oldestSQL = `
 SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
-  (SELECT r.created_at FROM (SELECT created_at, available_at FROM {rows} ORDER BY id LIMIT {exact}) r
-   WHERE r.available_at IS NULL AND pg_catalog.isfinite(r.created_at) LIMIT 1),
-  (SELECT pg_catalog.min(r.created_at) FROM (
-    SELECT created_at FROM {rows} WHERE available_at <= (SELECT clock_timestamp())
-    ORDER BY available_at LIMIT 100) r WHERE pg_catalog.isfinite(r.created_at))))::float8, 0), 0)`
+  (SELECT r.created_at FROM (SELECT id, created_at, available_at FROM {rows} ORDER BY id LIMIT {exact}) r
+   WHERE r.available_at IS NULL AND pg_catalog.isfinite(r.created_at) AND r.id <> ALL($1::bigint[]) LIMIT 1),
+  (SELECT pg_catalog.min(greatest(r.created_at, r.available_at)) FROM (
+    SELECT id, created_at, available_at FROM {rows} WHERE available_at <= (SELECT clock_timestamp())
+    ORDER BY available_at LIMIT 100) r WHERE pg_catalog.isfinite(r.created_at) AND r.id <> ALL($1::bigint[])
+  )))::float8, 0), 0)`
 
 const newerRowsSQL = `
 SELECT count(*) FROM (SELECT schema_version FROM {rows} ORDER BY id LIMIT {exact}) r WHERE r.schema_version > {version}`
 
-// Sample reads the state of queue and slot. It uses one connection for at most three seconds, and locks nothing.
-func (s *Store) Sample(ctx context.Context, slotName string) (Sample, error) {
+// Sample reads the state of queue and slot. Published are ids of rows that were published and cannot be deleted: they do
+// not wait. It uses one connection for at most three seconds, and locks nothing.
+func (s *Store) Sample(ctx context.Context, slotName string, published []int64) (Sample, error) {
 	var sample Sample
 	ctx, cancel := context.WithTimeout(ctx, 5*sampleTimeout)
 	defer cancel()
@@ -74,7 +79,7 @@ func (s *Store) Sample(ctx context.Context, slotName string) (Sample, error) {
 		if _, err := conn.Exec(ctx, "SET statement_timeout = "+limit); err != nil {
 			return err
 		}
-		return errors.Join(sample.read(ctx, conn, s.table, slotName), resetTimeout(ctx, conn))
+		return errors.Join(sample.read(ctx, conn, s.table, slotName, append([]int64{}, published...)), resetTimeout(ctx, conn))
 	})
 	if err != nil {
 		return Sample{}, fmt.Errorf("sample %s: %w", s.table, err)
@@ -91,14 +96,16 @@ func resetTimeout(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Table, name string) error {
+func (sample *Sample) read(
+	ctx context.Context, conn *pgx.Conn, table outbox.Table, name string, published []int64,
+) error {
 	err := errors.Join(
 		readDepth(ctx, conn, table, &sample.Rows),
 		readDepth(ctx, conn, table.DeadLetter(), &sample.DeadLetters))
 	if err != nil {
 		return err
 	}
-	err = conn.QueryRow(ctx, sampling(oldestSQL, table)).Scan(&sample.OldestPending)
+	err = conn.QueryRow(ctx, sampling(oldestSQL, table), published).Scan(&sample.OldestPending)
 	if err != nil && !isQueryCanceled(err) {
 		return err
 	}
@@ -109,6 +116,7 @@ func (sample *Sample) read(ctx context.Context, conn *pgx.Conn, table outbox.Tab
 	seen, err := slot.Read(ctx, conn.PgConn(), name)
 	if seen.Here { // a polling relay has no slot
 		sample.SlotLag = pgtype.Int8{Int64: max(seen.LagBytes, 0), Valid: seen.Confirmed != 0}
+		sample.WALRemoved = seen.WALStatus == "unreserved" || seen.Lost()
 		sample.SlotRetained = pgtype.Int8{Int64: seen.RetainedBytes, Valid: true}
 	}
 	if isQueryCanceled(err) {

@@ -19,7 +19,7 @@ func (f *fixture) sample(slot string) (s store.Sample) {
 	f.Helper()
 	var err error
 	await.Until(f, "a sample", func() bool {
-		s, err = f.store.Sample(f.Context(), slot)
+		s, err = f.store.Sample(f.Context(), slot, []int64{-1})
 		return err == nil && s.Rows.Valid && s.OldestPending.Valid && s.DeadLetters.Valid
 	}, func() string { return fmt.Sprint(err, s) })
 	return s
@@ -41,11 +41,12 @@ func TestSampleOfASmallQueueIsExact(t *testing.T) {
 	if s := f.sample("no_such_slot"); s.Rows.Int64 != 4 || int(s.OldestPending.Float64)/60 != 1 {
 		t.Errorf("with a pending row of a minute: %+v", s)
 	}
-	f.Insert(`(routing_key, payload, created_at, available_at, attempts) VALUES ('due', '1', now() - interval '2 hours', now(), 3)`)
+	f.Insert(`(routing_key, payload, created_at, available_at, attempts) VALUES ('due', '1', now() - interval '2 hours', now() - interval '1 hour', 3)`)
+	f.Insert(`(id, routing_key, payload, created_at) OVERRIDING SYSTEM VALUE VALUES (-1, 'published, not deleted', '1', now() - interval '1 day')`)
 	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
 		SELECT i, now(), gen_random_uuid(), 5, 1, 'r', 'nack', '1' FROM generate_series(1, 7) i`)
-	if s := f.sample("no_such_slot"); s.Rows.Int64 != 5 || s.DeadLetters.Int64 != 7 || int(s.OldestPending.Float64)/3600 != 2 {
-		t.Errorf("with a due retry of two hours and dead letters: %+v", s)
+	if s := f.sample("no_such_slot"); s.Rows.Int64 != 6 || s.DeadLetters.Int64 != 7 || int(s.OldestPending.Float64)/3600 != 1 {
+		t.Errorf("with a retry that has been due for an hour, and dead letters: %+v", s)
 	}
 }
 
@@ -105,7 +106,7 @@ func TestSampleDoesNotWaitForALock(t *testing.T) {
 	f := newFixture(t)
 	defer tabletest.End(t, tabletest.Begin(t, f.Conn, `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`).Rollback)
 	began := time.Now()
-	if s, err := f.store.Sample(t.Context(), "no_such_slot"); err == nil && s.OldestPending.Valid {
+	if s, err := f.store.Sample(t.Context(), "no_such_slot", nil); err == nil && s.OldestPending.Valid {
 		t.Errorf("got %+v of a locked table", s)
 	}
 	if took := time.Since(began); took > 10*time.Second {

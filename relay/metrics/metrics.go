@@ -81,6 +81,11 @@ func (m *Metrics) count(k *maker, by []dimension) {
 	m.rejected = k.ofMessages(by, "messages_refused_total",
 		"Rejections, which cost an attempt each, "+
 			"and impossible messages, which are dead-lettered at once.", "reason")
+	if len(by) == 0 {
+		for _, reason := range outbox.Reasons() { // with value 0, so that the first rejections are an increase
+			m.rejected.WithLabelValues(string(reason))
+		}
+	}
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages affected by an outage, or without room in the publisher, without a charged attempt. "+
 			"outcome is unknown (sent, confirm lost) or not_sent.", "outcome")

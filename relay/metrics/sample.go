@@ -22,7 +22,7 @@ type Sampler struct {
 type sampleCollector struct {
 	Sampler
 	depth, oldest, dead, lag, retain *prometheus.Desc
-	newer, age                       *prometheus.Desc
+	newer, age, removed              *prometheus.Desc
 
 	mu struct {
 		sync.Mutex
@@ -58,13 +58,15 @@ func newSampleCollector(s Sampler) *sampleCollector {
 		Sampler: s,
 		depth:   desc("queue_depth_rows", "Rows of the outbox: exact up to 10,000, estimated beyond."),
 		oldest: desc("oldest_pending_seconds",
-			"Age of the oldest row that waits for no time, also behind its ordering key (database clock). 0: none."),
+			"Time for which the oldest ready row has waited, also behind its ordering key (database clock). 0: none."),
 		dead: desc("dead_letter_rows", "Rows of the dead-letter table: exact up to 10,000, estimated beyond."),
 		newer: desc("newer_version_rows",
 			"Rows among the oldest 10,000 whose schema_version is newer than this relay knows. "+
 				"It does not publish them."),
 		lag:    desc("slot_lag_bytes", "Bytes of WAL that the slot's reader has not confirmed."),
 		retain: desc("slot_retained_bytes", "Bytes of WAL that the server retains for the slot."),
+		removed: desc("slot_wal_removed",
+			"1 if the server removes WAL that the slot needs (wal_status unreserved or lost)."),
 		age: desc("sample_age_seconds",
 			"Age of the sampled values: queue depth, oldest pending, dead letters, and those of the slot."),
 	}
@@ -72,7 +74,7 @@ func newSampleCollector(s Sampler) *sampleCollector {
 
 // Describe implements prometheus.Collector.
 func (c *sampleCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.depth, c.oldest, c.dead, c.newer, c.lag, c.retain, c.age} {
+	for _, desc := range []*prometheus.Desc{c.depth, c.oldest, c.dead, c.newer, c.lag, c.retain, c.removed, c.age} {
 		to <- desc
 	}
 }
@@ -98,6 +100,9 @@ func (c *sampleCollector) Collect(to chan<- prometheus.Metric) {
 	whole(c.retain, sample.SlotRetained)
 	if sample.OldestPending.Valid {
 		gauge(c.oldest, sample.OldestPending.Float64)
+	}
+	if sample.SlotRetained.Valid {
+		gauge(c.removed, oneIf(sample.WALRemoved))
 	}
 	gauge(c.age, age.Seconds())
 }

@@ -21,6 +21,10 @@ type State struct {
 	Heard time.Time
 	// Blocked is how long the broker has blocked the connection in total.
 	Blocked time.Duration
+	// Silent is for how long the publisher has had messages and given no result.
+	Silent time.Duration
+	// SetAside are the rows that can be neither deleted nor updated.
+	SetAside int
 }
 
 // stateCollector reports the state of the relay at each scrape.
@@ -29,6 +33,7 @@ type stateCollector struct {
 	role, breaker                *prometheus.Desc
 	broker, database             *prometheus.Desc
 	registry, heard, blockedTime *prometheus.Desc
+	silent, aside                *prometheus.Desc
 }
 
 // RegisterState registers metrics whose values the function returns. It is called by any goroutine at any time.
@@ -49,13 +54,16 @@ func RegisterState(registry prometheus.Registerer, state func() State) error {
 			"Unix time of the last message on the replication stream. 0: none yet."),
 		blockedTime: desc("publisher_blocked_seconds_total",
 			"Total time for which the connection was blocked."),
+		silent: desc("publisher_silent_seconds",
+			"Time for which the publisher has had messages and given no result. 0: none waits for it."),
+		aside: desc("set_aside_rows", "Rows that the relay can neither delete nor update."),
 	})
 }
 
 // Describe implements prometheus.Collector.
 func (c *stateCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{
-		c.role, c.breaker, c.broker, c.database, c.registry, c.heard, c.blockedTime,
+		c.role, c.breaker, c.broker, c.database, c.registry, c.heard, c.blockedTime, c.silent, c.aside,
 	} {
 		to <- desc
 	}
@@ -83,5 +91,7 @@ func (c *stateCollector) Collect(to chan<- prometheus.Metric) {
 		heard = float64(s.Heard.UnixNano()) / 1e9
 	}
 	gauge(c.heard, heard)
+	gauge(c.silent, s.Silent.Seconds())
+	gauge(c.aside, float64(s.SetAside))
 	to <- prometheus.MustNewConstMetric(c.blockedTime, prometheus.CounterValue, s.Blocked.Seconds())
 }
