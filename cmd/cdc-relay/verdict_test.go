@@ -1,11 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"html"
+	"maps"
 	"net/http"
 	"net/url"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +48,54 @@ func verdicts(t *testing.T, env environment, relay, console string) (stats show.
 	return view.Verdict, readyz, browser
 }
 
+// firing are the alerts, with their severities, of a relay whose metrics change from before to now and then stay. It is
+// false if there is no promtool: scripts/test installs it.
+func firing(t *testing.T, before, now string) (alerts map[string]string, evaluated bool) {
+	t.Helper()
+	promtool, err := exec.LookPath("promtool")
+	rules, absolute := filepath.Abs("../../deploy/prometheus/rules.yaml")
+	if err != nil || absolute != nil {
+		return nil, false
+	}
+	sample := regexp.MustCompile(`(?m)^(cdc_relay_\w+)(?:\{(.*)\})? (\S+)$`)
+	values := make(map[string][2]string)
+	for i, text := range []string{before, now} {
+		for _, found := range sample.FindAllStringSubmatch(text, -1) {
+			series := fmt.Sprintf(`%s{job="shop",instance="a",%s}`, found[1], found[2])
+			both := values[series]
+			both[i] = found[3]
+			values[series] = both
+		}
+	}
+	test := "rule_files: [" + rules + "]\nevaluation_interval: 30s\ntests:\n- interval: 30s\n  input_series:\n"
+	for series, both := range values {
+		test += fmt.Sprintf("  - {series: '%s', values: '%sx10 %sx60'}\n", series, cmp.Or(both[0], "_"), cmp.Or(both[1], "_"))
+	}
+	test += "  promql_expr_test:\n  - {expr: 'ALERTS{alertstate=\"firing\"}', eval_time: 12m, exp_samples: [{labels: none, value: 1}]}\n"
+	output, _ := exec.Command(promtool, "test", "rules", writeFile(t, "alerts.yaml", test)).CombinedOutput() //nolint:errcheck // it fails, and prints the alerts
+	_, got, found := strings.Cut(string(output), "got:")
+	if !found {
+		t.Fatalf("%s", output)
+	}
+	alerts = make(map[string]string)
+	for _, one := range regexp.MustCompile(`alertname=\\?"(\w+)\\?".*?severity=\\?"(\w+)\\?"`).FindAllStringSubmatch(got, -1) {
+		alerts[one[1]] = one[2]
+	}
+	return alerts, true
+}
+
+// worst is the level of these alerts.
+func worst(alerts map[string]string) show.Level {
+	severities := slices.Collect(maps.Values(alerts))
+	switch {
+	case slices.Contains(severities, "critical"):
+		return show.Critical
+	case slices.Contains(severities, "warning"):
+		return show.Warning
+	}
+	return show.Healthy
+}
+
 // keepRows makes every DELETE on the outbox fail.
 func keepRows(exec func(sql string)) {
 	exec(`CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'rows stay'; END $$`)
@@ -58,6 +112,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 		args   []string
 		want   string // a pattern of the whole sentence
 		fix    string // a pattern of the detail, the fix and the command
+		alerts string // their names
 	}{
 		{name: "healthy", want: `Healthy: \d+ messages/s(, p99 .*)?, leader 127\.0\.0\.1`, fix: `\|\|`},
 		{
@@ -68,7 +123,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders.paid', '1')`)
 			},
 			want: `Critical: no message is published: the publisher .*; 1 message waits`,
-			fix:  `.*connection.*\|\|cdc-relay check`,
+			fix:  `.*connection.*\|\|cdc-relay check`, alerts: "CdcRelayBrokerNotReady",
 		},
 		{
 			name: "a key is blocked",
@@ -78,7 +133,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 					('orders.paid', '1', 'customer-7'), ('orders.paid', '1', 'customer-7')`)
 			},
 			want: `Needs attention: 2 messages of key customer-7 wait behind message 1, which was rejected: .*queue.*`,
-			fix:  `unroutable: .*\|.*queue.*\|cdc-relay explain 1`,
+			fix:  `unroutable: .*\|.*queue.*\|cdc-relay explain 1`, alerts: "CdcRelayRejections",
 		},
 		{
 			name: "a dead letter blocks a key",
@@ -88,7 +143,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 					('orders.paid', '1', 'customer-7')`)
 			},
 			want: `Needs attention: 1 message of key customer-7 waits behind dead letter 1`,
-			fix:  `\|fix the cause.*\|cdc-relay explain 1`,
+			fix:  `\|fix the cause.*\|cdc-relay explain 1`, alerts: "CdcRelayDeadLetters CdcRelayRejections",
 		},
 		{
 			name: "many dead letters",
@@ -97,7 +152,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.lost', '1' FROM generate_series(1, 11)`)
 			},
 			want: `Needs attention: 11 dead letters: because .*queue.* \(routing key orders\.lost\)`,
-			fix:  `\|.*queue.*, then resend them\|cdc-relay list --state dead --reason unroutable`,
+			fix:  `\|.*queue.*, then resend them\|cdc-relay list --state dead --reason unroutable`, alerts: "CdcRelayDeadLetters CdcRelayRejections",
 		},
 		{
 			name:   "published rows cannot be deleted",
@@ -106,7 +161,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.paid', '1' FROM generate_series(1, 20)`)
 			},
 			want: `Critical: publishing has stopped: \d+ messages were published, and their rows cannot be deleted.*`,
-			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`,
+			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`, alerts: "CdcRelayPublishingStopped CdcRelayRowsSetAside",
 		},
 		{
 			name:   "one published row cannot be deleted",
@@ -115,7 +170,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders.paid', '1')`)
 			},
 			want: `Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected`,
-			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`,
+			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`, alerts: "CdcRelayRowsSetAside",
 		},
 	} {
 		t.Run(state.name, func(t *testing.T) {
@@ -150,10 +205,13 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			if state.after != nil {
 				state.after(exec, broker)
 			}
+			before := page(t, relay+"/metrics")
 			wanted, fix := regexp.MustCompile("^"+state.want+"$"), regexp.MustCompile("^"+state.fix+"$")
+			var level show.Level
 			await.Until(t, "all say "+state.want, func() bool {
 				stats, readyz, browser := verdicts(t, env, relay, console)
 				t.Logf("stats: %+v; readyz: %s; browser: %s %s", stats, readyz.text, browser.level, browser.text)
+				level = stats.Level
 				for _, part := range []string{stats.Detail, stats.Fix, stats.Command} {
 					if part != "" && (!strings.Contains(readyz.page, part) || !strings.Contains(browser.page, part)) {
 						return false
@@ -162,6 +220,11 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				return wanted.MatchString(stats.Text) && wanted.MatchString(readyz.text) && wanted.MatchString(browser.text) &&
 					browser.level == string(stats.Level) && fix.MatchString(strings.Join([]string{stats.Detail, stats.Fix, stats.Command}, "|"))
 			})
+			alerts, evaluated := firing(t, before, page(t, relay+"/metrics"))
+			names := strings.Join(slices.Sorted(maps.Keys(alerts)), " ")
+			if evaluated && (names != state.alerts || worst(alerts) != level) {
+				t.Errorf("the verdict is %s, the alerts are %v, want %s", level, alerts, state.alerts)
+			}
 		})
 	}
 }

@@ -47,7 +47,7 @@ const (
 	SlotLost
 )
 
-// Conditions returns the level of each condition, and the alert that fires for it; "": none. The verdict leaves out
+// Conditions returns the level of each condition, and the alert that fires for it. The verdict leaves out
 // growth and latency: only a time series shows them, such as the console's charts.
 func Conditions() map[Condition]struct {
 	Level Level
@@ -59,20 +59,20 @@ func Conditions() map[Condition]struct {
 	}{
 		Late:          {Critical, "CdcRelayMessagesLate"},
 		NoRelay:       {Critical, "CdcRelayAbsent"},
-		RelayGone:     {Warning, ""},
+		RelayGone:     {Warning, "CdcRelayGone"},
 		NotPublishing: {Critical, "CdcRelayBrokerNotReady"},
 		DatabaseFails: {Critical, "CdcRelayDatabaseNotReady"},
-		Stopped:       {Critical, ""},
-		NoAnswers:     {Warning, ""},
+		Stopped:       {Critical, "CdcRelayPublishingStopped"},
+		NoAnswers:     {Warning, "CdcRelayNoAnswers"},
 		NotStreaming:  {Warning, "CdcRelayNobodyStreams"},
-		SetAside:      {Warning, ""},
-		BlockedKey:    {Warning, ""},
+		SetAside:      {Warning, "CdcRelayRowsSetAside"},
+		BlockedKey:    {Warning, "CdcRelayRejections"},
 		DeadLetters:   {Warning, "CdcRelayDeadLetters"},
-		Rejections:    {Warning, ""},
-		NewerVersion:  {Warning, ""},
+		Rejections:    {Warning, "CdcRelayRejections"},
+		NewerVersion:  {Warning, "CdcRelayNewerVersion"},
 		Depth:         {Warning, "CdcRelayQueueGrows"},
 		WAL:           {Warning, "CdcRelayWalGrows"},
-		SlotLost:      {Warning, ""},
+		SlotLost:      {Warning, "CdcRelaySlotLost"},
 	}
 }
 

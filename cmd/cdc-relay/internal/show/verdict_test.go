@@ -2,6 +2,7 @@ package show
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"strings"
@@ -43,14 +44,14 @@ func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
 // A state has one level, in the views and in the alerts. Only a time series shows latency, restarts and growth.
 func TestTheVerdictHasTheLevelsOfTheAlerts(t *testing.T) {
 	_, severity := rules(t)
-	conditions := Conditions()
+	conditions, all := Conditions(), maps.Clone(severity)
 	for is := Late; is <= SlotLost; is++ {
 		c, known := conditions[is]
 		if !known || c.Level.rank() < 1 {
 			t.Errorf("condition %d has no level", is)
 		}
-		if c.Alert != "" && severity[c.Alert] != string(c.Level) {
-			t.Errorf("%s is %q, the verdict's level is %s", c.Alert, severity[c.Alert], c.Level)
+		if all[c.Alert] != string(c.Level) {
+			t.Errorf("%q is %q, the verdict's level is %s", c.Alert, all[c.Alert], c.Level)
 		}
 		delete(severity, c.Alert)
 	}
