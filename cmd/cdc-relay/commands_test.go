@@ -112,6 +112,7 @@ func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 		t.Helper()
 		want(t, r, exitFailed)
 		_, hint, _ := strings.Cut(r.stderr, "hint: ")
+		hint, _, _ = strings.Cut(hint, "  #")
 		return strings.TrimSpace(hint)
 	}
 	for broken, repair := range map[string]string{
