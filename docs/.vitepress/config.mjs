@@ -1,14 +1,16 @@
 // The site of docs/*.md, built by VitePress (scripts/docs). The pages are plain Markdown that GitHub shows as well: what
 // the two treat differently is settled in this file, not in the pages.
 import { renderMermaidSVG } from 'beautiful-mermaid'
-import { existsSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitepress'
+import { folders, page, writePages } from './examples.mjs'
 
 const docs = fileURLToPath(new URL('..', import.meta.url))
 const root = join(docs, '..')
 const repository = 'https://github.com/cdc-relay/cdc-relay'
+const address = 'https://cdc-relay.github.io/cdc-relay/'
 
 // sidebar reads groups and pages from docs/README.md, the only list of pages.
 function sidebar() {
@@ -19,7 +21,8 @@ function sidebar() {
     if (heading) groups.push({ text: heading[1], items: [] })
     if (page) groups.at(-1).items.push({ text: page[1], link: `/${page[2]}` })
   }
-  return groups
+  const examples = Object.entries(folders).map(([name, [, text]]) => ({ text, link: `/examples/${name === 'index' ? '' : name}` }))
+  return [...groups.filter((group) => group.items.length > 0), { text: 'Examples', items: examples }]
 }
 
 // slugify gives headings the anchors of GitHub, so that one link works in both.
@@ -36,7 +39,7 @@ function outsideLinks(md) {
       const [path, anchor] = href.split('#')
       const file = join(docs, dirname(env.relativePath), path)
       const suffix = anchor ? `#${anchor}` : ''
-      if (relative(docs, file) === 'README.md') token.attrSet('href', `./${suffix}`)
+      if (relative(docs, file) === 'README.md') token.attrSet('href', `/pages${suffix}`)
       else if (existsSync(file) && (dirname(relative(docs, file)) !== '.' || !file.endsWith('.md'))) {
         const kind = statSync(file).isDirectory() ? 'tree' : 'blob'
         token.attrSet('href', `${repository}/${kind}/main/${relative(root, file)}${suffix}`)
@@ -62,6 +65,66 @@ function diagrams(md) {
   }
 }
 
+// flagAnchors gives each flag of the configuration an address, such as /configuration#max-in-flight.
+function flagAnchors(md) {
+  md.core.ruler.push('flag-anchors', ({ tokens, env }) => {
+    if (env.relativePath !== 'configuration.md') return
+    for (const [index, token] of tokens.entries()) {
+      const item = token.type === 'list_item_open' && tokens[index + 2]?.children?.[0]
+      const flag = item && item.type === 'code_inline' && item.content.match(/^--([a-z-]+)/)
+      if (flag) token.attrSet('id', flag[1])
+    }
+  })
+}
+
+// words are what people search for, by the page or the heading that answers, where the text has other words.
+const words = {
+  'architecture.md#the-idea': 'transactional outbox pattern',
+  'contract.md#contract': 'insert message same transaction order',
+  'consumers.md#the-inbox': 'idempotency idempotent',
+  'delivery.md#coalescing': 'coalesce',
+  'examples/index.md#examples': 'dotnet .NET C# spring boot',
+  'examples/java.md': 'spring boot',
+  'examples/php.md': 'laravel eloquent',
+  'examples/ruby.md': 'rails ruby on rails activerecord',
+  'guarantees.md#not-promised': 'exactly once',
+  'performance.md#results': 'throughput benchmark',
+  'runbook.md#dead-letters': 'retry dead letters exchange fixed',
+  'testing.md#go': 'test code without RabbitMQ',
+  'upgrade.md#remove': 'uninstall',
+  'operations.md#several-relays': 'high availability leader election',
+  'operations.md#failover': 'read replica standby promotion point in time recovery PITR',
+  'compare.md': 'why not debezium alternatives license licence',
+}
+
+// withWords adds the words behind their headings, for the index of the search alone.
+function withWords(text, path) {
+  const lines = text.split('\n')
+  for (const [place, more] of Object.entries(words)) {
+    const [file, anchor] = place.split('#')
+    if (file !== path) continue
+    const at = lines.findIndex((line) => /^#+ /.test(line) && (!anchor || slugify(line.replace(/^#+ /, '')) === anchor))
+    if (at < 0) throw new Error(`${path}: there is no heading for the words of ${place}`)
+    lines.splice(at + 1, 0, '', `${more} `.repeat(6), '') // as often as a page about it has them
+  }
+  return lines.join('\n')
+}
+
+// llms writes the docs for coding assistants: llms.txt lists the pages, llms-full.txt has all of them, and agents.md has
+// those about the code of an application.
+function llms({ outDir, pages }) {
+  const names = pages.filter((name) => /^[a-z-]+\.md$/.test(name) && name !== 'README.md').sort()
+  const text = (name) => readFileSync(join(docs, name), 'utf8').replace(/\]\((?![#a-z]+:|#)([^)\s]*?)(\.md)?(#[^)]*)?\)/g, (whole, path, isPage, anchor = '') => (isPage && !path.includes('/') ? `](${address}${path}${anchor})` : whole))
+  const title = (name) => text(name).match(/^# (.*)/m)[1]
+  const head = '# cdc-relay\n\n> It publishes the rows of a Postgres outbox table to RabbitMQ: at least once, in order of a key, after the commit.\n'
+  const all = (chosen) => head + chosen.map((name) => `\n${text(name)}`).join('')
+  const examples = Object.keys(folders).map((name) => [`examples/${name === 'index' ? '' : name}`, folders[name][1]])
+  const list = [...names.map((name) => [name.replace('.md', ''), title(name)]), ...examples]
+  writeFileSync(join(outDir, 'llms.txt'), `${head}\n## Pages\n\n${list.map(([path, name]) => `- [${name}](${address}${path})`).join('\n')}\n\n## Whole\n\n- [All pages in one](${address}llms-full.txt)\n- [What an application needs](${address}agents.md)\n`)
+  writeFileSync(join(outDir, 'llms-full.txt'), all(names) + Object.keys(folders).map((name) => `\n${page(name)}`).join(''))
+  writeFileSync(join(outDir, 'agents.md'), all(['contract.md', 'functions.md', 'ordering-keys.md', 'scheduled-messages.md', 'consumers.md', 'testing.md', 'guarantees.md']))
+}
+
 // search finds pages for questions as people type them: without words that stand in every sentence, and without the
 // plural. Only the last word may be incomplete, and only long words misspelled, or else common words match everywhere.
 // VitePress sends these functions to the browser as text, so they use nothing from outside of them.
@@ -82,6 +145,8 @@ const search = {
 
 const icon = `data:image/svg+xml,${encodeURIComponent(readFileSync(join(root, 'cmd/cdc-relay/internal/console/web/icon.svg'), 'utf8'))}`
 
+writePages()
+
 export default defineConfig({
   title: 'cdc-relay',
   description: 'A relay from the outbox table of Postgres to RabbitMQ',
@@ -91,22 +156,30 @@ export default defineConfig({
   cleanUrls: true,
   outDir: '../bin/site',
   cacheDir: '../.dev/vitepress',
-  rewrites: { 'README.md': 'index.md' },
+  rewrites: { 'README.md': 'pages.md', 'site/index.md': 'index.md' },
   srcExclude: ['results/**'],
+  buildEnd: llms,
   head: [
     ['link', { rel: 'icon', href: icon }],
-    ['style', {}, '.diagram { overflow-x: auto } .diagram svg { margin: auto }'],
   ],
   markdown: {
     anchor: { slugify },
     attrs: { disable: true }, // GitHub shows {braces} as they are
     config(md) {
-      md.use(outsideLinks).use(diagrams)
+      md.use(outsideLinks).use(diagrams).use(flagAnchors)
       md.block.ruler.disable('html_block') // VitePress takes a line that begins with <word> for HTML, also in a code span
     },
   },
   themeConfig: {
     logo: icon,
+    nav: [
+      { text: 'Start', link: '/getting-started' },
+      { text: 'Runbook', link: '/runbook' },
+      { text: 'Configuration', link: '/configuration' },
+      { text: 'Examples', link: '/examples/' },
+      { text: 'Compare', link: '/compare' },
+      { text: 'All pages', link: '/pages' },
+    ],
     sidebar: sidebar(),
     outline: [2, 3],
     socialLinks: [{ icon: 'github', link: repository }],
@@ -116,8 +189,8 @@ export default defineConfig({
       provider: 'local',
       options: {
         miniSearch: search,
-        // The home page only lists the other pages.
-        _render: (text, env, md) => (env.relativePath === 'index.md' ? '' : md.render(text, env)),
+        // The home page and the list of pages only lead to the others.
+        _render: (text, env, md) => (['index.md', 'pages.md'].includes(env.relativePath) ? '' : md.render(withWords(text, env.relativePath), env)),
       },
     },
   },

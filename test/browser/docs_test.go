@@ -108,15 +108,17 @@ func (s *site) showEachPage(folder string) {
 	s.Helper()
 	s.watch()
 	pages, err := filepath.Glob(folder + "/*.html")
-	if err != nil || len(pages) < 30 {
+	examples, failed := filepath.Glob(folder + "/examples/*.html")
+	pages = append(pages, examples...)
+	if err != nil || failed != nil || len(pages) < 40 {
 		s.Fatalf("%d pages, %v", len(pages), err)
 	}
 	for _, page := range pages {
-		name := strings.TrimSuffix(filepath.Base(page), ".html")
+		name := strings.TrimSuffix(strings.TrimPrefix(page, folder+"/"), ".html")
 		if name == "404" {
 			continue
 		}
-		s.do(chromedp.Navigate(s.url+strings.TrimSuffix(name, "index")), chromedp.WaitVisible("main h1"))
+		s.do(chromedp.Navigate(s.url+strings.TrimSuffix(name, "index")), chromedp.WaitVisible("h1"))
 		for _, look := range []struct {
 			width  int64
 			scheme string
@@ -128,11 +130,11 @@ func (s *site) showEachPage(folder string) {
 				s.Errorf("%s scrolls sideways at %d", name, look.width)
 			}
 			if dir := os.Getenv("SCREENSHOTS"); dir != "" {
-				s.shoot(dir, "docs-"+name+"-"+look.scheme, look.scheme)
+				s.shoot(dir, "docs-"+strings.ReplaceAll(name, "/", "-")+"-"+look.scheme, look.scheme)
 			}
 		}
 	}
-	s.do(chromedp.EmulateViewport(360, 800), chromedp.Navigate(s.url), chromedp.Click(".VPLocalNav .menu"),
+	s.do(chromedp.EmulateViewport(360, 800), chromedp.Navigate(s.url+"pages"), chromedp.Click(".VPLocalNav .menu"),
 		chromedp.WaitVisible(`//aside//a[normalize-space()="Runbook"]`))
 }
 
@@ -143,8 +145,8 @@ func (s *site) searchDocs() {
 	for _, q := range questions(s.T) {
 		s.do(chromedp.Evaluate[chromedp.Void](`(() => { const input = document.getElementById("localsearch-input");
 			input.value = ` + quoted(q.Question) + `; input.dispatchEvent(new Event("input")) })()`))
-		s.becomes(`[...document.querySelectorAll("a.result")].slice(0, 5).some((a) => a.href.endsWith(` +
-			quoted("/"+strings.Replace(q.Answer, ".md", "", 1)) + `))`)
+		s.becomes(`[...document.querySelectorAll("a.result")].slice(0, 3).some((a) => a.href.endsWith(` +
+			quoted("/"+strings.Replace(strings.Replace(q.Answer, "index.md", "", 1), ".md", "", 1)) + `))`)
 	}
 	s.do(chromedp.SendKeys("#localsearch-input", "\r"), chromedp.WaitNotPresent("#localsearch-input"))
 	s.becomes(`location.pathname.length > "/cdc-relay/".length`)

@@ -17,16 +17,20 @@ const files = readdirSync(site, { recursive: true }).filter((name) => statSync(j
 const pages = new Map() // by path, such as /cdc-relay/runbook
 for (const name of files.filter((name) => name.endsWith('.html') && name !== '404.html')) {
   const html = readFileSync(join(site, name), 'utf8')
-  pages.set(base + name.replace(/(^index)?\.html$/, ''), {
+  pages.set(base + name.replace(/(\bindex)?\.html$/, ''), {
     ids: new Set([...html.matchAll(/ id="([^"]*)"/g)].map((match) => match[1])),
     links: [...html.matchAll(/<a [^>]*href="([^"]*)"/g)].map((match) => match[1].replaceAll('&amp;', '&')),
     files: [...html.matchAll(/<(?:img|script|link) [^>]*(?:src|href)="([^"]*)"/g)].map((match) => match[1]),
   })
 }
 
+const examples = await import(pathToFileURL(join(root, 'docs/.vitepress/examples.mjs')))
+
 // read returns a section of a page of docs/ with everything below it, or the page.
 function read(name, anchor) {
-  const lines = readFileSync(join(root, 'docs', name), 'utf8').replace(/```[^]*?```/g, (code) => code.replace(/^#/gm, ' #')).split('\n')
+  const example = name.match(/^examples\/(.*)\.md$/)
+  const whole = example ? examples.page(example[1]) : readFileSync(join(root, 'docs', name), 'utf8')
+  const lines = whole.replace(/```[^]*?```/g, (code) => code.replace(/^#/gm, ' #')).split('\n')
   if (!anchor) return lines.join(' ')
   const level = (line) => line.match(/^#+(?= )/)?.[0].length ?? 99
   const from = lines.findIndex((line) => level(line) < 99 && config.markdown.anchor.slugify(line.replace(/^#+ /, '')) === anchor)
@@ -37,7 +41,9 @@ function read(name, anchor) {
 
 test('every page of docs is in the site', () => {
   const names = readdirSync(join(root, 'docs')).filter((name) => name.endsWith('.md'))
-  assert.deepEqual([...pages.keys()].sort(), names.map((name) => base + name.replace(/(^README)?\.md$/, '')).sort())
+  const docs = names.map((name) => base + name.replace('README', 'pages').replace('.md', ''))
+  const shown = Object.keys(examples.folders).map((name) => `${base}examples/${name.replace('index', '')}`)
+  assert.deepEqual([...pages.keys()].sort(), [base, ...docs, ...shown].sort())
 })
 
 test('every link leads to a page and a heading, every other one to a file', () => {
@@ -82,15 +88,34 @@ test('the search finds the answer to each question', async (t) => {
     ...options,
   })
   const questions = JSON.parse(readFileSync(join(root, 'test/site/questions.json'), 'utf8'))
-  assert.ok(questions.length >= 25)
+  assert.ok(questions.length >= 62)
   for (const { question, answer, phrase } of questions) {
     await t.test(question, () => {
       const [page, anchor] = answer.split('#')
       assert.ok(read(page, anchor).replace(/\s+/g, ' ').includes(phrase), `docs/${answer} does not say: ${phrase}`)
-      const found = search.search(question).map((result) => result.id.slice(base.length)).slice(0, 5)
-      assert.ok(found.includes(`${page.replace('.md', '')}#${anchor}`), `${answer} is not among ${found.join(', ')}`)
+      const found = search.search(question).map((result) => result.id.slice(base.length)).slice(0, 3)
+      assert.ok(found.includes(`${page.replace(/(index)?\.md$/, '')}#${anchor}`), `${answer} is not among ${found.join(', ')}`)
     })
   }
+})
+
+test('every flag of the configuration has an address', () => {
+  const flags = [...readFileSync(join(root, 'docs/configuration.md'), 'utf8').matchAll(/^- `--([a-z-]+)/gm)].map((match) => match[1])
+  assert.ok(flags.length > 30, `${flags.length} flags`)
+  const { ids } = pages.get(`${base}configuration`)
+  assert.deepEqual(flags.filter((flag) => !ids.has(flag)), [])
+})
+
+test('coding assistants find all pages in one file', () => {
+  const list = readFileSync(join(site, 'llms.txt'), 'utf8'), whole = readFileSync(join(site, 'llms-full.txt'), 'utf8')
+  for (const path of pages.keys()) {
+    if (path === base || path === `${base}pages`) continue
+    assert.ok(list.includes(`](${address}${path.slice(base.length)})`), `llms.txt lacks ${path}`)
+  }
+  for (const name of readdirSync(join(root, 'docs')).filter((name) => name.endsWith('.md') && name !== 'README.md')) {
+    assert.ok(whole.includes(readFileSync(join(root, 'docs', name), 'utf8').split('\n')[0]), `llms-full.txt lacks ${name}`)
+  }
+  assert.match(readFileSync(join(site, 'agents.md'), 'utf8'), /INSERT INTO outbox[^]*message_id/)
 })
 
 test('every alert leads to a heading of the site', () => {
