@@ -185,7 +185,7 @@ func TestMissingPrivilegesAreNamed(t *testing.T) {
 	env = asRole(t, env, conn, role)
 	r := cdcRelay(t, env, "setup", "--tables-only")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, `GRANT CREATE, USAGE ON SCHEMA "public" TO "`+role+`"`) {
+	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, "postgres://OWNER@") {
 		t.Errorf("got %s", r.stderr)
 	}
 }
@@ -202,12 +202,9 @@ func TestAdoptNamesTheMissingPrivilege(t *testing.T) {
 	adopt := []string{"adopt", "--from", "events", "--map", "routing_key=id,payload=body"}
 	r := cdcRelay(t, env, adopt...)
 	want(t, r, exitFailed)
-	grant := `GRANT CREATE, USAGE ON SCHEMA "public" TO "` + role + `"`
-	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, "hint: "+grant) {
+	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, "postgres://OWNER@") {
 		t.Errorf("got %s", r.stderr)
 	}
-	execute(t, conn, grant)
-	want(t, cdcRelay(t, env, adopt...), exitDone)
 }
 
 func TestUnknownDatabaseIsNamed(t *testing.T) {
