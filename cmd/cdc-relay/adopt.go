@@ -201,11 +201,7 @@ func adoptError(err error, cfg *config, conn *pgx.Conn) error {
 		return err
 	}
 	if strings.Contains(err.Error(), "permission denied for schema") { // also the owner of both tables may lack it
-		return failure.WithHint(
-			err,
-			fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or connect as a superuser",
-				outbox.QuoteIdentifier(cfg.relay.Table.Schema), outbox.QuoteIdentifier(conn.Config().User)),
-		)
+		return failure.WithHint(err, cfg.asOwnerOf("the database", conn))
 	}
 	return failure.WithHint(err, cfg.asOwner(conn))
 }

@@ -264,9 +264,7 @@ func (p *process) repair(c *cli.Context, cfg *config, repairs []doctor.Repair) [
 func connectToCheck(
 	ctx context.Context, address pgdial.Address, role string, parameters map[string]string,
 ) (*pgx.Conn, error) {
-	var login string
 	conn, err := connectWith(ctx, address, "check", func(config *pgx.ConnConfig) {
-		login = config.User
 		maps.Copy(config.RuntimeParams, parameters)
 		if role != "" {
 			config.RuntimeParams["role"] = role
@@ -280,11 +278,12 @@ func connectToCheck(
 	case role == "" || err == nil:
 	case pgcode.Is(err, pgerrcode.InvalidParameterValue) && strings.Contains(err.Error(), "does not exist"):
 		err = failure.WithHint(
-			err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name an existing role in --relay-role", name),
+			err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or use an existing role in --relay-role", name),
 		)
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
 		err = failure.WithHint(
-			err, fmt.Sprintf("GRANT %s TO %s;  -- as an administrator", name, outbox.QuoteIdentifier(login)),
+			err, "# use the relay's own role in --database-url (CDC_RELAY_DATABASE_URL), or an administrator's that is a "+
+				"member of "+name,
 		)
 	}
 	return conn, err

@@ -222,37 +222,6 @@ func TestDocsNameEveryCheck(t *testing.T) {
 	}
 }
 
-// The suggested statements can be pasted, and then the relay can log in.
-func TestRejectedLoginsGetAWorkingFix(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		role   string
-		breaks func(database, role string) string
-		says   string
-	}{
-		"CONNECT revoked":         {"LOGIN", func(database, _ string) string { return "REVOKE CONNECT ON DATABASE " + database + " FROM PUBLIC" }, "permission denied for database"},
-		"no LOGIN":                {"NOLOGIN", func(string, string) string { return "SELECT 1" }, "not permitted to log in"},
-		"no connection left":      {"LOGIN CONNECTION LIMIT 0", func(string, string) string { return "SELECT 1" }, "too many connections for role"},
-		"a database that is full": {"LOGIN", func(database, _ string) string { return "ALTER DATABASE " + database + " CONNECTION LIMIT 0" }, "too many connections for database"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			env, conn := withTables(t, "--mode", "poll")
-			role, database := newRole(t, conn, "", test.role), conn.Config().Database
-			execute(t, conn, test.breaks(`"`+database+`"`, role))
-			r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json")
-			want(t, r, exitFailed)
-			f := findingOf(t, r, doctor.Postgres, "reachable")
-			if f.Level != "critical" || !strings.Contains(f.Message, test.says) {
-				t.Fatalf("got %+v", f)
-			}
-			execute(t, conn, f.Fix[0])
-			if f := findingOf(t, cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json"), doctor.Postgres, "reachable"); f.Level != "ok" {
-				t.Errorf("got %+v", f)
-			}
-		})
-	}
-}
-
 // findingOf is the one of this name in the JSON of a check.
 func findingOf(t *testing.T, r result, area doctor.Area, name string) doctor.Finding {
 	t.Helper()
@@ -373,7 +342,7 @@ func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 
 	missing := check("--relay-role", "no_such_role")
 	want(t, missing, exitFailed)
-	for _, words := range []string{`role "no_such_role" does not exist`, `CREATE ROLE "no_such_role" LOGIN;  -- or name an existing role in --relay-role`} {
+	for _, words := range []string{`role "no_such_role" does not exist`, `CREATE ROLE "no_such_role" LOGIN;  -- or use an existing role in --relay-role`} {
 		if !strings.Contains(missing.stdout, words) {
 			t.Errorf("not said: %s\n%s", words, missing.stdout)
 		}
@@ -388,8 +357,8 @@ func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
 	want(t, cdcRelay(t, env, "check", "--publisher", "stdout", "--relay-role", role, "--fix", "--yes"), exitDone)
 	denied := cdcRelay(t, asRole(t, env, conn, other), "check", "--publisher", "stdout", "--relay-role", role)
 	want(t, denied, exitFailed)
-	if grant := `GRANT "` + role + `" TO "` + other + `";`; !strings.Contains(denied.stdout, grant) {
-		t.Errorf("no %s in %s", grant, denied.stdout)
+	if hint := `a member of "` + role + `"`; !strings.Contains(denied.stdout, hint) {
+		t.Errorf("no %s in %s", hint, denied.stdout)
 	}
 }
 

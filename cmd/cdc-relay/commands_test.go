@@ -104,46 +104,6 @@ func TestSetupAndTeardown(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "tables of public.outbox: not there")
 }
 
-// Run suggests setup, with or without --tables-only. These must not answer that there is nothing to do.
-func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
-	env, conn := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_MODE"] = "poll"
-	hint := func(r result) string {
-		t.Helper()
-		want(t, r, exitFailed)
-		_, hint, _ := strings.Cut(r.stderr, "hint: ")
-		hint, _, _ = strings.Cut(hint, "  #")
-		return strings.TrimSpace(hint)
-	}
-	for broken, repair := range map[string]string{
-		"DROP TABLE outbox_dead_letter":                                  "created table public.outbox_dead_letter again: it was missing",
-		"DROP TABLE outbox, outbox_dead_letter":                          "created table public.outbox again: it was missing",
-		"ALTER TABLE outbox DROP headers":                                `ALTER TABLE "public"."outbox" ADD COLUMN "headers" jsonb;`,
-		"ALTER TABLE outbox RENAME TO o; CREATE VIEW outbox AS SELECT 1": `ALTER VIEW "public"."outbox" RENAME TO "outbox_view"`,
-	} {
-		execute(t, conn, broken)
-		said := hint(cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text"))
-		if strings.HasPrefix(said, "ALTER") && strings.HasPrefix(said, repair) {
-			execute(t, conn, said)
-			continue
-		}
-		if said != "cdc-relay setup" && said != "cdc-relay setup --tables-only" {
-			t.Errorf("%s: run says %q", broken, said)
-		}
-		r := cdcRelay(t, env, strings.Fields(said)[1:]...)
-		if !strings.Contains(r.stdout+r.stderr, repair) {
-			t.Errorf("%s: got %s%s", broken, r.stdout, r.stderr)
-		}
-		if r.code != exitDone {
-			execute(t, conn, hint(r))
-		}
-		if strings.Contains(broken, "VIEW") {
-			execute(t, conn, "ALTER TABLE o RENAME TO outbox")
-		}
-		wantOutput(t, cdcRelay(t, env, "setup"), "nothing to do")
-	}
-}
-
 func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 	psql, err := exec.LookPath("psql")
 	if err != nil {
@@ -181,38 +141,6 @@ func asRole(t *testing.T, env environment, conn *pgx.Conn, role string) environm
 		"host=" + config.Host, "port=" + strconv.Itoa(int(config.Port)), "dbname=" + config.Database, "user=" + role, "password=s3cr3t", "sslmode=disable",
 	}, " ")
 	return other
-}
-
-func TestMissingPrivilegesAreNamed(t *testing.T) {
-	env, conn := fresh(t)
-	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	role := newRole(t, conn, "", "LOGIN")
-	env = asRole(t, env, conn, role)
-	r := cdcRelay(t, env, "setup", "--tables-only")
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, `GRANT CREATE, USAGE ON SCHEMA "public" TO "`+role+`"`) {
-		t.Errorf("got %s", r.stderr)
-	}
-}
-
-// The owner of both tables may lack the right to create the function.
-func TestAdoptNamesTheMissingPrivilege(t *testing.T) {
-	env, conn := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_MODE"] = "poll"
-	role := newRole(t, conn, "", "LOGIN")
-	execute(t, conn, "CREATE TABLE events (id int PRIMARY KEY, body text)")
-	execute(t, conn, "ALTER TABLE outbox OWNER TO "+role+"; ALTER TABLE events OWNER TO "+role)
-	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	env = asRole(t, env, conn, role)
-	adopt := []string{"adopt", "--from", "events", "--map", "routing_key=id,payload=body"}
-	r := cdcRelay(t, env, adopt...)
-	want(t, r, exitFailed)
-	grant := `GRANT CREATE, USAGE ON SCHEMA "public" TO "` + role + `"`
-	if !strings.Contains(r.stderr, "permission denied for schema public") || !strings.Contains(r.stderr, "hint: "+grant) {
-		t.Errorf("got %s", r.stderr)
-	}
-	execute(t, conn, grant)
-	want(t, cdcRelay(t, env, adopt...), exitDone)
 }
 
 func TestUnknownDatabaseIsNamed(t *testing.T) {

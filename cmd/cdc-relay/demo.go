@@ -15,7 +15,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 func (p *process) demoCommand() *cli.Command {
@@ -77,7 +76,7 @@ func (p *process) demo(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
-	if err := demoTable(c.Context, conn, cfg.relay.Table, cfg.relay.TableOwner); err != nil {
+	if err := demoTable(c.Context, conn, cfg); err != nil {
 		return err
 	}
 	show := demo.Config{
@@ -113,10 +112,11 @@ func (p *process) demoWithConsole(ctx context.Context, cfg *config, show demo.Co
 	return actors.Wait()
 }
 
-func demoTable(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner string) error {
-	state, err := migrations.Status(ctx, conn, table, owner)
+func demoTable(ctx context.Context, conn *pgx.Conn, cfg *config) error {
+	table := cfg.relay.Table
+	state, err := migrations.Status(ctx, conn, table, cfg.relay.TableOwner)
 	if err != nil {
-		return migrationError(err, conn, table)
+		return cfg.migrationError(err, conn)
 	}
 	if len(state.Pending) > 0 {
 		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table),

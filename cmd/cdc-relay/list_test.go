@@ -14,8 +14,8 @@ func TestCommandsNameTheMissingTable(t *testing.T) {
 	wantMissing := func(command, table string) {
 		t.Helper()
 		r := cdcRelay(t, env, strings.Fields(command)...)
-		line := fmt.Sprintf("cdc-relay: table %s does not exist in database %s\n  hint: cdc-relay setup\n", table, conn.Config().Database)
-		if want(t, r, exitFailed); r.stderr != line {
+		line := fmt.Sprintf("cdc-relay: table %s does not exist in database %s\n  hint: ", table, conn.Config().Database)
+		if want(t, r, exitFailed); !strings.HasPrefix(r.stderr, line) || !strings.Contains(r.stderr, "cdc-relay setup") {
 			t.Errorf("%s: got %s", command, r.stderr)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // located is where messages of one name are, as operator.Find returns them.
@@ -28,28 +27,34 @@ func (l located) count(state operator.State) (n int) {
 	return n
 }
 
-// missing is the error for a message that is in no table, or nil.
-func (s *session) missing(ctx context.Context, l located) error {
-	if len(l.found) > 0 {
+// missing is the error for messages that are in no table, or nil.
+func (s *session) missing(ctx context.Context, all ...located) error {
+	var names []string
+	for _, l := range all {
+		if len(l.found) == 0 {
+			names = append(names, l.name.String())
+		}
+	}
+	if len(names) == 0 {
 		return nil
 	}
-	table := s.cfg.relay.Table
 	kept, err := s.HasHistory(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case kept:
-		return failure.WithHint(
-			failure.NotFound(fmt.Errorf("%s is in none of %s, %s and %s: it was deleted, was published before the "+
-				"history begins, or was never committed", l.name, table, table.DeadLetter(), table.Published())),
-			"# look for its message_id at the consumer; check that --table and --database-url are right",
-		)
 	}
-	return failure.WithHint(
-		failure.NotFound(fmt.Errorf("%s is neither in %s nor in %s: it was published and deleted, or never committed. "+
-			"Published messages are not kept (run --keep-published)", l.name, table, table.DeadLetter())),
-		problem.Command(table, "setup", "--keep-published", "168h"),
-	)
+	table := s.cfg.relay.Table
+	in, because := fmt.Sprintf("in none of %s, %s and %s", table, table.DeadLetter(), table.Published()),
+		"deleted, published before the history begins, or never committed"
+	if !kept {
+		in, because = fmt.Sprintf("neither in %s nor in %s", table, table.DeadLetter()), "published and deleted, or never "+
+			"committed. Relays without --keep-published keep no published message"
+	}
+	text := fmt.Sprintf("%s is %s: it was %s", names[0], in, because)
+	if len(names) > 1 {
+		text = fmt.Sprintf("%s are %s: they were %s", strings.Join(names, ", "), in, because)
+	}
+	return failure.WithHint(failure.NotFound(errors.New(text)),
+		"# check the ID, --table and --database-url; a consumer may have logged the message_id")
 }
 
 // ambiguous is the error for a name of several messages, or nil. Ids return after TRUNCATE … RESTART IDENTITY. A copy
@@ -115,13 +120,19 @@ func (p *process) plan(
 	ctx context.Context, s *session, decide func(*session, located) (namedView, error),
 ) (*plan, error) {
 	all := &plan{filters: map[operator.Verb]operator.Filter{}}
+	var named []located
 	for _, name := range s.cfg.selected.filter.Names() {
 		found, err := s.Find(ctx, name, false)
-		at := located{name, found}
-		if err == nil {
-			err = errors.Join(s.missing(ctx, at), s.ambiguous(at))
-		}
 		if err != nil {
+			return nil, err
+		}
+		named = append(named, located{name, found})
+	}
+	if err := s.missing(ctx, named...); err != nil {
+		return nil, err
+	}
+	for _, at := range named {
+		if err := s.ambiguous(at); err != nil {
 			return nil, err
 		}
 		one, err := decide(s, at)
@@ -133,7 +144,7 @@ func (p *process) plan(
 		}
 		all.messages = append(all.messages, one)
 		filter := all.filters[one.Action]
-		filter.Add(name)
+		filter.Add(at.name)
 		all.filters[one.Action] = filter
 		if one.Text != "" && s.cfg.format != formatJSON {
 			fmt.Fprintln(p.terminal.Out, one.Text)

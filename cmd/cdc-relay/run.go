@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgerrcode"
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
@@ -188,7 +188,7 @@ func (p *process) prepare(ctx context.Context, cfg *config, log *slog.Logger) er
 		role := conn.Config().User
 		return &problem.Problem{
 			What: fmt.Sprintf("--setup: role %s lacks privileges to create what is missing", outbox.Identifier(role)),
-			Fix:  cfg.setupCommandFor(role, conn),
+			Fix:  cfg.setupCommandFor(role, &conn.Config().Config),
 			Err:  err,
 		}
 	case problem.Is(err):
@@ -198,9 +198,11 @@ func (p *process) prepare(ctx context.Context, cfg *config, log *slog.Logger) er
 }
 
 // setupCommandFor is the setup by another role that lets this one run.
-func (c *config) setupCommandFor(role string, conn *pgx.Conn) string {
-	command := "cdc-relay setup --database-url " + ownersURL(conn) + " --relay-role " + problem.ShellWord(role)
-	for _, name := range []string{"table", "owner", "slot", "publication", "shard", "mode", "keep-published"} {
+func (c *config) setupCommandFor(role string, at *pgconn.Config) string {
+	command := "cdc-relay setup --database-url " + ownersURL(at) + " --relay-role " + problem.ShellWord(role)
+	for _, name := range []string{
+		"table", "owner", "slot", "publication", "shard", "mode", "keep-published", "dead-letter-retention",
+	} {
 		if v, given := c.given[name]; given {
 			command += " --" + name + " " + problem.ShellWord(v.Text)
 		}

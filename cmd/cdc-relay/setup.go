@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
@@ -25,7 +26,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // slotTimeout is how long setup waits for the slot: Postgres waits for all open transactions when it creates one.
@@ -185,7 +185,12 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 func (r *setupReport) setUpTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if cfg.streams() {
 		for _, names := range cfg.allNames() {
-			if err := provision.CheckBefore(ctx, conn.PgConn(), names); err != nil {
+			err := provision.CheckBefore(ctx, conn.PgConn(), names)
+			var denied *problem.Problem
+			if errors.Is(err, provision.ErrMayNot) && errors.As(err, &denied) && !denied.Denied {
+				return failure.WithHint(err, cfg.asOwnerOf("the database", conn))
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -204,14 +209,14 @@ func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, cfg *config) 
 	}
 	made, err := migrations.Restore(ctx, conn, table, owner)
 	if err != nil {
-		return migrationError(err, conn, table)
+		return cfg.migrationError(err, conn)
 	}
 	for _, t := range made {
 		r.did("created table %s again: it was missing", t)
 	}
 	from, to, err := migrations.Up(ctx, conn, table, owner)
 	if err != nil {
-		return migrationError(err, conn, table)
+		return cfg.migrationError(err, conn)
 	}
 	r.view.Version = to
 	switch from {
@@ -340,20 +345,21 @@ func (p *process) printSetup(cfg *config) error {
 	return err
 }
 
-// asOwner is the hint for a role that may not create or drop objects.
-func (c *config) asOwner(conn *pgx.Conn) string {
+// asOwner is the hint for a role that may not create or drop objects. That role may be an application's: it gets no
+// more privileges.
+func (c *config) asOwner(conn *pgx.Conn) string { return c.asOwnerOf(c.relay.Table.String(), conn) }
+
+func (c *config) asOwnerOf(object string, conn *pgx.Conn) string {
 	set := "export CDC_RELAY_DATABASE_URL="
 	if c.given["database-url"].Source == settings.FromFlag {
 		set = "--database-url "
 	}
-	return fmt.Sprintf(
-		"%s%s  # OWNER: that of %s, or a superuser; then run this again", set, ownersURL(conn), c.relay.Table,
-	)
+	return fmt.Sprintf("%s%s  # OWNER: that of %s, or a superuser; then run this again",
+		set, ownersURL(&conn.Config().Config), object)
 }
 
-// ownersURL is the address of the connection for another user, as a word of the shell.
-func ownersURL(conn *pgx.Conn) string {
-	at := conn.Config()
+// ownersURL is an address for another user, as a word of the shell.
+func ownersURL(at *pgconn.Config) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.User("OWNER"), Host: net.JoinHostPort(at.Host, strconv.Itoa(int(at.Port))),
 		Path: "/" + at.Database,
@@ -365,19 +371,17 @@ func ownersURL(conn *pgx.Conn) string {
 }
 
 // migrationError adds hints to known errors.
-func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
-	user := outbox.QuoteIdentifier(conn.Config().User)
-	schema := outbox.QuoteIdentifier(table.Schema)
+func (c *config) migrationError(err error, conn *pgx.Conn) error {
 	switch pgcode.Of(err) {
 	case pgerrcode.InsufficientPrivilege:
-		return failure.WithHint(err, fmt.Sprintf("GRANT CREATE, USAGE ON SCHEMA %s TO %s;  -- or run the output of "+
-			"\"cdc-relay setup --tables-only --print-sql\" as the owner of the database, "+
-			"and then GRANT SELECT ON %s TO %s",
-			schema, user, migrations.VersionTable(table).Printed(), user))
+		if strings.Contains(err.Error(), "permission denied for table") {
+			return failure.WithHint(err, c.asOwner(conn))
+		}
+		return failure.WithHint(err, c.asOwnerOf("the database", conn))
 	case pgerrcode.DuplicateTable:
 		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
 	case pgerrcode.ReadOnlySQLTransaction:
-		return failure.WithHint(err, "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby")
+		return failure.WithHint(err, "# use the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby")
 	}
 	return err
 }

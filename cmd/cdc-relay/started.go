@@ -1,17 +1,23 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // logStart logs the first line of run and drain: the version, the servers, and the settings that differ from their
@@ -93,13 +99,26 @@ func brokerAddress(address amqpdial.Address) string {
 	return strings.Join(hosts, ",") + "/" + strings.TrimPrefix(nodes[0].URI.Vhost, "/")
 }
 
+// withGrants gives the error of a relay whose role lacks a privilege the one command that grants all of them.
+func (c *config) withGrants(err error) error {
+	var denied *problem.Problem
+	unconnected := errors.As(err, new(*pgconn.ConnectError)) && pgcode.Is(err, pgerrcode.InsufficientPrivilege)
+	at, wrong := c.database().Config()
+	if wrong != nil || !unconnected && !(errors.As(err, &denied) && denied.Denied) {
+		return err
+	}
+	return failure.WithHint(err, c.setupCommandFor(at.User, at))
+}
+
 // ended logs the error that ends run or drain, if the log is JSON. Without that, the error is printed for a person, as
 // for other commands.
 func (p *process) ended(command string, cfg *config, err error) error {
 	switch {
 	case err == nil || failure.IsUsage(err):
 		return err
-	case !p.logsJSON(cfg):
+	}
+	err = cfg.withGrants(err)
+	if !p.logsJSON(cfg) {
 		return fmt.Errorf("%s: %w", command, err)
 	}
 	args := []any{"error", show.OneLine(pgdial.Text(err))}

@@ -1,11 +1,8 @@
 package amqpdial
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"regexp"
 	"strconv"
@@ -76,7 +73,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	switch state := StateHint(reason, uri.Username, uri.Vhost); {
 	case exception.Code == amqp091.AccessRefused && strings.Contains(reason, "localhost"):
 		hint := "rabbitmqctl add_user relay && " + strings.Replace(permit, user, "relay", 1) +
-			"  # and name that user " + inURL
+			"  # and use that user " + inURL
 		return fail("login", hint, "user %q: %s", uri.Username, reason)
 	case exception.Code == amqp091.AccessRefused:
 		hint := "rabbitmqctl change_password " + user +
@@ -85,7 +82,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	case state != "": // also says "refused"
 		return fail("vhost", state, "virtual host %q: %s", uri.Vhost, reason)
 	case strings.Contains(reason, "not found") || strings.HasSuffix(reason, "is deleted"):
-		hint := "rabbitmqctl add_vhost " + vhost + " && " + permit + "  # or name another " + inURL
+		hint := "rabbitmqctl add_vhost " + vhost + " && " + permit + "  # or use another " + inURL
 		return fail("vhost", hint, "virtual host %q: %s", uri.Vhost, reason)
 	case strings.Contains(reason, "refused"):
 		return fail("vhost", permit, "virtual host %q: %s", uri.Vhost, reason)
@@ -116,23 +113,13 @@ func StateHint(reason, user, vhost string) string {
 
 // reachHint is for errors before the broker answers anything.
 func reachHint(uri amqp091.URI, err error) string {
-	var authority x509.UnknownAuthorityError
-	var hostname x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var record tls.RecordHeaderError
 	var network *net.OpError
-	var file *fs.PathError
-	switch {
-	case errors.As(err, &file):
-		return "# check that this file exists and that the relay may read it"
-	case errors.As(err, &authority):
-		return "# name the authority of RabbitMQ's certificate " + inURL + ": ?cacertfile=/path/to/ca.pem"
-	case errors.As(err, &hostname):
-		return "# name the host as RabbitMQ's certificate does " + inURL + ", or add ?server_name_indication=NAME"
-	case errors.As(err, &invalid):
-		return "# renew RabbitMQ's certificate, or check the clock of this machine"
-	case errors.As(err, &record):
-		return "# the port does not speak TLS: that for amqps:// is 5671 as a rule; check it " + inURL
+	certificates := problem.TLS{
+		Server: "RabbitMQ", InURL: inURL, Authority: "?cacertfile=FILE", Client: "?certfile=FILE&keyfile=FILE",
+	}
+	switch hint := certificates.Hint(err); {
+	case hint != "":
+		return hint
 	case uri.Scheme == "amqps" && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):
 		// With TLS 1.3, a server that wants a client certificate reports it, or disconnects, after the handshake.
 		return certificateHint

@@ -1,9 +1,9 @@
 package pgdial
 
 import (
-	"crypto/x509"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -33,14 +33,13 @@ func Hint(err error) string {
 	case answer.Code == pgerrcode.InvalidPassword:
 		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", InURL, user)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("does not exist"):
-		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name another in %s", user, InURL)
+		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or use another in %s", user, InURL)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("not permitted to log in"):
 		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification:
-		return fmt.Sprintf("SELECT pg_reload_conf();  "+
-			"-- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
+		return unauthorized(answer.Message, database, user)
 	case answer.Code == pgerrcode.InvalidCatalogName:
-		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, InURL)
+		return fmt.Sprintf("CREATE DATABASE %s;  -- or use another in %s", database, InURL)
 	case answer.Code == pgerrcode.InsufficientPrivilege:
 		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
 	case answer.Code == pgerrcode.TooManyConnections && says("for role"):
@@ -59,26 +58,54 @@ func Hint(err error) string {
 	return ""
 }
 
+// unauthorized is the hint for a login that pg_hba.conf or a certificate does not allow. It never asks for less than
+// the server does: a line for connections without TLS.
+func unauthorized(message, database, user string) string {
+	const reload = "SELECT pg_reload_conf();  -- after this line in pg_hba.conf: "
+	says := func(words string) bool { return strings.Contains(message, words) }
+	address := "ADDRESS/32"
+	if m := regexp.MustCompile(`for host "([0-9a-f.:]+)"`).FindStringSubmatch(message); m != nil {
+		address = m[1] + map[bool]string{false: "/32", true: "/128"}[strings.Contains(m[1], ":")]
+	}
+	switch {
+	case says("requires a valid client certificate"):
+		return "# set a client certificate in " + InURL + ": " + certificates().Client
+	case says("ertificate authentication failed"):
+		return "# use a client certificate with the common name " + user + ", or the role that it names, in " + InURL
+	case says("eer authentication failed") || says("dent authentication failed"):
+		return "# pg_hba.conf compares the role with the user of the operating system: run as that user, or use " +
+			"host=localhost and a password in " + InURL
+	case says(`host "[local]"`):
+		return fmt.Sprintf(reload+"local %s %s scram-sha-256", database, user)
+	case says("no encryption") || says("SSL off"):
+		return fmt.Sprintf("# set sslmode=verify-full in %s; or, on a network that nobody listens to, reload Postgres "+
+			"after this line in pg_hba.conf: host %s %s %s scram-sha-256", InURL, database, user, address)
+	}
+	return fmt.Sprintf(reload+"hostssl %s %s %s scram-sha-256", database, user, address)
+}
+
 // unanswered is the hint for a connection without an answer of Postgres.
 func unanswered(failed *pgconn.ConnectError) string {
-	var authority x509.UnknownAuthorityError
-	var hostname x509.HostnameError
 	is := func(of error) bool { return errors.Is(failed, of) }
 	switch {
 	case is(pgconn.ErrPrimaryConnection) || is(pgconn.ErrReadWriteConnection):
 		return "# target_session_attrs asks for a standby, and a relay needs the primary: read-write in " + InURL
 	case is(pgconn.ErrStandbyConnection) || is(pgconn.ErrReadOnlyConnection):
-		return "# this is a standby: name the primary in " + InURL
-	case errors.As(failed, &authority):
-		return "# name the authority of the server's certificate: sslrootcert=FILE in " + InURL
-	case errors.As(failed, &hostname):
-		return "# name the host as the server's certificate does in " + InURL
+		return "# this is a standby: use the primary in " + InURL
+	case certificates().Hint(failed) != "":
+		return certificates().Hint(failed)
 	case needsTLS(failed.Config) && strings.Contains(failed.Error(), "server refused TLS connection"):
 		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, " +
 			"write sslmode=disable in " + InURL
 	}
 	return fmt.Sprintf("pg_isready -h %s -p %d  # check that Postgres runs there, and host and port in %s",
 		problem.ShellWord(failed.Config.Host), failed.Config.Port, InURL)
+}
+
+func certificates() problem.TLS {
+	return problem.TLS{
+		Server: "Postgres", InURL: "in " + InURL, Authority: "sslrootcert=FILE", Client: "sslcert=FILE&sslkey=FILE",
+	}
 }
 
 // needsTLS is false for sslmode prefer and allow: then the attempt without TLS failed as well.

@@ -16,7 +16,7 @@ func Hint(err error) string {
 		return hinted.Hint()
 	}
 	if sharesConnections(err) {
-		return "# name host and port of Postgres itself in --database-url (CDC_RELAY_DATABASE_URL), " +
+		return "# use host and port of Postgres itself in --database-url (CDC_RELAY_DATABASE_URL), " +
 			"not of a pooler such as PgBouncer"
 	}
 	return ""

@@ -110,7 +110,7 @@ FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 	switch {
 	case rows[0][0] != "t":
 		role, database = outbox.Identifier(role), outbox.Identifier(database)
-		fix := fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s;  -- as the owner of the database", database, role)
+		fix := "# run setup as the owner of database " + database + ", or as a superuser"
 		return problem.Of(ErrMayNot, fix, "role %s may not create publication %s in database %s",
 			role, outbox.Identifier(names.Publication), database)
 	case rows[0][1] != "t":

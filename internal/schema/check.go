@@ -169,7 +169,8 @@ SELECT coalesce(array(SELECT p FROM pg_catalog.unnest($2::text[]) p
 	}
 	if hidden {
 		return problem.New(
-			fmt.Sprintf("ALTER ROLE %s BYPASSRLS;  -- or ALTER TABLE %s DISABLE ROW LEVEL SECURITY;", role, table),
+			fmt.Sprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY;  -- or, to keep it: ALTER ROLE %s BYPASSRLS, "+
+				"which holds for every table of the cluster", table, role),
 			"row-level security of table %s hides rows from role %s", table, role)
 	}
 	return nil

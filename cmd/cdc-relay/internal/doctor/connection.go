@@ -102,7 +102,7 @@ func (j *databaseJudge) judgePooler(c chart) {
 
 // directly says how to connect without the pooler.
 func (j *databaseJudge) directly() steps {
-	how := "name host and port of Postgres itself, 5432 as a rule, not of the pooler"
+	how := "use host and port of Postgres itself, 5432 as a rule, not of the pooler"
 	switch j.service.role {
 	case "supabase_admin":
 		how = "name the direct connection: db.PROJECT.supabase.co:5432, not the pooler"

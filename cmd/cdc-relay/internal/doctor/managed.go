@@ -44,15 +44,15 @@ func managedServices() []Service {
 		{
 			name: "Google Cloud SQL", role: "cloudsqlsuperuser",
 			logical: "gcloud sql instances patch INSTANCE --database-flags=cloudsql.logical_decoding=on" +
-				"  # name all other flags of the instance again; it restarts",
+				"  # repeat all other flags of the instance again; it restarts",
 			set: "gcloud sql instances patch INSTANCE --database-flags=%s=%s" +
-				"  # name all other flags of the instance again",
+				"  # repeat all other flags of the instance again",
 			replicate: `ALTER USER %s WITH REPLICATION;  -- as a user with cloudsqlsuperuser`,
 		},
 		{
 			name: "Google AlloyDB", role: "alloydbsuperuser",
-			logical:   alloyFlag + "alloydb.logical_decoding=on  # name all other flags again; it restarts",
-			set:       alloyFlag + "%s=%s  # name all other flags again",
+			logical:   alloyFlag + "alloydb.logical_decoding=on  # repeat all other flags again; it restarts",
+			set:       alloyFlag + "%s=%s  # repeat all other flags again",
 			replicate: `ALTER USER %s WITH REPLICATION;  -- as a user with alloydbsuperuser`,
 		},
 		{

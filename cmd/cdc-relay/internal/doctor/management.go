@@ -282,12 +282,12 @@ func (j *brokerJudge) judgeManagement(c chart) {
 	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
 		c.warn("management",
 			command("rabbitmqctl set_user_tags %s%s management", problem.Dashed(j.f.user), shell(j.f.user)).
-				noted("or name a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672"),
+				noted("or use a user that has the tag: --management-url http://USER:PASSWORD@HOST:15672"),
 			"the HTTP API at %s does not let user %q in (%s): %s", j.f.management.url, j.f.user, err, hidden)
 	default:
 		c.warn("management",
 			command("rabbitmq-plugins enable rabbitmq_management").
-				noted("or name its address: --management-url http://HOST:15672; or --no-probe"),
+				noted("or set its address: --management-url http://HOST:15672; or --no-probe"),
 			"the HTTP API at %s does not answer (%s): %s", j.f.management.url, err, hidden)
 	}
 }

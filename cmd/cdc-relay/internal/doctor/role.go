@@ -200,8 +200,8 @@ func (j *databaseJudge) judgePrivileges(c chart, need schema.Need, table tableFa
 		c.wrong("relay", sql("GRANT %s ON %s TO %s", all, need.Table.Printed(), j.grantee()).safe(),
 			"role %q may not %s on table %s", j.role.Name, all, need.Table)
 	case table.Hidden:
-		c.wrong("relay", lines(j.alterRole("BYPASSRLS"),
-			sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()).orElse()),
+		c.wrong("relay", lines(sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()),
+			j.alterRole("BYPASSRLS").orElse()), // that holds for every table of the cluster
 			"row-level security of table %s hides rows from role %q", need.Table, j.role.Name)
 	default:
 		c.ok("relay", "role %q may %s on %s", j.role.Name, strings.Join(need.Privileges, ", "), need.Table)

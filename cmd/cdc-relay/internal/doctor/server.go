@@ -62,7 +62,7 @@ func (j *databaseJudge) judgeVersion(c chart) {
 		c.ok("version", "Postgres %s", j.server.Version)
 	}
 	if j.server.InRecovery {
-		c.wrong("primary", remark("# name the primary in --database-url, or all servers: "+
+		c.wrong("primary", remark("# use the primary in --database-url, or all servers: "+
 			"postgres://user@first,second/database?target_session_attrs=read-write"),
 			"this server is a standby: nothing can be deleted here")
 	} else {
