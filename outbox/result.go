@@ -75,6 +75,9 @@ func Reasons() []Reason {
 	}
 }
 
+// ReasonByHand is the reason of a row that a person has moved to the dead letters.
+const ReasonByHand Reason = "by_hand"
+
 // ReasonCoalesced is the reason of a row that was deleted because a newer one with its coalesce key waits.
 const ReasonCoalesced Reason = "coalesced"
 

@@ -64,11 +64,12 @@ type changedView struct {
 	DryRun bool `json:"dry_run"`
 	// Messages are those that the arguments name. With --state, they are not listed.
 	Messages []namedView `json:"messages,omitempty"`
-	// Matched counts the selected messages, Resent or Deleted those that are changed. Left counts the others: a session
+	// Matched counts the selected messages, Resent, Deleted or Moved (to the dead letters) those that are changed. Left counts the others: a session
 	// has locked them, or the outbox rejects them.
 	Matched int64  `json:"matched"`
 	Resent  *int64 `json:"resent,omitempty"`
 	Deleted *int64 `json:"deleted,omitempty"`
+	Moved   *int64 `json:"moved,omitempty"`
 	Left    int64  `json:"left"`
 	// NewIDs counts the dead letters that got a new id, because the old one was taken.
 	NewIDs *int64 `json:"new_ids,omitempty"`
@@ -151,6 +152,8 @@ func viewOf(do operator.Verb, done operator.Changed) (view changedView) {
 		view.Deleted, view.Unpublished = &done.Done, &done.Unpublished
 	case operator.Purge:
 		view.Deleted = &done.Done
+	case operator.Bury:
+		view.Moved = &done.Done
 	case operator.Requeue:
 		view.Resent, view.NewIDs = &done.Done, &done.NewIDs
 	default:
@@ -183,6 +186,10 @@ func (s *session) changeOf(p *process, do operator.Verb) *change {
 		}
 	case operator.Purge:
 		from = from.DeadLetter()
+	case operator.Bury:
+		ch.what = strings.TrimSpace(string(s.cfg.selected.filter.State) + " message")
+		ch.doing, ch.notDone = "moving", "nothing was moved"
+		verb, one, then, asks = "move", ch.what, " to the dead letters", "Move %s of %s at %s to the dead letters?"
 	case operator.Delete:
 		ch.what = string(s.cfg.selected.filter.State) + " message"
 		one, asks = ch.what, "Delete %s from %s at %s for good?"
@@ -220,30 +227,39 @@ may have published a waiting message: only one whose time has not come (schedule
 retry) is certainly unpublished. A message that a relay has locked stays.
 
 The next message of an ordering key no longer waits for a deleted one, and outbox_await
-reports it as published. To delete old dead letters automatically, use
+reports it as published. With --dead-letter, waiting messages move to the dead letters instead,
+so that the key goes on and nothing is lost. To delete old dead letters automatically, use
 run --dead-letter-retention.
 
 EXAMPLES
 
   cdc-relay delete 42
+  cdc-relay delete 42 --dead-letter
   cdc-relay delete --state dead --older-than 30d --dry-run
   cdc-relay delete --state scheduled --routing-key 'orders.#'`,
 		Flags: changeFlags(stateSetting("Delete messages in this state:",
 			operator.Dead, operator.AtOnce, operator.Due, operator.Retrying, operator.Scheduled, operator.Blocked,
-			operator.Expired, operator.NewerVersion)),
+			operator.Expired, operator.NewerVersion), deadLetterSetting()),
 		Action: p.with(p.resolveSelecting, p.delete),
 	}
 }
 
 func (p *process) delete(ctx context.Context, s *session) error {
+	bury := s.cfg.selected.bury
 	switch s.cfg.selected.filter.State {
 	case operator.Dead:
+		if bury {
+			return usagef("delete: --dead-letter is for waiting messages, and these are dead letters")
+		}
 		return p.changeRows(ctx, s, operator.Purge)
 	case "":
 		return p.deleteNamed(ctx, s)
 	case operator.Blocked:
 		s.cfg = p.asRelay(ctx, s)
 		s.cfg.selected.filter.Block = show.DeadLettersBlock(&s.cfg.relay)
+	}
+	if bury {
+		return p.changeRows(ctx, s, operator.Bury)
 	}
 	return p.changeRows(ctx, s, operator.Delete)
 }
@@ -263,6 +279,11 @@ func (p *process) deleteNamed(ctx context.Context, s *session) error {
 		rows = append(rows, fmt.Sprintf("%s from %s", show.Plural(n, "dead letter"), table.DeadLetter()))
 	}
 	which := strings.Join(rows, " and ")
+	if n := plan.count(operator.Bury); n > 0 {
+		ch := s.changeOf(p, operator.Bury)
+		ch.what = ""
+		return plan.run(ctx, ch, n, ch.would(n), operator.Bury)
+	}
 	ch := &change{process: p, session: s, notDone: "nothing was deleted", question: func(int64) string {
 		return fmt.Sprintf("Delete %s at %s for good?", which, where(s.conn.Config()))
 	}}
@@ -273,6 +294,10 @@ func (p *process) deleteNamed(ctx context.Context, s *session) error {
 func (s *session) deleteOf(l located) (v namedView, err error) {
 	v = namedOf(l.found[0])
 	switch {
+	case s.cfg.selected.bury && !v.State.Waits():
+		err = fmt.Errorf("%s is not in the outbox: --dead-letter is for waiting messages", l.name)
+	case s.cfg.selected.bury:
+		v.Action = operator.Bury
 	case v.State.Waits():
 		v.Action = operator.Delete
 	case v.State == operator.Dead:

@@ -149,3 +149,34 @@ func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
 		}
 	}
 }
+
+// A blocked key goes on, and its head is not lost: the relay publishes the others, and resend sends the head.
+func TestAHeadGoesToTheDeadLettersAndItsKeyGoesOn(t *testing.T) {
+	env, db := withTables(t, "--mode", "poll")
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	execute(t, db, `ALTER TABLE outbox ADD COLUMN tenant text; ALTER TABLE outbox_dead_letter ADD COLUMN tenant text`)
+	execute(t, db, `INSERT INTO outbox (id, routing_key, payload, ordering_key, attempts, available_at, last_error, tenant) OVERRIDING SYSTEM VALUE VALUES
+		(1, 'r', '{"a": 1}', 'k', 2, now() + interval '1 hour', 'unroutable: no', 'acme'), (2, 'r', '2', 'k', 0, NULL, NULL, NULL), (3, 'r', '3', 'z', 0, NULL, NULL, NULL)`)
+	wantOutput(t, cdcRelay(t, env, "explain", "1"), "to let its key go on  cdc-relay delete ")
+	wantOutput(t, cdcRelay(t, env, "delete", "1", "--dead-letter", "--dry-run"), "would move 1 message to the dead letters")
+	execute(t, db, `BEGIN; SELECT FROM outbox WHERE id = 3 FOR UPDATE`)
+	wantOutput(t, cdcRelay(t, env, "delete", "1", "--dead-letter", "--yes", "--json"), `"moved": 1`)
+	if r := cdcRelay(t, env, "delete", "3", "--dead-letter", "--yes"); r.code != exitFailed || !strings.Contains(r.stderr, "locked") {
+		t.Errorf("a locked row: %d %s%s", r.code, r.stdout, r.stderr)
+	}
+	execute(t, db, `COMMIT`)
+	got := query[string](t, db, `SELECT concat_ws(' ', d.id, payload, d.attempts, last_error, failure_reason, d.possible_duplicate, tenant,
+		(SELECT count(*) FROM outbox)) FROM outbox_dead_letter d`)
+	if got != `1 {"a": 1} 2 unroutable: no by_hand f acme 2` && got != `1 {"a": 1} 2 unroutable: no by_hand acme 2` {
+		t.Errorf("got %s", got)
+	}
+	wantOutput(t, cdcRelay(t, env, "keys", "--blocked", "--json"), `"keys": []`)
+	if r := cdcRelay(t, env, "delete", "1", "--dead-letter", "--yes"); r.code != exitFailed || !strings.Contains(r.stderr, "is not in the outbox") {
+		t.Errorf("a dead letter: %d %s%s", r.code, r.stdout, r.stderr)
+	}
+	wantOutput(t, cdcRelay(t, env, "delete", "--state", "waiting", "--routing-key", "r", "--dead-letter", "--yes"), "moved 2 messages to the dead letters")
+	if n := query[int64](t, db, `SELECT count(*) FROM outbox_dead_letter WHERE possible_duplicate`); n != 2 {
+		t.Errorf("%d messages that a relay may have published are marked", n)
+	}
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--reason", "by_hand", "--yes"), "resent 3 dead letters")
+}

@@ -32,6 +32,7 @@ type selectFlags struct {
 	interval time.Duration
 	payload  bool
 	dryRun   bool
+	bury     bool
 
 	// filter selects rows; only the command line sets it.
 	filter operator.Filter
@@ -121,6 +122,12 @@ func filterSettings() []setting {
 				return err
 			}),
 	}
+}
+
+func deadLetterSetting() setting {
+	return settings.FlagOnly(settings.Switch("dead-letter",
+		"Move waiting messages to the dead letters instead, and let their ordering key go on.",
+		func(c *config) *bool { return &c.selected.bury }))
 }
 
 func allSetting() setting {

@@ -67,6 +67,8 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 		return "the handler cannot deliver the message", readError
 	case outbox.ReasonInvalidRow:
 		return "the row contains no valid message", "correct in the dead-letter table what the last error names"
+	case outbox.ReasonByHand:
+		return "a person moved the message to the dead letters", "resend it when its cause is gone, or delete it"
 	case outbox.ReasonExpired:
 		return "its expires_at passed before the relay could publish it",
 			"check that consumers still need the message: it does not expire again"

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/schema"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -24,12 +26,14 @@ const (
 	Delete Verb = "delete"
 	// Purge deletes dead letters.
 	Purge Verb = "purge"
+	// Bury moves rows of the outbox to the dead letters, except locked ones. The next row of the key then goes on.
+	Bury Verb = "bury"
 )
 
 // Change is a change of the rows that a filter selects. Each batch is a transaction.
 type Change struct {
 	Do Verb
-	// Filter selects rows of the table that the verb changes. Only Delete uses its State.
+	// Filter selects rows of the table that the verb changes. Only Delete and Bury use its State.
 	Filter Filter
 	// Batch is the maximum number of rows in a transaction.
 	Batch int
@@ -74,6 +78,19 @@ DELETE FROM {outbox} r USING free f WHERE r.id = f.id RETURNING f.unpublished AN
 // deleted before the relay reads its insert.
 const unpublishedSQL = `coalesce(r.available_at > clock_timestamp() AND r.possible_duplicate IS NOT TRUE, false)`
 
+// burySQL moves the rows of deleteSQL to the dead letters. What a relay may have published is marked.
+const burySQL = `
+WITH free AS (
+  SELECT r.id, r.message_id, ` + store.Traced + ` OR NOT ` + unpublishedSQL + ` AS traced
+  FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
+  JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id ORDER BY r.id FOR UPDATE OF r SKIP LOCKED),
+moved AS (
+  DELETE FROM {outbox} r USING free f WHERE r.id = f.id AND r.message_id = f.message_id
+  RETURNING {copied_of_row}{extra_columns}, r.possible_duplicate OR f.traced AS possible_duplicate, r.attempts,
+            r.last_error)
+INSERT INTO {dead} ({copied}{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
+SELECT {copied}{extra_values}, possible_duplicate, attempts, last_error, '{by_hand}', clock_timestamp() FROM moved`
+
 const purgeChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, ` + storedSize + ` FROM {dead} r
 WHERE {where} ORDER BY r.id, r.message_id`
 
@@ -113,7 +130,7 @@ func (t *Tables) chooser(c Change) chooser {
 		return chooser{ofOutbox, retryChoiceSQL, filter, nil}
 	case Replay:
 		return chooser{ofPublished, replayChoiceSQL, filter, []any{c.Copies.after()}}
-	case Delete:
+	case Delete, Bury:
 		state := stateBy("0")
 		if c.Filter.State == Blocked {
 			state = t.blockedState(state, c.Filter.Block)
@@ -153,6 +170,19 @@ func (t *Tables) Change(
 	case Requeue:
 		if from, apply, err = t.requeueing(ctx, from.filter); err != nil {
 			return done, err
+		}
+	case Bury:
+		extras, failed := schema.ReadExtraColumns(ctx, t.conn, t.table)
+		if failed != nil {
+			return done, failed
+		}
+		sql := extras.Fill(t.fill(burySQL, "{by_hand}", string(outbox.ReasonByHand)))
+		apply = func(ctx context.Context, rows []chosenRow, done *Changed) error {
+			n, err := t.change(ctx, sql, columnsOf(rows)...)
+			if done.Done += n; err == nil {
+				done.Left += int64(len(rows)) - n
+			}
+			return err
 		}
 	case Replay:
 		pace, rows := c.Copies.pace(c.Batch)
@@ -225,6 +255,9 @@ func (t *Tables) changeError(ctx context.Context, do Verb, err error) error {
 		return t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
 	case Replay:
 		return t.historyError(ctx, "replay messages of", err, need{"INSERT", rows})
+	case Bury:
+		return t.may(ctx, fmt.Errorf("move rows of %s to the dead letters: %w", t.table, err),
+			need{"SELECT, UPDATE, DELETE", rows}, need{"SELECT, INSERT", letters})
 	case Delete:
 		return t.may(ctx, fmt.Errorf("delete rows of %s: %w", t.table, err), need{"SELECT, UPDATE, DELETE", rows})
 	}

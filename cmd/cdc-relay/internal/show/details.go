@@ -59,6 +59,9 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 		if meaning, fix := failureOf(m.LastError, m.Exchange, ""); m.State.Waits() && fix != "" {
 			g.Row("to fix it", meaning+": "+fix)
 		}
+		if m.OrderingKey != nil && m.State == operator.Retrying && m.First == nil {
+			g.Row("to let its key go on", "cdc-relay delete "+m.MessageID.String()+" --dead-letter"+TableFlag(s.Table))
+		}
 	}
 	if m.PossibleDuplicate {
 		g.Row("mark", outbox.PossibleDuplicateHeader+": it may have been published before")

@@ -230,6 +230,8 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 		return "resent " + Plural(done.Done, "message")
 	case operator.Purge:
 		return "deleted " + Plural(done.Done, "dead letter")
+	case operator.Bury:
+		return "moved " + Plural(done.Done, "message") + " to the dead letters"
 	}
 	text, uncertain := "deleted "+Plural(done.Done, "message"), done.Done-done.Unpublished
 	switch {
