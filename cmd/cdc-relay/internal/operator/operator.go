@@ -122,6 +122,22 @@ func (t *Tables) Slot(ctx context.Context, name string) (slot.Slot, error) {
 	return slot.Read(ctx, t.conn.PgConn(), name)
 }
 
+// IdleSlots returns the slots that nobody uses and that retain much WAL, except some; those that retain most come first.
+func (t *Tables) IdleSlots(ctx context.Context, except func(name string) bool) (idle []slot.Other, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*glanceTimeout)
+	defer cancel()
+	all, err := slot.Others(ctx, t.conn.PgConn(), except)
+	for _, other := range all {
+		if !other.Active && other.Retained >= slot.MuchRetained && len(idle) < mostIdle {
+			idle = append(idle, other)
+		}
+	}
+	return idle, err
+}
+
+// mostIdle is how many slots of others a view shows.
+const mostIdle = 3
+
 // querier is a connection or a transaction.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row

@@ -51,6 +51,12 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	if view.hosts, err = l.Tables.RelayHosts(ctx, idleAfter(cfg)); err != nil {
 		return Stats{}, err
 	}
+	names := cfg.Names()
+	idle, err := l.Tables.IdleSlots(ctx, func(name string) bool { return name == names.Slot || names.Sibling(name) })
+	if err != nil {
+		return Stats{}, err
+	}
+	view.showIdle(idle)
 	var blocked *operator.Key
 	if view.counts["blocked_keys"].N > 0 {
 		if blocked, err = l.Tables.BlockedKey(ctx, DeadLettersBlock(cfg)); err != nil {

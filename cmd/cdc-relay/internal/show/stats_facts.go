@@ -63,6 +63,9 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 // ServerFacts prints the lines of stats about the slot and the relay.
 func (v Stats) ServerFacts(g rows, cfg *relay.Config, paint Paint) {
 	v.slotFacts(g, cfg, paint)
+	for _, s := range v.IdleSlots {
+		g.Row("slot "+Printable(s.Name), paint(text.FgYellow, "of others, nobody uses it")+"; retains "+Bytes(s.RetainedBytes))
+	}
 	g.Row("relays connected from", hostsText(v.hosts))
 	if v.Relay != nil {
 		v.Relay.facts(g, paint)

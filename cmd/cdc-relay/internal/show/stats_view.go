@@ -45,6 +45,9 @@ type Stats struct {
 	SlotLagSeconds *float64 `json:"slot_lag_seconds"`
 	Slot           slotView `json:"slot"`
 
+	// IdleSlots are the slots of others that nobody uses and that retain much WAL.
+	IdleSlots []idleSlot `json:"idle_slots"`
+
 	Relay *Live `json:"relay"`
 
 	TopFailing []Failing `json:"top_failing"`
@@ -70,6 +73,14 @@ type slotView struct {
 	RetainedBytes *int64     `json:"retained_bytes"`
 	WALStatus     *string    `json:"wal_status"`
 	SafeBytes     *int64     `json:"safe_bytes"`
+}
+
+type idleSlot struct {
+	Name string `json:"name"`
+	// Type is logical or physical. Database is "" for a physical one.
+	Type          string `json:"type"`
+	Database      string `json:"database"`
+	RetainedBytes int64  `json:"retained_bytes"`
 }
 
 type ownerView struct {
@@ -233,6 +244,13 @@ func (v *Stats) showSlot(slot slot.Slot) {
 		v.SlotLagSeconds = slot.LagSeconds
 	} else {
 		v.SlotLagSeconds = slot.InactiveSeconds
+	}
+}
+
+func (v *Stats) showIdle(idle []slot.Other) {
+	v.IdleSlots = []idleSlot{}
+	for _, s := range idle {
+		v.IdleSlots = append(v.IdleSlots, idleSlot{s.Name, s.Type, s.Database, s.Retained})
 	}
 }
 

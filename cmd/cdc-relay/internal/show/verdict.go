@@ -294,6 +294,13 @@ func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
 		check.is, check.text = WAL, "slot "+cfg.Names().Slot+" retains "+Bytes(*v.Slot.RetainedBytes)+" of WAL"
 		found = append(found, check)
 	}
+	for _, s := range v.IdleSlots {
+		if s.RetainedBytes > mostWAL {
+			check.is = WAL
+			check.text = "nobody uses slot " + Printable(s.Name) + " of others, and it retains " + Bytes(s.RetainedBytes) + " of WAL"
+			found = append(found, check)
+		}
+	}
 	return found
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
@@ -172,7 +173,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4, which was rejected: RabbitMQ answered with a nack, such as a full queue with overflow: reject-publish|nack: full\\x1b[31m\\nqueue|make room in the queue|",
+			"warning|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4, which was rejected: a queue rejected the message: usually it is full, and has overflow reject-publish|nack: full\\x1b[31m\\nqueue|add consumers, or raise the limit of the queue|",
 			func(*Stats, *relay.Config) *operator.Key {
 				return &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Message{
 					StoredMessage: operator.StoredMessage{ID: 4, LastError: &text},
@@ -188,7 +189,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: 1,000 dead letters: 350 because there is no such exchange (exchange x, 350 routing keys); 340 because no queue is bound for its routing key (routing key lost); 300 because of custom (2 routing keys); and 1 other cause||declare the exchange, then resend them|",
+			"warning|Needs attention: 1,000 dead letters: 350 because the exchange does not exist (exchange x, 350 routing keys); 340 because no queue is bound to the exchange for this routing key (routing key lost); 300 because of custom (2 routing keys); and 1 other cause||declare the exchange \"x\" and bind a queue to it, then resend them|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.counts["dead_letters"] = counted(1000)
 				v.dead.All = []operator.Group{
@@ -198,7 +199,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: 2 rejected messages will be tried again: because there is no such exchange (exchange x, routing key k)||declare the exchange|",
+			"warning|Needs attention: 2 rejected messages will be tried again: because the exchange does not exist (exchange x, routing key k)||declare the exchange \"x\" and bind a queue to it|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.retries = operator.Groups{N: counted(2), All: []operator.Group{group("exchange_missing", "x", "k", 1, 2)}}
 				return nil
@@ -214,6 +215,10 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		}},
 		{"warning|Needs attention: slot s retains 5.6 GB of WAL|||", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.Slot.RetainedBytes = &wal
+			return nil
+		}},
+		{"warning|Needs attention: nobody uses slot old of others, and it retains 5.6 GB of WAL|||", func(v *Stats, _ *relay.Config) *operator.Key {
+			v.showIdle([]slot.Other{{Name: "small", Retained: 300 << 20}, {Name: "old", Retained: wal}})
 			return nil
 		}},
 		{"warning|Needs attention: Postgres removes the WAL of slot s (wal_status lost)|||", func(v *Stats, _ *relay.Config) *operator.Key {
