@@ -44,8 +44,7 @@ func (c Column) Add(table, of outbox.Table) string {
 	if of == table.DeadLetter() && c.NotNull && c.Default == "" {
 		c.Default = values[c.Name]
 	}
-	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;  -- or, if it was renamed: RENAME COLUMN OLD_NAME TO %s",
-		of.Printed(), c.Definition(), outbox.QuoteIdentifier(c.Name))
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;", of.Printed(), c.Definition())
 }
 
 // Columns returns the columns of the outbox, of its dead-letter table or of its history, read from the SQL that creates

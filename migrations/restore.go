@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,7 +34,10 @@ func Restore(
 			}
 			continue
 		}
-		if err := checkColumns(ctx, conn, table, t, state); err != nil {
+		if state.Current != Latest {
+			continue // Up adds columns to older tables
+		}
+		if err := CheckColumns(ctx, conn, table, t); err != nil {
 			return nil, err
 		}
 	}
@@ -123,27 +127,77 @@ func WithArticle(kind string) string {
 	return "a " + strings.ToLower(kind)
 }
 
-// checkColumns is only for tables of the latest version: Up adds columns to older ones.
-func checkColumns(ctx context.Context, conn *pgx.Conn, table, of outbox.Table, state State) error {
-	if state.Current != Latest {
-		return nil
-	}
-	columns, err := Columns(table, of)
+// CheckColumns returns a *problem.Problem if a table of an outbox lacks a column. The fix renames a column of the same
+// type whose name tells that it was the missing one; an older table gets its columns from Up.
+func CheckColumns(ctx context.Context, db querier, table, of outbox.Table) error {
+	wanted, err := Columns(table, of)
 	if err != nil {
 		return err
 	}
-	rows, _ := conn.Query(ctx, `
-SELECT a.attname FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+	there := map[string]string{} // their types
+	err = db.QueryRow(ctx, `
+SELECT coalesce(pg_catalog.jsonb_object_agg(a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod)), '{}')
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped`, of.Schema, of.Name)
-	there, err := pgx.CollectRows(rows, pgx.RowTo[string])
+WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped`, of.Schema, of.Name).Scan(&there)
 	if err != nil {
 		return fmt.Errorf("look for the columns of %s: %w", of, err)
 	}
-	for _, c := range columns {
-		if !slices.Contains(there, c.Name) {
-			return problem.New(c.Add(table, of), "table %s has no column %s", of, c.Name)
+	if len(there) == 0 {
+		return nil // the table does not exist
+	}
+	wanted = slices.DeleteFunc(wanted, func(c Column) bool { return there[c.Name] != "" })
+	if len(wanted) == 0 {
+		return nil
+	}
+	fix := strings.Join(Restored(table, of, wanted, there), " ")
+	var version int // of a table that is too old; unknown if the role may not read it
+	asked := db.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+VersionTable(table).SQL()).Scan(&version)
+	if asked == nil && version < Latest {
+		fix = problem.Command(table, "setup", "--tables-only")
+	}
+	names := make([]string, len(wanted))
+	for i, c := range wanted {
+		names[i] = c.Name
+	}
+	return problem.New(fix, "table %s has no column %s", of, strings.Join(names, ", "))
+}
+
+// Restored returns the statements that bring missing columns back to a table with these columns and types. One is a
+// remark if only a person knows whether a column was renamed: waiting rows have their values there. Remarks come last,
+// because nothing can follow them in a line.
+func Restored(table, of outbox.Table, missing []Column, there map[string]string) (fixes []string) {
+	known, _ := Columns(table, of) // missing ones are some of them
+	others := maps.Clone(there)    // columns of the application, or renamed ones
+	for _, c := range known {
+		delete(others, c.Name)
+	}
+	for _, c := range missing {
+		if fix := c.restore(table, of, others); strings.HasPrefix(fix, "--") {
+			fixes = append(fixes, fix)
+		} else {
+			fixes = slices.Insert(fixes, 0, fix)
 		}
 	}
-	return nil
+	return fixes
+}
+
+func (c Column) restore(table, of outbox.Table, others map[string]string) string {
+	rename := func(from string) string {
+		return fmt.Sprintf("ALTER TABLE %s RENAME COLUMN %s TO %s;", of.Printed(), from, outbox.QuoteIdentifier(c.Name))
+	}
+	similar := false
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		switch {
+		case others[name] != c.Type:
+		case strings.Contains(strings.ToLower(name), c.Name) || len(name) > 3 && strings.Contains(c.Name, name):
+			return rename(outbox.QuoteIdentifier(name))
+		default:
+			similar = true
+		}
+	}
+	if similar {
+		return fmt.Sprintf("-- if %s was renamed: %s if it was dropped: %s", c.Name, rename("NEW_NAME"), c.Add(table, of))
+	}
+	return c.Add(table, of)
 }

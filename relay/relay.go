@@ -73,7 +73,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		Table:         config.Table,
 		Block:         block,
 		Shard:         config.Shard,
-		KeepPublished: config.KeepPublished > 0,
+		KeepPublished: config.KeepPublished,
 		HeaderColumns: config.HeaderColumns,
 	})
 	if err != nil {
@@ -314,8 +314,10 @@ func unreadable(err error, conn *pgx.Conn, table outbox.Table) error {
 		return err
 	}
 	versions, user := migrations.VersionTable(table).String(), outbox.Identifier(conn.Config().User)
-	return problem.New("GRANT SELECT ON "+versions+" TO "+user+";",
-		"role %s may not SELECT on table %s", user, versions)
+	return &problem.Problem{
+		What: fmt.Sprintf("role %s may not SELECT on table %s", user, versions),
+		Fix:  "GRANT SELECT ON " + versions + " TO " + user + ";", Denied: true,
+	}
 }
 
 // StateChanged implements publish.Sink.

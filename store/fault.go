@@ -25,7 +25,7 @@ func (s *Store) noPartition(err, failed error) error {
 		err = fmt.Errorf("%w; %w", failed, err)
 	}
 	if problem.Hint(err) == "" {
-		err = problem.Of(err, problem.Command(s.table, "setup", "--keep-published", "168h"),
+		err = problem.Of(err, problem.Command(s.table, "check", "--keep-published", problem.Hours(s.keep)),
 			"table %s has no partition for today", s.table.Published())
 	}
 	return &historyFault{err}

@@ -92,7 +92,7 @@ func (c *LockedRows) Alive(ctx context.Context) error {
 // moved is how many bytes of bodies the server copies to another table when it writes these rows.
 func (s *Store) moved(rows []outbox.Settlement) (bytes int) {
 	for _, one := range rows {
-		if one.Decision.Action == outbox.DeadLetter || s.keeps && one.Decision.Action == outbox.Delete {
+		if one.Decision.Action == outbox.DeadLetter || s.keep > 0 && one.Decision.Action == outbox.Delete {
 			bytes += one.Message.Size()
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -44,7 +45,7 @@ func TestStatementsRunNobodyElsesFunctions(t *testing.T) {
 
 func testStatements(t *testing.T, url string) {
 	headers := []string{"coalesce_key"}
-	s, err := Open(pgdial.AddressOf(url, ""), Options{Table: tabletest.Name(), KeepPublished: true, HeaderColumns: headers})
+	s, err := Open(pgdial.AddressOf(url, ""), Options{Table: tabletest.Name(), KeepPublished: time.Hour, HeaderColumns: headers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func testStatements(t *testing.T, url string) {
 	defer conn.Release()
 	for _, block := range []bool{false, true} {
 		for _, shard := range []outbox.Shard{{}, {Index: 1, Of: 3}} {
-			for _, keep := range []bool{false, true} {
+			for _, keep := range []time.Duration{0, time.Hour} {
 				all := reflect.ValueOf(newStatements(Options{
 					Table: tabletest.Name(), Block: block, Shard: shard, KeepPublished: keep, HeaderColumns: headers,
 				}))

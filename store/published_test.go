@@ -20,7 +20,7 @@ func keeping(f *fixture) *fixture {
 	if _, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name()); err != nil {
 		f.Fatal(err)
 	}
-	f.store = open(f, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: true})
+	f.store = open(f, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
 	if err := f.store.Check(f.Context()); err != nil {
 		f.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestTheHistoryHasOnePartitionADay(t *testing.T) {
 
 func TestCheckNamesAMissingHistory(t *testing.T) {
 	f := newFixture(t)
-	s := open(t, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: true})
+	s := open(t, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
 	if err := s.Check(t.Context()); !problem.Is(err) {
 		t.Errorf("without a history: %v", err)
 	}

@@ -41,7 +41,7 @@ func TestCleaningUpWithoutAPrivilegeNamesTheGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := f.role()
-	s := open(t, address, store.Options{Table: tabletest.Name(), KeepPublished: true})
+	s := open(t, address, store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
 	for what, clean := range map[string]func() error{
 		"dead letters": func() error { _, err := s.DeleteDeadLetters(t.Context(), time.Hour, 1); return err },
 		"history":      func() error { _, err := s.RotatePublished(t.Context(), time.Hour); return err },

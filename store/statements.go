@@ -341,7 +341,7 @@ func newStatements(options Options) statements {
 		lockFree:   fill(lockFreeSQL),
 		leftover:   fill(leftoverSQL),
 	}
-	if options.KeepPublished {
+	if options.KeepPublished > 0 {
 		all.delete, all.deleteNear, all.deleteLocked = fill(moveSQL), fill(moveNearSQL), fill(moveLockedSQL)
 	}
 	return all

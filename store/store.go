@@ -25,8 +25,8 @@ type Store struct {
 	sockets *sockets
 	table   outbox.Table
 	shard   outbox.Shard
-	// keeps: deletes move published rows to the history.
-	keeps bool
+	// keep: deletes move published rows to the history, for this long; 0: there is none.
+	keep time.Duration
 	// headers are the columns that claims read as headers.
 	headers []string
 	sql     statements
@@ -63,8 +63,8 @@ type Options struct {
 	Block bool
 	// Shard is the part of the table that sweeps read; the zero value is the whole table.
 	Shard outbox.Shard
-	// KeepPublished moves published rows to the history instead of deleting them.
-	KeepPublished bool
+	// KeepPublished moves published rows to the history instead of deleting them, for this long; 0: there is none.
+	KeepPublished time.Duration
 	// HeaderColumns are application columns that are sent as headers.
 	HeaderColumns []string
 }
@@ -107,7 +107,7 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	s := &Store{
 		sockets: open, servers: servers, statementTimeout: statementTimeout,
-		table: options.Table, shard: options.Shard, keeps: options.KeepPublished, headers: options.HeaderColumns,
+		table: options.Table, shard: options.Shard, keep: options.KeepPublished, headers: options.HeaderColumns,
 		sql: newStatements(options),
 	}
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
@@ -136,7 +136,7 @@ func (s *Store) Explain(ctx context.Context, err error) (explained error, gone b
 }
 
 func (s *Store) use() schema.Use {
-	return schema.Use{Table: s.table, Headers: s.headers, History: s.keeps}
+	return schema.Use{Table: s.table, Headers: s.headers, History: s.keep}
 }
 
 // Restarts counts new connections to another server than before: it was restarted, has recovered from a crash, or was

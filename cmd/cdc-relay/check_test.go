@@ -125,10 +125,10 @@ func TestCheckReportsProblemsWithTheirFix(t *testing.T) {
 	want(t, cdcRelay(t, env, "teardown", "--yes"), exitDone)
 	r := cdcRelay(t, env, "check")
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stdout, "problem  publication") || !strings.Contains(r.stdout, "CREATE PUBLICATION") {
+	if !strings.Contains(r.stdout, "critical  publication") || !strings.Contains(r.stdout, "CREATE PUBLICATION") {
 		t.Errorf("got %s", r.stdout)
 	}
-	if !strings.HasPrefix(r.stderr, "cdc-relay: check: 2 problems, ") {
+	if !strings.HasPrefix(r.stderr, "cdc-relay: check: 2 critical, ") {
 		t.Errorf("got %s", r.stderr)
 	}
 	// A relay that does not stream has no problem.
@@ -146,7 +146,7 @@ func TestCheckPrintsDocumentedJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Level != "problem" || len(report.Findings) < 20 {
+	if report.Level != "critical" || len(report.Findings) < 20 {
 		t.Errorf("got %s, %d findings", report.Level, len(report.Findings))
 	}
 	found := false
@@ -157,7 +157,7 @@ func TestCheckPrintsDocumentedJSON(t *testing.T) {
 			}
 		}
 		if f["area"] == "grants" && f["name"] == "application" {
-			found = f["level"] == "problem" && slices.Contains(f["fix"].([]any), any(grantInsert("no_such_role")))
+			found = f["level"] == "critical" && slices.Contains(f["fix"].([]any), any(grantInsert("no_such_role")))
 		}
 	}
 	if !found {
@@ -242,7 +242,7 @@ func TestRejectedLoginsGetAWorkingFix(t *testing.T) {
 			r := cdcRelay(t, asRole(t, env, conn, role), "check", "--mode", "poll", "--publisher", "stdout", "--format", "json")
 			want(t, r, exitFailed)
 			f := findingOf(t, r, doctor.Postgres, "reachable")
-			if f.Level != "problem" || !strings.Contains(f.Message, test.says) {
+			if f.Level != "critical" || !strings.Contains(f.Message, test.says) {
 				t.Fatalf("got %+v", f)
 			}
 			execute(t, conn, f.Fix[0])

@@ -112,6 +112,7 @@ func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 		t.Helper()
 		want(t, r, exitFailed)
 		_, hint, _ := strings.Cut(r.stderr, "hint: ")
+		hint, _, _ = strings.Cut(hint, "  #")
 		return strings.TrimSpace(hint)
 	}
 	for broken, repair := range map[string]string{
@@ -122,6 +123,10 @@ func TestSetupCreatesEverythingThatRunNeeds(t *testing.T) {
 	} {
 		execute(t, conn, broken)
 		said := hint(cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text"))
+		if strings.HasPrefix(said, "ALTER") && strings.HasPrefix(said, repair) {
+			execute(t, conn, said)
+			continue
+		}
 		if said != "cdc-relay setup" && said != "cdc-relay setup --tables-only" {
 			t.Errorf("%s: run says %q", broken, said)
 		}

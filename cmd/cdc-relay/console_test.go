@@ -85,7 +85,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		"/message?id=99":                 {"delivered and deleted"},
 		"/tail":                          {"published.one", "dead.one", "&lt;b&gt;orders"},
 		"/tail?paused=1":                 {"Continue"},
-		"/check":                         {"problem", "publication"},
+		"/check":                         {"critical", "publication"},
 		"/icon.svg":                      {"<svg"},
 		"/page.js":                       {"clipboard"},
 		"/style.css":                     {"prefers-color-scheme"},

@@ -23,14 +23,15 @@ func writeFile(t *testing.T, name, text string) string {
 
 func TestErrorsNameSecretFilesWithoutTheirContent(t *testing.T) {
 	database, nonsense := writeFile(t, "database", someDatabase), writeFile(t, "nonsense", "s3cr3t\n")
-	both := " are both given (as a flag, in the environment or in the file of --config), want one"
+	both := " are both given in one place, want one"
 	for _, test := range []struct {
 		env  environment
 		args string
 		line string
 	}{
 		{nil, "check --database-url " + someDatabase + " --database-url-file " + database, "--database-url and --database-url-file" + both},
-		{environment{"CDC_RELAY_AMQP_URL": someBroker}, "run --amqp-url-file " + database, "--amqp-url and --amqp-url-file" + both},
+		{environment{"CDC_RELAY_AMQP_URL": someBroker, "CDC_RELAY_AMQP_URL_FILE": database}, "run", "--amqp-url and --amqp-url-file" + both},
+		{environment{"CDC_RELAY_AMQP_URL": someBroker}, "run --amqp-url-file " + database, "--amqp-url-file " + database + ": want a URL"},
 		{nil, "setup --database-url-file /nowhere/url", "--database-url-file: open /nowhere/url: no such file or directory"},
 		{nil, "setup --database-url-file " + nonsense, "--database-url-file " + nonsense + ": neither a URL"},
 		{nil, "setup --database-url-file " + writeFile(t, "empty", "\n"), ": is empty"},

@@ -110,9 +110,10 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 		before func(exec func(sql string))
 		after  func(exec func(sql string), broker *services.Proxy)
 		args   []string
-		want   string // a pattern of the whole sentence
-		fix    string // a pattern of the detail, the fix and the command
-		alerts string // their names
+		want   string              // a pattern of the whole sentence
+		fix    string              // a pattern of the detail, the fix and the command
+		alerts string              // their names
+		says   map[string][]string // what other commands say
 	}{
 		{name: "healthy", want: `Healthy: \d+ messages/s(, p99 .*)?, leader 127\.0\.0\.1`, fix: `\|\|`},
 		{
@@ -171,6 +172,11 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			},
 			want: `Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected`,
 			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`, alerts: "CdcRelayRowsSetAside",
+			says: map[string][]string{
+				"explain 1": {"published, not deleted", "rows stay", "ALTER TABLE public.outbox DISABLE TRIGGER kept;"},
+				"list":      {"published, not deleted"}, "list --state not_deleted --json": {`"state": "not_deleted"`},
+				"stats --json": {`"not_deleted": 1`, `"waiting": 0`, `"oldest_pending_seconds": 0`}, "stats": {"not deleted"},
+			},
 		},
 	} {
 		t.Run(state.name, func(t *testing.T) {
@@ -220,6 +226,12 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 				return wanted.MatchString(stats.Text) && wanted.MatchString(readyz.text) && wanted.MatchString(browser.text) &&
 					browser.level == string(stats.Level) && fix.MatchString(strings.Join([]string{stats.Detail, stats.Fix, stats.Command}, "|"))
 			})
+			for command, texts := range state.says {
+				wantOutput(t, cdcRelay(t, env, strings.Fields(command)...), texts...)
+			}
+			if r := cdcRelay(t, env, "stats", "--exit-code"); r.code != map[show.Level]int{show.Warning: exitWarning, show.Critical: exitCritical}[level] {
+				t.Errorf("the exit code of stats is %d for %s", r.code, level)
+			}
 			alerts, evaluated := firing(t, before, page(t, relay+"/metrics"))
 			names := strings.Join(slices.Sorted(maps.Keys(alerts)), " ")
 			if evaluated && (names != state.alerts || worst(alerts) != level) {

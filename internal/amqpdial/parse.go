@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -37,7 +38,7 @@ func Parse(text string) ([]Node, error) {
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, errors.New("want a URL that begins with amqp:// or amqps://")
+		return nil, errors.New(wantURL)
 	}
 	differs := func(n Node) bool { return n.URI.Vhost != nodes[0].URI.Vhost }
 	if slices.ContainsFunc(nodes, differs) {
@@ -63,7 +64,7 @@ func splitURLs(text string) []string {
 func parseURL(text string) ([]Node, error) {
 	scheme, rest, found := strings.Cut(text, "://")
 	if !found || (scheme != "amqp" && scheme != "amqps") {
-		return nil, errors.New("want a URL that begins with amqp:// or amqps://")
+		return nil, otherForm(text)
 	}
 	if err := secret.CheckPrintable(text); err != nil {
 		return nil, err
@@ -88,6 +89,29 @@ func parseURL(text string) ([]Node, error) {
 		nodes = append(nodes, Node{URL: one, URI: uri})
 	}
 	return nodes, checkParameters(text[:len(scheme)+3] + path)
+}
+
+const wantURL = "want a URL that begins with amqp:// or amqps://"
+
+// otherForm says what another text than a URL of RabbitMQ is.
+func otherForm(text string) error {
+	const postgres = "; the address of Postgres goes into --database-url (CDC_RELAY_DATABASE_URL)"
+	scheme := secret.Scheme(text)
+	switch lower := strings.ToLower(scheme); {
+	case scheme == "" && regexp.MustCompile(`^(host|hostaddr|port|dbname|user|password|sslmode|service)=`).MatchString(text):
+		return errors.New(wantURL + postgres)
+	case scheme == "":
+		return errors.New(wantURL)
+	case lower == "amqps://" || lower == "amqp+ssl://" || lower == "rabbitmqs://":
+		return errors.New(wantURL + ": write amqps:// in place of " + scheme)
+	case strings.Contains(lower, "amqp") || strings.Contains(lower, "rabbitmq"):
+		return errors.New(wantURL + ": write amqp:// in place of " + scheme)
+	case strings.HasPrefix(lower, "p"):
+		return errors.New(wantURL + postgres)
+	case strings.HasPrefix(lower, "http"):
+		return errors.New(wantURL + ": as a rule the port is 5672 or 5671; the HTTP API goes into --management-url of check")
+	}
+	return errors.New(wantURL + ": cdc-relay publishes with AMQP, and not with " + scheme)
 }
 
 // isHost accepts "", a name, and an IPv6 address in brackets, with or without a port.

@@ -45,8 +45,13 @@ func TestMistakesOfAnAddressAreNamedWithoutThePassword(t *testing.T) {
 	const form = "not a URL of the form"
 	for text, want := range map[string]string{
 		"":                                            "want a URL that begins with amqp://",
-		"http://user:hidden@host/":                    "want a URL that begins with amqp://",
-		"amqp+ssl://user:hidden@host/":                "want a URL that begins with amqp://",
+		"hidden://user@host/":                         "want a URL that begins with amqp://",
+		"http://user:hidden@host/":                    "goes into --management-url",
+		"amqp+ssl://user:hidden@host/":                ": write amqps:// in place of amqp+ssl://",
+		"pyamqp://user:hidden@host/":                  ": write amqp:// in place of pyamqp://",
+		"postgres://user:hidden@host/":                "goes into --database-url",
+		"host=localhost password=hidden":              "goes into --database-url",
+		"kafka://user:hidden@host/":                   "and not with kafka://",
 		"amqp://user:hidden@ho\x01st/":                "contains a control character",
 		"amqp://user:hidden@host:notaport/":           form,
 		"amqp://user:hidden@a:1:2,b/":                 form,

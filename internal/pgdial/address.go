@@ -98,16 +98,34 @@ func checkForm(text string) error {
 	switch {
 	case word.MatchString(text):
 		return nil
-	case strings.HasPrefix(text, "jdbc:"):
+	case strings.HasPrefix(text, "jdbc:postgresql:"):
 		return errors.New(urlForm + ", without jdbc:, and with user and password before the host")
+	case strings.HasPrefix(text, "jdbc:"):
+		return checkForm(text[len("jdbc:"):])
 	case isURL && strings.HasPrefix(scheme, "postgres") && strings.Contains(scheme, "+"):
 		return errors.New(urlForm + ", without + and a driver")
 	case isURL && scheme != "postgres" && scheme != "postgresql":
-		return errors.New(wantURL)
+		return otherScheme(secret.Scheme(text))
 	case !isURL && strings.Contains(text, "="):
 		return errNoURL
 	}
 	return secret.CheckPrintable(text)
+}
+
+// otherScheme says what another URL than that of Postgres is.
+func otherScheme(scheme string) error {
+	const want = "want a URL that begins with postgres:// or postgresql://"
+	switch lower := strings.ToLower(scheme); {
+	case scheme == "":
+		return errors.New(want)
+	case strings.Contains(lower, "amqp") || strings.Contains(lower, "rabbitmq"):
+		return errors.New(want + "; a URL of RabbitMQ goes into --amqp-url (CDC_RELAY_AMQP_URL)")
+	case strings.HasPrefix(lower, "p") || strings.HasPrefix(lower, "timescale"):
+		return errors.New(want + ": write postgres:// in place of " + scheme)
+	case strings.HasPrefix(lower, "http"):
+		return errors.New(want + ": cdc-relay speaks to Postgres itself, as a rule at port 5432, and not by " + scheme)
+	}
+	return errors.New(want + ": the outbox is in Postgres, and " + scheme + " is another server")
 }
 
 var errNoURL = errors.New("neither a URL, postgres://user:password@host:5432/database, nor key=value words")

@@ -31,6 +31,7 @@ func TestAnAddressHasNoParameterThatTheServerRejects(t *testing.T) {
 // Errors quote nothing of the address: it has a password.
 func TestAnAddressInAnotherFormIsNamed(t *testing.T) {
 	const form = "not a URL of the form postgres://user:password@host:5432/database"
+	const begin = "want a URL that begins with postgres:// or postgresql://"
 	for text, want := range map[string]string{
 		" postgres://user:hidden@host/shop\r\n":                  "",
 		"\n\thost=host user=user\n dbname=shop ":                 "",
@@ -39,9 +40,14 @@ func TestAnAddressInAnotherFormIsNamed(t *testing.T) {
 		"jdbc:postgresql:shop?password=hidden":                   form + ", without jdbc:",
 		"postgresql+psycopg2://user:hidden@host/shop?sslmode=no": form + ", without +",
 		"postgres+asyncpg://user:hidden@host/shop":               form + ", without +",
-		"http://user:hidden@host/shop?a=b":                       form,
-		"amqp://user:hidden@host/shop":                           form,
-		"POSTGRES://user:hidden@host/shop?sslmode=disable":       form,
+		"jdbc:mysql://host/shop?password=hidden":                 begin + ": the outbox is in Postgres, and mysql:// is another server",
+		"mysql://user:hidden@host/shop":                          begin + ": the outbox is in Postgres, and mysql:// is another server",
+		"mongodb+srv://user:hidden@host/shop":                    "mongodb+srv:// is another server",
+		"http://user:hidden@host/shop?a=b":                       begin + ": cdc-relay speaks to Postgres itself",
+		"amqp://user:hidden@host/shop":                           "goes into --amqp-url (CDC_RELAY_AMQP_URL)",
+		"postgis://user:hidden@host/shop":                        ": write postgres:// in place of postgis://",
+		"POSTGRES://user:hidden@host/shop?sslmode=disable":       ": write postgres:// in place of POSTGRES://",
+		"hidden://user@host/shop":                                begin,
 		"user:hidden@host/shop?sslmode=disable":                  "neither a URL",
 		"//user:hidden@host/shop?sslmode=disable":                "neither a URL",
 		"postgres:/user:hidden@host/shop?a=b":                    "neither a URL",

@@ -11,6 +11,8 @@ type Problem struct {
 	What string // what is wrong and where, one line
 	Fix  string // the command or SQL that fixes it
 	Err  error  // the cause, or nil
+	// Denied: the relay's role lacks a privilege, which Fix grants. It may lack others.
+	Denied bool
 }
 
 // New returns a Problem without a cause.

@@ -1,47 +1,94 @@
 package problem
 
 import (
+	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // OfReason explains a code of docs/delivery.md, and says what to do first; "": it is a code of an embedding program. A
-// nil exchange is the one that the relay chose: detail, the text of the rejection, names it.
+// nil exchange is the one that the relay chose: detail, the text of the rejection, names it. Detail begins with the
+// code of the last rejection, which explains exhausted retries.
 func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix string) {
+	if r == outbox.ReasonRetriesExceeded {
+		last, _, _ := strings.Cut(detail, ":")
+		if last := outbox.Reason(last); last != r {
+			meaning, fix = OfReason(last, exchange, detail)
+		}
+		if meaning == "" {
+			return "each attempt failed", readError
+		}
+		return meaning, fix
+	}
+	name, known := exchangeOf(exchange, detail)
+	to := "the exchange"
+	if known {
+		to += fmt.Sprintf(" %q", outbox.Shortened(name))
+	}
 	switch r {
 	case outbox.ReasonNack:
-		return "RabbitMQ answered with a nack, such as a full queue with overflow: reject-publish",
-			"make room in the queue"
+		return "a queue rejected the message: usually it is full, and has overflow reject-publish",
+			"add consumers, or raise the limit of the queue"
 	case outbox.ReasonUnroutable:
-		if exchange != nil && *exchange == "" || exchange == nil && strings.HasSuffix(detail, ` from exchange ""`) {
-			return "the default exchange delivers to the queue with the name of the routing key, and there is none",
-				"create a queue with the name of the routing key, or name another exchange"
+		if known && name == "" {
+			return "the default exchange needs a queue with the name of the routing key, and there is none",
+				"declare a queue with the name of the routing key, or use another exchange"
 		}
-		return "no queue is bound for its routing key", "bind a queue to the exchange, for its routing key"
+		return "no queue is bound to the exchange for this routing key", "bind a queue to " + to + " for this routing key"
 	case outbox.ReasonNoExchange:
-		return "there is no such exchange", "declare the exchange"
+		return "the exchange does not exist", "declare " + to + " and bind a queue to it"
 	case outbox.ReasonAccessRefused:
-		return "the relay's RabbitMQ user may not write there", "give it the permission"
+		meaning, fix = "the relay's RabbitMQ user may not publish to the exchange",
+			"let the relay's RabbitMQ user write to "+to+" (rabbitmqctl set_permissions)"
+		switch {
+		case strings.Contains(detail, "internal exchange '"):
+			fix = "use an exchange that is bound to " + to + ": clients cannot publish to an internal one"
+		case exchange != nil: // an application can insert any name
+			fix = "if applications may use " + to + ", " + fix
+		}
+		return meaning, fix
 	case outbox.ReasonChannelClosed:
-		return "RabbitMQ closed the channel because of this message", "see the last error"
+		return "RabbitMQ closed the channel because of this message", readError
 	case outbox.ReasonTooLarge:
-		return "the body is beyond RabbitMQ's max_message_size", "raise max_message_size"
+		return "the body is larger than RabbitMQ's max_message_size", "raise max_message_size in rabbitmq.conf"
 	case outbox.ReasonInvalidHeaders:
-		return "AMQP cannot carry its headers", "fix the headers in the dead-letter table"
+		return "AMQP cannot carry the headers", "correct the headers in the dead-letter table"
 	case outbox.ReasonInvalidProperties:
-		return "RabbitMQ rejects one of its properties", "fix the properties in the dead-letter table"
+		return "a property is unknown, or has a wrong value", "correct the properties in the dead-letter table"
 	case outbox.ReasonInvalidRouting:
-		return "its exchange or routing key is beyond 255 bytes", "fix them in the dead-letter table"
+		return "the exchange or the routing key is longer than 255 bytes",
+			"shorten the exchange or the routing key in the dead-letter table"
 	case outbox.ReasonHandlerRejected:
-		return "the handler rejected it, or ended at it", "see the last error"
+		return "the handler rejected the message, or ended while it processed the message", readError
 	case outbox.ReasonHandlerImpossible:
-		return "the handler cannot deliver it", "see the last error"
+		return "the handler cannot deliver the message", readError
 	case outbox.ReasonInvalidRow:
-		return "something is wrong with the row", "see the last error"
+		return "the row contains no valid message", "correct in the dead-letter table what the last error names"
 	case outbox.ReasonExpired:
-		return "its expires_at passed before it could be published",
-			"check that it is still of use: it does not expire again"
+		return "its expires_at passed before the relay could publish it",
+			"check that consumers still need the message: it does not expire again"
 	}
 	return "", ""
+}
+
+const readError = "fix what the last error says"
+
+// exchangeOf returns the exchange of a rejected message: that of the row, or the one that RabbitMQ's answer names.
+func exchangeOf(exchange *string, detail string) (name string, known bool) {
+	if exchange != nil {
+		return *exchange, true
+	}
+	answer := regexp.MustCompile(` from exchange ("(?:[^"\\]|\\.)*")$|(?:^|: )NOT_FOUND - no exchange '(.+)' in vhost '`)
+	switch m := answer.FindStringSubmatch(detail); {
+	case m == nil:
+		return "", false
+	case m[1] != "":
+		name, err := strconv.Unquote(m[1])
+		return name, err == nil
+	default:
+		return m[2], true
+	}
 }

@@ -7,24 +7,43 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-func TestAdviceForAnUnroutableMessageFitsItsExchange(t *testing.T) {
+func TestAdviceFitsTheRejection(t *testing.T) {
 	none, shop := "", "shop"
+	const returned, missing = `NO_ROUTE (312): no queue took the message with routing key "k" from exchange `, "NOT_FOUND - no exchange 'shop' in vhost '/' (404)"
+	const queue, bind, declare = "declare a queue with", `bind a queue to the exchange "shop" for`, `declare the exchange "shop" and bind`
+	const refused = "access_refused: ACCESS_REFUSED - "
 	for _, test := range []struct {
+		reason   outbox.Reason
 		exchange *string
 		detail   string
-		queue    bool
+		fix      string // its begin
 	}{
-		{&none, "", true},
-		{&none, "unroutable: NO_ROUTE", true},
-		{nil, `unroutable: NO_ROUTE (312): no queue took the message with routing key "k" from exchange ""`, true},
-		{&shop, `… from exchange ""`, false},
-		{nil, `unroutable: NO_ROUTE (312): no queue took the message with routing key "k" from exchange "shop"`, false},
-		{nil, `… from exchange "x from exchange \"\""`, false},
-		{nil, "", false},
+		{outbox.ReasonUnroutable, &none, "", queue},
+		{outbox.ReasonUnroutable, nil, "unroutable: " + returned + `""`, queue},
+		{outbox.ReasonUnroutable, &shop, `… from exchange ""`, bind},
+		{outbox.ReasonUnroutable, nil, "unroutable: " + returned + `"shop"`, bind},
+		{outbox.ReasonUnroutable, nil, `… from exchange "x from exchange \"\""`, `bind a queue to the exchange "x from`},
+		{outbox.ReasonUnroutable, nil, "", "bind a queue to the exchange for"},
+		{outbox.ReasonNoExchange, nil, "exchange_missing: " + missing, declare},
+		{outbox.ReasonNoExchange, nil, missing, declare},
+		{outbox.ReasonNoExchange, &shop, "", declare},
+		{outbox.ReasonRetriesExceeded, nil, "exchange_missing: " + missing, declare},
+		{outbox.ReasonRetriesExceeded, nil, "unroutable: " + returned + `"shop"`, bind},
+		{outbox.ReasonRetriesExceeded, nil, "nack: RabbitMQ answered", "add consumers"},
+		{outbox.ReasonRetriesExceeded, nil, "", readError},
+		{outbox.ReasonRetriesExceeded, nil, "retries_exhausted: x", readError},
+		{outbox.ReasonAccessRefused, nil, refused + "write access", "let the relay's"},
+		{outbox.ReasonAccessRefused, &shop, refused + "write access", `if applications may use the exchange "shop", let`},
+		{outbox.ReasonAccessRefused, &shop, refused + "cannot publish to internal exchange 'shop'", "use an exchange that is bound to"},
 	} {
-		meaning, fix := OfReason(outbox.ReasonUnroutable, test.exchange, test.detail)
-		if strings.Contains(fix, "create a queue") != test.queue || strings.Contains(fix, "bind") == test.queue || meaning == "" {
-			t.Errorf("%v, %s: got %s, %s", test.exchange, test.detail, meaning, fix)
+		meaning, fix := OfReason(test.reason, test.exchange, test.detail)
+		if !strings.HasPrefix(fix, test.fix) || meaning == "" || OneLine(fix) != fix {
+			t.Errorf("%s, %s: got %s, %s", test.reason, test.detail, meaning, fix)
+		}
+	}
+	for _, reason := range outbox.Reasons() {
+		if meaning, fix := OfReason(reason, nil, ""); meaning == "" || fix == "" {
+			t.Errorf("%s has no advice", reason)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package problem
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -16,6 +17,22 @@ func Command(table outbox.Table, name string, flags ...string) string {
 	}
 	quoted := "'" + strings.ReplaceAll(table.String(), "'", `'\''`) + "'"
 	return command + " --table " + quoted + "  # with the relay's own --slot and --publication"
+}
+
+// Noted adds a remark to a command of Command.
+func Noted(command, remark string) string {
+	if strings.Contains(command, "  # ") {
+		return command + "; " + remark
+	}
+	return command + "  # " + remark
+}
+
+// Hours writes a duration as a flag accepts it, without zero minutes.
+func Hours(d time.Duration) string {
+	if d%time.Hour == 0 {
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return d.String()
 }
 
 // MoveSQL gives a table another name and schema.

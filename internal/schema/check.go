@@ -2,15 +2,18 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -25,8 +28,8 @@ type Use struct {
 	Table outbox.Table
 	// Headers are application columns that are sent as headers.
 	Headers []string
-	// History: published messages move to the history.
-	History bool
+	// History is how long published messages stay in the history; 0: there is none.
+	History time.Duration
 }
 
 // Check returns a *problem.Problem if a table, a column or a privilege is missing. Any other error means that the
@@ -40,7 +43,7 @@ func (u Use) Check(ctx context.Context, db Querier) error {
 	if err := CheckHeaders(ctx, db, u.Table, u.Headers); err != nil {
 		return err
 	}
-	if u.History {
+	if u.History > 0 {
 		if err := u.checkHistory(ctx, db); err != nil {
 			return err
 		}
@@ -64,21 +67,21 @@ FROM pg_catalog.to_regprocedure($1) f`, name.SQL()+"(interval)").Scan(&there, &m
 	case err != nil:
 		return fmt.Errorf("look for function %s: %w", name, err)
 	case !there:
-		return problem.New(setup(u.Table, u.Table.Published()),
+		return problem.New(u.setup(u.Table.Published()),
 			"function %s(interval) does not exist: the history %s needs it", name, u.Table.Published())
 	case !may:
-		return problem.New(fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s(interval) TO %s;", name, role),
+		return u.denied(ctx, db, fmt.Sprintf("GRANT EXECUTE ON FUNCTION %s(interval) TO %s;", name, role),
 			"role %s may not call function %s", role, name)
 	}
 	return nil
 }
 
 // setup returns the command that creates one table of an outbox.
-func setup(table, missing outbox.Table) string {
-	if missing == table.Published() {
-		return problem.Command(table, "setup", "--keep-published", "168h")
+func (u Use) setup(missing outbox.Table) string {
+	if missing == u.Table.Published() {
+		return problem.Command(u.Table, "setup", "--keep-published", problem.Hours(cmp.Or(u.History, 168*time.Hour)))
 	}
-	return problem.Command(table, "setup")
+	return problem.Command(u.Table, "setup")
 }
 
 // Need is what a relay needs of one table.
@@ -114,7 +117,7 @@ SELECT (SELECT name FROM pg_catalog.pg_get_serial_sequence($1, 'id') name
 		return fmt.Errorf("check the sequence of %s: %w", u.Table, err)
 	}
 	if sequence != nil {
-		return problem.New(fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", *sequence, role),
+		return u.denied(ctx, db, fmt.Sprintf("GRANT SELECT ON SEQUENCE %s TO %s;", *sequence, role),
 			"role %s may not SELECT on sequence %s", role, *sequence)
 	}
 	return nil
@@ -137,38 +140,32 @@ SELECT coalesce((SELECT c.relkind::text
 	}
 	if kind != "" && kind != "r" && kind != "p" {
 		// setup says how to rename it
-		return problem.New(setup(u.Table, table), "%s in database %s is not a table", table, database)
+		return problem.New(u.setup(table), "%s in database %s is not a table", table, database)
 	}
 	if kind == "" {
-		return Missing(ctx, db, u.Table, table, database)
+		return u.Missing(ctx, db, table, database)
 	}
 	if !usage {
-		return problem.New(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Identifier(table.Schema), role),
+		return u.denied(ctx, db, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.Identifier(table.Schema), role),
 			"role %s may not use schema %s", role, table.Schema)
 	}
-	var missing, denied []string
+	if err := migrations.CheckColumns(ctx, db, u.Table, table); err != nil {
+		return err
+	}
+	var denied []string
 	var hidden bool
 	err = db.QueryRow(ctx, `
-SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EXISTS (
-         SELECT 1 FROM pg_catalog.pg_attribute a
-         WHERE a.attrelid = $1::regclass::oid AND a.attname = c AND NOT a.attisdropped AND a.attnum > 0)), '{}'),
-       coalesce(array(SELECT p FROM pg_catalog.unnest($3::text[]) p
+SELECT coalesce(array(SELECT p FROM pg_catalog.unnest($2::text[]) p
                       WHERE NOT pg_catalog.has_table_privilege($1::regclass, p)), '{}'),
        pg_catalog.row_security_active($1::regclass)`,
-		table.SQL(), need.Columns, need.Privileges).Scan(&missing, &denied, &hidden)
+		table.SQL(), need.Privileges).Scan(&denied, &hidden)
 	if err != nil {
 		return fmt.Errorf("check table %s: %w", table, err)
 	}
-	if len(missing) > 0 {
-		add := problem.Command(u.Table, "setup", "--tables-only")
-		if table == u.Table.Published() {
-			add = problem.Command(u.Table, "check", "--keep-published", "168h") + "  # prints the ALTER TABLE"
-		}
-		return problem.New(add, "table %s has no column %s", table, strings.Join(missing, ", "))
-	}
 	if len(denied) > 0 {
-		return problem.New(fmt.Sprintf("GRANT %s ON %s TO %s;", strings.Join(denied, ", "), table, role),
-			"role %s may not %s on table %s", role, strings.Join(denied, ", "), table)
+		all := strings.Join(denied, ", ")
+		return u.denied(ctx, db, fmt.Sprintf("GRANT %s ON %s TO %s;", all, table, role),
+			"role %s may not %s on table %s", role, all, table)
 	}
 	if hidden {
 		return problem.New(
@@ -176,6 +173,22 @@ SELECT coalesce(array(SELECT c FROM pg_catalog.unnest($2::text[]) c WHERE NOT EX
 			"row-level security of table %s hides rows from role %s", table, role)
 	}
 	return nil
+}
+
+// denied is the problem that the relay's role lacks a privilege. The role of an application does not get it.
+func (u Use) denied(ctx context.Context, db Querier, grant, format string, args ...any) *problem.Problem {
+	found := problem.New(grant, format, args...)
+	var inserts bool
+	err := db.QueryRow(ctx, `
+SELECT coalesce(pg_catalog.has_any_column_privilege(t.oid, 'INSERT')
+         AND NOT pg_catalog.has_any_column_privilege(t.oid, 'UPDATE')
+         AND NOT pg_catalog.has_table_privilege(t.oid, 'DELETE'), false)
+FROM (SELECT pg_catalog.to_regclass($1)::oid AS oid) t`, u.Table.SQL()).Scan(&inserts)
+	if found.Denied = err != nil || !inserts; !found.Denied {
+		found.What += ": it only inserts, as the role of an application"
+		found.Fix = "# use the relay's own role in --database-url (CDC_RELAY_DATABASE_URL)"
+	}
+	return found
 }
 
 // lockedError is for a statement that waited too long for a lock on the table.

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,22 +10,45 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Missing is the problem that a table of an outbox does not exist. The name may be mistyped, so it names the outboxes
 // of the database. It asks by a pool or a connection.
-func Missing(ctx context.Context, db Querier, table, missing outbox.Table, database string) *problem.Problem {
-	found := problem.New(setup(table, missing), "table %s does not exist in database %s", missing, database)
-	if missing != table {
+func (u Use) Missing(ctx context.Context, db Querier, missing outbox.Table, database string) *problem.Problem {
+	found := problem.New(u.setup(missing), "table %s does not exist in database %s", missing, database)
+	if missing != u.Table {
 		return found
 	}
-	which, meant := Others(table, outboxes(ctx, db))
+	which, meant := Others(u.Table, outboxes(ctx, db))
 	found.What += which
+	if which == "" { // it may be the wrong database
+		meant = u.elsewhere(ctx, db)
+		found.Fix = problem.Noted(found.Fix, "if "+outbox.Identifier(database)+" is the right database; else correct "+inURL)
+	}
 	if meant != "" {
 		found.Fix = meant + "; else: " + found.Fix
 	}
 	return found
+}
+
+const inURL = "--database-url (CDC_RELAY_DATABASE_URL)"
+
+// elsewhere is a hint for a table of another database of the server, from which a relay streams; "": there is none.
+func (u Use) elsewhere(ctx context.Context, db Querier) string {
+	var database string
+	err := db.QueryRow(ctx, `
+SELECT s.database FROM pg_catalog.pg_replication_slots s
+LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+WHERE s.plugin = $1 AND s.database <> pg_catalog.current_database()
+  AND (a.application_name = $2 OR a.pid IS NULL AND s.slot_name LIKE 'cdc\_relay%')
+ORDER BY a.pid IS NULL, s.slot_name LIMIT 1`, slot.Plugin, slot.Application(u.Table)).Scan(&database)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("# use database %s in %s, if its outbox is meant: it has a slot of cdc-relay",
+		outbox.Identifier(database), inURL)
 }
 
 // Others says which outboxes the database has in place of a table that does not exist; "": none. Meant is a hint for a

@@ -92,6 +92,18 @@ func CheckPrintable(url string) error {
 // Encode is advice for a URL that a parser does not understand.
 const Encode = "characters such as @ : / ? # % in the user name or password must be percent-encoded"
 
+// Scheme returns the scheme of a URL, with ://, if it is a known one; other text may be a part of a password.
+func Scheme(address string) string {
+	const known = " postgres postgresql postgis psql pgsql pg timescale timescaledb cockroachdb mysql mysql2 mariadb " +
+		"mssql sqlserver sqlite sqlite3 oracle mongodb mongodb+srv redis rediss http https ws wss tcp ssl file unix " +
+		"amqp amqps amqp+ssl pyamqp rabbitmq rabbitmqs mqtt mqtts stomp kafka nats sqs "
+	scheme, _, isURL := strings.Cut(address, "://")
+	if !isURL || !strings.Contains(known, " "+strings.ToLower(scheme)+" ") {
+		return ""
+	}
+	return scheme + "://"
+}
+
 // AtAfterHost reports an @ after the host of a URL. A / ? or # in a password ends the host for a parser, and the rest
 // of the password then precedes an @. A literal @ there can be written as %40.
 func AtAfterHost(address string) bool {

@@ -12,8 +12,10 @@ const MayReplicateSQL = `(r.rolsuper OR r.rolreplication OR EXISTS (SELECT FROM 
 // RoleProblem says that a role may not stream.
 func RoleProblem(user string, err error) *problem.Problem {
 	role := outbox.Identifier(user)
-	return problem.Of(err, ReplicationGrant(user)+";  -- as a superuser; on RDS: GRANT rds_replication TO "+role+
+	found := problem.Of(err, ReplicationGrant(user)+";  -- as a superuser; on RDS: GRANT rds_replication TO "+role+
 		"; or run with --mode poll", "role %s may not replicate", role)
+	found.Denied = true
+	return found
 }
 
 // ReplicationGrant returns SQL that lets a role stream. RDS needs another one.

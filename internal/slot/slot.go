@@ -2,10 +2,12 @@
 package slot
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,6 +130,41 @@ func OwnerArgs(name string, table outbox.Table, shard outbox.Shard) []any {
 // List returns all slots of the server, of all databases, by name.
 func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
 	return read(ctx, conn, listSQL+" ORDER BY s.slot_name")
+}
+
+// Other is a slot of others. It can fill the server's disk.
+type Other struct {
+	Name     string
+	Type     string // logical or physical
+	Database string // "" for a physical one
+	// Retained is the WAL that the server keeps for it, in bytes.
+	Retained int64
+	Active   bool
+}
+
+// MuchRetained is the WAL from which on an inactive slot of others deserves a look: a standby that restarts retains
+// less.
+const MuchRetained = 100 << 20
+
+// Abandoned reports whether nobody uses the slot, and it retains much WAL.
+func (o Other) Abandoned() bool { return !o.Active && o.Retained >= MuchRetained }
+
+// Others returns the slots of the server, of all databases, except those whose name is a relay's: the slot that
+// retains most WAL is the first. A lost slot retains none.
+func Others(ctx context.Context, conn *pgconn.PgConn, except func(name string) bool) ([]Other, error) {
+	all, err := List(ctx, conn)
+	return OthersOf(all, except), err
+}
+
+// OthersOf is Others for slots that were read before.
+func OthersOf(all []Slot, except func(name string) bool) (others []Other) {
+	for _, s := range all {
+		if !except(s.Name) && !s.Lost() {
+			others = append(others, Other{s.Name, s.Type, s.Database, s.RetainedBytes, s.Active()})
+		}
+	}
+	slices.SortStableFunc(others, func(a, b Other) int { return cmp.Compare(b.Retained, a.Retained) })
+	return others
 }
 
 // Read returns the slot with this name, in any database.

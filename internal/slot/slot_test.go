@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -170,6 +171,23 @@ func TestASessionThatCreatesASlotIsNotItsOwner(t *testing.T) {
 	must(t, await.Receive(t, "the slot is created", created))
 	if s := read(t, asker, name); s.Active() || s.Creating() || !s.Here {
 		t.Errorf("%+v", s)
+	}
+}
+
+func TestOtherSlotsAreListedByWhatTheyRetain(t *testing.T) {
+	conn, own, other, physical := connect(t, services.Database(t)), services.Name(t), services.Name(t), services.Name(t)
+	t.Cleanup(func() { _, _ = conn.Exec(context.Background(), slot.DropSQL(physical)).ReadAll() })
+	exec(t, conn, "SELECT pg_create_physical_replication_slot('"+physical+"', true)")
+	exec(t, conn, "SELECT pg_logical_emit_message(false, 'x', 'x')")
+	for _, name := range []string{own, other} {
+		exec(t, conn, slot.CreateSQL(name, slot.Options{}))
+	}
+	mine := []string{other, physical} // other tests have slots, too
+	others, err := slot.Others(t.Context(), conn, func(name string) bool { return !slices.Contains(mine, name) })
+	must(t, err)
+	if len(others) != 2 || others[0].Name != physical || others[0].Type != "physical" || others[0].Retained <= others[1].Retained ||
+		others[1].Name != other || others[1].Database == "" || others[1].Active || others[0].Abandoned() {
+		t.Errorf("got %+v", others)
 	}
 }
 

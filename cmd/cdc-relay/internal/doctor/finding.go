@@ -19,8 +19,8 @@ type Level string
 // The levels. Scripts rely on these words.
 const (
 	OK      Level = "ok"
-	Warning Level = "warning" // it works, but something should be done
-	Problem Level = "problem" // it does not work, or not as promised
+	Warning Level = "warning"  // it works, but something should be done
+	Problem Level = "critical" // it does not work, or not as promised
 )
 
 // Area is the part that a finding is about.
@@ -103,7 +103,7 @@ func Worst(findings []Finding) Level {
 	return worst
 }
 
-// Summary counts the findings of each level: "1 problem, 2 warnings, 30 ok".
+// Summary counts the findings of each level: "1 critical, 2 warnings, 30 ok".
 func Summary(findings []Finding) string {
 	counts := map[Level]int{}
 	for _, f := range findings {
@@ -112,7 +112,11 @@ func Summary(findings []Finding) string {
 	text := ""
 	for _, level := range []Level{Problem, Warning} {
 		if n := counts[level]; n > 0 {
-			text += counted(n, string(level), string(level)+"s") + ", "
+			many := string(level)
+			if level == Warning {
+				many += "s"
+			}
+			text += counted(n, string(level), many) + ", "
 		}
 	}
 	return fmt.Sprintf("%s%d ok", text, counts[OK])

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -188,11 +189,11 @@ func (j *databaseJudge) judgePartitions(c chart) {
 		c.warn("history", j.rotate().noted("a session that reads the history delays it; "+
 			"a relay with --keep-published does it every ten minutes"),
 			"%s should have been dropped: older than %s. Messages are published; the disk fills",
-			what, hours(j.o.KeepPublished))
+			what, problem.Hours(j.o.KeepPublished))
 	}
 	if len(*c.findings) == before {
 		c.ok("history", "%s, partitions for today and tomorrow, none older than %s",
-			published, hours(j.o.KeepPublished))
+			published, problem.Hours(j.o.KeepPublished))
 	}
 }
 
@@ -267,12 +268,4 @@ func (j *databaseJudge) judgeHistoryGrants(c chart) {
 // rotate returns the call that creates and drops partitions, as a relay makes it.
 func (j *databaseJudge) rotate() steps {
 	return sql("SELECT %s(interval '%.0f s')", j.o.Table.RotatePublished().Printed(), j.o.KeepPublished.Seconds())
-}
-
-// hours writes a duration as a flag accepts it, without zero minutes.
-func hours(d time.Duration) string {
-	if d%time.Hour == 0 {
-		return fmt.Sprintf("%dh", d/time.Hour)
-	}
-	return d.String()
 }

@@ -70,7 +70,7 @@ func brokenHistories() map[string]breakage {
 			"is a view, and has to be a table", unmoved, `ALTER VIEW "public"."outbox_published" RENAME TO "outbox_published_view";`),
 		"an ordinary table": history(doctor.Warning, "DROP TABLE outbox_published; CREATE TABLE outbox_published AS SELECT o.*, now() AS published_at FROM outbox o",
 			"is not partitioned", "old ones are never dropped", `RENAME TO "outbox_published_table";`),
-		"a column less":     history(doctor.Problem, "ALTER TABLE outbox_published RENAME COLUMN headers TO old_headers", "has no column headers", unmoved, `ADD COLUMN "headers" jsonb;`, `RENAME COLUMN OLD_NAME TO "headers"`),
+		"a column less":     history(doctor.Problem, "ALTER TABLE outbox_published RENAME COLUMN headers TO old_headers", "has no column headers", unmoved, `RENAME COLUMN "old_headers" TO "headers";`),
 		"a column of text":  column("ALTER TABLE outbox_published ALTER message_id TYPE text", "message_id of public.outbox_published is text, and has to be uuid", unmoved),
 		"a column too many": column("ALTER TABLE outbox_published ADD note text NOT NULL", "note of public.outbox_published is not the relay's", unmoved),
 		"a column not null": column("ALTER TABLE outbox_published ALTER exchange SET NOT NULL", "exchange of public.outbox_published is NOT NULL", unmoved),

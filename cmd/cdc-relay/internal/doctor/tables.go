@@ -240,9 +240,16 @@ func (j *databaseJudge) restore(table outbox.Table, missing []migrations.Column)
 	if j.f.version.err == nil && len(j.f.version.value.Pending) > 0 {
 		return j.upgradeCommand()
 	}
-	for _, column := range missing {
-		add := sql("%s", column.Add(j.o.Table, table))
-		all = append(all, add.noted("or, if it was renamed: RENAME COLUMN OLD_NAME TO %s", quote(column.Name))...)
+	others := map[string]string{}
+	for _, is := range j.tables.Tables[table.Name].Columns {
+		others[is.Name] = is.Type
+	}
+	for _, fix := range migrations.Restored(j.o.Table, table, missing, others) {
+		step := remark("%s", fix)
+		if !strings.HasPrefix(fix, "--") {
+			step = sql("%s", fix)
+		}
+		all = append(all, step...)
 	}
 	return all
 }
@@ -264,7 +271,7 @@ func (j *databaseJudge) setupCommand() steps {
 		text += j.slotFlags()
 	}
 	if j.o.KeepPublished > 0 {
-		text += " --keep-published " + hours(j.o.KeepPublished)
+		text += " --keep-published " + problem.Hours(j.o.KeepPublished)
 	}
 	return steps{{kind: setupStep, text: text, safe: true}}
 }

@@ -47,7 +47,7 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 			`ADD COLUMN "failure_reason" text NOT NULL DEFAULT 'unknown';`),
 		"a missing column": broken(doctor.Problem, doctor.Tables, "table",
 			"ALTER TABLE outbox RENAME COLUMN headers TO old_headers", "no column headers",
-			"no message can be published", `ADD COLUMN "headers" jsonb;`, `RENAME COLUMN OLD_NAME TO "headers"`),
+			"no message can be published", `RENAME COLUMN "old_headers" TO "headers";`),
 		"no version": broken(doctor.Problem, doctor.Tables, "migrations",
 			"DROP TABLE outbox_migrations", "the version of the tables is unknown"),
 		"a newer version": broken(doctor.Problem, doctor.Tables, "migrations",

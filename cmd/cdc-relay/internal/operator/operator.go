@@ -139,13 +139,14 @@ func hurry(ctx context.Context, db querier) error {
 func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	switch {
 	case pgcode.Is(err, pgerrcode.UndefinedTable):
-		return schema.Missing(ctx, t.conn, t.table, t.missing(ctx), t.conn.Config().Database)
+		return schema.Use{Table: t.table}.Missing(ctx, t.conn, t.missing(ctx), t.conn.Config().Database)
 	case pgcode.Is(err, pgerrcode.UndefinedColumn):
-		return &problem.Problem{
-			What: fmt.Sprintf("table %s lacks a column", t.table),
-			Fix:  problem.Command(t.table, "setup", "--tables-only"),
-			Err:  err,
+		for _, of := range []outbox.Table{t.table, t.table.DeadLetter(), t.table.Published()} {
+			if found := migrations.CheckColumns(ctx, t.conn, t.table, of); problem.Is(found) {
+				return found
+			}
 		}
+		return err
 	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		if mistyped := schema.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
 			return mistyped

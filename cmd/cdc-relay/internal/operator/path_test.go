@@ -99,7 +99,7 @@ func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {
 	f.Exec(`ALTER TABLE outbox_published ENABLE ROW LEVEL SECURITY, ADD COLUMN n text GENERATED ALWAYS AS (left(routing_key, 1)) STORED;
 		CREATE POLICY planned ON outbox_published USING (planned(routing_key)) WITH CHECK (fine(routing_key));
 		GRANT USAGE ON SCHEMA app TO ` + role + `; GRANT ALL ON ALL TABLES IN SCHEMA app, public TO ` + role + `; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ` + role)
-	s, err := store.Open(pgdial.AddressOf(f.URL+"&role="+role, ""), store.Options{Table: tabletest.Name(), KeepPublished: true})
+	s, err := store.Open(pgdial.AddressOf(f.URL+"&role="+role, ""), store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@
 //  2. The flags of the command, in the order of its help page: the flag if it is given, or else the variable. A later
 //     setting that sets the same field wins. An empty variable counts only if the setting MayBeEmpty.
 //  3. The files with secrets (SecretFile), for those flags of the command that have one. It is a mistake to give both
-//     the value and the file.
+//     the value and the file in one place; else the place that overrides the other wins.
 //
 // So a flag overrides the environment, the environment overrides the file, and the file overrides the default. A
 // setting with FlagOnly comes from its flag alone: a forgotten variable must not decide what is deleted. The variable

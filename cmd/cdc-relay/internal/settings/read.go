@@ -146,9 +146,17 @@ func (r *Reader[T]) checkSecret(f *Flag, in *Input, target *T) error {
 		return nil
 	}
 	// A value that no setting can have is a mistake already.
-	if value := in.Values[f.secretOf].Text; value != "" && storable(value) == nil {
-		return fmt.Errorf("--%s and --%s are both given "+
-			"(as a flag, in the environment or in the file of --%s), want one", f.secretOf, f.Name, r.FileFlag)
+	if value := in.Values[f.secretOf]; value.Text != "" && storable(value.Text) == nil {
+		sources := []string{FromFile, FromEnvironment, FromFlag}
+		of, other := slices.Index(sources, value.Source), slices.Index(sources, in.Values[f.Name].Source)
+		switch {
+		case of > other: // the value overrides the file
+			in.Values[f.Name] = Value{}
+			return Pick(r.All, f.Name)[0].Set(target, "")
+		case of == other:
+			return fmt.Errorf("--%s and --%s are both given in one place, want one", f.secretOf, f.Name)
+		}
+		// The file overrides the value: the program reads the file if both are set.
 	}
 	text, err := secret.Text{File: file}.Read()
 	if err != nil {

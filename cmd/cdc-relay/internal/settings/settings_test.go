@@ -167,9 +167,18 @@ func TestASecretComesFromItsFile(t *testing.T) {
 	if err != nil || got.urlFile != file || got.url != "" || in.Values["url"] != from {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	_, _, err = read(t, map[string]string{"APP_URL": "x"}, "--url-file", file)
-	if err == nil || !strings.HasPrefix(err.Error(), "--url and --url-file are both given") {
+	_, _, err = read(t, map[string]string{"APP_URL": "http://x", "APP_URL_FILE": file})
+	if err == nil || !strings.HasPrefix(err.Error(), "--url and --url-file are both given in one place") {
 		t.Errorf("got %v", err)
+	}
+	// A flag overrides the environment, also if one is the value and the other its file.
+	got, in, err = read(t, map[string]string{"APP_URL": "http://x"}, "--url-file", file)
+	if err != nil || got.urlFile != file || in.Values["url"] != from {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	got, in, err = read(t, map[string]string{"APP_URL_FILE": file}, "--url", "http://x")
+	if err != nil || got.urlFile != "" || got.url != "http://x" || in.Values["url"].Source != settings.FromFlag {
+		t.Errorf("got %+v, %v", got, err)
 	}
 	_, _, err = read(t, nil, "--url-file", write(t, strings.Repeat("x", secret.Most+1)))
 	if err == nil || !strings.Contains(err.Error(), "is larger than") {
