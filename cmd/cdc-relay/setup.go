@@ -220,7 +220,7 @@ func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, cfg *config) 
 	case 0:
 		r.did("created tables %s and %s (version %d)", table, table.DeadLetter(), to)
 	default:
-		r.did("brought tables of %s from version %d to %d", table, from, to)
+		r.did("updated tables of %s from version %d to %d", table, from, to)
 	}
 	return nil
 }
@@ -377,7 +377,7 @@ func migrationError(err error, conn *pgx.Conn, table outbox.Table) error {
 	case pgerrcode.DuplicateTable:
 		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
 	case pgerrcode.ReadOnlySQLTransaction:
-		return failure.WithHint(err, "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby")
+		return failure.WithHint(err, "# use the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby")
 	}
 	return err
 }

@@ -76,7 +76,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	switch state := StateHint(reason, uri.Username, uri.Vhost); {
 	case exception.Code == amqp091.AccessRefused && strings.Contains(reason, "localhost"):
 		hint := "rabbitmqctl add_user relay && " + strings.Replace(permit, user, "relay", 1) +
-			"  # and name that user " + inURL
+			"  # and use that user " + inURL
 		return fail("login", hint, "user %q: %s", uri.Username, reason)
 	case exception.Code == amqp091.AccessRefused:
 		hint := "rabbitmqctl change_password " + user +
@@ -85,7 +85,7 @@ func Undialled(uri amqp091.URI, err error) *DialError {
 	case state != "": // also says "refused"
 		return fail("vhost", state, "virtual host %q: %s", uri.Vhost, reason)
 	case strings.Contains(reason, "not found") || strings.HasSuffix(reason, "is deleted"):
-		hint := "rabbitmqctl add_vhost " + vhost + " && " + permit + "  # or name another " + inURL
+		hint := "rabbitmqctl add_vhost " + vhost + " && " + permit + "  # or use another " + inURL
 		return fail("vhost", hint, "virtual host %q: %s", uri.Vhost, reason)
 	case strings.Contains(reason, "refused"):
 		return fail("vhost", permit, "virtual host %q: %s", uri.Vhost, reason)
@@ -126,9 +126,9 @@ func reachHint(uri amqp091.URI, err error) string {
 	case errors.As(err, &file):
 		return "# check that this file exists and that the relay may read it"
 	case errors.As(err, &authority):
-		return "# name the authority of RabbitMQ's certificate " + inURL + ": ?cacertfile=/path/to/ca.pem"
+		return "# add the authority of RabbitMQ's certificate " + inURL + ": ?cacertfile=/path/to/ca.pem"
 	case errors.As(err, &hostname):
-		return "# name the host as RabbitMQ's certificate does " + inURL + ", or add ?server_name_indication=NAME"
+		return "# use the host of RabbitMQ's certificate " + inURL + ", or add ?server_name_indication=NAME"
 	case errors.As(err, &invalid):
 		return "# renew RabbitMQ's certificate, or check the clock of this machine"
 	case errors.As(err, &record):

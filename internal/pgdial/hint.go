@@ -33,14 +33,14 @@ func Hint(err error) string {
 	case answer.Code == pgerrcode.InvalidPassword:
 		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", InURL, user)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("does not exist"):
-		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or name another in %s", user, InURL)
+		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or use another in %s", user, InURL)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("not permitted to log in"):
 		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification:
 		return fmt.Sprintf("SELECT pg_reload_conf();  "+
 			"-- after this line in pg_hba.conf: host %s %s ADDRESS/32 scram-sha-256", database, user)
 	case answer.Code == pgerrcode.InvalidCatalogName:
-		return fmt.Sprintf("CREATE DATABASE %s;  -- or name another in %s", database, InURL)
+		return fmt.Sprintf("CREATE DATABASE %s;  -- or use another in %s", database, InURL)
 	case answer.Code == pgerrcode.InsufficientPrivilege:
 		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
 	case answer.Code == pgerrcode.TooManyConnections && says("for role"):
@@ -68,11 +68,11 @@ func unanswered(failed *pgconn.ConnectError) string {
 	case is(pgconn.ErrPrimaryConnection) || is(pgconn.ErrReadWriteConnection):
 		return "# target_session_attrs asks for a standby, and a relay needs the primary: read-write in " + InURL
 	case is(pgconn.ErrStandbyConnection) || is(pgconn.ErrReadOnlyConnection):
-		return "# this is a standby: name the primary in " + InURL
+		return "# this is a standby: use the primary in " + InURL
 	case errors.As(failed, &authority):
-		return "# name the authority of the server's certificate: sslrootcert=FILE in " + InURL
+		return "# add the authority of the server's certificate: sslrootcert=FILE in " + InURL
 	case errors.As(failed, &hostname):
-		return "# name the host as the server's certificate does in " + InURL
+		return "# use the host of the server's certificate in " + InURL
 	case needsTLS(failed.Config) && strings.Contains(failed.Error(), "server refused TLS connection"):
 		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, " +
 			"write sslmode=disable in " + InURL

@@ -52,7 +52,7 @@ func rejectShared(ctx context.Context, conn *pgconn.PgConn, config *pgconn.Confi
 }
 
 func sharedProblem(err error) error {
-	return problem.Of(err, "# name host and port of Postgres itself in "+InURL+
+	return problem.Of(err, "# use host and port of Postgres itself in "+InURL+
 		", or set pool_mode = session in the pooler",
 		"the connection goes through a pooler that shares server processes between transactions: "+
 			"settings of this session would stay in sessions of other clients")

@@ -29,7 +29,7 @@ func (standbyError) Error() string { return "this server is a standby: it accept
 
 // Hint says which server to name.
 func (standbyError) Hint() string {
-	return "# name the primary in --database-url (CDC_RELAY_DATABASE_URL), or all servers: " +
+	return "# use the primary in --database-url (CDC_RELAY_DATABASE_URL), or all servers: " +
 		"postgres://user@first,second/database?target_session_attrs=read-write"
 }
 
