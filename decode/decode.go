@@ -63,7 +63,7 @@ func (e *MissingColumnError) Hint() string {
 	if e.Unfit {
 		return "# leave it out of --header-columns, or give it one of the types " + outbox.HeaderTypes
 	}
-	return problem.Command(e.Table, "check") + "  # prints the ALTER TABLE, or names the column list that hides it"
+	return problem.Command(e.Table, "check") + "  # prints the ALTER TABLE, or the column list that hides it"
 }
 
 // RowError is returned for one row that could not be decoded. The row is still in the table.

@@ -135,7 +135,7 @@ func checkIdentifier(name string) error {
 	case len(name) > longest:
 		return fmt.Errorf("%q is longer than %d bytes", name, longest)
 	case strings.ContainsRune(name, 0):
-		return fmt.Errorf("a name holds a zero byte")
+		return fmt.Errorf("a name contains a zero byte")
 	}
 	return nil
 }

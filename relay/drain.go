@@ -47,7 +47,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	a.stop(r)
 	what := "drain done"
 	if err != nil {
-		what = "drain ended early: rows may be left in the table"
+		what = "drain ended early: rows may remain in the table"
 	}
 	r.log.Info(what, "event", event.DrainDone, "rows", r.observer.written.Load())
 	return err
@@ -161,10 +161,9 @@ const mostRemaining = 1000
 // in says how many rows are left in the table.
 func (left remaining) in(table outbox.Table) string {
 	if left.rows == 0 {
-		return fmt.Sprintf("no row that may leave is in %s", table)
+		return fmt.Sprintf("no due row is in %s", table)
 	}
-	return fmt.Sprintf("%d rows or more that may leave are left in %s, the first has id %d",
-		left.rows, table, left.first)
+	return fmt.Sprintf("due rows remain in %s: %d or more, the first has id %d", table, left.rows, left.first)
 }
 
 func (r *Relay) remaining(ctx context.Context) (left remaining, err error) {

@@ -86,7 +86,7 @@ func (s *streamer) lags(behind bool, position, wal pglogrepl.LSN) {
 		lag := problem.New(
 			problem.Command(s.names.Table, "check")+
 				"  # area slot; after a huge transaction the stream catches up by itself",
-			"the stream stands at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery)
+			"the stream is at %s, and the server had WAL up to %s %s ago", position, wal, inspectEvery)
 		s.progress.behind.Report(event.StreamLagging, "stream lags behind: publishing rows from the table too", lag)
 	default:
 		s.progress.behind.Over(event.StreamCaughtUp, "stream has caught up")

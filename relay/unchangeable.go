@@ -118,7 +118,7 @@ func (s *settler) asideHint(ctx context.Context, err error) string {
 
 func checkHint(table outbox.Table) string {
 	return problem.Command(table, "check") +
-		"  # names the trigger, foreign key or constraint that prevents the change, and the SQL that removes it"
+		"  # prints the trigger, foreign key or constraint that prevents the change, and the SQL that removes it"
 }
 
 func (s *settler) tooManyAside() bool {

@@ -172,7 +172,7 @@ func adoptRequest(c *cli.Context, conn *pgx.Conn, cfg *config, layout string) (a
 		r.From = *from
 		return r, nil
 	case layout == "":
-		return r, usagef("adopt: --from is not set: it names the table")
+		return r, usagef("adopt: --from is not set: it is the table to adopt")
 	}
 	var err error
 	r.From, err = adopt.UsualTable(c.Context, conn, layout)

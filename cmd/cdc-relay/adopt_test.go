@@ -66,7 +66,7 @@ func TestAdoptReportsWrongUsage(t *testing.T) {
 	wantOutput(t, cdcRelay(t, nil, "adopt", "--help"), "celery-outbox", "--waiting CONDITION", "cdc-relay adopt [debezium|celery-outbox|watermill] [FLAGS]")
 	env, _ := fresh(t)
 	wantUsage(t, cdcRelay(t, env, "adopt", "--from", "x"), "adopt: --map is not set, nor one of debezium, celery-outbox, watermill given")
-	wantUsage(t, cdcRelay(t, env, "adopt", "--map", "payload=x"), "adopt: --from is not set: it names the table")
+	wantUsage(t, cdcRelay(t, env, "adopt", "--map", "payload=x"), "adopt: --from is not set: it is the table to adopt")
 }
 
 // The commands of the page run as written.

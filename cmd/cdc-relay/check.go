@@ -278,7 +278,7 @@ func connectToCheck(
 	case role == "" || err == nil:
 	case pgcode.Is(err, pgerrcode.InvalidParameterValue) && strings.Contains(err.Error(), "does not exist"):
 		err = failure.WithHint(
-			err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or use an existing role in --relay-role", name),
+			err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or set --relay-role to an existing role", name),
 		)
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
 		err = failure.WithHint(

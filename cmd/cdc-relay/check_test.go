@@ -342,7 +342,7 @@ func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 
 	missing := check("--relay-role", "no_such_role")
 	want(t, missing, exitFailed)
-	for _, words := range []string{`role "no_such_role" does not exist`, `CREATE ROLE "no_such_role" LOGIN;  -- or use an existing role in --relay-role`} {
+	for _, words := range []string{`role "no_such_role" does not exist`, `CREATE ROLE "no_such_role" LOGIN;  -- or set --relay-role to an existing role`} {
 		if !strings.Contains(missing.stdout, words) {
 			t.Errorf("not said: %s\n%s", words, missing.stdout)
 		}

@@ -66,7 +66,7 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	err = s.relay.Drain(c.Context)
 	if errors.Is(err, context.Canceled) && c.Context.Err() != nil {
 		err = failure.WithHint(
-			errors.New("stopped: the rows that are left wait in the table"),
+			errors.New("stopped: the other rows wait in the table"),
 			"cdc-relay drain"+cfg.tableFlag()+"  # continues",
 		)
 	}

@@ -141,7 +141,7 @@ func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 	env["CDC_RELAY_SEND_TIMEOUT"] = "2s"
 	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--", handler)
 	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "1 rows or more that may leave are left in public.outbox, the first has id 1: the publisher is connecting: the handler has ended: exit status 4") {
+	if !strings.Contains(r.stderr, "due rows remain in public.outbox: 1 or more, the first has id 1: the publisher is connecting: the handler has ended: exit status 4") {
 		t.Errorf("got %s", r.stderr)
 	}
 	if got := query[string](t, conn, `SELECT routing_key || attempts FROM outbox`); got != "poison0" {

@@ -83,7 +83,7 @@ func (s *session) ambiguous(l located) error {
 	case waiting < 2 && (waiting == 1 || l.count(operator.Dead) < 2):
 		return nil
 	}
-	return fmt.Errorf("%s names several rows, and nothing was changed: %s. Instead %s",
+	return fmt.Errorf("%s matches several rows, and nothing was changed: %s. Instead %s",
 		l.name, strings.Join(rows, ", "), advice)
 }
 

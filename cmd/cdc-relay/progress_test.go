@@ -47,7 +47,7 @@ func TestAnInterruptedDrainSaysWhatIsLeft(t *testing.T) {
 	}
 	code := p.run(await.Context(t))
 	text := screen.String()
-	if code != exitFailed || !strings.HasSuffix(text, "cdc-relay: drain: stopped: the rows that are left wait in the table\n  hint: cdc-relay drain  # continues\n") ||
+	if code != exitFailed || !strings.HasSuffix(text, "cdc-relay: drain: stopped: the other rows wait in the table\n  hint: cdc-relay drain  # continues\n") ||
 		strings.Contains(text, "drain done") {
 		t.Errorf("exit code %d\n%s", code, text)
 	}

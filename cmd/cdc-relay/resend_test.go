@@ -74,7 +74,7 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 		{"9 --on-dead-letter block", exitFailed, "dead letter 10 of its ordering key blocks it. It cannot be resent"},
 		{"11 --dry-run", exitDone, "Message 11 is a dead letter"},
 		{uuid(11) + " --dry-run", exitDone, "It was also published before (public.outbox_published)."},
-		{"13 --yes", exitFailed, "13 names several rows, and nothing was changed: row 13 of public.outbox_dead_letter with message_id " + uuid(13)},
+		{"13 --yes", exitFailed, "13 matches several rows, and nothing was changed: row 13 of public.outbox_dead_letter with message_id " + uuid(13)},
 		{"13 --yes", exitFailed, "Instead give one message_id"},
 		{uuid(14) + " --dry-run", exitDone, "was published at"},
 		{uuid(15), exitFailed, "Instead give the id of one row"},

@@ -106,7 +106,7 @@ func (p *process) withHandler(c *cli.Context) (*config, error) {
 	case cfg.publisher != "exec" && len(cfg.handler) > 0:
 		err = errors.Join(err, unexpected(c))
 	case cfg.publisher == "exec" && len(cfg.handler) == 0:
-		const text = "--publisher exec: name the handler after --, such as: cdc-relay %s --publisher exec -- ./handler"
+		const text = "--publisher exec: write the handler after --, such as: cdc-relay %s --publisher exec -- ./handler"
 		err = errors.Join(err, usagef(text, commandPath(c)))
 	}
 	return cfg, err
@@ -349,6 +349,6 @@ func waitForEnd(ctx context.Context, most time.Duration, wait func() error) erro
 	case err := <-ended:
 		return err
 	case <-time.After(most):
-		return errors.New("a part of the process hangs, and is left; no message is lost")
+		return errors.New("a part of the process hangs: exiting without it; no message is lost")
 	}
 }

@@ -62,7 +62,7 @@ func TestCertificatesOfTheURL(t *testing.T) {
 	for _, test := range []struct{ url, line string }{
 		{someBroker + "?cacertfile=" + ca, "--amqp-url: parameter cacertfile needs a URL that begins with amqps://"},
 		{broker + "&certfile=" + cert, "--amqp-url: certfile and keyfile: want both or none"},
-		{broker + "&cacertfile=" + key, "--amqp-url: cacertfile: " + key + ": holds no certificate in PEM form"},
+		{broker + "&cacertfile=" + key, "--amqp-url: cacertfile: " + key + ": contains no certificate in PEM form"},
 		{broker + "&cacertfile=/nowhere", "--amqp-url: cacertfile: open /nowhere: no such file or directory"},
 	} {
 		env := environment{"CDC_RELAY_DATABASE_URL": someDatabase}

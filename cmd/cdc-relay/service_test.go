@@ -344,7 +344,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 			}
 			relay.signal(t, test.signal)
 			if test.code == exitFailed {
-				relay.await(t, "stopped: the rows that are left wait in the table")
+				relay.await(t, "stopped: the other rows wait in the table")
 			}
 			if code := relay.exit(t); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)

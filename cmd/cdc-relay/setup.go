@@ -225,7 +225,7 @@ func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, cfg *config) 
 	case 0:
 		r.did("created tables %s and %s (version %d)", table, table.DeadLetter(), to)
 	default:
-		r.did("brought tables of %s from version %d to %d", table, from, to)
+		r.did("updated tables of %s from version %d to %d", table, from, to)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func (r *setupReport) grantRelay(ctx context.Context, conn *pgx.Conn, cfg *confi
 	}
 	name := outbox.Identifier(role)
 	if !is.Login {
-		r.warn("role %s cannot log in, and its members do not inherit REPLICATION: name a member in --relay-role", name)
+		r.warn("role %s cannot log in, and its members do not inherit REPLICATION: set --relay-role to a member", name)
 	}
 	if !is.SeesOthers {
 		switch given, err := r.give(ctx, conn, statsGrant(role)); {

@@ -121,7 +121,7 @@ func (s *reportingRelay) endTrace(ctx context.Context) {
 	defer cancel()
 	if err := s.tracer.Shutdown(ctx); err != nil {
 		s.log.Warn(
-			"last spans lost: the collector did not take them; messages unaffected", "event", event.SpansLost, "error",
+			"last spans lost: the collector did not accept them; messages unaffected", "event", event.SpansLost, "error",
 			err,
 		)
 	}

@@ -99,7 +99,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"setup --table " + strings.Repeat("t", 52), `--table: table name "` + strings.Repeat("t", 52) + `": "` + strings.Repeat("t", 52) + `" is longer than 51 bytes, and the dead-letter table is named after it`},
 		{"run --mode push", `--mode: "push": want auto or poll`},
 		{"run --publisher kafka", `--publisher: "kafka": want amqp, stdout or exec`},
-		{"run --publisher exec --database-url " + someDatabase, "--publisher exec: name the handler after --, such as: cdc-relay run --publisher exec -- ./handler"},
+		{"run --publisher exec --database-url " + someDatabase, "--publisher exec: write the handler after --, such as: cdc-relay run --publisher exec -- ./handler"},
 		{"run --publisher stdout --database-url " + someDatabase + " -- x", `run: unexpected argument "x"`},
 		{"run --on-dead-letter stop", `--on-dead-letter: "stop": want continue or block`},
 		{"run --database-url " + someDatabase + " --amqp-url amqp://localhost --header-columns tenant,payload", "--header-columns: payload is a column of the relay; want columns of the application"},

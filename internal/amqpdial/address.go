@@ -85,7 +85,7 @@ func (n Node) TLS(given *tls.Config) (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("cacertfile: %s: holds no certificate in PEM form", ca)
+			return nil, fmt.Errorf("cacertfile: %s: contains no certificate in PEM form", ca)
 		}
 	}
 	if (cert == "") != (key == "") {

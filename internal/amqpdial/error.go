@@ -3,6 +3,7 @@ package amqpdial
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"regexp"
 	"strconv"
@@ -117,7 +118,10 @@ func reachHint(uri amqp091.URI, err error) string {
 	certificates := problem.TLS{
 		Server: "RabbitMQ", InURL: inURL, Authority: "?cacertfile=FILE", Client: "?certfile=FILE&keyfile=FILE",
 	}
+	var file *fs.PathError
 	switch hint := certificates.Hint(err); {
+	case errors.As(err, &file):
+		return "# check that this file exists and that the relay may read it"
 	case hint != "":
 		return hint
 	case uri.Scheme == "amqps" && !(errors.As(err, &network) && (network.Op == "dial" || network.Timeout())):

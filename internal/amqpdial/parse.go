@@ -42,7 +42,7 @@ func Parse(text string) ([]Node, error) {
 	}
 	differs := func(n Node) bool { return n.URI.Vhost != nodes[0].URI.Vhost }
 	if slices.ContainsFunc(nodes, differs) {
-		return nil, errors.New("the URLs name different virtual hosts: want the nodes of one cluster")
+		return nil, errors.New("the URLs have different virtual hosts: want the nodes of one cluster")
 	}
 	return nodes, nil
 }

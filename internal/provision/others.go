@@ -88,7 +88,7 @@ func (n Names) foreign(what string, others []outbox.Table) *problem.Problem {
 // foreign is the problem that the publication belongs to other outboxes. If the table does not exist, one of them may
 // be the table under a new name: a publication follows its tables.
 func (p Publication) foreign(names Names) *problem.Problem {
-	found := names.foreign("publication "+outbox.Identifier(names.Publication)+" brings", p.Outboxes)
+	found := names.foreign("publication "+outbox.Identifier(names.Publication)+" publishes", p.Outboxes)
 	if p.NoTable {
 		moved := p.Outboxes[0]
 		found.What += ", which does not exist: if it was renamed or moved, its messages are there"

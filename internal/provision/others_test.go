@@ -54,7 +54,7 @@ func TestASecondOutboxDoesNotTakeTheNamesOfTheFirst(t *testing.T) {
 			if err == nil {
 				t.Fatalf("%s of %s took the names of the first outbox", what, table)
 			}
-			f.wantProblem(err, "publication "+outbox.Identifier(f.names.Publication)+" brings public.outbox, and not "+table.String(), own)
+			f.wantProblem(err, "publication "+outbox.Identifier(f.names.Publication)+" publishes public.outbox, and not "+table.String(), own)
 		}
 		name := ownName(table)
 		second.Publication = name
@@ -90,7 +90,7 @@ func TestTeardownLeavesASharedPublicationToTheOtherOutbox(t *testing.T) {
 	second.Slot += "_2"
 	f.wantLines(f.mustSetUp(second), []string{"created slot " + second.Slot})
 	done, err := Teardown(t.Context(), f.Conn.PgConn(), second)
-	if err != nil || !slices.Contains(done, "took table billing.outbox out of publication "+f.names.Publication+", which brings public.outbox as well") {
+	if err != nil || !slices.Contains(done, "removed table billing.outbox from publication "+f.names.Publication+", which also publishes public.outbox") {
 		t.Errorf("%q, %v", done, err)
 	}
 	if left := f.objects(); left != f.names.Slot+" "+f.names.Publication+"=public.outbox" {

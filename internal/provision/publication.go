@@ -188,7 +188,7 @@ func (p Publication) Faults(names Names) []PublicationFault {
 	if !p.HasTable && len(p.Outboxes) > 0 { // it is not ours to change
 		found := p.foreign(names)
 		return []PublicationFault{{
-			Kind: PublicationOfAnotherOutbox, Says: "it brings " + printed(p.Outboxes) + " instead of the table",
+			Kind: PublicationOfAnotherOutbox, Says: "it publishes " + printed(p.Outboxes) + " instead of the table",
 			Fix: found.Fix, onPurpose: found.What,
 		}}
 	}
@@ -203,15 +203,15 @@ func (p Publication) Faults(names Names) []PublicationFault {
 	var faults []PublicationFault
 	if !p.Insert {
 		faults = append(faults,
-			optionFault(name, PublicationWithoutInserts, "it leaves inserts out", "publish = 'insert'"))
+			optionFault(name, PublicationWithoutInserts, "it does not publish inserts", "publish = 'insert'"))
 	}
 	if !p.ViaRoot {
-		faults = append(faults, optionFault(name, PublicationByPartition, "it names partitions instead of their table",
+		faults = append(faults, optionFault(name, PublicationByPartition, "it publishes partitions under their own names",
 			"publish_via_partition_root = true"))
 	}
 	if !p.HasTable {
 		faults = append(faults, PublicationFault{
-			Kind: PublicationWithoutTable, Says: "it leaves the table out",
+			Kind: PublicationWithoutTable, Says: "it does not contain the table",
 			Fix:  fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s", name, publishedTable(names)),
 			done: fmt.Sprintf("added table %s to publication %s", names.Table, name),
 		})
@@ -243,7 +243,7 @@ func (p Publication) filterFault(names Names) (says, onPurpose string) {
 		return "it has a row filter on the table", "has a row filter on table %s, which hides rows from the relay"
 	case p.RowFilter == "":
 		return "it lacks the row filter of shard " + shard,
-			"brings all rows of table %s, and not those of shard " + shard + " alone"
+			"publishes all rows of table %s, not only those of shard " + shard
 	}
 	return "it has another row filter on the table than that of shard " + shard,
 		"has another row filter on table %s than that of shard " + shard

@@ -121,7 +121,7 @@ FROM pg_catalog.pg_roles r WHERE r.rolname = current_user`,
 
 // SetupSQL returns the SQL of Setup, for a DBA to run in psql.
 func SetupSQL(names Names) string {
-	return fmt.Sprintf(`-- The publication brings only inserts, those of partitions under the name of the table.
+	return fmt.Sprintf(`-- The publication publishes only inserts, those of partitions under the name of the table.
 %s;
 
 -- The slot. Create it outside a transaction. The server waits for all open
@@ -192,7 +192,7 @@ func dropPublication(ctx context.Context, conn *pgconn.PgConn, names Names, done
 	drop, what := "DROP PUBLICATION IF EXISTS "+name, "dropped publication "+name
 	if len(others) > 0 {
 		drop = fmt.Sprintf("ALTER PUBLICATION %s DROP TABLE %s", name, names.Table.SQL())
-		what = fmt.Sprintf("took table %s out of publication %s, which brings %s as well",
+		what = fmt.Sprintf("removed table %s from publication %s, which also publishes %s",
 			names.Table, name, printed(others))
 	}
 	if _, err := slot.Query(ctx, conn, drop); err != nil {

@@ -90,7 +90,7 @@ func CheckSplit(ctx context.Context, conn *pgconn.PgConn, names Names) error {
 	return problem.Of(ErrOtherSplit,
 		teardownCommand(names, others[0].of)+"  # after all relays of the table have stopped; "+
 			"then start all with one number of shards; unpublished rows wait in the table",
-		"other relays split table %s into another number of shards; this one takes %s; their slots: %s",
+		"other relays split table %s into another number of shards; this one publishes %s; their slots: %s",
 		names.Table, what, listed(others))
 }
 

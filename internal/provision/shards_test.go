@@ -111,7 +111,7 @@ func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 	f, all := newSharded(t, 4)
 	names := all[1]
 	for filter, what := range map[string]string{
-		"": "brings all rows of table public.outbox, and not those of shard 1/4 alone",
+		"": "publishes all rows of table public.outbox, not only those of shard 1/4",
 		" WHERE (" + all[2].Shard.Condition("") + ")": "has another row filter",
 		" WHERE (id > 0)": "has another row filter",
 		" WHERE (" + names.Shard.Condition("") + " OR id = 7)": "has another row filter",

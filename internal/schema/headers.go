@@ -33,11 +33,11 @@ FROM pg_catalog.unnest($2::text[]) c(name) LEFT JOIN pg_catalog.pg_attribute a
 			found = problem.New(
 				fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s text;  -- or leave it out of --header-columns",
 					table, outbox.Identifier(name)),
-				"table %s has no column %s, which --header-columns names", table, name)
+				"table %s has no column %s, which --header-columns lists", table, name)
 		case generated:
 			found = problem.New(
 				"# leave it out of --header-columns, or make it an ordinary column that the INSERT sets",
-				"column %s of table %s is generated: the stream does not bring it, and --header-columns names it",
+				"column %s of table %s is generated: the stream does not contain it, and --header-columns lists it",
 				name, table)
 		case !strings.Contains(", "+outbox.HeaderTypes+",", ", "+kind+","):
 			found = problem.New(

@@ -91,7 +91,7 @@ func New(cfg Config) (*Publisher, error) {
 		return nil, err
 	}
 	if len(cfg.DefaultExchange) > wire.LongestShortString {
-		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP takes %d",
+		return nil, fmt.Errorf("the exchange name has %d bytes, AMQP allows %d",
 			len(cfg.DefaultExchange), wire.LongestShortString)
 	}
 	return &Publisher{

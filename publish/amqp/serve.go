@@ -78,7 +78,7 @@ func (p *Publisher) watch(
 				blocked = nil // closed follows
 			case b.Active:
 				s.clock.stop()
-				log.Warn("RabbitMQ blocked the connection: messages wait in the table until it takes some again",
+				log.Warn("RabbitMQ blocked the connection: messages wait in the table until it accepts some again",
 					"event", event.BrokerBlocked, "reason", b.Reason,
 					"hint", "rabbitmq-diagnostics alarms  # free memory or disk of RabbitMQ")
 				p.setState(publish.Blocked, "connection.blocked: "+b.Reason)

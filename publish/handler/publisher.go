@@ -56,7 +56,7 @@ type Publisher struct {
 // New looks for the program; it does not start it.
 func New(cfg Config) (*Publisher, error) {
 	if len(cfg.Command) == 0 {
-		return nil, errors.New("no handler was named")
+		return nil, errors.New("no handler was given")
 	}
 	if _, err := exec.LookPath(cfg.Command[0]); err != nil {
 		return nil, err

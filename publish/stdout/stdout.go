@@ -119,7 +119,7 @@ func (p *Publisher) flush(ctx context.Context) error {
 	return err
 }
 
-var errHung = errors.New("the writer takes nothing")
+var errHung = errors.New("the writer accepts nothing")
 
 // writeBytes writes, and stops waiting shortly after ctx is done.
 func (p *Publisher) writeBytes(ctx context.Context, b []byte) (int, error) {

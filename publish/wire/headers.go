@@ -40,7 +40,7 @@ func parseHeaders(raw []byte) (map[string]any, error) {
 	}
 	for _, name := range [...]string{"CC", "BCC"} {
 		if value, ok := object[name]; ok && !isStrings(value) {
-			return nil, badHeader("headers."+name, "RabbitMQ takes an array of strings, the further routing keys")
+			return nil, badHeader("headers."+name, "RabbitMQ expects an array of strings, the further routing keys")
 		}
 	}
 	return object, nil

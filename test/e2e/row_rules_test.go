@@ -204,7 +204,7 @@ func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
 func TestColumnsOfTheApplicationBecomeHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
-	if out, code := w.command("run", "--header-columns", "tenant"); code != 1 || !strings.Contains(out, "has no column tenant, which --header-columns names") {
+	if out, code := w.command("run", "--header-columns", "tenant"); code != 1 || !strings.Contains(out, "has no column tenant, which --header-columns lists") {
 		t.Errorf("without the column: exit %d\n%s", code, out)
 	}
 	w.exec(`ALTER TABLE outbox ADD tenant text, ADD "Shop" integer, ADD big bigint, ADD small smallint, ADD yes boolean, ADD ref uuid,

@@ -191,7 +191,7 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 		return "", &problem.Problem{
 			What: "--waiting " + p.request.Waiting,
 			Fix: "# write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() +
-				"; name types and functions with their schema",
+				"; write types and functions with their schema",
 			Err: err,
 		}
 	}

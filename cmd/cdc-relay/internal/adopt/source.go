@@ -192,7 +192,7 @@ func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (
 	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(s)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, problem.New("# name the table in --from",
+		return nil, problem.New("# set --from to the table",
 			"table %s does not exist in database %q", table, conn.Config().Database)
 	case err != nil:
 		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
@@ -210,7 +210,7 @@ func (s *source) check(r Request) error {
 	case s.OutboxOwner == "":
 		return problem.New(problem.Command(r.Outbox, "setup"), "the outbox %s does not exist", r.Outbox)
 	case s.table == r.Outbox:
-		return problem.New("# name another table in --from", "%s is the outbox itself", s.table)
+		return problem.New("# set --from to another table", "%s is the outbox itself", s.table)
 	case s.Kind == "v":
 		return problem.New("cdc-relay adopt --undo --from "+shell(s.table.String()), "%s is a view", s.table)
 	case len(s.Key) == 0:

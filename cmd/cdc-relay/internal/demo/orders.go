@@ -45,7 +45,7 @@ func (i inserter) explained(err error) error {
 	for _, g := range grants.App(i.table, false) {
 		missing = append(missing, g.To(role)+";")
 	}
-	return failure.WithHint(err, strings.Join(missing, " ")+"  -- or name another role in --database-url")
+	return failure.WithHint(err, strings.Join(missing, " ")+"  -- or use another role in --database-url")
 }
 
 // insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.

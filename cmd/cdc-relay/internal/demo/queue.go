@@ -109,7 +109,7 @@ func queueError(node amqpdial.Node, err error) error {
 	return failure.WithHint(
 		fmt.Errorf("RabbitMQ user %q may not create and read the queue of the demo: %w", node.URI.Username, err),
 		fmt.Sprintf("rabbitmqctl set_permissions -p %s %s %s"+
-			"  # it replaces what the user had; or name another user in --amqp-url",
+			"  # it replaces the user's permissions; or use another user in --amqp-url",
 			problem.ShellWord(node.URI.Vhost), problem.ShellWord(node.URI.Username), permissions),
 	)
 }

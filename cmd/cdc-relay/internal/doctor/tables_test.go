@@ -101,7 +101,7 @@ func TestAPartitionedTableIsExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.partition()
 	p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish_via_partition_root = false)")
-	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "partition_root", "names partitions", "publish_via_partition_root = true"))
+	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "partition_root", "publishes partitions", "publish_via_partition_root = true"))
 	r := p.examine()
 	r.want(doctor.OK, doctor.Publication, "publication")
 	r.want(doctor.OK, doctor.Tables, "table")

@@ -62,7 +62,7 @@ func (f LivenessFile) Keep(ctx context.Context, reporter Reporter, log *slog.Log
 		case <-ticker.C:
 		case <-ctx.Done():
 			if err := f.remove(); err != nil {
-				log.Warn("cannot remove the liveness file: its probe may take this relay for live",
+				log.Warn("cannot remove the liveness file: its probe may report this relay as live",
 					"event", event.LivenessFileFailed, "error", err)
 			}
 			return

@@ -58,7 +58,7 @@ func mapping(name string, text []byte) (*yaml.Node, error) {
 		return nil, yamlError(name, err)
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: holds more than one YAML document", name)
+		return nil, fmt.Errorf("%s: contains more than one YAML document", name)
 	}
 	root := doc.Content[0]
 	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
@@ -81,7 +81,7 @@ func (r *Reader[T]) checkKey(name string, key, value *yaml.Node, line int) error
 	case s.FlagOnly:
 		return fmt.Errorf("%s:%d: %s can only be given as a flag", name, key.Line, key.Value)
 	case line > 0:
-		return fmt.Errorf("%s:%d: %s stands in line %d already", name, key.Line, key.Value, line)
+		return fmt.Errorf("%s:%d: %s is already in line %d", name, key.Line, key.Value, line)
 	case value.Kind == yaml.SequenceNode && strings.Contains(s.Placeholder, ",…"):
 		return fmt.Errorf("%s:%d: %s: want one value; write the list as a,b", name, value.Line, key.Value)
 	case value.Kind != yaml.ScalarNode:

@@ -136,7 +136,7 @@ FILE:2: elsewhere: "x": want a whole number
 FILE:3: unknown key "siz", did you mean "size"?
 FILE:4: open can only be given as a flag
 FILE:5: wait: want one value
-FILE:6: size stands in line 1 already
+FILE:6: size is already in line 1
 FILE:7: colour was removed: it is always red
 FILE:8: unknown key "config"; the keys are the names of the flags
 FILE:9: format has no value (write '' for an empty one)
