@@ -109,7 +109,8 @@ func otherForm(text string) error {
 	case strings.HasPrefix(lower, "p"):
 		return errors.New(wantURL + postgres)
 	case strings.HasPrefix(lower, "http"):
-		return errors.New(wantURL + ": as a rule the port is 5672 or 5671; the HTTP API goes into --management-url of check")
+		return errors.New(wantURL + ": as a rule the port is 5672 or 5671; " +
+			"the HTTP API goes into --management-url of check")
 	}
 	return errors.New(wantURL + ": cdc-relay publishes with AMQP, and not with " + scheme)
 }
