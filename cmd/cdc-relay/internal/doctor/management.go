@@ -47,7 +47,7 @@ type queueFacts struct {
 	Name      string
 	Type      string // classic, quorum or stream
 	Arguments map[string]any
-	// Ready and ReadyBytes count what waits for consumers. RabbitMQ counts every few seconds.
+	// Ready and ReadyBytes count what waits for consumers. The API counts every few seconds, or never.
 	Ready      float64 `json:"messages_ready"`
 	ReadyBytes float64 `json:"message_bytes_ready"`
 }
