@@ -104,7 +104,8 @@ func unanswered(failed *pgconn.ConnectError) string {
 
 func certificates() problem.TLS {
 	return problem.TLS{
-		Server: "Postgres", InURL: "in " + InURL, Authority: "sslrootcert=FILE", Client: "sslcert=FILE&sslkey=FILE", Port: "5432",
+		Server: "Postgres", InURL: "in " + InURL, Authority: "sslrootcert=FILE", Client: "sslcert=FILE&sslkey=FILE",
+		Port: "5432",
 	}
 }
 

@@ -166,8 +166,7 @@ func (j *brokerJudge) judgeRoutes(c chart) {
 	}
 }
 
-// judgeNacks names the destinations whose messages a queue rejected, as far as rows and dead letters tell: a nack does
-// not say which queue it was.
+// judgeNacks reports destinations whose messages a queue rejected. A nack does not say which queue it was.
 func (j *brokerJudge) judgeNacks(c chart) {
 	told := 0
 	for _, d := range j.f.asked {
