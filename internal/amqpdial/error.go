@@ -117,6 +117,7 @@ func reachHint(uri amqp091.URI, err error) string {
 	var network *net.OpError
 	certificates := problem.TLS{
 		Server: "RabbitMQ", InURL: inURL, Authority: "?cacertfile=FILE", Client: "?certfile=FILE&keyfile=FILE",
+		Name: "?server_name_indication=NAME", Port: "5671",
 	}
 	var file *fs.PathError
 	switch hint := certificates.Hint(err); {

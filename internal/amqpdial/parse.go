@@ -97,8 +97,9 @@ const wantURL = "want a URL that begins with amqp:// or amqps://"
 func otherForm(text string) error {
 	const postgres = "; the address of Postgres goes into --database-url (CDC_RELAY_DATABASE_URL)"
 	scheme := secret.Scheme(text)
+	word := regexp.MustCompile(`^(host|hostaddr|port|dbname|user|password|sslmode|service)=`)
 	switch lower := strings.ToLower(scheme); {
-	case scheme == "" && regexp.MustCompile(`^(host|hostaddr|port|dbname|user|password|sslmode|service)=`).MatchString(text):
+	case scheme == "" && word.MatchString(text):
 		return errors.New(wantURL + postgres)
 	case scheme == "":
 		return errors.New(wantURL)
@@ -109,7 +110,8 @@ func otherForm(text string) error {
 	case strings.HasPrefix(lower, "p"):
 		return errors.New(wantURL + postgres)
 	case strings.HasPrefix(lower, "http"):
-		return errors.New(wantURL + ": as a rule the port is 5672 or 5671; the HTTP API goes into --management-url of check")
+		return errors.New(wantURL + ": as a rule the port is 5672 or 5671; " +
+			"the HTTP API goes into --management-url of check")
 	}
 	return errors.New(wantURL + ": cdc-relay publishes with AMQP, and not with " + scheme)
 }

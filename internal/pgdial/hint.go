@@ -78,8 +78,8 @@ func unauthorized(message, database, user string) string {
 	case says(`host "[local]"`):
 		return fmt.Sprintf(reload+"local %s %s scram-sha-256", database, user)
 	case says("no encryption") || says("SSL off"):
-		return fmt.Sprintf("# set sslmode=verify-full in %s; or, on a network that nobody listens to, reload Postgres "+
-			"after this line in pg_hba.conf: host %s %s %s scram-sha-256", InURL, database, user, address)
+		return fmt.Sprintf("# set sslmode=verify-full in %s; or, on a network that nobody listens to, "+
+			"reload Postgres after this line in pg_hba.conf: host %s %s %s scram-sha-256", InURL, database, user, address)
 	}
 	return fmt.Sprintf(reload+"hostssl %s %s %s scram-sha-256", database, user, address)
 }
@@ -105,6 +105,7 @@ func unanswered(failed *pgconn.ConnectError) string {
 func certificates() problem.TLS {
 	return problem.TLS{
 		Server: "Postgres", InURL: "in " + InURL, Authority: "sslrootcert=FILE", Client: "sslcert=FILE&sslkey=FILE",
+		Port: "5432",
 	}
 }
 

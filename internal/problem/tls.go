@@ -14,6 +14,8 @@ type TLS struct {
 	InURL  string // how the setting with the address is called
 	// Authority and Client are the parameters of the address for the server's authority and the client's certificate.
 	Authority, Client string
+	// Name is the parameter for another name in the server's certificate; "": there is none. Port is the usual one.
+	Name, Port string
 }
 
 // Hint returns what cures an error of TLS, or "" for another one.
@@ -32,13 +34,16 @@ func (t TLS) Hint(err error) string {
 		if c := hostname.Certificate; c != nil && len(c.DNSNames)+len(c.IPAddresses) == 0 {
 			return "# give " + t.Server + " a certificate with the host as a subject alternative name"
 		}
+		if t.Name != "" {
+			return "# use a host of " + t.Server + "'s certificate " + t.InURL + ", or add " + t.Name
+		}
 		return "# use a host of " + t.Server + "'s certificate " + t.InURL
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "# renew " + t.Server + "'s certificate and reload " + t.Server + ", or correct the clock of this machine"
 	case errors.As(err, &invalid):
 		return "# give " + t.Server + " another certificate, for servers, of an authority that may sign it"
 	case errors.As(err, &record):
-		return "# this port speaks no TLS: use the port for TLS " + t.InURL
+		return "# this port speaks no TLS: use the port for TLS, as a rule " + t.Port + ", " + t.InURL
 	}
 	// The server ends the handshake with an alert, whose type crypto/tls does not export.
 	alert := regexp.MustCompile(`remote error: tls: (.*)`).FindStringSubmatch(err.Error())

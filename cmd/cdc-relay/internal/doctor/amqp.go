@@ -47,14 +47,21 @@ func (p *amqpProbe) exchange(name string) error {
 
 // queue also returns nil if the queue is locked by another connection: it exists.
 func (p *amqpProbe) queue(name string) error {
-	err := p.use(func(c *amqp.Channel) error {
-		_, err := c.QueueDeclarePassive(name, false, false, false, false, nil)
-		return err
-	})
+	_, err := p.ready(name)
 	if codeOf(err) == amqp.ResourceLocked {
 		return nil
 	}
 	return err
+}
+
+// ready counts the messages of a queue that wait for consumers. The HTTP API knows that a few seconds later, or never.
+func (p *amqpProbe) ready(name string) (n int, err error) {
+	err = p.use(func(c *amqp.Channel) error {
+		q, err := c.QueueDeclarePassive(name, false, false, false, false, nil)
+		n = q.Messages
+		return err
+	})
+	return n, err
 }
 
 // fatal returns an error of the connection, after which no more questions are possible.

@@ -78,6 +78,14 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 		f.askWrites(ctx, used.probe, o)
 	}
 	f.management = o.gatherManagement(ctx, used.Node, f)
+	for name, q := range f.management.queues {
+		if limit, _ := f.management.rules(q).limit("max-length"); limit != "" && f.broken == nil && f.alarm == "" {
+			if n, err := used.probe.ready(name); err == nil {
+				q.Ready = float64(n)
+				f.management.queues[name] = q
+			}
+		}
+	}
 	return f
 }
 

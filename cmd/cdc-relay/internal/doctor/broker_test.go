@@ -3,12 +3,14 @@ package doctor_test
 import (
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -398,4 +400,31 @@ func TestAnUnreachableBrokerIsReported(t *testing.T) {
 	if strings.Contains(r.String(), "guest:guest") {
 		t.Error("the password is shown")
 	}
+}
+
+// Dead letters and retries are examined as rows that wait, and say which queues rejected messages.
+func TestDeadLettersAndFullQueuesAreExamined(t *testing.T) {
+	t.Parallel()
+	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
+	channel := p.topology(func(c *amqp.Channel) error {
+		_, err := c.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
+		return err
+	})
+	p.exec(`INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, exchange, routing_key, payload, failure_reason, last_error)
+		SELECT i, gen_random_uuid(), now(), 6, 1, e, k, '1', 'retries_exhausted', r FROM (VALUES (1, 'gone', 'k', 'exchange_missing: NOT_FOUND'),
+			(2, '', 'no_queue', 'unroutable: NO_ROUTE'), (3, '', 'full', 'nack: RabbitMQ answered with a nack')) v (i, e, k, r)`,
+		"INSERT INTO outbox (exchange, routing_key, payload, attempts, available_at, last_error) VALUES ('', 'full', '1', 1, now() + interval '1 hour', 'nack: x')")
+	r := p.examine()
+	r.want(doctor.OK, doctor.Routing, "waiting", "1 row waits, for 3 pairs of exchange and routing key; with those of 3 dead letters")
+	r.want(doctor.Problem, doctor.RabbitMQ, "exchange", `exchange "gone" does not exist`)
+	r.want(doctor.Problem, doctor.Routing, "route", `queue "no_queue"`, "1 row examined was rejected for that before")
+	r.want(doctor.Warning, doctor.Routing, "nack", `2 messages examined were rejected with a nack, sent to the default exchange with routing key "full"`, "add consumers")
+	if err := channel.PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{Body: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(t, "RabbitMQ has counted the message", func() bool {
+		r := p.examine()
+		at := slices.IndexFunc(r.findings, func(f doctor.Finding) bool { return f.Name == "overflow" && f.Level == doctor.Problem })
+		return at >= 0 && strings.Contains(r.findings[at].Message, `queue "full" is full (max-length 1) and rejects messages`)
+	})
 }

@@ -111,6 +111,15 @@ func ofServer() map[string]judgement {
 			f.server.value.VersionNumber = 190000
 			f.set("wal_level", "minimal", "")
 		}, "problem postgres/wal_level", []string{"wal_level is minimal"}},
+		"slots of others": {func(_ *Options, f *databaseFacts) {
+			for i := range 7 {
+				f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: fmt.Sprintf("standby%d", i), Type: "physical", RetainedBytes: 479 << 20})
+			}
+			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "busy", RetainedBytes: 1 << 30, Process: process("x")},
+				slot.Slot{Name: "small", RetainedBytes: 99 << 20})
+		}, strings.Repeat("warning slot/other_slot, ", 5) + "warning slot/other_slot", []string{
+			"slot standby0, a physical slot, retains 479.0 MB of WAL, and nobody uses it", "-- ask its owner, who loses", "drop_replication_slot('standby4')", "2 more slots retain",
+		}},
 		"all walsenders used": {func(_ *Options, f *databaseFacts) { f.server.value.Walsenders = 10 }, "warning postgres/max_wal_senders", []string{"'20'"}},
 		"no walsender free": {func(_ *Options, f *databaseFacts) {
 			f.server.value.Walsenders = 10

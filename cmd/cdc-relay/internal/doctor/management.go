@@ -47,6 +47,9 @@ type queueFacts struct {
 	Name      string
 	Type      string // classic, quorum or stream
 	Arguments map[string]any
+	// Ready and ReadyBytes count what waits for consumers. The API counts every few seconds, or never.
+	Ready      float64 `json:"messages_ready"`
+	ReadyBytes float64 `json:"message_bytes_ready"`
 }
 
 // policy sets arguments of queues or exchanges with matching names.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // judgeAlternates: an exchange with an alternate exchange returns no message as unroutable.
@@ -65,6 +66,10 @@ func (j *brokerJudge) judgeOverflow(c chart, q queueFacts, s queueRules) {
 	lost, to := j.deadLetters(s)
 	switch {
 	case limit == "":
+	case set && overflow != "drop-head" && s.full(q):
+		_, fix := problem.OfReason(outbox.ReasonNack, nil, "")
+		c.wrong("overflow", remark("# %s", fix), "queue %q is full (%s) and rejects messages: "+
+			"they are retried, then dead-lettered", q.Name, limit)
 	case set && overflow != "drop-head":
 		c.ok("overflow", "queue %q is limited (%s) and rejects messages when it is full: "+
 			"they are retried, then dead-lettered", q.Name, limit)
@@ -174,6 +179,18 @@ func (s queueRules) limit(names ...string) (limit, name string) {
 		}
 	}
 	return "", ""
+}
+
+// full reports whether a queue is at a limit.
+func (s queueRules) full(q queueFacts) bool {
+	for name, is := range map[string]float64{"max-length": q.Ready, "max-length-bytes": q.ReadyBytes} {
+		for _, limit := range []any{s.operators.Definition[name], s.arguments["x-"+name], s.own.Definition[name]} {
+			if most, ok := limit.(float64); ok && is > 0 && is >= most {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func first(values ...any) any {

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // route is where a message would go.
@@ -102,6 +105,9 @@ func (j *brokerJudge) judgeWaiting(c chart) {
 	if j.f.left > 0 {
 		more = fmt.Sprintf("; %d of them were checked", len(j.f.asked))
 	}
+	if s.dead > 0 {
+		more += "; with those of " + counted(s.dead, "dead letter", "dead letters")
+	}
 	switch {
 	case j.database.unreachable != nil || !there:
 		c.warn("waiting", remark("-- see the findings above"),
@@ -140,6 +146,7 @@ func (j *brokerJudge) judgeRoutes(c chart) {
 			c.about(d.exchange+"/"+d.routingKey).wrong("route", fix, "%s", says)
 		}
 	}
+	j.judgeNacks(c)
 	if told > mostUnroutable {
 		c.wrong("route", remark("-- fix those above, and run check again"),
 			"%s no queue", counted(told-mostUnroutable, "more routing key reaches", "more routing keys reach"))
@@ -156,6 +163,20 @@ func (j *brokerJudge) judgeRoutes(c chart) {
 		c.ok("route", "none of %s was rejected for a missing queue, in the rows examined", keys)
 	default:
 		c.ok("route", "each of %s reaches a queue", keys)
+	}
+}
+
+// judgeNacks reports destinations whose messages a queue rejected. A nack does not say which queue it was.
+func (j *brokerJudge) judgeNacks(c chart) {
+	told := 0
+	for _, d := range j.f.asked {
+		if n := j.database.sample.value.nacked[d]; n > 0 && told < mostUnroutable {
+			told++
+			meaning, fix := problem.OfReason(outbox.ReasonNack, &d.exchange, "")
+			c.about(d.exchange+"/"+d.routingKey).warn("nack", remark("# %s", fix), "%s, sent to %s with routing key %q: %s",
+				counted(n, "message examined was rejected with a nack", "messages examined were rejected with a nack"),
+				called(d.exchange), d.routingKey, meaning)
+		}
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // How much of the table is read: this many rows from each end and of the retries, and the rows of some blocks between.
@@ -34,23 +32,32 @@ type sample struct {
 	whole bool // it contains all waiting rows
 	// missed is why a part could not be read.
 	missed error
-	// Each destination with its number of rows, and with that of the rows whose last rejection was "unroutable".
-	destinations, unroutable map[destination]int
+	dead   int // dead letters that were examined: the newest
+	// Each destination with its number of rows and dead letters, and with that of those whose last rejection was
+	// "unroutable", or "nack".
+	destinations, unroutable, nacked map[destination]int
 }
 
 // sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive. A
 // row without an exchange goes to that of the relay ($2).
 const sampleSQL = `
-SELECT coalesce(exchange, $2), routing_key, count(*), count(*) FILTER (WHERE split_part(last_error, ':', 1) = $3)
+SELECT coalesce(exchange, $2), routing_key, count(*), count(*) FILTER (WHERE last_error LIKE 'unroutable:%'),
+       count(*) FILTER (WHERE last_error LIKE 'nack:%')
 FROM (SELECT exchange, routing_key, left(last_error, 40) AS last_error FROM %TABLE% LIMIT $1) few
 GROUP BY 1, 2`
 
 // takeSample reads a bounded number of rows. One end of the table may take too long because of dead rows; the other
 // parts are read in any case.
 func (o Options) takeSample(ctx context.Context, s *session, partitioned bool) answer[sample] {
-	p := sample{destinations: map[destination]int{}, unroutable: map[destination]int{}}
+	p := sample{
+		destinations: map[destination]int{}, unroutable: map[destination]int{}, nacked: map[destination]int{},
+	}
+	// Another check reports why the dead letters cannot be read.
+	p.dead = read(ctx, s, func(tx pgx.Tx) (int, error) {
+		return p.count(ctx, tx, o, o.Table.DeadLetter().SQL()+" ORDER BY id DESC", nil)
+	}).value
 	count := func(part string, more ...any) (rows int) {
-		a := read(ctx, s, func(tx pgx.Tx) (rows int, err error) { return p.count(ctx, tx, o, part, more) })
+		a := read(ctx, s, func(tx pgx.Tx) (rows int, err error) { return p.count(ctx, tx, o, o.Table.SQL()+part, more) })
 		p.rows, p.missed = p.rows+a.value, cmp.Or(p.missed, a.err)
 		return a.value
 	}
@@ -64,7 +71,7 @@ func (o Options) takeSample(ctx context.Context, s *session, partitioned bool) a
 		blocks := ask[int64](ctx, s,
 			"SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", o.Table.SQL())
 		if p.missed = cmp.Or(p.missed, blocks.err); blocks.value > sampleBlocks {
-			count(" TABLESAMPLE SYSTEM (100.0 * $4::float8 / $5::float8)", sampleBlocks, blocks.value)
+			count(" TABLESAMPLE SYSTEM (100.0 * $3::float8 / $4::float8)", sampleBlocks, blocks.value)
 		}
 	}
 	if p.rows == 0 {
@@ -73,20 +80,21 @@ func (o Options) takeSample(ctx context.Context, s *session, partitioned bool) a
 	return answer[sample]{value: p}
 }
 
-// count adds the rows of one part of the table.
+// count adds the rows of one part of a table.
 func (p *sample) count(ctx context.Context, tx pgx.Tx, o Options, part string, more []any) (rows int, err error) {
 	// Force the index: the statistics of a queue are always old.
 	if _, err := tx.Exec(ctx, "SELECT set_config('enable_seqscan', 'off', true)"); err != nil {
 		return 0, err
 	}
-	query := strings.Replace(sampleSQL, "%TABLE%", o.Table.SQL()+part, 1)
-	args := append([]any{sampleRows, o.Exchange, string(outbox.ReasonUnroutable)}, more...)
+	query := strings.Replace(sampleSQL, "%TABLE%", part, 1)
+	args := append([]any{sampleRows, o.Exchange}, more...)
 	found, _ := tx.Query(ctx, query, args...) // ForEachRow returns its error
 	var d destination
-	var n, unroutable int
-	_, err = pgx.ForEachRow(found, []any{&d.exchange, &d.routingKey, &n, &unroutable}, func() error {
+	var n, unroutable, nacked int
+	_, err = pgx.ForEachRow(found, []any{&d.exchange, &d.routingKey, &n, &unroutable, &nacked}, func() error {
 		p.destinations[d] += n
 		p.unroutable[d] += unroutable
+		p.nacked[d] += nacked
 		rows += n
 		return nil
 	})

@@ -70,8 +70,31 @@ func (j *databaseJudge) judgeSlot(c chart) {
 		found := provision.RivalProblem(rival, j.o.names())
 		c.wrong("active", hintFix(found.Fix), "%s", found.What)
 	}
+	j.judgeOtherSlots(c)
 	j.judgeKeepSize(c)
 	j.judgeIdleTimeout(c)
+}
+
+// mostOtherSlots is how many are reported one by one: those that retain most.
+const mostOtherSlots = 5
+
+// judgeOtherSlots names slots of others that nobody uses, and that fill the disk.
+func (j *databaseJudge) judgeOtherSlots(c chart) {
+	others := slices.DeleteFunc(j.others(), func(o slot.Other) bool { return !o.Abandoned() })
+	for _, o := range others[:min(len(others), mostOtherSlots)] {
+		of := o.Type + " slot"
+		if o.Database != "" {
+			of += " of database " + quote(o.Database)
+		}
+		c.about(o.Name).warn("other_slot", remark("-- ask its owner, who loses the position in the WAL, or the standby that "+
+			"needs it; then: %s;", slot.DropSQL(o.Name)),
+			"slot %s, a %s, retains %s of WAL, and nobody uses it: the disk can fill up", o.Name, of, size(o.Retained))
+	}
+	if more := len(others) - mostOtherSlots; more > 0 {
+		c.warn("other_slot", sql("SELECT slot_name, slot_type, database, restart_lsn FROM pg_replication_slots "+
+			"WHERE NOT active ORDER BY restart_lsn"), "%s WAL, and nobody uses them",
+			counted(more, "more slot retains", "more slots retain"))
+	}
 }
 
 // A younger transaction has probably ended before anybody reads the report.
@@ -209,7 +232,7 @@ func (j *databaseJudge) limitWAL() steps {
 
 // judgeKeepSize: a limit is safe for this relay.
 func (j *databaseJudge) judgeKeepSize(c chart) {
-	limit, others := j.bytes("max_slot_wal_keep_size"), j.others()
+	limit, others := j.bytes("max_slot_wal_keep_size"), j.otherNames()
 	const safe = "For this relay a limit is safe: it recreates an invalidated slot and scans the table"
 	const full = "no limit: while all relays are stopped, WAL fills the disk. " + safe
 	switch {
@@ -227,13 +250,15 @@ func (j *databaseJudge) judgeKeepSize(c chart) {
 	}
 }
 
-// others lists slots of others.
-func (j *databaseJudge) others() string {
+// others returns the slots of others.
+func (j *databaseJudge) others() []slot.Other {
+	return slot.OthersOf(j.slots, func(name string) bool { return name == j.o.Slot || j.o.names().Sibling(name) })
+}
+
+func (j *databaseJudge) otherNames() string {
 	var names []string
-	for _, s := range j.slots {
-		if s.Name != j.o.Slot && !s.Lost() && !j.o.names().Sibling(s.Name) {
-			names = append(names, s.Name)
-		}
+	for _, o := range j.others() {
+		names = append(names, o.Name)
 	}
 	slices.Sort(names)
 	if len(names) > 5 {
