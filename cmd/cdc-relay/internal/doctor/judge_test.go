@@ -96,12 +96,12 @@ type judgement struct {
 
 func ofServer() map[string]judgement {
 	return map[string]judgement{
-		"an old version": {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 140023 }, "problem postgres/version", []string{"15"}},
+		"an old version": {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 140023 }, "critical postgres/version", []string{"15"}},
 		"a new version":  {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 200000 }, "warning postgres/version", []string{"newer"}},
 		"replica on 18": {func(_ *Options, f *databaseFacts) {
 			f.server.value.VersionNumber = 180001
 			f.set("wal_level", "replica", "")
-		}, "problem postgres/wal_level", []string{"streaming needs logical", "'logical'"}},
+		}, "critical postgres/wal_level", []string{"streaming needs logical", "'logical'"}},
 		"replica on 19": {func(_ *Options, f *databaseFacts) {
 			f.server.value.VersionNumber = 190000
 			f.set("wal_level", "replica", "")
@@ -110,7 +110,7 @@ func ofServer() map[string]judgement {
 		"minimal on 19": {func(_ *Options, f *databaseFacts) {
 			f.server.value.VersionNumber = 190000
 			f.set("wal_level", "minimal", "")
-		}, "problem postgres/wal_level", []string{"wal_level is minimal"}},
+		}, "critical postgres/wal_level", []string{"wal_level is minimal"}},
 		"slots of others": {func(_ *Options, f *databaseFacts) {
 			for i := range 7 {
 				f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: fmt.Sprintf("standby%d", i), Type: "physical", RetainedBytes: 479 << 20})
@@ -124,8 +124,8 @@ func ofServer() map[string]judgement {
 		"no walsender free": {func(_ *Options, f *databaseFacts) {
 			f.server.value.Walsenders = 10
 			f.slots.value.Slots[0].Process = slot.Process{}
-		}, "problem postgres/max_wal_senders, warning slot/active", []string{"no walsender is free", "'20'"}},
-		"pg_hba.conf":              {func(_ *Options, f *databaseFacts) { f.replication = errors.New("no pg_hba.conf entry") }, "problem postgres/replication", []string{"pg_hba.conf has to let the role in"}},
+		}, "critical postgres/max_wal_senders, warning slot/active", []string{"no walsender is free", "'20'"}},
+		"pg_hba.conf":              {func(_ *Options, f *databaseFacts) { f.replication = errors.New("no pg_hba.conf entry") }, "critical postgres/replication", []string{"pg_hba.conf has to let the role in"}},
 		"a pooler that replicates": {func(_ *Options, f *databaseFacts) { f.pooler = "seen" }, "warning postgres/pooler", []string{"shares server processes"}},
 		"a pooler of Neon": {func(_ *Options, f *databaseFacts) {
 			f.pooler = "seen"
@@ -165,26 +165,26 @@ func ofSlotAndTables() map[string]judgement {
 			f.slots.value.Slots[0].WALStatus = "extended"
 			days := 3.0 * 24 * 3600
 			f.slots.value.Slots[0].InactiveSeconds = &days
-		}, "warning slot/active, problem slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained (extended)", "for 3 days"}},
+		}, "warning slot/active, critical slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained (extended)", "for 3 days"}},
 		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = 0 }, "warning slot/slot", []string{"being created by server process 7"}},
 		"a slot owned by another program": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("pg_recvlogical")
-		}, "problem slot/active", []string{"server process 7 (pg_recvlogical)", "no relay of table public.outbox", "SELECT pg_catalog.pg_terminate_backend(7);"}},
+		}, "critical slot/active", []string{"server process 7 (pg_recvlogical)", "no relay of table public.outbox", "SELECT pg_catalog.pg_terminate_backend(7);"}},
 		"a slot owned by another outbox": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("cdc-relay stream billing.outbox")
-		}, "problem slot/active", []string{"cdc-relay stream billing.outbox", "cdc-relay setup --slot NAME --publication NAME"}},
+		}, "critical slot/active", []string{"cdc-relay stream billing.outbox", "cdc-relay setup --slot NAME --publication NAME"}},
 		"slots of another number of shards": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "cdc_relay_0_of_4", Plugin: "pgoutput", Type: "logical", Here: true, Confirmed: 1})
 		}, "warning slot/shards", []string{"cdc_relay_0_of_4", "cdc-relay teardown --shards 4"}},
 		"a slot ahead": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].LagBytes, f.slots.value.Slots[0].Process = -5*giga, slot.Process{}
-		}, "problem slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
+		}, "critical slot/slot", []string{"5.0 GB ahead", "pg_drop_replication_slot"}},
 		"a slot of a demoted primary": {func(_ *Options, f *databaseFacts) {
 			f.server.value.InRecovery, f.slots.value.Slots[0].Process, f.slots.value.Slots[0].RetainedBytes = true, slot.Process{}, 3*giga
-		}, "problem postgres/primary, warning slot/slot", []string{"demoted primary", "retains 3.0 GB", "pg_drop_replication_slot"}},
+		}, "critical postgres/primary, warning slot/slot", []string{"demoted primary", "retains 3.0 GB", "pg_drop_replication_slot"}},
 		"a COMMIT that hangs": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Commits, f.transactions.value.Standbys = 2, "ANY 1 (a, b)"
-		}, "problem postgres/commits", []string{"COMMIT of 2 sessions waits", "ANY 1 (a, b)", "synchronous_standby_names"}},
+		}, "critical postgres/commits", []string{"COMMIT of 2 sessions waits", "ANY 1 (a, b)", "synchronous_standby_names"}},
 		"a stream that lags": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}
@@ -202,7 +202,7 @@ func ofSlotAndTables() map[string]judgement {
 		"counting switched off": {func(_ *Options, f *databaseFacts) { f.set("track_counts", "off", "") }, "warning cleanup/autovacuum", []string{"SET track_counts = 'on'"}},
 		"an update is waited for": {func(_ *Options, f *databaseFacts) {
 			f.version.value = migrations.State{Current: 1, Latest: 2, Pending: []migrations.Migration{{Version: 2}}}
-		}, "problem tables/migrations", []string{"cdc-relay setup --tables-only"}},
+		}, "critical tables/migrations", []string{"cdc-relay setup --tables-only"}},
 	}
 }
 
