@@ -45,6 +45,22 @@ func allSeries() []series {
 	}
 }
 
+// textOf is text for a value that may be unknown.
+func (s series) textOf(v float64) string {
+	switch {
+	case v == noMessages:
+		return "no messages"
+	case v < 0:
+		return "unknown"
+	}
+	return s.text(v)
+}
+
+// axis is text without what the title says, so that it fits beside the chart.
+func (s series) axis(v float64) string {
+	return strings.TrimSuffix(strings.TrimSuffix(s.text(v), "s"), " row")
+}
+
 func perSecondText(v float64) string {
 	if v > 0 && v < 10 {
 		return fmt.Sprintf("%.2g/s", v)
