@@ -59,6 +59,9 @@ func (p *picked) offerStates(v show.Stats) {
 	}
 	add(newTile("All", v.Count("queue_depth"), "", "", ""), "")
 	for _, t := range waitingTiles(v) {
+		if t.Name == "Blocked" && !keysBlocked(v) {
+			t.Name = "Behind an earlier one"
+		}
 		if _, state, found := strings.Cut(t.Link, "state="); found && (t.count.N > 0 || chosen == state) {
 			add(t, state)
 		}

@@ -212,7 +212,7 @@ func failing(view show.Stats) table {
 		}
 		t.add(tableRow{Cells: append(cells,
 			cell{Head: "In retry", Text: show.Number(f.Retrying)}, cell{Head: "Dead", Text: show.Number(f.Dead)},
-			cell{Head: "What to do", Text: f.Fix, Class: "text"}, cell{Head: "Example", Text: f.Example, Class: "text"})})
+			cell{Head: "What to do", Text: f.Fix, Class: "why"}, cell{Head: "Example", Text: f.Example, Class: "text"})})
 	}
 	t.done()
 	return t

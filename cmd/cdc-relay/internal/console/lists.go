@@ -10,6 +10,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // listed is the data of a page with a list.
@@ -112,16 +113,26 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 			list.Rows = around.Known(list.Rows)
 		}
 	}
+	behind := map[outbox.UUID]bool{}
+	if sampled && keysBlocked(v) && err == nil {
+		behind, err = blockedAmong(ctx, tables, list.Rows, p.filter.Block)
+	}
 	if retries(r) {
 		shown.change(c, operator.Retry)
 	}
 	for _, m := range list.Rows {
-		next := show.NextTime(m)
+		next, state := show.NextTime(m), m.State
+		if behind[m.MessageID] {
+			state = operator.Blocked
+		}
 		shown.addMessage(m.StoredMessage, []cell{
 			{Head: "Age", Text: show.Duration(m.Age()), Class: "word"},
-			stateCell(stateText(m.State), string(m.State)),
+			stateCell(stateText(state), string(state)),
 			{Head: "Next", Text: strings.TrimPrefix(next, "-"), Class: "word"},
 		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage))
+		if m.AvailableAt == nil || m.Attempts == 0 { // it cannot be sent again
+			shown.Rows[len(shown.Rows)-1].ID = ""
+		}
 	}
 	shown.done()
 	by := causes(p.filter.In(""))
@@ -132,6 +143,26 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 		}
 	}
 	return shown, err
+}
+
+// blockedAmong tells which rows are blocked: only a filter knows, because it depends on other rows.
+func blockedAmong(
+	ctx context.Context, tables *operator.Tables, rows []operator.Message, block bool,
+) (map[outbox.UUID]bool, error) {
+	blocked, filter := map[outbox.UUID]bool{}, operator.Filter{State: operator.Blocked, Block: block}
+	for _, m := range rows {
+		if m.OrderingKey != nil {
+			filter.IDs = append(filter.IDs, m.ID)
+		}
+	}
+	if len(filter.IDs) == 0 {
+		return blocked, nil
+	}
+	list, err := tables.List(ctx, filter, operator.Page{Limit: len(rows)})
+	for _, m := range list.Rows {
+		blocked[m.MessageID] = true
+	}
+	return blocked, err
 }
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -231,7 +262,7 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 	}
 	shown := keysShown{listed: listed{picked: p, table: table{Label: "Ordering keys"}}, Blocked: blocked}
 	v, _ := c.history.view()
-	if n := v.Count("blocked"); blocked && n.N > 0 {
+	if n := v.Count("blocked"); blocked && n.N > 0 && len(list.Rows) == 0 {
 		shown.Behind = show.Count(n)
 	}
 	for _, key := range list.Rows {
@@ -243,7 +274,7 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 			{Head: "Rows behind", Text: show.Count(key.Behind)},
 			{Head: "First row", Text: fmt.Sprint(key.First.ID), Link: fmt.Sprintf("/message?id=%d", key.First.ID)},
 			stateCell(stateText(key.First.State), string(key.First.State)),
-			{Head: "Why it waits", Text: around.Why(key), Class: "text"},
+			{Head: "Why it waits", Text: around.Why(key), Class: "why"},
 		}})
 	}
 	shown.done()

@@ -58,7 +58,8 @@ func (s series) textOf(v float64) string {
 
 // axis is text without what the title says, so that it fits beside the chart.
 func (s series) axis(v float64) string {
-	return strings.TrimSuffix(strings.TrimSuffix(s.text(v), "s"), " row")
+	text, _, _ := strings.Cut(s.text(v), " row")
+	return text
 }
 
 func perSecondText(v float64) string {

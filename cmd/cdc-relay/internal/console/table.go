@@ -22,7 +22,7 @@ type table struct {
 }
 
 type tableRow struct {
-	// ID is the message_id, Name what tells the row apart.
+	// ID is the message_id, "" if the row cannot be ticked; Name tells the row apart.
 	ID, Name string
 	Cells    []cell
 }
@@ -51,7 +51,7 @@ func (c *Console) addressCells(m operator.StoredMessage) []cell {
 		{Head: "Routing key", Text: m.RoutingKey, Class: "key"},
 	}
 	if header := c.relay().MetricsHeader; header != "" {
-		cells = append(cells, cell{Head: header, Text: m.Header(header), Class: "key"})
+		cells = append(cells, cell{Head: header, Text: show.OrElse(m.Header(header), "-"), Class: "key"})
 	}
 	return append(cells, cell{Head: "Ordering key", Text: show.ValueOr(m.OrderingKey, ""), Class: "key"})
 }
