@@ -33,7 +33,7 @@ func allSeries() []series {
 	one := func(of func(point) float64, mean bool) []line { return []line{{"", of, mean}} }
 	return []series{
 		{"Published", one(func(p point) float64 { return p.perSecond }, true), perSecondText, topOf, 0},
-		{"Queue depth", one(func(p point) float64 { return p.depth }, false), rowsText, topOf, show.MostDepth},
+		{"Queue depth", one(func(p point) float64 { return p.depth }, false), rowsText, topOfRows, show.MostDepth},
 		{
 			"Oldest pending", one(func(p point) float64 { return p.oldest }, false), secondsText, topOfSeconds,
 			show.LateAfter.Seconds(),
@@ -104,6 +104,9 @@ func topOf(peak float64) float64 {
 	}
 	return 10 * power
 }
+
+// topOfRows is topOf in whole rows, also for its half.
+func topOfRows(peak float64) float64 { return max(2, topOf(peak)) }
 
 // topOfSeconds is topOf in whole seconds, minutes, hours or days.
 func topOfSeconds(peak float64) float64 {
