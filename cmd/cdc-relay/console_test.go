@@ -203,9 +203,11 @@ func submitted(t *testing.T, body, action string) string {
 		t.Fatalf("no form %s in\n%s", action, body)
 	}
 	query := url.Values{}
-	fields := regexp.MustCompile(`<(?:input|select)[^>]* name="([^"]*)"(?: value="([^"]*)")?`)
+	fields := regexp.MustCompile(`<(?:input|select|button)[^>]* name="([^"]*)"(?: value="([^"]*)")?`)
 	for _, field := range fields.FindAllStringSubmatch(form, -1) {
-		query.Add(html.UnescapeString(field[1]), html.UnescapeString(field[2]))
+		if name := html.UnescapeString(field[1]); !query.Has(name) { // a browser sends only one button
+			query.Set(name, html.UnescapeString(field[2]))
+		}
 	}
 	return action + "?" + query.Encode()
 }

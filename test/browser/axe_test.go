@@ -1,19 +1,21 @@
 package browser
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 )
 
-// looks are a phone, a tablet and a desktop, light and dark.
+// looks are a phone, a tablet and a desktop, light and dark. The last is that of the other steps.
 var looks = []struct {
 	width  int64
 	scheme string
-}{{360, "dark"}, {768, "light"}, {1280, "dark"}, {1280, "light"}}
+}{{390, "light"}, {390, "dark"}, {820, "light"}, {820, "dark"}, {1440, "light"}, {1440, "dark"}, {1280, "light"}}
 
 // axe returns the script of axe-core in the version of package-lock.json.
 func (s *site) axe() string {
@@ -32,7 +34,8 @@ func (s *site) axe() string {
 	return string(script)
 }
 
-// look finds what is in the way of people with a phone, a keyboard or a screen reader, once for each name.
+// look finds what is in the way of people with a phone, a keyboard or a screen reader, once for each name. It saves
+// pictures if requested.
 func (s *site) look(name string) {
 	s.Helper()
 	if s.looked[name] {
@@ -45,6 +48,9 @@ func (s *site) look(name string) {
 		s.scheme(look.scheme)
 		for _, problem := range get(s, chromedp.Evaluate[[]string](audit, chromedp.EvalAwaitPromise)) {
 			s.Errorf("%s at %d, %s: %s", name, look.width, look.scheme, problem)
+		}
+		if folder := os.Getenv("SCREENSHOTS"); folder != "" {
+			s.shoot(folder, fmt.Sprintf("%s-%d-%s", strings.ReplaceAll(name, " ", "-"), look.width, look.scheme), look.scheme)
 		}
 	}
 }
@@ -68,5 +74,12 @@ const audit = `(async () => {
   }
   const found = await axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"], resultTypes: ["violations"] });
   for (const v of found.violations) for (const n of v.nodes) problems.push(v.id + ": " + n.failureSummary.replaceAll("\n", " ") + " " + n.html.slice(0, 200));
+  for (const e of document.querySelectorAll(".tile strong")) if (e.scrollWidth > e.clientWidth) problems.push("a number runs out of its tile: " + e.innerText);
+  for (const e of document.querySelectorAll(".plot .line")) {
+    const left = e.getBoundingClientRect().left;
+    for (const label of e.closest(".chart").querySelectorAll(".axis span, text")) if (label.getBoundingClientRect().right > left) problems.push("a label touches the line: " + label.textContent);
+  }
+  const row = document.querySelector("tbody tr");
+  if (innerWidth < 640 && row && getComputedStyle(row).display === "table-row") problems.push("a row is no card");
   return problems;
 })()`

@@ -195,16 +195,6 @@ func quoted(value any) string {
 	return string(text)
 }
 
-// picture saves a screenshot if requested, and checks the page for users of a phone, a keyboard or a screen reader.
-func (s *site) picture(name string) {
-	s.Helper()
-	s.look(name)
-	if folder := os.Getenv("SCREENSHOTS"); folder != "" {
-		s.shoot(folder, name+"-light", "light")
-		s.shoot(folder, name+"-dark", "dark")
-	}
-}
-
 // shoot saves what the window shows.
 func (s *site) shoot(folder, name, scheme string) {
 	s.Helper()
@@ -234,35 +224,46 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 
 	s.do(chromedp.Navigate(s.url + "/"))
 	s.shows("Queue depth 120")
-	s.picture("overview")
+	s.look("overview")
 	for _, page := range []struct{ link, name, text string }{
 		{"Waiting", "waiting", "orders.created"},
 		{"Keys", "keys", "customer-1"},
 		{"Dead letters", "dead-letters", "invoices.issued"},
 		{"Published", "published", "orders.shipped"},
 		{"Live", "live", "orders.created"},
-		{"Check", "check", "postgres · reachable"},
+		{"Check", "check", "checks are ok"},
 	} {
 		s.do(chromedp.Click(`//nav//a[text()="`+page.link+`"]`), chromedp.WaitVisible(`//h1[text()="`+page.link+`"]`))
 		s.shows(page.text)
-		s.picture(page.name)
+		s.look(page.name)
+	}
+	if get(s, chromedp.Evaluate[bool](`document.querySelector("#well").open`)) {
+		t.Error("what is ok is not folded")
+	}
+	for _, path := range []string{"/waiting", "/dead-letters", "/published"} {
+		s.do(chromedp.EmulateViewport(1280, 800), chromedp.Navigate(s.url+path), chromedp.WaitVisible("tbody tr"))
+		if bottom := get(s, chromedp.Evaluate[float64](`document.querySelector("tbody tr").getBoundingClientRect().bottom`)); bottom > 800 {
+			t.Errorf("%s: the first row ends at %v", path, bottom)
+		}
 	}
 	s.do(chromedp.Navigate(s.url+"/message"), chromedp.SendKeys("#id", "1\n"), chromedp.WaitVisible(".timeline"))
 	s.shows("It is tried again")
-	s.picture("message")
+	s.look("message")
 
 	// The page updates without a reload.
 	s.do(chromedp.Navigate(s.url+"/waiting?routing-key=just.now"), chromedp.WaitVisible("h1"))
 	s.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('just.now', '1')`)
 	s.do(chromedp.WaitVisible(`//td[text()="just.now"]`))
 
-	act := func(path, button, confirm, done string) {
+	act := func(path, button, confirm, done string, warned ...string) {
 		t.Helper()
 		s.do(chromedp.Navigate(s.url + path))
 		s.press("button", button)
 		s.do(chromedp.WaitVisible("button.do"))
-		s.shows(confirm)
-		s.picture("change")
+		for _, words := range append(warned, confirm) {
+			s.shows(words)
+		}
+		s.look("change of " + path)
 		if get(s, chromedp.Evaluate[bool](`document.getElementById("typed") !== null`)) {
 			s.do(chromedp.SendKeys("#typed", strings.Fields(confirm)[0]))
 		}
@@ -271,12 +272,64 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 	}
 	act("/dead-letters", "Delete 2…", "2 dead letters would be deleted for good", "deleted 2 dead letters")
 	act("/message?id=-1", "Resend…", "1 dead letter would be resent", "resent 1 dead letter")
-	act("/dead-letters", "Resend these…", "2 dead letters would be resent", "resent 2 dead letters")
+	act("/dead-letters", "Resend these…", "2 dead letters would be resent", "resent 2 dead letters",
+		"They will fail again unless you first bind a queue to the exchange, for its routing key")
 	act("/waiting?state=retrying", "Resend 60…", "60 waiting retries would be due now", "made 60 messages due now")
-	act("/published", "Resend these…", "3 published messages would be sent again", "resent 3 messages")
+	act("/published", "Resend these…", "3 published messages would be sent again to the relay's own exchange", "resent 3 messages",
+		"Consumers without an inbox act on these messages a second time.", "TYPE 3 TO SEND THEM AGAIN")
 	if dead, late := s.count(`SELECT count(*)::int FROM outbox_dead_letter`), s.count(`SELECT count(*)::int FROM outbox WHERE available_at > now()`); dead != 0 || late != 0 {
 		t.Errorf("%d dead letters, %d retries are left", dead, late)
 	}
+}
+
+// Ticked rows are changed, and no others. The page keeps still until then.
+func TestTickedRowsAreChanged(t *testing.T) {
+	s := newSite(t, "--allow-changes")
+	s.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		SELECT -i, now(), gen_random_uuid(), 6, 1, 'orders.lost', 'nack', '1' FROM generate_series(1, 5) i`)
+	s.do(chromedp.Navigate(s.url+"/dead-letters"), chromedp.WaitVisible(`[aria-label="Row -2"]`))
+	s.shows("Delete these…")
+	s.do(chromedp.Click(`[aria-label="Row -2"]`), chromedp.Click(`[aria-label="Row -4"]`))
+	s.shows("Delete ticked…")
+	s.exec(`UPDATE outbox_dead_letter SET attempts = 7 WHERE id = -1`)
+	s.becomes(`document.getElementById("state").innerText.startsWith("Updates wait")`)
+	s.press("button", "Delete ticked…")
+	s.shows("the 2 ticked rows")
+	s.do(chromedp.SendKeys("#typed", "2\n"))
+	s.shows("deleted 2 dead letters")
+	if left := s.count(`SELECT sum(id)::int FROM outbox_dead_letter`); left != -1-3-5 {
+		t.Errorf("the ids that are left add up to %d", left)
+	}
+}
+
+// Filters are links in one line: each removes itself, and a state keeps the others.
+func TestFiltersAreChips(t *testing.T) {
+	s := newSite(t)
+	s.exec(`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'orders.' || i % 2, '1', CASE WHEN i > 2 THEN now() + interval '1 day' END FROM generate_series(1, 9) i`)
+	s.do(chromedp.Navigate(s.url + "/waiting"))
+	s.becomes(`[...document.querySelectorAll(".chip")].map((c) => c.innerText).join() === "All 9,Waiting 2,Scheduled 7,Filter"`)
+	s.do(chromedp.Click(".filters summary"), chromedp.SendKeys("#f-routing-key", "orders.1\n"))
+	s.becomes(`document.querySelector(".chip.set")?.innerText.startsWith("routing key orders.1") && document.querySelectorAll("tbody tr").length === 5`)
+	s.look("chips")
+	s.press(".chip", "Scheduled")
+	s.becomes(`document.querySelectorAll("tbody tr").length === 4 && location.search.includes("routing-key=orders.1")`)
+	s.press(".chip.set", "routing key")
+	s.becomes(`document.querySelectorAll("tbody tr").length === 7 && location.search === "?state=scheduled"`)
+}
+
+// A reader may see times in the zone of the browser, on every page from then on.
+func TestTimesInTheZoneOfTheBrowser(t *testing.T) {
+	s := newSite(t)
+	s.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
+		VALUES (1, now(), '2026-01-02 23:30:00Z', gen_random_uuid(), 0, 1, 'orders.shipped')`)
+	s.do(call(emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "Asia/Kathmandu"}), chromedp.Navigate(s.url+"/published"))
+	s.shows("2026-01-02 23:30:00Z")
+	s.do(chromedp.Click("#zone"))
+	s.shows("2026-01-03 05:15:00,")
+	s.do(chromedp.Navigate(s.url+"/message?id=1"), chromedp.WaitVisible(".timeline"))
+	s.shows("2026-01-03 05:15:00,")
+	s.do(chromedp.Click("#zone"))
+	s.shows("2026-01-02 23:30:00Z")
 }
 
 // press clicks on the first element with this text, in one step: an update replaces what is not under the pointer.

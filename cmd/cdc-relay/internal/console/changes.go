@@ -1,11 +1,14 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +16,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // asked describes a change, before or after it is made.
@@ -25,12 +30,14 @@ type asked struct {
 	Label string // of the button
 	// At is when the user was asked, in microseconds since 1970.
 	At int64
-	// Typing: the user must type the number, because the change cannot be undone.
+	// Typing: the user must type the number, because the change cannot be undone, or takes effect elsewhere.
 	Typing bool
 	// Grown: more rows match than the page showed before. Mistyped: the user typed another number.
 	Grown, Mistyped bool
 	Filters         string
 	Back            string
+	// Warnings say what will go wrong unless somebody does something first, and what the change means elsewhere.
+	Warnings []string
 	// Done says what was done; "" before the change.
 	Done, Left string
 }
@@ -58,6 +65,9 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 		names := []string{
 			"id", "routing-key", "header", "exchange", "ordering-key", "reason", "older-than", "newer-than",
 		}
+		if ids := r.Form["id"]; len(ids) > 1 { // ticked rows
+			r.Form.Set("id", strings.Join(ids, ","))
+		}
 		if a.picked, err = c.pick(r, names, others...); err != nil {
 			return err
 		}
@@ -77,7 +87,10 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 func (a *asked) inWords() string {
 	var said []string
 	for _, f := range a.Fields {
-		if f.Set {
+		switch ticked := strings.Count(f.Value, ","); {
+		case f.Set && f.Name == "id" && ticked > 0:
+			said = append(said, fmt.Sprintf("the %d ticked rows", ticked+1))
+		case f.Set:
 			said = append(said, f.Label+" "+inQuotes(f.Value))
 		}
 	}
@@ -86,10 +99,11 @@ func (a *asked) inWords() string {
 
 // origin returns the URL of the page with the rows that the change selects.
 func (a *asked) origin(r *http.Request) string {
-	if r.Form.Has("id") {
-		return "/message?" + a.Query
+	if r.Form.Has("id") && !strings.Contains(r.FormValue("id"), ",") {
+		return "/message?" + a.query.Encode()
 	}
-	return wordsOf(a.Do).path + "?" + a.Query
+	back := picked{Path: wordsOf(a.Do).path, query: a.query}
+	return back.with("id", "")
 }
 
 // ask shows how many rows a change would affect.
@@ -108,7 +122,94 @@ func question(ctx context.Context, tables *operator.Tables, a *asked) error {
 	}
 	n, err := tables.Count(ctx, change)
 	a.count(n)
-	return err
+	if err != nil || n == 0 {
+		return err
+	}
+	return a.warn(ctx, tables)
+}
+
+// mostWarned is how many of the rows are read for the warnings.
+const mostWarned = 1000
+
+// warn tells what the rows would do when they are sent.
+func (a *asked) warn(ctx context.Context, tables *operator.Tables) error {
+	state := map[operator.Verb]operator.State{
+		operator.Requeue: operator.Dead, operator.Retry: operator.Retrying, operator.Replay: operator.Published,
+	}[a.Do]
+	if state == "" {
+		return nil
+	}
+	list, err := tables.List(ctx, a.filter.In(state), operator.Page{Limit: mostWarned})
+	if err != nil {
+		return err
+	}
+	a.Warnings = failAgain(list.Rows)
+	if a.Do == operator.Replay {
+		a.Warnings = []string{"Consumers without an inbox act on these messages a second time."}
+		a.Would += " to " + exchangesOf(list.Rows)
+	}
+	return nil
+}
+
+// failAgain says why messages would fail again, the most frequent cause first. The console does not ask RabbitMQ, so a
+// cause may have been fixed.
+func failAgain(rows []operator.Message) (warnings []string) {
+	counts := map[string]int{}
+	for _, m := range rows {
+		meaning, fix := cureOf(m.Reason, show.ValueOr(m.LastError, ""), m.Exchange)
+		if fix == "" {
+			continue
+		}
+		if m.Exchange != nil && *m.Exchange != "" {
+			fix += " (exchange " + show.Shortened(*m.Exchange, 100) + ")"
+		}
+		counts["unless you first "+fix+": "+meaning]++
+	}
+	causes := slices.SortedFunc(maps.Keys(counts), func(x, y string) int {
+		return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y))
+	})
+	for _, cause := range causes[:min(len(causes), 5)] {
+		who := show.Plural(int64(counts[cause]), "message")
+		if counts[cause] == len(rows) && len(rows) < mostWarned {
+			who = map[bool]string{true: "It", false: "They"}[len(rows) == 1]
+		}
+		warnings = append(warnings, who+" will fail again "+cause+".")
+	}
+	return warnings
+}
+
+// cureOf says why a message failed, and what to do first; fix is "" if only its last error tells.
+func cureOf(reason, lastError string, exchange *string) (meaning, fix string) {
+	if reason == "" || reason == string(outbox.ReasonRetriesExceeded) {
+		reason, _, _ = strings.Cut(lastError, ":")
+	}
+	meaning, fix = problem.OfReason(outbox.Reason(reason), exchange, lastError)
+	if strings.HasPrefix(fix, "see ") {
+		fix = ""
+	}
+	return meaning, fix
+}
+
+// exchangesOf names where messages go.
+func exchangesOf(rows []operator.Message) string {
+	var names []string
+	for _, m := range rows {
+		name := "the relay's own exchange"
+		if m.Exchange != nil {
+			name = "exchange " + inQuotes(show.Shortened(*m.Exchange, 100))
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) > 5 || len(rows) == mostWarned {
+		names = append(names[:min(len(names), 5)], "others")
+	}
+	if last := len(names) - 1; last > 0 {
+		return strings.Join(names[:last], ", ") + " and " + names[last]
+	}
+	return strings.Join(names, "")
 }
 
 // change returns the change of the rows that a filter selects.
@@ -124,8 +225,9 @@ func (a *asked) count(n int64) {
 	w := wordsOf(a.Do)
 	a.Count, a.What, a.Would = n, w.rows(n), w.would
 	a.Label = w.verb + " " + a.What
+	a.Typing = n > 1 && typed(a.Do)
 	if a.Deletes() {
-		a.Typing, a.Label = n > 1, a.Label+" for good"
+		a.Label += " for good"
 	}
 }
 
@@ -159,7 +261,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request) {
 		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 			a.At = at
 		}
-		if a.Deletes() && shown > 1 && number(r.FormValue("typed")) != shown {
+		if typed(a.Do) && shown > 1 && number(r.FormValue("typed")) != shown {
 			a.Mistyped = true
 			return question(ctx, tables, a)
 		}
@@ -176,7 +278,7 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request) {
 		if errors.Is(err, errGrown) {
 			a.Done, a.Grown = "", true
 			a.count(selected)
-			return nil
+			return a.warn(ctx, tables)
 		}
 		who, _ := r.Context().Value(user{}).(string)
 		c.cfg.Log.Warn("console changed rows", "event", event.ConsoleChanged, "change", a.Do,

@@ -19,8 +19,9 @@ type chart struct {
 	Lines []chartLine
 	// From is the time of the first value in seconds since 1970, Step the seconds between two values.
 	From, Step int64
-	// Times are the labels of the time axis.
-	Times []string
+	// Times are the labels of the time axis, Axis those of the values, from the top.
+	Times []template.HTML
+	Axis  []string
 	SVG   template.HTML
 }
 
@@ -31,12 +32,10 @@ type chartLine struct {
 
 // now returns the newest value of a line in words.
 func (s series) now(points []point, of line) string {
-	if len(points) > 0 {
-		if v := of.of(points[len(points)-1]); v >= 0 {
-			return s.text(v)
-		}
+	if len(points) == 0 {
+		return "unknown"
 	}
-	return "unknown"
+	return s.textOf(of.of(points[len(points)-1]))
 }
 
 // chartOf draws the samples of a window.
@@ -51,8 +50,8 @@ func chartOf(s series, points []point, w window) chart {
 			if math.IsNaN(v) {
 				continue
 			}
-			texts[n] = s.text(v)
-			if i == 0 {
+			texts[n] = s.textOf(v)
+			if i == 0 && v >= 0 {
 				peak, known = max(peak, v), true
 			}
 		}
@@ -67,34 +66,41 @@ func chartOf(s series, points []point, w window) chart {
 	if s.alert > 0 {
 		c.Alert = "alert above " + s.text(s.alert)
 	}
-	c.SVG = template.HTML(c.draw(s, w, all, peak)) //nolint:gosec // it contains only numbers and our own words
-	return c
-}
-
-// labels returns the first, the middle and the last time.
-func (w window) labels() []string {
-	if w.steps == 0 {
-		return nil
-	}
-	layout := "15:04"
-	if w.end().Sub(w.from) < 10*time.Minute {
-		layout = "15:04:05"
-	}
-	middle := w.from.Add(w.end().Sub(w.from) / 2)
-	return []string{w.from.UTC().Format(layout), middle.UTC().Format(layout), w.end().UTC().Format(layout) + " UTC"}
-}
-
-// draw returns the SVG. Positions are percentages, so that words keep their size at any width; only the lines are
-// stretched.
-func (c chart) draw(s series, w window, all [][]float64, peak float64) string {
 	top := s.top(peak)
 	if s.alert > 0 && peak >= s.alert/5 {
 		top = s.top(max(peak, s.alert))
 	}
+	c.Axis = []string{s.axis(top), s.axis(top / 2), "0"}
+	c.SVG = template.HTML(c.draw(s, w, all, top)) //nolint:gosec // it contains only numbers and our own words
+	return c
+}
+
+// layout is that of the times below the charts.
+func (w window) layout() string {
+	if w.end().Sub(w.from) < 10*time.Minute {
+		return "15:04:05"
+	}
+	return "15:04"
+}
+
+// labels returns the first, the middle and the last time.
+func (w window) labels() (labels []template.HTML) {
+	if w.steps == 0 {
+		return nil
+	}
+	for _, at := range []time.Time{w.from, w.from.Add(w.end().Sub(w.from) / 2), w.end()} {
+		labels = append(labels, clock(at, w.layout()))
+	}
+	return labels
+}
+
+// draw returns the SVG. Positions are percentages: only the lines are stretched.
+func (c chart) draw(s series, w window, all [][]float64, top float64) string {
 	var b strings.Builder
 	about := []string{c.Title}
 	if len(c.Times) > 0 {
-		about = append(about, fmt.Sprintf("from %s to %s", c.Times[0], c.Times[2]))
+		from, to := w.from.UTC().Format(w.layout()), w.end().UTC().Format(w.layout())
+		about = append(about, fmt.Sprintf("from %s to %s UTC", from, to))
 	}
 	about = append(about, "now "+c.Now)
 	for _, more := range []string{c.Peak, c.Alert} {
@@ -119,11 +125,7 @@ func (c chart) draw(s series, w window, all [][]float64, peak float64) string {
 	if s.alert > 0 && s.alert <= top {
 		fmt.Fprintf(&b, `<line class="alert" x1="0" x2="100%%" y1="%[1]g%%" y2="%[1]g%%"/>`, 100-100*s.alert/top)
 	}
-	for _, part := range []float64{1, 0.5} {
-		fmt.Fprintf(&b, `<text x="0" y="%g%%" dy="1.1em">%s</text>`, 100-100*part, s.text(top*part))
-	}
-	b.WriteString(`<text x="0" y="100%" dy="-.35em">0</text>` +
-		`<line class="cursor" x1="0" x2="0" y1="0" y2="100%"/></svg>`)
+	b.WriteString(`<line class="cursor" x1="0" x2="0" y1="0" y2="100%"/></svg>`)
 	return b.String()
 }
 
@@ -133,7 +135,7 @@ func (w window) paths(values []float64, top float64) (lines, areas string) {
 	x := func(i int) float64 { return float64(i) * 1000 / float64(max(1, w.steps-1)) }
 	before := -1
 	for i, v := range values {
-		if math.IsNaN(v) {
+		if math.IsNaN(v) || v < 0 {
 			continue
 		}
 		y := 100 - 100*v/top

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,11 +38,15 @@ type checks struct {
 
 // checkShown is the data of the page.
 type checkShown struct {
-	Summary  string
-	Findings []doctor.Finding
+	Summary string
+	// Findings are problems and warnings, OK is what is well.
+	Findings, OK []doctor.Finding
 	// Age is that of the findings, Running how long a check has been running; "": none runs.
 	Age, Running string
 }
+
+// Count is the number of checks that are ok.
+func (c checkShown) Count() int64 { return int64(len(c.OK)) }
 
 // checkPage shows the last check, and starts a new one if that is old.
 func (c *Console) checkPage(ctx context.Context, _ *operator.Tables, _ *http.Request) (any, error) {
@@ -65,13 +70,10 @@ func (c *Console) checkPage(ctx context.Context, _ *operator.Tables, _ *http.Req
 		return shown, nil
 	}
 	shown.Age, shown.Summary = show.Duration(time.Since(now.ended)), doctor.Summary(now.findings)
-	for _, level := range []doctor.Level{doctor.Problem, doctor.Warning, doctor.OK} { // the worst level first
-		for _, f := range now.findings {
-			if f.Level == level {
-				shown.Findings = append(shown.Findings, f)
-			}
-		}
+	of := func(level doctor.Level) []doctor.Finding {
+		return slices.DeleteFunc(slices.Clone(now.findings), func(f doctor.Finding) bool { return f.Level != level })
 	}
+	shown.Findings, shown.OK = append(of(doctor.Problem), of(doctor.Warning)...), of(doctor.OK)
 	return shown, nil
 }
 

@@ -11,6 +11,8 @@ import (
 type choice struct {
 	Do    operator.Verb
 	Label string
+	// Ticked is the label while rows are ticked.
+	Ticked string
 	// Danger: it cannot be undone.
 	Danger bool
 }
@@ -22,13 +24,16 @@ func (c *Console) choices(number string, changes ...operator.Verb) (all []choice
 	}
 	for _, do := range changes {
 		w := wordsOf(do)
-		all = append(all, choice{do, strings.TrimSpace(w.verb+" "+number) + "…", deletes(do)})
+		all = append(all, choice{do, strings.TrimSpace(w.verb+" "+number) + "…", w.verb + " ticked…", deletes(do)})
 	}
 	return all
 }
 
 // deletes reports whether a change cannot be undone.
 func deletes(do operator.Verb) bool { return do == operator.Purge || do == operator.Delete }
+
+// typed reports whether the user must type how many rows a change affects.
+func typed(do operator.Verb) bool { return deletes(do) || do == operator.Replay }
 
 // words are those of one change.
 type words struct {

@@ -101,7 +101,7 @@ func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
+		MaxHeaderBytes:    64 << 10, // many ticked rows
 	}
 	actors.Go(func() error { c.keepHistory(running); return nil })
 	actors.Go(func() error {

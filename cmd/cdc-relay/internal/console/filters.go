@@ -1,6 +1,7 @@
 package console
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,10 +20,10 @@ type picked struct {
 	Path   string
 	Fields []field
 	Next   string
-	// Query has the filters that are set, URL-encoded.
-	Query string
-	// Header is shown in a column of its own; "": none.
-	Header string
+	// query has the filters that are set.
+	query url.Values
+	// States are links to the rows of each state.
+	States []chip
 	// Note says why the filters may match nothing; "": they look right.
 	Note string
 	// Changes are the changes that apply to the selected rows.
@@ -39,9 +40,51 @@ type field struct {
 	Error string
 }
 
-// Filtered reports whether any field filters.
-func (p picked) Filtered() bool {
-	return slices.ContainsFunc(p.Fields, func(f field) bool { return f.Set })
+// chip is a link to a part of the list; Here: the page shows it.
+type chip struct {
+	Text, Count, Link string
+	Here              bool
+}
+
+// offerStates offers the states with messages. Their counts hold only without another filter.
+func (p *picked) offerStates(v show.Stats) {
+	chosen := p.query.Get("state")
+	alone := len(p.query) == 0 || len(p.query) == 1 && p.query.Has("state")
+	add := func(t tile, state string) {
+		one := chip{t.Name, "", p.with("state", state), chosen == state}
+		if alone {
+			one.Count = t.Count
+		}
+		p.States = append(p.States, one)
+	}
+	add(newTile("All", v.Count("queue_depth"), "", "", ""), "")
+	for _, t := range waitingTiles(v) {
+		if t.Name == "Blocked" && !keysBlocked(v) {
+			t.Name = "Behind an earlier one"
+		}
+		if _, state, found := strings.Cut(t.Link, "state="); found && (t.count.N > 0 || chosen == state) {
+			add(t, state)
+		}
+	}
+}
+
+// with returns the URL of the page with another value of a filter; "": without it.
+func (p picked) with(name, value string) string {
+	query := maps.Clone(p.query)
+	if query.Del(name); value != "" {
+		query.Set(name, value)
+	}
+	return strings.TrimSuffix(p.Path+"?"+query.Encode(), "?")
+}
+
+// Active are the filters that are set, each with the URL of the page without it. The states have links of their own.
+func (p picked) Active() (active []chip) {
+	for _, f := range p.Fields {
+		if f.Set && (f.Name != "state" || len(p.States) == 0) {
+			active = append(active, chip{Text: f.Label, Count: inQuotes(f.Value), Link: p.with(f.Name, "")})
+		}
+	}
+	return active
 }
 
 // mistaken reports whether a field has an invalid value: the page shows the form, and no rows.
@@ -136,25 +179,24 @@ func onlyParameters(r *http.Request, names ...string) error {
 // An invalid value is not an error of pick: the field keeps it, with what is wrong.
 func (c *Console) pick(r *http.Request, names []string, others ...string) (picked, error) {
 	p := picked{
-		Path:   r.URL.Path,
-		part:   operator.Page{After: r.FormValue("after"), Limit: c.cfg.Limits.Rows},
-		Header: c.relay().MetricsHeader,
+		Path:  r.URL.Path,
+		query: url.Values{},
+		part:  operator.Page{After: r.FormValue("after"), Limit: c.cfg.Limits.Rows},
 	}
 	if err := onlyParameters(r, append(others, names...)...); err != nil {
 		return p, err
 	}
-	query := url.Values{}
 	for _, name := range names {
 		f := fieldOf(r, name)
 		if f.Set {
-			query.Set(name, f.Value)
+			p.query.Set(name, f.Value)
 			if err := c.cfg.SetFilter(&p.filter, name, f.Value); err != nil {
 				f.Error = err.Error()
 			}
 		}
 		p.Fields = append(p.Fields, f)
 	}
-	p.Query, p.Note = query.Encode(), show.WildcardNote(p.filter, "")
+	p.Note = show.WildcardNote(p.filter, "")
 	return p, nil
 }
 
@@ -186,8 +228,5 @@ func (p *picked) goOn(next string) {
 	if next == "" {
 		return
 	}
-	p.Next = p.Path + "?after=" + next
-	if p.Query != "" {
-		p.Next += "&" + p.Query
-	}
+	p.Next = p.with("after", next)
 }

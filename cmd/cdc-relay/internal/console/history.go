@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -95,6 +96,7 @@ func pointOf(view show.Stats, at time.Time) point {
 	}
 	if r := view.Relay; r != nil && r.Error == nil {
 		p.perSecond = r.PublishedPerSecond
+		p.p50, p.p99 = noMessages, noMessages
 		if r.Latency != nil {
 			p.p50, p.p99 = r.Latency.P50Seconds*1000, r.Latency.P99Seconds*1000
 		}
@@ -116,17 +118,25 @@ func (h *history) verdict() *show.Verdict {
 	return &h.mu.newest.view.Verdict
 }
 
+// view returns the last sample; false: there is none.
+func (h *history) view() (v show.Stats, sampled bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mu.newest == nil {
+		return v, false
+	}
+	return h.mu.newest.view, true
+}
+
 // overview is the data of the overview page.
 type overview struct {
-	Tiles []tile
+	Tiles tiles
 	// Depth is the number of rows in the outbox.
 	Depth  string
 	Facts  facts
 	Charts []chart
 	Spans  []spanLink
-	Fails  []show.Failing
-	// Header is what failures are grouped by besides the routing key; "": nothing.
-	Header string
+	Fails  table
 	Failed string
 }
 
@@ -171,10 +181,39 @@ func (h *history) overview(chosen span) overview {
 	o.Tiles, o.Depth = tilesOf(*h.mu.newest), show.Count(view.Count("queue_depth"))
 	view.ServerFacts(&o.Facts, view.Settings.Config, show.Plain)
 	o.Facts.Row("as of", show.Time(view.At))
-	o.Fails, o.Header = view.TopFailing, view.Settings.MetricsHeader
+	o.Fails = failing(view)
 	shown := windowOf(h.mu.points, chosen)
 	for _, s := range allSeries() {
 		o.Charts = append(o.Charts, chartOf(s, h.mu.points, shown))
 	}
 	return o
+}
+
+// failing are the causes of most failures, with links to their messages.
+func failing(view show.Stats) table {
+	t := table{Label: "Failing most"}
+	for _, f := range view.TopFailing {
+		key, query := show.Plural(f.RoutingKeys, "key"), url.Values{"exchange": {f.Exchange}, "reason": {f.Reason}}
+		if f.RoutingKey != nil {
+			key = inQuotes(*f.RoutingKey)
+		}
+		page := "/dead-letters?"
+		if f.Dead == 0 {
+			page = "/waiting?"
+			query.Set("state", "retrying")
+		}
+		cells := []cell{
+			{Head: "Reason", Text: show.OrElse(f.Reason, "no reason"), Class: "word", Link: page + query.Encode()},
+			{Head: "Exchange", Text: f.Exchange}, {Head: "Routing key", Text: key},
+		}
+		if name := view.Settings.MetricsHeader; name != "" && f.Header != nil {
+			selects := url.Values{"header": {name + "=" + operator.EscapePattern(*f.Header)}}
+			cells = append(cells, cell{Head: name, Text: inQuotes(*f.Header), Link: "/dead-letters?" + selects.Encode()})
+		}
+		t.add(tableRow{Cells: append(cells,
+			cell{Head: "In retry", Text: show.Number(f.Retrying)}, cell{Head: "Dead", Text: show.Number(f.Dead)},
+			cell{Head: "What to do", Text: f.Fix, Class: "why"}, cell{Head: "Example", Text: f.Example, Class: "text"})})
+	}
+	t.done()
+	return t
 }

@@ -2,18 +2,21 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // listed is the data of a page with a list.
-type listed[T any] struct {
+type listed struct {
 	picked
-	Rows []T
+	table
 	// Groups are the rows of the whole list by cause, or those of one cause by routing key; nil: the page shows another
 	// part of the list.
 	Groups []shownGroup
@@ -26,7 +29,9 @@ type shownGroup struct {
 	operator.Group
 	// Path is the page with the rows, Link its URL.
 	Path, Link string
-	Changes    []choice
+	// Fix is what to do first; "": unknown.
+	Fix     string
+	Changes []choice
 }
 
 // Fields are the filters that select the rows of the group.
@@ -44,7 +49,7 @@ func (g shownGroup) Fields() []field {
 const mostGroups = 20
 
 // group adds groups to the page, whose list is at path with these filters.
-func (l *listed[T]) group(
+func (l *listed) group(
 	c *Console, groups operator.Groups, path string, filters url.Values, changes ...operator.Verb,
 ) {
 	l.Some = groups.N.Precision != operator.Exact
@@ -53,7 +58,12 @@ func (l *listed[T]) group(
 		if l.Some {
 			number = "these"
 		}
-		shown := shownGroup{g, path, "", c.choices(number, changes...)}
+		shown := shownGroup{Group: g, Path: path, Changes: c.choices(number, changes...)}
+		var exchange *string
+		if g.Exchange != "" {
+			exchange = &g.Exchange
+		}
+		_, shown.Fix = cureOf(g.Reason, g.Example, exchange)
 		link := maps.Clone(filters)
 		for _, f := range shown.Fields() {
 			link.Set(f.Name, f.Value)
@@ -87,17 +97,44 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 	if offered, failed := tables.OfferWaiting(ctx); failed == nil {
 		p.offer(offered)
 	}
-	shown := listed[operator.Message]{picked: p}
+	v, sampled := c.history.view()
+	if sampled {
+		p.offerStates(v)
+	}
+	shown := listed{picked: p, table: table{Label: "Waiting messages"}}
 	if p.mistaken() {
 		return shown, nil
 	}
 	p.filter.Block = show.DeadLettersBlock(c.relay())
 	list, err := tables.List(ctx, p.filter, p.part)
-	shown.Rows = list.Rows
 	shown.goOn(list.Next)
-	if retries(r) {
-		shown.Changes = c.choices("these", operator.Retry)
+	if v.Count("not_deleted").N > 0 {
+		if around, failed := show.SurroundingsOf(ctx, tables, c.cfg.Source); failed == nil {
+			list.Rows = around.Known(list.Rows)
+		}
 	}
+	behind := map[outbox.UUID]bool{}
+	if sampled && keysBlocked(v) && err == nil {
+		behind, err = blockedAmong(ctx, tables, list.Rows, p.filter.Block)
+	}
+	if retries(r) {
+		shown.change(c, operator.Retry)
+	}
+	for _, m := range list.Rows {
+		next, state := show.NextTime(m), m.State
+		if behind[m.MessageID] {
+			state = operator.Blocked
+		}
+		shown.addMessage(m.StoredMessage, []cell{
+			{Head: "Age", Text: show.Duration(m.Age()), Class: "word"},
+			stateCell(stateText(state), string(state)),
+			{Head: "Next", Text: strings.TrimPrefix(next, "-"), Class: "word"},
+		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage))
+		if m.AvailableAt == nil || m.Attempts == 0 { // it cannot be sent again
+			shown.Rows[len(shown.Rows)-1].ID = ""
+		}
+	}
+	shown.done()
 	by := causes(p.filter.In(""))
 	if err == nil && p.part.After == "" && p.filter.State == operator.Retrying && by != nil {
 		groups, failed := tables.RetryGroups(ctx, *by)
@@ -106,6 +143,26 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 		}
 	}
 	return shown, err
+}
+
+// blockedAmong tells which rows are blocked: only a filter knows, because it depends on other rows.
+func blockedAmong(
+	ctx context.Context, tables *operator.Tables, rows []operator.Message, block bool,
+) (map[outbox.UUID]bool, error) {
+	blocked, filter := map[outbox.UUID]bool{}, operator.Filter{State: operator.Blocked, Block: block}
+	for _, m := range rows {
+		if m.OrderingKey != nil {
+			filter.IDs = append(filter.IDs, m.ID)
+		}
+	}
+	if len(filter.IDs) == 0 {
+		return blocked, nil
+	}
+	list, err := tables.List(ctx, filter, operator.Page{Limit: len(rows)})
+	for _, m := range list.Rows {
+		blocked[m.MessageID] = true
+	}
+	return blocked, err
 }
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -117,14 +174,20 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 	if offered, failed := tables.OfferDead(ctx); failed == nil {
 		p.offer(offered)
 	}
-	shown := listed[operator.Message]{picked: p}
+	shown := listed{picked: p, table: table{Label: "Dead letters"}}
 	if p.mistaken() {
 		return shown, nil
 	}
 	list, err := tables.List(ctx, p.filter.In(operator.Dead), p.part)
-	shown.Rows = list.Rows
 	shown.goOn(list.Next)
-	shown.Changes = c.choices("these", operator.Requeue, operator.Purge)
+	shown.change(c, operator.Requeue, operator.Purge)
+	for _, m := range list.Rows {
+		shown.addMessage(m.StoredMessage, []cell{
+			{Head: "Dead for", Text: show.Duration(m.ReadAt.Sub(m.DeadAt)), Class: "word"},
+			{Head: "Reason", Text: m.Reason, Class: "word"},
+		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage))
+	}
+	shown.done()
 	if by := causes(p.filter); err == nil && p.part.After == "" && by != nil {
 		groups, failed := tables.DeadGroups(ctx, *by)
 		if err = failed; err == nil && (by.Keys == nil || len(groups.All) > 1) {
@@ -140,29 +203,38 @@ func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r 
 	if err != nil {
 		return nil, err
 	}
-	shown := listed[operator.Message]{picked: p}
+	shown := listed{picked: p, table: table{Label: "Published messages"}}
 	if p.mistaken() {
 		return shown, nil
 	}
 	list, err := tables.List(ctx, p.filter.In(operator.Published), p.part)
-	shown.Rows = list.Rows
 	shown.goOn(list.Next)
 	if offered, failed := tables.OfferPublished(ctx); failed == nil {
 		shown.offer(offered)
 	}
-	shown.Changes = c.choices("these", operator.Replay)
+	shown.change(c, operator.Replay)
+	for _, m := range list.Rows {
+		at := show.Time(m.PublishedAt) + ", " + show.Duration(m.ReadAt.Sub(m.PublishedAt)) + " ago"
+		shown.addMessage(m.StoredMessage, []cell{
+			{Head: "Published", Text: at, Class: "word"},
+			{Head: "Message ID", Text: m.MessageID.String(), Class: "word code"},
+		}, c.addressCells(m.StoredMessage))
+	}
+	shown.done()
 	return shown, err
 }
 
-// shownKey is a key and the reason why it waits.
-type shownKey struct {
-	operator.Key
-	Why string
+// change offers these changes of the selected rows, and of those among them that are ticked.
+func (l *listed) change(c *Console, verbs ...operator.Verb) {
+	l.Changes = c.choices("these", verbs...)
+	l.Ticks = len(l.Changes) > 0
 }
 
 type keysShown struct {
-	listed[shownKey]
+	listed
 	Blocked bool
+	// Behind is how many messages wait behind another one of their key, though no key is blocked.
+	Behind string
 }
 
 func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
@@ -172,7 +244,7 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 	}
 	blocked := r.FormValue("blocked") != ""
 	if blocked {
-		p.Query = "blocked=1"
+		p.query.Set("blocked", "1")
 	}
 	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
 	if err != nil {
@@ -185,9 +257,26 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 		list, err = tables.Keys(ctx, p.part)
 	}
 	p.goOn(list.Next)
-	shown := keysShown{listed[shownKey]{picked: p}, blocked}
-	for _, key := range list.Rows {
-		shown.Rows = append(shown.Rows, shownKey{key, around.Why(key)})
+	p.States = []chip{
+		{Text: "All keys", Link: "/keys", Here: !blocked}, {Text: "Blocked keys", Link: "/keys?blocked=1", Here: blocked},
 	}
+	shown := keysShown{listed: listed{picked: p, table: table{Label: "Ordering keys"}}, Blocked: blocked}
+	v, _ := c.history.view()
+	if n := v.Count("blocked"); blocked && n.N > 0 && len(list.Rows) == 0 {
+		shown.Behind = show.Count(n)
+	}
+	for _, key := range list.Rows {
+		shown.add(tableRow{Cells: []cell{
+			{
+				Head: "Ordering key", Text: inQuotes(key.Key), Class: "key",
+				Link: "/waiting?" + url.Values{"ordering-key": {key.Key}}.Encode(),
+			},
+			{Head: "Rows behind", Text: show.Count(key.Behind)},
+			{Head: "First row", Text: fmt.Sprint(key.First.ID), Link: fmt.Sprintf("/message?id=%d", key.First.ID)},
+			stateCell(stateText(key.First.State), string(key.First.State)),
+			{Head: "Why it waits", Text: around.Why(key), Class: "why"},
+		}})
+	}
+	shown.done()
 	return shown, err
 }

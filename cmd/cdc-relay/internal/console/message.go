@@ -61,7 +61,7 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range found {
+	for _, m := range around.Known(found) {
 		shown.Messages = append(shown.Messages, c.shownMessage(around, m))
 	}
 	if len(shown.Messages) == 0 {

@@ -39,10 +39,10 @@ func (p page) follows(r *http.Request) bool {
 func (c *Console) pages() []page {
 	return []page{
 		{"/", "Overview", "overview", true, true, c.overviewPage},
-		{"/waiting", "Waiting", "waiting", true, false, c.waitingPage},
+		{"/waiting", "Waiting", "list", true, false, c.waitingPage},
 		{"/keys", "Keys", "keys", true, false, c.keysPage},
-		{"/dead-letters", "Dead letters", "dead", true, false, c.deadPage},
-		{"/published", "Published", "published", true, false, c.publishedPage},
+		{"/dead-letters", "Dead letters", "list", true, false, c.deadPage},
+		{"/published", "Published", "list", true, false, c.publishedPage},
 		{"/tail", "Live", "tail", true, false, c.tailPage},
 		{"/message", "One message", "message", true, false, c.messagePage},
 		{"/check", "Check", "check", false, true, c.checkPage},
@@ -195,26 +195,32 @@ func (c *Console) failure(err error) (template.HTML, int) {
 // parseTemplates parses the templates of all pages.
 func parseTemplates() *template.Template {
 	functions := template.FuncMap{
-		"duration": show.Duration,
-		"time":     show.Time,
-		"count":    show.Count,
-		"next":     show.NextTime,
-		"rows":     show.Plural,
-		"quoted":   inQuotes,
-		"orNone":   func(s string) string { return show.OrElse(s, "no reason") },
-		"orElse":   func(s *string, otherwise string) string { return show.ValueOr(s, otherwise) },
-		// query is a template.URL, because a template would escape a string a second time, with its "=".
-		"query": func(name, value string) template.URL {
-			return template.URL(url.Values{name: {value}}.Encode()) //nolint:gosec // it is encoded
-		},
-		// header is the filter that selects messages with this value of a header, and only is that of a routing key.
-		"header": func(name string, value *string) string {
-			return name + "=" + operator.EscapePattern(show.ValueOr(value, ""))
-		},
-		"only":  operator.EscapePattern,
-		"since": func(now, then time.Time) string { return show.Duration(now.Sub(then)) },
+		"timed":  timed,
+		"clock":  clock,
+		"opens":  opens,
+		"rows":   show.Plural,
+		"join":   func(names []string) string { return strings.Join(names, ", ") },
+		"quoted": inQuotes,
+		"orNone": func(s string) string { return show.OrElse(s, "no reason") },
+		"orElse": func(s *string, otherwise string) string { return show.ValueOr(s, otherwise) },
 	}
 	return template.Must(template.New("").Funcs(functions).ParseFS(web, "web/*.html")) // the files are embedded
+}
+
+// opens says what a button to a page of the verdict shows.
+func opens(page string) string {
+	path, query, _ := strings.Cut(page, "?")
+	switch {
+	case path == "/dead-letters":
+		return "Show the dead letters"
+	case path == "/check":
+		return "Show what check says"
+	case path == "/message":
+		return "Show the message"
+	case query == "state=retrying":
+		return "Show the rejected messages"
+	}
+	return "Show what waits"
 }
 
 func (c *Console) render(name string, view any) (template.HTML, error) {

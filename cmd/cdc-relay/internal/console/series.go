@@ -33,7 +33,7 @@ func allSeries() []series {
 	one := func(of func(point) float64, mean bool) []line { return []line{{"", of, mean}} }
 	return []series{
 		{"Published", one(func(p point) float64 { return p.perSecond }, true), perSecondText, topOf, 0},
-		{"Queue depth", one(func(p point) float64 { return p.depth }, false), rowsText, topOf, show.MostDepth},
+		{"Queue depth", one(func(p point) float64 { return p.depth }, false), rowsText, topOfRows, show.MostDepth},
 		{
 			"Oldest pending", one(func(p point) float64 { return p.oldest }, false), secondsText, topOfSeconds,
 			show.LateAfter.Seconds(),
@@ -43,6 +43,23 @@ func allSeries() []series {
 			{"p50", func(p point) float64 { return p.p50 }, true},
 		}, millisecondsText, topOf, float64(show.SlowAfter.Milliseconds())},
 	}
+}
+
+// textOf is text for a value that may be unknown.
+func (s series) textOf(v float64) string {
+	switch {
+	case v == noMessages:
+		return "no messages"
+	case v < 0:
+		return "unknown"
+	}
+	return s.text(v)
+}
+
+// axis is text without what the title says, so that it fits beside the chart.
+func (s series) axis(v float64) string {
+	text, _, _ := strings.Cut(s.text(v), " row")
+	return text
 }
 
 func perSecondText(v float64) string {
@@ -87,6 +104,9 @@ func topOf(peak float64) float64 {
 	}
 	return 10 * power
 }
+
+// topOfRows is topOf in whole rows, also for its half.
+func topOfRows(peak float64) float64 { return max(2, topOf(peak)) }
 
 // topOfSeconds is topOf in whole seconds, minutes, hours or days.
 func topOfSeconds(peak float64) float64 {

@@ -19,16 +19,7 @@ type tail struct {
 	Paused bool
 	// Kept: published messages are kept, so that the page can show them.
 	Kept bool
-	Rows []tailRow
-}
-
-// tailRow is one message, wherever it is.
-type tailRow struct {
-	ID                       int64
-	Inserted, State          string
-	Level                    string
-	Exchange, OrderingKey    *string
-	RoutingKey, Took, Reason string
+	table
 }
 
 // mostTail is how many messages the page shows.
@@ -39,32 +30,33 @@ func (c *Console) tailPage(ctx context.Context, tables *operator.Tables, r *http
 	if err := onlyParameters(r, "paused"); err != nil {
 		return nil, err
 	}
-	t := tail{Paused: r.Form.Has("paused")}
+	t := tail{Paused: r.Form.Has("paused"), table: table{Label: "Newest messages"}}
 	// In the order in which a message moves, so that none is missed between two reads.
 	waiting, err := tables.NewestWaiting(ctx, mostTail)
 	if err != nil {
 		return nil, err
 	}
-	newest := operator.Page{Limit: mostTail}
-	dead, err := tables.List(ctx, operator.Filter{State: operator.Dead}, newest)
+	part := operator.Page{Limit: mostTail}
+	dead, err := tables.List(ctx, operator.Filter{State: operator.Dead}, part)
 	if err != nil {
 		return nil, err
 	}
 	published := operator.Listing[operator.Message]{}
 	if t.Kept, err = tables.HasHistory(ctx); err == nil && t.Kept {
-		published, err = tables.List(ctx, operator.Filter{State: operator.Published}, newest)
+		published, err = tables.List(ctx, operator.Filter{State: operator.Published}, part)
 	}
 	if err != nil {
 		return nil, err
 	}
+	var newest []passed
 	moved := map[outbox.UUID]bool{}
 	for _, m := range published.Rows {
 		moved[m.MessageID] = true
-		t.add(m.StoredMessage, "published", "good", latency(m.PublishedAt.Sub(m.CreatedAt)))
+		newest = append(newest, passed{m.StoredMessage, "published", "good", latency(m.PublishedAt.Sub(m.CreatedAt))})
 	}
 	for _, m := range dead.Rows {
 		moved[m.MessageID] = true
-		t.add(m.StoredMessage, "dead", "bad", "")
+		newest = append(newest, passed{m.StoredMessage, "dead", "bad", ""})
 	}
 	for _, w := range waiting {
 		if moved[w.MessageID] {
@@ -74,18 +66,23 @@ func (c *Console) tailPage(ctx context.Context, tables *operator.Tables, r *http
 		if w.State == operator.Retrying || w.State == operator.Expired {
 			level = "warning"
 		}
-		t.add(w.StoredMessage, stateText(w.State), level, "")
+		newest = append(newest, passed{w.StoredMessage, stateText(w.State), level, ""})
 	}
-	slices.SortFunc(t.Rows, func(a, b tailRow) int { return cmp.Compare(b.ID, a.ID) })
-	t.Rows = t.Rows[:min(len(t.Rows), mostTail)]
+	slices.SortFunc(newest, func(a, b passed) int { return cmp.Compare(b.ID, a.ID) })
+	for _, m := range newest[:min(len(newest), mostTail)] {
+		t.addMessage(m.StoredMessage, []cell{
+			{Head: "Inserted", At: m.CreatedAt, Class: "word"}, stateCell(m.state, m.level),
+			{Head: "Insert to confirm", Text: m.took, Class: "word"},
+		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage)[1:])
+	}
+	t.done()
 	return t, nil
 }
 
-func (t *tail) add(m operator.StoredMessage, state, level, took string) {
-	t.Rows = append(t.Rows, tailRow{
-		ID: m.ID, Inserted: m.CreatedAt.UTC().Format("15:04:05.000"), State: state, Level: level, Exchange: m.Exchange,
-		OrderingKey: m.OrderingKey, RoutingKey: m.RoutingKey, Took: took, Reason: show.ValueOr(m.LastError, ""),
-	})
+// passed is one message, wherever it is.
+type passed struct {
+	operator.StoredMessage
+	state, level, took string
 }
 
 // latency is a time in milliseconds below ten seconds.

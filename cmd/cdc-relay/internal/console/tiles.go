@@ -1,6 +1,9 @@
 package console
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
@@ -10,37 +13,90 @@ import (
 // tile is the number of messages in one state, with a link to their list.
 type tile struct {
 	Name, Count, Note, Link string
-	// Level colors the tile: quiet (no message), plain, good, warning, bad.
+	// Exact is the number in full, if Count is shorter; else "".
+	Exact string
+	// Level colors the tile: plain, good, warning, bad.
 	Level string
+	count operator.Count
+	// rare: nobody asks for it unless it has messages.
+	rare bool
 }
 
-// tilesOf returns a tile for each state. Without dead letters and published messages, they add up to the queue depth.
-func tilesOf(s sample) []tile {
-	v := s.view
+// tiles are the states that have messages, and the names of those that have none. Of the states in unseen, the rows
+// that were counted are none.
+type tiles struct {
+	All          []tile
+	None, Unseen []string
+}
+
+// waitingTiles are the states of the rows in the outbox. They add up to the queue depth.
+func waitingTiles(v show.Stats) []tile {
 	of := func(name, key, level, note, link string) tile { return newTile(name, v.Count(key), level, note, link) }
-	tiles := []tile{
+	all := []tile{
 		of("Waiting", "waiting", "plain", oldestText(v), "/waiting?state=waiting"),
-		of("Due", "due", "plain", "its time has come", "/waiting?state=due"),
+		of("Due", "due", "plain", "their time has come", "/waiting?state=due"),
 		of("Retrying", "retrying", "warning", inText("next", v.NextRetryAt, v.At), "/waiting?state=retrying"),
 		of("Scheduled", "scheduled", "plain", inText("next", v.NextScheduledAt, v.At), "/waiting?state=scheduled"),
-		of("Blocked", "blocked", "warning", "behind a message of their key", "/waiting?state=blocked"),
+		of("Blocked", "blocked", blockedLevel(v), "behind a message of their key", "/waiting?state=blocked"),
 		of("Expired", "expired", "warning", "not published any more", "/waiting?state=expired"),
-	}
-	for _, rare := range []tile{
 		of("Unconfirmed", "unconfirmed", "warning", "the confirm is late", "/waiting?state=unconfirmed"),
 		of("Locked", "locked", "plain", "usually being published", "/waiting?state=locked"),
-		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer_version"),
-	} {
-		if rare.Level != "quiet" {
-			tiles = append(tiles, rare)
+		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer-version"),
+		of("Not deleted", "not_deleted", "warning", "published; the rows stay", "/waiting"),
+	}
+	for i := range all {
+		all[i].rare = i > 5
+	}
+	return all
+}
+
+// tilesOf returns a tile for each state with messages.
+func tilesOf(s sample) (shown tiles) {
+	v := s.view
+	all := waitingTiles(v)
+	if n := v.Count("blocked"); n.N > 0 && !keysBlocked(v) { // these messages wait as the first of their key does
+		waiting := v.Count("waiting")
+		waiting.N += n.N
+		if n.Precision != operator.Exact {
+			waiting.Precision = n.Precision
 		}
+		note := show.Number(n.N) + " behind an earlier one of their key"
+		if oldest := oldestText(v); oldest != "" {
+			note = oldest + "; " + note
+		}
+		all[0] = newTile("Waiting", waiting, "plain", note, "/waiting")
+		all = slices.DeleteFunc(all, func(t tile) bool { return t.Name == "Blocked" })
 	}
 	died := agoText("newest", v.NewestDeadLetterAt, v.At)
-	tiles = append(tiles, of("Dead", "dead_letters", "bad", died, "/dead-letters"))
+	all = append(all, newTile("Dead", v.Count("dead_letters"), "bad", died, "/dead-letters"))
 	if published := s.published(); published != nil {
-		tiles = append(tiles, *published)
+		all = append(all, *published)
 	}
-	return tiles
+	for _, t := range all {
+		switch name := strings.ToLower(t.Name); {
+		case t.count.N > 0 || t.count.Precision == operator.Unknown:
+			shown.All = append(shown.All, t)
+		case t.rare:
+		case t.count.Precision == operator.Exact || t.count.Precision == "":
+			shown.None = append(shown.None, name)
+		default:
+			shown.Unseen = append(shown.Unseen, name)
+		}
+	}
+	return shown
+}
+
+// keysBlocked reports whether a rejected message, a scheduled one or a dead letter may block a key.
+func keysBlocked(v show.Stats) bool {
+	n := v.Count("blocked_keys")
+	return n.N > 0 || n.Precision != operator.Exact
+}
+
+func blockedLevel(v show.Stats) string {
+	if keysBlocked(v) {
+		return "warning"
+	}
+	return "plain"
 }
 
 // published returns nil if the number is unknown.
@@ -55,11 +111,10 @@ func (s sample) published() *tile {
 	return nil
 }
 
-// newTile returns a tile. The note of an empty one would say nothing.
 func newTile(name string, count operator.Count, level, note, link string) tile {
-	t := tile{name, tileText(count), note, link, level}
-	if count.N == 0 && count.Precision == operator.Exact {
-		t.Level, t.Note = "quiet", ""
+	t := tile{Name: name, Count: tileText(count), Note: note, Link: link, Level: level, count: count}
+	if exact := show.Count(count); exact != t.Count {
+		t.Exact = exact
 	}
 	return t
 }
@@ -68,13 +123,28 @@ func newTile(name string, count operator.Count, level, note, link string) tile {
 func tileText(c operator.Count) string {
 	switch c.Precision {
 	case operator.AtLeast:
-		return show.Number(c.N) + "+"
+		return compact(c.N) + "+"
 	case operator.Estimate:
-		return "~" + show.Number(c.N)
+		return "~" + compact(c.N)
 	case operator.Unknown:
 		return "?"
 	}
-	return show.Number(c.N)
+	return compact(c.N)
+}
+
+// compact returns a number in up to five characters, such as 9,999 or 12.3k or 1.23M.
+func compact(n int64) string {
+	if n < 10_000 {
+		return show.Number(n)
+	}
+	value, unit := float64(n), ""
+	for _, next := range []string{"k", "M", "G"} {
+		if value < 999.5 {
+			break
+		}
+		value, unit = value/1000, next
+	}
+	return strconv.FormatFloat(value, 'g', 3, 64) + unit
 }
 
 func oldestText(v show.Stats) string {

@@ -103,7 +103,7 @@ func stateText(state operator.State) string {
 	case operator.NewerVersion:
 		return "newer version"
 	}
-	return string(state)
+	return show.StateText(state)
 }
 
 func deadSteps(m operator.Message, reason string) []step {

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// noMessages is the value of a latency without a message.
+const noMessages = -2
+
 // point is one sample. An unknown value is negative.
 type point struct {
 	at                                 time.Time
@@ -50,13 +53,16 @@ func windowOf(points []point, s span) window {
 // end is the time of the last step.
 func (w window) end() time.Time { return w.from.Add(time.Duration(w.steps-1) * w.step) }
 
-// values returns the value of each step; NaN is unknown.
+// values returns the value of each step, which may be noMessages; NaN is unknown.
 func (w window) values(points []point, of line) []float64 {
-	values, counts := make([]float64, w.steps), make([]int, w.steps)
+	values, counts, none := make([]float64, w.steps), make([]int, w.steps), make([]bool, w.steps)
 	for _, p := range points {
 		i := int(p.at.Truncate(w.step).Sub(w.from) / w.step)
 		v := of.of(p)
 		if p.at.Before(w.from) || i >= w.steps || v < 0 {
+			if v == noMessages && !p.at.Before(w.from) && i < w.steps {
+				none[i] = true
+			}
 			continue
 		}
 		if counts[i]++; of.mean {
@@ -67,6 +73,8 @@ func (w window) values(points []point, of line) []float64 {
 	}
 	for i, n := range counts {
 		switch {
+		case n == 0 && none[i]:
+			values[i] = noMessages
 		case n == 0:
 			values[i] = math.NaN()
 		case of.mean:

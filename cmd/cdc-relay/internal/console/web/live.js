@@ -9,10 +9,11 @@ let source = null;
 let pressed = false;
 let mouse = false; // a finger leaves :hover behind
 
-// Nothing is replaced that somebody types in, has focused or marked, points at or presses.
+// Nothing is replaced that somebody types in, has focused, marked or ticked, points at or presses.
 function busy(part) {
   const marked = document.getSelection();
   return pressed || part.contains(document.activeElement) ||
+    part.querySelector(".tick input:checked") !== null ||
     (mouse && part.querySelector(targets) !== null) ||
     (marked && !marked.isCollapsed && part.contains(marked.anchorNode));
 }
@@ -68,3 +69,4 @@ document.addEventListener("pointerover", (event) => {
 });
 document.addEventListener("focusout", () => setTimeout(put, 0));
 document.addEventListener("selectionchange", put);
+document.addEventListener("change", () => setTimeout(put, 0));

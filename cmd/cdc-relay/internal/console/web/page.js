@@ -1,4 +1,5 @@
-// Adds what plain HTML cannot do: copy buttons, and the values of charts under the pointer and by keyboard.
+// Adds what plain HTML cannot do: copy buttons, times in the zone of the browser, one box that ticks all, and the values
+// of charts under the pointer and by keyboard.
 "use strict";
 document.documentElement.classList.add("scripted");
 
@@ -26,6 +27,44 @@ document.addEventListener("click", (event) => {
   if (button) copy(button);
 });
 
+document.addEventListener("change", (event) => {
+  if (event.target.id !== "every") return;
+  for (const box of document.querySelectorAll("tbody .tick input")) box.checked = event.target.checked;
+});
+
+const zone = document.getElementById("zone");
+let local = false;
+try {
+  local = localStorage.getItem("zone") === "local";
+} catch { /* without storage, each page begins with UTC */ }
+
+// inZone returns a time as the server writes it, such as 2006-01-02 15:04:05.000, in the chosen zone.
+function inZone(time) {
+  const shift = local ? time.getTimezoneOffset() * 60000 : 0;
+  return new Date(time - shift).toISOString().slice(0, 23).replace("T", " ");
+}
+
+function showTimes() {
+  for (const time of document.querySelectorAll("time")) {
+    const utc = time.dataset.utc || (time.dataset.utc = time.textContent);
+    const from = utc.includes("-") ? 0 : 11;
+    const now = inZone(new Date(time.dateTime)).slice(from, from + utc.replace("Z", "").length);
+    time.textContent = local ? now : utc;
+  }
+  for (const name of document.querySelectorAll(".zone")) name.textContent = local ? "local time" : "UTC";
+  zone.textContent = local ? "Local time" : "UTC";
+  zone.title = local ? "Show times in UTC" : "Show times in the zone of this browser";
+}
+zone.hidden = false;
+zone.addEventListener("click", () => {
+  local = !local;
+  try {
+    localStorage.setItem("zone", local ? "local" : "utc");
+  } catch { /* it holds for this page */ }
+  showTimes();
+});
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // linesOf returns the texts of each line of a chart. "" is an unknown value.
 function linesOf(chart) {
   return [...chart.querySelectorAll("data")].map((data) => ({ name: data.dataset.name, texts: data.value.split("|") }));
@@ -35,9 +74,9 @@ function mark(chart, index) {
   const lines = linesOf(chart);
   const last = lines[0].texts.length - 1;
   index = Math.max(0, Math.min(last, index));
-  const time = new Date((Number(chart.dataset.from) + index * Number(chart.dataset.step)) * 1000).toISOString().slice(11, 19);
+  const time = inZone(new Date((Number(chart.dataset.from) + index * Number(chart.dataset.step)) * 1000)).slice(11, 19);
   const values = lines.map((line) => (line.name ? line.name + " " : "") + (line.texts[index] || "unknown"));
-  const text = time + " UTC  " + values.join(", ");
+  const text = time + (local ? "  " : " UTC  ") + values.join(", ");
   chart.querySelector("output").textContent = text;
   const cursor = chart.querySelector(".cursor");
   cursor.setAttribute("x1", (last ? 100 * index / last : 0) + "%");
@@ -53,13 +92,14 @@ function unmark(chart) {
 }
 
 function under(chart, event) {
-  const box = chart.getBoundingClientRect();
+  const box = chart.querySelector(".plot").getBoundingClientRect();
   const last = linesOf(chart)[0].texts.length - 1;
   mark(chart, Math.round((event.clientX - box.left) / box.width * last));
 }
 
 // prepare makes the charts of new content readable by keyboard: arrow keys move along the time.
 function prepare() {
+  showTimes();
   for (const chart of document.querySelectorAll(".chart:not([role])")) {
     const last = linesOf(chart)[0].texts.length - 1;
     chart.tabIndex = 0;
