@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"regexp"
+	"strings"
 )
 
 // TLS names what hints about certificates of one server refer to.
@@ -50,7 +51,7 @@ func (t TLS) Hint(err error) string {
 	switch {
 	case alert == nil:
 		return ""
-	case regexp.MustCompile(`certificate`).MatchString(alert[1]):
+	case strings.Contains(alert[1], "certificate"):
 		return "# use a client certificate that " + t.Server + " accepts, of an authority that it trusts and not expired, " +
 			t.InURL + ": " + t.Client
 	}
