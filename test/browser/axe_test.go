@@ -15,7 +15,7 @@ import (
 var looks = []struct {
 	width  int64
 	scheme string
-}{{390, "light"}, {390, "dark"}, {820, "light"}, {820, "dark"}, {1440, "light"}, {1440, "dark"}, {1280, "light"}}
+}{{390, "dark"}, {820, "light"}, {1440, "dark"}, {1280, "light"}}
 
 // axe returns the script of axe-core in the version of package-lock.json.
 func (s *site) axe() string {
@@ -50,7 +50,9 @@ func (s *site) look(name string) {
 			s.Errorf("%s at %d, %s: %s", name, look.width, look.scheme, problem)
 		}
 		if folder := os.Getenv("SCREENSHOTS"); folder != "" {
-			s.shoot(folder, fmt.Sprintf("%s-%d-%s", strings.ReplaceAll(name, " ", "-"), look.width, look.scheme), look.scheme)
+			for _, scheme := range []string{"light", "dark"} {
+				s.shoot(folder, fmt.Sprintf("%s-%d-%s", strings.ReplaceAll(name, " ", "-"), look.width, scheme), scheme)
+			}
 		}
 	}
 }

@@ -204,7 +204,8 @@ func failing(view show.Stats) table {
 		}
 		cells := []cell{
 			{Head: "Reason", Text: show.OrElse(f.Reason, "no reason"), Class: "word", Link: page + query.Encode()},
-			{Head: "Exchange", Text: f.Exchange}, {Head: "Routing key", Text: key},
+			{Head: "Exchange", Text: f.Exchange},
+			{Head: "Routing key", Text: key},
 		}
 		if name := view.Settings.MetricsHeader; name != "" && f.Header != nil {
 			selects := url.Values{"header": {name + "=" + operator.EscapePattern(*f.Header)}}

@@ -42,7 +42,9 @@ func idCell(id int64) cell {
 	return cell{Head: "ID", Text: fmt.Sprint(id), Link: fmt.Sprintf("/message?id=%d", id)}
 }
 
-func stateCell(text, level string) cell { return cell{Head: "State", Text: text, Class: "word", Level: level} }
+func stateCell(text, level string) cell {
+	return cell{Head: "State", Text: text, Class: "word", Level: level}
+}
 
 // addressCells are where a message goes.
 func (c *Console) addressCells(m operator.StoredMessage) []cell {

@@ -71,7 +71,8 @@ func (c *Console) tailPage(ctx context.Context, tables *operator.Tables, r *http
 	slices.SortFunc(newest, func(a, b passed) int { return cmp.Compare(b.ID, a.ID) })
 	for _, m := range newest[:min(len(newest), mostTail)] {
 		t.addMessage(m.StoredMessage, []cell{
-			{Head: "Inserted", At: m.CreatedAt, Class: "word"}, stateCell(m.state, m.level),
+			{Head: "Inserted", At: m.CreatedAt, Class: "word"},
+			stateCell(m.state, m.level),
 			{Head: "Insert to confirm", Text: m.took, Class: "word"},
 		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage)[1:])
 	}

@@ -63,7 +63,8 @@ zone.addEventListener("click", () => {
   } catch { /* it holds for this page */ }
   showTimes();
 });
-document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+const here = document.querySelector("nav [aria-current]");
+if (here) here.closest("nav").scrollLeft = here.offsetLeft - (here.closest("nav").clientWidth - here.offsetWidth) / 2; // scrollIntoView moves the first tab stop
 
 // linesOf returns the texts of each line of a chart. "" is an unknown value.
 function linesOf(chart) {
