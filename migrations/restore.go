@@ -197,7 +197,8 @@ func (c Column) restore(table, of outbox.Table, others map[string]string) string
 		}
 	}
 	if similar {
-		return fmt.Sprintf("-- if %s was renamed: %s if it was dropped: %s", c.Name, rename("NEW_NAME"), c.Add(table, of))
+		return fmt.Sprintf("-- if %s was renamed: %s if it was dropped: %s",
+			c.Name, rename("NEW_NAME"), c.Add(table, of))
 	}
 	return c.Add(table, of)
 }

@@ -25,8 +25,8 @@ type Sample struct {
 	Rows, DeadLetters pgtype.Int8
 	// NewerVersion counts rows that need a newer relay, among the oldest SampleExact rows.
 	NewerVersion pgtype.Int8
-	// OldestPending is for how long the oldest ready row has waited, in seconds on the database's clock: since its time,
-	// if it has one. 0: no row waits.
+	// OldestPending is for how long the oldest ready row has waited, in seconds on the database's clock: since its
+	// time, if it has one. 0: no row waits.
 	OldestPending pgtype.Float8
 	// WALRemoved: the server removes WAL that the slot needs.
 	WALRemoved bool
@@ -68,8 +68,8 @@ SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - least(
 const newerRowsSQL = `
 SELECT count(*) FROM (SELECT schema_version FROM {rows} ORDER BY id LIMIT {exact}) r WHERE r.schema_version > {version}`
 
-// Sample reads the state of queue and slot. Published are ids of rows that were published and cannot be deleted: they do
-// not wait. It uses one connection for at most three seconds, and locks nothing.
+// Sample reads the state of queue and slot. Published are ids of rows that were published and cannot be deleted: they
+// do not wait. It uses one connection for at most three seconds, and locks nothing.
 func (s *Store) Sample(ctx context.Context, slotName string, published []int64) (Sample, error) {
 	var sample Sample
 	ctx, cancel := context.WithTimeout(ctx, 5*sampleTimeout)
@@ -79,7 +79,8 @@ func (s *Store) Sample(ctx context.Context, slotName string, published []int64) 
 		if _, err := conn.Exec(ctx, "SET statement_timeout = "+limit); err != nil {
 			return err
 		}
-		return errors.Join(sample.read(ctx, conn, s.table, slotName, append([]int64{}, published...)), resetTimeout(ctx, conn))
+		err := sample.read(ctx, conn, s.table, slotName, append([]int64{}, published...))
+		return errors.Join(err, resetTimeout(ctx, conn))
 	})
 	if err != nil {
 		return Sample{}, fmt.Errorf("sample %s: %w", s.table, err)

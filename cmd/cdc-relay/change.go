@@ -64,8 +64,8 @@ type changedView struct {
 	DryRun bool `json:"dry_run"`
 	// Messages are those that the arguments name. With --state, they are not listed.
 	Messages []namedView `json:"messages,omitempty"`
-	// Matched counts the selected messages, Resent, Deleted or Moved (to the dead letters) those that are changed. Left counts the others: a session
-	// has locked them, or the outbox rejects them.
+	// Matched counts the selected messages, Resent, Deleted or Moved (to the dead letters) those that are changed. Left
+	// counts the others: a session has locked them, or the outbox rejects them.
 	Matched int64  `json:"matched"`
 	Resent  *int64 `json:"resent,omitempty"`
 	Deleted *int64 `json:"deleted,omitempty"`

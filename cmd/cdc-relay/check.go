@@ -282,8 +282,8 @@ func connectToCheck(
 		)
 	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
 		err = failure.WithHint(
-			err, "# use the relay's own role in --database-url (CDC_RELAY_DATABASE_URL), or an administrator's that is a "+
-				"member of "+name,
+			err, "# use the relay's own role in --database-url (CDC_RELAY_DATABASE_URL), "+
+				"or an administrator's that is a member of "+name,
 		)
 	}
 	return conn, err

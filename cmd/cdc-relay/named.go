@@ -46,8 +46,9 @@ func (s *session) missing(ctx context.Context, all ...located) error {
 	in, because := fmt.Sprintf("in none of %s, %s and %s", table, table.DeadLetter(), table.Published()),
 		"deleted, published before the history begins, or never committed"
 	if !kept {
-		in, because = fmt.Sprintf("neither in %s nor in %s", table, table.DeadLetter()), "published and deleted, or never "+
-			"committed. Relays without --keep-published keep no published message"
+		in = fmt.Sprintf("neither in %s nor in %s", table, table.DeadLetter())
+		because = "published and deleted, or never committed. " +
+			"Relays without --keep-published keep no published message"
 	}
 	text := fmt.Sprintf("%s is %s: it was %s", names[0], in, because)
 	if len(names) > 1 {

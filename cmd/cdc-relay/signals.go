@@ -121,8 +121,8 @@ func (s *reportingRelay) endTrace(ctx context.Context) {
 	defer cancel()
 	if err := s.tracer.Shutdown(ctx); err != nil {
 		s.log.Warn(
-			"last spans lost: the collector did not accept them; messages unaffected", "event", event.SpansLost, "error",
-			err,
+			"last spans lost: the collector did not accept them; messages unaffected", "event", event.SpansLost,
+			"error", err,
 		)
 	}
 }

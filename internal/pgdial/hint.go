@@ -79,7 +79,8 @@ func unauthorized(message, database, user string) string {
 		return fmt.Sprintf(reload+"local %s %s scram-sha-256", database, user)
 	case says("no encryption") || says("SSL off"):
 		return fmt.Sprintf("# set sslmode=verify-full in %s; or, on a network that nobody listens to, "+
-			"reload Postgres after this line in pg_hba.conf: host %s %s %s scram-sha-256", InURL, database, user, address)
+			"reload Postgres after this line in pg_hba.conf: host %s %s %s scram-sha-256",
+			InURL, database, user, address)
 	}
 	return fmt.Sprintf(reload+"hostssl %s %s %s scram-sha-256", database, user, address)
 }

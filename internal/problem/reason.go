@@ -37,7 +37,8 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 			return "the default exchange needs a queue with the name of the routing key, and there is none",
 				"declare a queue with the name of the routing key, or use another exchange"
 		}
-		return "no queue is bound to the exchange for this routing key", "bind a queue to " + to + " for this routing key"
+		return "no queue is bound to the exchange for this routing key",
+			"bind a queue to " + to + " for this routing key"
 	case outbox.ReasonNoExchange:
 		return "the exchange does not exist", "declare " + to + " and bind a queue to it"
 	case outbox.ReasonAccessRefused:
@@ -83,7 +84,8 @@ func exchangeOf(exchange *string, detail string) (name string, known bool) {
 	if exchange != nil {
 		return *exchange, true
 	}
-	answer := regexp.MustCompile(` from exchange ("(?:[^"\\]|\\.)*")$|(?:^|: )NOT_FOUND - no exchange '(.+)' in vhost '`)
+	answer := regexp.MustCompile(
+		` from exchange ("(?:[^"\\]|\\.)*")$|(?:^|: )NOT_FOUND - no exchange '(.+)' in vhost '`)
 	switch m := answer.FindStringSubmatch(detail); {
 	case m == nil:
 		return "", false

@@ -40,7 +40,8 @@ func (t TLS) Hint(err error) string {
 		}
 		return "# use a host of " + t.Server + "'s certificate " + t.InURL
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "# renew " + t.Server + "'s certificate and reload " + t.Server + ", or correct the clock of this machine"
+		return "# renew " + t.Server + "'s certificate and reload " + t.Server +
+			", or correct the clock of this machine"
 	case errors.As(err, &invalid):
 		return "# give " + t.Server + " another certificate, for servers, of an authority that may sign it"
 	case errors.As(err, &record):
@@ -52,8 +53,8 @@ func (t TLS) Hint(err error) string {
 	case alert == nil:
 		return ""
 	case strings.Contains(alert[1], "certificate"):
-		return "# use a client certificate that " + t.Server + " accepts, of an authority that it trusts and not expired, " +
-			t.InURL + ": " + t.Client
+		return "# use a client certificate that " + t.Server +
+			" accepts, of an authority that it trusts and not expired, " + t.InURL + ": " + t.Client
 	}
 	return "# " + t.Server + " rejected the TLS handshake: it must accept TLS 1.2 or later; its log says more"
 }

@@ -206,8 +206,8 @@ func (p Publication) Faults(names Names) []PublicationFault {
 			optionFault(name, PublicationWithoutInserts, "it does not publish inserts", "publish = 'insert'"))
 	}
 	if !p.ViaRoot {
-		faults = append(faults, optionFault(name, PublicationByPartition, "it publishes partitions under their own names",
-			"publish_via_partition_root = true"))
+		faults = append(faults, optionFault(name, PublicationByPartition,
+			"it publishes partitions under their own names", "publish_via_partition_root = true"))
 	}
 	if !p.HasTable {
 		faults = append(faults, PublicationFault{

@@ -25,7 +25,8 @@ func (u Use) Missing(ctx context.Context, db Querier, missing outbox.Table, data
 	found.What += which
 	if which == "" { // it may be the wrong database
 		meant = u.elsewhere(ctx, db)
-		found.Fix = problem.Noted(found.Fix, "if "+outbox.Identifier(database)+" is the right database; else correct "+inURL)
+		found.Fix = problem.Noted(found.Fix,
+			"if "+outbox.Identifier(database)+" is the right database; else correct "+inURL)
 	}
 	if meant != "" {
 		found.Fix = meant + "; else: " + found.Fix

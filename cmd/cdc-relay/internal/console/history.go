@@ -209,11 +209,13 @@ func failing(view show.Stats) table {
 		}
 		if name := view.Settings.MetricsHeader; name != "" && f.Header != nil {
 			selects := url.Values{"header": {name + "=" + operator.EscapePattern(*f.Header)}}
-			cells = append(cells, cell{Head: name, Text: inQuotes(*f.Header), Link: "/dead-letters?" + selects.Encode()})
+			link := "/dead-letters?" + selects.Encode()
+			cells = append(cells, cell{Head: name, Text: inQuotes(*f.Header), Link: link})
 		}
 		t.add(tableRow{Cells: append(cells,
 			cell{Head: "In retry", Text: show.Number(f.Retrying)}, cell{Head: "Dead", Text: show.Number(f.Dead)},
-			cell{Head: "What to do", Text: f.Fix, Class: "why"}, cell{Head: "Example", Text: f.Example, Class: "text"})})
+			cell{Head: "What to do", Text: f.Fix, Class: "why"},
+			cell{Head: "Example", Text: f.Example, Class: "text"})})
 	}
 	t.done()
 	return t

@@ -258,7 +258,8 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 	}
 	p.goOn(list.Next)
 	p.States = []chip{
-		{Text: "All keys", Link: "/keys", Here: !blocked}, {Text: "Blocked keys", Link: "/keys?blocked=1", Here: blocked},
+		{Text: "All keys", Link: "/keys", Here: !blocked},
+		{Text: "Blocked keys", Link: "/keys?blocked=1", Here: blocked},
 	}
 	shown := keysShown{listed: listed{picked: p, table: table{Label: "Ordering keys"}}, Blocked: blocked}
 	v, _ := c.history.view()

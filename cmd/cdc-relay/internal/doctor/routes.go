@@ -173,7 +173,8 @@ func (j *brokerJudge) judgeNacks(c chart) {
 		if n := j.database.sample.value.nacked[d]; n > 0 && told < mostUnroutable {
 			told++
 			meaning, fix := problem.OfReason(outbox.ReasonNack, &d.exchange, "")
-			c.about(d.exchange+"/"+d.routingKey).warn("nack", remark("# %s", fix), "%s, sent to %s with routing key %q: %s",
+			c.about(d.exchange+"/"+d.routingKey).warn("nack", remark("# %s", fix),
+				"%s, sent to %s with routing key %q: %s",
 				counted(n, "message examined was rejected with a nack", "messages examined were rejected with a nack"),
 				called(d.exchange), d.routingKey, meaning)
 		}

@@ -57,7 +57,9 @@ func (o Options) takeSample(ctx context.Context, s *session, partitioned bool) a
 		return p.count(ctx, tx, o, o.Table.DeadLetter().SQL()+" ORDER BY id DESC", nil)
 	}).value
 	count := func(part string, more ...any) (rows int) {
-		a := read(ctx, s, func(tx pgx.Tx) (rows int, err error) { return p.count(ctx, tx, o, o.Table.SQL()+part, more) })
+		a := read(ctx, s, func(tx pgx.Tx) (rows int, err error) {
+			return p.count(ctx, tx, o, o.Table.SQL()+part, more)
+		})
 		p.rows, p.missed = p.rows+a.value, cmp.Or(p.missed, a.err)
 		return a.value
 	}

@@ -86,8 +86,8 @@ func (j *databaseJudge) judgeOtherSlots(c chart) {
 		if o.Database != "" {
 			of += " of database " + quote(o.Database)
 		}
-		c.about(o.Name).warn("other_slot", remark("-- ask its owner, who loses the position in the WAL, or the standby that "+
-			"needs it; then: %s;", slot.DropSQL(o.Name)),
+		c.about(o.Name).warn("other_slot", remark("-- ask its owner, who loses the position in the WAL, "+
+			"or the standby that needs it; then: %s;", slot.DropSQL(o.Name)),
 			"slot %s, a %s, retains %s of WAL, and nobody uses it: the disk can fill up", o.Name, of, size(o.Retained))
 	}
 	if more := len(others) - mostOtherSlots; more > 0 {

@@ -65,8 +65,8 @@ WITH looked AS MATERIALIZED (
 ), failed AS (SELECT l.*, {code} AS code FROM looked l WHERE l.failed)
 SELECT code, exchange, CASE WHEN {by_key} THEN pg_catalog.min(routing_key) END, header,
        CASE WHEN pg_catalog.min(routing_key) = pg_catalog.max(routing_key) THEN pg_catalog.min(routing_key) END,
-       pg_catalog.count(DISTINCT routing_key), coalesce((pg_catalog.array_agg(error ORDER BY at DESC))[1], ''), count(*),
-       pg_catalog.min(at), pg_catalog.max(at), (pg_catalog.sum(count(*)) OVER ())::bigint,
+       pg_catalog.count(DISTINCT routing_key), coalesce((pg_catalog.array_agg(error ORDER BY at DESC))[1], ''),
+       count(*), pg_catalog.min(at), pg_catalog.max(at), (pg_catalog.sum(count(*)) OVER ())::bigint,
        (SELECT count(*) FROM looked)
 FROM failed WHERE {where} GROUP BY code, exchange, CASE WHEN {by_key} THEN routing_key END, header
 ORDER BY count(*) DESC, 1, 2, 3, 4 LIMIT $2`

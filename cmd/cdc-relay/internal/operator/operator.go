@@ -122,7 +122,8 @@ func (t *Tables) Slot(ctx context.Context, name string) (slot.Slot, error) {
 	return slot.Read(ctx, t.conn.PgConn(), name)
 }
 
-// IdleSlots returns the slots that nobody uses and that retain much WAL, except some; those that retain most come first.
+// IdleSlots returns the slots that nobody uses and that retain much WAL, except some. Those that retain most come
+// first.
 func (t *Tables) IdleSlots(ctx context.Context, except func(name string) bool) (idle []slot.Other, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*glanceTimeout)
 	defer cancel()

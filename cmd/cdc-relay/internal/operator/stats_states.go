@@ -36,7 +36,8 @@ func (s *QueueStats) byState() map[State]*Count {
 
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
 const statesSQL = withLocks + `
-SELECT CASE WHEN r.id = ANY($2::bigint[]) THEN 'not_deleted' WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'blocked' ELSE r.state END,
+SELECT CASE WHEN r.id = ANY($2::bigint[]) THEN 'not_deleted'
+       WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'blocked' ELSE r.state END,
        r.available_at IS NOT NULL,
        count(*), pg_catalog.min(r.available_at),
        count(*) FILTER (WHERE r.ordering_key IS NOT NULL AND NOT r.follows AND r.available_at > statement_timestamp())

@@ -177,7 +177,8 @@ func (s Surroundings) undeleted(m operator.Message) *relay.AsideRow {
 	return s.relay.told.State.undeleted(m.ID)
 }
 
-// NotDeleted returns the filter for the published rows that the relay cannot delete. It fails if no relay has told them.
+// NotDeleted returns the filter for the published rows that the relay cannot delete. It fails if no relay has told
+// them.
 func (s Surroundings) NotDeleted(f operator.Filter) (operator.Filter, error) {
 	if s.relay == nil || s.relay.told == nil {
 		return f, problem.New("# give the address of a relay of this table by --http-addr (CDC_RELAY_HTTP_ADDR)",

@@ -64,7 +64,8 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 func (v Stats) ServerFacts(g rows, cfg *relay.Config, paint Paint) {
 	v.slotFacts(g, cfg, paint)
 	for _, s := range v.IdleSlots {
-		g.Row("slot "+Printable(s.Name), paint(text.FgYellow, "of others, nobody uses it")+"; retains "+Bytes(s.RetainedBytes))
+		unused := paint(text.FgYellow, "of others, nobody uses it")
+		g.Row("slot "+Printable(s.Name), unused+"; retains "+Bytes(s.RetainedBytes))
 	}
 	g.Row("relays connected from", hostsText(v.hosts))
 	if v.Relay != nil {

@@ -115,7 +115,8 @@ func failingOf(dead, retries operator.Groups, top int) []Failing {
 	count := func(groups operator.Groups, of func(f *Failing) *int64) {
 		for _, g := range groups.All {
 			same := func(f Failing) bool {
-				return f.Reason == g.Reason && f.Exchange == g.Exchange && ValueOr(f.Header, "") == ValueOr(g.Header, "") &&
+				return f.Reason == g.Reason && f.Exchange == g.Exchange &&
+					ValueOr(f.Header, "") == ValueOr(g.Header, "") &&
 					(g.RoutingKey == nil || ValueOr(f.RoutingKey, "") == *g.RoutingKey)
 			}
 			n := slices.IndexFunc(all, same)

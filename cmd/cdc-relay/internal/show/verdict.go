@@ -88,7 +88,9 @@ func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 	if len(found) == 0 {
 		return Verdict{Level: Healthy, Text: "Healthy: " + v.calm(), Others: []string{}}
 	}
-	slices.SortStableFunc(found, func(a, b finding) int { return cmp.Compare(b.is.level().rank(), a.is.level().rank()) })
+	slices.SortStableFunc(found, func(a, b finding) int {
+		return cmp.Compare(b.is.level().rank(), a.is.level().rank())
+	})
 	worst := found[0]
 	verdict := Verdict{
 		Level: worst.is.level(), Text: worst.is.level().words() + worst.text, Detail: worst.detail, Fix: worst.fix,
@@ -297,7 +299,8 @@ func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
 	for _, s := range v.IdleSlots {
 		if s.RetainedBytes > mostWAL {
 			check.is = WAL
-			check.text = "nobody uses slot " + Printable(s.Name) + " of others, and it retains " + Bytes(s.RetainedBytes) + " of WAL"
+			check.text = fmt.Sprintf("nobody uses slot %s of others, and it retains %s of WAL",
+				Printable(s.Name), Bytes(s.RetainedBytes))
 			found = append(found, check)
 		}
 	}
