@@ -41,7 +41,7 @@ func waitingTiles(v show.Stats) []tile {
 		of("Expired", "expired", "warning", "not published any more", "/waiting?state=expired"),
 		of("Unconfirmed", "unconfirmed", "warning", "the confirm is late", "/waiting?state=unconfirmed"),
 		of("Locked", "locked", "plain", "usually being published", "/waiting?state=locked"),
-		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer-version"),
+		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer_version"),
 		of("Not deleted", "not_deleted", "warning", "published; the rows stay", "/waiting"),
 	}
 	for i := range all {
