@@ -25,7 +25,8 @@
 //   - pages.go: the pages, and how one is rendered
 //   - history.go, tiles.go: the samples of the last six hours, and the newest one as the overview's tiles
 //   - series.go, window.go, chart.go: what the charts show, of which time, and their SVG
-//   - lists.go, filters.go: the pages with a list, and the filters in a URL and in a form
+//   - lists.go, table.go: the pages with a list, and their tables
+//   - filters.go: the filters in a URL, in a form and as links
 //   - message.go, timeline.go, content.go: the page of one message, its life, its headers and body
 //   - tail.go: the newest messages of all tables
 //   - check.go: the check in the background

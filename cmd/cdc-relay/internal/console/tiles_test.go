@@ -31,8 +31,8 @@ func TestAChartTellsNoMessagesFromNoAnswer(t *testing.T) {
 			points[i].p50, points[i].p99 = value, value
 		}
 		c := chartOf(latency, points, windowOf(points, spans()[0]))
-		told := strings.Split(c.Lines[0].Texts, "|")[1]
-		if c.Now != want || told != strings.TrimPrefix(want, "unknown") || strings.Contains(string(c.SVG), `d="M`) != (value > 0) {
+		told, draws := strings.Split(c.Lines[0].Texts, "|")[1], strings.Contains(string(c.SVG), `d="M`)
+		if c.Now != want || told != strings.TrimPrefix(want, "unknown") || draws != (value > 0) {
 			t.Errorf("%v: now %q, told %q in\n%s", value, c.Now, told, c.SVG)
 		}
 	}
