@@ -86,26 +86,32 @@ func causes(f operator.Filter) *operator.GroupOptions {
 	return &o
 }
 
+// list begins a page with a list: with the filters that every list has and these, and the values that they offer.
+func (c *Console) list(
+	ctx context.Context, r *http.Request, label string, offer func(context.Context) (operator.Offered, error),
+	filters ...string,
+) (listed, error) {
+	all := append(filters, "routing-key", "header", "exchange", "ordering-key", "older-than", "newer-than")
+	p, err := c.pick(r, all, "after")
+	if err == nil {
+		if offered, failed := offer(ctx); failed == nil {
+			p.offer(offered)
+		}
+	}
+	return listed{picked: p, table: table{Label: label}}, err
+}
+
 func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	filters := []string{
-		"state", "routing-key", "header", "exchange", "ordering-key", "older-than", "newer-than", "reason",
-	}
-	p, err := c.pick(r, filters, "after")
-	if err != nil {
-		return nil, err
-	}
-	if offered, failed := tables.OfferWaiting(ctx); failed == nil {
-		p.offer(offered)
-	}
+	shown, err := c.list(ctx, r, "Waiting messages", tables.OfferWaiting, "reason", "state")
 	v, sampled := c.history.view()
 	if sampled {
-		p.offerStates(v)
+		shown.offerStates(v)
 	}
-	shown := listed{picked: p, table: table{Label: "Waiting messages"}}
-	if p.mistaken() {
-		return shown, nil
+	if err != nil || shown.mistaken() {
+		return shown, err
 	}
-	p.filter.Block = show.DeadLettersBlock(c.relay())
+	shown.filter.Block = show.DeadLettersBlock(c.relay())
+	p := &shown.picked
 	list, err := tables.List(ctx, p.filter, p.part)
 	shown.goOn(list.Next)
 	if v.Count("not_deleted").N > 0 {
@@ -166,18 +172,11 @@ func blockedAmong(
 }
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	filters := []string{"routing-key", "header", "exchange", "ordering-key", "reason", "older-than", "newer-than"}
-	p, err := c.pick(r, filters, "after")
-	if err != nil {
-		return nil, err
+	shown, err := c.list(ctx, r, "Dead letters", tables.OfferDead, "reason")
+	if err != nil || shown.mistaken() {
+		return shown, err
 	}
-	if offered, failed := tables.OfferDead(ctx); failed == nil {
-		p.offer(offered)
-	}
-	shown := listed{picked: p, table: table{Label: "Dead letters"}}
-	if p.mistaken() {
-		return shown, nil
-	}
+	p := &shown.picked
 	list, err := tables.List(ctx, p.filter.In(operator.Dead), p.part)
 	shown.goOn(list.Next)
 	shown.change(c, operator.Requeue, operator.Purge)
@@ -198,20 +197,12 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 }
 
 func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	filters := []string{"routing-key", "header", "exchange", "ordering-key", "older-than", "newer-than"}
-	p, err := c.pick(r, filters, "after")
-	if err != nil {
-		return nil, err
+	shown, err := c.list(ctx, r, "Published messages", tables.OfferPublished)
+	if err != nil || shown.mistaken() {
+		return shown, err
 	}
-	shown := listed{picked: p, table: table{Label: "Published messages"}}
-	if p.mistaken() {
-		return shown, nil
-	}
-	list, err := tables.List(ctx, p.filter.In(operator.Published), p.part)
+	list, err := tables.List(ctx, shown.filter.In(operator.Published), shown.part)
 	shown.goOn(list.Next)
-	if offered, failed := tables.OfferPublished(ctx); failed == nil {
-		shown.offer(offered)
-	}
 	shown.change(c, operator.Replay)
 	for _, m := range list.Rows {
 		at := show.Time(m.PublishedAt) + ", " + show.Duration(m.ReadAt.Sub(m.PublishedAt)) + " ago"
