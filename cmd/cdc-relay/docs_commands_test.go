@@ -172,6 +172,8 @@ func TestCommandsOfTheRecipesRun(t *testing.T) {
 	for _, sql := range append(blocks(t, "recipes.md", "sql"), blocks(t, "sizing.md", "sql")[0]) {
 		if strings.Contains(sql, "RENAME") {
 			rename = sql
+		}
+		if strings.Contains(sql, "RENAME") || strings.Contains(sql, "TRUNCATE") {
 			continue
 		}
 		execute(t, conn, sql)

@@ -67,7 +67,7 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 	case outbox.ReasonHandlerImpossible:
 		return "the handler cannot deliver the message", readError
 	case outbox.ReasonInvalidRow:
-		return "the row contains no valid message", "correct in the dead-letter table what the last error names"
+		return "the row contains no valid message", "correct in the dead-letter table what the last error reports"
 	case outbox.ReasonByHand:
 		return "a person moved the message to the dead letters", "resend it when its cause is gone, or delete it"
 	case outbox.ReasonExpired:

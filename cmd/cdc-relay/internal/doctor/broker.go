@@ -291,7 +291,7 @@ func (j *brokerJudge) judgeAlarm(c chart) {
 	case j.o.NoProbe && j.f.management.err != nil:
 		c.ok("alarms", "not checked (--no-probe)")
 	default:
-		c.ok("alarms", "none: RabbitMQ takes messages")
+		c.ok("alarms", "none: RabbitMQ accepts messages")
 	}
 }
 

@@ -54,9 +54,9 @@ func (j *databaseJudge) judgePublication(c chart) {
 	switch {
 	case len(faults) > 0:
 	case j.o.Shard.Whole():
-		c.ok("publication", "%s brings the inserts of %s", j.o.Publication, j.o.Table)
+		c.ok("publication", "%s publishes the inserts of %s", j.o.Publication, j.o.Table)
 	default:
-		c.ok("publication", "%s brings the inserts of %s in shard %s", j.o.Publication, j.o.Table, j.o.Shard)
+		c.ok("publication", "%s publishes the inserts of %s in shard %s", j.o.Publication, j.o.Table, j.o.Shard)
 	}
 	if p.Exists {
 		j.judgePublicationExtras(c)
@@ -127,10 +127,10 @@ func (j *databaseJudge) judgePublicationExtras(c chart) {
 		"cdc-relay setup --publication NAME, and --publication NAME for run")
 	if more != "" {
 		c.warn("insert_only", lines(sql("ALTER PUBLICATION %s SET (publish = 'insert')", quote(name)), own),
-			"publication %s brings %s as well: every delete of the relay is decoded again, "+
+			"publication %s also publishes %s: every delete of the relay is decoded again, "+
 				"and applications can no longer delete from tables without a primary key", name, more[2:])
 	} else {
-		c.ok("insert_only", "it brings inserts only")
+		c.ok("insert_only", "it publishes inserts only")
 	}
 	switch {
 	case p.AllTables:
@@ -138,7 +138,7 @@ func (j *databaseJudge) judgePublicationExtras(c chart) {
 			lines(sql("DROP PUBLICATION %s", quote(name)).noted("others may rely on it"), j.setupCommand()),
 			"publication %s is FOR ALL TABLES: %s", name, useless)
 	case len(p.Outboxes) > 0 && p.HasTable:
-		c.warn("other_tables", j.ownNames(), "publication %s brings other outboxes as well: %s", name, useless)
+		c.warn("other_tables", j.ownNames(), "publication %s publishes other outboxes as well: %s", name, useless)
 	case p.Others > 0 && len(p.Outboxes) == 0:
 		c.warn("other_tables", lines(sql("%s", provision.SetTableSQL(j.o.names())), own),
 			"publication %s has %d other tables: %s", name, p.Others, useless)

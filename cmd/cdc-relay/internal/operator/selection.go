@@ -124,7 +124,7 @@ func (t *Tables) move(ctx context.Context, sql string, args ...any) (moved int64
 			return err
 		}
 		if moved < taken {
-			return problem.New("cdc-relay check  # names the trigger; drop it",
+			return problem.New("cdc-relay check  # prints the trigger; drop it",
 				"table %s keeps %d of %d rows: a trigger discards the others", t.table, moved, taken)
 		}
 		return nil
