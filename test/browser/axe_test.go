@@ -42,7 +42,7 @@ func (s *site) look(name string) {
 		return
 	}
 	s.looked[name] = true
-	get(s, chromedp.Evaluate[bool](s.axeScript+`; true`))
+	get(s, chromedp.Evaluate[bool](s.axe()+`; true`))
 	for _, look := range looks {
 		s.do(chromedp.EmulateViewport(look.width, 800))
 		s.scheme(look.scheme)

@@ -8,11 +8,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"image/png"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,9 +38,14 @@ type site struct {
 	env     []string
 	url     string
 	browser context.Context
-	// axeScript is that of axe-core; looked has the names of pages that it has examined.
-	axeScript string
-	looked    map[string]bool
+	// broker is between the relay and RabbitMQ, amqp the address without it.
+	broker *services.Proxy
+	amqp   string
+	// address is that of the relay; relays: one was started.
+	address string
+	relays  bool
+	// looked has the names of pages that axe-core has examined.
+	looked map[string]bool
 }
 
 func newSite(t *testing.T, args ...string) *site {
@@ -48,24 +56,26 @@ func newSite(t *testing.T, args ...string) *site {
 // open starts a console, and a relay that publishes to RabbitMQ if it is live.
 func open(t *testing.T, live bool, args ...string) *site {
 	t.Helper()
-	chromium, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("there is no Chromium: apt-get install chromium")
+	s := prepare(t, services.Database(t), live)
+	if live {
+		s.relay("--backoff-time", "10m")
 	}
+	s.url, _ = s.start("console", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	s.startBrowser()
+	return s
+}
+
+// prepare sets up the database.
+func prepare(t *testing.T, database string, live bool) *site {
+	t.Helper()
 	s := &site{T: t, looked: map[string]bool{}}
-	s.axeScript = s.axe()
-	database := services.Database(t)
+	var err error
 	if s.db, err = pgx.Connect(t.Context(), database); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.db.Close(context.WithoutCancel(t.Context())) })
-	if s.binary, err = filepath.Abs("../../.dev/browser/cdc-relay"); err != nil {
+	if s.binary, err = built(); err != nil {
 		t.Fatal(err)
-	}
-	build := exec.Command("go", "build", "-o", s.binary, "./cmd/cdc-relay") // once; the binary stays
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
 	}
 	s.env = append(os.Environ(), "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll", "CDC_RELAY_PUBLISHER=stdout", "CDC_RELAY_HTTP_ADDR=",
 		"CDC_RELAY_AMQP_URL=", "CDC_RELAY_KEEP_PUBLISHED=168h")
@@ -74,25 +84,68 @@ func open(t *testing.T, live bool, args ...string) *site {
 		if os.Getenv("DOCS_PICTURES") != "" {
 			slot = "cdc_relay" // the server is the test's own
 		}
-		s.env = append(s.env, "CDC_RELAY_MODE=auto", "CDC_RELAY_PUBLISHER=amqp", "CDC_RELAY_AMQP_URL="+services.VHost(t), "CDC_RELAY_SLOT="+slot, "CDC_RELAY_PUBLICATION="+slot)
+		s.amqp = services.VHost(t)
+		address, err := url.Parse(s.amqp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.broker = services.NewProxy(t, address.Host)
+		address.Host = s.broker.Addr()
+		port, err := services.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.address = fmt.Sprintf("127.0.0.1:%d", port)
+		s.env = append(s.env, "CDC_RELAY_MODE=auto", "CDC_RELAY_PUBLISHER=amqp", "CDC_RELAY_AMQP_URL="+address.String(), "CDC_RELAY_SLOT="+slot,
+			"CDC_RELAY_PUBLICATION="+slot, "CDC_RELAY_HTTP_ADDR="+s.address)
 	}
-	setup := exec.Command(s.binary, "setup")
-	setup.Env = s.env
-	if out, err := setup.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if live {
-		_, address := s.start("run", "--http-addr", "127.0.0.1:0", "--backoff-time", "10m")
-		s.env = append(s.env, "CDC_RELAY_HTTP_ADDR="+address)
-	}
-	s.url, _ = s.start("console", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
-	s.startBrowser(chromium)
+	s.run("setup")
 	return s
 }
 
-// startBrowser starts a browser that ends with the test.
-func (s *site) startBrowser(chromium string) {
+// relay starts a relay until the test ends.
+func (s *site) relay(args ...string) *os.Process {
 	s.Helper()
+	_, process := s.start("run", args...)
+	s.relays = true
+	return process
+}
+
+// built builds the relay once, and returns its path; the file stays.
+var built = sync.OnceValues(func() (string, error) {
+	binary, err := filepath.Abs("../../.dev/browser/cdc-relay")
+	if err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", binary, "./cmd/cdc-relay")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return binary, nil
+})
+
+// run runs a command to its end, and returns its output.
+func (s *site) run(args ...string) string {
+	s.Helper()
+	c := exec.Command(s.binary, args...)
+	c.Env = s.env
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		s.Fatalf("%v: %v\n%s%s", args, err, out, &stderr)
+	}
+	return string(out)
+}
+
+// startBrowser starts a browser that ends with the test.
+func (s *site) startBrowser() {
+	s.Helper()
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		s.Skip("there is no Chromium: apt-get install chromium")
+	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.WindowSize(1280, 800))
 	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(s.Context()), options...)
@@ -107,7 +160,7 @@ func (s *site) startBrowser(chromium string) {
 }
 
 // start runs a command until the test ends, and waits until its log has its address.
-func (s *site) start(command string, args ...string) (url, address string) {
+func (s *site) start(command string, args ...string) (url string, process *os.Process) {
 	s.Helper()
 	c := exec.Command(s.binary, append([]string{command, "--log-format", "json"}, args...)...)
 	c.Env = s.env
@@ -121,16 +174,16 @@ func (s *site) start(command string, args ...string) (url, address string) {
 	lines := bufio.NewScanner(stderr)
 	read := make(chan struct{})
 	s.Cleanup(func() { _ = c.Process.Signal(os.Interrupt); <-read; _ = c.Wait() })
-	for url+address == "" && lines.Scan() {
-		var line struct{ URL, Event, Addr string }
+	listens := false
+	for !listens && lines.Scan() {
+		var line struct{ URL, Event string }
 		if json.Unmarshal(lines.Bytes(), &line) != nil {
 			continue
 		}
-		if url = strings.TrimSuffix(line.URL, "/"); line.Event == "http_listening" {
-			address = line.Addr
-		}
+		url = strings.TrimSuffix(line.URL, "/")
+		listens = url != "" || line.Event == "http_listening"
 	}
-	if url+address == "" {
+	if !listens {
 		s.Fatalf("%s has ended: %s", command, lines.Text())
 	}
 	go func() {
@@ -138,7 +191,7 @@ func (s *site) start(command string, args ...string) (url, address string) {
 		for lines.Scan() { // keep reading, so that it is not blocked
 		}
 	}()
-	return url, address
+	return url, c.Process
 }
 
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {

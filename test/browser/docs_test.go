@@ -45,19 +45,15 @@ func serveDocs(t *testing.T) (url, folder string) {
 // Every page of the docs fits on a phone and a desktop in light and dark, asks no other host, and has no error. The
 // search answers the questions of test/site.
 func TestTheSiteOfTheDocs(t *testing.T) {
-	chromium, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Skip("there is no Chromium: apt-get install chromium")
-	}
 	url, folder := serveDocs(t)
 	t.Run("pages", func(t *testing.T) {
 		s := &site{T: t, url: url}
-		s.startBrowser(chromium)
+		s.startBrowser()
 		s.showEachPage(folder)
 	})
 	t.Run("search", func(t *testing.T) {
 		s := &site{T: t, url: url}
-		s.startBrowser(chromium)
+		s.startBrowser()
 		s.searchDocs()
 	})
 }

@@ -19,13 +19,7 @@ var publishedKeys = []string{"orders.created", "orders.paid", "parcels.sent"}
 // queues consumes the messages until the test ends.
 func (s *site) queues() {
 	s.Helper()
-	var url string
-	for _, entry := range s.env {
-		if value, found := cutVariable(entry, "CDC_RELAY_AMQP_URL"); found {
-			url = value
-		}
-	}
-	conn, err := amqp.Dial(url)
+	conn, err := amqp.Dial(s.amqp)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -49,15 +43,8 @@ func (s *site) queues() {
 	}
 }
 
-func cutVariable(entry, name string) (string, bool) {
-	if len(entry) > len(name) && entry[:len(name)+1] == name+"=" {
-		return entry[len(name)+1:], true
-	}
-	return "", false
-}
-
-// orders inserts rows ten times a second, in waves, until the test ends. Some are rejected, and their keys wait.
-func (s *site) orders() {
+// orders inserts rows ten times a second, in waves, until the test ends. If lost, some are rejected, and their keys wait.
+func (s *site) orders(lost bool) {
 	s.Helper()
 	db, err := pgx.ConnectConfig(s.Context(), s.db.Config())
 	if err != nil {
@@ -73,7 +60,7 @@ func (s *site) orders() {
 			rows := 12 + int(8*math.Sin(float64(n)/150)+2*math.Sin(float64(n)/9))
 			_, err := db.Exec(ctx, `INSERT INTO outbox (routing_key, ordering_key, payload)
 				SELECT ($2::text[])[1 + i % 3], 'customer-' || $3::int % 500, '{"order_id": 42}' FROM generate_series(1, $1::int) i`, rows, publishedKeys, n)
-			if err == nil && n%50 == 0 {
+			if err == nil && lost && n%50 == 0 {
 				_, err = db.Exec(ctx, `INSERT INTO outbox (routing_key, ordering_key, payload, max_attempts) VALUES
 					('invoices.issued', 'customer-' || $1::int % 500, '{"invoice_id": 7}', NULL), ('parcels.lost', NULL, '{"parcel_id": 9}', 1)`, n)
 			}
@@ -97,7 +84,7 @@ func (s *site) orders() {
 func TestTheConsoleShowsARunningRelay(t *testing.T) {
 	s := open(t, true, "--allow-changes")
 	s.queues()
-	s.orders()
+	s.orders(true)
 	pictures := os.Getenv("DOCS_PICTURES")
 	points := 3
 	if pictures != "" {
