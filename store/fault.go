@@ -72,7 +72,7 @@ func (s *Store) Repair(ctx context.Context, err error) string {
 	if errors.As(err, &answer) {
 		if answer.Code == pgerrcode.ForeignKeyViolation && answer.ConstraintName != "" {
 			referring := outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}
-			return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;",
+			return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;  -- or delete the rows there that refer to it",
 				short(referring), outbox.Identifier(answer.ConstraintName))
 		}
 		where = answer.Where

@@ -191,8 +191,8 @@ func (s Surroundings) NotDeleted(f operator.Filter) (operator.Filter, error) {
 // Known returns messages with the state that only the relay knows.
 func (s Surroundings) Known(found []operator.Message) []operator.Message {
 	for i, m := range found {
-		if s.undeleted(m) != nil {
-			found[i].State = operator.NotDeleted
+		if row := s.undeleted(m); row != nil {
+			found[i].State, found[i].LastError = operator.NotDeleted, &row.Error
 		}
 	}
 	return found

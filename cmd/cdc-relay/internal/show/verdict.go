@@ -84,7 +84,8 @@ func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 		}
 		causes[0].messages = cmp.Or(causes[0].messages, v.unsent())
 	}
-	found := slices.Concat(causes, v.messageFindings(cfg.Table, blocked), v.serverFindings(cfg))
+	depthKnown := len(causes) > 0 && (strings.Contains(causes[0].text, v.andWait()) || v.oldest > LateAfter && v.falls != "")
+	found := slices.Concat(causes, v.messageFindings(cfg.Table, blocked), v.serverFindings(cfg, depthKnown))
 	if len(found) == 0 {
 		return Verdict{Level: Healthy, Text: "Healthy: " + v.calm(), Others: []string{}}
 	}
@@ -136,7 +137,7 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 		add(NoRelay, "no relay runs", "", "")
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
 	case cfg.Mode != relay.ModePoll && !v.Slot.Owned:
-		add(NotStreaming, "no relay streams: messages are published from the table, later than usual", "", "")
+		add(NotStreaming, "no relay streams: a running relay publishes from the table, later than usual", "", "")
 	case v.Relay != nil && v.Relay.Error != nil && v.Relay.publishes == "" && v.Settings.chosen("http-addr"):
 		add(RelayGone, "the relay at "+v.address()+" does not answer; another one owns the slot", *v.Relay.Error, "")
 	}
@@ -279,9 +280,9 @@ func (v *Stats) blockedFinding(table outbox.Table, k *operator.Key) finding {
 	return f
 }
 
-// serverFindings are about what the outbox costs the server.
-func (v *Stats) serverFindings(cfg *relay.Config) (found []finding) {
-	if n := v.unsent(); n != nil && *n > MostDepth {
+// serverFindings are about what the outbox costs the server. DepthKnown: a cause says already how many messages wait.
+func (v *Stats) serverFindings(cfg *relay.Config, depthKnown bool) (found []finding) {
+	if n := v.unsent(); n != nil && *n > MostDepth && !depthKnown {
 		watch := problem.Command(cfg.Table, "stats", "--watch")
 		found = append(found, finding{
 			is: Depth, text: Number(*n) + " messages wait" + v.falls, command: watch, page: "/waiting", messages: n,

@@ -124,7 +124,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: no relay streams: messages are published from the table, later than usual|||",
+			"warning|Needs attention: no relay streams: a running relay publishes from the table, later than usual|||",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Slot, v.Relay.Ready = slotView{}, false
 				v.Relay.Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "stream", Detail: "not streaming"}}
@@ -132,7 +132,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"critical|Critical: no relay streams: messages are published from the table, later than usual; the oldest message has waited for 1m1s|||",
+			"critical|Critical: no relay streams: a running relay publishes from the table, later than usual; the oldest message has waited for 1m1s|||",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Slot, v.oldest = slotView{}, 61*time.Second
 				return nil
