@@ -36,7 +36,7 @@ func (u Use) Missing(ctx context.Context, db Querier, missing outbox.Table, data
 
 const inURL = "--database-url (CDC_RELAY_DATABASE_URL)"
 
-// elsewhere is a hint for a table of another database of the server, from which a relay streams; "": there is none.
+// elsewhere is a hint for another database of the server from which a relay streams; "": there is none.
 func (u Use) elsewhere(ctx context.Context, db Querier) string {
 	var database string
 	err := db.QueryRow(ctx, `

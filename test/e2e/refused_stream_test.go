@@ -37,7 +37,7 @@ func TestARoleWithoutReplicationStopsTheRelayAtStart(t *testing.T) {
 	if code := r.exit(); code == 0 {
 		t.Errorf("exit code %d", code)
 	}
-	if log := r.logs(); !strings.Contains(log, "REPLICATION") {
+	if log := r.logs(); !strings.Contains(log, "may not replicate") {
 		t.Errorf("the log does not say what is missing:\n%s", log)
 	}
 }

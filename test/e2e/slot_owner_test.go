@@ -141,7 +141,7 @@ func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 	w.insert(row{"ordering_key": "k"})
 	end := w.holding(`SELECT FROM outbox WHERE id <= 2 FOR UPDATE`)
 	out, code := w.command("drain", "--send-timeout", "500ms")
-	if code != 1 || !strings.Contains(out, "2 rows") || !strings.Contains(out, "another session has locked them") {
+	if code != 1 || !strings.Contains(out, "due rows remain in public.outbox: 2") || !strings.Contains(out, "another session has locked them") {
 		t.Errorf("with a locked row: exit %d\n%s", code, out)
 	}
 	end()

@@ -15,7 +15,7 @@ func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 		},
 		{
 			"a trigger that keeps rows", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-			CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION keep()`, `DROP TRIGGER keep ON outbox`, "trigger",
+			CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION keep()`, `DROP TRIGGER keep ON outbox`, "DISABLE TRIGGER keep",
 		},
 		{"a privilege that was revoked", `REVOKE DELETE ON outbox FROM relay`, `GRANT DELETE ON outbox TO relay`, "GRANT DELETE"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -152,7 +153,9 @@ func (r *relay) noRejections() {
 	r.w.t.Helper()
 	metrics, _ := r.get("/metrics")
 	for line := range slices.Values(linesWith(metrics, "cdc_relay_messages_refused_total{")) {
-		r.w.t.Errorf("a rejection was counted: %s", line)
+		if !strings.HasSuffix(line, " 0") {
+			r.w.t.Errorf("a rejection was counted: %s", line)
+		}
 	}
 }
 
