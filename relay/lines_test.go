@@ -33,7 +33,8 @@ func TestManyMessagesDoNotFillTheLog(t *testing.T) {
 		message("nack", 1)
 		wrote("another reason", "nack 1 left out 0")
 		time.Sleep(linesEvery + time.Second) // of the bubble's clock
-		synctest.Wait()
+		l.mu.Lock()                          // after the timer's line
+		l.mu.Unlock()                        //nolint:staticcheck // it orders the two
 		wrote("later", "unroutable 1422 left out 1412")
 		message("unroutable", 2000)
 		wrote("a calm one", "unroutable 2000 left out 0")

@@ -176,9 +176,9 @@ func TestAPartitionThatCannotBeCreatedIsNoFaultOfARow(t *testing.T) {
 			EXECUTE format('DROP TABLE %s', part); END LOOP; END $$; `
 	for name, c := range map[string]struct{ breaks, hint string }{
 		"no function":                  {empty + `DROP FUNCTION outbox_rotate(interval)`, "setup --keep-published"},
-		"a detached default":           {strings.ReplaceAll(empty, "DROP TABLE", "ALTER TABLE outbox_published DETACH PARTITION"), "setup --keep-published"},
-		"another function":             {empty + `CREATE OR REPLACE FUNCTION outbox_rotate(keep interval) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`, "setup --keep-published"},
-		"a table has the default name": {empty + `CREATE TABLE outbox_p (n integer)`, "setup --keep-published"},
+		"a detached default":           {strings.ReplaceAll(empty, "DROP TABLE", "ALTER TABLE outbox_published DETACH PARTITION"), "check --keep-published"},
+		"another function":             {empty + `CREATE OR REPLACE FUNCTION outbox_rotate(keep interval) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`, "check --keep-published"},
+		"a table has the default name": {empty + `CREATE TABLE outbox_p (n integer)`, "check --keep-published"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := keeping(newFixture(t))

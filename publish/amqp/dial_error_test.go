@@ -31,7 +31,7 @@ func TestWhyTheBrokerTakesNoConnection(t *testing.T) {
 		},
 		"virtual host": {with(func(u *url.URL) { u.Path = "/no-such" }), `virtual host \"no-such\": vhost no-such not found`, "rabbitmqctl add_vhost no-such && rabbitmqctl set_permissions"},
 		"port":         {"amqp://guest:wr0ng@127.0.0.1:1/", "RabbitMQ at 127.0.0.1:1: connection refused", "check that RabbitMQ runs there"},
-		"TLS":          {with(func(u *url.URL) { u.Scheme = "amqps" }), "first record does not look like a TLS handshake", "5671 as a rule"},
+		"TLS":          {with(func(u *url.URL) { u.Scheme = "amqps" }), "first record does not look like a TLS handshake", "as a rule 5671"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

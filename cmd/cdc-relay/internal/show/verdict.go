@@ -84,7 +84,8 @@ func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 		}
 		causes[0].messages = cmp.Or(causes[0].messages, v.unsent())
 	}
-	depthKnown := len(causes) > 0 && (strings.Contains(causes[0].text, v.andWait()) || v.oldest > LateAfter && v.falls != "")
+	depthKnown := len(causes) > 0 &&
+		(strings.Contains(causes[0].text, v.andWait()) || v.oldest > LateAfter && v.falls != "")
 	found := slices.Concat(causes, v.messageFindings(cfg.Table, blocked), v.serverFindings(cfg, depthKnown))
 	if len(found) == 0 {
 		return Verdict{Level: Healthy, Text: "Healthy: " + v.calm(), Others: []string{}}
