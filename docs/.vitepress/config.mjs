@@ -83,6 +83,7 @@ const words = {
   'contract.md#contract': 'insert message same transaction order',
   'consumers.md#the-inbox': 'idempotency idempotent',
   'delivery.md#coalescing': 'coalesce',
+  'delivery.md#order': 'keep messages of one customer in order',
   'examples/index.md#examples': 'dotnet .NET C# spring boot',
   'examples/java.md': 'spring boot',
   'examples/php.md': 'laravel eloquent',
@@ -90,6 +91,7 @@ const words = {
   'guarantees.md#not-promised': 'exactly once',
   'performance.md#results': 'throughput benchmark',
   'runbook.md#dead-letters': 'retry dead letters exchange fixed',
+  'runbook.md#wal-grows': 'replication slot fills disk',
   'testing.md#go': 'test code without RabbitMQ',
   'upgrade.md#remove': 'uninstall',
   'operations.md#several-relays': 'high availability leader election',
@@ -190,7 +192,7 @@ export default defineConfig({
       options: {
         miniSearch: search,
         // The home page and the list of pages only lead to the others.
-        _render: (text, env, md) => (['index.md', 'pages.md'].includes(env.relativePath) ? '' : md.render(withWords(text, env.relativePath), env)),
+        _render: (text, env, md) => (['README.md', 'index.md', 'pages.md', 'site/index.md'].includes(env.relativePath) ? '' : md.render(withWords(text, env.relativePath), env)),
       },
     },
   },
