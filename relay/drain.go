@@ -23,7 +23,6 @@ func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
 	defer event.Flush(r.log)
-	defer r.observer.lines.flush()
 	if err := r.check(ctx); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +27,6 @@ type observer struct {
 	table      outbox.Table
 	// headers are the names of the headers that these lines show.
 	headers []string
-	lines   lines
 
 	late *lateRows
 	// written counts the rows settled so far: deleted, moved, or with one more attempt.
@@ -94,14 +92,10 @@ func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Durati
 func (o *observer) deadLettered(one outbox.Settlement) {
 	m := one.Message
 	hint := problem.Command(o.table, "explain", strconv.FormatInt(m.ID, 10)) + "  # says what to fix; then resend it"
-	code, _, _ := strings.Cut(one.Decision.Detail, ":")
-	log := o.log.With(o.headersOf(m)...)
-	o.lines.write(string(event.MessageDeadLettered)+code, func(leftOut int) {
-		log.Error("message dead-lettered: not retried until it is resent",
-			"event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
-			"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(one.Decision.Reason),
-			leftOutOf(leftOut), "error", one.Decision.Detail, "hint", hint)
-	})
+	o.log.With(o.headersOf(m)...).Error("message dead-lettered: not retried until it is resent",
+		"event", event.MessageDeadLettered, "id", m.ID, "message_id", m.MessageID.String(),
+		"routing_key", outbox.Shortened(m.RoutingKey), "reason", string(one.Decision.Reason),
+		"error", one.Decision.Detail, "hint", hint)
 }
 
 func (o *observer) rejected(one outbox.Settlement) {
@@ -116,30 +110,18 @@ func (o *observer) rejected(one outbox.Settlement) {
 			log = log.With("hint", "# "+fix)
 		}
 	}
-	o.lines.write(string(event.MessageRejected)+string(one.Decision.Reason), func(leftOut int) {
-		log.Warn("message rejected: retrying later",
-			"event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
-			"attempts", attempts, "retry_in", one.Decision.Delay.Round(time.Millisecond),
-			leftOutOf(leftOut), "error", one.Decision.Detail)
-	})
+	log.Warn("message rejected: retrying later",
+		"event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
+		"attempts", attempts, "retry_in", one.Decision.Delay.Round(time.Millisecond),
+		"error", one.Decision.Detail)
 }
 
 // setAside is called once for each row that can be neither deleted nor updated, with the reason.
 func (o *observer) setAside(m *outbox.Message, err error, hint string) {
 	o.counts.SetAside()
-	o.lines.write(string(event.RowSetAside), func(leftOut int) {
-		o.log.Error("row set aside: the database does not let it be changed; other rows unaffected",
-			"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(),
-			leftOutOf(leftOut), "error", pgdial.Text(err), "hint", hint)
-	})
-}
-
-// leftOutOf says how many lines of this kind were left out; nothing for none.
-func leftOutOf(n int) slog.Attr {
-	if n == 0 {
-		return slog.Attr{}
-	}
-	return slog.Int("left_out", n)
+	o.log.Error("row set aside: the database does not let it be changed; other rows unaffected",
+		"event", event.RowSetAside, "id", m.ID, "message_id", m.MessageID.String(),
+		"error", pgdial.Text(err), "hint", hint)
 }
 
 // headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.

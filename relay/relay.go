@@ -186,7 +186,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
 	defer event.Flush(r.log)
-	defer r.observer.lines.flush()
 	if err := r.preflight(ctx); err != nil || ctx.Err() != nil {
 		if err == nil {
 			r.log.Info("stopped before it published anything", "event", event.RelayStopped)

@@ -19,7 +19,7 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 			meaning, fix = OfReason(last, exchange, detail)
 		}
 		if meaning == "" {
-			return "each attempt failed", readError
+			return "each attempt failed", ReadError
 		}
 		return meaning, fix
 	}
@@ -52,7 +52,7 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 		}
 		return meaning, fix
 	case outbox.ReasonChannelClosed:
-		return "RabbitMQ closed the channel because of this message", readError
+		return "RabbitMQ closed the channel because of this message", ReadError
 	case outbox.ReasonTooLarge:
 		return "the body is larger than RabbitMQ's max_message_size", "raise max_message_size in rabbitmq.conf"
 	case outbox.ReasonInvalidHeaders:
@@ -63,9 +63,9 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 		return "the exchange or the routing key is longer than 255 bytes",
 			"shorten the exchange or the routing key in the dead-letter table"
 	case outbox.ReasonHandlerRejected:
-		return "the handler rejected the message, or ended while it processed the message", readError
+		return "the handler rejected the message, or ended while it processed the message", ReadError
 	case outbox.ReasonHandlerImpossible:
-		return "the handler cannot deliver the message", readError
+		return "the handler cannot deliver the message", ReadError
 	case outbox.ReasonInvalidRow:
 		return "the row contains no valid message", "correct in the dead-letter table what the last error reports"
 	case outbox.ReasonByHand:
@@ -77,7 +77,8 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 	return "", ""
 }
 
-const readError = "fix what the last error says"
+// ReadError is the advice of OfReason if only the last error tells what to do.
+const ReadError = "fix what the last error says"
 
 // exchangeOf returns the exchange of a rejected message: that of the row, or the one that RabbitMQ's answer names.
 func exchangeOf(exchange *string, detail string) (name string, known bool) {

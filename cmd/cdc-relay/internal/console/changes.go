@@ -17,7 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // asked describes a change, before or after it is made.
@@ -156,8 +155,8 @@ func (a *asked) warn(ctx context.Context, tables *operator.Tables) error {
 func failAgain(rows []operator.Message) (warnings []string) {
 	counts := map[string]int{}
 	for _, m := range rows {
-		meaning, fix := cureOf(m.Reason, show.ValueOr(m.LastError, ""), m.Exchange)
-		if fix == "" {
+		meaning, fix := show.FailureOf(m.LastError, m.Exchange, m.Reason)
+		if fix == "" || fix == problem.ReadError {
 			continue
 		}
 		if m.Exchange != nil && *m.Exchange != "" {
@@ -176,18 +175,6 @@ func failAgain(rows []operator.Message) (warnings []string) {
 		warnings = append(warnings, who+" will fail again "+cause+".")
 	}
 	return warnings
-}
-
-// cureOf says why a message failed, and what to do first; fix is "" if only its last error tells.
-func cureOf(reason, lastError string, exchange *string) (meaning, fix string) {
-	if reason == "" || reason == string(outbox.ReasonRetriesExceeded) {
-		reason, _, _ = strings.Cut(lastError, ":")
-	}
-	meaning, fix = problem.OfReason(outbox.Reason(reason), exchange, lastError)
-	if strings.HasPrefix(fix, "see ") {
-		fix = ""
-	}
-	return meaning, fix
 }
 
 // exchangesOf names where messages go.

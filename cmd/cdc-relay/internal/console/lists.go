@@ -63,7 +63,7 @@ func (l *listed) group(
 		if g.Exchange != "" {
 			exchange = &g.Exchange
 		}
-		_, shown.Fix = cureOf(g.Reason, g.Example, exchange)
+		_, shown.Fix = show.FailureOf(&g.Example, exchange, g.Reason)
 		link := maps.Clone(filters)
 		for _, f := range shown.Fields() {
 			link.Set(f.Name, f.Value)

@@ -56,7 +56,7 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 	}
 	if m.LastError != nil {
 		g.Row("last error", Printable(*m.LastError))
-		if meaning, fix := failureOf(m.LastError, m.Exchange, ""); m.State.Waits() && fix != "" {
+		if meaning, fix := FailureOf(m.LastError, m.Exchange, ""); m.State.Waits() && fix != "" {
 			g.Row("to fix it", meaning+": "+fix)
 		}
 		if m.OrderingKey != nil && m.State == operator.Retrying && m.First == nil {
@@ -138,9 +138,9 @@ func showPlace(g rows, w operator.Message) {
 	g.Row("place", place)
 }
 
-// failureOf explains a failure, and says what to do first. The reason of a retry is "": it is the code at the start of
+// FailureOf explains a failure, and says what to do first. The reason of a retry is "": it is the code at the start of
 // the error, as for exhausted retries. A nil exchange is the relay's own.
-func failureOf(lastError, exchange *string, reason string) (meaning, fix string) {
+func FailureOf(lastError, exchange *string, reason string) (meaning, fix string) {
 	text := ValueOr(lastError, "")
 	if reason == "" || reason == string(outbox.ReasonRetriesExceeded) {
 		reason, _, _ = strings.Cut(text, ":")
@@ -150,7 +150,7 @@ func failureOf(lastError, exchange *string, reason string) (meaning, fix string)
 
 // reasonText says why a message became a dead letter.
 func reasonText(m operator.Message) (says, fix string) {
-	meaning, fix := failureOf(m.LastError, m.Exchange, m.Reason)
+	meaning, fix := FailureOf(m.LastError, m.Exchange, m.Reason)
 	says = Printable(m.Reason)
 	if meaning != "" {
 		says += ": " + meaning

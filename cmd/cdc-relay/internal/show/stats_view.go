@@ -153,7 +153,7 @@ func explainGroup(g operator.Group) (meaning, fix string) {
 	if g.Exchange != "" {
 		exchange = &g.Exchange
 	}
-	meaning, fix = failureOf(&g.Example, exchange, g.Reason)
+	meaning, fix = FailureOf(&g.Example, exchange, g.Reason)
 	return cmp.Or(meaning, "of "+OrElse(Printable(g.Reason), "a failure without a reason")), fix
 }
 

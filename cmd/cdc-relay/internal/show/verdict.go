@@ -270,7 +270,7 @@ func (v *Stats) blockedFinding(table outbox.Table, k *operator.Key) finding {
 	} else {
 		f.text = fmt.Sprintf("%s of key %s %s behind message %d, which was rejected", countOf(behind, "message"), key,
 			verbOf(behind, "waits", "wait"), id)
-		meaning, fix := failureOf(k.First.LastError, k.First.Exchange, "")
+		meaning, fix := FailureOf(k.First.LastError, k.First.Exchange, "")
 		if meaning != "" {
 			f.text += ": " + meaning
 		}
