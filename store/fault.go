@@ -73,7 +73,7 @@ func (s *Store) Repair(ctx context.Context, err error) string {
 		if answer.Code == pgerrcode.ForeignKeyViolation && answer.ConstraintName != "" {
 			referring := outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}
 			return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s;  -- or delete the rows there that refer to it",
-				short(referring), outbox.Identifier(answer.ConstraintName))
+				referring, outbox.Identifier(answer.ConstraintName))
 		}
 		where = answer.Where
 	} else if !errors.Is(err, ErrUnchanged) {
@@ -83,11 +83,7 @@ func (s *Store) Repair(ctx context.Context, err error) string {
 	if s.ask(ctx, "find the trigger", deleteTriggersSQL, []any{s.table.SQL(), where}, &trigger) != nil {
 		return "" // none, several, or the server does not answer: check names them
 	}
-	return fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;", short(s.table), outbox.Identifier(trigger))
-}
-
-func short(t outbox.Table) string {
-	return outbox.Identifier(t.Schema) + "." + outbox.Identifier(t.Name)
+	return fmt.Sprintf("ALTER TABLE %s DISABLE TRIGGER %s;", s.table, outbox.Identifier(trigger))
 }
 
 // IsRowFault reports whether a statement failed because of one of its rows: a type, a constraint, a trigger or a
