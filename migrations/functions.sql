@@ -124,6 +124,9 @@ CREATE OR REPLACE FUNCTION {{.cancel}}(message_id uuid)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS {{.quote}}
 DECLARE
     wanted uuid := message_id;
+    -- The message_id of a Celery task's retry begins with the first 12 bytes of the task id.
+    first  uuid := (left(message_id::text, 28) || '00000000')::uuid;
+    last   uuid := (left(message_id::text, 28) || 'ffffffff')::uuid;
     called timestamptz := clock_timestamp();
 BEGIN
     IF message_id IS NULL THEN
@@ -132,7 +135,9 @@ BEGIN
     -- A relay takes a row with a time only when that has come, and locks it. One without a time it may be publishing
     -- without a lock. The time is compared once more when the row is locked, because the search may take long.
     DELETE FROM {{.outbox}} o WHERE o.available_at > clock_timestamp() AND o.id = ANY (ARRAY(
-        SELECT w.id FROM {{.outbox}} w WHERE w.message_id = wanted AND w.available_at > called AND w.possible_duplicate IS NOT TRUE
+        SELECT w.id FROM {{.outbox}} w
+        WHERE w.message_id BETWEEN first AND last AND (w.message_id = wanted OR w.headers ->> 'id' = wanted::text)
+          AND w.available_at > called AND w.possible_duplicate IS NOT TRUE
         FOR UPDATE SKIP LOCKED));
     RETURN FOUND;
 END {{.quote}};

@@ -252,6 +252,13 @@ func TestCancelDeletesAMessageWhoseTimeHasNotCome(t *testing.T) {
 	is(t, app, false, "SELECT outbox_cancel($1)", id)
 	is(t, owner, 1, "SELECT count(*) FROM outbox")
 	wantError(t, app, "SELECT outbox_cancel(NULL)", "22004", "message_id is null")
+
+	// The retry of a Celery task, beside messages whose ids begin as that of the task.
+	exec1(t, owner, `INSERT INTO outbox (routing_key, payload, available_at, message_id, headers) VALUES
+		('retry', '1', 'infinity', '00000000-0000-0000-0000-00000abcdef0', '{"id": "`+id+`"}'), ('other task', '1', 'infinity', '00000000-0000-0000-0000-000000000008', '{"id": "x"}'),
+		('other form', '1', 'infinity', '00000000-0000-0000-0000-000000000009', '["`+id+`"]')`)
+	is(t, app, true, "SELECT outbox_cancel($1)", id)
+	is(t, owner, "other, other task, other form", "SELECT string_agg(routing_key, ', ' ORDER BY id) FROM outbox")
 }
 
 // The session with the lock decides: a relay that publishes the row, or another caller.

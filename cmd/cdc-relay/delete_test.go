@@ -180,3 +180,33 @@ func TestAHeadGoesToTheDeadLettersAndItsKeyGoesOn(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--reason", "by_hand", "--yes"), "resent 3 dead letters")
 }
+
+// The row of a retry has a message_id of its own, and the id of the task in its headers. Other messages whose ids begin
+// alike do not count.
+func TestAMessageIsFoundByTheIDOfItsCeleryTask(t *testing.T) {
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
+	env["CDC_RELAY_HTTP_ADDR"] = ""
+	insert := func(table, retry, task, more, values string) {
+		execute(t, db, `INSERT INTO `+table+` (id, message_id, headers, routing_key, payload`+more+`)
+			VALUES ((SELECT count(*) FROM outbox) + 100, $1, jsonb_build_object('id', $2::text), 'r', '1'`+values+`)`, retry, task)
+	}
+	const timed, later = ", available_at, attempts", ", now() + interval '1 hour', 2"
+	insert("outbox", uuid(1)[:28]+"0badcafe", uuid(1), timed, later)
+	insert("outbox", uuid(2), "another", timed, later)
+	insert("outbox", uuid(3), uuid(3), "", "")
+	const died, dead = ", created_at, attempts, schema_version, failure_reason", ", now(), 6, 1, 'nack'"
+	insert("outbox_dead_letter", uuid(4)[:28]+"0badcafe", uuid(4), died, dead)
+	insert("outbox_published", uuid(1), uuid(1), ", created_at, published_at, attempts, schema_version", ", now(), now(), 0, 1") // the first attempt
+	for id, code := range map[string]int{uuid(1): exitDone, uuid(3): exitDone, uuid(4): exitDone, uuid(9): exitNotFound} {
+		want(t, cdcRelay(t, env, "explain", id), code)
+	}
+	for _, words := range [][]string{{"resend", uuid(1)}, {"delete", uuid(1), "--yes"}, {"delete", uuid(4), "--yes"}} {
+		want(t, cdcRelay(t, env, words...), exitDone)
+	}
+	if left := query[string](t, db, `SELECT string_agg(headers ->> 'id', ', ' ORDER BY id) FROM outbox`); left != "another, "+uuid(3) {
+		t.Errorf("left: %s", left)
+	}
+	if n := query[int64](t, db, `SELECT (SELECT count(*) FROM outbox_dead_letter) + (SELECT count(*) FROM outbox_published)`); n != 1 {
+		t.Errorf("%d dead letters and published messages, want the first attempt alone", n)
+	}
+}

@@ -17,9 +17,8 @@ func (p *process) explainCommand() *cli.Command {
 		UsageText: "cdc-relay explain ID [FLAGS]",
 		Description: `Shows a message of the outbox, a dead letter or a published message: where it is, what it
 waits for, and what happens next and when. For a dead letter it shows the reason and the
-command that sends it again. ID is the row's id, or the message_id, which has no index and
-needs a scan of the table. If no message is found, the exit code is 3: it was delivered and
-deleted, or never committed.
+command that sends it again. ID is the row's id, the message_id, or the id of a Celery task,
+also while it waits for a retry. If no message is found, the exit code is 3.
 
 The relay at --http-addr tells its settings, such as --max-retries.`,
 		Flags: asking(describe(flags(

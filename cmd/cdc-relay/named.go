@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -43,18 +42,15 @@ func (s *session) missing(ctx context.Context, all ...located) error {
 		return err
 	}
 	table := s.cfg.relay.Table
-	in, because := fmt.Sprintf("in none of %s, %s and %s", table, table.DeadLetter(), table.Published()),
-		"deleted, published before the history begins, or never committed"
+	in := fmt.Sprintf("in none of %s, %s and %s", table, table.DeadLetter(), table.Published())
 	if !kept {
 		in = fmt.Sprintf("neither in %s nor in %s", table, table.DeadLetter())
-		because = "published and deleted, or never committed. " +
-			"Relays without --keep-published keep no published message"
 	}
-	text := fmt.Sprintf("%s is %s: it was %s", names[0], in, because)
+	is := "is"
 	if len(names) > 1 {
-		text = fmt.Sprintf("%s are %s: they were %s", strings.Join(names, ", "), in, because)
+		is = "are"
 	}
-	return failure.WithHint(failure.NotFound(errors.New(text)),
+	return failure.WithHint(failure.NotFound(fmt.Errorf("%s %s %s. %s", strings.Join(names, ", "), is, in, show.Nowhere(kept))),
 		"# check the ID, --table and --database-url; a consumer may have logged the message_id")
 }
 
@@ -62,11 +58,18 @@ func (s *session) missing(ctx context.Context, all ...located) error {
 // of a published message has a new id, and the same message_id.
 func (s *session) ambiguous(l located) error {
 	table := s.cfg.relay.Table
+	// Under a message_id or task, the messages count that are still to be sent, or else that have died.
+	counts := func(m operator.Message) bool {
+		return l.name.IsRow() || m.State.Waits() == l.found[0].State.Waits() &&
+			(m.State.Waits() || m.State == l.found[0].State)
+	}
 	var rows []string
 	messages, waiting := map[string]bool{}, 0
 	for _, m := range l.found {
 		at := table
 		switch {
+		case !counts(m):
+			continue
 		case m.State.Waits():
 			waiting++
 		case m.State == operator.Dead:
@@ -80,7 +83,9 @@ func (s *session) ambiguous(l located) error {
 	advice := "give the id of one row"
 	switch {
 	case len(messages) > 1:
-		advice = "give one message_id"
+		if l.name.IsRow() {
+			advice = "give one message_id"
+		}
 	case waiting < 2 && (waiting == 1 || l.count(operator.Dead) < 2):
 		return nil
 	}
@@ -145,7 +150,11 @@ func (p *process) plan(
 		}
 		all.messages = append(all.messages, one)
 		filter := all.filters[one.Action]
-		filter.Add(at.name)
+		if m := at.found[0]; m.State.Waits() {
+			filter.IDs = append(filter.IDs, m.ID) // no index covers all message_ids
+		} else {
+			filter.Add(at.name)
+		}
 		all.filters[one.Action] = filter
 		if one.Text != "" && s.cfg.format != formatJSON {
 			fmt.Fprintln(p.terminal.Out, one.Text)

@@ -18,8 +18,8 @@ func (p *process) resendCommand() *cli.Command {
 		Usage: "send messages again, wherever they are",
 		UsageText: "cdc-relay resend ID… [FLAGS]\n" +
 			"  cdc-relay resend --state dead|retrying|published ID…|FILTERS|--all [FLAGS]",
-		Description: `Sends the messages with these IDs (that of the row, or the message_id), wherever they are, or
-those in one state. Relays may run meanwhile.
+		Description: `Sends the messages with these IDs (as explain takes them), wherever they are, or those in
+one state. Relays may run meanwhile.
 
   retrying   rejected messages are due now, with all their attempts again. Those that a relay
              has locked are skipped, because it publishes them now.

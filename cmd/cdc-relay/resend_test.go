@@ -79,7 +79,7 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 		{uuid(14) + " --dry-run", exitDone, "was published at"},
 		{uuid(15), exitFailed, "Instead give the id of one row"},
 		{"16 --dry-run", exitDone, "Message 16 is a dead letter"},
-		{"99", exitNotFound, "99 is in none of public.outbox, public.outbox_dead_letter and public.outbox_published: it was deleted"},
+		{"99", exitNotFound, "99 is in none of public.outbox, public.outbox_dead_letter and public.outbox_published. No table can tell why: published before "},
 		{"1 99 --yes", exitNotFound, "99 is in none of"}, // nor is 1 retried
 		{uuid(99) + " --json", exitNotFound, "is in none of"},
 		{"", exitUsage, "resend: say which: an ID"},
@@ -109,7 +109,7 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 
 	execute(t, db, `DROP TABLE outbox_published`)
 	r = cdcRelay(t, env, "resend", "97", "98", "99") // no command brings them back
-	if want(t, r, exitNotFound); !strings.Contains(r.stderr, "97, 98, 99 are neither in public.outbox nor in public.outbox_dead_letter: they were") ||
+	if want(t, r, exitNotFound); !strings.Contains(r.stderr, "97, 98, 99 are neither in public.outbox nor in public.outbox_dead_letter. No table can tell why: published and deleted, ") ||
 		!strings.HasPrefix(hintOf(r), "# check the ID, --table and --database-url") {
 		t.Errorf("got %s", r.stderr)
 	}

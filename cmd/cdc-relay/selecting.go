@@ -84,7 +84,7 @@ func filterSettings() []setting {
 			func(c *config, text string) error { return set(&c.selected.filter, text) }))
 	}
 	return []setting{
-		settings.Repeats(of("id", "ID,…", "Only these: ids of rows, or message_ids.",
+		settings.Repeats(of("id", "ID,…", "Only these: ids of rows, message_ids, or ids of Celery tasks.",
 			func(f *operator.Filter, text string) error { return addNames(f, strings.Split(text, ",")) })),
 		of("routing-key", "PATTERN",
 			`Only messages with this routing key, such as 'orders.*' or 'orders.#'. `+

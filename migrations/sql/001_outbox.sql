@@ -59,6 +59,9 @@ CREATE INDEX {{call .index "ordering_key_idx"}} ON {{.outbox}} (ordering_key, id
     WHERE ordering_key IS NOT NULL;
 CREATE INDEX {{call .index "coalesce_key_idx"}} ON {{.outbox}} (ordering_key, coalesce_key, id)
     WHERE coalesce_key IS NOT NULL;
+-- Of rows that wait for their time: people look for these, and cancel them. Other rows leave soon.
+CREATE INDEX {{call .index "message_id_idx"}} ON {{.outbox}} (message_id)
+    WHERE available_at IS NOT NULL;
 
 COMMENT ON TABLE {{.outbox}} IS
     'Messages on their way to RabbitMQ: insert a row, and cdc-relay publishes it after the commit and deletes it. INSERT is the only privilege an application needs.';
@@ -111,6 +114,7 @@ CREATE TABLE {{.dead_letter}} (
 CREATE INDEX {{call .dead_index "dead_at_idx"}} ON {{.dead_letter}} (dead_at, id);
 CREATE INDEX {{call .dead_index "ordering_key_idx"}} ON {{.dead_letter}} (ordering_key)
     WHERE ordering_key IS NOT NULL;
+CREATE INDEX {{call .dead_index "message_id_idx"}} ON {{.dead_letter}} (message_id);
 
 COMMENT ON TABLE {{.dead_letter}} IS 'Messages that cdc-relay does not publish any more, each with a reason.';
 COMMENT ON COLUMN {{.dead_letter}}.id IS 'As in the outbox.';

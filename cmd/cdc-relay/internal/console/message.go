@@ -65,8 +65,11 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 		shown.Messages = append(shown.Messages, c.shownMessage(around, m))
 	}
 	if len(shown.Messages) == 0 {
-		shown.Error = shown.ID + " is neither in the outbox, nor in the dead-letter table, nor in the history: " +
-			"it was delivered and deleted, or never committed."
+		kept, err := tables.HasHistory(ctx)
+		if err != nil {
+			return nil, err
+		}
+		shown.Error = shown.ID + " is not here. " + show.Nowhere(kept)
 	}
 	return shown, nil
 }

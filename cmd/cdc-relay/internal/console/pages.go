@@ -27,7 +27,7 @@ type page struct {
 	view func(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error)
 }
 
-// follows reports whether the page updates itself. A search by message_id does not: no index covers it. It needs the
+// follows reports whether the page updates itself. A search by message_id does not: no index covers all. It needs the
 // parsed form of the request.
 func (p page) follows(r *http.Request) bool {
 	_, err := strconv.ParseInt(strings.TrimSpace(r.FormValue("id")), 10, 64)
@@ -49,7 +49,7 @@ func (c *Console) pages() []page {
 	}
 }
 
-// The time that the queries of a page may take. A search for a message_id reads whole tables.
+// The time that the queries of a page may take. A search for a message_id may read a whole table.
 const (
 	pageTimeout   = 15 * time.Second
 	searchTimeout = time.Minute

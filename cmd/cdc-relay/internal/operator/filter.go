@@ -12,7 +12,8 @@ import (
 // Filter selects rows. All set conditions must hold; the zero Filter selects every row.
 type Filter struct {
 	// IDs and MessageIDs name rows: a row matches if either list has it. IDs that are empty and not nil match no row.
-	IDs        []int64
+	IDs []int64
+	// MessageIDs are message_ids, or ids of Celery tasks.
 	MessageIDs []outbox.UUID
 	RoutingKey *Pattern
 	// Headers must all match.
@@ -136,13 +137,16 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 	} else if of == ofPublished {
 		born = "r.published_at"
 	}
-	switch ids, messageIDs := f.IDs, uuidsOf(f.MessageIDs); {
-	case len(ids) > 0 && len(messageIDs) > 0:
-		c.add("(r.id = ANY(%s::bigint[]) OR r.message_id = ANY(%s::uuid[]))", ids, messageIDs)
-	case len(ids) > 0:
-		c.add("r.id = ANY(%s::bigint[])", ids)
-	case len(messageIDs) > 0:
-		c.add("r.message_id = ANY(%s::uuid[])", messageIDs)
+	switch named := (conditions{args: c.args}); {
+	case f.Named():
+		if len(f.IDs) > 0 {
+			named.add("r.id = ANY(%s::bigint[])", f.IDs)
+		}
+		for _, id := range f.MessageIDs {
+			named.addMessageID(id)
+		}
+		c.args = named.args
+		c.all = append(c.all, "("+strings.Join(named.all, " OR ")+")")
 	case f.IDs != nil:
 		c.add("false")
 	}
@@ -179,12 +183,4 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 		c.add(born+" > %s::timestamptz", *f.After)
 	}
 	return c.String(), c.args
-}
-
-func uuidsOf(ids []outbox.UUID) [][16]byte {
-	raw := make([][16]byte, len(ids))
-	for i, id := range ids {
-		raw[i] = id
-	}
-	return raw
 }

@@ -139,8 +139,9 @@ func scanWaiting(row pgx.CollectableRow, more ...any) (Message, error) {
 const mostOfOneName = 100
 
 // Find finds a message in all tables, with its payload if asked and not redacted: rows of the outbox, dead letters, and
-// then published messages. An id is found by an index; a message_id needs a scan. Several rows may have the same id if
-// the sequence was restarted. It leaves out the history if the role may not read it and the message is elsewhere.
+// then published messages. An index finds an id, and a message_id or task except in the history and of rows that do not
+// wait for a time: those need a scan. Several rows may have the same id if the sequence was restarted. It leaves out the
+// history if the role may not read it and the message is elsewhere.
 func (t *Tables) Find(ctx context.Context, name Name, payload bool) ([]Message, error) {
 	named := func(of newest) ([]Message, error) {
 		return of.read(ctx, t, name.filter(), mostOfOneName, mostOfNamed(), payload)
@@ -169,16 +170,19 @@ func (t *Tables) Find(ctx context.Context, name Name, payload bool) ([]Message, 
 }
 
 func (t *Tables) findWaiting(ctx context.Context, name Name, payload bool) (waiting []Message, err error) {
-	find := t.look
-	if name.id != nil {
-		find = t.glance
-	}
-	err = showing(mostOfNamed(), func(most string) error {
-		return find(ctx, func(ctx context.Context, tx querier) error {
-			waiting, err = t.waitingNamed(ctx, tx, name, payload, most)
-			return err
+	read := func(find func(context.Context, func(context.Context, querier) error) error, which string) error {
+		return showing(mostOfNamed(), func(most string) error {
+			return find(ctx, func(ctx context.Context, tx querier) error {
+				waiting, err = t.waitingNamed(ctx, tx, name, which, payload, most)
+				return err
+			})
 		})
-	})
+	}
+	if name.id != nil {
+		err = read(t.glance, "")
+	} else if err = read(t.glance, timedRows); err == nil && len(waiting) == 0 {
+		err = read(t.look, "r.available_at IS NULL AND ")
+	}
 	for i := range waiting {
 		if err == nil && waiting[i].OrderingKey != nil {
 			err = t.glance(ctx, func(ctx context.Context, tx querier) error { return t.keyOf(ctx, tx, &waiting[i]) })
@@ -194,6 +198,9 @@ func (t *Tables) findWaiting(ctx context.Context, name Name, payload bool) (wait
 	return waiting, err
 }
 
+// timedRows is the predicate of the index on message_id.
+const timedRows = "r.available_at IS NOT NULL AND "
+
 const waitingNamedSQL = `
 WITH found AS MATERIALIZED (
   SELECT ` + rowColumns + `, r.available_at, {locked_by} AS locked_by
@@ -201,13 +208,13 @@ WITH found AS MATERIALIZED (
 SELECT {columns} FROM found r ORDER BY r.id`
 
 func (t *Tables) waitingNamed(
-	ctx context.Context, tx querier, name Name, payload bool, most string,
+	ctx context.Context, tx querier, name Name, which string, payload bool, most string,
 ) ([]Message, error) {
 	where, args := name.filter().where(ofOutbox, nil)
 	sql := t.fill(waitingNamedSQL,
 		"{columns}", waitingColumns(payload, "r.locked_by", stateBy("r.locked_by")),
 		"{locked_by}", lockedBySQL,
-		"{where}", where,
+		"{where}", which+where,
 		"{limit}", fmt.Sprint(mostOfOneName))
 	rows, err := tx.Query(ctx, strings.ReplaceAll(sql, "{most}", most), args...)
 	if err != nil {

@@ -131,13 +131,13 @@ func bytesOf(text *string) []byte {
 	return []byte(*text)
 }
 
-// Name names a message, by the id of its row or by its message_id.
+// Name names a message, by the id of its row, by its message_id, or by the id of its Celery task.
 type Name struct {
 	id        *int64
 	messageID *outbox.UUID
 }
 
-// ParseName parses a row id or a message_id.
+// ParseName parses the id of a row, a message_id, or the id of a Celery task, if that is a UUID as usual.
 func ParseName(text string) (Name, error) {
 	if id, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return Name{id: &id}, nil
@@ -157,6 +157,9 @@ func (n Name) String() string {
 	return n.messageID.String()
 }
 
+// IsRow reports whether it is the id of a row.
+func (n Name) IsRow() bool { return n.id != nil }
+
 func (n Name) filter() Filter {
 	var f Filter
 	f.Add(n)
@@ -170,6 +173,16 @@ func (f *Filter) Add(n Name) {
 	} else {
 		f.MessageIDs = append(f.MessageIDs, *n.messageID)
 	}
+}
+
+// addMessageID adds the condition that an id is the message_id of r, or that of its Celery task. The message_id of a
+// task's retry begins with the first 12 bytes of the task id (clients/python/cdc_relay/celery.py): so an index finds it.
+func (c *conditions) addMessageID(id outbox.UUID) {
+	first, last := id, id
+	copy(first[12:], []byte{0, 0, 0, 0})
+	copy(last[12:], []byte{255, 255, 255, 255})
+	c.add("r.message_id BETWEEN %s::uuid AND %s::uuid AND (r.message_id = %s::uuid OR r.headers ->> 'id' = %s)",
+		first.String(), last.String(), id.String(), id.String())
 }
 
 // Names returns the messages that the filter names, each once.

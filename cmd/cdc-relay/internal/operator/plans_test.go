@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -32,7 +33,10 @@ func TestStatsScansNoTable(t *testing.T) {
 	deadGroups, args := deadGroupsSQL(groups)
 	retryGroups, _ := retryGroupsSQL(groups)
 	args = append([]any{most}, args...)
+	named, ids := Filter{MessageIDs: []outbox.UUID{{1}}}.where(ofOutbox, nil)
+	lookup := strings.NewReplacer("{columns}", "r.id", "{locked_by}", lockedBySQL, "{where}", timedRows+named, "{limit}", "100").Replace(waitingNamedSQL)
 	statements := map[string][]any{
+		lookup:  ids,
 		rowsSQL: {most}, pendingSQL: {100, none}, blockedSQL: {most}, deadRowsSQL: {most},
 		blocking.statesStatement(sampledRows): {most, none, 50, o.table.SQL()},
 		blocking.statesStatement(oldestRows):  {most, none}, blocking.statesStatement(dueRows): {most, none}, blocking.statesStatement(futureRows): {most, none},
