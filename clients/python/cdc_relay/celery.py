@@ -1,4 +1,5 @@
 """install(app): Celery tasks become rows of the outbox, in the caller's transaction."""
+import hashlib
 import json
 import sys
 import uuid
@@ -22,6 +23,9 @@ from .redaction import Redaction
 # The properties of contract.md; Celery's other options concern its own connection.
 PROPERTIES = ("correlation_id", "reply_to", "type", "user_id", "app_id", "priority", "delivery_mode")
 DELIVERY_MODES = {"transient": 1, 1: 1}
+# Options of apply_async that are columns of the row. They travel in the header COLUMNS, for the task's retries.
+COLUMNS = "cdc_relay_columns"
+OF_ROW = {"ordering_key": str, "coalesce_key": str, "max_attempts": int}
 # Celery 5.5 with quorum queues lets the broker delay a message that is sent to this exchange.
 NATIVE_DELAY = "celery_delayed_27"
 
@@ -73,7 +77,11 @@ def install(
         nonlocal send_directly
         if send_directly is None:  # not earlier: it reads the configuration
             send_directly = app.amqp._create_task_sender()
+        columns = {key: OF_ROW[key](options[key]) for key in OF_ROW if options.get(key) is not None}
+        options = {key: value for key, value in options.items() if key not in OF_ROW}
         excluded = any(fnmatchcase(name, pattern) for pattern in exclude)
+        if excluded and columns:
+            raise ValueError(f"task {name}: {', '.join(columns)} needs the outbox, and exclude sends the task to the broker directly")
         if not message.headers and not (excluded and redaction is None):
             raise ImproperlyConfigured("cdc_relay needs Celery's message protocol 2: remove the setting task_protocol = 1")
         redacted_payload = redaction.apply(name, message, options) if redaction else None
@@ -87,7 +95,11 @@ def install(
         if by_chord and type(app.backend).__module__.startswith("django_celery_results.") and database.in_transaction():
             raise RuntimeError("call self.replace outside the transaction: its exception rolls that back, with the chord's row of django-celery-results")
         # Celery itself chooses the queue and calls the signals. It publishes to _Row instead of a connection.
-        row = _Row(name, database, context, redacted_payload, apart)
+        if current_task and message.headers["id"] == current_task.request.id:
+            columns = {**(current_task.request.get(COLUMNS) or {}), **columns}
+        if columns:
+            message.headers[COLUMNS] = columns
+        row = _Row(name, database, context, {**columns, "redacted_payload": redacted_payload}, apart)
         return send_directly(row, name, message._replace(sent_event=None), **{**options, "retry": False})
 
     def beat_without_connection(sender, **_):
@@ -97,25 +109,56 @@ def install(
             sender.scheduler.producer = None  # else beat waits for the broker before it sends
 
     app.amqp.send_task_message = send_task_message
-    app.cdc_relay = {"in_django": not execute, "using": using, "table": table, "exclude": exclude}  # for Django's system checks
+    app.cdc_relay = {  # for Django's system checks
+        "in_django": not execute, "using": using, "table": table,
+        "patterns": {"exclude": exclude, "redact": tuple(redact) if isinstance(redact, Mapping) else ()}, "context": context,
+    }  # fmt: skip
+    if not execute:
+        from django.core import checks
+
+        checks.register(_check_installed_apps)
     beat_init.connect(beat_without_connection, weak=False)
     return app
 
 
+def queues_of(app):
+    """The queues of task_queues, or else the default queue, and those of task_routes, except of functions."""
+    queues = app.amqp.queues
+    for routes in app.amqp.routes:
+        for route in {**getattr(routes, "map", {}), **getattr(routes, "patterns", {})}.values():
+            queue = route.get("queue") if isinstance(route, Mapping) else route
+            if isinstance(queue, str):
+                queues[queue]  # makes it, as for a task
+            elif queue is not None:
+                queues.add(queue)
+    return list(queues.values())
+
+
 def declare_queues(app: Celery) -> None:
-    """Declares the queues of the setting task_queues, or else the default queue, with their exchanges and bindings."""
+    """Declares the queues of the settings task_queues, or else the default queue, and task_routes, with exchanges and bindings."""
     with app.connection_for_write() as connection:
-        for queue in app.amqp.queues.values():
+        for queue in queues_of(app):
             # Each worker has its own queue for a Broadcast. One without a consumer would fill.
             declared = queue.exchange if isinstance(queue, Broadcast) else queue
             declared(connection.default_channel).declare()
 
 
+def is_declared(queue, connection):
+    """Tells whether the broker has the queue, or of a Broadcast its exchange."""
+    try:
+        with connection.channel() as channel:
+            entity = (queue.exchange if isinstance(queue, Broadcast) else queue)(channel)
+            entity.declare(passive=True) if isinstance(queue, Broadcast) else entity.queue_declare(passive=True)
+        return True
+    except connection.channel_errors:
+        return False
+
+
 class _Row:
     """Receives what Celery publishes, and writes it to the outbox."""
 
-    def __init__(self, name, database, context, redacted_payload, apart):
-        self.name, self.database, self.context, self.redacted_payload, self.apart = name, database, context, redacted_payload, apart
+    def __init__(self, name, database, context, columns, apart):
+        self.name, self.database, self.context, self.columns, self.apart = name, database, context, columns, apart
 
     def publish(self, message_body, exchange, routing_key, serializer, compression, headers, **properties):
         content_type, content_encoding, body = dumps(message_body, serializer=serializer)
@@ -142,12 +185,12 @@ class _Row:
             routing_key=routing_key,
             payload=body if is_text else None,
             payload_bytes=None if is_text else body.encode() if isinstance(body, str) else body,
-            redacted_payload=self.redacted_payload,
             headers=jsonb("header", headers),
             properties=jsonb("property", {**known, "content_type": content_type, "content_encoding": content_encoding}),
             available_at=available_at,
             expires_at=expires_at,
             apart=self.apart,
+            **self.columns,
         )
         created.send(sender=self.name, task_id=headers["id"], message_id=message_id, headers=headers)
 
@@ -207,6 +250,17 @@ class _DjangoDatabase(_Database):
         return f". A transaction is open on {' and '.join(map(repr, others))}, but the outbox is on {self.alias!r}" if others else ""
 
 
+def _check_installed_apps(app_configs, **kwargs):
+    """A system check, registered here because the others are those of the app that may be missing."""
+    from django.apps import apps
+    from django.core import checks
+
+    if apps.is_installed("cdc_relay.django"):
+        return []
+    hint = 'Add "cdc_relay.django.apps.CDCRelayConfig" to it. Without, cdc_relay has no checks, models and admin.'
+    return [checks.Warning("cdc_relay.install is called, but INSTALLED_APPS lacks the app.", hint=hint, id="cdc_relay.W007")]
+
+
 def _django_alias(using):
     from django.apps import apps
     from django.db import DEFAULT_DB_ALIAS, router
@@ -263,14 +317,20 @@ def _level_of_caller():
     return level
 
 
-def _message_id(headers):
-    """The task's id for its first message, else a random UUID."""
+def beginning(task_id):
+    """The UUID that a task's first message has as message_id. Those of its later messages begin with the same 12 bytes."""
     try:
-        if not headers.get("retries") and not headers.get("replaced_task_nesting"):
-            return str(uuid.UUID(str(headers["id"])))
-    except ValueError:
-        pass  # the application chose another form of id
-    return str(uuid.uuid4())
+        return uuid.UUID(str(task_id))
+    except ValueError:  # the application chose another form of id
+        return uuid.UUID(bytes=hashlib.md5(str(task_id).encode()).digest())
+
+
+def _message_id(headers):
+    """An index finds all messages of a task, because their ids begin alike. Consumers still tell them apart."""
+    first = beginning(headers["id"])
+    if str(first) == str(headers["id"]).lower() and not headers.get("retries") and not headers.get("replaced_task_nesting"):
+        return str(first)
+    return str(uuid.UUID(bytes=first.bytes[:12] + uuid.uuid4().bytes[12:]))
 
 
 def _time(text):

@@ -2,7 +2,9 @@
 import inspect
 import json
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from math import isfinite
@@ -13,6 +15,17 @@ HIDDEN = "[redacted]"
 # Celery's tasks that call another task for each item of `it`.
 FOR_EACH = ("celery.map", "celery.starmap", "celery.chunks")
 MAX_REPR = 1024  # characters
+importing = ContextVar("cdc_relay_importing", default=False)
+
+
+def import_tasks(app):
+    """Imports the tasks that a worker of the app finds. For Django, Celery then runs all system checks, and those call this."""
+    if not importing.get():
+        token = importing.set(True)
+        try:
+            app.loader.import_default_modules()
+        finally:
+            importing.reset(token)
 
 
 class Redaction:
@@ -22,7 +35,7 @@ class Redaction:
                 raise TypeError("redact is a mapping of patterns to lists of names, not to strings")
         elif not callable(redact):
             raise TypeError("redact is a function or a mapping")
-        self.app, self.redact = app, redact
+        self.app, self.redact, self.imported = app, redact, False
 
     def apply(self, name, message, explicit):
         """Redacts the message's headers and event, and returns its redacted payload, or None if no pattern matches.
@@ -58,7 +71,7 @@ class Redaction:
         """Hides the listed arguments, and positional ones whose names are not known."""
         lists = [names for pattern, names in self.redact.items() if fnmatchcase(name, pattern)]
         if not lists:
-            return None
+            return ([HIDDEN] * len(args), dict.fromkeys(kwargs, HIDDEN)) if self.misspelt() and not name.startswith("celery.") else None
         hidden, parameters = set().union(*lists), self.parameters(name)
         names, any_name = {p.name for p in parameters}, any(p.kind == p.VAR_KEYWORD for p in parameters)
         if names and not any_name and not names.issuperset(self.redact.get(name, ())):
@@ -70,6 +83,20 @@ class Redaction:
             [value if show else HIDDEN for value, show in zip(args, shown)],
             {key: HIDDEN if key in hidden else value for key, value in kwargs.items()},
         )
+
+    def misspelt(self):
+        """Names of tasks in the mapping that no task has. Each task that no pattern matches may be the one that is meant."""
+        found = [name for name in self.redact if not set(name) & set("*?[") and name not in self.app.tasks]
+        if found and not self.imported:
+            self.imported = True
+            try:
+                import_tasks(self.app)
+            except Exception:
+                pass  # a worker reports it; the names stay unknown
+            found = self.misspelt()
+            if found:
+                warnings.warn(f"redact: no task is named {', '.join(found)}, so all arguments are hidden of tasks that no other pattern matches")
+        return found
 
     def parameters(self, name):
         """The parameters of the task; none if it is not known here."""

@@ -6,6 +6,7 @@ import pytest
 import shop
 from django.core import checks
 from django.db import DatabaseError, ProgrammingError, connection, transaction
+from kombu import Connection
 
 from cdc_relay.django.checks import _check_table, _problem_of, check_database
 from cdc_relay.django.models import OutboxMessage
@@ -44,7 +45,7 @@ def change(db):
 
 
 def test_a_complete_outbox_has_no_findings(manage):
-    project = f"{INSTALLED}cdc_relay.install(app, exclude=['metrics.*'])"
+    project = f"{INSTALLED}@app.task(name='metrics.collect')\ndef collect(): pass\ncdc_relay.install(app, exclude=['metrics.*'])"
     for arguments in ("check",), ("check", "--database", "default", "--fail-level", "DEBUG"), ("migrate",):
         code, said = manage(*arguments, project=project)
         assert code == 0 and "cdc_relay." not in said, said
@@ -55,8 +56,9 @@ def test_a_missing_table_stops_check_and_migrate_with_the_command_to_type(manage
         for arguments in ("check", "--database", "default"), ("migrate",):
             code, said = manage(*arguments, SHOP_TABLE=table)
             assert code == 1 and f"(cdc_relay.E001) Table {table} does not exist in database" in said, said
-            assert f"cdc-relay setup --table {table} --database-url postgres://" in said and connection.settings_dict["NAME"] in said
+            assert f"cdc-relay setup --table {table} --app-role " in said and "--database-url postgres://OWNER@" in said and connection.settings_dict["NAME"] in said
             assert "The database has public.outbox. If that is the outbox" in said
+            assert "As the owner of the database: cdc-relay setup" in said and "--app-role " in said, said
         code, said = manage("check", SHOP_TABLE=table)  # asks no database
         assert code == 0 and "cdc_relay." not in said, said
 
@@ -133,24 +135,55 @@ def test_the_check_leaves_the_default_app_of_celery_alone(manage):
     assert code == 0, said
 
 
-def test_exclude_patterns_are_checked():
-    class App:
-        tasks = {name: None for name in ("metrics.collect", "shop.mail", "shop.letters.send", "celery.chord")}
-
+def test_patterns_are_checked():
+    names = ("metrics.collect", "shop.mail", "shop.letters.send")
     for pattern, problem in {
-        "metrics.*": None, "shop.mail": None, "*.send": None, "[ms]*": None, "[!c]*": None, "[]x]*": None, "elsewhere.*": None,
+        "metrics.*": None, "shop.mail": None, "*.send": None, "[ms]*": None, "[!c]*": None, "[]ms]*": None, "elsewhere.*": "matches no registered task.",
         "metric.*": "Did you mean 'metrics.*'?", "shop.mial": "Did you mean 'shop.mail'?", "shop.letter.*": "Did you mean 'shop.letters.*'?",
         "": "matches no task", " metrics.*": "has spaces", "[shop": "without ]", r"shop\.mail": "regular expression", "^shop": "regular expression",
         7: "not a string",
     }.items():  # fmt: skip
-        said = _problem_of(pattern, App)
+        said = _problem_of(pattern, names)
         assert said is None if problem is None else problem in said, f"{pattern!r}: {said}"
 
 
-def test_exclude_patterns_of_installed_apps_are_checked(manage):
-    project = f"{INSTALLED}@app.task(name='metrics.collect')\ndef collect(): pass\ncdc_relay.install(app, exclude=['metric.*'])"
-    code, said = manage("check", project=project)
-    assert code == 0 and "(cdc_relay.W002) The pattern 'metric.*' in exclude" in said and "Did you mean 'metrics.*'?" in said, said
+def test_patterns_of_installed_apps_are_checked_with_the_tasks_that_a_worker_finds(manage, tmp_path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/tasks.py").write_text("from celery import shared_task\n@shared_task(name='shop.pay')\ndef pay(card): pass")
+    project = f"{INSTALLED}app.autodiscover_tasks(['project'])\ncdc_relay.install(app, exclude=['shop.mial', 'shop.*'], redact={{'shop.pya': ['card'], '*': []}}, context=%s)"
+    code, said = manage("check", project=project % ["request_*", "trace_parent", "request_id"])
+    assert code == 0 and said.count("cdc_relay.W002") == 4, said
+    for text in ("'shop.mial' in exclude", "'shop.pya' in redact of cdc_relay.install matches no registered task. Did you mean 'shop.pay'?",
+                 "'request_*' in context of cdc_relay.install is a pattern", "Did you mean 'traceparent'?"):  # fmt: skip
+        assert text in said, said
+    (tmp_path / "project/tasks.py").write_text("import gone")
+    code, said = manage("check", project=project % ["request_id"])
+    assert code == 0 and "(cdc_relay.W008) The tasks of the Celery app 'project' cannot be imported: ModuleNotFoundError: No module named 'gone'" in said, said
+
+
+def test_settings_of_the_project_that_break_the_package(manage):
+    installed = f"{INSTALLED}cdc_relay.install(app)"
+    code, said = manage("check", project=f"{installed}\napp.conf.task_protocol = 1")
+    assert code == 1 and "(cdc_relay.E006) The Celery app 'project' has task_protocol = 1." in said, said
+    code, said = manage("check", project=installed, settings="INSTALLED_APPS.remove('cdc_relay.django.apps.CDCRelayConfig')")
+    assert code == 0 and "(cdc_relay.W007) cdc_relay.install is called, but INSTALLED_APPS lacks the app." in said, said
+
+
+def test_queues_are_checked_and_declared_before_a_deployment(manage, relay_environment):
+    name = f"{relay_environment['SHOP_QUEUE']}_deploy"
+    project = (f"{INSTALLED}import os\napp.conf.update(broker_url=os.environ['SHOP_BROKER'], task_default_queue='{name}', task_routes="
+               f"[lambda *_, **__: None, {{'a.*': {{'queue': '{name}_routed'}}, 'b': '{name}_short', 'c': {{'priority': 3}}}}])\ncdc_relay.install(app)")  # fmt: skip
+    missing = f"(cdc_relay.W009) The broker has no queue {name}, {name}_short, {name}_routed."
+    for arguments, found in {("check", "--deploy"): missing, ("check",): "", ("cdc_relay_declare",): f"declared: {name}, {name}_short, {name}_routed"}.items():
+        code, said = manage(*arguments, project=project)
+        assert code == 0 and found in said and ("W009" in said) == ("W009" in found), said
+    code, said = manage("check", "--deploy", project=project)
+    assert "cdc_relay." not in said, said
+    code, said = manage("check", "--deploy", project=project.replace("os.environ['SHOP_BROKER']", "'amqp://127.0.0.1:1//'"))
+    assert code == 0 and "(cdc_relay.I002) The broker of the Celery app 'project' does not answer" in said, said
+    with Connection(relay_environment["SHOP_BROKER"]) as connection:
+        for queue in (name, f"{name}_routed", f"{name}_short"):
+            connection.default_channel.queue_delete(queue)
 
 
 def test_columns_are_checked(change):
@@ -158,6 +191,8 @@ def test_columns_are_checked(change):
     change("ALTER TABLE outbox DROP expires_at, DROP coalesce_key CASCADE")
     (one,) = found()
     assert "E002 Table outbox (default) has no column coalesce_key, expires_at." in one and "cdc-relay setup --tables-only" in one
+    change("ALTER TABLE outbox_dead_letter RENAME TO gone")
+    assert any("has no dead-letter table" in one and "setup --tables-only" in one for one in found())
     change("ALTER TABLE outbox RENAME message_id TO m; ALTER TABLE outbox RENAME routing_key TO r")
     (one,) = found()
     assert "E001 Table outbox (default) is not an outbox of cdc-relay" in one
@@ -198,8 +233,8 @@ SEND = {
     "bulk_create": lambda: OutboxMessage.objects.bulk_create([OutboxMessage(routing_key="orders", payload={})]),
 }
 FAULTS = {
-    "ALTER TABLE outbox RENAME TO gone": ("42P01", 'relation "outbox" does not exist', "Create the outbox in database test_", "cdc-relay setup --database"),
-    "ALTER TABLE outbox DROP headers": ("42703", '"headers" of relation "outbox" does not exist', "Update the outbox:", "cdc-relay setup --tables-only --database"),
+    "ALTER TABLE outbox RENAME TO gone": ("42P01", 'relation "outbox" does not exist', "As the owner of database test_", "create the outbox: cdc-relay setup --app-role "),
+    "ALTER TABLE outbox DROP headers": ("42703", '"headers" of relation "outbox" does not exist', "As the owner of the table, update it:", "cdc-relay setup --tables-only --database"),
     "CREATE ROLE shop_sends; GRANT USAGE ON SCHEMA public TO shop_sends; SET LOCAL ROLE shop_sends": (
         "42501", "permission denied for table outbox", "may not send", "cdc-relay setup --app-role"),
 }  # fmt: skip
@@ -239,13 +274,13 @@ def test_other_errors_are_as_before(change):
     "settings, table, wanted",
     [
         ({}, "outbox", "cdc-relay setup"),
-        ({"NAME": "shop"}, "public.Outbox", "cdc-relay setup --database-url postgres:///shop"),
+        ({"NAME": "shop"}, "public.Outbox", "cdc-relay setup --database-url postgres://OWNER@/shop"),
         ({"NAME": "shop", "HOST": "db", "PORT": 5433, "USER": "a@b", "PASSWORD": "s3cr3t"}, "billing.events",
-         "cdc-relay setup --table billing.events --database-url postgres://a%40b@db:5433/shop"),
+         "cdc-relay setup --table billing.events --database-url postgres://OWNER@db:5433/shop"),
         ({"NAME": "a b", "HOST": "::1", "PORT": ""}, 'billing."Events"',
-         "cdc-relay setup --table 'billing.\"Events\"' --database-url 'postgres://[::1]/a%20b'"),
+         "cdc-relay setup --table 'billing.\"Events\"' --database-url 'postgres://OWNER@[::1]/a%20b'"),
         ({"NAME": "shop", "HOST": "/run/postgresql", "PORT": "5433", "USER": "u"}, "outbox",
-         "cdc-relay setup --database-url 'postgres://u@/shop?host=/run/postgresql&port=5433'"),
+         "cdc-relay setup --database-url 'postgres://OWNER@/shop?host=/run/postgresql&port=5433'"),
     ],
 )  # fmt: skip
 def test_the_command_names_table_and_database(settings, table, wanted):

@@ -106,6 +106,16 @@ def test_tasks_that_no_pattern_matches_have_no_redacted_payload(outbox):
     assert sent.redacted_payload is None and sent.headers["kwargsrepr"] == "{'card': 'open'}"
 
 
+@pytest.mark.parametrize("pattern", ["shop.pya", "pay"])
+def test_a_misspelt_name_hides_all_that_no_other_pattern_matches(outbox, pattern):
+    app = shop({pattern: ["card"], "shop.refund": ["order"]})
+    with pytest.warns(UserWarning, match=f"redact: no task is named {pattern}"):
+        app.send_task("shop.pay", (1, SECRET), {"note": SECRET})
+    chain(app.tasks["shop.refund"].si(SECRET, 1), app.tasks["shop.pay"].si(2, SECRET)).delay()
+    assert secret_in_sight(outbox) == set()
+    assert outbox[1].redacted_payload[0] == ["[redacted]", 1]  # its own pattern is found
+
+
 @both
 def test_later_tasks_are_redacted(outbox, redact):
     app = shop(redact)

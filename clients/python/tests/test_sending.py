@@ -18,6 +18,8 @@ from kombu import Queue
 from kombu.common import Broadcast
 
 import cdc_relay
+from cdc_relay.django.models import OutboxMessage
+from cdc_relay.pytest_plugin import _run
 
 
 def test_a_task_is_a_row_of_the_transaction(outbox):
@@ -37,6 +39,34 @@ def test_a_rollback_sends_nothing(outbox):
         group(shop.add.s(1, 2), shop.add.s(3, 4)).delay()
         1 / 0
     assert len(outbox) == 0
+
+
+def test_order_and_coalescing_are_columns_of_the_row_and_of_its_retries(outbox, drain_outbox):
+    options = {"ordering_key": 7, "coalesce_key": uuid.UUID(int=5), "max_attempts": 2}
+    shop.third_time.apply_async(**options)
+    chain(shop.add.si(1, 2).set(ordering_key="first"), shop.add.si(3, 4).set(ordering_key="then")).delay()
+    shop.add.delay(1, 2)
+    columns = [(row.ordering_key, row.coalesce_key, row.max_attempts) for row in drain_outbox()]
+    kept = ("7", str(uuid.UUID(int=5)), 2)
+    assert columns == [kept, ("first", None, None), (None, None, None), kept, ("then", None, None), kept]
+    with pytest.raises(ValueError, match="ordering_key needs the outbox"):
+        shop.ping.apply_async(ordering_key="k")
+    with pytest.raises(ValueError):
+        shop.add.apply_async((1, 2), max_attempts="many")
+
+
+def test_all_messages_of_a_task_are_found_by_its_id(outbox, drain_outbox):
+    for task_id in (None, "order 7"):
+        result = shop.retry_for_ever.apply_async(task_id=task_id, countdown=60)
+        shop.retry_for_ever.apply_async(task_id="order 8", countdown=60)
+        assert OutboxMessage.objects.of_task(result.id).count() == 1
+        first, _ = drain_outbox(limit=2, run_tasks=False)
+        _run(shop.app, first, propagate=False)
+        (retry,) = outbox
+        found = OutboxMessage.objects.of_task(result.id).get()
+        assert found.headers["retries"] == 1 and found.message_id != first.message_id and str(found.message_id)[:28] == str(first.message_id)[:28]
+        assert not OutboxMessage.objects.of_task(str(found.message_id)).exclude(pk=found.pk).exists()
+        assert OutboxMessage.objects.of_task(result.id).delete()[0] == 1 and len(outbox) == 0
 
 
 @pytest.mark.django_db(transaction=True)

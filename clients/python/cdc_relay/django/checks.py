@@ -1,12 +1,16 @@
 """System checks. Those of the database run with `manage.py check --database NAME` and `manage.py migrate`, the others always."""
 import re
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
 
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.db import DatabaseError, connections, router
 
+from ..celery import is_declared, queues_of
+from ..redaction import import_tasks
 from .models import DEAD_LETTER_TABLE, NAME, OutboxMessage
 from .tables import command, find, grant_command, missing_grants, parts
 
@@ -40,6 +44,9 @@ def check_celery(app_configs, **kwargs):
         if isinstance(using, str) and using not in connections:
             hint = f"DATABASES has: {', '.join(connections)}."
             found.append(checks.Error(f"cdc_relay.install has using={using!r}, which is no database.", hint=hint, id="cdc_relay.E005"))
+        if app.conf.task_protocol == 1:
+            hint = "Remove the setting: a task of protocol 1 is an error when it is sent."
+            found.append(checks.Error(f"The Celery app {app.main or app!r} has task_protocol = 1.", hint=hint, id="cdc_relay.E006"))
         found += _check_patterns(app)
     if not celery_apps and _has_shared_tasks():
         found.append(_not_installed("There are shared tasks, but no Celery app", "in mysite/celery.py, and import that in mysite/__init__.py"))
@@ -66,13 +73,22 @@ def _has_shared_tasks():
 
 def _check_patterns(app):
     found = []
-    for pattern in app.cdc_relay["exclude"]:
-        if problem := _problem_of(pattern, app):
-            found.append(checks.Warning(f"The pattern {pattern!r} in exclude of cdc_relay.install {problem}", id="cdc_relay.W002"))
+    try:
+        import_tasks(app)
+        names = [name for name in app.tasks if not name.startswith("celery.")]
+    except Exception as error:
+        what = f"The tasks of the Celery app {app.main or app!r} cannot be imported: {type(error).__name__}: {error}"
+        return [checks.Warning(what, hint="So no pattern of cdc_relay.install is checked.", id="cdc_relay.W008")]
+    problems = [(kind, p, _problem_of(p, names)) for kind, patterns in app.cdc_relay["patterns"].items() for p in patterns]
+    problems += [("context", name, _problem_of_name(name)) for name in app.cdc_relay["context"] if name != "*"]
+    for kind, pattern, problem in problems:
+        if problem:
+            hint = "Where such a name stands, redact hides all arguments of tasks that no other pattern matches." if kind == "redact" else None
+            found.append(checks.Warning(f"{pattern!r} in {kind} of cdc_relay.install {problem}", hint=hint, id="cdc_relay.W002"))
     return found
 
 
-def _problem_of(pattern, app):
+def _problem_of(pattern, names):
     if not isinstance(pattern, str):
         return "is not a string: write it like 'metrics.*'."
     if pattern != pattern.strip() or not pattern:
@@ -81,18 +97,42 @@ def _problem_of(pattern, app):
         return "has a [ without ], so it matches only names with [ in them."
     if re.search(r"\\|\^|\$|\(|\||\+", pattern):
         return "looks like a regular expression. It is a pattern of fnmatch: * matches anything, ? one character."
-    try:
-        names = [name for name in app.tasks if not name.startswith("celery.")]
-    except Exception:  # the configuration of the app: Celery reports it
-        return None
-    from fnmatch import fnmatchcase
-
     if any(fnmatchcase(name, pattern) for name in names):
         return None
     packages = {name[: match.start()] + ".*" for name in names for match in re.finditer(r"\.", name)}
-    # Without a name that is alike, the task may only be registered elsewhere.
     meant = get_close_matches(pattern, [*names, *sorted(packages)], 1, 0.8)
-    return f"matches no registered task. Did you mean {meant[0]!r}?" if meant else None
+    return "matches no registered task." + (f" Did you mean {meant[0]!r}?" if meant else "")
+
+
+TRACE = ("traceparent", "tracestate", "baggage")
+
+
+def _problem_of_name(name):
+    """A name of context that no process can have."""
+    if re.search(r"[*?[]", name):
+        return "is a pattern. It takes names, or the string '*' for all."
+    if name not in TRACE and (meant := get_close_matches(name, TRACE, 1, 0.8)):
+        return f"is no header of OpenTelemetry. Did you mean {meant[0]!r}?"
+    needed = "opentelemetry" if name in TRACE else "structlog"
+    return None if find_spec(needed) else f"has no value here: {needed} is not installed."
+
+
+@checks.register(deploy=True)
+def check_queues(app_configs, **kwargs):
+    """Asks the broker of each Celery app."""
+    found = []
+    for app in (app for app in _celery_apps() if hasattr(app, "cdc_relay")):
+        try:
+            with app.connection_for_write(connect_timeout=2) as connection:
+                missing = [queue.name for queue in queues_of(app) if not is_declared(queue, connection)]
+        except Exception as error:
+            found.append(checks.Info(f"The broker of the Celery app {app.main or app!r} does not answer: {error}", id="cdc_relay.I002"))
+            continue
+        if missing:
+            hint = "Type: manage.py cdc_relay_declare. A worker also declares the queues that it consumes."
+            what = f"The broker has no queue {', '.join(missing)}. A task waits two minutes if it is sent before its queue exists."
+            found.append(checks.Warning(what, hint=hint, id="cdc_relay.W009"))
+    return found
 
 
 @checks.register(checks.Tags.database)
@@ -137,10 +177,10 @@ WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1 LIMIT 5"""
 def _missing(connection, cursor, table):
     cursor.execute(OUTBOXES)
     others = ", ".join(name for (name,) in cursor.fetchall())
-    cursor.execute("SELECT current_database()")
-    (database,) = cursor.fetchone()
+    cursor.execute("SELECT current_database(), current_user")
+    database, role = cursor.fetchone()
     meant = f"The database has {others}. If that is the outbox, CDC_RELAY_TABLE, or table of cdc_relay.install, must name it. Else: "
-    hint = (meant if others else "Type: ") + command(connection, table)
+    hint = (meant if others else "") + f"As the owner of the database: {command(connection, table, role=role)}"
     return checks.Error(f"Table {table} does not exist in database {database} ({connection.alias}).", hint=hint, id="cdc_relay.E001")
 
 
@@ -153,7 +193,7 @@ FROM pg_catalog.pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT att
 
 
 def _check_found(connection, cursor, table, row):
-    oid, name, _, role, usage = row
+    oid, name, schema, role, usage = row
     cursor.execute(TABLE_COLUMNS, {"columns": COLUMNS, "oid": oid})
     present, needed, denied = cursor.fetchone()
     missing = [column for column in COLUMNS if column not in present]
@@ -162,8 +202,11 @@ def _check_found(connection, cursor, table, row):
         return [checks.Error(f"Table {name} ({connection.alias}) is not an outbox of cdc-relay.", hint=hint, id="cdc_relay.E001")]
     found = []
     if missing:
-        hint = f"Type: {command(connection, table, 'setup --tables-only')}"
+        hint = f"As the owner of the table: {command(connection, table, 'setup --tables-only')}"
         found.append(checks.Error(f"Table {name} ({connection.alias}) has no column {', '.join(missing)}.", hint=hint, id="cdc_relay.E002"))
+    if not find(cursor, table, "_dead_letter", parts(schema)[1]):
+        hint = f"The relay does not start without. As the owner of the table: {command(connection, table, 'setup --tables-only')}"
+        found.append(checks.Error(f"Table {name} ({connection.alias}) has no dead-letter table.", hint=hint, id="cdc_relay.E002"))
     if needed:
         hint = "The package does not fill it. If no trigger does, it needs a default."
         found.append(checks.Warning(f"Table {name} ({connection.alias}): {', '.join(needed)} is NOT NULL.", hint=hint, id="cdc_relay.W005"))

@@ -6,6 +6,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import connections, models, router, transaction
 from django.utils import timezone
 
+from ..celery import beginning
 from .tables import explained, quoted
 
 NAME = getattr(settings, "CDC_RELAY_TABLE", "outbox")
@@ -57,7 +58,20 @@ class Message(models.Model):
         return self.payload if self.payload_bytes is None else f"{len(self.payload_bytes)} bytes"
 
 
-class OutboxQuerySet(models.QuerySet):
+class MessageQuerySet(models.QuerySet):
+    def of_task(self, task_id):
+        """The messages of a Celery task: the first one, and its retries."""
+        first = beginning(task_id)
+        last = uuid.UUID(bytes=first.bytes[:12] + b"\xff" * 4)
+        within = self.filter(message_id__range=(uuid.UUID(bytes=first.bytes[:12] + bytes(4)), last))
+        return within.filter(models.Q(message_id=first) | models.Q(headers__id=str(task_id)))
+
+
+class OutboxQuerySet(MessageQuerySet):
+    def of_task(self, task_id):
+        """The messages of a Celery task that wait for their time: scheduled, or a retry. An index finds them."""
+        return super().of_task(task_id).filter(available_at__isnull=False)
+
     def bulk_create(self, *args, **kwargs):
         with explained(connections[self._db or router.db_for_write(self.model)], NAME):
             return super().bulk_create(*args, **kwargs)
@@ -84,6 +98,8 @@ class DeadLetter(Message):
     last_error = models.TextField(null=True)
     attempts = models.IntegerField()
     dead_at = models.DateTimeField()
+
+    objects = MessageQuerySet.as_manager()
 
     class Meta:
         managed = False

@@ -24,19 +24,18 @@ def quoted(table, suffix=""):
     return ".".join('"{}"'.format(part.replace('"', '""')) for part in (schema, name + suffix) if part)
 
 
-def command(connection, table, verb="setup"):
-    """The command of cdc-relay for this table. The URL has no password."""
+def command(connection, table, verb="setup", role=None):
+    """The command of cdc-relay for this table, which the owner runs: the application's role must not own it. Role may send then."""
     s = connection.settings_dict
     host, port = s.get("HOST") or "", s.get("PORT")
-    user = quote(s["USER"], safe="") + "@" if s.get("USER") else ""
     if host.startswith("/") or not host:
         query = urlencode({key: value for key, value in {"host": host, "port": port}.items() if value}, safe="/")
         address, query = "", query and "?" + query
     else:
         address, query = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else ""), ""
-    words = ["cdc-relay", *verb.split(), *_flag(table)]
+    words = ["cdc-relay", *verb.split(), *_flag(table), *(["--app-role", role] if role else [])]
     if s.get("NAME"):
-        words += ["--database-url", f"postgres://{user}{address}/{quote(s['NAME'], safe='')}{query}"]
+        words += ["--database-url", f"postgres://OWNER@{address}/{quote(s['NAME'], safe='')}{query}"]
     return shlex.join(words)
 
 
@@ -76,9 +75,10 @@ def _cure(error, connection, table):
     session = getattr(connection.connection, "info", None)
     role = connection.settings_dict.get("OPTIONS", {}).get("assume_role") or getattr(session, "user", None)
     if code(error) == UNDEFINED_TABLE:
-        return f"Create the outbox in database {getattr(session, 'dbname', connection.alias)}: {command(connection, table)}\n{more}"
+        database = getattr(session, "dbname", connection.alias)
+        return f"As the owner of database {database}, create the outbox: {command(connection, table, role=role)}\n{more}"
     if code(error) == UNDEFINED_COLUMN:
-        return f"Update the outbox: {command(connection, table, 'setup --tables-only')}\n{more}"
+        return f"As the owner of the table, update it: {command(connection, table, 'setup --tables-only')}\n{more}"
     if code(error) == DENIED:
         return f"Role {role} may not send. As the owner of the table: {grant_command(table, role)}\n{more}"
     return None
@@ -90,10 +90,10 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.relname = %(name)s AND CASE WHEN %(schema)s::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = %(schema)s END"""
 
 
-def find(cursor, table):
+def find(cursor, table, suffix="", schema=None):
     """The oid of a table, its name, its schema, the current role, and if that may use the schema; None: there is no table."""
-    schema, name = parts(table)
-    cursor.execute(FIND, {"schema": schema, "name": name})
+    given, name = parts(table)
+    cursor.execute(FIND, {"schema": schema or given, "name": name + suffix})
     return cursor.fetchone()
 
 
