@@ -63,9 +63,9 @@ func TestAdoptReportsWrongUsage(t *testing.T) {
 	} {
 		wantUsage(t, cdcRelay(t, nil, strings.Fields(args)...), line)
 	}
-	wantOutput(t, cdcRelay(t, nil, "adopt", "--help"), "celery-outbox", "--waiting CONDITION", "cdc-relay adopt [debezium|celery-outbox|watermill] [FLAGS]")
+	wantOutput(t, cdcRelay(t, nil, "adopt", "--help"), "celery-outbox", "--waiting CONDITION", "cdc-relay adopt [debezium|celery-outbox|watermill|cap|namastack] [FLAGS]")
 	env, _ := fresh(t)
-	wantUsage(t, cdcRelay(t, env, "adopt", "--from", "x"), "adopt: --map is not set, nor one of debezium, celery-outbox, watermill given")
+	wantUsage(t, cdcRelay(t, env, "adopt", "--from", "x"), "adopt: --map is not set, nor one of debezium, celery-outbox, watermill, cap, namastack given")
 	wantUsage(t, cdcRelay(t, env, "adopt", "--map", "payload=x"), "adopt: --from is not set: it is the table to adopt")
 }
 

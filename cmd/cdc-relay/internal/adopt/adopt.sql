@@ -28,6 +28,8 @@
                 END;
 {{- end}}
 {{- if eq .Layout "watermill"}}{{template "watermill" .}}{{end}}
+{{- if eq .Layout "cap"}}{{template "cap" .}}{{end}}
+{{- if eq .Layout "namastack"}}{{template "namastack" .}}{{end}}
                 IF payload IS NULL AND payload_bytes IS NULL THEN
                     payload_bytes := ''; -- a row without a body is a message with an empty one
                 END IF;
@@ -126,6 +128,30 @@
             END IF;
             -- github.com/ThreeDotsLabs/watermill, components/delay/delay.go
             available_at := coalesce(available_at, (headers ->> '_watermill_delayed_until')::timestamptz);
+{{- end}}
+
+{{define "cap"}}
+            envelope := payload; -- Content is {"Headers": {…}, "Value": …}, with small letters if the application says so
+            IF json_typeof(coalesce(envelope -> 'Headers', envelope -> 'headers')) IS DISTINCT FROM 'object' THEN
+                RAISE EXCEPTION 'Content has no Headers';
+            END IF;
+            headers := coalesce(envelope -> 'Headers', envelope -> 'headers')::text::jsonb || coalesce(headers, '{}');
+            payload := coalesce(envelope -> 'Value', envelope -> 'value');
+            IF json_typeof(payload) = 'null' THEN
+                payload := NULL; -- CAP sends no body then
+            END IF;
+            -- ExpiresAt is the time to send only of these rows, else that to delete the row. A new row has only the delay, a TimeSpan.
+            available_at := coalesce(available_at, CASE WHEN r."StatusName" IN ('Delayed', 'Queued') THEN r."ExpiresAt"::timestamptz END,
+                {{if .Moves}}r."Added"::timestamptz{{else}}now(){{end}} + regexp_replace(headers ->> 'cap-delaytime', '[.](?=[0-9]+:)', ' ')::interval);
+{{- if .Moves}}
+            created_at := coalesce(created_at, r."Added"::timestamptz); -- of a new row it is now, without the application's time zone
+{{- end}}
+{{- end}}
+
+{{define "namastack"}}
+            IF attempts > 0 THEN -- else it is the time of creation, by the application's clock
+                available_at := coalesce(available_at, r."next_retry_at"::timestamptz);
+            END IF;
 {{- end}}
 
 {{define "function"}}

@@ -35,7 +35,7 @@ func (m mapping) single() column {
 func targets() []string {
 	return []string{
 		"message_id", "exchange", "routing_key", "ordering_key", "payload", "headers", "properties",
-		"created_at", "available_at", "expires_at", "coalesce_key", "max_attempts", "redacted_payload",
+		"created_at", "available_at", "expires_at", "coalesce_key", "attempts", "max_attempts", "redacted_payload",
 	}
 }
 
