@@ -40,7 +40,7 @@ func adoptSettings() []setting {
 			"Which column goes where, as TARGET=VALUE,… "+
 				"A target is a column of the outbox, headers.NAME or properties.NAME. "+
 				"A value is a column of the table, or several and texts in single quotes, joined by ||. "+
-				"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
+				"For celery-outbox: routing_key='QUEUE', task_routes.PATTERN='QUEUE', task_priority.PATTERN='5'.",
 			func(c *config) *string { return &c.adopting.mapping }, adopt.CheckMap))),
 		settings.FlagOnly(settings.Text("waiting", "CONDITION", "",
 			"Which rows of the table are still to be sent, and are moved: "+

@@ -94,7 +94,7 @@
                 'ignore_result', coalesce(options -> 'ignore_result', 'false'), 'replaced_task_nesting', coalesce(options -> 'replaced_task_nesting', '0'))
                 || jsonb_strip_nulls(jsonb_build_object({{if has "sentry_trace_id"}}'sentry-trace', r."sentry_trace_id", 'baggage', r."sentry_baggage"{{end}}));
             properties := jsonb_strip_nulls(jsonb_build_object('correlation_id', r.task_id, 'content_type', 'application/json',
-                'content_encoding', 'utf-8', 'priority', options -> 'priority',
+                'content_encoding', 'utf-8', 'priority', coalesce(options -> 'priority', to_jsonb(({{.Priority}})::integer)),
                 'expiration', CASE jsonb_typeof(options -> 'expiration') WHEN 'number' THEN round((options ->> 'expiration')::numeric * 1000) END));
             -- What the application masks in the one place is hidden in the other.
             IF options ?| '{argsrepr,kwargsrepr}'{{if $redacted}} OR r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL{{end}} THEN

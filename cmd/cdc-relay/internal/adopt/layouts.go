@@ -3,6 +3,7 @@ package adopt
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -132,20 +133,20 @@ type conversion struct {
 	assignments []assignment
 	// body is the expression for a body that may not be JSON; "": payload or payload_bytes is assigned.
 	body string
-	// queue is the expression for the queue of Celery tasks whose row has none.
-	queue string
+	// queue and priority are the expressions for Celery tasks whose row has none.
+	queue, priority string
 	// columns are the source columns that the conversion reads.
 	columns []string
 }
 
 func (s *source) convert(layout string, given []mapping) (*conversion, error) {
-	c := &conversion{layout: layout, queue: "'celery'"}
+	c := &conversion{layout: layout}
 	if layout == CeleryOutbox {
 		return c, s.convertCelery(c, given)
 	}
 	all := merged(s.defaults(layout), given)
 	for _, m := range all {
-		if strings.HasPrefix(m.target, taskRoutes+".") {
+		if name, _, _ := strings.Cut(m.target, "."); name == taskRoutes || name == taskPriority {
 			return nil, problem.New("--map routing_key=COLUMN", "%s is for adopt celery-outbox only", m.target)
 		}
 		for i, p := range m.parts {
@@ -178,8 +179,8 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 	return c, nil
 }
 
-// convertCelery converts a table with known columns; adopt.sql has the rest. It sets the queue of tasks as Celery's own
-// router does (celery/app/routes.py): a complete name goes before a pattern, then the first pattern counts.
+// convertCelery converts a table with known columns; adopt.sql has the rest. It routes tasks as Celery's own
+// router does (celery/app/routes.py): what the row has goes before the route.
 func (s *source) convertCelery(c *conversion, given []mapping) error {
 	c.columns = []string{"id", "created_at", "task_id", "task_name", "args", "kwargs", "options"}
 	for _, name := range c.columns {
@@ -188,31 +189,53 @@ func (s *source) convertCelery(c *conversion, given []mapping) error {
 				"table %s has no column %s: it is not that of django-celery-outbox", s.table, name)
 		}
 	}
-	exact, patterns := "", ""
+	queues, priorities := routes{otherwise: "'celery'"}, routes{otherwise: "NULL"}
 	for _, m := range given {
-		pattern, routed := strings.CutPrefix(m.target, taskRoutes+".")
-		if (m.target != "routing_key" && !routed) || len(m.parts) != 1 || !m.parts[0].literal {
-			return problem.New("--map \"routing_key='QUEUE',task_routes.PATTERN='QUEUE'\"",
-				"with celery-outbox, --map only sets the queue of tasks whose row has none")
-		}
-		queue := migrations.QuoteLiteral(m.parts[0].text)
-		when := func(operator string) string {
-			return fmt.Sprintf(" WHEN %s %s %s THEN %s", taskName, operator, migrations.QuoteLiteral(pattern), queue)
-		}
+		target, pattern, _ := strings.Cut(m.target, ".")
 		switch {
-		case !routed:
-			c.queue = queue
-		case strings.Contains(pattern, "*"):
-			pattern = strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(pattern)
-			patterns += when("LIKE")
+		case len(m.parts) != 1 || !m.parts[0].literal:
+			target = "" // no text
+		case target == taskPriority:
+			if _, err := strconv.ParseUint(m.parts[0].text, 10, 8); err != nil {
+				return problem.New("--map \""+m.target+"='5'\"", "the %s is not a number from 0 to 255", m.target)
+			}
+		}
+		switch target {
+		case "routing_key", taskRoutes:
+			queues.add(pattern, m.asText())
+		case taskPriority:
+			priorities.add(pattern, m.asText())
 		default:
-			exact += when("=")
+			return problem.New("--map \"routing_key='QUEUE',task_routes.PATTERN='QUEUE',task_priority.PATTERN='5'\"",
+				"with celery-outbox, --map only sets queue and priority of tasks whose row has none")
 		}
 	}
-	if exact+patterns != "" {
-		c.queue = "CASE" + exact + patterns + " ELSE " + c.queue + " END"
-	}
+	c.queue, c.priority = queues.sql(), priorities.sql()
 	return nil
+}
+
+// routes is a setting by the names of tasks. A complete name goes before a pattern, then the first pattern counts.
+type routes struct{ exact, patterns, otherwise string }
+
+func (r *routes) add(pattern, value string) {
+	when := func(operator, pattern string) string {
+		return fmt.Sprintf(" WHEN %s %s %s THEN %s", taskName, operator, migrations.QuoteLiteral(pattern), value)
+	}
+	switch {
+	case pattern == "":
+		r.otherwise = value
+	case strings.Contains(pattern, "*"):
+		r.patterns += when("LIKE", strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(pattern))
+	default:
+		r.exact += when("=", pattern)
+	}
+}
+
+func (r *routes) sql() string {
+	if r.exact+r.patterns == "" {
+		return r.otherwise
+	}
+	return "CASE" + r.exact + r.patterns + " ELSE " + r.otherwise + " END"
 }
 
 // taskName is what Celery looks up in its routes.

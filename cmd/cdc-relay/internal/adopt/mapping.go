@@ -39,8 +39,11 @@ func targets() []string {
 	}
 }
 
-// taskRoutes is the target prefix for a pattern of Celery tasks, as in Celery's setting of this name.
-const taskRoutes = "task_routes"
+// The target prefixes for a pattern of Celery tasks. Celery's setting task_routes has both values.
+const (
+	taskRoutes   = "task_routes"
+	taskPriority = "task_priority"
+)
 
 func propertyNames() []string {
 	return []string{
@@ -82,7 +85,7 @@ func parseMap(text string) ([]mapping, error) {
 func checkTarget(target string) error {
 	name, entry, of := strings.Cut(target, ".")
 	switch {
-	case of && (name == "headers" || name == taskRoutes) && entry != "":
+	case of && (name == "headers" || name == taskRoutes || name == taskPriority) && entry != "":
 		return nil
 	case of && name == "properties" && slices.Contains(propertyNames(), entry):
 		return nil

@@ -50,7 +50,7 @@ func (p *plan) render(name string, commit bool) (string, error) {
 	var b strings.Builder
 	err = parsed.ExecuteTemplate(&b, name, map[string]any{
 		"Outbox": p.request.Outbox.SQL(), "Source": s.table.SQL(), "View": p.request.View, "Sequences": p.sequences(),
-		"Layout": c.layout, "Assignments": c.assignments, "Body": c.body, "Queue": c.queue,
+		"Layout": c.layout, "Assignments": c.assignments, "Body": c.body, "Queue": c.queue, "Priority": c.priority,
 		"TaskUUID": s.asUUID(`r."task_id"::text`), "EnvelopeUUID": s.asUUID("(envelope ->> 'uuid')"),
 		"Waiting": "(" + p.waiting + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
 		"Moves": name == "move", "Commit": commit,
