@@ -29,8 +29,7 @@ type adoptFlags struct {
 func adoptSettings() []setting {
 	return []setting{
 		settings.FlagOnly(settings.Func("from", "NAME", "",
-			"The table to adopt, written as in SQL. Default: outboxevent for debezium, "+
-				"celery_outbox for celery-outbox, the only watermill_… for watermill; "+
+			"The table to adopt, written as in SQL. Default: its usual name, such as celery_outbox; "+
 				"with --undo the only adopted one.",
 			func(c *config, text string) error {
 				table, err := outbox.ParseName(text)
@@ -41,11 +40,11 @@ func adoptSettings() []setting {
 			"Which column goes where, as TARGET=VALUE,… "+
 				"A target is a column of the outbox, headers.NAME or properties.NAME. "+
 				"A value is a column of the table, or several and texts in single quotes, joined by ||. "+
-				"For celery-outbox: routing_key='QUEUE' and task_routes.PATTERN='QUEUE'.",
+				"For celery-outbox: routing_key='QUEUE', task_routes.PATTERN='QUEUE', task_priority.PATTERN='5'.",
 			func(c *config) *string { return &c.adopting.mapping }, adopt.CheckMap))),
 		settings.FlagOnly(settings.Text("waiting", "CONDITION", "",
 			"Which rows of the table are still to be sent, and are moved: "+
-				"all, none, or an SQL condition. Needed if the table has rows, except for celery-outbox.",
+				"all, none, or an SQL condition. Needed if the table has rows and its state is not known.",
 			func(c *config) *string { return &c.adopting.waiting })),
 		settings.FlagOnly(settings.Switch("view", "Put a view in place of the table, so that nothing is stored twice.",
 			func(c *config) *bool { return &c.adopting.view })),
@@ -59,7 +58,7 @@ func (p *process) adoptCommand() *cli.Command {
 	command := &cli.Command{
 		Name:      "adopt",
 		Usage:     "publish the rows of another outbox table, without a change of the application",
-		UsageText: "cdc-relay adopt [debezium|celery-outbox|watermill] [FLAGS]",
+		UsageText: "cdc-relay adopt [" + strings.Join(adopt.Layouts(), "|") + "] [FLAGS]",
 		Description: `Creates a trigger that moves each new row of another table to the outbox, at COMMIT. Rows that
 wait in the table are moved once. Run it again to move waiting rows and to recreate a missing
 trigger. The tables of the outbox must exist (setup).
@@ -79,9 +78,9 @@ EXAMPLES
 	for _, layout := range adopt.Layouts() {
 		command.Subcommands = append(command.Subcommands, &cli.Command{
 			Name:        layout,
-			Usage:       layoutUsage(layout),
+			Usage:       adopt.Usage(layout),
 			UsageText:   "cdc-relay adopt " + layout + " [FLAGS]",
-			Description: "As \"cdc-relay adopt\", for " + layoutUsage(layout) + ".\n--map changes where a column goes.",
+			Description: "As \"cdc-relay adopt\", for " + adopt.Usage(layout) + ".\n--map changes where a column goes.",
 			Flags:       flagsOfAdopt(),
 			Action:      p.adopt(layout),
 		})
@@ -102,14 +101,6 @@ func flagsOfAdopt() []cli.Flag {
 		flags("database-url", "table", "owner", "from", "map", "waiting", "view", "undo", "print-sql", "config"),
 		usages{"print-sql": "Print the SQL for psql instead of running it."},
 	)
-}
-
-func layoutUsage(layout string) string {
-	return map[string]string{
-		adopt.Debezium:     "the table of Debezium's outbox event router",
-		adopt.CeleryOutbox: "the table of django-celery-outbox",
-		adopt.Watermill:    "the table of a topic of Watermill's SQL publisher",
-	}[layout]
 }
 
 func (p *process) adopt(layout string) cli.ActionFunc {

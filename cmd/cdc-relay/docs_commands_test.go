@@ -84,7 +84,7 @@ func TestDocumentedMigrationCommandsRun(t *testing.T) {
 	debezium := `INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{"id": 42}')`
 	execute(t, conn, event)
 	execute(t, conn, debezium) // this row counts as sent
-	for _, command := range []string{"cdc-relay adopt --from events", "cdc-relay adopt debezium --waiting", "cdc-relay adopt --undo"} {
+	for _, command := range []string{"cdc-relay adopt --from events", "cdc-relay adopt debezium --waiting", "cdc-relay adopt --undo --from events"} {
 		if ran := runCommands(t, env, "adopt.md", command); ran != 1 {
 			t.Fatalf("%d commands begin with %s", ran, command)
 		}

@@ -96,6 +96,7 @@ const words = {
   'upgrade.md#remove': 'uninstall',
   'operations.md#several-relays': 'high availability leader election',
   'operations.md#failover': 'read replica standby promotion point in time recovery PITR',
+  'migrate.md': 'migration switch from replace rename settings',
   'compare.md': 'why not debezium alternatives license licence',
 }
 

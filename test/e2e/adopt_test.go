@@ -15,6 +15,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 	w.bindExchange(exchange, "topic", w.queue, "#")
 	arrived := w.consume(w.queue)
 	w.run("--exchange", exchange)
+	number := 0 // of the layout, in the ids
 	for layout, test := range map[string]struct {
 		table, insert string // with the last digits of the id, and the body
 		adopt         []string
@@ -52,6 +53,27 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 			},
 			"orders",
 		},
+		"cap": {
+			`CREATE SCHEMA cap; CREATE TABLE cap.published ("Id" bigint PRIMARY KEY, "Version" varchar(20), "Name" varchar(200), "Content" text, "Retries" int, "Added" timestamp, "ExpiresAt" timestamp,
+				"StatusName" varchar(50))`,
+			`INSERT INTO cap.published SELECT right(id, 12)::bigint, 'v1', id, format('{"Headers":{"id":"%%s","cap-callback-name":null},"Value":%%s}', id, body), 0, now(), NULL, 'Scheduled'
+				FROM (VALUES ('%s', '%s')) v(id, body)`,
+			[]string{"adopt", "cap", "--map", "exchange='" + exchange + "',message_id=Name,routing_key='orders.created'"},
+			func(id, body string) amqp.Publishing {
+				return amqp.Publishing{Body: []byte(body), Headers: amqp.Table{"id": id, "cap-callback-name": nil}}
+			},
+			"orders.created",
+		},
+		"namastack": {
+			`CREATE TABLE outbox_record (id varchar(255) PRIMARY KEY, status varchar(20), record_key varchar(255), record_type varchar(255), payload text, context text, created_at timestamptz, completed_at timestamptz,
+				failure_count int, failure_reason varchar(1000), next_retry_at timestamptz, partition_no int, handler_id varchar(1000))`,
+			`INSERT INTO outbox_record VALUES ('%s', 'NEW', 'order-7', 'shop.OrderCreated', '%s', NULL, now(), NULL, 0, NULL, now(), 3, 'io.namastack.outbox.rabbit.RabbitOutboxHandler#handle(java.lang.Object)')`,
+			[]string{"adopt", "namastack", "--map", "exchange='" + exchange + "'"},
+			func(_, body string) amqp.Publishing {
+				return amqp.Publishing{Body: []byte(body), Headers: amqp.Table{"__TypeId__": "shop.OrderCreated"}}
+			},
+			"order-7",
+		},
 		"a map": {
 			`CREATE TABLE events (key uuid PRIMARY KEY, topic text DEFAULT 'billing', body text)`,
 			`INSERT INTO events (key, body) VALUES ('%s', '%s')`,
@@ -60,7 +82,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 			"billing",
 		},
 	} {
-		number := len(layout) // of the ids
+		number++
 		id := func(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", number, n) }
 		w.exec(test.table)
 		w.exec(fmt.Sprintf(test.insert, id(1), `{"n": 1}`))

@@ -195,6 +195,9 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 			Err: err,
 		}
 	}
+	if messages := only(p.request.Layout, "s"); messages != "" && condition != "false" {
+		condition = "(" + condition + ") AND " + messages
+	}
 	return condition, nil
 }
 

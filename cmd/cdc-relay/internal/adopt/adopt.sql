@@ -28,6 +28,8 @@
                 END;
 {{- end}}
 {{- if eq .Layout "watermill"}}{{template "watermill" .}}{{end}}
+{{- if eq .Layout "cap"}}{{template "cap" .}}{{end}}
+{{- if eq .Layout "namastack"}}{{template "namastack" .}}{{end}}
                 IF payload IS NULL AND payload_bytes IS NULL THEN
                     payload_bytes := ''; -- a row without a body is a message with an empty one
                 END IF;
@@ -92,7 +94,7 @@
                 'ignore_result', coalesce(options -> 'ignore_result', 'false'), 'replaced_task_nesting', coalesce(options -> 'replaced_task_nesting', '0'))
                 || jsonb_strip_nulls(jsonb_build_object({{if has "sentry_trace_id"}}'sentry-trace', r."sentry_trace_id", 'baggage', r."sentry_baggage"{{end}}));
             properties := jsonb_strip_nulls(jsonb_build_object('correlation_id', r.task_id, 'content_type', 'application/json',
-                'content_encoding', 'utf-8', 'priority', options -> 'priority',
+                'content_encoding', 'utf-8', 'priority', coalesce(options -> 'priority', to_jsonb(({{.Priority}})::integer)),
                 'expiration', CASE jsonb_typeof(options -> 'expiration') WHEN 'number' THEN round((options ->> 'expiration')::numeric * 1000) END));
             -- What the application masks in the one place is hidden in the other.
             IF options ?| '{argsrepr,kwargsrepr}'{{if $redacted}} OR r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL{{end}} THEN
@@ -126,6 +128,30 @@
             END IF;
             -- github.com/ThreeDotsLabs/watermill, components/delay/delay.go
             available_at := coalesce(available_at, (headers ->> '_watermill_delayed_until')::timestamptz);
+{{- end}}
+
+{{define "cap"}}
+            envelope := payload; -- Content is {"Headers": {…}, "Value": …}, with small letters if the application says so
+            IF json_typeof(coalesce(envelope -> 'Headers', envelope -> 'headers')) IS DISTINCT FROM 'object' THEN
+                RAISE EXCEPTION 'Content has no Headers';
+            END IF;
+            headers := coalesce(envelope -> 'Headers', envelope -> 'headers')::text::jsonb || coalesce(headers, '{}');
+            payload := coalesce(envelope -> 'Value', envelope -> 'value');
+            IF json_typeof(payload) = 'null' THEN
+                payload := NULL; -- CAP sends no body then
+            END IF;
+            -- ExpiresAt is the time to send only of these rows, else that to delete the row. A new row has only the delay, a TimeSpan.
+            available_at := coalesce(available_at, CASE WHEN r."StatusName" IN ('Delayed', 'Queued') THEN r."ExpiresAt"::timestamptz END,
+                {{if .Moves}}r."Added"::timestamptz{{else}}now(){{end}} + regexp_replace(headers ->> 'cap-delaytime', '[.](?=[0-9]+:)', ' ')::interval);
+{{- if .Moves}}
+            created_at := coalesce(created_at, r."Added"::timestamptz); -- of a new row it is now, without the application's time zone
+{{- end}}
+{{- end}}
+
+{{define "namastack"}}
+            IF attempts > 0 THEN -- else it is the time of creation, by the application's clock
+                available_at := coalesce(available_at, r."next_retry_at"::timestamptz);
+            END IF;
 {{- end}}
 
 {{define "function"}}

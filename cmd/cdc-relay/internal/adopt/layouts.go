@@ -3,6 +3,7 @@ package adopt
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -24,26 +25,77 @@ const (
 	// (github.com/ThreeDotsLabs/watermill, components/forwarder/envelope.go). Headers are those of
 	// github.com/ThreeDotsLabs/watermill-amqp, pkg/amqp/marshaler.go.
 	Watermill = "watermill"
+	// CAP is the table of published messages of DotNetCore.CAP (github.com/dotnetcore/CAP,
+	// src/DotNetCore.CAP.PostgreSql/IStorageInitializer.PostgreSql.cs and IDataStorage.PostgreSql.cs). The message is
+	// that of src/DotNetCore.CAP.RabbitMQ/ITransport.RabbitMQ.cs; CAP.RabbiMQOptions.cs names the exchange.
+	CAP = "cap"
+	// Namastack is the table of Namastack Outbox (github.com/namastack/namastack-outbox,
+	// namastack-outbox-jpa/src/main/resources/schema/postgres/outbox-tables.sql). The message is that of
+	// namastack-outbox-rabbit, RabbitOutboxAutoConfiguration.kt and RabbitOutboxPublisher.kt, with Spring's JSON
+	// converter; namastack-outbox-core, BaseHandlerMethod.kt, makes the handler_id.
+	Namastack = "namastack"
 )
 
+// layout is what is known of a table. adopt.sql has the rest: what no mapping can express.
+type layout struct {
+	usage, table string // table is its usual name
+	// mapping and optional are written as --map. A table may lack the columns of optional.
+	mapping, optional string
+	// waiting selects the rows that are still to be sent, by the column state; "": only the user knows.
+	waiting, state string
+	// only selects the rows that are messages, as a format of the row's name. The others stay in the table.
+	only string
+}
+
+var layouts = map[string]layout{
+	Debezium: {
+		usage: "the table of Debezium's outbox event router", table: "outboxevent",
+		mapping: `message_id=id, routing_key='outbox.event.'||aggregatetype, ordering_key=aggregatetype||':'||aggregateid,
+			payload=payload, properties.type=type, headers.aggregateid=aggregateid`,
+		optional: "created_at=timestamp",
+	},
+	CeleryOutbox: {
+		usage: "the table of django-celery-outbox", table: "celery_outbox",
+		waiting: "true", state: "id", // its own relay deletes sent rows
+	},
+	Watermill: {
+		usage: "the table of a topic of Watermill's SQL publisher",
+		mapping: `message_id=uuid, payload=payload, headers=metadata, headers._watermill_message_uuid=uuid,
+			created_at=created_at`,
+		waiting: "NOT acked", state: "acked",
+	},
+	CAP: {
+		usage: "the table of published messages of CAP for .NET", table: "cap.published",
+		mapping: `message_id=Id, exchange='cap.default.router', routing_key=Name, payload=Content, attempts=Retries`,
+		waiting: `"StatusName" <> 'Succeeded'`, state: "StatusName",
+	},
+	Namastack: {
+		usage: "the table of Namastack Outbox for Spring", table: "outbox_record",
+		mapping: `message_id=id, exchange='outbox-events', routing_key=record_key, ordering_key=record_key, payload=payload,
+			properties.content_encoding='UTF-8', headers.__TypeId__=record_type, created_at=created_at,
+			attempts=failure_count`,
+		waiting: "status = 'NEW'", state: "status",
+		only: `%s."handler_id" LIKE 'io.namastack.outbox.rabbit.RabbitOutboxHandler#%%'`,
+	},
+}
+
 // Layouts returns the names in the order of the help page.
-func Layouts() []string { return []string{Debezium, CeleryOutbox, Watermill} }
+func Layouts() []string { return []string{Debezium, CeleryOutbox, Watermill, CAP, Namastack} }
+
+// Usage returns what the layout is, for the help page.
+func Usage(layout string) string { return layouts[layout].usage }
 
 // defaults returns the mappings of a layout, without columns that only some versions have and this table lacks.
 func (s *source) defaults(layout string) []mapping {
-	text := ""
-	switch layout {
-	case Debezium:
-		text = `message_id=id, routing_key='outbox.event.'||aggregatetype, ordering_key=aggregatetype||':'||aggregateid,
-			payload=payload, properties.type=type, headers.aggregateid=aggregateid`
-		if s.has("timestamp") {
-			text += ", created_at=timestamp"
-		}
-	case Watermill:
-		topic := "'" + strings.ReplaceAll(strings.TrimPrefix(s.table.Name, "watermill_"), "'", "''") + "'"
-		text = `message_id=uuid, routing_key=` + topic + `, payload=payload, headers=metadata,
-			headers._watermill_message_uuid=uuid, created_at=created_at`
+	all, optional := mustParse(layouts[layout].mapping), mustParse(layouts[layout].optional)
+	if layout == Watermill {
+		topic := part{literal: true, text: strings.TrimPrefix(s.table.Name, "watermill_")}
+		all = append(all, mapping{target: "routing_key", parts: []part{topic}})
 	}
+	return append(all, slices.DeleteFunc(optional, func(m mapping) bool { return !s.has(m.parts[0].column) })...)
+}
+
+func mustParse(text string) []mapping {
 	all, err := parseMap(text)
 	if err != nil {
 		panic("adopt: " + err.Error()) // it parses a constant
@@ -53,11 +105,16 @@ func (s *source) defaults(layout string) []mapping {
 
 // waiting returns the condition for the rows that are still to be sent; "": only the user knows.
 func (s *source) waiting(layout string) string {
-	switch {
-	case layout == CeleryOutbox:
-		return "true" // its own relay deletes sent rows
-	case layout == Watermill && s.has("acked"):
-		return "NOT acked"
+	if l := layouts[layout]; s.has(l.state) {
+		return l.waiting
+	}
+	return ""
+}
+
+// only returns the condition for the rows that are messages; "": all are.
+func only(layout, row string) string {
+	if format := layouts[layout].only; format != "" {
+		return fmt.Sprintf(format, row)
 	}
 	return ""
 }
@@ -76,20 +133,20 @@ type conversion struct {
 	assignments []assignment
 	// body is the expression for a body that may not be JSON; "": payload or payload_bytes is assigned.
 	body string
-	// queue is the expression for the queue of Celery tasks whose row has none.
-	queue string
+	// queue and priority are the expressions for Celery tasks whose row has none.
+	queue, priority string
 	// columns are the source columns that the conversion reads.
 	columns []string
 }
 
 func (s *source) convert(layout string, given []mapping) (*conversion, error) {
-	c := &conversion{layout: layout, queue: "'celery'"}
+	c := &conversion{layout: layout}
 	if layout == CeleryOutbox {
 		return c, s.convertCelery(c, given)
 	}
 	all := merged(s.defaults(layout), given)
 	for _, m := range all {
-		if strings.HasPrefix(m.target, taskRoutes+".") {
+		if name, _, _ := strings.Cut(m.target, "."); name == taskRoutes || name == taskPriority {
 			return nil, problem.New("--map routing_key=COLUMN", "%s is for adopt celery-outbox only", m.target)
 		}
 		for i, p := range m.parts {
@@ -122,8 +179,8 @@ func (s *source) convert(layout string, given []mapping) (*conversion, error) {
 	return c, nil
 }
 
-// convertCelery converts a table with known columns; adopt.sql has the rest. It sets the queue of tasks as Celery's own
-// router does (celery/app/routes.py): a complete name goes before a pattern, then the first pattern counts.
+// convertCelery converts a table with known columns; adopt.sql has the rest. It routes tasks as Celery's own
+// router does (celery/app/routes.py): what the row has goes before the route.
 func (s *source) convertCelery(c *conversion, given []mapping) error {
 	c.columns = []string{"id", "created_at", "task_id", "task_name", "args", "kwargs", "options"}
 	for _, name := range c.columns {
@@ -132,31 +189,53 @@ func (s *source) convertCelery(c *conversion, given []mapping) error {
 				"table %s has no column %s: it is not that of django-celery-outbox", s.table, name)
 		}
 	}
-	exact, patterns := "", ""
+	queues, priorities := routes{otherwise: "'celery'"}, routes{otherwise: "NULL"}
 	for _, m := range given {
-		pattern, routed := strings.CutPrefix(m.target, taskRoutes+".")
-		if (m.target != "routing_key" && !routed) || len(m.parts) != 1 || !m.parts[0].literal {
-			return problem.New("--map \"routing_key='QUEUE',task_routes.PATTERN='QUEUE'\"",
-				"with celery-outbox, --map only sets the queue of tasks whose row has none")
-		}
-		queue := migrations.QuoteLiteral(m.parts[0].text)
-		when := func(operator string) string {
-			return fmt.Sprintf(" WHEN %s %s %s THEN %s", taskName, operator, migrations.QuoteLiteral(pattern), queue)
-		}
+		target, pattern, _ := strings.Cut(m.target, ".")
 		switch {
-		case !routed:
-			c.queue = queue
-		case strings.Contains(pattern, "*"):
-			pattern = strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(pattern)
-			patterns += when("LIKE")
+		case len(m.parts) != 1 || !m.parts[0].literal:
+			target = "" // no text
+		case target == taskPriority:
+			if _, err := strconv.ParseUint(m.parts[0].text, 10, 8); err != nil {
+				return problem.New("--map \""+m.target+"='5'\"", "the %s is not a number from 0 to 255", m.target)
+			}
+		}
+		switch target {
+		case "routing_key", taskRoutes:
+			queues.add(pattern, m.asText())
+		case taskPriority:
+			priorities.add(pattern, m.asText())
 		default:
-			exact += when("=")
+			return problem.New("--map \"routing_key='QUEUE',task_routes.PATTERN='QUEUE',task_priority.PATTERN='5'\"",
+				"with celery-outbox, --map only sets queue and priority of tasks whose row has none")
 		}
 	}
-	if exact+patterns != "" {
-		c.queue = "CASE" + exact + patterns + " ELSE " + c.queue + " END"
-	}
+	c.queue, c.priority = queues.sql(), priorities.sql()
 	return nil
+}
+
+// routes is a setting by the names of tasks. A complete name goes before a pattern, then the first pattern counts.
+type routes struct{ exact, patterns, otherwise string }
+
+func (r *routes) add(pattern, value string) {
+	when := func(operator, pattern string) string {
+		return fmt.Sprintf(" WHEN %s %s %s THEN %s", taskName, operator, migrations.QuoteLiteral(pattern), value)
+	}
+	switch {
+	case pattern == "":
+		r.otherwise = value
+	case strings.Contains(pattern, "*"):
+		r.patterns += when("LIKE", strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, "*", "%").Replace(pattern))
+	default:
+		r.exact += when("=", pattern)
+	}
+}
+
+func (r *routes) sql() string {
+	if r.exact+r.patterns == "" {
+		return r.otherwise
+	}
+	return "CASE" + r.exact + r.patterns + " ELSE " + r.otherwise + " END"
 }
 
 // taskName is what Celery looks up in its routes.
@@ -188,7 +267,7 @@ func (s *source) assign(c *conversion, all []mapping) error {
 			}
 		case variable == "headers" || variable == "properties":
 			text = "nullif(" + text + "::jsonb, 'null')"
-		case variable == "max_attempts":
+		case variable == "max_attempts" || variable == "attempts":
 			text += "::smallint"
 		case variable == "redacted_payload":
 			text += "::json"

@@ -182,6 +182,24 @@ func TestCeleryTasksGoWhereCeleryRoutesThem(t *testing.T) {
 	}
 }
 
+func TestCeleryTasksHaveThePriorityOfTheirRoute(t *testing.T) {
+	s := open(t, celeryOutbox)
+	s.fails(s.Conn, s.request(adopt.CeleryOutbox, "celery_outbox", "task_priority.mail.*='high'", ""), "the task_priority.mail.* is not a number from 0 to 255", "--map")
+	s.fails(s.Conn, s.request(adopt.CeleryOutbox, "celery_outbox", "task_priority.mail.*=retries", ""), "--map only sets queue and priority", "task_priority.PATTERN='5'")
+	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox", `task_priority.mail.*='5',task_priority.mail.send='9',task_routes.mail.*='mail'`, ""))
+	for _, c := range []struct{ task, options, priority string }{
+		{"mail.list", `{}`, "5"}, {"mail.send", `{}`, "9"}, {"other", `{}`, "<nil>"}, {"mail.send", `{"priority": 0}`, "0"}, {"other", `{"priority": 7}`, "7"},
+	} {
+		s.insert(fmt.Sprintf(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version)
+			VALUES (now(), 'x', '%s', '[]', '{}', '%s', 0, 1)`, c.task, c.options))
+		properties, _ := s.rows()[0]["properties"].(map[string]any)
+		if got := fmt.Sprint(properties["priority"]); got != c.priority {
+			t.Errorf("%s %s has priority %s, want %s", c.task, c.options, got, c.priority)
+		}
+		s.Exec("DELETE FROM outbox")
+	}
+}
+
 // What the application masks for the worker's log is masked in the header, and for people.
 func TestMaskedCeleryArgumentsStayMasked(t *testing.T) {
 	s := open(t, celeryOutbox)

@@ -35,12 +35,15 @@ func (m mapping) single() column {
 func targets() []string {
 	return []string{
 		"message_id", "exchange", "routing_key", "ordering_key", "payload", "headers", "properties",
-		"created_at", "available_at", "expires_at", "coalesce_key", "max_attempts", "redacted_payload",
+		"created_at", "available_at", "expires_at", "coalesce_key", "attempts", "max_attempts", "redacted_payload",
 	}
 }
 
-// taskRoutes is the target prefix for a pattern of Celery tasks, as in Celery's setting of this name.
-const taskRoutes = "task_routes"
+// The target prefixes for a pattern of Celery tasks. Celery's setting task_routes has both values.
+const (
+	taskRoutes   = "task_routes"
+	taskPriority = "task_priority"
+)
 
 func propertyNames() []string {
 	return []string{
@@ -82,7 +85,7 @@ func parseMap(text string) ([]mapping, error) {
 func checkTarget(target string) error {
 	name, entry, of := strings.Cut(target, ".")
 	switch {
-	case of && (name == "headers" || name == taskRoutes) && entry != "":
+	case of && (name == "headers" || name == taskRoutes || name == taskPriority) && entry != "":
 		return nil
 	case of && name == "properties" && slices.Contains(propertyNames(), entry):
 		return nil

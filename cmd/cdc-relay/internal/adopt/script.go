@@ -50,7 +50,7 @@ func (p *plan) render(name string, commit bool) (string, error) {
 	var b strings.Builder
 	err = parsed.ExecuteTemplate(&b, name, map[string]any{
 		"Outbox": p.request.Outbox.SQL(), "Source": s.table.SQL(), "View": p.request.View, "Sequences": p.sequences(),
-		"Layout": c.layout, "Assignments": c.assignments, "Body": c.body, "Queue": c.queue,
+		"Layout": c.layout, "Assignments": c.assignments, "Body": c.body, "Queue": c.queue, "Priority": c.priority,
 		"TaskUUID": s.asUUID(`r."task_id"::text`), "EnvelopeUUID": s.asUUID("(envelope ->> 'uuid')"),
 		"Waiting": "(" + p.waiting + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
 		"Moves": name == "move", "Commit": commit,
@@ -155,6 +155,10 @@ func (p *plan) attach(function string) []string {
 		return append(p.view(), fmt.Sprintf("CREATE TRIGGER %s INSTEAD OF INSERT ON %s "+
 			"FOR EACH ROW EXECUTE FUNCTION %s;", triggerName, table, function))
 	}
+	when := ""
+	if messages := only(p.request.Layout, "NEW"); messages != "" {
+		when = " WHEN (" + messages + ")"
+	}
 	// Deferred: the row exists until COMMIT, so RETURNING, ON CONFLICT and a DELETE by the application work as before.
 	text := fmt.Sprintf(`
 BEGIN
@@ -162,9 +166,9 @@ BEGIN
         ALTER TABLE %s ENABLE TRIGGER %[2]s;
     ELSE
         CREATE CONSTRAINT TRIGGER %[2]s AFTER INSERT ON %[3]s
-            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION %[4]s;
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW%[5]s EXECUTE FUNCTION %[4]s;
     END IF;
-END `, migrations.QuoteLiteral(table), triggerName, table, function)
+END `, migrations.QuoteLiteral(table), triggerName, table, function, when)
 	return []string{"DO " + dollarQuoted(text) + ";"}
 }
 

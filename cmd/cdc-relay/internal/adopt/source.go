@@ -163,13 +163,10 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 LEFT JOIN pg_catalog.pg_class o ON o.oid = pg_catalog.to_regclass($4)
 WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
 
-// UsualTable returns the layout's table with its usual name in the schema public.
+// UsualTable returns the layout's table with its usual name.
 func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Table, error) {
-	switch layout {
-	case Debezium:
-		return outbox.Table{Schema: "public", Name: "outboxevent"}, nil
-	case CeleryOutbox:
-		return outbox.Table{Schema: "public", Name: "celery_outbox"}, nil
+	if name := layouts[layout].table; name != "" {
+		return outbox.ParseName(name)
 	}
 	rows, _ := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
 		WHERE schemaname = 'public' AND tablename LIKE 'watermill\_%' AND tablename NOT LIKE 'watermill\_offsets\_%'
@@ -239,6 +236,8 @@ func (s *source) check(r Request) error {
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
 	case s.Hidden:
 		return s.hides(s.OutboxOwner)
+	case r.View && layouts[r.Layout].only != "":
+		return problem.New(r.with(false), "table %s also keeps rows that are no messages, and a view cannot", s.table)
 	}
 	for _, c := range s.Columns {
 		if r.View && c.Generated {
