@@ -49,7 +49,14 @@ type Event struct {
 	LastError string
 	// At is the time of the result, on the clock of this process.
 	At time.Time
+	// Headers are those that Config.LogHeaders names, and of a Celery task its name and id: "task" and "id". Values are
+	// text of at most 255 bytes; nil: none.
+	Headers map[string]string
+	raw     []byte // all headers; Headers are read in the goroutine of the hook
 }
+
+// celeryHeaders tell which task a message is.
+func celeryHeaders() []string { return []string{"task", "id"} }
 
 const (
 	// hookQueue is how many calls of one hook may wait.
@@ -63,7 +70,7 @@ type hooks struct {
 	published, rejected, deadLettered *hook
 }
 
-func newHooks(given Hooks, log *slog.Logger, counts *metrics.Metrics) *hooks {
+func newHooks(given Hooks, headers []string, log *slog.Logger, counts *metrics.Metrics) *hooks {
 	one := func(name string, call func(Event)) *hook {
 		if call == nil {
 			return nil
@@ -71,6 +78,7 @@ func newHooks(given Hooks, log *slog.Logger, counts *metrics.Metrics) *hooks {
 		dropped, panics := counts.Hook(name)
 		return &hook{
 			call:     call,
+			headers:  append(celeryHeaders(), headers...),
 			log:      log.With("hook", name),
 			slow:     rate.Sometimes{Interval: time.Minute},
 			panicked: rate.Sometimes{Interval: time.Minute},
@@ -154,12 +162,14 @@ func eventOf(m *outbox.Message, possibleDuplicate bool) Event {
 	return Event{
 		ID: m.ID, MessageID: m.MessageID, Exchange: m.Exchange, RoutingKey: m.RoutingKey, OrderingKey: m.OrderingKey,
 		CreatedAt: m.CreatedAt, Attempts: m.Attempts, PossibleDuplicate: possibleDuplicate, At: time.Now(),
+		raw: m.Headers,
 	}
 }
 
 // hook decouples one function of the application from the relay.
 type hook struct {
 	call            func(Event)
+	headers         []string
 	log             *slog.Logger
 	slow, panicked  rate.Sometimes // bound the log
 	queue           chan Event
@@ -197,5 +207,6 @@ func (h *hook) guarded(e Event) {
 			})
 		}
 	}()
+	e.Headers, e.raw = namedHeaders(e.raw, h.headers), nil
 	h.call(e)
 }

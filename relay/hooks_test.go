@@ -120,7 +120,7 @@ func newTestMetrics(t *testing.T) *metrics.Metrics {
 // A hook that has been slow panics next, again and again within a minute.
 func TestASlowHookHidesNoPanicAndPanicsDoNotFillTheLog(t *testing.T) {
 	var log bytes.Buffer
-	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
+	hooks := newHooks(Hooks{Rejected: func(Event) { panic("of a hook") }}, nil, slog.New(slog.NewTextHandler(&log, nil)), newTestMetrics(t))
 	for range hookQueue + 1 {
 		hooks.rejected.add(Event{ID: 7})
 	}
@@ -137,7 +137,7 @@ func TestASlowHookHidesNoPanicAndPanicsDoNotFillTheLog(t *testing.T) {
 }
 
 func TestWithoutHooksAResultAllocatesNothing(t *testing.T) {
-	hooks := newHooks(Hooks{}, slog.New(slog.DiscardHandler), newTestMetrics(t))
+	hooks := newHooks(Hooks{}, nil, slog.New(slog.DiscardHandler), newTestMetrics(t))
 	r := outbox.Result{Outcome: outbox.Confirmed, Message: &outbox.Message{CommittedAt: time.Now()}}
 	if n := testing.AllocsPerRun(1000, func() { hooks.result(r, outbox.Decision{Action: outbox.Delete}, markedAs(r)) }); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -126,14 +126,23 @@ func (o *observer) setAside(m *outbox.Message, err error, hint string) {
 
 // headersOf are those headers of a message that its log lines show, as attributes. The names are the headers' own.
 func (o *observer) headersOf(m *outbox.Message) (attributes []any) {
-	if len(o.headers) == 0 || len(m.Headers) == 0 {
-		return nil
-	}
-	var headers map[string]json.RawMessage
-	if json.Unmarshal(celery.HideBody(m.Headers), &headers) != nil {
-		return nil // the error of the message names this
-	}
+	values := namedHeaders(m.Headers, o.headers)
 	for _, name := range o.headers {
+		if value, there := values[name]; there {
+			attributes = append(attributes, name, value)
+		}
+	}
+	return attributes
+}
+
+// namedHeaders returns the values of the named headers as text, without those that repeat the body; nil: none.
+func namedHeaders(raw []byte, names []string) map[string]string {
+	var headers map[string]json.RawMessage
+	if len(names) == 0 || len(raw) == 0 || json.Unmarshal(celery.HideBody(raw), &headers) != nil {
+		return nil // of headers that are no JSON object, the error of the message tells
+	}
+	var found map[string]string
+	for _, name := range names {
 		value, there := headers[name]
 		if !there {
 			continue
@@ -142,7 +151,10 @@ func (o *observer) headersOf(m *outbox.Message) (attributes []any) {
 		if json.Unmarshal(value, &text) != nil {
 			text = string(value)
 		}
-		attributes = append(attributes, name, outbox.Shortened(text))
+		if found == nil {
+			found = map[string]string{}
+		}
+		found[name] = outbox.Shortened(text)
 	}
-	return attributes
+	return found
 }

@@ -106,7 +106,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		unanswered: r.unanswered,
 		counts:     r.counts,
 		tracer:     config.Tracer,
-		hooks:      newHooks(config.Hooks, log, r.counts),
+		hooks:      newHooks(config.Hooks, config.LogHeaders, log, r.counts),
 		log:        log,
 		table:      config.Table,
 		headers:    config.LogHeaders,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,7 +43,7 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1')`)
 	await.Receive(t, "the message arrives", arrived)
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES
-		('orders.nowhere', '1', '{"request_id": "r-7", "traceparent": 12, "token": "s3cr3t"}'), ('elsewhere', '1', NULL)`)
+		('orders.nowhere', '1', '{"request_id": "r-7", "traceparent": 12, "token": "s3cr3t", "task": "shop.pay", "kwargsrepr": "s3cr3t"}'), ('elsewhere', '1', NULL)`)
 	told := make(map[string]int)
 	for total := 0; total < 7; total++ {
 		d := await.Receive(t, "a notice comes", events)
@@ -51,11 +52,19 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 			RoutingKey string `json:"routing_key"`
 			Reason     string
 			Attempts   int
+			Headers    map[string]string
 		}
 		if err := json.Unmarshal(d.Body, &event); err != nil || event.Event != d.Type || (event.Reason == "") != (event.Event == "published") {
 			t.Errorf("%v: %s, type %s", err, d.Body, d.Type)
 		}
 		told[event.Event+" "+event.RoutingKey]++
+		named := map[string]string{"request_id": "r-7", "traceparent": "12", "task": "shop.pay"}
+		if event.RoutingKey != "orders.nowhere" {
+			named = nil
+		}
+		if !maps.Equal(event.Headers, named) {
+			t.Errorf("headers in %s", d.Body)
+		}
 	}
 	for event, n := range map[string]int{
 		"published orders.created": 1, "rejected orders.nowhere": 2, "dead_lettered orders.nowhere": 1, "rejected elsewhere": 2, "dead_lettered elsewhere": 1,

@@ -15,8 +15,9 @@ from cdc_relay.django.signals import dead_lettered, failed, sent  # noqa: E402
 
 
 def say(kind):
-    def receiver(sender, message_id, routing_key, attempts, at, reason, last_error, possible_duplicate, **_):
+    def receiver(sender, message_id, routing_key, attempts, at, reason, last_error, possible_duplicate, task_name, task_id, headers, **_):
         print(f"{kind} {message_id} {routing_key} {attempts} {reason} {at.tzinfo} {type(possible_duplicate).__name__} {(last_error or '')[:9]}", flush=True)
+        print(f"task {task_name} {task_id} {headers.get('tenant')} {kind}", flush=True)
 
     return receiver
 

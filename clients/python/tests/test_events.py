@@ -63,9 +63,13 @@ def create(routing_key=None):
 
 def test_receivers_get_what_became_of_each_message(listen, relay, broker):
     events = listen()
-    relay(CDC_RELAY_EVENTS_EXCHANGE=broker.name, CDC_RELAY_EVENTS=EVENTS)
+    relay(CDC_RELAY_EVENTS_EXCHANGE=broker.name, CDC_RELAY_EVENTS=EVENTS, CDC_RELAY_LOG_HEADERS="tenant")
     fine, lost = create(), create("nowhere")
+    with transaction.atomic():
+        task = shop.add.apply_async((1, 2), headers={"tenant": "acme"})
+        dead = shop.add.apply_async((1, 2), queue=f"{broker.name}_nowhere")
     for line in (
+        f"task shop.add {task.id} acme sent", f"task shop.add {dead.id} None failed", f"task shop.add {dead.id} None dead", "task None None None sent",
         f"sent {fine.pk} {fine.routing_key} 0 None UTC bool ",
         f"failed {lost.pk} nowhere 1 unroutable UTC bool unroutabl",
         f"dead {lost.pk} nowhere 1 retries_exhausted UTC bool unroutabl",

@@ -1,7 +1,8 @@
 """The outcomes of messages, as Django signals. `manage.py cdc_relay_events` sends them from the notices of the relay.
 
 The sender is OutboxMessage. Receivers get the fields of the notice: message_id, routing_key, exchange, attempts, at, reason,
-last_error, possible_duplicate, and id, the number of the row. reason and last_error of `sent` are None.
+last_error, possible_duplicate, headers, and id, the number of the row. reason and last_error of `sent` are None. task_name and
+task_id are those of a Celery task, or None; headers has the headers that the relay's --log-headers names.
 """
 from django.dispatch import Signal
 

@@ -92,7 +92,8 @@ type body struct {
 	Attempts   int           `json:"attempts"`
 	At         time.Time     `json:"at"`
 	// PossibleDuplicate: the message carried the mark.
-	PossibleDuplicate bool `json:"possible_duplicate"`
+	PossibleDuplicate bool              `json:"possible_duplicate"`
+	Headers           map[string]string `json:"headers,omitempty"`
 }
 
 // timeout is how long a notice waits for a connection.
@@ -153,6 +154,7 @@ func (n *Notices) message(kind Kind, e relay.Event) *outbox.Message {
 		Attempts:          e.Attempts,
 		At:                e.At.UTC(),
 		PossibleDuplicate: e.PossibleDuplicate,
+		Headers:           e.Headers,
 	})
 	if err != nil {
 		panic(err) // all fields can be written as JSON

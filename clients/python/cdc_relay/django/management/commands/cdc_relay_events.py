@@ -105,6 +105,8 @@ def send(message):
         to = BY_EVENT[notice.pop("event")]
         notice["message_id"] = uuid.UUID(notice["message_id"])
         notice["at"] = parse_datetime(notice["at"])
+        notice["headers"] = notice.get("headers") or {}
+        notice.update(task_name=notice["headers"].get("task"), task_id=notice["headers"].get("id"))
     except (ValueError, LookupError, TypeError, AttributeError):
         logger.exception("dropped a message that is no notice of the relay: %.200r", message.body)
         return
