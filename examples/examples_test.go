@@ -86,6 +86,12 @@ func TestExamples(t *testing.T) {
 			h.run(newShop(t, stack{name: h.name, needs: h.needs}, bin))
 		})
 	}
+	for _, r := range trips() {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			r.run(newShop(t, stack{name: r.name, needs: r.needs}, bin))
+		})
+	}
 	for name, walk := range map[string]func(*testing.T, string){"go/walk": walkGo, "node/walk": walkNode} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -102,6 +108,7 @@ type shop struct {
 	// folder is where commands run.
 	folder string
 	env    []string
+	role   string
 }
 
 func newShop(t *testing.T, s stack, bin string) *shop {
@@ -109,6 +116,7 @@ func newShop(t *testing.T, s stack, bin string) *shop {
 	e := &shop{stack: s, t: t, folder: folder, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
 	e.installed(s.needs)
 	role := services.Name(t)
+	e.role = role
 	app, broker := e.servers(role, "s3cr3t")
 	e.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cr3t'")
 	t.Cleanup(func() { dropRole(t, e.owner, role) })
@@ -119,7 +127,7 @@ func newShop(t *testing.T, s stack, bin string) *shop {
 	}
 	e.exec(strings.ReplaceAll(string(schema), `:"app"`, role))
 	// The examples also work with setup --app-insert-only.
-	e.exec("REVOKE SELECT (id, message_id) ON outbox FROM " + role)
+	e.exec("REVOKE SELECT (id, message_id) ON outbox FROM " + role + "; REVOKE USAGE ON SEQUENCE outbox_id_seq FROM " + role)
 	e.env = append(e.env, "DATABASE_URL="+app)
 	declareQueue(t, broker)
 	return e

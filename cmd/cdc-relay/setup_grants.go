@@ -90,7 +90,11 @@ func (r *setupReport) grant(
 // grantApp lets an application send messages, and reports what else it may do.
 func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config, role string) error {
 	table := cfg.relay.Table
-	may, all := cfg.application()
+	sequence, err := grants.SequenceOf(ctx, conn, table)
+	if err != nil {
+		return err
+	}
+	may, all := cfg.application(sequence)
 	if err := r.grant(ctx, conn, cfg, role, may, all); err != nil {
 		return err
 	}
@@ -113,17 +117,17 @@ func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config,
 	return err
 }
 
-// application returns what an application may do, and the grants for it.
-func (c *config) application() (may string, all []grants.Grant) {
+// application returns what an application may do, and the grants for it. The sequence is that of the column id.
+func (c *config) application(sequence outbox.Table) (may string, all []grants.Grant) {
 	table := c.relay.Table
 	switch {
 	case c.functions:
 		return "call the functions of " + table.String(), grants.Calls(table)
 	case c.checking.appInsertOnly:
-		return "insert into " + table.String(), grants.App(table, true)
+		return "insert into " + table.String(), grants.App(table, sequence, true)
 	}
 	columns := strings.Join(schema.Returning(), " and ")
-	return fmt.Sprintf("insert into %s, and read %s", table, columns), grants.App(table, false)
+	return fmt.Sprintf("insert into %s, and read %s", table, columns), grants.App(table, sequence, false)
 }
 
 // grantRelay gives the relay's role what a relay needs.
@@ -215,7 +219,7 @@ func grantsSQL(cfg *config) string {
 	}
 	text := section(heading, relays != "",
 		"CREATE ROLE "+outbox.QuoteIdentifier(role)+" LOGIN"+attribute+" PASSWORD '...';", statements)
-	_, all := cfg.application()
+	_, all := cfg.application(migrations.UsualSequence(cfg.relay.Table))
 	if len(apps) == 0 {
 		apps = []string{"application"}
 	}

@@ -91,10 +91,10 @@ func TestSetupGrantsWhatRelayAndApplicationNeed(t *testing.T) {
 
 			asApp := connectAs(t, conn, app)
 			const insert = " (routing_key, payload) VALUES ('r', '1') RETURNING "
-			execute(t, asApp, "INSERT INTO "+test.table.SQL()+insert+"id")
+			execute(t, asApp, "INSERT INTO "+test.table.SQL()+insert+"id; SELECT lastval()")
 			messageID := query[string](t, asApp, "WITH i AS (INSERT INTO "+test.table.SQL()+insert+"id, message_id) SELECT message_id::text FROM i")
 			for _, statement := range []string{
-				"SELECT payload FROM %s", "SELECT routing_key FROM %s", "UPDATE %s SET routing_key = 'x'", "DELETE FROM %s", "TRUNCATE %s",
+				"SELECT payload FROM %s", "SELECT routing_key FROM %s", "UPDATE %s SET routing_key = 'x'", "DELETE FROM %s", "TRUNCATE %s", "SELECT setval(pg_get_serial_sequence('%s', 'id'), 1)",
 				"INSERT INTO %s (routing_key, payload, attempts) VALUES ('r', '1', 3)", "INSERT INTO %s (routing_key, payload) VALUES ('r', '1') RETURNING payload",
 			} {
 				wantDenied(t, asApp, fmt.Sprintf(statement, test.table.SQL()))

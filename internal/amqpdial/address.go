@@ -2,6 +2,7 @@
 package amqpdial
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -59,15 +61,47 @@ type Node struct {
 // Address returns host:port.
 func (n Node) Address() string { return net.JoinHostPort(n.URI.Host, strconv.Itoa(n.URI.Port)) }
 
-// Dial connects. Given replaces the TLS configuration of the URL; it may be nil.
-func (n Node) Dial(config amqp091.Config, given *tls.Config) (*amqp091.Connection, error) {
+// Dial connects.
+func (n Node) Dial(config amqp091.Config) (*amqp091.Connection, error) {
 	if n.URI.Scheme == "amqps" {
 		var err error
-		if config.TLSClientConfig, err = n.TLS(given); err != nil {
+		if config.TLSClientConfig, err = n.TLS(nil); err != nil {
 			return nil, fmt.Errorf("in the URL: %w", err)
 		}
 	}
 	return amqp091.DialConfig(n.URL, config)
+}
+
+// DialWith connects by config.Dial. Given replaces the TLS configuration of the URL; it may be nil. Wrap gets the
+// connection that the library would use, above TLS, and returns another one.
+func (n Node) DialWith(
+	config amqp091.Config, given *tls.Config, wrap func(net.Conn) net.Conn,
+) (*amqp091.Connection, error) {
+	var secure *tls.Config
+	if n.URI.Scheme == "amqps" {
+		var err error
+		if secure, err = n.TLS(given); err != nil {
+			return nil, fmt.Errorf("in the URL: %w", err)
+		}
+		secure.ServerName = cmp.Or(secure.ServerName, n.URI.Host)
+	}
+	dial := config.Dial
+	config.Dial = func(network, _ string) (net.Conn, error) {
+		conn, err := dial(network, n.Address())
+		if err != nil {
+			return nil, err
+		}
+		if secure == nil {
+			return wrap(conn), nil
+		}
+		client := tls.Client(conn, secure)
+		if err := client.Handshake(); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return wrap(client), nil
+	}
+	return amqp091.DialConfig("amqp"+strings.TrimPrefix(n.URL, n.URI.Scheme), config) // the library starts no TLS
 }
 
 // TLS returns a copy of the given configuration, or if that is nil, one with the certificates that the parameters of

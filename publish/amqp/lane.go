@@ -202,15 +202,15 @@ func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (parcel, err
 	if err != nil {
 		return parcel{}, err
 	}
-	return parcel{
-		exchange: p.Exchange, key: p.Key, marked: possibleDuplicate, risky: s.risky(&p),
-		body: amqp091.Publishing{
-			Headers: table(p.Headers), ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
-			DeliveryMode: p.DeliveryMode, Priority: p.Priority, CorrelationId: p.CorrelationID, ReplyTo: p.ReplyTo,
-			Expiration: p.Expiration, MessageId: p.MessageID, Timestamp: p.Timestamp, Type: p.Type,
-			UserId: p.UserID, AppId: p.AppID, Body: p.Body,
-		},
-	}, nil
+	body := amqp091.Publishing{
+		Headers: table(p.Headers), ContentType: p.ContentType, ContentEncoding: p.ContentEncoding,
+		DeliveryMode: p.DeliveryMode, CorrelationId: p.CorrelationID, ReplyTo: p.ReplyTo,
+		Expiration: p.Expiration, MessageId: p.MessageID, Timestamp: p.Timestamp, Type: p.Type,
+		UserId: p.UserID, AppId: p.AppID, Body: p.Body,
+	}
+	setPriority(&body, p.Priority)
+	risky := s.risky(&p)
+	return parcel{exchange: p.Exchange, key: p.Key, marked: possibleDuplicate, risky: risky, body: body}, nil
 }
 
 // table gives an object the library's type, and the objects in it.

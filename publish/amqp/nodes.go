@@ -179,7 +179,7 @@ func (p *Publisher) open(ctx context.Context, node amqpdial.Node) (opened, error
 		return s, nil
 	}
 	var err error
-	o.connection, err = node.Dial(config, p.cfg.TLS)
+	o.connection, err = node.DialWith(config, p.cfg.TLS, newZeros)
 	if !stop() {
 		if err == nil {
 			_ = o.connection.Close()

@@ -54,7 +54,8 @@ type Parcel struct {
 // Properties are those of the row, with defaults.
 type Properties struct {
 	ContentType, ContentEncoding, CorrelationID, ReplyTo, Expiration, Type, UserID, AppID string
-	Priority, DeliveryMode                                                                uint8
+	Priority                                                                              *uint8 // nil: none
+	DeliveryMode                                                                          uint8
 }
 
 // invalid says why a message can never be published.
@@ -93,7 +94,7 @@ func Encode(m *outbox.Message, lim Limits, possibleDuplicate bool) (Parcel, erro
 		p.ContentType = "application/octet-stream"
 	}
 	// AMQP timestamps start in 1970.
-	if m.CreatedAt.Unix() > 0 {
+	if m.CreatedAt.Unix() >= 0 {
 		p.Timestamp = m.CreatedAt.Truncate(time.Second)
 	}
 	if len(m.Properties) > 0 {

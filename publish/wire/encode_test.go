@@ -49,7 +49,7 @@ func TestEncode(t *testing.T) {
 		},
 		Properties: Properties{
 			ContentType: "text/plain", ContentEncoding: "gzip", CorrelationID: "c", ReplyTo: "r", Expiration: "60000",
-			Priority: 9, Type: "t", UserID: "guest", DeliveryMode: 1,
+			Priority: new(uint8(9)), Type: "t", UserID: "guest", DeliveryMode: 1,
 		},
 	}
 	if !reflect.DeepEqual(p, want) {

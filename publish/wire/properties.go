@@ -54,7 +54,7 @@ func (p *Properties) set(name string, value any) error {
 		if !ok {
 			return badProperty(name, "must be an integer from 0 to 255")
 		}
-		p.Priority = uint8(n)
+		p.Priority = new(uint8(n))
 	case "delivery_mode":
 		n, ok := integer(value, 2)
 		if !ok || n == 0 {

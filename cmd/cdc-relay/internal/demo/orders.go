@@ -42,7 +42,7 @@ func (i inserter) explained(err error) error {
 	}
 	role := outbox.QuoteIdentifier(i.conn.Config().User)
 	var missing []string
-	for _, g := range grants.App(i.table, false) {
+	for _, g := range grants.App(i.table, outbox.Table{}, false) {
 		missing = append(missing, g.To(role)+";")
 	}
 	return failure.WithHint(err, strings.Join(missing, " ")+"  -- or use another role in --database-url")

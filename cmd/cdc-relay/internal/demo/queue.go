@@ -51,7 +51,7 @@ func dial(node amqpdial.Node) (*amqp091.Connection, error) {
 		Heartbeat:  10 * time.Second,
 		Dial:       amqp091.DefaultDial(serverTimeout),
 		Properties: properties,
-	}, nil)
+	})
 }
 
 func (q *exclusiveQueue) open() error {

@@ -58,7 +58,7 @@ type appFacts struct {
 	Exists, Login, Connect, Usage bool
 	Columns                       []string // columns with the INSERT privilege
 	More                          []string // other privileges on the table
-	// Reads are the columns that it may SELECT. ORMs need id for RETURNING id, and Sequence for nextval.
+	// Reads are the columns that it may SELECT. ORMs need id for RETURNING id, and Sequence for lastval.
 	Reads    []string
 	Sequence bool
 	// Defaults are the sequences of default values that it may not use.
@@ -190,7 +190,7 @@ func (j *databaseJudge) revoke(privileges []string, role string) (all steps) {
 	return all
 }
 
-// judgeReturning: ORMs send INSERT … RETURNING, or call nextval before.
+// judgeReturning: ORMs send INSERT … RETURNING, or call lastval or currval after it.
 func (j *databaseJudge) judgeReturning(c chart, app appFacts) {
 	for _, column := range schema.Returning() {
 		if !slices.Contains(app.Reads, column) {
@@ -202,8 +202,8 @@ func (j *databaseJudge) judgeReturning(c chart, app appFacts) {
 	}
 	says := ""
 	if sequence := j.tables.Sequence; !app.Sequence && sequence != (outbox.Table{}) {
-		says = fmt.Sprintf(". A client that calls nextval also needs INSERT (id), and: "+
-			"GRANT USAGE ON SEQUENCE %s TO %s;", sequence, quote(app.Name))
+		says = ". lastInsertId of PDO and Doctrine fails. To allow it: " +
+			grants.Draw(sequence).To(quote(app.Name)) + ";"
 	}
 	c.ok("returning", "INSERT … RETURNING id, message_id works for role %q%s", app.Name, says)
 }

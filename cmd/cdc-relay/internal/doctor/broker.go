@@ -142,7 +142,7 @@ func (o Options) dialBroker(ctx context.Context, node amqpdial.Node) (*amqp091.C
 			return conn, conn.SetDeadline(time.Now().Add(o.timeout / 2))
 		},
 	}
-	conn, err := node.Dial(config, nil)
+	conn, err := node.Dial(config)
 	return conn, socket, err
 }
 

@@ -59,8 +59,14 @@ func Insert(table outbox.Table) Grant { return columns(table, schema.Insert(), "
 func Returning(table outbox.Table) Grant { return columns(table, schema.Returning(), "SELECT") }
 
 // Sequence lets a relay read the newest id.
-func Sequence(sequence outbox.Table) Grant {
-	return Grant{"SEQUENCE", sequence.SQL(), "SEQUENCE " + sequence.Printed(), []string{"SELECT"}, nil}
+func Sequence(sequence outbox.Table) Grant { return onSequence(sequence, "SELECT") }
+
+// Draw lets an application read the id that it inserted with lastval or currval, and draw one with nextval. It gives no
+// power over others: an INSERT that is rolled back also uses up an id.
+func Draw(sequence outbox.Table) Grant { return onSequence(sequence, "USAGE") }
+
+func onSequence(sequence outbox.Table, privilege string) Grant {
+	return Grant{"SEQUENCE", sequence.SQL(), "SEQUENCE " + sequence.Printed(), []string{privilege}, nil}
 }
 
 // Version lets a relay read the version of the tables.
@@ -71,11 +77,15 @@ func Rotate(table outbox.Table) Grant {
 	return execute(migrations.Function{Name: table.RotatePublished(), Parameters: "interval"})
 }
 
-// App returns what an application needs to insert messages.
-func App(table outbox.Table, insertOnly bool) []Grant {
+// App returns what an application needs to insert messages. The sequence is that of the column id; empty: there is none.
+func App(table, sequence outbox.Table, insertOnly bool) []Grant {
 	all := []Grant{Usage(table.Schema), Insert(table)}
-	if !insertOnly {
-		all = append(all, Returning(table))
+	if insertOnly {
+		return all
+	}
+	all = append(all, Returning(table))
+	if sequence != (outbox.Table{}) {
+		all = append(all, Draw(sequence))
 	}
 	return all
 }
