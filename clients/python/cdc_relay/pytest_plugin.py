@@ -1,5 +1,7 @@
 """Fixtures for pytest-django: they read from the outbox what a test has sent, inside the test's transaction."""
 import json
+import sys
+from contextlib import suppress
 from datetime import datetime, timezone
 
 import pytest
@@ -17,6 +19,16 @@ from kombu.serialization import loads
 from .celery import _DjangoDatabase, _time
 
 ATTEMPTS = 6  # with the relay's default --max-retries
+
+
+def pytest_sessionstart():
+    """With the TEST_RUNNER of cdc_relay.django.runner, test databases of pytest-django have the outbox, too."""
+    conf = sys.modules.get("django.conf")
+    if conf and conf.settings.configured:
+        from django.test.utils import get_runner
+
+        with suppress(ImportError, AttributeError):  # another one, which pytest does not need
+            get_runner(conf.settings).create_outboxes()
 
 
 class Sent:

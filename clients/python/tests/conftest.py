@@ -16,8 +16,9 @@ RELAY = os.environ.get("CDC_RELAY_BINARY", "cdc-relay")
 run = f"shop_{uuid.uuid4().hex[:8]}"
 results = tempfile.TemporaryDirectory(prefix="cdc-relay-python-")
 os.environ.update(
-    DJANGO_SETTINGS_MODULE="settings", SHOP_BROKER=os.environ["CDC_RELAY_AMQP_URL"], SHOP_QUEUE=run, SHOP_RESULTS=f"file://{results.name}"
-)
+    DJANGO_SETTINGS_MODULE="settings", SHOP_BROKER=os.environ["CDC_RELAY_AMQP_URL"], SHOP_QUEUE=run, SHOP_RESULTS=f"file://{results.name}",
+    PATH=f"{Path(RELAY).parent}:{os.environ['PATH']}",  # for the runner
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -32,18 +33,6 @@ def relay_environment(django_db_setup):
         "CDC_RELAY_HTTP_ADDR": "", "CDC_RELAY_POLL_INTERVAL": "100ms", "CDC_RELAY_MAX_RETRIES": "0",
         "PYTHONPATH": f"{here}:{here.parent}", "C_FORCE_ROOT": "1",  # the worker accepts pickle
     }  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def django_db_setup(django_db_setup, django_db_blocker):
-    """pytest-django creates the database, cdc-relay the tables of the outbox."""
-    from django.db import connection
-
-    s = connection.settings_dict
-    url = f"postgres://{s['USER']}:{s['PASSWORD']}@{s['HOST']}:{s['PORT']}/{s['NAME']}"
-    subprocess.run([RELAY, "setup", "--mode", "poll", "--functions", "--database-url", url], check=True, stdout=subprocess.DEVNULL)
-    with django_db_blocker.unblock():
-        connection.close()
 
 
 class Process:

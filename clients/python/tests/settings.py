@@ -42,6 +42,7 @@ TEMPLATES = [
         },
     }
 ]
+TEST_RUNNER = "cdc_relay.django.runner.Runner"
 ROOT_URLCONF = "urls"
 SECRET_KEY = "of the tests"
 USE_TZ = True

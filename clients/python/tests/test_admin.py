@@ -1,8 +1,10 @@
 """What the admin pages count, filter and change."""
 import pytest
 import shop
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from cdc_relay.django import operations
 from cdc_relay.django.models import DeadLetter, OutboxMessage
@@ -144,6 +146,7 @@ def test_an_action_does_not_wait_for_a_row_that_is_being_published(admin_client,
             cursor.execute("BEGIN; SELECT 1 FROM outbox WHERE routing_key = 'retrying' FOR UPDATE")
             execute("SET statement_timeout = '60 s'")  # ends a hang
             told = act(admin_client, action, [rows["retrying"], rows["due"]])
+        assert [entry.object_id for entry in LogEntry.objects.all()] == [str(rows["due"].pk)]
         assert told == [f"{done}: 1", f"Not {done.lower()}: 1 (being published: 1)"]
         assert OutboxMessage.objects.filter(routing_key="retrying").exists()
     finally:
@@ -169,6 +172,59 @@ def test_requeue_keeps_the_order_of_a_key(admin_client, monkeypatch):
     assert act(admin_client, "requeue", DeadLetter.objects.all(), DEAD) == ["Sent back: 3"]
     assert order == sorted(order, reverse=True)  # of ids
     assert execute("SELECT id FROM outbox ORDER BY id") == [(1,), (2,), (3,)]
+
+
+def logged():
+    return {(entry.content_type.model, entry.action_flag, entry.object_id, str(entry), entry.user.username) for entry in LogEntry.objects.all()}
+
+
+def test_the_log_says_who_changed_which_messages(admin_client, rows):
+    due, retrying, timed = rows["due"], rows["retrying"], [row for state, row in rows.items() if state not in ("waiting", "expired")]
+    act(admin_client, "retry_now", rows.values())
+    assert LogEntry.objects.count() == 2
+    for row in due, retrying:
+        history = page(admin_client, f"{WAITING}{row.pk}/history/")
+        assert "Retry now" in history and "admin" in history
+    assert "Retry now" not in page(admin_client, f"{WAITING}{rows['scheduled'].pk}/history/")
+    LogEntry.objects.all().delete()
+    act(admin_client, "cancel", rows.values())
+    assert logged() == {("outboxmessage", 3, str(row.pk), f"Deleted “{row}.”", "admin") for row in timed}
+    assert set(LogEntry.objects.values_list("change_message", flat=True)) == {"Cancel"}
+
+
+def test_the_log_shows_a_dead_letter_and_the_message_that_it_becomes(admin_client):
+    dead()
+    letter = DeadLetter.objects.get()
+    act(admin_client, "requeue", [letter], DEAD)
+    assert "Send back" in page(admin_client, f"{WAITING}{letter.pk}/history/")
+    execute("DELETE FROM outbox")
+    dead()
+    execute("UPDATE outbox_dead_letter SET message_id = %s", [letter.pk])
+    assert "Send back" in page(admin_client, f"{DEAD}{letter.pk}/history/")
+    assert {(model, flag, id) for model, flag, id, *_ in logged()} == {("deadletter", 3, str(letter.pk)), ("outboxmessage", 1, str(letter.pk))}
+
+
+@pytest.mark.parametrize("action", ["retry_now", "cancel", "requeue"])
+def test_an_action_on_many_messages_logs_them_in_one_statement(admin_client, action):
+    dead(50)
+    execute("INSERT INTO outbox (routing_key, payload, available_at, attempts) SELECT repeat('k', 250), '1', now(), 1 FROM generate_series(1, 50) n")
+    model, path = (DeadLetter, DEAD) if action == "requeue" else (OutboxMessage, WAITING)
+    with CaptureQueriesContext(connection) as queries:
+        act(admin_client, action, model.objects.all()[:1], path, select_across="1")
+    logs = [query for query in queries if 'INSERT INTO "django_admin_log"' in query["sql"]]
+    assert len(logs) == (2 if action == "requeue" else 1)
+    assert LogEntry.objects.count() == 50 * len(logs)
+
+
+@pytest.mark.parametrize("action", ["retry_now", "cancel", "requeue"])
+def test_an_error_of_the_log_undoes_the_action(admin_client, rows, action):
+    dead()
+    execute("ALTER TABLE django_admin_log ADD CHECK (object_id IS NULL)")
+    chosen, path = ([DeadLetter.objects.get()], DEAD) if action == "requeue" else ([rows["retrying"]], WAITING)
+    (told,) = act(admin_client, action, chosen, path)
+    assert told.startswith("Nothing was changed. ") and "django_admin_log" in told
+    assert OutboxMessage.objects.count() == 6 and DeadLetter.objects.count() == 1
+    assert execute("SELECT attempts FROM outbox WHERE routing_key = 'retrying'") == [(2,)]
 
 
 @pytest.fixture

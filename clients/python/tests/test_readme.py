@@ -18,7 +18,7 @@ def test_the_examples_run(settings, mailoutbox):
     names = {}
     for code in re.findall(r"```python\n(.*?)```", DJANGO, re.DOTALL):
         exec(code, names)
-    assert OutboxMessage.objects.get().payload == {"order_id": 42}
+    assert [message.payload for message in OutboxMessage.objects.order_by("created_at")] == [{"order_id": 42}, {"order_id": 43}]
     signals.dead_lettered.send_robust(sender=OutboxMessage, message_id="5a0c", routing_key="orders", reason="expired", last_error="late", attempts=1)
     signals.dead_lettered.disconnect(names["tell"])
     assert [message.body for message in mail.outbox] == ["5a0c: late"]

@@ -1,8 +1,9 @@
-from collections import Counter
 from contextlib import contextmanager
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
+from django.contrib.admin.options import get_content_type_for_model
 from django.core.paginator import Paginator
 from django.db import DatabaseError, connections, models, router, transaction
 from django.db.models.expressions import RawSQL
@@ -132,6 +133,15 @@ class MessageAdmin(admin.ModelAdmin):
             cure = cure_of(error, connection, needs)
             self.message_user(request, f"Nothing was changed. {' '.join(cure or ())} Error: {error}", messages.ERROR)
 
+    def log(self, request, flag, action, changed, model=None):
+        """Logs who changed these messages: pairs of message_id and text. An error of the log undoes the change."""
+        common = {
+            "user_id": request.user.pk, "content_type": get_content_type_for_model(model or self.model), "action_flag": flag,
+            "change_message": action,
+        }  # fmt: skip
+        entries = [LogEntry(object_id=str(id), object_repr=f"{text} {id}"[:200], **common) for id, text in changed]
+        LogEntry.objects.bulk_create(entries, batch_size=5000)
+
     def tell(self, request, what, done, **others):
         """The count of the changed messages, and of the others with the reason."""
         if done or not any(others.values()):
@@ -191,8 +201,9 @@ class OutboxMessageAdmin(MessageAdmin):
     def retry_now(self, request, queryset):
         rejected, others = operations.choose(queryset, lambda row: row.available_at and row.relay_attempts)
         with self.changing(request, ("SELECT, UPDATE", NAME)) as cursor:
-            done = len(operations.change(cursor, operations.RETRY_NOW, rejected))
-            self.tell(request, "Due now", done, never_rejected=others, being_published=len(rejected) - done)
+            changed = operations.change(cursor, operations.RETRY_NOW, rejected)
+            self.log(request, CHANGE, "Retry now", changed)
+            self.tell(request, "Due now", len(changed), never_rejected=others, being_published=len(rejected) - len(changed))
 
     retry_now.short_description = "Retry now"
     retry_now.allowed_permissions = ("retry",)
@@ -208,8 +219,9 @@ class OutboxMessageAdmin(MessageAdmin):
         timed, others = operations.choose(queryset, lambda row: row.available_at)
         with self.changing(request, ("SELECT, UPDATE, DELETE", NAME)) as cursor:
             cancelled = operations.change(cursor, operations.CANCEL, timed)
+            self.log(request, DELETION, "Cancel", [row[:2] for row in cancelled])
             self.tell(request, "Cancelled", len(cancelled), neither_scheduled_nor_retrying=others, being_published=len(timed) - len(cancelled))
-            if maybe_sent := sum(sent for (sent,) in cancelled):
+            if maybe_sent := sum(sent for _, _, sent in cancelled):
                 self.message_user(request, f"Cancelled, but perhaps published before: {maybe_sent}", messages.WARNING)
 
     cancel.short_description = "Cancel"
@@ -231,16 +243,21 @@ class DeadLetterAdmin(MessageAdmin):
 
     def requeue(self, request, queryset):
         """In the order of ids, and in one transaction: then messages of one ordering key keep their order."""
-        results, errors = Counter(), []
+        sent_back, gone, errors = [], 0, []
         with self.changing(request, ("SELECT, DELETE", DEAD_LETTER_TABLE), ("INSERT", NAME)):
             for dead_letter in list(queryset.order_by(RawSQL(f"{DEAD_LETTER_TABLE}.id", ()))[: operations.MOST]):
                 try:
-                    results[dead_letter.requeue()] += 1
+                    if dead_letter.requeue():
+                        sent_back.append((dead_letter.message_id, dead_letter.task or dead_letter.routing_key))
+                    else:
+                        gone += 1
                 except DatabaseError as error:
                     if code(error) in (DENIED, UNDEFINED_TABLE, UNDEFINED_COLUMN):
                         raise
                     errors.append(f"{dead_letter}: {error}")
-            self.tell(request, "Sent back", results[True], gone=results[False], rejected_by_the_outbox=len(errors))
+            self.log(request, DELETION, "Send back", sent_back)
+            self.log(request, ADDITION, "Send back", sent_back, OutboxMessage)
+            self.tell(request, "Sent back", len(sent_back), gone=gone, rejected_by_the_outbox=len(errors))
         if errors:
             hint = "`cdc-relay resend` gives a message a new id if another row has its id."
             self.message_user(request, f"{hint} First error: {errors[0]}", messages.ERROR)

@@ -106,11 +106,14 @@ WITH free AS (
   SELECT r.id, r.xmax <> '0' AND r.xmax <> r.xmin AS traced FROM unnest(%s::bigint[], %s::uuid[]) s(id, message_id)
   JOIN {TABLE} r ON r.id = s.id AND r.message_id = s.message_id ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)"""
 
+# What the log of the admin shows of a message, as its text.
+SHOWN = "r.message_id, coalesce(r.headers ->> 'task', r.routing_key)"
+
 # For rejected rows, as `cdc-relay resend`. A due row keeps its time. The update removes the trace, so the mark is stored.
 RETRY_NOW = f"""{FREE}
 UPDATE {TABLE} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
-  possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id RETURNING 1"""
+  possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id RETURNING {SHOWN}"""
 
 # For rows with available_at. The relay may be publishing another row from the stream, without a lock.
 CANCEL = f"""{FREE}
-DELETE FROM {TABLE} r USING free f WHERE r.id = f.id RETURNING coalesce(r.possible_duplicate, false) OR f.traced"""
+DELETE FROM {TABLE} r USING free f WHERE r.id = f.id RETURNING {SHOWN}, coalesce(r.possible_duplicate, false) OR f.traced"""
