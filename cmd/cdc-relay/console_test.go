@@ -82,7 +82,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		"/message?id=1":                  {"&#34;***&#34;", "(redacted)", "retrying", "Next try"},
 		"/message?id=70":                 {"Dead letter", "cdc-relay resend "},
 		"/message?id=60":                 {"Published", "published.one"},
-		"/message?id=99":                 {"published and deleted"},
+		"/message?id=99":                 {"No table can tell why"},
 		"/tail":                          {"published.one", "dead.one", "&lt;b&gt;orders"},
 		"/tail?paused=1":                 {"Continue"},
 		"/check":                         {"critical", "publication"},

@@ -50,7 +50,8 @@ func (s *session) missing(ctx context.Context, all ...located) error {
 	if len(names) > 1 {
 		is = "are"
 	}
-	return failure.WithHint(failure.NotFound(fmt.Errorf("%s %s %s. %s", strings.Join(names, ", "), is, in, show.Nowhere(kept))),
+	missing := fmt.Errorf("%s %s %s. %s", strings.Join(names, ", "), is, in, show.Nowhere(kept))
+	return failure.WithHint(failure.NotFound(missing),
 		"# check the ID, --table and --database-url; a consumer may have logged the message_id")
 }
 

@@ -56,7 +56,7 @@ def test_a_missing_table_stops_check_and_migrate_with_the_command_to_type(manage
         for arguments in ("check", "--database", "default"), ("migrate",):
             code, said = manage(*arguments, SHOP_TABLE=table)
             assert code == 1 and f"(cdc_relay.E001) Table {table} does not exist in database" in said, said
-            assert f"cdc-relay setup --table {table} --app-role " in said and "--database-url postgres://OWNER@" in said and connection.settings_dict["NAME"] in said
+            assert "cdc-relay setup --app-role " in said and f"--table {table} --database-url postgres://OWNER@" in said and connection.settings_dict["NAME"] in said
             assert "The database has public.outbox. If that is the outbox" in said
             assert "As the owner of the database: cdc-relay setup" in said and "--app-role " in said, said
         code, said = manage("check", SHOP_TABLE=table)  # asks no database

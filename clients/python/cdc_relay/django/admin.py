@@ -85,6 +85,11 @@ class MessageAdmin(admin.ModelAdmin):
         "shown_payload", "created_at", "expires_at",
     )  # fmt: skip
 
+    def get_search_results(self, request, queryset, search_term):
+        """The id of a task or a message is found by an index. Any other search may read the whole table."""
+        of_task = queryset.of_task(search_term.strip())
+        return (of_task, False) if of_task.exists() else super().get_search_results(request, queryset, search_term)
+
     def headers_without_arguments(self, message):
         """Celery repeats the arguments of a task in its headers."""
         return {key: value for key, value in (message.headers or {}).items() if key not in ("argsrepr", "kwargsrepr")}

@@ -64,7 +64,7 @@ class MessageQuerySet(models.QuerySet):
         first = beginning(task_id)
         last = uuid.UUID(bytes=first.bytes[:12] + b"\xff" * 4)
         within = self.filter(message_id__range=(uuid.UUID(bytes=first.bytes[:12] + bytes(4)), last))
-        return within.filter(models.Q(message_id=first) | models.Q(headers__id=str(task_id)))
+        return within.filter(models.Q(message_id=first) | models.Q(headers__id=str(task_id)) | models.Q(headers__id=str(first)))
 
 
 class OutboxQuerySet(MessageQuerySet):

@@ -2,7 +2,6 @@
 import os
 import shlex
 import subprocess
-from types import SimpleNamespace
 
 from django.apps import apps
 from django.core.management.base import CommandError
@@ -12,7 +11,7 @@ from django.test.runner import DiscoverRunner
 
 from .checks import _tables
 from .models import NAME, OutboxMessage
-from .tables import command
+from .tables import words_of
 
 
 class Runner(DiscoverRunner):
@@ -44,7 +43,7 @@ def create_outbox(using, settings=None, **_):
     environment.update({f"PG{name.upper()}": str(value) for name, value in settings.get("OPTIONS", {}).items()})
     environment["PGPASSWORD"] = settings.get("PASSWORD") or environment.get("PGPASSWORD", "")
     for table in sorted(tables):
-        words = [*shlex.split(command(SimpleNamespace(settings_dict=settings), table)), "--mode", "poll", "--functions"]
+        words = words_of(settings, table, "setup", "--mode", "poll", "--functions")
         try:
             subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:

@@ -26,17 +26,21 @@ def quoted(table, suffix=""):
 
 def command(connection, table, verb="setup", role=None):
     """The command of cdc-relay for this table, which the owner runs: the application's role must not own it. Role may send then."""
-    s = connection.settings_dict
+    words = [*verb.split(), *(["--app-role", role] if role else [])]
+    return shlex.join(words_of({**connection.settings_dict, "USER": "OWNER"}, table, *words))
+
+
+def words_of(s, table, *words):
+    """The command line for a table in the database with these settings. The URL has no password."""
     host, port = s.get("HOST") or "", s.get("PORT")
+    user = quote(s["USER"], safe="") + "@" if s.get("USER") else ""
     if host.startswith("/") or not host:
         query = urlencode({key: value for key, value in {"host": host, "port": port}.items() if value}, safe="/")
         address, query = "", query and "?" + query
     else:
         address, query = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else ""), ""
-    words = ["cdc-relay", *verb.split(), *_flag(table), *(["--app-role", role] if role else [])]
-    if s.get("NAME"):
-        words += ["--database-url", f"postgres://OWNER@{address}/{quote(s['NAME'], safe='')}{query}"]
-    return shlex.join(words)
+    database = ["--database-url", f"postgres://{user}{address}/{quote(s['NAME'], safe='')}{query}"] if s.get("NAME") else []
+    return ["cdc-relay", *words, *_flag(table), *database]
 
 
 def _flag(table):

@@ -47,47 +47,52 @@ type layout struct {
 	only string
 }
 
-var layouts = map[string]layout{
-	Debezium: {
-		usage: "the table of Debezium's outbox event router", table: "outboxevent",
-		mapping: `message_id=id, routing_key='outbox.event.'||aggregatetype, ordering_key=aggregatetype||':'||aggregateid,
-			payload=payload, properties.type=type, headers.aggregateid=aggregateid`,
-		optional: "created_at=timestamp",
-	},
-	CeleryOutbox: {
-		usage: "the table of django-celery-outbox", table: "celery_outbox",
-		waiting: "true", state: "id", // its own relay deletes sent rows
-	},
-	Watermill: {
-		usage: "the table of a topic of Watermill's SQL publisher",
-		mapping: `message_id=uuid, payload=payload, headers=metadata, headers._watermill_message_uuid=uuid,
+// layoutOf returns the layout of a name; unknown, or "": the zero layout.
+func layoutOf(name string) layout {
+	return map[string]layout{
+		Debezium: {
+			usage: "the table of Debezium's outbox event router", table: "outboxevent",
+			mapping: `message_id=id, routing_key='outbox.event.'||aggregatetype,
+				ordering_key=aggregatetype||':'||aggregateid, payload=payload,
+				properties.type=type, headers.aggregateid=aggregateid`,
+			optional: "created_at=timestamp",
+		},
+		CeleryOutbox: {
+			usage: "the table of django-celery-outbox", table: "celery_outbox",
+			waiting: "true", state: "id", // its own relay deletes sent rows
+		},
+		Watermill: {
+			usage: "the table of a topic of Watermill's SQL publisher",
+			mapping: `message_id=uuid, payload=payload, headers=metadata, headers._watermill_message_uuid=uuid,
 			created_at=created_at`,
-		waiting: "NOT acked", state: "acked",
-	},
-	CAP: {
-		usage: "the table of published messages of CAP for .NET", table: "cap.published",
-		mapping: `message_id=Id, exchange='cap.default.router', routing_key=Name, payload=Content, attempts=Retries`,
-		waiting: `"StatusName" <> 'Succeeded'`, state: "StatusName",
-	},
-	Namastack: {
-		usage: "the table of Namastack Outbox for Spring", table: "outbox_record",
-		mapping: `message_id=id, exchange='outbox-events', routing_key=record_key, ordering_key=record_key, payload=payload,
-			properties.content_encoding='UTF-8', headers.__TypeId__=record_type, created_at=created_at,
+			waiting: "NOT acked", state: "acked",
+		},
+		CAP: {
+			usage: "the table of published messages of CAP for .NET", table: "cap.published",
+			mapping: `message_id=Id, exchange='cap.default.router', routing_key=Name, payload=Content,
+				attempts=Retries`,
+			waiting: `"StatusName" <> 'Succeeded'`, state: "StatusName",
+		},
+		Namastack: {
+			usage: "the table of Namastack Outbox for Spring", table: "outbox_record",
+			mapping: `message_id=id, exchange='outbox-events', routing_key=record_key, ordering_key=record_key,
+			payload=payload, properties.content_encoding='UTF-8', headers.__TypeId__=record_type, created_at=created_at,
 			attempts=failure_count`,
-		waiting: "status = 'NEW'", state: "status",
-		only: `%s."handler_id" LIKE 'io.namastack.outbox.rabbit.RabbitOutboxHandler#%%'`,
-	},
+			waiting: "status = 'NEW'", state: "status",
+			only: `%s."handler_id" LIKE 'io.namastack.outbox.rabbit.RabbitOutboxHandler#%%'`,
+		},
+	}[name]
 }
 
 // Layouts returns the names in the order of the help page.
 func Layouts() []string { return []string{Debezium, CeleryOutbox, Watermill, CAP, Namastack} }
 
 // Usage returns what the layout is, for the help page.
-func Usage(layout string) string { return layouts[layout].usage }
+func Usage(layout string) string { return layoutOf(layout).usage }
 
 // defaults returns the mappings of a layout, without columns that only some versions have and this table lacks.
 func (s *source) defaults(layout string) []mapping {
-	all, optional := mustParse(layouts[layout].mapping), mustParse(layouts[layout].optional)
+	all, optional := mustParse(layoutOf(layout).mapping), mustParse(layoutOf(layout).optional)
 	if layout == Watermill {
 		topic := part{literal: true, text: strings.TrimPrefix(s.table.Name, "watermill_")}
 		all = append(all, mapping{target: "routing_key", parts: []part{topic}})
@@ -105,7 +110,7 @@ func mustParse(text string) []mapping {
 
 // waiting returns the condition for the rows that are still to be sent; "": only the user knows.
 func (s *source) waiting(layout string) string {
-	if l := layouts[layout]; s.has(l.state) {
+	if l := layoutOf(layout); s.has(l.state) {
 		return l.waiting
 	}
 	return ""
@@ -113,7 +118,7 @@ func (s *source) waiting(layout string) string {
 
 // only returns the condition for the rows that are messages; "": all are.
 func only(layout, row string) string {
-	if format := layouts[layout].only; format != "" {
+	if format := layoutOf(layout).only; format != "" {
 		return fmt.Sprintf(format, row)
 	}
 	return ""

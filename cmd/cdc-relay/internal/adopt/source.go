@@ -165,7 +165,7 @@ WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
 
 // UsualTable returns the layout's table with its usual name.
 func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Table, error) {
-	if name := layouts[layout].table; name != "" {
+	if name := layoutOf(layout).table; name != "" {
 		return outbox.ParseName(name)
 	}
 	rows, _ := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
@@ -236,7 +236,7 @@ func (s *source) check(r Request) error {
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
 	case s.Hidden:
 		return s.hides(s.OutboxOwner)
-	case r.View && layouts[r.Layout].only != "":
+	case r.View && layoutOf(r.Layout).only != "":
 		return problem.New(r.with(false), "table %s also keeps rows that are no messages, and a view cannot", s.table)
 	}
 	for _, c := range s.Columns {

@@ -77,7 +77,7 @@ func Rotate(table outbox.Table) Grant {
 	return execute(migrations.Function{Name: table.RotatePublished(), Parameters: "interval"})
 }
 
-// App returns what an application needs to insert messages. The sequence is that of the column id; empty: there is none.
+// App returns what an application needs to insert messages. The sequence is that of the column id; empty: none.
 func App(table, sequence outbox.Table, insertOnly bool) []Grant {
 	all := []Grant{Usage(table.Schema), Insert(table)}
 	if insertOnly {

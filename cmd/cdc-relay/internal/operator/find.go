@@ -139,9 +139,9 @@ func scanWaiting(row pgx.CollectableRow, more ...any) (Message, error) {
 const mostOfOneName = 100
 
 // Find finds a message in all tables, with its payload if asked and not redacted: rows of the outbox, dead letters, and
-// then published messages. An index finds an id, and a message_id or task except in the history and of rows that do not
-// wait for a time: those need a scan. Several rows may have the same id if the sequence was restarted. It leaves out the
-// history if the role may not read it and the message is elsewhere.
+// then published messages. An index finds an id. It finds a message_id or task except in the history and of rows that
+// do not wait for a time: those need a scan. Several rows may have the same id if the sequence was restarted. It leaves
+// out the history if the role may not read it and the message is elsewhere.
 func (t *Tables) Find(ctx context.Context, name Name, payload bool) ([]Message, error) {
 	named := func(of newest) ([]Message, error) {
 		return of.read(ctx, t, name.filter(), mostOfOneName, mostOfNamed(), payload)

@@ -176,7 +176,7 @@ func (f *Filter) Add(n Name) {
 }
 
 // addMessageID adds the condition that an id is the message_id of r, or that of its Celery task. The message_id of a
-// task's retry begins with the first 12 bytes of the task id (clients/python/cdc_relay/celery.py): so an index finds it.
+// task's retry begins with the first 12 bytes of the task id (clients/python/cdc_relay/celery.py): an index finds it.
 func (c *conditions) addMessageID(id outbox.UUID) {
 	first, last := id, id
 	copy(first[12:], []byte{0, 0, 0, 0})
