@@ -19,14 +19,14 @@ def test_the_examples_run(settings, mailoutbox):
     for code in re.findall(r"```python\n(.*?)```", DJANGO, re.DOTALL):
         exec(code, names)
     assert [message.payload for message in OutboxMessage.objects.order_by("created_at")] == [{"order_id": 42}, {"order_id": 43}]
-    signals.dead_lettered.send_robust(sender=OutboxMessage, message_id="5a0c", routing_key="orders", reason="expired", last_error="late", attempts=1)
+    signals.dead_lettered.send_robust(sender=OutboxMessage, message_id="5a0c", routing_key="orders", task_name=None, reason="expired", last_error="late", attempts=1)
     signals.dead_lettered.disconnect(names["tell"])
     assert [message.body for message in mail.outbox] == ["5a0c: late"]
 
 
 def test_the_settings_and_checks_are_those_of_the_code():
     assert set(re.findall(r"^\| `(CDC_RELAY_\w+)`", DJANGO, re.MULTILINE)) == set(checks.SETTINGS)
-    source = (here.parent / "cdc_relay/django/checks.py").read_text()
+    source = "".join((here.parent / "cdc_relay" / name).read_text() for name in ("celery.py", "django/checks.py"))
     assert set(re.findall(r"[EWI]00\d", DJANGO)) == set(re.findall(r"cdc_relay\.([EWI]00\d)", source))
 
 

@@ -129,7 +129,7 @@ def test_manage_py_test_creates_the_outbox(tiny, processes):
 def test_databases_that_are_kept_get_the_outbox(tiny, tmp_path):
     test = "django", "test", "--parallel", "3", "--noinput"
     said, code = tiny(*test, "--keepdb", TINY_RUNNER="django.test.runner.DiscoverRunner")
-    assert code == 1 and "cdc-relay setup --table events.outbox" in said
+    assert code == 1 and "cdc-relay setup --app-role " in said and "--table events.outbox" in said
     said, code = tiny(*test, "--keepdb", PATH="")
     assert code and "The program cdc-relay is not in PATH" in said
     (tmp_path / "cdc-relay").write_text("#!/bin/sh\necho disk full >&2\nexit 1\n")
