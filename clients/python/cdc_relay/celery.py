@@ -111,7 +111,7 @@ def install(
     app.amqp.send_task_message = send_task_message
     app.cdc_relay = {  # for Django's system checks
         "in_django": not execute, "using": using, "table": table,
-        "patterns": {"exclude": exclude, "redact": tuple(redact) if isinstance(redact, Mapping) else ()}, "context": context,
+        "exclude": exclude, "context": context, "redaction": redaction,
     }  # fmt: skip
     if not execute:
         from django.core import checks

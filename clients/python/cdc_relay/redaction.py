@@ -98,6 +98,13 @@ class Redaction:
                 warnings.warn(f"redact: no task is named {', '.join(found)}, so all arguments are hidden of tasks that no other pattern matches")
         return found
 
+    def unknown_arguments(self, pattern, names):
+        """Arguments listed for a pattern that none of these tasks has, if the pattern matches some."""
+        found = [self.parameters(name) for name in names if fnmatchcase(name, pattern)]
+        if not found or any(p.kind == p.VAR_KEYWORD for parameters in found for p in parameters):
+            return []
+        return sorted(set(self.redact[pattern]).difference(p.name for parameters in found for p in parameters))
+
     def parameters(self, name):
         """The parameters of the task; none if it is not known here."""
         task = self.app.tasks.get(name)

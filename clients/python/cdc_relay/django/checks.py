@@ -1,5 +1,6 @@
 """System checks. Those of the database run with `manage.py check --database NAME` and `manage.py migrate`, the others always."""
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -79,11 +80,16 @@ def _check_patterns(app):
     except Exception as error:
         what = f"The tasks of the Celery app {app.main or app!r} cannot be imported: {type(error).__name__}: {error}"
         return [checks.Warning(what, hint="So no pattern of cdc_relay.install is checked.", id="cdc_relay.W008")]
-    problems = [(kind, p, _problem_of(p, names)) for kind, patterns in app.cdc_relay["patterns"].items() for p in patterns]
-    problems += [("context", name, _problem_of_name(name)) for name in app.cdc_relay["context"] if name != "*"]
+    used = app.cdc_relay
+    redact = used["redaction"].redact if used["redaction"] else {}
+    problems = [("exclude", pattern, _problem_of(pattern, names)) for pattern in used["exclude"]]
+    for pattern in redact if isinstance(redact, Mapping) else ():
+        unknown = None if (problem := _problem_of(pattern, names)) else used["redaction"].unknown_arguments(pattern, names)
+        problems.append(("redact", pattern, problem or unknown and f"has {', '.join(unknown)}, which no argument of its tasks is named."))
+    problems += [("context", name, _problem_of_name(name)) for name in used["context"] if name != "*"]
     for kind, pattern, problem in problems:
         if problem:
-            hint = "Where such a name stands, redact hides all arguments of tasks that no other pattern matches." if kind == "redact" else None
+            hint = "So redact hides nothing by it, or, for a full name, all arguments of many tasks." if kind == "redact" else None
             found.append(checks.Warning(f"{pattern!r} in {kind} of cdc_relay.install {problem}", hint=hint, id="cdc_relay.W002"))
     return found
 
