@@ -1,4 +1,5 @@
 """once: a task that does its work once, also if its message arrives again."""
+import inspect
 import uuid
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -23,6 +24,7 @@ def once(function=None, *, using=None, table="inbox", begin=None):
                     return None
             return function(*args, **kwargs)
 
+    run.__signature__ = inspect.signature(function)  # Celery's check of arguments reads it
     return run
 
 

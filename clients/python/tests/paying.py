@@ -32,7 +32,7 @@ def dies_after_commit(function):
     return run
 
 
-@app.task(name="shop.pay", acks_late=True, reject_on_worker_lost=True)
+@app.task(name="paying.pay", acks_late=True, reject_on_worker_lost=True)
 @dies_after_commit
 @once
 def pay(before_commit, marker):
@@ -42,7 +42,7 @@ def pay(before_commit, marker):
     return "paid"
 
 
-@app.task(name="shop.pay_at_the_second_attempt", bind=True)
+@app.task(name="paying.pay_at_the_second_attempt", bind=True)
 @once(using="default")
 def pay_at_the_second_attempt(self):
     insert_payment()
@@ -51,13 +51,13 @@ def pay_at_the_second_attempt(self):
     return "paid"
 
 
-@app.task(name="shop.pay_simply")
+@app.task(name="paying.pay_simply")
 @once
 def pay_simply():
     return insert_payment()
 
 
-@app.task(name="shop.pay_by_another_task", bind=True)
+@app.task(name="paying.pay_by_another_task", bind=True)
 @once
 def pay_by_another_task(self):
     insert_payment()

@@ -59,7 +59,7 @@ def test_a_retry_does_nothing_if_the_redelivered_task_was_first(inbox, drain_out
     """The worker died after it had sent the retry, before it acknowledged the task."""
     failures = [ValueError("no money")]
 
-    @shop.app.task(name="shop.pay_if_rich", bind=True, autoretry_for=[ValueError], default_retry_delay=0)
+    @shop.app.task(name="paying.pay_if_rich", bind=True, autoretry_for=[ValueError], default_retry_delay=0)
     @once
     def pay_if_rich(self):
         paying.insert_payment()
@@ -77,6 +77,14 @@ def test_a_task_that_is_called_as_a_function_always_runs(inbox):
     assert payments() == 2 and execute("SELECT count(*) FROM inbox") == [(0,)]
 
 
+def test_celery_knows_the_parameters(db):
+    """Also `redact`, which finds arguments by their names."""
+    with pytest.raises(TypeError, match="takes 0 positional arguments but 1 was given"):
+        paying.pay_simply.delay("too many")
+    with pytest.raises(TypeError, match="missing"):
+        paying.pay.delay(True)
+
+
 def test_without_django():
     with closing(psycopg2.connect(os.environ["CDC_RELAY_DATABASE_URL"])) as other:
         with other.cursor() as cursor:
@@ -88,7 +96,7 @@ def test_without_django():
             with other, other.cursor() as cursor:
                 yield cursor
 
-        @shop.app.task(name="shop.pay_without_django")
+        @shop.app.task(name="paying.pay_without_django")
         @once(begin=begin, table="handled")
         def pay():
             return "paid"

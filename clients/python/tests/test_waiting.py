@@ -7,7 +7,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 import cdc_relay
-from cdc_relay.django.models import OutboxMessage
+from cdc_relay.django.models import DeadLetter, OutboxMessage
 from cdc_relay.django.waiting import outbox_context
 from test_databases import ToBilling, billing  # noqa: F401 a fixture
 
@@ -22,6 +22,7 @@ def empty(outbox):
     cdc_relay.declare_queues(shop.app)
     yield
     outbox.clear()
+    DeadLetter.objects.all().delete()
 
 
 def message(routing_key=QUEUE):
