@@ -65,6 +65,9 @@ func TestDeleteDistinguishesInvisibleFromMissingRows(t *testing.T) {
 			t.Errorf("%+v", settled)
 		}
 	}
+	lost := *m
+	lost.Server = f.store.Restarts() + 1 // this server does not know the transaction
+	equal(t, "gone with its server", settledIDs(f.settle(deleted(&lost)).Gone), []int64{m.ID})
 	tabletest.End(t, tx.Commit)
 	equal(t, "done once it is visible", settledIDs(f.settle(deleted(m)).Done), []int64{m.ID})
 	equal(t, "gone after that", settledIDs(f.settle(deleted(m)).Gone), []int64{m.ID})

@@ -36,7 +36,7 @@ func pages(t *testing.T) map[string]string {
 func texts(t *testing.T) map[string]string {
 	t.Helper()
 	all := pages(t)
-	for _, name := range []string{"../CHANGELOG.md", "../CONTRIBUTING.md", "../SECURITY.md", "../examples/README.md", "../clients/python/README.md", "results/README.md", "results/reliability.md"} {
+	for _, name := range []string{"../CHANGELOG.md", "../CONTRIBUTING.md", "../SECURITY.md", "../examples/README.md", "../clients/python/README.md", "results/README.md", "results/reliability.md", "results/track-record.md"} {
 		text, err := os.ReadFile(docsFolder + name)
 		if err != nil {
 			t.Fatal(err)

@@ -169,6 +169,9 @@ func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
 	f.names = whole // nobody uses the others now
 	f.listen()
 	refused(four[0], whole.Slot, "cdc-relay teardown --slot")
+	rival := whole
+	rival.Slot = "other"
+	f.wantProblem(CheckSplit(t.Context(), f.Conn.PgConn(), rival), "is streamed from slot "+whole.Slot, "the same --slot")
 }
 
 func TestShardSlotsAreRecognisedByName(t *testing.T) {
