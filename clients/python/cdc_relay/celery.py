@@ -29,8 +29,8 @@ OF_ROW = {"ordering_key": str, "coalesce_key": str, "max_attempts": int}
 # Celery 5.5 with quorum queues lets the broker delay a message that is sent to this exchange.
 NATIVE_DELAY = "celery_delayed_27"
 
-#: Sent after the INSERT: sender is the task's name; task_id, message_id, headers.
-created = Signal(name="created", providing_args={"task_id", "message_id", "headers"})
+#: Sent after the INSERT: sender is the task's name; task_id, message_id, headers; using is the database of Django, or None.
+created = Signal(name="created", providing_args={"task_id", "message_id", "headers", "using"})
 
 
 class OutsideTransactionWarning(UserWarning):
@@ -192,7 +192,8 @@ class _Row:
             apart=self.apart,
             **self.columns,
         )
-        created.send(sender=self.name, task_id=headers["id"], message_id=message_id, headers=headers)
+        using = getattr(self.database, "alias", None)
+        created.send(sender=self.name, task_id=headers["id"], message_id=message_id, headers=headers, using=using)
 
 
 class _Database:

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 import shop
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 import cdc_relay
@@ -118,7 +118,6 @@ def test_a_failed_wait_is_logged_and_leaves_the_message_to_the_relay(caplog):
 
 
 def test_each_database_has_its_own_context(billing, settings):  # noqa: F811
-    connections["billing"].connect()  # Django 5.2 lets a test connect only to databases that it has listed
     with outbox_context(timeout=0) as outcomes:
         with outbox_context(using="billing", timeout=0) as other:
             id = message()

@@ -13,7 +13,7 @@ from .models import NAME, OutboxMessage
 from .tables import quoted
 
 logger = logging.getLogger("cdc_relay.waiting")
-# By database, and by None for the innermost: the database, whether to wait for a message, and the outcomes by message_id.
+# By database: whether to wait for a message, and the outcomes by message_id.
 _contexts = ContextVar("cdc_relay.outbox_context", default={})
 
 
@@ -25,9 +25,8 @@ def outbox_context(flush=None, *, using=None, timeout=5):
     decides about its own messages (default: as around it), and the outermost context waits.
     """
     alias, contexts = _django_alias(using), _contexts.get()
-    _, around, outcomes = contexts.get(alias) or (None, True, {})
-    context = (alias, around if flush is None else flush, outcomes)
-    token = _contexts.set({**contexts, alias: context, None: context})
+    around, outcomes = contexts.get(alias) or (True, {})
+    token = _contexts.set({**contexts, alias: (around if flush is None else flush, outcomes)})
     try:
         with transaction.atomic(alias):
             yield outcomes
@@ -53,15 +52,15 @@ def _wait(alias, outcomes, timeout):
         logger.warning("cannot wait for messages, which the relay publishes all the same: %s", error)
 
 
-def _wait_for(message_id, alias=None):
-    alias, flush, outcomes = _contexts.get().get(alias) or (None, False, None)
+def _wait_for(message_id, alias):
+    flush, outcomes = _contexts.get().get(alias) or (False, None)
     if flush:  # on_commit forgets it if its savepoint is rolled back
         transaction.on_commit(partial(outcomes.__setitem__, str(message_id), "waiting"), alias)
 
 
 @created.connect
-def _task_sent(message_id, **_):
-    _wait_for(message_id)
+def _task_sent(message_id, using, **_):
+    _wait_for(message_id, using)
 
 
 def _message_saved(instance, created, using, **_):
