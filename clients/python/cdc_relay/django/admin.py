@@ -136,7 +136,8 @@ class MessageAdmin(admin.ModelAdmin):
                 yield cursor
         except DatabaseError as error:
             cure = cure_of(error, connection, needs)
-            self.message_user(request, f"Nothing was changed. {' '.join(cure or ())} Error: {error}", messages.ERROR)
+            what = f"As the owner of the tables: {' '.join(cure)} " if cure else ""
+            self.message_user(request, f"Nothing was changed. {what}Error: {error}", messages.ERROR)
 
     def log(self, request, flag, action, changed, model=None):
         """Logs who changed these messages: pairs of message_id and text. An error of the log undoes the change."""

@@ -221,5 +221,5 @@ def _check_found(connection, cursor, table, row):
         found.append(checks.Warning(f"Role {role} may not INSERT into {name} ({connection.alias}).", hint=hint, id="cdc_relay.W004"))
     if apps.is_installed("django.contrib.admin") and table == NAME:
         if grants := missing_grants(cursor, [("SELECT", NAME), ("SELECT", DEAD_LETTER_TABLE)]):
-            found.append(checks.Info(f"The admin pages need SELECT ({connection.alias}).", hint=" ".join(grants), id="cdc_relay.I001"))
+            found.append(checks.Info(f"The admin pages need SELECT ({connection.alias}).", hint="As the owner of the tables: " + " ".join(grants), id="cdc_relay.I001"))
     return found
