@@ -288,7 +288,7 @@ def test_an_action_names_the_missing_grant(admin_client, clerk, rows, action, gr
     clerk("SELECT ON outbox, outbox_dead_letter", *grants)
     chosen, path = ([DeadLetter.objects.get()], DEAD) if action == "requeue" else ([rows["retrying"]], WAITING)
     (told,) = act(admin_client, action, chosen, path)
-    assert told.startswith(f"Nothing was changed. {wanted} Error: permission denied")
+    assert told.startswith(f"Nothing was changed. As the owner of the tables: {wanted} Error: permission denied")
     assert OutboxMessage.objects.count() == 6 and DeadLetter.objects.count() == 1
 
 
