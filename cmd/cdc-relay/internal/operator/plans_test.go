@@ -64,7 +64,8 @@ func TestStatsScansNoTable(t *testing.T) {
 				plan = p.Lines("EXPLAIN "+o.fill(sql), args...)
 				return nil
 			})
-			if err != nil || strings.Contains(plan, "Seq Scan on outbox") || strings.Contains(plan, "Bitmap") {
+			if err != nil || strings.Contains(plan, "Seq Scan on outbox") || strings.Contains(plan, "Bitmap") ||
+				sql == lookup && !strings.Contains(plan, "Index Cond: ((message_id >= ") {
 				t.Errorf("%s: %v\n%s\n%s", state, err, sql, plan)
 			}
 		}
