@@ -35,8 +35,8 @@ type Case struct {
 	Beside string
 	// IsLimit marks what the relay is compared with.
 	IsLimit bool
-	// Full: only in the full plan.
-	Full bool
+	// Full: only in the full plan. Peer: only in the plan compare, which also has what the peers are compared with.
+	Full, Peer bool
 	// Once: measured only in the first round, because it takes long.
 	Once bool
 	// Program is the cdc-relay to measure; "": the site's.

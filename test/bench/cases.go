@@ -15,7 +15,7 @@ func Cases(s Settings) []Case {
 	return slices.Concat(
 		peakCases(s), full(spreadCases(s)), paceCases(s), keyCases(s), full(sizeCases(s)), full(backlogCases(s)),
 		full(heldCases(s)),
-		full(besideCases(s)),
+		full(besideCases(s)), peerCases(s),
 	)
 }
 

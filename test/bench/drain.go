@@ -12,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/bench/limit"
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
+	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // stallAfter is how long nothing may arrive before a run fails.
@@ -22,6 +23,7 @@ type backlog struct {
 	messages int
 	spec     load.Spec
 	queues   int
+	peer     *subject.Subject // nil: cdc-relay's table, slot and publication are created
 }
 
 // inFilledWorld creates a world with the backlog and calls do. before is the processor time used until then.

@@ -22,7 +22,7 @@ func (r *run) inWorld(
 	ctx context.Context, b backlog, do func(context.Context, *world, *load.Arrivals) error,
 ) (err error) {
 	r.result.Messages = b.messages
-	w, err := r.newWorld(ctx, b.spec, b.queues)
+	w, err := r.newWorld(ctx, b)
 	if err != nil {
 		return err
 	}

@@ -83,14 +83,19 @@ func byPoller(_ context.Context, r *run, w *world) (*sender, error) {
 
 // awaitEmpty waits until the table has no rows.
 func (w *world) awaitEmpty(ctx context.Context) error {
+	return w.awaitNone(ctx, "SELECT FROM "+w.table.SQL())
+}
+
+// awaitNone waits until the query finds nothing.
+func (w *world) awaitNone(ctx context.Context, query string) error {
 	ctx, cancel := context.WithTimeout(ctx, stallAfter)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		var some bool
-		if err := w.control.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+w.table.SQL()+")").Scan(&some); err != nil {
-			return fmt.Errorf("wait until the table is empty: %w", err)
+		if err := w.control.QueryRow(ctx, "SELECT EXISTS ("+query+")").Scan(&some); err != nil {
+			return fmt.Errorf("wait until no message waits: %w", err)
 		}
 		if !some {
 			return nil

@@ -28,8 +28,8 @@ type world struct {
 	control  *pgx.Conn
 }
 
-// newWorld creates a database, queues with a consumer, and what the relay needs. The caller closes it.
-func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world, error) {
+// newWorld creates a database, names queues, and creates what the relay needs. The caller closes it.
+func (r *run) newWorld(ctx context.Context, b backlog) (*world, error) {
 	s := r.site
 	s.runs++
 	w := &world{
@@ -39,20 +39,23 @@ func (r *run) newWorld(ctx context.Context, spec load.Spec, queues int) (*world,
 		name:    fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs),
 		amqp:    s.RabbitMQ.URL(""),
 		table:   outbox.Table{Schema: "public", Name: "outbox"},
-		spec:    spec,
+		spec:    b.spec,
 	}
-	for i := range max(queues, 1) {
+	for i := range max(b.queues, 1) {
 		w.spec.Queues = append(w.spec.Queues, fmt.Sprintf("%s.%d", w.name, i))
 	}
 	if err := s.Postgres.Exec(ctx, "", "CREATE DATABASE "+w.name); err != nil {
 		return nil, fmt.Errorf("create a database: %w", err)
 	}
 	w.database = s.Postgres.URL(w.name)
-	err := w.setup(ctx)
+	var err error
+	if b.peer == nil {
+		err = w.setup(ctx)
+	}
 	if err == nil {
 		w.control, err = pgx.Connect(ctx, w.database)
 	}
-	if err == nil && spec.Bytes >= uncompressedFrom {
+	if err == nil && b.spec.Bytes >= uncompressedFrom {
 		_, err = w.control.Exec(ctx, "ALTER TABLE "+w.table.SQL()+" ALTER payload SET STORAGE EXTERNAL")
 	}
 	if err != nil {
@@ -98,7 +101,7 @@ func (w *world) fill(ctx context.Context, count int) error {
 
 // rest does the maintenance that the server would do later by itself.
 func (w *world) rest(ctx context.Context) error {
-	for _, statement := range []string{"VACUUM (ANALYZE) " + w.table.SQL(), "CHECKPOINT"} {
+	for _, statement := range []string{"VACUUM (ANALYZE)", "CHECKPOINT"} {
 		if _, err := w.control.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)
 		}

@@ -50,7 +50,7 @@ func Consume(ctx context.Context, amqpURL string, spec Spec, arrivals *Arrivals)
 	}
 	c := &Consumer{conn: conn}
 	for _, queue := range spec.Queues {
-		if err := c.start(ctx, queue, spec.queueType(), arrivals); err != nil {
+		if err := c.start(ctx, queue, spec.QueueType, arrivals); err != nil {
 			return nil, errors.Join(fmt.Errorf("consume from %s: %w", queue, err), c.Close())
 		}
 	}
@@ -62,7 +62,10 @@ func (c *Consumer) start(ctx context.Context, queue, kind string, arrivals *Arri
 	if err != nil {
 		return err
 	}
-	args := amqp.Table{amqp.QueueTypeArg: kind}
+	var args amqp.Table // without a type, as the programs that declare their queues do
+	if kind != "" {
+		args = amqp.Table{amqp.QueueTypeArg: kind}
+	}
 	if _, err := channel.QueueDeclare(queue, true, false, false, false, args); err != nil {
 		return err
 	}

@@ -3,12 +3,9 @@
 package load
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Spec defines the messages of a run. Message n, counted from 0, is the same in every run.
@@ -21,7 +18,7 @@ type Spec struct {
 	HotEvery int
 	// Queues receive the messages in turn: they are routing keys of the default exchange.
 	Queues []string
-	// QueueType is the type of the queues, such as "quorum"; "": classic. They are durable.
+	// QueueType is the type of the queues, such as "quorum"; "": the server's default. They are durable.
 	QueueType string
 }
 
@@ -57,8 +54,6 @@ func (s Spec) Filler() string {
 	}
 	return string(filler)
 }
-
-func (s Spec) queueType() string { return cmp.Or(s.QueueType, amqp.QueueTypeClassic) }
 
 // Queue returns the queue of message n.
 func (s Spec) Queue(n int) string { return s.Queues[n%len(s.Queues)] }

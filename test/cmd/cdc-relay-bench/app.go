@@ -89,7 +89,7 @@ func appFlags() []cli.Flag {
 		return &cli.DurationFlag{Name: name, Value: value, Usage: usage}
 	}
 	return []cli.Flag{
-		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours"),
+		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours; compare: other programs"),
 		text("only", "",
 			"`LIST` of names or patterns of cases with commas between them (default: the cases of the plan)"),
 		&cli.BoolFlag{Name: "list", Usage: "print the cases and exit"},
@@ -163,13 +163,16 @@ func readOptions(c *cli.Context) (*options, error) {
 
 // selectCases returns the listed cases in their own order. Each pattern must match at least one.
 func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
+	left, ok := map[string]func(bench.Case) bool{
+		"quick":   func(one bench.Case) bool { return one.Full || one.Peer },
+		"full":    func(one bench.Case) bool { return one.Peer },
+		"compare": func(one bench.Case) bool { return !one.Peer && one.Name != "publish" },
+	}[plan]
 	switch {
-	case plan != "quick" && plan != "full":
-		return nil, usagef("--plan is %q: want quick or full", plan)
-	case list == "" && plan == "quick":
-		return slices.DeleteFunc(slices.Clone(all), func(one bench.Case) bool { return one.Full }), nil
+	case !ok:
+		return nil, usagef("--plan is %q: want quick, full or compare", plan)
 	case list == "":
-		return all, nil
+		return slices.DeleteFunc(slices.Clone(all), left), nil
 	}
 	wanted := make(map[string]bool)
 	for pattern := range strings.SplitSeq(list, ",") {

@@ -47,7 +47,7 @@ func measuredFromEndToEnd(t *testing.T, relay string) {
 	folder := t.TempDir()
 	file, chart := filepath.Join(folder, "results.json"), filepath.Join(folder, "latency.svg")
 	const cases = "publish,read,drain,drain-poller,publish-written,stream-keyed,transaction," +
-		"direct-500,relay-500,long-held"
+		"direct-500,relay-500,long-held,peer-cdc-relay"
 	code, stdout, stderr := execute(t, "--relay", relay, "--only", cases, "--rounds", "1", "--messages", "200",
 		"--steady", "1s", "--held", "3s", "--json", file, "--chart", chart)
 	if code != exitDone {
@@ -88,5 +88,15 @@ func measuredInserts(t *testing.T) {
 	if code != exitDone || len(lines) < 3 || !strings.HasPrefix(lines[0], "TABLE") ||
 		!strings.HasPrefix(lines[1], "bare ") || !strings.HasPrefix(lines[2], "outbox ") {
 		t.Errorf("exit code %d:\n%s\n%s", code, stdout, stderr)
+	}
+}
+
+// The quick and the full plan need no programs of others.
+func TestOnlyThePlanCompareHasPeers(t *testing.T) {
+	for plan, wants := range map[string]bool{"quick": false, "full": false, "compare": true} {
+		code, list, stderr := execute(t, "--plan", plan, "--list")
+		if code != exitDone || strings.Contains(list, "peer-watermill") != wants || !strings.Contains(list, "publish ") {
+			t.Errorf("plan %s: exit code %d, %s\n%s", plan, code, stderr, list)
+		}
 	}
 }

@@ -3,10 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,12 +47,16 @@ func call(ctx context.Context, verb string, pool *pgxpool.Pool) error {
 	return work(ctx, pool, &broker{url: os.Getenv("AMQP_URL")})
 }
 
-// work runs until ctx ends.
+// work runs until ctx ends. River fetches no more jobs at once than there are free workers: WORKERS, or 100.
 func work(ctx context.Context, pool *pgxpool.Pool, broker *broker) error {
+	most, err := strconv.Atoi(cmp.Or(os.Getenv("WORKERS"), "100"))
+	if err != nil {
+		return fmt.Errorf("WORKERS: %w", err)
+	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &worker{broker: broker})
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
+		Queues:               map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: most}},
 		Workers:              workers,
 		FetchCooldown:        every,
 		FetchPollInterval:    every,

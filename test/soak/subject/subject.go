@@ -1,5 +1,5 @@
-// Package subject describes the programs whose reliability a soak compares: cdc-relay, and others that do the same
-// work.
+// Package subject describes the programs that the soak and the bench compare: cdc-relay, and others that do the same
+// work. test/peers/README.md says how to add one.
 package subject
 
 import (
