@@ -153,17 +153,10 @@ func (m *model) LastID(context.Context) (id int64, ok bool, err error) {
 }
 
 func (m *model) slotOwner(context.Context) (Owner, error) {
-	return Owner{PID: m.owner(), Relay: !m.polls}, nil
+	return Owner{PID: m.slotPID, Relay: m.slotPID != 0 && !m.polls}, nil
 }
 
 func (m *model) Restarts() int64 { return m.restarts }
-
-func (m *model) owner() uint32 {
-	if m.replaced {
-		return 2
-	}
-	return 1
-}
 
 // lock is the statement that starts a claim.
 func (m *model) lock(_ context.Context, ids []int64, _ bool, fresh outbox.Fresh) (Transaction, error) {
@@ -205,8 +198,10 @@ func (c *modelClaim) lock(row *modelRow) {
 
 // locks runs a statement that starts a claim.
 func (m *model) locks(lock func(*modelClaim)) (Transaction, error) {
+	m.locking = true
+	defer func() { m.locking = false }()
 	m.between()
-	claim := &modelClaim{m: m, position: m.wal, owner: m.owner(), term: m.term}
+	claim := &modelClaim{m: m, position: m.wal, owner: m.slotPID, term: m.term, at: m.clock}
 	lock(claim)
 	m.open, m.seen = append(m.open, claim), m.wal
 	m.between()
@@ -237,7 +232,7 @@ func (m *model) sweep(kind Sweep, between func()) {
 	if m.sweeping {
 		return
 	}
-	if v := m.sweeper.Role(); !v.Ready && kind != Backlog && kind != SlotCheck || kind == Newest && !v.wants(Newest) || kind == Lately && !v.lately {
+	if !m.sweeper.Role().wants(kind) {
 		return
 	}
 	m.sweeping, m.between = true, between
@@ -250,38 +245,47 @@ func (m *model) sweep(kind Sweep, between func()) {
 }
 
 // quiesce runs everything to its end, and fails if something does not end.
-func (m *model) quiesce() {
-	m.late = false
-	m.core.PublisherReady(true)
-	if !m.polls {
-		m.core.StreamLive(true)
+func (w *world) quiesce() {
+	for _, r := range w.relays {
+		r.late = false
+		r.core.PublisherReady(true)
+		if !r.polls {
+			r.core.StreamLive(true)
+		}
+		r.askForSlot()
 	}
-	m.askForSlot()
-	kinds := []Sweep{Due, Backlog, Keys, Keys, Keys}
-	for _, row := range m.rows {
+	for _, row := range w.rows {
 		row.person = false
 	}
-	for round := 0; !m.drained(); round++ {
-		if round > 50*(len(m.rows)+10) {
-			m.t.Fatalf("rows %v are never delivered; %+v", m.waiting(), m.core.View())
+	for round := 0; slices.ContainsFunc(w.relays, func(r *model) bool { return !r.drained() }); round++ {
+		if round > 50*(len(w.rows)+10) {
+			w.t.Fatalf("rows %v are never delivered; %+v", w.waiting(), w.relays[0].core.View())
 		}
-		for _, tx := range m.txs {
+		for _, tx := range w.txs {
 			tx.visible = true
 		}
-		m.askForSlot()
-		m.streamNext()
-		if kind := kinds[round%len(kinds)]; m.asked(kind) {
-			m.sweep(kind, func() {})
+		for _, r := range w.relays {
+			r.finish(round)
 		}
-		for len(m.inFlight) > 0 {
-			m.resolve(0, outbox.Confirmed, "", true)
-		}
-		for len(m.claims) > 0 {
-			m.stepClaim(0)
-		}
-		m.settle()
-		m.pass(time.Second)
+		w.pass(time.Second)
 	}
+}
+
+// finish is a round of quiesce.
+func (m *model) finish(round int) {
+	kinds := []Sweep{Due, Backlog, Keys, Keys, Keys}
+	m.askForSlot()
+	m.streamNext()
+	if kind := kinds[round%len(kinds)]; m.asked(kind) {
+		m.sweep(kind, func() {})
+	}
+	for len(m.inFlight) > 0 {
+		m.resolve(0, outbox.Confirmed, "", true)
+	}
+	for len(m.claims) > 0 {
+		m.stepClaim(0)
+	}
+	m.settle()
 }
 
 // asked reports whether a sweep has a reason, for sweeps that also run without one.
@@ -298,8 +302,8 @@ func (m *model) asked(kind Sweep) bool {
 	return true
 }
 
-func (m *model) waiting() (ids []int64) {
-	for _, row := range m.rows {
+func (w *world) waiting() (ids []int64) {
+	for _, row := range w.rows {
 		if !row.gone {
 			ids = append(ids, row.id)
 		}
@@ -308,8 +312,17 @@ func (m *model) waiting() (ids []int64) {
 }
 
 func (m *model) drained() bool {
-	return len(m.waiting()) == 0 && m.streamed == len(m.txs) && len(m.inFlight) == 0 && len(m.claims) == 0 &&
+	return len(m.waiting()) == 0 && (m.streamed == len(m.txs) || !m.owns()) && len(m.inFlight) == 0 && len(m.claims) == 0 &&
 		len(m.pending) == 0 && len(m.hidden) == 0 && m.unheard == nil
+}
+
+// lostNothing checks that each row was delivered, or is gone for a reason.
+func (w *world) lostNothing() {
+	for _, row := range w.rows {
+		if w.delivered[row.id] == 0 && !w.dead[row.id] && !w.expired[row.id] && !w.coalesced[row.id] && !w.lost[row.id] {
+			w.t.Fatalf("row %d was deleted and not delivered", row.id)
+		}
+	}
 }
 
 // empty checks that an idle core remembers nothing.
@@ -331,10 +344,14 @@ func (m *model) empty() {
 		m.t.Fatalf("the registry holds %d rows", n)
 	}
 	v := m.core.View()
-	if !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted+v.Yielding+v.Again > 0) {
+	if m.owns() && !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted+v.Yielding+v.Again > 0) {
 		m.t.Fatalf("still sweeping: %+v", v)
 	}
-	if n := m.core.View().Keys; n != 0 {
+	most := 0
+	if len(m.relays) > 1 && !m.owns() {
+		most = modelInFlight // those that were in flight when its term ended, until its next term
+	}
+	if n := m.core.View().Keys; n > most {
 		m.t.Fatalf("%d keys are remembered", n)
 	}
 	for _, row := range m.rows {

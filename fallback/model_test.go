@@ -16,36 +16,62 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// model is the world around a core and its sweeps: a database with WAL and row locks, a broker, and a relay process
-// that may crash. It plays the stream, the table, the publisher and the settler one step at a time, in any order. After
-// each step it checks the promises of docs/delivery.md.
+// model is a relay process, which may crash, in its world. It plays the stream, the publisher, the settler and the
+// sweeps of its core one step at a time, in any order. After each step it checks the promises of docs/delivery.md.
 type model struct {
-	t   interface{ Fatalf(string, ...any) }
-	now time.Time
-	// say tells a step of a story.
-	say func(format string, args ...any)
+	*world
 	// clock is the clock of the process; it shows a pause.
 	clock time.Time
-	// replaced: another relay has owned the slot since the pause.
-	replaced bool
+	// pid is the process of the server that streams to this relay.
+	pid uint32
 	// restUntil: until then, the previous leader may publish rows that committed before the start.
 	restUntil time.Time
 	start     uint64
 	term      int
 	// late: streamed rows arrive late.
 	late bool
+	// polls: there is no stream.
+	polls bool
+	// between takes other steps during a statement; failing reports whether the statement fails.
+	between func()
+	failing func() bool
+	// locking: the statement locks rows.
+	locking bool
+
+	// these are lost in a crash
+	core     *core.Core
+	sweeper  *Sweeper
+	streamed int // transactions that the stream has brought or skipped
+	inFlight []*outbox.Message
+	tooLate  map[*outbox.Message]bool // messages that had expired when they were to be sent
+	arrived  []*outbox.Message        // of the messages in flight
+	pending  []outbox.Settlement
+	hidden   []outbox.Settlement // published, not visible yet
+	unheard  *modelWritten       // committed, but the core does not know yet
+	claims   []*modelClaim
+	open     []*modelClaim // locked, but the core does not know yet
+	sweeping bool
+}
+
+// world is what relays share: a database with WAL and row locks, and a broker.
+type world struct {
+	t   interface{ Fatalf(string, ...any) }
+	now time.Time
+	// say tells a step of a story.
+	say    func(format string, args ...any)
+	relays []*model
+	// slotPID is the process that owns the slot; 0: none. pids counts the processes.
+	slotPID, pids uint32
+	// freeSince is since when nobody owns the slot, lastOwner the relay that owned it last.
+	freeSince time.Time
+	lastOwner *model
 	// scheduledOfTen is how many of ten rows have a time.
 	scheduledOfTen int
 	// expiring: rows have expires_at; drops: expired rows are deleted.
 	expiring, drops bool
 	// coalescing: of waiting rows with the same coalesce key and ordering key, only the newest leaves.
 	coalescing bool
-	// polls: there is no stream.
-	polls  bool
-	limits core.Limits
-	// between takes other steps during a statement; failing reports whether the statement fails.
-	between func()
-	failing func() bool
+	limits     core.Limits
 	// marksExactly: no event so far justifies a mark.
 	marksExactly bool
 
@@ -66,19 +92,6 @@ type model struct {
 	// the broker
 	delivered map[int64]int
 	firsts    map[string][]int64 // for each key, the ids in the order of first delivery
-
-	// the relay process, lost in a crash
-	core     *core.Core
-	sweeper  *Sweeper
-	streamed int // transactions that the stream has brought or skipped
-	inFlight []*outbox.Message
-	tooLate  map[*outbox.Message]bool // messages that had expired when they were to be sent
-	pending  []outbox.Settlement
-	hidden   []outbox.Settlement // published, not visible yet
-	unheard  *modelWritten       // committed, but the core does not know yet
-	claims   []*modelClaim
-	open     []*modelClaim // locked, but the core does not know yet
-	sweeping bool
 }
 
 type modelTx struct {
@@ -139,21 +152,39 @@ func newModel(t *rapid.T) *model {
 }
 
 func emptyModel() *model {
-	return &model{
+	w := &world{
 		now: time.Unix(1_000_000, 0), dead: map[int64]bool{}, expired: map[int64]bool{},
 		coalesced: map[int64]bool{}, lost: map[int64]bool{}, lastXID: 100, wal: 1, delivered: map[int64]int{},
-		firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), between: func() {}, failing: never,
-		say: func(string, ...any) {},
+		firsts: map[string][]int64{}, limits: core.DefaultLimits(modelInFlight), say: func(string, ...any) {},
 	}
+	return w.relay()
+}
+
+// relay adds a relay, which does not run yet.
+func (w *world) relay() *model {
+	m := &model{world: w, clock: w.now, between: func() {}, failing: never}
+	w.relays = append(w.relays, m)
+	return m
 }
 
 // boot starts a relay process that takes the slot at once.
 func (m *model) boot() {
+	m.launch()
+	if m.polls {
+		m.core.SetBoundary(int64(len(m.rows)))
+		m.askForSlot()
+		return
+	}
+	m.takeSlot()
+}
+
+// launch starts a relay process.
+func (m *model) launch() {
 	m.core = core.New(m.limits, core.Policy{
 		MaxRetries: modelMaxRetries, BackoffTime: modelBackoff, MaxBackoff: time.Minute, DropExpired: m.drops,
 	})
 	m.core.Clock, m.core.Random = func() time.Time { return m.clock }, func() float64 { return 0 }
-	m.inFlight, m.pending, m.hidden, m.unheard, m.claims = nil, nil, nil, nil, nil
+	m.inFlight, m.arrived, m.pending, m.hidden, m.unheard, m.claims, m.open = nil, nil, nil, nil, nil, nil, nil
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Planner: NewPlanner(time.Second),
@@ -174,21 +205,17 @@ func (m *model) boot() {
 		},
 	}
 	m.core.PublisherReady(true)
-	if m.polls {
-		m.core.SetBoundary(int64(len(m.rows)))
-		m.askForSlot()
-		return
-	}
-	m.takeSlot()
 }
 
 // freeze pauses the process. If the server noticed, it ends the claims, and another relay takes the slot, publishes
 // rows and leaves. Some rows may remain.
 func (m *model) freeze(replaced bool, some func() bool) {
 	m.pass(2 * time.Second)
-	if m.replaced = m.replaced || replaced; !replaced {
+	if !replaced {
 		return
 	}
+	m.pids++
+	m.slotPID = m.pids
 	m.pass(10 * time.Second) // the server has ended its claims
 	m.endClaims()
 	for _, row := range m.visible() {
@@ -230,18 +257,17 @@ func (m *model) rest() {
 
 // endClaims ends the transactions of the process, as lost connections do.
 func (m *model) endClaims() {
-	for _, row := range m.rows {
-		row.locked = nil
-	}
 	for _, claim := range slices.Concat(m.claims, m.open) {
 		claim.ended = true
+		claim.unlock()
 	}
 }
 
 // check checks the invariants.
 func (m *model) check() {
 	for _, row := range m.rows {
-		if row.locked != nil && !slices.Contains(m.claims, row.locked) && !slices.Contains(m.open, row.locked) {
+		tracks := func(r *model) bool { return slices.Contains(slices.Concat(r.claims, r.open), row.locked) }
+		if row.locked != nil && !slices.ContainsFunc(m.relays, tracks) {
 			m.t.Fatalf("row %d is locked by a claim that nobody tracks", row.id)
 		}
 	}
@@ -252,23 +278,40 @@ func (m *model) askForSlot() {
 	switch {
 	case m.polls:
 		_ = m.sweeper.CheckSlot(context.Background()) // the model never fails
-	case m.replaced:
-		m.core.LostSlot()
-		m.takeSlot()
-	default:
+	case m.owns():
 		m.core.Owned(m.clock)
+	default:
+		if m.core.View().Leader {
+			m.core.LostSlot()
+		}
+		if m.slotPID == 0 || len(m.relays) == 1 {
+			m.takeSlot()
+		}
 	}
 }
+
+func (m *model) owns() bool { return m.slotPID == m.pid }
 
 // takeSlot starts the stream at the current WAL position.
 func (m *model) takeSlot() {
 	m.say("the relay takes the slot")
-	m.replaced = false
+	free := m.freeSince
+	switch {
+	case len(m.relays) == 1: // others may have owned it
+		free = m.clock.Add(time.Duration(len(m.rows)%2)*time.Second - core.RestFor)
+	case m.lastOwner == m:
+		free = time.Time{}
+	}
+	m.lastOwner = m
+	m.pids++
+	m.pid, m.slotPID = m.pids, m.pids
 	m.streamed = len(m.txs)
 	m.term++
-	m.start, m.restUntil = m.wal, m.clock.Add(time.Duration(len(m.rows)%2)*time.Second)
+	if m.start, m.restUntil = m.wal, free; !free.IsZero() {
+		m.restUntil = free.Add(core.RestFor)
+	}
 	m.core.TookSlot(core.Slot{
-		Boundary: int64(len(m.rows)), PID: 1, Server: m.restarts, Start: m.wal, WALEnd: m.wal, FreeSince: m.restUntil.Add(-core.RestFor),
+		Boundary: int64(len(m.rows)), PID: m.pid, Server: m.restarts, Start: m.wal, WALEnd: m.wal, FreeSince: free,
 	})
 	m.core.Owned(m.clock)
 	m.core.StreamLive(true)
@@ -277,30 +320,42 @@ func (m *model) takeSlot() {
 // failOver replaces the server by one without traces of locks, without the last transactions, and with a WAL and
 // transaction ids that end earlier.
 func (m *model) failOver(lost int) {
-	m.endClaims()
-	for _, row := range m.rows {
-		row.traced = false
-	}
-	kept := max(len(m.txs)-lost, 0)
-	for _, tx := range m.txs[kept:] {
-		for _, row := range tx.rows {
-			row.gone, m.lost[row.id] = true, true
-			delete(m.dead, row.id)
-		}
-	}
-	m.lastXID -= uint32(len(m.txs) - kept)
-	m.txs, m.streamed = m.txs[:kept], min(m.streamed, kept)
-	for _, tx := range m.txs {
-		tx.visible = true
-	}
-	m.failedOver = int64(len(m.rows))
-	m.restarts++
-	m.wal = 1 + m.wal/2
-	m.seen = min(m.seen, m.wal)
+	m.replaceServer(lost)
 	if !m.polls {
 		m.core.LostSlot()
 		m.takeSlot()
 	}
+}
+
+func (w *world) replaceServer(lost int) {
+	for _, row := range w.rows {
+		row.traced = false
+	}
+	kept := max(len(w.txs)-lost, 0)
+	for _, tx := range w.txs[kept:] {
+		for _, row := range tx.rows {
+			row.gone, w.lost[row.id] = true, true
+			delete(w.dead, row.id)
+		}
+	}
+	w.lastXID -= uint32(len(w.txs) - kept)
+	w.txs = w.txs[:kept]
+	w.failedOver = int64(len(w.rows))
+	w.wal = 1 + w.wal/2
+	w.seen = min(w.seen, w.wal)
+	w.restart()
+}
+
+// restart ends all sessions. The server has another number then.
+func (w *world) restart() {
+	for _, r := range w.relays {
+		r.endClaims()
+		r.streamed = min(r.streamed, len(w.txs))
+	}
+	for _, tx := range w.txs {
+		tx.visible = true
+	}
+	w.restarts++
 }
 
 // commit ends a transaction.
@@ -390,10 +445,10 @@ func (m *model) streamNext() {
 		m.streamed = len(m.txs)
 		return
 	}
-	if m.streamed >= len(m.txs) {
+	if m.streamed >= len(m.txs) || !m.core.View().Leader {
 		return
 	}
-	if !m.replaced && !m.late {
+	if m.owns() && !m.late {
 		m.core.Owned(m.clock)
 	}
 	tx := m.txs[m.streamed]
@@ -406,7 +461,7 @@ func (m *model) streamNext() {
 		if v == core.NoRoom {
 			m.t.Fatalf("NoRoom for a stream that does not wait")
 		}
-		owned := !m.replaced && !m.late
+		owned := m.owns() && !m.late
 		if view := m.core.View(); v == core.Left && owned && view.Ready && view.InFlight == 0 && tx.lsn > m.seen {
 			m.t.Fatalf("row %d stays in the table, and no claim of this server can have seen it", row.id)
 		}
@@ -458,6 +513,10 @@ func (m *model) mustRest(row *modelRow) bool {
 // arrive delivers a message to the broker.
 func (m *model) arrive(message *outbox.Message) {
 	m.keepBatch(message)
+	mark := message.PossibleDuplicate || !message.TakenAt.IsZero() && m.clock.Sub(message.TakenAt) > core.RestFor
+	if m.delivered[message.ID] > 0 && !mark {
+		m.t.Fatalf("row %d is delivered again, unmarked", message.ID)
+	}
 	m.say("the broker has row %d", message.ID)
 	// A requeued dead letter follows the messages that left meanwhile.
 	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
@@ -484,7 +543,11 @@ func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, too
 		m.expired[message.ID] = true
 		outcome, reason, took = outbox.Impossible, outbox.ReasonExpired, false
 	}
-	if outcome == outbox.Confirmed || (outcome == outbox.Unknown && took) {
+	there := slices.Index(m.arrived, message)
+	switch {
+	case there >= 0:
+		m.arrived = slices.Delete(m.arrived, there, there+1)
+	case outcome == outbox.Confirmed || outcome == outbox.Unknown && took:
 		m.arrive(message)
 	}
 	m.resolved(outbox.Result{Message: message, Outcome: outcome, Reason: reason})
@@ -594,8 +657,11 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 }
 
 // pass lets time pass while the process runs.
-func (m *model) pass(d time.Duration) {
-	m.now, m.clock = m.now.Add(d), m.clock.Add(d)
+func (w *world) pass(d time.Duration) {
+	w.now = w.now.Add(d)
+	for _, r := range w.relays {
+		r.clock = r.clock.Add(d)
+	}
 }
 
 // crash ends the process. Sent messages may have arrived.
@@ -637,6 +703,7 @@ type modelClaim struct {
 	position uint64
 	owner    uint32
 	term     int
+	at       time.Time
 	// ended: the server has ended the transaction.
 	ended  bool
 	ending []outbox.Settlement // what it writes; nil: it still waits for answers

@@ -30,11 +30,7 @@ func TestRandomStepsLoseNothingAndKeepTheOrderOfKeys(t *testing.T) {
 		m := newModel(t)
 		t.Repeat(m.steps())
 		m.quiesce()
-		for _, row := range m.rows {
-			if m.delivered[row.id] == 0 && !m.dead[row.id] && !m.expired[row.id] && !m.coalesced[row.id] && !m.lost[row.id] {
-				t.Fatalf("row %d was deleted and not delivered", row.id)
-			}
-		}
+		m.lostNothing()
 		m.empty()
 	})
 }
