@@ -14,13 +14,13 @@ import (
 
 // TestSearchOfTakeovers takes all steps of two relays in all orders, the shortest first, for three rows: two with the
 // same key, one without. In each state, the checks of the model hold, and everything can still leave. States that differ
-// only in which relay is which are one state. CDC_RELAY_SEARCH is for how long it searches.
+// only in which relay is which are one state. CDC_RELAY_TEST_SEARCH is for how long it searches.
 func TestSearchOfTakeovers(t *testing.T) {
 	within := 20 * time.Second
 	if testing.Short() {
 		within = 3 * time.Second
 	}
-	if set := os.Getenv("CDC_RELAY_SEARCH"); set != "" {
+	if set := os.Getenv("CDC_RELAY_TEST_SEARCH"); set != "" {
 		var err error
 		if within, err = time.ParseDuration(set); err != nil {
 			t.Fatal(err)
