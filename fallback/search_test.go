@@ -73,7 +73,7 @@ func TestSearchOfTakeovers(t *testing.T) {
 // search is a state: two relays in one world, and what may still happen to them.
 type search struct {
 	*world
-	both   [2]*searched
+	both  [2]*searched
 	left  left
 	story []string
 }
@@ -209,7 +209,9 @@ func (s *search) digest() uint64 {
 }
 
 // looks are numbers that usually differ between two relays.
-func (r *searched) looks() []int { return []int{int(r.pid), r.streamed, len(r.inFlight), len(r.pending), r.term} }
+func (r *searched) looks() []int {
+	return []int{int(r.pid), r.streamed, len(r.inFlight), len(r.pending), r.term}
+}
 
 // steps returns what can happen next.
 func (s *search) steps() (steps []step) {
