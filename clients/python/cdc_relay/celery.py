@@ -13,6 +13,7 @@ from celery import Celery, current_task
 from celery.exceptions import ImproperlyConfigured
 from celery.signals import beat_init
 from celery.utils.dispatch import Signal
+from kombu import Exchange
 from kombu.common import Broadcast
 from kombu.compression import compress
 from kombu.serialization import dumps
@@ -134,24 +135,28 @@ def queues_of(app):
     return list(queues.values())
 
 
+def shared_part(queue):
+    """What is declared for a queue. Each worker has its own queue for a Broadcast. One without a consumer would fill."""
+    return queue.exchange if isinstance(queue, Broadcast) else queue
+
+
 def declare_queues(app: Celery) -> None:
     """Declares the queues of the settings task_queues, or else the default queue, and task_routes, with exchanges and bindings."""
     with app.connection_for_write() as connection:
         for queue in queues_of(app):
-            # Each worker has its own queue for a Broadcast. One without a consumer would fill.
-            declared = queue.exchange if isinstance(queue, Broadcast) else queue
-            declared(connection.default_channel).declare()
+            shared_part(queue)(connection.default_channel).declare()
 
 
-def is_declared(queue, connection):
-    """Tells whether the broker has the queue, or of a Broadcast its exchange."""
+def is_declared(entity, connection):
+    """Tells whether the broker has the exchange or queue. A look-up that it refuses is an error, and does not tell."""
     try:
         with connection.channel() as channel:
-            entity = (queue.exchange if isinstance(queue, Broadcast) else queue)(channel)
-            entity.declare(passive=True) if isinstance(queue, Broadcast) else entity.queue_declare(passive=True)
-        return True
-    except connection.channel_errors:
+            entity(channel).declare(passive=True) if isinstance(entity, Exchange) else entity(channel).queue_declare(passive=True)
+    except connection.channel_errors as error:
+        if getattr(error, "code", None) != 404:
+            raise
         return False
+    return True
 
 
 class _Row:

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core import checks
 from django.db import DatabaseError, connections, router
 
-from ..celery import is_declared, queues_of
+from ..celery import is_declared, queues_of, shared_part
 from ..redaction import import_tasks
 from .models import DEAD_LETTER_TABLE, NAME, OutboxMessage
 from .tables import command, find, grant_command, missing_grants, parts
@@ -130,7 +130,7 @@ def check_queues(app_configs, **kwargs):
     for app in (app for app in _celery_apps() if hasattr(app, "cdc_relay")):
         try:
             with app.connection_for_write(connect_timeout=2) as connection:
-                missing = [queue.name for queue in queues_of(app) if not is_declared(queue, connection)]
+                missing = [queue.name for queue in queues_of(app) if not is_declared(shared_part(queue), connection)]
         except Exception as error:
             found.append(checks.Info(f"The broker of the Celery app {app.main or app!r} does not answer: {error}", id="cdc_relay.I002"))
             continue

@@ -12,6 +12,7 @@ from django.utils.dateparse import parse_datetime
 from kombu import Connection, Exchange, Queue
 from kombu.mixins import ConsumerMixin
 
+from ....celery import is_declared
 from ...models import OutboxMessage
 from ...signals import BY_EVENT
 
@@ -88,12 +89,7 @@ class Listener(ConsumerMixin):
 
 def declare(entity, connection):
     """Declares an exchange or a queue, unless it exists, with whatever arguments."""
-    try:
-        with connection.channel() as channel:
-            entity(channel).declare(passive=True) if isinstance(entity, Exchange) else entity(channel).queue_declare(passive=True)
-    except connection.channel_errors as error:
-        if getattr(error, "code", None) != 404:
-            raise
+    if not is_declared(entity, connection):
         with connection.channel() as channel:
             entity(channel).declare() if isinstance(entity, Exchange) else entity(channel).queue_declare()
 
