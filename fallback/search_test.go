@@ -13,8 +13,8 @@ import (
 )
 
 // TestSearchOfTakeovers takes all steps of two relays in all orders, the shortest first, for three rows: two with the
-// same key, one without. In each state, the checks of the model hold, and everything can still leave. States that differ
-// only in which relay is which are one state. CDC_RELAY_TEST_SEARCH is for how long it searches.
+// same key, one without. In each state, the checks of the model hold, and everything can still leave. Which relay is A and
+// which is B makes another state. CDC_RELAY_TEST_SEARCH is for how long it searches.
 func TestSearchOfTakeovers(t *testing.T) {
 	within := 20 * time.Second
 	if testing.Short() {

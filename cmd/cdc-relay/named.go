@@ -61,8 +61,8 @@ func (s *session) ambiguous(l located) error {
 	table := s.cfg.relay.Table
 	// Under a message_id or task, the messages count that are still to be sent, or else that have died.
 	counts := func(m operator.Message) bool {
-		return l.name.IsRow() || m.State.Waits() == l.found[0].State.Waits() &&
-			(m.State.Waits() || m.State == l.found[0].State)
+		first := l.found[0].State
+		return l.name.IsRow() || m.State == first || m.State.Waits() && first.Waits()
 	}
 	var rows []string
 	messages, waiting := map[string]bool{}, 0
@@ -83,10 +83,9 @@ func (s *session) ambiguous(l located) error {
 	}
 	advice := "give the id of one row"
 	switch {
+	case len(messages) > 1 && l.name.IsRow():
+		advice = "give one message_id"
 	case len(messages) > 1:
-		if l.name.IsRow() {
-			advice = "give one message_id"
-		}
 	case waiting < 2 && (waiting == 1 || l.count(operator.Dead) < 2):
 		return nil
 	}
