@@ -112,22 +112,23 @@ func (s *Sweeper) lockAndPublish(
 	return messages, nil
 }
 
-// noticeRestart marks all existing rows after a restart of the server: a crash can lose the traces of claims.
-func (s *Sweeper) noticeRestart(ctx context.Context) error {
+// noticeRestart marks all existing rows at the start and after a restart of the server: a crash can lose the traces of
+// claims, and other relays that had claimed rows may still publish them.
+func (s *Sweeper) noticeRestart(ctx context.Context) (noticed bool, err error) {
 	restarts := s.Table.Restarts()
 	if restarts == s.restarts {
-		return nil
+		return false, nil
 	}
 	last, ok, err := s.Table.LastID(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !ok {
 		last = math.MaxInt64
 	}
 	s.Core.ServerRestarted(last)
 	s.restarts = restarts
-	return nil
+	return true, nil
 }
 
 // finish waits for the answers, writes them, and ends the claim. Ctx ends only the reading of a large row.

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
@@ -19,7 +20,12 @@ func (s *Sweeper) lock(
 	if err != nil || tx == nil {
 		return nil, alive, err
 	}
-	if err = s.noticeRestart(ctx); err == nil && outbox.Elapsed(alive, s.Core.Clock()) > longWalk {
+	noticed, err := s.noticeRestart(ctx)
+	switch {
+	case err != nil:
+	case noticed:
+		err = errRestarted
+	case outbox.Elapsed(alive, s.Core.Clock()) > longWalk:
 		alive = s.Core.Clock()
 		err = tx.Alive(ctx)
 	}
@@ -28,6 +34,9 @@ func (s *Sweeper) lock(
 	}
 	return tx, alive, err
 }
+
+// errRestarted: the rows were chosen before. Those with a time must wait now.
+var errRestarted = errors.New("the server was restarted or replaced")
 
 // adapt records how long it took to lock and read rows. Few bytes say nothing about the pace.
 func (s *Sweeper) adapt(took time.Duration, rows []outbox.Candidate, tx Transaction) {

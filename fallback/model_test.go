@@ -188,7 +188,7 @@ func (m *model) launch() {
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Planner: NewPlanner(time.Second),
-		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, LockRange: m.lockRange, SlotOwner: m.slotOwner, restarts: m.restarts,
+		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, LockRange: m.lockRange, SlotOwner: m.slotOwner,
 		Apply:     m.apply,
 		Committed: func([]outbox.Settlement, time.Duration) {},
 		Failed:    func(error) {},
@@ -205,6 +205,9 @@ func (m *model) launch() {
 		},
 	}
 	m.core.PublisherReady(true)
+	if _, err := m.sweeper.noticeRestart(context.Background()); err != nil {
+		m.t.Fatalf("%v", err)
+	}
 }
 
 // freeze pauses the process. If the server noticed, it ends the claims, and another relay takes the slot, publishes
@@ -673,9 +676,6 @@ func (m *model) crash(arrived []bool) {
 		}
 	}
 	m.boot()
-	if m.failedOver > 0 {
-		m.sweeper.restarts-- // a new process cannot know about traces lost before its start
-	}
 }
 
 // snapshot returns what a query that starts now can see.

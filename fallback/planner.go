@@ -97,8 +97,10 @@ func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 	if r.Leader && r.Live && r.Ready { // every reason for a sweep wakes the sweeper
 		wait *= noticedAfter
 	}
-	if r.Rest > 0 {
-		wait = min(wait, r.Rest)
+	for _, rest := range []time.Duration{r.Rest, r.DueRest} {
+		if rest > 0 {
+			wait = min(wait, rest)
+		}
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
 		if !r.wants(sweep) || sweep == Newest && !p.newestWait(now) || sweep == Lately && !p.duePauses() {
@@ -124,9 +126,9 @@ func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 func (r Role) wants(s Sweep) bool {
 	switch s {
 	case Due:
-		return r.Ready
+		return r.Ready && r.DueRest == 0
 	case Lately:
-		return r.lately && r.Ready
+		return r.lately && r.Ready && r.DueRest == 0
 	case Backlog:
 		return (r.TakesFresh && r.Ready) || r.Unseen
 	case Newest: // a leader's stream brings these rows

@@ -29,8 +29,8 @@ type Table interface {
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (pgsnapshot.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
-	// Restarts counts the restarts, crashes and replacements of the server. It is up to date after each successful
-	// statement.
+	// Restarts counts the restarts, crashes and replacements of the server, and the first connection to it. It is up to
+	// date after each successful statement.
 	Restarts() int64
 }
 
@@ -206,6 +206,9 @@ func (s *Sweeper) noticeTerm() {
 // Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
 func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	s.noticeTerm()
+	if noticed, err := s.noticeRestart(ctx); noticed || err != nil {
+		return false, err
+	}
 	r := s.Role()
 	var o Outcome
 	began := s.Core.Clock()

@@ -66,7 +66,7 @@ const (
 )
 
 // sweepsToDrain prepares the sweeper. Each failed statement ends it. Rests is set while the sweeper leaves rows to a
-// relay that has just lost the slot.
+// relay that has just lost the slot or its claims.
 func (r *Relay) sweepsToDrain() (rests *atomic.Bool) {
 	rests = &atomic.Bool{}
 	r.sweeper.Polling = true
@@ -74,7 +74,8 @@ func (r *Relay) sweepsToDrain() (rests *atomic.Bool) {
 	r.sweeper.Explain = func(_ context.Context, err error) (error, bool) { return err, true }
 	r.sweeper.Beat = func() {
 		r.sweeping.beat()
-		rests.Store(r.sweeper.Role().Rest > 0)
+		role := r.sweeper.Role()
+		rests.Store(role.Rest+role.DueRest > 0)
 	}
 	return rests
 }
@@ -102,16 +103,21 @@ func (r *Relay) drain(ctx context.Context, a *actors, rests *atomic.Bool) error 
 		case !suspended && (!takes || !idle || time.Since(looked) < lookAgain):
 			continue
 		}
-		if err := r.undeletable(); err != nil {
-			return err
-		}
-		if suspended {
+		undeletable, aside := r.undeletable(), r.settler.aside.Load().Rows
+		switch {
+		case suspended && undeletable != nil:
+			return undeletable
+		case suspended:
 			continue // the settler is about to say why
 		}
 		left, err := r.remaining(ctx)
 		switch looked = time.Now(); {
-		case err != nil || left.rows == 0:
+		case err != nil:
 			return err
+		case undeletable != nil && (left.rows <= aside || stalled):
+			return undeletable
+		case left.rows == 0:
+			return nil
 		case left != seen || rests.Load():
 			seen, p.since = left, time.Now()
 		case stalled:

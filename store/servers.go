@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// servers detects a restarted or replaced server. A connection that merely ended does not count.
+// servers detects a restarted or replaced server. A connection that merely ended does not count, but the first one does:
+// nobody knows what the server has lost before.
 type servers struct {
 	restarts atomic.Int64
 
@@ -38,7 +39,7 @@ func (s *servers) opened(ctx context.Context, conn *pgx.Conn) error {
 	same := started.Equal(s.started) && slices.ContainsFunc(processes, func(pid int32) bool {
 		return slices.Contains(s.processes, pid)
 	})
-	if !same && !s.started.IsZero() {
+	if !same {
 		s.restarts.Add(1)
 	}
 	s.started, s.processes = started, processes

@@ -49,11 +49,14 @@ func TestDeleteOfRowsWithDistantIDs(t *testing.T) {
 
 func TestDeleteDistinguishesInvisibleFromMissingRows(t *testing.T) {
 	f := newFixture(t)
+	if _, err := f.store.Snapshot(t.Context(), false); err != nil { // it connects to its first server
+		t.Fatal(err)
+	}
 	tx, err := f.Conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &outbox.Message{}
+	m := &outbox.Message{Server: f.store.Restarts()}
 	if err := tx.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')
 		RETURNING id, message_id, (pg_current_xact_id()::text::bigint % 4294967296)`).Scan(&m.ID, (*[16]byte)(&m.MessageID), &m.XID); err != nil {
 		t.Fatal(err)

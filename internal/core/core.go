@@ -45,6 +45,8 @@ type Core struct {
 		// come already, so that no sweep has to search for them.
 		due      bool
 		dueAgain []outbox.Candidate
+		// dueFrom is when rows with a time may leave, after a restart of the server.
+		dueFrom time.Time
 		// large is a row of a claim that is in memory beside the bytes of the window; nil: none.
 		large     *largeRow
 		ready     bool // the publisher takes messages

@@ -67,6 +67,12 @@ func (c *Core) ChooseRuns(found Found, keys int, most Most) *Claim {
 		return &Claim{core: c}
 	}
 	c.saw(found.Snapshot)
+	for i := 0; i < len(found.Runs) && c.dueRest() > 0; i++ {
+		for j := range found.Runs[i] {
+			row := &found.Runs[i][j]
+			row.Ready = row.Ready && row.Due == nil
+		}
+	}
 	if found.First {
 		c.mu.keys.complete = c.mu.unseen.forgottenAt == 0 && c.mu.unseen.all(c.mu.keys.missed)
 	}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -80,10 +81,14 @@ func (c *Core) SetBoundary(id int64) {
 	}
 }
 
-// ServerRestarted records that connections to the server were lost. The server may have crashed and lost the traces of
-// claims in rows up to this id.
+// ServerRestarted records that connections to the server were lost, or that this relay begins. The server may have
+// crashed and lost the locks of claims, and their traces in rows up to this id. Other relays may still publish the rows
+// of these claims, unmarked, for RestFor. So rows with a time, which any relay claims, are left alone until then.
 func (c *Core) ServerRestarted(id int64) {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.marks.tracesLostUpTo = id // an id of the earlier server means nothing
+	c.mu.dueFrom = c.mu.now.Add(RestFor)
 }
+
+func (c *Core) dueRest() time.Duration { return max(c.mu.dueFrom.Sub(c.mu.now), 0) }

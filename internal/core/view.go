@@ -11,6 +11,8 @@ type View struct {
 	Epoch        int
 	// Rest is how long a new leader still leaves older rows alone.
 	Rest time.Duration
+	// DueRest is how long a relay still leaves rows with a time alone, after a restart of the server.
+	DueRest time.Duration
 	// Ready: messages may leave. Suspended: they must not, since published rows cannot be deleted.
 	Ready, Suspended bool
 
@@ -41,7 +43,7 @@ func (c *Core) View() View {
 	t, k, u, w := &c.mu.term, &c.mu.keys, &c.mu.unseen, &c.mu.window
 	v := View{
 		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch,
-		Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(), Suspended: c.mu.suspended,
+		Rest: c.mu.lease.rest(c.mu.now), DueRest: c.dueRest(), Ready: c.publishing(), Suspended: c.mu.suspended,
 		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
 		Wanted: len(k.calm) + len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,

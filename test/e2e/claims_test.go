@@ -36,6 +36,36 @@ func TestRowsOfAKilledClaimLeaveAtOnce(t *testing.T) {
 	}
 }
 
+// The crash loses the trace of the claim, and the relay that knew of it is gone.
+func TestAScheduledMessageIsMarkedIfServerAndRelayAreLostTogether(t *testing.T) {
+	t.Parallel()
+	server := services.PrivatePostgres(t)
+	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()
+	for _, sql := range []string{`ALTER SYSTEM SET wal_writer_delay = '10s'`, `SELECT pg_reload_conf()`} {
+		w.exec(sql) // so that the lock is not on disk
+	}
+	proxy, address := through(t, w.broker)
+	arrived := w.consume(w.queue)
+	publishes := *w
+	publishes.settings = append(publishes.settings, "CDC_RELAY_AMQP_URL="+address)
+	r := publishes.run()
+	w.await(arrived, w.insert(nil))
+	w.emptied()
+	proxy.BlackHole(services.Downstream) // no confirm comes
+	w.exec(`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', now())`, w.queue)
+	w.eventually("it arrives", func() bool { return len(arrived.all()) == 2 })
+	must(t, "kill", server.Kill(t.Context()))
+	r.kill()
+	must(t, "start", server.Start(t.Context()))
+	w.db.Reset()
+	traced := value[bool](w, `SELECT xmax <> 0 FROM outbox`)
+	w.run()
+	w.eventually("it arrives again", func() bool { return len(arrived.all()) == 3 })
+	if arrived.unmarkedDuplicates() > 0 {
+		t.Errorf("the second has no mark; the row has a trace: %t", traced)
+	}
+}
+
 // Polling relays and drain do the same. The cost of finding the oldest row of each key depends on the number of keys.
 func TestALongBacklogOfFewKeysLeavesAtOnce(t *testing.T) {
 	services.Thorough(t, "fills a table")
