@@ -276,7 +276,9 @@ func (m *model) finish(round int) {
 	kinds := []Sweep{Due, Backlog, Keys, Keys, Keys}
 	m.askForSlot()
 	m.streamNext()
-	if kind := kinds[round%len(kinds)]; m.asked(kind) {
+	// Another relay may have changed the table, which only a pass without a reason finds.
+	unasked := len(m.relays) > 1 && round > 20
+	if kind := kinds[round%len(kinds)]; unasked || m.asked(kind) {
 		m.sweep(kind, func() {})
 	}
 	for len(m.inFlight) > 0 {

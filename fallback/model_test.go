@@ -204,6 +204,9 @@ func (m *model) launch() {
 			m.claims = append(m.claims, open)
 		},
 	}
+	if m.failedOver > 0 {
+		m.sweeper.restarts-- // a new process cannot know about traces lost before its start
+	}
 	m.core.PublisherReady(true)
 }
 
@@ -673,9 +676,6 @@ func (m *model) crash(arrived []bool) {
 		}
 	}
 	m.boot()
-	if m.failedOver > 0 {
-		m.sweeper.restarts-- // a new process cannot know about traces lost before its start
-	}
 }
 
 // snapshot returns what a query that starts now can see.

@@ -31,43 +31,102 @@ func TestSearchOfTakeovers(t *testing.T) {
 	type path struct {
 		before int
 		step   step
-		depth  int
+		weight int
 	}
-	paths := []path{{before: -1}}
+	var paths []path
+	known := map[uint64]bool{}
+	waiting := map[int][]int{} // by their weight
+	add := func(before int, step step, weight int) {
+		paths = append(paths, path{before, step, weight})
+		waiting[weight] = append(waiting[weight], len(paths)-1)
+	}
+	for i, steps := range beginnings {
+		add(-1, step{at: i}, 0)
+		s := newSearch()
+		if err := s.attempt(func() { s.take(steps...) }); err != nil {
+			t.Fatalf("%v\n%s", err, tellSearch(steps))
+		}
+		s.stop()
+	}
 	stepsTo := func(i int) (steps []step) {
 		for ; paths[i].before >= 0; i = paths[i].before {
 			steps = append(steps, paths[i].step)
 		}
 		slices.Reverse(steps)
-		return steps
+		return append(slices.Clone(beginnings[paths[i].step.at]), steps...)
 	}
-	known := map[uint64]bool{newSearch().digest(): true}
-	taken, next := 0, 0
-	for ; next < len(paths) && time.Since(began) < within; next++ {
-		before := stepsTo(next)
-		s := newSearch()
-		s.take(before...)
-		steps := s.steps()
-		s.stop()
-		for _, step := range steps {
+	taken, weight, longest := 0, 0, 0
+	for ; len(waiting[weight])+len(waiting[weight+1])+len(waiting[weight+2]) > 0; weight++ {
+		for len(waiting[weight]) > 0 {
+			if time.Since(began) > within {
+				t.Logf("%d states by %d steps, all up to weight %d, %d steps at most, in %.0fs", len(known), taken, weight-1,
+					longest, time.Since(began).Seconds())
+				return
+			}
+			next := waiting[weight][0]
+			waiting[weight] = waiting[weight][1:]
+			before := stepsTo(next)
+			longest = max(longest, len(before))
 			s := newSearch()
 			s.take(before...)
-			err := s.attempt(func() { s.take(step) })
-			taken++
-			if state := s.digest(); err == nil && !known[state] {
-				known[state] = true
-				paths = append(paths, path{next, step, paths[next].depth + 1})
-				err = s.attempt(s.end)
-			}
+			steps := s.steps()
 			s.stop()
-			if err != nil {
-				t.Fatalf("%v\nafter %.1fs, %d states, depth %d:\n%s", err, time.Since(began).Seconds(), len(known),
-					paths[next].depth+1, tellSearch(append(before, step)))
+			for _, step := range steps {
+				s := newSearch()
+				s.take(before...)
+				err := s.attempt(func() { s.take(step) })
+				taken++
+				if state := s.digest(); err == nil && !known[state] {
+					known[state] = true
+					add(next, step, weight+step.what.weight())
+					err = s.attempt(s.end)
+				}
+				s.stop()
+				if err != nil {
+					t.Fatalf("%v\nafter %.1fs, %d states, %d steps of weight %d:\n%s", err, time.Since(began).Seconds(), len(known),
+						len(before)+1, weight+step.what.weight(), tellSearch(append(before, step)))
+				}
 			}
 		}
 	}
-	depth := paths[min(next, len(paths)-1)].depth
-	t.Logf("%d states by %d steps, all up to depth %d, in %.0fs", len(known), taken, depth, time.Since(began).Seconds())
+	t.Logf("%d states by %d steps: all that there are, in %.0fs", len(known), taken, time.Since(began).Seconds())
+}
+
+// beginnings are where the search begins.
+var beginnings = [][]step{
+	{},
+	// Three rows are streamed, one of them behind another of its key.
+	{{what: commits}, {what: commits}, {what: commits}, {what: streams}, {what: streams}, {what: streams}},
+	// Rows are in the table of a new leader. The old one has streamed none of them, or one.
+	{{what: commits}, {what: commits}, {what: commits}, {what: streamEnds}, {what: takesSlot, relay: 1}, {what: ticks}},
+	{{what: commits}, {what: commits}, {what: streams}, {what: streamEnds}, {what: takesSlot, relay: 1}, {what: ticks}},
+	// A claim has seen a position that the WAL of the new server has not reached yet.
+	{
+		{what: commits},
+		{what: commits},
+		{what: streamEnds},
+		{what: takesSlot, relay: 1},
+		{what: ticks},
+		{begins, 1, int(Keys)},
+		{what: confirmed, relay: 1},
+		{what: confirmed, relay: 1},
+		{what: endsClaim, relay: 1},
+		{what: failsOver},
+		{what: takesSlot, relay: 1},
+	},
+	// A claim has published a scheduled row.
+	{{what: commitsScheduled}, {what: streams}, {what: ticks}, {what: ticks}, {begins, 0, int(Due)}},
+}
+
+// weight is how late a search takes a step: faults and races come later.
+func (k stepKind) weight() int {
+	switch {
+	case k >= freezes && k != thaws && k < ticks, k == unconfirmed:
+		return 3
+	case k == commitsUnseen, k == commitsScheduled, k == beginsSlowly, k == sleeps:
+		return 2
+	}
+	return 1
 }
 
 // search is a state: two relays in one world, and what may still happen to them.
@@ -105,11 +164,14 @@ type stepKind uint8
 
 const (
 	commits stepKind = iota
+	commitsUnseen
+	commitsScheduled
 	reveals
 	streams
 	takesSlot
 	learns
 	begins
+	beginsSlowly
 	continues
 	arrives
 	confirmed
@@ -221,7 +283,9 @@ func (s *search) steps() (steps []step) {
 		}
 	}
 	if len(s.rows) < len(searchedKeys) && (searchedKeys[len(s.rows)] == "" || !s.relays[0].busy(searchedKeys[len(s.rows)])) {
-		add(0, commits)
+		// No scheduled row without a key: a restart frees it at once, and a message of its former claim may arrive after
+		// that of another relay, without the mark.
+		add(0, commits, commitsUnseen)
 	}
 	if slices.ContainsFunc(s.txs, func(tx *modelTx) bool { return !tx.visible }) {
 		add(0, reveals)
@@ -233,7 +297,7 @@ func (s *search) steps() (steps []step) {
 			if !there && (!r.frozen || s.now.Sub(message.TakenAt) < tick) {
 				steps = append(steps, step{arrives, i, at})
 			}
-			if there && !r.frozen {
+			if !r.frozen {
 				steps = append(steps, step{confirmed, i, at})
 			}
 			if !r.frozen && s.left.faults > 0 {
@@ -293,7 +357,7 @@ func (r *searched) steps(i int, steps *[]step, add func(int, ...stepKind)) {
 	} else {
 		for _, kind := range []Sweep{Due, Backlog, Keys} {
 			if r.sweeper.Role().wants(kind) && r.asked(kind) && (kind != Due || r.due()) {
-				*steps = append(*steps, step{begins, i, int(kind)})
+				*steps = append(*steps, step{begins, i, int(kind)}, step{beginsSlowly, i, int(kind)})
 			}
 		}
 	}
@@ -323,9 +387,12 @@ var searchedKeys = []string{"a", "a", ""}
 
 func (s *search) do(step step, r *searched) {
 	switch step.what {
-	case commits:
-		s.tell("row %d commits", len(s.rows)+1)
-		r.insert(searchedKeys[len(s.rows):len(s.rows)+1], []bool{false})
+	case commits, commitsUnseen, commitsScheduled:
+		s.tell("row %d commits%s", len(s.rows)+1, map[stepKind]string{
+			commitsUnseen: ", and is not visible yet", commitsScheduled: ", and is to be sent in 2s",
+		}[step.what])
+		r.insert(searchedKeys[len(s.rows):len(s.rows)+1], []bool{step.what == commitsScheduled})
+		s.txs[len(s.txs)-1].visible = step.what != commitsUnseen
 	case reveals:
 		s.tell("all rows are visible")
 		for _, tx := range s.txs {
@@ -335,12 +402,15 @@ func (s *search) do(step step, r *searched) {
 		s.tell("relay %s streams row %d", r.name, r.txs[r.streamed].rows[0].id)
 		r.streamNext()
 	case takesSlot:
-		s.tell("relay %s", r.name)
+		s.tell("relay %s asks for the slot", r.name)
 		r.takeSlot()
 	case learns:
 		s.tell("relay %s learns that it has lost the slot", r.name)
 		r.core.LostSlot()
 	case begins:
+		s.tell("relay %s sweeps (%s)", r.name, Sweep(step.at))
+		r.model.sweep(Sweep(step.at), func() {})
+	case beginsSlowly:
 		s.tell("relay %s begins a sweep (%s)", r.name, Sweep(step.at))
 		r.begin(Sweep(step.at), s.seenBy(r))
 	case continues:
