@@ -125,13 +125,16 @@ var beginnings = []beginning{
 	{keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover, claimsKeys,
 		by(1, confirmed, confirmed, endsClaim, failsOver, takesSlot))},
 	// A claim has published a scheduled row.
-	{keys: usualKeys, steps: append(by(0, commitsScheduled, streams, ticks, ticks), step{begins, 0, int(Due)})},
+	{keys: usualKeys, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks),
+		[]step{{begins, 0, int(Due)}, {begins, 0, int(Keys)}}, by(0, arrives))},
 	// A row that the former leader has not streamed is not visible yet.
 	{keys: usualKeys, steps: slices.Concat(by(0, commitsUnseen), takeover)},
 	// The new leader publishes a row that waits in the memory of the former one.
 	{keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, claimsKeys)},
 	// The former leader has published a row a moment after it has lost the slot.
 	{keys: usualKeys, steps: slices.Concat(by(0, commits, streamEnds, blinks, streams), by(1, takesSlot, blinks, blinks, blinks, blinks))},
+	// The former leader has not written a rejection yet. The new one has published the row, and has died.
+	{keys: usualKeys, steps: slices.Concat(by(0, commits, streams), takeover, claimsKeys, by(1, arrives), by(0, rejected), by(1, dies))},
 	// Messages of a lost server are in flight.
 	{keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams, failsOver, takesSlot)},
 	// A claim has deleted the first row of a key. The stream has left the next one in the table, which is not visible yet.
@@ -484,7 +487,7 @@ func (s *search) do(step step, r *searched) {
 			outcome = outbox.Unknown
 			s.left.faults--
 		case rejected:
-			outcome, reason = outbox.Rejected, outbox.ReasonNack
+			outcome, reason = outbox.Rejected, outbox.ReasonUnroutable
 			s.left.faults--
 		}
 		s.tell(r.name, map[stepKind]string{
