@@ -609,7 +609,7 @@ func (m *model) commitSettled() {
 			continue
 		}
 		if s.Decision.Action != outbox.Delete {
-			s.Message.PossibleDuplicate = s.Message.PossibleDuplicate || row.traced
+			s.Message.PossibleDuplicate = s.Message.PossibleDuplicate || row.traced || row.duplicate
 		}
 		m.unheard.done = append(m.unheard.done, s)
 		m.write(row, s)

@@ -361,7 +361,10 @@ func (s *search) steps() (steps []step) {
 				steps = append(steps, step{confirmed, i, at})
 			}
 			if !r.frozen && s.left.faults > 0 {
-				steps = append(steps, step{unconfirmed, i, at}, step{rejected, i, at})
+				steps = append(steps, step{unconfirmed, i, at})
+			}
+			if !there && !r.frozen && s.left.faults > 0 {
+				steps = append(steps, step{rejected, i, at})
 			}
 		}
 		if r.frozen {
