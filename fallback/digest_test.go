@@ -34,7 +34,7 @@ var counters = map[string]int{
 }
 
 // aside are fields that are not part of the state.
-const aside = " t story Wake Room Doubted Progress "
+const aside = " t name relays acting Wake Room Doubted Progress "
 
 // forgetAfter is the age after which times are equal.
 const forgetAfter = 30 * time.Second

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -193,7 +194,7 @@ func (c *modelClaim) lock(row *modelRow) {
 	message.Deadline, message.Superseded = c.m.deadline(row), c.m.superseded(row)
 	row.locked, row.traced = c, true
 	c.messages = append(c.messages, message)
-	c.m.say("a claim locks row %d", row.id)
+	c.m.say("locks row %d", row.id)
 }
 
 // locks runs a statement that starts a claim.
@@ -274,9 +275,12 @@ func (w *world) quiesce() {
 // finish is a round of quiesce.
 func (m *model) finish(round int) {
 	kinds := []Sweep{Due, Backlog, Keys, Keys, Keys}
+	m.acting = m
 	m.askForSlot()
 	m.streamNext()
-	if kind := kinds[round%len(kinds)]; m.asked(kind) {
+	// Another relay may have changed the table, which only a pass without a reason finds.
+	unasked := len(m.relays) > 1 && round > 20
+	if kind := kinds[round%len(kinds)]; unasked || m.asked(kind) {
 		m.sweep(kind, func() {})
 	}
 	for len(m.inFlight) > 0 {
@@ -327,7 +331,7 @@ func (w *world) lostNothing() {
 
 // empty checks that an idle core remembers nothing.
 func (m *model) empty() {
-	for range 8 { // each round may look up a single key of each list
+	for n := 0; m.remembers() != "" && n < 8; n++ { // each round may look up a single key of each list
 		for _, kind := range []Sweep{Backlog, Keys, Keys, Keys} {
 			m.pass(time.Second)
 			m.sweep(kind, func() {})
@@ -337,26 +341,26 @@ func (m *model) empty() {
 			m.streamNext()
 		}
 	}
-	if n := m.core.View().InFlight; n != 0 {
-		m.t.Fatalf("the window holds %d messages", n)
+	if what := m.remembers(); what != "" {
+		m.t.Fatalf("an idle relay remembers %s", what)
 	}
-	if n := m.core.View().Remembered; n != 0 {
-		m.t.Fatalf("the registry holds %d rows", n)
-	}
-	v := m.core.View()
-	if m.owns() && !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted+v.Yielding+v.Again > 0) {
-		m.t.Fatalf("still sweeping: %+v", v)
-	}
-	most := 0
+}
+
+// remembers returns what the core of a relay remembers.
+func (m *model) remembers() string {
+	v, keys := m.core.View(), 0
 	if len(m.relays) > 1 && !m.owns() {
-		most = modelInFlight // those that were in flight when its term ended, until its next term
+		keys = modelInFlight // those that were in flight when its term ended, until its next term
 	}
-	if n := m.core.View().Keys; n > most {
-		m.t.Fatalf("%d keys are remembered", n)
+	switch {
+	case v.InFlight > 0 || v.Remembered > 0:
+		return fmt.Sprintf("%d messages and %d rows", v.InFlight, v.Remembered)
+	case m.owns() && !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted+v.Yielding+v.Again > 0):
+		return fmt.Sprintf("a reason to sweep: %+v", v)
+	case v.Keys > keys:
+		return fmt.Sprintf("%d keys", v.Keys)
+	case slices.ContainsFunc(m.rows, func(row *modelRow) bool { return row.locked != nil }):
+		return "a lock"
 	}
-	for _, row := range m.rows {
-		if row.locked != nil {
-			m.t.Fatalf("row %d is locked", row.id)
-		}
-	}
+	return ""
 }

@@ -60,6 +60,8 @@ type world struct {
 	// say tells a step of a story.
 	say    func(format string, args ...any)
 	relays []*model
+	// acting is the relay of which a story of several relays speaks.
+	acting *model
 	// slotPID is the process that owns the slot; 0: none. pids counts the processes.
 	slotPID, pids uint32
 	// freeSince is since when nobody owns the slot, lastOwner the relay that owned it last.
@@ -204,6 +206,9 @@ func (m *model) launch() {
 			m.claims = append(m.claims, open)
 		},
 	}
+	if m.failedOver > 0 {
+		m.sweeper.restarts-- // a new process cannot know about traces lost before its start
+	}
 	m.core.PublisherReady(true)
 	if _, err := m.sweeper.noticeRestart(context.Background()); err != nil {
 		m.t.Fatalf("%v", err)
@@ -297,7 +302,7 @@ func (m *model) owns() bool { return m.slotPID == m.pid }
 
 // takeSlot starts the stream at the current WAL position.
 func (m *model) takeSlot() {
-	m.say("the relay takes the slot")
+	m.say("takes the slot")
 	free := m.freeSince
 	switch {
 	case len(m.relays) == 1: // others may have owned it
@@ -469,9 +474,9 @@ func (m *model) streamNext() {
 			m.t.Fatalf("row %d stays in the table, and no claim of this server can have seen it", row.id)
 		}
 		if len(out.Publish) == 0 {
-			m.say("row %d %s", row.id, map[bool]string{
-				true: "waits in memory behind the first row of its key", false: "stays in the table",
-			}[m.core.View().Remembered > before])
+			m.say(map[bool]string{
+				true: "keeps row %d in memory, behind the first row of its key", false: "leaves row %d in the table",
+			}[m.core.View().Remembered > before], row.id)
 		}
 		m.apply(out)
 	}
@@ -498,7 +503,7 @@ func (m *model) publish(message *outbox.Message) {
 	if left, expires := message.TimeLeft(m.clock); expires && left <= 0 {
 		m.tooLate[message] = true
 	}
-	m.say("row %d is published%s", message.ID, map[bool]string{true: " and marked"}[message.PossibleDuplicate])
+	m.say("publishes row %d%s", message.ID, map[bool]string{true: " with the mark"}[message.PossibleDuplicate])
 	m.inFlight = append(m.inFlight, message)
 	if n := len(m.inFlight); n > modelInFlight {
 		m.t.Fatalf("%d messages in flight", n)
@@ -520,7 +525,7 @@ func (m *model) arrive(message *outbox.Message) {
 	if m.delivered[message.ID] > 0 && !mark {
 		m.t.Fatalf("row %d is delivered again, unmarked", message.ID)
 	}
-	m.say("the broker has row %d", message.ID)
+	m.say("RabbitMQ has row %d%s", message.ID, map[bool]string{true: ", with the mark"}[mark])
 	// A requeued dead letter follows the messages that left meanwhile.
 	if m.delivered[message.ID]++; m.delivered[message.ID] > 1 || message.OrderingKey == nil || m.rows[message.ID-1].requeued {
 		return
@@ -607,7 +612,7 @@ func (m *model) commitSettled() {
 			continue
 		}
 		if s.Decision.Action != outbox.Delete {
-			s.Message.PossibleDuplicate = s.Message.PossibleDuplicate || row.traced
+			s.Message.PossibleDuplicate = s.Message.PossibleDuplicate || row.traced || row.duplicate
 		}
 		m.unheard.done = append(m.unheard.done, s)
 		m.write(row, s)
@@ -632,13 +637,13 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		if row.coalesce == "" || !newer {
 			m.t.Fatalf("row %d was coalesced, and no newer row exists", row.id)
 		}
-		m.say("row %d is deleted unpublished", row.id)
+		m.say("deletes row %d unpublished", row.id)
 		row.gone, m.coalesced[row.id] = true, true
 	case s.Decision.Action == outbox.Delete:
 		if m.delivered[row.id] == 0 && !(s.Decision.Reason == outbox.ReasonExpired && m.hasExpired(row)) {
 			m.t.Fatalf("row %d is deleted and was not delivered", row.id)
 		}
-		m.say("row %d is deleted", row.id)
+		m.say("deletes row %d", row.id)
 		row.gone = true
 	case s.Message.AvailableAt == nil && !row.available.IsZero(), s.Message.AvailableAt != nil && !row.available.Equal(*s.Message.AvailableAt): // the fence
 		if row.postponed == m.core && s.Rejected {
@@ -648,11 +653,11 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		if s.Rejected {
 			row.attempts++
 		}
-		m.say("row %d is tried again in %s", row.id, s.Decision.Delay)
+		m.say("tries row %d again in %s", row.id, s.Decision.Delay)
 		row.available, row.duplicate, row.traced = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate, false
 		row.postponed = nil
 	case s.Decision.Action == outbox.DeadLetter:
-		m.say("row %d becomes a dead letter", row.id)
+		m.say("makes row %d a dead letter", row.id)
 		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
 	case s.Decision.Action == outbox.Release:
 		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
@@ -746,7 +751,7 @@ var errEnded = errors.New("the transaction has ended")
 
 func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpone time.Duration) error {
 	if c.ended {
-		c.m.say("the server has ended the claim")
+		c.m.say("finds its claim ended by Postgres")
 		return errEnded
 	}
 	for _, s := range rows {
@@ -755,7 +760,7 @@ func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpon
 			c.m.t.Fatalf("row %d is written by a claim that has not locked it", row.id)
 		}
 		if s.Decision.Action == outbox.Postpone {
-			c.m.say("row %d has no answer, and is postponed by %s", row.id, postpone)
+			c.m.say("postpones row %d, which has no answer, by %s", row.id, postpone)
 			row.available, row.duplicate, row.traced, row.postponed = c.m.now.Add(postpone), true, false, c.m.core
 			s.Message.AvailableAt = pointer(row.available)
 			continue

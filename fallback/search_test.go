@@ -3,12 +3,14 @@ package fallback
 import (
 	"fmt"
 	"iter"
+	"math"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -27,59 +29,161 @@ func TestSearchOfTakeovers(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	// A path is a step after an earlier path.
+	// A path is a step after an earlier path, or a beginning.
 	type path struct {
 		before int
 		step   step
-		depth  int
 	}
-	paths := []path{{before: -1}}
-	stepsTo := func(i int) (steps []step) {
+	var paths []path
+	known := map[uint64]bool{}
+	waiting := map[int][]int{} // by their weight
+	taken, weight, longest := 0, 0, 0
+	to := func(i int) (begins int, steps []step) {
 		for ; paths[i].before >= 0; i = paths[i].before {
 			steps = append(steps, paths[i].step)
 		}
 		slices.Reverse(steps)
-		return steps
+		return paths[i].step.at, steps
 	}
-	known := map[uint64]bool{newSearch().digest(): true}
-	taken, next := 0, 0
-	for ; next < len(paths) && time.Since(began) < within; next++ {
-		before := stepsTo(next)
-		s := newSearch()
-		s.take(before...)
-		steps := s.steps()
-		s.stop()
-		for _, step := range steps {
-			s := newSearch()
-			s.take(before...)
-			err := s.attempt(func() { s.take(step) })
-			taken++
-			if state := s.digest(); err == nil && !known[state] {
-				known[state] = true
-				paths = append(paths, path{next, step, paths[next].depth + 1})
-				err = s.attempt(s.end)
+	// take takes a step after a path, or begins.
+	take := func(before int, step step) {
+		paths = append(paths, path{before, step})
+		begins, steps := to(len(paths) - 1)
+		s := newSearch(begins)
+		defer s.stop()
+		s.take(steps...)
+		taken++
+		state := uint64(0)
+		if s.failed == nil {
+			state = s.digest()
+		}
+		if known[state] {
+			paths = paths[:len(paths)-1]
+			return
+		}
+		known[state] = true
+		heavier := weight
+		if before >= 0 {
+			heavier += step.what.weight()
+		}
+		waiting[heavier] = append(waiting[heavier], len(paths)-1)
+		if s.attempt(s.end); s.failed != nil {
+			t.Fatalf("found: weight %d, %d steps, %d states, %.1fs: %v\n%s", heavier, len(beginnings[begins].steps)+len(steps),
+				len(known), time.Since(began).Seconds(), s.failed, tellSearch(begins, steps))
+		}
+	}
+	for i := range beginnings {
+		take(-1, step{at: i})
+	}
+	for ; len(waiting[weight])+len(waiting[weight+1])+len(waiting[weight+2]) > 0; weight++ {
+		for len(waiting[weight]) > 0 {
+			if time.Since(began) > within {
+				t.Logf("%d states by %d steps, all up to weight %d, %d steps at most, in %.0fs", len(known), taken, weight-1,
+					longest, time.Since(began).Seconds())
+				return
 			}
+			next := waiting[weight][0]
+			waiting[weight] = waiting[weight][1:]
+			begins, before := to(next)
+			longest = max(longest, len(beginnings[begins].steps)+len(before))
+			s := newSearch(begins)
+			s.take(before...)
+			steps := s.steps()
 			s.stop()
-			if err != nil {
-				t.Fatalf("%v\nafter %.1fs, %d states, depth %d:\n%s", err, time.Since(began).Seconds(), len(known),
-					paths[next].depth+1, tellSearch(append(before, step)))
+			for _, step := range steps {
+				take(next, step)
 			}
 		}
 	}
-	depth := paths[min(next, len(paths)-1)].depth
-	t.Logf("%d states by %d steps, all up to depth %d, in %.0fs", len(known), taken, depth, time.Since(began).Seconds())
+	t.Logf("%d states by %d steps: all that there are, in %.0fs", len(known), taken, time.Since(began).Seconds())
+}
+
+// beginning is where a search begins: steps in a world of rows with these keys.
+type beginning struct {
+	keys       []string
+	coalescing bool
+	steps      []step
+}
+
+var (
+	usualKeys = []string{"a", "a", ""}
+	oneKey    = []string{"a", "a", "a"}
+	// takeover makes relay B the leader, and lets it claim older rows.
+	takeover   = slices.Concat(by(0, streamEnds), by(1, takesSlot), by(0, ticks))
+	claimsRows = []step{{begins, 1, int(Backlog)}}
+	claimsKeys = []step{{begins, 1, int(Keys)}}
+)
+
+var beginnings = []beginning{
+	{keys: usualKeys},
+	// Three rows are streamed, one of them behind another of its key.
+	{keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams)},
+	// Rows are in the table of a new leader. The old one has streamed none of them, or one.
+	{keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover)},
+	{keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams), takeover)},
+	// A claim has seen a position that the WAL of the new server has not reached yet.
+	{keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover, claimsKeys,
+		by(1, confirmed, confirmed, endsClaim, failsOver, takesSlot))},
+	// A claim has published a scheduled row.
+	{keys: usualKeys, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks),
+		[]step{{begins, 0, int(Due)}, {begins, 0, int(Keys)}}, by(0, arrives))},
+	// A row that the former leader has not streamed is not visible yet.
+	{keys: usualKeys, steps: slices.Concat(by(0, commitsUnseen), takeover)},
+	// The new leader publishes a row that waits in the memory of the former one.
+	{keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, claimsKeys)},
+	// The former leader has published a row a moment after it has lost the slot.
+	{keys: usualKeys, steps: slices.Concat(by(0, commits, streamEnds, blinks, streams), by(1, takesSlot, blinks, blinks, blinks, blinks))},
+	// The former leader has not written a rejection yet. The new one has published the row, and has died.
+	{keys: usualKeys, steps: slices.Concat(by(0, commits, streams), takeover, claimsKeys, by(1, arrives), by(0, rejected), by(1, dies))},
+	// Messages of a lost server are in flight.
+	{keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams, failsOver, takesSlot)},
+	// A claim has deleted the first row of a key. The stream has left the next one in the table, which is not visible yet.
+	{keys: oneKey, steps: slices.Concat(by(0, commits), takeover, claimsRows, claimsKeys, claimsKeys,
+		by(0, commitsUnseen), by(1, streams, confirmed, endsClaim))},
+	// A claim has two rows of a key, and its relay is replaced.
+	{keys: oneKey, steps: slices.Concat(by(0, commits), takeover, by(1, commits, streams), claimsKeys, by(1, freezes, sleeps), by(0, takesSlot, ticks))},
+	// The former leader still has the first row of a key in a claim.
+	{keys: oneKey, steps: slices.Concat(by(0, commits), takeover, claimsKeys, by(1, commits, streamEnds), by(0, takesSlot, ticks))},
+	// A key has two rows, of which only the newest is to leave.
+	{keys: []string{"", "a", "a"}, coalescing: true, steps: slices.Concat(by(0, commits, commits, commits), takeover)},
+}
+
+// by returns steps of a relay.
+func by(relay int, whats ...stepKind) (steps []step) {
+	for _, what := range whats {
+		steps = append(steps, step{what: what, relay: relay})
+	}
+	return steps
+}
+
+// weight is how late a search takes a step: faults and races come later.
+func (k stepKind) weight() int {
+	switch {
+	case k >= freezes && k != thaws && k < ticks, k == unconfirmed, k == rejected:
+		return 3
+	case k == commitsUnseen, k == commitsScheduled, k == beginsSlowly, k == endsSlowly, k == sleeps:
+		return 2
+	}
+	return 1
 }
 
 // search is a state: two relays in one world, and what may still happen to them.
 type search struct {
 	*world
-	both  [2]*searched
-	left  left
-	story []string
+	both   [2]*searched
+	left   left
+	failed error
+	// story is who did what, if it is told. Doing is the step that is told; ending: the last ones are told.
+	story  []sentence
+	doing  stepKind
+	ending bool
 }
 
-// left is how many faults and waits may still happen.
-type left struct{ faults, waits int }
+// left is what may still happen: rows with these keys, faults and waits.
+type left struct {
+	keys          []string
+	faults, waits int
+}
 
 // searched is a relay of a search. One sweep at a time runs beside other steps: it rests before and after it locks rows.
 type searched struct {
@@ -105,17 +209,22 @@ type stepKind uint8
 
 const (
 	commits stepKind = iota
+	commitsUnseen
+	commitsScheduled
 	reveals
 	streams
 	takesSlot
 	learns
 	begins
+	beginsSlowly
 	continues
 	arrives
 	confirmed
 	unconfirmed
+	rejected
 	settles
 	endsClaim
+	endsSlowly
 	freezes
 	thaws
 	dies
@@ -124,11 +233,13 @@ const (
 	crashes
 	failsOver
 	ticks
+	blinks
 	sleeps
 )
 
-// tick is longer than all times up to RestFor. Sleep is longer than all others.
+// blink is as long as a leader is certain of its slot, tick longer than all times up to RestFor, sleep than all others.
 const (
+	blink = core.LateAfter
 	tick  = 1300 * time.Millisecond
 	sleep = 11 * time.Second
 )
@@ -137,11 +248,15 @@ type violation string
 
 func (violation) Fatalf(format string, args ...any) { panic(violation(fmt.Sprintf(format, args...))) }
 
-// newSearch returns the first state: relay A leads and has read the empty table, relay B stands by.
-func newSearch() *search {
-	a := emptyModel()
-	s := &search{world: a.world, left: left{faults: 2, waits: 3}}
+// newSearch returns a state in which the search begins. Before its steps, relay A leads and has read the empty table,
+// and relay B stands by.
+func newSearch(begins int) *search { return newStory(begins, nil) }
+
+func newStory(begins int, story []sentence) *search {
+	a, from := emptyModel(), beginnings[begins]
+	s := &search{world: a.world, left: left{from.keys, math.MaxInt, math.MaxInt}, story: story}
 	s.t = violation("")
+	s.coalescing = from.coalescing
 	a.boot()
 	for _, kind := range []Sweep{Backlog, Backlog, Keys, Keys} { // it has read the table
 		a.sweep(kind, func() {})
@@ -150,29 +265,36 @@ func newSearch() *search {
 	b.launch()
 	s.both = [2]*searched{{model: a, name: "A"}, {model: b, name: "B"}}
 	s.lastOwner = a
+	s.say = s.says
+	s.take(from.steps...)
+	s.left.faults, s.left.waits = 2, 3
 	return s
 }
 
+// take takes steps until one fails.
 func (s *search) take(steps ...step) {
 	for _, step := range steps {
-		s.do(step, s.both[step.relay])
-		s.relays[0].check()
+		if s.failed == nil {
+			s.attempt(func() { s.do(step, s.both[step.relay]) })
+			s.attempt(s.relays[0].check)
+		}
 	}
 }
 
-// attempt returns the violation in a step.
-func (s *search) attempt(do func()) (err error) {
+// attempt records the violation in a step.
+func (s *search) attempt(do func()) {
 	defer func() {
 		switch failed := recover().(type) {
 		case nil:
 		case violation:
-			err = fmt.Errorf("%s", string(failed))
+			s.failed = fmt.Errorf("%s", string(failed))
 		default:
 			panic(failed)
 		}
 	}()
-	do()
-	return nil
+	if s.failed == nil {
+		do()
+	}
 }
 
 // end lets everything leave.
@@ -220,8 +342,10 @@ func (s *search) steps() (steps []step) {
 			steps = append(steps, step{what: what, relay: relay})
 		}
 	}
-	if len(s.rows) < len(searchedKeys) && (searchedKeys[len(s.rows)] == "" || !s.relays[0].busy(searchedKeys[len(s.rows)])) {
-		add(0, commits)
+	if n := len(s.rows); n < len(s.left.keys) && (s.left.keys[n] == "" || !s.relays[0].busy(s.left.keys[n])) {
+		// No scheduled row without a key: a restart frees it at once, and a message of its former claim may arrive after
+		// that of another relay, without the mark.
+		add(0, commits, commitsUnseen)
 	}
 	if slices.ContainsFunc(s.txs, func(tx *modelTx) bool { return !tx.visible }) {
 		add(0, reveals)
@@ -233,11 +357,14 @@ func (s *search) steps() (steps []step) {
 			if !there && (!r.frozen || s.now.Sub(message.TakenAt) < tick) {
 				steps = append(steps, step{arrives, i, at})
 			}
-			if there && !r.frozen {
+			if !r.frozen {
 				steps = append(steps, step{confirmed, i, at})
 			}
 			if !r.frozen && s.left.faults > 0 {
 				steps = append(steps, step{unconfirmed, i, at})
+			}
+			if !there && !r.frozen && s.left.faults > 0 {
+				steps = append(steps, step{rejected, i, at})
 			}
 		}
 		if r.frozen {
@@ -293,7 +420,7 @@ func (r *searched) steps(i int, steps *[]step, add func(int, ...stepKind)) {
 	} else {
 		for _, kind := range []Sweep{Due, Backlog, Keys} {
 			if r.sweeper.Role().wants(kind) && r.asked(kind) && (kind != Due || r.due()) {
-				*steps = append(*steps, step{begins, i, int(kind)})
+				*steps = append(*steps, step{begins, i, int(kind)}, step{beginsSlowly, i, int(kind)})
 			}
 		}
 	}
@@ -301,7 +428,7 @@ func (r *searched) steps(i int, steps *[]step, add func(int, ...stepKind)) {
 		add(i, settles)
 	}
 	for at := range r.claims {
-		*steps = append(*steps, step{endsClaim, i, at})
+		*steps = append(*steps, step{endsClaim, i, at}, step{endsSlowly, i, at})
 	}
 }
 
@@ -319,61 +446,74 @@ func (r *searched) due() bool {
 	return r.core.View().Due || slices.ContainsFunc(r.visible(), due)
 }
 
-var searchedKeys = []string{"a", "a", ""}
-
 func (s *search) do(step step, r *searched) {
+	s.acting, s.doing = r.model, step.what
 	switch step.what {
-	case commits:
-		s.tell("row %d commits", len(s.rows)+1)
-		r.insert(searchedKeys[len(s.rows):len(s.rows)+1], []bool{false})
+	case commits, commitsUnseen, commitsScheduled:
+		n := len(s.rows)
+		s.tell("", "row %d%s commits%s", n+1, map[bool]string{true: " (key a)"}[s.left.keys[n] != ""], map[stepKind]string{
+			commitsUnseen: ", not yet visible", commitsScheduled: ", scheduled in 2s",
+		}[step.what])
+		r.insert(s.left.keys[n:n+1], []bool{step.what == commitsScheduled})
+		s.txs[len(s.txs)-1].visible = step.what != commitsUnseen
 	case reveals:
-		s.tell("all rows are visible")
+		s.tell("", "all rows are visible")
 		for _, tx := range s.txs {
 			tx.visible = true
 		}
 	case streams:
-		s.tell("relay %s streams row %d", r.name, r.txs[r.streamed].rows[0].id)
+		s.tell(r.name, "streams row %d", r.txs[r.streamed].rows[0].id)
 		r.streamNext()
 	case takesSlot:
-		s.tell("relay %s", r.name)
 		r.takeSlot()
 	case learns:
-		s.tell("relay %s learns that it has lost the slot", r.name)
+		s.tell(r.name, "learns that it has lost the slot")
 		r.core.LostSlot()
 	case begins:
-		s.tell("relay %s begins a sweep (%s)", r.name, Sweep(step.at))
+		s.tell(r.name, "searches the table (%s)", Sweep(step.at))
+		r.model.sweep(Sweep(step.at), func() {})
+	case beginsSlowly:
+		s.tell(r.name, "searches the table (%s), but does not lock rows yet", Sweep(step.at))
 		r.begin(Sweep(step.at), s.seenBy(r))
 	case continues:
-		s.tell("relay %s continues its sweep", r.name)
+		s.tell(r.name, "continues its search")
 		r.began ^= s.seenBy(r)
 		r.goOn()
 	case arrives:
 		message := r.inFlight[step.at]
-		s.tell("a message of relay %s arrives", r.name)
 		r.arrive(message)
 		r.arrived = append(r.arrived, message)
-	case confirmed:
-		s.tell("the confirm of row %d reaches relay %s", r.inFlight[step.at].ID, r.name)
-		r.resolve(step.at, outbox.Confirmed, "", true)
-	case unconfirmed:
-		s.left.faults--
-		s.tell("relay %s gets no confirm for row %d", r.name, r.inFlight[step.at].ID)
-		r.resolve(step.at, outbox.Unknown, "", false)
+	case confirmed, unconfirmed, rejected:
+		outcome, reason := outbox.Confirmed, outbox.Reason("")
+		switch step.what {
+		case unconfirmed:
+			outcome = outbox.Unknown
+			s.left.faults--
+		case rejected:
+			outcome, reason = outbox.Rejected, outbox.ReasonUnroutable
+			s.left.faults--
+		}
+		s.tell(r.name, map[stepKind]string{
+			confirmed: "gets the confirm of row %d", unconfirmed: "loses the confirm of row %d", rejected: "gets a rejection of row %d",
+		}[step.what], r.inFlight[step.at].ID)
+		r.resolve(step.at, outcome, reason, true)
 	case settles:
-		s.tell("relay %s writes its results", r.name)
 		r.settle()
 	case endsClaim:
-		s.tell("a claim of relay %s ends", r.name)
-		for range 3 {
+		s.tell(r.name, "ends its claim")
+		for c := r.claims[step.at]; slices.Contains(r.claims, c); {
 			r.stepClaim(step.at)
 		}
+	case endsSlowly:
+		s.tell(r.name, "goes on to end its claim")
+		r.stepClaim(step.at)
 	case thaws:
-		s.tell("relay %s wakes up", r.name)
+		s.tell(r.name, "wakes up")
 		r.frozen = false
-	case ticks, sleeps:
+	case ticks, sleeps, blinks:
 		s.left.waits--
-		d := map[stepKind]time.Duration{ticks: tick, sleeps: sleep}[step.what]
-		s.tell("%s pass", d)
+		d := map[stepKind]time.Duration{ticks: tick, sleeps: sleep, blinks: blink}[step.what]
+		s.tell("", "%s pass", d)
 		s.pass(d)
 		if step.what == sleeps {
 			s.endFrozen()
@@ -387,10 +527,10 @@ func (s *search) do(step step, r *searched) {
 func (s *search) fault(what stepKind, r *searched) {
 	switch what {
 	case freezes:
-		s.tell("relay %s freezes", r.name)
+		s.tell(r.name, "freezes")
 		r.frozen = true
 	case dies:
-		s.tell("relay %s dies and starts again", r.name)
+		s.tell(r.name, "dies and starts again")
 		s.leave(r)
 		r.endClaims()
 		r.drop()
@@ -400,7 +540,7 @@ func (s *search) fault(what stepKind, r *searched) {
 			s.lastOwner = nil
 		}
 	case streamEnds:
-		s.tell("the server ends the stream of relay %s", r.name)
+		s.tell("", "Postgres ends the stream of relay %s", r.name)
 		s.leave(r)
 	case restarts, crashes, failsOver:
 		for _, r := range s.both {
@@ -408,13 +548,13 @@ func (s *search) fault(what stepKind, r *searched) {
 		}
 		switch what {
 		case restarts:
-			s.tell("the server restarts")
+			s.tell("", "Postgres restarts")
 			s.restart()
 		case crashes:
-			s.tell("the server crashes, and loses the traces of claims")
+			s.tell("", "Postgres crashes and loses the traces of claims")
 			s.replaceServer(0)
 		default:
-			s.tell("the server fails over, and loses row %d", s.txs[len(s.txs)-1].rows[0].id)
+			s.tell("", "Postgres fails over and loses row %d", s.txs[len(s.txs)-1].rows[0].id)
 			s.replaceServer(1)
 		}
 	}
@@ -481,29 +621,79 @@ func (r *searched) drop() {
 	r.sweeping, r.locking, r.between = false, false, func() {}
 }
 
-func (s *search) tell(format string, args ...any) {
-	if s.story != nil {
-		s.story = append(s.story, fmt.Sprintf(format, args...))
+// sentence is a part of a story: what a relay does, or for nobody, what happens.
+type sentence struct{ who, what string }
+
+func (s *search) tell(who, format string, args ...any) {
+	if s.story == nil {
+		return
 	}
+	what := fmt.Sprintf(format, args...)
+	if last := &s.story[len(s.story)-1]; last.who == who && !s.ending {
+		last.what += ", " + what
+		return
+	}
+	s.story = append(s.story, sentence{who, what})
 }
 
-// tellSearch tells the steps in words.
-func tellSearch(steps []step) string {
-	s := newSearch()
-	s.story = []string{"relay A leads, relay B stands by"}
-	s.say = func(format string, args ...any) {
-		last := &s.story[len(s.story)-1]
-		*last += "; " + fmt.Sprintf(format, args...)
+// acts returns which relay acts.
+func (s *search) acts() string {
+	return map[*model]string{s.both[0].model: "A", s.both[1].model: "B"}[s.acting]
+}
+
+// says tells what the model says.
+func (s *search) says(format string, args ...any) {
+	who := s.acts()
+	if message, ok := strings.CutPrefix(format, "RabbitMQ has "); ok {
+		if s.doing != arrives && !s.ending {
+			return // the confirm says that
+		}
+		format, who = "RabbitMQ has relay "+who+"'s "+message, ""
 	}
-	err := s.attempt(func() {
-		s.take(steps...)
-		s.tell("all goes well from here")
-		s.say = func(string, ...any) {}
-		s.end()
-	})
+	s.tell(who, format, args...)
+}
+
+const mostLines = 10
+
+// tellSearch tells the steps in words, in few lines.
+func tellSearch(begins int, steps []step) string {
+	s := newStory(begins, []sentence{{"", "relay A leads, relay B stands by"}})
+	s.take(steps...)
+	if s.failed == nil {
+		told := len(s.story)
+		s.ending = true
+		s.attempt(s.end)
+		if more := len(s.story) - told; more > 3 {
+			s.story = slices.Delete(s.story, told, told+more-3)
+		}
+	}
 	s.stop()
-	if err != nil {
-		s.tell("%v", err)
+	var lines []string
+	for _, told := range s.story {
+		if told.who != "" {
+			told.who = "relay " + told.who + " "
+		}
+		for i := range s.rows {
+			row := fmt.Sprint("row ", i+1)
+			told.what = strings.NewReplacer("streams "+row+", publishes "+row, "streams and publishes "+row,
+				"streams "+row+", keeps "+row, "streams "+row+" and keeps it", "streams "+row+", leaves "+row, "streams "+row+" and leaves it",
+				fmt.Sprintf("row %d, locks row", i+1), fmt.Sprintf("row %d and row", i+1)).Replace(told.what)
+		}
+		lines = append(lines, told.who+told.what)
 	}
-	return "  " + strings.Join(s.story, "\n  ")
+	for len(lines) >= mostLines {
+		shortest := 0
+		for i := range lines[1:] {
+			if len(lines[i])+len(lines[i+1]) < len(lines[shortest])+len(lines[shortest+1]) {
+				shortest = i
+			}
+		}
+		lines[shortest] += "; " + lines[shortest+1]
+		lines = slices.Delete(lines, shortest+1, shortest+2)
+	}
+	last := s.failed.Error()
+	if strings.Contains(last, "is published") {
+		last = "relay " + s.acts() + ": " + last
+	}
+	return "  " + strings.Join(append(lines, last), "\n  ")
 }

@@ -100,14 +100,16 @@ func TestALockedRowDelaysNoOther(t *testing.T) {
 // published it and died.
 func TestARowThatAnotherRelayMayHavePublishedIsMarked(t *testing.T) {
 	f := newFixture(t)
-	f.Plain(4)
+	f.Plain(6)
 	m := f.read(0)
 	f.claim(outbox.AllFresh(), 1, 2).Abandon()
-	settled := f.settle(retried(m[0], time.Hour), dead(m[1], true), retried(m[2], time.Hour), dead(m[3], true))
-	equal(t, "done", settledIDs(settled.Done), []int64{1, 3, 2, 4})
-	equal(t, "marked", f.IDs("possible_duplicate"), []int64{1})
-	if !tabletest.One[bool](f, `SELECT array_agg(id) = '{2}' FROM outbox_dead_letter WHERE possible_duplicate`) {
-		t.Error("not exactly dead letter 2 is marked")
+	f.Exec(`UPDATE outbox SET possible_duplicate = true WHERE id > 4`) // its claim has released the rows
+	settled := f.settle(
+		retried(m[0], time.Hour), dead(m[1], true), retried(m[2], time.Hour), dead(m[3], true), retried(m[4], time.Hour), dead(m[5], true))
+	equal(t, "done", settledIDs(settled.Done), []int64{1, 3, 5, 2, 4, 6})
+	equal(t, "marked", f.IDs("possible_duplicate"), []int64{1, 5})
+	if !tabletest.One[bool](f, `SELECT array_agg(id ORDER BY id) = '{2,6}' FROM outbox_dead_letter WHERE possible_duplicate`) {
+		t.Error("not exactly the dead letters 2 and 6 are marked")
 	}
 }
 

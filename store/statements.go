@@ -227,8 +227,8 @@ const settledRows = `unnest($1::bigint[], $2::uuid[], $3::timestamptz[], $4::boo
 
 const fenced = sameRow + ` AND r.available_at IS NOT DISTINCT FROM s.available_at`
 
-// tracedByOthers: another relay may have published the row since this one did.
-const tracedByOthers = Traced + ` AND r.xmax <> pg_current_xact_id()::xid`
+// tracedByOthers: another relay may have published the row since this one did. Its claim has left a trace, or the mark.
+const tracedByOthers = Traced + ` AND r.xmax <> pg_current_xact_id()::xid OR r.possible_duplicate IS TRUE`
 
 // attempts stops at its greatest value, because an application may have set it.
 const retrySQL = `
