@@ -26,6 +26,8 @@ type options struct {
 	relay                    string           // the program; empty: search for it
 	subject                  *subject.Subject // nil: cdc-relay, with everything that only it can do
 	rounds                   int              // 0: as many as the duration allows
+	runs                     int              // 0: one, whose result is compared with no other
+	drawn                    []string         // flags of the relay that this run of several has
 	faults                   []fault.Fault
 	hold, pause              time.Duration
 	longHolds                bool
@@ -54,6 +56,8 @@ func runFlags() []cli.Flag {
 	return []cli.Flag{
 		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
 		number("rounds", 0, "end after so many rounds of faults (default: as many as --duration allows)"),
+		number("runs", 0, "write the same messages in each of so many runs, draw the relay's settings for each, "+
+			"and compare the results (default: one run)"),
 		text("subject", "`NAME` of a program to compare ("+subject.Names()+"): "+
 			"only messages and faults that concern each of them"),
 		&cli.Int64Flag{
@@ -89,6 +93,7 @@ func readOptions(c *cli.Context) (*options, error) {
 		relays:        c.Int("relays"),
 		relay:         c.String("relay"),
 		rounds:        c.Int("rounds"),
+		runs:          c.Int("runs"),
 		hold:          c.Duration("hold"),
 		pause:         c.Duration("pause"),
 		longHolds:     c.Bool("long-holds"),
@@ -117,6 +122,9 @@ func readOptions(c *cli.Context) (*options, error) {
 		o.subject = &found
 		list = cmp.Or(list, subject.Faults())
 	}
+	if o.runs > 0 {
+		list = cmp.Or(list, sameResult)
+	}
 	if err := o.inRange(); err != nil {
 		return nil, err
 	}
@@ -141,6 +149,7 @@ func (o *options) inRange() error {
 		{o.duration < time.Second, "--duration: want at least 1s"},
 		{!(o.rate > 0 && o.rate <= 100_000), "--rate: want a number above 0, up to 100000"},
 		{o.writers < 1 || o.writers > 100, "--writers: want 1 to 100"},
+		{o.runs < 0 || o.runs > 0 && o.subject != nil, "--runs: want 0 or more, and no --subject"},
 		{o.rounds < 0, "--rounds: want 0 or more"},
 		{o.relays < 1 || o.relays > 50, "--relays: want 1 to 50"},
 		{o.hold <= 0, "--hold: want more than 0"},
