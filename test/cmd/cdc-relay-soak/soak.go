@@ -46,7 +46,7 @@ type soak struct {
 
 func (s *soak) init(files *files, screen *screen) {
 	s.files, s.screen, s.topology = files, screen, load.DefaultTopology("soak")
-	s.topology.Quorum = s.opts.quorum
+	s.topology.Quorum = s.opts.cluster
 	s.conduct.tell = func(text string) { screen.note("violation: " + text) }
 	s.violation = s.conduct.add
 	if s.opts.peer() {
@@ -202,7 +202,7 @@ func (s *soak) end(ctx context.Context) error {
 	s.consumers.Stop()
 	s.screen.note("reading the final state")
 	if err := s.state.Record(ending, s.recorder); err != nil {
-		return errors.Join(err, s.recorder.CloseEarly(err.Error()))
+		return err
 	}
 	s.progress.stop()
 	if err := s.conduct.readLogs(s.files.logs); err != nil {
@@ -225,7 +225,7 @@ func (s *soak) close() {
 		s.progress.stop()
 	}
 	if s.recorder != nil {
-		defer func() { _ = s.recorder.CloseEarly("the run was ended") }() // a no-op if it is closed already
+		defer func() { _ = s.recorder.Close() }()
 	}
 	if s.writers != nil {
 		s.writers.Stop()

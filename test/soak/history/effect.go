@@ -1,8 +1,6 @@
 package history
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -18,14 +16,7 @@ func Effect(lines io.Reader) ([]string, error) {
 	told := make(map[outbox.UUID]Message)
 	newest := make(map[string]int) // by key: the place of the message that arrived last
 	arrived := make(map[outbox.UUID]bool)
-	for in := json.NewDecoder(lines); ; {
-		var l line
-		if err := in.Decode(&l); errors.Is(err, io.EOF) {
-			slices.Sort(effect)
-			return slices.Compact(effect), nil
-		} else if err != nil {
-			return nil, fmt.Errorf("read the history: %w", err)
-		}
+	err := read(lines, func(l *line) {
 		switch {
 		case l.Ending != nil:
 			for _, m := range l.Ending.Messages {
@@ -46,5 +37,7 @@ func Effect(lines io.Reader) ([]string, error) {
 			effect = append(effect, fmt.Sprintf("%s %s: in %s, %s after %d attempts",
 				r.Message, told[r.Message].Kind, tableOf(r.DeadLetter), r.Reason, r.Attempts))
 		}
-	}
+	})
+	slices.Sort(effect)
+	return slices.Compact(effect), err
 }
