@@ -99,8 +99,8 @@ EXAMPLES
 
   cdc-relay-soak
   cdc-relay-soak --duration 1h --faults 'relay-*,postgres-fast-stop' --json report.json
-  cdc-relay-soak -- --max-in-flight 100       # flags for cdc-relay run
-  cdc-relay-soak check history.jsonl          # check a recorded run again`
+  cdc-relay-soak --runs 5 --duration 10s      # five runs that must have the same result
+  cdc-relay-soak -- --max-in-flight 100       # flags for cdc-relay run`
 
 func (p *process) app(asked <-chan struct{}) *cli.App {
 	return &cli.App{
@@ -108,8 +108,7 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 		Usage: "breaks everything around cdc-relay, and checks that nothing is lost",
 		UsageText: "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\n" +
 			"cdc-relay-soak list\n" +
-			"cdc-relay-soak table FILE…\n" +
-			"cdc-relay-soak check FILE",
+			"cdc-relay-soak table FILE…",
 		Description:               description,
 		Flags:                     runFlags(),
 		Action:                    func(c *cli.Context) error { return p.runCommand(c, asked) },
@@ -133,13 +132,6 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 				ArgsUsage:    "FILE…",
 				Action:       p.tableCommand,
 				OnUsageError: usageIn("table"),
-			},
-			{
-				Name:         "check",
-				Usage:        "check a recorded history again",
-				ArgsUsage:    "FILE",
-				Action:       p.checkCommand,
-				OnUsageError: usageIn("check"),
 			},
 		},
 	}

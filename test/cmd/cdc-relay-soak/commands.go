@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
@@ -23,25 +22,6 @@ func (p *process) listCommand(c *cli.Context) error {
 		}
 	}
 	return table.Flush()
-}
-
-func (p *process) checkCommand(c *cli.Context) error {
-	if c.Args().Len() != 1 {
-		return usagef("check: want one FILE, the history of a run")
-	}
-	file, err := os.Open(c.Args().First())
-	if err != nil {
-		return usagef("check: %s", err)
-	}
-	defer func() { _ = file.Close() }()
-	verdict, err := history.Check(file)
-	if err != nil {
-		return notRunError{fmt.Errorf("check %s: %w", c.Args().First(), err)}
-	}
-	if err := verdict.WriteText(p.stdout); err != nil {
-		return notRunError{err}
-	}
-	return conclusion(verdict)
 }
 
 // conclusion returns the error that stands for the verdict's exit code.

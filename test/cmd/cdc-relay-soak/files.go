@@ -52,16 +52,20 @@ func touch(name string) error {
 // keep keeps the folder.
 func (f *files) keep() { f.kept = true }
 
-// check reads the history from its beginning.
-func (f *files) check() (*history.Verdict, error) {
-	if _, err := f.history.Seek(0, io.SeekStart); err != nil {
-		return nil, fmt.Errorf("read the history again: %w", err)
+// check judges the history.
+func (f *files) check() (*history.Verdict, error) { return reread(f.history, history.Check) }
+
+// effect returns what the history has in common with that of another run.
+func (f *files) effect() ([]string, error) { return reread(f.history, history.Effect) }
+
+func reread[T any](file *os.File, read func(io.Reader) (T, error)) (result T, err error) {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return result, fmt.Errorf("read the history again: %w", err)
 	}
-	verdict, err := history.Check(f.history)
-	if err != nil {
-		return nil, fmt.Errorf("check the history: %w", err)
+	if result, err = read(file); err != nil {
+		return result, fmt.Errorf("check the history: %w", err)
 	}
-	return verdict, nil
+	return result, nil
 }
 
 func (f *files) writeReport(verdict *history.Verdict) error {

@@ -19,22 +19,23 @@ import (
 
 // options are the checked options of a run.
 type options struct {
-	duration                 time.Duration
-	seed                     int64
-	rate                     float64
-	writers, relays          int
-	relay                    string           // the program; empty: search for it
-	subject                  *subject.Subject // nil: cdc-relay, with everything that only it can do
-	rounds                   int              // 0: as many as the duration allows
-	faults                   []fault.Fault
-	hold, pause              time.Duration
-	longHolds                bool
-	overlap                  float64 // 0 to 1
-	recoverWithin            time.Duration
-	drainWithin              time.Duration // 0: no limit
-	standby, cluster, quorum bool
-	json, keep               string // a file and a folder; empty: none
-	relayArgs                []string
+	duration         time.Duration
+	seed             int64
+	rate             float64
+	writers, relays  int
+	relay            string           // the program; empty: search for it
+	subject          *subject.Subject // nil: cdc-relay, with everything that only it can do
+	rounds           int              // 0: as many as the duration allows
+	runs             int              // 0: one, whose result is compared with no other
+	drawn            []string         // flags of the relay that this run of several has
+	faults           []fault.Fault
+	hold, pause      time.Duration
+	overlap          float64 // 0 to 1
+	recoverWithin    time.Duration
+	drainWithin      time.Duration // 0: no limit
+	standby, cluster bool
+	json, keep       string // a file and a folder; empty: none
+	relayArgs        []string
 
 	flags map[string]string // all flags as text, for the report
 }
@@ -54,6 +55,8 @@ func runFlags() []cli.Flag {
 	return []cli.Flag{
 		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
 		number("rounds", 0, "end after so many rounds of faults (default: as many as --duration allows)"),
+		number("runs", 0, "write the same messages in each of so many runs, draw the relay's settings for each, "+
+			"and compare the results (default: one run)"),
 		text("subject", "`NAME` of a program to compare ("+subject.Names()+"): "+
 			"only messages and faults that concern each of them"),
 		&cli.Int64Flag{
@@ -66,14 +69,12 @@ func runFlags() []cli.Flag {
 		text("faults", "`LIST` of names or patterns with commas between them; "+
 			"none: no faults (default: all that are possible here)"),
 		duration("hold", 5*time.Second, "how long a fault lasts, plus or minus half"),
-		is("long-holds", "let every fourth fault last for a minute or more"),
 		duration("pause", 3*time.Second, "the pause between two faults, after the recovery from the first"),
 		real("overlap", 0.2, "the share of Postgres faults that coincide with one of RabbitMQ, 0 to 1"),
 		duration("recover-within", 10*time.Second, "the limit for the first arrival after a fault"),
 		duration("drain-within", 0, "the limit for the last rows to leave the outbox at the end (default: none)"),
 		is("standby", "give Postgres a standby, for the faults that promote it"),
 		is("cluster", "three RabbitMQ nodes with quorum queues, for the faults that stop their majority"),
-		is("quorum", "quorum queues instead of classic ones"),
 		text("json", "`FILE`: write the report as JSON"),
 		text("keep", "`FOLDER`: keep the history and the logs there (default: only if a violation was found)"),
 	}
@@ -89,21 +90,20 @@ func readOptions(c *cli.Context) (*options, error) {
 		relays:        c.Int("relays"),
 		relay:         c.String("relay"),
 		rounds:        c.Int("rounds"),
+		runs:          c.Int("runs"),
 		hold:          c.Duration("hold"),
 		pause:         c.Duration("pause"),
-		longHolds:     c.Bool("long-holds"),
 		overlap:       c.Float64("overlap"),
 		recoverWithin: c.Duration("recover-within"),
 		drainWithin:   c.Duration("drain-within"),
 		standby:       c.Bool("standby"),
 		cluster:       c.Bool("cluster"),
-		quorum:        c.Bool("quorum") || c.Bool("cluster"),
 		json:          c.String("json"),
 		keep:          c.String("keep"),
 		relayArgs:     c.Args().Slice(),
 	}
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
-		return nil, usagef("unknown command %q, want list, table or check; flags for cdc-relay run go after --", first)
+		return nil, usagef("unknown command %q, want list or table; flags for cdc-relay run go after --", first)
 	}
 	if !c.IsSet("seed") {
 		o.seed = rand.Int64N(1 << 32)
@@ -116,6 +116,9 @@ func readOptions(c *cli.Context) (*options, error) {
 		}
 		o.subject = &found
 		list = cmp.Or(list, subject.Faults())
+	}
+	if o.runs > 0 {
+		list = cmp.Or(list, sameResult)
 	}
 	if err := o.inRange(); err != nil {
 		return nil, err
@@ -141,6 +144,7 @@ func (o *options) inRange() error {
 		{o.duration < time.Second, "--duration: want at least 1s"},
 		{!(o.rate > 0 && o.rate <= 100_000), "--rate: want a number above 0, up to 100000"},
 		{o.writers < 1 || o.writers > 100, "--writers: want 1 to 100"},
+		{o.runs < 0 || o.runs > 0 && o.subject != nil, "--runs: want 0 or more, and no --subject"},
 		{o.rounds < 0, "--rounds: want 0 or more"},
 		{o.relays < 1 || o.relays > 50, "--relays: want 1 to 50"},
 		{o.hold <= 0, "--hold: want more than 0"},

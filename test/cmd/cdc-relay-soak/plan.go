@@ -22,19 +22,17 @@ type round []planned
 // planner draws rounds without end: all faults in a random order, then all again in another order, so that each fault
 // comes up regularly. Its choices depend only on the seed and the flags, not on the faults' results or duration.
 type planner struct {
-	random    *rand.Rand
-	all       []fault.Fault
-	hold      time.Duration
-	longHolds bool
-	overlap   float64
-	deck      []fault.Fault // the rest of the current order
-	drawn     int
+	random  *rand.Rand
+	all     []fault.Fault
+	hold    time.Duration
+	overlap float64
+	deck    []fault.Fault // the rest of the current order
 }
 
 func newPlanner(o *options) *planner {
 	return &planner{
 		random: rand.New(rand.NewPCG(uint64(o.seed), 0)), // the writers use other second seeds
-		all:    o.faults, hold: o.hold, longHolds: o.longHolds, overlap: o.overlap,
+		all:    o.faults, hold: o.hold, overlap: o.overlap,
 	}
 }
 
@@ -56,11 +54,7 @@ func (p *planner) next() round {
 }
 
 func (p *planner) plan(f fault.Fault) planned {
-	p.drawn++
 	hold := time.Duration((0.5 + p.random.Float64()) * float64(p.hold))
-	if long := 60 + p.random.IntN(31); p.longHolds && p.drawn%4 == 0 {
-		hold = time.Duration(long) * time.Second
-	}
 	return planned{fault: f, seed: p.random.Uint64(), hold: hold.Round(10 * time.Millisecond)}
 }
 

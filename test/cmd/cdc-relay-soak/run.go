@@ -23,16 +23,24 @@ func (p *process) runCommand(c *cli.Context, asked <-chan struct{}) error {
 	if opts.relay, err = findProgram(opts.relay, opts.program()); err != nil {
 		return err
 	}
+	if opts.runs > 0 {
+		return p.metamorphic(c.Context, asked, opts)
+	}
 	files, err := newFiles(opts)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(p.stdout, "seed %d\n", opts.seed)
-	s := newSoak(opts, files, &screen{out: p.stdout})
+	s := &soak{opts: opts}
+	s.init(files, &screen{out: p.stdout})
 	began := history.Run{
 		Seed: opts.seed, Command: opts.command(p.args), Flags: opts.flags, RecoverWithin: opts.recoverWithin,
 	}
-	if err := s.run(c.Context, asked, began); err != nil {
+	err = func() (err error) {
+		defer func() { err = errors.Join(err, s.closeWorld(c.Context)) }()
+		return s.run(c.Context, asked, began)
+	}()
+	if err != nil {
 		files.keep()
 		return notRunError{errors.Join(err, files.close(p.stdout))}
 	}

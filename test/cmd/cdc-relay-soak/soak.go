@@ -44,19 +44,19 @@ type soak struct {
 	notMade   []string // faults that failed
 }
 
-func newSoak(o *options, files *files, screen *screen) *soak {
-	s := &soak{opts: o, files: files, screen: screen, topology: load.DefaultTopology("soak")}
-	s.topology.Quorum = o.quorum
+func (s *soak) init(files *files, screen *screen) {
+	s.files, s.screen, s.topology = files, screen, load.DefaultTopology("soak")
+	s.topology.Quorum = s.opts.cluster
 	s.conduct.tell = func(text string) { screen.note("violation: " + text) }
 	s.violation = s.conduct.add
-	if o.peer() {
-		s.violation, s.peer = screen.note, o.relay // it promises nothing of this
+	if s.opts.peer() {
+		s.violation, s.peer = screen.note, s.opts.relay // it promises nothing of this
 	}
-	return s
 }
 
-// run does everything until the history is closed. asked ends the faults; the end of ctx ends everything.
-func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) (err error) {
+// run does everything until the history is closed. asked ends the faults; the end of ctx ends everything. The caller
+// closes the world, or gives it to the next run.
+func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) error {
 	calm, stopFaults := context.WithCancel(ctx)
 	defer stopFaults()
 	stopWaiting := make(chan struct{})
@@ -68,25 +68,30 @@ func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) 
 		case <-stopWaiting:
 		}
 	}()
-	defer func() { err = errors.Join(err, s.close(ctx)) }() // also after a panic
+	defer s.close() // also after a panic
 	if err := s.prepare(calm, run); err != nil {
 		return err
 	}
 	if err := s.begin(ctx, calm); err != nil {
 		return err
 	}
+	if s.opts.runs > 0 {
+		go func() {
+			s.writers.Written()
+			stopFaults()
+		}()
+	}
 	s.disturb(calm)
 	return s.end(ctx)
 }
 
-// prepare starts the servers and creates the tables, the recorder and the backlog.
+// prepare starts the servers, unless an earlier run has, and creates the tables, the relays and the recorder.
 func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	version, err := relayVersion(ctx, s.opts.relay)
 	if err != nil {
 		return err
 	}
-	s.screen.note("starting the servers")
-	s.world, err = fault.NewWorld(ctx, fault.Config{
+	config := fault.Config{
 		Binary: s.opts.relay, Peer: s.peer, Folder: s.files.logs,
 		RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
 		Standby: s.opts.standby, Cluster: s.opts.cluster,
@@ -95,8 +100,15 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 			return load.Poison(ctx, s.writerOptions(), bodyBytes, s.watch)
 		},
 		Violation: s.violation, Log: s.screen.note,
-	})
-	if err != nil {
+	}
+	if s.world == nil {
+		s.screen.note("starting the servers")
+		if s.world, err = fault.NewWorld(ctx, config); err != nil {
+			return err
+		}
+	}
+	s.world.Config = config
+	if err := s.world.Deploy(ctx); err != nil {
 		return err
 	}
 	s.state = load.State{DatabaseURL: s.world.Database, Table: s.world.Table, Run: fmt.Sprint(s.opts.seed)}
@@ -111,7 +123,6 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 		return err
 	}
 	s.recorder = history.NewRecorder(s.files.history, run)
-	s.world.Recorder = s.recorder
 	s.conduct.clock(s.recorder.Now)
 	s.watch = newWatch(s.recorder)
 	return nil
@@ -130,13 +141,15 @@ func (s *soak) serverVersions(ctx context.Context, versions map[string]string) e
 
 // relayArgs makes retries end within a run. The user's flags come later and override them.
 func relayArgs(o *options) []string {
-	return append([]string{"--backoff-time", "1s", "--max-backoff", "5s", "--max-retries", "5"}, o.relayArgs...)
+	args := append([]string{"--backoff-time", "1s", "--max-backoff", "5s", "--max-retries", "5"}, o.drawn...)
+	return append(args, o.relayArgs...)
 }
 
 func (s *soak) writerOptions() load.WriterOptions {
 	return load.WriterOptions{
 		DatabaseURL: s.world.Database, Table: s.world.Table, Run: s.state.Run, Seed: uint64(s.opts.seed),
 		Rate: s.opts.rate, Writers: s.opts.writers, KeysPerWriter: 16, Topology: s.topology, Form: s.opts.form(),
+		Transactions: s.opts.transactions(),
 	}
 }
 
@@ -160,6 +173,9 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 // are not errors here.
 func (s *soak) end(ctx context.Context) error {
 	s.screen.note("stopping the writers")
+	if s.opts.runs > 0 {
+		s.writers.Written()
+	}
 	s.writers.Stop()
 	if err := s.world.Start(); err != nil {
 		return err
@@ -186,7 +202,7 @@ func (s *soak) end(ctx context.Context) error {
 	s.consumers.Stop()
 	s.screen.note("reading the final state")
 	if err := s.state.Record(ending, s.recorder); err != nil {
-		return errors.Join(err, s.recorder.CloseEarly(err.Error()))
+		return err
 	}
 	s.progress.stop()
 	if err := s.conduct.readLogs(s.files.logs); err != nil {
@@ -204,14 +220,12 @@ func (s *soak) awaitQueues(ctx context.Context) {
 }
 
 // close stops everything that still runs, in an order in which nothing waits for a stopped part.
-func (s *soak) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
+func (s *soak) close() {
 	if s.progress != nil {
 		s.progress.stop()
 	}
 	if s.recorder != nil {
-		defer func() { _ = s.recorder.CloseEarly("the run was ended") }() // a no-op if it is closed already
+		defer func() { _ = s.recorder.Close() }()
 	}
 	if s.writers != nil {
 		s.writers.Stop()
@@ -219,9 +233,15 @@ func (s *soak) close(ctx context.Context) error {
 	if s.consumers != nil {
 		s.consumers.Stop()
 	}
+}
+
+// closeWorld ends the servers and the relays.
+func (s *soak) closeWorld(ctx context.Context) error {
 	if s.world == nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
 	return s.world.Close(ctx)
 }
 

@@ -103,12 +103,15 @@ func (r *Relay) Role(ctx context.Context) string {
 	return role
 }
 
-// Leader returns the relay that streams, or nil if none does.
+// Leader returns the relay that streams, or, with --mode poll, one that polls; nil if none does.
 func (w *World) Leader(ctx context.Context) *Relay {
 	for _, relay := range w.Relays {
 		if run := relay.newest(); run == nil {
 			continue
-		} else if paused, _ := relay.pausedNow(run); !paused && relay.Role(ctx) == "streaming" {
+		} else if paused, _ := relay.pausedNow(run); paused {
+			continue
+		}
+		if role := relay.Role(ctx); role == "streaming" || role == "polling" {
 			return relay
 		}
 	}

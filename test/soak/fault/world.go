@@ -27,8 +27,6 @@ type Config struct {
 	RelayArgs  []string // more flags of cdc-relay run
 	// Standby starts a private Postgres with a streaming standby, Cluster a private broker of three nodes.
 	Standby, Cluster bool
-	// Recorder is for faults that write messages themselves.
-	Recorder *history.Recorder
 	// Declare creates the exchanges, queues and bindings of the run.
 	Declare func(ctx context.Context, amqpURL string) error
 	// Poison commits a transaction of ordinary messages with a body of this size among them, for which the broker
@@ -70,8 +68,7 @@ type World struct {
 	postgresMajor int
 }
 
-// NewWorld starts missing servers, sets up the tables, and creates the relays without starting them. Close ends
-// everything.
+// NewWorld starts the servers. Close ends everything.
 func NewWorld(ctx context.Context, config Config) (*World, error) {
 	w := &World{
 		Config: config, Table: outbox.Table{Schema: "public", Name: "outbox"},
@@ -93,6 +90,16 @@ func (w *World) provide(ctx context.Context) error {
 	if err := w.Declare(ctx, w.Broker); err != nil {
 		return fmt.Errorf("declare the topology: %w", err)
 	}
+	return nil
+}
+
+// Deploy sets up the tables, and creates the relays without starting them. It removes those of an earlier run.
+func (w *World) Deploy(ctx context.Context) error {
+	if w.Relays != nil {
+		if err := w.clear(ctx); err != nil {
+			return fmt.Errorf("remove what an earlier run left: %w", err)
+		}
+	}
 	if err := w.setUp(ctx); err != nil {
 		return err
 	}
@@ -104,6 +111,24 @@ func (w *World) provide(ctx context.Context) error {
 		w.Relays = append(w.Relays, relay)
 	}
 	return nil
+}
+
+func (w *World) clear(ctx context.Context) error {
+	err := w.closeRelays(ctx)
+	w.Relays = nil
+	if err := errors.Join(err, w.dropSlot(ctx)); err != nil {
+		return err
+	}
+	return errors.Join(w.primary().Exec(ctx, "", "DROP DATABASE "+runDatabase+" WITH (FORCE)"),
+		w.primary().Exec(ctx, "", "CREATE DATABASE "+runDatabase))
+}
+
+func (w *World) closeRelays(ctx context.Context) error {
+	err := each(w.Relays, func(relay *Relay) error { return relay.Kill(ctx) })
+	for _, proxy := range append(w.PostgresProxies(), w.RabbitMQProxies()...) {
+		proxy.Close()
+	}
+	return err
 }
 
 // Start starts every relay that does not run.
@@ -124,13 +149,7 @@ func (w *World) Stop(ctx context.Context) error {
 
 // Close ends the relays, the proxies and the servers.
 func (w *World) Close(ctx context.Context) error {
-	var errs []error
-	for _, relay := range w.Relays {
-		errs = append(errs, relay.Kill(ctx))
-	}
-	for _, proxy := range append(w.PostgresProxies(), w.RabbitMQProxies()...) {
-		proxy.Close()
-	}
+	errs := []error{w.closeRelays(ctx)}
 	if w.Postgres != nil {
 		errs = append(errs, w.closePostgres(ctx))
 	}

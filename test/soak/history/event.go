@@ -69,6 +69,8 @@ type Delivery struct {
 	Redelivered bool `json:"redelivered,omitempty"`
 	// Damaged says how it differs from what was written: body, headers, properties. Empty: it does not.
 	Damaged string `json:"damaged,omitempty"`
+	// Content is a checksum of what must be equal in every run of a seed: see Effect.
+	Content string `json:"content,omitempty"`
 }
 
 // Fault is one fault of the run.

@@ -25,10 +25,6 @@ type fault struct {
 }
 
 func (s *state) faultBegan(f *Fault) {
-	if _, twice := s.faultIndex[f.ID]; twice {
-		s.find(Contradiction, s.now, "fault %d (%s) began twice", f.ID, f.Name)
-		return
-	}
 	s.faultIndex[f.ID] = len(s.faults)
 	s.faults = append(s.faults, fault{
 		told: *f, began: s.now, healed: never,
@@ -36,25 +32,12 @@ func (s *state) faultBegan(f *Fault) {
 	})
 }
 
-func (s *state) faultHealed(id int) {
-	i, known := s.faultIndex[id]
-	switch {
-	case !known:
-		s.find(Contradiction, s.now, "fault %d was healed and never began", id)
-	case s.faults[i].healed != never:
-		s.find(Contradiction, s.now,
-			"fault %d (%s) was healed twice, first at %s", id, s.faults[i].told.Name, at(s.faults[i].healed))
-	default:
-		s.faults[i].healed = s.now
-	}
-}
-
 // prompt reports whether a committed message should arrive at once: it can be delivered, is not scheduled, and no
 // message of its key legitimately blocks it.
 func (s *state) prompt(i int32) bool {
 	m := &s.messages[i]
 	_, waits := s.notBefore[i]
-	return !waits && m.transaction != noTransaction && m.kind.arrives() && !m.has(discarded) &&
+	return !waits && m.transaction != noTransaction && m.kind.Arrives() && !m.has(discarded) &&
 		(m.key == noKey || !s.keys[m.key].waits)
 }
 
@@ -100,7 +83,7 @@ func (s *state) timeMessage(i int32, healed []*fault) {
 		return sort.Search(len(healed), func(f int) bool { return healed[f].healed > when })
 	}
 	fate := s.fateOf(t)
-	if t.outcome == committed && !m.has(rearrived) {
+	if t.outcome == Committed && !m.has(rearrived) {
 		done := t.endedAt
 		if m.has(arrived) {
 			done = min(done, m.firstAt) // a message can arrive before the answer to its COMMIT
@@ -119,7 +102,7 @@ func (s *state) timeMessage(i int32, healed []*fault) {
 		switch {
 		case m.has(arrived):
 			healed[n].caughtUp = max(healed[n].caughtUp, m.firstAt)
-		case m.has(inDeadLetter), s.complete() && !m.settled() && s.emptiedAfter(t.endingAt):
+		case m.has(inDeadLetter), !m.settled() && s.emptiedAfter(t.endingAt):
 		default:
 			healed[n].caughtUp = never
 		}

@@ -56,11 +56,11 @@ func (s *state) describe(m *message) string {
 
 func (t *transaction) describe() string {
 	switch t.outcome {
-	case committed:
+	case Committed:
 		return "committed at " + at(t.endedAt)
-	case rolledBack:
+	case RolledBack:
 		return "rolled back at " + at(t.endedAt)
-	case unknown:
+	case Unknown:
 		return "COMMIT not answered at " + at(t.endedAt)
 	default:
 		return "about to end at " + at(t.endingAt) + " and not reported again"

@@ -28,15 +28,8 @@ func (s *state) verdict() *Verdict {
 	return v
 }
 
-// complete reports whether the final state is known. Without it, nothing counts as lost.
-func (s *state) complete() bool { return s.ended && s.cutShort == "" }
-
 func (s *state) incomplete() string {
 	switch {
-	case s.cutShort != "":
-		return s.cutShort
-	case !s.ended:
-		return "the file has no last line: the run was killed, or still runs"
 	case s.counters.Acknowledged == 0:
 		return "no message was acknowledged, so the run proves nothing"
 	case s.counters.OK == 0 && s.counters.LostByDatabase == 0:
@@ -57,14 +50,14 @@ const (
 
 func (s *state) fateOf(t *transaction) fate {
 	switch {
-	case t.outcome == rolledBack && t.kept:
+	case t.outcome == RolledBack && t.kept:
 		return open // the history contradicts itself
-	case t.outcome == rolledBack:
+	case t.outcome == RolledBack:
 		return dropped
-	case t.kept, t.outcome == committed && !s.complete():
+	case t.kept:
 		return meant
-	case t.outcome == committed, !s.complete():
-		return open // the database lost it, or nobody looked
+	case t.outcome == Committed:
+		return open // the database lost it
 	case s.healedLast(func(f *Fault) bool { return f.LosesCommits || f.LosesUnanswered }) >= t.endingAt:
 		return open // it may have been committed, published and lost
 	default:
@@ -87,12 +80,12 @@ func (s *state) judgeTransactions() {
 	lossy := s.healedLast(func(f *Fault) bool { return f.LosesCommits })
 	for i := range s.transactions {
 		t := &s.transactions[i]
-		if t.outcome == rolledBack && t.kept {
+		if t.outcome == RolledBack && t.kept {
 			s.find(Contradiction, s.now,
 				"transaction %d was rolled back at %s, as writer %d said, and its business row is in the database",
 				t.id, at(t.endedAt), t.writer)
 		}
-		if t.outcome == committed && !t.kept && s.complete() && lossy < t.endingAt {
+		if t.outcome == Committed && !t.kept && lossy < t.endingAt {
 			s.find(LostCommit, s.now,
 				"the database lost an acknowledged commit: transaction %d of writer %d was committed at %s, "+
 					"its business row is gone, and no fault after that may lose commits", t.id, t.writer, at(t.endedAt))
@@ -112,16 +105,16 @@ func (s *state) judgeMessages() {
 		fate := s.fateOf(t)
 		s.count(m, t, fate)
 		switch {
-		case m.has(discarded) || fate == dropped && t.outcome == rolledBack:
+		case m.has(discarded) || fate == dropped && t.outcome == RolledBack:
 			s.unexpected(m, "")
 		case fate == dropped:
 			s.unexpected(m, ", and its business row is not in the database")
-		case m.has(arrived) && !m.kind.arrives():
+		case m.has(arrived) && !m.kind.Arrives():
 			s.unexpected(m, ", and nothing of its kind can be delivered")
 		case m.has(tooSoon):
 			s.unexpected(m, ", before COMMIT was sent")
-		case fate != meant || m.settled() || !s.complete():
-		case m.kind.arrives() && emptied >= t.endingAt:
+		case fate != meant || m.settled():
+		case m.kind.Arrives() && emptied >= t.endingAt:
 			s.counters.LostWithQueues++
 		default:
 			s.counters.Lost++
@@ -140,17 +133,17 @@ func (s *state) count(m *message, t *transaction, fate fate) {
 		c.Discarded++
 		return
 	}
-	if t.outcome == rolledBack {
+	if t.outcome == RolledBack {
 		c.RolledBack++
 		return
 	}
 	c.Attempt++
 	done := m.has(arrived)
-	if !m.kind.arrives() {
+	if !m.kind.Arrives() {
 		done = m.has(inDeadLetter)
 	}
 	switch {
-	case t.outcome != committed:
+	case t.outcome != Committed:
 		c.Unknown++
 		if t.kept && done {
 			c.Recovered++
@@ -206,7 +199,7 @@ func (s *state) judgeRows() {
 		if s.fateOf(t) == dropped {
 			continue
 		}
-		switch needless := m.kind.arrives() && refused < t.endingAt; {
+		switch needless := m.kind.Arrives() && refused < t.endingAt; {
 		case r.deadLetter && needless:
 			s.counters.NeedlessDeadLetters++
 			s.find(NeedlessDeadLetter, r.at,
@@ -218,7 +211,7 @@ func (s *state) judgeRows() {
 				"%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to reject it",
 				s.describe(m), r.describe())
 		}
-		if s.complete() && !r.deadLetter && !s.mayStay(r) {
+		if !r.deadLetter && !s.mayStay(r) {
 			was := "did not arrive"
 			if m.has(arrived) {
 				was = "arrived at " + at(m.firstAt)

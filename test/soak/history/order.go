@@ -30,7 +30,7 @@ func (s *state) judgeOrder() {
 		}
 		before := newest[m.key]
 		within := stretch{m.key, m.transaction}
-		if t.outcome != committed {
+		if t.outcome != Committed {
 			var known bool
 			if before, known = newestOf[within]; !known {
 				before = -1

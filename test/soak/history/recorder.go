@@ -138,21 +138,8 @@ func (r *Recorder) Counts() Counts {
 	return r.mu.counts
 }
 
-// Close ends the history of a run whose final state was reported with Remaining and Kept. It flushes, and returns the
-// first write error. A second Close does nothing.
-func (r *Recorder) Close() error { return r.close("") }
-
-// CloseEarly does the same as Close for a run without a final state, with the reason. Check then does not judge
-// messages in flight.
-func (r *Recorder) CloseEarly(why string) error {
-	if why == "" {
-		why = "no reason was given"
-	}
-	return r.close(why)
-}
-
-func (r *Recorder) close(cutShort string) error {
-	r.record(line{End: &end{CutShort: cutShort}}, nil)
+// Close flushes, and returns the first write error.
+func (r *Recorder) Close() error {
 	r.flush()
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -151,10 +151,9 @@ func (v *Verdict) writeDelivery(out *bytes.Buffer) {
 	d := &v.Delivery
 	out.WriteString("delivery\n")
 	table(out, func(t *tabwriter.Writer) {
-		fmt.Fprintf(t, "  per second\t%.0f\tat most %d\n", d.PerSecond, d.PeakPerSecond)
+		fmt.Fprintf(t, "  per second\t%.0f\n", d.PerSecond)
 		fmt.Fprintf(t, "  latency\tp50 %s, p99 %s, max %s\tof %d messages, outside faults\n",
 			d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LatencyOf)
-		fmt.Fprintf(t, "  longest gap\t%s\tat %s, outside faults\n", d.LongestGap, d.GapBegan)
 	})
 }
 

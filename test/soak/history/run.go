@@ -16,20 +16,11 @@ type Run struct {
 	// RecoverWithin is the limit in nanoseconds for the arrival of a message committed after a fault's end. 0:
 	// reported, but not judged.
 	RecoverWithin time.Duration `json:"recover_within_ns,omitempty"`
-	// EarlyTolerance is how much too early a scheduled message may appear to arrive, in nanoseconds: its due time is on
-	// the database's clock, its arrival on the recorder's. 0: DefaultEarlyTolerance; negative: none.
-	EarlyTolerance time.Duration `json:"early_tolerance_ns,omitempty"`
 }
 
-// DefaultEarlyTolerance applies to a run that sets none.
-const DefaultEarlyTolerance = 50 * time.Millisecond
-
-func (r *Run) earlyTolerance() time.Duration {
-	if r.EarlyTolerance == 0 {
-		return DefaultEarlyTolerance
-	}
-	return max(r.EarlyTolerance, 0)
-}
+// earlyTolerance is how much too early a scheduled message may appear to arrive: its due time is on the database's
+// clock, its arrival on the recorder's.
+const earlyTolerance = 50 * time.Millisecond
 
 // line is one line of a history: the time, and one of the others. Times are nanoseconds since the recorder began.
 //
@@ -41,28 +32,19 @@ func (r *Run) earlyTolerance() time.Duration {
 //	{"at":5000,"healed":1}
 //	{"at":6000,"remaining":{"message":"…","dead_letter":true,"attempts":6,"reason":"retries_exhausted"}}
 //	{"at":7000,"kept":1}
-//	{"at":8000,"end":{}}
-//
-// Without the last line the run was interrupted: messages that had not arrived may have been in flight.
 type line struct {
-	At        *time.Duration `json:"at,omitempty"`
-	Run       *Run           `json:"run,omitempty"`
-	Ending    *Transaction   `json:"ending,omitempty"`
-	Ended     *ended         `json:"ended,omitempty"`
-	Delivered *Delivery      `json:"delivered,omitempty"`
-	Began     *Fault         `json:"began,omitempty"`
-	Healed    *int           `json:"healed,omitempty"`
-	Remaining *Row           `json:"remaining,omitempty"`
-	Kept      *int64         `json:"kept,omitempty"`
-	End       *end           `json:"end,omitempty"`
+	At        time.Duration `json:"at"`
+	Run       *Run          `json:"run,omitempty"`
+	Ending    *Transaction  `json:"ending,omitempty"`
+	Ended     *ended        `json:"ended,omitempty"`
+	Delivered *Delivery     `json:"delivered,omitempty"`
+	Began     *Fault        `json:"began,omitempty"`
+	Healed    *int          `json:"healed,omitempty"`
+	Remaining *Row          `json:"remaining,omitempty"`
+	Kept      *int64        `json:"kept,omitempty"`
 }
 
 type ended struct {
 	ID      int64   `json:"id"`
 	Outcome Outcome `json:"outcome"`
-}
-
-type end struct {
-	// CutShort says why there is no final state; empty: there is.
-	CutShort string `json:"cut_short,omitempty"`
 }

@@ -8,7 +8,6 @@ import (
 )
 
 const (
-	maxSeq = math.MaxInt32
 	// never is the time of an event that did not happen.
 	never = time.Duration(math.MaxInt64)
 	// noTransaction stands for the transaction of a message that no transaction reported.
@@ -18,12 +17,9 @@ const (
 
 // state is a history as read so far. Reading lines only fills it; verdict judges what needs the end.
 type state struct {
-	run      Run
-	lines    int
-	now      time.Duration // the latest time of a line
-	lastAt   time.Duration // the time of the last line
-	ended    bool
-	cutShort string
+	run   Run
+	lines int
+	now   time.Duration // the latest time of a line
 
 	messages     []message
 	index        map[outbox.UUID]int32 // into messages
@@ -37,21 +33,18 @@ type state struct {
 	rows         []row
 	faults       []fault
 	faultIndex   map[int]int
-	texts        map[string]string // reasons and errors, each stored once
 
 	counters   Counters
 	violations map[Code]*Violation
 }
 
-// message is stored for every message of the run: 40 bytes, and about as much for its entries in the index and among
-// the arrivals.
 type message struct {
 	id          outbox.UUID
 	firstAt     time.Duration // of its first arrival
 	transaction int32         // or noTransaction
 	key         int32         // or noKey
 	seq         int32
-	kind        kind
+	kind        Kind
 	is          marks
 }
 
@@ -69,13 +62,12 @@ const (
 
 func (m *message) has(x marks) bool { return m.is&x != 0 }
 
-// transaction is stored for every transaction: 40 bytes, and about as much for its entry in byID.
 type transaction struct {
 	id       int64
 	endingAt time.Duration
 	endedAt  time.Duration // as endingAt, until its end is reported
 	writer   int32
-	outcome  outcome
+	outcome  Outcome
 	kept     bool
 }
 
@@ -83,7 +75,7 @@ type key struct {
 	name string
 	// waits: it has messages that may legitimately block the others: scheduled ones, or ones that are always rejected.
 	waits bool
-	// heldFrom is the position of the first message scheduled for a time after the end; maxSeq: none.
+	// heldFrom is the position of the first message scheduled for a time after the end; math.MaxInt32: none.
 	heldFrom int32
 }
 
@@ -102,47 +94,6 @@ type row struct {
 	lastError  string
 }
 
-type outcome uint8
-
-const (
-	notHeard outcome = iota
-	committed
-	rolledBack
-	unknown
-)
-
-func outcomeOf(o Outcome) outcome {
-	switch o {
-	case Committed:
-		return committed
-	case RolledBack:
-		return rolledBack
-	case Unknown:
-		return unknown
-	default:
-		return notHeard
-	}
-}
-
-// kind is an index into kindNames.
-type kind uint8
-
-// kindNames are the kinds that a history can have.
-func kindNames() [6]Kind { return [...]Kind{Plain, Binary, Large, Scheduled, Unroutable, Impossible} }
-
-func kindOf(k Kind) (kind, bool) {
-	for i, name := range kindNames() {
-		if name == k {
-			return kind(i), true
-		}
-	}
-	return 0, false
-}
-
-func (k kind) String() string { return string(kindNames()[k]) }
-
-func (k kind) arrives() bool { return kindNames()[k].Arrives() }
-
 func newState() *state {
 	return &state{
 		index:      make(map[outbox.UUID]int32),
@@ -150,16 +101,11 @@ func newState() *state {
 		keyIndex:   make(map[string]int32),
 		notBefore:  make(map[int32]time.Duration),
 		faultIndex: make(map[int]int),
-		texts:      make(map[string]string),
 		violations: make(map[Code]*Violation),
 	}
 }
 
 func (s *state) ending(t *Transaction) {
-	if _, twice := s.byID[t.ID]; twice {
-		s.find(Contradiction, s.now, "transaction %d was about to end twice", t.ID)
-		return
-	}
 	place := int32(len(s.transactions))
 	s.byID[t.ID] = place
 	s.transactions = append(s.transactions,
@@ -173,16 +119,11 @@ func (s *state) ending(t *Transaction) {
 func (s *state) announce(told *Message, place int32) {
 	i := s.messageOf(told.ID)
 	m := &s.messages[i]
-	if m.transaction != noTransaction {
-		s.find(Contradiction, s.now, "message %s is reported by transaction %d and again by transaction %d",
-			told.ID, s.transactions[m.transaction].id, s.transactions[place].id)
-		return
-	}
 	if m.has(arrived) {
 		m.is |= tooSoon
 	}
 	m.transaction = place
-	m.kind, _ = kindOf(told.Kind)
+	m.kind = told.Kind
 	m.seq = int32(told.Seq)
 	if told.Discarded {
 		m.is |= discarded
@@ -192,7 +133,7 @@ func (s *state) announce(told *Message, place int32) {
 	}
 	if told.Key != "" {
 		m.key = s.keyOf(told.Key)
-		if told.NotBefore > 0 || !m.kind.arrives() {
+		if told.NotBefore > 0 || !m.kind.Arrives() {
 			s.keys[m.key].waits = true
 		}
 	}
@@ -215,22 +156,13 @@ func (s *state) keyOf(name string) int32 {
 	}
 	i := int32(len(s.keys))
 	s.keyIndex[name] = i
-	s.keys = append(s.keys, key{name: name, heldFrom: maxSeq})
+	s.keys = append(s.keys, key{name: name, heldFrom: math.MaxInt32})
 	return i
 }
 
 func (s *state) endedAs(e *ended) {
-	i, known := s.byID[e.ID]
-	if !known {
-		s.find(Contradiction, s.now, "transaction %d ended (%s) and was never about to end", e.ID, e.Outcome)
-		return
-	}
-	t := &s.transactions[i]
-	if t.outcome != notHeard {
-		s.find(Contradiction, s.now, "transaction %d ended twice: at %s, and now as %s", e.ID, at(t.endedAt), e.Outcome)
-		return
-	}
-	t.outcome, t.endedAt = outcomeOf(e.Outcome), s.now
+	t := &s.transactions[s.byID[e.ID]]
+	t.outcome, t.endedAt = e.Outcome, s.now
 }
 
 func (s *state) delivered(d *Delivery) {
@@ -241,7 +173,7 @@ func (s *state) delivered(d *Delivery) {
 		s.find(Damaged, s.now,
 			"%s arrived at %s%s, damaged: %s", s.describe(m), at(s.now), fromQueue(d.Queue), d.Damaged)
 	}
-	if due, waits := s.notBefore[i]; waits && s.now < due-s.run.earlyTolerance() {
+	if due, waits := s.notBefore[i]; waits && s.now < due-earlyTolerance {
 		s.counters.Early++
 		s.find(Early, s.now, "%s arrived at %s%s, %s before it was due at %s",
 			s.describe(m), at(s.now), fromQueue(d.Queue), at(due-s.now), at(due))
@@ -301,30 +233,8 @@ func (s *state) remaining(r *Row) {
 	}
 	s.rows = append(s.rows, row{
 		at: s.now, message: i, attempts: r.Attempts, deadLetter: r.DeadLetter,
-		reason: s.text(r.Reason), lastError: s.text(r.LastError),
+		reason: r.Reason, lastError: r.LastError,
 	})
-}
-
-func (s *state) text(t string) string {
-	if kept, known := s.texts[t]; known {
-		return kept
-	}
-	s.texts[t] = t
-	return t
-}
-
-func (s *state) kept(id int64) {
-	i, known := s.byID[id]
-	if !known {
-		s.find(Contradiction, s.now,
-			"the business row of transaction %d is in the database, and the transaction was never about to end", id)
-		return
-	}
-	t := &s.transactions[i]
-	if t.kept {
-		s.find(Contradiction, s.now, "transaction %d has two business rows", id)
-	}
-	t.kept = true
 }
 
 func tableOf(deadLetter bool) string {

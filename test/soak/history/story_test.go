@@ -30,8 +30,6 @@ var rewrite = flag.Bool("rewrite", false, "write what came out into the stories,
 //	14ms   fault 1 healed
 //	15ms   a in outbox|dead_letter [attempts N] [REASON]
 //	16ms   kept 1 2 3
-//	17ms   end [cut short: WHY]
-//	raw TEXT, or line TEXT: the history ends with these bytes, without the end of a line or with it
 func TestEachStoryHasItsVerdict(t *testing.T) {
 	for file, stories := range allStories(t) {
 		var written strings.Builder
@@ -98,15 +96,9 @@ func (s *story) tell(t *testing.T) string {
 
 func (s *story) lines(t testing.TB, names map[outbox.UUID]string) []byte {
 	t.Helper()
-	run := line{At: new(time.Duration), Run: &Run{}}
+	run := line{Run: &Run{}}
 	lines := []line{run}
 	for _, text := range strings.Split(strings.TrimSpace(s.events), "\n") {
-		if text, isRaw := strings.CutPrefix(text, "raw "); isRaw {
-			return append(written(t, lines), text...)
-		}
-		if text, isRaw := strings.CutPrefix(text+" ", "line "); isRaw {
-			return append(written(t, lines), strings.TrimSpace(text)+"\n"...)
-		}
 		words := strings.Fields(text)
 		if within, given := strings.CutPrefix(text, "run recover within "); given {
 			run.Run.RecoverWithin = duration(t, within)
@@ -114,7 +106,7 @@ func (s *story) lines(t testing.TB, names map[outbox.UUID]string) []byte {
 		}
 		when := duration(t, words[0])
 		for _, l := range eventsOf(t, words[1:], names) {
-			l.At = &when
+			l.At = when
 			lines = append(lines, l)
 		}
 	}
@@ -161,9 +153,6 @@ func idOf(name string, names map[outbox.UUID]string) outbox.UUID {
 func eventsOf(t testing.TB, words []string, names map[outbox.UUID]string) []line {
 	t.Helper()
 	switch {
-	case words[0] == "end":
-		_, why, _ := strings.Cut(strings.Join(words, " "), "cut short: ")
-		return []line{{End: &end{CutShort: why}}}
 	case words[0] == "kept":
 		var all []line
 		for _, word := range words[1:] {
@@ -263,8 +252,8 @@ func rendered(v *Verdict) string {
 	}
 	fmt.Fprintf(&out, "\n%s\n", strings.Join(counters, ", "))
 	if d := v.Delivery; d.LatencyOf > 0 {
-		fmt.Fprintf(&out, "latency of %d: p50 %s, p99 %s, max %s; gap %s at %s\n",
-			d.LatencyOf, d.LatencyP50, d.LatencyP99, d.LatencyMax, d.LongestGap, d.GapBegan)
+		fmt.Fprintf(&out, "latency of %d: p50 %s, p99 %s, max %s\n",
+			d.LatencyOf, d.LatencyP50, d.LatencyP99, d.LatencyMax)
 	}
 	for i := range v.Faults {
 		f := &v.Faults[i]

@@ -20,16 +20,7 @@ func (s *state) delivery() Delivered {
 	if last > first {
 		d.PerSecond = float64(len(s.arrivals)) / (last - first).Seconds()
 	}
-	second, inSecond := time.Duration(-1), 0
-	for i := range s.arrivals {
-		if now := s.arrivedAt(i).Truncate(time.Second); now != second {
-			second, inSecond = now, 0
-		}
-		inSecond++
-		d.PeakPerSecond = max(d.PeakPerSecond, inSecond)
-	}
 	s.latency(&d)
-	s.gap(&d)
 	return d
 }
 
@@ -65,7 +56,7 @@ func (s *state) latency(d *Delivered) {
 	var all []time.Duration
 	for _, i := range s.arrivals {
 		m := &s.messages[i]
-		if !s.prompt(i) || m.has(rearrived) || s.transactions[m.transaction].outcome != committed {
+		if !s.prompt(i) || m.has(rearrived) || s.transactions[m.transaction].outcome != Committed {
 			continue
 		}
 		ended := s.transactions[m.transaction].endedAt
@@ -84,46 +75,4 @@ func (s *state) latency(d *Delivered) {
 	percentile := func(p int) Milliseconds { return Milliseconds(all[(len(all)*p+99)/100-1]) }
 	d.LatencyP50, d.LatencyP99 = percentile(50), percentile(99)
 	d.LatencyMax = Milliseconds(all[len(all)-1])
-}
-
-// gap finds the longest time without a first arrival, from the first commit to the last and outside faults and
-// recoveries.
-func (s *state) gap(d *Delivered) {
-	from, end := never, time.Duration(-1)
-	for i := range s.transactions {
-		if t := &s.transactions[i]; t.outcome == committed {
-			from, end = min(from, t.endedAt), max(end, t.endedAt)
-		}
-	}
-	disturbed := s.disturbed(func(f *fault) time.Duration { return f.firstArrival })
-	for i := range len(s.arrivals) + 1 {
-		to := end
-		if i < len(s.arrivals) {
-			to = min(to, s.arrivedAt(i))
-		}
-		if Milliseconds(to-from) > d.LongestGap {
-			d.undisturbed(span{from, to}, disturbed)
-		}
-		from = max(to, from)
-	}
-}
-
-// undisturbed keeps the longest part of a gap that no fault covers.
-func (d *Delivered) undisturbed(gap span, disturbed []span) {
-	take := func(from, to time.Duration) {
-		if length := Milliseconds(to - from); length > d.LongestGap {
-			d.LongestGap, d.GapBegan = length, Milliseconds(from)
-		}
-	}
-	for _, dis := range disturbed {
-		if dis.to < gap.from {
-			continue
-		}
-		if dis.from > gap.to {
-			break
-		}
-		take(gap.from, min(dis.from, gap.to))
-		gap.from = dis.to
-	}
-	take(gap.from, gap.to)
 }

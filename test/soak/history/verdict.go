@@ -97,18 +97,12 @@ type Counters struct {
 type Delivered struct {
 	// PerSecond is the number of messages that arrived divided by the time from the first arrival to the last.
 	PerSecond float64 `json:"per_second"`
-	// PeakPerSecond is the maximum in one second of the run.
-	PeakPerSecond int `json:"peak_per_second"`
 	// Latency is from the answer to COMMIT until the first arrival, of the LatencyOf messages without a fault or its
 	// recovery in between; scheduled ones are excluded.
 	LatencyOf  int          `json:"latency_of"`
 	LatencyP50 Milliseconds `json:"latency_p50_ms"`
 	LatencyP99 Milliseconds `json:"latency_p99_ms"`
 	LatencyMax Milliseconds `json:"latency_max_ms"`
-	// LongestGap is the longest time without a first arrival, until the last commit, and outside faults and their
-	// recovery. It began at GapBegan.
-	LongestGap Milliseconds `json:"longest_gap_ms"`
-	GapBegan   Milliseconds `json:"longest_gap_began_ms"`
 }
 
 // FaultReport describes one fault and its effects.

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
@@ -40,22 +42,34 @@ type executor struct {
 	table  outbox.Table
 	form   *Form // nil: the rows go to the table
 	record WriterRecorder
+	// persist: a transaction is executed again until it has ended as planned. Only then its end is recorded.
+	persist bool
 }
 
 // execute runs a transaction to its end and records it. After an error the connection cannot be used again.
 //
 // COMMIT is sent only after everything else has succeeded. So a failure before it leaves nothing behind: the server
-// rolls
-// back when it notices that the connection is gone.
+// rolls back when it notices that the connection is gone.
 func (e *executor) execute(ctx context.Context, conn *pgx.Conn, t *transaction) (history.Outcome, error) {
 	ctx = context.WithoutCancel(ctx) // a transaction is completed even if the writers are to stop
 	err := e.statements(ctx, conn, t)
-	e.record.Ending(e.told(t))
 	outcome := history.RolledBack
+	switch {
+	case t.told && pgcode.Is(err, pgerrcode.UniqueViolation):
+		outcome = history.Committed // its business row is there: the COMMIT that was not answered succeeded
+	case e.persist && err != nil:
+		return outcome, err
+	}
+	if !t.told {
+		e.record.Ending(e.told(t))
+		t.told = true
+	}
 	if err == nil {
 		outcome, err = e.finish(ctx, conn, t)
 	}
-	e.record.Ended(t.id, outcome)
+	if t.ended = !e.persist || outcome == t.planned(); t.ended {
+		e.record.Ended(t.id, outcome)
+	}
 	return outcome, err
 }
 

@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -20,6 +22,7 @@ func inspect(d *amqp.Delivery, queue string, bodyOnly bool) history.Delivery {
 		Queue:       queue,
 		Marked:      d.Headers[outbox.PossibleDuplicateHeader] == true,
 		Redelivered: d.Redelivered,
+		Content:     content(d),
 	}
 	var err error
 	if seen.Message, err = parseID(d.MessageId); err != nil {
@@ -36,6 +39,17 @@ func inspect(d *amqp.Delivery, queue string, bodyOnly bool) history.Delivery {
 		seen.Damaged = damage(d, a)
 	}
 	return seen
+}
+
+// content returns a checksum of everything that settings of the relay and faults must not change.
+func content(d *amqp.Delivery) string {
+	same := *d
+	same.Headers = amqp.Table{}
+	maps.Copy(same.Headers, d.Headers)
+	delete(same.Headers, outbox.PossibleDuplicateHeader)
+	same.Timestamp, same.Redelivered = time.Time{}, false
+	same.Acknowledger, same.ConsumerTag, same.DeliveryTag = nil, "", 0
+	return fmt.Sprintf("%016x", checksum(fmt.Appendf(nil, "%#v", same)))
 }
 
 // misplaced says how the message's id or address differs from what was written; "": they do not.

@@ -42,8 +42,15 @@ func arrived(t *testing.T, kind history.Kind) amqp.Delivery {
 func TestInspectAcceptsUnchangedMessages(t *testing.T) {
 	for _, kind := range []history.Kind{history.Plain, history.Binary} {
 		d := arrived(t, kind)
-		d.Redelivered = true
+		before := inspect(&d, "q", false).Content
+		delete(d.Headers, outbox.PossibleDuplicateHeader)
+		unmarked := inspect(&d, "q", false)
+		d.Headers[outbox.PossibleDuplicateHeader], d.Redelivered, d.Timestamp = true, true, time.Unix(2, 0)
 		got := inspect(&d, "q", false)
+		if unmarked.Content != before || got.Content != before {
+			t.Errorf("%s: the content depends on the mark or the time", kind)
+		}
+		got.Content = ""
 		if got != (history.Delivery{Message: outbox.UUID{1}, Queue: "q", Marked: true, Redelivered: true}) {
 			t.Errorf("%s: %+v", kind, got)
 		}
@@ -52,6 +59,8 @@ func TestInspectAcceptsUnchangedMessages(t *testing.T) {
 
 func TestInspectNamesTheDamage(t *testing.T) {
 	for _, kind := range []history.Kind{history.Plain, history.Binary} {
+		undamaged := arrived(t, kind)
+		intact := inspect(&undamaged, "q", false).Content
 		for want, harm := range map[string]func(*amqp.Delivery){
 			"message-id is":        func(d *amqp.Delivery) { d.MessageId = "" },
 			"message-id":           func(d *amqp.Delivery) { d.MessageId = outbox.UUID{2}.String() },
@@ -73,8 +82,9 @@ func TestInspectNamesTheDamage(t *testing.T) {
 		} {
 			d := arrived(t, kind)
 			harm(&d)
-			if got := inspect(&d, "q", false); !strings.Contains(got.Damaged, want) {
-				t.Errorf("%s, %s: %q", kind, want, got.Damaged)
+			got := inspect(&d, "q", false)
+			if !strings.Contains(got.Damaged, want) || got.Content == intact && want != "timestamp" {
+				t.Errorf("%s, %s: %q, content %s", kind, want, got.Damaged, got.Content)
 			}
 		}
 	}

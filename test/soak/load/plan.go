@@ -58,6 +58,16 @@ type transaction struct {
 	rows  []row
 	steps []step
 	end   ending
+	// told: its end has been recorded as about to come. ended: the end is that of the plan.
+	told, ended bool
+}
+
+// planned is the outcome that the plan wants.
+func (t *transaction) planned() history.Outcome {
+	if t.end == endCommit {
+		return history.Committed
+	}
+	return history.RolledBack
 }
 
 // orderingKey is a key that one writer owns.
@@ -76,7 +86,8 @@ type planner struct {
 	writers  int // all writers of the run, so that ids are unique
 	drawn    int64
 	keys     []orderingKey
-	ordinary bool // only messages that every program can publish: see Form
+	ordinary bool         // only messages that every program can publish: see Form
+	again    *transaction // the next one, if not nil: it has not ended as planned
 }
 
 func newPlanner(seed uint64, writer, writers, keys int, topology Topology) *planner {
@@ -116,8 +127,12 @@ func (p *planner) begin() *transaction {
 	return &transaction{id: id}
 }
 
-// next draws a transaction.
+// next draws a transaction, or returns the one to repeat.
 func (p *planner) next() *transaction {
+	if t := p.again; t != nil {
+		p.again = nil
+		return t
+	}
 	t := p.begin()
 	keyed := p.chance(400)
 	switch p.weighted(380, 200, 200, 200, 20) {
@@ -216,7 +231,7 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 		r.fill = p.between(500_000, 2_000_000)
 	}
 	if kind == history.Scheduled {
-		r.delay = time.Duration(p.between(500, 5000)) * time.Millisecond
+		r.delay = time.Duration(p.between(500, 2500)) * time.Millisecond
 	}
 	key, plain := &p.keys[p.random.IntN(len(p.keys))], p.random.IntN(p.topology.Plain)
 	queue := p.topology.plainQueue(plain)

@@ -30,6 +30,9 @@ type WriterOptions struct {
 	// KeysPerWriter is how many ordering keys each writer has at a time, at least 1.
 	KeysPerWriter int
 	Topology      Topology
+	// Transactions is how many transactions each writer ends as its plan says, whatever happens meanwhile. 0: they
+	// write until they are stopped, and continue with the next transaction after a failure.
+	Transactions int
 	// Form makes the writers insert only ordinary messages, in this way and not into Table; nil: every kind of message.
 	Form *Form
 }
@@ -72,6 +75,9 @@ func StartWriters(ctx context.Context, opts WriterOptions, record WriterRecorder
 	return w, nil
 }
 
+// Written waits until the writers have ended all their transactions, or are stopped.
+func (w *Writers) Written() { w.done.Wait() }
+
 // Stop stops the writers. It waits until every transaction has ended, at most half a minute.
 func (w *Writers) Stop() {
 	w.stop()
@@ -93,10 +99,11 @@ func (w *Writers) write(ctx context.Context, config *pgx.ConnConfig, writer int)
 	plan.ordinary = w.opts.Form != nil
 	run := &executor{
 		run: w.opts.Run, writer: writer, table: w.opts.Table, form: w.opts.Form, record: w.record,
+		persist: w.opts.Transactions > 0,
 	}
 	pace := rate.NewLimiter(rate.Limit(w.opts.Rate/float64(w.opts.Writers)), burst)
 	pace.AllowN(time.Now(), burst) // no burst at the start
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !w.wrote(plan) {
 		conn := w.connect(ctx, config)
 		if conn == nil {
 			return
@@ -106,15 +113,23 @@ func (w *Writers) write(ctx context.Context, config *pgx.ConnConfig, writer int)
 	}
 }
 
+// wrote reports whether a writer has ended all its transactions.
+func (w *Writers) wrote(plan *planner) bool {
+	return w.opts.Transactions > 0 && plan.again == nil && plan.drawn >= int64(w.opts.Transactions)
+}
+
 // session writes on one connection until it fails.
 func (w *Writers) session(ctx context.Context, conn *pgx.Conn, plan *planner, run *executor, pace *rate.Limiter) {
-	for {
+	for !w.wrote(plan) {
 		t := plan.next()
 		if pace.WaitN(ctx, min(len(t.rows), burst)) != nil {
 			return // stopped
 		}
 		outcome, err := run.execute(ctx, conn, t)
-		if outcome == history.Unknown {
+		switch {
+		case run.persist && !t.ended:
+			plan.again = t
+		case outcome == history.Unknown:
 			// The transaction may commit later than the writer's next ones, for example on a server that waits for a
 			// standby. The server may be down, so the writer cannot wait until the old session has ended.
 			plan.abandon(t)
