@@ -166,21 +166,3 @@ func allocated() uint64 {
 	runtime.ReadMemStats(&stats)
 	return stats.TotalAlloc
 }
-
-func BenchmarkDecodeInsert(b *testing.B) {
-	r := row()
-	r["id"], r["attempts"], r["schema_version"] = binhex("000000000000002a"), binhex("00000000"), binhex("0001")
-	r["message_id"] = binhex("00112233445566778899aabbccddeeff")
-	r["created_at"] = binhex("0002e5d57b2c0000")
-	r["payload"] = binval(`{"order_id": 42, "lines": [` + string(bytes.Repeat([]byte(`{"sku": "A-1", "n": 1},`), 40)) + `{}]}`)
-	r["headers"] = binval("\x01" + `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`)
-	message := insertRow(r)
-	d := ready(b)
-	b.SetBytes(int64(len(message)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := d.Decode(message); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

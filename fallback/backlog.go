@@ -13,8 +13,9 @@ import (
 // backlogPass is the state of a pass over keyless rows.
 type backlogPass struct {
 	begun bool
-	// from is the id at which it started; last was the newest assigned id then. Newer rows belong to the next pass.
-	from, after, last int64
+	// from is the id at which it started, next the one at which the next page starts. Last was the newest assigned id
+	// then: newer rows belong to the next pass.
+	from, next, last int64
 	// plain: the last page was full, and none of its rows needed care. left: the last page was rows that the stream has
 	// left.
 	plain, left bool
@@ -60,18 +61,18 @@ func (s *Sweeper) sweepBacklog(ctx context.Context, r Role) (o Outcome, err erro
 func (s *Sweeper) sweepNewest(ctx context.Context, r Role) (o Outcome, err error) {
 	p := &s.passes.newest
 	if !p.begun {
-		from := s.newestFrom()
-		*p = backlogPass{begun: true, from: from, after: from, claimed: s.Claimed()}
+		after := s.newestFrom()
+		*p = backlogPass{begun: true, from: after + 1, next: after + 1, claimed: s.Claimed()}
 		if p.last, err = s.lastID(ctx); err != nil {
 			p.begun = false
 			return o, err
 		}
-		if p.last < from { // the sequence has restarted, or is unknown now
+		if p.last < after { // the sequence has restarted, or is unknown now
 			*p, s.passes.ground = backlogPass{}, ground{}
 			return o, nil
 		}
 	}
-	r.fresh.Keyed = p.after == p.from
+	r.fresh.Keyed = p.next == p.from
 	return s.page(ctx, r, p)
 }
 
@@ -95,18 +96,18 @@ func (s *Sweeper) page(ctx context.Context, r Role, p *backlogPass) (o Outcome, 
 	}
 	most := core.Most{Rows: s.some(rows), Bytes: bytes}
 	if p.left = !p.left; p.left {
-		if left := s.Core.TakeLeft(most.Rows, p.after); len(left) > 0 {
+		if left := s.Core.TakeLeft(most.Rows, p.next); len(left) > 0 {
 			chosen, _ := s.Core.ChooseRows(left, false, most)
 			return Outcome{More: true, Took: p.longest}, s.claim(ctx, r, chosen)
 		}
 	}
-	upTo, read := s.passes.span.from(p.after, p.last), s.findPage
+	upTo, read := s.passes.span.from(p.next, p.last), s.findPage
 	if p.plain && upTo < greatestID { // otherwise the stream would leave all new rows in the table meanwhile
 		read = s.lockPage
 	}
-	page, chosen, err := read(ctx, r, p.after, upTo, most)
+	page, chosen, err := read(ctx, r, p.next, upTo, most)
 	certain := err == nil || page.took > longWalk // an error after a long scan is probably a timeout
-	if ids := passed(p.after, page.upTo, p.last); ids > 0 && certain {
+	if ids := passed(p.next, page.upTo, p.last); ids > 0 && certain {
 		s.passes.span = s.passes.span.next(ids, page.took)
 	}
 	if err != nil {
@@ -119,7 +120,7 @@ func (s *Sweeper) page(ctx context.Context, r Role, p *backlogPass) (o Outcome, 
 	if page.upTo < upTo {
 		p.walk = 0
 	}
-	p.after, p.plain, p.begun = page.upTo, page.plain, page.upTo < p.last
+	p.next, p.plain, p.begun = page.upTo+1, page.plain, page.upTo < p.last
 	if chosen != nil {
 		err = s.claim(ctx, r, chosen)
 	}
@@ -137,10 +138,10 @@ type pageRead struct {
 // findPage finds rows, and chooses those to lock. Rows that need care leave by such pages: large ones, and those that
 // another session may have locked.
 func (s *Sweeper) findPage(
-	ctx context.Context, r Role, after, upTo int64, most core.Most,
+	ctx context.Context, r Role, from, upTo int64, most core.Most,
 ) (page pageRead, chosen *core.Claim, err error) {
 	began := s.Core.Clock()
-	found, err := s.Table.FindBacklog(ctx, after, upTo, most.Rows, r.fresh)
+	found, err := s.Table.FindBacklog(ctx, from, upTo, most.Rows, r.fresh)
 	page.upTo, page.took = upTo, s.searched(began, err)
 	if err != nil {
 		return page, nil, err
@@ -158,12 +159,12 @@ func (s *Sweeper) findPage(
 // lockPage finds and locks rows in one statement, which costs Postgres a third less. After a row that needs care,
 // findPage continues.
 func (s *Sweeper) lockPage(
-	ctx context.Context, r Role, after, upTo int64, most core.Most,
+	ctx context.Context, r Role, from, upTo int64, most core.Most,
 ) (page pageRead, chosen *core.Claim, err error) {
 	began := s.Core.Clock()
-	chosen, in := s.Core.ChooseRange(after, upTo, most)
+	chosen, in := s.Core.ChooseRange(from, upTo, most)
 	if chosen == nil {
-		return s.findPage(ctx, r, after, upTo, most)
+		return s.findPage(ctx, r, from, upTo, most)
 	}
 	var skipped *int64
 	locked, err := s.lockAndPublish(ctx, r, chosen, func() (tx Transaction, err error) {
@@ -200,9 +201,7 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *Role) (bool, error) {
 			from = began
 		}
 	}
-	s.passes.rows = backlogPass{
-		begun: true, from: from, after: max(from, math.MinInt64+1) - 1, claimed: s.Claimed(),
-	}
+	s.passes.rows = backlogPass{begun: true, from: from, next: from, claimed: s.Claimed()}
 	var err error
 	if s.passes.rows.last, err = s.lastID(ctx); err != nil {
 		s.Core.BacklogFailed(from)

@@ -79,10 +79,10 @@ func pointer(t time.Time) *time.Time {
 	return &t
 }
 
-func (m *model) FindBacklog(_ context.Context, after, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
+func (m *model) FindBacklog(_ context.Context, from, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
 	err = m.statement(func() {
 		for _, row := range m.visible() {
-			if row.id > after && row.id <= min(upTo, fresh.UpTo) && row.key == "" && row.available.IsZero() && len(found) < limit {
+			if row.id >= from && row.id <= min(upTo, fresh.UpTo) && row.key == "" && row.available.IsZero() && len(found) < limit {
 				found = append(found, m.candidate(row, fresh))
 			}
 		}
@@ -176,7 +176,7 @@ func (m *model) lockRange(_ context.Context, in outbox.Range, fresh outbox.Fresh
 	tx, err = m.locks(func(claim *modelClaim) {
 		for _, row := range m.visible() {
 			switch {
-			case row.id <= in.After || row.id > min(in.UpTo, fresh.UpTo) || row.key != "" || !row.available.IsZero(),
+			case row.id < in.From || row.id > min(in.UpTo, fresh.UpTo) || row.key != "" || !row.available.IsZero(),
 				slices.Contains(in.Held, row.id), len(claim.messages) >= in.Rows:
 			case row.locked != nil || row.person || row.traced || row.id%7 == 0:
 				skipped = cmp.Or(skipped, &row.id)

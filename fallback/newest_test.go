@@ -22,13 +22,13 @@ type newestTable struct {
 	scanned   int64
 }
 
-func (n *newestTable) FindBacklog(_ context.Context, after, upTo int64, limit int, _ outbox.Fresh) (found []outbox.Candidate, err error) {
-	if ids := min(upTo, n.last) - max(after, 0); ids > 0 {
+func (n *newestTable) FindBacklog(_ context.Context, from, upTo int64, limit int, _ outbox.Fresh) (found []outbox.Candidate, err error) {
+	if ids := min(upTo, n.last) - max(from, 1) + 1; ids > 0 {
 		n.scanned += ids
 		n.now = n.now.Add(time.Duration(ids) * time.Microsecond)
 	}
 	for id := range n.fresh {
-		if id > after && id <= upTo && len(found) < limit {
+		if id >= from && id <= upTo && len(found) < limit {
 			found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: 300, Ready: true})
 		}
 	}
@@ -110,8 +110,8 @@ type growingTable struct {
 	last  int64
 }
 
-func (g *growingTable) FindBacklog(_ context.Context, after, upTo int64, limit int, _ outbox.Fresh) (found []outbox.Candidate, err error) {
-	for id := max(after, 0) + 1; id <= min(upTo, g.last) && len(found) < limit; id++ {
+func (g *growingTable) FindBacklog(_ context.Context, from, upTo int64, limit int, _ outbox.Fresh) (found []outbox.Candidate, err error) {
+	for id := max(from, 1); id <= min(upTo, g.last) && len(found) < limit; id++ {
 		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: 300, Ready: true})
 	}
 	g.last += int64(limit)
@@ -164,14 +164,14 @@ type longTable struct {
 	fresh      map[int64]time.Time
 }
 
-func (l *longTable) FindBacklog(_ context.Context, after, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
-	for id := max(after, l.read) + 1; id <= min(upTo, 120_000) && len(found) < limit; id++ {
+func (l *longTable) FindBacklog(_ context.Context, from, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
+	for id := max(from, l.read+1); id <= min(upTo, 120_000) && len(found) < limit; id++ {
 		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: 300, Ready: true})
 		l.read = id
 	}
 	l.now = l.now.Add(time.Duration(len(found)) * time.Millisecond)
 	for id := range l.fresh {
-		if id > after && id <= upTo && len(found) < limit && (l.key == nil || fresh.Keyed) {
+		if id >= from && id <= upTo && len(found) < limit && (l.key == nil || fresh.Keyed) {
 			found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, OrderingKey: l.key, Size: 300, Ready: true})
 		}
 	}
@@ -215,7 +215,7 @@ func TestAPassEndsWithTheNewestRowOfItsStart(t *testing.T) {
 // lockRangeOf locks the rows of a range that the table finds.
 func lockRangeOf(table Table) func(context.Context, outbox.Range, outbox.Fresh) (Transaction, *int64, error) {
 	return func(ctx context.Context, in outbox.Range, fresh outbox.Fresh) (Transaction, *int64, error) {
-		found, err := table.FindBacklog(ctx, in.After, in.UpTo, in.Rows, fresh)
+		found, err := table.FindBacklog(ctx, in.From, in.UpTo, in.Rows, fresh)
 		var tx dueTx
 		for _, row := range found {
 			tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: row.ID}})

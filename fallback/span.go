@@ -18,18 +18,18 @@ const (
 	greatestID = math.MaxInt64
 )
 
-// from returns the last id for the statement that starts after an id, in a pass that ends with the id last. Few ids are
+// from returns the last id for the statement that starts at an id, in a pass that ends with the id last. Few ids are
 // below zero, so these are read at once.
-func (s span) from(after, last int64) (upTo int64) {
+func (s span) from(first, last int64) (upTo int64) {
 	switch {
-	case after >= last || last == greatestID:
+	case first > last || last == greatestID:
 		return greatestID
 	case s == 0:
 		return last
-	case after < -1:
+	case first < 0:
 		return min(-1, last)
 	}
-	return min(after+int64(s), last)
+	return min(first-1+int64(s), last)
 }
 
 // next returns the span to use after a statement that has scanned this many ids in this time.
@@ -46,9 +46,9 @@ func (s span) next(passed int64, took time.Duration) span {
 }
 
 // passed returns how many ids between zero and last a statement has scanned; nothing, if last is unknown.
-func passed(after, upTo, last int64) int64 {
+func passed(first, upTo, last int64) int64 {
 	if last == greatestID {
 		return 0
 	}
-	return min(upTo, last) - max(after, -1)
+	return min(upTo, last) - max(first, 0) + 1
 }

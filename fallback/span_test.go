@@ -17,12 +17,12 @@ func TestAPassOverManyIDsIsDividedIntoSpans(t *testing.T) {
 		s := span(rapid.Int64Range(0, int64(mostSpan)).Draw(t, "span"))
 		for pass := range 3 {
 			total, statements, long := time.Duration(0), 0, 0
-			for after := int64(math.MinInt64); after < last; statements++ {
-				upTo := s.from(after, last)
-				if upTo <= after {
-					t.Fatalf("from %d to %d", after, upTo)
+			for first := int64(math.MinInt64); first <= last; statements++ {
+				upTo := s.from(first, last)
+				if upTo < first {
+					t.Fatalf("from %d to %d", first, upTo)
 				}
-				ids := passed(after, upTo, last)
+				ids := passed(first, upTo, last)
 				took := least + time.Duration(min(max(float64(ids), 0)/perSecond*1e9, 30e9))
 				if total += took; took > longWalk+least {
 					long++
@@ -30,11 +30,11 @@ func TestAPassOverManyIDsIsDividedIntoSpans(t *testing.T) {
 				if ids > 0 {
 					s = s.next(ids, took)
 				}
-				if after = upTo; took > 30*time.Second { // the statement timed out, and the pass starts again
-					after = math.MinInt64
+				if first = upTo + 1; took > 30*time.Second { // the statement timed out, and the pass starts again
+					first = math.MinInt64
 				}
 				if statements > 100+int(float64(last)/float64(leastSpan)) && s != 0 {
-					t.Fatalf("pass %d does not end: span %d after %d", pass, s, after)
+					t.Fatalf("pass %d does not end: span %d from %d", pass, s, first)
 				}
 				if statements > 5000 {
 					return // this many ids need this many statements
@@ -53,33 +53,34 @@ func TestAPassOverManyIDsIsDividedIntoSpans(t *testing.T) {
 func TestTheLastSpanEndsWithTheLastID(t *testing.T) {
 	for _, one := range []struct {
 		span               span
-		after, last, until int64
+		first, last, until int64
 	}{
 		{0, math.MinInt64, 7, 7},
-		{0, 7, 1000, 1000},
+		{0, 8, 1000, 1000},
 		{100, math.MinInt64, 1000, -1},
-		{100, -1, 1000, 99},
-		{100, 7, 1000, 107},
-		{100, 950, 1000, 1000},
-		{100, 1000, 1000, math.MaxInt64},
+		{100, 0, 1000, 99},
+		{100, 8, 1000, 107},
+		{100, 951, 1000, 1000},
+		{100, 1000, 1000, 1000},
+		{100, 1001, 1000, math.MaxInt64},
 		{100, 5000, 1000, math.MaxInt64},
 		{100, math.MinInt64, math.MaxInt64, math.MaxInt64}, // no sequence
 	} {
-		if got := one.span.from(one.after, one.last); got != one.until {
-			t.Errorf("%d ids after %d of %d end with %d", one.span, one.after, one.last, got)
+		if got := one.span.from(one.first, one.last); got != one.until {
+			t.Errorf("%d ids from %d of %d end with %d", one.span, one.first, one.last, got)
 		}
 	}
 }
 
 func TestAPassCountsTheIDsBetweenZeroAndTheLast(t *testing.T) {
-	for _, one := range []struct{ after, upTo, last, want int64 }{
+	for _, one := range []struct{ first, upTo, last, want int64 }{
 		{math.MinInt64, math.MaxInt64, 1000, 1001},
 		{math.MinInt64, 40, 1000, 41},
-		{20, 90, 1000, 70},
-		{1000, math.MaxInt64, 1000, 0},
-		{20, 90, math.MaxInt64, 0}, // no sequence
+		{21, 90, 1000, 70},
+		{1001, math.MaxInt64, 1000, 0},
+		{21, 90, math.MaxInt64, 0}, // no sequence
 	} {
-		if got := passed(one.after, one.upTo, one.last); got != one.want {
+		if got := passed(one.first, one.upTo, one.last); got != one.want {
 			t.Errorf("%+v: %d", one, got)
 		}
 	}

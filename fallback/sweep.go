@@ -19,7 +19,7 @@ type Table interface {
 	FindDue(
 		ctx context.Context, after *outbox.Place, until *time.Time, limit int,
 	) ([]outbox.Candidate, time.Time, error)
-	FindBacklog(ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
+	FindBacklog(ctx context.Context, from, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
 	FindKeys(
 		ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
 	) ([]outbox.Run, pgsnapshot.Snapshot, error)

@@ -63,8 +63,7 @@ func TestInvalidInsertsFail(t *testing.T) {
 	}
 }
 
-// Each INSERT would prepare CHECKs, generated columns and triggers again. The benchmark (cdc-relay-bench insert) shows
-// their cost.
+// Each INSERT would prepare CHECKs, generated columns and triggers again. docs/results/README.md has their cost.
 func TestTheOutboxHasNoChecksOrTriggers(t *testing.T) {
 	conn := tabletest.New(t).Conn
 	rows, err := conn.Query(t.Context(), `

@@ -59,8 +59,8 @@ func NoFresh() Fresh { return Fresh{UpTo: math.MinInt64} }
 
 // Range are rows without a key and without a time that a claim finds and locks at once.
 type Range struct {
-	// After and UpTo bound the ids; UpTo is included.
-	After, UpTo int64
+	// From and UpTo are the first and the last id.
+	From, UpTo int64
 	// Rows is how many rows are locked at most. Larger rows than Size bytes are skipped.
 	Rows, Size int
 	// Held are ids that are not locked.

@@ -37,7 +37,7 @@ func (r *Relay) newSweeper() *fallback.Sweeper {
 		) (fallback.Transaction, *int64, error) {
 			claim, err := r.store.LockPlain(ctx, in, fresh, names.Slot)
 			if claim == nil {
-				return nil, new(in.After + 1), err
+				return nil, new(in.From), err
 			}
 			return watchedRows{claim, &r.settler.commits}, claim.Skipped, nil
 		},

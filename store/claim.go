@@ -87,7 +87,7 @@ func (s *Store) LockPlain(
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	claim, err := s.lock(ctx, s.sql.lockPlain, in.Rows, slotName,
-		fresh.UpTo, fresh.Age, in.After, in.UpTo, in.Rows, in.Held, in.Size)
+		fresh.UpTo, fresh.Age, in.From, in.UpTo, in.Rows, in.Held, in.Size)
 	if unreadable(err) != "" {
 		return nil, nil
 	}

@@ -91,7 +91,7 @@ func TestALockedRangeHasTheFirstRowsThatNeedNoCare(t *testing.T) {
 	f.Exec(`UPDATE outbox SET payload = to_json(array(SELECT random() FROM generate_series(1, 100))) WHERE id = 7`)
 	f.claim(outbox.AllFresh(), 8).Abandon()
 	locked := f.claim(outbox.AllFresh(), 9)
-	in := outbox.Range{After: 1, UpTo: 11, Rows: 3, Size: 1000, Held: []int64{2}}
+	in := outbox.Range{From: 2, UpTo: 11, Rows: 3, Size: 1000, Held: []int64{2}}
 	for _, one := range []struct {
 		what    string
 		upTo    int64

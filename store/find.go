@@ -28,11 +28,11 @@ func (s *Store) FindDue(
 	return found, at, err
 }
 
-// FindBacklog finds rows without a time, after < id <= upTo; those with a key only if fresh says so.
+// FindBacklog finds rows without a time, from <= id <= upTo; those with a key only if fresh says so.
 func (s *Store) FindBacklog(
-	ctx context.Context, after, upTo int64, limit int, fresh outbox.Fresh,
+	ctx context.Context, from, upTo int64, limit int, fresh outbox.Fresh,
 ) ([]outbox.Candidate, error) {
-	return s.find(ctx, s.sql.findBacklog, []any{fresh.UpTo, fresh.Age, after, upTo, limit, fresh.Keyed})
+	return s.find(ctx, s.sql.findBacklog, []any{fresh.UpTo, fresh.Age, from, upTo, limit, fresh.Keyed})
 }
 
 // FindKeys finds the next keys with rows, at most keys of them, and up to each rows per key, oldest first. After is the

@@ -85,7 +85,7 @@ const afterPlace = ` AND (r.available_at, r.id) > ($3, $4)`
 // Rows without a time, between two ids.
 const findBacklogSQL = `
 SELECT r.id, r.message_id, r.ordering_key, {row_size}, true, r.available_at, false, ` + Traced + ` FROM {outbox} r
-WHERE r.id > $3 AND r.id <= $4 AND ($6 OR r.ordering_key IS NULL)
+WHERE r.id >= $3 AND r.id <= $4 AND ($6 OR r.ordering_key IS NULL)
   AND ` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}
 ORDER BY r.id LIMIT $5`
 
@@ -142,7 +142,7 @@ func lockPlainSQL(fits string) string {
          coalesce(nullif(pg_catalog.current_setting('cdc_relay.skipped', true), ''), r.id::text), true) IS NULL`
 	return `
 SELECT {claimed_columns}, r.tableoid, r.ctid, false, ` + IsSuperseded + ` FROM {outbox} r
-WHERE r.id > $3 AND r.id <= $4 AND r.ordering_key IS NULL AND CASE
+WHERE r.id >= $3 AND r.id <= $4 AND r.ordering_key IS NULL AND CASE
   WHEN NOT (` + isFresh + ` AND r.schema_version <= {version}{and_of_shard}) THEN false
   WHEN r.id IN (SELECT pg_catalog.unnest($6::bigint[])) THEN false
   WHEN ` + Traced + ` OR {row_size} > $7::bigint THEN ` + skips + `

@@ -126,12 +126,12 @@ func (c *Core) choose(rows []outbox.Candidate, most Most) *Claim {
 
 // ChooseRange returns a claim of the first plain rows of a range, which are known only at the lock. It keeps the stream
 // from publishing them meanwhile, and reserves their room. It returns nil if too many rows of the range are in memory.
-func (c *Core) ChooseRange(after, upTo int64, most Most) (*Claim, *outbox.Range) {
+func (c *Core) ChooseRange(from, upTo int64, most Most) (*Claim, *outbox.Range) {
 	c.lock()
 	defer c.mu.Unlock()
-	in := &outbox.Range{After: after, UpTo: upTo, Rows: most.Rows, Size: most.Bytes / most.Rows, Held: []int64{}}
+	in := &outbox.Range{From: from, UpTo: upTo, Rows: most.Rows, Size: most.Bytes / most.Rows, Held: []int64{}}
 	for ref := range c.mu.registry {
-		if ref.ID > after && ref.ID <= upTo {
+		if ref.ID >= from && ref.ID <= upTo {
 			in.Held = append(in.Held, ref.ID)
 		}
 	}

@@ -99,7 +99,7 @@ func (cl *Claim) Locked(l Lock) Out {
 
 // covers reports whether the search of a claim may have locked a streamed row.
 func (cl *Claim) covers(m *outbox.Message) bool {
-	return cl != nil && m.OrderingKey == nil && m.ID > cl.searches.After && m.ID <= cl.searches.UpTo
+	return cl != nil && m.OrderingKey == nil && m.ID >= cl.searches.From && m.ID <= cl.searches.UpTo
 }
 
 // found ends the search of a claim of a range: these rows were found and locked.

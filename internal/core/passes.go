@@ -64,13 +64,13 @@ func (c *Core) KeysBegan() (pass int) {
 	return c.mu.keys.pass
 }
 
-// TakeLeft returns up to n of the newest keyless rows of small transactions that the stream has left in the table, if
-// their ids are above one. A pass has read the rows up to that id.
-func (c *Core) TakeLeft(n int, above int64) (rows []outbox.Candidate) {
+// TakeLeft returns up to n of the newest keyless rows of small transactions that the stream has left in the table, with
+// ids from one on. A pass has read the rows below it.
+func (c *Core) TakeLeft(n int, from int64) (rows []outbox.Candidate) {
 	c.lock()
 	defer c.mu.Unlock()
 	for left := &c.mu.left; len(rows) < n && len(*left) > 0; *left = (*left)[:len(*left)-1] {
-		if row := (*left)[len(*left)-1]; row.ID > above {
+		if row := (*left)[len(*left)-1]; row.ID >= from {
 			rows = append(rows, row)
 		}
 	}

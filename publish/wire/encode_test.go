@@ -192,19 +192,3 @@ func TestEncodeRejectsWhatAMQPCannotCarry(t *testing.T) {
 		})
 	}
 }
-
-func BenchmarkEncode(b *testing.B) {
-	plain := &outbox.Message{Row: outbox.Row{RoutingKey: "orders.created", SchemaVersion: 1, Payload: []byte(`{"order_id": 42}`), CreatedAt: time.Now()}}
-	traced := *plain
-	traced.Headers = []byte(`{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tenant": 7}`)
-	for name, m := range map[string]*outbox.Message{"plain": plain, "headers": &traced} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := Encode(m, testLimits, false); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -150,14 +150,3 @@ func TestAHeaderCostsOneAllocation(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkHeaderValue(b *testing.B) {
-	headers := []byte(`{"id": "0b9dd0cf-8dd0-4b6b-9d27-d44a24d1b1a4", "eta": null, "lang": "py", "task": "orders.tasks.send", "argsrepr": "(` +
-		strings.Repeat("1, ", 300) + `)"}`)
-	b.ReportAllocs()
-	for b.Loop() {
-		if headerValue(headers, []byte(`"task"`)) == nil {
-			b.Fatal("not found")
-		}
-	}
-}

@@ -112,22 +112,3 @@ func TestMessagesMarkedByThePublisherCountAsPossibleDuplicates(t *testing.T) {
 		t.Errorf("got %v, %v", got.GetCounter().GetValue(), err)
 	}
 }
-
-func BenchmarkMetricsOfAMessage(b *testing.B) {
-	for name, headers := range map[string]string{
-		"plain": "", "headers": `{"tenant": "acme", "kind": "order"}`,
-		"traced": `{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`,
-	} {
-		b.Run(name, func(b *testing.B) {
-			for _, by := range []By{{}, {Header: "kind"}} {
-				b.Run("by "+by.Header, func(b *testing.B) {
-					m, r := newTestMetrics(b, by), confirmedResult(headers)
-					b.ReportAllocs()
-					for b.Loop() {
-						m.Result(r)
-					}
-				})
-			}
-		})
-	}
-}

@@ -28,11 +28,6 @@ func limitOf(name, about string, run func(context.Context, *run) error) Case {
 	return Case{Name: name, About: "limit: " + about, IsLimit: true, run: run}
 }
 
-// ofPoller is a case of the poller, which is compared with a limit.
-func ofPoller(name, beside, about string, run func(context.Context, *run) error) Case {
-	return Case{Name: name, About: "a SKIP LOCKED poller " + about, Beside: beside, IsLimit: true, run: run}
-}
-
 // ofRelay is a case of the relay.
 func ofRelay(name, beside, about string, run func(context.Context, *run) error) Case {
 	return Case{Name: name, About: "the relay " + about, Beside: beside, run: run}
@@ -51,9 +46,7 @@ func peakCases(s Settings) []Case {
 	b := plain(s)
 	cases := []Case{
 		limitOf("publish", "publish with confirms through the AMQP library", limitPublish(b)),
-		limitOf("read", "read the slot and discard", limitRead(b)),
 		ofRelay("drain", "publish", "drains a backlog", drainRelay(b)),
-		ofPoller("drain-poller", "publish", "drains a backlog", drainPoller(b)),
 		limitOf("publish-written", "publish while the same number of rows is written", limitPublishBesideWrites(b)),
 		ofRelay("stream", "publish-written", "streams rows that are written at full speed", streamPeak(b)),
 	}
@@ -70,7 +63,6 @@ func spreadCases(s Settings) []Case {
 	return []Case{
 		limitOf("publish-quorum", "publish to a quorum queue", limitPublish(quorum)),
 		ofRelay("drain-quorum", "publish-quorum", "drains to a quorum queue", drainRelay(quorum)),
-		ofPoller("drain-poller-quorum", "publish-quorum", "drains to a quorum queue", drainPoller(quorum)),
 		limitOf("publish-4-queues", "publish to four queues in turn", limitPublish(spread)),
 		ofRelay("drain-4-queues", "publish-4-queues", "drains to four queues", drainRelay(spread)),
 		ofRelay("stream-2-shards", "stream", "shares the stream with another one", streamShards(b, 2)),
@@ -93,16 +85,13 @@ func paceCases(s Settings) []Case {
 		cases = append(cases, limitOf(direct, about, steady(p, byWriter)))
 		name := fmt.Sprintf("relay-%d", rate)
 		cases = append(cases, ofRelay(name, direct, fmt.Sprintf("streams %d/s", rate), steady(p, byRelay)))
-		polled := ofPoller(fmt.Sprintf("poller-%d", rate), direct, fmt.Sprintf("at %d/s", rate), steady(p, byPoller))
-		cases = append(cases, full([]Case{polled})...)
 	}
 	// On few cores, the writers are faster than any relay, so a backlog grows while they write.
 	out := pace{rate: math.Inf(1), messages: s.Messages, spec: load.Spec{Bytes: s.Bytes}}
 	cases = append(cases, full([]Case{
 		ofRelay("flat-out", "publish", "streams while many writers insert as fast as they can", steady(out, byRelay)),
-		ofPoller("flat-out-poller", "publish", "publishes what they insert", steady(out, byPoller)),
 	})...)
-	return append(cases, ofRelay("idle", "", "has nothing to do", idle))
+	return cases
 }
 
 // keyCases measure ordering keys.

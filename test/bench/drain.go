@@ -117,48 +117,28 @@ func (r *run) setTime(arrivals *load.Arrivals, end time.Time) {
 func limitPublish(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-			return r.runLimit(ctx, w, limit.Publish, arrivals)
-		})
-	}
-}
-
-// limitRead reads the messages from the slot and discards them.
-func limitRead(b backlog) func(context.Context, *run) error {
-	return func(ctx context.Context, r *run) error {
-		return r.inWorld(ctx, b, func(ctx context.Context, w *world, _ *load.Arrivals) error {
-			if err := w.fill(ctx, b.messages); err != nil {
-				return err
-			}
-			return r.runLimit(ctx, w, limit.Read, nil)
+			return r.runLimit(ctx, w, arrivals)
 		})
 	}
 }
 
 // runLimit runs a limit that ends by itself.
-func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals *load.Arrivals) error {
+func (r *run) runLimit(ctx context.Context, w *world, arrivals *load.Arrivals) error {
 	before, err := w.usage(nil)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	child, err := w.startLimit(kind, r.result.Messages, r.settings.limitWindow())
+	child, err := w.startLimit(r.result.Messages, r.settings.limitWindow())
 	if err != nil {
 		return err
 	}
-	if arrivals != nil {
-		if err := r.awaitArrivals(ctx, child, arrivals); err != nil {
-			return errors.Join(err, child.kill())
-		}
-		began = arrivals.First()
+	if err := r.awaitArrivals(ctx, child, arrivals); err != nil {
+		return errors.Join(err, child.kill())
 	}
-	took := time.Since(began)
+	r.result.Seconds = time.Since(arrivals.First()).Seconds()
 	if err := child.await(ctx); err != nil {
 		return err
 	}
-	if arrivals == nil {
-		took = time.Since(began)
-	}
-	r.result.Seconds = took.Seconds()
 	r.result.Rate = float64(r.result.Messages) / r.result.Seconds
 	after, err := w.usage(nil)
 	if err != nil {
@@ -169,47 +149,15 @@ func (r *run) runLimit(ctx context.Context, w *world, kind limit.Kind, arrivals 
 	return nil
 }
 
-// drainPoller lets a poller publish the backlog.
-func drainPoller(b backlog) func(context.Context, *run) error {
-	return func(ctx context.Context, r *run) error {
-		return r.inFilledWorld(ctx, b, func(
-			ctx context.Context, w *world, arrivals *load.Arrivals, before usage,
-		) error {
-			child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
-			if err != nil {
-				return err
-			}
-			return errors.Join(r.finishPoller(ctx, w, child, arrivals, before), child.stop())
-		})
-	}
-}
-
-func (r *run) finishPoller(ctx context.Context, w *world, child *child, arrivals *load.Arrivals, before usage) error {
-	if err := r.awaitArrivals(ctx, child, arrivals); err != nil {
-		return err
-	}
-	if err := w.awaitEmpty(ctx); err != nil {
-		return err
-	}
-	r.setTime(arrivals, time.Now())
-	after, err := w.usage(nil, child.pid())
-	if err != nil {
-		return err
-	}
-	r.result.CPU = after.since(before).perMillion(r.result.Messages)
-	return r.measureVacuum(ctx, w)
-}
-
-// startLimit starts a limit in its own process.
-func (w *world) startLimit(kind limit.Kind, messages, window int) (*child, error) {
+// startLimit starts the limit in its own process.
+func (w *world) startLimit(messages, window int) (*child, error) {
 	order, err := json.Marshal(limit.Order{
-		Kind: kind, AMQPURL: w.amqp, Database: w.database, Table: w.table.SQL(), Slot: w.name, Spec: w.spec,
-		Messages: messages, Window: window,
+		AMQPURL: w.amqp, Spec: w.spec, Messages: messages, Window: window,
 	})
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(w.site.Self, "limit")
 	cmd.Env = environment()
-	return startChild(string(kind), w.logFile(string(kind)), cmd, bytes.NewReader(order))
+	return startChild("publish", w.logFile("publish"), cmd, bytes.NewReader(order))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -27,16 +26,9 @@ func (w *world) startRelay(args ...string) (*relayProcess, error) {
 		return nil, err
 	}
 	addr := "127.0.0.1:" + strconv.Itoa(port)
-	program, first := w.program, "run"
-	if w.site.Profiles != "" {
-		program, first = w.site.Self, "relay"
-	}
-	args = append([]string{first, "--http-addr", addr}, append(args, w.site.RelayArgs...)...)
-	cmd := exec.Command(program, args...)
+	args = append([]string{"run", "--http-addr", addr}, append(args, w.site.RelayArgs...)...)
+	cmd := exec.Command(w.program, args...)
 	cmd.Env = w.relayEnvironment()
-	if w.site.Profiles != "" {
-		cmd.Env = append(cmd.Env, "CDC_RELAY_BENCH_PROFILE="+filepath.Join(w.site.Profiles, w.run))
-	}
 	child, err := startChild("cdc-relay", w.logFile("relay"), cmd, nil)
 	if err != nil {
 		return nil, err

@@ -136,10 +136,6 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 }
 
 func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
-	if results[0].Idle != nil {
-		writeIdle(w, one, results)
-		return
-	}
 	rate := SpreadOf(results, func(r Result) float64 { return r.Rate })
 	fmt.Fprintf(w, "%s\t%.0f\t%.0f–%.0f\t", one.Name, rate.Median, rate.Least, rate.Most)
 	if ratio, ok := r.ratio(one.Name, one.Beside); ok {
@@ -195,21 +191,8 @@ func (r *Report) over(one Case, number func(Result) float64) (float64, bool) {
 	return spreadOf(above).Median, true
 }
 
-// writeIdle writes percent of a core; other cases have seconds per million.
-func writeIdle(w io.Writer, one Case, results []Result) {
-	fmt.Fprintf(w, "%s\t\t\t\t\t%.3f %%\t\t%.3f %%\t\t%.3f %%\t\t\t%.0f\t\t\t\t\t\n", one.Name,
-		median(results, func(r Result) float64 { return r.Idle.Measured }),
-		median(results, func(r Result) float64 { return r.Idle.Postgres }),
-		median(results, func(r Result) float64 { return r.Idle.RabbitMQ }),
-		median(results, func(r Result) float64 { return r.MemoryMB }))
-}
-
 // Line describes one result in a line.
 func Line(r Result) string {
-	if r.Idle != nil {
-		return fmt.Sprintf("%.3f %% of a core, %.1f wakes a second, Postgres %.3f %%, RabbitMQ %.3f %%",
-			r.Idle.Measured, r.Wakes, r.Idle.Postgres, r.Idle.RabbitMQ)
-	}
 	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f (walsender %.1f) + RabbitMQ %.1f",
 		r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.Walsender, r.CPU.RabbitMQ)
 	if r.MemoryMB > 0 {

@@ -16,16 +16,12 @@ type Result struct {
 	Duplicates int    `json:"duplicates,omitempty"` // messages that arrived again
 	// From the first arrival to the end of all work, or of the steady load.
 	Seconds  float64 `json:"seconds"`
-	Rate     float64 `json:"rate"`              // messages a second in that time
-	CPU      CPU     `json:"cpu_s_per_million"` // not for the idle case: per second, in percent
+	Rate     float64 `json:"rate"` // messages a second in that time
+	CPU      CPU     `json:"cpu_s_per_million"`
 	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
-	MemoryMB float64 `json:"memory_mb,omitempty"`    // maximum resident memory of the measured process
-	Idle     *CPU    `json:"idle_percent,omitempty"` // percent of a core, with nothing to do
-	Wakes    float64 `json:"idle_wakes,omitempty"`   // of the measured process's threads, per second
+	MemoryMB float64 `json:"memory_mb,omitempty"` // maximum resident memory of the measured process
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
-	// Curve is the latency in ms at each of CurveAt.
-	Curve []float64 `json:"latency_curve_ms,omitempty"`
 }
 
 // CPU is processor time. Measured is that of the relay, or of the program it is compared with.
@@ -50,11 +46,6 @@ type Quantiles struct {
 	Max  float64 `json:"max"`
 }
 
-// CurveAt are the quantiles of Result.Curve.
-func CurveAt() []float64 {
-	return []float64{0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999}
-}
-
 // quantiles needs at least one duration, in order.
 func quantiles(sorted []time.Duration) *Quantiles {
 	return &Quantiles{
@@ -74,13 +65,8 @@ func quantile(sorted []time.Duration, share float64) float64 {
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 func (r *Result) setLatencies(latencies []time.Duration) {
-	if len(latencies) == 0 {
-		return
-	}
-	sorted := slices.Sorted(slices.Values(latencies))
-	r.Latency = quantiles(sorted)
-	for _, share := range CurveAt() {
-		r.Curve = append(r.Curve, quantile(sorted, share))
+	if len(latencies) > 0 {
+		r.Latency = quantiles(slices.Sorted(slices.Values(latencies)))
 	}
 }
 

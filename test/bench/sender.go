@@ -67,20 +67,6 @@ func (w *world) startStreaming(ctx context.Context, args ...string) (*relayProce
 	return relay, nil
 }
 
-// byPoller uses a poller.
-func byPoller(_ context.Context, r *run, w *world) (*sender, error) {
-	child, err := w.startLimit(limit.Poll, 0, r.settings.limitWindow())
-	if err != nil {
-		return nil, err
-	}
-	return &sender{
-		child:     child,
-		committed: func(int, time.Time) error { return nil },
-		settled:   func(ctx context.Context, _ int) error { return w.awaitEmpty(ctx) },
-		stop:      child.stop,
-	}, nil
-}
-
 // awaitEmpty waits until the table has no rows.
 func (w *world) awaitEmpty(ctx context.Context) error {
 	return w.awaitNone(ctx, "SELECT FROM "+w.table.SQL())

@@ -19,10 +19,10 @@ type SiteConfig struct {
 	// Relay is the program cdc-relay, RelayArgs are more flags for its command run.
 	Relay     string
 	RelayArgs []string
-	// Self is this program. With the argument "limit" it runs limit.Run, with "relay" a relay that profiles itself.
+	// Self is this program. With the argument "limit" it runs limit.Run.
 	Self string
-	// Folder is for logs; the caller removes it. Profiles is a folder for processor profiles of the relay; "": none.
-	Folder, Profiles string
+	// Folder is for logs; the caller removes it.
+	Folder string
 	// Settings are more settings of a private Postgres, such as "shared_buffers=1GB".
 	Settings []string
 	// Log receives a line for each slow step.

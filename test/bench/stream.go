@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/test/bench/limit"
 	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
@@ -74,7 +73,7 @@ func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
 			if err := w.rest(ctx); err != nil {
 				return err
 			}
-			child, err := w.startLimit(limit.Publish, r.result.Messages, r.settings.limitWindow())
+			child, err := w.startLimit(r.result.Messages, r.settings.limitWindow())
 			if err != nil {
 				return err
 			}

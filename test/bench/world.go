@@ -19,7 +19,6 @@ import (
 type world struct {
 	site     *Site
 	name     string // of database, slot and publication, and the prefix of the queues
-	run      string
 	program  string // the cdc-relay to measure
 	database string
 	amqp     string
@@ -34,7 +33,6 @@ func (r *run) newWorld(ctx context.Context, b backlog) (*world, error) {
 	s.runs++
 	w := &world{
 		site:    s,
-		run:     r.result.Case,
 		program: r.program,
 		name:    fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs),
 		amqp:    s.RabbitMQ.URL(""),

@@ -32,8 +32,7 @@ EXAMPLES
 
   cdc-relay-bench                                    # some ten minutes
   cdc-relay-bench --only publish,drain --rounds 5
-  cdc-relay-bench --only drain --profile profiles    # where the relay's time goes: go tool pprof profiles/drain-…
-  cdc-relay-bench --plan full --json results.json --chart docs/images/latency.svg
+  cdc-relay-bench --plan full --json results.json
   cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run
   cdc-relay-bench insert                             # what an INSERT into the outbox costs Postgres`
 
@@ -71,10 +70,8 @@ type options struct {
 	timeout   time.Duration
 	relay     string
 	relayArgs []string
-	profiles  string
 	postgres  []string
 	json      string
-	chart     string
 	list      bool
 }
 
@@ -101,14 +98,11 @@ func appFlags() []cli.Flag {
 		duration("timeout", 10*time.Minute, "the limit for one run"),
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: next to this program, else in PATH)"),
 		text("against", "", "`FILE`: another build of cdc-relay, measured in turns with the first"),
-		text("profile", "",
-			"`FOLDER` for processor and memory profiles of the relay, which then runs inside this program"),
 		&cli.StringSliceFlag{
 			Name:  "postgres",
 			Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again",
 		},
 		text("json", "", "`FILE`: write all results as JSON"),
-		text("chart", "", "`FILE`: draw the latencies as SVG"),
 	}
 }
 
@@ -118,9 +112,8 @@ func readOptions(c *cli.Context) (*options, error) {
 			Messages: c.Int("messages"), Bytes: 300, Keys: 10_000, Window: c.Int("max-in-flight"),
 			Steady: c.Duration("steady"), Held: c.Duration("held"),
 		},
-		rounds: c.Int("rounds"), timeout: c.Duration("timeout"), profiles: c.String("profile"),
+		rounds: c.Int("rounds"), timeout: c.Duration("timeout"),
 		postgres: c.StringSlice("postgres"), json: c.String("json"), list: c.Bool("list"),
-		chart:     c.String("chart"),
 		relayArgs: append([]string{"--max-in-flight", fmt.Sprint(c.Int("max-in-flight"))}, c.Args().Slice()...),
 	}
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
@@ -147,9 +140,6 @@ func readOptions(c *cli.Context) (*options, error) {
 	}
 	if o.list {
 		return o, nil
-	}
-	if o.profiles != "" && (c.String("relay") != "" || c.String("against") != "") {
-		return nil, usagef("--profile excludes --relay and --against: it profiles the relay inside this program")
 	}
 	if other := c.String("against"); other != "" {
 		if other, err = findRelay(other); err != nil {

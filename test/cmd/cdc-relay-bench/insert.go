@@ -14,12 +14,7 @@ import (
 const insertDescription = `Inserts the same rows into a bare table and into the outbox, in rounds that take turns, and
 prints the processor time that an INSERT costs Postgres: medians, the spread of the rounds, and the ratio to the bare
 table. Two connections write, ten INSERTs in a transaction, sent in one go. Postgres has to run on this machine;
-RabbitMQ is not needed.
-
-EXAMPLES
-
-  cdc-relay-bench insert                 # half a minute
-  cdc-relay-bench insert --variants      # what each part of the table costs, and what was left out of it`
+RabbitMQ is not needed.`
 
 func insertCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
@@ -29,8 +24,6 @@ func insertCommand(stdout io.Writer) *cli.Command {
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "rounds", Value: 7, Usage: "how often each table is measured"},
 			&cli.IntFlag{Name: "inserts", Value: 20_000, Usage: "how many rows a table gets in each round"},
-			&cli.IntFlag{Name: "bytes", Value: 300, Usage: "the size of a message"},
-			&cli.BoolFlag{Name: "variants", Usage: "measure changed tables as well"},
 			&cli.DurationFlag{Name: "timeout", Value: 2 * time.Minute, Usage: "the limit for the whole measurement"},
 			&cli.StringSliceFlag{
 				Name:  "postgres",
@@ -44,8 +37,7 @@ func insertCommand(stdout io.Writer) *cli.Command {
 
 func measureInserts(c *cli.Context, stdout io.Writer) error {
 	config := bench.InsertConfig{
-		Rounds: c.Int("rounds"), Inserts: c.Int("inserts"), Bytes: c.Int("bytes"), Variants: c.Bool("variants"),
-		Settings: c.StringSlice("postgres"),
+		Rounds: c.Int("rounds"), Inserts: c.Int("inserts"), Settings: c.StringSlice("postgres"),
 	}
 	for _, check := range []struct {
 		wrong bool
@@ -54,7 +46,6 @@ func measureInserts(c *cli.Context, stdout io.Writer) error {
 		{c.Args().Present(), fmt.Sprintf("unexpected %q", c.Args().First())},
 		{config.Rounds < 1, "--rounds: want at least 1"},
 		{config.Inserts < 1, "--inserts: want at least 1"},
-		{config.Bytes < 1, "--bytes: want at least 1"},
 		{c.Duration("timeout") <= 0, "--timeout: want more than 0"},
 	} {
 		if check.wrong {

@@ -38,9 +38,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case "limit": // a process started by this program
 		tune.Runtime(os.LookupEnv) // the same settings as the relay
 		err = limit.Run(ctx, stdin)
-	case "relay": // likewise
-		tune.Runtime(os.LookupEnv)
-		err = profiledRelay(ctx, args[2:], stderr)
 	default:
 		err = newApp(stdout, stderr).RunContext(ctx, args)
 	}

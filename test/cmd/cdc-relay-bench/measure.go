@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -30,21 +29,12 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	if o.profiles != "" {
-		if o.profiles, err = filepath.Abs(o.profiles); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(o.profiles, 0o755); err != nil {
-			return err
-		}
-	}
 	screen := &screen{out: stdout}
 	site, err := bench.OpenSite(ctx, bench.SiteConfig{
 		Relay:     o.relay,
 		RelayArgs: o.relayArgs,
 		Self:      self,
 		Folder:    folder,
-		Profiles:  o.profiles,
 		Settings:  o.postgres,
 		Log:       screen.note,
 	})
@@ -87,9 +77,6 @@ func conclude(o *options, report *bench.Report, stdout io.Writer) error {
 	}
 	fmt.Fprintln(stdout)
 	err := report.WriteText(stdout, o.cases)
-	if o.chart != "" {
-		err = errors.Join(err, report.WriteChart(o.chart))
-	}
 	if o.json == "" {
 		return err
 	}
