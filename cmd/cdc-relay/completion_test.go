@@ -29,14 +29,10 @@ func completers() map[string]string {
 // Runs bash, and the other shells if they are installed.
 func TestCompletionInEachShell(t *testing.T) {
 	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folder := t.TempDir()
 	program := fmt.Sprintf("#!/bin/sh\n%s=1 exec '%s' \"$@\"\n", beMain, executable)
-	if err := os.WriteFile(filepath.Join(folder, "cdc-relay"), []byte(program), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(folder, "cdc-relay"), []byte(program), 0o755))
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
 	for shell, line := range completers() {
 		t.Run(shell, func(t *testing.T) {

@@ -15,17 +15,13 @@ func TestConfigShowNamesSources(t *testing.T) {
 		file:   "# ours\nmax-in-flight: 7\nmax-retries: 3\napp-role: shop\nmanagement-url: http://u:s3cr3t@h:1\ndatabase-url-file: " + secret + "\n",
 		secret: "postgres://relay:s3cr3t@127.0.0.1:1/shop?sslpassword=s3cr3t&sslmode=disable\n",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	env := environment{"CDC_RELAY_CONFIG": file, "CDC_RELAY_MAX_RETRIES": "4", "CDC_RELAY_FAILOVER_SLOT": "true", "CDC_RELAY_AMQP_URL": "amqp://u:s3'cr3t@127.0.0.1:1/"}
 	r := cdcRelay(t, env, "config", "show", "--json", "--slot", "mine")
 	want(t, r, exitDone)
 	var view configView
-	if err := json.Unmarshal([]byte(r.stdout), &view); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(r.stdout), &view))
 	got := make(map[string]string)
 	for _, s := range view.Settings {
 		text := s.Source

@@ -26,9 +26,7 @@ func resolved(t *testing.T, env environment, args ...string) *config {
 		return err
 	}
 	app := &cli.App{Commands: []*cli.Command{command}, Writer: io.Discard, ErrWriter: io.Discard}
-	if err := app.RunContext(t.Context(), append([]string{"cdc-relay", "run"}, args...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, app.RunContext(t.Context(), append([]string{"cdc-relay", "run"}, args...)))
 	return cfg
 }
 
@@ -67,9 +65,7 @@ func TestEmptyVariablesCountIfEmptyIsAValidValue(t *testing.T) {
 
 func TestTheFileCanSetEverySetting(t *testing.T) {
 	text, err := os.ReadFile("testdata/full.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range allSettings() {
 		inPlace := strings.HasSuffix(s.Name, "-url-file") // it replaces a value of the file
 		if !s.NotInFile && !s.FlagOnly && !inPlace && !strings.Contains(string(text), "\n"+s.Name+": ") {
@@ -85,9 +81,7 @@ func TestTheFileCanSetEverySetting(t *testing.T) {
 	}
 	for _, nothing := range []string{"", "# only a comment\n", "---\n"} {
 		file := filepath.Join(t.TempDir(), "empty.yml")
-		if err := os.WriteFile(file, []byte(nothing), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(nothing), 0o600))
 		cfg := resolved(t, nil, "--config", file)
 		delete(cfg.given, "config")
 		cfg.flags = nil

@@ -172,9 +172,7 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 			defer disconnect()
 			form := url.Values{"do": {"purge"}, "shown": {strconv.Itoa(rows)}, "typed": {strconv.Itoa(rows)}}
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, at+"/change", strings.NewReader(form.Encode()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			gone := make(chan struct{})
 			go func() {
@@ -213,9 +211,7 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 		SELECT -i, now(), gen_random_uuid(), 6, 1, 'dead.' || i % 2, 'nack', '1' FROM generate_series(1, 5) i`)
 	const token = "0123456789abcdef"
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
 	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User",
 		"--log-format", "json")
 	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)

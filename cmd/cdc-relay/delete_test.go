@@ -62,9 +62,7 @@ func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
 func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), db.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	execute(t, conn, `BEGIN`)
 	execute(t, conn, `SELECT 1 FROM outbox WHERE id = $1 FOR UPDATE`, id)
 	return conn

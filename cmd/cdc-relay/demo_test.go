@@ -31,8 +31,7 @@ func TestTheDemoServesTheConsole(t *testing.T) {
 	if code := demo.exit(t); code != exitDone {
 		t.Errorf("exit code %d: %s", code, demo.stdout)
 	}
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 
 	r := cdcRelay(t, env, "demo", "--console", "--listen", "0.0.0.0:0")
 	if want(t, r, exitUsage); !strings.Contains(r.stderr, "want an address on loopback") {

@@ -19,9 +19,7 @@ const deployFolder = "../../deploy/"
 func readDeployed(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(deployFolder + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -150,9 +148,7 @@ func TestTheGrafanaDashboardIsValid(t *testing.T) {
 			GridPos struct{ X, Y, W, H int }
 		}
 	}
-	if err := json.Unmarshal([]byte(readDeployed(t, "grafana/cdc-relay.json")), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(readDeployed(t, "grafana/cdc-relay.json")), &dashboard))
 	taken := make(map[[2]int]string)
 	for i, panel := range dashboard.Panels {
 		if panel.ID != i+1 || panel.Title == "" || panel.GridPos.X+panel.GridPos.W > 24 {

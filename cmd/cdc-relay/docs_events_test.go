@@ -101,9 +101,7 @@ func sources(t *testing.T, files *token.FileSet) map[string]*ast.File {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return parsed
 }
@@ -113,9 +111,7 @@ func loggedEvents(t *testing.T) map[string]string {
 	t.Helper()
 	e := &eventsInCode{t: t, names: make(map[string]string), levels: make(map[string]map[string]bool), files: token.NewFileSet()}
 	constants, err := parser.ParseFile(e.files, "../../internal/event/event.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ast.Inspect(constants, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok {
 			name, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)

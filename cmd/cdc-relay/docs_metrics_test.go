@@ -41,15 +41,11 @@ func (d descriptions) Register(c prometheus.Collector) error {
 func registered(t *testing.T) map[string]bool {
 	t.Helper()
 	registry := descriptions{newRegistry(nil), map[string]bool{"cdc_relay_build_info": true, "cdc_relay_log_lines_dropped_total": true}}
-	if err := registry.Register(notice.NewCounter()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, registry.Register(notice.NewCounter()))
 	cfg := defaultConfig()
 	cfg.relay.DatabaseURL = "postgres://localhost/shop"
 	r, err := relay.New(cfg.relay, stdout.New(stdout.Config{Writer: io.Discard}), slog.New(slog.DiscardHandler), registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := r.Run(ctx); err != nil { // releases what New opened

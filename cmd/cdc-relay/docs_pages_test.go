@@ -20,9 +20,7 @@ func pages(t *testing.T) map[string]string {
 	texts := make(map[string]string)
 	for _, file := range append(files, docsFolder+"../README.md") {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		name := filepath.Base(file)
 		if file == docsFolder+"README.md" {
 			name = "index"
@@ -38,9 +36,7 @@ func texts(t *testing.T) map[string]string {
 	all := pages(t)
 	for _, name := range []string{"../CHANGELOG.md", "../CONTRIBUTING.md", "../SECURITY.md", "../examples/README.md", "../clients/python/README.md", "results/README.md", "results/reliability.md", "results/track-record.md"} {
 		text, err := os.ReadFile(docsFolder + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all[name] = string(text)
 	}
 	return all
@@ -149,9 +145,7 @@ func TestFailureModesNameExistingEventsAndMetrics(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range regexp.MustCompile("`([a-z]+_[a-z_]+)`").FindAllStringSubmatch(readDoc(t, "failure-modes.md"), -1) {
 		if !strings.Contains(source.String(), name[1]) && !strings.Contains(source.String(), strings.TrimSuffix(name[1], "_total")) {
 			t.Errorf("docs/failure-modes.md: the program has no %s", name[1])

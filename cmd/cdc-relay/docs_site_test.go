@@ -27,9 +27,7 @@ func TestEachPageOfTheDocsIsOnTheIndexOnce(t *testing.T) {
 		t.Errorf("%d of %d lines of docs/README.md have the form `- [Title](page.md): question`", len(listed), n)
 	}
 	files, err := filepath.Glob(docsFolder + "*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want []string
 	for _, file := range files {
 		if name := filepath.Base(file); name != "README.md" {
@@ -73,9 +71,7 @@ func TestLinkedFilesAndHeadingsExist(t *testing.T) {
 		if os.IsNotExist(err) {
 			continue // removed, and not yet committed
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(code.ReplaceAllString(string(text), ""), -1) {
 			path, anchor, _ := strings.Cut(link[1], "#")
 			if strings.Contains(path, ":") || strings.HasPrefix(path, "/") { // of another site, or of ours: test/site checks those

@@ -13,9 +13,7 @@ const docsFolder = "../../docs/"
 func readDoc(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(docsFolder + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -124,13 +122,9 @@ func TestDocumentedConfigurationFileIsValid(t *testing.T) {
 		t.Fatal("docs/configuration.md has no example of the file")
 	}
 	name := t.TempDir() + "/relay.yaml"
-	if err := os.WriteFile(name, []byte(example), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(example), 0o600))
 	cfg := defaultConfig()
-	if err := readConfig(name, cfg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, readConfig(name, cfg))
 	if err := cfg.validate(); err != nil {
 		t.Error(err)
 	}

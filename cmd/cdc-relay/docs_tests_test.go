@@ -17,9 +17,7 @@ func TestTestsNamedInTheDocsExist(t *testing.T) {
 	var tests strings.Builder
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tests.Write(text)
 	}
 	_, part, _ := strings.Cut(readDoc(t, "../CONTRIBUTING.md"), "## Tests of the promises")

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"maps"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
@@ -16,9 +15,7 @@ import (
 func countsBy(t *testing.T, live *show.LiveRelay, name, label string) map[string]int {
 	t.Helper()
 	r, err := live.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	counts := make(map[string]int)
 	for _, m := range r.Families[name].GetMetric() {
 		for _, pair := range m.GetLabel() {
@@ -86,8 +83,7 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 			t.Errorf("%s: %v", name, n)
 		}
 	}
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 	lines := make(map[string]int)
 	for line := range relay.lines {
 		for _, message := range []string{"message rejected", "message dead-lettered"} {
@@ -118,8 +114,7 @@ func TestTheFirstSlotIsNotLoggedAsALoss(t *testing.T) {
 			}
 		}
 		relay.await(t, `"streaming"`)
-		relay.signal(t, syscall.SIGTERM)
-		relay.exit(t)
+		relay.stopsWell(t)
 	}
 	wantLevel("INFO", "publication_recreated", "slot_created")
 	execute(t, db, "INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')")

@@ -77,9 +77,7 @@ func TestFirstStepsOfTheHelpPageWork(t *testing.T) {
 	}
 	vhost := services.VHost(t)
 	uri, err := amqp.ParseURI(vhost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	script := strings.NewReplacer(
 		"postgres://user:password@localhost:5432/shop", "'"+env["CDC_RELAY_DATABASE_URL"]+"'",
 		"amqp://guest:guest@localhost:5672/", "'"+vhost+"'",
@@ -88,27 +86,19 @@ func TestFirstStepsOfTheHelpPageWork(t *testing.T) {
 	).Replace(steps.String())
 
 	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folder := t.TempDir()
-	if err := os.Symlink(executable, filepath.Join(folder, "cdc-relay")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(executable, filepath.Join(folder, "cdc-relay")))
 	shell := exec.CommandContext(t.Context(), "sh", "-ec", script+"\nread -r _ || true; kill $!; wait $!")
 	shell.Env = append(os.Environ(), beMain+"=1", "PATH="+folder+":"+os.Getenv("PATH"))
 	for _, name := range []string{"CDC_RELAY_SLOT", "CDC_RELAY_PUBLICATION", "CDC_RELAY_HTTP_ADDR"} {
 		shell.Env = append(shell.Env, name+"="+env[name])
 	}
 	stdin, err := shell.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var output lockedBuffer
 	shell.Stdout, shell.Stderr = &output, &output
-	if err := shell.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, shell.Start())
 	channel := connectToBroker(t, vhost)
 	await.Until(t, "the message of one's own is in its queue", func() bool {
 		queue, err := channel.QueueDeclarePassive("orders.created", true, false, false, false, nil)
@@ -128,8 +118,6 @@ func connectToBroker(t *testing.T, url string) *amqp.Channel {
 	t.Helper()
 	conn := services.DialAMQP(t, url)
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return channel
 }

@@ -10,9 +10,7 @@ import (
 // shows which address a command takes.
 func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	used := listener.Addr().String()
 	const free = "127.0.0.1:0"

@@ -26,14 +26,10 @@ import (
 func fullPipe(t *testing.T) (reader, writer *os.File) {
 	t.Helper()
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = reader.Close(); _ = writer.Close() })
 	for {
-		if err := writer.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writer.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
 		if _, err := writer.Write(make([]byte, 4096)); errors.Is(err, os.ErrDeadlineExceeded) {
 			return reader, writer
 		}
@@ -45,9 +41,7 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	_, unread := fullPipe(t)
 	gone, closed, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = gone.Close()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -68,15 +62,11 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 			env, db := withTables(t)
 			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 			port, err := services.FreePort()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			address := fmt.Sprintf("127.0.0.1:%d", port)
 			c := startSilent(t, test.stderr, env, append([]string{"run", "--listen", address}, test.flags...)...)
 			// Each of these rows is rejected, and logged.
-			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 500)`); err != nil {
-				t.Fatal(err)
-			}
+			execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 500)`)
 			await.Until(t, "all rows are rejected", func() bool {
 				var left int
 				err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE attempts = 0`).Scan(&left)
@@ -89,9 +79,7 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 			if got := page(t, "http://"+address+"/metrics"); strings.Contains(got, "\ncdc_relay_log_lines_dropped_total 0\n") == drops {
 				t.Errorf("dropped lines are counted wrong: %s", got)
 			}
-			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Process.Signal(syscall.SIGTERM))
 			if err := c.Wait(); err != nil {
 				t.Errorf("the relay ended with: %v", err)
 			}
@@ -118,9 +106,7 @@ func TestASecondSignalEndsAProcessWhoseErrorsNobodyReads(t *testing.T) {
 func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	collector, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer collector.Close()
 	go func() {
 		for {
@@ -138,9 +124,7 @@ func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 	env["OTEL_EXPORTER_OTLP_HEADERS"] = "Authorization Bearer s3cr3t"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run", "--listen", "127.0.0.1:0")
-	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext())
 	var lines []string
 	for !strings.Contains(strings.Join(lines, ""), "Unsolicited response") {
 		lines = append(lines, await.Receive(t, "net/http logs", relay.lines))
@@ -181,9 +165,7 @@ func startSilent(t *testing.T, stderr *os.File, env environment, args ...string)
 	t.Helper()
 	c := program(t, env, args...)
 	c.Stderr = stderr
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill() })
 	return c
 }

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
@@ -44,8 +43,7 @@ func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	if got := series("cdc_relay_messages_refused_total"); got["orders.send"] != 4 {
 		t.Errorf("rejected: %v", got)
 	}
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 
 	wantOutput(t, cdcRelay(t, env, "stats"), "(routing key gone, orders.send)", "ROUTING KEY  TASK ", "gone         orders.send ", `evil"\n\x1b[31m<b>`, "xxxxx…")
 	var stats struct {

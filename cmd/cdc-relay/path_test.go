@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -33,9 +32,7 @@ func TestSQLNamesTheSchemaOfFunctions(t *testing.T) {
 		"cmd/cdc-relay", "cmd/cdc-relay/internal/operator", "cmd/cdc-relay/internal/demo",
 	} {
 		files, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
@@ -91,10 +88,7 @@ func TestCommandsOfASuperuserRunNobodyElsesFunctions(t *testing.T) {
 		execute(t, conn, `SELECT outbox_enqueue('orders', '{"n": 1}', ordering_key => 'k'), outbox_celery('task')`)
 		execute(t, conn, `INSERT INTO events (topic, body) VALUES ('b', '3')`)
 		await.Until(t, "five rows are published", func() bool { return query[bool](t, conn, `SELECT count(*) = 5 FROM outbox_published`) })
-		running.signal(t, os.Interrupt)
-		if code := running.exit(t); code != exitDone {
-			t.Errorf("run ended with %d", code)
-		}
+		running.stopsWell(t)
 		for _, args := range [][]string{
 			{"list", "--state", "published"}, {"resend", "--state", "published", "--all", "--yes"}, {"drain"}, {"list", "--state", "dead"}, {"adopt", "--undo"}, {"teardown", "--yes", "--tables"},
 		} {
@@ -114,17 +108,13 @@ func stringsOf(t *testing.T, file string) map[int]string {
 	t.Helper()
 	files := token.NewFileSet()
 	parsed, err := parser.ParseFile(files, file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := make(map[int]string)
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		literal, is := n.(*ast.BasicLit)
 		if is && literal.Kind == token.STRING {
 			text, err := strconv.Unquote(literal.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			line := files.Position(literal.Pos()).Line
 			all[line] += " " + text
 		}

@@ -121,9 +121,7 @@ func TestSetupSaysThatItWaitsForTheSlot(t *testing.T) {
 	t.Parallel()
 	env, _ := fresh(t)
 	other, err := pgx.Connect(t.Context(), env["CDC_RELAY_DATABASE_URL"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close(context.Background())
 	execute(t, other, "BEGIN")
 	execute(t, other, "SELECT pg_current_xact_id()")

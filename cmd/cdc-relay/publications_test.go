@@ -1,7 +1,6 @@
 package main
 
 import (
-	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -23,8 +22,7 @@ func TestAPublicationOfAllTablesStopsNothing(t *testing.T) {
 			execute(t, conn, "UPDATE outbox_migrations SET version = version; INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
 			relay := start(t, env, "run", "--publisher", "stdout", "--keep-published", "24h", "--log-format", "json")
 			await.Until(t, "the message is in the history", func() bool { return query[int](t, conn, "SELECT count(*) FROM outbox_published") == 1 })
-			relay.signal(t, syscall.SIGTERM)
-			relay.exit(t)
+			relay.stopsWell(t)
 			execute(t, conn, "DELETE FROM outbox_published; INSERT INTO outbox_p SELECT (json_populate_record(NULL::outbox_p, '{\"id\": 1, \"created_at\": \"2020-01-01Z\", "+
 				"\"published_at\": \"2020-01-01Z\", \"message_id\": \"00000000-0000-0000-0000-000000000000\", \"attempts\": 0, \"schema_version\": 1, \"routing_key\": \"r\"}')).*")
 			execute(t, conn, "SELECT outbox_rotate(interval '1 h')")
@@ -46,8 +44,7 @@ func TestAPublicationThatForbidsDeletesIsNamed(t *testing.T) {
 	relay.await(t, "Column list used by the publication does not cover the replica identity")
 	execute(t, conn, "ALTER PUBLICATION other SET (publish = 'insert')")
 	await.Until(t, "the message has left", func() bool { return query[int](t, conn, "SELECT count(*) FROM outbox") == 0 })
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 	if n := query[int](t, conn, "SELECT count(*) FROM outbox_dead_letter"); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}

@@ -45,9 +45,7 @@ func TestReferencePageMatchesTheFlags(t *testing.T) {
 	if !*update {
 		t.Fatal("docs/configuration.md differs from the flags; to write it: go test ./cmd/cdc-relay -run TestReferencePage -update")
 	}
-	if err := os.WriteFile(docsFolder+"configuration.md", []byte(made), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(docsFolder+"configuration.md", []byte(made), 0o644))
 }
 
 func reference(section []setting) string {

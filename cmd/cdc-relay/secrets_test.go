@@ -15,9 +15,7 @@ import (
 func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -53,9 +51,7 @@ func TestCertificatesOfTheURL(t *testing.T) {
 	broker := "amqps://relay:s3cr3t%40@localhost:5671/%2Fshop?heartbeat=5"
 	cfg := resolved(t, nil, "--amqp-url", broker+"&cacertfile="+ca+"&certfile="+cert+"&keyfile="+key)
 	nodes, err := cfg.rabbitmq.Nodes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if uri := nodes[0].URI; uri.CACertFile != ca || uri.CertFile != cert || uri.KeyFile != key {
 		t.Errorf("got %q, %q, %q", uri.CACertFile, uri.CertFile, uri.KeyFile)
 	}
@@ -106,9 +102,7 @@ func TestFilesOpenToEveryUserCauseAWarning(t *testing.T) {
 		{0o660, nil, ""},
 	} {
 		for _, file := range []string{database, amqp, key, passwords, settings, open, token} {
-			if err := os.Chmod(file, c.mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(file, c.mode))
 		}
 		says := all()
 		for _, file := range c.files {
@@ -130,16 +124,12 @@ func TestASecretComesFromAPipe(t *testing.T) {
 	pipe := func(text string) string {
 		t.Helper()
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = r.Close() })
 		if _, err := w.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Close())
 		return fmt.Sprintf("/dev/fd/%d", r.Fd())
 	}
 	cfg := resolved(t, nil, "--database-url-file", pipe(someDatabase+"\n"), "--amqp-url-file", pipe(someBroker+"\n"))

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -42,9 +41,7 @@ func connectAs(t *testing.T, conn *pgx.Conn, role string) *pgx.Conn {
 	config := conn.Config()
 	config.User, config.Password = role, "s3cr3t"
 	other, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { other.Close(context.Background()) })
 	return other
 }
@@ -146,8 +143,7 @@ func TestSetupLetsTheApplicationCallTheFunctions(t *testing.T) {
 	running := start(t, asRole(t, env, conn, relay), "run", "--publisher", "stdout", "--poll-interval", "10ms")
 	execute(t, asApp, "SELECT outbox_await('"+published+"', '1 minute')")
 	await.Until(t, "the message is published", func() bool { return strings.Contains(running.stdout.String(), published) })
-	running.signal(t, syscall.SIGTERM)
-	running.exit(t)
+	running.stopsWell(t)
 }
 
 // The stricter grants break RETURNING, and check says which ORMs fail.

@@ -18,9 +18,7 @@ import (
 // datagrams reads lines from a UDP socket until one begins with the text, and returns them without their tags.
 func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(await.Hang())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.SetReadDeadline(time.Now().Add(await.Hang())))
 	packet := make([]byte, 1<<16)
 	for !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, until) }) {
 		n, _, err := conn.ReadFrom(packet)
@@ -38,9 +36,7 @@ func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string)
 func listenForStatsd(t *testing.T) net.PacketConn {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -55,9 +51,7 @@ func TestMetricsReachDogStatsD(t *testing.T) {
 			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 			env["CDC_RELAY_STATSD_ADDR"] = conn.LocalAddr().String() + "?prefix=shop&tags=env:test, team:shop"
 			want(t, cdcRelay(t, env, "setup"), exitDone)
-			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 7)`); err != nil {
-				t.Fatal(err)
-			}
+			execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 7)`)
 			relay := start(t, env, command, "--max-retries", "0")
 			if command == "run" {
 				for range 7 {
@@ -85,10 +79,8 @@ func TestDogStatsDHasATagForRoutingKeys(t *testing.T) {
 	conn := listenForStatsd(t)
 	env, db := withTables(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
-	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT CASE WHEN i <= 2 THEN 'orders.created' ELSE 'invoices.' || i END, '1'
-		FROM generate_series(1, 5) i`); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT CASE WHEN i <= 2 THEN 'orders.created' ELSE 'invoices.' || i END, '1'
+		FROM generate_series(1, 5) i`)
 	want(t, cdcRelay(t, env, "drain", "--metrics-routing-keys", "orders.*,paid"), exitDone)
 	got := datagrams(t, conn, "cdc_relay.messages_published:3|c|#routing_key:other") // the last of them
 	if !slices.ContainsFunc(got, func(l string) bool {
@@ -103,24 +95,16 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 	t.Helper()
 	conn := services.DialAMQP(t, url)
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := channel.QueueDeclare(queue, false, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	if exchange != "" {
-		if err := channel.ExchangeDeclare(exchange, "fanout", false, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := channel.QueueBind(queue, "", exchange, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, channel.ExchangeDeclare(exchange, "fanout", false, false, false, false, nil))
+		must(t, channel.QueueBind(queue, "", exchange, false, nil))
 	}
 	arrived, err := channel.Consume(queue, "", true, true, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return arrived
 }
 
@@ -137,9 +121,7 @@ func TestEventNoticesArePublished(t *testing.T) {
 			ID     int64
 			Reason string
 		}
-		if err := json.Unmarshal(await.Receive(t, "a notice comes", notices).Body, &told); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(await.Receive(t, "a notice comes", notices).Body, &told))
 		reason := query[string](t, db, `SELECT failure_reason FROM outbox_dead_letter WHERE id = $1`, told.ID)
 		if reason != told.Reason {
 			t.Errorf("the notice is %+v, the table has %q", told, reason)

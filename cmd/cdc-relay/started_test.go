@@ -88,9 +88,7 @@ func TestTheLastLogLineSaysWhyTheRelayStopped(t *testing.T) {
 // TestTheLogSaysThatTheAddressIsInUse: the relay has not started then, and its log is JSON all the same.
 func TestTheLogSaysThatTheAddressIsInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close() //nolint:errcheck // the test is over
 	env := environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1"}
 	r := cdcRelay(t, env, "run", "--log-format=json", "--http-addr", listener.Addr().String())

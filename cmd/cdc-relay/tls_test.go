@@ -25,9 +25,7 @@ func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 	}
 	read := func(name string) string {
 		text, err := os.ReadFile(a.File(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return strings.TrimSpace(string(text))
 	}
 	err := server.Exec(
@@ -38,16 +36,10 @@ func tlsPostgres(t *testing.T, a *certs.Authority) url.URL {
 		"ALTER SYSTEM SET ssl_ca_file = 'ca.pem'", "ALTER SYSTEM SET ssl = on",
 		put("pg_hba.conf", "hostssl all secured all scram-sha-256 clientcert=verify-ca\nhost all secured all reject\nhost all all all scram-sha-256"),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Restart(t.Context(), services.Fast); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, server.Restart(t.Context(), services.Fast))
 	_, port, err := net.SplitHostPort(server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return url.URL{Scheme: "postgres", User: url.UserPassword("secured", "s3cr3t"), Host: "localhost:" + port, Path: "/postgres"}
 }
 
@@ -58,9 +50,7 @@ func tlsBroker(t *testing.T, a *certs.Authority, queue string) (address string, 
 	broker, host := services.TLSRabbitMQ(t, services.Certificate{CA: a.File("ca.pem"), Cert: a.File("localhost.pem"), Key: a.File("localhost.key")})
 	conn := services.DialAMQP(t, broker.URL(""))
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := channel.QueueDeclare(queue, false, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -109,17 +99,11 @@ func TestTLSWithClientCertificatesToBothServers(t *testing.T) {
 	c := start(t, env, "run") // the stream uses TLS, too
 	c.await(t, `"streaming"`)
 	secret, err := os.ReadFile(env["CDC_RELAY_DATABASE_URL_FILE"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn, err := pgx.Connect(t.Context(), strings.TrimSpace(string(secret)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(t.Context())
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('secured', '{"order_id": 42}')`)
 	select {
@@ -129,8 +113,5 @@ func TestTLSWithClientCertificatesToBothServers(t *testing.T) {
 		}
 	case <-t.Context().Done():
 	}
-	c.signal(t, os.Interrupt)
-	if code := c.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	c.stopsWell(t)
 }

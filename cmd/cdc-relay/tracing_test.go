@@ -75,9 +75,7 @@ func relayTraced(t *testing.T, more environment) amqp.Delivery {
 	var d amqp.Delivery
 	shown := false
 	for deadline := time.Now().Add(20 * time.Second); !shown && time.Now().Before(deadline); {
-		if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
-			t.Fatal(err)
-		}
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext())
 		d = <-arrived
 		shown = showsExemplar(t, address+"/metrics")
 	}
@@ -92,20 +90,14 @@ func relayTraced(t *testing.T, more environment) amqp.Delivery {
 func showsExemplar(t *testing.T, url string) bool {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 	response, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = response.Body.Close() }()
 	page, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return bytes.Contains(page, []byte(`# {trace_id="`+traceOfTest+`"}`))
 }
 

@@ -256,9 +256,7 @@ func TestRedactChangesOnlyPasswords(t *testing.T) {
 // A port of RabbitMQ does not speak TLS, but with sslmode=prefer that is not the fault.
 func TestAPortWithoutPostgresHasAHint(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close() //nolint:errcheck // an error does not matter
 	go func() {
 		for {

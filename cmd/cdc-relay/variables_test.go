@@ -66,9 +66,7 @@ func TestVariablesOfScriptsAreNotReported(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if found < 20 {
 		t.Errorf("found only %d names", found)
@@ -80,10 +78,7 @@ func TestVariablesCannotSkipAQuestion(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, insertDead, 1, uuid(1), nil)
 	env["CDC_RELAY_YES"], env["CDC_RELAY_TABLES"] = "true", "true"
-	r := cdcRelay(t, env, "delete", "--state", "dead", "--all")
-	if want(t, r, exitFailed); !strings.Contains(r.stderr, "not confirmed: nothing was deleted") {
-		t.Errorf("got %s", r.stderr)
-	}
+	wantError(t, cdcRelay(t, env, "delete", "--state", "dead", "--all"), "not confirmed: nothing was deleted")
 	env["CDC_RELAY_DRY_RUN"] = "true"
 	wantOutput(t, cdcRelay(t, env, "delete", "--state", "dead", "--all", "--yes"), "deleted 1 dead letter")
 }
