@@ -21,7 +21,6 @@ import (
 // Rows that match after the question are not changed without another question.
 func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	fail := func(died string) {
 		t.Helper()
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
@@ -79,7 +78,6 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 // Each group has as many rows as its link shows and its buttons change, whatever its names contain.
 func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	names := []string{
 		"orders.lost", "<script>alert(1)</script>", "\u202eevil", "a\r\nb\x1b[2K", `"><img src=x>&b=1`, "", "''", " lead",
 	}
@@ -123,7 +121,6 @@ func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
 // A replay inserts copies of exactly the messages that were confirmed.
 func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	execute(t, db, `INSERT INTO outbox_published
 		(id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i % 2, '1' FROM generate_series(1, 5) i`)
@@ -161,7 +158,6 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env, db := withTables(t, "--mode", "poll")
-			env["CDC_RELAY_HTTP_ADDR"] = ""
 			execute(t, db, `INSERT INTO outbox_dead_letter
 				(id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
 				SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, rows)
@@ -203,7 +199,6 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 
 func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
 		VALUES ('r', '1', now() + interval '1 hour', 2), ('r', '1', NULL, 0)`)
 	execute(t, db, `INSERT INTO outbox_dead_letter

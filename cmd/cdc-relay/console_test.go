@@ -51,7 +51,6 @@ func fetch(t *testing.T, method, address string, form url.Values, header ...stri
 func TestConsoleShowsEveryPage(t *testing.T) {
 	t.Parallel()
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	execute(t, db, `INSERT INTO outbox
 		(routing_key, payload, ordering_key, available_at, attempts, last_error, redacted_payload)
 		VALUES ('<b>orders</b>', '{"card": "unredacted"}', 'customer-1', now() + interval '1 hour', 2,
@@ -129,7 +128,6 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 // A page that shows more rows than its link says would also change them.
 func TestConsoleLinksKeepTheFilter(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	names := []string{`a&b=1 "ü"`, "other", "", " lead", "lead", "''"}
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
@@ -214,7 +212,6 @@ func confirm(t *testing.T, at, question string) (status int, body string) {
 // A browser submits the names of all fields, also of empty ones. The form keeps the filters that are set.
 func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	names := []string{"", "''", "'", " lead", "lead", `"a"&b`}
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox_dead_letter
@@ -253,7 +250,6 @@ func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 
 func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
 	env, _ := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	_, at := startConsole(t, env)
 	search := url.QueryEscape("/message?id=5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52")
 	for what, test := range map[string]struct {

@@ -94,18 +94,3 @@ func TestLinkedFilesAndHeadingsExist(t *testing.T) {
 		t.Errorf("only %d links were found", checked)
 	}
 }
-
-// Each alert has the address of a chapter of the runbook. Stage site checks the address in the built site.
-func TestAlertsLeadToTheRunbook(t *testing.T) {
-	chapters := headings(readDoc(t, "runbook.md"))
-	rules := readDeployed(t, "prometheus/rules.yaml")
-	links := regexp.MustCompile(`runbook_url: https://cdc-relay.github.io/cdc-relay/runbook#(.*)`).FindAllStringSubmatch(rules, -1)
-	if len(links) != strings.Count(rules, "- alert: ") {
-		t.Errorf("%d alerts, and %d lead to the runbook", strings.Count(rules, "- alert: "), len(links))
-	}
-	for _, link := range links {
-		if !chapters[link[1]] {
-			t.Errorf("docs/runbook.md has no chapter %s", link[1])
-		}
-	}
-}

@@ -14,11 +14,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
+// executable writes a program.
+func executable(t *testing.T, script string) string {
+	t.Helper()
+	file := writeFile(t, "handler", script)
+	must(t, os.Chmod(file, 0o700))
+	return file
+}
+
 // The redelivered messages are marked. The row of a rejected message waits as long as the handler says.
 func TestUnansweredMessagesGoToTheNextHandler(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
 	folder := t.TempDir()
-	handler := filepath.Join(folder, "handler")
 	// It exits at its first message without an answer. CDC_RELAY_… must not be in its environment.
 	script := `#!/bin/sh
 cd ` + folder + `
@@ -34,7 +41,7 @@ while IFS= read -r line; do
   esac
 done
 `
-	must(t, os.WriteFile(handler, []byte(script), 0o700))
+	handler := executable(t, script)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('first', '{"n" : 1}'), ('busy', '2'), ('bad', '3')`)
 	env["CDC_RELAY_SEND_TIMEOUT"] = "10m"
 	drain := []string{"drain", "--publisher", "exec", "--json", "--", handler, "-5"}
@@ -84,8 +91,7 @@ done
 // A message that ends every handler is rejected by drain as by run, wherever it stands among the others.
 func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 	t.Parallel()
-	handler := filepath.Join(t.TempDir(), "handler")
-	must(t, os.WriteFile(handler, []byte(poisoned), 0o700))
+	handler := executable(t, poisoned)
 	for name, rows := range map[string][]string{
 		"first":   {"poison", "good", "good", "good"},
 		"last":    {"good", "good", "good", "poison"},
@@ -127,8 +133,7 @@ func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 	t.Parallel()
 	env, conn := withTables(t, "--mode", "poll")
-	handler := filepath.Join(t.TempDir(), "handler")
-	must(t, os.WriteFile(handler, []byte(poisoned), 0o700))
+	handler := executable(t, poisoned)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('poison', '1')`)
 	env["CDC_RELAY_SEND_TIMEOUT"] = "2s"
 	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--", handler)
@@ -142,7 +147,6 @@ func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	env, conn := withTables(t, "--mode", "poll")
-	handler := filepath.Join(t.TempDir(), "handler")
 	script := `#!/bin/sh
 while IFS= read -r line; do
   id=$(printf '%s' "$line" | sed 's/.*"message_id":"\([^"]*\)".*/\1/')
@@ -152,7 +156,7 @@ while IFS= read -r line; do
   esac
 done
 `
-	must(t, os.WriteFile(handler, []byte(script), 0o700))
+	handler := executable(t, script)
 	env["CDC_RELAY_SEND_TIMEOUT"] = "3s"
 	for _, test := range []struct {
 		rows      string
@@ -194,8 +198,7 @@ func TestNoProcessOfTheHandlerIsLeft(t *testing.T) {
 			if test.killed && runtime.GOOS != "linux" {
 				t.Skip("only Linux kills the handler of a killed relay")
 			}
-			handler := filepath.Join(t.TempDir(), "handler")
-			must(t, os.WriteFile(handler, fmt.Appendf(nil, "#!/bin/bash\n"+test.script+"\n", port), 0o700))
+			handler := executable(t, fmt.Sprintf("#!/bin/bash\n"+test.script+"\n", port))
 			relay := start(t, env, "run", "--mode", "poll", "--http-addr", "", "--send-timeout", "1h", "--publisher", "exec", "--", handler)
 			must(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(await.Hang())))
 			process, err := listener.Accept()

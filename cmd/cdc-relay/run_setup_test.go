@@ -39,8 +39,7 @@ func TestRunSetupSaysWhoMustSetUp(t *testing.T) {
 	env, conn := fresh(t)
 	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	role := newRole(t, conn, " x", "LOGIN")
-	login := maps.Clone(env)
-	login["CDC_RELAY_DATABASE_URL"] = loginAs(conn, role)
+	login := asRole(t, env, conn, role)
 	run := []string{"run", "--setup", "--publisher", "stdout", "--log-format", "json", "--keep-published", "24h"}
 	hint := func() string {
 		t.Helper()

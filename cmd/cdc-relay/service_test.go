@@ -149,13 +149,8 @@ func (c *command) httpURL(t *testing.T) string {
 
 func page(t *testing.T, url string) string {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	response, err := client.Get(url)
-	must(t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	must(t, err)
-	return fmt.Sprintf("%d %s", response.StatusCode, body)
+	status, body := fetch(t, http.MethodGet, url, nil)
+	return fmt.Sprintf("%d %s", status, body)
 }
 
 func TestRunPublishesTheDemoAndStops(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // newRole creates a role with a name that ends like this, without line ends if the server rejects them (Postgres 19).
@@ -38,12 +38,7 @@ func newRole(t *testing.T, conn *pgx.Conn, suffix, attributes string) string {
 // connectAs connects to the database of a connection as another role.
 func connectAs(t *testing.T, conn *pgx.Conn, role string) *pgx.Conn {
 	t.Helper()
-	config := conn.Config()
-	config.User, config.Password = role, "s3cr3t"
-	other, err := pgx.ConnectConfig(t.Context(), config)
-	must(t, err)
-	t.Cleanup(func() { other.Close(context.Background()) })
-	return other
+	return tabletest.Connect(t, loginAs(conn, role))
 }
 
 // wantDenied expects that the role may not run a statement.
@@ -98,8 +93,7 @@ func TestSetupGrantsWhatRelayAndApplicationNeed(t *testing.T) {
 			}
 			wantDenied(t, asApp, "SELECT id FROM "+test.table.DeadLetter().SQL())
 
-			login := maps.Clone(env)
-			login["CDC_RELAY_DATABASE_URL"] = loginAs(conn, relay)
+			login := asRole(t, env, conn, relay)
 			wantGrants(t, login, listed(app)+","+second, test.args...)
 			running := start(t, login, append([]string{"run", "--publisher", "stdout", "--poll-interval", "10ms"}, test.args...)...)
 			await.Until(t, "the relay publishes both", func() bool {

@@ -183,10 +183,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			exec := func(sql string) { execute(t, db, sql) }
 			vhost, err := url.Parse(services.VHost(t))
 			must(t, err)
-			channel, err := services.DialAMQP(t, vhost.String()).Channel()
-			if err == nil {
-				_, err = channel.QueueDeclare("orders.paid", false, false, false, false, amqp091.Table{})
-			}
+			_, err = connectToBroker(t, vhost.String()).QueueDeclare("orders.paid", false, false, false, false, amqp091.Table{})
 			must(t, err)
 			broker := services.NewProxy(t, vhost.Host)
 			vhost.Host = broker.Addr()
@@ -202,10 +199,10 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			await.Until(t, "the relay streams", func() bool {
 				return strings.HasPrefix(page(t, relay+"/readyz"), "200 ready (streaming)")
 			})
+			before := page(t, relay+"/metrics")
 			if state.after != nil {
 				state.after(exec, broker)
 			}
-			before := page(t, relay+"/metrics")
 			wanted, fix := regexp.MustCompile("^"+state.want+"$"), regexp.MustCompile("^"+state.fix+"$")
 			var level show.Level
 			await.Until(t, "all say "+state.want, func() bool {
