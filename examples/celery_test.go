@@ -39,9 +39,7 @@ func (e *shop) worker(args, order, want string) {
 	worker := exec.CommandContext(ctx, "/usr/bin/python3", append(strings.Fields("-m celery -A celery_shop worker -P solo -l INFO"), strings.Fields(args)...)...)
 	var log strings.Builder
 	worker.Dir, worker.Env, worker.Stdout, worker.Stderr = e.folder, e.env, &log, &log
-	if err := worker.Start(); err != nil {
-		e.t.Fatal(err)
-	}
+	must(e.t, worker.Start())
 	await.Until(e.t, "the tasks have run", func() bool {
 		var parcels, orders int
 		err := e.owner.QueryRow(e.t.Context(), "SELECT (SELECT count(*) FROM parcels), (SELECT count(*) FROM orders)").Scan(&parcels, &orders)

@@ -19,6 +19,13 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // stack is a producer with its consumer.
 type stack struct {
 	name string
@@ -122,9 +129,7 @@ func newShop(t *testing.T, s stack, bin string) *shop {
 	t.Cleanup(func() { dropRole(t, e.owner, role) })
 	e.do("cdc-relay setup")
 	schema, err := os.ReadFile("schema.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e.exec(strings.ReplaceAll(string(schema), `:"app"`, role))
 	// The examples also work with setup --app-insert-only.
 	e.exec("REVOKE SELECT (id, message_id) ON outbox FROM " + role + "; REVOKE USAGE ON SEQUENCE outbox_id_seq FROM " + role)
@@ -150,9 +155,7 @@ func (e *shop) servers(role, password string) (app, broker string) {
 	}
 	e.env = append(e.env, "AMQP_URL="+broker, "CDC_RELAY_AMQP_URL="+broker, "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll")
 	u, err := url.Parse(database)
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must(e.t, err)
 	u.User = url.UserPassword(role, password)
 	return u.String(), broker
 }
@@ -215,9 +218,7 @@ func (e *shop) exec(sql string) {
 func (e *shop) want(query, want string) {
 	e.t.Helper()
 	var got *string
-	if err := e.owner.QueryRow(e.t.Context(), query).Scan(&got); err != nil {
-		e.t.Fatal(err)
-	}
+	must(e.t, e.owner.QueryRow(e.t.Context(), query).Scan(&got))
 	if got == nil || *got != want {
 		e.t.Errorf("%s: got %s, want %q", query, text(got), want)
 	}
@@ -233,15 +234,11 @@ func text(s *string) string {
 func declareQueue(t *testing.T, broker string) {
 	t.Helper()
 	conn, err := amqp.Dial(broker)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close() }()
 	channel, err := conn.Channel()
 	if err == nil {
 		_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

@@ -24,9 +24,7 @@ type redis struct {
 func startRedis(e *shop, args ...string) *redis {
 	e.t.Helper()
 	port, err := services.FreePort()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must(e.t, err)
 	r := &redis{e: e, port: strconv.Itoa(port)}
 	e.t.Cleanup(r.stop)
 	r.start(append([]string{"--save", ""}, args...)...)
@@ -41,9 +39,7 @@ func startSentinel(e *shop, master *redis) *redis {
 	if err == nil {
 		err = os.WriteFile(config, []byte("sentinel monitor shop 127.0.0.1 "+master.port+" 1\n"), 0o600)
 	}
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	must(e.t, err)
 	r := &redis{e: e, port: strconv.Itoa(port)}
 	e.t.Cleanup(r.stop)
 	r.start(config, "--sentinel")

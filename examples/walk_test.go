@@ -48,13 +48,9 @@ func newWalk(t *testing.T, readme, needs, bin string) *walk {
 	w := &walk{shop: &shop{t: t, folder: ".", env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}}
 	w.installed(needs)
 	text, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clone, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	role := services.Name(t)
 	w.text = strings.ReplaceAll(string(text), "shop_app", role)
 	app, _ := w.servers(role, "secret")

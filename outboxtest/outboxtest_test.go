@@ -26,9 +26,7 @@ func TestMain(m *testing.M) { services.Main(m) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // database creates a database with the outbox of each table.

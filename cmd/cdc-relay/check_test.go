@@ -60,9 +60,7 @@ func TestCheckFindsThePrimary(t *testing.T) {
 			t.Errorf("%s: got %swithout %s%s", attributes, lastLine(with), lastLine(without), with.stdout)
 		}
 		conn, err := connectToCheck(t.Context(), pgdial.AddressOf(env["CDC_RELAY_DATABASE_URL"], ""), "", map[string]string{"default_transaction_read_only": "on"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if status := conn.PgConn().TxStatus(); status != 'I' {
 			t.Errorf("%s: a transaction is open: %c", attributes, status)
 		}
@@ -98,9 +96,7 @@ func TestCheckUsesTheHostThatTheURLSelects(t *testing.T) {
 		}
 	})
 	both, err := url.Parse(server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	primary := both.Host
 	both.Host = standby.Addr() + "," + primary
 	for attributes, want := range map[string]string{"read-write": primary, "primary": primary, "read-only": standby.Addr(), "prefer-standby": standby.Addr()} {
@@ -143,9 +139,7 @@ func TestCheckPrintsDocumentedJSON(t *testing.T) {
 		Level    string
 		Findings []map[string]any
 	}
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(r.stdout), &report))
 	if report.Level != "critical" || len(report.Findings) < 20 {
 		t.Errorf("got %s, %d findings", report.Level, len(report.Findings))
 	}
@@ -188,16 +182,12 @@ func TestCheckReportsUnreachableServers(t *testing.T) {
 // Scripts rely on area and name.
 func TestDocsNameEveryCheck(t *testing.T) {
 	files, err := filepath.Glob("internal/doctor/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	names := map[string]bool{}
 	call := regexp.MustCompile(`\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?"([a-z_]+)"`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range call.FindAllStringSubmatch(string(text), -1) {
 			names[m[1]] = true
 		}
@@ -239,9 +229,7 @@ func findingOf(t *testing.T, r result, area doctor.Area, name string) doctor.Fin
 func TestCheckNamesAServerWithoutTLS(t *testing.T) {
 	env, _ := fresh(t)
 	address, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	query := address.Query()
 	query.Set("sslmode", "require")
 	address.RawQuery = query.Encode()
@@ -257,9 +245,7 @@ func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 	env := checked(t)
 	for _, other := range []string{env["CDC_RELAY_DATABASE_URL"], env["CDC_RELAY_MANAGEMENT_URL"]} {
 		u, err := url.Parse(other)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		env["CDC_RELAY_AMQP_URL"] = "amqp://guest:guest@" + u.Host + "/"
 		found := findingOf(t, cdcRelay(t, env, "check", "--format", "json"), doctor.RabbitMQ, "reachable")
 		if !strings.Contains(found.Message, u.Host+" accepted the connection, but ended it before RabbitMQ answered") || !strings.Contains(found.Fix[0], "5672 as a rule") {
@@ -298,9 +284,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 	run := check("--fix", "--yes", "--format", "json")
 	want(t, run, exitDone)
 	var report checkReport
-	if err := json.Unmarshal([]byte(run.stdout), &report); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(run.stdout), &report))
 	var done []string
 	for _, r := range report.Repairs {
 		if r.Done && r.Error == "" {

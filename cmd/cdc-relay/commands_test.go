@@ -1,36 +1,32 @@
 package main
 
 import (
-	"context"
+	"encoding/json"
 	"maps"
 	"os/exec"
-	"strconv"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // fresh returns an environment with its own database.
 func fresh(t *testing.T) (environment, *pgx.Conn) {
 	t.Helper()
 	url := services.Database(t)
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
 	name := services.Name(t) // slots belong to the server, not to the database
 	return environment{
 		"CDC_RELAY_DATABASE_URL": url,
 		"CDC_RELAY_SLOT":         name,
 		"CDC_RELAY_PUBLICATION":  name,
 		"CDC_RELAY_HTTP_ADDR":    "127.0.0.1:0",
-	}, conn
+	}, tabletest.Connect(t, url)
 }
 
 // withTables is fresh after setup with these flags.
@@ -90,11 +86,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	}
 	wantObjects(true, true, true)
 	execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '{}')")
-	r := cdcRelay(t, env, "teardown", "--tables", "--yes")
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "public.outbox has 1 message") || !strings.Contains(r.stderr, "hint: ") {
-		t.Errorf("got %s", r.stderr)
-	}
+	wantError(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "public.outbox has 1 message", "hint: ")
 	wantObjects(true, true, true)
 	wantOutput(t, withInput(t, env, "y\n", "teardown"), "[y/N] ", "dropped slot "+slot, "dropped publication")
 	wantObjects(true, false, false)
@@ -136,10 +128,8 @@ func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 // asRole returns an environment that logs in as a role with the password s3cr3t.
 func asRole(t *testing.T, env environment, conn *pgx.Conn, role string) environment {
 	t.Helper()
-	config, other := conn.Config(), maps.Clone(env)
-	other["CDC_RELAY_DATABASE_URL"] = strings.Join([]string{
-		"host=" + config.Host, "port=" + strconv.Itoa(int(config.Port)), "dbname=" + config.Database, "user=" + role, "password=s3cr3t", "sslmode=disable",
-	}, " ")
+	other := maps.Clone(env)
+	other["CDC_RELAY_DATABASE_URL"] = loginAs(conn, role)
 	return other
 }
 
@@ -147,34 +137,13 @@ func TestUnknownDatabaseIsNamed(t *testing.T) {
 	env, conn := fresh(t)
 	config := conn.Config()
 	env["CDC_RELAY_DATABASE_URL"] = strings.Replace(env["CDC_RELAY_DATABASE_URL"], "/"+config.Database, "/No_such", 1)
-	r := cdcRelay(t, env, "setup")
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, `hint: CREATE DATABASE "No_such";`) {
-		t.Errorf("got %s", r.stderr)
-	}
-}
-
-func TestAnAddressInUseHasAHint(t *testing.T) {
-	env, _ := fresh(t)
-	listener, err := service.Listen(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text", "--http-addr", listener.Addr().String())
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "address already in use") || !strings.Contains(r.stderr, "hint: # choose another address") {
-		t.Errorf("got %s", r.stderr)
-	}
+	wantError(t, cdcRelay(t, env, "setup"), `hint: CREATE DATABASE "No_such";`)
 }
 
 func TestLivenessFileThatCannotBeWritten(t *testing.T) {
 	env, _ := fresh(t)
 	r := cdcRelay(t, env, "run", "--publisher", "stdout", "--log-format", "text", "--liveness-file", t.TempDir()+"/no/such/folder")
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "--liveness-file") || !strings.Contains(r.stderr, "no such file") {
-		t.Errorf("got %s", r.stderr)
-	}
+	wantError(t, r, "--liveness-file", "no such file")
 }
 
 func TestTeardownByTheRelaysRoleNamesTheOwner(t *testing.T) {
@@ -185,4 +154,94 @@ func TestTeardownByTheRelaysRoleNamesTheOwner(t *testing.T) {
 		t.Errorf("got %s%s", r.stdout, r.stderr)
 	}
 	wantOutput(t, cdcRelay(t, env, "teardown", "--yes"), "dropped publication")
+}
+
+// wantJSON checks that the output is one JSON value with these values.
+func wantJSON(t *testing.T, r result, code int, wanted map[string]any) {
+	t.Helper()
+	want(t, r, code)
+	var got map[string]any
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
+		t.Fatalf("%v\n%s", err, r.stdout)
+	}
+	for key, value := range wanted {
+		if !reflect.DeepEqual(got[key], value) {
+			t.Errorf("%s is %v, want %v", key, got[key], value)
+		}
+	}
+}
+
+func TestVersionSetupAndDrainPrintJSON(t *testing.T) {
+	t.Parallel()
+	b := buildInfo()
+	version := map[string]any{"version": b.Version, "commit": b.Commit, "date": b.Date, "go": b.Go, "platform": b.Platform}
+	wantJSON(t, cdcRelay(t, nil, "version", "--json"), exitDone, version)
+	wantJSON(t, cdcRelay(t, nil, "version", "--format", "json"), exitDone, version)
+	wantJSON(t, cdcRelay(t, environment{"CDC_RELAY_FORMAT": "json"}, "version"), exitDone, version)
+	if short, long := cdcRelay(t, nil, "--version"), cdcRelay(t, nil, "version"); short != long || long.code != exitDone {
+		t.Errorf("--version: %+v, version: %+v", short, long)
+	}
+
+	env, conn := fresh(t)
+	made := []any{"created tables public.outbox and public.outbox_dead_letter (version 1)"}
+	wantJSON(t, cdcRelay(t, env, "setup", "--tables-only", "--json"), exitDone, map[string]any{"version": 1.0, "done": made})
+	r := cdcRelay(t, env, "setup", "--json")
+	wantJSON(t, r, exitDone, map[string]any{"table": "public.outbox", "version": 1.0})
+	if !strings.Contains(r.stdout, "created slot "+env["CDC_RELAY_SLOT"]) {
+		t.Errorf("got %s", r.stdout)
+	}
+	wantJSON(t, cdcRelay(t, env, "setup", "--json"), exitDone, map[string]any{"version": 1.0, "done": []any{}})
+
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	execute(t, conn, `INSERT INTO outbox (exchange, routing_key, payload) VALUES ('', 'nowhere', '1'), ('', 'k', NULL)`)
+	wantJSON(t, cdcRelay(t, env, "drain", "--json"), exitDone,
+		map[string]any{"published": 0.0, "rejected": 2.0, "dead_lettered": 1.0, "possible_duplicates": 0.0, "error": nil})
+	wantUsage(t, cdcRelay(t, env, "drain", "--json", "--publisher", "stdout"), "--publisher stdout writes messages to the standard output: leave out --format json")
+	execute(t, conn, `ALTER TABLE outbox DROP COLUMN headers`)
+	r = cdcRelay(t, env, "setup", "--json")
+	wantJSON(t, r, exitFailed, map[string]any{"table": "public.outbox"})
+	if !strings.Contains(r.stdout, `"error": "`) || !strings.Contains(r.stderr, "cdc-relay: ") {
+		t.Errorf("got %s%s", r.stdout, r.stderr)
+	}
+}
+
+// On hardened servers, not every role may read the catalog. Each command that stops for that names the GRANT, and it is
+// enough.
+func TestARevokedCatalogGetsItsGrant(t *testing.T) {
+	env, conn := fresh(t)
+	role := newRole(t, conn, "", "LOGIN REPLICATION")
+	want(t, cdcRelay(t, env, "setup", "--relay-role", role), exitDone)
+	relays := asRole(t, env, conn, role)
+	relays["CDC_RELAY_PUBLISHER"] = "stdout"
+	given := regexp.MustCompile(`(GRANT (SELECT|EXECUTE|USAGE) ON|DO ).*;`)
+	for _, test := range []struct{ object, commands string }{
+		{"SELECT ON pg_stat_activity", "setup, check, stats, drain"},
+		{"SELECT ON pg_stat_replication", "setup, check, stats"},
+		{"SELECT ON pg_replication_slots", "setup, check, stats"},
+		{"SELECT ON pg_class", "setup, check, drain"},
+		{"SELECT ON pg_publication", "setup, check"},
+		{"SELECT ON pg_publication_tables", "setup, check"},
+		{"SELECT ON pg_roles", "setup, check"},
+		{"SELECT ON pg_locks", "check, stats"},
+		{"SELECT ON pg_stat_all_tables", "check"},
+		{"SELECT ON pg_settings", "check"},
+		{"EXECUTE ON FUNCTION pg_current_wal_flush_lsn()", "setup, check, stats"},
+		{"EXECUTE ON FUNCTION has_table_privilege(oid, text)", "drain"},
+	} {
+		for command := range strings.SplitSeq(test.commands, ", ") {
+			execute(t, conn, "REVOKE "+test.object+" FROM PUBLIC")
+			r := cdcRelay(t, relays, strings.Fields(command)...)
+			grant := given.FindString(r.stdout + r.stderr)
+			if grant == "" {
+				t.Errorf("%s without %s: no GRANT\n%s%s", command, test.object, r.stdout, r.stderr)
+			} else {
+				execute(t, conn, grant)
+				if r = cdcRelay(t, relays, strings.Fields(command)...); strings.Contains(r.stdout+r.stderr, "permission denied") {
+					t.Errorf("%s after %s: %s%s", command, grant, r.stdout, r.stderr)
+				}
+			}
+			execute(t, conn, "GRANT "+test.object+" TO PUBLIC")
+			execute(t, conn, "REVOKE "+test.object+` FROM "`+role+`"`)
+		}
+	}
 }

@@ -21,7 +21,6 @@ import (
 // Rows that match after the question are not changed without another question.
 func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	fail := func(died string) {
 		t.Helper()
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
@@ -79,7 +78,6 @@ func TestConsoleChangesOnlyConfirmedRows(t *testing.T) {
 // Each group has as many rows as its link shows and its buttons change, whatever its names contain.
 func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	names := []string{
 		"orders.lost", "<script>alert(1)</script>", "\u202eevil", "a\r\nb\x1b[2K", `"><img src=x>&b=1`, "", "''", " lead",
 	}
@@ -123,7 +121,6 @@ func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
 // A replay inserts copies of exactly the messages that were confirmed.
 func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	execute(t, db, `INSERT INTO outbox_published
 		(id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i % 2, '1' FROM generate_series(1, 5) i`)
@@ -161,7 +158,6 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env, db := withTables(t, "--mode", "poll")
-			env["CDC_RELAY_HTTP_ADDR"] = ""
 			execute(t, db, `INSERT INTO outbox_dead_letter
 				(id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
 				SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, rows)
@@ -172,9 +168,7 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 			defer disconnect()
 			form := url.Values{"do": {"purge"}, "shown": {strconv.Itoa(rows)}, "typed": {strconv.Itoa(rows)}}
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, at+"/change", strings.NewReader(form.Encode()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			gone := make(chan struct{})
 			go func() {
@@ -205,7 +199,6 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 
 func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, available_at, attempts)
 		VALUES ('r', '1', now() + interval '1 hour', 2), ('r', '1', NULL, 0)`)
 	execute(t, db, `INSERT INTO outbox_dead_letter
@@ -213,9 +206,7 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 		SELECT -i, now(), gen_random_uuid(), 6, 1, 'dead.' || i % 2, 'nack', '1' FROM generate_series(1, 5) i`)
 	const token = "0123456789abcdef"
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(token+"\n"), 0o600))
 	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User",
 		"--log-format", "json")
 	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)

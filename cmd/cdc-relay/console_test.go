@@ -22,9 +22,7 @@ func startConsole(t *testing.T, env environment, args ...string) (*command, stri
 	t.Helper()
 	c := start(t, env, append([]string{"console", "--listen", "127.0.0.1:0", "--publisher", "stdout"}, args...)...)
 	var line struct{ URL string }
-	if err := json.Unmarshal([]byte(c.await(t, "console_started")), &line); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(c.await(t, "console_started")), &line))
 	return c, strings.TrimSuffix(line.URL, "/")
 }
 
@@ -32,9 +30,7 @@ func startConsole(t *testing.T, env environment, args ...string) (*command, stri
 func fetch(t *testing.T, method, address string, form url.Values, header ...string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(await.Context(t), method, address, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -45,21 +41,16 @@ func fetch(t *testing.T, method, address string, form url.Values, header ...stri
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, string(text)
 }
 
 func TestConsoleShowsEveryPage(t *testing.T) {
 	t.Parallel()
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	execute(t, db, `INSERT INTO outbox
 		(routing_key, payload, ordering_key, available_at, attempts, last_error, redacted_payload)
 		VALUES ('<b>orders</b>', '{"card": "unredacted"}', 'customer-1', now() + interval '1 hour', 2,
@@ -115,13 +106,9 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	// Changes are sent without a request.
 	events := at + "/events?of=" + url.QueryEscape("/waiting")
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, events, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES (E'a.new.one\rretry: 100000\r\r', '1')`)
 	for lines := bufio.NewScanner(response.Body); ; {
@@ -141,7 +128,6 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 // A page that shows more rows than its link says would also change them.
 func TestConsoleLinksKeepTheFilter(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	names := []string{`a&b=1 "ü"`, "other", "", " lead", "lead", "''"}
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
@@ -216,9 +202,7 @@ func submitted(t *testing.T, body, action string) string {
 func confirm(t *testing.T, at, question string) (status int, body string) {
 	t.Helper()
 	form, err := url.ParseQuery(strings.TrimPrefix(submitted(t, question, "/change"), "/change?"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if form.Has("typed") {
 		form.Set("typed", form.Get("shown"))
 	}
@@ -228,7 +212,6 @@ func confirm(t *testing.T, at, question string) (status int, body string) {
 // A browser submits the names of all fields, also of empty ones. The form keeps the filters that are set.
 func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	names := []string{"", "''", "'", " lead", "lead", `"a"&b`}
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox_dead_letter
@@ -267,7 +250,6 @@ func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 
 func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
 	env, _ := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	_, at := startConsole(t, env)
 	search := url.QueryEscape("/message?id=5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52")
 	for what, test := range map[string]struct {
@@ -289,9 +271,7 @@ func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
 
 func TestAConsoleThatEverybodyCouldUseDoesNotStart(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600))
 	const beyond = "beyond loopback it needs --token-file or --login-header"
 	for args, says := range map[string]string{
 		"--listen 0.0.0.0:0":                                     beyond,

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
@@ -61,10 +62,7 @@ func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
 // lockRow locks a row of the outbox until the caller closes the connection.
 func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
 	t.Helper()
-	conn, err := pgx.ConnectConfig(t.Context(), db.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := tabletest.Connect(t, db.Config().ConnString())
 	execute(t, conn, `BEGIN`)
 	execute(t, conn, `SELECT 1 FROM outbox WHERE id = $1 FOR UPDATE`, id)
 	return conn
@@ -72,7 +70,6 @@ func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
 
 func TestConsoleDeletesAWaitingMessage(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	for n := 1; n <= 3; n++ {
 		insertWaiting(t, db, n, `now() + interval '1 hour', 1, NULL`)
 	}
@@ -118,7 +115,6 @@ func TestConsoleDeletesAWaitingMessage(t *testing.T) {
 // The tile links to the rows that it counts.
 func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	insertWaiting(t, db, 1, `now() + interval '1 hour', 1, 'k'`)
 	insertWaiting(t, db, 2, `NULL, 0, 'k'`)
 	insertWaiting(t, db, 3, `NULL, 0, 'k'`)
@@ -153,7 +149,6 @@ func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
 // A blocked key goes on, and its head is not lost: the relay publishes the others, and resend sends the head.
 func TestAHeadGoesToTheDeadLettersAndItsKeyGoesOn(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	execute(t, db, `ALTER TABLE outbox ADD COLUMN tenant text; ALTER TABLE outbox_dead_letter ADD COLUMN tenant text`)
 	execute(t, db, `INSERT INTO outbox (id, routing_key, payload, ordering_key, attempts, available_at, last_error, tenant) OVERRIDING SYSTEM VALUE VALUES
 		(1, 'r', '{"a": 1}', 'k', 2, now() + interval '1 hour', 'unroutable: no', 'acme'), (2, 'r', '2', 'k', 0, NULL, NULL, NULL), (3, 'r', '3', 'z', 0, NULL, NULL, NULL)`)
@@ -185,7 +180,6 @@ func TestAHeadGoesToTheDeadLettersAndItsKeyGoesOn(t *testing.T) {
 // alike do not count.
 func TestAMessageIsFoundByTheIDOfItsCeleryTask(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	insert := func(table, retry, task, more, values string) {
 		execute(t, db, `INSERT INTO `+table+` (id, message_id, headers, routing_key, payload`+more+`)
 			VALUES ((SELECT count(*) FROM outbox) + 100, $1, jsonb_build_object('id', $2::text), 'r', '1'`+values+`)`, retry, task)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"regexp"
@@ -18,11 +19,7 @@ const deployFolder = "../../deploy/"
 
 func readDeployed(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(deployFolder + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return readDoc(t, "../deploy/"+name)
 }
 
 // deployed returns the texts of all files, by their path below deploy/.
@@ -77,24 +74,22 @@ func documents(t *testing.T, name string) []map[string]any {
 	}
 }
 
-func TestDeployedConfigurationIsValid(t *testing.T) {
+func TestDeployedAndDocumentedConfigurationIsValid(t *testing.T) {
 	configs := map[string]string{"systemd/config.yaml": readDeployed(t, "systemd/config.yaml")}
+	configs["docs/configuration.md"] = blocks(t, "configuration.md", "yaml")[0]
 	for _, doc := range documents(t, "kubernetes/relay.yaml") {
 		if data, ok := doc["data"].(map[string]any); ok {
 			configs["kubernetes/relay.yaml"] = data["config.yaml"].(string)
 		}
 	}
-	if len(configs) != 2 {
+	if len(configs) != 3 {
 		t.Fatal("the ConfigMap has no config.yaml")
 	}
 	for path, text := range configs {
 		cfg := defaultConfig()
 		cfg.relay.DatabaseURL = someDatabase
-		if err := readConfig(writeFile(t, "config.yaml", text), cfg); err != nil {
-			t.Errorf("deploy/%s: %v", path, err)
-		}
-		if err := cfg.validate(); err != nil {
-			t.Errorf("deploy/%s: %v", path, err)
+		if err := errors.Join(readConfig(writeFile(t, "config.yaml", text), cfg), cfg.validate()); err != nil {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }
@@ -125,17 +120,23 @@ func TestDeployedCommandsExist(t *testing.T) {
 	}
 }
 
-func TestDeployedMetricsExist(t *testing.T) {
+// Every metric named in the docs and in deploy/ exists. The docs also have parts of names.
+func TestNamedMetricsExist(t *testing.T) {
 	names := registered(t)
-	for _, path := range []string{"grafana/cdc-relay.json", "prometheus/rules.yaml", "prometheus/rules_test.yaml"} {
-		found := regexp.MustCompile(`cdc_relay_[a-z_]+`).FindAllString(readDeployed(t, path), -1)
-		if len(found) < 10 {
-			t.Errorf("deploy/%s: only %d metrics", path, len(found))
+	found := regexp.MustCompile(`cdc_relay_[a-z_]+`)
+	documented := regexp.MustCompile(found.String() + `_(total|seconds|rows|bytes|connected|held|flight|phase|state)`)
+	for path, pattern := range map[string]*regexp.Regexp{
+		"deploy/grafana/cdc-relay.json": found, "deploy/prometheus/rules.yaml": found, "deploy/prometheus/rules_test.yaml": found,
+		"docs/metrics.md": documented, "docs/operations.md": documented, "docs/contract.md": documented, "docs/delivery.md": documented,
+		"docs/runbook.md": documented, "docs/events.md": documented,
+	} {
+		all := pattern.FindAllString(readDoc(t, "../"+path), -1)
+		if pattern == found && len(all) < 10 {
+			t.Errorf("%s: only %d metrics", path, len(all))
 		}
-		for _, name := range found {
-			base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-			if !names[name] && !names[base] {
-				t.Errorf("deploy/%s: there is no metric %s", path, name)
+		for _, name := range all {
+			if base := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, ""); !names[name] && !names[base] {
+				t.Errorf("%s: there is no metric %s", path, name)
 			}
 		}
 	}
@@ -150,9 +151,7 @@ func TestTheGrafanaDashboardIsValid(t *testing.T) {
 			GridPos struct{ X, Y, W, H int }
 		}
 	}
-	if err := json.Unmarshal([]byte(readDeployed(t, "grafana/cdc-relay.json")), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(readDeployed(t, "grafana/cdc-relay.json")), &dashboard))
 	taken := make(map[[2]int]string)
 	for i, panel := range dashboard.Panels {
 		if panel.ID != i+1 || panel.Title == "" || panel.GridPos.X+panel.GridPos.W > 24 {
@@ -218,16 +217,6 @@ func TestTheRunbookListsEveryAlert(t *testing.T) {
 	}
 }
 
-// The alert of restarts needs process_start_time_seconds, which comes from /proc/stat.
-func TestTheSystemdUnitDoesNotHideProcStat(t *testing.T) {
-	if !strings.Contains(readDeployed(t, "prometheus/rules.yaml"), "process_start_time_seconds") {
-		t.Fatal("no alert uses process_start_time_seconds any more")
-	}
-	if regexp.MustCompile(`(?m)^ProcSubset=pid`).MatchString(readDeployed(t, "systemd/cdc-relay.service")) {
-		t.Error("the unit hides /proc/stat")
-	}
-}
-
 // systemd does not restart the unit after exit code 2, a wrong setting. Go also exits with 2 if it crashes or the
 // watchdog aborts it. The unit's environment makes that end by a signal instead.
 func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {
@@ -235,6 +224,9 @@ func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {
 	traceback := regexp.MustCompile(`(?m)^Environment=GOTRACEBACK=(.+)$`).FindStringSubmatch(unit)
 	if traceback == nil || !strings.Contains(unit, "\nRestartPreventExitStatus=2\n") || !strings.Contains(unit, "\nLimitCORE=0\n") {
 		t.Fatal("the unit has another setting")
+	}
+	if regexp.MustCompile(`(?m)^ProcSubset=pid`).MatchString(unit) { // the alert of restarts needs process_start_time_seconds
+		t.Error("the unit hides /proc/stat")
 	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil { // as LimitCORE
 		t.Fatal(err)

@@ -64,9 +64,7 @@ func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 				continue
 			}
 			words, err := exec.CommandContext(t.Context(), "sh", "-c", "printf '%s\\n' "+strings.TrimPrefix(line, "cdc-relay ")).Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			want(t, cdcRelay(t, env, strings.Split(strings.TrimSuffix(string(words), "\n"), "\n")...), exitDone)
 			ran++
 		}
@@ -130,9 +128,7 @@ func TestCommandsOfTheTestingPageRun(t *testing.T) {
 		t.Errorf("%d rows are left", n)
 	}
 	examples, err := os.ReadFile("../../outboxtest/example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	unindented := regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(string(examples), "")
 	for _, code := range blocks(t, "testing.md", "go") {
 		if !strings.Contains(unindented, regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "")) {

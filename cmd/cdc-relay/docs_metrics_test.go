@@ -2,11 +2,17 @@ package main
 
 import (
 	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -41,15 +47,11 @@ func (d descriptions) Register(c prometheus.Collector) error {
 func registered(t *testing.T) map[string]bool {
 	t.Helper()
 	registry := descriptions{newRegistry(nil), map[string]bool{"cdc_relay_build_info": true, "cdc_relay_log_lines_dropped_total": true}}
-	if err := registry.Register(notice.NewCounter()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, registry.Register(notice.NewCounter()))
 	cfg := defaultConfig()
 	cfg.relay.DatabaseURL = "postgres://localhost/shop"
 	r, err := relay.New(cfg.relay, stdout.New(stdout.Config{Writer: io.Discard}), slog.New(slog.DiscardHandler), registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := r.Run(ctx); err != nil { // releases what New opened
@@ -84,14 +86,170 @@ func TestDocsNameEveryMetricAndNoOther(t *testing.T) {
 	}
 }
 
-// Every metric named anywhere in the docs exists.
-func TestDocsNameOnlyExistingMetrics(t *testing.T) {
-	names := registered(t)
-	for _, doc := range []string{"metrics.md", "operations.md", "contract.md", "delivery.md", "runbook.md", "events.md"} {
-		for _, name := range regexp.MustCompile(`cdc_relay_[a-z_]+_(total|seconds|rows|bytes|connected|held|flight|phase|state)`).FindAllString(readDoc(t, doc), -1) {
-			if !names[name] {
-				t.Errorf("docs/%s names %s, which does not exist", doc, name)
+// eventsInCode finds the log events by parsing the program: each name of internal/event with the levels at which it is
+// logged. It rejects lines at INFO and above without an event.
+type eventsInCode struct {
+	t      *testing.T
+	names  map[string]string          // the event of each constant
+	levels map[string]map[string]bool // by event
+	files  *token.FileSet
+}
+
+// levelOf are the functions and types that pass an event to the log, besides the methods of slog.Logger.
+var levelOf = map[string]string{
+	"Info": "INFO", "Warn": "WARN", "Error": "ERROR",
+	"Report": "WARN", "Over": "INFO", "announce": "INFO", // of outagelog.Log and relay.streamer
+	"Change": "WARN", // of replication, logged by relay.streamer
+}
+
+func (e *eventsInCode) read(file *ast.File) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if f, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) > 0 && !isHTTP(f.X) {
+				e.note(levelOf[f.Sel.Name], n.Args)
+				if slices.Contains([]string{"Info", "Warn", "Error"}, f.Sel.Name) && !hasField(n.Args) {
+					e.t.Errorf("%s: this line of the log has no event", e.files.Position(n.Pos()))
+				}
 			}
+		case *ast.CompositeLit:
+			switch of := n.Type.(type) {
+			case *ast.Ident:
+				e.note(levelOf[of.Name], n.Elts)
+			case *ast.SelectorExpr:
+				e.note(levelOf[of.Sel.Name], n.Elts)
+			}
+		}
+		return true
+	})
+}
+
+// isHTTP reports the package net/http: http.Error answers a request, and logs nothing.
+func isHTTP(e ast.Expr) bool {
+	name, ok := e.(*ast.Ident)
+	return ok && name.Name == "http"
+}
+
+// hasField reports whether the arguments of a log line contain the field "event".
+func hasField(args []ast.Expr) (found bool) {
+	for _, arg := range args {
+		ast.Inspect(arg, func(n ast.Node) bool {
+			literal, ok := n.(*ast.BasicLit)
+			found = found || ok && literal.Value == `"event"`
+			return !found
+		})
+	}
+	return found
+}
+
+// note records the events among some expressions.
+func (e *eventsInCode) note(level string, args []ast.Expr) {
+	for _, arg := range args {
+		ast.Inspect(arg, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && level != "" {
+				if of, ok := s.X.(*ast.Ident); ok && of.Name == "event" {
+					e.levels[e.names[s.Sel.Name]][level] = true
+				}
+			}
+			return true
+		})
+	}
+}
+
+// sources returns the files of the program and its packages, without tests, by name.
+func sources(t *testing.T, files *token.FileSet) map[string]*ast.File {
+	t.Helper()
+	parsed := make(map[string]*ast.File)
+	for _, folder := range []string{"cmd", "decode", "fallback", "internal", "migrations", "outbox", "publish", "relay", "replication", "store", "tracing"} {
+		err := filepath.WalkDir("../../"+folder, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if entry.IsDir() && entry.Name() == "services" { // only tests use it
+				return fs.SkipDir
+			}
+			if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+				parsed[name], err = parser.ParseFile(files, name, nil, parser.ParseComments)
+			}
+			return err
+		})
+		must(t, err)
+	}
+	return parsed
+}
+
+// literals returns the strings of a file by their lines.
+func literals(t *testing.T, files *token.FileSet, file *ast.File) map[int]string {
+	t.Helper()
+	all := make(map[int]string)
+	ast.Inspect(file, func(n ast.Node) bool {
+		if literal, is := n.(*ast.BasicLit); is && literal.Kind == token.STRING {
+			text, err := strconv.Unquote(literal.Value)
+			must(t, err)
+			all[files.Position(literal.Pos()).Line] += " " + text
+		}
+		return true
+	})
+	return all
+}
+
+// loggedEvents returns the levels of all events in the code.
+func loggedEvents(t *testing.T) map[string]string {
+	t.Helper()
+	e := &eventsInCode{t: t, names: make(map[string]string), levels: make(map[string]map[string]bool), files: token.NewFileSet()}
+	constants, err := parser.ParseFile(e.files, "../../internal/event/event.go", nil, 0)
+	must(t, err)
+	ast.Inspect(constants, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok {
+			name, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+			if err != nil || !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(name) || e.levels[name] != nil {
+				t.Errorf("%s = %q: want words with _ between them, and each name once", v.Names[0].Name, name)
+			}
+			e.names[v.Names[0].Name], e.levels[name] = name, make(map[string]bool)
+		}
+		return true
+	})
+	for _, file := range sources(t, e.files) {
+		e.read(file)
+	}
+	levels := make(map[string]string)
+	for name, at := range e.levels {
+		levels[name] = strings.Join(slices.Sorted(maps.Keys(at)), " ")
+	}
+	return levels
+}
+
+// documentedEvents returns the levels in the lists of events.md. An item can have an event and the event that ends
+// it.
+func documentedEvents(t *testing.T) map[string]string {
+	t.Helper()
+	levels := make(map[string]string)
+	for _, row := range regexp.MustCompile("(?m)^- (`[a-z_]+`(?:, `[a-z_]+`)?) \\(([A-Z, ]+)\\): ").FindAllStringSubmatch(readDoc(t, "events.md"), -1) {
+		names, at := strings.Split(row[1], ", "), strings.Split(row[2], ", ")
+		if len(names) != len(at) {
+			t.Errorf("docs/events.md: %s have the levels %s", row[1], row[2])
+			continue
+		}
+		for i, name := range names {
+			levels[strings.Trim(name, "`")] = at[i]
+		}
+	}
+	return levels
+}
+
+// Each event is documented with the level at which it is logged, and each log line has an event.
+func TestDocsNameEveryEventAndNoOther(t *testing.T) {
+	inCode, inDocs := loggedEvents(t), documentedEvents(t)
+	for name, level := range inCode {
+		if level == "" {
+			t.Errorf("internal/event: nothing logs %s", name)
+		} else if inDocs[name] != level {
+			t.Errorf("docs/events.md: %s has the level %q, the program logs it at %s", name, inDocs[name], level)
+		}
+	}
+	for name := range inDocs {
+		if _, ok := inCode[name]; !ok {
+			t.Errorf("docs/events.md: the program logs no %s", name)
 		}
 	}
 }

@@ -1,13 +1,20 @@
 package main
 
 import (
-	"go/ast"
+	"context"
+	"errors"
 	"go/token"
-	"os"
+	"maps"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // pages returns the README (of the project, not the index of docs) and all pages of docs, by name.
@@ -18,17 +25,11 @@ func pages(t *testing.T) map[string]string {
 		t.Fatalf("no pages: %v", err)
 	}
 	texts := make(map[string]string)
-	for _, file := range append(files, docsFolder+"../README.md") {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, file := range files {
 		name := filepath.Base(file)
-		if file == docsFolder+"README.md" {
-			name = "index"
-		}
-		texts[name] = string(text)
+		texts[strings.Replace(name, "README.md", "index", 1)] = readDoc(t, name)
 	}
+	texts["README.md"] = readDoc(t, "../README.md")
 	return texts
 }
 
@@ -37,11 +38,7 @@ func texts(t *testing.T) map[string]string {
 	t.Helper()
 	all := pages(t)
 	for _, name := range []string{"../CHANGELOG.md", "../CONTRIBUTING.md", "../SECURITY.md", "../examples/README.md", "../clients/python/README.md", "results/README.md", "results/reliability.md", "results/track-record.md"} {
-		text, err := os.ReadFile(docsFolder + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[name] = string(text)
+		all[name] = readDoc(t, name)
 	}
 	return all
 }
@@ -102,20 +99,18 @@ func TestDocsUseNoForbiddenWord(t *testing.T) {
 func TestCodeUsesNoForbiddenWord(t *testing.T) {
 	word := regexp.MustCompile(`(?i)\b(` + forbidden + `)\b`)
 	wordToUsers := regexp.MustCompile(`(?i)\b(` + forbiddenToUsers + `)\b`)
-	for name, file := range sources(t, token.NewFileSet()) {
+	files := token.NewFileSet()
+	for name, file := range sources(t, files) {
 		texts := make([]string, 0, 100)
+		for _, text := range literals(t, files, file) {
+			texts = append(texts, text)
+			if wordToUsers.MatchString(text) {
+				t.Errorf("%s: RabbitMQ has another name in %s", name, text)
+			}
+		}
 		for _, group := range file.Comments {
 			texts = append(texts, group.Text())
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-				texts = append(texts, literal.Value)
-				if wordToUsers.MatchString(literal.Value) {
-					t.Errorf("%s: RabbitMQ has another name in %s", name, literal.Value)
-				}
-			}
-			return true
-		})
 		for _, text := range texts {
 			for _, found := range word.FindAllString(text, -1) {
 				t.Errorf("%s: %q in %q", name, found, strings.TrimSpace(text))
@@ -140,20 +135,12 @@ func TestDocsHaveNoLongSentence(t *testing.T) {
 
 // The events, metrics and errors of the table of failure modes are those of the program.
 func TestFailureModesNameExistingEventsAndMetrics(t *testing.T) {
-	var source strings.Builder
-	err := filepath.WalkDir("../..", func(name string, _ os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
-			var text []byte
-			text, err = os.ReadFile(name)
-			source.Write(text)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+	source, files := "", token.NewFileSet()
+	for _, file := range sources(t, files) {
+		source += strings.Join(slices.Collect(maps.Values(literals(t, files, file))), "\n")
 	}
 	for _, name := range regexp.MustCompile("`([a-z]+_[a-z_]+)`").FindAllStringSubmatch(readDoc(t, "failure-modes.md"), -1) {
-		if !strings.Contains(source.String(), name[1]) && !strings.Contains(source.String(), strings.TrimSuffix(name[1], "_total")) {
+		if !strings.Contains(source, name[1]) && !strings.Contains(source, strings.TrimSuffix(name[1], "_total")) {
 			t.Errorf("docs/failure-modes.md: the program has no %s", name[1])
 		}
 	}
@@ -165,7 +152,7 @@ func TestFailureModesNameExistingEventsAndMetrics(t *testing.T) {
 		for part := range strings.SplitSeq(strings.Join(strings.Fields(line[1]), " "), "…") {
 			if part = strings.Trim(part, " ;:,"); len(part) > 3 {
 				checked++
-				if !strings.Contains(source.String(), part) {
+				if !strings.Contains(source, part) {
 					t.Errorf("docs/failure-modes.md: the program never says %q", part)
 				}
 			}
@@ -173,5 +160,86 @@ func TestFailureModesNameExistingEventsAndMetrics(t *testing.T) {
 	}
 	if checked < 5 {
 		t.Errorf("only %d lines were found", checked)
+	}
+}
+
+// messagesOf returns the texts in front of the colon of each item in a part of the page.
+func messagesOf(t *testing.T, part string) []string {
+	t.Helper()
+	var all []string
+	for _, item := range regexp.MustCompile("(?m)^- ((?:`[^`]+`(?:,\\s+)?)+):").FindAllStringSubmatch(part, -1) {
+		for _, text := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(item[1], -1) {
+			all = append(all, strings.Join(strings.Fields(text[1]), " "))
+		}
+	}
+	if len(all) == 0 {
+		t.Fatal("the page has no messages")
+	}
+	return all
+}
+
+// partsOfTroubleshooting are the chapters about the program, and the one about errors of Postgres in an application.
+func partsOfTroubleshooting(t *testing.T) (program, application string) {
+	t.Helper()
+	program, application, found := strings.Cut(readDoc(t, "troubleshooting.md"), "## In the application")
+	if !found {
+		t.Fatal("docs/troubleshooting.md has no chapter about applications")
+	}
+	return program, application
+}
+
+// Each message of the page stands in one string of the program, in which … is a value.
+func TestTheTroubleshootingPageQuotesTheProgram(t *testing.T) {
+	said, files := "", token.NewFileSet()
+	for _, file := range sources(t, files) {
+		for _, text := range literals(t, files, file) {
+			said += strings.ReplaceAll(text, "\n", " ") + "\n"
+		}
+	}
+	program, _ := partsOfTroubleshooting(t)
+	for _, message := range messagesOf(t, program) {
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(message), "…", ".+")
+		if !regexp.MustCompile(pattern).MatchString(said) {
+			t.Errorf("docs/troubleshooting.md: the program never says %q", message)
+		}
+	}
+}
+
+// The errors of applications are those of Postgres.
+func TestTheTroubleshootingPageQuotesPostgres(t *testing.T) {
+	env, conn := withTables(t, "--mode", "poll")
+	env["CDC_RELAY_MODE"] = "poll"
+	role := services.Name(t)
+	insert := "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')"
+	execute(t, conn, "CREATE ROLE "+role+"; GRANT USAGE ON SCHEMA public TO "+role+"; GRANT INSERT ON outbox TO "+role)
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	said := ""
+	for _, sql := range []string{
+		"SET ROLE " + role + "; " + insert + " RETURNING id",
+		"INSERT INTO outbox (routing_key, payload) VALUES ('k', '{}'::text)",
+		insert + "; ALTER SEQUENCE outbox_id_seq RESTART; " + insert,
+	} {
+		_, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+		failed, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		said += failed.Message + "\n"
+		execute(t, conn, "RESET ROLE")
+	}
+	_, application := partsOfTroubleshooting(t)
+	messages := messagesOf(t, application)
+	for _, message := range messages {
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(message), "…", ".+")
+		if !regexp.MustCompile(pattern).MatchString(said) {
+			t.Errorf("docs/troubleshooting.md: Postgres does not say %q, but\n%s", message, said)
+		}
+	}
+	if n := strings.Count(said, "\n"); len(messages) != n {
+		t.Errorf("docs/troubleshooting.md has %d messages, and %d were caused", len(messages), n)
 	}
 }

@@ -27,9 +27,7 @@ func TestEachPageOfTheDocsIsOnTheIndexOnce(t *testing.T) {
 		t.Errorf("%d of %d lines of docs/README.md have the form `- [Title](page.md): question`", len(listed), n)
 	}
 	files, err := filepath.Glob(docsFolder + "*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want []string
 	for _, file := range files {
 		if name := filepath.Base(file); name != "README.md" {
@@ -73,9 +71,7 @@ func TestLinkedFilesAndHeadingsExist(t *testing.T) {
 		if os.IsNotExist(err) {
 			continue // removed, and not yet committed
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, link := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(code.ReplaceAllString(string(text), ""), -1) {
 			path, anchor, _ := strings.Cut(link[1], "#")
 			if strings.Contains(path, ":") || strings.HasPrefix(path, "/") { // of another site, or of ours: test/site checks those
@@ -96,20 +92,5 @@ func TestLinkedFilesAndHeadingsExist(t *testing.T) {
 	}
 	if checked < 300 {
 		t.Errorf("only %d links were found", checked)
-	}
-}
-
-// Each alert has the address of a chapter of the runbook. Stage site checks the address in the built site.
-func TestAlertsLeadToTheRunbook(t *testing.T) {
-	chapters := headings(readDoc(t, "runbook.md"))
-	rules := readDeployed(t, "prometheus/rules.yaml")
-	links := regexp.MustCompile(`runbook_url: https://cdc-relay.github.io/cdc-relay/runbook#(.*)`).FindAllStringSubmatch(rules, -1)
-	if len(links) != strings.Count(rules, "- alert: ") {
-		t.Errorf("%d alerts, and %d lead to the runbook", strings.Count(rules, "- alert: "), len(links))
-	}
-	for _, link := range links {
-		if !chapters[link[1]] {
-			t.Errorf("docs/runbook.md has no chapter %s", link[1])
-		}
 	}
 }

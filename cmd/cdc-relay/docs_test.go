@@ -2,7 +2,9 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,9 +15,7 @@ const docsFolder = "../../docs/"
 func readDoc(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(docsFolder + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 
@@ -117,25 +117,6 @@ func TestDocumentedRangesAreEnforced(t *testing.T) {
 	}
 }
 
-func TestDocumentedConfigurationFileIsValid(t *testing.T) {
-	_, rest, found := strings.Cut(readDoc(t, "configuration.md"), "```yaml\n")
-	example, _, closed := strings.Cut(rest, "```")
-	if !found || !closed {
-		t.Fatal("docs/configuration.md has no example of the file")
-	}
-	name := t.TempDir() + "/relay.yaml"
-	if err := os.WriteFile(name, []byte(example), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg := defaultConfig()
-	if err := readConfig(name, cfg); err != nil {
-		t.Fatal(err)
-	}
-	if err := cfg.validate(); err != nil {
-		t.Error(err)
-	}
-}
-
 // Filters are flags only, and have a section of their own.
 func TestDocsNameEveryFilter(t *testing.T) {
 	text := readDoc(t, "configuration.md")
@@ -153,5 +134,70 @@ func TestDocsNameEveryFilter(t *testing.T) {
 	}
 	for name := range found {
 		t.Errorf("docs/configuration.md has a filter --%s, which does not exist", name)
+	}
+}
+
+// A promise whose test was renamed or removed has no proof.
+func TestTestsNamedInTheDocsExist(t *testing.T) {
+	files, err := filepath.Glob("../../test/e2e/*_test.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no tests found: %v", err)
+	}
+	var tests strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		tests.Write(text)
+	}
+	_, part, _ := strings.Cut(readDoc(t, "../CONTRIBUTING.md"), "## Tests of the promises")
+	part, _, _ = strings.Cut(part, "\n## ")
+	named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(part, -1)
+	if len(named) == 0 {
+		t.Error("CONTRIBUTING.md names no tests")
+	}
+	for _, name := range named {
+		if !strings.Contains(tests.String(), "\nfunc "+name[1]+"(") {
+			t.Errorf("CONTRIBUTING.md names %s, which e2e does not have", name[1])
+		}
+	}
+}
+
+// The new names in the tables of the page are flags, commands and metrics of the program, or stand in the reference.
+func TestNewNamesOfTheMigrationPageExist(t *testing.T) {
+	reference := ""
+	for _, name := range []string{"contract.md", "commands.md", "delivery.md", "functions.md", "../clients/python/README.md", "../examples/exec/README.md"} {
+		reference += readDoc(t, name)
+	}
+	metrics, app, checked := registered(t), (&process{}).app(), 0
+	for _, row := range regexp.MustCompile(`(?m)^\|.*\|(.*)\|$`).FindAllStringSubmatch(readDoc(t, "migrate.md"), -1) {
+		for _, code := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+			checked++
+			name, flag, _ := strings.Cut(strings.TrimPrefix(code[1], "cdc-relay "), " --")
+			flag, _, _ = strings.Cut(flag, " ")
+			switch {
+			case strings.HasPrefix(name, "--"):
+				if name, _, _ = strings.Cut(strings.TrimPrefix(name, "--"), " "); len(takersOf(name)) == 0 {
+					t.Errorf("no command takes --%s", name)
+				}
+			case app.Command(name) != nil && (flag != "" || strings.HasPrefix(code[1], "cdc-relay ")):
+				if flag != "" && !slices.Contains(takersOf(flag), name) {
+					t.Errorf("cdc-relay %s takes no --%s", name, flag)
+				}
+			case strings.HasPrefix(name, "cdc_relay_"):
+				if !metrics[name] {
+					t.Errorf("there is no metric %s", name)
+				}
+			case strings.HasPrefix(name, "manage.py "):
+				file := docsFolder + "../clients/python/cdc_relay/django/management/commands/" + strings.TrimPrefix(name, "manage.py ") + ".py"
+				if _, err := os.Stat(file); err != nil && name != "manage.py check" { // Django's own
+					t.Error(err)
+				}
+			case !strings.Contains(reference, "`"+name) && !strings.Contains(reference, name+"`"):
+				t.Errorf("the reference has no `%s`", name)
+			}
+		}
+	}
+	if checked < 80 {
+		t.Errorf("only %d names were found", checked)
 	}
 }

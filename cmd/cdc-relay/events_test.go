@@ -3,9 +3,14 @@ package main
 import (
 	"encoding/json"
 	"maps"
+	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -16,9 +21,7 @@ import (
 func countsBy(t *testing.T, live *show.LiveRelay, name, label string) map[string]int {
 	t.Helper()
 	r, err := live.Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	counts := make(map[string]int)
 	for _, m := range r.Families[name].GetMetric() {
 		for _, pair := range m.GetLabel() {
@@ -86,8 +89,7 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 			t.Errorf("%s: %v", name, n)
 		}
 	}
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 	lines := make(map[string]int)
 	for line := range relay.lines {
 		for _, message := range []string{"message rejected", "message dead-lettered"} {
@@ -118,8 +120,7 @@ func TestTheFirstSlotIsNotLoggedAsALoss(t *testing.T) {
 			}
 		}
 		relay.await(t, `"streaming"`)
-		relay.signal(t, syscall.SIGTERM)
-		relay.exit(t)
+		relay.stopsWell(t)
 	}
 	wantLevel("INFO", "publication_recreated", "slot_created")
 	execute(t, db, "INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')")
@@ -128,4 +129,101 @@ func TestTheFirstSlotIsNotLoggedAsALoss(t *testing.T) {
 		return err == nil
 	})
 	wantLevel("WARN", "slot_created")
+}
+
+// datagrams reads lines from a UDP socket until one begins with the text, and returns them without their tags.
+func datagrams(t *testing.T, conn net.PacketConn, until string) (lines []string) {
+	t.Helper()
+	must(t, conn.SetReadDeadline(time.Now().Add(await.Hang())))
+	packet := make([]byte, 1<<16)
+	for !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, until) }) {
+		n, _, err := conn.ReadFrom(packet)
+		if err != nil {
+			t.Fatalf("%v; got\n%s", err, strings.Join(lines, "\n"))
+		}
+		for line := range strings.Lines(string(packet[:n])) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// listenForStatsd stands for the agent of DogStatsD, until the test ends.
+func listenForStatsd(t *testing.T) net.PacketConn {
+	t.Helper()
+	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// The last counts are sent when the relay stops.
+func TestMetricsReachDogStatsD(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"run", "drain"} {
+		t.Run(command, func(t *testing.T) {
+			conn := listenForStatsd(t)
+			env, db := fresh(t)
+			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+			env["CDC_RELAY_STATSD_ADDR"] = conn.LocalAddr().String() + "?prefix=shop&tags=env:test, team:shop"
+			want(t, cdcRelay(t, env, "setup"), exitDone)
+			execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 7)`)
+			relay := start(t, env, command, "--max-retries", "0")
+			if command == "run" {
+				for range 7 {
+					relay.await(t, "message dead-lettered")
+				}
+				relay.signal(t, syscall.SIGTERM)
+			}
+			if code := relay.exit(t); code != exitDone {
+				t.Errorf("exit code %d", code)
+			}
+			got := datagrams(t, conn, "shop.messages_dead_lettered:7|c|#env:test,team:shop")
+			got = append(got, datagrams(t, conn, "shop.stream_connected:0|g")...)
+			if !slices.ContainsFunc(got, func(l string) bool {
+				return strings.HasPrefix(l, "shop.messages_refused:7|c|#env:test,team:shop,reason:unroutable")
+			}) {
+				t.Errorf("no rejections among\n%s", strings.Join(got, "\n"))
+			}
+		})
+	}
+}
+
+// arrivals declares a queue, binds it to an exchange of that name if there is one, and consumes it.
+func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
+	t.Helper()
+	channel := connectToBroker(t, url)
+	_, err := channel.QueueDeclare(queue, false, false, false, false, nil)
+	must(t, err)
+	if exchange != "" {
+		must(t, channel.ExchangeDeclare(exchange, "fanout", false, false, false, false, nil))
+		must(t, channel.QueueBind(queue, "", exchange, false, nil))
+	}
+	arrived, err := channel.Consume(queue, "", true, true, false, false, nil)
+	must(t, err)
+	return arrived
+}
+
+// The notice arrives when the row is in the dead-letter table. If nobody consumes it, the relay continues.
+func TestEventNoticesArePublished(t *testing.T) {
+	t.Parallel()
+	env, db := withTables(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	notices := arrivals(t, env["CDC_RELAY_AMQP_URL"], "graves", "graveyard")
+	execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`)
+	relay := start(t, env, "drain", "--max-retries", "0", "--events-exchange", "graveyard")
+	for range 3 {
+		var told struct {
+			ID     int64
+			Reason string
+		}
+		must(t, json.Unmarshal(await.Receive(t, "a notice comes", notices).Body, &told))
+		reason := query[string](t, db, `SELECT failure_reason FROM outbox_dead_letter WHERE id = $1`, told.ID)
+		if reason != told.Reason {
+			t.Errorf("the notice is %+v, the table has %q", told, reason)
+		}
+	}
+	if code := relay.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
 }

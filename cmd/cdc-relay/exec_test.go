@@ -14,11 +14,18 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
+// executable writes a program.
+func executable(t *testing.T, script string) string {
+	t.Helper()
+	file := writeFile(t, "handler", script)
+	must(t, os.Chmod(file, 0o700))
+	return file
+}
+
 // The redelivered messages are marked. The row of a rejected message waits as long as the handler says.
 func TestUnansweredMessagesGoToTheNextHandler(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
 	folder := t.TempDir()
-	handler := filepath.Join(folder, "handler")
 	// It exits at its first message without an answer. CDC_RELAY_… must not be in its environment.
 	script := `#!/bin/sh
 cd ` + folder + `
@@ -34,9 +41,7 @@ while IFS= read -r line; do
   esac
 done
 `
-	if err := os.WriteFile(handler, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	handler := executable(t, script)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('first', '{"n" : 1}'), ('busy', '2'), ('bad', '3')`)
 	env["CDC_RELAY_SEND_TIMEOUT"] = "10m"
 	drain := []string{"drain", "--publisher", "exec", "--json", "--", handler, "-5"}
@@ -50,9 +55,7 @@ done
 	}
 	wantJSON(t, r, exitDone, map[string]any{"published": 1.0, "rejected": 2.0, "dead_lettered": 1.0})
 	text, err := os.ReadFile(filepath.Join(folder, "got"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	if !strings.Contains(lines[0], `"payload":{"n" : 1},"payload_base64":null}`) {
 		t.Errorf("the first line is %s", lines[0])
@@ -88,10 +91,7 @@ done
 // A message that ends every handler is rejected by drain as by run, wherever it stands among the others.
 func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 	t.Parallel()
-	handler := filepath.Join(t.TempDir(), "handler")
-	if err := os.WriteFile(handler, []byte(poisoned), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	handler := executable(t, poisoned)
 	for name, rows := range map[string][]string{
 		"first":   {"poison", "good", "good", "good"},
 		"last":    {"good", "good", "good", "poison"},
@@ -133,17 +133,11 @@ func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 	t.Parallel()
 	env, conn := withTables(t, "--mode", "poll")
-	handler := filepath.Join(t.TempDir(), "handler")
-	if err := os.WriteFile(handler, []byte(poisoned), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	handler := executable(t, poisoned)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('poison', '1')`)
 	env["CDC_RELAY_SEND_TIMEOUT"] = "2s"
 	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--", handler)
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "due rows remain in public.outbox: 1 or more, the first has id 1: the publisher is connecting: the handler has ended: exit status 4") {
-		t.Errorf("got %s", r.stderr)
-	}
+	wantError(t, r, "due rows remain in public.outbox: 1 or more, the first has id 1: the publisher is connecting: the handler has ended: exit status 4")
 	if got := query[string](t, conn, `SELECT routing_key || attempts FROM outbox`); got != "poison0" {
 		t.Errorf("left: %s", got)
 	}
@@ -153,7 +147,6 @@ func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	env, conn := withTables(t, "--mode", "poll")
-	handler := filepath.Join(t.TempDir(), "handler")
 	script := `#!/bin/sh
 while IFS= read -r line; do
   id=$(printf '%s' "$line" | sed 's/.*"message_id":"\([^"]*\)".*/\1/')
@@ -163,9 +156,7 @@ while IFS= read -r line; do
   esac
 done
 `
-	if err := os.WriteFile(handler, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	handler := executable(t, script)
 	env["CDC_RELAY_SEND_TIMEOUT"] = "3s"
 	for _, test := range []struct {
 		rows      string
@@ -193,9 +184,7 @@ func TestNoProcessOfTheHandlerIsLeft(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')`)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
 	for _, test := range []struct {
@@ -209,23 +198,14 @@ func TestNoProcessOfTheHandlerIsLeft(t *testing.T) {
 			if test.killed && runtime.GOOS != "linux" {
 				t.Skip("only Linux kills the handler of a killed relay")
 			}
-			handler := filepath.Join(t.TempDir(), "handler")
-			if err := os.WriteFile(handler, fmt.Appendf(nil, "#!/bin/bash\n"+test.script+"\n", port), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			handler := executable(t, fmt.Sprintf("#!/bin/bash\n"+test.script+"\n", port))
 			relay := start(t, env, "run", "--mode", "poll", "--http-addr", "", "--send-timeout", "1h", "--publisher", "exec", "--", handler)
-			if err := listener.(*net.TCPListener).SetDeadline(time.Now().Add(await.Hang())); err != nil {
-				t.Fatal(err)
-			}
+			must(t, listener.(*net.TCPListener).SetDeadline(time.Now().Add(await.Hang())))
 			process, err := listener.Accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer process.Close()
 			if test.killed {
-				if err := relay.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, relay.Process.Kill())
 			}
 			_ = process.SetReadDeadline(time.Now().Add(await.Hang()))
 			if _, err := process.Read(make([]byte, 1)); err != io.EOF {

@@ -3,7 +3,6 @@ package main
 import (
 	"maps"
 	"net/url"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -27,9 +26,7 @@ func hintOf(r result) string {
 func follow(t *testing.T, env environment, conn *pgx.Conn, asked environment, hint string) environment {
 	t.Helper()
 	admin, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	hint = strings.ReplaceAll(hint, "OWNER@", admin.User.String()+"@")
 	command, _, _ := strings.Cut(hint, "  # ")
 	switch {
@@ -119,8 +116,7 @@ func TestHintsCureTheirErrors(t *testing.T) {
 			case args[0] == "run":
 				relay := start(t, then, append(args, "--log-format", "json")...)
 				relay.await(t, `"event":"streaming"`)
-				relay.signal(t, os.Interrupt)
-				relay.exit(t)
+				relay.stopsWell(t)
 			default:
 				if again := cdcRelay(t, then, args...); strings.Contains(again.stderr, test.says) || test.role == polling && again.code != exitDone {
 					t.Errorf("after %s: %s", hint, again.stderr)

@@ -100,3 +100,79 @@ func TestExplainNamesTheSessionThatLocksARow(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "stats"), "1: schema_version is for a newer relay")
 	execute(t, conn, `BEGIN`)
 }
+
+// Requeued dead letters can have negative ids.
+func TestCommandsAcceptNegativeIDs(t *testing.T) {
+	env, conn := withTables(t, "--mode", "poll")
+	execute(t, conn, `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (-7, 'k', '{}')`)
+	execute(t, conn, insertDead, -5, uuid(5), nil)
+	for _, args := range [][]string{{"explain", "-7"}, {"explain", "--", "-7"}, {"explain", "--payload", "-7", "--mode", "poll"}} {
+		wantOutput(t, cdcRelay(t, env, args...), "id               -7")
+	}
+	wantOutput(t, cdcRelay(t, env, "explain", "-5"), "id", "-5")
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--id", "-5"), "-5")
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--dry-run", "-5", "-6"), "would resend 1 dead letter")
+	wantUsage(t, cdcRelay(t, env, "stats", "--top", "-5"), `--top: -5: want 0 to 10000`)
+}
+
+// An application can set created_at to any time of Postgres.
+func TestCommandsShowTimesBeyondTheRangeOfGo(t *testing.T) {
+	t.Parallel()
+	env, conn := withTables(t, "--mode", "poll")
+	for id, at := range []string{"now() + interval '300 years'", "'infinity'", "'-infinity'", "'12000-01-01'", "'0044-03-15 BC'", "'0001-01-01 00:00:00+00'"} {
+		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox (id, routing_key, payload, created_at, available_at, expires_at) VALUES (%d, 'k', '1', %[2]s, %[2]s, %[2]s)`, id+1, at))
+		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
+			VALUES (%d, gen_random_uuid(), %s, 6, 1, 'k', '{}', 'nack')`, id+11, at))
+		for _, format := range []string{"table", "json"} {
+			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+1), "--format", format), "created", "expire")
+			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+11), "--format", format), "created")
+		}
+	}
+	for _, command := range []string{"list", "explain 6", "list --state scheduled"} {
+		out := cdcRelay(t, env, append(strings.Fields(command), "--format", "json")...)
+		if null := `"available_at": null`; strings.Contains(out.stdout, null) || strings.Contains(out.stdout, `"expires_at": null`) {
+			t.Errorf("%s shows null for a time:\n%s", command, out.stdout)
+		}
+	}
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--format", "json"), `"created_at": "9999-12-31T23:59:59Z"`, `"created_at": "0001-01-01T00:00:00Z"`)
+}
+
+// A script that gets exit code 0 would assume success.
+func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
+	t.Parallel()
+	env, conn := withTables(t, "--mode", "poll")
+	execute(t, conn, `INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
+		VALUES (1, gen_random_uuid(), now(), 6, 1, 'k', '{}', 'of_a_custom_publisher')`)
+	for _, test := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"resend --state dead 999999999", exitNotFound, "no dead letter has one of these IDs"},
+		{"resend --state dead 999999999 --dry-run", exitNotFound, "no dead letter has one of these IDs"},
+		{"resend --state dead 999999999 --format json", exitNotFound, "no dead letter has one of these IDs"},
+		{"delete --state dead 999999999 --yes", exitNotFound, "no dead letter has one of these IDs"},
+		{"resend --state retrying 999999999", exitNotFound, "no waiting retry has one of these IDs"},
+		{"resend --state retrying 999999999 --json", exitNotFound, "no waiting retry has one of these IDs"},
+		{"explain 999999999", exitNotFound, "999999999 is neither in public.outbox nor"},
+		{"explain 00000000-0000-4000-8000-000000000000 --json", exitNotFound, "is neither in public.outbox nor"},
+		{"list --reason bogus", exitUsage, `no message of the outbox has "bogus"; the codes are nack, unroutable, `},
+		{"list --reason unroutable", exitDone, ""},
+		{"delete --state due --reason bogus --yes", exitUsage, `no due message has "bogus"`},
+		{"delete --state due 999999999 --yes", exitNotFound, "no due message has one of these IDs"},
+		{"list --state dead --reason bogus", exitUsage, `no dead letter has "bogus"; the codes are nack, unroutable, `},
+		{"resend --state dead --reason bogus", exitUsage, `no dead letter has "bogus"`},
+		{"delete --state dead --reason bogus --yes", exitUsage, `no dead letter has "bogus"`},
+		{"resend --state retrying --reason bogus", exitUsage, `no waiting retry has "bogus"`},
+		{"list --state dead --reason nack", exitDone, ""},
+		{"resend --state dead --reason nack", exitDone, ""},
+		{"list --state dead --reason of_a_custom_publisher", exitDone, ""},
+		{"resend --state dead 1 999999999", exitDone, ""},
+	} {
+		r := cdcRelay(t, env, strings.Fields(test.args)...)
+		empty := r.code == exitNotFound && strings.HasPrefix(test.args, "explain") && strings.Contains(test.args, "--json")
+		if r.code != test.code || !strings.Contains(r.stderr, test.says) || empty && !strings.Contains(r.stdout, `"messages": []`) {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", test.args, r.code, test.code, r.stdout, r.stderr)
+		}
+	}
+}

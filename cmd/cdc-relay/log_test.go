@@ -2,21 +2,31 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
 	"go/token"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	spans "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -26,14 +36,10 @@ import (
 func fullPipe(t *testing.T) (reader, writer *os.File) {
 	t.Helper()
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = reader.Close(); _ = writer.Close() })
 	for {
-		if err := writer.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writer.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
 		if _, err := writer.Write(make([]byte, 4096)); errors.Is(err, os.ErrDeadlineExceeded) {
 			return reader, writer
 		}
@@ -45,9 +51,7 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 	t.Parallel()
 	_, unread := fullPipe(t)
 	gone, closed, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = gone.Close()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -68,15 +72,11 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 			env, db := withTables(t)
 			env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
 			port, err := services.FreePort()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			address := fmt.Sprintf("127.0.0.1:%d", port)
 			c := startSilent(t, test.stderr, env, append([]string{"run", "--listen", address}, test.flags...)...)
 			// Each of these rows is rejected, and logged.
-			if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 500)`); err != nil {
-				t.Fatal(err)
-			}
+			execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 500)`)
 			await.Until(t, "all rows are rejected", func() bool {
 				var left int
 				err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE attempts = 0`).Scan(&left)
@@ -89,9 +89,7 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 			if got := page(t, "http://"+address+"/metrics"); strings.Contains(got, "\ncdc_relay_log_lines_dropped_total 0\n") == drops {
 				t.Errorf("dropped lines are counted wrong: %s", got)
 			}
-			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Process.Signal(syscall.SIGTERM))
 			if err := c.Wait(); err != nil {
 				t.Errorf("the relay ended with: %v", err)
 			}
@@ -118,9 +116,7 @@ func TestASecondSignalEndsAProcessWhoseErrorsNobodyReads(t *testing.T) {
 func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	collector, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer collector.Close()
 	go func() {
 		for {
@@ -138,9 +134,7 @@ func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 	env["OTEL_EXPORTER_OTLP_HEADERS"] = "Authorization Bearer s3cr3t"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run", "--listen", "127.0.0.1:0")
-	if _, err := db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext()); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext())
 	var lines []string
 	for !strings.Contains(strings.Join(lines, ""), "Unsolicited response") {
 		lines = append(lines, await.Receive(t, "net/http logs", relay.lines))
@@ -181,9 +175,7 @@ func startSilent(t *testing.T, stderr *os.File, env environment, args ...string)
 	t.Helper()
 	c := program(t, env, args...)
 	c.Stderr = stderr
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill() })
 	return c
 }
@@ -200,4 +192,113 @@ func TestAPartThatHangsDoesNotKeepTheProcess(t *testing.T) {
 			t.Errorf("got %v after %s", err, time.Since(began))
 		}
 	})
+}
+
+// collected receives spans by OTLP over HTTP.
+type collected struct {
+	mu    sync.Mutex
+	spans []*spans.Span
+}
+
+func (c *collected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	var export collector.ExportTraceServiceRequest
+	if err == nil {
+		err = proto.Unmarshal(body, &export)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, group := range export.GetResourceSpans() {
+		for _, scope := range group.GetScopeSpans() {
+			c.spans = append(c.spans, scope.GetSpans()...)
+		}
+	}
+	w.Header().Set("Content-Type", "application/x-protobuf")
+}
+
+const (
+	traceOfTest  = "4bf92f3577b34da6a3ce929d0e0e4736"
+	parentOfTest = "00f067aa0ba902b7"
+)
+
+// traceContext are the headers that carry a trace through the outbox.
+func traceContext() map[string]string {
+	return map[string]string{
+		"traceparent": "00-" + traceOfTest + "-" + parentOfTest + "-01", "tracestate": "vendor=a,other=b",
+		"baggage": "userId=alice,serverNode=DF%2028", "sentry-trace": traceOfTest + "-" + parentOfTest + "-1",
+	}
+}
+
+// relayTraced lets a relay publish a message with a trace, and stops it. Rows inserted right after its start may be
+// published from the table, without a latency; then other rows follow.
+func relayTraced(t *testing.T, more environment) amqp.Delivery {
+	t.Helper()
+	env, db := fresh(t)
+	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+	for name, value := range more {
+		env[name] = value
+	}
+	arrived := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	relay := start(t, env, "run")
+	address := relay.httpURL(t)
+	relay.await(t, `"streaming"`)
+	var d amqp.Delivery
+	shown := false
+	for deadline := time.Now().Add(20 * time.Second); !shown && time.Now().Before(deadline); {
+		execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext())
+		d = <-arrived
+		_, metrics := fetch(t, http.MethodGet, address+"/metrics", nil, "Accept", "application/openmetrics-text; version=1.0.0")
+		shown = strings.Contains(metrics, `# {trace_id="`+traceOfTest+`"}`)
+	}
+	if !shown {
+		t.Error("no exemplar on the page of metrics")
+	}
+	relay.stopsWell(t)
+	return d
+}
+
+// Trace headers of the application arrive unchanged, whether or not the relay records spans. Its spans belong to that
+// trace.
+func TestTraceContextPassesThroughUnchanged(t *testing.T) {
+	t.Parallel()
+	for _, tracing := range []bool{false, true} {
+		var got collected
+		server := httptest.NewServer(&got)
+		defer server.Close()
+		env := environment{}
+		if tracing {
+			env["OTEL_EXPORTER_OTLP_ENDPOINT"] = server.URL
+		}
+		d := relayTraced(t, env)
+		for name, want := range traceContext() {
+			if d.Headers[name] != want {
+				t.Errorf("tracing %v: %s is %q, want %q", tracing, name, d.Headers[name], want)
+			}
+		}
+		delete(d.Headers, "x-possible-duplicate") // a message that leaves late on a busy machine has it
+		if len(d.Headers) != len(traceContext()) {
+			t.Errorf("tracing %v: headers are %v", tracing, d.Headers)
+		}
+		if tracing != (len(got.spans) > 0) {
+			t.Errorf("tracing %v: %d spans", tracing, len(got.spans))
+		}
+		for _, s := range got.spans {
+			if hex.EncodeToString(s.GetTraceId()) != traceOfTest || hex.EncodeToString(s.GetParentSpanId()) != parentOfTest || s.GetName() != "publish amq.default" {
+				t.Errorf("the span is %v", s)
+			}
+		}
+	}
+}
+
+func TestAWrongExporterIsAUsageError(t *testing.T) {
+	t.Setenv("OTEL_TRACES_EXPORTER", "zipkin")
+	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop", "CDC_RELAY_AMQP_URL": "amqp://localhost"}, "run", "--http-addr", "")
+	if r.code != exitUsage || !strings.Contains(r.stderr, "OTEL_TRACES_EXPORTER=zipkin") {
+		t.Errorf("got %d, %s", r.code, r.stderr)
+	}
 }

@@ -68,6 +68,24 @@ func want(t *testing.T, r result, code int) {
 	}
 }
 
+// wantError expects exit code 1, and these texts on the standard error.
+func wantError(t *testing.T, r result, wanted ...string) {
+	t.Helper()
+	want(t, r, exitFailed)
+	for _, text := range wanted {
+		if !strings.Contains(r.stderr, text) {
+			t.Errorf("the error lacks %q:\n%s", text, r.stderr)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func wantOutput(t *testing.T, r result, wanted ...string) {
 	t.Helper()
 	want(t, r, exitDone)

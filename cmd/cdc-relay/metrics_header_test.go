@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
@@ -44,8 +43,7 @@ func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	if got := series("cdc_relay_messages_refused_total"); got["orders.send"] != 4 {
 		t.Errorf("rejected: %v", got)
 	}
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 
 	wantOutput(t, cdcRelay(t, env, "stats"), "(routing key gone, orders.send)", "ROUTING KEY  TASK ", "gone         orders.send ", `evil"\n\x1b[31m<b>`, "xxxxx…")
 	var stats struct {
@@ -92,7 +90,6 @@ func TestHeadersThatMakeNoLabelAreRejected(t *testing.T) {
 // A link to a failure shows the dead letters that it counts.
 func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	tasks := []string{"orders.send", "a,b", ",", "*", "#", `"<b>&=%_\ü`, " lead", "'quoted'", "\x1b[31m\n"}
 	for _, task := range tasks {
 		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, headers, failure_reason)
@@ -127,22 +124,28 @@ func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 	}
 }
 
-// The tag has the bound of the label, and nothing in a value ends it.
-func TestDogStatsDHasATagForAHeader(t *testing.T) {
+// The tags are the keys named by --metrics-routing-keys, and "other" for the rest, and a header. That has the bound of the
+// label, and nothing in a value ends it.
+func TestDogStatsDHasTagsForRoutingKeysAndAHeader(t *testing.T) {
 	t.Parallel()
 	conn := listenForStatsd(t)
 	env, db := withTables(t)
 	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers)
-		SELECT 'celery', '1', jsonb_build_object('x-task', CASE WHEN i <= 2 THEN E'a,b|c#d\ne:f' ELSE 'task ' || i END) FROM generate_series(1, 500) i`)
-	want(t, cdcRelay(t, env, "drain", "--metrics-header", "x-task"), exitDone)
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) SELECT CASE WHEN i <= 2 THEN 'orders.created' ELSE 'invoices.' || i END, '1',
+		jsonb_build_object('x-task', CASE WHEN i <= 2 THEN E'a,b|c#d\ne:f' ELSE 'task ' || i END) FROM generate_series(1, 500) i`)
+	want(t, cdcRelay(t, env, "drain", "--metrics-routing-keys", "orders.*,paid", "--metrics-header", "x-task"), exitDone)
 	var tags []string
 	for _, line := range datagrams(t, conn, "cdc_relay.stream_connected:0|g") { // a later one
 		if name, tag, _ := strings.Cut(line, "|c|#"); strings.HasPrefix(name, "cdc_relay.messages_published:") {
 			tags = append(tags, tag)
 		}
 	}
-	if !slices.ContainsFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, "x_task:a_b_c_d?e:f") }) || len(tags) != 99 {
+	for _, wanted := range []string{"routing_key:orders.created,x_task:a_b_c_d?e:f", "routing_key:other,x_task:task 3"} {
+		if !slices.ContainsFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, wanted) }) {
+			t.Errorf("no %s", wanted)
+		}
+	}
+	if len(tags) != 99 {
 		t.Errorf("%d tags: %v", len(tags), tags)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/url"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -40,8 +39,7 @@ func TestRunSetupSaysWhoMustSetUp(t *testing.T) {
 	env, conn := fresh(t)
 	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
 	role := newRole(t, conn, " x", "LOGIN")
-	login := maps.Clone(env)
-	login["CDC_RELAY_DATABASE_URL"] = loginAs(conn, role)
+	login := asRole(t, env, conn, role)
 	run := []string{"run", "--setup", "--publisher", "stdout", "--log-format", "json", "--keep-published", "24h"}
 	hint := func() string {
 		t.Helper()
@@ -80,17 +78,14 @@ func TestRunSetupSaysWhoMustSetUp(t *testing.T) {
 			words[i] = role
 		case strings.HasPrefix(word, "postgres://OWNER@"):
 			owner, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			words[i] = strings.Replace(word, "OWNER", owner.User.String(), 1)
 		}
 	}
 	want(t, cdcRelay(t, environment{}, words...), exitDone)
 	relay := start(t, login, run...)
 	relay.await(t, `"event":"streaming"`)
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 }
 
 // A container often starts before its database.
@@ -100,9 +95,7 @@ func TestRunSetupWaitsForPostgres(t *testing.T) {
 	proxy.Refuse()
 	login := maps.Clone(env)
 	address, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.Host = proxy.Addr()
 	login["CDC_RELAY_DATABASE_URL"] = address.String()
 	relay := start(t, login, "run", "--setup", "--publisher", "stdout", "--log-format", "json")
@@ -110,8 +103,7 @@ func TestRunSetupWaitsForPostgres(t *testing.T) {
 	proxy.Accept()
 	relay.await(t, `"event":"setup_changed"`)
 	relay.await(t, `"event":"streaming"`)
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 }
 
 // Older tables are updated, newer ones stay.
@@ -119,15 +111,12 @@ func TestRunSetupNeverDowngrades(t *testing.T) {
 	env, conn := withTables(t)
 	execute(t, conn, "UPDATE outbox_migrations SET version = 99")
 	r := cdcRelay(t, env, "run", "--setup", "--publisher", "stdout", "--log-format", "json")
-	if want(t, r, exitFailed); !strings.Contains(r.stderr, "install the newer cdc-relay") {
-		t.Errorf("got %s", r.stderr)
-	}
+	wantError(t, r, "install the newer cdc-relay")
 	if v := query[int](t, conn, "SELECT version FROM outbox_migrations"); v != 99 {
 		t.Errorf("version %d", v)
 	}
 	execute(t, conn, "DELETE FROM outbox_migrations; DROP TABLE outbox, outbox_dead_letter; INSERT INTO outbox_migrations VALUES (0)")
 	relay := start(t, env, "run", "--setup", "--publisher", "stdout", "--log-format", "json")
 	relay.await(t, "created tables public.outbox and public.outbox_dead_letter (version 1)")
-	relay.signal(t, syscall.SIGTERM)
-	relay.exit(t)
+	relay.stopsWell(t)
 }

@@ -98,7 +98,6 @@ func TestControlCharactersReachNoLog(t *testing.T) {
 func TestViewsShowNoControlCharacterAndNoHiddenHeader(t *testing.T) {
 	t.Parallel()
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
-	env["CDC_RELAY_HTTP_ADDR"] = ""
 	const columns = `routing_key, exchange, ordering_key, last_error, headers, properties, redacted_payload, payload, attempts`
 	execute(t, db, `INSERT INTO outbox (`+columns+`, available_at) SELECT $1, $1, $1, 'nack: ' || $1, jsonb_build_object($1, $1, 'argsrepr', '(s3cr3t,)',
 		'headers', jsonb_build_object('kwargsrepr', '{s3cr3t}')), jsonb_build_object('type', $1), CASE WHEN i = 2 THEN to_json($1) END, '"b0dy"', 1,

@@ -63,9 +63,7 @@ func start(t *testing.T, env environment, args ...string) *command {
 func program(t *testing.T, env environment, args ...string) *exec.Cmd {
 	t.Helper()
 	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := exec.Command(executable, args...)
 	c.Env = append(os.Environ(), beMain+"=1")
 	for name, value := range env {
@@ -80,12 +78,8 @@ func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *c
 	c := &command{Cmd: program(t, env, args...), exited: make(chan struct{})}
 	c.Stdout = stdout
 	stderr, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, c.Start())
 	lines := make(chan string, 10_000)
 	c.lines = lines
 	go func() {
@@ -133,9 +127,7 @@ func (c *command) exit(t *testing.T) int {
 
 func (c *command) signal(t *testing.T, sig os.Signal) {
 	t.Helper()
-	if err := c.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Process.Signal(sig))
 }
 
 // stopsWell ends the process by SIGTERM, and expects exit code 0.
@@ -151,25 +143,14 @@ func (c *command) stopsWell(t *testing.T) {
 func (c *command) httpURL(t *testing.T) string {
 	t.Helper()
 	var line struct{ Addr string }
-	if err := json.Unmarshal([]byte(c.await(t, "serving /livez")), &line); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(c.await(t, "serving /livez")), &line))
 	return "http://" + line.Addr
 }
 
 func page(t *testing.T, url string) string {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
-	response, err := client.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("%d %s", response.StatusCode, body)
+	status, body := fetch(t, http.MethodGet, url, nil)
+	return fmt.Sprintf("%d %s", status, body)
 }
 
 func TestRunPublishesTheDemoAndStops(t *testing.T) {
@@ -246,9 +227,7 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	}
 	want(t, cdcRelay(t, env, "setup", "--tables-only"), exitDone)
 	broker, err := url.Parse(env["CDC_RELAY_AMQP_URL"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	broker.User = url.UserPassword(broker.User.Username(), "s3cr3t")
 	env["CDC_RELAY_AMQP_URL"] = broker.String()
 	r = cdcRelay(t, env, "demo")
@@ -299,9 +278,7 @@ func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer reader.Close()
 	relay := startTo(t, writer, env, "drain", "--publisher", "stdout")
 	_ = writer.Close()
@@ -333,9 +310,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 			env, conn := withTables(t, "--mode", "poll")
 			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`)
 			reader, writer, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer reader.Close()
 			relay := startTo(t, writer, env, test.command, "--mode", "poll", "--publisher", "stdout", "--shutdown-timeout", "100ms")
 			_ = writer.Close()
@@ -360,9 +335,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 func TestAClosedOutputDeletesNoRow(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
 	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, test := range []struct {
 		output string
 		code   int

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // newRole creates a role with a name that ends like this, without line ends if the server rejects them (Postgres 19).
@@ -39,14 +38,7 @@ func newRole(t *testing.T, conn *pgx.Conn, suffix, attributes string) string {
 // connectAs connects to the database of a connection as another role.
 func connectAs(t *testing.T, conn *pgx.Conn, role string) *pgx.Conn {
 	t.Helper()
-	config := conn.Config()
-	config.User, config.Password = role, "s3cr3t"
-	other, err := pgx.ConnectConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { other.Close(context.Background()) })
-	return other
+	return tabletest.Connect(t, loginAs(conn, role))
 }
 
 // wantDenied expects that the role may not run a statement.
@@ -101,8 +93,7 @@ func TestSetupGrantsWhatRelayAndApplicationNeed(t *testing.T) {
 			}
 			wantDenied(t, asApp, "SELECT id FROM "+test.table.DeadLetter().SQL())
 
-			login := maps.Clone(env)
-			login["CDC_RELAY_DATABASE_URL"] = loginAs(conn, relay)
+			login := asRole(t, env, conn, relay)
 			wantGrants(t, login, listed(app)+","+second, test.args...)
 			running := start(t, login, append([]string{"run", "--publisher", "stdout", "--poll-interval", "10ms"}, test.args...)...)
 			await.Until(t, "the relay publishes both", func() bool {
@@ -146,8 +137,7 @@ func TestSetupLetsTheApplicationCallTheFunctions(t *testing.T) {
 	running := start(t, asRole(t, env, conn, relay), "run", "--publisher", "stdout", "--poll-interval", "10ms")
 	execute(t, asApp, "SELECT outbox_await('"+published+"', '1 minute')")
 	await.Until(t, "the message is published", func() bool { return strings.Contains(running.stdout.String(), published) })
-	running.signal(t, syscall.SIGTERM)
-	running.exit(t)
+	running.stopsWell(t)
 }
 
 // The stricter grants break RETURNING, and check says which ORMs fail.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/systemdtest"
 )
 
 // logLines returns the lines of a JSON log by event; other lines are left out.
@@ -88,9 +89,7 @@ func TestTheLastLogLineSaysWhyTheRelayStopped(t *testing.T) {
 // TestTheLogSaysThatTheAddressIsInUse: the relay has not started then, and its log is JSON all the same.
 func TestTheLogSaysThatTheAddressIsInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close() //nolint:errcheck // the test is over
 	env := environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1"}
 	r := cdcRelay(t, env, "run", "--log-format=json", "--http-addr", listener.Addr().String())
@@ -108,4 +107,83 @@ func TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo(t *testing.T) {
 	relay.signal(t, syscall.SIGTERM)
 	relay.await(t, "relay_stopped")
 	relay.exit(t)
+}
+
+// The relay and the console have addresses of their own, also with the same variables and the same file. A port in use
+// shows which address a command takes.
+func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	used := listener.Addr().String()
+	const free = "127.0.0.1:0"
+	hints := map[string]string{"run": "# choose another address", "console": "cdc-relay console --listen "}
+	for _, test := range []struct {
+		command string
+		env     environment
+		file    string
+		args    string
+	}{
+		{command: "run", args: "--listen USED"},
+		{command: "run", args: "--http-addr USED"},
+		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "USED"}},
+		{command: "run", file: "http-addr: USED\nconsole-listen: FREE\n"},
+		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "FREE", "CDC_RELAY_CONSOLE_LISTEN": "FREE"}, args: "--listen USED"},
+		{command: "console", args: "--listen USED"},
+		{command: "console", args: "--console-listen USED"},
+		{command: "console", env: environment{"CDC_RELAY_CONSOLE_LISTEN": "USED"}},
+		{command: "console", file: "http-addr: FREE\nconsole-listen: USED\n"},
+		{command: "console", file: "console-listen: FREE\n", args: "--listen USED"},
+	} {
+		name := test.command + " " + test.args + " " + strings.Join(test.env.pairs(), " ") + " " + test.file
+		fill := strings.NewReplacer("USED", used, "FREE", free)
+		env := environment{
+			"CDC_RELAY_DATABASE_URL": "postgres://127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1",
+			"CDC_RELAY_LOG_FORMAT": "text",
+		}
+		for variable, text := range test.env {
+			env[variable] = fill.Replace(text)
+		}
+		file := writeFile(t, "relay.yaml", fill.Replace(test.file))
+		if test.file != "" {
+			env["CDC_RELAY_CONFIG"] = file
+		}
+		r := cdcRelay(t, env, append([]string{test.command}, strings.Fields(fill.Replace(test.args))...)...)
+		if r.code != exitFailed || !strings.Contains(r.stderr, "--listen: listen tcp "+used) || !strings.Contains(r.stderr, "hint: "+hints[test.command]) {
+			t.Errorf("%s: got %d and %s", name, r.code, r.stderr)
+		}
+	}
+}
+
+func TestSystemdGetsReadinessStatusAndStopping(t *testing.T) {
+	t.Parallel()
+	socket, said := systemdtest.Listen(t)
+	env := environment{
+		"CDC_RELAY_DATABASE_URL": services.Database(t), "CDC_RELAY_SLOT": services.Name(t), "CDC_RELAY_PUBLISHER": "stdout",
+		"CDC_RELAY_HTTP_ADDR": "", "NOTIFY_SOCKET": socket, "WATCHDOG_USEC": "900000",
+	}
+	want(t, cdcRelay(t, env, "setup"), exitDone)
+	c := start(t, env, "run")
+	systemdtest.Await(t, said, "READY=1")
+	systemdtest.Await(t, said, "WATCHDOG=1")
+	systemdtest.Await(t, said, "STATUS=ready (streaming)")
+	c.signal(t, syscall.SIGTERM)
+	systemdtest.Await(t, said, "STOPPING=1")
+	if code := c.exit(t); code != exitDone {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// A relay that waits for Postgres counts as started, and reports what it waits for.
+func TestSystemdStatusNamesWhatAStartWaitsFor(t *testing.T) {
+	t.Parallel()
+	socket, said := systemdtest.Listen(t)
+	start(t, environment{
+		"CDC_RELAY_DATABASE_URL": someDatabase, "CDC_RELAY_PUBLISHER": "stdout", "CDC_RELAY_HTTP_ADDR": "", "NOTIFY_SOCKET": socket,
+	}, "run")
+	message := systemdtest.Await(t, said, "READY=1")
+	if !strings.HasPrefix(message, "STATUS=not ready (starting); start: ") || !strings.Contains(message, "connection refused") ||
+		strings.Contains(message, "WATCHDOG=1") || strings.Contains(message, "s3cr3t") {
+		t.Errorf("got %s", message)
+	}
 }

@@ -113,8 +113,7 @@ func TestCommandsTakeTheSettingsOfTheRunningRelay(t *testing.T) {
 			delete(looking, "CDC_RELAY_CONFIG")
 
 			// No relay answers.
-			run.signal(t, os.Interrupt)
-			run.exit(t)
+			run.stopsWell(t)
 			address := looking["CDC_RELAY_HTTP_ADDR"]
 			quiet("again up to 3 times, then it is a dead letter (the default of --max-retries: no relay answered at "+address+")",
 				"explain", "1")
@@ -132,9 +131,7 @@ func TestTheRelayTellsNoSecret(t *testing.T) {
 		separator = "&"
 	}
 	handler := writeFile(t, "s3cr3t-handler", "#!/bin/sh\nexec cat >/dev/null\n")
-	if err := os.Chmod(handler, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(handler, 0o755))
 	env["CDC_RELAY_DATABASE_URL_FILE"] = writeFile(t, "s3cr3t-file", address+separator+"application_name=s3cr3t&sslpassword=s3cr3t")
 	env["CDC_RELAY_AMQP_URL"] = "amqp://s3cr3t:s3cr3t@127.0.0.1:1/s3cr3t"
 	env["CDC_RELAY_STATSD_ADDR"], env["CDC_RELAY_LIVENESS_FILE"] = "127.0.0.1:1?tags=s3cr3t:s3cr3t", writeFile(t, "s3cr3t-live", "")
@@ -145,9 +142,7 @@ func TestTheRelayTellsNoSecret(t *testing.T) {
 		t.Errorf("got %s", answer)
 	}
 	var told map[string]any
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(answer, "200 ")), &told); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(strings.TrimPrefix(answer, "200 ")), &told))
 	database, _ := told["database"].(map[string]any)
 	if told["table"] != "public.outbox" || told["instance"] == "" || database["name"] == "" || database["system"] == "" {
 		t.Errorf("got %v", told)
@@ -277,9 +272,7 @@ func TestAWatchingCommandKeepsTheSettingsOfARelayThatEnded(t *testing.T) {
 		fmt.Fprintf(w, `{"table":%q,"settings":{"max-retries":"8","mode":"poll"}}`, table)
 	})
 	s, err := (&process{}).openSession(t.Context(), cfg, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close(t.Context())
 	var notes []string
 	source := show.NewSource(strings.TrimPrefix(relay.URL, "http://"), cfg, func(note string) { notes = append(notes, note) })

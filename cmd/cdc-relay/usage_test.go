@@ -2,13 +2,9 @@ package main
 
 import (
 	"net"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/urfave/cli/v2"
-
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
 )
@@ -162,36 +158,20 @@ func TestMissingURLsAreNamedWithALineToPaste(t *testing.T) {
 }
 
 func TestContradictingFormatsAreAnErrorOfEachCommand(t *testing.T) {
-	var commands int
-	var each func(path []string, commands []*cli.Command)
-	each = func(path []string, all []*cli.Command) {
-		for _, c := range all {
-			words := append(slices.Clone(path), c.Name)
-			each(words, c.Subcommands)
-			if !slices.ContainsFunc(settings.FlagsOf(c.Flags), func(s *settings.Flag) bool { return s.Name == "json" }) {
-				continue
-			}
-			commands++
-			r := cdcRelay(t, bothServers(), append(words, "--json", "--format", "table")...)
-			if r.code != exitUsage || !strings.Contains(r.stderr, "--json: contradicts --format table\n") || r.stdout != "" {
-				t.Errorf("%s: exit code %d\n%s%s", words, r.code, r.stdout, r.stderr)
-			}
-		}
+	commands := takersOf("json")
+	if len(commands) < 10 {
+		t.Errorf("only %q have --json", commands)
 	}
-	each(nil, (&process{}).app().Commands)
-	if commands < 10 {
-		t.Errorf("only %d commands have --json", commands)
+	for _, command := range commands {
+		r := cdcRelay(t, bothServers(), append(strings.Fields(command), "--json", "--format", "table")...)
+		if r.code != exitUsage || !strings.Contains(r.stderr, "--json: contradicts --format table\n") || r.stdout != "" {
+			t.Errorf("%s: exit code %d\n%s%s", command, r.code, r.stdout, r.stderr)
+		}
 	}
 	env := bothServers()
 	env["CDC_RELAY_FORMAT"] = "table"
 	want(t, cdcRelay(t, env, "version", "--json"), exitDone)
 	want(t, cdcRelay(t, env, "version", "--json", "--format", "json"), exitDone)
-}
-
-func TestNoCommandShowsTheHelpPage(t *testing.T) {
-	if r := cdcRelay(t, nil); !strings.Contains(r.stdout, "FIRST STEPS") {
-		t.Errorf("got %s", r.stdout)
-	}
 }
 
 func TestPasswordsAreNeverShown(t *testing.T) {
@@ -256,9 +236,7 @@ func TestRedactChangesOnlyPasswords(t *testing.T) {
 // A port of RabbitMQ does not speak TLS, but with sslmode=prefer that is not the fault.
 func TestAPortWithoutPostgresHasAHint(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer listener.Close() //nolint:errcheck // an error does not matter
 	go func() {
 		for {

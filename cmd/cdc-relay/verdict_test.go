@@ -35,9 +35,7 @@ func verdicts(t *testing.T, env environment, relay, console string) (stats show.
 	r := cdcRelay(t, env, "stats", "--format", "json", "--http-addr", strings.TrimPrefix(relay, "http://"))
 	want(t, r, exitDone)
 	var view struct{ Verdict show.Verdict }
-	if err := json.Unmarshal([]byte(r.stdout), &view); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(r.stdout), &view))
 	_, readyz.page, _ = strings.Cut(page(t, relay+"/readyz?verbose"), " ")
 	readyz.text, _, _ = strings.Cut(readyz.page, "\n")
 	_, body := fetch(t, http.MethodGet, console+"/waiting", nil)
@@ -184,16 +182,9 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			env, db := fresh(t)
 			exec := func(sql string) { execute(t, db, sql) }
 			vhost, err := url.Parse(services.VHost(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			channel, err := services.DialAMQP(t, vhost.String()).Channel()
-			if err == nil {
-				_, err = channel.QueueDeclare("orders.paid", false, false, false, false, amqp091.Table{})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			_, err = connectToBroker(t, vhost.String()).QueueDeclare("orders.paid", false, false, false, false, amqp091.Table{})
+			must(t, err)
 			broker := services.NewProxy(t, vhost.Host)
 			vhost.Host = broker.Addr()
 			env["CDC_RELAY_AMQP_URL"] = vhost.String()
@@ -208,10 +199,10 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			await.Until(t, "the relay streams", func() bool {
 				return strings.HasPrefix(page(t, relay+"/readyz"), "200 ready (streaming)")
 			})
+			before := page(t, relay+"/metrics")
 			if state.after != nil {
 				state.after(exec, broker)
 			}
-			before := page(t, relay+"/metrics")
 			wanted, fix := regexp.MustCompile("^"+state.want+"$"), regexp.MustCompile("^"+state.fix+"$")
 			var level show.Level
 			await.Until(t, "all say "+state.want, func() bool {

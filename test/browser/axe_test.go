@@ -28,9 +28,7 @@ func (s *site) axe() string {
 		}
 	}
 	script, err := os.ReadFile(file)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return string(script)
 }
 

@@ -30,6 +30,13 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // site is a console with its own database, and a browser.
 type site struct {
 	*testing.T
@@ -86,15 +93,11 @@ func prepare(t *testing.T, database string, live bool) *site {
 		}
 		s.amqp = services.VHost(t)
 		address, err := url.Parse(s.amqp)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s.broker = services.NewProxy(t, address.Host)
 		address.Host = s.broker.Addr()
 		port, err := services.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s.address = fmt.Sprintf("127.0.0.1:%d", port)
 		s.env = append(s.env, "CDC_RELAY_MODE=auto", "CDC_RELAY_PUBLISHER=amqp", "CDC_RELAY_AMQP_URL="+address.String(), "CDC_RELAY_SLOT="+slot,
 			"CDC_RELAY_PUBLICATION="+slot, "CDC_RELAY_HTTP_ADDR="+s.address)
@@ -165,12 +168,8 @@ func (s *site) start(command string, args ...string) (url string, process *os.Pr
 	c := exec.Command(s.binary, append([]string{command, "--log-format", "json"}, args...)...)
 	c.Env = s.env
 	stderr, err := c.StderrPipe()
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
+	must(s, c.Start())
 	lines := bufio.NewScanner(stderr)
 	read := make(chan struct{})
 	s.Cleanup(func() { _ = c.Process.Signal(os.Interrupt); <-read; _ = c.Wait() })
@@ -196,18 +195,14 @@ func (s *site) start(command string, args ...string) (url string, process *os.Pr
 
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
 	s.Helper()
-	if err := chromedp.Do(s.browser, steps...); err != nil {
-		s.Fatal(err)
-	}
+	must(s, chromedp.Do(s.browser, steps...))
 }
 
 // get runs a step and returns its result.
 func get[T any](s *site, step chromedp.Action[T]) T {
 	s.Helper()
 	result, err := chromedp.Run(s.browser, step)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return result
 }
 
@@ -228,9 +223,7 @@ func (s *site) exec(sql string, args ...any) {
 
 func (s *site) count(sql string) (n int) {
 	s.Helper()
-	if err := s.db.QueryRow(s.Context(), sql).Scan(&n); err != nil {
-		s.Fatal(err)
-	}
+	must(s, s.db.QueryRow(s.Context(), sql).Scan(&n))
 	return n
 }
 
@@ -253,16 +246,10 @@ func (s *site) shoot(folder, name, scheme string) {
 	s.Helper()
 	s.scheme(scheme)
 	picture, err := png.Decode(bytes.NewReader(get(s, chromedp.CaptureScreenshot())))
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	var small bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, picture); err != nil {
-		s.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, name+".png"), small.Bytes(), 0o644); err != nil {
-		s.Fatal(err)
-	}
+	must(s, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, picture))
+	must(s, os.WriteFile(filepath.Join(folder, name+".png"), small.Bytes(), 0o644))
 }
 
 func TestEveryPageAndActionWorks(t *testing.T) {

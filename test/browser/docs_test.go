@@ -85,9 +85,7 @@ func (s *site) watch() {
 			}
 		}
 	})
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(func() {
 		lock.Lock()
 		defer lock.Unlock()
@@ -152,9 +150,7 @@ func (s *site) searchDocs() {
 func questions(t *testing.T) (all []struct{ Question, Answer string }) {
 	t.Helper()
 	text, err := os.ReadFile("../site/questions.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := json.Unmarshal(text, &all); err != nil || len(all) < 25 {
 		t.Fatalf("%d questions, %v", len(all), err)
 	}

@@ -20,22 +20,16 @@ var publishedKeys = []string{"orders.created", "orders.paid", "parcels.sent"}
 func (s *site) queues() {
 	s.Helper()
 	conn, err := amqp.Dial(s.amqp)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	s.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	for _, key := range publishedKeys {
 		if _, err := channel.QueueDeclare(key, true, false, false, false, nil); err != nil {
 			s.Fatal(err)
 		}
 		messages, err := channel.Consume(key, "", true, false, false, false, nil)
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		go func() {
 			for range messages { // it ends with the connection
 			}
@@ -47,9 +41,7 @@ func (s *site) queues() {
 func (s *site) orders(lost bool) {
 	s.Helper()
 	db, err := pgx.ConnectConfig(s.Context(), s.db.Config())
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(s.Context()))
 	var done sync.WaitGroup
 	s.Cleanup(func() { stop(); done.Wait(); _ = db.Close(context.Background()) })

@@ -69,17 +69,13 @@ func (s *site) rejectConnections() {
 	name := config.Database
 	config.Database = "postgres"
 	db, err := pgx.ConnectConfig(s.Context(), config)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	defer db.Close(context.WithoutCancel(s.Context())) //nolint:errcheck // the server notices
 	_, err = db.Exec(s.Context(), `ALTER DATABASE `+pgx.Identifier{name}.Sanitize()+` ALLOW_CONNECTIONS false`)
 	if err == nil {
 		_, err = db.Exec(s.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1`, name)
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 }
 
 // A live update replaces nothing under the pointer.

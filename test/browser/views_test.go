@@ -65,9 +65,7 @@ type stats struct {
 // stats runs cdc-relay stats --format json.
 func (s *site) stats(args ...string) (found stats) {
 	s.Helper()
-	if err := json.Unmarshal([]byte(s.run(append([]string{"stats", "--format", "json"}, args...)...)), &found); err != nil {
-		s.Fatal(err)
-	}
+	must(s, json.Unmarshal([]byte(s.run(append([]string{"stats", "--format", "json"}, args...)...)), &found))
 	return found
 }
 
@@ -89,13 +87,9 @@ func (s *site) views() (map[string]view, stats) {
 	}
 	if s.relays {
 		answer, err := http.Get("http://" + s.address + "/readyz?verbose")
-		if err != nil {
-			s.Fatal(err)
-		}
+		must(s, err)
 		body, err := io.ReadAll(answer.Body)
-		if err = errors.Join(err, answer.Body.Close()); err != nil {
-			s.Fatal(err)
-		}
+		must(s, errors.Join(err, answer.Body.Close()))
 		all["/readyz?verbose"] = parsed(string(body))
 	}
 	return all, found
@@ -163,9 +157,7 @@ func TestTheViewsAgree(t *testing.T) {
 			services.Thorough(s, "waits until sessions have been idle for a minute")
 			process := s.relay()
 			s.say("ok", "^Healthy", "^$")
-			if err := process.Signal(syscall.SIGSTOP); err != nil {
-				s.Fatal(err)
-			}
+			must(s, process.Signal(syscall.SIGSTOP))
 			s.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
 			s.relays = false
 			insert(s, `('orders.paid', '1', NULL)`)
@@ -235,9 +227,7 @@ func TestTheViewsAgree(t *testing.T) {
 		}},
 		{"the slot is recreated", []string{}, true, func(s *site) {
 			old, err := pgx.ConnectConfig(s.Context(), s.db.Config())
-			if err != nil {
-				s.Fatal(err)
-			}
+			must(s, err)
 			if _, err := old.Exec(s.Context(), `BEGIN; SELECT txid_current()`); err != nil {
 				s.Fatal(err)
 			}
@@ -252,9 +242,7 @@ func TestTheViewsAgree(t *testing.T) {
 				return s.count(`SELECT count(*)::int FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'virtualxid')`) > 0
 			})
 			s.say("warning", "^Needs attention: no relay streams", "cdc-relay check$")
-			if err := old.Close(s.Context()); err != nil {
-				s.Fatal(err)
-			}
+			must(s, old.Close(s.Context()))
 			s.say("ok", "^Healthy", "^$")
 		}},
 		{"a row cannot be deleted", []string{}, false, func(s *site) {

@@ -24,9 +24,7 @@ func load(t *testing.T, text string, environment types.Mapping) (*types.Project,
 func TestTheComposeFileIsValid(t *testing.T) {
 	text := objects.Read(t, "deploy/compose.yaml")
 	project, err := load(t, text, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	if names := project.ServiceNames(); !slices.Equal(names, []string{"postgres", "rabbitmq", "relay", "standby"}) {
 		t.Errorf("services: %v", names)
 	}
@@ -55,9 +53,7 @@ func TestTheComposeFileIsValid(t *testing.T) {
 // The ports are open only on this machine, and differ from the servers' usual ports.
 func TestComposePortsDoNotCollide(t *testing.T) {
 	project, err := load(t, objects.Read(t, "deploy/compose.yaml"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	taken := []string{"5432", "5671", "5672", "15671", "15672", "15692", "25672", "4369", "9464"}
 	published := 0
 	for _, service := range project.Services {
@@ -81,22 +77,16 @@ func TestComposePasswordsAndPortsCanBeSet(t *testing.T) {
 	project, err := load(t, objects.Read(t, "deploy/compose.yaml"), types.Mapping{
 		"POSTGRES_PASSWORD": "p1", "RABBITMQ_PASSWORD": "p2", "POSTGRES_PORT": "6001",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	relay, err := project.GetService("relay")
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	for name, password := range map[string]string{"CDC_RELAY_DATABASE_URL": ":p1@", "CDC_RELAY_AMQP_URL": ":p2@"} {
 		if value := relay.Environment[name]; value == nil || !strings.Contains(*value, password) {
 			t.Errorf("%s does not have the password", name)
 		}
 	}
 	postgres, err := project.GetService("postgres")
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	if postgres.Ports[0].Published != "6001" {
 		t.Errorf("port %s", postgres.Ports[0].Published)
 	}

@@ -87,13 +87,9 @@ func TestTheKustomizationIsValid(t *testing.T) {
 		} `json:"images"`
 	}
 	text, err := yaml.YAMLToJSONStrict([]byte(objects.Read(t, "deploy/kubernetes/kustomization.yaml")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	faults, err := json.UnmarshalStrict(text, &list)
-	if err := errors.Join(append(faults, err)...); err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, errors.Join(append(faults, err)...))
 	if len(list.Resources) != 1 || len(list.Images) != 1 {
 		t.Fatalf("%d resources, %d images", len(list.Resources), len(list.Images))
 	}

@@ -48,9 +48,7 @@ func renderAs(name string, values map[string]any) (map[string]string, error) {
 func rendered(t *testing.T, values map[string]any) []any {
 	t.Helper()
 	files, err := render(values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	return decoded(t, files)
 }
 
@@ -128,9 +126,7 @@ func TestNamesAreValidForEveryRelease(t *testing.T) {
 		{strings.Repeat("a", 49) + "-b", "", strings.Repeat("a", 49)},
 	} {
 		files, err := renderAs(test.release, map[string]any{"fullnameOverride": test.override})
-		if err != nil {
-			t.Fatal(err)
-		}
+		objects.Must(t, err)
 		found := decoded(t, files)
 		objects.BelongTogether(t, found)
 		deployment, job := objects.One[appsv1.Deployment](t, found), objects.One[batchv1.Job](t, found)

@@ -14,9 +14,7 @@ const mit = "Permission is hereby granted, free of charge, to any person\n> obta
 
 func TestEachModuleOfTheProgramHasItsLicence(t *testing.T) {
 	all := notices{}
-	if err := all.addProgram("../../..", platform{"linux", "amd64"}); err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, all.addProgram("../../..", platform{"linux", "amd64"}))
 	text := string(all.text())
 	for _, module := range []string{
 		"Go standard library go", "github.com/jackc/pgx/v5 v5.", "github.com/rabbitmq/amqp091-go v1.",
@@ -34,9 +32,7 @@ func TestThePlatformsAreThoseOfARelease(t *testing.T) {
 			Goarch []string `json:"goarch"`
 		} `json:"builds"`
 	}
-	if err := yaml.Unmarshal([]byte(objects.Read(t, ".goreleaser.yaml")), &project); err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, yaml.Unmarshal([]byte(objects.Read(t, ".goreleaser.yaml")), &project))
 	var released []platform
 	for _, system := range project.Builds[0].Goos {
 		for _, processor := range project.Builds[0].Goarch {

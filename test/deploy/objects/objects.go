@@ -33,10 +33,14 @@ func Path(name string) string {
 func Read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(Path(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	return string(text)
+}
+
+// Must ends the test after an error.
+func Must(t *testing.T, err error) {
+	t.Helper()
+	Must(t, err)
 }
 
 // kinds are the types of objects that deploy/ may contain, by apiVersion and kind.
@@ -148,9 +152,7 @@ func BelongTogether(t *testing.T, objects []any) {
 	}
 	config := One[corev1.ConfigMap](t, objects)
 	var settings map[string]any
-	if err := yaml.Unmarshal([]byte(config.Data["config.yaml"]), &settings); err != nil {
-		t.Fatal(err)
-	}
+	Must(t, yaml.Unmarshal([]byte(config.Data["config.yaml"]), &settings))
 	if address := fmt.Sprintf("0.0.0.0:%d", port.ContainerPort); settings["http-addr"] != address {
 		t.Errorf("the relay listens on %v, and the container has port %d", settings["http-addr"], port.ContainerPort)
 	}

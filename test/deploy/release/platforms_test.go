@@ -15,9 +15,7 @@ import (
 // CI builds the files of one platform. For the others, it checks the types, which takes seconds instead of minutes.
 func TestTheRelayIsValidForEveryPlatformOfARelease(t *testing.T) {
 	project, err := config.LoadReader(strings.NewReader(objects.Read(t, ".goreleaser.yaml")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	build := project.Builds[0]
 	for _, system := range build.Goos {
 		for _, processor := range build.Goarch {
@@ -36,9 +34,7 @@ func checkTypes(t *testing.T, program string, environment ...string) {
 		Dir:  objects.Path(""), Env: append(os.Environ(), environment...),
 	}
 	programs, err := packages.Load(config, program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	var names []string
 	packages.Visit(programs, nil, func(p *packages.Package) {
 		if strings.HasPrefix(p.PkgPath, own) {
@@ -47,9 +43,7 @@ func checkTypes(t *testing.T, program string, environment ...string) {
 	})
 	config.Mode |= packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedSyntax | packages.NeedTypes | packages.NeedTypesInfo | packages.NeedTypesSizes
 	checked, err := packages.Load(config, names...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	if len(checked) < 10 {
 		t.Fatalf("checked %d packages", len(checked))
 	}

@@ -16,9 +16,7 @@ import (
 func TestTheGoreleaserConfigurationIsValid(t *testing.T) {
 	text := objects.Read(t, ".goreleaser.yaml")
 	project, err := config.LoadReader(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	packages := project.NFPMs[0]
 	files := []string{packages.Scripts.PostInstall, packages.Scripts.PreRemove, packages.Scripts.PostRemove, project.DockersV2[0].Dockerfile}
 	for _, content := range packages.Contents {
@@ -39,9 +37,7 @@ func TestTheGoreleaserConfigurationIsValid(t *testing.T) {
 // goreleaser builds the image in a folder with only these files.
 func TestTheImageOfAReleaseHasItsFiles(t *testing.T) {
 	project, err := config.LoadReader(strings.NewReader(objects.Read(t, ".goreleaser.yaml")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects.Must(t, err)
 	image, copied := project.DockersV2[0], 0
 	for line := range strings.Lines(objects.Read(t, image.Dockerfile)) {
 		files, isCopy := strings.CutPrefix(strings.TrimSpace(line), "COPY ")

@@ -19,6 +19,13 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // shop is a database with an outbox, and a role that may only INSERT into the tables of the application.
 type shop struct {
 	*tabletest.Tables
@@ -42,9 +49,7 @@ func open(t *testing.T, tables ...string) *shop {
 		}
 	})
 	address, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.UserPassword(s.role, "s3cr3t")
 	s.app = tabletest.Connect(t, address.String())
 	return s
@@ -64,9 +69,7 @@ func (s *shop) insert(statements ...string) {
 func (s *shop) request(layout, from, mapping, waiting string) adopt.Request {
 	s.Helper()
 	table, err := outbox.ParseName(from)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return adopt.Request{Outbox: s.outbox, Layout: layout, From: table, Map: mapping, Waiting: waiting}
 }
 
@@ -85,9 +88,7 @@ func (s *shop) rows() []map[string]any {
 	rows, _ := s.Conn.Query(s.Context(), `SELECT jsonb_strip_nulls(to_jsonb(o) - '{id,attempts,schema_version,payload,payload_bytes}'::text[])
 		|| jsonb_build_object('body', coalesce(payload::text, 'bytes:' || encode(payload_bytes, 'escape'), 'none')) FROM outbox o ORDER BY id`)
 	all, err := pgx.CollectRows(rows, pgx.RowTo[map[string]any])
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return all
 }
 
@@ -180,9 +181,7 @@ const (
 func (s *shop) list() []adopt.Adopted {
 	s.Helper()
 	all, err := adopt.List(s.Context(), s.Conn, s.outbox)
-	if err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
 	return all
 }
 
@@ -190,10 +189,6 @@ func (s *shop) undo(from string) {
 	s.Helper()
 	table := outbox.Table{Schema: "public", Name: from}
 	a, err := adopt.Find(s.Context(), s.Conn, s.outbox, &table)
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := a.Undo(s.Context(), s.Conn); err != nil {
-		s.Fatal(err)
-	}
+	must(s, err)
+	must(s, a.Undo(s.Context(), s.Conn))
 }

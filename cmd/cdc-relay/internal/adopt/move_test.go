@@ -155,9 +155,7 @@ func TestTheScriptForPsqlAdoptsTheTable(t *testing.T) {
 	s.Exec(`INSERT INTO "s'$body$"."e""v" ("to'pic", "$body$") SELECT 't', i FROM generate_series(1, 2500) i`)
 	r := adopt.Request{Outbox: s.outbox, From: outbox.Table{Schema: "s'$body$", Name: `e"v`}, Map: `routing_key="to'pic"||'$body$',payload="$body$",message_id="i""d"`, Waiting: "all"}
 	script, err := adopt.SQL(t.Context(), s.Conn, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2 {
 		psql(t, s.URL, script)
 	}

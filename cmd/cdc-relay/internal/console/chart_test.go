@@ -76,9 +76,7 @@ func TestAChartHasAxesAndTheThreshold(t *testing.T) {
 // The lines stand where the alerts fire.
 func TestThresholdsAreThoseOfTheAlertRules(t *testing.T) {
 	rules, err := os.ReadFile("../../../../deploy/prometheus/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for rule, want := range map[string]float64{
 		`cdc_relay_queue_depth_rows\) > (\d+)`:         allSeries()[1].alert,
 		`cdc_relay_oldest_pending_seconds\) > (\d+)`:   allSeries()[2].alert,

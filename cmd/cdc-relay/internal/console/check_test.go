@@ -21,9 +21,7 @@ import (
 // Nobody waits for a server that accepts connections and does not answer, except those who ask for its data.
 func TestAHangingServerDelaysNoOtherPage(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var accepted atomic.Int32
 	var conns sync.Map
 	go func() {

@@ -21,9 +21,7 @@ const someToken = "0123456789abcdef"
 func tokenFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(someToken+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(someToken+"\n"), 0o600))
 	return file
 }
 
@@ -47,9 +45,7 @@ func accessOf(t *testing.T, args ...string) Access {
 		default:
 			t.Fatalf("there is no flag %s", args[i])
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return access
 }
@@ -59,9 +55,7 @@ func gateOf(t *testing.T, args ...string) (*gate, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c, err := New(Config{Access: accessOf(t, args...), Log: slog.New(slog.NewJSONHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c.gate, &log
 }
 

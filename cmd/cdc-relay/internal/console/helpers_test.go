@@ -20,6 +20,13 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // serve serves a console without a database in this process. Its page "check" calls check.
 func serve(
 	t *testing.T, checkWait time.Duration, check func(context.Context) ([]doctor.Finding, error),
@@ -34,9 +41,7 @@ func serve(
 		Open:   func(context.Context) (*operator.Tables, error) { return nil, errors.New("there is no database") },
 		Check:  check,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.checkWait = checkWait
 	running, stop := context.WithCancel(await.Context(t))
 	server := httptest.NewServer(c.handler(running))
@@ -54,18 +59,12 @@ func serve(
 func fetch(t *testing.T, method, address string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(await.Context(t), method, address, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return response.StatusCode, string(text)
 }

@@ -50,13 +50,9 @@ func TestIdleStreamsLockNobodyOut(t *testing.T) {
 	_, at := serve(t, checkWait, nil)
 	open := func() *bufio.Scanner {
 		r, err := http.NewRequestWithContext(await.Context(t), http.MethodGet, at+"/events?of=%2F", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		response, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { response.Body.Close() })
 		if response.StatusCode != http.StatusOK {
 			t.Fatalf("status %d", response.StatusCode)

@@ -22,9 +22,7 @@ func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
 	if err == nil {
 		err = declare(channel)
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	return channel
 }
 
@@ -60,9 +58,7 @@ func (p *patient) asUser(write string) (name string) {
 	if err == nil && write != "" {
 		err = p.broker.Permit(p.t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: write})
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	u.User = url.UserPassword(name, "s3cr3t")
 	p.RabbitMQ.Value = u.String()
 	return name
@@ -71,9 +67,7 @@ func (p *patient) asUser(write string) (name string) {
 func parsed(t *testing.T, address string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return u
 }
 
@@ -170,9 +164,7 @@ func TestMissingBrokerPermissionsAreRepairedByTheFix(t *testing.T) {
 	admin, u := p.RabbitMQ.Value, parsed(t, p.RabbitMQ.Value)
 	name := p.asUser("")
 	p.fix(p.examine().want(doctor.Problem, doctor.RabbitMQ, "vhost", "refused for user", "set_permissions"))
-	if err := broker.Permit(t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: "nothing"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Permit(t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: "nothing"}))
 	r := p.examine()
 	p.fix(r.want(doctor.Problem, doctor.RabbitMQ, "write", "may not publish", "access", "'^(shop)$'"))
 	// A row can name any exchange, so that is no reason for a permission.
@@ -278,12 +270,8 @@ func TestQueuesThatDropAndAlternateExchangesAreReported(t *testing.T) {
 	p.examine().wantOthersOK("alternate_exchange")
 
 	vhost := strings.TrimPrefix(parsed(t, p.RabbitMQ.Value).Path, "/")
-	if err := broker.SetPolicy(t.Context(), vhost, "bounded", services.Policy{Pattern: "^ord", ApplyTo: "queues", Definition: map[string]any{"max-length-bytes": 5000, "message-ttl": 60000}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.SetPolicy(t.Context(), vhost, "other", services.Policy{Pattern: "shop", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "amq.fanout"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.SetPolicy(t.Context(), vhost, "bounded", services.Policy{Pattern: "^ord", ApplyTo: "queues", Definition: map[string]any{"max-length-bytes": 5000, "message-ttl": 60000}}))
+	must(t, broker.SetPolicy(t.Context(), vhost, "other", services.Policy{Pattern: "shop", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "amq.fanout"}}))
 	p.Exchange = "shop"
 	p.exec("DELETE FROM outbox")
 	r = p.examine()
@@ -355,18 +343,14 @@ func TestAnAlarmOfTheBrokerIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()
 	p.insert("shop", "orders.created")
-	if err := broker.RaiseMemoryAlarm(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.RaiseMemoryAlarm(t.Context()))
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "alarms", "memory", "rabbitmq-diagnostics alarms")
 	p.NoProbe = true
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "alarms", "blocked")
 	p.ManagementURL = "http://127.0.0.1:1"
 	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "not checked")
 	p.NoProbe = false
-	if err := broker.ClearMemoryAlarm(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.ClearMemoryAlarm(t.Context()))
 	p.examine().want(doctor.OK, doctor.RabbitMQ, "alarms", "none")
 }
 
@@ -419,9 +403,7 @@ func TestDeadLettersAndFullQueuesAreExamined(t *testing.T) {
 	r.want(doctor.Problem, doctor.RabbitMQ, "exchange", `exchange "gone" does not exist`)
 	r.want(doctor.Problem, doctor.Routing, "route", `queue "no_queue"`, "1 row examined was rejected for that before")
 	r.want(doctor.Warning, doctor.Routing, "nack", `2 messages examined were rejected with a nack, sent to the default exchange with routing key "full"`, "add consumers")
-	if err := channel.PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{Body: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, channel.PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{Body: []byte("x")}))
 	await.Until(t, "RabbitMQ has counted the message", func() bool {
 		r := p.examine()
 		at := slices.IndexFunc(r.findings, func(f doctor.Finding) bool { return f.Name == "overflow" && f.Level == doctor.Problem })

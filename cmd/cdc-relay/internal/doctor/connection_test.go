@@ -100,9 +100,7 @@ func TestSessionsOfTheExaminationAreReadOnly(t *testing.T) {
 func throughPort(t *testing.T, address, hostport string) string {
 	t.Helper()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.Host = hostport
 	return strings.TrimSpace(u.String())
 }

@@ -23,6 +23,13 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // patient is a relay's database and broker, for tests that break, examine and repair it.
 type patient struct {
 	doctor.Options
@@ -74,9 +81,7 @@ func (p *patient) connectTo(url string, with map[string]string) {
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -137,9 +142,7 @@ func (p *patient) role(attributes string) (name, login string) {
 		}
 	})
 	u, err := url.Parse(p.url)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	u.User = url.UserPassword(name, "s3cr3t")
 	return name, u.String()
 }

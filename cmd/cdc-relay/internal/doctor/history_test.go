@@ -26,9 +26,7 @@ const insertPublished = `INSERT INTO outbox_published (id, created_at, published
 // day returns the SQL name of a partition.
 func (p *patient) day(offset int) (name string) {
 	p.t.Helper()
-	if err := p.conn.QueryRow(p.t.Context(), `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset).Scan(&name); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, p.conn.QueryRow(p.t.Context(), `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset).Scan(&name))
 	return name
 }
 

@@ -17,9 +17,7 @@ func TestEachNodeOfABrokerIsExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.Exchange = "missing"
 	port, err := services.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	one, down, up := p.RabbitMQ.Value, fmt.Sprintf("127.0.0.1:%d", port), broker.Addr()
 	at := func(nodes ...string) report {
 		p.RabbitMQ.Value = strings.Replace(one, up, strings.Join(nodes, ","), 1)
@@ -59,21 +57,15 @@ func TestAQueueThatIsDownIsNotDeclared(t *testing.T) {
 	up, down := cluster.Nodes[0], cluster.Nodes[1]
 	p := healthy(t, services.SharedPostgres(t)).withBroker(up)
 	channel, err := services.DialAMQP(t, strings.Replace(p.RabbitMQ.Value, up.Addr(), down.Addr(), 1)).Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, queue := range []string{"aa", "classic"} {
 		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := channel.QueueBind("classic", "k", "amq.topic", false, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, channel.QueueBind("classic", "k", "amq.topic", false, nil))
 	p.exec(`INSERT INTO outbox (exchange, routing_key, payload) VALUES ('', 'classic', '1'), ('amq.topic', 'k', '1'), ('', 'none', '1')`)
-	if err := down.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, down.Stop(t.Context()))
 	said := p.examine().String()
 	for _, words := range []string{
 		`queue "classic" exists, and takes no messages`, "is down or inaccessible",

@@ -21,9 +21,7 @@ func TestABrokerWithTLSIsExamined(t *testing.T) {
 	var ports [2]string
 	for i := range ports {
 		port, err := services.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ports[i] = strconv.Itoa(port)
 	}
 	broker, err := services.StartRabbitMQ(t.Context(), services.Options{
@@ -64,9 +62,7 @@ func TestSilentServersDoNotBlockTheExamination(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	proxied := func(address string) (string, *services.Proxy) {
 		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		proxy := services.NewProxy(t, u.Host)
 		return throughPort(t, address, proxy.Addr()), proxy
 	}

@@ -59,9 +59,7 @@ func TestRoutesAreComputedAsTheBrokerDoes(t *testing.T) {
 	w := words{rand.New(rand.NewPCG(1, 2))}
 	channel := p.topology(w.declareMaze)
 	returned := channel.NotifyReturn(make(chan amqp.Return, 1000))
-	if err := channel.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, channel.Confirm(false))
 	for _, x := range mazeExchanges() {
 		for range 30 {
 			key := w.key()
@@ -70,9 +68,7 @@ func TestRoutesAreComputedAsTheBrokerDoes(t *testing.T) {
 			if err == nil {
 				_, err = c.WaitContext(t.Context())
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 	unroutable := map[string]bool{}

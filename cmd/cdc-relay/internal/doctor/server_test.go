@@ -122,9 +122,7 @@ func TestAStandbyThatHoldsBackVacuumIsReported(t *testing.T) {
 	at.examine().want(doctor.Problem, doctor.Postgres, "primary", "is a standby", "target_session_attrs=read-write")
 	await.Until(t, "the standby's feedback has arrived", func() bool {
 		var held bool
-		if err := p.conn.QueryRow(t.Context(), "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = 'standby'").Scan(&held); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.conn.QueryRow(t.Context(), "SELECT xmin IS NOT NULL FROM pg_replication_slots WHERE slot_name = 'standby'").Scan(&held))
 		return held
 	})
 	p.examine().wantOthersOK()

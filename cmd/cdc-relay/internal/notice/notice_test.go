@@ -23,9 +23,7 @@ func TestMain(m *testing.M) { services.Main(m) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // running starts notices to an exchange; stop ends them.

@@ -94,9 +94,7 @@ func TestDeleteSelectsRowsOfAState(t *testing.T) {
 		before := f.IDs("true")
 		all := operator.Change{Do: operator.Delete, Filter: operator.Filter{State: state}, Batch: 1}
 		n, err := f.operator().Count(t.Context(), all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		done, err := f.operator().Change(t.Context(), all, nil, quiet)
 		after := f.IDs("true")
 		gone := slices.DeleteFunc(before, func(id int64) bool { return slices.Contains(after, id) })

@@ -29,13 +29,9 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 		('s', '1', 3, now() + interval '1 h', 'unroutable'), ('s', '1', 0, now() + interval '1 h', NULL), ('s', '1', 0, NULL, NULL)`)
 	o := f.operator()
 	dead, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	retries, err := o.RetryGroups(t.Context(), operator.GroupOptions{Most: 10})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	said := func(groups operator.Groups) (texts []string) {
 		for _, g := range groups.All {
 			key := "-"
@@ -51,9 +47,7 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 	})
 	equal(t, "retries", said(retries), []string{"2 nack  - 1", "1 unroutable  s 1", "{3 exact}"})
 	keys, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 10, Keys: &dead.All[0].Cause})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	equal(t, "keys", said(keys), []string{
 		"1 exchange_missing x  1", "1 exchange_missing x orders.paid 1", "1 exchange_missing x orders.sent 1", "{3 exact}",
 	})

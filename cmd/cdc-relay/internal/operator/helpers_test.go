@@ -14,6 +14,13 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 type fixture struct{ *tabletest.Tables }
 
 func newFixture(t *testing.T) *fixture { return &fixture{tabletest.New(t)} }
@@ -22,18 +29,14 @@ func newFixture(t *testing.T) *fixture { return &fixture{tabletest.New(t)} }
 func (f *fixture) operator() *operator.Tables {
 	f.Helper()
 	o, err := operator.New(f.Context(), tabletest.Connect(f, f.URL), tabletest.Name())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return o
 }
 
 func (f *fixture) requeue(filter operator.Filter, batch int) operator.Changed {
 	f.Helper()
 	done, err := f.operator().Change(f.Context(), operator.Change{Do: operator.Requeue, Filter: filter, Batch: batch}, nil, quiet)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return done
 }
 
@@ -41,9 +44,7 @@ func (f *fixture) requeue(filter operator.Filter, batch int) operator.Changed {
 func (f *fixture) store() *store.Store {
 	f.Helper()
 	s, err := store.Open(pgdial.AddressOf(f.URL, ""), store.Options{Table: tabletest.Name()})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Cleanup(s.Close)
 	return s
 }
@@ -52,9 +53,7 @@ func (f *fixture) store() *store.Store {
 func (f *fixture) claimed() []*outbox.Message {
 	f.Helper()
 	claim, err := f.store().Lock(f.Context(), f.IDs("true"), outbox.AllFresh(), "")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	defer claim.Abandon()
 	return claim.Messages
 }
@@ -62,9 +61,7 @@ func (f *fixture) claimed() []*outbox.Message {
 func name(t testing.TB, text string) operator.Name {
 	t.Helper()
 	n, err := operator.ParseName(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 

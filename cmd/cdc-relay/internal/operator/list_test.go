@@ -19,9 +19,7 @@ func idsOfPages[T any](t testing.TB, limit int, read func(operator.Page) (operat
 	ids = []int64{}
 	for after := ""; ; {
 		list, err := read(operator.Page{After: after, Limit: limit})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(list.Rows) > limit {
 			t.Fatalf("%d rows in a page of %d", len(list.Rows), limit)
 		}
@@ -128,9 +126,7 @@ func TestHeadersFilterEveryList(t *testing.T) {
 		`task=*\\*`: "10", "task=5%": "", "task=orders?send": "", "task=ORDERS.*": "", `task=50%\,`: "",
 	} {
 		headers, err := operator.ParseHeaders(filter)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		picked := operator.Filter{Headers: headers}
 		listed := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Message], error) {
 			return o.List(t.Context(), picked, p)
@@ -298,18 +294,14 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'key ' || i, 'nack', '2026-01-01' FROM generate_series(1, $1::int) i`, rows)
 	conn := tabletest.Connect(t, f.URL)
 	o, err := operator.New(t.Context(), conn, tabletest.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.history()
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i, now(), now() - i % 5 * interval '1 day', gen_random_uuid(), 0, 1, 'r' FROM generate_series(1, $1::int) i`, rows)
 	none := pattern("none has this")
 	counted := func() (n int) {
 		err := conn.QueryRow(t.Context(), `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables`).Scan(&n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
 	list := func(filter operator.Filter) func(string) (string, error) {

@@ -19,19 +19,13 @@ import (
 func (f *fixture) as(parameters string) *operator.Tables {
 	f.Helper()
 	config, err := pgx.ParseConfig(f.URL + parameters)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	pgdial.CatalogFirst(&config.Config)
 	conn, err := pgx.ConnectConfig(f.Context(), config)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Cleanup(func() { _ = conn.Close(f.Context()) })
 	o, err := operator.New(f.Context(), conn, tabletest.Name())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return o
 }
 
@@ -100,9 +94,7 @@ func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {
 		CREATE POLICY planned ON outbox_published USING (planned(routing_key)) WITH CHECK (fine(routing_key));
 		GRANT USAGE ON SCHEMA app TO ` + role + `; GRANT ALL ON ALL TABLES IN SCHEMA app, public TO ` + role + `; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ` + role)
 	s, err := store.Open(pgdial.AddressOf(f.URL+"&role="+role, ""), store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 	for range 4 {
 		f.Insert(`(routing_key, payload) VALUES ('r', '1')`)
@@ -116,9 +108,7 @@ func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {
 		rows[i] = outbox.Settlement{Message: claim.Messages[i], Decision: decision}
 	}
 	streamed := outbox.Settlement{Message: claim.Messages[3], Decision: outbox.Decision{Action: outbox.Delete}}
-	if err := claim.Commit(t.Context(), rows, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must(t, claim.Commit(t.Context(), rows, time.Hour))
 	settled, err := s.Settle(t.Context(), []outbox.Settlement{streamed})
 	if err != nil || len(settled.Done) != 1 {
 		t.Fatalf("%+v, %v", settled, err)

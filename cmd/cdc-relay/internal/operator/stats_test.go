@@ -19,9 +19,7 @@ func (f *fixture) stats(exact bool) operator.QueueStats {
 func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
 	f.Helper()
 	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 3}, Exact: exact, Block: block})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	sum := int64(0)
 	for _, count := range []operator.Count{s.Waiting, s.Blocked, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Locked, s.Expired, s.NewerVersion} {
 		sum += count.N
@@ -100,9 +98,7 @@ func TestStatsGroupsFailuresByAHeader(t *testing.T) {
 		) v(headers)`)
 	f.DeadLetter(1, "too_large", "headers", `'{"task": "orders.send"}'`)
 	s, err := f.operator().Stats(t.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 10, Header: "task"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := make(map[string]int64)
 	for _, one := range s.FailedRetries.All {
 		got[*one.OneKey+" "+one.Reason+" "+*one.Header] += one.N
