@@ -212,40 +212,6 @@ func (m *model) launch() {
 	m.core.PublisherReady(true)
 }
 
-// freeze pauses the process. If the server noticed, it ends the claims, and another relay takes the slot, publishes
-// rows and leaves. Some rows may remain.
-func (m *model) freeze(replaced bool, some func() bool) {
-	m.pass(2 * time.Second)
-	if !replaced {
-		return
-	}
-	m.pids++
-	m.slotPID = m.pids
-	m.pass(10 * time.Second) // the server has ended its claims
-	m.endClaims()
-	for _, row := range m.visible() {
-		if (!row.available.IsZero() && row.available.After(m.now)) || (row.key != "" && !m.firstOfItsKey(row)) || !some() {
-			continue
-		}
-		m.otherPublishes(row, some())
-	}
-}
-
-// otherPublishes lets another relay publish a row, and delete it or die.
-func (m *model) otherPublishes(row *modelRow, deletes bool) {
-	if m.hasExpired(row) {
-		return
-	}
-	message := row.message(nil)
-	message.PossibleDuplicate = row.duplicate || row.traced || row.available.IsZero() || row.id <= m.failedOver
-	if m.delivered[row.id] > 0 && !message.PossibleDuplicate {
-		m.t.Fatalf("row %d is published again by another relay, unmarked", row.id)
-	}
-	m.arrive(message)
-	row.traced = true
-	row.gone = deletes
-}
-
 // rest sweeps while a sweep is due and no time passes. Otherwise the relay would keep a core busy.
 func (m *model) rest() {
 	for n := 0; !m.sweeping; n++ {
