@@ -121,60 +121,20 @@ var (
 
 var beginnings = []beginning{
 	{name: "an empty table", keys: usualKeys},
-	{
-		name: "a row behind another of its key", keys: usualKeys,
-		steps: by(0, commits, commits, commits, streams, streams, streams),
-	},
+	{name: "a row behind another of its key", keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams)},
 	{name: "rows that nobody has streamed", keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover)},
-	{
-		name: "a row that the former leader has streamed", keys: usualKeys,
-		steps: slices.Concat(by(0, commits, commits, streams), takeover),
-	},
-	{
-		name: "a claim of a lost server", keys: usualKeys,
-		steps: slices.Concat(by(0, commits, commits), takeover, claimsKeys,
-			by(1, confirmed, confirmed, endsClaim, failsOver, takesSlot)),
-	},
-	{
-		name: "messages of a lost server", keys: usualKeys,
-		steps: by(0, commits, commits, commits, streams, streams, streams, failsOver, takesSlot),
-	},
-	{
-		name: "a scheduled row in a claim", keys: usualKeys,
-		steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks), []step{{begins, 0, int(Due)}, {begins, 0, int(Keys)}},
-			by(0, arrives)),
-	},
+	{name: "a row that the former leader has streamed", keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams), takeover)},
+	{name: "a claim of a lost server", keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover, claimsKeys, by(1, confirmed, confirmed, endsClaim, failsOver, takesSlot))},
+	{name: "messages of a lost server", keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams, failsOver, takesSlot)},
+	{name: "a scheduled row in a claim", keys: usualKeys, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks), []step{{begins, 0, int(Due)}, {begins, 0, int(Keys)}}, by(0, arrives))},
 	{name: "a row that is not visible yet", keys: usualKeys, steps: slices.Concat(by(0, commitsUnseen), takeover)},
-	{
-		name: "a row in the memory of the former leader", keys: usualKeys,
-		steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, claimsKeys),
-	},
-	{
-		name: "a row streamed after the slot was lost", keys: usualKeys,
-		steps: slices.Concat(by(0, commits, streamEnds, blinks, streams), by(1, takesSlot, blinks, blinks, blinks, blinks)),
-	},
-	{
-		name: "a late rejection", keys: usualKeys,
-		steps: slices.Concat(by(0, commits, streams), takeover, claimsKeys, by(1, arrives), by(0, rejected), by(1, dies)),
-	},
-	{
-		name: "a second row of a key, not visible yet", keys: oneKey,
-		steps: slices.Concat(by(0, commits), takeover, claimsRows, claimsKeys, claimsKeys,
-			by(0, commitsUnseen), by(1, streams, confirmed, endsClaim)),
-	},
-	{
-		name: "a frozen claim of two rows", keys: oneKey,
-		steps: slices.Concat(by(0, commits), takeover, by(1, commits, streams), claimsKeys, by(1, freezes, sleeps),
-			by(0, takesSlot, ticks)),
-	},
-	{
-		name: "a row in a claim of the former leader", keys: oneKey,
-		steps: slices.Concat(by(0, commits), takeover, claimsKeys, by(1, commits, streamEnds), by(0, takesSlot, ticks)),
-	},
-	{
-		name: "a row that a newer one replaces", keys: []string{"", "a", "a"}, coalescing: true,
-		steps: slices.Concat(by(0, commits, commits, commits), takeover),
-	},
+	{name: "a row in the memory of the former leader", keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, claimsKeys)},
+	{name: "a row streamed after the slot was lost", keys: usualKeys, steps: slices.Concat(by(0, commits, streamEnds, blinks, streams), by(1, takesSlot, blinks, blinks, blinks, blinks))},
+	{name: "a late rejection", keys: usualKeys, steps: slices.Concat(by(0, commits, streams), takeover, claimsKeys, by(1, arrives), by(0, rejected), by(1, dies))},
+	{name: "a second row of a key, not visible yet", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, claimsRows, claimsKeys, claimsKeys, by(0, commitsUnseen), by(1, streams, confirmed, endsClaim))},
+	{name: "a frozen claim of two rows", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, by(1, commits, streams), claimsKeys, by(1, freezes, sleeps), by(0, takesSlot, ticks))},
+	{name: "a row in a claim of the former leader", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, claimsKeys, by(1, commits, streamEnds), by(0, takesSlot, ticks))},
+	{name: "a row that a newer one replaces", keys: []string{"", "a", "a"}, coalescing: true, steps: slices.Concat(by(0, commits, commits, commits), takeover)},
 }
 
 // by returns steps of a relay.
@@ -513,19 +473,14 @@ func (s *search) do(step step, r *searched) {
 		r.arrive(message)
 		r.arrived = append(r.arrived, message)
 	case confirmed, unconfirmed, rejected:
-		outcome, reason := outbox.Confirmed, outbox.Reason("")
-		switch step.what {
-		case unconfirmed:
-			outcome = outbox.Unknown
-			s.left.faults--
-		case rejected:
-			outcome, reason = outbox.Rejected, outbox.ReasonUnroutable
+		outcome := map[stepKind]outbox.Outcome{confirmed: outbox.Confirmed, unconfirmed: outbox.Unknown, rejected: outbox.Rejected}[step.what]
+		if step.what != confirmed {
 			s.left.faults--
 		}
 		s.tell(r.name, map[stepKind]string{
 			confirmed: "gets the confirm of row %d", unconfirmed: "loses the confirm of row %d", rejected: "gets a rejection of row %d",
 		}[step.what], r.inFlight[step.at].ID)
-		r.resolve(step.at, outcome, reason, true)
+		r.resolve(step.at, outcome, outbox.ReasonUnroutable, true)
 	case settles:
 		r.settle()
 	case endsClaim:
@@ -682,9 +637,7 @@ func (s *search) says(format string, args ...any) {
 	s.tell(who, format, args...)
 }
 
-const mostLines = 10
-
-// tellSearch tells the steps in words, in few lines.
+// tellSearch tells the steps in words, in ten lines at most.
 func tellSearch(begins int, steps []step) string {
 	s := newStory(begins, []sentence{{"", "relay A leads, relay B stands by"}})
 	s.take(steps...)
@@ -710,7 +663,7 @@ func tellSearch(begins int, steps []step) string {
 		}
 		lines = append(lines, told.who+told.what)
 	}
-	for len(lines) >= mostLines {
+	for len(lines) >= 10 {
 		shortest := 0
 		for i := range lines[1:] {
 			if len(lines[i])+len(lines[i+1]) < len(lines[shortest])+len(lines[shortest+1]) {
