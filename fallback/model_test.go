@@ -608,6 +608,8 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		}
 		m.say("deletes row %d", row.id)
 		row.gone = true
+	case s.Decision.Action == outbox.Release:
+		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
 	case s.Message.AvailableAt == nil && !row.available.IsZero(), s.Message.AvailableAt != nil && !row.available.Equal(*s.Message.AvailableAt): // the fence
 		if row.postponed == m.core && s.Rejected {
 			m.t.Fatalf("row %d: its rejection is not written, since the relay itself has postponed it", row.id)
@@ -622,8 +624,6 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 	case s.Decision.Action == outbox.DeadLetter:
 		m.say("makes row %d a dead letter", row.id)
 		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
-	case s.Decision.Action == outbox.Release:
-		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
 	}
 }
 
