@@ -1,6 +1,7 @@
 package fallback
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -276,7 +277,8 @@ func (s *search) attempt(do func()) {
 		switch failed := recover().(type) {
 		case nil:
 		case violation:
-			s.failed = fmt.Errorf("%s", string(failed))
+			what, _, _ := strings.Cut(string(failed), "{") // without the view of a core
+			s.failed = errors.New(strings.TrimRight(what, ":; "))
 		default:
 			panic(failed)
 		}
