@@ -218,40 +218,6 @@ func (m *model) launch() {
 	}
 }
 
-// freeze pauses the process. If the server noticed, it ends the claims, and another relay takes the slot, publishes
-// rows and leaves. Some rows may remain.
-func (m *model) freeze(replaced bool, some func() bool) {
-	m.pass(2 * time.Second)
-	if !replaced {
-		return
-	}
-	m.pids++
-	m.slotPID = m.pids
-	m.pass(10 * time.Second) // the server has ended its claims
-	m.endClaims()
-	for _, row := range m.visible() {
-		if (!row.available.IsZero() && row.available.After(m.now)) || (row.key != "" && !m.firstOfItsKey(row)) || !some() {
-			continue
-		}
-		m.otherPublishes(row, some())
-	}
-}
-
-// otherPublishes lets another relay publish a row, and delete it or die.
-func (m *model) otherPublishes(row *modelRow, deletes bool) {
-	if m.hasExpired(row) {
-		return
-	}
-	message := row.message(nil)
-	message.PossibleDuplicate = row.duplicate || row.traced || row.available.IsZero() || row.id <= m.failedOver
-	if m.delivered[row.id] > 0 && !message.PossibleDuplicate {
-		m.t.Fatalf("row %d is published again by another relay, unmarked", row.id)
-	}
-	m.arrive(message)
-	row.traced = true
-	row.gone = deletes
-}
-
 // rest sweeps while a sweep is due and no time passes. Otherwise the relay would keep a core busy.
 func (m *model) rest() {
 	for n := 0; !m.sweeping; n++ {
@@ -653,6 +619,8 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		}
 		m.say("deletes row %d", row.id)
 		row.gone = true
+	case s.Decision.Action == outbox.Release:
+		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
 	case s.Message.AvailableAt == nil && !row.available.IsZero(), s.Message.AvailableAt != nil && !row.available.Equal(*s.Message.AvailableAt): // the fence
 		if row.postponed == m.core && s.Rejected {
 			m.t.Fatalf("row %d: its rejection is not written, since the relay itself has postponed it", row.id)
@@ -667,8 +635,6 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 	case s.Decision.Action == outbox.DeadLetter:
 		m.say("makes row %d a dead letter", row.id)
 		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
-	case s.Decision.Action == outbox.Release:
-		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
 	}
 }
 

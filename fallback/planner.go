@@ -1,5 +1,5 @@
 // Package fallback publishes the rows that the stream does not bring. It plans the sweeps, finds rows and claims them.
-// A claim is a transaction that locks the rows until the broker has answered. The files of testdata are ten examples.
+// A claim is a transaction that locks the rows until the broker has answered.
 package fallback
 
 import (

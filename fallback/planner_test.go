@@ -160,18 +160,6 @@ func TestTheSafetyPassUsesHalfAPercentOfTheTime(t *testing.T) {
 	}
 }
 
-func TestAnExpensiveSweepRunsLessOften(t *testing.T) {
-	p, now := NewPlanner(poll), time.Now()
-	v := streaming()
-	v.Backlog = true
-	for range 2 {
-		p.Done(Backlog, now, Outcome{Took: time.Second})
-	}
-	if at := p.at(Backlog, v); at.Sub(now) < 20*time.Second {
-		t.Errorf("a sweep that took a second runs again after %s", at.Sub(now))
-	}
-}
-
 // The first page of a pass scans the dead rows; the last page is empty and costs nothing.
 func TestAPassWithAnExpensivePageRunsLessOften(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()

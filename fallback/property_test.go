@@ -23,52 +23,50 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// In any order of steps by stream, claims, broker, settler, outages and crashes: no message is lost, each key keeps its
-// order with one message in flight, no row is in flight twice, and duplicates are marked.
-func TestRandomStepsLoseNothingAndKeepTheOrderOfKeys(t *testing.T) {
+// steps are what may happen, by name.
+type steps map[string]func(*rapid.T)
+
+// walk takes random steps. In the end, everything leaves, and an idle core remembers nothing.
+func walk(t *testing.T, of func(*model) steps, then ...func(*rapid.T, *model)) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(t)
-		t.Repeat(m.steps())
+		t.Repeat(of(m))
 		m.quiesce()
 		m.lostNothing()
 		m.empty()
+		for _, check := range then {
+			check(t, m)
+		}
 	})
 }
 
+func (s steps) without(names ...string) steps {
+	maps.DeleteFunc(s, func(name string, _ func(*rapid.T)) bool { return slices.Contains(names, name) })
+	return s
+}
+
+// In any order of steps by stream, claims, broker, settler, outages and crashes: no message is lost, each key keeps its
+// order with one message in flight, no row is in flight twice, and duplicates are marked.
+func TestRandomStepsLoseNothingAndKeepTheOrderOfKeys(t *testing.T) { walk(t, (*model).steps) }
+
 // Without a crash and without a lost confirm, no message is delivered twice.
 func TestRandomStepsDeliverOnceIfAllConfirmsArrive(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
-		steps := m.steps()
-		steps["freeze"] = func(*rapid.T) { m.freeze(false, nil) }
-		for _, lost := range []string{"crash", "outage", "unknown"} {
-			delete(steps, lost)
-		}
-		t.Repeat(steps)
-		m.quiesce()
+	walk(t, func(m *model) steps { return m.steps().without("crash", "outage", "unknown") }, func(t *rapid.T, m *model) {
 		for id, n := range m.delivered {
 			if n > 1 {
 				t.Fatalf("row %d was delivered %d times", id, n)
 			}
 		}
-		m.empty()
 	})
 }
 
 // A message that nobody can have published before is not marked, on either way out of the table.
 func TestRandomStepsMarkOnlyPossibleDuplicates(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
+	walk(t, func(m *model) steps {
 		m.marksExactly = true
-		steps := m.steps()
-		for _, lost := range []string{"crash", "freeze", "outage", "unknown", "nack", "reconnect", "fail over", "lose", "person", "claim"} {
-			delete(steps, lost)
-		}
+		steps := m.steps().without("crash", "freeze", "outage", "unknown", "nack", "reconnect", "fail over", "lose", "person", "claim")
 		steps["claim"] = func(t *rapid.T) { // ends once its messages have an answer
-			if len(m.claims) == 0 {
-				return
-			}
-			if m.claims[0].claim.Flying() == 0 || m.claims[0].ending != nil {
+			if len(m.claims) > 0 && (m.claims[0].claim.Flying() == 0 || m.claims[0].ending != nil) {
 				m.stepClaim(0)
 			}
 		}
@@ -78,50 +76,33 @@ func TestRandomStepsMarkOnlyPossibleDuplicates(t *testing.T) {
 				m.resolve(0, outbox.NotSent, "", false)
 			}
 		}
-		t.Repeat(steps)
-		m.quiesce()
-		m.empty()
+		return steps
 	})
 }
 
 // Rows without a key leave by claims that find and lock them at once, beside the stream of the same rows.
 func TestRandomStepsDeliverEachRowOfALockedRange(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
+	walk(t, func(m *model) steps {
 		m.scheduledOfTen, m.expiring = 0, false
-		steps := m.stepsOf("")
-		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose", "refuse", "nack", "not sent", "due", "keys"} {
-			delete(steps, rare)
-		}
+		steps := m.stepsOf("").without(
+			"crash", "freeze", "reconnect", "fail over", "outage", "lose", "refuse", "nack", "not sent", "due", "keys")
 		steps["insert too"], steps["backlog too"] = steps["insert"], steps["backlog"]
-		t.Repeat(steps)
-		m.quiesce()
-		m.empty()
+		return steps
 	})
 }
 
 // A key with many rows leaves through the table, run by run.
 func TestRandomStepsKeepTheOrderOfALongKey(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
-		steps := m.stepsOf("a", "a", "a", "b")
-		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose"} { // each of these restarts from the table
-			delete(steps, rare)
-		}
-		t.Repeat(steps)
-		m.quiesce()
-		m.empty()
+	walk(t, func(m *model) steps { // each of these steps restarts from the table
+		return m.stepsOf("a", "a", "a", "b").without("crash", "freeze", "reconnect", "fail over", "outage", "lose")
 	})
 }
 
 // Requeued dead letters keep their order, and leave before later rows, even if the stream is behind.
 func TestRandomStepsKeepTheOrderOfRequeuedMessages(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
-		steps := m.stepsOf("a")
-		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "refuse", "unknown", "not sent", "stream2", "lose"} {
-			delete(steps, rare)
-		}
+	walk(t, func(m *model) steps {
+		steps := m.stepsOf("a").without(
+			"crash", "freeze", "reconnect", "fail over", "outage", "refuse", "unknown", "not sent", "stream2", "lose")
 		steps["die"] = func(t *rapid.T) {
 			for len(m.inFlight) > 0 {
 				m.resolve(0, outbox.Impossible, outbox.ReasonTooLarge, false)
@@ -136,64 +117,36 @@ func TestRandomStepsKeepTheOrderOfRequeuedMessages(t *testing.T) {
 			}
 		}
 		steps["die again"], steps["due too"] = steps["die"], steps["due"]
-		t.Repeat(steps)
-		m.quiesce()
-		m.empty()
+		return steps
 	})
 }
 
 // Keys beyond the limit go by the table, and are direct again later.
 func TestRandomStepsKeepTheOrderOfForgottenKeys(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
+	walk(t, func(m *model) steps {
 		if !m.polls {
 			m.limits.Keys = 2
 			m.boot()
 		}
-		steps := m.stepsOf("a", "b", "c", "d", "e", "f")
-		for _, rare := range []string{"crash", "freeze", "reconnect", "fail over", "outage", "lose", "impossible", "requeue", "unknown", "nack"} {
-			delete(steps, rare)
-		}
-		t.Repeat(steps)
-		m.quiesce()
-		m.empty()
-	})
-}
-
-// Another relay takes over from a frozen one. None of the frozen relay's claimed rows leave.
-func TestRandomStepsWithFrozenRelaysMarkDuplicates(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
-		m.scheduledOfTen = 0
-		steps := m.stepsOf("a", "a", "b", "")
-		kept := []string{"insert", "reveal", "stream", "keys", "keys too", "backlog", "confirm", "confirm2", "claim", "settle", "ask for slot", "late", ""}
-		maps.DeleteFunc(steps, func(name string, _ func(*rapid.T)) bool { return !slices.Contains(kept, name) })
-		steps["freeze"] = func(t *rapid.T) {
-			m.freeze(true, func() bool { return rapid.IntRange(1, 4).Draw(t, "by the other") > 1 })
-		}
-		t.Repeat(steps)
-		m.quiesce()
-		m.empty()
+		return m.stepsOf("a", "b", "c", "d", "e", "f").without(
+			"crash", "freeze", "reconnect", "fail over", "outage", "lose", "impossible", "requeue", "unknown", "nack")
 	})
 }
 
 // Sweeps become idle while nothing happens, also if there is too little room for the next page.
 func TestRandomStepsEndWithIdleSweeps(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newModel(t)
+	walk(t, func(m *model) steps {
 		steps := m.steps()
 		steps["rest"] = func(*rapid.T) { m.rest() }
-		t.Repeat(steps)
-		m.quiesce()
-		m.empty()
+		return steps
 	})
 }
 
-func (m *model) steps() map[string]func(*rapid.T) {
+func (m *model) steps() steps {
 	return m.stepsOf("", "", "a", "b", "c", "d", "e")
 }
 
-func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
+func (m *model) stepsOf(keys ...string) steps {
 	some := rapid.Bool()
 	all := m.outsideSteps(keys...)
 	inner := slices.Sorted(maps.Keys(all))
@@ -213,7 +166,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 			})
 		}
 	}
-	maps.Copy(all, map[string]func(*rapid.T){
+	maps.Copy(all, steps{
 		"due": sweep(Due), "lately": sweep(Lately), "backlog": sweep(Backlog), "newest": sweep(Newest), "keys": sweep(Keys), "keys too": sweep(Keys),
 		"crash": func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
 		"":      func(*rapid.T) { m.check() },
@@ -222,7 +175,7 @@ func (m *model) stepsOf(keys ...string) map[string]func(*rapid.T) {
 }
 
 // outsideSteps are steps that may happen during a statement.
-func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
+func (m *model) outsideSteps(keys ...string) steps {
 	key := rapid.SampledFrom(keys)
 	some := rapid.Bool()
 	resolve := func(outcome outbox.Outcome, reason outbox.Reason) func(*rapid.T) {
@@ -232,7 +185,7 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 			}
 		}
 	}
-	return map[string]func(*rapid.T){
+	return steps{
 		"insert": func(t *rapid.T) {
 			var keys []string
 			var scheduled []bool
@@ -316,10 +269,8 @@ func (m *model) outsideSteps(keys ...string) map[string]func(*rapid.T) {
 				m.takeSlot()
 			}
 		},
-		"fail over": func(t *rapid.T) { m.failOver(rapid.IntRange(0, 3).Draw(t, "lost")) },
-		"freeze": func(t *rapid.T) {
-			m.freeze(some.Draw(t, "replaced"), func() bool { return some.Draw(t, "by the other") })
-		},
+		"fail over":    func(t *rapid.T) { m.failOver(rapid.IntRange(0, 3).Draw(t, "lost")) },
+		"freeze":       func(*rapid.T) { m.pass(2 * time.Second) },
 		"ask for slot": func(*rapid.T) { m.askForSlot() },
 		"late":         func(*rapid.T) { m.late = !m.late },
 		"time":         func(*rapid.T) { m.pass(500 * time.Millisecond) },

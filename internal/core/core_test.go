@@ -50,19 +50,6 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	}
 }
 
-// No snapshot of a promoted server can name a transaction of the lost one.
-func TestTransactionsOfALostServerAreNotAwaited(t *testing.T) {
-	c := leading(100)
-	out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1}, XID: 1000}, 1, true)
-	c.TookSlot(Slot{PID: 2, Server: 1})
-	c.Resolved(outbox.Result{Message: out.Publish[0], Outcome: outbox.Unknown})
-	v := c.View()
-	c.Saw(snapshot(t, "8:8:"), v.Epoch, v.ForgottenAt)
-	if c.View().Unseen {
-		t.Error("the relay waits until the new server has such a transaction")
-	}
-}
-
 // Under full load the stream fills the window again and again. Neither it nor the claims of what it has left starve.
 func TestTheStreamAndTheClaimsShareAFullWindow(t *testing.T) {
 	const window = 100
