@@ -138,7 +138,6 @@ func (v *Verdict) writeCounters(out *bytes.Buffer) {
 			{"needless attempts", c.NeedlessAttempts, "without a reason to reject them", true},
 			{"overtaken", c.DuplicatedOvertaken, "unmarked copies that arrived after a marked one", true},
 			{"lost by the database", c.LostByDatabase, "acknowledged, and the business row is gone", true},
-			{"lost with queues", c.LostWithQueues, "committed before queues were emptied", true},
 		} {
 			if row.count != 0 || !row.odd {
 				fmt.Fprintf(t, "  %s\t%d\t%s\n", row.name, row.count, row.about)

@@ -89,8 +89,6 @@ type Counters struct {
 	NeedlessAttempts    int `json:"needless_attempts"`
 	// LostByDatabase: acknowledged, and the business row is gone. Not counted as lost.
 	LostByDatabase int `json:"lost_by_database"`
-	// LostWithQueues: not delivered, and queues were emptied after its commit. Not counted as lost.
-	LostWithQueues int `json:"lost_with_queues"`
 }
 
 // Delivered is how fast and how steadily messages arrived.
