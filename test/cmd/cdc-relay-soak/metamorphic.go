@@ -38,8 +38,7 @@ func (o *options) transactions() int {
 }
 
 // draw returns the options of one run of several. Modes alternate, so that two runs already compare them.
-func (o *options) draw(run int) *options {
-	random := rand.New(rand.NewPCG(uint64(o.seed), 1<<32+uint64(run)))
+func (o *options) draw(random *rand.Rand, run int) *options {
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
 	drawn := *o
 	drawn.relays = 1 + random.IntN(3)
@@ -66,8 +65,9 @@ func (p *process) metamorphic(ctx context.Context, asked <-chan struct{}, opts *
 	}
 	var world *fault.World
 	var first []string
+	random := rand.New(rand.NewPCG(uint64(opts.seed), 1<<32)) // faults and writers use smaller second seeds
 	for run := 1; run <= opts.runs && err == nil; run++ {
-		s := &soak{opts: opts.draw(run), world: world}
+		s := &soak{opts: opts.draw(random, run), world: world}
 		s.opts.keep = filepath.Join(folder, fmt.Sprint("run-", run))
 		fmt.Fprintf(p.stdout, "run %d: relays %d, %s\n", run, s.opts.relays, strings.Join(s.opts.drawn, " "))
 		var effect []string

@@ -118,7 +118,7 @@ type FaultReport struct {
 	// nothing to deliver. Absent: nothing was committed after Healed.
 	Silence *Milliseconds `json:"silence_ms,omitempty"`
 	// CaughtUp is the time from Healed until everything committed before Healed had arrived, except what is scheduled,
-	// dead-lettered or lost with its queue. Absent: something never arrived.
+	// dead-lettered. Absent: something never arrived.
 	CaughtUp *Milliseconds `json:"caught_up_ms,omitempty"`
 	// Duplicates is how many duplicates the fault is charged with, DuplicatesAllowed how many are allowed.
 	Duplicates        int `json:"duplicates"`
