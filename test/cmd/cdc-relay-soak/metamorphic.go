@@ -64,6 +64,11 @@ func (p *process) metamorphic(ctx context.Context, asked <-chan struct{}, opts *
 		}
 	}
 	var world *fault.World
+	defer func() { // also after a panic
+		if closed := (&soak{world: world}).closeWorld(ctx); closed != nil {
+			err = errors.Join(err, notRunError{closed})
+		}
+	}()
 	var first []string
 	random := rand.New(rand.NewPCG(uint64(opts.seed), 1<<32)) // faults and writers use smaller second seeds
 	for run := 1; run <= opts.runs && err == nil; run++ {
@@ -79,9 +84,6 @@ func (p *process) metamorphic(ctx context.Context, asked <-chan struct{}, opts *
 		if err == nil && writeDifferences(p.stdout, first, effect, run) {
 			err = errViolated
 		}
-	}
-	if closed := (&soak{world: world}).closeWorld(ctx); err == nil && closed != nil {
-		err = notRunError{closed}
 	}
 	if err != nil {
 		fmt.Fprintf(p.stdout, "histories and logs: %s\nto run it again: %s\n", folder, opts.command(p.args))
