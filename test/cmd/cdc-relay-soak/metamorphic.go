@@ -56,7 +56,7 @@ func (o *options) draw(random *rand.Rand, run int) *options {
 
 // metamorphic runs the same messages and faults several times, each time with other settings, and compares the results.
 func (p *process) metamorphic(ctx context.Context, asked <-chan struct{}, opts *options) (err error) {
-	fmt.Fprintf(p.stdout, "seed %d: %d writers, %d transactions of each\n", opts.seed, opts.writers, opts.transactions())
+	fmt.Fprintf(p.stdout, "seed %d, %d transactions of each writer\n", opts.seed, opts.transactions())
 	folder := opts.keep
 	if folder == "" {
 		if folder, err = os.MkdirTemp("", "cdc-relay-soak-"); err != nil {
