@@ -65,7 +65,7 @@ func runFlags() []cli.Flag {
 		real("rate", 300, "messages a second, of all writers together"),
 		number("writers", 4, "how many connections write"),
 		number("relays", 2, "how many relays run"),
-		text("relay", "`FILE`: the program to test (default: next to this program, else in PATH)"),
+		text("relay", "`FILE`: the program to test (default: next to this program)"),
 		text("faults", "`LIST` of names or patterns with commas between them; "+
 			"none: no faults (default: all that are possible here)"),
 		duration("hold", 5*time.Second, "how long a fault lasts, plus or minus half"),

@@ -260,7 +260,7 @@ func rendered(v *Verdict) string {
 	}
 	for i := range v.Violations {
 		x := &v.Violations[i]
-		fmt.Fprintf(&out, "%s %s %d\n", x.Party, x.Code, x.Count)
+		fmt.Fprintf(&out, "%s %d\n", x.Code, x.Count)
 		for _, f := range x.First {
 			fmt.Fprintf(&out, "  %s\n", f.What)
 		}

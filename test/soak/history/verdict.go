@@ -32,7 +32,7 @@ type Verdict struct {
 	Counters   Counters      `json:"counters"`
 	Delivery   Delivered     `json:"delivery"`
 	Faults     []FaultReport `json:"faults"`
-	Violations []Violation   `json:"violations"` // by party, then by code; empty: none
+	Violations []Violation   `json:"violations"` // by code; empty: none
 	// Processor is the processor time of the program under test, and Exits how often it ended by itself and was started
 	// again. The run adds both: they are not in the history.
 	Processor Milliseconds `json:"processor_ms,omitempty"`
@@ -125,16 +125,6 @@ type FaultReport struct {
 	DuplicatesAllowed int `json:"duplicates_allowed"`
 }
 
-// Party is who broke a promise.
-type Party string
-
-// The parties.
-const (
-	Relay    Party = "relay"
-	Database Party = "database"
-	History  Party = "history" // the history contradicts itself: the run itself is wrong
-)
-
 // Code names a kind of violation. Codes are stable.
 type Code string
 
@@ -157,23 +147,10 @@ const (
 	Contradiction   Code = "contradiction" // the history contradicts itself
 )
 
-// Party returns who is responsible for a violation with the code.
-func (c Code) Party() Party {
-	switch c {
-	case LostCommit:
-		return Database
-	case Contradiction:
-		return History
-	default:
-		return Relay
-	}
-}
-
 // Violation is a promise that was broken, once or more often.
 type Violation struct {
-	Code  Code  `json:"code"`
-	Party Party `json:"party"`
-	Count int   `json:"count"`
+	Code  Code `json:"code"`
+	Count int  `json:"count"`
 	// First are the earliest findings, at most 20.
 	First []Finding `json:"first"`
 }
