@@ -223,7 +223,7 @@ func (p *planner) kind() history.Kind {
 	kinds := []history.Kind{
 		history.Plain, history.Binary, history.Scheduled, history.Large, history.Unroutable, history.Impossible,
 	}
-	return kinds[p.weighted(836, 100, 50, 2, 6, 6)]
+	return kinds[p.weighted(830, 100, 50, 2, 12, 6)]
 }
 
 // add draws a row of a kind. With keyed, it has a key of this writer unless it is scheduled.
