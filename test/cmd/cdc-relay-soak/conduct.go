@@ -92,7 +92,6 @@ func (s *soak) addTo(verdict *history.Verdict) {
 	verdict.Result = history.Fail
 	verdict.Violations = append(verdict.Violations, history.Violation{
 		Code:  code,
-		Party: code.Party(),
 		Count: len(s.conduct.findings),
 		First: s.conduct.findings[:min(most, len(s.conduct.findings))],
 	})

@@ -32,21 +32,10 @@ func newFiles(o *options) (f *files, err error) {
 	if err == nil {
 		f.history, err = os.Create(filepath.Join(f.folder, "history.jsonl"))
 	}
-	if err == nil && f.report != "" {
-		err = touch(f.report) // fail before the run, not after it
-	}
 	if err != nil {
 		return nil, usagef("make the files of the run: %s", err)
 	}
 	return f, nil
-}
-
-func touch(name string) error {
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return file.Close()
 }
 
 // keep keeps the folder.

@@ -38,8 +38,7 @@ func (o *options) transactions() int {
 }
 
 // draw returns the options of one run of several. Modes alternate, so that two runs already compare them.
-func (o *options) draw(run int) *options {
-	random := rand.New(rand.NewPCG(uint64(o.seed), 1<<32+uint64(run)))
+func (o *options) draw(random *rand.Rand, run int) *options {
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
 	drawn := *o
 	drawn.relays = 1 + random.IntN(3)
@@ -57,7 +56,7 @@ func (o *options) draw(run int) *options {
 
 // metamorphic runs the same messages and faults several times, each time with other settings, and compares the results.
 func (p *process) metamorphic(ctx context.Context, asked <-chan struct{}, opts *options) (err error) {
-	fmt.Fprintf(p.stdout, "seed %d: %d writers, %d transactions of each\n", opts.seed, opts.writers, opts.transactions())
+	fmt.Fprintf(p.stdout, "seed %d, %d transactions of each writer\n", opts.seed, opts.transactions())
 	folder := opts.keep
 	if folder == "" {
 		if folder, err = os.MkdirTemp("", "cdc-relay-soak-"); err != nil {
@@ -65,9 +64,15 @@ func (p *process) metamorphic(ctx context.Context, asked <-chan struct{}, opts *
 		}
 	}
 	var world *fault.World
+	defer func() { // also after a panic
+		if closed := (&soak{world: world}).closeWorld(ctx); closed != nil {
+			err = errors.Join(err, notRunError{closed})
+		}
+	}()
 	var first []string
+	random := rand.New(rand.NewPCG(uint64(opts.seed), 1<<32)) // faults and writers use smaller second seeds
 	for run := 1; run <= opts.runs && err == nil; run++ {
-		s := &soak{opts: opts.draw(run), world: world}
+		s := &soak{opts: opts.draw(random, run), world: world}
 		s.opts.keep = filepath.Join(folder, fmt.Sprint("run-", run))
 		fmt.Fprintf(p.stdout, "run %d: relays %d, %s\n", run, s.opts.relays, strings.Join(s.opts.drawn, " "))
 		var effect []string
@@ -79,9 +84,6 @@ func (p *process) metamorphic(ctx context.Context, asked <-chan struct{}, opts *
 		if err == nil && writeDifferences(p.stdout, first, effect, run) {
 			err = errViolated
 		}
-	}
-	if closed := (&soak{world: world}).closeWorld(ctx); err == nil && closed != nil {
-		err = notRunError{closed}
 	}
 	if err != nil {
 		fmt.Fprintf(p.stdout, "histories and logs: %s\nto run it again: %s\n", folder, opts.command(p.args))

@@ -97,9 +97,9 @@ func (p *progress) line(ctx context.Context) string {
 	out := float64(c.Delivered-p.before.Delivered) / seconds
 	p.before, p.beforeAt = c, now
 	text := fmt.Sprintf("%s of %s: in %.0f/s, out %.0f/s, %s, "+
-		"%d acknowledged, %d delivered, %d unknown, %d duplicates, %d damaged, %d faults",
+		"%d acknowledged, %d delivered, %d damaged",
 		time.Since(p.began).Round(time.Second), p.soak.opts.duration, in, out, p.waits(ctx),
-		c.Acknowledged, c.Delivered, c.Unknown, c.Duplicates, c.Damaged, c.Faults)
+		c.Acknowledged, c.Delivered, c.Damaged)
 	p.mu.Lock()
 	for _, f := range p.now {
 		text += ", " + f.name

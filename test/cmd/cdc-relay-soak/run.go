@@ -84,19 +84,14 @@ func (p *process) concludePeer(verdict *history.Verdict, files *files) error {
 	return nil
 }
 
-// findProgram finds the program to test.
+// findProgram finds the program to test: the file, or the one next to this program.
 func findProgram(file, name string) (string, error) {
 	if file == "" {
-		if self, err := os.Executable(); err == nil {
-			if beside := filepath.Join(filepath.Dir(self), name); isProgram(beside) {
-				return beside, nil
-			}
-		}
-		found, err := exec.LookPath(name)
+		self, err := os.Executable()
 		if err != nil {
-			return "", usagef("there is no %s beside this program nor in PATH: name it with --relay FILE", name)
+			return "", notRunError{err}
 		}
-		return filepath.Abs(found)
+		file = filepath.Join(filepath.Dir(self), name)
 	}
 	if !isProgram(file) {
 		return "", usagef("--relay: %s is not a program", file)

@@ -45,8 +45,7 @@ type soak struct {
 }
 
 func (s *soak) init(files *files, screen *screen) {
-	s.files, s.screen, s.topology = files, screen, load.DefaultTopology("soak")
-	s.topology.Quorum = s.opts.cluster
+	s.files, s.screen, s.topology = files, screen, load.Topology{Prefix: "soak", Quorum: s.opts.cluster}
 	s.conduct.tell = func(text string) { screen.note("violation: " + text) }
 	s.violation = s.conduct.add
 	if s.opts.peer() {
@@ -130,7 +129,7 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 
 func (s *soak) serverVersions(ctx context.Context, versions map[string]string) error {
 	var text string
-	if err := s.world.QueryRow(ctx, `SELECT current_setting('server_version')`).Scan(&text); err != nil {
+	if err := s.world.Query(ctx, &text, `SELECT current_setting('server_version')`); err != nil {
 		return fmt.Errorf("ask Postgres for its version: %w", err)
 	}
 	versions["Postgres"], _, _ = strings.Cut(text, " ")
@@ -148,7 +147,7 @@ func relayArgs(o *options) []string {
 func (s *soak) writerOptions() load.WriterOptions {
 	return load.WriterOptions{
 		DatabaseURL: s.world.Database, Table: s.world.Table, Run: s.state.Run, Seed: uint64(s.opts.seed),
-		Rate: s.opts.rate, Writers: s.opts.writers, KeysPerWriter: 16, Topology: s.topology, Form: s.opts.form(),
+		Rate: s.opts.rate, Writers: s.opts.writers, Topology: s.topology, Form: s.opts.form(),
 		Transactions: s.opts.transactions(),
 	}
 }

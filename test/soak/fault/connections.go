@@ -70,7 +70,7 @@ func lateFault(name, about string, terminate bool, directions ...services.Direct
 			}
 			var ended int
 			const sql = `SELECT count(pg_terminate_backend(active_pid)) FROM pg_replication_slots WHERE slot_name = $1`
-			err := w.QueryRow(ctx, sql, w.Slot).Scan(&ended)
+			err := w.Query(ctx, &ended, sql, w.Slot)
 			wait(ctx, max(hold/2, late))
 			return detail, err
 		},

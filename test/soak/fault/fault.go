@@ -27,8 +27,6 @@ type Fault struct {
 	LosesUnanswered bool
 	// Unmarked: duplicates because of it may lack x-possible-duplicate; see history.Fault.
 	Unmarked bool
-	// EmptiesQueues: queues are deleted with their messages.
-	EmptiesQueues bool
 	// Run causes the fault, holds it for about the given time, fixes it, and returns when the servers answer again. It
 	// also fixes it if ctx ends meanwhile. detail says what random chose. The error says what failed, which is a defect
 	// of the run and not of the relay.

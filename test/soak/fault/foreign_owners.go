@@ -152,7 +152,7 @@ func secondOutboxTriesSlot(ctx context.Context, w *World, _ *rand.Rand, hold tim
 			return "", err
 		}
 		var ended int
-		if err := w.QueryRow(ctx, terminateOwner, w.Slot, "").Scan(&ended); err != nil {
+		if err := w.Query(ctx, &ended, terminateOwner, w.Slot, ""); err != nil {
 			return "", err
 		}
 		runCtx, cancel := context.WithTimeout(ctx, takeSlotTimeout)

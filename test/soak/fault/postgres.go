@@ -90,7 +90,7 @@ func killWalsender(ctx context.Context, w *World, _ *rand.Rand, hold time.Durati
 	}
 	var pid int
 	const holder = `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`
-	if err := w.QueryRow(ctx, holder, w.Slot).Scan(&pid); err != nil {
+	if err := w.Query(ctx, &pid, holder, w.Slot); err != nil {
 		return "", err
 	}
 	if pid == 0 {
@@ -107,7 +107,7 @@ func (w *World) awaitPostgres(ctx context.Context) error {
 	var newest error
 	err := poll(ctx, func() (bool, error) {
 		var standby bool
-		newest = w.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby)
+		newest = w.Query(ctx, &standby, `SELECT pg_is_in_recovery()`)
 		return newest == nil && !standby, nil
 	})
 	if err != nil {
@@ -123,7 +123,7 @@ func terminateSessions(ctx context.Context, w *World, random *rand.Rand, hold ti
 	ended := 0
 	for range rounds {
 		var n int
-		if err := w.QueryRow(ctx, terminate).Scan(&n); err != nil {
+		if err := w.Query(ctx, &n, terminate); err != nil {
 			return "", err
 		}
 		ended += n

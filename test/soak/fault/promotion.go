@@ -146,7 +146,7 @@ func promoteBehind(ctx context.Context, w *World, random *rand.Rand, hold time.D
 	}
 	var walsender int
 	const ofStandby = `SELECT pid FROM pg_stat_replication WHERE application_name = $1`
-	if err := w.QueryRow(ctx, ofStandby, standbyName).Scan(&walsender); err != nil {
+	if err := w.Query(ctx, &walsender, ofStandby, standbyName); err != nil {
 		return "", errors.Join(fmt.Errorf("find the standby's walsender: %w", err), w.replicateSynchronously(ctx))
 	}
 	if err := syscall.Kill(walsender, syscall.SIGSTOP); err != nil {

@@ -38,26 +38,6 @@ func brokerNetworkFaults() []Fault {
 			)),
 		},
 		{
-			Name: "rabbitmq-refused-leader", Needs: SeveralRelays, Duplicates: allInFlight,
-			About: "the relay that streams cannot reach the broker, and the others can",
-			Run: held(func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
-				leader, err := w.AwaitLeader(ctx)
-				if err != nil {
-					return "", nil, err
-				}
-				for _, proxy := range leader.RabbitMQ {
-					proxy.Refuse()
-					proxy.Cut()
-				}
-				return leader.Name, func(context.Context) error {
-					for _, proxy := range leader.RabbitMQ {
-						proxy.Accept()
-					}
-					return nil
-				}, nil
-			}),
-		},
-		{
 			Name: "rabbitmq-black-hole", Duplicates: allInFlight,
 			About: "data in both directions is lost; in long holds also heartbeats",
 			Run:   held(blackHole()),

@@ -17,14 +17,12 @@ const relayConnections = "cdc-relay "
 func operatorFaults() []Fault {
 	return []Fault{
 		{
-			Name: "rabbitmq-close-all", Duplicates: allInFlight,
-			About: "an operator closes all connections to the broker",
-			Run:   closeConnections(""),
-		},
-		{
 			Name: "rabbitmq-close-relays", Duplicates: allInFlight,
 			About: "an operator closes the connections of the relays",
-			Run:   closeConnections(relayConnections),
+			Run: func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, error) {
+				n, err := w.RabbitMQ.CloseConnections(ctx, relayConnections, "closed by an operator")
+				return fmt.Sprintf("%d connections", n), err
+			},
 		},
 		{
 			Name:  "rabbitmq-memory-alarm",
@@ -52,13 +50,6 @@ func operatorFaults() []Fault {
 			About: "one message among many in flight makes the broker close the channel",
 			Run:   writePoison,
 		},
-	}
-}
-
-func closeConnections(nameBegins string) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
-	return func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, error) {
-		n, err := w.RabbitMQ.CloseConnections(ctx, nameBegins, "closed by an operator")
-		return fmt.Sprintf("%d connections", n), err
 	}
 }
 

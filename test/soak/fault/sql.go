@@ -37,27 +37,14 @@ func (w *World) Exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// QueryRow reads one row on a new connection.
-func (w *World) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return row{world: w, ctx: ctx, sql: sql, args: args}
-}
-
-// row connects when it is scanned.
-type row struct {
-	world *World
-	ctx   context.Context //nolint:containedctx // used from QueryRow to Scan, as in pgx's own rows
-	sql   string
-	args  []any
-}
-
-// Scan implements pgx.Row.
-func (r row) Scan(into ...any) error {
-	conn, err := r.world.Connect(r.ctx)
+// Query reads one row of one column on a new connection.
+func (w *World) Query(ctx context.Context, into any, sql string, args ...any) error {
+	conn, err := w.Connect(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeConn(r.ctx, conn)
-	return conn.QueryRow(r.ctx, r.sql, r.args...).Scan(into...)
+	defer closeConn(ctx, conn)
+	return conn.QueryRow(ctx, sql, args...).Scan(into)
 }
 
 func closeConn(ctx context.Context, conn *pgx.Conn) {

@@ -77,8 +77,8 @@ func (w *World) awaitSynchronous(ctx context.Context) error {
 	defer cancel()
 	return poll(ctx, func() (bool, error) {
 		var streams bool
-		err := w.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication
-			WHERE application_name = $1 AND state = 'streaming' AND sync_state = 'sync')`, standbyName).Scan(&streams)
+		err := w.Query(ctx, &streams, `SELECT EXISTS (SELECT FROM pg_stat_replication
+			WHERE application_name = $1 AND state = 'streaming' AND sync_state = 'sync')`, standbyName)
 		return streams, err
 	})
 }

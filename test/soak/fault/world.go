@@ -181,7 +181,7 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 func (w *World) Tell(id int, f Fault, detail string) history.Fault {
 	told := history.Fault{
 		ID: id, Name: f.Name, Refuses: f.Refuses, LosesCommits: f.LosesCommits, LosesUnanswered: f.LosesUnanswered,
-		Unmarked: f.Unmarked, EmptiesQueues: f.EmptiesQueues, Detail: detail,
+		Unmarked: f.Unmarked, Detail: detail,
 	}
 	if f.Duplicates != nil {
 		told.Duplicates = f.Duplicates(w)

@@ -26,7 +26,7 @@ func (w *World) providePostgres(ctx context.Context) error {
 			return err
 		}
 	}
-	return w.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000`).Scan(&w.postgresMajor)
+	return w.Query(ctx, &w.postgresMajor, `SELECT current_setting('server_version_num')::int / 10000`)
 }
 
 // PostgresProxies returns the proxies between all relays and Postgres.

@@ -91,9 +91,6 @@ type Fault struct {
 	// Unmarked: duplicates because of it may lack x-possible-duplicate. A relay that was frozen while another took over
 	// sends what it had in hand when it wakes up; see docs/delivery.md.
 	Unmarked bool `json:"unmarked,omitempty"`
-	// EmptiesQueues: queues are deleted with their messages, so confirmed messages need not arrive. They are counted
-	// separately, not as lost.
-	EmptiesQueues bool `json:"empties_queues,omitempty"`
 	// Detail is what the seed chose: which relay, which connection, how long.
 	Detail string `json:"detail,omitempty"`
 }

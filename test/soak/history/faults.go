@@ -102,15 +102,11 @@ func (s *state) timeMessage(i int32, healed []*fault) {
 		switch {
 		case m.has(arrived):
 			healed[n].caughtUp = max(healed[n].caughtUp, m.firstAt)
-		case m.has(inDeadLetter), !m.settled() && s.emptiedAfter(t.endingAt):
+		case m.has(inDeadLetter):
 		default:
 			healed[n].caughtUp = never
 		}
 	}
-}
-
-func (s *state) emptiedAfter(when time.Duration) bool {
-	return s.healedLast(func(f *Fault) bool { return f.EmptiesQueues }) >= when
 }
 
 // silence is the time from the first commit after a fault until the next new arrival; absent if nothing was committed.

@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 )
@@ -14,7 +15,7 @@ const keptFindings = 20
 func (s *state) find(code Code, when time.Duration, format string, args ...any) {
 	v := s.violations[code]
 	if v == nil {
-		v = &Violation{Code: code, Party: code.Party()}
+		v = &Violation{Code: code}
 		s.violations[code] = v
 	}
 	v.Count++
@@ -23,17 +24,14 @@ func (s *state) find(code Code, when time.Duration, format string, args ...any) 
 	}
 }
 
-// found returns the violations in a stable order: the relay's first, then by party and code, each by time.
+// found returns the violations by code, each by time.
 func (s *state) found() []Violation {
 	all := []Violation{}
-	for _, v := range s.violations {
+	for _, code := range slices.Sorted(maps.Keys(s.violations)) {
+		v := s.violations[code]
 		slices.SortStableFunc(v.First, func(a, b Finding) int { return cmp.Compare(a.At, b.At) })
 		all = append(all, *v)
 	}
-	order := func(p Party) int { return slices.Index([]Party{Relay, Database, History}, p) }
-	slices.SortFunc(all, func(a, b Violation) int {
-		return cmp.Or(cmp.Compare(order(a.Party), order(b.Party)), cmp.Compare(a.Code, b.Code))
-	})
 	return all
 }
 

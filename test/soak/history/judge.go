@@ -94,7 +94,6 @@ func (s *state) judgeTransactions() {
 }
 
 func (s *state) judgeMessages() {
-	emptied := s.healedLast(func(f *Fault) bool { return f.EmptiesQueues })
 	for i := range s.messages {
 		m := &s.messages[i]
 		if m.transaction == noTransaction {
@@ -114,8 +113,6 @@ func (s *state) judgeMessages() {
 		case m.has(tooSoon):
 			s.unexpected(m, ", before COMMIT was sent")
 		case fate != meant || m.settled():
-		case m.kind.Arrives() && emptied >= t.endingAt:
-			s.counters.LostWithQueues++
 		default:
 			s.counters.Lost++
 			s.find(Lost, t.endedAt, "%s never arrived, and at the end it is in no table", s.describe(m))

@@ -53,26 +53,11 @@ func (v *Verdict) Headline() string {
 	case Incomplete:
 		return "INCOMPLETE: no violation so far, but " + v.Incomplete
 	}
-	var parts []string
-	for _, party := range []struct {
-		name  Party
-		words string
-	}{
-		{Relay, "the relay broke its promises"},
-		{Database, "the database broke its promises"},
-		{History, "the history contradicts itself, so the run itself is wrong"},
-	} {
-		var codes []string
-		for i := range v.Violations {
-			if x := &v.Violations[i]; x.Party == party.name {
-				codes = append(codes, fmt.Sprintf("%s %d", words(x.Code), x.Count))
-			}
-		}
-		if codes != nil {
-			parts = append(parts, party.words+" ("+strings.Join(codes, ", ")+")")
-		}
+	var codes []string
+	for i := range v.Violations {
+		codes = append(codes, fmt.Sprintf("%s %d", words(v.Violations[i].Code), v.Violations[i].Count))
 	}
-	headline := "FAIL: " + strings.Join(parts, "; ")
+	headline := "FAIL: " + strings.Join(codes, ", ")
 	if v.Incomplete != "" {
 		headline += "; beyond that, " + v.Incomplete
 	}
@@ -138,7 +123,6 @@ func (v *Verdict) writeCounters(out *bytes.Buffer) {
 			{"needless attempts", c.NeedlessAttempts, "without a reason to reject them", true},
 			{"overtaken", c.DuplicatedOvertaken, "unmarked copies that arrived after a marked one", true},
 			{"lost by the database", c.LostByDatabase, "acknowledged, and the business row is gone", true},
-			{"lost with queues", c.LostWithQueues, "committed before queues were emptied", true},
 		} {
 			if row.count != 0 || !row.odd {
 				fmt.Fprintf(t, "  %s\t%d\t%s\n", row.name, row.count, row.about)
@@ -194,7 +178,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 func (v *Verdict) writeViolations(out *bytes.Buffer) {
 	for i := range v.Violations {
 		x := &v.Violations[i]
-		fmt.Fprintf(out, "%s: %d (%s)\n", words(x.Code), x.Count, x.Party)
+		fmt.Fprintf(out, "%s: %d\n", words(x.Code), x.Count)
 		for _, f := range x.First {
 			fmt.Fprintf(out, "  %s\n", oneLine(f.What))
 		}

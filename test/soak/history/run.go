@@ -33,7 +33,7 @@ const earlyTolerance = 50 * time.Millisecond
 //	{"at":6000,"remaining":{"message":"…","dead_letter":true,"attempts":6,"reason":"retries_exhausted"}}
 //	{"at":7000,"kept":1}
 type line struct {
-	At        time.Duration `json:"at"`
+	At        time.Duration `json:"at,omitempty"`
 	Run       *Run          `json:"run,omitempty"`
 	Ending    *Transaction  `json:"ending,omitempty"`
 	Ended     *ended        `json:"ended,omitempty"`

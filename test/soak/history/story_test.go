@@ -26,7 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "write what came out into the stories,
 //	10ms   tx 1: a, b key k 1, c scheduled 5s, d unroutable, e discarded
 //	11ms   tx 1 committed
 //	12ms   a arrives [marked] [redelivered] [damaged WORD]
-//	13ms   fault 1 NAME [duplicates N] [refuses] [loses] [unmarked] [empties]
+//	13ms   fault 1 NAME [duplicates N] [refuses] [loses] [unmarked]
 //	14ms   fault 1 healed
 //	15ms   a in outbox|dead_letter [attempts N] [REASON]
 //	16ms   kept 1 2 3
@@ -228,8 +228,6 @@ func faultOf(t testing.TB, words []string) *Fault {
 			f.LosesUnanswered = true
 		case "unmarked":
 			f.Unmarked = true
-		case "empties":
-			f.EmptiesQueues = true
 		}
 	}
 	return f
@@ -262,7 +260,7 @@ func rendered(v *Verdict) string {
 	}
 	for i := range v.Violations {
 		x := &v.Violations[i]
-		fmt.Fprintf(&out, "%s %s %d\n", x.Party, x.Code, x.Count)
+		fmt.Fprintf(&out, "%s %d\n", x.Code, x.Count)
 		for _, f := range x.First {
 			fmt.Fprintf(&out, "  %s\n", f.What)
 		}

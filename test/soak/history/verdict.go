@@ -32,7 +32,7 @@ type Verdict struct {
 	Counters   Counters      `json:"counters"`
 	Delivery   Delivered     `json:"delivery"`
 	Faults     []FaultReport `json:"faults"`
-	Violations []Violation   `json:"violations"` // by party, then by code; empty: none
+	Violations []Violation   `json:"violations"` // by code; empty: none
 	// Processor is the processor time of the program under test, and Exits how often it ended by itself and was started
 	// again. The run adds both: they are not in the history.
 	Processor Milliseconds `json:"processor_ms,omitempty"`
@@ -89,8 +89,6 @@ type Counters struct {
 	NeedlessAttempts    int `json:"needless_attempts"`
 	// LostByDatabase: acknowledged, and the business row is gone. Not counted as lost.
 	LostByDatabase int `json:"lost_by_database"`
-	// LostWithQueues: not delivered, and queues were emptied after its commit. Not counted as lost.
-	LostWithQueues int `json:"lost_with_queues"`
 }
 
 // Delivered is how fast and how steadily messages arrived.
@@ -120,22 +118,12 @@ type FaultReport struct {
 	// nothing to deliver. Absent: nothing was committed after Healed.
 	Silence *Milliseconds `json:"silence_ms,omitempty"`
 	// CaughtUp is the time from Healed until everything committed before Healed had arrived, except what is scheduled,
-	// dead-lettered or lost with its queue. Absent: something never arrived.
+	// dead-lettered. Absent: something never arrived.
 	CaughtUp *Milliseconds `json:"caught_up_ms,omitempty"`
 	// Duplicates is how many duplicates the fault is charged with, DuplicatesAllowed how many are allowed.
 	Duplicates        int `json:"duplicates"`
 	DuplicatesAllowed int `json:"duplicates_allowed"`
 }
-
-// Party is who broke a promise.
-type Party string
-
-// The parties.
-const (
-	Relay    Party = "relay"
-	Database Party = "database"
-	History  Party = "history" // the history contradicts itself: the run itself is wrong
-)
 
 // Code names a kind of violation. Codes are stable.
 type Code string
@@ -159,23 +147,10 @@ const (
 	Contradiction   Code = "contradiction" // the history contradicts itself
 )
 
-// Party returns who is responsible for a violation with the code.
-func (c Code) Party() Party {
-	switch c {
-	case LostCommit:
-		return Database
-	case Contradiction:
-		return History
-	default:
-		return Relay
-	}
-}
-
 // Violation is a promise that was broken, once or more often.
 type Violation struct {
-	Code  Code  `json:"code"`
-	Party Party `json:"party"`
-	Count int   `json:"count"`
+	Code  Code `json:"code"`
+	Count int  `json:"count"`
 	// First are the earliest findings, at most 20.
 	First []Finding `json:"first"`
 }

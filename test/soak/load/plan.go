@@ -90,10 +90,13 @@ type planner struct {
 	again    *transaction // the next one, if not nil: it has not ended as planned
 }
 
-func newPlanner(seed uint64, writer, writers, keys int, topology Topology) *planner {
+// keysPerWriter is how many ordering keys each writer has at a time.
+const keysPerWriter = 16
+
+func newPlanner(seed uint64, writer, writers int, topology Topology) *planner {
 	p := &planner{
 		random: rand.New(rand.NewPCG(seed, uint64(writer)+1)), topology: topology,
-		writer: writer, writers: writers, keys: make([]orderingKey, keys),
+		writer: writer, writers: writers, keys: make([]orderingKey, keysPerWriter),
 	}
 	for i := range p.keys {
 		p.renew(i)
@@ -220,7 +223,7 @@ func (p *planner) kind() history.Kind {
 	kinds := []history.Kind{
 		history.Plain, history.Binary, history.Scheduled, history.Large, history.Unroutable, history.Impossible,
 	}
-	return kinds[p.weighted(836, 100, 50, 2, 6, 6)]
+	return kinds[p.weighted(830, 100, 50, 2, 12, 6)]
 }
 
 // add draws a row of a kind. With keyed, it has a key of this writer unless it is scheduled.
@@ -233,7 +236,7 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 	if kind == history.Scheduled {
 		r.delay = time.Duration(p.between(500, 2500)) * time.Millisecond
 	}
-	key, plain := &p.keys[p.random.IntN(len(p.keys))], p.random.IntN(p.topology.Plain)
+	key, plain := &p.keys[p.random.IntN(len(p.keys))], p.random.IntN(plainQueues)
 	queue := p.topology.plainQueue(plain)
 	// A message that is retried blocks its key. That should happen, but not on every key all the time.
 	held := kind == history.Scheduled || kind == history.Unroutable && !p.chance(100)

@@ -8,7 +8,7 @@ import (
 )
 
 func drawn(seed uint64, writer, transactions int) []*transaction {
-	p := newPlanner(seed, writer, 3, 8, DefaultTopology("soak"))
+	p := newPlanner(seed, writer, 3, Topology{Prefix: "soak"})
 	all := make([]*transaction, transactions)
 	for i := range all {
 		all[i] = p.next()

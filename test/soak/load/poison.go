@@ -23,7 +23,7 @@ func Poison(ctx context.Context, opts WriterOptions, bytes int, record WriterRec
 	const firstID = 1 << 50
 	now := record.Now().Nanoseconds()
 	writer := opts.Writers + 1
-	plan := newPlanner(opts.Seed^uint64(now), writer, writer+1, 1, opts.Topology)
+	plan := newPlanner(opts.Seed^uint64(now), writer, writer+1, opts.Topology)
 	t := plan.poisoned(bytes)
 	t.id = firstID + now
 

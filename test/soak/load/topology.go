@@ -14,15 +14,13 @@ import (
 type Topology struct {
 	// Prefix begins every name.
 	Prefix string
-	// Plain and Keyed are the numbers of queues for messages without and with an ordering key, at least one each. A key
-	// always goes to the same queue, which has one consumer, so that its order is visible.
-	Plain, Keyed int
 	// Quorum declares quorum queues instead of classic ones.
 	Quorum bool
 }
 
-// DefaultTopology has a few queues of each sort.
-func DefaultTopology(prefix string) Topology { return Topology{Prefix: prefix, Plain: 3, Keyed: 3} }
+// plainQueues and keyedQueues are the numbers of queues for messages without and with an ordering key. A key always
+// goes to the same queue, which has one consumer, so that its order is visible.
+const plainQueues, keyedQueues = 3, 3
 
 // Direct is the name of the direct exchange; the routing key is the name of the queue.
 func (t Topology) Direct() string { return t.Prefix + ".direct" }
@@ -33,10 +31,10 @@ func (t Topology) Topic() string { return t.Prefix + ".topic" }
 // Queues returns the names of all queues.
 func (t Topology) Queues() []string {
 	var names []string
-	for i := range t.Plain {
+	for i := range plainQueues {
 		names = append(names, t.plainQueue(i))
 	}
-	for i := range t.Keyed {
+	for i := range keyedQueues {
 		names = append(names, t.keyedQueue(i))
 	}
 	return names
@@ -49,7 +47,7 @@ func (t Topology) keyedQueue(i int) string { return fmt.Sprintf("%s.keyed.%d", t
 func (t Topology) queueOf(key string) string {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(key)) // never fails
-	return t.keyedQueue(int(hash.Sum32() % uint32(t.Keyed)))
+	return t.keyedQueue(int(hash.Sum32() % keyedQueues))
 }
 
 // Declare creates durable exchanges, queues and bindings in the virtual host of the URL. Existing ones stay, so it can

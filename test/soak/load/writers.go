@@ -26,10 +26,8 @@ type WriterOptions struct {
 	// Rate is how many messages a second all writers insert together; above 0.
 	Rate float64
 	// Writers is how many connections write at a time, at least 1.
-	Writers int
-	// KeysPerWriter is how many ordering keys each writer has at a time, at least 1.
-	KeysPerWriter int
-	Topology      Topology
+	Writers  int
+	Topology Topology
 	// Transactions is how many transactions each writer ends as its plan says, whatever happens meanwhile. 0: they
 	// write until they are stopped, and continue with the next transaction after a failure.
 	Transactions int
@@ -95,7 +93,7 @@ func writerConfig(databaseURL string) (*pgx.ConnConfig, error) {
 }
 
 func (w *Writers) write(ctx context.Context, config *pgx.ConnConfig, writer int) {
-	plan := newPlanner(w.opts.Seed, writer, w.opts.Writers, w.opts.KeysPerWriter, w.opts.Topology)
+	plan := newPlanner(w.opts.Seed, writer, w.opts.Writers, w.opts.Topology)
 	plan.ordinary = w.opts.Form != nil
 	run := &executor{
 		run: w.opts.Run, writer: writer, table: w.opts.Table, form: w.opts.Form, record: w.record,
