@@ -211,10 +211,7 @@ func recovers(t *testing.T, s *tableState) {
 
 // drain starts a drain; wait waits for its end.
 func (r *recovery) drain() (wait func()) {
-	relay, err := New(r.config, r.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	relay := r.new(r.publisher(), slog.DiscardHandler, prometheus.NewRegistry())
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Drain(context.WithoutCancel(r.t.Context())) }()
 	return func() {
