@@ -27,29 +27,6 @@ func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 	}
 }
 
-func TestOnlyUnroutableMessagesAreReturned(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
-	var k publishtest.Maker
-	messages := k.Many(400, "", q)
-	for i := 0; i < len(messages); i += 5 {
-		messages[i].RoutingKey = "nowhere"
-	}
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
-		if i%5 == 0 {
-			checkRejected(t, result, outbox.ReasonUnroutable)
-		} else if result.Outcome != outbox.Confirmed {
-			t.Errorf("message %d: %+v", i, result)
-		}
-	}
-	if n := len(a.drain(q)); n != 320 {
-		t.Errorf("%d messages arrived, want 320", n)
-	}
-}
-
 func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -208,26 +185,6 @@ func TestAnInternalExchangeIsARejection(t *testing.T) {
 	r.PublishAll(messages...)
 	for _, result := range r.AwaitResults(t, messages...) {
 		checkRejected(t, result, outbox.ReasonAccessRefused)
-	}
-}
-
-func TestANackOfAFullQueueIsARejection(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), amqp091.Table{"x-max-length": int32(5), "x-overflow": "reject-publish"})
-	r := startAMQP(t, Config{URL: u})
-	var k publishtest.Maker
-	messages := k.Many(50, "", q)
-	r.PublishAll(messages...)
-	results := r.AwaitResults(t, messages...)
-	for _, result := range results {
-		if result.Outcome != outbox.Confirmed {
-			checkRejected(t, result, outbox.ReasonNack)
-		}
-	}
-	arrived := a.drain(q)
-	if publishtest.Count(results, outbox.Confirmed) != len(arrived) || len(arrived) > 10 {
-		t.Errorf("%d confirmed, %d arrived", publishtest.Count(results, outbox.Confirmed), len(arrived))
 	}
 }
 
