@@ -20,8 +20,8 @@ func CPU(pid int) (all, kernel time.Duration, err error) {
 	return time.Duration(stat.UTime+stat.STime) * tick, time.Duration(stat.STime) * tick, nil
 }
 
-// FineCPU returns the processor time of the current threads of a process by the scheduler's clock, which is finer than a
-// tick of 10 ms.
+// FineCPU returns the processor time of the current threads of a process. It is that of the scheduler's clock, which is
+// finer than a tick of 10 ms.
 func FineCPU(pid int) (total time.Duration, err error) {
 	threads, err := procfs.AllThreads(pid)
 	if err != nil {
