@@ -56,10 +56,7 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 }
 
 func TestOnlyMessagesForAMissingExchangeAreRejected(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	var k publishtest.Maker
 	messages := k.Many(600, "", q)
 	missing := services.Name(t) + "_missing"
@@ -190,10 +187,7 @@ func TestAnInternalExchangeIsARejection(t *testing.T) {
 
 // The broker closes the channel for it; no other message is harmed.
 func TestAForeignUserIDRejectsOnlyItsMessage(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	var k publishtest.Maker
 	messages := k.Many(200, "", q)
 	for i := 3; i < len(messages); i += 40 {
@@ -223,10 +217,7 @@ func TestAForeignUserIDRejectsOnlyItsMessage(t *testing.T) {
 
 // The broker's own limit decides whether they are accepted; the neighbours are confirmed either way.
 func TestLargePayloadsDoNotAffectOthers(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	var k publishtest.Maker
 	messages := k.Many(100, "", q)
 	large := messages[50]
@@ -249,10 +240,7 @@ func TestLargePayloadsDoNotAffectOthers(t *testing.T) {
 }
 
 func TestTheLargestHeadersArrive(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	const frameMax = 131_072 // the default of RabbitMQ
 	lim := wire.Limits{FrameMax: frameMax}
 	var k publishtest.Maker
