@@ -58,7 +58,8 @@ func (s *Sweeper) sweepLately(ctx context.Context, r Role) (o Outcome, err error
 		return o, nil // a new term has begun
 	}
 	if !p.begun {
-		*p = duePass{begun: true, after: &outbox.Place{Due: from.Add(-time.Microsecond), ID: math.MaxInt64}, again: s.Core.DueBegan()}
+		before := &outbox.Place{Due: from.Add(-time.Microsecond), ID: math.MaxInt64}
+		*p = duePass{begun: true, after: before, again: s.Core.DueBegan()}
 	}
 	if rows, bytes := s.room(); rows > 0 && len(p.again) > 0 {
 		chosen, read := s.Core.ChooseRows(p.again, r.TakesFresh, core.Most{Rows: rows, Bytes: bytes})

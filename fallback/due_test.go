@@ -211,6 +211,16 @@ func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
 	}
 }
 
+func TestARowWithTheLeastIDIsDueLately(t *testing.T) {
+	now, locked := time.Unix(1_000_000, 0), 0
+	table := &dueTable{now: now, rows: []outbox.Candidate{{Ref: outbox.Ref{ID: math.MinInt64}, Size: 300, Ready: true, Due: &now}}}
+	s := polling(table, &now, func(int64) { locked++ })
+	s.passes.dueGround.from = &now
+	if _, err := s.Once(t.Context(), Lately); err != nil || locked != 1 {
+		t.Errorf("%d rows were claimed, %v", locked, err)
+	}
+}
+
 // polling returns a sweeper without a stream. Its claims lock all rows, and the broker confirms each message at once.
 func polling(table Table, now *time.Time, locked func(id int64)) *Sweeper {
 	memory := core.New(core.DefaultLimits(400), core.Policy{})

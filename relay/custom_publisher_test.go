@@ -7,31 +7,57 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// The example's publisher fulfils the contract of publish.Publisher.
-func TestACustomPublisherFulfilsTheContract(t *testing.T) {
+// emptyTable returns the settings of a relay whose table is empty, and a connection to its database.
+func emptyTable(t *testing.T, mode relay.Mode) (relay.Config, *pgx.Conn) {
+	t.Helper()
 	config := relay.DefaultConfig()
-	config.DatabaseURL, config.Mode, config.MaxRetries = services.Database(t), relay.ModePoll, 0
-	config.PollInterval = 20 * time.Millisecond
+	config.DatabaseURL, config.Mode, config.PollInterval = tabletest.Database(t), mode, 20*time.Millisecond
 	conn, err := pgx.Connect(t.Context(), config.DatabaseURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.Background())
-	if _, _, err := migrations.Up(t.Context(), conn, config.Table); err != nil {
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return config, conn
+}
+
+// runRelay runs a relay until the test ends or end is called.
+func runRelay(t *testing.T, config relay.Config, publisher publish.Publisher, log slog.Handler) (r *relay.Relay, end func()) {
+	t.Helper()
+	r, err := relay.New(config, publisher, slog.New(log), prometheus.NewRegistry())
+	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return r, end
+}
+
+// The example's publisher fulfils the contract of publish.Publisher.
+func TestACustomPublisherFulfilsTheContract(t *testing.T) {
+	config, conn := emptyTable(t, relay.ModePoll)
+	config.MaxRetries = 0
 	for _, key := range []string{"a", "b", "never", "c"} {
 		err := config.Table.Enqueue(t.Context(), conn, outbox.NewMessage{RoutingKey: key, OrderingKey: "k", Payload: key})
 		if err != nil {
@@ -48,13 +74,7 @@ func TestACustomPublisherFulfilsTheContract(t *testing.T) {
 		arrived <- m.RoutingKey
 		return nil
 	})
-	r, err := relay.New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	_, end := runRelay(t, config, publisher, slog.DiscardHandler)
 	var got []string
 	for range 3 {
 		got = append(got, <-arrived)
@@ -65,10 +85,7 @@ func TestACustomPublisherFulfilsTheContract(t *testing.T) {
 	if e := <-dead; e.RoutingKey != "never" || e.LastError != "rejected: not this one" {
 		t.Errorf("dead letter: %+v", e)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	end()
 	var left int
 	if err := conn.QueryRow(context.Background(), `SELECT count(*) FROM outbox`).Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d rows are left, %v", left, err)
@@ -95,17 +112,8 @@ type custom struct {
 
 // startCustom starts a relay that streams (ModeAuto) or polls.
 func startCustom(t *testing.T, mode relay.Mode) *custom {
-	config := relay.DefaultConfig()
-	config.DatabaseURL, config.Mode, config.PollInterval = services.Database(t), mode, 20*time.Millisecond
+	config, conn := emptyTable(t, mode)
 	config.Slot, config.HeaderColumns = services.Name(t), []string{"tenant"}
-	conn, err := pgx.Connect(t.Context(), config.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(context.Background()) })
-	if _, _, err := migrations.Up(t.Context(), conn, config.Table); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := conn.Exec(t.Context(), "ALTER TABLE outbox ADD tenant text"); err != nil {
 		t.Fatal(err)
 	}
@@ -115,19 +123,7 @@ func startCustom(t *testing.T, mode relay.Mode) *custom {
 		i.arrived <- m.RoutingKey
 		return nil
 	})
-	r, err := relay.New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	runRelay(t, config, publisher, slog.DiscardHandler)
 	i.insert("routing_key, payload", "'first', '1'")
 	<-i.arrived // a relay in ModeAuto streams what comes now
 	return i

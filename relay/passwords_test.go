@@ -154,12 +154,9 @@ func TestARejectedPasswordAtTheStartNamesItsFile(t *testing.T) {
 			i.config.DatabaseURL, i.config.DatabaseURLFile = "", file
 		}
 		var log publishtest.Buffer
-		r, err := New(i.config, i.publisher(), slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := i.new(i.publisher(), slog.NewTextHandler(&log, nil), prometheus.NewRegistry())
 		ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
-		err = r.Run(ctx)
+		err := r.Run(ctx)
 		cancel()
 		if !problem.Is(err) || !strings.Contains(err.Error(), "the password is that of "+file+", written 20") {
 			t.Errorf("%s: %v", file, err)

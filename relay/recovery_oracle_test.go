@@ -103,9 +103,9 @@ func (s *tableState) ends(held bool) map[int64][]string {
 		case r.Key != "" && blocked[r.Key]:
 			end = "waits"
 		case end == "waits", len(newer) == 0:
-		case r.Key != "", slices.ContainsFunc(newer, stays):
+		case r.Key != "", slices.ContainsFunc(newer, stays) && !r.Later:
 			end = "gone"
-		default: // without a key, the newer one may leave first
+		default: // without a key, the newer one may leave first, and the stream does not wait for one
 			ends[r.ID] = append(ends[r.ID], "gone")
 		}
 		ends[r.ID] = append(ends[r.ID], end)

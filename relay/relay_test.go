@@ -116,13 +116,20 @@ func (i *instance) publisher() publish.Publisher {
 	return publisher
 }
 
-// startWith is start with a given publisher and registry.
-func (i *instance) startWith(publisher publish.Publisher, registry prometheus.Registerer) (r *Relay, stop func()) {
+// new returns a relay that does not run.
+func (i *instance) new(publisher publish.Publisher, log slog.Handler, registry prometheus.Registerer) *Relay {
 	i.t.Helper()
-	r, err := New(i.config, publisher, slog.New(slog.DiscardHandler), registry)
+	r, err := New(i.config, publisher, slog.New(log), registry)
 	if err != nil {
 		i.t.Fatal(err)
 	}
+	return r
+}
+
+// startWith is start with a given publisher and registry.
+func (i *instance) startWith(publisher publish.Publisher, registry prometheus.Registerer) (r *Relay, stop func()) {
+	i.t.Helper()
+	r = i.new(publisher, slog.DiscardHandler, registry)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -169,10 +176,7 @@ func TestARelayThatNeverRanLeavesNoGoroutine(t *testing.T) {
 	i := &instance{t: t, config: DefaultConfig(), amqp: "amqp://127.0.0.1:1"}
 	i.config.DatabaseURL = "postgres://127.0.0.1:1/"
 	before := goleak.IgnoreCurrent()
-	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := i.new(i.publisher(), slog.DiscardHandler, prometheus.NewRegistry())
 	r.Close()
 	r.Close()
 	goleak.VerifyNone(t, before)
@@ -227,10 +231,7 @@ func TestMessagesArriveInOrderAcrossStreamCutsAndRestarts(t *testing.T) {
 func TestMetricsAndHealthCanBeReadDuringADrain(t *testing.T) {
 	i := newInstance(t)
 	registry := prometheus.NewRegistry()
-	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := i.new(i.publisher(), slog.DiscardHandler, registry)
 	drained := make(chan error)
 	go func() { drained <- r.Drain(t.Context()) }()
 	for {

@@ -119,10 +119,7 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 func (i *instance) confirmed(rows int64, log slog.Handler) (settlerOnly, *prometheus.Registry) {
 	i.t.Helper()
 	registry := prometheus.NewRegistry()
-	r, err := New(i.config, i.publisher(), slog.New(log), registry)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	r := i.new(i.publisher(), log, registry)
 	i.t.Cleanup(r.Close)
 	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
 	r.core.TookSlot(core.Slot{PID: 1})

@@ -34,10 +34,7 @@ func TestARoleWithoutConnectGetsTheMissingGrant(t *testing.T) {
 	t.Cleanup(func() { _, _ = i.db.Exec(context.Background(), "DROP ROLE "+role) })
 	u.User = url.UserPassword(role, "secret")
 	i.config.DatabaseURL = u.String()
-	r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := i.new(i.publisher(), slog.DiscardHandler, prometheus.NewRegistry())
 	var log bytes.Buffer
 	newOutageLog(slog.New(slog.NewJSONHandler(&log, nil)), r.address).Report(event.StreamDown, "no stream", r.store.Check(t.Context()))
 	if !strings.Contains(log.String(), "GRANT CONNECT ON DATABASE") {
@@ -68,10 +65,7 @@ func TestAParameterThatTheServerRejectsEndsTheStart(t *testing.T) {
 		query.Set("options", options)
 		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 		i.config.DatabaseURL = u.String()
-		r, err := New(i.config, i.publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := i.new(i.publisher(), slog.DiscardHandler, prometheus.NewRegistry())
 		ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 		err = r.Run(ctx)
 		cancel()

@@ -2,17 +2,14 @@ package relay_test
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/outboxtest"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -24,17 +21,8 @@ import (
 // drain ends with an error.
 func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
 	services.Thorough(t, "waits for the send timeout of a drain")
-	config := relay.DefaultConfig()
-	config.DatabaseURL, config.Mode = services.Database(t), relay.ModePoll
-	config.PollInterval, config.SendTimeout = 10*time.Millisecond, 2*time.Second
-	conn, err := pgx.Connect(t.Context(), config.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	if _, _, err := migrations.Up(t.Context(), conn, config.Table); err != nil {
-		t.Fatal(err)
-	}
+	config, conn := emptyTable(t, relay.ModePoll)
+	config.SendTimeout = 2 * time.Second
 	for _, key := range []string{"", "k"} {
 		if err := config.Table.Enqueue(t.Context(), conn, outbox.NewMessage{RoutingKey: "a", OrderingKey: key, Payload: 1}); err != nil {
 			t.Fatal(err)
@@ -51,25 +39,18 @@ func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
 			return outbox.Result{Outcome: outbox.Unknown, Detail: "the target says nothing"}
 		})
 	}
-	newRelay := func() (*relay.Relay, *bytes.Buffer) {
-		log := &bytes.Buffer{}
-		r, err := relay.New(config, publisher(), slog.New(slog.NewTextHandler(log, nil)), prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return r, log
+	drainer, err := relay.New(config, publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
 	}
-	drainer, _ := newRelay()
 	if err := drainer.Drain(t.Context()); err == nil || !strings.Contains(err.Error(), "left in") {
 		t.Errorf("drain: %v", err)
 	}
 	if n := tries.Load(); n > 20 {
 		t.Errorf("a drain tried %d times", n)
 	}
-	r, log := newRelay()
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
+	log := &bytes.Buffer{}
+	r, end := runRelay(t, config, publisher(), slog.NewTextHandler(log, nil))
 	await.Until(t, "the relay is not ready, and says why", func() bool {
 		for _, part := range r.Health().Parts {
 			if part.Name == "publisher" && !part.Ready && strings.Contains(part.Detail, "the target says nothing") {
@@ -88,10 +69,7 @@ func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
 		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM outbox`).Scan(&left)
 		return err == nil && left == 0 && r.Health().Ready
 	})
-	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	end()
 	for _, name := range []string{"publisher_failing", "publisher_recovered"} {
 		if !strings.Contains(log.String(), "event="+name) {
 			t.Errorf("the log has no event %s:\n%s", name, log)

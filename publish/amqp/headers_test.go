@@ -6,16 +6,12 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // An unroutable message comes back with its headers, and the library must be able to read them.
 func TestReturnsWithTheDeepestAndLargestHeadersAreRead(t *testing.T) {
 	t.Parallel()
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	_, q, r := publishing(t)
 	mark := r.Mark()
 	var k publishtest.Maker
 	const deepest, mostHeaders, mostElements = 32, 8184, 8192 // as docs/contract.md says

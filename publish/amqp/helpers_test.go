@@ -81,6 +81,14 @@ func newAdmin(t *testing.T, url string) *admin {
 	return &admin{t: t, channel: channel}
 }
 
+// publishing returns a publisher that is ready, and a queue.
+func publishing(t *testing.T) (a *admin, queue string, r *running) {
+	t.Helper()
+	u := services.VHost(t)
+	a = newAdmin(t, u)
+	return a, a.queue(services.Name(t), nil), startAMQP(t, Config{URL: u})
+}
+
 func (a *admin) queue(name string, args amqp091.Table) string {
 	a.t.Helper()
 	if _, err := a.channel.QueueDeclare(name, true, false, false, false, args); err != nil {

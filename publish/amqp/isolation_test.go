@@ -128,10 +128,7 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 // RabbitMQ would close the channel for it. Other reply queues are accepted.
 func TestAMessageWithDirectReplyToIsRejectedBeforeSending(t *testing.T) {
 	t.Parallel()
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	var k publishtest.Maker
 	messages := k.Many(300, "", q)
 	for i := 7; i < len(messages); i += 50 {

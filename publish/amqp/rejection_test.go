@@ -27,29 +27,6 @@ func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 	}
 }
 
-func TestOnlyUnroutableMessagesAreReturned(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
-	var k publishtest.Maker
-	messages := k.Many(400, "", q)
-	for i := 0; i < len(messages); i += 5 {
-		messages[i].RoutingKey = "nowhere"
-	}
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
-		if i%5 == 0 {
-			checkRejected(t, result, outbox.ReasonUnroutable)
-		} else if result.Outcome != outbox.Confirmed {
-			t.Errorf("message %d: %+v", i, result)
-		}
-	}
-	if n := len(a.drain(q)); n != 320 {
-		t.Errorf("%d messages arrived, want 320", n)
-	}
-}
-
 func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -79,10 +56,7 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 }
 
 func TestOnlyMessagesForAMissingExchangeAreRejected(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	var k publishtest.Maker
 	messages := k.Many(600, "", q)
 	missing := services.Name(t) + "_missing"
@@ -211,32 +185,9 @@ func TestAnInternalExchangeIsARejection(t *testing.T) {
 	}
 }
 
-func TestANackOfAFullQueueIsARejection(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), amqp091.Table{"x-max-length": int32(5), "x-overflow": "reject-publish"})
-	r := startAMQP(t, Config{URL: u})
-	var k publishtest.Maker
-	messages := k.Many(50, "", q)
-	r.PublishAll(messages...)
-	results := r.AwaitResults(t, messages...)
-	for _, result := range results {
-		if result.Outcome != outbox.Confirmed {
-			checkRejected(t, result, outbox.ReasonNack)
-		}
-	}
-	arrived := a.drain(q)
-	if publishtest.Count(results, outbox.Confirmed) != len(arrived) || len(arrived) > 10 {
-		t.Errorf("%d confirmed, %d arrived", publishtest.Count(results, outbox.Confirmed), len(arrived))
-	}
-}
-
 // The broker closes the channel for it; no other message is harmed.
 func TestAForeignUserIDRejectsOnlyItsMessage(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	var k publishtest.Maker
 	messages := k.Many(200, "", q)
 	for i := 3; i < len(messages); i += 40 {
@@ -266,10 +217,7 @@ func TestAForeignUserIDRejectsOnlyItsMessage(t *testing.T) {
 
 // The broker's own limit decides whether they are accepted; the neighbours are confirmed either way.
 func TestLargePayloadsDoNotAffectOthers(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	var k publishtest.Maker
 	messages := k.Many(100, "", q)
 	large := messages[50]
@@ -292,10 +240,7 @@ func TestLargePayloadsDoNotAffectOthers(t *testing.T) {
 }
 
 func TestTheLargestHeadersArrive(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	r := startAMQP(t, Config{URL: u})
+	a, q, r := publishing(t)
 	const frameMax = 131_072 // the default of RabbitMQ
 	lim := wire.Limits{FrameMax: frameMax}
 	var k publishtest.Maker

@@ -112,3 +112,23 @@ func TestMessagesMarkedByThePublisherCountAsPossibleDuplicates(t *testing.T) {
 		t.Errorf("got %v, %v", got.GetCounter().GetValue(), err)
 	}
 }
+
+func TestRowsThatLeaveUnpublishedAreCountedByTheirReason(t *testing.T) {
+	m := newTestMetrics(t, By{})
+	for _, d := range []outbox.Decision{
+		{Action: outbox.DeadLetter, Reason: outbox.ReasonExpired},
+		{Action: outbox.Delete, Reason: outbox.ReasonExpired},
+		{Action: outbox.Delete, Reason: outbox.ReasonExpired},
+		{Action: outbox.Delete, Reason: outbox.ReasonCoalesced},
+		{Action: outbox.Delete},
+		{Action: outbox.Retry, Reason: outbox.ReasonNack},
+	} {
+		m.Written(outbox.Settlement{Message: &outbox.Message{}, Decision: d})
+	}
+	for counter, want := range map[prometheus.Counter]float64{m.expired: 3, m.coalesced: 1, m.deleted: 1} {
+		var got dto.Metric
+		if err := counter.Write(&got); err != nil || got.GetCounter().GetValue() != want {
+			t.Errorf("%s: %v, want %v", counter.Desc(), got.GetCounter().GetValue(), want)
+		}
+	}
+}

@@ -187,7 +187,7 @@ func writeInserts(ctx context.Context, database, statement, body string, transac
 		return 0, err
 	}
 	pid := int(conn.PgConn().PID())
-	before, err := gauge.MeasureLittle(pid)
+	before, err := gauge.FineCPU(pid)
 	if err != nil {
 		return 0, fmt.Errorf("processor time of Postgres, which must run on this machine: %w", err)
 	}
@@ -196,8 +196,8 @@ func writeInserts(ctx context.Context, database, statement, body string, transac
 			return 0, err
 		}
 	}
-	after, err := gauge.MeasureLittle(pid)
-	return after.CPU - before.CPU, err
+	after, err := gauge.FineCPU(pid)
+	return after - before, err
 }
 
 // WriteInsertCosts prints the medians, and their ratios to the first table.

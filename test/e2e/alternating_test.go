@@ -28,8 +28,7 @@ func TestScheduledAndFreshRowsOfOneKeyLeaveInOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t).setUp()
-			arrived := w.consume(w.queue)
+			w, arrived := consuming(t)
 			way(w, func() {
 				w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload, available_at)
 					SELECT $1, 'key', to_json(n), CASE WHEN n % 2 = 0 THEN clock_timestamp() END FROM generate_series(1, $2) n`, w.queue, rows)

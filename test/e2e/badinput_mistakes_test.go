@@ -102,28 +102,3 @@ func deadLetteredAlone(t *testing.T, mode string) {
 		t.Error("a routing key is logged in full")
 	}
 }
-
-// They affect no other row. attempts stops at its maximum, and a row that is then rejected becomes a dead letter.
-func TestApplicationsMaySetColumnsOfTheRelay(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	greatest := row{"routing_key": "nowhere", "attempts": 2147483647, "last_error": "mine", "possible_duplicate": false}
-	found := w.insert(greatest)
-	arrived := w.consume(w.queue)
-	w.run("--backoff-time", "50ms")
-	streamed := w.insert(greatest)
-	for _, id := range []string{found, streamed} {
-		dead := w.awaitDeadLetter(id)
-		if dead.Attempts != 2147483647 || dead.FailureReason != "retries_exhausted" || !strings.HasPrefix(dead.LastError, "unroutable") {
-			t.Errorf("dead letter: %d attempts, reason %q and error %q", dead.Attempts, dead.FailureReason, dead.LastError)
-		}
-	}
-	// All are rejected in one batch.
-	w.exec(`INSERT INTO outbox (routing_key, payload, attempts) SELECT 'nowhere', '{}', 2147483640 FROM generate_series(1, 20)`)
-	ok := w.insert(row{"attempts": 2147483647})
-	w.await(arrived, ok)
-	w.eventually("all are gone", w.outboxEmpty)
-	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter WHERE attempts = 2147483641`); n != 20 {
-		t.Errorf("%d dead letters, want 20", n)
-	}
-}

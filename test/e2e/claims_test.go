@@ -110,8 +110,7 @@ func TestAnUnchangeableRowDelaysNoOther(t *testing.T) {
 	for name, mode := range map[string][]string{"streaming": nil, "polling": {"--mode", "poll"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t).setUp()
-			arrived := w.consume(w.queue)
+			w, arrived := consuming(t)
 			w.exec(`CREATE TABLE refers (id bigint REFERENCES outbox (id))`)
 			w.exec(`ALTER TABLE outbox ALTER routing_key DROP NOT NULL`)
 			r := w.run(append(mode, "--poll-interval", "100ms", "--max-retries", "3", "--backoff-time", "10ms")...)

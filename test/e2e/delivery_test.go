@@ -48,8 +48,7 @@ func (w *world) loadOne(ctx context.Context, n int, copying bool) error {
 }
 
 func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	r := w.run()
 	const rows = 16_000
 	w.load(rows, 8)
@@ -60,8 +59,7 @@ func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
 }
 
 func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	const rows = 20_000
 	loaded := make(chan struct{})
 	go func() {

@@ -19,8 +19,7 @@ func (w *world) behindItsOwnBrokerProxy() (*world, *services.Proxy) {
 // A standby that can publish takes the slot, and the old leader does not take it back.
 func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	one, broker := w.behindItsOwnBrokerProxy()
 	leader := one.run("--max-in-flight", "200")
 	w.eventually("the relay streams", func() bool { return leader.metric("cdc_relay_slot_held") == 1 })
@@ -48,8 +47,7 @@ func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 func TestTheLeaderKeepsTheSlotWhileTheBrokerIsDownForAll(t *testing.T) {
 	services.Thorough(t, "waits for twenty seconds")
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	one, broker := w.behindItsOwnBrokerProxy()
 	relays := one.runMany(2, "--max-in-flight", "200")
 	leader := w.leader(relays)

@@ -72,8 +72,7 @@ func TestRepeatedKillsOfTheLeaderLoseNothing(t *testing.T) {
 	for name, others := range map[string]int{"alone": 0, "with one standing by": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t).setUp()
-			arrived := w.consume(w.queue)
+			w, arrived := consuming(t)
 			rows := w.writeNumbered(numbered("k", 20), 7, 10)
 			const inFlight = 200
 			kills := sized(5, 200)

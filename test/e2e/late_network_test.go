@@ -44,8 +44,7 @@ type behindProxies struct {
 }
 
 func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)) {
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	const inFlight = 2000
 	k := &takeovers{world: w}
 	var relays []*relay

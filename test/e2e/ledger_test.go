@@ -53,6 +53,13 @@ func (w *world) consume(queue string) *ledger {
 	return l
 }
 
+// consuming returns a world that is set up, and the ledger of its queue.
+func consuming(t *testing.T) (*world, *ledger) {
+	t.Helper()
+	w := newWorld(t).setUp()
+	return w, w.consume(w.queue)
+}
+
 func (l *ledger) add(d amqp.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

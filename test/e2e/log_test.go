@@ -8,8 +8,7 @@ import (
 // The first lines have both servers and the role; at debug, each batch has one line.
 func TestTheLogShowsServersRoleAndBatches(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	const rows = 2000
 	w.copyRows(rows, w.queue) // before the stream: they are claimed
 	r := w.run("--log-level", "debug", "--max-retries", "7")

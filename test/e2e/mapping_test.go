@@ -12,8 +12,7 @@ import (
 // It has exactly the documented fields.
 func TestTheSmallestMessageArrivesAsDocumented(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	w.run()
 	id := w.insert(row{"payload": `{"order_id": 42}`, "created_at": time.Date(2024, 2, 29, 23, 59, 58, 999_000_000, time.UTC)})
 	d := w.await(arrived, id)
@@ -44,8 +43,7 @@ func TestTheSmallestMessageArrivesAsDocumented(t *testing.T) {
 // Each has the value from the row.
 func TestEveryPropertyArrives(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	w.run()
 	login := mustURL(t, w.broker).User.Username()
 	d := w.await(arrived, w.insert(row{

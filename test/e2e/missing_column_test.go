@@ -28,8 +28,7 @@ func TestAMissingColumnStopsTheRelay(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t).setUp()
-			arrived := w.consume(w.queue)
+			w, arrived := consuming(t)
 			r := w.run(append([]string{"--poll-interval", "100ms", "--backoff-time", "50ms"}, c.args...)...)
 			w.await(arrived, w.insert(nil))
 			w.emptied()

@@ -46,8 +46,7 @@ func throughKinds(t *testing.T, address string) (*services.Proxy, string) {
 // stalled is a relay with messages in flight at a broker that no longer answers.
 func stalled(t *testing.T, args ...string) (*world, *relay, *services.Proxy, *ledger) {
 	t.Helper()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	proxy, address := through(t, w.broker)
 	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
 	r := w.run(args...)

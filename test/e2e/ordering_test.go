@@ -99,8 +99,7 @@ func evenly(keys []string, n int) map[string]int {
 
 // Covers 50 keys and a hot one.
 func TestEachKeyArrivesInOrderAcrossStopsAndKills(t *testing.T) {
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	keys, hot := numbered("k", 50), []string{"hot"}
 	each := evenly(keys, 100)
 	each["hot"] = 3000
@@ -133,8 +132,7 @@ func TestEachKeyArrivesInOrderAcrossStopsAndKills(t *testing.T) {
 // The key continues in order once its messages are accepted, also after a kill.
 func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	rejected, free := numbered("rejected", 10), numbered("free", 20)
 	later := w.queue + "later"
 	args := []string{"--backoff-time", "50ms", "--max-backoff", "200ms", "--max-retries", "1000", "--poll-interval", "50ms"}
@@ -215,31 +213,11 @@ func (w *world) numbers(l *ledger, key string) string {
 	return strings.Join(list, " ")
 }
 
-func TestAKeyContinuesAfterADeadLetterByDefault(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.insertKeyed("found", 1, 5, 2)
-	arrived := w.consume(w.queue)
-	w.run("--max-retries", "1", "--backoff-time", "30ms", "--poll-interval", "50ms")
-	w.insertKeyed("streamed", 1, 5, 2)
-	w.emptied()
-	for _, key := range []string{"found", "streamed"} {
-		w.eventually("they arrive", func() bool { return len(w.numbers(arrived, key)) >= len("1 3 4 5") })
-		if got := w.numbers(arrived, key); got != "1 3 4 5" {
-			t.Errorf("key %s: %s arrived, want 1 3 4 5", key, got)
-		}
-	}
-	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 2 {
-		t.Errorf("%d dead letters", n)
-	}
-}
-
 // The key waits until the dead letter is purged, or requeued and delivered first. Other keys continue, and a restart
 // changes nothing.
 func TestADeadLetterCanBlockItsKey(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	args := []string{"--on-dead-letter", "block", "--max-retries", "0", "--poll-interval", "50ms"}
 	r := w.run(args...)
 	for _, key := range []string{"purged", "moved"} {

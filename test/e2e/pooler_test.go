@@ -10,8 +10,7 @@ import (
 // In transaction mode, settings of the relay would stay in sessions of applications.
 func TestARelayBehindAPooler(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	direct := w.database
 	w.database = services.PgBouncer(t, direct, "pool_mode = transaction")
 	for _, args := range [][]string{{"run", "--mode", "poll"}, {"drain"}, {"setup", "--mode", "poll"}, {"list"}} {

@@ -48,8 +48,7 @@ func TestGeneratedColumnsAreIgnored(t *testing.T) {
 		t.Skip("a publication leaves generated columns out before Postgres 18")
 	}
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	r := w.run()
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER TABLE outbox ADD COLUMN twice bigint GENERATED ALWAYS AS (id * 2) STORED, ADD COLUMN thrice bigint GENERATED ALWAYS AS (id * 3)`)

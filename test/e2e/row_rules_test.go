@@ -14,36 +14,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// A row's max_attempts replaces --max-retries, streamed or claimed: 1 is no retry, 0 is no limit, -1 is a mistake.
-func TestMaxAttemptsOfARowReplacesMaxRetries(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.exec(`INSERT INTO outbox (routing_key, payload, max_attempts)
-		VALUES ('nowhere-once', '1', 1), ('nowhere-thrice', '1', 3), ('nowhere-ever', '1', 0), ('nowhere-wrong', '1', -1)`)
-	w.run("--max-retries", "1", "--backoff-time", "10ms", "--poll-interval", "20ms") // from the table
-	w.exec(`INSERT INTO outbox (routing_key, payload, max_attempts)
-		VALUES ('nowhere-once', '2', 1), ('nowhere-thrice', '2', 3), ('nowhere-ever', '2', 0), ('nowhere-wrong', '2', -1), ('nowhere', '2', NULL)`)
-	w.eventually("rows with a limit are dead letters, and the others are retried", func() bool {
-		return value[int](w, `SELECT count(*) FROM outbox WHERE routing_key = 'nowhere-ever' AND attempts > 4`) == 2 &&
-			value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 7
-	})
-	type letter struct {
-		Key, Reason string
-		Attempts    int
-	}
-	for _, got := range query[letter](w, `SELECT routing_key AS key, failure_reason AS reason, attempts FROM outbox_dead_letter`) {
-		want := map[string]letter{
-			"nowhere":        {"nowhere", "retries_exhausted", 2},
-			"nowhere-once":   {"nowhere-once", "retries_exhausted", 1},
-			"nowhere-thrice": {"nowhere-thrice", "retries_exhausted", 3},
-			"nowhere-wrong":  {"nowhere-wrong", "invalid_row", 0},
-		}[got.Key]
-		if got != want {
-			t.Errorf("%+v, want %+v", got, want)
-		}
-	}
-}
-
 // Relays take rows at the very time at which an application cancels them: a row is either cancelled or published. Some
 // rows wait for a retry, some have a key, and two relays take them.
 func TestACancelledMessageIsNotPublished(t *testing.T) {
@@ -165,21 +135,6 @@ func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 	})
 }
 
-// With --on-expired drop the row is deleted and counted, even if dead letters block its key.
-func TestExpiredMessagesCanBeDropped(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) SELECT $1, '1', k, now() - interval '1 s' FROM unnest(ARRAY[NULL, 'a', 'a', 'b']) k`, w.queue)
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ($1, '2', 'a')`, w.queue)
-	r := w.run("--on-expired", "drop", "--on-dead-letter", "block", "--poll-interval", "50ms")
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) VALUES ($1, '1', 'c', now() - interval '1 s'), ($1, '2', 'c', NULL)`, w.queue)
-	w.eventually("everything has left the outbox", w.outboxEmpty)
-	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == 5 })
-	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 || r.metric("cdc_relay_messages_published_total") != 2 {
-		t.Errorf("%d dead letters, %v published", n, r.metric("cdc_relay_messages_published_total"))
-	}
-}
-
 // The expired rows are moved within one claim.
 func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
 	services.Thorough(t, "thousands of rows")
@@ -280,63 +235,5 @@ func TestRequeuedRowsKeepColumnsOfTheApplication(t *testing.T) {
 	w.succeeds("resend", "--state", "dead", "--all")
 	if n := value[int](w, `SELECT count(*) FROM outbox WHERE alone IS NULL AND `+same); n != 2 {
 		t.Errorf("%d rows were requeued with their columns", n)
-	}
-}
-
-// Of waiting rows with the same coalesce key and ordering key, only the newest leaves, and each ordering key keeps its
-// order. Rows that do not wait are all published.
-func TestOnlyTheNewestRowOfACoalesceKeyIsPublished(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	const insert = `INSERT INTO outbox (routing_key, payload, coalesce_key, ordering_key) VALUES ($1, to_json($2::text), $3, $4)`
-	add := func(body string, coalesce, key any) { w.exec(insert, w.queue, body, coalesce, key) }
-	for _, n := range []string{"1", "2", "3"} {
-		add("c"+n, "c", nil)
-		add("plain"+n, nil, nil)
-		add("a-c"+n, "c", "a")
-		add("a-d"+n, "d", "a")
-		add("a-plain"+n, nil, "a")
-		add("b-c"+n, "c", "b")
-	}
-	// Of scheduled rows the newest counts, regardless of its time.
-	w.exec(`INSERT INTO outbox (routing_key, payload, coalesce_key, available_at) VALUES ($1, '"at once"', 'later', NULL), ($1, '"later"', 'later', now() + interval '1 h')`, w.queue)
-	r := w.run("--poll-interval", "50ms")
-	w.eventually("all eligible rows have left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
-	channel := w.channel()
-	take := func() (bodies []string) {
-		for {
-			d, ok, err := channel.Get(w.queue, true)
-			must(t, "get", err)
-			if !ok {
-				return bodies
-			}
-			bodies = append(bodies, strings.Trim(string(d.Body), `"`))
-		}
-	}
-	got := take()
-	var ofA []string
-	for _, body := range got {
-		if strings.HasPrefix(body, "a-") {
-			ofA = append(ofA, body)
-		}
-	}
-	if want := []string{"a-plain1", "a-plain2", "a-c3", "a-d3", "a-plain3"}; !slices.Equal(ofA, want) {
-		t.Errorf("key a: %q, want %q", ofA, want)
-	}
-	slices.Sort(got)
-	if want := []string{"a-c3", "a-d3", "a-plain1", "a-plain2", "a-plain3", "b-c3", "c3", "plain1", "plain2", "plain3"}; !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
-	}
-	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_coalesced_total") == 9 })
-	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 {
-		t.Errorf("%d dead letters", n)
-	}
-	w.eventually("the stream is live", func() bool { return r.metric("cdc_relay_stream_connected") == 1 })
-	for _, n := range []string{"1", "2", "3"} {
-		add("s"+n, "s", nil)
-		w.eventually("the row has left", func() bool { return value[int](w, `SELECT count(*) FROM outbox`) == 1 })
-	}
-	if got := take(); !slices.Equal(got, []string{"s1", "s2", "s3"}) {
-		t.Errorf("streamed %q", got)
 	}
 }

@@ -67,8 +67,7 @@ func TestManyRelaysShareOneSlot(t *testing.T) {
 				services.Thorough(t, "three relays are enough")
 			}
 			t.Parallel()
-			w := newWorld(t).setUp()
-			arrived := w.consume(w.queue)
+			w, arrived := consuming(t)
 			const inFlight = 200
 			relays := w.runMany(n, "--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "100ms")
 			load := w.write(2)
@@ -144,8 +143,7 @@ func TestRollingRestartsDuplicateNothing(t *testing.T) {
 			if n == 10 && !long() {
 				t.Skip("ten relays are restarted with CDC_RELAY_LONG=1")
 			}
-			w := newWorld(t).setUp()
-			arrived := w.consume(w.queue)
+			w, arrived := consuming(t)
 			args := []string{"--poll-interval", "100ms"}
 			relays := w.runMany(n, args...)
 			all := slices.Clone(relays)

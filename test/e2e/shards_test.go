@@ -169,8 +169,7 @@ func TestADifferentNumberOfShardsIsRejected(t *testing.T) {
 // Two streams of one table would publish every row twice, unmarked.
 func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	other := services.Name(t)
 	if out, code := w.command("setup", "--slot", other); code != 0 { // nobody streams yet
 		t.Fatalf("setup: exit %d\n%s", code, out)
@@ -241,19 +240,4 @@ func TestARemovedRowFilterIsNoticed(t *testing.T) {
 		t.Errorf("check: exit %d\n%s", code, out)
 	}
 	w.succeeds("check", "--shard", "1/2")
-}
-
-func TestDrainOfAShardIgnoresRowsOfOtherShards(t *testing.T) {
-	w := newSharded(t, 2)
-	arrived := w.consume(w.queue)
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) SELECT $1, '{}', CASE WHEN n % 2 = 0 THEN 'k' || n END FROM generate_series(1, 200) n`, w.queue)
-	w.succeeds("drain", "--shard", "0/2")
-	left := value[int](w, `SELECT count(*) FROM outbox`)
-	if left < 50 || left > 150 {
-		t.Errorf("%d are left", left)
-	}
-	w.eventually("the others arrive", func() bool { return left+arrived.distinct() == 200 })
-	w.succeeds("drain", "--shard", "1/2")
-	w.eventually("all arrive", func() bool { return arrived.distinct() == 200 })
-	w.emptied()
 }

@@ -35,8 +35,7 @@ func (w *world) runBehindProxies(args ...string) *behindProxies {
 // That relay may still send what it has received, without the mark.
 func TestDrainWaitsForTheRelayThatLostTheSlot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	// A locked row keeps the drain waiting, and has a higher id than all later rows.
 	w.exec(`INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE VALUES (1000000, $1, '{}')`, w.queue)
 	unlock := w.holding(`SELECT FROM outbox FOR UPDATE`)
@@ -71,8 +70,7 @@ func TestDrainWaitsForTheRelayThatLostTheSlot(t *testing.T) {
 // It takes only due rows, and all rows once no relay streams.
 func TestAPollingRelayLeavesFreshRowsToTheLeader(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	leader := w.runBehindProxies()
 	w.run("--mode", "poll", "--poll-interval", "10ms")
 	load := w.write(2)

@@ -50,8 +50,7 @@ func (w *world) slotOwner() int {
 // The relay publishes from the table meanwhile.
 func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	pid := w.takeSlot("pg_recvlogical")
 	r := w.start()
 	w.eventually("the relay is not ready, and says why", func() bool {
@@ -159,8 +158,7 @@ func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 // They stop no relay, whether created in advance or left over.
 func TestUnusedSlotsOfOtherShardNumbersAreIgnored(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	r := w.run()
 	for _, shard := range []string{"_0_of_2", "_1_of_2"} {
 		w.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, w.slot+shard)

@@ -21,8 +21,7 @@ func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 func TestAReconnectedStandbyChecksTheSlotFirst(t *testing.T) {
 	services.Thorough(t, "waits for timeouts")
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 
 	one, toOne := w.behindItsOwnProxy()
 	cutOff := one.run("--poll-interval", "100ms")

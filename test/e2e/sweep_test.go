@@ -30,8 +30,7 @@ func (w *world) arrivals(l *ledger) map[string]time.Time {
 
 // There are thousands of them, and none leaves before its time.
 func TestScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.T) {
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	w.run()
 	const rows, interval = 5000, time.Second
 	due := make(map[string]time.Time)
@@ -64,8 +63,7 @@ func TestScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.T) {
 
 func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	r := w.run("--poll-interval", "100ms")
 	at := value[time.Time](w, `SELECT clock_timestamp() + interval '1500 ms'`)
 	id := w.insert(row{"available_at": at, "ordering_key": "k"})
@@ -83,66 +81,6 @@ func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
 	}
 	if arrived.count(never) != 0 || value[int](w, `SELECT count(*) FROM outbox WHERE available_at = 'infinity'`) != 1 {
 		t.Error("a row with the time infinity was changed")
-	}
-}
-
-// They may have been published before. Later rows are not marked.
-func TestRowsInsertedBeforeTheStartAreMarked(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key)
-		SELECT $1, '"before"', CASE n % 2 WHEN 0 THEN (n % 10)::text END FROM generate_series(1, 1000) n`, w.queue)
-	arrived := w.consume(w.queue)
-	w.run()
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key)
-		SELECT $1, '"after"', CASE n % 2 WHEN 0 THEN (n % 10)::text END FROM generate_series(1, 1000) n`, w.queue)
-	w.eventually("all arrive", func() bool { return arrived.distinct() == 2000 })
-	before, after := 0, 0 // rows from before the start without the mark, and rows from after it with the mark
-	for _, d := range arrived.all() {
-		marked := d.Headers["x-possible-duplicate"] == true
-		switch old := string(d.Body) == `"before"`; {
-		case old && !marked:
-			before++
-		case !old && marked:
-			after++
-		}
-	}
-	if before > 0 {
-		t.Errorf("%d rows from before the start are not marked", before)
-	}
-	if after > 0 && !await.Busy() {
-		t.Errorf("%d rows from after the start are marked", after)
-	}
-	w.emptied()
-}
-
-func TestADeadLetterKeepsTheWholeMessage(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.run("--max-retries", "0")
-	created := time.Date(2024, 1, 2, 3, 4, 5, 678901000, time.UTC)
-	id := w.insert(row{
-		"exchange": "nowhere", "routing_key": "r.k", "ordering_key": "o", "payload": ` {"b":1, "a": 2}`,
-		"headers": `{"h": 1}`, "properties": `{"type": "t"}`, "redacted_payload": ` {"b":"***"}`, "created_at": created,
-	})
-	dead := w.awaitDeadLetter(id)
-	text := func(s string) *string { return &s }
-	want := deadLetter{
-		ID: 1, Attempts: 1, FailureReason: "retries_exhausted", LastError: dead.LastError, RoutingKey: "r.k", MessageID: id,
-		Exchange: text("nowhere"), OrderingKey: text("o"), Headers: text(`{"h": 1}`), Properties: text(`{"type": "t"}`),
-		Payload: text(` {"b":1, "a": 2}`), RedactedPayload: text(` {"b":"***"}`), SchemaVersion: 1, CreatedAt: created, DeadAt: dead.DeadAt,
-	}
-	dead.CreatedAt = dead.CreatedAt.UTC()
-	got, _ := json.Marshal(dead)
-	if expected, _ := json.Marshal(want); string(got) != string(expected) {
-		t.Errorf("got  %s\nwant %s", got, expected)
-	}
-	if age := time.Since(dead.DeadAt); age < -time.Minute || age > time.Minute {
-		t.Errorf("dead_at is %s ago", age)
-	}
-	binary := w.awaitDeadLetter(w.insert(row{"exchange": "nowhere", "payload_bytes": []byte{0, 1}}))
-	if string(binary.PayloadBytes) != "\x00\x01" || binary.Payload != nil || binary.Headers != nil {
-		t.Errorf("binary: %+v", binary)
 	}
 }
 
@@ -178,8 +116,7 @@ func TestDrainPublishesWaitingRowsAndExits(t *testing.T) {
 // The slot of that relay was dropped before the drain.
 func TestDrainMarksRowsThatARelayMayHavePublished(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	r := w.run()
 	w.exec(`CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	w.exec(`CREATE TRIGGER no BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION no()`)
@@ -287,19 +224,5 @@ func TestDrainToStdoutWritesOneJSONLinePerMessage(t *testing.T) {
 	}
 	if n != 101 || !w.outboxEmpty() {
 		t.Errorf("%d lines, want 101 and an empty table", n)
-	}
-}
-
-// A clock that was ahead by a year put a retry off. The leader notices it.
-func TestARetryOfAClockThatWasAheadIsPublished(t *testing.T) {
-	w := newWorld(t).plainly().setUp()
-	arrived := w.consume(w.queue)
-	year := time.Now().AddDate(1, 0, 0)
-	scheduled := w.insert(row{"available_at": year})
-	retried := w.insert(row{"available_at": year, "attempts": 1})
-	w.run()
-	w.await(arrived, retried)
-	if arrived.count(scheduled) > 0 {
-		t.Error("the scheduled message has left, too")
 	}
 }

@@ -13,8 +13,7 @@ import (
 // publishes nothing twice.
 func TestADroppedSlotLosesAndDuplicatesNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	r := w.run()
 	load := w.write(2)
 	for range 2 {
@@ -43,8 +42,7 @@ func TestADroppedPublicationLosesAndDuplicatesNothing(t *testing.T) {
 				services.Thorough(t, "the relay recreates the slot in the quick run")
 			}
 			t.Parallel()
-			w := newWorld(t).setUp()
-			arrived := w.consume(w.queue)
+			w, arrived := consuming(t)
 			r := w.run()
 			load := w.write(2)
 			load.more(500)
@@ -67,8 +65,7 @@ func TestADroppedPublicationLosesAndDuplicatesNothing(t *testing.T) {
 // It takes over at once when the leader stops, and soon when it is killed.
 func TestAStandbyTakesOverFromAStoppedOrKilledLeader(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	const inFlight = 200
 	streams := w.run("--max-in-flight", "200")
 	w.eventually("the first streams", func() bool { return streams.metric("cdc_relay_slot_held") == 1 })
@@ -102,8 +99,7 @@ func TestAStandbyTakesOverFromAStoppedOrKilledLeader(t *testing.T) {
 // that it had read before leaves only with the mark.
 func TestAPausedLeaderSendsOnlyMarkedMessages(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t).setUp()
-	arrived := w.consume(w.queue)
+	w, arrived := consuming(t)
 	paused := w.run("--max-in-flight", "200")
 	other := w.run("--max-in-flight", "200")
 	load := w.write(2)

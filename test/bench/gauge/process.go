@@ -20,32 +20,17 @@ func CPU(pid int) (all, kernel time.Duration, err error) {
 	return time.Duration(stat.UTime+stat.STime) * tick, time.Duration(stat.STime) * tick, nil
 }
 
-// Little is the use of a process that does almost nothing.
-type Little struct {
-	// CPU is the processor time by the scheduler's clock, which is finer than a tick of 10 ms.
-	CPU time.Duration
-	// Wakes is how often a thread went to sleep, and so was woken.
-	Wakes uint64
-}
-
-// MeasureLittle measures the current threads of a process.
-func MeasureLittle(pid int) (Little, error) {
+// FineCPU returns the processor time of the current threads of a process. It is that of the scheduler's clock, which is
+// finer than a tick of 10 ms.
+func FineCPU(pid int) (total time.Duration, err error) {
 	threads, err := procfs.AllThreads(pid)
 	if err != nil {
-		return Little{}, fmt.Errorf("measure process %d: %w", pid, err)
+		return 0, fmt.Errorf("measure process %d: %w", pid, err)
 	}
-	var total Little
 	for _, thread := range threads {
-		stat, err := thread.Schedstat()
-		if err != nil {
-			continue // ended meanwhile
+		if stat, err := thread.Schedstat(); err == nil { // otherwise it has ended meanwhile
+			total += time.Duration(stat.RunningNanoseconds)
 		}
-		status, err := thread.NewStatus()
-		if err != nil {
-			continue
-		}
-		total.CPU += time.Duration(stat.RunningNanoseconds)
-		total.Wakes += status.VoluntaryCtxtSwitches
 	}
 	return total, nil
 }

@@ -1,5 +1,5 @@
-// Package limit contains what the relay is compared with: the maximum of the broker. It runs in its own process, so that
-// its processor time can be measured.
+// Package limit contains what the relay is compared with: the maximum of the broker. It runs in its own process, so
+// that its processor time can be measured.
 package limit
 
 import (
