@@ -7,6 +7,7 @@ from celery import Celery
 from django.db import connection, connections, transaction
 
 import cdc_relay
+from conftest import execute
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -37,9 +38,7 @@ def sends(*open_transactions, rolled_back=(), **options):
         app.send_task("other.task")
         for alias in rolled_back:
             transaction.set_rollback(True, using=alias)
-    with connection.cursor() as cursor:
-        cursor.execute("WITH sent AS (DELETE FROM outbox RETURNING 1) SELECT count(*) FROM sent")
-        (count,) = cursor.fetchone()
+    ((count,),) = execute("WITH sent AS (DELETE FROM outbox RETURNING 1) SELECT count(*) FROM sent")
     return " ".join(str(w.message) for w in warned if w.category is cdc_relay.OutsideTransactionWarning), count == 1
 
 
@@ -73,9 +72,7 @@ def test_using_may_be_an_alias_or_a_function_for_each_row(billing):
         app.send_task("other.first")
         app.send_task("other.second")
         transaction.set_rollback(True)
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM outbox RETURNING headers->>'task'")
-        assert cursor.fetchall() == [("other.second",)]
+    assert execute("DELETE FROM outbox RETURNING headers->>'task'") == [("other.second",)]
 
 
 def test_a_transaction_on_another_database_warns_and_is_named(billing):

@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 import cdc_relay
 from cdc_relay.django.models import DeadLetter, OutboxMessage
 from cdc_relay.django.waiting import outbox_context
+from conftest import execute
 from test_databases import ToBilling, billing  # noqa: F401 a fixture
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -106,13 +107,12 @@ def test_it_waits_after_the_commit_of_a_transaction_around_it(relay):
 
 
 def test_a_failed_wait_is_logged_and_leaves_the_message_to_the_relay(caplog):
-    with connection.cursor() as cursor:
-        cursor.execute("ALTER FUNCTION outbox_await RENAME TO gone")
-        try:
-            with caplog.at_level(logging.WARNING), outbox_context() as outcomes:
-                id = message()
-        finally:
-            cursor.execute("ALTER FUNCTION gone RENAME TO outbox_await")
+    execute("ALTER FUNCTION outbox_await RENAME TO gone")
+    try:
+        with caplog.at_level(logging.WARNING), outbox_context() as outcomes:
+            id = message()
+    finally:
+        execute("ALTER FUNCTION gone RENAME TO outbox_await")
     assert outcomes == {id: "waiting"} and count() == 1
     assert "function outbox_await(" in caplog.text and "does not exist" in caplog.text
 

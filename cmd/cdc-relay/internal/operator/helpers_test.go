@@ -14,12 +14,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 type fixture struct{ *tabletest.Tables }
 
@@ -47,6 +42,12 @@ func (f *fixture) store() *store.Store {
 	must(f, err)
 	f.Cleanup(s.Close)
 	return s
+}
+
+// lock locks rows in a session of its own, until the test ends.
+func (f *fixture) lock(sql string) {
+	f.Helper()
+	tabletest.Begin(f, tabletest.Connect(f, f.URL), sql)
 }
 
 // claimed returns all rows that a relay can claim now, in its order.
