@@ -171,7 +171,6 @@ func TestConfigShowNamesSources(t *testing.T) {
 		"database-url":   "file " + secret + " = postgres://relay:***@127.0.0.1:1/shop?sslpassword=***&sslmode=disable",
 		"amqp-url":       "environment CDC_RELAY_AMQP_URL = amqp://u:***@127.0.0.1:1/",
 		"failover-slot":  "environment CDC_RELAY_FAILOVER_SLOT = true",
-		"strict":         "default = false",
 		"exchange":       "default = ",
 		"poll-interval":  "default = 1s",
 		"liveness-file":  "default none",

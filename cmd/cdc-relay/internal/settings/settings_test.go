@@ -187,6 +187,19 @@ func TestASecretComesFromItsFile(t *testing.T) {
 	}
 }
 
+func TestEffectiveShowsTheDefaultAndMasksTheValue(t *testing.T) {
+	mask := func(_, text string) string { return strings.ReplaceAll(text, "s3cr3t", "***") }
+	given := map[string]settings.Value{"url": {Text: "u:s3cr3t", Source: settings.FromFlag, Place: "--url"}}
+	for _, test := range []struct{ name, value, source string }{
+		{"url", "u:***", settings.FromFlag}, {"size", "3", settings.ByDefault}, {"open", "false", settings.ByDefault},
+	} {
+		shown := settings.Effective(settings.Pick(all(), test.name)[0].Info, given, mask)
+		if *shown.Value != test.value || shown.Source != test.source {
+			t.Errorf("%s: got %v", test.name, shown)
+		}
+	}
+}
+
 func TestAnotherSpellingOfAFlagWorks(t *testing.T) {
 	for typed, place := range map[string]string{"--wide": "--wide", "--size": "--size"} {
 		r := &settings.Reader[shop]{Prefix: "APP_", LookupEnv: os.LookupEnv, All: all()}
