@@ -19,12 +19,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 // stack is a producer with its consumer.
 type stack struct {
@@ -81,22 +76,14 @@ func TestExamples(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../cmd/cdc-relay").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	all := append(handlers(), trips()...)
 	for _, s := range stacks() {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			newShop(t, s, bin).run()
-		})
+		all = append(all, example{s.name, s.needs, func(e *shop) { e.run(s) }})
 	}
-	for _, h := range handlers() {
-		t.Run(h.name, func(t *testing.T) {
+	for _, one := range all {
+		t.Run(one.name, func(t *testing.T) {
 			t.Parallel()
-			h.run(newShop(t, stack{name: h.name, needs: h.needs}, bin))
-		})
-	}
-	for _, r := range trips() {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			r.run(newShop(t, stack{name: r.name, needs: r.needs}, bin))
+			one.run(newShop(t, one.name, one.needs, bin))
 		})
 	}
 	for name, walk := range map[string]func(*testing.T, string){"go/walk": walkGo, "node/walk": walkNode} {
@@ -109,7 +96,6 @@ func TestExamples(t *testing.T) {
 
 // shop is a database and a virtual host for one example.
 type shop struct {
-	stack
 	t     *testing.T
 	owner *pgx.Conn
 	// folder is where commands run.
@@ -118,10 +104,10 @@ type shop struct {
 	role   string
 }
 
-func newShop(t *testing.T, s stack, bin string) *shop {
-	folder, _, _ := strings.Cut(s.name, "/")
-	e := &shop{stack: s, t: t, folder: folder, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
-	e.installed(s.needs)
+func newShop(t *testing.T, name, needs, bin string) *shop {
+	folder, _, _ := strings.Cut(name, "/")
+	e := &shop{t: t, folder: folder, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
+	e.installed(needs)
 	role := services.Name(t)
 	e.role = role
 	app, broker := e.servers(role, "s3cr3t")
@@ -161,16 +147,16 @@ func (e *shop) servers(role, password string) (app, broker string) {
 }
 
 // run produces, publishes the message twice, as after a crash of a relay, and consumes both.
-func (e *shop) run() {
-	e.do(e.producer)
+func (e *shop) run(s stack) {
+	e.do(s.producer)
 	e.want("SELECT coalesce(string_agg(routing_key || (payload ->> 'order_id') || ' ' || (payload ->> 'customer'), ','), '') FROM outbox", "orders42 acme")
 	e.want("SELECT string_agg(id::text, ',') FROM orders", "42")
 	e.exec("INSERT INTO outbox (message_id, routing_key, payload) SELECT message_id, routing_key, payload FROM outbox")
-	e.do(e.deliver)
+	e.do(s.deliver)
 	e.want("SELECT count(*)::text FROM outbox", "0")
 	e.want("SELECT count(*)::text FROM inbox", "1")
 	e.want("SELECT string_agg(order_id::text, ',') FROM parcels", "42")
-	if consumer, ok := strings.CutPrefix(e.deliver, drain); ok {
+	if consumer, ok := strings.CutPrefix(s.deliver, drain); ok {
 		e.failingWork(strings.TrimSuffix(consumer, "2") + "1")
 	}
 }

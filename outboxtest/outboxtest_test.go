@@ -24,10 +24,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	must(t, err)
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 // database creates a database with the outbox of each table.
 func database(t *testing.T, tables ...outbox.Table) (url string, conn *pgx.Conn) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,13 +17,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
-
+	"go.opentelemetry.io/otel"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/grpclog"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -294,4 +297,43 @@ func TestAnUnavailableCollectorDelaysNothing(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	_ = tr.Shutdown(t.Context())
+}
+
+// TestTheLoggersOfLibrariesWriteToTheLogWithoutSecrets: by themselves they write to the standard error.
+func TestTheLoggersOfLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
+	const token = "s3cr3t-token"
+	for _, protocol := range []string{"http/protobuf", "grpc"} {
+		for name, value := range map[string]string{
+			"OTEL_EXPORTER_OTLP_HEADERS":         "Authorization Bearer " + token,
+			"OTEL_EXPORTER_OTLP_TRACES_HEADERS":  "api-key=%zz" + token,
+			"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://user:" + token + "%zz@localhost:4318",
+			"OTEL_EXPORTER_OTLP_TIMEOUT":         "soon",
+		} {
+			t.Run(protocol+" "+name, func(t *testing.T) {
+				plainly(t)
+				t.Setenv("OTEL_TRACES_EXPORTER", "otlp")
+				t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+				t.Setenv(name, value)
+				var log bytes.Buffer
+				tr, err := FromEnvironment(t.Context(), Config{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+				if err == nil {
+					shutdown(t, tr)
+				}
+				otel.Handle(errors.New("send: Authorization: Bearer " + token))
+				grpclog.Error("send: Authorization: Bearer " + token)
+				if strings.Contains(log.String(), token) {
+					t.Errorf("a secret is logged: %s", log.String())
+				}
+				if n := bytes.Count(log.Bytes(), []byte{'\n'}); n < 2 {
+					t.Errorf("%d lines are logged", n)
+				}
+				for line := range bytes.Lines(log.Bytes()) {
+					var said struct{ Event string }
+					if json.Unmarshal(line, &said) != nil || said.Event != "library_reported" && said.Event != "spans_lost" {
+						t.Errorf("got %s", line)
+					}
+				}
+			})
+		}
+	}
 }

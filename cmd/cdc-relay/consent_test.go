@@ -2,9 +2,19 @@ package main
 
 import (
 	"fmt"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // Each command that sends or deletes asks, or needs --yes. A new command must decide, too.
@@ -206,5 +216,194 @@ func TestDatesSelectRows(t *testing.T) {
 				t.Errorf("%s: exit code %d, want %q\n%s%s", args, r.code, found, r.stdout, r.stderr)
 			}
 		}
+	}
+}
+
+func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
+	t.Parallel()
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
+	insertWaiting(t, db, 1, `now() + interval '1 hour', 0, NULL`)
+	insertWaiting(t, db, 2, `NULL, 0, NULL`)
+	insertWaiting(t, db, 3, `now() + interval '1 hour', 0, NULL`)
+	insertWaiting(t, db, 4, `now(), 1, NULL`)
+	execute(t, db, insertDead, 5, uuid(5), nil)
+	execute(t, db, insertPublished, 6, uuid(6))
+	left := func() string {
+		return query[string](t, db, `SELECT coalesce(string_agg(id::text, ' ' ORDER BY id), '') FROM outbox`)
+	}
+	other := lockRow(t, db, 3)
+	for _, test := range []struct {
+		args, answer string
+		code         int
+		says         string
+		left         string
+	}{
+		{"1", "", exitFailed, "Delete 1 message from public.outbox at ", "1 2 3 4"},
+		{"1", "n\n", exitFailed, "not confirmed: nothing was deleted", "1 2 3 4"},
+		{"1 2 --dry-run", "", exitDone, "would delete 2 messages from public.outbox", "1 2 3 4"},
+		{"1 5 --dry-run", "", exitDone, "would delete 1 message from public.outbox and 1 dead letter from public.outbox_dead_letter", "1 2 3 4"},
+		{"1 5", "n\n", exitFailed, "Delete 1 message from public.outbox and 1 dead letter from public.outbox_dead_letter at ", "1 2 3 4"},
+		{"5 99 --yes", "", exitNotFound, "99 is in none of public.outbox, ", "1 2 3 4"}, // nor is 5 deleted
+		{"5 --yes", "", exitDone, "deleted 1 dead letter\n", "1 2 3 4"},
+		{"6 --yes", "", exitFailed, "6 was published at 2024-11-01 10:00:00Z: run --keep-published deletes whole days of public.outbox_published", "1 2 3 4"},
+		{"99 --yes", "", exitNotFound, "99 is in none of public.outbox, ", "1 2 3 4"},
+		{"3 --yes", "", exitFailed, "1 message is locked, usually by a relay that publishes it now\n  hint: cdc-relay list --state locked", "1 2 3 4"},
+		{"--yes", "", exitUsage, "delete: say which: an ID", "1 2 3 4"},
+		{"1", "y\n", exitDone, "deleted 1 message, never published", "2 3 4"},
+		{uuid(2) + " 3 --yes --json", "", exitFailed, `"deleted": 1,` + "\n" + `  "left": 1,` + "\n" + `  "unpublished": 0`, "3 4"},
+		{"4 --yes", "", exitDone, "deleted 1 message; a relay may have published it, or may be publishing it now", "3"},
+	} {
+		r := withInput(t, env, test.answer, append([]string{"delete"}, strings.Fields(test.args)...)...)
+		if r.code != test.code || !strings.Contains(r.stdout+r.stderr, test.says) || left() != test.left {
+			t.Errorf("delete %s: exit code %d, rows %s, want %d, %s and %q\n%s%s",
+				test.args, r.code, left(), test.code, test.left, test.says, r.stdout, r.stderr)
+		}
+	}
+	other.Close(t.Context())
+}
+
+// lockRow locks a row of the outbox until the caller closes the connection.
+func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
+	t.Helper()
+	conn := tabletest.Connect(t, db.Config().ConnString())
+	execute(t, conn, `BEGIN`)
+	execute(t, conn, `SELECT 1 FROM outbox WHERE id = $1 FOR UPDATE`, id)
+	return conn
+}
+
+func TestConsoleDeletesAWaitingMessage(t *testing.T) {
+	env, db := withTables(t, "--mode", "poll")
+	for n := 1; n <= 3; n++ {
+		insertWaiting(t, db, n, `now() + interval '1 hour', 1, NULL`)
+	}
+	_, at := startConsole(t, env, "--allow-changes")
+	left := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox`) }
+	_, page := fetch(t, http.MethodGet, at+"/message?id=1", nil)
+	if !strings.Contains(page, "Resend now…") || !strings.Contains(page, `<button class="danger">Delete…</button>`) {
+		t.Fatalf("the page of the message:\n%s", page)
+	}
+	for path, status := range map[string]int{
+		"/change?do=delete":                    http.StatusBadRequest, // every message
+		"/change?do=delete&routing-key=orders": http.StatusBadRequest,
+		"/change?do=delete&id=99":              http.StatusOK,
+	} {
+		if got, body := fetch(t, http.MethodGet, at+path, nil); got != status {
+			t.Errorf("%s: status %d\n%s", path, got, body)
+		}
+	}
+	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"3"}}); status != http.StatusBadRequest || left() != 3 {
+		t.Errorf("without an id: status %d, %d rows\n%s", status, left(), body)
+	}
+	deleted := func(id string) (int, string) {
+		_, question := fetch(t, http.MethodGet, at+"/change?do=delete&id="+id, nil)
+		if !strings.Contains(question, "<strong>1 waiting message</strong> would be deleted for good") {
+			t.Fatalf("the question:\n%s", question)
+		}
+		return confirm(t, at, question)
+	}
+	if status, body := deleted("1"); status != http.StatusOK || !strings.Contains(body, "deleted 1 message, never published") || left() != 2 {
+		t.Errorf("status %d, %d rows\n%s", status, left(), body)
+	}
+	other := lockRow(t, db, 2)
+	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "1 message is locked") || left() != 2 {
+		t.Errorf("a locked row: status %d, %d rows\n%s", status, left(), body)
+	}
+	other.Close(t.Context())
+	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 2`)
+	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
+		t.Errorf("a due row: status %d, %d rows\n%s", status, left(), body)
+	}
+}
+
+// The tile links to the rows that it counts.
+func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
+	env, db := withTables(t, "--mode", "poll")
+	insertWaiting(t, db, 1, `now() + interval '1 hour', 1, 'k'`)
+	insertWaiting(t, db, 2, `NULL, 0, 'k'`)
+	insertWaiting(t, db, 3, `NULL, 0, 'k'`)
+	insertWaiting(t, db, 4, `NULL, 0, NULL`)
+	insertWaiting(t, db, 6, `NULL, 0, 'dead'`)
+	execute(t, db, insertDead, 5, uuid(5), "dead")
+	tile := regexp.MustCompile(`<a href="([^"]*)" class="tile warning"><span class="what">Blocked</span> <strong>(\d+)</strong>`)
+	for onDeadLetter, n := range map[string]int{"continue": 2, "block": 3} {
+		flags := []string{"--on-dead-letter", onDeadLetter}
+		_, at := startConsole(t, env, flags...)
+		var found []string
+		await.Until(t, "the overview has the tile", func() bool {
+			_, body := fetch(t, http.MethodGet, at+"/", nil)
+			found = tile.FindStringSubmatch(body)
+			return found != nil
+		})
+		_, body := fetch(t, http.MethodGet, at+html.UnescapeString(found[1]), nil)
+		if shown := strings.Count(body, `<span class="state blocked">blocked</span>`); shown != n || found[2] != strconv.Itoa(n) {
+			t.Errorf("%s: the tile has %s, %s shows %d, want %d\n%s", onDeadLetter, found[2], found[1], shown, n, body)
+		}
+		r := cdcRelay(t, env, append([]string{"list", "--state", "blocked", "--json"}, flags...)...)
+		if shown := strings.Count(r.stdout, `"state": "blocked"`); r.code != exitDone || shown != n {
+			t.Errorf("%s: %d in the list, want %d\n%s%s", onDeadLetter, shown, n, r.stdout, r.stderr)
+		}
+		r = cdcRelay(t, env, append([]string{"delete", "--state", "blocked", "--all", "--dry-run", "--json"}, flags...)...)
+		if r.code != exitDone || !strings.Contains(r.stdout, fmt.Sprintf(`"matched": %d,`, n)) {
+			t.Errorf("%s: delete selects others, want %d\n%s%s", onDeadLetter, n, r.stdout, r.stderr)
+		}
+	}
+}
+
+// A blocked key goes on, and its head is not lost: the relay publishes the others, and resend sends the head.
+func TestAHeadGoesToTheDeadLettersAndItsKeyGoesOn(t *testing.T) {
+	env, db := withTables(t, "--mode", "poll")
+	execute(t, db, `ALTER TABLE outbox ADD COLUMN tenant text; ALTER TABLE outbox_dead_letter ADD COLUMN tenant text`)
+	execute(t, db, `INSERT INTO outbox (id, routing_key, payload, ordering_key, attempts, available_at, last_error, tenant) OVERRIDING SYSTEM VALUE VALUES
+		(1, 'r', '{"a": 1}', 'k', 2, now() + interval '1 hour', 'unroutable: no', 'acme'), (2, 'r', '2', 'k', 0, NULL, NULL, NULL), (3, 'r', '3', 'z', 0, NULL, NULL, NULL)`)
+	wantOutput(t, cdcRelay(t, env, "explain", "1"), "to let its key go on  cdc-relay delete ")
+	wantOutput(t, cdcRelay(t, env, "delete", "1", "--dead-letter", "--dry-run"), "would move 1 message to the dead letters")
+	execute(t, db, `BEGIN; SELECT FROM outbox WHERE id = 3 FOR UPDATE`)
+	wantOutput(t, cdcRelay(t, env, "delete", "1", "--dead-letter", "--yes", "--json"), `"moved": 1`)
+	if r := cdcRelay(t, env, "delete", "3", "--dead-letter", "--yes"); r.code != exitFailed || !strings.Contains(r.stderr, "locked") {
+		t.Errorf("a locked row: %d %s%s", r.code, r.stdout, r.stderr)
+	}
+	execute(t, db, `COMMIT`)
+	got := query[string](t, db, `SELECT concat_ws(' ', d.id, payload, d.attempts, last_error, failure_reason, d.possible_duplicate, tenant,
+		(SELECT count(*) FROM outbox)) FROM outbox_dead_letter d`)
+	if got != `1 {"a": 1} 2 unroutable: no by_hand f acme 2` && got != `1 {"a": 1} 2 unroutable: no by_hand acme 2` {
+		t.Errorf("got %s", got)
+	}
+	wantOutput(t, cdcRelay(t, env, "keys", "--blocked", "--json"), `"keys": []`)
+	if r := cdcRelay(t, env, "delete", "1", "--dead-letter", "--yes"); r.code != exitFailed || !strings.Contains(r.stderr, "is not in the outbox") {
+		t.Errorf("a dead letter: %d %s%s", r.code, r.stdout, r.stderr)
+	}
+	wantOutput(t, cdcRelay(t, env, "delete", "--state", "waiting", "--routing-key", "r", "--dead-letter", "--yes"), "moved 2 messages to the dead letters")
+	if n := query[int64](t, db, `SELECT count(*) FROM outbox_dead_letter WHERE possible_duplicate`); n != 2 {
+		t.Errorf("%d messages that a relay may have published are marked", n)
+	}
+	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--reason", "by_hand", "--yes"), "resent 3 dead letters")
+}
+
+// The row of a retry has a message_id of its own, and the id of the task in its headers. Other messages whose ids begin
+// alike do not count.
+func TestAMessageIsFoundByTheIDOfItsCeleryTask(t *testing.T) {
+	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
+	insert := func(table, retry, task, more, values string) {
+		execute(t, db, `INSERT INTO `+table+` (id, message_id, headers, routing_key, payload`+more+`)
+			VALUES ((SELECT count(*) FROM outbox) + 100, $1, jsonb_build_object('id', $2::text), 'r', '1'`+values+`)`, retry, task)
+	}
+	const timed, later = ", available_at, attempts", ", now() + interval '1 hour', 2"
+	insert("outbox", uuid(1)[:28]+"0badcafe", uuid(1), timed, later)
+	insert("outbox", uuid(2), "another", timed, later)
+	insert("outbox", uuid(3), uuid(3), "", "")
+	const died, dead = ", created_at, attempts, schema_version, failure_reason", ", now(), 6, 1, 'nack'"
+	insert("outbox_dead_letter", uuid(4)[:28]+"0badcafe", uuid(4), died, dead)
+	insert("outbox_published", uuid(1), uuid(1), ", created_at, published_at, attempts, schema_version", ", now(), now(), 0, 1") // the first attempt
+	for id, code := range map[string]int{uuid(1): exitDone, uuid(3): exitDone, uuid(4): exitDone, uuid(9): exitNotFound} {
+		want(t, cdcRelay(t, env, "explain", id), code)
+	}
+	for _, words := range [][]string{{"resend", uuid(1)}, {"delete", uuid(1), "--yes"}, {"delete", uuid(4), "--yes"}} {
+		want(t, cdcRelay(t, env, words...), exitDone)
+	}
+	if left := query[string](t, db, `SELECT string_agg(headers ->> 'id', ', ' ORDER BY id) FROM outbox`); left != "another, "+uuid(3) {
+		t.Errorf("left: %s", left)
+	}
+	if n := query[int64](t, db, `SELECT (SELECT count(*) FROM outbox_dead_letter) + (SELECT count(*) FROM outbox_published)`); n != 1 {
+		t.Errorf("%d dead letters and published messages, want the first attempt alone", n)
 	}
 }

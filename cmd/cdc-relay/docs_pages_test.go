@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"go/token"
 	"maps"
@@ -13,8 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // pages returns the README (of the project, not the index of docs) and all pages of docs, by name.
@@ -209,14 +206,9 @@ func TestTheTroubleshootingPageQuotesTheProgram(t *testing.T) {
 func TestTheTroubleshootingPageQuotesPostgres(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	role := services.Name(t)
+	role := newRole(t, conn, "", "LOGIN")
 	insert := "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')"
-	execute(t, conn, "CREATE ROLE "+role+"; GRANT USAGE ON SCHEMA public TO "+role+"; GRANT INSERT ON outbox TO "+role)
-	t.Cleanup(func() {
-		if _, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-			t.Error(err)
-		}
-	})
+	execute(t, conn, "GRANT USAGE ON SCHEMA public TO "+role+"; GRANT INSERT ON outbox TO "+role)
 	said := ""
 	for _, sql := range []string{
 		"SET ROLE " + role + "; " + insert + " RETURNING id",

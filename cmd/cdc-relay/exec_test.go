@@ -46,9 +46,7 @@ done
 	env["CDC_RELAY_SEND_TIMEOUT"] = "10m"
 	drain := []string{"drain", "--publisher", "exec", "--json", "--", handler, "-5"}
 	r := cdcRelay(t, env, drain...)
-	if !strings.Contains(r.stderr, "the handler has ended: exit status 4") {
-		t.Errorf("got %s", r.stderr)
-	}
+	wantTexts(t, r.stderr, "the handler has ended: exit status 4")
 	if r.code == exitFailed { // the handler that exited already had the other messages
 		wantJSON(t, r, exitFailed, map[string]any{"published": 0.0})
 		r = cdcRelay(t, env, drain...)
@@ -168,9 +166,7 @@ done
 		execute(t, conn, `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES `+test.rows)
 		r := cdcRelay(t, env, "drain", "--publisher", "exec", "--json", "--", handler)
 		wantJSON(t, r, exitFailed, map[string]any{"published": test.published, "rejected": 0.0, "dead_lettered": 0.0})
-		if !strings.Contains(r.stderr, "for 3s no message was confirmed or rejected") {
-			t.Errorf("got %s", r.stderr)
-		}
+		wantTexts(t, r.stderr, "for 3s no message was confirmed or rejected")
 		if got := query[string](t, conn, `SELECT string_agg(routing_key || attempts || possible_duplicate, ' ') FROM outbox`); got != "bad0true" {
 			t.Errorf("left: %s", got)
 		}

@@ -72,26 +72,22 @@ func want(t *testing.T, r result, code int) {
 func wantError(t *testing.T, r result, wanted ...string) {
 	t.Helper()
 	want(t, r, exitFailed)
+	wantTexts(t, r.stderr, wanted...)
+}
+
+func wantTexts(t *testing.T, said string, wanted ...string) {
+	t.Helper()
 	for _, text := range wanted {
-		if !strings.Contains(r.stderr, text) {
-			t.Errorf("the error lacks %q:\n%s", text, r.stderr)
+		if !strings.Contains(said, text) {
+			t.Errorf("not said: %q\n%s", text, said)
 		}
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 func wantOutput(t *testing.T, r result, wanted ...string) {
 	t.Helper()
 	want(t, r, exitDone)
-	for _, text := range wanted {
-		if !strings.Contains(r.stdout, text) {
-			t.Errorf("the output lacks %q:\n%s", text, r.stdout)
-		}
-	}
+	wantTexts(t, r.stdout, wanted...)
 }

@@ -20,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -364,12 +363,8 @@ func TestOneSignalStopsRun(t *testing.T) {
 		for range times {
 			signals <- syscall.SIGTERM
 		}
-		p := process{
-			args:      []string{"cdc-relay", "run", "--publisher", "stdout", "--shutdown-timeout", "100ms"},
-			terminal:  terminal.New(strings.NewReader(""), io.Discard, io.Discard, false),
-			lookupEnv: env.lookup,
-			signals:   signals,
-		}
+		args := []string{"run", "--publisher", "stdout", "--shutdown-timeout", "100ms"}
+		p := onScreen(env, strings.NewReader(""), io.Discard, signals, args...)
 		if code := p.run(await.Context(t)); code != exitDone {
 			t.Errorf("sent %d times: exit code %d", times, code)
 		}

@@ -125,6 +125,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"config show --config " + removed, removed + ":1: statsd-prefix was removed: write --statsd-addr 'ADDRESS?prefix=NAME'"},
 		{"check --management-url relay:s3cr3t@localhost", "--management-url: want a URL that begins with http:// or https://; " + secret.Encode},
 		{"check --format xml", `--format: "xml": want table or json`},
+		{"explain 7 --tabel x", "explain: unknown flag --tabel, did you mean --table?"},
 		{"explain -", `explain: "-": want the id of a row, such as 42, or a message_id, such as 5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52`},
 		{"explain 42 -", "explain: want one ID: that of a row, or a message_id"},
 		{"run --publisher stdout --http-addr= --liveness-file " + folder, "--liveness-file " + folder + ": is a directory or a device, want the name of a file"},

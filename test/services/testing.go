@@ -110,6 +110,14 @@ func PrivateRabbitMQCluster(t testing.TB, n int, settings ...string) *RabbitMQCl
 // and a broker on a busy machine can need longer.
 const heartbeat = time.Minute
 
+// Must ends a test after an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // DialAMQP connects to a broker, and closes the connection after the test.
 func DialAMQP(t testing.TB, amqpURL string) *amqp.Connection {
 	t.Helper()

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 pytest_plugins = ["cdc_relay.pytest_plugin"]
 here = Path(__file__).parent
+HANG = 120
 RELAY = os.environ.get("CDC_RELAY_BINARY", "cdc-relay")
 
 # Each run has its own queues and results.
@@ -33,6 +35,22 @@ def relay_environment(django_db_setup):
         "CDC_RELAY_HTTP_ADDR": "", "CDC_RELAY_POLL_INTERVAL": "100ms", "CDC_RELAY_MAX_RETRIES": "0",
         "PYTHONPATH": f"{here}:{here.parent}", "C_FORCE_ROOT": "1",  # the worker accepts pickle
     }  # fmt: skip
+
+
+def execute(sql, parameters=None):
+    """Runs statements in the test's connection, and returns the rows of the last one."""
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall() if cursor.description else None
+
+
+def until(condition, what):
+    deadline = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.01)
 
 
 class Process:

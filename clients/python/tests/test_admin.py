@@ -8,15 +8,10 @@ from django.test.utils import CaptureQueriesContext
 
 from cdc_relay.django import operations
 from cdc_relay.django.models import DeadLetter, OutboxMessage
+from conftest import execute
 
 WAITING, DEAD = "/admin/cdc_relay/outboxmessage/", "/admin/cdc_relay/deadletter/"
 pytestmark = pytest.mark.django_db
-
-
-def execute(sql, parameters=None):
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall() if cursor.description else None
 
 
 ROWS = {
@@ -292,14 +287,16 @@ def test_an_action_names_the_missing_grant(admin_client, clerk, rows, action, gr
     assert OutboxMessage.objects.count() == 6 and DeadLetter.objects.count() == 1
 
 
-@pytest.mark.parametrize("action, codename", [("retry_now", "change_outboxmessage"), ("cancel", "delete_outboxmessage")])
+@pytest.mark.parametrize("action, codename", [("retry_now", "change_outboxmessage"), ("cancel", "delete_outboxmessage"), ("requeue", "change_deadletter")])
 def test_an_action_needs_its_permission(client, django_user_model, rows, action, codename):
+    dead()
+    chosen, path = (DeadLetter.objects.get(), DEAD) if action == "requeue" else (rows["retrying"], WAITING)
     viewer = django_user_model.objects.create_user("viewer", password="x", is_staff=True)
-    viewer.user_permissions.add(Permission.objects.get(codename="view_outboxmessage"))
+    viewer.user_permissions.set(Permission.objects.filter(codename__in=["view_outboxmessage", "view_deadletter"]))
     client.force_login(viewer)
-    assert f'value="{action}"' not in page(client, WAITING)
-    client.post(WAITING, {"action": action, "_selected_action": [str(rows["retrying"].pk)], "confirmed": "yes"})
-    assert execute("SELECT attempts FROM outbox WHERE routing_key = 'retrying'") == [(2,)]
+    assert f'value="{action}"' not in page(client, path)
+    client.post(path, {"action": action, "_selected_action": [str(chosen.pk)], "confirmed": "yes"})
+    assert execute("SELECT attempts FROM outbox WHERE routing_key = 'retrying'") == [(2,)] and DeadLetter.objects.exists()
     viewer.user_permissions.add(Permission.objects.get(codename=codename))
     client.force_login(django_user_model.objects.get())
-    assert f'value="{action}"' in page(client, WAITING)
+    assert f'value="{action}"' in page(client, path)

@@ -7,10 +7,9 @@ import shop
 from django.db import connection, models, transaction
 
 import cdc_relay
-from conftest import RELAY
+from conftest import HANG, RELAY, execute
 
 pytestmark = pytest.mark.django_db(transaction=True)
-HANG = 120
 
 
 class CeleryOutbox(models.Model):
@@ -63,6 +62,4 @@ def test_tasks_of_an_adopted_table_run(relay, worker, adopted):
     assert send("shop.add", 1, 2, link=[dict(link)]).get(timeout=HANG) == 3
     assert shop.app.AsyncResult(linked).get(timeout=HANG) == 13
     assert not CeleryOutbox.objects.exists()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*), max(last_error) FROM outbox_dead_letter")
-        assert cursor.fetchone() == (0, None)
+    assert execute("SELECT count(*), max(last_error) FROM outbox_dead_letter") == [(0, None)]

@@ -11,6 +11,7 @@ from kombu import Connection
 from cdc_relay.django.checks import _check_table, _problem_of, check_database
 from cdc_relay.django.models import OutboxMessage
 from cdc_relay.django.tables import command, quoted
+from conftest import execute
 
 INSTALLED = "import cdc_relay, celery\napp = celery.Celery('project', broker='amqp://')\n"
 
@@ -37,10 +38,6 @@ def found():
 
 @pytest.fixture
 def change(db):
-    def execute(sql):
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
-
     return execute
 
 

@@ -1,7 +1,6 @@
 """manage.py cdc_relay_events: notices of a real relay, by RabbitMQ, become Django signals."""
 import os
 import sys
-import time
 import uuid
 
 import pytest
@@ -10,18 +9,11 @@ from django.db import transaction
 from kombu import Connection, Exchange, Queue
 
 from cdc_relay.django.models import DeadLetter, OutboxMessage
+from conftest import HANG, until
 from proxy import Proxy
 
 pytestmark = pytest.mark.django_db(transaction=True)
-HANG = 120
 EVENTS = "published,rejected,dead_lettered"
-
-
-def until(condition, what):
-    deadline = time.monotonic() + HANG
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from celery import chain, chord, group
 from django.db import connection
 
 from cdc_relay.django.models import DeadLetter, OutboxMessage
+from conftest import execute
 
 
 def test_assert_sent(assert_sent, outbox):
@@ -64,8 +65,7 @@ def test_drain_outbox_runs_the_tasks_and_what_they_send(drain_outbox, outbox):
 
 
 def test_a_task_sent_by_sql_and_a_message_that_only_has_a_header_task(assert_sent, assert_task_sent, drain_outbox):
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT outbox_celery('shop.add', args => '[1, 2]', queue => 'sums')")
+    execute("SELECT outbox_celery('shop.add', args => '[1, 2]', queue => 'sums')")
     OutboxMessage.objects.create(routing_key="todo", payload={"a": 1}, headers={"task": "clean"})
     assert_task_sent("shop.add", args=[1, 2], kwargs={}, routing_key="sums")
     assert assert_sent("todo", payload={"a": 1}).task is None
@@ -140,16 +140,11 @@ def test_a_drained_task_has_its_headers(drain_outbox):
     assert result.get() == "acme"
 
 
-def test_an_expired_task_is_revoked(drain_outbox):
-    result = shop.add.apply_async((1, 2), expires=-1)
+@pytest.mark.parametrize("options, state", [({"expires": -1}, "REVOKED"), ({"ignore_result": True}, "PENDING")])
+def test_an_expired_task_is_revoked_and_one_that_ignores_its_result_has_none(drain_outbox, options, state):
+    result = shop.add.apply_async((1, 2), **options)
     drain_outbox()
-    assert result.state == "REVOKED"
-
-
-def test_a_task_that_ignores_its_result_has_none(drain_outbox):
-    result = shop.add.apply_async((1, 2), ignore_result=True)
-    drain_outbox()
-    assert result.state == "PENDING"
+    assert result.state == state
 
 
 def test_the_result_of_a_task_with_an_id_of_its_own(drain_outbox):

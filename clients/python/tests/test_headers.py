@@ -8,7 +8,6 @@ import pytest
 import shop
 from celery import Celery, chain
 from celery.app.trace import build_tracer
-from django.db import connection
 
 import cdc_relay
 

@@ -9,21 +9,13 @@ import paying
 import psycopg2
 import pytest
 import shop
-from conftest import here
-from django.db import connection
+from conftest import HANG, execute, here
 
 import cdc_relay
 from cdc_relay.inbox import once
 
-HANG = 120
 # The table of the consumers' page.
 INBOX = re.search(r"CREATE TABLE inbox .*?;\nCREATE INDEX .*?;", (here.parents[2] / "docs/consumers.md").read_text())[0]
-
-
-def execute(sql):
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
-        return cursor.fetchall() if cursor.description else None
 
 
 def payments():

@@ -21,6 +21,7 @@ from kombu.common import Broadcast
 import cdc_relay
 from cdc_relay.django.models import OutboxMessage
 from cdc_relay.pytest_plugin import _run
+from conftest import execute
 
 
 def test_a_task_is_a_row_of_the_transaction(outbox):
@@ -290,9 +291,7 @@ def test_without_django_a_retry_outlives_its_transaction():
         with pytest.warns(cdc_relay.OutsideTransactionWarning):
             again.apply_async()
         as_a_worker_does(app, again)
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM outbox RETURNING headers->>'task', headers->>'retries'")
-        assert cursor.fetchall() == [("other.again", "0"), ("other.again", "1")]
+    assert execute("DELETE FROM outbox RETURNING headers->>'task', headers->>'retries'") == [("other.again", "0"), ("other.again", "1")]
 
 
 def as_a_worker_does(app, task):

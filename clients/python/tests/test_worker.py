@@ -1,19 +1,17 @@
-"""A real worker behind a real relay."""
+"""A real worker behind a real relay, and a real beat."""
 import signal
 import sys
-import time
 
 import pytest
 import shop
 from celery import chain, chord, group
 from celery.exceptions import TaskRevokedError
-from django.db import connection, transaction
+from django.db import transaction
 
 import cdc_relay
-from conftest import celery_worker
+from conftest import HANG, celery_worker, execute, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
-HANG = 120
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +21,11 @@ def queues(django_db_setup):
 
 
 def waiting():
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM outbox")
-        return cursor.fetchone()[0]
+    return execute("SELECT count(*) FROM outbox")[0][0]
 
 
 def until_empty():
-    deadline = time.monotonic() + HANG
-    while waiting():
-        assert time.monotonic() < deadline, "the relay does not empty the outbox"
+    until(lambda: not waiting(), "the relay empties the outbox")
 
 
 def send(signature):
@@ -61,9 +55,7 @@ def test_results_arrive(relay, worker):
     with transaction.atomic():
         body = chord([shop.add.s(1, 1), shop.add.s(2, 2)])(shop.total.s())
     assert body.get(timeout=HANG) == 6
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*), max(last_error) FROM outbox_dead_letter")
-        assert cursor.fetchone() == (0, None)
+    assert execute("SELECT count(*), max(last_error) FROM outbox_dead_letter") == [(0, None)]
 
 
 def test_the_context_reaches_retries_and_the_next_tasks(relay, worker):
@@ -86,14 +78,9 @@ def test_results_arrive_by_reply_to(relay, start):
 def test_a_task_sent_by_sql_runs(relay, worker):
     """docs/functions.md: outbox_celery and outbox_await."""
     relay()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT outbox_celery('shop.add', args => '[1]', kwargs => '{\"y\": 2}', queue => %s, expires => now() + '1 h', countdown => 0.1)",
-            [shop.app.conf.task_default_queue],
-        )
-        (task_id,) = cursor.fetchone()
-        cursor.execute("SELECT outbox_await(%s, '2 min')", [task_id])
-        assert cursor.fetchone() == ("published",)
+    sql = "SELECT outbox_celery('shop.add', args => '[1]', kwargs => '{\"y\": 2}', queue => %s, expires => now() + '1 h', countdown => 0.1)"
+    ((task_id,),) = execute(sql, [shop.app.conf.task_default_queue])
+    assert execute("SELECT outbox_await(%s, '2 min')", [task_id]) == [("published",)]
     assert shop.app.AsyncResult(str(task_id)).get(timeout=HANG) == 3
 
 
@@ -112,8 +99,7 @@ def test_a_task_with_a_countdown_waits_in_the_outbox(relay, worker):
         later = shop.add.apply_async((1, 2), countdown=3600)
     assert send(shop.add.s(3, 4)).get(timeout=HANG) == 7
     assert waiting() == 1
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE outbox SET available_at = now()")
+    execute("UPDATE outbox SET available_at = now()")
     assert later.get(timeout=HANG) == 3
 
 
@@ -128,12 +114,10 @@ def test_a_task_that_cannot_run_in_time_is_revoked(relay, worker):
 
 def test_a_task_that_expires_in_the_outbox_is_a_dead_letter(relay, worker):
     result = send(shop.add.signature((1, 2), expires=3600))
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE outbox SET expires_at = now()")
-        relay()
-        until_empty()
-        cursor.execute("DELETE FROM outbox_dead_letter RETURNING failure_reason")
-        assert cursor.fetchall() == [("expired",)]
+    execute("UPDATE outbox SET expires_at = now()")
+    relay()
+    until_empty()
+    assert execute("DELETE FROM outbox_dead_letter RETURNING failure_reason") == [("expired",)]
     assert result.state == "PENDING"
 
 
@@ -146,3 +130,18 @@ def test_a_killed_relay_loses_no_task(relay, worker):
     relay()
     assert [r.get(timeout=HANG) for r in results] == [2 * n for n in range(40)]
     until_empty()
+
+
+def test_beat_needs_no_broker_and_survives_a_broken_connection(start, tmp_path, drain_outbox, outbox):
+    beat = start(
+        sys.executable, "-m", "celery", "-A", "shop", "beat", "-l", "INFO", "--schedule", str(tmp_path / "schedule"),
+        SHOP_BROKER="amqp://127.0.0.1:1//", PGAPPNAME="beat",
+    )  # fmt: skip
+
+    until(lambda: len(outbox) > 0, "beat sends a task")
+    assert execute("SELECT count(pg_terminate_backend(pid, 60000)) FROM pg_stat_activity WHERE application_name = 'beat'") == [(1,)]
+    sent = len(outbox)
+    until(lambda: len(outbox) > sent, "it sends another one")
+    beat.stop()
+    assert "OutsideTransactionWarning" not in beat.said()
+    assert {message.task for message in drain_outbox(run_tasks=False)} == {"shop.add"}

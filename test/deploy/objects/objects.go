@@ -40,7 +40,9 @@ func Read(t *testing.T, name string) string {
 // Must ends the test after an error.
 func Must(t *testing.T, err error) {
 	t.Helper()
-	Must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // kinds are the types of objects that deploy/ may contain, by apiVersion and kind.

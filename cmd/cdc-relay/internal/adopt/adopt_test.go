@@ -19,12 +19,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 // shop is a database with an outbox, and a role that may only INSERT into the tables of the application.
 type shop struct {

@@ -1,18 +1,28 @@
 package console
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/secret"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -20,12 +30,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 // serve serves a console without a database in this process. Its page "check" calls check.
 func serve(
@@ -67,4 +72,119 @@ func fetch(t *testing.T, method, address string) (status int, body string) {
 	text, err := io.ReadAll(response.Body)
 	must(t, err)
 	return response.StatusCode, string(text)
+}
+
+// Nobody waits for a server that accepts connections and does not answer, except those who ask for its data.
+func TestAHangingServerDelaysNoOtherPage(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	var accepted atomic.Int32
+	var conns sync.Map
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			conns.Store(conn, nil)
+		}
+	}()
+	t.Cleanup(func() {
+		listener.Close()
+		conns.Range(func(conn, _ any) bool { conn.(net.Conn).Close(); return true })
+	})
+	c, at := serve(t, 0, func(ctx context.Context) ([]doctor.Finding, error) {
+		return doctor.Examine(ctx, doctor.Options{
+			Connect: func(context.Context, map[string]string) (*pgx.Conn, error) {
+				return nil, errors.New("there is no database")
+			},
+			RabbitMQ: amqpdial.Address{Text: secret.Text{Value: "amqp://" + listener.Addr().String()}},
+		}), nil
+	})
+	for range cap(c.sessions.pages) {
+		session := <-c.sessions.pages // all are busy
+		t.Cleanup(func() { c.sessions.pages <- session })
+	}
+	for range 20 {
+		status, body := fetch(t, http.MethodGet, at+"/check")
+		if status != http.StatusOK || !strings.Contains(body, "has been running for") {
+			t.Fatalf("status %d while the check runs:\n%s", status, body)
+		}
+	}
+	await.Until(t, "the check connects", func() bool { return accepted.Load() > 0 })
+	if status, _ := fetch(t, http.MethodGet, at+"/"); status != http.StatusOK {
+		t.Errorf("the overview: status %d", status)
+	}
+	if !c.checks.run() || accepted.Load() != 1 {
+		t.Errorf("the check runs: %v; %d connections to RabbitMQ", c.checks.run(), accepted.Load())
+	}
+}
+
+// A client with many pages keeps nobody out.
+func TestTheOldestStreamOfTheClientWithTheMostEnds(t *testing.T) {
+	s := new(streams)
+	ended := func(ctx context.Context) bool { return ctx.Err() != nil }
+	other, _ := s.open(t.Context(), "other")
+	var hogs []context.Context
+	for range 3 * mostStreams {
+		ctx, _ := s.open(t.Context(), "hog")
+		hogs = append(hogs, ctx)
+	}
+	late, done := s.open(t.Context(), "late")
+	if ended(other) || ended(late) || len(s.all) != mostStreams {
+		t.Errorf("%d streams; that of another client ended: %v, %v", len(s.all), ended(other), ended(late))
+	}
+	const left = mostStreams - 2
+	for i, ctx := range hogs {
+		if ended(ctx) != (i < len(hogs)-left) {
+			t.Errorf("stream %d of %d ended: %v", i, len(hogs), ended(ctx))
+		}
+	}
+	if done(); len(s.all) != mostStreams-1 {
+		t.Errorf("%d streams after one has ended", len(s.all))
+	}
+	s = new(streams)
+	first, _ := s.open(t.Context(), "0")
+	for i := range mostStreams {
+		if ctx, _ := s.open(t.Context(), fmt.Sprint(i+1)); ended(ctx) {
+			t.Errorf("the newest stream %d ended", i)
+		}
+	}
+	if !ended(first) {
+		t.Error("each client has one stream, and the first one did not end")
+	}
+}
+
+func TestIdleStreamsLockNobodyOut(t *testing.T) {
+	_, at := serve(t, checkWait, nil)
+	open := func() *bufio.Scanner {
+		r, err := http.NewRequestWithContext(await.Context(t), http.MethodGet, at+"/events?of=%2F", http.NoBody)
+		must(t, err)
+		response, err := http.DefaultClient.Do(r)
+		must(t, err)
+		t.Cleanup(func() { response.Body.Close() })
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", response.StatusCode)
+		}
+		return bufio.NewScanner(response.Body)
+	}
+	reads := func(lines *bufio.Scanner, text string) {
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), text) {
+				return
+			}
+		}
+		t.Errorf("the stream ended without %q: %v", text, lines.Err())
+	}
+	first := open()
+	for range mostStreams {
+		reads(open(), "data: ")
+	}
+	reads(first, "event: displaced")
+	for _, method := range []string{http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPost} {
+		if status, _ := fetch(t, method, at+"/events?of=%2F"); status != http.StatusMethodNotAllowed {
+			t.Errorf("%s: status %d", method, status)
+		}
+	}
 }

@@ -1,12 +1,17 @@
 package demo
 
 import (
+	"bytes"
 	"context"
+	"math/rand/v2"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
@@ -116,5 +121,58 @@ func TestTheDemoNamesThePrivilegesThatItLacks(t *testing.T) {
 	tables.Exec(`RESET ROLE; UPDATE outbox SET last_error = 'access_refused: no'`)
 	if why := orders.rejection(t.Context(), sent); why != "access_refused: no" {
 		t.Errorf("rejected: %q", why)
+	}
+}
+
+func TestPercentilesCoverTheNewestMeasurements(t *testing.T) {
+	var l latencies
+	if got := l.percentile(0.5); got != 0 {
+		t.Errorf("of nothing: %s", got)
+	}
+	one := new(latencies)
+	one.add(time.Second)
+	if one.percentile(0) != time.Second || one.percentile(1) != time.Second {
+		t.Errorf("of one: %+v", one)
+	}
+	var all []time.Duration
+	for range latencyWindow + 2500 {
+		d := time.Duration(rand.IntN(1000))
+		all = append(all, d)
+		l.add(d)
+	}
+	newest := slices.Sorted(slices.Values(all[len(all)-latencyWindow:]))
+	for _, test := range []struct {
+		share float64
+		at    int
+	}{{0, 0}, {0.5, latencyWindow/2 - 1}, {0.99, latencyWindow*99/100 - 1}, {1, latencyWindow - 1}} {
+		if got, want := l.percentile(test.share), newest[test.at]; got != want {
+			t.Errorf("%.2f: got %d, want %d", test.share, got, want)
+		}
+	}
+	if l.worst != slices.Max(all) {
+		t.Errorf("worst: %d", l.worst)
+	}
+}
+
+func TestWithoutATerminalTheScreenIsPlainLines(t *testing.T) {
+	var out bytes.Buffer
+	s := newScreen(terminal.New(nil, &out, &out, false))
+	numbers := summary{counts{sent: 2, arrived: 1, repeated: 1}, time.Millisecond, 2 * time.Millisecond, time.Second}
+	s.begin(tabletest.Name(), "db\x1b", "q")
+	s.live(numbers)
+	s.arrival(sentOrder{id: 7, text: "tea"}, 1500*time.Microsecond, numbers)
+	s.note("a note")
+	s.end(numbers)
+	const want = `Each order is inserted, committed, published and received here.
+from public.outbox at db\x1b
+through queue q; Ctrl-C ends it
+
+     #7  tea                                              1.5 ms  (p50 1.0 ms, p99 2.0 ms)
+a note
+
+2 sent, 1 arrived, 1 of them twice; commit to arrival: p50 1.0 ms, p99 2.0 ms, slowest 1000.0 ms
+`
+	if got := out.String(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

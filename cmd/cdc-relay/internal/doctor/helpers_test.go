@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -19,16 +18,12 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 // patient is a relay's database and broker, for tests that break, examine and repair it.
 type patient struct {
@@ -52,7 +47,7 @@ func healthy(t *testing.T, server *services.Postgres) *patient {
 func onDatabase(t *testing.T, url string) *patient {
 	t.Helper()
 	name := services.Name(t)
-	p := &patient{t: t, url: url, conn: connect(t, url), Options: doctor.Options{
+	p := &patient{t: t, url: url, conn: tabletest.Connect(t, url), Options: doctor.Options{
 		Table: outbox.Table{Schema: "public", Name: "outbox"}, Slot: name, Publication: name,
 	}}
 	p.as(url)
@@ -76,18 +71,6 @@ func (p *patient) connectTo(url string, with map[string]string) {
 		config.DefaultQueryExecMode = pgx.QueryExecModeExec // as the command check does
 		return pgx.ConnectConfig(ctx, config)
 	}
-}
-
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx)
-	})
-	return conn
 }
 
 // setup does the same as "cdc-relay setup".
@@ -127,22 +110,12 @@ func (p *patient) role(attributes string) (name, login string) {
 	p.t.Helper()
 	name = services.Name(p.t)
 	p.exec("CREATE ROLE " + name + " LOGIN PASSWORD 's3cr3t' " + attributes)
-	address := p.url
 	p.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, address)
-		if err != nil {
-			return
-		}
-		defer conn.Close(ctx) //nolint:errcheck // an error does not matter
-		_, _ = conn.Exec(ctx, "DROP OWNED BY "+name)
-		if _, err := conn.Exec(ctx, "DROP ROLE "+name); err != nil {
+		if _, err := p.conn.Exec(context.Background(), "RESET ROLE; DROP OWNED BY "+name+"; DROP ROLE "+name); err != nil {
 			p.t.Logf("the role stays: %v", err)
 		}
 	})
-	u, err := url.Parse(p.url)
-	must(p.t, err)
+	u := parsed(p.t, p.url)
 	u.User = url.UserPassword(name, "s3cr3t")
 	return name, u.String()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // hostileNames are names of objects with which their owners try to add a statement, a command or a line to a fix.
@@ -229,4 +230,25 @@ func hostileBroker(name string) []Finding {
 		found = append(found, judgeBroker(o, facts{database: well(), broker: &brokerFacts{unreachable: amqpdial.Undialled(uri, err)}})...)
 	}
 	return found
+}
+
+// The broker can answer at any time. An exception that comes before the next call is not lost.
+func TestAnExceptionBetweenTwoCallsIsReported(t *testing.T) {
+	conn := services.DialAMQP(t, services.VHost(t))
+	p := &amqpProbe{conn: conn}
+	err := p.use(func(c *amqp091.Channel) error {
+		closed := c.NotifyClose(make(chan *amqp091.Error, 1))
+		if err := c.PublishWithContext(t.Context(), "no such exchange", "k", false, false, amqp091.Publishing{}); err != nil {
+			return err
+		}
+		<-closed
+		return c.Tx()
+	})
+	var exception *amqp091.Error
+	if !errors.As(err, &exception) || exception.Code != amqp091.NotFound {
+		t.Errorf("got %v", err)
+	}
+	if err := p.use((*amqp091.Channel).Tx); err != nil {
+		t.Errorf("the next call got no channel of its own: %v", err)
+	}
 }

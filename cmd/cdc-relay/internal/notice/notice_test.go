@@ -21,10 +21,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	must(t, err)
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 // running starts notices to an exchange; stop ends them.
 func running(t *testing.T, url, exchange string, log *slog.Logger) (n *Notices, stop func()) {

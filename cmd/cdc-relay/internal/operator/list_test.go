@@ -71,9 +71,7 @@ func TestListSelectsByStateAndFilters(t *testing.T) {
 	row("'c', '1', NULL, NULL, 0, NULL, 1, now() - interval '1 second', NULL, now(), NULL")
 	row("'c', '1', NULL, NULL, 0, NULL, 2, NULL, NULL, now(), NULL")
 	locked := row("'c', '1', NULL, NULL, 0, NULL, 1, NULL, NULL, now(), NULL")
-	if _, err := tabletest.Connect(t, f.URL).Exec(t.Context(), fmt.Sprintf(`BEGIN; SELECT FROM outbox WHERE id = %d FOR UPDATE`, locked)); err != nil {
-		t.Fatal(err)
-	}
+	f.lock(fmt.Sprintf(`SELECT FROM outbox WHERE id = %d FOR UPDATE`, locked))
 	for _, test := range []struct {
 		filter operator.Filter
 		want   string
@@ -128,10 +126,7 @@ func TestHeadersFilterEveryList(t *testing.T) {
 		headers, err := operator.ParseHeaders(filter)
 		must(t, err)
 		picked := operator.Filter{Headers: headers}
-		listed := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Message], error) {
-			return o.List(t.Context(), picked, p)
-		}, func(w operator.Message) int64 { return w.ID })
-		if got := strings.Trim(fmt.Sprint(listed), "[]"); got != want {
+		if got := strings.Trim(fmt.Sprint(f.listed(picked, 4)), "[]"); got != want {
 			t.Errorf("list %s: %s, want %s", filter, got, want)
 		}
 		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: picked})
@@ -159,10 +154,7 @@ func TestBlockedRowsAreThoseThatStatsCounts(t *testing.T) {
 		(10, 'r', '1', 'a', NULL, 0), (11, 'r', '1', 'a', NULL, 0), (12, 'r', '1', 'locked', NULL, 0), (13, 'r', '1', 'locked', NULL, 0)`)
 	f.Exec(`UPDATE outbox SET expires_at = now() WHERE id = 13`)
 	f.DeadLetter(100, "nack", "ordering_key", "'dead'")
-	other := tabletest.Connect(t, f.URL)
-	if _, err := other.Exec(t.Context(), `BEGIN; SELECT 1 FROM outbox WHERE id = 11 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	f.lock(`SELECT 1 FROM outbox WHERE id = 11 FOR UPDATE`)
 	o := f.operator()
 	for _, test := range []struct {
 		filter operator.Filter
@@ -207,19 +199,14 @@ func TestPagesContainEveryRowOfEqualTime(t *testing.T) {
 	if got := f.listed(operator.Filter{State: operator.Scheduled}, 4); len(got) != 25 {
 		t.Errorf("%d rows: %v", len(got), got)
 	}
-	o := f.operator()
-	dead := idsOfPages(t, 4, func(p operator.Page) (operator.Listing[operator.Message], error) {
-		return o.List(t.Context(), operator.Filter{State: operator.Dead}, p)
-	}, func(m operator.Message) int64 { return m.ID })
+	dead := f.listed(operator.Filter{State: operator.Dead}, 4)
 	if len(dead) != 25 || dead[0] != 25 || dead[24] != 1 {
 		t.Errorf("%d dead letters: %v", len(dead), dead)
 	}
 	f.history()
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i % 13, now(), '2026-01-01'::timestamptz + i * interval '1 s', gen_random_uuid(), 1, 1, 'r' FROM generate_series(1, 25) i`)
-	published := idsOfPages(t, 3, func(p operator.Page) (operator.Listing[operator.Message], error) {
-		return o.List(t.Context(), operator.Filter{State: operator.Published}, p)
-	}, func(m operator.Message) int64 { return m.ID })
+	published := f.listed(operator.Filter{State: operator.Published}, 3)
 	if len(published) != 25 || published[0] != 12 || published[1] != 12 || published[24] != 0 {
 		t.Errorf("%d published messages: %v", len(published), published)
 	}

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,4 +88,92 @@ func TestWatchRepeatsUntilItIsStoppedOrFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stream is a standard error whose reader takes something only while takes is open, and that fails with err.
+type stream struct {
+	takes chan struct{}
+	mu    sync.Mutex
+	err   error
+	text  strings.Builder
+	calls int
+}
+
+func (s *stream) Write(p []byte) (int, error) {
+	<-s.takes
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+	if s.err != nil {
+		return s.text.Write(p[:len(p)/2]) //nolint:errcheck // never fails
+	}
+	return s.text.Write(p)
+}
+
+func (s *stream) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+type failing struct{ *stream }
+
+func (f failing) Write(p []byte) (int, error) {
+	n, _ := f.stream.Write(p)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return n, f.err
+}
+
+func detached(s *stream) (terminal.Terminal, *int64) {
+	tty, told := terminal.New(nil, io.Discard, failing{s}, true), new(int64)
+	tty.DetachErr(func(dropped int64) {
+		*told += dropped
+		fmt.Fprintf(tty.Err, "%d dropped\n", dropped)
+	})
+	return tty, told
+}
+
+func TestALogThatNobodyReadsDropsLinesAndCountsThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stream{takes: make(chan struct{})}
+		tty, told := detached(s)
+		line, lines := strings.Repeat("x", 99)+"\n", 50_000 // 5 MB
+		for range lines {
+			fmt.Fprint(tty.Err, line)
+		}
+		tty.FlushErr(time.Second) // it waits no longer for nobody
+		dropped := tty.DroppedLines()
+		if s.calls > 0 || dropped < 30_000 || dropped >= int64(lines) || *told != 0 {
+			t.Fatalf("%d writes, %d dropped, %d told", s.calls, dropped, *told)
+		}
+		close(s.takes)
+		synctest.Wait()
+		want := strings.Repeat(line, lines-int(dropped)) + fmt.Sprintf("%d dropped\n", dropped)
+		if got := s.text.String(); got != want || *told != dropped {
+			t.Errorf("got %d bytes, want %d; told %d, want %d", len(got), len(want), *told, dropped)
+		}
+	})
+}
+
+func TestALogThatFailsIsTriedAgainWithTheNextLineOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stream{takes: make(chan struct{})}
+		close(s.takes)
+		s.fail(errors.New("no space left on device"))
+		tty, told := detached(s)
+		fmt.Fprint(tty.Err, "first\n")
+		synctest.Wait()
+		fmt.Fprint(tty.Err, "second\n")
+		synctest.Wait()
+		if s.calls != 2 || tty.DroppedLines() != 2 || *told != 0 {
+			t.Errorf("%d writes, %d dropped, %d told", s.calls, tty.DroppedLines(), *told)
+		}
+		s.fail(nil)
+		fmt.Fprint(tty.Err, "third\n")
+		synctest.Wait()
+		if got := s.text.String(); !strings.HasSuffix(got, "\nthird\n2 dropped\n") || *told != 2 {
+			t.Errorf("got %q, told %d", got, *told)
+		}
+	})
 }
