@@ -6,6 +6,7 @@ import (
 	"iter"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -647,9 +648,9 @@ func tellSearch(begins int, steps []step) string {
 		told := len(s.story)
 		s.ending = true
 		s.attempt(s.end)
-		if more := len(s.story) - told; more > 3 {
-			s.story = slices.Delete(s.story, told, told+more-3)
-		}
+		row := regexp.MustCompile(`^row \d`).FindString(s.failed.Error()) // the last sentences about it are told
+		about := slices.DeleteFunc(slices.Clone(s.story[told:]), func(one sentence) bool { return !strings.Contains(one.what, row) })
+		s.story = append(s.story[:told], about[max(len(about)-3, 0):]...)
 	}
 	s.stop()
 	var lines []string
