@@ -55,7 +55,7 @@ func runFlags() []cli.Flag {
 	return []cli.Flag{
 		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
 		number("rounds", 0, "end after so many rounds of faults (default: as many as --duration allows)"),
-		number("runs", 0, "write the same messages in each of so many runs, draw the relay's settings for each, "+
+		number("runs", 0, "write the same messages in so many runs, draw --relays and the relay's settings for each, "+
 			"and compare the results (default: one run)"),
 		text("subject", "`NAME` of a program to compare ("+subject.Names()+"): "+
 			"only messages and faults that concern each of them"),
