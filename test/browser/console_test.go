@@ -70,15 +70,12 @@ func open(t *testing.T, live bool, args ...string) *site {
 // prepare sets up the database.
 func prepare(t *testing.T, database string, live bool) *site {
 	t.Helper()
-	s := &site{T: t, looked: map[string]bool{}}
-	var err error
-	if s.db, err = pgx.Connect(t.Context(), database); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.db.Close(context.WithoutCancel(t.Context())) })
-	if s.binary, err = built(); err != nil {
-		t.Fatal(err)
-	}
+	db, err := pgx.Connect(t.Context(), database)
+	must(t, err)
+	t.Cleanup(func() { db.Close(context.WithoutCancel(t.Context())) })
+	binary, err := built()
+	must(t, err)
+	s := &site{T: t, db: db, binary: binary, looked: map[string]bool{}}
 	s.env = append(os.Environ(), "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll", "CDC_RELAY_PUBLISHER=stdout", "CDC_RELAY_HTTP_ADDR=",
 		"CDC_RELAY_AMQP_URL=", "CDC_RELAY_KEEP_PUBLISHED=168h")
 	if live {

@@ -129,9 +129,7 @@ func dialAMQP(t testing.TB, amqpURL, name string) *amqp.Connection {
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
 	conn, err := amqp.DialConfig(amqpURL, amqp.Config{Heartbeat: heartbeat, Properties: properties})
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
