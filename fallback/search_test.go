@@ -129,6 +129,7 @@ var beginnings = []beginning{
 	{name: "a claim of a lost server", keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover, claimsKeys, by(1, confirmed, confirmed, endsClaim, failsOver, takesSlot))},
 	{name: "messages of a lost server", keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams, failsOver, takesSlot)},
 	{name: "a scheduled row in a claim", keys: usualKeys, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks), []step{{begins, 0, int(Due)}, {begins, 0, int(Keys)}}, by(0, arrives))},
+	{name: "a scheduled row on its way", keys: []string{"", "a", "a"}, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks), []step{{begins, 0, int(Due)}})},
 	{name: "a row that is not visible yet", keys: usualKeys, steps: slices.Concat(by(0, commitsUnseen), takeover)},
 	{name: "a row in the memory of the former leader", keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, claimsKeys)},
 	{name: "a row streamed after the slot was lost", keys: usualKeys, steps: slices.Concat(by(0, commits, streamEnds, blinks, streams), by(1, takesSlot, blinks, blinks, blinks, blinks))},
@@ -335,9 +336,7 @@ func (s *search) steps() (steps []step) {
 		}
 	}
 	if n := len(s.rows); n < len(s.left.keys) && (s.left.keys[n] == "" || !s.relays[0].busy(s.left.keys[n])) {
-		// No scheduled row without a key: a restart frees it at once, and a message of its former claim may arrive after
-		// that of another relay, without the mark.
-		add(0, commits, commitsUnseen)
+		add(0, commits, commitsUnseen, commitsScheduled)
 	}
 	if slices.ContainsFunc(s.txs, func(tx *modelTx) bool { return !tx.visible }) {
 		add(0, reveals)
