@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// servers detects a restarted or replaced server. A connection that merely ended does not count, but the first one does:
-// nobody knows what the server has lost before.
+// servers detects a restarted or replaced server. A connection that merely ended does not count, but the first one
+// does: nobody knows what the server has lost before.
 type servers struct {
 	restarts atomic.Int64
 
