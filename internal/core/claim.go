@@ -224,12 +224,8 @@ func (cl *Claim) resolve(a answer) Out {
 	delete(cl.flying, m.Ref())
 	cl.answered = append(cl.answered, a.Settlement)
 	cl.Progress.Send()
-	switch {
-	case m.OrderingKey == nil:
-	case a.Decision.Action == outbox.Delete || a.Decision.KeyGoesOn:
+	if m.OrderingKey != nil && (a.Decision.Action == outbox.Delete || a.Decision.KeyGoesOn) {
 		return publish(cl.follow(*m.OrderingKey, cl.core.publishing()))
-	default:
-		cl.endRun(*m.OrderingKey)
 	}
 	return Out{}
 }
