@@ -28,8 +28,8 @@ type model struct {
 	restUntil time.Time
 	start     uint64
 	term      int
-	// dueFrom: until then, claims of others that ended with the server may publish rows with a time.
-	dueFrom time.Time
+	// dueFrom: until then, claims of others that ended with the server may publish rows that were due then, at restarted.
+	dueFrom, restarted time.Time
 	// late: streamed rows arrive late.
 	late bool
 	// polls: there is no stream.
@@ -212,7 +212,7 @@ func (m *model) launch() {
 		m.sweeper.restarts-- // a new process cannot know about traces lost before its start
 	}
 	m.core.PublisherReady(true)
-	m.dueFrom = m.clock.Add(core.RestFor)
+	m.dueFrom, m.restarted = m.clock.Add(core.RestFor), m.now
 	if _, err := m.sweeper.noticeRestart(context.Background()); err != nil {
 		m.t.Fatalf("%v", err)
 	}
@@ -327,7 +327,7 @@ func (w *world) replaceServer(lost int) {
 func (w *world) restart() {
 	for _, r := range w.relays {
 		r.endClaims()
-		r.dueFrom = r.clock.Add(core.RestFor)
+		r.dueFrom, r.restarted = r.clock.Add(core.RestFor), w.now
 		r.streamed = min(r.streamed, len(w.txs))
 	}
 	for _, tx := range w.txs {
@@ -464,7 +464,7 @@ func (m *model) publish(message *outbox.Message) {
 	if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
 		m.t.Fatalf("row %d is published again, unmarked", message.ID)
 	}
-	if m.mustRest(m.rows[message.ID-1], message.AvailableAt != nil) && message.TakenAt.Equal(m.clock) {
+	if m.mustRest(m.rows[message.ID-1], message.AvailableAt) && message.TakenAt.Equal(m.clock) {
 		m.t.Fatalf("row %d is published while another relay may publish it", message.ID)
 	}
 	if m.marksExactly && message.PossibleDuplicate {
@@ -482,12 +482,12 @@ func (m *model) publish(message *outbox.Message) {
 
 // mustRest reports whether the previous leader, or a claim of another relay, may still publish this row. Rows in claims of
 // an earlier term or server are exempt.
-func (m *model) mustRest(row *modelRow, timed bool) bool {
+func (m *model) mustRest(row *modelRow, due *time.Time) bool {
 	claimed := slices.ContainsFunc(m.claims, func(c *modelClaim) bool {
 		return (c.ended || c.term < m.term) && slices.ContainsFunc(c.messages, func(message *outbox.Message) bool { return message.ID == row.id })
 	})
-	if timed {
-		return m.clock.Before(m.dueFrom) && !claimed
+	if due != nil {
+		return m.clock.Before(m.dueFrom) && !due.After(m.restarted) && !claimed
 	}
 	return !m.polls && m.clock.Before(m.restUntil) && row.tx.lsn <= m.start && !claimed
 }
