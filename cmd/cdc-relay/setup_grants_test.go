@@ -293,7 +293,7 @@ func TestRelaysSetUpAnEmptyDatabaseTogether(t *testing.T) {
 	}
 }
 
-// A relay without the privileges creates nothing, and prints the one command for whoever has them.
+// A relay without the privileges creates nothing, and prints the one command for a role that has them.
 func TestRunSetupSaysWhoMustSetUp(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
