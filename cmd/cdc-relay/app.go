@@ -149,7 +149,7 @@ func (p *process) commandGroups() []commandGroup {
 			p.statsCommand(), p.consoleCommand(), p.listCommand(), p.explainCommand(), p.keysCommand(),
 		}},
 		{"CHANGE", []*cli.Command{p.resendCommand(), p.deleteCommand()}},
-		{"TRY", []*cli.Command{p.demoCommand(), p.completionCommand(), p.versionCommand(), p.manCommand()}},
+		{"TRY", []*cli.Command{p.demoCommand(), p.completionCommand(), p.manCommand()}},
 	}
 }
 
@@ -187,9 +187,6 @@ func (p *process) app() *cli.App {
 		},
 		Action: func(c *cli.Context) error {
 			if name := c.Args().First(); name != "" {
-				if now := nowCalled(name, c.Args().Get(1)); now != "" {
-					return usagef("%s", now)
-				}
 				return unknownCommand("", name, commands)
 			}
 			if err := cli.ShowAppHelp(c); err != nil {
@@ -237,34 +234,6 @@ func names(commands []*cli.Command) string {
 		}
 	}
 	return strings.Join(all, ", ")
-}
-
-// nowCalled says which command does what a former command did; "": it was none.
-func nowCalled(name, sub string) string {
-	former := map[string]string{
-		"retry":               "resend --state retrying",
-		"peek":                "list --payload",
-		"dead-letter":         "list --state dead",
-		"dead-letter list":    "list --state dead",
-		"dead-letter show":    "explain",
-		"dead-letter requeue": "resend --state dead",
-		"dead-letter delete":  "delete --state dead",
-		"dead-letter purge":   "delete --state dead",
-		"published":           "list --state published",
-		"published list":      "list --state published",
-		"published show":      "explain",
-		"published replay":    "resend --state published",
-		"migrate":             "setup --tables-only",
-		"migrate up":          "setup --tables-only",
-		"migrate status":      "check",
-		"migrate sql":         "setup --tables-only --print-sql",
-	}
-	for _, typed := range []string{name + " " + sub, name} {
-		if now, ok := former[typed]; ok {
-			return fmt.Sprintf("%q is now %q", typed, "cdc-relay "+now)
-		}
-	}
-	return ""
 }
 
 func unknownCommand(path, name string, commands []*cli.Command) error {

@@ -94,12 +94,6 @@ func unknownFlag(name, path string, flags []cli.Flag, commands []*cli.Command) e
 			}
 		}
 	}
-	gone := removed()
-	gone["failover-slot"] = "give it to setup, or set " + variable("failover-slot")
-	gone["allowed-hosts"] = "use the name in --listen"
-	if advice, ok := gone[name]; ok && path != "" {
-		return usagef("%s--%s was removed: %s", prefix(path), name, advice)
-	}
 	var known []string
 	for _, flag := range flags {
 		known = append(known, flag.Names()[0])

@@ -165,17 +165,8 @@ func wantJSON(t *testing.T, r result, code int, wanted map[string]any) {
 	}
 }
 
-func TestVersionSetupAndDrainPrintJSON(t *testing.T) {
+func TestSetupAndDrainPrintJSON(t *testing.T) {
 	t.Parallel()
-	b := buildInfo()
-	version := map[string]any{"version": b.Version, "commit": b.Commit, "date": b.Date, "go": b.Go, "platform": b.Platform}
-	wantJSON(t, cdcRelay(t, nil, "version", "--json"), exitDone, version)
-	wantJSON(t, cdcRelay(t, nil, "version", "--format", "json"), exitDone, version)
-	wantJSON(t, cdcRelay(t, environment{"CDC_RELAY_FORMAT": "json"}, "version"), exitDone, version)
-	if short, long := cdcRelay(t, nil, "--version"), cdcRelay(t, nil, "version"); short != long || long.code != exitDone {
-		t.Errorf("--version: %+v, version: %+v", short, long)
-	}
-
 	env, conn := fresh(t)
 	made := []any{"created tables public.outbox and public.outbox_dead_letter (version 1)"}
 	wantJSON(t, cdcRelay(t, env, "setup", "--tables-only", "--json"), exitDone, map[string]any{"version": 1.0, "done": made})

@@ -11,8 +11,6 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/tune"
@@ -80,28 +78,6 @@ func buildInfo() build {
 	}
 	b.Commit, b.Date = show.OrElse(b.Commit, "unknown"), show.OrElse(b.Date, "unknown")
 	return b
-}
-
-func (p *process) versionCommand() *cli.Command {
-	return &cli.Command{
-		Name:        "version",
-		Hidden:      true, // --version does the same
-		Usage:       "show version, commit and Go version",
-		UsageText:   "cdc-relay version [FLAGS]",
-		Description: `Shows version, commit, build date and Go version.`,
-		Flags:       flags("format"),
-		Action: func(c *cli.Context) error {
-			cfg, err := p.resolve(c)
-			switch {
-			case err != nil:
-				return err
-			case cfg.format == formatJSON:
-				return p.terminal.JSON(buildInfo())
-			}
-			p.writeVersion(buildInfo())
-			return nil
-		},
-	}
 }
 
 func (p *process) writeVersion(b build) {

@@ -50,24 +50,6 @@ func (p *process) reader() *settings.Reader[config] {
 		LookupEnv: p.lookupEnv,
 		FileFlag:  "config",
 		All:       slices.Concat(allSettings(), rowSettings()),
-		Removed:   removed(),
-	}
-}
-
-// removed says what to do in place of settings that no command has any more.
-func removed() map[string]string {
-	const always = "its value is always "
-	return map[string]string{
-		"amqp-ca-file":    "add ?cacertfile=FILE to the URL in --amqp-url",
-		"amqp-cert-file":  "add ?certfile=FILE&keyfile=FILE to the URL in --amqp-url",
-		"amqp-key-file":   "add ?certfile=FILE&keyfile=FILE to the URL in --amqp-url",
-		"batch-size":      always + "500",
-		"listen":          "the address of run is http-addr, that of the console console-listen",
-		"outage-cooldown": "after an outage, the relay sends one message first",
-		"show-payload":    "use --payload",
-		"stale-timeout":   always + "5s",
-		"statsd-prefix":   "write --statsd-addr 'ADDRESS?prefix=NAME'",
-		"statsd-tags":     "write --statsd-addr 'ADDRESS?tags=NAME:VALUE,…'",
 	}
 }
 

@@ -122,13 +122,13 @@ func (s *Site) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RelayVersion returns the first line of the output of "cdc-relay version".
+// RelayVersion returns the first line of the output of "cdc-relay --version".
 func (s *Site) RelayVersion(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, s.Relay, "version").Output()
+	output, err := exec.CommandContext(ctx, s.Relay, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("%s version: %w", s.Relay, err)
+		return "", fmt.Errorf("%s --version: %w", s.Relay, err)
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
 	return strings.TrimPrefix(line, "cdc-relay "), nil

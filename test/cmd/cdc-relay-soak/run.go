@@ -104,13 +104,13 @@ func isProgram(file string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// relayVersion returns the first line of the output of "cdc-relay version".
+// relayVersion returns the first line of the output of "cdc-relay --version".
 func relayVersion(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, program, "version").Output()
+	output, err := exec.CommandContext(ctx, program, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("%s version: %w", program, err)
+		return "", fmt.Errorf("%s --version: %w", program, err)
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
 	return strings.TrimPrefix(line, "cdc-relay "), nil

@@ -27,8 +27,7 @@
 // Each error of Read is a mistake of the user and names its place: "--mode", "--mode (from APP_MODE)" or
 // "config.yaml:7". The text after that comes from the function of the setting, and names the valid values. Read goes on
 // after a mistake and returns all of them, joined. Only a file that cannot be read or parsed ends it at once. No error
-// contains the value of a URL or the content of a secret file. Reader.Removed has the advice for settings that are no
-// more.
+// contains the value of a URL or the content of a secret file.
 //
 // A command may spell a flag in another way than the setting (Flag.Spelling).
 //

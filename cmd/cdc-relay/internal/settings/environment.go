@@ -29,8 +29,7 @@ func (r *Reader[T]) UnknownVariables(pairs []string, foreign func(name string) b
 	for _, pair := range pairs {
 		variable, _, _ := strings.Cut(pair, "=")
 		name, ours := strings.CutPrefix(variable, r.Prefix)
-		_, gone := r.Removed[strings.ToLower(strings.ReplaceAll(name, "_", "-"))] // Read rejects it
-		if ours && !gone && !slices.Contains(names, name) && !foreign(name) {
+		if ours && !slices.Contains(names, name) && !foreign(name) {
 			wrong = append(wrong, name)
 		}
 	}

@@ -73,9 +73,7 @@ func mapping(name string, text []byte) (*yaml.Node, error) {
 // checkKey reports whether the key is a setting with one value. Line is where the key stood before; 0: nowhere.
 func (r *Reader[T]) checkKey(name string, key, value *yaml.Node, line int) error {
 	s := r.known(key.Value)
-	switch advice := r.Removed[key.Value]; {
-	case advice != "":
-		return fmt.Errorf("%s:%d: %s was removed: %s", name, key.Line, key.Value, advice)
+	switch {
 	case s == nil || s.NotInFile:
 		return r.unknownKey(name, key)
 	case s.FlagOnly:

@@ -3,7 +3,6 @@ package settings
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -21,8 +20,6 @@ type Reader[T any] struct {
 	FileFlag string
 	// All are the settings of all commands. FlagOnly ones may have the name of one before them.
 	All []Setting[T]
-	// Removed says what to do in place of settings that do not exist any more, by their names.
-	Removed map[string]string
 }
 
 // Variable returns the name of the environment variable of a setting.
@@ -54,11 +51,6 @@ func (r *Reader[T]) Read(flags []cli.Flag, target *T) (*Input, error) {
 	mistakes, err := r.readFile(in, target)
 	if err != nil {
 		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Removed)) {
-		if v, ok := r.FromEnvironment(Info{Name: name}); ok {
-			mistakes = append(mistakes, fmt.Errorf("%s was removed: %s", v.Place, r.Removed[name]))
-		}
 	}
 	for _, f := range own {
 		v, ok := r.given(f)

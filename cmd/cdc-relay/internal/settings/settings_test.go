@@ -74,7 +74,6 @@ func read(t *testing.T, env map[string]string, args ...string) (shop, *settings.
 		LookupEnv: func(name string) (string, bool) { text, ok := env[name]; return text, ok },
 		FileFlag:  "config",
 		All:       all(),
-		Removed:   map[string]string{"colour": "it is always red"},
 	}
 	target := shop{size: 3, wait: time.Second, format: "table"}
 	var in *settings.Input
@@ -130,18 +129,16 @@ func TestAFlagOverridesTheEnvironmentAndThatTheFile(t *testing.T) {
 }
 
 func TestEachMistakeNamesItsPlace(t *testing.T) {
-	file := write(t, "size: 10\nelsewhere: x\nsiz: 1\nopen: true\nwait: [1s]\nsize: 1\ncolour: red\nconfig: x\nformat:\n")
-	_, in, err := read(t, map[string]string{"APP_WAIT": "soon", "APP_COLOUR": "red"}, "--config", file, "--format", "table", "--json")
+	file := write(t, "size: 10\nelsewhere: x\nsiz: 1\nopen: true\nwait: [1s]\nsize: 1\nconfig: x\nformat:\n")
+	_, in, err := read(t, map[string]string{"APP_WAIT": "soon"}, "--config", file, "--format", "table", "--json")
 	want := `FILE:1: size: 10: want 1 to 9
 FILE:2: elsewhere: "x": want a whole number
 FILE:3: unknown key "siz", did you mean "size"?
 FILE:4: open can only be given as a flag
 FILE:5: wait: want one value
 FILE:6: size is already in line 1
-FILE:7: colour was removed: it is always red
-FILE:8: unknown key "config"; the keys are the names of the flags
-FILE:9: format has no value (write '' for an empty one)
-APP_COLOUR was removed: it is always red
+FILE:7: unknown key "config"; the keys are the names of the flags
+FILE:8: format has no value (write '' for an empty one)
 --wait (from APP_WAIT): "soon": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d
 --json: contradicts --format table`
 	if err == nil || strings.ReplaceAll(err.Error(), file, "FILE") != want || in == nil {
