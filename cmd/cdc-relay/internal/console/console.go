@@ -17,7 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/event"
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -64,7 +63,6 @@ type Console struct {
 	sessions  sessions
 	history   *history
 	templates *template.Template
-	streams   streams
 	checks    checks
 	// checkWait is how long the page "check" waits for a running check.
 	checkWait time.Duration
@@ -105,7 +103,7 @@ func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	actors.Go(func() error { c.keepHistory(running); return nil })
 	actors.Go(func() error {
-		if err := server.Serve(livelyListener{listener}); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve HTTP: %w", err)
 		}
 		return nil
@@ -142,7 +140,6 @@ func (c *Console) handler(running context.Context) http.Handler {
 		}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { c.show(w, r, p) })
 	}
-	mux.HandleFunc("GET /events", c.events)
 	mux.HandleFunc("GET /change", c.ask)
 	mux.HandleFunc("POST /change", c.change)
 	mux.HandleFunc("GET /style.css", file("style.css", "text/css; charset=utf-8"))
@@ -191,16 +188,4 @@ func timely(next http.Handler) http.Handler {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(searchTimeout + writeTimeout))
 		next.ServeHTTP(w, r)
 	})
-}
-
-// livelyListener makes connections end whose client no longer answers: the updates of its page would be sent for a
-// quarter of an hour.
-type livelyListener struct{ net.Listener }
-
-func (l livelyListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err == nil {
-		pgdial.EndIfSilent(conn, writeTimeout)
-	}
-	return conn, err
 }

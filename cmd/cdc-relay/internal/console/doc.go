@@ -2,7 +2,7 @@
 //
 // A page is a path, a function that turns a request into data, and a template in web/pages.html that turns the data
 // into HTML; see pages. The template "frame" adds the navigation around it. Every page works without JavaScript. With
-// JavaScript, a page that updates itself gets its HTML again from /events?of=PAGE when it changes. The charts are SVG
+// JavaScript, a page that updates itself asks for its HTML again every two seconds. The charts are SVG
 // from the server, so they work without JavaScript, too; a script adds the values under the pointer. Pages, updates,
 // changes and samples each have a few connections to the database, so browsers cannot overload it.
 //
@@ -31,6 +31,5 @@
 //   - tail.go: the newest messages of all tables
 //   - check.go: the check in the background
 //   - choices.go, changes.go: the buttons of changes; resend and delete
-//   - streams.go: the updates of open pages
 //   - web: templates, style and script
 package console

@@ -163,7 +163,7 @@ func foreign(r *http.Request) bool {
 		return r.Header.Get("Origin") != "" && !strings.EqualFold(from, r.Host)
 	}
 	opens := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
-	return !opens || r.Method != http.MethodGet || r.URL.Path == "/change" || r.URL.Path == "/events"
+	return !opens || r.Method != http.MethodGet || r.URL.Path == "/change"
 }
 
 // failures logs failed logins: the first at once, many of them at a bounded rate. It logs no user name, because people

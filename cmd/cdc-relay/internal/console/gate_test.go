@@ -226,7 +226,7 @@ func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 
 func TestConsoleRejectsRequestsOfOtherSites(t *testing.T) {
 	g, _ := gateOf(t)
-	const page, updates, form = "GET /", "GET /events?of=/", "POST /change"
+	const page, updates, form = "GET /", "GET /waiting", "POST /change"
 	for _, test := range []struct {
 		what, request string
 		fetch         string // Sec-Fetch-Site, -Mode and -Dest
@@ -243,7 +243,6 @@ func TestConsoleRejectsRequestsOfOtherSites(t *testing.T) {
 		{"updates for another port", updates, "same-site cors", "", 403},
 		{"updates for another site with an old browser", updates, "", "http://evil.example", 403},
 		{"updates for a file", updates, "", "null", 403},
-		{"a link to updates", updates, "cross-site navigate document", "", 403},
 		{"a link to a change", "GET /change?do=purge", "cross-site navigate document", "", 403},
 		{"a frame", page, "cross-site navigate iframe", "", 403},
 		{"an image", page, "cross-site no-cors image", "", 403},

@@ -3,11 +3,11 @@ package console
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,15 +75,29 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, p page) {
 		http.Redirect(w, r, address(p.path, r.Form), http.StatusSeeOther)
 		return
 	}
+	follows := p.follows(r)
+	if r.Header.Get(updateHeader) != "" && follows {
+		c.update(w, r, p)
+		return
+	}
 	body, status := c.body(r.Context(), c.sessions.pages, r, p)
 	if p.path == "/check" && c.checks.run() {
 		w.Header().Set("Refresh", "3")
 	}
-	events := ""
-	if status == http.StatusOK && p.follows(r) {
-		events = "/events?" + url.Values{"of": {r.URL.RequestURI()}}.Encode()
-	}
-	c.write(w, r, answer{status: status, title: p.title, path: p.path, events: events, body: body})
+	c.write(w, r, answer{
+		status: status, title: p.title, path: p.path, updates: status == http.StatusOK && follows, body: body,
+	})
+}
+
+// updateHeader is set by the script of a page that asks only for what changes on it.
+const updateHeader = "X-Update"
+
+// update sends what changes on a page: the verdict and the body.
+func (c *Console) update(w http.ResponseWriter, r *http.Request, p page) {
+	body, _ := c.body(r.Context(), c.sessions.updates, r, p) // an error is a body, too
+	verdict, _ := c.render("verdict", c.history.verdict())   // the template is a part of the program
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(map[string]template.HTML{"live": body, "verdict": verdict}) //nolint:errcheck,errchkjson // as write
 }
 
 // answer is what a request gets, without the HTML around it.
@@ -92,9 +106,9 @@ type answer struct {
 	title  string
 	// path is that of the page which the navigation marks as open; "": none.
 	path string
-	// events is the URL of the updates of the page; "": it has none.
-	events string
-	body   template.HTML
+	// updates: the page updates itself.
+	updates bool
+	body    template.HTML
 }
 
 // frame is the data of the HTML around a page.
@@ -104,7 +118,7 @@ type frame struct {
 	Table   string
 	User    string
 	Changes bool
-	Events  string
+	Updates bool
 	Verdict template.HTML
 	Body    template.HTML
 }
@@ -120,7 +134,7 @@ func (c *Console) write(w http.ResponseWriter, r *http.Request, a answer) {
 		Title:   a.title,
 		Table:   c.relay().Table.String(),
 		Changes: c.cfg.AllowChanges,
-		Events:  a.events,
+		Updates: a.updates,
 		Body:    a.body,
 	}
 	f.User, _ = r.Context().Value(user{}).(string)

@@ -5,7 +5,7 @@ const verdict = document.getElementById("verdict");
 const state = document.getElementById("state");
 const targets = ["button", "a", "input", "select", "summary", ".chart"].map((name) => name + ":hover").join();
 const held = new Map(); // the newest content of live and verdict that is not shown yet
-let source = null;
+const shown = new Map(); // the newest content that came
 let pressed = false;
 let mouse = false; // a finger leaves :hover behind
 
@@ -38,26 +38,23 @@ function put() {
   state.textContent = held.size ? "Updates wait while something is pointed at, selected or focused." : "";
 }
 
-function follow() {
-  source = new EventSource(live.dataset.events);
-  const hold = (part) => (event) => { held.set(part, event.data); put(); };
-  source.onmessage = hold(live);
-  source.addEventListener("verdict", hold(verdict));
-  source.addEventListener("displaced", () => {
-    source.close();
-    state.textContent = "Too many pages are open: this page is not up to date. Reload it.";
-  });
-  source.onerror = () => { state.textContent = "No connection to the console: this page is not up to date."; };
-}
-
 // A page that nobody sees needs no updates.
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) {
-    source.close();
-  } else if (source.readyState === EventSource.CLOSED) {
-    follow();
+async function follow() {
+  try {
+    const answer = document.hidden ? null : await fetch(location.href, {
+      headers: {"X-Update": "1"}, signal: AbortSignal.timeout(20000),
+    });
+    for (const [id, html] of Object.entries(await answer?.json() ?? {})) {
+      const part = document.getElementById(id);
+      if (shown.get(part) !== html) { shown.set(part, html); held.set(part, html); }
+    }
+    state.textContent = "";
+    put();
+  } catch {
+    state.textContent = "No connection to the console: this page is not up to date.";
   }
-});
+  setTimeout(follow, 2000);
+}
 follow();
 document.addEventListener("pointerdown", () => { pressed = true; });
 for (const name of ["pointerup", "pointercancel"]) {
