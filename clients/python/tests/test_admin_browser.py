@@ -68,7 +68,7 @@ class Site:
 
     def act(self, action, *messages):
         for message in messages:
-            self.browser.find_element(By.CSS_SELECTOR, f"input.action-select[value='{message.pk}']").click()
+            self.browser.find_element(By.CSS_SELECTOR, f"input.action-select[value$='{message.pk}']").click()
         Select(self.browser.find_element(By.NAME, "action")).select_by_visible_text(action)
         self.press(".actions button[type=submit]")
 

@@ -10,6 +10,7 @@ import shop
 from cdc_relay.django.models import DeadLetter, OutboxMessage
 
 from conftest import RELAY, execute
+from test_admin import key
 
 pytestmark = pytest.mark.django_db
 
@@ -94,15 +95,15 @@ def test_admin_lists_inspects_redacts_explains_and_requeues(admin_client, settin
     assert "shop.mail" in page and str(waiting.pk) in page
     for shown in ("", "show"):
         settings.CDC_RELAY_SHOW_PAYLOAD = bool(shown)
-        page = admin_client.get(f"/admin/cdc_relay/outboxmessage/{waiting.pk}/change/").content.decode()
+        page = admin_client.get(f"/admin/cdc_relay/outboxmessage/{key(waiting)}/change/").content.decode()
         assert ("s3cr3t" in page) == bool(shown) and "unroutable: no queue" in page
-        page = admin_client.get(f"/admin/cdc_relay/outboxmessage/{redacted.pk}/change/").content.decode()
+        page = admin_client.get(f"/admin/cdc_relay/outboxmessage/{key(redacted)}/change/").content.decode()
         assert "s3cr3t" not in page and "1234 ****" in page
-    assert admin_client.post(f"/admin/cdc_relay/outboxmessage/{waiting.pk}/delete/", {"post": "yes"}).status_code == 403
+    assert admin_client.post(f"/admin/cdc_relay/outboxmessage/{key(waiting)}/delete/", {"post": "yes"}).status_code == 403
 
     page = admin_client.get("/admin/cdc_relay/deadletter/").content.decode()
     assert "retries_exhausted" in page and str(letter.pk) in page
-    answer = admin_client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [str(letter.pk)]}, follow=True)
+    answer = admin_client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [key(letter)]}, follow=True)
     assert "Sent back: 1" in answer.content.decode()
     assert OutboxMessage.objects.filter(pk=letter.pk).exists() and not DeadLetter.objects.exists()
 
@@ -117,7 +118,7 @@ def test_admin_finds_tasks_by_name(admin_client):
 def test_admin_names_what_it_cannot_requeue(admin_client):
     first, second = dead_letter(), dead_letter()
     execute("INSERT INTO outbox (id, routing_key, payload) SELECT id, 'taken', '{}' FROM outbox_dead_letter WHERE message_id = %s", [first.pk])
-    answer = admin_client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [str(first.pk), str(second.pk)]}, follow=True)
+    answer = admin_client.post("/admin/cdc_relay/deadletter/", {"action": "requeue", "_selected_action": [key(first), key(second)]}, follow=True)
     page = answer.content.decode()
     assert "Sent back: 1" in page and "Not sent back: 1" in page and str(first.pk) in page and "gives a message a new id" in page
     assert DeadLetter.objects.get().pk == first.pk

@@ -41,21 +41,19 @@ class Message(models.Model):
         abstract = True
 
     def __str__(self):
-        return f"{self.task or self.routing_key} {self.message_id}"
+        name = self.shown_name if hasattr(self, "shown_name") else self.task or self.routing_key
+        return f"{name} {self.message_id}"
+
+    def _pk(self):
+        """On the admin pages with the id: several rows may have one message_id, and several dead letters one id."""
+        return f"{self.relay_id}.{self.message_id}" if hasattr(self, "relay_id") else self.message_id
+
+    pk = property(_pk, models.Model.pk.fset)
 
     @property
     def task(self):
         """The name of the Celery task, or None."""
-        return (self.headers or {}).get("task")
-
-    @property
-    def shown_payload(self):
-        """The redacted payload, or else the payload if CDC_RELAY_SHOW_PAYLOAD is set."""
-        if self.redacted_payload is not None:
-            return self.redacted_payload
-        if not getattr(settings, "CDC_RELAY_SHOW_PAYLOAD", False):
-            return "hidden: set CDC_RELAY_SHOW_PAYLOAD to show payloads"
-        return self.payload if self.payload_bytes is None else f"{len(self.payload_bytes)} bytes"
+        return self.headers.get("task") if isinstance(self.headers, dict) else None
 
 
 class MessageQuerySet(models.QuerySet):
@@ -94,6 +92,7 @@ class OutboxMessage(Message):
 
 
 class DeadLetter(Message):
+    id = models.BigIntegerField(editable=False)
     failure_reason = models.TextField()
     last_error = models.TextField(null=True)
     attempts = models.IntegerField()
@@ -110,7 +109,7 @@ class DeadLetter(Message):
         """Moves the message back to the outbox, as `cdc-relay resend` does. Needs DELETE on the table."""
         using = router.db_for_write(type(self), instance=self)
         with transaction.atomic(using), connections[using].cursor() as cursor:
-            cursor.execute(_requeue(cursor), [self.message_id])
+            cursor.execute(_requeue(cursor), [self.id, self.message_id])
             return cursor.rowcount == 1
 
 
@@ -134,6 +133,6 @@ def _requeue(cursor):
     # available_at keeps the stream from publishing it ahead of older messages of its key. An expired message does not expire
     # again.
     return f"""
-WITH dead AS (DELETE FROM {DEAD_LETTER_TABLE} WHERE message_id = %s RETURNING *)
+WITH dead AS (DELETE FROM {DEAD_LETTER_TABLE} WHERE id = %s AND message_id = %s RETURNING *)
 INSERT INTO {TABLE} ({_COLUMNS}{extra}, attempts, available_at) OVERRIDING SYSTEM VALUE
 SELECT {_COLUMNS.replace("expires_at", "CASE WHEN expires_at > now() THEN expires_at END")}{extra}, 0, now() FROM dead"""

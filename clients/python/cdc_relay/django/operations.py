@@ -11,9 +11,26 @@ MOST = 10_000
 # Of how many of the newest rows the filters list the values.
 NEWEST = 1000
 
-STATE = f"""CASE WHEN {TABLE}.expires_at <= statement_timestamp() THEN 'expired' WHEN {TABLE}.available_at IS NULL THEN 'waiting'
-  WHEN {TABLE}.available_at <= statement_timestamp() THEN 'due' WHEN {TABLE}.attempts > 0 THEN 'retrying'
-  WHEN {TABLE}.possible_duplicate THEN 'unconfirmed' ELSE 'scheduled' END"""
+# In jsonb, a number of 12 bytes may have 147,457 digits, and a compressed value any size.
+SMALL_JSONB = """pg_column_compression({0}) IS NULL AND pg_column_size({0}) <= 16384
+  AND NOT jsonb_path_exists({0}, 'strict $.** ? (@.type() == "number" && (@ >= 1e1000 || @ <= -1e1000))')"""
+
+
+def shown(column, most=1000, small="true", value=None):
+    """The text of a column, or of a value made of it: Python has neither all times nor all numbers of Postgres."""
+    text, size = f"({value or column})::text", f"pg_column_size({column})"
+    cut = f"left({text}, {most}) || repeat('…', (length({text}) > {most})::integer)"
+    return f"CASE WHEN {size} <= 100000 AND {small.format(column)} THEN {cut} ELSE 'too large for this page: ' || {size} || ' bytes' END"
+
+
+def task(table):
+    column = f"{table}.headers"
+    return f"CASE WHEN pg_column_size({column}) <= 32768 AND jsonb_typeof({column} -> 'task') = 'string' THEN left({column} ->> 'task', 255) END"
+
+
+def name(table):
+    """The task, or else the routing key, as in the text of a message."""
+    return f"left(coalesce(nullif({task(table)}, ''), {table}.routing_key), 150)"
 
 
 @contextmanager
@@ -79,17 +96,10 @@ def age(seconds):
     return f"{max(int(seconds), 0)} s"
 
 
-def values(connection, sql):
-    """The values that a query finds in the newest rows, at most 100."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT DISTINCT v FROM ({sql} LIMIT {NEWEST}) r(v) WHERE v <> '' LIMIT 100")
-        return [value for (value,) in cursor.fetchall()]
-
-
 def choose(queryset, fits):
     """The ids of at most MOST rows that fit, each with its message_id, and how many others there are."""
-    rows = list(queryset.only("message_id", "available_at")[:MOST])
-    fitting = [(row.relay_id, str(row.message_id)) for row in rows if fits(row)]
+    rows = list(queryset.values_list("relay_id", "message_id", "shown_available_at", "relay_attempts")[:MOST])
+    fitting = [(id, str(message_id)) for id, message_id, available_at, attempts in rows if fits(available_at, attempts)]
     return fitting, len(rows) - len(fitting)
 
 
@@ -106,8 +116,8 @@ WITH free AS (
   SELECT r.id, r.xmax <> '0' AND r.xmax <> r.xmin AS traced FROM unnest(%s::bigint[], %s::uuid[]) s(id, message_id)
   JOIN {TABLE} r ON r.id = s.id AND r.message_id = s.message_id ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)"""
 
-# What the log of the admin shows of a message, as its text.
-SHOWN = "r.message_id, coalesce(r.headers ->> 'task', r.routing_key)"
+# The key of a row, and its text in the log of the admin.
+SHOWN = f"concat(r.id, '.', r.message_id), concat({name('r')}, ' ', r.message_id)"
 
 # For rejected rows, as `cdc-relay resend`. A due row keeps its time. The update removes the trace, so the mark is stored.
 RETRY_NOW = f"""{FREE}
