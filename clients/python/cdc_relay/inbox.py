@@ -41,4 +41,4 @@ def _key(request):
     try:
         return str(uuid.UUID(str(request.id)))
     except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, request.id))
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, str(request.id)))

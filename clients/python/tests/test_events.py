@@ -119,9 +119,11 @@ def test_existing_exchanges_and_queues_are_used_as_they_are(listen, relay, broke
 
 def test_a_message_that_is_no_notice_is_dropped_and_logged(listen, broker):
     events = listen()
-    for body in "[1]", '"x"', "{", '{"event": "other"}', '{"event": "published", "message_id": "x", "at": ""}':
+    notice = f'"event": "published", "message_id": "{uuid.uuid4()}", "at": "2026-01-02T03:04:05Z"'
+    bodies = "[1]", '"x"', "{", '{"event": "other"}', '{"event": "published", "message_id": "x", "at": ""}', f'{{{notice}, "sender": 1}}', "[" * 100_000
+    for body in bodies:
         broker.Producer().publish(body, exchange=broker.name, routing_key="a", content_type="application/json", content_encoding="utf-8")
-    until(lambda: events.said().count("dropped a message that is no notice of the relay") == 5, "the log")
+    until(lambda: events.said().count("dropped a message that is no notice of the relay") == len(bodies), "the log")
     until(lambda: waiting(broker) == 0, "acknowledged")
     assert events.process.poll() is None
 

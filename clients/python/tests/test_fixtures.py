@@ -67,9 +67,12 @@ def test_drain_outbox_runs_the_tasks_and_what_they_send(drain_outbox, outbox):
 def test_a_task_sent_by_sql_and_a_message_that_only_has_a_header_task(assert_sent, assert_task_sent, drain_outbox):
     execute("SELECT outbox_celery('shop.add', args => '[1, 2]', queue => 'sums')")
     OutboxMessage.objects.create(routing_key="todo", payload={"a": 1}, headers={"task": "clean"})
+    for value in [1], "x", 5, True, ["task", "id"]:
+        OutboxMessage.objects.create(routing_key="odd", payload={}, headers=value, properties=value)
+    OutboxMessage.objects.create(routing_key="odd", payload={}, headers={"task": 1, "id": 1}, properties=5)
     assert_task_sent("shop.add", args=[1, 2], kwargs={}, routing_key="sums")
-    assert assert_sent("todo", payload={"a": 1}).task is None
-    assert len(drain_outbox()) == 2
+    assert assert_sent("todo", payload={"a": 1}, headers={"task": "clean"}).task is None
+    assert len(drain_outbox()) == 8
 
 
 def test_drain_outbox_runs_retries(drain_outbox):

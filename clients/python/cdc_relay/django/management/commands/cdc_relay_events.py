@@ -103,7 +103,6 @@ def send(message):
         notice["at"] = parse_datetime(notice["at"])
         notice["headers"] = notice.get("headers") or {}
         notice.update(task_name=notice["headers"].get("task"), task_id=notice["headers"].get("id"))
-    except (ValueError, LookupError, TypeError, AttributeError):
+        to.send_robust(sender=OutboxMessage, **{"reason": None, "last_error": None, **notice})
+    except Exception:
         logger.exception("dropped a message that is no notice of the relay: %.200r", message.body)
-        return
-    to.send_robust(sender=OutboxMessage, **{"reason": None, "last_error": None, **notice})
