@@ -73,7 +73,8 @@ def test_each_value_is_shown_found_and_changed(admin_client, client, django_user
     count = f"{len(keys)} {'waiting message' if path == WAITING else 'dead letter'}"
     for query in "", "?q=x", "?task=shop.x", "?o=1.2.3.4.5.6.7", "?o=-5", f"?q={keys[0].partition('.')[2]}", "?state=failing" if path == WAITING else "?failure_reason=x":
         answer = client.get(path + query)
-        if answer.status_code != 200 or not query and count not in answer.content.decode():
+        told = answer.content.decode()
+        if answer.status_code != 200 or not query and count not in told or "0" * 20 in told:
             failed.append((query, answer.status_code))
     assert not failed
     if path == DEAD:
@@ -98,7 +99,7 @@ def test_rows_of_one_message_id(admin_client, path, action):
     for key, (name, *_) in zip(keys, given):
         assert f"{key}/change/" in shown
         page = admin_client.get(f"{path}{key}/change/").content.decode()
-        assert f"{key}/history/" in page and [n for n, *_ in given if f'<div class="readonly">{n}</div>' in page] == [name]
+        assert f"{key}/history/" in page and ">None<" not in page and [n for n, *_ in given if f'<div class="readonly">{n}</div>' in page] == [name]
     done = {"retry_now": "Due now", "cancel": "Cancelled", "requeue": "Sent back"}[action]
     assert act(admin_client, action, [keys[0]], path) == [f"{done}: 1"]
     assert {entry.object_id for entry in LogEntry.objects.all()} == {keys[0]}
