@@ -111,13 +111,13 @@ class MessageAdmin(admin.ModelAdmin):
     fields = columns(
         "message_id", "task", "exchange", "routing_key", "ordering_key", "headers", "properties", "payload", "created_at", "expires_at"
     )  # fmt: skip
-    in_lists = "message_id", "exchange", "routing_key", "ordering_key", "created_at", "expires_at", "last_error", "attempts"
 
     def get_queryset(self, request):
-        t = self.model._meta.db_table
+        t, fields = self.model._meta.db_table, self.model._meta.fields
+        names = {"attempts", "last_error", *(f.name for f in fields if not isinstance(f, (models.JSONField, models.BinaryField)))}
         return super().get_queryset(request).only("message_id").annotate(
             relay_id=RawSQL(f"{t}.id", (), models.BigIntegerField()),
-            **texts(task=operations.task(t), name=operations.name(t), **{name: operations.shown(f"{t}.{name}") for name in self.in_lists}),
+            **texts(task=operations.task(t), name=operations.name(t), **{name: operations.shown(f"{t}.{name}") for name in names}),
         )  # fmt: skip
 
     def get_object(self, request, object_id, from_field=None):
@@ -228,7 +228,6 @@ class OutboxMessageAdmin(MessageAdmin):
     search_fields = ("message_id", "routing_key", "shown_task")
     ordering = (RawSQL(f"{TABLE}.id", ()).desc(),)  # newest first; created_at has no index
     fields = MessageAdmin.fields + columns("state", "available_at", "attempts", "last_error")
-    in_lists = *MessageAdmin.in_lists, "available_at"
     actions = ("retry_now", "cancel")
 
     def get_queryset(self, request):
@@ -274,7 +273,6 @@ class DeadLetterAdmin(MessageAdmin):
     search_fields = ("message_id", "routing_key", "shown_task", "last_error")
     ordering = ("-dead_at",)
     fields = MessageAdmin.fields + columns("failure_reason", "last_error", "attempts", "dead_at")
-    in_lists = *MessageAdmin.in_lists, "failure_reason", "dead_at"
     actions = ("requeue",)
 
     has_requeue_permission = permission("change_deadletter")

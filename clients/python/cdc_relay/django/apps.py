@@ -5,7 +5,6 @@ class CDCRelayConfig(AppConfig):
     name = "cdc_relay.django"
     label = "cdc_relay"
     verbose_name = "Outbox"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self):
         from . import checks  # noqa: F401 registers them

@@ -37,11 +37,9 @@ def name(table):
 def glance(connection):
     """A cursor in a transaction, or in a savepoint, with one second for each statement: a table full of dead rows is slow."""
     with transaction.atomic(connection.alias), connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('statement_timeout')")
-        before = cursor.fetchone()
         cursor.execute("SET LOCAL statement_timeout = '1s'")
         yield cursor
-        cursor.execute("SELECT set_config('statement_timeout', %s, true)", before)
+        transaction.set_rollback(True, connection.alias)  # of the setting
 
 
 # Bounded: how many rows there are, how many wait for a retry, and when the oldest row was created that may leave.
@@ -57,23 +55,23 @@ DEAD = f"SELECT count(*) FROM (SELECT 1 FROM {DEAD_LETTER_TABLE} ORDER BY dead_a
 
 
 def summary(connection):
-    """Texts for the top of the pages: waiting, failing, dead, oldest. A part that cannot be read says why."""
-    found, why = {}, {}
-    for sql, table, names in ((OUTBOX, NAME, ("waiting", "failing", "oldest")), (DEAD, DEAD_LETTER_TABLE, ("dead",))):
+    """Texts for the top of the pages: waiting, failing, oldest, dead. A part that cannot be read says why."""
+    texts = {}
+    for sql, table, names, shown_row in (
+        (OUTBOX, NAME, ("waiting", "failing", "oldest"), _outbox), (DEAD, DEAD_LETTER_TABLE, ("dead",), lambda dead: [number(dead)])
+    ):  # fmt: skip
         try:
             with glance(connection) as cursor:
                 cursor.execute(sql, {"most": MOST + 1})
-                found[names] = cursor.fetchone()
+                texts.update(zip(names, shown_row(*cursor.fetchone())))
         except DatabaseError as error:
-            why.update(dict.fromkeys(names, _why(error, connection, table)))
-    if row := found.get(("waiting", "failing", "oldest")):
-        waiting, failing, more, oldest = row
-        # If many rows wait for their time, a ready one may come after those that were read.
-        oldest = "unknown" if oldest is None and waiting > MOST else age(oldest)
-        why.update(waiting=number(waiting), failing=number(failing, more), oldest=oldest)
-    if row := found.get(("dead",)):
-        why.update(dead=number(*row))
-    return why
+            texts.update(dict.fromkeys(names, _why(error, connection, table)))
+    return texts
+
+
+def _outbox(waiting, failing, more, oldest):
+    # If many rows wait for their time, a ready one may come after those that were read.
+    return number(waiting), number(failing, more), "unknown" if oldest is None and waiting > MOST else age(oldest)
 
 
 def _why(error, connection, table):
