@@ -40,8 +40,7 @@ class Sent:
         self.properties = _load(self.properties) or {}
         self.payload = _load(self.payload)
         self.task = self.task_id = self.args = self.kwargs = self.embed = None
-        are_tables = isinstance(self.headers, dict) and isinstance(self.properties, dict)
-        if are_tables and "task" in self.headers and "id" in self.headers:
+        if isinstance(self.headers, dict) and isinstance(self.properties, dict) and {"task", "id"} <= self.headers.keys():
             self.task, self.task_id = self.headers["task"], self.headers["id"]
             self.args, self.kwargs, self.embed = self.decoded(columns)
 
@@ -105,17 +104,14 @@ class Outbox:
         self.rows(f"UPDATE {self.table} SET attempts = attempts + 1, last_error = 'unroutable: rejected by the test' WHERE id = {message.id}")
         limit = ATTEMPTS if message.max_attempts is None else message.max_attempts
         if limit and message.attempts + 1 >= limit:
-            columns = ", ".join(f'"{name}"' for name in self.columns(self.table) if name in self.columns(self.dead_letters))
+            ours, dead = f"'{self.table}'::regclass", f"'{self.dead_letters}'::regclass"
+            sql = f"SELECT quote_ident(attname) AS name FROM pg_attribute WHERE attrelid IN ({ours}, {dead}) AND attnum > 0 AND NOT attisdropped"
+            columns = ", ".join(row["name"] for row in self.rows(f"{sql} GROUP BY attname HAVING count(*) = 2"))
             self.rows(
                 f"""WITH dead AS (DELETE FROM {self.table} WHERE id = {message.id} RETURNING *)
                 INSERT INTO {self.dead_letters} ({columns}, failure_reason, dead_at)
                 SELECT {columns}, 'retries_exhausted', clock_timestamp() FROM dead"""
             )
-
-    def columns(self, table):
-        with self.connection.cursor() as cursor:
-            cursor.execute(f"SELECT * FROM {table} LIMIT 0")
-            return [column[0] for column in cursor.description]
 
     def rows(self, sql):
         with self.connection.cursor() as cursor:
