@@ -50,11 +50,14 @@ class Listener(ConsumerMixin):
         self.queue = Queue(queue, self.exchange, routing_key="#", max_length=MOST_WAITING)
 
     def get_consumers(self, Consumer, channel):
+        client = channel.connection.client
         try:
             for entity in (self.exchange, self.queue):
-                declare(entity, channel.connection.client)
+                if not is_declared(entity, client):  # an existing one may have any arguments
+                    with client.channel() as other:
+                        entity(other).declare() if entity is self.exchange else entity(other).queue_declare()
             self.queue(channel).queue_bind()
-        except channel.connection.client.channel_errors as error:
+        except client.channel_errors as error:
             raise CommandError(f"cannot declare {entity}: {error}") from error
         return [Consumer([self.queue], on_message=self.on_message, prefetch_count=20, auto_declare=False)]
 
@@ -85,13 +88,6 @@ class Listener(ConsumerMixin):
         # With a connection, an exception here could cut a frame in two, and closing would wait for an answer for ever.
         if not self.connected:
             raise SystemExit
-
-
-def declare(entity, connection):
-    """Declares an exchange or a queue, unless it exists, with whatever arguments."""
-    if not is_declared(entity, connection):
-        with connection.channel() as channel:
-            entity(channel).declare() if isinstance(entity, Exchange) else entity(channel).queue_declare()
 
 
 def send(message):
