@@ -70,21 +70,20 @@ class StateFilter(admin.SimpleListFilter):
         return queryset.filter(self.states[self.value()]) if self.value() in self.states else queryset
 
 
-def column(name):
-    """A column of the pages: the text that get_queryset or get_object has read. Python does not have each time of Postgres."""
-
-    def show(message):
-        value = getattr(message, f"shown_{name}")
-        if value and name.endswith("_at"):
-            with suppress(ValueError, OverflowError):
-                value = localize(template_localtime(parse_datetime(value))) or value
-        return "-" if value is None else value
-
-    show.__name__, show.admin_order_field = name, None if name in ("task", "state", "attempts") else name
-    return show
-
-
 def columns(*names):
+    """Columns of the pages: the texts that get_queryset or get_object has read. Python does not have each time of Postgres."""
+
+    def column(name):
+        def show(message):
+            value = getattr(message, f"shown_{name}")
+            if value and name.endswith("_at"):
+                with suppress(ValueError, OverflowError):
+                    value = localize(template_localtime(parse_datetime(value))) or value
+            return "-" if value is None else value
+
+        show.__name__, show.admin_order_field = name, None if name in ("task", "state", "attempts") else name
+        return show
+
     return tuple(map(column, names))
 
 
@@ -173,8 +172,7 @@ class MessageAdmin(admin.ModelAdmin):
             if not (cure := cure_of(error, connection, [("SELECT", NAME), ("SELECT", DEAD_LETTER_TABLE)])):
                 raise
             context = {**self.admin_site.each_context(request), "title": "The outbox cannot be read", "error": str(error), "cure": cure}
-            status = 403 if code(error) == DENIED else 503
-            return TemplateResponse(request, "admin/cdc_relay/problem.html", context, status=status)
+            return TemplateResponse(request, "admin/cdc_relay/problem.html", context, status=403 if code(error) == DENIED else 503)
 
     @contextmanager
     def changing(self, request, *needs):
@@ -190,10 +188,8 @@ class MessageAdmin(admin.ModelAdmin):
 
     def log(self, request, flag, action, changed, model=None):
         """Logs who changed these messages: pairs of key and text. An error of the log undoes the change."""
-        common = {
-            "user_id": request.user.pk, "content_type": get_content_type_for_model(model or self.model), "action_flag": flag,
-            "change_message": action,
-        }  # fmt: skip
+        content_type = get_content_type_for_model(model or self.model)
+        common = {"user_id": request.user.pk, "content_type": content_type, "action_flag": flag, "change_message": action}
         entries = [LogEntry(object_id=key, object_repr=text, **common) for key, text in changed]
         LogEntry.objects.bulk_create(entries, batch_size=5000)
 
@@ -211,10 +207,9 @@ def permission(name):
 
 def cure_of(error, connection, needs):
     """What to type after an error, or None."""
-    if code(error) == UNDEFINED_TABLE:
-        return [command(connection, NAME)]
-    if code(error) == UNDEFINED_COLUMN:
-        return [command(connection, NAME, "setup --tables-only")]
+    verbs = {UNDEFINED_TABLE: "setup", UNDEFINED_COLUMN: "setup --tables-only"}
+    if code(error) in verbs:
+        return [command(connection, NAME, verbs[code(error)])]
     if code(error) == DENIED:
         with connection.cursor() as cursor:
             return missing_grants(cursor, needs)

@@ -95,15 +95,15 @@ def age(seconds):
 
 
 def choose(queryset, fits):
-    """The ids of at most MOST rows that fit, each with its message_id, and how many others there are."""
-    rows = list(queryset.values_list("relay_id", "message_id", "shown_available_at", "relay_attempts")[:MOST])
-    fitting = [(id, str(message_id)) for id, message_id, available_at, attempts in rows if fits(available_at, attempts)]
+    """The ids of at most MOST rows that fit, and how many others there are."""
+    rows = list(queryset.values_list("relay_id", "shown_available_at", "relay_attempts")[:MOST])
+    fitting = [id for id, available_at, attempts in rows if fits(available_at, attempts)]
     return fitting, len(rows) - len(fitting)
 
 
-def change(cursor, sql, rows):
+def change(cursor, sql, ids):
     """Runs a statement for rows of choose. It returns what the statement returns for each changed row."""
-    cursor.execute(sql, [[id for id, _ in rows], [message_id for _, message_id in rows]])
+    cursor.execute(sql, [ids])
     return cursor.fetchall()
 
 
@@ -111,8 +111,7 @@ def change(cursor, sql, rows):
 # locked before may have been published.
 FREE = f"""
 WITH free AS (
-  SELECT r.id, r.xmax <> '0' AND r.xmax <> r.xmin AS traced FROM unnest(%s::bigint[], %s::uuid[]) s(id, message_id)
-  JOIN {TABLE} r ON r.id = s.id AND r.message_id = s.message_id ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)"""
+  SELECT r.id, r.xmax <> '0' AND r.xmax <> r.xmin AS traced FROM {TABLE} r WHERE r.id = ANY (%s::bigint[]) ORDER BY r.id FOR UPDATE SKIP LOCKED)"""
 
 # The key of a row, and its text in the log of the admin.
 SHOWN = f"concat(r.id, '.', r.message_id), concat({name('r')}, ' ', r.message_id)"
