@@ -106,9 +106,10 @@ def test_the_context_reaches_the_next_tasks_and_retries(outbox, context):
     def first(self):
         app.send_task("other.next")
 
-    with bound(request_id="r1"):
+    with bound(request_id="r1", secret="s"):
         chain(first.si(), app.tasks["other.next"].si()).apply_async(headers={"not_context": 1})
     sent = outbox.take()
+    assert ("secret" in sent.headers) == ("*" in context)
     request = {**sent.headers, **sent.embed, "delivery_info": {}}
     build_tracer("other.first", first, app=app)(sent.task_id, (), {}, request)
     assert [(next_.headers["request_id"], "not_context" in next_.headers) for next_ in outbox] == [("r1", False)] * 2

@@ -235,13 +235,6 @@ def test_characters_that_jsonb_cannot_store_are_replaced(outbox):
     assert sent.headers["file"] == "NaN \ufffd caf\ufffd \\u0000 \\\ufffd 😀"
 
 
-def test_context_travels_in_headers(outbox):
-    structlog = pytest.importorskip("structlog")
-    with structlog.contextvars.bound_contextvars(request_id="r1", secret="s"):
-        shop.add.delay(1, 2)
-    assert outbox[0].headers["request_id"] == "r1" and "secret" not in outbox[0].headers
-
-
 def test_the_signal_is_sent_for_each_row(outbox):
     heard = []
 
