@@ -76,7 +76,7 @@ func (s Shard) Condition(row string) string {
 		return "true"
 	}
 	hash := strings.ReplaceAll(shardHash, "{row}", row)
-	return fmt.Sprintf("(%[1]s %% %[2]d + %[2]d) %% %[2]d = %[3]d", hash, s.Of, s.Index)
+	return fmt.Sprintf("(%[1]s %% %[2]d::bigint + %[2]d) %% %[2]d::bigint = %[3]d", hash, s.Of, s.Index)
 }
 
 // Printed returns Condition("") as Postgres 15 to 18 prints it; "" for the whole table.

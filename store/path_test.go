@@ -14,13 +14,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // The relay's role may not even plan a trap, so a statement that would run one fails, also on empty tables.
 func TestStatementsRunNobodyElsesFunctions(t *testing.T) {
-	services.Thorough(t, "plants thousands of functions")
 	f := tabletest.New(t)
 	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
 		t.Fatal(err)
@@ -34,13 +32,7 @@ func TestStatementsRunNobodyElsesFunctions(t *testing.T) {
 	f.Exec(`GRANT SELECT ON SEQUENCE outbox_id_seq TO ` + role)
 	tabletest.PlantTraps(t, f.Conn)
 	defer tabletest.Trapped(t, f.Conn)
-	for _, path := range []string{"", "evil, public, pg_catalog"} {
-		url := f.URL + "&role=" + role
-		if path != "" {
-			url += "&search_path=" + strings.ReplaceAll(path, " ", "%20")
-		}
-		testStatements(t, url)
-	}
+	testStatements(t, f.URL+"&role="+role+"&search_path=evil,public,pg_catalog")
 }
 
 func testStatements(t *testing.T, url string) {
@@ -55,16 +47,11 @@ func testStatements(t *testing.T, url string) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	for _, block := range []bool{false, true} {
-		for _, shard := range []outbox.Shard{{}, {Index: 1, Of: 3}} {
-			for _, keep := range []time.Duration{0, time.Hour} {
-				all := reflect.ValueOf(newStatements(Options{
-					Table: tabletest.Name(), Block: block, Shard: shard, KeepPublished: keep, HeaderColumns: headers,
-				}))
-				for i := range all.NumField() {
-					explain(t, conn.Conn(), all.Type().Field(i).Name, all.Field(i).String())
-				}
-			}
+	for _, o := range []Options{{}, {Block: true, Shard: outbox.Shard{Index: 1, Of: 3}, KeepPublished: time.Hour, HeaderColumns: headers}} {
+		o.Table = tabletest.Name()
+		all := reflect.ValueOf(newStatements(o))
+		for i := range all.NumField() {
+			explain(t, conn.Conn(), all.Type().Field(i).Name, all.Field(i).String())
 		}
 	}
 	_, errSample := s.Sample(t.Context(), "none", nil)

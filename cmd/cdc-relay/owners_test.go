@@ -3,6 +3,7 @@ package main
 import (
 	"go/token"
 	"maps"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -180,53 +181,65 @@ func TestSQLNamesTheSchemaOfFunctions(t *testing.T) {
 
 // Everything from setup to teardown, as a superuser: what a trap runs, it runs with all rights.
 func TestCommandsOfASuperuserRunNobodyElsesFunctions(t *testing.T) {
-	services.Thorough(t, "plants thousands of functions")
-	for _, path := range []string{"", "&search_path=evil,public,pg_catalog"} {
-		env, conn := fresh(t)
-		tabletest.PlantTraps(t, conn)
-		execute(t, conn, `SET search_path = pg_catalog, public`)
-		execute(t, conn, `CREATE TABLE public.events (id bigserial PRIMARY KEY, topic text, body text)`)
-		execute(t, conn, `INSERT INTO events (topic, body) VALUES ('a', '1'), ('a', '2')`)
-		env["CDC_RELAY_DATABASE_URL"] += path
-		env["CDC_RELAY_PUBLISHER"] = "stdout"
-		printed := cdcRelay(t, env, "setup", "--functions", "--keep-published", "24h", "--print-sql")
-		if psql, err := exec.LookPath("psql"); err == nil {
-			cmd := exec.CommandContext(t.Context(), psql, "-X", "-v", "ON_ERROR_STOP=1", "-d", strings.TrimSuffix(env["CDC_RELAY_DATABASE_URL"], path))
-			cmd.Stdin = strings.NewReader(printed.stdout)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("psql: %v\n%s", err, out)
-			}
+	t.Parallel()
+	env, conn := fresh(t)
+	tabletest.PlantTraps(t, conn)
+	execute(t, conn, `SET search_path = pg_catalog, public`)
+	execute(t, conn, `CREATE TABLE public.events (id bigserial PRIMARY KEY, topic text, body text)`)
+	execute(t, conn, `INSERT INTO events (topic, body) VALUES ('a', '1'), ('a', '2')`)
+	const path = "&search_path=evil,public,pg_catalog" // worse than the usual one
+	env["CDC_RELAY_DATABASE_URL"] += path
+	env["CDC_RELAY_PUBLISHER"] = "stdout"
+	printed := cdcRelay(t, env, "setup", "--functions", "--keep-published", "24h", "--print-sql")
+	if psql, err := exec.LookPath("psql"); err == nil {
+		cmd := exec.CommandContext(t.Context(), psql, "-X", "-v", "ON_ERROR_STOP=1", "-d", strings.TrimSuffix(env["CDC_RELAY_DATABASE_URL"], path))
+		cmd.Stdin = strings.NewReader(printed.stdout)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("psql: %v\n%s", err, out)
 		}
-		for _, args := range [][]string{
-			{"setup", "--tables-only"},
-			{"setup", "--functions", "--keep-published", "24h", "--app-role", "postgres"},
-			{"setup"},
-			{"adopt", "--from", "events", "--map", "routing_key=topic,payload=body", "--waiting", "all"},
-			{"check", "--fix", "--yes", "--keep-published", "24h", "--app-role", "postgres"},
-			{"stats"},
-			{"list"},
-			{"list", "--state", "blocked", "--payload"},
-			{"keys"},
-			{"explain", "1"},
-		} {
-			if r := cdcRelay(t, env, args...); r.code != exitDone {
-				t.Errorf("%s: %+v", args, r)
-			}
-		}
-		running := start(t, env, "run", "--keep-published", "24h", "--exchange", "none")
-		execute(t, conn, `SELECT outbox_enqueue('orders', '{"n": 1}', ordering_key => 'k'), outbox_celery('task')`)
-		execute(t, conn, `INSERT INTO events (topic, body) VALUES ('b', '3')`)
-		await.Until(t, "five rows are published", func() bool { return query[bool](t, conn, `SELECT count(*) = 5 FROM outbox_published`) })
-		running.stopsWell(t)
-		for _, args := range [][]string{
-			{"list", "--state", "published"}, {"resend", "--state", "published", "--all", "--yes"}, {"drain"}, {"list", "--state", "dead"}, {"adopt", "--undo"}, {"teardown", "--yes", "--tables"},
-		} {
-			if r := cdcRelay(t, env, args...); r.code != exitDone {
-				t.Errorf("%s: %+v", args, r)
-			}
-		}
-		tabletest.Trapped(t, conn)
 	}
+	run := func(all ...string) {
+		for _, args := range all {
+			if r := cdcRelay(t, env, strings.Fields(args)...); r.code != exitDone {
+				t.Errorf("%s: %+v", args, r)
+			}
+		}
+	}
+	const filters = " --routing-key r.# --header task=a.*,x=1 --exchange e --ordering-key k --reason nack --older-than 1h --newer-than 1d"
+	run(
+		"setup --tables-only",
+		"setup --functions --keep-published 24h --app-role postgres",
+		"setup",
+		"adopt --from events --map routing_key=topic,payload=body --waiting all",
+		"check --fix --yes --keep-published 24h --app-role postgres",
+		"stats --exact",
+		"list --state blocked --payload"+filters,
+		"keys --blocked",
+		"explain 1",
+		"delete --state scheduled --yes"+filters,
+	)
+	running := start(t, env, "run", "--keep-published", "24h", "--exchange", "none")
+	execute(t, conn, `SELECT outbox_enqueue('orders', '{"n": 1}', ordering_key => 'k'), outbox_celery('task')`)
+	execute(t, conn, `INSERT INTO events (topic, body) VALUES ('b', '3')`)
+	await.Until(t, "five rows are published", func() bool { return query[bool](t, conn, `SELECT count(*) = 5 FROM outbox_published`) })
+	running.stopsWell(t)
+	console, at := startConsole(t, env)
+	for _, page := range []string{"/", "/waiting", "/keys", "/dead-letters", "/published", "/message?id=1", "/tail", "/check"} {
+		if status, body := fetch(t, http.MethodGet, at+page, nil); status != http.StatusOK {
+			t.Errorf("%s: %d, %s", page, status, body)
+		}
+	}
+	console.stopsWell(t)
+	run(
+		"list --state published"+filters,
+		"explain "+query[string](t, conn, "SELECT message_id::text FROM outbox_published LIMIT 1"),
+		"resend --state published --all --yes",
+		"drain",
+		"list"+filters,
+		"adopt --undo",
+		"teardown --yes --tables",
+	)
+	tabletest.Trapped(t, conn)
 }
 
 // sqlWords tell SQL from other texts.

@@ -175,7 +175,7 @@ def _check_table(connection, table):
 
 # Tables that have a dead-letter table.
 OUTBOXES = """
-SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_class d ON d.relnamespace = c.relnamespace AND d.relname = c.relname || '_dead_letter'
 WHERE c.relkind IN ('r', 'p') AND d.relkind IN ('r', 'p') ORDER BY 1 LIMIT 5"""
 

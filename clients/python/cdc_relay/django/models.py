@@ -119,7 +119,7 @@ _COLUMNS = (
 )
 # The application's own columns that both tables have with the same name and type.
 _EXTRA_COLUMNS = f"""
-SELECT quote_ident(d.attname) FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d
+SELECT pg_catalog.quote_ident(d.attname) FROM pg_catalog.pg_attribute o JOIN pg_catalog.pg_attribute d
   ON d.attname = o.attname AND d.atttypid = o.atttypid AND d.atttypmod = o.atttypmod
 WHERE o.attrelid = '{TABLE}'::regclass AND d.attrelid = '{DEAD_LETTER_TABLE}'::regclass AND o.attnum > 0
   AND NOT o.attisdropped AND NOT d.attisdropped AND concat(o.attgenerated, d.attgenerated, o.attidentity, d.attidentity) = ''

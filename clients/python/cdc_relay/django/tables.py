@@ -89,7 +89,7 @@ def _cure(error, connection, table):
 
 
 FIND = """
-SELECT c.oid, c.oid::regclass::text, quote_ident(n.nspname), quote_ident(current_user), has_schema_privilege(n.oid, 'USAGE')
+SELECT c.oid, c.oid::regclass::text, pg_catalog.quote_ident(n.nspname), pg_catalog.quote_ident(current_user), has_schema_privilege(n.oid, 'USAGE')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relname = %(name)s AND CASE WHEN %(schema)s::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) ELSE n.nspname = %(schema)s END"""
 

@@ -195,7 +195,6 @@ func (f *fixture) as(parameters string) *operator.Tables {
 
 // The role may not even plan a trap, so a statement that would run one fails.
 func TestCommandsRunNobodyElsesFunctions(t *testing.T) {
-	services.Thorough(t, "plants thousands of functions")
 	f := newFixture(t)
 	f.history()
 	role := fmt.Sprintf("operator_%d", f.Conn.PgConn().PID())

@@ -181,7 +181,8 @@ func (c *conditions) addMessageID(id outbox.UUID) {
 	first, last := id, id
 	copy(first[12:], []byte{0, 0, 0, 0})
 	copy(last[12:], []byte{255, 255, 255, 255})
-	c.add("r.message_id BETWEEN %s::uuid AND %s::uuid AND (r.message_id = %s::uuid OR r.headers ->> 'id' = %s)",
+	c.add("r.message_id BETWEEN %s::uuid AND %s::uuid AND "+
+		"(r.message_id = %s::uuid OR r.headers ->> 'id'::text = %s::text)",
 		first.String(), last.String(), id.String(), id.String())
 }
 
