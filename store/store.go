@@ -14,6 +14,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -121,8 +122,13 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 func (s *Store) Check(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	version := func(conn *pgx.Conn) error { return pgdial.CheckVersion(pgdial.Version(conn.PgConn())) }
-	if err := s.Conn(ctx, version); err != nil {
+	server := func(conn *pgx.Conn) error {
+		if conn.PgConn().ParameterStatus("in_hot_standby") == "on" {
+			return problem.Standby{}
+		}
+		return pgdial.CheckVersion(pgdial.Version(conn.PgConn()))
+	}
+	if err := s.Conn(ctx, server); err != nil {
 		return err
 	}
 	return s.use().Check(ctx, s.pool)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -82,11 +83,13 @@ func TestAURLThatRequiresAStandbyGetsAHint(t *testing.T) {
 	}
 }
 
-// Check examines the host that target_session_attrs selects, not simply the first one.
-func TestCheckUsesTheHostThatTheURLSelects(t *testing.T) {
+// A standby knows neither relays nor their locks and slots: no command looks or writes there. Check examines the host
+// that target_session_attrs selects, not simply the first one.
+func TestCommandsNameAStandby(t *testing.T) {
 	t.Parallel()
-	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t)
+	env := environment{"CDC_RELAY_DATABASE_URL": server.Database(t), "CDC_RELAY_PUBLISHER": "stdout", "CDC_RELAY_LOG_FORMAT": "text"}
+	want(t, cdcRelay(t, env, "setup"), exitDone)
 	standby := services.Standby(t, server)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
@@ -95,10 +98,33 @@ func TestCheckUsesTheHostThatTheURLSelects(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	both, err := url.Parse(server.URL("postgres"))
+	both, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
 	must(t, err)
 	primary := both.Host
-	both.Host = standby.Addr() + "," + primary
+	both.Host = standby.Addr()
+	env["CDC_RELAY_DATABASE_URL"] = both.String()
+	for _, args := range []string{
+		"stats", "list", "explain 1", "keys", "resend 1 --yes", "delete 1 --yes", "setup", "setup --tables-only", "teardown --yes",
+		"adopt --from a --map routing_key=b", "drain",
+	} {
+		wantError(t, cdcRelay(t, env, strings.Fields(args)...), "this server is a standby", "use the primary in --database-url")
+	}
+	r := cdcRelay(t, env, "check", "--fix", "--yes")
+	if wantTexts(t, r.stdout, "this server is a standby", "nothing that --fix repairs"); strings.Count(r.stdout, "critical  ") != 1 {
+		t.Errorf("got %s", r.stdout)
+	}
+	env["CDC_RELAY_LOG_FORMAT"] = "json"
+	console, at := startConsole(t, env)
+	_, body := fetch(t, http.MethodGet, at+"/waiting", nil)
+	wantTexts(t, body, "this server is a standby", "use the primary in --database-url")
+	console.stopsWell(t)
+	for _, args := range [][]string{{"run"}, {"run", "--mode", "poll"}, {"run", "--setup"}} { // the standby may be promoted
+		waits := start(t, env, args...)
+		wantTexts(t, waits.await(t, "this server is a standby"), "use the primary in --database-url")
+		waits.stopsWell(t)
+	}
+
+	both.Host += "," + primary
 	for attributes, want := range map[string]string{"read-write": primary, "primary": primary, "read-only": standby.Addr(), "prefer-standby": standby.Addr()} {
 		query := both.Query()
 		query.Set("target_session_attrs", attributes)

@@ -13,6 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -72,8 +73,8 @@ func (c *config) checkCertificates() error {
 // connectTimeout is for commands with a person waiting.
 const connectTimeout = 10 * time.Second
 
-// connect opens an ordinary connection. It can write even if the role is read-only by default. The caller closes it
-// with closeConn. Path is pgdial.CatalogFirst for a command that changes rows, else pgdial.CatalogOnly.
+// connect opens an ordinary connection to a primary. It can write even if the role is read-only by default. The caller
+// closes it with closeConn. A standby has no locks, sessions and slots of relays, so nobody can look there, either. Path is pgdial.CatalogFirst for a command that changes rows, else pgdial.CatalogOnly.
 func connect(
 	ctx context.Context, address pgdial.Address, command string, path func(*pgconn.Config),
 ) (*pgx.Conn, error) {
@@ -84,7 +85,13 @@ func connect(
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "SET default_transaction_read_only = off"); err != nil {
+	var standby bool
+	err = conn.QueryRow(ctx, `SELECT pg_is_in_recovery()
+		FROM pg_catalog.set_config('default_transaction_read_only', 'off', false)`).Scan(&standby)
+	if err == nil && standby {
+		err = problem.Standby{}
+	}
+	if err != nil {
 		closeConn(ctx, conn)
 		return nil, err
 	}

@@ -380,8 +380,6 @@ func (c *config) migrationError(err error, conn *pgx.Conn) error {
 		return failure.WithHint(err, c.asOwnerOf("the database", conn))
 	case pgerrcode.DuplicateTable:
 		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
-	case pgerrcode.ReadOnlySQLTransaction:
-		return failure.WithHint(err, "# use the primary in --database-url (CDC_RELAY_DATABASE_URL), not a standby")
 	}
 	return err
 }

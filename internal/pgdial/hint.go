@@ -92,7 +92,7 @@ func unanswered(failed *pgconn.ConnectError) string {
 	case is(pgconn.ErrPrimaryConnection) || is(pgconn.ErrReadWriteConnection):
 		return "# target_session_attrs asks for a standby, and a relay needs the primary: read-write in " + InURL
 	case is(pgconn.ErrStandbyConnection) || is(pgconn.ErrReadOnlyConnection):
-		return "# this is a standby: use the primary in " + InURL
+		return problem.Standby{}.Hint()
 	case certificates().Hint(failed) != "":
 		return certificates().Hint(failed)
 	case needsTLS(failed.Config) && strings.Contains(failed.Error(), "server refused TLS connection"):

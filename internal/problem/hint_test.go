@@ -20,6 +20,7 @@ func TestErrorsGetAHint(t *testing.T) {
 		"a prepared statement that is gone":    {fmt.Errorf("sweep: %w", &pgconn.PgError{Code: "26000"}), pooler},
 		"a parameter that poolers do not take": {&pgconn.PgError{Code: "08P01", Message: "unsupported startup parameter: replication"}, pooler},
 		"another violation":                    {&pgconn.PgError{Code: "08P01", Message: "invalid message format"}, ""},
+		"a standby":                            {fmt.Errorf("drain: %w", &pgconn.PgError{Code: "25006"}), "use the primary"},
 		"anything":                             {errors.New("broken pipe"), ""},
 	} {
 		if got := Hint(test.err); !strings.Contains(got, test.want) || test.want == "" && got != "" {

@@ -22,17 +22,6 @@ func checkFailover(_ context.Context, conn *pgconn.PgConn, names Names) error {
 		"Postgres %s has no failover slots: they need 17 or later", pgdial.Version(conn))
 }
 
-// standbyError is no problem for a person at once: the standby may be promoted.
-type standbyError struct{}
-
-func (standbyError) Error() string { return "this server is a standby: it accepts no writes" }
-
-// Hint says which server to name.
-func (standbyError) Hint() string {
-	return "# use the primary in --database-url (CDC_RELAY_DATABASE_URL), or all servers: " +
-		"postgres://user@first,second/database?target_session_attrs=read-write"
-}
-
 // checkServer reports settings of the server that prevent logical replication.
 func checkServer(ctx context.Context, conn *pgconn.PgConn, _ Names) error {
 	if err := pgdial.CheckVersion(pgdial.Version(conn)); err != nil {
@@ -43,7 +32,7 @@ func checkServer(ctx context.Context, conn *pgconn.PgConn, _ Names) error {
 		return fmt.Errorf("read the server's settings: %w", err)
 	}
 	if rows[0][1] == "t" {
-		return standbyError{}
+		return problem.Standby{}
 	}
 	if level := rows[0][0]; !slot.CanDecode(major(conn), level) {
 		return problem.New("ALTER SYSTEM SET wal_level = 'logical';  -- then restart Postgres "+

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
@@ -62,9 +63,7 @@ func (j *databaseJudge) judgeVersion(c chart) {
 		c.ok("version", "Postgres %s", j.server.Version)
 	}
 	if j.server.InRecovery {
-		c.wrong("primary", remark("# use the primary in --database-url, or all servers: "+
-			"postgres://user@first,second/database?target_session_attrs=read-write"),
-			"this server is a standby: nothing can be deleted here")
+		c.wrong("primary", hintFix(problem.Standby{}.Hint()), "%s", problem.Standby{})
 	} else {
 		c.ok("primary", "accepts writes")
 	}
