@@ -2,7 +2,6 @@ package migrations
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/jackc/pgerrcode"
@@ -64,27 +63,24 @@ func Blocked(ctx context.Context, db beginner, err error, tables ...outbox.Table
 	for i, t := range tables {
 		names[i] = t.SQL()
 	}
-	var object, session string
-	var pid int64
+	var object string
+	var by problem.Blocker
 	failed := inPath(ctx, db, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `
 SELECT coalesce((SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c
                  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = l.relation), 'a new table'),
-       l.pid, pg_catalog.format('%s (%s, %s, since %s)', l.pid, a.usename,
-         coalesce(nullif(a.application_name, ''), 'no name'),
-         pg_catalog.date_trunc('second', pg_catalog.now() - a.xact_start))
-FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-WHERE l.granted AND l.locktype = 'relation' AND l.pid <> pg_catalog.pg_backend_pid() AND l.mode <> 'AccessShareLock'
+       `+problem.BlockerColumns+`
+FROM `+problem.BlockerTables+`
+WHERE l.granted AND l.locktype = 'relation' AND l.pid IS DISTINCT FROM pg_backend_pid() AND l.mode <> 'AccessShareLock'
   AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
   AND (l.relation = ANY (array(SELECT pg_catalog.to_regclass(t)::oid FROM pg_catalog.unnest($1::text[]) t))
        OR NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = l.relation))
-ORDER BY (NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = l.relation)), a.xact_start LIMIT 1`,
-			names).Scan(&object, &pid, &session)
+ORDER BY (NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = l.relation)), `+problem.IsRelaySQL+`,
+  coalesce(a.xact_start, p.prepared) LIMIT 1`,
+			names).Scan(&object, &by.PID, &by.GID, &by.Program, &by.Details)
 	})
 	if failed != nil {
 		return err
 	}
-	return &problem.Problem{
-		What: fmt.Sprintf("%s is locked by session %s", object, session), Fix: problem.EndSession(pid), Err: err,
-	}
+	return problem.Of(err, by.End(), "%s is locked by %s", object, by)
 }

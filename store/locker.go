@@ -8,14 +8,9 @@ import (
 )
 
 const lockerSQL = `
-SELECT coalesce(l.pid, 0), coalesce(p.gid, ''),
-       pg_catalog.concat_ws(', ', a.usename, nullif(a.application_name, ''), a.state,
-         pg_catalog.round(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s')
-FROM {outbox} r
-JOIN pg_catalog.pg_locks l ON l.locktype = 'transactionid' AND l.transactionid = r.xmax
-  AND l.mode = 'ExclusiveLock' AND l.granted
-LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
+SELECT ` + problem.BlockerColumns + `
+FROM ` + problem.BlockerTables + `
+JOIN {outbox} r ON l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted
 WHERE r.id = $1 LIMIT 1`
 
 const commitsSQL = `
@@ -41,7 +36,7 @@ func (s *Store) CommitWaits(ctx context.Context) error {
 // xmax.
 func (s *Store) Locker(ctx context.Context, id int64) *problem.Problem {
 	var by problem.Blocker
-	err := s.ask(ctx, "find the session", s.sql.locker, []any{id}, &by.PID, &by.GID, &by.Details)
+	err := s.ask(ctx, "find the session", s.sql.locker, []any{id}, &by.PID, &by.GID, &by.Program, &by.Details)
 	if err != nil { // it has ended, or several sessions share the lock
 		return problem.New("SELECT pid, usename, application_name, xact_start FROM pg_stat_activity "+
 			"WHERE xact_start IS NOT NULL;  -- one of them locks it", "row %d is locked", id)

@@ -2,6 +2,7 @@ package problem
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -29,8 +30,33 @@ func EndPrepared(gid string) string {
 type Blocker struct {
 	PID     int64  // 0: a prepared transaction
 	GID     string // of a prepared transaction, if it is known
-	Details string // such as "app, idle in transaction, 35 s"
+	Program string // application_name
+	Details string // such as "app, psql, idle in transaction, 35 s"
 }
+
+// The columns of a Blocker that holds a lock l, and the tables that have them. Every role may see locks, unlike the
+// sessions of others. A prepared transaction has no process.
+const (
+	BlockerColumns = `coalesce(l.pid, 0) AS pid, coalesce(p.gid, '') AS gid, coalesce(a.application_name, '') AS program,
+  pg_catalog.concat_ws(', ', coalesce(a.usename, p.owner)::text, nullif(a.application_name, ''), a.state,
+    pg_catalog.round(extract(epoch FROM statement_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s')
+    AS details`
+	BlockerTables = `pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND EXISTS (SELECT FROM pg_catalog.pg_locks x
+  WHERE x.pid IS NULL AND x.virtualtransaction = l.virtualtransaction AND x.transactionid = p.transaction)`
+	// IsRelaySQL: the transaction is one of a relay or a command, and so a short one.
+	IsRelaySQL = `coalesce(a.application_name, '') LIKE 'cdc-relay%'`
+	// WritersSQL returns the transactions of others that have a transaction id, in any database, the oldest first: the
+	// creation of a slot waits for them. A savepoint has an id of its own.
+	WritersSQL = `
+SELECT ` + BlockerColumns + `, extract(epoch FROM statement_timestamp() - coalesce(a.xact_start, p.prepared)) AS age,
+  pg_catalog.max(pg_catalog.age(l.transactionid)) AS xidage
+FROM ` + BlockerTables + `
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+  AND l.pid IS DISTINCT FROM pg_backend_pid() AND NOT ` + IsRelaySQL + `
+GROUP BY l.pid, a.usename, a.application_name, a.state, a.xact_start, p.gid, p.owner, p.prepared
+ORDER BY xidage DESC LIMIT 20`
+)
 
 func (b Blocker) String() string {
 	name := fmt.Sprintf("pid %d", b.PID)
@@ -48,8 +74,11 @@ func (b Blocker) String() string {
 
 // End is the Fix for the transaction.
 func (b Blocker) End() string {
-	if b.PID == 0 {
+	switch {
+	case b.PID == 0:
 		return EndPrepared(b.GID)
+	case strings.HasPrefix(b.Program, "cdc-relay"): // a message without its claim leaves twice
+		return "# wait until that transaction of cdc-relay ends"
 	}
 	return EndSession(b.PID)
 }

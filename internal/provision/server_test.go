@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -8,11 +9,14 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestWalLevelReplicaIsAProblem(t *testing.T) {
@@ -98,17 +102,47 @@ func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 	}
 }
 
-func TestSlotCreationNamesPreparedTransactions(t *testing.T) {
-	services.Thorough(t, "starts its own server")
+// The role sees since when only its own transactions are open. A relay's claim ends by itself.
+func TestSlotCreationNamesTheOldestStranger(t *testing.T) {
 	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
 	f := onDatabase(t, server.URL(""))
-	f.Exec(`BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'left behind'`)
-	_, err := ensureSlot(t.Context(), f.Conn.PgConn(), f.names, 100*time.Millisecond)
-	if err == nil || !strings.Contains(err.Error(), "prepared transaction 'left behind'") {
-		t.Errorf("err = %v", err)
+	f.Exec(`CREATE ROLE creates REPLICATION; GRANT INSERT ON other TO creates`)
+	begin := func(set string) *pgx.Conn {
+		conn := tabletest.Connect(t, f.URL)
+		if _, err := conn.Exec(t.Context(), set+`; BEGIN; INSERT INTO other VALUES (1)`); err != nil {
+			t.Fatal(err)
+		}
+		return conn
 	}
+	begin(`SET application_name = 'cdc-relay'`)
+	oldest := begin(`SET application_name = 'a report'`)
+	f.Exec(`BEGIN; INSERT INTO other VALUES (1); PREPARE TRANSACTION 'left behind'`)
+	newest := begin(`SET ROLE creates`)
+	f.Exec(`SET ROLE creates`)
+	wait := func(says ...string) {
+		t.Helper()
+		_, err := ensureSlot(t.Context(), f.Conn.PgConn(), f.names, 100*time.Millisecond)
+		var blocked *SlotBlockedError
+		if !errors.As(err, &blocked) || len(blocked.Blockers) != len(says)-1 || !strings.Contains(blocked.Hint(), says[0]) {
+			t.Fatalf("err = %v, the hint is %q", err, problem.Hint(err))
+		}
+		for i, says := range says[1:] {
+			if !strings.HasPrefix(blocked.Blockers[i].String(), says) {
+				t.Errorf("%d is %s, want %s", i, blocked.Blockers[i], says)
+			}
+		}
+	}
+	pid := func(conn *pgx.Conn) string { return fmt.Sprintf("pid %d (", conn.PgConn().PID()) }
+	prepared := "prepared transaction 'left behind' ("
+	wait(fmt.Sprintf("pg_terminate_backend(%d)", oldest.PgConn().PID()), pid(oldest)+"postgres, a report)", prepared, pid(newest))
+	tabletest.End(t, oldest.Close)
+	wait("ROLLBACK PREPARED 'left behind'", prepared, pid(newest))
+	tabletest.End(t, newest.Close)
+	f.Exec(`RESET ROLE`)
 	f.Exec(`ROLLBACK PREPARED 'left behind'`)
-	f.mustSetup()
+	if _, err := ensureSlot(t.Context(), f.Conn.PgConn(), f.names, 100*time.Millisecond); err == nil || !strings.HasPrefix(problem.Hint(err), "# wait") {
+		t.Errorf("for a relay: %v, hint %q", err, problem.Hint(err))
+	}
 }
 
 func TestPublicationDroppedDuringTheStreamIsRecreated(t *testing.T) {

@@ -152,26 +152,15 @@ func (e *SlotBlockedError) Hint() string {
 
 func (e *SlotBlockedError) Unwrap() error { return e.Err }
 
-// slotBlocked reads the locks, because every role may see them, unlike the sessions of others. A prepared transaction
-// has no process.
 func slotBlocked(ctx context.Context, conn *pgconn.PgConn, name string, cause error) error {
-	rows, err := slot.Query(ctx, conn, `
-SELECT coalesce(l.pid, 0)::text, coalesce(p.gid, ''),
-       pg_catalog.concat_ws(', ', a.usename, a.state, pg_catalog.round(extract(epoch FROM
-         clock_timestamp() - pg_catalog.min(coalesce(a.xact_start, p.prepared))))::text || ' s')
-FROM pg_catalog.pg_locks l
-LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-LEFT JOIN pg_catalog.pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
-WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
-  AND l.pid IS DISTINCT FROM pg_backend_pid()
-GROUP BY l.pid, p.gid, a.usename, a.state ORDER BY pg_catalog.min(coalesce(a.xact_start, p.prepared)) LIMIT 5`)
+	rows, err := slot.Query(ctx, conn, "SELECT pid, gid, program, details FROM ("+problem.WritersSQL+") w LIMIT 5")
 	if err != nil {
 		return errors.Join(cause, err)
 	}
 	blocked := &SlotBlockedError{Slot: name, Err: cause}
 	for _, r := range rows {
 		pid, _ := strconv.ParseInt(r[0], 10, 64) // an integer of the server
-		blocked.Blockers = append(blocked.Blockers, problem.Blocker{PID: pid, GID: r[1], Details: r[2]})
+		blocked.Blockers = append(blocked.Blockers, problem.Blocker{PID: pid, GID: r[1], Program: r[2], Details: r[3]})
 	}
 	return blocked
 }

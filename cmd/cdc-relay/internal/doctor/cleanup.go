@@ -20,20 +20,15 @@ SELECT jsonb_build_object(
      SELECT pid, usename AS "user", application_name AS program, datname AS database, state,
             datname IS NOT DISTINCT FROM current_database() AS here,
             extract(epoch FROM clock_timestamp() - xact_start) AS age
-     FROM pg_stat_activity
+     FROM pg_stat_activity a
      WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-       AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
+       AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL) AND NOT ` + problem.IsRelaySQL + `
      ORDER BY xact_start LIMIT 20) x),
   'prepared', (SELECT jsonb_agg(to_jsonb(x)) FROM (
      SELECT gid, owner AS "user", database, database = current_database() AS here,
             extract(epoch FROM clock_timestamp() - prepared) AS age
      FROM pg_prepared_xacts ORDER BY prepared LIMIT 20) x),
-  'writers', (SELECT jsonb_agg(to_jsonb(x)) FROM (
-     SELECT l.pid, a.usename AS "user", a.application_name AS program, a.state,
-            extract(epoch FROM clock_timestamp() - a.xact_start) AS age, max(age(l.transactionid)) AS xidage
-     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-     WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid()
-     GROUP BY l.pid, a.usename, a.application_name, a.state, a.xact_start ORDER BY xidage DESC LIMIT 20) x),
+  'writers', (SELECT jsonb_agg(to_jsonb(x)) FROM (` + problem.WritersSQL + `) x),
   'feedback', (SELECT jsonb_agg(to_jsonb(x)) FROM (
      SELECT pid, usename AS "user", application_name AS program, age(backend_xmin) AS xidage
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
@@ -43,11 +38,16 @@ type transactionFacts struct {
 	Commits            int
 	Standbys           string
 	Sessions, Prepared []transaction // the oldest first
-	// Writers have a transaction id, in any database: the creation of a slot waits for them. Every role can see them
-	// through their locks, but not since when they are open.
-	Writers []transaction
+	// Writers are those of problem.WritersSQL. A role may not see since when those of others are open.
+	Writers []writer
 	// Feedback are walsenders that hold back VACUUM for a standby (hot_standby_feedback).
 	Feedback []transaction
+}
+
+type writer struct {
+	problem.Blocker
+	Age    float64 // seconds; 0: unknown
+	XIDAge int64   // in transactions
 }
 
 type transaction struct {
@@ -64,14 +64,6 @@ func (t transaction) age() time.Duration { return time.Duration(t.Age * float64(
 func (t transaction) who() string {
 	known := []string{t.User, t.Program, t.State}
 	return strings.Join(slices.DeleteFunc(known, func(part string) bool { return part == "" }), ", ")
-}
-
-// since says how long the transaction has been open, if the role may see that.
-func (t transaction) since() string {
-	if t.Age == 0 {
-		return fmt.Sprintf(", by %d transactions", t.XIDAge)
-	}
-	return " for " + span(t.age())
 }
 
 // A transaction older than this is reported: it holds back VACUUM, and the effect grows with its age. The limits are
@@ -102,14 +94,14 @@ func (j *databaseJudge) judgeTransactions(c chart) {
 		blind = fmt.Sprintf(" (what other roles do is hidden from role %q; to see it: GRANT pg_read_all_stats TO %s)",
 			j.role.Name, j.grantee())
 	}
-	hidden := slices.IndexFunc(all.Writers, func(t transaction) bool { return t.Age == 0 && t.XIDAge >= oldXIDs })
+	hidden := slices.IndexFunc(all.Writers, func(t writer) bool { return t.Age == 0 && t.XIDAge >= oldXIDs })
 	// A session that should have ended is worse than an older busy one.
 	at := max(slices.IndexFunc(here, transaction.old), 0)
 	switch {
 	case hidden >= 0:
 		t := all.Writers[hidden]
-		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))), "pid %d (%s) has a transaction open%s: "+
-			"dead rows of the outbox stay until it ends, if it is in this database%s", t.PID, t.who(), t.since(), blind)
+		c.warn("transactions", hintFix(t.End()), "%s has been open for %d transactions: "+
+			"dead rows of the outbox stay until it ends, if it is in this database%s", t.Blocker, t.XIDAge, blind)
 	case len(here) == 0:
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
 	case !here[at].old():

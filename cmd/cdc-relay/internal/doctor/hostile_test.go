@@ -13,6 +13,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -193,7 +194,7 @@ func hostileServer(name string) []Finding {
 	open := transaction{PID: 7, User: name, Program: name, State: "idle in transaction", Database: name, Age: 1e6, XIDAge: 1e9, Here: true}
 	prepared := open
 	prepared.GID, prepared.Here = name, false
-	f.transactions.value = transactionFacts{Sessions: []transaction{open}, Prepared: []transaction{prepared}, Writers: []transaction{open}, Feedback: []transaction{open}}
+	f.transactions.value = transactionFacts{Sessions: []transaction{open}, Prepared: []transaction{prepared}, Writers: []writer{{Blocker: problem.Blocker{GID: name, Program: name, Details: name}, XIDAge: 1e9}, {Blocker: problem.Blocker{PID: 7, Details: name}, XIDAge: 1e9}}, Feedback: []transaction{open}}
 	found := judgeDatabase(o, f)
 	f.publication.value = publicationFacts{Exists: true, Insert: true, Update: true, ViaRoot: false, Filter: name, Others: 2, HasTable: true}
 	f.slots.value.Slots = []slot.Slot{{Name: name, Xmin: "1"}}

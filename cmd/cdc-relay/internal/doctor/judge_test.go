@@ -17,6 +17,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -191,8 +192,8 @@ func ofSlotAndTables() map[string]judgement {
 		}, "warning cleanup/transactions", []string{"pid 42 (report, active)", "2h0m", "pg_terminate_backend(42)"}},
 		"an old transaction that is hidden": {func(_ *Options, f *databaseFacts) {
 			f.role.value.SeesOthers = false
-			f.transactions.value.Writers = []transaction{{PID: 42, User: "report", XIDAge: 200_000}}
-		}, "warning postgres/wal_sender_timeout, warning cleanup/transactions", []string{"pid 42 (report)", "by 200000 transactions", "GRANT pg_read_all_stats"}},
+			f.transactions.value.Writers = []writer{{Blocker: problem.Blocker{PID: 42, Details: "report"}, XIDAge: 200_000}}
+		}, "warning postgres/wal_sender_timeout, warning cleanup/transactions", []string{"pid 42 (report)", "for 200000 transactions", "GRANT pg_read_all_stats"}},
 		"a standby's query by a slot": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "standby", Process: process("standby"), Xmin: "1", XminAge: 6_000_000})
 		}, "warning cleanup/standby_horizon", []string{"6000000 transactions"}},

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
@@ -107,12 +107,11 @@ const (
 // judgeSlotBlockers: the creation of a slot waits for all open transactions that have written, in every database.
 func (j *databaseJudge) judgeSlotBlockers(c chart) {
 	for _, t := range j.f.transactions.value.Writers {
-		if t.Age != 0 && t.age() < passing || t.Age == 0 && t.XIDAge < passingXIDs {
+		if t.Age != 0 && t.Age < passing.Seconds() || t.Age == 0 && t.XIDAge < passingXIDs {
 			continue
 		}
-		c.about(strconv.Itoa(t.PID)).warn("slot_blocker", hintFix(problem.EndSession(int64(t.PID))),
-			"the creation of the slot waits for pid %d (%s), which has written and is open%s",
-			t.PID, t.who(), t.since())
+		c.about(cmp.Or(t.GID, strconv.FormatInt(t.PID, 10))).warn("slot_blocker", hintFix(t.End()),
+			"the creation of the slot waits for the transaction of %s, which has written", t.Blocker)
 	}
 }
 
