@@ -191,8 +191,5 @@ func adoptError(err error, cfg *config, conn *pgx.Conn) error {
 	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
-	if strings.Contains(err.Error(), "permission denied for schema") { // also the owner of both tables may lack it
-		return failure.WithHint(err, cfg.asOwnerOf("the database", conn))
-	}
 	return failure.WithHint(err, cfg.asOwner(conn))
 }

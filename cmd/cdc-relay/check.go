@@ -276,11 +276,11 @@ func connectToCheck(
 	})
 	switch name := outbox.QuoteIdentifier(role); {
 	case role == "" || err == nil:
-	case pgcode.Is(err, pgerrcode.InvalidParameterValue) && strings.Contains(err.Error(), "does not exist"):
+	case pgcode.Is(err, pgerrcode.InvalidParameterValue):
 		err = failure.WithHint(
 			err, fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or set --relay-role to an existing role", name),
 		)
-	case pgcode.Is(err, pgerrcode.InsufficientPrivilege) && strings.Contains(err.Error(), "to set role"):
+	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
 		err = failure.WithHint(
 			err, "# use the relay's own role in --database-url (CDC_RELAY_DATABASE_URL), "+
 				"or an administrator's that is a member of "+name,

@@ -188,7 +188,7 @@ func (r *setupReport) setUpTables(ctx context.Context, conn *pgx.Conn, cfg *conf
 			err := provision.CheckBefore(ctx, conn.PgConn(), names)
 			var denied *problem.Problem
 			if errors.Is(err, provision.ErrMayNot) && errors.As(err, &denied) && !denied.Denied {
-				return failure.WithHint(err, cfg.asOwnerOf("the database", conn))
+				return failure.WithHint(err, cfg.asOwner(conn))
 			}
 			if err != nil {
 				return err
@@ -347,15 +347,13 @@ func (p *process) printSetup(cfg *config) error {
 
 // asOwner is the hint for a role that may not create or drop objects. That role may be an application's: it gets no
 // more privileges.
-func (c *config) asOwner(conn *pgx.Conn) string { return c.asOwnerOf(c.relay.Table.String(), conn) }
-
-func (c *config) asOwnerOf(object string, conn *pgx.Conn) string {
+func (c *config) asOwner(conn *pgx.Conn) string {
 	set := "export CDC_RELAY_DATABASE_URL="
 	if c.given["database-url"].Source == settings.FromFlag {
 		set = "--database-url "
 	}
-	return fmt.Sprintf("%s%s  # OWNER: that of %s, or a superuser; then run this again",
-		set, ownersURL(&conn.Config().Config), object)
+	return fmt.Sprintf("%s%s  # OWNER: that of %s, of the database, or a superuser; then run this again",
+		set, ownersURL(&conn.Config().Config), c.relay.Table)
 }
 
 // ownersURL is an address for another user, as a word of the shell.
@@ -374,10 +372,7 @@ func ownersURL(at *pgconn.Config) string {
 func (c *config) migrationError(err error, conn *pgx.Conn) error {
 	switch pgcode.Of(err) {
 	case pgerrcode.InsufficientPrivilege:
-		if strings.Contains(err.Error(), "permission denied for table") {
-			return failure.WithHint(err, c.asOwner(conn))
-		}
-		return failure.WithHint(err, c.asOwnerOf("the database", conn))
+		return failure.WithHint(err, c.asOwner(conn))
 	case pgerrcode.DuplicateTable:
 		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
 	}

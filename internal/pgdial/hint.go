@@ -3,7 +3,7 @@ package pgdial
 import (
 	"errors"
 	"fmt"
-	"regexp"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -28,23 +28,23 @@ func Hint(err error) string {
 		return unanswered(rejected)
 	}
 	database, user := outbox.Identifier(rejected.Config.Database), outbox.Identifier(rejected.Config.User)
-	says := func(words string) bool { return strings.Contains(answer.Message, words) }
+	// The server may translate its message. Its routine tells one cause of a code from the others.
+	from := func(routine string) bool { return answer.Routine == routine }
 	switch {
 	case answer.Code == pgerrcode.InvalidPassword:
 		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", InURL, user)
-	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("does not exist"):
-		return fmt.Sprintf("CREATE ROLE %s LOGIN;  -- or use another in %s", user, InURL)
-	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && says("not permitted to log in"):
-		return fmt.Sprintf("ALTER ROLE %s LOGIN;", user)
+	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && from("InitializeSessionUserId"):
+		return fmt.Sprintf("ALTER ROLE %s LOGIN;  -- or, if it does not exist: CREATE ROLE %[1]s LOGIN; or use another in %s",
+			user, InURL)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification:
-		return unauthorized(answer.Message, database, user)
+		return unauthorized(answer, rejected, database, user)
 	case answer.Code == pgerrcode.InvalidCatalogName:
 		return fmt.Sprintf("CREATE DATABASE %s;  -- or use another in %s", database, InURL)
 	case answer.Code == pgerrcode.InsufficientPrivilege:
 		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", database, user)
-	case answer.Code == pgerrcode.TooManyConnections && says("for role"):
+	case answer.Code == pgerrcode.TooManyConnections && from("InitializeSessionUserId"):
 		return fmt.Sprintf("ALTER ROLE %s CONNECTION LIMIT -1;", user)
-	case answer.Code == pgerrcode.TooManyConnections && says("for database"):
+	case answer.Code == pgerrcode.TooManyConnections && from("CheckMyDatabase"):
 		return fmt.Sprintf("ALTER DATABASE %s CONNECTION LIMIT -1;", database)
 	case answer.Code == pgerrcode.TooManyConnections:
 		return "SELECT pid, usename, application_name, state FROM pg_stat_activity;  " +
@@ -59,25 +59,33 @@ func Hint(err error) string {
 }
 
 // unauthorized is the hint for a login that pg_hba.conf or a certificate does not allow. It never asks for less than
-// the server does: a line for connections without TLS.
-func unauthorized(message, database, user string) string {
+// the server does: a line for connections without TLS. Names of files and addresses are the same in all languages.
+func unauthorized(answer *pgconn.PgError, rejected *pgconn.ConnectError, database, user string) string {
 	const reload = "SELECT pg_reload_conf();  -- after this line in pg_hba.conf: "
-	says := func(words string) bool { return strings.Contains(message, words) }
-	address := "ADDRESS/32"
-	if m := regexp.MustCompile(`for host "([0-9a-f.:]+)"`).FindStringSubmatch(message); m != nil {
-		address = m[1] + map[bool]string{false: "/32", true: "/128"}[strings.Contains(m[1], ":")]
+	says := func(words string) bool { return strings.Contains(answer.Message, words) }
+	tls, address := rejected.Config.TLSConfig, "ADDRESS/32"
+	for word := range strings.FieldsFuncSeq(answer.Message, func(r rune) bool {
+		return !strings.ContainsRune("0123456789abcdef.:", r)
+	}) {
+		if ip, err := netip.ParseAddr(word); err == nil {
+			address = netip.PrefixFrom(ip, ip.BitLen()).String()
+			break
+		}
 	}
 	switch {
-	case says("requires a valid client certificate"):
-		return "# set a client certificate in " + InURL + ": " + certificates().Client
-	case says("ertificate authentication failed"):
+	case answer.Routine == "auth_failed" && tls != nil && len(tls.Certificates) > 0:
 		return "# use a client certificate with the common name " + user + ", or the role that it names, in " + InURL
-	case says("eer authentication failed") || says("dent authentication failed"):
+	case answer.Routine == "auth_failed" && !strings.HasPrefix(rejected.Config.Host, "/"):
+		return "# pg_hba.conf checks this role in another way than by a password of Postgres, such as ident or LDAP: " +
+			"check user and password in " + InURL + "; the log of Postgres says more"
+	case answer.Routine == "auth_failed":
 		return "# pg_hba.conf compares the role with the user of the operating system: run as that user, or use " +
 			"host=localhost and a password in " + InURL
-	case says(`host "[local]"`):
+	case !says("pg_hba.conf"):
+		return "# set a client certificate in " + InURL + ": " + certificates().Client
+	case says("[local]"):
 		return fmt.Sprintf(reload+"local %s %s scram-sha-256", database, user)
-	case says("no encryption") || says("SSL off"):
+	case tls == nil || strings.Contains(rejected.Error(), refusesTLS):
 		return fmt.Sprintf("# set sslmode=verify-full in %s; or, on a network that nobody listens to, "+
 			"reload Postgres after this line in pg_hba.conf: host %s %s %s scram-sha-256",
 			InURL, database, user, address)
@@ -95,7 +103,7 @@ func unanswered(failed *pgconn.ConnectError) string {
 		return problem.Standby{}.Hint()
 	case certificates().Hint(failed) != "":
 		return certificates().Hint(failed)
-	case needsTLS(failed.Config) && strings.Contains(failed.Error(), "server refused TLS connection"):
+	case needsTLS(failed.Config) && strings.Contains(failed.Error(), refusesTLS):
 		return "# this server has no TLS: turn ssl on there, or, on a network that nobody listens to, " +
 			"write sslmode=disable in " + InURL
 	}
