@@ -74,6 +74,7 @@ func TestHintsCureTheirErrors(t *testing.T) {
 		"a renamed table":   {"", "ALTER TABLE outbox RENAME TO box", "setup --tables-only", "does not exist", "ALTER TABLE"},
 		"no history":        {"", "SELECT 1", "drain --keep-published 1h", "outbox_published does not exist", "cdc-relay setup --keep-published 1h"},
 		"row security":      {polling, "GRANT SELECT, UPDATE, DELETE ON outbox TO ROLE; GRANT SELECT, INSERT ON outbox_dead_letter TO ROLE; GRANT SELECT ON outbox_id_seq, outbox_migrations TO ROLE; ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "drain", "row-level security", "ALTER TABLE"},
+		"a hidden version":  {polling, "GRANT SELECT, UPDATE, DELETE ON outbox TO ROLE; GRANT SELECT, INSERT ON outbox_dead_letter TO ROLE; GRANT SELECT ON outbox_id_seq, outbox_migrations TO ROLE; ALTER TABLE outbox_migrations ENABLE ROW LEVEL SECURITY", "drain", "row-level security of table public.outbox_migrations", "ALTER TABLE public.outbox_migrations DISABLE"},
 		"no login":          {"NOLOGIN", "SELECT 1", "stats", "not permitted to log in", "ALTER ROLE ROLE LOGIN;"},
 		"no connection":     {"LOGIN CONNECTION LIMIT 0", "SELECT 1", "stats", "too many connections for role", "ALTER ROLE ROLE CONNECTION LIMIT"},
 		"a full database":   {"LOGIN", "ALTER DATABASE DATABASE CONNECTION LIMIT 0", "stats", "too many connections for database", "ALTER DATABASE"},

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
@@ -89,5 +90,46 @@ func TestTextOfServersThatAreNotPostgres(t *testing.T) {
 		if err == nil || Text(err) != "cannot connect to Postgres: "+listener.Addr().String()+": the server does not speak the protocol of Postgres" {
 			t.Errorf("%q: %v", says, Text(err))
 		}
+	}
+}
+
+// The servers of some users speak their language: SQLSTATE and routine stay the same.
+func TestHintsNeedNoEnglish(t *testing.T) {
+	const login, client = "InitializeSessionUserId", "ClientAuthentication"
+	for _, test := range []struct{ code, routine, message, want string }{
+		{"28P01", "auth_failed", "Passwort-Authentifizierung für Benutzer »shop« fehlgeschlagen", "-- check user and password"},
+		{"28000", login, "Rolle »shop« hat keine Berechtigung zum Einloggen", "ALTER ROLE shop LOGIN;"},
+		{"28000", client, "kein pg_hba.conf-Eintrag für Host »10.0.0.7«, Benutzer »shop«, Datenbank »shop«, keine Verschlüsselung", "# set sslmode=verify-full in"},
+		{"28000", client, "kein pg_hba.conf-Eintrag für Host »10.0.0.7«, Benutzer »shop«, Datenbank »shop«, keine Verschlüsselung", "host shop shop 10.0.0.7/32 scram"},
+		{"28000", client, "kein pg_hba.conf-Eintrag für Host »fe80::7«, Benutzer »shop«, Datenbank »shop«, keine Verschlüsselung", "host shop shop fe80::7/128 scram"},
+		{"28000", client, "kein pg_hba.conf-Eintrag für Host »[local]«, Benutzer »shop«", "local shop shop scram-sha-256"},
+		{"28000", client, "Verbindung erfordert ein gültiges Client-Zertifikat", "# set a client certificate"},
+		{"28000", "auth_failed", "LDAP-Authentifizierung für Benutzer »shop« fehlgeschlagen", "such as ident or LDAP"},
+		{"53300", login, "zu viele Verbindungen von Rolle »shop«", "ALTER ROLE shop CONNECTION LIMIT -1;"},
+		{"53300", "CheckMyDatabase", "zu viele Verbindungen für Datenbank »shop«", "ALTER DATABASE shop CONNECTION LIMIT -1;"},
+		{"53300", "InitProcess", "tut mir leid, schon zu viele Verbindungen", "SELECT pid"},
+	} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				server := pgproto3.NewBackend(conn, conn)
+				_, _ = server.ReceiveStartupMessage()
+				server.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: test.code, Routine: test.routine, Message: test.message})
+				_ = server.Flush()
+				_ = conn.Close()
+			}
+		}()
+		_, err = pgconn.Connect(t.Context(), "postgres://shop@"+listener.Addr().String()+"/shop?sslmode=disable")
+		if got := Hint(err); !strings.Contains(got, test.want) {
+			t.Errorf("%s: got %q (%v), want %q", test.message, got, err, test.want)
+		}
+		_ = listener.Close()
 	}
 }

@@ -35,6 +35,13 @@ func Hours(d time.Duration) string {
 	return d.String()
 }
 
+// HiddenRows is the problem that row-level security hides rows from a role, as it does from the owner with FORCE.
+func HiddenRows(table outbox.Table, role string) *Problem {
+	return New(fmt.Sprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY;  -- or, to keep it: ALTER ROLE %s BYPASSRLS, "+
+		"which holds for every table of the cluster", table, role),
+		"row-level security of table %s hides rows from role %s", table, role)
+}
+
 // MoveSQL gives a table another name and schema.
 func MoveSQL(from, to outbox.Table) string {
 	var sql string

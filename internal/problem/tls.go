@@ -47,6 +47,14 @@ func (t TLS) Hint(err error) string {
 	case errors.As(err, &record):
 		return "# this port speaks no TLS: use the port for TLS, as a rule " + t.Port + ", " + t.InURL
 	}
+	const unread = "failed to parse certificate from server: " // crypto/tls has no type for it
+	if _, cause, found := strings.Cut(err.Error(), unread); found {
+		fix := "# give " + t.Server + " another certificate: Go reads none with this mistake"
+		if strings.Contains(cause, "negative serial number") {
+			fix += "; or, until then: export GODEBUG=x509negativeserial=1"
+		}
+		return fix
+	}
 	// The server ends the handshake with an alert, whose type crypto/tls does not export.
 	alert := regexp.MustCompile(`remote error: tls: (.*)`).FindStringSubmatch(err.Error())
 	switch {

@@ -23,6 +23,8 @@ func TestErrorsOfCertificatesAreToldApart(t *testing.T) {
 		{x509.HostnameError{Certificate: &x509.Certificate{}}, "# give Postgres a certificate with the host"},
 		{x509.HostnameError{Certificate: &x509.Certificate{DNSNames: []string{"db"}}}, "# use a host of Postgres's certificate"},
 		{tls.RecordHeaderError{}, "# this port speaks no TLS"},
+		{errors.New("tls: failed to parse certificate from server: x509: negative serial number"), "# give Postgres another certificate: Go reads none with this mistake; or, until then: export GODEBUG=x509negativeserial=1"},
+		{errors.New("tls: failed to parse certificate from server: x509: malformed tbs certificate"), "# give Postgres another certificate: Go reads none with this mistake"},
 		{alert("expired certificate"), "# use a client certificate that Postgres accepts"},
 		{alert("certificate required"), "# use a client certificate that Postgres accepts"},
 		{alert("unknown certificate authority"), "# use a client certificate that Postgres accepts"},

@@ -168,10 +168,7 @@ SELECT coalesce(array(SELECT p FROM pg_catalog.unnest($2::text[]) p
 			"role %s may not %s on table %s", role, all, table)
 	}
 	if hidden {
-		return problem.New(
-			fmt.Sprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY;  -- or, to keep it: ALTER ROLE %s BYPASSRLS, "+
-				"which holds for every table of the cluster", table, role),
-			"row-level security of table %s hides rows from role %s", table, role)
+		return problem.HiddenRows(table, role)
 	}
 	return nil
 }

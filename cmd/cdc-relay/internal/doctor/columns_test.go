@@ -101,6 +101,7 @@ func TestMissingIndexesAreRepairedByTheFix(t *testing.T) {
 		"another predicate": index(doctor.Warning, "DROP INDEX outbox_coalesce_key_idx; CREATE INDEX ON outbox (ordering_key, coalesce_key, id) WHERE attempts = 0",
 			"no valid index on (ordering_key, coalesce_key, id)"),
 		"an invalid index":    index(doctor.Warning, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_ordering_key_idx'::regclass", "REINDEX INDEX CONCURRENTLY public.outbox_ordering_key_idx;"),
+		"left by a REINDEX":   index(doctor.Warning, "CREATE INDEX outbox_ordering_key_idx_ccnew1 ON outbox (ordering_key, id) WHERE ordering_key IS NOT NULL; UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_ordering_key_idx_ccnew1'::regclass", "DROP INDEX CONCURRENTLY public.outbox_ordering_key_idx_ccnew1;"),
 		"a partitioned table": table,
 		"an index that does it": broken(doctor.OK, doctor.Tables, "table",
 			"DROP INDEX outbox_available_at_idx; CREATE INDEX ON outbox (available_at, id, attempts)").keep(),

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,10 +13,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// indexesSQL lists the B-tree indexes of the relation t. The name of an expression is null.
+// indexesSQL lists the B-tree indexes of the relation t. The name of an expression is null. While somebody builds an
+// index concurrently, he has such a lock.
 const indexesSQL = `(
   SELECT jsonb_agg(jsonb_build_object('index', jsonb_build_object('schema', n.nspname, 'name', c.relname),
     'unique', i.indisunique, 'primary', i.indisprimary, 'valid', i.indisvalid AND i.indisready,
+    'building', EXISTS (SELECT FROM pg_locks l WHERE l.relation = t.oid AND l.mode = 'ShareUpdateExclusiveLock'
+      AND l.granted AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
     'predicate', pg_get_expr(i.indpred, i.indrelid),
     'columns', (SELECT jsonb_agg(a.attname ORDER BY k.n) FROM unnest(i.indkey) WITH ORDINALITY k(attnum, n)
                 LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -28,6 +32,12 @@ type indexFacts struct {
 	Columns                []string // "" for an expression
 	Predicate              string
 	Unique, Primary, Valid bool // valid and ready
+	Building               bool // an invalid index may become valid
+}
+
+// isLeft reports whether a REINDEX CONCURRENTLY that failed has left the index (manual, "REINDEX").
+func (is indexFacts) isLeft() bool {
+	return !is.Valid && regexp.MustCompile(`_cc(new|old)[0-9]*$`).MatchString(is.Index.Name)
 }
 
 // judgeIndexes compares the indexes with those of the migration, by definition: their names do not matter.
@@ -36,8 +46,14 @@ func (j *databaseJudge) judgeIndexes(c chart, of outbox.Table, table tableFacts)
 	if c.unknown("index", err) {
 		return
 	}
+	for _, is := range table.Indexes {
+		if is.isLeft() && !is.Building {
+			c.warn("index", sql("DROP INDEX CONCURRENTLY %s", is.Index), "a REINDEX that failed has left the invalid index "+
+				"%s of table %s: each INSERT can cost more", is.Index, of)
+		}
+	}
 	for _, want := range wanted {
-		serves := func(is indexFacts) bool { return is.serves(want, table.partitioned()) }
+		serves := func(is indexFacts) bool { return is.serves(want, table.partitioned()) && !is.isLeft() }
 		if slices.ContainsFunc(table.Indexes, func(is indexFacts) bool { return is.Valid && serves(is) }) {
 			continue
 		}
