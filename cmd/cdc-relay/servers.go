@@ -73,8 +73,9 @@ func (c *config) checkCertificates() error {
 // connectTimeout is for commands with a person waiting.
 const connectTimeout = 10 * time.Second
 
-// connect opens an ordinary connection to a primary. It can write even if the role is read-only by default. The caller
-// closes it with closeConn. A standby has no locks, sessions and slots of relays, so nobody can look there, either. Path is pgdial.CatalogFirst for a command that changes rows, else pgdial.CatalogOnly.
+// connect opens an ordinary connection to a primary: a standby has no locks, sessions and slots of relays, so nobody
+// can look there, either. It can write even if the role is read-only by default. The caller closes it with closeConn.
+// Path is pgdial.CatalogFirst for a command that changes rows, else pgdial.CatalogOnly.
 func connect(
 	ctx context.Context, address pgdial.Address, command string, path func(*pgconn.Config),
 ) (*pgx.Conn, error) {
