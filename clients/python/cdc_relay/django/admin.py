@@ -123,7 +123,7 @@ class MessageAdmin(admin.ModelAdmin):
         """With the values that a list does not show. Celery repeats the arguments of a task in its headers."""
         t, shown, jsonb = self.model._meta.db_table, operations.shown, operations.SMALL_JSONB
         headers = f"CASE jsonb_typeof({t}.headers) WHEN 'object' THEN {t}.headers - ARRAY['argsrepr', 'kwargsrepr'] ELSE {t}.headers END"
-        payload = f"coalesce(octet_length({t}.payload_bytes) || ' bytes', {shown(f'{t}.payload', 100_000)})"
+        payload = f"coalesce(octet_length({t}.payload_bytes) || ' bytes'::text, {shown(f'{t}.payload', 100_000)})"
         if not getattr(settings, "CDC_RELAY_SHOW_PAYLOAD", False):
             payload = "'hidden: set CDC_RELAY_SHOW_PAYLOAD to show payloads'"
         return with_keys(self.get_queryset(request), [object_id]).annotate(**texts(

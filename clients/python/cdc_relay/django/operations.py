@@ -20,12 +20,12 @@ def shown(column, most=1000, small="true", value=None):
     """The text of a column, or of a value made of it: Python has neither all times nor all numbers of Postgres."""
     text, size = f"({value or column})::text", f"pg_column_size({column})"
     cut = f"left({text}, {most}) || repeat('…', (length({text}) > {most})::integer)"
-    return f"CASE WHEN {size} <= 100000 AND {small.format(column)} THEN {cut} ELSE 'too large for this page: ' || {size} || ' bytes' END"
+    return f"CASE WHEN {size} <= 100000 AND {small.format(column)} THEN {cut} ELSE 'too large for this page: '::text || {size} || ' bytes'::text END"
 
 
 def task(table):
     column = f"{table}.headers"
-    return f"CASE WHEN pg_column_size({column}) <= 32768 AND jsonb_typeof({column} -> 'task') = 'string' THEN left({column} ->> 'task', 255) END"
+    return f"CASE WHEN pg_column_size({column}) <= 32768 AND jsonb_typeof({column} -> 'task'::text) = 'string'::text THEN left({column} ->> 'task'::text, 255) END"
 
 
 def name(table):
