@@ -140,12 +140,15 @@ func readVersion(ctx context.Context, db beginner, table outbox.Table, owner []s
 			return err
 		}
 		var hiddenFrom *string
-		err := tx.QueryRow(ctx, "SELECT coalesce(pg_catalog.max(version), 0), CASE WHEN pg_catalog.row_security_active($1) "+
-			"THEN pg_catalog.quote_ident(current_user) END FROM "+versions.SQL(), versions.SQL()).Scan(&version, &hiddenFrom)
+		err := tx.QueryRow(ctx, "SELECT CASE WHEN pg_catalog.row_security_active($1::text) "+
+			"THEN pg_catalog.quote_ident(current_user) END", versions.SQL()).Scan(&hiddenFrom)
 		if err == nil && hiddenFrom != nil {
 			err = problem.HiddenRows(versions, *hiddenFrom)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, "SELECT coalesce(pg_catalog.max(version), 0) FROM "+versions.SQL()).Scan(&version)
 	})
 	if err == nil || pgcode.Of(err) == "" {
 		return version, err
