@@ -84,7 +84,7 @@ func migrate(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string)
 	if _, err := tx.Exec(ctx, lock); err != nil {
 		return 0, err
 	}
-	if err := checkOwners(ctx, tx, table, owner); err != nil {
+	if err := CheckOwners(ctx, tx, table, owner...); err != nil {
 		return 0, err
 	}
 	err = tx.QueryRow(ctx, "SELECT coalesce(pg_catalog.max(version), 0) FROM "+versions).Scan(&from)
@@ -136,7 +136,7 @@ func readVersion(ctx context.Context, db beginner, table outbox.Table, owner []s
 		if _, err := tx.Exec(ctx, "LOCK TABLE "+versions.SQL()+" IN ACCESS SHARE MODE"); err != nil {
 			return err
 		}
-		if err := checkOwners(ctx, tx, table, owner); err != nil {
+		if err := CheckOwners(ctx, tx, table, owner...); err != nil {
 			return err
 		}
 		var hiddenFrom *string

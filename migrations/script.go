@@ -32,7 +32,7 @@ func SQL(table outbox.Table, owner ...string) (string, error) {
 	fmt.Fprintf(&b, "\\if :versions_missing\nCREATE TABLE %[1]s%[2]s;\nINSERT INTO %[1]s (version) VALUES (0);\n"+
 		"\\else\nLOCK TABLE %[1]s IN EXCLUSIVE MODE;\n\\endif\n", versions, versionColumns)
 	fmt.Fprintf(&b, "\n-- A table or view of another role with one of these names could run code as you.\n%s",
-		OwnersSQL(table, owner...))
+		OwnersSQL(table, outbox.Table{}, owner...))
 	for _, step := range steps(table) {
 		fmt.Fprintf(&b, "\nSELECT version < %d AS pending FROM %s \\gset\n\\if :pending\n", step.Version, versions)
 		fmt.Fprintf(&b,

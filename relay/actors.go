@@ -11,7 +11,7 @@ import (
 type actors struct {
 	failed chan error // the first error that ended an actor
 
-	retention, sweeper, publisher, settler, streamer actor
+	owners, retention, sweeper, publisher, settler, streamer actor
 	// stopSweeping asks the sweeper to end after the current sweep.
 	stopSweeping context.CancelFunc
 }
@@ -45,13 +45,14 @@ func (a actor) end() {
 	}
 }
 
-// start starts what Run and Drain have in common: the hooks, the settler, the publisher and the sweeper. They outlive
+// start starts what Run and Drain have in common: the hooks, the look at owners, the settler, the publisher and the sweeper. They outlive
 // ctx; only stop ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
 	sweeping, stopSweeping := context.WithCancel(ctx)
 	a := &actors{failed: make(chan error, 1), stopSweeping: stopSweeping}
 	r.observer.hooks.start()
+	a.owners = a.run(ctx, r.watchOwners)
 	a.settler = a.run(ctx, r.settler.run)
 	a.publisher = a.run(ctx, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.Run(ctx, sweeping) })
@@ -100,6 +101,7 @@ func within(done <-chan struct{}, most time.Duration) {
 func (a *actors) stopInOrder(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
 	r.core.Stop()
+	a.owners.end()
 	a.retention.end()
 	a.stopSweeping()
 	within(a.sweeper.done, time.Until(deadline))

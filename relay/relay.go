@@ -48,6 +48,8 @@ type Relay struct {
 	phase atomic.Int32 // one of the phases below; Run writes it, Health reads it
 	state atomic.Pointer[publisherState]
 	takes atomic.Bool // messages may leave
+	// lookEvery is how often the relay looks whose code hangs on its tables.
+	lookEvery time.Duration
 	// unanswered finds outages that the publisher does not report.
 	unanswered *unanswered
 	muteness   muteness
@@ -87,6 +89,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		store:     db,
 		starting:  newOutageLog(log, address),
 		stuck:     outagelog.NewPlain(log),
+		lookEvery: time.Minute,
 	}
 	r.state.Store(&publisherState{State: publish.State{Phase: publish.Connecting, Since: time.Now()}})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)
@@ -180,8 +183,8 @@ func (r *Relay) registerMetrics(registry prometheus.Registerer) error {
 // Run relays until ctx is done. Then it takes no more rows, finishes those in flight within ShutdownTimeout, and
 // returns nil.
 //
-// It returns an error only if a person is needed: a wrong configuration of the database at the start, or a table or
-// column that has vanished.
+// It returns an error only if a person is needed: a wrong configuration of the database at the start, a table or column
+// that has vanished, or code of a role that is not trusted on the tables.
 func (r *Relay) Run(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
@@ -305,6 +308,20 @@ func (r *Relay) check(ctx context.Context) error {
 			"address", server.Conn().RemoteAddr().String(), "database", conn.Config().Database)
 		return nil
 	})
+}
+
+// watchOwners ends the relay as the start would if code of a role that is not trusted hangs on its tables meanwhile: it
+// would run with the rights of the relay. An error of the database is left to those who need its answer.
+func (r *Relay) watchOwners(ctx context.Context) error {
+	for sleep(ctx, r.lookEvery) == nil {
+		err := r.store.Conn(ctx, func(conn *pgx.Conn) error {
+			return migrations.CheckOwners(ctx, conn, r.config.Table, r.config.TableOwner)
+		})
+		if problem.Is(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // unreadable turns a missing grant on the version table into a problem.

@@ -72,7 +72,7 @@ func notEmpty(text string) error {
 func (p *process) consoleCommand() *cli.Command {
 	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
 		"payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
-		"mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "slot",
+		"mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "owner", "slot",
 		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
 	return &cli.Command{
 		Name:      "console",

@@ -295,7 +295,7 @@ func (p *process) openSession(ctx context.Context, cfg *config, command string) 
 	if err != nil {
 		return nil, err
 	}
-	tables, err := operator.New(ctx, conn, cfg.relay.Table)
+	tables, err := operator.New(ctx, conn, cfg.relay.Table, cfg.relay.TableOwner)
 	if err != nil {
 		closeConn(ctx, conn)
 		return nil, err

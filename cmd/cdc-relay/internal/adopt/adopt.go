@@ -218,7 +218,7 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	script := "-- " + problem.OneLine(r.Command()) + "\n" +
 		"-- For psql, as the owner of both tables or a superuser." + again + "\n" +
 		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\nBEGIN;\n" +
-		migrations.OwnersSQL(r.Outbox, r.Owner) + s.function + "COMMIT;\n\n"
+		migrations.OwnersSQL(r.Outbox, r.From, r.Owner) + s.function + "COMMIT;\n\n"
 	if p.waiting != "false" {
 		script += "-- Waiting rows, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
 	}

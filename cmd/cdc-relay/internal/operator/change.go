@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/schema"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
@@ -202,7 +203,12 @@ func (t *Tables) Change(
 			return done, refused
 		}
 	}
-	err = chosen.inBatches(ctx, batch, progress, func(rows []chosenRow) error { return apply(ctx, rows, &done) })
+	err = chosen.inBatches(ctx, batch, progress, func(rows []chosenRow) error {
+		if err := migrations.CheckOwners(ctx, t.conn, t.table, t.owner...); err != nil {
+			return err
+		}
+		return apply(ctx, rows, &done)
+	})
 	return done, err
 }
 

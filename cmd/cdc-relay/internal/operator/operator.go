@@ -28,6 +28,7 @@ import (
 type Tables struct {
 	conn  *pgx.Conn
 	table outbox.Table
+	owner []string // may own the tables, besides those that migrations.CheckOwners trusts
 	names []string // placeholders of statements and their values, in pairs
 	// database is known after the first question for it.
 	database Database
@@ -48,18 +49,19 @@ const (
 // ChangeBatch is how many rows the commands and the console change in one transaction.
 const ChangeBatch = 1000
 
-// New configures the session of the connection. If it fails, the caller closes the connection.
-func New(ctx context.Context, conn *pgx.Conn, table outbox.Table) (*Tables, error) {
+// New configures the session of the connection. If it fails, the caller closes the connection. Owner is that of
+// migrations.CheckOwners.
+func New(ctx context.Context, conn *pgx.Conn, table outbox.Table, owner ...string) (*Tables, error) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	if err := migrations.CheckTables(ctx, conn, table); err != nil {
+	if err := migrations.CheckTables(ctx, conn, table, owner...); err != nil {
 		return nil, err
 	}
 	_, err := conn.Exec(ctx, store.SessionSettings+"; SET lock_timeout = '10s'")
 	if err != nil {
 		return nil, fmt.Errorf("set the connection up: %w", err)
 	}
-	return &Tables{conn: conn, table: table, names: []string{
+	return &Tables{conn: conn, table: table, owner: owner, names: []string{
 		"{outbox}", table.SQL(), "{dead}", table.DeadLetter().SQL(), "{published}", table.Published().SQL(),
 		"{version}", fmt.Sprint(outbox.SchemaVersion), "{copied}", schema.List(schema.Copied(), ""),
 		"{copied_of_row}", schema.List(schema.Copied(), "r."), "{kept_of_row}", schema.List(schema.Kept(), "r."),
