@@ -104,7 +104,7 @@ SELECT f.fault, f.kind, f.schema, f.name,
        f.kind IN ('VIEW', 'MATERIALIZED VIEW', 'FOREIGN TABLE') OR coalesce(v.type = 'policy', false) AS reads
 FROM found f LEFT JOIN LATERAL pg_catalog.pg_identify_object_as_address(f.via, f.part, 0) v ON f.via IS NOT NULL
 WHERE f.fault = 'kind' OR f.owner NOT IN (SELECT t.oid FROM trusted t)
-ORDER BY reads DESC, f.nth, f.name LIMIT 1`
+ORDER BY reads DESC, f.nth, f.kind = 'table' DESC, f.name LIMIT 1`
 
 // strangers returns strangersSQL for an outbox, and for a table that it adopts, if that has a name. Owner is the role
 // that the user has named, or "".
@@ -258,7 +258,7 @@ func findStranger(ctx context.Context, tx pgx.Tx, sql string) (stranger, error) 
 
 // OwnersSQL does the same as CheckSource in a script. It must run after the script has locked the tables that it reads.
 func OwnersSQL(table, source outbox.Table, owner ...string) string {
-	return `DO $owners$
+	return noJIT + `DO $owners$
 DECLARE
     stranger record;
     what     text;

@@ -18,6 +18,9 @@ const localPath = "SET LOCAL search_path = pg_catalog, pg_temp;\n"
 // localTimeout limits how long a transaction waits for a lock.
 const localTimeout = "SET LOCAL lock_timeout = '10s';\n"
 
+// noJIT is for statements that are long and read little: to compile them would take a second.
+const noJIT = "SET LOCAL jit = off;\n"
+
 // beginner is a connection, or a transaction, which then begins a savepoint.
 type beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
@@ -26,7 +29,7 @@ type beginner interface {
 // inPath runs a transaction with localPath and localTimeout.
 func inPath(ctx context.Context, db beginner, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, localPath+localTimeout); err != nil {
+		if _, err := tx.Exec(ctx, localPath+localTimeout+noJIT); err != nil {
 			return err
 		}
 		return do(tx)
