@@ -162,16 +162,20 @@ func (s stranger) problem() *problem.Problem {
 		away = fmt.Sprintf("REVOKE TRIGGER, REFERENCES ON %s FROM %s", object.Printed(), grantee(s.Owner))
 	default:
 		code := problem.OneLine(kind + " " + s.Name)
-		if what, away = code+" belongs to role "+role, "drop it"; s.Part != "" {
+		if what, away = code+" belongs to role "+role, "drop it, or let a role own it that is"; s.Part != "" {
 			what = fmt.Sprintf("%s uses %s of role %s", s.part(), code, role)
 		}
 		if drop := s.drop(); drop != "" {
 			away = drop
 		}
 	}
+	fix := fmt.Sprintf("-- %s; else: %s;", may, away)
+	if s.Owner == public {
+		fix = away + ";"
+	}
 	return &problem.Problem{
 		What: fmt.Sprintf("%s, which is not trusted to run code as role %s", what, outbox.Identifier(s.Self)),
-		Fix:  fmt.Sprintf("-- %s; else: %s;", may, away),
+		Fix:  fix,
 		Err:  ErrOwner,
 	}
 }
@@ -208,8 +212,11 @@ func (s stranger) drop() string {
 	return ""
 }
 
+// public is everybody, who is no role.
+const public = "PUBLIC"
+
 func grantee(role string) string {
-	if role == "PUBLIC" {
+	if role == public {
 		return role
 	}
 	return outbox.QuoteIdentifier(role)

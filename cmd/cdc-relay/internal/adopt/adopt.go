@@ -123,19 +123,22 @@ func newPlan(ctx context.Context, conn *pgx.Conn, r Request) (p *plan, err error
 		if _, err := tx.Exec(ctx, "SET LOCAL "+searchPath); err != nil {
 			return fmt.Errorf("set search_path: %w", err)
 		}
-		p, err = readPlan(ctx, tx.Conn(), r)
+		p, err = readPlan(ctx, tx, r)
 		return err
 	})
 	return p, err
 }
 
-func readPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
+func readPlan(ctx context.Context, tx pgx.Tx, r Request) (*plan, error) {
 	given, err := parseMap(r.Map)
 	if err != nil {
 		return nil, fmt.Errorf("--map: %w", err)
 	}
-	s, err := readSource(ctx, conn, r.From, r.Outbox)
+	s, err := readSource(ctx, tx, r.From, r.Outbox)
 	if err != nil {
+		return nil, err
+	}
+	if err := migrations.CheckSource(ctx, tx, r.Outbox, r.From, r.Owner); err != nil {
 		return nil, err
 	}
 	if err := s.check(r); err != nil {
@@ -156,12 +159,12 @@ func readPlan(ctx context.Context, conn *pgx.Conn, r Request) (*plan, error) {
 	if p.conversion, err = s.convert(r.Layout, given); err != nil {
 		return nil, err
 	}
-	p.waiting, err = p.condition(ctx, conn)
+	p.waiting, err = p.condition(ctx, tx)
 	return p, err
 }
 
 // condition returns the SQL condition for the rows to move.
-func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
+func (p *plan) condition(ctx context.Context, db database) (string, error) {
 	condition := p.request.Waiting
 	switch condition {
 	case "":
@@ -172,7 +175,7 @@ func (p *plan) condition(ctx context.Context, conn *pgx.Conn) (string, error) {
 		condition = "false"
 	}
 	rows := func(where string) (exists bool, err error) {
-		err = conn.QueryRow(ctx,
+		err = db.QueryRow(ctx,
 			fmt.Sprintf("SELECT EXISTS (SELECT FROM %s s WHERE (%s))", p.source.table.SQL(), where)).Scan(&exists)
 		return exists, err
 	}

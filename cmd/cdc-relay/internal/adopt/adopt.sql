@@ -154,10 +154,35 @@
             END IF;
 {{- end}}
 
+{{define "look"}}
+{{- if .Moves}}
+    LOCK TABLE {{.Source}} IN ROW EXCLUSIVE MODE; -- nothing is hung on it after the look
+{{- end}}
+    -- A DELETE runs with the rights of this session, and with it what hangs on the table. By the grants: a transaction with
+    -- an older snapshot does not see a new trigger, and it fires.
+    SELECT x.owns, x.role INTO stranger FROM (
+        SELECT true, c.relowner FROM pg_class c WHERE c.oid IN ({{.Relations}})
+        UNION ALL SELECT false, x.grantee FROM pg_class c, aclexplode(c.relacl) x
+        WHERE c.oid IN ({{.Relations}}) AND x.privilege_type IN ('TRIGGER', 'REFERENCES')
+        UNION ALL SELECT false, x.grantee FROM pg_attribute a, aclexplode(a.attacl) x
+        WHERE a.attrelid IN ({{.Relations}}) AND x.privilege_type = 'REFERENCES'
+        UNION ALL SELECT false, coalesce(c.relowner, p.proowner) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+        LEFT JOIN pg_class c ON c.oid = t.tgconstrrelid
+        WHERE t.tgrelid IN ({{.Relations}}) AND t.tgtype & 8 = 8 AND t.tgenabled <> 'D' -- DELETE
+    ) x(owns, role) WHERE NOT EXISTS (SELECT FROM pg_roles t WHERE t.oid = x.role AND (
+        t.rolsuper OR t.rolname IN (current_user, {{.Trusted}})
+        OR t.oid = (SELECT d.datdba FROM pg_database d WHERE d.datname = current_database())))
+    ORDER BY x.owns DESC LIMIT 1;
+    IF stranger.owns{{if .Moves}} OR FOUND{{end}} THEN
+        RAISE EXCEPTION 'role % is not trusted to run code as role %, and owns or changes table %', stranger.role::regrole, current_user, {{.Literal}}
+            USING ERRCODE = 'insufficient_privilege', HINT = 'cdc-relay check';
+    END IF;
+{{- end}}
+
 {{define "function"}}
 #variable_conflict use_column
 DECLARE
-    r record;
+    r record; stranger record;
 {{- template "variables"}}
 BEGIN
 {{- range .Sequences}}
@@ -168,6 +193,11 @@ BEGIN
 {{- if .View}}
     r := NEW;
 {{- else}}
+{{- template "look" .}}
+    IF stranger.role IS NOT NULL THEN
+        RAISE WARNING 'role % has TRIGGER or REFERENCES on table %: its rows stay there', stranger.role::regrole, {{.Literal}} USING HINT = 'cdc-relay check';
+        r := NEW;
+    ELSE
     -- By its place: a search in the index would be a read of other transactions' keys, and SERIALIZABLE ones would fail.
     DELETE FROM {{.Source}} s WHERE s.ctid = NEW.ctid AND s.tableoid = TG_RELID AND {{keyOf "NEW"}} RETURNING s.* INTO r;
     IF NOT FOUND THEN -- the application has changed the row that it inserted, or deleted it
@@ -175,6 +205,7 @@ BEGIN
         IF NOT FOUND THEN
             r := NEW;
         END IF;
+    END IF;
     END IF;
 {{- end}}
 {{- template "convert" .}}
@@ -184,9 +215,10 @@ END {{end}}
 {{define "move"}}
 #variable_conflict use_column
 DECLARE
-    k record; r record; moved bigint := 0;
+    k record; r record; stranger record; moved bigint := 0;
 {{- template "variables"}}
 BEGIN
+{{- template "look" .}}
     FOR k IN SELECT {{.KeyColumns}} FROM {{.Source}} s WHERE {{.Waiting}} ORDER BY {{.Order}} LOOP
         DELETE FROM {{.Source}} s WHERE {{keyOf "k"}} AND {{.Waiting}} RETURNING s.* INTO r;
         CONTINUE WHEN NOT FOUND; -- somebody else has deleted it
@@ -195,6 +227,7 @@ BEGIN
 {{- if .Commit}}
         IF moved % 1000 = 0 THEN
             COMMIT;
+            {{- template "look" .}}
         END IF;
 {{- end}}
     END LOOP;

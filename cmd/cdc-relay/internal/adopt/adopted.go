@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -41,9 +42,10 @@ LEFT JOIN (pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.rel
 LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid = c.oid AND t.tgfoid = f.oid
 WHERE f.note ->> 'outbox' = $2 ORDER BY 1, 2`
 
-// List returns the tables that were adopted into an outbox. It reads only the catalog.
-func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, error) {
-	rows, _ := conn.Query(ctx, listSQL, into.Schema, into.SQL())
+// List returns the tables that were adopted into an outbox. It reads only the catalog. Owner is that of
+// migrations.CheckOwners.
+func List(ctx context.Context, db database, into outbox.Table, owner ...string) ([]Adopted, error) {
+	rows, _ := db.Query(ctx, listSQL, into.Schema, into.SQL())
 	var notes []note
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Adopted, err error) {
 		var n note
@@ -58,7 +60,7 @@ func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, er
 		return nil, fmt.Errorf("look for adopted tables: %w", err)
 	}
 	for i := range all {
-		if err := all[i].examine(ctx, conn, into, notes[i]); err != nil {
+		if err := all[i].examine(ctx, db, into, notes[i], owner); err != nil {
 			return nil, err
 		}
 	}
@@ -66,8 +68,8 @@ func List(ctx context.Context, conn *pgx.Conn, into outbox.Table) ([]Adopted, er
 }
 
 // examine compares the table with that of the adoption.
-func (a *Adopted) examine(ctx context.Context, conn *pgx.Conn, into outbox.Table, then note) error {
-	s, err := readSource(ctx, conn, a.Table, into)
+func (a *Adopted) examine(ctx context.Context, db database, into outbox.Table, then note, owner []string) error {
+	s, err := readSource(ctx, db, a.Table, into)
 	if problem.Is(err) {
 		return nil // it does not exist
 	}
@@ -83,7 +85,10 @@ func (a *Adopted) examine(ctx context.Context, conn *pgx.Conn, into outbox.Table
 	}
 	a.OtherKey = then.Key != nil && !slices.Equal(then.Key, s.key())
 	a.LostKey = slices.DeleteFunc(then.Key, func(name string) bool { return !lost(name) })
-	a.Obstacle = s.check(Request{Outbox: into, Layout: then.Layout, From: a.Table, Map: then.Map})
+	a.Obstacle = migrations.CheckSource(ctx, db, into, a.Table, owner...)
+	if a.Obstacle == nil {
+		a.Obstacle = s.check(Request{Outbox: into, Layout: then.Layout, From: a.Table, Map: then.Map})
+	}
 	if given, err := parseMap(then.Map); err == nil && a.Obstacle == nil && then.Layout+then.Map != "" {
 		_, a.Obstacle = s.convert(then.Layout, given)
 	}

@@ -1,12 +1,15 @@
 package adopt_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -124,7 +127,7 @@ func TestAPrimaryKeyMayHaveAnExtensionType(t *testing.T) {
 	s := open(t)
 	s.Exec(`CREATE SCHEMA "Ext"; CREATE EXTENSION ltree SCHEMA "Ext"; CREATE DOMAIN place AS "Ext".ltree`)
 	s.Exec(`CREATE TABLE events (id int, path "Ext".ltree, at place, name name, body text, PRIMARY KEY (path, id, at, name))`)
-	s.Exec("GRANT INSERT ON events TO " + s.role)
+	s.Exec("GRANT INSERT ON events TO " + s.role + "; GRANT USAGE ON SEQUENCE events_id_seq TO " + s.role)
 	s.Exec("INSERT INTO events VALUES (1, 'a.b', 'c', 'd', '1')")
 	s.adopt(s.request("", "events", "routing_key=path,payload=body", "all"))
 	s.insert("INSERT INTO events VALUES (2, 'a.b', 'c', 'd', '2'), (3, 'a.b', 'c', 'd', '3')")
@@ -145,6 +148,96 @@ func TestTheFunctionCannotBeUsedToGainRights(t *testing.T) {
 	s.insert("SET search_path = evil, pg_temp, public", "CREATE FUNCTION evil.md5(text) RETURNS text LANGUAGE sql AS 'SELECT NULL::text'",
 		"CREATE TABLE evil.outbox (id bigint)", "INSERT INTO public.events (topic, customer, body) VALUES ('t', repeat('x', 3000), '1')")
 	s.want(row{"ordering_key": tabletest.One[string](s, "SELECT md5(repeat('x', 3000))")})
+}
+
+// The function deletes with the rights of the outbox's owner, and so would run what others hang on the table.
+func TestATableThatOthersCanHangCodeOnIsNotAdopted(t *testing.T) {
+	s := open(t)
+	s.Exec("GRANT CREATE ON SCHEMA public TO " + s.role)
+	s.insert("CREATE TYPE json AS ENUM ('1')", "CREATE FUNCTION cast_json(public.json) RETURNS pg_catalog.json LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION $$it ran$$; END'",
+		"CREATE CAST (public.json AS pg_catalog.json) WITH FUNCTION cast_json", "CREATE TABLE owned (id int PRIMARY KEY, topic text, body text)")
+	const columns = " (id int PRIMARY KEY, topic text, body text); INSERT INTO "
+	s.Exec("CREATE TABLE triggers" + columns + "triggers VALUES (1, 't', '1'); GRANT TRIGGER ON triggers TO " + s.role)
+	s.Exec("CREATE TABLE refers" + columns + "refers VALUES (1, 't', '1'); GRANT REFERENCES (id) ON refers TO PUBLIC")
+	s.Exec("CREATE TABLE parts (id int PRIMARY KEY, topic text, body text) PARTITION BY RANGE (id); CREATE TABLE part PARTITION OF parts DEFAULT; GRANT ALL ON part TO " + s.role)
+	s.Exec("CREATE TABLE typed (id int PRIMARY KEY, topic text, body public.json); INSERT INTO typed VALUES (1, 't', '1')")
+	for table, says := range map[string]string{
+		"owned": "table public.owned belongs to role " + s.role, "triggers": "role " + s.role + " has TRIGGER on table public.triggers",
+		"refers": `role "PUBLIC" has REFERENCES on table public.refers`, "typed": "table public.typed uses type public.json of role " + s.role,
+		"parts": "role " + s.role + " has REFERENCES on table public.part",
+	} {
+		r := s.request("", table, "routing_key=topic,payload=body", "all")
+		_, err := adopt.Adopt(t.Context(), tabletest.Connect(t, s.URL), r)
+		_, printing := adopt.SQL(t.Context(), tabletest.Connect(t, s.URL), r)
+		for _, err := range []error{err, printing} {
+			if !errors.Is(err, migrations.ErrOwner) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v, want %s", table, err, says)
+			}
+		}
+		if _, cure, is := strings.Cut(problem.Hint(err), "REVOKE"); is {
+			s.Exec("REVOKE" + cure)
+			s.adopt(r)
+		}
+	}
+	r := s.request("", "owned", "routing_key=topic,payload=body", "none")
+	r.Owner = s.role // on purpose
+	s.adopt(r)
+	s.Exec("DELETE FROM outbox")
+	s.insert("INSERT INTO owned VALUES (1, 't', '2')")
+	s.want(row{"body": "2"})
+	s.wantEmpty("owned", "triggers", "refers")
+	s.Exec("CREATE SCHEMA ours CREATE TABLE named (id int PRIMARY KEY, topic text, body text); CREATE TYPE ours.json AS ENUM ('a b'); ALTER TABLE ours.named ALTER body TYPE ours.json USING NULL")
+	s.adopt(s.request("", "ours.named", "routing_key=topic,payload=body", "none")) // a type is no built-in one by its name
+	s.Exec("INSERT INTO ours.named VALUES (1, 't', 'a b')")
+	s.want(row{"body": "bytes:a b"})
+	s.Exec("DROP OWNED BY " + s.role + " CASCADE")
+}
+
+// A role becomes able to do so later. Its code never runs as the owner of the outbox, and no message is lost.
+func TestCodeThatIsHungOnAnAdoptedTableLaterDoesNotRun(t *testing.T) {
+	s := open(t, events)
+	s.Exec("GRANT CREATE ON SCHEMA public TO " + s.role)
+	s.insert("CREATE FUNCTION grab() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN "+
+		"EXECUTE 'ALTER ROLE "+s.role+" SUPERUSER'; END IF; RETURN OLD; END $$", "CREATE TABLE mine (id bigint)")
+	s.adopt(s.request("", "events", eventMap, ""))
+	insert := func(stays int, obstacle string) {
+		t.Helper()
+		s.insert("INSERT INTO events (topic, customer, body) VALUES ('t', 'c', '1')")
+		s.want(row{"body": "1"})
+		s.is(stays, "SELECT count(*) FROM events")
+		s.is(false, "SELECT rolsuper FROM pg_roles WHERE rolname = $1", s.role)
+		s.Exec("ALTER TABLE events DISABLE TRIGGER ALL; DELETE FROM events; ALTER TABLE events ENABLE TRIGGER ALL")
+		all, err := adopt.List(t.Context(), s.Conn, s.outbox)
+		if err != nil || (obstacle == "") != (all[0].Obstacle == nil) || obstacle != "" && !strings.Contains(all[0].Obstacle.Error(), obstacle) {
+			t.Errorf("check: %v, %v, want %s", all[0].Obstacle, err, obstacle)
+		}
+	}
+	insert(0, "")
+	s.Exec("GRANT TRIGGER ON events TO " + s.role)
+	old := tabletest.Connect(t, s.app.Config().ConnString()) // it does not see the trigger, which fires all the same
+	_, err := old.Exec(t.Context(), "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM events")
+	must(t, err)
+	s.insert("CREATE TRIGGER grab BEFORE DELETE ON events FOR EACH ROW EXECUTE FUNCTION grab()")
+	_, err = old.Exec(t.Context(), "INSERT INTO events (topic, customer, body) VALUES ('t', 'c', '1'); COMMIT")
+	must(t, err)
+	s.want(row{"body": "1"})
+	s.Exec("ALTER TABLE events DISABLE TRIGGER ALL; DELETE FROM events; ALTER TABLE events ENABLE TRIGGER ALL")
+	insert(1, "trigger grab of public.events uses function public.grab() of role "+s.role)
+	s.Exec("REVOKE TRIGGER ON events FROM " + s.role)
+	insert(1, "trigger grab of public.events uses")
+	s.Exec("DROP TRIGGER grab ON events; GRANT REFERENCES ON events TO " + s.role)
+	insert(1, "role "+s.role+" has REFERENCES on table public.events")
+	s.insert("ALTER TABLE mine ADD FOREIGN KEY (id) REFERENCES events ON DELETE CASCADE", "CREATE TRIGGER grab AFTER DELETE ON mine FOR EACH ROW EXECUTE FUNCTION grab()")
+	s.Exec("REVOKE REFERENCES ON events FROM " + s.role)
+	insert(1, "constraint mine_id_fkey of public.mine uses table public.mine of role")
+	s.insert("DROP TABLE mine")
+	insert(0, "")
+	s.Exec("ALTER TABLE events OWNER TO " + s.role)
+	if _, err := s.app.Exec(t.Context(), "INSERT INTO events (topic, customer, body) VALUES ('t', 'c', '1')"); err == nil || !strings.Contains(err.Error(), "is not trusted to run code as role postgres") {
+		t.Errorf("the table has another owner, and the INSERT got %v", err)
+	}
+	s.Exec("ALTER TABLE events OWNER TO postgres; GRANT INSERT ON events TO " + s.role + "; GRANT USAGE ON SEQUENCE events_id_seq TO " + s.role)
+	insert(0, "")
 }
 
 // A trigger or rule that prevents a DELETE would fail every INSERT of the application at COMMIT.

@@ -48,12 +48,21 @@ func (p *plan) render(name string, commit bool) (string, error) {
 		return "", fmt.Errorf("parse templates: %w", err)
 	}
 	var b strings.Builder
+	literal := migrations.QuoteLiteral(s.table.SQL())
+	relations := "SELECT " + literal + "::regclass::oid UNION ALL SELECT "
+	if name == "move" {
+		relations += "t.relid::oid FROM pg_partition_tree(" + literal + ") t"
+	} else {
+		relations += "TG_RELID"
+	}
 	err = parsed.ExecuteTemplate(&b, name, map[string]any{
 		"Outbox": p.request.Outbox.SQL(), "Source": s.table.SQL(), "View": p.request.View, "Sequences": p.sequences(),
 		"Layout": c.layout, "Assignments": c.assignments, "Body": c.body, "Queue": c.queue, "Priority": c.priority,
 		"TaskUUID": s.asUUID(`r."task_id"::text`), "EnvelopeUUID": s.asUUID("(envelope ->> 'uuid')"),
 		"Waiting": "(" + p.waiting + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
 		"Moves": name == "move", "Commit": commit,
+		"Literal": literal, "Relations": relations,
+		"Trusted": join([]string{s.Owner, p.request.Owner}, ", ", migrations.QuoteLiteral),
 	})
 	if err != nil {
 		return "", fmt.Errorf("render %s: %w", name, err)
@@ -132,7 +141,7 @@ func (p *plan) statements() (s statements, err error) {
 		after +
 		fmt.Sprintf("COMMENT ON FUNCTION %s IS %s;\n", f, migrations.QuoteLiteral(string(note)))
 	s.move = "DO " + s.move + ";\n"
-	s.final = []string{lockTimeout, p.lock()}
+	s.final = []string{lockTimeout, p.lock(), migrations.OwnersSQL(p.request.Outbox, p.request.From, p.request.Owner)}
 	if p.waiting != "false" {
 		s.final = append(s.final, "DO "+last+";")
 	}

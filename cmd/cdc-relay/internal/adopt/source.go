@@ -70,7 +70,7 @@ func named(table outbox.Table, all []obstacle) (names, fix string) {
 
 type column struct {
 	Name string `json:"name"`
-	// Type is the base type: json, jsonb, text, uuid, bytea, timestamptz, …
+	// Type is the base type: json, jsonb, text, uuid, bytea, timestamptz, … A type of another schema has a longer name.
 	Type    string `json:"type"`
 	Default string `json:"default"`
 	// Sequence is the sequence of an identity column, as SQL writes it.
@@ -99,13 +99,15 @@ WITH named AS NOT MATERIALIZED (
 SELECT pg_catalog.jsonb_build_object(
   'kind', c.relkind, 'owner', pg_catalog.pg_get_userbyid(c.relowner),
   'columns', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
-      'type', coalesce((SELECT b.typname FROM pg_catalog.pg_type b WHERE b.oid = t.typbasetype), t.typname),
+      'type', CASE coalesce(b.typnamespace, t.typnamespace) WHEN 'pg_catalog'::regnamespace::oid
+                THEN coalesce(b.typname, t.typname)::text ELSE pg_catalog.format_type(a.atttypid, NULL) END,
       'default', CASE WHEN a.attgenerated = '' THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END,
       'sequence', (SELECT q.objid::regclass::text FROM pg_catalog.pg_depend q
                    WHERE a.attidentity <> '' AND q.deptype = 'i' AND q.classid = 'pg_catalog.pg_class'::regclass
                      AND q.refclassid = q.classid AND q.refobjid = c.oid AND q.refobjsubid = a.attnum),
       'generated', a.attgenerated <> '') ORDER BY a.attnum)
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+    LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
     LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
   'key', (SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('name', a.attname,
@@ -184,13 +186,20 @@ func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Tabl
 	return outbox.Table{Schema: "public", Name: names[0]}, nil
 }
 
-func readSource(ctx context.Context, conn *pgx.Conn, table, into outbox.Table) (*source, error) {
+// database is a connection or a transaction.
+type database interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func readSource(ctx context.Context, db database, table, into outbox.Table) (*source, error) {
 	s := new(source)
-	err := conn.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(s)
+	err := db.QueryRow(ctx, sourceSQL, table.Schema, table.Name, triggerName, into.SQL()).Scan(s)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, problem.New("# set --from to the table",
-			"table %s does not exist in database %q", table, conn.Config().Database)
+			"table %s does not exist in this database", table)
 	case err != nil:
 		return nil, fmt.Errorf("read the catalog for %s: %w", table, err)
 	}
