@@ -17,16 +17,18 @@ import (
 // only if its kind and its owner are right.
 
 // strangersSQL finds the worst object that is not ours, or whose code runs as whoever uses ours. The catalog of
-// dependencies knows what hangs on our tables: triggers, rules, policies, constraints, defaults, indexes, types, and the
-// tables that refer to ours, with what hangs on those. It also knows what each of them uses, up to a function: what that
-// does is its owner's affair. Event triggers hang on the database. Whoever owns one of them must be trusted.
+// dependencies knows what hangs on our tables: triggers, rules, policies, constraints, defaults, indexes, types, and
+// tables that refer to ours, with what hangs on those. It also knows what each of them uses, up to a function: what
+// that does is its owner's affair. Event triggers hang on the database. Whoever owns one of them must be trusted.
+//
 // Trusted are the role of the session, the owner of the database, superusers and a named role. If one of them has
 // published the outbox, its owner is trusted as well; a session that is no superuser accepts any publication, because
 // creating one needs CREATE on the database. A session that has nothing to lend but the tables, such as a relay that
-// polls, trusts their owner. Only identity counts, because a membership proves nothing: a superuser is a member of every
-// role, and a role can make others its members.
-// From a table that was or is adopted, the owner of the outbox deletes rows for every INSERT. So nobody else may be able
-// to hang code on it, either.
+// polls, trusts their owner. Only identity counts, because a membership proves nothing: a superuser is a member of
+// every role, and a role can make others its members.
+//
+// From an adopted table, the owner of the outbox deletes a row for every INSERT. So nobody else may be able to hang
+// code on it, either.
 const strangersSQL = `
 WITH RECURSIVE me AS (
   SELECT pg_catalog.bool_or(r.rolsuper AND r.rolname = current_user) AS super,
@@ -156,7 +158,8 @@ func (s stranger) problem() *problem.Problem {
 	case "kind":
 		return problem.New(away, "%s is %s, and has to be a table", object, WithArticle(s.Kind))
 	case "owner":
-		may = "if that role is to own the outbox, add --owner " + problem.ShellWord(s.Owner) + ", or connect as that role"
+		may = fmt.Sprintf("if that role is to own the outbox, add --owner %s, or connect as that role",
+			problem.ShellWord(s.Owner))
 	case "grant":
 		what = fmt.Sprintf("role %s has %s on table %s", role, s.Kind, object)
 		away = fmt.Sprintf("REVOKE TRIGGER, REFERENCES ON %s FROM %s", object.Printed(), grantee(s.Owner))

@@ -45,7 +45,7 @@ func (a actor) end() {
 	}
 }
 
-// start starts what Run and Drain have in common: the hooks, the look at owners, the settler, the publisher and the sweeper. They outlive
+// start starts what Run and Drain have in common: hooks, the look at owners, settler, publisher and sweeper. They outlive
 // ctx; only stop ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)

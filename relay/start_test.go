@@ -3,15 +3,18 @@ package relay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -46,6 +49,34 @@ func TestARoleWithoutConnectGetsTheMissingGrant(t *testing.T) {
 	want := `GRANT CONNECT ON DATABASE ` + database + ` TO ` + role + `;`
 	if !problem.Is(err) || problem.Hint(err) != want {
 		t.Fatalf("%v\nhint %s\nwant %s", err, problem.Hint(err), want)
+	}
+}
+
+// A role with TRIGGER may use it after the start: the relay ends with the error of a start, and does not run its code for
+// long.
+func TestCodeOfAnotherRoleEndsARunningRelay(t *testing.T) {
+	i := newInstance(t)
+	role := services.Name(t)
+	exec := func(statements string) {
+		t.Helper()
+		if _, err := i.db.Exec(context.Background(), statements); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("CREATE ROLE " + role + "; GRANT TRIGGER ON outbox TO " + role + "; GRANT CREATE ON SCHEMA public TO " + role)
+	t.Cleanup(func() { exec("DROP OWNED BY " + role + " CASCADE; DROP ROLE " + role) })
+	r := i.new(i.publisher(), slog.DiscardHandler, prometheus.NewRegistry())
+	r.lookEvery = 10 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	exec("INSERT INTO outbox (routing_key, payload) VALUES ('" + i.queue + "', '1')")
+	i.await("the message", func() bool { return i.arrived() == 1 })
+	exec("SET ROLE " + role + "; CREATE FUNCTION public.hung() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'; " +
+		"CREATE TRIGGER hung BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION public.hung(); RESET ROLE")
+	if err := <-ended; !errors.Is(err, migrations.ErrOwner) || !strings.Contains(err.Error(), "trigger hung of public.outbox uses") {
+		t.Errorf("the relay ended with %v", err)
 	}
 }
 

@@ -138,10 +138,10 @@ func readPlan(ctx context.Context, tx pgx.Tx, r Request) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := migrations.CheckSource(ctx, tx, r.Outbox, r.From, r.Owner); err != nil {
+	if err := s.check(r); err != nil {
 		return nil, err
 	}
-	if err := s.check(r); err != nil {
+	if err := migrations.CheckSource(ctx, tx, r.Outbox, r.From, r.Owner); err != nil {
 		return nil, err
 	}
 	if s.HiddenFrom != "" {

@@ -161,14 +161,14 @@
     -- A DELETE runs with the rights of this session, and with it what hangs on the table. By the grants: a transaction with
     -- an older snapshot does not see a new trigger, and it fires.
     SELECT x.owns, x.role INTO stranger FROM (
-        SELECT true, c.relowner FROM pg_class c WHERE c.oid IN ({{.Relations}})
+        SELECT true, c.relowner FROM pg_class c WHERE c.oid {{.Relations}}
         UNION ALL SELECT false, x.grantee FROM pg_class c, aclexplode(c.relacl) x
-        WHERE c.oid IN ({{.Relations}}) AND x.privilege_type IN ('TRIGGER', 'REFERENCES')
+        WHERE c.oid {{.Relations}} AND x.grantee <> c.relowner AND x.privilege_type IN ('TRIGGER', 'REFERENCES')
         UNION ALL SELECT false, x.grantee FROM pg_attribute a, aclexplode(a.attacl) x
-        WHERE a.attrelid IN ({{.Relations}}) AND x.privilege_type = 'REFERENCES'
+        WHERE a.attrelid {{.Relations}} AND a.attacl IS NOT NULL AND x.privilege_type = 'REFERENCES'
         UNION ALL SELECT false, coalesce(c.relowner, p.proowner) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
         LEFT JOIN pg_class c ON c.oid = t.tgconstrrelid
-        WHERE t.tgrelid IN ({{.Relations}}) AND t.tgtype & 8 = 8 AND t.tgenabled <> 'D' -- DELETE
+        WHERE t.tgrelid {{.Relations}} AND t.tgtype & 8 = 8 AND t.tgenabled <> 'D' -- DELETE
     ) x(owns, role) WHERE NOT EXISTS (SELECT FROM pg_roles t WHERE t.oid = x.role AND (
         t.rolsuper OR t.rolname IN (current_user, {{.Trusted}})
         OR t.oid = (SELECT d.datdba FROM pg_database d WHERE d.datname = current_database())))

@@ -49,11 +49,13 @@ func (p *plan) render(name string, commit bool) (string, error) {
 	}
 	var b strings.Builder
 	literal := migrations.QuoteLiteral(s.table.SQL())
-	relations := "SELECT " + literal + "::regclass::oid UNION ALL SELECT "
-	if name == "move" {
-		relations += "t.relid::oid FROM pg_partition_tree(" + literal + ") t"
-	} else {
-		relations += "TG_RELID"
+	relations := "= TG_RELID"
+	switch {
+	case name == "move":
+		relations = fmt.Sprintf("IN (SELECT %s::regclass::oid UNION SELECT t.relid::oid FROM pg_partition_tree(%[1]s) t)",
+			literal)
+	case s.Kind == "p":
+		relations = "IN (" + literal + "::regclass::oid, TG_RELID)"
 	}
 	err = parsed.ExecuteTemplate(&b, name, map[string]any{
 		"Outbox": p.request.Outbox.SQL(), "Source": s.table.SQL(), "View": p.request.View, "Sequences": p.sequences(),

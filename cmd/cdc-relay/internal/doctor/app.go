@@ -14,6 +14,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
+// changing are the privileges on tables that only relays and operators need; MAINTAIN is one since Postgres 17. With
+// TRIGGER and REFERENCES, a role hangs its code on a table.
+const changing = `('{UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]
+  || CASE WHEN current_setting('server_version_num')::int >= 170000 THEN '{MAINTAIN}' ELSE '{}' END::text[])`
+
 const appSQL = `
 SELECT jsonb_build_object('exists', true, 'login', r.rolcanlogin,
   'connect', has_database_privilege(r.oid, current_database(), 'CONNECT'),
@@ -38,8 +43,19 @@ SELECT jsonb_build_object('exists', true, 'login', r.rolcanlogin,
                      AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
   'cancel', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_cancel'
                     AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
-  'more', (SELECT jsonb_agg(p) FROM unnest('{SELECT,UPDATE,DELETE,TRUNCATE,TRIGGER}'::text[]) p
-           WHERE has_table_privilege(r.oid, c.oid, p) OR p = 'UPDATE' AND has_any_column_privilege(r.oid, c.oid, p)),
+  'more', (SELECT jsonb_agg(p) FROM unnest('{SELECT}'::text[] || ` + changing + `) p
+           WHERE has_table_privilege(r.oid, c.oid, p)
+             OR p IN ('UPDATE', 'REFERENCES') AND has_any_column_privilege(r.oid, c.oid, p)),
+  'others', (SELECT jsonb_agg(to_jsonb(o) ORDER BY o.name, o.role) FROM (
+    SELECT s.nspname AS schema, o.relname AS name, o.relkind AS kind, coalesce(g.rolname, '') AS role,
+           array_agg(DISTINCT x.privilege_type) AS privileges
+    FROM pg_class o JOIN pg_namespace s ON s.oid = o.relnamespace, aclexplode(o.relacl) x
+    LEFT JOIN pg_roles g ON g.oid = x.grantee
+    WHERE (o.relnamespace = n.oid AND o.relname = ANY ($4::text[]) OR o.relkind = 'S' AND EXISTS (
+             SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = o.oid AND d.refobjid = c.oid))
+      AND o.oid <> c.oid AND x.grantee <> o.relowner AND x.privilege_type = ANY ('{INSERT}'::text[] || ` + changing + `)
+      AND CASE x.grantee WHEN 0 THEN true ELSE pg_has_role(r.oid, x.grantee, 'USAGE') END
+    GROUP BY 1, 2, 3, 4) o),
   'owner', r.rolsuper OR pg_has_role(r.oid, c.relowner, 'USAGE'),
   'rejected', c.relrowsecurity AND NOT r.rolsuper AND NOT r.rolbypassrls
               AND NOT (pg_has_role(r.oid, c.relowner, 'USAGE') AND NOT c.relforcerowsecurity)
@@ -58,6 +74,8 @@ type appFacts struct {
 	Exists, Login, Connect, Usage bool
 	Columns                       []string // columns with the INSERT privilege
 	More                          []string // other privileges on the table
+	// Others are privileges to change the other tables, and the sequence.
+	Others []otherFacts
 	// Reads are the columns that it may SELECT. ORMs need id for RETURNING id, and Sequence for lastval.
 	Reads    []string
 	Sequence bool
@@ -69,13 +87,20 @@ type appFacts struct {
 	Rejected        bool // row-level security rejects every row
 }
 
+// otherFacts are privileges that a role, or PUBLIC if it is "", has on a table or sequence.
+type otherFacts struct {
+	outbox.Table
+	Kind, Role string
+	Privileges []string
+}
+
 type sequenceFacts struct {
 	outbox.Table
 	Same bool // its owner is that of the outbox
 }
 
 func (o Options) askApp(ctx context.Context, s *session, role string) answer[appFacts] {
-	a := ask[appFacts](ctx, s, appSQL, role, o.Table.Schema, o.Table.Name)
+	a := ask[appFacts](ctx, s, appSQL, role, o.Table.Schema, o.Table.Name, o.tableNames())
 	a.value.Name = role
 	return a
 }
@@ -138,9 +163,22 @@ func (j *databaseJudge) judgeAppGrants(c chart, app appFacts) {
 	switch {
 	case app.Owner:
 		c.ok("application", "role %q may INSERT; as the owner or a superuser it may do anything with the table", name)
-	case len(app.More) > 0:
-		c.warn("application", j.revoke(app.More, name),
-			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(app.More, ", "))
+	case len(app.More)+len(app.Others) > 0:
+		var more []string
+		var revoke steps
+		if len(app.More) > 0 {
+			more, revoke = append(more, strings.Join(app.More, ", ")), j.revoke(app.More, name)
+		}
+		for _, o := range app.Others {
+			privileges, on := strings.Join(o.Privileges, ", "), o.Table.Printed()
+			if o.Kind == "S" {
+				on = "SEQUENCE " + on
+			}
+			more = append(more, privileges+" on "+o.Table.String())
+			revoke = lines(revoke, sql("REVOKE %s ON %s FROM %s", privileges, on, grantFacts{Role: o.Role}.role()))
+		}
+		c.warn("application", revoke,
+			"role %q may %s besides INSERT, and needs only INSERT", name, strings.Join(more, "; "))
 	case len(own) > 0:
 		c.warn("application", j.narrow(name), "role %q may INSERT into %s, which are the relay's own: "+
 			"it can take the ids of others and delay their messages. Grant the other columns instead",
@@ -239,13 +277,13 @@ given AS (SELECT t.relname, t.relowner, x.grantee, x.privilege_type AS privilege
           UNION SELECT t.relname, t.relowner, x.grantee, x.privilege_type FROM tables t
             JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped, aclexplode(a.attacl) x),
 held AS (SELECT grantee, relowner, '' AS inherited, array_agg(DISTINCT privilege) AS privileges FROM given
-         WHERE relname = $2 AND privilege IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER')
+         WHERE relname = $2 AND privilege = ANY ('{SELECT,INSERT}'::text[] || ` + changing + `)
            GROUP BY grantee, relowner
          UNION ALL SELECT m.member, t.relowner, r.rolname, '{INSERT,UPDATE,DELETE}'
          FROM tables t, pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid
          WHERE t.relname = $2 AND r.rolname = 'pg_write_all_data')
 SELECT jsonb_agg(jsonb_build_object('role', r.rolname, 'inherited', h.inherited,
-  'privileges', (SELECT jsonb_agg(p ORDER BY array_position('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,TRIGGER}', p))
+  'privileges', (SELECT jsonb_agg(p ORDER BY array_position('{SELECT,INSERT}'::text[] || ` + changing + `, p))
                  FROM unnest(h.privileges) p),
   'apps', (SELECT jsonb_agg(a.rolname) FROM pg_roles a
            WHERE a.rolname = ANY ($4::text[]) AND CASE WHEN r.oid IS NULL THEN true
