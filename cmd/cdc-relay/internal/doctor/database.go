@@ -103,7 +103,9 @@ func (o Options) gatherRows(ctx context.Context, s *session, f *databaseFacts, p
 	f.dead = ask[deadFacts](ctx, s, deadSQL, name)
 	f.times = ask[timesFacts](ctx, s, strings.ReplaceAll(timesSQL, "%TABLE%", name), outbox.SchemaVersion)
 	f.sample = o.takeSample(ctx, s, partitioned)
-	f.adopted = read(ctx, s, func(tx pgx.Tx) ([]adopt.Adopted, error) { return adopt.List(ctx, tx, o.Table, o.TableOwner) })
+	f.adopted = read(ctx, s, func(tx pgx.Tx) ([]adopt.Adopted, error) {
+		return adopt.List(ctx, tx, o.Table, o.TableOwner)
+	})
 	if !errors.Is(f.version.err, migrations.ErrOwner) {
 		f.identity = o.askIdentity(ctx, s)
 	}
