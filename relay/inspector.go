@@ -24,19 +24,20 @@ const inspectEvery = 3 * time.Second
 // missing publication is no error of the stream.
 // If the stream lags, inspect reports it, and the table is swept. The server may be decoding a large transaction, or
 // hold a failover slot back until the standby has the WAL.
-func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
+func (s *streamer) inspect(ctx context.Context, stream *replication.Stream, end context.CancelCauseFunc) {
+	var commits replication.Commits
 	var before pglogrepl.LSN
 	var messages uint64
 	var clock *core.ServerClock // nil: no late retries were looked for
 	for sleep(ctx, inspectEvery) == nil {
 		var fault string
-		var flushed pglogrepl.LSN
+		var flushed, confirm pglogrepl.LSN
 		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
-		err := s.ask(askCtx, pid) // a clock may have been set
+		err := s.ask(askCtx, stream.Process().PID) // a clock may have been set
 		if err == nil {
 			err = s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {
 				if fault, err = provision.PublicationFaulty(askCtx, conn.PgConn(), s.names); err == nil {
-					flushed, err = replication.FlushedLSN(askCtx, conn.PgConn())
+					flushed, confirm, err = commits.Ask(askCtx, conn.PgConn())
 				}
 				return err
 			})
@@ -59,6 +60,7 @@ func (s *streamer) inspect(ctx context.Context, pid uint32, end context.CancelCa
 			end(&publicationError{fault})
 			return
 		}
+		stream.Confirm(confirm)
 		came := s.progress.messages.Load()
 		position := pglogrepl.LSN(s.progress.position.Load())
 		s.lags(position < before && came == messages, position, before)

@@ -302,7 +302,7 @@ func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error
 	streamCtx, end := context.WithCancelCause(ctx)
 	var watchers sync.WaitGroup
 	watchers.Go(func() { s.watch(streamCtx, stream.Process().PID, end) })
-	watchers.Go(func() { s.inspect(streamCtx, stream.Process().PID, end) })
+	watchers.Go(func() { s.inspect(streamCtx, stream, end) })
 	err := stream.Run(streamCtx, s)
 	s.Idle()
 	if err == nil && ctx.Err() == nil {

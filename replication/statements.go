@@ -7,20 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
-
-// FlushedLSN returns the end of the flushed WAL. A stream that keeps up passes it soon.
-func FlushedLSN(ctx context.Context, conn *pgconn.PgConn) (pglogrepl.LSN, error) {
-	rows, err := slot.Query(ctx, conn, "SELECT pg_current_wal_flush_lsn()")
-	if err != nil {
-		return 0, fmt.Errorf("read the WAL position: %w", err)
-	}
-	return pglogrepl.ParseLSN(rows[0][0])
-}
 
 // walSenderTimeout returns the server's setting; zero: off.
 func walSenderTimeout(ctx context.Context, conn *pgconn.PgConn) (time.Duration, error) {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -57,8 +58,11 @@ type Stream struct {
 	deadAfter time.Duration
 	// received is the newest position up to which everything was received.
 	received pglogrepl.LSN
-	// told is the position in the last status.
-	told pglogrepl.LSN
+	// told is the position in the last status, confirmed the newest one at which the slot was confirmed.
+	told, confirmed pglogrepl.LSN
+	confirmedAt     time.Time
+	// confirmable is the position up to which the slot may be confirmed.
+	confirmable atomic.Uint64
 	// caughtUp: the server has reached the position of the start.
 	caughtUp bool
 	// inside: a transaction has started to arrive, and its commit has not arrived.
@@ -66,12 +70,6 @@ type Stream struct {
 	// process is the server process of the connection.
 	process slot.Process
 }
-
-// muchWAL is how many bytes of WAL may pass before an early status. Otherwise the slot would retain two seconds of WAL.
-const muchWAL = 8 << 20
-
-// writeTimeout bounds one status update. Only a peer that has stopped reading delays it.
-const writeTimeout = 10 * time.Second
 
 // Source is what a stream reads.
 type Source struct {
@@ -170,10 +168,11 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	if state.Active() { // perhaps by the session that creates it; its position is not known then
 		return 0, ErrSlotActive
 	}
-	start, err := FlushedLSN(ctx, s.conn)
+	start, confirm, err := new(Commits).Ask(ctx, s.conn)
 	if err != nil {
 		return 0, err
 	}
+	s.Confirm(confirm)
 	if s.process, err = slot.Own(ctx, s.conn); err != nil {
 		return 0, err
 	}
@@ -196,7 +195,7 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 	case err != nil:
 		return 0, fmt.Errorf("start replication from slot %s: %w", s.source.Slot, err)
 	}
-	s.received = start
+	s.received, s.confirmed = start, pglogrepl.LSN(state.Confirmed)
 	return start, nil
 }
 
@@ -347,24 +346,6 @@ func (s *Stream) passed(position pglogrepl.LSN, handler Handler) {
 		s.received = position
 		handler.Passed(position)
 	}
-}
-
-func (s *Stream) sendStatus(askForReply bool) error {
-	s.told = s.received
-	if err := s.conn.Conn().SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return fmt.Errorf("send status: %w", err)
-	}
-	// Set all three: pglogrepl replaces zeros.
-	err := pglogrepl.SendStandbyStatusUpdate(context.Background(), s.conn, pglogrepl.StandbyStatusUpdate{
-		WALWritePosition: s.received,
-		WALFlushPosition: s.received,
-		WALApplyPosition: s.received,
-		ReplyRequested:   askForReply,
-	})
-	if err != nil {
-		return fmt.Errorf("send status: %w", err)
-	}
-	return nil
 }
 
 // Close ends the connection and frees the slot. It takes at most 200 ms.

@@ -32,7 +32,7 @@ func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {
 
 func position(f *streamtest.Fixture) pglogrepl.LSN {
 	f.Helper()
-	position, err := replication.FlushedLSN(f.Context(), f.Conn.PgConn())
+	position, _, err := new(replication.Commits).Ask(f.Context(), f.Conn.PgConn())
 	if err != nil {
 		f.Fatal(err)
 	}
