@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -16,7 +17,7 @@ func (r *Relay) apply(out core.Out) {
 			reason, detail := m.Defect(time.Now())
 			if reason == "" {
 				r.config.AddOrderingKey(m)
-				r.muteness.sent()
+				r.awaited.sent(m)
 				r.publisher.Publish(m)
 				continue
 			}
@@ -28,9 +29,14 @@ func (r *Relay) apply(out core.Out) {
 	}
 }
 
-// Deliver implements publish.Sink.
+// Deliver implements publish.Sink. Custom publishers may break the contract: only the first result of a message that
+// was published counts.
 func (r *Relay) Deliver(result outbox.Result) {
-	r.muteness.answered()
+	if !r.awaited.answered(result.Message) {
+		r.log.Error("result ignored: the publisher delivers it for a message that it does not have",
+			"event", event.ResultIgnored, "outcome", result.Outcome.String())
+		return
+	}
 	r.apply(r.resolved(result))
 }
 

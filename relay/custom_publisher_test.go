@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -210,5 +212,76 @@ func TestHugePropertiesCostLittleMemory(t *testing.T) {
 				t.Errorf("%d bytes were allocated for properties of %d", took, bytes)
 			}
 		})
+	}
+}
+
+// excessive is a publisher that delivers each result several times at once, and results for messages that it was not
+// given.
+type excessive struct {
+	*funcPublisher
+	publish.Sink
+	last outbox.Result
+}
+
+func (p *excessive) Run(ctx context.Context, sink publish.Sink) error {
+	p.Sink = sink
+	return p.funcPublisher.Run(ctx, p)
+}
+
+func (p *excessive) Deliver(r outbox.Result) {
+	p.last = r
+	p.Sink.Deliver(r)
+	var all sync.WaitGroup
+	for _, outcome := range []outbox.Outcome{0, outbox.Confirmed, outbox.Rejected, outbox.Impossible, outbox.Unknown, outbox.NotSent, 99} {
+		for _, m := range []*outbox.Message{r.Message, {Row: outbox.Row{ID: r.Message.ID + 1}}, {Row: r.Message.Row}, nil} {
+			all.Go(func() { p.Sink.Deliver(outbox.Result{Message: m, Outcome: outcome, RetryIn: time.Millisecond}) })
+		}
+	}
+	all.Wait()
+}
+
+func TestOnlyTheFirstResultOfAPublishedMessageCounts(t *testing.T) {
+	for _, mode := range []relay.Mode{relay.ModePoll, relay.ModeAuto} {
+		config, conn := emptyTable(t, mode)
+		config.Slot = services.Name(t)
+		const rows = 50
+		arrived, called := make(chan string, 2*rows), make(chan relay.Event, 100*rows)
+		config.Hooks = relay.Hooks{Published: func(e relay.Event) { called <- e }, Rejected: func(e relay.Event) { called <- e }, DeadLettered: func(e relay.Event) { called <- e }}
+		publisher := &excessive{funcPublisher: newFuncPublisher(config.MaxInFlight, func(m *outbox.Message) error {
+			arrived <- m.RoutingKey
+			return nil
+		})}
+		var log bytes.Buffer
+		r, end := runRelay(t, config, publisher, slog.NewTextHandler(&log, nil))
+		for i := range rows {
+			message := outbox.NewMessage{RoutingKey: "k", Payload: i}
+			if i%2 == 0 {
+				message.OrderingKey = "k"
+			}
+			if err := config.Table.Enqueue(t.Context(), conn, message); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range rows {
+			<-arrived
+		}
+		await.Until(t, "the table is empty", func() (empty bool) {
+			if err := conn.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM outbox)`).Scan(&empty); err != nil {
+				t.Fatal(err)
+			}
+			return empty
+		})
+		if silent := r.Health().Silent; silent != 0 {
+			t.Errorf("silent for %s", silent)
+		}
+		end()
+		publisher.Sink.Deliver(publisher.last)
+		publisher.Sink.StateChanged(publish.State{Phase: publish.Ready})
+		if len(arrived) != 0 || len(called) != rows {
+			t.Errorf("%s: %d messages more than %d arrived, hooks were called %d times", mode, len(arrived), rows, len(called))
+		}
+		if !strings.Contains(log.String(), "event=result_ignored") {
+			t.Errorf("the log says:\n%s", log.String())
+		}
 	}
 }

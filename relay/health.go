@@ -41,7 +41,7 @@ const (
 // Health returns the current state. It may be called at any time, from any goroutine.
 func (r *Relay) Health() Health {
 	h := Health{
-		Live: true, Ready: true, Role: r.role(), Publisher: r.publisherState(), Silent: r.muteness.lasts(),
+		Live: true, Ready: true, Role: r.role(), Publisher: r.publisherState(), Silent: r.awaited.silent(),
 		Stopped: r.core.View().Suspended || r.stalls(), Aside: *r.settler.aside.Load(),
 	}
 	add := func(name string, beat *heartbeat, ready bool, detail string) {

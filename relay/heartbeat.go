@@ -1,8 +1,11 @@
 package relay
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // heartbeat shows whether an actor's loop makes progress. The actor writes it, health reads it.
@@ -24,24 +27,40 @@ func (h *heartbeat) beatFor(d time.Duration) { h.last.Store(time.Now().Add(d).Un
 
 func (h *heartbeat) age() time.Duration { return time.Duration(time.Now().UnixNano() - h.last.Load()) }
 
-// muteness measures how long the publisher has had messages and given no result. All methods may be called at the same
-// time.
-type muteness struct{ out, last atomic.Int64 }
+// awaited are the messages that the publisher has given no result for. All methods may be called at the same time.
+type awaited struct {
+	mu       sync.Mutex
+	messages map[*outbox.Message]struct{}
+	last     time.Time // of a result, or of the first message
+}
 
-func (s *muteness) sent() {
-	if s.out.Add(1) == 1 {
-		s.last.Store(time.Now().UnixNano())
+func (a *awaited) sent(m *outbox.Message) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.messages) == 0 {
+		a.last = time.Now()
 	}
+	a.messages[m] = struct{}{}
 }
 
-func (s *muteness) answered() {
-	s.last.Store(time.Now().UnixNano())
-	s.out.Add(-1)
+// answered reports whether a result for the message was awaited.
+func (a *awaited) answered(m *outbox.Message) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, is := a.messages[m]
+	if is {
+		delete(a.messages, m)
+		a.last = time.Now()
+	}
+	return is
 }
 
-func (s *muteness) lasts() time.Duration {
-	if s.out.Load() == 0 {
+// silent returns for how long the publisher has had messages and given no result.
+func (a *awaited) silent() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.messages) == 0 {
 		return 0
 	}
-	return max(time.Duration(time.Now().UnixNano()-s.last.Load()), 0)
+	return time.Since(a.last)
 }

@@ -83,6 +83,7 @@ func newHooks(given Hooks, headers []string, log *slog.Logger, counts *metrics.M
 			slow:     rate.Sometimes{Interval: time.Minute},
 			panicked: rate.Sometimes{Interval: time.Minute},
 			queue:    make(chan Event, hookQueue),
+			stop:     make(chan struct{}),
 			done:     make(chan struct{}),
 			dropped:  dropped,
 			panics:   panics,
@@ -107,7 +108,7 @@ func (h *hooks) start() { h.each(func(one *hook) { go one.run() }) }
 
 // end waits for pending calls, at most hookGrace.
 func (h *hooks) end() {
-	h.each(func(one *hook) { close(one.queue) })
+	h.each(func(one *hook) { close(one.stop) })
 	ctx, cancel := context.WithTimeout(context.Background(), hookGrace)
 	defer cancel()
 	h.each(func(one *hook) {
@@ -172,8 +173,8 @@ type hook struct {
 	headers         []string
 	log             *slog.Logger
 	slow, panicked  rate.Sometimes // bound the log
-	queue           chan Event
-	done            chan struct{}
+	queue           chan Event     // not closed: a publisher may give results after the end
+	stop, done      chan struct{}
 	dropped, panics prometheus.Counter
 }
 
@@ -191,8 +192,16 @@ func (h *hook) add(e Event) {
 
 func (h *hook) run() {
 	defer close(h.done)
-	for e := range h.queue {
-		h.guarded(e)
+	for {
+		select {
+		case e := <-h.queue:
+			h.guarded(e)
+		case <-h.stop:
+			for len(h.queue) > 0 {
+				h.guarded(<-h.queue)
+			}
+			return
+		}
 	}
 }
 

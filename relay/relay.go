@@ -52,7 +52,7 @@ type Relay struct {
 	lookEvery time.Duration
 	// unanswered finds outages that the publisher does not report.
 	unanswered *unanswered
-	muteness   muteness
+	awaited    awaited
 }
 
 const (
@@ -90,6 +90,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		starting:  newOutageLog(log, address),
 		stuck:     outagelog.NewPlain(log),
 		lookEvery: time.Minute,
+		awaited:   awaited{messages: make(map[*outbox.Message]struct{})},
 	}
 	r.state.Store(&publisherState{State: publish.State{Phase: publish.Connecting, Since: time.Now()}})
 	r.unanswered = newUnanswered(log, max(time.Minute, 2*config.PollInterval), r.publisherChanged)
@@ -168,7 +169,7 @@ func (r *Relay) registerMetrics(registry prometheus.Registerer) error {
 				Remembered:      r.core.View().Remembered,
 				Heard:           r.streamHeard(),
 				Blocked:         r.state.Load().blockedFor(time.Now()),
-				Silent:          r.muteness.lasts(),
+				Silent:          r.awaited.silent(),
 				SetAside:        r.settler.aside.Load().Rows,
 			}
 		}),

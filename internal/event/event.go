@@ -22,6 +22,7 @@ const (
 	SpansLost            Name = "spans_lost"
 	StatsdDown           Name = "statsd_down"
 	StatsdUp             Name = "statsd_up"
+	ResultIgnored        Name = "result_ignored"
 	HookSlow             Name = "hook_slow"
 	HookPanicked         Name = "hook_panicked"
 	LogLinesDropped      Name = "log_lines_dropped"
