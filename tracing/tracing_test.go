@@ -115,9 +115,9 @@ func message(headers string) *outbox.Message {
 
 func tracer(t *testing.T) *Tracer {
 	t.Helper()
-	tr, err := FromEnvironment(t.Context(), Config{Version: "v1.2.3", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil || tr == nil {
-		t.Fatalf("got %v, %v", tr, err)
+	tr := FromEnvironment(t.Context(), Config{Version: "v1.2.3", Logger: slog.New(slog.DiscardHandler)})
+	if tr == nil {
+		t.Fatal("no tracer")
 	}
 	return tr
 }
@@ -245,7 +245,10 @@ func TestVariablesEnableTracing(t *testing.T) {
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318 OTEL_TRACES_EXPORTER=none", false, ""},
 		{"OTEL_TRACES_EXPORTER=otlp OTEL_SDK_DISABLED=true", false, ""},
 		{"OTEL_TRACES_EXPORTER=zipkin", false, "cdc-relay knows otlp and none"},
-		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=http/json", false, "knows http/protobuf and grpc"},
+		{"OTEL_TRACES_EXPORTER=console,otlp", true, "cdc-relay knows otlp and none"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=http/json", true, "knows http/protobuf and grpc"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_RESOURCE_ATTRIBUTES=broken", true, "variable=OTEL_RESOURCE_ATTRIBUTES"},
+		{"OTEL_TRACES_EXPORTER=otlp OTEL_BSP_MAX_QUEUE_SIZE=-1", true, "variable=OTEL_BSP_*"},
 	} {
 		t.Run(test.env, func(t *testing.T) {
 			plainly(t)
@@ -253,14 +256,52 @@ func TestVariablesEnableTracing(t *testing.T) {
 				name, value, _ := strings.Cut(one, "=")
 				t.Setenv(name, value)
 			}
-			tr, err := FromEnvironment(t.Context(), Config{Logger: slog.New(slog.DiscardHandler)})
-			if (tr != nil) != test.on || (err != nil) != (test.want != "") || (err != nil && !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("got %v, %v", tr, err)
+			var log bytes.Buffer
+			tr := FromEnvironment(t.Context(), Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if ignored := log.String(); (tr != nil) != test.on || strings.Contains(ignored, "event=tracing_ignored") != (test.want != "") || !strings.Contains(ignored, test.want) {
+				t.Errorf("got %v; %s", tr, ignored)
 			}
 			if tr != nil {
 				shutdown(t, tr)
 			}
 		})
+	}
+}
+
+// Platforms give them to every process.
+func TestNoVariableStopsTheRelayOrFillsItsMemory(t *testing.T) {
+	var names []string
+	for _, name := range []string{
+		"BSP_SCHEDULE_DELAY", "BSP_EXPORT_TIMEOUT", "BSP_MAX_QUEUE_SIZE", "BSP_MAX_EXPORT_BATCH_SIZE", "ATTRIBUTE_VALUE_LENGTH_LIMIT",
+		"ATTRIBUTE_COUNT_LIMIT", "SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "SPAN_ATTRIBUTE_COUNT_LIMIT", "SPAN_EVENT_COUNT_LIMIT", "SPAN_LINK_COUNT_LIMIT",
+		"EVENT_ATTRIBUTE_COUNT_LIMIT", "LINK_ATTRIBUTE_COUNT_LIMIT", "TRACES_SAMPLER", "TRACES_SAMPLER_ARG", "PROPAGATORS", "RESOURCE_ATTRIBUTES",
+		"SERVICE_NAME", "SDK_DISABLED", "TRACES_EXPORTER", "LOG_LEVEL", "GO_X_OBSERVABILITY", "GO_X_RESOURCE", "CONFIG_FILE",
+	} {
+		names = append(names, "OTEL_"+name)
+	}
+	for _, name := range []string{"ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "INSECURE", "CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
+		names = append(names, "OTEL_EXPORTER_OTLP_"+name, "OTEL_EXPORTER_OTLP_TRACES_"+name)
+	}
+	values := []string{"-1", "0", "1000000000", "99999999999999999999", "9223372036854775807", "x=\x01,=", "%zz", "https://:0:0/%zz", "/nowhere", "true", "traceidratio", "=,=;"}
+	for _, protocol := range []string{"http/protobuf", "grpc"} {
+		for _, name := range names {
+			for _, value := range values {
+				plainly(t)
+				t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+				t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+				t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
+				t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "5")
+				t.Run(protocol+" "+name+" "+value, func(t *testing.T) {
+					t.Setenv(name, value)
+					if tr := FromEnvironment(t.Context(), Config{Logger: slog.New(slog.DiscardHandler)}); tr != nil {
+						tr.Delivered(outbox.Result{Message: message(`{"traceparent": "` + parent + `"}`), Outcome: outbox.Confirmed})
+						ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+						_ = tr.Shutdown(ctx)
+						cancel()
+					}
+				})
+			}
+		}
 	}
 }
 
@@ -315,8 +356,7 @@ func TestTheLoggersOfLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 				t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
 				t.Setenv(name, value)
 				var log bytes.Buffer
-				tr, err := FromEnvironment(t.Context(), Config{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
-				if err == nil {
+				if tr := FromEnvironment(t.Context(), Config{Logger: slog.New(slog.NewJSONHandler(&log, nil))}); tr != nil {
 					shutdown(t, tr)
 				}
 				otel.Handle(errors.New("send: Authorization: Bearer " + token))
@@ -329,7 +369,7 @@ func TestTheLoggersOfLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 				}
 				for line := range bytes.Lines(log.Bytes()) {
 					var said struct{ Event string }
-					if json.Unmarshal(line, &said) != nil || said.Event != "library_reported" && said.Event != "spans_lost" {
+					if json.Unmarshal(line, &said) != nil || said.Event != "library_reported" && said.Event != "spans_lost" && said.Event != "tracing_ignored" {
 						t.Errorf("got %s", line)
 					}
 				}

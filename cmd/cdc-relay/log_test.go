@@ -294,11 +294,3 @@ func TestTraceContextPassesThroughUnchanged(t *testing.T) {
 		}
 	}
 }
-
-func TestAWrongExporterIsAUsageError(t *testing.T) {
-	t.Setenv("OTEL_TRACES_EXPORTER", "zipkin")
-	r := cdcRelay(t, environment{"CDC_RELAY_DATABASE_URL": "postgres://localhost/shop", "CDC_RELAY_AMQP_URL": "amqp://localhost"}, "run", "--http-addr", "")
-	if r.code != exitUsage || !strings.Contains(r.stderr, "OTEL_TRACES_EXPORTER=zipkin") {
-		t.Errorf("got %d, %s", r.code, r.stderr)
-	}
-}

@@ -96,17 +96,13 @@ func (s *reportingRelay) notify(ctx context.Context) error {
 }
 
 // trace creates the tracer, if the OTEL_* variables ask for one.
-func (s *reportingRelay) trace(ctx context.Context, cfg *config) (err error) {
-	s.tracer, err = tracing.FromEnvironment(ctx, tracing.Config{
+func (s *reportingRelay) trace(ctx context.Context, cfg *config) {
+	s.tracer = tracing.FromEnvironment(ctx, tracing.Config{
 		Version: buildInfo().Version, DefaultExchange: cfg.exchange, Logger: s.log,
 	})
-	if err != nil {
-		return usagef("%s", err)
-	}
 	if s.tracer != nil {
 		cfg.relay.Tracer = s.tracer
 	}
-	return nil
 }
 
 // lastSpans is how long the export of the last spans may take.

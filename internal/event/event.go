@@ -20,6 +20,7 @@ const (
 	LivenessFileFailed   Name = "liveness_file_failed"
 	SystemdFailed        Name = "systemd_failed"
 	SpansLost            Name = "spans_lost"
+	TracingIgnored       Name = "tracing_ignored"
 	StatsdDown           Name = "statsd_down"
 	StatsdUp             Name = "statsd_up"
 	ResultIgnored        Name = "result_ignored"
