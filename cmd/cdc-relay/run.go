@@ -159,9 +159,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	if err := s.registerNotices(cfg); err != nil {
 		return nil, err
 	}
-	if err := s.trace(ctx, cfg); err != nil {
-		return nil, err
-	}
+	s.trace(ctx, cfg)
 	if err := s.newStatsd(cfg.signals.statsd); err != nil {
 		return nil, err
 	}
@@ -216,7 +214,7 @@ func (p *process) newPublisher(cfg *config, log *slog.Logger) (publish.Publisher
 		publisher, err := handler.New(handler.Config{
 			Command: cfg.handler, Env: handler.Environment(p.environ()), Stderr: p.terminal.Err,
 			DefaultExchange: cfg.exchange,
-			AnswerTimeout:   cfg.relay.SendTimeout, Logger: log,
+			AnswerTimeout:   cfg.relay.SendTimeout, Logger: log, ReapOrphans: os.Getpid() == 1,
 		})
 		if err != nil {
 			return nil, usagef("--publisher exec: %s", err)

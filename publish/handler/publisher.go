@@ -39,6 +39,9 @@ type Config struct {
 	AnswerTimeout time.Duration
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
+	// ReapOrphans waits for the processes that handlers leave to this process, as process 1 of a container must. It
+	// would also wait for other child processes, so there must be none.
+	ReapOrphans bool
 }
 
 // Publisher writes lines of JSON to the handler's standard input, and reads an answer for each from its standard
@@ -51,6 +54,7 @@ type Publisher struct {
 	// startTime is how long a handler may take before its answers are due.
 	startTime time.Duration
 	suspects  *publish.Suspects
+	orphans   orphans
 }
 
 // New looks for the program; it does not start it.
@@ -91,6 +95,9 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		InitialInterval: firstRestart, MaxInterval: lastRestart, Multiplier: 2, RandomizationFactor: 0.1,
 	}
 	pause.Reset()
+	if p.cfg.ReapOrphans {
+		defer p.orphans.watch()()
+	}
 	started := false
 	for ctx.Err() == nil {
 		h, err := p.startHandler()
@@ -147,7 +154,12 @@ func (p *Publisher) startHandler() (*handler, error) {
 	go func() {
 		runtime.LockOSThread() // the kernel kills the handler when the thread that started it ends
 		defer runtime.UnlockOSThread()
+		p.orphans.mu.Lock()
 		err := h.command.Start()
+		if err == nil {
+			p.orphans.handler = h.command.Process.Pid
+		}
+		p.orphans.mu.Unlock()
 		started <- err
 		if err == nil {
 			err = h.command.Wait()
