@@ -167,7 +167,7 @@ func newHandler(pages Pages) http.Handler {
 		told := pages.Tell(r.Context())
 		told.State = show.StateOf(reporter.Health())
 		text, _ := json.Marshal(told) // it has no value that JSON cannot express
-		w.Write(show.Redact(text))    //nolint:errcheck // the client may be gone
+		writeSafe(w, text)
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n/settings\n")
@@ -197,7 +197,13 @@ func writeHealth(
 	if !well {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	w.Write(show.Redact([]byte(b.String()))) //nolint:errcheck // the client may be gone
+	writeSafe(w, []byte(b.String()))
+}
+
+// writeSafe sends a text for a terminal: it contains errors of servers.
+func writeSafe(w http.ResponseWriter, text []byte) {
+	out := show.SafeWriter{Out: w, Redacts: true}
+	out.Write(text) //nolint:errcheck // the client may be gone
 }
 
 func verdict(word string, well bool) string {

@@ -26,7 +26,7 @@ func (h *fixedHealth) Health() relay.Health { return relay.Health(*h) }
 
 func judged(context.Context) show.Verdict {
 	return show.Verdict{
-		Level: show.Warning, Text: "Needs attention: 2 dead letters", Detail: "NO_ROUTE", Fix: "bind a queue", Command: "cdc-relay list --state dead",
+		Level: show.Warning, Text: "Needs attention: 2 dead letters", Detail: "NO_ROUTE\x1b]0;x\a\u009b2J", Fix: "bind a queue", Command: "cdc-relay list --state dead",
 		Others: []string{"the slot retains 6 GB"},
 	}
 }
@@ -52,7 +52,7 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 	}
 	wantPage("/livez", 200, "live (streaming)\nstream: live\npublisher: live, ready\n")
 	wantPage("/readyz", 200, "ready (streaming)\nstream: ready\npublisher: ready, ready\n")
-	wantPage("/readyz?verbose", 200, "Needs attention: 2 dead letters\n  NO_ROUTE\n  bind a queue\n  cdc-relay list --state dead\n"+
+	wantPage("/readyz?verbose", 200, "Needs attention: 2 dead letters\n  NO_ROUTE\\u001b]0;x\\u0007\\u009b2J\n  bind a queue\n  cdc-relay list --state dead\n"+
 		"also: the slot retains 6 GB\n\nready (streaming)\nstream: ready\npublisher: ready, ready\n")
 	health.Ready = false
 	health.Parts[1].Ready, health.Parts[1].Detail = false, "dial amqp://u:s3cr3t@h:\nrefused"
