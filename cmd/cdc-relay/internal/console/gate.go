@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -26,12 +27,14 @@ type gate struct {
 	// hash is that of the token, so that a comparison tells nothing about its length; nil: there is no token.
 	hash     *[sha256.Size]byte
 	failures failures
+	guesses  guesses
 }
 
 func newGate(access Access, log *slog.Logger) *gate {
 	g := &gate{
 		Access:   access,
 		failures: failures{log: log, pace: rate.NewLimiter(rate.Every(5*time.Second), 10)},
+		guesses:  newGuesses(),
 	}
 	if access.Token != "" {
 		hash := sha256.Sum256([]byte(access.Token))
@@ -87,13 +90,17 @@ func (g *gate) admit(r *http.Request) (name string, refused *refusal) {
 	}
 	if g.hash != nil {
 		login, password, sent := r.BasicAuth()
-		hash := sha256.Sum256([]byte(password))
+		hash, guesses := sha256.Sum256([]byte(password)), g.guesses.of(peer(r))
 		switch {
 		case len(r.Header.Values("Authorization")) == 0 && g.LoginHeader == "":
 			return "", &refusal{status: http.StatusUnauthorized, text: "log in"}
 		case !sent || len(r.Header.Values("Authorization")) != 1:
 			return "", &refusal{http.StatusUnauthorized, "log in", "no token"}
+		case guesses.Tokens() < 1: // before the comparison, so that a right guess is not found
+			const text = "too many wrong tokens from this address: try again in a few seconds"
+			return "", &refusal{http.StatusTooManyRequests, text, "too many wrong tokens"}
 		case subtle.ConstantTimeCompare(hash[:], g.hash[:]) != 1:
+			guesses.Allow()
 			return "", &refusal{http.StatusUnauthorized, "log in", "wrong token"}
 		case g.LoginHeader == "" && login == "":
 			return "unnamed user", nil
@@ -144,12 +151,38 @@ func isUserName(name string) bool {
 
 // trusts reports whether the request comes from one of the proxies.
 func (g *gate) trusts(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return false
-	}
-	address := peer.Addr().Unmap().WithZone("")
+	address := peer(r)
 	return slices.ContainsFunc(g.Proxies, func(p netip.Prefix) bool { return p.Contains(address) })
+}
+
+// peer returns the address of the client or proxy; the zero address: unknown.
+func peer(r *http.Request) netip.Addr {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return peer.Addr().Unmap().WithZone("")
+}
+
+// guesses bounds how many wrong tokens are compared: ten of an address at once, then one a second. Addresses share a
+// fixed number of limits, at random, so that the memory is bounded and hardly anybody can lock out others.
+type guesses struct {
+	seed   maphash.Seed
+	limits []*rate.Limiter
+}
+
+func newGuesses() guesses {
+	g := guesses{maphash.MakeSeed(), make([]*rate.Limiter, 256)}
+	for i := range g.limits {
+		g.limits[i] = rate.NewLimiter(1, 10)
+	}
+	return g
+}
+
+// of returns the limit of an address. A client of IPv6 has a network of addresses.
+func (g guesses) of(address netip.Addr) *rate.Limiter {
+	network, err := address.Prefix(min(address.BitLen(), 64))
+	if err != nil {
+		network = netip.Prefix{}
+	}
+	return g.limits[maphash.Comparable(g.seed, network)%uint64(len(g.limits))]
 }
 
 // foreign reports whether a page of another site sends the request. Such a page may only link to a page of the console.

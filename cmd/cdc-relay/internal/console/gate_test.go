@@ -3,10 +3,12 @@ package console
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -273,9 +275,26 @@ func TestFailedLoginsAreLoggedWithoutSecrets(t *testing.T) {
 		t.Errorf("a request without a login is logged: %s", log)
 	}
 	const times = 500
-	for range times {
-		login := basic("s3cr3t-name\x1b[2K", "s3cr3t-token")
-		gateTest{what: "a wrong token", from: "192.0.2.9", header: [][2]string{login}, status: 401}.run(t, g)
+	attacker := g.guesses.of(netip.MustParseAddr("192.0.2.9"))
+	attacker.SetLimit(0) // the test does not depend on the time
+	guess, right := basic("s3cr3t-name\x1b[2K", "s3cr3t-token"), basic("ada", someToken)
+	for i := range times {
+		status := http.StatusUnauthorized
+		if i >= attacker.Burst() {
+			status = http.StatusTooManyRequests
+		}
+		gateTest{what: "a wrong token", from: "192.0.2.9", header: [][2]string{guess}, status: status}.run(t, g)
+	}
+	gateTest{what: "a right guess", from: "192.0.2.9", header: [][2]string{right}, status: 429}.run(t, g)
+	gateTest{what: "no login", from: "192.0.2.9", status: 401}.run(t, g)
+	for i := range 256 {
+		other := fmt.Sprintf("192.0.3.%d", i)
+		if g.guesses.of(netip.MustParseAddr(other)) != attacker {
+			gateTest{what: "another address", from: other, header: [][2]string{right}, status: 200, user: "ada"}.run(t, g)
+		}
+	}
+	if g.guesses.of(netip.MustParseAddr("2001:db8::1")) != g.guesses.of(netip.MustParseAddr("2001:db8::2:0:0:1")) {
+		t.Error("each address of a network has its own guesses")
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) < 2 || len(lines) > 20 {
