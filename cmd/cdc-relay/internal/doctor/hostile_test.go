@@ -153,7 +153,7 @@ func hostileTables(name string) []Finding {
 func hostileGrants(name string) []Finding {
 	o, f := defaults(), well()
 	o.AppRoles, o.Administrator = []string{name}, true
-	f.role.value = roleFacts{Name: name, Connections: 1, Expired: true, Timeouts: map[string]int64{"statement_timeout": 1}}
+	f.role.value = roleFacts{Name: name, User: name, Connections: 1, Expired: true, Timeouts: map[string]int64{"statement_timeout": 1}}
 	f.tables.value.SchemaUsage, f.tables.value.SequenceGranted = false, false
 	f.tables.value.Sequence = outbox.Table{Schema: name, Name: name}
 	for table, facts := range f.tables.value.Tables {

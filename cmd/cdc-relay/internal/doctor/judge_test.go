@@ -39,7 +39,7 @@ func well() databaseFacts {
 			"idle_replication_slot_timeout": {"0", "s"}, "autovacuum": {Value: "on"}, "track_counts": {Value: "on"},
 		},
 	}
-	f.role.value = roleFacts{Name: "cdc_relay", Replication: true, Connections: -1, SeesOthers: true}
+	f.role.value = roleFacts{Name: "cdc_relay", User: "cdc_relay", Streams: true, CreatesSlots: true, Connections: -1, SeesOthers: true}
 	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: outbox.Table{Schema: "public", Name: "outbox_id_seq"}, SequenceGranted: true, Tables: map[string]tableFacts{}}
 	for _, need := range schema.Needs(defaults().Table) {
 		f.tables.value.Tables[need.Table.Name] = tableFacts{

@@ -10,12 +10,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// roleSQL reads the settings of the role from the catalog if the session is a login of another role ($1).
+// roleSQL reads the settings of the role from the catalog if the session is a login of another role ($1). Otherwise a
+// login can act as another role, by ALTER ROLE … SET role. Its connections use the rights and settings of the login.
 const roleSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
+login AS (SELECT * FROM pg_roles WHERE rolname = CASE WHEN $1 THEN current_user ELSE session_user END),
 own AS (SELECT DISTINCT ON (1) split_part(s, '=', 1) AS name, substr(s, strpos(s, '=') + 1) AS value
         FROM me, pg_db_role_setting d, unnest(d.setconfig) s
         WHERE $1 AND d.setrole IN (0, me.oid)
@@ -23,23 +26,24 @@ own AS (SELECT DISTINCT ON (1) split_part(s, '=', 1) AS name, substr(s, strpos(s
         ORDER BY 1, d.setrole = 0, d.setdatabase = 0),
 timeouts AS (SELECT s.name, coalesce(own.value, s.reset_val) AS value FROM pg_settings s LEFT JOIN own USING (name)
              WHERE s.name IN ('statement_timeout', 'idle_session_timeout'))
-SELECT jsonb_build_object('name', rolname, 'superuser', rolsuper, 'replication', rolreplication,
-  'RDS', EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_replication' AND pg_has_role(current_user, oid, 'MEMBER')),
-  'SeesOthers', pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), 'connections', rolconnlimit,
+SELECT jsonb_build_object('name', me.rolname, 'user', r.rolname, 'superuser', me.rolsuper,
+  'streams', ` + slot.MayReplicateSQL + `, 'CreatesSlots', (SELECT ` + slot.MayReplicateSQL + ` FROM me r),
+  'SeesOthers', pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), 'connections', r.rolconnlimit,
   'timeouts', (SELECT jsonb_object_agg(name, (extract(epoch FROM
                  CASE WHEN value ~ '^[0-9]+$' THEN value || 'ms' ELSE value END::interval) * 1000)::bigint)
                FROM timeouts),
   'ReadOnly', (SELECT value::boolean FROM own WHERE name = 'default_transaction_read_only'),
-  'login', rolcanlogin, 'connect', has_database_privilege(current_database(), 'CONNECT'),
-  'expired', rolvaliduntil <= clock_timestamp())
-FROM me`
+  'login', r.rolcanlogin, 'connect', has_database_privilege(r.oid, current_database(), 'CONNECT'),
+  'expired', r.rolvaliduntil <= clock_timestamp())
+FROM me, login r`
 
 type roleFacts struct {
-	Name                   string
-	Superuser, Replication bool
-	RDS                    bool // it is a member of rds_replication
-	SeesOthers             bool // it may see the activity of other roles
-	Connections            int  // its CONNECTION LIMIT; negative: none
+	Name, User   string // the role that acts, and the one that logs in
+	Superuser    bool
+	Streams      bool // User may open replication connections
+	CreatesSlots bool // Name may create slots
+	SeesOthers   bool // it may see the activity of other roles
+	Connections  int  // its CONNECTION LIMIT; negative: none
 	// Timeouts are those of a new session of the role, in milliseconds; 0: none.
 	Timeouts map[string]int64
 	// ReadOnly is the role's default_transaction_read_only, if an administrator examines it; nil: it has none.
@@ -65,7 +69,7 @@ func (j *databaseJudge) judgeReadOnly(c chart) {
 }
 
 func (j *databaseJudge) alterRole(format string, args ...any) steps {
-	return sql("ALTER ROLE %s "+format, append([]any{j.grantee()}, args...)...)
+	return sql("ALTER ROLE %s "+format, append([]any{quote(j.role.User)}, args...)...)
 }
 
 // judgeLogin checks what a login of the relay's role would need. Its own session has it already.
@@ -102,7 +106,7 @@ func (j *databaseJudge) judgeRoleLimits(c chart) {
 	}
 	if role.Connections >= 0 && role.Connections < neededConnections && !role.Superuser {
 		c.warn("connections", j.alterRole("CONNECTION LIMIT -1"),
-			"role %q may open %d connections: a relay needs up to %d", role.Name, role.Connections, neededConnections)
+			"role %q may open %d connections: a relay needs up to %d", role.User, role.Connections, neededConnections)
 	}
 	timeout := func(name string) (time.Duration, steps) {
 		return time.Duration(role.Timeouts[name]) * time.Millisecond,
@@ -111,12 +115,12 @@ func (j *databaseJudge) judgeRoleLimits(c chart) {
 	if limit, reset := timeout("statement_timeout"); limit > 0 && limit < shortStatements {
 		c.warn("statement_timeout", reset,
 			"statement_timeout is %s for role %q: the server may cancel statements of the relay when it is busy",
-			limit, role.Name)
+			limit, role.User)
 	}
 	if limit, reset := timeout("idle_session_timeout"); limit > 0 && limit < shortIdle {
 		c.warn("idle_session_timeout", reset,
 			"idle_session_timeout is %s for role %q: the server ends sessions of the relay, and its sweeps fail",
-			limit, role.Name)
+			limit, role.User)
 	}
 }
 
@@ -125,12 +129,15 @@ func (j *databaseJudge) judgeReplication(c chart) {
 	role, err := j.role, j.f.replication
 	switch {
 	case j.o.Operator || c.unknown("replication", j.f.role.err):
-	case !role.Superuser && !role.Replication && !role.RDS:
-		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate", role.Name)
+	case !role.Streams:
+		c.wrong("replication", j.service.replication(role.User), "role %q may not replicate", role.User)
+	case err == nil && !role.CreatesSlots:
+		c.warn("replication", j.service.replication(role.Name), "role %q may replicate, but its sessions act as role %q, "+
+			"which may not: the relay streams, and cannot create the slot again", role.User, role.Name)
 	case err == nil:
-		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.Name)
+		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.User)
 	case pgcode.Of(err) == pgerrcode.InsufficientPrivilege:
-		c.wrong("replication", j.service.replication(role.Name), "role %q may not replicate: %s", role.Name, err)
+		c.wrong("replication", j.service.replication(role.User), "role %q may not replicate: %s", role.User, err)
 	case pgcode.Of(err) == pgerrcode.TooManyConnections:
 		c.wrong("replication", remark("-- see max_wal_senders, max_connections, and the limit of the role: "+
 			"SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user;"),
@@ -144,7 +151,7 @@ func (j *databaseJudge) judgeReplication(c chart) {
 				"and all proxies on the way have to pass replication connections on")
 		}
 		c.wrong("replication", fix,
-			"role %q may replicate, but no replication connection could be opened: %s", role.Name, err)
+			"role %q may replicate, but no replication connection could be opened: %s", role.User, err)
 	}
 }
 
@@ -201,7 +208,7 @@ func (j *databaseJudge) judgePrivileges(c chart, need schema.Need, table tableFa
 			"role %q may not %s on table %s", j.role.Name, all, need.Table)
 	case table.Hidden:
 		c.wrong("relay", lines(sql("ALTER TABLE %s DISABLE ROW LEVEL SECURITY", need.Table.Printed()),
-			j.alterRole("BYPASSRLS").orElse()), // that holds for every table of the cluster
+			sql("ALTER ROLE %s BYPASSRLS", j.grantee()).orElse()), // that holds for every table of the cluster
 			"row-level security of table %s hides rows from role %q", need.Table, j.role.Name)
 	default:
 		c.ok("relay", "role %q may %s on %s", j.role.Name, strings.Join(need.Privileges, ", "), need.Table)

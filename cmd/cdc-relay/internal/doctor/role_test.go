@@ -123,6 +123,23 @@ func TestARoleWithoutReplicationIsReported(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
+// Vaults lease logins that act as a role with the grants.
+func TestALoginMayActAsTheRelaysRole(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	group := p.relayRole("REPLICATION")
+	lease, login := p.role("REPLICATION CONNECTION LIMIT 6")
+	p.exec("GRANT "+group+" TO "+lease, "ALTER ROLE "+lease+" SET role = "+group)
+	p.as(login)
+	p.fix(p.examine().want(doctor.Warning, doctor.Postgres, "connections", lease, "may open 6 connections"))
+	p.examine().wantOthersOK()
+	p.exec("ALTER ROLE " + group + " NOREPLICATION")
+	p.fix(p.examine().want(doctor.Warning, doctor.Postgres, "replication", lease, "sessions act as", group, "cannot create the slot again"))
+	p.examine().wantOthersOK()
+	p.exec("ALTER ROLE " + lease + " NOREPLICATION")
+	p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "replication", lease, "may not replicate"))
+	p.examine().wantOthersOK()
+}
+
 func TestRowLevelSecurityIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("REPLICATION")
