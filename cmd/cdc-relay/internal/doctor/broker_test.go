@@ -301,6 +301,7 @@ func TestQueuesThatExpireMessagesAreReported(t *testing.T) {
 			"kept":    {"x-message-ttl": 60_000, "x-dead-letter-exchange": "amq.fanout"},
 			"to-none": {"x-message-ttl": 60_000, "x-dead-letter-exchange": "missing"},
 			"rejects": {"x-max-length": 10, "x-overflow": "reject-publish"},
+			"copies":  {"x-max-length": 10, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "amq.fanout"},
 			"moves":   {"x-max-length": 10, "x-dead-letter-exchange": "amq.fanout"},
 			"log":     {"x-queue-type": "stream", "x-max-length-bytes": 1_000_000},
 		} {
@@ -323,7 +324,7 @@ func TestQueuesThatExpireMessagesAreReported(t *testing.T) {
 	}
 	if want := map[string]doctor.Level{
 		"message_ttl short": doctor.Warning, "message_ttl to-none": doctor.Warning,
-		"overflow rejects": doctor.OK, "overflow moves": doctor.OK,
+		"overflow rejects": doctor.OK, "overflow moves": doctor.OK, "overflow copies": doctor.Warning,
 	}; !maps.Equal(level, want) {
 		t.Errorf("got %v, want %v", level, want)
 	}
@@ -333,7 +334,7 @@ func TestQueuesThatExpireMessagesAreReported(t *testing.T) {
 			p.fix(f)
 		}
 	}
-	p.examine().wantOthersOK()
+	p.examine().wantOthersOK("overflow")
 }
 
 func TestAnAlarmOfTheBrokerIsReported(t *testing.T) {

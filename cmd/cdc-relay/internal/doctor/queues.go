@@ -66,6 +66,13 @@ func (j *brokerJudge) judgeOverflow(c chart, q queueFacts, s queueRules) {
 	lost, to := j.deadLetters(s)
 	switch {
 	case limit == "":
+	case overflow == "reject-publish-dlx" && lost == "":
+		fix := j.queueFix(q, s.own, name, "overflow", "reject-publish")
+		if s.arguments["x-overflow"] != nil { // it overrides a policy
+			fix = remark("# declare the queue again, with x-overflow reject-publish")
+		}
+		c.warn("overflow", fix, "queue %q is limited (%s) and rejects messages when it is full: each try leaves "+
+			"another copy of the message in exchange %q", q.Name, limit, to)
 	case set && overflow != "drop-head" && s.full(q):
 		_, fix := problem.OfReason(outbox.ReasonNack, nil, "")
 		c.wrong("overflow", remark("# %s", fix), "queue %q is full (%s) and rejects messages: "+
