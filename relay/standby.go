@@ -51,11 +51,11 @@ func (s *streamer) awaitSlot(ctx context.Context, stream *replication.Stream) (v
 			s.announce(event.SlotCreating, "waiting for the slot: another session is creating it",
 				"by", seen.Process.String())
 		case other.silentFor(owner, time.Now()) > silence:
-			s.log.Warn("slot owner unresponsive: terminating its connection and taking over",
-				"event", event.OwnerTerminated, "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
 			if err := terminate(ctx, stream, owner); err != nil {
 				return v, err
 			}
+			s.log.Warn("slot owner unresponsive: terminated its connection, taking over",
+				"event", event.OwnerTerminated, "slot", s.names.Slot, "owner", owner.String(), "silent_for", silence)
 			other, s.owner.wasOwn = watched{}, false
 		case owner.Is(s.owner.last) && s.owner.waitsFor.Load() != nil:
 			// Usually it ends by itself before the second look.
