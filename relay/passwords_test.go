@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
@@ -137,6 +138,50 @@ func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
 	rabbitmq.put("second")
 	i.await("both relays are ready again", ready(true))
 	i.await("all arrive", func() bool { return i.arrived() == 20 && i.rowsLeft() == 0 })
+}
+
+// A vault has put another role into the file, and revokes the first one.
+func TestSessionsOfARevokedRoleAreReplacedAtOnce(t *testing.T) {
+	for _, revoke := range []string{"ALTER ROLE %s NOSUPERUSER", "REASSIGN OWNED BY %s TO CURRENT_USER; DROP ROLE %s"} {
+		t.Run(revoke, func(t *testing.T) {
+			t.Parallel()
+			surviveRevocation(t, revoke)
+		})
+	}
+}
+
+func surviveRevocation(t *testing.T, revoke string) {
+	i := newInstance(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := i.db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	former, next := services.Name(t), services.Name(t)
+	for _, role := range []string{former, next} {
+		exec("CREATE ROLE " + role + " SUPERUSER LOGIN PASSWORD 'p'")
+		t.Cleanup(func() { _, _ = i.db.Exec(context.Background(), "DROP ROLE IF EXISTS "+role) })
+	}
+	postgres := newServer(t, i.config.DatabaseURL, former)
+	i.config.DatabaseURL, i.config.DatabaseURLFile = "", postgres.file
+	postgres.put("p")
+	r, stop := i.startWith(i.publisher(), prometheus.NewRegistry())
+	defer stop()
+	i.await("the relay is ready", func() bool { return r.Health().Ready })
+	if err := i.load(1, 20); err != nil {
+		t.Fatal(err)
+	}
+	i.await("all arrive", func() bool { return i.arrived() == 20 && i.rowsLeft() == 0 })
+	postgres.user = next
+	postgres.put("p")
+	for statement := range strings.SplitSeq(revoke, "; ") {
+		exec(fmt.Sprintf(statement, former))
+	}
+	if err := i.load(1, 20); err != nil {
+		t.Fatal(err)
+	}
+	i.await("these arrive, too", func() bool { return i.arrived() == 40 && i.rowsLeft() == 0 })
 }
 
 // At the start a wrong password is a mistake of the configuration. It names the file.

@@ -134,10 +134,14 @@ func (s *Store) Check(ctx context.Context) error {
 	return s.use().Check(ctx, s.pool)
 }
 
-// Explain is that of schema.Use.
+// Explain is that of schema.Use. The role of the sessions may have been revoked, and another one be in the file of the
+// address: new sessions read it again.
 func (s *Store) Explain(ctx context.Context, err error) (explained error, gone bool) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
+	if pgcode.Is(err, pgerrcode.InsufficientPrivilege, pgerrcode.UndefinedObject) { // the role was dropped
+		s.pool.Reset()
+	}
 	return s.use().Explain(ctx, s.pool, err)
 }
 
