@@ -84,8 +84,8 @@ func localCollector(protocol string) string {
 	return "http://localhost:4318/v1/traces"
 }
 
-// bound limits what the OTEL_BSP_* variables say: with a negative size OpenTelemetry panics, with a huge one it fills the
-// memory, and without a delay it never sleeps.
+// bound limits what the OTEL_BSP_* variables say: with a negative size OpenTelemetry panics, with a huge one it fills
+// the memory, and without a delay it never sleeps.
 func (v variables) bound(o *sdktrace.BatchSpanProcessorOptions) {
 	given := *o
 	o.MaxQueueSize = min(max(o.MaxQueueSize, 1), 1<<16)
