@@ -39,7 +39,7 @@ const commitsSQL = `SELECT pg_catalog.pg_current_wal_flush_lsn(), pg_catalog.pg_
 FROM pg_catalog.pg_current_snapshot() s`
 
 // Ask returns the end of the flushed WAL, which a stream that keeps up passes soon. Confirm is the position up to which
-// no COMMIT waits for a standby, as far as an earlier call can know it; Unlimited: none ever waits.
+// no COMMIT waits for a standby, which takes two calls to find out; Unlimited: none ever waits.
 func (c *Commits) Ask(ctx context.Context, conn *pgconn.PgConn) (flushed, confirm pglogrepl.LSN, err error) {
 	rows, err := slot.Query(ctx, conn, commitsSQL)
 	if err != nil {
