@@ -52,8 +52,11 @@ const isReady = `coalesce((r.available_at <= statement_timestamp() OR (` + isFre
 // IsSuperseded is the condition for rows r with a newer row of the same coalesce key, ordering key, exchange and
 // routing key, even if that is not ready. {outbox} stands for the table. Usually it reads one entry of the index; the
 // row comparisons exclude all other indexes. Of newer rows to other places it reads only some, so that they cost
-// little: a row that seems to be the newest is published.
-const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.ordering_key IS NULL THEN EXISTS (
+// little: a row that seems to be the newest is published. Names above 255 bytes can never be published, so they are not
+// read: Postgres compares the sizes of two texts first, unless a collation treats different texts as equal.
+const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL OR pg_catalog.octet_length(r.routing_key::text) > 255
+         OR pg_catalog.octet_length(r.exchange::text) > 255 THEN false
+       WHEN r.ordering_key IS NULL THEN EXISTS (
          SELECT FROM (SELECT n.exchange, n.routing_key FROM {outbox} n
          WHERE n.ordering_key IS NULL AND n.coalesce_key IS NOT NULL
            AND (n.coalesce_key, n.id) > (r.coalesce_key, r.id)
@@ -67,7 +70,8 @@ const IsSuperseded = `CASE WHEN r.coalesce_key IS NULL THEN false WHEN r.orderin
          ORDER BY n.ordering_key, n.coalesce_key, n.id LIMIT 100) n` + samePlace + `) END`
 
 const samePlace = `
-         WHERE n.routing_key = r.routing_key AND n.exchange IS NOT DISTINCT FROM r.exchange`
+         WHERE n.routing_key = r.routing_key COLLATE pg_catalog."C"
+           AND n.exchange IS NOT DISTINCT FROM r.exchange COLLATE pg_catalog."C"`
 
 // findDueSQL finds due rows up to a time. After is empty, or the condition for those after a place.
 func findDueSQL(after string) string {
