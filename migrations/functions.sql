@@ -78,7 +78,8 @@ DECLARE
     wanted   uuid := message_id;
     began    timestamptz := clock_timestamp();
     deadline timestamptz := began + coalesce(timeout, '0');
-    row_id   bigint;
+    rows     bigint[];
+    waits    boolean;
     reason   text;
 BEGIN
     IF message_id IS NULL THEN
@@ -93,18 +94,20 @@ BEGIN
             HINT = 'No relay sees the message before. Call this in a new transaction, READ COMMITTED, that has written nothing.';
     END IF;
     -- message_id has no index. A message that was just sent is among the newest rows. Otherwise the tables are read
-    -- once, and then by id.
-    SELECT m.id INTO row_id FROM (SELECT o.id, o.message_id FROM {{.outbox}} o ORDER BY o.id DESC LIMIT 1000) m
-    WHERE m.message_id = wanted LIMIT 1;
-    IF NOT FOUND THEN
-        SELECT m.id, m.failure_reason INTO row_id, reason
-        FROM (SELECT o.id, o.message_id, NULL AS failure_reason FROM {{.outbox}} o
-              UNION ALL SELECT d.id, d.message_id, d.failure_reason FROM {{.dead_letter}} d) m WHERE m.message_id = wanted LIMIT 1;
+    -- once, and then by id. Another role may have inserted rows with the same id, so all of them count.
+    SELECT array_agg(m.id) INTO rows FROM (SELECT o.id, o.message_id FROM {{.outbox}} o ORDER BY o.id DESC LIMIT 1000) m
+    WHERE m.message_id = wanted;
+    IF rows IS NULL THEN
+        SELECT array_agg(m.id) INTO rows FROM (SELECT o.id, o.message_id FROM {{.outbox}} o
+            UNION ALL SELECT d.id, d.message_id FROM {{.dead_letter}} d) m WHERE m.message_id = wanted;
     END IF;
     LOOP
-        IF NOT FOUND THEN
+        SELECT bool_or(m.failure_reason IS NULL), min(m.failure_reason) INTO waits, reason
+        FROM (SELECT o.id, o.message_id, NULL AS failure_reason FROM {{.outbox}} o
+              UNION ALL SELECT d.id, d.message_id, d.failure_reason FROM {{.dead_letter}} d) m WHERE m.id = ANY (rows) AND m.message_id = wanted;
+        IF waits IS NULL THEN
             RETURN 'published';
-        ELSIF reason IS NOT NULL THEN
+        ELSIF NOT waits THEN
             RETURN 'dead: ' || reason;
         ELSIF clock_timestamp() >= deadline THEN
             RETURN 'waiting';
@@ -113,9 +116,6 @@ BEGIN
         -- after a quarter of the time so far, from 2 to 100 ms.
         PERFORM pg_try_advisory_xact_lock(hashtextextended('cdc-relay await', {{.outbox_literal}}::regclass::oid::bigint)),
             pg_sleep(least(greatest(date_part('epoch', clock_timestamp() - began) / 4, 0.002), 0.1, date_part('epoch', deadline - clock_timestamp())));
-        SELECT m.failure_reason INTO reason
-        FROM (SELECT o.id, o.message_id, NULL AS failure_reason FROM {{.outbox}} o
-              UNION ALL SELECT d.id, d.message_id, d.failure_reason FROM {{.dead_letter}} d) m WHERE m.id = row_id AND m.message_id = wanted LIMIT 1;
     END LOOP;
 END {{.quote}};
 
@@ -128,18 +128,31 @@ DECLARE
     first  uuid := (left(message_id::text, 28) || '00000000')::uuid;
     last   uuid := (left(message_id::text, 28) || 'ffffffff')::uuid;
     called timestamptz := clock_timestamp();
+    rows   bigint[];
+    waits  boolean;
+    gone   bigint;
 BEGIN
     IF message_id IS NULL THEN
         RAISE EXCEPTION 'message_id is null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    -- A relay takes a row with a time only when that has come, and locks it. One without a time it may be publishing
-    -- without a lock. The time is compared once more when the row is locked, because the search may take long.
+    -- Another role may have inserted rows with the same id, so all of them must wait. Of rows without a time, which a
+    -- relay may be publishing without a lock, only the newest are read: they have no index.
+    SELECT array_agg(m.id), bool_and(m.waits) INTO rows, waits
+    FROM (SELECT o.id, o.message_id, o.headers, o.available_at > called AND o.possible_duplicate IS NOT TRUE AS waits
+          FROM {{.outbox}} o WHERE o.available_at IS NOT NULL
+          UNION ALL SELECT n.id, n.message_id, n.headers, false FROM (SELECT * FROM {{.outbox}} o ORDER BY o.id DESC LIMIT 1000) n WHERE n.available_at IS NULL
+          UNION ALL SELECT d.id, d.message_id, d.headers, false FROM {{.dead_letter}} d) m
+    WHERE m.message_id BETWEEN first AND last AND (m.message_id = wanted OR m.headers ->> 'id' = wanted::text);
+    IF waits IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    -- A relay takes a row with a time only when that has come, and locks it. The time is compared once more when the row
+    -- is locked, because the search may take long.
     DELETE FROM {{.outbox}} o WHERE o.available_at > clock_timestamp() AND o.id = ANY (ARRAY(
-        SELECT w.id FROM {{.outbox}} w
-        WHERE w.message_id BETWEEN first AND last AND (w.message_id = wanted OR w.headers ->> 'id' = wanted::text)
-          AND w.available_at > called AND w.possible_duplicate IS NOT TRUE
+        SELECT w.id FROM {{.outbox}} w WHERE w.id = ANY (rows) AND w.available_at > called AND w.possible_duplicate IS NOT TRUE
         FOR UPDATE SKIP LOCKED));
-    RETURN FOUND;
+    GET DIAGNOSTICS gone = ROW_COUNT;
+    RETURN gone = cardinality(rows);
 END {{.quote}};
 
 {{.claim -}}

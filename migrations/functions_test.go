@@ -259,6 +259,26 @@ func TestCancelDeletesAMessageWhoseTimeHasNotCome(t *testing.T) {
 		('other form', '1', 'infinity', '00000000-0000-0000-0000-000000000009', '["`+id+`"]')`)
 	is(t, app, true, "SELECT outbox_cancel($1)", id)
 	is(t, owner, "other, other task, other form", "SELECT string_agg(routing_key, ', ' ORDER BY id) FROM outbox")
+
+	// Several rows of one id, which any role with INSERT can plant: one that may leave, or has ended, decides for all.
+	for _, first := range []string{
+		"INSERT INTO outbox (routing_key, payload, message_id) VALUES ('k', '1', '" + id + "')",
+		"INSERT INTO outbox (routing_key, payload, message_id, available_at) VALUES ('k', '1', '" + id + "', now())",
+		"INSERT INTO outbox (routing_key, payload, message_id, available_at, possible_duplicate) VALUES ('k', '1', '" + id + "', 'infinity', true)",
+		`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
+			VALUES (0, now(), '` + id + `', 1, 1, 'k', '1', 'nack')`,
+	} {
+		for _, decoy := range []string{"('decoy', '1', 'infinity', '" + id + "', NULL)",
+			`('decoy', '1', 'infinity', '00000000-0000-0000-0000-00000abcdef0', '{"id": "` + id + `"}')`} {
+			exec1(t, owner, "TRUNCATE outbox, outbox_dead_letter; "+first+
+				"; INSERT INTO outbox (routing_key, payload, available_at, message_id, headers) VALUES "+decoy)
+			is(t, app, false, "SELECT outbox_cancel($1)", id)
+			is(t, owner, 2, "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM outbox_dead_letter)")
+		}
+	}
+	exec1(t, owner, "TRUNCATE outbox, outbox_dead_letter; INSERT INTO outbox (routing_key, payload, message_id, available_at) SELECT 'k', '1', '"+id+"', 'infinity' FROM generate_series(1, 2)")
+	is(t, app, true, "SELECT outbox_cancel($1)", id)
+	is(t, owner, 0, "SELECT count(*) FROM outbox")
 }
 
 // The session with the lock decides: a relay that publishes the row, or another caller.
@@ -295,30 +315,39 @@ func TestCancelComparesTheTimeOnceMore(t *testing.T) {
 
 func TestAwaitReturnsTheStateOfAMessage(t *testing.T) {
 	owner, app := withFunctions(t)
-	const awaitSQL = "SELECT outbox_await($1, $2::interval)"
-	id := value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
-	is(t, app, "waiting", awaitSQL, id, "20 ms")
-	exec1(t, owner, `WITH d AS (DELETE FROM outbox RETURNING *) INSERT INTO outbox_dead_letter
+	const bury = `WITH d AS (DELETE FROM outbox RETURNING *) INSERT INTO outbox_dead_letter
 		(id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
-		SELECT id, created_at, message_id, attempts, schema_version, routing_key, payload, 'unroutable' FROM d`)
-	is(t, app, "dead: unroutable", awaitSQL, id, "1 h")
-
-	// It returns as soon as the row is deleted, before its timeout.
-	id = value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
-	answer := make(chan string, 1)
-	go func() {
-		var got string
-		if err := app.QueryRow(t.Context(), "SELECT outbox_await($1, '1 h')", id).Scan(&got); err != nil {
-			got = err.Error()
+		SELECT id, created_at, message_id, attempts, schema_version, routing_key, payload, 'unroutable' FROM d`
+	for name, c := range map[string]struct{ before, during, want string }{
+		// It returns as soon as the row is deleted, before its timeout.
+		"published": {"SELECT", "DELETE FROM outbox", "published"},
+		"dead":      {"SELECT", bury, "dead: unroutable"},
+		// Any role with INSERT can plant a row of the same id: the message is published once none of them is there.
+		"a decoy is published": {
+			"INSERT INTO outbox (routing_key, payload, message_id) SELECT 'decoy', '1', message_id FROM outbox",
+			"DELETE FROM outbox WHERE routing_key = 'decoy'; " + bury, "dead: unroutable",
+		},
+	} {
+		exec1(t, owner, "TRUNCATE outbox, outbox_dead_letter")
+		id := value[string](t, app, "SELECT outbox_enqueue('k', '{}')::text")
+		exec1(t, owner, c.before)
+		is(t, app, "waiting", "SELECT outbox_await($1, '20 ms')", id)
+		answer := make(chan string, 1)
+		go func() {
+			var got string
+			if err := app.QueryRow(t.Context(), "SELECT outbox_await($1, '1 h')", id).Scan(&got); err != nil {
+				got = err.Error()
+			}
+			answer <- got
+		}()
+		await.Until(t, "the function sleeps", func() bool {
+			return value[bool](t, owner, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())")
+		})
+		exec1(t, owner, c.during)
+		if got := await.Receive(t, "the answer", answer); got != c.want {
+			t.Errorf("%s: got %s", name, got)
 		}
-		answer <- got
-	}()
-	await.Until(t, "the function sleeps", func() bool {
-		return value[bool](t, owner, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database())")
-	})
-	exec1(t, owner, "DELETE FROM outbox")
-	if got := await.Receive(t, "the answer", answer); got != "published" {
-		t.Errorf("got %s", got)
+		is(t, app, c.want, "SELECT outbox_await($1, '1 h')", id)
 	}
 }
 
