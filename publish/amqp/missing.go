@@ -20,8 +20,10 @@ const (
 	returnsWithin = 30 * time.Second
 	// mostOutage is how long a node or a queue may be down and still excuse missing routes: it may never return.
 	mostOutage = time.Hour
-	// soonestRetry and latestRetry bound the wait before the next try of an excused message.
-	soonestRetry, latestRetry = time.Second, 30 * time.Second
+	// soonestRetry and latestRetry bound the wait before the next try of an excused message. Each try costs Postgres an
+	// UPDATE, so of many messages one is tried again every excusedEvery.
+	soonestRetry, latestRetry = time.Second, 5 * time.Minute
+	excusedEvery              = 10 * time.Millisecond
 )
 
 // missing is the sink of all sessions. A missing queue or exchange costs no attempt while RabbitMQ is not whole: right
@@ -33,6 +35,7 @@ type missing struct {
 	unsure *publish.Mailbox[outbox.Result]
 
 	restored atomic.Int64 // when a connection ended the last outage, in nanoseconds of Unix time
+	excused  atomic.Int64 // when the last excused message is tried again, likewise
 
 	// Only the goroutine of ask uses the fields below: what is known of queues, and of nodes by their address.
 	queues, nodes answers
@@ -62,9 +65,14 @@ func (m *missing) Deliver(r outbox.Result) {
 	}
 }
 
-// excuse reports a result that costs no attempt. The longer the outage, the later the next try.
+// excuse reports a result that costs no attempt. The longer the outage, and the more messages wait for its end, the
+// later the next try.
 func (m *missing) excuse(r outbox.Result, lasts time.Duration, why string) {
-	r.Outcome, r.RetryIn = outbox.NotSent, min(max(lasts/8, soonestRetry), latestRetry)
+	now := time.Now().UnixNano()
+	soonest := now + int64(max(lasts/4, soonestRetry))
+	at := min(max(m.excused.Load()+int64(excusedEvery), soonest), now+int64(latestRetry))
+	m.excused.Store(at) // two that come at the same time may get the same one
+	r.Outcome, r.RetryIn = outbox.NotSent, time.Duration(at-now)
 	r.Detail += "; no attempt is counted: " + why
 	m.Sink.Deliver(r)
 }

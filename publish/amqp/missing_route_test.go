@@ -100,6 +100,22 @@ func TestAMissingRouteCostsNoAttemptWhileANodeOfTheAddressIsDown(t *testing.T) {
 	if got := publish(); !free(got) {
 		t.Errorf("while a node is down: %+v, want a free retry", got)
 	}
+	// Each try costs Postgres an UPDATE, so many messages are not tried again at the same time.
+	r, many := startAMQP(t, Config{URL: url}), make([]*outbox.Message, 500)
+	for i := range many {
+		many[i] = k.Make("amq.topic", "no.such.key", `{}`)
+	}
+	began := time.Now()
+	r.PublishAll(many...)
+	var last time.Duration
+	for _, got := range r.AwaitResults(t, many...) {
+		if last = max(last, got.RetryIn); !free(got) {
+			t.Fatalf("many messages while a node is down: %+v, want free retries", got)
+		}
+	}
+	if all := time.Since(began) + last; all < 500*excusedEvery {
+		t.Errorf("500 messages are tried again within %s", all)
+	}
 }
 
 // A node that never returns does not excuse missing routes for ever.
