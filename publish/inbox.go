@@ -11,7 +11,8 @@ import (
 // Inbox is the common part of the publishers: it queues messages and reports results. Only the goroutine of Run may
 // call methods other than Publish.
 type Inbox struct {
-	// Messages has the messages that the publisher has not taken.
+	// Messages has the messages that the publisher has not taken. Those that were rejected before, or have so many
+	// headers that these cost more than the message, give way to others.
 	Messages *Mailbox[*outbox.Message]
 	// Sink is set when Run starts.
 	Sink Sink
@@ -23,7 +24,12 @@ type Inbox struct {
 }
 
 // NewInbox returns an inbox without messages.
-func NewInbox() *Inbox { return &Inbox{Messages: NewMailbox[*outbox.Message]()} }
+func NewInbox() *Inbox {
+	p := &Inbox{Messages: NewMailbox[*outbox.Message]()}
+	const manyHeaders = 4 << 10 // bytes
+	p.Messages.isSlow = func(m *outbox.Message) bool { return m.Attempts > 0 || len(m.Headers) > manyHeaders }
+	return p
+}
 
 // Publish implements Publisher.
 func (p *Inbox) Publish(m *outbox.Message) {
@@ -55,8 +61,10 @@ func (p *Inbox) Deliver(m *outbox.Message, o outbox.Outcome, detail string) {
 
 // Reject reports each waiting message as not sent.
 func (p *Inbox) Reject(why string) {
-	for _, m := range p.Messages.Take(nil) {
-		p.Deliver(m, outbox.NotSent, why)
+	for waiting := p.Messages.Take(nil); len(waiting) > 0; waiting = p.Messages.Take(nil) {
+		for _, m := range waiting {
+			p.Deliver(m, outbox.NotSent, why)
+		}
 	}
 }
 

@@ -18,8 +18,8 @@ type Publisher interface {
 	Run(ctx context.Context, sink Sink) error
 	// Publish publishes one message and never blocks. It may be called from any goroutine, also before Run. The caller
 	// keeps the number of messages without a result within the publisher's limit.
-	// Messages of one exchange leave in the order of the calls, except messages sent alone (see Suspects). While the
-	// publisher is not ready, the result is NotSent.
+	// Messages of one exchange leave in the order of the calls, except messages that give way to others (see Inbox) or
+	// are sent alone (see Suspects). While the publisher is not ready, the result is NotSent.
 	Publish(m *outbox.Message)
 }
 

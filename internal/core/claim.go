@@ -290,7 +290,6 @@ func (cl *Claim) Done(committed bool) (out Out) {
 	for _, late := range cl.postponed {
 		m := cl.flying[late.Ref()]
 		c.mu.registry.leaveClaim(late.Ref())
-		c.mu.window.claimed--
 		if committed {
 			m.AvailableAt = late.AvailableAt // a later answer settles the row only while it has this time
 		}

@@ -79,7 +79,7 @@ func DefaultLimits(messages int) Limits {
 // window counts the messages in memory: in flight, queued, or confirmed and not yet settled.
 type window struct {
 	messages, bytes int
-	// claimed are the messages of claims.
+	// claimed are the messages that came by claims.
 	claimed int
 	// full: streamed rows stay in the table until the window is half empty.
 	full bool
@@ -187,7 +187,7 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 	if c.mu.window.full && c.mu.window.messages <= c.limits.Messages/2 {
 		c.mu.window.full = false
 	}
-	switch room := c.hasRoom(m); {
+	switch room := c.hasRoom(m, large); {
 	case !room && !large && mayWait && !c.mu.window.full:
 		return Out{}, NoRoom
 	case !room || c.mu.window.full:
@@ -218,9 +218,13 @@ func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 	return nil
 }
 
-func (c *Core) hasRoom(m *outbox.Message) bool {
-	w := &c.mu.window
-	if w.messages == 0 || (w.messages < c.limits.Messages && w.bytes+m.Size() <= c.limits.Bytes) {
+// hasRoom reports whether a streamed row may leave. Rows of large transactions leave a quarter of the window to others.
+func (c *Core) hasRoom(m *outbox.Message, large bool) bool {
+	w, messages, bytes := &c.mu.window, c.limits.Messages, c.limits.Bytes
+	if large {
+		messages, bytes = messages*3/4, bytes*3/4
+	}
+	if w.messages == 0 || (w.messages < messages && w.bytes+m.Size() <= bytes) {
 		return true
 	}
 	w.lacks(c.mu.now)
@@ -252,7 +256,7 @@ func (c *Core) forget(ref outbox.Ref, size int) {
 	}
 	c.mu.term.floor = max(c.mu.term.floor, row.seenAt)
 	c.mu.window.messages--
-	if row.claim != nil {
+	if row.claimed {
 		c.mu.window.claimed--
 	}
 	c.mu.window.lacking = time.Time{}

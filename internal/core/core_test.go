@@ -87,6 +87,32 @@ func TestTheStreamAndTheClaimsShareAFullWindow(t *testing.T) {
 	}
 }
 
+// While a message of a claim is in flight, further claims leave its room to the stream, also if it has no answer for long.
+func TestUnansweredMessagesCountAgainstTheShareOfClaims(t *testing.T) {
+	c := leading(100)
+	c.StreamLive(true)
+	var found []outbox.Candidate
+	var messages []*outbox.Message
+	for id := range int64(75) {
+		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
+		messages = append(messages, &outbox.Message{Row: outbox.Row{ID: id}})
+	}
+	claim, _ := c.ChooseRows(found, false, Most{Rows: 75, Bytes: 1 << 20})
+	flying := lock(c, claim, messages...).Publish
+	claim.End()
+	claim.Done(true)
+	if rows, _ := c.Capacity(10); rows > 0 || len(flying) != 75 {
+		t.Errorf("beside %d messages without an answer, a claim may have %d rows", len(flying), rows)
+	}
+	for _, m := range flying {
+		out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+		c.Settled(out.Settle)
+	}
+	if rows, _ := c.Capacity(75); rows != 75 || c.View().InFlight != 0 {
+		t.Errorf("after the answers, a claim may have %d rows", rows)
+	}
+}
+
 // The rows of a large transaction do not keep those of others waiting, neither for room nor behind them in the table.
 func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 	const window = 8
@@ -100,8 +126,10 @@ func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 			t.Fatalf("row %d of the large transaction makes the stream wait", id)
 		}
 	}
-	if v := stream(1000, 2); v != NoRoom {
-		t.Errorf("a row of another transaction does not wait for room: %d", v)
+	for n, want := range []Verdict{Taken, Taken, NoRoom} {
+		if v := stream(int64(1000+n), uint32(2+n)); v != want {
+			t.Errorf("row %d of another transaction: %d, want %d", n, v, want)
+		}
 	}
 	c.PublisherReady(false)
 	for id := int64(1001); id <= 1000+10*window; id++ {

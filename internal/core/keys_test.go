@@ -280,7 +280,7 @@ func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
 	c := leading(window)
 	rows, bytes := c.Capacity(4)
 	for id := range int64(window - 1) {
-		if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 100 + id}, XID: 1}, 100, false); len(out.Publish) == 0 {
+		if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 100 + id}, XID: uint32(1 + id)}, 100, false); len(out.Publish) == 0 {
 			t.Fatalf("row %d of %d is not published: %d", id, window, v)
 		}
 	}

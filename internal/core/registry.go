@@ -9,6 +9,8 @@ type registered struct {
 	// seenAt: a claim saw the row, and the row committed before this WAL position. 0: no claim saw it.
 	seenAt uint64
 	claim  *Claim // it locks the row, or will
+	// claimed: the row came by a claim, which may have ended.
+	claimed bool
 	// unchangeable: the row can be neither deleted nor updated.
 	unchangeable bool
 }
@@ -20,7 +22,7 @@ func (r registry) holds(ref outbox.Ref) bool {
 }
 
 func (r registry) hold(ref outbox.Ref, seenAt uint64, claim *Claim) {
-	r[ref] = registered{seenAt: max(seenAt, r[ref].seenAt), claim: claim}
+	r[ref] = registered{seenAt: max(seenAt, r[ref].seenAt), claim: claim, claimed: claim != nil}
 }
 
 // leaveClaim ends the claim of a row that is still in flight.
