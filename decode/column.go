@@ -54,12 +54,17 @@ func columns() []column {
 		}},
 		{"payload", true, func(m *outbox.Message, v value, _ *interner) error {
 			m.BothPayloads = m.Payload != nil
-			m.Payload = v.json()
+			if m.Unread += len(v.data); m.Unread <= outbox.MostStreamed {
+				m.Payload, m.Unread = v.json(), 0
+			}
 			return nil
 		}},
 		{"payload_bytes", true, func(m *outbox.Message, v value, _ *interner) (err error) {
 			m.Binary, m.BothPayloads = true, m.Payload != nil
-			m.Payload, err = v.bytea()
+			if m.Unread += len(v.data); m.Unread <= outbox.MostStreamed {
+				m.Unread = 0
+				m.Payload, err = v.bytea()
+			}
 			return err
 		}},
 		{"headers", true, func(m *outbox.Message, v value, _ *interner) error {

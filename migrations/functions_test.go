@@ -268,8 +268,10 @@ func TestCancelDeletesAMessageWhoseTimeHasNotCome(t *testing.T) {
 		`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
 			VALUES (0, now(), '` + id + `', 1, 1, 'k', '1', 'nack')`,
 	} {
-		for _, decoy := range []string{"('decoy', '1', 'infinity', '" + id + "', NULL)",
-			`('decoy', '1', 'infinity', '00000000-0000-0000-0000-00000abcdef0', '{"id": "` + id + `"}')`} {
+		for _, decoy := range []string{
+			"('decoy', '1', 'infinity', '" + id + "', NULL)",
+			`('decoy', '1', 'infinity', '00000000-0000-0000-0000-00000abcdef0', '{"id": "` + id + `"}')`,
+		} {
 			exec1(t, owner, "TRUNCATE outbox, outbox_dead_letter; "+first+
 				"; INSERT INTO outbox (routing_key, payload, available_at, message_id, headers) VALUES "+decoy)
 			is(t, app, false, "SELECT outbox_cancel($1)", id)

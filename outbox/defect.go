@@ -12,6 +12,10 @@ import (
 // always too much, because JSON takes up to six bytes for one.
 const MostHeaderBytes = 8 * 131072
 
+// MostStreamed limits the body that the stream copies. Larger ones are read from the table, one at a time: the stream
+// cannot wait for room while the reader of the socket holds another copy.
+const MostStreamed = 32 << 20
+
 // Fits reports whether a column with this many bytes belongs into the message. If not, the message remembers the column
 // without its value: nothing may copy or parse that.
 func (m *Message) Fits(column string, bytes int) bool {
@@ -33,6 +37,8 @@ func (m *Message) Defect(now time.Time) (Reason, string) {
 		return m.oversize()
 	case m.Unreadable != "":
 		return ReasonInvalidRow, "the database cannot send the row: " + m.Unreadable
+	case m.Unread > 0:
+		return ReasonTooLarge, TooLarge(m.Unread, m.MostBody)
 	case m.NoRoutingKey:
 		return ReasonInvalidRow, "routing_key is null: set it"
 	case m.BothPayloads:
@@ -72,6 +78,11 @@ func (m *Message) oversize() (Reason, string) {
 		return ReasonInvalidProperties, large + ", or a number of more than 1,000 digits"
 	}
 	return ReasonInvalidHeaders, large + ", or a number of more than 1,000 digits"
+}
+
+// TooLarge says that a broker accepts no body of this size, in RabbitMQ's words.
+func TooLarge(size, most int) string {
+	return fmt.Sprintf("message size %d is larger than max size %d", size, most)
 }
 
 func tooLong(column string) string {

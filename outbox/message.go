@@ -121,6 +121,9 @@ type Defects struct {
 	NoRoutingKey bool
 	// Oversize is a column that is too large to be in the message; "": none.
 	Oversize string
+	// Unread is the size of the body if it was not read: a sweep must read it, or the broker accepts at most MostBody
+	// bytes.
+	Unread, MostBody int
 	// Unreadable is the database's error if it cannot send the row. Only the id, the times and the ordering key are
 	// set.
 	Unreadable string
@@ -193,7 +196,7 @@ func (m *Message) NextAttempts() int { return min(m.Attempts+1, math.MaxInt32) }
 // Size returns the memory of the message in bytes, as the relay's budget counts it.
 func (m *Message) Size() int {
 	const overhead = 256 // the struct, and its entries in maps and queues
-	size := overhead + len(m.RoutingKey) + len(m.Payload) + len(m.Headers) + len(m.Properties)
+	size := overhead + len(m.RoutingKey) + len(m.Payload) + m.Unread + len(m.Headers) + len(m.Properties)
 	if m.Exchange != nil {
 		size += len(*m.Exchange)
 	}

@@ -31,6 +31,13 @@ type Watched interface {
 	Overdue() time.Duration
 }
 
+// Limited is a Publisher that knows which bodies it cannot publish.
+type Limited interface {
+	// MostBody is the largest body that the broker accepts, in bytes, as it has said on this connection; 0: it has not.
+	// The relay does not read larger ones. It may be called at any time.
+	MostBody() int
+}
+
 // Sink receives the reports of a publisher. The publisher's goroutines call its methods concurrently. They must not
 // block, and may call Publish. Publish itself calls Deliver only after Run has returned.
 type Sink interface {

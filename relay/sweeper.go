@@ -12,12 +12,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // newSweeper connects the sweeps to the table, the publisher and the settler.
 func (r *Relay) newSweeper() *fallback.Sweeper {
 	names, claims := r.config.Names(), newOutageLog(r.log, r.address)
+	publisher, limited := r.publisher.(publish.Limited)
 	return &fallback.Sweeper{
 		Core: r.core, Table: r.store,
 		Lock: func(
@@ -26,7 +28,9 @@ func (r *Relay) newSweeper() *fallback.Sweeper {
 			var claim *store.LockedRows
 			var err error
 			if large {
-				claim, err = r.store.LockLarge(ctx, ids[0], fresh, names.Slot)
+				if claim, err = r.store.LockLarge(ctx, ids[0], fresh, names.Slot); err == nil && limited {
+					claim.MostBody = publisher.MostBody()
+				}
 			} else {
 				claim, err = r.store.Lock(ctx, ids, fresh, names.Slot)
 			}

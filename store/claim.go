@@ -30,6 +30,8 @@ type LockedRows struct {
 	Position uint64
 	// Owner is the server process that owned the slot after the lock, or streamed the table from another one; 0: none.
 	Owner uint32
+	// MostBody is the largest body that the broker accepts; 0: unknown. Read reads no larger one.
+	MostBody int
 	// Skipped is the first row that LockPlain has left to Lock; nil: none.
 	Skipped *int64
 	// began is the start of the transaction on the database's clock, asked a time before it on this process's clock.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -53,21 +54,44 @@ func (c *LockedRows) readLarge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if size > mostUnpacked { // the buffers of the last large row must not count twice: a pool keeps them for two rounds
-		runtime.GC()
+	if size > mostUnpacked { // the last large row must not count twice
 		runtime.GC()
 	}
 	ctx, cancel := c.store.boundedFor(ctx, size)
 	defer cancel()
 	var over *string
 	read, err := NewScanner(c.store.headers, &over).Scan(c.conn.QueryRow(ctx, c.store.sql.read, at.table, at.ctid))
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case c.MostBody > 0 && size > c.MostBody:
+		read.Payload, read.Unread, read.MostBody = nil, size, c.MostBody
+	case read.Payload != nil:
+		if read.Payload, err = c.body(ctx, at); err != nil {
+			return err
+		}
 	}
 	limit(read, over)
 	read.PossibleDuplicate, read.Superseded, read.Deadline = m.PossibleDuplicate, m.Superseded, m.Deadline
 	*m = *read
 	return nil
+}
+
+func (c *LockedRows) body(ctx context.Context, at place) (body []byte, err error) {
+	rows, _ := c.conn.Query(ctx, c.store.sql.pieces, at.table, at.ctid) // its error is also that of the rows
+	var size int
+	var piece pgtype.DriverBytes
+	_, err = pgx.ForEachRow(rows, []any{&size, &piece}, func() error {
+		if body == nil {
+			body = make([]byte, 0, size)
+		}
+		body = append(body, piece...)
+		return nil
+	})
+	if body == nil {
+		body = []byte{}
+	}
+	return body, err
 }
 
 func (c *LockedRows) bodySize(ctx context.Context, at place) (size int, err error) {

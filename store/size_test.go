@@ -1,12 +1,14 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -206,22 +208,49 @@ func TestAClaimReadsCompressedColumnsWithinItsBudget(t *testing.T) {
 
 func TestTheBodyOfALargeRowIsReadAfterTheLock(t *testing.T) {
 	f := newFixture(t)
-	f.Insert(`(routing_key, payload, headers, expires_at) VALUES ('r', to_json(repeat('p', 9000000)), '{"a": 1}', now() + interval '1 h')`)
-	f.Insert(`(routing_key, payload_bytes) VALUES ('r', decode(repeat('ab', 9000000), 'hex'))`)
-	for id, size := range map[int64]int{1: 9000002, 2: 9000000} {
+	text, binary := strings.Repeat("é1", 9<<20), make([]byte, 27<<20+1)
+	for i := range binary {
+		binary[i] = byte(i / 1000)
+	}
+	f.Exec(`INSERT INTO outbox (routing_key, payload, headers, expires_at) VALUES ('r', to_json($1::text), '{"a": 1}', now() + interval '1 h')`, text)
+	f.Exec(`INSERT INTO outbox (routing_key, payload_bytes) VALUES ('r', $1)`, binary)
+	for id, c := range map[int64]struct{ body []byte }{1: {[]byte(`"` + text + `"`)}, 2: {binary}} {
 		claim, err := f.store.LockLarge(t.Context(), id, outbox.AllFresh(), "")
 		if err != nil || len(claim.Messages) != 1 || claim.Messages[0].Payload != nil {
 			t.Fatalf("row %d: locked %+v, %v", id, claim.Messages, err)
 		}
 		m := claim.Messages[0]
 		m.PossibleDuplicate = true // the core has marked it
-		if err := claim.Read(t.Context()); err != nil || len(m.Payload) != size || !m.PossibleDuplicate || (m.Deadline != nil) != (id == 1) || m.RoutingKey != "r" {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err = claim.Read(t.Context())
+		runtime.ReadMemStats(&after)
+		if err != nil || !bytes.Equal(m.Payload, c.body) || !m.PossibleDuplicate || (m.Deadline != nil) != (id == 1) || m.RoutingKey != "r" {
 			t.Errorf("row %d: read %d bytes of %+v, %v", id, len(m.Payload), m.Row.ID, err)
+		}
+		if allocated := int(after.TotalAlloc - before.TotalAlloc); allocated > len(c.body)*3/2 {
+			t.Errorf("row %d: %d bytes were allocated for a body of %d", id, allocated, len(c.body))
 		}
 		if err := claim.Alive(t.Context()); err != nil {
 			t.Error(err)
 		}
-		f.commit(claim, deleted(m))
+		claim.Abandon()
+
+		// One that RabbitMQ does not accept is not read, and becomes a dead letter at once.
+		claim, err = f.store.LockLarge(t.Context(), id, outbox.AllFresh(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim.MostBody = len(c.body) - 1
+		runtime.ReadMemStats(&before)
+		err = claim.Read(t.Context())
+		runtime.ReadMemStats(&after)
+		m = claim.Messages[0]
+		reason, detail := m.Defect(time.Now())
+		if err != nil || reason != outbox.ReasonTooLarge || after.TotalAlloc-before.TotalAlloc > 1<<20 {
+			t.Errorf("row %d, which is too large: %v, %s %s, %d bytes were allocated", id, err, reason, detail, after.TotalAlloc-before.TotalAlloc)
+		}
+		f.commit(claim, dead(m, false))
 	}
 	f.Plain(1)
 	claim := f.claim(outbox.AllFresh(), 3)

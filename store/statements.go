@@ -21,7 +21,7 @@ type statements struct {
 	// Of claims.
 	lockTable, lock, lockBare string
 	lockPlain                 string
-	bodySize, read            string
+	bodySize, read, pieces    string
 	release, postpone         string
 	// Deletes move published rows to the history, if there is one; rows that were not published are dropped.
 	delete, deleteNear, deleteLocked string
@@ -155,9 +155,15 @@ WHERE r.id >= $3 AND r.id <= $4 AND r.ordering_key IS NULL AND CASE
 ORDER BY r.id LIMIT $5 FOR UPDATE SKIP LOCKED`
 }
 
-// One locked row, and the size of its body.
+// One locked row without its body, the size of that, and its pieces. A row of a result is in memory twice while it is
+// read, so a large body comes as many rows. The server reads and decompresses it once.
 const (
-	readSQL     = `SELECT {claimed_columns} FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2`
+	readSQL   = `SELECT {columns_without_body} FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2`
+	piecesSQL = `
+SELECT pg_catalog.octet_length(b.body), pg_catalog.substring(b.body, n, 1048576)
+FROM (SELECT coalesce(pg_catalog.byteacat(r.payload_bytes, ''::bytea), pg_catalog.textsend(r.payload::text)) AS body
+      FROM {outbox} r WHERE r.tableoid = $1 AND r.ctid = $2 OFFSET 0) b,
+     pg_catalog.generate_series(1, pg_catalog.octet_length(b.body), 1048576) n`
 	bodySizeSQL = `
 SELECT coalesce(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL THEN pg_catalog.pg_column_size(r.payload)
          ELSE pg_catalog.octet_length(r.payload::text) END, 0)::bigint
@@ -299,6 +305,10 @@ func newStatements(options Options) statements {
 		"{published}", options.Table.Published().SQL(),
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
 		"{claimed_columns}", claimedColumns(options.HeaderColumns),
+		"{columns_without_body}", strings.NewReplacer(
+			"r.payload,", "CASE WHEN r.payload IS NOT NULL THEN 'null'::json END,",
+			"r.payload_bytes,", "CASE WHEN r.payload_bytes IS NOT NULL THEN ''::bytea END,",
+		).Replace(claimedColumns(options.HeaderColumns)),
 		"{bare_columns}", bareColumns(options.HeaderColumns),
 		"{row_size}", rowSize(options.HeaderColumns),
 		"{copied}", schema.List(schema.Copied(), ""),
@@ -328,6 +338,7 @@ func newStatements(options Options) statements {
 		lockPlain: fill(lockPlainSQL(fits())),
 		bodySize:  fill(bodySizeSQL),
 		read:      fill(readSQL),
+		pieces:    fill(piecesSQL),
 		release:   fill(releaseSQL),
 		postpone:  fill(postponeSQL),
 

@@ -173,7 +173,7 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 	case c.mu.searching.covers(m):
 		c.leaveInTable(m)
 		return Out{}, Taken // a claim may have locked it
-	case commitLSN < c.mu.term.floor || !c.publishing():
+	case commitLSN < c.mu.term.floor || !c.publishing() || m.Unread > 0:
 		c.leaveInTable(m)
 		return Out{}, Left
 	case c.mu.lease.late(c.mu.now):

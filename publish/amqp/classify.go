@@ -110,7 +110,7 @@ func exceptionVerdict(e *amqp091.Error) verdict {
 	return v
 }
 
-// isSizeException matches "message size 20 is larger than max size 16", or "configured max size" since 3.12.
+// isSizeException reports whether the text is one of bodySizes.
 func isSizeException(e *amqp091.Error) bool {
 	return e.Code == amqp091.PreconditionFailed && begins(e, "message size ")
 }
@@ -125,10 +125,8 @@ func namesAnotherSize(e *amqp091.Error, size int) bool {
 	if e == nil || !isSizeException(e) {
 		return false
 	}
-	_, text, _ := strings.Cut(e.Reason, "message size ")
-	named := 0
-	_, err := fmt.Sscanf(text, "%d", &named)
-	return err == nil && named != size
+	named, _ := bodySizes(e.Reason)
+	return named != 0 && named != size
 }
 
 // isPropertyException matches the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode.

@@ -46,8 +46,13 @@ func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 	check(results, large)
 	checkArrived(t, results, a.drain(q))
 
+	if most := r.Publisher.(*Publisher).MostBody(); most != 1_000_000 {
+		t.Errorf("the limit of RabbitMQ is %d", most)
+	}
 	results, large = round()
-	check(results, large)
+	if check(results, large); !large.SentAt.IsZero() {
+		t.Error("a message above the limit was sent again")
+	}
 	if n := len(a.drain(q)); n != 399 {
 		t.Errorf("%d messages arrived, want 399: no neighbour may have been sent twice", n)
 	}

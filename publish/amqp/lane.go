@@ -198,7 +198,9 @@ type parcel struct {
 }
 
 func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (parcel, error) {
-	p, err := wire.Encode(m, s.limits, possibleDuplicate)
+	limits := s.limits
+	limits.MostBody = int(s.mostBody.Load())
+	p, err := wire.Encode(m, limits, possibleDuplicate)
 	if err != nil {
 		return parcel{}, err
 	}
@@ -237,12 +239,11 @@ func field(value any) any {
 }
 
 // risky reports whether the broker may reject the message by its own rules: it compares user_id with the login, routes
-// to CC and BCC, and limits bodies (max_message_size, 16 MiB since RabbitMQ 4.0).
+// to CC and BCC, and limits bodies (max_message_size, 16 MiB since RabbitMQ 4.0; above mostBody they are not sent).
 func (s *session) risky(p *wire.Parcel) bool {
 	const common = 16 << 20
-	size, rejected := len(p.Body), s.tooLarge.Load()
 	_, cc := p.Headers["CC"]
 	_, bcc := p.Headers["BCC"]
 	return cc || bcc || p.UserID != "" && p.UserID != s.node.URI.Username ||
-		size > common || rejected > 0 && int64(size) >= rejected
+		len(p.Body) > common
 }

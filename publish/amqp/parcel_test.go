@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 // encoder encodes for the login guest.
 func encoder(frameMax int) *session {
 	node := amqpdial.Node{URI: amqp091.URI{Username: "guest"}}
-	return &session{link: &link{opened: opened{node: node}}, limits: wire.Limits{FrameMax: frameMax}}
+	return &session{link: &link{opened: opened{node: node}}, limits: wire.Limits{FrameMax: frameMax}, mostBody: new(atomic.Int64)}
 }
 
 func TestTheLibraryTakesEachObjectAsATable(t *testing.T) {

@@ -72,6 +72,8 @@ type Publisher struct {
 	exchanges map[string]lookUp
 	// due is by when Run must have finished what it does, in nanoseconds of Unix time; 0: it waits for messages.
 	due atomic.Int64
+	// mostBody is that of MostBody.
+	mostBody atomic.Int64
 
 	// Only the goroutine of Run uses the fields below.
 	state     publish.State

@@ -285,12 +285,9 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 	r.lastAnswer = r.clock.now()
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not the clock, which stops while the broker blocks
 	r.tellFirstAnswer()
-	if v.reason != outbox.ReasonTooLarge {
-		return
-	}
-	size := int64(len(e.message.Payload))
-	if least := r.tooLarge.Load(); least == 0 || size < least {
-		r.tooLarge.Store(size)
+	if v.reason == outbox.ReasonTooLarge {
+		_, most := bodySizes(v.detail)
+		r.mostBody.Store(int64(most))
 	}
 }
 

@@ -158,9 +158,8 @@ type session struct {
 	maxInFlight int
 	// left counts the isolation lanes left open for an unanswered message.
 	left atomic.Int64
-	// tooLarge is the smallest body, in bytes, that the broker rejected on this connection; 0: none. Only the reaper
-	// sets it.
-	tooLarge atomic.Int64
+	// mostBody belongs to the publisher. Only the reaper sets it.
+	mostBody *atomic.Int64
 }
 
 // newSession takes over a new connection.
@@ -178,10 +177,12 @@ func newSession(p *Publisher, o opened) *session {
 		throttle:  newThrottle(newSendWindow(smallestWindow, p.cfg.MaxInFlight)),
 		suspects:  p.suspects,
 		exchanges: p.exchanges,
+		mostBody:  &p.mostBody,
 
 		again:       p.connected,
 		maxInFlight: p.cfg.MaxInFlight,
 	}
+	s.mostBody.Store(0) // the limit of another node may differ, or somebody may have raised it
 	s.throttle.careful = p.late
 	if s.again {
 		s.throttle.trial = min(time.Second, p.cfg.SendTimeout/2)

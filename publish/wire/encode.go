@@ -30,6 +30,8 @@ type Limits struct {
 	DefaultExchange string
 	// FrameMax is the negotiated frame size in bytes; 0: unlimited.
 	FrameMax int
+	// MostBody is the largest body, in bytes; 0: unknown.
+	MostBody int
 }
 
 // ExchangeOf returns the exchange of a message.
@@ -85,6 +87,9 @@ func Impossible(m *outbox.Message, err error) outbox.Result {
 func Encode(m *outbox.Message, lim Limits, possibleDuplicate bool) (Parcel, error) {
 	if reason, detail := m.Defect(time.Now()); reason != "" {
 		return Parcel{}, &invalid{reason, detail}
+	}
+	if size := len(m.Payload); lim.MostBody > 0 && size > lim.MostBody {
+		return Parcel{}, &invalid{outbox.ReasonTooLarge, outbox.TooLarge(size, lim.MostBody)}
 	}
 	p := Parcel{
 		Exchange: lim.ExchangeOf(m), Key: m.RoutingKey, MessageID: m.MessageID.String(), Body: m.Payload,
