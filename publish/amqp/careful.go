@@ -11,10 +11,12 @@ import (
 )
 
 const (
-	// mostOpening is how many lanes are opened at the same time, mostAlone how many messages are alone on their
-	// channels. A distant broker answers many calls in the time of one.
+	// mostOpening is how many lanes are opened at the same time, mostFlying how many flights wait for their answers. A
+	// distant broker answers many calls in the time of one. mostFlights bounds the lanes of flights: with those that
+	// wait for a late answer, and idle ones.
 	mostOpening = 16
-	mostAlone   = 8
+	mostFlying  = 8
+	mostFlights = 64
 	// slowShare of the messages in flight may wait for a job to begin. It is less than the half of the window that must
 	// be free before a full window takes streamed rows again. slowBytes is the same share of the relay's bytes.
 	slowShare = 3.0 / 8
@@ -27,37 +29,44 @@ const (
 	latest  = 30 * time.Second
 )
 
-// job is work for which the sender must not wait: messages to send alone, one at a time, and then possibly a lane to
-// open. It runs in its own goroutine.
+// job is work for which the sender must not wait: to open the lane of an exchange, or a flight. It runs in its own
+// goroutine.
 type job struct {
 	exchange string
-	opens    bool // the exchange waits for a lane
+	// messages are those of a flight; without any, the job opens the lane.
 	messages []resend
+	// most is how many messages the lane has room for.
+	most int
 	// first: the job begins before the others, because the exchange existed before. blind: it looks up nothing.
 	first, blind bool
-	// dead: the messages were in flight on a lane that died, for this cause.
-	dead  bool
-	cause *amqp091.Error
-	// suspect: connections may have ended because of the message. No other job sends meanwhile.
+	// again: the messages were in flight on a lane that died for this cause. guilty: there was only this one. holds:
+	// the exchange waits for them.
+	again, guilty, holds bool
+	cause                *amqp091.Error
+	// suspect: connections may have ended because of the message. No other flight is under way meanwhile.
 	suspect bool
 
-	began time.Time
-	by    *isolation // only with messages
+	began  time.Time
+	wait   time.Duration // for the answers
+	flight flight
 	// ready is the new lane; nil: the messages that wait get the verdict.
 	ready   *lane
 	verdict verdict
 }
 
-// careful has the jobs of a session. It belongs to the sender, except for the methods of a job.
+// careful has the jobs of a session. It belongs to the sender.
 type careful struct {
 	*session
 	running sync.WaitGroup
-	// opening wait for a free opener, alone and last for a free isolation. Messages that were alone when a connection
+	// opening wait for a free opener, flights and last for a free flight. Messages that were alone when a connection
 	// ended are last.
-	opening, alone, last []*job
-	openers, senders     int // busy ones
-	mostOpen, mostSend   int
-	idle                 []*isolation
+	opening, flights, last []*job
+	openers, flying        int // busy ones
+	mostOpen, mostFly      int
+	idle                   []*lane
+	// lanes counts those of flights, also those with late answers.
+	lanes, mostLanes int
+	wait             time.Duration // for the answers to the next flight
 
 	// messages and bytes wait for a job to begin, or for a slow one to end.
 	messages, bytes, most int
@@ -68,11 +77,11 @@ type careful struct {
 }
 
 func newCareful(s *session) *careful {
-	c := &careful{session: s, pace: firstPace, most: max(int(slowShare*float64(s.maxInFlight)), 1)}
+	c := &careful{session: s, pace: firstPace, wait: longestWait, most: max(int(slowShare*float64(s.maxInFlight)), 1)}
 	if s.connection != nil {
-		channels := int(s.connection.Config.ChannelMax)
-		spare := (channels - laneLimit(channels) - spareChannels) / 3
-		c.mostOpen, c.mostSend = min(max(spare, 1), mostOpening), min(max(spare, 1), mostAlone)
+		spare := max((int(s.connection.Config.ChannelMax)-spareChannels)/4, 1)
+		c.mostOpen, c.mostFly = min(spare, mostOpening), min(spare, mostFlying)
+		c.mostLanes = min(spare, mostFlights)
 	}
 	return c
 }
@@ -107,22 +116,22 @@ func (c *careful) later(now time.Time) time.Duration {
 	return wait
 }
 
-// add queues a job. Each of its messages has a place, unless the lane is dead.
+// add queues a job. Each of its messages has a place, unless they leave again.
 func (c *careful) add(j *job) {
 	switch {
-	case len(j.messages) == 0 && (j.first || j.dead):
+	case len(j.messages) == 0 && j.first:
 		c.opening = slices.Insert(c.opening, 0, j)
 	case len(j.messages) == 0:
 		c.opening = append(c.opening, j)
-	case j.dead:
-		c.alone = slices.Insert(c.alone, 0, j)
+	case j.again:
+		c.flights = slices.Insert(c.flights, 0, j)
 	case c.suspects.Of(j.messages[0].message).Alone > 0:
 		c.last = append(c.last, j)
 		slices.SortStableFunc(c.last, func(a, b *job) int {
 			return c.suspects.Compare(a.messages[0].message, b.messages[0].message)
 		})
 	default:
-		c.alone = append(c.alone, j)
+		c.flights = append(c.flights, j)
 	}
 }
 
@@ -132,17 +141,32 @@ func (c *careful) begin() *job {
 		c.openers++
 		return pop(&c.opening)
 	}
-	queue := &c.alone
+	queue := &c.flights
 	if len(*queue) == 0 {
 		queue = &c.last
 	}
-	if len(*queue) == 0 || c.senders+c.weight((*queue)[0]) > c.mostSend {
+	if len(*queue) == 0 || c.flying+c.weight((*queue)[0]) > c.mostFly {
+		return nil
+	}
+	// An idle lane may have room for a single message only.
+	idle := len(c.idle) > 0
+	switch single := len((*queue)[0].messages) == 1; {
+	case idle && single:
+	case c.lanes < c.mostLanes:
+		c.lanes++
+		idle = false
+	case idle:
+		c.sent.Put(reaperNews{seal: pop(&c.idle)})
+		return nil
+	default:
 		return nil
 	}
 	j := pop(queue)
-	c.senders += c.weight(j)
-	if j.by = pop(&c.idle); j.by == nil {
-		j.by = newIsolation(c.session)
+	c.flying += c.weight(j)
+	j.wait, j.most = c.wait, len(j.messages)
+	if idle {
+		j.flight.lane = pop(&c.idle)
+		j.flight.lane.exchange = j.exchange
 	}
 	return j
 }
@@ -156,10 +180,10 @@ func pop[T any](queue *[]*T) (first *T) {
 	return first
 }
 
-// weight is the part of mostSend that a job takes.
+// weight is the part of mostFly that a flight takes.
 func (c *careful) weight(j *job) int {
 	if j.suspect {
-		return c.mostSend
+		return c.mostFly
 	}
 	return 1
 }
@@ -168,7 +192,11 @@ func (c *careful) weight(j *job) int {
 func (c *careful) run(j *job) {
 	j.began = time.Now()
 	c.running.Go(func() {
-		j.do(c.session)
+		if len(j.messages) > 0 {
+			c.fly(j)
+		} else if j.verdict = c.hindrance(); j.verdict.outcome == 0 {
+			j.ready, j.verdict = c.openLane(j, !j.blind)
+		}
 		c.control.Put(laneNews{done: j})
 	})
 }
@@ -176,51 +204,50 @@ func (c *careful) run(j *job) {
 // done records the end of a job. Messages is how many have waited for it.
 func (c *careful) done(j *job, messages int) {
 	most := c.mostOpen
-	if j.by == nil {
+	if len(j.messages) == 0 {
 		c.openers--
 	} else {
-		c.senders -= c.weight(j)
-		c.idle = append(c.idle, j.by)
-		most = c.mostSend
+		most = c.mostFly
+		c.flying -= c.weight(j)
 	}
 	pace := time.Since(j.began) / time.Duration(most*max(messages, 1))
 	c.pace += (pace - c.pace) / 8
 }
 
+// landed decides what becomes of the lane of a flight. It reports whether the reaper will tell its end.
+func (c *careful) landed(f *flight) (ends bool) {
+	switch {
+	case f.lane == nil:
+		c.lanes--
+		return false
+	case !f.late && !f.lane.channel.IsClosed():
+		c.wait = min(c.wait*2, longestWait)
+		c.idle = append(c.idle, f.lane)
+		return false
+	case f.late:
+		c.wait = min(max(c.wait/2, shortestWait, c.throttle.manyTimesThere()), longestWait)
+	}
+	c.sent.Put(reaperNews{seal: f.lane})
+	return true
+}
+
+// withdraw removes and returns the risky messages that wait for a flight. They may be ordinary by now.
+func (c *careful) withdraw() (risky []*outbox.Message) {
+	c.flights = slices.DeleteFunc(c.flights, func(j *job) bool {
+		if j.again || j.suspect {
+			return false
+		}
+		c.leave(j.messages[0].message)
+		risky = append(risky, j.messages[0].message)
+		return true
+	})
+	return risky
+}
+
 // finish reports the messages of all jobs, after the session is over.
 func (c *careful) finish() {
 	c.running.Wait()
-	for _, j := range append(c.alone, c.last...) {
-		c.giveUpAll(j.messages)
+	for _, j := range append(c.flights, c.last...) {
+		c.giveUp(j.messages, lostBeforeSent())
 	}
-}
-
-// do delivers a result for each message of the job, or leaves that to the reaper.
-func (j *job) do(s *session) {
-	stop, troubles := verdict{}, 0
-	if exchangeForbidden(j.cause) {
-		stop = exceptionVerdict(j.cause)
-	}
-	for _, m := range j.messages {
-		if stop.outcome == 0 {
-			stop = s.hindrance()
-		}
-		if stop.outcome != 0 {
-			s.giveUp(m, stop)
-			continue
-		}
-		v := j.by.send(m, j.suspect)
-		if v.reason == outbox.ReasonNoExchange || v.wholeExchange {
-			stop = v
-		}
-		if j.by.troubled() {
-			if troubles++; troubles == 2 && j.opens {
-				s.control.Put(laneNews{slow: j})
-			}
-		}
-	}
-	if j.opens && stop.outcome == 0 {
-		j.ready, stop = s.openLane(j.exchange, true, !j.blind)
-	}
-	j.verdict = stop
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -26,11 +27,9 @@ type evidence struct {
 	channelClosed, connectionClosed bool
 	// exception is why the channel was closed; nil: the broker gave no reason.
 	exception *amqp091.Error
-	// alone: no later message was sent on this channel, and every unanswered earlier message had ample time for its
-	// answer. The exception belongs to this message, unless it names another size.
+	// alone: no other message was unanswered on this channel, so the exception belongs to this one. Otherwise all of
+	// them are sent again.
 	alone bool
-	// shared: the channel carries many messages; after an exception they are sent again one at a time.
-	shared bool
 	// recovering: the broker may still have to recover from an outage; see session.recovering.
 	recovering bool
 }
@@ -40,18 +39,22 @@ type verdict struct {
 	outcome outbox.Outcome
 	reason  outbox.Reason
 	detail  string
-	// replay: one message of the channel caused its close, and it is unknown which. The message is to be sent again
-	// alone; outcome applies if that is impossible.
+	// replay: one message of the channel caused its close, and it is unknown which. The message is to be sent again;
+	// outcome applies if that is impossible.
 	replay bool
 	// nacked: the broker answered with a nack.
 	nacked bool
 	// wholeExchange: every message to the exchange would fail alike.
 	wholeExchange bool
+	// retryIn: RabbitMQ works, and only this message must wait.
+	retryIn time.Duration
 }
 
 // result is the result of a message; maybeSent: it was sent before.
 func (v verdict) result(m *outbox.Message, maybeSent bool) outbox.Result {
-	return outbox.Result{Message: m, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: maybeSent}
+	return outbox.Result{
+		Message: m, Outcome: v.outcome, Reason: v.reason, Detail: v.detail, MaybeSent: maybeSent, RetryIn: v.retryIn,
+	}
 }
 
 // lostBeforeSent is the verdict on a message of a connection that was lost before.
@@ -66,7 +69,7 @@ func classify(e evidence) verdict {
 	case e.connectionClosed:
 		closed = "the connection was lost before "
 	case e.channelClosed:
-		closed, replay = "the channel was closed before ", e.shared
+		closed, replay = "the channel was closed before ", true
 	}
 	switch {
 	case e.acked && e.returned != nil && !saysNothing(e.returned):
@@ -77,9 +80,7 @@ func classify(e evidence) verdict {
 		return verdict{outcome: outbox.Unknown, detail: "RabbitMQ did not confirm in time"}
 	case closed != "" && e.unsent:
 		return verdict{outcome: outbox.NotSent, replay: replay, detail: closed + "the message was sent"}
-	case closed != "" && loginExpired(e.exception):
-		return verdict{outcome: outbox.Unknown, detail: "the login has expired" + because(e.exception)}
-	case closed != "" && e.alone && !e.shared && !e.connectionClosed && e.exception != nil:
+	case closed != "" && e.alone && !e.connectionClosed && e.exception != nil:
 		return exceptionVerdict(e.exception)
 	case closed != "":
 		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
@@ -94,12 +95,27 @@ func classify(e evidence) verdict {
 	}
 }
 
-// exceptionVerdict judges a message that was alone when the broker closed the channel.
+// unasked is the wait of a message for which nobody could check the permissions, while the broker works otherwise.
+const unasked = 10 * time.Second
+
+// verdictOnExchange judges all messages of the exchange to which a channel belonged. No outcome: the exception is about
+// one of them, or nobody knows.
+func verdictOnExchange(e *amqp091.Error) verdict {
+	if e == nil || couldNotAsk(e) || e.Code != amqp091.NotFound && !exchangeForbidden(e) {
+		return verdict{}
+	}
+	return exceptionVerdict(e)
+}
+
+// exceptionVerdict judges a message that was the only unanswered one when the broker closed the channel.
 func exceptionVerdict(e *amqp091.Error) verdict {
 	v := verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed, detail: amqpdial.ExceptionText(e)}
 	switch {
 	case e.Code == amqp091.NotFound:
 		v.reason = outbox.ReasonNoExchange
+	case couldNotAsk(e):
+		v.outcome, v.reason, v.retryIn = outbox.NotSent, outbox.ReasonAccessRefused, unasked
+		v.wholeExchange = aboutExchange(e)
 	case e.Code == amqp091.AccessRefused:
 		v.reason, v.wholeExchange = outbox.ReasonAccessRefused, exchangeForbidden(e)
 	case isSizeException(e):
@@ -120,15 +136,6 @@ func begins(e *amqp091.Error, text string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(e.Reason, "PRECONDITION_FAILED - "), text)
 }
 
-// namesAnotherSize reports whether the exception is about a body of another size.
-func namesAnotherSize(e *amqp091.Error, size int) bool {
-	if e == nil || !isSizeException(e) {
-		return false
-	}
-	named, _ := bodySizes(e.Reason)
-	return named != 0 && named != size
-}
-
 // isPropertyException matches the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode.
 // Any other text is a rejection, which costs one attempt.
 func isPropertyException(e *amqp091.Error) bool {
@@ -139,31 +146,34 @@ func isPropertyException(e *amqp091.Error) bool {
 // exchangeForbidden reports whether every message to the exchange would fail: no write permission, or an internal
 // exchange. A topic permission ("write access to topic …") is about one routing key.
 func exchangeForbidden(e *amqp091.Error) bool {
-	return e != nil && e.Code == amqp091.AccessRefused && !loginExpired(e) &&
-		(strings.Contains(e.Reason, "access to exchange") || strings.Contains(e.Reason, "internal exchange"))
+	return e != nil && e.Code == amqp091.AccessRefused && !couldNotAsk(e) && aboutExchange(e)
 }
 
-// expiredToken is what RabbitMQ writes after the names when an OAuth 2 token has expired.
-const expiredToken = `', backend rabbit_auth_backend_oauth2 returned an error: "Provided JWT token has expired`
+// aboutExchange reports whether a refusal is about the exchange. Names of rows stand after these words. RabbitMQ before
+// 3.12 writes no permission before "access".
+func aboutExchange(e *amqp091.Error) bool {
+	text := strings.TrimPrefix(e.Reason, "ACCESS_REFUSED - ")
+	return strings.HasPrefix(strings.TrimPrefix(text, "write "), "access to exchange ") ||
+		strings.HasPrefix(text, "cannot publish to internal exchange ")
+}
 
-// loginExpired reports that the login of the connection is no longer valid. RabbitMQ then refuses every message, but
-// keeps the connection. The words of the authentication backend follow the name of the user; names of rows stand before
-// it. RabbitMQ cuts texts at 255 bytes, and names fill most of them.
-func loginExpired(e *amqp091.Error) bool {
+// couldNotAsk reports a refusal by an authorization service that could not answer: "access to … refused for user 'u',
+// backend rabbit_auth_backend_http returned an error: {failed_connect,…". It is the same in RabbitMQ 3 and 4, for all
+// backends. One of them says that a token has expired. The words follow the name of the user; names of rows stand
+// before it. RabbitMQ cuts texts at 255 bytes, and names fill most of them: the beginning of the words is enough.
+func couldNotAsk(e *amqp091.Error) bool {
 	if e == nil || e.Code != amqp091.AccessRefused {
 		return false
 	}
-	user := strings.LastIndex(e.Reason, "refused for user '")
-	end := strings.LastIndex(e.Reason, "', backend ")
-	if user < 0 || end < user {
+	const refused, backend = "refused for user '", "', backend "
+	user := strings.LastIndex(e.Reason, refused)
+	if user < 0 {
 		return false
 	}
-	words := e.Reason[end:]
-	if part, cut := strings.CutSuffix(words, "..."); cut && strings.HasPrefix(expiredToken, part) {
-		return true
-	}
-	_, says, found := strings.Cut(words, " returned an error: ")
-	return found && strings.Contains(says, "expired")
+	words := e.Reason[user+len(refused):]
+	part, cut := strings.CutSuffix(words, "...")
+	end := strings.LastIndex(part, "'")
+	return strings.Contains(words, backend) || cut && end >= 0 && strings.HasPrefix(backend, part[end:])
 }
 
 // endedByBroker reports whether an exception may be about a message. An operator's close and a broker shutdown are not.

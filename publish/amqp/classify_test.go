@@ -24,23 +24,21 @@ func TestClassify(t *testing.T) {
 		reason   outbox.Reason
 		replay   bool
 	}{
-		"confirmed":                     {evidence{acked: true}, outbox.Confirmed, "", false},
-		"confirmed, lost after":         {evidence{acked: true, channelClosed: true, connectionClosed: true}, outbox.Confirmed, "", false},
-		"returned and confirmed":        {evidence{acked: true, returned: returned}, outbox.Rejected, outbox.ReasonUnroutable, false},
-		"nack":                          {evidence{}, outbox.Rejected, outbox.ReasonNack, false},
-		"nack right after an outage":    {evidence{recovering: true, shared: true}, outbox.Unknown, "", false},
-		"nack on a shared lane":         {evidence{shared: true}, outbox.Rejected, outbox.ReasonNack, false},
-		"returned, confirm lost":        {evidence{returned: returned, connectionClosed: true, channelClosed: true}, outbox.Unknown, "", false},
-		"connection lost":               {evidence{connectionClosed: true, channelClosed: true, shared: true, exception: forced}, outbox.Unknown, "", false},
-		"connection lost, alone":        {evidence{connectionClosed: true, channelClosed: true, alone: true, exception: forced}, outbox.Unknown, "", false},
-		"connection lost, never sent":   {evidence{unsent: true, connectionClosed: true, channelClosed: true}, outbox.NotSent, "", false},
-		"timeout":                       {evidence{timedOut: true, shared: true}, outbox.Unknown, "", false},
-		"lane died":                     {evidence{channelClosed: true, shared: true, exception: notFound}, outbox.Unknown, "", true},
-		"lane died before":              {evidence{unsent: true, channelClosed: true, shared: true}, outbox.NotSent, "", true},
-		"isolation lane died before":    {evidence{unsent: true, channelClosed: true, alone: true, exception: notFound}, outbox.NotSent, "", false},
-		"alone, 404":                    {evidence{channelClosed: true, alone: true, exception: notFound}, outbox.Rejected, outbox.ReasonNoExchange, false},
-		"not the last on the lane, 404": {evidence{channelClosed: true, exception: notFound}, outbox.Unknown, "", false},
-		"alone, closed without a word":  {evidence{channelClosed: true, alone: true}, outbox.Unknown, "", false},
+		"confirmed":                    {evidence{acked: true}, outbox.Confirmed, "", false},
+		"confirmed, lost after":        {evidence{acked: true, channelClosed: true, connectionClosed: true}, outbox.Confirmed, "", false},
+		"returned and confirmed":       {evidence{acked: true, returned: returned}, outbox.Rejected, outbox.ReasonUnroutable, false},
+		"nack":                         {evidence{}, outbox.Rejected, outbox.ReasonNack, false},
+		"nack right after an outage":   {evidence{recovering: true}, outbox.Unknown, "", false},
+		"returned, confirm lost":       {evidence{returned: returned, connectionClosed: true, channelClosed: true}, outbox.Unknown, "", false},
+		"connection lost":              {evidence{connectionClosed: true, channelClosed: true, exception: forced}, outbox.Unknown, "", false},
+		"connection lost, alone":       {evidence{connectionClosed: true, channelClosed: true, alone: true, exception: forced}, outbox.Unknown, "", false},
+		"connection lost, never sent":  {evidence{unsent: true, connectionClosed: true, channelClosed: true}, outbox.NotSent, "", false},
+		"timeout":                      {evidence{timedOut: true}, outbox.Unknown, "", false},
+		"lane died":                    {evidence{channelClosed: true, exception: notFound}, outbox.Unknown, "", true},
+		"lane died before":             {evidence{unsent: true, channelClosed: true}, outbox.NotSent, "", true},
+		"lane died before, alone":      {evidence{unsent: true, channelClosed: true, alone: true, exception: notFound}, outbox.NotSent, "", true},
+		"alone, 404":                   {evidence{channelClosed: true, alone: true, exception: notFound}, outbox.Rejected, outbox.ReasonNoExchange, false},
+		"alone, closed without a word": {evidence{channelClosed: true, alone: true}, outbox.Unknown, "", true},
 		"alone, 403": {
 			evidence{channelClosed: true, alone: true, exception: exception(403, "ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u'")},
 			outbox.Rejected, outbox.ReasonAccessRefused, false,
@@ -86,32 +84,13 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestAnExceptionAboutAnotherSizeIsRecognised(t *testing.T) {
-	const text = "PRECONDITION_FAILED - message size 20971520 is larger than configured max size 16777216"
-	for _, c := range []struct {
-		exception *amqp091.Error
-		size      int
-		want      bool
-	}{
-		{exception(406, text), 20971520, false},
-		{exception(406, text), 2097152, true},
-		{exception(406, text), 16777216, true},
-		{exception(406, "PRECONDITION_FAILED - message size is too much"), 7, false},
-		{exception(406, "PRECONDITION_FAILED - something new"), 7, false},
-		{nil, 7, false},
-	} {
-		if got := namesAnotherSize(c.exception, c.size); got != c.want {
-			t.Errorf("%v, %d bytes: %v", c.exception, c.size, got)
-		}
-	}
-}
-
 func TestAForbiddenExchangeIsRecognised(t *testing.T) {
 	for text, want := range map[string]bool{
 		"ACCESS_REFUSED - write access to exchange 'x' in vhost '/' refused for user 'u'":              true,
 		"ACCESS_REFUSED - access to exchange 'x' in vhost '/' refused for user 'u'":                    true,
 		"ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'":                        true,
 		"ACCESS_REFUSED - write access to topic 'a' in exchange 'x' in vhost '/' refused for user 'u'": false,
+		"ACCESS_REFUSED - access to topic 'access to exchange' in exchange 'x' refused for user 'u'":   false,
 	} {
 		if got := exchangeForbidden(exception(403, text)); got != want {
 			t.Errorf("%s: %v", text, got)
@@ -146,30 +125,33 @@ func TestOnlyAnEndByTheOtherSideIsEvidence(t *testing.T) {
 	}
 }
 
-// The names in a reason are those of rows: none of them looks like an expired login.
-func TestOnlyTheBackendSaysThatALoginHasExpired(t *testing.T) {
+// The names in a reason are those of rows: none of them looks like an authorization service that is down.
+func TestOnlyABackendSaysThatItCouldNotAsk(t *testing.T) {
 	refused := func(exchange, user, end string) *amqp091.Error {
-		return &amqp091.Error{Code: amqp091.AccessRefused, Server: true, Reason: "ACCESS_REFUSED - access to exchange '" +
-			exchange + "' in vhost '/' refused for user '" + user + "'" + end}
+		return exception(amqp091.AccessRefused, "ACCESS_REFUSED - write access to exchange '"+
+			exchange+"' in vhost '/' refused for user '"+user+"'"+end)
 	}
-	const backend = `, backend rabbit_auth_backend_oauth2 returned an error: `
+	const oauth = `, backend rabbit_auth_backend_oauth2 returned an error: `
 	for reason, want := range map[*amqp091.Error]bool{
-		refused("amq.default", "relay", backend+`"Provided JWT token has expired at timestamp 1 (validated at 2)"`): true,
+		refused("amq.default", "relay", oauth+`"Provided JWT token has expired at timestamp 1 (validated at 2)"`):       true,
+		refused("orders", "relay", `, backend rabbit_auth_backend_http returned an error: {failed_connect,`+"\n   ..."): true,
+		refused("orders", "relay", `, backend rabbit_auth_backend_cache returned an error: ldap_connect_error`):         true,
 		// RabbitMQ cuts texts at 255 bytes.
-		refused("orders", strings.Repeat("u", 36), backend+`"Provided JWT token has expired at timestamp 1 (val...`): true,
-		refused("orders", strings.Repeat("u", 60), backend+`"Provided JWT token h...`):                               true,
-		refused("orders", strings.Repeat("u", 90), `, backend rabbit_auth_backend_oauth2 returned...`):               true,
-		refused("orders", "relay", `, backend rabbit_auth_backend_http returned an error: "timeo...`):                false,
-		refused("expired", strings.Repeat("u", 99)+"...", ""):                                                        false,
-		refused("expired", "relay", backend+`"no such scope"`):                                                       false,
-		refused("a returned an error: expired", "relay", ""):                                                         false,
-		refused("x", `a returned an error: expired"`, ""):                                                            false,
-		refused("orders", "relay", ""):                                                                               false,
-		{Code: amqp091.NotFound, Reason: `x returned an error: "expired"`}:                                           false,
+		refused("orders", strings.Repeat("u", 60), oauth+`"Provided JWT token h...`):                                            true,
+		refused("orders", strings.Repeat("u", 150), `, backend rab...`):                                                         true,
+		refused("orders", strings.Repeat("u", 160), `...`):                                                                      true,
+		exception(403, "ACCESS_REFUSED - access to exchange 'x' in vhost '/' refused for user '"+strings.Repeat("u", 99)+"..."): false,
+		refused("refused for user 'u', backend x", "relay", ""):                                                                 false,
+		refused("x", `a returned an error: expired"`, ""):                                                                       false,
+		refused("orders", "relay", ""):                                                                                          false,
+		exception(404, "refused for user 'u', backend x returned an error: "):                                                   false,
 		nil: false,
 	} {
-		if got := loginExpired(reason); got != want {
+		if got := couldNotAsk(reason); got != want {
 			t.Errorf("%v: got %t", reason, got)
+		}
+		if want && (verdictOnExchange(reason).outcome != 0 || exceptionVerdict(reason).outcome != outbox.NotSent) {
+			t.Errorf("%v: charged", reason)
 		}
 	}
 }

@@ -13,25 +13,29 @@ import (
 )
 
 // lane is one channel in confirm mode. A shared lane carries the messages of one exchange, so that a channel exception
-// affects no other exchange. An isolation lane carries messages that are sent alone.
+// affects no other exchange. Others carry flights.
 type lane struct {
 	exchange string
 	channel  *amqp091.Channel
 	shared   bool
-	// returns has room for every message in flight: the library drops a return that it cannot deliver, and the message
-	// would look confirmed.
+	// returns has room for most messages, and no more may be unanswered: the library drops a return that it cannot
+	// deliver, and the message would look confirmed.
 	returns chan amqp091.Return
+	most    int
 	// closed receives at most one reason, and is then closed.
 	closed chan *amqp091.Error
+	// holds: the exchange waits until each message has its answer. Only the sender uses it.
+	holds bool
+	// unanswered counts the messages of a shared lane.
+	unanswered atomic.Int64
 
-	// Only the reaper uses the fields below.
+	// Only the reaper uses the fields below, until it reports the end of the lane.
 	exception *amqp091.Error // received from closed
-	newest    *entry         // the last message sent
 	waiting   int            // unanswered entries
-	crowded   bool           // it died with several unanswered entries: the cause is unknown
+	crowded   bool           // it died with several unanswered entries, or one timed out: the cause is unknown
 	sealed    bool           // the sender sends nothing more on it
-	evicted   bool           // sealed to make room; it has not died
 	replaced  bool           // the sender knows that it must use another one
+	returned  *returned      // nil until the first return
 	resends   []resend       // in the order in which they were sent
 }
 
@@ -54,15 +58,15 @@ func (l *lane) reason() *amqp091.Error {
 	return l.exception
 }
 
-// openLane opens a channel in confirm mode. It blocks until the broker answers. It opens no lane if it looks up the
-// exchange, and that is missing. An error ends the session.
-func (s *session) openLane(exchange string, shared, looksUp bool) (l *lane, missing verdict) {
+// openLane opens the lane of a job. It blocks until the broker answers. It opens no lane if it looks up the exchange,
+// and that is missing. An error ends the session.
+func (s *session) openLane(j *job, looksUp bool) (l *lane, missing verdict) {
 	// returnSlack is room for returns beyond the messages in flight.
 	const returnSlack = 16
 	err := s.limited("open channel", func() error {
 		channel, err := s.connection.Channel()
 		if err == nil && looksUp {
-			channel, missing, err = s.lookUp(channel, exchange)
+			channel, missing, err = s.lookUp(channel, j.exchange)
 		}
 		if err != nil || missing.outcome != 0 {
 			return err
@@ -70,8 +74,8 @@ func (s *session) openLane(exchange string, shared, looksUp bool) (l *lane, miss
 		if err := channel.Confirm(false); err != nil {
 			return fmt.Errorf("select confirm mode: %w", err)
 		}
-		l = &lane{exchange: exchange, channel: channel, shared: shared}
-		l.returns = channel.NotifyReturn(make(chan amqp091.Return, s.maxInFlight+returnSlack))
+		l = &lane{exchange: j.exchange, channel: channel, shared: len(j.messages) == 0, most: j.most}
+		l.returns = channel.NotifyReturn(make(chan amqp091.Return, j.most+returnSlack))
 		l.closed = channel.NotifyClose(make(chan *amqp091.Error, 1))
 		return nil
 	})
@@ -86,33 +90,35 @@ func (s *session) openLane(exchange string, shared, looksUp bool) (l *lane, miss
 // it.
 type entry struct {
 	message *outbox.Message
+	parcel  parcel
 	lane    *lane
-	resent  bool // it was sent before, on a lane that died
-	marked  bool // it has x-possible-duplicate
-	epoch   int  // of the throttle; only on a shared lane
+	flight  *flight // nil on a shared lane
+	resent  bool    // it was sent before, on a lane that died
+	epoch   int     // of the throttle; only on a shared lane
 
-	// The sending goroutine writes confirm, err and sentAt before it sets published.
+	// The sending goroutine writes confirm, err, began and wait before it sets published.
 	confirm   *amqp091.DeferredConfirmation
 	err       error
-	sentAt    time.Duration // on the session's clock, when the socket had taken the whole message
+	began     time.Duration // on the session's clock, before it was sent
+	wait      wait          // since the socket had taken the whole message
 	published atomic.Bool
-	// awaited: a job waits for this answer, and no other job sends meanwhile.
+	// awaited: a job waits for this answer, and no other flight is under way meanwhile.
 	awaited atomic.Bool
 
 	// Only the reaper uses the fields below.
+	content  content // only if the lane has had a return
 	returned *amqp091.Return
-	verdict  verdict
-	// settled is closed after verdict was set; nil: nobody waits for it.
-	settled chan struct{}
 }
 
 // send passes the message to the library, and then sets published for the reaper. It blocks while the socket does not
 // take the bytes.
-func (e *entry) send(p parcel, c *clock) error {
+func (e *entry) send(c *clock) error {
 	e.message.SentAt = time.Now()
+	e.began = c.now()
+	p := &e.parcel
 	// mandatory: the broker returns an unroutable message instead of dropping it.
 	e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.body)
-	e.sentAt = c.now()
+	e.wait.since = c.now()
 	err := e.err
 	e.published.Store(true)
 	return err
@@ -135,16 +141,18 @@ func (e *entry) resolved() bool {
 }
 
 const (
-	// mostMissing bounds the number of remembered look-ups.
-	mostMissing = 4096
+	// mostExchanges bounds the number of remembered exchanges.
+	mostExchanges = 4096
 	// missingFor is how long a verdict on an exchange applies to all of its messages.
 	missingFor = time.Second
 )
 
 // lookUp is the last look-up of an exchange.
 type lookUp struct {
-	// found: the exchange existed, or the answer said nothing about it.
+	// found: the exchange existed, or the answer said nothing about it. It is not looked up again until it is missing.
 	found bool
+	// wide: it once needed a lane with much room.
+	wide bool
 	// unanswered: the connection ended before the answer, perhaps because of the look-up. The next lane is opened
 	// without one; then the answers to the messages count.
 	unanswered bool
@@ -173,13 +181,13 @@ func (c *link) lookUp(channel *amqp091.Channel, exchange string) (_ *amqp091.Cha
 // lookedUp says what the answer to a look-up means. Only 404 is a verdict on messages. Other exceptions of the channel
 // are about the look-up, which may need more permissions than a message (RabbitMQ 4.2.6 and 4.3.0 ask for configure):
 // then the messages are sent, and their own answers count. An exception of the connection (501 to 506, 530, 540, 541),
-// a connection that ended, and no answer in time are outages. So is a login that has expired.
+// a connection that ended, and no answer in time are outages.
 func lookedUp(err error, connectionClosed bool) (missing verdict, lost bool) {
 	var exception *amqp091.Error
 	switch {
 	case err == nil:
 		return verdict{}, false
-	case connectionClosed, !errors.As(err, &exception), !exception.Server, loginExpired(exception):
+	case connectionClosed, !errors.As(err, &exception), !exception.Server:
 		return verdict{}, true
 	case exception.Code == amqp091.NotFound:
 		return exceptionVerdict(exception), false
@@ -212,7 +220,7 @@ func (s *session) encode(m *outbox.Message, possibleDuplicate bool) (parcel, err
 	}
 	setPriority(&body, p.Priority)
 	risky := s.risky(&p)
-	return parcel{exchange: p.Exchange, key: p.Key, marked: possibleDuplicate, risky: risky, body: body}, nil
+	return parcel{exchange: p.Exchange, key: p.Key, risky: risky, body: body}, nil
 }
 
 // table gives an object the library's type, and the objects in it.
@@ -238,12 +246,12 @@ func field(value any) any {
 	return value
 }
 
-// risky reports whether the broker may reject the message by its own rules: it compares user_id with the login, routes
-// to CC and BCC, and limits bodies (max_message_size, 16 MiB since RabbitMQ 4.0; above mostBody they are not sent).
+// risky reports whether the broker may reject the message by its own rules: it limits bodies (max_message_size, 16 MiB
+// since RabbitMQ 4.0; above mostBody they are not sent), and compares user_id with the login, unless that has the tag
+// impersonator.
 func (s *session) risky(p *wire.Parcel) bool {
 	const common = 16 << 20
-	_, cc := p.Headers["CC"]
-	_, bcc := p.Headers["BCC"]
-	return cc || bcc || p.UserID != "" && p.UserID != s.node.URI.Username ||
-		len(p.Body) > common
+	return s.foreign(p.UserID) && !s.impersonates.Load() || len(p.Body) > common
 }
+
+func (s *session) foreign(userID string) bool { return userID != "" && userID != s.node.URI.Username }

@@ -13,8 +13,7 @@ import (
 // learn that the session is over, and give the connection up. It is safe for concurrent use.
 type link struct {
 	opened
-	// sendTimeout bounds each call, on the clock of the connection.
-	sendTimeout time.Duration
+	progress
 
 	// ended is closed once by end: sender and jobs stop.
 	ended   chan struct{}
@@ -31,7 +30,7 @@ type link struct {
 // newLink takes over a new connection.
 func newLink(o opened, sendTimeout time.Duration) *link {
 	return &link{
-		opened: o, sendTimeout: sendTimeout,
+		opened: o, progress: progress{sendTimeout: sendTimeout},
 		ended: make(chan struct{}), lost: make(chan error, 1), answered: make(chan struct{}, 1),
 	}
 }
@@ -93,20 +92,63 @@ func (c *link) tellFirstAnswer() {
 // limited bounds a call to the broker for which the library would wait without limit, on the clock: it stops while the
 // broker blocks the connection, maybe shortly before the end.
 func (c *link) limited(what string, call func() error) error {
-	end := c.clock.now() + c.sendTimeout
+	answer := wait{since: c.clock.now()}
 	returned := make(chan struct{})
 	defer close(returned)
 	go func() {
-		for left := c.sendTimeout; left > 0; left = end - c.clock.now() {
+		for !c.late(&answer, c.clock.now()) {
 			select {
 			case <-returned:
 				return
-			case <-time.After(max(left, scanEvery)):
+			case <-time.After(max(min(c.sendTimeout/8, time.Second), scanEvery)):
 			}
 		}
-		c.lose(fmt.Errorf("%s: no answer within %v", what, c.sendTimeout))
+		c.lose(fmt.Errorf("%s: no answer within %v", what, c.patience()))
 	}()
 	return call()
+}
+
+// slowest is the rate, in bytes a second, with which a large message may travel. Buffers on the way may take it at once.
+const slowest = 64 << 10
+
+// progress tells how far the broker has come. All messages go through one stream, so the answer to one shows that the
+// broker has all that was sent before. The times are on the clock of the connection, in nanoseconds. Only the reaper
+// writes.
+type progress struct {
+	// sendTimeout bounds the wait for an answer, from the moment when the broker has the message or the call.
+	sendTimeout time.Duration
+	lastAnswer  atomic.Int64 // when the broker last answered a message
+	reached     atomic.Int64 // when the newest message with an answer was sent
+	largest     atomic.Int64 // bytes of the largest unanswered message
+}
+
+// wait is the wait for the answer to a message or a call.
+type wait struct {
+	since   time.Duration // when it was sent; or, if it has arrived, when that was found out
+	arrived bool
+}
+
+// note records an answer to a message that was sent at began.
+func (p *progress) note(began, now time.Duration) {
+	p.lastAnswer.Store(int64(now))
+	p.reached.Store(max(p.reached.Load(), int64(began)))
+}
+
+// patience is how long the broker may answer nothing.
+func (p *progress) patience() time.Duration {
+	return p.sendTimeout + time.Duration(p.largest.Load())*time.Second/slowest
+}
+
+// late reports whether a wait takes too long: the send timeout after the broker must have it. Until somebody knows
+// that, the broker must answer other messages.
+func (p *progress) late(w *wait, now time.Duration) bool {
+	if !w.arrived && p.reached.Load() > int64(w.since) {
+		w.arrived, w.since = true, now
+	}
+	if w.arrived {
+		return now-w.since >= p.sendTimeout
+	}
+	return now-max(w.since, time.Duration(p.lastAnswer.Load())) >= p.patience()
 }
 
 // clock measures the time in which the broker could have answered: it stops while the broker blocks the connection. It

@@ -34,10 +34,6 @@ func TestOnlyNotFoundIsAVerdictOfALookUp(t *testing.T) {
 		"the connection ended":  {err: amqp091.ErrClosed, closed: true, lost: true},
 		"the channel was ended": {err: amqp091.ErrClosed, lost: true},
 		"cut":                   {err: errors.New("connection reset by peer"), lost: true},
-		"the login has expired": {err: &amqp091.Error{
-			Code: amqp091.AccessRefused, Server: true,
-			Reason: "ACCESS_REFUSED - configure access to exchange 'x' in vhost '/' refused for user 'u" + expiredToken,
-		}, lost: true},
 	} {
 		missing, lost := lookedUp(c.err, c.closed)
 		if missing.reason != c.reason || lost != c.lost {

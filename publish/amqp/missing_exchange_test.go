@@ -62,8 +62,9 @@ func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
 type method [2]uint16
 
 var (
-	channelOpen  = method{20, 10}
-	basicPublish = method{60, 40}
+	channelOpen     = method{20, 10}
+	exchangeDeclare = method{40, 10}
+	basicPublish    = method{60, 40}
 )
 
 // methods is a proxy to a broker that counts the methods of its clients.

@@ -34,18 +34,6 @@ func TestTheLibraryTakesEachObjectAsATable(t *testing.T) {
 	}
 }
 
-func TestAForeignUserIDIsRisky(t *testing.T) {
-	for body, want := range map[string]bool{
-		`{"user_id": "guest"}`: false, `{"user_id": "other"}`: true, `{"type": "a"}`: false,
-	} {
-		m := &outbox.Message{Row: outbox.Row{SchemaVersion: 1, Payload: []byte("{}"), Properties: []byte(body)}}
-		p, err := encoder(0).encode(m, false)
-		if err != nil || p.risky != want {
-			t.Errorf("%s: %v, %v", body, p.risky, err)
-		}
-	}
-}
-
 // wireSize returns the size of the content header as the library writes it.
 func wireSize(p parcel) int {
 	var headers bytes.Buffer

@@ -1,10 +1,8 @@
 package amqp
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"time"
 
@@ -12,7 +10,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
-	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
 // scanEvery is how often the reaper checks all messages while the oldest is unanswered. So a queue that never confirms
@@ -23,10 +20,8 @@ const scanEvery = 10 * time.Millisecond
 type reaperNews struct {
 	// entry will be sent next.
 	entry *entry
-	// seal: nothing more is sent on this lane. Its unanswered messages are sent again alone if it died. If it was
-	// evicted, its answers still come.
-	seal    *lane
-	evicted bool
+	// seal: nothing more is sent on this lane. The sender learns its end after the last answer.
+	seal *lane
 }
 
 // reaper is the goroutine that waits for confirms and delivers the results of all sent messages. Only it reads returns.
@@ -37,8 +32,6 @@ type reaper struct {
 	pending []*entry // unanswered, in the order sent; nil: settled meanwhile
 	dying   []*lane  // closed by the broker, with messages to send again
 	news    []reaperNews
-	// lastAnswer is when the broker last confirmed or rejected, on the session's clock.
-	lastAnswer time.Duration
 	// renewed is when a nack last asked for a new lane.
 	renewed time.Time
 }
@@ -87,12 +80,11 @@ func (r *reaper) takeNews() {
 	for _, n := range r.news {
 		if n.seal != nil {
 			n.seal.sealed = true
-			n.seal.evicted = n.evicted
 			r.closeSealed(n.seal)
 			continue
 		}
 		n.entry.lane.waiting++
-		n.entry.lane.newest = n.entry
+		n.entry.lane.returned.sent(n.entry)
 		r.pending = append(r.pending, n.entry)
 	}
 }
@@ -117,26 +109,34 @@ func (r *reaper) settleIf(done func(*entry) bool, timedOut bool) {
 	r.pending = slices.DeleteFunc(r.pending, func(e *entry) bool { return e == nil })
 }
 
-// expire gives up messages that have waited longer than SendTimeout. If the broker has answered nothing since, the
-// connection is lost.
+// expire gives up messages that have waited too long. If the broker has answered nothing since, the connection is lost.
 func (r *reaper) expire() {
-	now := r.clock.now()
-	oldest := now
+	if !r.clock.running() {
+		return
+	}
+	var largest *entry
 	for _, e := range r.pending {
-		if e.published.Load() { // else it is being written, and the socket bounds that
-			oldest = min(oldest, e.sentAt)
+		if largest == nil || len(e.message.Payload) > len(largest.message.Payload) {
+			largest = e
 		}
 	}
-	if !r.clock.running() || now-oldest < r.sendTimeout {
+	if largest == nil {
 		return
 	}
-	if !r.heard.Load() || r.lastAnswer < oldest {
-		r.lose(errors.New("RabbitMQ confirmed nothing within the send timeout"))
-		return
+	size, now := len(largest.message.Payload), r.clock.now()
+	r.largest.Store(int64(size))
+	for _, e := range r.pending {
+		// What is not published is being written, and the socket bounds that.
+		if e.published.Load() && r.late(&e.wait, now) && !e.wait.arrived && r.lastAnswer.Load() < int64(e.wait.since) {
+			err := fmt.Errorf("RabbitMQ confirmed nothing within %v", r.patience())
+			if size >= 1<<20 {
+				err = fmt.Errorf("%w; the largest message in flight is row %d with %d bytes", err, largest.message.ID, size)
+			}
+			r.lose(err)
+			return
+		}
 	}
-	r.settleIf(func(e *entry) bool {
-		return e.published.Load() && now-e.sentAt >= r.sendTimeout && r.lastAnswer >= e.sentAt
-	}, true)
+	r.settleIf(func(e *entry) bool { return e.published.Load() && r.late(&e.wait, now) }, true)
 }
 
 // settle decides on one entry. The caller then removes it.
@@ -145,12 +145,14 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	found := r.evidence(e, timedOut)
 	v := classify(found)
 	l.waiting--
+	l.crowded = l.crowded || timedOut // it may still make the broker close the channel
+	r.noteAnswer(e, v)
 	if l.shared {
+		l.unanswered.Add(-1)
 		r.throttle.answered(e.epoch)
 		r.renew(l, timedOut, v.nacked)
 	}
 	r.inFlight.Add(-1) // before the result, which admits the next message
-	r.noteAnswer(e, v)
 	if v.outcome == outbox.Unknown {
 		v = r.unanswered(e, found, v)
 	}
@@ -159,6 +161,11 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 	} else {
 		r.report(e, v)
 	}
+	if f := e.flight; f != nil {
+		if f.unanswered--; f.unanswered == 0 {
+			close(f.landed)
+		}
+	}
 	r.closeSealed(l)
 }
 
@@ -166,29 +173,26 @@ func (r *reaper) settle(e *entry, timedOut bool) {
 func (r *reaper) evidence(e *entry, timedOut bool) evidence {
 	l := e.lane
 	r.takeReturns(l)
-	if !l.shared {
-		r.takeNews() // another message may have been sent on this lane
-	}
 	found := evidence{
 		unsent:   errors.Is(e.err, amqp091.ErrClosed),
 		acked:    e.err == nil && e.confirm.Acked(),
 		timedOut: timedOut,
 		returned: e.returned,
-		shared:   l.shared,
 
 		recovering: r.recovering(),
+	}
+	if one := l.returned.answered(e); one != nil {
+		found.returned = one
 	}
 	// The order matters: the library marks the connection first, then its channels.
 	found.channelClosed = l.channel.IsClosed()
 	found.connectionClosed = r.connection.IsClosed() || (e.err != nil && !found.unsent)
 	if found.channelClosed && !found.acked {
+		r.takeNews() // another message may have been sent on this lane
 		found.exception = l.reason()
-		if loginExpired(found.exception) {
-			r.lose(fmt.Errorf("the login has expired%s", because(found.exception)))
-		}
 		l.crowded = l.crowded || l.waiting > 1
+		found.alone = !l.crowded && !couldNotAsk(found.exception)
 	}
-	found.alone = !l.shared && !l.crowded && l.newest == e && !namesAnotherSize(found.exception, len(e.message.Payload))
 	return found
 }
 
@@ -212,7 +216,7 @@ func (r *reaper) replace(l *lane) {
 	}
 }
 
-// sendAgain keeps a message of a dead lane for the job that sends them alone.
+// sendAgain keeps a message of a dead lane for further flights.
 func (r *reaper) sendAgain(l *lane, one resend) {
 	if len(l.resends) == 0 {
 		r.dying = append(r.dying, l)
@@ -221,7 +225,7 @@ func (r *reaper) sendAgain(l *lane, one resend) {
 	l.resends = append(l.resends, one)
 }
 
-// closeSealed closes a sealed lane without unanswered messages, and passes its messages to send again to the sender.
+// closeSealed closes a sealed lane without unanswered messages, and passes it to the sender.
 func (r *reaper) closeSealed(l *lane) {
 	if !l.sealed || l.waiting > 0 {
 		return
@@ -229,17 +233,8 @@ func (r *reaper) closeSealed(l *lane) {
 	if !l.channel.IsClosed() {
 		r.closeChannel(l.channel)
 	}
-	if !l.shared {
-		r.left.Add(-1)
-	}
-	if l.evicted && len(l.resends) == 0 {
-		return
-	}
-	r.control.Put(laneNews{job: &job{
-		exchange: l.exchange, opens: !l.evicted, messages: l.resends, dead: true, cause: l.reason(),
-	}})
-	l.resends = nil
 	r.dying = slices.DeleteFunc(r.dying, func(other *lane) bool { return other == l })
+	r.control.Put(laneNews{ended: l})
 }
 
 // unanswered records what a missing answer says about the message.
@@ -253,7 +248,7 @@ func (r *reaper) unanswered(e *entry, evidence evidence, v verdict) verdict {
 			return v
 		}
 		times, culprit := r.suspects.Blame(e.message, publish.SessionEnd{
-			Alone: e.awaited.Load(), Stated: stated, Worked: r.heard.Load(), Lasted: r.clock.now() - e.sentAt,
+			Alone: e.awaited.Load(), Stated: stated, Worked: r.heard.Load(), Lasted: r.clock.now() - e.wait.since,
 		})
 		if culprit {
 			e.resent = true // the broker may have it nevertheless
@@ -267,11 +262,7 @@ func (r *reaper) report(e *entry, v verdict) {
 	if v.outcome == outbox.NotSent && e.resent {
 		v.outcome = outbox.Unknown
 	}
-	e.verdict = v
 	r.sink.Deliver(v.result(e.message, e.resent))
-	if e.settled != nil {
-		close(e.settled)
-	}
 }
 
 // noteAnswer records what an answer says about the broker.
@@ -282,28 +273,15 @@ func (r *reaper) noteAnswer(e *entry, v verdict) {
 		return
 	}
 	r.suspects.Clear(e.message)
-	r.lastAnswer = r.clock.now()
+	r.progress.note(e.began, r.clock.now())
+	if r.foreign(e.parcel.body.UserId) && v.outcome == outbox.Confirmed {
+		r.impersonates.Store(true)
+	}
 	r.throttle.confirmed(time.Since(e.message.SentAt)) // not the clock, which stops while the broker blocks
 	r.tellFirstAnswer()
 	if v.reason == outbox.ReasonTooLarge {
 		_, most := bodySizes(v.detail)
 		r.mostBody.Store(int64(most))
-	}
-}
-
-// takeReturns matches the returns of a lane to messages.
-func (r *reaper) takeReturns(l *lane) {
-	for {
-		select {
-		case returned, ok := <-l.returns:
-			if !ok {
-				return
-			}
-			r.takeNews()
-			r.match(l, &returned)
-		default:
-			return
-		}
 	}
 }
 
@@ -315,52 +293,12 @@ func (r *reaper) finish() {
 		r.pending[i] = nil
 	}
 	r.pending = nil
-	for _, l := range r.dying {
-		r.giveUpAll(l.resends)
-	}
 	for _, n := range r.control.Take(nil) {
-		if n.job != nil {
-			r.giveUpAll(n.job.messages)
+		if n.ended != nil {
+			r.dying = append(r.dying, n.ended)
 		}
 	}
-}
-
-// match notes a return at its entry. RabbitMQ returns the message, but not its number on the channel. A return without
-// an entry belongs to a message that timed out.
-func (r *reaper) match(l *lane, returned *amqp091.Return) {
-	id, err := outbox.ParseUUID([]byte(returned.MessageId))
-	if err != nil {
-		return
+	for _, l := range r.dying {
+		r.giveUp(l.resends, lostBeforeSent())
 	}
-	var first *entry
-	for _, e := range r.pending {
-		if e == nil {
-			continue // just settled
-		}
-		m := e.message
-		if e.lane != l || e.returned != nil || m.MessageID != id ||
-			m.RoutingKey != returned.RoutingKey || r.limits.ExchangeOf(m) != returned.Exchange {
-			continue
-		}
-		if first == nil {
-			first = e
-		}
-		// Several rows may be equal in all of these; the headers may tell them apart.
-		if sameContent(e, returned, r.limits) {
-			first = e
-			break
-		}
-	}
-	if first != nil {
-		first.returned = returned
-	}
-}
-
-func sameContent(e *entry, returned *amqp091.Return, limits wire.Limits) bool {
-	if !bytes.Equal(e.message.Payload, returned.Body) {
-		return false
-	}
-	p, err := wire.Encode(e.message, limits, e.marked)
-	none := len(p.Headers)+len(returned.Headers) == 0
-	return err == nil && (none || reflect.DeepEqual(table(p.Headers), returned.Headers))
 }

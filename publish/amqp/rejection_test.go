@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"fmt"
 	"net/url"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -27,6 +29,7 @@ func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 	}
 }
 
+// Only the content tells them apart: a return for the wrong one would lose a message.
 func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
@@ -40,18 +43,64 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	}
 	r := startAMQP(t, Config{URL: u})
 	var k publishtest.Maker
-	for range 20 {
-		good, bad := k.Make("", q, `{}`), k.Make("", "nowhere", `{}`)
-		bad.MessageID = good.MessageID
-		// Only the headers tell these two apart.
-		routed, lost := k.Make(x, "k", `{}`), k.Make(x, "k", `{}`)
-		routed.Headers, lost.Headers = []byte(`{"to": "q"}`), []byte(`{"to": "nobody", "n": 1}`)
-		lost.MessageID = routed.MessageID
-		r.PublishAll(good, bad, lost, routed)
-		results := r.AwaitResults(t, good, bad, lost, routed)
-		publishtest.AllAre(t, []outbox.Result{results[0], results[3]}, outbox.Confirmed)
-		checkRejected(t, results[1], outbox.ReasonUnroutable)
-		checkRejected(t, results[2], outbox.ReasonUnroutable)
+	routed, lost := k.Many(11, x, "k"), k.Many(11, x, "k")
+	for i, column := range []string{
+		`"n": 1`, `"empty": [], "table": {}`, `"BCC": ["nowhere"], "CC": ["nowhere either"]`, `"timestamp_in_ms": 5`,
+		`"deep": [{"a": [1.5, null, true]}, "b"]`,
+		`{"type": "t", "app_id": "a", "correlation_id": "c", "content_encoding": "gzip"}`, `{"reply_to": "r"}`,
+		`{"priority": 0}`, `{"priority": 9}`, `{"expiration": 60000}`, `{"delivery_mode": 1, "content_type": "text/plain"}`,
+	} {
+		lost[i].MessageID = routed[i].MessageID
+		routed[i].Headers, lost[i].Headers = []byte(`{"to": "q"}`), []byte(`{"to": "nobody"}`)
+		if column[0] == '{' {
+			routed[i].Properties, lost[i].Properties = []byte(column), []byte(column)
+		} else {
+			routed[i].Headers, lost[i].Headers = []byte(`{"to": "q", `+column+`}`), []byte(`{"to": "nobody", `+column+`}`)
+		}
+		lost[i].Deadline = new(time.Now().Add(time.Hour))
+	}
+	for i := range routed {
+		if i%2 == 0 {
+			r.PublishAll(routed[i], lost[i])
+		} else {
+			r.PublishAll(lost[i], routed[i])
+		}
+	}
+	publishtest.AllAre(t, r.AwaitResults(t, routed...), outbox.Confirmed)
+	for _, result := range r.AwaitResults(t, lost...) {
+		checkRejected(t, result, outbox.ReasonUnroutable)
+	}
+}
+
+// An ORM may send the nil UUID with each row. Finding the message of a return does not depend on how many are in flight.
+func TestManyUnroutableRowsOfOneMessageIDDelayNobody(t *testing.T) {
+	a, q, r := publishing(t)
+	x := services.Name(t) + "_x"
+	a.exchange(x, "fanout", "", "")
+	var k publishtest.Maker
+	f := startFlow(r, &publishtest.Maker{ID: 1 << 30}, "", q, 50)
+	var took []time.Duration
+	for _, same := range []bool{false, false, true} { // the first time only opens the lane
+		unroutable := k.Many(4500, x, "k")
+		for _, m := range unroutable {
+			m.Payload, m.Headers = []byte(`{}`), fmt.Appendf(nil, `{"a": %d, "b": [1, {"c": 2}], "d": []}`, m.ID)
+			if same {
+				m.MessageID = outbox.UUID{}
+			}
+		}
+		began := time.Now()
+		for some := range slices.Chunk(unroutable, 1500) {
+			r.PublishAll(some...)
+			for _, result := range r.AwaitResults(t, some...) {
+				checkRejected(t, result, outbox.ReasonUnroutable)
+			}
+		}
+		took = append(took, time.Since(began))
+	}
+	publishtest.AllAre(t, f.end(t), outbox.Confirmed)
+	t.Logf("took %v", took)
+	if took[2] > 5*took[1]+time.Second {
+		t.Errorf("rows of one message_id took %v, and others %v", took[2], took[1])
 	}
 }
 
@@ -270,26 +319,72 @@ func TestTheLargestHeadersArrive(t *testing.T) {
 	}
 }
 
+// Each exchange is looked up once: not again after its lane was given up, nor on the next connection. An exchange with
+// many messages gets a lane with more room.
 func TestMoreExchangesThanLanesArePublished(t *testing.T) {
-	u := services.VHost(t)
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
 	a := newAdmin(t, u)
 	q := services.Name(t)
-	names := make([]string, 2*mostLanes)
+	names := make([]string, mostLanes+20)
 	for i := range names {
 		names[i] = fmt.Sprintf("%s_%d", q, i)
 		a.exchange(names[i], "fanout", q, "")
 	}
-	r := startAMQP(t, Config{URL: u})
+	sent := newMethods(t, broker.Addr())
+	proxy := services.NewProxy(t, sent.addr())
+	r := startAMQP(t, Config{URL: withHost(t, u, proxy.Addr())})
 	var k publishtest.Maker
-	var messages []*outbox.Message
-	for range 5 {
+	published := 0
+	for range 3 {
+		var messages []*outbox.Message
 		for _, name := range names {
 			messages = append(messages, k.Many(3, name, "k")...)
 		}
+		messages = append(messages, k.Many(1000, names[len(names)-1], "k")...)
+		r.publishUntilConfirmed(t, messages...)
+		published += len(messages)
+		r.reconnect(t, proxy)
+	}
+	if n := len(a.drain(q)); n < published {
+		t.Errorf("%d messages arrived of %d", n, published)
+	}
+	if n := sent.count(exchangeDeclare); n > len(names)+mostOpening {
+		t.Errorf("%d look-ups of %d exchanges", n, len(names))
+	}
+}
+
+// RabbitMQ accepts a user_id of somebody else from a user with the tag impersonator. CC and BCC are ordinary headers.
+func TestCCAndUserIDsOfOthersAreOrdinary(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	u := broker.VHost(t)
+	q := newAdmin(t, u).queue(services.Name(t), nil)
+	u = limitedUser(t, u, ".*")
+	parsed, err := url.Parse(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := broker.Ctl(t.Context(), "set_user_tags", parsed.User.Username(), "impersonator"); err != nil {
+		t.Skipf("%v: %s", err, out)
+	}
+	sent := newMethods(t, broker.Addr())
+	r := startAMQP(t, Config{URL: withHost(t, u, sent.addr())})
+	var k publishtest.Maker
+	messages := k.Many(400, "", q)
+	for i, m := range messages {
+		m.Headers = []byte([]string{`{"CC": ["nowhere"]}`, `{"BCC": ["nowhere"]}`}[i%2])
 	}
 	r.PublishAll(messages...)
 	publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
-	if n := len(a.drain(q)); n != len(messages) {
-		t.Errorf("%d messages arrived of %d", n, len(messages))
+	if n := sent.count(channelOpen); n != 1 {
+		t.Errorf("%d channels were opened for CC and BCC, want 1", n)
+	}
+	messages = k.Many(400, "", q)
+	for i, m := range messages {
+		m.Properties = fmt.Appendf(nil, `{"user_id": "user %d"}`, i)
+	}
+	r.publishUntilConfirmed(t, messages...)
+	if n := sent.count(channelOpen); n > 1+mostFlying {
+		t.Errorf("%d channels were opened for user_ids, want one lane and the first flights", n)
 	}
 }

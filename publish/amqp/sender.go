@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -8,15 +9,20 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish/wire"
 )
 
-// mostLanes bounds the open lanes, because each has a buffer for returns.
-const mostLanes = 32
+// mostLanes bounds the open lanes, and mostWide those of them that have room for the returns of all messages in flight.
+// The others have an eighth of it.
+const (
+	mostLanes   = 256
+	mostWide    = 24
+	narrowShare = 8
+)
 
-// spareChannels is how many channels a session needs besides its lanes.
+// spareChannels is how many channels a session needs besides its lanes and flights.
 const spareChannels = 8
 
-// laneLimit is mostLanes, or less if the broker allows few channels.
+// laneLimit is mostLanes, or less if the broker allows few channels: a quarter of them is for flights.
 func laneLimit(channelMax int) int {
-	return max(1, min(mostLanes, channelMax-spareChannels))
+	return max(1, min(mostLanes, (channelMax-spareChannels)*3/4))
 }
 
 // route is the way of messages to one exchange. Its lane is nil until a job has opened it; messages then wait in order.
@@ -25,14 +31,22 @@ type route struct {
 	waiting []*outbox.Message
 	// slow: the messages that wait have places; see careful.admit.
 	slow bool
+	// held counts the dead lanes and flights whose end the exchange waits for, before it gets a lane.
+	held int
+	// stop is the verdict on all messages of the exchange, after those.
+	stop verdict
+	// used counts up with each message of the sender, so that the lane to give up is the one unused for longest.
+	used int
 }
 
 // laneNews is an event for the sender. Without a value it only wakes the sender.
 type laneNews struct {
 	// lane must not be used any more: its channel is closed, or a message on it timed out or was rejected.
 	lane *lane
-	// job is to be done. slow has met several bad messages, and done has ended.
-	job, slow, done *job
+	// ended is a sealed lane without unanswered messages.
+	ended *lane
+	// done is a job that has ended.
+	done *job
 }
 
 // sender is the goroutine that takes messages and sends them. Only this goroutine uses its fields.
@@ -43,6 +57,7 @@ type sender struct {
 	// batch was taken from in; rest is the unsent part of it.
 	batch, rest []*outbox.Message
 	news        []laneNews
+	messages    int // sent by this sender
 	// answers is the number of answers when stuck was set; stuck ends a pause without answers.
 	answers int
 	stuck   <-chan time.Time
@@ -164,13 +179,16 @@ func (s *sender) dispatch(m *outbox.Message) {
 		s.sink.Deliver(known.verdict.result(m, false))
 	case r == nil && (s.exists(p.exchange) || s.careful.admit(m)):
 		s.routes[p.exchange] = &route{waiting: []*outbox.Message{m}, slow: !s.exists(p.exchange)}
-		s.do(&job{exchange: p.exchange, opens: true, first: s.exists(p.exchange)})
+		s.do(&job{exchange: p.exchange, first: s.exists(p.exchange)})
 	case r != nil && (!r.slow || s.careful.admit(m)):
 		r.waiting = append(r.waiting, m)
 	}
 }
 
-// exists reports whether the exchange existed at its last look-up.
+// wide reports whether a lane has room for the returns of all messages in flight.
+func (s *sender) wide(l *lane) bool { return l.most >= s.maxInFlight }
+
+// exists reports whether the exchange existed when it was last used.
 func (s *sender) exists(exchange string) bool {
 	return exchange == "" || s.exchanges[exchange].found
 }
@@ -185,18 +203,31 @@ func (s *sender) do(j *job) {
 func (s *sender) begin() {
 	for j := s.careful.begin(); j != nil; j = s.careful.begin() {
 		switch {
-		case j.opens:
+		case len(j.messages) == 0:
 			s.setSlow(s.routes[j.exchange], false)
-			j.blind = j.exchange == "" || s.exchanges[j.exchange].unanswered
-			if len(s.exchanges) >= mostMissing {
-				clear(s.exchanges)
+			j.blind = s.exists(j.exchange) || s.exchanges[j.exchange].unanswered
+			if j.most = s.maxInFlight; !s.exchanges[j.exchange].wide && s.countLanes(s.wide) >= mostWide {
+				j.most = max(s.maxInFlight/narrowShare, 1)
 			}
-			s.exchanges[j.exchange] = lookUp{unanswered: true}
-		case !j.dead:
+			if !s.exists(j.exchange) {
+				s.remember(j.exchange, lookUp{unanswered: true})
+			}
+		case !j.again:
 			s.careful.leave(j.messages[0].message)
 		}
 		s.careful.run(j)
 	}
+}
+
+// remember records what is known of an exchange. Those that exist are forgotten last.
+func (s *sender) remember(exchange string, known lookUp) {
+	if _, again := s.exchanges[exchange]; !again && len(s.exchanges) >= mostExchanges {
+		maps.DeleteFunc(s.exchanges, func(_ string, l lookUp) bool { return !l.found })
+		if len(s.exchanges) >= mostExchanges {
+			clear(s.exchanges)
+		}
+	}
+	s.exchanges[exchange] = known
 }
 
 // setSlow gives places to the messages of a route that wait, or frees them. Those that find no place go back.
@@ -220,22 +251,40 @@ func (s *sender) publish(r *route, m *outbox.Message, p parcel) {
 		s.sink.Deliver(v.result(m, false))
 		return
 	}
-	if r.lane.channel.IsClosed() {
+	switch {
+	case r.lane.channel.IsClosed():
 		s.retire(r)
 		r.waiting = append(r.waiting, m)
 		return
+	case r.lane.unanswered.Load() >= int64(r.lane.most):
+		s.widen(p.exchange, m)
+		return
 	}
-	e := &entry{message: m, lane: r.lane, marked: p.marked, epoch: s.throttle.sent()}
+	s.messages++
+	r.used = s.messages
+	e := &entry{message: m, lane: r.lane, parcel: p, epoch: s.throttle.sent()}
 	s.inFlight.Add(1)
+	r.lane.unanswered.Add(1)
 	s.sent.Add(reaperNews{entry: e})
-	if err := e.send(p, s.clock); err != nil {
+	if err := e.send(s.clock); err != nil {
 		s.retire(r)
 	}
 	s.sent.Signal()
 }
 
-// retire passes the dead lane of a route to the reaper, which makes its messages a job. The route waits for the job.
+// widen gives an exchange a lane with room for the returns of all messages in flight.
+func (s *sender) widen(exchange string, m *outbox.Message) {
+	s.giveUpLane(exchange)
+	known := s.exchanges[exchange]
+	known.found, known.wide = true, true
+	s.remember(exchange, known)
+	s.dispatch(m)
+}
+
+// retire passes the dead lane of a route to the reaper. The route waits until its messages have their results.
 func (s *sender) retire(r *route) {
+	r.lane.holds = true
+	r.held++
 	s.sent.Put(reaperNews{seal: r.lane})
 	r.lane = nil
 }
@@ -248,68 +297,144 @@ func (s *sender) learn(n laneNews) {
 		case n.lane.channel.IsClosed():
 			s.retire(r)
 		default:
-			s.giveUpLane(n.lane.exchange, r)
+			s.giveUpLane(n.lane.exchange)
 		}
 	}
 	if v := s.hindrance(); v.outcome != 0 {
 		s.rejectUnsent(v)
 	}
 	switch {
-	case n.job != nil:
-		s.do(n.job)
-	case n.slow != nil:
-		s.setSlow(s.routes[n.slow.exchange], true)
+	case n.ended != nil:
+		s.laneEnded(n.ended)
+		s.begin()
+	case n.done != nil && len(n.done.messages) > 0:
+		s.landed(n.done)
+		s.begin()
 	case n.done != nil:
-		s.done(n.done)
+		s.opened(n.done)
 		s.begin()
 	}
 }
 
-// done continues with the messages of an exchange after its job.
-func (s *sender) done(j *job) {
-	if !j.opens {
-		s.careful.done(j, len(j.messages))
+// laneEnded continues with the messages of a dead lane that leave again: in two flights, so that a message that is the
+// cause is soon alone. If the cause concerns all messages of the exchange, none leaves again.
+func (s *sender) laneEnded(l *lane) {
+	if !l.shared {
+		s.careful.lanes--
+	}
+	all, cause := l.resends, l.exception
+	v := verdictOnExchange(cause)
+	switch {
+	case v.outcome != 0:
+		s.giveUp(all, v)
+		all = nil
+	case l.holds && !l.shared && len(all) > 0:
+		s.setSlow(s.routes[l.exchange], true) // the search takes its time
+	}
+	var flights []*job
+	for half := (len(all) + 1) / 2; len(all) > 0; all = all[min(half, len(all)):] {
+		flights = append(flights, &job{
+			exchange: l.exchange, messages: all[:min(half, len(all))],
+			again: true, guilty: !l.crowded, holds: l.holds, cause: cause,
+		})
+	}
+	if r := s.routes[l.exchange]; l.holds {
+		r.held += len(flights)
+		s.release(l.exchange, v)
+	}
+	for _, j := range slices.Backward(flights) { // each goes before the others
+		s.careful.add(j)
+	}
+}
+
+// landed continues after a flight. Its exchange does not wait for late answers.
+func (s *sender) landed(j *job) {
+	s.careful.done(j, len(j.messages))
+	if s.impersonates.Load() {
+		s.rest = append(s.careful.withdraw(), s.rest...)
+	}
+	ends := s.careful.landed(&j.flight)
+	if l := j.flight.lane; ends && j.holds && !j.flight.late {
+		l.holds = true // until the reaper tells its end
+	} else if j.holds {
+		s.release(j.exchange, j.verdict)
+	}
+}
+
+// release is called when a route has to wait for one thing less. After the last, it gets a lane, or its messages get
+// the verdict.
+func (s *sender) release(exchange string, v verdict) {
+	r := s.routes[exchange]
+	if v.outcome != 0 {
+		r.stop = v
+	}
+	if r.held--; r.held > 0 {
 		return
 	}
+	if r.stop.outcome != 0 {
+		s.stop(exchange, r.stop)
+		return
+	}
+	s.careful.add(&job{exchange: exchange, first: true})
+}
+
+// stop reports the messages that wait for a lane of the exchange.
+func (s *sender) stop(exchange string, v verdict) {
+	r := s.routes[exchange]
+	s.setSlow(r, false)
+	delete(s.routes, exchange)
+	if v.wholeExchange || v.outcome == outbox.Rejected {
+		s.remember(exchange, lookUp{rejectedAt: time.Now(), verdict: v})
+	}
+	for _, m := range r.waiting {
+		s.sink.Deliver(v.result(m, false))
+	}
+}
+
+// opened continues with the messages of an exchange after the job that opened its lane.
+func (s *sender) opened(j *job) {
 	r := s.routes[j.exchange]
+	s.careful.done(j, len(r.waiting))
+	if j.ready == nil {
+		s.stop(j.exchange, j.verdict)
+		return
+	}
 	s.setSlow(r, false)
 	waiting := r.waiting
-	s.careful.done(j, len(j.messages)+len(waiting))
 	r.lane, r.waiting = j.ready, nil
-	if j.ready == nil {
-		delete(s.routes, j.exchange)
-		if j.verdict.outcome == outbox.Rejected {
-			s.exchanges[j.exchange] = lookUp{rejectedAt: time.Now(), verdict: j.verdict}
-		}
-		for _, m := range waiting {
-			s.sink.Deliver(j.verdict.result(m, false))
-		}
-		return
-	}
-	s.exchanges[j.exchange] = lookUp{found: true}
-	s.evict(j.exchange)
+	s.remember(j.exchange, lookUp{found: true, wide: s.exchanges[j.exchange].wide})
+	s.evict(j.exchange, laneLimit(int(s.connection.Config.ChannelMax)), func(*lane) bool { return true })
+	s.evict(j.exchange, mostWide, s.wide)
 	s.rest = append(waiting, s.rest...)
 }
 
-// evict gives up some other lane if there are too many. Its messages in flight still get their answers; then the reaper
-// closes the channel.
-func (s *sender) evict(except string) {
-	open, victim := 0, ""
-	for exchange, r := range s.routes {
-		if r.lane != nil {
-			open++
-			if exchange != except {
-				victim = exchange
-			}
+func (s *sender) countLanes(kind func(*lane) bool) (n int) {
+	for _, r := range s.routes {
+		if r.lane != nil && kind(r.lane) {
+			n++
 		}
 	}
-	if open > laneLimit(int(s.connection.Config.ChannelMax)) {
-		s.giveUpLane(victim, s.routes[victim])
+	return n
+}
+
+// evict gives up the lane that was unused for longest if there are too many of its kind. Its messages in flight still
+// get their answers; then the reaper closes the channel.
+func (s *sender) evict(except string, most int, kind func(*lane) bool) {
+	if s.countLanes(kind) <= most {
+		return
 	}
+	victim, oldest := "", (*route)(nil)
+	for exchange, r := range s.routes {
+		if r.lane != nil && kind(r.lane) && exchange != except && (oldest == nil || r.used < oldest.used) {
+			victim, oldest = exchange, r
+		}
+	}
+	s.giveUpLane(victim)
+	s.remember(victim, lookUp{found: true})
 }
 
 // giveUpLane forgets an open lane. The next message to the exchange gets a new one.
-func (s *sender) giveUpLane(exchange string, r *route) {
-	s.sent.Put(reaperNews{seal: r.lane, evicted: true})
+func (s *sender) giveUpLane(exchange string) {
+	s.sent.Put(reaperNews{seal: s.routes[exchange].lane})
 	delete(s.routes, exchange)
 }

@@ -91,8 +91,6 @@ func (p *Publisher) watch(
 		case <-s.answered:
 			p.outages = 0
 			p.setState(p.state.Phase, p.state.Detail)
-			s.throttle.heard()
-			s.control.Put(laneNews{})
 		}
 	}
 }
@@ -156,8 +154,8 @@ type session struct {
 	// sender.
 	inFlight    atomic.Int64
 	maxInFlight int
-	// left counts the isolation lanes left open for an unanswered message.
-	left atomic.Int64
+	// impersonates: the broker has confirmed a message with the user_id of another user. Only the reaper sets it.
+	impersonates atomic.Bool
 	// mostBody belongs to the publisher. Only the reaper sets it.
 	mostBody *atomic.Int64
 }
@@ -183,7 +181,6 @@ func newSession(p *Publisher, o opened) *session {
 		maxInFlight: p.cfg.MaxInFlight,
 	}
 	s.mostBody.Store(0) // the limit of another node may differ, or somebody may have raised it
-	s.throttle.careful = p.late
 	if s.again {
 		s.throttle.trial = min(time.Second, p.cfg.SendTimeout/2)
 	}

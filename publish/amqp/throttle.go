@@ -17,9 +17,6 @@ const (
 	fewAnswers  = 50
 	// mostDistance bounds that time: the first confirm may come late for another reason.
 	mostDistance = 500 * time.Millisecond
-	// fewest is the limit with which a careful throttle begins after the first answer. It doubles each carefulStep.
-	fewest      = 16
-	carefulStep = time.Second
 )
 
 // throttle tells the sender how many messages may wait for confirms. It is not a promise like MaxInFlight: a broker
@@ -35,13 +32,12 @@ type throttle struct {
 	epoch   int           // messages of earlier epochs do not count
 	paused  bool          // until there is room for a burst
 	answers int           // in total
-	// careful: the last connection had no answers in time. What is sent at once would be sent again at once.
-	careful bool
-	// trial: after a lost connection, one message is sent at a time until the broker answers one. After this time it is
-	// the next one, because only the queue of the first may be stuck. 0: no trial.
-	trial        time.Duration
-	carefulSince time.Duration
-	limit        int // as of the last call of allowed
+	// trial: after a lost connection, one message is sent at first, and two more for each answer, until the window is
+	// full. What is sent at once would be sent again at once. The trial is also how long the first answer may take before
+	// the next message is sent, because only the queue of the first may be stuck. 0: no trial.
+	trial time.Duration
+	heard int // answers of the broker
+	limit int // as of the last call of allowed
 }
 
 func newThrottle(w *sendWindow) *throttle {
@@ -52,30 +48,20 @@ func newThrottle(w *sendWindow) *throttle {
 func (t *throttle) allowed(now time.Duration) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.paused && !t.careful && t.trial == 0 && t.waiting >= t.window.size {
+	if !t.paused && t.trial == 0 && t.waiting >= t.window.size {
 		t.window.filled(now, t.answers)
 	}
-	t.setLimit(now)
+	if t.limit = t.window.size; t.trial > 0 {
+		t.limit = min(t.limit, 1+2*t.heard)
+		if t.limit == t.window.size {
+			t.trial = 0
+		}
+	}
 	t.paused = t.waiting >= t.limit || (t.paused && t.waiting > t.resumesAt())
 	if t.paused {
 		return 0
 	}
 	return t.limit - t.waiting
-}
-
-func (t *throttle) setLimit(now time.Duration) {
-	t.limit = t.window.size
-	if t.trial > 0 {
-		t.limit = 1
-	}
-	if !t.careful {
-		return
-	}
-	if t.answers == 0 || t.carefulSince == 0 {
-		t.carefulSince = now
-	}
-	limit := fewest << min((now-t.carefulSince)/carefulStep, 16)
-	t.limit, t.careful = min(limit, t.limit), limit < t.window.size
 }
 
 // resumesAt returns with how many waiting messages a pause ends.
@@ -100,6 +86,7 @@ func (t *throttle) sent() (epoch int) {
 func (t *throttle) confirmed(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.heard++
 	if t.fastest == 0 || took < t.fastest {
 		t.fastest = max(took, 1)
 		t.window.guess(t.fastest)
@@ -111,13 +98,6 @@ func (t *throttle) manyTimesThere() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return 4 * t.fastest
-}
-
-// heard ends the trial.
-func (t *throttle) heard() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.trial = 0
 }
 
 // answered must be called once for each message that no longer waits.
@@ -138,11 +118,8 @@ func (t *throttle) answered(epoch int) {
 func (t *throttle) longestSilence() (longest time.Duration, answers int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.trial > 0:
+	if t.trial > 0 && t.heard == 0 {
 		return t.trial, t.answers
-	case t.careful:
-		return carefulStep, t.answers
 	}
 	return silentAfter + min(2*t.fastest, mostDistance), t.answers
 }
@@ -155,6 +132,5 @@ func (t *throttle) notAnswered(before int) {
 	if t.answers-before < fewAnswers {
 		t.epoch++
 		t.waiting = 0
-		t.carefulSince = 0
 	}
 }

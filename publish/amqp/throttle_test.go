@@ -55,7 +55,7 @@ func TestThrottleContinuesWhenHalfIsAnswered(t *testing.T) {
 	}
 }
 
-// After an outage, one message is sent at a time, and all others after the first answer.
+// After an outage, one message is sent at a time until the first answer, and then two more for each answer.
 func TestThrottleTriesOneMessageAfterAnOutage(t *testing.T) {
 	th := newThrottle(newSendWindow(100, 2000))
 	th.trial = time.Minute
@@ -67,8 +67,14 @@ func TestThrottleTriesOneMessageAfterAnOutage(t *testing.T) {
 		}
 		th.notAnswered(answers)
 	}
-	if th.heard(); th.allowed(0) != smallestWindow {
-		t.Errorf("%d are allowed after an answer", th.allowed(0))
+	if th.confirmed(time.Millisecond); len(sendAllowed(th)) != 3 {
+		t.Error("not three messages are allowed after one answer")
+	}
+	for range smallestWindow {
+		th.confirmed(time.Millisecond)
+	}
+	if th.allowed(0); th.limit != smallestWindow || th.trial != 0 {
+		t.Errorf("%d are allowed after many answers", th.limit)
 	}
 }
 

@@ -94,7 +94,7 @@ func TestATokenExpires(t *testing.T) {
 		last = r.AwaitResults(t, m)[0]
 		return last.Outcome != outbox.Confirmed
 	})
-	if last.Outcome != outbox.Unknown || !strings.Contains(last.Detail, "the login has expired") {
+	if last.Outcome != outbox.Unknown || !strings.Contains(last.Detail, "token has expired") {
 		t.Errorf("%s: %s", last.Outcome, last.Detail)
 	}
 	r.AwaitSince(t, mark, publish.Connecting)
