@@ -106,7 +106,7 @@ SELECT f.fault, f.kind, f.schema, f.name,
        f.kind IN ('VIEW', 'MATERIALIZED VIEW', 'FOREIGN TABLE') OR coalesce(v.type = 'policy', false) AS reads
 FROM found f LEFT JOIN LATERAL pg_catalog.pg_identify_object_as_address(f.via, f.part, 0) v ON f.via IS NOT NULL
 WHERE f.fault = 'kind' OR f.owner NOT IN (SELECT t.oid FROM trusted t)
-ORDER BY reads DESC, f.nth, f.kind = 'table' DESC, f.name LIMIT 1`
+ORDER BY reads DESC, f.nth, f.kind = 'table' DESC, f.via IS NOT NULL, v.type = 'table' DESC, f.name, v.object_names LIMIT 1`
 
 // strangers returns strangersSQL for an outbox, and for a table that it adopts, if that has a name. Owner is the role
 // that the user has named, or "".
