@@ -130,7 +130,7 @@ DECLARE
     called timestamptz := clock_timestamp();
     rows   bigint[];
     waits  boolean;
-    gone   bigint;
+    free   bigint[];
 BEGIN
     IF message_id IS NULL THEN
         RAISE EXCEPTION 'message_id is null' USING ERRCODE = 'null_value_not_allowed';
@@ -146,13 +146,16 @@ BEGIN
     IF waits IS NOT TRUE THEN
         RETURN false;
     END IF;
-    -- A relay takes a row with a time only when that has come, and locks it. The time is compared once more when the row
-    -- is locked, because the search may take long.
-    DELETE FROM {{.outbox}} o WHERE o.available_at > clock_timestamp() AND o.id = ANY (ARRAY(
-        SELECT w.id FROM {{.outbox}} w WHERE w.id = ANY (rows) AND w.available_at > called AND w.possible_duplicate IS NOT TRUE
-        FOR UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS gone = ROW_COUNT;
-    RETURN gone = cardinality(rows);
+    -- A relay takes a row with a time only when that has come, and locks it. The time is compared once more, because the
+    -- search may take long. If one row is locked, none is deleted.
+    free := ARRAY(SELECT w.id FROM {{.outbox}} w
+        WHERE w.id = ANY (rows) AND w.available_at > clock_timestamp() AND w.possible_duplicate IS NOT TRUE
+        FOR UPDATE SKIP LOCKED);
+    IF cardinality(free) < cardinality(rows) THEN
+        RETURN false;
+    END IF;
+    DELETE FROM {{.outbox}} o WHERE o.id = ANY (rows);
+    RETURN true;
 END {{.quote}};
 
 {{.claim -}}

@@ -287,14 +287,16 @@ func TestCancelDeletesAMessageWhoseTimeHasNotCome(t *testing.T) {
 func TestCancelDoesNotWaitForALock(t *testing.T) {
 	owner, app := withFunctions(t)
 	id := value[string](t, app, "SELECT outbox_enqueue('k', '1', available_at => 'infinity')::text")
-	exec1(t, owner, "BEGIN; SELECT FROM outbox FOR UPDATE")
+	exec1(t, owner, "INSERT INTO outbox (routing_key, payload, message_id, available_at) VALUES ('same id', '1', '"+id+"', 'infinity')")
+	exec1(t, owner, "BEGIN; SELECT FROM outbox WHERE routing_key = 'k' FOR UPDATE")
 	exec1(t, app, "SET lock_timeout = '1 ms'") // for the table too, so a wait fails
 	is(t, app, false, "SELECT outbox_cancel($1)", id)
 	exec1(t, owner, "ROLLBACK")
+	is(t, owner, 2, "SELECT count(*) FROM outbox")
 	exec1(t, app, "BEGIN")
 	is(t, app, true, "SELECT outbox_cancel($1)", id)
 	exec1(t, app, "ROLLBACK")
-	is(t, owner, 1, "SELECT count(*) FROM outbox")
+	is(t, owner, 2, "SELECT count(*) FROM outbox")
 }
 
 // A relay may take the row, and lose it again, between the search and the lock.
