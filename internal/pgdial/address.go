@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/text/unicode/norm"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -166,11 +167,15 @@ func (a Address) Grant(err error) string {
 	return problem.Grant(err, config.User)
 }
 
-// WithOrigin adds to the text of an error of which file the password is that Postgres rejected, and when the file was
-// written.
+// WithOrigin adds to the text of an error of which file the password is that Postgres rejected, when the file was
+// written, and whether the server knows another form of it: pgconn leaves characters as they are that SASLprep replaces.
 func (a Address) WithOrigin(text string, err error) string {
 	if origin := a.origin(err); origin != "" {
-		return text + "; " + origin
+		text += "; " + origin
+	}
+	config, parseErr := a.Config()
+	if pgcode.Is(err, pgerrcode.InvalidPassword) && parseErr == nil && !norm.NFKC.IsNormalString(config.Password) {
+		text += "; SCRAM replaces some of its characters, as ½ by 1⁄2: write the replaced form (NFKC)"
 	}
 	return text
 }

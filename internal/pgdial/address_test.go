@@ -4,8 +4,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 )
+
+// The server stores the NFKC form of a password, and so does psql send it.
+func TestARejectedPasswordMayNeedItsReplacedForm(t *testing.T) {
+	for password, needs := range map[string]bool{
+		"%C2%BD": true, "%EF%AC%81sh": true, "%EF%BD%B6": true, "e%CC%81": true, "%C3%A9": false, "plain": false,
+	} {
+		text := pgdial.AddressOf("postgres://u:"+password+"@h/d", "").WithOrigin("", &pgconn.PgError{Code: "28P01"})
+		if strings.Contains(text, "NFKC") != needs {
+			t.Errorf("%s: %q", password, text)
+		}
+	}
+}
 
 func TestAnAddressHasNoParameterThatTheServerRejects(t *testing.T) {
 	cases := map[string]string{
