@@ -165,7 +165,7 @@ func (s stranger) problem() *problem.Problem {
 		away = fmt.Sprintf("REVOKE TRIGGER, REFERENCES ON %s FROM %s", object.Printed(), grantee(s.Owner))
 	default:
 		code := problem.OneLine(kind + " " + s.Name)
-		if what, away = code+" belongs to role "+role, "drop it, or let a role own it that is"; s.Part != "" {
+		if what, away = code+" belongs to role "+role, "drop it, or give it to a trusted role"; s.Part != "" {
 			what = fmt.Sprintf("%s uses %s of role %s", s.part(), code, role)
 		}
 		if drop := s.drop(); drop != "" {
