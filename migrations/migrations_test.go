@@ -20,12 +20,7 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 func exec1(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()

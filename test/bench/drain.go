@@ -116,9 +116,7 @@ func (r *run) setTime(arrivals *load.Arrivals, end time.Time) {
 // limitPublish publishes the same messages through the AMQP library.
 func limitPublish(b backlog) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
-		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-			return r.runLimit(ctx, w, arrivals)
-		})
+		return r.inWorld(ctx, b, r.runLimit)
 	}
 }
 

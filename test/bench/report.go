@@ -10,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // Report has the results of all rounds, and describes the machine.
@@ -25,7 +27,7 @@ type Report struct {
 
 // NewReport creates a report for runs on a site.
 func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, error) {
-	version, err := site.RelayVersion(ctx)
+	version, err := subject.Version(ctx, site.Relay)
 	if err != nil {
 		return nil, err
 	}

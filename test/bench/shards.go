@@ -15,20 +15,15 @@ type fleet []*relayProcess
 
 // streamShards is streamPeak with several shards.
 func streamShards(b backlog, shards int) func(context.Context, *run) error {
-	return func(ctx context.Context, r *run) error {
-		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-			if err := w.rest(ctx); err != nil {
-				return err
-			}
-			relays, err := w.startShards(ctx, shards)
-			if err == nil {
-				err = r.besideWriter(ctx, w, relays[0].child, arrivals, func(ctx context.Context, except []int) error {
-					return r.finishShards(ctx, w, relays, arrivals, except)
-				})
-			}
-			return errors.Join(err, relays.stop())
-		})
-	}
+	return atRest(b, func(ctx context.Context, r *run, w *world, arrivals *load.Arrivals) error {
+		relays, err := w.startShards(ctx, shards)
+		if err == nil {
+			err = r.besideWriter(ctx, w, relays[0].child, arrivals, func(ctx context.Context, except []int) error {
+				return r.finishShards(ctx, w, relays, arrivals, except)
+			})
+		}
+		return errors.Join(err, relays.stop())
+	})
 }
 
 // startShards creates the shards and starts a relay for each. After an error it also returns the started relays.

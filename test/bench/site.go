@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -120,18 +119,6 @@ func (s *Site) Close(ctx context.Context) error {
 		errs = append(errs, s.Postgres.Close(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-// RelayVersion returns the first line of the output of "cdc-relay --version".
-func (s *Site) RelayVersion(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	output, err := exec.CommandContext(ctx, s.Relay, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", s.Relay, err)
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
-	return strings.TrimPrefix(line, "cdc-relay "), nil
 }
 
 func closeConn(conn *pgx.Conn) {

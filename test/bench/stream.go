@@ -18,39 +18,43 @@ const (
 	aheadAtMost = 10_000
 )
 
-// streamPeak lets a relay stream rows that are written at full speed.
-func streamPeak(b backlog) func(context.Context, *run) error {
+// atRest calls do in a world whose server has ended its own work.
+func atRest(
+	b backlog, do func(ctx context.Context, r *run, w *world, arrivals *load.Arrivals) error,
+) func(context.Context, *run) error {
 	return func(ctx context.Context, r *run) error {
 		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
 			if err := w.rest(ctx); err != nil {
 				return err
 			}
-			relay, err := w.startStreaming(ctx)
-			if err != nil {
-				return err
-			}
-			err = r.besideWriter(ctx, w, relay.child, arrivals, func(ctx context.Context, except []int) error {
-				return r.finishStream(ctx, w, relay, arrivals, except)
-			})
-			return errors.Join(err, relay.stop())
+			return do(ctx, r, w, arrivals)
 		})
 	}
 }
 
+// streamPeak lets a relay stream rows that are written at full speed.
+func streamPeak(b backlog) func(context.Context, *run) error {
+	return atRest(b, func(ctx context.Context, r *run, w *world, arrivals *load.Arrivals) error {
+		relay, err := w.startStreaming(ctx)
+		if err != nil {
+			return err
+		}
+		err = r.besideWriter(ctx, w, relay.child, arrivals, func(ctx context.Context, except []int) error {
+			return r.finishStream(ctx, w, relay, arrivals, except)
+		})
+		return errors.Join(err, relay.stop())
+	})
+}
+
 // streamTransaction lets a relay stream one transaction.
 func streamTransaction(b backlog) func(context.Context, *run) error {
-	return func(ctx context.Context, r *run) error {
-		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-			if err := w.rest(ctx); err != nil {
-				return err
-			}
-			relay, err := w.startStreaming(ctx)
-			if err != nil {
-				return err
-			}
-			return errors.Join(r.finishTransaction(ctx, w, relay, arrivals), relay.stop())
-		})
-	}
+	return atRest(b, func(ctx context.Context, r *run, w *world, arrivals *load.Arrivals) error {
+		relay, err := w.startStreaming(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(r.finishTransaction(ctx, w, relay, arrivals), relay.stop())
+	})
 }
 
 // finishTransaction also counts the server's work before the insert ends: it decodes a transaction while it is written.
@@ -68,20 +72,15 @@ func (r *run) finishTransaction(ctx context.Context, w *world, relay *relayProce
 
 // limitPublishBesideWrites publishes while the same rows are written as for a streaming relay.
 func limitPublishBesideWrites(b backlog) func(context.Context, *run) error {
-	return func(ctx context.Context, r *run) error {
-		return r.inWorld(ctx, b, func(ctx context.Context, w *world, arrivals *load.Arrivals) error {
-			if err := w.rest(ctx); err != nil {
-				return err
-			}
-			child, err := w.startLimit(r.result.Messages, r.settings.limitWindow())
-			if err != nil {
-				return err
-			}
-			return r.besideWriter(ctx, w, child, arrivals, func(ctx context.Context, except []int) error {
-				return r.finishLimit(ctx, w, child, arrivals, except)
-			})
+	return atRest(b, func(ctx context.Context, r *run, w *world, arrivals *load.Arrivals) error {
+		child, err := w.startLimit(r.result.Messages, r.settings.limitWindow())
+		if err != nil {
+			return err
+		}
+		return r.besideWriter(ctx, w, child, arrivals, func(ctx context.Context, except []int) error {
+			return r.finishLimit(ctx, w, child, arrivals, except)
 		})
-	}
+	})
 }
 
 // besideWriter calls do while a writer writes all messages. The writer's connection stays open until do has returned.

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/load"
 )
 
 // recoveryTimeout is how long to wait after a fault for a new arrival. The verdict decides if that took too long.
@@ -22,7 +24,7 @@ func (s *soak) disturb(ctx context.Context) {
 	plan, ids, skipped := newPlanner(s.opts), 0, make(map[string]bool)
 	// It begins with a pause, to have data without faults for comparison.
 	for rounds := 0; s.opts.rounds == 0 || rounds < s.opts.rounds; rounds++ {
-		if !calm(ctx, s.opts.pause) {
+		if !load.Pause(ctx, s.opts.pause) {
 			return
 		}
 		var possible round
@@ -90,17 +92,5 @@ func (s *soak) awaitRecovery(ctx context.Context, recovered <-chan struct{}) {
 	case <-timeout.C:
 		s.screen.note(fmt.Sprintf("nothing new has arrived for %s", recoveryTimeout))
 	case <-ctx.Done():
-	}
-}
-
-// calm waits; it returns false if ctx has ended.
-func calm(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -54,7 +54,7 @@ func startProgress(s *soak) *progress {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &progress{soak: s, began: time.Now(), beforeAt: time.Now(), cancel: cancel, now: make(map[int]shownFault)}
 	p.done.Go(func() {
-		for calm(ctx, lineEvery) {
+		for load.Pause(ctx, lineEvery) {
 			p.soak.screen.note(p.line(ctx))
 		}
 	})

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -102,16 +98,4 @@ func findProgram(file, name string) (string, error) {
 func isProgram(file string) bool {
 	info, err := os.Stat(file)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
-}
-
-// relayVersion returns the first line of the output of "cdc-relay --version".
-func relayVersion(ctx context.Context, program string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	output, err := exec.CommandContext(ctx, program, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", program, err)
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
-	return strings.TrimPrefix(line, "cdc-relay "), nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/fault"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 	"github.com/cdc-relay/cdc-relay/test/soak/load"
+	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 const (
@@ -86,7 +87,7 @@ func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) 
 
 // prepare starts the servers, unless an earlier run has, and creates the tables, the relays and the recorder.
 func (s *soak) prepare(ctx context.Context, run history.Run) error {
-	version, err := relayVersion(ctx, s.opts.relay)
+	version, err := subject.Version(ctx, s.opts.relay)
 	if err != nil {
 		return err
 	}

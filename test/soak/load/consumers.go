@@ -69,7 +69,7 @@ func (c *Consumers) consume(ctx context.Context, queue string) {
 		if time.Since(began) > reconnectMost {
 			wait = reconnectLeast
 		}
-		if !pause(ctx, wait) {
+		if !Pause(ctx, wait) {
 			return
 		}
 		wait = min(2*wait, reconnectMost)

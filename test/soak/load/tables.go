@@ -134,7 +134,7 @@ func (s State) AwaitDrained(ctx context.Context, quiet time.Duration) error {
 		if time.Since(moved) > quiet {
 			return errors.Join(fmt.Errorf("nothing has left the outbox for %s: %s", quiet, s.stuck(ctx, before)), err)
 		}
-		if !pause(ctx, max(lookEvery, 5*time.Since(began))) {
+		if !Pause(ctx, max(lookEvery, 5*time.Since(began))) {
 			return fmt.Errorf("wait for an empty outbox: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}

@@ -151,7 +151,7 @@ func (w *Writers) connect(ctx context.Context, config *pgx.ConnConfig) *pgx.Conn
 			return nil
 		}
 		w.Trouble.add(err)
-		if !pause(ctx, wait) {
+		if !Pause(ctx, wait) {
 			return nil
 		}
 		wait = min(2*wait, reconnectMost)
@@ -166,8 +166,8 @@ func (w *Writers) close(conn *pgx.Conn) {
 	w.done.Go(func() { <-conn.PgConn().CleanupDone() })
 }
 
-// pause waits. It returns false once ctx has ended.
-func pause(ctx context.Context, wait time.Duration) bool {
+// Pause waits. It returns false once ctx has ended.
+func Pause(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {

@@ -3,7 +3,11 @@
 package subject
 
 import (
+	"context"
+	"fmt"
+	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/soak/load"
 )
@@ -116,4 +120,16 @@ func Faults() string {
 		names = append(names, g.Faults...)
 	}
 	return strings.Join(names, ",")
+}
+
+// Version returns the first line of the output of "cdc-relay --version".
+func Version(ctx context.Context, program string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, program, "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w", program, err)
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
+	return strings.TrimPrefix(line, "cdc-relay "), nil
 }
