@@ -27,7 +27,7 @@ type Report struct {
 
 // NewReport creates a report for runs on a site.
 func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, error) {
-	version, err := subject.Version(ctx, site.Relay)
+	version, err := subject.Version(ctx, site.Relay, false)
 	if err != nil {
 		return nil, err
 	}

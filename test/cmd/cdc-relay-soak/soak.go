@@ -87,7 +87,7 @@ func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) 
 
 // prepare starts the servers, unless an earlier run has, and creates the tables, the relays and the recorder.
 func (s *soak) prepare(ctx context.Context, run history.Run) error {
-	version, err := subject.Version(ctx, s.opts.relay)
+	version, err := subject.Version(ctx, s.opts.relay, s.opts.peer())
 	if err != nil {
 		return err
 	}

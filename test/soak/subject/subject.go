@@ -122,13 +122,17 @@ func Faults() string {
 	return strings.Join(names, ",")
 }
 
-// Version returns the first line of the output of "cdc-relay --version".
-func Version(ctx context.Context, program string) (string, error) {
+// Version returns the first line of the output of a subject's program. cdc-relay has a flag for it, others a verb.
+func Version(ctx context.Context, program string, peer bool) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	output, err := exec.CommandContext(ctx, program, "--version").Output()
+	argument := "--version"
+	if peer {
+		argument = "version"
+	}
+	output, err := exec.CommandContext(ctx, program, argument).Output()
 	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", program, err)
+		return "", fmt.Errorf("%s %s: %w", program, argument, err)
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
 	return strings.TrimPrefix(line, "cdc-relay "), nil
