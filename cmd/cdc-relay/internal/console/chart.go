@@ -2,157 +2,192 @@ package console
 
 import (
 	"fmt"
-	"html/template"
 	"math"
 	"strings"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
+
+// point has the values of one sample, by the constants below. An unknown value is negative.
+type point [values]float64
+
+const (
+	perSecond = iota
+	depth
+	oldest
+	p99
+	p50
+	values
+)
+
+// noMessages is the value of a latency without a message.
+const noMessages = -2
+
+// series says what one chart shows.
+type series struct {
+	title string
+	lines []line
+	// text formats a value with its unit. top returns the end of the value axis for a peak.
+	text func(float64) string
+	top  func(float64) float64
+	// alert is the threshold of the alert about this value; 0: none.
+	alert float64
+}
+
+// line is one line of a chart. Its name is "" if the chart has one line.
+type line struct {
+	name  string
+	value int
+}
+
+func allSeries() []series {
+	return []series{
+		{"Published", []line{{"", perSecond}}, perSecondText, topOf, 0},
+		{"Queue depth", []line{{"", depth}}, rowsText, topOfRows, show.MostDepth},
+		{"Oldest pending", []line{{"", oldest}}, secondsText, topOfSeconds, show.LateAfter.Seconds()},
+		{
+			"Commit to confirm",
+			[]line{{"p99", p99}, {"p50", p50}},
+			millisecondsText, topOf, float64(show.SlowAfter.Milliseconds()),
+		},
+	}
+}
 
 // chart is the picture of one series. Without JavaScript it is complete; the script adds the values under the pointer.
 type chart struct {
-	Title, Now string
+	Title string
 	// Peak is the highest value in words; "": none is known. Alert is the threshold; "": there is none.
 	Peak, Alert string
 	// Over: the newest value is above the threshold.
-	Over bool
-	// Lines has a name and the texts of all values for each line, separated by "|".
+	Over  bool
 	Lines []chartLine
-	// From is the time of the first value in seconds since 1970, Step the seconds between two values.
-	From, Step int64
-	// Times are the labels of the time axis, Axis those of the values, from the top.
-	Times []template.HTML
-	Axis  []string
-	SVG   template.HTML
+	// Axis are the labels of the value axis, from the top.
+	Axis []string
+	// AlertAt is the distance of the threshold from the top; "": it is above the picture, or there is none.
+	AlertAt string
 }
 
+// chartLine is a line with the newest value, the texts of all values, separated by "|", and the path in SVG.
 type chartLine struct {
-	Number           int
-	Name, Now, Texts string
+	Number                 int
+	Name, Now, Texts, Path string
 }
 
-// now returns the newest value of a line in words.
-func (s series) now(points []point, of line) string {
-	if len(points) == 0 {
-		return "unknown"
+// chart draws all these points, of which there is at least one.
+func (s series) chart(points []point) chart {
+	first, newest, peak := s.lines[0].value, points[len(points)-1], -1.0
+	for _, p := range points {
+		peak = max(peak, p[first])
 	}
-	return s.textOf(of.of(points[len(points)-1]))
-}
-
-// chartOf draws the samples of a window.
-func chartOf(s series, points []point, w window) chart {
-	c := chart{Title: s.Title, From: w.from.Unix(), Step: int64(w.step / time.Second), Times: w.labels()}
-	peak, known := 0.0, false
-	var all [][]float64
-	for i, l := range s.lines {
-		values := w.values(points, l)
-		texts := make([]string, len(values))
-		for n, v := range values {
-			if math.IsNaN(v) {
-				continue
-			}
-			texts[n] = s.textOf(v)
-			if i == 0 && v >= 0 {
-				peak, known = max(peak, v), true
-			}
-		}
-		all = append(all, values)
-		c.Lines = append(c.Lines, chartLine{i + 1, l.name, s.now(points, l), strings.Join(texts, "|")})
-	}
-	if known {
+	c, top := chart{Title: s.title}, s.top(peak)
+	if peak >= 0 {
 		c.Peak = "peak " + s.text(peak)
 	}
-	c.Now = c.Lines[0].Now
-	c.Over = s.alert > 0 && len(points) > 0 && s.lines[0].of(points[len(points)-1]) > s.alert
 	if s.alert > 0 {
-		c.Alert = "alert above " + s.text(s.alert)
+		c.Alert, c.Over = "alert above "+s.text(s.alert), newest[first] > s.alert
+		if peak >= s.alert/5 {
+			top = s.top(max(peak, s.alert))
+			c.AlertAt = fmt.Sprintf("%g%%", 100-100*s.alert/top)
+		}
 	}
-	top := s.top(peak)
-	if s.alert > 0 && peak >= s.alert/5 {
-		top = s.top(max(peak, s.alert))
+	for _, v := range []float64{top, top / 2} {
+		text, _, _ := strings.Cut(s.text(v), " row") // the title says it
+		c.Axis = append(c.Axis, text)
 	}
-	c.Axis = []string{s.axis(top), s.axis(top / 2), "0"}
-	c.SVG = template.HTML(c.draw(s, w, all, top)) //nolint:gosec // it contains only numbers and our own words
+	c.Axis = append(c.Axis, "0")
+	for i, l := range s.lines {
+		texts := make([]string, len(points))
+		for n, p := range points {
+			texts[n] = s.textOf(p[l.value])
+		}
+		now := texts[len(texts)-1]
+		c.Lines = append(c.Lines, chartLine{i + 1, l.name, now, strings.Join(texts, "|"), l.path(points, top)})
+	}
 	return c
 }
 
-// layout is that of the times below the charts.
-func (w window) layout() string {
-	if w.end().Sub(w.from) < 10*time.Minute {
-		return "15:04:05"
-	}
-	return "15:04"
-}
-
-// labels returns the first, the middle and the last time.
-func (w window) labels() (labels []template.HTML) {
-	if w.steps == 0 {
-		return nil
-	}
-	for _, at := range []time.Time{w.from, w.from.Add(w.end().Sub(w.from) / 2), w.end()} {
-		labels = append(labels, clock(at, w.layout()))
-	}
-	return labels
-}
-
-// draw returns the SVG. Positions are percentages: only the lines are stretched.
-func (c chart) draw(s series, w window, all [][]float64, top float64) string {
+// path draws a line for each stretch of known values, 1000 wide and 100 high.
+func (l line) path(points []point, top float64) string {
 	var b strings.Builder
-	about := []string{c.Title}
-	if len(c.Times) > 0 {
-		from, to := w.from.UTC().Format(w.layout()), w.end().UTC().Format(w.layout())
-		about = append(about, fmt.Sprintf("from %s to %s UTC", from, to))
-	}
-	about = append(about, "now "+c.Now)
-	for _, more := range []string{c.Peak, c.Alert} {
-		if more != "" {
-			about = append(about, more)
+	step, known := 1000/float64(max(1, len(points)-1)), false
+	for i, p := range points {
+		v, before := p[l.value], known
+		known = v >= 0
+		switch x, y := float64(i)*step, 100-100*v/top; {
+		case known && before:
+			fmt.Fprintf(&b, "L%.1f %.1f", x, y)
+		case known:
+			fmt.Fprintf(&b, "M%.1f %.1fh0", x, y) // a lone value is a dot
 		}
 	}
-	fmt.Fprintf(&b, `<svg class="plot" role="img" aria-label="%s">`, strings.Join(about, ", "))
-	for _, part := range []float64{1, 0.5, 0} {
-		fmt.Fprintf(&b, `<line class="grid" x1="0" x2="100%%" y1="%[1]g%%" y2="%[1]g%%"/>`, 100-100*part)
-	}
-	b.WriteString(`<svg viewBox="0 0 1000 100" preserveAspectRatio="none" width="100%" height="100%" ` +
-		`overflow="visible">`)
-	for i, values := range all {
-		lines, area := w.paths(values, top)
-		if i == 0 {
-			fmt.Fprintf(&b, `<path class="area" d="%s"/>`, area)
-		}
-		fmt.Fprintf(&b, `<path class="line line-%d" d="%s"/>`, i+1, lines)
-	}
-	b.WriteString(`</svg>`)
-	if s.alert > 0 && s.alert <= top {
-		fmt.Fprintf(&b, `<line class="alert" x1="0" x2="100%%" y1="%[1]g%%" y2="%[1]g%%"/>`, 100-100*s.alert/top)
-	}
-	b.WriteString(`<line class="cursor" x1="0" x2="0" y1="0" y2="100%"/></svg>`)
 	return b.String()
 }
 
-// paths returns a path with a line for each stretch of known values, and one with the areas below them.
-func (w window) paths(values []float64, top float64) (lines, areas string) {
-	var line, area strings.Builder
-	x := func(i int) float64 { return float64(i) * 1000 / float64(max(1, w.steps-1)) }
-	before := -1
-	for i, v := range values {
-		if math.IsNaN(v) || v < 0 {
-			continue
-		}
-		y := 100 - 100*v/top
-		if before < 0 || !w.joins(before, i) {
-			if before >= 0 {
-				fmt.Fprintf(&area, "V100Z")
-			}
-			fmt.Fprintf(&line, "M%.1f %.1fh0", x(i), y) // a lone value is a dot
-			fmt.Fprintf(&area, "M%.1f 100V%.1f", x(i), y)
-		} else {
-			fmt.Fprintf(&line, "L%.1f %.1f", x(i), y)
-			fmt.Fprintf(&area, "L%.1f %.1f", x(i), y)
-		}
-		before = i
+// textOf is text for a value that may be unknown.
+func (s series) textOf(v float64) string {
+	switch {
+	case v == noMessages:
+		return "no messages"
+	case v < 0:
+		return "unknown"
 	}
-	if before >= 0 {
-		area.WriteString("V100Z")
+	return s.text(v)
+}
+
+func perSecondText(v float64) string {
+	if v > 0 && v < 10 {
+		return fmt.Sprintf("%.2g/s", v)
 	}
-	return line.String(), area.String()
+	return show.Number(int64(v+0.5)) + "/s"
+}
+
+func rowsText(v float64) string { return show.Plural(int64(v+0.5), "row") }
+
+func secondsText(v float64) string {
+	if v < 10 {
+		return fmt.Sprintf("%.2gs", v)
+	}
+	text := show.Duration(time.Duration(v * float64(time.Second)))
+	for _, zero := range []string{"m0s", "h0m", "d0h"} {
+		if strings.HasSuffix(text, zero) {
+			return text[:len(text)-2]
+		}
+	}
+	return text
+}
+
+func millisecondsText(v float64) string {
+	if v >= 1000 {
+		return fmt.Sprintf("%.3g s", v/1000)
+	}
+	return fmt.Sprintf("%.3g ms", v)
+}
+
+// topOf returns a round number at or above the peak, whose half is round, too.
+func topOf(peak float64) float64 {
+	if peak <= 0 {
+		return 1
+	}
+	power := math.Pow(10, math.Floor(math.Log10(peak)))
+	for _, times := range []float64{1, 2, 4, 6, 8} {
+		if peak <= times*power {
+			return times * power
+		}
+	}
+	return 10 * power
+}
+
+// topOfRows is topOf in whole rows, also for its half.
+func topOfRows(peak float64) float64 { return max(2, topOf(peak)) }
+
+// topOfSeconds is topOf in whole seconds, minutes, hours or days.
+func topOfSeconds(peak float64) float64 {
+	unit := 1.0
+	for _, longer := range []float64{60, 3600, 24 * 3600} {
+		if peak > longer {
+			unit = longer
+		}
+	}
+	return unit * topOf(peak/unit)
 }

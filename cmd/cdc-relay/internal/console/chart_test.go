@@ -3,7 +3,6 @@ package console
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"os"
 	"regexp"
 	"strings"
@@ -16,59 +15,68 @@ import (
 
 var noon = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 
-// sampled returns a sample every five seconds; value says what the queue depth was.
-func sampled(n int, value func(i int) float64) (points []point) {
-	for i := range n {
-		late := time.Duration(i%3) * 700 * time.Millisecond // a sample takes its time
-		points = append(points, point{noon.Add(time.Duration(i)*historyEvery + late), -1, value(i), -1, -1, -1})
+// sampled returns points with this value for every line.
+func sampled(n int, value float64) (points []point) {
+	for range n {
+		points = append(points, point{value, value, value, value, value})
 	}
 	return points
 }
 
-func depthOf(p point) float64 { return p.depth }
-
-// However long the range, the chart shows the highest value.
-func TestChartsShowThePeakOfEachRange(t *testing.T) {
-	points := sampled(mostPoints, func(i int) float64 {
-		if i == mostPoints-150 {
-			return 777
-		}
-		return 3
-	})
-	for _, s := range spans() {
-		w := windowOf(points, s)
-		values := w.values(points, line{"", depthOf, false})
-		if long := w.end().Sub(w.from); len(values) > 200 || long > s.Long || long < s.Long-s.step-w.step {
-			t.Errorf("%s: %d values over %s", s.Name, len(values), long)
-		}
-		peak := 0.0
-		for i, v := range values {
-			if peak = max(peak, v); math.IsNaN(v) && !w.joins(i-1, i+1) {
-				t.Errorf("%s: value %d of %d is unknown", s.Name, i, len(values))
+// The charts draw exactly from the first time that they name to the last, at the place of each sample. An interval
+// without a sample is a gap, and a clock that was set begins anew.
+func TestChartsDrawTheRangeThatTheyName(t *testing.T) {
+	for name, test := range map[string]struct {
+		at   func(i int) time.Duration
+		n    int
+		long time.Duration
+		path string
+	}{
+		"one sample": {func(int) time.Duration { return 0 }, 1, 0, "M0.0 0.0h0"},
+		"a late one": {
+			func(i int) time.Duration { return time.Duration(i)*historyEvery + time.Duration(i%2)*time.Second }, 3,
+			2 * historyEvery, "M0.0 0.0h0L500.0 0.0L1000.0 0.0",
+		},
+		"a gap": {
+			func(i int) time.Duration { return time.Duration(i+i/2*2) * historyEvery }, 4,
+			5 * historyEvery, "M0.0 0.0h0L200.0 0.0M800.0 0.0h0L1000.0 0.0",
+		},
+		"a long gap":   {func(i int) time.Duration { return time.Duration(i) * 2 * mostHistory }, 2, 0, "M0.0 0.0h0"},
+		"a clock back": {func(i int) time.Duration { return -time.Duration(i) * time.Hour }, 2, 0, "M0.0 0.0h0"},
+		"many samples": {func(i int) time.Duration { return time.Duration(i) * historyEvery }, 900, mostHistory, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := history{}
+			var newest time.Time
+			for i := range test.n {
+				newest = noon.Add(test.at(i))
+				h.add(sample{view: show.Stats{OldestPendingSeconds: new(1.0)}}, newest, nil)
 			}
-		}
-		if peak != 777 {
-			t.Errorf("%s: the peak is %v", s.Name, peak)
-		}
+			drawn := h.charts()
+			if !drawn.To.Equal(newest) || drawn.To.Sub(drawn.From) != test.long {
+				t.Errorf("from %s to %s, want %s to %s", drawn.From, drawn.To, test.long, newest)
+			}
+			path, told := drawn.All[2].Lines[0].Path, strings.Count(drawn.All[2].Lines[0].Texts, "|")
+			if test.path != "" && path != test.path || told != int(test.long/historyEvery) {
+				t.Errorf("%d texts, the path is %s", told+1, path)
+			}
+		})
 	}
 }
 
 func TestAChartHasAxesAndTheThreshold(t *testing.T) {
-	depth := allSeries()[1]
 	for _, test := range []struct {
-		value      float64
-		axis, over string
-		alert      bool
+		value       float64
+		axis        string
+		alert, over bool
 	}{
-		{0, "2 1 0", "", false},
-		{700, "800 400 0", "", false},
-		{3000, "10,000 5,000 0", "", true},
-		{15_000, "20,000 10,000 0", "over", true},
+		{0, "2 1 0", false, false},
+		{700, "800 400 0", false, false},
+		{3000, "10,000 5,000 0", true, false},
+		{15_000, "20,000 10,000 0", true, true},
 	} {
-		points := sampled(100, func(int) float64 { return test.value })
-		c := chartOf(depth, points, windowOf(points, spans()[0]))
-		if strings.Join(c.Axis, " ") != test.axis || strings.Contains(string(c.SVG), `class="alert"`) != test.alert ||
-			c.Over != (test.over != "") || len(c.Times) != 3 {
+		c := allSeries()[1].chart(sampled(100, test.value))
+		if strings.Join(c.Axis, " ") != test.axis || (c.AlertAt != "") != test.alert || c.Over != test.over {
 			t.Errorf("%v: %+v", test.value, c)
 		}
 	}
@@ -90,38 +98,13 @@ func TestThresholdsAreThoseOfTheAlertRules(t *testing.T) {
 	}
 }
 
-// A relay that was away leaves a gap, not a line.
-func TestAGapOfSamplesIsAGapOfTheLine(t *testing.T) {
-	points := sampled(60, func(i int) float64 {
-		if i >= 20 && i < 40 {
-			return -1
-		}
-		return 1
-	})
-	w := windowOf(points, spans()[0])
-	lines, areas := w.paths(w.values(points, line{"", depthOf, false}), 1)
-	if strings.Count(lines, "M") != 2 || strings.Count(areas, "Z") != 2 {
-		t.Errorf("%s\n%s", lines, areas)
-	}
-}
-
-func TestHistoryIsBounded(t *testing.T) {
-	var h history
-	for i := range mostPoints + 500 {
-		h.add(sample{view: show.Stats{}}, noon.Add(time.Duration(i)*historyEvery), nil)
-	}
-	if n := len(h.mu.points); n != mostPoints || !h.mu.points[0].at.Equal(noon.Add(500*historyEvery)) {
-		t.Errorf("%d samples since %s", n, h.mu.points[0].at)
-	}
-}
-
 func TestValuesOfAnAxisAreRound(t *testing.T) {
 	for v, want := range map[float64]string{0: "0s", 1.5: "1.5s", 59: "59s", 60: "1m", 90: "1m30s", 3600: "1h", 86400: "1d"} {
 		if got := secondsText(v); got != want {
 			t.Errorf("%v seconds: %s, want %s", v, got, want)
 		}
 	}
-	for peak, want := range map[float64]float64{0: 1, 1: 1, 3: 4, 45: 60, 61: 120, 131: 240, 1e5: 144_000, 1e6: 20 * 86_400} {
+	for peak, want := range map[float64]float64{0: 1, 1: 1, 3: 4, 45: 60, 61: 120, 131: 240, 1e5: 2 * 86_400, 1e6: 20 * 86_400} {
 		if got := topOfSeconds(peak); got != want {
 			t.Errorf("%v seconds: the axis ends at %v, want %v", peak, got, want)
 		}
@@ -165,16 +148,12 @@ func TestANumberFitsItsTile(t *testing.T) {
 
 // A latency without a message is not an unknown one.
 func TestAChartTellsNoMessagesFromNoAnswer(t *testing.T) {
-	latency := allSeries()[3]
 	for value, want := range map[float64]string{noMessages: "no messages", -1: "unknown", 3: "3 ms"} {
-		points := sampled(30, func(int) float64 { return 1 })
-		for i := range points {
-			points[i].p50, points[i].p99 = value, value
-		}
-		c := chartOf(latency, points, windowOf(points, spans()[0]))
-		told, draws := strings.Split(c.Lines[0].Texts, "|")[1], strings.Contains(string(c.SVG), `d="M`)
-		if c.Now != want || told != strings.TrimPrefix(want, "unknown") || draws != (value > 0) {
-			t.Errorf("%v: now %q, told %q in\n%s", value, c.Now, told, c.SVG)
+		c := allSeries()[3].chart(sampled(30, value))
+		for _, l := range c.Lines {
+			if told := strings.Split(l.Texts, "|")[1]; l.Now != want || told != want || (l.Path != "") != (value > 0) {
+				t.Errorf("%v: now %q, told %q, path %s", value, l.Now, told, l.Path)
+			}
 		}
 	}
 }

@@ -23,8 +23,8 @@
 //   - gate.go: the login, and what else a request must have
 //   - sessions.go: the connections to the database
 //   - pages.go: the pages, and how one is rendered
-//   - history.go, tiles.go: the samples of the last six hours, and the newest one as the overview's tiles
-//   - series.go, window.go, chart.go: what the charts show, of which time, and their SVG
+//   - history.go, tiles.go: the samples of the last 15 minutes, and the newest one as the overview's tiles
+//   - chart.go: what the charts show
 //   - lists.go, table.go: the pages with a list, and their tables
 //   - filters.go: the filters in a URL, in a form and as links
 //   - message.go, timeline.go, content.go: the page of one message, its life, its headers and body

@@ -11,13 +11,15 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
 
-// history holds the samples of the last hours.
+// history holds the samples of the last minutes, which the charts show.
 type history struct {
 	// sampler belongs to keepHistory.
 	sampler *show.Sampler
 	mu      struct {
 		sync.Mutex
+		// points has one for each interval, up to the newest sample, which is of the time at.
 		points []point
+		at     time.Time
 		newest *sample
 		failed error
 	}
@@ -33,8 +35,8 @@ type sample struct {
 
 const (
 	historyEvery = 5 * time.Second
-	mostHistory  = 6 * time.Hour
-	mostPoints   = int(mostHistory / historyEvery) // a quarter of a megabyte
+	mostHistory  = 15 * time.Minute
+	mostPoints   = int(mostHistory/historyEvery) + 1
 )
 
 func newHistory(cfg Config) *history {
@@ -48,7 +50,7 @@ func newHistory(cfg Config) *history {
 
 // keepHistory takes a sample at once and then at a fixed interval, until ctx is done.
 func (c *Console) keepHistory(ctx context.Context) {
-	ticker := time.NewTicker(historyEvery)
+	ticker, at := time.NewTicker(historyEvery), time.Now()
 	defer ticker.Stop()
 	for {
 		var taken sample
@@ -63,15 +65,16 @@ func (c *Console) keepHistory(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		c.history.add(taken, time.Now(), err)
+		c.history.add(taken, at, err)
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case at = <-ticker.C:
 		}
 	}
 }
 
+// add puts a sample behind the others. Intervals without a sample get a point without values.
 func (h *history) add(taken sample, at time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,25 +83,31 @@ func (h *history) add(taken sample, at time.Time, err error) {
 		return
 	}
 	h.mu.newest = &taken
-	h.mu.points = append(h.mu.points, pointOf(taken.view, at))
-	if extra := len(h.mu.points) - mostPoints; extra > 0 {
-		h.mu.points = h.mu.points[extra:]
+	missed := int(at.Sub(h.mu.at).Round(historyEvery)/historyEvery) - 1
+	if missed < 0 || missed >= mostPoints { // it is the first sample, or the clock was set
+		h.mu.points, missed = nil, 0
 	}
+	for range missed {
+		h.mu.points = append(h.mu.points, pointOf(show.Stats{}))
+	}
+	h.mu.points = append(h.mu.points, pointOf(taken.view))
+	h.mu.points = h.mu.points[max(0, len(h.mu.points)-mostPoints):]
+	h.mu.at = at.Round(0) // the clock on the wall, which also counts while the machine sleeps
 }
 
-func pointOf(view show.Stats, at time.Time) point {
-	p := point{at, -1, -1, -1, -1, -1}
+func pointOf(view show.Stats) point {
+	p := point{-1, -1, -1, -1, -1}
 	if view.QueueDepth != nil {
-		p.depth = float64(*view.QueueDepth)
+		p[depth] = float64(*view.QueueDepth)
 	}
 	if view.OldestPendingSeconds != nil {
-		p.oldest = *view.OldestPendingSeconds
+		p[oldest] = *view.OldestPendingSeconds
 	}
 	if r := view.Relay; r != nil && r.Error == nil {
-		p.perSecond = r.PublishedPerSecond
-		p.p50, p.p99 = noMessages, noMessages
+		p[perSecond] = r.PublishedPerSecond
+		p[p50], p[p99] = noMessages, noMessages
 		if r.Latency != nil {
-			p.p50, p.p99 = r.Latency.P50Seconds*1000, r.Latency.P99Seconds*1000
+			p[p50], p[p99] = r.Latency.P50Seconds*1000, r.Latency.P99Seconds*1000
 		}
 	}
 	return p
@@ -134,40 +143,24 @@ type overview struct {
 	// Depth is the number of rows in the outbox.
 	Depth  string
 	Facts  facts
-	Charts []chart
-	Spans  []spanLink
+	Charts charts
 	Fails  table
 	Failed string
 }
 
-type spanLink struct {
-	Name string
-	Here bool
+// charts show the time from the first point to the last. Step is the seconds between two points.
+type charts struct {
+	From, To time.Time
+	Step     float64
+	All      []chart
 }
 
-// overviewPage shows the last sample, and the charts of a time range.
-func (c *Console) overviewPage(_ context.Context, _ *operator.Tables, r *http.Request) (any, error) {
-	if err := onlyParameters(r, "range"); err != nil {
-		return nil, err
-	}
-	var links []spanLink
-	var chosen *span
-	for i, s := range spans() {
-		here := r.FormValue("range") == s.Name || i == 0 && !r.Form.Has("range")
-		if here {
-			chosen = &s
-		}
-		links = append(links, spanLink{s.Name, here})
-	}
-	if chosen == nil {
-		return nil, mistakef("range: want 15m, 1h or 6h")
-	}
-	o := c.history.overview(*chosen)
-	o.Spans = links
-	return o, nil
+// overviewPage shows the last sample, and the charts of the last minutes.
+func (c *Console) overviewPage(context.Context, *operator.Tables, *http.Request) (any, error) {
+	return c.history.overview(), nil
 }
 
-func (h *history) overview(chosen span) overview {
+func (h *history) overview() overview {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var o overview
@@ -182,11 +175,18 @@ func (h *history) overview(chosen span) overview {
 	view.ServerFacts(&o.Facts, view.Settings.Config, show.Plain)
 	o.Facts.Row("as of", show.Time(view.At))
 	o.Fails = failing(view)
-	shown := windowOf(h.mu.points, chosen)
-	for _, s := range allSeries() {
-		o.Charts = append(o.Charts, chartOf(s, h.mu.points, shown))
-	}
+	o.Charts = h.charts()
 	return o
+}
+
+// charts needs the lock.
+func (h *history) charts() charts {
+	drawn := charts{To: h.mu.at.UTC(), Step: historyEvery.Seconds()}
+	drawn.From = drawn.To.Add(-time.Duration(len(h.mu.points)-1) * historyEvery)
+	for _, s := range allSeries() {
+		drawn.All = append(drawn.All, s.chart(h.mu.points))
+	}
+	return drawn
 }
 
 // failing are the causes of most failures, with links to their messages.

@@ -66,7 +66,7 @@ zone.addEventListener("click", () => {
 const here = document.querySelector("nav [aria-current]");
 if (here) here.closest("nav").scrollLeft = here.offsetLeft - (here.closest("nav").clientWidth - here.offsetWidth) / 2; // scrollIntoView moves the first tab stop
 
-// linesOf returns the texts of each line of a chart. "" is an unknown value.
+// linesOf returns the texts of each line of a chart.
 function linesOf(chart) {
   return [...chart.querySelectorAll("data")].map((data) => ({ name: data.dataset.name, texts: data.value.split("|") }));
 }
@@ -76,7 +76,7 @@ function mark(chart, index) {
   const last = lines[0].texts.length - 1;
   index = Math.max(0, Math.min(last, index));
   const time = inZone(new Date((Number(chart.dataset.from) + index * Number(chart.dataset.step)) * 1000)).slice(11, 19);
-  const values = lines.map((line) => (line.name ? line.name + " " : "") + (line.texts[index] || "unknown"));
+  const values = lines.map((line) => (line.name ? line.name + " " : "") + line.texts[index]);
   const text = time + (local ? "  " : " UTC  ") + values.join(", ");
   chart.querySelector("output").textContent = text;
   const cursor = chart.querySelector(".cursor");
