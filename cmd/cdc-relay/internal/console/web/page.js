@@ -66,55 +66,44 @@ zone.addEventListener("click", () => {
 const here = document.querySelector("nav [aria-current]");
 if (here) here.closest("nav").scrollLeft = here.offsetLeft - (here.closest("nav").clientWidth - here.offsetWidth) / 2; // scrollIntoView moves the first tab stop
 
-// linesOf returns the texts of each line of a chart.
-function linesOf(chart) {
-  return [...chart.querySelectorAll("data")].map((data) => ({ name: data.dataset.name, texts: data.value.split("|") }));
-}
-
+// mark shows the time and the values at an index of a chart.
 function mark(chart, index) {
-  const lines = linesOf(chart);
-  const last = lines[0].texts.length - 1;
+  const lines = [...chart.querySelectorAll("data")].map((data) => [data.dataset.name, data.value.split("|")]);
+  const last = lines[0][1].length - 1;
   index = Math.max(0, Math.min(last, index));
   const time = inZone(new Date((Number(chart.dataset.from) + index * Number(chart.dataset.step)) * 1000)).slice(11, 19);
-  const values = lines.map((line) => (line.name ? line.name + " " : "") + line.texts[index]);
+  const values = lines.map(([name, texts]) => (name ? name + " " : "") + texts[index]);
   const text = time + (local ? "  " : " UTC  ") + values.join(", ");
   chart.querySelector("output").textContent = text;
-  const cursor = chart.querySelector(".cursor");
-  cursor.setAttribute("x1", (last ? 100 * index / last : 0) + "%");
-  cursor.setAttribute("x2", (last ? 100 * index / last : 0) + "%");
+  const x = (last ? 100 * index / last : 0) + "%";
+  for (const end of ["x1", "x2"]) chart.querySelector(".cursor").setAttribute(end, x);
   chart.classList.add("marked");
   chart.setAttribute("aria-valuenow", index);
   chart.setAttribute("aria-valuetext", text);
-}
-
-function unmark(chart) {
-  chart.querySelector("output").textContent = "";
-  chart.classList.remove("marked");
-}
-
-function under(chart, event) {
-  const box = chart.querySelector(".plot").getBoundingClientRect();
-  const last = linesOf(chart)[0].texts.length - 1;
-  mark(chart, Math.round((event.clientX - box.left) / box.width * last));
 }
 
 // prepare makes the charts of new content readable by keyboard: arrow keys move along the time.
 function prepare() {
   showTimes();
   for (const chart of document.querySelectorAll(".chart:not([role])")) {
-    const last = linesOf(chart)[0].texts.length - 1;
-    chart.tabIndex = 0;
-    chart.setAttribute("role", "slider");
-    chart.setAttribute("aria-label", chart.querySelector("svg").getAttribute("aria-label"));
-    chart.setAttribute("aria-valuemin", 0);
-    chart.setAttribute("aria-valuemax", last);
-    chart.setAttribute("aria-valuenow", last);
-    chart.setAttribute("aria-valuetext", "newest value");
-    chart.addEventListener("pointermove", (event) => under(chart, event));
-    chart.addEventListener("pointerdown", (event) => under(chart, event));
-    chart.addEventListener("pointerleave", () => { if (chart !== document.activeElement) unmark(chart); });
+    const last = chart.querySelector("data").value.split("|").length - 1;
+    const attributes = {
+      "tabindex": 0, "role": "slider", "aria-label": chart.querySelector("svg").getAttribute("aria-label"),
+      "aria-valuemin": 0, "aria-valuemax": last, "aria-valuenow": last, "aria-valuetext": "newest value",
+    };
+    for (const [name, value] of Object.entries(attributes)) chart.setAttribute(name, value);
+    const under = (event) => {
+      const box = chart.querySelector(".plot").getBoundingClientRect();
+      mark(chart, Math.round((event.clientX - box.left) / box.width * last));
+    };
+    const unmark = () => {
+      if (chart === document.activeElement) return;
+      chart.querySelector("output").textContent = "";
+      chart.classList.remove("marked");
+    };
+    for (const name of ["pointermove", "pointerdown"]) chart.addEventListener(name, under);
+    for (const name of ["pointerleave", "blur"]) chart.addEventListener(name, unmark);
     chart.addEventListener("focus", () => mark(chart, Number(chart.getAttribute("aria-valuenow"))));
-    chart.addEventListener("blur", () => unmark(chart));
     chart.addEventListener("keydown", (event) => {
       const now = Number(chart.getAttribute("aria-valuenow"));
       const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageDown: now - 10, PageUp: now + 10, Home: 0, End: last }[event.key];
