@@ -10,7 +10,7 @@ import (
 )
 
 // point has the values of one sample, by the constants below. An unknown value is negative.
-type point [values]float64
+type point [5]float64
 
 const (
 	perSecond = iota
@@ -18,7 +18,6 @@ const (
 	oldest
 	p99
 	p50
-	values
 )
 
 // noMessages is the value of a latency without a message.
@@ -46,11 +45,7 @@ func allSeries() []series {
 		{"Published", []line{{"", perSecond}}, perSecondText, topOf, 0},
 		{"Queue depth", []line{{"", depth}}, rowsText, topOfRows, show.MostDepth},
 		{"Oldest pending", []line{{"", oldest}}, secondsText, topOfSeconds, show.LateAfter.Seconds()},
-		{
-			"Commit to confirm",
-			[]line{{"p99", p99}, {"p50", p50}},
-			millisecondsText, topOf, float64(show.SlowAfter.Milliseconds()),
-		},
+		{"Commit to confirm", []line{{"p99", p99}, {"p50", p50}}, millisecondsText, topOf, 1000 * show.SlowAfter.Seconds()},
 	}
 }
 

@@ -35,8 +35,7 @@ type sample struct {
 
 const (
 	historyEvery = 5 * time.Second
-	mostHistory  = 15 * time.Minute
-	mostPoints   = int(mostHistory/historyEvery) + 1
+	mostPoints   = int(15*time.Minute/historyEvery) + 1
 )
 
 func newHistory(cfg Config) *history {
@@ -131,10 +130,10 @@ func (h *history) verdict() *show.Verdict {
 func (h *history) view() (v show.Stats, sampled bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.mu.newest == nil {
-		return v, false
+	if h.mu.newest != nil {
+		v = h.mu.newest.view
 	}
-	return h.mu.newest.view, true
+	return v, h.mu.newest != nil
 }
 
 // overview is the data of the overview page.

@@ -96,11 +96,7 @@ function prepare() {
       const box = chart.querySelector(".plot").getBoundingClientRect();
       mark(chart, Math.round((event.clientX - box.left) / box.width * last));
     };
-    const unmark = () => {
-      if (chart === document.activeElement) return;
-      chart.querySelector("output").textContent = "";
-      chart.classList.remove("marked");
-    };
+    const unmark = () => { if (chart !== document.activeElement) chart.classList.remove("marked"); };
     for (const name of ["pointermove", "pointerdown"]) chart.addEventListener(name, under);
     for (const name of ["pointerleave", "blur"]) chart.addEventListener(name, unmark);
     chart.addEventListener("focus", () => mark(chart, Number(chart.getAttribute("aria-valuenow"))));
