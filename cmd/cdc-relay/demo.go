@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
@@ -22,10 +21,10 @@ func (p *process) demoCommand() *cli.Command {
 		Name:      "demo",
 		Usage:     "insert example orders and show them arrive",
 		UsageText: "cdc-relay demo [FLAGS]",
-		Description: `Inserts orders into the outbox with plain SQL, consumes them from RabbitMQ, and shows each
-arrival. "cdc-relay run" must run with the same servers. The demo creates a queue, which is
-deleted at the end, and uses no other queue. In RabbitMQ its user needs the permissions
-configure and read for '^amq\.gen-'; the relay's user needs write for amq.default.
+		Description: `Inserts orders into the outbox with plain SQL, consumes them from RabbitMQ, and prints a
+line for each arrival. "cdc-relay run" must run with the same servers. The demo creates a
+queue, which is deleted at the end, and uses no other queue. In RabbitMQ its user needs the
+permissions configure and read for '^amq\.gen-'; the relay's user needs write for amq.default.
 
 --console also serves the console (cdc-relay console --help) on this machine, until the demo
 ends. The demo prints its address first.
@@ -76,51 +75,35 @@ func (p *process) demo(c *cli.Context) error {
 		return err
 	}
 	defer closeConn(c.Context, conn)
-	if err := demoTable(c.Context, conn, cfg); err != nil {
-		return err
+	table := cfg.relay.Table
+	state, err := migrations.Status(c.Context, conn, table, cfg.relay.TableOwner)
+	if err != nil {
+		return cfg.migrationError(err, conn)
 	}
-	show := demo.Config{
-		Conn:     conn,
-		Database: where(conn.Config()),
-		Table:    cfg.relay.Table,
-		RabbitMQ: cfg.rabbitmq,
-		Rate:     cfg.rate,
-		Count:    cfg.count,
-		Terminal: p.terminal,
+	if len(state.Pending) > 0 {
+		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table), problem.Command(table, "setup"))
+	}
+	run := func(ctx context.Context) error {
+		return cfg.migrationError(demo.Run(ctx, demo.Config{
+			Conn: conn, Database: where(conn.Config()), Table: table, RabbitMQ: cfg.rabbitmq,
+			Rate: cfg.rate, Count: cfg.count, Out: p.terminal.Out,
+		}), conn)
 	}
 	if !cfg.console.besideDemo {
-		return demo.Run(c.Context, show)
+		return run(c.Context)
 	}
-	return p.demoWithConsole(c.Context, cfg, show)
-}
-
-// demoWithConsole serves the console until the demo ends.
-func (p *process) demoWithConsole(ctx context.Context, cfg *config, show demo.Config) error {
-	opened, err := p.openConsole(ctx, cfg, "demo --console")
+	opened, err := p.openConsole(c.Context, cfg, "demo --console")
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(p.terminal.Out, "console: %s\n\n", opened.url)
-	actors, running := errgroup.WithContext(ctx)
+	actors, running := errgroup.WithContext(c.Context)
 	serving, stop := context.WithCancel(running)
 	defer stop()
 	actors.Go(func() error { return opened.serve(serving) })
 	actors.Go(func() error {
 		defer stop()
-		return demo.Run(running, show)
+		return run(running)
 	})
 	return actors.Wait()
-}
-
-func demoTable(ctx context.Context, conn *pgx.Conn, cfg *config) error {
-	table := cfg.relay.Table
-	state, err := migrations.Status(ctx, conn, table, cfg.relay.TableOwner)
-	if err != nil {
-		return cfg.migrationError(err, conn)
-	}
-	if len(state.Pending) > 0 {
-		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table),
-			problem.Command(table, "setup"))
-	}
-	return nil
 }

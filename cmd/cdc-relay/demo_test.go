@@ -29,7 +29,7 @@ func TestTheDemoServesTheConsole(t *testing.T) {
 	await.Until(t, "the demo shows arrivals", func() bool {
 		first, rest, _ := strings.Cut(demo.stdout.String(), "\n")
 		address = strings.TrimPrefix(first, "console: ")
-		return strings.Contains(rest, "(p50 ")
+		return strings.Contains(rest, " arrived after ")
 	}, demo.stdout.String)
 	status, body := fetch(t, "GET", address, nil)
 	if status != 200 || !strings.Contains(body, "public.outbox") {

@@ -1,4 +1,4 @@
-// Package demo inserts example orders into an outbox as an application would, consumes them from RabbitMQ, and shows
+// Package demo inserts example orders into an outbox as an application would, consumes them from RabbitMQ, and prints
 // each arrival.
 package demo
 
@@ -6,15 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -25,6 +26,8 @@ const (
 	grace = 2 * time.Second
 	// serverTimeout is how long a connection to RabbitMQ, or a transaction, may take.
 	serverTimeout = 10 * time.Second
+	// latencyWindow is how many of the newest latencies the percentiles cover.
+	latencyWindow = 10_000
 )
 
 // Config says what the demo does and where.
@@ -38,187 +41,151 @@ type Config struct {
 	// Rate is in orders a second, more than 0.
 	Rate float64
 	// Count is how many orders are inserted; 0: until the context is done.
-	Count    int
-	Terminal terminal.Terminal
+	Count int
+	Out   io.Writer
+}
+
+// demo inserts orders and waits for them to arrive.
+type demo struct {
+	Config
+	queue string
+	first int64 // the id of the first order
+	// pending are the orders that have not arrived, by message id.
+	pending map[string]order
+	// latest is when an order arrived, or when one was committed while none was pending.
+	latest        time.Time
+	sent, arrived int
+	latencies     []time.Duration // the newest ones
+	slowest       time.Duration
+}
+
+// arrival is the message id of a delivery, and when it arrived.
+type arrival struct {
+	messageID string
+	at        time.Time
 }
 
 // Run inserts orders and waits for them to arrive. It fails if none arrives for 10 s. After the end of ctx, it waits
 // another 2 s for committed orders, deletes those that have not arrived, and returns nil.
 func Run(ctx context.Context, cfg Config) error {
-	queue, err := openQueue(cfg.RabbitMQ)
+	conn, node, err := connect(cfg.RabbitMQ)
 	if err != nil {
 		return err
 	}
-	defer queue.close()
-
-	d := &demo{
-		orders:  inserter{conn: cfg.Conn, table: cfg.Table, queue: queue.name},
-		Config:  cfg,
-		queue:   queue,
-		screen:  newScreen(cfg.Terminal),
-		pending: make(map[outbox.UUID]sentOrder),
-		early:   make(map[outbox.UUID]time.Time),
-	}
-	d.screen.begin(cfg.Table, cfg.Database, queue.name)
-	return d.run(ctx)
-}
-
-// demo inserts orders and waits for them to arrive. Only run accesses its fields. Another goroutine inserts, so that a
-// slow commit does not delay the arrivals.
-type demo struct {
-	Config
-	orders inserter
-	queue  *exclusiveQueue
-	screen screen
-
-	// pending are the orders that have not arrived, with the time of their commit.
-	pending map[outbox.UUID]sentOrder
-	// early are arrivals that came before the inserting goroutine reported the order.
-	early   map[outbox.UUID]time.Time
-	latency latencies
-	counts
-}
-
-func (d *demo) run(ctx context.Context) (err error) {
-	inserting, stopInserting := context.WithCancel(context.WithoutCancel(ctx))
-	inserted := make(chan sentOrder, 1024)
-	failed := make(chan error, 1)
-	go func() {
-		defer close(inserted)
-		failed <- d.orders.insert(inserting, d.Rate, d.Count, inserted)
-	}()
-	defer func() {
-		stopInserting()
-		for order := range inserted {
-			d.pending[order.messageID] = order
-		}
-		err = d.because(ctx, err)
-		d.tidy(ctx)
-		d.screen.end(d.summary())
-	}()
-	if err := d.loop(ctx, stopInserting, inserted); err != nil {
-		return err
-	}
-	stopInserting()
-	return <-failed
-}
-
-// loop returns when all orders have arrived, when none arrives for arrivalTimeout, or grace after ctx is done.
-func (d *demo) loop(ctx context.Context, stopInserting context.CancelFunc, inserted <-chan sentOrder) error {
-	interrupted, timeout := ctx.Done(), arrivalTimeout
-	stalled := time.NewTimer(timeout)
-	defer stalled.Stop()
-	for inserted != nil || len(d.pending) > 0 {
-		select {
-		case order, open := <-inserted:
-			if !open {
-				inserted = nil
-				continue
-			}
-			if len(d.pending) == 0 {
-				stalled.Reset(timeout)
-			}
-			d.add(order)
-		case delivery, open := <-d.queue.deliveries:
-			if !open {
-				return fmt.Errorf("the connection to RabbitMQ was closed: %w", d.queue.reason())
-			}
-			stalled.Reset(timeout)
-			d.take(delivery, time.Now())
-		case <-interrupted:
-			stopInserting()
-			interrupted, timeout = nil, grace
-			stalled.Reset(timeout)
-		case <-stalled.C:
-			if interrupted == nil {
-				return nil
-			}
-			if len(d.pending) == 0 {
-				stalled.Reset(timeout)
-				continue
-			}
-			return d.nothingArrives()
-		}
-	}
-	return nil
-}
-
-func (d *demo) add(order sentOrder) {
-	d.sent++
-	if at, ok := d.early[order.messageID]; ok {
-		delete(d.early, order.messageID)
-		d.show(order, at)
-		return
-	}
-	d.pending[order.messageID] = order
-	d.screen.live(d.summary())
-}
-
-func (d *demo) take(delivery amqp.Delivery, now time.Time) {
-	id, err := outbox.ParseUUID([]byte(delivery.MessageId))
+	defer conn.CloseDeadline(time.Now().Add(time.Second)) //nolint:errcheck // the broker notices the end in any case
+	queue, deliveries, err := openQueue(conn, node)
 	if err != nil {
-		return // it is not from the outbox
-	}
-	if order, ok := d.pending[id]; ok {
-		delete(d.pending, id)
-		d.show(order, now)
-		return
-	}
-	if again, _ := delivery.Headers[outbox.PossibleDuplicateHeader].(bool); again {
-		d.repeated++
-		return
-	}
-	d.early[id] = now
-}
-
-func (d *demo) show(order sentOrder, at time.Time) {
-	took := at.Sub(order.committing)
-	d.arrived++
-	d.latency.add(took)
-	d.screen.arrival(order, took, d.summary())
-}
-
-// nothingArrived is the error that committed orders do not arrive.
-type nothingArrived struct{ error }
-
-func (d *demo) nothingArrives() error {
-	return failure.WithHint(
-		nothingArrived{fmt.Errorf("%d orders were committed to %s and nothing arrived for %s",
-			len(d.pending), d.orders.table, arrivalTimeout)},
-		"cdc-relay run  # with the same --database-url, --amqp-url and --table; "+
-			"if it runs, look at its log, and at /readyz",
-	)
-}
-
-// because adds RabbitMQ's rejection, if there is one. The inserting goroutine must have ended, since it uses the
-// connection.
-func (d *demo) because(ctx context.Context, err error) error {
-	var nothing nothingArrived
-	if !errors.As(err, &nothing) {
 		return err
 	}
-	if why := d.orders.rejection(ctx, d.pending); why != "" {
-		return failure.WithHint(
-			fmt.Errorf("%w: RabbitMQ rejects them: %s", nothing.error, why),
-			"cdc-relay check  # with the settings of the relay",
-		)
+	arrivals := make(chan arrival, latencyWindow)
+	go func() { // so that a slow INSERT does not add to the latency of others
+		defer close(arrivals)
+		for delivery := range deliveries {
+			arrivals <- arrival{delivery.MessageId, time.Now()}
+		}
+	}()
+	fmt.Fprintf(cfg.Out, "Each order is inserted, committed, published and received here.\n%s\n\n", show.Printable(
+		fmt.Sprintf("from %s at %s through queue %s; Ctrl-C ends it", cfg.Table, cfg.Database, queue)))
+	d := &demo{Config: cfg, queue: queue, pending: make(map[string]order)}
+	err = d.tidy(ctx, d.run(ctx, arrivals))
+	fmt.Fprintln(cfg.Out, "\n"+d.summary())
+	if err == nil {
+		fmt.Fprintf(cfg.Out, "\nNext:\n  %s\n  %s\n",
+			problem.Noted(problem.Command(cfg.Table, "stats"), "what waits and what fails"),
+			"cdc-relay demo --help  # how to send a message of your own")
 	}
 	return err
 }
 
-// tidy deletes the rows of orders that did not arrive: their queue ends with this process.
-func (d *demo) tidy(ctx context.Context) {
-	if len(d.pending) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	if err := d.orders.remove(ctx, d.pending); err != nil {
-		d.screen.note(fmt.Sprintf("could not delete %d rows of this demo: %s",
-			len(d.pending), show.OneLine(err.Error())))
+// errNothingArrives: committed orders do not arrive.
+var errNothingArrives = fmt.Errorf("nothing arrived for %s", arrivalTimeout)
+
+// run returns when all orders have arrived, when none arrives for arrivalTimeout, or grace after ctx is done or an
+// INSERT has failed.
+func (d *demo) run(ctx context.Context, arrivals <-chan arrival) error {
+	orders, seconds := time.NewTicker(time.Duration(float64(time.Second)/d.Rate)), time.NewTicker(time.Second)
+	defer orders.Stop()
+	defer seconds.Stop()
+	due, interrupted := orders.C, ctx.Done()
+	var end <-chan time.Time
+	failed := d.insert(ctx)
+	for {
+		if failed != nil || end != nil || d.sent == d.Count {
+			due = nil
+		}
+		if due == nil && len(d.pending) == 0 {
+			return failed
+		}
+		select {
+		case <-due:
+			if failed = d.insert(ctx); failed != nil {
+				end = time.After(grace)
+			}
+		case a, open := <-arrivals:
+			if !open {
+				return failure.WithHint(errors.New("RabbitMQ closed the connection or deleted the queue of the demo"),
+					"# see RabbitMQ's log")
+			}
+			d.take(a)
+		case <-interrupted:
+			interrupted, end = nil, time.After(grace)
+		case now := <-seconds.C:
+			switch since := now.Sub(d.latest); {
+			case len(d.pending) == 0 || since < time.Second:
+			case since >= arrivalTimeout && end == nil:
+				return errNothingArrives
+			default:
+				fmt.Fprintf(d.Out, "waiting for the relay: %d sent, %d arrived\n", d.sent, d.arrived)
+			}
+		case <-end:
+			return failed
+		}
 	}
 }
 
-func (d *demo) summary() summary {
-	return summary{d.counts, d.latency.percentile(0.50), d.latency.percentile(0.99), d.latency.worst}
+func (d *demo) take(a arrival) {
+	o, ok := d.pending[a.messageID]
+	if !ok {
+		return // a duplicate
+	}
+	delete(d.pending, a.messageID)
+	d.latest = a.at
+	took := a.at.Sub(o.committing)
+	d.slowest = max(d.slowest, took)
+	d.latencies = append(d.latencies[max(0, len(d.latencies)-latencyWindow+1):], took)
+	d.arrived++
+	fmt.Fprintf(d.Out, "%7s  %-35s arrived after %s\n", fmt.Sprintf("#%d", o.id), o.text, show.Milliseconds(took))
+}
+
+// tidy deletes the rows of orders that did not arrive, because their queue ends with this process. It adds RabbitMQ's
+// rejection to the error that none arrives.
+func (d *demo) tidy(ctx context.Context, err error) error {
+	if len(d.pending) == 0 {
+		return err
+	}
+	rejection, failed := d.remove(ctx)
+	if failed != nil {
+		fmt.Fprintf(d.Out, "could not delete %d rows of this demo: %s\n", len(d.pending), show.OneLine(failed.Error()))
+	}
+	if !errors.Is(err, errNothingArrives) {
+		return err
+	}
+	err = fmt.Errorf("%d orders were committed to %s and %w", len(d.pending), d.Table, err)
+	if rejection != "" {
+		return failure.WithHint(fmt.Errorf("%w: RabbitMQ rejects them: %s", err, show.Printable(rejection)),
+			"cdc-relay check  # with the settings of the relay")
+	}
+	return failure.WithHint(err, "cdc-relay run  # with the same --database-url, --amqp-url and --table; "+
+		"if it runs, look at its log, and at /readyz")
+}
+
+func (d *demo) summary() string {
+	text := fmt.Sprintf("%d sent, %d arrived", d.sent, d.arrived)
+	if d.arrived == 0 {
+		return text
+	}
+	slices.Sort(d.latencies)
+	percentile := func(p int) string { return show.Milliseconds(d.latencies[(len(d.latencies)*p+99)/100-1]) }
+	return fmt.Sprintf("%s; commit to arrival: p50 %s, p99 %s, slowest %s",
+		text, percentile(50), percentile(99), show.Milliseconds(d.slowest))
 }

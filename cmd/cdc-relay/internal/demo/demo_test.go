@@ -2,20 +2,15 @@ package demo
 
 import (
 	"bytes"
-	"context"
-	"math/rand/v2"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -38,10 +33,12 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 	}
 	address.User = url.UserPassword(user, "s3cr3t")
 	open := func(u url.URL) error {
-		queue, err := openQueue(amqpdial.Address{Text: secret.Text{Value: u.String()}})
-		if err == nil {
-			queue.close()
+		conn, node, err := connect(amqpdial.Address{Text: secret.Text{Value: u.String()}})
+		if err != nil {
+			return err
 		}
+		defer func() { _ = conn.Close() }()
+		_, _, err = openQueue(conn, node)
 		return err
 	}
 	says := func(what string, err error, text, hint string) {
@@ -91,88 +88,52 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 	says("nobody there", open(wrong), "refused", "#")
 }
 
-func TestTheDemoNamesThePrivilegesThatItLacks(t *testing.T) {
+func TestRowsThatDidNotArriveAreDeletedAndExplainTheError(t *testing.T) {
 	tables := tabletest.New(t)
-	db := tables.Conn
-	role := services.Name(t)
-	tables.Exec(`CREATE ROLE ` + role)
-	t.Cleanup(func() {
-		if _, err := db.Exec(context.Background(), "RESET ROLE; DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-			t.Error(err)
-		}
-	})
-	tables.Exec(`GRANT INSERT ON outbox TO ` + role + `; SET ROLE ` + role)
-	orders := inserter{conn: db, table: tabletest.Name(), queue: "q"}
-	_, err := orders.insertOne(t.Context())
-	hint := problem.Hint(orders.explained(err))
-	if !strings.Contains(hint, `GRANT SELECT (id, message_id) ON "public"."outbox" TO `) {
-		t.Fatalf("%v; hint: %s", err, hint)
-	}
-	missing, _, _ := strings.Cut(hint, "  -- ")
-	tables.Exec(`RESET ROLE; ` + strings.ReplaceAll(missing, outbox.QuoteIdentifier(db.Config().User), role) + ` SET ROLE ` + role)
-	order, err := orders.insertOne(t.Context())
-	if err != nil {
-		t.Fatalf("after the hint: %v", err)
-	}
-	sent := map[outbox.UUID]sentOrder{order.messageID: order}
-	if why := orders.rejection(t.Context(), sent); why != "" {
-		t.Errorf("rejected: %q", why)
-	}
-	tables.Exec(`RESET ROLE; UPDATE outbox SET last_error = 'access_refused: no'`)
-	if why := orders.rejection(t.Context(), sent); why != "access_refused: no" {
-		t.Errorf("rejected: %q", why)
-	}
-}
-
-func TestPercentilesCoverTheNewestMeasurements(t *testing.T) {
-	var l latencies
-	if got := l.percentile(0.5); got != 0 {
-		t.Errorf("of nothing: %s", got)
-	}
-	one := new(latencies)
-	one.add(time.Second)
-	if one.percentile(0) != time.Second || one.percentile(1) != time.Second {
-		t.Errorf("of one: %+v", one)
-	}
-	var all []time.Duration
-	for range latencyWindow + 2500 {
-		d := time.Duration(rand.IntN(1000))
-		all = append(all, d)
-		l.add(d)
-	}
-	newest := slices.Sorted(slices.Values(all[len(all)-latencyWindow:]))
-	for _, test := range []struct {
-		share float64
-		at    int
-	}{{0, 0}, {0.5, latencyWindow/2 - 1}, {0.99, latencyWindow*99/100 - 1}, {1, latencyWindow - 1}} {
-		if got, want := l.percentile(test.share), newest[test.at]; got != want {
-			t.Errorf("%.2f: got %d, want %d", test.share, got, want)
-		}
-	}
-	if l.worst != slices.Max(all) {
-		t.Errorf("worst: %d", l.worst)
-	}
-}
-
-func TestWithoutATerminalTheScreenIsPlainLines(t *testing.T) {
 	var out bytes.Buffer
-	s := newScreen(terminal.New(nil, &out, &out, false))
-	numbers := summary{counts{sent: 2, arrived: 1, repeated: 1}, time.Millisecond, 2 * time.Millisecond, time.Second}
-	s.begin(tabletest.Name(), "db\x1b", "q")
-	s.live(numbers)
-	s.arrival(sentOrder{id: 7, text: "tea"}, 1500*time.Microsecond, numbers)
-	s.note("a note")
-	s.end(numbers)
-	const want = `Each order is inserted, committed, published and received here.
-from public.outbox at db\x1b
-through queue q; Ctrl-C ends it
+	d := &demo{
+		Config: Config{Conn: tables.Conn, Table: tabletest.Name(), Out: &out},
+		queue:  "q\x1b", pending: make(map[string]order),
+	}
+	tables.Exec(`INSERT INTO outbox (routing_key, payload) VALUES ('q', '1')`)
+	if err := d.insert(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tables.Exec(`UPDATE outbox SET last_error = 'access_refused: no' WHERE routing_key <> 'q'`)
+	err := d.tidy(t.Context(), errNothingArrives)
+	const want = "1 orders were committed to public.outbox and nothing arrived for 10s: RabbitMQ rejects them: access_refused: no"
+	if err == nil || err.Error() != want || out.Len() > 0 {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	err = d.tidy(t.Context(), errNothingArrives)
+	if hint := problem.Hint(err); err == nil || strings.Contains(err.Error(), "rejects") || !strings.HasPrefix(hint, "cdc-relay run ") {
+		t.Errorf("without a rejection: %v; hint: %s", err, hint)
+	}
+	var left string
+	if err := tables.Conn.QueryRow(t.Context(), `SELECT string_agg(routing_key, ',') FROM outbox`).Scan(&left); err != nil || left != "q" {
+		t.Errorf("rows of %q are left; %v", left, err)
+	}
+}
 
-     #7  tea                                              1.5 ms  (p50 1.0 ms, p99 2.0 ms)
-a note
-
-2 sent, 1 arrived, 1 of them twice; commit to arrival: p50 1.0 ms, p99 2.0 ms, slowest 1000.0 ms
-`
-	if got := out.String(); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+func TestTheDemoPrintsEachArrivalAndASummary(t *testing.T) {
+	var out bytes.Buffer
+	d := &demo{Config: Config{Out: &out}, pending: make(map[string]order), sent: latencyWindow + 200}
+	start := time.Now()
+	for i := range latencyWindow + 100 { // the first 100 are slow, and too old for the percentiles
+		took := time.Duration(i) * time.Microsecond
+		if i < 100 {
+			took = time.Second
+		}
+		d.pending["m"] = order{id: int64(i), text: "tea", committing: start}
+		d.take(arrival{"m", start.Add(took)})
+		d.take(arrival{"m", start.Add(2 * time.Second)}) // a duplicate
+	}
+	line, _, _ := strings.Cut(out.String(), "\n")
+	if want := "     #0  tea                                 arrived after 1000.0 ms"; line != want {
+		t.Errorf("got  %q\nwant %q", line, want)
+	}
+	const want = "10200 sent, 10100 arrived; commit to arrival: p50 5.1 ms, p99 10.0 ms, slowest 1000.0 ms"
+	if got := d.summary(); got != want {
+		t.Errorf("got %s", got)
 	}
 }

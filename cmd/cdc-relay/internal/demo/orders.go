@@ -2,142 +2,59 @@ package demo
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/json"
 	"fmt"
-	mathrand "math/rand/v2"
-	"strings"
+	"math/rand/v2"
 	"time"
 
-	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// sentOrder is one message of the demo.
-type sentOrder struct {
-	id        int64
-	messageID outbox.UUID
-	text      string
+// order is one message of the demo.
+type order struct {
+	id              int64
+	messageID, text string
 	// committing is the time just before COMMIT was sent.
 	committing time.Time
 }
 
-// inserter inserts orders as an application would.
-type inserter struct {
-	conn  *pgx.Conn
-	table outbox.Table
-	queue string
-}
-
-// explained adds the GRANT that the role lacks.
-func (i inserter) explained(err error) error {
-	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
-		return err
-	}
-	role := outbox.QuoteIdentifier(i.conn.Config().User)
-	var missing []string
-	for _, g := range grants.App(i.table, outbox.Table{}, false) {
-		missing = append(missing, g.To(role)+";")
-	}
-	return failure.WithHint(err, strings.Join(missing, " ")+"  -- or use another role in --database-url")
-}
-
-// insert inserts count orders, or orders until ctx is done if count is 0. It sends each committed order to inserted.
-func (i inserter) insert(ctx context.Context, rate float64, count int, inserted chan<- sentOrder) error {
-	ticker := time.NewTicker(time.Duration(float64(time.Second) / rate))
-	defer ticker.Stop()
-	for n := 1; ; n++ {
-		order, err := i.insertOne(ctx)
-		if err != nil {
-			return i.explained(fmt.Errorf("insert an order: %w", err))
-		}
-		inserted <- order // run receives all orders, also after an interrupt
-		if n == count {
-			return nil
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-func (i inserter) insertOne(ctx context.Context) (sentOrder, error) {
-	order := sentOrder{text: randomOrder()}
-	rand.Read(order.messageID[:])
-	order.messageID[6] = order.messageID[6]&0x0f | 0x40 // version 4: a random UUID
-	order.messageID[8] = order.messageID[8]&0x3f | 0x80
-	payload, err := json.Marshal(map[string]string{"order": order.text})
-	if err != nil {
-		return order, err
-	}
+// insert inserts an order as an application would.
+func (d *demo) insert(ctx context.Context) error {
+	things := []string{"sencha tea", "oat biscuits", "wool blanket", "bicycle bell", "blue ink", "chess set"}
+	people := []string{"Ada in Lisbon", "Bram in Ghent", "Deniz in Izmir", "Fatou in Dakar", "Hiro in Osaka"}
+	o := order{text: fmt.Sprintf("%d × %s for %s",
+		1+rand.IntN(5), things[rand.IntN(len(things))], people[rand.IntN(len(people))])}
 	// An interrupt must not cancel the transaction: nobody would know whether it was committed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTimeout)
 	defer cancel()
-	tx, err := i.conn.Begin(ctx)
+	err := pgx.BeginFunc(ctx, d.Conn, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, "INSERT INTO "+d.Table.SQL()+` (exchange, routing_key, payload, properties)
+			VALUES ('', $1, pg_catalog.json_build_object('order', $2::text), '{"type": "demo.order"}')
+			RETURNING id, message_id::text`, d.queue, o.text).Scan(&o.id, &o.messageID)
+		o.committing = time.Now()
+		return err
+	})
 	if err != nil {
-		return order, err
+		return fmt.Errorf("insert an order: %w", err)
 	}
-	defer tx.Rollback(ctx) //nolint:errcheck // a no-op after COMMIT
-	err = tx.QueryRow(ctx, "INSERT INTO "+i.table.SQL()+` (message_id, exchange, routing_key, payload, properties)
-		VALUES ($1, '', $2, $3, '{"type": "demo.order"}') RETURNING id`,
-		order.messageID.String(), i.queue, string(payload)).Scan(&order.id)
-	if err != nil {
-		return order, err
+	if d.sent++; d.sent == 1 {
+		d.first = o.id
 	}
-	order.committing = time.Now()
-	return order, tx.Commit(ctx)
-}
-
-// these is the condition for rows of identify.
-const these = " WHERE id = ANY ($1) AND message_id = ANY ($2::uuid[])"
-
-func identify(orders map[outbox.UUID]sentOrder) (ids []int64, messageIDs []string) {
-	for _, order := range orders {
-		ids, messageIDs = append(ids, order.id), append(messageIDs, order.messageID.String())
+	if len(d.pending) == 0 {
+		d.latest = time.Now()
 	}
-	return ids, messageIDs
-}
-
-func (i inserter) remove(ctx context.Context, orders map[outbox.UUID]sentOrder) error {
-	ids, messageIDs := identify(orders)
-	for _, table := range []outbox.Table{i.table, i.table.DeadLetter()} {
-		if _, err := i.conn.Exec(ctx, "DELETE FROM "+table.SQL()+these, ids, messageIDs); err != nil {
-			return err
-		}
-	}
+	d.pending[o.messageID] = o
 	return nil
 }
 
-// rejection returns why RabbitMQ rejected one of the orders; "": it did not, or the role may not read that.
-func (i inserter) rejection(ctx context.Context, orders map[outbox.UUID]sentOrder) (text string) {
-	ids, messageIDs := identify(orders)
+// remove deletes the rows that are left of the demo, and returns why RabbitMQ rejected one of them, if it did. No other
+// rows have the name of its queue.
+func (d *demo) remove(ctx context.Context) (rejection string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	err := i.conn.QueryRow(ctx, `SELECT pg_catalog.left(last_error, 300) FROM `+i.table.SQL()+these+`
-		AND last_error IS NOT NULL LIMIT 1`, ids, messageIDs).Scan(&text)
-	if err != nil {
-		return ""
-	}
-	return show.Printable(text)
-}
-
-func randomOrder() string {
-	things := []string{
-		"sencha tea", "oat biscuits", "wool blanket", "candles", "bicycle bell", "sunflower seeds",
-		"blue ink", "chess set", "olive oil", "concert ticket", "cast iron pan", "guitar strings",
-	}
-	people := []string{
-		"Ada in Lisbon", "Bram in Ghent", "Chiara in Turin", "Deniz in Izmir", "Eero in Oulu", "Fatou in Dakar",
-		"Grace in Leeds", "Hiro in Osaka", "Ines in Porto", "Jan in Gdansk", "Kavya in Pune", "Lena in Graz",
-	}
-	thing, person := things[mathrand.IntN(len(things))], people[mathrand.IntN(len(people))]
-	return fmt.Sprintf("%d × %s for %s", 1+mathrand.IntN(5), thing, person)
+	const these = " WHERE id >= $1 AND routing_key = $2 RETURNING last_error"
+	err = d.Conn.QueryRow(ctx, `WITH waiting AS (DELETE FROM `+d.Table.SQL()+these+`),
+		dead AS (DELETE FROM `+d.Table.DeadLetter().SQL()+these+`)
+		SELECT COALESCE(pg_catalog.left(pg_catalog.max(last_error), 300), '')
+		FROM (TABLE waiting UNION ALL TABLE dead) AS removed`, d.first, d.queue).Scan(&rejection)
+	return rejection, err
 }
