@@ -106,7 +106,8 @@ SELECT f.fault, f.kind, f.schema, f.name,
        f.kind IN ('VIEW', 'MATERIALIZED VIEW', 'FOREIGN TABLE') OR coalesce(v.type = 'policy', false) AS reads
 FROM found f LEFT JOIN LATERAL pg_catalog.pg_identify_object_as_address(f.via, f.part, 0) v ON f.via IS NOT NULL
 WHERE f.fault = 'kind' OR f.owner NOT IN (SELECT t.oid FROM trusted t)
-ORDER BY reads DESC, f.nth, f.kind = 'table' DESC, f.via IS NOT NULL, v.type = 'table' DESC, f.name, v.object_names LIMIT 1`
+ORDER BY reads DESC, f.nth, f.kind = 'table' DESC, f.via IS NOT NULL, v.type = 'table' DESC, f.name, v.object_names
+LIMIT 1`
 
 // strangers returns strangersSQL for an outbox, and for a table that it adopts, if that has a name. Owner is the role
 // that the user has named, or "".
@@ -226,7 +227,7 @@ func grantee(role string) string {
 }
 
 // CheckOwners returns a *problem.Problem if an object with a name of the outbox is not ours, or if code of a role that
-// is not trusted hangs on it. Owner names a role that is trusted, besides those that always are. It reads only catalogs.
+// is not trusted hangs on it. Owner is a role that is trusted, besides those that always are. It reads only catalogs.
 func CheckOwners(ctx context.Context, db beginner, table outbox.Table, owner ...string) error {
 	return CheckSource(ctx, db, table, outbox.Table{}, owner...)
 }

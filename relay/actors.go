@@ -45,8 +45,8 @@ func (a actor) end() {
 	}
 }
 
-// start starts what Run and Drain have in common: hooks, the look at owners, settler, publisher and sweeper. They outlive
-// ctx; only stop ends them.
+// start starts what Run and Drain have in common: hooks, the look at owners, settler, publisher and sweeper. They
+// outlive ctx; only stop ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
 	sweeping, stopSweeping := context.WithCancel(ctx)

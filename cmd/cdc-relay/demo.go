@@ -81,7 +81,8 @@ func (p *process) demo(c *cli.Context) error {
 		return cfg.migrationError(err, conn)
 	}
 	if len(state.Pending) > 0 {
-		return failure.WithHint(fmt.Errorf("table %s is missing or not up to date", table), problem.Command(table, "setup"))
+		return failure.WithHint(
+			fmt.Errorf("table %s is missing or not up to date", table), problem.Command(table, "setup"))
 	}
 	run := func(ctx context.Context) error {
 		return cfg.migrationError(demo.Run(ctx, demo.Config{

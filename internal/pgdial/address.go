@@ -168,7 +168,7 @@ func (a Address) Grant(err error) string {
 }
 
 // WithOrigin adds to the text of an error of which file the password is that Postgres rejected, when the file was
-// written, and whether the server knows another form of it: pgconn leaves characters as they are that SASLprep replaces.
+// written, and whether the server knows another form of it: pgconn does not replace characters as SASLprep does.
 func (a Address) WithOrigin(text string, err error) string {
 	if origin := a.origin(err); origin != "" {
 		text += "; " + origin

@@ -37,7 +37,8 @@ type Blocker struct {
 // The columns of a Blocker that holds a lock l, and the tables that have them. Every role may see locks, unlike the
 // sessions of others. A prepared transaction has no process.
 const (
-	BlockerColumns = `coalesce(l.pid, 0) AS pid, coalesce(p.gid, '') AS gid, coalesce(a.application_name, '') AS program,
+	BlockerColumns = `coalesce(l.pid, 0) AS pid, coalesce(p.gid, '') AS gid,
+  coalesce(a.application_name, '') AS program,
   pg_catalog.concat_ws(', ', coalesce(a.usename, p.owner)::text, nullif(a.application_name, ''), a.state,
     pg_catalog.round(extract(epoch FROM statement_timestamp() - coalesce(a.xact_start, p.prepared)))::text || ' s')
     AS details`

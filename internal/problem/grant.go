@@ -15,7 +15,8 @@ import (
 // read; "" for other errors. The message is in the server's language, so only the name of the object is known.
 func Grant(err error, role string) string {
 	var answer *pgconn.PgError
-	if !errors.As(err, &answer) || answer.Code != pgerrcode.InsufficientPrivilege || answer.Routine != "aclcheck_error" {
+	if !errors.As(err, &answer) || answer.Code != pgerrcode.InsufficientPrivilege ||
+		answer.Routine != "aclcheck_error" {
 		return ""
 	}
 	name, to := regexp.MustCompile(`\b(?:pg|has)_[a-z0-9_]+`).FindString(answer.Message), outbox.Identifier(role)

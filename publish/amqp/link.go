@@ -108,7 +108,7 @@ func (c *link) limited(what string, call func() error) error {
 	return call()
 }
 
-// slowest is the rate, in bytes a second, with which a large message may travel. Buffers on the way may take it at once.
+// slowest is the rate, in bytes a second, with which a large message may travel. Buffers on the way take it at once.
 const slowest = 64 << 10
 
 // progress tells how far the broker has come. All messages go through one stream, so the answer to one shows that the

@@ -130,7 +130,8 @@ func (r *reaper) expire() {
 		if e.published.Load() && r.late(&e.wait, now) && !e.wait.arrived && r.lastAnswer.Load() < int64(e.wait.since) {
 			err := fmt.Errorf("RabbitMQ confirmed nothing within %v", r.patience())
 			if size >= 1<<20 {
-				err = fmt.Errorf("%w; the largest message in flight is row %d with %d bytes", err, largest.message.ID, size)
+				err = fmt.Errorf("%w; the largest message in flight is row %d with %d bytes",
+					err, largest.message.ID, size)
 			}
 			r.lose(err)
 			return

@@ -33,8 +33,8 @@ type throttle struct {
 	paused  bool          // until there is room for a burst
 	answers int           // in total
 	// trial: after a lost connection, one message is sent at first, and two more for each answer, until the window is
-	// full. What is sent at once would be sent again at once. The trial is also how long the first answer may take before
-	// the next message is sent, because only the queue of the first may be stuck. 0: no trial.
+	// full. What is sent at once would be sent again at once. The trial is also how long the first answer may take
+	// before the next message is sent, because only the queue of the first may be stuck. 0: no trial.
 	trial time.Duration
 	heard int // answers of the broker
 	limit int // as of the last call of allowed

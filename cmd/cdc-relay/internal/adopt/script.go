@@ -52,7 +52,8 @@ func (p *plan) render(name string, commit bool) (string, error) {
 	relations := "= TG_RELID"
 	switch {
 	case name == "move":
-		relations = fmt.Sprintf("IN (SELECT %s::regclass::oid UNION SELECT t.relid::oid FROM pg_partition_tree(%[1]s) t)",
+		relations = fmt.Sprintf(
+			"IN (SELECT %s::regclass::oid UNION SELECT t.relid::oid FROM pg_partition_tree(%[1]s) t)",
 			literal)
 	case s.Kind == "p":
 		relations = "IN (" + literal + "::regclass::oid, TG_RELID)"

@@ -45,7 +45,10 @@ func allSeries() []series {
 		{"Published", []line{{"", perSecond}}, perSecondText, topOf, 0},
 		{"Queue depth", []line{{"", depth}}, rowsText, topOfRows, show.MostDepth},
 		{"Oldest pending", []line{{"", oldest}}, secondsText, topOfSeconds, show.LateAfter.Seconds()},
-		{"Commit to confirm", []line{{"p99", p99}, {"p50", p50}}, millisecondsText, topOf, 1000 * show.SlowAfter.Seconds()},
+		{
+			"Commit to confirm", []line{{"p99", p99}, {"p50", p50}}, millisecondsText, topOf,
+			1000 * show.SlowAfter.Seconds(),
+		},
 	}
 }
 

@@ -97,7 +97,7 @@ func (c *Console) update(w http.ResponseWriter, r *http.Request, p page) {
 	body, _ := c.body(r.Context(), c.sessions.updates, r, p) // an error is a body, too
 	verdict, _ := c.render("verdict", c.history.verdict())   // the template is a part of the program
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(map[string]template.HTML{"live": body, "verdict": verdict}) //nolint:errcheck,errchkjson // as write
+	json.NewEncoder(w).Encode(map[string]template.HTML{"live": body, "verdict": verdict}) //nolint:errcheck // as write
 }
 
 // answer is what a request gets, without the HTML around it.

@@ -48,7 +48,8 @@ func (j *databaseJudge) judgeIndexes(c chart, of outbox.Table, table tableFacts)
 	}
 	for _, is := range table.Indexes {
 		if is.isLeft() && !is.Building {
-			c.warn("index", sql("DROP INDEX CONCURRENTLY %s", is.Index), "a REINDEX that failed has left the invalid index "+
+			c.warn("index", sql("DROP INDEX CONCURRENTLY %s", is.Index),
+				"a REINDEX that failed has left the invalid index "+
 				"%s of table %s: each INSERT can cost more", is.Index, of)
 		}
 	}

@@ -132,7 +132,8 @@ func (j *databaseJudge) judgeReplication(c chart) {
 	case !role.Streams:
 		c.wrong("replication", j.service.replication(role.User), "role %q may not replicate", role.User)
 	case err == nil && !role.CreatesSlots:
-		c.warn("replication", j.service.replication(role.Name), "role %q may replicate, but its sessions act as role %q, "+
+		c.warn("replication", j.service.replication(role.Name),
+			"role %q may replicate, but its sessions act as role %q, "+
 			"which may not: the relay streams, and cannot create the slot again", role.User, role.Name)
 	case err == nil:
 		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.User)
