@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
 
-// Unlimited: the slot may be confirmed at each position that was received.
+// Unlimited means that the slot may be confirmed at each position that was received.
 const Unlimited = pglogrepl.LSN(math.MaxUint64)
 
 // muchWAL is how many bytes of WAL may pass before an early status. Otherwise the slot would retain two seconds of WAL.

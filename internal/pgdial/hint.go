@@ -35,7 +35,8 @@ func Hint(err error) string {
 		return fmt.Sprintf("-- check user and password in %s; to set one: ALTER ROLE %s PASSWORD '...';", InURL, user)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification && from("InitializeSessionUserId"):
 		return fmt.Sprintf(
-			"ALTER ROLE %s LOGIN;  -- or, if it does not exist: CREATE ROLE %[1]s LOGIN; or use another in %s", user, InURL)
+			"ALTER ROLE %s LOGIN;  -- or, if it does not exist: CREATE ROLE %[1]s LOGIN; or use another in %s",
+			user, InURL)
 	case answer.Code == pgerrcode.InvalidAuthorizationSpecification:
 		return unauthorized(answer, rejected, database, user)
 	case answer.Code == pgerrcode.InvalidCatalogName:

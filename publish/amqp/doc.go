@@ -24,8 +24,8 @@
 // A message that is sent is the reaper's until it has its result. The reaper gives it back only if its lane died with
 // several unanswered messages. An exception of a channel belongs to a message only if no other was unanswered on it.
 // Otherwise all leave again in two flights, each on a lane of its own, until the culprit is alone. Messages that are
-// not sent get their result from the goroutine that has them. When the session is over, the sender stops first, after its
-// jobs, and reports the messages that it has. The reaper stops last and reports all others. So each message has exactly
+// not sent get their result from the goroutine that has them. When the session is over, the sender stops first, after
+// its jobs, and reports the messages that it has. The reaper stops last and reports all others. So each has exactly
 // one result, and nothing is sent after the end.
 //
 // Jobs have their own goroutines because their calls block: until the broker answers (Channel, Confirm,
@@ -38,7 +38,7 @@
 //	reaper.go      waits for confirms; returned.go finds the message of a return
 //	classify.go    tells rejections from outages
 //	lane.go        a channel, a message sent on it, and the look-up of its exchange
-//	link.go        calls with a time limit, how far the broker has come, the end of the connection; socket.go is below it
+//	link.go        calls with a time limit, how far the broker has come, the end of the connection; uses socket.go
 //	nodes.go       connects to one of the nodes
 //	missing.go     decides whether a missing queue or exchange is an outage
 //	throttle.go    pauses the sender while too many messages wait for confirms, and after an outage

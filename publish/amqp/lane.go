@@ -199,8 +199,6 @@ func lookedUp(err error, connectionClosed bool) (missing verdict, lost bool) {
 type parcel struct {
 	exchange, key string
 	body          amqp091.Publishing
-	// marked: it has the header x-possible-duplicate.
-	marked bool
 	// risky: the broker may close the channel because of this message, although it is well-formed.
 	risky bool
 }

@@ -135,7 +135,7 @@ func TestTheWaitForAConfirmIsBoundedByProgress(t *testing.T) {
 	}
 	s.lastAnswer.Store(0)
 	s.reached.Store(0)
-	e = add(timeout + 21*time.Second)
+	add(timeout + 21*time.Second)
 	r.expire()
 	if len(s.lost) == 0 || !strings.Contains((<-s.lost).Error(), "row 42 with 1310720 bytes") {
 		t.Error("the connection to a silent broker was not lost, or no row is named")

@@ -46,7 +46,9 @@ func allSeries() []series {
 		{"Queue depth", []line{{"", depth}}, rowsText, topOfRows, show.MostDepth},
 		{"Oldest pending", []line{{"", oldest}}, secondsText, topOfSeconds, show.LateAfter.Seconds()},
 		{
-			"Commit to confirm", []line{{"p99", p99}, {"p50", p50}}, millisecondsText, topOf,
+			"Commit to confirm",
+			[]line{{"p99", p99}, {"p50", p50}},
+			millisecondsText, topOf,
 			1000 * show.SlowAfter.Seconds(),
 		},
 	}

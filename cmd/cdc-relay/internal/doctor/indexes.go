@@ -50,7 +50,7 @@ func (j *databaseJudge) judgeIndexes(c chart, of outbox.Table, table tableFacts)
 		if is.isLeft() && !is.Building {
 			c.warn("index", sql("DROP INDEX CONCURRENTLY %s", is.Index),
 				"a REINDEX that failed has left the invalid index "+
-				"%s of table %s: each INSERT can cost more", is.Index, of)
+					"%s of table %s: each INSERT can cost more", is.Index, of)
 		}
 	}
 	for _, want := range wanted {

@@ -134,7 +134,7 @@ func (j *databaseJudge) judgeReplication(c chart) {
 	case err == nil && !role.CreatesSlots:
 		c.warn("replication", j.service.replication(role.Name),
 			"role %q may replicate, but its sessions act as role %q, "+
-			"which may not: the relay streams, and cannot create the slot again", role.User, role.Name)
+				"which may not: the relay streams, and cannot create the slot again", role.User, role.Name)
 	case err == nil:
 		c.ok("replication", "role %q may replicate, and a replication connection was opened", role.User)
 	case pgcode.Of(err) == pgerrcode.InsufficientPrivilege:
