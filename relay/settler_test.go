@@ -46,6 +46,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 			if _, v := r.core.Streamed(m, 1, true); v != core.Taken {
 				t.Fatalf("row %d of a window of %d: %v", n, test.maxInFlight, v)
 			}
+			r.awaited.sent(m)
 			r.Deliver(outbox.Result{Message: m, Outcome: outbox.Confirmed})
 		}
 		if len(r.settler.pending.flushNow) == 0 || !r.settler.pending.full() {
@@ -132,6 +133,7 @@ func (i *instance) confirmed(rows int64, log slog.Handler) (settlerOnly, *promet
 			i.t.Fatal(err)
 		}
 		r.core.Streamed(row, 1, true)
+		r.awaited.sent(row)
 		r.Deliver(outbox.Result{Message: row, Outcome: outbox.Confirmed})
 	}
 	return settlerOnly{r}, registry
@@ -185,6 +187,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.core.Streamed(m, 1, true)
+		r.awaited.sent(m)
 		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})
 	}
 	dies()
