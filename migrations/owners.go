@@ -16,10 +16,10 @@ import (
 // views would then run with the rights of who sets up, updates or relays. So an object with one of these names is ours
 // only if its kind and its owner are right.
 
-// strangersSQL finds the worst object that is not ours, or whose code runs as whoever uses ours. The catalog of
+// strangersSQL finds the worst object that is not ours, or whose code runs as the user of ours. The catalog of
 // dependencies knows what hangs on our tables: triggers, rules, policies, constraints, defaults, indexes, types, and
 // tables that refer to ours, with what hangs on those. It also knows what each of them uses, up to a function: what
-// that does is its owner's affair. Event triggers hang on the database. Whoever owns one of them must be trusted.
+// that does is its owner's affair. Event triggers hang on the database. The owner of each must be trusted.
 //
 // Trusted are the role of the session, the owner of the database, superusers and a named role. If one of them has
 // published the outbox, its owner is trusted as well; a session that is no superuser accepts any publication, because

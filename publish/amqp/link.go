@@ -103,7 +103,7 @@ func (c *link) limited(what string, call func() error) error {
 			case <-time.After(max(min(c.sendTimeout/8, time.Second), scanEvery)):
 			}
 		}
-		c.lose(fmt.Errorf("%s: no answer within %v", what, c.patience()))
+		c.lose(fmt.Errorf("%s: no answer within %v", what, c.silence()))
 	}()
 	return call()
 }
@@ -134,8 +134,8 @@ func (p *progress) note(began, now time.Duration) {
 	p.reached.Store(max(p.reached.Load(), int64(began)))
 }
 
-// patience is how long the broker may answer nothing.
-func (p *progress) patience() time.Duration {
+// silence is how long the broker may answer nothing.
+func (p *progress) silence() time.Duration {
 	return p.sendTimeout + time.Duration(p.largest.Load())*time.Second/slowest
 }
 
@@ -148,7 +148,7 @@ func (p *progress) late(w *wait, now time.Duration) bool {
 	if w.arrived {
 		return now-w.since >= p.sendTimeout
 	}
-	return now-max(w.since, time.Duration(p.lastAnswer.Load())) >= p.patience()
+	return now-max(w.since, time.Duration(p.lastAnswer.Load())) >= p.silence()
 }
 
 // clock measures the time in which the broker could have answered: it stops while the broker blocks the connection. It

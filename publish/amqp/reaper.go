@@ -128,7 +128,7 @@ func (r *reaper) expire() {
 	for _, e := range r.pending {
 		// What is not published is being written, and the socket bounds that.
 		if e.published.Load() && r.late(&e.wait, now) && !e.wait.arrived && r.lastAnswer.Load() < int64(e.wait.since) {
-			err := fmt.Errorf("RabbitMQ confirmed nothing within %v", r.patience())
+			err := fmt.Errorf("RabbitMQ confirmed nothing within %v", r.silence())
 			if size >= 1<<20 {
 				err = fmt.Errorf("%w; the largest message in flight is row %d with %d bytes",
 					err, largest.message.ID, size)
