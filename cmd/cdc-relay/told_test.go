@@ -27,6 +27,7 @@ func TestCommandsNeedNoSettingOfARunningRelay(t *testing.T) {
 	connections := []string{
 		"database-url", "database-url-file", "amqp-url", "amqp-url-file",
 		"config", "table", relayAddress, "log-level", "log-format",
+		"owner", // a relay must not tell a user whom to trust
 	}
 	for _, path := range []string{"stats", "explain", "keys", "list", "resend", "delete", "console"} {
 		own := settings.FlagsOf(p.app().Command(path).Flags)
