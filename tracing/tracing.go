@@ -36,12 +36,17 @@ type Tracer struct {
 // FromEnvironment creates a tracer from the OTEL_* variables, or returns nil if they ask for none. Platforms give such
 // variables to every process, so one that cannot be followed is ignored with a warning. It does not connect. The caller
 // calls Shutdown.
-func FromEnvironment(ctx context.Context, config Config) (t *Tracer) {
+func FromEnvironment(ctx context.Context, config Config) *Tracer {
 	v := variables{event.Limited(config.Logger)}
 	if !v.wanted() {
 		return nil
 	}
 	listen(v.log)
+	return v.tracer(ctx, config)
+}
+
+// tracer returns nil if there is no exporter.
+func (v variables) tracer(ctx context.Context, config Config) *Tracer {
 	exporter, err := v.exporter(ctx)
 	if err != nil {
 		v.ignore("OTEL_EXPORTER_OTLP_ENDPOINT", "the exporter rejects it: no spans are exported")
