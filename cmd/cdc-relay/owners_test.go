@@ -134,7 +134,7 @@ func TestAnOwnerOfItsOwnSetsUp(t *testing.T) {
 	wantOutput(t, cdcRelay(t, named, "teardown", "--tables", "--yes"), "dropped tables")
 }
 
-// What hangs on our tables runs as the relay, and as whoever deletes or resends a message.
+// What hangs on our tables runs as the relay, and as the role that deletes or resends a message.
 func TestCodeOfAnotherRoleOnOurTablesDoesNotRun(t *testing.T) {
 	t.Parallel()
 	env, conn := withTables(t, "--mode", "poll")

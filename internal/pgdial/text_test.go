@@ -65,25 +65,34 @@ func TestTextHasNoWordsOfTheDriver(t *testing.T) {
 	}
 }
 
+// answering gives each connection to a function, and then closes it. The caller closes the listener.
+func answering(t *testing.T, answer func(net.Conn)) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			answer(conn)
+			_ = conn.Close()
+		}
+	}()
+	return listener
+}
+
 // TestTextOfServersThatAreNotPostgres: what a web server or a broker answers is not a message of Postgres.
 func TestTextOfServersThatAreNotPostgres(t *testing.T) {
 	for _, says := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "AMQP\x00\x00\x09\x01"} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = conn.Read(make([]byte, 8)) // unread, it would be a reset
-				_, _ = io.WriteString(conn, says)
-				_ = conn.Close()
-			}
-		}()
-		_, err = pgconn.Connect(t.Context(), "postgres://shop@"+listener.Addr().String()+"/shop")
+		listener := answering(t, func(conn net.Conn) {
+			_, _ = conn.Read(make([]byte, 8)) // unread, it would be a reset
+			_, _ = io.WriteString(conn, says)
+		})
+		_, err := pgconn.Connect(t.Context(), "postgres://shop@"+listener.Addr().String()+"/shop")
 		if err := listener.Close(); err != nil {
 			t.Error(err)
 		}
@@ -109,24 +118,13 @@ func TestHintsNeedNoEnglish(t *testing.T) {
 		{"53300", "CheckMyDatabase", "zu viele Verbindungen für Datenbank »shop«", "ALTER DATABASE shop CONNECTION LIMIT -1;"},
 		{"53300", "InitProcess", "tut mir leid, schon zu viele Verbindungen", "SELECT pid"},
 	} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				server := pgproto3.NewBackend(conn, conn)
-				_, _ = server.ReceiveStartupMessage()
-				server.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: test.code, Routine: test.routine, Message: test.message})
-				_ = server.Flush()
-				_ = conn.Close()
-			}
-		}()
-		_, err = pgconn.Connect(t.Context(), "postgres://shop@"+listener.Addr().String()+"/shop?sslmode=disable")
+		listener := answering(t, func(conn net.Conn) {
+			server := pgproto3.NewBackend(conn, conn)
+			_, _ = server.ReceiveStartupMessage()
+			server.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: test.code, Routine: test.routine, Message: test.message})
+			_ = server.Flush()
+		})
+		_, err := pgconn.Connect(t.Context(), "postgres://shop@"+listener.Addr().String()+"/shop?sslmode=disable")
 		if got := Hint(err); !strings.Contains(got, test.want) {
 			t.Errorf("%s: got %q (%v), want %q", test.message, got, err, test.want)
 		}

@@ -24,7 +24,7 @@ func sampled(n int, value float64) (points []point) {
 }
 
 // The charts draw exactly from the first time that they name to the last, at the place of each sample. An interval
-// without a sample is a gap, and a clock that was set begins anew.
+// without a sample is a gap, and a clock that was set begins again.
 func TestChartsDrawTheRangeThatTheyName(t *testing.T) {
 	for name, test := range map[string]struct {
 		at   func(i int) time.Duration
