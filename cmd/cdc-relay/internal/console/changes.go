@@ -243,6 +243,8 @@ func (c *Console) change(w http.ResponseWriter, r *http.Request) {
 	if !c.mayChange(w, r) {
 		return
 	}
+	c.ending.RLock()
+	defer c.ending.RUnlock()
 	c.showChange(c.running, w, r, func(ctx context.Context, tables *operator.Tables, a *asked) error {
 		shown, _ := strconv.ParseInt(r.FormValue("shown"), 10, 64) // without it, the user has confirmed nothing
 		if at, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -68,6 +69,8 @@ type Console struct {
 	checkWait time.Duration
 	// running ends with the console.
 	running context.Context //nolint:containedctx // changes and checks outlive their requests
+	// ending is locked for reading by each change: the console ends after the last one.
+	ending sync.RWMutex
 }
 
 // New returns a console that has no connection yet. It fails if cfg.Access would let anybody in, or choose a user name.
@@ -119,6 +122,8 @@ func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
 	})
 	err := actors.Wait()
 	c.checks.running.Wait()
+	c.ending.Lock() // a change that was begun tells what it has done
+	defer c.ending.Unlock()
 	c.sessions.close(ctx)
 	return err
 }
