@@ -19,7 +19,7 @@ type digest struct {
 	now  time.Time
 	met  map[met]uint64
 	// ranked are the values of counters, see counters.
-	ranked [4][]uint64
+	ranked [3][]uint64
 }
 
 type met struct {
@@ -30,11 +30,10 @@ type met struct {
 // counters are the fields that grow with each term, pass, transaction and process, and of which only the order counts.
 var counters = map[string]int{
 	"epoch": 1, "Epoch": 1, "pass": 2, "number": 2, "seq": 3, "missed": 3, "forgottenAt": 3, "left": 3,
-	"pid": 4, "pids": 4, "slotPID": 4, "owner": 4, "other": 4,
 }
 
 // aside are fields that are not part of the state.
-const aside = " t name relays acting Wake Room Doubted Progress "
+const aside = " t name relays acting Wake Room Doubted Log "
 
 // forgetAfter is the age after which times are equal.
 const forgetAfter = 30 * time.Second

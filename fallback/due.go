@@ -11,7 +11,7 @@ import (
 )
 
 // duePass is the state of a pass over the rows that were due when it began. It reads each row once, so rows that cannot
-// be claimed or settled delay no others. Rows that become due meanwhile belong to the next pass, so that it also ends
+// be read or settled delay no others. Rows that become due meanwhile belong to the next pass, so that it also ends
 // while many rows are rejected again and again.
 type duePass struct {
 	begun bool
@@ -19,10 +19,10 @@ type duePass struct {
 	after *outbox.Place
 	// until is the database's time of the first page.
 	until *time.Time
+	// again are rows without a key that are read before.
+	again []int64
 	// walk is the time since the last row was chosen, longest the longest such time.
 	walk, longest time.Duration
-	// again are rows to claim without a search.
-	again []outbox.Candidate
 }
 
 // dueGround is the time from which Lately starts: when the pass over all due rows before the last one began. So a row
@@ -51,7 +51,7 @@ func (s *Sweeper) sweepDue(ctx context.Context, r Role) (o Outcome, err error) {
 	return o, err
 }
 
-// sweepLately is sweepDue for rows that have become due since the last passes, and for those that a claim has not got.
+// sweepLately is sweepDue for rows that have become due since the last passes.
 func (s *Sweeper) sweepLately(ctx context.Context, r Role) (o Outcome, err error) {
 	p, from := &s.passes.lately, s.passes.dueGround.from
 	if from == nil {
@@ -61,10 +61,10 @@ func (s *Sweeper) sweepLately(ctx context.Context, r Role) (o Outcome, err error
 		before := &outbox.Place{Due: from.Add(-time.Microsecond), ID: math.MaxInt64}
 		*p = duePass{begun: true, after: before, again: s.Core.DueBegan()}
 	}
-	if rows, bytes := s.room(); rows > 0 && len(p.again) > 0 {
-		chosen, read := s.Core.ChooseRows(p.again, r.TakesFresh, core.Most{Rows: rows, Bytes: bytes})
-		p.again = p.again[read:]
-		return Outcome{More: true}, s.claim(ctx, r, chosen)
+	if rows, _ := s.room(); rows > 0 && len(p.again) > 0 {
+		ids := p.again[:min(rows, len(p.again))]
+		p.again = p.again[len(ids):]
+		return Outcome{More: true}, s.readDue(ctx, r, ids)
 	}
 	return s.duePage(ctx, r, p)
 }
@@ -86,13 +86,21 @@ func (s *Sweeper) duePage(ctx context.Context, r Role, p *duePass) (o Outcome, e
 		p.until = &at
 	}
 	s.passes.anyDue = s.passes.anyDue || len(found) > 0
-	chosen, read := s.Core.ChooseRows(found, r.TakesFresh, core.Most{Rows: rows, Bytes: bytes})
-	if len(chosen.Rows) > 0 {
+	ids, read := s.Core.ChooseRows(found, core.Most{Rows: rows, Bytes: bytes})
+	if len(ids) > 0 {
 		p.walk = 0
 	}
 	if p.begun = len(found) >= limit || read < len(found); p.begun {
 		last := found[read-1] // at least one was handled: there was room
 		p.after = &outbox.Place{Due: *last.Due, ID: last.ID}
 	}
-	return Outcome{More: p.begun, Took: p.longest}, s.claim(ctx, r, chosen)
+	return Outcome{More: p.begun, Took: p.longest}, s.readDue(ctx, r, ids)
+}
+
+func (s *Sweeper) readDue(ctx context.Context, r Role, ids []int64) error {
+	missed, err := s.readRows(ctx, r, ids)
+	if missed {
+		s.Core.MissedDue()
+	}
+	return err
 }

@@ -47,20 +47,6 @@ func (d *dueTable) FindDue(_ context.Context, after *outbox.Place, until *time.T
 
 func (d *dueTable) NextDue(context.Context) (time.Duration, error) { return 0, nil }
 
-func (d *dueTable) Restarts() int64 { return 0 }
-
-type dueTx struct{ messages []*outbox.Message }
-
-func (d dueTx) Locked() ([]*outbox.Message, uint64, uint32) { return d.messages, 1, 0 }
-
-func (d dueTx) Commit(context.Context, []outbox.Settlement, time.Duration) error { return errFailed }
-
-func (d dueTx) Abandon() {}
-
-func (d dueTx) Read(context.Context) error { return nil }
-
-func (d dueTx) Alive(context.Context) error { return nil }
-
 // Thousands of rows that stay due must not keep a pass from the rows behind them, whether these rows have the same time
 // or not, cannot be locked, or are rejected and due again at once.
 func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
@@ -86,37 +72,19 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 		}
 		table.rows = append(table.rows, outbox.Candidate{Ref: outbox.Ref{ID: math.MaxInt64}, Size: 300, Ready: true, Due: new(table.now)})
 		tries := map[int64]int{}
-		memory := core.New(core.DefaultLimits(400), core.Policy{MaxRetries: 5})
-		s := &Sweeper{
-			Core: memory, Table: table, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
+		s := polling(table, &table.now, func(id int64) { tries[id]++ })
+		if c.locked {
+			s.Table.(*polled).locked = true
 		}
-		memory.PublisherReady(true)
-		s.Lock = func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
-			var tx dueTx
-			for _, id := range ids {
-				if tries[id]++; !c.locked {
-					due := table.rows[slices.IndexFunc(table.rows, func(row outbox.Candidate) bool { return row.ID == id })].Due
-					tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id, AvailableAt: due}})
-				}
-			}
-			return tx, nil
-		}
-		var sent []*outbox.Message
 		s.Apply = func(out core.Out) {
-			sent = append(sent, out.Publish...)
-			memory.Settled(out.Settle) // without a change in the table
-		}
-		s.start = func(claim *openClaim) {
-			for _, m := range sent {
+			for _, m := range out.Publish {
 				if c.comeIn {
 					again := outbox.Candidate{Ref: outbox.Ref{ID: int64(len(table.rows) + 1)}, Size: 300, Ready: true, Due: new(table.now.Add(time.Second))}
 					table.rows = append(table.rows, again)
 				}
-				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
+				rejected, _ := s.Core.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
+				s.Core.Settled(rejected.Settle) // without a change in the table
 			}
-			sent = nil
-			claim.End()
-			claim.close(false)
 			table.now = table.now.Add(time.Second)
 		}
 		pages := 0
@@ -135,18 +103,18 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 	}
 }
 
-func (d *dueTable) FindRuns(_ context.Context, keys []string, _ int, _ outbox.Fresh) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
+func (d *dueTable) FindRuns(_ context.Context, keys []string, _ int, _ int64) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	for i := range keys {
 		runs = append(runs, outbox.Run{{Ref: outbox.Ref{ID: int64(-i - 1)}, OrderingKey: &keys[i]}})
 	}
 	return runs, seen, nil
 }
 
-func (d *dueTable) FindKeys(context.Context, *string, int, int, outbox.Fresh) ([]outbox.Run, pgsnapshot.Snapshot, error) {
+func (d *dueTable) FindKeys(context.Context, *string, int, int, int64) ([]outbox.Run, pgsnapshot.Snapshot, error) {
 	return nil, pgsnapshot.Snapshot{}, nil
 }
 
-func (d *dueTable) FindBacklog(context.Context, int64, int64, int, outbox.Fresh) ([]outbox.Candidate, error) {
+func (d *dueTable) FindNewest(context.Context, int64, int64, int) ([]outbox.Candidate, error) {
 	return nil, nil
 }
 
@@ -212,48 +180,80 @@ func TestDueRowsBehindBlockedKeysDelayNoOtherDueRow(t *testing.T) {
 }
 
 func TestARowWithTheLeastIDIsDueLately(t *testing.T) {
-	now, locked := time.Unix(1_000_000, 0), 0
-	table := &dueTable{now: now, rows: []outbox.Candidate{{Ref: outbox.Ref{ID: math.MinInt64}, Size: 300, Ready: true, Due: &now}}}
-	s := polling(table, &now, func(int64) { locked++ })
-	s.passes.dueGround.from = &now
-	if _, err := s.Once(t.Context(), Lately); err != nil || locked != 1 {
-		t.Errorf("%d rows were claimed, %v", locked, err)
+	now := time.Unix(1_000_000, 0)
+	table := &dueTable{now: now, rows: []outbox.Candidate{{Ref: outbox.Ref{ID: math.MinInt64}, Size: 300, Ready: true, Due: new(now)}}}
+	s := polling(table, &now, func(int64) { now = now.Add(time.Second) }) // it is slow to read
+	s.Next()
+	s.passes.dueGround.from = new(now)
+	if _, err := s.Once(t.Context(), Lately); err != nil || s.Swept() != 1 {
+		t.Errorf("%d rows were published, %v", s.Swept(), err)
 	}
 }
 
-// polling returns a sweeper without a stream. Its claims lock all rows, and the broker confirms each message at once.
-func polling(table Table, now *time.Time, locked func(id int64)) *Sweeper {
+// polling returns a sweeper of a leader without a stream, for which the broker confirms each message at once. Leaves is
+// called for each row that is read.
+func polling(table Table, now *time.Time, leaves func(id int64)) *Sweeper {
 	memory := core.New(core.DefaultLimits(400), core.Policy{})
 	memory.Clock = func() time.Time { return *now }
 	memory.PublisherReady(true)
-	var sent []*outbox.Message
+	memory.BeginTerm(core.Lead{})
 	return &Sweeper{
-		Core: memory, Table: table, Planner: NewPlanner(poll), Shuffle: func(int, func(i, j int)) {},
-		Settings:  Settings{Page: 100, Polling: true, UpTo: math.MaxInt64},
-		SlotOwner: func(context.Context) (Owner, error) { return Owner{}, nil },
-		Lock: func(_ context.Context, ids []int64, _ bool, _ outbox.Fresh) (Transaction, error) {
-			var tx dueTx
-			for _, id := range ids {
-				locked(id)
-				tx.messages = append(tx.messages, &outbox.Message{Row: outbox.Row{ID: id}})
+		Core: memory, Table: &polled{Table: table, leaves: leaves}, Planner: NewPlanner(poll), Settings: Settings{Page: 100, UpTo: math.MaxInt64},
+		prove: func(context.Context) { memory.Owned(*now) },
+		Apply: func(out core.Out) {
+			for len(out.Publish) > 0 {
+				m := out.Publish[0]
+				next, _ := memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+				memory.Settled(next.Settle)
+				out.Publish = append(out.Publish[1:], next.Publish...)
 			}
-			return tx, nil
-		},
-		Apply: func(out core.Out) { sent = append(sent, out.Publish...) },
-		start: func(claim *openClaim) {
-			for _, m := range sent {
-				memory.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-			}
-			sent = nil
-			claim.End()
-			claim.close(true)
 		},
 	}
+}
+
+// polled is a table whose rows can be read. Locked: somebody holds all of them.
+type polled struct {
+	Table
+	leaves func(id int64)
+	locked bool
+}
+
+func (p *polled) message(id int64) *outbox.Message {
+	p.leaves(id)
+	return &outbox.Message{Row: outbox.Row{ID: id}}
+}
+
+func (p *polled) ReadRows(_ context.Context, ids []int64, _ int64) (rows []*outbox.Message, position uint64, err error) {
+	for _, id := range ids {
+		if m := p.message(id); !p.locked {
+			rows = append(rows, m)
+		}
+	}
+	return rows, 1, nil
+}
+
+func (p *polled) ReadRange(ctx context.Context, in outbox.Range) (read outbox.Page, err error) {
+	read.Position, read.UpTo = 1, in.UpTo
+	found, err := p.FindNewest(ctx, in.From, in.UpTo, in.Rows)
+	for _, row := range found {
+		if row.OrderingKey == nil {
+			read.Messages = append(read.Messages, p.message(row.ID))
+		}
+	}
+	if len(read.Messages) == in.Rows {
+		read.UpTo = read.Messages[in.Rows-1].ID
+	}
+	return read, err
+}
+
+func (p *polled) Snapshot(context.Context, bool) (seen pgsnapshot.Snapshot, err error) {
+	return seen, nil
 }
 
 // work runs the sweep that is due, or waits for it.
 func work(t *testing.T, s *Sweeper, now *time.Time) {
 	t.Helper()
+	s.Core.Owned(*now)
 	kind, wait := s.Next()
 	if kind == None {
 		*now = now.Add(min(wait, 100*time.Millisecond))

@@ -24,19 +24,19 @@ type lookUps struct {
 	replaced bool
 	// lookedUp: the last sweep of keys looked up wanted keys. yielded: these were keys that yield.
 	lookedUp, yielded bool
-	// again is the wait before keys are looked up again of which nothing could be claimed.
+	// again is the wait before keys are looked up again of which nothing could be read.
 	again time.Duration
 }
 
 const (
-	// longestRun is how many rows of one key a claim takes at most, unless newer rows replace them.
+	// longestRun is how many rows of one key a look-up takes at most, unless newer rows replace them.
 	longestRun = 64
-	// usualRun is the limit while more keys have rows than fit in a claim. Longer runs of fewer keys cost Postgres
+	// usualRun is the limit while more keys have rows than fit in a look-up. Longer runs of fewer keys cost Postgres
 	// less, but each row waits for the confirm of the row before it.
 	usualRun = 4
 )
 
-// firstAgain is the first wait before keys are looked up again of which nothing could be claimed. It doubles up to the
+// firstAgain is the first wait before keys are looked up again of which nothing could be read. It doubles up to the
 // poll interval. Other keys do not wait for them.
 const firstAgain = 20 * time.Millisecond
 
@@ -47,13 +47,12 @@ func (s *Sweeper) looksUp(r Role) bool {
 	return s.lookUps.lookedUp
 }
 
-// looksAgain reports whether keys are due of which the last look-up claimed nothing.
+// looksAgain reports whether keys are due of which the last look-up read nothing.
 func (s *Sweeper) looksAgain(r Role) bool {
 	return r.Again > 0 && !s.Planner.againAt.After(s.Core.Clock())
 }
 
-// lookUp claims rows of wanted keys. Keys with fresh rows and keys that yield take turns, in claims of their own: a
-// claim waits for the slowest of its answers.
+// lookUp reads rows of wanted keys. Keys with fresh rows and keys that yield take turns.
 func (s *Sweeper) lookUp(ctx context.Context, r Role) (more bool, err error) {
 	rows, bytes := s.room()
 	again := s.looksAgain(r)
@@ -65,20 +64,18 @@ func (s *Sweeper) lookUp(ctx context.Context, r Role) (more bool, err error) {
 	if s.lookUps.yielded = yielding > 0 && (wanted == 0 || !s.lookUps.yielded); s.lookUps.yielded {
 		wanted = yielding
 	}
-	free := max(s.claims.free(), 1)
-	// Only a share of the keys, so that other claims get some.
-	keys := s.Core.TakeWanted(min(s.some(s.keysFor(rows)), (wanted+free-1)/free), s.lookUps.yielded, again)
+	keys := s.Core.TakeWanted(min(s.some(s.keysFor(rows)), wanted), s.lookUps.yielded, again)
 	if len(keys) > 0 {
 		found := core.Found{Asked: keys, Each: s.runOf(rows, len(keys)), Epoch: r.Epoch}
 		began := s.Core.Clock()
-		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, r.fresh)
+		found.Runs, found.Snapshot, err = s.Table.FindRuns(ctx, keys, found.Each, s.UpTo)
 		s.searched(began, err)
 		if found.Failed = err != nil; !found.Failed {
 			s.measure(found.Runs)
 		}
 		chosen := s.Core.ChooseRuns(found, len(keys), core.Most{Rows: rows, Bytes: bytes})
 		if err == nil {
-			err = s.claim(ctx, r, chosen)
+			err = s.readRuns(ctx, r, chosen)
 		}
 		if err != nil {
 			return false, err
@@ -96,7 +93,7 @@ func (s *Sweeper) lookUp(ctx context.Context, r Role) (more bool, err error) {
 	return view.Wanted+view.Yielding > 0, nil
 }
 
-// passKeys claims rows of the next page of a pass over all keys.
+// passKeys reads rows of the next page of a pass over all keys.
 func (s *Sweeper) passKeys(ctx context.Context, r Role) (o Outcome, err error) {
 	p := &s.passes.keys
 	rows, bytes := s.room()
@@ -109,7 +106,7 @@ func (s *Sweeper) passKeys(ctx context.Context, r Role) (o Outcome, err error) {
 	limit := s.some(s.keysFor(s.Page))
 	each := s.runOf(rows, limit)
 	began := s.Core.Clock()
-	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, each, r.fresh)
+	runs, seen, err := s.Table.FindKeys(ctx, p.after, limit, each, s.UpTo)
 	if s.searched(began, err); err != nil {
 		*p = keysPass{}
 		return o, err
@@ -119,19 +116,11 @@ func (s *Sweeper) passKeys(ctx context.Context, r Role) (o Outcome, err error) {
 		Runs: runs, Each: each, Snapshot: seen, Epoch: r.Epoch,
 		Pass: p.number, First: p.after == nil, Last: len(runs) < limit,
 	}
-	share := rows
-	if found.Last { // few keys: leave some to other claims
-		free := max(s.claims.free(), 1)
-		share = min(rows, (len(runs)+free-1)/free)
-		*p = keysPass{}
-	} else {
-		p.after = runs[len(runs)-1][0].OrderingKey
+	if *p = (keysPass{}); !found.Last {
+		*p = keysPass{begun: true, number: found.Pass, after: runs[len(runs)-1][0].OrderingKey}
 	}
-	if !r.Leader { // otherwise several relays would try to lock the same keys
-		s.Shuffle(len(runs), func(i, j int) { runs[i], runs[j] = runs[j], runs[i] })
-	}
-	chosen := s.Core.ChooseRuns(found, share, core.Most{Rows: rows, Bytes: bytes})
-	return Outcome{More: !found.Last}, s.claim(ctx, r, chosen)
+	chosen := s.Core.ChooseRuns(found, rows, core.Most{Rows: rows, Bytes: bytes})
+	return Outcome{More: !found.Last}, s.readRuns(ctx, r, chosen)
 }
 
 // keysFor returns how many keys to read to find this many rows.
@@ -148,7 +137,7 @@ func (s *Sweeper) runOf(rows, keys int) int {
 }
 
 // measure records how many rows each key had, and whether newer rows replace all of them. Those wait for no confirm, so
-// a claim may take more of them.
+// a look-up may take more of them.
 func (s *Sweeper) measure(runs []outbox.Run) {
 	rows := 0
 	s.lookUps.replaced = len(runs) > 0
@@ -158,4 +147,15 @@ func (s *Sweeper) measure(runs []outbox.Run) {
 		s.lookUps.replaced = s.lookUps.replaced && !slices.ContainsFunc(run, remains)
 	}
 	s.lookUps.depth = min(max(rows/max(len(runs), 1), 1), usualRun)
+}
+
+// readRuns reads and publishes the chosen runs.
+func (s *Sweeper) readRuns(ctx context.Context, r Role, chosen core.Chosen) error {
+	if len(chosen.Runs) == 0 {
+		return nil
+	}
+	rows, position, err := s.Table.ReadRows(ctx, chosen.IDs(), s.UpTo)
+	s.prove(ctx)
+	s.apply(s.Core.SweptRuns(chosen, core.Read{Messages: rows, Position: position, Epoch: r.Epoch}))
+	return err
 }

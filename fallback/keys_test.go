@@ -11,9 +11,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// A claim takes a whole page of rows of one key if newer rows replace all of them, and else few, since each waits for
+// A look-up reads a whole page of rows of one key if newer rows replace all of them, and else few, since each waits for
 // the confirm of the row before it.
-func TestAClaimTakesManyRowsOfAKeyThatNewerRowsReplace(t *testing.T) {
+func TestALookUpReadsManyRowsOfAKeyThatNewerRowsReplace(t *testing.T) {
 	const page = 500
 	replaced, alone := outbox.Candidate{Superseded: true}, outbox.Candidate{}
 	for name, test := range map[string]struct {
@@ -40,7 +40,7 @@ type runsTable struct {
 }
 
 func (r *runsTable) FindRuns(
-	_ context.Context, keys []string, _ int, _ outbox.Fresh,
+	_ context.Context, keys []string, _ int, _ int64,
 ) (runs []outbox.Run, _ pgsnapshot.Snapshot, _ error) {
 	for _, key := range keys {
 		r.looked[key]++
@@ -52,20 +52,14 @@ func (r *runsTable) FindRuns(
 	return runs, pgsnapshot.Snapshot{}, nil
 }
 
-func (r *runsTable) Restarts() int64 { return 0 }
-
 // A key with fresh rows waits for one look-up of other keys at most, and these for one of it, however many they are.
 func TestAKeyWithFreshRowsWaitsForOneLookUp(t *testing.T) {
 	for _, failing := range []int{1, 200, 100_000} {
 		table := &runsTable{looked: map[string]int{}, ids: map[string]int64{}}
-		memory := core.New(core.DefaultLimits(400), core.Policy{})
-		s := &Sweeper{
-			Core: memory, Table: table, Planner: NewPlanner(time.Second), Settings: Settings{Page: 100},
-			Apply: func(core.Out) {},
-		}
-		memory.PublisherReady(true)
-		memory.TookSlot(core.Slot{})
-		s.Lock = func(context.Context, []int64, bool, outbox.Fresh) (Transaction, error) { return dueTx{}, nil }
+		now := time.Now()
+		s := polling(table, &now, func(int64) {})
+		s.Table.(*polled).locked = true
+		memory := s.Core
 		keys := make([]string, failing)
 		for i := range keys {
 			keys[i] = fmt.Sprint("failing ", i)
@@ -98,5 +92,5 @@ func wantKeys(c *core.Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i], Due: new(time.Now())})
 	}
-	c.ChooseRows(rows, true, core.Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(rows, core.Most{Rows: 1, Bytes: 1})
 }

@@ -9,6 +9,7 @@ import (
 
 // requeue requeues the dead letters of a key with their old ids, all due at once, as the operator package does.
 func (m *model) requeue(ids ...int64) {
+	m.pass(time.Millisecond) // it was not due when the term began
 	tx := &modelTx{scheduled: map[int64]time.Time{}, marked: map[int64]bool{}}
 	for _, id := range ids {
 		row := m.rows[id-1]

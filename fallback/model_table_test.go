@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -28,17 +29,17 @@ func (m *model) firstOfItsKey(row *modelRow) bool {
 	return !slices.ContainsFunc(m.visible(), func(r *modelRow) bool { return r.key == row.key && r.id < row.id })
 }
 
-func (m *model) ready(row *modelRow, fresh outbox.Fresh) bool {
+func (m *model) ready(row *modelRow, upTo int64) bool {
 	if row.available.IsZero() {
-		return row.id <= fresh.UpTo
+		return row.id <= upTo
 	}
 	return !row.available.After(m.now)
 }
 
-func (m *model) candidate(row *modelRow, fresh outbox.Fresh) outbox.Candidate {
+func (m *model) candidate(row *modelRow, upTo int64) outbox.Candidate {
 	message := row.message(nil)
 	return outbox.Candidate{
-		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, fresh), Due: pointer(row.available), Superseded: row.key != "" && m.superseded(row), Traced: row.traced,
+		Ref: message.Ref(), OrderingKey: message.OrderingKey, Size: message.Size(), Ready: m.ready(row, upTo), Due: pointer(row.available), Superseded: row.key != "" && m.superseded(row),
 	}
 }
 
@@ -63,7 +64,7 @@ func (m *model) FindDue(_ context.Context, after *outbox.Place, until *time.Time
 			late := until != nil && row.available.After(*until) || row.available.IsZero() || row.available.After(m.now)
 			passed := after != nil && cmp.Or(row.available.Compare(after.Due), cmp.Compare(row.id, after.ID)) <= 0
 			if !late && !passed && len(found) < limit {
-				found = append(found, m.candidate(row, outbox.NoFresh()))
+				found = append(found, m.candidate(row, math.MinInt64))
 				at = m.now
 			}
 		}
@@ -79,11 +80,11 @@ func pointer(t time.Time) *time.Time {
 	return &t
 }
 
-func (m *model) FindBacklog(_ context.Context, from, upTo int64, limit int, fresh outbox.Fresh) (found []outbox.Candidate, err error) {
+func (m *model) FindNewest(_ context.Context, from, upTo int64, limit int) (found []outbox.Candidate, err error) {
 	err = m.statement(func() {
 		for _, row := range m.visible() {
-			if row.id >= from && row.id <= min(upTo, fresh.UpTo) && row.key == "" && row.available.IsZero() && len(found) < limit {
-				found = append(found, m.candidate(row, fresh))
+			if row.id >= from && row.id <= upTo && row.available.IsZero() && len(found) < limit {
+				found = append(found, m.candidate(row, upTo))
 			}
 		}
 	})
@@ -96,36 +97,36 @@ func (m *model) heads() []*modelRow {
 	return slices.DeleteFunc(rows, func(row *modelRow) bool { return row.key == "" || !m.firstOfItsKey(row) })
 }
 
-func (m *model) FindKeys(_ context.Context, after *string, keys, each int, fresh outbox.Fresh) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
+func (m *model) FindKeys(_ context.Context, after *string, keys, each int, upTo int64) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	m.between()
 	seen = m.snapshot()
 	err = m.statement(func() {
 		for _, row := range m.heads() {
 			if (after == nil || row.key > *after) && len(runs) < keys {
-				runs = append(runs, m.run(row.key, each, fresh))
+				runs = append(runs, m.run(row.key, each, upTo))
 			}
 		}
 	})
 	return runs, seen, err
 }
 
-func (m *model) FindRuns(_ context.Context, keys []string, each int, fresh outbox.Fresh) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
+func (m *model) FindRuns(_ context.Context, keys []string, each int, upTo int64) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	m.between()
 	seen = m.snapshot()
 	err = m.statement(func() {
 		for _, row := range m.heads() {
 			if slices.Contains(keys, row.key) {
-				runs = append(runs, m.run(row.key, each, fresh))
+				runs = append(runs, m.run(row.key, each, upTo))
 			}
 		}
 	})
 	return runs, seen, err
 }
 
-func (m *model) run(key string, each int, fresh outbox.Fresh) (run outbox.Run) {
+func (m *model) run(key string, each int, upTo int64) (run outbox.Run) {
 	for _, row := range m.visible() {
 		if row.key == key && len(run) < each {
-			run = append(run, m.candidate(row, fresh))
+			run = append(run, m.candidate(row, upTo))
 		}
 	}
 	return run
@@ -153,79 +154,83 @@ func (m *model) LastID(context.Context) (id int64, ok bool, err error) {
 	return id, err == nil, err
 }
 
-func (m *model) slotOwner(context.Context) (Owner, error) {
-	return Owner{PID: m.slotPID, Relay: m.slotPID != 0 && !m.polls}, nil
-}
-
-func (m *model) Restarts() int64 { return m.restarts + 1 }
-
-// lock is the statement that starts a claim.
-func (m *model) lock(_ context.Context, ids []int64, _ bool, fresh outbox.Fresh) (Transaction, error) {
-	return m.locks(func(claim *modelClaim) {
+// ReadRows leaves out rows that somebody holds.
+func (m *model) ReadRows(_ context.Context, ids []int64, upTo int64) (rows []*outbox.Message, position uint64, err error) {
+	position, err = m.reads(&rows, func() {
 		for _, id := range slices.Sorted(slices.Values(ids)) {
-			row := m.rows[id-1]
-			if row.tx.visible && !row.gone && row.locked == nil && !row.person && m.ready(row, fresh) {
-				claim.lock(row)
+			if row := m.rows[id-1]; row.tx.visible && !row.gone && !row.person && m.ready(row, upTo) {
+				rows = append(rows, m.read(row))
 			}
 		}
 	})
+	return rows, position, err
 }
 
-// lockRange is the statement that finds and locks rows. Ids that are multiples of seven are those of large rows.
-func (m *model) lockRange(_ context.Context, in outbox.Range, fresh outbox.Fresh) (tx Transaction, skipped *int64, err error) {
-	tx, err = m.locks(func(claim *modelClaim) {
+func (m *model) ReadRange(_ context.Context, in outbox.Range) (p outbox.Page, err error) {
+	p.UpTo = in.UpTo
+	p.Position, err = m.reads(&p.Messages, func() {
 		for _, row := range m.visible() {
-			switch {
-			case row.id < in.From || row.id > min(in.UpTo, fresh.UpTo) || row.key != "" || !row.available.IsZero(),
-				slices.Contains(in.Held, row.id), len(claim.messages) >= in.Rows:
-			case row.locked != nil || row.person || row.traced || row.id%7 == 0:
-				skipped = cmp.Or(skipped, &row.id)
-			default:
-				claim.lock(row)
+			if row.id >= in.From && row.id <= in.UpTo && row.key == "" && row.available.IsZero() && !slices.Contains(in.Held, row.id) {
+				if row.person {
+					p.Traced = append(p.Traced, row.id)
+				} else {
+					p.Messages = append(p.Messages, m.read(row))
+				}
+				if len(p.Messages)+len(p.Traced) == in.Rows {
+					p.UpTo = row.id
+					break
+				}
 			}
 		}
 	})
-	return tx, skipped, err
+	return p, err
 }
 
-func (c *modelClaim) lock(row *modelRow) {
+func (m *model) ReadBody(ctx context.Context, message *outbox.Message, _ int) (read *outbox.Message, err error) {
+	rows, _, err := m.ReadRows(ctx, []int64{message.ID}, math.MaxInt64)
+	for _, read = range rows {
+		read.Unread = 0
+	}
+	return read, err
+}
+
+// read returns a row as a sweep reads it. Each seventh one is large.
+func (m *model) read(row *modelRow) *outbox.Message {
 	message := row.message(nil)
-	message.PossibleDuplicate = row.duplicate || row.traced
-	message.Deadline, message.Superseded = c.m.deadline(row), c.m.superseded(row)
-	row.locked, row.traced = c, true
-	c.messages = append(c.messages, message)
-	c.m.say("locks row %d", row.id)
+	message.Deadline, message.Superseded = m.deadline(row), m.superseded(row)
+	if row.id%7 == 0 {
+		message.Unread = 1 << 30
+	}
+	m.say("reads row %d", row.id)
+	return message
 }
 
-// locks runs a statement that starts a claim.
-func (m *model) locks(lock func(*modelClaim)) (Transaction, error) {
-	m.locking = true
-	defer func() { m.locking = false }()
-	m.between()
-	claim := &modelClaim{m: m, position: m.wal, owner: m.slotPID, term: m.term, at: m.clock}
-	lock(claim)
-	m.open, m.seen = append(m.open, claim), m.wal
-	m.between()
-	if m.failing() {
-		claim.Abandon()
-		return nil, errFailed
+// reads runs a statement that reads rows; none if it fails.
+func (m *model) reads(rows *[]*outbox.Message, read func()) (position uint64, err error) {
+	m.reading = true
+	defer func() { m.reading = false }()
+	err = m.statement(func() {
+		read()
+		position, m.seen = m.wal, m.wal
+	})
+	if err != nil {
+		*rows = nil
 	}
-	return claim, nil
+	return position, err
 }
 
-// stepClaim takes the next step of a claim: it ends, commits, or tells the core.
-func (m *model) stepClaim(i int) {
-	c := m.claims[i]
-	switch {
-	case c.ending == nil:
-		c.ending = c.claim.End()
-	case !c.wrote:
-		c.wrote = true
-		c.failed = c.Commit(context.Background(), c.ending, modelTimeout) != nil
-	default:
-		m.claims = slices.Delete(m.claims, i, i+1)
-		c.claim.close(!c.failed)
+// readBody begins to read the body of a large row, or ends it. A relay that does not certainly lead then leaves the row
+// in the table.
+func (m *model) readBody() (more bool) {
+	if m.body == nil {
+		m.body = m.core.NextBody()
+		return m.body != nil
 	}
+	body := m.body
+	m.body = nil
+	m.prove()
+	m.sweeper.readBody(context.Background(), body)
+	return true
 }
 
 // sweep runs one sweep; other steps may happen meanwhile.
@@ -233,14 +238,14 @@ func (m *model) sweep(kind Sweep, between func()) {
 	if m.sweeping {
 		return
 	}
-	if !m.sweeper.Role().wants(kind) {
+	if m.prove(); !m.sweeper.Role().wants(kind) || !m.core.Certain() {
 		return
 	}
 	m.sweeping, m.between = true, between
 	booted := m.core
 	_, err := m.sweeper.Once(context.Background(), kind)
 	m.sweeping, m.between = false, func() {}
-	if err != nil && !errors.Is(err, errFailed) && !errors.Is(err, errRestarted) && booted == m.core {
+	if err != nil && !errors.Is(err, errFailed) && booted == m.core {
 		m.t.Fatalf("%v", err)
 	}
 }
@@ -253,7 +258,7 @@ func (w *world) quiesce() {
 		if !r.polls {
 			r.core.StreamLive(true)
 		}
-		r.askForSlot()
+		r.askForLock()
 	}
 	for _, row := range w.rows {
 		row.person = false
@@ -276,7 +281,7 @@ func (w *world) quiesce() {
 func (m *model) finish(round int) {
 	kinds := []Sweep{Due, Backlog, Keys, Keys, Keys}
 	m.acting = m
-	m.askForSlot()
+	m.askForLock()
 	m.streamNext()
 	// Another relay may have changed the table, which only a pass without a reason finds.
 	unasked := len(m.relays) > 1 && round > 20
@@ -286,8 +291,7 @@ func (m *model) finish(round int) {
 	for len(m.inFlight) > 0 {
 		m.resolve(0, outbox.Confirmed, "", true)
 	}
-	for len(m.claims) > 0 {
-		m.stepClaim(0)
+	for m.readBody() {
 	}
 	m.settle()
 }
@@ -316,7 +320,7 @@ func (w *world) waiting() (ids []int64) {
 }
 
 func (m *model) drained() bool {
-	return len(m.waiting()) == 0 && (m.streamed == len(m.txs) || !m.owns()) && len(m.inFlight) == 0 && len(m.claims) == 0 &&
+	return len(m.waiting()) == 0 && (m.streamed == len(m.txs) || !m.leads()) && len(m.inFlight) == 0 && m.body == nil &&
 		len(m.pending) == 0 && len(m.hidden) == 0 && m.unheard == nil
 }
 
@@ -334,10 +338,8 @@ func (m *model) empty() {
 	for n := 0; m.remembers() != "" && n < 8; n++ { // each round may look up a single key of each list
 		for _, kind := range []Sweep{Backlog, Keys, Keys, Keys} {
 			m.pass(time.Second)
+			m.askForLock()
 			m.sweep(kind, func() {})
-			for len(m.claims) > 0 {
-				m.stepClaim(0)
-			}
 			m.streamNext()
 		}
 	}
@@ -349,18 +351,16 @@ func (m *model) empty() {
 // remembers returns what the core of a relay remembers.
 func (m *model) remembers() string {
 	v, keys := m.core.View(), 0
-	if len(m.relays) > 1 && !m.owns() {
+	if len(m.relays) > 1 && !m.leads() {
 		keys = modelInFlight // those that were in flight when its term ended, until its next term
 	}
 	switch {
 	case v.InFlight > 0 || v.Remembered > 0:
 		return fmt.Sprintf("%d messages and %d rows", v.InFlight, v.Remembered)
-	case m.owns() && !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted+v.Yielding+v.Again > 0):
+	case m.leads() && !m.polls && (v.Backlog || v.Unlisted || v.Unseen || v.Wanted+v.Yielding+v.Again > 0):
 		return fmt.Sprintf("a reason to sweep: %+v", v)
 	case v.Keys > keys:
 		return fmt.Sprintf("%d keys", v.Keys)
-	case slices.ContainsFunc(m.rows, func(row *modelRow) bool { return row.locked != nil }):
-		return "a lock"
 	}
 	return ""
 }

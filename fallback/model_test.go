@@ -2,8 +2,8 @@ package fallback
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -20,38 +20,31 @@ import (
 // sweeps of its core one step at a time, in any order. After each step it checks the promises of docs/delivery.md.
 type model struct {
 	*world
-	// clock is the clock of the process; it shows a pause.
-	clock time.Time
-	// pid is the process of the server that streams to this relay.
-	pid uint32
-	// restUntil: until then, the previous leader may publish rows that committed before the start.
-	restUntil time.Time
-	start     uint64
-	term      int
-	// dueFrom: until then, claims of others that ended with the server may publish rows that were due then, at restarted.
-	dueFrom, restarted time.Time
-	// late: streamed rows arrive late.
+	// taken is when it took the lock. In the term, begun is the boundary of older rows, which wait until restUntil.
+	taken, restUntil time.Time
+	begun            core.Boundary
+	// late: its proofs of the lock come late.
 	late bool
 	// polls: there is no stream.
 	polls bool
 	// between takes other steps during a statement; failing reports whether the statement fails.
 	between func()
 	failing func() bool
-	// locking: the statement locks rows.
-	locking bool
+	// reading: the statement reads rows that leave then.
+	reading bool
 
 	// these are lost in a crash
 	core     *core.Core
 	sweeper  *Sweeper
-	streamed int // transactions that the stream has brought or skipped
+	streamed int   // transactions that the stream has brought or skipped
+	server   int64 // from which it streams
 	inFlight []*outbox.Message
 	tooLate  map[*outbox.Message]bool // messages that had expired when they were to be sent
 	arrived  []*outbox.Message        // of the messages in flight
 	pending  []outbox.Settlement
 	hidden   []outbox.Settlement // published, not visible yet
 	unheard  *modelWritten       // committed, but the core does not know yet
-	claims   []*modelClaim
-	open     []*modelClaim // locked, but the core does not know yet
+	body     *outbox.Message     // whose body is being read
 	sweeping bool
 }
 
@@ -64,11 +57,8 @@ type world struct {
 	relays []*model
 	// acting is the relay of which a story of several relays speaks.
 	acting *model
-	// slotPID is the process that owns the slot; 0: none. pids counts the processes.
-	slotPID, pids uint32
-	// freeSince is since when nobody owns the slot, lastOwner the relay that owned it last.
-	freeSince time.Time
-	lastOwner *model
+	// holder is the relay whose session has the lock of the table; nil: none.
+	holder *model
 	// scheduledOfTen is how many of ten rows have a time.
 	scheduledOfTen int
 	// expiring: rows have expires_at; drops: expired rows are deleted.
@@ -88,19 +78,19 @@ type world struct {
 	coalesced, lost map[int64]bool
 	lastXID         uint32
 	wal             uint64 // its end
-	seen            uint64 // claims have seen rows up to this position of it
+	seen            uint64 // sweeps have seen rows up to this position of it
 	restarts        int64
-	// failedOver: rows up to this id have lost the traces of claims.
-	failedOver int64
 
 	// the broker
-	delivered map[int64]int
-	firsts    map[string][]int64 // for each key, the ids in the order of first delivery
+	onTheirWay []*outbox.Message // of dead relays
+	delivered  map[int64]int
+	firsts     map[string][]int64 // for each key, the ids in the order of first delivery
 }
 
 type modelTx struct {
 	xid     uint32
 	lsn     uint64
+	server  int64
 	rows    []*modelRow
 	visible bool
 	// scheduled is the available_at with which the rows were inserted.
@@ -121,11 +111,7 @@ type modelRow struct {
 	gone      bool
 	requeued  bool // it was dead and was requeued
 	returned  bool // it was requeued and has been delivered since
-	locked    *modelClaim
 	person    bool // another session locks it
-	traced    bool // xmax is not 0
-	// postponed is the core whose claim wrote the time last, or nil.
-	postponed *core.Core
 }
 
 func never() bool { return false }
@@ -166,20 +152,17 @@ func emptyModel() *model {
 
 // relay adds a relay, which does not run yet.
 func (w *world) relay() *model {
-	m := &model{world: w, clock: w.now, between: func() {}, failing: never}
+	m := &model{world: w, between: func() {}, failing: never}
 	w.relays = append(w.relays, m)
 	return m
 }
 
-// boot starts a relay process that takes the slot at once.
+// boot starts a relay process that leads at once.
 func (m *model) boot() {
 	m.launch()
-	if m.polls {
-		m.core.SetBoundary(int64(len(m.rows)))
-		m.askForSlot()
-		return
-	}
-	m.takeSlot()
+	m.holder = nil
+	m.takeLock()
+	m.lead(m.now.Add(time.Duration(len(m.rows)%2)*time.Second - core.RestFor)) // others may have led before
 }
 
 // launch starts a relay process.
@@ -187,42 +170,23 @@ func (m *model) launch() {
 	m.core = core.New(m.limits, core.Policy{
 		MaxRetries: modelMaxRetries, BackoffTime: modelBackoff, MaxBackoff: time.Minute, DropExpired: m.drops,
 	})
-	m.core.Clock, m.core.Random = func() time.Time { return m.clock }, func() float64 { return 0 }
-	m.inFlight, m.arrived, m.pending, m.hidden, m.unheard, m.claims, m.open = nil, nil, nil, nil, nil, nil, nil
+	m.core.Clock, m.core.Random = func() time.Time { return m.now }, func() float64 { return 0 }
+	m.inFlight, m.arrived, m.pending, m.hidden, m.unheard, m.body = nil, nil, nil, nil, nil, nil
 	m.tooLate = map[*outbox.Message]bool{}
 	m.sweeper = &Sweeper{
 		Core: m.core, Table: m, Planner: NewPlanner(time.Second),
-		Settings: Settings{Page: modelPage, SendTimeout: modelTimeout, Polling: m.polls, UpTo: math.MaxInt64}, Lock: m.lock, LockRange: m.lockRange, SlotOwner: m.slotOwner,
-		Apply:     m.apply,
-		Committed: func([]outbox.Settlement, time.Duration) {},
-		Failed:    func(error) {},
-		Shuffle: func(n int, swap func(i, j int)) {
-			if n > 1 && len(m.rows)%2 == 0 {
-				swap(0, n-1)
-			}
-		},
-		start: func(claim *openClaim) {
-			open := claim.tx.(*modelClaim)
-			open.claim = claim
-			open.known()
-			m.claims = append(m.claims, open)
-		},
-	}
-	if m.failedOver > 0 {
-		m.sweeper.restarts-- // a new process cannot know about traces lost before its start
+		Settings: Settings{Page: modelPage, UpTo: math.MaxInt64}, Apply: m.apply, Log: slog.New(slog.DiscardHandler),
+		prove:    func(context.Context) { m.prove() },
+		MostBody: func() int { return 0 },
 	}
 	m.core.PublisherReady(true)
-	m.dueFrom, m.restarted = m.clock.Add(core.RestFor), m.now
-	if _, err := m.sweeper.noticeRestart(context.Background()); err != nil {
-		m.t.Fatalf("%v", err)
-	}
 }
 
 // rest sweeps while a sweep is due and no time passes. Otherwise the relay would keep a core busy.
 func (m *model) rest() {
 	for n := 0; !m.sweeping; n++ {
 		kind, _ := m.sweeper.Next()
-		if kind == None {
+		if m.prove(); kind == None || !m.core.Certain() {
 			return
 		}
 		if n > 10*(len(m.rows)+10) {
@@ -232,82 +196,51 @@ func (m *model) rest() {
 	}
 }
 
-// endClaims ends the transactions of the process, as lost connections do.
-func (m *model) endClaims() {
-	for _, claim := range slices.Concat(m.claims, m.open) {
-		claim.ended = true
-		claim.unlock()
+// takeLock takes the lock of the table, if no relay has it.
+func (m *model) takeLock() {
+	if m.holder == nil {
+		m.say("takes the lock")
+		m.holder, m.taken = m, m.now
 	}
 }
 
-// check checks the invariants.
-func (m *model) check() {
-	for _, row := range m.rows {
-		tracks := func(r *model) bool { return slices.Contains(slices.Concat(r.claims, r.open), row.locked) }
-		if row.locked != nil && !slices.ContainsFunc(m.relays, tracks) {
-			m.t.Fatalf("row %d is locked by a claim that nobody tracks", row.id)
-		}
+// lead begins a term. Free is when the lock was free.
+func (m *model) lead(free time.Time) {
+	m.say("leads")
+	m.begun, m.restUntil = core.Boundary{ID: int64(len(m.rows)), At: m.now}, free.Add(core.RestFor)
+	m.core.BeginTerm(core.Lead{Older: m.begun, Server: m.restarts, Free: free})
+	m.core.Owned(m.now)
+	m.stream()
+}
+
+// stream begins a stream at the current WAL position.
+func (m *model) stream() {
+	if m.streamed, m.server = len(m.txs), m.restarts; !m.polls {
+		m.core.StreamBegan(m.wal, m.restarts)
+		m.core.StreamLive(true)
 	}
 }
 
-// askForSlot asks the database who owns the slot.
-func (m *model) askForSlot() {
-	switch {
-	case m.polls:
-		_ = m.sweeper.CheckSlot(context.Background()) // the model never fails
-	case m.owns():
-		m.core.Owned(m.clock)
+// leads reports whether the relay has the lock and knows it.
+func (m *model) leads() bool { return m.holder == m && m.core.View().Leader }
+
+// askForLock proves that this relay has the lock, or notices that it has lost it, or takes it.
+func (m *model) askForLock() {
+	switch leads := m.core.View().Leader; {
+	case m.leads():
+		m.core.Owned(m.now)
+	case leads:
+		m.core.EndTerm()
+	case m.holder == m && m.now.Sub(m.taken) >= core.LateAfter:
+		m.lead(m.taken)
 	default:
-		if m.core.View().Leader {
-			m.core.LostSlot()
-		}
-		if m.slotPID == 0 || len(m.relays) == 1 {
-			m.takeSlot()
-		}
+		m.takeLock()
 	}
 }
 
-func (m *model) owns() bool { return m.slotPID == m.pid }
-
-// takeSlot starts the stream at the current WAL position.
-func (m *model) takeSlot() {
-	m.say("takes the slot")
-	free := m.freeSince
-	switch {
-	case len(m.relays) == 1: // others may have owned it
-		free = m.clock.Add(time.Duration(len(m.rows)%2)*time.Second - core.RestFor)
-	case m.lastOwner == m:
-		free = time.Time{}
-	}
-	m.lastOwner = m
-	m.pids++
-	m.pid, m.slotPID = m.pids, m.pids
-	m.streamed = len(m.txs)
-	m.term++
-	if m.start, m.restUntil = m.wal, free; !free.IsZero() {
-		m.restUntil = free.Add(core.RestFor)
-	}
-	m.core.TookSlot(core.Slot{
-		Boundary: int64(len(m.rows)), PID: m.pid, Server: m.restarts, Start: m.wal, WALEnd: m.wal, FreeSince: free,
-	})
-	m.core.Owned(m.clock)
-	m.core.StreamLive(true)
-}
-
-// failOver replaces the server by one without traces of locks, without the last transactions, and with a WAL and
-// transaction ids that end earlier.
-func (m *model) failOver(lost int) {
-	m.replaceServer(lost)
-	if !m.polls {
-		m.core.LostSlot()
-		m.takeSlot()
-	}
-}
-
-func (w *world) replaceServer(lost int) {
-	for _, row := range w.rows {
-		row.traced = false
-	}
+// failOver replaces the server by one without the last transactions, and with a WAL and transaction ids that end
+// earlier.
+func (w *world) failOver(lost int) {
 	kept := max(len(w.txs)-lost, 0)
 	for _, tx := range w.txs[kept:] {
 		for _, row := range tx.rows {
@@ -317,7 +250,6 @@ func (w *world) replaceServer(lost int) {
 	}
 	w.lastXID -= uint32(len(w.txs) - kept)
 	w.txs = w.txs[:kept]
-	w.failedOver = int64(len(w.rows))
 	w.wal = 1 + w.wal/2
 	w.seen = min(w.seen, w.wal)
 	w.restart()
@@ -325,9 +257,8 @@ func (w *world) replaceServer(lost int) {
 
 // restart ends all sessions. The server has another number then.
 func (w *world) restart() {
+	w.holder = nil
 	for _, r := range w.relays {
-		r.endClaims()
-		r.dueFrom, r.restarted = r.clock.Add(core.RestFor), w.now
 		r.streamed = min(r.streamed, len(w.txs))
 	}
 	for _, tx := range w.txs {
@@ -339,7 +270,7 @@ func (w *world) restart() {
 // commit ends a transaction.
 func (m *model) commit(tx *modelTx) {
 	m.lastXID++
-	tx.xid, tx.lsn = m.lastXID, m.wal+10
+	tx.xid, tx.lsn, tx.server = m.lastXID, m.wal+10, m.restarts
 	m.wal += 15
 	m.txs = append(m.txs, tx)
 }
@@ -392,8 +323,7 @@ func (m *model) deadline(row *modelRow) *time.Time {
 	if row.expires.IsZero() {
 		return nil
 	}
-	at := m.clock.Add(row.expires.Sub(m.now))
-	return &at
+	return pointer(row.expires)
 }
 
 // message returns the row as a query reads it, or as the stream brings it.
@@ -423,12 +353,10 @@ func (m *model) streamNext() {
 		m.streamed = len(m.txs)
 		return
 	}
-	if m.streamed >= len(m.txs) || !m.core.View().Leader {
+	if m.streamed >= len(m.txs) || !m.core.View().Leader || m.txs[m.streamed].server > m.server {
 		return
 	}
-	if m.owns() && !m.late {
-		m.core.Owned(m.clock)
-	}
+	m.prove()
 	tx := m.txs[m.streamed]
 	m.streamed++
 	for _, row := range tx.rows {
@@ -439,9 +367,9 @@ func (m *model) streamNext() {
 		if v == core.NoRoom {
 			m.t.Fatalf("NoRoom for a stream that does not wait")
 		}
-		owned := m.owns() && !m.late
+		owned := m.leads() && !m.late
 		if view := m.core.View(); v == core.Left && owned && view.Ready && view.InFlight == 0 && tx.lsn > m.seen {
-			m.t.Fatalf("row %d stays in the table, and no claim of this server can have seen it", row.id)
+			m.t.Fatalf("row %d stays in the table, and no sweep of this server can have seen it", row.id)
 		}
 		if len(out.Publish) == 0 {
 			m.say(map[bool]string{
@@ -449,6 +377,13 @@ func (m *model) streamNext() {
 			}[m.core.View().Remembered > before], row.id)
 		}
 		m.apply(out)
+	}
+}
+
+// prove asks for the lock if the relay does not certainly lead. A late proof does not come.
+func (m *model) prove() {
+	if !m.late && !m.core.Certain() {
+		m.askForLock()
 	}
 }
 
@@ -464,13 +399,13 @@ func (m *model) publish(message *outbox.Message) {
 	if m.delivered[message.ID] > 0 && !message.PossibleDuplicate {
 		m.t.Fatalf("row %d is published again, unmarked", message.ID)
 	}
-	if m.mustRest(m.rows[message.ID-1], message.AvailableAt) && message.TakenAt.Equal(m.clock) {
+	if m.now.Before(m.restUntil) && m.isOlder(message) && message.TakenAt.Equal(m.now) {
 		m.t.Fatalf("row %d is published while another relay may publish it", message.ID)
 	}
 	if m.marksExactly && message.PossibleDuplicate {
 		m.t.Fatalf("row %d is marked, and nobody can have published it", message.ID)
 	}
-	if left, expires := message.TimeLeft(m.clock); expires && left <= 0 {
+	if left, expires := message.TimeLeft(m.now); expires && left <= 0 {
 		m.tooLate[message] = true
 	}
 	m.say("publishes row %d%s", message.ID, map[bool]string{true: " with the mark"}[message.PossibleDuplicate])
@@ -480,22 +415,18 @@ func (m *model) publish(message *outbox.Message) {
 	}
 }
 
-// mustRest reports whether the previous leader, or a claim of another relay, may still publish this row. Rows in claims of
-// an earlier term or server are exempt.
-func (m *model) mustRest(row *modelRow, due *time.Time) bool {
-	claimed := slices.ContainsFunc(m.claims, func(c *modelClaim) bool {
-		return (c.ended || c.term < m.term) && slices.ContainsFunc(c.messages, func(message *outbox.Message) bool { return message.ID == row.id })
-	})
-	if due != nil {
-		return m.clock.Before(m.dueFrom) && !due.After(m.restarted) && !claimed
+// isOlder reports whether a message that a sweep has read could leave before the term.
+func (m *model) isOlder(message *outbox.Message) bool {
+	if message.AvailableAt != nil {
+		return !message.AvailableAt.After(m.begun.At)
 	}
-	return !m.polls && m.clock.Before(m.restUntil) && row.tx.lsn <= m.start && !claimed
+	return message.XID == 0 && message.ID <= m.begun.ID
 }
 
 // arrive delivers a message to the broker.
 func (m *model) arrive(message *outbox.Message) {
 	m.keepBatch(message)
-	mark := message.PossibleDuplicate || !message.TakenAt.IsZero() && m.clock.Sub(message.TakenAt) > core.RestFor
+	mark := message.PossibleDuplicate || !message.TakenAt.IsZero() && m.now.Sub(message.TakenAt) > core.RestFor
 	if m.delivered[message.ID] > 0 && !mark {
 		m.t.Fatalf("row %d is delivered again, unmarked", message.ID)
 	}
@@ -573,6 +504,9 @@ func (m *model) commitSettled() {
 		return
 	}
 	seen := m.snapshot()
+	m.prove()
+	m.core.MarkLate(m.pending)
+	m.core.MarkLate(m.hidden)
 	batch := append(m.pending, m.hidden...)
 	m.pending, m.hidden, m.unheard = nil, nil, &modelWritten{}
 	for _, s := range batch {
@@ -581,12 +515,9 @@ func (m *model) commitSettled() {
 			m.unheard.done = append(m.unheard.done, s)
 			continue
 		}
-		if m.lost[row.id] || !row.tx.visible || row.locked != nil || row.person {
+		if m.lost[row.id] || !row.tx.visible || row.person {
 			m.unheard.hidden = append(m.unheard.hidden, s)
 			continue
-		}
-		if s.Decision.Action != outbox.Delete {
-			s.Message.PossibleDuplicate = s.Message.PossibleDuplicate || row.traced || row.duplicate
 		}
 		m.unheard.done = append(m.unheard.done, s)
 		m.write(row, s)
@@ -619,42 +550,43 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 		}
 		m.say("deletes row %d", row.id)
 		row.gone = true
-	case s.Decision.Action == outbox.Release:
-		row.duplicate, row.traced = s.Message.PossibleDuplicate, false
 	case s.Message.AvailableAt == nil && !row.available.IsZero(), s.Message.AvailableAt != nil && !row.available.Equal(*s.Message.AvailableAt): // the fence
-		if row.postponed == m.core && s.Rejected {
-			m.t.Fatalf("row %d: its rejection is not written, since the relay itself has postponed it", row.id)
-		}
 	case s.Decision.Action == outbox.Retry:
 		if s.Rejected {
 			row.attempts++
 		}
 		m.say("tries row %d again in %s", row.id, s.Decision.Delay)
-		row.available, row.duplicate, row.traced = m.now.Add(s.Decision.Delay), s.Message.PossibleDuplicate, false
-		row.postponed = nil
+		row.available, row.duplicate = m.now.Add(s.Decision.Delay), row.duplicate || s.Message.PossibleDuplicate
 	case s.Decision.Action == outbox.DeadLetter:
 		m.say("makes row %d a dead letter", row.id)
-		row.gone, m.dead[row.id], row.duplicate, row.traced = true, true, s.Message.PossibleDuplicate, false
+		row.gone, m.dead[row.id], row.duplicate = true, true, row.duplicate || s.Message.PossibleDuplicate
 	}
 }
 
-// pass lets time pass while the process runs.
-func (w *world) pass(d time.Duration) {
-	w.now = w.now.Add(d)
-	for _, r := range w.relays {
-		r.clock = r.clock.Add(d)
-	}
-}
+// pass lets time pass.
+func (w *world) pass(d time.Duration) { w.now = w.now.Add(d) }
 
 // crash ends the process. Sent messages may have arrived.
 func (m *model) crash(arrived []bool) {
-	m.endClaims()
 	for i, message := range m.inFlight {
 		if !m.tooLate[message] && arrived[i%len(arrived)] {
 			m.arrive(message)
 		}
 	}
 	m.boot()
+}
+
+// die ends the process of one of several relays, and starts it again. Messages that it has sent may arrive later.
+func (m *model) die() {
+	for _, message := range m.inFlight {
+		if !m.tooLate[message] && !slices.Contains(m.arrived, message) {
+			m.onTheirWay = append(m.onTheirWay, message)
+		}
+	}
+	if m.holder == m {
+		m.holder = nil
+	}
+	m.launch()
 }
 
 // snapshot returns what a query that starts now can see.
@@ -672,75 +604,4 @@ func (m *model) snapshot() pgsnapshot.Snapshot {
 		m.t.Fatalf("%v", err)
 	}
 	return s
-}
-
-// modelClaim is a transaction that locks rows.
-type modelClaim struct {
-	m        *model
-	claim    *openClaim
-	messages []*outbox.Message
-	position uint64
-	owner    uint32
-	term     int
-	at       time.Time
-	// ended: the server has ended the transaction.
-	ended  bool
-	ending []outbox.Settlement // what it writes; nil: it still waits for answers
-	wrote  bool
-	failed bool
-}
-
-func (c *modelClaim) Locked() ([]*outbox.Message, uint64, uint32) {
-	return c.messages, c.position, c.owner
-}
-
-func (c *modelClaim) Read(context.Context) error { return nil }
-
-func (c *modelClaim) Alive(context.Context) error {
-	if c.ended {
-		return errFailed
-	}
-	return nil
-}
-
-func (c *modelClaim) Abandon() {
-	c.known()
-	c.unlock()
-}
-
-// known removes the claim from open, when the core learns what the lock has got.
-func (c *modelClaim) known() {
-	c.m.open = slices.DeleteFunc(c.m.open, func(o *modelClaim) bool { return o == c })
-}
-
-func (c *modelClaim) unlock() {
-	for _, row := range c.m.rows {
-		if row.locked == c {
-			row.locked = nil
-		}
-	}
-}
-
-var errEnded = errors.New("the transaction has ended")
-
-func (c *modelClaim) Commit(_ context.Context, rows []outbox.Settlement, postpone time.Duration) error {
-	if c.ended {
-		c.m.say("finds its claim ended by Postgres")
-		return errEnded
-	}
-	for _, s := range rows {
-		row := c.m.rows[s.Message.ID-1]
-		if row.locked != c {
-			c.m.t.Fatalf("row %d is written by a claim that has not locked it", row.id)
-		}
-		if s.Decision.Action == outbox.Postpone {
-			c.m.say("postpones row %d, which has no answer, by %s", row.id, postpone)
-			row.available, row.duplicate, row.traced, row.postponed = c.m.now.Add(postpone), true, false, c.m.core
-			s.Message.AvailableAt = pointer(row.available)
-			continue
-		}
-		c.m.write(row, s)
-	}
-	c.unlock()
-	return nil
 }

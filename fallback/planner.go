@@ -1,5 +1,4 @@
-// Package fallback publishes the rows that the stream does not bring. It plans the sweeps, finds rows and claims them.
-// A claim is a transaction that locks the rows until the broker has answered.
+// Package fallback publishes the rows that the stream does not bring. It plans the sweeps, and reads the rows.
 package fallback
 
 import (
@@ -12,31 +11,29 @@ type Sweep uint8
 const (
 	// None: no sweep is due now.
 	None Sweep = iota
-	// Due claims rows whose available_at has come.
+	// Due reads rows whose available_at has come.
 	Due
-	// Lately claims the rows of Due that became due lately, while Due pauses or walks long: many due rows cannot leave.
+	// Lately reads the rows of Due that became due lately, while Due pauses or walks long: many due rows cannot leave.
 	Lately
-	// Backlog claims rows without a key and without a time.
+	// Backlog reads rows without a key and without a time.
 	Backlog
-	// Newest claims the rows of Backlog and Keys with the newest ids, while these pause or walk long.
+	// Newest reads the rows of Backlog and Keys with the newest ids, while these pause or walk long.
 	Newest
-	// Keys claims the head of each ordering key, and rows behind it.
+	// Keys reads the head of each ordering key, and rows behind it.
 	Keys
-	// SlotCheck asks who owns the slot. Relays that do not own it run it.
-	SlotCheck
 	sweeps
 )
 
 // String returns the name in the log.
 func (s Sweep) String() string {
-	return [...]string{"none", "due", "lately", "backlog", "newest", "keys", "slot check"}[s]
+	return [...]string{"none", "due", "lately", "backlog", "newest", "keys"}[s]
 }
 
 // Outcome is the result of a sweep.
 type Outcome struct {
 	// Took is the longest time that it took to find a row.
 	Took time.Duration
-	// More: the pass continues at once. Full: the pass has claimed a full page, so newer rows probably wait already.
+	// More: the pass continues at once. Full: the pass has read a full page, so newer rows probably wait already.
 	More, Full bool
 	// Quiet is how long, according to the table, no row will become due.
 	Quiet time.Duration
@@ -84,7 +81,7 @@ type Planner struct {
 	// looked is when the last snapshot was taken.
 	looked time.Time
 	// wantedAt is when wanted keys were last looked up. againAt is when those may be looked up again of which nothing
-	// could be claimed.
+	// could be read.
 	wantedAt, againAt time.Time
 }
 
@@ -97,10 +94,8 @@ func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 	if r.Leader && r.Live && r.Ready { // every reason for a sweep wakes the sweeper
 		wait *= noticedAfter
 	}
-	for _, rest := range []time.Duration{r.Rest, r.DueRest} {
-		if rest > 0 {
-			wait = min(wait, rest)
-		}
+	if r.Rest > 0 {
+		wait = min(wait, r.Rest)
 	}
 	for sweep := Due; sweep < sweeps; sweep++ {
 		if !r.wants(sweep) || sweep == Newest && !p.newestWait(now) || sweep == Lately && !p.duePauses() {
@@ -125,20 +120,14 @@ func (p *Planner) Next(now time.Time, r Role) (Sweep, time.Duration) {
 // wants reports whether a sweep can do anything in this state.
 func (r Role) wants(s Sweep) bool {
 	switch s {
-	case Due:
-		return r.Ready && r.DueRest == 0
 	case Lately:
-		return r.lately && r.Ready && r.DueRest == 0
+		return r.lately && r.Sweeps && r.Ready
 	case Backlog:
-		return (r.TakesFresh && r.Ready) || r.Unseen
-	case Newest: // a leader's stream brings these rows
-		return r.newest && !r.Leader && r.TakesFresh && r.Ready
-	case Keys:
-		return r.TakesFresh && r.Ready
-	case SlotCheck:
-		return !r.Leader
+		return r.Sweeps && r.Ready || r.Unseen
+	case Newest: // a live stream brings these rows
+		return r.newest && !r.Live && r.Sweeps && r.Ready
 	}
-	return false
+	return r.Sweeps && r.Ready
 }
 
 // at returns when a sweep is due. A sweep with a reason does not wait for the safety interval.
@@ -167,8 +156,8 @@ func (p *Planner) at(s Sweep, r Role) time.Time {
 	return at
 }
 
-// pauses reports whether the next pass is more than a poll interval after the last one. Such a pass has read many rows
-// that it could not claim: scheduled ones, dead ones, or those behind the first row of their key.
+// pauses reports whether the next pass is more than a poll interval after the last one. Such a pass has found many rows
+// that must not leave yet: scheduled ones, dead ones, or those behind the first row of their key.
 func (p *Planner) pauses(s Sweep) bool {
 	return !p.underWay[s] && p.next[s].Sub(p.ended[s]) > p.pollInterval
 }
@@ -179,7 +168,7 @@ func (p *Planner) newestWait(now time.Time) bool {
 	return p.pauses(Backlog) || long(Backlog) || long(Keys)
 }
 
-// duePauses reports whether due rows would wait for long, because Due pauses, or walks past rows that it cannot claim.
+// duePauses reports whether due rows would wait for long, because Due pauses, or walks past rows that cannot leave.
 func (p *Planner) duePauses() bool {
 	return p.pauses(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
 }
@@ -209,9 +198,6 @@ func (p *Planner) unasked(s Sweep, pause time.Duration) time.Time {
 
 // Done records the result of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
-	if s == SlotCheck { // it scans nothing, and a late one can miss that another relay had the slot for a moment
-		o.Took = 0
-	}
 	if s == Due {
 		p.quietUntil = now.Add(min(o.Quiet, noticedAfter*p.pollInterval))
 	}
@@ -229,7 +215,7 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	}
 	p.ended[s], p.cost[s] = now, min(p.taking[s], p.took[s])
 	factor := time.Duration(costFactor)
-	if s == Due { // meanwhile, Lately claims what becomes due
+	if s == Due { // meanwhile, Lately reads what becomes due
 		factor = keysFactor
 	}
 	if p.next[s] = now.Add(max(p.pollInterval, factor*p.cost[s])); o.Full && factor*p.cost[s] < p.pollInterval {

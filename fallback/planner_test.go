@@ -12,7 +12,7 @@ const poll = time.Second
 
 // streaming is the state of a healthy leader with nothing to do.
 func streaming() Role {
-	return Role{View: core.View{Leader: true, Live: true, Ready: true}, TakesFresh: true}
+	return Role{View: core.View{Leader: true, Live: true, Ready: true}, Sweeps: true}
 }
 
 // settle runs the planner until it waits. It returns the sweeps that ran, and the wait.
@@ -80,7 +80,7 @@ func TestARequestedSweepRunsWithinAPollInterval(t *testing.T) {
 	ranOnly(t, ran, Due, Backlog, Keys)
 }
 
-// Look-ups of wanted keys do not wait for a poll interval, and not for keys of which nothing could be claimed.
+// Look-ups of wanted keys do not wait for a poll interval, and not for keys of which nothing could be read.
 func TestWantedKeysAreLookedUpAtOnce(t *testing.T) {
 	p, now := NewPlanner(poll), time.Now()
 	settle(p, now, streaming())
@@ -241,25 +241,14 @@ func TestOneSlowSweepDoesNotDelayTheNext(t *testing.T) {
 	}
 }
 
-// Between two checks, another relay may have had the slot and published rows without deleting them.
-func TestSlowSlotChecksRunAtEachPollInterval(t *testing.T) {
+func TestARelaySweepsOnlyWhileItLeads(t *testing.T) {
+	role := Role{View: core.View{Ready: true}}
 	p, now := NewPlanner(poll), time.Now()
-	for range 3 {
-		p.Done(SlotCheck, now, Outcome{Took: time.Second})
-		if at := p.at(SlotCheck, Role{View: core.View{Ready: true}}); at.Sub(now) > poll {
-			t.Errorf("the next one runs after %s", at.Sub(now))
-		}
-	}
-}
-
-func TestAStandbySweepsFreshRowsOnlyWithoutALeader(t *testing.T) {
-	standby := Role{View: core.View{Ready: true}}
-	p, now := NewPlanner(poll), time.Now()
-	ran, _ := settle(p, now, standby)
-	ranOnly(t, ran, Due, SlotCheck)
-	standby.TakesFresh = true
-	ran, _ = settle(p, now.Add(poll), standby)
-	ranOnly(t, ran, Due, Backlog, Keys, SlotCheck)
+	ran, _ := settle(p, now, role)
+	ranOnly(t, ran)
+	role.Sweeps = true
+	ran, _ = settle(p, now.Add(poll), role)
+	ranOnly(t, ran, Due, Backlog, Keys)
 }
 
 func TestNoSweepStarvesAnother(t *testing.T) {

@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"flag"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -45,7 +47,7 @@ func (s steps) without(names ...string) steps {
 	return s
 }
 
-// In any order of steps by stream, claims, broker, settler, outages and crashes: no message is lost, each key keeps its
+// In any order of steps by stream, sweeps, broker, settler, outages and crashes: no message is lost, each key keeps its
 // order with one message in flight, no row is in flight twice, and duplicates are marked.
 func TestRandomStepsLoseNothingAndKeepTheOrderOfKeys(t *testing.T) { walk(t, (*model).steps) }
 
@@ -60,16 +62,11 @@ func TestRandomStepsDeliverOnceIfAllConfirmsArrive(t *testing.T) {
 	})
 }
 
-// A message that nobody can have published before is not marked, on either way out of the table.
+// A message that nobody can have published before is not marked, whether it was streamed or swept.
 func TestRandomStepsMarkOnlyPossibleDuplicates(t *testing.T) {
 	walk(t, func(m *model) steps {
 		m.marksExactly = true
-		steps := m.steps().without("crash", "freeze", "outage", "unknown", "nack", "reconnect", "fail over", "lose", "person", "claim")
-		steps["claim"] = func(t *rapid.T) { // ends once its messages have an answer
-			if len(m.claims) > 0 && (m.claims[0].claim.Flying() == 0 || m.claims[0].ending != nil) {
-				m.stepClaim(0)
-			}
-		}
+		steps := m.steps().without("crash", "freeze", "outage", "unknown", "nack", "fail over", "lose", "late")
 		steps["down"] = func(*rapid.T) {
 			m.core.PublisherReady(false)
 			for len(m.inFlight) > 0 {
@@ -80,8 +77,8 @@ func TestRandomStepsMarkOnlyPossibleDuplicates(t *testing.T) {
 	})
 }
 
-// Rows without a key leave by claims that find and lock them at once, beside the stream of the same rows.
-func TestRandomStepsDeliverEachRowOfALockedRange(t *testing.T) {
+// Rows without a key are read beside the stream of the same rows.
+func TestRandomStepsDeliverEachRowOfARange(t *testing.T) {
 	walk(t, func(m *model) steps {
 		m.scheduledOfTen, m.expiring = 0, false
 		steps := m.stepsOf("").without(
@@ -106,9 +103,6 @@ func TestRandomStepsKeepTheOrderOfRequeuedMessages(t *testing.T) {
 		steps["die"] = func(t *rapid.T) {
 			for len(m.inFlight) > 0 {
 				m.resolve(0, outbox.Impossible, outbox.ReasonTooLarge, false)
-			}
-			for len(m.claims) > 0 {
-				m.stepClaim(0)
 			}
 			m.hearSettled()
 			m.commitSettled()
@@ -142,6 +136,37 @@ func TestRandomStepsEndWithIdleSweeps(t *testing.T) {
 	})
 }
 
+// Two relays take the lock from one another, at any time. Each may freeze, or die and start again.
+func TestRandomStepsOfTwoRelays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := newModel(t)
+		a.restUntil = a.now
+		relays, all := []*model{a, a.world.relay()}, steps{}
+		relays[1].polls = a.polls
+		relays[1].launch()
+		for i, r := range relays {
+			for name, step := range r.steps().without("crash", "person", "undecodable") {
+				all[fmt.Sprint(name, " of ", i)] = step
+			}
+			all[fmt.Sprint("dies ", i)] = func(*rapid.T) { r.die() }
+			all[fmt.Sprint("asks again ", i)] = func(*rapid.T) { r.askForLock() }
+		}
+		all["arrives"] = func(t *rapid.T) {
+			if n := len(a.onTheirWay); n > 0 {
+				i := rapid.IntRange(0, n-1).Draw(t, "message")
+				a.arrive(a.onTheirWay[i])
+				a.onTheirWay = slices.Delete(a.onTheirWay, i, i+1)
+			}
+		}
+		t.Repeat(all)
+		a.quiesce()
+		a.lostNothing()
+		for _, r := range relays {
+			r.empty()
+		}
+	})
+}
+
 func (m *model) steps() steps {
 	return m.stepsOf("", "", "a", "b", "c", "d", "e")
 }
@@ -153,9 +178,7 @@ func (m *model) stepsOf(keys ...string) steps {
 	sweep := func(kind Sweep) func(*rapid.T) {
 		return func(t *rapid.T) {
 			core := m.core
-			if !m.marksExactly { // a failed lock leaves a trace
-				m.failing = func() bool { return rapid.IntRange(1, 20).Draw(t, "fails") == 1 }
-			}
+			m.failing = func() bool { return rapid.IntRange(1, 20).Draw(t, "fails") == 1 }
 			defer func() { m.failing = never }()
 			m.sweep(kind, func() {
 				for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "meanwhile") {
@@ -169,7 +192,6 @@ func (m *model) stepsOf(keys ...string) steps {
 	maps.Copy(all, steps{
 		"due": sweep(Due), "lately": sweep(Lately), "backlog": sweep(Backlog), "newest": sweep(Newest), "keys": sweep(Keys), "keys too": sweep(Keys),
 		"crash": func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
-		"":      func(*rapid.T) { m.check() },
 	})
 	return all
 }
@@ -245,33 +267,29 @@ func (m *model) outsideSteps(keys ...string) steps {
 		"recovery": func(*rapid.T) { m.core.PublisherReady(true) },
 		"settle":   func(*rapid.T) { m.settle() },
 		"commit":   func(*rapid.T) { m.commitSettled() },
-		"claim": func(t *rapid.T) {
-			if len(m.claims) > 0 {
-				m.stepClaim(rapid.IntRange(0, len(m.claims)-1).Draw(t, "claim"))
-			}
-		},
-		"cut": func(t *rapid.T) {
-			if len(m.claims) > 0 {
-				m.claims[0].claim.Cut()
-			}
-		},
+		"body":     func(*rapid.T) { m.readBody() },
 		"person": func(t *rapid.T) {
 			for _, row := range m.visible() {
-				if row.locked == nil && rapid.IntRange(1, 4).Draw(t, "looks at it") == 1 {
-					row.person, row.traced = !row.person, true
+				if rapid.IntRange(1, 4).Draw(t, "looks at it") == 1 {
+					row.person = !row.person
 				}
 			}
 		},
-		"lose": func(*rapid.T) { m.endClaims() },
+		"lose": func(*rapid.T) {
+			if m.holder == m {
+				m.holder = nil
+			}
+		},
 		"reconnect": func(*rapid.T) {
-			if !m.polls {
-				m.core.LostSlot()
-				m.takeSlot()
+			if m.core.View().Leader && !m.polls {
+				m.core.StreamEnded()
+				m.stream()
 			}
 		},
 		"fail over":    func(t *rapid.T) { m.failOver(rapid.IntRange(0, 3).Draw(t, "lost")) },
 		"freeze":       func(*rapid.T) { m.pass(2 * time.Second) },
-		"ask for slot": func(*rapid.T) { m.askForSlot() },
+		"ask for lock": func(*rapid.T) { m.askForLock() },
+		"soon":         func(*rapid.T) { m.pass(core.LateAfter) },
 		"late":         func(*rapid.T) { m.late = !m.late },
 		"time":         func(*rapid.T) { m.pass(500 * time.Millisecond) },
 		"slow":         func(*rapid.T) { m.pass(modelTimeout + time.Second) },

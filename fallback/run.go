@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
@@ -9,7 +10,12 @@ import (
 
 // Run sweeps until stop is done. It finishes a started sweep under ctx. A missing table or column is an error.
 func (s *Sweeper) Run(ctx, stop context.Context) error {
-	failed := None // the last sweep that failed
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	bodies, end := context.WithCancel(stop)
+	defer end()
+	s.prove = s.certain
+	reading.Go(func() { s.readBodies(bodies) })
 	for stop.Err() == nil {
 		s.Beat()
 		kind, delay := s.Next()
@@ -17,18 +23,18 @@ func (s *Sweeper) Run(ctx, stop context.Context) error {
 			await(stop, min(delay, s.BeatEvery), s.Core.Wake)
 			continue
 		}
-		began, claimed := time.Now(), s.Claimed()
+		if s.certain(stop); stop.Err() != nil {
+			break
+		}
+		began, swept := time.Now(), s.Swept()
 		more, err := s.Once(ctx, kind)
-		s.Log.Debug("scanned the table", "sweep", kind.String(), "claimed", s.Claimed()-claimed, "more", more,
+		s.Log.Debug("scanned the table", "sweep", kind.String(), "swept", s.Swept()-swept, "more", more,
 			"took", time.Since(began).Round(time.Microsecond))
 		if err == nil {
-			if recovers(kind, failed) {
-				s.Trouble.Over(event.SweepRecovered, "scanning the table again")
-			}
+			s.Trouble.Over(event.SweepRecovered, "scanning the table again")
 			s.Retry.Reset()
 			continue
 		}
-		failed = kind
 		err, gone := s.Explain(ctx, err)
 		if gone {
 			return err
@@ -38,10 +44,6 @@ func (s *Sweeper) Run(ctx, stop context.Context) error {
 	}
 	return nil
 }
-
-// recovers reports whether the success of a sweep ends an outage. A slot check does not read the table: it also
-// succeeds while the table is locked.
-func recovers(succeeded, failed Sweep) bool { return succeeded != SlotCheck || failed == SlotCheck }
 
 func await(stop context.Context, atMost time.Duration, wake <-chan struct{}) {
 	timer := time.NewTimer(atMost)

@@ -115,28 +115,32 @@ type beginning struct {
 var (
 	usualKeys = []string{"a", "a", ""}
 	oneKey    = []string{"a", "a", "a"}
-	// takeover makes relay B the leader, and lets it claim older rows.
-	takeover   = slices.Concat(by(0, streamEnds), by(1, takesSlot), by(0, ticks))
-	claimsRows = []step{{begins, 1, int(Backlog)}}
-	claimsKeys = []step{{begins, 1, int(Keys)}}
+	// takeover makes relay B the leader, and lets it read older rows.
+	takeover  = slices.Concat(by(0, losesLock), by(1, takesLock, leads), by(0, ticks))
+	readsRows = []step{{begins, 1, int(Backlog)}}
+	readsKeys = []step{{begins, 1, int(Keys)}}
+	// readsSlowly reads older rows, and has not published them yet.
+	readsSlowly = []step{{beginsSlowly, 1, int(Backlog)}, {continues, 1, 0}}
 )
 
 var beginnings = []beginning{
 	{name: "an empty table", keys: usualKeys},
 	{name: "a row behind another of its key", keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams)},
-	{name: "rows that nobody has streamed", keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover)},
+	{name: "rows that nobody has streamed", keys: []string{"", "a", "a"}, steps: slices.Concat(by(0, commits, commits), takeover)},
 	{name: "a row that the former leader has streamed", keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams), takeover)},
-	{name: "a claim of a lost server", keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover, claimsKeys, by(1, confirmed, confirmed, endsClaim, failsOver, takesSlot))},
-	{name: "messages of a lost server", keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams, failsOver, takesSlot)},
-	{name: "a scheduled row in a claim", keys: usualKeys, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks), []step{{begins, 0, int(Due)}, {begins, 0, int(Keys)}}, by(0, arrives))},
+	{name: "a row read from a lost server", keys: usualKeys, steps: slices.Concat(by(0, commits, commits), takeover, readsKeys, by(1, confirmed, confirmed, failsOver, takesLock, leads))},
+	{name: "messages of a lost server", keys: usualKeys, steps: by(0, commits, commits, commits, streams, streams, streams, failsOver, takesLock, leads)},
+	{name: "a scheduled row in flight", keys: usualKeys, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks), []step{{begins, 0, int(Due)}, {begins, 0, int(Keys)}}, by(0, arrives))},
 	{name: "a scheduled row on its way", keys: []string{"", "a", "a"}, steps: slices.Concat(by(0, commitsScheduled, streams, ticks, ticks), []step{{begins, 0, int(Due)}})},
 	{name: "a row that is not visible yet", keys: usualKeys, steps: slices.Concat(by(0, commitsUnseen), takeover)},
-	{name: "a row in the memory of the former leader", keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, claimsKeys)},
-	{name: "a row streamed after the slot was lost", keys: usualKeys, steps: slices.Concat(by(0, commits, streamEnds, blinks, streams), by(1, takesSlot, blinks, blinks, blinks, blinks))},
-	{name: "a late rejection", keys: usualKeys, steps: slices.Concat(by(0, commits, streams), takeover, claimsKeys, by(1, arrives), by(0, rejected), by(1, dies))},
-	{name: "a second row of a key, not visible yet", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, claimsRows, claimsKeys, claimsKeys, by(0, commitsUnseen), by(1, streams, confirmed, endsClaim))},
-	{name: "a frozen claim of two rows", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, by(1, commits, streams), claimsKeys, by(1, freezes, sleeps), by(0, takesSlot, ticks))},
-	{name: "a row in a claim of the former leader", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, claimsKeys, by(1, commits, streamEnds), by(0, takesSlot, ticks))},
+	{name: "a row in the memory of the former leader", keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, readsKeys)},
+	{name: "a row streamed after the lock was lost", keys: usualKeys, steps: slices.Concat(by(0, commits, losesLock), by(1, takesLock, leads), by(0, streams), []step{{ticks, 0, 1}})},
+	{name: "a look-up of rows that the former leader has", keys: usualKeys, steps: slices.Concat(by(0, commits, commits, streams, streams), takeover, []step{{beginsSlowly, 1, int(Keys)}})},
+	{name: "a second row of a key, not visible yet", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, readsRows, readsKeys, readsKeys, by(0, commitsUnseen), by(1, streams, confirmed))},
+	{name: "a frozen leader of two rows", keys: oneKey, steps: slices.Concat(by(0, commits), takeover, by(1, commits, streams), readsKeys, by(1, freezes, losesLock), by(0, takesLock, leads, ticks))},
+	{name: "a row in memory that the next leader has deleted", keys: usualKeys, steps: slices.Concat(by(0, commits, streams), takeover, readsKeys, by(1, confirmed, settles, losesLock), by(0, learns, takesLock, leads, ticks))},
+	{name: "a search beside the stream", keys: []string{"", "a", "a"}, steps: slices.Concat(takeover, by(0, commits), readsSlowly, by(1, streams))},
+	{name: "a search of an earlier term", keys: []string{"", "a", "a"}, steps: slices.Concat(takeover, by(0, commits), readsSlowly, by(1, losesLock, learns, takesLock, leads))},
 	{name: "a row that a newer one replaces", keys: []string{"", "a", "a"}, coalescing: true, steps: slices.Concat(by(0, commits, commits, commits), takeover)},
 }
 
@@ -153,7 +157,7 @@ func (k stepKind) weight() int {
 	switch {
 	case k >= freezes && k != thaws && k < ticks, k == unconfirmed, k == rejected:
 		return 3
-	case k == commitsUnseen, k == commitsScheduled, k == beginsSlowly, k == endsSlowly, k == sleeps:
+	case k == commitsUnseen, k == commitsScheduled, k == beginsSlowly:
 		return 2
 	}
 	return 1
@@ -177,7 +181,7 @@ type left struct {
 	faults, waits int
 }
 
-// searched is a relay of a search. One sweep at a time runs beside other steps: it rests before and after it locks rows.
+// searched is a relay of a search. One sweep at a time runs beside other steps: it rests before and after it reads rows.
 type searched struct {
 	*model
 	name   string
@@ -190,7 +194,8 @@ type searched struct {
 	began uint64
 }
 
-// step is a step of a relay, or of the world. At is the message or claim that it concerns, or the kind of a sweep.
+// step is a step of a relay, or of the world. At is the message that it concerns, the kind of a sweep, or 1 for a
+// shorter wait.
 type step struct {
 	what  stepKind
 	relay int
@@ -205,7 +210,8 @@ const (
 	commitsScheduled
 	reveals
 	streams
-	takesSlot
+	takesLock
+	leads
 	learns
 	begins
 	beginsSlowly
@@ -215,26 +221,18 @@ const (
 	unconfirmed
 	rejected
 	settles
-	endsClaim
-	endsSlowly
+	arrivesLate
 	freezes
 	thaws
 	dies
-	streamEnds
+	losesLock
 	restarts
-	crashes
 	failsOver
 	ticks
-	blinks
-	sleeps
 )
 
-// blink is as long as a leader is certain of its slot, tick longer than all times up to RestFor, sleep than all others.
-const (
-	blink = core.LateAfter
-	tick  = 1300 * time.Millisecond
-	sleep = 11 * time.Second
-)
+// tick is longer than all times up to RestFor.
+const tick = 1300 * time.Millisecond
 
 type violation string
 
@@ -256,7 +254,6 @@ func newStory(begins int, story []sentence) *search {
 	b := a.world.relay()
 	b.launch()
 	s.both = [2]*searched{{model: a, name: "A"}, {model: b, name: "B"}}
-	s.lastOwner = a
 	s.say = s.says
 	s.take(from.steps...)
 	s.left.faults, s.left.waits = 2, 3
@@ -268,7 +265,6 @@ func (s *search) take(steps ...step) {
 	for _, step := range steps {
 		if s.failed == nil {
 			s.attempt(func() { s.do(step, s.both[step.relay]) })
-			s.attempt(s.relays[0].check)
 		}
 	}
 }
@@ -325,7 +321,7 @@ func (s *search) digest() uint64 {
 
 // looks are numbers that usually differ between two relays.
 func (r *searched) looks() []int {
-	return []int{int(r.pid), r.streamed, len(r.inFlight), len(r.pending), r.term}
+	return []int{map[bool]int{true: 1}[r.holder == r.model], r.streamed, len(r.inFlight), len(r.pending)}
 }
 
 // steps returns what can happen next.
@@ -341,7 +337,9 @@ func (s *search) steps() (steps []step) {
 	if slices.ContainsFunc(s.txs, func(tx *modelTx) bool { return !tx.visible }) {
 		add(0, reveals)
 	}
-	patient := true
+	for at := range s.onTheirWay {
+		steps = append(steps, step{arrivesLate, 0, at})
+	}
 	for i, r := range s.both {
 		for at, message := range r.inFlight {
 			there := slices.Contains(r.arrived, message)
@@ -365,45 +363,38 @@ func (s *search) steps() (steps []step) {
 			}
 		} else {
 			r.steps(i, &steps, add)
-			patient = patient && len(r.claims) == 0 && r.resume == nil
 		}
-		if s.left.faults > 0 && r.owns() {
-			add(i, streamEnds)
+		if s.left.faults > 0 && r.holder == r.model {
+			add(i, losesLock)
 		}
 		if s.left.faults > 0 && !r.frozen {
 			add(i, freezes, dies)
 		}
 	}
 	if s.left.faults > 0 {
-		add(0, restarts, crashes)
+		add(0, restarts)
 		if len(s.txs) > 0 {
 			add(0, failsOver)
 		}
 	}
-	if s.left.waits > 0 && !slices.ContainsFunc(s.both[:], func(r *searched) bool { return r.hurries() }) {
+	if s.left.waits > 0 {
 		add(0, ticks)
-	}
-	if s.left.waits > 0 && patient {
-		add(0, sleeps)
 	}
 	return steps
 }
 
-// hurries reports whether a claim must end before more time passes; see mostOpen.
-func (r *searched) hurries() bool {
-	return !r.frozen && slices.ContainsFunc(r.claims, func(c *modelClaim) bool { return r.clock.Add(tick).Sub(c.at) > mostOpen })
-}
-
 // steps adds what a running relay can do.
 func (r *searched) steps(i int, steps *[]step, add func(int, ...stepKind)) {
-	leads := r.core.View().Leader
+	knows := r.core.View().Leader
 	switch {
-	case leads && r.streamed < r.sent():
+	case knows && r.streamed < r.sent():
 		add(i, streams)
-	case !leads && r.slotPID == 0:
-		add(i, takesSlot)
+	case !knows && r.holder == nil:
+		add(i, takesLock)
+	case !knows && r.holder == r.model:
+		add(i, leads)
 	}
-	if leads && !r.owns() {
+	if knows && !r.leads() {
 		add(i, learns)
 	}
 	if r.resume != nil {
@@ -418,14 +409,11 @@ func (r *searched) steps(i int, steps *[]step, add func(int, ...stepKind)) {
 	if len(r.pending)+len(r.hidden) > 0 {
 		add(i, settles)
 	}
-	for at := range r.claims {
-		*steps = append(*steps, step{endsClaim, i, at}, step{endsSlowly, i, at})
-	}
 }
 
 // sent is how many transactions the stream can bring.
 func (r *searched) sent() int {
-	if r.owns() {
+	if r.leads() {
 		return len(r.txs)
 	}
 	return min(r.buffered, len(r.txs))
@@ -455,16 +443,22 @@ func (s *search) do(step step, r *searched) {
 	case streams:
 		s.tell(r.name, "streams row %d", r.txs[r.streamed].rows[0].id)
 		r.streamNext()
-	case takesSlot:
-		r.takeSlot()
+	case takesLock:
+		r.takeLock()
+	case leads:
+		s.pass(max(r.taken.Add(core.LateAfter).Sub(s.now), 0))
+		r.lead(r.taken)
 	case learns:
-		s.tell(r.name, "learns that it has lost the slot")
-		r.core.LostSlot()
+		s.tell(r.name, "learns that it has lost the lock")
+		r.core.EndTerm()
+	case arrivesLate:
+		r.arrive(s.onTheirWay[step.at])
+		s.onTheirWay = slices.Delete(s.onTheirWay, step.at, step.at+1)
 	case begins:
 		s.tell(r.name, "searches the table (%s)", Sweep(step.at))
 		r.model.sweep(Sweep(step.at), func() {})
 	case beginsSlowly:
-		s.tell(r.name, "searches the table (%s), but does not lock rows yet", Sweep(step.at))
+		s.tell(r.name, "searches the table (%s), but does not read rows yet", Sweep(step.at))
 		r.begin(Sweep(step.at), s.seenBy(r))
 	case continues:
 		s.tell(r.name, "continues its search")
@@ -485,25 +479,14 @@ func (s *search) do(step step, r *searched) {
 		r.resolve(step.at, outcome, outbox.ReasonUnroutable, true)
 	case settles:
 		r.settle()
-	case endsClaim:
-		s.tell(r.name, "ends its claim")
-		for c := r.claims[step.at]; slices.Contains(r.claims, c); {
-			r.stepClaim(step.at)
-		}
-	case endsSlowly:
-		s.tell(r.name, "goes on to end its claim")
-		r.stepClaim(step.at)
 	case thaws:
 		s.tell(r.name, "wakes up")
 		r.frozen = false
-	case ticks, sleeps, blinks:
+	case ticks:
 		s.left.waits--
-		d := map[stepKind]time.Duration{ticks: tick, sleeps: sleep, blinks: blink}[step.what]
-		s.tell("", "%s pass", d)
-		s.pass(d)
-		if step.what == sleeps {
-			s.endFrozen()
-		}
+		waits := tick - time.Duration(step.at)*core.LateAfter
+		s.tell("", "%s pass", waits)
+		s.pass(waits)
 	default:
 		s.left.faults--
 		s.fault(step.what, r)
@@ -517,49 +500,30 @@ func (s *search) fault(what stepKind, r *searched) {
 		r.frozen = true
 	case dies:
 		s.tell(r.name, "dies and starts again")
-		s.leave(r)
-		r.endClaims()
 		r.drop()
-		r.launch()
+		r.die()
 		r.frozen, r.buffered = false, 0
-		if s.lastOwner == r.model {
-			s.lastOwner = nil
-		}
-	case streamEnds:
-		s.tell("", "Postgres ends the stream of relay %s", r.name)
+	case losesLock:
+		s.tell("", "Postgres ends the session of relay %s", r.name)
 		s.leave(r)
-	case restarts, crashes, failsOver:
+	case restarts, failsOver:
 		for _, r := range s.both {
 			s.leave(r)
 		}
-		switch what {
-		case restarts:
+		if what == restarts {
 			s.tell("", "Postgres restarts")
 			s.restart()
-		case crashes:
-			s.tell("", "Postgres crashes and loses the traces of claims")
-			s.replaceServer(0)
-		default:
+		} else {
 			s.tell("", "Postgres fails over and loses row %d", s.txs[len(s.txs)-1].rows[0].id)
-			s.replaceServer(1)
+			s.failOver(1)
 		}
 	}
 }
 
-// leave ends the stream of a relay.
+// leave ends the sessions of a relay.
 func (s *search) leave(r *searched) {
-	if r.owns() {
-		s.slotPID, s.freeSince, r.buffered = 0, s.now, len(s.txs)
-	}
-}
-
-// endFrozen ends the sessions of frozen relays.
-func (s *search) endFrozen() {
-	for _, r := range s.both {
-		if r.frozen {
-			s.leave(r)
-			r.endClaims()
-		}
+	if r.holder == r.model {
+		s.holder, r.buffered = nil, len(s.txs)
 	}
 }
 
@@ -583,7 +547,7 @@ func (r *searched) begin(kind Sweep, state uint64) {
 			}
 		}()
 		r.model.sweep(kind, func() {
-			if r.locking && !yield(struct{}{}) {
+			if r.reading && !yield(struct{}{}) {
 				panic(abandoned{})
 			}
 		})
@@ -591,7 +555,7 @@ func (r *searched) begin(kind Sweep, state uint64) {
 	r.goOn()
 }
 
-// goOn continues a sweep up to its next statement that locks rows, or from there.
+// goOn continues a sweep up to its next statement that reads rows, or from there.
 func (r *searched) goOn() {
 	if _, more := r.resume(); !more {
 		r.drop()
@@ -604,7 +568,7 @@ func (r *searched) drop() {
 		r.abandon()
 	}
 	r.resume, r.abandon, r.began = nil, nil, 0
-	r.sweeping, r.locking, r.between = false, false, func() {}
+	r.sweeping, r.reading, r.between = false, false, func() {}
 }
 
 // sentence is a part of a story: what a relay does, or for nobody, what happens.
@@ -661,7 +625,7 @@ func tellSearch(begins int, steps []step) string {
 			row := fmt.Sprint("row ", i+1)
 			told.what = strings.NewReplacer("streams "+row+", publishes "+row, "streams and publishes "+row,
 				"streams "+row+", keeps "+row, "streams "+row+" and keeps it", "streams "+row+", leaves "+row, "streams "+row+" and leaves it",
-				fmt.Sprintf("row %d, locks row", i+1), fmt.Sprintf("row %d and row", i+1)).Replace(told.what)
+				fmt.Sprintf("row %d, reads row", i+1), fmt.Sprintf("row %d and row", i+1)).Replace(told.what)
 		}
 		lines = append(lines, told.who+told.what)
 	}

@@ -3,59 +3,50 @@ package fallback
 import (
 	"context"
 	"log/slog"
-	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
+	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Table is what sweeps need from the outbox table. No method locks rows.
+// Table is what sweeps need from the outbox table.
 type Table interface {
 	FindDue(
 		ctx context.Context, after *outbox.Place, until *time.Time, limit int,
 	) ([]outbox.Candidate, time.Time, error)
-	FindBacklog(ctx context.Context, from, upTo int64, limit int, fresh outbox.Fresh) ([]outbox.Candidate, error)
+	// FindNewest finds rows without a time, with a key or without.
+	FindNewest(ctx context.Context, from, upTo int64, limit int) ([]outbox.Candidate, error)
 	FindKeys(
-		ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
+		ctx context.Context, after *string, keys, each int, upTo int64,
 	) ([]outbox.Run, pgsnapshot.Snapshot, error)
-	FindRuns(
-		ctx context.Context, keys []string, each int, fresh outbox.Fresh,
-	) ([]outbox.Run, pgsnapshot.Snapshot, error)
+	FindRuns(ctx context.Context, keys []string, each int, upTo int64) ([]outbox.Run, pgsnapshot.Snapshot, error)
+	// ReadRows reads rows that may leave now, in the order of ids. It leaves out those that a session has locked.
+	ReadRows(ctx context.Context, ids []int64, upTo int64) ([]*outbox.Message, uint64, error)
+	// ReadRange reads the first rows of a range without a key and without a time.
+	ReadRange(ctx context.Context, in outbox.Range) (outbox.Page, error)
+	// ReadBody reads a row whose body was not read with it, unless that has more than most bytes; 0: no limit. Nil: the
+	// row may not leave any more.
+	ReadBody(ctx context.Context, m *outbox.Message, most int) (*outbox.Message, error)
 	NextDue(ctx context.Context) (time.Duration, error)
 	Snapshot(ctx context.Context, name bool) (pgsnapshot.Snapshot, error)
 	LastID(ctx context.Context) (id int64, ok bool, err error)
-	// Restarts counts the restarts, crashes and replacements of the server, and the first connection to it. It is up to
-	// date after each successful statement.
-	Restarts() int64
 }
 
-// Sweeper runs sweeps. Only one goroutine may call Run or Once; claims end in others.
+// Sweeper runs sweeps while this relay leads. Only one goroutine may call Run or Once.
 type Sweeper struct {
 	Core  *core.Core
 	Table Table
-	// Lock starts a claim of rows, or of one large row.
-	Lock func(ctx context.Context, ids []int64, large bool, fresh outbox.Fresh) (Transaction, error)
-	// LockRange starts a claim of the first rows of a range that need no care, and returns the first row that it has
-	// skipped; nil: none. Without a transaction, the server cannot send one of the rows.
-	LockRange func(
-		ctx context.Context, in outbox.Range, fresh outbox.Fresh,
-	) (tx Transaction, skipped *int64, err error)
-	// SlotOwner returns who owns the slot.
-	SlotOwner func(ctx context.Context) (Owner, error)
 	// Apply does what the core has decided.
 	Apply func(core.Out)
-	// Committed receives the rows that a claim has written, and the time of the commit.
-	Committed func(rows []outbox.Settlement, took time.Duration)
-	// Failed receives the error of a claim that was not read or written.
-	Failed func(error)
-
-	// start replaces the goroutine of a claim in tests.
-	start func(*openClaim)
+	// MostBody returns the largest body that the broker accepts, in bytes; 0: unknown.
+	MostBody func() int
 	// Explain says what an error of a statement means, and whether the table or a column is gone. Retry is the wait
 	// after an error.
 	Explain func(context.Context, error) (err error, gone bool)
@@ -66,35 +57,23 @@ type Sweeper struct {
 	Beat      func()
 	BeatEvery time.Duration
 
-	// Shuffle randomises the order of keys that several relays compete for.
-	Shuffle func(n int, swap func(i, j int))
 	Planner *Planner
 	Settings
 
-	claims  claims
-	slot    slotSeen
+	swept   atomic.Int64
 	passes  passes
 	lookUps lookUps
-	// pace adapts the bytes of a claim, budget is how many the last one might take. halved is how often the rows of a
-	// search are halved.
-	pace     pace
-	budget   int
-	halved   int
-	restarts int64 // of the server, so far
+	// halved is how often the rows of a search are halved.
+	halved int
+	// prove waits until this relay certainly leads, or knows that it does not. Run sets it.
+	prove func(context.Context)
 }
 
 // Settings are the limits of sweeps.
 type Settings struct {
-	// Page is the most rows in one claim.
+	// Page is how many rows a statement reads at most.
 	Page int
-	// StaleAge is the age from which a relay without a stream takes fresh rows, and how long the slot must have been
-	// free for that.
-	StaleAge time.Duration
-	// SendTimeout is how long a row is postponed if its claim ends without the answer.
-	SendTimeout time.Duration
-	// Polling: this relay never streams. It takes fresh rows while no relay streams.
-	Polling bool
-	// UpTo: rows without a time above this id are left alone. Only a polling relay uses it.
+	// UpTo: rows without a time above this id are left alone.
 	UpTo int64
 }
 
@@ -104,26 +83,24 @@ type passes struct {
 	due    duePass
 	lately duePass
 	rows   backlogPass
-	newest backlogPass
 	keys   keysPass
-	ground ground
-	// dueGround is the same for Lately.
+	// newest is the id after which the next page of Newest starts, if newestBegun.
+	newest      int64
+	newestBegun bool
+	// ground is where Newest starts, dueGround where Lately starts.
+	ground    ground
 	dueGround dueGround
 	// anyDue: the last sweep of due rows found some.
 	anyDue bool
 	span   span
 }
 
-// Role is what this relay may claim now, and the state on which the planner decides.
+// Role is what this relay may do now, and the state on which the planner decides.
 type Role struct {
-	// View is the core's. Rest is how long this relay still claims only due rows, like a standby. Ready: the publisher
-	// takes messages, and there is room for a claim.
+	// View is the core's. Ready: the publisher takes messages, and there is room for a page.
 	core.View
-	// TakesFresh: this relay may claim rows without a time and rows with a key, because it leads or there is no leader.
-	TakesFresh bool
-	fresh      outbox.Fresh
-	// owner is the server process that must own the slot when rows are locked; nil: no condition.
-	owner *uint32
+	// Sweeps: this relay leads, and no relay before it may still publish.
+	Sweeps bool
 	// newest: passes over the keyless rows have shown above which ids Newest starts. lately: a pass over the due rows
 	// has shown from which time Lately starts.
 	newest, lately bool
@@ -131,45 +108,54 @@ type Role struct {
 
 // Role returns the current role.
 func (s *Sweeper) Role() Role {
-	r := Role{
-		View: s.Core.View(), fresh: outbox.NoFresh(),
-		newest: s.newestFrom() != greatestID, lately: s.passes.dueGround.from != nil,
-	}
+	r := Role{View: s.Core.View(), newest: s.newestFrom() != greatestID, lately: s.passes.dueGround.from != nil}
 	rows, _ := s.room()
-	r.Ready = rows > 0
-	now := s.Core.Clock()
-	if s.Polling && !s.slot.freeSince.IsZero() {
-		r.Rest = max(s.slot.freeSince.Add(core.RestFor).Sub(now), 0)
-	}
-	switch {
-	case r.Rest > 0:
-		return r
-	case r.Leader:
-		r.fresh, r.owner = outbox.AllFresh(), &r.PID
-	case s.slot.freeSince.IsZero(): // a relay streams
-		return r
-	case s.Polling:
-		r.fresh, r.owner = outbox.Fresh{UpTo: s.UpTo}, &s.slot.other
-	case now.Sub(s.slot.freeSince) <= s.StaleAge:
-		return r
-	case s.slot.other != 0: // while a stranger owns the slot, no relay can stream
-		r.fresh, r.owner = outbox.AllFresh(), &s.slot.other
-	default:
-		r.fresh, r.owner = outbox.Fresh{Age: s.StaleAge, UpTo: math.MaxInt64}, &s.slot.other
-	}
-	r.TakesFresh = true
+	r.Ready, r.Sweeps = rows > 0, r.Leader && r.Rest == 0
 	return r
 }
 
-// room returns how many rows and bytes a claim may take now. No rows: the planner waits until there is room for a page.
-func (s *Sweeper) room() (rows, bytes int) {
-	if s.claims.free() == 0 {
-		return 0, 0
-	}
-	rows, bytes = s.Core.Capacity(s.Page)
-	s.budget = s.pace.of(bytes)
-	return rows, s.budget
+// Swept counts the rows that sweeps have read and published.
+func (s *Sweeper) Swept() int64 { return s.swept.Load() }
+
+// room returns how many rows and bytes a sweep may read now. No rows: the planner waits until there is room for a page.
+func (s *Sweeper) room() (rows, bytes int) { return s.Core.Capacity(s.Page) }
+
+func (s *Sweeper) apply(out core.Out) {
+	s.swept.Add(int64(out.Swept))
+	s.Apply(out)
 }
+
+// readBodies reads large bodies, one at a time. Other rows leave meanwhile.
+func (s *Sweeper) readBodies(ctx context.Context) {
+	for ctx.Err() == nil {
+		if m := s.Core.NextBody(); m != nil {
+			s.readBody(ctx, m)
+		} else {
+			await(ctx, s.BeatEvery, s.Core.Bodies)
+		}
+	}
+}
+
+func (s *Sweeper) readBody(ctx context.Context, m *outbox.Message) {
+	read, err := s.Table.ReadBody(ctx, m, s.MostBody())
+	if err != nil && ctx.Err() == nil {
+		s.Log.Warn("cannot read the body of a large row: retrying; other rows leave meanwhile",
+			"event", event.SweepFailing, "id", m.ID, "error", pgdial.Text(err))
+	}
+	s.prove(ctx)
+	s.Apply(s.Core.BodyRead(m, read))
+}
+
+// certain waits until this relay certainly leads: a statement may have taken long. The core asks the leader for proof.
+func (s *Sweeper) certain(ctx context.Context) {
+	for ctx.Err() == nil && !s.Core.Certain() {
+		s.Beat()
+		await(ctx, askCertain, nil)
+	}
+}
+
+// askCertain is how often the sweeper asks whether this relay certainly leads.
+const askCertain = 5 * time.Millisecond
 
 // some returns how many rows or keys to search for.
 func (s *Sweeper) some(most int) int { return max(most>>s.halved, 1) }
@@ -206,9 +192,6 @@ func (s *Sweeper) noticeTerm() {
 // Once runs one sweep and reports the result to the planner. More: the next page should be read at once.
 func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 	s.noticeTerm()
-	if noticed, err := s.noticeRestart(ctx); noticed || err != nil {
-		return false, err
-	}
 	r := s.Role()
 	var o Outcome
 	began := s.Core.Clock()
@@ -226,8 +209,6 @@ func (s *Sweeper) Once(ctx context.Context, kind Sweep) (more bool, err error) {
 			return s.lookUp(ctx, r)
 		}
 		o, err = s.passKeys(ctx, r)
-	case SlotCheck:
-		err = s.CheckSlot(ctx)
 	}
 	if o.Took == 0 && err == nil { // a failed statement says nothing about the cost of a sweep
 		o.Took = s.Core.Clock().Sub(began)

@@ -146,8 +146,8 @@ BEGIN
     IF waits IS NOT TRUE THEN
         RETURN false;
     END IF;
-    -- A relay takes a row with a time only when that has come, and locks it. The time is compared once more, because the
-    -- search may take long. If one row is locked, none is deleted.
+    -- A relay takes a row with a time only when that has come, and none that is locked. The time is compared once more,
+    -- because the search may take long. If one row is locked, none is deleted.
     free := ARRAY(SELECT w.id FROM {{.outbox}} w
         WHERE w.id = ANY (rows) AND w.available_at > clock_timestamp() AND w.possible_duplicate IS NOT TRUE
         FOR UPDATE SKIP LOCKED);

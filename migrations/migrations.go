@@ -79,7 +79,7 @@ func migrate(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string)
 	}
 	lock := "LOCK TABLE " + versions + " IN EXCLUSIVE MODE"
 	if missing {
-		lock = "CREATE TABLE " + versions + versionColumns
+		lock = createVersions(versions)
 	}
 	if _, err := tx.Exec(ctx, lock); err != nil {
 		return 0, err
@@ -103,8 +103,13 @@ func migrate(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string)
 	return from, err
 }
 
-// versionColumns has a key: a publication FOR ALL TABLES lets no row without one be updated or deleted.
-const versionColumns = " (version int4 PRIMARY KEY)"
+// createVersions creates the version table, which leaders lock. It has no index: REINDEX CONCURRENTLY would lock it
+// until all older transactions have ended. Without a replica identity, a publication FOR ALL TABLES lets no row be
+// updated. A leader that ends and leaves nothing in flight says so in ended_well.
+func createVersions(versions string) string {
+	return fmt.Sprintf("CREATE TABLE %[1]s (version int4, ended_well uuid);\n"+
+		"ALTER TABLE %[1]s REPLICA IDENTITY FULL", versions)
+}
 
 // Status returns the version of the tables. It needs only SELECT on the version table. It fails if objects with the
 // names of the outbox are not ours (CheckOwners).

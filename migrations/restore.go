@@ -83,7 +83,7 @@ func checkMoved(ctx context.Context, conn *pgx.Conn, table, of outbox.Table) err
 	case err != nil:
 		return fmt.Errorf("look for table %s under another name: %w", of, err)
 	}
-	beside := fmt.Sprintf("CREATE TABLE %s%s", VersionTable(moved).Printed(), versionColumns)
+	beside := fmt.Sprintf("CREATE TABLE %s (version int4)", VersionTable(moved).Printed())
 	if dead {
 		beside = fmt.Sprintf("ALTER TABLE %s RENAME COLUMN dead_at TO died_at", moved.Printed())
 	}

@@ -1,11 +1,8 @@
 package outbox
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
-// Candidate is a row that a claim may take, as known before the lock.
+// Candidate is a row that a sweep has found and may read.
 type Candidate struct {
 	Ref
 	OrderingKey *string
@@ -16,14 +13,11 @@ type Candidate struct {
 	// Superseded: a newer row with the same coalesce key and ordering key waits. It is not set for rows without an
 	// ordering key.
 	Superseded bool
-	// Traced: a session has locked the row and not deleted it, and may still lock it. Only keyless rows without a time
-	// have it.
-	Traced bool
 	// Due is the row's available_at; nil: none.
 	Due *time.Time
 }
 
-// Place is the place of a due row in the order in which due rows are claimed.
+// Place is the place of a due row in the order in which sweeps read due rows.
 type Place struct {
 	Due time.Time
 	ID  int64
@@ -43,26 +37,23 @@ func Runs(rows []Candidate) (runs []Run) {
 	return runs
 }
 
-// Fresh selects rows without a time that a claim may take: at least Age old, with ids up to UpTo. Keyed: FindBacklog
-// also finds rows with an ordering key.
-type Fresh struct {
-	Age   time.Duration
-	UpTo  int64
-	Keyed bool
-}
-
-// AllFresh selects all rows without a time.
-func AllFresh() Fresh { return Fresh{UpTo: math.MaxInt64} }
-
-// NoFresh selects none of them.
-func NoFresh() Fresh { return Fresh{UpTo: math.MinInt64} }
-
-// Range are rows without a key and without a time that a claim finds and locks at once.
+// Range are rows without a key and without a time that a sweep reads.
 type Range struct {
 	// From and UpTo are the first and the last id.
 	From, UpTo int64
-	// Rows is how many rows are locked at most. Larger rows than Size bytes are skipped.
-	Rows, Size int
-	// Held are ids that are not locked.
+	// Rows and Bytes are how much is read at most; the first row is read in any case.
+	Rows, Bytes int
+	// Held are ids that are left out.
 	Held []int64
+}
+
+// Page is what was read of a Range.
+type Page struct {
+	// Messages are the rows, in the order of ids. All of them committed before the position.
+	Messages []*Message
+	Position uint64
+	// Traced are rows that a session may have locked.
+	Traced []int64
+	// UpTo: no other rows have ids up to it.
+	UpTo int64
 }

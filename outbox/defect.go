@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// MostHeaderBytes limits each column other than the payload that a claim or the stream takes: in bytes, as the database
+// MostHeaderBytes limits each column other than the payload that a sweep or the stream takes: in bytes, as the database
 // sends it. Headers and properties must fit into one frame of RabbitMQ, usually 131,072 bytes. Eight times as much is
 // always too much, because JSON takes up to six bytes for one.
 const MostHeaderBytes = 8 * 131072

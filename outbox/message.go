@@ -79,7 +79,7 @@ type Ref struct {
 }
 
 // Row are the columns of one row of the outbox table. It owns its slices. The reader of the row makes it, and it does
-// not change, except for AvailableAt when a claim postpones the row.
+// not change.
 type Row struct {
 	// ID is the insertion order.
 	ID        int64
@@ -121,8 +121,8 @@ type Defects struct {
 	NoRoutingKey bool
 	// Oversize is a column that is too large to be in the message; "": none.
 	Oversize string
-	// Unread is the size of the body if it was not read: a sweep must read it, or the broker accepts at most MostBody
-	// bytes.
+	// Unread is the size of the body if it was not read with the row: a sweep reads it later, or the broker accepts at
+	// most MostBody bytes.
 	Unread, MostBody int
 	// Unreadable is the database's error if it cannot send the row. Only the id, the times and the ordering key are
 	// set.
@@ -136,6 +136,8 @@ type Message struct {
 	// PossibleDuplicate: the message may have been published before. The reader takes it from the row, and the core
 	// sets it until the message is sent.
 	PossibleDuplicate bool
+	// Traced: a session may have locked the row when it was read.
+	Traced bool
 	// Superseded: a newer row with the same coalesce key and ordering key waits, so this one is not published.
 	Superseded bool
 	// Deadline is ExpiresAt on this process's clock, or slightly earlier; nil: never.
@@ -193,10 +195,10 @@ func (m *Message) Ref() Ref { return Ref{ID: m.ID, MessageID: m.MessageID} }
 // have set that.
 func (m *Message) NextAttempts() int { return min(m.Attempts+1, math.MaxInt32) }
 
-// Size returns the memory of the message in bytes, as the relay's budget counts it.
+// Size returns the memory of the message in bytes, without a body that was not read, as the relay's budget counts it.
 func (m *Message) Size() int {
 	const overhead = 256 // the struct, and its entries in maps and queues
-	size := overhead + len(m.RoutingKey) + len(m.Payload) + m.Unread + len(m.Headers) + len(m.Properties)
+	size := overhead + len(m.RoutingKey) + len(m.Payload) + len(m.Headers) + len(m.Properties)
 	if m.Exchange != nil {
 		size += len(*m.Exchange)
 	}

@@ -12,16 +12,14 @@ const (
 	Retry
 	// DeadLetter: the row moves to the dead-letter table.
 	DeadLetter
-	// Release: nothing is charged. A claimed row stays unchanged, except for the mark.
+	// Release: nothing is charged. The row stays unchanged.
 	Release
-	// Postpone: the broker has not answered yet. No claim takes the row again before Delay is over.
-	Postpone
 )
 
 // Decision is what to do with a row after one result.
 type Decision struct {
 	Action Action
-	Delay  time.Duration // Retry, Postpone: on the database's clock
+	Delay  time.Duration // Retry: on the database's clock
 	Reason Reason        // Retry, DeadLetter; Delete of an unpublished message
 	Detail string        // Retry, DeadLetter: last_error
 	// KeyGoesOn: later rows of the ordering key may leave before this row has moved, because it will never leave again.

@@ -11,7 +11,7 @@ import (
 type actors struct {
 	failed chan error // the first error that ended an actor
 
-	owners, retention, sweeper, publisher, settler, streamer actor
+	owners, retention, sweeper, publisher, settler, leader actor
 	// stopSweeping asks the sweeper to end after the current sweep.
 	stopSweeping context.CancelFunc
 }
@@ -45,7 +45,7 @@ func (a actor) end() {
 	}
 }
 
-// start starts what Run and Drain have in common: hooks, the look at owners, settler, publisher and sweeper. They
+// start starts what Run and Drain have in common: hooks, the look at owners, settler, leader, publisher, sweeper. They
 // outlive ctx; only stop ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
@@ -54,17 +54,16 @@ func (r *Relay) start(ctx context.Context) *actors {
 	r.observer.hooks.start()
 	a.owners = a.run(ctx, r.watchOwners)
 	a.settler = a.run(ctx, r.settler.run)
+	r.leader.streamer = r.streamer.Load()
+	a.leader = a.run(ctx, r.leader.run)
 	a.publisher = a.run(ctx, func(ctx context.Context) error { return r.publisher.Run(ctx, r) })
 	a.sweeper = a.run(ctx, func(ctx context.Context) error { return r.sweeper.Run(ctx, sweeping) })
 	return a
 }
 
-// startForever starts the streamer and the retention, which a drain does not have. They outlive ctx too.
+// startForever starts the retention, which a drain does not have. It outlives ctx, too.
 func (a *actors) startForever(ctx context.Context, r *Relay) {
 	ctx = context.WithoutCancel(ctx)
-	if streamer := r.streamer.Load(); streamer != nil {
-		a.streamer = a.run(ctx, streamer.run)
-	}
 	if retention := r.newRetention(); retention != nil {
 		a.retention = a.run(ctx, retention.run)
 	}
@@ -96,7 +95,7 @@ func within(done <-chan struct{}, most time.Duration) {
 	}
 }
 
-// stopInOrder takes no more rows, finishes those in flight, and only then frees the slot. So the next leader finds no
+// stopInOrder takes no more rows, finishes those in flight, and only then frees the lock. So the next leader finds no
 // unfinished rows.
 func (a *actors) stopInOrder(r *Relay) {
 	deadline := time.Now().Add(r.config.ShutdownTimeout)
@@ -112,9 +111,8 @@ func (a *actors) stopInOrder(r *Relay) {
 	within(a.publisher.done, time.Until(latest(deadline, time.Now()).Add(settleGrace)))
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
-	r.store.Close() // ends the statements that claims still wait for
-	r.sweeper.Wait()
-	a.streamer.end()
+	r.store.Close()
+	a.leader.end()
 	r.observer.hooks.end()
 }
 

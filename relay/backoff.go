@@ -17,8 +17,8 @@ func newBackoff() *backoff.ExponentialBackOff {
 	return b
 }
 
-// newUnreadBackoff is for streams that end before they reach their start. Each of them restarts the sweeps. The longer
-// wait leaves the slot free, so that relays claim rows without it.
+// newUnreadBackoff is for streams that end before they reach their start. Each of them restarts the sweeps, so the
+// waits become longer.
 func newUnreadBackoff() *backoff.ExponentialBackOff {
 	b := newBackoff()
 	b.MaxInterval = 20 * time.Second

@@ -7,7 +7,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/outagelog"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
@@ -58,17 +57,3 @@ func (c *commits) report(ctx context.Context) {
 }
 
 func (c *commits) over() { c.log.Over(event.CommitReturned, "COMMIT returns again") }
-
-// watchedRows are locked rows whose COMMIT is watched.
-type watchedRows struct {
-	*store.LockedRows
-	commits *commits
-}
-
-// Commit implements fallback.Transaction.
-func (c watchedRows) Commit(ctx context.Context, rows []outbox.Settlement, postpone time.Duration) error {
-	end := c.commits.begin(ctx)
-	err := c.LockedRows.Commit(ctx, rows, postpone)
-	end(err)
-	return err
-}

@@ -50,9 +50,8 @@ const (
 // UnlimitedRetries (-1) is the MaxRetries with which no rejection makes a dead letter.
 const UnlimitedRetries = core.UnlimitedRetries
 
-// StaleTimeout applies while no relay streams. Any relay takes rows of this age once the slot has been free for this
-// long. A relay that can stream takes a free slot within a second.
-const StaleTimeout = 5 * time.Second
+// TakeOver is how long it takes until another relay leads, at most: its leader may be frozen.
+const TakeOver = 6 * time.Second
 
 // Tracer receives the result of each attempt to publish a message. The publisher's goroutines call it concurrently. It
 // must not block, and must not keep or change the message.
@@ -227,7 +226,7 @@ func (c *Config) metricsBy() metrics.By {
 	return metrics.By{RoutingKeys: c.MetricsRoutingKeys, Header: c.MetricsHeader}
 }
 
-// latestRetry returns the longest wait before a retry. A claim without an answer postpones its rows by SendTimeout.
+// latestRetry returns the longest wait before a retry.
 func (c *Config) latestRetry() time.Duration {
 	if c.LateRetries {
 		return math.MaxInt64

@@ -1,10 +1,10 @@
 // Package relay runs one relay: it takes rows from the stream and the sweeps, publishes them, and deletes, retries or
 // dead-letters the rows.
 //
-// Four goroutines do the work, and actors.go starts and stops them. The streamer reads the replication slot, the
-// sweeper (fallback.Sweeper.Run) reads the table, the publisher talks to the broker, and the settler writes to the
-// table. Each claim of the sweeper has a goroutine of its own. All of them report events to internal/core, which does
-// no I/O, and Relay.apply does what the core returns. So the relay is the hub of a wheel, and a message passes through
+// Five goroutines do the work, and actors.go starts and stops them. The leader holds the lock of the table, and runs
+// the streamer, which reads the replication slot. The sweeper (fallback.Sweeper.Run) reads the table, the publisher
+// talks to the broker, and the settler writes to the table. All of them report events to internal/core, which does no
+// I/O, and Relay.apply does what the core returns. So the relay is the hub of a wheel, and a message passes through
 // it several times.
 //
 // # One message, from the WAL to the DELETE
@@ -19,8 +19,8 @@
 //	                 sweeps: core.Unread.
 //	 4  relay        streamer.insert passes the message to the core.
 //	 5  core         Streamed enters row 42 in the registry, counts it in the window, and asks whether this relay
-//	                 still owns the slot. The result is Taken, with the message to publish; or Left, and a sweep
-//	                 claims the row later; or NoRoom, and streamer.insert waits for room, for a limited time.
+//	                 certainly leads. The result is Taken, with the message to publish; or Left, and a sweep reads
+//	                 the row later; or NoRoom, and streamer.insert waits for room, for a limited time.
 //	 6  relay        The streamer collects up to 64 messages. Streamer.Idle passes them to apply, when the socket has
 //	                 no more bytes. Apply checks for defects that no broker accepts, and publishes.
 //	 7  amqp         Publisher.Publish puts the message into a mailbox and returns. The sender encodes it and writes
@@ -37,7 +37,7 @@
 //
 // # One retry
 //
-// RabbitMQ returns the message because no queue is bound. Up to Resolved it is the same way.
+// RabbitMQ returns the message because no queue is bound. Steps 1 to 8 are the same.
 //
 //	 9  core         Resolved counts an attempt, and decides when to try again. The rows of the ordering key behind it
 //	                 stay in the table: the key is blocked until then.
@@ -45,39 +45,32 @@
 //	13  core         Settled forgets the message. For the relay the row is now one of many in the table.
 //	14  fallback     Sweeper.Run asks the planner, which knows when the next row is due, and runs the sweep Due then.
 //	15  store        FindDue finds row 42. It reads ids, keys and sizes, and locks nothing.
-//	16  core         ChooseRows gives the row to a core.Claim, unless memory holds it. The stream may not publish it
-//	                 now.
-//	17  store        Lock opens a transaction and locks the row with FOR UPDATE SKIP LOCKED, if it may still leave. It
-//	                 reads the old xmax: a row that was locked before may have been published. The new xmax says so to
-//	                 the next relay.
-//	18  core         Claim.Locked marks such a message as a possible duplicate, and gives up the rows that were not
-//	                 locked.
-//	19  relay        Apply publishes, and steps 7 to 9 follow. The core keeps the answer for the claim.
-//	20  fallback     openClaim.finish waits until all messages of the claim have an answer, for four seconds at most.
-//	21  store        LockedRows.Commit deletes or updates the rows in the transaction that has locked them.
-//	22  core         Claim.Done takes the rows back, and looks up the next rows of their keys. The stream may still be
-//	                 behind the lock, and bring such a row again. So the core ignores what committed before the lock.
+//	16  core         ChooseRows leaves out what is in memory, and asks for look-ups of ordering keys.
+//	17  store        ReadRows reads the row, if it may still leave and nobody holds it: FOR UPDATE SKIP LOCKED, in one
+//	                 statement that keeps no lock. It returns a position of the WAL after the row's commit.
+//	18  core         Swept enters the row in the registry, and marks it if it could leave before this term. Steps 6 to
+//	                 13 follow. The stream may still be behind the position and bring the row again, so the core
+//	                 leaves what committed before it to the sweeps.
 //
 // # When something breaks
 //
 //	RabbitMQ goes     Relay.StateChanged: the core publishes nothing, and counts no attempt. Streamed rows stay in
 //	                  the table.
-//	Postgres goes     The streamer opens a new stream, at the current position (streamer.once). What is in memory
-//	                  stays there; the settler tries until it can write. After a restart or a failover of the server,
-//	                  the core marks the rows whose lock may be forgotten, and ends what belongs to the lost server.
-//	this relay dies   The server frees the slot and ends the claims. The next leader marks all rows that are in the
-//	                  table when it takes the slot (streamer.lead), and sweeps them.
-//	this relay hangs  A standby ends its connection after silence, unless the slot has another owner (standby.go). The
-//	                  core of a relay that wakes up publishes nothing before it knows that it still owns the slot.
+//	Postgres goes     The lock is gone, and with it the term (leader.once). What is in memory stays there; the settler
+//	                  tries until it can write. The relay takes the lock again, or another one does.
+//	this relay dies   The server frees the lock. The next leader ends the stream that is left, marks all rows that are
+//	                  in the table when its term begins (leader.beginTerm), and sweeps them.
+//	this relay hangs  The server ends its session after leaseFor. The core of a relay that wakes up publishes nothing
+//	                  before the leader has proved that it still has the lock.
 //	the publisher     unanswered.go finds an outage that the publisher does not report: nothing has an answer.
 //	hangs             stuck.go finds a publisher that does not return.
 //
 // # Where to look
 //
-// streamer.go connects and streams, streamed.go passes rows on, standby.go and vacancy.go wait for the slot,
-// handover.go gives it up, and inspector.go finds a stream that brings nothing. sweeper.go connects package fallback,
-// and drain.go ends when it has swept all. apply.go does what the core returns; observer.go tells metrics, traces,
-// hooks and the log. settler.go and pending.go write the results. waiting.go has the rows that cannot be written yet,
-// unchangeable.go those that the database does not let change, and commits.go reports a COMMIT that hangs. health.go
-// tells others how the relay is. See docs/architecture.md for the reasons.
+// lead.go waits for the lock and leads, lock.go has its session, and handover.go decides when to give it up.
+// streamer.go connects and streams, streamed.go passes rows on, and inspector.go finds a stream that brings nothing.
+// sweeper.go connects package fallback, and drain.go ends when all rows have left. apply.go does what the core returns;
+// observer.go tells metrics, traces, hooks and the log. settler.go and pending.go write the results. waiting.go has the
+// rows that cannot be written yet, unchangeable.go those that the database does not let change, and commits.go reports
+// a COMMIT that hangs. health.go tells others how the relay is. See docs/architecture.md for the reasons.
 package relay

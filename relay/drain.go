@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
@@ -16,9 +15,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
-// Drain publishes the rows that are in the table now and ready, with claims. It returns when none of them is left.
-// While a relay streams, Drain takes only due rows, because that relay delivers the others. It is an error if a server
-// is down, or if rows remain that no relay or session delivers within SendTimeout.
+// Drain publishes the rows that are in the table now and ready. It returns when none of them is left. While a relay
+// leads, Drain waits until that relay has published them. It is an error if a server is down, or if rows remain and
+// nothing changes within SendTimeout.
 func (r *Relay) Drain(ctx context.Context) error {
 	defer r.store.Close()
 	defer r.phase.Store(phaseStopped)
@@ -26,7 +25,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
 	}
-	if err := checkSplit(ctx, r.store, r.config.Names()); err != nil {
+	if err := r.leader.checkSplit(ctx); err != nil {
 		return err
 	}
 	last, ok, err := r.store.LastID(ctx)
@@ -38,10 +37,10 @@ func (r *Relay) Drain(ctx context.Context) error {
 	}
 	r.streamer.Store(nil)
 	r.observer.late = newLateRows()
-	rests := r.sweepsToDrain()
+	r.sweepsToDrain()
 	a := r.start(ctx)
 	r.phase.Store(phaseRunning)
-	err = r.drain(ctx, a, rests)
+	err = r.drain(ctx, a)
 	r.phase.Store(phaseStopping)
 	a.stop(r)
 	what := "drain done"
@@ -65,23 +64,20 @@ const (
 	mostOutages = 10
 )
 
-// sweepsToDrain prepares the sweeper. Each failed statement ends it. Rests is set while the sweeper leaves rows to a
-// relay that has just lost the slot or its claims.
-func (r *Relay) sweepsToDrain() (rests *atomic.Bool) {
-	rests = &atomic.Bool{}
-	r.sweeper.Polling = true
+// sweepsToDrain prepares the sweeper. Each failed statement ends it.
+func (r *Relay) sweepsToDrain() {
 	r.sweeper.Planner = fallback.NewPlanner(min(drainEvery, r.config.SendTimeout/4))
 	r.sweeper.Explain = func(_ context.Context, err error) (error, bool) { return err, true }
-	r.sweeper.Beat = func() {
-		r.sweeping.beat()
-		role := r.sweeper.Role()
-		rests.Store(role.Rest+role.DueRest > 0)
-	}
-	return rests
+}
+
+// rests reports whether this relay does not lead yet, or leaves older rows to the leader before it.
+func (r *Relay) rests() bool {
+	v := r.core.View()
+	return (!v.Leader || v.Rest > 0) && r.leader.waitsFor.Load() == nil
 }
 
 // drain watches the others until no row is left, or until nothing has changed for the send timeout.
-func (r *Relay) drain(ctx context.Context, a *actors, rests *atomic.Bool) error {
+func (r *Relay) drain(ctx context.Context, a *actors) error {
 	ticker := time.NewTicker(watchTick)
 	defer ticker.Stop()
 	var seen remaining
@@ -96,11 +92,12 @@ func (r *Relay) drain(ctx context.Context, a *actors, rests *atomic.Bool) error 
 		case <-ticker.C:
 		}
 		idle, stalled := r.progressed(p)
+		undeleted := stalled && r.settler.waits.Load() > 0 // somebody has locked published rows
 		takes, suspended := r.takes.Load(), r.core.View().Suspended
 		switch {
 		case p.state.Phase == publish.Closed, p.outages > mostOutages, !takes && stalled:
 			return r.brokerDown(ctx, a)
-		case !suspended && (!takes || !idle || time.Since(looked) < lookAgain):
+		case !suspended && (!takes || !idle && !undeleted || time.Since(looked) < lookAgain):
 			continue
 		}
 		undeletable, aside := r.undeletable(), r.settler.aside.Load().Rows
@@ -118,24 +115,24 @@ func (r *Relay) drain(ctx context.Context, a *actors, rests *atomic.Bool) error 
 			return undeletable
 		case left.rows == 0:
 			return nil
-		case left != seen || rests.Load():
+		case left != seen || r.rests():
 			seen, p.since = left, time.Now()
 		case stalled:
-			return r.leftBehind(ctx, left, left.late || r.sweeper.Claimed() > p.claimed)
+			return r.leftBehind(ctx, left, !undeleted && (left.late || r.sweeper.Swept() > p.swept))
 		}
 	}
 }
 
-// progress is what a drain had settled and claimed when it settled a row last.
+// progress is what a drain had settled and swept when it settled a row last.
 type progress struct {
-	settled, claimed int64
-	since            time.Time     // then, or when an outage of the publisher began or ended
-	state            publish.State // of the publisher, at the last look
-	outages          int           // since then
+	settled, swept int64
+	since          time.Time     // then, or when an outage of the publisher began or ended
+	state          publish.State // of the publisher, at the last look
+	outages        int           // since then
 }
 
-// progressed records what has changed. Idle: nothing is claimed or in flight, and nothing was written since the last
-// call. Stalled: nothing was settled for the send timeout. Rows that are claimed and come back are no progress.
+// progressed records what has changed. Idle: nothing is in flight, and nothing was written since the last call.
+// Stalled: nothing was settled for the send timeout. Rows that are swept and come back are no progress.
 func (r *Relay) progressed(p *progress) (idle, stalled bool) {
 	before, state := p.state, r.publisherState()
 	p.state = state
@@ -146,9 +143,9 @@ func (r *Relay) progressed(p *progress) (idle, stalled bool) {
 	if state.Phase == publish.Ready && state.Since.After(p.since) {
 		p.since = state.Since
 	}
-	idle = r.core.View().InFlight == 0 && !r.sweeper.Claiming()
+	idle = r.core.View().InFlight == 0
 	if settled := r.observer.written.Load(); settled > p.settled {
-		*p = progress{settled: settled, claimed: r.sweeper.Claimed(), since: time.Now(), state: state}
+		*p = progress{settled: settled, swept: r.sweeper.Swept(), since: time.Now(), state: state}
 		idle = false
 	}
 	return idle, time.Since(p.since) > r.config.SendTimeout
@@ -187,14 +184,20 @@ func (r *Relay) remaining(ctx context.Context) (left remaining, err error) {
 		return left, err
 	}
 	count(due, false)
-	fresh := outbox.Fresh{UpTo: upTo}
-	backlog, err := r.store.FindBacklog(ctx, math.MinInt64, upTo, mostRemaining, fresh)
+	backlog, err := r.store.ReadRange(ctx, outbox.Range{
+		From: math.MinInt64, UpTo: upTo, Rows: mostRemaining, Bytes: mostRemaining << 10,
+	})
 	if err != nil {
 		return left, err
 	}
-	count(backlog, false)
+	for _, m := range backlog.Messages {
+		left.rows, left.first = left.rows+1, min(m.ID, cmp.Or(left.first, m.ID))
+	}
+	for _, id := range backlog.Traced {
+		left.rows, left.first = left.rows+1, min(id, cmp.Or(left.first, id))
+	}
 	for after := (*string)(nil); left.rows < mostRemaining; {
-		heads, _, err := r.store.FindKeys(ctx, after, mostRemaining, 1, fresh)
+		heads, _, err := r.store.FindKeys(ctx, after, mostRemaining, 1, upTo)
 		for _, head := range heads {
 			count(head, true)
 		}
@@ -218,10 +221,9 @@ func (r *Relay) leftBehind(ctx context.Context, left remaining, unknown bool) er
 			"# the log says what the publisher waits for; then run drain again",
 			"%sfor %s no message was confirmed or rejected%s", what, r.config.SendTimeout, last)
 	}
-	seen, err := slotNow(ctx, r.store, r.config.Names())
-	if err == nil && seen.Relayed(r.config.Table) {
+	if holder := r.leader.waitsFor.Load(); holder != nil {
 		return problem.New("# look at the log of that relay, or stop it; then run drain again",
-			"%s%s owns slot %s and does not publish them", what, seen.Owner(), seen.Name)
+			"%s%s leads and does not publish them", what, holder)
 	}
 	const findLocker = "SELECT pid, usename, state, query FROM pg_locks JOIN pg_stat_activity USING (pid)" +
 		" WHERE mode = 'RowShareLock';  -- end that session, and run drain again"

@@ -20,7 +20,8 @@ func TestTheLeaderHandsOverOnlyIfThatCanHelp(t *testing.T) {
 		"blocked":                          {repeated(blocked, 100), 1, -1},
 		"connected now and then":           {append(repeated(connecting, 5), append(repeated(ready, 1), repeated(connecting, 5)...)...), 1, -1},
 		"connected, and without answers":   {repeated(ready, 100), 0, -1},
-		"no answer since it took the slot": {repeated(connecting, 100), 0, 61},
+		"no answer since it took the lead": {append(repeated(ready, 1), repeated(connecting, 100)...), 0, 61},
+		"took the lead without a broker":   {repeated(connecting, 100), 0, 6},
 	} {
 		took := time.Now()
 		b, got := brokerOutage{took: took, answers: 7}, -1

@@ -79,22 +79,7 @@ func (r *Relay) Health() Health {
 		stuck.beatFor(-p.Overdue())
 	}
 	add("publisher", stuck, h.Publisher.Phase == publish.Ready, detail)
-	if streamer := r.streamer.Load(); streamer != nil {
-		streaming, owner := r.core.View().Leader, streamer.owner.waitsFor.Load()
-		silent := streaming && streamer.alive.age() > silence
-		detail := "streaming"
-		switch {
-		case silent:
-			detail = "the server does not answer; publishing rows from the table"
-		case owner != nil:
-			detail = "standby: the slot is owned by " + owner.String()
-		case streaming && (!streamer.progress.caughtUp.Load() || streamer.progress.lagging.Load()):
-			detail = "catching up; publishing older rows from the table"
-		case !streaming:
-			detail = "not streaming" + detailOf(streamer.trouble.Current())
-		}
-		add("stream", streamer.alive, (streaming && !silent) || owner != nil, detail)
-	}
+	add(r.leads())
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		trouble := r.sweeper.Trouble.Current()
 		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
@@ -103,6 +88,31 @@ func (r *Relay) Health() Health {
 	settles := trouble == "" && !r.core.View().Suspended && !r.stalls()
 	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()))
 	return h
+}
+
+// leads returns the part that leads, and streams unless the relay polls or drains.
+func (r *Relay) leads() (name string, alive *heartbeat, ready bool, detail string) {
+	leader, streamer, leads := r.leader, r.streamer.Load(), r.core.View().Leader
+	holder := leader.waitsFor.Load()
+	name, alive, ready, detail = "lead", leader.alive, leads || holder != nil, "leading"
+	if streamer != nil {
+		name, detail = "stream", "streaming"
+	}
+	switch {
+	case holder != nil:
+		return name, alive, ready, "standby: the leader is " + holder.String()
+	case !leads:
+		return name, alive, ready, "not leading" + detailOf(leader.trouble.Current())
+	case streamer == nil:
+		return name, alive, ready, detail
+	case streamer.alive.age() > silence:
+		ready, detail = false, "the server does not answer; publishing rows from the table"
+	case !streamer.streams.Load():
+		ready, detail = false, "not streaming"+detailOf(streamer.trouble.Current())
+	case !streamer.progress.caughtUp.Load() || streamer.progress.lagging.Load():
+		detail = "catching up; publishing older rows from the table"
+	}
+	return name, streamer.alive, ready, detail
 }
 
 // stalls reports whether published rows that cannot be deleted yet fill the window, and none has left it lately.
@@ -148,12 +158,12 @@ func (r *Relay) role() string {
 		return "stopping"
 	}
 	switch streamer := r.streamer.Load(); {
+	case r.leader.waitsFor.Load() != nil:
+		return "standby"
 	case streamer == nil:
 		return "polling"
-	case r.core.View().Leader:
+	case streamer.streams.Load():
 		return "streaming"
-	case streamer.owner.waitsFor.Load() != nil:
-		return "standby"
 	}
 	return "sweeping"
 }

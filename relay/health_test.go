@@ -33,7 +33,7 @@ func TestARelayIsNotReadyIfUndeletedRowsFillTheWindow(t *testing.T) {
 	r.phase.Store(phaseRunning)
 	now := time.Now()
 	r.core.Clock = func() time.Time { return now }
-	r.core.TookSlot(core.Slot{PID: 1})
+	r.core.BeginTerm(core.Lead{})
 	r.core.StreamLive(true)
 	later := func(d time.Duration) {
 		now = now.Add(d)
@@ -76,6 +76,7 @@ func TestARelayIsNotReadyIfUndeletedRowsFillTheWindow(t *testing.T) {
 // The sweeper has ended then, and sends no heartbeat.
 func TestARelayIsHealthyDuringALongShutdown(t *testing.T) {
 	r := unconnected(t)
+	r.core.BeginTerm(core.Lead{})
 	r.sweeping.last.Store(time.Now().Add(-2 * stuckAfter).UnixNano())
 	r.phase.Store(phaseRunning)
 	if h := r.Health(); h.Live || h.Ready {

@@ -2,15 +2,12 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
-	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -28,31 +25,18 @@ func (s *streamer) inspect(ctx context.Context, stream *replication.Stream, end 
 	var commits replication.Commits
 	var before pglogrepl.LSN
 	var messages uint64
-	var clock *core.ServerClock // nil: no late retries were looked for
 	for sleep(ctx, inspectEvery) == nil {
 		var fault string
 		var flushed, confirm pglogrepl.LSN
 		askCtx, cancel := context.WithTimeout(ctx, inspectEvery)
-		err := s.ask(askCtx, stream.Process().PID) // a clock may have been set
-		if err == nil {
-			err = s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {
-				if fault, err = provision.PublicationFaulty(askCtx, conn.PgConn(), s.names); err == nil {
-					flushed, confirm, err = commits.Ask(askCtx, conn.PgConn())
-				}
-				return err
-			})
-		}
-		cancel()
-		if now := s.clocks.server.Load(); err == nil {
-			if clock == nil || now.Behind(*clock) {
-				s.hasten(ctx)
+		err := s.store.Conn(askCtx, func(conn *pgx.Conn) (err error) {
+			if fault, err = provision.PublicationFaulty(askCtx, conn.PgConn(), s.names); err == nil {
+				flushed, confirm, err = commits.Ask(askCtx, conn.PgConn())
 			}
-			clock = now
-		}
+			return err
+		})
+		cancel()
 		switch {
-		case errors.Is(err, errReplaced):
-			end(err)
-			return
 		case err != nil: // the sweep asks more often and reports the error
 			signalIfStopping(err, s.serverStopping)
 			continue
@@ -65,18 +49,6 @@ func (s *streamer) inspect(ctx context.Context, stream *replication.Stream, end 
 		position := pglogrepl.LSN(s.progress.position.Load())
 		s.lags(position < before && came == messages, position, before)
 		before, messages = flushed, came
-	}
-}
-
-// hasten makes retries due that got a time beyond all limits while the server's clock was ahead.
-func (s *streamer) hasten(ctx context.Context) {
-	n, err := s.store.HastenRetries(ctx, s.latestRetry)
-	if err != nil && ctx.Err() == nil {
-		s.log.Warn("retries of a clock that was ahead stay late: looking again in the next term",
-			"event", event.RetriesHastened, "error", pgdial.Text(err))
-	}
-	if n > 0 {
-		s.log.Warn("made late retries due: the clock of Postgres was ahead", "event", event.RetriesHastened, "rows", n)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// lateRows are rows that a claim has left without an answer, or for which the publisher had no room, and that are not
-// settled since. Only a drain keeps them; otherwise it is nil.
+// lateRows are rows without an answer, or for which the publisher had no room, and that are not settled since. Only a
+// drain keeps them; otherwise it is nil.
 type lateRows struct {
 	mu struct {
 		sync.Mutex
@@ -30,8 +30,7 @@ func (l *lateRows) note(written []outbox.Settlement) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, one := range written {
-		retried := one.Decision.Action == outbox.Retry && one.Decision.Reason == ""
-		if retried || one.Decision.Action == outbox.Postpone {
+		if one.Decision.Action == outbox.Retry && one.Decision.Reason == "" {
 			l.mu.rows[one.Message.Ref()] = true
 		} else {
 			delete(l.mu.rows, one.Message.Ref())

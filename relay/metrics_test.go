@@ -169,12 +169,16 @@ func TestASweepCountsAllRowsThatItFinds(t *testing.T) {
 	}
 }
 
-func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
+func TestAStandbyNeitherSamplesTheQueueNorEndsTheStream(t *testing.T) {
 	i := newInstance(t)
 	first, stopFirst := i.start()
 	defer stopFirst()
 	i.await("the first streams", func() bool { return first.Health().Role == "streaming" })
-	registry := prometheus.NewRegistry()
+	stream := func() (pid int) {
+		_ = i.db.QueryRow(t.Context(), `SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1`, i.config.Names().Slot).Scan(&pid)
+		return pid
+	}
+	before, registry := stream(), prometheus.NewRegistry()
 	second, stopSecond := i.startWith(i.publisher(), registry)
 	defer stopSecond()
 	i.await("the second is a standby", func() bool { return second.Health().Role == "standby" })
@@ -184,6 +188,9 @@ func TestAStandbyDoesNotSampleTheQueue(t *testing.T) {
 		if v, ok := s.values["cdc_relay_"+name]; ok {
 			t.Errorf("%s is %v, want none", name, v)
 		}
+	}
+	if now := stream(); before == 0 || now != before {
+		t.Errorf("process %d streams, and %d did before there was a standby", now, before)
 	}
 }
 

@@ -53,29 +53,10 @@ func (o *observer) decided(r outbox.Result, decision outbox.Decision, marked boo
 func (o *observer) settled(s store.Settled, took time.Duration) {
 	o.late.note(s.Gone)
 	o.late.note(s.Done)
-	o.wrote(s.Done, len(s.Done)+len(s.Gone), took)
-	o.log.Debug("deleted or updated rows", "rows", len(s.Done)+len(s.Gone),
+	settled := len(s.Done) + len(s.Gone)
+	o.log.Debug("deleted or updated rows", "rows", settled,
 		"not_visible", len(s.NotVisible), "locked", len(s.Locked), "took", took.Round(time.Microsecond))
-}
-
-// committed is called with the rows that a claim has written.
-func (o *observer) committed(rows []outbox.Settlement, took time.Duration) {
-	done := make([]outbox.Settlement, 0, len(rows))
-	for _, one := range rows {
-		if one.Decision.Action != outbox.Release && one.Decision.Action != outbox.Postpone {
-			done = append(done, one)
-		}
-	}
-	o.late.note(rows)
-	o.wrote(done, len(done), took)
-	o.counts.Swept(len(done))
-	o.log.Debug("claim committed", "rows", len(rows),
-		"deleted_or_updated", len(done), "took", took.Round(time.Microsecond))
-}
-
-// wrote tells of the rows that a transaction has changed. Settled also counts those that others had deleted before.
-func (o *observer) wrote(done []outbox.Settlement, settled int, took time.Duration) {
-	for _, one := range done {
+	for _, one := range s.Done {
 		o.counts.Written(one)
 		switch one.Decision.Action {
 		case outbox.DeadLetter:

@@ -53,7 +53,7 @@ func (s *tableState) alone(r stateRow, held bool) string {
 		}
 		return fmt.Sprintf("dead: %s, %d attempts", reason, attempts)
 	}
-	future := r.Available == "infinity" || strings.HasPrefix(r.Available, "+") && !s.hastened(r)
+	future := r.Available == "infinity" || strings.HasPrefix(r.Available, "+") && !r.hastened()
 	expired := r.Expires != "" && r.Expires != "infinity" && !strings.HasPrefix(r.Expires, "+")
 	switch {
 	case r.Version > 1, future, held && r.Trace == "held":
@@ -82,8 +82,8 @@ func (s *tableState) alone(r stateRow, held bool) string {
 const greatestAttempts = 2147483647
 
 // hastened: a leader makes retries due that are later than any retry may be.
-func (s *tableState) hastened(r stateRow) bool {
-	return s.Mode == "auto" && r.Attempts > 0 && r.Available == "+2000h"
+func (r stateRow) hastened() bool {
+	return r.Attempts > 0 && r.Available == "+2000h"
 }
 
 // ends predicts what may become of each row, by id. Held: other sessions still hold their locks.
@@ -125,8 +125,10 @@ func (r stateRow) place() string {
 // marked says if the message must have the mark. Certain is false if it may have it.
 func (s *tableState) marked(r stateRow) (marked, certain bool) {
 	switch {
-	case r.Possible != nil && *r.Possible, r.Trace != "", r.Available == "" && !r.Later:
+	case r.Possible != nil && *r.Possible, r.Available == "" && !r.Later, r.hastened():
 		return true, true
+	case r.Available != "" && r.Available != "infinity" && !strings.HasPrefix(r.Available, "+"): // it was due before the term, or may have been
+		return true, !r.Later
 	case r.Later: // another relay may have published rows up to the last id at the start
 		return false, !slices.ContainsFunc(s.Rows, func(o stateRow) bool { return !o.Later && o.ID >= r.ID }) && r.ID > 0
 	}

@@ -409,7 +409,7 @@ func (r *recovery) check() {
 		err := r.db.QueryRow(r.t.Context(), `SELECT (to_jsonb(o) - 'possible_duplicate' - 'available_at')::text, (to_jsonb(o) - 'possible_duplicate')::text
 			FROM outbox o WHERE id = $1`, id).Scan(&text[0], &text[1])
 		row := r.Rows[slices.IndexFunc(r.Rows, func(row stateRow) bool { return row.ID == id })]
-		if was := r.messages[id]; err != nil || text != was && !(text[0] == was[0] && r.hastened(row)) {
+		if was := r.messages[id]; err != nil || text != was && !(text[0] == was[0] && row.hastened()) {
 			r.t.Errorf("row %d waits, and is %s, was %s, %v", id, text[1], was[1], err)
 		}
 	}

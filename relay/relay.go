@@ -42,6 +42,8 @@ type Relay struct {
 	sweeper   *fallback.Sweeper
 	sweeping  *heartbeat
 	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
+	leader    *leader
+	clock     atomic.Pointer[core.ServerClock]
 	starting  *outagelog.Log
 	stuck     *outagelog.Log
 
@@ -139,18 +141,17 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			core:           r.core,
 			store:          db,
 			apply:          r.apply,
-			phase:          r.phaseForSlot,
-			connection:     r.unanswered.connection,
 			log:            log,
 			counts:         r.counts,
 			alive:          newHeartbeat(),
 			trouble:        newOutageLog(log, address),
 			serverStopping: serverStopping,
-			latestRetry:    config.latestRetry(),
+			clock:          &r.clock,
 			progress:       streamProgress{behind: newOutageLog(log, address)},
 			rows:           streamedRows{headers: config.HeaderColumns},
 		})
 	}
+	r.leader = r.newLeader()
 	if err := r.registerMetrics(registry); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -294,15 +295,6 @@ func (r *Relay) check(ctx context.Context) error {
 			return problem.New(problem.Command(r.config.Table, "setup", "--tables-only"),
 				"table %s is at version %d, this relay needs %d",
 				r.config.Table, state.Current, state.Latest)
-		}
-		if r.config.Mode == ModePoll {
-			id, ok, err := r.store.LastID(ctx)
-			if err != nil {
-				return err
-			}
-			if ok { // no other relay has published rows above this id
-				r.core.SetBoundary(id)
-			}
 		}
 		server := conn.PgConn()
 		r.log.Info("connected to Postgres", "event", event.PostgresConnected, "version", pgdial.Version(server),

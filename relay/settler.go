@@ -173,6 +173,7 @@ func tookTooLong(err error) bool {
 func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.Settled, error) {
 	began := time.Now()
 	end := s.commits.begin(ctx)
+	s.core.MarkLate(batch)
 	settled, err := s.store.Settle(ctx, batch)
 	end(err)
 	s.observer.settled(settled, time.Since(began))

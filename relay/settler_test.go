@@ -35,7 +35,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 		}
 		defer r.Close()
 		r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
-		r.core.TookSlot(core.Slot{PID: 1})
+		r.core.BeginTerm(core.Lead{})
 		r.core.Owned(r.core.Clock())
 		r.core.PublisherReady(true)
 		for n := 1; n <= test.enough; n++ {
@@ -123,7 +123,7 @@ func (i *instance) confirmed(rows int64, log slog.Handler) (settlerOnly, *promet
 	r := i.new(i.publisher(), log, registry)
 	i.t.Cleanup(r.Close)
 	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
-	r.core.TookSlot(core.Slot{PID: 1})
+	r.core.BeginTerm(core.Lead{})
 	r.core.Owned(r.core.Clock())
 	r.core.PublisherReady(true)
 	for id := int64(1); id <= rows; id++ {

@@ -2,14 +2,15 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
-	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
@@ -29,7 +30,7 @@ func (i *instance) open() *replication.Stream {
 	return stream
 }
 
-// A lost connection could own the slot until wal_sender_timeout, and the relay would be its own standby.
+// A lost connection could own the slot until wal_sender_timeout. The stream of another relay ends the term.
 func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	i := newInstance(t)
 	log := slog.New(slog.DiscardHandler)
@@ -37,45 +38,146 @@ func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	if _, err := lost.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await := func(last slot.Process) error {
-		ctx, cancel := context.WithTimeout(t.Context(), silence/2) // before a silent owner is terminated
-		defer cancel()
-		ready := func() publish.Phase { return publish.Ready }
-		s := &streamer{phase: ready, names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log, pgdial.Address{}), owner: slotOwnership{last: last}}
-		_, err := s.awaitSlot(ctx, i.open())
-		return err
+	s := &streamer{names: i.config.Names(), log: log, alive: newHeartbeat(), trouble: newOutageLog(log, pgdial.Address{}), last: lost.Process()}
+	s.last.Since = s.last.Since.Add(-time.Second)
+	if err := s.freeSlot(t.Context(), i.open()); !errors.Is(err, errReplaced) {
+		t.Errorf("another process with the same id has the slot: %v", err)
 	}
-	another := lost.Process()
-	another.Since = another.Since.Add(-time.Second)
-	if err := await(another); err == nil {
-		t.Error("another process with the same id was terminated")
-	}
-	if err := await(lost.Process()); err != nil {
+	s.last = lost.Process()
+	if err := s.freeSlot(t.Context(), i.open()); err != nil {
 		t.Errorf("its own last stream still owns the slot: %v", err)
 	}
 }
 
-// An owner counts as silent only by what this relay has observed, not because the server was paused.
-func TestAnOwnerIsSilentOnlyWhileTheServerAnswers(t *testing.T) {
-	owner := slot.Process{PID: 7, Heard: "then", Listens: true}
-	began := time.Now()
-	silentAfter := func(looks ...time.Duration) (silent bool) {
-		var w watched
-		for _, at := range looks {
-			silent = w.silentFor(owner, began.Add(at)) > silence
+// REINDEX CONCURRENTLY of a table with an index would keep the lock until all older transactions have ended.
+func TestTheLockedTableHasNoIndex(t *testing.T) {
+	var bare bool
+	const sql = `SELECT NOT relhasindex AND reltoastrelid = 0 FROM pg_class WHERE oid = 'outbox_migrations'::regclass`
+	if err := newInstance(t).db.QueryRow(t.Context(), sql).Scan(&bare); err != nil || !bare {
+		t.Errorf("it has none: %t, %v", bare, err)
+	}
+}
+
+// locks returns a session for the lock of a shard.
+func (i *instance) locks(shard outbox.Shard) lockSession {
+	i.t.Helper()
+	s, err := connectLock(i.t.Context(), pgdial.AddressOf(i.config.DatabaseURL, ""), i.config.Table, shard)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.t.Cleanup(func() { s.close(context.Background()) })
+	return s
+}
+
+// One relay leads a table, or one each of its shards. A session keeps its lock when it renews it.
+func TestOneSessionHasTheLock(t *testing.T) {
+	i := newInstance(t)
+	whole, first, second := outbox.Shard{}, outbox.Shard{Index: 0, Of: 2}, outbox.Shard{Index: 1, Of: 2}
+	for name, c := range map[string]struct {
+		held, wanted outbox.Shard
+		free         bool
+	}{
+		"the table twice":          {held: whole, wanted: whole},
+		"a shard of a led table":   {held: whole, wanted: first},
+		"the table of a led shard": {held: second, wanted: whole},
+		"a shard twice":            {held: second, wanted: second},
+		"two shards":               {held: first, wanted: second, free: true},
+	} {
+		holder, other := i.locks(c.held), i.locks(c.wanted)
+		ctx := t.Context()
+		for _, renews := range []bool{false, true, true} {
+			if taken, err := holder.take(ctx, renews); !taken || err != nil {
+				t.Fatalf("%s: the first session does not have the lock: %v", name, err)
+			}
+			if silent, err := holder.query(ctx, "SHOW idle_in_transaction_session_timeout"); err != nil || silent[0][0] != "4s" {
+				t.Errorf("%s: the server ends a silent leader after %v, %v", name, silent, err)
+			}
+			if taken, err := other.take(ctx, false); taken != c.free || err != nil {
+				t.Errorf("%s: the other session has a lock: %t, %v", name, taken, err)
+			}
+			if seen, err := i.locks(c.wanted).locker(ctx); err != nil || !c.free && seen.PID != holder.conn.PID() {
+				t.Errorf("%s: process %d has the lock, %v", name, seen.PID, err)
+			}
+			other.close(ctx)
+			other = i.locks(c.wanted)
 		}
-		return silent
-	}
-	every := func(step time.Duration) (looks []time.Duration) {
-		for at := time.Duration(0); at <= silence+step; at += step {
-			looks = append(looks, at)
+		if _, err := holder.ping(ctx); err != nil {
+			t.Error(err)
 		}
-		return looks
+		var xid, xmin *string
+		row := i.db.QueryRow(ctx, `SELECT backend_xid::text, backend_xmin::text FROM pg_stat_activity WHERE pid = $1`, holder.conn.PID())
+		if err := row.Scan(&xid, &xmin); err != nil || xid != nil || xmin != nil {
+			t.Errorf("%s: the session holds back vacuum: %v, %v, %v", name, xid, xmin, err)
+		}
+		holder.close(ctx)
 	}
-	if !silentAfter(every(askSlot)...) || !silentAfter(every(time.Second)...) {
-		t.Error("an owner that never reports does not count as silent")
+}
+
+// The next leader need not rest if the former one has left word, and nobody has led since.
+func TestALeaderLeavesWordOfItsEnd(t *testing.T) {
+	i := newInstance(t)
+	ctx := t.Context()
+	for _, step := range []struct {
+		name       string
+		change     string
+		ends, word bool
+	}{
+		{name: "nobody has led", ends: true},
+		{name: "the former leader ended well", word: true},
+		{name: "the former leader died", ends: true},
+		{name: "the word is of another server", change: `UPDATE outbox_migrations SET ended_well = message_id FROM (SELECT gen_random_uuid() message_id) other`, ends: true},
+		{name: "it ended well on this one", word: true, ends: true},
+		{name: "an earlier build created the table", change: `ALTER TABLE outbox_migrations DROP COLUMN ended_well`, ends: true},
+	} {
+		if step.change != "" {
+			if _, err := i.db.Exec(ctx, step.change); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := i.locks(outbox.Shard{})
+		if taken, err := s.take(ctx, false); !taken || err != nil {
+			t.Fatalf("%s: no lock: %v", step.name, err)
+		}
+		for _, want := range []bool{step.word, false} {
+			if got, err := s.takeWord(ctx, i.locks(outbox.Shard{}).conn); got != want || err != nil {
+				t.Errorf("%s: the word is true: %t, %v; want %t", step.name, got, err, want)
+			}
+		}
+		if step.ends {
+			s.leaveWord(ctx)
+		}
+		s.close(ctx)
+		await.Until(t, "the lock is free", func() bool {
+			holder, err := i.locks(outbox.Shard{}).locker(ctx)
+			return err == nil && holder.PID == 0
+		})
 	}
-	if silentAfter(0, askSlot, 2*silence) || silentAfter(0, askSlot, 2*silence, 2*silence+askSlot) {
-		t.Error("the server was paused, and the owner counts as silent")
+}
+
+// It is no leader: this relay is not ready, and says which session it is.
+func TestALockOfAnotherProgramIsReported(t *testing.T) {
+	i := newInstance(t)
+	tx, err := i.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox_migrations IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	r, stop := i.start()
+	defer stop()
+	lead := func() (ready bool, detail string) {
+		if r.phase.Load() == phaseRunning {
+			_, _, ready, detail = r.leads()
+		}
+		return ready, detail
+	}
+	i.await("the relay names the session", func() bool {
+		ready, detail := lead()
+		return !ready && strings.Contains(detail, "has locked") && strings.Contains(detail, "is no relay")
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	i.await("the relay leads", func() bool { ready, _ := lead(); return ready })
 }

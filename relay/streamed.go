@@ -33,16 +33,11 @@ const mostLeaving = 64
 func (s *streamer) Alive(at, sent time.Time) {
 	s.alive.last.Store(at.UnixNano())
 	s.progress.heard.Store(at.UnixNano())
-	owned := s.clocks.server.Load().AtLeast(sent)
-	if owned.After(at) {
-		owned = at // a clock was set meanwhile
+	ours := s.clock.Load().AtLeast(sent)
+	if ours.After(at) {
+		ours = at // a clock was set meanwhile
 	}
-	s.clocks.sent = core.ServerClock{Ours: owned, Server: sent}
-	const often = 20 * time.Millisecond // not for each row
-	if owned.Sub(s.clocks.told) > often {
-		s.clocks.told = owned
-		s.core.Owned(owned)
-	}
+	s.sent = core.ServerClock{Ours: ours, Server: sent}
 }
 
 // Idle implements replication.Handler: it publishes the collected rows.
@@ -62,8 +57,8 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 	if !s.progress.caughtUp.Load() {
 		s.progress.caughtUp.Store(true)
 		s.core.StreamLive(true)
-		s.announce(event.Streaming, "streaming: this relay publishes rows when they are committed",
-			"position", position.String())
+		s.log.Info("streaming: this relay publishes rows when they are committed",
+			"event", event.Streaming, "slot", s.names.Slot, "position", position.String())
 	}
 }
 
@@ -81,7 +76,7 @@ func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	case decode.Insert:
 		event.Message.CommittedAt = s.rows.decoder.CommittedAt()
 		if expires := event.Message.ExpiresAt; expires != nil {
-			event.Message.Deadline = new(s.clocks.sent.AtLeast(*expires))
+			event.Message.Deadline = new(s.sent.AtLeast(*expires))
 		}
 		s.insert(event.Message, uint64(event.CommitLSN))
 	}

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pglogrepl"
 
 	"github.com/cdc-relay/cdc-relay/decode"
 	"github.com/cdc-relay/cdc-relay/internal/core"
@@ -21,35 +18,35 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
-	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/store"
 )
 
-// streamer keeps the replication stream: it connects, waits for the slot, streams, and starts again after any error.
-// One goroutine calls run.
+// streamer keeps the replication stream of the leader: it connects, streams, and starts again after any error. One
+// goroutine calls run.
 type streamer struct {
 	address pgdial.Address
 	names   provision.Names
 	core    *core.Core
 	store   *store.Store
 	apply   func(core.Out)
-	phase   func() publish.Phase // of the publisher, in an outage that this relay has found
-	// connection is the publisher's own phase, with the number of its answers.
-	connection func() (phase publish.Phase, answers int)
-	log        *slog.Logger
-	counts     *metrics.Metrics
-	alive      *heartbeat
-	trouble    *outagelog.Log
+	log     *slog.Logger
+	counts  *metrics.Metrics
+	alive   *heartbeat
+	trouble *outagelog.Log
 	// serverStopping is signalled when the server takes no connections because it stops.
 	serverStopping signal.Signal
 	progress       streamProgress
-	clocks         streamClocks
-	owner          slotOwnership
-	rows           streamedRows
-	// latestRetry is the longest wait before a retry.
-	latestRetry time.Duration
+	// clock is the last comparison of the server's clock with that of this process. Sent is when the server sent the
+	// newest message, on both clocks. Only run's goroutine uses sent.
+	clock *atomic.Pointer[core.ServerClock]
+	sent  core.ServerClock
+	rows  streamedRows
+	// streams: a stream has begun and has not ended.
+	streams atomic.Bool
+	// last is the server process of the last stream. Only run's goroutine uses it.
+	last slot.Process
 	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
 	// relay. Only run's goroutine uses it.
 	opened bool
@@ -68,35 +65,13 @@ type streamProgress struct {
 	behind  *outagelog.Log
 }
 
-// streamClocks compare the server's clock with that of this process.
-type streamClocks struct {
-	// server is the last comparison.
-	server atomic.Pointer[core.ServerClock]
-	// sent is when the server sent the newest message, on both clocks. told is the last time passed to core.Owned. Only
-	// run's goroutine uses them.
-	sent core.ServerClock
-	told time.Time
-}
-
-// slotOwnership is what the streamer remembers of the slot's owner. Only run's goroutine writes it.
-type slotOwnership struct {
-	// waitsFor is the owner of the slot while this relay is a standby, else nil. Health reads it.
-	waitsFor atomic.Pointer[slot.Process]
-	// last is the server process of the last stream.
-	last slot.Process
-	// wasOwn: since this relay owned the slot, it has seen no other owner.
-	wasOwn bool
-	// announced is the last role in the log.
-	announced event.Name
-}
-
 const (
-	// askSlot is how often a standby looks at the slot.
-	askSlot = 250 * time.Millisecond
+	// askSlot is how often the leader looks at a slot that is in use.
+	askSlot = 100 * time.Millisecond
 	// openTimeout bounds connecting, and each check.
 	openTimeout = 15 * time.Second
-	// silence is how long the server may be silent before the relay sweeps as without a stream, or a standby takes
-	// over. The server answers at least every two seconds.
+	// silence is how long the server may be silent before the relay sweeps as without a stream. The server answers at
+	// least every two seconds.
 	silence = 6 * time.Second
 	// watchEvery is how often server and broker are checked.
 	watchEvery = time.Second
@@ -114,22 +89,20 @@ func (s *streamer) run(ctx context.Context) error {
 			return nil
 		}
 		var missing *decode.MissingColumnError
-		if errors.As(err, &missing) || errors.Is(err, provision.ErrOtherSplit) || (!s.opened && fatal(err)) {
+		if errors.As(err, &missing) || (!s.opened && fatal(err)) || errors.Is(err, errReplaced) {
 			return err
 		}
 		var blocked *provision.SlotBlockedError
 		if errors.As(err, &blocked) {
 			slotWait = min(slotWait*6, 10*time.Minute)
 		}
-		if !errors.Is(err, errHandedOver) && !errors.Is(err, replication.ErrSlotActive) { // a standby is announced
-			s.trouble.Report(event.StreamDown, streamDown, err)
-		}
+		s.trouble.Report(event.StreamDown, streamDown, err)
 		pause := wait
 		if started {
 			wait.Reset()
 		}
 		switch {
-		case !started || errors.Is(err, replication.ErrSlotActive):
+		case !started:
 		case s.progress.caughtUp.Load():
 			unread.Reset()
 		default:
@@ -178,45 +151,67 @@ func (s *streamer) changed(ctx context.Context, change provision.Change) {
 	}
 }
 
-// once serves one connection. Started: it has streamed, or another relay took the slot first.
+// once serves one connection. Started: it has streamed.
 func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bool, err error) {
 	stream, err := s.open(ctx, slotWait)
 	if err != nil {
 		return false, err
 	}
 	defer stream.Close()
-	vacant, err := s.awaitSlot(ctx, stream)
-	if err != nil {
+	if err := s.freeSlot(ctx, stream); err != nil {
 		return false, err
 	}
 	startCtx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if err := stream.SetReady(startCtx, false); err != nil {
+	if _, err := stream.Start(startCtx); err != nil {
 		return false, err
 	}
-	position, err := stream.Start(startCtx)
-	if errors.Is(err, replication.ErrSlotActive) {
-		return true, err // another relay was faster; awaitSlot waits
-	}
-	if err != nil {
+	s.last = stream.Process()
+	if err := s.begin(ctx); err != nil {
 		return false, err
 	}
-	free := vacant.since(time.Now())
-	// Relays with another number of shards may have started at the same time.
-	if err := checkSplit(startCtx, s.store, s.names); err != nil {
-		return false, err
-	}
-	err = s.lead(ctx, position, stream.Process().PID, free)
-	if errors.Is(err, errReplaced) {
-		// The server may have failed at once, because the slot's WAL or the publication is gone.
-		err = stream.EndedBy(err)
-	}
-	if err != nil {
-		return false, err
-	}
-	defer s.endTerm()
-	s.owner.last, s.owner.wasOwn = stream.Process(), true
+	defer s.endStream()
 	return true, s.stream(ctx, stream)
+}
+
+// freeSlot waits until the slot is free. It terminates the relay's own last stream if the server has not noticed the
+// lost connection. A stream of another relay ends the term: that relay may publish rows.
+func (s *streamer) freeSlot(ctx context.Context, stream *replication.Stream) error {
+	for {
+		s.alive.beat()
+		seen, err := s.readSlot(ctx, stream)
+		owner, taken := seen.Owner(), seen.Taken(s.names.Table)
+		switch {
+		case err != nil || !seen.Active():
+			return err
+		case seen.Unusable() != nil:
+			return seen.Unusable()
+		case seen.Creating():
+		case taken != nil:
+			s.trouble.Report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
+		case !owner.Is(s.last):
+			return errReplaced
+		default:
+			s.log.Info("this relay's lost connection still owns the slot: terminating it",
+				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
+			if err := owner.Terminate(ctx, stream.Conn()); err != nil {
+				return err
+			}
+		}
+		if err := sleep(ctx, askSlot); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *streamer) readSlot(ctx context.Context, stream *replication.Stream) (slot.Slot, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	seen, err := stream.Slot(ctx)
+	if seen.Exists() {
+		s.names.Found = seen.Options
+	}
+	return seen, err
 }
 
 func (s *streamer) connect(ctx context.Context) (*replication.Stream, error) {
@@ -246,53 +241,30 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 	return stream, nil
 }
 
-// lead begins the term. Rows that are in the table now are swept, once a previous leader can no longer publish them.
-func (s *streamer) lead(ctx context.Context, position pglogrepl.LSN, pid uint32, free time.Time) error {
-	server := s.store.Restarts()
-	boundary, ok, err := s.store.LastID(ctx)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		boundary = math.MaxInt64 // without a sequence, new rows cannot be told from older ones
-	}
+// begin begins the stream: rows that committed before its start are swept.
+func (s *streamer) begin(ctx context.Context) error {
 	walEnd, err := s.store.Position(ctx)
 	if err != nil {
 		return err
 	}
-	s.rows.decoder = decode.NewDecoder(s.names.Table, s.rows.headers...)
-	s.rows.budget = waitBudget{}
+	s.rows = streamedRows{decoder: decode.NewDecoder(s.names.Table, s.rows.headers...), headers: s.rows.headers}
 	s.progress.caughtUp.Store(false)
 	s.progress.lagging.Store(false)
 	select {
 	case <-s.serverStopping: // an old signal
 	default:
 	}
-	taken := core.Slot{Boundary: boundary, PID: pid, Server: server, Start: uint64(position), WALEnd: walEnd}
-	if !s.owner.wasOwn {
-		taken.FreeSince = free
-	}
-	s.core.TookSlot(taken)
-	s.clocks.told = time.Time{}
-	err = s.ask(ctx, pid)
-	if err == nil && s.store.Restarts() != server {
-		err = errServerChanged
-	}
-	if err != nil {
-		s.core.LostSlot()
-		return err
-	}
+	s.core.StreamBegan(walEnd, s.store.Restarts())
+	s.streams.Store(true)
 	s.counts.Streams(true)
 	s.trouble.Over(event.StreamUp, "stream is up again")
-	s.announce(event.LeaderStarted, "took the slot: this relay is the leader, and publishes older rows from the table",
-		"start", position.String())
 	return nil
 }
 
-func (s *streamer) endTerm() {
-	s.core.LostSlot()
+func (s *streamer) endStream() {
+	s.core.StreamEnded()
+	s.streams.Store(false)
 	s.counts.Streams(false)
-	s.owner.announced = ""
 	s.progress.behind.Over(event.StreamCaughtUp, "stream that lagged behind has ended")
 }
 
@@ -301,7 +273,7 @@ func (s *streamer) endTerm() {
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
 	streamCtx, end := context.WithCancelCause(ctx)
 	var watchers sync.WaitGroup
-	watchers.Go(func() { s.watch(streamCtx, stream.Process().PID, end) })
+	watchers.Go(func() { s.watch(streamCtx, end) })
 	watchers.Go(func() { s.inspect(streamCtx, stream, end) })
 	err := stream.Run(streamCtx, s)
 	s.Idle()
@@ -322,31 +294,15 @@ var errServerStops = errors.New("the server accepts no connections: it is stoppi
 
 var errSilent = fmt.Errorf("the server has sent nothing for %s", silence)
 
-// errServerChanged: what was read before may be of the earlier server.
-var errServerChanged = errors.New("the server was restarted or replaced while the stream started")
-
-// errReplaced ends the stream of a relay that lost the slot while it was paused or disconnected.
-var errReplaced = errors.New("another relay took the slot, or the server ended the stream," +
-	" while this process was paused or disconnected")
-
-func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCauseFunc) {
+func (s *streamer) watch(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
-	broker := brokerOutage{took: time.Now()}
-	_, broker.answers = s.connection()
 	silent := 0 // how many looks in a row found the server silent; one may follow a pause of this process
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case now := <-tick.C:
-			phase, answers := s.connection()
-			if broker.handsOver(phase, answers, now) && s.standbyIsReady(ctx) {
-				s.log.Warn("publisher unavailable: handing the slot to a standby that can publish",
-					"event", event.SlotHandedOver, "slot", s.names.Slot)
-				end(errHandedOver)
-				return
-			}
+		case <-tick.C:
 			heard := s.alive.age() < silence
 			s.core.StreamLive(s.progress.caughtUp.Load() && !s.progress.lagging.Load() && heard)
 			if silent++; heard {
@@ -356,46 +312,10 @@ func (s *streamer) watch(ctx context.Context, pid uint32, end context.CancelCaus
 			if silent > 1 {
 				s.trouble.Report(event.StreamDown, "stream is silent: publishing rows from the table too", errSilent)
 			}
-			if s.phase() == stuck && s.standbyIsReady(ctx) {
-				s.log.Warn("relay stuck: handing the slot to a standby that works",
-					"event", event.SlotHandedOver, "slot", s.names.Slot)
-				end(errHandedOver)
-				return
-			}
-		case <-s.core.Doubted:
-			if err := s.ask(ctx, pid); errors.Is(err, errReplaced) {
-				end(err)
-				return
-			}
 		case <-s.serverStopping:
 			end(errServerStops)
 			return
 		}
-	}
-}
-
-// ask asks the database whether this server process still owns the slot, and for its time. Without an answer, rows wait
-// in the stream, and then stay in the table.
-func (s *streamer) ask(ctx context.Context, pid uint32) error {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	owner, err := s.store.SlotOwner(ctx, s.names.Slot)
-	switch {
-	case err != nil:
-		return err
-	case owner.PID != pid:
-		return errReplaced
-	}
-	s.clocks.server.Store(&core.ServerClock{Ours: owner.Asked, Server: owner.Answers})
-	s.core.Owned(owner.Asked)
-	return nil
-}
-
-// announce logs each change of the role once.
-func (s *streamer) announce(name event.Name, what string, args ...any) {
-	if name != s.owner.announced {
-		s.owner.announced = name
-		s.log.Info(what, append([]any{"event", name, "slot", s.names.Slot}, args...)...)
 	}
 }
 

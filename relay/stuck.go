@@ -11,9 +11,8 @@ import (
 // stuck is the phase of a publisher whose relay is not live.
 const stuck publish.Phase = 0
 
-// phaseForSlot is the publisher's phase, or stuck. The stream of a stuck relay may still move, and keep a slot whose
-// rows nobody publishes.
-func (r *Relay) phaseForSlot() publish.Phase {
+// phaseForLead is the publisher's phase, or stuck. A stuck relay must not lead, although its session may still move.
+func (r *Relay) phaseForLead() publish.Phase {
 	health, still := r.Health(), []string(nil)
 	for _, part := range health.Parts {
 		if !part.Live {

@@ -43,7 +43,7 @@ func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := drainer.Drain(t.Context()); err == nil || !strings.Contains(err.Error(), "left in") {
+	if err := drainer.Drain(t.Context()); err == nil || !strings.Contains(err.Error(), "remain in") {
 		t.Errorf("drain: %v", err)
 	}
 	if n := tries.Load(); n > 20 {

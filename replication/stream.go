@@ -251,21 +251,6 @@ func (s *Stream) Run(ctx context.Context, handler Handler) error {
 	}
 }
 
-// EndedBy returns what the server said when it ended the stream, or err if it says nothing within a second. Call it
-// instead of Run, if the database no longer knows the stream's process.
-func (s *Stream) EndedBy(err error) error {
-	_ = s.conn.Conn().SetReadDeadline(time.Now().Add(time.Second))
-	for {
-		message, failed := s.conn.ReceiveMessage(context.Background())
-		if response, ok := message.(*pgproto3.ErrorResponse); ok {
-			return endedError(response)
-		}
-		if failed != nil {
-			return err
-		}
-	}
-}
-
 func endedError(m *pgproto3.ErrorResponse) error {
 	return fmt.Errorf("the server ended the stream: %w", pgconn.ErrorResponseToPgError(m))
 }

@@ -25,25 +25,24 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 		f.Error(err)
 	}
 	due, keys, runs, backlog := f.findAll(s)
-	if len(due) != 2 || len(keys) != 2 || len(runs) != 2 || len(backlog) != 1 {
+	if len(due) != 2 || len(keys) != 2 || len(runs) != 2 || len(backlog) != 2 {
 		f.Fatalf("%d due, %d keys, %d in runs, %d without a key", len(due), len(keys), len(runs), len(backlog))
 	}
-	claim := f.claim(outbox.AllFresh(), refIDs(append(append(append(due, runs[0]...), runs[1]...), backlog...))...)
-	if len(claim.Messages) != 4 {
-		f.Fatalf("%d rows locked", len(claim.Messages))
+	rows := f.sweep(refIDs(append(append(append(due, runs[0]...), runs[1]...), backlog...))...)
+	if len(rows) != 4 {
+		f.Fatalf("%d rows are read", len(rows))
 	}
-	late := outbox.Settlement{Message: claim.Messages[3], Decision: outbox.Decision{Action: outbox.Postpone}}
-	f.commit(claim, retried(claim.Messages[0], 0), dead(claim.Messages[1], true), released(claim.Messages[2]), late)
-	if n := tabletest.One[int](f, `SELECT count(*)::int FROM `+name+` WHERE available_at > now() + interval '59 minutes' AND possible_duplicate`); n != 1 {
-		f.Errorf("%d rows are postponed", n)
+	if read, err := s.ReadRange(f.Context(), outbox.Range{UpTo: math.MaxInt64, Rows: 10, Bytes: 1000}); err != nil || len(read.Messages)+len(read.Traced) != 1 {
+		f.Fatalf("of the range, %+v is read, %v", read, err)
 	}
-	rejection := retried(claim.Messages[2], 0)
+	f.settle(retried(rows[0], 0), dead(rows[1], true))
+	rejection := retried(rows[2], 0)
 	rejection.Decision.Detail = "nack: queue „ключ“ ist voll…"
-	settled := f.settle(deleted(claim.Messages[0]), deleted(late.Message), rejection)
+	settled := f.settle(deleted(rows[0]), deleted(rows[3]), rejection)
 	if len(settled.Done) != 3 {
 		f.Fatalf("settled %+v", settled)
 	}
-	f.settle(deleted(claim.Messages[2]))
+	f.settle(deleted(rows[2]))
 	if n := tabletest.One[int](f, `SELECT count(*)::int FROM `+name); n != 0 {
 		f.Errorf("%d rows are left", n)
 	}
@@ -54,10 +53,10 @@ func (f *fixture) findAll(s *store.Store) (due []outbox.Candidate, keys, runs []
 	f.Helper()
 	var errs [5]error
 	due, _, errs[0] = s.FindDue(f.Context(), nil, nil, 10)
-	keys, _, errs[1] = s.FindKeys(f.Context(), nil, 10, 10, outbox.AllFresh())
-	_, _, errs[2] = s.FindKeys(f.Context(), keys[0][0].OrderingKey, 10, 10, outbox.AllFresh())
-	runs, _, errs[3] = s.FindRuns(f.Context(), []string{"k", "d", "none"}, 10, outbox.AllFresh())
-	backlog, errs[4] = s.FindBacklog(f.Context(), 0, math.MaxInt64, 10, outbox.AllFresh())
+	keys, _, errs[1] = s.FindKeys(f.Context(), nil, 10, 10, math.MaxInt64)
+	_, _, errs[2] = s.FindKeys(f.Context(), keys[0][0].OrderingKey, 10, 10, math.MaxInt64)
+	runs, _, errs[3] = s.FindRuns(f.Context(), []string{"k", "d", "none"}, 10, math.MaxInt64)
+	backlog, errs[4] = s.FindNewest(f.Context(), 0, math.MaxInt64, 10)
 	if err := errors.Join(errs[:]...); err != nil {
 		f.Fatal(err)
 	}
@@ -140,31 +139,6 @@ func TestEveryStatementWorksBesideColumnsOfAnyName(t *testing.T) {
 func TestEveryStatementWorksOnAPartitionedTable(t *testing.T) {
 	f := newPartitioned(t)
 	everyStatement(f, open(t, f.URL, store.Options{Table: tabletest.Name(), Block: true}), "outbox")
-}
-
-// A ctid is unique only within a partition.
-func TestAClaimDeletesNoRowOfAnotherPartition(t *testing.T) {
-	f := newPartitioned(t)
-	f.Plain(5) // rows 1 and 2 have the same ctids as rows 3 and 4
-	if n := tabletest.One[int](f, `SELECT count(DISTINCT ctid)::int FROM outbox`); n != 3 {
-		t.Fatalf("%d ctids", n)
-	}
-	claim := f.claim(outbox.AllFresh(), 1, 4)
-	var rows []outbox.Settlement
-	for _, m := range claim.Messages {
-		rows = append(rows, deleted(m))
-	}
-	f.commit(claim, rows...)
-	equal(t, "left", f.IDs("true"), []int64{2, 3, 5})
-}
-
-// The rows that it retries or releases move, and another row may get their ctid.
-func TestAClaimDeletesOnlyItsConfirmedRows(t *testing.T) {
-	f := newFixture(t)
-	f.Plain(4)
-	claim := f.claim(outbox.AllFresh(), 1, 2, 3)
-	f.commit(claim, retried(claim.Messages[0], 0), released(claim.Messages[1]), deleted(claim.Messages[2]))
-	equal(t, "left", f.IDs("true"), []int64{1, 2, 4})
 }
 
 // newPartitioned has a partitioned outbox: ids 1 and 2 are in the first partition, all others in the second.

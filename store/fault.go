@@ -98,3 +98,6 @@ func IsRowFault(err error) bool {
 	}
 	return errors.Is(err, ErrUnchanged)
 }
+
+// ErrUnchanged is returned if a trigger or a rule kept a row from being changed as decided.
+var ErrUnchanged = errors.New("the database has left the row unchanged")

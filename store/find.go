@@ -28,29 +28,27 @@ func (s *Store) FindDue(
 	return found, at, err
 }
 
-// FindBacklog finds rows without a time, from <= id <= upTo; those with a key only if fresh says so.
-func (s *Store) FindBacklog(
-	ctx context.Context, from, upTo int64, limit int, fresh outbox.Fresh,
-) ([]outbox.Candidate, error) {
-	return s.find(ctx, s.sql.findBacklog, []any{fresh.UpTo, fresh.Age, from, upTo, limit, fresh.Keyed})
+// FindNewest finds rows without a time, with a key or without, from <= id <= upTo.
+func (s *Store) FindNewest(ctx context.Context, from, upTo int64, limit int) ([]outbox.Candidate, error) {
+	return s.find(ctx, s.sql.findNewest, []any{from, upTo, limit})
 }
 
 // FindKeys finds the next keys with rows, at most keys of them, and up to each rows per key, oldest first. After is the
 // last key of the previous page; nil: the start. The snapshot was taken before the query.
 func (s *Store) FindKeys(
-	ctx context.Context, after *string, keys, each int, fresh outbox.Fresh,
+	ctx context.Context, after *string, keys, each int, upTo int64,
 ) ([]outbox.Run, pgsnapshot.Snapshot, error) {
 	if after == nil {
-		return s.findRuns(ctx, s.sql.findKeys, fresh, "", keys, each)
+		return s.findRuns(ctx, s.sql.findKeys, upTo, "", keys, each)
 	}
-	return s.findRuns(ctx, s.sql.findKeysAfter, fresh, *after, keys, each)
+	return s.findRuns(ctx, s.sql.findKeysAfter, upTo, *after, keys, each)
 }
 
 // FindRuns finds up to each rows per key, oldest first. The snapshot was taken before the query.
 func (s *Store) FindRuns(
-	ctx context.Context, keys []string, each int, fresh outbox.Fresh,
+	ctx context.Context, keys []string, each int, upTo int64,
 ) ([]outbox.Run, pgsnapshot.Snapshot, error) {
-	return s.findRuns(ctx, s.sql.findRuns, fresh, keys, each)
+	return s.findRuns(ctx, s.sql.findRuns, upTo, keys, each)
 }
 
 // find returns candidates. Further columns of the statement go to more.
@@ -78,15 +76,15 @@ func send(ctx context.Context, db interface {
 	return err
 }
 
-// findRuns asks for rows that are fresh; more are the further arguments of the statement.
+// findRuns asks for rows up to an id; more are the further arguments of the statement.
 func (s *Store) findRuns(
-	ctx context.Context, sql string, fresh outbox.Fresh, more ...any,
+	ctx context.Context, sql string, upTo int64, more ...any,
 ) (runs []outbox.Run, seen pgsnapshot.Snapshot, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	batch := &pgx.Batch{}
 	batch.Queue(snapshotSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&seen) })
-	batch.Queue(sql, append([]any{fresh.UpTo, fresh.Age}, more...)...).Query(func(rows pgx.Rows) error {
+	batch.Queue(sql, append([]any{upTo}, more...)...).Query(func(rows pgx.Rows) error {
 		found, err := candidates(rows)
 		runs = outbox.Runs(found)
 		return err
@@ -101,7 +99,7 @@ func candidates(rows pgx.Rows, more ...any) (found []outbox.Candidate, err error
 	var c outbox.Candidate
 	var due pgtype.Timestamptz
 	columns := []any{
-		&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded, &c.Traced,
+		&c.ID, (*[16]byte)(&c.MessageID), &c.OrderingKey, &c.Size, &c.Ready, &due, &c.Superseded,
 	}
 	_, err = pgx.ForEachRow(rows, append(columns, more...), func() error {
 		c.Due = pgtime.FromColumn(due)

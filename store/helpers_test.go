@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ func open(t testing.TB, url string, options store.Options) *store.Store {
 	return s
 }
 
-// read returns the rows with a greater id as a claim reads them, but locks nothing.
+// read returns the rows with a greater id as a sweep reads them.
 func (f *fixture) read(after int64) []*outbox.Message {
 	f.Helper()
 	columns := store.MessageColumnsAs(nil, func(column string) string { return column })
@@ -55,34 +56,24 @@ func (f *fixture) read(after int64) []*outbox.Message {
 	return messages
 }
 
-// claim locks rows; the test ends the claim.
-func (f *fixture) claim(fresh outbox.Fresh, ids ...int64) *store.LockedRows {
+// sweep reads the rows with these ids that may leave.
+func (f *fixture) sweep(ids ...int64) []*outbox.Message {
 	f.Helper()
-	claim, err := f.store.Lock(f.Context(), ids, fresh, "")
+	rows, _, err := f.store.ReadRows(f.Context(), ids, math.MaxInt64)
 	if err != nil {
 		f.Fatal(err)
 	}
-	return claim
+	return rows
 }
 
-// commit ends a claim.
-func (f *fixture) commit(claim *store.LockedRows, rows ...outbox.Settlement) {
-	f.Helper()
-	if err := claim.Commit(f.Context(), rows, time.Hour); err != nil {
-		f.Fatal(err)
-	}
-}
-
-// takeAll claims and deletes all ready rows, by id.
+// takeAll reads and deletes all ready rows, by id.
 func (f *fixture) takeAll() (messages []*outbox.Message) {
 	f.Helper()
-	claim := f.claim(outbox.AllFresh(), f.IDs("true")...)
-	var rows []outbox.Settlement
-	for _, m := range claim.Messages {
-		rows = append(rows, deleted(m))
+	messages = f.sweep(f.IDs("true")...)
+	for _, m := range messages {
+		f.settle(deleted(m))
 	}
-	f.commit(claim, rows...)
-	return claim.Messages
+	return messages
 }
 
 func (f *fixture) settle(batch ...outbox.Settlement) store.Settled {
@@ -111,10 +102,6 @@ func dead(m *outbox.Message, rejected bool) outbox.Settlement {
 	return outbox.Settlement{Message: m, Rejected: rejected, Decision: outbox.Decision{
 		Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB",
 	}}
-}
-
-func released(m *outbox.Message) outbox.Settlement {
-	return outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Release}}
 }
 
 func idsOf(messages []*outbox.Message) []int64 {

@@ -8,17 +8,15 @@ import (
 // mostLate limits the rows of one statement.
 const mostLate = 1000
 
-// lateSQL makes retries due that are later than any retry may be. Rows that were never rejected are scheduled, and an
-// infinite time is a person's.
+// lateSQL makes retries due that are later than any retry may be, with the mark: while the clock was ahead, they may
+// have left. Rows that were never rejected are scheduled, and an infinite time is a person's.
 const lateSQL = `
 WITH late AS (
-  SELECT r.id, r.message_id, ` + Traced + ` AS traced FROM {outbox} r
+  SELECT r.id, r.message_id FROM {outbox} r
   WHERE r.available_at > clock_timestamp() + $1::interval AND r.available_at < 'infinity'
         AND r.attempts > 0{and_of_shard}
   ORDER BY r.available_at DESC LIMIT $2 FOR UPDATE SKIP LOCKED)
-UPDATE {outbox} r SET available_at = clock_timestamp(),
-       possible_duplicate = CASE WHEN s.traced THEN true ELSE r.possible_duplicate END
-FROM late s WHERE ` + sameRow
+UPDATE {outbox} r SET available_at = clock_timestamp(), possible_duplicate = true FROM late s WHERE ` + sameRow
 
 // HastenRetries makes retries due that would wait longer than this: the server's clock was ahead when they got it.
 // It returns how many.

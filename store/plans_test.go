@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -56,25 +55,22 @@ func (p *planned) statements() map[string]string {
 	}
 	settle := settleArgs(part)
 	ids := make([]int64, batch)
-	ctids := make([]pgtype.TID, batch)
 	for i := range ids {
 		ids[i] = int64(tabletest.Rows + 1 + i*37)
-		ctids[i] = pgtype.TID{BlockNumber: uint32(i), OffsetNumber: 1, Valid: true}
 	}
-	table := tabletest.One[uint32](p, `SELECT 'outbox'::regclass::oid`)
-	all, age := int64(math.MaxInt64), time.Duration(0)
+	all := int64(math.MaxInt64)
 	p.args = map[string][]any{
-		"find due": {batch, time.Now()}, "find due after": {batch, time.Now(), time.Now().Add(-time.Hour), int64(1)}, "find backlog": {all, age, int64(60_000), all, batch, false},
-		"find keys": {all, age, "", batch, 1}, "find keys after": {all, age, "key 10", batch, 4},
-		"find runs": {all, age, keys, 64}, "lock": {all, age, ids}, "lock plain": {all, age, int64(60_000), all, batch, ids, 1000}, "delete locked": {ctids, table}, "postpone": {ids, time.Minute},
-		"delete": settle[:2], "delete near": {settle[0], compactIDs(part), int64(1)}, "retry": settle, "dead letter": settle, "release": settle,
+		"find due": {batch, time.Now()}, "find due after": {batch, time.Now(), time.Now().Add(-time.Hour), int64(1)}, "find newest": {int64(60_000), all, batch},
+		"find keys": {all, "", batch, 1}, "find keys after": {all, "key 10", batch, 4},
+		"find runs": {all, keys, 64}, "read rows": {all, 1 << 23, 1 << 13, ids}, "read range": {all, 1 << 23, 1 << 13, int64(60_000), ids, batch}, "late": {time.Hour, batch},
+		"delete": settle[:2], "delete near": {settle[0], compactIDs(part), int64(1)}, "retry": settle, "dead letter": settle,
 		"next due": {}, "lock free": settle[:2], "leftover": settle[:3],
 	}
 	sql := p.store.sql
 	return map[string]string{
-		"find due": sql.findDue, "find due after": sql.findDueAfter, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
-		"find runs": sql.findRuns, "lock": p.store.sql.lock, "lock plain": sql.lockPlain, "postpone": sql.postpone,
-		"delete": sql.delete, "delete near": sql.deleteNear, "delete locked": sql.deleteLocked, "retry": sql.retry, "dead letter": p.store.extras.columns.Fill(sql.deadLetter), "release": sql.release,
+		"find due": sql.findDue, "find due after": sql.findDueAfter, "find newest": sql.findNewest, "find keys": sql.findKeys, "find keys after": sql.findKeysAfter,
+		"find runs": sql.findRuns, "read rows": sql.readRows, "read range": sql.readRange, "late": sql.late,
+		"delete": sql.delete, "delete near": sql.deleteNear, "retry": sql.retry, "dead letter": p.store.extras.columns.Fill(sql.deadLetter),
 		"next due": sql.nextDue, "lock free": sql.lockFree, "leftover": sql.leftover,
 	}
 }

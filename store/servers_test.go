@@ -14,7 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// A restart and a crash may lose the traces of claims. A terminated session and a statement timeout lose nothing.
+// A terminated session and a statement timeout are no restart.
 func TestARestartOfTheServerIsDetected(t *testing.T) {
 	server := services.PrivatePostgres(t)
 	if server.PID() == 0 {

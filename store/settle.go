@@ -24,7 +24,7 @@ import (
 type Settled struct {
 	// Done rows were changed as decided.
 	Done []outbox.Settlement
-	// Gone rows are deleted, claimed or moved by another session.
+	// Gone rows are deleted, changed or moved by another session.
 	Gone []outbox.Settlement
 	// NotVisible rows were streamed before their transaction became visible: the walsender sends flushed WAL before
 	// other sessions see the commit. Try them again.
@@ -83,7 +83,6 @@ func (s *Store) writes() []settling {
 		{action: outbox.Delete, dropped: true, sql: s.sql.drop, nearSQL: s.sql.dropNear},
 		{action: outbox.Retry, sql: s.sql.retry},
 		{action: outbox.DeadLetter, sql: s.sql.deadLetter},
-		{action: outbox.Release, sql: s.sql.release},
 	}
 }
 
@@ -200,13 +199,11 @@ func (s *Store) settle(ctx context.Context, write settling, part []outbox.Settle
 	return err
 }
 
-// lockFree locks the rows that no other session has locked: these are Done. It marks those whose lock it overwrites,
-// because another relay may have published them.
+// lockFree locks the rows that no other session has locked: these are Done.
 func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlement, locked *outcome) error {
 	var seen pgsnapshot.Snapshot
 	var ours []int64
-	var traced []bool
-	err := tx.QueryRow(ctx, s.sql.lockFree, settleArgs(part)[:2]...).Scan(&seen, &ours, &traced)
+	err := tx.QueryRow(ctx, s.sql.lockFree, settleArgs(part)[:2]...).Scan(&seen, &ours)
 	if err != nil {
 		return err
 	}
@@ -214,10 +211,8 @@ func (s *Store) lockFree(ctx context.Context, tx pgx.Tx, part []outbox.Settlemen
 	for i := range part {
 		part[i].Locked = true
 	}
-	for i, nth := range ours {
-		one := &part[nth-1]
-		one.Locked = false
-		one.Message.PossibleDuplicate = one.Message.PossibleDuplicate || traced[i]
+	for _, nth := range ours {
+		part[nth-1].Locked = false
 	}
 	locked.sort(part, ours, seen)
 	for i := range locked.NotVisible {

@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,7 +19,7 @@ func of(shard outbox.Shard) statements {
 func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 	sql := of(outbox.Shard{})
 	for name, text := range map[string]string{
-		"find due": sql.findDue, "find backlog": sql.findBacklog, "find keys": sql.findKeys, "find runs": sql.findRuns, "lock": sql.lock, "lock plain": sql.lockPlain,
+		"find due": sql.findDue, "find newest": sql.findNewest, "find keys": sql.findKeys, "find runs": sql.findRuns, "read rows": sql.readRows, "read range": sql.readRange,
 		"delete": sql.delete, "delete near": sql.deleteNear, "retention": sql.retention,
 	} {
 		text = strings.ReplaceAll(text, "hashtextextended('cdc-relay await'", "") // a lock of outbox_await
@@ -28,8 +27,8 @@ func TestWithoutShardsNothingIsFiltered(t *testing.T) {
 			t.Errorf("%s: %s", name, text)
 		}
 	}
-	if !strings.Contains(sql.findKeys, "(SELECT * FROM heads LIMIT $4)") || !strings.Contains(sql.findBacklog, "<= 1\nORDER BY") {
-		t.Errorf("%s%s", sql.findKeys, sql.findBacklog)
+	if !strings.Contains(sql.findKeys, "(SELECT * FROM heads LIMIT $3)") || !strings.Contains(sql.findNewest, "<= 1\nORDER BY") {
+		t.Errorf("%s%s", sql.findKeys, sql.findNewest)
 	}
 }
 
@@ -80,9 +79,9 @@ func (p *planned) sweepOnce(sql statements) map[string]bool {
 		text string
 		args []any
 	}{
-		{sql.findBacklog, []any{int64(math.MaxInt64), time.Duration(0), int64(math.MinInt64), int64(math.MaxInt64), 1000, false}},
-		{sql.lockPlain, []any{int64(math.MaxInt64), time.Duration(0), int64(math.MinInt64), int64(math.MaxInt64), 1000, []int64{}, 1000}},
-		{sql.findKeys, []any{int64(math.MaxInt64), time.Duration(0), "", 1000, 1}},
+		{sql.findNewest, []any{int64(math.MinInt64), int64(math.MaxInt64), 1000}},
+		{sql.readRange, []any{int64(math.MaxInt64), 1 << 23, 1 << 13, int64(math.MinInt64), []int64{}, 1000}},
+		{sql.findKeys, []any{int64(math.MaxInt64), "", 1000, 1}},
 		{sql.findDue, []any{1000, nil}},
 	} {
 		rows, _ := p.Conn.Query(p.Context(), query.text, query.args...)
@@ -112,7 +111,7 @@ func TestNoStatementOfAShardScansTheTable(t *testing.T) {
 func (p *planned) wantNoSort(state string) {
 	p.Helper()
 	statements := p.statements()
-	for _, name := range []string{"find backlog", "find due", "find due after", "lock plain"} {
+	for _, name := range []string{"find newest", "find due", "find due after", "read range"} {
 		plan := p.Lines("EXPLAIN "+statements[name], p.args[name]...)
 		if strings.Contains(plan, "Sort") || strings.Contains(plan, "Bitmap") {
 			p.Errorf("%s, %s:\n%s", state, name, plan)

@@ -7,14 +7,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// The server checks sizes before it sends a row, so that a claim never gets a value that it cannot use. {c} stands for
+// The server checks sizes before it sends a row, so that a sweep never gets a value that it cannot use. {c} stands for
 // a column.
 
 const (
 	// rawBytes is the size of a jsonb column without compression. It converts nothing.
 	rawBytes = `CASE WHEN pg_catalog.pg_column_compression({c}) IS NULL THEN pg_catalog.pg_column_size({c})
          ELSE pg_catalog.pg_column_size(pg_catalog.jsonb_extract_path({c}, VARIADIC '{}'::text[])) END`
-	// jsonbIsOver is the condition that a jsonb column is larger than a claim takes. AMQP needs at least a quarter of
+	// jsonbIsOver is the condition that a jsonb column is larger than a sweep takes. AMQP needs at least a quarter of
 	// the bytes of jsonb. In jsonb, a number of 12 bytes may have 147,457 digits; so numbers are checked before the
 	// text is made. Small values, which are frequent, are spared the checks that they do not need.
 	jsonbIsOver = `CASE WHEN {c} IS NULL
@@ -28,7 +28,7 @@ const (
                       WHERE pg_catalog.scale(of_.number::numeric) > 1000) THEN true
          ELSE pg_catalog.octet_length({c}::text) > {most} END`
 	// largerJSON stands for a value that is over its limit. No value but an object can be published anyway.
-	largerJSON = `"larger than a claim reads"`
+	largerJSON = `"larger than a sweep reads"`
 )
 
 // sizing fills in a column and its limit.
@@ -36,7 +36,7 @@ func sizing(sql, column string) string {
 	return strings.NewReplacer("{c}", column, "{most}", strconv.Itoa(outbox.MostHeaderBytes)).Replace(sql)
 }
 
-// rowSize is roughly the memory of a row. It decompresses nothing: a search may not cost what its claims save. Of a
+// rowSize is roughly the memory of a row. It decompresses nothing: a search must stay cheap. Of a
 // compressed column, four times the stored bytes count, as is usual for JSON.
 func rowSize(headers []string) string {
 	const jsonb = `least(4 * coalesce(pg_catalog.pg_column_size({c}), 0), {most})`
@@ -50,37 +50,49 @@ func rowSize(headers []string) string {
 	return size + " + 256)"
 }
 
-// mostUnpacked is how many bytes of compressed columns a claim reads, and then no further row with such a column. The
-// estimate of their sizes may be far too small.
-const mostUnpacked = 8 << 20
+// mostRead is how many bytes of bodies a statement reads.
+const mostRead = 8 << 20
 
-// fits is the condition for the rows within mostUnpacked. Postgres calls it for one row after the other; a setting of
-// the transaction has the sum.
+// bodySize is the size of a body as it is sent.
+const bodySize = `coalesce(CASE WHEN pg_catalog.pg_column_compression(r.payload) IS NULL
+         THEN pg_catalog.pg_column_size(r.payload) ELSE pg_catalog.octet_length(r.payload::text) END, 0)::bigint
+       + coalesce(pg_catalog.octet_length(r.payload_bytes), 0)`
+
+// readSoFar is how many bytes of bodies the statement has read.
+const readSoFar = `coalesce(nullif(pg_catalog.current_setting('cdc_relay.read', true), ''), '0')::bigint`
+
+// withSize joins the rows to their sizes, each of which is computed once: that may decompress the body. Rows beyond the
+// limit have none.
+const withSize = ` r CROSS JOIN LATERAL (
+  SELECT CASE WHEN ` + readSoFar + ` < $2::bigint THEN ` + bodySize + ` END AS size OFFSET 0) body`
+
+// fits is the condition for the rows within $2 bytes, and for none after the first row beyond. Postgres calls it for
+// row after row; a setting of the transaction has the sum. Rows of $3 bytes, of which a statement reads only so many
+// that they always fit, are not added.
 func fits() string {
-	const sum = `coalesce(nullif(pg_catalog.current_setting('cdc_relay.unpacked', true), ''), '0')::bigint`
-	const raw = ` + CASE WHEN pg_catalog.pg_column_compression({c}) IS NULL THEN 0 ELSE `
-	const jsonb = raw + `CASE WHEN pg_catalog.pg_column_size({c}) > {most} THEN 0
-           ELSE pg_catalog.pg_column_size(pg_catalog.jsonb_extract_path({c}, VARIADIC '{}'::text[])) END END`
-	return `CASE WHEN coalesce(pg_catalog.pg_column_compression(r.payload), pg_catalog.pg_column_compression(r.headers),
-           pg_catalog.pg_column_compression(r.properties)) IS NULL THEN true
-         WHEN ` + sum + ` >= ` + strconv.Itoa(mostUnpacked) + ` THEN false
-         ELSE pg_catalog.set_config('cdc_relay.unpacked', (` + sum +
-		sizing(raw+`pg_catalog.octet_length({c}::text) END`, "r.payload") +
-		sizing(jsonb, "r.headers") + sizing(jsonb, "r.properties") + `)::text, true) IS NOT NULL END`
+	const jsonb = ` + coalesce(CASE WHEN pg_catalog.pg_column_size({c}) > {most} THEN {most}
+         ELSE ` + rawBytes + ` END, 0)`
+	size := `body.size` + sizing(jsonb, "r.headers") + sizing(jsonb, "r.properties")
+	return `CASE WHEN body.size IS NULL THEN false WHEN ` + size + ` <= $3::bigint THEN true
+         ELSE pg_catalog.set_config('cdc_relay.read', (` + readSoFar + ` + ` + size + `)::text, true) IS NOT NULL END`
 }
 
-// textSize is how many bytes of another column a claim gets. Of text it reads only the size.
+// textSize is how many bytes of another column a sweep reads. Of text it reads only the size.
 func textSize(column string) string {
 	return sizing(`least(coalesce(pg_catalog.octet_length({c}::text), 0), {most})`, column)
 }
 
-// claimedColumns are the columns of a message, and the name of a text column that is over its limit, which is then
-// null.
-func claimedColumns(headers []string) string {
+// sweptColumns are the columns of a message, without a body of more than $2 bytes, and the name of a text column that
+// is over its limit, which is then null.
+func sweptColumns(headers []string) string {
 	const isOver = `pg_catalog.octet_length({c}::text) > {most}`
 	limited := map[string]string{
 		"r.headers":    sizing(`CASE WHEN (`+jsonbIsOver+`) THEN '`+largerJSON+`'::jsonb ELSE {c} END`, "r.headers"),
 		"r.properties": sizing(`CASE WHEN (`+jsonbIsOver+`) THEN '`+largerJSON+`'::jsonb ELSE {c} END`, "r.properties"),
+	}
+	for column, short := range map[string]string{"r.payload": "'null'", "r.payload_bytes": "''"} {
+		limited[column] = "CASE WHEN body.size > $2::bigint AND " + column + " IS NOT NULL THEN " + short +
+			" ELSE " + column + " END"
 	}
 	var over strings.Builder
 	limit := func(name, column string) {

@@ -17,8 +17,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// A claim does not read a column that is over its limit, and its size is not underestimated.
-func TestClaimsReadNoColumnOverItsLimit(t *testing.T) {
+// A sweep does not read a column that is over its limit, and its size is not underestimated.
+func TestSweepsReadNoColumnOverItsLimit(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`ALTER TABLE outbox ADD tenant text, ADD number int`)
 	f.store = open(t, f.URL, store.Options{Table: tabletest.Name(), HeaderColumns: []string{"tenant", "number"}})
@@ -64,17 +64,16 @@ func TestClaimsReadNoColumnOverItsLimit(t *testing.T) {
 		}
 		f.Exec(`INSERT INTO outbox (` + strings.TrimPrefix(columns+", "+c.column, ", ") + `) VALUES (` + strings.TrimPrefix(values+", "+c.value, ", ") + `)`)
 	}
-	found, err := f.store.FindBacklog(t.Context(), 0, math.MaxInt64, 100, outbox.AllFresh())
+	found, err := f.store.FindNewest(t.Context(), 0, math.MaxInt64, 100)
 	if err != nil || len(found) != len(cases) {
 		t.Fatalf("found %d of %d rows, %v", len(found), len(cases), err)
 	}
 	for i, c := range cases {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		claim := f.claim(outbox.AllFresh(), found[i].ID)
+		m := f.sweep(found[i].ID)[0]
 		runtime.ReadMemStats(&after)
-		m := claim.Messages[0]
-		f.commit(claim, deleted(m))
+		f.settle(deleted(m))
 		if m.Oversize != c.over {
 			t.Errorf("%s %.70s: over its limit is %q, want %q", c.column, c.value, m.Oversize, c.over)
 		}
@@ -88,7 +87,7 @@ func TestClaimsReadNoColumnOverItsLimit(t *testing.T) {
 	}
 }
 
-// One row that the server cannot send delays no other of its claim, and is named.
+// One row that the server cannot send delays no other of its statement, and is named.
 func TestARowThatTheServerCannotSendDelaysNoOther(t *testing.T) {
 	// In WIN1252 this character is undefined, so UTF-8 has none for it.
 	f := newFixture(t, "TEMPLATE template0 ENCODING 'WIN1252' LC_COLLATE 'C' LC_CTYPE 'C'")
@@ -98,15 +97,19 @@ func TestARowThatTheServerCannotSendDelaysNoOther(t *testing.T) {
 		('a', '1', NULL, 't', 'k', 'infinity'), (chr(129), '2', NULL, 't', 'k', NULL), ('c', '3', chr(129), 't', NULL, NULL),
 		('d', to_json(chr(129)), NULL, 't', NULL, NULL), ('e', '5', NULL, chr(129), NULL, NULL), ('f', '6', NULL, 't', NULL, 'infinity')`)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, headers) VALUES ('g', '7', jsonb_build_object('a', chr(129)))`)
-	in := outbox.Range{UpTo: math.MaxInt64, Rows: 10, Size: 1000}
-	if claim, err := f.store.LockPlain(t.Context(), in, outbox.AllFresh(), ""); claim != nil || err != nil {
-		t.Errorf("a range with a row that cannot be sent: %v, %v", claim, err)
+	in := outbox.Range{UpTo: math.MaxInt64, Rows: 10, Bytes: 1 << 20}
+	for want := range 5 {
+		p, err := f.store.ReadRange(t.Context(), in)
+		rows := p.Messages
+		if err != nil || len(rows) == 0 || rows[0].ID != int64(want+3) || (rows[0].Unreadable == "") != (want == 3) {
+			t.Fatalf("a range from row %d: %v, %v", in.From, idsOf(rows), err)
+		}
+		in.From = rows[0].ID + 1
 	}
 	readable := map[int64]string{1: "1", 6: "6"}
 	for left := f.IDs("true"); len(left) > 0; left = f.IDs("true") {
-		claim := f.claim(outbox.AllFresh(), left...)
 		var rows []outbox.Settlement
-		for _, m := range claim.Messages {
+		for _, m := range f.sweep(left...) {
 			payload, ok := readable[m.ID]
 			if string(m.Payload) != payload || (m.Unreadable == "") != ok || (ok && m.Deadline == nil) || (m.OrderingKey != nil) != (m.ID <= 2) {
 				t.Errorf("row %d: %+v", m.ID, m)
@@ -117,8 +120,8 @@ func TestARowThatTheServerCannotSendDelaysNoOther(t *testing.T) {
 				t.Errorf("row %d is unreadable because of %q", m.ID, m.Unreadable)
 			}
 		}
-		if f.commit(claim, rows...); len(rows) == 0 {
-			t.Fatalf("nothing is locked of %d rows", len(left))
+		if f.settle(rows...); len(rows) == 0 {
+			t.Fatalf("nothing is read of %d rows", len(left))
 		}
 	}
 	if left := f.Lines(`SELECT count(*)::text FROM outbox UNION ALL SELECT count(*)::text FROM outbox_dead_letter`); left != "0\n5" {
@@ -147,21 +150,16 @@ func TestASearchReadsNoLargeValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	due, _, failedDue := f.store.FindDue(t.Context(), nil, nil, 100)
-	backlog, failedBacklog := f.store.FindBacklog(t.Context(), 0, math.MaxInt64, 100, outbox.AllFresh())
-	keys, _, failedKeys := f.store.FindKeys(t.Context(), nil, 100, 10, outbox.AllFresh())
-	runs, _, failedRuns := f.store.FindRuns(t.Context(), []string{"k0", "k1"}, 10, outbox.AllFresh())
-	if err := errors.Join(failedDue, failedBacklog, failedKeys, failedRuns); err != nil || len(due) != 6 || len(backlog) != 3 || len(keys) != 2 || len(runs) != 2 {
+	backlog, failedBacklog := f.store.FindNewest(t.Context(), 0, math.MaxInt64, 100)
+	keys, _, failedKeys := f.store.FindKeys(t.Context(), nil, 100, 10, math.MaxInt64)
+	runs, _, failedRuns := f.store.FindRuns(t.Context(), []string{"k0", "k1"}, 10, math.MaxInt64)
+	if err := errors.Join(failedDue, failedBacklog, failedKeys, failedRuns); err != nil || len(due) != 6 || len(backlog) != 6 || len(keys) != 2 || len(runs) != 2 {
 		t.Fatalf("found %d due rows, %d fresh ones, %d and %d keys: %v", len(due), len(backlog), len(keys), len(runs), err)
 	}
-	claim, err := f.store.LockLarge(t.Context(), 1, outbox.AllFresh(), "")
-	if err != nil || len(claim.Messages) != 1 {
-		t.Fatalf("a large row is not locked: %v", err)
-	}
-	claim.Abandon()
 }
 
-// A body that is stored in a hundredth of its size must not make a claim a hundred times as large.
-func TestAClaimReadsCompressedColumnsWithinItsBudget(t *testing.T) {
+// A body that is stored in a hundredth of its size must not make a sweep read a hundred times as much.
+func TestASweepReadsCompressedColumnsWithinItsBudget(t *testing.T) {
 	for column, value := range map[string]string{
 		"payload": `to_json(repeat('p', 1000000))`,
 		"headers": `jsonb_build_object('h', repeat('h', 1000000))`,
@@ -177,86 +175,78 @@ func TestAClaimReadsCompressedColumnsWithinItsBudget(t *testing.T) {
 				f.Exec(`ALTER TABLE outbox ALTER payload SET COMPRESSION lz4`)
 			}
 			f.Exec(`INSERT INTO outbox (routing_key, ` + column + `) SELECT 'r', ` + value + ` FROM generate_series(1, 40)`)
-			in := outbox.Range{UpTo: math.MaxInt64, Rows: 40, Size: 1 << 20}
-			locked, err := f.store.LockPlain(t.Context(), in, outbox.AllFresh(), "")
-			if err != nil || locked.Skipped == nil || *locked.Skipped != int64(len(locked.Messages)+1) || len(locked.Messages) > 10 {
-				t.Fatalf("a range is locked without a budget: %v", err)
+			in := outbox.Range{UpTo: math.MaxInt64, Rows: 40, Bytes: 4 << 20}
+			if p, err := f.store.ReadRange(t.Context(), in); err != nil || p.UpTo != int64(len(p.Messages)) || len(p.Messages) > 6 {
+				t.Fatalf("%d rows of a range are read, %v", len(p.Messages), err)
 			}
-			locked.Abandon()
-			for claims := 0; ; claims++ {
+			for sweeps := 0; ; sweeps++ {
 				left := f.IDs("true")
 				if len(left) == 0 {
-					if claims < 4 || claims > 8 {
-						t.Errorf("%d claims took 40 MB", claims)
+					if sweeps < 4 || sweeps > 8 {
+						t.Errorf("%d sweeps have read 40 MB", sweeps)
 					}
 					return
 				}
-				claim := f.claim(outbox.AllFresh(), left...)
-				var rows []outbox.Settlement
-				bytes := 0
-				for _, m := range claim.Messages {
+				bytes, rows := 0, f.sweep(left...)
+				for _, m := range rows {
 					bytes += m.Size()
-					rows = append(rows, deleted(m))
+					f.settle(deleted(m))
 				}
-				if f.commit(claim, rows...); len(rows) == 0 || rows[0].Message.ID != left[0] || bytes > 10<<20 {
-					t.Fatalf("the claim has %d rows of %d bytes, not the oldest row", len(rows), bytes)
+				if len(rows) == 0 || rows[0].ID != left[0] || bytes > 10<<20 {
+					t.Fatalf("%d rows of %d bytes are read, not the oldest row", len(rows), bytes)
 				}
 			}
 		})
 	}
 }
 
-func TestTheBodyOfALargeRowIsReadAfterTheLock(t *testing.T) {
+// A large body is read alone, and no row behind it in the same statement.
+func TestTheBodyOfALargeRowIsLeftAside(t *testing.T) {
 	f := newFixture(t)
 	text, binary := strings.Repeat("é1", 9<<20), make([]byte, 27<<20+1)
 	for i := range binary {
 		binary[i] = byte(i / 1000)
 	}
+	f.Plain(1)
 	f.Exec(`INSERT INTO outbox (routing_key, payload, headers, expires_at) VALUES ('r', to_json($1::text), '{"a": 1}', now() + interval '1 h')`, text)
 	f.Exec(`INSERT INTO outbox (routing_key, payload_bytes) VALUES ('r', $1)`, binary)
-	for id, c := range map[int64]struct{ body []byte }{1: {[]byte(`"` + text + `"`)}, 2: {binary}} {
-		claim, err := f.store.LockLarge(t.Context(), id, outbox.AllFresh(), "")
-		if err != nil || len(claim.Messages) != 1 || claim.Messages[0].Payload != nil {
-			t.Fatalf("row %d: locked %+v, %v", id, claim.Messages, err)
-		}
-		m := claim.Messages[0]
-		m.PossibleDuplicate = true // the core has marked it
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		err = claim.Read(t.Context())
-		runtime.ReadMemStats(&after)
-		if err != nil || !bytes.Equal(m.Payload, c.body) || !m.PossibleDuplicate || (m.Deadline != nil) != (id == 1) || m.RoutingKey != "r" {
-			t.Errorf("row %d: read %d bytes of %+v, %v", id, len(m.Payload), m.Row.ID, err)
-		}
-		if allocated := int(after.TotalAlloc - before.TotalAlloc); allocated > len(c.body)*5/2 { // with -race, pools lose some of the pieces
-			t.Errorf("row %d: %d bytes were allocated for a body of %d", id, allocated, len(c.body))
-		}
-		if err := claim.Alive(t.Context()); err != nil {
-			t.Error(err)
-		}
-		claim.Abandon()
-
-		// One that RabbitMQ does not accept is not read, and becomes a dead letter at once.
-		claim, err = f.store.LockLarge(t.Context(), id, outbox.AllFresh(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		claim.MostBody = len(c.body) - 1
-		runtime.ReadMemStats(&before)
-		err = claim.Read(t.Context())
-		runtime.ReadMemStats(&after)
-		m = claim.Messages[0]
-		reason, detail := m.Defect(time.Now())
-		if err != nil || reason != outbox.ReasonTooLarge || after.TotalAlloc-before.TotalAlloc > 1<<20 {
-			t.Errorf("row %d, which is too large: %v, %s %s, %d bytes were allocated", id, err, reason, detail, after.TotalAlloc-before.TotalAlloc)
-		}
-		f.commit(claim, dead(m, false))
-	}
 	f.Plain(1)
-	claim := f.claim(outbox.AllFresh(), 3)
-	f.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()`)
-	if claim.Alive(t.Context()) == nil {
-		t.Error("the claim of a terminated session is alive")
+	in := outbox.Range{UpTo: math.MaxInt64, Rows: 10, Bytes: 8 << 20}
+	p, err := f.store.ReadRange(t.Context(), in)
+	rows := p.Messages
+	if equal(t, "read", idsOf(rows), []int64{1, 2}); err != nil || p.UpTo != 2 || rows[0].Unread != 0 || rows[1].Unread < 27<<20 || rows[1].Payload != nil {
+		t.Fatalf("read up to %d, %v", p.UpTo, err)
 	}
-	claim.Abandon()
+	for id, body := range map[int64][]byte{2: []byte(`"` + text + `"`), 3: binary} {
+		bare := f.sweep(id)[0]
+		if bare.Payload != nil || bare.Unread < len(body) || (bare.Deadline != nil) != (id == 2) {
+			t.Fatalf("row %d: %d bytes are not read", id, bare.Unread)
+		}
+		read := func(most int) (m *outbox.Message, allocated int) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			m, err := f.store.ReadBody(t.Context(), bare, most)
+			runtime.ReadMemStats(&after)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return m, int(after.TotalAlloc - before.TotalAlloc)
+		}
+		m, allocated := read(0)
+		if !bytes.Equal(m.Payload, body) || m.Unread != 0 || m.Binary != (id == 3) || m.BothPayloads || m.RoutingKey != "r" {
+			t.Errorf("row %d: read %d bytes of %+v", id, len(m.Payload), m.Row.ID)
+		}
+		if allocated > len(body)*5/2 { // with -race, pools lose some of the pieces
+			t.Errorf("row %d: %d bytes were allocated for a body of %d", id, allocated, len(body))
+		}
+		// One that RabbitMQ does not accept is not read, and becomes a dead letter at once.
+		m, allocated = read(len(body) - 1)
+		if reason, detail := m.Defect(time.Now()); reason != outbox.ReasonTooLarge || allocated > 1<<20 {
+			t.Errorf("row %d, which is too large: %s %s, %d bytes were allocated", id, reason, detail, allocated)
+		}
+		f.settle(dead(m, false))
+		if gone, _ := read(0); gone != nil {
+			t.Errorf("the body of a row that is gone is read")
+		}
+	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
-	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -28,7 +27,7 @@ type Store struct {
 	shard   outbox.Shard
 	// keep: deletes move published rows to the history, for this long; 0: there is none.
 	keep time.Duration
-	// headers are the columns that claims read as headers.
+	// headers are the columns that sweeps read as headers.
 	headers []string
 	sql     statements
 	// extras are application columns.
@@ -40,7 +39,7 @@ type Store struct {
 }
 
 const (
-	connections      = 7 // three claims, settle, sweep, and two for checks
+	connections      = 5 // settle, sweep, large bodies, and two for checks
 	statementTimeout = 30 * time.Second
 )
 
@@ -87,7 +86,7 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 		if err != nil {
 			return fmt.Errorf("read the address of Postgres: %w", err)
 		}
-		now.RuntimeParams["application_name"] = "cdc-relay"
+		now.RuntimeParams["application_name"] = "cdc-relay worker"
 		pgdial.Limit(now)
 		pgdial.AsUTF8(now)
 		pgdial.CatalogFirst(now)
@@ -202,29 +201,6 @@ func (s *Store) exec(ctx context.Context, what, sql string, args ...any) (int64,
 		return 0, fmt.Errorf("%s: %w", what, err)
 	}
 	return tag.RowsAffected(), nil
-}
-
-// ownerArgs returns the arguments of slot.OwnerSQL.
-func (s *Store) ownerArgs(name string) []any { return slot.OwnerArgs(name, s.table, s.shard) }
-
-// SlotOwner is the server process that owns a slot; 0: none. Answers is the database's time of the answer, Asked this
-// process's time before the question.
-type SlotOwner struct {
-	PID            uint32
-	Asked, Answers time.Time
-}
-
-// SlotOwner asks the database who owns a slot.
-func (s *Store) SlotOwner(ctx context.Context, name string) (o SlotOwner, err error) {
-	err = s.Conn(ctx, func(conn *pgx.Conn) error {
-		o.Asked = time.Now()
-		row := conn.QueryRow(ctx, `SELECT `+slot.OwnerSQL+`, clock_timestamp()`, s.ownerArgs(name)...)
-		return row.Scan(&o.PID, &o.Answers)
-	})
-	if err != nil {
-		return SlotOwner{}, fmt.Errorf("read slot %s: %w", name, err)
-	}
-	return o, nil
 }
 
 // lastIDSQL reads the sequence and the greatest id above it. Normally no row is there, so that the index answers at

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -23,47 +22,29 @@ func TestARowWithAnyTimeIsSettled(t *testing.T) {
 	f := newFixture(t)
 	each := map[string]func(m *outbox.Message) outbox.Settlement{
 		"delete": deleted, "retry": func(m *outbox.Message) outbox.Settlement { return retried(m, time.Hour) },
-		"dead letter": func(m *outbox.Message) outbox.Settlement { return dead(m, true) }, "release": released, "no room": noRoom,
-		"postpone": func(m *outbox.Message) outbox.Settlement {
-			return outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Postpone}}
-		},
+		"dead letter": func(m *outbox.Message) outbox.Settlement { return dead(m, true) }, "no room": noRoom,
 	}
 	for _, at := range append(pastTimes(), "null") {
 		for what, settlement := range each {
 			for _, key := range []string{"NULL", "'k'"} {
-				for _, claims := range []bool{true, false} {
-					if !claims && (what == "release" || what == "postpone") {
-						continue // only claims write these
-					}
-					name := fmt.Sprintf("%s, key %s, %s, claimed %t", at, key, what, claims)
-					f.Exec(`TRUNCATE outbox, outbox_dead_letter`)
-					f.Insert(`(routing_key, payload, ordering_key, available_at, expires_at) VALUES ('r', '1', `+key+`, nullif($1, 'null')::timestamptz, nullif($1, 'null')::timestamptz)`, at)
-					claim := f.claim(outbox.AllFresh(), f.IDs("true")...)
-					if len(claim.Messages) != 1 {
-						t.Fatalf("%s: %d rows were locked", name, len(claim.Messages))
-					}
-					m := claim.Messages[0]
-					if left, expires := m.TimeLeft(time.Now()); expires != (at != "null") || left > 0 {
-						t.Errorf("%s: expires in %s, %t", name, left, expires)
-					}
-					if claims {
-						f.commit(claim, settlement(m))
-					} else {
-						claim.Abandon()
-						if settled := f.settle(settlement(m)); len(settled.Done) != 1 {
-							t.Errorf("%s: %+v", name, settled)
-						}
-					}
-					got := tabletest.One[string](f, `SELECT coalesce((SELECT attempts || CASE WHEN available_at IS NULL THEN ' null'
-						WHEN available_at > now() THEN ' later' ELSE ' past' END FROM outbox), 'gone')`)
-					released := "0 past"
-					if at == "null" {
-						released = "0 null"
-					}
-					want := map[string]string{"delete": "gone", "dead letter": "gone", "retry": "1 later", "release": released, "postpone": "0 later", "no room": "0 later"}
-					if got != want[what] {
-						t.Errorf("%s: the row is %q, want %q", name, got, want[what])
-					}
+				name := fmt.Sprintf("%s, key %s, %s", at, key, what)
+				f.Exec(`TRUNCATE outbox, outbox_dead_letter`)
+				f.Insert(`(routing_key, payload, ordering_key, available_at, expires_at) VALUES ('r', '1', `+key+`, nullif($1, 'null')::timestamptz, nullif($1, 'null')::timestamptz)`, at)
+				rows := f.sweep(f.IDs("true")...)
+				if len(rows) != 1 {
+					t.Fatalf("%s: %d rows were read", name, len(rows))
+				}
+				if left, expires := rows[0].TimeLeft(time.Now()); expires != (at != "null") || left > 0 {
+					t.Errorf("%s: expires in %s, %t", name, left, expires)
+				}
+				if settled := f.settle(settlement(rows[0])); len(settled.Done) != 1 {
+					t.Errorf("%s: %+v", name, settled)
+				}
+				got := tabletest.One[string](f, `SELECT coalesce((SELECT attempts || CASE WHEN available_at IS NULL THEN ' null'
+					WHEN available_at > now() THEN ' later' ELSE ' past' END FROM outbox), 'gone')`)
+				want := map[string]string{"delete": "gone", "dead letter": "gone", "retry": "1 later", "no room": "0 later"}
+				if got != want[what] {
+					t.Errorf("%s: the row is %q, want %q", name, got, want[what])
 				}
 			}
 		}
@@ -111,11 +92,6 @@ func TestARowThatATriggerKeepsIsReported(t *testing.T) {
 		changed.AvailableAt = new(time.Now())
 		if settled := f.settle(retried(&changed, time.Hour)); len(settled.Gone) != 1 {
 			t.Errorf("row %d, changed by somebody else: %+v", m.ID, settled)
-		}
-		claim := f.claim(outbox.AllFresh(), m.ID)
-		late := outbox.Settlement{Message: &outbox.Message{Row: outbox.Row{ID: m.ID, MessageID: m.MessageID}}, Decision: outbox.Decision{Action: outbox.Postpone}}
-		if err := claim.Commit(t.Context(), []outbox.Settlement{late}, time.Hour); !store.IsRowFault(err) {
-			t.Errorf("row %d is postponed: %v", m.ID, err)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -23,14 +22,8 @@ func TestAColumnOfAWrongTypeIsNamed(t *testing.T) {
 		var failed error
 		db := open(t, f.URL, store.Options{Table: tabletest.Name()}) // its statements are prepared for these types
 		for _, statement := range []func() error{
-			func() error { _, err := db.FindBacklog(t.Context(), 0, 1<<40, 10, outbox.AllFresh()); return err },
-			func() error {
-				claim, err := db.Lock(t.Context(), f.IDs("true"), outbox.AllFresh(), "")
-				if err == nil {
-					claim.Abandon()
-				}
-				return err
-			},
+			func() error { _, err := db.FindNewest(t.Context(), 0, 1<<40, 10); return err },
+			func() error { _, _, err := db.ReadRows(t.Context(), f.IDs("true"), 1<<40); return err },
 			func() error { _, err := db.NextDue(t.Context()); return err },
 		} {
 			if err := statement(); err != nil && failed == nil {

@@ -225,7 +225,7 @@ func (p *process) deleteCommand() *cli.Command {
 		Description: `Deletes messages for good: those with these IDs, in the outbox or among the dead letters, or
 those in one state. It shows how many, and asks unless --yes is given. It says whether a relay
 may have published a waiting message: only one whose time has not come (scheduled, or in
-retry) is certainly unpublished. A message that a relay has locked stays.
+retry) is certainly unpublished. A message that a session has locked stays.
 
 The next message of an ordering key no longer waits for a deleted one, and outbox_await
 reports it as published. With --dead-letter, waiting messages move to the dead letters instead,

@@ -159,7 +159,7 @@ func nameSettings() []setting {
 		settings.Text("owner", "ROLE", "", "Another role that may own the tables. Its triggers run with your rights.",
 			func(c *config) *string { return &c.relay.TableOwner }, checkRoleName),
 		settings.Shared(settings.Text("slot", "NAME", "cdc_relay",
-			"The replication slot. It is also the lock: the relay that owns it is the leader.",
+			"The replication slot, from which the leader streams.",
 			func(c *config) *string { return &c.relay.Slot })),
 		settings.Shared(settings.Text("publication", "NAME", "cdc_relay",
 			"The publication of the outbox, which setup creates.",

@@ -247,7 +247,7 @@ func TestDeleteNamesWhatItCannotKnow(t *testing.T) {
 		{"5 --yes", "", exitDone, "deleted 1 dead letter\n", "1 2 3 4"},
 		{"6 --yes", "", exitFailed, "6 was published at 2024-11-01 10:00:00Z: run --keep-published deletes whole days of public.outbox_published", "1 2 3 4"},
 		{"99 --yes", "", exitNotFound, "99 is in none of public.outbox, ", "1 2 3 4"},
-		{"3 --yes", "", exitFailed, "1 message is locked, usually by a relay that publishes it now\n  hint: cdc-relay list --state locked", "1 2 3 4"},
+		{"3 --yes", "", exitFailed, "1 message is locked by another session\n  hint: cdc-relay list --state locked", "1 2 3 4"},
 		{"--yes", "", exitUsage, "delete: say which: an ID", "1 2 3 4"},
 		{"1", "y\n", exitDone, "deleted 1 message, never published", "2 3 4"},
 		{uuid(2) + " 3 --yes --json", "", exitFailed, `"deleted": 1,` + "\n" + `  "left": 1,` + "\n" + `  "unpublished": 0`, "3 4"},

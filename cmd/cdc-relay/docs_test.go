@@ -318,7 +318,7 @@ func notes() map[string]note {
 		"ordering-key-header": {"at most 255 bytes", "For a [consistent hash exchange](consumers.md#order-behind-the-queue)."},
 		"max-in-flight":       {"1 to 100000", "[Sizing](sizing.md#rates)."},
 		"poll-interval":       {"from `10ms`", "Scheduled messages and retries can be this late."},
-		"send-timeout":        {"from `100ms`", "After that, a claimed row may be published again."},
+		"send-timeout":        {"from `100ms`", "After that, the message is published again, marked."},
 		"shutdown-timeout":    {"from `0s`", "Set it below the time after which the supervisor kills."},
 
 		"max-retries":           {"0 to 1000, or `unlimited`", "A row's [`max_attempts`](contract.md#outbox) replaces it; 0 there is `unlimited` here."},

@@ -21,7 +21,7 @@ func (p *process) listCommand() *cli.Command {
 lists dead letters, with --state published the history (run --keep-published).
 
 Rows come in the order of their ids; rows of a state that has a time (due, retrying,
-scheduled, unconfirmed) come in the order of that time, blocked ones by their ordering key,
+scheduled) come in the order of that time, blocked ones by their ordering key,
 dead and published ones newest first. If few rows match, it reads on for 5 s. If there is
 more, it ends with a cursor for --after. --ordering-key is fast with any number of rows.
 

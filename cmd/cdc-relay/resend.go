@@ -21,8 +21,8 @@ func (p *process) resendCommand() *cli.Command {
 		Description: `Sends the messages with these IDs (as explain takes them), wherever they are, or those in
 one state. Relays may run meanwhile.
 
-  retrying   rejected messages are due now, with all their attempts again. Those that a relay
-             has locked are skipped, because it publishes them now.
+  retrying   rejected messages are due now, with all their attempts again. Those that a session
+             has locked are skipped.
   dead       dead letters move back to the outbox and are due at once. Each keeps its id, so
              that messages of one ordering key are published in their old order.
   published  copies of published messages (run --keep-published) go into the outbox, oldest
@@ -152,10 +152,8 @@ func (s *session) waitsFor(w operator.Message) (what string, soon bool) {
 		what = fmt.Sprintf("it is tried again at %s (%s)", show.Time(*w.AvailableAt), why)
 	case operator.Scheduled:
 		what = "it is scheduled for " + show.Time(*w.AvailableAt)
-	case operator.Unconfirmed:
-		what, soon = "it was published, and RabbitMQ has not confirmed it yet", true
 	case operator.Locked:
-		what, soon = fmt.Sprintf("backend %d has locked it, usually a relay that publishes it now", w.LockedBy), true
+		what = fmt.Sprintf("backend %d has locked it", w.LockedBy)
 	case operator.Expired:
 		what = "its expires_at has passed, so that it is not published"
 	case operator.NewerVersion:

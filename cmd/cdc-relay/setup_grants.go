@@ -156,7 +156,7 @@ func (r *setupReport) grantRelay(ctx context.Context, conn *pgx.Conn, cfg *confi
 		case given:
 			r.did("role %s sees other sessions (pg_read_all_stats)", name)
 		default:
-			r.warn("role %s does not see when a leader is frozen, so a standby takes over later: "+
+			r.warn("role %s cannot name the sessions of others that delay it: "+
 				"%s;  -- as a superuser", name, statsGrant(role))
 		}
 	}

@@ -237,7 +237,7 @@ func TestSetupSaysWhatItMayNotDo(t *testing.T) {
 	other := newRole(t, conn, "", "LOGIN REPLICATION")
 	execute(t, conn, "GRANT SELECT ON outbox_migrations TO "+other+"; GRANT USAGE ON SCHEMA public TO "+other)
 	failed(cdcRelay(t, asRole(t, env, conn, other), "setup", "--relay-role", relay),
-		"GRANT SELECT ON \"public\".\"outbox_migrations\" TO "+relay+": permission denied", "export CDC_RELAY_DATABASE_URL=postgres://OWNER@")
+		"GRANT SELECT, UPDATE ON \"public\".\"outbox_migrations\" TO "+relay+": permission denied", "export CDC_RELAY_DATABASE_URL=postgres://OWNER@")
 }
 
 // The names of roles are as in the catalog.

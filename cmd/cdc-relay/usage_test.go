@@ -42,7 +42,7 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"--xyzzy", "unknown flag --xyzzy, see cdc-relay --help"},
 		{"config show --tabel x", "config show: unknown flag --tabel, did you mean --table?"},
 		{"list 7", `list: unexpected argument "7"`},
-		{"list --state claimed", `--state: "claimed": want waiting, blocked, due, retrying, scheduled, unconfirmed, locked, expired, newer_version, not_deleted, dead or published`},
+		{"list --state claimed", `--state: "claimed": want waiting, blocked, due, retrying, scheduled, locked, expired, newer_version, not_deleted, dead or published`},
 		{"list --id 3", "list: --id needs --state dead or published; for one message: cdc-relay explain 3"},
 		{"resend", "resend: say which: an ID, or --state dead|retrying|published with filters or --all"},
 		{"resend --all", "resend: filters and --all choose among the messages of one state: add --state dead|retrying|published"},

@@ -16,8 +16,8 @@ type Core struct {
 	limits Limits
 	policy Policy
 	// Wake is signalled when a sweep may be needed, Room when the stream may continue. Doubted is signalled when the
-	// caller must ask the database who owns the slot.
-	Wake, Room, Doubted signal.Signal
+	// leader must prove that it has the lock, Bodies when NextBody may return a row.
+	Wake, Room, Doubted, Bodies signal.Signal
 	// Clock returns the time, Random a number in [0, 1) for the time of a retry. Tests replace them.
 	Clock  func() time.Time
 	Random func() float64
@@ -35,20 +35,17 @@ type Core struct {
 		// backlog is the lowest id at which the next pass over keyless rows must start; nothing: no pass is needed.
 		backlog int64
 		// left are the newest keyless rows of small transactions that the stream has left in the table, the newest
-		// last. Claims take them before older rows.
-		left []outbox.Candidate
-		// searching is the claim whose rows are just being searched and locked; nil: none.
-		searching *Claim
+		// last. Sweeps take them before older rows.
+		left []int64
+		// gone are the rows that have left the memory since a search began, which may still see them; nil: none runs.
+		gone map[outbox.Ref]struct{}
 		// streaming is the transaction whose rows the stream brings.
 		streaming transaction
-		// due: since the last sweep of due rows, a row has got a time. dueAgain are some of these rows whose time has
-		// come already, so that no sweep has to search for them.
-		due      bool
-		dueAgain []outbox.Candidate
-		// dueFrom is when rows with a time may leave, after a restart of the server.
-		dueFrom time.Time
-		// large is a row of a claim that is in memory beside the bytes of the window; nil: none.
-		large     *largeRow
+		// due: since the last sweep of due rows, a row has got a time. dueAgain are some of these rows without a key,
+		// if their time has come.
+		due       bool
+		dueAgain  []int64
+		large     large
 		ready     bool // the publisher takes messages
 		suspended bool // publish nothing: published rows cannot be deleted
 		stopping  bool // take no new rows
@@ -79,8 +76,8 @@ func DefaultLimits(messages int) Limits {
 // window counts the messages in memory: in flight, queued, or confirmed and not yet settled.
 type window struct {
 	messages, bytes int
-	// claimed are the messages that came by claims.
-	claimed int
+	// swept are the messages that sweeps have read.
+	swept int
 	// full: streamed rows stay in the table until the window is half empty.
 	full bool
 	// lacking is since when rows have found no room and none has left; zero: there was room.
@@ -97,7 +94,7 @@ type transaction struct {
 func New(limits Limits, policy Policy) *Core {
 	c := &Core{
 		limits: limits, policy: policy, Clock: time.Now, Random: rand.Float64,
-		Wake: signal.New(), Room: signal.New(), Doubted: signal.New(),
+		Wake: signal.New(), Room: signal.New(), Doubted: signal.New(), Bodies: signal.New(),
 	}
 	c.mu.registry = make(registry)
 	c.mu.keys = newKeys(limits.Keys)
@@ -113,10 +110,21 @@ func (c *Core) lock() {
 	c.mu.now = c.Clock()
 }
 
+// large are rows with large bodies. One of them is in memory beside the bytes of the window, because its body may take
+// long to read and to send: other rows leave meanwhile.
+type large struct {
+	row *outbox.Ref // nil: none
+	// line are swept rows whose bodies are not read yet. more: rows for which the line was too long wait in the table.
+	line []*outbox.Message
+	more bool
+}
+
 // Out is what the caller must do after an event, outside the core's lock.
 type Out struct {
 	// Publish are messages to pass to the publisher. Each is reported to Resolved later.
 	Publish []*outbox.Message
+	// Swept counts the rows that a sweep has read and the core has taken.
+	Swept int
 	// Settle are rows to delete or update. Each is reported to Settled or SetAside later.
 	Settle []outbox.Settlement
 	// Soon: other rows with the keys of these rows wait in the table until they are settled.
@@ -135,7 +143,7 @@ func publish(m *outbox.Message) (out Out) {
 type Verdict uint8
 
 const (
-	Taken  Verdict = iota + 1 // published, queued, already known, or left for a claim as intended
+	Taken  Verdict = iota + 1 // published, queued, already known, or left for a sweep as intended
 	NoRoom                    // window full or row late: wait, or leave the row in the table
 	Left                      // left in the table: no room or no publisher
 )
@@ -158,7 +166,7 @@ func (c *Core) Streamed(m *outbox.Message, commitLSN uint64, mayWait bool) (Out,
 		if most := max(c.limits.Messages/4, 1); len(c.mu.left) >= 2*most {
 			c.mu.left = slices.Delete(c.mu.left, 0, most)
 		}
-		c.mu.left = append(c.mu.left, outbox.Candidate{Ref: m.Ref(), Size: m.Size(), Ready: true})
+		c.mu.left = append(c.mu.left, m.ID)
 	}
 	return out, v
 }
@@ -169,15 +177,11 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 		c.leaveScheduled(m)
 		return Out{}, Taken
 	case c.mu.registry.holds(m.Ref()):
-		return Out{}, Taken // a claim took it first
-	case c.mu.searching.covers(m):
-		c.leaveInTable(m)
-		return Out{}, Taken // a claim may have locked it
+		return Out{}, Taken // a sweep took it first
 	case commitLSN < c.mu.term.floor || !c.publishing() || m.Unread > 0:
 		c.leaveInTable(m)
 		return Out{}, Left
-	case c.mu.lease.late(c.mu.now):
-		c.Doubted.Send()
+	case c.late():
 		if mayWait && !large {
 			return Out{}, NoRoom
 		}
@@ -202,37 +206,38 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 	c.mu.marks.streamed(m)
 	if m.OrderingKey == nil {
-		c.hold(m)
+		c.hold(m, 0)
 		return m
 	}
 	// Queued messages must not fill the window, or one hot key would block the others.
 	switch c.mu.keys.streamed(m, c.mu.keys.queued < c.limits.Messages/2) {
 	case goes:
-		c.hold(m)
+		c.hold(m, 0)
 		return m
 	case queues:
-		c.hold(m)
-	case waits: // not counted as Left: the key's rows leave by claims
+		c.hold(m, 0)
+	case waits: // not counted as Left: the key's rows leave by sweeps
 		c.leaveInTable(m)
 	}
 	return nil
 }
 
-// hasRoom reports whether a streamed row may leave. Rows of large transactions leave a quarter of the window to others.
+// hasRoom reports whether a row may leave. Streamed rows of large transactions leave a quarter of the window to others.
 func (c *Core) hasRoom(m *outbox.Message, large bool) bool {
 	w, messages, bytes := &c.mu.window, c.limits.Messages, c.limits.Bytes
 	if large {
 		messages, bytes = messages*3/4, bytes*3/4
 	}
-	if w.messages == 0 || (w.messages < messages && w.bytes+m.Size() <= bytes) {
+	fits := w.bytes+m.Size() <= bytes || c.isLarge(m) && c.mu.large.row == nil
+	if w.messages == 0 || w.messages < messages && fits {
 		return true
 	}
 	w.lacks(c.mu.now)
 	return false
 }
 
-// claims adds messages of a claim.
-func (w *window) claims(n int) { w.messages, w.claimed = w.messages+n, w.claimed+n }
+// isLarge reports whether a message is larger than the rows that a sweep reads together.
+func (c *Core) isLarge(m *outbox.Message) bool { return m.Size() > c.limits.Bytes/4 }
 
 func (w *window) lacks(now time.Time) {
 	if w.lacking.IsZero() {
@@ -240,27 +245,36 @@ func (w *window) lacks(now time.Time) {
 	}
 }
 
-func (c *Core) hold(m *outbox.Message) {
+// hold takes a row into memory. SeenAt is that of the registry.
+func (c *Core) hold(m *outbox.Message, seenAt uint64) {
 	m.TakenAt = c.mu.lease.owned
-	c.mu.registry.hold(m.Ref(), 0, nil)
+	c.mu.registry[m.Ref()] = registered{seenAt: seenAt}
 	c.mu.window.messages++
+	if c.isLarge(m) && c.mu.large.row == nil {
+		ref := m.Ref()
+		c.mu.large.row = &ref
+		return
+	}
 	c.mu.window.bytes += m.Size()
 }
 
 // forget removes a row from memory: it was deleted or updated, or waits in the table. The stream may still bring a row
-// that a claim has seen, so the floor rises to the position of that claim.
+// that a sweep has seen, so the floor rises to the position of that sweep.
 func (c *Core) forget(ref outbox.Ref, size int) {
 	row := c.mu.registry.release(ref)
+	if c.mu.gone != nil {
+		c.mu.gone[ref] = struct{}{}
+	}
 	if row.unchangeable {
 		return // it has left the window
 	}
 	c.mu.term.floor = max(c.mu.term.floor, row.seenAt)
 	c.mu.window.messages--
-	if row.claimed {
-		c.mu.window.claimed--
+	if row.seenAt != 0 {
+		c.mu.window.swept--
 	}
 	c.mu.window.lacking = time.Time{}
-	if c.mu.large != nil && c.mu.large.ref == ref {
+	if c.mu.large.row != nil && *c.mu.large.row == ref {
 		c.endLarge()
 	} else {
 		c.mu.window.bytes -= size
@@ -269,7 +283,7 @@ func (c *Core) forget(ref outbox.Ref, size int) {
 	c.Wake.Send()
 }
 
-// leaveInTable records that a streamed row stays in the table, for a claim.
+// leaveInTable records that a streamed row stays in the table, for a sweep.
 func (c *Core) leaveInTable(m *outbox.Message) {
 	if m.OrderingKey == nil {
 		c.noteUnseen(m, passFrom(m.ID))
@@ -286,7 +300,7 @@ func (c *Core) leaveInTable(m *outbox.Message) {
 func (c *Core) leaveScheduled(m *outbox.Message) {
 	c.wantDue()
 	if m.AvailableAt != nil && m.OrderingKey == nil && !m.AvailableAt.After(m.CommittedAt) {
-		c.wantAgain(candidate(m))
+		c.wantAgain(m)
 	}
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
@@ -330,26 +344,21 @@ func (c *Core) wantBacklog(from int64) {
 // passFrom returns where a pass must start to see the row with this id. The greatest id stands for nothing.
 func passFrom(id int64) int64 { return min(id, noID-1) }
 
+// mostAgain bounds the due rows to read again. The next pass over all due rows finds the others.
+const mostAgain = 1000
+
+// wantAgain asks for a due row without a key.
+func (c *Core) wantAgain(m *outbox.Message) {
+	if c.wantDue(); len(c.mu.dueAgain) < mostAgain {
+		c.mu.dueAgain = append(c.mu.dueAgain, m.ID)
+	}
+}
+
 func (c *Core) wantDue() {
 	if !c.mu.due {
 		c.mu.due = true
 		c.Wake.Send()
 	}
-}
-
-// mostAgain bounds the due rows to claim again. The next pass over all due rows finds the others.
-const mostAgain = 1000
-
-// wantAgain asks for a claim of a due row without a key.
-func (c *Core) wantAgain(row outbox.Candidate) {
-	c.wantDue()
-	if row.Ready = true; len(c.mu.dueAgain) < mostAgain {
-		c.mu.dueAgain = append(c.mu.dueAgain, row)
-	}
-}
-
-func candidate(m *outbox.Message) outbox.Candidate {
-	return outbox.Candidate{Ref: m.Ref(), Size: m.Size(), Due: m.AvailableAt}
 }
 
 // Unread records a streamed row that could not be decoded. Its key and transaction are unknown.
@@ -367,6 +376,7 @@ func (c *Core) PublisherReady(ready bool) {
 	c.mu.ready = ready
 	c.Wake.Send()
 	c.Room.Send()
+	c.Bodies.Send()
 }
 
 // publishing reports whether new messages may leave.
@@ -385,6 +395,7 @@ func (c *Core) Suspend(suspended bool) (changed bool) {
 	}
 	c.Wake.Send()
 	c.Room.Send()
+	c.Bodies.Send()
 	return true
 }
 
@@ -393,6 +404,7 @@ func (c *Core) Stop() {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.stopping = true
+	c.leaveBodies()
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.Room.Send()
 }

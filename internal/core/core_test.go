@@ -1,7 +1,6 @@
 package core
 
 import (
-	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -14,7 +13,7 @@ import (
 func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 	for _, id := range []int64{math.MinInt64, math.MinInt64 + 1, -1, 0, 1, math.MaxInt64 - 1, math.MaxInt64} {
 		c := New(DefaultLimits(100), Policy{})
-		c.TookSlot(Slot{PID: 1})
+		c.BeginTerm(Lead{})
 		if _, ok := c.BacklogBegan(c.View().Epoch); !ok {
 			t.Fatal("the pass of the new term does not begin")
 		}
@@ -28,13 +27,6 @@ func TestARowWithAnyIDAsksForAPass(t *testing.T) {
 		c.Saw(snapshot(t, "8:8:"), c.View().Epoch, 0)
 		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
 			t.Errorf("row %d became visible: the next pass starts at %d", id, from)
-		}
-		c.PublisherReady(true)
-		claim, _ := c.ChooseRows([]outbox.Candidate{{Ref: outbox.Ref{ID: id}, Ready: true}}, false, Most{Rows: 1, Bytes: 100})
-		lock(c, claim) // another session has locked it
-		claim.Done(true)
-		if from, _ = c.BacklogBegan(c.View().Epoch); from > id || from == noID {
-			t.Errorf("row %d was locked: the next pass starts at %d", id, from)
 		}
 	}
 }
@@ -50,13 +42,13 @@ func TestARowWithAnyTimeWaitsInTheTable(t *testing.T) {
 	}
 }
 
-// Under full load the stream fills the window again and again. Neither it nor the claims of what it has left starve.
-func TestTheStreamAndTheClaimsShareAFullWindow(t *testing.T) {
+// Under full load the stream fills the window again and again. Neither it nor the sweeps of what it has left starve.
+func TestTheStreamAndTheSweepsShareAFullWindow(t *testing.T) {
 	const window = 100
 	c := leading(window)
 	c.StreamLive(true)
 	var flying []*outbox.Message
-	id, claimed, streamed := int64(0), 0, 0
+	id, swept, streamed := int64(0), 0, 0
 	for range 40 {
 		for range window {
 			id++
@@ -65,14 +57,14 @@ func TestTheStreamAndTheClaimsShareAFullWindow(t *testing.T) {
 			streamed += len(out.Publish)
 		}
 		if rows, _ := c.Capacity(50); rows > 0 {
-			var found []outbox.Candidate
+			var read []*outbox.Message
 			for range rows {
 				id++
-				found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: -id}, Ready: true})
+				read = append(read, &outbox.Message{Row: outbox.Row{ID: -id}})
 			}
-			claim, _ := c.ChooseRows(found, false, Most{Rows: rows, Bytes: 1 << 20})
-			claim.Done(false) // it has its turn, and its rows leave
-			claimed += rows
+			out, _ := sweep(c, read...)
+			flying = append(flying, out.Publish...)
+			swept += len(out.Publish)
 		}
 		var done []outbox.Settlement
 		for _, m := range flying[:min(10, len(flying))] {
@@ -82,34 +74,8 @@ func TestTheStreamAndTheClaimsShareAFullWindow(t *testing.T) {
 		flying = flying[len(done):]
 		c.Settled(done)
 	}
-	if claimed < 5*window || streamed < 2*window {
-		t.Errorf("%d rows left by the stream and %d by claims", streamed, claimed)
-	}
-}
-
-// While a message of a claim is in flight, further claims leave its room to the stream, also if it has no answer for long.
-func TestUnansweredMessagesCountAgainstTheShareOfClaims(t *testing.T) {
-	c := leading(100)
-	c.StreamLive(true)
-	var found []outbox.Candidate
-	var messages []*outbox.Message
-	for id := range int64(75) {
-		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
-		messages = append(messages, &outbox.Message{Row: outbox.Row{ID: id}})
-	}
-	claim, _ := c.ChooseRows(found, false, Most{Rows: 75, Bytes: 1 << 20})
-	flying := lock(c, claim, messages...).Publish
-	claim.End()
-	claim.Done(true)
-	if rows, _ := c.Capacity(10); rows > 0 || len(flying) != 75 {
-		t.Errorf("beside %d messages without an answer, a claim may have %d rows", len(flying), rows)
-	}
-	for _, m := range flying {
-		out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-		c.Settled(out.Settle)
-	}
-	if rows, _ := c.Capacity(75); rows != 75 || c.View().InFlight != 0 {
-		t.Errorf("after the answers, a claim may have %d rows", rows)
+	if swept < window || streamed < 2*window {
+		t.Errorf("%d rows left by the stream and %d by sweeps", streamed, swept)
 	}
 }
 
@@ -138,11 +104,20 @@ func TestALargeTransactionDoesNotDelayOthers(t *testing.T) {
 	stream(2000, 9999)
 	stream(2001, 9999) // its transaction is large from here on
 	rows := c.TakeLeft(2, 0)
-	if len(rows) != 2 || rows[0].ID != 2000 || rows[1].ID != 1000+10*window {
-		t.Errorf("the next claim begins with %v, want the newest rows of small transactions", rows)
+	if len(rows) != 2 || rows[0] != 2000 || rows[1] != 1000+10*window {
+		t.Errorf("the next sweep begins with %v, want the newest rows of small transactions", rows)
 	}
 	if rows = c.TakeLeft(10*window, 1002+9*window); len(rows) == 0 || len(rows) >= window {
 		t.Errorf("%d rows are above the place of the pass", len(rows))
+	}
+}
+
+// The stream may begin on a new server before the term ends.
+func TestAStreamedRowBelongsToTheServerOfItsStream(t *testing.T) {
+	c, m := leading(100), &outbox.Message{Row: outbox.Row{ID: 1}}
+	c.StreamBegan(1, 7)
+	if c.Streamed(m, 100, false); m.Server != 7 {
+		t.Errorf("the row belongs to server %d", m.Server)
 	}
 }
 
@@ -159,11 +134,13 @@ func TestAClockThatIsSetBackIsNoticed(t *testing.T) {
 	}
 }
 
-// leading returns the core of a leader with a window of this many messages, whose publisher is ready.
+// leading returns the core of a leader with a window of this many messages, whose publisher is ready. Its time stands
+// still, or a slow machine would lose the lock.
 func leading(window int) *Core {
-	c := New(DefaultLimits(window), Policy{MaxRetries: 5})
+	c, now := New(DefaultLimits(window), Policy{MaxRetries: 5}), time.Now()
+	c.Clock = func() time.Time { return now }
 	c.PublisherReady(true)
-	c.TookSlot(Slot{PID: 1})
+	c.BeginTerm(Lead{})
 	c.Owned(c.Clock())
 	return c
 }
@@ -177,60 +154,165 @@ func snapshot(t *testing.T, text string) pgsnapshot.Snapshot {
 	return s
 }
 
-// lock reports these of a claim's rows as locked.
-func lock(c *Core, claim *Claim, locked ...*outbox.Message) (out Out) {
-	return claim.Locked(Lock{Messages: locked, Position: 100, Alive: c.Clock(), Epoch: c.View().Epoch, Owned: true})
+// sweep reports rows without a key that a sweep has read.
+func sweep(c *Core, rows ...*outbox.Message) (out Out, n int) {
+	c.Search(0, -1)
+	return c.Swept(Read{Messages: rows, Position: 100, Epoch: c.View().Epoch})
 }
 
-// A large row is claimed alone and beside the window, one at a time. Those behind it are found again when it has left.
-func TestALargeRowIsClaimedBesideTheOthers(t *testing.T) {
+// sweepRuns chooses the runs that were found, and reports these of their rows as read.
+func sweepRuns(c *Core, found Found, keys int, most Most, rows ...*outbox.Message) Out {
+	return c.SweptRuns(c.ChooseRuns(found, keys, most), Read{Messages: rows, Position: 100, Epoch: found.Epoch})
+}
+
+// Rows with large bodies leave beside the window, one at a time, and each is read from the table once.
+func TestALargeRowLeavesBesideTheOthers(t *testing.T) {
 	for name, due := range map[string]*time.Time{"fresh": nil, "due": new(time.Unix(0, 0)), "failed": nil} {
-		failed := name == "failed"
-		c := leading(100)
-		row := func(id int64, size int) outbox.Candidate {
-			return outbox.Candidate{Ref: outbox.Ref{ID: id}, Size: size, Ready: true, Due: due}
+		c := leading(8)
+		row := func(id int64, unread int) *outbox.Message {
+			return &outbox.Message{Row: outbox.Row{ID: id, AvailableAt: due}, Defects: outbox.Defects{Unread: unread}}
 		}
-		rows := []outbox.Candidate{row(1, 10), row(2, 1<<30), row(3, 10), row(4, 2<<30), row(5, 10)}
-		_, before := c.Capacity(100)
-		var large *Claim
-		var sent *outbox.Message
-		var pages []string
-		for len(rows) > 0 {
-			claim, read := c.ChooseRows(rows, false, Most{Rows: 100, Bytes: 100})
-			var messages []*outbox.Message
-			for _, one := range claim.Rows {
-				messages = append(messages, &outbox.Message{Row: outbox.Row{ID: one.ID, AvailableAt: due}})
-			}
-			if lock(c, claim, messages...); claim.Large {
-				large, sent = claim, messages[0]
-				sent.Payload = make([]byte, 1<<20) // read after the lock
-			}
-			pages, rows = append(pages, fmt.Sprint(len(messages), claim.Large)), rows[read:]
-		}
-		if got := fmt.Sprint(pages); got != "[1 false 1 true 2 false]" {
-			t.Errorf("%s: the claims are %s", name, got)
-		}
-		if _, after := c.Capacity(100); after != before {
-			t.Errorf("%s: the next claim may have %d bytes, want %d", name, after, before)
+		out, n := sweep(c, row(1, 0), row(2, 1<<30), row(3, 0), row(4, 2<<30), row(5, 0), row(6, 3<<30))
+		if len(out.Publish) != 3 || n != 6 {
+			t.Fatalf("%s: %d rows are handled, %d rows leave", name, n, len(out.Publish))
 		}
 		c.BacklogBegan(c.View().Epoch)
 		c.DueBegan()
-		if failed {
-			large.ReadFailed()
-		} else {
-			large.Read(c.Clock())
-			c.Resolved(outbox.Result{Message: sent, Outcome: outbox.Confirmed})
-			large.Done(true)
+		for id := int64(2); id <= 4; id += 2 {
+			announced := false
+			select {
+			case <-c.Bodies:
+				announced = true
+			default:
+			}
+			large := c.NextBody()
+			if !announced || large == nil || large.ID != id || c.NextBody() != nil {
+				t.Fatalf("%s: the body of %+v is read, not that of row %d alone", name, large, id)
+			}
+			read := row(id, 0)
+			read.Payload, read.Attempts, read.PossibleDuplicate = make([]byte, 1<<20), 7, true
+			c.Owned(c.Clock().Add(time.Duration(id)))
+			if name == "failed" {
+				read = nil
+			}
+			if left := c.BodyRead(large, read).Publish; len(left) != 1 == (read != nil) {
+				t.Errorf("%s: %d messages leave after the body was read", name, len(left))
+			}
+			if read != nil {
+				if large.Attempts != 7 || !large.PossibleDuplicate || !large.TakenAt.Equal(c.mu.lease.owned) {
+					t.Errorf("%s: not the row as it was read with its body, or not taken then: %+v", name, large)
+				}
+				confirmed, _ := c.Resolved(outbox.Result{Message: large, Outcome: outbox.Confirmed})
+				c.Settled(confirmed.Settle)
+			}
+		}
+		if small := row(1, 0).Size(); c.mu.window.bytes != 3*small {
+			t.Errorf("%s: %d bytes are counted for three rows of %d", name, c.mu.window.bytes, small)
 		}
 		from, _ := c.BacklogBegan(c.View().Epoch)
-		if again := c.DueBegan(); due == nil && from != 4 || due != nil && (len(again) != 1 || again[0].ID != 4) {
-			t.Errorf("%s: the next pass starts at %d, due rows are %v", name, from, again)
+		if wanted := c.View().Due; due == nil && from > 6 || due != nil && !wanted {
+			t.Errorf("%s: the row for which the line was full is forgotten: a pass from %d, due rows: %t", name, from, wanted)
 		}
-		if failed {
-			large.Done(false)
+	}
+}
+
+// A row that is larger than memory is read for the leader of this term only, and after its rest. The next one waits
+// until its turn, but not beyond the term.
+func TestABodyIsPublishedOnlyByTheLeader(t *testing.T) {
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		meanwhile func(*Core)
+		waits     int
+	}{
+		"the term has ended":     {func(c *Core) { c.EndTerm() }, 0},
+		"the relay stops":        {func(c *Core) { c.Stop() }, 0},
+		"the lock is uncertain":  {func(*Core) { now = now.Add(time.Second) }, 1},
+		"a new term rests":       {func(c *Core) { c.EndTerm(); c.BeginTerm(Lead{Free: now}); c.Owned(now) }, 0},
+		"the publisher is away":  {func(c *Core) { c.PublisherReady(false) }, 1},
+		"its key was set":        {nil, 1},
+		"another session has it": {nil, 1},
+	} {
+		c := leading(100)
+		c.Clock = func() time.Time { return now }
+		c.Owned(now.Add(time.Millisecond))
+		for id := range int64(2) {
+			sweep(c, &outbox.Message{Row: outbox.Row{ID: id}, Defects: outbox.Defects{Unread: 1 << 30}})
 		}
-		if _, after := c.Capacity(100); after != before {
-			t.Errorf("%s: at the end, a claim may have %d bytes, want %d", name, after, before)
+		body := c.NextBody()
+		read := &outbox.Message{Row: outbox.Row{ID: body.ID}}
+		switch name {
+		case "its key was set":
+			read.OrderingKey = new("k")
+		case "another session has it":
+			read = nil
+		default:
+			tc.meanwhile(c)
+		}
+		if left := c.BodyRead(body, read); len(left.Publish) > 0 || c.View().InFlight != tc.waits {
+			t.Errorf("%s: the message leaves, or %d are in memory, not %d", name, c.View().InFlight, tc.waits)
+		}
+	}
+}
+
+// A row that could leave before this term is marked, and one that the broker may have taken.
+func TestRowsThatMayHaveBeenPublishedAreMarked(t *testing.T) {
+	at := time.Now()
+	for name, tc := range map[string]struct {
+		id     int64
+		due    *time.Time
+		marked bool
+	}{
+		"up to the boundary":  {5, nil, true},
+		"above it":            {6, nil, false},
+		"due at the boundary": {6, &at, true},
+		"due later":           {5, new(at.Add(1)), false},
+	} {
+		for _, reason := range []outbox.Reason{outbox.ReasonNack, outbox.ReasonUnroutable} {
+			c := leading(8)
+			c.BeginTerm(Lead{Older: Boundary{ID: 5, At: at}})
+			c.Owned(c.Clock())
+			m := &outbox.Message{Row: outbox.Row{ID: tc.id, AvailableAt: tc.due}}
+			if out, _ := sweep(c, m); len(out.Publish) != 1 || m.PossibleDuplicate != tc.marked {
+				t.Errorf("%s: marked is %t", name, m.PossibleDuplicate)
+			}
+			rejected := outbox.Result{Message: m, Outcome: outbox.Rejected, Reason: reason}
+			if c.Resolved(rejected); m.PossibleDuplicate != (tc.marked || rejected.MayHaveArrived()) {
+				t.Errorf("%s: after %s, marked is %t", name, reason, m.PossibleDuplicate)
+			}
+		}
+	}
+}
+
+// What a former leader updates late may have been published by the new one.
+func TestALateUpdateIsMarked(t *testing.T) {
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		after  time.Duration
+		ended  bool
+		former bool // the message was taken in a term before
+		action outbox.Action
+		marked bool
+	}{
+		"in time":            {after: time.Second, action: outbox.Retry},
+		"late":               {after: RestFor + 1, action: outbox.Retry, marked: true},
+		"a late dead letter": {after: RestFor + 1, action: outbox.DeadLetter, marked: true},
+		"a late delete":      {after: RestFor + 1, action: outbox.Delete},
+		"after the term":     {ended: true, action: outbox.Retry, marked: true},
+		"of a term before":   {former: true, action: outbox.Retry, marked: true},
+	} {
+		c := leading(100)
+		c.Clock = func() time.Time { return now.Add(tc.after) }
+		c.mu.lease.owned = now
+		if tc.ended {
+			c.EndTerm()
+		}
+		m := &outbox.Message{TakenAt: c.mu.term.began}
+		if tc.former {
+			m.TakenAt = m.TakenAt.Add(-1)
+		}
+		c.MarkLate([]outbox.Settlement{{Message: m, Decision: outbox.Decision{Action: tc.action}}})
+		if m.PossibleDuplicate != tc.marked {
+			t.Errorf("%s: marked is %t", name, m.PossibleDuplicate)
 		}
 	}
 }

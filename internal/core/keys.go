@@ -9,7 +9,7 @@ import (
 
 // keys keeps the order of each ordering key: one message in flight, the next in the order of ids. A key is remembered
 // while it has a message in memory or rows in the table. A direct key goes from the stream into flight. Any other key
-// leaves through the table: claims take its rows, and streamed rows stay there. The core's lock guards it.
+// leaves through the table: sweeps read its rows, and streamed rows stay there. The core's lock guards it.
 type keys struct {
 	byKey map[string]*keyState
 	limit int
@@ -21,11 +21,11 @@ type keys struct {
 	// fresh rows waits for one look-up at most, however many other keys fail. See keyState.yields. Calm are wanted keys
 	// that had no row in the table before. They have half of a look-up, so they do not wait for all keys of a backlog.
 	calm, wanted, yielding []string
-	// again are keys whose look-up claimed nothing: other sessions have locked their rows, or the snapshot was too old.
+	// again are keys whose look-up read nothing: other sessions have locked their rows, or the snapshot was too old.
 	// After a wait they join yielding.
 	again []string
 	// unknownKeysMayWait: keys that are not remembered may have rows in the table, so they go by the table. It ends
-	// with a pass over all keys that saw all transactions up to missed, and remembered each key that it did not claim.
+	// with a pass over all keys that saw all transactions up to missed, and remembered each key that it did not read.
 	unknownKeysMayWait bool
 	missed             uint64
 	// pass numbers the passes over all keys. complete: the pass misses no row of a key that is not remembered.
@@ -36,7 +36,7 @@ type keys struct {
 // keyState is the state of one ordering key.
 type keyState struct {
 	place place
-	// line is the message in flight outside claims, and the streamed messages behind it, oldest first.
+	// line is the message in flight, and the messages in memory behind it, oldest first.
 	line []*outbox.Message
 	// left is the number of the newest transaction of which a row was left in the table.
 	left uint64
@@ -45,11 +45,13 @@ type keyState struct {
 	// yields: the head was rejected or set aside, or had a time. The key's look-ups are listed in keys.yielding until a
 	// message of the key has left.
 	yields bool
-	// rows is how many rows the key had when it was claimed, if the look-up read all of them, and none was left since.
+	// rows is how many rows the key had at its look-up, if that read all of them, and none was left since.
 	rows int
+	// dropping counts its superseded rows that are being deleted.
+	dropping int
 }
 
-// flies reports whether the message is in flight outside claims. K may be nil.
+// flies reports whether the message is the first of its line. K may be nil.
 func (k *keyState) flies(m *outbox.Message) bool {
 	return k != nil && len(k.line) > 0 && k.line[0] == m
 }
@@ -67,7 +69,7 @@ const (
 	direct   place = iota // no row of the key waits in the table
 	draining              // rows wait in the table until the messages in memory are settled
 	toLookUp              // listed in keys.wanted, keys.yielding or keys.again
-	inClaim               // being looked up, or its rows are in a claim
+	swept                 // being looked up, or rows of a look-up are in memory
 	blocked               // its head must not leave yet
 )
 
@@ -155,7 +157,7 @@ func (ks *keys) leaveInTable(key string, seq uint64) bool {
 
 // look asks for a look-up of the key, once none of its messages is in memory. Calm: it had no row in the table before.
 func (ks *keys) look(key string, k *keyState, calm bool) bool {
-	if k.place != draining || len(k.line) > 0 {
+	if k.place != draining || len(k.line) > 0 || k.dropping > 0 {
 		return false
 	}
 	k.place = toLookUp
@@ -170,15 +172,15 @@ func (ks *keys) look(key string, k *keyState, calm bool) bool {
 	return true
 }
 
-// want asks for a look-up of a key in a claim, or of a blocked one.
+// want asks for another look-up of a key that is being looked up, or of a blocked one.
 func (ks *keys) want(key string) {
-	if k := ks.byKey[key]; k != nil && (k.place == inClaim || k.place == blocked) {
+	if k := ks.byKey[key]; k != nil && (k.place == swept || k.place == blocked) {
 		k.place = draining
 		ks.look(key, k, false)
 	}
 }
 
-// lookAgain asks for a look-up of a key whose last look-up has claimed nothing.
+// lookAgain asks for a look-up of a key whose last look-up has read nothing.
 func (ks *keys) lookAgain(key string, k *keyState) {
 	if k.place = draining; len(k.line) == 0 {
 		k.place = toLookUp
@@ -192,7 +194,7 @@ func (ks *keys) take(list *[]string, n int) (taken []string) {
 		key := (*list)[0]
 		*list = (*list)[1:]
 		if k := ks.byKey[key]; k != nil && k.place == toLookUp {
-			k.place = inClaim
+			k.place = swept
 			taken = append(taken, key)
 		}
 	}
@@ -224,8 +226,10 @@ func (ks *keys) confirmed(m *outbox.Message) (next *outbox.Message) {
 		ks.queued--
 		return k.line[0]
 	}
-	if k.place == direct {
+	if k.place == direct || k.place == swept && k.rows > 0 {
 		ks.forget(key)
+	} else if k.place == swept {
+		k.place = draining // until this message is deleted
 	}
 	return nil
 }
@@ -253,6 +257,13 @@ func (ks *keys) released(m *outbox.Message) {
 	ks.look(key, k, false)
 }
 
+// dropped records that a superseded row is gone.
+func (ks *keys) dropped(key string) {
+	if k := ks.byKey[key]; k != nil && k.dropping > 0 {
+		k.dropping--
+	}
+}
+
 // unqueue empties the queue of a key and returns it; these rows stay in the table.
 func (ks *keys) unqueue(key string) (queue []*outbox.Message) {
 	if k := ks.byKey[key]; k != nil && len(k.line) > 1 {
@@ -273,13 +284,8 @@ func (ks *keys) unqueueAll() (queue []*outbox.Message) {
 	return queue
 }
 
-// block records that the head of a key must not leave yet. Only the leader remembers such keys.
-func (ks *keys) block(key string, k *keyState, leads bool) {
-	k.place, k.yields = blocked, true
-	if !leads {
-		ks.forget(key)
-	}
-}
+// block records that the head of a key must not leave yet.
+func (k *keyState) block() { k.place, k.yields = blocked, true }
 
 // passed ends a pass that has read all keys. Blocked keys that it did not see are looked up, because their rows may be
 // gone.
@@ -302,8 +308,7 @@ func (ks *keys) newTerm(seq uint64) {
 	ks.miss(seq)
 	for key, k := range ks.byKey {
 		switch {
-		case k.place == inClaim:
-		case len(k.line) > 0:
+		case len(k.line) > 0 || k.dropping > 0:
 			k.place = draining
 		default:
 			ks.forget(key)

@@ -44,7 +44,7 @@ func TestAPassParksNoRequestedKey(t *testing.T) {
 	postponed := outbox.Candidate{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Due: new(time.Now().Add(time.Hour))}
 	read := func(asked []string) {
 		found := Found{Asked: asked, Runs: []outbox.Run{{postponed}}, Each: 2, Epoch: c.View().Epoch}
-		c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1})
+		sweepRuns(c, found, 1, Most{Rows: 1, Bytes: 1})
 	}
 	wanted := func(what string, want ...string) {
 		t.Helper()
@@ -76,7 +76,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 		"their heads are rejected, and retried later": {ready: true, lock: true, yielding: many},
 		"their heads are retried again":               {due: true, yielding: many},
 		"their heads are set aside":                   {ready: true, lock: true, aside: true, yielding: many},
-		"a pass found more of them than fit a claim":  {ready: true, pass: true, yielding: many},
+		"a pass found more of them than fit a page":   {ready: true, pass: true, yielding: many},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := leading(1000)
@@ -86,7 +86,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 			for i := range many {
 				key := fmt.Sprint("failing-", i)
 				if !tc.pass {
-					c.mu.keys.add(key, &keyState{place: inClaim, left: c.mu.unseen.seq + 1})
+					c.mu.keys.add(key, &keyState{place: swept, left: c.mu.unseen.seq + 1})
 				}
 				asked = append(asked, key)
 				if !tc.invisible {
@@ -102,17 +102,18 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 			}
 			most := Most{Rows: many, Bytes: 1 << 20}
 			found := Found{Asked: asked, Runs: runs, Each: 2, Epoch: c.View().Epoch}
-			claim := c.ChooseRuns(found, keys, most)
-			lock(c, claim, locked...)
+			sweepRuns(c, found, keys, most, locked...)
 			for _, m := range locked {
-				c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
-			}
-			for _, s := range claim.Done(!tc.aside).Settle {
-				c.SetAside(s)
+				out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Rejected})
+				if !tc.aside {
+					c.Settled(out.Settle)
+					continue
+				}
+				c.SetAside(out.Settle[0])
 			}
 			if tc.aside {
-				found.Asked = c.TakeWanted(many, false, false)
-				c.ChooseRuns(found, many, most)
+				found.Asked = c.TakeWanted(many, true, false)
+				sweepRuns(c, found, many, most)
 			}
 			if tc.due || tc.aside {
 				wantKeys(c, found.Asked...)
@@ -135,7 +136,7 @@ func TestManyKeysThatCannotLeaveDelayNoOther(t *testing.T) {
 	}
 }
 
-// Each key of a backlog has more rows after each claim. A key with one row does not wait for all of them.
+// Each key of a backlog has more rows after each look-up. A key with one row does not wait for all of them.
 func TestAKeyWithoutABacklogIsInTheNextLookUp(t *testing.T) {
 	c := leading(1000)
 	var asked []string
@@ -143,16 +144,15 @@ func TestAKeyWithoutABacklogIsInTheNextLookUp(t *testing.T) {
 	var locked []*outbox.Message
 	for i := range int64(100) {
 		key := fmt.Sprint("backlog-", i)
-		c.mu.keys.add(key, &keyState{place: inClaim})
+		c.mu.keys.add(key, &keyState{place: swept})
 		asked, runs = append(asked, key), append(runs, outbox.Run{{Ref: outbox.Ref{ID: i}, OrderingKey: &key, Ready: true}})
 		locked = append(locked, &outbox.Message{Row: outbox.Row{ID: i, OrderingKey: &key}})
 	}
-	claim := c.ChooseRuns(Found{Asked: asked, Runs: runs, Each: 1, Epoch: c.View().Epoch}, 100, Most{Rows: 100, Bytes: 1 << 20})
-	lock(c, claim, locked...)
+	sweepRuns(c, Found{Asked: asked, Runs: runs, Each: 1, Epoch: c.View().Epoch}, 100, Most{Rows: 100, Bytes: 1 << 20}, locked...)
 	for _, m := range locked {
-		c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+		out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
+		c.Settled(out.Settle)
 	}
-	claim.Done(true)
 	c.mu.keys.unknownKeysMayWait = true
 	for _, calm := range []string{"a", "b"} {
 		c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1000, OrderingKey: &calm}, XID: 12}, 300, false)
@@ -173,10 +173,9 @@ func TestAKeyYieldsUntilAMessageHasLeft(t *testing.T) {
 		wantKeys(c, key)
 		run, m := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true}}, &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}
 		found := Found{Asked: c.TakeWanted(1, true, false), Runs: []outbox.Run{run}, Each: 1, Epoch: c.View().Epoch}
-		claim := c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1 << 20})
-		lock(c, claim, m)
-		c.Resolved(outbox.Result{Message: m, Outcome: outcome})
-		claim.Done(true)
+		sweepRuns(c, found, 1, Most{Rows: 1, Bytes: 1 << 20}, m)
+		out, _ := c.Resolved(outbox.Result{Message: m, Outcome: outcome})
+		c.Settled(out.Settle)
 		if v := c.View(); (v.Yielding == 1) != yields || (v.Wanted == 1) == yields {
 			t.Errorf("after outcome %d: %d keys are looked up, and %d that yield", outcome, v.Wanted, v.Yielding)
 		}
@@ -211,7 +210,7 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 		}
 		head := outbox.Candidate{Ref: m.Ref(), OrderingKey: &key, Ready: true}
 		found := Found{Runs: []outbox.Run{{head}}, Each: each, Epoch: c.View().Epoch}
-		c.ChooseRuns(found, 1, Most{Rows: 1, Bytes: 1})
+		sweepRuns(c, found, 1, Most{Rows: 1, Bytes: 1})
 		if out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}, 200, false); (len(out.Publish) > 0) != tc.goes {
 			t.Errorf("%s: the next row is published at once: %t, want %t", name, !tc.goes, tc.goes)
 		}
@@ -219,25 +218,27 @@ func TestAPassLeavesKeysWhoseRowsAreBeingDeletedToTheStream(t *testing.T) {
 }
 
 // After it, the stream publishes the key's rows again. In every other case the key is looked up again.
-func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
+func TestALookUpOfAllRowsOfAKeyNeedsNoSecondOne(t *testing.T) {
 	key := "k"
 	for name, tc := range map[string]struct {
 		each      int
-		meanwhile func(c *Core, first *outbox.Message)
-		failed    bool // the commit
+		meanwhile func(c *Core, first *outbox.Message, out []*outbox.Message) []*outbox.Message
 		again     bool
 	}{
 		"all rows":          {each: 3},
 		"perhaps more rows": {each: 2, again: true},
-		"the commit fails":  {each: 3, failed: true, again: true},
-		"the stream left another": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message) {
+		"the stream left another": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message, out []*outbox.Message) []*outbox.Message {
 			c.Streamed(&outbox.Message{Row: outbox.Row{ID: 3, OrderingKey: &key}, XID: 12}, 300, false)
+			return out
 		}},
-		"a pass saw the key": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message) {
+		"a pass saw the key": {each: 3, again: true, meanwhile: func(c *Core, _ *outbox.Message, out []*outbox.Message) []*outbox.Message {
 			c.found(key, outbox.Candidate{OrderingKey: &key, Ready: true}, false, true)
+			return out
 		}},
-		"a row is tried later": {each: 3, again: true, meanwhile: func(c *Core, first *outbox.Message) {
-			c.Resolved(outbox.Result{Message: first, Outcome: outbox.Rejected})
+		"a row is tried later": {each: 3, again: true, meanwhile: func(c *Core, first *outbox.Message, _ []*outbox.Message) []*outbox.Message {
+			rejected, _ := c.Resolved(outbox.Result{Message: first, Outcome: outbox.Rejected})
+			c.Settled(rejected.Settle)
+			return nil
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,26 +246,27 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 			view, seen := c.View(), snapshot(t, "10:10:")
 			c.Saw(seen, view.Epoch, view.ForgottenAt)
 			c.mu.keys.unknownKeysMayWait = false
-			c.mu.keys.add(key, &keyState{place: inClaim})
+			c.mu.keys.add(key, &keyState{place: swept})
 			rows := outbox.Run{
 				{Ref: outbox.Ref{ID: 1}, OrderingKey: &key, Ready: true},
 				{Ref: outbox.Ref{ID: 2}, OrderingKey: &key, Ready: true},
 			}
 			found := Found{Asked: []string{key}, Runs: []outbox.Run{rows}, Each: tc.each, Snapshot: seen, Epoch: view.Epoch}
 			first, second := &outbox.Message{Row: outbox.Row{ID: 1, OrderingKey: &key}}, &outbox.Message{Row: outbox.Row{ID: 2, OrderingKey: &key}}
-			claim := c.ChooseRuns(found, 1, Most{Rows: 10, Bytes: 1 << 20})
-			lock(c, claim, first, second)
+			out := sweepRuns(c, found, 1, Most{Rows: 10, Bytes: 1 << 20}, first, second)
 			if tc.meanwhile != nil {
-				tc.meanwhile(c, first)
+				out.Publish = tc.meanwhile(c, first, out.Publish)
 			}
-			for _, m := range []*outbox.Message{first, second} {
-				if claim.flying[m.Ref()] != nil { // unless the first was rejected
-					c.Resolved(outbox.Result{Message: m, Outcome: outbox.Confirmed})
-				}
+			for len(out.Publish) > 0 {
+				next, _ := c.Resolved(outbox.Result{Message: out.Publish[0], Outcome: outbox.Confirmed})
+				c.Settled(next.Settle)
+				out = next
 			}
-			claim.Done(!tc.failed)
 			if again := c.View().Wanted+c.View().Yielding == 1; again != tc.again {
 				t.Errorf("looked up again: %t", again)
+			}
+			if queued := c.mu.keys.queued; queued != 0 {
+				t.Errorf("%d messages are counted in queues", queued)
 			}
 			_, verdict := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 4, OrderingKey: &key}, XID: 13}, 400, false)
 			if direct := len(c.mu.keys.byKey[key].line) == 1; direct == tc.again {
@@ -274,23 +276,116 @@ func TestAClaimOfAllRowsOfAKeyNeedsNoSecondLookUp(t *testing.T) {
 	}
 }
 
-// The stream fills the window while the claim looks for rows.
-func TestAClaimDoesNotExceedTheWindow(t *testing.T) {
+// A requeued row leaves alone if the row behind it cannot follow. Row 5 is confirmed, and its look-up still sees it.
+func TestARunEndsBeforeARowThatCannotFollow(t *testing.T) {
+	key := "k"
+	for name, tc := range map[string]struct {
+		second, window int
+		meanwhile      func(c *Core, second *outbox.Message)
+	}{
+		"it is being deleted":       {5, 100, nil},
+		"the window is full":        {4, 2, nil},
+		"its key was changed":       {4, 100, func(_ *Core, second *outbox.Message) { second.OrderingKey = new("other") }},
+		"its body was not read":     {4, 100, func(_ *Core, second *outbox.Message) { second.Unread = 1 << 30 }},
+		"it was streamed meanwhile": {4, 100, func(c *Core, _ *outbox.Message) { c.Streamed(&outbox.Message{Row: outbox.Row{ID: 4}}, 1, false) }},
+	} {
+		c := leading(tc.window)
+		row := func(id int) *outbox.Message {
+			return &outbox.Message{Row: outbox.Row{ID: int64(id), OrderingKey: &key}}
+		}
+		c.mu.keys.unknownKeysMayWait = false
+		last, first, second := row(5), row(3), row(tc.second)
+		c.Streamed(last, 100, false)
+		confirmed, _ := c.Resolved(outbox.Result{Message: last, Outcome: outbox.Confirmed})
+		requeued := row(3)
+		requeued.AvailableAt = new(c.Clock())
+		c.Streamed(requeued, 110, false)
+		run := outbox.Run{{Ref: first.Ref(), OrderingKey: &key, Ready: true}, {Ref: second.Ref(), OrderingKey: &key, Ready: true}}
+		found := Found{Asked: c.TakeWanted(1, false, false), Runs: []outbox.Run{run}, Each: 10, Epoch: c.View().Epoch}
+		chosen := c.ChooseRuns(found, 1, Most{Rows: 10, Bytes: 1 << 20})
+		if tc.meanwhile != nil {
+			tc.meanwhile(c, second)
+		}
+		if tc.second == 5 {
+			c.Settled(confirmed.Settle)
+		}
+		c.SweptRuns(chosen, Read{Messages: []*outbox.Message{first, second}, Position: 200, Epoch: found.Epoch})
+		if line := c.mu.keys.byKey[key].line; len(line) != 1 || line[0] != first {
+			t.Errorf("%s: %d rows of the key are in memory", name, len(line))
+		}
+	}
+}
+
+// A row leaves once all rows that it replaces are gone: they could come back, and leave after it.
+func TestAKeyWaitsUntilItsReplacedRowsAreGone(t *testing.T) {
+	c, key := leading(100), "k"
+	c.mu.keys.add(key, &keyState{place: swept})
+	var run outbox.Run
+	var rows []*outbox.Message
+	for id := range int64(2) {
+		run = append(run, outbox.Candidate{Ref: outbox.Ref{ID: id}, OrderingKey: &key, Ready: true, Superseded: true})
+		rows = append(rows, &outbox.Message{Row: outbox.Row{ID: id, OrderingKey: &key}, Superseded: true})
+	}
+	found := Found{Asked: []string{key}, Runs: []outbox.Run{run}, Each: 2, Epoch: c.View().Epoch}
+	out := sweepRuns(c, found, 1, Most{Rows: 2, Bytes: 1 << 20}, rows...)
+	for gone := range 3 {
+		if v := c.View(); (v.Wanted+v.Again > 0) != (gone == 2) {
+			t.Errorf("%d rows are gone: %d keys are looked up", gone, v.Wanted+v.Again)
+		}
+		if gone < 2 {
+			c.Settled(out.Settle[gone : gone+1])
+		}
+	}
+}
+
+// Neither rows without a key fill the memory, nor a few large ones, nor the queues of keys. In the end, it is empty.
+func TestMemoryIsBounded(t *testing.T) {
+	const window = 200
+	for name, tc := range map[string]struct{ keys, size, most int }{
+		"rows without a key": {size: 1, most: window}, "large rows": {size: 7 << 20, most: 4},
+		"one key": {keys: 1, size: 1, most: 1 + mostQueued}, "three keys": {keys: 3, size: 1, most: 3 + window/2},
+	} {
+		c, body := leading(window), make([]byte, tc.size)
+		c.mu.keys.unknownKeysMayWait = false
+		var flying []*outbox.Message
+		for id := range 3 * window {
+			m := &outbox.Message{Row: outbox.Row{ID: int64(id), Payload: body}, XID: uint32(id)}
+			if tc.keys > 0 {
+				m.OrderingKey = new(fmt.Sprint(id % tc.keys))
+			}
+			out, _ := c.Streamed(m, 100, false)
+			flying = append(flying, out.Publish...)
+		}
+		if got := c.View().InFlight; got != tc.most {
+			t.Errorf("%s: %d messages are in memory, want %d", name, got, tc.most)
+		}
+		for ; len(flying) > 0; flying = flying[1:] {
+			out, _ := c.Resolved(outbox.Result{Message: flying[0], Outcome: outbox.Confirmed})
+			c.Settled(out.Settle)
+			flying = append(flying, out.Publish...)
+		}
+		if w := c.mu.window; w.messages != 0 || w.bytes != 0 || c.mu.keys.queued != 0 {
+			t.Errorf("%s: in the end, %d messages and %d bytes are counted, %d messages queue", name, w.messages, w.bytes, c.mu.keys.queued)
+		}
+	}
+}
+
+// The stream fills the window while a sweep reads rows.
+func TestASweepDoesNotExceedTheWindow(t *testing.T) {
 	const window = 8
 	c := leading(window)
-	rows, bytes := c.Capacity(4)
+	rows, _ := c.Capacity(4)
 	for id := range int64(window - 1) {
 		if out, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 100 + id}, XID: uint32(1 + id)}, 100, false); len(out.Publish) == 0 {
 			t.Fatalf("row %d of %d is not published: %d", id, window, v)
 		}
 	}
-	var found []outbox.Candidate
+	var read []*outbox.Message
 	for id := range int64(rows) {
-		found = append(found, outbox.Candidate{Ref: outbox.Ref{ID: id}, Ready: true})
+		read = append(read, &outbox.Message{Row: outbox.Row{ID: id}})
 	}
-	c.ChooseRows(found, false, Most{Rows: rows, Bytes: bytes})
-	if n := c.View().InFlight; n > window {
-		t.Errorf("%d messages are in a window of %d", n, window)
+	if _, n := sweep(c, read...); n != 1 || c.View().InFlight != window {
+		t.Errorf("%d of %d rows are handled, %d messages are in a window of %d", n, rows, c.View().InFlight, window)
 	}
 }
 
@@ -300,5 +395,5 @@ func wantKeys(c *Core, keys ...string) {
 	for i := range keys {
 		rows = append(rows, outbox.Candidate{Ref: outbox.Ref{ID: int64(-1 - i)}, OrderingKey: &keys[i], Due: new(time.Now())})
 	}
-	c.ChooseRows(rows, true, Most{Rows: 1, Bytes: 1})
+	c.ChooseRows(rows, Most{Rows: 1, Bytes: 1})
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // TakeWanted returns up to n keys to look up: those with fresh rows, or those that yield. Again: keys whose last
-// look-up has claimed nothing yield from now on. The caller passes the keys to ChooseRuns.
+// look-up has read nothing yield from now on. The caller passes the keys to ChooseRuns.
 func (c *Core) TakeWanted(n int, yielding, again bool) (keys []string) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -56,35 +56,8 @@ type Found struct {
 	Epoch    int
 }
 
-// ChooseRuns returns a claim of rows of at most this many keys, and remembers the other keys.
-func (c *Core) ChooseRuns(found Found, keys int, most Most) *Claim {
-	c.lock()
-	defer c.mu.Unlock()
-	if found.Failed || found.Epoch != c.mu.term.epoch { // the answer may come from another server
-		for _, key := range found.Asked {
-			c.mu.keys.want(key)
-		}
-		return &Claim{core: c}
-	}
-	c.saw(found.Snapshot)
-	for i := 0; i < len(found.Runs) && c.dueRest() > 0; i++ {
-		for j := range found.Runs[i] {
-			row := &found.Runs[i][j]
-			row.Ready = row.Ready && row.Due == nil
-		}
-	}
-	if found.First {
-		c.mu.keys.complete = c.mu.unseen.forgottenAt == 0 && c.mu.unseen.all(c.mu.keys.missed)
-	}
-	rows := c.ofRuns(found, keys)
-	if found.Last {
-		c.mu.keys.passed(found.Pass)
-	}
-	return c.choose(rows, most)
-}
-
-// ofRuns returns the rows of at most n keys, which are claimed now.
-func (c *Core) ofRuns(f Found, n int) (rows []outbox.Candidate) {
+// ofRuns returns the runs of at most n keys, which are read now.
+func (c *Core) ofRuns(f Found, n int) (runs []outbox.Run) {
 	found := make(map[string]bool, len(f.Runs))
 	for _, run := range f.Runs {
 		key := *run[0].OrderingKey
@@ -95,7 +68,7 @@ func (c *Core) ofRuns(f Found, n int) (rows []outbox.Candidate) {
 		if !c.found(key, run[0], f.Asked != nil, n > 0) {
 			continue
 		}
-		rows = append(rows, run...)
+		runs = append(runs, run)
 		n--
 		if k := c.mu.keys.byKey[key]; len(run) < f.Each && k.left < c.mu.unseen.visible() {
 			k.rows = len(run)
@@ -106,7 +79,7 @@ func (c *Core) ofRuns(f Found, n int) (rows []outbox.Candidate) {
 			c.empty(key)
 		}
 	}
-	return rows
+	return runs
 }
 
 // leaving reports whether all rows of an unknown key are in memory: they are confirmed, and about to be deleted.
@@ -123,7 +96,7 @@ func (c *Core) leaving(key string, run outbox.Run) bool {
 	return true
 }
 
-// found records one head. It reports whether the key is claimed.
+// found records one head. It reports whether rows of the key are read.
 func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	ks := &c.mu.keys
 	held := c.mu.registry.holds(head.Ref)
@@ -131,10 +104,8 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	switch {
 	case k == nil && asked:
 		return false // the key was forgotten when its term ended
-	case k == nil && !c.mu.term.leader && (held || !head.Ready):
-		return false
 	case k == nil && head.Ready && more && !held:
-		k = &keyState{place: draining} // with too many keys, it is forgotten after the claim
+		k = &keyState{place: draining} // with too many keys, it is forgotten when its line is empty
 		ks.add(key, k)
 	case k == nil:
 		if k = ks.remember(key); k == nil {
@@ -144,13 +115,13 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	}
 	k.pass = ks.pass
 	switch {
-	case k.place == inClaim && !asked:
-		k.rows = 0 // the pass may have seen a row that the claim does not have
+	case k.place == swept && !asked:
+		k.rows = 0 // the pass may have seen a row that the look-up does not have
 		return false
 	case k.place == direct:
 		return false // its messages in memory leave first, and the stream brings the next ones
 	case held && c.mu.registry.setAside(head.Ref):
-		ks.block(key, k, c.mu.term.leader)
+		k.block()
 		return false
 	case held || len(k.line) > 0:
 		k.place = draining // until that message is released
@@ -158,14 +129,14 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 	case !head.Ready && k.place == toLookUp:
 		return false // the row may have been deleted since the query
 	case !head.Ready:
-		ks.block(key, k, c.mu.term.leader)
+		k.block()
 		return false
 	case !more: // a key that the stream has left a row of goes first
 		k.place, k.yields = draining, true
 		ks.look(key, k, false)
 		return false
 	}
-	k.place, k.rows = inClaim, 0
+	k.place, k.rows = swept, 0
 	return true
 }
 
@@ -173,7 +144,7 @@ func (c *Core) found(key string, head outbox.Candidate, asked, more bool) bool {
 func (c *Core) empty(key string) {
 	k := c.mu.keys.byKey[key]
 	switch {
-	case k == nil || k.place != inClaim:
+	case k == nil || k.place != swept:
 	case len(k.line) == 0 && k.left < c.mu.unseen.visible():
 		c.mu.keys.forget(key)
 	default:

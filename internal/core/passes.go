@@ -1,9 +1,6 @@
 package core
 
-import (
-	"github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
-	"github.com/cdc-relay/cdc-relay/outbox"
-)
+import "github.com/cdc-relay/cdc-relay/internal/pgsnapshot"
 
 // Saw records a snapshot that was taken in this epoch; later queries see at least as much. ForgottenAt is the number of
 // a View before the snapshot; if not 0, the snapshot names all transactions in progress.
@@ -46,9 +43,9 @@ func (c *Core) BacklogFailed(from int64) {
 	}
 }
 
-// DueBegan starts a sweep of due rows. Rows that get a time from now on ask for another sweep. Again are rows whose
-// time has come, and which a claim has not got.
-func (c *Core) DueBegan() (again []outbox.Candidate) {
+// DueBegan starts a sweep of due rows. Rows that get a time from now on ask for another sweep. Again are rows without a
+// key whose time has come.
+func (c *Core) DueBegan() (again []int64) {
 	c.lock()
 	defer c.mu.Unlock()
 	again, c.mu.due, c.mu.dueAgain = c.mu.dueAgain, false, nil
@@ -64,15 +61,15 @@ func (c *Core) KeysBegan() (pass int) {
 	return c.mu.keys.pass
 }
 
-// TakeLeft returns up to n of the newest keyless rows of small transactions that the stream has left in the table, with
-// ids from one on. A pass has read the rows below it.
-func (c *Core) TakeLeft(n int, from int64) (rows []outbox.Candidate) {
+// TakeLeft returns the ids of up to n of the newest keyless rows of small transactions that the stream has left in the
+// table, from one on. A pass has read the rows below it.
+func (c *Core) TakeLeft(n int, from int64) (ids []int64) {
 	c.lock()
 	defer c.mu.Unlock()
-	for left := &c.mu.left; len(rows) < n && len(*left) > 0; *left = (*left)[:len(*left)-1] {
-		if row := (*left)[len(*left)-1]; row.ID >= from {
-			rows = append(rows, row)
+	for left := &c.mu.left; len(ids) < n && len(*left) > 0; *left = (*left)[:len(*left)-1] {
+		if id := (*left)[len(*left)-1]; id >= from {
+			ids = append(ids, id)
 		}
 	}
-	return rows
+	return ids
 }

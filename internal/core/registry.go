@@ -6,30 +6,16 @@ import "github.com/cdc-relay/cdc-relay/outbox"
 type registry map[outbox.Ref]registered
 
 type registered struct {
-	// seenAt: a claim saw the row, and the row committed before this WAL position. 0: no claim saw it.
+	// seenAt: a sweep has read the row, and the row committed before this WAL position. 0: the stream brought it.
 	seenAt uint64
-	claim  *Claim // it locks the row, or will
-	// claimed: the row came by a claim, which may have ended.
-	claimed bool
 	// unchangeable: the row can be neither deleted nor updated.
 	unchangeable bool
 }
 
-// holds reports whether a row is in memory. Such a row leaves neither by the stream nor by a claim.
+// holds reports whether a row is in memory. Such a row leaves neither by the stream nor by a sweep.
 func (r registry) holds(ref outbox.Ref) bool {
 	_, found := r[ref]
 	return found
-}
-
-func (r registry) hold(ref outbox.Ref, seenAt uint64, claim *Claim) {
-	r[ref] = registered{seenAt: max(seenAt, r[ref].seenAt), claim: claim, claimed: claim != nil}
-}
-
-// leaveClaim ends the claim of a row that is still in flight.
-func (r registry) leaveClaim(ref outbox.Ref) {
-	row := r[ref]
-	row.claim = nil
-	r[ref] = row
 }
 
 // putAside keeps a row that can be neither deleted nor updated, so that it is not published again.

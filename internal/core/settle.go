@@ -2,60 +2,40 @@ package core
 
 import "github.com/cdc-relay/cdc-relay/outbox"
 
-// Resolved decides about a message after the broker's answer. The next message of its key may leave then. An open claim
-// writes its own rows.
-func (c *Core) Resolved(r outbox.Result) (Out, outbox.Decision) {
-	decision := Decide(r, c.policy, c.Random(), c.Clock())
+// Resolved decides about a message after the broker's answer. The next message of its key may leave then.
+func (c *Core) Resolved(r outbox.Result) (out Out, decision outbox.Decision) {
+	decision = Decide(r, c.policy, c.Random(), c.Clock())
 	c.lock()
 	defer c.mu.Unlock()
-	return c.decided(r, decision), decision
-}
-
-func (c *Core) decided(r outbox.Result, decision outbox.Decision) Out {
 	m, s := r.Message, outbox.NewSettlement(r, decision)
 	c.mu.marks.resolved(r)
-	if claim := c.mu.registry[m.Ref()].claim; claim != nil {
-		return claim.resolve(answer{s, r.Outcome})
-	}
-	return c.resolved(answer{s, r.Outcome})
-}
-
-// answer is the decision for a message, with the broker's answer.
-type answer struct {
-	outbox.Settlement
-	outcome outbox.Outcome
-}
-
-// resolved is Resolved for a row outside claims.
-func (c *Core) resolved(s answer) (out Out) {
-	m := s.Message
 	switch {
-	case s.Decision.Action == outbox.Delete:
+	case decision.Action == outbox.Delete || decision.KeyGoesOn:
 		var next *outbox.Message
 		c.mu.marks.written(m.Ref())
 		if m.OrderingKey != nil {
-			if c.mu.lease.late(c.mu.now) {
+			if c.late() {
 				c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
 			}
 			if next = c.mu.keys.confirmed(m); next != nil {
 				next.TakenAt = c.mu.lease.owned
 			}
 		}
-		return c.settling(s.Settlement, next)
-	case s.Decision.Action != outbox.Release:
+		return c.settling(s, next), decision
+	case decision.Action != outbox.Release:
 		if m.OrderingKey != nil {
 			c.leaveQueue(c.mu.keys.stop(m))
 		}
-		return c.settling(s.Settlement, nil)
+		return c.settling(s, nil), decision
 	}
-	if s.outcome == outbox.Unknown {
+	if r.Outcome == outbox.Unknown {
 		c.mu.marks.lostConfirm(m, c.limits.Unknown)
 	}
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.stop(m))
 	}
-	c.releaseStreamed(m)
-	return Out{}
+	c.release(m)
+	return Out{}, decision
 }
 
 // settling returns the Out for a row to settle, and the next message of its key, if any.
@@ -69,17 +49,16 @@ func (c *Core) settling(s outbox.Settlement, next *outbox.Message) Out {
 	return out
 }
 
-// releaseStreamed leaves a row unchanged in the table: its outcome is unknown, or it was not sent.
-func (c *Core) releaseStreamed(m *outbox.Message) {
+// release leaves a row unchanged in the table: its outcome is unknown, or it was not sent.
+func (c *Core) release(m *outbox.Message) {
 	c.forget(m.Ref(), m.Size())
-	switch {
-	case m.OrderingKey != nil:
-		c.leaveInTable(m)
+	if m.OrderingKey == nil && m.AvailableAt != nil {
+		c.wantAgain(m)
+		return
+	}
+	c.leaveInTable(m)
+	if m.OrderingKey != nil {
 		c.mu.keys.released(m)
-	case m.AvailableAt == nil:
-		c.leaveInTable(m)
-	default:
-		c.wantAgain(candidate(m))
 	}
 }
 
@@ -99,6 +78,9 @@ func (c *Core) settle(s outbox.Settlement) {
 		c.wantDue()
 	}
 	c.mu.keys.yields(m, s.Decision.Action != outbox.Delete)
+	if s.Decision.Reason == outbox.ReasonCoalesced && m.OrderingKey != nil {
+		c.mu.keys.dropped(*m.OrderingKey)
+	}
 	c.mu.marks.written(m.Ref())
 	c.forget(m.Ref(), m.Size())
 	if m.OrderingKey != nil {
@@ -116,5 +98,17 @@ func (c *Core) SetAside(s outbox.Settlement) {
 	c.mu.keys.yields(s.Message, true)
 	if s.Message.OrderingKey != nil {
 		c.mu.keys.released(s.Message)
+	}
+}
+
+// MarkLate marks rows that are to be updated or moved after another leader may have published them.
+func (c *Core) MarkLate(rows []outbox.Settlement) {
+	c.lock()
+	defer c.mu.Unlock()
+	late := !c.mu.term.leader || outbox.Elapsed(c.mu.lease.owned, c.mu.now) > RestFor
+	for _, one := range rows {
+		if m := one.Message; one.Decision.Action != outbox.Delete && (late || m.TakenAt.Before(c.mu.term.began)) {
+			m.PossibleDuplicate = true
+		}
 	}
 }

@@ -2,57 +2,51 @@ package core
 
 import "time"
 
-// term is the time in which this relay leads, which means that it owns the slot.
+// term is the time in which this relay leads: it has the lock of the table.
 type term struct {
 	leader bool
-	pid    uint32 // of the server process through which it owns the slot
-	live   bool   // the stream was heard of lately
-	epoch  int    // counts how often the slot was taken or lost
-	server int64  // the number of the server
-	// floor: streamed rows that committed before it may have been published by claims. So they leave by claims.
+	live   bool // the stream was heard of lately
+	epoch  int  // counts how often the lock was taken or lost
+	began  time.Time
+	server int64 // the number of the server
+	// floor: streamed rows that committed before it may have been published by sweeps. So they leave by sweeps.
 	floor uint64
 }
 
-// Slot describes how a relay has taken the slot.
-type Slot struct {
-	// Boundary is the greatest id so far, of the rows and of the sequence.
-	Boundary int64
-	// PID is the server process of the stream.
-	PID uint32
+// Lead describes how this relay has become the leader.
+type Lead struct {
+	// Older are the rows that a leader before it may have published: up to the greatest id so far, of the rows and of
+	// the sequence, and those that are due.
+	Older Boundary
 	// Server is the number of the server; a server that was restarted or replaced has another one.
 	Server int64
-	// Start is the position at which the stream starts, WALEnd the end of the WAL after that.
-	Start, WALEnd uint64
-	// FreeSince is since when nobody owned the slot. For RestFor after it, rows that committed before Start are left
-	// alone. Zero: this relay was the last owner.
-	FreeSince time.Time
+	// Free is when the lock was free. For RestFor after it, older rows are left alone. Zero: nobody has led before.
+	Free time.Time
 }
 
-// TookSlot starts a term as the leader: all rows in the table are to be claimed. The previous leader may have published
-// rows up to the boundary.
-func (c *Core) TookSlot(s Slot) {
+// BeginTerm starts a term as the leader: all rows in the table are to be swept.
+func (c *Core) BeginTerm(l Lead) {
 	c.lock()
 	defer c.mu.Unlock()
-	c.mu.registry.cut(s.WALEnd)
-	c.mu.term.floor = min(c.mu.term.floor, s.WALEnd)
-	c.mu.term.leader, c.mu.term.pid, c.mu.term.server, c.mu.lease = true, s.PID, s.Server, takenOver(s.FreeSince)
-	c.mu.marks.olderTermUpTo = s.Boundary
+	c.mu.term.leader, c.mu.term.server, c.mu.lease = true, l.Server, takenOver(l.Free)
+	c.mu.marks.older = l.Older
 	c.mu.term.epoch++
+	c.mu.term.began = c.mu.now
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.unseen.end()
-	c.mu.unseen.forgetAll() // rows that committed before the start may not be visible yet
+	c.mu.unseen.forgetAll() // rows that committed before the term may not be visible yet
 	c.mu.keys.newTerm(c.mu.unseen.seq)
-	c.mu.backlog, c.mu.left, c.mu.due = anyID, nil, true
+	c.mu.backlog, c.mu.left, c.mu.due, c.mu.dueAgain = anyID, nil, true, nil
 	c.Wake.Send()
 }
 
-// LostSlot ends a term. Messages in flight continue; queued ones stay in the table.
-func (c *Core) LostSlot() {
+// EndTerm ends a term. Messages in flight continue; queued ones stay in the table.
+func (c *Core) EndTerm() {
 	c.lock()
 	defer c.mu.Unlock()
 	c.mu.term.leader, c.mu.term.live = false, false
-	c.mu.marks.olderTermUpTo = allRows // the next leader may publish any row
 	c.mu.term.epoch++
+	c.leaveBodies()
 	c.leaveQueue(c.mu.keys.unqueueAll())
 	c.mu.keys.newTerm(c.mu.unseen.seq)
 	c.mu.unseen.end()
@@ -68,4 +62,26 @@ func (c *Core) StreamLive(live bool) {
 	}
 	c.mu.term.live = live
 	c.Wake.Send()
+}
+
+// StreamBegan begins a stream: what committed before its start is swept. WALEnd is the end of the WAL after that. The
+// number of the server may be new before the term ends.
+func (c *Core) StreamBegan(walEnd uint64, server int64) {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.term.server = server
+	c.mu.registry.cut(walEnd)
+	c.mu.term.floor = min(c.mu.term.floor, walEnd)
+	c.mu.unseen.forgetAll() // rows that committed before the start may not be visible yet
+	c.wantAll()
+}
+
+// StreamEnded ends a stream. Queued messages stay in the table.
+func (c *Core) StreamEnded() {
+	c.lock()
+	defer c.mu.Unlock()
+	c.mu.term.live = false
+	c.leaveQueue(c.mu.keys.unqueueAll())
+	c.mu.left = nil
+	c.wantAll()
 }

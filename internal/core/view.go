@@ -4,15 +4,12 @@ import "time"
 
 // View is the core's state at one moment, for planning, metrics and tests.
 type View struct {
-	// Leader: this relay owns the slot, through the server process PID. Live: its stream was heard of lately. Epoch
-	// counts how often the slot was taken or lost.
+	// Leader: this relay has the lock of the table. Live: its stream was heard of lately. Epoch counts how often the
+	// lock was taken or lost.
 	Leader, Live bool
-	PID          uint32
 	Epoch        int
 	// Rest is how long a new leader still leaves older rows alone.
 	Rest time.Duration
-	// DueRest is how long a relay still leaves rows with a time alone, after a restart of the server.
-	DueRest time.Duration
 	// Ready: messages may leave. Suspended: they must not, since published rows cannot be deleted.
 	Ready, Suspended bool
 
@@ -20,7 +17,7 @@ type View struct {
 	// may have rows.
 	Backlog, Due, Unlisted bool
 	// Wanted counts the keys to look up that have fresh rows, Yielding those whose head was rejected or had a time,
-	// Again those whose last look-up has claimed nothing.
+	// Again those whose last look-up has read nothing.
 	Wanted, Yielding, Again int
 	// Unseen: rows in the table belong to transactions that are not visible yet. ForgottenAt, if not 0: a snapshot must
 	// name these transactions; pass the number to Saw.
@@ -42,8 +39,8 @@ func (c *Core) View() View {
 	defer c.mu.Unlock()
 	t, k, u, w := &c.mu.term, &c.mu.keys, &c.mu.unseen, &c.mu.window
 	v := View{
-		Leader: t.leader, Live: t.live, PID: t.pid, Epoch: t.epoch,
-		Rest: c.mu.lease.rest(c.mu.now), DueRest: c.dueRest(), Ready: c.publishing(), Suspended: c.mu.suspended,
+		Leader: t.leader, Live: t.live, Epoch: t.epoch,
+		Rest: c.mu.lease.rest(c.mu.now), Ready: c.publishing(), Suspended: c.mu.suspended,
 		Backlog: c.mu.backlog != noID, Due: c.mu.due, Unlisted: k.unknownKeysMayWait,
 		Wanted: len(k.calm) + len(k.wanted), Yielding: len(k.yielding), Again: len(k.again), ForgottenAt: u.forgottenAt,
 		InFlight: w.messages, Eased: w.messages <= c.limits.Messages/2,

@@ -19,7 +19,7 @@ func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 		var log bytes.Buffer
 		e := New(slog.New(slog.NewTextHandler(&log, nil)), func(err error) (string, string) { return err.Error(), "" })
 		for port := range 100 {
-			e.Report(event.SweepFailing, "cannot sweep", fmt.Errorf("claim rows: read tcp 127.0.0.1:%d->127.0.0.1:5432: connection reset", 40000+port))
+			e.Report(event.SweepFailing, "cannot sweep", fmt.Errorf("read rows: read tcp 127.0.0.1:%d->127.0.0.1:5432: connection reset", 40000+port))
 			time.Sleep(time.Second)
 			e.Report(event.SweepFailing, "cannot sweep", errors.New("scan the table: connection refused"))
 			time.Sleep(time.Second)

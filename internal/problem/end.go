@@ -78,7 +78,7 @@ func (b Blocker) End() string {
 	switch {
 	case b.PID == 0:
 		return EndPrepared(b.GID)
-	case strings.HasPrefix(b.Program, "cdc-relay"): // a message without its claim leaves twice
+	case strings.HasPrefix(b.Program, "cdc-relay"):
 		return "# wait until that transaction of cdc-relay ends"
 	}
 	return EndSession(b.PID)

@@ -102,7 +102,7 @@ func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 	}
 }
 
-// The role sees since when only its own transactions are open. A relay's claim ends by itself.
+// The role sees since when only its own transactions are open. A relay's transaction ends by itself.
 func TestSlotCreationNamesTheOldestStranger(t *testing.T) {
 	server := services.PrivatePostgres(t, "max_prepared_transactions=1")
 	f := onDatabase(t, server.URL(""))

@@ -64,7 +64,7 @@ func Rivals(all []slot.Slot, names Names) []slot.Slot {
 func RivalProblem(rival slot.Slot, names Names) *problem.Problem {
 	return problem.New("# give all relays of the table the same --slot; "+
 		"to change it, first stop the relays with the former name",
-		"table %s is streamed from slot %s by %s: a second stream, from slot %s, would publish every row twice",
+		"table %s is streamed from slot %s by %s: another slot, %s, would retain WAL that nobody reads",
 		names.Table, rival.Name, rival.Process, names.Slot)
 }
 

@@ -10,7 +10,7 @@ import (
 type column struct {
 	name, kind string // the kind as format_type writes it
 	part       part
-	// unread: neither claims nor the stream read it.
+	// unread: neither sweeps nor the stream read it.
 	unread bool
 }
 
@@ -73,7 +73,7 @@ func Copied() []string { return names(copied) }
 // Kept are the columns of the outbox that the history has too.
 func Kept() []string { return names(shared) }
 
-// Read are the columns that claims and the stream read.
+// Read are the columns that sweeps and the stream read.
 func Read() (names []string) {
 	for _, c := range columns() {
 		if !c.unread {

@@ -32,6 +32,11 @@ func (p Process) Relays(table outbox.Table) bool {
 	return p.Application != nil && *p.Application == Application(table)
 }
 
+// OfRelay reports whether the process serves a relay, or has ended.
+func (p Process) OfRelay() bool {
+	return p.Application == nil || strings.HasPrefix(*p.Application, "cdc-relay")
+}
+
 // Is reports whether both are the same process.
 func (p Process) Is(other Process) bool {
 	return p.PID == other.PID && !p.Since.IsZero() && p.Since.Equal(other.Since)

@@ -80,10 +80,6 @@ type Process struct {
 	Client *string `json:"client"`
 	// Since is its start, which tells it from an earlier process with the same PID.
 	Since time.Time `json:"since"`
-	// Heard changes with each status update of its client; "" before the first.
-	Heard string `json:"heard"`
-	// Listens: it waits for its client or for new WAL. While it decodes, it may not listen for a while.
-	Listens bool `json:"listens"`
 }
 
 // Columns that some versions lack are read from the row as JSON. An idle walsender reports no lag. A client can have
@@ -99,33 +95,13 @@ SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object(
     clock_timestamp() - (pg_catalog.to_jsonb(s) ->> 'inactive_since'::text)::timestamptz),
   'xmin', s.xmin::text, 'xmin_age', pg_catalog.age(s.xmin),
   'process', CASE WHEN s.active_pid IS NOT NULL THEN pg_catalog.jsonb_build_object(
-    'pid', s.active_pid, 'application', a.application_name, 'since', a.backend_start, 'heard', r.reply_time::text,
-    'client', pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''),
-    'listens', coalesce(a.wait_event ILIKE 'walsender%', false)) END)
+    'pid', s.active_pid, 'application', a.application_name, 'since', a.backend_start,
+    'client', pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, '')) END)
 FROM pg_catalog.pg_replication_slots s
 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
 LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
 CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
                         ELSE pg_current_wal_flush_lsn() END AS lsn) now`
-
-// OwnerSQL returns the process that owns the slot $1; if there is none, a process that streams to a relay with the
-// application name $2 from another slot, except from slots like $3; 0: none.
-const OwnerSQL = `coalesce((SELECT active_pid FROM pg_catalog.pg_replication_slots
-  WHERE slot_name = $1 AND database = current_database() AND confirmed_flush_lsn IS NOT NULL),
-  (SELECT s.active_pid FROM pg_catalog.pg_replication_slots s
-   JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
-   WHERE s.database = current_database() AND s.confirmed_flush_lsn IS NOT NULL
-     AND NOT s.temporary AND a.application_name = $2::text AND s.slot_name::text NOT LIKE $3::text LIMIT 1), 0)::bigint`
-
-// OwnerArgs returns the arguments of OwnerSQL for a relay of the table. Slots of other shards are excepted.
-func OwnerArgs(name string, table outbox.Table, shard outbox.Shard) []any {
-	siblings := ""
-	if !shard.Whole() {
-		whole := strings.TrimSuffix(name, shard.NameSuffix())
-		siblings = strings.ReplaceAll(fmt.Sprintf("%s_%%_of_%d", whole, shard.Of), "_", `\_`)
-	}
-	return []any{name, Application(table), siblings}
-}
 
 // List returns all slots of the server, of all databases, by name.
 func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {

@@ -2,7 +2,6 @@ package slot_test
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -64,7 +63,6 @@ func stream(t *testing.T, url, name, application string) {
 func TestTheOwnerOfASlotIsIdentified(t *testing.T) {
 	database := services.Database(t)
 	asker, elsewhere := connect(t, database), connect(t, services.Database(t))
-	other := uint32(0) // streams the same table, from any slot
 	for application, relayed := range map[string]bool{
 		slot.Application(table()): true, "pg_recvlogical": false, "": false, "cdc-relay stream billing.outbox": false,
 	} {
@@ -78,56 +76,8 @@ func TestTheOwnerOfASlotIsIdentified(t *testing.T) {
 		if s.Relayed(table()) != relayed || (s.Taken(table()) == nil) != relayed || !s.Here || s.Confirmed == 0 || *s.Process.Application != application {
 			t.Errorf("%q: %+v, taken %v", application, s, s.Taken(table()))
 		}
-		if relayed {
-			other = s.Owner().PID
-		}
-		for _, c := range []struct {
-			name  string
-			table outbox.Table
-			shard outbox.Shard
-			owner uint32
-		}{
-			{name, table(), outbox.Shard{}, s.Owner().PID},
-			{name + "_2", table(), outbox.Shard{}, other},
-			{name + "_2", outbox.Table{Schema: "public", Name: "other"}, outbox.Shard{}, 0},
-			{name + "_1_of_2", table(), outbox.Shard{Index: 1, Of: 2}, other},
-		} {
-			if pid := owner(t, asker, c.name, c.table, c.shard); pid != c.owner {
-				t.Errorf("%q: %d owns slot %s for shard %s of %s, want %d", application, pid, c.name, c.shard, c.table, c.owner)
-			}
-		}
 		if s := read(t, elsewhere, name); !s.Active() || s.Owner().PID != 0 || s.Relayed(table()) || s.Unusable() == nil {
 			t.Errorf("in another database: %+v", s)
-		}
-	}
-}
-
-// owner asks who owns a slot, as claims do.
-func owner(t *testing.T, conn *pgconn.PgConn, name string, table outbox.Table, shard outbox.Shard) (pid uint32) {
-	t.Helper()
-	sql := "SELECT " + slot.OwnerSQL
-	for i, arg := range slot.OwnerArgs(name, table, shard) {
-		sql = strings.ReplaceAll(sql, fmt.Sprintf("$%d", i+1), outbox.QuoteLiteral(arg.(string)))
-	}
-	results, err := conn.Exec(t.Context(), sql).ReadAll()
-	must(t, err)
-	if _, err = fmt.Sscan(string(results[0].Rows[0][0]), &pid); err != nil {
-		t.Fatal(err)
-	}
-	return pid
-}
-
-// A relay of another shard takes other rows.
-func TestRelaysOfOtherShardsOwnNothingOfThisOne(t *testing.T) {
-	database, name := services.Database(t), services.Name(t)
-	asker := connect(t, database)
-	stream(t, database, name+"_0_of_2", slot.Application(table()))
-	await.Until(t, "the slot is owned", func() bool { return read(t, asker, name+"_0_of_2").Owner().PID != 0 })
-	for shard, owns := range map[outbox.Shard]bool{
-		{Index: 1, Of: 2}: false, {Index: 0, Of: 2}: true, {Index: 1, Of: 3}: true, {}: true,
-	} {
-		if pid := owner(t, asker, name+shard.NameSuffix(), table(), shard); (pid != 0) != owns {
-			t.Errorf("%d owns shard %s", pid, shard)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func (c contents) field(name string, value any) uint64 {
 	return h * h
 }
 
-// returned has the returns of a lane that no message has claimed, and its unanswered messages by their content.
+// returned has the returns of a lane that belong to no message yet, and its unanswered messages by their content.
 type returned struct {
 	contents
 	unanswered map[content]int

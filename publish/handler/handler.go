@@ -268,7 +268,6 @@ func (h *handler) take(lines [][]byte) {
 		h.remove(at)
 		h.p.suspects.Clear(m)
 		result := a.result(m, err)
-		// An answer "not_sent" is not delayed: the claim would end without it, and mark the row.
 		if result.Outcome == outbox.Unknown && h.why == nil {
 			h.later = append(h.later, delayed{result, time.Now().Add(unknownPause)})
 			continue

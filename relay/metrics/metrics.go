@@ -43,7 +43,7 @@ func New(
 		"Messages in memory: sent and not confirmed, queued behind their ordering key, "+
 			"or waiting for their row to be deleted or updated.",
 		func() float64 { return float64(inFlight()) })
-	k.gauge("slot_held", "1 if this relay owns the replication slot; 0 for a standby, and with --mode poll.",
+	k.gauge("slot_held", "1 if this relay is the leader; 0 for a standby.",
 		func() float64 { return oneIf(owns()) })
 	k.gauge("publishing_stopped",
 		"1 while the relay does not publish, because it cannot delete the rows of published messages.",
@@ -105,7 +105,7 @@ func (m *Metrics) measure(k *maker) {
 	rows := []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000}
 	m.settleRows = k.histogram("settle_batch_rows", "Rows deleted or updated by one statement.", rows)
 	m.sweepRows = k.histogram("sweep_batch_rows",
-		"Rows of one claim. Claims without rows are not counted.", rows)
+		"Rows that one sweep reads.", rows)
 }
 
 // maker creates and registers metrics; err is the first error.
@@ -208,7 +208,7 @@ func (m *Metrics) Settled(rows int, took time.Duration) {
 	}
 }
 
-// Swept measures the rows of one claim.
+// Swept measures the rows that a sweep has read together.
 func (m *Metrics) Swept(rows int) {
 	if rows > 0 {
 		m.sweepRows.Observe(float64(rows))

@@ -152,7 +152,7 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 type stats struct {
 	QueueDepth          int `json:"queue_depth"`
 	Retrying, Scheduled int
-	Due, Claimed        int
+	Due                 int
 	BlockedKeys         int `json:"blocked_keys"`
 	DeadLetters         int `json:"dead_letters"`
 	Slot                struct{ Owned bool }

@@ -16,7 +16,7 @@ func (w *world) behindItsOwnBrokerProxy() (*world, *services.Proxy) {
 	return &one, proxy
 }
 
-// A standby that can publish takes the slot, and the old leader does not take it back.
+// A standby that can publish takes the lead, and the old leader does not take it back.
 func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	t.Parallel()
 	w, arrived := consuming(t)
@@ -37,7 +37,7 @@ func TestALeaderCutOffFromTheBrokerHandsOver(t *testing.T) {
 	w.eventually("the first relay is a standby, and could publish", leader.standsBy)
 	load.more(200)
 	if other.metric("cdc_relay_slot_held") != 1 {
-		t.Error("the slot has moved back")
+		t.Error("the lead has moved back")
 	}
 	load.allArrive(arrived, 400)
 	leader.noRejections()

@@ -8,7 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// Thousands of due rows of one key leave with one claim for each run, not one for each row, in every mode. Other keys
+// Thousands of due rows of one key leave with one look-up for each run, not one for each row, in every mode. Other keys
 // are not delayed.
 func TestScheduledRowsOfOneKeyLeaveInRuns(t *testing.T) {
 	services.Thorough(t, "counts transactions")

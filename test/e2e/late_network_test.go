@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// The server ends the leader's stream, and another relay publishes rows that the leader still has: they are delayed
+// The server ends the leader's lock and stream, and another relay publishes rows that the leader still has: they are delayed
 // between Postgres and the leader, or wait in its publisher for an exchange check.
 func TestMessagesDelayedAtATakeoverAreMarked(t *testing.T) {
 	for name, disturb := range map[string]func(*takeovers, *behindProxies){
@@ -43,6 +43,24 @@ type behindProxies struct {
 	postgres, broker *services.Proxy
 }
 
+// behindItsOwnProxy is the same world for a relay with its own proxy to Postgres.
+func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
+	w.t.Helper()
+	proxy, address := throughKinds(w.t, w.database)
+	one := *w
+	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_DATABASE_URL="+address)
+	return &one, proxy
+}
+
+// runBehindProxies starts a relay with its own proxies.
+func (w *world) runBehindProxies(args ...string) *behindProxies {
+	w.t.Helper()
+	one, postgres := w.behindItsOwnProxy()
+	broker, address := through(w.t, w.broker)
+	one.settings = append(one.settings, "CDC_RELAY_AMQP_URL="+address)
+	return &behindProxies{one.run(args...), postgres, broker}
+}
+
 func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)) {
 	w, arrived := consuming(t)
 	const inFlight = 2000
@@ -62,7 +80,8 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 		}
 		k.load.more(100)
 		disturb(k, leader)
-		w.exec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
+		w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND (application_name = 'cdc-relay leader' OR backend_type = 'walsender')`)
 		ended := time.Now()
 		w.eventually("the other takes over", func() bool { return other.metric("cdc_relay_slot_held") == 1 })
 		w.eventually("the delayed messages have arrived", func() bool { return time.Since(ended) > maxDelay+200*time.Millisecond })
@@ -90,5 +109,5 @@ func (k *takeovers) delayBroker(leader *behindProxies) {
 	k.load.also(query[string](k.world, `INSERT INTO outbox (exchange, routing_key, payload)
 		SELECT $1, $2, '{}' FROM generate_series(1, 100) RETURNING message_id::text`, exchange, k.queue))
 	leader.inFlight(100)
-	leader.postgres.Refuse() // otherwise it takes the slot again
+	leader.postgres.Refuse() // otherwise it takes the lock again
 }

@@ -10,7 +10,7 @@ func TestTheLogShowsServersRoleAndBatches(t *testing.T) {
 	t.Parallel()
 	w, arrived := consuming(t)
 	const rows = 2000
-	w.copyRows(rows, w.queue) // before the stream: they are claimed
+	w.copyRows(rows, w.queue) // before the stream: they are swept
 	r := w.run("--log-level", "debug", "--max-retries", "7")
 	w.emptied()
 	w.copyRows(rows, w.queue) // streamed
@@ -27,7 +27,7 @@ func TestTheLogShowsServersRoleAndBatches(t *testing.T) {
 	for _, what := range []string{
 		`"event":"postgres_connected"`, `"event":"broker_connected"`, `"event":"leader_started"`, `"event":"streaming"`,
 		`"event":"relay_stopping"`, `"event":"relay_stopped"`,
-		"publishing streamed rows", "deleted or updated rows", "claim committed", `"sweep":"backlog"`,
+		"publishing streamed rows", "deleted or updated rows", "scanned the table", `"sweep":"backlog"`,
 	} {
 		if len(linesWith(r.logs(), what)) == 0 {
 			t.Errorf("the log has no %s", what)

@@ -135,7 +135,7 @@ func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 	})
 }
 
-// The expired rows are moved within one claim.
+// One look-up of the key moves many expired rows.
 func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
 	services.Thorough(t, "thousands of rows")
 	t.Parallel()
@@ -148,13 +148,13 @@ func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
 	w.eventually("everything has left the outbox", w.outboxEmpty)
 	t.Logf("%d rows in %s", n, time.Since(began))
 	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == n })
-	// A claim takes up to 64 rows of one key; if each row delayed the next, there would be a claim for each.
-	if claims := r.metric("cdc_relay_sweep_batch_rows_count"); claims > n/10 {
-		t.Errorf("%v claims for %d rows", claims, n)
+	// A look-up takes up to 64 rows of one key; if each row delayed the next, there would be a look-up for each.
+	if sweeps := r.metric("cdc_relay_sweep_batch_rows_count"); sweeps > n/10 {
+		t.Errorf("%v sweeps for %d rows", sweeps, n)
 	}
 }
 
-// Streamed and claimed rows have them. Other columns may change while the relay runs. A missing one ends the relay with
+// Streamed and swept rows have them. Other columns may change while the relay runs. A missing one ends the relay with
 // an error that names it.
 func TestColumnsOfTheApplicationBecomeHeaders(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func TestRequeuedRowsKeepColumnsOfTheApplication(t *testing.T) {
 	w.exec(`ALTER TABLE outbox_dead_letter ADD nth integer, ADD tenant text NOT NULL, ADD "Odd "" name" text, ADD other integer`)
 	const row = `INSERT INTO outbox (routing_key, payload, tenant, nth, "Odd "" name", alone, other) VALUES ('nowhere', $1::text::json, 'acme', 7, 'odd', 'alone', 'x')`
 	w.exec(row, "1")
-	r := w.run("--max-retries", "0", "--poll-interval", "50ms") // claimed
+	r := w.run("--max-retries", "0", "--poll-interval", "50ms") // swept
 	w.exec(row, "2")                                            // streamed
 	const same = `tenant = 'acme' AND nth = 7 AND "Odd "" name" = 'odd'`
 	dead := func(n int) func() bool {

@@ -166,7 +166,7 @@ func TestADifferentNumberOfShardsIsRejected(t *testing.T) {
 	noDuplicates(t, arrived)
 }
 
-// Two streams of one table would publish every row twice, unmarked.
+// A second slot of the table would retain WAL that nobody reads.
 func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 	t.Parallel()
 	w, arrived := consuming(t)

@@ -1,13 +1,12 @@
 package e2e
 
 import (
-	"strings"
 	"testing"
 	"time"
 )
 
-// Over a slow connection to Postgres, a large row and a page of medium rows take longer than a claim publishes. They
-// leave nevertheless, and other due rows do not wait for the large row.
+// Over a slow connection to Postgres, a large row and a page of medium rows take long. They leave nevertheless, and other
+// due rows do not wait for the large row.
 func TestRowsLeaveOverASlowConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
@@ -21,7 +20,7 @@ func TestRowsLeaveOverASlowConnection(t *testing.T) {
 	proxy, address := through(t, w.database)
 	proxy.Slow(1 << 20)
 	w.database = address
-	r := w.run("--poll-interval", "200ms")
+	w.run("--poll-interval", "200ms")
 	for range 5 {
 		w.await(arrived, w.insert(row{"available_at": time.Now()}))
 	}
@@ -34,7 +33,4 @@ func TestRowsLeaveOverASlowConnection(t *testing.T) {
 	w.emptied()
 	noDuplicates(t, arrived)
 	w.noAttempts()
-	if strings.Contains(r.logs(), "claim_failing") {
-		t.Error("a claim has failed")
-	}
 }

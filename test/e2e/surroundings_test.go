@@ -9,7 +9,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// Covers streamed and claimed rows.
+// Covers streamed and swept rows.
 func TestMessagesOfALATIN1DatabaseAreSentAsUTF8(t *testing.T) {
 	services.Thorough(t, "one of many environments")
 	t.Parallel()

@@ -111,7 +111,7 @@ func TestDrainReportsRowsThatCannotBeDeleted(t *testing.T) {
 
 // asRelay logs in as a role with the grants of a relay.
 func (w *world) asRelay() (role string) {
-	return w.as("REPLICATION", "SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_dead_letter", "SELECT ON SEQUENCE outbox_id_seq", "SELECT ON outbox_migrations", "pg_read_all_stats")
+	return w.as("REPLICATION", "SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_dead_letter", "SELECT ON SEQUENCE outbox_id_seq", "SELECT, UPDATE ON outbox_migrations", "pg_read_all_stats")
 }
 
 // insertUntil inserts at least n rows, and more until a condition is true.

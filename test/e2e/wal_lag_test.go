@@ -51,9 +51,8 @@ func TestAnOutageOfTheBrokerRetainsNoWAL(t *testing.T) {
 
 // insertAmongOtherWrites inserts rows between writes to other tables, and returns the maximum lag of the slot. The
 // server releases WAL up to its last record of running transactions, which it writes every fifteen seconds or at a
-// checkpoint. So the test makes checkpoints, as a server with that many writes does. A claim can be open for some
-// seconds and retains the WAL written meanwhile. How much that is depends on the machine, so this waits until the
-// server has released it.
+// checkpoint. So the test makes checkpoints, as a server with that many writes does, and waits until the server has
+// released the WAL.
 func (w *world) insertAmongOtherWrites(mb int) (most lag, written, rows int) {
 	w.t.Helper()
 	const piece, between = 2, 16

@@ -34,8 +34,7 @@ func foreignOwnerFaults() []Fault {
 	}
 }
 
-// foreignOwnerHold is the minimum time that the program owns the slot: the relays publish from the table after five
-// seconds.
+// foreignOwnerHold is the minimum time that the program owns the slot.
 const foreignOwnerHold = 8 * time.Second
 
 // takeSlotTimeout limits how long a program tries to take the slot before the relays.

@@ -24,7 +24,7 @@ func postgresFaults() []Fault {
 const fastStopLimit = 3 * time.Second
 
 // serverFaults end, freeze or crash the server. A live relay remembers what it has in flight, so there are duplicates
-// only if another relay takes the slot.
+// only if another relay takes the lead.
 func serverFaults() []Fault {
 	return []Fault{
 		{

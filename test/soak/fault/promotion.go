@@ -30,9 +30,8 @@ func standbyFaults() []Fault {
 			Needs:        Standby | Linux,
 			Duplicates:   deletesLost,
 			LosesCommits: true,
-			Unmarked:     true, // a lost claim held the mark
 			About: "the primary is killed, and a standby that lags behind is promoted: " +
-				"commits, claims and deletes are lost",
+				"commits and deletes are lost",
 			Run: promoteBehind,
 		},
 		{

@@ -56,7 +56,7 @@ func tableFaults() []Fault {
 		},
 		{
 			Name:       "postgres-settle-disk-full",
-			Duplicates: ifTakenOver, // of due rows: another relay claims a row that the first relay could not delete
+			Duplicates: ifTakenOver, // another relay publishes rows that the first relay could not delete
 			About: "every UPDATE and DELETE of the outbox fails with 53100, disk_full: " +
 				"by a trigger, in place of a full disk",
 			Run: diskFull,

@@ -8,7 +8,7 @@ import (
 )
 
 // lingers is how long a fault can still cause duplicates after everything committed before its end has arrived: the
-// server ends the claim of a frozen relay after ten seconds, and the duplicates wait in queues.
+// server ends the session of a frozen relay after four seconds, and the duplicates wait in queues.
 const lingers = 45 * time.Second
 
 type fault struct {

@@ -57,8 +57,7 @@ class StateFilter(admin.SimpleListFilter):
         "waiting": models.Q(available_at=None) & ~expired,
         "due": models.Q(available_at__lte=Now()) & ~expired,
         "retrying": later & rejected & ~expired,
-        "scheduled": later & models.Q(relay_attempts=0, relay_maybe_sent=False) & ~expired,
-        "unconfirmed": later & models.Q(relay_attempts=0, relay_maybe_sent=True) & ~expired,
+        "scheduled": later & models.Q(relay_attempts=0) & ~expired,
         "expired": expired,
         "failing": models.Q(available_at__isnull=False) & rejected,
     }
@@ -229,7 +228,6 @@ class OutboxMessageAdmin(MessageAdmin):
         """With the relay's own columns. They are no fields of the model, which would include them in each INSERT."""
         return super().get_queryset(request).annotate(
             relay_attempts=RawSQL(f"{TABLE}.attempts", (), models.IntegerField()),
-            relay_maybe_sent=RawSQL(f"coalesce({TABLE}.possible_duplicate, false)", (), models.BooleanField()),
             shown_state=models.Case(*(models.When(is_so, models.Value(name)) for name, is_so in StateFilter.states.items())),
         )  # fmt: skip
 
@@ -241,7 +239,7 @@ class OutboxMessageAdmin(MessageAdmin):
         with self.changing(request, ("SELECT, UPDATE", NAME)) as cursor:
             changed = operations.change(cursor, operations.RETRY_NOW, rejected)
             self.log(request, CHANGE, "Retry now", changed)
-            self.tell(request, "Due now", len(changed), never_rejected=others, being_published=len(rejected) - len(changed))
+            self.tell(request, "Due now", len(changed), never_rejected=others, locked=len(rejected) - len(changed))
 
     @admin.action(description="Cancel", permissions=["cancel"])
     def cancel(self, request, queryset):
@@ -256,7 +254,7 @@ class OutboxMessageAdmin(MessageAdmin):
         with self.changing(request, ("SELECT, UPDATE, DELETE", NAME)) as cursor:
             cancelled = operations.change(cursor, operations.CANCEL, timed)
             self.log(request, DELETION, "Cancel", [row[:2] for row in cancelled])
-            self.tell(request, "Cancelled", len(cancelled), neither_scheduled_nor_retrying=others, being_published=len(timed) - len(cancelled))
+            self.tell(request, "Cancelled", len(cancelled), neither_scheduled_nor_retrying=others, locked=len(timed) - len(cancelled))
             if maybe_sent := sum(sent for _, _, sent in cancelled):
                 self.message_user(request, f"Cancelled, but perhaps published before: {maybe_sent}", messages.WARNING)
 

@@ -107,20 +107,20 @@ def change(cursor, sql, ids):
     return cursor.fetchall()
 
 
-# Those of the chosen rows that no session has locked: a relay locks a row with available_at while it publishes it. A row that was
-# locked before may have been published.
+# Those of the chosen rows that no session has locked.
 FREE = f"""
 WITH free AS (
-  SELECT r.id, r.xmax <> '0' AND r.xmax <> r.xmin AS traced FROM {TABLE} r WHERE r.id = ANY (%s::bigint[]) ORDER BY r.id FOR UPDATE SKIP LOCKED)"""
+  SELECT r.id FROM {TABLE} r WHERE r.id = ANY (%s::bigint[]) ORDER BY r.id FOR UPDATE SKIP LOCKED)"""
 
 # The key of a row, and its text in the log of the admin.
 SHOWN = f"concat(r.id, '.', r.message_id), concat({name('r')}, ' ', r.message_id)"
 
-# For rejected rows, as `cdc-relay resend`. A due row keeps its time. The update removes the trace, so the mark is stored.
+# For rejected rows, as `cdc-relay resend`. A due row keeps its time.
 RETRY_NOW = f"""{FREE}
-UPDATE {TABLE} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
-  possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id RETURNING {SHOWN}"""
+UPDATE {TABLE} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp())
+  FROM free f WHERE r.id = f.id RETURNING {SHOWN}"""
 
-# For rows with available_at. The relay may be publishing another row from the stream, without a lock.
+# For rows with available_at. A relay may be publishing a row whose time has come, without a lock.
 CANCEL = f"""{FREE}
-DELETE FROM {TABLE} r USING free f WHERE r.id = f.id RETURNING {SHOWN}, coalesce(r.possible_duplicate, false) OR f.traced"""
+DELETE FROM {TABLE} r USING free f WHERE r.id = f.id RETURNING {SHOWN},
+  NOT coalesce(r.available_at > clock_timestamp() AND r.possible_duplicate IS NOT TRUE, false)"""

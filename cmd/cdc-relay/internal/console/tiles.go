@@ -39,8 +39,7 @@ func waitingTiles(v show.Stats) []tile {
 		of("Scheduled", "scheduled", "plain", inText("next", v.NextScheduledAt, v.At), "/waiting?state=scheduled"),
 		of("Blocked", "blocked", blockedLevel(v), "behind a message of their key", "/waiting?state=blocked"),
 		of("Expired", "expired", "warning", "not published any more", "/waiting?state=expired"),
-		of("Unconfirmed", "unconfirmed", "warning", "the confirm is late", "/waiting?state=unconfirmed"),
-		of("Locked", "locked", "plain", "usually being published", "/waiting?state=locked"),
+		of("Locked", "locked", "plain", "by other sessions", "/waiting?state=locked"),
 		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer_version"),
 		of("Not deleted", "not_deleted", "warning", "published; the rows stay", "/waiting"),
 	}

@@ -60,7 +60,7 @@ func beginning(m operator.StoredMessage) []step {
 // waitingSteps continues with what a row of the outbox waits for. Next says it in words.
 func waitingSteps(w operator.Message, next string) []step {
 	steps := beginning(w.StoredMessage)
-	if w.AvailableAt != nil && w.Attempts == 0 && w.State != operator.Unconfirmed {
+	if w.AvailableAt != nil && w.Attempts == 0 {
 		level := "past"
 		if w.AvailableAt.After(w.ReadAt) {
 			level = "next"

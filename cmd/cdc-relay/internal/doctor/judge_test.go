@@ -136,11 +136,6 @@ func ofServer() map[string]judgement {
 			f.pooler = "seen"
 			f.server.value.Roles = []string{"supabase_admin"}
 		}, "warning postgres/pooler", []string{"db.PROJECT.supabase.co:5432"}},
-		"patient senders": {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "3600000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1h"}},
-		"silence that is hidden": {
-			func(_ *Options, f *databaseFacts) { f.role.value.SeesOthers = false }, "warning postgres/wal_sender_timeout",
-			[]string{"frozen or lost relay only after that", "GRANT pg_read_all_stats TO"},
-		},
 		"impatient senders": {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "1000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1s"}},
 		"a question without an answer": {func(_ *Options, f *databaseFacts) {
 			f.slots.err = &advice{errors.New("it took long"), remark("look again")}
@@ -193,7 +188,7 @@ func ofSlotAndTables() map[string]judgement {
 		"an old transaction that is hidden": {func(_ *Options, f *databaseFacts) {
 			f.role.value.SeesOthers = false
 			f.transactions.value.Writers = []writer{{Blocker: problem.Blocker{PID: 42, Details: "report"}, XIDAge: 200_000}}
-		}, "warning postgres/wal_sender_timeout, warning cleanup/transactions", []string{"pid 42 (report)", "for 200000 transactions", "GRANT pg_read_all_stats"}},
+		}, "warning cleanup/transactions", []string{"pid 42 (report)", "for 200000 transactions", "GRANT pg_read_all_stats"}},
 		"a standby's query by a slot": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "standby", Process: process("standby"), Xmin: "1", XminAge: 6_000_000})
 		}, "warning cleanup/standby_horizon", []string{"6000000 transactions"}},
@@ -249,7 +244,7 @@ func TestFixesUseTheCommandsOfTheManagedService(t *testing.T) {
 	f := well()
 	f.server.value.Roles = []string{"rds_superuser"}
 	f.set("max_slot_wal_keep_size", "-1", "MB")
-	f.set("wal_sender_timeout", "0", "ms")
+	f.set("wal_sender_timeout", "1000", "ms")
 	f.set("autovacuum", "off", "")
 	text := fmt.Sprint(judgeDatabase(defaults(), f))
 	for _, words := range []string{

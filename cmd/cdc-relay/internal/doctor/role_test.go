@@ -29,8 +29,6 @@ func TestTheDocumentedGrantsAreEnough(t *testing.T) {
 	p.exec("REVOKE pg_read_all_stats FROM " + role)
 	r = p.examine()
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "hidden from role")
-	p.fix(r.want(doctor.Warning, doctor.Postgres, "wal_sender_timeout", "only after that", "GRANT pg_read_all_stats"))
-	p.examine().wantOthersOK()
 }
 
 func TestLimitsOfTheRelaysRoleAreReported(t *testing.T) {

@@ -138,25 +138,14 @@ func (j *databaseJudge) inactiveSlots() string {
 
 func (j *databaseJudge) judgeSenderTimeout(c chart) {
 	timeout, known := j.duration("wal_sender_timeout")
-	fix := j.service.setting("wal_sender_timeout", "60s", false)
 	switch {
 	case !known:
 		c.warn("wal_sender_timeout", nil, "the server does not show it")
-	case timeout == 0:
-		c.warn("wal_sender_timeout", fix, "off: if the machine of a relay is lost, "+
-			"its slot stays taken until TCP times out; only a standby takes it sooner, after 6 s")
-	case timeout > 5*time.Minute:
-		c.warn("wal_sender_timeout", fix,
-			"%s: after that the slot of a lost relay is free; only a standby takes it sooner, after 6 s", span(timeout))
-	case timeout < 3*time.Second:
-		c.warn("wal_sender_timeout", fix, "%s: a short pause of the network or of the relay ends the stream", timeout)
-	case !j.role.SeesOthers && !j.o.Operator:
-		c.warn("wal_sender_timeout", sql("GRANT pg_read_all_stats TO %s", j.grantee()).safe(),
-			"%s: a standby takes the slot of a frozen or lost relay only after that, because role %q may not see "+
-				"how long the relay is silent; with the GRANT, after 6 s", span(timeout), j.role.Name)
+	case timeout > 0 && timeout < 3*time.Second:
+		c.warn("wal_sender_timeout", j.service.setting("wal_sender_timeout", "60s", false),
+			"%s: a short pause of the network or of the relay ends the stream", timeout)
 	default:
-		c.ok("wal_sender_timeout", "%s: after that the slot of a lost relay is free; "+
-			"a standby takes it after 6 s at the latest", span(timeout))
+		c.ok("wal_sender_timeout", "%s", j.setting("wal_sender_timeout")+j.server.Settings["wal_sender_timeout"].Unit)
 	}
 }
 

@@ -28,13 +28,13 @@ func TestAHealthyDatabasePasses(t *testing.T) {
 func TestAServerWithoutFreeSlotsIsReported(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts its own server")
-	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1", "autovacuum=off", "wal_sender_timeout=0")
+	server := services.PrivatePostgres(t, "max_replication_slots=1", "max_wal_senders=1", "autovacuum=off", "wal_sender_timeout=1s")
 	p := healthyTables(t, server)
 	p.exec("SELECT pg_create_physical_replication_slot('somebody')", "CREATE PUBLICATION "+p.Publication+" FOR TABLE outbox")
 	r := p.examine()
 	r.want(doctor.Problem, doctor.Postgres, "max_replication_slots", "1 of 1 are in use", "not active are somebody", "SET max_replication_slots = '11'", "restart")
 	r.want(doctor.OK, doctor.Postgres, "max_wal_senders")
-	r.want(doctor.Warning, doctor.Postgres, "wal_sender_timeout", "off", "SET wal_sender_timeout = '60s'")
+	r.want(doctor.Warning, doctor.Postgres, "wal_sender_timeout", "1s", "SET wal_sender_timeout = '60s'")
 	r.want(doctor.Warning, doctor.Cleanup, "autovacuum", "off on this server", "SET autovacuum = 'on'")
 
 	p.Slot = "somebody"

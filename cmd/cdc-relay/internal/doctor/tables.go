@@ -134,7 +134,7 @@ func (j *databaseJudge) judgeTable(c chart, need schema.Need) {
 	table, there := j.tables.Tables[of.Name]
 	if kind, other := j.tables.Others[of.Name]; other {
 		c.wrong("table", j.outOfTheWay(of, kind),
-			"%s is %s, and has to be a table: nothing streams, and no row can be claimed",
+			"%s is %s, and has to be a table: nothing streams, and no row can be published",
 			of, migrations.WithArticle(kind))
 		return
 	}
@@ -326,7 +326,8 @@ func (j *databaseJudge) judgeMigrations(c chart) {
 			"role %q may not read the version of the tables, from %s", j.role.Name, versions)
 	case c.unknown("migrations", err):
 	case state.Current == 0 && hasTables:
-		c.wrong("migrations", lines(sql("CREATE TABLE IF NOT EXISTS %s (version int4 NOT NULL)", versions.Printed()),
+		create := sql("CREATE TABLE IF NOT EXISTS %s (version int4, ended_well uuid)", versions.Printed())
+		c.wrong("migrations", lines(create,
 			sql("INSERT INTO %s (version) VALUES (%d)",
 				versions.Printed(), state.Latest).noted("if check reports no problem with their columns")),
 			"the version of the tables is unknown: table %s is missing or empty", versions)

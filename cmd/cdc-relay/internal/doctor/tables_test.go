@@ -23,7 +23,7 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 			"DROP TABLE outbox, outbox_dead_letter", "does not exist", "cdc-relay setup"),
 		"a view": broken(doctor.Problem, doctor.Tables, "table",
 			"ALTER TABLE outbox_dead_letter RENAME TO messages; ALTER INDEX outbox_dead_letter_pkey RENAME TO m1; ALTER INDEX outbox_dead_letter_dead_at_idx RENAME TO m2; ALTER INDEX outbox_dead_letter_ordering_key_idx RENAME TO m3; CREATE VIEW outbox_dead_letter AS SELECT * FROM messages",
-			"public.outbox_dead_letter is a view, and has to be a table", "no row can be claimed",
+			"public.outbox_dead_letter is a view, and has to be a table", "no row can be published",
 			`ALTER VIEW "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_view";`),
 		"a view in place of the outbox": broken(doctor.Problem, doctor.Tables, "table",
 			"ALTER TABLE outbox RENAME TO outbox_v1; CREATE VIEW outbox AS SELECT * FROM outbox_v1",
@@ -86,7 +86,7 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 func TestAnUnreadableTableVersionIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.exec("REVOKE SELECT ON outbox_migrations FROM " + p.relayRole("REPLICATION"))
-	p.fix(p.examine().want(doctor.Problem, doctor.Tables, "migrations", "may not read", `GRANT SELECT ON "public"."outbox_migrations" TO`))
+	p.fix(p.examine().want(doctor.Problem, doctor.Tables, "migrations", "may not read", `GRANT SELECT, UPDATE ON "public"."outbox_migrations" TO`))
 	p.examine().wantOthersOK()
 }
 

@@ -69,8 +69,10 @@ func onSequence(sequence outbox.Table, privilege string) Grant {
 	return Grant{"SEQUENCE", sequence.SQL(), "SEQUENCE " + sequence.Printed(), []string{privilege}, nil}
 }
 
-// Version lets a relay read the version of the tables.
-func Version(table outbox.Table) Grant { return columns(migrations.VersionTable(table), nil, "SELECT") }
+// Version lets a relay read the version of the tables, and lock the table so that it is the only leader.
+func Version(table outbox.Table) Grant {
+	return columns(migrations.VersionTable(table), nil, "SELECT", "UPDATE")
+}
 
 // Rotate lets a relay create and drop the partitions of the history.
 func Rotate(table outbox.Table) Grant {

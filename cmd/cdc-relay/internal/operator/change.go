@@ -9,14 +9,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/store"
 )
 
 // Verb is what a Change does.
 type Verb string
 
 const (
-	// Retry makes rejected rows of the outbox due now, with all their attempts. It skips rows that a relay has claimed.
+	// Retry makes rejected rows of the outbox due now, with all their attempts, except locked ones.
 	Retry Verb = "retry"
 	// Requeue moves dead letters back to the outbox, with attempts 0, oldest first. Rows of a key keep their order,
 	// before the key's waiting rows.
@@ -46,8 +45,7 @@ type Change struct {
 type Changed struct {
 	// Matched counts the rows that the filter selects, Done those that are changed.
 	Matched, Done int64
-	// Left counts the rows that stay: a session has locked them, usually a relay that publishes them now, or the outbox
-	// rejects them.
+	// Left counts the rows that stay: a session has locked them, or the outbox rejects them.
 	Left int64
 	// Why is the last such rejection.
 	Why error
@@ -66,8 +64,7 @@ const deleteChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, ` +
   SELECT r.*, {state} AS state FROM (SELECT ` + rowColumns + `, r.available_at FROM {outbox} r) r) r
 WHERE {where} ORDER BY r.id`
 
-// A relay locks the rows of a claim, and they are skipped. The condition of unpublishedSQL is read once more when the
-// row is locked: its time may have come meanwhile.
+// The condition of unpublishedSQL is read once more when the row is locked: its time may have come meanwhile.
 const deleteSQL = `
 WITH free AS (
   SELECT r.id, ` + unpublishedSQL + ` AS unpublished FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
@@ -75,19 +72,19 @@ WITH free AS (
 DELETE FROM {outbox} r USING free f WHERE r.id = f.id RETURNING f.unpublished AND ` + unpublishedSQL
 
 // unpublishedSQL is the condition for rows r that no relay has published, as in outbox_cancel. A relay takes a row with
-// a time only when that has come. A streamed row without a time it publishes without a lock, and also when the row is
-// deleted before the relay reads its insert.
+// a time only when that has come. It publishes rows without a lock, and a streamed row also when that is deleted before
+// the relay reads its insert.
 const unpublishedSQL = `coalesce(r.available_at > clock_timestamp() AND r.possible_duplicate IS NOT TRUE, false)`
 
 // burySQL moves the rows of deleteSQL to the dead letters. What a relay may have published is marked.
 const burySQL = `
 WITH free AS (
-  SELECT r.id, r.message_id, ` + store.Traced + ` OR NOT ` + unpublishedSQL + ` AS traced
+  SELECT r.id, r.message_id, NOT ` + unpublishedSQL + ` AS uncertain
   FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
   JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id ORDER BY r.id FOR UPDATE OF r SKIP LOCKED),
 moved AS (
   DELETE FROM {outbox} r USING free f WHERE r.id = f.id AND r.message_id = f.message_id
-  RETURNING {copied_of_row}{extra_columns}, r.possible_duplicate OR f.traced AS possible_duplicate, r.attempts,
+  RETURNING {copied_of_row}{extra_columns}, r.possible_duplicate OR f.uncertain AS possible_duplicate, r.attempts,
             r.last_error)
 INSERT INTO {dead} ({copied}{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
 SELECT {copied}{extra_values}, possible_duplicate, attempts, last_error, '{by_hand}', clock_timestamp() FROM moved`
@@ -99,21 +96,20 @@ const purgeSQL = `
 DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
 WHERE r.id = s.id AND r.message_id = s.message_id`
 
-// Rejected rows. A row that a relay is publishing is locked.
+// Rejected rows.
 const retryableRows = `r.available_at IS NOT NULL AND r.attempts > 0`
 
 const retryChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, 0::bigint FROM {outbox} r
 WHERE ` + retryableRows + ` AND {where} ORDER BY r.id`
 
-// A due row keeps its time: a relay may still settle the row with that time as the fence. The update removes the trace
-// of a claim that was killed, so the mark is stored.
+// A due row keeps its time: a relay may still settle the row with that time as the fence.
 const retrySQL = `
 WITH free AS (
-  SELECT r.id, ` + store.Traced + ` AS traced FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
+  SELECT r.id FROM unnest($1::bigint[], $2::uuid[]) s(id, message_id)
   JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
   WHERE ` + retryableRows + ` ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
-UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp()),
-       possible_duplicate = r.possible_duplicate OR f.traced FROM free f WHERE r.id = f.id`
+UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp())
+FROM free f WHERE r.id = f.id`
 
 // chooser selects the rows of a change: a query with {where}, and its first arguments.
 type chooser struct {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -21,7 +20,7 @@ func TestDeleteSaysWhichRowsMayBePublished(t *testing.T) {
 	for id, values := range []string{
 		`now() + interval '1 hour', 0, NULL`,    // 1: scheduled
 		`now() + interval '1 hour', 3, NULL`,    // 2: in retry
-		`now() + interval '1 hour', 0, true`,    // 3: unconfirmed
+		`now() + interval '1 hour', 0, true`,    // 3: possibly published
 		`now() - interval '1 second', 3, false`, // 4: due
 		`NULL, 0, NULL`,                         // 5: the leader may stream it
 		`now() + interval '1 hour', 0, false`,   // 6: locked
@@ -51,26 +50,6 @@ func TestDeleteSaysWhichRowsMayBePublished(t *testing.T) {
 		t.Errorf("%+v, %v", done, err)
 	}
 	equal(t, "rows left", f.IDs("true"), []int64{6, 8})
-}
-
-// A claim locks its rows. What a relay publishes is not deleted, and a row that is claimed and given back is uncertain.
-func TestDeleteLeavesAClaimAlone(t *testing.T) {
-	f := newFixture(t)
-	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('r', '1', 'k'), ('r', '1', 'k')`)
-	s := f.store()
-	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
-	if err != nil || len(claim.Messages) != 1 {
-		t.Fatalf("%v", err)
-	}
-	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Delete, Batch: 10}, nil, quiet)
-	if err != nil || done != (operator.Changed{Matched: 2, Done: 1, Left: 1}) {
-		t.Errorf("%+v, %v", done, err)
-	}
-	claim.Abandon()
-	done, err = f.operator().Change(t.Context(), operator.Change{Do: operator.Delete, Batch: 10}, nil, quiet)
-	if err != nil || done != (operator.Changed{Matched: 1, Done: 1}) {
-		t.Errorf("%+v, %v", done, err)
-	}
 }
 
 // A state selects what List shows, and locked rows by what they are otherwise: they stay, and are counted.
@@ -146,7 +125,7 @@ func TestRetrySelectsWaitingRetries(t *testing.T) {
 	}
 }
 
-// A row that a relay publishes is locked; Retry does not wait for it.
+// Retry does not wait for a session that has locked a row.
 func TestRetrySkipsLockedRows(t *testing.T) {
 	f := newFixture(t)
 	for range 2 {
@@ -156,27 +135,6 @@ func TestRetrySkipsLockedRows(t *testing.T) {
 	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)
 	if err != nil || done != (operator.Changed{Matched: 2, Done: 1, Left: 1}) {
 		t.Errorf("got %+v, %v", done, err)
-	}
-}
-
-// A relay that was killed in a claim may have published the row.
-func TestRetryKeepsTheTraceOfAClaim(t *testing.T) {
-	f := newFixture(t)
-	f.Exec(`INSERT INTO outbox (routing_key, payload, attempts, available_at, last_error) SELECT 'r', '1', 1, now() - interval '1 s', 'nack: no' FROM generate_series(1, 2)`)
-	s := f.store()
-	claim, err := s.Lock(t.Context(), []int64{1}, outbox.AllFresh(), "")
-	if err != nil || len(claim.Messages) != 1 {
-		t.Fatal(err)
-	}
-	claim.Abandon() // as the server does when the relay dies
-	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)
-	if err != nil || done.Done != 2 {
-		t.Fatalf("%+v, %v", done, err)
-	}
-	for _, m := range f.claimed() {
-		if m.PossibleDuplicate != (m.ID == 1) {
-			t.Errorf("row %d is marked: %v", m.ID, m.PossibleDuplicate)
-		}
 	}
 }
 
@@ -211,7 +169,7 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 		t.Errorf("the message_id is that of message %s", got)
 	}
 	marked := 0
-	for _, m := range f.claimed() {
+	for _, m := range f.ready() {
 		if m.PossibleDuplicate {
 			marked++
 		}

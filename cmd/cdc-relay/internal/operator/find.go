@@ -20,15 +20,13 @@ type State string
 const (
 	// AtOnce: ready; the stream or a sweep reads it.
 	AtOnce State = "waiting"
-	// Due: its time has come; the next sweep claims it.
+	// Due: its time has come; the next sweep reads it.
 	Due State = "due"
 	// Retrying: it was rejected, and waits for its retry.
 	Retrying State = "retrying"
-	// Scheduled: the application has set a time that has not come.
+	// Scheduled: it was not rejected, and its time has not come.
 	Scheduled State = "scheduled"
-	// Unconfirmed: it was published, and its confirm is late. Without a confirm it is published again at its time.
-	Unconfirmed State = "unconfirmed"
-	// Locked: a session has locked it, usually a relay that publishes it.
+	// Locked: a session has locked it.
 	Locked State = "locked"
 	// Expired: its expires_at has passed.
 	Expired State = "expired"
@@ -51,7 +49,7 @@ func (s State) Waits() bool { return s != Dead && s != Published }
 
 // States returns the states of rows of the outbox, as a person may enter them.
 func States() []State {
-	return []State{AtOnce, Blocked, Due, Retrying, Scheduled, Unconfirmed, Locked, Expired, NewerVersion}
+	return []State{AtOnce, Blocked, Due, Retrying, Scheduled, Locked, Expired, NewerVersion}
 }
 
 // Message is a row of the outbox, a dead letter, or a message of the history; its State tells which.
@@ -110,9 +108,9 @@ WITH locks AS MATERIALIZED (
 const stateSQL = `CASE WHEN r.schema_version > {version} THEN 'newer_version' WHEN {locked_by} <> 0 THEN 'locked'
        WHEN r.expires_at <= statement_timestamp() THEN 'expired' WHEN r.available_at IS NULL THEN 'waiting'
        WHEN r.available_at <= statement_timestamp() THEN 'due' WHEN r.attempts > 0 THEN 'retrying'
-       WHEN r.possible_duplicate THEN 'unconfirmed' ELSE 'scheduled' END`
+       ELSE 'scheduled' END`
 
-// lockedBySQL returns the session that has locked a row r. It does not try to lock the row, which would leave a trace.
+// lockedBySQL returns the session that has locked a row r. It does not try to lock the row, which would be a write.
 const lockedBySQL = `CASE WHEN r.xmax = '0' THEN 0 ELSE coalesce((
        SELECT l.pid FROM pg_catalog.pg_locks l
        WHERE l.locktype = 'transactionid' AND l.transactionid = r.xmax AND l.mode = 'ExclusiveLock' AND l.granted

@@ -143,7 +143,7 @@ func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
 	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 3}, Exact: exact, Block: block})
 	must(f, err)
 	sum := int64(0)
-	for _, count := range []operator.Count{s.Waiting, s.Blocked, s.Due, s.Retrying, s.Scheduled, s.Unconfirmed, s.Locked, s.Expired, s.NewerVersion} {
+	for _, count := range []operator.Count{s.Waiting, s.Blocked, s.Due, s.Retrying, s.Scheduled, s.Locked, s.Expired, s.NewerVersion} {
 		sum += count.N
 	}
 	if sum != s.Depth.N {
@@ -175,7 +175,6 @@ func TestStatsCountsRowsByState(t *testing.T) {
 		('a', '1', NULL, 2, now() + interval '6 minutes', true, 'unroutable: c', now()),
 		('b', '1', NULL, 2, now() + interval '7 minutes', true, 'nack', now()),
 		('later', '1', NULL, 0, now() + interval '1 day', NULL, NULL, now()),
-		('unconfirmed', '1', NULL, 0, now() + interval '30 minutes', true, NULL, now()),
 		('behind', '1', 'blocked', 0, NULL, NULL, NULL, now())`)
 	f.DeadLetter(1, "retries_exhausted", "last_error", "'unroutable: d'", "ordering_key", "'blocked'")
 	f.DeadLetter(2, "too_large", "ordering_key", "'nothing behind'")
@@ -184,8 +183,8 @@ func TestStatsCountsRowsByState(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]operator.Count{
-			"depth": {s.Depth, exactly(9)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "blocked": {s.Blocked, exactly(1)},
-			"scheduled": {s.Scheduled, exactly(1)}, "unconfirmed": {s.Unconfirmed, exactly(1)}, "expired": {s.Expired, exactly(2)}, "timed keys": {s.TimedKeys, exactly(1)},
+			"depth": {s.Depth, exactly(8)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "blocked": {s.Blocked, exactly(1)},
+			"scheduled": {s.Scheduled, exactly(1)}, "expired": {s.Expired, exactly(2)}, "timed keys": {s.TimedKeys, exactly(1)},
 			"dead keys": {s.KeysBehindDead, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
 		} {
 			if counts[0] != counts[1] {
@@ -259,7 +258,7 @@ func TestEachRowCountsInOneState(t *testing.T) {
 		('dead key', '1', 'dead', 0, NULL, NULL, 1, NULL),
 		('free', '1', NULL, 0, NULL, NULL, 1, NULL),
 		('locked', '1', NULL, 0, NULL, NULL, 1, NULL),
-		('late confirm', '1', 'late', 0, now() + interval '1 hour', true, 1, NULL)`)
+		('scheduled', '1', 'later', 0, now() + interval '1 hour', true, 1, NULL)`)
 	f.DeadLetter(-1, "nack", "ordering_key", "'dead'")
 	f.lock(`SELECT FROM outbox WHERE routing_key = 'locked' FOR UPDATE`)
 	for _, exact := range []bool{false, true} {
@@ -271,7 +270,7 @@ func TestEachRowCountsInOneState(t *testing.T) {
 			s := f.statsBlocking(exact, block)
 			for what, counts := range map[string][2]operator.Count{
 				"depth": {s.Depth, exactly(721)}, "waiting": {s.Waiting, exactly(waiting)}, "blocked": {s.Blocked, exactly(blocked)}, "due": {s.Due, exactly(0)},
-				"retrying": {s.Retrying, exactly(12)}, "scheduled": {s.Scheduled, exactly(0)}, "unconfirmed": {s.Unconfirmed, exactly(1)},
+				"retrying": {s.Retrying, exactly(12)}, "scheduled": {s.Scheduled, exactly(1)},
 				"locked": {s.Locked, exactly(1)}, "expired": {s.Expired, exactly(1)}, "newer": {s.NewerVersion, exactly(2)}, "timed keys": {s.TimedKeys, exactly(12)},
 			} {
 				if counts[0] != counts[1] {

@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -262,18 +263,16 @@ func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {
 	for range 4 {
 		f.Insert(`(routing_key, payload) VALUES ('r', '1')`)
 	}
-	claim, err := s.Lock(t.Context(), f.IDs("true"), outbox.AllFresh(), "")
-	if err != nil || len(claim.Messages) != 4 {
-		t.Fatalf("%v, %v", claim, err)
+	messages, _, err := s.ReadRows(t.Context(), f.IDs("true"), math.MaxInt64)
+	if err != nil || len(messages) != 4 {
+		t.Fatalf("%d rows are read, %v", len(messages), err)
 	}
-	rows := make([]outbox.Settlement, 3)
-	for i, decision := range []outbox.Decision{{Action: outbox.Delete}, {Action: outbox.Retry, Delay: time.Hour, Detail: "nack"}, {Action: outbox.DeadLetter, Reason: "nack"}} {
-		rows[i] = outbox.Settlement{Message: claim.Messages[i], Decision: decision}
+	rows := make([]outbox.Settlement, 4)
+	for i, decision := range []outbox.Decision{{Action: outbox.Delete}, {Action: outbox.Retry, Delay: time.Hour, Detail: "nack"}, {Action: outbox.DeadLetter, Reason: "nack"}, {Action: outbox.Delete}} {
+		rows[i] = outbox.Settlement{Message: messages[i], Decision: decision}
 	}
-	streamed := outbox.Settlement{Message: claim.Messages[3], Decision: outbox.Decision{Action: outbox.Delete}}
-	must(t, claim.Commit(t.Context(), rows, time.Hour))
-	settled, err := s.Settle(t.Context(), []outbox.Settlement{streamed})
-	if err != nil || len(settled.Done) != 1 {
+	settled, err := s.Settle(t.Context(), rows)
+	if err != nil || len(settled.Done) != 4 {
 		t.Fatalf("%+v, %v", settled, err)
 	}
 	f.Exec(`ALTER ROLE ` + role + ` NOBYPASSRLS`) // a relay needs it, a person does not

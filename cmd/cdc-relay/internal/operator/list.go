@@ -134,7 +134,7 @@ func orderOf(filter Filter) string {
 	switch {
 	case filter.OrderingKey != nil || filter.State == Blocked:
 		return byKey
-	case filter.State == Due || filter.State == Retrying || filter.State == Scheduled || filter.State == Unconfirmed:
+	case filter.State == Due || filter.State == Retrying || filter.State == Scheduled:
 		return byTime
 	}
 	return byID

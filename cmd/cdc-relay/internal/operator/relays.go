@@ -24,7 +24,7 @@ SELECT coalesce(pg_catalog.host(a.client_addr), 'local'), count(*),
        coalesce(pg_catalog.bool_or(a.backend_type IS NULL OR a.backend_type <> 'walsender'
          AND coalesce(a.state_change, clock_timestamp()) > clock_timestamp() - $1::interval), false)
 FROM pg_catalog.pg_stat_activity a
-WHERE a.application_name = 'cdc-relay' AND a.datname = current_database() GROUP BY 1 ORDER BY 1`, idle)
+WHERE a.application_name = 'cdc-relay worker' AND a.datname = current_database() GROUP BY 1 ORDER BY 1`, idle)
 		if err != nil {
 			return err
 		}

@@ -33,8 +33,7 @@ WITH picked AS (
 )
 SELECT id, message_id, NULL::timestamptz, place, size FROM numbered ORDER BY place`
 
-// Requeued rows are due: the stream never publishes such a row directly, and a claim knows whether it may have been
-// published.
+// Requeued rows are due: the stream never publishes such a row, and a sweep marks it if its column says so.
 const requeueSQL = `
 WITH back AS (
   DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[], $3::bigint[]) s(id, message_id, place)

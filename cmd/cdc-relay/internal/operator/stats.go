@@ -49,7 +49,7 @@ type QueueStats struct {
 	// Waiting counts ready rows; Blocked those that would be Waiting or Due, but an older row of their key, or with
 	// block a dead letter of it, comes first.
 	Waiting, Blocked Count
-	// Due counts retries, scheduled rows and rows with a late confirm whose time has come.
+	// Due counts retries and scheduled rows whose time has come.
 	Due Count
 	// Retrying counts rejected rows that wait for their time; NextRetry is the earliest time, nil if there are none.
 	Retrying  Count
@@ -57,8 +57,6 @@ type QueueStats struct {
 	// Scheduled counts rows that wait for a time set by the application; NextScheduled is the earliest time, or nil.
 	Scheduled     Count
 	NextScheduled *time.Time
-	// Unconfirmed counts published rows whose confirm is late.
-	Unconfirmed Count
 	// Locked counts rows that a session has locked.
 	Locked Count
 	// Expired counts rows whose expires_at has passed.

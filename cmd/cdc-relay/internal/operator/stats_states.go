@@ -26,7 +26,6 @@ func (s *QueueStats) byState() map[State]*Count {
 		Due:          &s.Due,
 		Retrying:     &s.Retrying,
 		Scheduled:    &s.Scheduled,
-		Unconfirmed:  &s.Unconfirmed,
 		Locked:       &s.Locked,
 		Expired:      &s.Expired,
 		NewerVersion: &s.NewerVersion,
@@ -45,7 +44,7 @@ FROM (
   SELECT r.*, {state} AS state, r.follows OR {blocked} AS is_behind FROM (
     SELECT r.*, ` + lockerSQL + ` AS locked_by,
            ` + followsSQL + ` AS follows
-    FROM (SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.possible_duplicate,
+    FROM (SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at,
                  r.schema_version, r.xmax AS locker
           FROM {outbox} r {from} LIMIT $1) r) r) r
 GROUP BY 1, 2`
@@ -131,7 +130,7 @@ func (r *statsReader) states(ctx context.Context, tx querier, s *QueueStats) err
 	estimates, rest := all.byState(), s.Depth.N
 	for state, count := range s.byState() {
 		*count = *seen.byState()[state]
-		switch timed := state == Due || state == Retrying || state == Scheduled || state == Unconfirmed; {
+		switch timed := state == Due || state == Retrying || state == Scheduled; {
 		case state == AtOnce:
 			continue
 		case !timed || !few:

@@ -91,21 +91,15 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 	case operator.Due:
 		within := Duration(s.PollInterval)
 		return outlook{
-			text: "is due: the next sweep of a relay claims it, within " + within + " or so" + s.obstacle(),
+			text: "is due: the next sweep of the leader publishes it, within " + within + " or so" + s.obstacle(),
 			at:   at,
 		}
 	case operator.Retrying:
 		return outlook{text: fmt.Sprintf("is tried again %s; %s", in(), tries), at: at}
 	case operator.Scheduled:
 		return outlook{text: "is scheduled: it is published " + in(), at: at}
-	case operator.Unconfirmed:
-		return outlook{
-			text: "was published, and its confirm is late; without one it is published again " + in(),
-			at:   at,
-		}
 	case operator.Locked:
-		return outlook{text: fmt.Sprintf("is locked by %s: a relay publishes it now, or another session works on it",
-			lockedBy)}
+		return outlook{text: fmt.Sprintf("is locked by %s, and is published when that transaction has ended", lockedBy)}
 	case operator.Expired:
 		return outlook{text: "has an expires_at that has passed"}
 	case operator.NewerVersion:
@@ -116,10 +110,10 @@ func (s Surroundings) own(state operator.State, at *time.Time, tries, lockedBy s
 		return outlook{text: "is published by the relay that streams as soon as it can" + s.obstacle()}
 	case s.Mode == relay.ModePoll:
 		within := Duration(s.PollInterval)
-		return outlook{text: "is published by the next sweep of a relay, within " + within + " or so" + s.obstacle()}
+		return outlook{text: "is published by the next sweep of the leader, within " + within + " or so" + s.obstacle()}
 	}
-	return outlook{text: "waits for a relay: none streams. A running relay claims it within " +
-		Duration(relay.StaleTimeout) + " or so, a new one at once: cdc-relay run"}
+	return outlook{text: "waits for a relay: none streams. A running relay takes over within " +
+		Duration(relay.TakeOver) + " or so, a new one at once: cdc-relay run"}
 }
 
 // DeadLettersBlock reports whether a dead letter blocks its ordering key.

@@ -26,9 +26,8 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 	g.Row("due", Count(v.counts["due"]))
 	g.Row("in retry", Count(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
 	g.Row("scheduled", Count(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
-	g.Row("unconfirmed", Count(v.counts["unconfirmed"]))
 	if locked := v.counts["locked"]; locked.N > 0 {
-		g.Row("locked", Count(locked)+", usually by a relay that publishes them")
+		g.Row("locked", Count(locked)+" by other sessions")
 	}
 	if newer := v.counts["newer_version"]; newer.N > 0 {
 		g.Row("newer version", paint(text.FgYellow, Count(newer))+": schema_version is for a newer relay")

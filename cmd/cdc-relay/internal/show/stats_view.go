@@ -28,7 +28,6 @@ type Stats struct {
 	NextRetryAt          *time.Time `json:"next_retry_at"`
 	Scheduled            *int64     `json:"scheduled"`
 	NextScheduledAt      *time.Time `json:"next_scheduled_at"`
-	Unconfirmed          *int64     `json:"unconfirmed"`
 	Locked               *int64     `json:"locked"`
 	NewerVersion         *int64     `json:"newer_version"`
 	Expired              *int64     `json:"expired"`
@@ -184,7 +183,7 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		dead:       s.FailedDead, retries: s.FailedRetries, lastID: s.LastID,
 		counts: map[string]operator.Count{
 			"queue_depth": s.Depth, "waiting": s.Waiting, "blocked": s.Blocked, "locked": s.Locked,
-			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled, "unconfirmed": s.Unconfirmed,
+			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled,
 			"newer_version": s.NewerVersion, "expired": s.Expired,
 			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters, "not_deleted": s.NotDeleted,
 			"keys_behind_dead_letter": s.KeysBehindDead,
@@ -200,7 +199,6 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		"due":                     &v.Due,
 		"retrying":                &v.Retrying,
 		"scheduled":               &v.Scheduled,
-		"unconfirmed":             &v.Unconfirmed,
 		"newer_version":           &v.NewerVersion,
 		"expired":                 &v.Expired,
 		"blocked_keys":            &v.BlockedKeys,

@@ -217,7 +217,7 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 	case operator.Retry:
 		text := "made " + Plural(done.Done, "message") + " due now"
 		if done.Left > 0 {
-			text += fmt.Sprintf("; %s left alone: a relay has locked them", Number(done.Left))
+			text += fmt.Sprintf("; %s left alone: a session has locked them", Number(done.Left))
 		}
 		return text
 	case operator.Requeue:
@@ -255,7 +255,7 @@ func LeftText(do operator.Verb, done operator.Changed) string {
 	case do == operator.Requeue:
 		return fmt.Sprintf("the outbox rejects %s: %s", Plural(done.Left, "dead letter"), done.Why)
 	case done.Left == 1:
-		return "1 message is locked, usually by a relay that publishes it now"
+		return "1 message is locked by another session"
 	}
-	return Number(done.Left) + " messages are locked, usually by a relay that publishes them now"
+	return Number(done.Left) + " messages are locked by other sessions"
 }

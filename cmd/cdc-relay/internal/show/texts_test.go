@@ -106,11 +106,11 @@ func TestStatsDerivesTheAddressFromHTTPAddr(t *testing.T) {
 	}
 }
 
-// No relay streams, so standbys publish it after StaleTimeout.
+// No relay streams, so standbys publish it within TakeOver.
 func TestExplainSaysWhenARowWithoutALeaderIsPublished(t *testing.T) {
 	cfg := relay.DefaultConfig()
 	s := Surroundings{Settings: Settings{Config: &cfg}}
-	if is := s.outlookOf(operator.Message{State: operator.AtOnce}).text; !strings.Contains(is, "within 5s or so") {
+	if is := s.outlookOf(operator.Message{State: operator.AtOnce}).text; !strings.Contains(is, "within 6s or so") {
 		t.Errorf("got %q", is)
 	}
 }
