@@ -90,20 +90,21 @@ func (c *link) tellFirstAnswer() {
 }
 
 // limited bounds a call to the broker for which the library would wait without limit, on the clock: it stops while the
-// broker blocks the connection, maybe shortly before the end.
+// broker blocks the connection, maybe shortly before the end. The call may be behind a large message.
 func (c *link) limited(what string, call func() error) error {
-	answer := wait{since: c.clock.now()}
+	began, most := c.clock.now(), c.silence()
 	returned := make(chan struct{})
 	defer close(returned)
 	go func() {
-		for !c.late(&answer, c.clock.now()) {
+		for c.clock.now()-began < most {
 			select {
 			case <-returned:
 				return
 			case <-time.After(max(min(c.sendTimeout/8, time.Second), scanEvery)):
+				most = max(most, c.silence())
 			}
 		}
-		c.lose(fmt.Errorf("%s: no answer within %v", what, c.silence()))
+		c.lose(fmt.Errorf("%s: no answer within %v", what, most))
 	}()
 	return call()
 }
@@ -115,14 +116,14 @@ const slowest = 64 << 10
 // broker has all that was sent before. The times are on the clock of the connection, in nanoseconds. Only the reaper
 // writes.
 type progress struct {
-	// sendTimeout bounds the wait for an answer, from the moment when the broker has the message or the call.
+	// sendTimeout bounds the wait for an answer, from the moment when the broker has the message.
 	sendTimeout time.Duration
 	lastAnswer  atomic.Int64 // when the broker last answered a message
 	reached     atomic.Int64 // when the newest message with an answer was sent
 	largest     atomic.Int64 // bytes of the largest unanswered message
 }
 
-// wait is the wait for the answer to a message or a call.
+// wait is the wait for the answer to a message.
 type wait struct {
 	since   time.Duration // when it was sent; or, if it has arrived, when that was found out
 	arrived bool
