@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"math"
 	"slices"
 	"testing"
@@ -246,8 +248,37 @@ func (p *polled) ReadRange(ctx context.Context, in outbox.Range) (read outbox.Pa
 	return read, err
 }
 
+// ReadBody fails in the middle of the body.
+func (p *polled) ReadBody(_ context.Context, m *outbox.Message, _ int) (*outbox.Message, error) {
+	half := *m
+	half.Unread, half.Payload = 0, []byte("half of")
+	return &half, io.ErrUnexpectedEOF
+}
+
 func (p *polled) Snapshot(context.Context, bool) (seen pgsnapshot.Snapshot, err error) {
 	return seen, nil
+}
+
+// A connection may end while a large body is read.
+func TestAPartOfABodyIsNotPublished(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	s := polling(nil, &now, func(int64) {})
+	s.Log, s.MostBody = slog.New(slog.DiscardHandler), func() int { return 0 }
+	s.Core.Owned(now)
+	large := &outbox.Message{Row: outbox.Row{ID: 1}, Defects: outbox.Defects{Unread: 100 << 20}}
+	swept, _ := s.Core.Swept(core.Read{Messages: []*outbox.Message{large}, Position: 1, Epoch: s.Core.View().Epoch})
+	s.apply(swept)
+	apply := s.Apply
+	s.Apply = func(out core.Out) {
+		if len(out.Publish) > 0 {
+			t.Errorf("published %q", out.Publish[0].Payload)
+		}
+		apply(out)
+	}
+	s.readBody(t.Context(), s.Core.NextBody())
+	if v := s.Core.View(); v.InFlight != 0 || !v.Backlog {
+		t.Errorf("the row does not wait in the table: %+v", v)
+	}
 }
 
 // work runs the sweep that is due, or waits for it.

@@ -138,6 +138,9 @@ func (s *Sweeper) readBodies(ctx context.Context) {
 
 func (s *Sweeper) readBody(ctx context.Context, m *outbox.Message) {
 	read, err := s.Table.ReadBody(ctx, m, s.MostBody())
+	if err != nil {
+		read = nil // the body may be a part
+	}
 	if err != nil && ctx.Err() == nil {
 		s.Log.Warn("cannot read the body of a large row: retrying; other rows leave meanwhile",
 			"event", event.SweepFailing, "id", m.ID, "error", pgdial.Text(err))
