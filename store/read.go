@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -64,10 +65,10 @@ func (s *Store) ReadBody(ctx context.Context, m *outbox.Message, most int) (read
 	args := []any{int64(math.MaxInt64), 1, 0, []int64{m.ID}} // not the body
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		rows, _, err := s.readIn(ctx, tx, s.sql.readRows, args...)
-		if err != nil || len(rows) == 0 || rows[0].MessageID != m.MessageID {
+		if read = theRow(rows, m); read == nil {
 			return err
 		}
-		if read = rows[0]; most > 0 && read.Unread > most {
+		if most > 0 && read.Unread > most {
 			read.MostBody = most
 			return nil
 		}
@@ -80,12 +81,17 @@ func (s *Store) ReadBody(ctx context.Context, m *outbox.Message, most int) (read
 	})
 	if why := unreadable(err); why != "" {
 		rows, _, err := s.readBare(ctx, why, s.sql.readRowsBare, args...)
-		if err != nil || len(rows) == 0 || rows[0].MessageID != m.MessageID {
-			return nil, err
-		}
-		return rows[0], nil
+		return theRow(rows, m), err
 	}
 	return read, err
+}
+
+// theRow returns the row of a message among those that were read by its id; nil: another one has this id now.
+func theRow(rows []*outbox.Message, m *outbox.Message) *outbox.Message {
+	if len(rows) == 0 || rows[0].MessageID != m.MessageID {
+		return nil
+	}
+	return rows[0]
 }
 
 // body reads the body of a locked row, in pieces.
@@ -125,15 +131,10 @@ func (s *Store) read(
 	return s.readIn(ctx, s.pool, sql, args...)
 }
 
-// querier is a transaction, or the pool.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // readIn runs a statement that reads messages with bodies of up to the second argument. All of them committed before
 // the position.
 func (s *Store) readIn(
-	ctx context.Context, db querier, sql string, args ...any,
+	ctx context.Context, db schema.Querier, sql string, args ...any,
 ) (read []*outbox.Message, position uint64, err error) {
 	asked := time.Now()
 	rows, _ := db.Query(ctx, sql, args...) // its error is also that of the rows

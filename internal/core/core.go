@@ -216,7 +216,7 @@ func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
 		return m
 	case queues:
 		c.hold(m, 0)
-	case waits: // not counted as Left: the key's rows leave by sweeps
+	case waits: // not counted as Left: a sweep reads the rows of the key
 		c.leaveInTable(m)
 	}
 	return nil

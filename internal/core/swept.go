@@ -64,7 +64,7 @@ func (c *Core) Swept(r Read) (out Out, n int) {
 		_, left := gone[m.Ref()]
 		switch {
 		case left || c.mu.registry.holds(m.Ref()) || m.OrderingKey != nil: // its key was set meanwhile
-		case c.mu.large.lacksPlace(m, max(c.limits.Messages/4, 1)):
+		case c.lacksPlace(m):
 		case !c.hasRoom(m, false):
 			return out, i
 		default:
@@ -139,7 +139,7 @@ func (c *Core) follows(m *outbox.Message, taken, dropped int) bool {
 	case dropped > 0, m.Unread > 0 && taken > 0:
 		return false
 	}
-	return !c.mu.large.lacksPlace(m, max(c.limits.Messages/4, 1))
+	return !c.lacksPlace(m)
 }
 
 // sweeps reports whether rows that were read may leave: this relay certainly leads in the epoch of the search.
@@ -245,9 +245,9 @@ func (c *Core) MissedDue() {
 }
 
 // lacksPlace reports whether a row must wait in the table because its body was not read, and the line is full.
-func (l *large) lacksPlace(m *outbox.Message, most int) bool {
-	lacks := m.Unread > 0 && len(l.line) >= most
-	l.more = l.more || lacks
+func (c *Core) lacksPlace(m *outbox.Message) bool {
+	lacks := m.Unread > 0 && len(c.mu.large.line) >= max(c.limits.Messages/4, 1)
+	c.mu.large.more = c.mu.large.more || lacks
 	return lacks
 }
 
