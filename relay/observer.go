@@ -17,7 +17,7 @@ import (
 )
 
 // observer tells all who watch messages about their results and rows: the outage detection, the metrics, the tracer,
-// the hooks, the log, and a drain. All methods may be called concurrently.
+// the hooks, and the log. All methods may be called concurrently.
 type observer struct {
 	unanswered *unanswered
 	counts     *metrics.Metrics
@@ -28,7 +28,8 @@ type observer struct {
 	// headers are the names of the headers that these lines show.
 	headers []string
 
-	late *lateRows
+	// drains: a row without an answer does not wait, so that it stays due until the drain ends.
+	drains bool
 	// written counts the rows settled so far: deleted, moved, or with one more attempt.
 	written atomic.Int64
 }
@@ -38,6 +39,9 @@ type observer struct {
 func (o *observer) result(r outbox.Result) (seen outbox.Result, marked bool) {
 	r = o.unanswered.result(r)
 	o.counts.Result(r)
+	if o.drains && r.Reason == "" {
+		r.RetryIn = 0
+	}
 	if o.tracer != nil {
 		o.tracer.Delivered(r)
 	}
@@ -51,8 +55,6 @@ func (o *observer) decided(r outbox.Result, decision outbox.Decision, marked boo
 
 // settled is called with the rows of one batch of the settler.
 func (o *observer) settled(s store.Settled, took time.Duration) {
-	o.late.note(s.Gone)
-	o.late.note(s.Done)
 	settled := len(s.Done) + len(s.Gone)
 	o.log.Debug("deleted or updated rows", "rows", settled,
 		"not_visible", len(s.NotVisible), "locked", len(s.Locked), "took", took.Round(time.Microsecond))

@@ -17,9 +17,8 @@ import (
 // between. While it lasts, the publisher counts as paused, and messages leave only at intervals. A message that has no
 // answer while others have one is logged, and waits ever longer: each try may be another copy.
 type unanswered struct {
+	log     *slog.Logger
 	trouble *outagelog.Log
-	// one logs messages that alone have no answer.
-	one *outagelog.Log
 	// changed is called with the state to report and with whether messages may leave. It is called with the lock held,
 	// so that calls keep their order.
 	changed func(state publish.State, takes bool)
@@ -32,7 +31,7 @@ type unanswered struct {
 		rows      map[outbox.Ref]*unansweredRow
 		answers   int // results that were answers, so far
 		outage    publish.State
-		last      string // result of the outage; "": there is none
+		last      string // result without an answer
 		pause     time.Duration
 		paused    bool
 		timer     *time.Timer // ends the pause, or the outage
@@ -42,9 +41,11 @@ type unanswered struct {
 // unansweredRow is a message without an answer.
 type unansweredRow struct {
 	times   int
-	answers int  // unanswered.mu.answers at the first time
-	own     bool // others have had answers: the cause is the message itself
+	answers int // unanswered.mu.answers at the first time
 }
+
+// alone reports whether other messages had answers since. Then the cause is the message itself.
+func (r *unansweredRow) alone(answers int) bool { return r.times > 1 && r.answers < answers }
 
 const (
 	firstPause = time.Second
@@ -56,13 +57,7 @@ const (
 )
 
 func newUnanswered(log *slog.Logger, forgetAfter time.Duration, changed func(publish.State, bool)) *unanswered {
-	explain := func(err error) (string, string) { return err.Error(), "" }
-	u := &unanswered{
-		trouble:     outagelog.New(log, explain),
-		one:         outagelog.New(log, explain),
-		changed:     changed,
-		forgetAfter: forgetAfter,
-	}
+	u := &unanswered{log: log, trouble: outagelog.NewPlain(log), changed: changed, forgetAfter: forgetAfter}
 	u.mu.rows = make(map[outbox.Ref]*unansweredRow)
 	return u
 }
@@ -96,9 +91,6 @@ func (u *unanswered) result(r outbox.Result) outbox.Result {
 	switch {
 	case isAnswer(r):
 		u.mu.answers++
-		if row := u.mu.rows[r.Message.Ref()]; row != nil && row.own {
-			u.one.End()
-		}
 		delete(u.mu.rows, r.Message.Ref())
 		if !u.mu.outage.Since.IsZero() {
 			u.end("messages are confirmed or rejected again")
@@ -107,7 +99,7 @@ func (u *unanswered) result(r outbox.Result) outbox.Result {
 	case r.Outcome == outbox.Impossible, r.NoRoom():
 		delete(u.mu.rows, r.Message.Ref())
 	case u.mu.publisher.Phase == publish.Ready:
-		if row := u.noAnswer(r); row.own && r.Outcome == outbox.Unknown {
+		if row := u.noAnswer(r); row.alone(u.mu.answers) && r.Outcome == outbox.Unknown {
 			r.RetryIn = min(firstPause<<min(row.times-2, 10), longestWait)
 		}
 	}
@@ -125,31 +117,27 @@ func (u *unanswered) noAnswer(r outbox.Result) *unansweredRow {
 		u.mu.rows[ref] = row
 	}
 	row.times++
-	if row.times > 1 && row.answers < u.mu.answers {
-		row.own = true
-	}
-	cause := errors.New(r.Outcome.String() + detailOf(r.Detail))
+	u.mu.last = r.Outcome.String() + detailOf(r.Detail)
 	switch outage := !u.mu.outage.Since.IsZero(); {
 	case outage && !u.mu.paused:
-		u.report(cause)
+		u.report()
 	case outage, row.times == 1:
-	case row.own:
+	case row.alone(u.mu.answers):
 		m := r.Message
-		u.one.Report(event.MessageUnanswered,
-			"message has no answer: trying again; other messages are not affected", cause,
-			"id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey, "times", row.times)
+		u.log.Warn("message has no answer: trying again; other messages are not affected",
+			"event", event.MessageUnanswered, "id", m.ID, "message_id", m.MessageID.String(),
+			"routing_key", outbox.Shortened(m.RoutingKey), "times", row.times, "error", u.mu.last)
 	default:
 		u.mu.outage = publish.State{Phase: publish.Paused, Since: time.Now()}
-		u.report(cause)
+		u.report()
 	}
 	return row
 }
 
 // report logs the outage and begins a pause.
-func (u *unanswered) report(cause error) {
+func (u *unanswered) report() {
 	u.trouble.Report(event.PublisherFailing,
-		"publisher gets no answers: messages wait in the table; trying again at intervals", cause)
-	u.mu.last = cause.Error()
+		"publisher gets no answers: messages wait in the table; trying again at intervals", errors.New(u.mu.last))
 	u.mu.outage.Detail = "no message was confirmed or rejected, the last result is " + u.mu.last
 	u.mu.pause = min(max(2*u.mu.pause, firstPause), lastPause)
 	u.mu.paused = true
@@ -181,7 +169,7 @@ func (u *unanswered) end(why string) {
 	if u.mu.timer != nil {
 		u.mu.timer.Stop()
 	}
-	u.mu.timer, u.mu.outage, u.mu.paused, u.mu.pause, u.mu.last = nil, publish.State{}, false, 0, ""
+	u.mu.timer, u.mu.outage, u.mu.paused, u.mu.pause = nil, publish.State{}, false, 0
 	u.trouble.Over(event.PublisherRecovered, "publishing normally again: "+why)
 }
 
@@ -192,10 +180,13 @@ func (u *unanswered) connection() (phase publish.Phase, answers int) {
 	return u.mu.publisher.Phase, u.mu.answers
 }
 
-// ongoing returns the last result of a current outage, or "".
-func (u *unanswered) ongoing() string {
+// lastResult returns the last result without an answer; "": all messages have had answers, or were not sent again.
+func (u *unanswered) lastResult() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if len(u.mu.rows) == 0 {
+		return ""
+	}
 	return u.mu.last
 }
 

@@ -26,7 +26,7 @@ type statements struct {
 	drop, dropNear          string
 	retry, deadLetter, late string
 	lockFree, leftover      string
-	retention               string
+	retention, waiting      string
 }
 
 // sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
@@ -294,6 +294,7 @@ func newStatements(options Options) statements {
 		retention:  fill(retentionSQL),
 		lockFree:   fill(lockFreeSQL),
 		leftover:   fill(leftoverSQL),
+		waiting:    fill(waitingSQL),
 	}
 	if options.KeepPublished > 0 {
 		all.delete, all.deleteNear = fill(moveSQL), fill(moveNearSQL)
