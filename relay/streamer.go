@@ -108,31 +108,10 @@ func (s *streamer) run(ctx context.Context) error {
 		default:
 			pause = unread
 		}
-		if replication.WALGone(err) {
-			s.dropSlot(ctx)
-		}
+		s.names.NoWAL = replication.WALGone(err)
 		if sleep(ctx, pause.NextBackOff()) != nil {
 			return nil
 		}
-	}
-}
-
-// dropSlot drops a slot without WAL. The next connection creates a new one.
-func (s *streamer) dropSlot(ctx context.Context) {
-	dropCtx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	var line string
-	stream, err := s.connect(dropCtx)
-	if err == nil {
-		line, err = provision.DropSlot(dropCtx, stream.Conn(), s.names, "its WAL is gone")
-		stream.Close()
-	}
-	if err != nil {
-		s.log.Warn("cannot drop the slot without WAL: publishing rows from the table; retrying",
-			"event", event.SlotDropFailed, "slot", s.names.Slot, "error", pgdial.Text(err))
-	}
-	if line != "" {
-		s.changed(ctx, provision.Change{Event: event.SlotDropped, Text: line})
 	}
 }
 
@@ -142,10 +121,6 @@ func (s *streamer) changed(ctx context.Context, change provision.Change) {
 	switch last, ok, err := s.store.LastID(ctx); {
 	case err == nil && ok && last == 0:
 		s.log.Info(change.Text+"; no row was inserted before", "event", change.Event, "slot", s.names.Slot)
-	case change.Err != nil:
-		s.log.Warn(change.Text+"; publishing rows from the table until the server has read this WAL",
-			"event", change.Event, "slot", s.names.Slot, "error", pgdial.Text(change.Err),
-			"hint", "# wait for the event streaming; or remove the cause in error and restart this relay")
 	default:
 		s.log.Warn(change.Text+"; publishing missed rows from the table", "event", change.Event, "slot", s.names.Slot)
 	}

@@ -41,7 +41,7 @@ func (f *fixture) setup() ([]string, error) {
 
 func texts(done []Change) (lines []string) {
 	for _, change := range done {
-		lines = append(lines, change.String())
+		lines = append(lines, change.Text)
 	}
 	return lines
 }

@@ -27,20 +27,14 @@ type Names struct {
 	// restores them.
 	Failover bool
 	Found    slot.Options
+	// NoWAL: the WAL that the slot needs is gone.
+	NoWAL bool
 }
 
 // Change is one change by Setup.
 type Change struct {
 	Event event.Name
 	Text  string // one line, such as "created slot cdc_relay"
-	Err   error  // why no more was done, or nil
-}
-
-func (c Change) String() string {
-	if c.Err != nil {
-		return c.Text + ": " + c.Err.Error()
-	}
-	return c.Text
 }
 
 // Setup creates the publication and the slot if they are missing, and recreates a slot that can never deliver again. It
@@ -53,7 +47,10 @@ func Setup(ctx context.Context, conn *pgconn.PgConn, names Names, wait time.Dura
 	var done []Change
 	for _, step := range []func() (Change, error){
 		// First: it rejects a slot that is not a relay's.
-		func() (Change, error) { return renewSlot(ctx, conn, &names) },
+		func() (Change, error) {
+			text, err := renewSlot(ctx, conn, &names)
+			return Change{Event: event.SlotDropped, Text: text}, err
+		},
 		func() (Change, error) {
 			text, err := ensurePublication(ctx, conn, names)
 			return Change{Event: event.PublicationRecreated, Text: text}, err

@@ -32,6 +32,8 @@ func useless(s slot.Slot, names Names) string {
 	switch {
 	case names.Failover && !s.Failover:
 		return "it is no failover slot"
+	case names.NoWAL:
+		return "its WAL is gone"
 	case s.Lost():
 		return strings.TrimSpace("invalidated by the server " + s.Invalidated)
 	case s.LagBytes < 0:
