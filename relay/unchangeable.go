@@ -106,10 +106,6 @@ func (s *settler) setAside(ctx context.Context, one outbox.Settlement, err error
 
 // asideHint says what keeps a row from being changed: the SQL that removes it, if it is certain, or how to find it.
 func (s *settler) asideHint(ctx context.Context, err error) string {
-	if receiver := s.store.Receiver(err); receiver != "" {
-		return problem.Command(s.table, "check") + "  # table " + receiver +
-			" does not accept the row: its columns and constraints must be those of setup"
-	}
 	if sql := s.store.Repair(ctx, err); sql != "" {
 		return sql
 	}

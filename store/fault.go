@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -42,19 +41,6 @@ func (s *Store) lacksPartition(err error) bool {
 	var answer *pgconn.PgError
 	return errors.As(err, &answer) && answer.Code == pgerrcode.CheckViolation && answer.ConstraintName == "" &&
 		answer.SchemaName == s.table.Schema && answer.TableName == s.table.Published().Name
-}
-
-// Receiver returns the table that did not accept a row that a statement has moved there: the dead letters, the history,
-// or one of its partitions. It is empty if the error is about no such table.
-func (s *Store) Receiver(err error) string {
-	var answer *pgconn.PgError
-	if !errors.As(err, &answer) || answer.SchemaName != s.table.Schema {
-		return ""
-	}
-	if answer.TableName != s.table.DeadLetter().Name && !strings.HasPrefix(answer.TableName, s.table.Name+"_p") {
-		return ""
-	}
-	return outbox.Table{Schema: answer.SchemaName, Name: answer.TableName}.String()
 }
 
 const deleteTriggersSQL = `

@@ -196,28 +196,3 @@ func TestAPartitionThatCannotBeCreatedIsNoFaultOfARow(t *testing.T) {
 		})
 	}
 }
-
-func TestAFaultOfTheReceivingTableIsNamed(t *testing.T) {
-	f := keeping(newFixture(t))
-	for name, c := range map[string]struct{ breaks, repairs, receiver string }{
-		"a column":          {`ALTER TABLE outbox_published ADD tenant text NOT NULL`, `ALTER TABLE outbox_published DROP tenant`, "public.outbox_p"},
-		"a constraint":      {`ALTER TABLE outbox_published ADD CONSTRAINT no CHECK (false)`, `ALTER TABLE outbox_published DROP CONSTRAINT no`, "public.outbox_p"},
-		"of a dead letter":  {`ALTER TABLE outbox_dead_letter ADD CONSTRAINT no CHECK (false)`, `ALTER TABLE outbox_dead_letter DROP CONSTRAINT no`, "public.outbox_dead_letter"},
-		"a column of those": {`ALTER TABLE outbox_dead_letter ADD tenant text NOT NULL`, `ALTER TABLE outbox_dead_letter DROP tenant`, "public.outbox_dead_letter"},
-		"a trigger": {`CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
-			CREATE TRIGGER no BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION no()`, `DROP FUNCTION no CASCADE`, ""},
-	} {
-		f.Exec(c.breaks)
-		f.Plain(1)
-		one := deleted(f.read(0)[0])
-		if c.receiver == "public.outbox_dead_letter" {
-			one.Decision = outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonInvalidRow, Detail: "x"}
-		}
-		_, err := f.store.Settle(t.Context(), []outbox.Settlement{one})
-		if err == nil || !strings.HasPrefix(f.store.Receiver(err), c.receiver) || (c.receiver == "") != (f.store.Receiver(err) == "") {
-			t.Errorf("%s: the receiver of %v is %q, want %q", name, err, f.store.Receiver(err), c.receiver)
-		}
-		f.Exec(c.repairs)
-		f.Exec(`DELETE FROM outbox`)
-	}
-}

@@ -150,16 +150,3 @@ func wantNoMore(t *testing.T, conn *pgx.Conn, role, kind string) {
 		more("read or change messages", "has_table_privilege(oid, to_regclass('outbox')::oid, 'SELECT, UPDATE, DELETE')")
 	}
 }
-
-// A relay of another database of the server shows that the database of the command is the wrong one.
-func TestAWrongDatabaseIsTold(t *testing.T) {
-	env, conn := fresh(t)
-	elsewhere, other := fresh(t)
-	elsewhere["CDC_RELAY_SLOT"] = "cdc_relay_" + env["CDC_RELAY_SLOT"][len(env["CDC_RELAY_SLOT"])-16:]
-	want(t, cdcRelay(t, elsewhere, "setup"), exitDone)
-	t.Cleanup(func() { cdcRelay(t, elsewhere, "teardown", "--yes") })
-	r := cdcRelay(t, env, "list")
-	if !strings.Contains(r.stderr, "hint: # use database ") || !strings.Contains(r.stderr, "if its outbox is meant: it has a slot of cdc-relay; else: cdc-relay setup") {
-		t.Errorf("%s and %s: got %s", conn.Config().Database, other.Config().Database, r.stderr)
-	}
-}

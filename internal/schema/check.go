@@ -189,34 +189,15 @@ FROM (SELECT pg_catalog.to_regclass($1)::oid AS oid) t`, u.Table.SQL()).Scan(&in
 	return found
 }
 
-// lockedError is for a statement that waited too long for a lock on the table.
-type lockedError struct {
-	table outbox.Table
-	err   error
-}
-
-func (e *lockedError) Error() string { return e.err.Error() }
-func (e *lockedError) Unwrap() error { return e.err }
-
-// Hint returns SQL that lists the sessions with such a lock.
-func (e *lockedError) Hint() string {
-	return fmt.Sprintf("SELECT pid, usename, application_name, state, query "+
-		"FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE relation = %s::regclass AND granted "+
-		"AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", e.table.Literal())
-}
-
 // Explain adds what a person must do if a column, a table or a privilege is missing. Gone: a column or table is
 // missing, so no retry helps. A privilege may be granted again.
 func (u Use) Explain(ctx context.Context, db Querier, err error) (explained error, gone bool) {
 	if found := ExplainIdentity(ctx, db, u.Table, err); found != nil {
 		return found, false
 	}
-	if mistyped := ExplainType(ctx, db, u.Table, err); mistyped != nil {
-		return mistyped, false
-	}
 	gone = pgcode.Is(err, pgerrcode.UndefinedColumn, pgerrcode.UndefinedTable)
 	if !gone && !pgcode.Is(err, pgerrcode.InsufficientPrivilege, pgerrcode.LockNotAvailable) {
-		return err, false
+		return ExplainType(u.Table, err), false
 	}
 	explained = withFix(ctx, db, u.Table, err, u.Check)
 	return explained, gone && problem.Is(explained)
@@ -241,7 +222,10 @@ func withFix(
 	ctx context.Context, db Querier, table outbox.Table, err error, check func(context.Context, Querier) error,
 ) error {
 	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
-		return &lockedError{table, err}
+		return problem.Of(err, fmt.Sprintf("SELECT pid, usename, application_name, state, query "+
+			"FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE relation = %s::regclass AND granted "+
+			"AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", table.Literal()),
+			"a session has locked table %s", table)
 	}
 	if found := check(ctx, db); problem.Is(found) {
 		return found

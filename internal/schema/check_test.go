@@ -37,7 +37,7 @@ func TestCheckNamesAMissingTable(t *testing.T) {
 	f := tabletest.New(t)
 	f.Exec(`DROP TABLE outbox_dead_letter`)
 	wantProblem(f, tabletest.Name(), "table public.outbox_dead_letter does not exist", "cdc-relay setup")
-	wantProblem(f, outbox.Table{Schema: "No Such", Name: "x"}, `table "No Such".x does not exist`, `cdc-relay setup --table '"No Such".x'  # with the relay's own --slot and --publication`)
+	wantProblem(f, outbox.Table{Schema: "No Such", Name: "x"}, `table "No Such".x does not exist`, `# --table public.outbox, if that is meant; else: cdc-relay setup --table '"No Such".x'  # with the relay's own --slot and --publication`)
 }
 
 func TestCheckRejectsAViewInPlaceOfATable(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 // column is a column of the tables of an outbox. This is their only list in Go: others are made from it or compared
 // with it.
 type column struct {
-	name, kind string // the kind as format_type writes it
-	part       part
+	name string
+	part part
 	// unread: neither sweeps nor the stream read it.
 	unread bool
 }
@@ -30,30 +30,29 @@ const (
 )
 
 func columns() []column {
-	const moment = "timestamp with time zone"
 	return []column{
-		{"id", "bigint", ofRow, false},
-		{"message_id", "uuid", ofMessage, false},
-		{"exchange", "text", ofMessage, false},
-		{"routing_key", "text", ofMessage, false},
-		{"ordering_key", "text", ofMessage, false},
-		{"payload", "json", ofMessage, false},
-		{"payload_bytes", "bytea", ofMessage, false},
-		{"headers", "jsonb", ofMessage, false},
-		{"properties", "jsonb", ofMessage, false},
-		{"redacted_payload", "json", ofMessage, true},
-		{"schema_version", "smallint", ofRow, false},
-		{"created_at", moment, ofMessage, false},
-		{"available_at", moment, ofOutbox, false},
-		{"attempts", "integer", ofRelay, false},
-		{"last_error", "text", ofRelay, true},
-		{"possible_duplicate", "boolean", ofRelay, false},
-		{"expires_at", moment, ofMessage, false},
-		{"max_attempts", "smallint", ofMessage, false},
-		{"coalesce_key", "text", ofMessage, true},
-		{"failure_reason", "text", ofDeadLetter, true},
-		{"dead_at", moment, ofDeadLetter, true},
-		{"published_at", moment, ofHistory, true},
+		{"id", ofRow, false},
+		{"message_id", ofMessage, false},
+		{"exchange", ofMessage, false},
+		{"routing_key", ofMessage, false},
+		{"ordering_key", ofMessage, false},
+		{"payload", ofMessage, false},
+		{"payload_bytes", ofMessage, false},
+		{"headers", ofMessage, false},
+		{"properties", ofMessage, false},
+		{"redacted_payload", ofMessage, true},
+		{"schema_version", ofRow, false},
+		{"created_at", ofMessage, false},
+		{"available_at", ofOutbox, false},
+		{"attempts", ofRelay, false},
+		{"last_error", ofRelay, true},
+		{"possible_duplicate", ofRelay, false},
+		{"expires_at", ofMessage, false},
+		{"max_attempts", ofMessage, false},
+		{"coalesce_key", ofMessage, true},
+		{"failure_reason", ofDeadLetter, true},
+		{"dead_at", ofDeadLetter, true},
+		{"published_at", ofHistory, true},
 	}
 }
 

@@ -19,9 +19,7 @@ func TestColumnsAreThoseOfTheTables(t *testing.T) {
 		}
 		var names []string
 		for _, c := range defined {
-			if names = append(names, c.Name); typeOf(c.Name) != c.Type {
-				t.Errorf("%s of %s is %q here, and %q in the table", c.Name, need.Table, typeOf(c.Name), c.Type)
-			}
+			names = append(names, c.Name)
 		}
 		same(t, need.Table.String(), names, need.Columns)
 	}

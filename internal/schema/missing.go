@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,7 +9,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/catalog"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -23,10 +21,9 @@ func (u Use) Missing(ctx context.Context, db Querier, missing outbox.Table, data
 	}
 	which, meant := Others(u.Table, outboxes(ctx, db))
 	found.What += which
-	if which == "" { // it may be the wrong database
-		meant = u.elsewhere(ctx, db)
-		found.Fix = problem.Noted(found.Fix,
-			"if "+outbox.Identifier(database)+" is the right database; else correct "+inURL)
+	if which == "" {
+		found.Fix = problem.Noted(found.Fix, "if "+outbox.Identifier(database)+" is the right database; "+
+			"else correct --database-url (CDC_RELAY_DATABASE_URL)")
 	}
 	if meant != "" {
 		found.Fix = meant + "; else: " + found.Fix
@@ -34,26 +31,8 @@ func (u Use) Missing(ctx context.Context, db Querier, missing outbox.Table, data
 	return found
 }
 
-const inURL = "--database-url (CDC_RELAY_DATABASE_URL)"
-
-// elsewhere is a hint for another database of the server from which a relay streams; "": there is none.
-func (u Use) elsewhere(ctx context.Context, db Querier) string {
-	var database string
-	err := db.QueryRow(ctx, `
-SELECT s.database FROM pg_catalog.pg_replication_slots s
-LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
-WHERE s.plugin = $1 AND s.database <> pg_catalog.current_database()
-  AND (a.application_name = $2 OR a.pid IS NULL AND s.slot_name LIKE 'cdc\_relay%')
-ORDER BY a.pid IS NULL, s.slot_name LIMIT 1`, slot.Plugin, slot.Application(u.Table)).Scan(&database)
-	if err != nil {
-		return ""
-	}
-	return fmt.Sprintf("# use database %s in %s, if its outbox is meant: it has a slot of cdc-relay",
-		outbox.Identifier(database), inURL)
-}
-
-// Others says which outboxes the database has in place of a table that does not exist; "": none. Meant is a hint for a
-// name like that of the table; "": none is like it.
+// Others says which outboxes the database has in place of a table that does not exist; "": none. Meant is a hint: the
+// name may be mistyped.
 func Others(table outbox.Table, others []outbox.Table) (which, meant string) {
 	if len(others) == 0 || slices.Contains(others, table) {
 		return "", ""
@@ -62,13 +41,8 @@ func Others(table outbox.Table, others []outbox.Table) (which, meant string) {
 	for i, other := range others {
 		names[i] = other.String()
 	}
-	for i, other := range others {
-		if other.Name == table.Name || alike(other, table) {
-			meant = "# --table " + problem.ShellWord(names[i]) + ", if that is meant"
-			break
-		}
-	}
-	return ", which has " + strings.Join(names, ", "), meant
+	return ", which has " + strings.Join(names, ", "),
+		"# --table " + problem.ShellWord(names[0]) + ", if that is meant"
 }
 
 // OutboxesSQL lists up to five outboxes of the database, by schema and name.
@@ -84,19 +58,4 @@ func outboxes(ctx context.Context, db Querier) []outbox.Table {
 		return nil
 	}
 	return found
-}
-
-// alike reports whether one edit of up to two characters turns one name into the other, such as a typing mistake.
-func alike(one, other outbox.Table) bool {
-	const most = 2
-	a, b := strings.ToLower(one.Schema+"."+one.Name), strings.ToLower(other.Schema+"."+other.Name)
-	start := 0
-	for start < min(len(a), len(b)) && a[start] == b[start] {
-		start++
-	}
-	end := 0
-	for end < min(len(a), len(b))-start && a[len(a)-1-end] == b[len(b)-1-end] {
-		end++
-	}
-	return max(len(a), len(b))-start-end <= most
 }

@@ -167,10 +167,7 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 		}
 		return err
 	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		if mistyped := schema.ExplainType(ctx, t.conn, t.table, err); mistyped != nil {
-			return mistyped
-		}
-		return err
+		return schema.ExplainType(t.table, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
