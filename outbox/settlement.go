@@ -36,6 +36,8 @@ type Settlement struct {
 	Locked bool
 	// Tried: an earlier try to write this has failed, or has had no answer. It may have been written.
 	Tried bool
+	// Since is when the row could not be written for the first time; zero: it was not tried, or could.
+	Since time.Time
 	// Fault is why the row could be neither deleted nor updated at an earlier try; nil: it was not tried, or could.
 	Fault *Fault
 }

@@ -52,7 +52,7 @@ func (r *Relay) Health() Health {
 			ready = false
 		case beat != nil && beat.age() > slowAfter:
 			waits := fmt.Sprintf("has waited for the database for %s", beat.age().Round(time.Second))
-			detail, ready = waits+detailOf(r.settler.commits.log.Current()), false
+			detail, ready = waits+detailOf(r.settler.trouble.Current()), false
 		}
 		h.Live, h.Ready = h.Live && live, h.Ready && ready
 		h.Parts = append(h.Parts, Part{Name: name, Live: live, Ready: ready, Detail: detail})
@@ -84,7 +84,7 @@ func (r *Relay) Health() Health {
 		trouble := r.sweeper.Trouble.Current()
 		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
 	}
-	trouble := orElse(r.settler.commits.log.Current(), r.settler.trouble.Current())
+	trouble := orElse(r.settler.hidden.Current(), r.settler.trouble.Current())
 	settles := trouble == "" && !r.core.View().Suspended && !r.stalls()
 	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()))
 	return h
@@ -129,11 +129,11 @@ func (r *Relay) settlerText() string {
 		return "settling" + aside.text()
 	}
 	if r.stalls() {
-		why := orElse(r.settler.locked.log.Current(), "queries do not see them yet")
+		why := orElse(r.settler.locked.Current(), "queries do not see them yet")
 		return fmt.Sprintf("publishing stopped: %d published rows fill the window and cannot be deleted yet: %s",
 			r.settler.waits.Load(), why)
 	}
-	return "settling" + detailOf(r.settler.locked.log.Current())
+	return "settling" + detailOf(r.settler.locked.Current())
 }
 
 func detailOf(s string) string {

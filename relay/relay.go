@@ -128,8 +128,8 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		alive:    newHeartbeat(),
 		trouble:  newOutageLog(log, address),
 		pending:  newPendingRows(config.MaxInFlight, config.BatchSize),
-		locked:   lockedRows{log: newOutageLog(log, address)},
-		commits:  commits{store: db, log: newOutageLog(log, address)},
+		locked:   newOutageLog(log, address),
+		hidden:   newOutageLog(log, address),
 	}
 	r.settler.aside.Store(&Aside{})
 	r.sweeping = newHeartbeat()

@@ -32,24 +32,19 @@ type settler struct {
 	trouble *outagelog.Log
 	pending *pendingRows
 	// aside are the rows set aside after the last round.
-	aside   atomic.Pointer[Aside]
-	commits commits
+	aside atomic.Pointer[Aside]
+	// locked logs that other sessions have locked published rows, hidden that these stay invisible, because the COMMIT
+	// of their transaction hangs.
+	locked, hidden *outagelog.Log
 	// waits counts the rows that are not visible or locked.
 	waits atomic.Int64
 
 	// Only run's goroutine uses the fields below.
 
 	waiting waitingRows
-	locked  lockedRows
-	// wrote is when rows were last written, awaited when a caller of outbox_await was last seen.
-	wrote, awaited time.Time
-}
-
-// lockedRows are the published rows that other sessions have locked.
-type lockedRows struct {
-	log *outagelog.Log
-	// asked is when the locking session was last looked up.
-	asked time.Time
+	// wrote is when rows were last written, awaited when a caller of outbox_await was last seen, asked when the relay
+	// last looked for the reason why published rows wait.
+	wrote, awaited, asked time.Time
 }
 
 // run settles until ctx is done. Rows still pending then stay unchanged in the table.
@@ -134,7 +129,6 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 			for _, one := range slices.Concat(settled.NotVisible, settled.Locked) {
 				s.waiting.add(one, time.Now())
 			}
-			s.reportLocked(ctx, settled.Locked)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -150,12 +144,18 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 		if store.IsRowFault(err) {
 			return s.isolate(ctx, batch, err)
 		}
-		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
+		name, hangs := event.SettleFailing, error(nil)
+		if slow {
+			if hangs = s.store.CommitWaits(ctx); hangs != nil {
+				name, err = event.CommitWaits, hangs
+			}
+		}
+		s.trouble.Report(name, "cannot delete or update published rows: retrying", err)
 		if answers && time.Since(first) > suspendAfter {
 			s.suspend(ctx, err)
 		}
 		s.failed(err)
-		if slow && len(batch) > 1 { // a trigger of the application may be slow
+		if slow && hangs == nil && len(batch) > 1 { // a trigger of the application may be slow
 			return s.isolate(ctx, batch, err)
 		}
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
@@ -172,10 +172,8 @@ func tookTooLong(err error) bool {
 // write tries to write one batch, and reports the rows that were written.
 func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.Settled, error) {
 	began := time.Now()
-	end := s.commits.begin(ctx)
 	s.core.MarkLate(batch)
 	settled, err := s.store.Settle(ctx, batch)
-	end(err)
 	s.observer.settled(settled, time.Since(began))
 	if s.wrote = time.Now(); settled.Awaited {
 		s.awaited = s.wrote
@@ -205,28 +203,37 @@ func (s *settler) tried(ctx context.Context) {
 	s.waits.Store(int64(len(s.waiting.rows) - s.waiting.aside))
 	s.aside.Store(s.waiting.setAside())
 	s.resume()
-	s.commits.invisible(ctx, s.waiting.invisible())
-	if !s.waiting.locked() {
-		s.locked.over()
-	}
+	s.reportWaiting(ctx, time.Now())
 }
 
-// askLocker is the least time between two look-ups of the locking session.
-const askLocker = 10 * time.Second
+// askWhy is the least time between two looks for the reason why published rows wait.
+const askWhy = 10 * time.Second
 
-// reportLocked logs the session that locks the first of these rows.
-func (s *settler) reportLocked(ctx context.Context, rows []outbox.Settlement) {
-	if len(rows) == 0 || time.Since(s.locked.asked) <= askLocker {
+// reportWaiting logs why published rows can be neither deleted nor updated yet.
+func (s *settler) reportWaiting(ctx context.Context, now time.Time) {
+	locked, hidden := s.waiting.why(now)
+	if locked == nil {
+		s.locked.Over(event.RowUnlocked, "no published row is locked any more")
+	}
+	if !hidden {
+		s.hidden.Over(event.CommitReturned, "COMMIT returns again")
+	}
+	switch {
+	case locked == nil && !hidden:
+		s.asked = time.Time{}
+		return
+	case now.Sub(s.asked) <= askWhy:
 		return
 	}
-	s.locked.asked = time.Now()
-	s.locked.log.Report(event.RowLocked,
-		"cannot delete or update published row: locked by another session; other rows unaffected",
-		s.store.Locker(ctx, rows[0].Message.ID))
-}
-
-// over logs that the lock of a row is gone, if one was logged.
-func (l *lockedRows) over() {
-	l.asked = time.Time{}
-	l.log.Over(event.RowUnlocked, "no published row is locked any more")
+	s.asked = now
+	if locked != nil {
+		s.locked.Report(event.RowLocked,
+			"cannot delete or update published row: locked by another session; other rows unaffected",
+			s.store.Locker(ctx, locked.ID))
+	}
+	if hidden {
+		if hangs := s.store.CommitWaits(ctx); hangs != nil {
+			s.hidden.Report(event.CommitWaits, "published rows cannot be deleted: they are not visible yet", hangs)
+		}
+	}
 }

@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// firstWait and lastWait bound the wait of a row that is not visible or locked. It doubles with each try.
+	// firstWait and lastWait bound the wait of a row that is not visible or locked. It waits as long as it has waited
+	// before, so the wait doubles with each try.
 	firstWait = 2 * time.Millisecond
 	lastWait  = time.Second
 	// asideWait is how often rows that were set aside are tried again.
@@ -20,8 +21,6 @@ const (
 // stay invisible until it returns. The zero value is empty. Only one goroutine may use it.
 type waitingRows struct {
 	rows []waitingRow
-	// waited are the last waits of the rows that due has returned last.
-	waited map[*outbox.Message]time.Duration
 	// asideDue is when the rows set aside are due, all at once: each of them may split its batch.
 	asideDue time.Time
 	// aside counts these rows, undeleted those of them that were published.
@@ -30,14 +29,15 @@ type waitingRows struct {
 
 type waitingRow struct {
 	outbox.Settlement
-	wait time.Duration
-	due  time.Time
+	due time.Time
 }
 
 // add keeps a row until it is due again.
 func (w *waitingRows) add(one outbox.Settlement, now time.Time) {
-	row := waitingRow{Settlement: one, wait: min(max(2*w.waited[one.Message], firstWait), lastWait)}
-	row.due = now.Add(row.wait)
+	if one.Since.IsZero() {
+		one.Since = now
+	}
+	row := waitingRow{one, now.Add(min(max(now.Sub(one.Since), firstWait), lastWait))}
 	if one.Fault != nil {
 		if !w.asideDue.After(now) {
 			w.asideDue = now.Add(asideWait)
@@ -51,18 +51,11 @@ func (w *waitingRows) add(one outbox.Settlement, now time.Time) {
 // due removes the rows that are due, at most some of them, and returns them. The caller settles them or adds them
 // again.
 func (w *waitingRows) due(now time.Time, most int) (due []outbox.Settlement) {
-	if clear(w.waited); len(w.rows) == 0 {
-		return nil
-	}
-	if w.waited == nil {
-		w.waited = make(map[*outbox.Message]time.Duration)
-	}
 	w.rows = slices.DeleteFunc(w.rows, func(row waitingRow) bool {
 		if len(due) == most || row.due.After(now) {
 			return false
 		}
 		due = append(due, row.Settlement)
-		w.waited[row.Message] = row.wait
 		w.count(row, -1)
 		return true
 	})
@@ -87,16 +80,18 @@ func (w *waitingRows) next(now time.Time, most time.Duration) time.Duration {
 	return most
 }
 
-// invisible reports whether a row has been invisible for seconds.
-func (w *waitingRows) invisible() bool {
-	return slices.ContainsFunc(w.rows, func(row waitingRow) bool {
-		return !row.Locked && row.Fault == nil && row.wait == lastWait
-	})
-}
-
-// locked reports whether other sessions have locked rows.
-func (w *waitingRows) locked() bool {
-	return slices.ContainsFunc(w.rows, func(row waitingRow) bool { return row.Locked && row.Fault == nil })
+// why returns a row that other sessions have locked, or nil, and whether a row has been invisible for seconds.
+func (w *waitingRows) why(now time.Time) (locked *outbox.Message, hidden bool) {
+	for _, row := range w.rows {
+		switch {
+		case row.Fault != nil:
+		case row.Locked && locked == nil:
+			locked = row.Message
+		case !row.Locked && now.Sub(row.Since) > lastWait:
+			hidden = true
+		}
+	}
+	return locked, hidden
 }
 
 // setAside describes the rows set aside.

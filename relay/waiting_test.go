@@ -35,9 +35,9 @@ func dueIDs(rows []outbox.Settlement) (ids []int64) {
 
 func TestTheWaitOfARowDoublesUpToASecond(t *testing.T) {
 	var w waitingRows
-	now := time.Now()
+	first := time.Now()
+	now, want := first, firstWait
 	w.add(settlementOf(1), now)
-	want := firstWait
 	for range 12 {
 		if got := w.next(now, time.Hour); got != want {
 			t.Fatalf("the row is due in %s, want %s", got, want)
@@ -51,7 +51,7 @@ func TestTheWaitOfARowDoublesUpToASecond(t *testing.T) {
 			t.Fatalf("due after %s: %v", want, dueIDs(rows))
 		}
 		w.add(rows[0], now)
-		want = min(2*want, lastWait)
+		want = min(now.Sub(first), lastWait)
 	}
 	if want != lastWait {
 		t.Errorf("the last wait is %s", want)
