@@ -68,9 +68,9 @@
 // # Where to look
 //
 // lead.go waits for the lock and leads, lock.go has its session, and handover.go decides when to give it up.
-// streamer.go connects and streams, streamed.go passes rows on, and inspector.go finds a stream that brings nothing.
+// streamer.go connects and streams, streamed.go passes rows on, and watcher.go finds a stream that brings nothing.
 // sweeper.go connects package fallback, and drain.go ends when all rows have left. apply.go does what the core returns;
 // observer.go tells metrics, traces, hooks and the log. settler.go and pending.go write the results. waiting.go has the
-// rows that cannot be written yet, unchangeable.go those that the database does not let change, and commits.go reports
-// a COMMIT that hangs. health.go tells others how the relay is. See docs/architecture.md for the reasons.
+// rows that cannot be written yet, unchangeable.go those that the database does not let change. health.go tells others
+// how the relay is. See docs/architecture.md for the reasons.
 package relay

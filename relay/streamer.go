@@ -73,8 +73,6 @@ const (
 	// silence is how long the server may be silent before the relay sweeps as without a stream. The server answers at
 	// least every two seconds.
 	silence = 6 * time.Second
-	// watchEvery is how often server and broker are checked.
-	watchEvery = time.Second
 )
 
 const streamDown = "stream is down: retrying, and publishing rows from the table"
@@ -243,55 +241,22 @@ func (s *streamer) endStream() {
 	s.progress.behind.Over(event.StreamCaughtUp, "stream that lagged behind has ended")
 }
 
-// stream reads until the connection ends. A watcher tells the core if the server falls silent, and ends the stream if
-// the slot has another owner. An inspector ends a stream that brings nothing.
+// stream reads until the connection ends, or until watch ends it.
 func (s *streamer) stream(ctx context.Context, stream *replication.Stream) error {
 	streamCtx, end := context.WithCancelCause(ctx)
-	var watchers sync.WaitGroup
-	watchers.Go(func() { s.watch(streamCtx, end) })
-	watchers.Go(func() { s.inspect(streamCtx, stream, end) })
+	var watcher sync.WaitGroup
+	watcher.Go(func() { end(s.watch(streamCtx, stream)) })
 	err := stream.Run(streamCtx, s)
 	s.Idle()
 	if err == nil && ctx.Err() == nil {
 		err = context.Cause(streamCtx)
 	}
 	end(nil)
-	watchers.Wait()
+	watcher.Wait()
 	if replication.PublicationGone(err) {
 		return fmt.Errorf("the publication is gone: %w", err)
 	}
 	return err
-}
-
-// errServerStops ends the stream while the server shuts down. The server would wait until all WAL is sent, which may be
-// much. The table keeps the missed rows.
-var errServerStops = errors.New("the server accepts no connections: it is stopping")
-
-var errSilent = fmt.Errorf("the server has sent nothing for %s", silence)
-
-func (s *streamer) watch(ctx context.Context, end context.CancelCauseFunc) {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
-	silent := 0 // how many looks in a row found the server silent; one may follow a pause of this process
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			heard := s.alive.age() < silence
-			s.core.StreamLive(s.progress.caughtUp.Load() && !s.progress.lagging.Load() && heard)
-			if silent++; heard {
-				silent = 0
-				s.trouble.Over(event.StreamUp, "stream is up again")
-			}
-			if silent > 1 {
-				s.trouble.Report(event.StreamDown, "stream is silent: publishing rows from the table too", errSilent)
-			}
-		case <-s.serverStopping:
-			end(errServerStops)
-			return
-		}
-	}
 }
 
 // fatal reports whether the error needs a person. A server without a free slot or connection may have one later.
