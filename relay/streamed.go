@@ -20,13 +20,18 @@ import (
 type streamedRows struct {
 	decoder *decode.Decoder
 	headers []string // columns that are sent as headers
-	budget  waitBudget
+	// waited is how long the stream has waited for room since the window was last half empty. It waits at most
+	// mostWait; then rows stay in the table.
+	waited time.Duration
 	// leaving are rows to publish, collected so that few writes send them.
 	leaving []*outbox.Message
 }
 
-// mostLeaving is how many rows are collected at most.
-const mostLeaving = 64
+const (
+	// mostLeaving is how many rows are collected at most.
+	mostLeaving = 64
+	mostWait    = 300 * time.Millisecond
+)
 
 // Alive implements replication.Handler. A message may have been on the network for long, so only its sending time
 // counts.
@@ -62,8 +67,8 @@ func (s *streamer) Passed(position pglogrepl.LSN) {
 	}
 }
 
-// WAL implements replication.Handler: it decodes one message, and passes a row on. It waits for room at most as long as
-// its budget lasts.
+// WAL implements replication.Handler: it decodes one message, and passes a row on. It waits for room, for a
+// limited time.
 func (s *streamer) WAL(data []byte) (pglogrepl.LSN, error) {
 	s.progress.messages.Add(1)
 	event, err := s.rows.decoder.Decode(data)
@@ -98,21 +103,18 @@ func (s *streamer) unreadable(err error) error {
 
 func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 	for {
-		began := time.Now()
-		left := s.rows.budget.left(began)
-		out, v := s.core.Streamed(m, commitLSN, left > 0)
+		out, v := s.core.Streamed(m, commitLSN, s.rows.waited < mostWait)
 		switch v {
 		case core.NoRoom:
 			s.Idle()
-			s.awaitRoom(left)
-			s.rows.budget.spent(began, time.Now())
+			s.awaitRoom()
 			continue
 		case core.Taken:
 			if s.rows.leaving = append(s.rows.leaving, out.Publish...); len(s.rows.leaving) >= mostLeaving {
 				s.Idle()
 			}
-			if s.rows.budget.waited > 0 && s.core.View().Eased {
-				s.rows.budget = waitBudget{}
+			if s.rows.waited > 0 && s.core.View().Eased {
+				s.rows.waited = 0
 			}
 		case core.Left:
 			s.counts.LeftInTable()
@@ -121,9 +123,11 @@ func (s *streamer) insert(m *outbox.Message, commitLSN uint64) {
 	}
 }
 
-func (s *streamer) awaitRoom(atMost time.Duration) {
-	timer := time.NewTimer(atMost)
+func (s *streamer) awaitRoom() {
+	began := time.Now()
+	timer := time.NewTimer(mostWait - s.rows.waited)
 	defer timer.Stop()
+	defer func() { s.rows.waited += time.Since(began) }()
 	select {
 	case <-s.core.Room:
 	case <-timer.C:
