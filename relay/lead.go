@@ -75,8 +75,7 @@ func (l *leader) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		unchecked := l.announced == "" || l.streamer != nil && !l.streamer.opened
-		if unchecked && fatal(err) || errors.As(err, new(*decode.MissingColumnError)) ||
+		if l.announced == "" && fatal(err) || errors.As(err, new(*decode.MissingColumnError)) ||
 			errors.Is(err, provision.ErrOtherSplit) {
 			return err
 		}
@@ -213,7 +212,7 @@ func (l *leader) lead(ctx context.Context, session lockSession) error {
 }
 
 // errReplaced ends a term, because another relay may have led meanwhile.
-var errReplaced = errors.New("another session took the lock of the table, or the slot")
+var errReplaced = errors.New("another session took the lock of the table")
 
 // endFormer ends the stream of the leader before this one, which may be paused or cut off. Well: that leader has ended,
 // and nothing of it is on its way.

@@ -45,11 +45,6 @@ type streamer struct {
 	rows  streamedRows
 	// streams: a stream has begun and has not ended.
 	streams atomic.Bool
-	// last is the server process of the last stream. Only run's goroutine uses it.
-	last slot.Process
-	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
-	// relay. Only run's goroutine uses it.
-	opened bool
 }
 
 // streamProgress is how far the stream has come. Run's goroutine writes it, unless a field says otherwise; others read.
@@ -86,8 +81,7 @@ func (s *streamer) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		var missing *decode.MissingColumnError
-		if errors.As(err, &missing) || (!s.opened && fatal(err)) || errors.Is(err, errReplaced) {
+		if errors.As(err, new(*decode.MissingColumnError)) {
 			return err
 		}
 		var blocked *provision.SlotBlockedError
@@ -139,7 +133,6 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	if _, err := stream.Start(startCtx); err != nil {
 		return false, err
 	}
-	s.last = stream.Process()
 	if err := s.begin(ctx); err != nil {
 		return false, err
 	}
@@ -147,8 +140,8 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 	return true, s.stream(ctx, stream)
 }
 
-// freeSlot waits until the slot is free. It terminates the relay's own last stream if the server has not noticed the
-// lost connection. A stream of another relay ends the term: that relay may publish rows.
+// freeSlot waits until the slot is free. It terminates a stream of the table: that is this relay's last one, of which
+// the server has not noticed the lost connection, or that of a relay that has not noticed that it lost the lock.
 func (s *streamer) freeSlot(ctx context.Context, stream *replication.Stream) error {
 	for {
 		s.alive.beat()
@@ -162,10 +155,8 @@ func (s *streamer) freeSlot(ctx context.Context, stream *replication.Stream) err
 		case seen.Creating():
 		case taken != nil:
 			s.trouble.Report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
-		case !owner.Is(s.last):
-			return errReplaced
-		default:
-			s.log.Info("this relay's lost connection still owns the slot: terminating it",
+		case s.core.Certain():
+			s.log.Info("a lost connection still owns the slot: terminating it",
 				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
 			if err := owner.Terminate(ctx, stream.Conn()); err != nil {
 				return err
@@ -210,7 +201,6 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 		stream.Close()
 		return nil, err
 	}
-	s.opened = true
 	return stream, nil
 }
 

@@ -67,8 +67,6 @@ type Stream struct {
 	caughtUp bool
 	// inside: a transaction has started to arrive, and its commit has not arrived.
 	inside bool
-	// process is the server process of the connection.
-	process slot.Process
 }
 
 // Source is what a stream reads.
@@ -154,9 +152,6 @@ func (s *Stream) Slot(ctx context.Context) (slot.Slot, error) {
 	return slot.Read(ctx, s.conn, s.source.Slot)
 }
 
-// Process returns the server process of the stream, known after Start. It may be called from any goroutine during Run.
-func (s *Stream) Process() slot.Process { return s.process }
-
 // Start takes the slot and starts the stream at the current WAL position, which it returns. The handler receives every
 // transaction whose commit record lies at or after it, and none before. ErrSlotActive: another relay was faster; close
 // the stream.
@@ -173,9 +168,6 @@ func (s *Stream) Start(ctx context.Context) (pglogrepl.LSN, error) {
 		return 0, err
 	}
 	s.Confirm(confirm)
-	if s.process, err = slot.Own(ctx, s.conn); err != nil {
-		return 0, err
-	}
 	// The server uses the greater of the two anyway.
 	start = max(start, pglogrepl.LSN(state.Confirmed))
 	// Binary: half the bytes and less work for bytea, and no date styles.

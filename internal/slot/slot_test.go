@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -141,10 +142,11 @@ func TestOnlyTheObservedProcessIsTerminated(t *testing.T) {
 	database := services.Database(t)
 	asker, name := connect(t, database), services.Name(t)
 	conn := connect(t, database)
-	own, err := slot.Own(t.Context(), conn)
+	rows, err := slot.Query(t.Context(), conn, `SELECT to_jsonb(backend_start) #>> '{}' FROM pg_stat_activity WHERE pid = pg_backend_pid()`)
 	must(t, err)
-	another := own
-	another.Since = own.Since.Add(-1000)
+	since, err := time.Parse(time.RFC3339Nano, rows[0][0])
+	must(t, err)
+	another := slot.Process{PID: conn.PID(), Since: since.Add(-1000)}
 	must(t, another.Terminate(t.Context(), asker))
 	exec(t, conn, "SELECT 1")
 	stream(t, database, name, slot.Application(table()))
