@@ -144,14 +144,10 @@ func (s lockSession) takeWord(ctx context.Context, conn *pgconn.PgConn) (bool, e
 		" SET ended_well = NULL FROM (SELECT ended_well FROM "+s.versions+") former"+
 		" WHERE former.ended_well IS NOT NULL"+
 		" RETURNING former.ended_well = "+s.word()+"; COMMIT")
-	if pgcode.Is(err, pgerrcode.UndefinedColumn) {
-		return false, nil // an earlier build has created the table
-	}
 	return err == nil && len(rows) > 0 && rows[0][0] == "t", err
 }
 
-// locker returns the session that has the lock or one that conflicts with it, or that of a relay of an earlier build:
-// it takes no lock, and its sessions have another name.
+// locker returns the session that has the lock or one that conflicts with it.
 func (s lockSession) locker(ctx context.Context) (p slot.Process, err error) {
 	conflicts := "'ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'"
 	advisory := "false"
@@ -163,14 +159,10 @@ func (s lockSession) locker(ctx context.Context) (p slot.Process, err error) {
 	rows, err := s.query(ctx, `
 SELECT pg_catalog.jsonb_build_object('pid', l.pid, 'application', a.application_name, 'since', a.backend_start,
   'client', pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''))
-FROM (SELECT pid FROM pg_locks l
-      WHERE l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-        AND (l.relation = pg_catalog.to_regclass(`+outbox.QuoteLiteral(s.versions)+`) AND l.mode IN (`+conflicts+`)
-          OR `+advisory+`)
-      UNION ALL
-      SELECT pid FROM pg_stat_activity
-      WHERE datname = current_database() AND usename = current_user AND application_name = 'cdc-relay') l
-LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.pid IS NOT NULL LIMIT 1`)
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.granted AND l.pid IS NOT NULL AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (l.relation = pg_catalog.to_regclass(`+outbox.QuoteLiteral(s.versions)+`) AND l.mode IN (`+conflicts+`)
+    OR `+advisory+`) LIMIT 1`)
 	if err == nil && len(rows) > 0 {
 		err = json.Unmarshal([]byte(rows[0][0]), &p)
 	}
