@@ -20,7 +20,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
-	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -117,14 +116,12 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		table:      config.Table,
 		headers:    config.LogHeaders,
 	}
-	serverStopping := signal.New()
 	r.settler = &settler{
 		core:     r.core,
 		store:    db,
 		table:    config.Table,
 		observer: r.observer,
 		log:      log,
-		failed:   func(err error) { signalIfStopping(err, serverStopping) },
 		alive:    newHeartbeat(),
 		trouble:  newOutageLog(log, address),
 		pending:  newPendingRows(config.MaxInFlight, config.BatchSize),
@@ -136,19 +133,18 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 	r.sweeper = r.newSweeper()
 	if config.Mode == ModeAuto {
 		r.streamer.Store(&streamer{
-			address:        address,
-			names:          config.Names(),
-			core:           r.core,
-			store:          db,
-			apply:          r.apply,
-			log:            log,
-			counts:         r.counts,
-			alive:          newHeartbeat(),
-			trouble:        newOutageLog(log, address),
-			serverStopping: serverStopping,
-			clock:          &r.clock,
-			progress:       streamProgress{behind: newOutageLog(log, address)},
-			rows:           streamedRows{headers: config.HeaderColumns},
+			address:  address,
+			names:    config.Names(),
+			core:     r.core,
+			store:    db,
+			apply:    r.apply,
+			log:      log,
+			counts:   r.counts,
+			alive:    newHeartbeat(),
+			trouble:  newOutageLog(log, address),
+			clock:    &r.clock,
+			progress: streamProgress{behind: newOutageLog(log, address)},
+			rows:     streamedRows{headers: config.HeaderColumns},
 		})
 	}
 	r.leader = r.newLeader()

@@ -26,11 +26,9 @@ type settler struct {
 	table    outbox.Table
 	observer *observer
 	log      *slog.Logger
-	// failed is called with the error of a statement.
-	failed  func(error)
-	alive   *heartbeat
-	trouble *outagelog.Log
-	pending *pendingRows
+	alive    *heartbeat
+	trouble  *outagelog.Log
+	pending  *pendingRows
 	// aside are the rows set aside after the last round.
 	aside atomic.Pointer[Aside]
 	// locked logs that other sessions have locked published rows, hidden that these stay invisible, because the COMMIT
@@ -144,17 +142,18 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 		if store.IsRowFault(err) {
 			return s.isolate(ctx, batch, err)
 		}
-		name, hangs := event.SettleFailing, error(nil)
+		var hangs error
 		if slow {
-			if hangs = s.store.CommitWaits(ctx); hangs != nil {
-				name, err = event.CommitWaits, hangs
-			}
+			hangs = s.store.CommitWaits(ctx)
 		}
-		s.trouble.Report(name, "cannot delete or update published rows: retrying", err)
+		if hangs != nil {
+			s.trouble.Report(event.CommitWaits, "cannot delete or update published rows: COMMIT hangs", hangs)
+		} else {
+			s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
+		}
 		if answers && time.Since(first) > suspendAfter {
 			s.suspend(ctx, err)
 		}
-		s.failed(err)
 		if slow && hangs == nil && len(batch) > 1 { // a trigger of the application may be slow
 			return s.isolate(ctx, batch, err)
 		}

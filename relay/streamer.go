@@ -16,7 +16,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
-	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -26,18 +25,16 @@ import (
 // streamer keeps the replication stream of the leader: it connects, streams, and starts again after any error. One
 // goroutine calls run.
 type streamer struct {
-	address pgdial.Address
-	names   provision.Names
-	core    *core.Core
-	store   *store.Store
-	apply   func(core.Out)
-	log     *slog.Logger
-	counts  *metrics.Metrics
-	alive   *heartbeat
-	trouble *outagelog.Log
-	// serverStopping is signalled when the server takes no connections because it stops.
-	serverStopping signal.Signal
-	progress       streamProgress
+	address  pgdial.Address
+	names    provision.Names
+	core     *core.Core
+	store    *store.Store
+	apply    func(core.Out)
+	log      *slog.Logger
+	counts   *metrics.Metrics
+	alive    *heartbeat
+	trouble  *outagelog.Log
+	progress streamProgress
 	// clock is the last comparison of the server's clock with that of this process. Sent is when the server sent the
 	// newest message, on both clocks. Only run's goroutine uses sent.
 	clock *atomic.Pointer[core.ServerClock]
@@ -213,10 +210,6 @@ func (s *streamer) begin(ctx context.Context) error {
 	s.rows = streamedRows{decoder: decode.NewDecoder(s.names.Table, s.rows.headers...), headers: s.rows.headers}
 	s.progress.caughtUp.Store(false)
 	s.progress.lagging.Store(false)
-	select {
-	case <-s.serverStopping: // an old signal
-	default:
-	}
 	s.core.StreamBegan(walEnd, s.store.Restarts())
 	s.streams.Store(true)
 	s.counts.Streams(true)

@@ -1,15 +1,10 @@
 package relay
 
 import (
-	"context"
 	"math"
-
-	"github.com/jackc/pgerrcode"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
 	"github.com/cdc-relay/cdc-relay/internal/core"
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
-	"github.com/cdc-relay/cdc-relay/internal/signal"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
@@ -25,21 +20,10 @@ func (r *Relay) newSweeper() *fallback.Sweeper {
 			r.counts.Swept(out.Swept)
 			r.apply(out)
 		},
-		Explain: func(ctx context.Context, err error) (error, bool) {
-			err, gone := r.store.Explain(ctx, err)
-			r.settler.failed(err)
-			return err, gone
-		},
-		Retry: newBackoff(), Log: r.log, Trouble: newOutageLog(r.log, r.address),
+		Explain: r.store.Explain,
+		Retry:   newBackoff(), Log: r.log, Trouble: newOutageLog(r.log, r.address),
 		Beat: r.sweeping.beat, BeatEvery: heartbeatEvery,
 		Planner:  fallback.NewPlanner(r.config.PollInterval),
 		Settings: fallback.Settings{Page: r.config.BatchSize, UpTo: math.MaxInt64},
-	}
-}
-
-// signalIfStopping signals that the server takes no connections, if the error says so.
-func signalIfStopping(err error, stopping signal.Signal) {
-	if pgcode.Is(err, pgerrcode.CannotConnectNow) {
-		stopping.Send()
 	}
 }

@@ -18,10 +18,6 @@ import (
 // watchEvery is how often the leader checks its stream, and how far the stream may lag.
 const watchEvery = 3 * time.Second
 
-// errServerStops ends the stream while the server shuts down. The server would wait until all WAL is sent, which may be
-// much. The table keeps the missed rows.
-var errServerStops = errors.New("the server accepts no connections: it is stopping")
-
 // watch finds streams that are connected but bring nothing. It returns an error if the stream has to end.
 // If the server is silent or the stream lags, it reports that, and the table is swept. The server may be decoding a
 // large transaction, or hold a failover slot back until the standby has the WAL.
@@ -38,8 +34,6 @@ func (s *streamer) watch(ctx context.Context, stream *replication.Stream) error 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.serverStopping:
-			return errServerStops
 		case <-tick.C:
 		}
 		heard := s.alive.age() < silence
@@ -55,7 +49,6 @@ func (s *streamer) watch(ctx context.Context, stream *replication.Stream) error 
 		fault, flushed, confirm, err := s.ask(ctx, &commits)
 		switch {
 		case err != nil: // the sweep asks more often and reports the error
-			signalIfStopping(err, s.serverStopping)
 			continue
 		case fault != "":
 			return errors.New("the publication was changed: " + fault)

@@ -57,7 +57,7 @@ func TestTheRelayDoesNotDelayAFastStopOfPostgres(t *testing.T) {
 				_ = open.Rollback(w.t.Context()) // the stop has done that already
 				logs := r.logs()
 				caughtUp := strings.Index(logs, `"event":"streaming"`) < strings.Index(logs, "stream_down")
-				if !caughtUp && !strings.Contains(logs, "recreated slot "+w.slot+": ") {
+				if !caughtUp && !strings.Contains(logs, "dropped slot "+w.slot+": ") {
 					w.t.Error("the slot was not recreated")
 				}
 				return 20
