@@ -108,40 +108,15 @@ func List(ctx context.Context, conn *pgconn.PgConn) ([]Slot, error) {
 	return read(ctx, conn, listSQL+" ORDER BY s.slot_name")
 }
 
-// Other is a slot of others. It can fill the server's disk.
-type Other struct {
-	Name     string
-	Type     string // logical or physical
-	Database string // "" for a physical one
-	// Retained is the WAL that the server keeps for it, in bytes.
-	Retained int64
-	Active   bool
-}
-
-// MuchRetained is the WAL from which on an inactive slot of others deserves a look: a standby that restarts retains
-// less.
-const MuchRetained = 100 << 20
-
-// Abandoned reports whether nobody uses the slot, and it retains much WAL.
-func (o Other) Abandoned() bool { return !o.Active && o.Retained >= MuchRetained }
-
-// Others returns the slots of the server, of all databases, except those whose name is a relay's: the slot that
-// retains most WAL is the first. A lost slot retains none.
-func Others(ctx context.Context, conn *pgconn.PgConn, except func(name string) bool) ([]Other, error) {
-	all, err := List(ctx, conn)
-	return OthersOf(all, except), err
-}
-
-// OthersOf is Others for slots that were read before.
-func OthersOf(all []Slot, except func(name string) bool) (others []Other) {
-	for _, s := range all {
-		if !except(s.Name) && !s.Lost() {
-			others = append(others, Other{s.Name, s.Type, s.Database, s.RetainedBytes, s.Active()})
-		}
-	}
-	slices.SortStableFunc(others, func(a, b Other) int { return cmp.Compare(b.Retained, a.Retained) })
+// Others returns the slots of others: that which retains most WAL is the first. A lost slot retains none.
+func Others(all []Slot, except func(name string) bool) []Slot {
+	others := slices.DeleteFunc(slices.Clone(all), func(s Slot) bool { return except(s.Name) || s.Lost() })
+	slices.SortStableFunc(others, func(a, b Slot) int { return cmp.Compare(b.RetainedBytes, a.RetainedBytes) })
 	return others
 }
+
+// Abandoned reports whether nobody uses the slot, and it retains much WAL: a standby that restarts retains less.
+func (s Slot) Abandoned() bool { return !s.Active() && s.RetainedBytes >= 100<<20 }
 
 // Read returns the slot with this name, in any database.
 func Read(ctx context.Context, conn *pgconn.PgConn, name string) (Slot, error) {

@@ -129,10 +129,11 @@ func TestOtherSlotsAreListedByWhatTheyRetain(t *testing.T) {
 		exec(t, conn, slot.CreateSQL(name, slot.Options{}))
 	}
 	mine := []string{other, physical} // other tests have slots, too
-	others, err := slot.Others(t.Context(), conn, func(name string) bool { return !slices.Contains(mine, name) })
+	all, err := slot.List(t.Context(), conn)
 	must(t, err)
-	if len(others) != 2 || others[0].Name != physical || others[0].Type != "physical" || others[0].Retained <= others[1].Retained ||
-		others[1].Name != other || others[1].Database == "" || others[1].Active || others[0].Abandoned() {
+	others := slot.Others(all, func(name string) bool { return !slices.Contains(mine, name) })
+	if len(others) != 2 || others[0].Name != physical || others[0].Type != "physical" || others[0].RetainedBytes <= others[1].RetainedBytes ||
+		others[1].Name != other || others[1].Database == "" || others[1].Active() || others[0].Abandoned() {
 		t.Errorf("got %+v", others)
 	}
 }

@@ -81,7 +81,7 @@ const mostOtherSlots = 5
 
 // judgeOtherSlots names slots of others that nobody uses, and that fill the disk.
 func (j *databaseJudge) judgeOtherSlots(c chart) {
-	others := slices.DeleteFunc(j.others(), func(o slot.Other) bool { return !o.Abandoned() })
+	others := slices.DeleteFunc(j.others(), func(o slot.Slot) bool { return !o.Abandoned() })
 	for _, o := range others[:min(len(others), mostOtherSlots)] {
 		of := o.Type + " slot"
 		if o.Database != "" {
@@ -89,7 +89,7 @@ func (j *databaseJudge) judgeOtherSlots(c chart) {
 		}
 		c.about(o.Name).warn("other_slot", remark("-- ask its owner, who loses the position in the WAL, "+
 			"or the standby that needs it; then: %s;", slot.DropSQL(o.Name)),
-			"slot %s, a %s, retains %s of WAL, and nobody uses it: the disk can fill up", o.Name, of, size(o.Retained))
+			"slot %s, a %s, retains %s of WAL, and nobody uses it: the disk can fill up", o.Name, of, size(o.RetainedBytes))
 	}
 	if more := len(others) - mostOtherSlots; more > 0 {
 		c.warn("other_slot", sql("SELECT slot_name, slot_type, database, restart_lsn FROM pg_replication_slots "+
@@ -251,8 +251,8 @@ func (j *databaseJudge) judgeKeepSize(c chart) {
 }
 
 // others returns the slots of others.
-func (j *databaseJudge) others() []slot.Other {
-	return slot.OthersOf(j.slots, func(name string) bool { return name == j.o.Slot || j.o.names().Sibling(name) })
+func (j *databaseJudge) others() []slot.Slot {
+	return slot.Others(j.slots, func(name string) bool { return name == j.o.Slot || j.o.names().Sibling(name) })
 }
 
 func (j *databaseJudge) otherNames() string {

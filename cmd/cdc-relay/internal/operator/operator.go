@@ -126,12 +126,12 @@ func (t *Tables) Slot(ctx context.Context, name string) (slot.Slot, error) {
 
 // IdleSlots returns the slots that nobody uses and that retain much WAL, except some. Those that retain most come
 // first.
-func (t *Tables) IdleSlots(ctx context.Context, except func(name string) bool) (idle []slot.Other, err error) {
+func (t *Tables) IdleSlots(ctx context.Context, except func(name string) bool) (idle []slot.Slot, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*glanceTimeout)
 	defer cancel()
-	all, err := slot.Others(ctx, t.conn.PgConn(), except)
-	for _, other := range all {
-		if !other.Active && other.Retained >= slot.MuchRetained && len(idle) < mostIdle {
+	all, err := slot.List(ctx, t.conn.PgConn())
+	for _, other := range slot.Others(all, except) {
+		if other.Abandoned() && len(idle) < mostIdle {
 			idle = append(idle, other)
 		}
 	}

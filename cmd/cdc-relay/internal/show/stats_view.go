@@ -246,10 +246,10 @@ func (v *Stats) showSlot(slot slot.Slot) {
 	}
 }
 
-func (v *Stats) showIdle(idle []slot.Other) {
+func (v *Stats) showIdle(idle []slot.Slot) {
 	v.IdleSlots = []idleSlot{}
 	for _, s := range idle {
-		v.IdleSlots = append(v.IdleSlots, idleSlot{s.Name, s.Type, s.Database, s.Retained})
+		v.IdleSlots = append(v.IdleSlots, idleSlot{s.Name, s.Type, s.Database, s.RetainedBytes})
 	}
 }
 

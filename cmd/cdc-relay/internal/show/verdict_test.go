@@ -218,7 +218,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			return nil
 		}},
 		{"warning|Needs attention: nobody uses slot old of others, and it retains 5.6 GB of WAL|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.showIdle([]slot.Other{{Name: "small", Retained: 300 << 20}, {Name: "old", Retained: wal}})
+			v.showIdle([]slot.Slot{{Name: "small", RetainedBytes: 300 << 20}, {Name: "old", RetainedBytes: wal}})
 			return nil
 		}},
 		{"warning|Needs attention: Postgres removes the WAL of slot s (wal_status lost)|||", func(v *Stats, _ *relay.Config) *operator.Key {
