@@ -15,16 +15,16 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/rawnet"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Store runs the relay's statements on a small pool. It is safe for concurrent use; the caller of Open must close it.
 type Store struct {
-	pool    *pgxpool.Pool
-	sockets *sockets
-	table   outbox.Table
-	shard   outbox.Shard
+	pool  *pgxpool.Pool
+	table outbox.Table
+	shard outbox.Shard
 	// keep: deletes move published rows to the history, for this long; 0: there is none.
 	keep time.Duration
 	// headers are the columns that sweeps read as headers.
@@ -80,7 +80,6 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 		return nil, err
 	}
 	config.MaxConns = connections
-	open := newSockets()
 	config.BeforeConnect = func(_ context.Context, to *pgx.ConnConfig) error {
 		now, err := address.Config()
 		if err != nil {
@@ -91,7 +90,7 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 		pgdial.AsUTF8(now)
 		pgdial.CatalogFirst(now)
 		pgdial.AsWriter(now)
-		now.DialFunc = open.dialer(now.DialFunc)
+		now.DialFunc = rawnet.Dial(now.DialFunc)
 		to.Config = *now
 		return nil
 	}
@@ -106,7 +105,7 @@ func Open(address pgdial.Address, options Options) (*Store, error) {
 	// anyway.
 	config.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > pingAfter }
 	s := &Store{
-		sockets: open, servers: servers, statementTimeout: statementTimeout,
+		servers: servers, statementTimeout: statementTimeout,
 		table: options.Table, shard: options.Shard, keep: options.KeepPublished, headers: options.HeaderColumns,
 		sql: newStatements(options),
 	}
@@ -158,12 +157,18 @@ const pingAfter = 5 * time.Second
 // closeGrace is how long Close waits for the server.
 const closeGrace = 100 * time.Millisecond
 
-// Close closes the connections, by force after closeGrace: the pool alone would wait 15 seconds. Running statements
-// fail.
+// Close closes the connections. The pool would wait 15 seconds for a server that does not answer: it does so in the
+// background.
 func (s *Store) Close() {
-	impatient := time.AfterFunc(closeGrace, s.sockets.closeAll)
-	defer impatient.Stop()
-	s.pool.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeGrace):
+	}
 }
 
 // Conn runs f on a connection of the pool.
