@@ -52,7 +52,7 @@ func (r *Relay) Health() Health {
 			ready = false
 		case beat != nil && beat.age() > slowAfter:
 			waits := fmt.Sprintf("has waited for the database for %s", beat.age().Round(time.Second))
-			detail, ready = waits+detailOf(r.settler.trouble.Current()), false
+			detail, ready = waits+detailOf(r.settler.commits.Current()), false
 		}
 		h.Live, h.Ready = h.Live && live, h.Ready && ready
 		h.Parts = append(h.Parts, Part{Name: name, Live: live, Ready: ready, Detail: detail})
@@ -84,7 +84,7 @@ func (r *Relay) Health() Health {
 		trouble := r.sweeper.Trouble.Current()
 		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
 	}
-	trouble := orElse(r.settler.hidden.Current(), r.settler.trouble.Current())
+	trouble := orElse(r.settler.commits.Current(), r.settler.trouble.Current())
 	settles := trouble == "" && !r.core.View().Suspended && !r.stalls()
 	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()))
 	return h

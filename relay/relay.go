@@ -126,7 +126,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 		trouble:  newOutageLog(log, address),
 		pending:  newPendingRows(config.MaxInFlight, config.BatchSize),
 		locked:   newOutageLog(log, address),
-		hidden:   newOutageLog(log, address),
+		commits:  newOutageLog(log, address),
 	}
 	r.settler.aside.Store(&Aside{})
 	r.sweeping = newHeartbeat()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,9 +32,9 @@ type settler struct {
 	pending  *pendingRows
 	// aside are the rows set aside after the last round.
 	aside atomic.Pointer[Aside]
-	// locked logs that other sessions have locked published rows, hidden that these stay invisible, because the COMMIT
-	// of their transaction hangs.
-	locked, hidden *outagelog.Log
+	// locked logs that other sessions have locked published rows, commits that COMMIT hangs: that of the settler, or
+	// that of an inserting transaction, whose rows stay invisible.
+	locked, commits *outagelog.Log
 	// waits counts the rows that are not visible or locked.
 	waits atomic.Int64
 
@@ -142,19 +143,11 @@ func (s *settler) settle(ctx context.Context, batch []outbox.Settlement) error {
 		if store.IsRowFault(err) {
 			return s.isolate(ctx, batch, err)
 		}
-		var hangs error
-		if slow {
-			hangs = s.store.CommitWaits(ctx)
-		}
-		if hangs != nil {
-			s.trouble.Report(event.CommitWaits, "cannot delete or update published rows: COMMIT hangs", hangs)
-		} else {
-			s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
-		}
+		s.trouble.Report(event.SettleFailing, "cannot delete or update published rows: retrying", err)
 		if answers && time.Since(first) > suspendAfter {
 			s.suspend(ctx, err)
 		}
-		if slow && hangs == nil && len(batch) > 1 { // a trigger of the application may be slow
+		if slow && len(batch) > 1 { // a trigger of the application may be slow
 			return s.isolate(ctx, batch, err)
 		}
 		if err := sleep(ctx, wait.NextBackOff()); err != nil {
@@ -172,7 +165,16 @@ func tookTooLong(err error) bool {
 func (s *settler) write(ctx context.Context, batch []outbox.Settlement) (store.Settled, error) {
 	began := time.Now()
 	s.core.MarkLate(batch)
+	watched, end := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		if sleep(watched, hungAfter) == nil {
+			s.reportCommit(watched)
+		}
+	})
 	settled, err := s.store.Settle(ctx, batch)
+	end()
+	watcher.Wait()
 	s.observer.settled(settled, time.Since(began))
 	if s.wrote = time.Now(); settled.Awaited {
 		s.awaited = s.wrote
@@ -205,8 +207,12 @@ func (s *settler) tried(ctx context.Context) {
 	s.reportWaiting(ctx, time.Now())
 }
 
-// askWhy is the least time between two looks for the reason why published rows wait.
-const askWhy = 10 * time.Second
+const (
+	// askWhy is the least time between two looks for the reason why published rows wait.
+	askWhy = 10 * time.Second
+	// hungAfter is how long a statement may take before the settler asks what COMMIT waits for.
+	hungAfter = 5 * time.Second
+)
 
 // reportWaiting logs why published rows can be neither deleted nor updated yet.
 func (s *settler) reportWaiting(ctx context.Context, now time.Time) {
@@ -215,7 +221,7 @@ func (s *settler) reportWaiting(ctx context.Context, now time.Time) {
 		s.locked.Over(event.RowUnlocked, "no published row is locked any more")
 	}
 	if !hidden {
-		s.hidden.Over(event.CommitReturned, "COMMIT returns again")
+		s.commits.Over(event.CommitReturned, "COMMIT returns again")
 	}
 	switch {
 	case locked == nil && !hidden:
@@ -231,8 +237,13 @@ func (s *settler) reportWaiting(ctx context.Context, now time.Time) {
 			s.store.Locker(ctx, locked.ID))
 	}
 	if hidden {
-		if hangs := s.store.CommitWaits(ctx); hangs != nil {
-			s.hidden.Report(event.CommitWaits, "published rows cannot be deleted: they are not visible yet", hangs)
-		}
+		s.reportCommit(ctx)
+	}
+}
+
+// reportCommit logs if COMMIT hangs: that of this relay, or that of an inserting transaction.
+func (s *settler) reportCommit(ctx context.Context) {
+	if hangs := s.store.CommitWaits(ctx); hangs != nil && ctx.Err() == nil {
+		s.commits.Report(event.CommitWaits, "published rows cannot be deleted: COMMIT hangs", hangs)
 	}
 }
