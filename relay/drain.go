@@ -123,7 +123,8 @@ func (r *Relay) stalled(changed, now time.Time) bool {
 // leftBehind says why a drain could not publish these rows; nil: it has published all.
 func (r *Relay) leftBehind(ctx context.Context, a *actors, left store.Waiting) error {
 	state, v := r.publisherState(), r.core.View()
-	what := fmt.Sprintf("due rows remain in %s: %d or more, the first has id %d: ", r.config.Table, left.Rows, left.First)
+	what := fmt.Sprintf("due rows remain in %s: %d or more, the first has id %d: ",
+		r.config.Table, left.Rows, left.First)
 	if left.Rows == 0 {
 		what = fmt.Sprintf("no due row is in %s: ", r.config.Table)
 	}

@@ -89,7 +89,8 @@ func (j *databaseJudge) judgeOtherSlots(c chart) {
 		}
 		c.about(o.Name).warn("other_slot", remark("-- ask its owner, who loses the position in the WAL, "+
 			"or the standby that needs it; then: %s;", slot.DropSQL(o.Name)),
-			"slot %s, a %s, retains %s of WAL, and nobody uses it: the disk can fill up", o.Name, of, size(o.RetainedBytes))
+			"slot %s, a %s, retains %s of WAL, and nobody uses it: the disk can fill up",
+			o.Name, of, size(o.RetainedBytes))
 	}
 	if more := len(others) - mostOtherSlots; more > 0 {
 		c.warn("other_slot", sql("SELECT slot_name, slot_type, database, restart_lsn FROM pg_replication_slots "+
