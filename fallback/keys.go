@@ -151,7 +151,7 @@ func (s *Sweeper) measure(runs []outbox.Run) {
 
 // readRuns reads and publishes the chosen runs.
 func (s *Sweeper) readRuns(ctx context.Context, r Role, chosen core.Chosen) error {
-	if len(chosen.Runs) == 0 {
+	if len(chosen) == 0 {
 		return nil
 	}
 	rows, position, err := s.Table.ReadRows(ctx, chosen.IDs(), s.UpTo)

@@ -30,7 +30,7 @@ func (c *Core) Capacity(page int) (rows, bytes int) {
 		return 0, 0
 	}
 	room := min(share-w.swept, c.limits.Messages-w.messages)
-	if room < min(page, max(share/4, 1)) || w.bytes >= c.limits.Bytes/2 {
+	if room < min(page, max(share/8, 1)) || w.bytes >= c.limits.Bytes/2 {
 		w.lacks(c.mu.now)
 		return 0, 0
 	}
@@ -89,7 +89,7 @@ func (c *Core) SweptRuns(chosen Chosen, r Read) (out Out) {
 		read[m.Ref()] = m
 	}
 	valid := c.sweeps(r)
-	for _, run := range chosen.Runs {
+	for _, run := range chosen {
 		key := *run[0].OrderingKey
 		k := c.mu.keys.byKey[key]
 		if k == nil || k.place != swept {
@@ -185,11 +185,11 @@ func (c *Core) ChooseRows(found []outbox.Candidate, most Most) (ids []int64, rea
 type Most struct{ Rows, Bytes int }
 
 // Chosen are the runs of the keys to read.
-type Chosen struct{ Runs []outbox.Run }
+type Chosen []outbox.Run
 
 // IDs are the ids of the rows.
 func (c Chosen) IDs() (ids []int64) {
-	for _, run := range c.Runs {
+	for _, run := range c {
 		for _, row := range run {
 			ids = append(ids, row.ID)
 		}
@@ -205,7 +205,7 @@ func (c *Core) ChooseRuns(found Found, keys int, most Most) (chosen Chosen) {
 		for _, key := range found.Asked {
 			c.mu.keys.want(key)
 		}
-		return Chosen{}
+		return nil
 	}
 	c.saw(found.Snapshot)
 	if found.First {
@@ -228,7 +228,7 @@ func (c *Core) ChooseRuns(found Found, keys int, most Most) (chosen Chosen) {
 			c.mu.keys.want(*run[0].OrderingKey)
 			continue
 		}
-		chosen.Runs = append(chosen.Runs, fits)
+		chosen = append(chosen, fits)
 	}
 	if found.Last {
 		c.mu.keys.passed(found.Pass)
