@@ -63,19 +63,7 @@ const keysFactor = 50
 // Planner decides when each sweep runs next. Only one goroutine may use it.
 type Planner struct {
 	pollInterval time.Duration
-	next         [sweeps]time.Time
-	// ended is when the last complete pass ended.
-	ended [sweeps]time.Time
-	// underWay: the pass has more pages. began is when its first page was read.
-	underWay [sweeps]bool
-	began    [sweeps]time.Time
-	// took is the longest page of the last complete pass, taking that of the current pass. The first page may have to
-	// scan millions of dead rows.
-	took, taking [sweeps]time.Duration
-	// cost is the shorter took of the last two complete passes: one of them may have waited for a paused server.
-	cost [sweeps]time.Duration
-	// passTook is the time of all pages of the last complete pass, passing that of the current pass.
-	passTook, passing [sweeps]time.Duration
+	passes       [sweeps]timing
 	// quietUntil is when the next row is due, unless a row gets an earlier time.
 	quietUntil time.Time
 	// looked is when the last snapshot was taken.
@@ -83,6 +71,22 @@ type Planner struct {
 	// wantedAt is when wanted keys were last looked up. againAt is when those may be looked up again of which nothing
 	// could be read.
 	wantedAt, againAt time.Time
+}
+
+// timing are the passes of one sweep.
+type timing struct {
+	// next is when a pass, or the next page of it, is due.
+	next time.Time
+	// underWay: the pass has more pages. began is when its first page was read, ended when the last complete pass ended.
+	underWay     bool
+	began, ended time.Time
+	// took is the longest page of the last complete pass, taking that of the current pass. The first page may have to
+	// scan millions of dead rows.
+	took, taking time.Duration
+	// cost is the shorter took of the last two complete passes: one of them may have waited for a paused server.
+	cost time.Duration
+	// all is the time of all pages of the last complete pass, passing that of the current pass.
+	all, passing time.Duration
 }
 
 // NewPlanner returns a planner with this poll interval.
@@ -142,87 +146,86 @@ func (p *Planner) at(s Sweep, r Role) time.Time {
 		}
 		return at
 	}
-	at := p.next[s]
+	pass := &p.passes[s]
 	switch {
 	case s == Backlog && !r.Ready: // only look whether transactions have become visible
 		return p.looked.Add(p.pollInterval)
-	case at.IsZero(), p.underWay[s], !r.Leader || !r.Live:
-		return at
+	case pass.next.IsZero(), pass.underWay, !r.Leader || !r.Live:
+		return pass.next
 	case s == Backlog && !r.Backlog && !r.Unseen:
 		return p.backlogUnasked()
-	case s == Due && !r.Due && p.quietUntil.After(at):
+	case s == Due && !r.Due && p.quietUntil.After(pass.next):
 		return p.quietUntil
 	}
-	return at
+	return pass.next
 }
 
 // pauses reports whether the next pass is more than a poll interval after the last one. Such a pass has found many rows
 // that must not leave yet: scheduled ones, dead ones, or those behind the first row of their key.
 func (p *Planner) pauses(s Sweep) bool {
-	return !p.underWay[s] && p.next[s].Sub(p.ended[s]) > p.pollInterval
+	pass := &p.passes[s]
+	return !pass.underWay && pass.next.Sub(pass.ended) > p.pollInterval
 }
 
 // newestWait reports whether new rows would wait for long.
 func (p *Planner) newestWait(now time.Time) bool {
-	long := func(s Sweep) bool { return p.underWay[s] && now.Sub(p.began[s]) > p.pollInterval }
+	long := func(s Sweep) bool { return p.passes[s].underWay && now.Sub(p.passes[s].began) > p.pollInterval }
 	return p.pauses(Backlog) || long(Backlog) || long(Keys)
 }
 
 // duePauses reports whether due rows would wait for long, because Due pauses, or walks past rows that cannot leave.
 func (p *Planner) duePauses() bool {
-	return p.pauses(Due) || p.underWay[Due] && p.taking[Due] > p.pollInterval/2
+	return p.pauses(Due) || p.passes[Due].underWay && p.passes[Due].taking > p.pollInterval/2
 }
 
 // keysAt returns when the next page of a pass over all keys is due.
 func (p *Planner) keysAt(r Role) time.Time {
-	at := p.next[Keys]
-	if at.IsZero() || p.underWay[Keys] || !r.Leader || !r.Live || r.Unlisted {
-		return at
+	pass := &p.passes[Keys]
+	if pass.next.IsZero() || pass.underWay || !r.Leader || !r.Live || r.Unlisted {
+		return pass.next
 	}
-	return p.unasked(Keys, keysFactor*p.passTook[Keys])
+	return p.unasked(pass, keysFactor*pass.all)
 }
 
 // backlogUnasked returns when a pass over keyless rows runs without a reason.
 func (p *Planner) backlogUnasked() time.Time {
-	return p.unasked(Backlog, min(safetyFactor*p.cost[Backlog], safetyAtLeast))
+	pass := &p.passes[Backlog]
+	return p.unasked(pass, min(safetyFactor*pass.cost, safetyAtLeast))
 }
 
 // unasked returns when a sweep runs without a reason, at least some time after the last one.
-func (p *Planner) unasked(s Sweep, pause time.Duration) time.Time {
-	at := p.ended[s].Add(max(noticedAfter*p.pollInterval, noticedIn, pause))
-	if at.Before(p.next[s]) {
-		return p.next[s]
+func (p *Planner) unasked(pass *timing, pause time.Duration) time.Time {
+	at := pass.ended.Add(max(noticedAfter*p.pollInterval, noticedIn, pause))
+	if at.Before(pass.next) {
+		return pass.next
 	}
 	return at
 }
 
 // Done records the result of a sweep.
 func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
-	if s == Due {
+	pass, factor := &p.passes[s], time.Duration(costFactor)
+	if s == Due { // while it pauses, Lately reads what becomes due
+		factor = keysFactor
 		p.quietUntil = now.Add(min(o.Quiet, noticedAfter*p.pollInterval))
 	}
-	if !p.underWay[s] {
-		p.began[s] = now
+	if !pass.underWay {
+		pass.began = now
 	}
-	p.underWay[s] = o.More
-	if p.passing[s] += o.Took; !o.More {
-		p.passTook[s], p.passing[s] = p.passing[s], 0
-	}
-	p.taking[s] = max(p.taking[s], o.Took)
+	pass.underWay = o.More
+	pass.passing += o.Took
+	pass.taking = max(pass.taking, o.Took)
+	pass.next = now
 	if o.More {
-		p.next[s] = now
 		return
 	}
-	p.ended[s], p.cost[s] = now, min(p.taking[s], p.took[s])
-	factor := time.Duration(costFactor)
-	if s == Due { // meanwhile, Lately reads what becomes due
-		factor = keysFactor
+	pass.ended, pass.cost = now, min(pass.taking, pass.took)
+	pass.took, pass.taking = pass.taking, 0
+	pass.all, pass.passing = pass.passing, 0
+	if !o.Full || factor*pass.cost >= p.pollInterval {
+		pass.next = now.Add(max(p.pollInterval, factor*pass.cost))
 	}
-	if p.next[s] = now.Add(max(p.pollInterval, factor*p.cost[s])); o.Full && factor*p.cost[s] < p.pollInterval {
-		p.next[s] = now
-	}
-	p.took[s], p.taking[s] = p.taking[s], 0
 }
 
 // Reset makes a sweep due at once.
-func (p *Planner) Reset(s Sweep) { p.next[s], p.underWay[s] = time.Time{}, false }
+func (p *Planner) Reset(s Sweep) { p.passes[s].next, p.passes[s].underWay = time.Time{}, false }
