@@ -22,7 +22,7 @@ type model struct {
 	*world
 	// taken is when it took the lock. In the term, begun is the boundary of older rows, which wait until restUntil.
 	taken, restUntil time.Time
-	begun            core.Boundary
+	begun            int64
 	// late: its proofs of the lock come late.
 	late bool
 	// polls: there is no stream.
@@ -128,7 +128,7 @@ func newModel(t *rapid.T) *model {
 	m := emptyModel()
 	m.t = t
 	if rapid.Bool().Draw(t, "tight limits") {
-		m.limits.Keys, m.limits.Unseen, m.limits.Unknown = 3, 2, 1
+		m.limits.Keys, m.limits.Unseen = 3, 2
 	}
 	m.scheduledOfTen = 1
 	if rapid.Bool().Draw(t, "mostly scheduled") {
@@ -207,7 +207,7 @@ func (m *model) takeLock() {
 // lead begins a term. Free is when the lock was free.
 func (m *model) lead(free time.Time) {
 	m.say("leads")
-	m.begun, m.restUntil = core.Boundary{ID: int64(len(m.rows)), At: m.now}, free.Add(core.RestFor)
+	m.begun, m.restUntil = int64(len(m.rows)), free.Add(core.RestFor)
 	m.core.BeginTerm(core.Lead{Older: m.begun, Server: m.restarts, Free: free})
 	m.core.Owned(m.now)
 	m.stream()
@@ -417,10 +417,7 @@ func (m *model) publish(message *outbox.Message) {
 
 // isOlder reports whether a message that a sweep has read could leave before the term.
 func (m *model) isOlder(message *outbox.Message) bool {
-	if message.AvailableAt != nil {
-		return !message.AvailableAt.After(m.begun.At)
-	}
-	return message.XID == 0 && message.ID <= m.begun.ID
+	return message.XID == 0 && message.ID <= m.begun
 }
 
 // arrive delivers a message to the broker.

@@ -185,7 +185,7 @@ func (l *leader) lead(ctx context.Context, session lockSession) error {
 			}
 			renewed = began
 		}
-		if _, err := l.ping(ctx, session); err != nil {
+		if err := l.ping(ctx, session); err != nil {
 			return err
 		}
 		l.core.Owned(began)
@@ -258,8 +258,7 @@ const askEnded = 10 * time.Millisecond
 // that of core.Lead.
 func (l *leader) beginTerm(ctx context.Context, session lockSession, free time.Time) error {
 	server := l.store.Restarts()
-	at, err := l.ping(ctx, session)
-	if err != nil {
+	if err := l.ping(ctx, session); err != nil {
 		return err
 	}
 	last, ok, err := l.store.LastID(ctx)
@@ -272,7 +271,7 @@ func (l *leader) beginTerm(ctx context.Context, session lockSession, free time.T
 	if l.store.Restarts() != server {
 		return errors.New("the server was restarted or replaced while the term began")
 	}
-	l.core.BeginTerm(core.Lead{Older: core.Boundary{ID: last, At: at}, Server: server, Free: free})
+	l.core.BeginTerm(core.Lead{Older: last, Server: server, Free: free})
 	l.trouble.Over(event.StreamUp, "Postgres answers again: this relay is the leader")
 	l.announce(event.LeaderStarted, "took the lock of the table: this relay is the leader, "+
 		"and publishes older rows from the table")
@@ -280,17 +279,18 @@ func (l *leader) beginTerm(ctx context.Context, session lockSession, free time.T
 	return nil
 }
 
-func (l *leader) ping(ctx context.Context, session lockSession) (at time.Time, err error) {
+func (l *leader) ping(ctx context.Context, session lockSession) error {
 	l.alive.beat()
 	began := time.Now()
-	if at, err = session.ping(ctx); err != nil {
-		return at, err
+	at, err := session.ping(ctx)
+	if err != nil {
+		return err
 	}
 	now := core.ServerClock{Ours: began, Server: at}
 	if before := l.clock.Swap(&now); before != nil && now.Behind(*before) {
 		l.hasten(ctx)
 	}
-	return at, nil
+	return nil
 }
 
 // hasten makes retries due that got a time beyond all limits while the server's clock was ahead.

@@ -63,13 +63,12 @@ type Limits struct {
 	Messages, Bytes int // in the window
 	Keys            int // remembered ordering keys
 	Unseen          int // remembered transactions
-	Unknown         int // rows remembered as possibly published
 }
 
 // DefaultLimits returns the limits for a window of this many messages.
 func DefaultLimits(messages int) Limits {
 	return Limits{
-		Messages: messages, Bytes: 32 << 20, Keys: 150_000, Unseen: 100_000, Unknown: 100_000,
+		Messages: messages, Bytes: 32 << 20, Keys: 150_000, Unseen: 100_000,
 	}
 }
 
@@ -99,7 +98,6 @@ func New(limits Limits, policy Policy) *Core {
 	c.mu.registry = make(registry)
 	c.mu.keys = newKeys(limits.Keys)
 	c.mu.unseen = unseen{limit: limits.Unseen, inProgress: make(map[uint32]struct{})}
-	c.mu.marks = newMarks()
 	c.mu.backlog = noID
 	return c
 }
@@ -204,7 +202,6 @@ func (c *Core) streamed(m *outbox.Message, commitLSN uint64, mayWait, large bool
 
 // direct takes a row that may leave without a look at the table, unless its key has rows there.
 func (c *Core) direct(m *outbox.Message) (now *outbox.Message) {
-	c.mu.marks.streamed(m)
 	if m.OrderingKey == nil {
 		c.hold(m, 0)
 		return m

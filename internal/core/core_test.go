@@ -256,22 +256,24 @@ func TestABodyIsPublishedOnlyByTheLeader(t *testing.T) {
 
 // A row that could leave before this term is marked, and one that the broker may have taken.
 func TestRowsThatMayHaveBeenPublishedAreMarked(t *testing.T) {
-	at := time.Now()
 	for name, tc := range map[string]struct {
-		id     int64
-		due    *time.Time
-		marked bool
+		id, lost int64
+		marked   bool
 	}{
-		"up to the boundary":  {5, nil, true},
-		"above it":            {6, nil, false},
-		"due at the boundary": {6, &at, true},
-		"due later":           {5, new(at.Add(1)), false},
+		"up to the boundary":                {id: 5, marked: true},
+		"above it":                          {id: 6},
+		"up to a row whose confirm is lost": {id: 7, lost: 7, marked: true},
+		"above that":                        {id: 8, lost: 7},
 	} {
 		for _, reason := range []outbox.Reason{outbox.ReasonNack, outbox.ReasonUnroutable} {
 			c := leading(8)
-			c.BeginTerm(Lead{Older: Boundary{ID: 5, At: at}})
+			c.BeginTerm(Lead{Older: 5})
 			c.Owned(c.Clock())
-			m := &outbox.Message{Row: outbox.Row{ID: tc.id, AvailableAt: tc.due}}
+			if tc.lost > 0 {
+				out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: tc.lost}}, 1, false)
+				c.Resolved(outbox.Result{Message: out.Publish[0], Outcome: outbox.Unknown})
+			}
+			m := &outbox.Message{Row: outbox.Row{ID: tc.id}}
 			if out, _ := sweep(c, m); len(out.Publish) != 1 || m.PossibleDuplicate != tc.marked {
 				t.Errorf("%s: marked is %t", name, m.PossibleDuplicate)
 			}

@@ -76,7 +76,7 @@ func (c *Core) Certain() bool {
 func (c *Core) Quiet() bool {
 	c.lock()
 	defer c.mu.Unlock()
-	lost := len(c.mu.marks.unknown) > 0 || c.mu.marks.anyUnknown
+	lost := outbox.Elapsed(c.mu.marks.lost, c.mu.now) <= RestFor
 	return c.mu.window.messages == 0 && !lost && c.mu.lease.rest(c.mu.now) == 0
 }
 

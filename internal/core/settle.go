@@ -8,11 +8,10 @@ func (c *Core) Resolved(r outbox.Result) (out Out, decision outbox.Decision) {
 	c.lock()
 	defer c.mu.Unlock()
 	m, s := r.Message, outbox.NewSettlement(r, decision)
-	c.mu.marks.resolved(r)
+	c.mu.marks.resolved(r, c.mu.now)
 	switch {
 	case decision.Action == outbox.Delete || decision.KeyGoesOn:
 		var next *outbox.Message
-		c.mu.marks.written(m.Ref())
 		if m.OrderingKey != nil {
 			if c.late() {
 				c.leaveQueue(c.mu.keys.unqueue(*m.OrderingKey))
@@ -27,9 +26,6 @@ func (c *Core) Resolved(r outbox.Result) (out Out, decision outbox.Decision) {
 			c.leaveQueue(c.mu.keys.stop(m))
 		}
 		return c.settling(s, nil), decision
-	}
-	if r.Outcome == outbox.Unknown {
-		c.mu.marks.lostConfirm(m, c.limits.Unknown)
 	}
 	if m.OrderingKey != nil {
 		c.leaveQueue(c.mu.keys.stop(m))
@@ -81,7 +77,6 @@ func (c *Core) settle(s outbox.Settlement) {
 	if s.Decision.Reason == outbox.ReasonCoalesced && m.OrderingKey != nil {
 		c.mu.keys.dropped(*m.OrderingKey)
 	}
-	c.mu.marks.written(m.Ref())
 	c.forget(m.Ref(), m.Size())
 	if m.OrderingKey != nil {
 		c.mu.keys.released(m)

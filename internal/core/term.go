@@ -15,9 +15,9 @@ type term struct {
 
 // Lead describes how this relay has become the leader.
 type Lead struct {
-	// Older are the rows that a leader before it may have published: up to the greatest id so far, of the rows and of
-	// the sequence, and those that are due.
-	Older Boundary
+	// Older is the greatest id so far, of the rows and of the sequence: a leader before it may have published rows up to
+	// it.
+	Older int64
 	// Server is the number of the server; a server that was restarted or replaced has another one.
 	Server int64
 	// Free is when the lock was free. For RestFor after it, older rows are left alone. Zero: nobody has led before.
