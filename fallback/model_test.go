@@ -57,8 +57,10 @@ type world struct {
 	relays []*model
 	// acting is the relay of which a story of several relays speaks.
 	acting *model
-	// holder is the relay whose session has the lock of the table; nil: none.
+	// holder is the relay whose session has the lock of the table; nil: none. Word is older of a leader that has ended
+	// well; nil: none.
 	holder *model
+	word   *int64
 	// scheduledOfTen is how many of ten rows have a time.
 	scheduledOfTen int
 	// expiring: rows have expires_at; drops: expired rows are deleted.
@@ -208,6 +210,9 @@ func (m *model) takeLock() {
 func (m *model) lead(free time.Time) {
 	m.say("leads")
 	m.begun, m.restUntil = int64(len(m.rows)), free.Add(core.RestFor)
+	if m.word != nil {
+		m.begun, m.restUntil, free, m.word = *m.word, m.now, time.Time{}, nil
+	}
 	m.core.BeginTerm(core.Lead{Older: m.begun, Server: m.restarts, Free: free})
 	m.core.Owned(m.now)
 	m.stream()
@@ -257,7 +262,7 @@ func (w *world) failOver(lost int) {
 
 // restart ends all sessions. The server has another number then.
 func (w *world) restart() {
-	w.holder = nil
+	w.holder, w.word = nil, nil
 	for _, r := range w.relays {
 		r.streamed = min(r.streamed, len(w.txs))
 	}
@@ -562,6 +567,15 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 
 // pass lets time pass.
 func (w *world) pass(d time.Duration) { w.now = w.now.Add(d) }
+
+// endWell ends the process of a leader, if nothing of it is on its way, and starts it again.
+func (m *model) endWell() {
+	if older, quiet := m.core.Quiet(); quiet && m.leads() {
+		m.say("ends well")
+		m.holder, m.word = nil, &older
+		m.launch()
+	}
+}
 
 // crash ends the process. Sent messages may have arrived.
 func (m *model) crash(arrived []bool) {

@@ -191,7 +191,8 @@ func (m *model) stepsOf(keys ...string) steps {
 	}
 	maps.Copy(all, steps{
 		"due": sweep(Due), "lately": sweep(Lately), "backlog": sweep(Backlog), "newest": sweep(Newest), "keys": sweep(Keys), "keys too": sweep(Keys),
-		"crash": func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
+		"end well": func(*rapid.T) { m.endWell() },
+		"crash":    func(t *rapid.T) { m.crash([]bool{some.Draw(t, "arrived"), some.Draw(t, "arrived too")}) },
 	})
 	return all
 }

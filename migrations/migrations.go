@@ -96,19 +96,26 @@ func migrate(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string)
 			return from, err
 		}
 	}
-	_, err = tx.Exec(ctx, "DELETE FROM "+versions)
-	if err == nil {
-		_, err = tx.Exec(ctx, "INSERT INTO "+versions+" VALUES ($1)", Latest)
-	}
+	_, err = tx.Exec(ctx, "UPDATE "+versions+" SET version = $1", Latest)
 	return from, err
 }
 
 // createVersions creates the version table, which leaders lock. It has no index: REINDEX CONCURRENTLY would lock it
 // until all older transactions have ended. Without a replica identity, a publication FOR ALL TABLES lets no row be
-// updated. A leader that ends and leaves nothing in flight says so in ended_well.
+// updated. If ended_well is EndedWell, only rows with ids up to older may have been published before.
 func createVersions(versions string) string {
-	return fmt.Sprintf("CREATE TABLE %[1]s (version int4, ended_well uuid);\n"+
-		"ALTER TABLE %[1]s REPLICA IDENTITY FULL", versions)
+	return fmt.Sprintf("CREATE TABLE %[1]s (version int4, ended_well uuid, older int8);\n"+
+		"ALTER TABLE %[1]s REPLICA IDENTITY FULL;\n"+
+		"INSERT INTO %[1]s VALUES (0, %[2]s, -9223372036854775808)", versions, EndedWell(versions))
+}
+
+// EndedWell is the word of a leader that has ended with nothing on its way, as SQL. It is true only until the server
+// restarts, and only in this table: after a crash, a failover or a restore, it means nothing. Versions is SQL.
+func EndedWell(versions string) string {
+	return "pg_catalog.md5(pg_catalog.concat_ws(' ', extract(epoch FROM pg_catalog.pg_postmaster_start_time()), " +
+		QuoteLiteral(versions) + "::pg_catalog.regclass::pg_catalog.oid," +
+		" (SELECT oid FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())))" +
+		"::pg_catalog.uuid"
 }
 
 // Status returns the version of the tables. It needs only SELECT on the version table. It fails if objects with the

@@ -29,7 +29,7 @@ func SQL(table outbox.Table, owner ...string) (string, error) {
 		QuoteLiteral(table.Schema))
 	fmt.Fprintf(&b, "\\if :schema_missing\nCREATE SCHEMA %s;\n\\endif\n", outbox.QuoteIdentifier(table.Schema))
 	fmt.Fprintf(&b, "SELECT pg_catalog.to_regclass(%s) IS NULL AS versions_missing \\gset\n", QuoteLiteral(versions))
-	fmt.Fprintf(&b, "\\if :versions_missing\n%[2]s;\nINSERT INTO %[1]s (version) VALUES (0);\n"+
+	fmt.Fprintf(&b, "\\if :versions_missing\n%[2]s;\n"+
 		"\\else\nLOCK TABLE %[1]s IN EXCLUSIVE MODE;\n\\endif\n", versions, createVersions(versions))
 	fmt.Fprintf(&b, "\n-- A table or view of another role with one of these names could run code as you.\n%s",
 		OwnersSQL(table, outbox.Table{}, owner...))

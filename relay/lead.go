@@ -150,17 +150,10 @@ func (l *leader) lead(ctx context.Context, session lockSession) error {
 	if err := session.setName(ctx, "cdc-relay leader"); err != nil {
 		return err
 	}
-	endedWell, err := l.endFormer(ctx, session)
-	if err != nil {
+	if err := l.endFormer(ctx); err != nil {
 		return err
 	}
-	free := taken
-	if endedWell {
-		free = time.Time{}
-	} else if err := sleep(ctx, time.Until(taken.Add(core.LateAfter))); err != nil {
-		return err // a former leader that has not noticed the loss of its lock takes rows until then
-	}
-	if err := l.beginTerm(ctx, session, free); err != nil {
+	if err := l.beginTerm(ctx, session, taken); err != nil {
 		return err
 	}
 	defer l.core.EndTerm()
@@ -199,8 +192,8 @@ func (l *leader) lead(ctx context.Context, session lockSession) error {
 		select {
 		case <-ctx.Done():
 			stream.Wait()
-			if l.core.Quiet() {
-				session.leaveWord(ctx)
+			if older, quiet := l.core.Quiet(); quiet {
+				session.leaveWord(ctx, older)
 			}
 			return nil
 		case err := <-failed:
@@ -214,34 +207,29 @@ func (l *leader) lead(ctx context.Context, session lockSession) error {
 // errReplaced ends a term, because another relay may have led meanwhile.
 var errReplaced = errors.New("another session took the lock of the table")
 
-// endFormer ends the stream of the leader before this one, which may be paused or cut off. Well: that leader has ended,
-// and nothing of it is on its way.
-func (l *leader) endFormer(ctx context.Context, session lockSession) (well bool, err error) {
+// endFormer ends the stream of the leader before this one, which may be paused or cut off.
+func (l *leader) endFormer(ctx context.Context) error {
 	for told := false; ; told = true {
 		l.alive.beat()
-		var seen slot.Slot
 		if err := l.checkSplit(ctx); err != nil {
-			return false, err
+			return err
 		}
+		var seen slot.Slot
 		err := l.store.Conn(ctx, func(conn *pgx.Conn) (err error) {
-			if seen, err = slot.Read(ctx, conn.PgConn(), l.names.Slot); err != nil {
+			if seen, err = slot.Read(ctx, conn.PgConn(), l.names.Slot); err != nil || !seen.Relayed(l.names.Table) {
 				return err
 			}
-			if seen.Relayed(l.names.Table) {
-				return seen.Owner().Terminate(ctx, conn.PgConn())
-			}
-			well, err = session.takeWord(ctx, conn.PgConn())
-			return err
+			return seen.Owner().Terminate(ctx, conn.PgConn())
 		})
 		if err != nil || !seen.Relayed(l.names.Table) {
-			return well && !told, err
+			return err
 		}
 		if !told {
 			l.log.Info("terminating the stream of the former leader",
 				"event", event.OwnerTerminated, "slot", l.names.Slot, "owner", seen.Owner().String())
 		}
 		if err := sleep(ctx, askEnded); err != nil {
-			return false, err
+			return err
 		}
 	}
 }
@@ -254,29 +242,49 @@ func (l *leader) checkSplit(ctx context.Context) error {
 // askEnded is how often the new leader looks whether the former stream has ended.
 const askEnded = 10 * time.Millisecond
 
-// beginTerm begins the term of a relay that has taken the lock. What is in the table now could leave before. Free is
-// that of core.Lead.
-func (l *leader) beginTerm(ctx context.Context, session lockSession, free time.Time) error {
+// beginTerm begins the term of a relay that has taken the lock. What is in the table now could leave before, unless the
+// former leader has ended well.
+func (l *leader) beginTerm(ctx context.Context, session lockSession, taken time.Time) error {
 	server := l.store.Restarts()
-	if err := l.ping(ctx, session); err != nil {
+	var well bool
+	var older int64
+	err := l.store.Conn(ctx, func(conn *pgx.Conn) (err error) {
+		well, older, err = session.takeWord(ctx, conn.PgConn())
 		return err
-	}
-	last, ok, err := l.store.LastID(ctx)
+	})
 	if err != nil {
 		return err
 	}
-	if !ok {
-		last = math.MaxInt64 // without a sequence, new rows cannot be told from older ones
+	if well {
+		taken = time.Time{}
+	} else if older, err = l.greatestID(ctx, taken); err != nil {
+		return err
+	}
+	if err := l.ping(ctx, session); err != nil {
+		return err
 	}
 	if l.store.Restarts() != server {
 		return errors.New("the server was restarted or replaced while the term began")
 	}
-	l.core.BeginTerm(core.Lead{Older: last, Server: server, Free: free})
+	l.core.BeginTerm(core.Lead{Older: older, Server: server, Free: taken})
 	l.trouble.Over(event.StreamUp, "Postgres answers again: this relay is the leader")
 	l.announce(event.LeaderStarted, "took the lock of the table: this relay is the leader, "+
 		"and publishes older rows from the table")
 	l.hasten(ctx)
 	return nil
+}
+
+// greatestID returns the greatest id that a former leader may have published, which died or has not noticed yet that it
+// has lost the lock. Until LateAfter, that leader takes rows.
+func (l *leader) greatestID(ctx context.Context, taken time.Time) (int64, error) {
+	if err := sleep(ctx, time.Until(taken.Add(core.LateAfter))); err != nil {
+		return 0, err
+	}
+	last, ok, err := l.store.LastID(ctx)
+	if !ok {
+		last = math.MaxInt64 // without a sequence, new rows cannot be told from older ones
+	}
+	return last, err
 }
 
 func (l *leader) ping(ctx context.Context, session lockSession) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,34 +118,35 @@ SELECT ` + check + `,
 	return false, err
 }
 
-// word is what a leader leaves in the version table when it ends and nothing of it is on its way. It is true only until
-// the server restarts, and only in this table: after a crash, a failover or a restore, it means nothing.
-func (s lockSession) word() string {
-	return "pg_catalog.md5(pg_catalog.concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), " +
-		outbox.QuoteLiteral(s.versions) + "::regclass::oid," +
-		" (SELECT oid FROM pg_database WHERE datname = current_database())))::uuid"
-}
-
-// leaveWord gives up the lock and leaves the word in one transaction: no other relay has led in between.
-func (s lockSession) leaveWord(ctx context.Context) {
+// leaveWord gives up the lock and says that this leader has ended well, in one transaction: no other relay has led in
+// between. Only rows up to an id may have been published.
+func (s lockSession) leaveWord(ctx context.Context, older int64) {
 	if s.shard.Whole() { // the UPDATE would wait for the locks of other shards
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWait)
 		defer cancel()
 		// If it fails, the next leader rests.
-		_, _ = s.query(ctx, "UPDATE "+s.versions+" SET ended_well = "+s.word()+"; COMMIT")
+		_, _ = s.query(ctx, fmt.Sprintf("UPDATE %s SET ended_well = %s, older = %d; COMMIT",
+			s.versions, migrations.EndedWell(s.versions), older))
 	}
 }
 
-// takeWord removes the word of the former leader for good, and reports whether it was true. This session has the lock.
-func (s lockSession) takeWord(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
+// takeWord removes the word of the former leader for good, and reports whether it has ended well. If so, only rows up
+// to an id may have been published. This session has the lock.
+func (s lockSession) takeWord(ctx context.Context, conn *pgconn.PgConn) (well bool, older int64, err error) {
 	if !s.shard.Whole() {
-		return false, nil
+		return false, 0, nil
 	}
 	rows, err := slot.Query(ctx, conn, "BEGIN; SET LOCAL synchronous_commit = local; UPDATE "+s.versions+
-		" SET ended_well = NULL FROM (SELECT ended_well FROM "+s.versions+") former"+
-		" WHERE former.ended_well IS NOT NULL"+
-		" RETURNING former.ended_well = "+s.word()+"; COMMIT")
-	return err == nil && len(rows) > 0 && rows[0][0] == "t", err
+		" SET ended_well = NULL FROM (SELECT ended_well, older FROM "+s.versions+") former"+
+		" WHERE former.ended_well = "+migrations.EndedWell(s.versions)+" RETURNING former.older; COMMIT")
+	if pgcode.Is(err, pgerrcode.UndefinedColumn) {
+		return false, 0, nil // an earlier build has created the table
+	}
+	if err == nil && len(rows) > 0 {
+		older, err = strconv.ParseInt(rows[0][0], 10, 64)
+		well = err == nil
+	}
+	return well, older, err
 }
 
 // locker returns the session that has the lock or one that conflicts with it.

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -120,19 +124,30 @@ func TestOneSessionHasTheLock(t *testing.T) {
 // The next leader need not rest if the former one has left word, and nobody has led since.
 func TestALeaderLeavesWordOfItsEnd(t *testing.T) {
 	i := newInstance(t)
-	ctx := t.Context()
+	ctx, left := t.Context(), int64(math.MinInt64)
 	for _, step := range []struct {
 		name       string
 		change     string
 		ends, word bool
 	}{
-		{name: "nobody has led", ends: true},
+		{name: "the database is a copy, and nobody has led"},
+		{name: "nobody has led", change: "new tables", word: true, ends: true},
 		{name: "the former leader ended well", word: true},
 		{name: "the former leader died", ends: true},
-		{name: "the word is of another server", change: `UPDATE outbox_migrations SET ended_well = message_id FROM (SELECT gen_random_uuid() message_id) other`, ends: true},
+		{name: "the word is of another server", change: `UPDATE new_migrations SET ended_well = message_id FROM (SELECT gen_random_uuid() message_id) other`, ends: true},
 		{name: "it ended well on this one", word: true, ends: true},
+		{name: "an earlier build created the table", change: `ALTER TABLE new_migrations DROP COLUMN ended_well`, ends: true},
 	} {
-		if step.change != "" {
+		if step.change == "new tables" {
+			i.config.Table.Name = "new"
+			err := i.db.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+				_, _, err := migrations.Up(ctx, conn.Conn(), i.config.Table)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		} else if step.change != "" {
 			if _, err := i.db.Exec(ctx, step.change); err != nil {
 				t.Fatal(err)
 			}
@@ -142,12 +157,14 @@ func TestALeaderLeavesWordOfItsEnd(t *testing.T) {
 			t.Fatalf("%s: no lock: %v", step.name, err)
 		}
 		for _, want := range []bool{step.word, false} {
-			if got, err := s.takeWord(ctx, i.locks(outbox.Shard{}).conn); got != want || err != nil {
-				t.Errorf("%s: the word is true: %t, %v; want %t", step.name, got, err, want)
+			got, older, err := s.takeWord(ctx, i.locks(outbox.Shard{}).conn)
+			if got != want || got && older != left || err != nil {
+				t.Errorf("%s: the word is true: %t, up to %d, %v; want %t, %d", step.name, got, older, err, want, left)
 			}
 		}
 		if step.ends {
-			s.leaveWord(ctx)
+			left = 7
+			s.leaveWord(ctx, left)
 		}
 		s.close(ctx)
 		await.Until(t, "the lock is free", func() bool {

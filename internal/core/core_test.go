@@ -285,6 +285,48 @@ func TestRowsThatMayHaveBeenPublishedAreMarked(t *testing.T) {
 	}
 }
 
+// The next leader neither waits nor marks newer rows then.
+func TestALeaderHasEndedWellIfNothingIsOnItsWay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rests   bool // a former leader may still publish
+		outcome outbox.Outcome
+		aside   bool
+		after   time.Duration
+		older   int64
+		quiet   bool
+	}{
+		"a message is confirmed":              {outcome: outbox.Confirmed, older: 5, quiet: true},
+		"a message is in flight":              {older: 5},
+		"a confirm was lost just now":         {outcome: outbox.Unknown, older: 7, after: RestFor},
+		"a confirm was lost":                  {outcome: outbox.Unknown, older: 7, after: RestFor + 1, quiet: true},
+		"a published row cannot be deleted":   {outcome: outbox.Confirmed, aside: true, older: 7, quiet: true},
+		"the former leader may still publish": {rests: true, outcome: outbox.Confirmed, older: 5},
+		"the former leader cannot any more":   {rests: true, outcome: outbox.Confirmed, after: RestFor, older: 5, quiet: true},
+	} {
+		c := leading(8)
+		now := c.Clock()
+		lead := Lead{Older: 5}
+		if tc.rests {
+			lead.Free = now
+		}
+		c.BeginTerm(lead)
+		c.Owned(now)
+		out, _ := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 7}}, 1, false)
+		if tc.outcome != 0 {
+			out, _ = c.Resolved(outbox.Result{Message: out.Publish[0], Outcome: tc.outcome})
+			if tc.aside {
+				c.SetAside(out.Settle[0])
+			} else {
+				c.Settled(out.Settle)
+			}
+		}
+		c.Clock = func() time.Time { return now.Add(tc.after) }
+		if older, quiet := c.Quiet(); older != tc.older || quiet != tc.quiet {
+			t.Errorf("%s: up to %d, %t", name, older, quiet)
+		}
+	}
+}
+
 // What a former leader updates late may have been published by the new one.
 func TestALateUpdateIsMarked(t *testing.T) {
 	now := time.Now()

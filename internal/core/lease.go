@@ -72,12 +72,13 @@ func (c *Core) Certain() bool {
 	return !c.mu.term.leader || !c.late()
 }
 
-// Quiet reports whether no message of this relay or of the leader before it can be on its way to the broker.
-func (c *Core) Quiet() bool {
+// Quiet reports whether no message of this relay or of the leader before it can be on its way to the broker. If so, only
+// rows up to an id may have been published before, and not be marked in the table.
+func (c *Core) Quiet() (older int64, quiet bool) {
 	c.lock()
 	defer c.mu.Unlock()
 	lost := outbox.Elapsed(c.mu.marks.lost, c.mu.now) <= RestFor
-	return c.mu.window.messages == 0 && !lost && c.mu.lease.rest(c.mu.now) == 0
+	return c.mu.marks.older, c.mu.window.messages == 0 && !lost && c.mu.lease.rest(c.mu.now) == 0
 }
 
 // ServerClock is a time on the server's clock, and a time of this process that is not later.

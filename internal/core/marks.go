@@ -12,7 +12,7 @@ import (
 //  1. The row says so (possible_duplicate): it was rejected, or moved, after it had perhaps been published.
 //  2. The row could leave before this term, or before the server was restarted: others may have published it, or this
 //     process, and the server has forgotten it.
-//  3. This process has published the row, or one with a greater id, and the confirm was lost.
+//  3. This process has published the row, or one with a greater id, and the confirm was lost or the row set aside.
 //  4. The message is sent long after this relay certainly led. The publisher decides that, from Message.TakenAt; see
 //     Message.MayBeKnown.
 //
@@ -32,7 +32,7 @@ func (ms *marks) swept(m *outbox.Message) {
 // resolved marks a message for its next publication, after a result.
 func (ms *marks) resolved(r outbox.Result, now time.Time) {
 	r.Message.PossibleDuplicate = r.Message.PossibleDuplicate || r.MayHaveArrived()
-	if r.Outcome == outbox.Unknown {
+	if r.MayHaveArrived() {
 		ms.older, ms.lost = max(ms.older, r.Message.ID), now
 	}
 }

@@ -90,6 +90,7 @@ func (c *Core) SetAside(s outbox.Settlement) {
 	defer c.mu.Unlock()
 	c.forget(s.Message.Ref(), s.Message.Size())
 	c.mu.registry.putAside(s.Message.Ref())
+	c.mu.marks.older = max(c.mu.marks.older, s.Message.ID)
 	c.mu.keys.yields(s.Message, true)
 	if s.Message.OrderingKey != nil {
 		c.mu.keys.released(s.Message)

@@ -20,7 +20,8 @@ type Lead struct {
 	Older int64
 	// Server is the number of the server; a server that was restarted or replaced has another one.
 	Server int64
-	// Free is when the lock was free. For RestFor after it, older rows are left alone. Zero: nobody has led before.
+	// Free is when the lock was free. For RestFor after it, older rows are left alone. Zero: nothing of a
+	// leader before is on its way.
 	Free time.Time
 }
 

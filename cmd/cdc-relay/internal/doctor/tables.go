@@ -326,7 +326,7 @@ func (j *databaseJudge) judgeMigrations(c chart) {
 			"role %q may not read the version of the tables, from %s", j.role.Name, versions)
 	case c.unknown("migrations", err):
 	case state.Current == 0 && hasTables:
-		create := sql("CREATE TABLE IF NOT EXISTS %s (version int4, ended_well uuid)", versions.Printed())
+		create := sql("CREATE TABLE IF NOT EXISTS %s (version int4, ended_well uuid, older int8)", versions.Printed())
 		c.wrong("migrations", lines(create,
 			sql("INSERT INTO %s (version) VALUES (%d)",
 				versions.Printed(), state.Latest).noted("if check reports no problem with their columns")),
