@@ -157,7 +157,7 @@ func (k stepKind) weight() int {
 	switch {
 	case k >= freezes && k != thaws && k < ticks, k == unconfirmed, k == rejected:
 		return 3
-	case k == commitsUnseen, k == commitsScheduled, k == beginsSlowly:
+	case k == commitsUnseen, k == commitsScheduled, k == beginsSlowly, k == endsWell:
 		return 2
 	}
 	return 1
@@ -222,6 +222,7 @@ const (
 	rejected
 	settles
 	arrivesLate
+	endsWell
 	freezes
 	thaws
 	dies
@@ -397,6 +398,9 @@ func (r *searched) steps(i int, steps *[]step, add func(int, ...stepKind)) {
 	if knows && !r.leads() {
 		add(i, learns)
 	}
+	if _, quiet := r.core.Quiet(); quiet && r.leads() {
+		add(i, endsWell)
+	}
 	if r.resume != nil {
 		add(i, continues)
 	} else {
@@ -446,11 +450,16 @@ func (s *search) do(step step, r *searched) {
 	case takesLock:
 		r.takeLock()
 	case leads:
-		s.pass(max(r.taken.Add(core.LateAfter).Sub(s.now), 0))
+		if s.word == nil {
+			s.pass(max(r.taken.Add(core.LateAfter).Sub(s.now), 0))
+		}
 		r.lead(r.taken)
 	case learns:
 		s.tell(r.name, "learns that it has lost the lock")
 		r.core.EndTerm()
+	case endsWell:
+		r.drop()
+		r.endWell()
 	case arrivesLate:
 		r.arrive(s.onTheirWay[step.at])
 		s.onTheirWay = slices.Delete(s.onTheirWay, step.at, step.at+1)

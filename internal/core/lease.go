@@ -72,8 +72,8 @@ func (c *Core) Certain() bool {
 	return !c.mu.term.leader || !c.late()
 }
 
-// Quiet reports whether no message of this relay or of the leader before it can be on its way to the broker. If so, only
-// rows up to an id may have been published before, and not be marked in the table.
+// Quiet reports whether no message of this relay or of the leader before it can be on its way to the broker. If so,
+// only rows up to an id may have been published before without a mark in the table.
 func (c *Core) Quiet() (older int64, quiet bool) {
 	c.lock()
 	defer c.mu.Unlock()
