@@ -149,7 +149,8 @@ func (s lockSession) takeWord(ctx context.Context, conn *pgconn.PgConn) (well bo
 	return well, older, err
 }
 
-// locker returns the session that has the lock or one that conflicts with it.
+// locker returns the session that has the lock or one that conflicts with it, or that of a relay of an earlier build:
+// it takes no lock, and its sessions have another name.
 func (s lockSession) locker(ctx context.Context) (p slot.Process, err error) {
 	conflicts := "'ShareUpdateExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'"
 	advisory := "false"
@@ -161,10 +162,14 @@ func (s lockSession) locker(ctx context.Context) (p slot.Process, err error) {
 	rows, err := s.query(ctx, `
 SELECT pg_catalog.jsonb_build_object('pid', l.pid, 'application', a.application_name, 'since', a.backend_start,
   'client', pg_catalog.host(a.client_addr) || coalesce(':' || nullif(a.client_port, -1)::text, ''))
-FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.granted AND l.pid IS NOT NULL AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND (l.relation = pg_catalog.to_regclass(`+outbox.QuoteLiteral(s.versions)+`) AND l.mode IN (`+conflicts+`)
-    OR `+advisory+`) LIMIT 1`)
+FROM (SELECT pid FROM pg_locks l
+      WHERE l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND (l.relation = pg_catalog.to_regclass(`+outbox.QuoteLiteral(s.versions)+`) AND l.mode IN (`+conflicts+`)
+          OR `+advisory+`)
+      UNION ALL
+      SELECT pid FROM pg_stat_activity
+      WHERE datname = current_database() AND usename = current_user AND application_name = 'cdc-relay') l
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.pid IS NOT NULL LIMIT 1`)
 	if err == nil && len(rows) > 0 {
 		err = json.Unmarshal([]byte(rows[0][0]), &p)
 	}
