@@ -17,8 +17,8 @@ type backlogPass struct {
 	from, next, last int64
 	// left: the last page was rows that the stream has left.
 	left bool
-	// swept is Swept when the pass began.
-	swept int64
+	// swept is that of the sweeper when the pass began.
+	swept int
 	// walk is the time since the last row was found, longest the longest such time.
 	walk, longest time.Duration
 }
@@ -140,7 +140,7 @@ func (s *Sweeper) page(ctx context.Context, r Role, p *backlogPass) (o Outcome, 
 		p.walk = 0
 	}
 	p.next, p.begun = upTo+1, upTo < min(p.last, s.UpTo)
-	o = Outcome{More: p.begun, Full: s.Swept()-p.swept >= int64(s.Page), Took: p.longest}
+	o = Outcome{More: p.begun, Full: s.swept-p.swept >= s.Page, Took: p.longest}
 	missed, err := s.readRows(ctx, r, read.Traced)
 	if missed { // a session holds them
 		s.Core.BacklogFailed(read.Traced[0])
@@ -179,7 +179,7 @@ func (s *Sweeper) beginBacklog(ctx context.Context, r *Role) (bool, error) {
 	if r.Backlog && r.Live {
 		from = began
 	}
-	s.passes.rows = backlogPass{begun: true, from: from, next: from, swept: s.Swept()}
+	s.passes.rows = backlogPass{begun: true, from: from, next: from, swept: s.swept}
 	var err error
 	if s.passes.rows.last, err = s.lastID(ctx); err != nil {
 		s.Core.BacklogFailed(from)

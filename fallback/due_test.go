@@ -187,8 +187,8 @@ func TestARowWithTheLeastIDIsDueLately(t *testing.T) {
 	s := polling(table, &now, func(int64) { now = now.Add(time.Second) }) // it is slow to read
 	s.Next()
 	s.passes.dueGround.from = new(now)
-	if _, err := s.Once(t.Context(), Lately); err != nil || s.Swept() != 1 {
-		t.Errorf("%d rows were published, %v", s.Swept(), err)
+	if _, err := s.Once(t.Context(), Lately); err != nil || s.swept != 1 {
+		t.Errorf("%d rows were published, %v", s.swept, err)
 	}
 }
 

@@ -209,7 +209,7 @@ func TestAPassEndsWithTheNewestRowOfItsStart(t *testing.T) {
 		s.Apply(streamed) // the broker confirms what the stream has published
 		streamed = core.Out{}
 	}
-	if swept := s.Swept(); swept != 1000 { // each once
+	if swept := s.swept; swept != 1000 { // each once
 		t.Errorf("the pass has read %d rows, not the 1,000 of its start", swept)
 	}
 }

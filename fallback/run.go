@@ -26,9 +26,9 @@ func (s *Sweeper) Run(ctx, stop context.Context) error {
 		if s.certain(stop); stop.Err() != nil {
 			break
 		}
-		began, swept := time.Now(), s.Swept()
+		began, swept := time.Now(), s.swept
 		more, err := s.Once(ctx, kind)
-		s.Log.Debug("scanned the table", "sweep", kind.String(), "swept", s.Swept()-swept, "more", more,
+		s.Log.Debug("scanned the table", "sweep", kind.String(), "swept", s.swept-swept, "more", more,
 			"took", time.Since(began).Round(time.Microsecond))
 		if err == nil {
 			s.Trouble.Over(event.SweepRecovered, "scanning the table again")

@@ -3,7 +3,6 @@ package fallback
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -60,7 +59,7 @@ type Sweeper struct {
 	Planner *Planner
 	Settings
 
-	swept   atomic.Int64
+	swept   int // rows, so far
 	passes  passes
 	lookUps lookUps
 	// halved is how often the rows of a search are halved.
@@ -114,14 +113,11 @@ func (s *Sweeper) Role() Role {
 	return r
 }
 
-// Swept counts the rows that sweeps have read and published.
-func (s *Sweeper) Swept() int64 { return s.swept.Load() }
-
 // room returns how many rows and bytes a sweep may read now. No rows: the planner waits until there is room for a page.
 func (s *Sweeper) room() (rows, bytes int) { return s.Core.Capacity(s.Page) }
 
 func (s *Sweeper) apply(out core.Out) {
-	s.swept.Add(int64(out.Swept))
+	s.swept += out.Swept
 	s.Apply(out)
 }
 
