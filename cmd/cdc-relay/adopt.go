@@ -21,7 +21,7 @@ import (
 // adoptFlags are the flags that only adopt reads.
 type adoptFlags struct {
 	from       *outbox.Table
-	mapping    string
+	set        []string
 	waiting    string
 	view, undo bool
 }
@@ -36,12 +36,11 @@ func adoptSettings() []setting {
 				c.adopting.from = &table
 				return err
 			})),
-		settings.FlagOnly(settings.Repeats(settings.Text("map", "LIST", "",
-			"Which column goes where, as TARGET=VALUE,… "+
-				"A target is a column of the outbox, headers.NAME or properties.NAME. "+
-				"A value is a column of the table, or several and texts in single quotes, joined by ||. "+
-				"For celery-outbox: routing_key='QUEUE', task_routes.PATTERN='QUEUE', task_priority.PATTERN='5'.",
-			func(c *config) *string { return &c.adopting.mapping }, adopt.CheckMap))),
+		settings.FlagOnly(settings.Texts("set", "COLUMN=SQL",
+			"What becomes of a column of the outbox, of headers.NAME or properties.NAME: "+
+				"an SQL expression on the columns of the table, such as \"routing_key=kind || '.new'\". "+
+				"Give it once for each.",
+			func(c *config) *[]string { return &c.adopting.set }, adopt.CheckSet)),
 		settings.FlagOnly(settings.Text("waiting", "CONDITION", "",
 			"Which rows of the table are still to be sent, and are moved: "+
 				"all, none, or an SQL condition. Needed if the table has rows and its state is not known.",
@@ -62,14 +61,14 @@ func (p *process) adoptCommand() *cli.Command {
 		Description: `Creates a trigger that moves each new row of another table to the outbox, at COMMIT. Rows that
 wait in the table are moved once. Run it again to move waiting rows and to recreate a missing
 trigger. The tables of the outbox must exist (setup).
-The commands below know their tables; for any other table, --map says which column goes where.
+The commands below know their tables; for any other table, --set says what goes where.
 
 EXAMPLES
 
   cdc-relay adopt debezium --from outboxevent --waiting none
   cdc-relay adopt celery-outbox
   cdc-relay adopt watermill --from watermill_orders
-  cdc-relay adopt --from events --map routing_key=topic,payload=body --waiting "sent_at IS NULL"
+  cdc-relay adopt --from events --set routing_key=topic --set payload=body --waiting none
   cdc-relay adopt debezium --print-sql > adopt.sql   # for a DBA
   cdc-relay adopt --undo --from events`,
 		Flags:  flagsOfAdopt(),
@@ -80,7 +79,7 @@ EXAMPLES
 			Name:        layout,
 			Usage:       adopt.Usage(layout),
 			UsageText:   "cdc-relay adopt " + layout + " [FLAGS]",
-			Description: "As \"cdc-relay adopt\", for " + adopt.Usage(layout) + ".\n--map changes where a column goes.",
+			Description: "As \"cdc-relay adopt\", for " + adopt.Usage(layout) + ".\n--set changes what goes where.",
 			Flags:       flagsOfAdopt(),
 			Action:      p.adopt(layout),
 		})
@@ -98,7 +97,7 @@ func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 
 func flagsOfAdopt() []cli.Flag {
 	return describe(
-		flags("database-url", "table", "owner", "from", "map", "waiting", "view", "undo", "print-sql", "config"),
+		flags("database-url", "table", "owner", "from", "set", "waiting", "view", "undo", "print-sql", "config"),
 		usages{"print-sql": "Print the SQL for psql instead of running it."},
 	)
 }
@@ -153,12 +152,12 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 func adoptRequest(c *cli.Context, conn *pgx.Conn, cfg *config, layout string) (adopt.Request, error) {
 	r := adopt.Request{
 		Outbox: cfg.relay.Table, Owner: cfg.relay.TableOwner, Layout: layout,
-		Map: cfg.adopting.mapping, View: cfg.adopting.view,
+		Set: cfg.adopting.set, View: cfg.adopting.view,
 		Waiting: strings.TrimSpace(cfg.adopting.waiting),
 	}
 	switch from := cfg.adopting.from; {
-	case layout == "" && r.Map == "":
-		return r, usagef("adopt: --map is not set, nor one of %s given", strings.Join(adopt.Layouts(), ", "))
+	case layout == "" && len(r.Set) == 0:
+		return r, usagef("adopt: --set is not set, nor one of %s given", strings.Join(adopt.Layouts(), ", "))
 	case from != nil:
 		r.From = *from
 		return r, nil

@@ -105,7 +105,7 @@ func TestCommandsNameAStandby(t *testing.T) {
 	env["CDC_RELAY_DATABASE_URL"] = both.String()
 	for _, args := range []string{
 		"stats", "list", "explain 1", "keys", "resend 1 --yes", "delete 1 --yes", "setup", "setup --tables-only", "teardown --yes",
-		"adopt --from a --map routing_key=b", "drain",
+		"adopt --from a --set routing_key=b", "drain",
 	} {
 		wantError(t, cdcRelay(t, env, strings.Fields(args)...), "this server is a standby", "use the primary in --database-url")
 	}

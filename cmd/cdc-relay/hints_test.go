@@ -88,7 +88,7 @@ func TestHintsCureTheirErrors(t *testing.T) {
 		"it sets up":        {application, "DROP TABLE outbox, outbox_dead_letter, outbox_migrations", "setup --tables-only", "permission denied", "export CDC_RELAY_DATABASE_URL="},
 		"it sets up tables": {application, "GRANT INSERT ON outbox TO ROLE", "setup --tables-only", "permission denied", "export CDC_RELAY_DATABASE_URL="},
 		"it sets up slots":  {application, "SELECT 1", "setup --mode auto", "may not create publication", "export CDC_RELAY_DATABASE_URL="},
-		"it adopts":         {application, "CREATE TABLE events (id int PRIMARY KEY, body text); GRANT INSERT ON outbox TO ROLE", "adopt --from events --map routing_key=id,payload=body", "permission denied", "export CDC_RELAY_DATABASE_URL="},
+		"it adopts":         {application, "CREATE TABLE events (id int PRIMARY KEY, body text); GRANT INSERT ON outbox TO ROLE", "adopt --from events --set routing_key=id --set payload=body", "permission denied", "export CDC_RELAY_DATABASE_URL="},
 		"it runs the demo":  {application, "GRANT INSERT ON outbox TO ROLE", "demo --count 1 --amqp-url amqp://127.0.0.1:1/", "permission denied", "export CDC_RELAY_DATABASE_URL="},
 	} {
 		t.Run(name, func(t *testing.T) {

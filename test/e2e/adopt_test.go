@@ -58,7 +58,7 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 				"StatusName" varchar(50))`,
 			`INSERT INTO cap.published SELECT right(id, 12)::bigint, 'v1', id, format('{"Headers":{"id":"%%s","cap-callback-name":null},"Value":%%s}', id, body), 0, now(), NULL, 'Scheduled'
 				FROM (VALUES ('%s', '%s')) v(id, body)`,
-			[]string{"adopt", "cap", "--map", "exchange='" + exchange + "',message_id=Name,routing_key='orders.created'"},
+			[]string{"adopt", "cap", "--set", "exchange='" + exchange + "'", "--set", `message_id="Name"`, "--set", "routing_key='orders.created'"},
 			func(id, body string) amqp.Publishing {
 				return amqp.Publishing{Body: []byte(body), Headers: amqp.Table{"id": id, "cap-callback-name": nil}}
 			},
@@ -68,16 +68,16 @@ func TestAdoptedTablesArePublished(t *testing.T) {
 			`CREATE TABLE outbox_record (id varchar(255) PRIMARY KEY, status varchar(20), record_key varchar(255), record_type varchar(255), payload text, context text, created_at timestamptz, completed_at timestamptz,
 				failure_count int, failure_reason varchar(1000), next_retry_at timestamptz, partition_no int, handler_id varchar(1000))`,
 			`INSERT INTO outbox_record VALUES ('%s', 'NEW', 'order-7', 'shop.OrderCreated', '%s', NULL, now(), NULL, 0, NULL, now(), 3, 'io.namastack.outbox.rabbit.RabbitOutboxHandler#handle(java.lang.Object)')`,
-			[]string{"adopt", "namastack", "--map", "exchange='" + exchange + "'"},
+			[]string{"adopt", "namastack", "--set", "exchange='" + exchange + "'"},
 			func(_, body string) amqp.Publishing {
 				return amqp.Publishing{Body: []byte(body), Headers: amqp.Table{"__TypeId__": "shop.OrderCreated"}}
 			},
 			"order-7",
 		},
-		"a map": {
+		"any table": {
 			`CREATE TABLE events (key uuid PRIMARY KEY, topic text DEFAULT 'billing', body text)`,
 			`INSERT INTO events (key, body) VALUES ('%s', '%s')`,
-			[]string{"adopt", "--from", "events", "--map", "routing_key=topic,message_id=key,payload=body,ordering_key=topic", "--view", "--waiting", "all"},
+			[]string{"adopt", "--from", "events", "--set", "routing_key=topic", "--set", "message_id=key", "--set", "payload=body", "--set", "ordering_key=topic", "--view", "--waiting", "all"},
 			func(_, body string) amqp.Publishing { return amqp.Publishing{Body: []byte(body)} },
 			"billing",
 		},

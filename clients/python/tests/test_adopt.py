@@ -38,7 +38,7 @@ def adopted(relay_environment):
         editor.create_model(CeleryOutbox)
     queue = shop.app.conf.task_default_queue
     CeleryOutbox.objects.create(task_id=uuid.uuid4(), task_name="shop.add", args=[0, 0], options={"queue": queue})
-    subprocess.run([RELAY, "adopt", "celery-outbox", "--map", f"routing_key='{queue}'"], check=True, env=relay_environment)
+    subprocess.run([RELAY, "adopt", "celery-outbox", "--set", f"queue='{queue}'"], check=True, env=relay_environment)
     yield
     subprocess.run([RELAY, "adopt", "--undo"], check=True, env=relay_environment)
     with connection.schema_editor() as editor:

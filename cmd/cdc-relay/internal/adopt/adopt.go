@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -27,11 +26,11 @@ type Request struct {
 	Outbox outbox.Table
 	// Owner is a role that may own the outbox (migrations.CheckOwners).
 	Owner string
-	// Layout is one of Layouts, or "" if Map says everything.
+	// Layout is one of Layouts, or "" if Set says everything.
 	Layout string
 	From   outbox.Table
-	// Map says which columns go where, such as "routing_key=topic,payload=body". It overrides the layout.
-	Map  string
+	// Set are expressions in SQL on the table's columns, such as "routing_key=topic". They override the layout.
+	Set  []string
 	View bool
 	// Waiting selects the rows to move: "all", "none" or an SQL condition; "": the layout's condition.
 	Waiting string
@@ -44,8 +43,8 @@ func (r Request) Command() string {
 		words = append(words, shell(r.Layout))
 	}
 	words = append(words, "--from "+shell(r.From.String()))
-	if r.Map != "" {
-		words = append(words, "--map "+shell(r.Map))
+	for _, text := range r.Set {
+		words = append(words, "--set "+shell(text))
 	}
 	if r.View {
 		words = append(words, "--view")
@@ -71,19 +70,19 @@ type note struct {
 	Columns []string `json:"columns"`
 	Key     []string `json:"key"`
 	Layout  string   `json:"layout"`
-	Map     string   `json:"map"`
+	Set     []string `json:"set"`
 	Command string   `json:"command"`
 }
 
 // note describes the function with this text.
 func (p *plan) note(function string) note {
-	r, read := p.request, slices.Clone(p.conversion.columns)
-	for _, c := range p.source.Columns { // some layouts read a column only if it is there
-		if !slices.Contains(read, c.Name) && strings.Contains(function, field(c.Name)) {
+	r, read := p.request, []string(nil)
+	for _, c := range p.source.Columns {
+		if strings.Contains(function, field(c.Name)) {
 			read = append(read, c.Name)
 		}
 	}
-	return note{r.Outbox.SQL(), r.From.Schema, r.From.Name, r.View, read, p.source.key(), r.Layout, r.Map, r.Command()}
+	return note{r.Outbox.SQL(), r.From.Schema, r.From.Name, r.View, read, p.source.key(), r.Layout, r.Set, r.Command()}
 }
 
 // functionOf names the function that copies the rows of a table. The hash tells billing.events from billing_events.
@@ -130,10 +129,6 @@ func newPlan(ctx context.Context, conn *pgx.Conn, r Request) (p *plan, err error
 }
 
 func readPlan(ctx context.Context, tx pgx.Tx, r Request) (*plan, error) {
-	given, err := parseMap(r.Map)
-	if err != nil {
-		return nil, fmt.Errorf("--map: %w", err)
-	}
 	s, err := readSource(ctx, tx, r.From, r.Outbox)
 	if err != nil {
 		return nil, err
@@ -156,7 +151,7 @@ func readPlan(ctx context.Context, tx pgx.Tx, r Request) (*plan, error) {
 		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String()),
 			"table %s was adopted without --view", r.From)
 	}
-	if p.conversion, err = s.convert(r.Layout, given); err != nil {
+	if p.conversion, err = s.convert(ctx, tx, r.Layout, r.Set); err != nil {
 		return nil, err
 	}
 	p.waiting, err = p.condition(ctx, tx)
@@ -168,7 +163,9 @@ func (p *plan) condition(ctx context.Context, db database) (string, error) {
 	condition := p.request.Waiting
 	switch condition {
 	case "":
-		condition = p.source.waiting(p.request.Layout)
+		if condition = layoutOf(p.request.Layout).get("waiting"); !p.source.has(ctx, db, condition) {
+			condition = ""
+		}
 	case "all":
 		condition = "true"
 	case "none":

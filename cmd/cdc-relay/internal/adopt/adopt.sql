@@ -1,9 +1,9 @@
 {{define "variables"}}
-    message_id uuid; exchange text; routing_key text; ordering_key text; coalesce_key text;
+    message_id text; exchange text; routing_key text; ordering_key text; coalesce_key text;
     payload json; payload_bytes bytea; headers jsonb; properties jsonb; redacted_payload json;
     created_at timestamptz; available_at timestamptz; expires_at timestamptz; max_attempts smallint;
     attempts integer; possible_duplicate boolean;
-    body text; options jsonb; envelope json; replanned boolean;
+    body text; envelope json; error text; replanned boolean;
 {{- end}}
 
 {{define "convert"}}
@@ -12,14 +12,16 @@
             message_id := NULL; exchange := NULL; routing_key := NULL; ordering_key := NULL; coalesce_key := NULL;
             payload := NULL; payload_bytes := NULL; headers := NULL; properties := NULL; redacted_payload := NULL;
             created_at := NULL; available_at := NULL; expires_at := NULL; max_attempts := NULL; attempts := NULL;
-            possible_duplicate := {{if and (eq .Layout "celery-outbox") (has "updated_at")}}r."updated_at" IS NOT NULL{{else}}{{.Moves}}{{end}};
+            possible_duplicate := {{.Moves}};
             BEGIN -- Nothing in this block writes, so it costs no transaction id.
-{{- range .Assignments}}
-                {{.Variable}} := {{.Expression}};
+                {{.Address}}
+                {{.Content}}
+{{- if .Errors}}
+                IF error IS NOT NULL THEN
+                    RAISE EXCEPTION '%', error;
+                END IF;
 {{- end}}
-{{- if eq .Layout "celery-outbox"}}{{template "celery" .}}{{end}}
 {{- if .Body}}
-                body := {{.Body}};
                 BEGIN
                     payload := body::json;
                 EXCEPTION WHEN OTHERS THEN -- not JSON
@@ -27,9 +29,9 @@
                     properties := '{"content_type": "text/plain"}' || coalesce(properties, '{}');
                 END;
 {{- end}}
-{{- if eq .Layout "watermill"}}{{template "watermill" .}}{{end}}
-{{- if eq .Layout "cap"}}{{template "cap" .}}{{end}}
-{{- if eq .Layout "namastack"}}{{template "namastack" .}}{{end}}
+{{- with .Then}}
+    {{.}}
+{{- end}}
                 IF payload IS NULL AND payload_bytes IS NULL THEN
                     payload_bytes := ''; -- a row without a body is a message with an empty one
                 END IF;
@@ -55,103 +57,11 @@
         END LOOP;
         INSERT INTO {{.Outbox}} (message_id, exchange, routing_key, ordering_key, coalesce_key, payload, payload_bytes,
             headers, properties, redacted_payload, created_at, available_at, expires_at, max_attempts, attempts, possible_duplicate)
-        VALUES (coalesce(message_id, gen_random_uuid()), exchange, coalesce(routing_key, ''), ordering_key, coalesce_key, payload, payload_bytes,
+        VALUES (CASE WHEN message_id IS NULL THEN gen_random_uuid() -- the same text always gives the same UUID
+                WHEN message_id ~* '^[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}$' THEN message_id::uuid
+                ELSE md5({{.Namespace}} || message_id)::uuid END, exchange, coalesce(routing_key, ''), ordering_key, coalesce_key, payload, payload_bytes,
             nullif(headers, '{}'), nullif(properties, '{}'), redacted_payload, coalesce(created_at, now()), available_at, expires_at, max_attempts,
             coalesce(attempts, 0), nullif(possible_duplicate, false));
-{{- end}}
-
-{{define "shown"}}{{if has (print "redacted_" .)}}coalesce(r."redacted_{{.}}", r."{{.}}"){{else}}r."{{.}}"{{end}}{{end}}
-
-{{define "celery"}}{{$redacted := and (has "redacted_args") (has "redacted_kwargs")}}
-            IF {{column "schema_version" "1"}} <> 1 THEN
-                RAISE EXCEPTION 'schema_version % of a task is not known', {{column "schema_version" "1"}};
-            END IF;
-            options := r.options;
-            message_id := {{.TaskUUID}};
-            -- As Celery publishes (amqp.py, send_task_message): by the default exchange, unless exchange and routing key are set.
-            exchange := ''; routing_key := coalesce(nullif(options ->> 'queue', ''), {{.Queue}});
-            IF options ->> 'exchange' <> '' AND options ->> 'routing_key' <> '' THEN
-                exchange := options ->> 'exchange'; routing_key := options ->> 'routing_key';
-            END IF;
-            created_at := r.created_at;
-            -- The message waits in the outbox, and not in a worker. A retry also waits for its time.
-            available_at := greatest((options ->> 'eta')::timestamptz{{with column "retry_after" ""}}, {{.}}{{end}});
-            attempts := {{column "retries" "0"}};
-            -- The other relay computes it when it publishes.
-            expires_at := CASE jsonb_typeof(options -> 'expires')
-                WHEN 'number' THEN now() + make_interval(secs => (options ->> 'expires')::double precision)
-                ELSE (options ->> 'expires')::timestamptz END;
-            payload := json_build_array(r.args, r.kwargs, json_build_object('callbacks', options -> 'link',
-                'errbacks', options -> 'link_error', 'chain', options -> 'chain', 'chord', options -> 'chord'));
-            -- Message protocol 2 (docs.celeryq.dev, "Message Protocol").
-            headers := jsonb_build_object('lang', 'py', 'task', r.task_name, 'id', r.task_id, 'shadow', options -> 'shadow', 'eta', NULL,
-                'expires', to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'),
-                'group', options -> 'group_id', 'group_index', options -> 'group_index', 'retries', coalesce(options -> 'retries', '0'),
-                'timelimit', jsonb_build_array(options -> 'time_limit', options -> 'soft_time_limit'),
-                'root_id', coalesce(options ->> 'root_id', r.task_id), 'parent_id', options -> 'parent_id',
-                'argsrepr', coalesce(options ->> 'argsrepr', left({{template "shown" "args"}}::text, 1024)),
-                'kwargsrepr', coalesce(options ->> 'kwargsrepr', left({{template "shown" "kwargs"}}::text, 1024)), 'origin', 'cdc-relay',
-                'ignore_result', coalesce(options -> 'ignore_result', 'false'), 'replaced_task_nesting', coalesce(options -> 'replaced_task_nesting', '0'))
-                || jsonb_strip_nulls(jsonb_build_object({{if has "sentry_trace_id"}}'sentry-trace', r."sentry_trace_id", 'baggage', r."sentry_baggage"{{end}}));
-            properties := jsonb_strip_nulls(jsonb_build_object('correlation_id', r.task_id, 'content_type', 'application/json',
-                'content_encoding', 'utf-8', 'priority', coalesce(options -> 'priority', to_jsonb(({{.Priority}})::integer)),
-                'expiration', CASE jsonb_typeof(options -> 'expiration') WHEN 'number' THEN round((options ->> 'expiration')::numeric * 1000) END));
-            -- What the application masks in the one place is hidden in the other.
-            IF options ?| '{argsrepr,kwargsrepr}'{{if $redacted}} OR r.redacted_args IS NOT NULL OR r.redacted_kwargs IS NOT NULL{{end}} THEN
-                redacted_payload := json_build_array(coalesce({{if $redacted}}r.redacted_args, {{end}}options -> 'argsrepr', r.args),
-                    coalesce({{if $redacted}}r.redacted_kwargs, {{end}}options -> 'kwargsrepr', r.kwargs));
-            END IF;
-{{- end}}
-
-{{define "decode"}}
-                BEGIN
-                    payload := convert_from(payload_bytes, 'UTF8')::json;
-                    payload_bytes := NULL;
-                EXCEPTION WHEN OTHERS THEN
-                    NULL;
-                END;
-{{- end}}
-
-{{define "watermill"}}
-            IF payload_bytes IS NOT NULL THEN -- a column of type bytea, mostly with JSON in it
-{{- template "decode"}}
-            END IF;
-            IF json_typeof(payload) = 'object' AND ARRAY(SELECT k COLLATE "C" FROM json_object_keys(payload) k ORDER BY 1) = '{destination_topic,metadata,payload,uuid}' THEN
-                envelope := payload; -- of the forwarder
-                routing_key := envelope ->> 'destination_topic';
-                message_id := {{.EnvelopeUUID}};
-                headers := CASE json_typeof(envelope -> 'metadata') WHEN 'object' THEN (envelope -> 'metadata')::text::jsonb ELSE '{}' END
-                    || jsonb_build_object('_watermill_message_uuid', envelope ->> 'uuid');
-                payload := NULL;
-                payload_bytes := decode(coalesce(envelope ->> 'payload', ''), 'base64');
-{{- template "decode"}}
-            END IF;
-            -- github.com/ThreeDotsLabs/watermill, components/delay/delay.go
-            available_at := coalesce(available_at, (headers ->> '_watermill_delayed_until')::timestamptz);
-{{- end}}
-
-{{define "cap"}}
-            envelope := payload; -- Content is {"Headers": {…}, "Value": …}, with small letters if the application says so
-            IF json_typeof(coalesce(envelope -> 'Headers', envelope -> 'headers')) IS DISTINCT FROM 'object' THEN
-                RAISE EXCEPTION 'Content has no Headers';
-            END IF;
-            headers := coalesce(envelope -> 'Headers', envelope -> 'headers')::text::jsonb || coalesce(headers, '{}');
-            payload := coalesce(envelope -> 'Value', envelope -> 'value');
-            IF json_typeof(payload) = 'null' THEN
-                payload := NULL; -- CAP sends no body then
-            END IF;
-            -- ExpiresAt is the time to send only of these rows, else that to delete the row. A new row has only the delay, a TimeSpan.
-            available_at := coalesce(available_at, CASE WHEN r."StatusName" IN ('Delayed', 'Queued') THEN r."ExpiresAt"::timestamptz END,
-                {{if .Moves}}r."Added"::timestamptz{{else}}now(){{end}} + regexp_replace(headers ->> 'cap-delaytime', '[.](?=[0-9]+:)', ' ')::interval);
-{{- if .Moves}}
-            created_at := coalesce(created_at, r."Added"::timestamptz); -- of a new row it is now, without the application's time zone
-{{- end}}
-{{- end}}
-
-{{define "namastack"}}
-            IF attempts > 0 THEN -- else it is the time of creation, by the application's clock
-                available_at := coalesce(available_at, r."next_retry_at"::timestamptz);
-            END IF;
 {{- end}}
 
 {{define "look"}}

@@ -65,7 +65,8 @@ func (s *shop) request(layout, from, mapping, waiting string) adopt.Request {
 	s.Helper()
 	table, err := outbox.ParseName(from)
 	must(s, err)
-	return adopt.Request{Outbox: s.outbox, Layout: layout, From: table, Map: mapping, Waiting: waiting}
+	set := strings.FieldsFunc(mapping, func(r rune) bool { return r == ';' })
+	return adopt.Request{Outbox: s.outbox, Layout: layout, From: table, Set: set, Waiting: waiting}
 }
 
 func (s *shop) adopt(r adopt.Request) adopt.Result {
@@ -168,7 +169,7 @@ const (
 		timestamp timestamptz NOT NULL DEFAULT now(), payload varchar(8000), tracingspancontext varchar(256))`
 	simplest = `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL, aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb)`
 	events   = `CREATE TABLE events (id bigserial PRIMARY KEY, topic text, customer text, body text, sent_at timestamptz)`
-	eventMap = "routing_key=topic,ordering_key=customer,payload=body,message_id=id"
+	eventMap = "routing_key=topic;ordering_key=customer;payload=body;message_id=id"
 	first    = "00000000-0000-4000-8000-000000000001"
 	second   = "00000000-0000-4000-8000-000000000002"
 )

@@ -52,7 +52,7 @@ func List(ctx context.Context, db database, into outbox.Table, owner ...string) 
 		err = row.Scan(&a.function.Schema, &a.function.Name, &n, &a.Trigger, &a.Enabled)
 		a.Table, a.View = outbox.Table{Schema: n.Schema, Name: n.Table}, n.View
 		// The note is a COMMENT, which the owner of the function can change, so the command is made from its parts.
-		a.Command = Request{Outbox: into, From: a.Table, View: n.View, Layout: n.Layout, Map: n.Map}.Command()
+		a.Command = Request{Outbox: into, From: a.Table, View: n.View, Layout: n.Layout, Set: n.Set}.Command()
 		notes = append(notes, n)
 		return a, err
 	})
@@ -77,20 +77,19 @@ func (a *Adopted) examine(ctx context.Context, db database, into outbox.Table, t
 		return err
 	}
 	a.Exists = true
-	lost := func(name string) bool { return !s.has(name) }
 	a.Missing = slices.DeleteFunc(then.Columns,
-		func(name string) bool { return !lost(name) || slices.Contains(then.Key, name) && !a.View })
+		func(name string) bool { return !s.lacks(name) || slices.Contains(then.Key, name) && !a.View })
 	if a.View {
 		return nil // adopt changed the table to a view, and its rows are not deleted
 	}
 	a.OtherKey = then.Key != nil && !slices.Equal(then.Key, s.key())
-	a.LostKey = slices.DeleteFunc(then.Key, func(name string) bool { return !lost(name) })
+	a.LostKey = slices.DeleteFunc(then.Key, func(name string) bool { return !s.lacks(name) })
 	a.Obstacle = migrations.CheckSource(ctx, db, into, a.Table, owner...)
 	if a.Obstacle == nil {
-		a.Obstacle = s.check(Request{Outbox: into, Layout: then.Layout, From: a.Table, Map: then.Map})
+		a.Obstacle = s.check(Request{Outbox: into, Layout: then.Layout, From: a.Table})
 	}
-	if given, err := parseMap(then.Map); err == nil && a.Obstacle == nil && then.Layout+then.Map != "" {
-		_, a.Obstacle = s.convert(then.Layout, given)
+	if a.Obstacle == nil {
+		_, a.Obstacle = s.convert(ctx, db, then.Layout, then.Set)
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func TestTheStateAtCommitIsSent(t *testing.T) {
 		`CREATE TABLE events_now (body text, prio text, topic text, at date NOT NULL, id int NOT NULL)`,
 		`ALTER TABLE events ATTACH PARTITION events_now FOR VALUES FROM ('2026-01-01') TO ('2027-01-01')`, outboxevent)
 	s.Exec("GRANT UPDATE ON events, outboxevent TO " + s.role)
-	s.adopt(s.request("", "events", "routing_key=topic,payload=body,properties.priority=prio", ""))
+	s.adopt(s.request("", "events", "routing_key=topic;payload=body;properties.priority=prio", ""))
 	s.adopt(s.request(adopt.Debezium, "outboxevent", "", ""))
 	const upsert = " ON CONFLICT (id, at) DO UPDATE SET body = excluded.body"
 	s.insert(
@@ -92,7 +92,7 @@ func TestSerializableTransactionsMayInsertAtOnce(t *testing.T) {
 		CREATE TABLE day1 PARTITION OF days FOR VALUES FROM ('2026-01-01') TO ('2026-01-02'); CREATE TABLE day2 PARTITION OF days FOR VALUES FROM ('2026-01-02') TO ('2026-01-03')`)
 	s.adopt(s.request("", "events", eventMap, ""))
 	s.adopt(s.request(adopt.Debezium, "outboxevent", "", ""))
-	s.adopt(s.request("", "days", "routing_key=topic,payload=body", ""))
+	s.adopt(s.request("", "days", "routing_key=topic;payload=body", ""))
 	// Each one inserts after the trigger of the one before has run. The last one commits first.
 	again := func() *shop { return &shop{Tables: s.Tables, app: tabletest.Connect(t, s.app.Config().ConnString())} }
 	sessions := []*shop{s, again(), again()}
@@ -111,7 +111,7 @@ func TestSerializableTransactionsMayInsertAtOnce(t *testing.T) {
 // Sessions of the application stay open while a migration changes the types of columns.
 func TestColumnsMayChangeTheirTypes(t *testing.T) {
 	s := open(t, `CREATE TABLE events (id int PRIMARY KEY, topic varchar(20), body json, n int)`)
-	s.adopt(s.request("", "events", "routing_key=topic,payload=body,headers.n=n", ""))
+	s.adopt(s.request("", "events", "routing_key=topic;payload=body;headers.n=n", ""))
 	s.insert(`INSERT INTO events VALUES (1, 't', '{"a":  1}', 1)`)
 	s.Exec("ALTER TABLE events ALTER id TYPE bigint, ALTER topic TYPE text, ALTER n TYPE bigint")
 	s.insert(`INSERT INTO events VALUES (2, 't', '{"a":  2}', 2), (3, 't', '{"a":  3}', 3)`)
@@ -129,7 +129,7 @@ func TestAPrimaryKeyMayHaveAnExtensionType(t *testing.T) {
 	s.Exec(`CREATE TABLE events (id int, path "Ext".ltree, at place, name name, body text, PRIMARY KEY (path, id, at, name))`)
 	s.Exec("GRANT INSERT ON events TO " + s.role)
 	s.Exec("INSERT INTO events VALUES (1, 'a.b', 'c', 'd', '1')")
-	s.adopt(s.request("", "events", "routing_key=path,payload=body", "all"))
+	s.adopt(s.request("", "events", "routing_key=path;payload=body", "all"))
 	s.insert("INSERT INTO events VALUES (2, 'a.b', 'c', 'd', '2'), (3, 'a.b', 'c', 'd', '3')")
 	s.want(row{"routing_key": "a.b", "body": "1"}, row{"body": "2"}, row{"body": "3"})
 	s.wantEmpty("events")
@@ -166,7 +166,7 @@ func TestATableThatOthersCanHangCodeOnIsNotAdopted(t *testing.T) {
 		"refers": `role "PUBLIC" has REFERENCES on table public.refers`, "typed": "table public.typed uses type public.json of role " + s.role,
 		"parts": "role " + s.role + " has REFERENCES on table public.part",
 	} {
-		r := s.request("", table, "routing_key=topic,payload=body", "all")
+		r := s.request("", table, "routing_key=topic;payload=body", "all")
 		_, err := adopt.Adopt(t.Context(), tabletest.Connect(t, s.URL), r)
 		_, printing := adopt.SQL(t.Context(), tabletest.Connect(t, s.URL), r)
 		for _, err := range []error{err, printing} {
@@ -179,7 +179,7 @@ func TestATableThatOthersCanHangCodeOnIsNotAdopted(t *testing.T) {
 			s.adopt(r)
 		}
 	}
-	r := s.request("", "owned", "routing_key=topic,payload=body", "none")
+	r := s.request("", "owned", "routing_key=topic;payload=body", "none")
 	r.Owner = s.role // on purpose
 	s.adopt(r)
 	s.Exec("DELETE FROM outbox")
@@ -187,7 +187,7 @@ func TestATableThatOthersCanHangCodeOnIsNotAdopted(t *testing.T) {
 	s.want(row{"body": "2"})
 	s.wantEmpty("owned", "triggers", "refers")
 	s.Exec("CREATE SCHEMA ours CREATE TABLE named (id int PRIMARY KEY, topic text, body text); CREATE TYPE ours.json AS ENUM ('a b'); ALTER TABLE ours.named ALTER body TYPE ours.json USING NULL")
-	s.adopt(s.request("", "ours.named", "routing_key=topic,payload=body", "none")) // a type is no built-in one by its name
+	s.adopt(s.request("", "ours.named", "routing_key=topic;payload=body", "none")) // a type is no built-in one by its name
 	s.Exec("INSERT INTO ours.named VALUES (1, 't', 'a b')")
 	s.want(row{"body": "bytes:a b"})
 	s.Exec("DROP OWNED BY " + s.role + " CASCADE")
@@ -251,7 +251,7 @@ func TestATableThatForbidsDeletesNeedsAView(t *testing.T) {
 	s.Exec(`CREATE RULE ignore AS ON DELETE TO ruled DO INSTEAD NOTHING`)
 	s.Exec(`CREATE TABLE logged (id int PRIMARY KEY, topic text, body text)`)
 	s.Exec(`CREATE TRIGGER log AFTER DELETE ON logged FOR EACH ROW EXECUTE FUNCTION forbid()`)
-	const mapping = "routing_key=topic,payload=body"
+	const mapping = "routing_key=topic;payload=body"
 	s.fails(s.Conn, s.request("", "events", mapping, ""), `table public.events has trigger "No delete", which can prevent a DELETE`, "--view")
 	s.fails(s.Conn, s.request(adopt.Debezium, "outboxevent", "", ""), "has trigger forbid,", "--view")
 	s.fails(s.Conn, s.request("", "days", mapping, ""), "has trigger forbid of public.day1,", "--view")
@@ -294,21 +294,24 @@ func TestObstaclesAreReportedBeforeAnyChange(t *testing.T) {
 	s := open(t, events, simplest, "CREATE TABLE nokey (a text)", "CREATE TABLE years (id int PRIMARY KEY, body text); CREATE TABLE year1 () INHERITS (years)", "CREATE TABLE parent (id int PRIMARY KEY, body text)", "CREATE TABLE child (p int REFERENCES parent)",
 		"CREATE VIEW v AS SELECT 1 AS a")
 	s.Exec("CREATE TABLE foreign_owner (id int PRIMARY KEY, body text); ALTER TABLE outbox OWNER TO " + s.role)
-	const body = "routing_key='k',payload=body"
+	const body = "routing_key='k';payload=body"
 	s.fails(s.Conn, s.request(adopt.Debezium, "nowhere", "", ""), "table public.nowhere does not exist", "")
-	s.fails(s.Conn, s.request("", "nokey", "routing_key=a,payload=a", ""), "has no primary key", "")
+	s.fails(s.Conn, s.request("", "nokey", "routing_key=a;payload=a", ""), "has no primary key", "")
 	s.fails(s.Conn, s.request("", "parent", body, ""), "is the target of foreign key child_p_fkey of public.child", "")
 	s.fails(s.Conn, s.request("", "years", body, ""), "table public.years has child tables public.year1, and their rows would stay there", "")
 	s.fails(s.Conn, s.request("", "v", body, ""), "is a view", "")
 	s.fails(s.Conn, s.request("", "outbox", body, ""), "is the outbox itself", "")
 	s.fails(s.Conn, s.request("", "foreign_owner", body, ""), "may not read and delete rows of public.foreign_owner", "")
-	s.fails(s.Conn, s.request("", "events", "payload", ""), "--map: ", "")
 	s.fails(s.Conn, adopt.Request{Outbox: outbox.Table{Schema: "public", Name: "no"}, From: outbox.Table{Schema: "public", Name: "events"}}, "the outbox public.no does not exist", "")
 	s.Exec("ALTER TABLE outbox OWNER TO CURRENT_USER")
-	s.fails(s.Conn, s.request(adopt.Debezium, "events", "", ""), "table public.events has no column aggregatetype, for routing_key", "")
+	s.fails(s.Conn, s.request("", "events", "id=1", ""), "--set id: this is no column of the outbox to set", "headers.NAME")
+	s.fails(s.Conn, s.request("", "events", "properties.ttl=1", ""), "--set properties.ttl", "content_type")
+	s.fails(s.Conn, s.request("", "events", "routing_key=topic;payload=body;possible_duplicate=true", ""), "--set possible_duplicate", "")
+	s.fails(s.Conn, s.request("", "events", "routing_key=topic;payload=lower(body", ""), "--set payload", "topic, customer")
+	s.fails(s.Conn, s.request(adopt.Debezium, "events", "", ""), `--set routing_key on table public.events: ERROR: column "aggregatetype" does not exist`, "")
 	s.fails(s.Conn, s.request("", "events", "routing_key=topic", ""), "nothing says what becomes the payload", "")
-	s.fails(s.Conn, s.request("", "events", "routing_key=topic,payload=body,created_at=topic", ""), "created_at needs one column with date and time, and not topic text", "")
-	s.fails(s.Conn, s.request(adopt.CeleryOutbox, "events", "", ""), "it is not that of django-celery-outbox", "")
-	s.fails(s.Conn, s.request(adopt.CeleryOutbox, "events", "payload=body", ""), "has no column", "")
+	s.fails(s.Conn, s.request("", "events", "routing_key=topic;payload=body;created_at=id", ""), "cannot cast type bigint to timestamp", "--set created_at= for none")
+	s.fails(s.Conn, s.request(adopt.CeleryOutbox, "events", "", ""), "--set error on table", "")
+	s.fails(s.Conn, s.request(adopt.CeleryOutbox, "events", "payload=body", ""), "does not exist", "")
 	s.is(0, "SELECT count(*) FROM pg_proc WHERE proname ~ '^outbox_from'")
 }

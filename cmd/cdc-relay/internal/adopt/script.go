@@ -30,17 +30,10 @@ type plan struct {
 	function   outbox.Table
 }
 
-// render fills a template. Some versions of django-celery-outbox lack columns, so the templates ask which there are.
+// render fills a template.
 func (p *plan) render(name string, commit bool) (string, error) {
 	s, c := p.source, p.conversion
 	parsed, err := template.New("adopt").Funcs(template.FuncMap{
-		"has": s.has,
-		"column": func(name, otherwise string) string {
-			if s.has(name) {
-				return field(name)
-			}
-			return otherwise
-		},
 		// keyOf compares the primary key with that of a record.
 		"keyOf": func(record string) string { return s.eachKey(" AND ", "s.%[1]s %[2]s "+record+".%[1]s") },
 	}).Parse(templates)
@@ -60,9 +53,11 @@ func (p *plan) render(name string, commit bool) (string, error) {
 	}
 	err = parsed.ExecuteTemplate(&b, name, map[string]any{
 		"Outbox": p.request.Outbox.SQL(), "Source": s.table.SQL(), "View": p.request.View, "Sequences": p.sequences(),
-		"Layout": c.layout, "Assignments": c.assignments, "Body": c.body, "Queue": c.queue, "Priority": c.priority,
-		"TaskUUID": s.asUUID(`r."task_id"::text`), "EnvelopeUUID": s.asUUID("(envelope ->> 'uuid')"),
-		"Waiting": "(" + p.waiting + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
+		"Address": c.statement(name == "move", addressed),
+		"Content": c.statement(name == "move", func(column string) bool { return !addressed(column) }),
+		"Body":    c.body == "body", "Errors": c.lines.get("error") != "", "Then": c.lines.get("then"),
+		"Namespace": migrations.QuoteLiteral(s.table.String() + "/"),
+		"Waiting":   "(" + p.waiting + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
 		"Moves": name == "move", "Commit": commit,
 		"Literal": literal, "Relations": relations,
 		"Trusted": join([]string{s.Owner, p.request.Owner}, ", ", migrations.QuoteLiteral),
@@ -90,14 +85,14 @@ func (s *source) keyColumns() string { return s.eachKey(", ", "s.%[1]s") }
 func (p *plan) order() string {
 	order := p.source.keyColumns()
 	ordered := []string{"int2", "int4", "int8", "numeric", "timestamptz", "timestamp", "xid8"}
-	if key, _ := p.source.find(part{column: p.source.Key[0].Name, quoted: true}); slices.Contains(ordered, key.Type) {
-		return order
-	}
-	for _, a := range p.conversion.assignments {
-		name, isTime := strings.CutSuffix(a.Expression, "::timestamptz")
-		if isTime && a.Variable == "created_at" {
-			return "s" + strings.TrimPrefix(name, "r") + ", " + order
+	for _, c := range p.source.Columns {
+		if c.Name == p.source.Key[0].Name && slices.Contains(ordered, c.Type) {
+			return order
 		}
+	}
+	if created := p.conversion.lines.index("created_at"); created >= 0 && p.conversion.lines.get("created_at") != "" {
+		from := p.conversion.from(p.conversion.lines[created:created+1], "s", "", true)
+		return "(SELECT e.c0" + from + "), " + order
 	}
 	return order
 }

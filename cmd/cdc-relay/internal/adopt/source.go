@@ -167,7 +167,7 @@ WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'v')`
 
 // UsualTable returns the layout's table with its usual name.
 func UsualTable(ctx context.Context, conn *pgx.Conn, layout string) (outbox.Table, error) {
-	if name := layoutOf(layout).table; name != "" {
+	if name := layoutOf(layout).get("table"); name != "" {
 		return outbox.ParseName(name)
 	}
 	rows, _ := conn.Query(ctx, `SELECT tablename FROM pg_catalog.pg_tables
@@ -245,7 +245,7 @@ func (s *source) check(r Request) error {
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
 	case s.Hidden:
 		return s.hides(s.OutboxOwner)
-	case r.View && layoutOf(r.Layout).only != "":
+	case r.View && only(r.Layout, "") != "":
 		return problem.New(r.with(false), "table %s also keeps rows that are no messages, and a view cannot", s.table)
 	}
 	for _, c := range s.Columns {
@@ -271,8 +271,16 @@ func (s *source) hides(role string) error {
 		"row security of table %s hides rows from role %q, which must move them", s.table, role)
 }
 
-func (s *source) has(name string) bool {
-	return slices.ContainsFunc(s.Columns, func(c column) bool { return c.Name == name })
+// has reports whether a condition is one on the columns of the table.
+func (s *source) has(ctx context.Context, db database, condition string) bool {
+	return condition != "" && pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		_, err := tx.Prepare(ctx, "", "SELECT FROM "+s.table.SQL()+" WHERE ("+condition+")")
+		return err
+	}) == nil
+}
+
+func (s *source) lacks(name string) bool {
+	return !slices.ContainsFunc(s.Columns, func(c column) bool { return c.Name == name })
 }
 
 // key returns the names of the primary key's columns.
@@ -282,21 +290,6 @@ func (s *source) key() []string {
 		names[i] = c.Name
 	}
 	return names
-}
-
-// find looks a column up as SQL does. An unquoted name can also match a name with capitals.
-func (s *source) find(p part) (column, bool) {
-	i := slices.IndexFunc(s.Columns, func(c column) bool { return c.Name == p.column })
-	if i < 0 && !p.quoted {
-		i = slices.IndexFunc(s.Columns, func(c column) bool { return c.Name == strings.ToLower(p.column) })
-	}
-	if i < 0 && !p.quoted {
-		i = slices.IndexFunc(s.Columns, func(c column) bool { return strings.EqualFold(c.Name, p.column) })
-	}
-	if i < 0 {
-		return column{}, false
-	}
-	return s.Columns[i], true
 }
 
 func (s *source) names() string {

@@ -50,5 +50,5 @@ func renamed(a adopt.Adopted, columns []string) (all steps) {
 	for _, column := range columns {
 		all = append(all, sql("ALTER TABLE %s RENAME COLUMN NEW_NAME TO %s", a.Table.Printed(), quote(column))...)
 	}
-	return lines(all, remark("# or adopt it again, and change --map: %s --waiting none", a.Command))
+	return lines(all, remark("# or adopt it again, and change --set: %s --waiting none", a.Command))
 }

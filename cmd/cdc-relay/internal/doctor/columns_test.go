@@ -149,15 +149,15 @@ func TestChangesOfAnAdoptedTableAreReported(t *testing.T) {
 			[]string{"is the target of foreign key child_event_fkey of public.child and foreign key other_event_fkey of public.other", "ALTER TABLE public.child DROP CONSTRAINT child_event_fkey;"},
 			"",
 		},
-		"a child table":         {"CREATE TABLE later () INHERITS (events)", false, []string{"has child tables public.later", "NO INHERIT"}, ""},
-		"row security":          {"ALTER TABLE events ENABLE ROW LEVEL SECURITY; ALTER TABLE events FORCE ROW LEVEL SECURITY", false, []string{"row security of table public.events hides rows", "BYPASSRLS;"}, ""},
-		"a revoked grant":       {"ALTER TABLE events OWNER TO CURRENT_USER", true, []string{"may not read and delete rows of public.events", "GRANT SELECT, DELETE ON"}, ""},
-		"no primary key":        {"ALTER TABLE events DROP CONSTRAINT events_pkey", false, []string{"has no primary key", "ADD PRIMARY KEY"}, "id"},
-		"a renamed key":         {"ALTER TABLE events RENAME id TO nr", true, []string{`no longer has column id of its primary key: every INSERT into it fails`, "RENAME COLUMN"}, "nr"},
-		"a renamed column":      {"ALTER TABLE events RENAME topic TO subject", false, []string{"no longer has column topic: its new rows become dead letters", "RENAME COLUMN", "# or adopt it again, and change --map"}, "subject"},
-		"a renamed body":        {"ALTER TABLE events RENAME body TO data", false, []string{"no longer has column body: its new rows become dead letters"}, "data"},
-		"a time that is a text": {"ALTER TABLE events ALTER due TYPE text", false, []string{"available_at needs one column with date and time, and not due text"}, "-"},
-		"another primary key":   {"ALTER TABLE events DROP CONSTRAINT events_pkey, ADD PRIMARY KEY (id, topic)", false, []string{"has another primary key now", "--waiting none"}, "-"},
+		"a child table":       {"CREATE TABLE later () INHERITS (events)", false, []string{"has child tables public.later", "NO INHERIT"}, ""},
+		"row security":        {"ALTER TABLE events ENABLE ROW LEVEL SECURITY; ALTER TABLE events FORCE ROW LEVEL SECURITY", false, []string{"row security of table public.events hides rows", "BYPASSRLS;"}, ""},
+		"a revoked grant":     {"ALTER TABLE events OWNER TO CURRENT_USER", true, []string{"may not read and delete rows of public.events", "GRANT SELECT, DELETE ON"}, ""},
+		"no primary key":      {"ALTER TABLE events DROP CONSTRAINT events_pkey", false, []string{"has no primary key", "ADD PRIMARY KEY"}, "id"},
+		"a renamed key":       {"ALTER TABLE events RENAME id TO nr", true, []string{`no longer has column id of its primary key: every INSERT into it fails`, "RENAME COLUMN"}, "nr"},
+		"a renamed column":    {"ALTER TABLE events RENAME topic TO subject", false, []string{"no longer has column topic: its new rows become dead letters", "RENAME COLUMN", "# or adopt it again, and change --set"}, "subject"},
+		"a renamed body":      {"ALTER TABLE events RENAME body TO data", false, []string{"no longer has column body: its new rows become dead letters"}, "data"},
+		"a time as a number":  {"ALTER TABLE events ALTER due TYPE bigint USING 1", false, []string{"--set available_at on table public.events", "cannot cast type bigint to timestamp"}, "-"},
+		"another primary key": {"ALTER TABLE events DROP CONSTRAINT events_pkey, ADD PRIMARY KEY (id, topic)", false, []string{"has another primary key now", "--waiting none"}, "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := healthy(t, services.SharedPostgres(t))
@@ -166,7 +166,7 @@ func TestChangesOfAnAdoptedTableAreReported(t *testing.T) {
 				"ALTER TABLE outbox OWNER TO "+owner, "ALTER TABLE events OWNER TO "+owner)
 			r := adopt.Request{
 				Outbox: p.Table, From: outbox.Table{Schema: "public", Name: "events"}, Waiting: "none",
-				Map: "routing_key=topic,payload=body,available_at=due",
+				Set: []string{"routing_key=topic", "payload=body", "available_at=due"},
 			}
 			again := func() {
 				if _, err := adopt.Adopt(t.Context(), tabletest.Connect(t, p.url), r); err != nil {

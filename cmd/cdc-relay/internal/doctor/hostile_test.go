@@ -139,7 +139,7 @@ func hostileTables(name string) []Finding {
 	f.ids.value = idFacts{Behind: true}
 	f.dead.value = deadFacts{Dead: 1e6, Live: 1}
 	f.adopted.value = []adopt.Adopted{
-		{Table: o.Table, Command: adopt.Request{Outbox: o.Table, From: o.Table, Layout: name, Map: name}.Command()},
+		{Table: o.Table, Command: adopt.Request{Outbox: o.Table, From: o.Table, Layout: name, Set: []string{name}}.Command()},
 		{Table: o.Table, Exists: true, Trigger: true, Enabled: true, LostKey: []string{name}},
 	}
 	found := judgeDatabase(o, f)

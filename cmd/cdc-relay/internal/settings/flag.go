@@ -180,8 +180,8 @@ type flagValue struct {
 }
 
 func (v flagValue) Set(text string) error {
-	if v.Repeats && v.given != nil {
-		text = *v.given + "," + text
+	if v.Repeats != "" && v.given != nil {
+		text = *v.given + v.Repeats + text
 	}
 	v.given, v.typed = &text, v.name
 	return nil

@@ -31,8 +31,8 @@ type Info struct {
 	FlagOnly bool
 	// Advanced: only experts change it; a help page may list it last.
 	Advanced bool
-	// Repeats: a second flag adds to the first, after a comma.
-	Repeats bool
+	// Repeats: a second flag adds to the first, after this text; "": it replaces the first.
+	Repeats string
 	// Private: it names a file that only the user of the program should be able to read.
 	Private bool
 	// Shared: a command that did not get it takes it from the running program.
@@ -200,9 +200,27 @@ func MayBeEmpty[T any](s Setting[T]) Setting[T] {
 	return s
 }
 
-// Repeats lets a second flag add to the first.
+// Repeats lets a second flag add to the first, after a comma.
 func Repeats[T any](s Setting[T]) Setting[T] {
-	s.Repeats = true
+	s.Repeats = ","
+	return s
+}
+
+// Texts returns a setting for several texts, one for each flag.
+func Texts[T any](
+	name, placeholder, usage string, field func(*T) *[]string, check func(text string) error,
+) Setting[T] {
+	const separator = "\x1f" // no text contains it
+	s := Func(name, placeholder, "", usage, func(target *T, text string) error {
+		*field(target) = strings.Split(text, separator)
+		for _, one := range *field(target) {
+			if err := check(one); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s.Repeats = separator
 	return s
 }
 

@@ -57,7 +57,7 @@ func all() []settings.Setting[shop] {
 		format(),
 		settings.Shorthand("json", format(), "json"),
 		{
-			Info: settings.Info{Name: "pattern", Placeholder: "TEXT", MayBeEmpty: true, Repeats: true},
+			Info: settings.Info{Name: "pattern", Placeholder: "TEXT", MayBeEmpty: true, Repeats: ","},
 			Set:  func(s *shop, text string) error { s.pattern = text; return nil },
 		},
 		settings.Int("elsewhere", "", "Of another command.", func(s *shop) *int { return &s.elsewhere }),
