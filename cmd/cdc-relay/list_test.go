@@ -96,8 +96,8 @@ func TestExplainNamesTheSessionThatLocksARow(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "list", "--state", "locked"), "locked")
 	execute(t, conn, `UPDATE outbox SET schema_version = 7 WHERE id = 1`)
 	execute(t, conn, `COMMIT`)
-	wantOutput(t, cdcRelay(t, env, "list", "--state", "newer_version"), "newer_version")
-	wantOutput(t, cdcRelay(t, env, "stats"), "1: schema_version is for a newer relay")
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "newer_version"), "newer version")
+	wantOutput(t, cdcRelay(t, env, "stats"), "1, for a newer relay")
 	execute(t, conn, `BEGIN`)
 }
 

@@ -100,7 +100,7 @@ func (p *process) showFailing(v show.Stats, header string) error {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
-	columns := []string{"REASON", "EXCHANGE", routingKeyColumn, "IN RETRY", "DEAD", "EXAMPLE"}
+	columns := []string{"REASON", "EXCHANGE", routingKeyColumn, "RETRYING", "DEAD", "EXAMPLE"}
 	g := p.terminal.Table(withHeader(columns, 3, header, strings.ToUpper(header))...).Fit()
 	for _, f := range v.TopFailing {
 		key := show.Plural(f.RoutingKeys, "key")

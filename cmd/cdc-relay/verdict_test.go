@@ -171,8 +171,8 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			want: `Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected`,
 			fix:  `.*rows stay.*\|ALTER TABLE public\.outbox DISABLE TRIGGER kept;\|cdc-relay check`, alerts: "CdcRelayRowsSetAside",
 			says: map[string][]string{
-				"explain 1": {"published, not deleted", "rows stay", "ALTER TABLE public.outbox DISABLE TRIGGER kept;"},
-				"list":      {"published, not deleted"}, "list --state not_deleted --json": {`"state": "not_deleted"`},
+				"explain 1": {"not deleted", "rows stay", "ALTER TABLE public.outbox DISABLE TRIGGER kept;"},
+				"list":      {"not deleted"}, "list --state not_deleted --json": {`"state": "not_deleted"`},
 				"stats --json": {`"not_deleted": 1`, `"waiting": 0`, `"oldest_pending_seconds": 0`}, "stats": {"not deleted"},
 			},
 		},

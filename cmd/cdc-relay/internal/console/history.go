@@ -212,7 +212,7 @@ func failing(view show.Stats) table {
 			cells = append(cells, cell{Head: name, Text: inQuotes(*f.Header), Link: link})
 		}
 		t.add(tableRow{Cells: append(cells,
-			cell{Head: "In retry", Text: show.Number(f.Retrying)}, cell{Head: "Dead", Text: show.Number(f.Dead)},
+			cell{Head: "Retrying", Text: show.Number(f.Retrying)}, cell{Head: "Dead", Text: show.Number(f.Dead)},
 			cell{Head: "What to do", Text: f.Fix, Class: "why"},
 			cell{Head: "Example", Text: f.Example, Class: "text"})})
 	}

@@ -133,7 +133,7 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 		}
 		shown.addMessage(m.StoredMessage, []cell{
 			{Head: "Age", Text: show.Duration(m.Age()), Class: "word"},
-			stateCell(stateText(state), string(state)),
+			stateCell(show.StateText(state), string(state)),
 			{Head: "Next", Text: strings.TrimPrefix(next, "-"), Class: "word"},
 		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage))
 		if m.AvailableAt == nil || m.Attempts == 0 { // it cannot be sent again
@@ -265,7 +265,7 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 			},
 			{Head: "Rows behind", Text: show.Count(key.Behind)},
 			{Head: "First row", Text: fmt.Sprint(key.First.ID), Link: fmt.Sprintf("/message?id=%d", key.First.ID)},
-			stateCell(stateText(key.First.State), string(key.First.State)),
+			stateCell(show.StateText(key.First.State), string(key.First.State)),
 			{Head: "Why it waits", Text: around.Why(key), Class: "why"},
 		}})
 	}

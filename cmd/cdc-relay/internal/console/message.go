@@ -94,14 +94,14 @@ func (c *Console) shownMessage(around show.Surroundings, m operator.Message) one
 		one.Facts.take("where", "published")
 	default:
 		one.Title, one.Level = "Waiting", "plain"
-		switch {
-		case m.First != nil:
-			one.Title, one.Level = "Waiting: blocked", "warning"
-		case m.State != operator.AtOnce:
-			one.Title += ": " + stateText(m.State)
+		if m.State != operator.AtOnce {
+			one.Title += ": " + show.StateText(m.State)
 		}
 		one.Timeline = waitingSteps(m, one.Facts.take("next"))
-		if m.State == operator.Retrying {
+		switch m.State {
+		case operator.Blocked:
+			one.Level = "warning"
+		case operator.Retrying:
 			one.Level, one.Changes = "warning", c.choices("now", operator.Retry)
 		}
 		one.Changes = append(one.Changes, c.choices("", operator.Delete)...)

@@ -66,7 +66,7 @@ func (c *Console) tailPage(ctx context.Context, tables *operator.Tables, r *http
 		if w.State == operator.Retrying || w.State == operator.Expired {
 			level = "warning"
 		}
-		newest = append(newest, passed{w.StoredMessage, stateText(w.State), level, ""})
+		newest = append(newest, passed{w.StoredMessage, show.StateText(w.State), level, ""})
 	}
 	slices.SortFunc(newest, func(a, b passed) int { return cmp.Compare(b.ID, a.ID) })
 	for _, m := range newest[:min(len(newest), mostTail)] {

@@ -30,21 +30,22 @@ type tiles struct {
 }
 
 // waitingTiles are the states of the rows in the outbox. They add up to the queue depth.
-func waitingTiles(v show.Stats) []tile {
-	of := func(name, key, level, note, link string) tile { return newTile(name, v.Count(key), level, note, link) }
-	all := []tile{
-		of("Waiting", "waiting", "plain", oldestText(v), "/waiting?state=waiting"),
-		of("Due", "due", "plain", "their time has come", "/waiting?state=due"),
-		of("Retrying", "retrying", "warning", inText("next", v.NextRetryAt, v.At), "/waiting?state=retrying"),
-		of("Scheduled", "scheduled", "plain", inText("next", v.NextScheduledAt, v.At), "/waiting?state=scheduled"),
-		of("Blocked", "blocked", blockedLevel(v), "behind a message of their key", "/waiting?state=blocked"),
-		of("Expired", "expired", "warning", "not published any more", "/waiting?state=expired"),
-		of("Locked", "locked", "plain", "by other sessions", "/waiting?state=locked"),
-		of("Newer version", "newer_version", "warning", "for a newer relay", "/waiting?state=newer_version"),
-		of("Not deleted", "not_deleted", "warning", "published; the rows stay", "/waiting"),
-	}
-	for i := range all {
-		all[i].rare = i > 5
+func waitingTiles(v show.Stats) (all []tile) {
+	for _, s := range v.InStates() {
+		name, level, link := show.StateText(s.State), "plain", "/waiting?state="+string(s.State)
+		switch s.State {
+		case operator.AtOnce:
+			s.Note = oldestText(v)
+		case operator.NotDeleted:
+			link, level = "/waiting", "warning"
+		case operator.Retrying, operator.Expired, operator.NewerVersion:
+			level = "warning"
+		case operator.Blocked:
+			level = blockedLevel(v)
+		}
+		t := newTile(strings.ToUpper(name[:1])+name[1:], s.Count, level, s.Note, link)
+		t.rare = s.Rare
+		all = append(all, t)
 	}
 	return all
 }
@@ -151,13 +152,6 @@ func oldestText(v show.Stats) string {
 		return ""
 	}
 	return "oldest " + show.Duration(time.Duration(*v.OldestPendingSeconds*float64(time.Second)))
-}
-
-func inText(word string, at *time.Time, now time.Time) string {
-	if at == nil {
-		return ""
-	}
-	return word + " in " + show.Duration(at.Sub(now))
 }
 
 func agoText(word string, at *time.Time, now time.Time) string {

@@ -68,9 +68,8 @@ func waitingSteps(w operator.Message, next string) []step {
 		steps = append(steps, stepAt("Scheduled", level, *w.AvailableAt, w.ReadAt))
 	}
 	next = strings.ToUpper(next[:1]) + next[1:] + "."
-	now := step{Name: "Now: " + stateText(w.State), Level: "now", Text: next}
+	now := step{Name: "Now: " + show.StateText(w.State), Level: "now", Text: next}
 	if f := w.First; f != nil {
-		now.Name = "Now: blocked"
 		now.Links = append(now.Links, messageLink{fmt.Sprintf("the message that blocks it, row %d", f.ID), f.ID})
 	}
 	if w.DeadOfKey.N > 0 {
@@ -93,17 +92,6 @@ func waitingSteps(w operator.Message, next string) []step {
 		steps = append(steps, stepAt(name, "warning", *w.ExpiresAt, w.ReadAt))
 	}
 	return steps
-}
-
-// stateText is the name of a state as the tiles have it.
-func stateText(state operator.State) string {
-	switch state {
-	case operator.AtOnce:
-		return "waiting"
-	case operator.NewerVersion:
-		return "newer version"
-	}
-	return show.StateText(state)
 }
 
 func deadSteps(m operator.Message, reason string) []step {

@@ -143,7 +143,7 @@ func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
 	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 3}, Exact: exact, Block: block})
 	must(f, err)
 	sum := int64(0)
-	for _, count := range []operator.Count{s.Waiting, s.Blocked, s.Due, s.Retrying, s.Scheduled, s.Locked, s.Expired, s.NewerVersion} {
+	for _, count := range []operator.Count{s.States[operator.AtOnce], s.States[operator.Blocked], s.States[operator.Due], s.States[operator.Retrying], s.States[operator.Scheduled], s.States[operator.Locked], s.States[operator.Expired], s.States[operator.NewerVersion]} {
 		sum += count.N
 	}
 	if sum != s.Depth.N {
@@ -159,7 +159,7 @@ func TestStatsOfAnEmptyQueue(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		zero := exactly(0)
-		if s.Depth != zero || s.Due != zero || s.Retrying != zero || s.DeadLetters != zero || s.Expired != zero || s.OldestPending != nil || s.OldestUnknown || len(s.FailedDead.All)+len(s.FailedRetries.All) != 0 {
+		if s.Depth != zero || s.States[operator.Due] != zero || s.States[operator.Retrying] != zero || s.DeadLetters != zero || s.States[operator.Expired] != zero || s.OldestPending != nil || s.OldestUnknown || len(s.FailedDead.All)+len(s.FailedRetries.All) != 0 {
 			t.Errorf("got %+v", s)
 		}
 	}
@@ -183,8 +183,8 @@ func TestStatsCountsRowsByState(t *testing.T) {
 	for _, exact := range []bool{false, true} {
 		s := f.stats(exact)
 		for what, counts := range map[string][2]operator.Count{
-			"depth": {s.Depth, exactly(8)}, "due": {s.Due, exactly(0)}, "retrying": {s.Retrying, exactly(2)}, "waiting": {s.Waiting, exactly(2)}, "blocked": {s.Blocked, exactly(1)},
-			"scheduled": {s.Scheduled, exactly(1)}, "expired": {s.Expired, exactly(2)}, "timed keys": {s.TimedKeys, exactly(1)},
+			"depth": {s.Depth, exactly(8)}, "due": {s.States[operator.Due], exactly(0)}, "retrying": {s.States[operator.Retrying], exactly(2)}, "waiting": {s.States[operator.AtOnce], exactly(2)}, "blocked": {s.States[operator.Blocked], exactly(1)},
+			"scheduled": {s.States[operator.Scheduled], exactly(1)}, "expired": {s.States[operator.Expired], exactly(2)}, "timed keys": {s.TimedKeys, exactly(1)},
 			"dead keys": {s.KeysBehindDead, exactly(1)}, "dead": {s.DeadLetters, exactly(2)},
 		} {
 			if counts[0] != counts[1] {
@@ -269,9 +269,9 @@ func TestEachRowCountsInOneState(t *testing.T) {
 			}
 			s := f.statsBlocking(exact, block)
 			for what, counts := range map[string][2]operator.Count{
-				"depth": {s.Depth, exactly(721)}, "waiting": {s.Waiting, exactly(waiting)}, "blocked": {s.Blocked, exactly(blocked)}, "due": {s.Due, exactly(0)},
-				"retrying": {s.Retrying, exactly(12)}, "scheduled": {s.Scheduled, exactly(1)},
-				"locked": {s.Locked, exactly(1)}, "expired": {s.Expired, exactly(1)}, "newer": {s.NewerVersion, exactly(2)}, "timed keys": {s.TimedKeys, exactly(12)},
+				"depth": {s.Depth, exactly(721)}, "waiting": {s.States[operator.AtOnce], exactly(waiting)}, "blocked": {s.States[operator.Blocked], exactly(blocked)}, "due": {s.States[operator.Due], exactly(0)},
+				"retrying": {s.States[operator.Retrying], exactly(12)}, "scheduled": {s.States[operator.Scheduled], exactly(1)},
+				"locked": {s.States[operator.Locked], exactly(1)}, "expired": {s.States[operator.Expired], exactly(1)}, "newer": {s.States[operator.NewerVersion], exactly(2)}, "timed keys": {s.TimedKeys, exactly(12)},
 			} {
 				if counts[0] != counts[1] {
 					t.Errorf("exact %t, block %t, %s: %v, want %v", exact, block, what, counts[0], counts[1])
@@ -299,11 +299,11 @@ func TestStatsSaysHowPreciseACountIs(t *testing.T) {
 	}
 	f.Exec(`UPDATE outbox SET available_at = now() + interval '1 hour', attempts = 1, last_error = 'nack'`)
 	s = f.stats(false)
-	if s.Retrying.Precision != operator.Estimate || s.Retrying.N < rows*8/10 || s.Waiting.N > rows*2/10 || s.FailedRetries.N != (operator.Count{N: operator.MostCounted + 1, Precision: operator.AtLeast}) {
-		t.Errorf("retrying: %+v, waiting %+v, %+v", s.Retrying, s.Waiting, s.FailedRetries.N)
+	if s.States[operator.Retrying].Precision != operator.Estimate || s.States[operator.Retrying].N < rows*8/10 || s.States[operator.AtOnce].N > rows*2/10 || s.FailedRetries.N != (operator.Count{N: operator.MostCounted + 1, Precision: operator.AtLeast}) {
+		t.Errorf("retrying: %+v, waiting %+v, %+v", s.States[operator.Retrying], s.States[operator.AtOnce], s.FailedRetries.N)
 	}
-	if s := f.stats(true); s.Retrying != exactly(rows) || s.FailedRetries.N != exactly(rows) {
-		t.Errorf("retrying: %+v, failed %+v", s.Retrying, s.FailedRetries)
+	if s := f.stats(true); s.States[operator.Retrying] != exactly(rows) || s.FailedRetries.N != exactly(rows) {
+		t.Errorf("retrying: %+v, failed %+v", s.States[operator.Retrying], s.FailedRetries)
 	}
 }
 
@@ -316,7 +316,7 @@ func TestStatesOfManyRowsAreEstimated(t *testing.T) {
 	f.Exec(`ANALYZE outbox`)
 	s := f.stats(false)
 	for what, count := range map[string][2]int64{
-		"waiting": {s.Waiting.N, 10_000}, "scheduled": {s.Scheduled.N, 30_000}, "blocked": {s.Blocked.N, 20_000},
+		"waiting": {s.States[operator.AtOnce].N, 10_000}, "scheduled": {s.States[operator.Scheduled].N, 30_000}, "blocked": {s.States[operator.Blocked].N, 20_000},
 	} {
 		if count[0] < count[1]-12_000 || count[0] > count[1]+12_000 { // four standard deviations
 			t.Errorf("%s: %d, want about %d: %+v", what, count[0], count[1], s)

@@ -135,7 +135,7 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 			t.Errorf("%s of row %d is not named: %+v", large.column, id, found[0].Large)
 		}
 	}
-	if s := f.stats(false); s.Retrying != exactly(int64(len(ids))) || s.FailedRetries.N.Precision != operator.Exact || len(s.FailedRetries.All) != 2 {
+	if s := f.stats(false); s.States[operator.Retrying] != exactly(int64(len(ids))) || s.FailedRetries.N.Precision != operator.Exact || len(s.FailedRetries.All) != 2 {
 		t.Errorf("%+v", s)
 	}
 }

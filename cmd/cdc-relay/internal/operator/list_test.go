@@ -183,8 +183,8 @@ func TestBlockedRowsAreThoseThatStatsCounts(t *testing.T) {
 	}
 	for block, want := range map[bool]int64{false: 3, true: 4} {
 		s, err := o.Stats(t.Context(), operator.StatsOptions{Block: block})
-		if err != nil || s.Blocked != exactly(want) {
-			t.Errorf("%t: %+v, %v", block, s.Blocked, err)
+		if err != nil || s.States[operator.Blocked] != exactly(want) {
+			t.Errorf("%t: %+v, %v", block, s.States[operator.Blocked], err)
 		}
 	}
 }

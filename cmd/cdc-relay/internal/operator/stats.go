@@ -44,27 +44,11 @@ type QueueStats struct {
 	// OldestPending is since when the oldest ready row may leave; nil: none. OldestUnknown: finding it took too long.
 	OldestPending *time.Time
 	OldestUnknown bool
-	// The states of the rows; each row has one, so they add up to Depth. Beyond MostCounted rows, Waiting is the rest.
-	//
-	// Waiting counts ready rows; Blocked those that would be Waiting or Due, but an older row of their key, or with
-	// block a dead letter of it, comes first.
-	Waiting, Blocked Count
-	// Due counts retries and scheduled rows whose time has come.
-	Due Count
-	// Retrying counts rejected rows that wait for their time; NextRetry is the earliest time, nil if there are none.
-	Retrying  Count
-	NextRetry *time.Time
-	// Scheduled counts rows that wait for a time set by the application; NextScheduled is the earliest time, or nil.
-	Scheduled     Count
-	NextScheduled *time.Time
-	// Locked counts rows that a session has locked.
-	Locked Count
-	// Expired counts rows whose expires_at has passed.
-	Expired Count
-	// NotDeleted counts the rows of StatsOptions.NotDeleted.
-	NotDeleted Count
-	// NewerVersion counts rows that need a newer relay.
-	NewerVersion Count
+	// States counts the rows of the outbox in each state; each row has one, so they add up to Depth. Beyond MostCounted
+	// rows, AtOnce is the rest. NotDeleted counts the rows of StatsOptions.NotDeleted.
+	States map[State]Count
+	// NextRetry and NextScheduled are the earliest times of the rows in these states; nil: there are none.
+	NextRetry, NextScheduled *time.Time
 	// TimedKeys counts ordering keys whose head must not leave yet.
 	TimedKeys Count
 	// KeysBehindDead counts ordering keys with rows behind a dead letter.
@@ -153,9 +137,7 @@ func (t *Tables) LastID(ctx context.Context) (id *int64, err error) {
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
 	s.Depth, s.TimedKeys, s.KeysBehindDead, s.DeadLetters = unknown, unknown, unknown, unknown
-	for _, count := range s.byState() {
-		*count = unknown
-	}
+	s.States = inEachState(unknown)
 	s.OldestUnknown, s.FailedDead.N, s.FailedRetries.N = true, unknown, unknown
 	return tx.QueryRow(ctx, clockSQL, r.table.SQL()).Scan(&s.At, &s.LastID)
 }

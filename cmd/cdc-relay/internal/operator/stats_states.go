@@ -18,21 +18,6 @@ const (
              SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
 )
 
-// byState returns where the number of each state is.
-func (s *QueueStats) byState() map[State]*Count {
-	return map[State]*Count{
-		AtOnce:       &s.Waiting,
-		Blocked:      &s.Blocked,
-		Due:          &s.Due,
-		Retrying:     &s.Retrying,
-		Scheduled:    &s.Scheduled,
-		Locked:       &s.Locked,
-		Expired:      &s.Expired,
-		NewerVersion: &s.NewerVersion,
-		NotDeleted:   &s.NotDeleted,
-	}
-}
-
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
 const statesSQL = withLocks + `
 SELECT CASE WHEN r.id = ANY($2::bigint[]) THEN 'not_deleted'
@@ -127,21 +112,21 @@ func (r *statsReader) states(ctx context.Context, tx querier, s *QueueStats) err
 	all.put(sampled, Estimate)
 	few := counted(readDue, r.most.Int64).Precision == Exact && counted(readFuture, r.most.Int64).Precision == Exact
 	s.put(future, Exact) // the next times
-	estimates, rest := all.byState(), s.Depth.N
-	for state, count := range s.byState() {
-		*count = *seen.byState()[state]
+	rest := s.Depth.N
+	for state, count := range seen.States {
 		switch timed := state == Due || state == Retrying || state == Scheduled; {
 		case state == AtOnce:
 			continue
 		case !timed || !few:
-			*count = Count{max(count.N, estimates[state].N), Estimate}
+			count = Count{max(count.N, all.States[state].N), Estimate}
 		}
+		s.States[state] = count
 		rest -= count.N
 	}
 	if s.TimedKeys = seen.TimedKeys; !few {
 		s.TimedKeys = Count{max(seen.TimedKeys.N, all.TimedKeys.N), Estimate}
 	}
-	s.Waiting = Count{max(rest, 0), Estimate}
+	s.States[AtOnce] = Count{max(rest, 0), Estimate}
 	return nil
 }
 
@@ -155,15 +140,20 @@ func untimed(groups []group) (those []group) {
 	return those
 }
 
+func inEachState(count Count) map[State]Count {
+	counts := make(map[State]Count)
+	for _, state := range append(States(), NotDeleted) {
+		counts[state] = count
+	}
+	return counts
+}
+
 // put adds the groups up.
 func (s *QueueStats) put(groups []group, precision Precision) {
-	counts := s.byState()
-	for _, count := range counts {
-		*count = Count{0, precision}
-	}
+	s.States = inEachState(Count{0, precision})
 	s.NextRetry, s.NextScheduled, s.TimedKeys = nil, nil, Count{0, precision}
 	for _, g := range groups {
-		counts[g.State].N += g.N
+		s.States[g.State] = Count{s.States[g.State].N + g.N, precision}
 		s.TimedKeys.N += g.Heads
 		switch g.State {
 		case Retrying:

@@ -182,11 +182,15 @@ func (s Surroundings) NotDeleted(f operator.Filter) (operator.Filter, error) {
 	return f, nil
 }
 
-// Known returns messages with the state that only the relay knows.
+// Known returns messages with the states that depend on more than their row: what only the relay knows, and what comes
+// first in their key, as Stats counts it.
 func (s Surroundings) Known(found []operator.Message) []operator.Message {
 	for i, m := range found {
+		behind := m.First != nil || m.DeadOfKey.N > 0 && DeadLettersBlock(s.Config)
 		if row := s.undeleted(m); row != nil {
 			found[i].State, found[i].LastError = operator.NotDeleted, &row.Error
+		} else if behind && (m.State == operator.AtOnce || m.State == operator.Due) {
+			found[i].State = operator.Blocked
 		}
 	}
 	return found

@@ -21,22 +21,20 @@ func Plain(_ text.Color, words string) string { return words }
 func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 	g.Row(v.Table, Time(v.At))
 	g.Row("queue depth", Count(v.counts["queue_depth"]))
-	g.Row("waiting", Count(v.counts["waiting"]))
-	g.Row("blocked", blockedText(v.counts["blocked"]))
-	g.Row("due", Count(v.counts["due"]))
-	g.Row("in retry", Count(v.counts["retrying"])+next(", next", v.NextRetryAt, v.At))
-	g.Row("scheduled", Count(v.counts["scheduled"])+next(", next", v.NextScheduledAt, v.At))
-	if locked := v.counts["locked"]; locked.N > 0 {
-		g.Row("locked", Count(locked)+" by other sessions")
-	}
-	if newer := v.counts["newer_version"]; newer.N > 0 {
-		g.Row("newer version", paint(text.FgYellow, Count(newer))+": schema_version is for a newer relay")
-	}
-	if expired := v.counts["expired"]; expired.N > 0 {
-		g.Row("expired", paint(text.FgYellow, Count(expired))+", not published any more")
-	}
-	if undeleted := v.counts["not_deleted"]; undeleted.N > 0 {
-		g.Row("not deleted", paint(text.FgYellow, Count(undeleted))+": published, and the rows cannot be deleted")
+	for _, s := range v.InStates() {
+		shown := Count(s.Count)
+		if s.Rare && s.Count.N > 0 {
+			shown = paint(text.FgYellow, shown)
+		}
+		if s.Note != "" && s.Count.N > 0 {
+			shown += ", " + s.Note
+		}
+		if s.Next != nil {
+			shown += " (" + Time(*s.Next) + ")"
+		}
+		if s.Count.N > 0 || !s.Rare {
+			g.Row(StateText(s.State), shown)
+		}
 	}
 	oldest := "unknown: the query took too long"
 	if v.OldestPendingSeconds != nil {
@@ -81,20 +79,40 @@ func hostsText(hosts []operator.RelayHost) string {
 	return OrElse(strings.Join(texts, ", "), "none")
 }
 
-// blockedText says what rows are blocked.
-func blockedText(c operator.Count) string {
-	if c.N == 0 {
-		return Count(c)
-	}
-	return Count(c) + ", wait for another message of their ordering key"
+// InState is how many rows of the outbox are in a state.
+type InState struct {
+	State operator.State
+	Count operator.Count
+	// Note says what the state means, or when the next row leaves it, at the time Next.
+	Note string
+	Next *time.Time
+	// Rare: nobody asks for it unless it has rows.
+	Rare bool
 }
 
-// next says when the first of several rows is due, or nothing.
-func next(words string, at *time.Time, now time.Time) string {
-	if at == nil {
-		return ""
+// InStates are the states of the rows of the outbox. They add up to the queue depth.
+func (v Stats) InStates() []InState {
+	next := func(at *time.Time) string {
+		if at == nil {
+			return ""
+		}
+		return "next in " + Duration(at.Sub(v.At))
 	}
-	return fmt.Sprintf("%s in %s (%s)", words, Duration(at.Sub(now)), Time(*at))
+	all := []InState{
+		{State: operator.AtOnce},
+		{State: operator.Due, Note: "their time has come"},
+		{State: operator.Retrying, Note: next(v.NextRetryAt), Next: v.NextRetryAt},
+		{State: operator.Scheduled, Note: next(v.NextScheduledAt), Next: v.NextScheduledAt},
+		{State: operator.Blocked, Note: "behind another message of their ordering key"},
+		{State: operator.Expired, Note: "not published any more", Rare: true},
+		{State: operator.Locked, Note: "by other sessions", Rare: true},
+		{State: operator.NewerVersion, Note: "for a newer relay", Rare: true},
+		{State: operator.NotDeleted, Note: "published, and the rows cannot be deleted", Rare: true},
+	}
+	for i, s := range all {
+		all[i].Count = v.counts[string(s.State)]
+	}
+	return all
 }
 
 func (v Stats) slotFacts(g rows, cfg *relay.Config, paint Paint) {

@@ -182,13 +182,13 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		TopFailing: failingOf(s.FailedDead, s.FailedRetries, top),
 		dead:       s.FailedDead, retries: s.FailedRetries, lastID: s.LastID,
 		counts: map[string]operator.Count{
-			"queue_depth": s.Depth, "waiting": s.Waiting, "blocked": s.Blocked, "locked": s.Locked,
-			"due": s.Due, "retrying": s.Retrying, "scheduled": s.Scheduled,
-			"newer_version": s.NewerVersion, "expired": s.Expired,
-			"blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters, "not_deleted": s.NotDeleted,
+			"queue_depth": s.Depth, "blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters,
 			"keys_behind_dead_letter": s.KeysBehindDead,
 		},
 		Precision: map[string]operator.Precision{"top_failing": topPrecision(s)},
+	}
+	for state, count := range s.States {
+		v.counts[string(state)] = count
 	}
 	for name, into := range map[string]**int64{
 		"queue_depth":             &v.QueueDepth,

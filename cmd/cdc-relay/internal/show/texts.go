@@ -150,12 +150,7 @@ func OneLine(s string) string {
 }
 
 // StateText is a state in words.
-func StateText(s operator.State) string {
-	if s == operator.NotDeleted {
-		return "published, not deleted"
-	}
-	return string(s)
-}
+func StateText(s operator.State) string { return strings.ReplaceAll(string(s), "_", " ") }
 
 // NextTime says when a row may be published.
 func NextTime(w operator.Message) string {
