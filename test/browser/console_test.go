@@ -305,7 +305,7 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 	act("/dead-letters", "Delete 2…", "2 dead letters would be deleted for good", "deleted 2 dead letters")
 	act("/message?id=-1", "Resend…", "1 dead letter would be resent", "resent 1 dead letter")
 	act("/dead-letters", "Resend these…", "2 dead letters would be resent", "resent 2 dead letters",
-		"They will fail again unless you first bind a queue to the exchange, for its routing key")
+		"They will fail again unless you first bind a queue to the exchange for this routing key")
 	act("/waiting?state=retrying", "Resend 60…", "60 waiting retries would be due now", "made 60 messages due now")
 	act("/published", "Resend these…", "3 published messages would be sent again to the relay's own exchange", "resent 3 messages",
 		"Consumers without an inbox act on these messages a second time.", "Type 3 to send them again")
