@@ -77,7 +77,8 @@ type Planner struct {
 type timing struct {
 	// next is when a pass, or the next page of it, is due.
 	next time.Time
-	// underWay: the pass has more pages. began is when its first page was read, ended when the last complete pass ended.
+	// underWay: the pass has more pages. began is when its first page was read, ended when the last complete pass
+	// ended.
 	underWay     bool
 	began, ended time.Time
 	// took is the longest page of the last complete pass, taking that of the current pass. The first page may have to

@@ -113,9 +113,8 @@ func createVersions(versions string) string {
 // restarts, and only in this table: after a crash, a failover or a restore, it means nothing. Versions is SQL.
 func EndedWell(versions string) string {
 	return "pg_catalog.md5(pg_catalog.concat_ws(' ', extract(epoch FROM pg_catalog.pg_postmaster_start_time()), " +
-		QuoteLiteral(versions) + "::pg_catalog.regclass::pg_catalog.oid," +
-		" (SELECT oid FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())))" +
-		"::pg_catalog.uuid"
+		QuoteLiteral(versions) + "::pg_catalog.regclass::pg_catalog.oid, (SELECT oid FROM pg_catalog.pg_database " +
+		"WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())))::pg_catalog.uuid"
 }
 
 // Status returns the version of the tables. It needs only SELECT on the version table. It fails if objects with the

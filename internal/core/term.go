@@ -15,8 +15,8 @@ type term struct {
 
 // Lead describes how this relay has become the leader.
 type Lead struct {
-	// Older is the greatest id so far, of the rows and of the sequence: a leader before it may have published rows up to
-	// it.
+	// Older is the greatest id so far, of the rows and of the sequence: a leader before it may have published rows up
+	// to it.
 	Older int64
 	// Server is the number of the server; a server that was restarted or replaced has another one.
 	Server int64
