@@ -31,6 +31,6 @@ func TestThePublisherFulfilsTheContract(t *testing.T) {
 			}
 			return all
 		}
-		return publishtest.Subject{Publisher: p, Exchange: exchange, Key: "k", Arrived: arrived}
+		return publishtest.Subject{Publisher: p, Exchange: exchange, Key: "k", Nowhere: "nowhere", Arrived: arrived}
 	})
 }

@@ -26,6 +26,8 @@ type Subject struct {
 	Publisher publish.Publisher
 	// Messages with this exchange and routing key arrive.
 	Exchange, Key string
+	// Nowhere is a routing key of the exchange with which messages reach nobody; "": there is none.
+	Nowhere string
 	// Arrived returns what came out downstream, after Run has returned.
 	Arrived func() []Seen
 }
@@ -84,6 +86,7 @@ func Contract(t *testing.T, makeOne func(*testing.T) Subject) {
 	for name, check := range map[string]func(*testing.T, Subject){
 		"confirmed arrives":              confirmedArrives,
 		"impossible harms none":          impossibleHarmsNone,
+		"unroutable is rejected":         unroutableIsRejected,
 		"expired is not sent":            expiredIsNotSent,
 		"expiration is the smaller time": expirationIsTheSmallerTime,
 		"concurrent callers":             concurrentCallers,
@@ -177,6 +180,39 @@ func impossibleHarmsNone(t *testing.T, c Subject) {
 	r.Stop(t)
 	if n := len(c.Arrived()); n != len(messages)-len(bad) {
 		t.Errorf("%d messages arrived, want %d", n, len(messages)-len(bad))
+	}
+}
+
+// unroutableIsRejected: a message that reaches nobody is rejected, and no other.
+func unroutableIsRejected(t *testing.T, c Subject) {
+	if c.Nowhere == "" {
+		t.Skip("each message reaches somebody")
+	}
+	var k Maker
+	messages := k.Many(60, c.Exchange, c.Key)
+	lost := func(i int) bool { return i%7 == 0 }
+	for i, m := range messages {
+		if lost(i) {
+			m.RoutingKey = c.Nowhere
+		}
+	}
+	r := Start(t, c.Publisher)
+	r.AwaitPhase(t, publish.Ready)
+	r.PublishAll(messages...)
+	want := 0
+	for i, result := range r.AwaitResults(t, messages...) {
+		if lost(i) {
+			if result.Outcome != outbox.Rejected || result.Reason != outbox.ReasonUnroutable {
+				t.Errorf("message %d reached nobody: %v %s (%s)", i, result.Outcome, result.Reason, result.Detail)
+			}
+			continue
+		}
+		want++
+		AllAre(t, []outbox.Result{result}, outbox.Confirmed)
+	}
+	r.Stop(t)
+	if n := len(c.Arrived()); n != want {
+		t.Errorf("%d messages arrived, want %d", n, want)
 	}
 }
 
