@@ -17,11 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 )
 
-// headStart is how long a node may take to accept a connection before the next one is tried as well. Otherwise a node
-// that is frozen or cut off would delay all messages until its time limit. An attempt that is only slow is not ended,
-// so slow nodes are still connected to.
-const headStart = 300 * time.Millisecond
-
 // nodes remembers when nodes of RabbitMQ have failed, by address, until they accept a connection. It has one owner and
 // no lock.
 type nodes map[string]time.Time
@@ -40,63 +35,40 @@ func (n nodes) order(all []amqpdial.Node) []amqpdial.Node {
 // failed records that a node accepts no connection, is slower than another, or that its connection was lost.
 func (n nodes) failed(node amqpdial.Node) { n[node.Address()] = time.Now() }
 
-// attempt is the end of one attempt to connect.
-type attempt struct {
-	opened
-	number int // of the node in the list
-	err    error
-}
-
-// openFirst connects to the first node that accepts. It begins with the next node when one has failed, and after the
-// head start. It returns an error when all have failed, and nothing of it runs after its return.
+// openFirst connects to the first node that accepts, and remembers those that failed or were slower. It returns an error
+// when all have failed.
 func (p *Publisher) openFirst(ctx context.Context, list []amqpdial.Node) (opened, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan attempt)
-	begun := 0
-	var failures noNode
-	for len(failures) < len(list) {
-		var next <-chan time.Time // nil if all have begun
-		if number := begun; number < len(list) {
-			go func() { ended <- p.attempt(ctx, list[number], number) }()
-			begun++
-			next = time.After(headStart)
+	o, number, errs := amqpdial.Race(ctx, len(list), amqpdial.HeadStart,
+		func(ctx context.Context, i int) (opened, error) { return p.attempt(ctx, list[i]) },
+		func(slower opened) {
+			_ = slower.socket.Close() // else the library would wait for an answer
+			_ = slower.connection.Close()
+		})
+	o.attempts = len(errs)
+	for i, err := range errs {
+		if err != nil {
+			o.failures = append(o.failures, err)
 		}
-		select {
-		case <-next:
-		case a := <-ended:
-			if a.err != nil {
-				p.nodes.failed(list[a.number])
-				failures = append(failures, a.err)
-				continue
-			}
-			cancel()
-			for range begun - len(failures) - 1 {
-				if slower := <-ended; slower.err == nil {
-					_ = slower.socket.Close() // else the library would wait for an answer
-					_ = slower.connection.Close()
-				}
-			}
-			for _, slower := range list[:a.number] {
-				p.nodes.failed(slower)
-			}
-			delete(p.nodes, a.node.Address())
-			a.attempts, a.failures = begun, failures
-			return a.opened, nil
+		if err != nil || i < number {
+			p.nodes.failed(list[i])
 		}
 	}
-	return opened{}, failures.sorted()
+	if number < 0 {
+		return opened{}, o.failures.sorted()
+	}
+	delete(p.nodes, o.node.Address())
+	return o, nil
 }
 
 // attempt tries one node within the dial timeout.
-func (p *Publisher) attempt(ctx context.Context, node amqpdial.Node, number int) attempt {
+func (p *Publisher) attempt(ctx context.Context, node amqpdial.Node) (opened, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.dialTimeout(node))
 	defer cancel()
 	o, err := p.open(ctx, node)
 	if err != nil {
-		return attempt{number: number, err: p.address.Explain(node, err)}
+		return opened{}, p.address.Explain(node, err)
 	}
-	return attempt{opened: o, number: number}
+	return o, nil
 }
 
 // noNode is why nodes accept no connection.
