@@ -13,37 +13,11 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// evidence is what is known of a sent message when its confirm is resolved or given up.
-type evidence struct {
-	// unsent: the library did not send because the channel was already closed.
-	unsent bool
-	// acked is the confirm. It is also false if the library resolved the confirm because of a close.
-	acked bool
-	// timedOut: no confirm came in time.
-	timedOut bool
-	// returned is the broker's basic.return for this message, or nil.
-	returned *amqp091.Return
-	// channelClosed and connectionClosed: closed when the confirm was resolved.
-	channelClosed, connectionClosed bool
-	// exception is why the channel was closed; nil: the broker gave no reason.
-	exception *amqp091.Error
-	// alone: no other message was unanswered on this channel, so the exception belongs to this one. Otherwise all of
-	// them are sent again.
-	alone bool
-	// recovering: the broker may still have to recover from an outage; see session.recovering.
-	recovering bool
-}
-
-// verdict is the meaning of the evidence.
+// verdict is what an event means for a message.
 type verdict struct {
 	outcome outbox.Outcome
 	reason  outbox.Reason
 	detail  string
-	// replay: one message of the channel caused its close, and it is unknown which. The message is to be sent again;
-	// outcome applies if that is impossible.
-	replay bool
-	// nacked: the broker answered with a nack.
-	nacked bool
 	// wholeExchange: every message to the exchange would fail alike.
 	wholeExchange bool
 	// retryIn: RabbitMQ works, and only this message must wait.
@@ -62,99 +36,64 @@ func lostBeforeSent() verdict {
 	return verdict{outcome: outbox.NotSent, detail: "the connection was lost before the message was sent"}
 }
 
-// classify tells rejections, which cost an attempt, from outages, which cost none. No other code does.
-func classify(e evidence) verdict {
-	closed, replay := "", false
-	switch {
-	case e.connectionClosed:
-		closed = "the connection was lost before "
-	case e.channelClosed:
-		closed, replay = "the channel was closed before ", true
-	}
-	switch {
-	case e.acked && e.returned != nil && !saysNothing(e.returned):
-		return verdict{outcome: outbox.Rejected, reason: outbox.ReasonUnroutable, detail: returnText(e.returned)}
-	case e.acked:
-		return verdict{outcome: outbox.Confirmed}
-	case e.timedOut:
-		return verdict{outcome: outbox.Unknown, detail: "RabbitMQ did not confirm in time"}
-	case closed != "" && e.unsent:
-		return verdict{outcome: outbox.NotSent, replay: replay, detail: closed + "the message was sent"}
-	case closed != "" && e.alone && !e.connectionClosed && e.exception != nil:
-		return exceptionVerdict(e.exception)
-	case closed != "":
-		return verdict{outcome: outbox.Unknown, replay: replay, detail: closed + "the confirm" + because(e.exception)}
-	case e.recovering:
-		return verdict{
-			outcome: outbox.Unknown, nacked: true, detail: "RabbitMQ answered with a nack right after an outage",
-		}
-	}
-	return verdict{
-		outcome: outbox.Rejected, reason: outbox.ReasonNack, nacked: true,
-		detail: "RabbitMQ answered with a nack: a queue rejected the message, or RabbitMQ could not handle it",
-	}
-}
-
 // unasked is the wait of a message for which nobody could check the permissions, while the broker works otherwise.
 const unasked = 10 * time.Second
 
 // verdictOnExchange judges all messages of the exchange to which a channel belonged. No outcome: the exception is about
 // one of them, or nobody knows.
 func verdictOnExchange(e *amqp091.Error) verdict {
-	if e == nil || couldNotAsk(e) || e.Code != amqp091.NotFound && !exchangeForbidden(e) {
+	if e == nil || couldNotAsk(e) {
 		return verdict{}
 	}
-	return exceptionVerdict(e)
+	if v := exceptionVerdict(e); v.wholeExchange || v.reason == outbox.ReasonNoExchange {
+		return v
+	}
+	return verdict{}
 }
+
+// exceptions are what RabbitMQ's texts mean, by how they begin: the rest may contain names chosen by people. Texts that
+// are not here are rejections, which cost one attempt. All were seen from RabbitMQ 3.10 to 4.3 unless noted.
+var exceptions = []struct {
+	code   int
+	begins string
+	verdict
+}{
+	{amqp091.NotFound, "", verdict{outcome: outbox.Rejected, reason: outbox.ReasonNoExchange}},
+	{amqp091.AccessRefused, "ACCESS_REFUSED - write access to exchange ", forbidden},
+	{amqp091.AccessRefused, "ACCESS_REFUSED - access to exchange ", forbidden}, // before 3.12
+	{amqp091.AccessRefused, "ACCESS_REFUSED - cannot publish to internal exchange ", forbidden},
+	// A topic permission ("write access to topic …", before 3.12 "access to topic …") is about one routing key.
+	{amqp091.AccessRefused, "", verdict{outcome: outbox.Rejected, reason: outbox.ReasonAccessRefused}},
+	// "message size 20 is larger than max size 16"; since 3.12 "… than configured max size 16".
+	{amqp091.PreconditionFailed, tooLarge, verdict{outcome: outbox.Impossible, reason: outbox.ReasonTooLarge}},
+	{amqp091.PreconditionFailed, "PRECONDITION_FAILED - user_id property ", unfitProperties},
+	{amqp091.PreconditionFailed, "PRECONDITION_FAILED - invalid expiration ", unfitProperties},
+	{amqp091.PreconditionFailed, "PRECONDITION_FAILED - invalid message: ", unfitProperties}, // CC, BCC, delivery mode
+	{0, "", verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed}},
+}
+
+const tooLarge = "PRECONDITION_FAILED - message size "
+
+var (
+	forbidden = verdict{
+		outcome: outbox.Rejected, reason: outbox.ReasonAccessRefused, wholeExchange: true,
+	}
+	unfitProperties = verdict{outcome: outbox.Impossible, reason: outbox.ReasonInvalidProperties}
+)
 
 // exceptionVerdict judges a message that was the only unanswered one when the broker closed the channel.
-func exceptionVerdict(e *amqp091.Error) verdict {
-	v := verdict{outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed, detail: amqpdial.ExceptionText(e)}
-	switch {
-	case e.Code == amqp091.NotFound:
-		v.reason = outbox.ReasonNoExchange
-	case couldNotAsk(e):
-		v.outcome, v.reason, v.retryIn = outbox.NotSent, outbox.ReasonAccessRefused, unasked
-		v.wholeExchange = aboutExchange(e)
-	case e.Code == amqp091.AccessRefused:
-		v.reason, v.wholeExchange = outbox.ReasonAccessRefused, exchangeForbidden(e)
-	case isSizeException(e):
-		v.outcome, v.reason = outbox.Impossible, outbox.ReasonTooLarge
-	case isPropertyException(e):
-		v.outcome, v.reason = outbox.Impossible, outbox.ReasonInvalidProperties
+func exceptionVerdict(e *amqp091.Error) (v verdict) {
+	for _, known := range exceptions {
+		if (known.code == 0 || known.code == e.Code) && strings.HasPrefix(e.Reason, known.begins) {
+			v = known.verdict
+			break
+		}
 	}
+	if couldNotAsk(e) {
+		v.outcome, v.retryIn = outbox.NotSent, unasked
+	}
+	v.detail = amqpdial.ExceptionText(e)
 	return v
-}
-
-// isSizeException reports whether the text is one of bodySizes.
-func isSizeException(e *amqp091.Error) bool {
-	return e.Code == amqp091.PreconditionFailed && begins(e, "message size ")
-}
-
-// begins compares only the start of the broker's text; the rest may contain names chosen by people.
-func begins(e *amqp091.Error, text string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(e.Reason, "PRECONDITION_FAILED - "), text)
-}
-
-// isPropertyException matches the texts of RabbitMQ 3 and 4; "invalid message" is about CC, BCC or the delivery mode.
-// Any other text is a rejection, which costs one attempt.
-func isPropertyException(e *amqp091.Error) bool {
-	return e.Code == amqp091.PreconditionFailed &&
-		(begins(e, "user_id property ") || begins(e, "invalid expiration ") || begins(e, "invalid message: "))
-}
-
-// exchangeForbidden reports whether every message to the exchange would fail: no write permission, or an internal
-// exchange. A topic permission ("write access to topic …") is about one routing key.
-func exchangeForbidden(e *amqp091.Error) bool {
-	return e != nil && e.Code == amqp091.AccessRefused && !couldNotAsk(e) && aboutExchange(e)
-}
-
-// aboutExchange reports whether a refusal is about the exchange. Names of rows stand after these words. RabbitMQ before
-// 3.12 writes no permission before "access".
-func aboutExchange(e *amqp091.Error) bool {
-	text := strings.TrimPrefix(e.Reason, "ACCESS_REFUSED - ")
-	return strings.HasPrefix(strings.TrimPrefix(text, "write "), "access to exchange ") ||
-		strings.HasPrefix(text, "cannot publish to internal exchange ")
 }
 
 // couldNotAsk reports a refusal by an authorization service that could not answer: "access to … refused for user 'u',
@@ -197,10 +136,10 @@ func cutByPeer(e *amqp091.Error, write error) bool {
 }
 
 // fatal is the verdict on a message that ended connection after connection. It says what ended the last one.
-func fatal(times int, e evidence) verdict {
+func fatal(times int, reason *amqp091.Error) verdict {
 	why := "without a reason"
-	if e.exception != nil {
-		why = amqpdial.ExceptionText(e.exception)
+	if reason != nil {
+		why = amqpdial.ExceptionText(reason)
 	}
 	return verdict{
 		outcome: outbox.Rejected, reason: outbox.ReasonChannelClosed,

@@ -1,46 +1,34 @@
 // Package amqp publishes to RabbitMQ with publisher confirms.
 //
-// The goroutine of Publisher.Run dials, and watches one connection at a time (serve.go). Two goroutines work on it, and
-// jobs in goroutines of their own. They share a session, and hand over messages and lanes through its mailboxes:
+// The goroutine of Publisher.Run dials, and then decides all about one connection: it is the session. Calls of the
+// library block: while the socket takes no bytes, or until the broker answers. Helpers carry them and report one type
+// of event, happened. They decide nothing.
 //
-//	           in                    starts
-//	Publish ───────▶ sender ───────────────────────▶ jobs
-//	                 │  ▲ ▲            control        │ │
-//	            sent │  │ └───────────────────────────┘ │ sent
-//	                 ▼  │ control                       ▼
-//	                ┌───┴───────────────────────────────────┐
-//	                │                reaper                 ├──▶ Sink.Deliver
-//	                └───────────────────────────────────────┘
+//	            inbox    ┌───────────┐ toWrite
+//	Publish ───────────▶ │           ├─────────▶ writer: gives messages to the library
+//	                     │  session  │ do
+//	confirms, returns ─▶ │ (decides) ├─────────▶ calls: open a channel, look up, probe
+//	                     │           │
+//	Sink.Deliver ◀────── │           │ ◀──────── happened: written, or what a call found
+//	                     └───────────┘
 //
-//	from      to        through  what
-//	Publish   sender    in       messages
-//	sender    reaper    sent     each entry before it is sent; seal: a lane that it uses no more
-//	jobs      reaper    sent     the same, for messages of flights
-//	jobs      sender    control  their end, with the lane of an exchange or the verdict on its waiting messages
-//	reaper    sender    control  a lane that is closed, or on which a message timed out or was rejected; a sealed lane
-//	                             without unanswered messages, and those of them that leave again
-//	watch     sender    control  that the broker blocked or unblocked the connection, or the throttle gives room
+// Each exchange has a route with a lane, which is a channel of its own, so that an exception of the channel affects no
+// other exchange. An exception belongs to a message if and only if no other was unanswered on the lane. Otherwise all
+// leave again, marked, in flights: the first has half as many messages. A flight that is answered is followed by one
+// twice as large; one that ends by an exception is halved, until the culprit is alone. Flights of 1, 2, 4 … are also
+// how an exchange starts that never worked, or after an outage. Messages that may end the connection, and few others
+// that RabbitMQ may reject by its own rules, leave one by one on a lane without others.
 //
-// A message that is sent is the reaper's until it has its result. The reaper gives it back only if its lane died with
-// several unanswered messages. An exception of a channel belongs to a message only if no other was unanswered on it.
-// Otherwise all leave again in two flights, each on a lane of its own, until the culprit is alone. Messages that are
-// not sent get their result from the goroutine that has them. When the session is over, the sender stops first, after
-// its jobs, and reports the messages that it has. The reaper stops last and reports all others. So each has exactly
-// one result, and nothing is sent after the end.
+// When the session is over, the helpers end first. Then the session reports every message that it has. So each has
+// exactly one result, and nothing is sent after the end.
 //
-// Jobs have their own goroutines because their calls block: until the broker answers (Channel, Confirm,
-// ExchangeDeclarePassive, a probe), until the socket takes a large body, and until a flight has its answers. The sender
-// never waits for an answer. Only some jobs run at the same time. The messages that wait for a job to begin have a
-// share of those in flight. Further ones go back to their rows, so that slow work leaves room for fast work.
-//
-//	sender.go      takes messages and sends them on the lane of their exchange
-//	careful.go     jobs, and which of them run; flight.go sends a flight, and probes before
-//	reaper.go      waits for confirms; returned.go finds the message of a return
-//	classify.go    tells rejections from outages
-//	lane.go        a channel, a message sent on it, and the look-up of its exchange
-//	link.go        calls with a time limit, how far the broker has come, the end of the connection; uses socket.go
+//	session.go     the loop, its events, the end; how far the broker has come
+//	route.go       sends messages on the lane of their exchange; finds the culprit of an exception
+//	settle.go      judges answers; returned.go finds the message of a return, classify.go reads exceptions
+//	write.go       the writer; uses socket.go
+//	call.go        a lane, and the calls that open it or probe the broker
+//	places.go      how many messages may wait for slow work
 //	nodes.go       connects to one of the nodes
 //	missing.go     decides whether a missing queue or exchange is an outage
-//	throttle.go    pauses the sender while too many messages wait for confirms, and after an outage
-//	window.go      finds how many are best
+//	throttle.go    pauses while too many messages wait for confirms; window.go finds how many are best
 package amqp

@@ -12,31 +12,53 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// One message goes first, another after half of the send timeout, and the others only after an answer.
+// After an outage, one message goes first. While it has no answer, the next one follows only after half of the send
+// timeout, a second at most. After an answer, the others follow.
 func TestAHalfOpenBreakerSendsOneMessageAtATime(t *testing.T) {
-	_, q, proxy, u := behindProxy(t)
+	broker := services.SharedRabbitMQ(t)
+	vhost := broker.VHost(t)
+	a := newAdmin(t, vhost)
+	q := a.queue(services.Name(t), nil)
+	frames := services.NewFrames(t, broker.Addr()) // all but confirms pass it, so that the channel opens
+	proxy := services.NewProxy(t, frames.Addr())
 	timeout := await.Scaled(time.Second)
-	r := startAMQP(t, Config{URL: u, SendTimeout: timeout})
+	r := startAMQP(t, Config{URL: withHost(t, vhost, proxy.Addr()), SendTimeout: timeout})
 	proxy.Refuse()
 	proxy.Cut()
 	r.AwaitPhase(t, publish.Paused)
 	proxy.Accept()
 	r.AwaitPhase(t, publish.Ready)
-	proxy.BlackHole(services.Downstream)
+	frames.LateConfirms(time.Hour)
 	mark := r.Mark()
 	var k publishtest.Maker
 	messages := k.Many(100, "", q)
 	r.PublishAll(messages...)
 	results := r.AwaitResults(t, messages...)
-	if publishtest.Count(results, outbox.NotSent) < 98 {
-		t.Errorf("%d messages were sent through a half-open breaker", 100-publishtest.Count(results, outbox.NotSent))
+	apart, sent := min(time.Second, timeout/2), 0
+	for i, result := range results {
+		at := result.Message.SentAt
+		if (result.Outcome == outbox.NotSent) != at.IsZero() {
+			t.Errorf("message %d is %v and was sent at %v", i, result.Outcome, at)
+		}
+		if at.IsZero() {
+			continue
+		}
+		if sent++; i >= sent {
+			t.Errorf("message %d was sent before others", i)
+		} else if i > 0 && at.Sub(messages[i-1].SentAt) < apart {
+			t.Errorf("message %d was sent %v after the last one", i, at.Sub(messages[i-1].SentAt))
+		}
+	}
+	if most := 2 + int(timeout/apart); sent < 1 || sent > most {
+		t.Errorf("%d messages were sent through a half-open breaker, want at least 1 and at most %d", sent, most)
 	}
 	r.AwaitSince(t, mark, publish.Paused)
-	proxy.Resume()
-	r.publishUntilConfirmed(t, k.Many(100, "", q)...)
+	frames.LateConfirms(0)
+	all := append(results, r.publishUntilConfirmed(t, k.Many(100, "", q)...)...)
 	r.awaitBreaker(t, publish.Paused, "open")
 	r.awaitBreaker(t, publish.Ready, "half_open")
 	r.awaitBreaker(t, publish.Ready, "closed")
+	checkArrived(t, all, a.drain(q))
 }
 
 // awaitBreaker waits until a state reports this state of the breaker.

@@ -182,7 +182,7 @@ func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 		messages[0].Properties = []byte(`{"user_id": "somebody"}`)
 		messages[1].Properties = []byte(`{"user_id": "somebody-else"}`)
 		proxy.BlackHole(services.Downstream)
-		late := time.AfterFunc(longestWait+longestWait/4, func() { proxy.Resume() })
+		late := time.AfterFunc(2*time.Second, func() { proxy.Resume() })
 		defer late.Stop()
 		r.PublishAll(messages...)
 		results := r.AwaitResults(t, messages...)

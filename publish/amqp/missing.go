@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,35 +32,35 @@ const (
 // other results pass unchanged.
 type missing struct {
 	publish.Sink
-	// unsure are results that wait until RabbitMQ was asked.
-	unsure *publish.Mailbox[outbox.Result]
+	// unsure are results that wait until RabbitMQ was asked; asking: a call asks.
+	unsure []outbox.Result
+	asking bool
 
 	restored atomic.Int64 // when a connection ended the last outage, in nanoseconds of Unix time
-	excused  atomic.Int64 // when the last excused message is tried again, likewise
+	excused  int64        // when the last excused message is tried again, likewise
 
-	// Only the goroutine of ask uses the fields below: what is known of queues, and of nodes by their address.
-	queues, nodes answers
+	queues, nodes answers   // the nodes by their address
+	tried         time.Time // when the nodes were
 	second        time.Time // in which asked questions were asked
 	asked         int
 }
 
 func newMissing(sink publish.Sink) *missing {
-	return &missing{
-		Sink: sink, unsure: publish.NewMailbox[outbox.Result](), queues: make(answers), nodes: make(answers),
-	}
+	return &missing{Sink: sink, queues: make(answers), nodes: make(answers)}
 }
 
 // Deliver implements publish.Sink.
 func (m *missing) Deliver(r outbox.Result) {
-	since := time.Since(time.Unix(0, m.restored.Load()))
 	noQueue, noExchange := r.Reason == outbox.ReasonUnroutable, r.Reason == outbox.ReasonNoExchange
-	switch {
-	case r.Outcome != outbox.Rejected || !noQueue && !noExchange:
+	if r.Outcome != outbox.Rejected || !noQueue && !noExchange {
 		m.Sink.Deliver(r)
+		return
+	}
+	switch since := time.Since(time.Unix(0, m.restored.Load())); {
 	case since < returnsWithin:
 		m.excuse(r, since, "RabbitMQ was unavailable a moment ago")
 	case noQueue:
-		m.unsure.Put(r)
+		m.unsure = append(m.unsure, r)
 	default:
 		m.Sink.Deliver(r)
 	}
@@ -70,96 +71,117 @@ func (m *missing) Deliver(r outbox.Result) {
 func (m *missing) excuse(r outbox.Result, lasts time.Duration, why string) {
 	now := time.Now().UnixNano()
 	soonest := now + int64(max(lasts/4, soonestRetry))
-	at := min(max(m.excused.Load()+int64(excusedEvery), soonest), now+int64(latestRetry))
-	m.excused.Store(at) // two that come at the same time may get the same one
-	r.Outcome, r.RetryIn = outbox.NotSent, time.Duration(at-now)
+	m.excused = min(max(m.excused+int64(excusedEvery), soonest), now+int64(latestRetry))
+	r.Outcome, r.RetryIn = outbox.NotSent, time.Duration(m.excused-now)
 	r.Detail += "; no attempt is counted: " + why
 	m.Sink.Deliver(r)
 }
 
-// ask judges unsure results while the session lasts.
-func (m *missing) ask(s *session) {
-	for !s.over() {
-		select {
-		case <-s.ended:
-		case <-m.unsure.Wake():
-			m.judge(s, m.unsure.Take(nil))
+// judge reports unsure results, until a call must ask RabbitMQ first.
+func (m *missing) judge(s *session) {
+	for len(m.unsure) > 0 && !m.asking {
+		if len(s.others) > 0 && time.Since(m.tried) > time.Second {
+			m.ask(s, "connect to other nodes", func() error { return m.tryNodes(s) })
+			return
 		}
-	}
-}
-
-// judge reports results after RabbitMQ was asked.
-func (m *missing) judge(s *session, results []outbox.Result) {
-	m.askNodes(s)
-	why, lasts := m.nodes.anyDown()
-	for _, r := range results {
-		why, lasts := why, lasts
-		if why == "" && s.limits.ExchangeOf(r.Message) == "" {
-			why, lasts = m.queueDown(s, r.Message.RoutingKey)
+		r := m.unsure[0]
+		why, lasts := m.nodes.anyDown()
+		if queue := r.Message.RoutingKey; why == "" && s.limits.ExchangeOf(r.Message) == "" {
+			if m.mayAsk(queue) {
+				m.ask(s, "look up queue", func() error { return m.askQueue(s, queue) })
+				return
+			}
+			why, lasts = m.queueDown(queue)
 		}
+		m.unsure = m.unsure[1:]
 		if why == "" {
 			m.Sink.Deliver(r)
-			continue
+		} else {
+			m.excuse(r, lasts, why)
 		}
-		m.excuse(r, lasts, why)
 	}
 }
 
-// queueDown says why RabbitMQ routes nothing to a queue that exists; "": there is none. RabbitMQ logs each question as
-// an error, so only a few are asked in a second; another queue that is down then speaks for the rest.
-func (m *missing) queueDown(s *session, queue string) (why string, lasts time.Duration) {
+// ask makes a call, and continues afterwards.
+func (m *missing) ask(s *session, what string, call func() error) {
+	m.asking = true
+	s.do(what, call, func(err error) {
+		if m.asking = false; err != nil {
+			m.excuse(m.unsure[0], 0, lostMeanwhile)
+			m.unsure = m.unsure[1:]
+		}
+	})
+}
+
+const lostMeanwhile = "the connection was lost meanwhile"
+
+// end reports unsure results after the end of a session.
+func (m *missing) end() {
+	for _, r := range m.unsure {
+		m.excuse(r, 0, lostMeanwhile)
+	}
+	m.unsure, m.asking = nil, false
+}
+
+// mayAsk reports whether RabbitMQ is asked about a queue. It logs each question as an error, so only a few are asked in
+// a second. It pretends that the queue of a direct reply exists.
+func (m *missing) mayAsk(queue string) bool {
 	const most = 20
-	known := m.queues.fresh(queue)
 	if second := time.Now().Truncate(time.Second); second.After(m.second) {
 		m.second, m.asked = second, 0
 	}
+	if m.queues.fresh(queue) || m.asked >= most || strings.HasPrefix(queue, directReply) {
+		return false
+	}
+	m.asked++
+	return true
+}
+
+// queueDown says why RabbitMQ routes nothing to a queue that exists; "": there is none. Another queue that is down
+// speaks for those that are not asked about.
+func (m *missing) queueDown(queue string) (why string, lasts time.Duration) {
 	switch {
-	case strings.HasPrefix(queue, directReply): // RabbitMQ pretends that it exists
+	case strings.HasPrefix(queue, directReply):
 		return "", 0
-	case known:
-	case m.asked >= most:
+	case !m.queues.fresh(queue):
 		return m.queues.anyDown()
-	default:
-		m.asked++
-		if err := m.askQueue(s, queue); err != nil {
-			return "the connection was lost meanwhile", 0
-		}
 	}
 	return m.queues.down(queue)
 }
 
-// askNodes tries the other nodes of the address.
-func (m *missing) askNodes(s *session) {
+// tryNodes tries the other nodes of the address.
+func (m *missing) tryNodes(s *session) error {
 	const accept = 500 * time.Millisecond
-	for _, node := range s.others {
-		address := node.Address()
-		if s.over() || m.nodes.fresh(address) {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), accept)
-		conn, err := amqpdial.DialHost(ctx, "tcp", address, accept)
-		cancel()
-		if err != nil {
-			m.nodes.learn(address, "node "+address+" is down")
-			continue
-		}
-		_ = conn.Close()
-		m.nodes.learn(address, "")
+	down := make([]string, len(s.others))
+	var trying sync.WaitGroup
+	for i, node := range s.others {
+		trying.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), accept)
+			defer cancel()
+			conn, err := amqpdial.DialHost(ctx, "tcp", node.Address(), accept)
+			if err != nil {
+				down[i] = "node " + node.Address() + " is down"
+				return
+			}
+			_ = conn.Close()
+		})
 	}
+	trying.Wait()
+	for i, node := range s.others {
+		m.nodes.learn(node.Address(), down[i])
+	}
+	m.tried = time.Now()
+	return nil
 }
 
 // askQueue asks whether RabbitMQ knows a queue.
 func (m *missing) askQueue(s *session, queue string) error {
-	err := s.limited("look up queue", func() error {
-		channel, err := s.connection.Channel()
-		if err != nil {
-			return err
+	channel, err := s.connection.Channel()
+	if err == nil {
+		if _, err = channel.QueueDeclarePassive(queue, true, false, false, false, nil); err == nil {
+			err = channel.Close()
 		}
-		if _, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
-			return err
-		}
-		return channel.Close()
-	})
+	}
 	var exception *amqp091.Error
 	switch {
 	case err == nil:

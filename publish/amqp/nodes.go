@@ -35,8 +35,8 @@ func (n nodes) order(all []amqpdial.Node) []amqpdial.Node {
 // failed records that a node accepts no connection, is slower than another, or that its connection was lost.
 func (n nodes) failed(node amqpdial.Node) { n[node.Address()] = time.Now() }
 
-// openFirst connects to the first node that accepts, and remembers those that failed or were slower. It returns an error
-// when all have failed.
+// openFirst connects to the first node that accepts, and remembers those that failed or were slower. It returns an
+// error when all have failed.
 func (p *Publisher) openFirst(ctx context.Context, list []amqpdial.Node) (opened, error) {
 	o, number, errs := amqpdial.Race(ctx, len(list), amqpdial.HeadStart,
 		func(ctx context.Context, i int) (opened, error) { return p.attempt(ctx, list[i]) },
@@ -106,7 +106,6 @@ type opened struct {
 	node       amqpdial.Node
 	connection *amqp091.Connection
 	socket     *socket
-	clock      *clock
 
 	others []amqpdial.Node // of the address
 
@@ -138,11 +137,11 @@ func (p *Publisher) dial(ctx context.Context) (o opened, err error) {
 
 // open makes one attempt to connect, until ctx is done.
 func (p *Publisher) open(ctx context.Context, node amqpdial.Node) (opened, error) {
-	o := opened{node: node, clock: newClock()}
+	o := opened{node: node}
 	stop := func() bool { return true }
 	config := p.clientConfig()
 	config.Dial = func(network, addr string) (net.Conn, error) {
-		s, err := dialSocket(ctx, network, addr, p.acceptTimeout(node), p.cfg.SendTimeout, o.clock)
+		s, err := dialSocket(ctx, network, addr, p.acceptTimeout(node), p.cfg.SendTimeout)
 		if err != nil {
 			return nil, err
 		}

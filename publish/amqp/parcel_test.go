@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 // encoder encodes for the login guest.
 func encoder(frameMax int) *session {
 	node := amqpdial.Node{URI: amqp091.URI{Username: "guest"}}
-	return &session{link: &link{opened: opened{node: node}}, limits: wire.Limits{FrameMax: frameMax}, mostBody: new(atomic.Int64)}
+	return &session{Publisher: &Publisher{}, opened: opened{node: node}, limits: wire.Limits{FrameMax: frameMax}}
 }
 
 func TestTheLibraryTakesEachObjectAsATable(t *testing.T) {

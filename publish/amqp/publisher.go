@@ -66,9 +66,8 @@ type Publisher struct {
 	inbox   *publish.Inbox
 	cfg     Config
 	address amqpdial.Address
-	// suspects is shared by all sessions.
-	suspects *publish.Suspects
-	// exchanges are known from look-ups of earlier sessions, too. Only the sender of the session uses it.
+	// suspects and exchanges outlive sessions; only the goroutine of Run uses exchanges.
+	suspects  *publish.Suspects
 	exchanges map[string]lookUp
 	// due is by when Run must have finished what it does, in nanoseconds of Unix time; 0: it waits for messages.
 	due atomic.Int64
@@ -76,13 +75,13 @@ type Publisher struct {
 	mostBody atomic.Int64
 
 	// Only the goroutine of Run uses the fields below.
-	state     publish.State
-	outages   int  // in a row, without an answer between them
-	connected bool // at least once
-	late      bool // the last connection ended because RabbitMQ did not answer in time
-	trouble   *outagelog.Log
-	nodes     nodes // and openFirst, while Run waits for it
-	missing   *missing
+	state       publish.State
+	outages     int  // in a row, without an answer between them
+	connections int  // so far
+	silent      bool // the last connection ended because RabbitMQ did not answer in time
+	trouble     *outagelog.Log
+	nodes       nodes // and openFirst, while Run waits for it
+	missing     *missing
 }
 
 // New checks the configuration; it does not connect. The error does not contain the URL.
@@ -118,6 +117,7 @@ func (p *Publisher) Run(ctx context.Context, sink publish.Sink) error {
 		if err != nil {
 			p.dialFailed(ctx, err)
 		} else {
+			p.connections++
 			p.serve(ctx, newSession(p, o))
 		}
 		// Measured from the start of the last attempt: after one that hung, or a connection that lasted, no pause is
@@ -151,7 +151,7 @@ func (p *Publisher) dialFailed(ctx context.Context, err error) {
 		return
 	}
 	p.trouble.Report(event.BrokerDown, "cannot connect to RabbitMQ: messages wait in the table; retrying", err)
-	if p.connected {
+	if p.connections > 0 {
 		p.outages++
 	}
 	p.setDown(err)
@@ -191,4 +191,33 @@ func (p *Publisher) breaker(phase publish.Phase) string {
 		return "half_open"
 	}
 	return "open"
+}
+
+// connectionLost counts an outage if messages were unanswered, or if the broker did not answer another call.
+func (p *Publisher) connectionLost(s *session, err error) {
+	p.trouble.Report(event.BrokerLost, "RabbitMQ connection lost: messages wait in the table; reconnecting", err,
+		"address", s.node.Address(), "in_flight", len(s.pending))
+	p.nodes.failed(s.node)
+	if p.silent || len(s.pending) > 0 {
+		p.outages++
+	}
+	p.setDown(err)
+}
+
+func (p *Publisher) cameBack(o opened) {
+	args := []any{"address", o.node.Address(), "vhost", o.node.URI.Vhost}
+	if o.attempts > 1 {
+		args = append(args, "attempts", o.attempts)
+	}
+	if len(o.failures) > 0 {
+		args = append(args, "failed", o.failures.Error())
+	}
+	if version, ok := o.connection.Properties["version"].(string); ok {
+		args = append(args, "version", version)
+	}
+	if lasted := p.trouble.End(); lasted > 0 {
+		p.missing.restored.Store(time.Now().UnixNano())
+		args = append(args, "after", lasted)
+	}
+	p.cfg.Logger.Info("connected to RabbitMQ", append([]any{"event", event.BrokerConnected}, args...)...)
 }

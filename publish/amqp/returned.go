@@ -115,7 +115,7 @@ func (r *returned) answered(e *entry) (one *amqp091.Return) {
 // takeReturns records the returns of a lane. RabbitMQ returns the message, but not its number on the channel. If
 // somebody on the way has changed it, each unanswered message with its message_id counts as returned: none is lost. A
 // return without any belongs to a message that timed out.
-func (r *reaper) takeReturns(l *lane) {
+func (s *session) takeReturns(l *lane) {
 	for {
 		var one amqp091.Return
 		select {
@@ -125,11 +125,10 @@ func (r *reaper) takeReturns(l *lane) {
 		if one.MessageId == "" {
 			return
 		}
-		r.takeNews()
 		mine := func(e *entry) bool { return e != nil && e.lane == l } // nil: just settled
 		if l.returned == nil {
 			l.returned = newReturned()
-			for _, e := range r.pending {
+			for _, e := range s.pending {
 				if mine(e) {
 					l.returned.sent(e)
 				}
@@ -138,7 +137,7 @@ func (r *reaper) takeReturns(l *lane) {
 		if l.returned.add(&one) {
 			continue
 		}
-		for _, e := range r.pending {
+		for _, e := range s.pending {
 			if mine(e) && e.parcel.body.MessageId == one.MessageId {
 				e.returned = &one
 			}

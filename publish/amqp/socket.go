@@ -16,13 +16,13 @@ import (
 
 // socket is the TCP connection below the AMQP library. The library has no write deadline, and a stuck write also stops
 // the goroutine that sets its read deadline. So each Read and Write here sets its own deadline, and the library's
-// deadlines are ignored.
-//
-// Only closing the socket reliably ends the library's calls.
+// deadlines are ignored. Only closing the socket reliably ends the library's calls
+// (https://github.com/rabbitmq/amqp091-go/issues/178 and 225). The library also writes once for each message (pull
+// request 142); a call that takes several messages would replace cork and uncork.
 type socket struct {
 	net.Conn
 	writeTimeout time.Duration
-	clock        *clock // stops while the broker blocks the connection
+	blocked      atomic.Bool // the broker blocks the connection
 
 	// readTimeout is the longest silence in nanoseconds, 0: no limit. It is set once after the handshake.
 	readTimeout atomic.Int64
@@ -40,13 +40,13 @@ const coalesced = 32 << 10
 
 // dialSocket connects within accept.
 func dialSocket(
-	ctx context.Context, network, addr string, accept, writeTimeout time.Duration, c *clock,
+	ctx context.Context, network, addr string, accept, writeTimeout time.Duration,
 ) (*socket, error) {
 	raw, err := amqpdial.DialHost(ctx, network, addr, accept)
 	if err != nil {
 		return nil, err
 	}
-	return &socket{Conn: rawnet.Wrap(raw), writeTimeout: writeTimeout, clock: c}, nil
+	return &socket{Conn: rawnet.Wrap(raw), writeTimeout: writeTimeout}, nil
 }
 
 // established follows the handshake. From then on, a peer that is silent for longer than silence is lost; 0: no limit.
@@ -140,7 +140,7 @@ func (s *socket) send(b []byte) (int, error) {
 		}
 		n, err := s.Conn.Write(b[written:])
 		written += n
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.clock.running() {
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || !s.blocked.Load() {
 			return written, err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 func corkedSocket(t *testing.T) (s *socket, peer net.Conn) {
 	t.Helper()
 	ours, peer := net.Pipe()
-	s = &socket{Conn: ours, writeTimeout: await.Hang(), clock: newClock()}
+	s = &socket{Conn: ours, writeTimeout: await.Hang()}
 	t.Cleanup(func() { _, _ = s.Close(), peer.Close() })
 	s.cork(time.Now().Add(time.Hour))
 	if n, err := s.Write([]byte("message")); n != 7 || err != nil {
@@ -61,9 +61,9 @@ func TestAFrozenProcessDoesNotSendItsBuffer(t *testing.T) {
 func TestAStalledLargeWriteDoesNotMakeTheNextOneStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, peer := net.Pipe()
-		s := &socket{Conn: ours, writeTimeout: outbox.WriteFor, clock: newClock()}
+		s := &socket{Conn: ours, writeTimeout: outbox.WriteFor}
 		defer func() { _, _ = s.Close(), peer.Close() }()
-		s.clock.stop()
+		s.blocked.Store(true)
 		s.cork(time.Now())
 		time.AfterFunc(5*outbox.WriteFor, func() { _, _ = io.Copy(io.Discard, peer) })
 		if n, err := s.Write(make([]byte, 2*coalesced)); n != 2*coalesced || err != nil {

@@ -103,41 +103,40 @@ func TestAnUploadMayTakeLongerThanTheSendTimeout(t *testing.T) {
 // answers nothing, the connection is lost, and the log names the row that may be the cause.
 func TestTheWaitForAConfirmIsBoundedByProgress(t *testing.T) {
 	const timeout = 10 * time.Second
-	s := newLink(opened{clock: newClock()}, timeout)
-	r := newReaper(&session{link: s})
+	s := &session{
+		Publisher: &Publisher{}, clock: newClock(), progress: progress{sendTimeout: timeout},
+	}
 	s.clock.start = s.clock.start.Add(-time.Hour)
 	now := s.clock.now()
 	payload := make([]byte, 20*slowest)
 	add := func(age time.Duration) *entry {
 		e := &entry{message: &outbox.Message{Row: outbox.Row{ID: 42, Payload: payload}}, lane: &lane{}}
-		e.began, e.wait.since = now-age, now-age
-		e.published.Store(true)
-		r.pending = append(r.pending, e)
+		e.began, e.wait.since, e.published = now-age, now-age, true
+		s.pending = append(s.pending, e)
 		return e
 	}
 	e := add(timeout + 19*time.Second)
-	e.published.Store(false)
-	if r.expire(); len(s.lost) > 0 {
+	e.published = false
+	if s.expire(); s.failure != nil {
 		t.Error("the connection was lost during an upload")
 	}
-	e.published.Store(true)
-	if r.expire(); len(s.lost) > 0 {
+	e.published = true
+	if s.expire(); s.failure != nil {
 		t.Error("the connection was lost although the message may be on its way")
 	}
 	s.note(now-time.Minute, now-time.Second)
-	if r.late(&wait{since: now - time.Hour}, now) {
+	if s.late(&wait{since: now - time.Hour}, now) {
 		t.Error("the broker has just answered an earlier message")
 	}
 	s.note(now-time.Second, now)
 	later := wait{since: now - 2*time.Second}
-	if r.late(&later, now) || !later.arrived || !r.late(&later, now+timeout) {
+	if s.late(&later, now) || !later.arrived || !s.late(&later, now+timeout) {
 		t.Errorf("the broker has the message, and gets the send timeout: %+v", later)
 	}
-	s.lastAnswer.Store(0)
-	s.reached.Store(0)
+	s.lastAnswer, s.reached = 0, 0
 	add(timeout + 21*time.Second)
-	r.expire()
-	if len(s.lost) == 0 || !strings.Contains((<-s.lost).Error(), "row 42 with 1310720 bytes") {
+	s.expire()
+	if s.failure == nil || !strings.Contains(s.failure.Error(), "row 42 with 1310720 bytes") {
 		t.Error("the connection to a silent broker was not lost, or no row is named")
 	}
 }

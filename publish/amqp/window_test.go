@@ -119,9 +119,7 @@ func (m *model) send() {
 		return
 	}
 	if m.paused {
-		select {
-		case <-m.throttle.room:
-		default:
+		if m.throttle.allowed(m.now) == 0 {
 			if m.now < m.stuck {
 				return
 			}
@@ -131,8 +129,7 @@ func (m *model) send() {
 	for {
 		n := m.throttle.allowed(m.now)
 		if m.paused = n == 0; m.paused {
-			longest, answers := m.throttle.longestSilence()
-			m.stuck, m.before = m.now+longest, answers
+			m.stuck, m.before = m.now+m.throttle.longestSilence(), m.throttle.answers
 			return
 		}
 		for range n {

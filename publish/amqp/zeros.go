@@ -9,7 +9,8 @@ import (
 )
 
 // zeroPriority in the delivery mode stands for the priority 0. The library would leave that out, and consumers of AMQP
-// 1.0 read a missing priority as 4. So the library writes this mark and the priority 1, and zeros corrects both.
+// 1.0 read a missing priority as 4. So the library writes this mark and the priority 1, and zeros corrects both. A
+// Publishing of the library that tells 0 from a missing priority would replace this file.
 const zeroPriority = 0x80
 
 // setPriority sets the priority of a message that zeros will see; nil: none.

@@ -1,0 +1,600 @@
+package amqp
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish/wire"
+)
+
+const (
+	// mostLanes bounds the open lanes, and mostWide those of them that have room for the returns of all messages in
+	// flight. The others have an eighth of it.
+	mostLanes   = 256
+	mostWide    = 24
+	narrowShare = 8
+	// spareChannels is how many channels a session needs besides its lanes in use; reserved are those for no lane.
+	spareChannels = 8
+	reserved      = 3
+	// mostOpening is how many lanes are opened at the same time. A distant broker answers many calls in the time of
+	// one.
+	mostOpening = 16
+	// fullFlight is the size of the last flight of a slow start.
+	fullFlight = 512
+)
+
+// laneLimit is mostLanes, or less if the broker allows few channels.
+func laneLimit(channelMax int) int { return max(1, min(mostLanes, (channelMax-spareChannels)*3/4)) }
+
+// item is a message to be sent.
+type item struct {
+	message *outbox.Message
+	sent    bool // the broker may have it
+	placed  bool // it has a place, see places
+}
+
+// route is the way of messages to one exchange. It starts slowly if no message to the exchange was answered on this
+// connection, and after an exception that may belong to several messages: in flights, of which the next one begins
+// after the answers to the last one. The route alone has flights of one message, of any exchange.
+type route struct {
+	exchange string
+	alone    bool
+	lane     *lane // nil until it is open; messages then wait in order
+	dying    *lane // it was closed by the broker; messages wait for its end
+	opening  bool  // in the queue, or under way: then begun
+	begun    bool
+	waiting  []item
+	used     int // counts up with each message, so that the lane to give up is the one unused for longest
+
+	size     int  // of the next flight; 0: all messages leave at once
+	search   bool // for the message that makes the broker close the channel
+	flight   int  // number of the last flight
+	last     *entry
+	flying   int  // messages of it without an answer
+	answered bool // it has had an answer
+
+	// cause: nobody could ask for the permission of the first message, or of all.
+	cause *amqp091.Error
+	// The broker shows that it works before the next flight; see prove.
+	proving, proved bool
+}
+
+// hindrance returns why nothing can be sent now; without an outcome, sending is possible.
+func (s *session) hindrance() verdict {
+	switch {
+	case s.over():
+		return lostBeforeSent()
+	case !s.clock.running():
+		return verdict{outcome: outbox.NotSent, detail: "RabbitMQ has blocked the connection"}
+	}
+	return verdict{}
+}
+
+// sendRest sends waiting messages within the limit of the throttle.
+func (s *session) sendRest() {
+	for {
+		if len(s.rest) == 0 {
+			s.batch = s.inbox.Messages.Take(s.batch)
+			s.spare = s.spare[:0]
+			for _, m := range s.batch {
+				s.spare = append(s.spare, item{message: m})
+			}
+			s.rest = s.spare
+		}
+		n := len(s.rest)
+		if n == 0 {
+			s.stuck = 0
+			s.throttle.ranOut()
+			break
+		}
+		if v := s.hindrance(); v.outcome != 0 {
+			s.giveUpAll(&s.rest, v)
+			continue
+		}
+		if n = min(n, s.throttle.allowed(s.clock.now())); n == 0 {
+			if s.stuck == 0 {
+				s.answers, s.stuck = s.throttle.answers, s.clock.now()+s.throttle.longestSilence()
+			}
+			break
+		}
+		s.stuck = 0
+		for ; n > 0; n-- {
+			next := s.rest[0]
+			s.rest = s.rest[1:]
+			s.dispatch(next)
+		}
+	}
+}
+
+// rejectUnsent reports all messages that are not sent.
+func (s *session) rejectUnsent(v verdict) {
+	for _, r := range s.routes {
+		s.giveUpAll(&r.waiting, v)
+	}
+	s.giveUpAll(&s.alone.waiting, v)
+	s.giveUpAll(&s.rest, v)
+}
+
+func (s *session) giveUpAll(items *[]item, v verdict) {
+	all := *items
+	*items = nil
+	for _, one := range all {
+		s.giveUp(one, v)
+	}
+}
+
+// giveUp reports a message that is not sent (again). If it may have reached the broker before, it is Unknown, so that
+// its retry is marked. The exception is wholeExchange: as Unknown, the message would be sent again for ever.
+func (s *session) giveUp(one item, v verdict) {
+	s.leavePlace(&one)
+	if one.sent && !v.wholeExchange {
+		v.outcome, v.reason = outbox.Unknown, ""
+	}
+	s.inbox.Sink.Deliver(v.result(one.message, one.sent))
+}
+
+// encodeItem encodes a message, or reports that this is impossible.
+func (s *session) encodeItem(one *item) (parcel, bool) {
+	p, err := s.encode(one.message, one.sent || one.message.MayBeKnown())
+	if err != nil {
+		s.leavePlace(one)
+		s.unfit(one.message, err, one.sent)
+	}
+	return p, err == nil
+}
+
+func (s *session) unfit(m *outbox.Message, err error, sent bool) {
+	result := wire.Impossible(m, err)
+	result.MaybeSent = sent
+	s.inbox.Sink.Deliver(result)
+}
+
+// dispatch sends a message, or lets it wait on its route.
+func (s *session) dispatch(one item) {
+	p, ok := s.encodeItem(&one)
+	if !ok {
+		return
+	}
+	r := s.alone
+	if !s.risky(&p) && !s.suspects.Of(one.message).MustBeAlone() {
+		if r = s.routes[p.exchange]; r == nil {
+			known := s.exchanges[p.exchange]
+			if time.Since(known.rejectedAt) < missingFor {
+				s.giveUp(one, known.verdict)
+				return
+			}
+			r = &route{exchange: p.exchange}
+			if known.answered != s.number && (s.number > 1 || !s.exists(p.exchange)) {
+				r.size = 1
+			}
+		}
+	}
+	if r.lane != nil && r.size == 0 {
+		s.publish(r, one, p)
+		return
+	}
+	if slow := r.alone || r.search || !s.exists(r.exchange) && !r.begun; slow && !s.admit(&one) {
+		return
+	}
+	if !r.alone {
+		s.routes[p.exchange] = r
+	}
+	r.waiting = append(r.waiting, one)
+	if r.alone && s.suspects.Of(one.message).Alone > 0 {
+		slices.SortStableFunc(r.waiting, func(a, b item) int { return s.suspects.Compare(a.message, b.message) })
+	}
+	s.advance(r)
+}
+
+// risky reports whether the broker may reject the message by its own rules: it limits bodies (max_message_size, 16 MiB
+// since RabbitMQ 4.0; above mostBody they are not sent), and compares user_id with the login, unless that has the tag
+// impersonator.
+func (s *session) risky(p *parcel) bool {
+	const common = 16 << 20
+	return s.foreign(p) && !s.impersonates || len(p.body.Body) > common
+}
+
+func (s *session) foreign(p *parcel) bool {
+	return p.body.UserId != "" && p.body.UserId != s.node.URI.Username
+}
+
+// advance sends what waits on a route, as far as possible.
+func (s *session) advance(r *route) {
+	if v := s.hindrance(); v.outcome != 0 {
+		s.giveUpAll(&r.waiting, v)
+		return
+	}
+	switch {
+	case r.dying != nil || r.opening:
+	case len(r.waiting) == 0:
+		if r.lane == nil && s.routes[r.exchange] == r {
+			delete(s.routes, r.exchange)
+		}
+	case r.lane == nil:
+		s.open(r)
+	case r.size == 0:
+		s.rest = append(r.waiting, s.rest...)
+		r.waiting = nil
+	case r.flying == 0:
+		s.fly(r)
+	}
+}
+
+// fly sends the next flight.
+func (s *session) fly(r *route) {
+	n := min(r.size, len(r.waiting), r.lane.most-r.lane.unanswered)
+	if n <= 0 {
+		s.replace(r)
+		return
+	}
+	if r.alone && !s.prove(r) {
+		return
+	}
+	flight := r.waiting[:n:n]
+	r.waiting = r.waiting[n:]
+	r.flight++
+	r.answered = false
+	for _, one := range flight {
+		if p, ok := s.encodeItem(&one); ok {
+			s.publish(r, one, p)
+		}
+	}
+	if r.flying == 0 { // none can be sent
+		s.advance(r)
+	} else if !slices.Contains(s.flights, r) {
+		s.flights = append(s.flights, r)
+	}
+}
+
+// publish gives a message to the writer.
+func (s *session) publish(r *route, one item, p parcel) {
+	l := r.lane
+	if l.unanswered >= l.most {
+		if l.most >= s.cfg.MaxInFlight {
+			s.giveUp(one, verdict{outcome: outbox.NotSent, detail: "more messages are in flight than were agreed"})
+			return
+		}
+		s.widen(r, one)
+		return
+	}
+	s.leavePlace(&one)
+	s.messages++
+	r.used = s.messages
+	e := &entry{message: one.message, lane: l, parcel: p, resent: one.sent, epoch: s.throttle.sent()}
+	if r.size > 0 {
+		e.flight, r.last = r.flight, e
+		e.suspect = r.alone && s.suspects.Of(one.message).MustBeAlone()
+		r.flying++
+	}
+	l.unanswered++
+	l.returned.sent(e)
+	s.largest = max(s.largest, len(one.message.Payload))
+	s.pending = append(s.pending, e)
+	s.handed = append(s.handed, e)
+	s.toWrite.Add(e)
+	s.toSignal = true
+}
+
+// longestFlight is how long a flight may have no answers.
+func (s *session) longestFlight() time.Duration {
+	const before = time.Second // the first confirm
+	if s.throttle.fastest == 0 {
+		return min(before, s.sendTimeout/2)
+	}
+	return s.throttle.longestSilence()
+}
+
+// checkFlight continues after a flight that gets no answers: its messages may be for a queue that never answers.
+func (s *session) checkFlight(r *route, now time.Duration) {
+	switch {
+	case r.flying == 0:
+		s.flights = slices.DeleteFunc(s.flights, func(other *route) bool { return other == r })
+		return
+	case !r.last.published || now-r.last.wait.since < s.longestFlight():
+		return
+	}
+	if r.alone {
+		s.suspects.Clear(r.last.message) // the connection still exists
+	}
+	if r.search || r.alone { // a late exception must meet no other messages
+		s.replace(r)
+	}
+	s.endFlight(r, r.answered || s.number == 1) // after an outage, more would leave only to leave again
+}
+
+// endFlight begins the next flight, which is larger if the broker answers.
+func (s *session) endFlight(r *route, answered bool) {
+	r.flying = 0
+	r.flight++
+	if r.search || r.alone {
+		s.places.passed(s.clock.now()-r.last.began, r.size)
+	}
+	if answered && !r.alone {
+		known := s.exchanges[r.exchange]
+		known.answered = s.number
+		s.remember(r.exchange, known)
+		if r.size *= 2; r.size > fullFlight {
+			r.size, r.search = 0, false
+		}
+	}
+	s.advance(r)
+}
+
+// landed records that a message of a flight needs no answer any more.
+func (s *session) landed(e *entry, answered bool) {
+	r := e.lane.route
+	if e.flight == 0 || e.flight != r.flight || r.flying == 0 {
+		return
+	}
+	r.answered = r.answered || answered
+	if r.flying--; r.flying == 0 {
+		s.endFlight(r, r.answered)
+	}
+}
+
+// bury continues with the messages of a channel that the broker has closed, when each has its answer or will get none.
+// The exception belongs to a message if and only if no other was unanswered. Otherwise all leave again, in flights of
+// half as many, until the culprit is alone.
+func (s *session) bury(l *lane) {
+	r := l.route
+	if r.lane == l {
+		r.lane, r.dying = nil, l
+	}
+	if len(l.dead) < l.unanswered {
+		return
+	}
+	s.channels--
+	if r.dying == l {
+		r.dying = nil
+	}
+	if other := s.routes[r.exchange]; !r.alone && other == nil {
+		s.routes[r.exchange] = r
+	} else if !r.alone {
+		r = other
+	}
+	cause, sent := l.reason(), l.timedOut
+	for _, e := range l.dead {
+		if e.err == nil {
+			sent++
+		}
+	}
+	r.flying = 0
+	r.flight++
+	if s.connection.IsClosed() { // others may have been lost
+		cause = nil
+	}
+	whole, unasked := verdictOnExchange(cause), couldNotAsk(cause)
+	var again []item
+	for _, e := range l.dead {
+		l.unanswered--
+		s.throttle.answered(e.epoch)
+		one := item{message: e.message, sent: e.resent || e.err == nil}
+		switch {
+		case e.err == nil && sent == 1 && cause != nil && !unasked:
+			s.report(e, s.noted(e, exceptionVerdict(cause)))
+		case whole.outcome != 0 && !r.alone:
+			s.giveUp(one, whole)
+		default:
+			again = append(again, one)
+		}
+	}
+	l.dead = nil
+	r.waiting = append(again, r.waiting...)
+	switch {
+	case whole.outcome != 0 && !r.alone:
+		s.stop(r, whole)
+		return
+	case unasked && (sent == 1 || exceptionVerdict(cause).wholeExchange):
+		r.cause = cause
+	}
+	if sent > 1 && !r.alone {
+		r.size, r.search = sent/2, true
+	}
+	s.advance(r)
+}
+
+// stop reports the messages that wait for an exchange which rejects all.
+func (s *session) stop(r *route, v verdict) {
+	s.seal(r)
+	delete(s.routes, r.exchange)
+	s.giveUpAll(&r.waiting, v)
+	if v.wholeExchange || v.outcome == outbox.Rejected {
+		s.remember(r.exchange, lookUp{rejectedAt: time.Now(), verdict: v})
+	}
+}
+
+// seal sends nothing more on the lane of a route. Its messages still get their answers; then the channel is closed.
+func (s *session) seal(r *route) {
+	if l := r.lane; l != nil {
+		l.sealed, r.lane = true, nil
+		s.closeSealed(l)
+	}
+}
+
+// closeSealed closes the channel of a lane that is not used any more.
+func (s *session) closeSealed(l *lane) {
+	if !l.sealed || l.unanswered > 0 {
+		return
+	}
+	s.helpers.Go(func() {
+		_ = l.channel.Close()
+		s.events.Put(happened{done: func() {
+			s.channels--
+			s.openNext()
+		}})
+	})
+}
+
+// replace gives a route another lane.
+func (s *session) replace(r *route) {
+	s.seal(r)
+	s.advance(r)
+}
+
+// widen gives an exchange a lane with room for the returns of all messages in flight.
+func (s *session) widen(r *route, one item) {
+	known := s.exchanges[r.exchange]
+	known.wide = true
+	s.remember(r.exchange, known)
+	r.waiting = append(r.waiting, one)
+	s.replace(r)
+}
+
+// open queues a route that needs a lane. Exchanges that exist go first.
+func (s *session) open(r *route) {
+	r.opening = true
+	if r.alone || s.exists(r.exchange) {
+		s.opening = slices.Insert(s.opening, 0, r)
+	} else {
+		s.opening = append(s.opening, r)
+	}
+	s.openNext()
+}
+
+func (s *session) openNext() {
+	for len(s.opening) > 0 && s.openers < mostOpening && s.channels < int(s.connection.Config.ChannelMax)-reserved {
+		r := s.opening[0]
+		s.opening = s.opening[1:]
+		s.openers++
+		s.channels++
+		s.openLane(r)
+	}
+}
+
+// openLane opens the lane of a route. If its exchange never worked, it is looked up before.
+func (s *session) openLane(r *route) {
+	known := s.exchanges[r.exchange]
+	o := &opener{
+		exchange: r.exchange, asks: r.cause != nil, most: s.cfg.MaxInFlight,
+		looksUp: !r.alone && !s.exists(r.exchange) && !known.unanswered,
+	}
+	if r.alone {
+		o.most = 1
+	} else if !known.wide && s.countLanes(s.wide) >= mostWide {
+		o.most = max(s.cfg.MaxInFlight/narrowShare, 1)
+	}
+	if o.looksUp {
+		s.remember(r.exchange, lookUp{unanswered: true})
+	}
+	for i := range r.waiting { // they soon have an answer
+		s.leavePlace(&r.waiting[i])
+	}
+	r.begun = true
+	began := time.Now()
+	s.do("open channel", func() error { return s.call(o) }, func(err error) {
+		s.openers--
+		r.opening, r.begun = false, false
+		s.places.passed(time.Since(began)/mostOpening, len(r.waiting))
+		if err != nil {
+			s.lose(fmt.Errorf("open channel: %w", err))
+			return
+		}
+		s.laneOpened(r, o)
+		s.openNext()
+	})
+}
+
+// laneOpened continues with the messages of a route.
+func (s *session) laneOpened(r *route, o *opener) {
+	if o.missing.outcome != 0 {
+		s.channels--
+		s.hear()
+		s.stop(r, o.missing)
+		return
+	}
+	if cause := r.cause; cause != nil { // the service that could not answer answers others
+		r.cause = nil
+		v := exceptionVerdict(cause)
+		if v.wholeExchange && !r.alone {
+			r.lane = o.lane
+			s.stop(r, v)
+			return
+		}
+		if len(r.waiting) > 0 {
+			first := r.waiting[0]
+			r.waiting = r.waiting[1:]
+			s.giveUp(first, v)
+		}
+	}
+	r.lane, o.lane.route = o.lane, r
+	if !r.alone {
+		if s.routes[r.exchange] != r { // it was given up meanwhile
+			s.seal(r)
+			return
+		}
+		known := s.exchanges[r.exchange]
+		s.remember(r.exchange, lookUp{found: true, wide: known.wide, answered: known.answered})
+		s.evict(r, laneLimit(int(s.connection.Config.ChannelMax)), func(*lane) bool { return true })
+		s.evict(r, mostWide, s.wide)
+	}
+	s.advance(r)
+}
+
+// wide reports whether a lane has room for the returns of all messages in flight.
+func (s *session) wide(l *lane) bool { return l.most >= s.cfg.MaxInFlight }
+
+func (s *session) countLanes(kind func(*lane) bool) (n int) {
+	for _, r := range s.routes {
+		if r.lane != nil && kind(r.lane) {
+			n++
+		}
+	}
+	return n
+}
+
+// evict gives up the lane that was unused for longest if there are too many of its kind.
+func (s *session) evict(except *route, most int, kind func(*lane) bool) {
+	if s.countLanes(kind) <= most {
+		return
+	}
+	var victim *route
+	for _, r := range s.routes {
+		if r.lane != nil && kind(r.lane) && r != except && (victim == nil || r.used < victim.used) {
+			victim = r
+		}
+	}
+	s.remember(victim.exchange, lookUp{found: true, answered: s.exchanges[victim.exchange].answered})
+	s.replace(victim)
+}
+
+const (
+	// mostExchanges bounds the number of remembered exchanges.
+	mostExchanges = 4096
+	// missingFor is how long a verdict on an exchange applies to all of its messages.
+	missingFor = time.Second
+)
+
+// lookUp is what is known of an exchange.
+type lookUp struct {
+	// found: the exchange existed, or the answer said nothing about it. It is not looked up again until it is missing.
+	found bool
+	// wide: it once needed a lane with much room.
+	wide bool
+	// unanswered: the connection ended before the answer, perhaps because of the look-up. The next lane is opened
+	// without one; then the answers to the messages count.
+	unanswered bool
+	// answered is the number of the last connection on which a message was answered.
+	answered int
+	// The exchange rejects every message.
+	rejectedAt time.Time
+	verdict    verdict
+}
+
+// exists reports whether the exchange existed when it was last used.
+func (s *session) exists(exchange string) bool { return exchange == "" || s.exchanges[exchange].found }
+
+// remember records what is known of an exchange. Those that exist are forgotten last.
+func (s *session) remember(exchange string, known lookUp) {
+	if _, again := s.exchanges[exchange]; !again && len(s.exchanges) >= mostExchanges {
+		maps.DeleteFunc(s.exchanges, func(_ string, l lookUp) bool { return !l.found })
+		if len(s.exchanges) >= mostExchanges {
+			clear(s.exchanges)
+		}
+	}
+	s.exchanges[exchange] = known
+}
