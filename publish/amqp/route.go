@@ -53,9 +53,11 @@ type route struct {
 
 	size     int  // of the next flight; 0: all messages leave at once
 	search   bool // for the message that makes the broker close the channel
+	suspects int  // it is one of so many that wait in front; 0: nobody knows
 	flight   int  // number of the last flight
 	last     *entry
-	flying   int  // messages of it without an answer
+	sent     int  // messages of it
+	flying   int  // those without an answer
 	answered bool // it has had an answer
 
 	// cause: nobody could ask for the permission of the first message, or of all.
@@ -236,7 +238,7 @@ func (s *session) fly(r *route) {
 		return
 	}
 	flight := r.waiting[:n:n]
-	r.waiting = r.waiting[n:]
+	r.waiting, r.sent = r.waiting[n:], n
 	r.flight++
 	r.answered = false
 	for _, one := range flight {
@@ -318,11 +320,26 @@ func (s *session) endFlight(r *route, answered bool) {
 		known := s.exchanges[r.exchange]
 		known.answered = s.number
 		s.remember(r.exchange, known)
-		if r.size *= 2; r.size > fullFlight {
-			r.size, r.search = 0, false
-		}
+		r.grow()
 	}
 	s.advance(r)
+}
+
+// grow sets the size of the next flight after one that was answered: half of the suspects that remain, or more messages.
+func (r *route) grow() {
+	const step, quickly = 2, 4
+	r.suspects = max(r.suspects-r.sent, 0)
+	switch {
+	case r.suspects > 0:
+		r.size = max(r.suspects/2, 1)
+	case r.search:
+		r.size *= quickly
+	default:
+		r.size *= step
+	}
+	if r.size > fullFlight && r.suspects == 0 {
+		r.size, r.search = 0, false
+	}
 }
 
 // landed records that a message of a flight needs no answer any more.
@@ -338,8 +355,8 @@ func (s *session) landed(e *entry, answered bool) {
 }
 
 // bury continues with the messages of a channel that the broker has closed, when each has its answer or will get none.
-// The exception belongs to a message if and only if no other was unanswered. Otherwise all leave again, in flights of
-// half as many, until the culprit is alone.
+// The exception belongs to a message if and only if no other was unanswered. Otherwise all leave again, and a binary
+// search finds the culprit.
 func (s *session) bury(l *lane) {
 	r := l.route
 	if r.lane == l {
@@ -392,8 +409,9 @@ func (s *session) bury(l *lane) {
 	case unasked && (sent == 1 || exceptionVerdict(cause).wholeExchange):
 		r.cause = cause
 	}
-	if sent > 1 && !r.alone {
-		r.size, r.search = sent/2, true
+	if r.suspects = 0; sent > 1 && !r.alone {
+		r.suspects, r.search = len(again), true
+		r.size = max(len(again)/2, 1)
 	}
 	s.advance(r)
 }
