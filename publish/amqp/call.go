@@ -8,36 +8,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// lane is one channel in confirm mode. It carries the messages of one route, so that an exception affects no other.
-type lane struct {
-	channel *amqp091.Channel
-	route   *route
-	// returns has room for most messages, and no more may be unanswered: the library drops a return that it cannot
-	// deliver, and the message would look confirmed.
-	returns  chan amqp091.Return
-	returned *returned // nil until the first return
-	most     int
-	// closed receives at most one reason, and is then closed.
-	closed     chan *amqp091.Error
-	exception  *amqp091.Error // received from closed
-	unanswered int
-	timedOut   int      // messages without an answer in time
-	sealed     bool     // nothing more is sent on it
-	dead       []*entry // without an answer when the broker closed it
-}
-
-// reason returns why the broker closed the channel, or nil if it gave no reason.
-func (l *lane) reason() *amqp091.Error {
-	select {
-	case e, ok := <-l.closed:
-		if ok {
-			l.exception = e
-		}
-	default:
-	}
-	return l.exception
-}
-
 // opener is a call that opens a lane.
 type opener struct {
 	exchange string

@@ -24,9 +24,10 @@
 //
 //	session.go     the loop, its events, the end; how far the broker has come
 //	route.go       sends messages on the lane of their exchange; finds the culprit of an exception
+//	lane.go        opens and gives up lanes; what is known of exchanges
 //	settle.go      judges answers; returned.go finds the message of a return, classify.go reads exceptions
 //	write.go       the writer; uses socket.go
-//	call.go        a lane, and the calls that open it or probe the broker
+//	call.go        the calls that open a lane or probe the broker
 //	places.go      how many messages may wait for slow work
 //	nodes.go       connects to one of the nodes
 //	missing.go     decides whether a missing queue or exchange is an outage

@@ -110,7 +110,11 @@ func (p *Publisher) serve(ctx context.Context, s *session) {
 	p.due.Store(time.Now().Add(endWithin).UnixNano())
 	defer p.due.Store(0)
 	close(s.ended)
-	s.rejectUnsent(lostBeforeSent())
+	unsent := lostBeforeSent()
+	if err != nil {
+		unsent.detail += ": " + err.Error()
+	}
+	s.rejectUnsent(unsent)
 	s.disconnect(err == nil)
 	for range closed { // it is closed last, when every confirm is resolved
 	}
