@@ -35,6 +35,7 @@ type session struct {
 	ended   chan struct{} // closed: helpers begin nothing more
 	helpers sync.WaitGroup
 
+	taken []happened // events, while learn takes them
 	clock *clock
 	progress
 	failure error // why the session gives up the connection
@@ -191,7 +192,8 @@ func (s *session) block(b amqp091.Blocking) {
 
 // learn takes the events of the helpers.
 func (s *session) learn() {
-	for _, h := range s.events.Take(nil) {
+	s.taken = s.events.Take(s.taken)
+	for _, h := range s.taken {
 		for _, e := range s.handed[:h.written] {
 			e.published = true
 			e.began, e.wait.since = s.clock.at(e.beganAt), s.clock.at(e.writtenAt)
