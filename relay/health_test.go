@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/publish/stdout"
+	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 // unconnected returns a relay with a ready publisher and a window of two messages.
@@ -25,6 +27,20 @@ func unconnected(t *testing.T) *Relay {
 	t.Cleanup(r.Close)
 	r.StateChanged(publish.State{Phase: publish.Ready})
 	return r
+}
+
+// A restart of the process brings no server back.
+func TestARelayThatCannotReachPostgresIsLive(t *testing.T) {
+	r := unconnected(t)
+	r.leader.alive.beatFor(-2 * stuckAfter)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- r.leader.run(ctx) }()
+	await.Until(t, "the leader tries to connect", func() bool { return r.leader.alive.age() < stuckAfter })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 // A busy relay has a full window too, but messages leave it.

@@ -71,6 +71,7 @@ const lockDown = "cannot hold the lock of the table: nothing is published; retry
 // run waits for the lock and leads, until ctx is done. It returns an error only if no retry can help.
 func (l *leader) run(ctx context.Context) error {
 	for wait := newBackoff(); ; {
+		l.alive.beat()
 		led, err := l.once(ctx)
 		if ctx.Err() != nil {
 			return nil
