@@ -75,7 +75,7 @@ func takeOver(t *testing.T, rounds int, disturb func(*takeovers, *behindProxies)
 	for k.round = range rounds {
 		w.oneStreams(relays)
 		leader, other := k.relays[0], k.relays[1]
-		if leaderOf(relays) == other.relay {
+		if w.leader(relays) == other.relay {
 			leader, other = other, leader
 		}
 		k.load.more(100)
