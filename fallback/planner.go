@@ -228,5 +228,12 @@ func (p *Planner) Done(s Sweep, now time.Time, o Outcome) {
 	}
 }
 
+// hasten makes the next pass due as soon as its cost allows.
+func (p *Planner) hasten(s Sweep) {
+	if at := p.passes[s].ended.Add(costFactor * p.passes[s].cost); at.Before(p.passes[s].next) {
+		p.passes[s].next = at
+	}
+}
+
 // Reset makes a sweep due at once.
 func (p *Planner) Reset(s Sweep) { p.passes[s].next, p.passes[s].underWay = time.Time{}, false }

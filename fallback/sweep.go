@@ -59,7 +59,8 @@ type Sweeper struct {
 	Planner *Planner
 	Settings
 
-	swept   int // rows, so far
+	swept   int  // rows, so far
+	live    bool // at the last look
 	passes  passes
 	lookUps lookUps
 	// halved is how often the rows of a search are halved.
@@ -176,13 +177,19 @@ func (s *Sweeper) Next() (Sweep, time.Duration) {
 	return s.Planner.Next(s.Core.Clock(), s.Role())
 }
 
-// noticeTerm restarts all passes after a term has begun or ended.
+// noticeTerm restarts all passes after a term has begun or ended. After a stream has begun, it hastens those that find
+// the rows before its start.
 func (s *Sweeper) noticeTerm() {
-	epoch := s.Core.View().Epoch
-	if epoch == s.passes.epoch {
+	v := s.Core.View()
+	if v.Live && !s.live {
+		s.Planner.hasten(Backlog)
+		s.Planner.hasten(Keys)
+	}
+	s.live = v.Live
+	if v.Epoch == s.passes.epoch {
 		return
 	}
-	s.passes = passes{epoch: epoch, anyDue: s.passes.anyDue, span: s.passes.span}
+	s.passes = passes{epoch: v.Epoch, anyDue: s.passes.anyDue, span: s.passes.span}
 	for sweep := Due; sweep < sweeps; sweep++ {
 		s.Planner.Reset(sweep)
 	}
