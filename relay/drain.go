@@ -93,6 +93,9 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 		if n := r.observer.written.Load(); n > settled {
 			settled, changed, look = n, now, now
 		}
+		if r.rests() {
+			changed = now
+		}
 		takes, stalled := r.takes.Load(), v.Suspended || r.stalled(changed, now)
 		if !stalled && (v.InFlight > 0 || !takes || now.Before(look)) {
 			continue
@@ -103,7 +106,7 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 			return err
 		case found.Rows <= r.settler.aside.Load().Rows:
 			return r.leftBehind(ctx, a, found)
-		case takes && !v.Suspended && (found != left || r.rests()):
+		case takes && !v.Suspended && found != left:
 			left, changed = found, now
 		case stalled:
 			return r.leftBehind(ctx, a, found)
