@@ -187,7 +187,7 @@ func (s *session) foreign(p *parcel) bool {
 	return p.body.UserId != "" && p.body.UserId != s.node.URI.Username
 }
 
-// advance sends what waits on a route, as far as possible.
+// advance sends what waits on a route, if it can.
 func (s *session) advance(r *route) {
 	if v := s.hindrance(); v.outcome != 0 {
 		s.giveUpAll(&r.waiting, v)

@@ -181,7 +181,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 		}
 	}
 	text, code := w.command("stats", "--http-addr", r.http)
-	for _, part := range []string{"queue depth", "oldest pending", "in retry", "owned by cdc-relay stream public.outbox", "streaming", "commit to confirm", "unroutable"} {
+	for _, part := range []string{"queue depth", "oldest pending", "retrying", "owned by cdc-relay stream public.outbox", "streaming", "commit to confirm", "unroutable"} {
 		if !strings.Contains(text, part) || code != 0 {
 			t.Errorf("exit %d, no %q in\n%s", code, part, text)
 		}
