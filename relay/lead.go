@@ -76,7 +76,8 @@ func (l *leader) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if l.announced == "" && fatal(err) || errors.As(err, new(*decode.MissingColumnError)) ||
+		unchecked := l.announced == "" || l.streamer != nil && !l.streamer.opened
+		if unchecked && fatal(err) || errors.As(err, new(*decode.MissingColumnError)) ||
 			errors.Is(err, provision.ErrOtherSplit) {
 			return err
 		}

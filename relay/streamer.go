@@ -42,6 +42,9 @@ type streamer struct {
 	rows  streamedRows
 	// streams: a stream has begun and has not ended.
 	streams atomic.Bool
+	// opened: the configuration of the database was found correct once. Until then, a wrong configuration ends the
+	// relay. Only run's goroutine uses it.
+	opened bool
 }
 
 // streamProgress is how far the stream has come. Run's goroutine writes it, unless a field says otherwise; others read.
@@ -78,7 +81,7 @@ func (s *streamer) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if errors.As(err, new(*decode.MissingColumnError)) {
+		if errors.As(err, new(*decode.MissingColumnError)) || !s.opened && fatal(err) {
 			return err
 		}
 		var blocked *provision.SlotBlockedError
@@ -198,6 +201,7 @@ func (s *streamer) open(ctx context.Context, slotWait time.Duration) (*replicati
 		stream.Close()
 		return nil, err
 	}
+	s.opened = true
 	return stream, nil
 }
 
