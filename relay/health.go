@@ -82,6 +82,9 @@ func (r *Relay) Health() Health {
 	add(r.leads())
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		trouble := r.sweeper.Trouble.Current()
+		if !r.core.View().Leader && r.leader.waitsFor.Load() == nil {
+			trouble = orElse(trouble, "not leading")
+		}
 		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
 	}
 	trouble := orElse(r.settler.commits.Current(), r.settler.trouble.Current())
