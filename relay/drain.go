@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/fallback"
+	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/publish"
@@ -101,15 +102,16 @@ func (r *Relay) drain(ctx context.Context, a *actors) error {
 			continue
 		}
 		found, err := r.store.Waiting(ctx, r.sweeper.UpTo)
+		v = r.core.View() // a sweep may have taken rows meanwhile
 		switch {
 		case err != nil:
 			return err
-		case found.Rows <= r.settler.aside.Load().Rows:
-			return r.leftBehind(ctx, a, found)
+		case found.Rows <= r.settler.aside.Load().Rows && (stalled || v.InFlight == 0):
+			return r.leftBehind(ctx, a, found, v)
 		case takes && !v.Suspended && found != left:
 			left, changed = found, now
 		case stalled:
-			return r.leftBehind(ctx, a, found)
+			return r.leftBehind(ctx, a, found, v)
 		}
 		look = time.Now().Add(max(lookAgain, 5*time.Since(now))) // a look may have to pass many rows
 	}
@@ -124,8 +126,8 @@ func (r *Relay) stalled(changed, now time.Time) bool {
 }
 
 // leftBehind says why a drain could not publish these rows; nil: it has published all.
-func (r *Relay) leftBehind(ctx context.Context, a *actors, left store.Waiting) error {
-	state, v := r.publisherState(), r.core.View()
+func (r *Relay) leftBehind(ctx context.Context, a *actors, left store.Waiting, v core.View) error {
+	state := r.publisherState()
 	what := fmt.Sprintf("due rows remain in %s: %d or more, the first has id %d: ",
 		r.config.Table, left.Rows, left.First)
 	if left.Rows == 0 {
