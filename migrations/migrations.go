@@ -96,7 +96,10 @@ func migrate(ctx context.Context, tx pgx.Tx, table outbox.Table, owner []string)
 			return from, err
 		}
 	}
-	_, err = tx.Exec(ctx, "UPDATE "+versions+" SET version = $1", Latest)
+	updated, err := tx.Exec(ctx, "UPDATE "+versions+" SET version = $1", Latest)
+	if err == nil && updated.RowsAffected() == 0 { // somebody has emptied the table
+		_, err = tx.Exec(ctx, "INSERT INTO "+versions+" (version) VALUES ($1)", Latest)
+	}
 	return from, err
 }
 

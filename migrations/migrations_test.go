@@ -65,6 +65,15 @@ func TestUpIsIdempotentForAnyName(t *testing.T) {
 	}
 }
 
+func TestUpWritesTheVersionIntoAnEmptyTable(t *testing.T) {
+	conn, table := tabletest.Connect(t, services.Database(t)), tabletest.Name()
+	exec1(t, conn, "CREATE TABLE "+migrations.VersionTable(table).SQL()+" (version int4)")
+	up(t, conn, table)
+	if state, err := migrations.Status(t.Context(), conn, table); state.Current != migrations.Latest || err != nil {
+		t.Errorf("%+v, %v", state, err)
+	}
+}
+
 func TestUpRejectsATooLongName(t *testing.T) {
 	table := outbox.Table{Schema: "public", Name: strings.Repeat("t", 52)}
 	if _, err := migrations.SQL(table); err == nil || !strings.Contains(err.Error(), "too long") {
