@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -200,4 +202,45 @@ func TestALockOfAnotherProgramIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	i.await("the relay leads", func() bool { ready, _ := lead(); return ready })
+}
+
+// An old transaction would alarm monitors, and VACUUM would wait for its lock. A leader that has lost its session stops at
+// once, also if it has no stream.
+func TestALeaderRenewsItsLockAndNoticesItsLoss(t *testing.T) {
+	t.Parallel()
+	i := newInstance(t)
+	i.config.Mode = ModePoll
+	var log bytes.Buffer
+	r := i.new(i.publisher(), slog.NewTextHandler(&log, nil), prometheus.NewRegistry())
+	began := time.Now()
+	if _, err := r.newLeader().greatestID(t.Context(), began); err != nil || time.Since(began) < core.LateAfter {
+		t.Errorf("the leader before this one may publish for %v; it was waited for %v, %v", core.LateAfter, time.Since(began), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	lock := func() (pid uint32, begun time.Time) {
+		row := i.db.QueryRow(t.Context(), `SELECT pid, xact_start FROM pg_locks JOIN pg_stat_activity USING (pid)
+			WHERE relation = 'outbox_migrations'::regclass AND mode = 'ShareUpdateExclusiveLock' AND granted`)
+		_ = row.Scan(&pid, &begun)
+		return pid, begun
+	}
+	var leader uint32
+	var first time.Time
+	i.await("it leads", func() bool { leader, first = lock(); return leader != 0 })
+	i.await("it has renewed its transaction", func() bool {
+		pid, begun := lock()
+		return pid == leader && begun.After(first)
+	})
+	if _, err := i.db.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, int32(leader)); err != nil {
+		t.Fatal(err)
+	}
+	i.await("it leads again", func() bool { pid, _ := lock(); return pid != 0 && pid != leader })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), lockDown) {
+		t.Errorf("the log does not say that the lock was lost:\n%s", log.String())
+	}
 }
