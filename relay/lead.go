@@ -152,7 +152,7 @@ func (l *leader) lead(ctx context.Context, session lockSession) error {
 	if err := session.setName(ctx, "cdc-relay leader"); err != nil {
 		return err
 	}
-	if err := l.endFormer(ctx); err != nil {
+	if err := l.checkSplit(ctx); err != nil {
 		return err
 	}
 	if err := l.beginTerm(ctx, session, taken); err != nil {
@@ -209,40 +209,10 @@ func (l *leader) lead(ctx context.Context, session lockSession) error {
 // errReplaced ends a term, because another relay may have led meanwhile.
 var errReplaced = errors.New("another session took the lock of the table")
 
-// endFormer ends the stream of the leader before this one, which may be paused or cut off.
-func (l *leader) endFormer(ctx context.Context) error {
-	for told := false; ; told = true {
-		l.alive.beat()
-		if err := l.checkSplit(ctx); err != nil {
-			return err
-		}
-		var seen slot.Slot
-		err := l.store.Conn(ctx, func(conn *pgx.Conn) (err error) {
-			if seen, err = slot.Read(ctx, conn.PgConn(), l.names.Slot); err != nil || !seen.Relayed(l.names.Table) {
-				return err
-			}
-			return seen.Owner().Terminate(ctx, conn.PgConn())
-		})
-		if err != nil || !seen.Relayed(l.names.Table) {
-			return err
-		}
-		if !told {
-			l.log.Info("terminating the stream of the former leader",
-				"event", event.OwnerTerminated, "slot", l.names.Slot, "owner", seen.Owner().String())
-		}
-		if err := sleep(ctx, askEnded); err != nil {
-			return err
-		}
-	}
-}
-
 // checkSplit fails if relays stream the same rows from other slots.
 func (l *leader) checkSplit(ctx context.Context) error {
 	return l.store.Conn(ctx, func(conn *pgx.Conn) error { return provision.CheckSplit(ctx, conn.PgConn(), l.names) })
 }
-
-// askEnded is how often the new leader looks whether the former stream has ended.
-const askEnded = 10 * time.Millisecond
 
 // beginTerm begins the term of a relay that has taken the lock. What is in the table now could leave before, unless the
 // former leader has ended well.

@@ -141,7 +141,7 @@ func (s *streamer) once(ctx context.Context, slotWait time.Duration) (started bo
 }
 
 // freeSlot waits until the slot is free. It terminates a stream of the table: that is this relay's last one, of which
-// the server has not noticed the lost connection, or that of a relay that has not noticed that it lost the lock.
+// the server has not noticed the lost connection, or that of the former leader, which is paused or cut off.
 func (s *streamer) freeSlot(ctx context.Context, stream *replication.Stream) error {
 	for {
 		s.alive.beat()
@@ -156,8 +156,8 @@ func (s *streamer) freeSlot(ctx context.Context, stream *replication.Stream) err
 		case taken != nil:
 			s.trouble.Report(event.SlotTaken, "slot is in use: retrying, and publishing rows from the table", taken)
 		case s.core.Certain():
-			s.log.Info("a lost connection still owns the slot: terminating it",
-				"event", event.OwnStreamTerminated, "slot", s.names.Slot, "owner", owner.String())
+			s.log.Info("terminating the stream of a lost connection or of the former leader",
+				"event", event.OwnerTerminated, "slot", s.names.Slot, "owner", owner.String())
 			if err := owner.Terminate(ctx, stream.Conn()); err != nil {
 				return err
 			}

@@ -49,7 +49,6 @@ const (
 	SlotTaken            Name = "slot_taken"
 	SlotHandedOver       Name = "slot_handed_over"
 	OwnerTerminated      Name = "owner_terminated"
-	OwnStreamTerminated  Name = "own_stream_terminated"
 	PublicationRecreated Name = "publication_recreated"
 	RowUndecodable       Name = "row_undecodable"
 )
