@@ -14,10 +14,10 @@
 //
 // Each exchange has a route with a lane, which is a channel of its own, so that an exception of the channel affects no
 // other exchange. An exception belongs to a message if and only if no other was unanswered on the lane. Otherwise all
-// leave again, marked, and a binary search in flights finds the culprit. The flight after it has one message. While the
-// broker answers, each further one is larger. An exchange that never worked starts in the same way, and so does each
-// exchange after an outage. Messages that may end the connection leave one by one, on a lane without others. So do the
-// few others that RabbitMQ may reject by its own rules.
+// leave again, marked, in four parts with a lane each, and so does each part whose lane dies, until the culprit is
+// alone. An exchange that never worked starts with one message, and so does each exchange after an outage: while the
+// broker answers, each further flight is larger. Messages that may end the connection leave one by one, on a lane
+// without others. So do the few others that RabbitMQ may reject by its own rules.
 //
 // When the session is over, the helpers end first. Then the session reports every message that it has. So each has
 // exactly one result, and nothing is sent after the end.

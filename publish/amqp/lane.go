@@ -69,6 +69,7 @@ func (s *session) closeSealed(l *lane) {
 	if !l.sealed || l.unanswered > 0 {
 		return
 	}
+	l.sealed = false // once: its place is free only once
 	s.helpers.Go(func() {
 		_ = l.channel.Close()
 		s.events.Put(happened{done: func() {
@@ -96,7 +97,7 @@ func (s *session) widen(r *route, one item) {
 // open queues a route that needs a lane. Exchanges that exist go first.
 func (s *session) open(r *route) {
 	r.opening = true
-	if r.alone || s.exists(r.exchange) {
+	if r.alone || !r.part && s.exists(r.exchange) {
 		s.opening = slices.Insert(s.opening, 0, r)
 	} else {
 		s.opening = append(s.opening, r)
@@ -122,8 +123,8 @@ func (s *session) openLane(r *route) {
 		exchange: r.exchange, asks: r.cause != nil, most: s.cfg.MaxInFlight,
 		looksUp: !r.alone && !s.exists(r.exchange) && !known.unanswered,
 	}
-	if r.alone {
-		o.most = 1
+	if r.alone || r.part {
+		o.most = max(r.size, 1)
 	} else if !known.wide && s.countLanes(s.wide) >= mostWide {
 		o.most = max(s.cfg.MaxInFlight/narrowShare, 1)
 	}
@@ -171,7 +172,7 @@ func (s *session) laneOpened(r *route, o *opener) {
 		}
 	}
 	r.lane, o.lane.route = o.lane, r
-	if !r.alone {
+	if !r.alone && !r.part {
 		if s.routes[r.exchange] != r { // it was given up meanwhile
 			s.seal(r)
 			return

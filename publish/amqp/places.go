@@ -6,7 +6,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// places bounds the messages that wait for slow work: to be sent alone, in a search, or for the look-up of their
+// places bounds the messages that wait for slow work: to be sent alone, in parts, or for the look-up of their
 // exchange. Further ones go back to their rows, so that slow work leaves room for fast work.
 type places struct {
 	messages, bytes, most int
@@ -38,13 +38,17 @@ func newPlaces(maxInFlight int) places {
 func (p *places) take(m *outbox.Message, now time.Time) (taken bool, retryIn time.Duration) {
 	quick := p.messages == 0 || time.Duration(p.messages)*p.pace < quickly
 	if quick || p.messages < p.most && p.bytes+m.Size() <= slowBytes {
-		p.messages++
-		p.bytes += m.Size()
+		p.add(m)
 		return true, 0
 	}
 	wait := min(max(p.next.Sub(now), soonest)+p.pace, latest)
 	p.next = now.Add(wait)
 	return false, wait
+}
+
+func (p *places) add(m *outbox.Message) {
+	p.messages++
+	p.bytes += m.Size()
 }
 
 func (p *places) leave(m *outbox.Message) {

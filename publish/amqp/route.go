@@ -21,11 +21,12 @@ type item struct {
 }
 
 // route is the way of messages to one exchange. It starts slowly if no message to the exchange was answered on this
-// connection, and after an exception that may belong to several messages: in flights, of which the next one begins
-// after the answers to the last one. The route alone has flights of one message, of any exchange.
+// connection: in flights, of which the next one begins after the answers to the last one. The route alone has flights of
+// one message, of any exchange.
 type route struct {
 	exchange string
 	alone    bool
+	part     bool  // it has messages of a channel that died, and ends when each has its answer
 	lane     *lane // nil until it is open; messages then wait in order
 	dying    *lane // it was closed by the broker; messages wait for its end
 	opening  bool  // in the queue, or under way: then begun
@@ -33,13 +34,10 @@ type route struct {
 	waiting  []item
 	used     int // counts up with each message, so that the lane to give up is the one unused for longest
 
-	size     int  // of the next flight; 0: all messages leave at once
-	search   bool // for the message that makes the broker close the channel
-	suspects int  // it is one of so many that wait in front; 0: nobody knows
-	flight   int  // number of the last flight
+	size     int // of the next flight; 0: all messages leave at once
+	flight   int // number of the last flight
 	last     *entry
-	sent     int  // messages of it
-	flying   int  // those without an answer
+	flying   int  // its messages without an answer
 	answered bool // it has had an answer
 
 	// cause: nobody could ask for the permission of the first message, or of all.
@@ -100,6 +98,11 @@ func (s *session) rejectUnsent(v verdict) {
 	for _, r := range s.routes {
 		s.giveUpAll(&r.waiting, v)
 	}
+	for _, parts := range s.parts {
+		for r := range parts {
+			s.giveUpAll(&r.waiting, v)
+		}
+	}
 	s.giveUpAll(&s.alone.waiting, v)
 	s.giveUpAll(&s.rest, v)
 }
@@ -158,11 +161,12 @@ func (s *session) dispatch(one item) {
 			}
 		}
 	}
-	if r.lane != nil && r.size == 0 {
-		s.publish(r, one, p)
+	slow := r.alone || len(s.parts[p.exchange]) > 0 || r.lane == nil && !r.begun && !s.exists(r.exchange)
+	if slow && !s.admit(&one) {
 		return
 	}
-	if slow := r.alone || r.search || !s.exists(r.exchange) && !r.begun; slow && !s.admit(&one) {
+	if r.lane != nil && r.size == 0 {
+		s.publish(r, one, p)
 		return
 	}
 	if !r.alone {
@@ -191,12 +195,13 @@ func (s *session) foreign(p *parcel) bool {
 func (s *session) advance(r *route) {
 	if v := s.hindrance(); v.outcome != 0 {
 		s.giveUpAll(&r.waiting, v)
-		return
 	}
 	switch {
 	case r.dying != nil || r.opening:
 	case len(r.waiting) == 0:
-		if r.lane == nil && s.routes[r.exchange] == r {
+		if r.part && r.flying == 0 {
+			s.endPart(r)
+		} else if r.lane == nil && s.routes[r.exchange] == r {
 			delete(s.routes, r.exchange)
 		}
 	case r.lane == nil:
@@ -220,7 +225,7 @@ func (s *session) fly(r *route) {
 		return
 	}
 	flight := r.waiting[:n:n]
-	r.waiting, r.sent = r.waiting[n:], n
+	r.waiting = r.waiting[n:]
 	r.flight++
 	r.answered = false
 	for _, one := range flight {
@@ -284,9 +289,7 @@ func (s *session) checkFlight(r *route, now time.Duration) {
 	}
 	if r.alone {
 		s.suspects.Clear(r.last.message) // the connection still exists
-	}
-	if r.search || r.alone { // a late exception must meet no other messages
-		s.replace(r)
+		s.replace(r)                     // a late exception must meet no other messages
 	}
 	s.endFlight(r, r.answered || s.number == 1) // after an outage, more would leave only to leave again
 }
@@ -295,33 +298,18 @@ func (s *session) checkFlight(r *route, now time.Duration) {
 func (s *session) endFlight(r *route, answered bool) {
 	r.flying = 0
 	r.flight++
-	if r.search || r.alone {
+	if r.part || r.alone {
 		s.places.passed(s.clock.now()-r.last.began, r.size)
 	}
-	if answered && !r.alone {
+	if answered && !r.alone && !r.part {
 		known := s.exchanges[r.exchange]
 		known.answered = s.number
 		s.remember(r.exchange, known)
-		r.grow()
+		if r.size *= 2; r.size > fullFlight {
+			r.size = 0
+		}
 	}
 	s.advance(r)
-}
-
-// grow sets the size of the flight after one that was answered: half of the suspects that remain, or more messages.
-func (r *route) grow() {
-	const step, quickly = 2, 4
-	r.suspects = max(r.suspects-r.sent, 0)
-	switch {
-	case r.suspects > 0:
-		r.size = max(r.suspects/2, 1)
-	case r.search:
-		r.size *= quickly
-	default:
-		r.size *= step
-	}
-	if r.size > fullFlight && r.suspects == 0 {
-		r.size, r.search = 0, false
-	}
 }
 
 // landed records that a message of a flight needs no answer any more.
@@ -337,8 +325,7 @@ func (s *session) landed(e *entry, answered bool) {
 }
 
 // bury continues with the messages of a channel that the broker has closed, when each has its answer or will get none.
-// The exception belongs to a message if and only if no other was unanswered. Otherwise all leave again, and a binary
-// search finds the culprit.
+// The exception belongs to a message if and only if no other was unanswered. Otherwise all leave again, in parts.
 func (s *session) bury(l *lane) {
 	r := l.route
 	if r.lane == l {
@@ -351,9 +338,13 @@ func (s *session) bury(l *lane) {
 	if r.dying == l {
 		r.dying = nil
 	}
-	if other := s.routes[r.exchange]; !r.alone && other == nil {
+	switch other := s.routes[r.exchange]; {
+	case r.alone:
+	case r.part:
+		s.addPart(r) // it may have ended, because it was silent
+	case other == nil:
 		s.routes[r.exchange] = r
-	} else if !r.alone {
+	default:
 		r = other
 	}
 	cause, sent := l.reason(), l.timedOut
@@ -383,26 +374,60 @@ func (s *session) bury(l *lane) {
 		}
 	}
 	l.dead = nil
-	r.waiting = append(again, r.waiting...)
 	switch {
 	case whole.outcome != 0 && !r.alone:
 		s.stop(r, whole)
 		return
 	case unasked && (sent == 1 || exceptionVerdict(cause).wholeExchange):
 		r.cause = cause
+	case sent > 1 && !r.alone:
+		s.split(r.exchange, again)
+		again = nil
 	}
-	if r.suspects = 0; sent > 1 && !r.alone {
-		r.suspects, r.search = len(again), true
-		r.size = max(len(again)/2, 1)
-	}
+	r.waiting = append(again, r.waiting...)
 	s.advance(r)
+}
+
+// ways is the number of parts. With more of them, the culprit is alone sooner, and more channels are opened.
+const ways = 4
+
+// split sends messages of a dead channel again in parts, each with a lane of its own. Where a lane dies, its part is
+// split again, until the culprit is alone. Other messages do not wait for that.
+func (s *session) split(exchange string, suspects []item) {
+	for some := range slices.Chunk(suspects, max((len(suspects)+ways-1)/ways, 1)) {
+		for i := range some {
+			s.places.add(some[i].message)
+			some[i].placed = true
+		}
+		r := &route{exchange: exchange, part: true, waiting: some, size: len(some)}
+		s.addPart(r)
+		s.open(r)
+	}
+}
+
+func (s *session) addPart(r *route) {
+	if s.parts[r.exchange] == nil {
+		s.parts[r.exchange] = make(map[*route]struct{})
+	}
+	s.parts[r.exchange][r] = struct{}{}
+}
+
+func (s *session) endPart(r *route) {
+	s.seal(r)
+	if delete(s.parts[r.exchange], r); len(s.parts[r.exchange]) == 0 {
+		delete(s.parts, r.exchange)
+	}
 }
 
 // stop reports the messages that wait for an exchange which rejects all.
 func (s *session) stop(r *route, v verdict) {
+	s.giveUpAll(&r.waiting, v)
+	if r.part {
+		s.endPart(r)
+		return
+	}
 	s.seal(r)
 	delete(s.routes, r.exchange)
-	s.giveUpAll(&r.waiting, v)
 	if v.wholeExchange || v.outcome == outbox.Rejected {
 		s.remember(r.exchange, lookUp{rejectedAt: time.Now(), verdict: v})
 	}

@@ -44,12 +44,13 @@ type session struct {
 	// impersonates: the broker has confirmed a message with the user_id of another user.
 	impersonates bool
 
-	routes   map[string]*route // by exchange
-	alone    *route            // of messages that must be alone
-	flights  []*route          // with a flight under way, or with one before
-	opening  []*route          // that wait for an opener
-	openers  int               // busy ones
-	channels int               // open ones, of lanes
+	routes   map[string]*route              // by exchange
+	alone    *route                         // of messages that must be alone
+	parts    map[string]map[*route]struct{} // of messages whose channel died, by exchange
+	flights  []*route                       // with a flight under way, or with one before
+	opening  []*route                       // that wait for an opener
+	openers  int                            // busy ones
+	channels int                            // open ones, of lanes
 	places   places
 	calls    []*call
 
@@ -88,6 +89,7 @@ func newSession(p *Publisher, o opened) *session {
 		ended:    make(chan struct{}),
 		number:   p.connections,
 		routes:   make(map[string]*route),
+		parts:    make(map[string]map[*route]struct{}),
 		alone:    &route{alone: true, size: 1},
 		places:   newPlaces(p.cfg.MaxInFlight),
 		throttle: newThrottle(newSendWindow(smallestWindow, p.cfg.MaxInFlight)),
