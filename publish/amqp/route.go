@@ -21,8 +21,8 @@ type item struct {
 }
 
 // route is the way of messages to one exchange. It starts slowly if no message to the exchange was answered on this
-// connection: in flights, of which the next one begins after the answers to the last one. The route alone has flights of
-// one message, of any exchange.
+// connection: in flights, of which the next one begins after the answers to the last one. The route alone has flights
+// of one message, of any exchange.
 type route struct {
 	exchange string
 	alone    bool
