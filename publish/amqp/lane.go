@@ -72,11 +72,14 @@ func (s *session) closeSealed(l *lane) {
 	l.sealed = false // once: its place is free only once
 	s.helpers.Go(func() {
 		_ = l.channel.Close()
-		s.events.Put(happened{done: func() {
-			s.channels--
-			s.openNext()
-		}})
+		s.events.Put(happened{done: s.channelEnded})
 	})
+}
+
+// channelEnded makes room for another lane.
+func (s *session) channelEnded() {
+	s.channels--
+	s.openNext()
 }
 
 // replace gives a route another lane.
@@ -152,7 +155,7 @@ func (s *session) openLane(r *route) {
 // laneOpened continues with the messages of a route.
 func (s *session) laneOpened(r *route, o *opener) {
 	if o.missing.outcome != 0 {
-		s.channels--
+		s.channelEnded()
 		s.hear()
 		s.stop(r, o.missing)
 		return

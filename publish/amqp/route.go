@@ -301,15 +301,23 @@ func (s *session) endFlight(r *route, answered bool) {
 	if r.part || r.alone {
 		s.places.passed(s.clock.now()-r.last.began, r.size)
 	}
-	if answered && !r.alone && !r.part {
-		known := s.exchanges[r.exchange]
-		known.answered = s.number
-		s.remember(r.exchange, known)
-		if r.size *= 2; r.size > fullFlight {
-			r.size = 0
-		}
+	if answered {
+		s.grow(r)
 	}
 	s.advance(r)
+}
+
+// grow makes the next flight larger: the broker answers.
+func (s *session) grow(r *route) {
+	if r.alone || r.part {
+		return
+	}
+	known := s.exchanges[r.exchange]
+	known.answered = s.number
+	s.remember(r.exchange, known)
+	if r.size *= 2; r.size > fullFlight {
+		r.size = 0
+	}
 }
 
 // landed records that a message of a flight needs no answer any more.
@@ -334,7 +342,7 @@ func (s *session) bury(l *lane) {
 	if len(l.dead) < l.unanswered {
 		return
 	}
-	s.channels--
+	s.channelEnded()
 	if r.dying == l {
 		r.dying = nil
 	}
@@ -383,6 +391,9 @@ func (s *session) bury(l *lane) {
 	case sent > 1 && !r.alone:
 		s.split(r.exchange, again)
 		again = nil
+	}
+	if cause != nil && !unasked {
+		s.grow(r)
 	}
 	r.waiting = append(again, r.waiting...)
 	s.advance(r)
