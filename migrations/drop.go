@@ -62,8 +62,9 @@ func drop(ctx context.Context, tx pgx.Tx, table outbox.Table) error {
 		return err
 	}
 	_, err := tx.Exec(ctx,
-		fmt.Sprintf("DROP TABLE %s, %s, %s; DROP TABLE IF EXISTS %s; DROP FUNCTION IF EXISTS %s, %s(interval)",
-			table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(), table.Published().SQL(),
+		fmt.Sprintf("DROP TABLE %s, %s, %s; DROP TABLE IF EXISTS %s, %s; DROP FUNCTION IF EXISTS %s, %s(interval)",
+			table.SQL(), table.DeadLetter().SQL(), VersionTable(table).SQL(),
+			table.Published().SQL(), RelayTable(table).SQL(),
 			strings.Join(signatures(table), ", "), table.RotatePublished().SQL()))
 	return err
 }

@@ -194,7 +194,7 @@ func createSchema(ctx context.Context, tx pgx.Tx, schema string) error {
 	return nil
 }
 
-// steps returns the migrations of an outbox, which create both tables, or only the given ones.
+// steps returns the migrations of an outbox, which create all tables, or only the given ones.
 func steps(table outbox.Table, only ...outbox.Table) []Migration {
 	names, err := fs.Glob(files, "sql/*.sql")
 	if err != nil {
@@ -210,19 +210,22 @@ func steps(table outbox.Table, only ...outbox.Table) []Migration {
 
 // render fills a template. Claim is the second text of ClaimSQL.
 func render(file string, table outbox.Table, claim string, only ...outbox.Table) string {
-	dead, published, last := table.DeadLetter(), table.Published(), lastPartition(table)
+	dead, published, last, relays := table.DeadLetter(), table.Published(), lastPartition(table), RelayTable(table)
 	indexOf := func(of outbox.Table) func(string) string {
 		return func(suffix string) string { return outbox.QuoteIdentifier(uniqueName(of.Name, suffix)) }
 	}
 	data := map[string]any{
 		"with_outbox":      len(only) == 0 || slices.Contains(only, table),
 		"with_dead_letter": len(only) == 0 || slices.Contains(only, dead),
+		"with_relay":       len(only) == 0 || slices.Contains(only, relays),
 		"outbox":           table.SQL(),
 		"outbox_literal":   QuoteLiteral(table.SQL()),
 		"index":            indexOf(table),
 		"dead_letter":      dead.SQL(),
 		"dead_index":       indexOf(dead),
 		"published":        published.SQL(),
+		"relay":            relays.SQL(),
+		"relay_index":      indexOf(relays),
 		"literal":          QuoteLiteral(published.SQL()),
 		"published_index":  indexOf(published),
 		"default":          last.SQL(),

@@ -16,6 +16,9 @@ const longestIdentifier = 63
 // VersionTable names the table with the version of an outbox's tables.
 func VersionTable(table outbox.Table) outbox.Table { return named(table, "migrations") }
 
+// RelayTable names the table in which the relays of an outbox tell what they do.
+func RelayTable(table outbox.Table) outbox.Table { return named(table, "relay") }
+
 // lastPartition names the default partition of the history. The name of each other one begins with it.
 func lastPartition(table outbox.Table) outbox.Table { return named(table, "p") }
 

@@ -114,7 +114,7 @@ LIMIT 1`
 func strangers(table, source outbox.Table, owner []string) string {
 	var tables []string
 	for _, t := range []outbox.Table{
-		table, table.DeadLetter(), VersionTable(table), table.Published(), lastPartition(table),
+		table, table.DeadLetter(), VersionTable(table), table.Published(), lastPartition(table), RelayTable(table),
 	} {
 		tables = append(tables, QuoteLiteral(t.Name))
 	}

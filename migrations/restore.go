@@ -92,9 +92,9 @@ func checkMoved(ctx context.Context, conn *pgx.Conn, table, of outbox.Table) err
 		of, moved)
 }
 
-// missingTables returns those of the outbox and its dead-letter table that do not exist.
+// missingTables returns the tables of an outbox that do not exist.
 func missingTables(ctx context.Context, db querier, table outbox.Table) (missing []outbox.Table, err error) {
-	for _, t := range []outbox.Table{table, table.DeadLetter()} {
+	for _, t := range []outbox.Table{table, table.DeadLetter(), RelayTable(table)} {
 		var there bool
 		err := db.QueryRow(ctx, "SELECT pg_catalog.to_regclass($1) IS NOT NULL", t.SQL()).Scan(&there)
 		if err != nil {

@@ -46,7 +46,7 @@ func Together(ctx context.Context, db beginner, table outbox.Table, do func(pgx.
 			break
 		}
 	}
-	return Blocked(ctx, db, err, table, table.DeadLetter(), VersionTable(table), table.Published())
+	return Blocked(ctx, db, err, table, table.DeadLetter(), VersionTable(table), table.Published(), RelayTable(table))
 }
 
 // outrun reports whether another session created or changed the same object at once.

@@ -11,7 +11,7 @@ import (
 type actors struct {
 	failed chan error // the first error that ended an actor
 
-	owners, retention, sweeper, publisher, settler, leader actor
+	owners, retention, sweeper, publisher, settler, leader, reporter actor
 	// stopSweeping asks the sweeper to end after the current sweep.
 	stopSweeping context.CancelFunc
 }
@@ -45,14 +45,15 @@ func (a actor) end() {
 	}
 }
 
-// start starts what Run and Drain have in common: hooks, the look at owners, settler, leader, publisher, sweeper. They
-// outlive ctx; only stop ends them.
+// start starts what Run and Drain have in common: hooks, the look at owners, reporter, settler, leader, publisher,
+// sweeper. They outlive ctx; only stop ends them.
 func (r *Relay) start(ctx context.Context) *actors {
 	ctx = context.WithoutCancel(ctx)
 	sweeping, stopSweeping := context.WithCancel(ctx)
 	a := &actors{failed: make(chan error, 1), stopSweeping: stopSweeping}
 	r.observer.hooks.start()
 	a.owners = a.run(ctx, r.watchOwners)
+	a.reporter = a.run(ctx, r.reporter.run)
 	a.settler = a.run(ctx, r.settler.run)
 	r.leader.streamer = r.streamer.Load()
 	a.leader = a.run(ctx, r.leader.run)
@@ -111,6 +112,7 @@ func (a *actors) stopInOrder(r *Relay) {
 	within(a.publisher.done, time.Until(latest(deadline, time.Now()).Add(settleGrace)))
 	a.awaitIdle(r.core, latest(deadline, time.Now()).Add(settleGrace))
 	a.settler.end()
+	a.reporter.end()
 	r.store.Close()
 	a.leader.end()
 	r.observer.hooks.end()

@@ -78,6 +78,10 @@ type Config struct {
 	// FailoverSlot: the slot is created as a failover slot, which Postgres 17 and later copies to standbys.
 	FailoverSlot bool
 	Mode         Mode
+	// Version and Settings are what the relay tells other programs in its row of the table of relays. They must contain
+	// no secret.
+	Version  string
+	Settings map[string]string
 	// Prepare is called before the tables are checked, and again until it succeeds. A *problem.Problem ends Run. nil:
 	// nothing is prepared.
 	Prepare func(ctx context.Context) error

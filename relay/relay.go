@@ -42,6 +42,7 @@ type Relay struct {
 	sweeping  *heartbeat
 	streamer  atomic.Pointer[streamer] // nil if the relay polls or drains
 	leader    *leader
+	reporter  *reporter
 	clock     atomic.Pointer[core.ServerClock]
 	starting  *outagelog.Log
 	stuck     *outagelog.Log
@@ -147,7 +148,7 @@ func New(config Config, publisher publish.Publisher, log *slog.Logger, registry 
 			rows:     streamedRows{headers: config.HeaderColumns},
 		})
 	}
-	r.leader = r.newLeader()
+	r.leader, r.reporter = r.newLeader(), r.newReporter()
 	if err := r.registerMetrics(registry); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("register metrics: %w", err)

@@ -130,10 +130,16 @@ func (i *instance) new(publisher publish.Publisher, log slog.Handler, registry p
 func (i *instance) startWith(publisher publish.Publisher, registry prometheus.Registerer) (r *Relay, stop func()) {
 	i.t.Helper()
 	r = i.new(publisher, slog.DiscardHandler, registry)
+	return r, i.run(r)
+}
+
+// run runs a relay; stop drains it.
+func (i *instance) run(r *Relay) (stop func()) {
+	i.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	return r, func() {
+	return func() {
 		i.t.Helper()
 		cancel()
 		if err := <-ended; err != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/schema"
+	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -27,6 +28,7 @@ type statements struct {
 	retry, deadLetter, late string
 	lockFree, leftover      string
 	retention, waiting      string
+	report, unreport        string
 }
 
 // sameRow joins arguments to their rows. It uses BETWEEN, because for equal columns Postgres may choose a merge join
@@ -252,6 +254,7 @@ func newStatements(options Options) statements {
 		"{outbox_literal}", outbox.QuoteLiteral(options.Table.SQL()),
 		"{dead}", options.Table.DeadLetter().SQL(),
 		"{published}", options.Table.Published().SQL(),
+		"{relay}", migrations.RelayTable(options.Table).SQL(),
 		"{version}", strconv.Itoa(outbox.SchemaVersion),
 		"{swept_columns}", sweptColumns(options.HeaderColumns),
 		"{bare_columns}", bareColumns(options.HeaderColumns),
@@ -275,6 +278,8 @@ func newStatements(options Options) statements {
 		nextDue:       fill(nextDueSQL),
 		findNewest:    fill(findNewestSQL),
 		lastID:        fill(lastIDSQL),
+		report:        fill(reportSQL),
+		unreport:      fill(`DELETE FROM {relay} r WHERE r.id = $1::text`),
 		locker:        fill(lockerSQL),
 
 		readRows:      fill(readRowsSQL("{swept_columns}", withSize, fits())),

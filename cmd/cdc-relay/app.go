@@ -330,8 +330,9 @@ func flagsHelp(heading, experts string) string {
 // commandHelp is the help template of a command. The advanced flags come last, if there are some.
 func commandHelp(flags []*settings.Flag) string {
 	heading, experts, why := "FLAGS", "", "the defaults suit most"
-	if slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Name == relayAddress && f.Spelling == "" }) {
-		why = "a running relay tells these"
+	if slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Advanced && f.Shared }) &&
+		!slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Advanced && !f.Shared }) {
+		why = "the running relays tell these"
 	}
 	if slices.ContainsFunc(flags, advanced) {
 		heading, experts = "COMMON FLAGS", `

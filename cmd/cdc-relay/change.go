@@ -20,9 +20,9 @@ import (
 // changeFlags are the flags of a command that changes rows, between its state and its own.
 func changeFlags(state setting, own ...setting) []cli.Flag {
 	picked := slices.Concat([]setting{state}, filterSettings(), []setting{allSetting()}, own)
-	common := flags("dry-run", "yes", "format", "on-dead-letter", "http-addr", "database-url", "table", "owner",
+	common := flags("dry-run", "yes", "format", "on-dead-letter", "database-url", "table", "owner",
 		"config")
-	return asking(describe(append(asFlags(picked...), common...), usages{"yes": doNotAsk, "http-addr": askForSettings}))
+	return asking(describe(append(asFlags(picked...), common...), usages{"yes": doNotAsk}))
 }
 
 // change is a command that changes rows. It asks before, unless --yes is given, and may fail halfway.

@@ -129,9 +129,8 @@ EXAMPLES
 		Flags: describe(flags(
 			"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "mode",
 			"publisher", "exchange", "keep-published", "events-exchange", "app-role", "relay-role",
-			"management-url", "no-probe", "fix", "yes", "strict", "format", "http-addr",
+			"management-url", "no-probe", "fix", "yes", "strict", "format",
 		), usages{
-			"http-addr": "Ask the relay at this address for its settings, and note differences; empty: ask none.",
 			"app-role": "The role of the application: check that it may INSERT. " +
 				"Several roles: with commas, or the flag again.",
 			"relay-role": "The role of the relay, if --database-url is that of an administrator: " +
@@ -147,8 +146,11 @@ func (p *process) check(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	p.compare(c.Context, cfg)
 	options := checkOptions(cfg)
+	relays := p.compare(c.Context, cfg)
+	options.Relays = doctor.Relays{
+		Running: len(relays.Working()), Differences: relays.Differences(cfg.Same), Missed: relays.Missed(),
+	}
 	report, err := p.examine(c.Context, options)
 	if err != nil {
 		return err

@@ -217,7 +217,7 @@ func TestDocsNameEveryCheck(t *testing.T) {
 		t.Fatalf("only %d checks were found in the source", len(names))
 	}
 	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^- `(?:postgres|tables|grants|publication|slot|cleanup|rabbitmq|routing)` ((?:`[a-z_]+`(?:,\\s+)?)+):").FindAllStringSubmatch(readDoc(t, "check.md"), -1) {
+	for _, m := range regexp.MustCompile("(?m)^- `(?:postgres|tables|grants|publication|slot|cleanup|rabbitmq|routing|relays)` ((?:`[a-z_]+`(?:,\\s+)?)+):").FindAllStringSubmatch(readDoc(t, "check.md"), -1) {
 		for _, name := range strings.Fields(strings.ReplaceAll(m[1], ",", "")) {
 			documented[strings.Trim(name, "`")] = true
 		}

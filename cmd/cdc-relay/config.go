@@ -116,14 +116,10 @@ func (c *config) allNames() []provision.Names {
 	return all
 }
 
-// The usage of --yes for commands that ask a question, of --metrics-header for commands that show messages, and of
-// --http-addr for commands that ask a relay. For run, --http-addr is the address to listen on.
+// The usage of --metrics-header for commands that show messages, and of --yes for commands that ask a question.
 const (
-	showHeader     = "Show this message header in a column of its own. Default: none."
-	askForNumbers  = "Ask the relay at this address for its settings, throughput and latency; empty: ask none."
-	doNotAsk       = "Do not ask."
-	askForState    = "Ask the relay at this address for its settings, and whether it can publish; empty: ask none."
-	askForSettings = "Ask the relay at this address for its settings; empty: ask none."
+	showHeader = "Show this message header in a column of its own. Default: none."
+	doNotAsk   = "Do not ask."
 )
 
 func connectionSettings() []setting {
@@ -181,8 +177,8 @@ func nameSettings() []setting {
 
 func serviceSettings() []setting {
 	return append(signalSettings(), []setting{
-		settings.MayBeEmpty(settings.Text(relayAddress, "HOST:PORT", "127.0.0.1:9464",
-			"Serve /livez, /readyz, /metrics (Prometheus) and /settings at this address; empty: nowhere.",
+		settings.MayBeEmpty(settings.Text("http-addr", "HOST:PORT", "127.0.0.1:9464",
+			"Serve /livez, /readyz and /metrics (Prometheus) at this address; empty: nowhere.",
 			func(c *config) *string { return &c.httpAddr }, settings.CheckHostPort)),
 		settings.MayBeEmpty(settings.Text("liveness-file", "FILE", "",
 			"A file written every second while the relay is live, and removed at the end. Default: none.",

@@ -17,8 +17,7 @@ import (
 
 func (p *process) configCommand() *cli.Command {
 	flags := func() []cli.Flag {
-		return listening(relayAddress,
-			relayFlags("dead-letter-retention", relayAddress, "liveness-file", "format"))
+		return relayFlags("dead-letter-retention", "http-addr", "liveness-file", "format")
 	}
 	return &cli.Command{
 		Name:      "config",

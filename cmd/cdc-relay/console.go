@@ -71,7 +71,7 @@ func notEmpty(text string) error {
 
 func (p *process) consoleCommand() *cli.Command {
 	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
-		"payload", "http-addr", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
+		"payload", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
 		"mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "owner", "slot",
 		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
 	return &cli.Command{
@@ -80,16 +80,13 @@ func (p *process) consoleCommand() *cli.Command {
 		UsageText: "cdc-relay console [FLAGS]",
 		Description: `Serves pages for people on call, at http://127.0.0.1:9465. It is a process of its own with a
 database role of its own, needs no RabbitMQ except for its page "check", and reads only,
-unless --allow-changes is given. Throughput, latency and the settings of the relays are those
-of the relay at --http-addr.
+unless --allow-changes is given.
 
 EXAMPLES
 
   cdc-relay console --config /etc/cdc-relay/config.yaml
   cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags: asking(describe(listening(consoleAddress, picked), usages{
-			"http-addr": askForNumbers, "metrics-header": showHeader,
-		})),
+		Flags:  asking(describe(listening(picked), usages{"metrics-header": showHeader})),
 		Action: p.console,
 	}
 }
@@ -147,7 +144,7 @@ func (p *process) consoleConfig(cfg *config) (console.Config, error) {
 		}
 	}
 	log := p.logger(cfg)
-	source := show.NewSource(cfg.httpAddr, cfg, func(note string) {
+	source := show.NewSource(cfg, func(note string) {
 		log.Warn("settings differ from those of the running relay", "event", event.ConfigWarning, "hint", note)
 	})
 	return console.Config{
@@ -189,11 +186,7 @@ func (p *process) checkForConsole(
 	cfg *config, source *show.Source,
 ) func(context.Context) ([]doctor.Finding, error) {
 	return func(ctx context.Context) ([]doctor.Finding, error) {
-		var told map[string]string
-		if known := source.Known().Told; known != nil {
-			told = known.Settings
-		}
-		own, _ := cfg.with(told)
+		own, _ := cfg.with(source.Known().Told)
 		own.checking.noProbe = true
 		options := checkOptions(own)
 		options.Operator = true

@@ -39,10 +39,9 @@ EXAMPLES
   cdc-relay demo
   cdc-relay demo --count 20 --rate 50
   cdc-relay demo --console                    # and watch http://127.0.0.1:9465/ meanwhile`,
-		Flags: describe(listening(consoleAddress, flags("database-url", "amqp-url", "table", "owner", "rate", "count",
-			"console", consoleAddress, "http-addr", "slot", "publication", "config")), usages{
+		Flags: describe(listening(flags("database-url", "amqp-url", "table", "owner", "rate", "count",
+			"console", consoleAddress, "slot", "publication", "config")), usages{
 			consoleAddress: "With --console: serve it at this address, which must be on loopback.",
-			"http-addr":    "With --console: ask the relay at this address for throughput; empty: ask none.",
 			"slot":         "With --console: the replication slot of the relay.",
 			"publication":  "With --console: the publication of the relay.",
 		}),

@@ -271,7 +271,7 @@ func reference(section []setting) string {
 // asMarkdown formats flags and paths in a help text as code.
 func asMarkdown(usage string) string {
 	usage, _, _ = strings.Cut(usage, " Default: ") // it has its own column
-	code := regexp.MustCompile(`--[a-z][a-z-]+( block)?|/livez|/readyz|/metrics|/settings|\w+://([^ ,;]*[^ ,;.:])?`)
+	code := regexp.MustCompile(`--[a-z][a-z-]+( block)?|/livez|/readyz|/metrics|\w+://([^ ,;]*[^ ,;.:])?`)
 	return code.ReplaceAllString(usage, "`$0`")
 }
 
@@ -333,7 +333,7 @@ func notes() map[string]note {
 		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},
 		"metrics-header":        {"at most 255 bytes", "See [headers](metrics.md#headers)."},
 
-		"http-addr":     {"", "`run` spells it `--listen`. `0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
+		"http-addr":     {"", "`0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
 		"statsd-addr":   {"", "The prefix is `cdc_relay` otherwise. See [DogStatsD](metrics.md#dogstatsd)."},
 		"liveness-file": {"", "See [health](operations.md#health)."},
 		"log-format":    {"", "`NO_COLOR` turns colors off."},

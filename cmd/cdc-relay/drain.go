@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
@@ -87,11 +86,16 @@ func (p *process) writeDrained(s *reportingRelay, failed error) error {
 	if err != nil {
 		return fmt.Errorf("read the counters: %w", err)
 	}
-	counted := &show.Reading{Families: make(map[string]*dto.MetricFamily)}
-	for _, family := range families {
-		counted.Families[family.GetName()] = family
+	count := func(name string) (sum int64) {
+		for _, family := range families {
+			for _, metric := range family.GetMetric() {
+				if family.GetName() == "cdc_relay_messages_"+name+"_total" {
+					sum += int64(metric.GetCounter().GetValue())
+				}
+			}
+		}
+		return sum
 	}
-	count := func(name string) int64 { return int64(counted.Value("cdc_relay_messages_" + name + "_total")) }
 	view := drainView{
 		Published: count("published"), PossibleDuplicates: count("possible_duplicates"),
 		Rejected: count("refused"), DeadLettered: count("dead_lettered"),

@@ -18,13 +18,11 @@ func (p *process) explainCommand() *cli.Command {
 		Description: `Shows a message of the outbox, a dead letter or a published message: where it is, what it
 waits for, and what happens next and when. For a dead letter it shows the reason and the
 command that sends it again. ID is the row's id, the message_id, or the id of a Celery task,
-also while it waits for a retry. If no message is found, the exit code is 3.
-
-The relay at --http-addr tells its settings, such as --max-retries.`,
-		Flags: asking(describe(flags(
-			"payload", "format", "http-addr", "database-url", "table", "config",
+also while it waits for a retry. If no message is found, the exit code is 3.`,
+		Flags: asking(flags(
+			"payload", "format", "database-url", "table", "config",
 			"on-dead-letter", "on-expired", "max-retries", "poll-interval", "mode", "slot", "shard",
-		), usages{"http-addr": askForState})),
+		)),
 		Action: p.onNamed(p.explain),
 	}
 }

@@ -32,8 +32,8 @@ EXAMPLES
   cdc-relay list --state dead --reason unroutable --newer-than 24h
   cdc-relay list --json | jq -r '.messages[].message_id'`,
 		Flags: asking(describe(pageFlags(append(asFlags(state), asFlags(filterSettings()...)...),
-			"payload", "format", "metrics-header", "on-dead-letter", "http-addr", "database-url", "table", "config",
-		), usages{"metrics-header": showHeader, "http-addr": askForSettings})),
+			"payload", "format", "metrics-header", "on-dead-letter", "database-url", "table", "config",
+		), usages{"metrics-header": showHeader})),
 		Action: p.with(p.resolveListing, p.list),
 	}
 }
@@ -135,13 +135,11 @@ func (p *process) keysCommand() *cli.Command {
 		Description: `Lists each ordering key with rows in the outbox: its first row, how many rows are behind it,
 and what happens next. With --blocked only keys whose first row waits for its time, and with
 --on-dead-letter block those that a dead letter blocks. "cdc-relay list --ordering-key KEY"
-lists the rows of one.
-
-The relay at --http-addr tells its settings, such as --on-dead-letter.`,
-		Flags: asking(describe(pageFlags(
-			asFlags(blockedSetting()), "format", "http-addr", "database-url", "table", "config",
+lists the rows of one.`,
+		Flags: asking(pageFlags(
+			asFlags(blockedSetting()), "format", "database-url", "table", "config",
 			"on-dead-letter", "max-retries", "poll-interval", "mode", "slot", "shard",
-		), usages{"http-addr": askForState})),
+		)),
 		Action: p.with(p.resolveValid, p.keys),
 	}
 }

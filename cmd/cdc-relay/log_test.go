@@ -74,7 +74,7 @@ func TestTheLogNeverStopsTheRelay(t *testing.T) {
 			port, err := services.FreePort()
 			must(t, err)
 			address := fmt.Sprintf("127.0.0.1:%d", port)
-			c := startSilent(t, test.stderr, env, append([]string{"run", "--listen", address}, test.flags...)...)
+			c := startSilent(t, test.stderr, env, append([]string{"run", "--http-addr", address}, test.flags...)...)
 			// Each of these rows is rejected, and logged.
 			execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 500)`)
 			await.Until(t, "all rows are rejected", func() bool {
@@ -133,7 +133,7 @@ func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 	env["OTEL_EXPORTER_OTLP_ENDPOINT"], env["OTEL_BSP_SCHEDULE_DELAY"] = "http://"+collector.Addr().String(), "10"
 	env["OTEL_EXPORTER_OTLP_HEADERS"] = "Authorization Bearer s3cr3t"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	relay := start(t, env, "run", "--listen", "127.0.0.1:0")
+	relay := start(t, env, "run", "--http-addr", "127.0.0.1:0")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext())
 	var lines []string
 	for !strings.Contains(strings.Join(lines, ""), "Unsolicited response") {

@@ -51,7 +51,7 @@ func relayFlags(more ...string) []cli.Flag {
 	picked := flags(append(names, more...)...)
 	common := []string{
 		"database-url", "database-url-file", "amqp-url", "amqp-url-file", "config", "setup", "table", "mode",
-		"exchange", "max-retries", relayAddress, "log-level",
+		"exchange", "max-retries", "http-addr", "log-level",
 	}
 	for _, s := range settings.FlagsOf(picked) {
 		s.Advanced = !slices.Contains(common, s.Name)
@@ -80,7 +80,7 @@ EXAMPLES
   cdc-relay run --publisher stdout            # see the messages without RabbitMQ
   cdc-relay run --publisher exec -- ./handler # give them to a program (docs/delivery.md)
   curl localhost:9464/readyz                  # health; /metrics has the numbers`,
-		Flags:  listening(relayAddress, relayFlags("setup", "dead-letter-retention", relayAddress, "liveness-file")),
+		Flags:  relayFlags("setup", "dead-letter-retention", "http-addr", "liveness-file"),
 		Action: p.serve,
 	}
 }
@@ -163,6 +163,7 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 	if err := s.newStatsd(cfg.signals.statsd); err != nil {
 		return nil, err
 	}
+	cfg.relay.Version, cfg.relay.Settings = buildInfo().Version, cfg.shared()
 	cfg.relay.LateRetries = cfg.publisher == "exec" // its answers may have retry_in
 	s.relay, err = relay.New(cfg.relay, publisher, log, s.registry)
 	return s, err
@@ -302,7 +303,7 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	actors.Go(func() error {
 		defer stopRunning() // a server that fails stops the relay, which drains
 		return service.Serve(reporting, listener, service.Pages{
-			Reporter: s.relay, Judge: p.judge(cfg, listener), Tell: p.telling(cfg), Registry: s.registry,
+			Reporter: s.relay, Judge: p.judge(cfg, s.relay), Registry: s.registry,
 			Hosts: hosts.Known{Listen: cfg.httpAddr},
 		}, s.log)
 	})

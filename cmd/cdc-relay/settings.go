@@ -77,21 +77,18 @@ func describe(picked []cli.Flag, texts usages) []cli.Flag {
 	return picked
 }
 
-// listening spells the flag for the address at which a command serves as --listen, like all commands that serve.
-func listening(at string, picked []cli.Flag) []cli.Flag {
+// listening spells the flag for the address of the console as --listen.
+func listening(picked []cli.Flag) []cli.Flag {
 	for _, f := range settings.FlagsOf(picked) {
-		if f.Name == at {
+		if f.Name == consoleAddress {
 			f.Spelling = "listen"
 		}
 	}
 	return picked
 }
 
-// The settings with the addresses at which run and console serve. They differ, so that one file serves both.
-const (
-	relayAddress   = "http-addr"
-	consoleAddress = "console-listen"
-)
+// consoleAddress is the setting of the console's address. One file serves the console and run.
+const consoleAddress = "console-listen"
 
 // resolve reads the settings of a command without arguments.
 func (p *process) resolve(c *cli.Context) (*config, error) {

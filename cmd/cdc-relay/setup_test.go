@@ -36,7 +36,7 @@ func TestPrintedGrantsAreSufficientAndMinimal(t *testing.T) {
 		}
 		wantGrants(t, asRole(t, env, conn, relay), app)
 		for role, granted := range map[string]string{
-			relay: "outbox DELETE, outbox SELECT, outbox UPDATE, outbox_dead_letter INSERT, outbox_dead_letter SELECT, outbox_migrations SELECT, outbox_migrations UPDATE",
+			relay: "outbox DELETE, outbox SELECT, outbox UPDATE, outbox_dead_letter INSERT, outbox_dead_letter SELECT, outbox_migrations SELECT, outbox_migrations UPDATE, outbox_relay DELETE, outbox_relay INSERT, outbox_relay SELECT, outbox_relay UPDATE",
 			app:   "",
 		} {
 			if got := query[string](t, conn, `SELECT coalesce(string_agg(table_name || ' ' || privilege_type, ', ' ORDER BY table_name, privilege_type), '')

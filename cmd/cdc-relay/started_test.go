@@ -124,11 +124,10 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 		file    string
 		args    string
 	}{
-		{command: "run", args: "--listen USED"},
 		{command: "run", args: "--http-addr USED"},
 		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "USED"}},
 		{command: "run", file: "http-addr: USED\nconsole-listen: FREE\n"},
-		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "FREE", "CDC_RELAY_CONSOLE_LISTEN": "FREE"}, args: "--listen USED"},
+		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "FREE", "CDC_RELAY_CONSOLE_LISTEN": "FREE"}, args: "--http-addr USED"},
 		{command: "console", args: "--listen USED"},
 		{command: "console", args: "--console-listen USED"},
 		{command: "console", env: environment{"CDC_RELAY_CONSOLE_LISTEN": "USED"}},
@@ -149,7 +148,7 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 			env["CDC_RELAY_CONFIG"] = file
 		}
 		r := cdcRelay(t, env, append([]string{test.command}, strings.Fields(fill.Replace(test.args))...)...)
-		if r.code != exitFailed || !strings.Contains(r.stderr, "--listen: listen tcp "+used) || !strings.Contains(r.stderr, "hint: "+hints[test.command]) {
+		if r.code != exitFailed || !strings.Contains(r.stderr, ": listen tcp "+used) || !strings.Contains(r.stderr, "hint: "+hints[test.command]) {
 			t.Errorf("%s: got %d and %s", name, r.code, r.stderr)
 		}
 	}

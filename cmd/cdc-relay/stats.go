@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
+	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -11,6 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/relay"
 )
 
 func (p *process) statsCommand() *cli.Command {
@@ -20,8 +21,8 @@ func (p *process) statsCommand() *cli.Command {
 		UsageText: "cdc-relay stats [FLAGS]",
 		Description: `Begins with the verdict in one sentence, and the command to type if something is wrong. Then it
 shows the state of the queue. Counts are exact up to 10,000 rows and estimated beyond, so it
-costs the same with ten rows and with ten million; --exact counts all rows. Throughput,
-latency, settings, and what only a relay knows come from the relay at --http-addr.
+costs the same with ten rows and with ten million; --exact counts all rows. The relays tell
+throughput, latency and their settings in a table.
 
 EXAMPLES
 
@@ -29,9 +30,9 @@ EXAMPLES
   cdc-relay stats --json | jq .oldest_pending_seconds
   cdc-relay stats --exit-code >/dev/null || echo "look at the outbox"`,
 		Flags: asking(describe(flags(
-			"top", "exact", "exit-code", "watch", "interval", "format", "http-addr", "database-url", "table", "config",
+			"top", "exact", "exit-code", "watch", "interval", "format", "database-url", "table", "config",
 			"metrics-header", "on-dead-letter", "mode", "slot", "shard"),
-			usages{"http-addr": askForNumbers, "metrics-header": showHeader})),
+			usages{"metrics-header": showHeader})),
 		Action: p.with(p.resolveValid, p.stats),
 	}
 }
@@ -40,8 +41,7 @@ EXAMPLES
 func (p *process) stats(ctx context.Context, s *session) error {
 	cfg := s.cfg
 	look := &show.Sampler{
-		Source: p.source(cfg), Top: cfg.selected.top, Exact: cfg.selected.exact, Watch: cfg.selected.watch,
-		Tables: s.Tables,
+		Source: p.source(cfg), Top: cfg.selected.top, Exact: cfg.selected.exact, Tables: s.Tables,
 	}
 	if !cfg.selected.watch {
 		view, err := look.Take(ctx)
@@ -116,9 +116,11 @@ func (p *process) showFailing(v show.Stats, header string) error {
 	return g.Write()
 }
 
-// judge returns how a relay that listens there looks at its outbox: as stats does, one request after the other, because
-// each has a connection of its own.
-func (p *process) judge(cfg *config, listener net.Listener) service.Judge {
+// judge returns how a relay looks at its outbox: as stats does, one request after the other, because each has a
+// connection of its own.
+func (p *process) judge(cfg *config, r *relay.Relay) service.Judge {
+	host, _ := os.Hostname() // as in the row of the relay
+
 	turn := make(chan struct{}, 1)
 	return func(ctx context.Context) show.Verdict {
 		select {
@@ -132,7 +134,13 @@ func (p *process) judge(cfg *config, listener net.Listener) service.Judge {
 			return show.Unreadable(cfg.relay.Table, err)
 		}
 		defer closeConn(ctx, s.conn)
-		own := show.NewSource(listener.Addr().String(), show.Fixed{Config: &cfg.relay}, func(string) {})
+		own := show.NewSource(show.Fixed{Config: &cfg.relay}, func(string) {})
+		own.Own = func() show.Relay {
+			return show.Relay{
+				Host: host, PID: os.Getpid(), Version: cfg.relay.Version, Works: true, Report: r.Report(),
+				Settings: cfg.relay.Settings,
+			}
+		}
 		look := &show.Sampler{Source: own, Tables: s.Tables}
 		view, err := look.Take(ctx)
 		if err != nil {

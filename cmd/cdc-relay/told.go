@@ -3,23 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// asking prepares the flags of a command that asks the running relay for its settings. Nobody needs to give these, so
-// they come last on the help page.
+// asking prepares the flags of a command that reads the settings of the relays. Nobody needs to give these, so they
+// come last on the help page.
 func asking(picked []cli.Flag) []cli.Flag {
 	for _, f := range settings.FlagsOf(picked) {
 		f.Advanced = f.Shared
@@ -27,16 +23,21 @@ func asking(picked []cli.Flag) []cli.Flag {
 	return picked
 }
 
-// source asks the relay at --http-addr.
-func (p *process) source(cfg *config) *show.Source { return show.NewSource(cfg.httpAddr, cfg, p.note) }
+// source reads what the relays tell.
+func (p *process) source(cfg *config) *show.Source { return show.NewSource(cfg, p.note) }
 
 // note prints a remark of one line.
 func (p *process) note(text string) { fmt.Fprintln(p.terminal.Err, "note: "+text) }
 
 // Given implements show.Owner.
-func (c *config) Given(name string) bool {
-	_, given := c.given[name]
-	return given
+func (c *config) Given(name string) (text string, given bool) {
+	value, given := c.given[name]
+	return value.Text, given
+}
+
+// Same implements show.Owner.
+func (c *config) Same(name, a, b string) bool {
+	return a == b || same(settings.Pick(allSettings(), name)[0], a, b)
 }
 
 // With implements show.Owner.
@@ -87,19 +88,8 @@ func difference(s setting, own, relays string) string {
 	return fmt.Sprintf("--%s %s, not the relay's %s", s.Name, shownText(own), shownText(relays))
 }
 
-// compared is a command that judges its own settings, and only notes how those of the running relay differ.
-type compared struct {
-	*config
-	here *databaseCache
-}
-
-// Table implements show.Outbox.
-func (c compared) Table() outbox.Table { return c.relay.Table }
-
-// Database implements show.Outbox. It connects: the command has no session yet.
-func (c compared) Database(ctx context.Context) (operator.Database, error) {
-	return c.here.get(ctx), nil
-}
+// compared is a command that judges its own settings, and only notes how those of the running relays differ.
+type compared struct{ *config }
 
 // With implements show.Owner.
 func (c compared) With(told map[string]string) (*relay.Config, []string) {
@@ -117,21 +107,23 @@ func (c compared) With(told map[string]string) (*relay.Config, []string) {
 	return &c.relay, []string{usesNote + strings.Join(others, ", ")}
 }
 
-// compare notes how the settings of the command differ from those of the running relay.
-func (p *process) compare(ctx context.Context, cfg *config) {
-	own := compared{cfg, p.newDatabaseCache(cfg, "check")}
-	_, _, _ = show.NewSource(cfg.httpAddr, own, p.note).Ask(ctx, own) // no relay has to run
+// compare notes how the settings of the command differ from those of the running relays, and returns what they tell.
+func (p *process) compare(ctx context.Context, cfg *config) show.Relays {
+	s, err := p.openSession(ctx, cfg, "check")
+	if err != nil {
+		return nil // the check finds why
+	}
+	defer closeConn(ctx, s.conn)
+	relays, _ := show.NewSource(compared{cfg}, p.note).Ask(ctx, s.Tables)
+	return relays
 }
 
 func asGiven(_, text string) string { return text }
 
-// asRelay returns the settings with those of the running relay, if it answers.
+// asRelay returns the settings with those of the running relays.
 func (p *process) asRelay(ctx context.Context, s *session) *config {
-	_, known, _ := p.source(s.cfg).Ask(ctx, s.Tables) // without an answer, the command uses its own
-	if known.Told == nil {
-		return s.cfg
-	}
-	merged, _ := s.cfg.with(known.Told.Settings)
+	_, known := p.source(s.cfg).Ask(ctx, s.Tables)
+	merged, _ := s.cfg.with(known.Told)
 	return merged
 }
 
@@ -143,73 +135,13 @@ func same(s setting, a, b string) bool {
 
 func shownText(text string) string { return show.OrElse(show.Shortened(text, 100), "''") }
 
-// telling returns what the relay tells about itself at /settings.
-func (p *process) telling(cfg *config) func(context.Context) show.Told {
-	host, _ := os.Hostname() // "" if it is unknown
-	fixed := show.Told{
-		Version:  buildInfo().Version,
-		Instance: fmt.Sprintf("%s:%d", host, os.Getpid()),
-		Table:    cfg.relay.Table.String(),
-		Settings: make(map[string]string),
-	}
+// shared are the settings that the relay tells others, as "config show" prints them.
+func (c *config) shared() map[string]string {
+	all := make(map[string]string)
 	for _, s := range allSettings() {
-		if !s.Shared {
-			continue
-		}
-		if v := settings.Effective(s.Info, cfg.given, asGiven).Value; v != nil {
-			fixed.Settings[s.Name] = *v
+		if v := settings.Effective(s.Info, c.given, withoutPassword).Value; s.Shared && v != nil {
+			all[s.Name] = *v
 		}
 	}
-	here := p.newDatabaseCache(cfg, "settings")
-	return func(ctx context.Context) show.Told {
-		told := fixed
-		told.Database = here.get(ctx)
-		return told
-	}
-}
-
-// databaseCache knows the database of the relay. The address may lead to another server later, so it asks again after a
-// while.
-type databaseCache struct {
-	open  func(context.Context) (*session, error)
-	turn  chan struct{} // a value there is the right to use the next fields
-	known operator.Database
-	asked time.Time
-}
-
-func (p *process) newDatabaseCache(cfg *config, command string) *databaseCache {
-	return &databaseCache{turn: make(chan struct{}, 1), open: func(ctx context.Context) (*session, error) {
-		return p.openSession(ctx, cfg, command)
-	}}
-}
-
-const (
-	databaseKnownFor = time.Minute
-	// databaseWait is how long a request for the settings waits for the database. It answers without it then.
-	databaseWait = time.Second
-)
-
-// get returns the zero value if the database cannot be asked in time.
-func (d *databaseCache) get(ctx context.Context) operator.Database {
-	ctx, cancel := context.WithTimeout(ctx, databaseWait)
-	defer cancel()
-	select {
-	case d.turn <- struct{}{}:
-		defer func() { <-d.turn }()
-	case <-ctx.Done():
-		return operator.Database{}
-	}
-	if time.Since(d.asked) < databaseKnownFor {
-		return d.known
-	}
-	s, err := d.open(ctx)
-	if err != nil {
-		return operator.Database{}
-	}
-	defer closeConn(ctx, s.conn)
-	if known, err := s.Database(ctx); err == nil {
-		d.known, d.asked = known, time.Now()
-		return known
-	}
-	return operator.Database{}
+	return all
 }

@@ -32,7 +32,7 @@ type judged struct {
 // verdicts returns those of stats, of /readyz?verbose, and of the console.
 func verdicts(t *testing.T, env environment, relay, console string) (stats show.Verdict, readyz, browser judged) {
 	t.Helper()
-	r := cdcRelay(t, env, "stats", "--format", "json", "--http-addr", strings.TrimPrefix(relay, "http://"))
+	r := cdcRelay(t, env, "stats", "--format", "json")
 	want(t, r, exitDone)
 	var view struct{ Verdict show.Verdict }
 	must(t, json.Unmarshal([]byte(r.stdout), &view))
@@ -194,7 +194,6 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			}
 			run := start(t, env, append([]string{"run"}, state.args...)...)
 			relay := run.httpURL(t)
-			env["CDC_RELAY_HTTP_ADDR"] = strings.TrimPrefix(relay, "http://")
 			_, console := startConsole(t, env)
 			await.Until(t, "the relay streams", func() bool {
 				return strings.HasPrefix(page(t, relay+"/readyz"), "200 ready (streaming)")

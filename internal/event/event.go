@@ -14,6 +14,8 @@ const (
 	RelayStopping        Name = "relay_stopping"
 	RelayStopped         Name = "relay_stopped"
 	RelayStuck           Name = "relay_stuck"
+	ReportFailing        Name = "report_failing"
+	ReportRecovered      Name = "report_recovered"
 	MessagesLeftInFlight Name = "messages_left_in_flight"
 	DrainDone            Name = "drain_done"
 	HTTPListening        Name = "http_listening"

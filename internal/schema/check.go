@@ -104,6 +104,11 @@ func HistoryNeed(table outbox.Table) Need {
 	return Need{table.Published(), names(shared | ofHistory), []string{"INSERT"}}
 }
 
+// ReportNeed is what a relay needs to tell others what it does. It works without.
+func ReportNeed(table outbox.Table) Need {
+	return Need{Table: migrations.RelayTable(table), Privileges: []string{"SELECT", "INSERT", "UPDATE", "DELETE"}}
+}
+
 // checkSequence: store.LastID reads the sequence to tell old rows, which may have been published, from new rows.
 func (u Use) checkSequence(ctx context.Context, db Querier) error {
 	var sequence *string
@@ -211,6 +216,14 @@ func (u Use) CheckDeletesDeadLetters(ctx context.Context, db Querier) error {
 // ExplainDeadLetters is Explain for a statement that deletes dead letters.
 func (u Use) ExplainDeadLetters(ctx context.Context, db Querier, err error) error {
 	return withFix(ctx, db, u.Table.DeadLetter(), err, u.CheckDeletesDeadLetters)
+}
+
+// ExplainReport is Explain for a statement on the table of relays.
+func (u Use) ExplainReport(ctx context.Context, db Querier, err error) error {
+	need := ReportNeed(u.Table)
+	return withFix(ctx, db, need.Table, err, func(ctx context.Context, db Querier) error {
+		return u.checkTable(ctx, db, need)
+	})
 }
 
 // ExplainHistory is Explain for a statement on the history.

@@ -138,3 +138,32 @@ COMMENT ON COLUMN {{.dead_letter}}.payload IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.payload_bytes IS 'As in the outbox.';
 COMMENT ON COLUMN {{.dead_letter}}.redacted_payload IS 'Shown to people and tools in place of the payload.';
 {{- end}}
+{{- if .with_relay}}
+
+-- Each relay rewrites its row every few seconds. The table is unlogged, so that this
+-- writes no WAL and reaches no other subscriber. After a crash of the server it is
+-- empty until the relays write again. On a page of its own, each update is HOT.
+CREATE UNLOGGED TABLE IF NOT EXISTS {{.relay}} (
+    id       text        NOT NULL,
+    since    timestamptz NOT NULL DEFAULT now(),
+    seen     timestamptz NOT NULL DEFAULT now(),
+    pid      integer     NOT NULL,
+    host     text        NOT NULL,
+    version  text        NOT NULL,
+    role     text        NOT NULL,
+    settings json        NOT NULL,
+    state    json        NOT NULL,
+    CONSTRAINT {{call .relay_index "pkey"}} PRIMARY KEY (id)
+) WITH (fillfactor = 10);
+
+COMMENT ON TABLE {{.relay}} IS 'What each relay tells about itself. A row that is older than 15 seconds is of a relay that was killed or hangs.';
+COMMENT ON COLUMN {{.relay}}.id IS 'Random for each start of a relay.';
+COMMENT ON COLUMN {{.relay}}.since IS 'The relay has had its role since then.';
+COMMENT ON COLUMN {{.relay}}.seen IS 'When the relay wrote the row.';
+COMMENT ON COLUMN {{.relay}}.pid IS 'Its process.';
+COMMENT ON COLUMN {{.relay}}.host IS 'Its machine.';
+COMMENT ON COLUMN {{.relay}}.version IS 'Its version.';
+COMMENT ON COLUMN {{.relay}}.role IS 'streaming, standby, sweeping, polling, starting or stopping.';
+COMMENT ON COLUMN {{.relay}}.settings IS 'Its settings that other commands use; no secrets.';
+COMMENT ON COLUMN {{.relay}}.state IS 'As the relays in the JSON of stats.';
+{{- end}}

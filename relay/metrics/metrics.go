@@ -5,6 +5,7 @@ package metrics
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,8 @@ type Metrics struct {
 	published, deadLettered, rejected     ofMessages
 	streamConnected                       prometheus.Gauge
 	publisherPhase                        *prometheus.GaugeVec
+	// confirmed is the sum of published.
+	confirmed atomic.Int64
 }
 
 // New registers the metrics. InFlight counts messages in memory; owns and stopped are read at each scrape. It returns
@@ -172,6 +175,7 @@ func (m *Metrics) Result(r outbox.Result) {
 	switch r.Outcome {
 	case outbox.Confirmed:
 		m.published.inc(r.Message)
+		m.confirmed.Add(1)
 		if r.MaybeSent || r.Message.WasMarked() {
 			m.possibleDuplicates.Inc()
 		}

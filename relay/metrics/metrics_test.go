@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -130,5 +131,19 @@ func TestRowsThatLeaveUnpublishedAreCountedByTheirReason(t *testing.T) {
 		if err := counter.Write(&got); err != nil || got.GetCounter().GetValue() != want {
 			t.Errorf("%s: %v, want %v", counter.Desc(), got.GetCounter().GetValue(), want)
 		}
+	}
+}
+
+func TestRatesAreThoseOfTheTimeBetween(t *testing.T) {
+	bounds, began := []float64{0.001, 0.01, 0.1, math.Inf(1)}, time.Now()
+	earlier := Progress{At: began, Published: 40, LastID: 50, confirmed: histogram{bounds, []uint64{7, 7, 7, 7}}}
+	later := Progress{At: began.Add(10 * time.Second), Published: 140, LastID: 70, confirmed: histogram{bounds, []uint64{7, 97, 107, 107}}}
+	got := later.Since(earlier)
+	if got.PublishedPerSecond != 10 || got.NewRowsPerSecond != 2 || got.Seconds != 10 || got.Latency == nil || got.Latency.Messages != 100 ||
+		math.Abs(got.Latency.P50Seconds-0.006) > 1e-9 || math.Abs(got.Latency.P99Seconds-0.091) > 1e-9 {
+		t.Errorf("got %+v, %+v", got, got.Latency)
+	}
+	if got := later.Since(later); got.PublishedPerSecond != 0 || got.Latency != nil {
+		t.Errorf("in no time: got %+v", got)
 	}
 }

@@ -23,8 +23,7 @@ import (
 
 // Config is what a console shows, and to whom. New copies it.
 type Config struct {
-	// Source knows the settings of the relays, and asks one of them for throughput and latency. Its table is always the
-	// same.
+	// Source knows the relays and their settings. Its table is always the same.
 	Source *show.Source
 	// Access says who may open the console.
 	Access Access

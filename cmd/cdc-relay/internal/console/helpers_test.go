@@ -37,7 +37,7 @@ func serve(
 	t.Helper()
 	settings := relay.DefaultConfig()
 	c, err := New(Config{
-		Source: show.NewSource("", show.Fixed{Config: &settings}, nil),
+		Source: show.NewSource(show.Fixed{Config: &settings}, nil),
 		Access: Access{Listen: "127.0.0.1:9465"},
 		Limits: Limits{Rows: 50, Failures: 10},
 		Log:    slog.New(slog.DiscardHandler),

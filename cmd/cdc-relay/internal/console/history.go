@@ -43,7 +43,6 @@ func newHistory(cfg Config) *history {
 		Source: cfg.Source,
 		Top:    cfg.Limits.Failures,
 		Exact:  cfg.Limits.CountAll,
-		Watch:  true,
 	}}
 }
 
@@ -102,11 +101,11 @@ func pointOf(view show.Stats) point {
 	if view.OldestPendingSeconds != nil {
 		p[oldest] = *view.OldestPendingSeconds
 	}
-	if r := view.Relay; r != nil && r.Error == nil {
-		p[perSecond] = r.PublishedPerSecond
+	if leading := view.Relays.Leading(); len(leading) > 0 {
+		p[perSecond] = view.PerSecond()
 		p[p50], p[p99] = noMessages, noMessages
-		if r.Latency != nil {
-			p[p50], p[p99] = r.Latency.P50Seconds*1000, r.Latency.P99Seconds*1000
+		if l := leading[0].Latency; l != nil {
+			p[p50], p[p99] = l.P50Seconds*1000, l.P99Seconds*1000
 		}
 	}
 	return p

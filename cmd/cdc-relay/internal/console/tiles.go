@@ -101,11 +101,11 @@ func blockedLevel(v show.Stats) string {
 
 // published returns nil if the number is unknown.
 func (s sample) published() *tile {
-	switch r := s.view.Relay; {
+	switch leading := s.view.Relays.Leading(); {
 	case s.kept:
 		return new(newTile("Published", s.recent, "good", "in the last hour", "/published"))
-	case r != nil && r.Error == nil:
-		count := operator.Count{N: r.Published, Precision: operator.Exact}
+	case len(leading) == 1:
+		count := operator.Count{N: leading[0].Published, Precision: operator.Exact}
 		return new(newTile("Published", count, "good", "since the relay started", "/tail"))
 	}
 	return nil

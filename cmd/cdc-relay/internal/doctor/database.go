@@ -196,6 +196,7 @@ func (j *databaseJudge) judgeTables(c chart) {
 	j.judgeTimes(c)
 	j.judgeAdopted(c)
 	j.judgeMigrations(c)
+	j.judgeReports(c)
 	if found := j.f.identity; found != nil {
 		c.wrong("replica_identity", hintFix(found.Fix), "%s", found.What)
 	}

@@ -41,6 +41,8 @@ type Options struct {
 	EventsExchange string // of the notices of events; "": there are none
 	NoProbe        bool   // send no test messages, and do not check routes
 
+	Relays Relays
+
 	// Tests set the limit for one server, 30 seconds, and this machine's clock.
 	timeout time.Duration
 	now     func() time.Time
@@ -66,7 +68,9 @@ func Examine(ctx context.Context, o Options) []Finding {
 	if o.RabbitMQ.IsSet() {
 		found.broker = o.gatherBroker(ctx, found.database.sample.value.sorted())
 	}
-	return append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
+	findings := append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
+	o.Relays.judge(chart{Running, "", &findings})
+	return findings
 }
 
 // facts are the results of the questions.

@@ -36,6 +36,7 @@ const (
 	Cleanup     Area = "cleanup" // what delays the removal of dead rows
 	RabbitMQ    Area = "rabbitmq"
 	Routing     Area = "routing"
+	Running     Area = "relays"
 )
 
 // Finding is the result of one check.

@@ -126,7 +126,7 @@ func (p *patient) relayRole(attributes string) string {
 	name, login := p.role(attributes)
 	p.exec("GRANT USAGE ON SCHEMA public TO "+name, "GRANT SELECT, UPDATE, DELETE ON outbox TO "+name,
 		"GRANT SELECT ON SEQUENCE outbox_id_seq TO "+name, "GRANT SELECT, INSERT ON outbox_dead_letter TO "+name,
-		"GRANT SELECT, UPDATE ON outbox_migrations TO "+name, "GRANT pg_read_all_stats TO "+name)
+		"GRANT SELECT, UPDATE ON outbox_migrations TO "+name, "GRANT ALL ON outbox_relay TO "+name, "GRANT pg_read_all_stats TO "+name)
 	p.as(login)
 	return name
 }

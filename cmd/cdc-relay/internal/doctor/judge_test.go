@@ -40,7 +40,9 @@ func well() databaseFacts {
 		},
 	}
 	f.role.value = roleFacts{Name: "cdc_relay", User: "cdc_relay", Streams: true, CreatesSlots: true, Connections: -1, SeesOthers: true}
-	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: outbox.Table{Schema: "public", Name: "outbox_id_seq"}, SequenceGranted: true, Tables: map[string]tableFacts{}}
+	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: outbox.Table{Schema: "public", Name: "outbox_id_seq"}, SequenceGranted: true, Tables: map[string]tableFacts{
+		"outbox_relay": {Privileges: []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
+	}}
 	for _, need := range schema.Needs(defaults().Table) {
 		f.tables.value.Tables[need.Table.Name] = tableFacts{
 			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Indexes: indexesOf(need.Table), Privileges: need.Privileges, Options: queueSettings(),

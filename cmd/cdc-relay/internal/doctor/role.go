@@ -169,6 +169,13 @@ func (j *databaseJudge) judgeGrants(c chart) {
 				j.judgePrivileges(c.about(need.Table.String()), need, table)
 			}
 		}
+		need := schema.ReportNeed(j.o.Table)
+		table, there := t.Tables[need.Table.Name]
+		lacks := func(privilege string) bool { return !slices.Contains(table.Privileges, privilege) }
+		if there && slices.ContainsFunc(need.Privileges, lacks) {
+			c.about(need.Table.String()).warn("relay", j.grant(grants.Report(j.o.Table)),
+				"role %q may not write to table %s: other programs do not see what this relay does", name, need.Table)
+		}
 		j.judgeHistoryGrants(c)
 		if j.role.Superuser {
 			c.ok("relay", "role %q is a superuser and may do everything; --relay-role NAME examines another role", name)

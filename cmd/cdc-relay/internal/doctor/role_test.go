@@ -114,6 +114,13 @@ func TestMissingGrantsOfTheRelayAreReported(t *testing.T) {
 	}
 }
 
+func TestARelayThatMayNotTellWhatItDoesIsReported(t *testing.T) {
+	p := healthy(t, services.SharedPostgres(t))
+	p.exec("REVOKE DELETE ON outbox_relay FROM " + p.relayRole("REPLICATION"))
+	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "relay", "other programs do not see", "GRANT SELECT, INSERT, UPDATE, DELETE ON"))
+	p.examine().wantOthersOK()
+}
+
 func TestARoleWithoutReplicationIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("")

@@ -121,7 +121,9 @@ type leafFacts struct {
 
 // tableNames are the tables of the outbox.
 func (o Options) tableNames() []string {
-	names := []string{migrations.VersionTable(o.Table).Name, o.Table.Published().Name}
+	names := []string{
+		migrations.VersionTable(o.Table).Name, o.Table.Published().Name, migrations.RelayTable(o.Table).Name,
+	}
 	for _, need := range schema.Needs(o.Table) {
 		names = append(names, need.Table.Name)
 	}
@@ -305,6 +307,15 @@ func (j *databaseJudge) tableFlag() string {
 		return " --table " + shell(name)
 	}
 	return ""
+}
+
+// judgeReports checks the table of relays, without which relays work unseen.
+func (j *databaseJudge) judgeReports(c chart) {
+	relays := migrations.RelayTable(j.o.Table)
+	if _, there := j.tables.Tables[relays.Name]; !there && j.there {
+		c.about(relays.String()).warn("table", j.setupCommand(),
+			"table %s does not exist: other programs do not see what relays do", relays)
+	}
 }
 
 // judgeMigrations checks the version and the owner of the tables.

@@ -50,6 +50,8 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 			"no message can be published", `RENAME COLUMN "old_headers" TO "headers";`),
 		"no version": broken(doctor.Problem, doctor.Tables, "migrations",
 			"DROP TABLE outbox_migrations", "the version of the tables is unknown"),
+		"no table of relays": broken(doctor.Warning, doctor.Tables, "table",
+			"DROP TABLE outbox_relay", "public.outbox_relay does not exist", "cdc-relay setup"),
 		"a newer version": broken(doctor.Problem, doctor.Tables, "migrations",
 			"UPDATE outbox_migrations SET version = 99", "use a newer cdc-relay").keep(),
 		"an unlogged table": broken(doctor.Problem, doctor.Tables, "table",

@@ -74,6 +74,12 @@ func Version(table outbox.Table) Grant {
 	return columns(migrations.VersionTable(table), nil, "SELECT", "UPDATE")
 }
 
+// Report lets a relay tell others what it does.
+func Report(table outbox.Table) Grant {
+	need := schema.ReportNeed(table)
+	return columns(need.Table, nil, need.Privileges...)
+}
+
 // Rotate lets a relay create and drop the partitions of the history.
 func Rotate(table outbox.Table) Grant {
 	return execute(migrations.Function{Name: table.RotatePublished(), Parameters: "interval"})
@@ -129,5 +135,5 @@ func Relay(o Outbox) []Grant {
 	if o.Sequence != (outbox.Table{}) {
 		all = append(all, Sequence(o.Sequence))
 	}
-	return append(all, Version(o.Table))
+	return append(all, Version(o.Table), Report(o.Table))
 }

@@ -30,8 +30,6 @@ type Tables struct {
 	table outbox.Table
 	owner []string // may own the tables, besides those that migrations.CheckOwners trusts
 	names []string // placeholders of statements and their values, in pairs
-	// database is known after the first question for it.
-	database Database
 }
 
 const (

@@ -2,34 +2,54 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/migrations"
 )
 
-// RelayHost is an address from which relays are connected to this database.
-type RelayHost struct {
-	Address     string // "local": a Unix socket; "": the role may not see it
-	Connections int64
-	// Works: a session has done something lately, or the role may not see that.
-	Works bool
+// Relay is what a relay has told in its row of the table of relays.
+type Relay struct {
+	Host        string
+	PID         int
+	Version     string
+	Since, Seen time.Time
+	// Unseen is for how long the relay has not written the row.
+	Unseen time.Duration
+	// Settings and State are JSON.
+	Settings, State []byte
 }
 
-// RelayHosts returns all addresses whose sessions the role may see. A relay whose sessions have been idle for longer
-// does not work. A walsender does not count: it can outlive a process that hangs.
-func (t *Tables) RelayHosts(ctx context.Context, idle time.Duration) (hosts []RelayHost, err error) {
+// SeenLately is how long ago a relay that works has written its row, at most.
+const SeenLately = 15 * time.Second
+
+// mostRelays bounds how many relays a view shows.
+const mostRelays = 100
+
+// Relays returns the relays of the outbox: those that work first, and of those the leaders.
+func (t *Tables) Relays(ctx context.Context) (relays []Relay, err error) {
+	table := migrations.RelayTable(t.table)
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
 		rows, err := tx.Query(ctx, `
-SELECT coalesce(pg_catalog.host(a.client_addr), 'local'), count(*),
-       coalesce(pg_catalog.bool_or(a.backend_type IS NULL OR a.backend_type <> 'walsender'
-         AND coalesce(a.state_change, clock_timestamp()) > clock_timestamp() - $1::interval), false)
-FROM pg_catalog.pg_stat_activity a
-WHERE a.application_name = 'cdc-relay worker' AND a.datname = current_database() GROUP BY 1 ORDER BY 1`, idle)
+SELECT r.host, r.pid, r.version, r.since, r.seen, clock_timestamp() - r.seen, r.settings::text, r.state::text
+FROM `+table.SQL()+` r
+ORDER BY r.seen < clock_timestamp() - $1::interval, r.role = ANY ('{standby,starting,stopping}'::text[]), r.since, r.id
+LIMIT $2`, SeenLately, mostRelays)
 		if err != nil {
 			return err
 		}
-		hosts, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RelayHost])
+		relays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Relay])
 		return err
 	})
-	return hosts, err
+	if pgcode.Is(err, pgerrcode.UndefinedTable, pgerrcode.InvalidSchemaName) {
+		return nil, nil // no relay can tell anything
+	}
+	if err != nil {
+		err = t.may(ctx, fmt.Errorf("read %s: %w", table, err), need{"SELECT", table.SQL()})
+	}
+	return relays, err
 }

@@ -37,8 +37,6 @@ type Count struct {
 type QueueStats struct {
 	// At is the time of the database.
 	At time.Time
-	// LastID is the last id that the sequence has given to a row; nil: the role may not read it.
-	LastID *int64
 	// Depth counts all rows of the outbox.
 	Depth Count
 	// OldestPending is since when the oldest ready row may leave; nil: none. OldestUnknown: finding it took too long.
@@ -121,25 +119,12 @@ type statsReader struct {
 	published []int64
 }
 
-const clockSQL = `
-SELECT clock_timestamp(), CASE WHEN pg_catalog.has_sequence_privilege(s.oid, 'SELECT, USAGE')
-  THEN pg_catalog.pg_sequence_last_value(s.oid) END
-FROM (SELECT pg_catalog.pg_get_serial_sequence($1, 'id')::regclass::oid AS oid) s`
-
-// LastID returns the last id that the sequence has given to a row; nil: the role may not read it.
-func (t *Tables) LastID(ctx context.Context) (id *int64, err error) {
-	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
-		return tx.QueryRow(ctx, clockSQL, t.table.SQL()).Scan(new(time.Time), &id)
-	})
-	return id, err
-}
-
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
 	unknown := Count{Precision: Unknown}
 	s.Depth, s.TimedKeys, s.KeysBehindDead, s.DeadLetters = unknown, unknown, unknown, unknown
 	s.States = inEachState(unknown)
 	s.OldestUnknown, s.FailedDead.N, s.FailedRetries.N = true, unknown, unknown
-	return tx.QueryRow(ctx, clockSQL, r.table.SQL()).Scan(&s.At, &s.LastID)
+	return tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&s.At)
 }
 
 // counted returns a count that stopped at this many rows; 0: it did not.

@@ -3,7 +3,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,8 +51,8 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, failure.WithHint(
-			fmt.Errorf("--listen: %w", err),
-			"# choose another address by --listen (CDC_RELAY_HTTP_ADDR), or '' for none; "+
+			fmt.Errorf("--http-addr: %w", err),
+			"# choose another address by --http-addr (CDC_RELAY_HTTP_ADDR), or '' for none; "+
 				"perhaps another cdc-relay has it",
 		)
 	}
@@ -74,14 +73,10 @@ type Reporter interface{ Health() relay.Health }
 // Judge looks at the outbox and returns the verdict, within a few seconds. Any number of requests may call it at once.
 type Judge func(ctx context.Context) show.Verdict
 
-// Tell returns what the relay tells about itself, within a second. Any number of requests may call it at once.
-type Tell func(ctx context.Context) show.Told
-
 // Pages is what the pages show.
 type Pages struct {
 	Reporter Reporter
 	Judge    Judge
-	Tell     Tell
 	Registry *prometheus.Registry
 	// Hosts are the names by which clients may ask for more than their health.
 	Hosts hosts.Known
@@ -106,7 +101,7 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}
-	log.Info("serving /livez, /readyz, /metrics and /settings",
+	log.Info("serving /livez, /readyz and /metrics",
 		"event", event.HTTPListening, "addr", listener.Addr().String())
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -137,7 +132,7 @@ func guard(known hosts.Known, next http.Handler) http.Handler {
 			return
 		}
 		const text = "this relay does not answer to this host name: " +
-			"ask by its address or the name of its machine, or use the name in --listen (CDC_RELAY_HTTP_ADDR)"
+			"ask by its address or the name of its machine, or use the name in --http-addr (CDC_RELAY_HTTP_ADDR)"
 		http.Error(w, text, http.StatusMisdirectedRequest)
 	})
 }
@@ -160,17 +155,8 @@ func newHandler(pages Pages) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(pages.Registry, promhttp.HandlerOpts{
 		Registry: pages.Registry, EnableOpenMetrics: true, ErrorLog: pages.errors,
 	}))
-	mux.HandleFunc("GET /settings", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		told := pages.Tell(r.Context())
-		told.State = show.StateOf(reporter.Health())
-		text, _ := json.Marshal(told) // it has no value that JSON cannot express
-		writeSafe(w, text)
-	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n/settings\n")
+		fmt.Fprint(w, "cdc-relay\n/livez\n/readyz\n/metrics\n")
 	})
 	return mux
 }

@@ -76,7 +76,6 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 func TestOnlyKnownNamesOfTheRelayAreAnswered(t *testing.T) {
 	handler := newHandler(Pages{
 		Reporter: &fixedHealth{Live: true, Ready: true}, Judge: judged, Registry: NewRegistry(Build{}),
-		Tell: func(context.Context) show.Told { return show.Told{} },
 	})
 	named := guard(hosts.Known{Listen: "relay.example.com:9464"}, handler)
 	everywhere := guard(hosts.Known{Listen: "0.0.0.0:9464"}, handler)
@@ -92,7 +91,7 @@ func TestOnlyKnownNamesOfTheRelayAreAnswered(t *testing.T) {
 		for i, guarded := range []http.Handler{named, everywhere} {
 			for path, open := range map[string]bool{
 				"/livez": true, "/readyz": true, "/readyz?verbose": false, "/readyz?verbose=0&x": false, "/metrics": false,
-				"/settings": false, "//metrics": false,
+				"//metrics": false,
 			} {
 				request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 				request.Host = host

@@ -45,6 +45,8 @@ const (
 	Depth
 	WAL
 	SlotLost
+	// Differ has no alert: only the table of relays has their settings.
+	Differ
 )
 
 // Conditions returns the level of each condition, and the alert that fires for it. The verdict leaves out
@@ -73,6 +75,7 @@ func Conditions() map[Condition]struct {
 		Depth:         {Warning, "CdcRelayQueueGrows"},
 		WAL:           {Warning, "CdcRelayWalGrows"},
 		SlotLost:      {Warning, "CdcRelaySlotLost"},
+		Differ:        {Warning, ""},
 	}
 }
 

@@ -15,16 +15,15 @@ import (
 // Surroundings are the facts outside the row that decide when a message is published.
 type Surroundings struct {
 	Settings
-	slot  slot.Slot
-	relay *Reading
+	slot   slot.Slot
+	relays Relays
 }
 
-// SurroundingsOf asks the relay for its settings, and reads the slot. A relay that does not answer may run elsewhere:
-// the slot shows it.
+// SurroundingsOf reads what the relays tell, and the slot.
 func SurroundingsOf(ctx context.Context, tables *operator.Tables, source *Source) (Surroundings, error) {
-	reading, known, _ := source.Ask(ctx, tables)
+	relays, known := source.Ask(ctx, tables)
 	slot, err := tables.Slot(ctx, known.Names().Slot)
-	return Surroundings{Settings: known, slot: slot, relay: reading}, err
+	return Surroundings{Settings: known, slot: slot, relays: relays}, err
 }
 
 // outlook says what happens next, and when if that is known.
@@ -144,12 +143,13 @@ func (s Surroundings) tries(attempts int, maxAttempts *int) string {
 	return "if rejected, it is a dead letter" + note
 }
 
-// obstacle returns what keeps the relay at --http-addr from publishing.
+// obstacle returns what keeps a leader from publishing.
 func (s Surroundings) obstacle() string {
-	if s.relay == nil || s.relay.told == nil {
+	leading := s.relays.Leading()
+	if len(leading) == 0 {
 		return ""
 	}
-	state := s.relay.told.State
+	state := leading[0]
 	switch {
 	case state.Stopped:
 		return "; but publishing has stopped: rows of published messages cannot be deleted"
@@ -165,20 +165,22 @@ func (s Surroundings) obstacle() string {
 
 // undeleted returns what the relay knows of a published row that it cannot delete; nil: it is none.
 func (s Surroundings) undeleted(m operator.Message) *relay.AsideRow {
-	if len(s.relay.notDeleted()) == 0 || !m.State.Waits() {
-		return nil
+	for _, r := range s.relays.Working() {
+		if row := r.undeleted(m.ID); row != nil && m.State.Waits() {
+			return row
+		}
 	}
-	return s.relay.told.State.undeleted(m.ID)
+	return nil
 }
 
 // NotDeleted returns the filter for the published rows that the relay cannot delete. It fails if no relay has told
 // them.
 func (s Surroundings) NotDeleted(f operator.Filter) (operator.Filter, error) {
-	if s.relay == nil || s.relay.told == nil {
-		return f, problem.New("# give the address of a relay of this table by --http-addr (CDC_RELAY_HTTP_ADDR)",
-			"only a relay knows which published rows it cannot delete: %s", s.Missing)
+	if len(s.relays.Working()) == 0 {
+		return f, problem.New(problem.Command(s.Table, "check"),
+			"only a relay knows which published rows it cannot delete, and none tells it")
 	}
-	f.State, f.IDs = "", append([]int64{}, s.relay.notDeleted()...) // not nil: else all rows match
+	f.State, f.IDs = "", append([]int64{}, s.relays.notDeleted()...) // not nil: else all rows match
 	return f, nil
 }
 

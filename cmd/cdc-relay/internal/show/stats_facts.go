@@ -2,7 +2,6 @@ package show
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -64,19 +63,9 @@ func (v Stats) ServerFacts(g rows, cfg *relay.Config, paint Paint) {
 		unused := paint(text.FgYellow, "of others, nobody uses it")
 		g.Row("slot "+Printable(s.Name), unused+"; retains "+Bytes(s.RetainedBytes))
 	}
-	g.Row("relays connected from", hostsText(v.hosts))
-	if v.Relay != nil {
-		v.Relay.facts(g, paint)
+	for _, r := range v.Relays {
+		r.facts(g, paint)
 	}
-}
-
-// hostsText lists the addresses of relays.
-func hostsText(hosts []operator.RelayHost) string {
-	var texts []string
-	for _, host := range hosts {
-		texts = append(texts, fmt.Sprintf("%s (%s)", host.Address, Plural(host.Connections, "connection")))
-	}
-	return OrElse(strings.Join(texts, ", "), "none")
 }
 
 // InState is how many rows of the outbox are in a state.
@@ -159,31 +148,30 @@ func (v Stats) slotFacts(g rows, cfg *relay.Config, paint Paint) {
 	g.Row("slot lag", lag)
 }
 
-func (v *Live) facts(g rows, paint Paint) {
-	if v.publishes != "" {
-		g.Row("relay at "+v.Address, paint(text.FgYellow, "is another one")+": it publishes "+v.publishes)
+func (r Relay) facts(g rows, paint Paint) {
+	state := OrElse(Printable(r.Role), "running")
+	if !r.Works {
+		g.Row(r.Name(), paint(text.FgYellow, "last seen "+Duration(r.unseen)+" ago")+"; it was "+state)
 		return
 	}
-	if v.Error != nil {
-		g.Row("relay at "+v.Address, paint(text.FgYellow, "does not answer")+": "+Shortened(*v.Error, 100))
+	if !r.Ready {
+		state += ", " + paint(text.FgRed, "not ready") + "; publisher " + Printable(r.Phase)
+	}
+	g.Row(r.Name(), state)
+	if r.Breaker != "" && r.Breaker != "closed" {
+		g.Row("breaker", paint(text.FgYellow, Printable(r.Breaker)))
+	}
+	if !r.Leads() {
 		return
 	}
-	state := OrElse(v.Role, "running")
-	if !v.Ready {
-		state += ", " + paint(text.FgRed, "not ready") + "; publisher " + v.Phase
-	}
-	g.Row("relay at "+v.Address, state)
-	if v.Breaker != "" && v.Breaker != "closed" {
-		g.Row("breaker", paint(text.FgYellow, v.Breaker))
-	}
-	g.Row("in flight", Number(v.InFlight))
-	measured := time.Duration(v.MeasuredSeconds * float64(time.Second))
+	g.Row("in flight", Number(int64(r.InFlight)))
+	measured := time.Duration(r.Seconds * float64(time.Second))
 	g.Row("throughput", fmt.Sprintf("%s messages/s over %s; %s since its start",
-		Number(int64(v.PublishedPerSecond+0.5)), Duration(measured), Number(v.Published)))
-	if v.Latency != nil {
+		Number(int64(r.PublishedPerSecond+0.5)), Duration(measured), Number(r.Published)))
+	if r.Latency != nil {
 		g.Row("commit to confirm", fmt.Sprintf("p50 %s, p99 %s, of %s",
-			latencyText(v.Latency.P50Seconds), latencyText(v.Latency.P99Seconds),
-			Plural(v.Latency.Messages, "message")))
+			latencyText(r.Latency.P50Seconds), latencyText(r.Latency.P99Seconds),
+			Plural(r.Latency.Messages, "message")))
 	}
 }
 

@@ -47,7 +47,7 @@ type Stats struct {
 	// IdleSlots are the slots of others that nobody uses and that retain much WAL.
 	IdleSlots []idleSlot `json:"idle_slots"`
 
-	Relay *Live `json:"relay"`
+	Relays Relays `json:"relays"`
 
 	TopFailing []Failing `json:"top_failing"`
 
@@ -56,12 +56,12 @@ type Stats struct {
 
 	counts map[string]operator.Count
 	oldest time.Duration
-	hosts  []operator.RelayHost
 	// dead and retries are the failures by cause, the largest first.
 	dead, retries operator.Groups
 	// falls says how fast the number of messages falls, and when none is left; "": it does not, or is small.
-	falls  string
-	lastID *int64
+	falls string
+	// differences are those of Relays.
+	differences []string
 }
 
 type slotView struct {
@@ -180,7 +180,7 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		OldestDeadLetterAt: timeOrNull(s.OldestDead), NewestDeadLetterAt: timeOrNull(s.NewestDead),
 		Slot:       slotView{Name: cfg.Names().Slot},
 		TopFailing: failingOf(s.FailedDead, s.FailedRetries, top),
-		dead:       s.FailedDead, retries: s.FailedRetries, lastID: s.LastID,
+		dead:       s.FailedDead, retries: s.FailedRetries,
 		counts: map[string]operator.Count{
 			"queue_depth": s.Depth, "blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters,
 			"keys_behind_dead_letter": s.KeysBehindDead,
@@ -280,79 +280,22 @@ func blockedKeys(cfg *relay.Config, s operator.QueueStats) operator.Count {
 	return count
 }
 
-// Live is the answer of the relay at --http-addr.
-type Live struct {
-	Address string `json:"address"`
-	// Error is why the relay could not be queried.
-	Error   *string `json:"error"`
-	Version string  `json:"version"`
-	State
-	InFlight  int64 `json:"in_flight"`
-	Published int64 `json:"published_total"`
-	// PublishedPerSecond is measured over MeasuredSeconds.
-	PublishedPerSecond float64 `json:"published_per_second"`
-	MeasuredSeconds    float64 `json:"measured_seconds"`
-	// Latency is from the commit to the broker's confirm, over Messages messages: since the relay started, or with
-	// --watch since the previous sample. Null without messages.
-	Latency *latencyView `json:"latency"`
-
-	// hangs: it accepted the connection, and gave no answer in time.
-	hangs bool
-	// publishes is the table of a relay that is none of this outbox; "": it is one.
-	publishes string
+// PerSecond is how many messages all relays publish.
+func (v *Stats) PerSecond() (sum float64) {
+	for _, r := range v.Relays.Working() {
+		sum += r.PublishedPerSecond
+	}
+	return sum
 }
 
-type latencyView struct {
-	P50Seconds float64 `json:"p50_seconds"`
-	P99Seconds float64 `json:"p99_seconds"`
-	Messages   int64   `json:"messages"`
-}
-
-// fill compares two readings. With recent, the latency covers only the time between them.
-func (v *Live) fill(first, second *Reading, recent bool) {
-	const published = "cdc_relay_messages_published_total"
-	for _, metric := range second.Families["cdc_relay_build_info"].GetMetric() {
-		for _, label := range metric.GetLabel() {
-			if label.GetName() == "version" {
-				v.Version = label.GetValue()
-			}
-		}
+// fall notes how fast the number of messages falls: by what the relays publish, and the rows that are new meanwhile.
+func (v *Stats) fall() {
+	rate, added := v.PerSecond(), 0.0
+	for _, r := range v.Relays.Working() {
+		added = max(added, r.NewRowsPerSecond)
 	}
-	v.State = second.told.State
-	v.InFlight = int64(second.Value("cdc_relay_messages_in_flight"))
-	v.Published = int64(second.Value(published))
-	between := second.at.Sub(first.at)
-	v.MeasuredSeconds = seconds(between)
-	// The counters start at zero again after a restart of the relay.
-	v.PublishedPerSecond = max(second.Value(published)-first.Value(published), 0) / between.Seconds()
-	h := second.histogram("cdc_relay_commit_to_confirm_seconds")
-	if earlier := first.histogram("cdc_relay_commit_to_confirm_seconds"); recent && h.total() >= earlier.total() {
-		h = h.since(earlier)
-	}
-	if n := h.total(); n > 0 {
-		v.Latency = &latencyView{P50Seconds: h.quantile(0.5), P99Seconds: h.quantile(0.99), Messages: int64(n)}
-	}
-}
-
-// address is that of the relay that was asked.
-func (v *Stats) address() string {
-	if v.Relay == nil {
-		return ""
-	}
-	return v.Relay.Address
-}
-
-// fall notes how fast the number of messages falls: by what the relay publishes and the sequence gives to new rows.
-func (v *Stats) fall(lastID *int64) {
 	n := v.unsent()
-	if n == nil || *n < 1000 || v.Relay.Error != nil || v.Relay.MeasuredSeconds == 0 {
-		return
-	}
-	rate := v.Relay.PublishedPerSecond
-	if v.lastID != nil && lastID != nil {
-		rate -= max(float64(*lastID-*v.lastID), 0) / v.Relay.MeasuredSeconds
-	}
-	if rate < 1 {
+	if rate -= added; n == nil || *n < 1000 || rate < 1 {
 		return
 	}
 	left := time.Duration(float64(*n) / rate * float64(time.Second))

@@ -3,9 +3,8 @@ package show
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,146 +12,152 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
-	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
-// Told is what a relay tells about itself at /settings: which relay it is, the settings that other commands need, and
-// what only its memory knows. None of them can contain a secret.
-type Told struct {
-	Version  string            `json:"version"`
-	Instance string            `json:"instance"` // host:pid
-	Database operator.Database `json:"database"`
-	Table    string            `json:"table"`
-	// Settings are texts by the names of the flags. Those that are not texts are ignored.
-	Settings texts `json:"settings"`
-	State    State `json:"state"`
+// Relay is a relay of the outbox: who it is, the settings that other commands need, and what only its memory knows.
+// None of them can contain a secret.
+type Relay struct {
+	Host    string `json:"host"`
+	PID     int    `json:"pid"`
+	Version string `json:"version"`
+	// Since is when the relay got its role, Seen when it told this.
+	Since time.Time `json:"since"`
+	Seen  time.Time `json:"seen"`
+	// Works: it was seen lately.
+	Works bool `json:"works"`
+	relay.Report
+	// Settings are texts by the names of the flags.
+	Settings map[string]string `json:"settings"`
+
+	unseen time.Duration
 }
 
-// State is the state of a relay.
-type State struct {
-	Ready bool `json:"ready"`
-	// Role is that of relay.Health.
-	Role  string       `json:"role"`
-	Parts []relay.Part `json:"parts"`
-	// Phase is the publisher's, Detail its last error, and Since when the phase began.
-	Phase  string    `json:"publisher"`
-	Detail string    `json:"publisher_detail"`
-	Since  time.Time `json:"publisher_since"`
-	// Breaker is closed, open or half_open; empty: the publisher has none.
-	Breaker string `json:"breaker"`
-	// SilentSeconds is for how long the publisher has had messages and given no result.
-	SilentSeconds float64 `json:"silent_seconds"`
-	// Stopped: nothing is published, because rows of published messages cannot be deleted.
-	Stopped bool        `json:"stopped"`
-	Aside   relay.Aside `json:"set_aside"`
+// Name names the relay in a sentence.
+func (r Relay) Name() string {
+	return fmt.Sprintf("relay %d on host %s", r.PID, OrElse(Printable(r.Host), "?"))
 }
 
-// StateOf returns the state for these facts.
-func StateOf(h relay.Health) State {
-	return State{
-		Ready: h.Ready, Role: h.Role, Parts: h.Parts,
-		Phase: h.Publisher.Phase.String(), Detail: h.Publisher.Detail, Since: h.Publisher.Since.UTC(),
-		Breaker: h.Publisher.Breaker, SilentSeconds: seconds(h.Silent), Stopped: h.Stopped, Aside: h.Aside,
-	}
+// Leads reports whether the relay publishes, or would if the servers let it.
+func (r Relay) Leads() bool {
+	return r.Works && !slices.Contains([]string{"standby", "starting", "stopping"}, r.Role)
 }
 
 // hasNoAnswers reports whether the publisher is connected, and has given no result for long.
-func (s State) hasNoAnswers() bool {
-	return s.Phase == publish.Ready.String() && s.silent() > noAnswersAfter
+func (r Relay) hasNoAnswers() bool {
+	return r.Phase == publish.Ready.String() && r.silent() > noAnswersAfter
 }
 
-func (s State) silent() time.Duration { return time.Duration(s.SilentSeconds * float64(time.Second)) }
+func (r Relay) silent() time.Duration { return time.Duration(r.SilentSeconds * float64(time.Second)) }
 
 // noAnswersAfter is when a publisher without results is a finding. A slow handler may need some seconds.
 const noAnswersAfter = 10 * time.Second
 
 // undeleted returns why a published row cannot be deleted; nil: it is none.
-func (s State) undeleted(id int64) *relay.AsideRow {
-	if !slices.Contains(s.Aside.IDs, id) {
+func (r Relay) undeleted(id int64) *relay.AsideRow {
+	if !slices.Contains(r.Aside.IDs, id) {
 		return nil
 	}
-	for i, row := range s.Aside.First {
+	for i, row := range r.Aside.First {
 		if row.ID == id {
-			return &s.Aside.First[i]
+			return &r.Aside.First[i]
 		}
 	}
-	return &relay.AsideRow{ID: id, Published: true, Error: "as of row " + strconv.FormatInt(s.Aside.IDs[0], 10)}
+	return &relay.AsideRow{ID: id, Published: true, Error: "as of row " + strconv.FormatInt(r.Aside.IDs[0], 10)}
 }
 
-type texts map[string]string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (t *texts) UnmarshalJSON(data []byte) error {
-	var all map[string]json.RawMessage
-	if err := json.Unmarshal(data, &all); err != nil {
-		return err
+// relayOf reads a row. What a newer relay tells in another form is left out.
+func relayOf(row operator.Relay) Relay {
+	r := Relay{
+		Host: row.Host, PID: row.PID, Version: row.Version, Since: row.Since.UTC(), Seen: row.Seen.UTC(),
+		Works: row.Unseen < operator.SeenLately, unseen: row.Unseen,
 	}
-	*t = make(texts)
-	for name, value := range all {
-		var text *string
-		if json.Unmarshal(value, &text) == nil && text != nil {
-			(*t)[name] = *text
+	_ = json.Unmarshal(row.Settings, &r.Settings)
+	_ = json.Unmarshal(row.State, &r.Report)
+	return r
+}
+
+// Relays are those of an outbox: those that work first, and of those the leaders.
+type Relays []Relay
+
+// Working returns those that were seen lately.
+func (all Relays) Working() Relays {
+	return slices.DeleteFunc(slices.Clone(all), func(r Relay) bool { return !r.Works })
+}
+
+// Leading returns the leaders, one for each shard.
+func (all Relays) Leading() Relays {
+	return slices.DeleteFunc(slices.Clone(all), func(r Relay) bool { return !r.Leads() })
+}
+
+// notDeleted are the ids of published rows that no relay can delete.
+func (all Relays) notDeleted() (ids []int64) {
+	for _, r := range all.Working() {
+		ids = append(ids, r.Aside.IDs...)
+	}
+	return ids
+}
+
+// missedFor is how long a relay that does not work is missed. Then it is probably gone for good.
+const missedFor = time.Hour
+
+// Missed says which relays were killed or hang.
+func (all Relays) Missed() (texts []string) {
+	for _, r := range all {
+		if !r.Works && r.unseen < missedFor {
+			texts = append(texts, fmt.Sprintf("%s was last seen %s ago", r.Name(), Duration(r.unseen)))
 		}
 	}
-	return nil
+	return texts
 }
 
-// mostTold limits the bytes of the settings.
-const mostTold = 64 << 10
-
-// told asks for the settings. It returns nil and the reason if the relay does not tell them.
-func (l *LiveRelay) told(ctx context.Context) (*Told, string) {
-	text, status, err := l.get(ctx, "/settings", mostTold)
-	switch {
-	case err != nil:
-		return nil, fmt.Sprintf("the relay at %s does not tell its settings: %s", l.address, OneLine(err.Error()))
-	case status == http.StatusNotFound:
-		return nil, fmt.Sprintf("the relay at %s is too old to tell its settings", l.address)
-	}
-	var told Told
-	if status != http.StatusOK || json.Unmarshal(text, &told) != nil || told.Table == "" {
-		return nil, fmt.Sprintf("the relay at %s tells its settings in an unknown form", l.address)
-	}
-	return &told, ""
-}
-
-// foreign is the error of a relay that publishes another table.
-type foreign struct{ publishes, text string }
-
-func (f *foreign) Error() string { return f.text }
-
-// mine reports whether the relay publishes this table of this database.
-func (t *Told) mine(address string, table outbox.Table, here operator.Database) error {
-	other := ""
-	switch {
-	case t.Table != table.String():
-		other = t.Table
-	case t.Database.Name != "" && here.Name != "" && t.Database.Name != here.Name:
-		other = t.Table + " of database " + t.Database.Name
-	case t.Database.System != "" && here.System != "" && t.Database.System != here.System:
-		other = t.Table + " of another Postgres server"
-	}
-	if other == "" {
+// Differences says in which settings the relays that work differ, each with two relays. Same compares two texts of a
+// setting.
+func (all Relays) Differences(same func(name, a, b string) bool) (texts []string) {
+	if all = all.Working(); len(all) == 0 {
 		return nil
 	}
-	other = Shortened(other, 200)
-	const text = "the relay at %s publishes %s: --http-addr should be the address of a relay of %s"
-	return &foreign{other, fmt.Sprintf(text, address, other, table)}
+	names := map[string]bool{}
+	for _, r := range all {
+		for name := range r.Settings {
+			names[name] = name != "shard"
+		}
+	}
+	first := all[0]
+	for _, r := range all[1:] {
+		if r.Version != first.Version {
+			texts = append(texts, different("in version", first, first.Version, r, r.Version))
+			break
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		for _, r := range all[1:] {
+			if a, b := first.Settings[name], r.Settings[name]; names[name] && !same(name, a, b) {
+				texts = append(texts, different("in --"+name, first, a, r, b))
+				break
+			}
+		}
+	}
+	return texts
+}
+
+func different(what string, a Relay, ofA string, b Relay, ofB string) string {
+	shown := func(text string) string { return OrElse(Shortened(text, 40), "''") }
+	return fmt.Sprintf("the relays differ %s: %s has %s, %s has %s", what, a.Name(), shown(ofA), b.Name(), shown(ofB))
 }
 
 // Settings are those of the relays.
 type Settings struct {
 	*relay.Config
-	// Told is what the relay told; nil: nothing, because of Missing.
-	Told    *Told
+	// Told are the settings that a relay told; nil: none did, because of Missing.
+	Told    map[string]string
 	Missing string
 	given   func(name string) bool
+	// readable: the role may read the table of relays.
+	readable bool
 }
-
-// chosen reports whether the user gave the setting of this name.
-func (s Settings) chosen(name string) bool { return s.given != nil && s.given(name) }
 
 // byDefault remarks that a setting is only the default, because no relay told its own.
 func (s Settings) byDefault(name string) string {
@@ -162,84 +167,84 @@ func (s Settings) byDefault(name string) string {
 	return fmt.Sprintf(" (the default of --%s: %s)", name, s.Missing)
 }
 
-// Outbox is what tells its relays from those of others.
-type Outbox interface {
-	Table() outbox.Table
-	// Database is called only if a relay has answered.
-	Database(ctx context.Context) (operator.Database, error)
-}
-
 // Owner knows what the user gave.
 type Owner interface {
-	// Given reports whether the user gave the setting of this name.
-	Given(name string) bool
+	// Given returns what the user gave for the setting of this name.
+	Given(name string) (text string, given bool)
 	// With returns the settings of the relays: those that the user gave, then those that a relay told, then the
 	// defaults. Told may be nil. Notes say what the user should know about the differences.
 	With(told map[string]string) (cfg *relay.Config, notes []string)
+	// Same reports whether two texts of a setting mean the same.
+	Same(name, a, b string) bool
 }
 
-// Source asks the relay at an address for its settings, and for the numbers that only it knows. Several goroutines may
-// use it.
+// Source reads what the relays tell. Several goroutines may use it.
 type Source struct {
-	live  *LiveRelay // nil: no relay is asked
 	owner Owner
 	tell  func(note string)
-	mu    struct {
+	// Own is the relay that looks at itself, in place of its row; nil: none does.
+	Own func() Relay
+	mu  struct {
 		sync.Mutex
 		known Settings
 		noted string
 	}
 }
 
-// NewSource returns a source that has asked nobody yet. Tell gets a note for the user in one line, once for each
+// NewSource returns a source that has read nothing yet. Tell gets a note for the user in one line, once for each
 // change.
-func NewSource(httpAddr string, owner Owner, tell func(note string)) *Source {
-	s := &Source{live: NewLiveRelay(httpAddr), owner: owner, tell: tell}
-	s.learn(nil, "no relay was asked")
+func NewSource(owner Owner, tell func(note string)) *Source {
+	s := &Source{owner: owner, tell: tell}
+	s.learn(nil, "")
 	return s
 }
 
-// Known returns the result of the last question.
+// Known returns the settings of the last question.
 func (s *Source) Known() Settings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.known
 }
 
-// Ask asks the relay. The reading is nil, and the error says why, if it does not answer or publishes another table. The
-// settings are those to use in any case.
-func (s *Source) Ask(ctx context.Context, of Outbox) (*Reading, Settings, error) {
-	if s.live == nil {
-		return nil, s.learn(nil, "no relay was asked"), nil
+// Ask reads the relays, and the settings to use in any case.
+func (s *Source) Ask(ctx context.Context, tables *operator.Tables) (Relays, Settings) {
+	rows, err := tables.Relays(ctx)
+	var all Relays
+	if s.Own != nil {
+		all = append(all, s.Own())
 	}
-	reading, err := s.live.Read(ctx)
-	if err == nil && reading.told != nil {
-		here, _ := of.Database(ctx) // without it, only the name of the table is compared
-		err = reading.told.mine(s.live.address, of.Table(), here)
-	}
-	var other *foreign
-	switch {
-	case errors.As(err, &other):
-		return nil, s.learn(nil, "no relay of this table answered", other.text), err
-	case err != nil:
-		if known := s.Known(); known.Told != nil { // the relay ended, and its settings are the best that is known
-			return nil, known, err
+	for _, row := range rows {
+		if s.Own == nil || row.PID != all[0].PID || row.Host != all[0].Host {
+			all = append(all, relayOf(row))
 		}
-		return nil, s.learn(nil, "no relay answered at "+s.live.address), err
 	}
-	return reading, s.learn(reading.told, reading.silent), nil
+	note := ""
+	if err != nil {
+		note = "what the relays do is unknown: " + OneLine(err.Error())
+		if hint := problem.Hint(err); hint != "" {
+			note += ": " + hint
+		}
+	}
+	return all, s.learn(all.Working(), note)
 }
 
-// learn merges what a relay told with what the user gave.
-func (s *Source) learn(told *Told, missing string, notes ...string) Settings {
-	known := Settings{Told: told, Missing: missing, given: s.owner.Given}
-	var names map[string]string
-	if told != nil {
-		names = told.Settings
+// learn merges what a relay told with what the user gave. Relays of shards differ in the shard.
+func (s *Source) learn(all Relays, note string) Settings {
+	known := Settings{Missing: "no relay tells its own", readable: note == "", given: func(name string) bool {
+		_, given := s.owner.Given(name)
+		return given
+	}}
+	if len(all) > 0 {
+		shard, given := s.owner.Given("shard")
+		n := max(0, slices.IndexFunc(all, func(r Relay) bool { return given && r.Settings["shard"] == shard }))
+		known.Told, known.Missing = all[n].Settings, ""
 	}
-	cfg, more := s.owner.With(names)
+	cfg, notes := s.owner.With(known.Told)
 	known.Config = cfg
-	note := strings.Join(append(notes, more...), "; ")
+	if note != "" {
+		notes = append([]string{note}, notes...)
+	}
+	note = strings.Join(notes, "; ")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.known = known; note != "" && note != s.mu.noted {
@@ -253,7 +258,10 @@ func (s *Source) learn(told *Told, missing string, notes ...string) Settings {
 type Fixed struct{ Config *relay.Config }
 
 // Given implements Owner.
-func (f Fixed) Given(string) bool { return true }
+func (f Fixed) Given(string) (string, bool) { return "", true }
 
 // With implements Owner.
 func (f Fixed) With(map[string]string) (*relay.Config, []string) { return f.Config, nil }
+
+// Same implements Owner.
+func (f Fixed) Same(_, a, b string) bool { return a == b }

@@ -118,74 +118,79 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 		if is.level() == Critical {
 			one.text, one.messages = one.text+v.andWait(), v.unsent()
 		}
-		found = append(found, one)
+		// The leaders of two shards, or two parts of one, can have the same trouble.
+		if !slices.ContainsFunc(found, func(f finding) bool { return f.is == is && f.text == one.text }) {
+			found = append(found, one)
+		}
 	}
-	answers := v.Relay != nil && v.Relay.Error == nil
-	works := answers || slices.ContainsFunc(v.hosts, func(host operator.RelayHost) bool { return host.Works })
-	hangs := v.Relay != nil && v.Relay.hangs
-	if answers {
-		v.Relay.findings(add)
+	for _, r := range v.Relays.Working() {
+		r.findings(add)
 	}
-	switch text := "the relay at " + v.address() + " accepts connections and gives no answer"; {
-	case hangs && (!works && !v.Slot.Owned || v.oldest > noAnswersAfter):
-		add(NoRelay, text+": its process hangs", "", "restart that process")
-	case hangs:
-		add(RelayGone, text, "", "restart that process")
-	case !works && !v.Slot.Owned && len(v.hosts) > 0:
-		add(NoRelay, "no relay works: the sessions of a relay have been idle for over "+Duration(idleAfter(cfg)), "",
-			"restart that relay: its process hangs, or its machine is gone")
-	case !works && !v.Slot.Owned:
-		add(NoRelay, "no relay runs", "", "")
+	const restart = "restart it: its process was killed or hangs, or its machine is gone"
+	unseen, missed := len(v.Relays.Working()) == 0, strings.Join(v.Relays.Missed(), "; ")
+	switch {
+	case unseen && missed != "" && (v.oldest > noAnswersAfter || !v.Slot.Owned):
+		add(NoRelay, "no relay works: "+missed, "", restart)
+	case unseen && !v.Slot.Owned && v.Settings.readable:
+		add(NoRelay, "no relay tells that it runs", "", "")
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
-	case cfg.Mode != relay.ModePoll && !v.Slot.Owned:
-		add(NotStreaming, "no relay streams: a running relay publishes from the table, later than usual", "", "")
-	case v.Relay != nil && v.Relay.Error != nil && v.Relay.publishes == "" && v.Settings.chosen("http-addr"):
-		add(RelayGone, "the relay at "+v.address()+" does not answer; another one owns the slot", *v.Relay.Error, "")
+	default:
+		if cfg.Mode != relay.ModePoll && !v.Slot.Owned {
+			add(NotStreaming, "no relay streams: a running relay publishes from the table, later than usual", "", "")
+		}
+		if missed != "" {
+			add(RelayGone, missed, "", restart)
+		}
+	}
+	for _, text := range v.differences {
+		add(Differ, text, "", "give all relays of an outbox the same version and settings")
 	}
 	return found
 }
 
 // findings adds what the relay tells about itself.
-func (v *Live) findings(add func(is Condition, text, detail, fix string)) {
-	undeleted := Number(int64(v.Aside.Published)) + " messages were published, and their rows cannot be deleted"
-	if v.Aside.Published == 1 {
+func (r Relay) findings(add func(is Condition, text, detail, fix string)) {
+	undeleted := Number(int64(r.Aside.Published)) + " messages were published, and their rows cannot be deleted"
+	if r.Aside.Published == 1 {
 		undeleted = "1 message was published, and its row cannot be deleted"
 	}
 	first := relay.AsideRow{}
-	if len(v.Aside.First) > 0 {
-		first = v.Aside.First[0]
+	if len(r.Aside.First) > 0 {
+		first = r.Aside.First[0]
 	}
-	for _, part := range v.Parts {
+	for _, part := range r.Parts {
 		switch {
-		case part.Ready:
+		case part.Ready || r.Role == "standby" && part.Name != "publisher":
+		case r.Role == "standby":
+			add(RelayGone, r.Name()+" is a standby that cannot publish", r.Detail, "")
 		case part.Name == "publisher":
-			add(NotPublishing, v.outage(), v.Detail, "")
-		case part.Name == "settle" && v.Stopped && v.Aside.Published > 0:
+			add(NotPublishing, r.outage(), r.Detail, "")
+		case part.Name == "settle" && r.Stopped && r.Aside.Published > 0:
 			add(Stopped, "publishing has stopped: "+undeleted, first.Error, first.Fix)
-		case part.Name == "settle" && v.Stopped:
+		case part.Name == "settle" && r.Stopped:
 			add(Stopped, "publishing has stopped: rows of published messages cannot be deleted", part.Detail, "")
 		case part.Name == "stream": // Stats shows the slot
 		default:
 			add(DatabaseFails, "the relay cannot work on its tables", part.Detail, "")
 		}
 	}
-	switch others := v.Aside.Rows - v.Aside.Published; {
-	case v.Stopped:
-	case v.Aside.Published > 0:
+	switch others := r.Aside.Rows - r.Aside.Published; {
+	case r.Stopped:
+	case r.Aside.Published > 0:
 		add(SetAside, undeleted+"; other messages are not affected", first.Error, first.Fix)
 	case others > 0:
 		add(SetAside, Plural(int64(others), "rejected row")+" cannot be updated; other messages are not affected",
 			first.Error, first.Fix)
 	}
-	if v.hasNoAnswers() {
-		add(NoAnswers, "the publisher is connected, and has confirmed or rejected no message for "+Duration(v.silent()),
+	if r.hasNoAnswers() {
+		add(NoAnswers, "the publisher is connected, and has confirmed or rejected no message for "+Duration(r.silent()),
 			"", "look whether RabbitMQ or the handler hangs")
 	}
 }
 
 // outage says in words why nothing is published.
-func (v *Live) outage() string {
-	switch v.Phase {
+func (r Relay) outage() string {
+	switch r.Phase {
 	case "connecting":
 		return "no message is published: the publisher has no connection to RabbitMQ"
 	case "blocked":
@@ -333,11 +338,11 @@ func (v *Stats) andWait() string {
 // calm describes an outbox in which all is well.
 func (v *Stats) calm() string {
 	var parts []string
-	answers := v.Relay != nil && v.Relay.Error == nil
+	answers := len(v.Relays.Leading()) > 0
 	if answers {
-		parts = append(parts, Number(int64(v.Relay.PublishedPerSecond+0.5))+" messages/s")
-		if v.Relay.Latency != nil {
-			parts = append(parts, "p99 "+latencyText(v.Relay.Latency.P99Seconds))
+		parts = append(parts, Number(int64(v.PerSecond()+0.5))+" messages/s")
+		if one := v.Relays[0].Latency; one != nil {
+			parts = append(parts, "p99 "+latencyText(one.P99Seconds))
 		}
 	} else if n := v.unsent(); n != nil {
 		parts = append(parts, cmp.Or(strings.TrimPrefix(v.andWait(), "; "), "no message waits"))
@@ -350,7 +355,7 @@ func (v *Stats) calm() string {
 		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("backend %d", owner.PID)))
 	}
 	if !answers {
-		parts = append(parts, "by the tables alone: no relay answered")
+		parts = append(parts, "by the tables alone: no relay tells what it does")
 	}
 	return strings.Join(parts, ", ")
 }

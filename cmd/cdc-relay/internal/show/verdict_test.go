@@ -13,6 +13,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/relay/metrics"
 )
 
 // rules are the alerts with their severity, as deploy/prometheus has them.
@@ -68,10 +69,13 @@ func TestTheVerdictHasTheLevelsOfTheAlerts(t *testing.T) {
 func healthyStats() *Stats {
 	depth, client := int64(0), "10.0.0.7:4242"
 	return &Stats{
-		QueueDepth: &depth, counts: map[string]operator.Count{},
-		Slot:  slotView{Owned: true, Owner: &ownerView{PID: 7, Client: &client}},
-		Relay: &Live{Address: "r:1", State: State{Ready: true, Phase: "ready"}, PublishedPerSecond: 61.2},
-		hosts: []operator.RelayHost{{Address: "10.0.0.7", Connections: 3, Works: true}},
+		QueueDepth: &depth, Settings: Settings{readable: true}, counts: map[string]operator.Count{},
+		Slot: slotView{Owned: true, Owner: &ownerView{PID: 7, Client: &client}},
+		Relays: Relays{{
+			Host: "web-1", PID: 7, Works: true, Report: relay.Report{
+				Ready: true, Role: "streaming", Phase: "ready", Rates: metrics.Rates{PublishedPerSecond: 61.2},
+			},
+		}},
 	}
 }
 
@@ -85,7 +89,6 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		return g
 	}
 	wal, lost, text := int64(6_000_000_000), "lost", "nack: full\x1b[31m\nqueue"
-	answer := "connection refused"
 	aside := relay.Aside{Rows: 2, Published: 1, First: []relay.AsideRow{{ID: 1, Published: true, Error: "fk", Fix: "DROP fk"}}}
 	for _, test := range []struct {
 		// want is the level, the sentence, the detail and what to do, and the first of the others.
@@ -93,41 +96,52 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		change func(*Stats, *relay.Config) *operator.Key
 	}{
 		{"ok|Healthy: 61 messages/s, leader 10.0.0.7|||", func(*Stats, *relay.Config) *operator.Key { return nil }},
-		{"ok|Healthy: no message waits, by the tables alone: no relay answered|||", func(v *Stats, cfg *relay.Config) *operator.Key {
-			v.Relay, v.Slot, cfg.Mode = nil, slotView{}, relay.ModePoll
+		{"ok|Healthy: no message waits, by the tables alone: no relay tells what it does|||", func(v *Stats, cfg *relay.Config) *operator.Key {
+			v.Relays, v.Settings, v.Slot, cfg.Mode = nil, Settings{}, slotView{}, relay.ModePoll
 			return nil
 		}},
-		{"critical|Critical: no relay runs; 5 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.Relay, v.Slot, v.hosts, *v.QueueDepth = &Live{Error: &answer}, slotView{}, nil, 7
+		{"critical|Critical: no relay tells that it runs; 5 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
+			v.Relays, v.Slot, *v.QueueDepth = nil, slotView{}, 7
 			v.counts["scheduled"] = counted(2)
 			return nil
 		}},
 		{
-			"critical|Critical: no relay works: the sessions of a relay have been idle for over 1m0s; 7 messages wait; the oldest message has waited for 2m0s||restart that relay: its process hangs, or its machine is gone|",
+			"critical|Critical: no relay works: relay 7 on host web-1 was last seen 40s ago; 7 messages wait||restart it: its process was killed or hangs, or its machine is gone|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay, v.Slot, v.hosts[0].Works, *v.QueueDepth, v.oldest = nil, slotView{}, false, 7, 2*time.Minute
+				v.Relays[0].Works, v.Relays[0].unseen, v.oldest, *v.QueueDepth = false, 40*time.Second, 20*time.Second, 7
 				return nil
 			},
 		},
 		{
-			"critical|Critical: the relay at r:1 accepts connections and gives no answer: its process hangs; 7 messages wait||restart that process|",
+			"warning|Needs attention: relay 7 on host web-2 was last seen 40s ago||restart it: its process was killed or hangs, or its machine is gone|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay.Error, v.Relay.hangs, v.oldest, *v.QueueDepth = &answer, true, 20*time.Second, 7
+				v.Relays = append(v.Relays, Relay{Host: "web-2", PID: 7, unseen: 40 * time.Second}, Relay{Host: "web-3", PID: 7, unseen: 2 * time.Hour})
 				return nil
 			},
 		},
 		{
-			"warning|Needs attention: the relay at r:1 accepts connections and gives no answer||restart that process|",
+			"warning|Needs attention: relay 8 on host web-2 is a standby that cannot publish|refused||",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay.Error, v.Relay.hangs = &answer, true
+				v.Relays = append(v.Relays, Relay{Host: "web-2", PID: 8, Works: true, Report: relay.Report{Role: "standby", Detail: "refused", Parts: []relay.Part{{Name: "publisher"}}}})
+				return nil
+			},
+		},
+		{
+			"warning|Needs attention: the relays differ in version: relay 7 on host web-1 has v1, relay 8 on host web-2 has v2||give all relays of an outbox the same version and settings|the relays differ in --exchange: relay 7 on host web-1 has '', relay 8 on host web-2 has a\\n; give all relays of an outbox the same version and settings",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.Relays[0].Version, v.Relays[0].Settings = "v1", map[string]string{"exchange": "", "shard": "0/2"}
+				other := v.Relays[0]
+				other.PID, other.Host, other.Version, other.Settings = 8, "web-2", "v2", map[string]string{"exchange": "a\n", "shard": "1/2"}
+				v.Relays = append(v.Relays, other)
+				v.differences = v.Relays.Differences(Fixed{}.Same)
 				return nil
 			},
 		},
 		{
 			"warning|Needs attention: no relay streams: a running relay publishes from the table, later than usual|||",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Slot, v.Relay.Ready = slotView{}, false
-				v.Relay.Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "stream", Detail: "not streaming"}}
+				v.Slot, v.Relays[0].Ready = slotView{}, false
+				v.Relays[0].Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "stream", Detail: "not streaming"}}
 				return nil
 			},
 		},
@@ -146,7 +160,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		{
 			"critical|Critical: no message is published: RabbitMQ has an alarm and accepts no messages; 1 message waits|memory||",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay.State = State{Phase: "blocked", Detail: "memory", Parts: []relay.Part{{Name: "publisher"}}}
+				v.Relays[0].Report = relay.Report{Phase: "blocked", Detail: "memory", Parts: []relay.Part{{Name: "publisher"}}}
 				*v.QueueDepth = 1
 				return nil
 			},
@@ -154,21 +168,21 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		{
 			"critical|Critical: publishing has stopped: 1 message was published, and its row cannot be deleted|fk|DROP fk|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay.State = State{Phase: "ready", Stopped: true, Aside: aside, Parts: []relay.Part{{Name: "settle"}}}
+				v.Relays[0].Report = relay.Report{Phase: "ready", Stopped: true, Aside: aside, Parts: []relay.Part{{Name: "settle"}}}
 				return nil
 			},
 		},
 		{
 			"warning|Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected|fk|DROP fk|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay.Aside = aside
+				v.Relays[0].Aside = aside
 				return nil
 			},
 		},
 		{
 			"warning|Needs attention: the publisher is connected, and has confirmed or rejected no message for 40s||look whether RabbitMQ or the handler hangs|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay.SilentSeconds = 40
+				v.Relays[0].SilentSeconds = 40
 				return nil
 			},
 		},
@@ -206,11 +220,10 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{"warning|Needs attention: 20,000 messages wait: falling, 5,300/s, empty in about 3s|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			*v.QueueDepth, v.Relay.PublishedPerSecond, v.Relay.MeasuredSeconds = 1_020_000, 5500, 2
+			*v.QueueDepth, v.Relays[0].PublishedPerSecond = 1_020_000, 5500
 			v.counts["scheduled"] = counted(1_000_000)
-			before, now := int64(100), int64(500)
-			v.lastID = &before
-			v.fall(&now)
+			v.Relays[0].NewRowsPerSecond = 200
+			v.fall()
 			return nil
 		}},
 		{"warning|Needs attention: slot s retains 5.6 GB of WAL|||", func(v *Stats, _ *relay.Config) *operator.Key {
@@ -232,7 +245,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		{
 			"critical|Critical: the relay cannot work on its tables|permission denied||",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relay.Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "sweep", Detail: "permission denied"}}
+				v.Relays[0].Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "sweep", Detail: "permission denied"}}
 				return nil
 			},
 		},
