@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"time"
@@ -88,15 +89,10 @@ func (r *Relay) newReporter() *reporter {
 // run writes the row at each change that others should learn at once, and at intervals, until ctx is done. Then it
 // deletes the row.
 func (p *reporter) run(ctx context.Context) error {
-	type change struct {
-		role, phase    string
-		ready, stopped bool
-		aside          int
-	}
-	var told change
+	told := ""
 	for next := p.began; ; {
 		r, late := p.relay.Report(), !time.Now().Before(next)
-		now := change{r.Role, r.Phase, r.Ready, r.Stopped, r.Aside.Rows}
+		now := fmt.Sprint(r.Role, r.Phase, r.Ready, r.Stopped, r.Aside.Rows)
 		if late || now != told && p.rejected == "" {
 			told, next = now, time.Now().Add(p.write(ctx))
 		}
@@ -104,7 +100,7 @@ func (p *reporter) run(ctx context.Context) error {
 			break
 		}
 	}
-	if p.rejected == "" {
+	if p.rejected == "" && p.relay.databaseAnswers() {
 		_ = p.relay.store.Unreport(context.WithoutCancel(ctx), p.row.ID) // else the row shows when it was seen last
 	}
 	return nil

@@ -147,10 +147,7 @@ func (p *process) check(c *cli.Context) error {
 		return err
 	}
 	options := checkOptions(cfg)
-	relays := p.compare(c.Context, cfg)
-	options.Relays = doctor.Relays{
-		Running: len(relays.Working()), Differences: relays.Differences(cfg.Same), Missed: relays.Missed(),
-	}
+	options.Relays = p.compare(cfg, show.NewSource(compared{cfg}, p.note))
 	report, err := p.examine(c.Context, options)
 	if err != nil {
 		return err

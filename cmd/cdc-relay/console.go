@@ -189,7 +189,7 @@ func (p *process) checkForConsole(
 		own, _ := cfg.with(source.Known().Told)
 		own.checking.noProbe = true
 		options := checkOptions(own)
-		options.Operator = true
+		options.Operator, options.Relays = true, p.compare(cfg, source)
 		report, err := p.examine(ctx, options)
 		return report.Findings, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -37,7 +38,7 @@ func (c *config) Given(name string) (text string, given bool) {
 
 // Same implements show.Owner.
 func (c *config) Same(name, a, b string) bool {
-	return a == b || same(settings.Pick(allSettings(), name)[0], a, b)
+	return a == b || slices.ContainsFunc(allSettings(), func(s setting) bool { return s.Name == name && same(s, a, b) })
 }
 
 // With implements show.Owner.
@@ -107,15 +108,19 @@ func (c compared) With(told map[string]string) (*relay.Config, []string) {
 	return &c.relay, []string{usesNote + strings.Join(others, ", ")}
 }
 
-// compare notes how the settings of the command differ from those of the running relays, and returns what they tell.
-func (p *process) compare(ctx context.Context, cfg *config) show.Relays {
-	s, err := p.openSession(ctx, cfg, "check")
-	if err != nil {
-		return nil // the check finds why
+// compare returns how check learns what the running relays tell.
+func (p *process) compare(cfg *config, source *show.Source) func(context.Context) doctor.Relays {
+	return func(ctx context.Context) doctor.Relays {
+		s, err := p.openSession(ctx, cfg, "check")
+		if err != nil {
+			return doctor.Relays{} // the check finds why
+		}
+		defer closeConn(ctx, s.conn)
+		all, _ := source.Ask(ctx, s.Tables)
+		return doctor.Relays{
+			Running: len(all.Working()), Differences: all.Differences(cfg.Same), Missed: all.Missed(),
+		}
 	}
-	defer closeConn(ctx, s.conn)
-	relays, _ := show.NewSource(compared{cfg}, p.note).Ask(ctx, s.Tables)
-	return relays
 }
 
 func asGiven(_, text string) string { return text }

@@ -170,7 +170,9 @@ func TestCommandsBearWhatOtherRelaysTell(t *testing.T) {
 			if r.stderr != test.stderr {
 				t.Errorf("got %q, want %q", r.stderr, test.stderr)
 			}
-			wantOutput(t, cdcRelay(t, lookingAt(env), "stats"), `relay 7 on host \x1b[2J`)
+			execute(t, db, `INSERT INTO outbox_relay (id, pid, host, version, role, settings, state)
+				VALUES ('b', 8, 'h', 'v', 'standby', '{"\u001b[2Jfuture":"1"}', '{}')`)
+			wantOutput(t, cdcRelay(t, lookingAt(env), "stats"), `relay 7 on host \x1b[2J`, `differ in --\x1b[2Jfuture: `)
 		})
 	}
 }

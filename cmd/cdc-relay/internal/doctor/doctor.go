@@ -41,7 +41,8 @@ type Options struct {
 	EventsExchange string // of the notices of events; "": there are none
 	NoProbe        bool   // send no test messages, and do not check routes
 
-	Relays Relays
+	// Relays returns what the relays tell. It is called if the database answers; nil: nobody is asked.
+	Relays func(ctx context.Context) Relays
 
 	// Tests set the limit for one server, 30 seconds, and this machine's clock.
 	timeout time.Duration
@@ -69,7 +70,9 @@ func Examine(ctx context.Context, o Options) []Finding {
 		found.broker = o.gatherBroker(ctx, found.database.sample.value.sorted())
 	}
 	findings := append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
-	o.Relays.judge(chart{Running, "", &findings})
+	if o.Relays != nil && found.database.unreachable == nil {
+		o.Relays(ctx).judge(chart{Running, "", &findings})
+	}
 	return findings
 }
 

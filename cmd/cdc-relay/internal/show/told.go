@@ -113,39 +113,37 @@ func (all Relays) Missed() (texts []string) {
 	return texts
 }
 
-// Differences says in which settings the relays that work differ, each with two relays. Same compares two texts of a
-// setting.
+// shared are the version and the settings that all relays of an outbox should have.
+func (r Relay) shared() map[string]string {
+	all := map[string]string{"version": r.Version}
+	for name, text := range r.Settings {
+		if name != "shard" {
+			all["--"+name] = text
+		}
+	}
+	return all
+}
+
+// Differences says in which version and settings the relays that work differ, each with two relays. Same compares two
+// texts of a setting.
 func (all Relays) Differences(same func(name, a, b string) bool) (texts []string) {
-	if all = all.Working(); len(all) == 0 {
-		return nil
-	}
-	names := map[string]bool{}
+	shown := func(r Relay, text string) string { return r.Name() + " has " + OrElse(Shortened(text, 40), "''") }
+	said := map[string]bool{}
+	all = all.Working()
 	for _, r := range all {
-		for name := range r.Settings {
-			names[name] = name != "shard"
-		}
-	}
-	first := all[0]
-	for _, r := range all[1:] {
-		if r.Version != first.Version {
-			texts = append(texts, different("in version", first, first.Version, r, r.Version))
-			break
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		for _, r := range all[1:] {
-			if a, b := first.Settings[name], r.Settings[name]; names[name] && !same(name, a, b) {
-				texts = append(texts, different("in --"+name, first, a, r, b))
-				break
+		first, other := all[0].shared(), r.shared()
+		union := maps.Clone(first)
+		maps.Copy(union, other)
+		for _, name := range slices.Sorted(maps.Keys(union)) {
+			a, b := first[name], other[name]
+			if said[name] || same(strings.TrimPrefix(name, "--"), a, b) {
+				continue
 			}
+			said[name] = true
+			texts = append(texts, "the relays differ in "+Printable(name)+": "+shown(all[0], a)+", "+shown(r, b))
 		}
 	}
 	return texts
-}
-
-func different(what string, a Relay, ofA string, b Relay, ofB string) string {
-	shown := func(text string) string { return OrElse(Shortened(text, 40), "''") }
-	return fmt.Sprintf("the relays differ %s: %s has %s, %s has %s", what, a.Name(), shown(ofA), b.Name(), shown(ofB))
 }
 
 // Settings are those of the relays.
@@ -154,14 +152,17 @@ type Settings struct {
 	// Told are the settings that a relay told; nil: none did, because of Missing.
 	Told    map[string]string
 	Missing string
-	given   func(name string) bool
+	given   func(name string) (text string, given bool)
 	// readable: the role may read the table of relays.
 	readable bool
 }
 
 // byDefault remarks that a setting is only the default, because no relay told its own.
 func (s Settings) byDefault(name string) string {
-	if s.Missing == "" || s.given(name) {
+	if s.Missing == "" {
+		return ""
+	}
+	if _, given := s.given(name); given {
 		return ""
 	}
 	return fmt.Sprintf(" (the default of --%s: %s)", name, s.Missing)
@@ -230,10 +231,7 @@ func (s *Source) Ask(ctx context.Context, tables *operator.Tables) (Relays, Sett
 
 // learn merges what a relay told with what the user gave. Relays of shards differ in the shard.
 func (s *Source) learn(all Relays, note string) Settings {
-	known := Settings{Missing: "no relay tells its own", readable: note == "", given: func(name string) bool {
-		_, given := s.owner.Given(name)
-		return given
-	}}
+	known := Settings{Missing: "no relay tells its own", readable: note == "", given: s.owner.Given}
 	if len(all) > 0 {
 		shard, given := s.owner.Given("shard")
 		n := max(0, slices.IndexFunc(all, func(r Relay) bool { return given && r.Settings["shard"] == shard }))
