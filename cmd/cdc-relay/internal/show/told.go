@@ -149,23 +149,22 @@ func (all Relays) Differences(same func(name, a, b string) bool) (texts []string
 // Settings are those of the relays.
 type Settings struct {
 	*relay.Config
-	// Told are the settings that a relay told; nil: none did, because of Missing.
-	Told    map[string]string
-	Missing string
-	given   func(name string) (text string, given bool)
+	// Told are the settings that a relay told; nil: none did.
+	Told  map[string]string
+	given func(name string) (text string, given bool)
 	// readable: the role may read the table of relays.
 	readable bool
 }
 
 // byDefault remarks that a setting is only the default, because no relay told its own.
 func (s Settings) byDefault(name string) string {
-	if s.Missing == "" {
+	if s.Told != nil || s.given == nil {
 		return ""
 	}
 	if _, given := s.given(name); given {
 		return ""
 	}
-	return fmt.Sprintf(" (the default of --%s: %s)", name, s.Missing)
+	return " (the default of --" + name + ": no relay tells its own)"
 }
 
 // Owner knows what the user gave.
@@ -231,11 +230,11 @@ func (s *Source) Ask(ctx context.Context, tables *operator.Tables) (Relays, Sett
 
 // learn merges what a relay told with what the user gave. Relays of shards differ in the shard.
 func (s *Source) learn(all Relays, note string) Settings {
-	known := Settings{Missing: "no relay tells its own", readable: note == "", given: s.owner.Given}
+	known := Settings{readable: note == "", given: s.owner.Given}
 	if len(all) > 0 {
 		shard, given := s.owner.Given("shard")
 		n := max(0, slices.IndexFunc(all, func(r Relay) bool { return given && r.Settings["shard"] == shard }))
-		known.Told, known.Missing = all[n].Settings, ""
+		known.Told = all[n].Settings
 	}
 	cfg, notes := s.owner.With(known.Told)
 	known.Config = cfg
