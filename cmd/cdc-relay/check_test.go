@@ -36,9 +36,13 @@ func TestCheckPassesAHealthySetup(t *testing.T) {
 	t.Parallel()
 	env := checked(t)
 	r := cdcRelay(t, env, "check")
-	wantOutput(t, r, "ok       postgres", "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " warnings, ", " ok\n")
-	if strings.Contains(r.stdout, "\x1b") || r.stderr != "" {
+	wantOutput(t, r, "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " other checks passed (--all lists them)\n")
+	if strings.Contains(r.stdout, "\x1b") || strings.Contains(r.stdout, "ok  ") || r.stderr != "" {
 		t.Errorf("got %q, %q", r.stdout, r.stderr)
+	}
+	all := cdcRelay(t, env, "check", "--all")
+	if wantOutput(t, all, "\nok       postgres"); !strings.HasPrefix(all.stdout, "warning  ") || strings.Contains(all.stdout, "passed") {
+		t.Errorf("with --all: got %s", all.stdout)
 	}
 	r = cdcRelay(t, env, "check", "--strict")
 	if want(t, r, exitFailed); !strings.HasPrefix(r.stderr, "cdc-relay: check: ") || !strings.Contains(r.stderr, " warnings, ") {
@@ -152,7 +156,7 @@ func TestCheckReportsProblemsWithTheirFix(t *testing.T) {
 		t.Errorf("got %s", r.stderr)
 	}
 	// A relay that does not stream has no problem.
-	wantOutput(t, cdcRelay(t, env, "check", "--mode", "poll"), "--mode poll needs no streaming")
+	wantOutput(t, cdcRelay(t, env, "check", "--all", "--mode", "poll"), "--mode poll needs no streaming")
 }
 
 func TestCheckPrintsDocumentedJSON(t *testing.T) {
@@ -329,7 +333,7 @@ func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 	check := func(args ...string) result {
 		return cdcRelay(t, env, append([]string{"check", "--publisher", "stdout"}, args...)...)
 	}
-	wantOutput(t, check(), "is a superuser and may do everything", "--relay-role NAME")
+	wantOutput(t, check("--all"), "is a superuser and may do everything", "--relay-role NAME")
 	before := check("--relay-role", role)
 	want(t, before, exitFailed)
 	wantTexts(t, before.stdout, `GRANT SELECT, UPDATE, DELETE ON "public"."outbox" TO "`+role+`";`)
@@ -347,6 +351,12 @@ func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
 	role, other := newRole(t, conn, "", "LOGIN REPLICATION"), newRole(t, conn, "_admin", "LOGIN")
+	before := cdcRelay(t, env, "check", "--publisher", "stdout")
+	want(t, before, exitFailed)
+	if !strings.HasPrefix(before.stdout, "critical  tables ") || strings.Count(before.stdout, "critical ") != 1 {
+		t.Errorf("before setup: got %s", before.stdout)
+	}
+	wantTexts(t, before.stderr, "check: 1 critical")
 	want(t, cdcRelay(t, env, "check", "--publisher", "stdout", "--relay-role", role, "--fix", "--yes"), exitDone)
 	denied := cdcRelay(t, asRole(t, env, conn, other), "check", "--publisher", "stdout", "--relay-role", role)
 	want(t, denied, exitFailed)

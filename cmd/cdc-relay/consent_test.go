@@ -24,7 +24,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 	if got := takersOf("yes"); !slices.Equal(sorted(got), asks) {
 		t.Errorf("commands with --yes: %q", got)
 	}
-	if got := takersOf("all"); !slices.Equal(sorted(got), []string{"delete", "resend"}) {
+	if got := takersOf("dry-run"); !slices.Equal(sorted(got), []string{"delete", "resend"}) {
 		t.Errorf("commands that change many rows: %q", got)
 	}
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")

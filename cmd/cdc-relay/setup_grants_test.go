@@ -155,7 +155,7 @@ func TestAnApplicationMayOnlyInsert(t *testing.T) {
 	wantDenied(t, asApp, "INSERT INTO outbox (routing_key, payload) VALUES ('r', '1') RETURNING id")
 	fails := func(want bool) {
 		t.Helper()
-		r := cdcRelay(t, env, "check", "--publisher", "stdout", "--app-role", app)
+		r := cdcRelay(t, env, "check", "--all", "--publisher", "stdout", "--app-role", app)
 		if strings.Contains(r.stdout, "INSERT … RETURNING fails. SQLAlchemy, Django") != want {
 			t.Errorf("got %s", r.stdout)
 		}

@@ -123,6 +123,8 @@ type databaseJudge struct {
 	// table is the outbox, if it is there.
 	table tableFacts
 	there bool
+	// absent: nothing has its name. Setup creates it and what belongs to it, so nothing else that is missing is a finding.
+	absent bool
 	slots []slot.Slot
 	slot  slot.Slot // of this relay
 }
@@ -133,6 +135,8 @@ func newDatabaseJudge(o Options, f databaseFacts) *databaseJudge {
 		tables: f.tables.value, slots: f.slots.value.Slots,
 	}
 	j.table, j.there = j.tables.Tables[o.Table.Name]
+	_, other := j.tables.Others[o.Table.Name]
+	j.absent = f.tables.err == nil && !j.there && !other
 	for _, s := range j.slots {
 		if s.Name == o.Slot {
 			j.slot = s

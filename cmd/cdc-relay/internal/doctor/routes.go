@@ -109,9 +109,7 @@ func (j *brokerJudge) judgeWaiting(c chart) {
 		more += "; with those of " + counted(s.dead, "dead letter", "dead letters")
 	}
 	switch {
-	case j.database.unreachable != nil || !there:
-		c.warn("waiting", remark("-- see the findings above"),
-			"the waiting rows cannot be read: only --exchange was checked")
+	case j.database.unreachable != nil || !there: // reported already
 	case c.unknown("waiting", j.database.sample.err):
 	case s.whole:
 		c.ok("waiting", "%s, for %s of exchange and routing key%s",
