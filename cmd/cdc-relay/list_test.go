@@ -111,6 +111,11 @@ func TestCommandsAcceptNegativeIDs(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "explain", "-5"), "id", "-5")
 	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--id", "-5"), "-5")
+	found := cdcRelay(t, env, "list", "--id", "-7,-5")
+	if wantOutput(t, found, "\n-7  ", "\n-5  ", " waiting ", " dead "); strings.Count(found.stdout, "\n") != 3 {
+		t.Errorf("got %s", found.stdout)
+	}
+	want(t, cdcRelay(t, env, "list", "--id", "8"), exitNotFound)
 	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--dry-run", "-5", "-6"), "would resend 1 dead letter")
 	wantUsage(t, cdcRelay(t, env, "stats", "--top", "-5"), `--top: -5: want 0 to 10000`)
 }
@@ -156,7 +161,7 @@ func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
 		{"resend --state retrying 999999999 --json", exitNotFound, "no waiting retry has one of these IDs"},
 		{"explain 999999999", exitNotFound, "999999999 is neither in public.outbox nor"},
 		{"explain 00000000-0000-4000-8000-000000000000 --json", exitNotFound, "is neither in public.outbox nor"},
-		{"list --reason bogus", exitUsage, `no message of the outbox has "bogus"; the codes are nack, unroutable, `},
+		{"list --reason bogus", exitUsage, `no message has "bogus"; the codes are nack, unroutable, `},
 		{"list --reason unroutable", exitDone, ""},
 		{"delete --state due --reason bogus --yes", exitUsage, `no due message has "bogus"`},
 		{"delete --state due 999999999 --yes", exitNotFound, "no due message has one of these IDs"},

@@ -199,10 +199,9 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter, states := cfg.selected.filter, ""
+	filter := cfg.selected.filter
 	for _, f := range settings.FlagsOf(c.Command.Flags) {
 		if f.Name == "state" {
-			states = strings.Join(f.Choices(), "|")
 			if err := settings.OneOf(string(filter.State), f.Choices()...); filter.State != "" && err != nil {
 				return nil, usagef("--state: %s", err)
 			}
@@ -212,14 +211,10 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 			return nil, usagef("%s: --%s is for published messages: add --state published", c.Command.Name, f.Name)
 		}
 	}
-	unnamed, everything := filter, filter.In("").Everything()
-	unnamed.IDs, unnamed.MessageIDs = nil, nil
+	everything := filter.In("").Everything()
 	switch {
-	case filter.State == "" && (cfg.selected.all || !unnamed.Everything()):
-		return nil, usagef("%s: filters and --all choose among the messages of one state: add --state %s",
-			c.Command.Name, states)
-	case filter.State == "" && !filter.Named():
-		return nil, usagef("%s: say which: an ID, or --state %s with filters or --all", c.Command.Name, states)
+	case filter.State == "" && (cfg.selected.all || !filter.OnlyNamed()):
+		return nil, usagef("%s: say which: an ID, or a state, for example --state dead", c.Command.Name)
 	case everything && !cfg.selected.all:
 		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", c.Command.Name)
 	case !everything && cfg.selected.all:
