@@ -84,7 +84,7 @@ func (p *process) list(ctx context.Context, s *session) error {
 		cells: func(w operator.Message) []string {
 			return []string{
 				fmt.Sprint(w.ID), show.Duration(w.Age()), show.StateText(w.State), show.NextTime(w),
-				show.CellOrDash(w.Exchange), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
+				show.OrElse(show.Exchange(w.Exchange), "-"), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
 				fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError),
 			}
 		},
@@ -98,8 +98,8 @@ func (p *process) list(ctx context.Context, s *session) error {
 		}
 		l.cells = func(m operator.Message) []string {
 			return []string{
-				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Cell(m.Reason),
-				show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
+				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Reason(m),
+				show.OrElse(show.Exchange(m.Exchange), "-"), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
 				fmt.Sprint(m.Attempts), show.CellOrDash(m.LastError),
 			}
 		}
@@ -109,7 +109,7 @@ func (p *process) list(ctx context.Context, s *session) error {
 		l.cells = func(m operator.Message) []string {
 			return []string{
 				fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-				m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey),
+				m.MessageID.String(), show.OrElse(show.Exchange(m.Exchange), "-"), show.Cell(m.RoutingKey),
 				show.CellOrDash(m.OrderingKey),
 			}
 		}

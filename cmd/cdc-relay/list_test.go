@@ -90,7 +90,7 @@ func TestExplainNamesTheSessionThatLocksARow(t *testing.T) {
 	execute(t, conn, `SELECT FROM outbox WHERE id = 1 FOR UPDATE`)
 	defer execute(t, conn, `ROLLBACK`)
 	for _, id := range []string{"1", "2"} { // the second waits for the first
-		wantOutput(t, cdcRelay(t, env, "explain", id), "is locked by nightly job, backend ", " from 127.0.0.1:", ", for ")
+		wantOutput(t, cdcRelay(t, env, "explain", id), "is locked by nightly job, Postgres process ", " from 127.0.0.1:", ", for ")
 		wantOutput(t, cdcRelay(t, env, "explain", id, "--format", "json"), `"application": "nightly job"`)
 	}
 	wantOutput(t, cdcRelay(t, env, "list", "--state", "locked"), "locked")

@@ -40,7 +40,7 @@ func TestAPoolerIsReported(t *testing.T) {
 
 	p.as(services.PgBouncer(t, p.url, "pool_mode = transaction\nignore_startup_parameters = default_transaction_read_only"))
 	r = p.examine()
-	r.want(doctor.Problem, doctor.Postgres, "pooler", "the startup named server process")
+	r.want(doctor.Problem, doctor.Postgres, "pooler", "the startup named Postgres process")
 	// Version 1.23 and later pass replication connections on, but not with a parameter that they do not know.
 	r.want(doctor.Problem, doctor.Postgres, "replication", "the pooler rejects replication connections")
 }

@@ -347,7 +347,7 @@ func (v *Stats) calm() string {
 		if host, _, err := net.SplitHostPort(leader); err == nil {
 			leader = host
 		}
-		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("backend %d", owner.PID)))
+		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("Postgres process %d", owner.PID)))
 	}
 	if !answers {
 		parts = append(parts, "by the tables alone: no relay answered")
