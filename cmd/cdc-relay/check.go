@@ -58,10 +58,11 @@ func checkSettings() []setting {
 			func(c *config) *string { return &c.checking.managementURL }, checkManagementURL),
 		settings.Switch("no-probe", "Skip the test messages to RabbitMQ and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
-		settings.Switch("fix",
+		settings.FlagOnly(settings.Switch("fix",
 			"Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
-			func(c *config) *bool { return &c.checking.fix }),
-		settings.Switch("strict", "Fail on warnings, too.", func(c *config) *bool { return &c.checking.strict }),
+			func(c *config) *bool { return &c.checking.fix })),
+		settings.FlagOnly(settings.Switch("strict", "Fail on warnings, too.",
+			func(c *config) *bool { return &c.checking.strict })),
 	}
 }
 

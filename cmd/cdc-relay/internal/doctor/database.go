@@ -123,10 +123,10 @@ type databaseJudge struct {
 	// table is the outbox, if it is there.
 	table tableFacts
 	there bool
-	// absent: nothing has its name. Setup creates it and what belongs to it, so nothing else that is missing is a finding.
+	// absent: nothing has its name. Setup creates all that is missing then, so it is the only finding about that.
 	absent bool
-	slots []slot.Slot
-	slot  slot.Slot // of this relay
+	slots  []slot.Slot
+	slot   slot.Slot // of this relay
 }
 
 func newDatabaseJudge(o Options, f databaseFacts) *databaseJudge {

@@ -54,8 +54,8 @@ func (o Options) names() provision.Names {
 }
 
 // Examine checks both servers. The worst findings come first. Those of one level are ordered from the basics up: each
-// can explain those after it. A server that cannot be reached, or a question that fails, is also a finding. It takes well under a second if both servers
-// answer, and at most about a minute if one does not.
+// can explain those after it. A server that cannot be reached, or a question that fails, is also a finding. It takes
+// well under a second if both servers answer, and at most about a minute if one does not.
 func Examine(ctx context.Context, o Options) []Finding {
 	if o.timeout == 0 {
 		o.timeout = 30 * time.Second
