@@ -72,7 +72,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "created tables public.outbox and public.outbox_dead_letter (version 1)\n")
 	wantObjects(true, false, false)
-	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "created publication", "created slot "+slot)
+	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "\ncreated publication", "\ncreated slot "+slot+"\n", "\nwarning slot max_slot_wal_keep_size: ")
 	wantObjects(true, true, true)
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "exist, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "version 1, nothing to do")
