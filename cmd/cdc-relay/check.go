@@ -130,7 +130,7 @@ EXAMPLES
 		Flags: describe(append(asFlags(allSetting()), flags(
 			"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "mode",
 			"publisher", "exchange", "keep-published", "events-exchange", "app-role", "relay-role",
-			"management-url", "no-probe", "fix", "yes", "strict", "format", "http-addr",
+			"management-url", "no-probe", "fix", "yes", "strict", "json", "http-addr",
 		)...), usages{
 			"all":       "Also list the checks that passed.",
 			"http-addr": "Ask the relay at this address for its settings, and note differences; empty: ask none.",
@@ -306,7 +306,7 @@ type repairView struct {
 }
 
 func (p *process) showFindings(cfg *config, report checkReport) error {
-	if cfg.format == formatJSON {
+	if cfg.json {
 		return p.terminal.JSON(report)
 	}
 	table, listed := p.terminal.Table(), report.Findings

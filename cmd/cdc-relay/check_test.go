@@ -161,7 +161,7 @@ func TestCheckReportsProblemsWithTheirFix(t *testing.T) {
 
 func TestCheckPrintsDocumentedJSON(t *testing.T) {
 	env := checked(t)
-	r := cdcRelay(t, env, "check", "--format", "json", "--app-role", "no_such_role")
+	r := cdcRelay(t, env, "check", "--json", "--app-role", "no_such_role")
 	want(t, r, exitFailed)
 	var report struct {
 		Level    string
@@ -259,7 +259,7 @@ func TestCheckNamesAServerWithoutTLS(t *testing.T) {
 	query.Set("sslmode", "require")
 	address.RawQuery = query.Encode()
 	env["CDC_RELAY_DATABASE_URL"] = address.String()
-	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json")
+	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--json")
 	if f := findingOf(t, r, doctor.Postgres, "reachable"); !strings.Contains(f.Message, "server refused TLS connection") || !strings.HasPrefix(f.Fix[0], "# this server has no TLS") {
 		t.Errorf("got %+v", f)
 	}
@@ -272,7 +272,7 @@ func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 		u, err := url.Parse(other)
 		must(t, err)
 		env["CDC_RELAY_AMQP_URL"] = "amqp://guest:guest@" + u.Host + "/"
-		found := findingOf(t, cdcRelay(t, env, "check", "--format", "json"), doctor.RabbitMQ, "reachable")
+		found := findingOf(t, cdcRelay(t, env, "check", "--json"), doctor.RabbitMQ, "reachable")
 		if !strings.Contains(found.Message, u.Host+" accepted the connection, but ended it before RabbitMQ answered") || !strings.Contains(found.Fix[0], "5672 as a rule") {
 			t.Errorf("%s: got %+v", u.Host, found)
 		}
@@ -302,7 +302,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 	if query[bool](t, conn, "SELECT to_regclass('outbox_dead_letter') IS NOT NULL") {
 		t.Error("--fix without --yes has changed something")
 	}
-	run := check("--fix", "--yes", "--format", "json")
+	run := check("--fix", "--yes", "--json")
 	want(t, run, exitDone)
 	var report checkReport
 	must(t, json.Unmarshal([]byte(run.stdout), &report))

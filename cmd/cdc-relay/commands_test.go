@@ -179,7 +179,7 @@ func TestSetupAndDrainPrintJSON(t *testing.T) {
 	execute(t, conn, `INSERT INTO outbox (exchange, routing_key, payload) VALUES ('', 'nowhere', '1'), ('', 'k', NULL)`)
 	wantJSON(t, cdcRelay(t, env, "drain", "--json"), exitDone,
 		map[string]any{"published": 0.0, "rejected": 2.0, "dead_lettered": 1.0, "possible_duplicates": 0.0, "error": nil})
-	wantUsage(t, cdcRelay(t, env, "drain", "--json", "--publisher", "stdout"), "--publisher stdout writes messages to the standard output: leave out --format json")
+	wantUsage(t, cdcRelay(t, env, "drain", "--json", "--publisher", "stdout"), "--publisher stdout writes messages to the standard output: leave out --json")
 	execute(t, conn, `ALTER TABLE outbox DROP COLUMN headers`)
 	r = cdcRelay(t, env, "setup", "--json")
 	wantJSON(t, r, exitFailed, map[string]any{"table": "public.outbox"})

@@ -50,7 +50,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 	}{
 		{"resend --state published --all", "Send 694 messages of public.outbox_published again, at ", [3]int{695, 3, 694}},
 		{"resend --state published 1", "Send 1 message of public.outbox_published again, at ", [3]int{2, 3, 1}},
-		{"resend --state published --routing-key r --to-exchange e\x1b --format json", `Send 694 messages of public.outbox_published again to exchange "e\\x1b", at `, [3]int{695, 3, 694}},
+		{"resend --state published --routing-key r --to-exchange e\x1b --json", `Send 694 messages of public.outbox_published again to exchange "e\\x1b", at `, [3]int{695, 3, 694}},
 		{"resend --state published --newer-than 1d --rate 1000000", "Send 694 messages", [3]int{695, 3, 694}},
 		{"resend --state published --id 1,2 --after-id 1", "Send 1 message", [3]int{2, 3, 1}},
 		{"delete --state dead --all", "Delete 3 dead letters from public.outbox_dead_letter at ", [3]int{1, 0, 0}},

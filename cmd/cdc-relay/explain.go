@@ -22,7 +22,7 @@ also while it waits for a retry. If no message is found, the exit code is 3.
 
 The relay at --http-addr tells its settings, such as --max-retries.`,
 		Flags: asking(describe(flags(
-			"payload", "format", "http-addr", "database-url", "table", "config",
+			"payload", "json", "http-addr", "database-url", "table", "config",
 			"on-dead-letter", "on-expired", "max-retries", "poll-interval", "mode", "slot", "shard",
 		), usages{"http-addr": askForState})),
 		Action: p.onNamed(p.explain),
@@ -39,11 +39,11 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 		return err
 	}
 	found = around.Known(found)
-	if s.cfg.format == formatJSON {
+	if s.cfg.json {
 		err = p.terminal.JSON(around.View(found))
 	}
 	for i, m := range found {
-		if err != nil || s.cfg.format == formatJSON {
+		if err != nil || s.cfg.json {
 			break
 		}
 		if i > 0 {

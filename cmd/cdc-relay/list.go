@@ -33,7 +33,7 @@ EXAMPLES
   cdc-relay list --state dead --reason unroutable --newer-than 24h
   cdc-relay list --json | jq -r '.messages[].message_id'`,
 		Flags: asking(describe(pageFlags(append(asFlags(state), asFlags(filterSettings()...)...),
-			"payload", "format", "metrics-header", "on-dead-letter", "http-addr", "database-url", "table", "config",
+			"payload", "json", "metrics-header", "on-dead-letter", "http-addr", "database-url", "table", "config",
 		), usages{"metrics-header": showHeader, "http-addr": askForSettings})),
 		Action: p.with(p.resolveListing, p.list),
 	}
@@ -151,7 +151,7 @@ lists the rows of one.
 
 The relay at --http-addr tells its settings, such as --on-dead-letter.`,
 		Flags: asking(describe(pageFlags(
-			asFlags(blockedSetting()), "format", "http-addr", "database-url", "table", "config",
+			asFlags(blockedSetting()), "json", "http-addr", "database-url", "table", "config",
 			"on-dead-letter", "max-retries", "poll-interval", "mode", "slot", "shard",
 		), usages{"http-addr": askForState})),
 		Action: p.with(p.resolveValid, p.keys),

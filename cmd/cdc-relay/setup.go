@@ -61,7 +61,7 @@ EXAMPLES
 		Flags: describe(flags(
 			"database-url", "table", "tables-only", "owner", "slot", "publication", "shard", "shards", "failover-slot",
 			"mode", "functions", "relay-role", "app-role", "app-insert-only", "keep-published", "dead-letter-retention",
-			"print-sql", "format", "config",
+			"print-sql", "json", "config",
 		), usages{
 			"relay-role": "The role of the relay: grant what it needs.",
 			"app-role": "The role of the application: let it insert messages, or with --functions call the " +
@@ -133,7 +133,7 @@ type setupReport struct {
 func (p *process) newSetupReport(cfg *config) *setupReport {
 	return &setupReport{
 		terminal: p.terminal,
-		json:     cfg.format == formatJSON,
+		json:     cfg.json,
 		view:     setupView{Table: cfg.relay.Table.String(), Done: []string{}},
 	}
 }

@@ -267,7 +267,7 @@ func TestNamesOfRolesAreParsed(t *testing.T) {
 func wantGrants(t *testing.T, env environment, apps string, args ...string) {
 	t.Helper()
 	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return arg == "--dead-letter-retention" || arg == "720h" })
-	r := cdcRelay(t, env, append([]string{"check", "--publisher", "stdout", "--format", "json", "--app-role", apps}, args...)...)
+	r := cdcRelay(t, env, append([]string{"check", "--publisher", "stdout", "--json", "--app-role", apps}, args...)...)
 	var report checkReport
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatalf("%v: %+v", err, r)

@@ -105,7 +105,6 @@ func TestWrongUsageIsOneLineAndExitCode2(t *testing.T) {
 		{"run --max-retries 99999999999999999999", `--max-retries: "99999999999999999999": want 0 to 1000, or unlimited`},
 		{"run --send-timeout 0s --database-url " + someDatabase, "--send-timeout 0s: want at least 100ms"},
 		{"check --management-url relay:s3cr3t@localhost", "--management-url: want a URL that begins with http:// or https://; " + secret.Encode},
-		{"check --format xml", `--format: "xml": want table or json`},
 		{"explain 7 --tabel x", "explain: unknown flag --tabel, did you mean --table?"},
 		{"explain -", `explain: "-": want the id of a row, such as 42, or a message_id, such as 5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52`},
 		{"explain 42 -", "explain: want one ID: that of a row, or a message_id"},
@@ -137,23 +136,6 @@ func TestMissingURLsAreNamedWithALineToPaste(t *testing.T) {
 			t.Errorf("%s: want the hint %s:\n%s", args, hint, r.stderr)
 		}
 	}
-}
-
-func TestContradictingFormatsAreAnErrorOfEachCommand(t *testing.T) {
-	commands := takersOf("json")
-	if len(commands) < 10 {
-		t.Errorf("only %q have --json", commands)
-	}
-	for _, command := range commands {
-		r := cdcRelay(t, bothServers(), append(strings.Fields(command), "--json", "--format", "table")...)
-		if r.code != exitUsage || !strings.Contains(r.stderr, "--json: contradicts --format table\n") || r.stdout != "" {
-			t.Errorf("%s: exit code %d\n%s%s", command, r.code, r.stdout, r.stderr)
-		}
-	}
-	env := bothServers()
-	env["CDC_RELAY_FORMAT"] = "table"
-	want(t, cdcRelay(t, env, "config", "show", "--json"), exitDone)
-	want(t, cdcRelay(t, env, "config", "show", "--json", "--format", "json"), exitDone)
 }
 
 func TestPasswordsAreNeverShown(t *testing.T) {
