@@ -24,7 +24,7 @@ func TestAdoptSendsNewRowsToTheOutbox(t *testing.T) {
 	if got := query[string](t, conn, `SELECT string_agg(routing_key || payload, ' ' ORDER BY id) FROM outbox`); got != "a1 a2 a3" {
 		t.Errorf("got %s", got)
 	}
-	wantOutput(t, cdcRelay(t, env, "check", "--publisher", "stdout"), "new rows of public.events are published", "new rows of public.outboxevent are published")
+	wantOutput(t, cdcRelay(t, env, "check", "--all", "--publisher", "stdout"), "new rows of public.events are published", "new rows of public.outboxevent are published")
 
 	execute(t, conn, `DROP TRIGGER cdc_relay_adopt ON events`)
 	r := cdcRelay(t, env, "check", "--publisher", "stdout")

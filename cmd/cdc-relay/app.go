@@ -200,7 +200,7 @@ func (p *process) app() *cli.App {
 // finish sets the fields that all commands share, also on subcommands. The path is what the user types after cdc-relay.
 func (p *process) finish(command *cli.Command, path string) {
 	command.BashComplete = p.complete(command)
-	command.CustomHelpTemplate = commandHelp(settings.FlagsOf(command.Flags))
+	command.CustomHelpTemplate = commandHelp(command.Name, settings.FlagsOf(command.Flags))
 	command.HideHelpCommand = true
 	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
 		return flagError(err, path, command.Flags, nil)
@@ -274,15 +274,25 @@ its name in the YAML file of --config. A flag overrides the environment, and the
 overrides the file. Put URLs with a password into the environment or a file: other users of
 the machine can see flags.`
 
-const exitCodesHelp = `
+// exitCodesHelp lists the exit codes of a command.
+func exitCodesHelp(command string) string {
+	codes := `
 EXIT CODES
 
   0    done
   1    failed
   2    wrong flag, environment variable or configuration file
-  3    no message has that ID
-  130, 143: a second Ctrl-C or SIGTERM interrupted the shutdown
 `
+	switch command {
+	case "list", "explain", "resend", "delete":
+		codes += "  3    no message has that ID\n"
+	case "stats":
+		codes += "  10, 11: with --exit-code, the verdict is a warning, or critical\n"
+	case "run", "drain", "console", "demo":
+		codes += "  130, 143: a second Ctrl-C or SIGTERM interrupted the shutdown\n"
+	}
+	return codes
+}
 
 // appHelp is the help template of the program.
 func appHelp(groups []commandGroup) string {
@@ -298,7 +308,7 @@ func appHelp(groups []commandGroup) string {
 	}
 	b.WriteString(`
 "cdc-relay COMMAND --help" explains a command, "cdc-relay --version" shows the version.
-` + exitCodesHelp)
+` + exitCodesHelp(""))
 	return b.String()
 }
 
@@ -313,7 +323,7 @@ func groupHelp() string {
 COMMANDS
 {{range .VisibleCommands}}{{if ne .Name "help"}}
   {{printf "%-13s" .Name}} {{.Usage}}{{end}}{{end}}
-{{if gt (len .VisibleFlags) 1}}` + flagsHelp("FLAGS", "") + `{{end}}` + exitCodesHelp
+{{if gt (len .VisibleFlags) 1}}` + flagsHelp("FLAGS", "") + `{{end}}` + exitCodesHelp("")
 }
 
 func flagsHelp(heading, experts string) string {
@@ -328,7 +338,7 @@ func flagsHelp(heading, experts string) string {
 }
 
 // commandHelp is the help template of a command. The advanced flags come last, if there are some.
-func commandHelp(flags []*settings.Flag) string {
+func commandHelp(command string, flags []*settings.Flag) string {
 	heading, experts, why := "FLAGS", "", "the defaults suit most"
 	if slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Advanced && f.Shared }) &&
 		!slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Advanced && !f.Shared }) {
@@ -345,5 +355,5 @@ ADVANCED FLAGS (`+why+`)
   {{.UsageText}}
 
 {{.Description}}
-{{if .VisibleFlags}}` + flagsHelp(heading, experts) + `{{end}}` + exitCodesHelp
+{{if .VisibleFlags}}` + flagsHelp(heading, experts) + `{{end}}` + exitCodesHelp(command)
 }

@@ -20,7 +20,7 @@ import (
 // changeFlags are the flags of a command that changes rows, between its state and its own.
 func changeFlags(state setting, own ...setting) []cli.Flag {
 	picked := slices.Concat([]setting{state}, filterSettings(), []setting{allSetting()}, own)
-	common := flags("dry-run", "yes", "format", "on-dead-letter", "database-url", "table", "owner",
+	common := flags("dry-run", "yes", "json", "on-dead-letter", "database-url", "table", "owner",
 		"config")
 	return asking(describe(append(asFlags(picked...), common...), usages{"yes": doNotAsk}))
 }
@@ -111,7 +111,7 @@ func (c *change) end(ctx context.Context, view *changedView, text string, failed
 	}
 	var err error
 	switch {
-	case c.cfg.format == formatJSON:
+	case c.cfg.json:
 		err = c.process.terminal.JSON(view)
 	case text != "":
 		_, err = fmt.Fprintln(c.process.terminal.Out, text)

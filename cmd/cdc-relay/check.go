@@ -58,10 +58,11 @@ func checkSettings() []setting {
 			func(c *config) *string { return &c.checking.managementURL }, checkManagementURL),
 		settings.Switch("no-probe", "Skip the test messages to RabbitMQ and the check of routes.",
 			func(c *config) *bool { return &c.checking.noProbe }),
-		settings.Switch("fix",
+		settings.FlagOnly(settings.Switch("fix",
 			"Print the repairs that only add something or grant a privilege; with --yes, run them and look again.",
-			func(c *config) *bool { return &c.checking.fix }),
-		settings.Switch("strict", "Fail on warnings, too.", func(c *config) *bool { return &c.checking.strict }),
+			func(c *config) *bool { return &c.checking.fix })),
+		settings.FlagOnly(settings.Switch("strict", "Fail on warnings, too.",
+			func(c *config) *bool { return &c.checking.strict })),
 	}
 }
 
@@ -109,8 +110,8 @@ func (p *process) checkCommand() *cli.Command {
 		Usage:     "find out what is wrong with servers, tables and grants, and how to fix it",
 		UsageText: "cdc-relay check [FLAGS]",
 		Description: `Checks Postgres, the tables, grants, publication, slot and RabbitMQ with the settings that
-"run" would use. It prints one line for each finding, and the commands that fix a problem.
-Without --fix --yes it changes nothing.
+"run" would use. It prints one line for each problem, the worst first, and the commands that
+fix it. --all lists also what is well. Without --fix --yes it changes nothing.
 
 Run it as the relay's own role, because it checks the grants of that role, or give the role
 in --relay-role. The exit code is 1 if there is a problem, or, with --strict, a warning.
@@ -126,11 +127,12 @@ EXAMPLES
   cdc-relay check --json | jq -r '.findings[] | select(.level != "ok") | .fix[]?'
   cdc-relay check --fix --yes --relay-role relay --database-url postgres://postgres@localhost/shop
   cdc-relay check --publisher stdout          # without RabbitMQ`,
-		Flags: describe(flags(
+		Flags: describe(append(asFlags(allSetting()), flags(
 			"database-url", "amqp-url", "config", "table", "owner", "slot", "publication", "shard", "mode",
 			"publisher", "exchange", "keep-published", "events-exchange", "app-role", "relay-role",
-			"management-url", "no-probe", "fix", "yes", "strict", "format",
-		), usages{
+			"management-url", "no-probe", "fix", "yes", "strict", "json",
+		)...), usages{
+			"all": "Also list the checks that passed.",
 			"app-role": "The role of the application: check that it may INSERT. " +
 				"Several roles: with commas, or the flag again.",
 			"relay-role": "The role of the relay, if --database-url is that of an administrator: " +
@@ -219,7 +221,7 @@ func (p *process) examine(ctx context.Context, options doctor.Options) (checkRep
 			findings[i].Fix[n] = string(show.Redact([]byte(line)))
 		}
 	}
-	return checkReport{Level: doctor.Worst(findings), Findings: findings}, nil
+	return checkReport{Level: findings[0].Level, Findings: findings}, nil
 }
 
 // repair runs the commands of --yes one by one. A failed command does not stop the others.
@@ -303,19 +305,25 @@ type repairView struct {
 }
 
 func (p *process) showFindings(cfg *config, report checkReport) error {
-	if cfg.format == formatJSON {
+	if cfg.json {
 		return p.terminal.JSON(report)
 	}
-	table := p.terminal.Table()
-	for _, f := range report.Findings {
+	table, listed := p.terminal.Table(), report.Findings
+	if !cfg.selected.all {
+		listed, _ = doctor.Split(listed)
+	}
+	for _, f := range listed {
 		text := strings.Join(append([]string{f.Message}, f.Fix...), "\n  ")
 		table.Row(p.terminal.Paint(colourOf(f.Level), string(f.Level)), string(f.Area), f.Name, text)
 	}
 	if err := table.Write(); err != nil {
 		return err
 	}
-	summary, repairs := doctor.Summary(report.Findings), repairsText(cfg, report.Repairs)
-	if _, err := fmt.Fprintf(p.terminal.Out, "\n%s\n%s", summary, repairs); err != nil {
+	passed := ""
+	if n := len(report.Findings) - len(listed); n > 0 {
+		passed = fmt.Sprintf("\n%d other checks passed (--all lists them)\n", n)
+	}
+	if _, err := fmt.Fprint(p.terminal.Out, passed, repairsText(cfg, report.Repairs)); err != nil {
 		return fmt.Errorf("write the output: %w", err)
 	}
 	return nil

@@ -36,9 +36,13 @@ func TestCheckPassesAHealthySetup(t *testing.T) {
 	t.Parallel()
 	env := checked(t)
 	r := cdcRelay(t, env, "check")
-	wantOutput(t, r, "ok       postgres", "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " warnings, ", " ok\n")
-	if strings.Contains(r.stdout, "\x1b") || r.stderr != "" {
+	wantOutput(t, r, "warning  slot", "no relay streams, and the slot retains WAL", "\n  ", " other checks passed (--all lists them)\n")
+	if strings.Contains(r.stdout, "\x1b") || strings.Contains(r.stdout, "ok  ") || r.stderr != "" {
 		t.Errorf("got %q, %q", r.stdout, r.stderr)
+	}
+	all := cdcRelay(t, env, "check", "--all")
+	if wantOutput(t, all, "\nok       postgres"); !strings.HasPrefix(all.stdout, "warning  ") || strings.Contains(all.stdout, "passed") {
+		t.Errorf("with --all: got %s", all.stdout)
 	}
 	r = cdcRelay(t, env, "check", "--strict")
 	if want(t, r, exitFailed); !strings.HasPrefix(r.stderr, "cdc-relay: check: ") || !strings.Contains(r.stderr, " warnings, ") {
@@ -152,12 +156,12 @@ func TestCheckReportsProblemsWithTheirFix(t *testing.T) {
 		t.Errorf("got %s", r.stderr)
 	}
 	// A relay that does not stream has no problem.
-	wantOutput(t, cdcRelay(t, env, "check", "--mode", "poll"), "--mode poll needs no streaming")
+	wantOutput(t, cdcRelay(t, env, "check", "--all", "--mode", "poll"), "--mode poll needs no streaming")
 }
 
 func TestCheckPrintsDocumentedJSON(t *testing.T) {
 	env := checked(t)
-	r := cdcRelay(t, env, "check", "--format", "json", "--app-role", "no_such_role")
+	r := cdcRelay(t, env, "check", "--json", "--app-role", "no_such_role")
 	want(t, r, exitFailed)
 	var report struct {
 		Level    string
@@ -255,7 +259,7 @@ func TestCheckNamesAServerWithoutTLS(t *testing.T) {
 	query.Set("sslmode", "require")
 	address.RawQuery = query.Encode()
 	env["CDC_RELAY_DATABASE_URL"] = address.String()
-	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--format", "json")
+	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--json")
 	if f := findingOf(t, r, doctor.Postgres, "reachable"); !strings.Contains(f.Message, "server refused TLS connection") || !strings.HasPrefix(f.Fix[0], "# this server has no TLS") {
 		t.Errorf("got %+v", f)
 	}
@@ -268,7 +272,7 @@ func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
 		u, err := url.Parse(other)
 		must(t, err)
 		env["CDC_RELAY_AMQP_URL"] = "amqp://guest:guest@" + u.Host + "/"
-		found := findingOf(t, cdcRelay(t, env, "check", "--format", "json"), doctor.RabbitMQ, "reachable")
+		found := findingOf(t, cdcRelay(t, env, "check", "--json"), doctor.RabbitMQ, "reachable")
 		if !strings.Contains(found.Message, u.Host+" accepted the connection, but ended it before RabbitMQ answered") || !strings.Contains(found.Fix[0], "5672 as a rule") {
 			t.Errorf("%s: got %+v", u.Host, found)
 		}
@@ -298,7 +302,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 	if query[bool](t, conn, "SELECT to_regclass('outbox_dead_letter') IS NOT NULL") {
 		t.Error("--fix without --yes has changed something")
 	}
-	run := check("--fix", "--yes", "--format", "json")
+	run := check("--fix", "--yes", "--json")
 	want(t, run, exitDone)
 	var report checkReport
 	must(t, json.Unmarshal([]byte(run.stdout), &report))
@@ -329,7 +333,7 @@ func TestFixByAnAdministratorGrantsToTheRelaysRole(t *testing.T) {
 	check := func(args ...string) result {
 		return cdcRelay(t, env, append([]string{"check", "--publisher", "stdout"}, args...)...)
 	}
-	wantOutput(t, check(), "is a superuser and may do everything", "--relay-role NAME")
+	wantOutput(t, check("--all"), "is a superuser and may do everything", "--relay-role NAME")
 	before := check("--relay-role", role)
 	want(t, before, exitFailed)
 	wantTexts(t, before.stdout, `GRANT SELECT, UPDATE, DELETE ON "public"."outbox" TO "`+role+`";`)
@@ -347,6 +351,12 @@ func TestFixRepairsAnEmptyDatabaseInOneRun(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
 	role, other := newRole(t, conn, "", "LOGIN REPLICATION"), newRole(t, conn, "_admin", "LOGIN")
+	before := cdcRelay(t, env, "check", "--publisher", "stdout")
+	want(t, before, exitFailed)
+	if !strings.HasPrefix(before.stdout, "critical  tables ") || strings.Count(before.stdout, "critical ") != 1 {
+		t.Errorf("before setup: got %s", before.stdout)
+	}
+	wantTexts(t, before.stderr, "check: 1 critical")
 	want(t, cdcRelay(t, env, "check", "--publisher", "stdout", "--relay-role", role, "--fix", "--yes"), exitDone)
 	denied := cdcRelay(t, asRole(t, env, conn, other), "check", "--publisher", "stdout", "--relay-role", role)
 	want(t, denied, exitFailed)

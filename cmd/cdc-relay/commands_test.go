@@ -72,7 +72,7 @@ func TestSetupAndTeardown(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "created tables public.outbox and public.outbox_dead_letter (version 1)\n")
 	wantObjects(true, false, false)
-	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "created publication", "created slot "+slot)
+	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "\ncreated publication", "\ncreated slot "+slot+"\n", "\nwarning slot max_slot_wal_keep_size: ")
 	wantObjects(true, true, true)
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "exist, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "version 1, nothing to do")
@@ -179,7 +179,7 @@ func TestSetupAndDrainPrintJSON(t *testing.T) {
 	execute(t, conn, `INSERT INTO outbox (exchange, routing_key, payload) VALUES ('', 'nowhere', '1'), ('', 'k', NULL)`)
 	wantJSON(t, cdcRelay(t, env, "drain", "--json"), exitDone,
 		map[string]any{"published": 0.0, "rejected": 2.0, "dead_lettered": 1.0, "possible_duplicates": 0.0, "error": nil})
-	wantUsage(t, cdcRelay(t, env, "drain", "--json", "--publisher", "stdout"), "--publisher stdout writes messages to the standard output: leave out --format json")
+	wantUsage(t, cdcRelay(t, env, "drain", "--json", "--publisher", "stdout"), "--publisher stdout writes messages to the standard output: leave out --json")
 	execute(t, conn, `ALTER TABLE outbox DROP COLUMN headers`)
 	r = cdcRelay(t, env, "setup", "--json")
 	wantJSON(t, r, exitFailed, map[string]any{"table": "public.outbox"})

@@ -36,7 +36,7 @@ type config struct {
 	logLevel     slog.Level
 	logFormat    string
 
-	format   string
+	json     bool
 	printSQL bool
 	// tablesOnly: setup creates no publication and no slot.
 	tablesOnly bool
@@ -62,7 +62,6 @@ func defaultConfig() *config {
 		httpAddr:  "127.0.0.1:9464",
 		signals:   defaultSignalFlags(),
 		logFormat: "auto",
-		format:    formatTable,
 		rate:      4,
 		selected:  defaultSelectFlags(),
 		console:   consoleFlags{listen: "127.0.0.1:9465"},
@@ -198,8 +197,8 @@ func serviceSettings() []setting {
 
 func commandSettings() []setting {
 	return []setting{
-		formatSetting(),
-		jsonSetting(),
+		settings.FlagOnly(settings.Switch("json", "JSON for scripts, with stable names.",
+			func(c *config) *bool { return &c.json })),
 		settings.FlagOnly(settings.Switch("tables-only", "Create no publication and no slot.",
 			func(c *config) *bool { return &c.tablesOnly })),
 		settings.Switch("functions", "Also create the SQL functions for applications.",

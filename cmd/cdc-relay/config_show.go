@@ -17,7 +17,7 @@ import (
 
 func (p *process) configCommand() *cli.Command {
 	flags := func() []cli.Flag {
-		return relayFlags("dead-letter-retention", "http-addr", "liveness-file", "format")
+		return relayFlags("dead-letter-retention", "http-addr", "liveness-file", "json")
 	}
 	return &cli.Command{
 		Name:      "config",
@@ -61,7 +61,7 @@ func (p *process) configShow(c *cli.Context) error {
 	for _, s := range shownSettings(c, cfg) {
 		view.Settings = append(view.Settings, settings.Effective(s.Info, cfg.given, withoutPassword))
 	}
-	if cfg.format == formatJSON {
+	if cfg.json {
 		return p.terminal.JSON(view)
 	}
 	g := p.terminal.Table("SETTING", "VALUE", "SOURCE")
@@ -85,7 +85,7 @@ func shownSettings(c *cli.Context, cfg *config) []setting {
 	return slices.DeleteFunc(allSettings(), func(s setting) bool {
 		listed := slices.ContainsFunc(ofRun, func(f *settings.Flag) bool { return f.Name == s.Name })
 		_, given := cfg.given[s.Name]
-		return s.FlagOnly || s.Name == "format" || (!listed && !given)
+		return s.FlagOnly || (!listed && !given)
 	})
 }
 
@@ -132,7 +132,7 @@ type validView struct {
 func (p *process) configValidate(c *cli.Context) error {
 	cfg, err := p.relayConfig(c)
 	switch {
-	case cfg != nil && cfg.format == formatJSON:
+	case cfg != nil && cfg.json:
 		return errors.Join(p.terminal.JSON(validView{err == nil, failure.Lines(err)}), err)
 	case err != nil:
 		return err

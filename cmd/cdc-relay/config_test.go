@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -77,8 +78,13 @@ func TestTheFileCanSetEverySetting(t *testing.T) {
 	if err := cfg.validate(); err != nil {
 		t.Error(err)
 	}
-	if cfg.relay.Table.Name != "Out.Box" || cfg.relay.PollInterval != 2*time.Second || cfg.httpAddr != "" || !cfg.checking.strict || cfg.rate != 2.5 {
+	if cfg.relay.Table.Name != "Out.Box" || cfg.relay.PollInterval != 2*time.Second || cfg.httpAddr != "" || !cfg.selected.exact || cfg.rate != 2.5 {
 		t.Errorf("got %+v", cfg)
+	}
+	for _, line := range []string{"payload: true", "fix: true", "strict: true", "limit: 7"} { // a file must not decide these
+		if r := cdcRelay(t, nil, "list", "--config", writeFile(t, "flags.yml", line)); r.code != exitUsage || !strings.Contains(r.stderr, "can only be given as a flag") {
+			t.Errorf("%s: got %d, %s", line, r.code, r.stderr)
+		}
 	}
 	for _, nothing := range []string{"", "# only a comment\n", "---\n"} {
 		cfg := resolved(t, nil, "--config", writeFile(t, "empty.yml", nothing))
@@ -126,6 +132,14 @@ func TestHelpPagesAreComplete(t *testing.T) {
 		check([]string{command.Name}, command)
 		for _, sub := range command.Subcommands {
 			check([]string{command.Name, sub.Name}, sub)
+		}
+	}
+	for command, codes := range map[string]string{
+		"setup": "0 1 2", "resend": "0 1 2 3", "list": "0 1 2 3", "stats": "0 1 2 10 11", "run": "0 1 2 130 143", "config": "0 1 2",
+	} {
+		_, page, _ := strings.Cut(cdcRelay(t, nil, command, "--help").stdout, "EXIT CODES")
+		if got := strings.Join(regexp.MustCompile(`\b\d+\b`).FindAllString(page, -1), " "); got != codes {
+			t.Errorf("%s: the page has exit codes %s, want %s", command, got, codes)
 		}
 	}
 	wantOutput(t, cdcRelay(t, nil, "help"), "FIRST STEPS", "EXIT CODES")

@@ -24,7 +24,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 	if got := takersOf("yes"); !slices.Equal(sorted(got), asks) {
 		t.Errorf("commands with --yes: %q", got)
 	}
-	if got := takersOf("all"); !slices.Equal(sorted(got), []string{"delete", "resend"}) {
+	if got := takersOf("dry-run"); !slices.Equal(sorted(got), []string{"delete", "resend"}) {
 		t.Errorf("commands that change many rows: %q", got)
 	}
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
@@ -50,7 +50,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 	}{
 		{"resend --state published --all", "Send 694 messages of public.outbox_published again, at ", [3]int{695, 3, 694}},
 		{"resend --state published 1", "Send 1 message of public.outbox_published again, at ", [3]int{2, 3, 1}},
-		{"resend --state published --routing-key r --to-exchange e\x1b --format json", `Send 694 messages of public.outbox_published again to exchange "e\\x1b", at `, [3]int{695, 3, 694}},
+		{"resend --state published --routing-key r --to-exchange e\x1b --json", `Send 694 messages of public.outbox_published again to exchange "e\\x1b", at `, [3]int{695, 3, 694}},
 		{"resend --state published --newer-than 1d --rate 1000000", "Send 694 messages", [3]int{695, 3, 694}},
 		{"resend --state published --id 1,2 --after-id 1", "Send 1 message", [3]int{2, 3, 1}},
 		{"delete --state dead --all", "Delete 3 dead letters from public.outbox_dead_letter at ", [3]int{1, 0, 0}},
@@ -353,9 +353,9 @@ func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
 func TestAHeadGoesToTheDeadLettersAndItsKeyGoesOn(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
 	execute(t, db, `ALTER TABLE outbox ADD COLUMN tenant text; ALTER TABLE outbox_dead_letter ADD COLUMN tenant text`)
-	execute(t, db, `INSERT INTO outbox (id, routing_key, payload, ordering_key, attempts, available_at, last_error, tenant) OVERRIDING SYSTEM VALUE VALUES
-		(1, 'r', '{"a": 1}', 'k', 2, now() + interval '1 hour', 'unroutable: no', 'acme'), (2, 'r', '2', 'k', 0, NULL, NULL, NULL), (3, 'r', '3', 'z', 0, NULL, NULL, NULL)`)
-	wantOutput(t, cdcRelay(t, env, "explain", "1"), "to let its key go on  cdc-relay delete ")
+	execute(t, db, `INSERT INTO outbox (id, exchange, routing_key, payload, ordering_key, attempts, available_at, last_error, tenant) OVERRIDING SYSTEM VALUE VALUES
+		(1, '', 'r', '{"a": 1}', 'k', 2, now() + interval '1 hour', 'unroutable: no', 'acme'), (2, NULL, 'r', '2', 'k', 0, NULL, NULL, NULL), (3, NULL, 'r', '3', 'z', 0, NULL, NULL, NULL)`)
+	wantOutput(t, cdcRelay(t, env, "explain", "1"), "to let its key go on  cdc-relay delete ", "place                 first in line for key k")
 	wantOutput(t, cdcRelay(t, env, "delete", "1", "--dead-letter", "--dry-run"), "would move 1 message to the dead letters")
 	execute(t, db, `BEGIN; SELECT FROM outbox WHERE id = 3 FOR UPDATE`)
 	wantOutput(t, cdcRelay(t, env, "delete", "1", "--dead-letter", "--yes", "--json"), `"moved": 1`)
@@ -368,6 +368,9 @@ func TestAHeadGoesToTheDeadLettersAndItsKeyGoesOn(t *testing.T) {
 	if got != `1 {"a": 1} 2 unroutable: no by_hand f acme 2` && got != `1 {"a": 1} 2 unroutable: no by_hand acme 2` {
 		t.Errorf("got %s", got)
 	}
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead"), "\n1   ", "  unroutable  (default)  ")
+	wantOutput(t, cdcRelay(t, env, "stats"), "\nunroutable  ")
+	wantOutput(t, cdcRelay(t, env, "explain", "1"), "exchange      (default)", "unroutable: ", "; a person moved it here", "declare a queue with the name of the routing key", "then: cdc-relay resend")
 	wantOutput(t, cdcRelay(t, env, "keys", "--blocked", "--json"), `"keys": []`)
 	if r := cdcRelay(t, env, "delete", "1", "--dead-letter", "--yes"); r.code != exitFailed || !strings.Contains(r.stderr, "is not in the outbox") {
 		t.Errorf("a dead letter: %d %s%s", r.code, r.stdout, r.stderr)

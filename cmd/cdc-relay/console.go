@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -28,7 +27,6 @@ type consoleFlags struct {
 	hosts        []string
 	tokenFile    string
 	loginHeader  string
-	proxies      []netip.Prefix
 	allowChanges bool
 	// besideDemo: the command demo also serves the console.
 	besideDemo bool
@@ -37,7 +35,7 @@ type consoleFlags struct {
 func consoleSettings() []setting {
 	return []setting{
 		settings.Text(consoleAddress, "HOST:PORT", "127.0.0.1:9465",
-			"Serve the console at this address. Beyond loopback it needs --token-file or --login-header.",
+			"Serve the console at this address. Beyond loopback it needs --token-file.",
 			func(c *config) *string { return &c.console.listen }, settings.CheckHostPort),
 		settings.Parsed("allowed-hosts", "NAME,…", "",
 			"Host names by which browsers open the console, such as console.example.com. Others are "+
@@ -49,12 +47,8 @@ func consoleSettings() []setting {
 			func(c *config) *string { return &c.console.tokenFile }, notEmpty)),
 		settings.Text("login-header", "NAME", "",
 			"The header in which a proxy before the console sets the user, such as X-Forwarded-User. "+
-				"It needs --trusted-proxies, or --token-file with the token that the proxy sends. Default: none.",
+				"It needs --token-file with the token that the proxy sends. Default: none.",
 			func(c *config) *string { return &c.console.loginHeader }, console.CheckHeaderName),
-		settings.Parsed("trusted-proxies", "ADDRESS,…", "",
-			"Addresses or networks (10.0.0.0/24) of the proxies that may set --login-header. "+
-				"Clients at other addresses are rejected. Default: none.",
-			func(c *config) *[]netip.Prefix { return &c.console.proxies }, console.ParseProxies),
 		settings.Switch("allow-changes", "Let users of the console resend and delete messages.",
 			func(c *config) *bool { return &c.console.allowChanges }),
 		settings.FlagOnly(settings.Switch("console", "Also serve the console, until the demo ends.",
@@ -70,7 +64,7 @@ func notEmpty(text string) error {
 }
 
 func (p *process) consoleCommand() *cli.Command {
-	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "trusted-proxies", "allow-changes",
+	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "allow-changes",
 		"payload", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
 		"mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "owner", "slot",
 		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
@@ -154,7 +148,6 @@ func (p *process) consoleConfig(cfg *config) (console.Config, error) {
 			Hosts:       own.hosts,
 			Token:       token,
 			LoginHeader: own.loginHeader,
-			Proxies:     own.proxies,
 		},
 		AllowChanges: own.allowChanges,
 		ShowPayload:  cfg.selected.payload,

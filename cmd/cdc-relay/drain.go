@@ -27,7 +27,7 @@ EXAMPLES
 
   cdc-relay drain --config /etc/cdc-relay/config.yaml
   cdc-relay drain --publisher stdout > messages.jsonl`,
-		Flags:  relayFlags("format"),
+		Flags:  relayFlags("json"),
 		Action: p.drain,
 	}
 }
@@ -46,8 +46,8 @@ func (p *process) drain(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if cfg.format == formatJSON && cfg.publisher == "stdout" {
-		return usagef("--publisher stdout writes messages to the standard output: leave out --format json")
+	if cfg.json && cfg.publisher == "stdout" {
+		return usagef("--publisher stdout writes messages to the standard output: leave out --json")
 	}
 	return p.ended("drain", cfg, p.drainWith(c, cfg))
 }
@@ -75,7 +75,7 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	if s.statsd != nil {
 		s.statsd.Send(context.WithoutCancel(c.Context)) // once, after the drain
 	}
-	if cfg.format == formatJSON {
+	if cfg.json {
 		err = errors.Join(err, p.writeDrained(s, err))
 	}
 	return err

@@ -266,7 +266,7 @@ func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	}
 	relay.stopsWell(t)
 
-	wantOutput(t, cdcRelay(t, env, "stats"), "(routing key gone, orders.send)", "ROUTING KEY  TASK ", "gone         orders.send ", `evil"\n\x1b[31m<b>`, "xxxxx…")
+	wantOutput(t, cdcRelay(t, env, "stats"), "also: 5 dead letters: 5 unroutable", "ROUTING KEY  TASK ", "gone         orders.send ", `evil"\n\x1b[31m<b>`, "xxxxx…")
 	var stats struct {
 		TopFailing []struct{ Header *string } `json:"top_failing"`
 	}

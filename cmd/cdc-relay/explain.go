@@ -20,7 +20,7 @@ waits for, and what happens next and when. For a dead letter it shows the reason
 command that sends it again. ID is the row's id, the message_id, or the id of a Celery task,
 also while it waits for a retry. If no message is found, the exit code is 3.`,
 		Flags: asking(flags(
-			"payload", "format", "database-url", "table", "config",
+			"payload", "json", "database-url", "table", "config",
 			"on-dead-letter", "on-expired", "max-retries", "poll-interval", "mode", "slot", "shard",
 		)),
 		Action: p.onNamed(p.explain),
@@ -37,11 +37,11 @@ func (p *process) explain(ctx context.Context, s *session, name operator.Name) e
 		return err
 	}
 	found = around.Known(found)
-	if s.cfg.format == formatJSON {
+	if s.cfg.json {
 		err = p.terminal.JSON(around.View(found))
 	}
 	for i, m := range found {
-		if err != nil || s.cfg.format == formatJSON {
+		if err != nil || s.cfg.json {
 			break
 		}
 		if i > 0 {

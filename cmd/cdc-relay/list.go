@@ -18,7 +18,8 @@ func (p *process) listCommand() *cli.Command {
 		Usage:     "list messages that wait, are dead, or were published",
 		UsageText: "cdc-relay list [--state STATE] [FILTERS] [FLAGS]",
 		Description: `Lists rows of the outbox: all of them, or those that the filters pick. With --state dead it
-lists dead letters, with --state published the history (run --keep-published).
+lists dead letters, with --state published the history (run --keep-published). --id finds
+messages in all three.
 
 Rows come in the order of their ids; rows of a state that has a time (due, retrying,
 scheduled) come in the order of that time, blocked ones by their ordering key,
@@ -32,7 +33,7 @@ EXAMPLES
   cdc-relay list --state dead --reason unroutable --newer-than 24h
   cdc-relay list --json | jq -r '.messages[].message_id'`,
 		Flags: asking(describe(pageFlags(append(asFlags(state), asFlags(filterSettings()...)...),
-			"payload", "format", "metrics-header", "on-dead-letter", "database-url", "table", "config",
+			"payload", "json", "metrics-header", "on-dead-letter", "database-url", "table", "config",
 		), usages{"metrics-header": showHeader})),
 		Action: p.with(p.resolveListing, p.list),
 	}
@@ -43,9 +44,8 @@ func (p *process) resolveListing(c *cli.Context) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f := cfg.selected.filter; f.Named() && f.State.Waits() {
-		return nil, usagef("list: --id needs --state dead or published; for one message: cdc-relay explain %s",
-			f.Names()[0])
+	if f := cfg.selected.filter; f.Named() && f.State.Waits() && !f.OnlyNamed() {
+		return nil, usagef("list: --id finds a message in any state: leave out the other filters")
 	}
 	return cfg, nil
 }
@@ -72,11 +72,11 @@ func (p *process) list(ctx context.Context, s *session) error {
 	l := listing[operator.Message]{
 		what: "messages",
 		read: func(page operator.Page) (operator.Listing[operator.Message], error) {
-			list, err := s.List(ctx, filter, page)
+			list, err := s.listed(ctx, filter, page)
 			list.Rows = around.Known(list.Rows)
 			return list, err
 		},
-		none: func() error { return s.cfg.unknownReason("message of the outbox") },
+		none: func() error { return s.cfg.noneFound("message") },
 		view: func(rows []operator.Message, next *string) any { return listView{each(rows, show.MessageOf), next} },
 		columns: []string{
 			"ID", "AGE", "STATE", "NEXT", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
@@ -84,7 +84,7 @@ func (p *process) list(ctx context.Context, s *session) error {
 		cells: func(w operator.Message) []string {
 			return []string{
 				fmt.Sprint(w.ID), show.Duration(w.Age()), show.StateText(w.State), show.NextTime(w),
-				show.CellOrDash(w.Exchange), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
+				show.OrElse(show.Exchange(w.Exchange), "-"), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
 				fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError),
 			}
 		},
@@ -92,29 +92,24 @@ func (p *process) list(ctx context.Context, s *session) error {
 	}
 	switch filter.State {
 	case operator.Dead:
-		l.what, l.none = "dead letters", func() error {
-			if filter.Reason == nil {
-				return nil
-			}
-			return s.cfg.noneFound("dead letter")
-		}
+		l.what, l.none = "dead letters", func() error { return s.cfg.noneFound("dead letter") }
 		l.columns = []string{
 			"ID", "DEAD FOR", "REASON", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
 		}
 		l.cells = func(m operator.Message) []string {
 			return []string{
-				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Cell(m.Reason),
-				show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
+				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Reason(m),
+				show.OrElse(show.Exchange(m.Exchange), "-"), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
 				fmt.Sprint(m.Attempts), show.CellOrDash(m.LastError),
 			}
 		}
 	case operator.Published:
-		l.what, l.none = "published messages", func() error { return s.cfg.unknownReason("published message") }
+		l.what, l.none = "published messages", func() error { return s.cfg.noneFound("published message") }
 		l.columns = []string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", routingKeyColumn, "ORDERING KEY"}
 		l.cells = func(m operator.Message) []string {
 			return []string{
 				fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-				m.MessageID.String(), show.CellOrDash(m.Exchange), show.Cell(m.RoutingKey),
+				m.MessageID.String(), show.OrElse(show.Exchange(m.Exchange), "-"), show.Cell(m.RoutingKey),
 				show.CellOrDash(m.OrderingKey),
 			}
 		}
@@ -127,6 +122,23 @@ func (p *process) list(ctx context.Context, s *session) error {
 	return l.show(p, s.cfg)
 }
 
+// listed reads a page. Messages that are named are found wherever they are.
+func (s *session) listed(
+	ctx context.Context, filter operator.Filter, page operator.Page,
+) (list operator.Listing[operator.Message], err error) {
+	if !filter.OnlyNamed() {
+		return s.List(ctx, filter, page)
+	}
+	for _, name := range filter.Names() {
+		found, err := s.Find(ctx, name, page.Payload)
+		if err != nil {
+			return list, err
+		}
+		list.Rows = append(list.Rows, found...)
+	}
+	return list, nil
+}
+
 func (p *process) keysCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "keys",
@@ -137,7 +149,7 @@ and what happens next. With --blocked only keys whose first row waits for its ti
 --on-dead-letter block those that a dead letter blocks. "cdc-relay list --ordering-key KEY"
 lists the rows of one.`,
 		Flags: asking(pageFlags(
-			asFlags(blockedSetting()), "format", "database-url", "table", "config",
+			asFlags(blockedSetting()), "json", "database-url", "table", "config",
 			"on-dead-letter", "max-retries", "poll-interval", "mode", "slot", "shard",
 		)),
 		Action: p.with(p.resolveValid, p.keys),

@@ -44,7 +44,7 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 	wantOutput(t, cdcRelay(t, env, "stats", "--json"), `"blocked_keys": 1`)
 
 	var keys []string
-	for args := []string{"list", "--routing-key", "orders.paid", "--limit", "1", "--format", "json"}; ; {
+	for args := []string{"list", "--routing-key", "orders.paid", "--limit", "1", "--json"}; ; {
 		r := cdcRelay(t, env, args...)
 		want(t, r, exitDone)
 		var page struct {
@@ -63,7 +63,7 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 		if page.Next == nil {
 			break
 		}
-		args = append(args[:7:7], "--after", *page.Next)
+		args = append(args[:6:6], "--after", *page.Next)
 	}
 	if got := strings.Join(keys, ", "); got != "waiting customer-1, waiting customer-2" {
 		t.Errorf("pages: %s", got)
@@ -90,8 +90,8 @@ func TestExplainNamesTheSessionThatLocksARow(t *testing.T) {
 	execute(t, conn, `SELECT FROM outbox WHERE id = 1 FOR UPDATE`)
 	defer execute(t, conn, `ROLLBACK`)
 	for _, id := range []string{"1", "2"} { // the second waits for the first
-		wantOutput(t, cdcRelay(t, env, "explain", id), "is locked by nightly job, backend ", " from 127.0.0.1:", ", for ")
-		wantOutput(t, cdcRelay(t, env, "explain", id, "--format", "json"), `"application": "nightly job"`)
+		wantOutput(t, cdcRelay(t, env, "explain", id), "is locked by nightly job, Postgres process ", " from 127.0.0.1:", ", for ")
+		wantOutput(t, cdcRelay(t, env, "explain", id, "--json"), `"application": "nightly job"`)
 	}
 	wantOutput(t, cdcRelay(t, env, "list", "--state", "locked"), "locked")
 	execute(t, conn, `UPDATE outbox SET schema_version = 7 WHERE id = 1`)
@@ -111,6 +111,11 @@ func TestCommandsAcceptNegativeIDs(t *testing.T) {
 	}
 	wantOutput(t, cdcRelay(t, env, "explain", "-5"), "id", "-5")
 	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--id", "-5"), "-5")
+	found := cdcRelay(t, env, "list", "--id", "-7,-5")
+	if wantOutput(t, found, "\n-7  ", "\n-5  ", " waiting ", " dead "); strings.Count(found.stdout, "\n") != 3 {
+		t.Errorf("got %s", found.stdout)
+	}
+	want(t, cdcRelay(t, env, "list", "--id", "8"), exitNotFound)
 	wantOutput(t, cdcRelay(t, env, "resend", "--state", "dead", "--dry-run", "-5", "-6"), "would resend 1 dead letter")
 	wantUsage(t, cdcRelay(t, env, "stats", "--top", "-5"), `--top: -5: want 0 to 10000`)
 }
@@ -123,18 +128,18 @@ func TestCommandsShowTimesBeyondTheRangeOfGo(t *testing.T) {
 		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox (id, routing_key, payload, created_at, available_at, expires_at) VALUES (%d, 'k', '1', %[2]s, %[2]s, %[2]s)`, id+1, at))
 		execute(t, conn, fmt.Sprintf(`INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, routing_key, payload, failure_reason)
 			VALUES (%d, gen_random_uuid(), %s, 6, 1, 'k', '{}', 'nack')`, id+11, at))
-		for _, format := range []string{"table", "json"} {
-			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+1), "--format", format), "created", "expire")
-			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+11), "--format", format), "created")
+		for _, format := range []string{"--json=false", "--json"} {
+			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+1), format), "created", "expire")
+			wantOutput(t, cdcRelay(t, env, "explain", fmt.Sprint(id+11), format), "created")
 		}
 	}
 	for _, command := range []string{"list", "explain 6", "list --state scheduled"} {
-		out := cdcRelay(t, env, append(strings.Fields(command), "--format", "json")...)
+		out := cdcRelay(t, env, append(strings.Fields(command), "--json")...)
 		if null := `"available_at": null`; strings.Contains(out.stdout, null) || strings.Contains(out.stdout, `"expires_at": null`) {
 			t.Errorf("%s shows null for a time:\n%s", command, out.stdout)
 		}
 	}
-	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--format", "json"), `"created_at": "9999-12-31T23:59:59Z"`, `"created_at": "0001-01-01T00:00:00Z"`)
+	wantOutput(t, cdcRelay(t, env, "list", "--state", "dead", "--json"), `"created_at": "9999-12-31T23:59:59Z"`, `"created_at": "0001-01-01T00:00:00Z"`)
 }
 
 // A script that gets exit code 0 would assume success.
@@ -150,13 +155,13 @@ func TestAMissingMessageHasItsOwnExitCode(t *testing.T) {
 	}{
 		{"resend --state dead 999999999", exitNotFound, "no dead letter has one of these IDs"},
 		{"resend --state dead 999999999 --dry-run", exitNotFound, "no dead letter has one of these IDs"},
-		{"resend --state dead 999999999 --format json", exitNotFound, "no dead letter has one of these IDs"},
+		{"resend --state dead 999999999 --json", exitNotFound, "no dead letter has one of these IDs"},
 		{"delete --state dead 999999999 --yes", exitNotFound, "no dead letter has one of these IDs"},
 		{"resend --state retrying 999999999", exitNotFound, "no waiting retry has one of these IDs"},
 		{"resend --state retrying 999999999 --json", exitNotFound, "no waiting retry has one of these IDs"},
 		{"explain 999999999", exitNotFound, "999999999 is neither in public.outbox nor"},
 		{"explain 00000000-0000-4000-8000-000000000000 --json", exitNotFound, "is neither in public.outbox nor"},
-		{"list --reason bogus", exitUsage, `no message of the outbox has "bogus"; the codes are nack, unroutable, `},
+		{"list --reason bogus", exitUsage, `no message has "bogus"; the codes are nack, unroutable, `},
 		{"list --reason unroutable", exitDone, ""},
 		{"delete --state due --reason bogus --yes", exitUsage, `no due message has "bogus"`},
 		{"delete --state due 999999999 --yes", exitNotFound, "no due message has one of these IDs"},

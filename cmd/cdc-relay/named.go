@@ -156,7 +156,7 @@ func (p *process) plan(
 			filter.Add(at.name)
 		}
 		all.filters[one.Action] = filter
-		if one.Text != "" && s.cfg.format != formatJSON {
+		if one.Text != "" && !s.cfg.json {
 			fmt.Fprintln(p.terminal.Out, one.Text)
 		}
 	}

@@ -45,7 +45,7 @@ func (l listing[T]) show(p *process, cfg *config) error {
 		}
 	}
 	switch {
-	case cfg.format == formatJSON:
+	case cfg.json:
 		return p.terminal.JSON(l.view(list.Rows, orNothing(list.Next)))
 	case empty:
 		fmt.Fprintln(p.terminal.Out, "no "+l.what)

@@ -153,7 +153,7 @@ func (s *session) waitsFor(w operator.Message) (what string, soon bool) {
 	case operator.Scheduled:
 		what = "it is scheduled for " + show.Time(*w.AvailableAt)
 	case operator.Locked:
-		what = fmt.Sprintf("backend %d has locked it", w.LockedBy)
+		what = fmt.Sprintf("Postgres process %d has locked it", w.LockedBy)
 	case operator.Expired:
 		what = "its expires_at has passed, so that it is not published"
 	case operator.NewerVersion:

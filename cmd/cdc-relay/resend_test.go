@@ -188,7 +188,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	want(t, cdcRelay(t, env, "explain", "77"), exitNotFound)
 	for _, id := range []string{"1", first.MessageId} {
 		wantOutput(t, cdcRelay(t, env, "explain", id), "public.outbox_published", "published")
-		wantOutput(t, cdcRelay(t, env, "explain", id, "--format", "json"), `"state": "published"`, `"published_at": "`)
+		wantOutput(t, cdcRelay(t, env, "explain", id, "--json"), `"state": "published"`, `"published_at": "`)
 	}
 	want(t, cdcRelay(t, env, "resend", "--state", "published"), exitUsage)
 	wantOutput(t, cdcRelay(t, env, "resend", "--state", "published", "--all", "--dry-run"), "would resend 2 messages")
@@ -203,7 +203,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 		Messages []struct{ ID int }
 		Next     *string
 	}
-	r = cdcRelay(t, env, "list", "--state", "published", "--limit", "2", "--format", "json")
+	r = cdcRelay(t, env, "list", "--state", "published", "--limit", "2", "--json")
 	if err := json.Unmarshal([]byte(r.stdout), &list); err != nil || len(list.Messages) != 2 || list.Messages[0].ID != 3 || list.Next == nil {
 		t.Errorf("%v: %s", err, r.stdout)
 	}

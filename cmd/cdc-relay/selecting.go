@@ -51,8 +51,8 @@ func lookingSettings() []setting {
 		settings.Number("top", "10",
 			"How many of the most frequent causes of failures to show.", 0, 10_000,
 			func(c *config) *int { return &c.selected.top }),
-		settings.Number("limit", "50", "How many to list.", 1, 1_000_000,
-			func(c *config) *int { return &c.selected.limit }),
+		settings.FlagOnly(settings.Number("limit", "50", "How many to list.", 1, 1_000_000,
+			func(c *config) *int { return &c.selected.limit })),
 		settings.Switch("exact", "Count every row, however long that takes.",
 			func(c *config) *bool { return &c.selected.exact }),
 		settings.FlagOnly(settings.Switch("exit-code",
@@ -62,8 +62,8 @@ func lookingSettings() []setting {
 			func(c *config) *bool { return &c.selected.watch }),
 		settings.Parsed("interval", "DURATION", "2s", "How often --watch prints.",
 			func(c *config) *time.Duration { return &c.selected.interval }, parseInterval),
-		settings.Switch("payload", "Show bodies. If redacted_payload is set, it is shown instead.",
-			func(c *config) *bool { return &c.selected.payload }),
+		settings.FlagOnly(settings.Switch("payload", "Show bodies. If redacted_payload is set, it is shown instead.",
+			func(c *config) *bool { return &c.selected.payload })),
 		settings.FlagOnly(settings.Switch("dry-run", "Print the number of rows and change nothing.",
 			func(c *config) *bool { return &c.selected.dryRun })),
 	}
@@ -199,10 +199,9 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter, states := cfg.selected.filter, ""
+	filter := cfg.selected.filter
 	for _, f := range settings.FlagsOf(c.Command.Flags) {
 		if f.Name == "state" {
-			states = strings.Join(f.Choices(), "|")
 			if err := settings.OneOf(string(filter.State), f.Choices()...); filter.State != "" && err != nil {
 				return nil, usagef("--state: %s", err)
 			}
@@ -212,14 +211,10 @@ func (p *process) resolveSelecting(c *cli.Context) (*config, error) {
 			return nil, usagef("%s: --%s is for published messages: add --state published", c.Command.Name, f.Name)
 		}
 	}
-	unnamed, everything := filter, filter.In("").Everything()
-	unnamed.IDs, unnamed.MessageIDs = nil, nil
+	everything := filter.In("").Everything()
 	switch {
-	case filter.State == "" && (cfg.selected.all || !unnamed.Everything()):
-		return nil, usagef("%s: filters and --all choose among the messages of one state: add --state %s",
-			c.Command.Name, states)
-	case filter.State == "" && !filter.Named():
-		return nil, usagef("%s: say which: an ID, or --state %s with filters or --all", c.Command.Name, states)
+	case filter.State == "" && (cfg.selected.all || !filter.OnlyNamed()):
+		return nil, usagef("%s: say which: an ID, or a state, for example --state dead", c.Command.Name)
 	case everything && !cfg.selected.all:
 		return nil, usagef("%s: say which: an ID, filters such as --routing-key, or --all", c.Command.Name)
 	case !everything && cfg.selected.all:

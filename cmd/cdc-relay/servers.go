@@ -17,18 +17,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// withRelated adds the flags that set the same value in another way.
-func withRelated(names []string) []string {
+// withFiles adds the flags that read a URL from a file.
+func withFiles(names []string) []string {
 	var all []string
 	for _, name := range names {
 		all = append(all, name)
-		switch name {
-		case "database-url":
-			all = append(all, "database-url-file")
-		case "format":
-			all = append(all, jsonSetting().Name)
-		case "amqp-url":
-			all = append(all, "amqp-url-file")
+		if name == "database-url" || name == "amqp-url" {
+			all = append(all, name+"-file")
 		}
 	}
 	return all

@@ -61,7 +61,7 @@ func asFlags(picked ...setting) []cli.Flag { return settings.Flags((&process{}).
 
 // flags returns the named settings as flags, in the order of the help page.
 func flags(names ...string) []cli.Flag {
-	return asFlags(settings.Pick(allSettings(), withRelated(names)...)...)
+	return asFlags(settings.Pick(allSettings(), withFiles(names)...)...)
 }
 
 // usages are texts for the help page of one command, by the name of the flag.
@@ -186,17 +186,3 @@ func foreignVariable(name string) bool {
 	)
 	return regexp.MustCompile(`^(` + ofScripts + `|` + ofKubernetes + `)$`).MatchString(name)
 }
-
-// Values of --format.
-const (
-	formatTable = "table"
-	formatJSON  = "json"
-)
-
-func formatSetting() setting {
-	return settings.Choice("format", formatTable, "table for people; json for scripts, with stable names.",
-		func(c *config) *string { return &c.format }, formatTable, formatJSON)
-}
-
-// jsonSetting comes after formatSetting in the list.
-func jsonSetting() setting { return settings.Shorthand("json", formatSetting(), formatJSON) }

@@ -16,10 +16,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/urfave/cli/v2"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
+	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -45,7 +47,7 @@ SQL functions outbox_enqueue, outbox_celery, outbox_await and outbox_cancel
 
 It grants what --relay-role needs, and lets --app-role insert messages, or, with
 --functions, call the functions. The roles must exist. It revokes nothing. What the grants
-allow: docs/security.md.
+allow: docs/security.md. At the end it prints what "check" would report of the database.
 
 EXAMPLES
 
@@ -59,7 +61,7 @@ EXAMPLES
 		Flags: describe(flags(
 			"database-url", "table", "tables-only", "owner", "slot", "publication", "shard", "shards", "failover-slot",
 			"mode", "functions", "relay-role", "app-role", "app-insert-only", "keep-published", "dead-letter-retention",
-			"print-sql", "format", "config",
+			"print-sql", "json", "config",
 		), usages{
 			"relay-role": "The role of the relay: grant what it needs.",
 			"app-role": "The role of the application: let it insert messages, or with --functions call the " +
@@ -88,7 +90,25 @@ func (p *process) setup(c *cli.Context) error {
 	}
 	defer closeConn(c.Context, conn)
 	made := p.newSetupReport(cfg)
-	return made.end(made.setUp(c.Context, conn, cfg))
+	if err := made.setUp(c.Context, conn, cfg); err != nil {
+		return made.end(err)
+	}
+	made.examine(c.Context, cfg)
+	return made.end(nil)
+}
+
+// examine reports what check would report, except that no relay runs yet.
+func (r *setupReport) examine(ctx context.Context, cfg *config) {
+	own := *cfg
+	own.checking.relayRole = "" // nobody says that this role may act as the relay's
+	options := checkOptions(&own)
+	options.Operator, options.Poll, options.RabbitMQ = true, !cfg.streams(), amqpdial.Address{}
+	worse, _ := doctor.Split(doctor.Examine(ctx, options))
+	for _, f := range worse {
+		if f.Name != "active" {
+			r.warn("%s %s %s: %s", f.Level, f.Area, f.Name, strings.Join(append([]string{f.Message}, f.Fix...), "\n  "))
+		}
+	}
 }
 
 // setupView is the JSON output of setup.
@@ -97,7 +117,7 @@ type setupView struct {
 	Version int    `json:"version"` // of the tables; 0: none
 	// Done says in words what was created; empty: nothing was missing.
 	Done []string `json:"done"`
-	// Warnings are privileges that a role has beside those it needs, or that it lacks and can do without.
+	// Warnings are what check would report, and privileges of roles that setup can not or need not grant.
 	Warnings []string `json:"warnings,omitempty"`
 	Error    string   `json:"error,omitempty"`
 }
@@ -113,7 +133,7 @@ type setupReport struct {
 func (p *process) newSetupReport(cfg *config) *setupReport {
 	return &setupReport{
 		terminal: p.terminal,
-		json:     cfg.format == formatJSON,
+		json:     cfg.json,
 		view:     setupView{Table: cfg.relay.Table.String(), Done: []string{}},
 	}
 }
@@ -237,7 +257,7 @@ func (r *setupReport) makeSlots(ctx context.Context, conn *pgx.Conn, cfg *config
 		done, err := provision.Setup(ctx, conn.PgConn(), names, slotTimeout)
 		waiting.Stop()
 		for _, line := range done {
-			r.did("%s", line)
+			r.did("%s", line.Text)
 		}
 		if err != nil {
 			return err

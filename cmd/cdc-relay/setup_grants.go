@@ -87,7 +87,7 @@ func (r *setupReport) grant(
 	return nil
 }
 
-// grantApp lets an application send messages, and reports what else it may do.
+// grantApp lets an application send messages.
 func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config, role string) error {
 	table := cfg.relay.Table
 	sequence, err := grants.SequenceOf(ctx, conn, table)
@@ -95,18 +95,9 @@ func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config,
 		return err
 	}
 	may, all := cfg.application(sequence)
-	if err := r.grant(ctx, conn, cfg, role, may, all); err != nil {
+	err = r.grant(ctx, conn, cfg, role, may, all)
+	if err != nil || cfg.functions || !cfg.checking.appInsertOnly {
 		return err
-	}
-	found, err := doctor.ExamineApp(ctx, conn, table, role)
-	if err != nil {
-		return err
-	}
-	for _, f := range found {
-		r.warn("%s: %s", f.Message, strings.Join(f.Fix, " "))
-	}
-	if cfg.functions || !cfg.checking.appInsertOnly {
-		return nil
 	}
 	reads, err := grants.Has(ctx, conn, role, grants.Returning(table))
 	if err == nil && reads {

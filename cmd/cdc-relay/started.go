@@ -61,7 +61,7 @@ func loggedValue(s setting, text string) any {
 func (c *config) logs(s setting, text string) bool {
 	elsewhere := []string{
 		"config", "database-url", "database-url-file", "amqp-url", "amqp-url-file", "table", "slot", "publication",
-		"log-level", "log-format", "format",
+		"log-level", "log-format", "json",
 	}
 	if slices.Contains(elsewhere, s.Name) || !s.Everywhere && !slices.Contains(c.flags, s.Name) {
 		return false

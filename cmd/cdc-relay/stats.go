@@ -30,7 +30,7 @@ EXAMPLES
   cdc-relay stats --json | jq .oldest_pending_seconds
   cdc-relay stats --exit-code >/dev/null || echo "look at the outbox"`,
 		Flags: asking(describe(flags(
-			"top", "exact", "exit-code", "watch", "interval", "format", "database-url", "table", "config",
+			"top", "exact", "exit-code", "watch", "interval", "json", "database-url", "table", "config",
 			"metrics-header", "on-dead-letter", "mode", "slot", "shard"),
 			usages{"metrics-header": showHeader})),
 		Action: p.with(p.resolveValid, p.stats),
@@ -48,7 +48,7 @@ func (p *process) stats(ctx context.Context, s *session) error {
 		if err != nil {
 			return err
 		}
-		if cfg.format == formatJSON {
+		if cfg.json {
 			err = p.terminal.JSON(view)
 		} else {
 			err = p.showStats(view)
@@ -60,7 +60,7 @@ func (p *process) stats(ctx context.Context, s *session) error {
 	}
 	return p.terminal.Watch(ctx, cfg.selected.interval, func(ctx context.Context) (display func() error, err error) {
 		view, err := look.Take(ctx)
-		if cfg.format == formatJSON {
+		if cfg.json {
 			return func() error { return p.terminal.JSONLine(view) }, err
 		}
 		return func() error { return p.showStats(view) }, err

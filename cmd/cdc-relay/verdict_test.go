@@ -32,7 +32,7 @@ type judged struct {
 // verdicts returns those of stats, of /readyz?verbose, and of the console.
 func verdicts(t *testing.T, env environment, relay, console string) (stats show.Verdict, readyz, browser judged) {
 	t.Helper()
-	r := cdcRelay(t, env, "stats", "--format", "json")
+	r := cdcRelay(t, env, "stats", "--json")
 	want(t, r, exitDone)
 	var view struct{ Verdict show.Verdict }
 	must(t, json.Unmarshal([]byte(r.stdout), &view))

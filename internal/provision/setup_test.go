@@ -223,7 +223,7 @@ func TestTeardownRejectsASlotInUse(t *testing.T) {
 	f := newFixture(t)
 	f.listen()
 	_, err := Teardown(t.Context(), f.Conn.PgConn(), f.names)
-	f.wantProblem(err, "in use by server process "+f.Slot("active_pid"), "stop the relays")
+	f.wantProblem(err, "in use by Postgres process "+f.Slot("active_pid"), "stop the relays")
 	if f.Value(`SELECT pubname FROM pg_publication`) == "" {
 		t.Error("the publication was dropped")
 	}

@@ -47,9 +47,9 @@ func (p Process) String() string {
 		known = append(known, "from "+*p.Client)
 	}
 	if len(known) == 0 {
-		return fmt.Sprintf("server process %d", p.PID)
+		return fmt.Sprintf("Postgres process %d", p.PID)
 	}
-	return fmt.Sprintf("server process %d (%s)", p.PID, strings.Join(known, " "))
+	return fmt.Sprintf("Postgres process %d (%s)", p.PID, strings.Join(known, " "))
 }
 
 // Terminate ends the process and so frees its slot; the server would wait for wal_sender_timeout. It does nothing if

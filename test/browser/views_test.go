@@ -47,7 +47,7 @@ func parsed(text string) (v view) {
 	return v
 }
 
-// stats is what the test reads from stats --format json.
+// stats is what the test reads from stats --json.
 type stats struct {
 	Verdict struct {
 		Level, Text, Detail, Fix, Command string
@@ -60,10 +60,10 @@ type stats struct {
 	} `json:"top_failing"`
 }
 
-// stats runs cdc-relay stats --format json.
+// stats runs cdc-relay stats --json.
 func (s *site) stats(args ...string) (found stats) {
 	s.Helper()
-	must(s, json.Unmarshal([]byte(s.run(append([]string{"stats", "--format", "json"}, args...)...)), &found))
+	must(s, json.Unmarshal([]byte(s.run(append([]string{"stats", "--json"}, args...)...)), &found))
 	return found
 }
 
@@ -79,9 +79,9 @@ func (s *site) views() (map[string]view, stats) {
 	found := s.stats()
 	v := found.Verdict
 	all := map[string]view{
-		"stats --format json": {v.Level, v.Text, slices.DeleteFunc([]string{v.Detail, v.Fix, v.Command}, func(s string) bool { return s == "" }), v.Others},
-		"stats":               parsed(s.run("stats")),
-		"the page":            get(s, chromedp.Evaluate[view](onPage)),
+		"stats --json": {v.Level, v.Text, slices.DeleteFunc([]string{v.Detail, v.Fix, v.Command}, func(s string) bool { return s == "" }), v.Others},
+		"stats":        parsed(s.run("stats")),
+		"the page":     get(s, chromedp.Evaluate[view](onPage)),
 	}
 	if s.relays {
 		answer, err := http.Get("http://" + s.address + "/readyz?verbose")

@@ -13,10 +13,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
-// answer runs a command with --format json and parses its output.
+// answer runs a command with --json and parses its output.
 func answer[T any](w *world, wantCode int, args ...string) (v T) {
 	w.t.Helper()
-	stdout, stderr, code := w.outputs(append(args, "--format", "json")...)
+	stdout, stderr, code := w.outputs(append(args, "--json")...)
 	if code != wantCode {
 		w.t.Fatalf("%v: exit %d\n%s%s", args, code, stdout, stderr)
 	}
@@ -193,7 +193,7 @@ func TestStatsAgreesWithTheTables(t *testing.T) {
 
 func TestStatsWatchRunsUntilItIsStopped(t *testing.T) {
 	w := newWorld(t).setUp()
-	cmd := exec.CommandContext(t.Context(), w.binary, "stats", "--watch", "--interval", "100ms", "--format", "json")
+	cmd := exec.CommandContext(t.Context(), w.binary, "stats", "--watch", "--interval", "100ms", "--json")
 	cmd.Env = w.env()
 	out, err := cmd.StdoutPipe()
 	must(t, "make a pipe", err)

@@ -45,7 +45,7 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k0")
 	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k1")
 	w.repeatCommand(running, &commands, "resend", "--state", "dead", "--all")
-	w.repeatCommand(running, &commands, "stats", "--format", "json")
+	w.repeatCommand(running, &commands, "stats", "--json")
 	commands.Go(func() { w.rebind(running, channel, exchange) })
 
 	keys := numbered("k", 5)

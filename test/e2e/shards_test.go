@@ -197,7 +197,7 @@ func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 		{"check", "--slot", other},
 	} {
 		out, code := w.command(args...)
-		if code != 1 || !strings.Contains(out, "public.outbox is streamed from slot "+w.slot+" by server process") || !strings.Contains(out, "the same --slot") {
+		if code != 1 || !strings.Contains(out, "public.outbox is streamed from slot "+w.slot+" by Postgres process") || !strings.Contains(out, "the same --slot") {
 			t.Errorf("%s: exit %d\n%s", args, code, out)
 		}
 	}

@@ -55,7 +55,7 @@ func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 	r := w.start()
 	w.eventually("the relay is not ready, and says why", func() bool {
 		page, status := r.get("/readyz")
-		return status == 503 && strings.Contains(page, "is owned by server process") && strings.Contains(page, "pg_recvlogical")
+		return status == 503 && strings.Contains(page, "is owned by Postgres process") && strings.Contains(page, "pg_recvlogical")
 	})
 	for _, fields := range []row{nil, {"ordering_key": "k"}, {"ordering_key": "k"}} {
 		w.await(arrived, w.insert(fields))

@@ -3,7 +3,6 @@ package console
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -12,7 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
-// Access says who may open the console, and how it learns their names. Without Token and LoginHeader, everybody who
+// Access says who may open the console, and how it learns their names. Without a Token, everybody who
 // reaches it is the "local user".
 type Access struct {
 	// Listen is the address HOST:PORT as the user wrote it. Browsers may open the console by this host.
@@ -21,29 +20,22 @@ type Access struct {
 	Hosts []string
 	// Token is the password of every user; "": there is none.
 	Token string
-	// LoginHeader is the header in which a proxy before the console names the user; "": there is none.
+	// LoginHeader is the header in which a proxy, which sends the token, names the user; "": there is none.
 	LoginHeader string
-	// Proxies may set LoginHeader; none: every client that sends the token.
-	Proxies []netip.Prefix
 }
 
 // validate fails if anybody could choose a user name, or if the console is open to other machines.
 func (a Access) validate() error {
-	const hint = "cdc-relay console --login-header %s --trusted-proxies 127.0.0.1  # the address of your proxy"
 	switch {
-	case !IsLoopback(a.Listen) && a.open():
-		return problem.New("", "--listen %s: beyond loopback it needs --token-file or --login-header", a.Listen)
-	case a.LoginHeader != "" && a.Token == "" && len(a.Proxies) == 0:
-		return problem.New(fmt.Sprintf(hint, a.LoginHeader), "--login-header %s: every client could choose the user; "+
-			"it also needs --trusted-proxies or --token-file", a.LoginHeader)
-	case a.LoginHeader == "" && len(a.Proxies) > 0:
-		return problem.New("", "--trusted-proxies: it also needs --login-header")
+	case a.Token != "":
+	case a.LoginHeader != "":
+		return problem.New("", "--login-header %s: every client could choose the user; it also needs --token-file "+
+			"with the token that the proxy sends", a.LoginHeader)
+	case !IsLoopback(a.Listen):
+		return problem.New("", "--listen %s: beyond loopback it needs --token-file", a.Listen)
 	}
 	return nil
 }
-
-// open reports whether the console needs no login.
-func (a Access) open() bool { return a.Token == "" && a.LoginHeader == "" }
 
 // ReadToken reads the token from a file, without the space around it. It rejects a token that is short enough to guess.
 // The error names the flag, and may have a hint.
@@ -73,25 +65,6 @@ func CheckHeaderName(text string) error {
 		return fmt.Errorf("%q: want the name of a header, such as X-Forwarded-User", text)
 	}
 	return nil
-}
-
-// ParseProxies parses the addresses of --trusted-proxies.
-func ParseProxies(text string) (proxies []netip.Prefix, err error) {
-	for word := range strings.SplitSeq(text, ",") {
-		word = strings.TrimSpace(word)
-		address, err := netip.ParseAddr(word)
-		if err == nil {
-			address = address.Unmap().WithZone("")
-			proxies = append(proxies, netip.PrefixFrom(address, address.BitLen()))
-			continue
-		}
-		network, err := netip.ParsePrefix(word)
-		if err != nil {
-			return nil, fmt.Errorf("%q: want addresses or networks, such as 10.0.0.7,10.1.0.0/24", text)
-		}
-		proxies = append(proxies, network.Masked())
-	}
-	return proxies, nil
 }
 
 // IsLoopback reports whether only this machine can reach an address HOST:PORT.

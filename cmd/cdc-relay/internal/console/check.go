@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -70,10 +69,7 @@ func (c *Console) checkPage(ctx context.Context, _ *operator.Tables, _ *http.Req
 		return shown, nil
 	}
 	shown.Age, shown.Summary = show.Duration(time.Since(now.ended)), doctor.Summary(now.findings)
-	of := func(level doctor.Level) []doctor.Finding {
-		return slices.DeleteFunc(slices.Clone(now.findings), func(f doctor.Finding) bool { return f.Level != level })
-	}
-	shown.Findings, shown.OK = append(of(doctor.Problem), of(doctor.Warning)...), of(doctor.OK)
+	shown.Findings, shown.OK = doctor.Split(now.findings)
 	return shown, nil
 }
 

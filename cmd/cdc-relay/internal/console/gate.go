@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -81,37 +80,31 @@ func (g *gate) admit(r *http.Request) (name string, refused *refusal) {
 		return "", &refusal{status: http.StatusMisdirectedRequest, text: text}
 	case foreign(r):
 		return "", &refusal{status: http.StatusForbidden, text: "this request comes from a page of another site"}
-	case g.open():
+	case g.hash == nil:
 		return "local user", nil
 	}
-	if len(g.Proxies) > 0 && !g.trusts(r) {
-		const text = "log in at the proxy: this address is not in --trusted-proxies"
-		return "", &refusal{http.StatusForbidden, text, "not from a trusted proxy"}
+	login, password, sent := r.BasicAuth()
+	hash, guesses := sha256.Sum256([]byte(password)), g.guesses.of(peer(r))
+	switch {
+	case len(r.Header.Values("Authorization")) == 0 && g.LoginHeader == "":
+		return "", &refusal{status: http.StatusUnauthorized, text: "log in"}
+	case !sent || len(r.Header.Values("Authorization")) != 1:
+		return "", &refusal{http.StatusUnauthorized, "log in", "no token"}
+	case guesses.Tokens() < 1: // before the comparison, so that a right guess is not found
+		const text = "too many wrong tokens from this address: try again in a few seconds"
+		return "", &refusal{http.StatusTooManyRequests, text, "too many wrong tokens"}
+	case subtle.ConstantTimeCompare(hash[:], g.hash[:]) != 1:
+		guesses.Allow()
+		return "", &refusal{http.StatusUnauthorized, "log in", "wrong token"}
+	case g.LoginHeader != "":
+		return g.named(r)
+	case login == "":
+		return "unnamed user", nil
+	case !isUserName(login):
+		const text = "log in with a shorter or printable user name"
+		return "", &refusal{http.StatusUnauthorized, text, "invalid user name"}
 	}
-	if g.hash != nil {
-		login, password, sent := r.BasicAuth()
-		hash, guesses := sha256.Sum256([]byte(password)), g.guesses.of(peer(r))
-		switch {
-		case len(r.Header.Values("Authorization")) == 0 && g.LoginHeader == "":
-			return "", &refusal{status: http.StatusUnauthorized, text: "log in"}
-		case !sent || len(r.Header.Values("Authorization")) != 1:
-			return "", &refusal{http.StatusUnauthorized, "log in", "no token"}
-		case guesses.Tokens() < 1: // before the comparison, so that a right guess is not found
-			const text = "too many wrong tokens from this address: try again in a few seconds"
-			return "", &refusal{http.StatusTooManyRequests, text, "too many wrong tokens"}
-		case subtle.ConstantTimeCompare(hash[:], g.hash[:]) != 1:
-			guesses.Allow()
-			return "", &refusal{http.StatusUnauthorized, "log in", "wrong token"}
-		case g.LoginHeader == "" && login == "":
-			return "unnamed user", nil
-		case g.LoginHeader == "" && !isUserName(login):
-			const text = "log in with a shorter or printable user name"
-			return "", &refusal{http.StatusUnauthorized, text, "invalid user name"}
-		case g.LoginHeader == "":
-			return login, nil
-		}
-	}
-	return g.named(r)
+	return login, nil
 }
 
 // named returns the user that the proxy names. It accepts exactly one value: a proxy that adds its own header to that
@@ -147,12 +140,6 @@ func isUserName(name string) bool {
 	const longest = 256
 	return name != "" && len(name) <= longest && utf8.ValidString(name) &&
 		!strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
-}
-
-// trusts reports whether the request comes from one of the proxies.
-func (g *gate) trusts(r *http.Request) bool {
-	address := peer(r)
-	return slices.ContainsFunc(g.Proxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 // peer returns the address of the client or proxy; the zero address: unknown.

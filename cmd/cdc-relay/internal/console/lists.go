@@ -183,7 +183,7 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 	for _, m := range list.Rows {
 		shown.addMessage(m.StoredMessage, []cell{
 			{Head: "Dead for", Text: show.Duration(m.ReadAt.Sub(m.DeadAt)), Class: "word"},
-			{Head: "Reason", Text: m.Reason, Class: "word"},
+			{Head: "Reason", Text: show.Reason(m), Class: "word"},
 		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage))
 	}
 	shown.done()

@@ -49,7 +49,7 @@ func stateCell(text, level string) cell {
 // addressCells are where a message goes.
 func (c *Console) addressCells(m operator.StoredMessage) []cell {
 	cells := []cell{
-		{Head: "Exchange", Text: show.ValueOr(m.Exchange, ""), Class: "key"},
+		{Head: "Exchange", Text: show.Exchange(m.Exchange), Class: "key"},
 		{Head: "Routing key", Text: m.RoutingKey, Class: "key"},
 	}
 	if header := c.relay().MetricsHeader; header != "" {

@@ -2,12 +2,9 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
@@ -250,20 +247,6 @@ func (j *databaseJudge) judgeReturning(c chart, app appFacts) {
 func (a appFacts) inserts() bool {
 	return slices.Contains(a.Columns, "routing_key") &&
 		(slices.Contains(a.Columns, "payload") || slices.Contains(a.Columns, "payload_bytes"))
-}
-
-// ExamineApp returns what is wrong with the privileges of an application's role: one that it lacks, or has besides what
-// it needs. The role and the table must exist.
-func ExamineApp(ctx context.Context, conn *pgx.Conn, table outbox.Table, role string) (found []Finding, err error) {
-	o, s := Options{Table: table, AppRoles: []string{role}}, &session{conn: conn}
-	app, given := o.askApp(ctx, s, role), o.askGrants(ctx, s)
-	if err := errors.Join(app.err, given.err); err != nil {
-		return nil, fmt.Errorf("examine role %s: %w", outbox.Identifier(role), err)
-	}
-	j := &databaseJudge{o: o, f: databaseFacts{grants: given}, there: true}
-	j.server.Database = conn.Config().Database
-	j.judgeApp(chart{Grants, role, &found}, app)
-	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level == OK }), nil
 }
 
 // grantsSQL lists who has privileges on the outbox, besides superusers and its owner: by a grant on the table or on

@@ -82,7 +82,7 @@ func poolerOf(s *session, server answer[serverFacts]) string {
 	case s.pooled:
 		return "it rejects the startup parameter default_transaction_read_only"
 	case server.err == nil && server.value.BackendPID != told:
-		return fmt.Sprintf("the startup named server process %d, but it is %d", told, server.value.BackendPID)
+		return fmt.Sprintf("the startup named Postgres process %d, but it is %d", told, server.value.BackendPID)
 	}
 	return ""
 }

@@ -123,8 +123,10 @@ type databaseJudge struct {
 	// table is the outbox, if it is there.
 	table tableFacts
 	there bool
-	slots []slot.Slot
-	slot  slot.Slot // of this relay
+	// absent: nothing has its name. Setup creates all that is missing then, so it is the only finding about that.
+	absent bool
+	slots  []slot.Slot
+	slot   slot.Slot // of this relay
 }
 
 func newDatabaseJudge(o Options, f databaseFacts) *databaseJudge {
@@ -133,6 +135,8 @@ func newDatabaseJudge(o Options, f databaseFacts) *databaseJudge {
 		tables: f.tables.value, slots: f.slots.value.Slots,
 	}
 	j.table, j.there = j.tables.Tables[o.Table.Name]
+	_, other := j.tables.Others[o.Table.Name]
+	j.absent = f.tables.err == nil && !j.there && !other
 	for _, s := range j.slots {
 		if s.Name == o.Slot {
 			j.slot = s

@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,9 +56,9 @@ func (o Options) names() provision.Names {
 	}
 }
 
-// Examine checks both servers. It orders the findings from the basics up: each can explain those after it. A server
-// that cannot be reached, or a question that fails, is also a finding. It takes well under a second if both servers
-// answer, and at most about a minute if one does not.
+// Examine checks both servers. The worst findings come first. Those of one level are ordered from the basics up: each
+// can explain those after it. A server that cannot be reached, or a question that fails, is also a finding. It takes
+// well under a second if both servers answer, and at most about a minute if one does not.
 func Examine(ctx context.Context, o Options) []Finding {
 	if o.timeout == 0 {
 		o.timeout = 30 * time.Second
@@ -69,11 +70,15 @@ func Examine(ctx context.Context, o Options) []Finding {
 	if o.RabbitMQ.IsSet() {
 		found.broker = o.gatherBroker(ctx, found.database.sample.value.sorted())
 	}
-	findings := append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
+	all := append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
 	if o.Relays != nil && found.database.unreachable == nil {
-		o.Relays(ctx).judge(chart{Running, "", &findings})
+		o.Relays(ctx).judge(chart{Running, "", &all})
 	}
-	return findings
+	levels := []Level{Problem, Warning, OK}
+	slices.SortStableFunc(all, func(a, b Finding) int {
+		return slices.Index(levels, a.Level) - slices.Index(levels, b.Level)
+	})
+	return all
 }
 
 // facts are the results of the questions.

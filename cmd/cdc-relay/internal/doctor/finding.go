@@ -93,15 +93,14 @@ func (c chart) unknown(name string, err error) (failed bool) {
 	return err != nil
 }
 
-// Worst returns the level of the worst finding.
-func Worst(findings []Finding) Level {
-	worst := OK
-	for _, f := range findings {
-		if f.Level == Problem || f.Level == Warning && worst == OK {
-			worst = f.Level
+// Split returns the findings that are worse than OK, and the others. They are in the order of Examine.
+func Split(findings []Finding) (worse, ok []Finding) {
+	for n, f := range findings {
+		if f.Level == OK {
+			return findings[:n], findings[n:]
 		}
 	}
-	return worst
+	return findings, nil
 }
 
 // Summary counts the findings of each level: "1 critical, 2 warnings, 30 ok".

@@ -164,10 +164,10 @@ func ofSlotAndTables() map[string]judgement {
 			days := 3.0 * 24 * 3600
 			f.slots.value.Slots[0].InactiveSeconds = &days
 		}, "warning slot/active, critical slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained (extended)", "for 3 days"}},
-		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = 0 }, "warning slot/slot", []string{"being created by server process 7"}},
+		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = 0 }, "warning slot/slot", []string{"being created by Postgres process 7"}},
 		"a slot owned by another program": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("pg_recvlogical")
-		}, "critical slot/active", []string{"server process 7 (pg_recvlogical)", "no relay of table public.outbox", "SELECT pg_catalog.pg_terminate_backend(7);"}},
+		}, "critical slot/active", []string{"Postgres process 7 (pg_recvlogical)", "no relay of table public.outbox", "SELECT pg_catalog.pg_terminate_backend(7);"}},
 		"a slot owned by another outbox": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("cdc-relay stream billing.outbox")
 		}, "critical slot/active", []string{"cdc-relay stream billing.outbox", "cdc-relay setup --slot NAME --publication NAME"}},

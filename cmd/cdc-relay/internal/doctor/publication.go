@@ -76,6 +76,9 @@ func (j *databaseJudge) judgePublicationFault(c chart, fault provision.Publicati
 	}
 	switch fault.Kind {
 	case provision.PublicationMissing:
+		if j.absent {
+			return
+		}
 		fix := j.setupCommand().noted("as the owner of the table")
 		if j.there {
 			fix = lines(repair.safe(), fix.orElse())

@@ -3,9 +3,9 @@ package doctor
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/internal/topic"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -43,7 +43,7 @@ func (f managementFacts) walk(exchange, key string, r *route, seen map[string]bo
 				continue
 			}
 		case "topic":
-			if !topicMatches(strings.Split(b.RoutingKey, "."), strings.Split(key, ".")) {
+			if !topic.Matches(b.RoutingKey, key) {
 				continue
 			}
 		case "fanout":
@@ -60,26 +60,6 @@ func (f managementFacts) walk(exchange, key string, r *route, seen map[string]bo
 	if alternate := f.alternate(x); !matched && alternate != "" {
 		f.walk(alternate, key, r, seen)
 	}
-}
-
-// topicMatches: * is one word, # any number of words.
-func topicMatches(pattern, words []string) bool {
-	// reached[i]: the pattern so far can match the first i words.
-	reached := make([]bool, len(words)+1)
-	reached[0] = true
-	for _, p := range pattern {
-		next := make([]bool, len(words)+1)
-		for i := range reached {
-			switch {
-			case p == "#":
-				next[i] = reached[i] || i > 0 && next[i-1]
-			case i > 0:
-				next[i] = reached[i-1] && (p == "*" || p == words[i-1])
-			}
-		}
-		reached = next
-	}
-	return reached[len(words)]
 }
 
 // mostUnroutable is how many are reported one by one.
@@ -109,9 +89,7 @@ func (j *brokerJudge) judgeWaiting(c chart) {
 		more += "; with those of " + counted(s.dead, "dead letter", "dead letters")
 	}
 	switch {
-	case j.database.unreachable != nil || !there:
-		c.warn("waiting", remark("-- see the findings above"),
-			"the waiting rows cannot be read: only --exchange was checked")
+	case j.database.unreachable != nil || !there: // reported already
 	case c.unknown("waiting", j.database.sample.err):
 	case s.whole:
 		c.ok("waiting", "%s, for %s of exchange and routing key%s",

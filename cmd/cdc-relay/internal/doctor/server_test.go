@@ -20,9 +20,6 @@ func TestAHealthyDatabasePasses(t *testing.T) {
 	r.wantOthersOK()
 	r.want(doctor.Warning, doctor.Slot, "active", "cdc-relay run")
 	r.want(doctor.Warning, doctor.Slot, "max_slot_wal_keep_size", "a limit is safe", "SET max_slot_wal_keep_size = '10GB'")
-	if level := doctor.Worst(r.findings); level != doctor.Warning {
-		t.Errorf("the worst is %s", level)
-	}
 }
 
 func TestAServerWithoutFreeSlotsIsReported(t *testing.T) {

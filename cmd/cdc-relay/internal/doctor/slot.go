@@ -43,6 +43,8 @@ func (j *databaseJudge) judgeSlot(c chart) {
 	case c.unknown("slot", j.f.slots.err):
 		return
 	case !s.Exists() && j.server.InRecovery: // the primary has it
+	case !s.Exists() && j.absent:
+		j.judgeSlotBlockers(c)
 	case !s.Exists():
 		c.wrong("slot", lines(j.setupCommand(),
 			remark("-- or start the relay: it creates the slot itself, if its role may replicate")),

@@ -140,6 +140,9 @@ func (j *databaseJudge) judgeTable(c chart, need schema.Need) {
 			of, migrations.WithArticle(kind))
 		return
 	}
+	if !there && j.absent && of != j.o.Table {
+		return
+	}
 	if !there {
 		which, repair := "", j.setupCommand()
 		if of == j.o.Table { // perhaps the name is mistyped
@@ -342,8 +345,7 @@ func (j *databaseJudge) judgeMigrations(c chart) {
 			sql("INSERT INTO %s (version) VALUES (%d)",
 				versions.Printed(), state.Latest).noted("if check reports no problem with their columns")),
 			"the version of the tables is unknown: table %s is missing or empty", versions)
-	case state.Current == 0:
-		c.wrong("migrations", j.setupCommand(), "the tables were never created")
+	case state.Current == 0: // reported already
 	case len(state.Pending) > 0:
 		c.wrong("migrations", j.upgradeCommand(),
 			"the tables are at version %d, this cdc-relay needs %d", state.Current, state.Latest)

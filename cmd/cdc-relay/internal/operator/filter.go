@@ -41,6 +41,13 @@ func (f Filter) Everything() bool {
 		f.OlderThan == 0 && f.NewerThan == 0 && f.Until == nil && f.After == nil
 }
 
+// OnlyNamed reports whether IDs are the only condition.
+func (f Filter) OnlyNamed() bool {
+	named := f.Named()
+	f.IDs, f.MessageIDs = nil, nil
+	return named && f.Everything()
+}
+
 // In returns the filter for a state.
 func (f Filter) In(state State) Filter {
 	f.State = state

@@ -60,7 +60,7 @@ func (r *Reader[T]) Read(flags []cli.Flag, target *T) (*Input, error) {
 		if !f.FlagOnly || r.known(f.Name).FlagOnly {
 			in.Values[f.Name] = v // a flag with the name of another setting says nothing about that one
 		}
-		if err := r.take(f, v.Text, in, target); err != nil {
+		if err := r.take(f, v.Text, target); err != nil {
 			place := v.Place
 			if v.Source == FromEnvironment {
 				place = "--" + f.Shown() + " (from " + v.Place + ")"
@@ -107,27 +107,14 @@ func (r *Reader[T]) FromEnvironment(s Info) (Value, bool) {
 }
 
 // take parses the value of a flag. A flag that can only be given as such may have the name of a setting of the file.
-func (r *Reader[T]) take(f *Flag, text string, in *Input, target *T) error {
+func (r *Reader[T]) take(f *Flag, text string, target *T) error {
 	for _, s := range r.All {
 		if s.Name != f.Name || s.FlagOnly != f.FlagOnly {
 			continue
 		}
-		if err := in.contradiction(f, text); err != nil {
-			return err
-		}
 		return s.Take(target, text)
 	}
 	panic("there is no setting for the flag --" + f.Name)
-}
-
-// contradiction is the error of a shorthand beside a flag with another value.
-func (in *Input) contradiction(f *Flag, text string) error {
-	on, err := parseSwitch(text)
-	long := in.Values[f.shortFor]
-	if f.shortFor == "" || err != nil || !on || long.Source != FromFlag || long.Text == f.shortText {
-		return nil
-	}
-	return fmt.Errorf("contradicts --%s %s", f.shortFor, long.Text)
 }
 
 // checkSecret checks the value of a setting in a file, and takes it from a file that can be read only once. Its errors

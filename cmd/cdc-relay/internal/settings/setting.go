@@ -42,8 +42,6 @@ type Info struct {
 
 	// secretOf is the setting whose value the named file contains.
 	secretOf string
-	// shortFor and shortText: the switch is short for this setting with this value.
-	shortFor, shortText string
 }
 
 // Setting is one setting of a T.
@@ -222,27 +220,6 @@ func Texts[T any](
 	})
 	s.Repeats = separator
 	return s
-}
-
-// Shorthand returns a switch that is short for a setting with a value. It must come after the setting in a list of
-// flags. It overrides the environment and the file, and contradicts a flag with another value.
-func Shorthand[T any](name string, of Setting[T], text string) Setting[T] {
-	return Setting[T]{
-		Info: Info{
-			Name:      name,
-			Usage:     "Short for --" + of.Name + " " + text + ".",
-			FlagOnly:  true,
-			shortFor:  of.Name,
-			shortText: text,
-		},
-		Set: func(target *T, given string) error {
-			on, err := parseSwitch(given)
-			if err != nil || !on {
-				return err
-			}
-			return of.Set(target, text)
-		},
-	}
 }
 
 // SecretFile returns a setting for a file with the value of another setting, which neither a flag nor the environment

@@ -55,7 +55,6 @@ func all() []settings.Setting[shop] {
 		settings.Number("size", "3", "The size.", 1, 9, func(s *shop) *int { return &s.size }),
 		settings.Duration("wait", "1s", "The wait.", func(s *shop) *time.Duration { return &s.wait }),
 		format(),
-		settings.Shorthand("json", format(), "json"),
 		{
 			Info: settings.Info{Name: "pattern", Placeholder: "TEXT", MayBeEmpty: true, Repeats: ","},
 			Set:  func(s *shop, text string) error { s.pattern = text; return nil },
@@ -78,7 +77,7 @@ func read(t *testing.T, env map[string]string, args ...string) (shop, *settings.
 	target := shop{size: 3, wait: time.Second, format: "table"}
 	var in *settings.Input
 	var err error
-	command := &cli.Command{Name: "sell", Flags: settings.Flags(r, all()[:9]...), Action: func(c *cli.Context) error {
+	command := &cli.Command{Name: "sell", Flags: settings.Flags(r, all()[:8]...), Action: func(c *cli.Context) error {
 		in, err = r.Read(c.Command.Flags, &target)
 		return nil
 	}}
@@ -130,7 +129,7 @@ func TestAFlagOverridesTheEnvironmentAndThatTheFile(t *testing.T) {
 
 func TestEachMistakeNamesItsPlace(t *testing.T) {
 	file := write(t, "size: 10\nelsewhere: x\nsiz: 1\nopen: true\nwait: [1s]\nsize: 1\nconfig: x\nformat:\n")
-	_, in, err := read(t, map[string]string{"APP_WAIT": "soon"}, "--config", file, "--format", "table", "--json")
+	_, in, err := read(t, map[string]string{"APP_WAIT": "soon"}, "--config", file)
 	want := `FILE:1: size: 10: want 1 to 9
 FILE:2: elsewhere: "x": want a whole number
 FILE:3: unknown key "siz", did you mean "size"?
@@ -139,8 +138,7 @@ FILE:5: wait: want one value
 FILE:6: size is already in line 1
 FILE:7: unknown key "config"; the keys are the names of the flags
 FILE:8: format has no value (write '' for an empty one)
---wait (from APP_WAIT): "soon": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d
---json: contradicts --format table`
+--wait (from APP_WAIT): "soon": want a duration with its unit, such as 500ms, 10s, 5m, 1h or 7d`
 	if err == nil || strings.ReplaceAll(err.Error(), file, "FILE") != want || in == nil {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

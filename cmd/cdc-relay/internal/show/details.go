@@ -35,7 +35,7 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 	g.Row("message id", m.MessageID.String())
 	exchange := "none: the relay's --exchange"
 	if m.Exchange != nil {
-		exchange = OrElse(Printable(*m.Exchange), "the default exchange")
+		exchange = OrElse(Printable(*m.Exchange), "(default)")
 	}
 	g.Row("exchange", exchange)
 	g.Row("routing key", Printable(m.RoutingKey))
@@ -124,7 +124,7 @@ func (s Surroundings) deathDetails(g rows, letter operator.Message) {
 }
 
 func showPlace(g rows, w operator.Message) {
-	place := "the first of its key"
+	place := "first in line for key " + Cell(*w.OrderingKey)
 	if f := w.First; f != nil {
 		place = fmt.Sprintf("behind %s; the first is row %d (%s, %s)",
 			rowCount(w.Before), f.ID, f.State, Plural(int64(f.Attempts), "attempt"))
@@ -138,22 +138,20 @@ func showPlace(g rows, w operator.Message) {
 	g.Row("place", place)
 }
 
-// FailureOf explains a failure, and says what to do first. The reason of a retry is "": it is the code at the start of
-// the error, as for exhausted retries. A nil exchange is the relay's own.
+// FailureOf explains a failure, and says what to do first. Its code is at the start of the last error; without one, it
+// is the reason of a dead letter. A nil exchange is the relay's own.
 func FailureOf(lastError, exchange *string, reason string) (meaning, fix string) {
 	text := ValueOr(lastError, "")
-	if reason == "" || reason == string(outbox.ReasonRetriesExceeded) {
-		reason, _, _ = strings.Cut(text, ":")
-	}
-	return problem.OfReason(outbox.Reason(reason), exchange, text)
+	code, _, _ := strings.Cut(OrElse(text, reason), ":")
+	return problem.OfReason(outbox.Reason(code), exchange, text)
 }
 
 // reasonText says why a message became a dead letter.
 func reasonText(m operator.Message) (says, fix string) {
 	meaning, fix := FailureOf(m.LastError, m.Exchange, m.Reason)
-	says = Printable(m.Reason)
-	if meaning != "" {
-		says += ": " + meaning
+	says = strings.Join(compact(Reason(m), meaning), ": ")
+	if m.Reason == string(outbox.ReasonByHand) && m.LastError != nil {
+		says += "; a person moved it here"
 	}
 	return says, fix
 }

@@ -206,7 +206,7 @@ func (s Surroundings) streaming() string {
 	switch {
 	case s.relayed():
 		owner := s.slot.Owner()
-		text := fmt.Sprintf("yes, backend %d", owner.PID)
+		text := fmt.Sprintf("yes, Postgres process %d", owner.PID)
 		if owner.Client != nil {
 			text += " from " + *owner.Client
 		}

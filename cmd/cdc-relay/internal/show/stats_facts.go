@@ -117,7 +117,7 @@ func (v Stats) slotFacts(g rows, cfg *relay.Config, paint Paint) {
 	default:
 		o := v.Slot.Owner
 		name := OrElse(ValueOr(o.Application, ""), "an unnamed client")
-		owner := fmt.Sprintf("owned by %s, backend %d", Printable(name), o.PID)
+		owner := fmt.Sprintf("owned by %s, Postgres process %d", Printable(name), o.PID)
 		if o.Client != nil {
 			owner += " from " + *o.Client
 		}

@@ -30,6 +30,20 @@ func Cell(s string) string { return Shortened(s, 60) }
 // CellOrDash is the same for a value that may be missing.
 func CellOrDash(s *string) string { return Cell(ValueOr(s, "-")) }
 
+// Exchange is the name of an exchange for a list; "": the row leaves it to the relay.
+func Exchange(name *string) string {
+	if name == nil {
+		return ""
+	}
+	return Cell(OrElse(*name, "(default)"))
+}
+
+// Reason is the code of why a message became a dead letter: that of its last error, by which Stats groups them.
+func Reason(m operator.Message) string {
+	code, _, _ := strings.Cut(ValueOr(m.LastError, m.Reason), ":")
+	return Cell(code)
+}
+
 // Time formats a time for people. JSON uses RFC 3339 in UTC.
 func Time(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
@@ -156,7 +170,7 @@ func StateText(s operator.State) string { return strings.ReplaceAll(string(s), "
 func NextTime(w operator.Message) string {
 	switch {
 	case w.State == operator.Locked:
-		return fmt.Sprintf("backend %d", w.LockedBy)
+		return fmt.Sprintf("Postgres process %d", w.LockedBy)
 	case w.AvailableAt != nil && w.AvailableAt.After(w.ReadAt):
 		return "in " + Duration(w.AvailableAt.Sub(w.ReadAt))
 	}
@@ -185,7 +199,7 @@ func isOne(c operator.Count) bool { return c.N == 1 && c.Precision == operator.E
 
 // sessionText describes the session that has locked a row.
 func sessionText(pid int32, s *operator.Session, now time.Time) string {
-	text := fmt.Sprintf("backend %d", pid)
+	text := fmt.Sprintf("Postgres process %d", pid)
 	switch {
 	case s == nil:
 		return text

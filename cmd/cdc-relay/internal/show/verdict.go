@@ -40,7 +40,12 @@ type finding struct {
 	is                               Condition
 	text, detail, fix, command, page string
 	messages                         *int64
+	// also is the text below another finding; "": that of the worst.
+	also string
 }
+
+// mostAlso is the length of a line below the worst finding: with its first word, it fits into 120 columns.
+const mostAlso = 113
 
 // Unreadable is the verdict if the tables cannot be read.
 func Unreadable(table outbox.Table, err error) Verdict {
@@ -99,7 +104,11 @@ func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 		Command: worst.command, Page: worst.page, Messages: worst.messages, Others: []string{},
 	}
 	for _, other := range found[1:] {
-		verdict.Others = append(verdict.Others, strings.Join(compact(other.text, other.fix), "; "))
+		line := cmp.Or(other.also, other.text)
+		if with := line + "; " + other.fix; other.fix != "" && len(with) <= mostAlso {
+			line = with
+		}
+		verdict.Others = append(verdict.Others, Shortened(line, mostAlso))
 	}
 	return verdict
 }
@@ -252,12 +261,29 @@ func (v *Stats) failed(
 		causes = append(causes, number+meaning+whereOf(g))
 	}
 	if len(causes) > 0 {
+		f.also = f.text + ": " + codesOf(groups.All)
 		f.text += ": " + strings.Join(causes, "; ")
 	}
 	if rest := len(groups.All) - len(causes); rest > 0 {
 		f.text += "; and " + Plural(int64(rest), "other cause")
 	}
 	return f
+}
+
+// codesOf counts the messages of each code: "3 nack, 2 unroutable".
+func codesOf(groups []operator.Group) string {
+	var codes []string
+	numbers := map[string]int64{}
+	for _, g := range groups {
+		code := OrElse(Shortened(g.Reason, 30), "without a reason")
+		if numbers[code] += g.N; !slices.Contains(codes, code) {
+			codes = append(codes, code)
+		}
+	}
+	for i, code := range codes {
+		codes[i] = Number(numbers[code]) + " " + code
+	}
+	return strings.Join(codes, ", ")
 }
 
 // blockedFinding is about the key with most rows that wait behind its first message.
@@ -352,7 +378,7 @@ func (v *Stats) calm() string {
 		if host, _, err := net.SplitHostPort(leader); err == nil {
 			leader = host
 		}
-		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("backend %d", owner.PID)))
+		parts = append(parts, "leader "+OrElse(Printable(leader), fmt.Sprintf("Postgres process %d", owner.PID)))
 	}
 	if !answers {
 		parts = append(parts, "by the tables alone: no relay tells what it does")

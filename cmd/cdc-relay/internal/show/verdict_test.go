@@ -152,9 +152,10 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 				return nil
 			},
 		},
-		{"critical|Critical: the oldest message has waited for 1m1s|||1 dead letter", func(v *Stats, _ *relay.Config) *operator.Key {
+		{"critical|Critical: the oldest message has waited for 1m1s|||6 dead letters: 4 nack, 2 unroutable; add consumers, or raise the limit of the queue, then resend them, 1 message waits for a newer relay; update the relays", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.oldest = 61 * time.Second
-			v.counts["dead_letters"] = counted(1)
+			v.counts["dead_letters"], v.counts["newer_version"] = counted(6), counted(1)
+			v.dead.All = []operator.Group{group("nack", strings.Repeat("x", 200), "k", 1, 3), group("unroutable", "", "lost", 1, 2), group("nack", "y", "k", 1, 1)}
 			return nil
 		}},
 		{
