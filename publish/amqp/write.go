@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"errors"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -92,7 +93,6 @@ func (s *session) writeAll(batch []*entry) {
 // send passes a message to the library.
 func (s *session) send(e *entry) {
 	e.beganAt = time.Now()
-	e.message.SentAt = e.beganAt
 	p := e.parcel
 	if !p.marked && e.message.MayBeKnown() { // it has waited for the writer
 		p, e.unfit = s.encode(e.message, true)
@@ -103,6 +103,9 @@ func (s *session) send(e *entry) {
 	default:
 		// mandatory: the broker returns an unroutable message instead of dropping it.
 		e.confirm, e.err = e.lane.channel.PublishWithDeferredConfirm(p.exchange, p.key, true, false, p.body)
+	}
+	if !errors.Is(e.err, amqp091.ErrClosed) {
+		e.message.SentAt = e.beganAt
 	}
 	e.writtenAt = time.Now()
 }
