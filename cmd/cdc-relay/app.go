@@ -224,8 +224,6 @@ func (p *process) finish(command *cli.Command, path string) {
 	}
 }
 
-func advanced(f *settings.Flag) bool { return f.Advanced }
-
 func names(commands []*cli.Command) string {
 	var all []string
 	for _, command := range commands {
@@ -337,18 +335,25 @@ func flagsHelp(heading, experts string) string {
 {{end}}`
 }
 
-// commandHelp is the help template of a command. The advanced flags come last, if there are some.
+// commandHelp is the help template of a command. The advanced flags come last. Those that relays tell are one line.
 func commandHelp(command string, flags []*settings.Flag) string {
-	heading, experts, why := "FLAGS", "", "the defaults suit most"
-	if slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Advanced && f.Shared }) &&
-		!slices.ContainsFunc(flags, func(f *settings.Flag) bool { return f.Advanced && !f.Shared }) {
-		why = "the running relays tell these"
-	}
-	if slices.ContainsFunc(flags, advanced) {
-		heading, experts = "COMMON FLAGS", `
-ADVANCED FLAGS (`+why+`)
+	heading, experts := "FLAGS", ""
+	var told []string
+	for _, f := range flags {
+		switch {
+		case !f.Advanced:
+		case f.Shared && !slices.Contains([]string{"run", "drain"}, command):
+			told = append(told, "--"+f.Name)
+		default:
+			heading, experts = "COMMON FLAGS", `
+ADVANCED FLAGS (the defaults suit most)
 {{range .VisibleFlags}}{{if ne (index .Names 0) "help"}}{{if .Advanced}}
 {{.}}{{end}}{{end}}{{end}}`
+		}
+	}
+	if len(told) > 0 {
+		text := "The relays tell the values of other flags of run, which are flags here, too: "
+		experts += "\n" + strings.Join(settings.Wrap(text+strings.Join(told, ", "), 90), "\n") + "\n"
 	}
 	return `{{.HelpName}}: {{.Usage}}
 

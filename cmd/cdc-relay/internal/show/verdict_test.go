@@ -127,7 +127,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: the relays differ in --exchange: relay 7 on host web-1 has '', relay 8 on host web-2 has a\\n||give all relays of an outbox the same version and settings|the relays differ in version: relay 7 on host web-1 has v1, relay 8 on host web-2 has v2; give all relays of an outbox the same version and settings",
+			"warning|Needs attention: the relays differ in --exchange: relay 7 on host web-1 has '', relay 8 on host web-2 has a\\n||give all relays of an outbox the same version and settings|the relays differ in version: relay 7 on host web-1 has v1, relay 8 on host web-2 has v2",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Relays[0].Version, v.Relays[0].Settings = "v1", map[string]string{"exchange": "", "shard": "0/2"}
 				other := v.Relays[0]
