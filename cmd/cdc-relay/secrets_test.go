@@ -219,7 +219,9 @@ func TestTLSWithClientCertificatesToBothServers(t *testing.T) {
 		"CDC_RELAY_DATABASE_URL": "", "CDC_RELAY_AMQP_URL": "", // remove those of this process
 	}
 	want(t, cdcRelay(t, env, "setup"), exitDone)
-	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# use a client certificate that RabbitMQ accepts") {
+	// The alert of RabbitMQ may be lost when it closes the connection.
+	if r := cdcRelay(t, env, "check"); r.code != exitFailed || !strings.Contains(r.stdout, "# use a client certificate that RabbitMQ accepts") &&
+		!strings.Contains(r.stdout, "RabbitMQ may ask for a client certificate") {
 		t.Errorf("without a certificate for the broker:\n%s", r.stdout)
 	}
 	broker += "&certfile=" + authority.File("relay.pem") + "&keyfile=" + authority.File("relay.key")
