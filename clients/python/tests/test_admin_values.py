@@ -85,7 +85,7 @@ def test_each_value_is_shown_found_and_changed(admin_client, client, django_user
         act(admin_client, "retry_now", keys)
         assert LogEntry.objects.count() == execute("SELECT count(*) FROM outbox WHERE attempts = 0")[0][0]
         told = act(admin_client, "cancel", keys)
-        assert told[0] == f"Cancelled: {len(keys)}" and told[1:] in ([], ["Cancelled, but perhaps published before: 1"])
+        assert told == [f"Cancelled: {len(keys)}", f"Cancelled, but perhaps published before: {len(keys)}"]  # all are due now
     assert execute(f"SELECT count(*) FROM {TABLES[path]}") == [(0,)]
 
 
@@ -101,7 +101,7 @@ def test_rows_of_one_message_id(admin_client, path, action):
         page = admin_client.get(f"{path}{key}/change/").content.decode()
         assert f"{key}/history/" in page and ">None<" not in page and [n for n, *_ in given if f'<div class="readonly">{n}</div>' in page] == [name]
     done = {"retry_now": "Due now", "cancel": "Cancelled", "requeue": "Sent back"}[action]
-    assert act(admin_client, action, [keys[0]], path) == [f"{done}: 1"]
+    assert act(admin_client, action, [keys[0]], path)[0] == f"{done}: 1"
     assert {entry.object_id for entry in LogEntry.objects.all()} == {keys[0]}
     assert act(admin_client, action, ["", "x", f"102.{two[1:-1]}", f"9{'9' * 5000}.{two[1:-1]}", keys[1].replace("102", "99999999999999999999")], path)[0] == f"{done}: 0"
     left = "attempts = 1" if action == "retry_now" else "true"
