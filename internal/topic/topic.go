@@ -5,11 +5,11 @@ import "strings"
 
 // Matches reports whether a pattern matches a routing key: * is one word, # is zero or more words.
 func Matches(pattern, key string) bool {
-	words := strings.Split(key, ".")
+	words := split(key)
 	// reached[i]: the pattern so far can match the first i words.
 	reached := make([]bool, len(words)+1)
 	reached[0] = true
-	for p := range strings.SplitSeq(pattern, ".") {
+	for _, p := range split(pattern) {
 		next := make([]bool, len(words)+1)
 		for i := range reached {
 			switch {
@@ -22,4 +22,12 @@ func Matches(pattern, key string) bool {
 		reached = next
 	}
 	return reached[len(words)]
+}
+
+// split returns the words. An empty text has none, as for RabbitMQ.
+func split(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ".")
 }

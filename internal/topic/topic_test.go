@@ -20,6 +20,9 @@ func TestPatternsMatchLikeBindings(t *testing.T) {
 		{"#.eu", "eu", true},
 		{"#.eu", "orders.created.eu", true},
 		{"#", "", true},
+		{"*", "", false},
+		{"", "", true},
+		{"", "orders", false},
 		{"a.*.c", "a.b.c", true},
 		{"(", "(", true},
 	} {
