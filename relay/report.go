@@ -49,7 +49,7 @@ func (r *Relay) Report() Report {
 		Ready: h.Ready, Role: h.Role, Parts: h.Parts, Phase: h.Publisher.Phase.String(), Detail: h.Publisher.Detail,
 		Since: h.Publisher.Since.UTC(), Breaker: h.Publisher.Breaker, SilentSeconds: h.Silent.Seconds(),
 		Stopped: h.Stopped, Aside: h.Aside, InFlight: r.core.View().InFlight,
-		Published: r.counts.Progress().Published, Rates: *r.reporter.rates.Load(),
+		Published: r.counts.Published(), Rates: *r.reporter.rates.Load(),
 	}
 }
 

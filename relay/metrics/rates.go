@@ -34,11 +34,14 @@ type Latency struct {
 	Messages   int64   `json:"messages"`
 }
 
+// Published returns how many messages were confirmed.
+func (m *Metrics) Published() int64 { return m.confirmed.Load() }
+
 // Progress returns the counts of now.
 func (m *Metrics) Progress() Progress {
 	var confirmed dto.Metric
 	_ = m.commitToConfirm.Histogram.(prometheus.Metric).Write(&confirmed) // it fails never
-	p := Progress{At: time.Now(), Published: m.confirmed.Load()}
+	p := Progress{At: time.Now(), Published: m.Published()}
 	for _, bucket := range confirmed.GetHistogram().GetBucket() {
 		p.confirmed.bounds = append(p.confirmed.bounds, bucket.GetUpperBound())
 		p.confirmed.counts = append(p.confirmed.counts, bucket.GetCumulativeCount())
