@@ -81,7 +81,7 @@ func (r *Relay) Health() Health {
 	add("publisher", stuck, h.Publisher.Phase == publish.Ready, detail)
 	add(r.leads())
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
-		trouble := r.sweeper.Trouble.Current()
+		trouble := r.sweepTrouble()
 		if !r.core.View().Leader && r.leader.waitsFor.Load() == nil {
 			trouble = orElse(trouble, "not leading")
 		}
@@ -175,7 +175,15 @@ func (r *Relay) databaseAnswers() bool {
 	if phase := r.phase.Load(); phase == phaseStarting || phase == phaseStopped {
 		return false
 	}
-	return r.sweeper.Trouble.Current() == "" && r.settler.trouble.Current() == ""
+	return r.sweepTrouble() == "" && r.settler.trouble.Current() == ""
+}
+
+// sweepTrouble is the error of the last sweep. A standby has none: it does not sweep until it leads.
+func (r *Relay) sweepTrouble() string {
+	if r.leader.waitsFor.Load() != nil {
+		return ""
+	}
+	return r.sweeper.Trouble.Current()
 }
 
 // streamHeard is when the stream's last message arrived; zero: never.

@@ -14,8 +14,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
+	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
+	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
@@ -56,6 +58,27 @@ func TestALostStreamLosesItsSlotSoon(t *testing.T) {
 	c.Owned(time.Now())
 	if err := s.freeSlot(t.Context(), i.open()); err != nil {
 		t.Errorf("a lost stream still owns the slot: %v", err)
+	}
+}
+
+// Its last sweep as a leader may have failed, and a standby does not sweep.
+func TestAStandbyHasNoTroubleWithSweeps(t *testing.T) {
+	i := newInstance(t)
+	r := i.new(i.publisher(), slog.DiscardHandler, prometheus.NewRegistry())
+	defer r.store.Close()
+	r.phase.Store(phaseRunning)
+	r.sweeper.Trouble.Report(event.SweepFailing, "cannot scan the table", errors.New("connection reset by peer"))
+	if r.databaseAnswers() {
+		t.Error("a relay that cannot sweep is connected")
+	}
+	r.leader.waitsFor.Store(&slot.Process{PID: 1})
+	if !r.databaseAnswers() {
+		t.Error("a standby is not connected")
+	}
+	for _, part := range r.Health().Parts {
+		if part.Name == "sweep" && !part.Ready {
+			t.Errorf("its sweeps are not ready: %s", part.Detail)
+		}
 	}
 }
 
