@@ -17,18 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// withFiles adds the flags that read a URL from a file.
-func withFiles(names []string) []string {
-	var all []string
-	for _, name := range names {
-		all = append(all, name)
-		if name == "database-url" || name == "amqp-url" {
-			all = append(all, name+"-file")
-		}
-	}
-	return all
-}
-
 func checkDatabaseURL(text string) error {
 	_, err := pgdial.Parse(text)
 	return err

@@ -61,7 +61,7 @@ func asFlags(picked ...setting) []cli.Flag { return settings.Flags((&process{}).
 
 // flags returns the named settings as flags, in the order of the help page.
 func flags(names ...string) []cli.Flag {
-	return asFlags(settings.Pick(allSettings(), withFiles(names)...)...)
+	return asFlags(settings.Pick(allSettings(), names...)...)
 }
 
 // usages are texts for the help page of one command, by the name of the flag.

@@ -17,16 +17,25 @@ type Flag struct {
 	// Spelling is the name of the flag on its command; "": that of the setting. The name of the setting works, too.
 	Spelling string
 	variable string
+	// file says how to give the value in a file, for the entry of this flag; "": there is no flag for one.
+	file string
 	// given is the text, and typed the name that the user typed.
 	given *string
 	typed string
 }
 
-// Flags returns the settings as flags.
-func Flags[T any](r *Reader[T], all ...Setting[T]) []cli.Flag {
-	flags := make([]cli.Flag, len(all))
-	for i, s := range all {
-		flags[i] = &Flag{Info: s.Info, variable: r.Variable(s.Name)}
+// Flags returns the settings as flags, and after each those for a file with its value (SecretFile).
+func Flags[T any](r *Reader[T], all ...Setting[T]) (flags []cli.Flag) {
+	for _, s := range all {
+		own := &Flag{Info: s.Info, variable: r.Variable(s.Name)}
+		flags = append(flags, own)
+		for _, other := range r.All {
+			if other.secretOf == s.Name {
+				file := &Flag{Info: other.Info, variable: r.Variable(other.Name)}
+				own.file = fmt.Sprintf(" --%s FILE [%s] reads it from a file.", file.Name, file.variable)
+				flags = append(flags, file)
+			}
+		}
 	}
 	return flags
 }
@@ -113,14 +122,14 @@ func (f *Flag) Names() []string { return []string{f.Shown()} }
 // IsSet implements cli.Flag.
 func (f *Flag) IsSet() bool { return f.given != nil }
 
-// IsVisible implements cli.VisibleFlag.
-func (f *Flag) IsVisible() bool { return true }
+// IsVisible implements cli.VisibleFlag. The flag for a file has no entry of its own.
+func (f *Flag) IsVisible() bool { return f.secretOf == "" }
 
 // TakesValue implements cli.DocGenerationFlag, as the next four methods do, for the manual page.
 func (f *Flag) TakesValue() bool { return f.Placeholder != "" }
 
 // GetUsage implements cli.DocGenerationFlag.
-func (f *Flag) GetUsage() string { return f.Usage }
+func (f *Flag) GetUsage() string { return f.Usage + f.file }
 
 // GetValue implements cli.DocGenerationFlag.
 func (f *Flag) GetValue() string { return "" }
@@ -146,7 +155,7 @@ func (f *Flag) String() string {
 	} else {
 		fmt.Fprintf(&b, "%-36s [%s]\n", head, f.variable)
 	}
-	usage := f.Usage
+	usage := f.GetUsage()
 	if f.Default != "" {
 		usage += " Default: " + f.Default + "."
 	}

@@ -50,7 +50,6 @@ func all() []settings.Setting[shop] {
 			Info: settings.Info{Name: "config", Placeholder: "FILE", NotInFile: true},
 			Set:  func(*shop, string) error { return nil },
 		},
-		settings.SecretFile("url", func(s *shop, file string) { s.urlFile = file }),
 		settings.FlagOnly(settings.Switch("open", "Open.", func(s *shop) *bool { return &s.open })),
 		settings.Number("size", "3", "The size.", 1, 9, func(s *shop) *int { return &s.size }),
 		settings.Duration("wait", "1s", "The wait.", func(s *shop) *time.Duration { return &s.wait }),
@@ -59,6 +58,7 @@ func all() []settings.Setting[shop] {
 			Info: settings.Info{Name: "pattern", Placeholder: "TEXT", MayBeEmpty: true, Repeats: ","},
 			Set:  func(s *shop, text string) error { s.pattern = text; return nil },
 		},
+		settings.SecretFile("url", func(s *shop, file string) { s.urlFile = file }),
 		settings.Int("elsewhere", "", "Of another command.", func(s *shop) *int { return &s.elsewhere }),
 		settings.FlagOnly(settings.Switch("all", "All.", func(s *shop) *bool { return &s.open })),
 		settings.Everywhere(settings.Switch("also", "Also.", func(s *shop) *bool { return &s.also })),
@@ -77,7 +77,7 @@ func read(t *testing.T, env map[string]string, args ...string) (shop, *settings.
 	target := shop{size: 3, wait: time.Second, format: "table"}
 	var in *settings.Input
 	var err error
-	command := &cli.Command{Name: "sell", Flags: settings.Flags(r, all()[:8]...), Action: func(c *cli.Context) error {
+	command := &cli.Command{Name: "sell", Flags: settings.Flags(r, all()[:7]...), Action: func(c *cli.Context) error {
 		in, err = r.Read(c.Command.Flags, &target)
 		return nil
 	}}
