@@ -5,15 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -125,7 +122,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 		if cfg.printSQL {
 			script, err := adopt.SQL(c.Context, conn, request)
 			if err != nil {
-				return adoptError(err, cfg, conn)
+				return cfg.ownerHint(err, conn)
 			}
 			_, err = fmt.Fprint(p.terminal.Verbatim(), script)
 			return err
@@ -138,7 +135,7 @@ func (p *process) adopt(layout string) cli.ActionFunc {
 			)
 		}
 		if err != nil {
-			return adoptError(err, cfg, conn)
+			return cfg.ownerHint(err, conn)
 		}
 		if !result.Attached {
 			fmt.Fprintf(p.terminal.Out, "table %s: adopted before\n", request.From)
@@ -179,16 +176,8 @@ func (p *process) undoAdoption(c *cli.Context, conn *pgx.Conn, cfg *config) erro
 		return err
 	}
 	if err := adopted.Undo(c.Context, conn); err != nil {
-		return adoptError(err, cfg, conn)
+		return cfg.ownerHint(err, conn)
 	}
 	fmt.Fprintf(p.terminal.Out, "table %s keeps its new rows again\n", adopted.Table)
 	return nil
-}
-
-// adoptError adds the hint which role may adopt a table.
-func adoptError(err error, cfg *config, conn *pgx.Conn) error {
-	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
-		return err
-	}
-	return failure.WithHint(err, cfg.asOwner(conn))
 }

@@ -77,14 +77,14 @@ func (p *process) demo(c *cli.Context) error {
 	table := cfg.relay.Table
 	state, err := migrations.Status(c.Context, conn, table, cfg.relay.TableOwner)
 	if err != nil {
-		return cfg.migrationError(err, conn)
+		return cfg.ownerHint(err, conn)
 	}
 	if len(state.Pending) > 0 {
 		return failure.WithHint(
 			fmt.Errorf("table %s is missing or not up to date", table), problem.Command(table, "setup"))
 	}
 	run := func(ctx context.Context) error {
-		return cfg.migrationError(demo.Run(ctx, demo.Config{
+		return cfg.ownerHint(demo.Run(ctx, demo.Config{
 			Conn: conn, Database: where(conn.Config()), Table: table, RabbitMQ: cfg.rabbitmq,
 			Rate: cfg.rate, Count: cfg.count, Out: p.terminal.Out,
 		}), conn)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
@@ -91,7 +92,7 @@ func (p *process) setup(c *cli.Context) error {
 	defer closeConn(c.Context, conn)
 	made := p.newSetupReport(cfg)
 	if err := made.setUp(c.Context, conn, cfg); err != nil {
-		return made.end(err)
+		return made.end(cfg.ownerHint(err, conn))
 	}
 	made.examine(c.Context, cfg)
 	return made.end(nil)
@@ -205,12 +206,7 @@ func (r *setupReport) setUp(ctx context.Context, conn *pgx.Conn, cfg *config) er
 func (r *setupReport) setUpTables(ctx context.Context, conn *pgx.Conn, cfg *config) error {
 	if cfg.streams() {
 		for _, names := range cfg.allNames() {
-			err := provision.CheckBefore(ctx, conn.PgConn(), names)
-			var denied *problem.Problem
-			if errors.Is(err, provision.ErrMayNot) && errors.As(err, &denied) && !denied.Denied {
-				return failure.WithHint(err, cfg.asOwner(conn))
-			}
-			if err != nil {
+			if err := provision.CheckBefore(ctx, conn.PgConn(), names); err != nil {
 				return err
 			}
 		}
@@ -229,14 +225,14 @@ func (r *setupReport) upgrade(ctx context.Context, conn *pgx.Conn, cfg *config) 
 	}
 	made, err := migrations.Restore(ctx, conn, table, owner)
 	if err != nil {
-		return cfg.migrationError(err, conn)
+		return err
 	}
 	for _, t := range made {
 		r.did("created table %s again: it was missing", t)
 	}
 	from, to, err := migrations.Up(ctx, conn, table, owner)
 	if err != nil {
-		return cfg.migrationError(err, conn)
+		return err
 	}
 	r.view.Version = to
 	switch from {
@@ -276,8 +272,6 @@ func (r *setupReport) makeHistory(ctx context.Context, conn *pgx.Conn, cfg *conf
 	published := cfg.relay.Table.Published()
 	made, err := migrations.MakeHistory(ctx, conn, cfg.relay.Table)
 	switch {
-	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		return failure.WithHint(err, cfg.asOwner(conn))
 	case err != nil:
 		return err
 	case !made:
@@ -298,15 +292,11 @@ func (r *setupReport) makeFunctions(ctx context.Context, conn *pgx.Conn, cfg *co
 		return err
 	}
 	changed, err := migrations.MakeFunctions(ctx, conn, table)
-	if err == nil {
-		r.tellForeign(foreign)
-	}
-	switch {
-	case pgcode.Is(err, pgerrcode.InsufficientPrivilege):
-		return failure.WithHint(err, cfg.asOwner(conn))
-	case err != nil:
+	if err != nil {
 		return err
-	case !changed:
+	}
+	r.tellForeign(foreign)
+	if !changed {
 		r.found("functions of %s: exist, nothing to do", table)
 		return nil
 	}
@@ -365,15 +355,25 @@ func (p *process) printSetup(cfg *config) error {
 	return err
 }
 
-// asOwner is the hint for a role that may not create or drop objects. That role may be an application's: it gets no
-// more privileges.
-func (c *config) asOwner(conn *pgx.Conn) string {
+// ownerHint adds the hint to an error that says which role may create, change and drop what belongs to the outbox. The
+// role of the session may be an application's: it gets no more privileges. Another hint of the error stays.
+func (c *config) ownerHint(err error, conn *pgx.Conn) error {
+	var found *problem.Problem
+	switch {
+	case pgcode.Is(err, pgerrcode.DuplicateTable):
+		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
+	case errors.Is(err, provision.ErrMayNot) && errors.As(err, &found) && !found.Denied:
+	case errors.Is(err, grants.ErrDenied):
+	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege) || problem.Hint(err) != "":
+		return err
+	}
 	set := "export CDC_RELAY_DATABASE_URL="
 	if c.given["database-url"].Source == settings.FromFlag {
 		set = "--database-url "
 	}
-	return fmt.Sprintf("%s%s  # OWNER: that of %s, of the database, or a superuser; then run this again",
-		set, ownersURL(&conn.Config().Config), c.relay.Table)
+	return failure.WithHint(err, fmt.Sprintf(
+		"%s%s  # OWNER: that of %s, of the database, or a superuser; then run this again",
+		set, ownersURL(&conn.Config().Config), c.relay.Table))
 }
 
 // ownersURL is an address for another user, as a word of the shell.
@@ -386,15 +386,4 @@ func ownersURL(at *pgconn.Config) string {
 		u.Host, u.RawQuery = "", url.Values{"host": {at.Host}, "port": {strconv.Itoa(int(at.Port))}}.Encode()
 	}
 	return problem.ShellWord(u.String())
-}
-
-// migrationError adds hints to known errors.
-func (c *config) migrationError(err error, conn *pgx.Conn) error {
-	switch pgcode.Of(err) {
-	case pgerrcode.InsufficientPrivilege:
-		return failure.WithHint(err, c.asOwner(conn))
-	case pgerrcode.DuplicateTable:
-		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
-	}
-	return err
 }

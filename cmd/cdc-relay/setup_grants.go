@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -71,12 +69,10 @@ func (r *setupReport) grantAll(ctx context.Context, conn *pgx.Conn, cfg *config)
 
 // grant grants what the role lacks, and says what it may do.
 func (r *setupReport) grant(
-	ctx context.Context, conn *pgx.Conn, cfg *config, role, may string, all []grants.Grant,
+	ctx context.Context, conn *pgx.Conn, role, may string, all []grants.Grant,
 ) error {
 	made, err := grants.Make(ctx, conn, role, append([]grants.Grant{grants.Connect(conn.Config().Database)}, all...))
 	switch {
-	case errors.Is(err, grants.ErrDenied):
-		return failure.WithHint(err, cfg.asOwner(conn))
 	case err != nil:
 		return err
 	case len(made) == 0:
@@ -95,7 +91,7 @@ func (r *setupReport) grantApp(ctx context.Context, conn *pgx.Conn, cfg *config,
 		return err
 	}
 	may, all := cfg.application(sequence)
-	err = r.grant(ctx, conn, cfg, role, may, all)
+	err = r.grant(ctx, conn, role, may, all)
 	if err != nil || cfg.functions || !cfg.checking.appInsertOnly {
 		return err
 	}
@@ -129,7 +125,7 @@ func (r *setupReport) grantRelay(ctx context.Context, conn *pgx.Conn, cfg *confi
 		return err
 	}
 	may := "run a relay of " + cfg.relay.Table.String()
-	if err := r.grant(ctx, conn, cfg, role, may, grants.Relay(needs)); err != nil || !cfg.streams() {
+	if err := r.grant(ctx, conn, role, may, grants.Relay(needs)); err != nil || !cfg.streams() {
 		return err
 	}
 	is, _, err := grants.FindRole(ctx, conn, role)

@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/failure"
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -72,7 +70,7 @@ func (p *process) teardown(c *cli.Context) error {
 		fmt.Fprintln(p.terminal.Out, line)
 	}
 	if err != nil || !cfg.tables {
-		return ownerHint(err, cfg.asOwner(conn))
+		return cfg.ownerHint(err, conn)
 	}
 	return p.dropTables(c, conn, cfg)
 }
@@ -105,7 +103,7 @@ func (p *process) dropTables(c *cli.Context, conn *pgx.Conn, cfg *config) error 
 	dropped, err := migrations.Drop(c.Context, conn, cfg.relay.Table, cfg.relay.TableOwner)
 	switch {
 	case err != nil:
-		return ownerHint(emptyHint(err), cfg.asOwner(conn))
+		return cfg.ownerHint(emptyHint(err), conn)
 	case dropped:
 		fmt.Fprintf(p.terminal.Out, "dropped tables %s and %s\n", cfg.relay.Table, cfg.relay.Table.DeadLetter())
 	default:
@@ -122,14 +120,6 @@ func emptyHint(err error) error {
 	return failure.WithHint(
 		err, "cdc-relay drain; cdc-relay list --state dead  # then resend or delete the dead letters",
 	)
-}
-
-// ownerHint adds a hint for a role that may stream but not drop, as a relay's role should be.
-func ownerHint(err error, hint string) error {
-	if !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
-		return err
-	}
-	return failure.WithHint(err, hint)
 }
 
 // slotsAndPublications names what setup created besides the tables.
