@@ -73,7 +73,7 @@ func (p *process) drainWith(c *cli.Context, cfg *config) error {
 	err = errors.Join(err, waitForEnd(notifying, endGrace, func() error { return <-notified }))
 	s.endTrace(c.Context)
 	if s.statsd != nil {
-		s.statsd.Send(context.WithoutCancel(c.Context)) // once, after the drain
+		s.statsd.Send() // once, after the drain
 	}
 	if cfg.json {
 		err = errors.Join(err, p.writeDrained(s, err))

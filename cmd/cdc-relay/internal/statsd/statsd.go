@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/DataDog/datadog-go/v5/statsd"
@@ -128,9 +128,9 @@ func (b *Bridge) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			b.Send(ctx)
+			b.Send()
 		case <-ctx.Done():
-			b.Send(context.WithoutCancel(ctx))
+			b.Send()
 			return
 		}
 	}
@@ -138,8 +138,8 @@ func (b *Bridge) Run(ctx context.Context) {
 
 // Send sends the changes since the last call. It must not be called while Run runs. If nothing arrived, the changes are
 // sent the next time; if a part arrived, the rest is lost.
-func (b *Bridge) Send(ctx context.Context) {
-	err := b.send(ctx)
+func (b *Bridge) Send() {
+	err := b.send()
 	switch {
 	case err != nil && !b.failing:
 		b.log.Warn("cannot send metrics to DogStatsD: messages unaffected; retrying every ten seconds",
@@ -150,24 +150,29 @@ func (b *Bridge) Send(ctx context.Context) {
 	b.failing = err != nil
 }
 
-func (b *Bridge) send(ctx context.Context) error {
+func (b *Bridge) send() error {
 	families, err := b.gatherer.Gather()
 	if err != nil && len(families) == 0 {
 		return fmt.Errorf("gather metrics: %w", err)
 	}
-	var failed failure
-	client, err := b.connect(ctx, failed.note)
+	var first atomic.Pointer[error] // the client has several goroutines
+	note := func(err error) { first.CompareAndSwap(nil, &err) }
+	client, err := b.connect(note)
 	if err != nil {
-		return err
+		return fmt.Errorf("connect to DogStatsD: %w", err)
 	}
 	next := b.seen.report(client, families)
 	if err := client.Close(); err != nil {
-		failed.note(err)
+		note(err)
 	}
-	if failed.first() == nil || b.arrived(client) {
+	failed := first.Load()
+	if failed == nil || b.arrived(client) {
 		b.seen = next
 	}
-	return failed.first()
+	if failed == nil {
+		return nil
+	}
+	return *failed
 }
 
 // arrived reports whether a part arrived before an error: it must not be sent again. It returns false for UDP, which
@@ -177,21 +182,7 @@ func (b *Bridge) arrived(client *statsd.Client) bool {
 }
 
 // connect creates a client for one sending, so that it finds an agent that has moved.
-func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*statsd.Client, error) {
-	addr := b.target.addr
-	if !strings.HasPrefix(addr, unixPrefix) {
-		host, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return nil, err
-		}
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		found, err := net.DefaultResolver.LookupIPAddr(ctx, host)
-		if err != nil {
-			return nil, fmt.Errorf("find %s: %w", host, err)
-		}
-		addr = net.JoinHostPort(preferred(found), port)
-	}
+func (b *Bridge) connect(failed statsd.ErrorHandler) (*statsd.Client, error) {
 	// The client's own metrics are sent every ten seconds: no client lives that long.
 	options := []statsd.Option{
 		statsd.WithTags(b.target.tags), statsd.WithErrorHandler(failed), statsd.WithWorkersCount(1),
@@ -201,39 +192,5 @@ func (b *Bridge) connect(ctx context.Context, failed statsd.ErrorHandler) (*stat
 	if b.target.prefix != "" {
 		options = append(options, statsd.WithNamespace(b.target.prefix))
 	}
-	client, err := statsd.New(addr, options...)
-	if err != nil {
-		return nil, fmt.Errorf("connect to DogStatsD: %w", err)
-	}
-	return client, nil
-}
-
-// preferred returns the first IPv4 address, which an agent listens on by default, or else the first address.
-func preferred(found []net.IPAddr) string {
-	for _, addr := range found {
-		if addr.IP.To4() != nil {
-			return addr.String()
-		}
-	}
-	return found[0].String()
-}
-
-// failure keeps the first error of several goroutines.
-type failure struct {
-	mu  sync.Mutex
-	err error
-}
-
-func (f *failure) note(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.err == nil {
-		f.err = err
-	}
-}
-
-func (f *failure) first() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.err
+	return statsd.New(b.target.addr, options...)
 }

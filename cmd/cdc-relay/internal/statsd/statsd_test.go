@@ -112,7 +112,7 @@ func TestCountersAreSentAsIncrements(t *testing.T) {
 			for range 10 {
 				r.latency.Observe(1.5)
 			}
-			b.Send(t.Context())
+			b.Send()
 			want := []string{
 				"shop.blocked_seconds:1|c|#env:test",
 				"shop.latency_seconds.avg:1.5|g|#env:test",
@@ -132,7 +132,7 @@ func TestCountersAreSentAsIncrements(t *testing.T) {
 			r.refused.WithLabelValues("a,b|c#d").Inc()
 			r.blocked.Add(0.25)
 			r.latency.Observe(100)
-			b.Send(t.Context())
+			b.Send()
 			want = []string{
 				"shop.blocked_seconds:1|c|#env:test",
 				"shop.latency_seconds.avg:100|g|#env:test",
@@ -158,13 +158,13 @@ func TestUnsentMetricsAreSentLater(t *testing.T) {
 	var log bytes.Buffer
 	b := bridge(t, "unix://"+path+"?prefix=", r, slog.New(slog.NewTextHandler(&log, nil)))
 	r.refused.WithLabelValues("nack").Add(3)
-	b.Send(t.Context())
-	b.Send(t.Context())
+	b.Send()
+	b.Send()
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 		t.Errorf("%d warnings of one failure:\n%s", n, log.String())
 	}
 	a := newAgent(t, "unixgram", path)
-	b.Send(t.Context())
+	b.Send()
 	if got := a.lines("z"); !slices.Contains(got, "refused:3|c|#reason:nack") {
 		t.Errorf("got %q", got)
 	}
@@ -214,7 +214,7 @@ func TestSentMetricsAreNotSentAgain(t *testing.T) {
 	b := bridge(t, "unix://"+path+"?prefix=", r, slog.New(slog.NewTextHandler(&log, nil)))
 	a.fill()
 	a.takeOne()
-	b.Send(t.Context())
+	b.Send()
 	if !strings.Contains(log.String(), "level=WARN") {
 		t.Fatal("nothing has failed")
 	}
@@ -222,7 +222,7 @@ func TestSentMetricsAreNotSentAgain(t *testing.T) {
 		t.Fatalf("got %q", got)
 	}
 	r.blocked.Add(2)
-	b.Send(t.Context())
+	b.Send()
 	got := a.lines("z")
 	if !slices.Contains(got, "blocked_seconds:2|c") {
 		t.Errorf("got %q", got)
@@ -233,29 +233,6 @@ func TestSentMetricsAreNotSentAgain(t *testing.T) {
 		}
 		if strings.Contains(line, "datadog.") {
 			t.Errorf("the client sends its own metrics: %s", line)
-		}
-	}
-}
-
-// Agents listen on 127.0.0.1, and localhost is often ::1 first.
-func TestIPv4IsPreferredForTheAgent(t *testing.T) {
-	for _, c := range []struct {
-		found []string
-		want  string
-	}{
-		{[]string{"::1", "127.0.0.1"}, "127.0.0.1"},
-		{[]string{"127.0.0.1", "::1"}, "127.0.0.1"},
-		{[]string{"2001:db8::1", "192.0.2.2", "192.0.2.1"}, "192.0.2.2"},
-		{[]string{"2001:db8::1", "2001:db8::2"}, "2001:db8::1"},
-		{[]string{"fe80::1%eth0"}, "fe80::1%eth0"},
-	} {
-		var found []net.IPAddr
-		for _, text := range c.found {
-			ip, zone, _ := strings.Cut(text, "%")
-			found = append(found, net.IPAddr{IP: net.ParseIP(ip), Zone: zone})
-		}
-		if got := preferred(found); got != c.want {
-			t.Errorf("of %v: got %s, want %s", c.found, got, c.want)
 		}
 	}
 }
