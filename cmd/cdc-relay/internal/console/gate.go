@@ -9,8 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -24,17 +22,13 @@ import (
 type gate struct {
 	Access
 	// hash is that of the token, so that a comparison tells nothing about its length; nil: there is no token.
-	hash     *[sha256.Size]byte
-	failures failures
-	guesses  guesses
+	hash    *[sha256.Size]byte
+	guesses guesses
+	log     *slog.Logger
 }
 
 func newGate(access Access, log *slog.Logger) *gate {
-	g := &gate{
-		Access:   access,
-		failures: failures{log: log, pace: rate.NewLimiter(rate.Every(5*time.Second), 10)},
-		guesses:  newGuesses(),
-	}
+	g := &gate{Access: access, guesses: newGuesses(), log: log}
 	if access.Token != "" {
 		hash := sha256.Sum256([]byte(access.Token))
 		g.hash = &hash
@@ -61,8 +55,9 @@ func (g *gate) guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), user{}, name)))
 			return
 		}
-		if refused.failed != "" {
-			g.failures.note(r, refused.failed)
+		if refused.failed != "" { // without the user name: people type passwords into the wrong field
+			g.log.Warn("console login failed: request rejected", "event", event.ConsoleLoginFailed,
+				"reason", refused.failed, "from", r.RemoteAddr)
 		}
 		if refused.status == http.StatusUnauthorized && g.hash != nil {
 			w.Header().Set("WWW-Authenticate", `Basic realm="cdc-relay console", charset="UTF-8"`)
@@ -184,27 +179,4 @@ func foreign(r *http.Request) bool {
 	}
 	opens := r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 	return !opens || r.Method != http.MethodGet || r.URL.Path == "/change"
-}
-
-// failures logs failed logins: the first at once, many of them at a bounded rate. It logs no user name, because people
-// type passwords into the wrong field.
-type failures struct {
-	log  *slog.Logger
-	pace *rate.Limiter
-	mu   struct {
-		sync.Mutex
-		unlogged int
-	}
-}
-
-func (f *failures) note(r *http.Request, reason string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.pace.Allow() {
-		f.mu.unlogged++
-		return
-	}
-	f.log.Warn("console login failed: request rejected", "event", event.ConsoleLoginFailed,
-		"reason", reason, "from", r.RemoteAddr, "not_logged", f.mu.unlogged)
-	f.mu.unlogged = 0
 }

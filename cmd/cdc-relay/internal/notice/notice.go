@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
 
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
@@ -31,7 +30,6 @@ type Notices struct {
 	// exchange receives the notices; defaultExchange is the exchange of messages that name none.
 	exchange, defaultExchange string
 	log                       *slog.Logger
-	complaints                *rate.Limiter
 
 	counts   *prometheus.CounterVec
 	inFlight atomic.Int64
@@ -50,7 +48,7 @@ func New(
 ) (*Notices, error) {
 	n := &Notices{
 		publisher: publisher, exchange: exchange, defaultExchange: defaultExchange, log: log,
-		complaints: rate.NewLimiter(rate.Every(time.Minute), 1), counts: NewCounter(),
+		counts: NewCounter(),
 	}
 	n.mu.changed = make(chan struct{})
 	if err := registry.Register(n.counts); err != nil {
@@ -248,9 +246,6 @@ func (s sink) Deliver(r outbox.Result) {
 	s.counts.WithLabelValues(kindOf(r.Message), outcome).Inc()
 }
 
-// complain logs at most once a minute. The counter counts every notice.
 func (n *Notices) complain(what, why, hint string) {
-	if n.complaints.Allow() {
-		n.log.Warn(what, "event", event.NoticeLost, "exchange", n.exchange, "error", why, "hint", hint)
-	}
+	n.log.Warn(what, "event", event.NoticeLost, "exchange", n.exchange, "error", why, "hint", hint)
 }
