@@ -92,7 +92,7 @@ func (p *process) complete(command *cli.Command) cli.BashCompleteFunc {
 	return func(c *cli.Context) {
 		before := p.args[max(0, len(p.args)-3)]
 		for _, s := range settings.FlagsOf(command.Flags) {
-			if values := s.Choices(); before == "--"+s.Shown() && values != nil {
+			if values := s.Choices(); before == "--"+s.Name && values != nil {
 				fmt.Fprintln(p.terminal.Out, strings.Join(values, "\n"))
 				return
 			}

@@ -118,10 +118,10 @@ func TestHelpPagesAreComplete(t *testing.T) {
 				if ok && s.Advanced && strings.Contains(r.stdout, "which are flags here, too:") {
 					ok = !strings.Contains(r.stdout, "--"+s.Name)
 				} else if ok {
-					ok = !strings.Contains(r.stdout, "--"+s.Shown()) || strings.Contains(r.stdout, "["+variable(s.Name)+"]") == s.FlagOnly
+					ok = !strings.Contains(r.stdout, "--"+s.Name) || strings.Contains(r.stdout, "["+variable(s.Name)+"]") == s.FlagOnly
 				}
 				if ok {
-					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.Shown(), r.stdout)
+					t.Errorf("%v: --%s or its variable is missing:\n%s", path, s.Name, r.stdout)
 				}
 			}
 			for i, line := range strings.Split(r.stdout, "\n") {

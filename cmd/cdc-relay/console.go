@@ -34,12 +34,12 @@ type consoleFlags struct {
 
 func consoleSettings() []setting {
 	return []setting{
-		settings.Text(consoleAddress, "HOST:PORT", "127.0.0.1:9465",
+		settings.Text("console-listen", "HOST:PORT", "127.0.0.1:9465",
 			"Serve the console at this address. Beyond loopback it needs --token-file.",
 			func(c *config) *string { return &c.console.listen }, settings.CheckHostPort),
 		settings.Parsed("allowed-hosts", "NAME,…", "",
 			"Host names by which browsers open the console, such as console.example.com. Others are "+
-				"rejected, except localhost, loopback addresses and the address of --listen. Default: none.",
+				"rejected, except localhost, loopback addresses and the address of --console-listen. Default: none.",
 			func(c *config) *[]string { return &c.console.hosts }, hosts.Parse),
 		settings.Private(settings.Text("token-file", "FILE", "",
 			"A file with the token that the browser asks for as the password. "+
@@ -64,7 +64,7 @@ func notEmpty(text string) error {
 }
 
 func (p *process) consoleCommand() *cli.Command {
-	picked := flags(consoleAddress, "allowed-hosts", "token-file", "login-header", "allow-changes",
+	picked := flags("console-listen", "allowed-hosts", "token-file", "login-header", "allow-changes",
 		"payload", "metrics-header", "on-dead-letter", "max-retries", "poll-interval",
 		"mode", "keep-published", "management-url", "database-url", "amqp-url", "table", "owner", "slot",
 		"publication", "shard", "exchange", "publisher", "log-level", "log-format", "config")
@@ -79,8 +79,8 @@ unless --allow-changes is given.
 EXAMPLES
 
   cdc-relay console --config /etc/cdc-relay/config.yaml
-  cdc-relay console --listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
-		Flags:  asking(describe(listening(picked), usages{"metrics-header": showHeader})),
+  cdc-relay console --console-listen 0.0.0.0:9465 --token-file /run/secrets/console --allow-changes`,
+		Flags:  asking(describe(picked, usages{"metrics-header": showHeader})),
 		Action: p.console,
 	}
 }
@@ -118,8 +118,8 @@ func (p *process) openConsole(ctx context.Context, cfg *config, command string) 
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.console.listen)
 	if err != nil {
-		const hint = "cdc-relay %s --listen 127.0.0.1:9466  # or another free address (CDC_RELAY_CONSOLE_LISTEN)"
-		return openedConsole{}, failure.WithHint(fmt.Errorf("--listen: %w", err), fmt.Sprintf(hint, command))
+		const hint = "cdc-relay %s --console-listen 127.0.0.1:9466  # or another free address (CDC_RELAY_CONSOLE_LISTEN)"
+		return openedConsole{}, failure.WithHint(fmt.Errorf("--console-listen: %w", err), fmt.Sprintf(hint, command))
 	}
 	return openedConsole{
 		url: "http://" + listener.Addr().String() + "/", log: of.Log,

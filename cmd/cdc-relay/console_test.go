@@ -19,7 +19,7 @@ import (
 // startConsole starts a console for the database, and returns its URL.
 func startConsole(t *testing.T, env environment, args ...string) (*command, string) {
 	t.Helper()
-	c := start(t, env, append([]string{"console", "--listen", "127.0.0.1:0", "--publisher", "stdout"}, args...)...)
+	c := start(t, env, append([]string{"console", "--console-listen", "127.0.0.1:0", "--publisher", "stdout"}, args...)...)
 	var line struct{ URL string }
 	must(t, json.Unmarshal([]byte(c.await(t, "console_started")), &line))
 	return c, strings.TrimSuffix(line.URL, "/")
@@ -262,7 +262,7 @@ func TestAConsoleThatEverybodyCouldUseDoesNotStart(t *testing.T) {
 	must(t, os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600))
 	const beyond = "beyond loopback it needs --token-file"
 	for args, says := range map[string]string{
-		"--listen 0.0.0.0:0":                           beyond,
+		"--console-listen 0.0.0.0:0":                   beyond,
 		"--login-header X-User":                        "every client could choose the user; it also needs --token-file",
 		"--login-header X-User: --token-file " + token: "want the name of a header",
 		"--login-header Host --token-file " + token:    "want the name of a header",

@@ -39,11 +39,11 @@ EXAMPLES
   cdc-relay demo
   cdc-relay demo --count 20 --rate 50
   cdc-relay demo --console                    # and watch http://127.0.0.1:9465/ meanwhile`,
-		Flags: describe(listening(flags("database-url", "amqp-url", "table", "owner", "rate", "count",
-			"console", consoleAddress, "slot", "publication", "config")), usages{
-			consoleAddress: "With --console: serve it at this address, which must be on loopback.",
-			"slot":         "With --console: the replication slot of the relay.",
-			"publication":  "With --console: the publication of the relay.",
+		Flags: describe(flags("database-url", "amqp-url", "table", "owner", "rate", "count",
+			"console", "console-listen", "slot", "publication", "config"), usages{
+			"console-listen": "With --console: serve it at this address, which must be on loopback.",
+			"slot":           "With --console: the replication slot of the relay.",
+			"publication":    "With --console: the publication of the relay.",
 		}),
 		Action: p.demo,
 	}
@@ -67,7 +67,7 @@ func (p *process) demo(c *cli.Context) error {
 		return err
 	}
 	if cfg.console.besideDemo && !console.IsLoopback(cfg.console.listen) {
-		return usagef("--listen %s: with demo --console, want an address on loopback", cfg.console.listen)
+		return usagef("--console-listen %s: with demo --console, want an address on loopback", cfg.console.listen)
 	}
 	conn, err := connect(c.Context, cfg.database(), "demo", pgdial.CatalogFirst)
 	if err != nil {

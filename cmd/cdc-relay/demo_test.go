@@ -41,7 +41,7 @@ func TestTheDemoServesTheConsole(t *testing.T) {
 	}
 	relay.stopsWell(t)
 
-	r := cdcRelay(t, env, "demo", "--console", "--listen", "0.0.0.0:0")
+	r := cdcRelay(t, env, "demo", "--console", "--console-listen", "0.0.0.0:0")
 	want(t, r, exitUsage)
 	wantTexts(t, r.stderr, "want an address on loopback")
 }

@@ -277,7 +277,7 @@ func asMarkdown(usage string) string {
 
 // takersOf returns the commands with the flag of that name.
 func takersOf(name string) []string {
-	return takers(func(s *settings.Flag) bool { return s.Accepts(name) })
+	return takers(func(s *settings.Flag) bool { return s.Name == name })
 }
 
 // takers returns the commands with such a flag, in the order of the help page.

@@ -90,7 +90,7 @@ func TestFilesOpenToEveryUserCauseAWarning(t *testing.T) {
 	all := func() string {
 		t.Helper()
 		return run("check", "--config", settings) + run("setup", "--config", open) +
-			run("console", "--config", open, "--token-file", token, "--listen", "256.0.0.1:0", "--log-format", "text")
+			run("console", "--config", open, "--token-file", token, "--console-listen", "256.0.0.1:0", "--log-format", "text")
 	}
 	if says := all(); strings.Contains(says, "every user") {
 		t.Errorf("of files of mode 600: %s", says)

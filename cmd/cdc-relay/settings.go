@@ -77,19 +77,6 @@ func describe(picked []cli.Flag, texts usages) []cli.Flag {
 	return picked
 }
 
-// listening spells the flag for the address of the console as --listen.
-func listening(picked []cli.Flag) []cli.Flag {
-	for _, f := range settings.FlagsOf(picked) {
-		if f.Name == consoleAddress {
-			f.Spelling = "listen"
-		}
-	}
-	return picked
-}
-
-// consoleAddress is the setting of the console's address. One file serves the console and run.
-const consoleAddress = "console-listen"
-
 // resolve reads the settings of a command without arguments.
 func (p *process) resolve(c *cli.Context) (*config, error) {
 	if c.Args().Present() {

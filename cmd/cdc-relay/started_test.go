@@ -117,7 +117,7 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 	defer listener.Close()
 	used := listener.Addr().String()
 	const free = "127.0.0.1:0"
-	hints := map[string]string{"run": "# choose another address", "console": "cdc-relay console --listen "}
+	hints := map[string]string{"run": "# choose another address", "console": "cdc-relay console --console-listen "}
 	for _, test := range []struct {
 		command string
 		env     environment
@@ -128,11 +128,10 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "USED"}},
 		{command: "run", file: "http-addr: USED\nconsole-listen: FREE\n"},
 		{command: "run", env: environment{"CDC_RELAY_HTTP_ADDR": "FREE", "CDC_RELAY_CONSOLE_LISTEN": "FREE"}, args: "--http-addr USED"},
-		{command: "console", args: "--listen USED"},
 		{command: "console", args: "--console-listen USED"},
 		{command: "console", env: environment{"CDC_RELAY_CONSOLE_LISTEN": "USED"}},
 		{command: "console", file: "http-addr: FREE\nconsole-listen: USED\n"},
-		{command: "console", file: "console-listen: FREE\n", args: "--listen USED"},
+		{command: "console", file: "console-listen: FREE\n", args: "--console-listen USED"},
 	} {
 		name := test.command + " " + test.args + " " + strings.Join(test.env.pairs(), " ") + " " + test.file
 		fill := strings.NewReplacer("USED", used, "FREE", free)

@@ -62,7 +62,7 @@ func open(t *testing.T, live bool, args ...string) *site {
 	if live {
 		s.relay("--backoff-time", "10m")
 	}
-	s.url, _ = s.start("console", append([]string{"--listen", "127.0.0.1:0"}, args...)...)
+	s.url, _ = s.start("console", append([]string{"--console-listen", "127.0.0.1:0"}, args...)...)
 	s.startBrowser()
 	return s
 }

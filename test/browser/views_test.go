@@ -243,7 +243,7 @@ func TestTheViewsAgree(t *testing.T) {
 			if state.args != nil {
 				s.relay(state.args...)
 			}
-			s.url, _ = s.start("console", "--listen", "127.0.0.1:0")
+			s.url, _ = s.start("console", "--console-listen", "127.0.0.1:0")
 			tab, closeTab := chromedp.NewContext(window.browser)
 			s.browser = tab
 			t.Cleanup(closeTab)

@@ -32,7 +32,7 @@ func (a Access) validate() error {
 		return problem.New("", "--login-header %s: every client could choose the user; it also needs --token-file "+
 			"with the token that the proxy sends", a.LoginHeader)
 	case !IsLoopback(a.Listen):
-		return problem.New("", "--listen %s: beyond loopback it needs --token-file", a.Listen)
+		return problem.New("", "--console-listen %s: beyond loopback it needs --token-file", a.Listen)
 	}
 	return nil
 }

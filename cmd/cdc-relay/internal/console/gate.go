@@ -71,7 +71,7 @@ func (g *gate) admit(r *http.Request) (name string, refused *refusal) {
 	switch {
 	case !hosts.Known{Listen: g.Listen, Others: g.Hosts}.Has(r):
 		const text = "this console does not answer to this host name: open http://localhost:PORT/ " +
-			"or the address of --listen, or add the name to --allowed-hosts (CDC_RELAY_ALLOWED_HOSTS)"
+			"or the address of --console-listen, or add the name to --allowed-hosts (CDC_RELAY_ALLOWED_HOSTS)"
 		return "", &refusal{status: http.StatusMisdirectedRequest, text: text}
 	case foreign(r):
 		return "", &refusal{status: http.StatusForbidden, text: "this request comes from a page of another site"}

@@ -35,7 +35,7 @@ func accessOf(t *testing.T, args ...string) Access {
 	for i := 0; i < len(args); i += 2 {
 		var err error
 		switch text := args[i+1]; args[i] {
-		case "--listen":
+		case "--console-listen":
 			access.Listen = text
 		case "--allowed-hosts":
 			access.Hosts, err = hosts.Parse(text)
@@ -172,9 +172,9 @@ func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
 // Without the check, a page of evil.example whose name leads to the console can read it.
 func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 	open, _ := gateOf(t)
-	withLogin, _ := gateOf(t, "--listen", "10.0.0.5:9465", "--token-file", tokenFile(t),
+	withLogin, _ := gateOf(t, "--console-listen", "10.0.0.5:9465", "--token-file", tokenFile(t),
 		"--allowed-hosts", "Console.example.com, 192.0.2.1")
-	named, _ := gateOf(t, "--listen", "box.internal:9465", "--login-header", "X-User", "--token-file", tokenFile(t))
+	named, _ := gateOf(t, "--console-listen", "box.internal:9465", "--login-header", "X-User", "--token-file", tokenFile(t))
 	for host, want := range map[string][3]bool{
 		"localhost":                {true, true, true},
 		"LocalHost:9465":           {true, true, true},

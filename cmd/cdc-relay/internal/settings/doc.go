@@ -29,8 +29,6 @@
 // after a mistake and returns all of them, joined. Only a file that cannot be read or parsed ends it at once. No error
 // contains the value of a URL or the content of a secret file.
 //
-// A command may spell a flag in another way than the setting (Flag.Spelling).
-//
 // Reader.UnknownVariables and Reader.Exposed find what is no mistake but deserves a warning. Effective lists the values
 // and where each comes from. Rules that involve several settings are for the program to check.
 package settings

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/xrash/smetrics"
 )
 
 // Unknown is an environment variable that looks like a setting and has no effect.
@@ -51,30 +53,9 @@ func (r *Reader[T]) UnknownVariables(pairs []string, foreign func(name string) b
 func Nearest(name string, known []string) string {
 	best, least := "", (len(name)+2)/3+1
 	for _, candidate := range known {
-		if d := distance(name, candidate); d < least {
+		if d := smetrics.WagnerFischer(name, candidate, 1, 1, 1); d < least {
 			best, least = candidate, d
 		}
 	}
 	return best
-}
-
-// distance is the Levenshtein distance of a and b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

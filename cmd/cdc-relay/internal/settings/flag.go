@@ -14,14 +14,10 @@ import (
 // counts. A command may change its description.
 type Flag struct {
 	Info
-	// Spelling is the name of the flag on its command; "": that of the setting. The name of the setting works, too.
-	Spelling string
 	variable string
 	// file says how to give the value in a file, for the entry of this flag; "": there is no flag for one.
-	file string
-	// given is the text, and typed the name that the user typed.
+	file  string
 	given *string
-	typed string
 }
 
 // Flags returns the settings as flags, and after each those for a file with its value (SecretFile).
@@ -94,30 +90,12 @@ func Arguments(command string, flags []cli.Flag, rest []string) ([]string, error
 
 // Apply implements cli.Flag.
 func (f *Flag) Apply(set *flag.FlagSet) error {
-	for _, name := range f.accepted() {
-		set.Var(flagValue{f, name}, name, f.Usage)
-	}
+	set.Var(flagValue{f}, f.Name, f.Usage)
 	return nil
 }
 
-// accepted are all names of the flag.
-func (f *Flag) accepted() []string {
-	return slices.Compact([]string{f.Name, f.Shown()})
-}
-
-// Accepts reports whether the flag can be given by this name.
-func (f *Flag) Accepts(name string) bool { return slices.Contains(f.accepted(), name) }
-
-// Shown is the name of the flag on the help page.
-func (f *Flag) Shown() string {
-	if f.Spelling != "" {
-		return f.Spelling
-	}
-	return f.Name
-}
-
-// Names implements cli.Flag. Only these names are completed.
-func (f *Flag) Names() []string { return []string{f.Shown()} }
+// Names implements cli.Flag.
+func (f *Flag) Names() []string { return []string{f.Name} }
 
 // IsSet implements cli.Flag.
 func (f *Flag) IsSet() bool { return f.given != nil }
@@ -146,7 +124,7 @@ func (f *Flag) Choices() []string { return f.choices() }
 // String implements cli.Flag. It is the entry on the help page.
 func (f *Flag) String() string {
 	var b strings.Builder
-	head := "  --" + f.Shown()
+	head := "  --" + f.Name
 	if f.Placeholder != "" {
 		head += " " + f.Placeholder
 	}
@@ -182,17 +160,14 @@ func Wrap(text string, width int) []string {
 	return append(lines, line)
 }
 
-// flagValue receives the value of one of the flag's names from the flag package.
-type flagValue struct {
-	*Flag
-	name string
-}
+// flagValue receives the value from the flag package.
+type flagValue struct{ *Flag }
 
 func (v flagValue) Set(text string) error {
 	if v.Repeats != "" && v.given != nil {
 		text = *v.given + v.Repeats + text
 	}
-	v.given, v.typed = &text, v.name
+	v.given = &text
 	return nil
 }
 

@@ -63,7 +63,7 @@ func (r *Reader[T]) Read(flags []cli.Flag, target *T) (*Input, error) {
 		if err := r.take(f, v.Text, target); err != nil {
 			place := v.Place
 			if v.Source == FromEnvironment {
-				place = "--" + f.Shown() + " (from " + v.Place + ")"
+				place = "--" + f.Name + " (from " + v.Place + ")"
 			}
 			mistakes = append(mistakes, fmt.Errorf("%s: %w", place, err))
 		}
@@ -92,7 +92,7 @@ func (r *Reader[T]) file(flags []*Flag) string {
 // given returns the value from the flag, or else from the environment.
 func (r *Reader[T]) given(f *Flag) (Value, bool) {
 	if f.given != nil {
-		return Value{*f.given, FromFlag, "--" + f.typed}, true
+		return Value{*f.given, FromFlag, "--" + f.Name}, true
 	}
 	return r.FromEnvironment(f.Info)
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,28 +190,6 @@ func TestEffectiveShowsTheDefaultAndMasksTheValue(t *testing.T) {
 		shown := settings.Effective(settings.Pick(all(), test.name)[0].Info, given, mask)
 		if *shown.Value != test.value || shown.Source != test.source {
 			t.Errorf("%s: got %v", test.name, shown)
-		}
-	}
-}
-
-func TestAnotherSpellingOfAFlagWorks(t *testing.T) {
-	for typed, place := range map[string]string{"--wide": "--wide", "--size": "--size"} {
-		r := &settings.Reader[shop]{Prefix: "APP_", LookupEnv: os.LookupEnv, All: all()}
-		flags := settings.Flags(r, settings.Pick(all(), "size")...)
-		settings.FlagsOf(flags)[0].Spelling = "wide"
-		var got shop
-		command := &cli.Command{Name: "c", Flags: flags, Action: func(c *cli.Context) error {
-			in, err := r.Read(c.Command.Flags, &got)
-			if err != nil || in.Values["size"].Place != place {
-				t.Errorf("%s: from %q, %v", typed, in.Values["size"].Place, err)
-			}
-			return nil
-		}}
-		if err := (&cli.App{Commands: []*cli.Command{command}}).Run([]string{"app", "c", typed, "7"}); err != nil {
-			t.Fatal(err)
-		}
-		if names := flags[0].Names(); got.size != 7 || !slices.Equal(names, []string{"wide"}) {
-			t.Errorf("%s: got %d; the help page and completion have %v", typed, got.size, names)
 		}
 	}
 }
