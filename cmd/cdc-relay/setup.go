@@ -356,15 +356,15 @@ func (p *process) printSetup(cfg *config) error {
 }
 
 // ownerHint adds the hint to an error that says which role may create, change and drop what belongs to the outbox. The
-// role of the session may be an application's: it gets no more privileges. Another hint of the error stays.
+// role of the session may be an application's: it gets no more privileges. A GRANT that the error has stays.
 func (c *config) ownerHint(err error, conn *pgx.Conn) error {
-	var found *problem.Problem
-	switch {
-	case pgcode.Is(err, pgerrcode.DuplicateTable):
+	if pgcode.Is(err, pgerrcode.DuplicateTable) {
 		return failure.WithHint(err, "# rename what is in the way, or choose another name by --table")
-	case errors.Is(err, provision.ErrMayNot) && errors.As(err, &found) && !found.Denied:
-	case errors.Is(err, grants.ErrDenied):
-	case !pgcode.Is(err, pgerrcode.InsufficientPrivilege) || problem.Hint(err) != "":
+	}
+	var found *problem.Problem
+	hasGrant := errors.As(err, &found) && found.Denied
+	mayNot := errors.Is(err, provision.ErrMayNot) || errors.Is(err, grants.ErrDenied)
+	if hasGrant || !mayNot && !pgcode.Is(err, pgerrcode.InsufficientPrivilege) {
 		return err
 	}
 	set := "export CDC_RELAY_DATABASE_URL="

@@ -217,8 +217,7 @@ func SQL(ctx context.Context, conn *pgx.Conn, r Request) (string, error) {
 	}
 	script := "-- " + problem.OneLine(r.Command()) + "\n" +
 		"-- For psql, as the owner of both tables or a superuser." + again + "\n" +
-		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\nBEGIN;\n" +
-		migrations.OwnersSQL(r.Outbox, r.From, r.Owner) + s.function + "COMMIT;\n\n"
+		"\\set ON_ERROR_STOP on\nSET " + searchPath + ";\n\n"
 	if p.waiting != "false" {
 		script += "-- Waiting rows, 1000 in a transaction.\n" + s.move + "SHOW cdc_relay.moved;\n\n"
 	}
@@ -239,8 +238,9 @@ type Result struct {
 // passes limits how often new rows are moved before the table is locked.
 const passes = 5
 
-// Adopt creates the function, moves waiting rows and attaches the table. It can be run again after an interruption:
-// each row is in exactly one table. It locks the table for the last few rows only, and that lock keeps their order.
+// Adopt moves waiting rows and then, in one transaction, creates the function, moves the last few rows and attaches the
+// table. It can be run again after an interruption: each row is in exactly one table. Only that transaction locks the
+// table, and the lock keeps the order of the last rows.
 func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err error) {
 	p, err := newPlan(ctx, conn, r)
 	if err != nil {
@@ -254,13 +254,6 @@ func Adopt(ctx context.Context, conn *pgx.Conn, r Request) (result Result, err e
 		return result, fmt.Errorf("adopt %s: %w", r.From, err)
 	}
 	result.Attached = p.source.Trigger == ""
-	err = migrations.Together(ctx, conn, r.Outbox, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, s.function)
-		return err
-	})
-	if err != nil {
-		return result, fmt.Errorf("make function %s: %w", p.function, err)
-	}
 	for range passes {
 		if p.waiting == "false" {
 			break

@@ -109,11 +109,10 @@ func (p *plan) sequences() (all []struct{ Column, Sequence string }) {
 	return all
 }
 
-// statements are the three steps. Each runs on its own.
+// statements are the two steps.
 type statements struct {
-	function string // creates the function
-	move     string // moves waiting rows, in several transactions
-	final    []string
+	move  string   // moves waiting rows, in several transactions
+	final []string // for one transaction, which attaches the table
 }
 
 func (p *plan) statements() (s statements, err error) {
@@ -134,12 +133,13 @@ func (p *plan) statements() (s statements, err error) {
 	}
 	f := p.function.SQL() + "()"
 	before, after := migrations.ClaimSQL(p.request.Outbox, migrations.Function{Name: p.function})
-	s.function = before + fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql "+
-		"SECURITY DEFINER SET %s SET enable_seqscan = off AS %s;\n", f, searchPath, function) +
-		after +
-		fmt.Sprintf("COMMENT ON FUNCTION %s IS %s;\n", f, migrations.QuoteLiteral(string(note)))
 	s.move = "DO " + s.move + ";\n"
-	s.final = []string{lockTimeout, p.lock(), migrations.OwnersSQL(p.request.Outbox, p.request.From, p.request.Owner)}
+	s.final = []string{
+		lockTimeout, p.lock(), migrations.OwnersSQL(p.request.Outbox, p.request.From, p.request.Owner),
+		before + fmt.Sprintf("CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql "+
+			"SECURITY DEFINER SET %s SET enable_seqscan = off AS %s;", f, searchPath, function) + after,
+		fmt.Sprintf("COMMENT ON FUNCTION %s IS %s;", f, migrations.QuoteLiteral(string(note))),
+	}
 	if p.waiting != "false" {
 		s.final = append(s.final, "DO "+last+";")
 	}
