@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -200,7 +199,7 @@ func (p *process) app() *cli.App {
 // finish sets the fields that all commands share, also on subcommands. The path is what the user types after cdc-relay.
 func (p *process) finish(command *cli.Command, path string) {
 	command.BashComplete = p.complete(command)
-	command.CustomHelpTemplate = commandHelp(command.Name, settings.FlagsOf(command.Flags))
+	command.CustomHelpTemplate = commandHelp(command)
 	command.HideHelpCommand = true
 	command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
 		return flagError(err, path, command.Flags, nil)
@@ -208,7 +207,6 @@ func (p *process) finish(command *cli.Command, path string) {
 	if len(command.Subcommands) == 0 {
 		return
 	}
-	command.CustomHelpTemplate = groupHelp()
 	alone := command.Action // set for a command with subcommands that also runs without one
 	command.Action = func(c *cli.Context) error {
 		if name := c.Args().First(); name != "" {
@@ -270,7 +268,8 @@ const configurationHelp = `
 Each flag with an environment variable next to it can also be set by that variable, or by
 its name in the YAML file of --config. A flag overrides the environment, and the environment
 overrides the file. Put URLs with a password into the environment or a file: other users of
-the machine can see flags.`
+the machine can see flags.
+`
 
 // exitCodesHelp lists the exit codes of a command.
 func exitCodesHelp(command string) string {
@@ -310,55 +309,44 @@ func appHelp(groups []commandGroup) string {
 	return b.String()
 }
 
-// groupHelp is the help template of a command with subcommands. Few of them have flags of their own.
-func groupHelp() string {
-	return `{{.HelpName}}: {{.Usage}}
-
-  {{.UsageText}}
-
-{{.Description}}
-
-COMMANDS
-{{range .VisibleCommands}}{{if ne .Name "help"}}
-  {{printf "%-13s" .Name}} {{.Usage}}{{end}}{{end}}
-{{if gt (len .VisibleFlags) 1}}` + flagsHelp("FLAGS", "") + `{{end}}` + exitCodesHelp("")
-}
-
-func flagsHelp(heading, experts string) string {
-	return `
-` + heading + `
-{{range .VisibleFlags}}{{if eq (index .Names 0) "help"}}
-  --help, -h
-      Show this page.
-{{else if not .Advanced}}
-{{.}}{{end}}{{end}}` + experts + `{{if gt (len .VisibleFlags) 1}}` + configurationHelp + `
-{{end}}`
-}
-
 // commandHelp is the help template of a command. The advanced flags come last. Those that relays tell are one line.
-func commandHelp(command string, flags []*settings.Flag) string {
-	heading, experts := "FLAGS", ""
+func commandHelp(command *cli.Command) string {
+	var b strings.Builder
+	b.WriteString("{{.HelpName}}: {{.Usage}}\n\n  {{.UsageText}}\n\n{{.Description}}\n")
+	if len(command.Subcommands) > 0 {
+		b.WriteString("\nCOMMANDS\n\n")
+	}
+	for _, sub := range command.Subcommands {
+		fmt.Fprintf(&b, "  %-13s %s\n", sub.Name, sub.Usage)
+	}
+	heading, common, advanced := "FLAGS", "", ""
 	var told []string
-	for _, f := range flags {
+	asks := true // the command asks the relays for the advanced ones
+	for _, f := range settings.FlagsOf(command.Flags) {
 		switch {
+		case !f.IsVisible():
 		case !f.Advanced:
-		case f.Shared && !slices.Contains([]string{"run", "drain"}, command):
-			told = append(told, "--"+f.Name)
+			common += "\n" + f.String()
 		default:
-			heading, experts = "COMMON FLAGS", `
-ADVANCED FLAGS (the defaults suit most)
-{{range .VisibleFlags}}{{if ne (index .Names 0) "help"}}{{if .Advanced}}
-{{.}}{{end}}{{end}}{{end}}`
+			advanced += "\n" + f.String()
+			told = append(told, "--"+f.Name)
+			asks = asks && f.Shared
 		}
 	}
-	if len(told) > 0 {
-		text := "The relays tell the values of other flags of run, which are flags here, too: "
-		experts += "\n" + strings.Join(settings.Wrap(text+strings.Join(told, ", "), 90), "\n") + "\n"
+	if advanced != "" && !asks {
+		heading = "COMMON FLAGS"
 	}
-	return `{{.HelpName}}: {{.Usage}}
-
-  {{.UsageText}}
-
-{{.Description}}
-{{if .VisibleFlags}}` + flagsHelp(heading, experts) + `{{end}}` + exitCodesHelp(command)
+	fmt.Fprintf(&b, "\n%s\n%s\n  --help, -h\n      Show this page.\n", heading, common)
+	switch {
+	case advanced == "":
+	case !asks:
+		b.WriteString("\nADVANCED FLAGS (the defaults suit most)\n" + advanced)
+	default:
+		text := "The relays tell the values of other flags of run, which are flags here, too: " + strings.Join(told, ", ")
+		b.WriteString("\n" + strings.Join(settings.Wrap(text, 90), "\n") + "\n")
+	}
+	if len(command.Flags) > 0 {
+		b.WriteString(configurationHelp)
+	}
+	return b.String() + exitCodesHelp(command.Name)
 }
