@@ -3,8 +3,6 @@ package console
 import (
 	"context"
 	"embed"
-	"errors"
-	"fmt"
 	"html/template"
 	"log/slog"
 	"net"
@@ -16,8 +14,8 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/service"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/relay"
 )
 
@@ -94,31 +92,8 @@ func (c *Console) relay() *relay.Config { return c.cfg.Source.Known().Config }
 // Serve answers requests until ctx is done, and closes the listener. It returns when all changes and checks have ended.
 func (c *Console) Serve(ctx context.Context, listener net.Listener) error {
 	actors, running := errgroup.WithContext(ctx)
-	server := &http.Server{
-		ErrorLog:          event.Library(c.cfg.Log),
-		Handler:           c.handler(running),
-		BaseContext:       func(net.Listener) context.Context { return running },
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    64 << 10, // many ticked rows
-	}
 	actors.Go(func() error { c.keepHistory(running); return nil })
-	actors.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve HTTP: %w", err)
-		}
-		return nil
-	})
-	actors.Go(func() error {
-		<-running.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if server.Shutdown(grace) != nil {
-			return server.Close()
-		}
-		return nil
-	})
+	actors.Go(func() error { return service.Answer(running, listener, c.handler(running), time.Second, c.cfg.Log) })
 	err := actors.Wait()
 	c.checks.running.Wait()
 	c.ending.Lock() // a change that was begun tells what it has done

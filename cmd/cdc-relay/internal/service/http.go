@@ -3,7 +3,6 @@ package service
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -90,19 +89,27 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 		<-ctx.Done()
 		return nil
 	}
-	errorLog := event.Library(log)
-	pages.errors = errorLog
-	server := &http.Server{
-		ErrorLog:          errorLog,
-		Handler:           guard(pages.Hosts, newHandler(pages)),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
-	}
+	pages.errors = event.Library(log)
 	log.Info("serving /livez, /readyz and /metrics",
 		"event", event.HTTPListening, "addr", listener.Addr().String())
+	return Answer(ctx, listener, guard(pages.Hosts, newHandler(pages)), 50*time.Millisecond, log)
+}
+
+// Answer answers requests until ctx is done, which also ends theirs. Those in progress then get the time of grace. It
+// closes the listener.
+func Answer(
+	ctx context.Context, listener net.Listener, handler http.Handler, grace time.Duration, log *slog.Logger,
+) error {
+	server := &http.Server{
+		ErrorLog:          event.Library(log),
+		Handler:           handler,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second, // unless the handler sets another deadline
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    64 << 10, // the console has addresses with many rows
+	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
@@ -110,15 +117,10 @@ func Serve(ctx context.Context, listener net.Listener, pages Pages, log *slog.Lo
 		return fmt.Errorf("serve HTTP: %w", err)
 	case <-ctx.Done():
 	}
-	// A request in progress gets this long; the process does not wait longer.
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 50*time.Millisecond)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
-	if err := server.Shutdown(grace); err != nil {
-		err = server.Close()
-		return err
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve HTTP: %w", err)
+	if server.Shutdown(ending) != nil {
+		return server.Close()
 	}
 	return nil
 }
