@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -56,7 +57,8 @@ func (c *config) with(told map[string]string) (*config, []string) {
 		text, isTold := told[s.Name]
 		if own, given := c.given[s.Name]; given || !isTold {
 			if isTold && !same(s, own.Text, text) {
-				others = append(others, difference(s, own.Text, text))
+				others = append(others,
+					fmt.Sprintf("--%s %s, not the relay's %s", s.Name, shownText(own.Text), shownText(text)))
 			}
 			continue
 		}
@@ -68,7 +70,7 @@ func (c *config) with(told map[string]string) (*config, []string) {
 		merged = next
 	}
 	if len(others) > 0 {
-		notes = append(notes, usesNote+strings.Join(others, ", "))
+		notes = append(notes, "this command uses "+strings.Join(others, ", "))
 	}
 	if len(unknown) > 0 {
 		notes = append(notes, "this command ignores settings of the relay: "+strings.Join(unknown, ", "))
@@ -83,29 +85,20 @@ func (c *config) needs() []setting {
 	})
 }
 
-const usesNote = "this command uses "
-
-func difference(s setting, own, relays string) string {
-	return fmt.Sprintf("--%s %s, not the relay's %s", s.Name, shownText(own), shownText(relays))
-}
-
 // compared is a command that judges its own settings, and only notes how those of the running relays differ.
 type compared struct{ *config }
 
 // With implements show.Owner.
 func (c compared) With(told map[string]string) (*relay.Config, []string) {
-	var others []string
+	own := *c.config
+	own.given = maps.Clone(c.given)
 	for _, s := range c.needs() {
-		own := settings.Effective(s.Info, c.given, asGiven).Value
-		text, isTold := told[s.Name]
-		if isTold && own != nil && !same(s, *own, text) {
-			others = append(others, difference(s, *own, text))
+		if v := settings.Effective(s.Info, c.given, asGiven).Value; v != nil { // a default counts as given
+			own.given[s.Name] = settings.Value{Text: *v}
 		}
 	}
-	if len(others) == 0 {
-		return &c.relay, nil
-	}
-	return &c.relay, []string{usesNote + strings.Join(others, ", ")}
+	_, notes := own.with(told)
+	return &c.relay, notes
 }
 
 // compare returns how check learns what the running relays tell.
