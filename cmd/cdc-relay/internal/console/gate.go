@@ -105,29 +105,18 @@ func (g *gate) admit(r *http.Request) (name string, refused *refusal) {
 // named returns the user that the proxy names. It accepts exactly one value: a proxy that adds its own header to that
 // of the client would let the client choose.
 func (g *gate) named(r *http.Request) (string, *refusal) {
-	asDashes := func(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "-")) }
-	var values []string
-	spellings := 0
-	for name, sent := range r.Header {
-		if asDashes(name) == asDashes(g.LoginHeader) {
-			values = append(values, sent...)
-			spellings++
-		}
-	}
-	own := r.Header.Values(g.LoginHeader)
+	values := r.Header.Values(g.LoginHeader)
 	switch {
-	case len(values) == 0:
+	case strings.TrimSpace(strings.Join(values, "")) == "":
 		return "", &refusal{http.StatusUnauthorized, "log in at the proxy", "no user in " + g.LoginHeader}
-	case len(values) > 1 || spellings > 1 || len(own) != 1:
+	case len(values) > 1:
 		several := "several values of " + g.LoginHeader
 		return "", &refusal{http.StatusBadRequest, several + ": the proxy must replace the client's", several}
-	case strings.TrimSpace(own[0]) == "":
-		return "", &refusal{http.StatusUnauthorized, "log in at the proxy", "no user in " + g.LoginHeader}
-	case strings.Contains(own[0], ",") || !isUserName(own[0]):
+	case strings.Contains(values[0], ",") || !isUserName(values[0]):
 		invalid := "invalid user name in " + g.LoginHeader
 		return "", &refusal{http.StatusBadRequest, invalid, invalid}
 	}
-	return own[0], nil
+	return values[0], nil
 }
 
 // isUserName reports whether a name can go into the log and the pages.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -37,23 +38,8 @@ func Parse(text string) (hosts []string, err error) {
 	return hosts, nil
 }
 
-// Of returns the host of "host", "host:port" or "[address]:port"; "" if it is none of these.
-func Of(text string) string {
-	if host, _, err := net.SplitHostPort(text); err == nil {
-		return host
-	}
-	if inner, found := strings.CutPrefix(text, "["); found {
-		text, found = strings.CutSuffix(inner, "]")
-		if !found {
-			return ""
-		}
-		return text
-	}
-	if strings.Contains(text, ":") {
-		return ""
-	}
-	return text
-}
+// Of returns the host of "host", "host:port" or "[address]:port".
+func Of(text string) string { return (&url.URL{Host: text}).Hostname() }
 
 // Has reports whether the request asks for a known name.
 func (k Known) Has(r *http.Request) bool {
