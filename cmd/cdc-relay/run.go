@@ -159,8 +159,10 @@ func (p *process) newService(ctx context.Context, cfg *config) (*reportingRelay,
 		return nil, err
 	}
 	s.trace(ctx, cfg)
-	if err := s.newStatsd(cfg.signals.statsd); err != nil {
-		return nil, err
+	if address := cfg.signals.statsd; address != "" {
+		if s.statsd, err = statsd.New(address, s.registry, log); err != nil {
+			return nil, err
+		}
 	}
 	cfg.relay.Version, cfg.relay.Settings = buildInfo().Version, cfg.shared()
 	cfg.relay.LateRetries = cfg.publisher == "exec" // its answers may have retry_in
@@ -275,17 +277,20 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 	if err != nil {
 		return err
 	}
+	if listener != nil {
+		defer listener.Close() // Serve may have done so
+	}
 	file, err := service.NewLivenessFile(cfg.livenessFile)
 	if err != nil {
-		return errors.Join(err, service.CloseListener(listener))
+		return err
 	}
 	systemd, err := service.Supervised()
 	if err != nil {
-		return errors.Join(err, service.CloseListener(listener))
+		return err
 	}
 	s, err := p.newService(c.Context, cfg)
 	if err != nil {
-		return errors.Join(err, service.CloseListener(listener))
+		return err
 	}
 	s.logStart("run", cfg)
 
@@ -306,14 +311,8 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 			Hosts: hosts.Known{Listen: cfg.httpAddr},
 		}, s.log)
 	})
-	actors.Go(func() error {
-		file.Keep(reporting, s.relay, s.log)
-		return nil
-	})
-	actors.Go(func() error {
-		systemd.Keep(reporting, running, s.relay, s.log)
-		return nil
-	})
+	actors.Go(func() error { file.Keep(reporting, s.relay, s.log); return nil })
+	actors.Go(func() error { systemd.Keep(reporting, running, s.relay, s.log); return nil })
 	counting, stopCounting := context.WithCancel(context.WithoutCancel(c.Context))
 	actors.Go(func() error {
 		defer stopCounting() // the notices of the drain are counted, too
@@ -324,10 +323,9 @@ func (p *process) serveWith(c *cli.Context, cfg *config) error {
 		s.endTrace(reporting)
 		return nil
 	})
-	actors.Go(func() error {
-		s.bridge(counting)
-		return nil
-	})
+	if s.statsd != nil {
+		actors.Go(func() error { s.statsd.Run(counting); return nil })
+	}
 	return waitForEnd(running, cfg.relay.ShutdownTimeout+endGrace, actors.Wait)
 }
 

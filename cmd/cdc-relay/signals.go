@@ -122,19 +122,3 @@ func (s *reportingRelay) endTrace(ctx context.Context) {
 		)
 	}
 }
-
-// bridge sends the metrics to DogStatsD until ctx is done, if an address is set.
-func (s *reportingRelay) bridge(ctx context.Context) {
-	if s.statsd != nil {
-		s.statsd.Run(ctx)
-	}
-}
-
-// newStatsd returns nil without an address.
-func (s *reportingRelay) newStatsd(address string) (err error) {
-	if address == "" {
-		return nil
-	}
-	s.statsd, err = statsd.New(address, s.registry, s.log)
-	return err
-}

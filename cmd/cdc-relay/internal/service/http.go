@@ -42,7 +42,7 @@ func NewRegistry(b Build) *prometheus.Registry {
 	return registry
 }
 
-// Listen returns nil for an empty address. Serve or CloseListener closes the listener.
+// Listen returns nil for an empty address.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil //nolint:nilnil // no listener is wanted
@@ -56,14 +56,6 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 		)
 	}
 	return listener, nil
-}
-
-// CloseListener closes a listener that is not served; nil is none.
-func CloseListener(listener net.Listener) error {
-	if listener == nil {
-		return nil
-	}
-	return listener.Close()
 }
 
 // Reporter is the relay that is watched.
