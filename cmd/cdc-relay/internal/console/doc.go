@@ -2,15 +2,15 @@
 //
 // A page is a path, a function that turns a request into data, and a template in web/pages.html that turns the data
 // into HTML; see pages. The template "frame" adds the navigation around it. Every page works without JavaScript. With
-// JavaScript, a page that updates itself asks for its HTML again every two seconds. The charts are SVG
-// from the server, so they work without JavaScript, too; a script adds the values under the pointer. Pages, updates,
-// changes and samples each have a few connections to the database, so browsers cannot overload it.
+// JavaScript, a page that updates itself asks for its HTML again every two seconds. The charts are SVG from the server,
+// so they work without JavaScript, too; a script adds the values under the pointer. Pages, updates, changes and samples
+// each have a few connections to the database, so browsers cannot overload it.
 //
 // Each request first passes the gate. It must name a host of this console, and must not come from a page of another
 // site. Then Access decides: without a token and a login header, everybody is the "local user", and the console
 // listens on loopback only. With a token, the browser asks for it as the password, and the user name is what the user
-// types. With a login header, a proxy names the user; the proxy has a known address, or sends the token. The console
-// has no cookies and keeps no logins.
+// types. With a login header, a proxy names the user, and sends the token. The console has no cookies and keeps no
+// logins.
 //
 // Only with Config.AllowChanges may users change rows, and then every user may. The page of a change first shows how
 // many rows match (GET /change). The user confirms that number (POST /change); if more match by then, the console asks
