@@ -78,15 +78,13 @@ func (r *Reader[T]) Read(flags []cli.Flag, target *T) (*Input, error) {
 
 // file returns the name of the YAML file; "": there is none.
 func (r *Reader[T]) file(flags []*Flag) string {
-	at := slices.IndexFunc(flags, func(f *Flag) bool { return f.Name == r.FileFlag })
-	if at < 0 {
-		return ""
+	for _, f := range flags {
+		if f.Name == r.FileFlag {
+			v, _ := r.given(f)
+			return v.Text
+		}
 	}
-	if flags[at].given != nil {
-		return *flags[at].given
-	}
-	name, _ := r.LookupEnv(r.Variable(r.FileFlag))
-	return name
+	return ""
 }
 
 // given returns the value from the flag, or else from the environment.
@@ -108,13 +106,8 @@ func (r *Reader[T]) FromEnvironment(s Info) (Value, bool) {
 
 // take parses the value of a flag. A flag that can only be given as such may have the name of a setting of the file.
 func (r *Reader[T]) take(f *Flag, text string, target *T) error {
-	for _, s := range r.All {
-		if s.Name != f.Name || s.FlagOnly != f.FlagOnly {
-			continue
-		}
-		return s.Take(target, text)
-	}
-	panic("there is no setting for the flag --" + f.Name)
+	at := slices.IndexFunc(r.All, func(s Setting[T]) bool { return s.Name == f.Name && s.FlagOnly == f.FlagOnly })
+	return r.All[at].Take(target, text)
 }
 
 // checkSecret checks the value of a setting in a file, and takes it from a file that can be read only once. Its errors
@@ -131,7 +124,7 @@ func (r *Reader[T]) checkSecret(f *Flag, in *Input, target *T) error {
 		switch {
 		case of > other: // the value overrides the file
 			in.Values[f.Name] = Value{}
-			return Pick(r.All, f.Name)[0].Set(target, "")
+			return r.known(f.Name).Set(target, "")
 		case of == other:
 			return fmt.Errorf("--%s and --%s are both given in one place, want one", f.secretOf, f.Name)
 		}
@@ -144,11 +137,11 @@ func (r *Reader[T]) checkSecret(f *Flag, in *Input, target *T) error {
 	checked := new(T)
 	if secret.ReadOnce(file) {
 		checked = target
-		if err := Pick(r.All, f.Name)[0].Set(target, ""); err != nil {
+		if err := r.known(f.Name).Set(target, ""); err != nil {
 			return err
 		}
 	}
-	if err := Pick(r.All, f.secretOf)[0].Set(checked, text); err != nil {
+	if err := r.known(f.secretOf).Set(checked, text); err != nil {
 		return fmt.Errorf("--%s %s: %w", f.Name, file, err)
 	}
 	in.Values[f.secretOf] = Value{text, FromFile, file}
