@@ -342,8 +342,8 @@ func commandHelp(command *cli.Command) string {
 	case !asks:
 		b.WriteString("\nADVANCED FLAGS (the defaults suit most)\n" + advanced)
 	default:
-		text := "The relays tell the values of other flags of run, which are flags here, too: " + strings.Join(told, ", ")
-		b.WriteString("\n" + strings.Join(settings.Wrap(text, 90), "\n") + "\n")
+		text := "The relays tell the values of other flags of run, which are flags here, too: "
+		b.WriteString("\n" + strings.Join(settings.Wrap(text+strings.Join(told, ", "), 90), "\n") + "\n")
 	}
 	if len(command.Flags) > 0 {
 		b.WriteString(configurationHelp)

@@ -118,7 +118,8 @@ func (p *process) openConsole(ctx context.Context, cfg *config, command string) 
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.console.listen)
 	if err != nil {
-		const hint = "cdc-relay %s --console-listen 127.0.0.1:9466  # or another free address (CDC_RELAY_CONSOLE_LISTEN)"
+		const hint = "cdc-relay %s --console-listen 127.0.0.1:9466" +
+			"  # or another free address (CDC_RELAY_CONSOLE_LISTEN)"
 		return openedConsole{}, failure.WithHint(fmt.Errorf("--console-listen: %w", err), fmt.Sprintf(hint, command))
 	}
 	return openedConsole{

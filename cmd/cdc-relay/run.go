@@ -50,7 +50,8 @@ func relayFlags(more ...string) []cli.Flag {
 	}
 	picked := flags(append(names, more...)...)
 	common := []string{
-		"database-url", "amqp-url", "config", "setup", "table", "mode", "exchange", "max-retries", "http-addr", "log-level",
+		"database-url", "amqp-url", "config", "setup", "table", "mode", "exchange", "max-retries", "http-addr",
+		"log-level",
 	}
 	for _, s := range settings.FlagsOf(picked) {
 		s.Advanced = !slices.Contains(common, s.Name)
