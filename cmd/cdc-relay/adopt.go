@@ -20,6 +20,7 @@ type adoptFlags struct {
 	from       *outbox.Table
 	set        []string
 	waiting    string
+	only       string
 	view, undo bool
 }
 
@@ -42,6 +43,9 @@ func adoptSettings() []setting {
 			"Which rows of the table are still to be sent, and are moved: "+
 				"all, none, or an SQL condition. Needed if the table has rows and its state is not known.",
 			func(c *config) *string { return &c.adopting.waiting })),
+		settings.FlagOnly(settings.Text("only", "CONDITION", "",
+			"Which rows of the table are messages, old and new: an SQL condition. Others stay in the table.",
+			func(c *config) *string { return &c.adopting.only })),
 		settings.FlagOnly(settings.Switch("view", "Put a view in place of the table, so that nothing is stored twice.",
 			func(c *config) *bool { return &c.adopting.view })),
 		settings.FlagOnly(settings.Switch("undo",
@@ -94,7 +98,7 @@ func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 
 func flagsOfAdopt() []cli.Flag {
 	return describe(
-		flags("database-url", "table", "owner", "from", "set", "waiting", "view", "undo", "print-sql", "config"),
+		flags("database-url", "table", "owner", "from", "set", "waiting", "only", "view", "undo", "print-sql", "config"),
 		usages{"print-sql": "Print the SQL for psql instead of running it."},
 	)
 }
@@ -150,7 +154,7 @@ func adoptRequest(c *cli.Context, conn *pgx.Conn, cfg *config, layout string) (a
 	r := adopt.Request{
 		Outbox: cfg.relay.Table, Owner: cfg.relay.TableOwner, Layout: layout,
 		Set: cfg.adopting.set, View: cfg.adopting.view,
-		Waiting: strings.TrimSpace(cfg.adopting.waiting),
+		Waiting: strings.TrimSpace(cfg.adopting.waiting), Only: strings.TrimSpace(cfg.adopting.only),
 	}
 	switch from := cfg.adopting.from; {
 	case layout == "" && len(r.Set) == 0:

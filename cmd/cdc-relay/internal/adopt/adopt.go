@@ -4,6 +4,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -34,6 +35,8 @@ type Request struct {
 	View bool
 	// Waiting selects the rows to move: "all", "none" or an SQL condition; "": the layout's condition.
 	Waiting string
+	// Only is an SQL condition for the rows that are messages, of those that wait and of new ones; "": all are.
+	Only string
 }
 
 // Command returns the adopt command for this request.
@@ -45,6 +48,9 @@ func (r Request) Command() string {
 	words = append(words, "--from "+shell(r.From.String()))
 	for _, text := range r.Set {
 		words = append(words, "--set "+shell(text))
+	}
+	if r.Only != "" {
+		words = append(words, "--only "+shell(r.Only))
 	}
 	if r.View {
 		words = append(words, "--view")
@@ -78,7 +84,7 @@ type note struct {
 func (p *plan) note(function string) note {
 	r, read := p.request, []string(nil)
 	for _, c := range p.source.Columns {
-		if strings.Contains(function, field(c.Name)) {
+		if strings.Contains(function, field(c.Name)) || uses(r.only(), c.Name) {
 			read = append(read, c.Name)
 		}
 	}
@@ -172,8 +178,8 @@ func (p *plan) condition(ctx context.Context, db database) (string, error) {
 		condition = "false"
 	}
 	rows := func(where string) (exists bool, err error) {
-		err = db.QueryRow(ctx,
-			fmt.Sprintf("SELECT EXISTS (SELECT FROM %s s WHERE (%s))", p.source.table.SQL(), where)).Scan(&exists)
+		sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s s WHERE (%s))", p.source.table.SQL(), ended(where))
+		err = db.QueryRow(ctx, sql).Scan(&exists)
 		return exists, err
 	}
 	if condition == "" {
@@ -187,15 +193,17 @@ func (p *plan) condition(ctx context.Context, db database) (string, error) {
 		}
 		return "true", nil // rows that arrive during the adoption
 	}
-	if _, err := rows(condition); err != nil {
-		return "", &problem.Problem{
-			What: "--waiting " + p.request.Waiting,
-			Fix: "# write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() +
-				"; write types and functions with their schema",
-			Err: err,
+	for _, given := range [][2]string{{"--waiting", condition}, {"--only", cmp.Or(p.request.Only, "true")}} {
+		if _, err := rows(given[1]); err != nil {
+			return "", &problem.Problem{
+				What: given[0] + " " + given[1],
+				Fix: "# write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() +
+					"; write types and functions with their schema",
+				Err: err,
+			}
 		}
 	}
-	if messages := only(p.request.Layout, "s"); messages != "" && condition != "false" {
+	if messages := p.request.only(); messages != "" && condition != "false" {
 		condition = "(" + condition + ") AND " + messages
 	}
 	return condition, nil

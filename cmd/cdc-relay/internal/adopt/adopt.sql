@@ -100,6 +100,11 @@ BEGIN
         NEW.{{.Column}} := nextval({{.Sequence}}); -- a view has no identity columns
     END IF;
 {{- end}}
+{{- if .Only}}
+    IF NOT coalesce((SELECT {{.Only}} FROM (SELECT NEW.*) s), false) THEN
+        RETURN NULL; -- no message: the row stays
+    END IF;
+{{- end}}
 {{- if .View}}
     r := NEW;
 {{- else}}

@@ -27,7 +27,7 @@ var files embed.FS
 // lines are those of a layout's file: "NAME: TEXT", where a text goes on in indented lines. A name is one of
 //   - usage, and table: the usual name of the table
 //   - waiting: the condition for the rows that are still to be sent; without it, only the user knows
-//   - only: the condition for the rows ROW that are messages; the others stay in the table
+//   - only: the condition for the rows that are messages; the others stay in the table
 //   - missing.NAME: the value of a column that some versions of the table lack
 //   - then: statements that run after all expressions
 //   - error: why the row is no message; null: it is one
@@ -67,6 +67,8 @@ func (l lines) index(name string) int {
 }
 
 // only returns the condition for the rows that are messages; "": all are.
-func only(layout, row string) string {
-	return strings.ReplaceAll(layoutOf(layout).get("only"), "ROW.", row+".")
+func (r Request) only() string {
+	conditions := []string{layoutOf(r.Layout).get("only"), r.Only}
+	conditions = slices.DeleteFunc(conditions, func(text string) bool { return text == "" })
+	return join(conditions, " AND ", func(text string) string { return "(" + ended(text) + ")" })
 }

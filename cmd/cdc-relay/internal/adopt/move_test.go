@@ -100,6 +100,23 @@ func TestAPartitionedTableIsAdopted(t *testing.T) {
 	s.works(1)
 }
 
+// A table of jobs has messages of one kind; the others keep their worker.
+func TestOnlySomeRowsAreMessages(t *testing.T) {
+	s := open(t, `CREATE TABLE jobs (id bigserial PRIMARY KEY, kind text, args jsonb, done_at timestamptz)`)
+	const jobs = `INSERT INTO jobs (kind, args) VALUES ('publish', '1'), ('mail', '2'), (NULL, '3'), ('publish', '4')`
+	s.Exec(jobs)
+	r := s.request("", "jobs", "routing_key=kind;payload=args", "done_at IS NULL")
+	r.Only = "kind = 'publish' -- a comment"
+	s.moves(2, r)
+	s.insert(jobs)
+	s.want(row{"body": "1"}, row{"body": "4"}, row{"body": "1"}, row{"body": "4"})
+	s.is(4, "SELECT count(*) FROM jobs WHERE kind IS DISTINCT FROM 'publish'")
+	s.works(1)
+	s.fails(s.Conn, view(r), "a view cannot", "cdc-relay adopt --from public.jobs --set routing_key=kind --set payload=args --only ")
+	r.Only = "kinds = 'publish'"
+	s.fails(s.Conn, r, "--only kinds = 'publish'", "id, kind, args, done_at")
+}
+
 func TestALockedTableIsNamed(t *testing.T) {
 	s := open(t, events)
 	s.insert("SET application_name = 'billing'", "BEGIN", "INSERT INTO events (topic, body) VALUES ('t', '1')")

@@ -58,7 +58,7 @@ func (p *plan) render(name string, commit bool) (string, error) {
 		"Body":    c.body == "body", "Errors": c.lines.get("error") != "", "Then": c.lines.get("then"),
 		"Namespace": migrations.QuoteLiteral(s.table.String() + "/"),
 		"Waiting":   "(" + p.waiting + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
-		"Moves": name == "move", "Commit": commit,
+		"Moves": name == "move", "Commit": commit, "Only": p.request.only(),
 		"Literal": literal, "Relations": relations,
 		"Trusted": join([]string{s.Owner, p.request.Owner}, ", ", migrations.QuoteLiteral),
 	})
@@ -162,10 +162,6 @@ func (p *plan) attach(function string) []string {
 		return append(p.view(), fmt.Sprintf("CREATE TRIGGER %s INSTEAD OF INSERT ON %s "+
 			"FOR EACH ROW EXECUTE FUNCTION %s;", triggerName, table, function))
 	}
-	when := ""
-	if messages := only(p.request.Layout, "NEW"); messages != "" {
-		when = " WHEN (" + messages + ")"
-	}
 	// Deferred: the row exists until COMMIT, so RETURNING, ON CONFLICT and a DELETE by the application work as before.
 	text := fmt.Sprintf(`
 BEGIN
@@ -173,9 +169,9 @@ BEGIN
         ALTER TABLE %s ENABLE TRIGGER %[2]s;
     ELSE
         CREATE CONSTRAINT TRIGGER %[2]s AFTER INSERT ON %[3]s
-            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW%[5]s EXECUTE FUNCTION %[4]s;
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION %[4]s;
     END IF;
-END `, migrations.QuoteLiteral(table), triggerName, table, function, when)
+END `, migrations.QuoteLiteral(table), triggerName, table, function)
 	return []string{"DO " + dollarQuoted(text) + ";"}
 }
 

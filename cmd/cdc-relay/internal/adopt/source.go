@@ -245,7 +245,7 @@ func (s *source) check(r Request) error {
 			"role %q, the owner of %s, may not read and delete rows of %s", s.OutboxOwner, r.Outbox, s.table)
 	case s.Hidden:
 		return s.hides(s.OutboxOwner)
-	case r.View && only(r.Layout, "") != "":
+	case r.View && r.only() != "":
 		return problem.New(r.with(false), "table %s also keeps rows that are no messages, and a view cannot", s.table)
 	}
 	for _, c := range s.Columns {

@@ -5,7 +5,7 @@ usage: the table of Namastack Outbox for Spring
 table: outbox_record
 waiting: status = 'NEW'
 -- Other rows are no messages, and stay in the table.
-only: ROW.handler_id LIKE 'io.namastack.outbox.rabbit.RabbitOutboxHandler#%'
+only: handler_id LIKE 'io.namastack.outbox.rabbit.RabbitOutboxHandler#%'
 message_id: id
 exchange: 'outbox-events'
 routing_key: record_key
