@@ -145,8 +145,8 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			fix:  `\|fix the cause.*\|cdc-relay explain 1`, alerts: "CdcRelayDeadLetters CdcRelayRejections",
 		},
 		{
-			name: "many dead letters",
-			args: []string{"--max-retries", "0"},
+			name: "many dead letters, with labels of their own",
+			args: []string{"--max-retries", "0", "--metrics-header", "task", "--metrics-routing-keys", "orders.*"},
 			after: func(exec func(string), _ *services.Proxy) {
 				exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.lost', '1' FROM generate_series(1, 11)`)
 			},

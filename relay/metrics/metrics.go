@@ -84,10 +84,10 @@ func (m *Metrics) count(k *maker, by []dimension) {
 	m.rejected = k.ofMessages(by, "messages_refused_total",
 		"Rejections, which cost an attempt each, "+
 			"and impossible messages, which are dead-lettered at once.", "reason")
-	if len(by) == 0 {
-		for _, reason := range outbox.Reasons() { // with value 0, so that the first rejections are an increase
-			m.rejected.WithLabelValues(string(reason))
-		}
+	m.published.of(&outbox.Message{}) // with value 0, so that the first message is an increase of the sum
+	m.deadLettered.of(&outbox.Message{})
+	for _, reason := range outbox.Reasons() {
+		m.rejected.of(&outbox.Message{}, string(reason))
 	}
 	m.deferred = k.counters("messages_deferred_total",
 		"Messages affected by an outage, or without room in the publisher, without a charged attempt. "+
@@ -143,18 +143,16 @@ func (k *maker) ofMessages(by []dimension, name, help string, labels ...string) 
 		labels = append(labels, d.label())
 	}
 	c := add(k, prometheus.NewCounterVec(prometheus.CounterOpts(opts(name, help)), labels))
-	if len(labels) == 0 {
-		c.WithLabelValues() // the metric exists from the start, with value 0
-	}
 	return ofMessages{c, by}
 }
 
-func (c ofMessages) inc(m *outbox.Message, labels ...string) {
+// of returns the counter of a message, after its other labels.
+func (c ofMessages) of(m *outbox.Message, labels ...string) prometheus.Counter {
 	labels = slices.Grow(labels, len(c.by)) // one allocation
 	for _, d := range c.by {
 		labels = append(labels, d.valueOf(m))
 	}
-	c.WithLabelValues(labels...).Inc()
+	return c.WithLabelValues(labels...)
 }
 
 func (k *maker) counters(name, help, label string) *prometheus.CounterVec {
@@ -174,7 +172,7 @@ func (k *maker) histogram(name, help string, buckets []float64) prometheus.Histo
 func (m *Metrics) Result(r outbox.Result) {
 	switch r.Outcome {
 	case outbox.Confirmed:
-		m.published.inc(r.Message)
+		m.published.of(r.Message).Inc()
 		m.confirmed.Add(1)
 		if r.MaybeSent || r.Message.WasMarked() {
 			m.possibleDuplicates.Inc()
@@ -184,7 +182,7 @@ func (m *Metrics) Result(r outbox.Result) {
 		if r.Reason == outbox.ReasonExpired {
 			return // counted once its row is gone
 		}
-		m.rejected.inc(r.Message, string(r.Reason))
+		m.rejected.of(r.Message, string(r.Reason)).Inc()
 		if r.Reason == outbox.ReasonUnroutable {
 			m.returned.Inc()
 		}
@@ -224,7 +222,7 @@ func (m *Metrics) Written(one outbox.Settlement) {
 	reason := one.Decision.Reason
 	switch one.Decision.Action {
 	case outbox.DeadLetter:
-		m.deadLettered.inc(one.Message)
+		m.deadLettered.of(one.Message).Inc()
 		if reason == outbox.ReasonExpired {
 			m.expired.Inc()
 		}
