@@ -86,17 +86,18 @@ func (o *observer) rejected(one outbox.Settlement) {
 	if one.Decision.Reason == "" {
 		return // unanswered has logged it, or the publisher had no room
 	}
-	log, attempts := o.log.With(o.headersOf(m)...), m.Attempts
+	attempts, hint := m.Attempts, []any(nil)
 	if one.Rejected {
 		attempts = m.NextAttempts()
 		if _, fix := problem.OfReason(one.Decision.Reason, m.Exchange, one.Decision.Detail); fix != "" {
-			log = log.With("hint", "# "+fix)
+			again := problem.Command(o.table, "resend", strconv.FormatInt(m.ID, 10))
+			hint = []any{"hint", "# " + fix + "; to try again at once: " + again}
 		}
 	}
-	log.Warn("message rejected: retrying later",
+	o.log.With(o.headersOf(m)...).Warn("message rejected: retrying later", append([]any{
 		"event", event.MessageRejected, "id", m.ID, "message_id", m.MessageID.String(), "routing_key", m.RoutingKey,
-		"attempts", attempts, "retry_in", one.Decision.Delay.Round(time.Millisecond),
-		"error", one.Decision.Detail)
+		"attempts", attempts, "retry_in", one.Decision.Delay.Round(time.Millisecond), "error", one.Decision.Detail,
+	}, hint...)...)
 }
 
 // setAside is called once for each row that can be neither deleted nor updated, with the reason.

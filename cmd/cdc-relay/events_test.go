@@ -103,6 +103,9 @@ func TestRunReportsMessagesInEventsLogAndMetrics(t *testing.T) {
 		for _, message := range []string{"message rejected", "message dead-lettered"} {
 			if strings.Contains(line, message) && strings.Contains(line, "orders.nowhere") {
 				lines[message]++
+				if message == "message rejected" && !strings.Contains(line, "; to try again at once: cdc-relay resend ") {
+					t.Errorf("no command in %s", line)
+				}
 				if !strings.Contains(line, `"request_id":"r-7","traceparent":"12"`) || strings.Contains(line, "s3cr3t") {
 					t.Errorf("headers in %s", line)
 				}
