@@ -131,3 +131,15 @@ func TestOwnNamesDiffer(t *testing.T) {
 		t.Errorf("the name is %s", name)
 	}
 }
+
+// An object with our name is ours only if its owner is right.
+func TestAPublicationOfAStrangerIsNotUsed(t *testing.T) {
+	f := newFixture(t)
+	role, _ := f.Role("")
+	f.Exec(`CREATE PUBLICATION ` + f.names.Publication)
+	f.Exec(`ALTER ROLE ` + role + ` SUPERUSER`)
+	f.Exec(`ALTER PUBLICATION ` + f.names.Publication + ` OWNER TO ` + role)
+	f.Exec(`ALTER ROLE ` + role + ` NOSUPERUSER`)
+	_, err := f.setup()
+	f.wantProblem(err, `belongs to role `+role+`, which is not trusted`, `if it may belong to that role`)
+}
