@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/signal"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -180,7 +181,9 @@ func TestRunPublishesTheDemoAndStops(t *testing.T) {
 // SIGHUP from a closed terminal ends the relay as SIGTERM does, except under nohup.
 func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
 	env, _ := withTables(t)
-	file := filepath.Join(t.TempDir(), "live")
+	file, hangUp := filepath.Join(t.TempDir(), "live"), make(chan os.Signal, 1)
+	signal.Notify(hangUp, syscall.SIGHUP) // a child of a test below nohup ignores it otherwise
+	defer signal.Stop(hangUp)
 	relay := start(t, env, "run", "--publisher", "stdout", "--liveness-file", file)
 	for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
 		if t.Context().Err() != nil {
