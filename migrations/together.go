@@ -78,7 +78,8 @@ WHERE l.granted AND l.locktype = 'relation' AND l.pid IS DISTINCT FROM pg_backen
   AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
   AND (l.relation = ANY (array(SELECT pg_catalog.to_regclass(t)::oid FROM pg_catalog.unnest($1::text[]) t))
        OR NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = l.relation))
-ORDER BY (NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = l.relation)), `+problem.IsRelaySQL+`,
+ORDER BY (NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = l.relation)), l.mode <> 'AccessExclusiveLock',
+  `+problem.IsRelaySQL+`,
   coalesce(a.xact_start, p.prepared) LIMIT 1`,
 			names).Scan(&object, &by.PID, &by.GID, &by.Program, &by.Details)
 	})

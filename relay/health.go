@@ -29,6 +29,7 @@ type Part struct {
 	Live   bool   `json:"live"`
 	Ready  bool   `json:"ready"`
 	Detail string `json:"detail"` // one line for people: what it waits for
+	Fix    string `json:"fix"`    // what a person can do about it, in words or SQL; "": nothing known
 }
 
 const (
@@ -44,7 +45,7 @@ func (r *Relay) Health() Health {
 		Live: true, Ready: true, Role: r.role(), Publisher: r.publisherState(), Silent: r.awaited.silent(),
 		Stopped: r.core.View().Suspended || r.stalls(), Aside: *r.settler.aside.Load(),
 	}
-	add := func(name string, beat *heartbeat, ready bool, detail string) {
+	add := func(name string, beat *heartbeat, ready bool, detail, fix string) {
 		live := beat == nil || beat.age() < stuckAfter
 		switch {
 		case !live:
@@ -55,7 +56,7 @@ func (r *Relay) Health() Health {
 			detail, ready = waits+detailOf(r.settler.commits.Current()), false
 		}
 		h.Live, h.Ready = h.Live && live, h.Ready && ready
-		h.Parts = append(h.Parts, Part{Name: name, Live: live, Ready: ready, Detail: detail})
+		h.Parts = append(h.Parts, Part{Name: name, Live: live, Ready: ready, Detail: detail, Fix: fix})
 	}
 	switch phase := r.phase.Load(); phase {
 	case phaseStarting:
@@ -63,10 +64,10 @@ func (r *Relay) Health() Health {
 		if trouble := r.starting.Current(); trouble != "" {
 			detail = trouble
 		}
-		add("start", nil, false, detail)
+		add("start", nil, false, detail, r.starting.Hint())
 		return h
 	case phaseStopped:
-		add("stop", nil, false, "stopped")
+		add("stop", nil, false, "stopped", "")
 		return h
 	}
 	detail := h.Publisher.Phase.String() + detailOf(h.Publisher.Detail)
@@ -78,36 +79,38 @@ func (r *Relay) Health() Health {
 		stuck = newHeartbeat()
 		stuck.beatFor(-p.Overdue())
 	}
-	add("publisher", stuck, h.Publisher.Phase == publish.Ready, detail)
+	add("publisher", stuck, h.Publisher.Phase == publish.Ready, detail, "")
 	add(r.leads())
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		trouble := r.sweepTrouble()
 		if !r.core.View().Leader && r.leader.waitsFor.Load() == nil {
 			trouble = orElse(trouble, "not leading")
 		}
-		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"))
+		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"), r.sweeper.Trouble.Hint())
 	}
 	trouble := orElse(r.settler.commits.Current(), r.settler.trouble.Current())
+	fix := orElse(orElse(r.settler.commits.Hint(), r.settler.trouble.Hint()), r.settler.locked.Hint())
 	settles := trouble == "" && !r.core.View().Suspended && !r.stalls()
-	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()))
+	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()), fix)
 	return h
 }
 
 // leads returns the part that leads, and streams unless the relay polls or drains.
-func (r *Relay) leads() (name string, alive *heartbeat, ready bool, detail string) {
+func (r *Relay) leads() (name string, alive *heartbeat, ready bool, detail, fix string) {
 	leader, streamer, leads := r.leader, r.streamer.Load(), r.core.View().Leader
 	holder := leader.waitsFor.Load()
 	name, alive, ready, detail = "lead", leader.alive, leads || holder != nil, "leading"
+	fix = leader.trouble.Hint()
 	if streamer != nil {
 		name, detail = "stream", "streaming"
 	}
 	switch {
 	case holder != nil:
-		return name, alive, ready, "standby: the leader is " + holder.String()
+		return name, alive, ready, "standby: the leader is " + holder.String(), ""
 	case !leads:
-		return name, alive, ready, "not leading" + detailOf(leader.trouble.Current())
+		return name, alive, ready, "not leading" + detailOf(leader.trouble.Current()), fix
 	case streamer == nil:
-		return name, alive, ready, detail
+		return name, alive, ready, detail, ""
 	case streamer.alive.age() > silence:
 		ready, detail = false, "the server does not answer; publishing rows from the table"
 	case !streamer.streams.Load():
@@ -115,7 +118,7 @@ func (r *Relay) leads() (name string, alive *heartbeat, ready bool, detail strin
 	case !streamer.progress.caughtUp.Load() || streamer.progress.lagging.Load():
 		detail = "catching up; publishing older rows from the table"
 	}
-	return name, streamer.alive, ready, detail
+	return name, streamer.alive, ready, detail, streamer.trouble.Hint()
 }
 
 // stalls reports whether published rows that cannot be deleted yet fill the window, and none has left it lately.

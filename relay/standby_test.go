@@ -217,7 +217,7 @@ func TestALeaderRenewsItsLockAndNoticesItsLoss(t *testing.T) {
 	go func() { ended <- r.Run(ctx) }()
 	lead := func() (ready bool, detail string) {
 		if r.phase.Load() == phaseRunning {
-			_, _, ready, detail = r.leads()
+			_, _, ready, detail, _ = r.leads()
 		}
 		return ready, detail
 	}

@@ -19,6 +19,7 @@ type Log struct {
 	mu      struct {
 		sync.Mutex
 		message string
+		hint    string
 		logged  map[string]time.Time // when each cause was logged; keys have no digits
 		newest  time.Time            // the newest of these times
 		since   time.Time
@@ -67,7 +68,7 @@ func (l *Log) Report(name event.Name, what string, err error, more ...any) {
 	if l.mu.logged == nil || len(l.mu.logged) >= mostCause {
 		l.mu.logged = make(map[string]time.Time)
 	}
-	l.mu.message, l.mu.newest, l.mu.logged[key] = message, now, now
+	l.mu.message, l.mu.hint, l.mu.newest, l.mu.logged[key] = message, hint, now, now
 	args := append([]any{"error", cause, "for", now.Sub(l.mu.since).Round(time.Second)}, more...)
 	if hint != "" {
 		args = append(args, "hint", hint)
@@ -90,7 +91,7 @@ func (l *Log) End() (lasted time.Duration) {
 		return 0
 	}
 	lasted = max(time.Since(l.mu.since).Round(time.Millisecond), time.Millisecond)
-	l.mu.message, l.mu.logged, l.mu.newest, l.mu.since = "", nil, time.Time{}, time.Time{}
+	l.mu.message, l.mu.hint, l.mu.logged, l.mu.newest, l.mu.since = "", "", nil, time.Time{}, time.Time{}
 	return lasted
 }
 
@@ -99,4 +100,11 @@ func (l *Log) Current() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.message
+}
+
+// Hint returns what a person can do about it, or "".
+func (l *Log) Hint() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.hint
 }

@@ -60,7 +60,7 @@ ORDER BY xidage DESC LIMIT 20`
 )
 
 func (b Blocker) String() string {
-	name := fmt.Sprintf("pid %d", b.PID)
+	name := fmt.Sprintf("Postgres process %d", b.PID)
 	switch {
 	case b.GID != "":
 		name = "prepared transaction " + outbox.QuoteLiteral(b.GID)

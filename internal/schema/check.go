@@ -19,6 +19,7 @@ import (
 
 // Querier is a pool, a connection or a transaction.
 type Querier interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -235,10 +236,7 @@ func withFix(
 	ctx context.Context, db Querier, table outbox.Table, err error, check func(context.Context, Querier) error,
 ) error {
 	if pgcode.Is(err, pgerrcode.LockNotAvailable) {
-		return problem.Of(err, fmt.Sprintf("SELECT pid, usename, application_name, state, query "+
-			"FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE relation = %s::regclass AND granted "+
-			"AND mode <> ALL ('{AccessShareLock,RowShareLock,RowExclusiveLock}');", table.Literal()),
-			"a session has locked table %s", table)
+		return migrations.Blocked(ctx, db, err, table)
 	}
 	if found := check(ctx, db); problem.Is(found) {
 		return found

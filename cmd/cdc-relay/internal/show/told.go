@@ -92,6 +92,18 @@ func (all Relays) Leading() Relays {
 	return slices.DeleteFunc(slices.Clone(all), func(r Relay) bool { return !r.Leads() })
 }
 
+// notStreaming is the part of a relay that works and cannot stream.
+func (all Relays) notStreaming() relay.Part {
+	for _, r := range all.Working() {
+		for _, part := range r.Parts {
+			if part.Name == "stream" && !part.Ready {
+				return part
+			}
+		}
+	}
+	return relay.Part{}
+}
+
 // notDeleted are the ids of published rows that no relay can delete.
 func (all Relays) notDeleted() (ids []int64) {
 	for _, r := range all.Working() {

@@ -145,7 +145,9 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
 	default:
 		if cfg.Mode != relay.ModePoll && !v.Slot.Owned {
-			add(NotStreaming, "no relay streams: a running relay publishes from the table, later than usual", "", "")
+			part := v.Relays.notStreaming()
+			add(NotStreaming, "no relay streams: a running relay publishes from the table, later than usual",
+				strings.TrimPrefix(part.Detail, "not streaming: "), part.Fix)
 		}
 		if missed != "" {
 			add(RelayGone, missed, "", restart)
@@ -177,10 +179,10 @@ func (r Relay) findings(add func(is Condition, text, detail, fix string)) {
 		case part.Name == "settle" && r.Stopped && r.Aside.Published > 0:
 			add(Stopped, "publishing has stopped: "+undeleted, first.Error, first.Fix)
 		case part.Name == "settle" && r.Stopped:
-			add(Stopped, "publishing has stopped: rows of published messages cannot be deleted", part.Detail, "")
-		case part.Name == "stream": // Stats shows the slot
+			add(Stopped, "publishing has stopped: rows of published messages cannot be deleted", part.Detail, part.Fix)
+		case part.Name == "stream": // relayFindings has it
 		default:
-			add(DatabaseFails, "the relay cannot work on its tables", part.Detail, "")
+			add(DatabaseFails, "the relay cannot work on its tables", part.Detail, part.Fix)
 		}
 	}
 	switch others := r.Aside.Rows - r.Aside.Published; {

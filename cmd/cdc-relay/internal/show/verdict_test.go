@@ -43,7 +43,8 @@ func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
 	}
 }
 
-// A state has one level, in the views and in the alerts. Only a time series shows latency, restarts and growth.
+// A state has one level, in the views and in the alerts. Only a time series shows latency, restarts, growth, and alarms
+// that come and go.
 func TestTheVerdictHasTheLevelsOfTheAlerts(t *testing.T) {
 	_, severity := rules(t)
 	conditions, all := Conditions(), maps.Clone(severity)
@@ -57,7 +58,7 @@ func TestTheVerdictHasTheLevelsOfTheAlerts(t *testing.T) {
 		}
 		delete(severity, c.Alert)
 	}
-	for _, alert := range []string{"CdcRelayLatency", "CdcRelayRestarts"} {
+	for _, alert := range []string{"CdcRelayLatency", "CdcRelayRestarts", "CdcRelayAlarms", "CdcRelayLogLinesDropped"} {
 		delete(severity, alert)
 	}
 	if len(severity) > 0 {
@@ -138,10 +139,10 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: no relay streams: a running relay publishes from the table, later than usual|||",
+			"warning|Needs attention: no relay streams: a running relay publishes from the table, later than usual|the publication is gone|recreate it|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Slot, v.Relays[0].Ready = slotView{}, false
-				v.Relays[0].Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "stream", Detail: "not streaming"}}
+				v.Relays[0].Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "stream", Detail: "not streaming: the publication is gone", Fix: "recreate it"}}
 				return nil
 			},
 		},
