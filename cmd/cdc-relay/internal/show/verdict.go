@@ -135,11 +135,11 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 	for _, r := range v.Relays.Working() {
 		r.findings(add)
 	}
-	const restart = "restart it: its process was killed or hangs, or its machine is gone"
+	const restart = "if it stays away for a minute, restart it: its process was killed or hangs, or its machine is gone"
 	unseen, missed := len(v.Relays.Working()) == 0, strings.Join(v.Relays.Missed(), "; ")
 	switch {
 	case unseen && missed != "" && (v.oldest > noAnswersAfter || !v.Slot.Owned):
-		add(NoRelay, "no relay works: "+missed, "", restart)
+		add(NoRelay, "no relay answers: "+missed, "", restart)
 	case unseen && !v.Slot.Owned && v.Settings.readable:
 		add(NoRelay, "no relay tells that it runs", "", "")
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
