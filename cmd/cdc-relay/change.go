@@ -238,31 +238,39 @@ EXAMPLES
   cdc-relay delete 42 --dead-letter
   cdc-relay delete --state dead --older-than 30d --dry-run
   cdc-relay delete --state scheduled --routing-key 'orders.#'`,
-		Flags: changeFlags(stateSetting("Delete messages in this state:",
-			operator.Dead, operator.AtOnce, operator.Due, operator.Retrying, operator.Scheduled, operator.Blocked,
-			operator.Expired, operator.NewerVersion), deadLetterSetting()),
+		Flags: changeFlags(stateSetting("Delete messages in this state:", slices.DeleteFunc(operator.States(),
+			func(s operator.State) bool {
+				return s == operator.Locked || s == operator.NotDeleted || s == operator.Published
+			})...), deadLetterSetting()),
 		Action: p.with(p.resolveSelecting, p.delete),
 	}
 }
 
 func (p *process) delete(ctx context.Context, s *session) error {
 	bury := s.cfg.selected.bury
-	switch s.cfg.selected.filter.State {
-	case operator.Dead:
+	if s.cfg.selected.filter.State == operator.Dead {
 		if bury {
 			return usagef("delete: --dead-letter is for waiting messages, and these are dead letters")
 		}
 		return p.changeRows(ctx, s, operator.Purge)
-	case "":
-		return p.deleteNamed(ctx, s)
-	case operator.Blocked:
-		s.cfg = p.asRelay(ctx, s)
-		s.cfg.selected.filter.Block = show.DeadLettersBlock(&s.cfg.relay)
 	}
-	if bury {
+	if err := p.askRelays(ctx, s); err != nil {
+		return err
+	}
+	switch {
+	case s.cfg.selected.filter.State == "":
+		return p.deleteNamed(ctx, s)
+	case bury:
 		return p.changeRows(ctx, s, operator.Bury)
 	}
 	return p.changeRows(ctx, s, operator.Delete)
+}
+
+// askRelays completes the filter by what decides the states of messages besides the tables.
+func (p *process) askRelays(ctx context.Context, s *session) error {
+	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
+	s.cfg.selected.filter.Known = around.Known()
+	return err
 }
 
 // deleteNamed deletes the messages that the arguments name.

@@ -28,15 +28,15 @@ also while it waits for a retry. If no message is found, the exit code is 3.`,
 }
 
 func (p *process) explain(ctx context.Context, s *session, name operator.Name) error {
-	found, err := s.Find(ctx, name, s.cfg.selected.payload)
-	if err != nil {
-		return err
-	}
 	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
 	if err != nil {
 		return err
 	}
-	found = around.Known(found)
+	found, err := s.Find(ctx, name, around.Known(), s.cfg.selected.payload)
+	if err != nil {
+		return err
+	}
+	found = around.Told(found)
 	if s.cfg.json {
 		err = p.terminal.JSON(around.View(found))
 	}

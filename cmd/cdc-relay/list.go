@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/urfave/cli/v2"
 
@@ -11,8 +10,7 @@ import (
 )
 
 func (p *process) listCommand() *cli.Command {
-	state := stateSetting("Only messages in this state. waiting and due include blocked: those that wait for an older "+
-		"message of their ordering key. States:", allStates()...)
+	state := stateSetting("Only messages in this state:")
 	return &cli.Command{
 		Name:      "list",
 		Usage:     "list messages that wait, are dead, or were published",
@@ -62,64 +60,32 @@ func (p *process) list(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	filter := s.cfg.selected.filter
-	filter.Block = show.DeadLettersBlock(around.Config)
-	if filter.State == operator.NotDeleted {
-		if filter, err = around.NotDeleted(filter); err != nil {
-			return err
-		}
+	filter, err := around.Filter(s.cfg.selected.filter)
+	if err != nil {
+		return err
 	}
-	l := listing[operator.Message]{
-		what: "messages",
-		read: func(page operator.Page) (operator.Listing[operator.Message], error) {
-			list, err := s.listed(ctx, filter, page)
-			list.Rows = around.Known(list.Rows)
-			return list, err
-		},
-		none: func() error { return s.cfg.noneFound("message") },
-		view: func(rows []operator.Message, next *string) any { return listView{each(rows, show.MessageOf), next} },
-		columns: []string{
-			"ID", "AGE", "STATE", "NEXT", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
-		},
-		cells: func(w operator.Message) []string {
-			return []string{
-				fmt.Sprint(w.ID), show.Duration(w.Age()), show.StateText(w.State), show.NextTime(w),
-				show.OrElse(show.Exchange(w.Exchange), "-"), show.Cell(w.RoutingKey), show.CellOrDash(w.OrderingKey),
-				fmt.Sprint(w.Attempts), show.CellOrDash(w.LastError),
-			}
-		},
-		header: operator.Message.Header,
-	}
+	one := "message"
 	switch filter.State {
 	case operator.Dead:
-		l.what, l.none = "dead letters", func() error { return s.cfg.noneFound("dead letter") }
-		l.columns = []string{
-			"ID", "DEAD FOR", "REASON", "EXCHANGE", routingKeyColumn, "ORDERING KEY", "ATTEMPTS", "LAST ERROR",
-		}
-		l.cells = func(m operator.Message) []string {
-			return []string{
-				fmt.Sprint(m.ID), show.Duration(m.ReadAt.Sub(m.DeadAt)), show.Reason(m),
-				show.OrElse(show.Exchange(m.Exchange), "-"), show.Cell(m.RoutingKey), show.CellOrDash(m.OrderingKey),
-				fmt.Sprint(m.Attempts), show.CellOrDash(m.LastError),
-			}
-		}
+		one = "dead letter"
 	case operator.Published:
-		l.what, l.none = "published messages", func() error { return s.cfg.noneFound("published message") }
-		l.columns = []string{"ID", "PUBLISHED", "AGO", "MESSAGE ID", "EXCHANGE", routingKeyColumn, "ORDERING KEY"}
-		l.cells = func(m operator.Message) []string {
-			return []string{
-				fmt.Sprint(m.ID), show.Time(m.PublishedAt), show.Duration(m.ReadAt.Sub(m.PublishedAt)),
-				m.MessageID.String(), show.OrElse(show.Exchange(m.Exchange), "-"), show.Cell(m.RoutingKey),
-				show.CellOrDash(m.OrderingKey),
-			}
-		}
+		one = "published message"
 	}
+	columns := show.MessageColumns(filter.State, s.cfg.relay.MetricsHeader)
 	if s.cfg.selected.payload {
-		cells := l.cells
-		l.columns = append(l.columns, "PAYLOAD")
-		l.cells = func(m operator.Message) []string { return append(cells(m), show.BodyCell(m)) }
+		columns = append(columns, show.BodyColumn())
 	}
-	return l.show(p, s.cfg)
+	return listing[operator.Message]{
+		what: one + "s",
+		read: func(page operator.Page) (operator.Listing[operator.Message], error) {
+			list, err := s.listed(ctx, filter, page)
+			list.Rows = around.Told(list.Rows)
+			return list, err
+		},
+		none:    func() error { return s.cfg.noneFound(one) },
+		view:    func(rows []operator.Message, next *string) any { return listView{each(rows, show.MessageOf), next} },
+		columns: columns,
+	}.show(p, s.cfg)
 }
 
 // listed reads a page. Messages that are named are found wherever they are.
@@ -130,7 +96,7 @@ func (s *session) listed(
 		return s.List(ctx, filter, page)
 	}
 	for _, name := range filter.Names() {
-		found, err := s.Find(ctx, name, page.Payload)
+		found, err := s.Find(ctx, name, filter.Known, page.Payload)
 		if err != nil {
 			return list, err
 		}
@@ -188,24 +154,9 @@ func (p *process) keys(ctx context.Context, s *session) error {
 	return listing[operator.Key]{
 		what: "ordering keys",
 		read: func(page operator.Page) (operator.Listing[operator.Key], error) {
-			return s.keysPage(ctx, page, show.DeadLettersBlock(around.Config))
+			return s.Keys(ctx, s.cfg.selected.blocked, around.Known(), page)
 		},
 		view:    func(rows []operator.Key, next *string) any { return keysView{each(rows, viewOf), next} },
-		columns: []string{"ORDERING KEY", "BEHIND", "FIRST", "STATE", "WHY IT WAITS"},
-		cells: func(k operator.Key) []string {
-			return []string{
-				show.Shortened(k.Key, 60), show.Count(k.Behind), fmt.Sprint(k.First.ID), string(k.First.State),
-				show.Shortened(around.Why(k), 160),
-			}
-		},
+		columns: around.KeyColumns(),
 	}.show(p, s.cfg)
-}
-
-func (s *session) keysPage(
-	ctx context.Context, page operator.Page, block bool,
-) (operator.Listing[operator.Key], error) {
-	if !s.cfg.selected.blocked {
-		return s.Keys(ctx, page)
-	}
-	return s.BlockedKeys(ctx, block, page)
 }

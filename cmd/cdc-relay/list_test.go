@@ -65,7 +65,7 @@ func TestListAndKeysFilterAndPage(t *testing.T) {
 		}
 		args = append(args[:6:6], "--after", *page.Next)
 	}
-	if got := strings.Join(keys, ", "); got != "waiting customer-1, waiting customer-2" {
+	if got := strings.Join(keys, ", "); got != "blocked customer-1, waiting customer-2" {
 		t.Errorf("pages: %s", got)
 	}
 	for _, args := range [][]string{{"list", "--after", "17"}, {"list", "--state", "claimed"}, {"keys", "--limit", "0"}, {"list", "--state", "dead", "--after", "x"}} {

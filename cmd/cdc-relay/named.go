@@ -128,7 +128,7 @@ func (p *process) plan(
 	all := &plan{filters: map[operator.Verb]operator.Filter{}}
 	var named []located
 	for _, name := range s.cfg.selected.filter.Names() {
-		found, err := s.Find(ctx, name, false)
+		found, err := s.Find(ctx, name, s.cfg.selected.filter.Known, false)
 		if err != nil {
 			return nil, err
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,10 +22,7 @@ type listing[T any] struct {
 	none func() error
 	// view is the JSON output. Next is null on the last page.
 	view    func(rows []T, next *string) any
-	columns []string
-	cells   func(T) []string
-	// header returns a header of a row, for the column of --metrics-header; nil: there is none.
-	header func(row T, name string) string
+	columns []show.Column[T]
 }
 
 // show prints a page as a table, or as JSON.
@@ -45,30 +41,28 @@ func (l listing[T]) show(p *process, cfg *config) error {
 		}
 	}
 	switch {
+	case cfg.json && list.Next == "":
+		return p.terminal.JSON(l.view(list.Rows, nil))
 	case cfg.json:
-		return p.terminal.JSON(l.view(list.Rows, orNothing(list.Next)))
+		return p.terminal.JSON(l.view(list.Rows, &list.Next))
 	case empty:
 		fmt.Fprintln(p.terminal.Out, "no "+l.what)
 		return nil
 	}
-	header, columns := "", l.columns
-	if l.header != nil {
-		header = cfg.relay.MetricsHeader
-	}
-	at := slices.Index(columns, routingKeyColumn) + 1
-	g := p.terminal.Table(withHeader(columns, at, header, strings.ToUpper(header))...).Fit()
-	for _, row := range list.Rows {
-		cells := l.cells(row)
-		if header != "" {
-			cells = withHeader(cells, at, header, l.header(row, header))
-		}
-		g.Row(cells...)
-	}
-	if err := g.Write(); err != nil {
+	if err := writeTable(p, l.columns, list.Rows); err != nil {
 		return err
 	}
 	p.terminal.NextPage(len(list.Rows), list.Next, readFor)
 	return nil
+}
+
+// writeTable prints rows in columns.
+func writeTable[T any](p *process, columns []show.Column[T], rows []T) error {
+	g := p.terminal.Table(each(columns, func(c show.Column[T]) string { return strings.ToUpper(c.Name) })...).Fit()
+	for _, row := range rows {
+		g.Row(each(columns, func(c show.Column[T]) string { return c.Cell(row) })...)
+	}
+	return g.Write()
 }
 
 // readFor is how long a list reads on if the filter matches few rows.
@@ -100,25 +94,6 @@ func each[T, V any](rows []T, view func(T) V) []V {
 		views = append(views, view(row))
 	}
 	return views
-}
-
-// orNothing returns nil for "".
-func orNothing(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
-// routingKeyColumn is the column before that of --metrics-header.
-const routingKeyColumn = "ROUTING KEY"
-
-// withHeader inserts a cell for the header of --metrics-header, if it is not "".
-func withHeader(cells []string, at int, header, value string) []string {
-	if header == "" {
-		return cells
-	}
-	return slices.Insert(cells, at, show.OrElse(show.Cell(value), "-"))
 }
 
 // pageFlags are the flags of a command that lists, between its own.

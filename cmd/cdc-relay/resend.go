@@ -79,7 +79,9 @@ func (p *process) resend(ctx context.Context, s *session) error {
 	case operator.Published:
 		return p.changeRows(ctx, s, operator.Replay)
 	}
-	s.cfg = p.asRelay(ctx, s)
+	if err := p.askRelays(ctx, s); err != nil {
+		return err
+	}
 	plan, err := p.plan(ctx, s, (*session).resendOf)
 	if err != nil {
 		return err
@@ -138,7 +140,7 @@ func (s *session) resendWaiting(v *namedView, name operator.Name, w operator.Mes
 func (s *session) waitsFor(w operator.Message) (what string, soon bool) {
 	behind := ""
 	switch {
-	case w.DeadOfKey.N > 0 && show.DeadLettersBlock(&s.cfg.relay):
+	case w.DeadOfKey.N > 0 && s.cfg.selected.filter.Block:
 		behind = fmt.Sprintf("dead letter %d of its ordering key blocks it", w.OldestDeadOfKey)
 	case w.First != nil:
 		behind = fmt.Sprintf("it waits behind row %d of its ordering key", w.First.ID)

@@ -101,7 +101,8 @@ func filterSettings() []setting {
 				f.Headers, err = operator.ParseHeaders(text)
 				return err
 			})),
-		of("exchange", "NAME", "Only messages to this exchange; '': those without one.",
+		of("exchange", "NAME", "Only messages to this exchange; "+operator.DefaultExchange+": the default exchange; '': those that leave it "+
+			"to the relay.",
 			func(f *operator.Filter, text string) error { f.Exchange = &text; return nil }),
 		of("ordering-key", "KEY", "Only messages with this ordering key.",
 			func(f *operator.Filter, text string) error { f.OrderingKey = &text; return nil }),
@@ -138,8 +139,11 @@ func allSetting() setting {
 // momentForms are the forms of a time, for help pages.
 const momentForms = "2026-11-01 in UTC, 2026-11-01T10:00Z, 2026-11-01T10:00:00+02:00"
 
-// stateSetting selects rows by one of these states.
+// stateSetting selects rows by one of these states; without any, by one of all.
 func stateSetting(usage string, states ...operator.State) setting {
+	if len(states) == 0 {
+		states = operator.States()
+	}
 	words := each(states, func(state operator.State) string { return string(state) })
 	return settings.FlagOnly(settings.Offering(settings.Func("state", "STATE", "",
 		usage+" "+strings.Join(words, ", ")+".",
@@ -147,10 +151,6 @@ func stateSetting(usage string, states ...operator.State) setting {
 			c.selected.filter.State = operator.State(text)
 			return settings.OneOf(text, words...)
 		}), words))
-}
-
-func allStates() []operator.State {
-	return append(operator.States(), operator.NotDeleted, operator.Dead, operator.Published)
 }
 
 func addNames(f *operator.Filter, texts []string) error {

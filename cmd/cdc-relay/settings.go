@@ -39,7 +39,7 @@ func rowSettings() []setting {
 	return slices.Concat(
 		filterSettings(),
 		copySettings(),
-		[]setting{allSetting(), deadLetterSetting(), stateSetting("", allStates()...), pageSetting(), blockedSetting()},
+		[]setting{allSetting(), deadLetterSetting(), stateSetting(""), pageSetting(), blockedSetting()},
 	)
 }
 

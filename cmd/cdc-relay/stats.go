@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -100,20 +99,7 @@ func (p *process) showFailing(v show.Stats, header string) error {
 		note = ", of the rows that come first"
 	}
 	fmt.Fprintf(p.terminal.Out, "\nfailing most%s\n", note)
-	columns := []string{"REASON", "EXCHANGE", routingKeyColumn, "RETRYING", "DEAD", "EXAMPLE"}
-	g := p.terminal.Table(withHeader(columns, 3, header, strings.ToUpper(header))...).Fit()
-	for _, f := range v.TopFailing {
-		key := show.Plural(f.RoutingKeys, "key")
-		if f.RoutingKey != nil {
-			key = show.Cell(*f.RoutingKey)
-		}
-		cells := []string{
-			show.OrElse(show.Shortened(f.Reason, 30), "-"), show.OrElse(show.Cell(f.Exchange), "-"), key,
-			show.Number(f.Retrying), show.Number(f.Dead), show.Shortened(f.Example, 80),
-		}
-		g.Row(withHeader(cells, 3, header, show.ValueOr(f.Header, ""))...)
-	}
-	return g.Write()
+	return writeTable(p, show.FailingColumns(header), v.TopFailing)
 }
 
 // judge returns how a relay looks at its outbox: as stats does, one request after the other, because each has a

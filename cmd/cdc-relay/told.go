@@ -118,13 +118,6 @@ func (p *process) compare(cfg *config, source *show.Source) func(context.Context
 
 func asGiven(_, text string) string { return text }
 
-// asRelay returns the settings with those of the running relays.
-func (p *process) asRelay(ctx context.Context, s *session) *config {
-	_, known := p.source(s.cfg).Ask(ctx, s.Tables)
-	merged, _ := s.cfg.with(known.Told)
-	return merged
-}
-
 // same reports whether both texts mean the same value.
 func same(s setting, a, b string) bool {
 	first, second := defaultConfig(), defaultConfig()

@@ -183,7 +183,7 @@ func exchangesOf(rows []operator.Message) string {
 	for _, m := range rows {
 		name := "the relay's own exchange"
 		if m.Exchange != nil {
-			name = "exchange " + inQuotes(show.Shortened(*m.Exchange, 100))
+			name = "exchange " + show.Shortened(operator.ExchangeText(m.Exchange), 100)
 		}
 		if !slices.Contains(names, name) {
 			names = append(names, name)

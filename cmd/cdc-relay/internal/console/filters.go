@@ -59,9 +59,6 @@ func (p *picked) offerStates(v show.Stats) {
 	}
 	add(newTile("All", v.Count("queue_depth"), "", "", ""), "")
 	for _, t := range waitingTiles(v) {
-		if t.Name == "Blocked" && !keysBlocked(v) {
-			t.Name = "Behind an earlier one"
-		}
 		if _, state, found := strings.Cut(t.Link, "state="); found && (t.count.N > 0 || chosen == state) {
 			add(t, state)
 		}
@@ -211,7 +208,9 @@ func fieldOf(r *http.Request, name string) field {
 	switch name {
 	case "state":
 		for _, state := range operator.States() {
-			f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
+			if state.Waits() {
+				f.Options = append(f.Options, strings.ReplaceAll(string(state), "_", "-"))
+			}
 		}
 		if f.Set && !slices.Contains(f.Options, f.Value) { // it stays, with an error
 			f.Options = append(f.Options, f.Value)

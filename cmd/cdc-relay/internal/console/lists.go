@@ -2,15 +2,12 @@ package console
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // listed is the data of a page with a list.
@@ -48,10 +45,18 @@ func (g shownGroup) Fields() []field {
 // mostGroups is how many groups a page shows.
 const mostGroups = 20
 
-// group adds groups to the page, whose list is at path with these filters.
-func (l *listed) group(
-	c *Console, groups operator.Groups, path string, filters url.Values, changes ...operator.Verb,
-) {
+// byCause adds the groups of the list to its first page, which is at path with these filters.
+func (l *listed) byCause(
+	ctx context.Context, c *Console, tables *operator.Tables, path string, filters url.Values, changes ...operator.Verb,
+) error {
+	by := causes(l.filter.In(""))
+	if by == nil || l.part.After != "" {
+		return nil
+	}
+	groups, err := tables.Groups(ctx, l.filter.State, *by)
+	if err != nil || by.Keys != nil && len(groups.All) < 2 {
+		return err
+	}
 	l.Some = groups.N.Precision != operator.Exact
 	for _, g := range groups.All {
 		number := show.Number(g.N)
@@ -59,11 +64,7 @@ func (l *listed) group(
 			number = "these"
 		}
 		shown := shownGroup{Group: g, Path: path, Changes: c.choices(number, changes...)}
-		var exchange *string
-		if g.Exchange != "" {
-			exchange = &g.Exchange
-		}
-		_, shown.Fix = show.FailureOf(&g.Example, exchange, g.Reason)
+		_, shown.Fix = show.GroupFailure(g)
 		link := maps.Clone(filters)
 		for _, f := range shown.Fields() {
 			link.Set(f.Name, f.Value)
@@ -71,6 +72,7 @@ func (l *listed) group(
 		shown.Link = path + "?" + link.Encode()
 		l.Groups = append(l.Groups, shown)
 	}
+	return nil
 }
 
 // causes says how to group a list: by cause, or that of one cause by routing key. It is nil for any other part.
@@ -86,132 +88,79 @@ func causes(f operator.Filter) *operator.GroupOptions {
 	return &o
 }
 
-// list begins a page with a list: with the filters that every list has and these, and the values that they offer.
+// list is a page with the messages of a state, or of the outbox: those that the filters of the request select, and the
+// values that the filters offer.
 func (c *Console) list(
-	ctx context.Context, r *http.Request, label string, offer func(context.Context) (operator.Offered, error),
+	ctx context.Context, tables *operator.Tables, r *http.Request, label string, state operator.State,
 	filters ...string,
-) (listed, error) {
+) (listed, operator.Listing[operator.Message], error) {
 	all := append(filters, "routing-key", "header", "exchange", "ordering-key", "older-than", "newer-than")
 	p, err := c.pick(r, all, "after")
-	if err == nil {
-		if offered, failed := offer(ctx); failed == nil {
-			p.offer(offered)
-		}
+	shown, list := listed{picked: p, table: table{Label: label}}, operator.Listing[operator.Message]{}
+	if err != nil {
+		return shown, list, err
 	}
-	return listed{picked: p, table: table{Label: label}}, err
+	if offered, failed := tables.Offer(ctx, state); failed == nil {
+		shown.offer(offered)
+	}
+	if shown.mistaken() {
+		return shown, list, nil
+	}
+	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
+	if err != nil {
+		return shown, list, err
+	}
+	if state != "" {
+		shown.filter.State = state
+	}
+	if shown.filter, err = around.Filter(shown.filter); err == nil {
+		list, err = tables.List(ctx, shown.filter, shown.part)
+	}
+	shown.goOn(list.Next)
+	columns := show.MessageColumns(state, c.relay().MetricsHeader)
+	for _, m := range around.Told(list.Rows) {
+		shown.addMessage(columns, m)
+	}
+	shown.done()
+	return shown, list, err
 }
 
 func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	shown, err := c.list(ctx, r, "Waiting messages", tables.OfferWaiting, "reason", "state")
-	v, sampled := c.history.view()
-	if sampled {
+	shown, list, err := c.list(ctx, tables, r, "Waiting messages", "", "reason", "state")
+	if v, sampled := c.history.view(); sampled {
 		shown.offerStates(v)
 	}
 	if err != nil || shown.mistaken() {
 		return shown, err
 	}
-	shown.filter.Block = show.DeadLettersBlock(c.relay())
-	p := &shown.picked
-	list, err := tables.List(ctx, p.filter, p.part)
-	shown.goOn(list.Next)
-	if v.Count("not_deleted").N > 0 {
-		if around, failed := show.SurroundingsOf(ctx, tables, c.cfg.Source); failed == nil {
-			list.Rows = around.Known(list.Rows)
-		}
-	}
-	behind := map[outbox.UUID]bool{}
-	if sampled && keysBlocked(v) && err == nil {
-		behind, err = blockedAmong(ctx, tables, list.Rows, p.filter.Block)
-	}
 	if retries(r) {
 		shown.change(c, operator.Retry)
 	}
-	for _, m := range list.Rows {
-		next, state := show.NextTime(m), m.State
-		if behind[m.MessageID] {
-			state = operator.Blocked
-		}
-		shown.addMessage(m.StoredMessage, []cell{
-			{Head: "Age", Text: show.Duration(m.Age()), Class: "word"},
-			stateCell(show.StateText(state), string(state)),
-			{Head: "Next", Text: strings.TrimPrefix(next, "-"), Class: "word"},
-		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage))
+	for i, m := range list.Rows {
 		if m.AvailableAt == nil || m.Attempts == 0 { // it cannot be sent again
-			shown.Rows[len(shown.Rows)-1].ID = ""
+			shown.Rows[i].ID = ""
 		}
 	}
-	shown.done()
-	by := causes(p.filter.In(""))
-	if err == nil && p.part.After == "" && p.filter.State == operator.Retrying && by != nil {
-		groups, failed := tables.RetryGroups(ctx, *by)
-		if err = failed; err == nil && (by.Keys == nil || len(groups.All) > 1) {
-			shown.group(c, groups, "/waiting", url.Values{"state": {"retrying"}}, operator.Retry)
-		}
+	if shown.filter.State == operator.Retrying {
+		err = shown.byCause(ctx, c, tables, "/waiting", url.Values{"state": {"retrying"}}, operator.Retry)
 	}
 	return shown, err
-}
-
-// blockedAmong tells which rows are blocked: only a filter knows, because it depends on other rows.
-func blockedAmong(
-	ctx context.Context, tables *operator.Tables, rows []operator.Message, block bool,
-) (map[outbox.UUID]bool, error) {
-	blocked, filter := map[outbox.UUID]bool{}, operator.Filter{State: operator.Blocked, Block: block}
-	for _, m := range rows {
-		if m.OrderingKey != nil {
-			filter.IDs = append(filter.IDs, m.ID)
-		}
-	}
-	if len(filter.IDs) == 0 {
-		return blocked, nil
-	}
-	list, err := tables.List(ctx, filter, operator.Page{Limit: len(rows)})
-	for _, m := range list.Rows {
-		blocked[m.MessageID] = true
-	}
-	return blocked, err
 }
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	shown, err := c.list(ctx, r, "Dead letters", tables.OfferDead, "reason")
+	shown, _, err := c.list(ctx, tables, r, "Dead letters", operator.Dead, "reason")
 	if err != nil || shown.mistaken() {
 		return shown, err
 	}
-	p := &shown.picked
-	list, err := tables.List(ctx, p.filter.In(operator.Dead), p.part)
-	shown.goOn(list.Next)
 	shown.change(c, operator.Requeue, operator.Purge)
-	for _, m := range list.Rows {
-		shown.addMessage(m.StoredMessage, []cell{
-			{Head: "Dead for", Text: show.Duration(m.ReadAt.Sub(m.DeadAt)), Class: "word"},
-			{Head: "Reason", Text: show.Reason(m), Class: "word"},
-		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage))
-	}
-	shown.done()
-	if by := causes(p.filter); err == nil && p.part.After == "" && by != nil {
-		groups, failed := tables.DeadGroups(ctx, *by)
-		if err = failed; err == nil && (by.Keys == nil || len(groups.All) > 1) {
-			shown.group(c, groups, "/dead-letters", url.Values{}, operator.Requeue, operator.Purge)
-		}
-	}
-	return shown, err
+	return shown, shown.byCause(ctx, c, tables, "/dead-letters", url.Values{}, operator.Requeue, operator.Purge)
 }
 
 func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	shown, err := c.list(ctx, r, "Published messages", tables.OfferPublished)
-	if err != nil || shown.mistaken() {
-		return shown, err
+	shown, _, err := c.list(ctx, tables, r, "Published messages", operator.Published)
+	if err == nil && !shown.mistaken() {
+		shown.change(c, operator.Replay)
 	}
-	list, err := tables.List(ctx, shown.filter.In(operator.Published), shown.part)
-	shown.goOn(list.Next)
-	shown.change(c, operator.Replay)
-	for _, m := range list.Rows {
-		at := show.Time(m.PublishedAt) + ", " + show.Duration(m.ReadAt.Sub(m.PublishedAt)) + " ago"
-		shown.addMessage(m.StoredMessage, []cell{
-			{Head: "Published", Text: at, Class: "word"},
-			{Head: "Message ID", Text: m.MessageID.String(), Class: "word code"},
-		}, c.addressCells(m.StoredMessage))
-	}
-	shown.done()
 	return shown, err
 }
 
@@ -241,12 +190,7 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 	if err != nil {
 		return nil, err
 	}
-	var list operator.Listing[operator.Key]
-	if blocked {
-		list, err = tables.BlockedKeys(ctx, show.DeadLettersBlock(around.Config), p.part)
-	} else {
-		list, err = tables.Keys(ctx, p.part)
-	}
+	list, err := tables.Keys(ctx, blocked, around.Known(), p.part)
 	p.goOn(list.Next)
 	p.States = []chip{
 		{Text: "All keys", Link: "/keys", Here: !blocked},
@@ -258,16 +202,21 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 		shown.Behind = show.Count(n)
 	}
 	for _, key := range list.Rows {
-		shown.add(tableRow{Cells: []cell{
-			{
-				Head: "Ordering key", Text: inQuotes(key.Key), Class: "key",
-				Link: "/waiting?" + url.Values{"ordering-key": {key.Key}}.Encode(),
-			},
-			{Head: "Rows behind", Text: show.Count(key.Behind)},
-			{Head: "First row", Text: fmt.Sprint(key.First.ID), Link: fmt.Sprintf("/message?id=%d", key.First.ID)},
-			stateCell(show.StateText(key.First.State), string(key.First.State)),
-			{Head: "Why it waits", Text: around.Why(key), Class: "why"},
-		}})
+		row := tableRow{}
+		for _, column := range around.KeyColumns() {
+			c := cellOf(column, key)
+			switch c.Head {
+			case "Ordering key":
+				c.Text = inQuotes(c.Text)
+				c.Link = "/waiting?" + url.Values{"ordering-key": {key.Key}}.Encode()
+			case "First":
+				c.Link = messageLinkTo(key.First.ID)
+			case "State":
+				c.Level = string(key.First.State)
+			}
+			row.Cells = append(row.Cells, c)
+		}
+		shown.add(row)
 	}
 	shown.done()
 	return shown, err

@@ -53,15 +53,15 @@ func (c *Console) messagePage(ctx context.Context, tables *operator.Tables, r *h
 		shown.Error, shown.invalid = err.Error(), true
 		return shown, nil
 	}
-	found, err := tables.Find(ctx, name, c.cfg.ShowPayload)
-	if err != nil {
-		return nil, err
-	}
 	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range around.Known(found) {
+	found, err := tables.Find(ctx, name, around.Known(), c.cfg.ShowPayload)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range around.Told(found) {
 		shown.Messages = append(shown.Messages, c.shownMessage(around, m))
 	}
 	if len(shown.Messages) == 0 {

@@ -38,43 +38,33 @@ type cell struct {
 	At time.Time
 }
 
-func idCell(id int64) cell {
-	return cell{Head: "ID", Text: fmt.Sprint(id), Link: fmt.Sprintf("/message?id=%d", id)}
+// cellOf is a value of a list.
+func cellOf[T any](column show.Column[T], row T) cell {
+	return cell{Head: column.Name, Text: column.Text(row), Class: column.Class}
 }
 
-func stateCell(text, level string) cell {
-	return cell{Head: "State", Text: text, Class: "word", Level: level}
+// addMessage adds a message in these columns. The ID leads to its page, and the state is a label.
+func (t *table) addMessage(columns []show.Column[operator.Message], m operator.Message) *tableRow {
+	row := tableRow{ID: m.MessageID.String(), Name: fmt.Sprint(m.ID)}
+	for _, column := range columns {
+		c := cellOf(column, m)
+		switch c.Head {
+		case "ID":
+			c.Link = messageLinkTo(m.ID)
+		case "State":
+			c.Level = string(m.State)
+		case "Attempts":
+			c.Text = strings.TrimPrefix(c.Text, "0") // so that a list without attempts does not have the column
+		}
+		row.Cells = append(row.Cells, c)
+	}
+	t.add(row)
+	return &t.Rows[len(t.Rows)-1]
 }
 
-// addressCells are where a message goes.
-func (c *Console) addressCells(m operator.StoredMessage) []cell {
-	cells := []cell{
-		{Head: "Exchange", Text: show.Exchange(m.Exchange), Class: "key"},
-		{Head: "Routing key", Text: m.RoutingKey, Class: "key"},
-	}
-	if header := c.relay().MetricsHeader; header != "" {
-		cells = append(cells, cell{Head: header, Text: show.OrElse(m.Header(header), "-"), Class: "key"})
-	}
-	return append(cells, cell{Head: "Ordering key", Text: show.ValueOr(m.OrderingKey, ""), Class: "key"})
-}
-
-// failureCells are how often a message was rejected, and why.
-func failureCells(m operator.StoredMessage) []cell {
-	attempts := ""
-	if m.Attempts > 0 {
-		attempts = fmt.Sprint(m.Attempts)
-	}
-	return []cell{
-		{Head: "Attempts", Text: attempts}, {Head: "Last error", Text: show.ValueOr(m.LastError, ""), Class: "text"},
-	}
-}
+func messageLinkTo(id int64) string { return fmt.Sprintf("/message?id=%d", id) }
 
 func (t *table) add(row tableRow) { t.Rows = append(t.Rows, row) }
-
-func (t *table) addMessage(m operator.StoredMessage, parts ...[]cell) {
-	cells := []cell{idCell(m.ID)}
-	t.add(tableRow{m.MessageID.String(), fmt.Sprint(m.ID), append(cells, slices.Concat(parts...)...)})
-}
 
 // done removes the columns without a value, and names the others.
 func (t *table) done() {

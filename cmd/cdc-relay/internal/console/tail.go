@@ -10,7 +10,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // tail is the data of the page of the newest messages.
@@ -30,60 +29,45 @@ func (c *Console) tailPage(ctx context.Context, tables *operator.Tables, r *http
 	if err := onlyParameters(r, "paused"); err != nil {
 		return nil, err
 	}
+	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
+	if err != nil {
+		return nil, err
+	}
 	t := tail{Paused: r.Form.Has("paused"), table: table{Label: "Newest messages"}}
+	if t.Kept, err = tables.HasHistory(ctx); err != nil {
+		return nil, err
+	}
 	// In the order in which a message moves, so that none is missed between two reads.
-	waiting, err := tables.NewestWaiting(ctx, mostTail)
-	if err != nil {
-		return nil, err
-	}
-	part := operator.Page{Limit: mostTail}
-	dead, err := tables.List(ctx, operator.Filter{State: operator.Dead}, part)
-	if err != nil {
-		return nil, err
-	}
-	published := operator.Listing[operator.Message]{}
-	if t.Kept, err = tables.HasHistory(ctx); err == nil && t.Kept {
-		published, err = tables.List(ctx, operator.Filter{State: operator.Published}, part)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var newest []passed
-	moved := map[outbox.UUID]bool{}
-	for _, m := range published.Rows {
-		moved[m.MessageID] = true
-		newest = append(newest, passed{m.StoredMessage, "published", "good", latency(m.PublishedAt.Sub(m.CreatedAt))})
-	}
-	for _, m := range dead.Rows {
-		moved[m.MessageID] = true
-		newest = append(newest, passed{m.StoredMessage, "dead", "bad", ""})
-	}
-	for _, w := range waiting {
-		if moved[w.MessageID] {
-			continue
+	var newest []operator.Message
+	for _, state := range []operator.State{"", operator.Dead, operator.Published} {
+		if state == operator.Published && !t.Kept {
+			break
 		}
-		level := "plain"
-		if w.State == operator.Retrying || w.State == operator.Expired {
-			level = "warning"
+		list, err := tables.List(ctx, operator.Filter{State: state, Known: around.Known()},
+			operator.Page{Limit: mostTail, Newest: state == ""})
+		if err != nil {
+			return nil, err
 		}
-		newest = append(newest, passed{w.StoredMessage, show.StateText(w.State), level, ""})
+		newest = slices.DeleteFunc(newest, func(m operator.Message) bool { // it has moved meanwhile
+			return slices.ContainsFunc(list.Rows, func(o operator.Message) bool { return o.MessageID == m.MessageID })
+		})
+		newest = append(newest, list.Rows...)
 	}
-	slices.SortFunc(newest, func(a, b passed) int { return cmp.Compare(b.ID, a.ID) })
+	slices.SortStableFunc(newest, func(a, b operator.Message) int { return cmp.Compare(b.ID, a.ID) })
+	columns := slices.DeleteFunc(show.MessageColumns("", c.relay().MetricsHeader),
+		func(c show.Column[operator.Message]) bool { return c.Name == "Next" || c.Name == "Attempts" })
 	for _, m := range newest[:min(len(newest), mostTail)] {
-		t.addMessage(m.StoredMessage, []cell{
-			{Head: "Inserted", At: m.CreatedAt, Class: "word"},
-			stateCell(m.state, m.level),
-			{Head: "Insert to confirm", Text: m.took, Class: "word"},
-		}, c.addressCells(m.StoredMessage), failureCells(m.StoredMessage)[1:])
+		row := t.addMessage(columns, m)
+		at := slices.IndexFunc(row.Cells, func(c cell) bool { return c.Head == "Age" })
+		row.Cells[at] = cell{Head: "Inserted", At: m.CreatedAt, Class: "word"}
+		took := cell{Head: "Insert to confirm", Class: "word"}
+		if m.State == operator.Published {
+			took.Text = latency(m.PublishedAt.Sub(m.CreatedAt))
+		}
+		row.Cells = slices.Insert(row.Cells, at+2, took)
 	}
 	t.done()
 	return t, nil
-}
-
-// passed is one message, wherever it is.
-type passed struct {
-	operator.StoredMessage
-	state, level, took string
 }
 
 // latency is a time in milliseconds below ten seconds.

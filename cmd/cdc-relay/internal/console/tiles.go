@@ -32,19 +32,18 @@ type tiles struct {
 // waitingTiles are the states of the rows in the outbox. They add up to the queue depth.
 func waitingTiles(v show.Stats) (all []tile) {
 	for _, s := range v.InStates() {
-		name, level, link := show.StateText(s.State), "plain", "/waiting?state="+string(s.State)
+		name, level := show.StateText(s.State), "plain"
 		switch s.State {
 		case operator.AtOnce:
 			s.Note = oldestText(v)
-		case operator.NotDeleted:
-			link, level = "/waiting", "warning"
-		case operator.Retrying, operator.Expired, operator.NewerVersion:
+		case operator.Retrying, operator.Expired, operator.NewerVersion, operator.NotDeleted:
 			level = "warning"
 		case operator.Blocked:
 			level = blockedLevel(v)
 		}
-		t := newTile(strings.ToUpper(name[:1])+name[1:], s.Count, level, s.Note, link)
-		t.rare = s.Rare
+		t := newTile(strings.ToUpper(name[:1])+name[1:], s.Count, level, s.Note,
+			"/waiting?state="+string(s.State))
+		t.rare = s.Rare()
 		all = append(all, t)
 	}
 	return all

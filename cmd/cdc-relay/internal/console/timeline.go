@@ -37,7 +37,7 @@ func stepAt(name, level string, at, now time.Time) step {
 
 // beginning are the steps that every message has. The tables keep the number of rejections and the newest one, and not
 // their times.
-func beginning(m operator.StoredMessage) []step {
+func beginning(m operator.Message) []step {
 	inserted := stepAt("Inserted", "past", m.CreatedAt, m.ReadAt)
 	inserted.Text = "The start of its transaction."
 	steps := []step{inserted}
@@ -59,7 +59,7 @@ func beginning(m operator.StoredMessage) []step {
 
 // waitingSteps continues with what a row of the outbox waits for. Next says it in words.
 func waitingSteps(w operator.Message, next string) []step {
-	steps := beginning(w.StoredMessage)
+	steps := beginning(w)
 	if w.AvailableAt != nil && w.Attempts == 0 {
 		level := "past"
 		if w.AvailableAt.After(w.ReadAt) {
@@ -97,12 +97,12 @@ func waitingSteps(w operator.Message, next string) []step {
 func deadSteps(m operator.Message, reason string) []step {
 	died := stepAt("Dead letter", "bad", m.DeadAt, m.ReadAt)
 	died.Text = reason
-	return append(beginning(m.StoredMessage), died)
+	return append(beginning(m), died)
 }
 
 func publishedSteps(m operator.Message) []step {
 	published := stepAt("Published", "good", m.PublishedAt, m.ReadAt)
 	published.Text = fmt.Sprintf("RabbitMQ has confirmed it, %s after it was inserted.",
 		show.Duration(m.PublishedAt.Sub(m.CreatedAt)))
-	return append(beginning(m.StoredMessage), published)
+	return append(beginning(m), published)
 }

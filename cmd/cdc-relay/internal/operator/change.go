@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -113,42 +114,35 @@ FROM free f WHERE r.id = f.id`
 
 // chooser selects the rows of a change: a query with {where}, and its first arguments.
 type chooser struct {
-	of     kind
+	from   source
 	query  string
 	filter Filter
 	args   []any
 }
 
 func (t *Tables) chooser(c Change) chooser {
-	filter := c.Filter
-	filter.State = ""
-	switch c.Do {
+	switch filter := c.Filter.In(""); c.Do {
 	case Retry:
-		return chooser{ofOutbox, retryChoiceSQL, filter, nil}
+		return chooser{waiting(filter.Known), retryChoiceSQL, filter, nil}
 	case Replay:
-		return chooser{ofPublished, replayChoiceSQL, filter, []any{c.Copies.after()}}
+		return chooser{history(), replayChoiceSQL, filter, []any{c.Copies.after()}}
 	case Delete, Bury:
-		state := stateBy("0")
-		if c.Filter.State == Blocked {
-			state = t.blockedState(state, c.Filter.Block)
-		}
-		return chooser{ofOutbox, t.fill(deleteChoiceSQL, "{state}", state), c.Filter, nil}
+		sql := strings.ReplaceAll(deleteChoiceSQL, "{state}", filter.stateSQL("0", c.Filter.State))
+		return chooser{waiting(filter.Known), sql, c.Filter, nil}
+	default:
+		return chooser{deadLetters(), purgeChoiceSQL, filter, nil}
 	}
-	return chooser{ofDeadLetters, purgeChoiceSQL, filter, nil}
 }
 
 // Count counts the rows that a change would change.
 func (t *Tables) Count(ctx context.Context, c Change) (n int64, err error) {
 	from := t.chooser(c)
-	where, args := from.filter.where(from.of, from.args)
+	where, args := from.filter.where(from.from, from.args)
 	err = t.look(ctx, func(ctx context.Context, tx querier) error {
 		sql := t.fill("SELECT count(*) FROM ("+from.query+") c", "{where}", where)
 		return tx.QueryRow(ctx, sql, args...).Scan(&n)
 	})
-	if from.of == ofPublished {
-		return n, t.historyError(ctx, "count messages of", err)
-	}
-	return n, t.reading(ctx, "count rows of", err)
+	return n, t.reading(ctx, from.from, "count rows of", err)
 }
 
 // Change changes the rows, if agreed returns nil. Rows that match later are not changed. On an error, also one of
@@ -256,7 +250,7 @@ func (t *Tables) changeError(ctx context.Context, do Verb, err error) error {
 	case Requeue:
 		return t.may(ctx, fmt.Errorf("requeue dead letters of %s: %w", t.table, err), t.requeueNeeds(ctx)...)
 	case Replay:
-		return t.historyError(ctx, "replay messages of", err, need{"INSERT", rows})
+		return t.reading(ctx, history(), "replay messages of", err, need{"INSERT", rows})
 	case Bury:
 		return t.may(ctx, fmt.Errorf("move rows of %s to the dead letters: %w", t.table, err),
 			need{"SELECT, UPDATE, DELETE", rows}, need{"SELECT, INSERT", letters})

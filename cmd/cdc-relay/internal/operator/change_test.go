@@ -58,7 +58,7 @@ func TestDeleteSelectsRowsOfAState(t *testing.T) {
 		want string
 		left int64
 	}{
-		operator.AtOnce: {"[1 2]", 1}, operator.Due: {"[4]", 0}, operator.Retrying: {"[5]", 0}, operator.Scheduled: {"[6]", 0},
+		operator.AtOnce: {"[1]", 1}, operator.Due: {"[4]", 0}, operator.Retrying: {"[5]", 0}, operator.Scheduled: {"[6]", 0},
 		operator.Blocked: {"[2]", 0}, operator.Expired: {"[7]", 0}, operator.NewerVersion: {"[8]", 0},
 	} {
 		f := newFixture(t)

@@ -18,15 +18,15 @@ type Filter struct {
 	RoutingKey *Pattern
 	// Headers must all match.
 	Headers []HeaderFilter
-	// Exchange: '' also selects rows without an exchange.
+	// Exchange is a name, DefaultExchange, or "": rows that leave it to the relay.
 	Exchange    *string
 	OrderingKey *string
 	// Reason is a code: failure_reason of a dead letter, or the start of last_error.
 	Reason *string
 	// State selects rows by state: for List the table, too, and for Delete rows of the outbox. Others do not use it.
 	State State
-	// Block: a dead letter blocks its key. It matters only to the state Blocked.
-	Block bool
+	// Known decides the states.
+	Known
 	// OlderThan and NewerThan are ages: of a dead letter since its death, of a published message since it was
 	// published, of a waiting row since it was created; 0: any.
 	OlderThan, NewerThan time.Duration
@@ -103,14 +103,24 @@ func (h HeaderFilter) addTo(c *conditions) {
 	h.Pattern.addTo(c, headerText("%[1]s"), h.Name)
 }
 
-// kind is the table that a filter selects from.
-type kind uint8
+// DefaultExchange names AMQP's default exchange, whose name is empty.
+const DefaultExchange = "(default)"
 
-const (
-	ofOutbox kind = iota
-	ofDeadLetters
-	ofPublished
-)
+// ExchangeText is the name of the exchange of a message for people and filters; "": the message leaves it to the relay.
+func ExchangeText(name *string) string {
+	switch {
+	case name == nil:
+		return ""
+	case *name == "":
+		return DefaultExchange
+	}
+	return *name
+}
+
+// exchangeText is ExchangeText for a column.
+func exchangeText(column string) string {
+	return strings.ReplaceAll("CASE {c} WHEN '' THEN '"+DefaultExchange+"' ELSE coalesce({c}, '') END", "{c}", column)
+}
 
 // conditions are joined by AND; their values are arguments of the statement.
 type conditions struct {
@@ -136,14 +146,8 @@ func (c *conditions) String() string {
 }
 
 // where returns the condition on rows named r, and args with its arguments appended.
-func (f Filter) where(of kind, args []any) (string, []any) {
+func (f Filter) where(from source, args []any) (string, []any) {
 	c := conditions{args: args}
-	born := "r.created_at"
-	if of == ofDeadLetters {
-		born = "r.dead_at"
-	} else if of == ofPublished {
-		born = "r.published_at"
-	}
 	switch named := (conditions{args: c.args}); {
 	case f.Named():
 		if len(f.IDs) > 0 {
@@ -164,30 +168,28 @@ func (f Filter) where(of kind, args []any) (string, []any) {
 		header.addTo(&c)
 	}
 	if f.Exchange != nil {
-		c.add("coalesce(r.exchange, '') = %s", *f.Exchange)
+		c.add(exchangeText("r.exchange")+" = %s", *f.Exchange)
 	}
 	if f.OrderingKey != nil {
 		c.add("r.ordering_key = %s", *f.OrderingKey)
 	}
-	if f.Reason != nil && of == ofDeadLetters {
-		c.add("%[1]s IN (r.failure_reason, "+errorCode("r.last_error")+")", *f.Reason)
-	} else if f.Reason != nil {
-		c.add(errorCode("r.last_error")+" = %s", *f.Reason)
+	if f.Reason != nil {
+		c.add("%s = ANY("+from.reasons+")", *f.Reason)
 	}
-	if f.State != "" && of == ofOutbox {
+	if f.State != "" && f.State.Waits() {
 		c.add("r.state = %s", string(f.State))
 	}
 	if f.OlderThan != 0 {
-		c.add(born+" <= (SELECT clock_timestamp()) - %s::interval", f.OlderThan)
+		c.add(from.born+" <= (SELECT clock_timestamp()) - %s::interval", f.OlderThan)
 	}
 	if f.NewerThan != 0 {
-		c.add(born+" > (SELECT clock_timestamp()) - %s::interval", f.NewerThan)
+		c.add(from.born+" > (SELECT clock_timestamp()) - %s::interval", f.NewerThan)
 	}
 	if f.Until != nil {
-		c.add(born+" <= %s::timestamptz", *f.Until)
+		c.add(from.born+" <= %s::timestamptz", *f.Until)
 	}
 	if f.After != nil {
-		c.add(born+" > %s::timestamptz", *f.After)
+		c.add(from.born+" > %s::timestamptz", *f.After)
 	}
 	return c.String(), c.args
 }

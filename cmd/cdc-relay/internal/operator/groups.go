@@ -17,7 +17,7 @@ import (
 type Cause struct {
 	// Reason is the code of the error, or failure_reason without an error. Filter.Reason selects by it.
 	Reason string
-	// Exchange is "" for messages that leave it to the relay. Filter.Exchange selects by it.
+	// Exchange is as in a Filter, which selects by it.
 	Exchange string
 	// RoutingKey is part of the cause only of unroutable messages; else nil.
 	RoutingKey *string
@@ -59,7 +59,7 @@ type GroupOptions struct {
 
 const groupsSQL = `
 WITH looked AS MATERIALIZED (
-  SELECT {routing_key} AS routing_key, coalesce({exchange}, '') AS exchange, {header} AS header,
+  SELECT {routing_key} AS routing_key, {exchange} AS exchange, {header} AS header,
          pg_catalog.left({error}, {example}) AS error, {at} AS at, {failed} AS failed
   FROM {from} ORDER BY {order} LIMIT $1
 ), failed AS (SELECT l.*, {code} AS code FROM looked l WHERE l.failed)
@@ -71,12 +71,12 @@ SELECT code, exchange, CASE WHEN {by_key} THEN pg_catalog.min(routing_key) END, 
 FROM failed WHERE {where} GROUP BY code, exchange, CASE WHEN {by_key} THEN routing_key END, header
 ORDER BY count(*) DESC, 1, 2, 3, 4 LIMIT $2`
 
-// deadGroupsSQL reads the newest dead letters, retryGroupsSQL the earliest retries.
-func deadGroupsSQL(o GroupOptions) (string, []any) {
-	return groupsOf(o, "coalesce(r.last_error, r.failure_reason)", "r.dead_at", "true", "{dead} r", "r.dead_at DESC")
-}
-
-func retryGroupsSQL(o GroupOptions) (string, []any) {
+// groupsStatement reads the newest dead letters, or the earliest retries. It returns the statement, and its arguments
+// after the number of rows to read.
+func groupsStatement(of State, o GroupOptions) (string, []any) {
+	if of == Dead {
+		return groupsOf(o, "coalesce(r.last_error, r.failure_reason)", "r.dead_at", "true", "{dead} r", "r.dead_at DESC")
+	}
 	return groupsOf(o, "r.last_error", "r.available_at", "r.attempts > 0",
 		"{outbox} r WHERE r.available_at IS NOT NULL", "r.available_at")
 }
@@ -96,7 +96,7 @@ func groupsOf(o GroupOptions, failure, at, failed, from, order string) (string, 
 	}
 	return strings.NewReplacer(
 		"{routing_key}", shownText("r.routing_key"),
-		"{exchange}", shownText("r.exchange"),
+		"{exchange}", exchangeText("("+shownText("r.exchange")+")"),
 		"{header}", header,
 		"{error}", failure,
 		"{example}", fmt.Sprint(mostExample),
@@ -110,31 +110,22 @@ func groupsOf(o GroupOptions, failure, at, failed, from, order string) (string, 
 	).Replace(groupsSQL), within.args[1:]
 }
 
-// DeadGroups returns the largest groups of dead letters. Its cost does not depend on their number.
-func (t *Tables) DeadGroups(ctx context.Context, o GroupOptions) (Groups, error) {
-	sql, args := deadGroupsSQL(o)
-	return t.groups(ctx, sql, args)
-}
-
-// RetryGroups returns the largest groups of rejected rows that wait for a retry. RetryNow selects the same rows.
-func (t *Tables) RetryGroups(ctx context.Context, o GroupOptions) (Groups, error) {
-	sql, args := retryGroupsSQL(o)
-	return t.groups(ctx, sql, args)
-}
-
-func (t *Tables) groups(ctx context.Context, sql string, args []any) (g Groups, err error) {
+// Groups returns the largest groups of dead letters, or of rejected rows that wait for a retry. Its cost does not depend
+// on their number. Requeue and Retry select the same rows.
+func (t *Tables) Groups(ctx context.Context, of State, o GroupOptions) (g Groups, err error) {
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
-		g, err = t.collectGroups(ctx, tx, pgtype.Int8{Int64: MostCounted + 1, Valid: true}, sql, args)
+		g, err = t.collectGroups(ctx, tx, pgtype.Int8{Int64: MostCounted + 1, Valid: true}, of, o)
 		return err
 	})
-	return g, t.reading(ctx, "group rows of", err)
+	return g, t.reading(ctx, waiting(Known{}), "group rows of", err)
 }
 
 // collectGroups reads at most so many rows; null: all.
 func (t *Tables) collectGroups(
-	ctx context.Context, tx querier, most pgtype.Int8, sql string, args []any,
+	ctx context.Context, tx querier, most pgtype.Int8, of State, o GroupOptions,
 ) (g Groups, err error) {
 	g.N.Precision = Exact
+	sql, args := groupsStatement(of, o)
 	rows, err := tx.Query(ctx, t.fill(sql), append([]any{most}, args...)...)
 	if err != nil {
 		return g, err

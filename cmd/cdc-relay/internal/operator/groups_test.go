@@ -30,9 +30,9 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 		('r', '1', 1, now() + interval '1 h', 'nack: a'), ('r', '1', 2, now() - interval '1 h', 'nack: b'),
 		('s', '1', 3, now() + interval '1 h', 'unroutable'), ('s', '1', 0, now() + interval '1 h', NULL), ('s', '1', 0, NULL, NULL)`)
 	o := f.operator()
-	dead, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 10})
+	dead, err := o.Groups(t.Context(), operator.Dead, operator.GroupOptions{Most: 10})
 	must(t, err)
-	retries, err := o.RetryGroups(t.Context(), operator.GroupOptions{Most: 10})
+	retries, err := o.Groups(t.Context(), operator.Retrying, operator.GroupOptions{Most: 10})
 	must(t, err)
 	said := func(groups operator.Groups) (texts []string) {
 		for _, g := range groups.All {
@@ -45,10 +45,11 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 		return append(texts, fmt.Sprint(groups.N))
 	}
 	equal(t, "dead letters", said(dead), []string{
-		"3 exchange_missing x - 3", "2 unroutable  orders.lost 1", "1  y - 1", "1 too_large  - 1", "1 unroutable  orders.paid 1", "{8 exact}",
+		"3 exchange_missing x - 3", "1  y - 1", "1 too_large  - 1", "1 unroutable  orders.lost 1", "1 unroutable (default) orders.lost 1",
+		"1 unroutable (default) orders.paid 1", "{8 exact}",
 	})
 	equal(t, "retries", said(retries), []string{"2 nack  - 1", "1 unroutable  s 1", "{3 exact}"})
-	keys, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 10, Keys: &dead.All[0].Cause})
+	keys, err := o.Groups(t.Context(), operator.Dead, operator.GroupOptions{Most: 10, Keys: &dead.All[0].Cause})
 	must(t, err)
 	equal(t, "keys", said(keys), []string{
 		"1 exchange_missing x  1", "1 exchange_missing x orders.paid 1", "1 exchange_missing x orders.sent 1", "{3 exact}",
@@ -72,7 +73,7 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 			t.Errorf("%+v: the filter selects %d: %v", g, would, err)
 		}
 	}
-	if few, err := o.DeadGroups(t.Context(), operator.GroupOptions{Most: 1}); err != nil || len(few.All) != 1 || few.N != exactly(8) {
+	if few, err := o.Groups(t.Context(), operator.Dead, operator.GroupOptions{Most: 1}); err != nil || len(few.All) != 1 || few.N != exactly(8) {
 		t.Errorf("%+v: %v", few, err)
 	}
 }
@@ -81,7 +82,7 @@ func TestGroupsOfManyRowsSayThatTheyCountSome(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason)
 		SELECT i, now(), gen_random_uuid(), 6, 1, 'r', 'nack' FROM generate_series(1, $1::int) i`, operator.MostCounted+10)
-	groups, err := f.operator().DeadGroups(t.Context(), operator.GroupOptions{Most: 10})
+	groups, err := f.operator().Groups(t.Context(), operator.Dead, operator.GroupOptions{Most: 10})
 	if err != nil || groups.N.Precision != operator.AtLeast || groups.All[0].N < operator.MostCounted {
 		t.Errorf("%+v: %v", groups, err)
 	}
@@ -96,15 +97,15 @@ func TestOfferedValuesAreThoseThatExist(t *testing.T) {
 	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'p' || i FROM generate_series(1, 3) i`)
 	o := f.operator()
-	waiting, err := o.OfferWaiting(t.Context())
-	if err != nil || fmt.Sprint(waiting) != "{[a b] [y] [nack]}" {
+	waiting, err := o.Offer(t.Context(), "")
+	if err != nil || fmt.Sprint(waiting) != "{[a b] [(default) y] [nack]}" {
 		t.Errorf("waiting: %v, %v", waiting, err)
 	}
-	dead, err := o.OfferDead(t.Context())
+	dead, err := o.Offer(t.Context(), operator.Dead)
 	if err != nil || fmt.Sprint(dead.Exchanges, dead.Reasons) != "[x] [retries_exhausted unroutable]" {
 		t.Errorf("dead: %v, %v", dead, err)
 	}
-	published, err := o.OfferPublished(t.Context())
+	published, err := o.Offer(t.Context(), operator.Published)
 	if err != nil || fmt.Sprint(published) != "{[p1 p2 p3] [] []}" {
 		t.Errorf("published: %v, %v", published, err)
 	}
@@ -140,7 +141,7 @@ func (f *fixture) stats(exact bool) operator.QueueStats {
 
 func (f *fixture) statsBlocking(exact, block bool) operator.QueueStats {
 	f.Helper()
-	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 3}, Exact: exact, Block: block})
+	s, err := f.operator().Stats(f.Context(), operator.StatsOptions{Groups: operator.GroupOptions{Most: 3}, Exact: exact, Known: operator.Known{Block: block}})
 	must(f, err)
 	sum := int64(0)
 	for _, count := range []operator.Count{s.States[operator.AtOnce], s.States[operator.Blocked], s.States[operator.Due], s.States[operator.Retrying], s.States[operator.Scheduled], s.States[operator.Locked], s.States[operator.Expired], s.States[operator.NewerVersion]} {

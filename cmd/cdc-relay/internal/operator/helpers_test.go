@@ -203,18 +203,18 @@ func (f *fixture) everyLook(o *operator.Tables) {
 	ctx := f.Context()
 	for what, err := range map[string]error{
 		"stats":        second(o.Stats(ctx, operator.StatsOptions{Groups: operator.GroupOptions{Most: 10}, Exact: true})),
-		"cheap stats":  second(o.Stats(ctx, operator.StatsOptions{Groups: operator.GroupOptions{Most: 10, Header: "task"}, Block: true})),
+		"cheap stats":  second(o.Stats(ctx, operator.StatsOptions{Groups: operator.GroupOptions{Most: 10, Header: "task"}, Known: operator.Known{Block: true}})),
 		"count":        second(o.Count(ctx, operator.Change{Do: operator.Purge, Filter: operator.Filter{}})),
 		"dead letters": second(o.List(ctx, operator.Filter{State: operator.Dead}, operator.Page{Limit: 10})),
 		"list":         second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10})),
-		"keys":         second(o.Keys(ctx, operator.Page{Limit: 10})),
-		"blocked keys": second(o.BlockedKeys(ctx, true, operator.Page{Limit: 10})),
-		"find":         second(o.Find(ctx, name(f, "51"), true)),
-		"dead groups":  second(o.DeadGroups(ctx, operator.GroupOptions{Most: 10})),
-		"retry groups": second(o.RetryGroups(ctx, operator.GroupOptions{Most: 10})),
-		"offered":      second(o.OfferWaiting(ctx)),
-		"offered dead": second(o.OfferDead(ctx)),
-		"newest":       second(o.NewestWaiting(ctx, 10)),
+		"keys":         second(o.Keys(ctx, false, operator.Known{}, operator.Page{Limit: 10})),
+		"blocked keys": second(o.Keys(ctx, true, operator.Known{Block: true}, operator.Page{Limit: 10})),
+		"find":         second(o.Find(ctx, name(f, "51"), operator.Known{}, true)),
+		"dead groups":  second(o.Groups(ctx, operator.Dead, operator.GroupOptions{Most: 10})),
+		"retry groups": second(o.Groups(ctx, operator.Retrying, operator.GroupOptions{Most: 10})),
+		"offered":      second(o.Offer(ctx, "")),
+		"offered dead": second(o.Offer(ctx, operator.Dead)),
+		"newest":       second(o.List(ctx, operator.Filter{}, operator.Page{Limit: 10, Newest: true})),
 		"published":    third(o.PublishedSince(ctx, time.Hour)),
 		"retry":        second(o.Change(ctx, operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)),
 	} {
@@ -291,19 +291,19 @@ func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 	f.DeadLetter(2, "nack")
 	f.Exec(`INSERT INTO outbox (id, routing_key, payload_bytes) VALUES (3, 'r', '\x00ff')`)
 	o := f.operator()
-	letters, err := o.Find(t.Context(), name(t, "1"), true)
+	letters, err := o.Find(t.Context(), name(t, "1"), operator.Known{}, true)
 	if err != nil || len(letters) != 1 || letters[0].Payload != nil || string(letters[0].Redacted) != `"***"` || letters[0].PayloadSize != exactly(7) {
 		t.Errorf("got %+v, %v", letters, err)
 	}
-	letters, err = o.Find(t.Context(), name(t, "2"), true)
+	letters, err = o.Find(t.Context(), name(t, "2"), operator.Known{}, true)
 	if err != nil || len(letters) != 1 || string(letters[0].Payload) != `{"n":1}` {
 		t.Errorf("got %+v, %v", letters, err)
 	}
-	letters, err = o.Find(t.Context(), name(t, "2"), false)
+	letters, err = o.Find(t.Context(), name(t, "2"), operator.Known{}, false)
 	if err != nil || len(letters) != 1 || letters[0].Payload != nil {
 		t.Errorf("got %+v, %v", letters, err)
 	}
-	waiting, err := o.Find(t.Context(), name(t, "3"), true)
+	waiting, err := o.Find(t.Context(), name(t, "3"), operator.Known{}, true)
 	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != operator.AtOnce {
 		t.Errorf("got %+v, %v", waiting, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Key is an ordering key with rows in the outbox.
@@ -23,79 +22,91 @@ type Key struct {
 // MostBehind is up to how many rows behind the first one are counted.
 const MostBehind = 1000
 
-// The oldest row of each key, found by skipping from key to key.
-const allKeysSQL = `
+// keyList is a list of ordering keys: a statement for their oldest rows, and its order.
+type keyList struct {
+	sql string
+	in  span
+}
+
+// allKeys skips from key to key.
+func allKeys() keyList {
+	return keyList{`
 WITH RECURSIVE heads AS (
-  (SELECT r.ordering_key, r.id FROM {outbox} r WHERE {from} ORDER BY r.ordering_key, r.id LIMIT 1)
+  (SELECT r.ordering_key, r.id FROM {outbox} r WHERE {after} ORDER BY r.ordering_key, r.id LIMIT 1)
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
-SELECT h.ordering_key, h.id, NULL::timestamptz, true, false FROM heads h LIMIT {limit}`
+SELECT r.ordering_key, r.id, {place}, true, false FROM heads r LIMIT {limit}`,
+		span{columns: []string{"r.ordering_key"}, first: "r.ordering_key IS NOT NULL"}}
+}
 
-// Of the rows that wait for a time, the ones that are the oldest of their key.
-const timedKeysSQL = `
-SELECT coalesce(r.ordering_key, ''), r.id, r.available_at, r.matches, r.nth = {looked} FROM (
+// timedKeys reads the rows that wait for a time, and picks the ones that are the oldest of their key.
+func timedKeys() keyList {
+	return keyList{`
+SELECT coalesce(r.ordering_key, ''), r.id, {place}, r.matches, r.nth = {looked} FROM (
   SELECT r.*, r.ordering_key IS NOT NULL AND NOT EXISTS (
          SELECT 1 FROM {outbox} e WHERE e.ordering_key = r.ordering_key AND e.id < r.id) AS matches
-  FROM (SELECT r.ordering_key, r.id, r.available_at, row_number() OVER (ORDER BY r.available_at, r.id) AS nth
-        FROM {outbox} r
-        WHERE r.available_at > (SELECT clock_timestamp()) AND {from} ORDER BY r.available_at, r.id LIMIT {looked}) r) r
-WHERE r.matches OR r.nth = {looked} ORDER BY r.available_at, r.id LIMIT {limit}`
+  FROM (SELECT r.ordering_key, r.id, r.available_at, row_number() OVER (ORDER BY {order}) AS nth
+        FROM {outbox} r WHERE {after} ORDER BY {order} LIMIT {looked}) r) r
+WHERE r.matches OR r.nth = {looked} ORDER BY {order} LIMIT {limit}`, byTime(timeIsToCome, "")}
+}
 
-// The keys of dead letters that have rows, except those of timedKeysSQL.
-const blockedKeysSQL = `
+// deadKeys skips through the keys of dead letters. It picks those with rows that timedKeys does not pick.
+func deadKeys() keyList {
+	return keyList{`
 WITH RECURSIVE keys AS (
-  (SELECT r.ordering_key FROM {dead} r WHERE {from} ORDER BY r.ordering_key LIMIT 1)
+  (SELECT d.ordering_key FROM {dead} d WHERE {after} ORDER BY d.ordering_key LIMIT 1)
   UNION ALL
   SELECT n.ordering_key FROM keys k CROSS JOIN LATERAL (
     SELECT d.ordering_key FROM {dead} d WHERE d.ordering_key > k.ordering_key ORDER BY d.ordering_key LIMIT 1) n)
-SELECT k.ordering_key, coalesce(f.id, 0), NULL::timestamptz, coalesce(f.matches, false), k.nth = {looked}
-FROM (SELECT k.ordering_key, row_number() OVER () AS nth FROM keys k LIMIT {looked}) k
+SELECT d.ordering_key, coalesce(f.id, 0), {place}, coalesce(f.matches, false), d.nth = {looked}
+FROM (SELECT k.ordering_key, row_number() OVER () AS nth FROM keys k LIMIT {looked}) d
 LEFT JOIN LATERAL (SELECT r.id, coalesce(r.available_at <= clock_timestamp(), true) AS matches FROM {outbox} r
-  WHERE r.ordering_key BETWEEN k.ordering_key AND k.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) f ON true
-WHERE coalesce(f.matches, false) OR k.nth = {looked} LIMIT {limit}`
-
-// The details of each key.
-const keyDetailsSQL = `
-SELECT {columns}, w.key,
-       (SELECT count(*) FROM (SELECT 1 FROM {outbox} b WHERE b.ordering_key BETWEEN w.key AND w.key
-          AND b.id > w.id ORDER BY b.ordering_key, b.id LIMIT {behind}) b),
-       (SELECT pg_catalog.min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = w.key LIMIT {behind}) d)
-FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth) JOIN {outbox} r ON r.id BETWEEN w.id AND w.id
-  ORDER BY w.nth`
-
-// Keys returns a page of the ordering keys with rows, by name. Its cost depends on neither the number of rows nor that
-// of keys. ErrCursor: the cursor is of another list.
-func (t *Tables) Keys(ctx context.Context, page Page) (Listing[Key], error) {
-	after, err := parseCursor(page.After, byKey)
-	if err != nil {
-		return Listing[Key]{}, err
-	}
-	return t.keys(ctx, allKeysSQL, byKey, after, page.Limit)
+  WHERE r.ordering_key BETWEEN d.ordering_key AND d.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) f ON true
+WHERE coalesce(f.matches, false) OR d.nth = {looked} LIMIT {limit}`,
+		span{columns: []string{"d.ordering_key"}, first: "d.ordering_key IS NOT NULL"}}
 }
 
-// byBlocked is the order of the keys that a dead letter blocks.
-const byBlocked = "d.ordering_key"
+// The details of each key.
+const keyDetailsSQL = withLocks + `
+SELECT {columns}, r.key,
+       (SELECT count(*) FROM (SELECT 1 FROM {outbox} b WHERE b.ordering_key BETWEEN r.key AND r.key
+          AND b.id > r.id ORDER BY b.ordering_key, b.id LIMIT {behind}) b),
+       (SELECT pg_catalog.min(d.id) FROM (SELECT d.id FROM {dead} d WHERE d.ordering_key = r.key LIMIT {behind}) d)
+FROM ({stated}) r ORDER BY r.nth`
 
-// BlockedKeys returns the keys whose head waits for its time, earliest first. With block, the keys that a dead letter
-// blocks follow. ErrCursor: the cursor is of another list.
-func (t *Tables) BlockedKeys(ctx context.Context, block bool, page Page) (list Listing[Key], err error) {
-	after, err := parseCursor(page.After, byTime, byBlocked)
+const keyHeadsSQL = `SELECT ` + rowColumns + `, {own}, w.key, w.nth
+      FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY w(key, id, nth)
+      JOIN {outbox} r ON r.id BETWEEN w.id AND w.id`
+
+// Keys returns a page of the ordering keys with rows, by name. With blocked, it returns the keys whose head waits for
+// its time, earliest first, and then, if dead letters block their keys, those. Its cost depends on neither the number of
+// rows nor that of keys. ErrCursor: the cursor is of another list.
+func (t *Tables) Keys(ctx context.Context, blocked bool, k Known, page Page) (list Listing[Key], err error) {
+	lists := []span{allKeys().in}
+	if blocked {
+		lists = []span{timedKeys().in, deadKeys().in}
+	}
+	after, err := parseCursor(page.After, lists...)
 	if err != nil {
 		return list, err
 	}
-	if after == nil || after.List == byTime {
-		list, err = t.keys(ctx, timedKeysSQL, byTime, after, page.Limit)
-		if err != nil || list.Next != "" || !block {
+	if !blocked {
+		return t.keys(ctx, allKeys(), k, after, page.Limit)
+	}
+	dead := cursor{List: deadKeys().in.order()}
+	if after == nil || after.List != dead.List {
+		list, err = t.keys(ctx, timedKeys(), k, after, page.Limit)
+		if err != nil || list.Next != "" || !k.Block {
 			return list, err
 		}
 		if len(list.Rows) == page.Limit { // blocked keys may follow
-			list.Next = cursor{List: byBlocked, Start: true}.text()
+			list.Next = dead.text()
 			return list, nil
 		}
 		after = nil
 	}
-	more, err := t.keys(ctx, blockedKeysSQL, byBlocked, after, page.Limit-len(list.Rows))
+	more, err := t.keys(ctx, deadKeys(), k, after, page.Limit-len(list.Rows))
 	list.Rows, list.Next = append(list.Rows, more.Rows...), more.Next
 	return list, err
 }
@@ -103,12 +114,12 @@ func (t *Tables) BlockedKeys(ctx context.Context, block bool, page Page) (list L
 // mostJudged is among how many keys BlockedKey chooses.
 const mostJudged = 20
 
-// BlockedKey returns the key with the most rows behind a rejected head or, with block, behind a dead letter, among the
-// keys that are tried again first; nil: none.
-func (t *Tables) BlockedKey(ctx context.Context, block bool) (worst *Key, err error) {
-	list, err := t.BlockedKeys(ctx, block, Page{Limit: mostJudged})
+// BlockedKey returns the key with the most rows behind a rejected head or behind a dead letter that blocks it, among
+// the keys that are tried again first; nil: none.
+func (t *Tables) BlockedKey(ctx context.Context, k Known) (worst *Key, err error) {
+	list, err := t.Keys(ctx, true, k, Page{Limit: mostJudged})
 	for i, key := range list.Rows {
-		if !block {
+		if !k.Block {
 			list.Rows[i].Dead = nil
 		}
 		waits := list.Rows[i].Dead != nil || (key.First.State == Retrying && key.Behind.N > 0)
@@ -119,67 +130,47 @@ func (t *Tables) BlockedKey(ctx context.Context, block bool) (worst *Key, err er
 	return worst, err
 }
 
-func (t *Tables) keys(
-	ctx context.Context, looked, order string, after *cursor, limit int,
-) (list Listing[Key], err error) {
-	var from conditions
-	switch {
-	case order == byTime:
-		from.after(after)
-	case after != nil && after.Key != nil:
-		from.add("r.ordering_key > %s", *after.Key)
-	default:
-		from.add("r.ordering_key IS NOT NULL")
-	}
-	var heads Listing[keyHead]
-	err = t.glanceAt(ctx, mostListed(), func(ctx context.Context, tx querier, most string) (err error) {
-		sql := t.fill(looked,
-			"{from}", from.String(),
-			"{looked}", fmt.Sprint(MostLooked),
-			"{limit}", fmt.Sprint(limit+1))
-		heads, err = collectPage(ctx, tx, sql, from.args, limit, func(
-			row pgx.CollectableRow,
-		) (head keyHead, at place, err error) {
-			var time pgtype.Timestamptz
-			err = row.Scan(&head.key, &head.id, &time, &at.matches, &at.last)
-			at.cursor = cursor{List: order, ID: head.id, Key: &head.key}
-			if order == byTime {
-				at.At = timeText(time)
-			}
-			return head, at, err
-		})
-		if err == nil && len(heads.Rows) > 0 {
-			list.Rows, err = t.keyDetails(ctx, tx, heads.Rows, most)
-		}
-		list.Next = heads.Next
-		return err
-	})
-	return list, t.reading(ctx, "list ordering keys of", err)
-}
-
 type keyHead struct {
 	key string
 	id  int64
 }
 
+func (t *Tables) keys(
+	ctx context.Context, of keyList, k Known, after *cursor, limit int,
+) (list Listing[Key], err error) {
+	var from conditions
+	of.in.addTo(&from, after)
+	sql := strings.NewReplacer("{place}", of.in.place(), "{order}", of.in.order(), "{after}", from.String(),
+		"{looked}", fmt.Sprint(MostLooked), "{limit}", fmt.Sprint(limit+1)).Replace(of.sql)
+	heads, err := readPage(ctx, t, of.in, after, sql, "", from.args, limit,
+		func(row pgx.CollectableRow, more ...any) (head keyHead, err error) {
+			return head, row.Scan(append([]any{&head.key, &head.id}, more...)...)
+		})
+	list.Next = heads.Next
+	if err == nil && len(heads.Rows) > 0 {
+		list.Rows, err = t.keyDetails(ctx, heads.Rows, k)
+	}
+	return list, t.reading(ctx, waiting(k), "list ordering keys of", err)
+}
+
 // keyDetails leaves out keys whose head has left meanwhile.
-func (t *Tables) keyDetails(ctx context.Context, tx querier, heads []keyHead, most string) ([]Key, error) {
+func (t *Tables) keyDetails(ctx context.Context, heads []keyHead, k Known) (keys []Key, err error) {
 	var names []string
 	var ids []int64
 	for _, head := range heads {
 		names, ids = append(names, head.key), append(ids, head.id)
 	}
-	sql := t.fill(keyDetailsSQL,
-		"{columns}", waitingColumns(false, lockedBySQL, stateBy(lockedBySQL)),
-		"{behind}", fmt.Sprint(MostBehind+1))
-	rows, err := tx.Query(ctx, strings.ReplaceAll(sql, "{most}", most), names, ids)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (key Key, err error) {
-		var behind int64
-		key.First, err = scanWaiting(row, &key.Key, &behind, &key.Dead)
-		key.Behind = counted(behind, MostBehind+1)
-		return key, err
+	from := waiting(k)
+	sql := strings.NewReplacer("{columns}", from.columns(false), "{behind}", fmt.Sprint(MostBehind+1),
+		"{stated}", from.stated(strings.ReplaceAll(keyHeadsSQL, "{own}", from.own))).Replace(keyDetailsSQL)
+	err = t.read(ctx, t.glance, sql, mostListed(), []any{names, ids}, func(rows pgx.Rows) (err error) {
+		keys, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (key Key, err error) {
+			var behind int64
+			key.First, err = scanMessage(row, &key.Key, &behind, &key.Dead)
+			key.Behind = counted(behind, MostBehind+1)
+			return key, err
+		})
+		return err
 	})
+	return keys, err
 }

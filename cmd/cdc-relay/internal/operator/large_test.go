@@ -70,7 +70,7 @@ func withLargeRows(f *fixture) (ids []int64) {
 }
 
 // shownBytes is the memory of the values of a view.
-func shownBytes(m operator.StoredMessage) int {
+func shownBytes(m operator.Message) int {
 	n := len(m.RoutingKey) + len(m.Headers) + len(m.Properties) + len(m.Redacted) + len(m.Payload)
 	for _, s := range []*string{m.Exchange, m.OrderingKey, m.LastError} {
 		if s != nil {
@@ -85,7 +85,7 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 	f := newFixture(t)
 	ids := withLargeRows(f)
 	o := f.operator()
-	check := func(view string, err error, rows []operator.StoredMessage, want int) {
+	check := func(view string, err error, rows []operator.Message, want int) {
 		t.Helper()
 		if err != nil || len(rows) != want {
 			t.Fatalf("%s: %d rows, want %d; %v", view, len(rows), want, err)
@@ -111,7 +111,7 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 	} {
 		for _, page.Payload = range []bool{false, true} {
 			list, err := o.List(t.Context(), filter, page)
-			check(fmt.Sprintf("list %+v, payload %t", filter, page.Payload), err, stored(list.Rows, func(m operator.Message) operator.StoredMessage { return m.StoredMessage }), len(ids))
+			check(fmt.Sprintf("list %+v, payload %t", filter, page.Payload), err, list.Rows, len(ids))
 			for _, m := range list.Rows {
 				if len(m.Reason) > 5000 {
 					t.Errorf("a reason of %d bytes", len(m.Reason))
@@ -119,13 +119,13 @@ func TestALargeRowHidesNoOther(t *testing.T) {
 			}
 		}
 	}
-	keys, err := o.Keys(t.Context(), page)
-	check("keys", err, stored(keys.Rows, func(k operator.Key) operator.StoredMessage { return k.First.StoredMessage }), 1)
+	keys, err := o.Keys(t.Context(), false, operator.Known{}, page)
+	check("keys", err, stored(keys.Rows, func(k operator.Key) operator.Message { return k.First }), 1)
 
 	for i, id := range ids {
 		named := name(t, fmt.Sprint(id))
-		found, err := o.Find(t.Context(), named, true)
-		check(fmt.Sprintf("find %d", id), err, stored(found, func(m operator.Message) operator.StoredMessage { return m.StoredMessage }), 3)
+		found, err := o.Find(t.Context(), named, operator.Known{}, true)
+		check(fmt.Sprintf("find %d", id), err, found, 3)
 		if i == 0 || i > len(largeValues) {
 			continue
 		}
@@ -146,7 +146,7 @@ func isNamed(large []operator.Large, column string) bool {
 	return slices.ContainsFunc(large, func(l operator.Large) bool { return l.Column == column && l.Stored > 0 })
 }
 
-func stored[T any](rows []T, of func(T) operator.StoredMessage) (all []operator.StoredMessage) {
+func stored[T any](rows []T, of func(T) operator.Message) (all []operator.Message) {
 	for _, row := range rows {
 		all = append(all, of(row))
 	}

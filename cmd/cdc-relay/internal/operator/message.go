@@ -15,8 +15,9 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// StoredMessage is a row for display.
-type StoredMessage struct {
+// Message is a row of the outbox, a dead letter, or a message of the history; its State tells which.
+type Message struct {
+	State       State
 	ID          int64
 	MessageID   outbox.UUID
 	Exchange    *string // nil: the relay's --exchange
@@ -44,16 +45,33 @@ type StoredMessage struct {
 	Large []Large
 	// ReadAt is the database's time of the query.
 	ReadAt time.Time
+
+	// Reason and DeadAt are those of a dead letter, PublishedAt that of a published message. All other fields are of a
+	// row of the outbox.
+	Reason              string
+	DeadAt, PublishedAt time.Time
+
+	AvailableAt *time.Time // nil: at once
+	LockedBy    int32      // the process id of the session that has locked it; 0: none
+	// Session has locked the row or the first one of its key; nil: none, or it has ended. Only Find sets it, and what
+	// follows.
+	Session *Session
+	// Before counts the older rows of its ordering key, First is the oldest of them.
+	Before Count
+	First  *Message
+	// DeadOfKey counts the dead letters of its key, OldestDeadOfKey is the lowest id.
+	DeadOfKey       Count
+	OldestDeadOfKey int64
 }
 
 // IsLarge reports whether one of these columns is too large to show.
-func (m StoredMessage) IsLarge(columns ...string) bool {
+func (m Message) IsLarge(columns ...string) bool {
 	return slices.ContainsFunc(m.Large, func(l Large) bool { return slices.Contains(columns, l.Column) })
 }
 
 // Header returns the value of a header as text: "" without a string, a number or a boolean of this name, or if the
 // headers are too large to show.
-func (m StoredMessage) Header(name string) string {
+func (m Message) Header(name string) string {
 	var headers map[string]json.RawMessage
 	if name == "" || json.Unmarshal(m.Headers, &headers) != nil { // null, or not an object
 		return ""
@@ -70,9 +88,9 @@ func (m StoredMessage) Header(name string) string {
 }
 
 // Age is the time since the row was created.
-func (m StoredMessage) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
+func (m Message) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
 
-// storedColumns are the columns for scanStored, with values of up to {most} bytes. The statement must name the rows r.
+// storedColumns are the first columns for scanMessage, with values of up to {most} bytes. The statement must name the rows r.
 // A redacted payload never leaves the database.
 func storedColumns(payload bool) string {
 	body, wanted := `NULL::bytea`, `false`
@@ -93,10 +111,10 @@ func storedColumns(payload bool) string {
        ` + payloadSize() + `, r.payload_bytes IS NOT NULL, clock_timestamp()`
 }
 
-// scanStored reads storedColumns and further columns of a query.
-func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
-	var m StoredMessage
-	var created, expires pgtype.Timestamptz
+// scanMessage reads the columns of a source, and further columns of a query.
+func scanMessage(row pgx.CollectableRow, more ...any) (Message, error) {
+	m := Message{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
+	var created, expires, available, ended pgtype.Timestamptz
 	var headers, properties, redacted *string
 	var sizes struct{ headers, properties, redacted, payload *int64 }
 	exact := false
@@ -104,7 +122,7 @@ func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &headers, &sizes.headers,
 		&properties, &sizes.properties, &m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts,
 		&m.LastError, &m.PossibleDuplicate, &redacted, &sizes.redacted, &m.Payload, &sizes.payload, &m.PayloadSize.N,
-		&exact, &m.Binary, &m.ReadAt,
+		&exact, &m.Binary, &m.ReadAt, &m.LockedBy, &m.State, &available, &m.Reason, &ended,
 	}, more...)...)
 	m.Headers, m.Properties, m.Redacted = bytesOf(headers), bytesOf(properties), bytesOf(redacted)
 	m.CreatedAt, m.ExpiresAt, m.ReadAt = pgtime.FromRequired(created), pgtime.FromColumn(expires), m.ReadAt.UTC()
@@ -113,6 +131,13 @@ func scanStored(row pgx.CollectableRow, more ...any) (StoredMessage, error) {
 		larger("properties", properties != nil, sizes.properties),
 		larger("redacted_payload", redacted != nil, sizes.redacted),
 		larger(bodyColumn(m.Binary), m.Payload != nil, sizes.payload))
+	m.AvailableAt = pgtime.FromColumn(available)
+	switch m.State {
+	case Dead:
+		m.DeadAt = pgtime.FromRequired(ended)
+	case Published:
+		m.PublishedAt = pgtime.FromRequired(ended)
+	}
 	return m, err
 }
 

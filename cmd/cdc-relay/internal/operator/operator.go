@@ -192,14 +192,5 @@ func (t *Tables) missing(ctx context.Context) outbox.Table {
 	return t.table
 }
 
-// reading completes the error of a command that reads the outbox and the dead letters. What is its verb.
-func (t *Tables) reading(ctx context.Context, what string, err error) error {
-	if err == nil || errors.Is(err, ErrCursor) {
-		return err
-	}
-	return t.may(ctx, fmt.Errorf("%s %s: %w", what, t.table, err),
-		need{"SELECT", t.table.SQL() + ", " + t.table.DeadLetter().SQL()})
-}
-
 // need is the privileges that a command needs on a table.
 type need struct{ privileges, on string }

@@ -178,27 +178,27 @@ func TestStatsScansNoTable(t *testing.T) {
 	p.Fill(tabletest.Rows)
 	const most = MostCounted + 1
 	none := []int64{}
-	blocking := &statsReader{Tables: o, block: true}
+	blocking := &statsReader{Tables: o, known: Known{Block: true, NotDeleted: []int64{7}}}
 	groups := GroupOptions{Most: 10, Header: "task", Keys: &Cause{Reason: "nack"}}
-	deadGroups, args := deadGroupsSQL(groups)
-	retryGroups, _ := retryGroupsSQL(groups)
+	deadGroups, args := groupsStatement(Dead, groups)
+	retryGroups, _ := groupsStatement(Retrying, groups)
 	args = append([]any{most}, args...)
-	named, ids := Filter{MessageIDs: []outbox.UUID{{1}}}.where(ofOutbox, nil)
-	lookup := strings.NewReplacer("{columns}", "r.id", "{locked_by}", lockedBySQL, "{where}", timedRows+named, "{limit}", "100").Replace(waitingNamedSQL)
+	rows := waiting(blocking.known)
+	named, ids := Filter{MessageIDs: []outbox.UUID{{1}}}.where(rows, nil)
+	lookup := strings.ReplaceAll(rows.found(timedRows+named, "r.id", 100, true), "{most}", "10")
 	statements := map[string][]any{
 		lookup:  ids,
 		rowsSQL: {most}, pendingSQL: {100, none}, blockedSQL: {most}, deadRowsSQL: {most},
-		blocking.statesStatement(sampledRows): {most, none, 50, o.table.SQL()},
-		blocking.statesStatement(oldestRows):  {most, none}, blocking.statesStatement(dueRows): {most, none}, blocking.statesStatement(futureRows): {most, none},
+		blocking.statesStatement(sampledRows): {most, 50, o.table.SQL()},
+		blocking.statesStatement(oldestRows):  {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,
-		keyOfSQL:                   {"key 5", 100_000, most},
-		deadGroups:                 args,
-		retryGroups:                args,
-		offeredStatement(ofOutbox): {100},
-		strings.NewReplacer("{columns}", "r.id, r.state", "{state}", stateBy("r.locked_by")).Replace(newestWaitingSQL): {50},
-		offeredStatement(ofDeadLetters): {100},
-		strings.NewReplacer("{last_error}", shownText("r.last_error"), "{locked_by}", lockedBySQL, "{state}", stateBy(lockedBySQL)).Replace(firstOfKeySQL): {"key 5", 100_000},
+		keyOfSQL:               {"key 5", 100_000, most},
+		deadGroups:             args,
+		retryGroups:            args,
+		offeredStatement(""):   {100},
+		offeredStatement(Dead): {100},
+		strings.ReplaceAll(rows.found(firstOfKeySQL, byKey("", "").order(), 1, false), "{most}", "10"): {"key 5", 100_000},
 	}
 	for _, state := range []string{"never analyzed", "analyzed", "with a hundredth left"} {
 		switch state {

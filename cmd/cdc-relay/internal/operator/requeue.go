@@ -56,7 +56,7 @@ func (t *Tables) requeueing(ctx context.Context, filter Filter) (from chooser, a
 	}
 	newest, err := t.newestID(ctx)
 	sql := t.requeueStatement(extras)
-	return chooser{ofDeadLetters, requeueChoiceSQL, filter, []any{newest}},
+	return chooser{deadLetters(), requeueChoiceSQL, filter, []any{newest}},
 		func(ctx context.Context, rows []chosenRow, done *Changed) error {
 			return t.requeue(ctx, sql, rows, done)
 		}, err

@@ -23,7 +23,7 @@ const selectionName = "cdc_relay_selection"
 func (t *Tables) choose(ctx context.Context, from chooser) (*selection, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	where, args := from.filter.where(from.of, from.args)
+	where, args := from.filter.where(from.from, from.args)
 	err := pgx.BeginFunc(ctx, t.conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, mayScan); err != nil {
 			return err

@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -89,15 +88,10 @@ func payloadSize() string {
 	return strings.ReplaceAll(sql, "{small}", "coalesce("+isSmall("r.payload")+", false)")
 }
 
-// showing runs a query that shows values of up to most bytes. If the server cannot give them all, in time or within its
-// limits, the query runs again with {most} as 0, which shows their sizes only.
-func showing(most string, query func(most string) error) error {
-	err := query(most)
-	if class := pgcode.Class(err); pgcode.Is(err, pgerrcode.QueryCanceled) || class == pgcode.TooComplex ||
-		class == pgcode.Resources {
-		return query("0")
-	}
-	return err
+// isTooMuch reports whether the server could not give all values, in time or within its limits.
+func isTooMuch(err error) bool {
+	class := pgcode.Class(err)
+	return pgcode.Is(err, pgerrcode.QueryCanceled) || class == pgcode.TooComplex || class == pgcode.Resources
 }
 
 // mostListed is {most} for a list.
@@ -107,15 +101,6 @@ func mostListed() string { return strconv.Itoa(MostListed) }
 func mostOfNamed() string {
 	return fmt.Sprintf(`(SELECT CASE WHEN count(*) > %d THEN %d ELSE %d END FROM found)`,
 		fewOfOneName, MostListed, MostShown)
-}
-
-// glanceAt runs f in a glance with the limit most, and again with 0 if the server cannot give the values.
-func (t *Tables) glanceAt(
-	ctx context.Context, most string, f func(ctx context.Context, tx querier, most string) error,
-) error {
-	return showing(most, func(most string) error {
-		return t.glance(ctx, func(ctx context.Context, tx querier) error { return f(ctx, tx, most) })
-	})
 }
 
 // Large is a value that is not shown.

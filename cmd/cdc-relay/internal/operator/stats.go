@@ -70,16 +70,13 @@ type StatsOptions struct {
 	Groups GroupOptions
 	// Exact counts all rows. Else the cost does not depend on the number of rows.
 	Exact bool
-	// Block: a dead letter holds its key up.
-	Block bool
-	// NotDeleted are ids of rows that were published and cannot be deleted. They do not wait.
-	NotDeleted []int64
+	Known
 }
 
 // Stats reads the state of the queue.
 func (t *Tables) Stats(ctx context.Context, o StatsOptions) (QueueStats, error) {
 	s := QueueStats{}
-	reader := &statsReader{Tables: t, block: o.Block, published: append([]int64{}, o.NotDeleted...)}
+	reader := &statsReader{Tables: t, known: o.Known}
 	if !o.Exact {
 		reader.most = pgtype.Int8{Int64: MostCounted + 1, Valid: true}
 	}
@@ -107,16 +104,14 @@ func (t *Tables) Stats(ctx context.Context, o StatsOptions) (QueueStats, error) 
 		}
 		return nil
 	})
-	return s, t.reading(ctx, "look at", err)
+	return s, t.reading(ctx, waiting(o.Known), "look at", err)
 }
 
 // statsReader reads the parts. A part that takes too long stays unknown.
 type statsReader struct {
 	*Tables
 	most  pgtype.Int8 // the most rows to count; null: all
-	block bool
-	// published are the ids of StatsOptions.NotDeleted; not nil.
-	published []int64
+	known Known
 }
 
 func (r *statsReader) clock(ctx context.Context, tx querier, s *QueueStats) error {
@@ -220,7 +215,7 @@ func (r *statsReader) oldest(ctx context.Context, tx querier, s *QueueStats) err
 		most.Int64 = 100
 	}
 	var created pgtype.Timestamptz
-	err := tx.QueryRow(ctx, r.fill(pendingSQL), most, r.published).Scan(&created)
+	err := tx.QueryRow(ctx, r.fill(pendingSQL), most, append([]int64{}, r.known.NotDeleted...)).Scan(&created)
 	if err == nil {
 		s.OldestPending, s.OldestUnknown = pgtime.FromColumn(created), false
 	}
@@ -261,11 +256,35 @@ func (r *statsReader) dead(ctx context.Context, tx querier, s *QueueStats) (err 
 const mostExample = 500
 
 func (r *statsReader) failing(ctx context.Context, tx querier, s *QueueStats, o StatsOptions) (err error) {
-	sql, args := deadGroupsSQL(o.Groups)
-	if s.FailedDead, err = r.collectGroups(ctx, tx, r.most, sql, args); err != nil {
+	if s.FailedDead, err = r.collectGroups(ctx, tx, r.most, Dead, o.Groups); err != nil {
 		return err
 	}
-	sql, args = retryGroupsSQL(o.Groups)
-	s.FailedRetries, err = r.collectGroups(ctx, tx, r.most, sql, args)
+	s.FailedRetries, err = r.collectGroups(ctx, tx, r.most, Retrying, o.Groups)
 	return err
+}
+
+// The newest ids are nearly those that were published last, and only they have an index.
+const publishedSinceSQL = `
+SELECT count(*), count(*) FILTER (WHERE n.published_at > (SELECT clock_timestamp()) - $2::interval)
+FROM (SELECT r.published_at FROM {published} r ORDER BY {order} LIMIT $1) n`
+
+// PublishedSince counts the messages of the history that were published within this time, among the newest MostCounted
+// rows. kept is false if published messages are not kept.
+func (t *Tables) PublishedSince(ctx context.Context, within time.Duration) (count Count, kept bool, err error) {
+	if kept, err = t.HasHistory(ctx); err != nil || !kept {
+		return Count{Precision: Unknown}, kept, err
+	}
+	const stop = MostCounted + 1
+	var read, n int64
+	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
+		sql := t.fill(publishedSinceSQL, "{order}", byPublication().order())
+		return tx.QueryRow(ctx, sql, stop, within).Scan(&read, &n)
+	})
+	if err != nil {
+		return Count{Precision: Unknown}, true, t.reading(ctx, history(), "count messages of", err)
+	}
+	if count = counted(n, stop); n < read { // an older row was read, too
+		count.Precision = Exact
+	}
+	return count, true, nil
 }

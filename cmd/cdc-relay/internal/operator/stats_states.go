@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -9,39 +10,25 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
-// followsSQL is the condition for a row r with an older row of its key, behindDeadSQL for one with a dead letter of it.
-const (
-	followsSQL = `r.ordering_key IS NOT NULL AND EXISTS (
-             SELECT 1 FROM {outbox} e
-             WHERE e.ordering_key BETWEEN r.ordering_key AND r.ordering_key AND e.id < r.id OFFSET 0)`
-	behindDeadSQL = `r.ordering_key IS NOT NULL AND EXISTS (
-             SELECT 1 FROM {dead} d WHERE d.ordering_key = r.ordering_key OFFSET 0)`
-)
-
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
 const statesSQL = withLocks + `
-SELECT CASE WHEN r.id = ANY($2::bigint[]) THEN 'not_deleted'
-       WHEN r.is_behind AND r.state IN ('waiting', 'due') THEN 'blocked' ELSE r.state END,
-       r.available_at IS NOT NULL,
-       count(*), pg_catalog.min(r.available_at),
-       count(*) FILTER (WHERE r.ordering_key IS NOT NULL AND NOT r.follows AND r.available_at > statement_timestamp())
-FROM (
-  SELECT r.*, {state} AS state, r.follows OR {blocked} AS is_behind FROM (
-    SELECT r.*, ` + lockerSQL + ` AS locked_by,
-           ` + followsSQL + ` AS follows
-    FROM (SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at,
-                 r.schema_version, r.xmax AS locker
-          FROM {outbox} r {from} LIMIT $1) r) r) r
+SELECT r.state, r.available_at IS NOT NULL, count(*), pg_catalog.min(r.available_at),
+       count(*) FILTER (WHERE r.available_at > statement_timestamp() AND r.ordering_key IS NOT NULL
+         AND NOT (` + followsSQL + `))
+FROM ({stated}) r
 GROUP BY 1, 2`
 
-// The rows that statesSQL reads: the oldest, those with a time, and some of the whole table: $3 percent of its pages,
+const countedSQL = `SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.schema_version,
+             r.xmax AS locker FROM {outbox} r {from} LIMIT $1`
+
+// The rows that statesSQL reads: the oldest, those with a time, and some of the whole table: $2 percent of its pages,
 // but at most a thousand or so, because most rows may be dead.
 const (
 	oldestRows  = "ORDER BY r.id"
 	dueRows     = "WHERE r.available_at <= (SELECT statement_timestamp()) ORDER BY r.available_at"
 	futureRows  = "WHERE r.available_at > (SELECT statement_timestamp()) ORDER BY r.available_at"
-	sampledRows = `TABLESAMPLE SYSTEM (least($3::float8,
-            8e8 / greatest(pg_catalog.pg_relation_size($4::text::regclass), 1)::float8))`
+	sampledRows = `TABLESAMPLE SYSTEM (least($2::float8,
+            8e8 / greatest(pg_catalog.pg_relation_size($3::text::regclass), 1)::float8))`
 )
 
 // group is a number of rows in one state.
@@ -56,18 +43,15 @@ type group struct {
 }
 
 func (r *statsReader) statesStatement(from string) string {
-	blocked := "false"
-	if r.block {
-		blocked = behindDeadSQL
-	}
-	return r.fill(statesSQL, "{state}", stateBy("r.locked_by"), "{blocked}", blocked, "{from}", from)
+	rows := strings.ReplaceAll(countedSQL, "{from}", from)
+	return r.fill(statesSQL, "{stated}", waiting(r.known).stated(rows))
 }
 
 // groups counts rows by state, and returns how many it read.
 func (r *statsReader) groups(
 	ctx context.Context, tx querier, from string, args ...any,
 ) (groups []group, read int64, err error) {
-	rows, err := tx.Query(ctx, r.statesStatement(from), append([]any{r.most, r.published}, args...)...)
+	rows, err := tx.Query(ctx, r.statesStatement(from), append([]any{r.most}, args...)...)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -142,8 +126,10 @@ func untimed(groups []group) (those []group) {
 
 func inEachState(count Count) map[State]Count {
 	counts := make(map[State]Count)
-	for _, state := range append(States(), NotDeleted) {
-		counts[state] = count
+	for _, state := range States() {
+		if state.Waits() {
+			counts[state] = count
+		}
 	}
 	return counts
 }

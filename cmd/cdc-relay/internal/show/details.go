@@ -33,11 +33,7 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 	}
 	g.Row("id", fmt.Sprint(m.ID))
 	g.Row("message id", m.MessageID.String())
-	exchange := "none: the relay's --exchange"
-	if m.Exchange != nil {
-		exchange = OrElse(Printable(*m.Exchange), "(default)")
-	}
-	g.Row("exchange", exchange)
+	g.Row("exchange", OrElse(Printable(operator.ExchangeText(m.Exchange)), "none: the relay's --exchange"))
 	g.Row("routing key", Printable(m.RoutingKey))
 	if m.OrderingKey != nil {
 		g.Row("ordering key", Printable(*m.OrderingKey))
@@ -144,6 +140,18 @@ func FailureOf(lastError, exchange *string, reason string) (meaning, fix string)
 	text := ValueOr(lastError, "")
 	code, _, _ := strings.Cut(OrElse(text, reason), ":")
 	return problem.OfReason(outbox.Reason(code), exchange, text)
+}
+
+// GroupFailure is FailureOf for a group.
+func GroupFailure(g operator.Group) (meaning, fix string) {
+	exchange := &g.Exchange
+	switch g.Exchange {
+	case "":
+		exchange = nil
+	case operator.DefaultExchange:
+		exchange = new(string)
+	}
+	return FailureOf(&g.Example, exchange, g.Reason)
 }
 
 // reasonText says why a message became a dead letter.

@@ -125,12 +125,9 @@ func Body(m operator.Message) string {
 	return Printable(string(m.Payload))
 }
 
-// BodyCell is the body of a message for a column of a list, or its size if it is too large to show.
-func BodyCell(m operator.Message) string {
-	if body := Body(m); body != "" {
-		return Cell(body)
-	}
-	return sizeText(m.PayloadSize)
+// BodyColumn is the body of a message, or its size if it is too large to show.
+func BodyColumn() Column[operator.Message] {
+	return column("Payload", "", func(m operator.Message) string { return OrElse(Body(m), sizeText(m.PayloadSize)) })
 }
 
 // resendCommand returns the command that sends a dead letter again. It uses the message_id, which is unique.

@@ -173,26 +173,27 @@ func (s Surroundings) undeleted(m operator.Message) *relay.AsideRow {
 	return nil
 }
 
-// NotDeleted returns the filter for the published rows that the relay cannot delete. It fails if no relay has told
-// them.
-func (s Surroundings) NotDeleted(f operator.Filter) (operator.Filter, error) {
-	if len(s.relays.Working()) == 0 {
+// Known is what decides the states of messages besides the tables.
+func (s Surroundings) Known() operator.Known { return knownOf(s.Config, s.relays) }
+
+func knownOf(cfg *relay.Config, relays Relays) operator.Known {
+	return operator.Known{Block: DeadLettersBlock(cfg), NotDeleted: relays.notDeleted()}
+}
+
+// Filter completes a filter. It fails if the state is one that only a relay knows, and no relay has told it.
+func (s Surroundings) Filter(f operator.Filter) (operator.Filter, error) {
+	if f.Known = s.Known(); f.State == operator.NotDeleted && len(s.relays.Working()) == 0 {
 		return f, problem.New(problem.Command(s.Table, "check"),
 			"only a relay knows which published rows it cannot delete, and none tells it")
 	}
-	f.State, f.IDs = "", append([]int64{}, s.relays.notDeleted()...) // not nil: else all rows match
 	return f, nil
 }
 
-// Known returns messages with the states that depend on more than their row: what only the relay knows, and what comes
-// first in their key, as Stats counts it.
-func (s Surroundings) Known(found []operator.Message) []operator.Message {
+// Told returns messages with the errors that only a relay knows.
+func (s Surroundings) Told(found []operator.Message) []operator.Message {
 	for i, m := range found {
-		behind := m.First != nil || m.DeadOfKey.N > 0 && DeadLettersBlock(s.Config)
 		if row := s.undeleted(m); row != nil {
-			found[i].State, found[i].LastError = operator.NotDeleted, &row.Error
-		} else if behind && (m.State == operator.AtOnce || m.State == operator.Due) {
-			found[i].State = operator.Blocked
+			found[i].LastError = &row.Error
 		}
 	}
 	return found

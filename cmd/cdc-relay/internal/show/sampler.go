@@ -25,7 +25,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	cfg := known.Config
 	s, err := l.Tables.Stats(ctx, operator.StatsOptions{
 		Groups: operator.GroupOptions{Most: max(l.Top, judgedKinds), Header: cfg.MetricsHeader}, Exact: l.Exact,
-		Block: DeadLettersBlock(cfg), NotDeleted: relays.notDeleted(),
+		Known: knownOf(cfg, relays),
 	})
 	if err != nil {
 		return Stats{}, err
@@ -44,7 +44,7 @@ func (l *Sampler) Take(ctx context.Context) (Stats, error) {
 	view.showIdle(idle)
 	var blocked *operator.Key
 	if view.counts["blocked_keys"].N > 0 {
-		if blocked, err = l.Tables.BlockedKey(ctx, DeadLettersBlock(cfg)); err != nil {
+		if blocked, err = l.Tables.BlockedKey(ctx, knownOf(cfg, relays)); err != nil {
 			return Stats{}, err
 		}
 	}

@@ -22,7 +22,7 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 	g.Row("queue depth", Count(v.counts["queue_depth"]))
 	for _, s := range v.InStates() {
 		shown := Count(s.Count)
-		if s.Rare && s.Count.N > 0 {
+		if s.Rare() && s.Count.N > 0 {
 			shown = paint(text.FgYellow, shown)
 		}
 		if s.Note != "" && s.Count.N > 0 {
@@ -31,7 +31,7 @@ func (v Stats) Facts(g rows, cfg *relay.Config, paint Paint) {
 		if s.Next != nil {
 			shown += " (" + Time(*s.Next) + ")"
 		}
-		if s.Count.N > 0 || !s.Rare {
+		if s.Count.N > 0 || !s.Rare() {
 			g.Row(StateText(s.State), shown)
 		}
 	}
@@ -70,36 +70,25 @@ func (v Stats) ServerFacts(g rows, cfg *relay.Config, paint Paint) {
 
 // InState is how many rows of the outbox are in a state.
 type InState struct {
-	State operator.State
+	operator.State
 	Count operator.Count
 	// Note says what the state means, or when the next row leaves it, at the time Next.
 	Note string
 	Next *time.Time
-	// Rare: nobody asks for it unless it has rows.
-	Rare bool
 }
 
 // InStates are the states of the rows of the outbox. They add up to the queue depth.
-func (v Stats) InStates() []InState {
-	next := func(at *time.Time) string {
-		if at == nil {
-			return ""
+func (v Stats) InStates() (all []InState) {
+	next := map[operator.State]*time.Time{operator.Retrying: v.NextRetryAt, operator.Scheduled: v.NextScheduledAt}
+	for _, state := range operator.States() {
+		if !state.Waits() {
+			continue
 		}
-		return "next in " + Duration(at.Sub(v.At))
-	}
-	all := []InState{
-		{State: operator.AtOnce},
-		{State: operator.Due, Note: "their time has come"},
-		{State: operator.Retrying, Note: next(v.NextRetryAt), Next: v.NextRetryAt},
-		{State: operator.Scheduled, Note: next(v.NextScheduledAt), Next: v.NextScheduledAt},
-		{State: operator.Blocked, Note: "behind another message of their ordering key"},
-		{State: operator.Expired, Note: "not published any more", Rare: true},
-		{State: operator.Locked, Note: "by other sessions", Rare: true},
-		{State: operator.NewerVersion, Note: "for a newer relay", Rare: true},
-		{State: operator.NotDeleted, Note: "published, and the rows cannot be deleted", Rare: true},
-	}
-	for i, s := range all {
-		all[i].Count = v.counts[string(s.State)]
+		s := InState{State: state, Count: v.counts[string(state)], Note: state.Means(), Next: next[state]}
+		if s.Next != nil {
+			s.Note = "next in " + Duration(s.Next.Sub(v.At))
+		}
+		all = append(all, s)
 	}
 	return all
 }

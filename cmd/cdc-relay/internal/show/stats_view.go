@@ -95,7 +95,7 @@ type Failing struct {
 	// Meaning says what the reason means, and Fix what to do about it; "": unknown.
 	Meaning string `json:"meaning"`
 	Fix     string `json:"fix"`
-	// Exchange is "" for messages that leave it to the relay.
+	// Exchange is "(default)" for the default exchange, and "" for messages that leave it to the relay.
 	Exchange string `json:"exchange"`
 	// RoutingKey is null for messages with several; RoutingKeys counts them.
 	RoutingKey  *string `json:"routing_key"`
@@ -148,11 +148,7 @@ func topPrecision(s operator.QueueStats) operator.Precision {
 
 // explainGroup says why the messages of a group failed, and what to do first; fix is "" if nothing is known.
 func explainGroup(g operator.Group) (meaning, fix string) {
-	var exchange *string
-	if g.Exchange != "" {
-		exchange = &g.Exchange
-	}
-	meaning, fix = FailureOf(&g.Example, exchange, g.Reason)
+	meaning, fix = GroupFailure(g)
 	return cmp.Or(meaning, "of "+OrElse(Printable(g.Reason), "a failure without a reason")), fix
 }
 

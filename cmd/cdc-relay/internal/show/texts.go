@@ -24,19 +24,11 @@ func Shortened(s string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// Cell is printable text for a column of a list, cut to fit.
-func Cell(s string) string { return Shortened(s, 60) }
+// mostCell is how many characters of a value a list shows.
+const mostCell = 60
 
-// CellOrDash is the same for a value that may be missing.
-func CellOrDash(s *string) string { return Cell(ValueOr(s, "-")) }
-
-// Exchange is the name of an exchange for a list; "": the row leaves it to the relay.
-func Exchange(name *string) string {
-	if name == nil {
-		return ""
-	}
-	return Cell(OrElse(*name, "(default)"))
-}
+// Cell is printable text, cut as in a list.
+func Cell(s string) string { return Shortened(s, mostCell) }
 
 // Reason is the code of why a message became a dead letter: that of its last error, by which Stats groups them.
 func Reason(m operator.Message) string {
@@ -166,7 +158,7 @@ func OneLine(s string) string {
 // StateText is a state in words.
 func StateText(s operator.State) string { return strings.ReplaceAll(string(s), "_", " ") }
 
-// NextTime says when a row may be published.
+// NextTime says when a row may be published; "": at once.
 func NextTime(w operator.Message) string {
 	switch {
 	case w.State == operator.Locked:
@@ -174,7 +166,7 @@ func NextTime(w operator.Message) string {
 	case w.AvailableAt != nil && w.AvailableAt.After(w.ReadAt):
 		return "in " + Duration(w.AvailableAt.Sub(w.ReadAt))
 	}
-	return "-"
+	return ""
 }
 
 func rowCount(c operator.Count) string { return countOf(c, "row") }

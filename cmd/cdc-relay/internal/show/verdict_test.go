@@ -192,7 +192,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			"warning|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4, which was rejected: a queue rejected the message: usually it is full, and has overflow reject-publish|nack: full\\x1b[31m\\nqueue|add consumers, or raise the limit of the queue|",
 			func(*Stats, *relay.Config) *operator.Key {
 				return &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Message{
-					StoredMessage: operator.StoredMessage{ID: 4, LastError: &text},
+					ID: 4, LastError: &text,
 				}}
 			},
 		},
