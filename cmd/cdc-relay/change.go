@@ -268,8 +268,9 @@ func (p *process) delete(ctx context.Context, s *session) error {
 
 // askRelays completes the filter by what decides the states of messages besides the tables.
 func (p *process) askRelays(ctx context.Context, s *session) error {
-	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
-	s.cfg.selected.filter.Known = around.Known()
+	var err error
+	s.around, err = show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
+	s.cfg.selected.filter.Known = s.around.Known()
 	return err
 }
 

@@ -122,52 +122,15 @@ func (s *session) resendOf(l located) (v namedView, err error) {
 
 // resendWaiting decides for a row of the outbox: only a retry can come earlier.
 func (s *session) resendWaiting(v *namedView, name operator.Name, w operator.Message) {
-	what, soon := s.waitsFor(w)
-	v.Text = fmt.Sprintf("Message %s is in %s: %s.", name, s.cfg.relay.Table, what)
-	switch {
-	case w.State == operator.Retrying:
+	v.Text = fmt.Sprintf("Message %s is in %s: %s.", name, s.cfg.relay.Table, s.around.Next(w))
+	switch w.State {
+	case operator.Retrying:
 		v.Action = operator.Retry
 		v.Text += " It is made due now, with all its attempts."
-	case soon:
+	case operator.AtOnce, operator.Due:
 		v.Text += " There is nothing to do."
 	default:
 		v.stuck = true
 		v.Text += fmt.Sprintf(" It cannot be resent: cdc-relay explain %s%s", name, s.cfg.tableFlag())
 	}
-}
-
-// waitsFor says what a row of the outbox waits for, and whether a running relay publishes it without further events.
-func (s *session) waitsFor(w operator.Message) (what string, soon bool) {
-	behind := ""
-	switch {
-	case w.DeadOfKey.N > 0 && s.cfg.selected.filter.Block:
-		behind = fmt.Sprintf("dead letter %d of its ordering key blocks it", w.OldestDeadOfKey)
-	case w.First != nil:
-		behind = fmt.Sprintf("it waits behind row %d of its ordering key", w.First.ID)
-		if w.First.LastError != nil {
-			behind += fmt.Sprintf(" (%s: %s)", w.First.State, show.Cell(*w.First.LastError))
-		}
-	}
-	switch w.State {
-	case operator.Retrying:
-		why := show.Cell(show.ValueOr(w.LastError, ""))
-		what = fmt.Sprintf("it is tried again at %s (%s)", show.Time(*w.AvailableAt), why)
-	case operator.Scheduled:
-		what = "it is scheduled for " + show.Time(*w.AvailableAt)
-	case operator.Locked:
-		what = fmt.Sprintf("Postgres process %d has locked it", w.LockedBy)
-	case operator.Expired:
-		what = "its expires_at has passed, so that it is not published"
-	case operator.NewerVersion:
-		what = "its schema_version needs a newer relay"
-	default:
-		what, soon = "it is due, and a running relay publishes it next", true
-	}
-	switch {
-	case behind == "":
-		return what, soon
-	case soon && w.State != operator.Locked:
-		return behind, false
-	}
-	return what + ", and " + behind, soon
 }

@@ -272,6 +272,8 @@ type session struct {
 	*operator.Tables
 	conn *pgx.Conn
 	cfg  *config
+	// around is only known to commands that need it.
+	around show.Surroundings
 }
 
 // withSession connects and calls do.
@@ -295,7 +297,7 @@ func (p *process) openSession(ctx context.Context, cfg *config, command string) 
 		closeConn(ctx, conn)
 		return nil, err
 	}
-	return &session{tables, conn, cfg}, nil
+	return &session{Tables: tables, conn: conn, cfg: cfg}, nil
 }
 
 // with is the action of a command with a session, which reads its settings by resolve.

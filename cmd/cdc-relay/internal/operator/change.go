@@ -88,14 +88,15 @@ moved AS (
   RETURNING {copied_of_row}{extra_columns}, r.possible_duplicate OR f.uncertain AS possible_duplicate, r.attempts,
             r.last_error)
 INSERT INTO {dead} ({copied}{extra_names}, possible_duplicate, attempts, last_error, failure_reason, dead_at)
-SELECT {copied}{extra_values}, possible_duplicate, attempts, last_error, '{by_hand}', clock_timestamp() FROM moved`
+SELECT {copied}{extra_values}, possible_duplicate, attempts, last_error, '{by_hand}', clock_timestamp() FROM moved
+RETURNING false`
 
 const purgeChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, ` + storedSize + ` FROM {dead} r
 WHERE {where} ORDER BY r.id, r.message_id`
 
 const purgeSQL = `
 DELETE FROM {dead} r USING unnest($1::bigint[], $2::uuid[]) s(id, message_id)
-WHERE r.id = s.id AND r.message_id = s.message_id`
+WHERE r.id = s.id AND r.message_id = s.message_id RETURNING false`
 
 // Rejected rows.
 const retryableRows = `r.available_at IS NOT NULL AND r.attempts > 0`
@@ -110,7 +111,7 @@ WITH free AS (
   JOIN {outbox} r ON r.id = s.id AND r.message_id = s.message_id
   WHERE ` + retryableRows + ` ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
 UPDATE {outbox} r SET attempts = 0, available_at = least(r.available_at, clock_timestamp())
-FROM free f WHERE r.id = f.id`
+FROM free f WHERE r.id = f.id RETURNING false`
 
 // chooser selects the rows of a change: a query with {where}, and its first arguments.
 type chooser struct {
@@ -156,31 +157,22 @@ func (t *Tables) Change(
 			err = t.changeError(ctx, c.Do, err)
 		}
 	}()
-	from, batch, apply := t.chooser(c), c.Batch, t.applied(c.Do)
+	from, batch := t.chooser(c), c.Batch
+	var apply applier
 	switch c.Do {
 	case Requeue:
-		if from, apply, err = t.requeueing(ctx, from.filter); err != nil {
-			return done, err
-		}
-	case Bury:
-		extras, failed := schema.ReadExtraColumns(ctx, t.conn, t.table)
-		if failed != nil {
-			return done, failed
-		}
-		sql := extras.Fill(t.fill(burySQL, "{by_hand}", string(outbox.ReasonByHand)))
-		apply = func(ctx context.Context, rows []chosenRow, done *Changed) error {
-			n, err := t.change(ctx, sql, columnsOf(rows)...)
-			if done.Done += n; err == nil {
-				done.Left += int64(len(rows)) - n
-			}
-			return err
-		}
+		from, apply, err = t.requeueing(ctx, from.filter)
 	case Replay:
 		pace, rows := c.Copies.pace(c.Batch)
 		batch = rows
 		apply = func(ctx context.Context, rows []chosenRow, done *Changed) error {
 			return t.replay(ctx, rows, c.Copies, pace, done)
 		}
+	default:
+		apply, err = t.statement(ctx, c.Do)
+	}
+	if err != nil {
+		return done, err
 	}
 	chosen, err := t.choose(ctx, from)
 	if err != nil {
@@ -205,40 +197,45 @@ func (t *Tables) Change(
 // applier changes one batch.
 type applier func(ctx context.Context, rows []chosenRow, done *Changed) error
 
-// applied returns how to run a verb that is one statement about the rows.
-func (t *Tables) applied(do Verb) applier {
-	return func(ctx context.Context, rows []chosenRow, done *Changed) (err error) {
-		var n int64
-		switch do {
-		case Retry:
-			n, err = t.change(ctx, t.fill(retrySQL), columnsOf(rows)...)
-		case Purge:
-			n, err = t.change(ctx, t.fill(purgeSQL), columnsOf(rows)...)
-		default:
-			n, err = t.deleteRows(ctx, rows, done)
+// statement returns how to run a verb that is one statement about the rows. The statement returns for each of its rows
+// whether it was certainly unpublished.
+func (t *Tables) statement(ctx context.Context, do Verb) (applier, error) {
+	sql := t.fill(deleteSQL)
+	switch do {
+	case Retry:
+		sql = t.fill(retrySQL)
+	case Purge:
+		sql = t.fill(purgeSQL)
+	case Bury:
+		extras, err := schema.ReadExtraColumns(ctx, t.conn, t.table)
+		if err != nil {
+			return nil, err
 		}
-		if done.Done += n; err == nil && do != Purge {
-			done.Left += int64(len(rows)) - n
+		sql = extras.Fill(t.fill(burySQL, "{by_hand}", string(outbox.ReasonByHand)))
+	}
+	return func(ctx context.Context, rows []chosenRow, done *Changed) error {
+		// It finishes even if ctx is done, so that the counts are right.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
+		defer cancel()
+		changed, err := t.conn.Query(ctx, sql, columnsOf(rows)...)
+		if err != nil {
+			return err
 		}
-		return err
-	}
-}
-
-// deleteRows deletes a batch from the outbox. Like change, it finishes even if ctx is done.
-func (t *Tables) deleteRows(ctx context.Context, rows []chosenRow, done *Changed) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
-	defer cancel()
-	deleted, err := t.conn.Query(ctx, t.fill(deleteSQL), columnsOf(rows)...)
-	if err != nil {
-		return 0, err
-	}
-	unpublished, err := pgx.CollectRows(deleted, pgx.RowTo[bool])
-	for _, is := range unpublished {
-		if is && err == nil {
-			done.Unpublished++
+		unpublished, err := pgx.CollectRows(changed, pgx.RowTo[bool])
+		if err != nil {
+			return err
 		}
-	}
-	return int64(len(unpublished)), err
+		for _, is := range unpublished {
+			done.Done++
+			if is {
+				done.Unpublished++
+			}
+		}
+		if do != Purge {
+			done.Left += int64(len(rows) - len(unpublished))
+		}
+		return nil
+	}, nil
 }
 
 // changeError completes the error of a change.

@@ -30,16 +30,14 @@ const SeenLately = 15 * time.Second
 // mostRelays bounds how many relays a view shows.
 const mostRelays = 100
 
-// Relays returns the relays of the outbox: those that work first, and of those the leaders, the newest one first: the
-// one before may have died a moment ago.
+// Relays returns the relays of the outbox, those that were seen last first.
 func (t *Tables) Relays(ctx context.Context) (relays []Relay, err error) {
 	table := migrations.RelayTable(t.table)
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
 		rows, err := tx.Query(ctx, `
 SELECT r.host, r.pid, r.version, r.since, r.seen, clock_timestamp() - r.seen, r.settings::text, r.state::text
 FROM `+table.SQL()+` r
-ORDER BY r.seen < clock_timestamp() - $1::interval, r.role = ANY ('{standby,starting,stopping}'::text[]),
-  r.since DESC, r.id LIMIT $2`, SeenLately, mostRelays)
+ORDER BY r.seen DESC, r.id LIMIT $1`, mostRelays)
 		if err != nil {
 			return err
 		}

@@ -104,17 +104,9 @@ func (s *selection) take(ctx context.Context, n int) ([]chosenRow, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[chosenRow])
 }
 
-// change runs a statement that changes one batch, and returns the number of its rows. It finishes even if ctx is done,
-// within batchTimeout, so that the counts are right.
-func (t *Tables) change(ctx context.Context, sql string, args ...any) (int64, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
-	defer cancel()
-	tag, err := t.conn.Exec(ctx, sql, args...)
-	return tag.RowsAffected(), err
-}
-
 // move runs a statement that inserts one batch into the outbox. The statement returns how many rows it took and how
-// many it inserted. A trigger can discard an INSERT without an error; then nothing is moved.
+// many it inserted. A trigger can discard an INSERT without an error; then nothing is moved. It finishes even if ctx is
+// done, so that the counts are right.
 func (t *Tables) move(ctx context.Context, sql string, args ...any) (moved int64, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTimeout)
 	defer cancel()

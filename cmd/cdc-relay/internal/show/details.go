@@ -24,7 +24,7 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 	default:
 		g.Row("where", from.String())
 		g.Row("state", StateText(m.State))
-		g.Row("next", s.outlookOf(m).text)
+		g.Row("next", s.Next(m))
 		if row := s.undeleted(m); row != nil {
 			g.Row("why", row.Error)
 			g.Row("to fix it", row.Fix)

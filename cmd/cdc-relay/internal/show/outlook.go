@@ -65,6 +65,9 @@ func (s Surroundings) outlookOf(w operator.Message) outlook {
 	return o
 }
 
+// Next says what happens next to a message.
+func (s Surroundings) Next(m operator.Message) string { return s.outlookOf(m).text }
+
 // expiry returns a remark if the row has expired, or will expire before its turn.
 func (s Surroundings) expiry(w operator.Message, turn *time.Time) string {
 	then := "a dead letter then"
@@ -226,7 +229,7 @@ func (s Surroundings) Why(k operator.Key) string {
 	if k.Dead != nil {
 		w.DeadOfKey, w.OldestDeadOfKey = operator.Count{N: 1, Precision: operator.AtLeast}, *k.Dead
 	}
-	why := s.outlookOf(w).text
+	why := s.Next(w)
 	if w.LastError != nil {
 		why += "; " + *w.LastError
 	}

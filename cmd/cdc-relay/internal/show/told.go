@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,6 +44,17 @@ func (r Relay) Name() string {
 // Leads reports whether the relay publishes, or would if the servers let it.
 func (r Relay) Leads() bool {
 	return r.Works && !slices.Contains([]string{"standby", "starting", "stopping"}, r.Role)
+}
+
+// order is the place among Relays: leaders first, and those that do not work last.
+func (r Relay) order() int {
+	switch {
+	case r.Leads():
+		return 0
+	case r.Works:
+		return 1
+	}
+	return 2
 }
 
 // hasNoAnswers reports whether the publisher is connected, and has given no result for long.
@@ -221,15 +233,20 @@ func (s *Source) Known() Settings {
 // Ask reads the relays, and the settings to use in any case.
 func (s *Source) Ask(ctx context.Context, tables *operator.Tables) (Relays, Settings) {
 	rows, err := tables.Relays(ctx)
-	var all Relays
+	var all, own Relays
 	if s.Own != nil {
-		all = append(all, s.Own())
+		own = Relays{s.Own()}
 	}
 	for _, row := range rows {
-		if s.Own == nil || row.PID != all[0].PID || row.Host != all[0].Host {
+		if s.Own == nil || row.PID != own[0].PID || row.Host != own[0].Host {
 			all = append(all, relayOf(row))
 		}
 	}
+	// The newest leader comes first: the one before may have died a moment ago.
+	slices.SortStableFunc(all, func(a, b Relay) int {
+		return cmp.Or(cmp.Compare(a.order(), b.order()), b.Since.Compare(a.Since))
+	})
+	all = append(own, all...)
 	note := ""
 	if err != nil {
 		note = "what the relays do is unknown: " + OneLine(err.Error())
