@@ -48,13 +48,6 @@ func (p *process) resolveListing(c *cli.Context) (*config, error) {
 	return cfg, nil
 }
 
-// listView is the JSON output of list.
-type listView struct {
-	Messages []show.Message `json:"messages"`
-	// Next is the cursor for --after; null on the last page.
-	Next *string `json:"next"`
-}
-
 func (p *process) list(ctx context.Context, s *session) error {
 	around, err := show.SurroundingsOf(ctx, s.Tables, p.source(s.cfg))
 	if err != nil {
@@ -83,7 +76,8 @@ func (p *process) list(ctx context.Context, s *session) error {
 			return list, err
 		},
 		none:    func() error { return s.cfg.noneFound(one) },
-		view:    func(rows []operator.Message, next *string) any { return listView{each(rows, show.MessageOf), next} },
+		key:     "messages",
+		view:    func(m operator.Message) any { return show.MessageOf(m) },
 		columns: columns,
 	}.show(p, s.cfg)
 }
@@ -122,13 +116,7 @@ lists the rows of one.`,
 	}
 }
 
-// keysView is the JSON output of keys.
-type keysView struct {
-	Keys []keyView `json:"keys"`
-	// Next is the cursor for --after; null on the last page.
-	Next *string `json:"next"`
-}
-
+// keyView is a key in the JSON output of keys.
 type keyView struct {
 	Key                 string             `json:"key"`
 	RowsBehind          int64              `json:"rows_behind"`
@@ -145,7 +133,7 @@ func (p *process) keys(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	viewOf := func(k operator.Key) keyView {
+	viewOf := func(k operator.Key) any {
 		return keyView{
 			Key: k.Key, RowsBehind: k.Behind.N, RowsBehindPrecision: k.Behind.Precision, First: show.MessageOf(k.First),
 			Why: around.Why(k), DeadLetter: k.Dead,
@@ -156,7 +144,8 @@ func (p *process) keys(ctx context.Context, s *session) error {
 		read: func(page operator.Page) (operator.Listing[operator.Key], error) {
 			return s.Keys(ctx, s.cfg.selected.blocked, around.Known(), page)
 		},
-		view:    func(rows []operator.Key, next *string) any { return keysView{each(rows, viewOf), next} },
+		key:     "keys",
+		view:    viewOf,
 		columns: around.KeyColumns(),
 	}.show(p, s.cfg)
 }

@@ -20,8 +20,9 @@ type listing[T any] struct {
 	read func(operator.Page) (operator.Listing[T], error)
 	// none returns the error of a list without rows; nil: it is a normal result.
 	none func() error
-	// view is the JSON output. Next is null on the last page.
-	view    func(rows []T, next *string) any
+	// key is that of the rows in the JSON output, and view the form of a row.
+	key     string
+	view    func(row T) any
 	columns []show.Column[T]
 }
 
@@ -41,10 +42,12 @@ func (l listing[T]) show(p *process, cfg *config) error {
 		}
 	}
 	switch {
-	case cfg.json && list.Next == "":
-		return p.terminal.JSON(l.view(list.Rows, nil))
 	case cfg.json:
-		return p.terminal.JSON(l.view(list.Rows, &list.Next))
+		next := &list.Next // the cursor for --after; null on the last page
+		if list.Next == "" {
+			next = nil
+		}
+		return p.terminal.JSON(map[string]any{l.key: each(list.Rows, l.view), "next": next})
 	case empty:
 		fmt.Fprintln(p.terminal.Out, "no "+l.what)
 		return nil

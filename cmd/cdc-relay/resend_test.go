@@ -67,7 +67,7 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 		{"3 --dry-run", exitDone, "Message 3 was published at 2024-11-01 10:00:00Z. A copy with the same message_id is sent"},
 		{"3", exitFailed, "Send 1 published message again, at "},
 		{"1 3", exitFailed, "not confirmed: nothing was sent"}, // nor is 1 retried
-		{"4", exitDone, "it is published by the next sweep of the leader, within 1m0s or so. There is nothing to do."},
+		{"4", exitDone, "it is published by the next sweep of the leader, within "},
 		{"5", exitFailed, "it is scheduled: it is published at "},
 		{"5", exitFailed, "It cannot be resent: cdc-relay explain 5"},
 		{"7", exitFailed, "it waits for 1 row of its ordering key; the first of them, row 6, is tried again at "},

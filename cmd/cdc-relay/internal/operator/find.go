@@ -12,13 +12,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
 )
 
-// Session is a session that has locked a row.
+// Session is a session of the server, such as one that has locked a row.
 type Session struct {
-	PID int32
+	PID int32 `json:"pid"`
 	// Application and Client (address and port) are nil if the role may not see them; Client also for a Unix socket.
-	Application, Client *string
-	// Since is the start of its transaction; nil: the role may not see it.
-	Since *time.Time
+	Application *string `json:"application"`
+	Client      *string `json:"client"`
+	// Since is the start of its transaction, or of its connection if it owns a slot; nil: the role may not see it.
+	Since *time.Time `json:"since"`
 }
 
 // mostOfOneName bounds the rows with one id.

@@ -115,22 +115,22 @@ func storedColumns(payload bool) string {
 func scanMessage(row pgx.CollectableRow, more ...any) (Message, error) {
 	m := Message{Before: Count{Precision: Exact}, DeadOfKey: Count{Precision: Exact}}
 	var created, expires, available, ended pgtype.Timestamptz
-	var headers, properties, redacted *string
 	var sizes struct{ headers, properties, redacted, payload *int64 }
-	exact := false
 	err := row.Scan(append([]any{
-		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &headers, &sizes.headers,
-		&properties, &sizes.properties, &m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts,
-		&m.LastError, &m.PossibleDuplicate, &redacted, &sizes.redacted, &m.Payload, &sizes.payload, &m.PayloadSize.N,
-		&exact, &m.Binary, &m.ReadAt, &m.LockedBy, &m.State, &available, &m.Reason, &ended,
+		&m.ID, (*[16]byte)(&m.MessageID), &m.Exchange, &m.RoutingKey, &m.OrderingKey, &m.Headers, &sizes.headers,
+		&m.Properties, &sizes.properties, &m.SchemaVersion, &created, &expires, &m.Attempts, &m.MaxAttempts,
+		&m.LastError, &m.PossibleDuplicate, &m.Redacted, &sizes.redacted, &m.Payload, &sizes.payload, &m.PayloadSize.N,
+		&m.PayloadSize.Precision, &m.Binary, &m.ReadAt, &m.LockedBy, &m.State, &available, &m.Reason, &ended,
 	}, more...)...)
-	m.Headers, m.Properties, m.Redacted = bytesOf(headers), bytesOf(properties), bytesOf(redacted)
 	m.CreatedAt, m.ExpiresAt, m.ReadAt = pgtime.FromRequired(created), pgtime.FromColumn(expires), m.ReadAt.UTC()
-	m.IsRedacted, m.PayloadSize.Precision = sizes.redacted != nil, precisionOf(exact)
-	m.Large = slices.Concat(larger("headers", headers != nil, sizes.headers),
-		larger("properties", properties != nil, sizes.properties),
-		larger("redacted_payload", redacted != nil, sizes.redacted),
-		larger(bodyColumn(m.Binary), m.Payload != nil, sizes.payload))
+	m.IsRedacted = sizes.redacted != nil
+	body := "payload"
+	if m.Binary {
+		body = "payload_bytes"
+	}
+	m.Large = slices.Concat(larger("headers", m.Headers, sizes.headers),
+		larger("properties", m.Properties, sizes.properties),
+		larger("redacted_payload", m.Redacted, sizes.redacted), larger(body, m.Payload, sizes.payload))
 	m.AvailableAt = pgtime.FromColumn(available)
 	switch m.State {
 	case Dead:
@@ -139,21 +139,6 @@ func scanMessage(row pgx.CollectableRow, more ...any) (Message, error) {
 		m.PublishedAt = pgtime.FromRequired(ended)
 	}
 	return m, err
-}
-
-// bodyColumn is the column of a body.
-func bodyColumn(binary bool) string {
-	if binary {
-		return "payload_bytes"
-	}
-	return "payload"
-}
-
-func bytesOf(text *string) []byte {
-	if text == nil {
-		return nil
-	}
-	return []byte(*text)
 }
 
 // Name names a message, by the id of its row, by its message_id, or by the id of its Celery task.

@@ -77,14 +77,14 @@ func shownBytes(column string) string {
 	return strings.ReplaceAll(`CASE WHEN pg_catalog.octet_length({c}) <= {most} THEN {c} END`, "{c}", column)
 }
 
-// payloadSize is the size of the body, and whether it is exact: the stored size of a large compressed body is less.
+// payloadSize is the size of the body, and its precision: the stored size of a large compressed body is less.
 func payloadSize() string {
 	const sql = `CASE WHEN r.payload_bytes IS NOT NULL THEN pg_catalog.octet_length(r.payload_bytes)
          WHEN r.payload IS NULL THEN 0
          WHEN {small} THEN pg_catalog.octet_length(r.payload::text)
          ELSE pg_catalog.pg_column_size(r.payload) END,
-       r.payload_bytes IS NOT NULL OR r.payload IS NULL OR pg_catalog.pg_column_compression(r.payload) IS NULL
-         OR {small}`
+       CASE WHEN r.payload_bytes IS NOT NULL OR r.payload IS NULL
+         OR pg_catalog.pg_column_compression(r.payload) IS NULL OR {small} THEN 'exact' ELSE 'at_least' END`
 	return strings.ReplaceAll(sql, "{small}", "coalesce("+isSmall("r.payload")+", false)")
 }
 
@@ -111,17 +111,9 @@ type Large struct {
 	Stored int64
 }
 
-// precisionOf is the precision of a size.
-func precisionOf(exact bool) Precision {
-	if exact {
-		return Exact
-	}
-	return AtLeast
-}
-
 // larger returns the value if it is set and not shown.
-func larger(column string, shown bool, stored *int64) []Large {
-	if shown || stored == nil {
+func larger(column string, shown []byte, stored *int64) []Large {
+	if shown != nil || stored == nil {
 		return nil
 	}
 	return []Large{{column, *stored}}

@@ -122,11 +122,8 @@ func (s Surroundings) deathDetails(g rows, letter operator.Message) {
 func showPlace(g rows, w operator.Message) {
 	place := "first in line for key " + Cell(*w.OrderingKey)
 	if f := w.First; f != nil {
-		place = fmt.Sprintf("behind %s; the first is row %d (%s, %s)",
-			rowCount(w.Before), f.ID, f.State, Plural(int64(f.Attempts), "attempt"))
-		if f.LastError != nil {
-			place += ": " + Shortened(*f.LastError, 100)
-		}
+		place = fmt.Sprintf("behind %s; the first is row %d (%s)", rowCount(w.Before), f.ID,
+			strings.Join(compact(StateText(f.State), Shortened(ValueOr(f.LastError, ""), 100)), ", "))
 	}
 	if w.DeadOfKey.N > 0 {
 		place += fmt.Sprintf("; dead letters of its key: %s, first row %d", Count(w.DeadOfKey), w.OldestDeadOfKey)

@@ -10,8 +10,8 @@ import (
 type Explained struct {
 	Messages []explainedMessage `json:"messages"`
 	// Streaming: a relay of the table owns the slot.
-	Streaming bool       `json:"streaming"`
-	Owner     *ownerView `json:"owner"`
+	Streaming bool              `json:"streaming"`
+	Owner     *operator.Session `json:"owner"`
 }
 
 type explainedMessage struct {
@@ -20,8 +20,8 @@ type explainedMessage struct {
 	Next   string     `json:"next"`
 	NextAt *time.Time `json:"next_at"`
 	// Session is the session that has locked the row, or the row before it in its key.
-	Session  *ownerView    `json:"session"`
-	Ordering *orderingView `json:"ordering"`
+	Session  *operator.Session `json:"session"`
+	Ordering *orderingView     `json:"ordering"`
 }
 
 // orderingView is the position of a row in its ordering key.
@@ -48,7 +48,7 @@ func (s Surroundings) View(found []operator.Message) Explained {
 	for i, m := range found {
 		o := s.outlookOf(m)
 		one := explainedMessage{
-			Message: MessageOf(m), Next: o.text, NextAt: timeOrNull(o.at), Session: viewOfSession(m.Session),
+			Message: MessageOf(m), Next: o.text, NextAt: timeOrNull(o.at), Session: m.Session,
 		}
 		if m.OrderingKey != nil && m.State.Waits() {
 			one.Ordering = &orderingView{
@@ -64,11 +64,4 @@ func (s Surroundings) View(found []operator.Message) Explained {
 		v.Messages[i] = one
 	}
 	return v
-}
-
-func viewOfSession(s *operator.Session) *ownerView {
-	if s == nil {
-		return nil
-	}
-	return &ownerView{PID: uint32(s.PID), Application: s.Application, Client: s.Client, Since: timeOrNull(s.Since)}
 }

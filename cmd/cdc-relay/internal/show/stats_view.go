@@ -65,13 +65,13 @@ type Stats struct {
 }
 
 type slotView struct {
-	Name          string     `json:"name"`
-	Exists        bool       `json:"exists"`
-	Owned         bool       `json:"owned"`
-	Owner         *ownerView `json:"owner"`
-	RetainedBytes *int64     `json:"retained_bytes"`
-	WALStatus     *string    `json:"wal_status"`
-	SafeBytes     *int64     `json:"safe_bytes"`
+	Name          string            `json:"name"`
+	Exists        bool              `json:"exists"`
+	Owned         bool              `json:"owned"`
+	Owner         *operator.Session `json:"owner"`
+	RetainedBytes *int64            `json:"retained_bytes"`
+	WALStatus     *string           `json:"wal_status"`
+	SafeBytes     *int64            `json:"safe_bytes"`
 }
 
 type idleSlot struct {
@@ -80,13 +80,6 @@ type idleSlot struct {
 	Type          string `json:"type"`
 	Database      string `json:"database"`
 	RetainedBytes int64  `json:"retained_bytes"`
-}
-
-type ownerView struct {
-	PID         uint32     `json:"pid"`
-	Application *string    `json:"application"`
-	Client      *string    `json:"client"`
-	Since       *time.Time `json:"since"`
 }
 
 // Failing is why several messages failed.
@@ -250,12 +243,12 @@ func (v *Stats) showIdle(idle []slot.Slot) {
 }
 
 // viewOfOwner returns nil if nobody owns the slot.
-func viewOfOwner(slot slot.Slot) *ownerView {
+func viewOfOwner(slot slot.Slot) *operator.Session {
 	p := slot.Owner()
 	if p.PID == 0 {
 		return nil
 	}
-	view := &ownerView{PID: p.PID, Application: p.Application, Client: p.Client}
+	view := &operator.Session{PID: int32(p.PID), Application: p.Application, Client: p.Client}
 	if !p.Since.IsZero() { // the role may see it
 		view.Since = &p.Since
 	}

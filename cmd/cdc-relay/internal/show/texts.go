@@ -240,12 +240,10 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 		return text
 	case uncertain == 0:
 		return text + ", never published"
-	case done.Unpublished > 0:
-		return text + fmt.Sprintf("; a relay may have published %s of them", Number(uncertain))
-	case uncertain > 1:
-		return text + "; a relay may have published them, or may be publishing them now"
+	case done.Done == 1:
+		return text + "; a relay may have published it, or may be publishing it now"
 	}
-	return text + "; a relay may have published it, or may be publishing it now"
+	return text + fmt.Sprintf("; a relay may have published %s of them, or may be publishing them now", Number(uncertain))
 }
 
 // LeftText says why a change left rows behind that it should have changed; "": it left none.

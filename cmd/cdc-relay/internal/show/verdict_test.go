@@ -71,7 +71,7 @@ func healthyStats() *Stats {
 	depth, client := int64(0), "10.0.0.7:4242"
 	return &Stats{
 		QueueDepth: &depth, Settings: Settings{readable: true}, counts: map[string]operator.Count{},
-		Slot: slotView{Owned: true, Owner: &ownerView{PID: 7, Client: &client}},
+		Slot: slotView{Owned: true, Owner: &operator.Session{PID: 7, Client: &client}},
 		Relays: Relays{{
 			Host: "web-1", PID: 7, Works: true, Report: relay.Report{
 				Ready: true, Role: "streaming", Phase: "ready", Rates: metrics.Rates{PublishedPerSecond: 61.2},
