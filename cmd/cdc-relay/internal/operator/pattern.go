@@ -104,35 +104,10 @@ func (p Pattern) addTo(c *conditions, text string, values ...any) {
 		c.add(text+" IS NOT NULL", values...)
 		return
 	}
-	// The collation makes the result the same in every database. Most rows end at the first condition, which is cheap.
-	// It also excludes the empty text, which has no words: an expression of one word may match it.
+	// The collation makes the result the same in every database. The empty text has no words, and an expression of one
+	// word may match it.
 	text = "(" + text + `) COLLATE pg_catalog."C"`
-	start := text + " <> " + place + "::text"
-	prefix := prefixOf(words)
-	if prefix != "" {
-		start = text + " LIKE " + place + "::text"
-		prefix = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(prefix) + "%"
-	}
-	values = append(values, prefix, regexOf(words))
-	c.add(start+" AND "+text+" ~ "+fmt.Sprintf("%%[%d]s", len(values))+"::text", values...)
-}
-
-// prefixOf returns the text before the first wildcard.
-func prefixOf(words []patternWord) string {
-	var b strings.Builder
-	for i, w := range words {
-		if w.any {
-			break
-		}
-		if i > 0 {
-			b.WriteByte('.')
-		}
-		b.WriteString(w.literals[0])
-		if len(w.literals) > 1 {
-			break
-		}
-	}
-	return b.String()
+	c.add(text+" <> ''::text AND "+text+" ~ "+place+"::text", append(values, regexOf(words))...)
 }
 
 // ordered returns the words with one # after the * beside it: #.*.# is *.#. So no two # follow each other.

@@ -29,7 +29,7 @@ func (s Surroundings) Details(g rows, m operator.Message) {
 			g.Row("why", row.Error)
 			g.Row("to fix it", row.Fix)
 		}
-		g.Row("a relay streams", s.streaming())
+		g.Row("a relay streams", s.streaming(m.ReadAt))
 	}
 	g.Row("id", fmt.Sprint(m.ID))
 	g.Row("message id", m.MessageID.String())

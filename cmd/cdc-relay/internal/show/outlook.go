@@ -205,16 +205,12 @@ func (s Surroundings) Told(found []operator.Message) []operator.Message {
 func (s Surroundings) relayed() bool { return s.slot.Relayed(s.Table) }
 
 // streaming describes whether a relay streams.
-func (s Surroundings) streaming() string {
+func (s Surroundings) streaming(now time.Time) string {
 	taken := s.slot.Taken(s.Table)
 	switch {
 	case s.relayed():
-		owner := s.slot.Owner()
-		text := fmt.Sprintf("yes, Postgres process %d", owner.PID)
-		if owner.Client != nil {
-			text += " from " + *owner.Client
-		}
-		return text
+		owner := viewOfOwner(s.slot)
+		return "yes, " + sessionText(owner.PID, owner, now)
 	case taken != nil:
 		return "no: " + taken.Error()
 	case !s.slot.Here:

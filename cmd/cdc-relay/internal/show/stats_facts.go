@@ -104,15 +104,8 @@ func (v Stats) slotFacts(g rows, cfg *relay.Config, paint Paint) {
 	case !v.Slot.Owned:
 		g.Row("slot "+v.Slot.Name, paint(text.FgYellow, "nobody owns it: no relay streams"))
 	default:
-		o := v.Slot.Owner
-		name := OrElse(ValueOr(o.Application, ""), "an unnamed client")
-		owner := fmt.Sprintf("owned by %s, Postgres process %d", Printable(name), o.PID)
-		if o.Client != nil {
-			owner += " from " + *o.Client
-		}
-		if o.Since != nil {
-			owner += fmt.Sprintf(", for %s", Duration(v.At.Sub(*o.Since)))
-		} else {
+		owner := "owned by " + sessionText(v.Slot.Owner.PID, v.Slot.Owner, v.At)
+		if v.Slot.Owner.Since == nil {
 			owner += "; more with GRANT pg_read_all_stats"
 		}
 		g.Row("slot "+v.Slot.Name, owner)

@@ -189,7 +189,7 @@ func verbOf(c operator.Count, one, many string) string {
 
 func isOne(c operator.Count) bool { return c.N == 1 && c.Precision == operator.Exact }
 
-// sessionText describes the session that has locked a row.
+// sessionText describes a session.
 func sessionText(pid int32, s *operator.Session, now time.Time) string {
 	text := fmt.Sprintf("Postgres process %d", pid)
 	switch {
