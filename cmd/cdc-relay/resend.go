@@ -128,7 +128,7 @@ func (s *session) resendWaiting(v *namedView, name operator.Name, w operator.Mes
 		v.Action = operator.Retry
 		v.Text += " It is made due now, with all its attempts."
 	case operator.AtOnce, operator.Due:
-		v.Text += " There is nothing to do."
+		v.Text += " There is nothing to resend."
 	default:
 		v.stuck = true
 		v.Text += fmt.Sprintf(" It cannot be resent: cdc-relay explain %s%s", name, s.cfg.tableFlag())

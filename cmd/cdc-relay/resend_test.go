@@ -67,12 +67,12 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 		{"3 --dry-run", exitDone, "Message 3 was published at 2024-11-01 10:00:00Z. A copy with the same message_id is sent"},
 		{"3", exitFailed, "Send 1 published message again, at "},
 		{"1 3", exitFailed, "not confirmed: nothing was sent"}, // nor is 1 retried
-		{"4", exitDone, "it is published by the next sweep of the leader, within "},
+		{"4", exitDone, "it waits for a relay: none streams. "},
 		{"5", exitFailed, "it is scheduled: it is published at "},
 		{"5", exitFailed, "It cannot be resent: cdc-relay explain 5"},
 		{"7", exitFailed, "it waits for 1 row of its ordering key; the first of them, row 6, is tried again at "},
 		{"8 --dry-run", exitDone, "the first of them, row 6, is tried again at "},
-		{"9", exitDone, "There is nothing to do."},
+		{"9", exitDone, "There is nothing to resend."},
 		{"9 --on-dead-letter block", exitFailed, "cdc-relay resend --state dead 10, or delete. It cannot be resent"},
 		{"11 --dry-run", exitDone, "Message 11 is a dead letter"},
 		{uuid(11) + " --dry-run", exitDone, "It was also published before (public.outbox_published)."},
@@ -105,8 +105,8 @@ func TestResendFindsAMessageInEachTable(t *testing.T) {
 	if want := strings.Join([]string{uuid(1), uuid(2), uuid(3), uuid(8)}, " "); due != want {
 		t.Errorf("due: %s, want %s", due, want)
 	}
-	wantOutput(t, cdcRelay(t, env, "resend", uuid(2)), "There is nothing to do.")
-	wantOutput(t, cdcRelay(t, env, "resend", uuid(3)), "There is nothing to do.", "It was also published before")
+	wantOutput(t, cdcRelay(t, env, "resend", uuid(2)), "There is nothing to resend.")
+	wantOutput(t, cdcRelay(t, env, "resend", uuid(3)), "There is nothing to resend.", "It was also published before")
 	wantOutput(t, cdcRelay(t, env, "resend", "16"), "resent 1 dead letter\n")
 
 	execute(t, db, `DROP TABLE outbox_published`)
