@@ -182,7 +182,7 @@ func (s *session) changeOf(p *process, do operator.Verb) *change {
 		ch.doing, ch.what, ch.notDone = "resending", "published message", "nothing was sent"
 		from, verb, one, asks = from.Published(), "resend", "message", "Send %s of %s again, at %s?"
 		if exchange := s.cfg.selected.copies.Exchange; exchange != nil {
-			to := strings.ReplaceAll(strconv.Quote(show.Printable(*exchange)), "%", "%%")
+			to := strings.ReplaceAll(strconv.Quote(show.Printable(operator.ExchangeText(exchange))), "%", "%%")
 			asks = "Send %s of %s again to exchange " + to + ", at %s?"
 		}
 	case operator.Purge:
