@@ -101,8 +101,8 @@ func filterSettings() []setting {
 				f.Headers, err = operator.ParseHeaders(text)
 				return err
 			})),
-		of("exchange", "NAME", "Only messages to this exchange; "+operator.DefaultExchange+": the default exchange; '': those that leave it "+
-			"to the relay.",
+		of("exchange", "NAME", "Only messages to this exchange; "+operator.DefaultExchange+": the default exchange; "+
+			"'': those that leave it to the relay.",
 			func(f *operator.Filter, text string) error { f.Exchange = &text; return nil }),
 		of("ordering-key", "KEY", "Only messages with this ordering key.",
 			func(f *operator.Filter, text string) error { f.OrderingKey = &text; return nil }),

@@ -119,7 +119,8 @@ func ExchangeText(name *string) string {
 
 // exchangeText is ExchangeText for a column.
 func exchangeText(column string) string {
-	return strings.ReplaceAll("CASE {c} WHEN ''::text THEN '"+DefaultExchange+"'::text ELSE coalesce({c}, ''::text) END", "{c}", column)
+	const sql = "CASE {c} WHEN ''::text THEN '" + DefaultExchange + "'::text ELSE coalesce({c}, ''::text) END"
+	return strings.ReplaceAll(sql, "{c}", column)
 }
 
 // conditions are joined by AND; their values are arguments of the statement.

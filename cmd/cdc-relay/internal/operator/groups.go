@@ -75,7 +75,8 @@ ORDER BY count(*) DESC, 1, 2, 3, 4 LIMIT $2`
 // after the number of rows to read.
 func groupsStatement(of State, o GroupOptions) (string, []any) {
 	if of == Dead {
-		return groupsOf(o, "coalesce(r.last_error, r.failure_reason)", "r.dead_at", "true", "{dead} r", "r.dead_at DESC")
+		return groupsOf(o, "coalesce(r.last_error, r.failure_reason)", "r.dead_at", "true",
+			"{dead} r", "r.dead_at DESC")
 	}
 	return groupsOf(o, "r.last_error", "r.available_at", "r.attempts > 0",
 		"{outbox} r WHERE r.available_at IS NOT NULL", "r.available_at")
@@ -110,8 +111,8 @@ func groupsOf(o GroupOptions, failure, at, failed, from, order string) (string, 
 	).Replace(groupsSQL), within.args[1:]
 }
 
-// Groups returns the largest groups of dead letters, or of rejected rows that wait for a retry. Its cost does not depend
-// on their number. Requeue and Retry select the same rows.
+// Groups returns the largest groups of dead letters, or of rejected rows that wait for a retry. Its cost does not
+// depend on their number. Requeue and Retry select the same rows.
 func (t *Tables) Groups(ctx context.Context, of State, o GroupOptions) (g Groups, err error) {
 	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
 		g, err = t.collectGroups(ctx, tx, pgtype.Int8{Int64: MostCounted + 1, Valid: true}, of, o)

@@ -30,14 +30,16 @@ type keyList struct {
 
 // allKeys skips from key to key.
 func allKeys() keyList {
-	return keyList{`
+	return keyList{
+		`
 WITH RECURSIVE heads AS (
   (SELECT r.ordering_key, r.id FROM {outbox} r WHERE {after} ORDER BY r.ordering_key, r.id LIMIT 1)
   UNION ALL
   SELECT n.ordering_key, n.id FROM heads h CROSS JOIN LATERAL (SELECT r.ordering_key, r.id FROM {outbox} r
     WHERE r.ordering_key > h.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) n)
 SELECT r.ordering_key, r.id, {place}, true, false FROM heads r LIMIT {limit}`,
-		span{columns: []string{"r.ordering_key"}, first: "r.ordering_key IS NOT NULL"}}
+		span{columns: []string{"r.ordering_key"}, first: "r.ordering_key IS NOT NULL"},
+	}
 }
 
 // timedKeys reads the rows that wait for a time, and picks the ones that are the oldest of their key.
@@ -53,7 +55,8 @@ WHERE r.matches OR r.nth = {looked} ORDER BY {order} LIMIT {limit}`, byTime(time
 
 // deadKeys skips through the keys of dead letters. It picks those with rows that timedKeys does not pick.
 func deadKeys() keyList {
-	return keyList{`
+	return keyList{
+		`
 WITH RECURSIVE keys AS (
   (SELECT d.ordering_key FROM {dead} d WHERE {after} ORDER BY d.ordering_key LIMIT 1)
   UNION ALL
@@ -64,7 +67,8 @@ FROM (SELECT k.ordering_key, row_number() OVER () AS nth FROM keys k LIMIT {look
 LEFT JOIN LATERAL (SELECT r.id, coalesce(r.available_at <= clock_timestamp(), true) AS matches FROM {outbox} r
   WHERE r.ordering_key BETWEEN d.ordering_key AND d.ordering_key ORDER BY r.ordering_key, r.id LIMIT 1) f ON true
 WHERE coalesce(f.matches, false) OR d.nth = {looked} LIMIT {limit}`,
-		span{columns: []string{"d.ordering_key"}, first: "d.ordering_key IS NOT NULL"}}
+		span{columns: []string{"d.ordering_key"}, first: "d.ordering_key IS NOT NULL"},
+	}
 }
 
 // The details of each key.
@@ -80,8 +84,8 @@ const keyHeadsSQL = `SELECT ` + rowColumns + `, {own}, w.key, w.nth
       JOIN {outbox} r ON r.id BETWEEN w.id AND w.id`
 
 // Keys returns a page of the ordering keys with rows, by name. With blocked, it returns the keys whose head waits for
-// its time, earliest first, and then, if dead letters block their keys, those. Its cost depends on neither the number of
-// rows nor that of keys. ErrCursor: the cursor is of another list.
+// its time, earliest first, and then, if dead letters block their keys, those. Its cost depends on neither the number
+// of rows nor that of keys. ErrCursor: the cursor is of another list.
 func (t *Tables) Keys(ctx context.Context, blocked bool, k Known, page Page) (list Listing[Key], err error) {
 	lists := []span{allKeys().in}
 	if blocked {

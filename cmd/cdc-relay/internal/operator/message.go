@@ -90,8 +90,8 @@ func (m Message) Header(name string) string {
 // Age is the time since the row was created.
 func (m Message) Age() time.Duration { return m.ReadAt.Sub(m.CreatedAt) }
 
-// storedColumns are the first columns for scanMessage, with values of up to {most} bytes. The statement must name the rows r.
-// A redacted payload never leaves the database.
+// storedColumns are the first columns for scanMessage, with values of up to {most} bytes. The statement must name the
+// rows r. A redacted payload never leaves the database.
 func storedColumns(payload bool) string {
 	body, wanted := `NULL::bytea`, `false`
 	if payload {

@@ -243,7 +243,7 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 	case done.Done == 1:
 		return text + "; a relay may have published it, or may be publishing it now"
 	}
-	return text + fmt.Sprintf("; a relay may have published %s of them, or may be publishing them now", Number(uncertain))
+	return text + "; a relay may have published " + Number(uncertain) + " of them, or may be publishing them now"
 }
 
 // LeftText says why a change left rows behind that it should have changed; "": it left none.
