@@ -149,7 +149,7 @@ func (p *process) check(c *cli.Context) error {
 		return err
 	}
 	options := checkOptions(cfg)
-	options.Relays = p.compare(cfg, show.NewSource(compared{cfg}, p.note))
+	options.Relays = compare(cfg, show.NewSource(compared{cfg}, p.note))
 	report, err := p.examine(c.Context, options)
 	if err != nil {
 		return err

@@ -183,7 +183,7 @@ func (p *process) checkForConsole(
 		own, _ := cfg.with(source.Known().Told)
 		own.checking.noProbe = true
 		options := checkOptions(own)
-		options.Operator, options.Relays = true, p.compare(cfg, source)
+		options.Operator, options.Relays = true, compare(cfg, source)
 		report, err := p.examine(ctx, options)
 		return report.Findings, err
 	}

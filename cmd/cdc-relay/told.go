@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/relay"
@@ -102,16 +104,11 @@ func (c compared) With(told map[string]string) (*relay.Config, []string) {
 }
 
 // compare returns how check learns what the running relays tell.
-func (p *process) compare(cfg *config, source *show.Source) func(context.Context) doctor.Relays {
-	return func(ctx context.Context) doctor.Relays {
-		s, err := p.openSession(ctx, cfg, "check")
-		if err != nil {
-			return doctor.Relays{} // the check finds why
-		}
-		defer closeConn(ctx, s.conn)
-		all, _ := source.Ask(ctx, s.Tables)
+func compare(cfg *config, source *show.Source) func(context.Context, pgx.Tx) doctor.Relays {
+	return func(ctx context.Context, tx pgx.Tx) doctor.Relays {
+		all, known := source.Take(operator.ReadRelays(ctx, tx, cfg.relay.Table))
 		return doctor.Relays{
-			Running: len(all.Working()), Differences: all.Differences(cfg.Same), Missed: all.Missed(),
+			Running: len(all.Working()), Differences: all.Differences(cfg.Same), Missed: all.Missed(), Mute: known.Mute,
 		}
 	}
 }

@@ -206,6 +206,26 @@ func TestEveryViewComparesTheRelays(t *testing.T) {
 	wantTexts(t, r.stderr, "note: what the relays do is unknown: ", `GRANT SELECT ON "public"."outbox_relay" TO `)
 }
 
+// A relay without the grant works, and no view says that there is none.
+func TestARelayThatMayNotTellIsNamed(t *testing.T) {
+	t.Parallel()
+	env, db := withTables(t, "--mode", "poll")
+	env["CDC_RELAY_MODE"], env["CDC_RELAY_PUBLISHER"] = "poll", "stdout"
+	role := newRole(t, db, "", "LOGIN")
+	want(t, cdcRelay(t, env, "setup", "--relay-role", role), exitDone)
+	execute(t, db, "REVOKE ALL ON outbox_relay FROM "+role)
+	execute(t, db, "INSERT INTO outbox (routing_key, payload, available_at) VALUES ('k', '1', now() + interval '1 day')")
+	start(t, asRole(t, env, db, role), "run")
+	await.Until(t, "the relay leads", func() bool {
+		return query[bool](t, db, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename = $1 AND application_name = 'cdc-relay leader')", role)
+	})
+	grant := fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON "public"."outbox_relay" TO %q;`, role)
+	r := cdcRelay(t, lookingAt(env), "stats")
+	wantOutput(t, r, fmt.Sprintf("Needs attention: a relay of role %q runs, and may not tell what it does", role), grant)
+	r = cdcRelay(t, env, "check")
+	wantOutput(t, r, "warning  relays", fmt.Sprintf("a relay of role %q runs, and may not write to table public.outbox_relay", role), grant)
+}
+
 // check judges what it gets, and says how the running relay differs: --fix must not act on the word of a relay.
 func TestCheckNotesHowTheRunningRelayDiffers(t *testing.T) {
 	env, db := fresh(t)

@@ -46,6 +46,7 @@ type databaseFacts struct {
 	ids          answer[idFacts]
 	history      answer[historyFacts]
 	sample       answer[sample]
+	relays       Relays
 	identity     *problem.Problem // why the server rejects the deletes or updates of the relay; nil: it does not
 }
 
@@ -85,6 +86,9 @@ func (o Options) gatherDatabase(ctx context.Context) (f databaseFacts) {
 	f.readOnly.value, f.readOnly.err = o.command(ctx, nil, "SHOW default_transaction_read_only")
 	if o.KeepPublished > 0 {
 		f.history = o.askHistory(ctx, s)
+	}
+	if o.Relays != nil {
+		f.relays = read(ctx, s, func(tx pgx.Tx) (Relays, error) { return o.Relays(ctx, tx), nil }).value
 	}
 	if t, there := f.tables.value.Tables[o.Table.Name]; there {
 		o.gatherRows(ctx, s, &f, t.partitioned())

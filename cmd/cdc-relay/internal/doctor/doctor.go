@@ -42,8 +42,8 @@ type Options struct {
 	EventsExchange string // of the notices of events; "": there are none
 	NoProbe        bool   // send no test messages, and do not check routes
 
-	// Relays returns what the relays tell. It is called if the database answers; nil: nobody is asked.
-	Relays func(ctx context.Context) Relays
+	// Relays reads what the relays tell, in the session of the check; nil: nobody is asked.
+	Relays func(ctx context.Context, tx pgx.Tx) Relays
 
 	// Tests set the limit for one server, 30 seconds, and this machine's clock.
 	timeout time.Duration
@@ -71,9 +71,7 @@ func Examine(ctx context.Context, o Options) []Finding {
 		found.broker = o.gatherBroker(ctx, found.database.sample.value.sorted())
 	}
 	all := append(judgeDatabase(o, found.database), judgeBroker(o, found)...)
-	if o.Relays != nil && found.database.unreachable == nil {
-		o.Relays(ctx).judge(chart{Running, "", &all})
-	}
+	found.database.relays.judge(chart{Running, "", &all}, o.Table)
 	levels := []Level{Problem, Warning, OK}
 	slices.SortStableFunc(all, func(a, b Finding) int {
 		return slices.Index(levels, a.Level) - slices.Index(levels, b.Level)

@@ -222,7 +222,7 @@ func TestCommandsRunNobodyElsesFunctions(t *testing.T) {
 		for what, err := range map[string]error{
 			"list": second(o.List(ctx, all, page)), "dead letters": second(o.List(ctx, all.In(operator.Dead), page)), "count": second(o.Count(ctx, operator.Change{Do: operator.Purge, Filter: all})),
 			"published": second(o.List(ctx, all.In(operator.Published), page)), "has history": second(o.HasHistory(ctx)), "slot": second(o.Slot(ctx, "none")),
-			"relays":  second(o.Relays(ctx)),
+			"relays":  third(o.Relays(ctx)),
 			"replay":  second(o.Change(ctx, operator.Change{Do: operator.Replay, Filter: operator.Filter{RoutingKey: pattern("r")}, Batch: 2}, nil, quiet)),
 			"requeue": second(o.Change(ctx, operator.Change{Do: operator.Requeue, Filter: operator.Filter{IDs: []int64{int64(10 * n)}}, Batch: 10}, nil, quiet)),
 			"purge":   second(o.Change(ctx, operator.Change{Do: operator.Purge, Batch: 10}, nil, quiet)),

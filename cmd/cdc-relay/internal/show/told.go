@@ -178,6 +178,8 @@ type Settings struct {
 	given func(name string) (text string, given bool)
 	// readable: the role may read the table of relays.
 	readable bool
+	// Mute are roles whose relays run and may not tell it.
+	Mute []string
 }
 
 // byDefault remarks that a setting is only the default, because no relay told its own.
@@ -219,7 +221,7 @@ type Source struct {
 // change.
 func NewSource(owner Owner, tell func(note string)) *Source {
 	s := &Source{owner: owner, tell: tell}
-	s.learn(nil, "")
+	s.learn(nil, nil, "")
 	return s
 }
 
@@ -232,7 +234,11 @@ func (s *Source) Known() Settings {
 
 // Ask reads the relays, and the settings to use in any case.
 func (s *Source) Ask(ctx context.Context, tables *operator.Tables) (Relays, Settings) {
-	rows, err := tables.Relays(ctx)
+	return s.Take(tables.Relays(ctx))
+}
+
+// Take is Ask with an answer.
+func (s *Source) Take(rows []operator.Relay, mute []string, err error) (Relays, Settings) {
 	var all, own Relays
 	if s.Own != nil {
 		own = Relays{s.Own()}
@@ -254,12 +260,12 @@ func (s *Source) Ask(ctx context.Context, tables *operator.Tables) (Relays, Sett
 			note += ": " + hint
 		}
 	}
-	return all, s.learn(all.Working(), note)
+	return all, s.learn(all.Working(), mute, note)
 }
 
 // learn merges what a relay told with what the user gave. Relays of shards differ in the shard.
-func (s *Source) learn(all Relays, note string) Settings {
-	known := Settings{readable: note == "", given: s.owner.Given}
+func (s *Source) learn(all Relays, mute []string, note string) Settings {
+	known := Settings{readable: note == "", Mute: mute, given: s.owner.Given}
 	if len(all) > 0 {
 		shard, given := s.owner.Given("shard")
 		n := max(0, slices.IndexFunc(all, func(r Relay) bool { return given && r.Settings["shard"] == shard }))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -140,6 +141,10 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 	switch {
 	case unseen && missed != "" && (v.oldest > noAnswersAfter || !v.Slot.Owned):
 		add(NoRelay, "no relay answers: "+missed, "", restart)
+	case unseen && len(v.Settings.Mute) > 0:
+		role := v.Settings.Mute[0]
+		add(Differ, fmt.Sprintf("a relay of role %q runs, and may not tell what it does", role), "",
+			grants.Report(cfg.Table).To(outbox.QuoteIdentifier(role))+";")
 	case unseen && !v.Slot.Owned && v.Settings.readable:
 		add(NoRelay, "no relay tells that it runs", "", "")
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
