@@ -123,13 +123,21 @@ func same(s setting, a, b string) bool {
 
 func shownText(text string) string { return show.OrElse(show.Shortened(text, 100), "''") }
 
-// shared are the settings that the relay tells others, as "config show" prints them.
+// shared are the settings that the relay tells others, as "config show" prints them, and its brokers without a user.
 func (c *config) shared() map[string]string {
 	all := make(map[string]string)
 	for _, s := range allSettings() {
 		if v := settings.Effective(s.Info, c.given, withoutPassword).Value; s.Shared && v != nil {
 			all[s.Name] = *v
 		}
+	}
+	if nodes, err := c.rabbitmq.Nodes(); err == nil && c.publisher == "amqp" {
+		var brokers []string
+		for _, node := range nodes {
+			brokers = append(brokers, node.Address()+"/"+node.URI.Vhost)
+		}
+		slices.Sort(brokers)
+		all["amqp-url"] = strings.Join(brokers, ",")
 	}
 	return all
 }

@@ -226,6 +226,21 @@ func TestARelayThatMayNotTellIsNamed(t *testing.T) {
 	wantOutput(t, r, "warning  relays", fmt.Sprintf("a relay of role %q runs, and may not write to table public.outbox_relay", role), grant)
 }
 
+// Two relays of one outbox with different brokers. Neither a user nor a password is told.
+func TestRelaysWithDifferentBrokersAreNamed(t *testing.T) {
+	t.Parallel()
+	env, db := withTables(t, "--mode", "poll")
+	env["CDC_RELAY_MODE"] = "poll"
+	for i, vhost := range []string{"shop", "billing"} {
+		start(t, env, "run", "--amqp-url", "amqp://me:s3cr3t@127.0.0.1:1/"+vhost)
+		await.Until(t, "the relay tells its settings", func() bool {
+			return query[int](t, db, "SELECT count(*) FROM outbox_relay WHERE NOT settings::text ~ 'me:|me@|s3cr3t'") == i+1
+		})
+	}
+	r := cdcRelay(t, env, "check", "--publisher", "stdout")
+	wantTexts(t, r.stdout, "the relays differ in --amqp-url: relay ", " has 127.0.0.1:1/shop", " has 127.0.0.1:1/billing")
+}
+
 // check judges what it gets, and says how the running relay differs: --fix must not act on the word of a relay.
 func TestCheckNotesHowTheRunningRelayDiffers(t *testing.T) {
 	env, db := fresh(t)
