@@ -3,7 +3,6 @@ package doctor
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,8 +13,6 @@ import (
 
 const transactionsSQL = `
 SELECT jsonb_build_object(
-  'commits', (SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()),
-  'standbys', current_setting('synchronous_standby_names'),
   'sessions', (SELECT jsonb_agg(to_jsonb(x)) FROM (
      SELECT pid, usename AS "user", application_name AS program, datname AS database, state,
             datname IS NOT DISTINCT FROM current_database() AS here,
@@ -34,9 +31,6 @@ SELECT jsonb_build_object(
      FROM pg_stat_replication WHERE backend_xmin IS NOT NULL ORDER BY age(backend_xmin) DESC LIMIT 20) x))`
 
 type transactionFacts struct {
-	// Commits are the sessions whose COMMIT waits for a synchronous standby, one of Standbys.
-	Commits            int
-	Standbys           string
 	Sessions, Prepared []transaction // the oldest first
 	// Writers are those of problem.WritersSQL. A role may not see since when those of others are open.
 	Writers []writer
@@ -155,93 +149,4 @@ func (j *databaseJudge) judgeStandbyHorizon(c chart) {
 	for _, t := range j.f.transactions.value.Feedback {
 		query(c.about(t.Program), t.Program, t.XIDAge)
 	}
-}
-
-// deadSQL: pg_partition_tree returns no row for a table that is not partitioned.
-const deadSQL = `
-SELECT jsonb_build_object('dead', sum(s.n_dead_tup)::bigint, 'live', sum(s.n_live_tup)::bigint,
-  'since', coalesce(extract(epoch FROM clock_timestamp() - max(greatest(s.last_vacuum, s.last_autovacuum))), -1))
-FROM (SELECT $1::text::regclass AS relid UNION SELECT relid FROM pg_partition_tree($1::text::regclass)) t
-  JOIN pg_stat_all_tables s ON s.relid = t.relid`
-
-type deadFacts struct {
-	Dead, Live int64
-	Since      float64 // seconds since the last VACUUM; negative: never
-}
-
-// Above these numbers sweeps become slower. Below them, it only matters that nobody removes dead rows.
-const (
-	manyDead   = 100_000
-	someDead   = 10_000
-	longUntidy = 10 * time.Minute
-)
-
-func (j *databaseJudge) judgeDead(c chart) {
-	if !j.there || c.unknown("dead_rows", j.f.dead.err) {
-		return
-	}
-	d := j.f.dead.value
-	age, last := time.Duration(d.Since)*time.Second, "never vacuumed"
-	if d.Since >= 0 {
-		last = "vacuumed " + span(age) + " ago"
-	}
-	says := fmt.Sprintf("about %d dead rows and %d live ones, %s", d.Dead, d.Live, last)
-	// Dead rows are a large part of the table, and more than a burst leaves.
-	untidy := d.Since < 0 || age > longUntidy
-	if d.Dead > d.Live/5 && (d.Dead > manyDead || d.Dead > someDead && untidy) {
-		c.warn("dead_rows",
-			sql("VACUUM (ANALYZE) %s", j.o.Table.Printed()).noted("frees nothing while a transaction above is open"),
-			"%s: scans of the table take longer", says)
-		return
-	}
-	c.ok("dead_rows", "%s", says)
-}
-
-// queueSettings are the settings that migrations/sql gives the table, so that autovacuum starts early and runs at full
-// speed.
-func queueSettings() []string {
-	return []string{
-		"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=1000", "autovacuum_vacuum_cost_delay=0",
-	}
-}
-
-func (j *databaseJudge) judgeAutovacuum(c chart) {
-	options, name := j.table.Options, j.o.Table.Printed()
-	for _, which := range []string{"autovacuum", "track_counts"} {
-		if j.setting(which) == "off" {
-			c.warn("autovacuum", j.service.setting(which, "on", false),
-				"%s is off on this server: dead rows pile up until the server stops for fear of wraparound", which)
-			return
-		}
-	}
-	missing := slices.DeleteFunc(queueSettings(), func(s string) bool { return !laxer(options, s) })
-	switch {
-	case !j.there || j.table.partitioned(): // partitions have settings of their own
-	case slices.ContainsFunc(options, switchesOff):
-		c.warn("autovacuum", sql("ALTER TABLE %s RESET (autovacuum_enabled)", name).safe(),
-			"autovacuum is off for %s: dead rows pile up, and scans of the table take longer", j.o.Table)
-	case len(missing) > 0:
-		c.warn("autovacuum", sql("ALTER TABLE %s SET (%s)", name, strings.Join(missing, ", ")).safe(),
-			"%s lacks settings of a queue: without them, autovacuum comes late or slowly", j.o.Table)
-	default:
-		c.ok("autovacuum", "on, after 1000 dead rows or fewer")
-	}
-}
-
-func switchesOff(option string) bool {
-	value, found := strings.CutPrefix(option, "autovacuum_enabled=")
-	return found && slices.Contains([]string{"false", "off", "no", "0"}, strings.ToLower(value))
-}
-
-// laxer reports whether the table's value is missing or higher than the wanted one.
-func laxer(options []string, wanted string) bool {
-	name, text, _ := strings.Cut(wanted, "=")
-	most, _ := strconv.ParseFloat(text, 64)
-	for _, option := range options {
-		if value, found := strings.CutPrefix(option, name+"="); found {
-			n, err := strconv.ParseFloat(strings.TrimSuffix(value, "ms"), 64)
-			return err != nil || n > most
-		}
-	}
-	return true
 }

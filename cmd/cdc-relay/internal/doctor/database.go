@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,7 +12,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -36,14 +34,11 @@ type databaseFacts struct {
 	version      answer[migrations.State]
 	apps         []answer[appFacts] // one for each of AppRoles
 	grants       answer[[]grantFacts]
-	textual      answer[int]
 	adopted      answer[[]adopt.Adopted]
 	publication  answer[publicationFacts]
 	slots        answer[slotsFacts]
 	transactions answer[transactionFacts]
-	dead         answer[deadFacts]
-	times        answer[timesFacts]
-	ids          answer[idFacts]
+	rows         []row // of checks.sql
 	history      answer[historyFacts]
 	sample       answer[sample]
 	relays       Relays
@@ -65,7 +60,7 @@ func (o Options) gatherDatabase(ctx context.Context) (f databaseFacts) {
 	// With sslmode=verify-ca, the driver's own function checks the certificate.
 	verified := config != nil && (!config.InsecureSkipVerify || config.VerifyPeerCertificate != nil)
 	f.encryption = encryptionOf(socket, verified)
-	f.server = ask[serverFacts](ctx, s, serverSQL, settingNames(), managedRoles())
+	f.server = ask[serverFacts](ctx, s, serverSQL, managedRoles())
 	f.pooler = poolerOf(s, f.server)
 	f.clock = s.askClock(ctx, o.now)
 	f.role = ask[roleFacts](ctx, s, roleSQL, o.Administrator)
@@ -87,6 +82,7 @@ func (o Options) gatherDatabase(ctx context.Context) (f databaseFacts) {
 	if o.KeepPublished > 0 {
 		f.history = o.askHistory(ctx, s)
 	}
+	f.rows = newDatabaseJudge(o, f).askChecks(ctx, s)
 	if o.Relays != nil {
 		f.relays = read(ctx, s, func(tx pgx.Tx) (Relays, error) { return o.Relays(ctx, tx), nil }).value
 	}
@@ -98,14 +94,7 @@ func (o Options) gatherDatabase(ctx context.Context) (f databaseFacts) {
 
 // gatherRows asks about the rows of the outbox, which exists.
 func (o Options) gatherRows(ctx context.Context, s *session, f *databaseFacts, partitioned bool) {
-	name := o.Table.SQL()
-	if sequence := f.tables.value.Sequence; sequence != (outbox.Table{}) {
-		names := strings.NewReplacer("%TABLE%", name, "%SEQUENCE%", sequence.SQL())
-		f.ids = ask[idFacts](ctx, s, names.Replace(idsSQL))
-	}
 	f.grants = o.askGrants(ctx, s)
-	f.dead = ask[deadFacts](ctx, s, deadSQL, name)
-	f.times = ask[timesFacts](ctx, s, strings.ReplaceAll(timesSQL, "%TABLE%", name), outbox.SchemaVersion)
 	f.sample = o.takeSample(ctx, s, partitioned)
 	f.adopted = read(ctx, s, func(tx pgx.Tx) ([]adopt.Adopted, error) {
 		return adopt.List(ctx, tx, o.Table, o.TableOwner)
@@ -113,7 +102,6 @@ func (o Options) gatherRows(ctx context.Context, s *session, f *databaseFacts, p
 	if !errors.Is(f.version.err, migrations.ErrOwner) {
 		f.identity = o.askIdentity(ctx, s)
 	}
-	f.textual = ask[int](ctx, s, strings.ReplaceAll(textualSQL, "%TABLE%", name))
 }
 
 // databaseJudge turns the facts of the database into findings. It holds what the judges share.
@@ -175,20 +163,12 @@ func (j *databaseJudge) judgeServer(c chart) {
 	j.judgeVersion(c)
 	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
 		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
-	j.judgeCommits(c)
-	j.judgeReadOnly(c)
-	j.judgeLogin(c)
-	j.judgeRoleLimits(c)
 	j.judgeClock(c)
 	j.judgePooler(c)
-	if j.o.Poll {
-		c.ok("wal_level", "%s; --mode poll needs no streaming", j.setting("wal_level"))
-		return
+	j.judgeRows(c)
+	if !j.o.Poll {
+		j.judgeReplication(c)
 	}
-	j.judgeWAL(c)
-	j.judgeRoom(c)
-	j.judgeReplication(c)
-	j.judgeSenderTimeout(c)
 }
 
 // judgeTables checks the tables, and then what is in them.
@@ -200,15 +180,13 @@ func (j *databaseJudge) judgeTables(c chart) {
 		j.judgeTable(c.about(need.Table.String()), need)
 	}
 	j.judgeHistory(c.about(j.o.Table.Published().String()))
-	j.judgeIDs(c)
-	j.judgeTimes(c)
+	j.judgeRows(c)
 	j.judgeAdopted(c)
 	j.judgeMigrations(c)
 	j.judgeReports(c)
 	if found := j.f.identity; found != nil {
 		c.wrong("replica_identity", hintFix(found.Fix), "%s", found.What)
 	}
-	j.judgePayloads(c)
 }
 
 // judgeCleanup checks what keeps dead rows of the outbox from being removed.
@@ -216,8 +194,7 @@ func (j *databaseJudge) judgeCleanup(c chart) {
 	j.judgeTransactions(c)
 	j.judgePrepared(c)
 	j.judgeStandbyHorizon(c)
-	j.judgeDead(c)
-	j.judgeAutovacuum(c)
+	j.judgeRows(c)
 }
 
 // grantee is the relay's role, as SQL writes it.

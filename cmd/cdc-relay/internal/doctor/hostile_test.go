@@ -113,7 +113,7 @@ func hostileTables(name string) []Finding {
 	o.Table = outbox.Table{Schema: name, Name: name}
 	for _, table := range []outbox.Table{o.Table, o.Table.DeadLetter()} {
 		facts := f.tables.value.Tables[defaults().Table.Name]
-		facts.Owner, facts.Persistence, facts.Secured, facts.Options = name, "u", true, nil
+		facts.Owner, facts.Persistence, facts.Secured = name, "u", true
 		facts.Columns = append(slices.Clone(facts.Columns), columnFacts{Name: name, Type: `"` + name + `"`, NotNull: true}, columnFacts{Name: name + "2", Type: name})
 		for i := range facts.Columns {
 			switch facts.Columns[i].Name {
@@ -135,17 +135,14 @@ func hostileTables(name string) []Finding {
 		f.tables.value.Tables[table.Name] = facts
 	}
 	f.tables.value.Leaves = []leafFacts{{Root: name, Table: o.Table, Persistence: "u"}}
-	f.tables.value.Sequence, f.tables.value.Cache = o.Table, 9
-	f.ids.value = idFacts{Behind: true}
-	f.dead.value = deadFacts{Dead: 1e6, Live: 1}
+	f.tables.value.Sequence = o.Table
 	f.adopted.value = []adopt.Adopted{
 		{Table: o.Table, Command: adopt.Request{Outbox: o.Table, From: o.Table, Layout: name, Set: []string{name}}.Command()},
 		{Table: o.Table, Exists: true, Trigger: true, Enabled: true, LostKey: []string{name}},
 	}
 	found := judgeDatabase(o, f)
 	f.tables.value.Others = map[string]string{name: "VIEW"}
-	f.tables.value.Views = map[string][]viewedFacts{name: {{Schema: name, Name: name}}}
-	f.tables.value.Sequence, f.tables.value.Increment = o.Table, -1
+	f.tables.value.Sequence = o.Table
 	f.version.value = migrations.State{Latest: 1, Pending: make([]migrations.Migration, 1)}
 	return append(found, judgeDatabase(o, f)...)
 }
@@ -153,7 +150,7 @@ func hostileTables(name string) []Finding {
 func hostileGrants(name string) []Finding {
 	o, f := defaults(), well()
 	o.AppRoles, o.Administrator = []string{name}, true
-	f.role.value = roleFacts{Name: name, User: name, Connections: 1, Expired: true, Timeouts: map[string]int64{"statement_timeout": 1}}
+	f.role.value = roleFacts{Name: name, User: name}
 	f.tables.value.SchemaUsage, f.tables.value.SequenceGranted = false, false
 	f.tables.value.Sequence = outbox.Table{Schema: name, Name: name}
 	for table, facts := range f.tables.value.Tables {
@@ -178,7 +175,7 @@ func hostileGrants(name string) []Finding {
 		examine(appFacts{Exists: true, Connect: true, Usage: true, Columns: []string{"routing_key", "payload"}}),
 		examine(appFacts{
 			Exists: true, Connect: true, Usage: true, Columns: []string{"routing_key", "payload"},
-			Reads: []string{"id", "message_id"}, Cancel: true, Login: true,
+			Reads: []string{"id", "message_id"},
 		}),
 		examine(appFacts{}),
 	)

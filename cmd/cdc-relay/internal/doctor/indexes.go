@@ -1,14 +1,10 @@
 package doctor
 
 import (
-	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgerrcode"
-
-	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -100,52 +96,4 @@ func createIndex(of outbox.Table, table tableFacts, want migrations.Index) steps
 		return sql("CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s)", of.Printed(), columns)
 	}
 	return sql("CREATE INDEX %sON %s (%s)%s", concurrently, of.Printed(), columns, where)
-}
-
-// idsSQL reads the sequence after the snapshot was taken, so each visible row has an older id.
-const idsSQL = `
-SELECT jsonb_build_object('exhausted', next > seqmax AND NOT seqcycle, 'behind', next <= max_id,
-                          'narrow', seqmax < 9223372036854775807, 'next', next, 'MaxID', max_id)
-FROM (SELECT q.last_value::numeric + CASE WHEN q.is_called THEN s.seqincrement ELSE 0 END AS next, s.seqmax, s.seqcycle,
-             coalesce((SELECT max(id) FROM %TABLE%), 0) AS max_id
-      FROM %SEQUENCE% q, pg_sequence s WHERE s.seqrelid = q.tableoid AND s.seqincrement > 0) ids`
-
-// idFacts describe the sequence of the column id, if it ascends.
-type idFacts struct {
-	Exhausted   bool // it is at its last value
-	Behind      bool // a row has its next value, or a higher one
-	Narrow      bool // its last value is less than that of a bigint
-	Next, MaxID json.Number
-}
-
-// judgeIDs checks that the sequence has an id for the next row, which is above all others.
-func (j *databaseJudge) judgeIDs(c chart) {
-	f, name := j.f.ids.value, j.tables.Sequence
-	if cache := j.tables.Cache; cache > 1 {
-		c.warn("sequence", sql("ALTER SEQUENCE %s CACHE 1", name),
-			"sequence %s caches %d ids for each session: "+
-				"a later row can get a lower id and overtake earlier rows of its ordering key", name, cache)
-	}
-	setval := func(highest string) steps {
-		return sql("SELECT pg_catalog.setval(%s, %s(pg_catalog.max(id), 0) + 1, false) FROM %s",
-			name.Literal(), highest, j.o.Table.Printed())
-	}
-	switch err := j.f.ids.err; {
-	case j.tables.Increment < 0:
-		ascend := sql("ALTER SEQUENCE %s INCREMENT BY 1 NO MINVALUE NO MAXVALUE START 1 RESTART", name)
-		c.wrong("sequence", lines(sql("BEGIN"), ascend, setval("greatest"), sql("COMMIT")),
-			"sequence %s descends: the newest row is published first, and the order is reversed", name)
-	case pgcode.Is(err, pgerrcode.InsufficientPrivilege, pgerrcode.UndefinedColumn): // another check reports it
-	case c.unknown("sequence", err):
-	case f.Exhausted && f.Narrow:
-		c.wrong("sequence", sql("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name),
-			"sequence %s is at its MAXVALUE: every INSERT fails", name)
-	case f.Exhausted:
-		c.wrong("sequence", setval("coalesce").noted("when the relay has published the row with the highest id"),
-			"sequence %s is at its MAXVALUE: every INSERT fails", name)
-	case f.Behind:
-		c.wrong("sequence", setval("coalesce"),
-			"sequence %s is at %s, but the table has id %s: an INSERT fails as soon as it gets the id of a row",
-			name, f.Next, f.MaxID)
-	}
 }

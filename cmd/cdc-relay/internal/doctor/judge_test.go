@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/internal/amqpdial"
@@ -22,6 +24,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func defaults() Options {
@@ -32,26 +36,20 @@ func defaults() Options {
 func well() databaseFacts {
 	f := databaseFacts{address: "10.0.0.1:5432", encryption: encryption{tls: &tls.ConnectionState{Version: tls.VersionTLS13}}}
 	f.server.value = serverFacts{
-		VersionNumber: 180004, Version: "18.4", Database: "shop", Walsenders: 1,
-		Settings: map[string]setting{
-			"wal_level": {Value: "logical"}, "max_replication_slots": {Value: "10"}, "max_wal_senders": {Value: "10"},
-			"wal_sender_timeout": {"60000", "ms"}, "max_slot_wal_keep_size": {"10240", "MB"}, "max_wal_size": {"1024", "MB"},
-			"idle_replication_slot_timeout": {"0", "s"}, "autovacuum": {Value: "on"}, "track_counts": {Value: "on"},
-		},
+		VersionNumber: 180004, Version: "18.4", Database: "shop", MaxWAL: 1024,
 	}
-	f.role.value = roleFacts{Name: "cdc_relay", User: "cdc_relay", Streams: true, CreatesSlots: true, Connections: -1, SeesOthers: true}
+	f.role.value = roleFacts{Name: "cdc_relay", User: "cdc_relay", Streams: true, CreatesSlots: true, SeesOthers: true}
 	f.tables.value = tablesFacts{SchemaExists: true, SchemaUsage: true, Sequence: outbox.Table{Schema: "public", Name: "outbox_id_seq"}, SequenceGranted: true, Tables: map[string]tableFacts{
 		"outbox_relay": {Privileges: []string{"SELECT", "INSERT", "UPDATE", "DELETE"}},
 	}}
 	for _, need := range schema.Needs(defaults().Table) {
 		f.tables.value.Tables[need.Table.Name] = tableFacts{
-			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Indexes: indexesOf(need.Table), Privileges: need.Privileges, Options: queueSettings(),
+			Kind: "r", Persistence: "p", Owner: "shop", Columns: columnsOf(need.Table), Indexes: indexesOf(need.Table), Privileges: need.Privileges,
 		}
 	}
 	f.version.value = migrations.State{Current: 1, Latest: 1}
 	f.publication.value = publicationFacts{Exists: true, Insert: true, ViaRoot: true, HasTable: true}
 	f.slots.value.Slots = []slot.Slot{{Name: "cdc_relay", Plugin: "pgoutput", Type: "logical", Here: true, Confirmed: 1, Process: process("cdc-relay stream public.outbox")}}
-	f.dead.value.Since = -1
 	f.sample.value = sample{whole: true}
 	return f
 }
@@ -101,19 +99,6 @@ func ofServer() map[string]judgement {
 	return map[string]judgement{
 		"an old version": {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 140023 }, "critical postgres/version", []string{"15"}},
 		"a new version":  {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 200000 }, "warning postgres/version", []string{"newer"}},
-		"replica on 18": {func(_ *Options, f *databaseFacts) {
-			f.server.value.VersionNumber = 180001
-			f.set("wal_level", "replica", "")
-		}, "critical postgres/wal_level", []string{"streaming needs logical", "'logical'"}},
-		"replica on 19": {func(_ *Options, f *databaseFacts) {
-			f.server.value.VersionNumber = 190000
-			f.set("wal_level", "replica", "")
-			f.set("effective_wal_level", "logical", "")
-		}, "", []string{"replica, and logical now"}},
-		"minimal on 19": {func(_ *Options, f *databaseFacts) {
-			f.server.value.VersionNumber = 190000
-			f.set("wal_level", "minimal", "")
-		}, "critical postgres/wal_level", []string{"wal_level is minimal"}},
 		"slots of others": {func(_ *Options, f *databaseFacts) {
 			for i := range 7 {
 				f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: fmt.Sprintf("standby%d", i), Type: "physical", RetainedBytes: 479 << 20})
@@ -123,11 +108,6 @@ func ofServer() map[string]judgement {
 		}, strings.Repeat("warning slot/other_slot, ", 5) + "warning slot/other_slot", []string{
 			"slot standby0, a physical slot, retains 479.0 MB of WAL, and nobody uses it", "-- ask its owner, who loses", "drop_replication_slot('standby4')", "2 more slots retain",
 		}},
-		"all walsenders used": {func(_ *Options, f *databaseFacts) { f.server.value.Walsenders = 10 }, "warning postgres/max_wal_senders", []string{"'20'"}},
-		"no walsender free": {func(_ *Options, f *databaseFacts) {
-			f.server.value.Walsenders = 10
-			f.slots.value.Slots[0].Process = slot.Process{}
-		}, "critical postgres/max_wal_senders, warning slot/active", []string{"no walsender is free", "'20'"}},
 		"pg_hba.conf":              {func(_ *Options, f *databaseFacts) { f.replication = errors.New("no pg_hba.conf entry") }, "critical postgres/replication", []string{"pg_hba.conf has to let the role in"}},
 		"a pooler that replicates": {func(_ *Options, f *databaseFacts) { f.pooler = "seen" }, "warning postgres/pooler", []string{"shares server processes"}},
 		"a pooler of Neon": {func(_ *Options, f *databaseFacts) {
@@ -138,32 +118,23 @@ func ofServer() map[string]judgement {
 			f.pooler = "seen"
 			f.server.value.Roles = []string{"supabase_admin"}
 		}, "warning postgres/pooler", []string{"db.PROJECT.supabase.co:5432"}},
-		"impatient senders": {func(_ *Options, f *databaseFacts) { f.set("wal_sender_timeout", "1000", "ms") }, "warning postgres/wal_sender_timeout", []string{"1s"}},
 		"a question without an answer": {func(_ *Options, f *databaseFacts) {
 			f.slots.err = &advice{errors.New("it took long"), remark("look again")}
-		}, "warning postgres/max_replication_slots, warning slot/slot", []string{"it took long", "look again"}},
+		}, "warning slot/slot", []string{"it took long", "look again"}},
 	}
 }
 
 func ofSlotAndTables() map[string]judgement {
 	const giga = 1 << 30
 	return map[string]judgement{
-		"a limit by hand": {func(_ *Options, f *databaseFacts) {
-			f.set("max_slot_wal_keep_size", "-1", "MB")
-			f.set("max_wal_size", "20480", "MB")
-		}, "warning slot/max_slot_wal_keep_size", []string{"= '40GB'"}},
-		"a limit that meets others": {func(_ *Options, f *databaseFacts) {
-			f.set("max_slot_wal_keep_size", "-1", "MB")
-			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "debezium"})
-		}, "warning slot/max_slot_wal_keep_size", []string{"debezium", "check the other slots first"}},
 		"WAL without a limit": {func(_ *Options, f *databaseFacts) {
-			f.set("max_slot_wal_keep_size", "-1", "MB")
 			f.slots.value.Slots[0].Process = slot.Process{}
+			f.server.value.MaxWAL = 20480
 			f.slots.value.Slots[0].RetainedBytes = 20 * giga
 			f.slots.value.Slots[0].WALStatus = "extended"
 			days := 3.0 * 24 * 3600
 			f.slots.value.Slots[0].InactiveSeconds = &days
-		}, "warning slot/active, critical slot/lag, warning slot/max_slot_wal_keep_size", []string{"20.0 GB of WAL retained (extended)", "for 3 days"}},
+		}, "warning slot/active, critical slot/lag", []string{"= '40GB'", "20.0 GB of WAL retained (extended)", "for 3 days"}},
 		"a slot in the making": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].Confirmed = 0 }, "warning slot/slot", []string{"being created by Postgres process 7"}},
 		"a slot owned by another program": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = process("pg_recvlogical")
@@ -180,9 +151,6 @@ func ofSlotAndTables() map[string]judgement {
 		"a slot of a demoted primary": {func(_ *Options, f *databaseFacts) {
 			f.server.value.InRecovery, f.slots.value.Slots[0].Process, f.slots.value.Slots[0].RetainedBytes = true, slot.Process{}, 3*giga
 		}, "critical postgres/primary, warning slot/slot", []string{"demoted primary", "retains 3.0 GB", "pg_drop_replication_slot"}},
-		"a COMMIT that hangs": {func(_ *Options, f *databaseFacts) {
-			f.transactions.value.Commits, f.transactions.value.Standbys = 2, "ANY 1 (a, b)"
-		}, "critical postgres/commits", []string{"COMMIT of 2 sessions waits", "ANY 1 (a, b)", "synchronous_standby_names"}},
 		"a stream that lags": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}
@@ -197,7 +165,6 @@ func ofSlotAndTables() map[string]judgement {
 		"a standby's query": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Feedback = []transaction{{Program: "walreceiver", XIDAge: 6_000_000}}
 		}, "warning cleanup/standby_horizon", []string{"walreceiver"}},
-		"counting switched off": {func(_ *Options, f *databaseFacts) { f.set("track_counts", "off", "") }, "warning cleanup/autovacuum", []string{"SET track_counts = 'on'"}},
 		"an update is waited for": {func(_ *Options, f *databaseFacts) {
 			f.version.value = migrations.State{Current: 1, Latest: 2, Pending: []migrations.Migration{{Version: 2}}}
 		}, "critical tables/migrations", []string{"cdc-relay setup --tables-only"}},
@@ -225,8 +192,108 @@ func TestDatabaseFactsGiveTheExpectedFindings(t *testing.T) {
 	}
 }
 
-func (f *databaseFacts) set(name, value, unit string) {
-	f.server.value.Settings[name] = setting{value, unit}
+// The checks of settings get the values in place of those of the server.
+func TestSettingsGiveTheExpectedFindings(t *testing.T) {
+	const limit = "max_slot_wal_keep_size"
+	conn := tabletest.Connect(t, services.SharedPostgres(t).Database(t))
+	for name, test := range map[string]struct {
+		set   map[string]string
+		poll  bool
+		slot  slot.Slot
+		other string
+		want  string
+		words []string
+	}{
+		"replica on 18":       {set: map[string]string{"wal_level": "replica"}, want: "critical wal_level", words: []string{"streaming needs logical", "'logical'"}},
+		"replica, and polled": {set: map[string]string{"wal_level": "replica"}, poll: true, want: "ok wal_level", words: []string{"needs no streaming"}},
+		"replica on 19": {set: map[string]string{"wal_level": "replica", "effective_wal_level": "logical", "server_version_num": "190000"},
+			want: "ok wal_level", words: []string{"replica, and logical now"}},
+		"minimal on 19":       {set: map[string]string{"wal_level": "minimal", "server_version_num": "190000"}, want: "critical wal_level", words: []string{"wal_level is minimal"}},
+		"all walsenders used": {set: map[string]string{"max_wal_senders": "0"}, slot: well().slots.value.Slots[0], want: "warning max_wal_senders", words: []string{"'10'"}},
+		"no walsender free":   {set: map[string]string{"max_wal_senders": "0"}, want: "critical max_wal_senders", words: []string{"0 of 0", "'10'"}},
+		"impatient senders":   {set: map[string]string{"wal_sender_timeout": "1000"}, want: "warning wal_sender_timeout", words: []string{"1000ms", "'60s'"}},
+		"no limit":            {set: map[string]string{limit: "-1"}, want: "warning " + limit, words: []string{"= '10GB'"}},
+		"no limit, and others": {set: map[string]string{limit: "-1"}, other: "debezium", want: "warning " + limit,
+			words: []string{"debezium", "check the other slots first"}},
+		"a limit":                {set: map[string]string{limit: "10240"}, want: "ok " + limit, words: []string{"10240 MB. For this relay a limit is safe"}},
+		"counting switched off":  {set: map[string]string{"track_counts": "off"}, want: "warning autovacuum", words: []string{"SET track_counts = 'on'"}},
+		"a COMMIT that hangs":    {set: map[string]string{"synchronous_standby_names": "ANY 1 (a, b)"}, want: "critical commits", words: []string{"COMMIT of 2 sessions waits", "ANY 1 (a, b)"}},
+		"slots that time out":    {set: map[string]string{"idle_replication_slot_timeout": "3600"}, want: "ok idle_replication_slot_timeout", words: []string{"3600s: relays that"}},
+		"slots that never do so": {set: map[string]string{"idle_replication_slot_timeout": "0"}, want: "ok idle_replication_slot_timeout", words: []string{"off: the slot"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, f := defaults(), well()
+			o.Poll, f.slots.value.Slots = test.poll, []slot.Slot{test.slot}
+			if test.other != "" {
+				f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: test.other})
+			}
+			f.tables.value = tablesFacts{}
+			j := newDatabaseJudge(o, f)
+			var found []Finding
+			for area := range shadowed(t, conn, j, test.set) {
+				j.judgeRows(chart{area, "", &found})
+			}
+			text := ""
+			for _, one := range found {
+				if level, name, _ := strings.Cut(test.want, " "); one.Name == name && one.Level == Level(level) {
+					text += fmt.Sprint(one)
+				}
+			}
+			for _, words := range append(test.words, "") {
+				if text == "" || !strings.Contains(text, words) {
+					t.Errorf("not said: %s\n%s\n%v", words, text, found)
+				}
+			}
+		})
+	}
+}
+
+// shadowed makes the checks with these settings, and with two sessions whose COMMIT waits. It returns their areas.
+func shadowed(t *testing.T, conn *pgx.Conn, j *databaseJudge, set map[string]string) map[Area]bool {
+	t.Helper()
+	for _, statement := range []string{
+		"BEGIN",
+		"CREATE TEMP TABLE pg_settings AS SELECT * FROM pg_catalog.pg_settings",
+		"CREATE TEMP VIEW pg_stat_activity AS SELECT 'SyncRep' AS wait_event, current_database() AS datname FROM generate_series(1, 2)",
+		"SET LOCAL search_path = pg_temp, pg_catalog",
+	} {
+		_, err := conn.Exec(t.Context(), statement)
+		services.Must(t, err)
+	}
+	for name, value := range set {
+		_, err := conn.Exec(t.Context(), `WITH known AS (UPDATE pg_settings SET setting = $2 WHERE name = $1 RETURNING name)
+			INSERT INTO pg_settings (name, setting, unit, vartype) SELECT $1, $2, 's', 'string' WHERE NOT EXISTS (SELECT FROM known)`, name, value)
+		services.Must(t, err)
+	}
+	defer func() {
+		_, err := conn.Exec(context.Background(), "ROLLBACK")
+		services.Must(t, err)
+	}()
+	areas := map[Area]bool{}
+	common, all, args := j.checks()
+	for _, one := range all {
+		rows, _ := conn.Query(t.Context(), common+one.Says, args)
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
+		services.Must(t, err)
+		j.f.rows, areas[one.Area] = append(j.f.rows, found...), true
+	}
+	return areas
+}
+
+// A check that fails is reported, and the others are made.
+func TestAnErrorInOneCheckLosesNoOther(t *testing.T) {
+	conn := tabletest.Connect(t, services.SharedPostgres(t).Database(t))
+	f := well()
+	f.tables.value.Sequence = outbox.Table{Schema: "pg_catalog", Name: "pg_class"} // it exists, and is no sequence
+	j := newDatabaseJudge(Options{Table: outbox.Table{Schema: "public", Name: "no"}}, f)
+	j.there, j.f.rows = true, nil
+	j.f.rows = j.askChecks(t.Context(), &session{conn: conn})
+	var found []Finding
+	j.judgeRows(chart{Tables, "", &found})
+	j.judgeRows(chart{Postgres, "", &found})
+	if text := fmt.Sprint(found); !strings.Contains(text, "could not be checked: ") || !strings.Contains(text, "wal_level") {
+		t.Errorf("got %s", text)
+	}
 }
 
 func TestEveryManagedServiceHasItsCommands(t *testing.T) {
@@ -245,10 +312,8 @@ func TestEveryManagedServiceHasItsCommands(t *testing.T) {
 func TestFixesUseTheCommandsOfTheManagedService(t *testing.T) {
 	f := well()
 	f.server.value.Roles = []string{"rds_superuser"}
-	f.set("max_slot_wal_keep_size", "-1", "MB")
-	f.set("wal_sender_timeout", "1000", "ms")
-	f.set("autovacuum", "off", "")
-	text := fmt.Sprint(judgeDatabase(defaults(), f))
+	j := newDatabaseJudge(defaults(), f)
+	text := fmt.Sprint(j.cure([]string{j.limit(), "set wal_sender_timeout 60s", "set autovacuum on"}))
 	for _, words := range []string{
 		"ParameterName=max_slot_wal_keep_size,ParameterValue=10240,ApplyMethod=immediate",
 		"ParameterName=wal_sender_timeout,ParameterValue=60000,ApplyMethod=immediate", "ParameterName=autovacuum,ParameterValue=1,",

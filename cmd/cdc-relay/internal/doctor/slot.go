@@ -74,8 +74,7 @@ func (j *databaseJudge) judgeSlot(c chart) {
 		c.wrong("active", hintFix(found.Fix), "%s", found.What)
 	}
 	j.judgeOtherSlots(c)
-	j.judgeKeepSize(c)
-	j.judgeIdleTimeout(c)
+	j.judgeRows(c)
 }
 
 // mostOtherSlots is how many are reported one by one: those that retain most.
@@ -192,7 +191,7 @@ func (j *databaseJudge) judgeLag(c chart, s slot.Slot) {
 			"What delays it: SELECT * FROM pg_stat_replication;"),
 			"%s: the server invalidates the slot at the next checkpoint", says)
 	case s.RetainedBytes > muchWAL && s.SafeBytes == nil:
-		c.wrong("lag", j.limitWAL(), "%s, without a limit: the server's disk fills up", says)
+		c.wrong("lag", j.cure([]string{j.limit()}), "%s, without a limit: the server's disk fills up", says)
 	case s.Active() && s.LagBytes > 1<<30:
 		c.warn("lag", lines(
 			sql("SELECT pid, state, sent_lsn, flush_lsn, pg_catalog.pg_size_pretty("+
@@ -227,30 +226,9 @@ func (j *databaseJudge) judgeFailover(c chart, s slot.Slot) {
 	}
 }
 
-// limitWAL sets the recommended limit.
-func (j *databaseJudge) limitWAL() steps {
-	enough := max(muchWAL, 2*j.bytes("max_wal_size"))
-	return j.service.setting("max_slot_wal_keep_size", fmt.Sprintf("%dGB", enough>>30), false)
-}
-
-// judgeKeepSize: a limit is safe for this relay.
-func (j *databaseJudge) judgeKeepSize(c chart) {
-	limit, others := j.bytes("max_slot_wal_keep_size"), j.otherNames()
-	const safe = "For this relay a limit is safe: it recreates an invalidated slot and scans the table"
-	const full = "no limit: while all relays are stopped, WAL fills the disk. " + safe
-	switch {
-	case limit < 0 && others != "":
-		c.warn("max_slot_wal_keep_size",
-			lines(j.limitWAL(), remark("-- check the other slots first: the limit applies to them, too")),
-			"%s. But the server has other slots, which it may harm: %s", full, others)
-	case limit < 0:
-		c.warn("max_slot_wal_keep_size", j.limitWAL(), full)
-	case limit < 1<<30:
-		c.warn("max_slot_wal_keep_size", j.limitWAL(),
-			"%s is little: one large transaction of any application can invalidate the slot. %s", size(limit), safe)
-	default:
-		c.ok("max_slot_wal_keep_size", "%s. %s", size(limit), safe)
-	}
+// limit is the recommended one, as checks.sql writes a fix.
+func (j *databaseJudge) limit() string {
+	return fmt.Sprintf("set max_slot_wal_keep_size %dGB", max(10, 2*j.server.MaxWAL>>10))
 }
 
 // others returns the slots of others.
@@ -268,17 +246,4 @@ func (j *databaseJudge) otherNames() string {
 		names = append(names[:5], fmt.Sprintf("and %d more", len(names)-5))
 	}
 	return strings.Join(names, ", ")
-}
-
-func (j *databaseJudge) judgeIdleTimeout(c chart) {
-	timeout, known := j.duration("idle_replication_slot_timeout")
-	switch {
-	case !known: // not before Postgres 18
-	case timeout == 0:
-		c.ok("idle_replication_slot_timeout", "off: the slot of stopped relays stays, within max_slot_wal_keep_size")
-	default:
-		c.ok("idle_replication_slot_timeout",
-			"%s: relays that were stopped for longer find no slot, recreate it and scan the table; nothing is lost",
-			span(timeout))
-	}
 }
