@@ -17,7 +17,7 @@ const changing = `('{UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]
   || CASE WHEN current_setting('server_version_num')::int >= 170000 THEN '{MAINTAIN}' ELSE '{}' END::text[])`
 
 const appSQL = `
-SELECT jsonb_build_object('exists', true, 'login', r.rolcanlogin,
+SELECT jsonb_build_object('exists', true,
   'connect', has_database_privilege(r.oid, current_database(), 'CONNECT'),
   'usage', has_schema_privilege(r.oid, n.oid, 'USAGE'),
   'columns', (SELECT jsonb_agg(a.attname) FROM pg_attribute a
@@ -38,8 +38,6 @@ SELECT jsonb_build_object('exists', true, 'login', r.rolcanlogin,
                  AND CASE q.relkind WHEN 'S' THEN NOT has_sequence_privilege(r.oid, q.oid, 'USAGE, UPDATE') END),
   'enqueue', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_enqueue'
                      AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
-  'cancel', EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = n.oid AND f.proname = $3 || '_cancel'
-                    AND has_function_privilege(r.oid, f.oid, 'EXECUTE')),
   'more', (SELECT jsonb_agg(p) FROM unnest('{SELECT}'::text[] || ` + changing + `) p
            WHERE has_table_privilege(r.oid, c.oid, p)
              OR p IN ('UPDATE', 'REFERENCES') AND has_any_column_privilege(r.oid, c.oid, p)),
@@ -67,10 +65,10 @@ WHERE r.rolname = $1`
 
 // appFacts describe the role of an application.
 type appFacts struct {
-	Name                          string
-	Exists, Login, Connect, Usage bool
-	Columns                       []string // columns with the INSERT privilege
-	More                          []string // other privileges on the table
+	Name                   string
+	Exists, Connect, Usage bool
+	Columns                []string // columns with the INSERT privilege
+	More                   []string // other privileges on the table
 	// Others are privileges to change the other tables, and the sequence.
 	Others []otherFacts
 	// Reads are the columns that it may SELECT. ORMs need id for RETURNING id, and Sequence for lastval.
@@ -78,10 +76,9 @@ type appFacts struct {
 	Sequence bool
 	// Defaults are the sequences of default values that it may not use.
 	Defaults []sequenceFacts
-	// Enqueue and Cancel: it may call <table>_enqueue, which needs no INSERT, and <table>_cancel.
-	Enqueue, Cancel bool
-	Owner           bool // or superuser
-	Rejected        bool // row-level security rejects every row
+	Enqueue  bool // it may call <table>_enqueue, which needs no INSERT
+	Owner    bool // or superuser
+	Rejected bool // row-level security rejects every row
 }
 
 // otherFacts are privileges that a role, or PUBLIC if it is "", has on a table or sequence.
@@ -139,16 +136,11 @@ func (j *databaseJudge) judgeApp(c chart, about answer[appFacts]) {
 	case len(wrong) > 0:
 		c.wrong("application", missing, "role %q may not %s", name, strings.Join(wrong, ", nor "))
 	case !app.inserts():
-		c.ok("application", "role %q may call %s, and not INSERT", name, j.function("_enqueue"))
+		c.ok("application", "role %q may call %s_enqueue, and not INSERT", name, j.o.Table)
 	default:
 		j.judgeAppGrants(c, app)
 		j.judgeReturning(c, app)
 	}
-}
-
-// function returns the name of a function of the outbox.
-func (j *databaseJudge) function(suffix string) outbox.Table {
-	return outbox.Table{Schema: j.o.Table.Schema, Name: j.o.Table.Name + suffix}
 }
 
 // judgeAppGrants reports what the application may do besides the INSERT of messages.
@@ -180,11 +172,6 @@ func (j *databaseJudge) judgeAppGrants(c chart, app appFacts) {
 		c.warn("application", j.narrow(name), "role %q may INSERT into %s, which are the relay's own: "+
 			"it can take the ids of others and delay their messages. Grant the other columns instead",
 			name, strings.Join(own, ", "))
-	case !app.Login:
-		c.ok("application", "role %q may INSERT, and so may its members: it cannot log in itself", name)
-	case app.Cancel && slices.Contains(app.Reads, "message_id"):
-		c.ok("application", "role %q may INSERT, read %s and call %s: so it can delete waiting messages of others",
-			name, reads, j.function("_cancel"))
 	case reads != "":
 		c.ok("application", "role %q may INSERT and read %s", name, reads)
 	default:

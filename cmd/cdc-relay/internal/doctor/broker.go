@@ -23,9 +23,9 @@ import (
 type brokerFacts struct {
 	// unreachable is why no node takes a connection; nil: at least one does, and the other facts are from the first.
 	unreachable *amqpdial.DialError
-	nodes       []nodeFacts // all, if there are several
+	nodes       []nodeFacts
 
-	address, vhost, user, version string
+	vhost, user, version string
 
 	encryption encryption
 	alarm      string        // why the broker accepts no messages; "": there is no alarm
@@ -60,16 +60,12 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 			used = one
 		}
 	}
-	if len(all) > 1 {
-		f.nodes = all
-	}
-	uri, ip := used.URI, net.ParseIP(used.URI.Host)
-	f.address, f.vhost, f.user, f.version = used.Address(), uri.Vhost, uri.Username, used.version
-	f.encryption.local = uri.Host == "localhost" || ip != nil && ip.IsLoopback()
+	f.nodes, f.vhost, f.user, f.version = all, used.URI.Vhost, used.URI.Username, used.version
 	if f.unreachable = used.unreachable; f.unreachable != nil {
 		return f
 	}
-	if uri.Scheme == "amqps" {
+	f.encryption = encryptionOf(used.probe.socket, false)
+	if used.URI.Scheme == "amqps" {
 		state := used.probe.conn.ConnectionState()
 		f.encryption.tls, f.encryption.verified = &state, len(state.VerifiedChains) > 0
 	}
@@ -259,15 +255,14 @@ func judgeBroker(o Options, f facts) (found []Finding) {
 
 // judgeNodes reports each node. One that takes no connection is a problem only if there is no other.
 func (j *brokerJudge) judgeNodes(c chart) {
-	switch down := j.f.unreachable; {
-	case len(j.f.nodes) > 0:
-	case down != nil:
+	if down := j.f.unreachable; down != nil && len(j.f.nodes) == 0 {
 		c.wrong(down.Part, hintFix(down.Hint()), "%s", down)
-	default:
-		c.ok("reachable", "RabbitMQ %s at %s", j.f.version, j.f.address)
 	}
 	for _, node := range j.f.nodes {
-		one := c.about(node.Address())
+		one := c
+		if len(j.f.nodes) > 1 {
+			one = c.about(node.Address())
+		}
 		switch down := node.unreachable; {
 		case down == nil:
 			one.ok("reachable", "RabbitMQ %s at %s accepts user %q", node.version, node.Address(), node.URI.Username)

@@ -78,7 +78,7 @@ func TestAHealthyBrokerPasses(t *testing.T) {
 	p.insert(nil, "orders", p.replyTo())
 	r := p.examine()
 	r.wantOthersOK()
-	r.want(doctor.OK, doctor.Routing, "waiting", "4 rows wait, for 4 pairs")
+	r.want(doctor.OK, doctor.Routing, "waiting", "4 rows and 0 dead letters, for 4 pairs")
 	r.want(doctor.OK, doctor.Routing, "route", "each of 4 routing keys reaches a queue")
 	if q, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil); err != nil || q.Messages != 0 {
 		t.Errorf("the examination left %d messages, %v", q.Messages, err)
@@ -400,7 +400,7 @@ func TestDeadLettersAndFullQueuesAreExamined(t *testing.T) {
 			(2, '', 'no_queue', 'unroutable: NO_ROUTE'), (3, '', 'full', 'nack: RabbitMQ answered with a nack')) v (i, e, k, r)`,
 		"INSERT INTO outbox (exchange, routing_key, payload, attempts, available_at, last_error) VALUES ('', 'full', '1', 1, now() + interval '1 hour', 'nack: x')")
 	r := p.examine()
-	r.want(doctor.OK, doctor.Routing, "waiting", "1 row waits, for 3 pairs of exchange and routing key; with those of 3 dead letters")
+	r.want(doctor.OK, doctor.Routing, "waiting", "1 row and 3 dead letters, for 3 pairs of exchange and routing key")
 	r.want(doctor.Problem, doctor.RabbitMQ, "exchange", `exchange "gone" does not exist`)
 	r.want(doctor.Problem, doctor.Routing, "route", `queue "no_queue"`, "1 row examined was rejected for that before")
 	r.want(doctor.Warning, doctor.Routing, "nack", `2 messages examined were rejected with a nack, sent to the default exchange with routing key "full"`, "add consumers")

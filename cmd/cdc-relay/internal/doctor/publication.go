@@ -74,43 +74,42 @@ func (j *databaseJudge) judgePublicationFault(c chart, fault provision.Publicati
 			repair = lines(repair, sql("%s", statement))
 		}
 	}
+	name, effect := "publication", "nothing streams"
 	switch fault.Kind {
 	case provision.PublicationMissing:
 		if j.absent {
 			return
 		}
-		fix := j.setupCommand().noted("as the owner of the table")
+		create := j.setupCommand().noted("as the owner of the table")
 		if j.there {
-			fix = lines(repair.safe(), fix.orElse())
+			create = lines(repair.safe(), create.orElse())
 		}
-		c.wrong("publication", fix, "publication %s does not exist: nothing streams", j.o.Publication)
+		says, repair = fmt.Sprintf("publication %s does not exist", j.o.Publication), create
 	case provision.PublicationByPartition:
-		if j.there && j.table.partitioned() {
-			c.wrong("partition_root", repair, "%s, and the relay looks for those of %s", says, j.o.Table)
-		} else {
-			c.warn("partition_root", repair, "%s, once it has partitions", says)
+		name, effect = "partition_root", "the relay looks for those of "+j.o.Table.String()
+		if !j.there || !j.table.partitioned() {
+			c.warn(name, repair, "%s, once it has partitions", says)
+			return
 		}
 	case provision.PublicationWithRowFilter:
+		name, effect = "row_filter", p.Filter+": rows that it hides do not stream"
 		if p.Filter == "" {
-			c.wrong("row_filter", repair, "%s: rows of other shards stream, and are published twice", says)
-		} else {
-			c.wrong("row_filter", repair, "%s, %s: rows that it hides do not stream", says, p.Filter)
+			effect = "rows of other shards stream, and are published twice"
 		}
 	case provision.PublicationWithColumnList:
-		c.wrong("column_list", repair, "%s, %s: the relay needs all columns", says, p.Columns)
+		name, effect = "column_list", p.Columns+": the relay needs all columns"
 	case provision.PublicationOfAnotherOutbox:
-		fix := j.ownNames()
+		repair = j.ownNames()
 		if p.NoTable {
-			fix = hintFix(fault.Fix)
+			repair = hintFix(fault.Fix)
 		}
-		c.wrong("publication", fix, "%s: nothing streams", says)
 	case provision.PublicationWithoutTable:
-		if j.there {
-			c.wrong("publication", repair.safe(), "%s: nothing streams", says)
+		if !j.there {
+			return
 		}
-	default:
-		c.wrong("publication", repair, "%s: nothing streams", says)
+		repair = repair.safe()
 	}
+	c.wrong(name, repair, "%s: %s", says, effect)
 }
 
 // judgePublicationExtras reports what else it publishes. Others may rely on it.

@@ -85,22 +85,17 @@ func (j *brokerJudge) judgeWaiting(c chart) {
 	if j.f.left > 0 {
 		more = fmt.Sprintf("; %d of them were checked", len(j.f.asked))
 	}
-	if s.dead > 0 {
-		more += "; with those of " + counted(s.dead, "dead letter", "dead letters")
-	}
+	what := fmt.Sprintf("%s and %s, for %s of exchange and routing key%s", counted(s.rows, "row", "rows"),
+		counted(s.dead, "dead letter", "dead letters"), counted(kinds, "pair", "pairs"), more)
 	switch {
 	case j.database.unreachable != nil || !there: // reported already
 	case c.unknown("waiting", j.database.sample.err):
-	case s.whole:
-		c.ok("waiting", "%s, for %s of exchange and routing key%s",
-			counted(s.rows, "row waits", "rows wait"), counted(kinds, "pair", "pairs"), more)
 	case s.missed != nil:
-		c.warn("waiting", fixOf(s.missed),
-			"of %d rows, for %d pairs of exchange and routing key%s; others could not be read: %s",
-			s.rows, kinds, more, s.missed)
+		c.warn("waiting", fixOf(s.missed), "examined are %s; others could not be read: %s", what, s.missed)
+	case s.whole:
+		c.ok("waiting", "examined are all: %s", what)
 	default:
-		c.ok("waiting", "of the first %d rows (the oldest, the newest, retries, and some between), "+
-			"for %d pairs of exchange and routing key%s", s.rows, kinds, more)
+		c.ok("waiting", "examined are the oldest, the newest, retries, and some between: %s", what)
 	}
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -134,8 +135,8 @@ func (t triggerFacts) judge(f firing) (level Level, says string) {
 			return Problem, fmt.Sprintf("runs for each %s and always fails: its function has no RETURN. So %s",
 				event.name, f.failed)
 		case before && t.suppresses(event.null):
-			return Problem, fmt.Sprintf("runs before each %s and returns %s: %s",
-				event.name, t.nullNames(event.null), f.suppressed)
+			return Problem, fmt.Sprintf("runs before each %s and returns %s, which is null there: %s",
+				event.name, strings.ToUpper(strings.Join(t.Returns, " or ")), f.suppressed)
 		}
 	}
 	switch {
@@ -153,16 +154,6 @@ func (t triggerFacts) judge(f firing) (level Level, says string) {
 func (t triggerFacts) suppresses(null string) bool {
 	keeps := func(word string) bool { return word != "null" && word != null }
 	return len(t.Returns) > 0 && !slices.ContainsFunc(t.Returns, keeps)
-}
-
-func (t triggerFacts) nullNames(null string) string {
-	switch {
-	case !slices.Contains(t.Returns, "new") && !slices.Contains(t.Returns, "old"):
-		return "NULL"
-	case null == "new":
-		return "NEW, which is null there"
-	}
-	return "OLD, which is null there"
 }
 
 // judgeRules: a rule on INSERT, UPDATE or DELETE rewrites the statements.
