@@ -209,12 +209,19 @@ func TestDocsNameEveryCheck(t *testing.T) {
 	files, err := filepath.Glob("internal/doctor/*.go")
 	must(t, err)
 	names := map[string]bool{}
-	call := regexp.MustCompile(`\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?"([a-z_]+)"`)
+	call := regexp.MustCompile(`(?:\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?|name, effect :?= )"([a-z_]+)"`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		must(t, err)
 		for _, m := range call.FindAllStringSubmatch(string(text), -1) {
 			names[m[1]] = true
+		}
+	}
+	statements, err := os.ReadFile("internal/doctor/checks.sql")
+	must(t, err)
+	for _, heading := range regexp.MustCompile(`(?m)^-- [a-z]+ ([a-z_ ]+)$`).FindAllStringSubmatch(string(statements), -1) {
+		for _, name := range strings.Fields(heading[1]) {
+			names[name] = true
 		}
 	}
 	if len(names) < 35 {

@@ -30,15 +30,17 @@ func (j *databaseJudge) checks() (common string, all []row, args pgx.NamedArgs) 
 	table, sequence := j.o.Table, j.tables.Sequence
 	blocks := strings.Split(checksSQL, "\n\n-- ")
 	for _, block := range blocks[1:] {
-		heading, text, _ := strings.Cut(block, "\n")
+		line, text, _ := strings.Cut(block, "\n")
 		if !j.there && strings.Contains(text, "%TABLE%") ||
 			sequence == (outbox.Table{}) && strings.Contains(text, "@sequence") {
 			continue
 		}
-		area, name, _ := strings.Cut(heading, " ")
+		heading := strings.Fields(line) // area and names
 		text = strings.NewReplacer("%TABLE%", table.SQL(), "%SEQUENCE%", sequence.SQL()).Replace(text)
-		all = append(all, row{Area: Area(area), Name: name,
-			Says: "SELECT '" + area + "' AS area, found.* FROM (" + text + ") found(name, level, says, fix)"})
+		all = append(all, row{
+			Area: Area(heading[0]), Name: heading[1],
+			Says: "SELECT '" + heading[0] + "' AS area, found.* FROM (" + text + ") found(name, level, says, fix)",
+		})
 	}
 	return blocks[0] + "\n", all, pgx.NamedArgs{
 		"administrator": j.o.Administrator, "poll": j.o.Poll, "readonly": j.f.readOnly.value == "on",

@@ -1,4 +1,4 @@
--- What one comparison decides. Each statement is one check, below its area and its name. Its rows are a name, a level,
+-- What one comparison decides. Each statement is a check, below its area and its names. Its rows are a name, a level,
 -- a text, and the lines of the fix. In these, "set NAME VALUE" and "restart NAME VALUE" stand for the way in which this
 -- server gets a setting, "logical" for that to logical decoding, and "safe …" for SQL that --fix may run.
 WITH s AS (SELECT jsonb_object_agg(name, setting) AS val,
@@ -41,7 +41,7 @@ SELECT 'connections', 'warning', format('role "%s" may open %s connections: a re
     login.rolconnlimit), ARRAY[format('ALTER ROLE %I CONNECTION LIMIT -1;', login.rolname)]
 FROM login, me WHERE login.rolconnlimit BETWEEN 0 AND 6 AND NOT me.rolsuper
 
--- postgres statement_timeout
+-- postgres statement_timeout idle_session_timeout
 SELECT name, 'warning', format('%s is %s for role "%s": %s', name,
     CASE WHEN ms % 1000 = 0 THEN ms / 1000 || 's' ELSE ms || 'ms' END, rolname, effect),
   ARRAY[format('ALTER ROLE %I IN DATABASE %I SET %s = 0;', rolname, current_database(), name)]
@@ -61,7 +61,8 @@ SELECT 'wal_level', CASE WHEN can THEN 'ok' ELSE 'critical' END,
     ELSE format('%s, and %s now: this server raises it while a logical slot exists', level, effective) END,
   CASE WHEN NOT can THEN ARRAY['logical'] END
 FROM (SELECT val->>'wal_level' AS level, val->>'effective_wal_level' AS effective,
-        @poll OR val->>'wal_level' = 'logical' OR val->>'wal_level' = 'replica' AND (n->'server_version_num')::int >= 190000 AS can FROM s) w
+        @poll OR val->>'wal_level' = 'logical'
+        OR val->>'wal_level' = 'replica' AND (n->'server_version_num')::int >= 190000 AS can FROM s) w
 
 -- postgres max_replication_slots
 SELECT 'max_replication_slots', CASE WHEN used < most OR @exists THEN 'ok' ELSE 'critical' END,
@@ -171,7 +172,7 @@ FROM (SELECT q.last_value::numeric + CASE WHEN q.is_called THEN p.seqincrement E
       FROM %SEQUENCE% q, pg_sequence p WHERE p.seqrelid = q.tableoid AND p.seqincrement > 0) w
 WHERE next > seqmax AND NOT seqcycle OR next <= latest
 
--- tables created_at
+-- tables schema_version expires_at created_at
 SELECT w.name, 'warning', w.n || CASE w.n WHEN 1 THEN ' row' ELSE ' rows' END || ' of those examined ' || w.says, w.fix
 FROM (SELECT count(*) FILTER (WHERE schema_version > @schema::int) AS newer, max(schema_version) AS version,
         count(*) FILTER (WHERE expires_at <= clock_timestamp()) AS expired,

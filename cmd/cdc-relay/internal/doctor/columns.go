@@ -61,7 +61,7 @@ func (j *databaseJudge) travels(of outbox.Table, is columnFacts) bool {
 // judgeExtraColumn checks a column that is not the relay's and that does not travel.
 func (j *databaseJudge) judgeExtraColumn(c chart, of outbox.Table, is columnFacts) {
 	own := of == j.o.Table
-	switch fix := sql("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL", of.Printed(), quote(is.Name)); {
+	switch fix := alterColumn(of, is.Name, "DROP NOT NULL"); {
 	case is.NotNull && !is.Filled && own:
 		c.warn("column", lines(fix, j.giveDead(is)), extraColumn, is.Name, of, notNullEffect(j.o.Table, of))
 	case is.NotNull && !is.Filled:
@@ -91,9 +91,7 @@ func (j *databaseJudge) giveDead(is columnFacts) steps {
 }
 
 func (j *databaseJudge) judgeColumn(c chart, of outbox.Table, is columnFacts, want migrations.Column) {
-	alter := func(action string) steps {
-		return sql("ALTER TABLE %s ALTER COLUMN %s %s", of.Printed(), quote(is.Name), action)
-	}
+	alter := func(action string) steps { return alterColumn(of, is.Name, action) }
 	what := fmt.Sprintf("column %s of %s", is.Name, of)
 	switch {
 	case is.Generated:
@@ -209,12 +207,14 @@ func notNullEffect(table, of outbox.Table) string {
 // identity reports whether the column gets its values from a sequence of its own.
 func identity(want migrations.Column) bool { return strings.HasPrefix(want.Default, "GENERATED") }
 
+func alterColumn(of outbox.Table, name, action string) steps {
+	return sql("ALTER TABLE %s ALTER COLUMN %s %s", of.Printed(), quote(name), action)
+}
+
 // setDefault gives a column its default. --fix may do that, as it changes no row, but makes no identity. A new sequence
 // continues after the existing rows.
 func setDefault(of outbox.Table, want migrations.Column) steps {
-	alter := func(action string) steps {
-		return sql("ALTER TABLE %s ALTER COLUMN %s %s", of.Printed(), quote(want.Name), action)
-	}
+	alter := func(action string) steps { return alterColumn(of, want.Name, action) }
 	switch {
 	case want.Default == "":
 		return alter("DROP DEFAULT")

@@ -42,19 +42,16 @@ func (e encryption) judge(c chart, server string, choose steps, now time.Time) {
 	case e.tls == nil:
 		c.warn("tls", choose, "none: password and messages cross the network in clear")
 		return
-	case len(e.tls.PeerCertificates) == 0:
-		c.ok("tls", "%s", tls.VersionName(e.tls.Version))
+	case len(e.tls.PeerCertificates) == 0 || !e.verified:
+		c.ok("tls", "%s, and the certificate is not verified", tls.VersionName(e.tls.Version))
 		return
 	}
 	cert := e.tls.PeerCertificates[0]
 	says := fmt.Sprintf("%s, certificate of %s, valid until %s",
 		tls.VersionName(e.tls.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
-	switch left := cert.NotAfter.Sub(now); {
-	case !e.verified:
-		c.ok("tls", "%s, which is not verified", says)
-	case left < soonExpired:
+	if left := cert.NotAfter.Sub(now); left < soonExpired {
 		c.warn("tls", remark("# renew the certificate of %s", server), "%s: for %s more", says, span(max(left, 0)))
-	default:
+	} else {
 		c.ok("tls", "%s", says)
 	}
 }

@@ -136,6 +136,9 @@ func hostileTables(name string) []Finding {
 	}
 	f.tables.value.Leaves = []leafFacts{{Root: name, Table: o.Table, Persistence: "u"}}
 	f.tables.value.Sequence = o.Table
+	f.rows = []row{
+		{Area: Tables, Name: "sequence", Level: Problem, Says: name, Fix: []string{"ALTER SEQUENCE " + o.Table.SQL() + " CACHE 1;", "safe GRANT USAGE ON SEQUENCE " + o.Table.SQL() + " TO " + quote(name) + ";"}},
+	}
 	f.adopted.value = []adopt.Adopted{
 		{Table: o.Table, Command: adopt.Request{Outbox: o.Table, From: o.Table, Layout: name, Set: []string{name}}.Command()},
 		{Table: o.Table, Exists: true, Trigger: true, Enabled: true, LostKey: []string{name}},

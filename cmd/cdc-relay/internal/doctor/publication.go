@@ -51,12 +51,8 @@ func (j *databaseJudge) judgePublication(c chart) {
 	for _, fault := range faults {
 		j.judgePublicationFault(c, fault)
 	}
-	switch {
-	case len(faults) > 0:
-	case j.o.Shard.Whole():
+	if len(faults) == 0 {
 		c.ok("publication", "%s publishes the inserts of %s", j.o.Publication, j.o.Table)
-	default:
-		c.ok("publication", "%s publishes the inserts of %s in shard %s", j.o.Publication, j.o.Table, j.o.Shard)
 	}
 	if p.Exists {
 		j.judgePublicationExtras(c)

@@ -77,12 +77,8 @@ func (j *brokerJudge) judgeOverflow(c chart, q queueFacts, s queueRules) {
 		_, fix := problem.OfReason(outbox.ReasonNack, nil, "")
 		c.wrong("overflow", remark("# %s", fix), "queue %q is full (%s) and rejects messages: "+
 			"they are retried, then dead-lettered", q.Name, limit)
-	case set && overflow != "drop-head":
-		c.ok("overflow", "queue %q is limited (%s) and rejects messages when it is full: "+
-			"they are retried, then dead-lettered", q.Name, limit)
-	case lost == "":
-		c.ok("overflow", "queue %q is limited (%s) and moves its oldest messages to exchange %q when it is full",
-			q.Name, limit, to)
+	case set && overflow != "drop-head", lost == "":
+		c.ok("overflow", "queue %q is limited (%s) and loses nothing when it is full", q.Name, limit)
 	default:
 		c.warn("overflow", j.queueFix(q, s.own, name, "overflow", "reject-publish"), "queue %q is limited (%s) and "+
 			"drops its oldest messages when it is full: they were confirmed, and are lost%s", q.Name, limit, lost)

@@ -145,8 +145,6 @@ func (j *databaseJudge) judgeTable(c chart, need schema.Need) {
 		one := outbox.Table{Schema: of.Schema, Name: of.Name + "_default"}
 		c.wrong("table", sql("CREATE TABLE %s PARTITION OF %s DEFAULT", one.Printed(), of.Printed()),
 			"table %s has no partition: every INSERT fails", of)
-	case table.partitioned():
-		c.ok("table", "%s, partitioned, owned by %q", of, table.Owner)
 	default:
 		c.ok("table", "%s, owned by %q", of, table.Owner)
 	}
