@@ -65,13 +65,13 @@ FROM (SELECT val->>'wal_level' AS level, val->>'effective_wal_level' AS effectiv
         OR val->>'wal_level' = 'replica' AND (n->'server_version_num')::int >= 190000 AS can FROM s) w
 
 -- postgres max_replication_slots
-SELECT 'max_replication_slots', CASE WHEN used < most OR @exists THEN 'ok' ELSE 'critical' END,
-  format('%s of %s are in use%s', used, most, CASE WHEN used >= most THEN '; not active are ' || idle END),
-  CASE WHEN used >= most THEN ARRAY['restart max_replication_slots ' || most + 10] END
-    || CASE WHEN used >= most AND idle <> '' THEN ARRAY['-- or drop one that its owner no longer needs: '
-         'SELECT pg_catalog.pg_drop_replication_slot(''NAME'');'] END
-FROM (SELECT count(*) AS used, (SELECT (n->'max_replication_slots')::int FROM s) AS most,
-        string_agg(slot_name, ', ') FILTER (WHERE NOT active) AS idle FROM pg_replication_slots) w
+SELECT 'max_replication_slots', CASE WHEN filled THEN 'critical' ELSE 'ok' END,
+  format('%s of %s are in use%s', used, most, CASE WHEN filled THEN '; not active are ' || idle END),
+  CASE WHEN filled THEN ARRAY['restart max_replication_slots ' || most + 10] END || CASE WHEN filled AND idle <> '' THEN
+    ARRAY['-- or drop one that its owner no longer needs: SELECT pg_catalog.pg_drop_replication_slot(''NAME'');'] END
+FROM (SELECT *, used >= most AND NOT @exists AS filled
+      FROM (SELECT count(*) AS used, (SELECT (n->'max_replication_slots')::int FROM s) AS most, array_to_string((
+              array_agg(slot_name) FILTER (WHERE NOT active))[1:5], ', ') AS idle FROM pg_replication_slots) u) w
 WHERE NOT @poll
 
 -- postgres max_wal_senders
@@ -89,7 +89,7 @@ SELECT 'wal_sender_timeout', CASE WHEN ms BETWEEN 1 AND 2999 THEN 'warning' ELSE
 FROM (SELECT (n->'wal_sender_timeout')::bigint AS ms FROM s) w WHERE NOT @poll
 
 -- slot max_slot_wal_keep_size
-SELECT 'max_slot_wal_keep_size', CASE WHEN mb BETWEEN 0 AND 1023 OR mb < 0 THEN 'warning' ELSE 'ok' END,
+SELECT 'max_slot_wal_keep_size', CASE WHEN mb < 1024 THEN 'warning' ELSE 'ok' END,
   CASE WHEN mb < 0 THEN 'no limit: while all relays are stopped, WAL fills the disk. '
     WHEN mb < 1024 THEN mb || ' MB is little: one large transaction of any application can invalidate the slot. '
     ELSE mb || ' MB. ' END || 'For this relay a limit is safe: it recreates an invalidated slot and scans the table'
@@ -102,8 +102,8 @@ FROM (SELECT (n->'max_slot_wal_keep_size')::bigint AS mb FROM s) w WHERE NOT @po
 
 -- slot idle_replication_slot_timeout
 SELECT name, 'ok', CASE setting WHEN '0' THEN 'off: the slot of stopped relays stays, within max_slot_wal_keep_size'
-    ELSE setting || unit || ': relays that were stopped for longer find no slot, recreate it and scan the table; '
-      'nothing is lost' END, NULL::text[]
+    ELSE justify_hours((setting || unit)::interval) || ': relays that were stopped for longer find no slot, '
+      'recreate it and scan the table; nothing is lost' END, NULL::text[]
 FROM pg_settings WHERE name = 'idle_replication_slot_timeout' AND NOT @poll
 
 -- cleanup autovacuum

@@ -120,7 +120,7 @@ func TestBrokenSequencesAreRepairedByTheFix(t *testing.T) {
 	const ascend = "INCREMENT BY 1"
 	breakAndFix(t, map[string]breakage{
 		"behind":          sequence("SELECT setval('outbox_id_seq', 2)", "is at 3, but the table has id 5", "setval"),
-		"at its end":      sequence("SELECT setval('outbox_id_seq', 9223372036854775807)", "every INSERT fails", "setval('public.outbox_id_seq'"),
+		"at its end":      sequence("SELECT setval('outbox_id_seq', 9223372036854775807)", "every INSERT fails", `setval('"public"."outbox_id_seq"'`),
 		"at a small end":  sequence("ALTER SEQUENCE outbox_id_seq MAXVALUE 9 RESTART 9; SELECT nextval('outbox_id_seq')", "is at its MAXVALUE", "NO MAXVALUE"),
 		"before a number": sequence("SELECT setval('outbox_id_seq', 5, false)", "is at 5"),
 		"descending":      sequence("SELECT setval('outbox_id_seq', 5); ALTER SEQUENCE outbox_id_seq INCREMENT BY -1", "descends", "order is reversed", ascend),

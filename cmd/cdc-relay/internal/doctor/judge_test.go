@@ -206,19 +206,23 @@ func TestSettingsGiveTheExpectedFindings(t *testing.T) {
 	}{
 		"replica on 18":       {set: map[string]string{"wal_level": "replica"}, want: "critical wal_level", words: []string{"streaming needs logical", "'logical'"}},
 		"replica, and polled": {set: map[string]string{"wal_level": "replica"}, poll: true, want: "ok wal_level", words: []string{"needs no streaming"}},
-		"replica on 19": {set: map[string]string{"wal_level": "replica", "effective_wal_level": "logical", "server_version_num": "190000"},
-			want: "ok wal_level", words: []string{"replica, and logical now"}},
+		"replica on 19": {
+			set:  map[string]string{"wal_level": "replica", "effective_wal_level": "logical", "server_version_num": "190000"},
+			want: "ok wal_level", words: []string{"replica, and logical now"},
+		},
 		"minimal on 19":       {set: map[string]string{"wal_level": "minimal", "server_version_num": "190000"}, want: "critical wal_level", words: []string{"wal_level is minimal"}},
 		"all walsenders used": {set: map[string]string{"max_wal_senders": "0"}, slot: well().slots.value.Slots[0], want: "warning max_wal_senders", words: []string{"'10'"}},
 		"no walsender free":   {set: map[string]string{"max_wal_senders": "0"}, want: "critical max_wal_senders", words: []string{"0 of 0", "'10'"}},
 		"impatient senders":   {set: map[string]string{"wal_sender_timeout": "1000"}, want: "warning wal_sender_timeout", words: []string{"1000ms", "'60s'"}},
 		"no limit":            {set: map[string]string{limit: "-1"}, want: "warning " + limit, words: []string{"= '10GB'"}},
-		"no limit, and others": {set: map[string]string{limit: "-1"}, other: "debezium", want: "warning " + limit,
-			words: []string{"debezium", "check the other slots first"}},
+		"no limit, and others": {
+			set: map[string]string{limit: "-1"}, other: "debezium", want: "warning " + limit,
+			words: []string{"debezium", "check the other slots first"},
+		},
 		"a limit":                {set: map[string]string{limit: "10240"}, want: "ok " + limit, words: []string{"10240 MB. For this relay a limit is safe"}},
 		"counting switched off":  {set: map[string]string{"track_counts": "off"}, want: "warning autovacuum", words: []string{"SET track_counts = 'on'"}},
 		"a COMMIT that hangs":    {set: map[string]string{"synchronous_standby_names": "ANY 1 (a, b)"}, want: "critical commits", words: []string{"COMMIT of 2 sessions waits", "ANY 1 (a, b)"}},
-		"slots that time out":    {set: map[string]string{"idle_replication_slot_timeout": "3600"}, want: "ok idle_replication_slot_timeout", words: []string{"3600s: relays that"}},
+		"slots that time out":    {set: map[string]string{"idle_replication_slot_timeout": "3600"}, want: "ok idle_replication_slot_timeout", words: []string{"01:00:00: relays that"}},
 		"slots that never do so": {set: map[string]string{"idle_replication_slot_timeout": "0"}, want: "ok idle_replication_slot_timeout", words: []string{"off: the slot"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,8 +24,9 @@ func (r Relays) judge(c chart, table outbox.Table) {
 		c.warn("seen", remark("# restart it: its process was killed or hangs, or its machine is gone"), "%s", text)
 	}
 	for _, role := range r.Mute {
-		c.warn("seen", grant(grants.Report(table), quote(role)), "a relay of role %q runs, and may not write to table %s: "+
-			"other programs do not see what it does", role, migrations.RelayTable(table))
+		c.warn("seen", grant(grants.Report(table), quote(role)),
+			"a relay of role %q runs, and may not write to table %s: other programs do not see what it does",
+			role, migrations.RelayTable(table))
 	}
 	if r.Running > 0 && len(r.Differences) == 0 {
 		c.ok("settings", "%s, with the same version and settings", counted(r.Running, "relay runs", "relays run"))

@@ -51,8 +51,8 @@ func TestAnAdministratorCanExamineTheRelaysLogin(t *testing.T) {
 		words  []string
 	}{
 		"no login":         {"ALTER ROLE %s NOLOGIN", doctor.Problem, "login", []string{"may not log in", "LOGIN;"}},
-		"no database":      {"REVOKE CONNECT ON DATABASE %[2]s FROM PUBLIC", doctor.Problem, "login", []string{"may not connect to database", "GRANT CONNECT ON DATABASE"}},
-		"an old password":  {"ALTER ROLE %s VALID UNTIL '2000-01-01'", doctor.Problem, "login", []string{"the password of role", "expired", "VALID UNTIL 'infinity'"}},
+		"no database":      {"REVOKE CONNECT ON DATABASE %[2]s FROM PUBLIC", doctor.Problem, "login", []string{"may not connect to this database", "GRANT CONNECT ON DATABASE"}},
+		"an old password":  {"ALTER ROLE %s VALID UNTIL '2000-01-01'", doctor.Problem, "login", []string{"cannot log in with a password", "expired", "VALID UNTIL 'infinity'"}},
 		"short statements": {"ALTER ROLE %s SET statement_timeout = '100ms'", doctor.Warning, "statement_timeout", []string{"is 100ms", "SET statement_timeout = 0"}},
 		"of the database":  {"ALTER DATABASE %[2]s SET statement_timeout = 100", doctor.Warning, "statement_timeout", []string{"is 100ms"}},
 		"short sessions":   {"ALTER ROLE %s SET idle_session_timeout = '1s'", doctor.Warning, "idle_session_timeout", []string{"is 1s", "SET idle_session_timeout = 0"}},
