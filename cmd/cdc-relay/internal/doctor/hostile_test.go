@@ -145,6 +145,7 @@ func hostileTables(name string) []Finding {
 	}
 	found := judgeDatabase(o, f)
 	f.tables.value.Others = map[string]string{name: "VIEW"}
+	f.tables.value.Views = map[string][]viewedFacts{name: {{Schema: name, Name: name}}}
 	f.tables.value.Sequence = o.Table
 	f.version.value = migrations.State{Latest: 1, Pending: make([]migrations.Migration, 1)}
 	return append(found, judgeDatabase(o, f)...)

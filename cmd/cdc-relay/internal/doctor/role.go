@@ -13,8 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// roleSQL: a login can act as another role, by ALTER ROLE … SET role, unless an administrator examines a role ($1). Its
-// connections use the rights of the login.
+// roleSQL: a login can act as another role, by ALTER ROLE … SET role. Its connections use the rights of the login. An
+// administrator ($1) examines only one role.
 const roleSQL = `
 WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user),
 login AS (SELECT * FROM pg_roles WHERE rolname = CASE WHEN $1 THEN current_user ELSE session_user END)

@@ -55,6 +55,15 @@ SELECT jsonb_build_object(
                FROM (` + schema.OutboxesSQL + `) o),
   'others', (SELECT jsonb_object_agg(o.name, o.kind) FROM (` + migrations.ObjectsSQL + `) o, schema
              WHERE o.namespace = schema.oid AND o.name = ANY ($2::text[]) AND o.kind <> 'TABLE'),
+  'views', (SELECT jsonb_object_agg(v.relname, v.tables) FROM (
+     SELECT c.relname, jsonb_agg(DISTINCT jsonb_build_object('schema', n.nspname, 'name', b.relname,
+       'columns', (SELECT jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a
+                   WHERE a.attrelid = b.oid AND a.attnum > 0 AND NOT a.attisdropped))) AS tables
+     FROM schema JOIN pg_class c ON c.relnamespace = schema.oid JOIN pg_rewrite r ON r.ev_class = c.oid
+     JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass
+       AND d.refobjid <> c.oid
+     JOIN pg_class b ON b.oid = d.refobjid AND b.relkind IN ('r', 'p') JOIN pg_namespace n ON n.oid = b.relnamespace
+     WHERE c.relname = ANY ($2::text[]) AND c.relkind = 'v' GROUP BY c.relname) v),
   'sequence', (SELECT name FROM sequence),
   'SequenceGranted', coalesce((SELECT has_sequence_privilege(oid, 'SELECT, USAGE') FROM sequence), true))`
 
@@ -66,6 +75,8 @@ type tablesFacts struct {
 	Others map[string]string
 	// Outboxes are up to five outboxes, in all schemas.
 	Outboxes []outbox.Table
+	// Views are the tables that these views read, by the name of the view.
+	Views map[string][]viewedFacts
 	// Sequence is the sequence of the column id; empty: there is none.
 	Sequence        outbox.Table
 	SequenceGranted bool
@@ -88,6 +99,12 @@ type tableFacts struct {
 }
 
 func (t tableFacts) partitioned() bool { return t.Kind == "p" }
+
+// viewedFacts describe a table that a view reads.
+type viewedFacts struct {
+	Schema, Name string
+	Columns      []string
+}
 
 // leafFacts describe a partition that stores rows, with what only the partition has.
 type leafFacts struct {
@@ -199,8 +216,22 @@ func (j *databaseJudge) judgePersistence(c chart, of, on outbox.Table, persisten
 // outOfTheWay returns the fix that renames an object with the name of a table.
 func (j *databaseJudge) outOfTheWay(table outbox.Table, kind string) steps {
 	other := quote(table.Name + "_" + strings.ToLower(strings.ReplaceAll(kind, " ", "_")))
-	return lines(sql("ALTER %s %s RENAME TO %s", kind, table.Printed(), other),
-		j.setupCommand().noted("or, if the table has another name now, rename it"))
+	instead := j.setupCommand()
+	if viewed, found := j.behind(table); found {
+		instead = sql("ALTER TABLE %s RENAME TO %s", viewed.Printed(), quote(table.Name))
+	}
+	return lines(sql("ALTER %s %s RENAME TO %s", kind, table.Printed(), other), instead)
+}
+
+// behind returns the renamed table if a view took its name: the only table that the view reads, with all columns.
+func (j *databaseJudge) behind(table outbox.Table) (outbox.Table, bool) {
+	views := j.tables.Views[table.Name]
+	wanted, err := migrations.Columns(j.o.Table, table)
+	if err != nil || len(views) != 1 || views[0].Schema != table.Schema {
+		return outbox.Table{}, false
+	}
+	lacks := func(want migrations.Column) bool { return !slices.Contains(views[0].Columns, want.Name) }
+	return outbox.Table{Schema: views[0].Schema, Name: views[0].Name}, !slices.ContainsFunc(wanted, lacks)
 }
 
 // restore returns the fix for missing columns. A migration adds columns of a newer version, but not columns that

@@ -27,7 +27,7 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 			`ALTER VIEW "public"."outbox_dead_letter" RENAME TO "outbox_dead_letter_view";`),
 		"a view in place of the outbox": broken(doctor.Problem, doctor.Tables, "table",
 			"ALTER TABLE outbox RENAME TO outbox_v1; CREATE VIEW outbox AS SELECT * FROM outbox_v1",
-			"public.outbox is a view", "if the table has another name now, rename it"),
+			"public.outbox is a view", `ALTER TABLE "public"."outbox_v1" RENAME TO "outbox";`),
 		"a type": broken(doctor.Problem, doctor.Tables, "table",
 			"DROP TABLE outbox_dead_letter; CREATE TYPE outbox_dead_letter AS (a int)",
 			"public.outbox_dead_letter is a type, and",
