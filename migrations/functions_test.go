@@ -100,7 +100,7 @@ func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
 	is(t, conn, 0, "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'")
 }
 
-func TestTheScriptForPsqlCreatesTheSameFunctions(t *testing.T) {
+func TestTheScriptCreatesTheSameFunctions(t *testing.T) {
 	url := services.Database(t)
 	conn := tabletest.Connect(t, url)
 	for _, table := range weirdTables() {

@@ -157,16 +157,26 @@ func TestDropRejectsTablesWithMessages(t *testing.T) {
 	is(t, conn, 0, `SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname IN ('public', 'My Schema', 'we"ird')`)
 }
 
-func TestTheScriptForPsqlCreatesTheSameTables(t *testing.T) {
+// A tool for migrations runs the script in a transaction of its own, and goes on in it.
+func TestTheScriptCreatesTheSameTables(t *testing.T) {
 	ours, theirs := services.Database(t), services.Database(t)
 	conn, byScript := tabletest.Connect(t, ours), tabletest.Connect(t, theirs)
 	for _, table := range weirdTables() {
 		up(t, conn, table)
 		script, err := migrations.SQL(table)
 		must(t, err)
-		for range 2 { // it can be run again
-			psql(t, theirs, script)
-		}
+		psql(t, theirs, script)
+		must(t, pgx.BeginFunc(t.Context(), byScript, func(tx pgx.Tx) error { // it can be run again
+			if _, err := tx.Exec(t.Context(), script); err != nil {
+				return err
+			}
+			var settings string
+			err := tx.QueryRow(t.Context(), `SELECT concat(current_setting('search_path'), current_setting('lock_timeout'), current_setting('jit'))`).Scan(&settings)
+			if settings != `"$user", public0on` {
+				t.Errorf("the script leaves the settings %s", settings)
+			}
+			return err
+		}))
 		state, err := migrations.Status(t.Context(), byScript, table)
 		if err != nil || state.Current != migrations.Latest {
 			t.Errorf("%s: %+v, %v", table, state, err)

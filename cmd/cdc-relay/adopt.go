@@ -98,7 +98,9 @@ func adoptFlagsOf(parent *cli.Context) []cli.Flag {
 
 func flagsOfAdopt() []cli.Flag {
 	return describe(
-		flags("database-url", "table", "owner", "from", "set", "waiting", "only", "view", "undo", "print-sql", "config"),
+		flags(
+			"database-url", "table", "owner", "from", "set", "waiting", "only", "view", "undo", "print-sql", "config",
+		),
 		usages{"print-sql": "Print the SQL for psql instead of running it."},
 	)
 }

@@ -68,7 +68,7 @@ EXAMPLES
 			"app-role": "The role of the application: let it insert messages, or with --functions call the " +
 				"functions. Several roles: with commas, or the flag again.",
 			"dead-letter-retention": "That of the relays: their role may then delete dead letters.",
-			"print-sql":             "Print the SQL for psql instead of running it. This needs no database.",
+			"print-sql":             "Print plain SQL instead of running it. This needs no database.",
 		}),
 		Action: p.setup,
 	}
