@@ -217,6 +217,16 @@ func TestTheRunbookListsEveryAlert(t *testing.T) {
 	}
 }
 
+// The unit for several outboxes is the other one, with a folder for each instance.
+func TestTheTemplateIsTheUnitWithItsOwnFolder(t *testing.T) {
+	_, unit, _ := strings.Cut(readDeployed(t, "systemd/cdc-relay.service"), "\n\n")
+	_, template, _ := strings.Cut(readDeployed(t, "systemd/cdc-relay@.service"), "\n\n")
+	folder := strings.NewReplacer("/etc/cdc-relay/", "/etc/cdc-relay/%i/", "Description=cdc-relay:", "Description=cdc-relay %i:")
+	if template != folder.Replace(unit) {
+		t.Error("deploy/systemd/cdc-relay@.service differs from cdc-relay.service in more than its folder")
+	}
+}
+
 // systemd does not restart the unit after exit code 2, a wrong setting. Go also exits with 2 if it crashes or the
 // watchdog aborts it. The unit's environment makes that end by a signal instead.
 func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {

@@ -4,4 +4,4 @@ set -e
 
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
-systemctl try-restart cdc-relay # after an update
+systemctl try-restart cdc-relay 'cdc-relay@*' # after an update

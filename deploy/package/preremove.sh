@@ -4,5 +4,8 @@ set -e
 
 [ -d /run/systemd/system ] || exit 0
 case "$1" in
-remove | 0) systemctl --no-reload disable --now cdc-relay ;;
+remove | 0)
+  systemctl --no-reload disable --now cdc-relay
+  systemctl --no-reload stop 'cdc-relay@*'
+  ;;
 esac
