@@ -98,6 +98,10 @@ func TestDocumentedMigrationCommandsRun(t *testing.T) {
 	if got := query[string](t, conn, `SELECT (SELECT count(*) FROM events) || ' ' || (SELECT count(*) FROM outboxevent)`); got != "1 1" {
 		t.Errorf("%s rows are left in the tables, want the one after --undo and the one that was sent", got)
 	}
+	runCommands(t, env, "adopt.md", "cdc-relay adopt --from events") // the page: a second adoption takes what --undo left
+	if n := query[int](t, conn, "SELECT count(*) FROM events"); n != 0 {
+		t.Errorf("%d rows are left after the second adoption", n)
+	}
 }
 
 // The commands, the SQL and the Go of the testing page run as written; the Go code is that of the package's examples.
