@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,7 +77,7 @@ func TestExamples(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../cmd/cdc-relay").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	all := append(handlers(), trips()...)
+	all := slices.Concat(handlers(), trips(), frameworks())
 	for _, s := range stacks() {
 		all = append(all, example{s.name, s.needs, func(e *shop) { e.run(s) }})
 	}
