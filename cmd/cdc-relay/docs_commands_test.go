@@ -177,8 +177,15 @@ func TestCommandsOfTheRecipesRun(t *testing.T) {
 		}
 		execute(t, conn, sql)
 	}
-	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 3 {
-		t.Errorf("%d messages, want those for Protobuf, CloudEvents and LavinMQ", n)
+	for range 2 { // the unique index rejects the second one
+		execute(t, conn, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('claim', json_build_object('x', repeat('x', 1200000)), '{"once": 7}') ON CONFLICT DO NOTHING`)
+	}
+	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 5 {
+		t.Errorf("%d messages, want those for Protobuf, CloudEvents, LavinMQ, a unique key and a large body", n)
+	}
+	claimed := `SELECT count(*) FROM outbox JOIN large_bodies b ON payload ->> 'claim' = b.message_id::text WHERE length(body ->> 'x') = 1200000`
+	if n := query[int](t, conn, claimed); n != 1 {
+		t.Errorf("%d large bodies are in their table", n)
 	}
 	for _, begins := range []string{"cdc-relay setup", "cdc-relay resend --state published"} {
 		if ran := runCommands(t, env, "recipes.md", begins); ran != 1 {

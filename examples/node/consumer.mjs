@@ -1,24 +1,13 @@
 // consumer.mjs COUNT: amqplib and node-postgres
 import amqp from 'amqplib'
 import pg from 'pg'
+import { once } from './once.mjs'
 
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL })
 
-async function handle(message) {
-  const client = await pool.connect()
-  try {
-    await client.query('BEGIN') // the inbox and the work commit together
-    const { rowCount } = await client.query('INSERT INTO inbox (message_id) VALUES ($1) ON CONFLICT DO NOTHING', [message.properties.messageId])
-    if (rowCount === 1) {
-      await client.query('INSERT INTO parcels (order_id) VALUES ($1)', [JSON.parse(message.content).order_id])
-    }
-    await client.query('COMMIT')
-  } catch (error) {
-    await client.query('ROLLBACK')
-    throw error
-  } finally {
-    client.release()
-  }
+function handle(message) {
+  const { order_id } = JSON.parse(message.content)
+  return once(pool, message.properties.messageId, (client) => client.query('INSERT INTO parcels (order_id) VALUES ($1)', [order_id]))
 }
 
 const connection = await amqp.connect(process.env.AMQP_URL)

@@ -4,6 +4,7 @@ import { Controller, Module } from '@nestjs/common'
 import { NestFactory } from '@nestjs/core'
 import { Ctx, EventPattern, Payload, Transport } from '@nestjs/microservices'
 import pg from 'pg'
+import { once } from './once.mjs'
 
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL })
 let left = Number(process.argv[2])
@@ -11,18 +12,7 @@ let left = Number(process.argv[2])
 class Orders {
   async created(order, context) {
     const message = context.getMessage()
-    const client = await pool.connect()
-    try {
-      await client.query('BEGIN') // the inbox and the work commit together
-      const { rowCount } = await client.query('INSERT INTO inbox (message_id) VALUES ($1) ON CONFLICT DO NOTHING', [message.properties.messageId])
-      if (rowCount === 1) await client.query('INSERT INTO parcels (order_id) VALUES ($1)', [order.order_id])
-      await client.query('COMMIT')
-    } catch (error) {
-      await client.query('ROLLBACK')
-      throw error
-    } finally {
-      client.release()
-    }
+    await once(pool, message.properties.messageId, (client) => client.query('INSERT INTO parcels (order_id) VALUES ($1)', [order.order_id]))
     context.getChannelRef().ack(message) // after COMMIT: if it crashes before, the broker redelivers
     if (--left === 0) done()
   }

@@ -69,13 +69,9 @@ func handle(ctx context.Context, conn *pgx.Conn, delivery amqp.Delivery) error {
 	if err := json.Unmarshal(delivery.Body, &order); err != nil {
 		return err
 	}
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { // the inbox and the work commit together
-		inbox, err := tx.Exec(ctx,
-			"INSERT INTO inbox (message_id) VALUES ($1) ON CONFLICT DO NOTHING", delivery.MessageId)
-		if err != nil || inbox.RowsAffected() == 0 {
-			return err
-		}
-		_, err = tx.Exec(ctx, "INSERT INTO parcels (order_id) VALUES ($1)", order.ID)
+	_, err := once(ctx, conn, delivery.MessageId, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO parcels (order_id) VALUES ($1)", order.ID)
 		return err
 	})
+	return err
 }
