@@ -87,10 +87,12 @@ func TestExamples(t *testing.T) {
 			one.run(newShop(t, one.name, one.needs, bin))
 		})
 	}
-	for name, walk := range map[string]func(*testing.T, string){"go/walk": walkGo, "node/walk": walkNode} {
+	others := tools()
+	others["go/walk"], others["node/walk"] = walkGo, walkNode
+	for name, run := range others {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			walk(t, bin)
+			run(t, bin)
 		})
 	}
 }

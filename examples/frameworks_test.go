@@ -3,6 +3,7 @@ package examples_test
 import (
 	"os"
 	"strings"
+	"testing"
 )
 
 // frameworks are consumers of the messages in docs/frameworks.md. Those in PHP have the code that reads a message, and
@@ -21,20 +22,26 @@ func frameworks() []example {
 
 // receive inserts the message of the page, publishes it twice, and lets a consumer handle both.
 func (e *shop) receive(heading, consumer string) {
-	page, err := os.ReadFile("../docs/frameworks.md")
-	must(e.t, err)
-	_, section, _ := strings.Cut(string(page), "\n## "+heading+"\n")
-	_, section, _ = strings.Cut(section, "```sql\n")
-	sql, _, found := strings.Cut(section, "```")
-	if !found {
-		e.t.Fatalf("docs/frameworks.md has no SQL for %s", heading)
-	}
-	e.exec(sql)
+	e.exec(documented(e.t, "frameworks.md", heading, "sql"))
 	e.exec("INSERT INTO outbox (message_id, routing_key, payload, headers) SELECT message_id, routing_key, payload, headers FROM outbox")
 	e.do("cdc-relay drain")
 	e.do(consumer)
 	e.want("SELECT count(*)::text FROM inbox", "1")
 	e.want("SELECT string_agg(order_id::text, ',') FROM parcels", "42")
+}
+
+// documented returns the first code block in that language below the heading of a page of docs/.
+func documented(t *testing.T, page, heading, language string) string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/" + page)
+	must(t, err)
+	_, section, _ := strings.Cut(string(text), "# "+heading+"\n")
+	_, section, _ = strings.Cut(section, "```"+language+"\n")
+	code, _, found := strings.Cut(section, "```")
+	if !found {
+		t.Fatalf("docs/%s has no %s for %s", page, language, heading)
+	}
+	return code
 }
 
 func phpProgram(read string) string {
