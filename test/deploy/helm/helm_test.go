@@ -3,7 +3,9 @@ package helm
 
 import (
 	"maps"
+	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v3/pkg/strvals"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -196,4 +199,23 @@ func podOf(pod *corev1.PodSpec) *corev1.PodSpec {
 func without(job batchv1.JobSpec) batchv1.JobSpec {
 	job.Template.Spec, job.Template.ObjectMeta = corev1.PodSpec{}, metav1.ObjectMeta{}
 	return job
+}
+
+// docs/install.md has a release for each outbox, with these values.
+func TestTheReleasesOfSeveralOutboxesRender(t *testing.T) {
+	page, err := os.ReadFile(objects.Path("docs/install.md"))
+	objects.Must(t, err)
+	values := map[string]any{}
+	for _, set := range regexp.MustCompile(`--set "(.*)"`).FindAllStringSubmatch(string(page), -1) {
+		objects.Must(t, strvals.ParseInto(strings.ReplaceAll(set[1], "$outbox", "shop"), values))
+	}
+	files, err := renderAs("shop", values)
+	objects.Must(t, err)
+	found := decoded(t, files)
+	pod, job := objects.One[appsv1.Deployment](t, found).Spec.Template.Spec, objects.One[batchv1.Job](t, found).Spec.Template.Spec
+	if pod.Volumes[1].Secret.SecretName != "shop" || job.Volumes[0].Secret.SecretName != "shop-setup" ||
+		!slices.Equal(job.Containers[0].Args, []string{"setup", "--relay-role", "cdc_relay", "--slot", "shop"}) ||
+		!strings.Contains(objects.One[corev1.ConfigMap](t, found).Data["config.yaml"], "slot: shop") {
+		t.Errorf("the values have no effect: %+v %+v", pod, job)
+	}
 }
