@@ -83,7 +83,7 @@ const words = {
   'contract.md#contract': 'insert message same transaction order',
   'consumers.md#the-inbox': 'idempotency idempotent',
   'delivery.md#coalescing': 'coalesce',
-  'delivery.md#order': 'keep messages of one customer in order',
+  'delivery.md#order': 'keep messages of one customer in order fifo',
   'examples/index.md#examples': 'dotnet .NET C# spring boot',
   'examples/index.md#what-orms-trip-over': 'sequelize jdbc doctrine prisma',
   'examples/java.md': 'spring boot',
@@ -92,12 +92,18 @@ const words = {
   'guarantees.md#not-promised': 'exactly once',
   'performance.md#results': 'throughput benchmark',
   'runbook.md#alerts': 'prometheus alerts',
-  'runbook.md#dead-letters': 'retry dead letters exchange fixed',
+  'recipes.md#replay-events-into-a-new-queue': 'backfill history',
+  'recipes.md#large-bodies-claim-check': 'large payload',
+  'runbook.md': 'stuck message unstick',
+  'runbook.md#dead-letters': 'retry dead letters exchange fixed poison message',
   'runbook.md#wal-grows': 'replication slot fills disk',
   'testing.md#go': 'test code without RabbitMQ',
+  'sizing.md#many-relays': 'too many connections',
+  'upgrade.md#the-relay': 'zero downtime rollback release',
   'upgrade.md#remove': 'uninstall',
   'operations.md#several-relays': 'high availability leader election',
   'operations.md#failover': 'read replica standby promotion point in time recovery PITR',
+  'install.md#several-outboxes': 'many relays fifty outboxes',
   'migrate.md': 'migration switch from replace rename settings',
   'compare.md': 'why not debezium alternatives license licence',
 }
@@ -137,7 +143,7 @@ const search = {
   options: {
     processTerm(term) {
       const word = term.toLowerCase()
-      const common = /^(an?|and|are|as|at|be|because|by|can|did|do|does|for|from|ha[sd]|have|how|i|if|in|into|is|its?|me|mean|my|not|of|on|one|or|our|over|same|so|that|the|their|then|there|this|to|up|was|we|were|what|when|where|which|why|will|with|without|yet|your?)$/
+      const common = /^(an?|and|are|as|at|be|because|by|can|did|do|does|for|from|ha[sd]|have|how|i|if|in|into|is|its?|may|me|mean|my|not|of|on|one|or|our|over|same|so|that|the|their|then|there|this|to|up|was|we|were|what|when|where|which|why|will|with|without|yet|your?)$/
       if (common.test(word)) return null
       return word.length > 3 ? word.replace(/(ies|y)$/, 'i').replace(/(?<!s)s$/, '') : word
     },
