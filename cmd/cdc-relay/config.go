@@ -204,7 +204,7 @@ func commandSettings() []setting {
 		settings.Switch("functions", "Also create the SQL functions for applications.",
 			func(c *config) *bool { return &c.functions }),
 		settings.Switch("print-sql",
-			"Print the SQL for psql instead of running it. With setup, this needs no database.",
+			"Print the SQL instead of running it. With setup, this needs no database.",
 			func(c *config) *bool { return &c.printSQL }),
 		settings.Number("shards", "",
 			"All shards at once: this many slots and publications. Default: those of --shard.",
