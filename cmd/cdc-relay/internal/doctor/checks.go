@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
@@ -70,8 +71,10 @@ func (j *databaseJudge) askChecks(ctx context.Context, s *session) (found []row)
 	for _, one := range all {
 		alone := ask(one.Says)
 		found = append(found, alone.value...)
-		// Other checks report why something cannot be read.
-		if alone.err != nil && !pgcode.Is(alone.err, pgerrcode.InsufficientPrivilege, pgerrcode.UndefinedColumn) {
+		// Other checks report what is wrong with the tables.
+		ofTables := pgcode.Is(alone.err, pgerrcode.InsufficientPrivilege, pgerrcode.UndefinedColumn) &&
+			problem.Grant(alone.err, "") == ""
+		if alone.err != nil && !ofTables {
 			found = append(found, row{Area: one.Area, Name: one.Name, err: alone.err})
 		}
 	}

@@ -170,14 +170,17 @@ func (t *Tables) may(ctx context.Context, err error, needs ...need) error {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	var role string
-	if asked := t.conn.QueryRow(ctx, `SELECT pg_catalog.quote_ident(current_user)`).Scan(&role); asked != nil {
+	if asked := t.conn.QueryRow(ctx, `SELECT current_user::text`).Scan(&role); asked != nil {
 		return err
 	}
-	grants := []string{fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(t.table.Schema), role)}
-	for _, n := range needs {
-		grants = append(grants, fmt.Sprintf("GRANT %s ON %s TO %s;", n.privileges, n.on, role))
+	fix, to := problem.Grant(err, role), outbox.Identifier(role)
+	if fix == "" { // no object of the catalog
+		fix = fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", outbox.QuoteIdentifier(t.table.Schema), to)
+		for _, n := range needs {
+			fix += fmt.Sprintf(" GRANT %s ON %s TO %s;", n.privileges, n.on, to)
+		}
 	}
-	return &problem.Problem{What: "role " + role + " lacks a privilege", Fix: strings.Join(grants, " "), Err: err}
+	return &problem.Problem{What: "role " + to + " lacks a privilege", Fix: fix, Err: err}
 }
 
 // missing returns the table that does not exist.
