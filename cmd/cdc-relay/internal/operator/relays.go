@@ -46,7 +46,7 @@ func (t *Tables) Relays(ctx context.Context) (relays []Relay, mute []string, err
 // muteSQL returns the roles of running relays that may not write to the table of relays ($2). A role that may delete
 // from the outbox ($1) is one of its relays. Every role sees the names of the sessions of others.
 const muteSQL = `
-SELECT coalesce(array_agg(DISTINCT a.usename::text), '{}') FROM pg_stat_activity a
+SELECT coalesce(pg_catalog.array_agg(DISTINCT a.usename::text), '{}') FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.application_name ~ '^cdc-relay (leader|standby|ready for |stream )'
   AND pg_catalog.has_table_privilege(a.usesysid, pg_catalog.to_regclass($1), 'DELETE')
   AND NOT (pg_catalog.has_table_privilege(a.usesysid, pg_catalog.to_regclass($2), 'INSERT')
