@@ -136,7 +136,7 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 	for _, r := range v.Relays.Working() {
 		r.findings(add)
 	}
-	const restart = "if it is not seen within a minute, restart it: its process was killed or hangs, or its machine is gone"
+	const restart = "if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone"
 	unseen, missed := len(v.Relays.Working()) == 0, strings.Join(v.Relays.Missed(), "; ")
 	switch {
 	case unseen && missed != "" && (v.oldest > noAnswersAfter || !v.Slot.Owned):

@@ -107,14 +107,14 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			return nil
 		}},
 		{
-			"critical|Critical: no relay answers: relay 7 on host web-1 was last seen 40s ago; 7 messages wait||if it is not seen within a minute, restart it: its process was killed or hangs, or its machine is gone|",
+			"critical|Critical: no relay answers: relay 7 on host web-1 was last seen 40s ago; 7 messages wait||if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Relays[0].Works, v.Relays[0].unseen, v.oldest, *v.QueueDepth = false, 40*time.Second, 20*time.Second, 7
 				return nil
 			},
 		},
 		{
-			"warning|Needs attention: relay 7 on host web-2 was last seen 40s ago||if it is not seen within a minute, restart it: its process was killed or hangs, or its machine is gone|",
+			"warning|Needs attention: relay 7 on host web-2 was last seen 40s ago||if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Relays = append(v.Relays, Relay{Host: "web-2", PID: 7, unseen: 40 * time.Second}, Relay{Host: "web-3", PID: 7, unseen: 2 * time.Hour})
 				return nil
