@@ -120,7 +120,7 @@ func TestViewsShowNoControlCharacterAndNoHiddenHeader(t *testing.T) {
 			}
 		}
 	}
-	for args, shown := range map[string]bool{"list --state retrying": true, "list --state waiting": false, "list --state dead": true, "explain 1": true, "explain 2": false, "explain 181": true, "explain 182": false, "explain 161": true} {
+	for args, shown := range map[string]bool{"list --state retrying": true, "list --state blocked": false, "list --state dead": true, "explain 1": true, "explain 2": false, "explain 181": true, "explain 182": false, "explain 161": true} {
 		r := cdcRelay(t, env, append(strings.Fields(args), "--payload", "--json")...)
 		table := cdcRelay(t, env, append(strings.Fields(args), "--payload")...)
 		if strings.Contains(r.stdout, "s3cr3t") != shown || strings.Contains(r.stdout, "b0dy") != shown ||

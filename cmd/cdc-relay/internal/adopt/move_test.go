@@ -121,7 +121,7 @@ func TestALockedTableIsNamed(t *testing.T) {
 	s := open(t, events)
 	s.insert("SET application_name = 'billing'", "BEGIN", "INSERT INTO events (topic, body) VALUES ('t', '1')")
 	s.fails(tabletest.Connect(t, s.URL), s.request("", "events", eventMap, ""),
-		fmt.Sprintf("public.events is locked by pid %d (%s, billing, idle in transaction, ", s.app.PgConn().PID(), s.role), "pg_terminate_backend")
+		fmt.Sprintf("public.events is locked by Postgres process %d (%s, billing, idle in transaction, ", s.app.PgConn().PID(), s.role), "pg_terminate_backend")
 	s.is(0, "SELECT count(*) FROM pg_proc WHERE proname LIKE 'outbox_from%'")
 	s.insert("COMMIT")
 	s.moves(1, s.request("", "events", eventMap, "all"))
