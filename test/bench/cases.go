@@ -1,129 +1,201 @@
+// Package bench measures the relay and its limits on its own servers. Cases take turns in rounds, so that other load on
+// the machine affects all of them alike. The command line is test/cmd/cdc-relay-bench.
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/cdc-relay/cdc-relay/test/bench/load"
+	"github.com/cdc-relay/cdc-relay/test/soak/subject"
+)
+
+// Settings are the sizes of the runs.
+type Settings struct {
+	// Messages is the size of the backlog, and the number of messages that are published without a database.
+	Messages int
+	// Bytes is the size of a body.
+	Bytes int
+	// Keys is how many ordering keys are used in cases with keys.
+	Keys int
+	// Steady is the duration of a steady load, Held how long a transaction stays open.
+	Steady, Held time.Duration
+	// Window is the relay's --max-in-flight.
+	Window int
+}
+
+// Case is one thing to measure: what publishes messages, and how they come into its table.
+type Case struct {
+	Name  string
+	About string // one line for people
+	// Beside is the case to compare rate and latency with; "": none.
+	Beside string
+	// IsLimit marks what the relay is compared with. It reads no table.
+	IsLimit bool
+	// Full: only in the full plan. Peer: only in the plan compare, which also has what the peers are compared with.
+	Full, Peer bool
+	// Once: measured only in the first round, because it takes long.
+	Once bool
+	// Program is the cdc-relay to measure; "": the site's.
+	Program string
+	// Least is the minimum limit for a run.
+	Least time.Duration
+
+	start   start
+	spec    Spec
+	queues  int              // 0: one
+	window  int              // of a limit: messages in flight
+	peer    *subject.Subject // nil: cdc-relay's table, slot and publication are created
+	backlog int              // messages that wait when the publisher starts
+	warmUp  int              // messages that are written first and do not count
+	written int              // messages that are written afterwards
+	rate    float64          // of many writers, in a second; 0: a single writer, as fast as the messages arrive
+	step    int              // rows of a transaction of the single writer; 0: all
+	byClock bool             // the server vacuums and makes checkpoints by itself, as in production
+	held    bool             // a transaction stays open all the time
+}
+
+// Run measures the case once. timeout limits it.
+func (c Case) Run(ctx context.Context, site *Site, round int, timeout time.Duration) (*Result, error) {
+	timeout = max(timeout, c.Least)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished within %s", timeout))
+	defer cancel()
+	c.Program = cmp.Or(c.Program, site.Relay)
+	r := &run{Case: c, site: site, result: &Result{Case: c.Name, Round: round}}
+	if err := r.measure(ctx); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	return r.result, nil
+}
+
+// OtherSuffix ends the names of the cases with another build of the relay.
+const OtherSuffix = "@other"
+
+// Against returns the cases, and after each case of the relay the same case with another build of it.
+func Against(cases []Case, program string) []Case {
+	var all []Case
+	for _, one := range cases {
+		all = append(all, one)
+		if !one.IsLimit {
+			one.Name, one.Program = one.Name+OtherSuffix, program
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+const (
+	// mostUnconfirmed is how many messages the limits have in flight. Above this, a classic queue of RabbitMQ becomes
+	// slower.
+	mostUnconfirmed = 400
+	// windowMB is how many messages of 1 MB the relay has in flight: its window has 32 MiB.
+	windowMB = 32
+	// warmUp is how long a steady load runs before it is measured.
+	warmUp = 2 * time.Second
+	// liveRate is how many live messages are written in a second beside a backlog: too few to delay one another.
+	liveRate = 50
+	// peakTransaction is how many rows a transaction of a writer at full speed has.
+	peakTransaction = 100
 )
 
 // Cases returns all cases, each limit before the cases that are compared with it.
 func Cases(s Settings) []Case {
-	return slices.Concat(
-		peakCases(s), full(spreadCases(s)), paceCases(s), keyCases(s), full(sizeCases(s)), full(backlogCases(s)),
-		full(heldCases(s)),
-		full(besideCases(s)), peerCases(s),
-	)
-}
+	t := table{settings: s}
+	poll := byRelay("--mode", "poll")
+	drain, stream := Case{start: byRelay(), backlog: s.Messages}, t.flatOut(byRelay())
 
-func plain(s Settings) backlog {
-	return backlog{messages: s.Messages, spec: load.Spec{Bytes: s.Bytes}}
-}
-
-// limitOf is a limit, for other cases to be compared with.
-func limitOf(name, about string, run func(context.Context, *run) error) Case {
-	return Case{Name: name, About: "limit: " + about, IsLimit: true, run: run}
-}
-
-// ofRelay is a case of the relay.
-func ofRelay(name, beside, about string, run func(context.Context, *run) error) Case {
-	return Case{Name: name, About: "the relay " + about, Beside: beside, run: run}
-}
-
-// full marks cases that only the full plan has.
-func full(cases []Case) []Case {
-	for i := range cases {
-		cases[i].Full = true
-	}
-	return cases
-}
-
-// peakCases measure the maximum throughput.
-func peakCases(s Settings) []Case {
-	b := plain(s)
-	cases := []Case{
-		limitOf("publish", "publish with confirms through the AMQP library", limitPublish(b)),
-		ofRelay("drain", "publish", "drains a backlog", drainRelay(b)),
-		limitOf("publish-written", "publish while the same number of rows is written", limitPublishBesideWrites(b)),
-		ofRelay("stream", "publish-written", "streams rows that are written at full speed", streamPeak(b)),
-	}
-	return append(cases, full([]Case{
-		ofRelay("drain-poll", "drain", "drains a backlog with --mode poll", drainRelay(b, "--mode", "poll")),
-	})...)
-}
-
-// spreadCases measure the maximum throughput with a quorum queue, with several queues, and with several relays.
-func spreadCases(s Settings) []Case {
-	b, spread, quorum := plain(s), plain(s), plain(s)
-	spread.queues = 4
-	quorum.spec.QueueType = "quorum"
-	return []Case{
-		limitOf("publish-quorum", "publish to a quorum queue", limitPublish(quorum)),
-		ofRelay("drain-quorum", "publish-quorum", "drains to a quorum queue", drainRelay(quorum)),
-		limitOf("publish-4-queues", "publish to four queues in turn", limitPublish(spread)),
-		ofRelay("drain-4-queues", "publish-4-queues", "drains to four queues", drainRelay(spread)),
-		ofRelay("stream-2-shards", "stream", "shares the stream with another one", streamShards(b, 2)),
-		ofRelay("stream-4-shards", "stream", "shares the stream with three others", streamShards(b, 4)),
-	}
-}
-
-// warmUp is how long a steady load runs before it is measured.
-const warmUp = 2 * time.Second
-
-// paceCases measure latency, and the cost of a message at low rates.
-func paceCases(s Settings) []Case {
-	var cases []Case
+	t.limit("publish", "publish with confirms through the AMQP library", Case{backlog: s.Messages})
+	t.relay("drain publish", "drains a backlog", drain)
+	t.limit("publish-written", "publish while the same number of rows is written", t.flatOut(nil))
+	t.relay("stream publish-written", "streams rows that are written at full speed", stream)
 	for _, rate := range []int{500, 2000} {
-		p := pace{
-			rate: float64(rate), warmUp: warmUp, duration: s.Steady, spec: load.Spec{Bytes: s.Bytes},
-		}
 		direct := fmt.Sprintf("direct-%d", rate)
-		about := fmt.Sprintf("insert %d/s and publish from the same process", rate)
-		cases = append(cases, limitOf(direct, about, steady(p, byWriter)))
-		name := fmt.Sprintf("relay-%d", rate)
-		cases = append(cases, ofRelay(name, direct, fmt.Sprintf("streams %d/s", rate), steady(p, byRelay)))
+		t.limit(direct, fmt.Sprintf("insert %d/s and publish from the same process", rate), t.steady(byWriter, rate))
+		t.relay(fmt.Sprintf("relay-%d %s", rate, direct), fmt.Sprintf("streams %d/s", rate), t.steady(byRelay(), rate))
 	}
+	t.spec.Keys = s.Keys
+	t.relay("drain-keyed drain", "drains a backlog with many ordering keys", drain)
+	t.relay("stream-keyed stream", "streams many ordering keys at full speed", stream)
+
+	t.full = true
+	t.relay("drain-poll-keyed drain-keyed", "drains many ordering keys with --mode poll",
+		Case{start: poll, backlog: s.Messages})
+	t.relay("relay-500-keyed relay-500", "streams 500/s with many ordering keys", t.steady(byRelay(), 500))
+	t.spec.Keys = 1
+	few := max(s.Messages/20, 1)
+	t.limit("publish-one", "publish with one message in flight", Case{backlog: few, window: 1})
+	t.relay("drain-one-key publish-one", "drains a backlog of one ordering key", Case{start: byRelay(), backlog: few})
+	t.spec = Spec{HotEvery: 20}
+	t.relay("stream-hot-key stream", "streams at full speed, every 20th message of one key", stream)
+	t.spec = Spec{QueueType: "quorum"}
+	t.limit("publish-quorum", "publish to a quorum queue", Case{backlog: s.Messages})
+	t.relay("drain-quorum publish-quorum", "drains to a quorum queue", drain)
+	t.spec = Spec{}
+	t.limit("publish-4-queues", "publish to four queues in turn", Case{backlog: s.Messages, queues: 4})
+	t.relay("drain-4-queues publish-4-queues", "drains to four queues",
+		Case{start: byRelay(), backlog: s.Messages, queues: 4})
+	t.relay("stream-2-shards stream", "shares the stream with another one", t.flatOut(byShards(2)))
+	t.relay("stream-4-shards stream", "shares the stream with three others", t.flatOut(byShards(4)))
+	t.relay("drain-poll drain", "drains a backlog with --mode poll", Case{start: poll, backlog: s.Messages})
 	// On few cores, the writers are faster than any relay, so a backlog grows while they write.
-	out := pace{rate: math.Inf(1), messages: s.Messages, spec: load.Spec{Bytes: s.Bytes}}
-	cases = append(cases, full([]Case{
-		ofRelay("flat-out", "publish", "streams while many writers insert as fast as they can", steady(out, byRelay)),
-	})...)
-	return cases
+	t.relay("flat-out publish", "streams while many writers insert as fast as they can",
+		Case{start: byRelay(), written: s.Messages, rate: math.Inf(1)})
+	t.sizes()
+	t.backlogs()
+	t.beside(poll)
+	t.long()
+	t.peers()
+	return t.cases
 }
 
-// keyCases measure ordering keys.
-func keyCases(s Settings) []Case {
-	keyed, one, hot := plain(s), plain(s), plain(s)
-	keyed.spec.Keys = s.Keys
-	one.spec.Keys, one.messages = 1, max(s.Messages/20, 1)
-	hot.spec.HotEvery = 20
-	steadily := pace{rate: 500, warmUp: warmUp, duration: s.Steady, spec: keyed.spec}
-	alone := s
-	alone.Window = 1
-	cases := []Case{
-		ofRelay("drain-keyed", "drain", "drains a backlog with many ordering keys", drainRelay(keyed)),
-		ofRelay("stream-keyed", "stream", "streams many ordering keys at full speed", streamPeak(keyed)),
+// table collects the cases.
+type table struct {
+	settings Settings
+	spec     Spec // of the next cases; Bytes are those of the settings unless it has its own
+	full     bool // the next cases are only in the full plan
+	cases    []Case
+}
+
+// add adds a case: its name, and after a space that of the case to compare it with.
+func (t *table) add(names, about string, c Case) {
+	c.Name, c.Beside, _ = strings.Cut(names, " ")
+	c.About, c.Full, c.spec = about, t.full, t.spec
+	c.spec.Bytes = cmp.Or(c.spec.Bytes, t.settings.Bytes)
+	t.cases = append(t.cases, c)
+}
+
+// limit adds a limit, for other cases to be compared with.
+func (t *table) limit(name, about string, c Case) {
+	if c.start == nil {
+		c.start = byLimit
 	}
-	return append(cases, full([]Case{
-		ofRelay("drain-poll-keyed", "drain-keyed", "drains many ordering keys with --mode poll",
-			drainRelay(keyed, "--mode", "poll")),
-		ofRelay("relay-500-keyed", "relay-500", "streams 500/s with many ordering keys", steady(steadily, byRelay)),
-		limitOf("publish-one", "publish with one message in flight", with(alone, limitPublish(one))),
-		ofRelay("drain-one-key", "publish-one", "drains a backlog of one ordering key", drainRelay(one)),
-		ofRelay("stream-hot-key", "stream", "streams at full speed, every 20th message of one key", streamPeak(hot)),
-	})...)
+	c.IsLimit = true
+	c.window = min(cmp.Or(c.window, t.settings.Window), mostUnconfirmed)
+	t.add(name, "limit: "+about, c)
 }
 
-// windowMB is how many messages of 1 MB the relay has in flight: its window has 32 MiB.
-const windowMB = 32
+func (t *table) relay(names, about string, c Case) { t.add(names, "the relay "+about, c) }
 
-// sizeCases measure large messages.
-func sizeCases(s Settings) []Case {
+// flatOut writes all messages while they are published, with a single writer.
+func (t *table) flatOut(by start) Case {
+	return Case{start: by, written: t.settings.Messages, step: peakTransaction}
+}
+
+func (t *table) steady(by start, rate int) Case {
+	return Case{
+		start: by, rate: float64(rate), warmUp: int(warmUp.Seconds()) * rate,
+		written: max(int(t.settings.Steady.Seconds()*float64(rate)), 1),
+	}
+}
+
+// sizes has large messages.
+func (t *table) sizes() {
+	s := t.settings
 	const kB, MB = 1000, 1_000_000
-	var cases []Case
 	for _, size := range []struct {
 		name                    string
 		bytes, messages, window int
@@ -132,71 +204,83 @@ func sizeCases(s Settings) []Case {
 		{"100kB", 100 * kB, max(s.Messages/20, 1), min(s.Window, 10*windowMB)},
 		{"1MB", MB, max(s.Messages/200, 1), min(s.Window, windowMB)},
 	} {
-		b, settings := plain(s), s
-		b.spec.Bytes, b.messages, settings.Window = size.bytes, size.messages, size.window
-		about := "messages of " + size.name
-		cases = append(cases,
-			limitOf("publish-"+size.name, "publish "+about, with(settings, limitPublish(b))),
-			ofRelay("drain-"+size.name, "publish-"+size.name, "drains "+about, drainRelay(b)),
-			ofRelay("stream-"+size.name, "", "streams "+about+" at full speed", streamPeak(b)),
-		)
+		about, limit := "messages of "+size.name, "publish-"+size.name
+		t.spec = Spec{Bytes: size.bytes}
+		t.limit(limit, "publish "+about, Case{backlog: size.messages, window: size.window})
+		t.relay("drain-"+size.name+" "+limit, "drains "+about, Case{start: byRelay(), backlog: size.messages})
+		t.relay("stream-"+size.name, "streams "+about+" at full speed",
+			Case{start: byRelay(), written: size.messages, step: peakTransaction})
 	}
-	one := plain(s)
-	one.messages = 5 * s.Messages
-	return append(cases,
-		ofRelay("transaction", "", "streams a transaction of five times as many rows", streamTransaction(one)))
+	t.spec = Spec{}
+	t.relay("transaction", "streams a transaction of five times as many rows",
+		Case{start: byRelay(), written: 5 * s.Messages})
 }
 
-// backlogCases measure how the cost grows with the backlog.
-func backlogCases(s Settings) []Case {
-	var cases []Case
+// backlogs show how the cost grows with the backlog.
+func (t *table) backlogs() {
 	for _, size := range []struct {
 		name     string
 		messages int
 	}{{"10k", 10_000}, {"100k", 100_000}, {"1M", 1_000_000}, {"10M", 10_000_000}} {
-		b := plain(s)
-		b.messages = size.messages
-		one := ofRelay("backlog-"+size.name, "publish", "drains "+size.name+" rows", drainRelay(b))
+		one := Case{start: byRelay(), backlog: size.messages}
 		if size.messages >= 1_000_000 {
 			one.Once, one.Least = true, time.Hour
 		}
-		cases = append(cases, one)
+		t.relay("backlog-"+size.name+" publish", "drains "+size.name+" rows", one)
 	}
-	return cases
 }
 
-// besideCases measure what live messages wait while a backlog leaves. Those of the backlog do not count.
-func besideCases(s Settings) (cases []Case) {
+// beside shows what live messages wait while a backlog leaves. Latencies are theirs only.
+func (t *table) beside(poll start) {
 	for _, kind := range []struct {
 		name, about string
 		keys        int
 	}{
-		{"", "", 0}, {"-keyed", ", with many ordering keys", s.Keys}, {"-hot", ", with ten ordering keys", 10},
+		{"", "", 0}, {"-keyed", ", with many ordering keys", t.settings.Keys}, {"-hot", ", with ten ordering keys", 10},
 	} {
-		b := plain(s)
-		b.spec.Keys = kind.keys
+		t.spec = Spec{Keys: kind.keys}
 		about := "publishes live messages beside a backlog" + kind.about
-		cases = append(cases,
-			ofRelay("beside"+kind.name, "", about, beside(b)),
-			ofRelay("beside"+kind.name+"-poll", "", about+", with --mode poll", beside(b, "--mode", "poll")))
+		one := Case{backlog: t.settings.Messages, written: max(t.settings.Messages/500, 10), rate: liveRate}
+		one.start = byRelay()
+		t.relay("beside"+kind.name, about, one)
+		one.start = poll
+		t.relay("beside"+kind.name+"-poll", about+", with --mode poll", one)
 	}
-	return cases
+	t.spec = Spec{}
 }
 
-// heldCases measure the effect of dead rows. Only the last fifth counts.
-func heldCases(s Settings) []Case {
-	p := pace{
-		rate: 1000, warmUp: s.Held * 4 / 5, duration: s.Held / 5, spec: load.Spec{Bytes: s.Bytes},
-		byClock: true,
+// long shows the effect of dead rows. Only the last fifth counts.
+func (t *table) long() {
+	const rate = 1000
+	held := t.settings.Held
+	fifth := int(held.Seconds() * rate / 5)
+	one := Case{
+		start: byRelay(), rate: rate, warmUp: 4 * fifth, written: fifth, byClock: true,
+		Once: true, Least: 2*held + 10*time.Minute,
 	}
-	held := p
-	held.held = true
-	cases := []Case{
-		ofRelay("long", "", "streams 1000/s for a long time", steady(p, byRelay)),
-		ofRelay("long-held", "long", "does the same while a transaction stays open", steady(held, byRelay)),
+	t.relay("long", "streams 1000/s for a long time", one)
+	one.held = true
+	t.relay("long-held long", "does the same while a transaction stays open", one)
+}
+
+// peers let each subject drain the same backlog. All are inserted, started and measured alike, also cdc-relay.
+func (t *table) peers() {
+	t.full = false
+	for _, one := range subject.All() {
+		c := Case{start: byPeer, backlog: t.settings.Messages, peer: &one, Peer: true}
+		t.add("peer-"+one.Name+" publish", one.Name+" drains a backlog of its own table", c)
 	}
-	for i := range cases {
-		cases[i].Once, cases[i].Least = true, 2*s.Held+10*time.Minute
+}
+
+// Select returns the cases of a plan that are in it.
+func Select(plan string, all []Case) (cases []Case, known bool) {
+	out, known := map[string]func(Case) bool{
+		"quick":   func(one Case) bool { return one.Full || one.Peer },
+		"full":    func(one Case) bool { return one.Peer },
+		"compare": func(one Case) bool { return !one.Peer && one.Name != "publish" },
+	}[plan]
+	if !known {
+		return nil, false
 	}
-	return cases
+	return slices.DeleteFunc(slices.Clone(all), out), true
 }

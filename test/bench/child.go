@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 )
 
 // stopTimeout is how long a process may take to end after SIGTERM.
@@ -22,7 +24,8 @@ type child struct {
 	done chan struct{} // closed when the process has ended
 }
 
-func startChild(name, log string, cmd *exec.Cmd, input io.Reader) (*child, error) {
+func (w *world) startChild(name string, cmd *exec.Cmd, input io.Reader) (*child, error) {
+	log := w.logFile(name)
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
@@ -41,13 +44,22 @@ func startChild(name, log string, cmd *exec.Cmd, input io.Reader) (*child, error
 	return c, nil
 }
 
-func (c *child) pid() int { return c.cmd.Process.Pid }
+func (c *child) ended() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
 
-// cpu returns the processor time of an ended process, in total and in the kernel.
-func (c *child) cpu() (all, kernel time.Duration) {
-	<-c.done
+// cpu returns the processor time so far, in total and in the kernel.
+func (c *child) cpu() (all, kernel time.Duration, err error) {
+	if !c.ended() {
+		return gauge.CPU(c.cmd.Process.Pid)
+	}
 	kernel = c.cmd.ProcessState.SystemTime()
-	return c.cmd.ProcessState.UserTime() + kernel, kernel
+	return c.cmd.ProcessState.UserTime() + kernel, kernel, nil
 }
 
 // failure says why the process failed; nil: it did not.
@@ -65,7 +77,7 @@ func (c *child) await(ctx context.Context) error {
 	case <-c.done:
 		return c.failure()
 	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), c.kill())
+		return context.Cause(ctx)
 	}
 }
 
@@ -76,18 +88,10 @@ func (c *child) stop() error {
 	case <-c.done:
 		return c.failure()
 	case <-time.After(stopTimeout):
-		return errors.Join(fmt.Errorf("%s has not stopped %s after SIGTERM", c.name, stopTimeout), c.kill())
+		err := c.cmd.Process.Kill()
+		<-c.done
+		return errors.Join(fmt.Errorf("%s has not stopped %s after SIGTERM", c.name, stopTimeout), err)
 	}
-}
-
-// kill can be called at any time, also after the end.
-func (c *child) kill() error {
-	err := c.cmd.Process.Kill()
-	<-c.done
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
-	}
-	return err
 }
 
 func (c *child) logEnd() string {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/test/bench/load"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -141,7 +140,7 @@ type counting struct {
 	conn             *pgx.Conn
 	wal              *walReader
 	table            outbox.Table
-	spec             load.Spec
+	spec             Spec
 	slot             string
 	database, broker string // through the taps
 	postgres, rabbit *tap
@@ -151,7 +150,7 @@ func newCounting(t *testing.T, keys int) *counting {
 	t.Helper()
 	c := &counting{
 		table: outbox.Table{Schema: "public", Name: "outbox"}, slot: services.Name(t),
-		spec: load.Spec{Bytes: countedBytes, Keys: keys, Queues: []string{"counted"}},
+		spec: Spec{Bytes: countedBytes, Keys: keys, Queues: []string{"counted"}},
 	}
 	server := countedPostgres(t)
 	database, broker := server.Database(t), services.VHost(t)
@@ -185,7 +184,7 @@ func tapped(t *testing.T, address string, parser protocol) (string, *tap) {
 // declare declares a queue that keeps few messages: nobody consumes it.
 func declare(t *testing.T, broker, queue string) {
 	t.Helper()
-	conn, err := load.Dial(broker, t.Name())
+	conn, err := dial(broker, t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +198,7 @@ func declare(t *testing.T, broker, queue string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := load.Delete(broker, []string{queue}); err != nil {
+		if err := deleteQueues(broker, []string{queue}); err != nil {
 			t.Log(err)
 		}
 	})
@@ -207,7 +206,7 @@ func declare(t *testing.T, broker, queue string) {
 
 func (c *counting) fill(t *testing.T, from, to int) {
 	t.Helper()
-	if err := load.Fill(t.Context(), c.conn, c.table, c.spec, from, to, 1000, nil); err != nil {
+	if err := fill(t.Context(), c.conn, c.table, c.spec, from, to, 1000, nil); err != nil {
 		t.Fatal(err)
 	}
 }

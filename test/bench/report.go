@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
@@ -20,9 +21,97 @@ type Report struct {
 	Versions map[string]string `json:"versions"`
 	Machine  string            `json:"machine"`
 	Settings Settings          `json:"settings"`
-	// Blind names the servers whose processor time could not be read.
-	Blind   []string `json:"blind,omitempty"`
-	Results []Result `json:"results"`
+	Results  []Result          `json:"results"`
+}
+
+// Result is the result of one run. What was not measured is nil or 0.
+type Result struct {
+	Case       string `json:"case"`
+	Round      int    `json:"round"` // counted from 1
+	Messages   int    `json:"messages"`
+	Duplicates int    `json:"duplicates,omitempty"` // messages that arrived again
+	// From the first arrival to the end of all work, or of the steady load.
+	Seconds  float64 `json:"seconds"`
+	Rate     float64 `json:"rate"` // messages a second in that time
+	CPU      CPU     `json:"cpu_s_per_million"`
+	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
+	MemoryMB float64 `json:"memory_mb,omitempty"` // maximum resident memory of the measured process
+
+	Latency *Quantiles `json:"latency_ms,omitempty"`
+}
+
+// CPU is processor time. Measured is that of the relay, or of the program it is compared with.
+type CPU struct {
+	Measured float64 `json:"measured"`
+	Kernel   float64 `json:"measured_in_kernel"` // part of Measured
+	Postgres float64 `json:"postgres"`
+	// Walsender is the part of Postgres that decodes WAL and sends it.
+	Walsender float64 `json:"walsender"`
+	RabbitMQ  float64 `json:"rabbitmq"`
+}
+
+// Quantiles are quantiles of latencies, in ms.
+type Quantiles struct {
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p99_9"`
+	Max  float64 `json:"max"`
+}
+
+func (r *Result) setLatencies(latencies []time.Duration) {
+	if len(latencies) == 0 {
+		return
+	}
+	slices.Sort(latencies)
+	quantile := func(share float64) float64 {
+		rank := int(math.Ceil(share*float64(len(latencies)))) - 1
+		return float64(latencies[rank]) / float64(time.Millisecond)
+	}
+	r.Latency = &Quantiles{
+		P50: quantile(0.5), P90: quantile(0.9), P99: quantile(0.99), P999: quantile(0.999), Max: quantile(1),
+	}
+}
+
+// usage is processor time used so far.
+type usage struct{ measured, kernel, postgres, walsender, rabbitmq time.Duration }
+
+// usage reads the processor time of the processes and of the servers, without the sessions in except. That of servers
+// on other machines is 0.
+func (w *world) usage(except []int, processes ...*child) (u usage, err error) {
+	for _, c := range processes {
+		used, kernel, err := c.cpu()
+		if err != nil {
+			return u, err
+		}
+		u.measured, u.kernel = u.measured+used, u.kernel+kernel
+	}
+	if pid := w.site.Postgres.PID(); pid != 0 {
+		if u.postgres, u.walsender, err = gauge.TreeCPU(pid, except, "walsender"); err != nil {
+			return u, err
+		}
+	}
+	if pid := w.site.RabbitMQ.PID(); pid != 0 {
+		u.rabbitmq, _, err = gauge.CPU(pid)
+	}
+	return u, err
+}
+
+func (u usage) since(before usage) usage {
+	return usage{
+		measured: u.measured - before.measured, kernel: u.kernel - before.kernel,
+		postgres: u.postgres - before.postgres, walsender: u.walsender - before.walsender,
+		rabbitmq: u.rabbitmq - before.rabbitmq,
+	}
+}
+
+// perMillion converts to seconds per million messages.
+func (u usage) perMillion(messages int) CPU {
+	each := func(d time.Duration) float64 { return d.Seconds() / float64(messages) * 1e6 }
+	return CPU{
+		Measured: each(u.measured), Kernel: each(u.kernel),
+		Postgres: each(u.postgres), Walsender: each(u.walsender), RabbitMQ: each(u.rabbitmq),
+	}
 }
 
 // NewReport creates a report for runs on a site.
@@ -32,22 +121,14 @@ func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, err
 		return nil, err
 	}
 	return &Report{
-		Date: time.Now().UTC().Truncate(time.Second), Settings: settings, Machine: machine(), Blind: site.Blind(),
+		Date: time.Now().UTC().Truncate(time.Second), Settings: settings,
+		Machine: fmt.Sprintf("%d cores, %s/%s%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, gauge.Hardware()),
 		Versions: map[string]string{
-			"cdc-relay": version,
-			"Postgres":  site.Postgres.Version,
-			"RabbitMQ":  site.RabbitMQ.Version,
-			"Go":        runtime.Version(),
+			"cdc-relay": version, "Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version,
+			"Go": runtime.Version(),
 		},
 	}, nil
 }
-
-func machine() string {
-	return fmt.Sprintf("%d cores, %s/%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH) + hardware()
-}
-
-// Add adds a result.
-func (r *Report) Add(result Result) { r.Results = append(r.Results, result) }
 
 // WriteJSON writes the report.
 func (r *Report) WriteJSON(w io.Writer) error {
@@ -56,81 +137,56 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return encoder.Encode(r)
 }
 
-// Of returns the results of one case.
-func (r *Report) Of(name string) []Result {
+// of returns the results of one case.
+func (r *Report) of(name string) []Result {
 	return slices.DeleteFunc(slices.Clone(r.Results), func(one Result) bool { return one.Case != name })
 }
 
-// Spread is a median with the minimum and the maximum.
-type Spread struct{ Median, Least, Most float64 }
-
-// SpreadOf returns the spread of one number of the results; there must be at least one.
-func SpreadOf(results []Result, number func(Result) float64) Spread {
-	values := make([]float64, len(results))
-	for i, result := range results {
-		values[i] = number(result)
-	}
-	return spreadOf(values)
+// column is a number of the table: the median of the rounds.
+type column struct {
+	name, format string
+	number       func(Result) float64
 }
 
-// spreadOf sorts the values; there must be at least one.
-func spreadOf(values []float64) Spread {
-	slices.Sort(values)
-	middle := len(values) / 2
-	median := values[middle]
-	if len(values)%2 == 0 {
-		median = (median + values[middle-1]) / 2
-	}
-	return Spread{Median: median, Least: values[0], Most: values[len(values)-1]}
-}
-
-func median(results []Result, number func(Result) float64) float64 {
-	return SpreadOf(results, number).Median
-}
-
-// pairs returns the results of two cases from the same rounds: the machine differs more between rounds than the cases
-// do.
-func (r *Report) pairs(of, beside string) (pairs [][2]Result) {
-	for _, one := range r.Of(of) {
-		for _, other := range r.Of(beside) {
-			if one.Round == other.Round {
-				pairs = append(pairs, [2]Result{one, other})
+func columns() []column {
+	latency := func(name string, of func(*Quantiles) float64) column {
+		return column{name, "%.2f", func(r Result) float64 {
+			if r.Latency == nil {
+				return math.NaN()
 			}
-		}
+			return of(r.Latency)
+		}}
 	}
-	return pairs
-}
-
-// ratio returns the median ratio of the rates of two cases; false: there is nothing to compare.
-func (r *Report) ratio(of, beside string) (float64, bool) {
-	var ratios []float64
-	for _, pair := range r.pairs(of, beside) {
-		if limit := pair[1].Rate; limit > 0 {
-			ratios = append(ratios, pair[0].Rate/limit)
-		}
+	return []column{
+		{"msg/s", "%.0f", func(r Result) float64 { return r.Rate }},
+		{"CPU s/M", "%.1f", func(r Result) float64 { return r.CPU.Measured }},
+		{"Postgres", "%.1f", func(r Result) float64 { return r.CPU.Postgres }},
+		{"walsender", "%.1f", func(r Result) float64 { return r.CPU.Walsender }},
+		{"RabbitMQ", "%.1f", func(r Result) float64 { return r.CPU.RabbitMQ }},
+		{"all", "%.1f", func(r Result) float64 { return r.CPU.Measured + r.CPU.Postgres + r.CPU.RabbitMQ }},
+		{"+vacuum", "%.1f", func(r Result) float64 { return r.Vacuum }},
+		{"MB", "%.0f", func(r Result) float64 { return r.MemoryMB }},
+		latency("p50 ms", func(q *Quantiles) float64 { return q.P50 }),
+		latency("p99", func(q *Quantiles) float64 { return q.P99 }),
+		latency("p99.9", func(q *Quantiles) float64 { return q.P999 }),
+		latency("max", func(q *Quantiles) float64 { return q.Max }),
 	}
-	if len(ratios) == 0 {
-		return 0, false
-	}
-	return spreadOf(ratios).Median, true
 }
 
 // WriteText writes a table of the cases.
 func (r *Report) WriteText(w io.Writer, cases []Case) error {
-	var versions []string
+	fmt.Fprintf(w, "%s\n%s", r.Date.Format(time.RFC3339), r.Machine)
 	for _, name := range []string{"cdc-relay", "Postgres", "RabbitMQ", "Go"} {
-		versions = append(versions, name+" "+r.Versions[name])
-	}
-	fmt.Fprintf(w, "%s\n%s; %s\n\n", r.Date.Format(time.RFC3339), r.Machine, strings.Join(versions, ", "))
-	if len(r.Blind) > 0 {
-		fmt.Fprintf(w, "The processor time of these servers is unknown, because they are not private ones: %s.\n\n",
-			strings.Join(r.Blind, ", "))
+		fmt.Fprintf(w, ", %s %s", name, r.Versions[name])
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\tmsg/s\tleast–most\tbeside\tratio\tCPU s/M\tkernel\tPostgres\twalsender\tRabbitMQ\tall"+
-		"\t+vacuum\tMB\tp50 ms\tp99\tp99.9\tmax\t")
+	fmt.Fprint(table, "\n\n\tleast–most\tbeside\tratio\t")
+	for _, column := range columns() {
+		fmt.Fprint(table, column.name, "\t")
+	}
+	fmt.Fprintln(table)
 	for _, one := range cases {
-		if results := r.Of(one.Name); len(results) > 0 {
+		if results := r.of(one.Name); len(results) > 0 {
 			r.writeRow(table, one, results)
 		}
 	}
@@ -138,73 +194,60 @@ func (r *Report) WriteText(w io.Writer, cases []Case) error {
 }
 
 func (r *Report) writeRow(w io.Writer, one Case, results []Result) {
-	rate := SpreadOf(results, func(r Result) float64 { return r.Rate })
-	fmt.Fprintf(w, "%s\t%.0f\t%.0f–%.0f\t", one.Name, rate.Median, rate.Least, rate.Most)
-	if ratio, ok := r.ratio(one.Name, one.Beside); ok {
-		fmt.Fprintf(w, "%s\t%.2f\t", one.Beside, ratio)
+	rates := sorted(results, func(r Result) float64 { return r.Rate })
+	fmt.Fprintf(w, "%s\t%.0f–%.0f\t", one.Name, rates[0], rates[len(rates)-1])
+	if ratios := r.ratios(one); len(ratios) > 0 {
+		fmt.Fprintf(w, "%s\t%.2f\t", one.Beside, median(ratios))
 	} else {
 		fmt.Fprint(w, "\t\t")
 	}
-	for _, number := range []func(Result) float64{
-		func(r Result) float64 { return r.CPU.Measured },
-		func(r Result) float64 { return r.CPU.Kernel },
-		func(r Result) float64 { return r.CPU.Postgres },
-		func(r Result) float64 { return r.CPU.Walsender },
-		func(r Result) float64 { return r.CPU.RabbitMQ },
-		func(r Result) float64 { return r.CPU.Sum() },
-		func(r Result) float64 { return r.Vacuum },
-	} {
-		fmt.Fprintf(w, "%.1f\t", median(results, number))
-	}
-	fmt.Fprintf(w, "%.0f\t", median(results, func(r Result) float64 { return r.MemoryMB }))
-	for i, number := range latencyColumns() {
-		if results[0].Latency != nil {
-			fmt.Fprintf(w, "%.2f", median(results, number))
-			if over, ok := r.over(one, number); ok && i < 2 {
-				fmt.Fprintf(w, " (%+.2f)", over)
-			}
+	for _, column := range columns() {
+		if number := median(sorted(results, column.number)); !math.IsNaN(number) {
+			fmt.Fprintf(w, column.format, number)
 		}
 		fmt.Fprint(w, "\t")
 	}
 	fmt.Fprintln(w)
 }
 
-// latencyColumns need results with latencies.
-func latencyColumns() []func(Result) float64 {
-	return []func(Result) float64{
-		func(r Result) float64 { return r.Latency.P50 },
-		func(r Result) float64 { return r.Latency.P99 },
-		func(r Result) float64 { return r.Latency.P999 },
-		func(r Result) float64 { return r.Latency.Max },
-	}
-}
-
-// over returns the median difference between a latency and that of the case it is compared with.
-func (r *Report) over(one Case, number func(Result) float64) (float64, bool) {
-	var above []float64
-	for _, pair := range r.pairs(one.Name, one.Beside) {
-		if pair[0].Latency != nil && pair[1].Latency != nil {
-			above = append(above, number(pair[0])-number(pair[1]))
+// ratios are those of the rates of two cases in the same rounds: the machine differs more between rounds than the cases
+// do.
+func (r *Report) ratios(one Case) (ratios []float64) {
+	for _, result := range r.of(one.Name) {
+		for _, other := range r.of(one.Beside) {
+			if result.Round == other.Round {
+				ratios = append(ratios, result.Rate/other.Rate)
+			}
 		}
 	}
-	if len(above) == 0 {
-		return 0, false
+	slices.Sort(ratios)
+	return ratios
+}
+
+func sorted(results []Result, number func(Result) float64) []float64 {
+	values := make([]float64, len(results))
+	for i, result := range results {
+		values[i] = number(result)
 	}
-	return spreadOf(above).Median, true
+	slices.Sort(values)
+	return values
+}
+
+// median is of at least one value.
+func median(sorted []float64) float64 {
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 0 {
+		return (sorted[middle-1] + sorted[middle]) / 2
+	}
+	return sorted[middle]
 }
 
 // Line describes one result in a line.
-func Line(r Result) string {
-	text := fmt.Sprintf("%.0f/s, CPU s/M %.1f + Postgres %.1f (walsender %.1f) + RabbitMQ %.1f",
-		r.Rate, r.CPU.Measured, r.CPU.Postgres, r.CPU.Walsender, r.CPU.RabbitMQ)
-	if r.MemoryMB > 0 {
-		text += fmt.Sprintf(", %.0f MB", r.MemoryMB)
+func Line(r Result) (text string) {
+	for _, column := range columns() {
+		if number := column.number(r); !math.IsNaN(number) && number != 0 {
+			text += fmt.Sprintf("%s "+column.format+", ", column.name, number)
+		}
 	}
-	if r.Latency != nil {
-		text += fmt.Sprintf(", p50 %.2f ms, p99 %.2f ms", r.Latency.P50, r.Latency.P99)
-	}
-	if r.Duplicates > 0 {
-		text += fmt.Sprintf(", %d duplicates", r.Duplicates)
-	}
-	return text
+	return text + fmt.Sprintf("%d duplicates", r.Duplicates)
 }

@@ -18,7 +18,7 @@ type SiteConfig struct {
 	// Relay is the program cdc-relay, RelayArgs are more flags for its command run.
 	Relay     string
 	RelayArgs []string
-	// Self is this program. With the argument "limit" it runs limit.Run.
+	// Self is this program. With the argument "limit" it runs RunLimit.
 	Self string
 	// Folder is for logs; the caller removes it.
 	Folder string
@@ -34,12 +34,8 @@ type Site struct {
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
 
-	postmaster, broker int // process ids; 0: unknown
-	runs               int
+	runs int
 }
-
-// ownSettings are the settings of all runs.
-func ownSettings(more []string) []string { return append([]string{"shared_buffers=256MB"}, more...) }
 
 // OpenSite provides the servers: those in CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL, or else private ones. The
 // caller closes it.
@@ -48,7 +44,7 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	var err error
 	postgres := services.Options{
 		Way:      way(services.EnvDatabase),
-		Settings: ownSettings(config.Settings),
+		Settings: append([]string{"shared_buffers=256MB"}, config.Settings...),
 		Log:      config.Log,
 	}
 	if s.Postgres, err = services.StartPostgres(ctx, postgres); err != nil {
@@ -58,7 +54,6 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	if s.RabbitMQ, err = services.StartRabbitMQ(ctx, rabbitMQ); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
-	s.broker, s.postmaster = s.RabbitMQ.PID(), s.Postgres.PID()
 	if err := s.byClock(ctx, false); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
@@ -73,19 +68,8 @@ func way(address string) services.Way {
 	return services.Local
 }
 
-// Blind names the servers whose processor time cannot be read: they are given by the environment, or in a container.
-func (s *Site) Blind() (names []string) {
-	if s.postmaster == 0 {
-		names = append(names, "Postgres")
-	}
-	if s.broker == 0 {
-		names = append(names, "RabbitMQ")
-	}
-	return names
-}
-
 // shortRuns turn timed work off in short runs: a checkpoint comes before each run, and a vacuum is measured separately
-// after it. They are not in ownSettings, because settings of the command line cannot be changed while the server runs.
+// after it. They are not among those of OpenSite, because settings of the command line cannot be changed while the server runs.
 // So the user's settings override them.
 func shortRuns() map[string]string {
 	return map[string]string{"autovacuum_naptime": "1h", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}

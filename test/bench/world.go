@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
 // world is what belongs to one run: a database with an outbox, a slot, and queues.
@@ -23,23 +22,23 @@ type world struct {
 	database string
 	amqp     string
 	table    outbox.Table
-	spec     load.Spec
+	spec     Spec
 	control  *pgx.Conn
 }
 
 // newWorld creates a database, names queues, and creates what the relay needs. The caller closes it.
-func (r *run) newWorld(ctx context.Context, b backlog) (*world, error) {
+func (r *run) newWorld(ctx context.Context) (*world, error) {
 	s := r.site
 	s.runs++
 	w := &world{
 		site:    s,
-		program: r.program,
+		program: r.Program,
 		name:    fmt.Sprintf("cdc_relay_bench_%d_%d", time.Now().Unix(), s.runs),
 		amqp:    s.RabbitMQ.URL(""),
 		table:   outbox.Table{Schema: "public", Name: "outbox"},
-		spec:    b.spec,
+		spec:    r.spec,
 	}
-	for i := range max(b.queues, 1) {
+	for i := range max(r.queues, 1) {
 		w.spec.Queues = append(w.spec.Queues, fmt.Sprintf("%s.%d", w.name, i))
 	}
 	if err := s.Postgres.Exec(ctx, "", "CREATE DATABASE "+w.name); err != nil {
@@ -47,13 +46,13 @@ func (r *run) newWorld(ctx context.Context, b backlog) (*world, error) {
 	}
 	w.database = s.Postgres.URL(w.name)
 	var err error
-	if b.peer == nil {
-		err = w.setup(ctx)
+	if r.peer == nil {
+		err = w.command(ctx, "setup")
 	}
 	if err == nil {
 		w.control, err = pgx.Connect(ctx, w.database)
 	}
-	if err == nil && b.spec.Bytes >= uncompressedFrom {
+	if err == nil && r.spec.Bytes >= uncompressedFrom {
 		_, err = w.control.Exec(ctx, "ALTER TABLE "+w.table.SQL()+" ALTER payload SET STORAGE EXTERNAL")
 	}
 	if err != nil {
@@ -65,11 +64,6 @@ func (r *run) newWorld(ctx context.Context, b backlog) (*world, error) {
 // uncompressedFrom is the size in bytes from which payloads are stored without compression. Postgres takes some 20 ms
 // to try to compress a megabyte, so one writer would limit what a relay streams.
 const uncompressedFrom = 100_000
-
-// setup creates tables, publication and slot, as a user would.
-func (w *world) setup(ctx context.Context) error {
-	return w.command(ctx, "setup")
-}
 
 // command runs the measured cdc-relay until it ends.
 func (w *world) command(ctx context.Context, args ...string) error {
@@ -89,9 +83,17 @@ func (w *world) relayEnvironment() []string {
 }
 
 // fill inserts the backlog, and waits until the server is idle.
-func (w *world) fill(ctx context.Context, count int) error {
+func (r *run) fill(ctx context.Context) (err error) {
 	const rowsPerTransaction = 10_000
-	if err := load.Fill(ctx, w.control, w.table, w.spec, 0, count, rowsPerTransaction, nil); err != nil {
+	w := r.world
+	switch {
+	case r.IsLimit:
+	case r.peer != nil:
+		err = r.fillPeer(ctx)
+	default:
+		err = fill(ctx, w.control, w.table, w.spec, 0, r.backlog, rowsPerTransaction, nil)
+	}
+	if err != nil {
 		return err
 	}
 	return w.rest(ctx)
@@ -107,6 +109,20 @@ func (w *world) rest(ctx context.Context) error {
 	return nil
 }
 
+// hold keeps a transaction with a snapshot and a transaction id open until release is called.
+func (w *world) hold(ctx context.Context) (release func(), err error) {
+	conn, err := pgx.Connect(ctx, w.database)
+	if err != nil {
+		return nil, err
+	}
+	const begin = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()`
+	if _, err := conn.Exec(ctx, begin); err != nil {
+		closeConn(conn)
+		return nil, fmt.Errorf("hold a transaction: %w", err)
+	}
+	return func() { closeConn(conn) }, nil
+}
+
 func (w *world) logFile(name string) string {
 	return filepath.Join(w.site.Folder, w.name+"-"+name+".log")
 }
@@ -118,7 +134,7 @@ func (w *world) close(ctx context.Context) error {
 	if w.control != nil {
 		closeConn(w.control)
 	}
-	return errors.Join(w.dropDatabase(ctx), load.Delete(w.amqp, w.spec.Queues))
+	return errors.Join(w.dropDatabase(ctx), deleteQueues(w.amqp, w.spec.Queues))
 }
 
 // dropDatabase drops the slot first, which WITH (FORCE) would not do.

@@ -20,21 +20,6 @@ func CPU(pid int) (all, kernel time.Duration, err error) {
 	return time.Duration(stat.UTime+stat.STime) * tick, time.Duration(stat.STime) * tick, nil
 }
 
-// FineCPU returns the processor time of the current threads of a process. It is that of the scheduler's clock, which is
-// finer than a tick of 10 ms.
-func FineCPU(pid int) (total time.Duration, err error) {
-	threads, err := procfs.AllThreads(pid)
-	if err != nil {
-		return 0, fmt.Errorf("measure process %d: %w", pid, err)
-	}
-	for _, thread := range threads {
-		if stat, err := thread.Schedstat(); err == nil { // otherwise it has ended meanwhile
-			total += time.Duration(stat.RunningNanoseconds)
-		}
-	}
-	return total, nil
-}
-
 // PeakMemory returns the maximum resident memory of a process, in bytes.
 func PeakMemory(pid int) (uint64, error) {
 	process, err := procfs.NewProc(pid)
@@ -46,6 +31,21 @@ func PeakMemory(pid int) (uint64, error) {
 		return 0, fmt.Errorf("measure process %d: %w", pid, err)
 	}
 	return status.VmHWM, nil
+}
+
+// Hardware describes processor and memory, with a comma before each; "" if there is no /proc.
+func Hardware() (text string) {
+	system, err := procfs.NewDefaultFS()
+	if err != nil {
+		return ""
+	}
+	if cores, err := system.CPUInfo(); err == nil && len(cores) > 0 {
+		text += ", " + cores[0].ModelName
+	}
+	if memory, err := system.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+		text += fmt.Sprintf(", %d GB", *memory.MemTotalBytes>>30)
+	}
+	return text
 }
 
 func readStat(pid int) (procfs.ProcStat, error) {

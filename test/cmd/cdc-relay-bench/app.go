@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,28 +28,26 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 
 const description = `Runs the limits and the relay in rounds that take turns, on Postgres and RabbitMQ of its own, or on
 those that CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name: there it makes databases, slots and queues and drops
-them. It prints a table of medians; the spread is from the least to the greatest of the rounds.
+them, and the processor time of servers elsewhere is 0. It prints a table of medians; the spread is from the least to the
+greatest of the rounds.
 
 EXAMPLES
 
   cdc-relay-bench                                    # some ten minutes
   cdc-relay-bench --only publish,drain --rounds 5
   cdc-relay-bench --plan full --json results.json
-  cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run
-  cdc-relay-bench insert                             # what an INSERT into the outbox costs Postgres`
+  cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run`
 
 func newApp(stdout, stderr io.Writer) *cli.App {
 	return &cli.App{
-		Name:  "cdc-relay-bench",
-		Usage: "measures cdc-relay and its limits",
-		UsageText: "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]\n" +
-			"cdc-relay-bench insert [FLAGS]",
+		Name:                      "cdc-relay-bench",
+		Usage:                     "measures cdc-relay and its limits",
+		UsageText:                 "cdc-relay-bench [FLAGS] [-- FLAGS OF cdc-relay run]",
 		Description:               description,
 		Flags:                     appFlags(),
 		DisableSliceFlagSeparator: true,
 		HideVersion:               true,
 		HideHelpCommand:           true,
-		Commands:                  []*cli.Command{insertCommand(stdout)},
 		Writer:                    stdout,
 		ErrWriter:                 stderr,
 		ExitErrHandler:            func(*cli.Context, error) {},
@@ -153,16 +153,12 @@ func readOptions(c *cli.Context) (*options, error) {
 
 // selectCases returns the listed cases in their own order. Each pattern must match at least one.
 func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
-	left, ok := map[string]func(bench.Case) bool{
-		"quick":   func(one bench.Case) bool { return one.Full || one.Peer },
-		"full":    func(one bench.Case) bool { return one.Peer },
-		"compare": func(one bench.Case) bool { return !one.Peer && one.Name != "publish" },
-	}[plan]
+	planned, known := bench.Select(plan, all)
 	switch {
-	case !ok:
+	case !known:
 		return nil, usagef("--plan is %q: want quick, full or compare", plan)
 	case list == "":
-		return slices.DeleteFunc(slices.Clone(all), left), nil
+		return planned, nil
 	}
 	wanted := make(map[string]bool)
 	for pattern := range strings.SplitSeq(list, ",") {
@@ -206,4 +202,72 @@ func findRelay(file string) (string, error) {
 // redact removes passwords from addresses in output for people.
 func redact(text string) string {
 	return regexp.MustCompile(`(://[^\s:/@"']*):[^\s"']*@`).ReplaceAllString(text, "$1:***@")
+}
+
+// measure runs the rounds and prints the report.
+func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
+	if o.list {
+		for _, one := range o.cases {
+			fmt.Fprintf(stdout, "%-17s %s\n", one.Name, one.About)
+		}
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "cdc-relay-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	site, err := bench.OpenSite(ctx, bench.SiteConfig{
+		Relay: o.relay, RelayArgs: o.relayArgs, Self: self, Folder: folder, Settings: o.postgres,
+		Log: func(line string) { fmt.Fprintln(stdout, redact(line)) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, site.Close(context.WithoutCancel(ctx))) }()
+	report, err := bench.NewReport(ctx, site, o.settings)
+	if err != nil {
+		return err
+	}
+	err = rounds(ctx, o, site, report, stdout)
+	return errors.Join(err, conclude(o, report, stdout))
+}
+
+// rounds runs the cases in turns.
+func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Report, stdout io.Writer) error {
+	for round := 1; round <= o.rounds; round++ {
+		for _, one := range o.cases {
+			if one.Once && round > 1 {
+				continue
+			}
+			result, err := one.Run(ctx, site, round, o.timeout)
+			if err != nil {
+				return err
+			}
+			report.Results = append(report.Results, *result)
+			fmt.Fprintf(stdout, "round %d of %d, %s: %s\n", round, o.rounds, one.Name, bench.Line(*result))
+		}
+	}
+	return nil
+}
+
+// conclude prints the results so far, also if the rounds were interrupted.
+func conclude(o *options, report *bench.Report, stdout io.Writer) error {
+	if len(report.Results) == 0 {
+		return nil
+	}
+	fmt.Fprintln(stdout)
+	err := report.WriteText(stdout, o.cases)
+	if o.json == "" {
+		return err
+	}
+	file, failed := os.Create(o.json)
+	if failed != nil {
+		return errors.Join(err, failed)
+	}
+	return errors.Join(err, report.WriteJSON(file), file.Close())
 }

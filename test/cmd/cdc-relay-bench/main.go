@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"github.com/cdc-relay/cdc-relay/internal/tune"
-	"github.com/cdc-relay/cdc-relay/test/bench/limit"
+	"github.com/cdc-relay/cdc-relay/test/bench"
 )
 
 // Exit codes.
@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	switch first := argument(args, 1); first {
 	case "limit": // a process started by this program
 		tune.Runtime(os.LookupEnv) // the same settings as the relay
-		err = limit.Run(ctx, stdin)
+		err = bench.RunLimit(ctx, stdin)
 	default:
 		err = newApp(stdout, stderr).RunContext(ctx, args)
 	}

@@ -1,25 +1,25 @@
-package limit
+package bench
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/cdc-relay/cdc-relay/test/bench/load"
 )
 
-// Channel publishes with confirms in the way of the library: one write to the socket for each message.
-type Channel struct {
+// confirming publishes with confirms in the way of the library: one write to the socket for each message.
+type confirming struct {
 	*amqp.Channel
 	returned <-chan amqp.Return
 	stamp    time.Time
 }
 
-// Open opens a channel for this many messages in flight.
-func Open(conn *amqp.Connection, window int) (*Channel, error) {
+// confirmingOn opens a channel for this many messages in flight.
+func confirmingOn(conn *amqp.Connection, window int) (*confirming, error) {
 	channel, err := conn.Channel()
 	if err != nil {
 		return nil, err
@@ -28,11 +28,11 @@ func Open(conn *amqp.Connection, window int) (*Channel, error) {
 		return nil, err
 	}
 	returned := channel.NotifyReturn(make(chan amqp.Return, window))
-	return &Channel{Channel: channel, returned: returned, stamp: time.Now()}, nil
+	return &confirming{Channel: channel, returned: returned, stamp: time.Now()}, nil
 }
 
-// Send publishes a message with the size and properties of the relay's messages.
-func (c *Channel) Send(n int, queue string, body []byte) (*amqp.DeferredConfirmation, error) {
+// send publishes a message with the size and properties of the relay's messages.
+func (c *confirming) send(n int, queue string, body []byte) (*amqp.DeferredConfirmation, error) {
 	return c.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{
 		ContentType:  "application/json",
 		DeliveryMode: amqp.Persistent,
@@ -53,8 +53,8 @@ func messageID(n int) string {
 	return string(id)
 }
 
-// Await waits for the confirm of a message.
-func (c *Channel) Await(confirm *amqp.DeferredConfirmation) error {
+// await waits for the confirm of a message.
+func (c *confirming) await(confirm *amqp.DeferredConfirmation) error {
 	<-confirm.Done() // also closed when the connection is lost
 	if !confirm.Acked() {
 		return errors.New("the broker has not confirmed a message")
@@ -69,13 +69,26 @@ func (c *Channel) Await(confirm *amqp.DeferredConfirmation) error {
 	return nil
 }
 
-func publish(ctx context.Context, order Order) error {
-	conn, err := load.Dial(order.AMQPURL, "bench publish")
+// limitOrder says what the process must publish; it is read as JSON.
+type limitOrder struct {
+	AMQPURL  string
+	Spec     Spec
+	Messages int
+	Window   int // maximum number of messages in flight
+}
+
+// RunLimit reads an order, and publishes its messages with confirms through the AMQP library.
+func RunLimit(ctx context.Context, input io.Reader) error {
+	var order limitOrder
+	if err := json.NewDecoder(input).Decode(&order); err != nil {
+		return fmt.Errorf("read the order: %w", err)
+	}
+	conn, err := dial(order.AMQPURL, "bench publish")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(closeTimeout)) }()
-	channel, err := Open(conn, order.Window)
+	defer func() { _ = conn.CloseDeadline(time.Now().Add(dialTimeout)) }()
+	channel, err := confirmingOn(conn, order.Window)
 	if err != nil {
 		return err
 	}
@@ -91,8 +104,8 @@ func publish(ctx context.Context, order Order) error {
 
 func sendAll(
 	ctx context.Context,
-	channel *Channel,
-	order Order,
+	channel *confirming,
+	order limitOrder,
 	waiting chan<- *amqp.DeferredConfirmation,
 	window chan<- struct{},
 ) error {
@@ -103,7 +116,7 @@ func sendAll(
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		confirm, err := channel.Send(n, order.Spec.Queue(n), order.Spec.Body(n, filler))
+		confirm, err := channel.send(n, order.Spec.Queue(n), order.Spec.Body(n, filler))
 		if err != nil {
 			return err
 		}
@@ -112,10 +125,10 @@ func sendAll(
 	return nil
 }
 
-func awaitAll(channel *Channel, waiting <-chan *amqp.DeferredConfirmation, window <-chan struct{}) error {
+func awaitAll(channel *confirming, waiting <-chan *amqp.DeferredConfirmation, window <-chan struct{}) error {
 	var failed error
 	for confirm := range waiting {
-		if err := channel.Await(confirm); err != nil && failed == nil {
+		if err := channel.await(confirm); err != nil && failed == nil {
 			failed = err
 		}
 		<-window

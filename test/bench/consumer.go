@@ -1,4 +1,4 @@
-package load
+package bench
 
 import (
 	"context"
@@ -20,8 +20,8 @@ const (
 	dialTimeout = 10 * time.Second
 )
 
-// Consumer consumes the queues of a run, each on its own channel.
-type Consumer struct {
+// consumer consumes the queues of a run, each on its own channel.
+type consumer struct {
 	conn *amqp.Connection
 	done sync.WaitGroup
 
@@ -29,8 +29,8 @@ type Consumer struct {
 	err error
 }
 
-// Dial opens a connection to the broker. It notices a dead broker within seconds.
-func Dial(amqpURL, name string) (*amqp.Connection, error) {
+// dial opens a connection to the broker. It notices a dead broker within seconds.
+func dial(amqpURL, name string) (*amqp.Connection, error) {
 	properties := amqp.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
 	conn, err := amqp.DialConfig(amqpURL, amqp.Config{
@@ -42,13 +42,13 @@ func Dial(amqpURL, name string) (*amqp.Connection, error) {
 	return conn, nil
 }
 
-// Consume declares the queues of the messages and consumes them. Close ends the consumer.
-func Consume(ctx context.Context, amqpURL string, spec Spec, arrivals *Arrivals) (*Consumer, error) {
-	conn, err := Dial(amqpURL, "bench consumer")
+// consume declares the queues of the messages and consumes them. Close ends the consumer.
+func consume(ctx context.Context, amqpURL string, spec Spec, arrivals *arrivals) (*consumer, error) {
+	conn, err := dial(amqpURL, "bench consumer")
 	if err != nil {
 		return nil, err
 	}
-	c := &Consumer{conn: conn}
+	c := &consumer{conn: conn}
 	for _, queue := range spec.Queues {
 		if err := c.start(ctx, queue, spec.QueueType, arrivals); err != nil {
 			return nil, errors.Join(fmt.Errorf("consume from %s: %w", queue, err), c.Close())
@@ -57,7 +57,7 @@ func Consume(ctx context.Context, amqpURL string, spec Spec, arrivals *Arrivals)
 	return c, nil
 }
 
-func (c *Consumer) start(ctx context.Context, queue, kind string, arrivals *Arrivals) error {
+func (c *consumer) start(ctx context.Context, queue, kind string, arrivals *arrivals) error {
 	channel, err := c.conn.Channel()
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (c *Consumer) start(ctx context.Context, queue, kind string, arrivals *Arri
 }
 
 // take ends with the channel.
-func take(channel *amqp.Channel, deliveries <-chan amqp.Delivery, arrivals *Arrivals) error {
+func take(channel *amqp.Channel, deliveries <-chan amqp.Delivery, arrivals *arrivals) error {
 	tick := time.NewTicker(acknowledgeAfter)
 	defer tick.Stop()
 	var waiting int
@@ -99,7 +99,7 @@ func take(channel *amqp.Channel, deliveries <-chan amqp.Delivery, arrivals *Arri
 			if !ok {
 				return nil
 			}
-			n, err := Number(d.Body)
+			n, err := number(d.Body)
 			if err != nil {
 				return err
 			}
@@ -118,7 +118,7 @@ func take(channel *amqp.Channel, deliveries <-chan amqp.Delivery, arrivals *Arri
 	}
 }
 
-func (c *Consumer) fail(err error) {
+func (c *consumer) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
@@ -127,7 +127,7 @@ func (c *Consumer) fail(err error) {
 }
 
 // Close stops the consumer and waits. It returns an earlier error.
-func (c *Consumer) Close() error {
+func (c *consumer) Close() error {
 	c.mu.Lock()
 	err := c.err
 	c.mu.Unlock()
@@ -136,9 +136,9 @@ func (c *Consumer) Close() error {
 	return errors.Join(err, closing)
 }
 
-// Delete deletes queues with their messages.
-func Delete(amqpURL string, queues []string) error {
-	conn, err := Dial(amqpURL, "bench cleaner")
+// deleteQueues deletes queues with their messages.
+func deleteQueues(amqpURL string, queues []string) error {
+	conn, err := dial(amqpURL, "bench cleaner")
 	if err != nil {
 		return err
 	}

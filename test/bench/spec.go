@@ -1,6 +1,6 @@
 // Package load generates and consumes the load of a benchmark: a backlog, writers with a given rate, and consumers that
 // record when each message arrived.
-package load
+package bench
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 // Spec defines the messages of a run. Message n, counted from 0, is the same in every run.
 type Spec struct {
-	// Bytes is the size of a body; at least MinBytes.
+	// Bytes is the size of a body; at least minBytes.
 	Bytes int
 	// Keys is how many ordering keys there are; 0: none.
 	Keys int
@@ -27,16 +27,16 @@ const (
 	head   = `{"n":"`
 	middle = `","filler":"`
 	tail   = `"}`
-	// MinBytes is the size of a body without filler.
-	MinBytes = len(head) + digits + len(middle) + len(tail)
+	// minBytes is the size of a body without filler.
+	minBytes = len(head) + digits + len(middle) + len(tail)
 )
 
-// HotKey is the ordering key of Spec.HotEvery.
-const HotKey = "hot"
+// hotKey is the ordering key of Spec.HotEvery.
+const hotKey = "hot"
 
 // Body returns the body of message n in a new slice.
 func (s Spec) Body(n int, filler string) []byte {
-	body := make([]byte, 0, MinBytes+len(filler))
+	body := make([]byte, 0, minBytes+len(filler))
 	body = append(body, head...)
 	body = appendNumber(body, n)
 	body = append(body, middle...)
@@ -48,7 +48,7 @@ func (s Spec) Body(n int, filler string) []byte {
 func (s Spec) Filler() string {
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	random := rand.New(rand.NewPCG(1, 2))
-	filler := make([]byte, max(s.Bytes-MinBytes, 0))
+	filler := make([]byte, max(s.Bytes-minBytes, 0))
 	for i := range filler {
 		filler[i] = letters[random.IntN(len(letters))]
 	}
@@ -62,7 +62,7 @@ func (s Spec) Queue(n int) string { return s.Queues[n%len(s.Queues)] }
 func (s Spec) Key(n int) string {
 	switch {
 	case s.HotEvery > 0 && n%s.HotEvery == 0:
-		return HotKey
+		return hotKey
 	case s.Keys > 0:
 		return "key-" + strconv.Itoa(n%s.Keys)
 	}
@@ -78,9 +78,9 @@ func appendNumber(to []byte, n int) []byte {
 	return append(to, text[:]...)
 }
 
-// Number reads the number of the message from its body.
-func Number(body []byte) (int, error) {
-	if len(body) < MinBytes || string(body[:len(head)]) != head {
+// number reads the number of the message from its body.
+func number(body []byte) (int, error) {
+	if len(body) < minBytes || string(body[:len(head)]) != head {
 		return 0, fmt.Errorf("not a message of the benchmark: %.40q", body)
 	}
 	n := 0
