@@ -4,11 +4,13 @@ package fault
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 // Fault is one kind of fault.
@@ -27,15 +29,38 @@ type Fault struct {
 	LosesUnanswered bool
 	// Unmarked: duplicates because of it may lack x-possible-duplicate; see history.Fault.
 	Unmarked bool
-	// Run causes the fault, holds it for about the given time, fixes it, and returns when the servers answer again. It
-	// also fixes it if ctx ends meanwhile. detail says what random chose. The error says what failed, which is a defect
-	// of the run and not of the relay.
-	Run func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (detail string, err error)
+	begin    begin
 }
 
-// All returns every fault, also those that are impossible on this machine: see World.Can.
-func All() []Fault {
-	return slices.Concat(relayFaults(), postgresFaults(), rabbitmqFaults())
+// begin causes a fault. detail says what random chose. fix undoes it, also after an error; nil: the fault is over, and
+// has taken about the time hold. The error says what failed, which is a defect of the run and not of the relay.
+type begin func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (
+	detail string, fix fix, err error)
+
+type fix func(ctx context.Context) error
+
+// Run causes the fault, holds it for about the given time, fixes it, and returns when the servers answer again. It also
+// fixes it if ctx ends meanwhile, and tries again if that fails: another fault may still be active.
+func (f *Fault) Run(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (detail string, err error) {
+	detail, fix, err := f.begin(ctx, w, random, hold)
+	if fix == nil {
+		return detail, err
+	}
+	if err == nil {
+		wait(ctx, hold)
+	}
+	ctx, cancel := fixing(ctx)
+	defer cancel()
+	return detail, errors.Join(err, persist(ctx, fix))
+}
+
+// persist retries until it succeeds, for at most hangTimeout.
+func persist(ctx context.Context, try fix) error {
+	const pause = 500 * time.Millisecond
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		return struct{}{}, try(ctx)
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(pause)), backoff.WithMaxElapsedTime(hangTimeout))
+	return err
 }
 
 // Needs are what a fault requires of its world.
@@ -81,6 +106,20 @@ func ifTakenOver(w *World) int {
 	return maxInFlight
 }
 
+// allInFlight returns how many duplicates are allowed if every relay loses its unconfirmed messages.
+func allInFlight(w *World) int { return len(w.Relays) * maxInFlight }
+
+// allInFlightAndProbes also counts the single messages that a relay sends after each reconnect to test the broker. The
+// broker may have accepted each of them.
+func allInFlightAndProbes(w *World) int {
+	const probes = 20 // for each relay, in a hold of some minutes
+	return len(w.Relays) * (maxInFlight + probes)
+}
+
+// deletesLost returns how many duplicates are allowed if the promoted standby was about a second behind: messages
+// delivered in that time, because their rows are back.
+func deletesLost(*World) int { return 5 * maxInFlight }
+
 // wait waits for hold, or until ctx ends.
 func wait(ctx context.Context, hold time.Duration) {
 	timer := time.NewTimer(hold)
@@ -101,14 +140,6 @@ const hangTimeout = 5 * time.Minute
 func fixing(ctx context.Context) (context.Context, context.CancelFunc) {
 	cause := fmt.Errorf("the fault is not fixed within %s", fixTimeout)
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), fixTimeout, cause)
-}
-
-// holdThen holds a fault and fixes it.
-func holdThen(ctx context.Context, hold time.Duration, fix func(ctx context.Context) error) error {
-	wait(ctx, hold)
-	fixCtx, cancel := fixing(ctx)
-	defer cancel()
-	return fix(fixCtx)
 }
 
 // poll calls ask until it returns true or an error, or ctx ends.

@@ -29,31 +29,17 @@ func (w *World) setUpPeer() error {
 
 // restartLater starts a peer again after a pause, as a service manager does, unless somebody else starts or stops it
 // meanwhile.
-func (r *Relay) restartLater() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.exits++
-	r.restart = time.AfterFunc(peerRestart, func() {
+func (r *Relay) restartLater(run *relayRun) {
+	time.AfterFunc(peerRestart, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.restart == nil {
-			return // cancelled at the last moment
+		if r.run != run || !r.wanted {
+			return
 		}
 		if err := r.start(r.command()); err != nil {
 			r.world.Log(err.Error())
 		}
 	})
-}
-
-// forgetRestart cancels a restart. Stop and Kill call it first, so that no process begins behind their back, and last,
-// because the process may have ended by itself meanwhile.
-func (r *Relay) forgetRestart() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.restart != nil {
-		r.restart.Stop()
-		r.restart = nil
-	}
 }
 
 // Spent returns the processor time of all ended processes of the relays, and how often one of them ended by itself.

@@ -5,118 +5,63 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// postgresFaults are the faults of the database and of the connections to it.
-func postgresFaults() []Fault {
-	return slices.Concat(
-		serverFaults(), connectionFaults(), slotFaults(), foreignOwnerFaults(), settingFaults(), tableFaults(),
-		standbyFaults(),
-	)
-}
-
-// fastStopLimit is the limit for a fast stop of Postgres, whatever state the relays are in.
-const fastStopLimit = 3 * time.Second
-
-// serverFaults end, freeze or crash the server. A live relay remembers what it has in flight, so there are duplicates
-// only if another relay takes the lead.
-func serverFaults() []Fault {
-	return []Fault{
-		{
-			Name: "postgres-stop-immediate", Duplicates: ifTakenOver,
-			About: "pg_ctl stop -m immediate, which is a crash, and a start after the hold",
-			Run:   stopPostgres(services.Immediate),
-		},
-		{
-			Name: "postgres-stop-fast", Duplicates: ifTakenOver,
-			About: "pg_ctl stop -m fast, which must not wait for a relay, and a start after the hold",
-			Run:   stopPostgres(services.Fast),
-		},
-		{
-			Name: "postgres-kill", Needs: Linux, Duplicates: ifTakenOver,
-			About: "SIGKILL of every process of the server, and a start after the hold",
-			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-				if err := w.primary().Kill(ctx); err != nil {
-					return "", err
-				}
-				return "", holdThen(ctx, hold, w.primary().Start)
-			},
-		},
-		{
-			Name: "postgres-freeze", Needs: Linux, Duplicates: ifTakenOver,
-			About: "SIGSTOP of every process of the server, and SIGCONT after the hold",
-			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-				err := w.primary().Pause(ctx)
-				return "", errors.Join(err, holdThen(ctx, hold, w.primary().Resume))
-			},
-		},
-		{
-			Name: "postgres-kill-walsender", Needs: Linux, Duplicates: ifTakenOver,
-			About: "SIGKILL of the walsender, for which Postgres ends all sessions and recovers",
-			Run:   killWalsender,
-		},
-		{
-			Name: "postgres-terminate-sessions", Duplicates: ifTakenOver,
-			About: "pg_terminate_backend of every session of every relay, several times",
-			Run:   terminateSessions,
-		},
-	}
-}
-
-func stopPostgres(mode services.StopMode) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
-	return func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+func stopPostgres(mode services.StopMode) begin {
+	return func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+		// A fast stop has a limit, whatever state the relays are in.
+		const fastStopLimit = 3 * time.Second
 		began := time.Now()
-		if err := w.primary().Stop(ctx, mode); err != nil {
-			return "", err
+		if err := w.Postgres.Stop(ctx, mode); err != nil {
+			return "", nil, err
 		}
 		took := time.Since(began)
 		if mode == services.Fast && took > fastStopLimit {
-			log := w.primary().Log(ctx)
+			log := w.Postgres.Log(ctx)
 			w.Violation(fmt.Sprintf("pg_ctl stop -m fast took %s; the log of Postgres ends:\n%s", took, log))
 		}
-		detail := fmt.Sprintf("stopped within %s", took.Round(time.Millisecond))
-		return detail, holdThen(ctx, hold, w.primary().Start)
+		return fmt.Sprintf("stopped within %s", took.Round(time.Millisecond)), w.Postgres.Start, nil
 	}
 }
 
-func killWalsender(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+func killPostgres(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	if err := w.Postgres.Kill(ctx); err != nil {
+		return "", nil, err
+	}
+	return "", w.Postgres.Start, nil
+}
+
+func freezePostgres(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	return "", w.Postgres.Resume, w.Postgres.Pause(ctx)
+}
+
+func killWalsender(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
 	if _, err := w.AwaitLeader(ctx); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	var pid int
 	const holder = `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`
 	if err := w.Query(ctx, &pid, holder, w.Slot); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if pid == 0 {
-		return "", errors.New("nobody owns the slot: there is no walsender to kill")
+		return "", nil, errors.New("nobody owns the slot: there is no walsender to kill")
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		return "", fmt.Errorf("kill the walsender: %w", err)
-	}
-	return "", holdThen(ctx, hold, w.awaitPostgres)
-}
-
-// awaitPostgres waits until the database accepts writes.
-func (w *World) awaitPostgres(ctx context.Context) error {
-	var newest error
-	err := poll(ctx, func() (bool, error) {
+	return "", func(ctx context.Context) error { // the server recovers by itself
 		var standby bool
-		newest = w.Query(ctx, &standby, `SELECT pg_is_in_recovery()`)
-		return newest == nil && !standby, nil
-	})
-	if err != nil {
-		return fmt.Errorf("wait for Postgres: %w", errors.Join(err, newest))
-	}
-	return nil
+		err := w.Query(ctx, &standby, `SELECT pg_is_in_recovery()`)
+		if err == nil && standby {
+			err = errors.New("the server accepts no writes")
+		}
+		return err
+	}, syscall.Kill(pid, syscall.SIGKILL)
 }
 
-func terminateSessions(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+func terminateSessions(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, fix, error) {
 	const terminate = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE (application_name = 'cdc-relay' OR application_name LIKE 'cdc-relay %') AND pid <> pg_backend_pid()`
 	const rounds = 5
@@ -124,10 +69,204 @@ func terminateSessions(ctx context.Context, w *World, random *rand.Rand, hold ti
 	for range rounds {
 		var n int
 		if err := w.Query(ctx, &n, terminate); err != nil {
-			return "", err
+			return "", nil, err
 		}
 		ended += n
 		wait(ctx, time.Duration(random.Int64N(int64(2*hold)/rounds+1)))
 	}
-	return fmt.Sprintf("%d sessions", ended), nil
+	return fmt.Sprintf("%d sessions", ended), nil, nil
+}
+
+// runWalSenderTimeout is the setting of a private server: a frozen owner must lose the slot within the run.
+const runWalSenderTimeout = 5 * time.Second
+
+// setting changes one setting of the server for a while.
+func setting(name, bad string, good func(*World) string) begin {
+	return func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+		return "", func(ctx context.Context) error { return w.configure(ctx, name, good(w)) }, w.configure(ctx, name, bad)
+	}
+}
+
+// configure changes one setting of the private server, or resets it if value is "", and waits until the change is
+// active.
+func (w *World) configure(ctx context.Context, name, value string) error {
+	conn, err := w.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	statement := "ALTER SYSTEM RESET " + name
+	if value != "" {
+		statement = "ALTER SYSTEM SET " + name + " = '" + value + "'"
+	}
+	var loaded time.Time
+	if err := conn.QueryRow(ctx, "SELECT pg_conf_load_time()").Scan(&loaded); err != nil {
+		return err
+	}
+	for _, sql := range []string{statement, "SELECT pg_reload_conf()"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return poll(ctx, func() (bool, error) {
+		var inForce bool
+		err := conn.QueryRow(ctx, "SELECT pg_conf_load_time() > $1", loaded).Scan(&inForce)
+		return inForce, err
+	})
+}
+
+// beginWriting begins a transaction with a snapshot and a transaction id.
+const beginWriting = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()`
+
+// transaction is open during the hold, and is then rolled back. In the second statement, %s is the outbox.
+func transaction(beginning, statement string) begin {
+	return func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+		conn, err := w.Connect(ctx)
+		if err != nil {
+			return "", nil, err
+		}
+		rollBack := func(ctx context.Context) error {
+			closeConn(ctx, conn)
+			return nil
+		}
+		_, err = conn.Exec(ctx, beginning)
+		if err == nil && statement != "" {
+			_, err = conn.Exec(ctx, fmt.Sprintf(statement, w.Table.SQL()))
+		}
+		return "", rollBack, err
+	}
+}
+
+// repeatedly runs the statements with the table's name until the hold is over.
+func repeatedly(statements ...string) begin {
+	return func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, fix, error) {
+		rounds := 0
+		const atMost = 100 // a table that is always locked is another fault
+		for began := time.Now(); time.Since(began) < hold && rounds < atMost && ctx.Err() == nil; rounds++ {
+			for _, statement := range statements {
+				if err := w.Exec(ctx, fmt.Sprintf(statement, w.Table.SQL())); err != nil {
+					return "", nil, err
+				}
+			}
+			wait(ctx, hold/50)
+		}
+		return fmt.Sprintf("%d times", rounds), nil, nil
+	}
+}
+
+func diskFull(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	const function = `CREATE OR REPLACE FUNCTION cdc_relay_soak_disk_full() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device';
+		END $$`
+	trigger := "CREATE TRIGGER cdc_relay_soak_disk_full BEFORE UPDATE OR DELETE ON " + w.Table.SQL() +
+		" FOR EACH STATEMENT EXECUTE FUNCTION cdc_relay_soak_disk_full()"
+	return "", func(ctx context.Context) error {
+		return w.Exec(ctx, "DROP FUNCTION IF EXISTS cdc_relay_soak_disk_full() CASCADE")
+	}, w.Exec(ctx, function, trigger)
+}
+
+func promote(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	if _, err := w.needStandby(ctx); err != nil {
+		return "", nil, err
+	}
+	primary := w.Postgres
+	if random.IntN(2) == 0 {
+		return "stopped", w.failOver, primary.Stop(ctx, services.Fast) // a switchover: the standby has everything
+	}
+	return "killed", w.failOver, primary.Kill(ctx)
+}
+
+// failOver promotes the standby of a dead primary. The next fault of the pair gives the new primary a standby. It has
+// none until then, so the recovery depends only on the relays.
+func (w *World) failOver(ctx context.Context) error {
+	// Commits must not wait for a standby now. The settings came with the copied data.
+	alone := []string{"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"}
+	if w.postgresMajor >= 17 {
+		alone = append([]string{"ALTER SYSTEM RESET synchronized_standby_slots"}, alone...)
+	}
+	if err := w.standby.Exec(ctx, "", alone...); err != nil {
+		return err
+	}
+	if err := w.standby.Promote(ctx); err != nil {
+		return err
+	}
+	w.Postgres, w.standby, w.alone = w.standby, w.Postgres, true
+	return nil
+}
+
+// promoteWithSlot first replaces the relays' slot by a failover slot, as a DBA would.
+func promoteWithSlot(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, fix, error) {
+	if _, err := w.needStandby(ctx); err != nil {
+		return "", nil, err
+	}
+	err := w.Stop(ctx)
+	if err == nil {
+		err = w.makeFailoverSlot(ctx)
+	}
+	if err := errors.Join(err, w.Start()); err != nil {
+		return "", nil, err
+	}
+	if err := w.awaitSyncedSlot(ctx); err != nil {
+		return "", nil, err
+	}
+	if _, err := w.AwaitLeader(ctx); err != nil {
+		return "", nil, err
+	}
+	return promote(ctx, w, random, hold)
+}
+
+func (w *World) makeFailoverSlot(ctx context.Context) error {
+	if err := w.dropSlot(ctx); err != nil {
+		return err
+	}
+	create := fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', 'pgoutput', false, false, true)", w.Slot)
+	if err := w.Exec(ctx, create); err != nil {
+		return err
+	}
+	// Package services gives the physical slot the same name.
+	return w.configure(ctx, "synchronized_standby_slots", standbyName)
+}
+
+func (w *World) awaitSyncedSlot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
+		fmt.Errorf("the standby has no copy of the slot within %s", hangTimeout))
+	defer cancel()
+	// The function fails if there is none.
+	const failUnlessSynced = `SELECT 1 / count(*) FROM pg_replication_slots
+		WHERE slot_name = '%s' AND synced AND NOT temporary AND invalidation_reason IS NULL`
+	return poll(ctx, func() (bool, error) {
+		return w.standby.Exec(ctx, "", fmt.Sprintf(failUnlessSynced, w.Slot)) == nil, nil
+	})
+}
+
+func promoteBehind(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	if _, err := w.needStandby(ctx); err != nil {
+		return "", nil, err
+	}
+	if err := w.configure(ctx, "synchronous_standby_names", ""); err != nil {
+		return "", w.replicateSynchronously, err
+	}
+	var walsender int
+	const ofStandby = `SELECT pid FROM pg_stat_replication WHERE application_name = $1`
+	err := w.Query(ctx, &walsender, ofStandby, standbyName)
+	if err == nil {
+		err = syscall.Kill(walsender, syscall.SIGSTOP)
+	}
+	if err != nil {
+		return "", w.replicateSynchronously, fmt.Errorf("stop the standby's walsender: %w", err)
+	}
+	behind := 200*time.Millisecond + time.Duration(random.Int64N(int64(time.Second)))
+	wait(ctx, behind)
+	return fmt.Sprintf("%s behind", behind.Round(time.Millisecond)), w.failOver, w.Postgres.Kill(ctx)
+}
+
+func freezeStandby(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	standby, err := w.needStandby(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	return "", func(ctx context.Context) error {
+		return errors.Join(standby.Resume(ctx), w.awaitSynchronous(ctx))
+	}, standby.Pause(ctx)
 }

@@ -5,139 +5,209 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"regexp"
 	"sync"
 	"time"
-
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// rabbitmqFaults are the faults of the broker.
-func rabbitmqFaults() []Fault {
-	return slices.Concat(brokerProcessFaults(), brokerNetworkFaults(), operatorFaults(), topologyFaults())
+// killBroker first flushes declared objects to disk: losing them would be the broker's fault.
+func killBroker(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	return endNodes(ctx, flushAndKill, w.RabbitMQ)
 }
 
-// brokerProcessFaults end or stop the broker's process.
-func brokerProcessFaults() []Fault {
-	return []Fault{
-		{
-			Name: "rabbitmq-kill", Duplicates: allInFlight,
-			About: "SIGKILL of the broker; it is started again after the hold",
-			Run:   held(endBroker(kill)),
-		},
-		{
-			Name: "rabbitmq-restart", Duplicates: allInFlight,
-			About: "the broker is stopped gracefully and started again after the hold",
-			Run:   held(endBroker(stop)),
-		},
-		{
-			Name: "rabbitmq-pause", Duplicates: allInFlight,
-			About: "SIGSTOP of the broker, SIGCONT after the hold: its connections stay open and nothing answers",
-			Run:   held(pauseBroker),
-		},
-		{
-			Name: "rabbitmq-majority", Needs: Cluster, Duplicates: allInFlightAndProbes,
-			About: "SIGKILL of two of three nodes: quorum queues confirm nothing until they are started again",
-			Run:   held(loseMajority),
-		},
-	}
+func stopBroker(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	return endNodes(ctx, (*services.RabbitMQ).Stop, w.RabbitMQ)
 }
 
-// allInFlight returns how many duplicates are allowed if every relay loses its unconfirmed messages.
-func allInFlight(w *World) int { return len(w.Relays) * maxInFlight }
-
-// allInFlightAndProbes also counts the single messages that a relay sends after each reconnect to test the broker. The
-// broker may have accepted each of them.
-func allInFlightAndProbes(w *World) int {
-	const probes = 20 // for each relay, in a hold of some minutes
-	return len(w.Relays) * (maxInFlight + probes)
+// loseMajority kills all nodes except the one that the relays are connected to.
+func loseMajority(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	return endNodes(ctx, flushAndKill, w.nodes.Nodes[1:]...)
 }
 
-// beginning causes a fault of the broker. fix undoes it; it is also called after an error, unless it is nil.
-type beginning func(
-	ctx context.Context, w *World, random *rand.Rand,
-) (detail string, fix func(context.Context) error, err error)
-
-// held begins a fault, holds it and fixes it. It retries the fix, because another fault of the same broker may still be
-// active.
-func held(begin beginning) func(context.Context, *World, *rand.Rand, time.Duration) (string, error) {
-	return func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-		detail, fix, err := begin(ctx, w, random)
-		if err == nil {
-			wait(ctx, hold)
-		}
-		if fix == nil {
-			return detail, err
-		}
-		ctx, cancel := fixing(ctx)
-		defer cancel()
-		return detail, errors.Join(err, persist(ctx, fix))
-	}
-}
-
-// persist retries until it succeeds, for at most hangTimeout.
-func persist(ctx context.Context, try func(context.Context) error) error {
-	const pause = 500 * time.Millisecond
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		return struct{}{}, try(ctx)
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(pause)), backoff.WithMaxElapsedTime(hangTimeout))
-	return err
-}
-
-func endBroker(end func(context.Context, *services.RabbitMQ) error) beginning {
-	return func(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
-		ctx, cancel := fixing(ctx) // do not leave it half fixed
-		defer cancel()
-		return "", func(ctx context.Context) error { return startNode(ctx, w.RabbitMQ) }, end(ctx, w.RabbitMQ)
-	}
-}
-
-// kill first flushes declared objects to disk: losing them would be the broker's fault.
-func kill(ctx context.Context, node *services.RabbitMQ) error {
+func flushAndKill(node *services.RabbitMQ, ctx context.Context) error {
 	if err := node.Flush(ctx); err != nil {
 		return err
 	}
 	return node.Kill(ctx)
 }
 
-func stop(ctx context.Context, node *services.RabbitMQ) error { return node.Stop(ctx) }
-
-// startNode starts the broker unless it runs.
-func startNode(ctx context.Context, node *services.RabbitMQ) error {
-	if node.PID() != 0 {
-		return nil
+// endNodes ends the nodes at the same time. They are started again unless they run.
+func endNodes(
+	ctx context.Context, end func(*services.RabbitMQ, context.Context) error, nodes ...*services.RabbitMQ,
+) (string, fix, error) {
+	eachNode := func(f func(*services.RabbitMQ) error) error {
+		errs := make([]error, len(nodes))
+		var group sync.WaitGroup
+		for i, node := range nodes {
+			group.Go(func() {
+				if err := f(node); err != nil {
+					errs[i] = fmt.Errorf("node at %s: %w", node.Addr(), err)
+				}
+			})
+		}
+		group.Wait()
+		return errors.Join(errs...)
 	}
-	return node.Start(ctx)
+	ctx, cancel := fixing(ctx) // do not leave it half ended
+	defer cancel()
+	return "", func(ctx context.Context) error {
+		return eachNode(func(node *services.RabbitMQ) error {
+			if node.PID() != 0 {
+				return nil
+			}
+			return node.Start(ctx)
+		})
+	}, eachNode(func(node *services.RabbitMQ) error { return end(node, ctx) })
 }
 
-func pauseBroker(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
+func pauseBroker(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
 	return "", w.RabbitMQ.Resume, w.RabbitMQ.Pause(ctx)
 }
 
-// loseMajority kills all nodes except the one that the relays are connected to.
-func loseMajority(ctx context.Context, w *World, _ *rand.Rand) (string, func(context.Context) error, error) {
-	others := w.nodes.Nodes[1:]
-	start := func(ctx context.Context) error {
-		return eachNode(others, func(node *services.RabbitMQ) error { return startNode(ctx, node) })
-	}
-	ctx, cancel := fixing(ctx)
-	defer cancel()
-	return "", start, eachNode(others, func(node *services.RabbitMQ) error { return kill(ctx, node) })
+// relayConnections is the prefix of the relays' connection names. Consumers of the run use another.
+const relayConnections = "cdc-relay "
+
+func closeConnections(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	n, err := w.RabbitMQ.CloseConnections(ctx, relayConnections, "closed by an operator")
+	return fmt.Sprintf("%d connections", n), nil, err
 }
 
-// eachNode calls f for all nodes at the same time and waits.
-func eachNode(nodes []*services.RabbitMQ, f func(*services.RabbitMQ) error) error {
-	errs := make([]error, len(nodes))
-	var group sync.WaitGroup
-	for i, node := range nodes {
-		group.Go(func() {
-			if err := f(node); err != nil {
-				errs[i] = fmt.Errorf("node at %s: %w", node.Addr(), err)
-			}
-		})
+func raiseAlarm(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	return "", w.RabbitMQ.ClearMemoryAlarm, w.RabbitMQ.RaiseMemoryAlarm(ctx)
+}
+
+// writePoison waits for the database, which another fault may have stopped.
+func writePoison(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	const least, most = 5 << 20, 8 << 20 // see largestMessage
+	size := least + random.IntN(most-least)
+	return fmt.Sprintf("%d bytes", size), nil, persist(ctx, func(ctx context.Context) error {
+		return w.Poison(ctx, size)
+	})
+}
+
+// fillQueue sets a queue's limit to zero by a policy, so that its messages and consumers do not matter.
+func fillQueue(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	const name = "full"
+	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
+	if err != nil {
+		return "", nil, err
 	}
-	group.Wait()
-	return errors.Join(errs...)
+	queue := there.Queues[random.IntN(len(there.Queues))]
+	full := services.Policy{
+		Pattern: "^" + regexp.QuoteMeta(queue) + "$", ApplyTo: services.ApplyToQueues, Priority: 100,
+		Definition: map[string]any{"max-length": 0, "overflow": "reject-publish"},
+	}
+	clear := func(ctx context.Context) error { return w.RabbitMQ.DeletePolicy(ctx, runVHost, name) }
+	return queue, clear, w.RabbitMQ.SetPolicy(ctx, runVHost, name, full)
+}
+
+// revokePermission also clears the permission caches of open channels. RabbitMQ does that by itself with authentication
+// backends that expire permissions.
+func revokePermission(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
+	if err != nil {
+		return "", nil, err
+	}
+	const everything = "everything"
+	exchanges := append(there.Exchanges, "amq.default", everything)
+	which := exchanges[random.IntN(len(exchanges))]
+	permissions := services.AllPermissions()
+	permissions.Write = "^(?!" + regexp.QuoteMeta(which) + "$)"
+	if which == everything {
+		permissions.Write = ""
+	}
+	if err := w.RabbitMQ.Permit(ctx, runVHost, relayUser, permissions); err != nil {
+		return which, w.permit, err
+	}
+	return which, w.permit, w.RabbitMQ.ForgetPermissions(ctx)
+}
+
+// permit gives the relays all permissions.
+func (w *World) permit(ctx context.Context) error {
+	return w.RabbitMQ.Permit(ctx, runVHost, relayUser, services.AllPermissions())
+}
+
+func lockOut(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	letIn := func(ctx context.Context) error { return w.RabbitMQ.AddUser(ctx, relayUser, relayPassword) }
+	if err := w.RabbitMQ.AddUser(ctx, relayUser, "not "+relayPassword); err != nil {
+		return "", letIn, err
+	}
+	n, err := w.RabbitMQ.CloseConnections(ctx, relayConnections, "the password was changed")
+	return fmt.Sprintf("%d connections", n), letIn, err
+}
+
+func deleteExchange(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
+	if err != nil {
+		return "", nil, err
+	}
+	exchange := there.Exchanges[random.IntN(len(there.Exchanges))]
+	restore := func(ctx context.Context) error { return w.RabbitMQ.Restore(ctx, runVHost, there) }
+	return exchange, restore, w.RabbitMQ.DeleteExchange(ctx, runVHost, exchange)
+}
+
+// deleteVHost loses no confirmed message: it blocks the way to the broker until the consumers have emptied the queues.
+// Messages that the relays sent and the broker has not read are lost with the connections. The relays may connect again
+// when everything they publish to exists.
+func deleteVHost(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	ctx, cancel := fixing(ctx)
+	defer cancel()
+	there, err := w.RabbitMQ.Definitions(ctx, runVHost)
+	if err != nil {
+		return "", nil, err
+	}
+	var wires []wire
+	for _, relay := range w.Relays {
+		wires = append(wires, rabbitmqWires(relay)...)
+	}
+	for _, wire := range wires {
+		wire.BlackHole(services.Upstream)
+	}
+	began := time.Now()
+	err = w.awaitEmptyQueues(ctx)
+	emptied := fmt.Sprintf("queues empty after %s", time.Since(began).Round(time.Millisecond))
+	if err == nil {
+		err = w.RabbitMQ.DeleteVHost(ctx, runVHost)
+	}
+	for _, wire := range wires {
+		wire.Cut()
+		wire.Resume(services.Upstream)
+	}
+	return emptied, func(ctx context.Context) error {
+		if err := w.RabbitMQ.AddVHost(ctx, runVHost); err != nil {
+			return err
+		}
+		if err := w.RabbitMQ.Restore(ctx, runVHost, there); err != nil {
+			return err
+		}
+		return w.permit(ctx)
+	}, err
+}
+
+// awaitEmptyQueues waits until the broker has no message in a queue or at a consumer. It checks twice: counts of a
+// quorum queue are up to five seconds old.
+func (w *World) awaitEmptyQueues(ctx context.Context) error {
+	const single, quorum = 500 * time.Millisecond, 6 * time.Second
+	between := single
+	if w.nodes != nil {
+		between = quorum
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, errors.New("the consumers have not emptied the queues"))
+	defer cancel()
+	for empty := 0; empty < 2; wait(ctx, between) {
+		messages, err := w.RabbitMQ.Unsettled(ctx, runVHost)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("within %s: %w; there were %d messages", hangTimeout, context.Cause(ctx), messages)
+		case err != nil:
+			return err
+		case messages > 0:
+			empty = 0
+		default:
+			empty++
+		}
+	}
+	return nil
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +30,7 @@ type Relay struct {
 
 	mu        sync.Mutex
 	run       *relayRun     // the current or last run; nil before the first start
-	restart   *time.Timer   // until a peer is started again; nil: it is not to be
+	wanted    bool          // a peer that ends by itself is started again
 	exits     int           // how often a peer ended by itself
 	processor time.Duration // of the ended processes
 }
@@ -87,10 +90,6 @@ func (r *Relay) command() *exec.Cmd {
 
 // start is called with mu.
 func (r *Relay) start(cmd *exec.Cmd) error {
-	if r.restart != nil {
-		r.restart.Stop()
-		r.restart = nil
-	}
 	if r.run != nil && !r.run.ended() {
 		return fmt.Errorf("%s runs already", r.Name)
 	}
@@ -105,7 +104,7 @@ func (r *Relay) start(cmd *exec.Cmd) error {
 		return fmt.Errorf("start %s: %w", r.Name, err)
 	}
 	run := &relayRun{cmd: cmd, done: make(chan struct{}), probed: make(chan struct{}), endAsked: make(chan struct{})}
-	r.run = run
+	r.run, r.wanted = run, true
 	go r.watchEnd(run)
 	if r.world.Peer != "" {
 		close(run.probed) // it has no health to ask for
@@ -123,11 +122,14 @@ func (r *Relay) watchEnd(run *relayRun) {
 	r.mu.Lock()
 	asked := run.asked
 	r.processor += state.UserTime() + state.SystemTime()
+	if !asked {
+		r.exits++
+	}
 	r.mu.Unlock()
 	switch {
 	case asked:
 	case r.world.Peer != "":
-		r.restartLater()
+		r.restartLater(run)
 	default:
 		r.violation("ended by itself: %s; its log ends:\n%s", run.cmd.ProcessState, r.logEnd())
 	}
@@ -153,16 +155,16 @@ func (r *Relay) newest() *relayRun {
 	return r.run
 }
 
+// unwanted returns the process if it runs, and lets none begin behind the back of Stop and Kill.
+func (r *Relay) unwanted() *relayRun {
+	r.mu.Lock()
+	r.wanted = false
+	r.mu.Unlock()
+	return r.newest()
+}
+
 // Running reports whether its process exists, even if paused.
 func (r *Relay) Running() bool { return r.newest() != nil }
-
-// PID returns its process id; 0: there is none.
-func (r *Relay) PID() int {
-	if run := r.newest(); run != nil {
-		return run.cmd.Process.Pid
-	}
-	return 0
-}
 
 // ask marks that the process is expected to end, and stops the health checks.
 func (r *Relay) ask(run *relayRun) {
@@ -179,9 +181,7 @@ const stopGrace = time.Second
 
 // Stop sends SIGTERM and waits. A late end, or an exit code other than 0, is a violation.
 func (r *Relay) Stop(ctx context.Context) error {
-	r.forgetRestart()
-	defer r.forgetRestart()
-	run := r.newest()
+	run := r.unwanted()
 	if run == nil {
 		return nil
 	}
@@ -211,9 +211,7 @@ func (r *Relay) Stop(ctx context.Context) error {
 
 // Kill sends SIGKILL and waits until the process has ended. The process may be paused, or have ended already.
 func (r *Relay) Kill(ctx context.Context) error {
-	r.forgetRestart()
-	defer r.forgetRestart()
-	run := r.newest()
+	run := r.unwanted()
 	if run == nil {
 		return nil
 	}
@@ -270,4 +268,26 @@ func (r *Relay) logEnd() string {
 	}
 	const most = 4096
 	return string(content[max(0, len(content)-most):])
+}
+
+// proxied starts a proxy for each host of an address, and returns the address of the proxies.
+func proxied(address, defaultPort string, sort services.Sorter) ([]*services.Proxy, string, error) {
+	target, err := url.Parse(address)
+	if err != nil || target.Host == "" {
+		return nil, "", errors.New("the address of a server is not a URL with a host") // it may contain a password
+	}
+	var proxies []*services.Proxy
+	var hosts []string
+	for host := range strings.SplitSeq(target.Host, ",") {
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), defaultPort)
+		}
+		proxy, err := services.StartProxy(host, sort)
+		if err != nil {
+			return proxies, "", fmt.Errorf("start a proxy: %w", err)
+		}
+		proxies, hosts = append(proxies, proxy), append(hosts, proxy.Addr())
+	}
+	target.Host = strings.Join(hosts, ",")
+	return proxies, target.String(), nil
 }

@@ -5,170 +5,84 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
 
-// relayFaults are the faults of the relays.
-func relayFaults() []Fault {
-	const rounds = 3
-	return []Fault{
-		{
-			Name: "relay-kill-leader", Duplicates: inFlight(1),
-			About: "SIGKILL of the relay that streams; it is started again after the hold",
-			Run:   killLeader,
-		},
-		{
-			Name: "relay-kill-leader-again-and-again", Duplicates: inFlight(rounds),
-			About: "SIGKILL of the relay that streams, three times; each is started again at once",
-			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-				return killLeaders(ctx, w, random, hold, rounds)
-			},
-		},
-		{
-			Name: "relay-kill-standby", Needs: SeveralRelays,
-			About:      "SIGKILL of a standby; it is started again after the hold",
-			Duplicates: inFlight(1), // it publishes due messages
-			Run:        killStandby,
-		},
-		{
-			Name:       "relay-kill-all",
-			About:      "SIGKILL of every relay at once; they are started again after the hold",
-			Duplicates: func(w *World) int { return len(w.Relays) * maxInFlight },
-			Run:        killAll,
-		},
-		{
-			Name:  "relay-stop-all",
-			About: "SIGTERM to every relay at once; they are started again after the hold",
-			Run:   stopAll,
-		},
-		{
-			Name:  "relay-restart-rolling",
-			About: "SIGTERM to one relay after the other, each started again before the next one stops",
-			Run:   restartRolling,
-		},
-		{
-			Name: "relay-freeze-leader",
-			About: "SIGSTOP of the relay that streams, and SIGCONT after the hold: " +
-				"another one may have taken over",
-			Duplicates: inFlight(1),
-			Unmarked:   true,
-			Run:        freezeLeader,
-		},
-		{
-			Name:  "relay-freeze-all",
-			About: "SIGSTOP of every relay, and SIGCONT after the hold, in random order",
-			// The broker may close the connections of the frozen relays before their confirms are read.
-			Duplicates: inFlight(1),
-			Unmarked:   true,
-			Run:        freezeAll,
-		},
-		outOfMemory(),
-	}
-}
+// start starts the relays that do not run.
+func (w *World) start(context.Context) error { return w.Start() }
 
-func killLeader(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
+func killLeader(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
 	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	if err := leader.Kill(ctx); err != nil {
-		return leader.Name, err
-	}
-	return leader.Name, holdThen(ctx, hold, func(context.Context) error { return w.Start() })
+	return leader.Name, w.start, leader.Kill(ctx)
 }
 
-func killLeaders(
-	ctx context.Context, w *World, random *rand.Rand, hold time.Duration, rounds int,
-) (detail string, err error) {
-	var names []string
-	for range rounds {
+const killRounds = 3
+
+func killLeaders(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (names string, _ fix, _ error) {
+	for range killRounds {
 		leader, err := w.AwaitLeader(ctx)
 		if err != nil {
-			return strings.Join(names, ", "), errors.Join(err, w.Start())
+			return names, w.start, err
 		}
-		wait(ctx, time.Duration(random.Int64N(int64(hold)/int64(rounds)+1)))
-		if err := leader.Kill(ctx); err != nil {
-			return strings.Join(names, ", "), err
+		wait(ctx, time.Duration(random.Int64N(int64(hold)/killRounds+1)))
+		if err := errors.Join(leader.Kill(ctx), leader.Start()); err != nil {
+			return names, w.start, err
 		}
-		names = append(names, leader.Name)
-		if err := leader.Start(); err != nil {
-			return strings.Join(names, ", "), err
-		}
+		names += leader.Name + " "
 	}
-	return strings.Join(names, ", "), nil
-}
-
-// standbys returns the relays that run and do not stream, in random order.
-func (w *World) standbys(ctx context.Context, random *rand.Rand) ([]*Relay, error) {
-	leader, err := w.AwaitLeader(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var standbys []*Relay
-	for _, relay := range w.shuffled(random) {
-		if relay != leader && relay.Running() {
-			standbys = append(standbys, relay)
-		}
-	}
-	if len(standbys) == 0 {
-		return nil, errors.New("there is no standby")
-	}
-	return standbys, nil
+	return names, nil, nil
 }
 
 func (w *World) shuffled(random *rand.Rand) []*Relay {
-	relays := make([]*Relay, len(w.Relays))
-	for to, from := range random.Perm(len(w.Relays)) {
-		relays[to] = w.Relays[from]
-	}
+	relays := slices.Clone(w.Relays)
+	random.Shuffle(len(relays), func(i, j int) { relays[i], relays[j] = relays[j], relays[i] })
 	return relays
 }
 
-func killStandby(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-	standbys, err := w.standbys(ctx, random)
+func killStandby(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	if err := standbys[0].Kill(ctx); err != nil {
-		return standbys[0].Name, err
+	for _, relay := range w.shuffled(random) {
+		if relay != leader && relay.Running() {
+			return relay.Name, w.start, relay.Kill(ctx)
+		}
 	}
-	return standbys[0].Name, holdThen(ctx, hold, func(context.Context) error { return w.Start() })
+	return "", nil, errors.New("there is no standby")
 }
 
-func killAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	if err := each(w.Relays, func(relay *Relay) error { return relay.Kill(ctx) }); err != nil {
-		return "", err
-	}
-	return "", holdThen(ctx, hold, func(context.Context) error { return w.Start() })
+func killAll(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	return "", w.start, each(w.Relays, func(relay *Relay) error { return relay.Kill(ctx) })
 }
 
-func stopAll(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-	orderly, cancel := fixing(ctx) // an interrupted run must not kill them
+func stopAll(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	ctx, cancel := fixing(ctx) // an interrupted run must not kill them
 	defer cancel()
-	if err := w.Stop(orderly); err != nil {
-		return "", errors.Join(err, w.Start())
-	}
-	return "", holdThen(ctx, hold, func(context.Context) error { return w.Start() })
+	return "", w.start, w.Stop(ctx)
 }
 
-func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-	order := w.shuffled(random)
+func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (names string, _ fix, _ error) {
 	orderly, cancel := fixing(ctx) // an interrupted run must not kill one
 	defer cancel()
-	var names []string
-	for _, relay := range order {
-		names = append(names, relay.Name)
-		err := relay.Stop(orderly)
-		if err := errors.Join(err, w.Start()); err != nil {
-			return strings.Join(names, ", "), err
+	for _, relay := range w.shuffled(random) {
+		names += relay.Name + " "
+		if err := errors.Join(relay.Stop(orderly), w.Start()); err != nil {
+			return names, nil, err
 		}
 		if err := relay.awaitUp(orderly); err != nil {
-			return strings.Join(names, ", "), err
+			return names, nil, err
 		}
-		wait(ctx, hold/time.Duration(len(order)))
+		wait(ctx, hold/time.Duration(len(w.Relays)))
 	}
-	return strings.Join(names, ", "), nil
+	return names, nil, nil
 }
 
 // awaitUp waits until a started relay streams or is a standby, as a rolling update does.
@@ -183,32 +97,89 @@ func (r *Relay) awaitUp(ctx context.Context) error {
 }
 
 // freezeLeader freezes the leader, half of the time for so long that another relay gets the slot.
-func freezeLeader(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+func freezeLeader(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, fix, error) {
 	leader, err := w.AwaitLeader(ctx)
 	if err != nil {
-		return "", err
-	}
-	const takenOver = runWalSenderTimeout + 3*time.Second
-	if random.IntN(2) == 0 {
-		hold = max(hold, takenOver)
+		return "", nil, err
 	}
 	if err := leader.Pause(); err != nil {
-		return leader.Name, err
+		return leader.Name, nil, err
 	}
-	detail := fmt.Sprintf("%s, for %s", leader.Name, hold)
-	return detail, holdThen(ctx, hold, func(context.Context) error { return leader.Resume() })
+	detail := leader.Name
+	if random.IntN(2) == 0 {
+		const takenOver = runWalSenderTimeout + 3*time.Second
+		detail += ", for at least " + takenOver.String()
+		wait(ctx, takenOver-hold)
+	}
+	return detail, leader.resume, nil
 }
 
-func freezeAll(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-	if err := each(w.Relays, (*Relay).Pause); err != nil {
-		return "", errors.Join(err, each(w.Relays, (*Relay).Resume))
-	}
-	return "", holdThen(ctx, hold, func(ctx context.Context) error {
+func (r *Relay) resume(context.Context) error { return r.Resume() }
+
+func freezeAll(_ context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	return "", func(ctx context.Context) error {
 		var errs []error
 		for _, relay := range w.shuffled(random) {
 			errs = append(errs, relay.Resume())
 			wait(ctx, time.Duration(random.Int64N(int64(time.Second))))
 		}
 		return errors.Join(errs...)
-	})
+	}, each(w.Relays, (*Relay).Pause)
+}
+
+// giantKey is the routing key of the large row of outOfMemory.
+const giantKey = "cdc-relay-soak.giant"
+
+// outOfMemory limits the leader to the memory that it has, inserts a row that needs more, and waits until it has died.
+// The row is scheduled years ahead, so that nobody publishes it.
+func outOfMemory(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	leader, err := w.AwaitLeader(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	run := leader.newest()
+	if run == nil {
+		return leader.Name, nil, errors.New("it does not run")
+	}
+	if err := limitMemory(ctx, run.cmd.Process.Pid); err != nil {
+		return leader.Name, nil, err
+	}
+	leader.ask(run) // its death is expected
+	const insert = `INSERT INTO %s (routing_key, payload_bytes, available_at)
+		VALUES ('%s', convert_to(repeat('x', 64 * 1024 * 1024), 'UTF8'), now() + interval '10 years')`
+	err = w.Exec(ctx, fmt.Sprintf(insert, w.Table.SQL(), giantKey))
+	if err == nil {
+		ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
+			fmt.Errorf("it lives %s after it ran out of memory", hangTimeout))
+		defer cancel()
+		select {
+		case <-run.done:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	return leader.Name, func(ctx context.Context) error {
+		remove := fmt.Sprintf("DELETE FROM %s WHERE routing_key = '%s'", w.Table.SQL(), giantKey)
+		return errors.Join(leader.Kill(ctx), w.Exec(ctx, remove), w.Start())
+	}, err
+}
+
+// limitMemory limits the process's data memory to its current size plus a little.
+func limitMemory(ctx context.Context, pid int) error {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return fmt.Errorf("read what memory the relay has: %w", err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmData:")
+	var kB int
+	if _, err := fmt.Sscan(rest, &kB); err != nil {
+		return fmt.Errorf("read what memory the relay has: %w", err)
+	}
+	const spare = 8 << 10 // kB
+	limit := fmt.Sprintf("--data=%d", (kB+spare)<<10)
+	output, err := exec.CommandContext(ctx, "prlimit", "--pid", fmt.Sprint(pid), limit).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("prlimit (of util-linux): %w: %s", err, strings.TrimSpace(string(output)))
+	}
+	return nil
 }

@@ -5,74 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
-
-// slotFaults remove what streaming needs. Missed rows are in the table.
-func slotFaults() []Fault {
-	return []Fault{
-		{
-			Name: "postgres-slot-dropped", Duplicates: ifTakenOver,
-			About: "the slot of the streaming relay is dropped, three times",
-			Run:   dropSlotRepeatedly,
-		},
-		{
-			Name: "postgres-slot-dropped-behind-transaction", Duplicates: ifTakenOver,
-			About: "the slot is dropped while a transaction is open: creating a new one waits for it",
-			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-				return "", w.during(ctx, []string{beginWriting}, func() error {
-					if err := w.dropSlot(ctx); err != nil {
-						return err
-					}
-					wait(ctx, hold)
-					return nil
-				})
-			},
-		},
-		{
-			Name:  "postgres-slot-lost",
-			About: "the slot is invalidated through max_slot_wal_keep_size while no relay runs",
-			Run: func(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, error) {
-				err := w.Stop(ctx)
-				if err == nil {
-					err = w.loseSlot(ctx)
-				}
-				return "", errors.Join(err, holdThen(ctx, hold, func(context.Context) error { return w.Start() }))
-			},
-		},
-		{
-			Name: "postgres-slot-lost-frozen", Duplicates: inFlight(1), Unmarked: true,
-			About: "the slot is invalidated while its owner is frozen by SIGSTOP",
-			Run: func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-				leader, err := w.AwaitLeader(ctx)
-				if err != nil {
-					return "", err
-				}
-				err = leader.Pause()
-				if err == nil {
-					err = w.loseSlot(ctx)
-				}
-				resume := func(context.Context) error { return leader.Resume() }
-				return leader.Name, errors.Join(err, holdThen(ctx, hold, resume))
-			},
-		},
-		{
-			Name: "postgres-slot-lost-blackhole", Duplicates: ifTakenOver,
-			About: "the slot is invalidated while the stream delivers nothing",
-			Run:   loseSlotInBlackHole,
-		},
-		{
-			Name: "postgres-publication-dropped", Duplicates: ifTakenOver,
-			About: "the publication is dropped; the relay creates it again, or a person does after the hold",
-			Run:   dropPublication,
-		},
-	}
-}
 
 // dropSlot ends the slot's owner and drops the slot before the next relay takes it. It does both in one statement on
 // the server: a relay reconnects within a tenth of a second.
@@ -104,18 +49,64 @@ END $$`, w.Slot))
 	return err
 }
 
-func dropSlotRepeatedly(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
+func dropSlotRepeatedly(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, fix, error) {
 	const rounds = 3
 	for range rounds {
 		if _, err := w.AwaitLeader(ctx); err != nil {
-			return "", err
+			return "", nil, err
 		}
 		if err := w.dropSlot(ctx); err != nil {
-			return "", err
+			return "", nil, err
 		}
 		wait(ctx, time.Duration(random.Int64N(int64(2*hold)/rounds+1)))
 	}
-	return "", nil
+	return "", nil, nil
+}
+
+func dropSlotBehindTransaction(
+	ctx context.Context, w *World, random *rand.Rand, hold time.Duration,
+) (string, fix, error) {
+	detail, rollBack, err := transaction(beginWriting, "")(ctx, w, random, hold)
+	if err == nil {
+		err = w.dropSlot(ctx)
+	}
+	return detail, rollBack, err
+}
+
+func loseSlotOfNobody(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	err := w.Stop(ctx)
+	if err == nil {
+		err = w.loseSlot(ctx)
+	}
+	return "", w.start, err
+}
+
+func loseSlotOfFrozen(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	leader, err := w.AwaitLeader(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	if err = leader.Pause(); err == nil {
+		err = w.loseSlot(ctx)
+	}
+	return leader.Name, leader.resume, err
+}
+
+func loseSlotInBlackHole(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
+	leader, err := w.AwaitLeader(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	streams := postgresWires(services.Replication)(leader)
+	for _, stream := range streams {
+		stream.BlackHole()
+	}
+	return leader.Name, func(context.Context) error {
+		for _, stream := range streams {
+			stream.Resume()
+		}
+		return nil
+	}, w.loseSlot(ctx)
 }
 
 // loseSlot makes Postgres invalidate the slot, which nobody may be reading. It restores the settings before it returns.
@@ -177,34 +168,144 @@ func (w *World) awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-func loseSlotInBlackHole(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-	leader, err := w.AwaitLeader(ctx)
-	if err != nil {
-		return "", err
+func dropPublication(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
+	detail, remedy := "left to the relays", func(context.Context) error { return nil }
+	if random.IntN(2) == 0 {
+		detail, remedy = "created again by cdc-relay setup", w.setUp
 	}
-	streams := make([]services.Kind, len(leader.Postgres))
-	for i, proxy := range leader.Postgres {
-		streams[i] = proxy.Only(services.Replication)
-		streams[i].BlackHole()
-	}
-	err = w.loseSlot(ctx)
-	wait(ctx, hold)
-	for _, stream := range streams {
-		stream.Resume()
-	}
-	return leader.Name, err
+	return detail, remedy, w.Exec(ctx, "DROP PUBLICATION "+outbox.QuoteIdentifier(w.Publication))
 }
 
-func dropPublication(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, error) {
-	if err := w.Exec(ctx, "DROP PUBLICATION "+outbox.QuoteIdentifier(w.Publication)); err != nil {
-		return "", err
+// foreignOwnerHold is the minimum time that the program owns the slot.
+const foreignOwnerHold = 8 * time.Second
+
+// takeSlotTimeout limits how long a program tries to take the slot before the relays.
+const takeSlotTimeout = 20 * time.Second
+
+// terminateOwner ends the process that owns the slot $1, unless its application_name is $2.
+const terminateOwner = `SELECT count(pg_terminate_backend(a.pid)) FROM pg_replication_slots s
+	JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = $1 AND a.application_name <> $2`
+
+const foreignOwnerName = "pg_recvlogical"
+
+// programTakesSlot gives the slot to a program that is not a relay of the table. The relays publish from the table
+// meanwhile, and must not end the connection of that program.
+func programTakesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, fix, error) {
+	if _, err := w.AwaitLeader(ctx); err != nil {
+		return "", nil, err
 	}
-	byPerson := random.IntN(2) == 0
-	wait(ctx, hold)
-	if !byPerson {
-		return "left to the relays", nil
+	config, err := pgconn.ParseConfig(w.Database)
+	if err != nil {
+		return "", nil, err
 	}
-	fixCtx, cancel := fixing(ctx)
+	config.RuntimeParams["replication"] = "database"
+	config.RuntimeParams["application_name"] = foreignOwnerName
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}()
+	if err := w.startReplication(ctx, conn); err != nil {
+		return "", nil, err
+	}
+	holdCtx, cancel := context.WithTimeout(ctx, max(hold, foreignOwnerHold))
 	defer cancel()
-	return "created again by cdc-relay setup", w.setUp(fixCtx)
+	if err := listen(holdCtx, conn); holdCtx.Err() == nil {
+		w.Violation(fmt.Sprintf("the connection of another program that owns the slot was ended: %v", err))
+	}
+	return "", nil, nil
+}
+
+// startReplication takes the slot from its owner.
+func (w *World) startReplication(ctx context.Context, conn *pgconn.PgConn) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, takeSlotTimeout,
+		errors.New("the relays were quicker than another program"))
+	defer cancel()
+	side, err := w.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, side)
+	options := pglogrepl.StartReplicationOptions{
+		PluginArgs: []string{"proto_version '1'", "publication_names '" + w.Publication + "'"},
+	}
+	return poll(ctx, func() (bool, error) {
+		var ended int
+		if err := side.QueryRow(ctx, terminateOwner, w.Slot, foreignOwnerName).Scan(&ended); err != nil {
+			return false, err
+		}
+		for range 10 { // the server releases the slot a moment later
+			err := pglogrepl.StartReplication(ctx, conn, w.Slot, 0, options)
+			if err == nil || !pgcode.Is(err, pgerrcode.ObjectInUse) {
+				return err == nil, err
+			}
+		}
+		return false, nil
+	})
+}
+
+// listen reads what the server sends, and answers keepalives that ask for it.
+func listen(ctx context.Context, conn *pgconn.PgConn) error {
+	for {
+		message, err := conn.ReceiveMessage(ctx)
+		if err != nil {
+			return err
+		}
+		switch m := message.(type) {
+		case *pgproto3.ErrorResponse:
+			return pgconn.ErrorResponseToPgError(m)
+		case *pgproto3.CopyData:
+			if m.Data[0] != pglogrepl.PrimaryKeepaliveMessageByteID {
+				continue
+			}
+			alive, err := pglogrepl.ParsePrimaryKeepaliveMessage(m.Data[1:])
+			if err != nil {
+				return err
+			}
+			if !alive.ReplyRequested {
+				continue
+			}
+			status := pglogrepl.StandbyStatusUpdate{WALWritePosition: alive.ServerWALEnd}
+			if err := pglogrepl.SendStandbyStatusUpdate(ctx, conn, status); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// refused is how the relay of another outbox ends.
+const refused = "has the name of a publication of "
+
+// secondOutboxTriesSlot starts a relay with another --table and the same --slot, each time that the stream of the first
+// has ended. It must refuse each time: otherwise, the rows of the first outbox would stay in its slot.
+func secondOutboxTriesSlot(ctx context.Context, w *World, _ *rand.Rand, hold time.Duration) (string, fix, error) {
+	second := *w
+	second.Table = outbox.Table{Schema: w.Table.Schema, Name: w.Table.Name + "_second"}
+	second.Slot, second.Publication = w.Slot+"_second", w.Publication+"_second"
+	if err := second.setUp(ctx); err != nil {
+		return "", nil, err
+	}
+	times := 0
+	for end := time.Now().Add(hold); times == 0 || time.Now().Before(end); times++ {
+		if _, err := w.AwaitLeader(ctx); err != nil {
+			return "", nil, err
+		}
+		var ended int
+		if err := w.Query(ctx, &ended, terminateOwner, w.Slot, ""); err != nil {
+			return "", nil, err
+		}
+		runCtx, cancel := context.WithTimeout(ctx, takeSlotTimeout)
+		err := second.command(runCtx, "run", "--slot", w.Slot, "--publication", second.Publication,
+			"--http-addr", "127.0.0.1:0")
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), refused) {
+			return "", nil, fmt.Errorf("a relay of %s with slot %s was not refused: %w", second.Table, w.Slot, err)
+		}
+	}
+	return fmt.Sprintf("refused %d times", times), nil, second.command(ctx, "teardown", "--yes", "--tables",
+		"--slot", second.Slot, "--publication", second.Publication)
 }

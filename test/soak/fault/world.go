@@ -49,7 +49,7 @@ const (
 // World holds the servers and the relays of a run, and a proxy between each relay and each server.
 type World struct {
 	Config
-	// Postgres and RabbitMQ are private servers. With a standby, Postgres is the first primary.
+	// Postgres and RabbitMQ are private servers. Postgres accepts writes.
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
 	// Database and Broker are the addresses for writers and consumers, bypassing the proxies.
@@ -59,8 +59,10 @@ type World struct {
 	Table             outbox.Table
 	Slot, Publication string
 
-	// pair is Postgres and its standby; nil without a standby.
-	pair *pair
+	// standby is that of Postgres; nil: none. They swap roles: alone is set while the former primary has ended and is
+	// not a standby yet. Only faults of Postgres change them, and none of those overlap.
+	standby *services.Postgres
+	alone   bool
 	// nodes are the cluster's brokers, the first of which is RabbitMQ; nil for a single broker.
 	nodes *services.RabbitMQCluster
 	// relayBroker is the broker's address for the relays, before the proxies replace its hosts.
@@ -119,14 +121,16 @@ func (w *World) clear(ctx context.Context) error {
 	if err := errors.Join(err, w.dropSlot(ctx)); err != nil {
 		return err
 	}
-	return errors.Join(w.primary().Exec(ctx, "", "DROP DATABASE "+runDatabase+" WITH (FORCE)"),
-		w.primary().Exec(ctx, "", "CREATE DATABASE "+runDatabase))
+	return errors.Join(w.Postgres.Exec(ctx, "", "DROP DATABASE "+runDatabase+" WITH (FORCE)"),
+		w.Postgres.Exec(ctx, "", "CREATE DATABASE "+runDatabase))
 }
 
 func (w *World) closeRelays(ctx context.Context) error {
 	err := each(w.Relays, func(relay *Relay) error { return relay.Kill(ctx) })
-	for _, proxy := range append(w.PostgresProxies(), w.RabbitMQProxies()...) {
-		proxy.Close()
+	for _, relay := range w.Relays {
+		for _, proxy := range append(relay.Postgres, relay.RabbitMQ...) {
+			proxy.Close()
+		}
 	}
 	return err
 }
@@ -163,7 +167,7 @@ func (w *World) Can(fault Fault) (can bool, why string) {
 	for need, there := range map[Needs]bool{
 		Linux:         runtime.GOOS == "linux",
 		Postgres17:    w.postgresMajor >= 17,
-		Standby:       w.pair != nil,
+		Standby:       w.standby != nil,
 		Cluster:       w.nodes != nil,
 		SeveralRelays: len(w.Relays) > 1,
 	} {
