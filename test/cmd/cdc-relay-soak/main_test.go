@@ -62,7 +62,7 @@ func TestAnotherProgramIsJudgedByTheSameHistory(t *testing.T) {
 	}
 	code, out := soakRun(t,
 		"--subject", "poller", "--relay", poller, "--relays", "1", "--rounds", "2", "--duration", "1m", "--hold", "1s",
-		"--pause", "500ms", "--rate", "200", "--seed", "3", "--writers", "2", "--faults", "relay-kill-all,rabbitmq-cut",
+		"--pause", "500ms", "--rate", "200", "--seed", "3", "--faults", "relay-kill-all,rabbitmq-cut",
 		"--overlap", "0", "--json", report)
 	if code != exitPassed {
 		t.Fatalf("exit %d:\n%s", code, out)

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"path"
-	"regexp"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -17,13 +19,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
-// options are the checked options of a run.
+// options are the options of a run.
 type options struct {
 	duration         time.Duration
 	seed             int64
 	rate             float64
-	writers, relays  int
-	relay            string           // the program; empty: search for it
+	relays           int
+	relay            string           // the program
 	subject          *subject.Subject // nil: cdc-relay, with everything that only it can do
 	rounds           int              // 0: as many as the duration allows
 	runs             int              // 0: one, whose result is compared with no other
@@ -34,76 +36,73 @@ type options struct {
 	recoverWithin    time.Duration
 	drainWithin      time.Duration // 0: no limit
 	standby, cluster bool
-	json, keep       string // a file and a folder; empty: none
+	json             string // a file; empty: none
 	relayArgs        []string
 
-	flags map[string]string // all flags as text, for the report
+	command string // the command line that repeats the run
 }
 
-func runFlags() []cli.Flag {
-	text := func(name, usage string) cli.Flag { return &cli.StringFlag{Name: name, Usage: usage} }
-	number := func(name string, value int, usage string) cli.Flag {
-		return &cli.IntFlag{Name: name, Value: value, Usage: usage}
+// writers is how many connections write.
+const writers = 4
+
+func (o *options) appFlags() []cli.Flag {
+	duration := func(name string, to *time.Duration, value time.Duration, usage string) cli.Flag {
+		return &cli.DurationFlag{Name: name, Destination: to, Value: value, Usage: usage}
 	}
-	duration := func(name string, value time.Duration, usage string) cli.Flag {
-		return &cli.DurationFlag{Name: name, Value: value, Usage: usage}
+	number := func(name string, to *int, value int, usage string) cli.Flag {
+		return &cli.IntFlag{Name: name, Destination: to, Value: value, Usage: usage}
 	}
-	real := func(name string, value float64, usage string) cli.Flag {
-		return &cli.Float64Flag{Name: name, Value: value, Usage: usage}
-	}
-	is := func(name, usage string) cli.Flag { return &cli.BoolFlag{Name: name, Usage: usage} }
 	return []cli.Flag{
-		duration("duration", 3*time.Minute, "how long to cause faults; the last one is then finished"),
-		number("rounds", 0, "end after so many rounds of faults (default: as many as --duration allows)"),
-		number("runs", 0, "write the same messages in so many runs, draw --relays and the relay's settings for each, "+
-			"and compare the results (default: one run)"),
-		text("subject", "`NAME` of a program to compare ("+subject.Names()+"): "+
-			"only messages and faults that concern each of them"),
-		&cli.Int64Flag{
-			Name: "seed", Usage: "determines the messages and the order of the faults", DefaultText: "random",
+		duration("duration", &o.duration, 3*time.Minute, "how long to cause faults; the last one is then finished"),
+		number("rounds", &o.rounds, 0, "end after so many rounds of faults (default: as many as --duration allows)"),
+		number("runs", &o.runs, 0, "write the same messages in so many runs, draw --relays and the relay's settings "+
+			"for each, and compare the results (default: one run)"),
+		&cli.StringFlag{
+			Name: "subject", Usage: "`NAME` of a program to compare (" + subject.Names() + "): " +
+				"only messages and faults that concern each of them",
 		},
-		real("rate", 300, "messages a second, of all writers together"),
-		number("writers", 4, "how many connections write"),
-		number("relays", 2, "how many relays run"),
-		text("relay", "`FILE`: the program to test (default: next to this program)"),
-		text("faults", "`LIST` of names or patterns with commas between them; "+
-			"none: no faults (default: all that are possible here)"),
-		duration("hold", 5*time.Second, "how long a fault lasts, plus or minus half"),
-		duration("pause", 3*time.Second, "the pause between two faults, after the recovery from the first"),
-		real("overlap", 0.2, "the share of Postgres faults that coincide with one of RabbitMQ, 0 to 1"),
-		duration("recover-within", 10*time.Second, "the limit for the first arrival after a fault"),
-		duration("drain-within", 0, "the limit for the last rows to leave the outbox at the end (default: none)"),
-		is("standby", "give Postgres a standby, for the faults that promote it"),
-		is("cluster", "three RabbitMQ nodes with quorum queues, for the faults that stop their majority"),
-		text("json", "`FILE`: write the report as JSON"),
-		text("keep", "`FOLDER`: keep the history and the logs there (default: only if a violation was found)"),
+		&cli.Int64Flag{
+			Name: "seed", Destination: &o.seed, DefaultText: "random",
+			Usage: "determines the messages and the order of the faults",
+		},
+		&cli.Float64Flag{
+			Name: "rate", Destination: &o.rate, Value: 300, Usage: "messages a second, of all writers together",
+		},
+		number("relays", &o.relays, 2, "how many relays run"),
+		&cli.StringFlag{
+			Name: "relay", Destination: &o.relay,
+			Usage: "`FILE`: the program to test (default: next to this program)",
+		},
+		&cli.StringFlag{
+			Name: "faults", Usage: "`LIST` of names or patterns with commas between them; " +
+				"none: no faults (default: all that are possible here)",
+		},
+		duration("hold", &o.hold, 5*time.Second, "how long a fault lasts, plus or minus half"),
+		duration("pause", &o.pause, 3*time.Second,
+			"the pause between two faults, after the recovery from the first"),
+		&cli.Float64Flag{
+			Name: "overlap", Destination: &o.overlap, Value: 0.2,
+			Usage: "the share of Postgres faults that coincide with one of RabbitMQ, 0 to 1",
+		},
+		duration("recover-within", &o.recoverWithin, 10*time.Second, "the limit for the first arrival after a fault"),
+		duration("drain-within", &o.drainWithin, 0,
+			"the limit for the last rows to leave the outbox at the end (default: none)"),
+		&cli.BoolFlag{
+			Name: "standby", Destination: &o.standby, Usage: "give Postgres a standby, for the faults that promote it",
+		},
+		&cli.BoolFlag{
+			Name: "cluster", Destination: &o.cluster,
+			Usage: "three RabbitMQ nodes with quorum queues, for the faults that stop their majority",
+		},
+		&cli.StringFlag{Name: "json", Destination: &o.json, Usage: "`FILE`: write the report as JSON"},
 	}
 }
 
-// readOptions checks the flags.
-func readOptions(c *cli.Context) (*options, error) {
-	o := &options{
-		duration:      c.Duration("duration"),
-		seed:          c.Int64("seed"),
-		rate:          c.Float64("rate"),
-		writers:       c.Int("writers"),
-		relays:        c.Int("relays"),
-		relay:         c.String("relay"),
-		rounds:        c.Int("rounds"),
-		runs:          c.Int("runs"),
-		hold:          c.Duration("hold"),
-		pause:         c.Duration("pause"),
-		overlap:       c.Float64("overlap"),
-		recoverWithin: c.Duration("recover-within"),
-		drainWithin:   c.Duration("drain-within"),
-		standby:       c.Bool("standby"),
-		cluster:       c.Bool("cluster"),
-		json:          c.String("json"),
-		keep:          c.String("keep"),
-		relayArgs:     c.Args().Slice(),
-	}
+// read reads what the flags do not set by themselves, and checks everything.
+func (o *options) read(c *cli.Context, args []string) (err error) {
+	o.relayArgs = c.Args().Slice()
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
-		return nil, usagef("unknown command %q, want list or table; flags for cdc-relay run go after --", first)
+		return usagef("unknown command %q, want list or table; flags for cdc-relay run go after --", first)
 	}
 	if !c.IsSet("seed") {
 		o.seed = rand.Int64N(1 << 32)
@@ -112,7 +111,7 @@ func readOptions(c *cli.Context) (*options, error) {
 	if name := c.String("subject"); name != "" {
 		found, ok := subject.Find(name)
 		if !ok {
-			return nil, usagef("--subject: want one of %s", subject.Names())
+			return usagef("--subject: want one of %s", subject.Names())
 		}
 		o.subject = &found
 		list = cmp.Or(list, subject.Faults())
@@ -120,31 +119,42 @@ func readOptions(c *cli.Context) (*options, error) {
 	if o.runs > 0 {
 		list = cmp.Or(list, sameResult)
 	}
-	if err := o.inRange(); err != nil {
-		return nil, err
-	}
-	var err error
-	if o.faults, err = selectFaults(list, fault.All()); err != nil {
-		return nil, err
-	}
-	o.flags = make(map[string]string)
-	for _, f := range runFlags() {
-		name := f.Names()[0]
-		o.flags[name] = fmt.Sprint(c.Value(name))
-	}
-	o.flags["seed"] = fmt.Sprint(o.seed)
-	return o, nil
-}
-
-// inRange refuses what would hang, or would be another run than was meant.
-func (o *options) inRange() error {
 	switch {
-	case o.rate <= 0 || o.writers < 1 || o.relays < 1 || o.hold <= 0:
-		return usagef("--rate, --writers, --relays and --hold: want more than 0")
+	case o.rate <= 0 || o.relays < 1 || o.hold <= 0:
+		return usagef("--rate, --relays and --hold: want more than 0")
 	case o.runs > 0 && o.subject != nil:
 		return usagef("--runs: it compares runs of cdc-relay; leave out --subject")
 	}
+	if o.faults, err = selectFaults(list, fault.All()); err != nil {
+		return err
+	}
+	if o.relay == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		o.relay = filepath.Join(filepath.Dir(self), o.program())
+	}
+	if o.relay, err = exec.LookPath(o.relay); err != nil {
+		return usagef("--relay: %s", err)
+	}
+	if o.relay, err = filepath.Abs(o.relay); err != nil {
+		return err
+	}
+	o.command = repeats(args, o.seed)
 	return nil
+}
+
+// repeats returns the command line that repeats a run.
+func repeats(args []string, seed int64) string {
+	command := fmt.Sprint("cdc-relay-soak --seed ", seed)
+	for _, arg := range args[1:] {
+		if strings.ContainsAny(arg, " *?[") {
+			arg = "'" + arg + "'"
+		}
+		command += " " + arg
+	}
+	return command
 }
 
 // peer reports whether the program under test is another than cdc-relay.
@@ -156,6 +166,14 @@ func (o *options) program() string {
 		return subject.Relay
 	}
 	return o.subject.Program()
+}
+
+// subjectName is the name of the subject for reports; "": none was chosen.
+func (o *options) subjectName() string {
+	if o.subject == nil {
+		return ""
+	}
+	return o.subject.Name
 }
 
 // form is how the writers insert; nil: as for cdc-relay, with every kind of message.
@@ -195,25 +213,4 @@ func selectFaults(list string, all []fault.Fault) ([]fault.Fault, error) {
 		}
 	}
 	return picked, nil
-}
-
-// command returns the command line that repeats this run.
-func (o *options) command(args []string) string {
-	args = args[min(1, len(args)):]
-	words := []string{"cdc-relay-soak"}
-	if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--seed") }) {
-		words = append(words, "--seed", fmt.Sprint(o.seed))
-	}
-	for _, arg := range args {
-		words = append(words, quote(arg))
-	}
-	return strings.Join(words, " ")
-}
-
-// quote quotes a word for the shell.
-func quote(word string) string {
-	if regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`).MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

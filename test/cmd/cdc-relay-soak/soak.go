@@ -4,7 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/soak/fault"
@@ -14,66 +20,79 @@ import (
 )
 
 const (
+	// recoveryTimeout is how long to wait after a fault for a new arrival. The verdict decides if that took too long.
+	recoveryTimeout = time.Minute
 	// drainQuiet is how long the outbox may stay unchanged at the end before the run gives up.
 	drainQuiet = 2 * time.Minute
 	// queueTimeout is how long the consumers may take to empty the queues.
 	queueTimeout = 5 * time.Minute
-	// endTimeout limits the rest of the end of a run.
+	// endTimeout limits the rest of the end of a run, and then the stop of servers and relays.
 	endTimeout = 5 * time.Minute
-	// closeTimeout limits the stop of servers and relays.
-	closeTimeout = 5 * time.Minute
 )
 
-// soak is one run.
+// soak is one run. Its history and the logs of its relays are files in folder.
 type soak struct {
 	opts     *options
-	files    *files
-	screen   *screen
+	folder   string
 	topology load.Topology
-	conduct  conduct
-	// violation is called for what the history does not show. peer is the program in place of cdc-relay, or empty.
-	violation func(text string)
-	peer      string
 
 	world     *fault.World
 	state     load.State
+	history   *os.File
 	recorder  *history.Recorder
 	watch     *watch
 	writers   *load.Writers
 	consumers *load.Consumers
-	progress  *progress
 	notMade   []string // faults that failed
+
+	mu       sync.Mutex
+	out      io.Writer
+	findings []history.Finding // what the history of messages does not show
 }
 
-func (s *soak) init(files *files, screen *screen) {
-	s.files, s.screen, s.topology = files, screen, load.Topology{Prefix: "soak", Quorum: s.opts.cluster}
-	s.conduct.tell = func(text string) { screen.note("violation: " + text) }
-	s.violation = s.conduct.add
+// note prints a line.
+func (s *soak) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintln(s.out, strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
+}
+
+// violation records what no promise allows, and the history does not show: an unexpected exit, a wrong exit code, an
+// unhealthy /livez, a race, a panic. It keeps the first line: the logs have the rest. Other programs promise nothing.
+func (s *soak) violation(text string) {
 	if s.opts.peer() {
-		s.violation, s.peer = screen.note, s.opts.relay // it promises nothing of this
+		s.note("%s", text)
+		return
 	}
+	s.note("violation: %s", text)
+	text, _, _ = strings.Cut(text, "\n")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var at time.Duration
+	if s.recorder != nil {
+		at = s.recorder.Now()
+	}
+	s.findings = append(s.findings, history.Finding{At: history.Milliseconds(at), What: text})
 }
 
-// run does everything until the history is closed. asked ends the faults; the end of ctx ends everything. The caller
-// closes the world, or gives it to the next run.
-func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) error {
+// run does everything until the history is closed, and judges it. asked ends the faults; the end of ctx ends everything.
+// The caller closes the world, or gives it to the next run.
+func (s *soak) run(ctx context.Context, asked <-chan struct{}) (*history.Verdict, error) {
 	calm, stopFaults := context.WithCancel(ctx)
 	defer stopFaults()
-	stopWaiting := make(chan struct{})
-	defer close(stopWaiting)
+	defer s.close() // also after a panic
 	go func() {
 		select {
 		case <-asked:
 			stopFaults()
-		case <-stopWaiting:
+		case <-calm.Done():
 		}
 	}()
-	defer s.close() // also after a panic
-	if err := s.prepare(calm, run); err != nil {
-		return err
+	if err := s.prepare(calm); err != nil {
+		return nil, err
 	}
 	if err := s.begin(ctx, calm); err != nil {
-		return err
+		return nil, err
 	}
 	if s.opts.runs > 0 {
 		go func() {
@@ -82,27 +101,40 @@ func (s *soak) run(ctx context.Context, asked <-chan struct{}, run history.Run) 
 		}()
 	}
 	s.disturb(calm)
-	return s.end(ctx)
+	if err := s.end(ctx); err != nil {
+		return nil, err
+	}
+	return s.judge()
 }
 
 // prepare starts the servers, unless an earlier run has, and creates the tables, the relays and the recorder.
-func (s *soak) prepare(ctx context.Context, run history.Run) error {
+func (s *soak) prepare(ctx context.Context) error {
 	version, err := subject.Version(ctx, s.opts.relay, s.opts.peer())
 	if err != nil {
 		return err
 	}
+	logs := filepath.Join(s.folder, "logs")
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return err
+	}
+	if s.history, err = os.Create(filepath.Join(s.folder, "history.jsonl")); err != nil {
+		return err
+	}
+	s.topology = load.Topology{Prefix: "soak", Quorum: s.opts.cluster}
 	config := fault.Config{
-		Binary: s.opts.relay, Peer: s.peer, Folder: s.files.logs,
-		RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
+		Binary: s.opts.relay, Folder: logs, RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
 		Standby: s.opts.standby, Cluster: s.opts.cluster,
 		Declare: func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
 		Poison: func(ctx context.Context, bodyBytes int) error {
 			return load.Poison(ctx, s.writerOptions(), bodyBytes, s.watch)
 		},
-		Violation: s.violation, Log: s.screen.note,
+		Violation: s.violation, Log: func(text string) { s.note("%s", text) },
+	}
+	if s.opts.peer() {
+		config.Peer = s.opts.relay
 	}
 	if s.world == nil {
-		s.screen.note("starting the servers")
+		s.note("starting the servers")
 		if s.world, err = fault.NewWorld(ctx, config); err != nil {
 			return err
 		}
@@ -118,25 +150,18 @@ func (s *soak) prepare(ctx context.Context, run history.Run) error {
 	if err := s.state.CreateTables(ctx); err != nil {
 		return err
 	}
-	run.Versions = map[string]string{s.opts.program(): version}
-	if err := s.serverVersions(ctx, run.Versions); err != nil {
-		return err
-	}
-	s.recorder = history.NewRecorder(s.files.history, run)
-	s.conduct.clock(s.recorder.Now)
+	recorder := history.NewRecorder(s.history, history.Run{
+		Seed: s.opts.seed, Command: s.opts.command, Subject: s.opts.subjectName(), RecoverWithin: s.opts.recoverWithin,
+		Versions: map[string]string{
+			s.opts.program(): version,
+			"Postgres":       s.world.Postgres.Version, "RabbitMQ": s.world.RabbitMQ.Version,
+		},
+	})
+	s.mu.Lock()
+	s.recorder = recorder
+	s.mu.Unlock()
 	s.watch = newWatch(s.recorder)
 	return nil
-}
-
-func (s *soak) serverVersions(ctx context.Context, versions map[string]string) error {
-	var text string
-	if err := s.world.Query(ctx, &text, `SELECT current_setting('server_version')`); err != nil {
-		return fmt.Errorf("ask Postgres for its version: %w", err)
-	}
-	versions["Postgres"], _, _ = strings.Cut(text, " ")
-	version, err := load.BrokerVersion(ctx, s.world.Broker)
-	versions["RabbitMQ"] = version
-	return err
 }
 
 // relayArgs makes retries end within a run. The user's flags come later and override them.
@@ -148,7 +173,7 @@ func relayArgs(o *options) []string {
 func (s *soak) writerOptions() load.WriterOptions {
 	return load.WriterOptions{
 		DatabaseURL: s.world.Database, Table: s.world.Table, Run: s.state.Run, Seed: uint64(s.opts.seed),
-		Rate: s.opts.rate, Writers: s.opts.writers, Topology: s.topology, Form: s.opts.form(),
+		Rate: s.opts.rate, Writers: writers, Topology: s.topology, Form: s.opts.form(),
 		Transactions: s.opts.transactions(),
 	}
 }
@@ -165,14 +190,99 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 		AMQPURL: s.world.Broker, Topology: s.topology, BodyOnly: s.opts.subject != nil,
 	}, s.watch)
 	s.writers, err = load.StartWriters(ctx, s.writerOptions(), s.watch)
-	s.progress = startProgress(s)
 	return err
 }
+
+// disturb causes faults until the duration is over or ctx ends. When it returns, all are fixed.
+func (s *soak) disturb(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.duration)
+	defer cancel()
+	if len(s.opts.faults) == 0 {
+		<-ctx.Done()
+		return
+	}
+	plan, ids, skipped := newPlanner(s.opts), 0, make(map[string]bool)
+	// It begins with a pause, to have data without faults for comparison.
+	for rounds := 0; s.opts.rounds == 0 || rounds < s.opts.rounds; rounds++ {
+		if !load.Pause(ctx, s.opts.pause) {
+			return
+		}
+		var possible round
+		for len(possible) == 0 && len(skipped) < len(s.opts.faults) {
+			possible = s.possible(plan.next(), skipped)
+		}
+		if len(possible) == 0 {
+			s.notMade = append(s.notMade, "none of the selected faults is possible here")
+			return
+		}
+		recovered := s.make(ctx, possible, ids)
+		ids += len(possible)
+		s.awaitRecovery(ctx, recovered)
+	}
+}
+
+// possible removes faults that are impossible here, and reports each of them once.
+func (s *soak) possible(r round, skipped map[string]bool) (possible round) {
+	for _, f := range r {
+		can, why := s.world.Can(f.fault)
+		switch {
+		case can:
+			possible = append(possible, f)
+		case !skipped[f.fault.Name]:
+			skipped[f.fault.Name] = true
+			s.note("left out: %s", why)
+		}
+	}
+	return possible
+}
+
+// make causes the faults of a round at the same time, and waits until they are fixed. recovered is closed when a
+// message arrives that was committed after that.
+func (s *soak) make(ctx context.Context, r round, ids int) (recovered <-chan struct{}) {
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	for i, f := range r {
+		id, name := ids+i+1, f.fault.Name
+		s.note("fault %d: %s for %s", id, name, f.hold)
+		s.recorder.FaultBegan(s.world.Tell(id, f.fault, "for "+f.hold.String()))
+		group.Go(func() {
+			began := time.Now()
+			detail, err := f.fault.Run(ctx, s.world, rand.New(rand.NewPCG(f.seed, 0)), f.hold)
+			mu.Lock()
+			defer mu.Unlock()
+			s.recorder.FaultHealed(id)
+			recovered = s.watch.await()
+			s.note("fault %d: %s, fixed after %s: %s", id, name, short(time.Since(began)), detail)
+			if err != nil && ctx.Err() == nil {
+				s.note("it failed to run: %s", err)
+				s.notMade = append(s.notMade, fmt.Sprintf("%s: %s", name, err))
+			}
+		})
+	}
+	group.Wait()
+	return recovered
+}
+
+func (s *soak) awaitRecovery(ctx context.Context, recovered <-chan struct{}) {
+	healed := time.Now()
+	timeout := time.NewTimer(recoveryTimeout)
+	defer timeout.Stop()
+	select {
+	case <-recovered:
+		s.note("recovered in %s", short(time.Since(healed)))
+	case <-timeout.C:
+		s.note("nothing new has arrived for %s", recoveryTimeout)
+	case <-ctx.Done():
+	}
+}
+
+// short rounds to a readable precision.
+func short(d time.Duration) string { return history.Milliseconds(d).String() }
 
 // end waits until everything has arrived, and records the final state. Problems of the relay show in the history and
 // are not errors here.
 func (s *soak) end(ctx context.Context) error {
-	s.screen.note("stopping the writers")
+	s.note("stopping the writers")
 	if s.opts.runs > 0 {
 		s.writers.Written()
 	}
@@ -180,13 +290,13 @@ func (s *soak) end(ctx context.Context) error {
 	if err := s.world.Start(); err != nil {
 		return err
 	}
-	s.screen.note("waiting for the outbox to drain")
+	s.note("waiting for the outbox to drain")
 	began := time.Now()
 	if err := s.state.AwaitDrained(ctx, drainQuiet); err != nil {
-		s.screen.note(err.Error())
+		s.note("%s", err)
 	}
 	if took := time.Since(began); s.opts.drainWithin > 0 && took > s.opts.drainWithin {
-		s.conduct.add("the outbox took " + short(took) + " to empty at the end")
+		s.violation("the outbox took " + short(took) + " to empty at the end")
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -194,63 +304,78 @@ func (s *soak) end(ctx context.Context) error {
 	s.awaitQueues(ctx)
 	ending, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
-	s.screen.note("stopping the relays")
+	s.note("stopping the relays")
 	if err := s.world.Stop(ending); err != nil {
 		return err
 	}
 	s.awaitQueues(ending) // the last messages from the relays
 	s.consumers.Stop()
-	s.screen.note("reading the final state")
+	s.note("reading the final state")
 	if err := s.state.Record(ending, s.recorder); err != nil {
 		return err
 	}
-	s.progress.stop()
-	if err := s.conduct.readLogs(s.files.logs); err != nil {
-		return err
-	}
-	return s.recorder.Close()
+	return errors.Join(s.readLogs(), s.recorder.Close())
 }
 
 func (s *soak) awaitQueues(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	if err := load.AwaitEmptyQueues(ctx, s.world.Broker, s.topology); err != nil {
-		s.screen.note(err.Error())
+		s.note("%s", err)
 	}
+}
+
+// readLogs searches the logs for fatal errors of the Go runtime. An out-of-memory error is expected: a fault causes it.
+func (s *soak) readLogs() error {
+	logs, err := filepath.Glob(filepath.Join(s.folder, "logs", "*.log"))
+	fatal := regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: .*)`)
+	for _, log := range logs {
+		text, failed := os.ReadFile(log)
+		for _, line := range fatal.FindAll(text, -1) {
+			s.violation(fmt.Sprintf("%s has: %s", filepath.Base(log), line))
+		}
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// judge checks the history, and adds what it does not show.
+func (s *soak) judge() (*history.Verdict, error) {
+	verdict, err := reread(s.history, history.Check)
+	if err != nil {
+		return nil, err
+	}
+	processor, exits := s.world.Spent()
+	verdict.Processor, verdict.Exits = history.Milliseconds(processor), exits
+	if found := len(s.findings); found > 0 {
+		const most = 20
+		verdict.Result = history.Fail
+		verdict.Violations = append(verdict.Violations, history.Violation{
+			Code: "conduct", Count: found, First: s.findings[:min(most, found)],
+		})
+	}
+	return verdict, nil
+}
+
+func reread[T any](file *os.File, read func(io.Reader) (T, error)) (result T, err error) {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return result, fmt.Errorf("read the history again: %w", err)
+	}
+	if result, err = read(file); err != nil {
+		return result, fmt.Errorf("check the history: %w", err)
+	}
+	return result, nil
 }
 
 // close stops everything that still runs, in an order in which nothing waits for a stopped part.
 func (s *soak) close() {
-	if s.progress != nil {
-		s.progress.stop()
-	}
-	if s.recorder != nil {
-		defer func() { _ = s.recorder.Close() }()
-	}
 	if s.writers != nil {
 		s.writers.Stop()
 	}
 	if s.consumers != nil {
 		s.consumers.Stop()
 	}
-}
-
-// closeWorld ends the servers and the relays.
-func (s *soak) closeWorld(ctx context.Context) error {
-	if s.world == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
-	return s.world.Close(ctx)
-}
-
-// unmade returns an error if faults were not made: the run does not prove what its plan says.
-func (s *soak) unmade() error {
-	if len(s.notMade) == 0 {
-		return nil
-	}
-	return notRunError{
-		fmt.Errorf("nothing was found, but faults were not made: %s", strings.Join(s.notMade, "; ")),
+	if s.recorder != nil {
+		_ = s.recorder.Close()
 	}
 }

@@ -38,13 +38,13 @@ func (p *process) tableCommand(c *cli.Context) error {
 // column is all runs of one subject.
 type column []*history.Verdict
 
-func (c column) name() string { return c[0].Run.Flags["subject"] }
+func (c column) name() string { return c[0].Run.Subject }
 
 // columns groups runs by their subjects, in the order of the first run of each.
 func columns(verdicts []*history.Verdict) []column {
 	var all []column
 	for _, v := range verdicts {
-		at := slices.IndexFunc(all, func(c column) bool { return c.name() == v.Run.Flags["subject"] })
+		at := slices.IndexFunc(all, func(c column) bool { return c.name() == v.Run.Subject })
 		if at < 0 {
 			all = append(all, column{v})
 		} else {

@@ -22,16 +22,7 @@ type Recorder struct {
 		prefix []byte // the beginning of a line, reused
 		err    error
 		closed bool
-		counts Counts
-		open   map[int64]int // messages of transactions that are about to end, without discarded ones
 	}
-}
-
-// Counts are the numbers of a run so far, for a progress display. Check computes the exact ones.
-type Counts struct {
-	Acknowledged int // messages whose COMMIT was answered
-	Delivered    int // arrivals, with duplicates and redeliveries
-	Damaged      int // arrivals that differ from what was written
 }
 
 // NewRecorder starts the clock and writes the line of the run. The caller closes the writer after Close.
@@ -41,8 +32,7 @@ func NewRecorder(w io.Writer, run Run) *Recorder {
 		run.Started = r.began
 	}
 	r.mu.out = bufio.NewWriterSize(w, 1<<20)
-	r.mu.open = make(map[int64]int)
-	r.record(line{Run: &run}, nil)
+	r.record(line{Run: &run})
 	r.flush()
 	return r
 }
@@ -51,60 +41,31 @@ func NewRecorder(w io.Writer, run Run) *Recorder {
 func (r *Recorder) Now() time.Duration { return time.Since(r.began) }
 
 // Ending reports a transaction right BEFORE its COMMIT or ROLLBACK is sent.
-func (r *Recorder) Ending(t Transaction) {
-	r.record(line{Ending: &t}, func(*Counts) {
-		for i := range t.Messages {
-			if !t.Messages[i].Discarded {
-				r.mu.open[t.ID]++
-			}
-		}
-	})
-}
+func (r *Recorder) Ending(t Transaction) { r.record(line{Ending: &t}) }
 
 // Ended reports the outcome of a transaction, as known to its writer. Call it once for each.
-func (r *Recorder) Ended(id int64, o Outcome) {
-	r.record(line{Ended: &ended{ID: id, Outcome: o}}, func(c *Counts) {
-		if o == Committed {
-			c.Acknowledged += r.mu.open[id]
-		}
-		delete(r.mu.open, id)
-	})
-}
+func (r *Recorder) Ended(id int64, o Outcome) { r.record(line{Ended: &ended{ID: id, Outcome: o}}) }
 
 // Delivered reports one arrival.
-func (r *Recorder) Delivered(d Delivery) {
-	r.record(line{Delivered: &d}, func(c *Counts) {
-		c.Delivered++
-		if d.Damaged != "" {
-			c.Damaged++
-		}
-	})
-}
+func (r *Recorder) Delivered(d Delivery) { r.record(line{Delivered: &d}) }
 
 // FaultBegan reports a fault right before it begins.
 func (r *Recorder) FaultBegan(f Fault) {
-	r.record(line{Began: &f}, nil)
+	r.record(line{Began: &f})
 	r.flush()
 }
 
 // FaultHealed reports that the servers answer again. Recovery is measured from here.
 func (r *Recorder) FaultHealed(id int) {
-	r.record(line{Healed: &id}, nil)
+	r.record(line{Healed: &id})
 	r.flush()
 }
 
 // Remaining reports a row of the outbox or the dead-letter table at the end.
-func (r *Recorder) Remaining(row Row) { r.record(line{Remaining: &row}, nil) }
+func (r *Recorder) Remaining(row Row) { r.record(line{Remaining: &row}) }
 
 // Kept reports that a transaction's business row is in the database at the end.
-func (r *Recorder) Kept(transaction int64) { r.record(line{Kept: &transaction}, nil) }
-
-// Counts returns the numbers so far. It is cheap.
-func (r *Recorder) Counts() Counts {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.counts
-}
+func (r *Recorder) Kept(transaction int64) { r.record(line{Kept: &transaction}) }
 
 // Close flushes, and returns the first write error.
 func (r *Recorder) Close() error {
@@ -117,7 +78,7 @@ func (r *Recorder) Close() error {
 
 // record writes one line. It takes the time under the lock, so that times increase from line to line, and makes the
 // JSON before that.
-func (r *Recorder) record(l line, count func(*Counts)) {
+func (r *Recorder) record(l line) {
 	text, err := json.Marshal(l)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,9 +88,6 @@ func (r *Recorder) record(l line, count func(*Counts)) {
 	if err != nil {
 		r.failed(fmt.Errorf("marshal a line of the history: %w", err))
 		return
-	}
-	if count != nil {
-		count(&r.mu.counts)
 	}
 	if r.mu.err != nil {
 		return

@@ -11,8 +11,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// With several writers, consumers, faults and a display at the same time, the history is complete and in order of time,
-// and the live numbers equal those of the verdict.
+// With several writers, consumers and faults at the same time, the history is complete and in order of time.
 func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	var file bytes.Buffer
 	r := NewRecorder(&file, Run{Seed: 7, Command: "cdc-relay-soak --seed 7"})
@@ -28,7 +27,6 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 				r.Ending(Transaction{ID: id, Writer: w, Messages: []Message{m, discarded}})
 				r.Ended(id, Committed)
 				delivered <- m.ID
-				r.Counts()
 			}
 		})
 	}
@@ -48,7 +46,6 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	for id := range int64(writers * transactions) {
 		r.Kept(id + 1)
 	}
-	counts := r.Counts()
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,12 +53,8 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !v.Passed() || v.Counters.OK != writers*transactions || v.Duration <= 0 {
-		t.Errorf("%s", rendered(v))
-	}
-	want := Counts{Acknowledged: v.Counters.Acknowledged, Delivered: v.Counters.Delivered + v.Counters.Redelivered}
-	if counts != want {
-		t.Errorf("the live numbers were %+v, want %+v", counts, want)
+	if v.Result != Pass || v.Counters.OK != writers*transactions || v.Duration <= 0 {
+		t.Errorf("%+v", v)
 	}
 }
 

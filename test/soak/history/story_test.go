@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,7 +86,10 @@ func (s *story) tell(t *testing.T) string {
 	if err != nil {
 		return "error: " + err.Error() + "\n"
 	}
-	text := rendered(v)
+	text, err := v.text()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for id, name := range names {
 		text = strings.ReplaceAll(text, id.String(), name)
 	}
@@ -231,39 +233,4 @@ func faultOf(t testing.TB, words []string) *Fault {
 		}
 	}
 	return f
-}
-
-// rendered returns a short form of the verdict: only counters that are not 0.
-func rendered(v *Verdict) string {
-	var out strings.Builder
-	out.WriteString(string(v.Result))
-	if v.Incomplete != "" {
-		out.WriteString(": " + v.Incomplete)
-	}
-	text, err := json.Marshal(v.Counters)
-	if err != nil {
-		return err.Error()
-	}
-	var counters []string
-	for _, pair := range regexp.MustCompile(`"(\w+)":([1-9]\d*)`).FindAllStringSubmatch(string(text), -1) {
-		counters = append(counters, pair[1]+" "+pair[2])
-	}
-	fmt.Fprintf(&out, "\n%s\n", strings.Join(counters, ", "))
-	if d := v.Delivery; d.LatencyOf > 0 {
-		fmt.Fprintf(&out, "latency of %d: p50 %s, p99 %s, max %s\n",
-			d.LatencyOf, d.LatencyP50, d.LatencyP99, d.LatencyMax)
-	}
-	for i := range v.Faults {
-		f := &v.Faults[i]
-		fmt.Fprintf(&out, "fault %d: recovery %s, silence %s, caught up %s, duplicates %d/%d\n", f.ID,
-			orElse(f.Recovery, "-"), orElse(f.Silence, "-"), orElse(f.CaughtUp, "-"), f.Duplicates, f.DuplicatesAllowed)
-	}
-	for i := range v.Violations {
-		x := &v.Violations[i]
-		fmt.Fprintf(&out, "%s %d\n", x.Code, x.Count)
-		for _, f := range x.First {
-			fmt.Fprintf(&out, "  %s\n", f.What)
-		}
-	}
-	return out.String()
 }

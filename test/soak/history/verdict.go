@@ -39,9 +39,6 @@ type Verdict struct {
 	Exits     int          `json:"exits,omitempty"`
 }
 
-// Passed reports whether the run is a proof: complete and without violations.
-func (v *Verdict) Passed() bool { return v.Result == Pass }
-
 // Counters are those of RabbitMQ's Jepsen tests, and more. They count messages unless stated otherwise. Messages
 // discarded after a savepoint are not in Attempt, Acknowledged, Unknown and RolledBack.
 type Counters struct {

@@ -2,12 +2,8 @@ package load
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
@@ -33,8 +29,6 @@ const prefetch = 200
 // connection and one goroutine, so that its order is kept. They acknowledge a message after it was recorded. So it can
 // be recorded twice, the second time as redelivered, and none is lost.
 type Consumers struct {
-	Trouble Trouble
-
 	opts   ConsumerOptions
 	record ConsumerRecorder
 	stop   context.CancelFunc
@@ -61,11 +55,7 @@ func (c *Consumers) consume(ctx context.Context, queue string) {
 	wait := reconnectLeast
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := c.session(ctx, c.opts.AMQPURL, queue)
-		if ctx.Err() != nil {
-			return
-		}
-		c.Trouble.add(fmt.Errorf("queue %s: %w", queue, err))
+		_ = c.session(ctx, queue) // faults end it
 		if time.Since(began) > reconnectMost {
 			wait = reconnectLeast
 		}
@@ -78,17 +68,16 @@ func (c *Consumers) consume(ctx context.Context, queue string) {
 
 // session consumes on one connection until the connection fails, or until ctx has ended and all delivered messages are
 // recorded.
-func (c *Consumers) session(ctx context.Context, amqpURL, queue string) error {
-	conn, err := dialBroker(ctx, amqpURL, queue)
+func (c *Consumers) session(ctx context.Context, queue string) error {
+	conn, err := dial(c.opts.AMQPURL, queue)
 	if err != nil {
 		return err
 	}
-	defer conn.close()
+	defer hangUp(conn)
 	channel, err := conn.Channel()
 	if err != nil {
 		return err
 	}
-	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
 	if err := channel.Qos(prefetch, 0, false); err != nil {
 		return err
 	}
@@ -102,7 +91,7 @@ func (c *Consumers) session(ctx context.Context, amqpURL, queue string) error {
 		select {
 		case d, ok := <-deliveries:
 			if !ok {
-				return reason(closed)
+				return nil
 			}
 			c.record.Delivered(inspect(&d, queue, c.opts.BodyOnly))
 			if err := d.Ack(false); err != nil {
@@ -111,19 +100,8 @@ func (c *Consumers) session(ctx context.Context, amqpURL, queue string) error {
 		case <-stopping:
 			stopping = nil
 			// In another goroutine: the answer comes after deliveries, which the loop must receive. It ends with the
-			// connection, which has deadlines.
+			// connection, which has heartbeats.
 			c.done.Go(func() { _ = channel.Cancel(name, false) })
 		}
 	}
-}
-
-func reason(closed <-chan *amqp.Error) error {
-	select {
-	case err := <-closed:
-		if err != nil {
-			return err
-		}
-	default:
-	}
-	return errors.New("the broker ended the consumer")
 }

@@ -5,33 +5,31 @@
 package load
 
 import (
-	"sync"
+	"fmt"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Trouble counts errors and keeps the latest: errors are expected in a soak run, so only their number matters, and the
-// last one if nothing moves. It is safe for concurrent use.
-type Trouble struct {
-	mu  sync.Mutex
-	now Errors
+const (
+	// dialTimeout limits TCP and the AMQP handshake together.
+	dialTimeout = 5 * time.Second
+	// heartbeat is the interval that is requested from the broker. After a few without an answer it counts as dead.
+	heartbeat = 2 * time.Second
+)
+
+// dial connects to the broker.
+func dial(amqpURL, name string) (*amqp.Connection, error) {
+	properties := amqp.NewConnectionProperties()
+	properties.SetClientConnectionName("cdc-relay-soak " + name)
+	conn, err := amqp.DialConfig(amqpURL, amqp.Config{
+		Dial: amqp.DefaultDial(dialTimeout), Heartbeat: heartbeat, Properties: properties,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to RabbitMQ: %w", err)
+	}
+	return conn, nil
 }
 
-// Errors is the content of Trouble.
-type Errors struct {
-	Count  int
-	Newest error // nil: none
-	At     time.Time
-}
-
-func (t *Trouble) add(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.now = Errors{Count: t.now.Count + 1, Newest: err, At: time.Now()}
-}
-
-// Seen returns the errors so far.
-func (t *Trouble) Seen() Errors {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.now
-}
+// hangUp closes a connection in order if the broker answers within a second.
+func hangUp(conn *amqp.Connection) { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }

@@ -126,32 +126,18 @@ func waiting(ctx context.Context, amqpURL string, t Topology) (left string, err 
 	return left, err
 }
 
-// onChannel calls f with a new connection, whose socket is closed when ctx ends.
+// onChannel calls f with a new connection, which is closed when ctx ends.
 func onChannel(ctx context.Context, amqpURL string, f func(*amqp.Channel) error) error {
-	c, err := dialBroker(ctx, amqpURL, "topology")
+	c, err := dial(amqpURL, "topology")
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	stop := context.AfterFunc(ctx, c.cut)
+	defer hangUp(c)
+	stop := context.AfterFunc(ctx, func() { hangUp(c) })
 	defer stop()
 	channel, err := c.Channel()
 	if err != nil {
 		return err
 	}
 	return f(channel)
-}
-
-// BrokerVersion returns the broker's own version, such as "3.10.8".
-func BrokerVersion(ctx context.Context, amqpURL string) (string, error) {
-	c, err := dialBroker(ctx, amqpURL, "version")
-	if err != nil {
-		return "", err
-	}
-	defer c.close()
-	version, ok := c.Properties["version"].(string)
-	if !ok {
-		return "unknown", nil
-	}
-	return version, nil
 }

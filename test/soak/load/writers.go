@@ -51,8 +51,6 @@ const (
 
 // Writers insert messages until they are stopped, across all faults of the database.
 type Writers struct {
-	Trouble Trouble
-
 	opts   WriterOptions
 	record WriterRecorder
 	stop   context.CancelFunc
@@ -133,7 +131,6 @@ func (w *Writers) session(ctx context.Context, conn *pgx.Conn, plan *planner, ru
 			plan.abandon(t)
 		}
 		if err != nil {
-			w.Trouble.add(err)
 			return
 		}
 	}
@@ -150,7 +147,6 @@ func (w *Writers) connect(ctx context.Context, config *pgx.ConnConfig) *pgx.Conn
 		if ctx.Err() != nil {
 			return nil
 		}
-		w.Trouble.add(err)
 		if !Pause(ctx, wait) {
 			return nil
 		}
