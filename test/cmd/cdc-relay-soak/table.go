@@ -38,142 +38,111 @@ func (p *process) tableCommand(c *cli.Context) error {
 // column is all runs of one subject.
 type column []*history.Verdict
 
-func (c column) name() string { return c[0].Run.Subject }
-
-// columns groups runs by their subjects, in the order of the first run of each.
-func columns(verdicts []*history.Verdict) []column {
-	var all []column
-	for _, v := range verdicts {
-		at := slices.IndexFunc(all, func(c column) bool { return c.name() == v.Run.Subject })
-		if at < 0 {
-			all = append(all, column{v})
-		} else {
-			all[at] = append(all[at], v)
-		}
-	}
-	return all
-}
-
 // writeTable writes Markdown: a row for each number and each group of faults, a column for each subject.
 func writeTable(out io.Writer, verdicts []*history.Verdict) error {
-	var text strings.Builder
-	all := columns(verdicts)
-	row := func(name string, cell func(column) string) {
-		text.WriteString("|" + name)
-		for _, c := range all {
-			text.WriteString("|" + cell(c))
+	var names []string
+	columns := make(map[string]column)
+	for _, v := range verdicts {
+		name := v.Run.Subject
+		if columns[name] == nil {
+			names = append(names, name)
 		}
-		text.WriteString("|\n")
+		columns[name] = append(columns[name], v)
+	}
+	var text strings.Builder
+	row := func(name string, odd bool, cell func(column) string) {
+		var cells []string
+		for _, subject := range names {
+			cells = append(cells, cell(columns[subject]))
+		}
+		if !odd || slices.ContainsFunc(cells, func(cell string) bool { return cell != "0" }) {
+			fmt.Fprintf(&text, "|%s|%s|\n", name, strings.Join(cells, "|"))
+		}
 	}
 	head := func(name string) {
-		row(name, column.name)
-		text.WriteString("|---" + strings.Repeat("|---", len(all)) + "|\n")
+		fmt.Fprintf(&text, "|%s|%s|\n|---%s|\n", name, strings.Join(names, "|"), strings.Repeat("|---", len(names)))
 	}
 	head("")
-	for _, line := range tableRows() {
-		if !line.odd || slices.ContainsFunc(all, func(c column) bool { return line.cell(c) != "0" }) {
-			row(line.name, line.cell)
-		}
+	for _, n := range numbers() {
+		row(n.name, n.odd, func(c column) string { return grouped(c.sum(n.of)) })
 	}
+	row("latency without faults, median, ms", false, column.latency)
+	row("processor time for 1,000 messages, s", false, column.processor)
 	text.WriteString("\n")
 	head("recovery, s: median/longest")
-	every := func(*history.FaultReport) bool { return true }
 	silence := func(f *history.FaultReport) *history.Milliseconds { return f.Silence }
-	row("all faults", func(c column) string { return spread(c.times(silence, every)) })
-	for _, g := range subject.Groups() {
-		here := func(f *history.FaultReport) bool { return slices.Contains(g.Faults, f.Name) }
-		row(g.Name, func(c column) string { return spread(c.times(silence, here)) })
-	}
 	caughtUp := func(f *history.FaultReport) *history.Milliseconds { return f.CaughtUp }
-	row("all faults, whole backlog", func(c column) string { return spread(c.times(caughtUp, every)) })
+	row("all faults", false, func(c column) string { return c.spread(silence, nil) })
+	for _, g := range subject.Groups() {
+		row(g.Name, false, func(c column) string { return c.spread(silence, g.Faults) })
+	}
+	row("all faults, whole backlog", false, func(c column) string { return c.spread(caughtUp, nil) })
 	_, err := io.WriteString(out, text.String())
 	return err
 }
 
-type tableRow struct {
+// number is counted in each run.
+type number struct {
 	name string
-	cell func(column) string
 	odd  bool // shown only if it is not 0 for each subject
+	of   func(*history.Verdict) int
 }
 
-func tableRows() []tableRow {
-	counted := func(of func(*history.Verdict) int) func(column) string {
-		return func(c column) string { return grouped(c.sum(of)) }
-	}
-	return []tableRow{
-		{name: "faults", cell: counted(func(v *history.Verdict) int { return len(v.Faults) })},
-		{name: "messages committed", cell: counted(func(v *history.Verdict) int {
+func numbers() []number {
+	return []number{
+		{"faults", false, func(v *history.Verdict) int { return len(v.Faults) }},
+		{"messages committed", false, func(v *history.Verdict) int {
 			return v.Counters.Acknowledged + v.Counters.Recovered
-		})},
-		{name: "lost", cell: counted(func(v *history.Verdict) int { return v.Counters.Lost })},
-		{name: "never committed, and published", odd: true, cell: counted(func(v *history.Verdict) int {
-			return v.Counters.Unexpected
-		})},
-		{name: "damaged", odd: true, cell: counted(func(v *history.Verdict) int { return v.Counters.Damaged })},
-		{name: "not published at the end", odd: true, cell: counted(func(v *history.Verdict) int {
-			return v.Counters.Waiting
-		})},
-		{name: "duplicates, marked", cell: counted(func(v *history.Verdict) int {
-			return v.Counters.DuplicatedMarked
-		})},
-		{name: "duplicates, not marked", cell: counted(func(v *history.Verdict) int {
-			return v.Counters.DuplicatedUnmarked
-		})},
-		{name: "out of order within a key", cell: counted(func(v *history.Verdict) int {
-			return v.Counters.OutOfOrder
-		})},
-		// Of the slower run: a median of several runs is not in their reports.
-		{name: "latency without faults, median, ms", cell: func(c column) string {
-			slowest := c.slowest(func(v *history.Verdict) history.Milliseconds { return v.Delivery.LatencyP50 })
-			return fmt.Sprint(time.Duration(slowest).Round(time.Millisecond).Milliseconds())
 		}},
-		{name: "process ended by itself", cell: counted(func(v *history.Verdict) int { return v.Exits })},
-		{name: "processor time for 1,000 messages, s", cell: func(c column) string {
-			spent := c.sum(func(v *history.Verdict) int { return int(v.Processor) })
-			delivered := c.sum(func(v *history.Verdict) int { return v.Counters.Delivered })
-			return seconds(history.Milliseconds(spent * 1000 / max(delivered, 1)))
-		}},
+		{"lost", false, func(v *history.Verdict) int { return v.Counters.Lost }},
+		{"never committed, and published", true, func(v *history.Verdict) int { return v.Counters.Unexpected }},
+		{"damaged", true, func(v *history.Verdict) int { return v.Counters.Damaged }},
+		{"not published at the end", true, func(v *history.Verdict) int { return v.Counters.Waiting }},
+		{"duplicates, marked", false, func(v *history.Verdict) int { return v.Counters.DuplicatedMarked }},
+		{"duplicates, not marked", false, func(v *history.Verdict) int { return v.Counters.DuplicatedUnmarked }},
+		{"out of order within a key", false, func(v *history.Verdict) int { return v.Counters.OutOfOrder }},
+		{"process ended by itself", false, func(v *history.Verdict) int { return v.Exits }},
 	}
 }
 
-func (c column) sum(of func(*history.Verdict) int) int {
-	sum := 0
+func (c column) sum(of func(*history.Verdict) int) (sum int) {
 	for _, v := range c {
 		sum += of(v)
 	}
 	return sum
 }
 
-func (c column) slowest(of func(*history.Verdict) history.Milliseconds) history.Milliseconds {
-	var slowest history.Milliseconds
+// latency is that of the slowest run: a median of several runs is not in their reports.
+func (c column) latency() string {
+	var slowest time.Duration
 	for _, v := range c {
-		slowest = max(slowest, of(v))
+		slowest = max(slowest, time.Duration(v.Delivery.LatencyP50))
 	}
-	return slowest
+	return fmt.Sprint(slowest.Round(time.Millisecond).Milliseconds())
 }
 
-// times returns a time of each fault that has one, shortest first.
-func (c column) times(
-	of func(*history.FaultReport) *history.Milliseconds, which func(*history.FaultReport) bool,
-) []history.Milliseconds {
+func (c column) processor() string {
+	spent := c.sum(func(v *history.Verdict) int { return int(v.Processor) })
+	delivered := c.sum(func(v *history.Verdict) int { return v.Counters.Delivered })
+	return seconds(history.Milliseconds(spent * 1000 / max(delivered, 1)))
+}
+
+// spread returns the median and the longest of a time of the faults with these names, or of all for nil.
+func (c column) spread(of func(*history.FaultReport) *history.Milliseconds, names []string) string {
 	var all []history.Milliseconds
 	for _, v := range c {
 		for i := range v.Faults {
-			if f := &v.Faults[i]; which(f) && of(f) != nil {
-				all = append(all, *of(f))
+			f := &v.Faults[i]
+			if took := of(f); took != nil && (names == nil || slices.Contains(names, f.Name)) {
+				all = append(all, *took)
 			}
 		}
 	}
-	slices.Sort(all)
-	return all
-}
-
-// spread returns the median and the longest.
-func spread(sorted []history.Milliseconds) string {
-	if len(sorted) == 0 {
+	if len(all) == 0 {
 		return "-"
 	}
-	return seconds(sorted[len(sorted)/2]) + "/" + seconds(sorted[len(sorted)-1])
+	slices.Sort(all)
+	return seconds(all[len(all)/2]) + "/" + seconds(all[len(all)-1])
 }
 
 func seconds(m history.Milliseconds) string { return fmt.Sprintf("%.2f", time.Duration(m).Seconds()) }
