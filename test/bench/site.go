@@ -69,8 +69,8 @@ func way(address string) services.Way {
 }
 
 // shortRuns turn timed work off in short runs: a checkpoint comes before each run, and a vacuum is measured separately
-// after it. They are not among those of OpenSite, because settings of the command line cannot be changed while the server runs.
-// So the user's settings override them.
+// after it. They are not among the settings of OpenSite, because settings of the command line cannot be changed while
+// the server runs. So the user's settings override them.
 func shortRuns() map[string]string {
 	return map[string]string{"autovacuum_naptime": "1h", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
 }

@@ -1,5 +1,3 @@
-// Package load generates and consumes the load of a benchmark: a backlog, writers with a given rate, and consumers that
-// record when each message arrived.
 package bench
 
 import (

@@ -73,9 +73,9 @@ func (r *run) write(ctx context.Context, w *writers, p *publisher, from, to int)
 	})
 }
 
-// writeAt inserts single messages at a rate per second, each in its own transaction, as applications do. The n-th is due
-// n/rate seconds after the start; a late one does not delay later ones while a writer is free. committed is called after
-// each commit, from several goroutines.
+// writeAt inserts single messages at a rate per second, each in its own transaction, as applications do. The n-th is
+// due n/rate seconds after the start; a late one does not delay later ones while a writer is free. committed is called
+// after each commit, from several goroutines.
 func (w *writers) writeAt(
 	ctx context.Context, table outbox.Table, spec Spec, from, to int, rate float64, committed func(n int) error,
 ) error {

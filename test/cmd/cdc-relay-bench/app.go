@@ -28,8 +28,8 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 
 const description = `Runs the limits and the relay in rounds that take turns, on Postgres and RabbitMQ of its own, or on
 those that CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name: there it makes databases, slots and queues and drops
-them, and the processor time of servers elsewhere is 0. It prints a table of medians; the spread is from the least to the
-greatest of the rounds.
+them, and the processor time of servers elsewhere is 0. It prints a table of medians; the spread is from the least to
+the greatest of the rounds.
 
 EXAMPLES
 

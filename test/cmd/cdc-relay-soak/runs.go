@@ -131,8 +131,8 @@ func (p *process) runOfSeveral(ctx context.Context, asked <-chan struct{}, s *so
 	return effect, p.conclude(s, verdict)
 }
 
-// conclude writes the report of a run. For another program it reports what was counted: the promises that verdicts judge
-// are those of cdc-relay.
+// conclude writes the report of a run. For another program it reports what was counted: the promises that verdicts
+// judge are those of cdc-relay.
 func (p *process) conclude(s *soak, verdict *history.Verdict) error {
 	err := s.writeJSON(verdict)
 	if s.opts.peer() {

@@ -75,8 +75,8 @@ func (s *soak) violation(text string) {
 	s.findings = append(s.findings, history.Finding{At: history.Milliseconds(at), What: text})
 }
 
-// run does everything until the history is closed, and judges it. asked ends the faults; the end of ctx ends everything.
-// The caller closes the world, or gives it to the next run.
+// run does everything until the history is closed, and judges it. asked ends the faults; the end of ctx ends
+// everything. The caller closes the world, or gives it to the next run.
 func (s *soak) run(ctx context.Context, asked <-chan struct{}) (*history.Verdict, error) {
 	calm, stopFaults := context.WithCancel(ctx)
 	defer stopFaults()

@@ -57,8 +57,8 @@ func relayFaults() []Fault {
 	}
 }
 
-// serverFaults end, freeze or crash Postgres. A live relay remembers what it has in flight, so there are duplicates only
-// if another relay takes the lead.
+// serverFaults end, freeze or crash Postgres. A live relay remembers what it has in flight, so there are duplicates
+// only if another relay takes the lead.
 func serverFaults() []Fault {
 	return []Fault{
 		{

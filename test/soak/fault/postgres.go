@@ -83,7 +83,8 @@ const runWalSenderTimeout = 5 * time.Second
 // setting changes one setting of the server for a while.
 func setting(name, bad string, good func(*World) string) begin {
 	return func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
-		return "", func(ctx context.Context) error { return w.configure(ctx, name, good(w)) }, w.configure(ctx, name, bad)
+		setBack := func(ctx context.Context) error { return w.configure(ctx, name, good(w)) }
+		return "", setBack, w.configure(ctx, name, bad)
 	}
 }
 

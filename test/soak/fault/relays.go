@@ -69,7 +69,9 @@ func stopAll(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (stri
 	return "", w.start, w.Stop(ctx)
 }
 
-func restartRolling(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (names string, _ fix, _ error) {
+func restartRolling(
+	ctx context.Context, w *World, random *rand.Rand, hold time.Duration,
+) (names string, _ fix, _ error) {
 	orderly, cancel := fixing(ctx) // an interrupted run must not kill one
 	defer cancel()
 	for _, relay := range w.shuffled(random) {
