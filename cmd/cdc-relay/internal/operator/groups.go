@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgtime"
-	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Cause is why messages failed. Messages of one cause are fixed together.
@@ -19,7 +18,7 @@ type Cause struct {
 	Reason string
 	// Exchange is as in a Filter, which selects by it.
 	Exchange string
-	// RoutingKey is part of the cause only of unroutable messages; else nil.
+	// RoutingKey is part of the cause only with GroupOptions.Keys; else nil.
 	RoutingKey *string
 	// Header is the value of GroupOptions.Header, or its first 255 characters; "": the messages have no such text,
 	// number or boolean. Nil: not grouped by a header.
@@ -85,7 +84,7 @@ func groupsStatement(of State, o GroupOptions) (string, []any) {
 // groupsOf returns the statement, and its arguments after the number of rows to read.
 func groupsOf(o GroupOptions, failure, at, failed, from, order string) (string, []any) {
 	within := conditions{args: []any{nil, o.Most}}
-	byKey, header := "code = '"+string(outbox.ReasonUnroutable)+"'", "NULL::text"
+	byKey, header := "false", "NULL::text"
 	if o.Header != "" {
 		within.args = append(within.args, o.Header)
 		header = shownHeader(fmt.Sprintf("$%d", len(within.args)))

@@ -148,7 +148,12 @@ func GroupFailure(g operator.Group) (meaning, fix string) {
 	case operator.DefaultExchange:
 		exchange = new(string)
 	}
-	return FailureOf(&g.Example, exchange, g.Reason)
+	meaning, fix = FailureOf(&g.Example, exchange, g.Reason)
+	if g.Keys > 1 {
+		several := strings.NewReplacer("this routing key", "these routing keys")
+		meaning, fix = several.Replace(meaning), several.Replace(fix)
+	}
+	return meaning, fix
 }
 
 // reasonText says why a message became a dead letter.

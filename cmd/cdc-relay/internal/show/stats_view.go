@@ -108,8 +108,7 @@ func failingOf(dead, retries operator.Groups, top int) []Failing {
 		for _, g := range groups.All {
 			same := func(f Failing) bool {
 				return f.Reason == g.Reason && f.Exchange == g.Exchange &&
-					ValueOr(f.Header, "") == ValueOr(g.Header, "") &&
-					(g.RoutingKey == nil || ValueOr(f.RoutingKey, "") == *g.RoutingKey)
+					ValueOr(f.Header, "") == ValueOr(g.Header, "")
 			}
 			n := slices.IndexFunc(all, same)
 			if n < 0 {

@@ -41,6 +41,8 @@ type finding struct {
 	is                               Condition
 	text, detail, fix, command, page string
 	messages                         *int64
+	// blocks: other messages wait behind these.
+	blocks bool
 	// also is the text below another finding; "": that of the worst.
 	also string
 }
@@ -74,25 +76,26 @@ func (v Verdict) Print(w io.Writer, paint Paint) {
 
 // judge returns the verdict. Blocked is a key with rows that wait; nil: none.
 func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
-	causes := v.relayFindings(cfg)
-	if blocked != nil {
-		causes = append(causes, v.blockedFinding(cfg.Table, blocked))
-	}
+	found := v.relayFindings(cfg)
+	relays := len(found) > 0
+	found = append(found, v.messageFindings(cfg, blocked)...)
 	if v.oldest > LateAfter {
 		late := "the oldest message has waited for " + Duration(v.oldest) + v.falls
-		if len(causes) == 0 {
-			causes = append(causes, finding{text: late, command: problem.Command(cfg.Table, "list"), page: "/waiting"})
-		} else { // the cause says more
-			causes[0].text += "; " + late
+		cause := slices.IndexFunc(found, func(f finding) bool { return relays || f.blocks })
+		if cause >= 0 { // the cause says more
+			found[cause].text += "; " + late
+		} else {
+			late := finding{text: late, command: problem.Command(cfg.Table, "list"), page: "/waiting"}
+			cause, found = 0, slices.Insert(found, 0, late)
 		}
-		if causes[0].is.level() != Critical {
-			causes[0].is = Late
+		if found[cause].is.level() != Critical {
+			found[cause].is = Late
 		}
-		causes[0].messages = cmp.Or(causes[0].messages, v.unsent())
+		found[cause].messages = cmp.Or(found[cause].messages, v.unsent())
 	}
-	depthKnown := len(causes) > 0 &&
-		(strings.Contains(causes[0].text, v.andWait()) || v.oldest > LateAfter && v.falls != "")
-	found := slices.Concat(causes, v.messageFindings(cfg.Table, blocked), v.serverFindings(cfg, depthKnown))
+	depthKnown := v.oldest > LateAfter && v.falls != "" ||
+		slices.ContainsFunc(found, func(f finding) bool { return strings.Contains(f.text, v.andWait()) })
+	found = append(found, v.serverFindings(cfg, depthKnown)...)
 	if len(found) == 0 {
 		return Verdict{Level: Healthy, Text: "Healthy: " + v.calm(), Others: []string{}}
 	}
@@ -217,15 +220,20 @@ func (r Relay) outage() string {
 	return "no message is published"
 }
 
-// messageFindings are about messages that a relay could not publish.
-func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (found []finding) {
-	if n := v.counts["dead_letters"]; n.N > 0 {
-		found = append(found, v.failed(DeadLetters, countOf(n, "dead letter"), table, operator.Dead, v.dead,
-			", then resend them"))
+// messageFindings are about messages that a relay could not publish, those about most messages first.
+func (v *Stats) messageFindings(cfg *relay.Config, blocked *operator.Key) (found []finding) {
+	dead, retries := v.counts["dead_letters"], v.retries.N
+	deadBehind, retriesBehind := v.behind(cfg, blocked)
+	if blocked != nil && deadBehind.N+retriesBehind.N == 0 {
+		found = append(found, v.blockedFinding(cfg.Table, blocked))
 	}
-	if n := v.retries.N; n.N > 0 && (blocked == nil || blocked.Dead != nil || n.N > 1) {
-		words := countOf(n, "rejected message") + " will be tried again"
-		found = append(found, v.failed(Rejections, words, table, operator.Retrying, v.retries, ""))
+	if dead.N > 0 {
+		words := countOf(dead, "dead letter")
+		found = append(found, v.failed(DeadLetters, words, cfg.Table, operator.Dead, dead.N, deadBehind))
+	}
+	if retries.N > 0 && (blocked == nil || blocked.Dead != nil || retries.N > 1) {
+		words := countOf(retries, "rejected message") + " will be tried again"
+		found = append(found, v.failed(Rejections, words, cfg.Table, operator.Retrying, retries.N, retriesBehind))
 	}
 	if n := v.counts["newer_version"]; n.N > 0 {
 		sentence := countOf(n, "message") + verbOf(n, " waits", " wait") + " for a newer relay"
@@ -234,21 +242,40 @@ func (v *Stats) messageFindings(table outbox.Table, blocked *operator.Key) (foun
 			page: "/waiting?state=newer_version", messages: &n.N,
 		})
 	}
+	slices.SortStableFunc(found, func(a, b finding) int { return cmp.Compare(*b.messages, *a.messages) })
 	return found
 }
 
-// failed is a finding about messages that failed, by cause, the largest first.
-func (v *Stats) failed(
-	is Condition, words string, table outbox.Table, state operator.State, groups operator.Groups, then string,
-) finding {
-	f := finding{is: is, text: words, page: "/waiting?state=retrying"}
-	n := v.counts["dead_letters"].N
-	if state == operator.Dead {
-		f.page = "/dead-letters"
-	} else {
-		n = groups.N.N
+// behind counts the messages that wait behind several dead letters, or behind several rejected messages. Both are 0 if
+// other messages may block keys, too.
+func (v *Stats) behind(cfg *relay.Config, blocked *operator.Key) (dead, retries operator.Count) {
+	n := v.counts["blocked"]
+	byDead := DeadLettersBlock(cfg) && v.counts["keys_behind_dead_letter"].N > 0
+	switch byRetries := v.retries.N.N > 0; {
+	case blocked == nil || v.counts["scheduled"].N > 0 || byDead && byRetries:
+		return dead, retries
+	case byDead && v.counts["dead_letters"].N > 1:
+		return n, retries
+	case !byDead && v.retries.N.N > 1:
+		return dead, n
 	}
-	f.messages = &n
+	return dead, retries
+}
+
+// failed is a finding about n messages that failed, by cause, the largest first, and those that wait behind them.
+func (v *Stats) failed(
+	is Condition, words string, table outbox.Table, state operator.State, n int64, behind operator.Count,
+) finding {
+	f := finding{is: is, text: words, page: "/waiting?state=retrying", blocks: behind.N > 0}
+	groups, then := v.retries, ""
+	if state == operator.Dead {
+		f.page, groups, then = "/dead-letters", v.dead, ", then resend them"
+	}
+	if f.blocks {
+		f.text += ", and " + countOf(behind, "message") + verbOf(behind, " waits", " wait") + " behind them"
+	}
+	affected := n + behind.N
+	f.messages = &affected
 	selects := []string{"--state", string(state)}
 	if len(groups.All) > 0 {
 		largest := groups.All[0]
@@ -296,7 +323,7 @@ func codesOf(groups []operator.Group) string {
 // blockedFinding is about the key with most rows that wait behind its first message.
 func (v *Stats) blockedFinding(table outbox.Table, k *operator.Key) finding {
 	behind, id := k.Behind, k.First.ID
-	f := finding{is: BlockedKey, page: fmt.Sprintf("/message?id=%d", id)}
+	f := finding{is: BlockedKey, blocks: true, page: fmt.Sprintf("/message?id=%d", id)}
 	key := Shortened(k.Key, 40)
 	if k.Dead != nil { // its first message waits, too
 		behind.N++

@@ -221,6 +221,32 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 				return nil
 			},
 		},
+		{
+			"critical|Critical: 395 rejected messages will be tried again, and 373 messages wait behind them: because no queue is bound to the exchange for these routing keys (exchange x, 40 routing keys); the oldest message has waited for 1m1s||bind a queue to the exchange \"x\" for these routing keys|1 dead letter: 1 nack; add consumers, or raise the limit of the queue, then resend them",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.oldest = 61 * time.Second
+				v.counts["blocked"], v.counts["dead_letters"] = counted(373), counted(1)
+				v.dead.All = []operator.Group{group("nack", "", "k", 1, 1)}
+				v.retries = operator.Groups{N: counted(395), All: []operator.Group{group("unroutable", "x", "", 40, 395)}}
+				return &operator.Key{Key: "k", Behind: counted(2), First: operator.Message{ID: 4, LastError: &text}}
+			},
+		},
+		{
+			"warning|Needs attention: 230 dead letters, and 1 message waits behind them: because of custom (2 routing keys)|||",
+			func(v *Stats, cfg *relay.Config) *operator.Key {
+				cfg.OnDeadLetter = relay.OnDeadLetterBlock
+				v.counts["blocked"], v.counts["dead_letters"], v.counts["keys_behind_dead_letter"] = counted(1), counted(230), counted(1)
+				v.dead.All = []operator.Group{group("custom", "", "", 2, 230)}
+				return &operator.Key{Key: "k", Dead: new(int64)}
+			},
+		},
+		{
+			"warning|Needs attention: 500 rejected messages will be tried again|||2 messages of key k wait behind message 4, which was rejected",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.counts["scheduled"], v.retries.N = counted(1), counted(500)
+				return &operator.Key{Key: "k", Behind: counted(2), First: operator.Message{ID: 4}}
+			},
+		},
 		{"warning|Needs attention: 20,000 messages wait: falling, 5,300/s, empty in about 3s|||", func(v *Stats, _ *relay.Config) *operator.Key {
 			*v.QueueDepth, v.Relays[0].PublishedPerSecond = 1_020_000, 5500
 			v.counts["scheduled"] = counted(1_000_000)
