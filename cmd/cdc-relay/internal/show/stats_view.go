@@ -276,16 +276,22 @@ func (v *Stats) PerSecond() (sum float64) {
 	return sum
 }
 
-// fall notes how fast the number of messages falls: by what the relays publish, and the rows that are new meanwhile.
+// fall notes how fast the number of messages falls: by what the relays published in the last minute, and the rows that
+// were new meanwhile. A small difference of two large rates is noise, and only rows that can leave are gone then.
 func (v *Stats) fall() {
 	rate, added := v.PerSecond(), 0.0
-	for _, r := range v.Relays.Working() {
-		added = max(added, r.NewRowsPerSecond)
+	for _, r := range v.Relays.Leading() {
+		if added = max(added, r.NewRowsPerSecond); r.Seconds < fallsOver {
+			return
+		}
 	}
-	n := v.unsent()
-	if rate -= added; n == nil || *n < 1000 || rate < 1 {
+	n, falls := v.counts["waiting"].N+v.counts["due"].N, rate-added
+	if n < 1000 || falls < max(1, rate/10) {
 		return
 	}
-	left := time.Duration(float64(*n) / rate * float64(time.Second))
-	v.falls = fmt.Sprintf(": falling, %s/s, empty in about %s", Number(int64(rate)), Duration(max(left, time.Second)))
+	left := time.Duration(float64(n) / falls * float64(time.Second))
+	v.falls = fmt.Sprintf(": falling, %s/s, empty in about %s", Number(int64(falls)), Duration(max(left, time.Second)))
 }
+
+// fallsOver is for at least how many seconds a relay has measured its rates.
+const fallsOver = 60

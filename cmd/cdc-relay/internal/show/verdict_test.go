@@ -80,6 +80,16 @@ func healthyStats() *Stats {
 	}
 }
 
+// drains makes the relay publish and the table grow at these rates, measured over so many seconds, with 20,000 messages
+// that can leave.
+func (v *Stats) drains(depth int64, published, added, seconds float64) {
+	*v.QueueDepth = depth
+	v.counts["waiting"] = operator.Count{N: 19_000, Precision: operator.Exact}
+	v.counts["due"] = operator.Count{N: 1000, Precision: operator.Exact}
+	v.Relays[0].Rates = metrics.Rates{PublishedPerSecond: published, NewRowsPerSecond: added, Seconds: seconds}
+	v.fall()
+}
+
 func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 	counted := func(n int64) operator.Count { return operator.Count{N: n, Precision: operator.Exact} }
 	group := func(reason, exchange, key string, keys, n int64) operator.Group {
@@ -247,10 +257,22 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 				return &operator.Key{Key: "k", Behind: counted(2), First: operator.Message{ID: 4}}
 			},
 		},
-		{"warning|Needs attention: 20,000 messages wait: falling, 5,300/s, empty in about 3s|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			*v.QueueDepth, v.Relays[0].PublishedPerSecond = 1_020_000, 5500
+		{"warning|Needs attention: 21,000 messages wait: falling, 5,300/s, empty in about 3s|||", func(v *Stats, _ *relay.Config) *operator.Key {
+			v.drains(1_021_000, 5500, 200, 60)
 			v.counts["scheduled"] = counted(1_000_000)
-			v.Relays[0].NewRowsPerSecond = 200
+			return nil
+		}},
+		{"warning|Needs attention: 21,000 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
+			v.drains(21_000, 5500, 200, 55) // less than a minute
+			return nil
+		}},
+		{"warning|Needs attention: 21,000 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
+			v.drains(21_000, 5500, 5450, 60) // noise
+			return nil
+		}},
+		{"warning|Needs attention: 21,000 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
+			v.drains(21_000, 5500, 200, 60)
+			v.falls, v.counts["waiting"], v.counts["due"], v.counts["blocked"] = "", counted(99), counted(0), counted(20_901)
 			v.fall()
 			return nil
 		}},
