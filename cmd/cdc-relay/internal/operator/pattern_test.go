@@ -189,7 +189,7 @@ func TestStatsScansNoTable(t *testing.T) {
 	statements := map[string][]any{
 		lookup:  ids,
 		rowsSQL: {most}, pendingSQL: {100, none}, blockedSQL: {most}, deadRowsSQL: {most},
-		blocking.statesStatement(sampledRows): {most, 50, o.table.SQL()},
+		blocking.statesStatement(sampledRows): {most, 0.5, o.table.SQL()},
 		blocking.statesStatement(oldestRows):  {most}, blocking.statesStatement(dueRows): {most}, blocking.statesStatement(futureRows): {most},
 		`SELECT min(dead_at), max(dead_at) FROM {dead}`:           nil,
 		`SELECT coalesce(max(id) - min(id) + 1, 0) FROM {outbox}`: nil,

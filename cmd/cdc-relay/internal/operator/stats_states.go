@@ -21,14 +21,16 @@ GROUP BY 1, 2`
 const countedSQL = `SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.schema_version,
              r.xmax AS locker FROM {outbox} r {from} LIMIT $1`
 
-// The rows that statesSQL reads: the oldest, those with a time, and some of the whole table: $2 percent of its pages,
-// but at most a thousand or so, because most rows may be dead.
+// The rows that statesSQL reads: the oldest, those with a time, and this part of the whole table: $2. Neighbors often
+// have the same state, so the sample has a few rows of each of many pages: of a thousand or so, because most rows may
+// be dead.
 const (
 	oldestRows  = "ORDER BY r.id"
 	dueRows     = "WHERE r.available_at <= (SELECT statement_timestamp()) ORDER BY r.available_at"
 	futureRows  = "WHERE r.available_at > (SELECT statement_timestamp()) ORDER BY r.available_at"
-	sampledRows = `TABLESAMPLE SYSTEM (least($2::float8,
-            8e8 / greatest(pg_catalog.pg_relation_size($3::text::regclass), 1)::float8))`
+	sampledRows = `TABLESAMPLE SYSTEM (least(100, 8e8 / greatest(pg_catalog.pg_relation_size($3::text::regclass), 1)))
+      WHERE pg_catalog.random() <
+        $2::float8 * (SELECT greatest(pg_catalog.pg_relation_size($3::text::regclass) / 8e6, 1))`
 )
 
 // group is a number of rows in one state.
@@ -82,37 +84,41 @@ func (r *statsReader) states(ctx context.Context, tx querier, s *QueueStats) err
 	if err != nil || s.Depth.Precision == Unknown {
 		return err
 	}
-	percent := 80 * float64(r.most.Int64) / float64(max(s.Depth.N, r.most.Int64)) // rarely more than the limit
-	sampled, readSampled, err := r.groups(ctx, tx, sampledRows, percent, r.table.SQL())
+	part := 0.8 * float64(r.most.Int64) / float64(max(s.Depth.N, r.most.Int64)) // rarely more than the limit
+	sampled, readSampled, err := r.groups(ctx, tx, sampledRows, part, r.table.SQL())
 	if err != nil {
 		return err
 	}
-	for i := range sampled {
-		of := float64(s.Depth.N) / float64(readSampled)
-		sampled[i].N, sampled[i].Heads = int64(float64(sampled[i].N)*of), int64(float64(sampled[i].Heads)*of)
-	}
-	var seen, all QueueStats
+	var seen, sample QueueStats
 	seen.put(append(append(untimed(oldest), due...), future...), Exact)
-	all.put(sampled, Estimate)
+	sample.put(sampled, Exact)
+	estimate := func(seen, sampled Count) Count {
+		if sampled.N < max(leastSampled, readSampled/25) {
+			return Count{seen.N, AtLeast}
+		}
+		return Count{max(seen.N, int64(float64(sampled.N)*float64(s.Depth.N)/float64(readSampled))), Estimate}
+	}
 	few := counted(readDue, r.most.Int64).Precision == Exact && counted(readFuture, r.most.Int64).Precision == Exact
 	s.put(future, Exact) // the next times
 	rest := s.Depth.N
 	for state, count := range seen.States {
-		switch timed := state == Due || state == Retrying || state == Scheduled; {
-		case state == AtOnce:
-			continue
-		case !timed || !few:
-			count = Count{max(count.N, all.States[state].N), Estimate}
+		if timed := state == Due || state == Retrying || state == Scheduled; !timed || !few {
+			count = estimate(count, sample.States[state])
 		}
 		s.States[state] = count
 		rest -= count.N
 	}
 	if s.TimedKeys = seen.TimedKeys; !few {
-		s.TimedKeys = Count{max(seen.TimedKeys.N, all.TimedKeys.N), Estimate}
+		s.TimedKeys = estimate(seen.TimedKeys, sample.TimedKeys)
 	}
-	s.States[AtOnce] = Count{max(rest, 0), Estimate}
+	if atOnce := s.States[AtOnce]; atOnce.Precision == Estimate {
+		s.States[AtOnce] = Count{max(rest+atOnce.N, 0), Estimate}
+	}
 	return nil
 }
+
+// leastSampled is from how many sampled rows on a number is an estimate: it is then hardly wrong by a factor of two.
+const leastSampled = 40
 
 // untimed returns the groups of rows without a time.
 func untimed(groups []group) (those []group) {

@@ -223,6 +223,9 @@ func (r Relay) outage() string {
 // messageFindings are about messages that a relay could not publish, those about most messages first.
 func (v *Stats) messageFindings(cfg *relay.Config, blocked *operator.Key) (found []finding) {
 	dead, retries := v.counts["dead_letters"], v.retries.N
+	if all := v.counts["retrying"]; retries.Precision == operator.AtLeast && all.N > retries.N {
+		retries = all
+	}
 	deadBehind, retriesBehind := v.behind(cfg, blocked)
 	if blocked != nil && deadBehind.N+retriesBehind.N == 0 {
 		found = append(found, v.blockedFinding(cfg.Table, blocked))
@@ -287,7 +290,7 @@ func (v *Stats) failed(
 	f.command = problem.Command(table, "list", selects...)
 	var causes []string
 	for _, g := range groups.All[:min(3, len(groups.All))] {
-		number := Number(g.N) + " because "
+		number := partOf(groups, g.N) + " because "
 		if len(groups.All) == 1 && g.N == n {
 			number = "because "
 		}
@@ -295,7 +298,7 @@ func (v *Stats) failed(
 		causes = append(causes, number+meaning+whereOf(g))
 	}
 	if len(causes) > 0 {
-		f.also = f.text + ": " + codesOf(groups.All)
+		f.also = f.text + ": " + codesOf(groups)
 		f.text += ": " + strings.Join(causes, "; ")
 	}
 	if rest := len(groups.All) - len(causes); rest > 0 {
@@ -305,19 +308,27 @@ func (v *Stats) failed(
 }
 
 // codesOf counts the messages of each code: "3 nack, 2 unroutable".
-func codesOf(groups []operator.Group) string {
+func codesOf(groups operator.Groups) string {
 	var codes []string
 	numbers := map[string]int64{}
-	for _, g := range groups {
+	for _, g := range groups.All {
 		code := OrElse(Shortened(g.Reason, 30), "without a reason")
 		if numbers[code] += g.N; !slices.Contains(codes, code) {
 			codes = append(codes, code)
 		}
 	}
 	for i, code := range codes {
-		codes[i] = Number(numbers[code]) + " " + code
+		codes[i] = partOf(groups, numbers[code]) + " " + code
 	}
 	return strings.Join(codes, ", ")
+}
+
+// partOf is a number of messages, or their share if only some were read.
+func partOf(groups operator.Groups, n int64) string {
+	if groups.N.Precision == operator.AtLeast {
+		return fmt.Sprintf("%d%%", 100*n/max(groups.N.N, 1))
+	}
+	return Number(n)
 }
 
 // blockedFinding is about the key with most rows that wait behind its first message.

@@ -251,6 +251,14 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
+			"warning|Needs attention: about 20,000 rejected messages will be tried again: 60% because of custom (routing key k); 39% because of other (routing key k)|||",
+			func(v *Stats, _ *relay.Config) *operator.Key {
+				v.counts["retrying"] = operator.Count{N: 20_000, Precision: operator.Estimate}
+				v.retries = operator.Groups{N: operator.Count{N: 500, Precision: operator.AtLeast}, All: []operator.Group{group("custom", "", "k", 1, 300), group("other", "", "k", 1, 199)}}
+				return nil
+			},
+		},
+		{
 			"warning|Needs attention: 500 rejected messages will be tried again|||2 messages of key k wait behind message 4, which was rejected",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.counts["scheduled"], v.retries.N = counted(1), counted(500)
