@@ -158,7 +158,7 @@ func ofSlotAndTables() map[string]judgement {
 		"an old transaction that is hidden": {func(_ *Options, f *databaseFacts) {
 			f.role.value.SeesOthers = false
 			f.transactions.value.Writers = []writer{{Blocker: problem.Blocker{PID: 42, Details: "report"}, XIDAge: 200_000}}
-		}, "warning cleanup/transactions", []string{"pid 42 (report)", "for 200000 transactions", "GRANT pg_read_all_stats"}},
+		}, "warning cleanup/transactions", []string{"Postgres process 42 (report)", "for 200000 transactions", "GRANT pg_read_all_stats"}},
 		"a standby's query by a slot": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "standby", Process: process("standby"), Xmin: "1", XminAge: 6_000_000})
 		}, "warning cleanup/standby_horizon", []string{"6000000 transactions"}},
