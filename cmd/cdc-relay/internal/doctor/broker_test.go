@@ -303,6 +303,8 @@ func TestQueuesThatExpireMessagesAreReported(t *testing.T) {
 			"rejects": {"x-max-length": 10, "x-overflow": "reject-publish"},
 			"copies":  {"x-max-length": 10, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "amq.fanout"},
 			"moves":   {"x-max-length": 10, "x-dead-letter-exchange": "amq.fanout"},
+			"returns": {"x-queue-type": "quorum", "x-delivery-limit": 3},
+			"retains": {"x-queue-type": "quorum", "x-delivery-limit": 3, "x-dead-letter-exchange": "amq.fanout"},
 			"log":     {"x-queue-type": "stream", "x-max-length-bytes": 1_000_000},
 		} {
 			if _, err := c.QueueDeclare(name, true, false, false, false, args); err != nil {
@@ -318,18 +320,18 @@ func TestQueuesThatExpireMessagesAreReported(t *testing.T) {
 	r := p.examine()
 	level := map[string]doctor.Level{}
 	for _, f := range r.findings {
-		if f.Name == "overflow" || f.Name == "message_ttl" {
+		if f.Name == "overflow" || f.Name == "message_ttl" || f.Name == "delivery_limit" {
 			level[f.Name+" "+f.Subject] = f.Level
 		}
 	}
 	if want := map[string]doctor.Level{
-		"message_ttl short": doctor.Warning, "message_ttl to-none": doctor.Warning,
+		"delivery_limit returns": doctor.Warning, "message_ttl short": doctor.Warning, "message_ttl to-none": doctor.Warning,
 		"overflow rejects": doctor.OK, "overflow moves": doctor.OK, "overflow copies": doctor.Warning,
 	}; !maps.Equal(level, want) {
 		t.Errorf("got %v, want %v", level, want)
 	}
 	for _, f := range r.findings {
-		if f.Name == "message_ttl" {
+		if f.Name == "message_ttl" || f.Name == "delivery_limit" {
 			f.Fix[0] = strings.Replace(f.Fix[0], "EXCHANGE", "amq.topic", 1)
 			p.fix(f)
 		}

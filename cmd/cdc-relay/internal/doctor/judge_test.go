@@ -418,6 +418,28 @@ func TestTLSFindings(t *testing.T) {
 	}
 }
 
+func TestQuorumQueuesHaveADeliveryLimitByDefault(t *testing.T) {
+	for name, test := range map[string]struct {
+		version, queue string
+		limit          any
+		words          string
+	}{
+		"default": {"4.1.0", "quorum", nil, "delivered too often (delivery-limit 20, the default of RabbitMQ 4)"},
+		"old":     {"3.13.7", "quorum", nil, ""},
+		"none":    {"4.1.0", "quorum", -1.0, ""},
+		"classic": {"4.1.0", "classic", nil, ""},
+		"own":     {"3.13.7", "quorum", 3.0, "(delivery-limit 3)"},
+	} {
+		var found []Finding
+		q := queueFacts{Name: "q", Type: test.queue, Arguments: map[string]any{"x-delivery-limit": test.limit}}
+		j := &brokerJudge{f: brokerFacts{version: test.version, management: managementFacts{queues: map[string]queueFacts{"q": q}}}}
+		j.judgeQueues(chart{Routing, "", &found})
+		if got := fmt.Sprint(found); (len(found) > 0) != (test.words != "") || !strings.Contains(got, test.words) {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
 func TestConnectionsThatLeaveTheMachineAreRecognised(t *testing.T) {
 	for address, local := range map[net.Addr]bool{
 		&net.UnixAddr{Name: "/run/postgresql/.s.PGSQL.5432", Net: "unix"}: true,

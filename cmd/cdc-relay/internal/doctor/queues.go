@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -55,6 +56,7 @@ func (j *brokerJudge) judgeQueues(c chart) {
 			s := j.f.management.rules(q)
 			j.judgeOverflow(c.about(q.Name), q, s)
 			j.judgeTTL(c.about(q.Name), q, s)
+			j.judgeDeliveries(c.about(q.Name), q, s)
 		}
 	}
 }
@@ -87,18 +89,35 @@ func (j *brokerJudge) judgeOverflow(c chart, q queueFacts, s queueRules) {
 
 // judgeTTL: a queue that expires messages loses them, unless it moves them to an exchange.
 func (j *brokerJudge) judgeTTL(c chart, q queueFacts, s queueRules) {
-	ttl, name := s.limit("message-ttl")
+	if ttl, name := s.limit("message-ttl"); ttl != "" {
+		j.judgeDropped(c, q, s, "message_ttl", name, "that nobody consumes in time ("+ttl+" ms)")
+	}
+}
+
+// judgeDeliveries: a quorum queue drops a message that its consumers have returned or lost too often.
+func (j *brokerJudge) judgeDeliveries(c chart, q queueFacts, s queueRules) {
+	limit, name := s.limit("delivery-limit")
+	major, _, _ := strings.Cut(j.f.version, ".")
+	if n, _ := strconv.Atoi(major); limit == "" && n >= 4 {
+		limit = "delivery-limit 20, the default of RabbitMQ 4"
+	}
+	if q.Type == "quorum" && limit != "" && limit != "delivery-limit -1" {
+		j.judgeDropped(c, q, s, "delivery_limit", name, "that were delivered too often ("+limit+")")
+	}
+}
+
+// judgeDropped: what a queue drops by this limit goes to its dead-letter exchange, or is lost.
+func (j *brokerJudge) judgeDropped(c chart, q queueFacts, s queueRules, finding, limit, which string) {
 	lost, exchange := j.deadLetters(s)
-	if ttl == "" || lost == "" {
+	if lost == "" {
 		return
 	}
-	fix := j.queueFix(q, s.own, name, "dead-letter-exchange", "EXCHANGE")
+	fix := j.queueFix(q, s.own, limit, "dead-letter-exchange", "EXCHANGE")
 	if s.arguments["x-dead-letter-exchange"] != nil {
 		fix = j.curl("PUT", "exchanges", exchange, `{"type": "fanout", "durable": true}`).noted("and bind a queue")
 	}
-	c.warn("message_ttl", lines(fix, remark("# or make sure that losing messages after this time is right")),
-		"queue %q drops messages that nobody consumes in time (%s ms): they were confirmed, and are lost%s",
-		q.Name, ttl, lost)
+	c.warn(finding, lines(fix, remark("# or make sure that losing these messages is right")),
+		"queue %q drops messages %s: they were confirmed, and are lost%s", q.Name, which, lost)
 }
 
 // deadLetters returns the exchange that receives what a queue drops. Lost says why there is none, after a sentence.
