@@ -27,10 +27,9 @@ type brokerFacts struct {
 
 	vhost, user, version string
 
-	encryption encryption
-	alarm      string        // why the broker accepts no messages; "": there is no alarm
-	asked      []destination // those that were checked
-	left       int           // how many were not
+	alarm string        // why the broker accepts no messages; "": there is no alarm
+	asked []destination // those that were checked
+	left  int           // how many were not
 	// exchanges by name, without the default exchange. 404: there is none. After any other error, it is unknown.
 	exchanges map[string]error      // nil: it exists
 	queues    map[string]error      // that rows name through the default exchange, with the same errors
@@ -64,11 +63,6 @@ func (o Options) gatherBroker(ctx context.Context, wanted []destination) *broker
 	if f.unreachable = used.unreachable; f.unreachable != nil {
 		return f
 	}
-	f.encryption = encryptionOf(used.probe.socket, false)
-	if used.URI.Scheme == "amqps" {
-		state := used.probe.conn.ConnectionState()
-		f.encryption.tls, f.encryption.verified = &state, len(state.VerifiedChains) > 0
-	}
 	f.askExistence(used.probe, o)
 	if !o.NoProbe {
 		f.askWrites(ctx, used.probe, o)
@@ -91,6 +85,7 @@ type nodeFacts struct {
 	version     string
 	unreachable *amqpdial.DialError // nil: it takes connections
 	probe       *amqpProbe          // its connection, which gatherBroker closes
+	encryption  encryption
 }
 
 // dialNodes connects to all nodes at the same time, because a silent one takes half of the time limit.
@@ -106,6 +101,11 @@ func (o Options) dialNodes(ctx context.Context, nodes []amqpdial.Node) []nodeFac
 				return
 			}
 			all[i].version, _ = conn.Properties["version"].(string)
+			all[i].encryption = encryptionOf(socket, false)
+			if node.URI.Scheme == "amqps" {
+				state := conn.ConnectionState()
+				all[i].encryption.tls, all[i].encryption.verified = &state, len(state.VerifiedChains) > 0
+			}
 			all[i].probe = &amqpProbe{
 				conn: conn, socket: socket, blocked: conn.NotifyBlocked(make(chan amqp091.Blocking, 8)),
 			}
@@ -238,8 +238,6 @@ func judgeBroker(o Options, f facts) (found []Finding) {
 	}
 	c.ok("login", "user %q", j.f.user)
 	c.ok("vhost", "virtual host %q", j.f.vhost)
-	j.f.encryption.judge(c, "RabbitMQ", remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; "+
-		"docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
 	j.judgeAlarm(c)
 	if err := j.f.broken; err != nil {
 		hint := cmp.Or(amqpdial.StateHint(err.Error(), j.f.user, j.f.vhost),
@@ -266,6 +264,9 @@ func (j *brokerJudge) judgeNodes(c chart) {
 		switch down := node.unreachable; {
 		case down == nil:
 			one.ok("reachable", "RabbitMQ %s at %s accepts user %q", node.version, node.Address(), node.URI.Username)
+			node.encryption.judge(one, "RabbitMQ at "+node.Address(),
+				remark("# in --amqp-url (CDC_RELAY_AMQP_URL): amqps://…:5671; "+
+					"docs/configuration.md, \"AMQP URL\", explains certificates"), time.Now())
 		case j.f.unreachable != nil:
 			one.wrong(down.Part, hintFix(down.Hint()), "%s", down)
 		default:

@@ -40,15 +40,15 @@ func (e encryption) judge(c chart, server string, choose steps, now time.Time) {
 		c.ok("tls", "none; the connection does not leave this machine")
 		return
 	case e.tls == nil:
-		c.warn("tls", choose, "none: password and messages cross the network in clear")
+		c.warn("tls", choose, "none to %s: password and messages cross the network in clear", server)
 		return
 	case len(e.tls.PeerCertificates) == 0 || !e.verified:
-		c.ok("tls", "%s, and the certificate is not verified", tls.VersionName(e.tls.Version))
+		c.ok("tls", "%s to %s, and the certificate is not verified", tls.VersionName(e.tls.Version), server)
 		return
 	}
 	cert := e.tls.PeerCertificates[0]
-	says := fmt.Sprintf("%s, certificate of %s, valid until %s",
-		tls.VersionName(e.tls.Version), cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
+	says := fmt.Sprintf("%s to %s, certificate of %s, valid until %s",
+		tls.VersionName(e.tls.Version), server, cert.Subject.CommonName, cert.NotAfter.Format(time.DateOnly))
 	if left := cert.NotAfter.Sub(now); left < soonExpired {
 		c.warn("tls", remark("# renew the certificate of %s", server), "%s: for %s more", says, span(max(left, 0)))
 	} else {

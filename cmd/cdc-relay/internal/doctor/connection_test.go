@@ -187,7 +187,7 @@ func TestABrokerWithTLSIsExamined(t *testing.T) {
 	p.examine().want(doctor.Problem, doctor.RabbitMQ, "reachable", "unknown authority", "?cacertfile=")
 	at(url.Values{"cacertfile": {ca}, "server_name_indication": {"mq.example"}})
 	r := p.examine()
-	r.want(doctor.Warning, doctor.RabbitMQ, "tls", "TLS 1.3, certificate of mq.example", "m more", "renew")
+	r.want(doctor.Warning, doctor.RabbitMQ, "tls", "TLS 1.3 to RabbitMQ at 127.0.0.1:"+ports[0]+", certificate of mq.example", "m more", "renew")
 	r.want(doctor.OK, doctor.RabbitMQ, "management", "https://")
 	r.wantOthersOK("tls")
 }

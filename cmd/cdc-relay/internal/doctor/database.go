@@ -161,7 +161,7 @@ func judgeDatabase(o Options, f databaseFacts) (found []Finding) {
 // judgeServer checks the server, the connection to it, and what streaming needs.
 func (j *databaseJudge) judgeServer(c chart) {
 	j.judgeVersion(c)
-	j.f.encryption.judge(c, "Postgres", remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
+	j.f.encryption.judge(c, "Postgres at "+j.f.address, remark("# in --database-url (CDC_RELAY_DATABASE_URL): "+
 		"sslmode=verify-full, and sslrootcert=FILE for an authority of your own"), time.Now())
 	j.judgeClock(c)
 	j.judgePooler(c)

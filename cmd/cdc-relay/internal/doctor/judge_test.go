@@ -405,7 +405,7 @@ func TestTLSFindings(t *testing.T) {
 	}{
 		"none, here":    {encryption{local: true}, OK, "does not leave this machine"},
 		"none, there":   {encryption{}, Warning, "in clear"},
-		"valid a while": {encryption{tls: certificate(90 * 24 * time.Hour), verified: true}, OK, "TLS 1.3, certificate of mq.example, valid until 2030-04-01"},
+		"valid a while": {encryption{tls: certificate(90 * 24 * time.Hour), verified: true}, OK, "TLS 1.3 to RabbitMQ, certificate of mq.example, valid until 2030-04-01"},
 		"not verified":  {encryption{tls: certificate(-time.Hour)}, OK, "is not verified"},
 	} {
 		t.Run(name, func(t *testing.T) {
