@@ -162,16 +162,6 @@ func counted[N int | int64](n N, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// size writes a number of bytes for people.
-func size(bytes int64) string {
-	for i, unit := range []string{"GB", "MB", "kB"} {
-		if one := int64(1) << (30 - 10*i); bytes >= one {
-			return fmt.Sprintf("%.1f %s", float64(bytes)/float64(one), unit)
-		}
-	}
-	return fmt.Sprintf("%d bytes", bytes)
-}
-
 // span writes a duration for people, rounded.
 func span(d time.Duration) string {
 	switch {

@@ -106,7 +106,7 @@ func ofServer() map[string]judgement {
 			f.slots.value.Slots = append(f.slots.value.Slots, slot.Slot{Name: "busy", RetainedBytes: 1 << 30, Process: process("x")},
 				slot.Slot{Name: "small", RetainedBytes: 99 << 20})
 		}, strings.Repeat("warning slot/other_slot, ", 5) + "warning slot/other_slot", []string{
-			"slot standby0, a physical slot, retains 479.0 MB of WAL, and nobody uses it", "-- ask its owner, who loses", "drop_replication_slot('standby4')", "2 more slots retain",
+			"slot standby0, a physical slot, retains 479 MB of WAL, and nobody uses it", "-- ask its owner, who loses", "drop_replication_slot('standby4')", "2 more slots retain",
 		}},
 		"pg_hba.conf":              {func(_ *Options, f *databaseFacts) { f.replication = errors.New("no pg_hba.conf entry") }, "critical postgres/replication", []string{"pg_hba.conf has to let the role in"}},
 		"a pooler that replicates": {func(_ *Options, f *databaseFacts) { f.pooler = "seen" }, "warning postgres/pooler", []string{"shares server processes"}},

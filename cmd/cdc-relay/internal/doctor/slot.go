@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 )
@@ -56,7 +57,7 @@ func (j *databaseJudge) judgeSlot(c chart) {
 		j.judgeSlotBlockers(c)
 	case j.server.InRecovery && s.Here && !s.Active() && !s.Synced:
 		c.warn("slot", sql("%s", slot.DropSQL(s.Name)), "this standby has a slot %s of its own, as a demoted primary "+
-			"does: nobody reads it, and it retains %s of WAL", s.Name, size(s.RetainedBytes))
+			"does: nobody reads it, and it retains %s of WAL", s.Name, show.Bytes(s.RetainedBytes))
 	default:
 		if j.judgeSlotItself(c, s) {
 			j.judgeOwner(c, s)
@@ -91,7 +92,7 @@ func (j *databaseJudge) judgeOtherSlots(c chart) {
 		c.about(o.Name).warn("other_slot", remark("-- ask its owner, who loses the position in the WAL, "+
 			"or the standby that needs it; then: %s;", slot.DropSQL(o.Name)),
 			"slot %s, a %s, retains %s of WAL, and nobody uses it: the disk can fill up",
-			o.Name, of, size(o.RetainedBytes))
+			o.Name, of, show.Bytes(o.RetainedBytes))
 	}
 	if more := len(others) - mostOtherSlots; more > 0 {
 		c.warn("other_slot", sql("SELECT slot_name, slot_type, database, restart_lsn FROM pg_replication_slots "+
@@ -136,7 +137,7 @@ func (j *databaseJudge) judgeSlotItself(c chart, s slot.Slot) bool {
 	case s.LagBytes < 0:
 		c.wrong("slot", recreate,
 			"slot %s is %s ahead of the server's WAL, as after a restore or a failover: it would skip rows",
-			s.Name, size(-s.LagBytes))
+			s.Name, show.Bytes(-s.LagBytes))
 	case s.Temporary:
 		c.wrong("slot", remark("# end the session that owns it, or choose another name with --slot"),
 			"slot %s is a temporary one of another session", s.Name)
@@ -181,9 +182,9 @@ const muchWAL = 10 << 30
 
 func (j *databaseJudge) judgeLag(c chart, s slot.Slot) {
 	says := fmt.Sprintf("%s not confirmed, %s of WAL retained%s",
-		size(s.LagBytes), size(s.RetainedBytes), because(s.WALStatus))
+		show.Bytes(s.LagBytes), show.Bytes(s.RetainedBytes), because(s.WALStatus))
 	if s.SafeBytes != nil {
-		says += fmt.Sprintf("; %s more until the server invalidates the slot", size(max(*s.SafeBytes, 0)))
+		says += fmt.Sprintf("; %s more until the server invalidates the slot", show.Bytes(max(*s.SafeBytes, 0)))
 	}
 	switch {
 	case s.WALStatus == "unreserved":

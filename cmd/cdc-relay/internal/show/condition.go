@@ -86,5 +86,5 @@ const (
 	LateAfter = 60 * time.Second // CdcRelayMessagesLate
 	MostDepth = 10_000           // CdcRelayQueueGrows, if the number grows
 	SlowAfter = time.Second      // CdcRelayLatency
-	mostWAL   = 5_000_000_000    // CdcRelayWalGrows, in bytes
+	mostWAL   = 5 << 30          // CdcRelayWalGrows, in bytes
 )

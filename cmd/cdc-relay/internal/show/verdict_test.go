@@ -35,7 +35,7 @@ func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
 	for _, expr := range []string{
 		fmt.Sprintf("cdc_relay_oldest_pending_seconds) > %d\n", int(LateAfter.Seconds())),
 		fmt.Sprintf("cdc_relay_queue_depth_rows) > %d and", MostDepth),
-		fmt.Sprintf("cdc_relay_slot_retained_bytes) > %de9\n", mostWAL/1_000_000_000),
+		fmt.Sprintf("cdc_relay_slot_retained_bytes) > %d * 2 ^ 30\n", mostWAL>>30),
 	} {
 		if !strings.Contains(text, expr) {
 			t.Errorf("no alert has the expression %q", expr)
