@@ -12,6 +12,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/internal/slot"
 	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 )
 
@@ -55,6 +56,7 @@ func (o Options) gatherDatabase(ctx context.Context) (f databaseFacts) {
 		return f
 	}
 	defer s.close(ctx)
+	s.tables = []outbox.Table{o.Table, o.Table.DeadLetter(), o.Table.Published(), migrations.RelayTable(o.Table)}
 	socket, config := s.conn.PgConn().Conn(), s.conn.Config().TLSConfig
 	f.address = socket.RemoteAddr().String()
 	// With sslmode=verify-ca, the driver's own function checks the certificate.

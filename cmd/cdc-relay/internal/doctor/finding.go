@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
+
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
@@ -87,7 +90,10 @@ func (c chart) wrong(name string, fix steps, format string, args ...any) {
 
 // unknown reports a check that failed, if there is an error.
 func (c chart) unknown(name string, err error) (failed bool) {
-	if err != nil {
+	switch {
+	case pgcode.Is(err, pgerrcode.LockNotAvailable): // the relay waits for it, too
+		c.wrong(name, fixOf(err), "could not be checked: %s", err)
+	case err != nil:
 		c.warn(name, fixOf(err), "could not be checked: %s", err)
 	}
 	return err != nil

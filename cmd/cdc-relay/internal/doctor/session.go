@@ -12,6 +12,8 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/problem"
+	"github.com/cdc-relay/cdc-relay/migrations"
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // statementTimeout limits each statement on the server.
@@ -21,6 +23,8 @@ const statementTimeout = 5 * time.Second
 // in a session that is read-only by default.
 type session struct {
 	conn *pgx.Conn
+	// tables are those of the outbox.
+	tables []outbox.Table
 	// pooled: a pooler rejected the startup parameters.
 	pooled bool
 }
@@ -66,13 +70,15 @@ func read[T any](ctx context.Context, s *session, question func(pgx.Tx) (T, erro
 	defer cancel()
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err == nil {
-		defer func() { _ = tx.Rollback(ctx) }() // if it fails, pgx closes the connection
 		_, err = tx.Exec(ctx, limits, fmt.Sprint(statementTimeout.Milliseconds()))
 	}
 	if err == nil {
 		a.value, err = question(tx)
 	}
-	a.err = s.hinted(err)
+	if tx != nil {
+		_ = tx.Rollback(ctx) // if it fails, pgx closes the connection
+	}
+	a.err = s.hinted(ctx, err)
 	return a
 }
 
@@ -91,8 +97,8 @@ func ask[T any](ctx context.Context, s *session, query string, args ...any) answ
 	})
 }
 
-// hinted adds a hint to an error of a question.
-func (s *session) hinted(err error) error {
+// hinted adds a hint to an error of a question, whose transaction has ended.
+func (s *session) hinted(ctx context.Context, err error) error {
 	switch pgcode.Of(err) {
 	case pgerrcode.QueryCanceled:
 		return &advice{
@@ -102,12 +108,7 @@ func (s *session) hinted(err error) error {
 					"FROM pg_stat_activity WHERE state <> 'idle' ORDER BY query_start")),
 		}
 	case pgerrcode.LockNotAvailable:
-		return &advice{
-			fmt.Errorf("another session has locked it: %w", err),
-			sql("SELECT a.pid, a.usename, a.state, now() - a.xact_start AS since, left(a.query, 60), " +
-				"l.relation::regclass FROM pg_locks l JOIN pg_stat_activity a USING (pid) " +
-				"WHERE l.mode = 'AccessExclusiveLock' AND l.granted"),
-		}
+		return migrations.Blocked(ctx, s.conn, err, s.tables...)
 	case pgerrcode.InsufficientPrivilege:
 		if grant := problem.Grant(err, s.conn.Config().User); grant != "" {
 			return &advice{err, sql("%s", grant)}

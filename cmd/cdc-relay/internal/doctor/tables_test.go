@@ -264,3 +264,10 @@ func TestPublicationsThatForbidDeletesAreReported(t *testing.T) {
 		})
 	}
 }
+
+func TestALockedTableIsReportedWithTheSession(t *testing.T) {
+	t.Parallel()
+	p := healthy(t, services.SharedPostgres(t))
+	p.exec("SET application_name = 'a migration'", "BEGIN", "LOCK TABLE outbox")
+	p.examine().want(doctor.Problem, doctor.Tables, "table", "public.outbox is locked by Postgres process", "a migration, idle in transaction", "pg_terminate_backend(")
+}
