@@ -107,8 +107,10 @@ func (c compared) With(told map[string]string) (*relay.Config, []string) {
 func compare(cfg *config, source *show.Source) func(context.Context, pgx.Tx) doctor.Relays {
 	return func(ctx context.Context, tx pgx.Tx) doctor.Relays {
 		all, known := source.Take(operator.ReadRelays(ctx, tx, cfg.relay.Table))
+		name, stream := all.NotStreaming()
 		return doctor.Relays{
 			Running: len(all.Working()), Differences: all.Differences(cfg.Same), Missed: all.Missed(), Mute: known.Mute,
+			NotStreaming: name, Detail: stream.Detail, Fix: stream.Fix,
 		}
 	}
 }

@@ -151,6 +151,10 @@ func ofSlotAndTables() map[string]judgement {
 		"a slot of a demoted primary": {func(_ *Options, f *databaseFacts) {
 			f.server.value.InRecovery, f.slots.value.Slots[0].Process, f.slots.value.Slots[0].RetainedBytes = true, slot.Process{}, 3*giga
 		}, "critical postgres/primary, warning slot/slot", []string{"demoted primary", "retains 3.0 GB", "pg_drop_replication_slot"}},
+		"a relay that cannot stream": {func(_ *Options, f *databaseFacts) {
+			f.slots.value.Slots[0].Process = slot.Process{}
+			f.relays = Relays{NotStreaming: "relay 7 on host web-1", Detail: "the publication is gone", Fix: "recreate it"}
+		}, "warning slot/active", []string{"nobody owns the slot: relay 7 on host web-1 runs and cannot stream", "the publication is gone", "recreate it"}},
 		"a stream that lags": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -12,6 +13,8 @@ type Relays struct {
 	Running int
 	// Differences says in which settings they differ, Missed which relays were killed or hang.
 	Differences, Missed []string
+	// NotStreaming is a relay that works and cannot stream; "": none. Detail says why, and Fix what to do.
+	NotStreaming, Detail, Fix string
 	// Mute are roles whose relays run and may not tell it.
 	Mute []string
 }
@@ -21,7 +24,7 @@ func (r Relays) judge(c chart, table outbox.Table) {
 		c.warn("settings", remark("# give all relays of an outbox the same version and settings"), "%s", text)
 	}
 	for _, text := range r.Missed {
-		c.warn("seen", remark("# restart it: its process was killed or hangs, or its machine is gone"), "%s", text)
+		c.warn("seen", remark("# %s", show.Restart), "%s", text)
 	}
 	for _, role := range r.Mute {
 		c.warn("seen", grant(grants.Report(table), quote(role)),

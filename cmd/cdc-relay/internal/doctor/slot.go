@@ -170,6 +170,11 @@ func (j *databaseJudge) judgeOwner(c chart, s slot.Slot) {
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
 			nobody = "nobody has owned the slot for " + span(time.Duration(*s.InactiveSeconds)*time.Second)
 		}
+		if r := j.f.relays; r.NotStreaming != "" {
+			c.warn("active", hintFix(r.Fix), "%s: %s runs and cannot stream, and publishes from the table: %s",
+				nobody, r.NotStreaming, r.Detail)
+			return
+		}
 		flags := j.tableFlag() + j.slotFlags()
 		c.warn("active", command("cdc-relay run%s", flags).
 			noted("or, if no relay is to run any more: cdc-relay teardown%s", flags),

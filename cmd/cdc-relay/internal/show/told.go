@@ -104,16 +104,17 @@ func (all Relays) Leading() Relays {
 	return slices.DeleteFunc(slices.Clone(all), func(r Relay) bool { return !r.Leads() })
 }
 
-// notStreaming is the part of a relay that works and cannot stream.
-func (all Relays) notStreaming() relay.Part {
+// NotStreaming is a relay that works and cannot stream, and the part that says why; "": none.
+func (all Relays) NotStreaming() (name string, stream relay.Part) {
 	for _, r := range all.Working() {
 		for _, part := range r.Parts {
 			if part.Name == "stream" && !part.Ready {
-				return part
+				part.Detail = strings.TrimPrefix(part.Detail, "not streaming: ")
+				return r.Name(), part
 			}
 		}
 	}
-	return relay.Part{}
+	return "", relay.Part{}
 }
 
 // notDeleted are the ids of published rows that no relay can delete.

@@ -122,6 +122,9 @@ func compact(texts ...string) []string {
 	return slices.DeleteFunc(texts, func(s string) bool { return s == "" })
 }
 
+// Restart is what to do about a relay that was not seen lately.
+const Restart = "if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone"
+
 // relayFindings are about the relays. The first may explain why messages are late.
 func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 	check := finding{command: problem.Command(cfg.Table, "check"), page: "/check"}
@@ -139,11 +142,10 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 	for _, r := range v.Relays.Working() {
 		r.findings(add)
 	}
-	const restart = "if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone"
 	unseen, missed := len(v.Relays.Working()) == 0, strings.Join(v.Relays.Missed(), "; ")
 	switch {
 	case unseen && missed != "" && (v.oldest > noAnswersAfter || !v.Slot.Owned):
-		add(NoRelay, "no relay answers: "+missed, "", restart)
+		add(NoRelay, "no relay answers: "+missed, "", Restart)
 	case unseen && len(v.Settings.Mute) > 0:
 		role := v.Settings.Mute[0]
 		add(Differ, fmt.Sprintf("a relay of role %q runs, and may not tell what it does", role), "",
@@ -153,12 +155,12 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
 	default:
 		if cfg.Mode != relay.ModePoll && !v.Slot.Owned {
-			part := v.Relays.notStreaming()
+			_, part := v.Relays.NotStreaming()
 			add(NotStreaming, "no relay streams: a running relay publishes from the table, later than usual",
-				strings.TrimPrefix(part.Detail, "not streaming: "), part.Fix)
+				part.Detail, part.Fix)
 		}
 		if missed != "" {
-			add(RelayGone, missed, "", restart)
+			add(RelayGone, missed, "", Restart)
 		}
 	}
 	for _, text := range v.differences {
