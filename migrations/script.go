@@ -38,8 +38,12 @@ END IF;
 %[8]s`, localPath, localTimeout, QuoteLiteral(table.Schema), outbox.QuoteIdentifier(table.Schema),
 		QuoteLiteral(versions), createVersions(versions), versions, OwnersSQL(table, outbox.Table{}, owner...))
 	for _, step := range steps(table) {
-		fmt.Fprintf(&b, "\nIF (SELECT version < %[1]d FROM %[2]s) THEN\n%[3]s\nUPDATE %[2]s SET version = %[1]d;\nEND IF;\n",
-			step.Version, versions, step.sql)
+		fmt.Fprintf(&b, `
+IF (SELECT version < %[1]d FROM %[2]s) THEN
+%[3]s
+UPDATE %[2]s SET version = %[1]d;
+END IF;
+`, step.Version, versions, step.sql)
 	}
 	b.WriteString(`
 PERFORM pg_catalog.set_config('jit', former_jit, true), pg_catalog.set_config('lock_timeout', former_timeout, true),
