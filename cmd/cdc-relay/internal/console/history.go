@@ -137,7 +137,7 @@ func (h *history) view() (v show.Stats, sampled bool) {
 
 // overview is the data of the overview page.
 type overview struct {
-	Tiles tiles
+	Tiles []tile
 	// Depth is the number of rows in the outbox.
 	Depth  string
 	Facts  facts

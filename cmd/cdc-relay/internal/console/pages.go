@@ -213,7 +213,6 @@ func parseTemplates() *template.Template {
 		"clock":  clock,
 		"opens":  opens,
 		"rows":   show.Plural,
-		"join":   func(names []string) string { return strings.Join(names, ", ") },
 		"quoted": inQuotes,
 		"orNone": func(s string) string { return show.OrElse(s, "no reason") },
 		"orElse": func(s *string, otherwise string) string { return show.ValueOr(s, otherwise) },

@@ -15,18 +15,9 @@ type tile struct {
 	Name, Count, Note, Link string
 	// Exact is the number in full, if Count is shorter; else "".
 	Exact string
-	// Level colors the tile: plain, good, warning, bad.
+	// Level colors the tile: plain, good, warning, bad; none: it is gray, because there are no messages.
 	Level string
 	count operator.Count
-	// rare: nobody asks for it unless it has messages.
-	rare bool
-}
-
-// tiles are the states that have messages, and the names of those that have none. Of the states in unseen, the rows
-// that were counted are none.
-type tiles struct {
-	All          []tile
-	None, Unseen []string
 }
 
 // waitingTiles are the states of the rows in the outbox. They add up to the queue depth.
@@ -41,18 +32,17 @@ func waitingTiles(v show.Stats) (all []tile) {
 		case operator.Blocked:
 			level = blockedLevel(v)
 		}
-		t := newTile(strings.ToUpper(name[:1])+name[1:], s.Count, level, s.Note,
-			"/waiting?state="+string(s.State))
-		t.rare = s.Rare()
-		all = append(all, t)
+		all = append(all, newTile(strings.ToUpper(name[:1])+name[1:], s.Count, level, s.Note,
+			"/waiting?state="+string(s.State)))
 	}
 	return all
 }
 
-// tilesOf returns a tile for each state with messages.
-func tilesOf(s sample) (shown tiles) {
+// tilesOf returns the tiles of the overview. The first have fixed places, others follow if they have messages.
+func tilesOf(s sample) []tile {
 	v := s.view
 	all := waitingTiles(v)
+	named := func(name string) int { return slices.IndexFunc(all, func(t tile) bool { return t.Name == name }) }
 	if n := v.Count("blocked"); n.N > 0 && !keysBlocked(v) { // these messages wait as the first of their key does
 		waiting := v.Count("waiting")
 		waiting.N += n.N
@@ -63,26 +53,22 @@ func tilesOf(s sample) (shown tiles) {
 		if oldest := oldestText(v); oldest != "" {
 			note = oldest + "; " + note
 		}
-		all[0] = newTile("Waiting", waiting, "plain", note, "/waiting")
-		all = slices.DeleteFunc(all, func(t tile) bool { return t.Name == "Blocked" })
+		all[named("Waiting")] = newTile("Waiting", waiting, "plain", note, "/waiting")
+		all[named("Blocked")] = newTile("Blocked", operator.Count{}, "plain", "", "/keys?blocked=1")
 	}
 	died := agoText("newest", v.NewestDeadLetterAt, v.At)
 	all = append(all, newTile("Dead", v.Count("dead_letters"), "bad", died, "/dead-letters"))
 	if published := s.published(); published != nil {
 		all = append(all, *published)
 	}
-	for _, t := range all {
-		switch name := strings.ToLower(t.Name); {
-		case t.count.N > 0 || t.count.Precision == operator.Unknown:
-			shown.All = append(shown.All, t)
-		case t.rare:
-		case t.count.Precision == operator.Exact || t.count.Precision == "":
-			shown.None = append(shown.None, name)
-		default:
-			shown.Unseen = append(shown.Unseen, name)
+	var shown []tile
+	for _, name := range []string{"Waiting", "Retrying", "Blocked", "Scheduled", "Dead", "Published"} {
+		if n := named(name); n >= 0 {
+			shown = append(shown, all[n])
+			all = slices.Delete(all, n, n+1)
 		}
 	}
-	return shown
+	return append(shown, slices.DeleteFunc(all, func(t tile) bool { return t.count.N == 0 })...)
 }
 
 // keysBlocked reports whether a rejected message, a scheduled one or a dead letter may block a key.
@@ -114,6 +100,9 @@ func newTile(name string, count operator.Count, level, note, link string) tile {
 	t := tile{Name: name, Count: tileText(count), Note: note, Link: link, Level: level, count: count}
 	if exact := show.Count(count); exact != t.Count {
 		t.Exact = exact
+	}
+	if count.N == 0 && count.Precision != operator.Unknown {
+		t.Level, t.Note = "none", ""
 	}
 	return t
 }
