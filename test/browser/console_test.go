@@ -302,7 +302,7 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 		s.do(chromedp.Click("button.do"), chromedp.WaitNotPresent("button.do"))
 		s.shows(done)
 	}
-	act("/dead-letters", "Delete 2…", "2 dead letters would be deleted for good", "deleted 2 dead letters")
+	act("/dead-letters?routing-key=orders.paid", "Delete these…", "2 dead letters would be deleted for good", "deleted 2 dead letters")
 	act("/message?id=-1", "Resend…", "1 dead letter would be resent", "resent 1 dead letter")
 	act("/dead-letters", "Resend these…", "2 dead letters would be resent", "resent 2 dead letters",
 		"They will fail again unless you first bind a queue to the exchange for this routing key")
@@ -380,7 +380,7 @@ func TestTheConsoleWorksWithoutJavaScript(t *testing.T) {
 	s.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
 		VALUES (-1, now(), gen_random_uuid(), 6, 1, 'r', 'nack', '1')`)
 	s.do(call(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}), chromedp.Navigate(s.url+"/dead-letters"),
-		chromedp.Click(`//button[text()="Delete 1…"]`), chromedp.WaitVisible("button.do"),
+		chromedp.Click(`//button[span="Delete these…"]`), chromedp.WaitVisible("button.do"),
 		chromedp.Click("button.do"), chromedp.WaitVisible(`//strong[text()="deleted 1 dead letter"]`))
 }
 

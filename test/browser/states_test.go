@@ -123,7 +123,7 @@ func TestChartsAndChangesWorkWithTheKeyboard(t *testing.T) {
 		document.activeElement.getAttribute("aria-valuetext").includes("UTC")`)
 
 	s.do(chromedp.Navigate(s.url+"/dead-letters"), chromedp.WaitVisible(".groups"))
-	s.tabTo(`document.activeElement.innerText === "Delete 3…"`)
+	s.tabTo(`document.activeElement.innerText === "Delete these…"`)
 	s.do(chromedp.KeyEvent("\r"), chromedp.WaitVisible("#typed"))
 	s.tabTo(`document.activeElement.id === "typed"`)
 	s.do(chromedp.KeyEvent("2\r"), chromedp.WaitVisible(`#live [role="alert"]`))

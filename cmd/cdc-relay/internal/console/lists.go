@@ -15,8 +15,9 @@ type listed struct {
 	picked
 	table
 	// Groups are the rows of the whole list by cause, or those of one cause by routing key; nil: the page shows another
-	// part of the list.
-	Groups []shownGroup
+	// part of the list. Heading counts them and their rows, and More those that are not shown.
+	Groups        []shownGroup
+	Heading, More string
 	// Some: the groups do not count all rows.
 	Some bool
 }
@@ -43,11 +44,11 @@ func (g shownGroup) Fields() []field {
 }
 
 // mostGroups is how many groups a page shows.
-const mostGroups = 20
+const mostGroups = 10
 
 // byCause adds the groups of the list to its first page, which is at path with these filters.
 func (l *listed) byCause(
-	ctx context.Context, c *Console, tables *operator.Tables, path string, filters url.Values, changes ...operator.Verb,
+	ctx context.Context, c *Console, tables *operator.Tables, path string, filters url.Values, resend operator.Verb,
 ) error {
 	by := causes(l.filter.In(""))
 	if by == nil || l.part.After != "" {
@@ -58,12 +59,19 @@ func (l *listed) byCause(
 		return err
 	}
 	l.Some = groups.N.Precision != operator.Exact
+	one := "cause"
+	if by.Keys != nil {
+		one = "routing key"
+	}
+	l.Heading = show.Plural(groups.Causes, one) + ", " + wordsOf(resend).rows(groups.N.N)
+	rest := groups.N.N
 	for _, g := range groups.All {
+		rest -= g.N
 		number := show.Number(g.N)
 		if l.Some {
 			number = "these"
 		}
-		shown := shownGroup{Group: g, Path: path, Changes: c.choices(number, changes...)}
+		shown := shownGroup{Group: g, Path: path, Changes: c.choices(number, resend)}
 		_, shown.Fix = show.GroupFailure(g)
 		link := maps.Clone(filters)
 		for _, f := range shown.Fields() {
@@ -71,6 +79,9 @@ func (l *listed) byCause(
 		}
 		shown.Link = path + "?" + link.Encode()
 		l.Groups = append(l.Groups, shown)
+	}
+	if more := groups.Causes - int64(len(groups.All)); more > 0 {
+		l.More = "and " + show.Number(more) + " more, with " + wordsOf(resend).rows(rest)
 	}
 	return nil
 }
@@ -153,7 +164,7 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 		return shown, err
 	}
 	shown.change(c, operator.Requeue, operator.Purge)
-	return shown, shown.byCause(ctx, c, tables, "/dead-letters", url.Values{}, operator.Requeue, operator.Purge)
+	return shown, shown.byCause(ctx, c, tables, "/dead-letters", url.Values{}, operator.Requeue)
 }
 
 func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {

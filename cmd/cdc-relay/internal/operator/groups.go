@@ -44,6 +44,8 @@ type Groups struct {
 	// N counts the messages of all groups, also of those that are not among All. It is AtLeast if only the first
 	// MostCounted rows were read.
 	N Count
+	// Causes is how many groups there are, also those that are not among All.
+	Causes int64
 }
 
 // GroupOptions says what to group.
@@ -66,7 +68,7 @@ SELECT code, exchange, CASE WHEN {by_key} THEN pg_catalog.min(routing_key) END, 
        CASE WHEN pg_catalog.min(routing_key) = pg_catalog.max(routing_key) THEN pg_catalog.min(routing_key) END,
        pg_catalog.count(DISTINCT routing_key), coalesce((pg_catalog.array_agg(error ORDER BY at DESC))[1], ''),
        count(*), pg_catalog.min(at), pg_catalog.max(at), (pg_catalog.sum(count(*)) OVER ())::bigint,
-       (SELECT count(*) FROM looked)
+       count(*) OVER (), (SELECT count(*) FROM looked)
 FROM failed WHERE {where} GROUP BY code, exchange, CASE WHEN {by_key} THEN routing_key END, header
 ORDER BY count(*) DESC, 1, 2, 3, 4 LIMIT $2`
 
@@ -134,7 +136,7 @@ func (t *Tables) collectGroups(
 	g.All, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (one Group, err error) {
 		var first, last pgtype.Timestamptz
 		err = row.Scan(&one.Reason, &one.Exchange, &one.RoutingKey, &one.Header, &one.OneKey, &one.Keys, &one.Example,
-			&one.N, &first, &last, &g.N.N, &looked)
+			&one.N, &first, &last, &g.N.N, &g.Causes, &looked)
 		one.First, one.Last = pgtime.FromColumn(first), pgtime.FromColumn(last)
 		return one, err
 	})

@@ -72,7 +72,7 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 			t.Errorf("%+v: the filter selects %d: %v", g, would, err)
 		}
 	}
-	if few, err := o.Groups(t.Context(), operator.Dead, operator.GroupOptions{Most: 1}); err != nil || len(few.All) != 1 || few.N != exactly(8) {
+	if few, err := o.Groups(t.Context(), operator.Dead, operator.GroupOptions{Most: 1}); err != nil || len(few.All) != 1 || few.N != exactly(8) || few.Causes != int64(len(dead.All)) {
 		t.Errorf("%+v: %v", few, err)
 	}
 }
