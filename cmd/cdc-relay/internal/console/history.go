@@ -2,8 +2,10 @@ package console
 
 import (
 	"context"
+	"html/template"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -123,6 +125,30 @@ func (h *history) verdict() *show.Verdict {
 		return nil
 	}
 	return &h.mu.newest.view.Verdict
+}
+
+// verdictShown is the verdict on a page.
+type verdictShown struct {
+	*show.Verdict
+	// Short: the page shows its sentence, and the rest only on demand.
+	Short bool
+}
+
+// Whole is the text to copy.
+func (v verdictShown) Whole() string {
+	var b strings.Builder
+	v.Print(&b, show.Plain)
+	for _, line := range []string{v.Alert, v.Runbook} {
+		if line != "" {
+			b.WriteString(line + "\n")
+		}
+	}
+	return b.String()
+}
+
+// verdict renders the verdict for the page at this path.
+func (c *Console) verdict(path string) (template.HTML, error) {
+	return c.render("verdict", verdictShown{c.history.verdict(), path != "/"})
 }
 
 // view returns the last sample; false: there is none.

@@ -95,7 +95,7 @@ const updateHeader = "X-Update"
 // update sends what changes on a page: the verdict and the body.
 func (c *Console) update(w http.ResponseWriter, r *http.Request, p page) {
 	body, _ := c.body(r.Context(), c.sessions.updates, r, p) // an error is a body, too
-	verdict, _ := c.render("verdict", c.history.verdict())   // the template is a part of the program
+	verdict, _ := c.verdict(p.path)                          // the template is a part of the program
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(map[string]template.HTML{"live": body, "verdict": verdict}) //nolint:errcheck // as write
 }
@@ -142,7 +142,7 @@ func (c *Console) write(w http.ResponseWriter, r *http.Request, a answer) {
 		f.Pages = append(f.Pages, navigation{p.path, p.title, p.path == a.path})
 	}
 	var text template.HTML
-	verdict, err := c.render("verdict", c.history.verdict())
+	verdict, err := c.verdict(a.path)
 	if err == nil {
 		f.Verdict = verdict
 		text, err = c.render("frame", f)

@@ -49,33 +49,33 @@ const (
 	Differ
 )
 
-// Conditions returns the level of each condition, and the alert that fires for it. The verdict leaves out
-// growth and latency: only a time series shows them, such as the console's charts.
+// Conditions returns the level of each condition, the alert that fires for it, and the chapter of the runbook. The
+// verdict leaves out growth and latency: only a time series shows them, such as the console's charts.
 func Conditions() map[Condition]struct {
-	Level Level
-	Alert string
+	Level          Level
+	Alert, Chapter string
 } {
 	return map[Condition]struct {
-		Level Level
-		Alert string
+		Level          Level
+		Alert, Chapter string
 	}{
-		Late:          {Critical, "CdcRelayMessagesLate"},
-		NoRelay:       {Critical, "CdcRelayAbsent"},
-		RelayGone:     {Warning, "CdcRelayGone"},
-		NotPublishing: {Critical, "CdcRelayBrokerNotReady"},
-		DatabaseFails: {Critical, "CdcRelayDatabaseNotReady"},
-		Stopped:       {Critical, "CdcRelayPublishingStopped"},
-		NoAnswers:     {Warning, "CdcRelayNoAnswers"},
-		NotStreaming:  {Warning, "CdcRelayNobodyStreams"},
-		SetAside:      {Warning, "CdcRelayRowsSetAside"},
-		BlockedKey:    {Warning, "CdcRelayRejections"},
-		DeadLetters:   {Warning, "CdcRelayDeadLetters"},
-		Rejections:    {Warning, "CdcRelayRejections"},
-		NewerVersion:  {Warning, "CdcRelayNewerVersion"},
-		Depth:         {Warning, "CdcRelayQueueGrows"},
-		WAL:           {Warning, "CdcRelayWalGrows"},
-		SlotLost:      {Warning, "CdcRelaySlotLost"},
-		Differ:        {Warning, ""},
+		Late:          {Critical, "CdcRelayMessagesLate", "the-queue-grows"},
+		NoRelay:       {Critical, "CdcRelayAbsent", "no-relay-runs"},
+		RelayGone:     {Warning, "CdcRelayGone", "one-relay-is-gone"},
+		NotPublishing: {Critical, "CdcRelayBrokerNotReady", "not-ready"},
+		DatabaseFails: {Critical, "CdcRelayDatabaseNotReady", "not-ready"},
+		Stopped:       {Critical, "CdcRelayPublishingStopped", "rows-cannot-be-deleted"},
+		NoAnswers:     {Warning, "CdcRelayNoAnswers", "ready-and-nothing-leaves"},
+		NotStreaming:  {Warning, "CdcRelayNobodyStreams", "not-ready"},
+		SetAside:      {Warning, "CdcRelayRowsSetAside", "rows-cannot-be-deleted"},
+		BlockedKey:    {Warning, "CdcRelayRejections", "keys-are-blocked"},
+		DeadLetters:   {Warning, "CdcRelayDeadLetters", "dead-letters"},
+		Rejections:    {Warning, "CdcRelayRejections", "rejections"},
+		NewerVersion:  {Warning, "CdcRelayNewerVersion", "a-newer-version"},
+		Depth:         {Warning, "CdcRelayQueueGrows", "the-queue-grows"},
+		WAL:           {Warning, "CdcRelayWalGrows", "wal-grows"},
+		SlotLost:      {Warning, "CdcRelaySlotLost", "the-slot-was-lost"},
+		Differ:        {Warning, "", ""},
 	}
 }
 

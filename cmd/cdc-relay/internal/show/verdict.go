@@ -34,6 +34,9 @@ type Verdict struct {
 	Others []string `json:"others"`
 	// Page is the console's page about it; "": none.
 	Page string `json:"-"`
+	// Alert is the alert that fires for it, and Runbook the address of its chapter; "": none.
+	Alert   string `json:"-"`
+	Runbook string `json:"-"`
 }
 
 // finding is one thing that is not well.
@@ -50,13 +53,22 @@ type finding struct {
 // mostAlso is the length of a line below the worst finding: with its first word, it fits into 120 columns.
 const mostAlso = 113
 
+// of says where to read about the condition.
+func (v Verdict) of(is Condition) Verdict {
+	about := Conditions()[is]
+	if v.Alert = about.Alert; about.Chapter != "" {
+		v.Runbook = "https://cdc-relay.github.io/cdc-relay/runbook#" + about.Chapter
+	}
+	return v
+}
+
 // Unreadable is the verdict if the tables cannot be read.
 func Unreadable(table outbox.Table, err error) Verdict {
 	return Verdict{
 		Level: DatabaseFails.level(), Text: "Critical: the outbox cannot be read",
 		Detail: OneLine(string(Redact([]byte(err.Error())))), Fix: OneLine(problem.Hint(err)),
 		Command: problem.Command(table, "check"), Page: "/check", Others: []string{},
-	}
+	}.of(DatabaseFails)
 }
 
 // Print writes the verdict for people: the sentence, what to do, and the other findings.
@@ -106,7 +118,7 @@ func (v *Stats) judge(cfg *relay.Config, blocked *operator.Key) Verdict {
 	verdict := Verdict{
 		Level: worst.is.level(), Text: worst.is.level().words() + worst.text, Detail: worst.detail, Fix: worst.fix,
 		Command: worst.command, Page: worst.page, Messages: worst.messages, Others: []string{},
-	}
+	}.of(worst.is)
 	for _, other := range found[1:] {
 		line := cmp.Or(other.also, other.text)
 		if with := line + "; " + other.fix; other.fix != "" && len(with) <= mostAlso {

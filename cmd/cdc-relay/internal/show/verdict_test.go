@@ -43,6 +43,26 @@ func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
 	}
 }
 
+// A verdict leads to the chapter of its alert, except for a blocked key, which has its own.
+func TestTheVerdictHasTheChaptersOfTheAlerts(t *testing.T) {
+	text, _ := rules(t)
+	runbook, err := os.ReadFile("../../../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := strings.ReplaceAll(strings.ToLower(string(runbook)), " ", "-")
+	for is, c := range Conditions() {
+		url := Verdict{}.of(is).Runbook
+		rule := regexp.MustCompile("(?s)- alert: " + c.Alert + "\n.*?runbook_url: (\\S+)").FindStringSubmatch(text)
+		if c.Alert != "" && is != BlockedKey && (rule == nil || rule[1] != url) {
+			t.Errorf("%s: the chapter is %q, the rule has %q", c.Alert, url, rule)
+		}
+		if c.Chapter != "" && !strings.Contains(headings, "\n##-"+c.Chapter+"\n") {
+			t.Errorf("the runbook has no chapter %s", c.Chapter)
+		}
+	}
+}
+
 // A state has one level, in the views and in the alerts. Only a time series shows latency, restarts, growth, and alarms
 // that come and go.
 func TestTheVerdictHasTheLevelsOfTheAlerts(t *testing.T) {

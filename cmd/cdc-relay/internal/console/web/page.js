@@ -18,8 +18,9 @@ async function copy(button) {
     area.remove();
     button.focus();
   }
+  button.dataset.label ||= button.textContent;
   button.textContent = done ? "Copied" : "Press Ctrl+C";
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  setTimeout(() => { button.textContent = button.dataset.label; }, 2000);
 }
 
 document.addEventListener("click", (event) => {
