@@ -263,6 +263,7 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 		{"Dead letters", "dead-letters", "invoices.issued"},
 		{"Published", "published", "orders.shipped"},
 		{"Live", "live", "orders.created"},
+		{"Relays", "relays", "No relay tells that it runs"},
 		{"Check", "check", "checks are ok"},
 	} {
 		s.do(chromedp.Click(`//nav//a[text()="`+page.link+`"]`), chromedp.WaitVisible(`//h1[text()="`+page.link+`"]`))
@@ -281,6 +282,9 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 	s.do(chromedp.Navigate(s.url+"/message"), chromedp.SendKeys("#id", "1\n"), chromedp.WaitVisible(".timeline"))
 	s.shows("It is tried again")
 	s.look("message")
+	s.do(chromedp.SendKeys(`[name="q"]`, "customer-1\n"), chromedp.WaitVisible(`//h1[text()="Search"]`))
+	s.shows("Waiting with this ordering key")
+	s.look("search")
 
 	// The page updates without a reload.
 	s.do(chromedp.Navigate(s.url+"/waiting?routing-key=just.now"), chromedp.WaitVisible("h1"))
@@ -392,11 +396,11 @@ func TestTheConsoleWorksWithTheKeyboard(t *testing.T) {
 		t.Errorf("the first stop is %q", focused)
 	}
 	reached := map[string]bool{}
-	for range 14 {
+	for range 16 {
 		s.do(chromedp.KeyEvent("\t"))
 		reached[get(s, chromedp.Evaluate[string](`document.activeElement.innerText || ""`))] = true
 	}
-	for _, link := range []string{"Overview", "Waiting", "Keys", "Dead letters", "Published", "Live", "One message", "Check"} {
+	for _, link := range []string{"Overview", "Waiting", "Keys", "Dead letters", "Published", "Live", "One message", "Relays", "Check"} {
 		if !reached[link] {
 			t.Errorf("%s is not reached: %v", link, reached)
 		}

@@ -294,6 +294,8 @@ func TestTheConsoleShowsARunningRelay(t *testing.T) {
 	s.do(chromedp.Navigate(s.url+"/keys"), chromedp.WaitVisible("tbody tr"))
 	s.shows("it is tried again")
 	look("keys")
+	s.do(chromedp.Navigate(s.url+"/relays"), chromedp.WaitVisible(".state.good"))
+	look("relays at work")
 	s.do(chromedp.Navigate(s.url + "/dead-letters"))
 	s.shows("parcels.lost")
 	shoot("dead-letters", "light")

@@ -119,6 +119,7 @@ func (c *Console) handler(running context.Context) http.Handler {
 		}
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { c.show(w, r, p) })
 	}
+	mux.HandleFunc("GET /search", c.search)
 	mux.HandleFunc("GET /change", c.ask)
 	mux.HandleFunc("POST /change", c.change)
 	mux.HandleFunc("GET /style.css", file("style.css", "text/css; charset=utf-8"))

@@ -27,6 +27,8 @@
 //   - chart.go: what the charts show
 //   - lists.go, table.go: the pages with a list, and their tables
 //   - filters.go: the filters in a URL, in a form and as links
+//   - search.go: messages by id or key, on every page
+//   - relays.go: what each relay told
 //   - message.go, timeline.go, content.go: the page of one message, its life, its headers and body
 //   - tail.go: the newest messages of all tables
 //   - check.go: the check in the background

@@ -45,6 +45,7 @@ func (c *Console) pages() []page {
 		{"/published", "Published", "list", true, false, c.publishedPage},
 		{"/tail", "Live", "tail", true, false, c.tailPage},
 		{"/message", "One message", "message", true, false, c.messagePage},
+		{"/relays", "Relays", "relays", true, true, c.relaysPage},
 		{"/check", "Check", "check", false, true, c.checkPage},
 	}
 }

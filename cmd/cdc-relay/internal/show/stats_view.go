@@ -213,6 +213,9 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 // Count returns one of the counts by its name in JSON, such as queue_depth.
 func (v Stats) Count(name string) operator.Count { return v.counts[name] }
 
+// Differences says in which version and settings the relays that work differ.
+func (v Stats) Differences() []string { return v.differences }
+
 // showSlot copies the state of the slot, if this database has it.
 func (v *Stats) showSlot(slot slot.Slot) {
 	if !slot.Here {
