@@ -121,6 +121,32 @@ func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
 	}
 }
 
+// The rejected message that blocks a key becomes a dead letter. Only one message at a time does.
+func TestConsoleLetsAKeyGoOn(t *testing.T) {
+	env, db := withTables(t, "--mode", "poll")
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
+		VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack: no'), ('r', '2', 'k', NULL, 0, NULL)`)
+	_, at := startConsole(t, env, "--allow-changes")
+	_, first := fetch(t, http.MethodGet, at+"/message?id=1", nil)
+	_, behind := fetch(t, http.MethodGet, at+"/message?id=2", nil)
+	const button = "Move to dead letters and let the key go on…"
+	if !strings.Contains(first, button) || strings.Contains(behind, button) {
+		t.Errorf("the first message of the key:\n%s\nthe one behind it:\n%s", first, behind)
+	}
+	if status, body := fetch(t, http.MethodGet, at+"/change?do=bury", nil); status != http.StatusBadRequest {
+		t.Errorf("all messages: %d\n%s", status, body)
+	}
+	_, question := fetch(t, http.MethodGet, at+"/change?do=bury&id=1", nil)
+	if !strings.Contains(question, "<strong>1 waiting message</strong> would become a dead letter") {
+		t.Errorf("asked:\n%s", question)
+	}
+	status, body := confirm(t, at, question)
+	left := query[int](t, db, `SELECT count(*)::int FROM outbox`)
+	if dead := query[int](t, db, `SELECT id::int FROM outbox_dead_letter`); status != http.StatusOK || left != 1 || dead != 1 {
+		t.Errorf("status %d, %d wait, %d is dead\n%s", status, left, dead, body)
+	}
+}
+
 // A replay inserts copies of exactly the messages that were confirmed.
 func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")

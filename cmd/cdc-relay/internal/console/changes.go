@@ -73,8 +73,8 @@ func (c *Console) changing(ctx context.Context, r *http.Request, do doing) (aske
 		if err = a.mistake(); err != nil {
 			return err
 		}
-		if a.Do == operator.Delete && len(a.filter.IDs)+len(a.filter.MessageIDs) == 0 {
-			return mistakef("delete: want the id of a message")
+		if (a.Do == operator.Delete || a.Do == operator.Bury) && len(a.filter.IDs)+len(a.filter.MessageIDs) == 0 {
+			return mistakef("%s: want the id of a message", a.Do)
 		}
 		a.Filters, a.Back = a.inWords(), a.origin(r)
 		return do(ctx, tables, &a)
@@ -212,6 +212,9 @@ func (a *asked) count(n int64) {
 	w := wordsOf(a.Do)
 	a.Count, a.What, a.Would = n, w.rows(n), w.would
 	a.Label = w.verb + " " + a.What
+	if a.Do == operator.Bury {
+		a.Label = w.verb
+	}
 	a.Typing = n > 1 && typed(a.Do)
 	if a.Deletes() {
 		a.Label += " for good"
@@ -288,7 +291,7 @@ func number(text string) int64 {
 
 // run changes the rows if agreed returns nil for their number.
 func (a *asked) run(ctx context.Context, tables *operator.Tables, agreed func(total int64) error) error {
-	ofOutbox := a.Do == operator.Retry || a.Do == operator.Delete
+	ofOutbox := slices.Contains([]operator.Verb{operator.Retry, operator.Delete, operator.Bury}, a.Do)
 	change, err := a.change(asOf(a.filter, time.UnixMicro(a.At), !ofOutbox))
 	if err != nil {
 		return err

@@ -54,6 +54,10 @@ func wordsOf(do operator.Verb) words {
 		return words{"Resend", "would be sent again", "published message", "published messages", "/published"}
 	case operator.Delete:
 		return words{"Delete", "would be deleted for good", "waiting message", "waiting messages", "/waiting"}
+	case operator.Bury:
+		return words{
+			"Move to dead letters", "would become a dead letter", "waiting message", "waiting messages", "/waiting",
+		}
 	case operator.Purge:
 		return words{"Delete", "would be deleted for good", "dead letter", "dead letters", "/dead-letters"}
 	}

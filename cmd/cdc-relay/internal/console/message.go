@@ -104,6 +104,13 @@ func (c *Console) shownMessage(around show.Surroundings, m operator.Message) one
 		case operator.Retrying:
 			one.Level, one.Changes = "warning", c.choices("now", operator.Retry)
 		}
+		if m.Attempts > 0 {
+			then := ""
+			if m.OrderingKey != nil && !show.DeadLettersBlock(c.relay()) {
+				then = "and let the key go on"
+			}
+			one.Changes = append(one.Changes, c.choices(then, operator.Bury)...)
+		}
 		one.Changes = append(one.Changes, c.choices("", operator.Delete)...)
 		one.Facts.take("state", "place")
 	}
