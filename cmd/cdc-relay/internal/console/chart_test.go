@@ -111,6 +111,28 @@ func TestValuesOfAnAxisAreRound(t *testing.T) {
 	}
 }
 
+// JSON becomes a tree in its order, with the texts that it has.
+func TestJSONBecomesATree(t *testing.T) {
+	var lines []string
+	var write func(n node)
+	write = func(n node) {
+		lines = append(lines, n.Name+n.Text)
+		for _, one := range n.Nodes {
+			write(one)
+		}
+		lines = append(lines, n.Close)
+	}
+	write(*treeOf("p", []byte(`{"z":[1e400,null,"<b>\"\u00e4"],"a":{},"":true}`)))
+	if got, want := strings.Join(lines, " "), `{ "z"[ 1e400  null  "<b>\"ä"  ] "a"{ } ""true  }`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, text := range []string{"", "1", `"x"`, "{", "[1] 2", `{"a" 1}`, strings.Repeat("[", 60) + strings.Repeat("]", 60), "[" + strings.Repeat("1,", 2000) + "1]"} {
+		if got := treeOf("p", []byte(text)); got != nil {
+			t.Errorf("%.50s: %+v", text, got)
+		}
+	}
+}
+
 // JSON is laid out only if that does not make it much longer, and stays the same JSON.
 func TestJSONIsLaidOutWithinBounds(t *testing.T) {
 	deep := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)

@@ -11,6 +11,8 @@ import (
 // content is a part of a message that is shown as it is: headers, properties, body.
 type content struct {
 	Name, Note, Text string
+	// Tree is the same as JSON that folds; nil: it is no object or array, or a large one.
+	Tree *node
 }
 
 // contentsOf returns the parts that may be shown, and their names among the facts.
@@ -18,7 +20,9 @@ func contentsOf(m operator.Message) (all []content, names []string) {
 	v := show.MessageOf(m)
 	add := func(name, fact, note string, text []byte) {
 		if text != nil {
-			all, names = append(all, content{name, note, string(laidOut(text))}), append(names, fact)
+			all, names = append(all, content{
+				name, note, string(laidOut(text)), treeOf(string(m.State)+"-"+fact, text),
+			}), append(names, fact)
 		}
 	}
 	add("Headers", "headers", "", v.Headers)

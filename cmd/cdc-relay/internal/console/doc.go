@@ -29,7 +29,7 @@
 //   - filters.go: the filters in a URL, in a form and as links
 //   - search.go: messages by id or key, on every page
 //   - relays.go: what each relay told
-//   - message.go, timeline.go, content.go: the page of one message, its life, its headers and body
+//   - message.go, timeline.go, content.go, tree.go: the page of one message, its life, its headers and body
 //   - tail.go: the newest messages of all tables
 //   - check.go: the check in the background
 //   - choices.go, changes.go: the buttons of changes; resend and delete
