@@ -150,7 +150,7 @@ func TestRowsThatOnlyWaitAreNotBlocked(t *testing.T) {
 	s.do(chromedp.Navigate(s.url + "/"))
 	s.tileIs("Waiting", "plain 88")
 	s.shows("87 behind an earlier one of their key")
-	s.tileIs("Blocked", "none 0")
+	s.tileIs("Blocked", "empty 0")
 	if get(s, chromedp.Evaluate[string](`document.querySelector(".verdict .button").innerText`)) == "Show" {
 		t.Error("the button does not say what it shows")
 	}
@@ -165,7 +165,7 @@ func TestLargeNumbersFitTheirTiles(t *testing.T) {
 	s.exec(`ANALYZE outbox`)
 	s.do(chromedp.Navigate(s.url + "/"))
 	s.tileIs("Waiting", "plain ~12.3k")
-	if n := get(s, chromedp.Evaluate[int](`document.querySelectorAll(".tile:not(.none)").length`)); n != 1 {
+	if n := get(s, chromedp.Evaluate[int](`document.querySelectorAll(".tile:not(.empty)").length`)); n != 1 {
 		t.Errorf("%d tiles", n)
 	}
 	s.becomes(`document.querySelector(".tile").title === "about 12,345"`)
@@ -302,7 +302,7 @@ func TestTheConsoleShowsARunningRelay(t *testing.T) {
 	behind := s.count(`SELECT coalesce(min(id), 0)::int FROM outbox WHERE attempts > 0`)
 	s.exec(`INSERT INTO outbox (routing_key, ordering_key, payload) SELECT 'orders.paid', ordering_key, '{"order_id": 43}' FROM outbox WHERE id = $1`, behind)
 	behind = s.count(`SELECT max(id)::int FROM outbox WHERE routing_key = 'orders.paid' AND payload::text LIKE '%43%'`)
-	s.do(chromedp.Navigate(s.url+"/message"), chromedp.SendKeys("#id", quoted(behind)+"\n"), chromedp.WaitVisible(".timeline"))
+	s.do(chromedp.Navigate(s.url+"/message"), chromedp.SendKeys(`[name="q"]`, quoted(behind)+"\n"), chromedp.WaitVisible(".timeline"))
 	s.shows("of its ordering key")
 	shoot("message", "light")
 }

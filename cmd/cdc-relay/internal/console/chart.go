@@ -20,8 +20,11 @@ const (
 	p50
 )
 
-// noMessages is the value of a latency without a message.
-const noMessages = -2
+// The values of a sample without one: of what nobody told, and of a latency without a message.
+const (
+	unknown    = -1
+	noMessages = -2
+)
 
 // series says what one chart shows.
 type series struct {
@@ -74,8 +77,8 @@ type chartLine struct {
 	Name, Now, Texts, Path string
 }
 
-// chart draws all these points, of which there is at least one.
-func (s series) chart(points []point) chart {
+// chart draws all these points, of which there is at least one. Missing says why the newest value is unknown.
+func (s series) chart(points []point, missing string) chart {
 	first, newest, peak := s.lines[0].value, points[len(points)-1], -1.0
 	for _, p := range points {
 		peak = max(peak, p[first])
@@ -102,6 +105,9 @@ func (s series) chart(points []point) chart {
 			texts[n] = s.textOf(p[l.value])
 		}
 		now := texts[len(texts)-1]
+		if newest[l.value] == unknown { // once for all lines
+			now, missing = missing, ""
+		}
 		c.Lines = append(c.Lines, chartLine{i + 1, l.name, now, strings.Join(texts, "|"), l.path(points, top)})
 	}
 	return c
@@ -130,7 +136,7 @@ func (s series) textOf(v float64) string {
 	case v == noMessages:
 		return "no messages"
 	case v < 0:
-		return "unknown"
+		return "no answer"
 	}
 	return s.text(v)
 }

@@ -75,7 +75,7 @@ func TestAChartHasAxesAndTheThreshold(t *testing.T) {
 		{3000, "10,000 5,000 0", true, false},
 		{15_000, "20,000 10,000 0", true, true},
 	} {
-		c := allSeries()[1].chart(sampled(100, test.value))
+		c := allSeries()[1].chart(sampled(100, test.value), "")
 		if strings.Join(c.Axis, " ") != test.axis || (c.AlertAt != "") != test.alert || c.Over != test.over {
 			t.Errorf("%v: %+v", test.value, c)
 		}
@@ -170,10 +170,13 @@ func TestANumberFitsItsTile(t *testing.T) {
 
 // A latency without a message is not an unknown one.
 func TestAChartTellsNoMessagesFromNoAnswer(t *testing.T) {
-	for value, want := range map[float64]string{noMessages: "no messages", -1: "unknown", 3: "3 ms"} {
-		c := allSeries()[3].chart(sampled(30, value))
-		for _, l := range c.Lines {
-			if told := strings.Split(l.Texts, "|")[1]; l.Now != want || told != want || (l.Path != "") != (value > 0) {
+	for value, want := range map[float64]string{noMessages: "no messages", unknown: "no answer", 3: "3 ms"} {
+		c := allSeries()[3].chart(sampled(30, value), "no answer")
+		for i, l := range c.Lines {
+			if i > 0 && value == unknown {
+				want = "" // the first line says it for both
+			}
+			if told := strings.Split(l.Texts, "|")[1]; l.Now != want || i == 0 && told != want || (l.Path != "") != (value > 0) {
 				t.Errorf("%v: now %q, told %q, path %s", value, l.Now, told, l.Path)
 			}
 		}

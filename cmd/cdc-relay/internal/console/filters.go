@@ -24,6 +24,8 @@ type picked struct {
 	query url.Values
 	// States are links to the rows of each state.
 	States []chip
+	// none says why the list is empty without a filter, and what to do.
+	none string
 	// Note says why the filters may match nothing; "": they look right.
 	Note string
 	// Changes are the changes that apply to the selected rows.
@@ -82,6 +84,14 @@ func (p picked) Active() (active []chip) {
 		}
 	}
 	return active
+}
+
+// None says why the list is empty, and what to do.
+func (p picked) None() string {
+	if slices.ContainsFunc(p.Fields, func(f field) bool { return f.Set }) {
+		return "No message matches. Remove a filter, or search for an id or a key."
+	}
+	return p.none
 }
 
 // mistaken reports whether a field has an invalid value: the page shows the form, and no rows.

@@ -96,7 +96,7 @@ func (h *history) add(taken sample, at time.Time, err error) {
 }
 
 func pointOf(view show.Stats) point {
-	p := point{-1, -1, -1, -1, -1}
+	p := point{unknown, unknown, unknown, unknown, unknown}
 	if view.QueueDepth != nil {
 		p[depth] = float64(*view.QueueDepth)
 	}
@@ -208,9 +208,17 @@ func (h *history) charts() charts {
 	drawn := charts{To: h.mu.at.UTC(), Step: historyEvery.Seconds()}
 	drawn.From = drawn.To.Add(-time.Duration(len(h.mu.points)-1) * historyEvery)
 	for _, s := range allSeries() {
-		drawn.All = append(drawn.All, s.chart(h.mu.points))
+		drawn.All = append(drawn.All, s.chart(h.mu.points, s.missing(h.mu.newest.view)))
 	}
 	return drawn
+}
+
+// missing says why the newest value is unknown: which relay does not answer, or that the database is slow.
+func (s series) missing(v show.Stats) string {
+	if first := s.lines[0].value; first == depth || first == oldest {
+		return "the query took too long"
+	}
+	return show.OrElse(strings.Join(v.Relays.Missed(), "; "), "no relay answers")
 }
 
 // failing are the causes of most failures, with links to their messages.

@@ -138,6 +138,7 @@ func (c *Console) list(
 
 func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
 	shown, list, err := c.list(ctx, tables, r, "Waiting messages", "", "reason", "state")
+	shown.none = "No message waits. To publish one, insert a row into " + c.relay().Table.String() + "."
 	if v, sampled := c.history.view(); sampled {
 		shown.offerStates(v)
 	}
@@ -160,6 +161,7 @@ func (c *Console) waitingPage(ctx context.Context, tables *operator.Tables, r *h
 
 func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
 	shown, _, err := c.list(ctx, tables, r, "Dead letters", operator.Dead, "reason")
+	shown.none = "There are no dead letters, and nothing is to do."
 	if err != nil || shown.mistaken() {
 		return shown, err
 	}
@@ -169,6 +171,7 @@ func (c *Console) deadPage(ctx context.Context, tables *operator.Tables, r *http
 
 func (c *Console) publishedPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
 	shown, _, err := c.list(ctx, tables, r, "Published messages", operator.Published)
+	shown.none = "No published message is kept. To keep them for an hour: cdc-relay run --keep-published 1h"
 	if err == nil && !shown.mistaken() {
 		shown.change(c, operator.Replay)
 	}
@@ -203,6 +206,10 @@ func (c *Console) keysPage(ctx context.Context, tables *operator.Tables, r *http
 	}
 	list, err := tables.Keys(ctx, blocked, around.Known(), p.part)
 	p.goOn(list.Next)
+	p.none = "No message with an ordering key waits."
+	if blocked {
+		p.none = "No key is blocked."
+	}
 	p.States = []chip{
 		{Text: "All keys", Link: "/keys", Here: !blocked},
 		{Text: "Blocked keys", Link: "/keys?blocked=1", Here: blocked},

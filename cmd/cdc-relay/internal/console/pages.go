@@ -31,8 +31,7 @@ type page struct {
 // parsed form of the request.
 func (p page) follows(r *http.Request) bool {
 	_, err := strconv.ParseInt(strings.TrimSpace(r.FormValue("id")), 10, 64)
-	paused := p.path == "/tail" && r.Form.Has("paused")
-	return p.updates && !paused && (p.path != "/message" || err == nil)
+	return p.updates && (p.path != "/message" || err == nil)
 }
 
 // pages are the pages in the order of the navigation.
@@ -44,7 +43,7 @@ func (c *Console) pages() []page {
 		{"/dead-letters", "Dead letters", "list", true, false, c.deadPage},
 		{"/published", "Published", "list", true, false, c.publishedPage},
 		{"/tail", "Live", "tail", true, false, c.tailPage},
-		{"/message", "One message", "message", true, false, c.messagePage},
+		{"/message", "Message", "message", true, false, c.messagePage},
 		{"/relays", "Relays", "relays", true, true, c.relaysPage},
 		{"/check", "Check", "check", false, true, c.checkPage},
 	}
@@ -140,7 +139,9 @@ func (c *Console) write(w http.ResponseWriter, r *http.Request, a answer) {
 	}
 	f.User, _ = r.Context().Value(user{}).(string)
 	for _, p := range c.pages() {
-		f.Pages = append(f.Pages, navigation{p.path, p.title, p.path == a.path})
+		if p.path != "/message" { // the search leads there
+			f.Pages = append(f.Pages, navigation{p.path, p.title, p.path == a.path})
+		}
 	}
 	var text template.HTML
 	verdict, err := c.verdict(a.path)

@@ -14,8 +14,6 @@ import (
 
 // tail is the data of the page of the newest messages.
 type tail struct {
-	// Paused: the page does not update itself.
-	Paused bool
 	// Kept: published messages are kept, so that the page can show them.
 	Kept bool
 	table
@@ -26,14 +24,14 @@ const mostTail = 50
 
 // tailPage shows the newest messages of the three tables, by their id.
 func (c *Console) tailPage(ctx context.Context, tables *operator.Tables, r *http.Request) (any, error) {
-	if err := onlyParameters(r, "paused"); err != nil {
+	if err := onlyParameters(r); err != nil {
 		return nil, err
 	}
 	around, err := show.SurroundingsOf(ctx, tables, c.cfg.Source)
 	if err != nil {
 		return nil, err
 	}
-	t := tail{Paused: r.Form.Has("paused"), table: table{Label: "Newest messages"}}
+	t := tail{table: table{Label: "Newest messages"}}
 	if t.Kept, err = tables.HasHistory(ctx); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ type tile struct {
 	Name, Count, Note, Link string
 	// Exact is the number in full, if Count is shorter; else "".
 	Exact string
-	// Level colors the tile: plain, good, warning, bad; none: it is gray, because there are no messages.
+	// Level colors the tile: plain, good, warning, bad; empty: it is gray, because there are no messages.
 	Level string
 	count operator.Count
 }
@@ -102,7 +102,7 @@ func newTile(name string, count operator.Count, level, note, link string) tile {
 		t.Exact = exact
 	}
 	if count.N == 0 && count.Precision != operator.Unknown {
-		t.Level, t.Note = "none", ""
+		t.Level, t.Note = "empty", ""
 	}
 	return t
 }

@@ -4,6 +4,8 @@ const live = document.getElementById("live");
 const verdict = document.getElementById("verdict");
 const state = document.getElementById("state");
 const targets = ["button", "a", "input", "select", "summary", ".chart"].map((name) => name + ":hover").join();
+const refresh = document.getElementById("refresh");
+let on = true;
 const held = new Map(); // the newest content of live and verdict that is not shown yet
 const shown = new Map(); // the newest content that came
 let pressed = false;
@@ -29,7 +31,7 @@ function replace(part, html) {
 }
 
 function put() {
-  if (held.size === 0) return;
+  if (!on || held.size === 0) return;
   for (const [part, html] of [...held]) {
     if (busy(part)) continue;
     held.delete(part);
@@ -41,14 +43,14 @@ function put() {
 // A page that nobody sees needs no updates.
 async function follow() {
   try {
-    const answer = document.hidden ? null : await fetch(location.href, {
+    const answer = document.hidden || !on ? null : await fetch(location.href, {
       headers: {"X-Update": "1"}, signal: AbortSignal.timeout(20000),
     });
     for (const [id, html] of Object.entries(await answer?.json() ?? {})) {
       const part = document.getElementById(id);
       if (shown.get(part) !== html) { shown.set(part, html); held.set(part, html); }
     }
-    state.textContent = "";
+    if (on) state.textContent = "";
     put();
   } catch {
     state.textContent = "No connection to the console: this page is not up to date.";
@@ -56,6 +58,14 @@ async function follow() {
   setTimeout(follow, 2000);
 }
 follow();
+refresh.hidden = false;
+refresh.addEventListener("click", () => {
+  on = !on;
+  refresh.setAttribute("aria-pressed", on);
+  refresh.textContent = on ? "Updates on" : "Updates off";
+  state.textContent = on ? "" : "Updates are off: this page is as it was.";
+  put();
+});
 document.addEventListener("pointerdown", () => { pressed = true; });
 for (const name of ["pointerup", "pointercancel"]) {
   document.addEventListener(name, () => { pressed = false; setTimeout(put, 300); }); // after its click

@@ -3,6 +3,36 @@
 "use strict";
 document.documentElement.classList.add("scripted");
 
+// kept returns a choice of the reader on earlier pages, and keep stores it. Without storage, it holds for this page.
+function kept(name) {
+  try {
+    return localStorage.getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+function keep(name, value) {
+  try {
+    localStorage.setItem(name, value);
+  } catch { /* see above */ }
+}
+
+const theme = document.getElementById("theme");
+const themes = ["auto", "light", "dark"];
+
+function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+  theme.textContent = name[0].toUpperCase() + name.slice(1);
+  theme.title = "Colors: " + name;
+}
+setTheme(themes.includes(kept("theme")) ? kept("theme") : "auto");
+theme.hidden = false;
+theme.addEventListener("click", () => {
+  setTheme(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % themes.length]);
+  keep("theme", document.documentElement.dataset.theme);
+});
+
 async function copy(button) {
   const text = document.getElementById(button.dataset.copy).innerText;
   let done = false;
@@ -34,10 +64,7 @@ document.addEventListener("change", (event) => {
 });
 
 const zone = document.getElementById("zone");
-let local = false;
-try {
-  local = localStorage.getItem("zone") === "local";
-} catch { /* without storage, each page begins with UTC */ }
+let local = kept("zone") === "local";
 
 // inZone returns a time as the server writes it, such as 2006-01-02 15:04:05.000, in the chosen zone.
 function inZone(time) {
@@ -59,9 +86,7 @@ function showTimes() {
 zone.hidden = false;
 zone.addEventListener("click", () => {
   local = !local;
-  try {
-    localStorage.setItem("zone", local ? "local" : "utc");
-  } catch { /* it holds for this page */ }
+  keep("zone", local ? "local" : "utc");
   showTimes();
 });
 const here = document.querySelector("nav [aria-current]");
