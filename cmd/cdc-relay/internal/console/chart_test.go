@@ -1,7 +1,6 @@
 package console
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
@@ -126,30 +125,13 @@ func TestJSONBecomesATree(t *testing.T) {
 	if got, want := strings.Join(lines, " "), `{ "z"[ 1e400  null  "<b>\"ä"  ] "a"{ } ""true  }`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	for _, text := range []string{"", "1", `"x"`, "{", "[1] 2", `{"a" 1}`, strings.Repeat("[", 60) + strings.Repeat("]", 60), "[" + strings.Repeat("1,", 2000) + "1]"} {
+	for _, text := range []string{
+		"", "1", `"x"`, "{", "[1] 2", `{"a" 1}`, strings.Repeat("[", 60) + strings.Repeat("]", 60),
+		"[" + strings.Repeat("1,", 2000) + "1]",
+	} {
 		if got := treeOf("p", []byte(text)); got != nil {
 			t.Errorf("%.50s: %+v", text, got)
 		}
-	}
-}
-
-// JSON is laid out only if that does not make it much longer, and stays the same JSON.
-func TestJSONIsLaidOutWithinBounds(t *testing.T) {
-	deep := strings.Repeat("[", 5000) + strings.Repeat("]", 5000)
-	for text, want := range map[string]string{
-		`{"a":{"b":[1,2]},"c":"x,{[\"\\"}`: "{\n  \"a\": {\n    \"b\": [\n      1,\n      2\n    ]\n  },\n  \"c\": \"x,{[\\\"\\\\\"\n}",
-		`1e400`:                            "1e400",
-		`not JSON {`:                       "not JSON {",
-		deep:                               deep,
-		`"\u202e<script>"`:                 `"\u202e<script>"`,
-	} {
-		if got := string(laidOut([]byte(text))); got != want {
-			t.Errorf("%.60s: %.200s", text, got)
-		}
-	}
-	many := `[` + strings.Repeat(`"x",`, 20_000) + `0]`
-	if got := laidOut([]byte(many)); !json.Valid(got) || len(got) > len(many)+mostIndented {
-		t.Errorf("%d bytes became %d", len(many), len(got))
 	}
 }
 

@@ -1,9 +1,6 @@
 package console
 
 import (
-	"bytes"
-	"encoding/json"
-
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/operator"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 )
@@ -21,7 +18,7 @@ func contentsOf(m operator.Message) (all []content, names []string) {
 	add := func(name, fact, note string, text []byte) {
 		if text != nil {
 			all, names = append(all, content{
-				name, note, string(laidOut(text)), treeOf(string(m.State)+"-"+fact, text),
+				name, note, string(text), treeOf(string(m.State)+"-"+fact, text),
 			}), append(names, fact)
 		}
 	}
@@ -36,38 +33,4 @@ func contentsOf(m operator.Message) (all []content, names []string) {
 		add("Body", "payload", "base64", []byte(*v.PayloadBase64))
 	}
 	return all, names
-}
-
-// mostIndented bounds what indentation adds: deeply nested JSON would become far longer than it is.
-const mostIndented = 256 << 10
-
-// laidOut returns JSON with line breaks and indentation. Text that is not JSON, or would become too long, stays as it
-// is.
-func laidOut(text []byte) []byte {
-	size, depth, quoted := len(text), 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			depth++
-			size += 1 + 2*depth
-		case c == '}' || c == ']':
-			size += 1 + 2*depth
-			depth--
-		case c == ',':
-			size += 1 + 2*depth
-		}
-		if size > len(text)+mostIndented {
-			return text
-		}
-	}
-	var b bytes.Buffer
-	if json.Indent(&b, text, "", "  ") != nil {
-		return text
-	}
-	return b.Bytes()
 }

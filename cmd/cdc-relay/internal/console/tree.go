@@ -20,7 +20,7 @@ type node struct {
 	Open bool
 }
 
-// What is larger than a tree of mostNodes, or as deep as mostDepth, is shown as text. Below openDepth, nodes are folded.
+// What has more than mostNodes, or is deeper than mostDepth, is shown as it is. From openDepth on, nodes are folded.
 const (
 	mostNodes = 2000
 	mostDepth = 50
