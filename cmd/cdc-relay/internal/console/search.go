@@ -55,7 +55,8 @@ func (c *Console) searchPage(ctx context.Context, tables *operator.Tables, r *ht
 		state       operator.State
 		path, label string
 	}{
-		{"", "/waiting", "Waiting"}, {operator.Dead, "/dead-letters", "Dead letters"},
+		{"", "/waiting", "Waiting"},
+		{operator.Dead, "/dead-letters", "Dead letters"},
 		{operator.Published, "/published", "Published"},
 	} {
 		if list.state == operator.Published && !kept {
