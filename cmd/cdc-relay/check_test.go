@@ -209,7 +209,7 @@ func TestDocsNameEveryCheck(t *testing.T) {
 	files, err := filepath.Glob("internal/doctor/*.go")
 	must(t, err)
 	names := map[string]bool{}
-	call := regexp.MustCompile(`(?:\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?|name, effect :?= )"([a-z_]+)"`)
+	call := regexp.MustCompile(`(?:judgeDropped\(c, q, s, |\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?|name, effect :?= )"([a-z_]+)"`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		must(t, err)
