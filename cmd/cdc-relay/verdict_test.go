@@ -40,7 +40,7 @@ func verdicts(t *testing.T, env environment, relay, console string) (stats show.
 	readyz.text, _, _ = strings.Cut(readyz.page, "\n")
 	_, body := fetch(t, http.MethodGet, console+"/waiting", nil)
 	browser.page = html.UnescapeString(body)
-	if found := regexp.MustCompile(`<div class="verdict (\w+)"><p><strong>(.*?)</strong>`).FindStringSubmatch(browser.page); found != nil {
+	if found := regexp.MustCompile(`<div class="verdict (\w+)">.*?<strong>(.*?)</strong>`).FindStringSubmatch(browser.page); found != nil {
 		browser.level, browser.text = found[1], found[2]
 	}
 	return view.Verdict, readyz, browser
