@@ -113,8 +113,8 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	tx := tabletest.Begin(t, f.Conn, `UPDATE outbox SET last_error = 'touched'`)
 	waiting, done := contextUntil(t, func() bool {
 		var n int
-		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND locktype = 'transactionid'
-			AND datname = current_database() AND transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) != nil || n > 0
+		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l JOIN pg_locks o USING (pid) WHERE NOT l.granted AND l.locktype = 'transactionid'
+			AND o.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) != nil || n > 0
 	})
 	defer done()
 	settled := make(chan error, 1)

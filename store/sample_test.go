@@ -3,11 +3,13 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/store"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -111,5 +113,18 @@ func TestSampleDoesNotWaitForALock(t *testing.T) {
 	}
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %s", took)
+	}
+}
+
+// The error of a statement that has waited for a lock names the session that holds it, and how to end it.
+func TestALockedTableNamesTheSession(t *testing.T) {
+	f := newFixture(t)
+	const lock = `SET LOCAL application_name = 'a migration'; LOCK TABLE outbox IN EXCLUSIVE MODE`
+	defer tabletest.End(t, tabletest.Begin(t, f.Conn, lock).Rollback)
+	_, failed := tabletest.Connect(t, f.URL).Exec(t.Context(), `SET lock_timeout = '50ms'; DELETE FROM outbox`)
+	err, gone := f.store.Explain(t.Context(), failed)
+	want := fmt.Sprintf("public.outbox is locked by Postgres process %d (postgres, a migration, idle in transaction, ", f.Conn.PgConn().PID())
+	if gone || err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(problem.Hint(err), "pg_terminate_backend(") {
+		t.Errorf("got %v (%s)", err, problem.Hint(err))
 	}
 }

@@ -305,8 +305,8 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 	m := f.read(0)[0]
 	locked := func() bool { // the delete waits for our row lock
 		var n int
-		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND locktype = 'transactionid'
-			AND datname = current_database() AND transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) == nil && n > 0
+		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l JOIN pg_locks o USING (pid) WHERE NOT l.granted AND l.locktype = 'transactionid'
+			AND o.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) == nil && n > 0
 	}
 	ctx, cancel := contextUntil(t, locked)
 	defer cancel()

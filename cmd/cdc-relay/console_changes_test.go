@@ -208,8 +208,9 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 			}()
 			await.Until(t, "the purge waits for the row", func() bool {
 				// In other databases of the server, slots are being created, and wait for every transaction.
-				return query[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
-					WHERE transactionid = pg_current_xact_id()::xid AND NOT granted AND datname = current_database())`)
+				return query[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_locks o USING (pid)
+					WHERE l.transactionid = pg_current_xact_id()::xid AND NOT l.granted
+					AND o.database = (SELECT oid FROM pg_database WHERE datname = current_database()))`)
 			})
 			test.stop(c, at, func() { disconnect(); <-gone })
 			execute(t, db, `COMMIT`)

@@ -125,17 +125,6 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			fix:  `.*connection.*\|\|cdc-relay check`, alerts: "CdcRelayBrokerNotReady",
 		},
 		{
-			name: "an idle migration has locked the table",
-			after: func(exec func(string), _ *services.Proxy) {
-				exec(`SET application_name = 'a migration'`)
-				exec(`BEGIN`)
-				exec(`LOCK TABLE outbox`)
-			},
-			want:   `Critical: the relay cannot work on its tables.*`,
-			fix:    `.*public.outbox is locked by Postgres process \d+ \(postgres, a migration, idle in transaction, \d+ s\).*\|SELECT pg_catalog.pg_terminate_backend\(\d+\);.*\|cdc-relay check`,
-			alerts: "CdcRelayDatabaseNotReady",
-		},
-		{
 			name: "a key is blocked",
 			args: []string{"--max-retries", "9", "--backoff-time", "1h"},
 			after: func(exec func(string), _ *services.Proxy) {
