@@ -159,7 +159,7 @@ func TestTheViewsAgree(t *testing.T) {
 			s.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) })
 			s.relays = false
 			insert(s, `('orders.paid', '1', NULL)`)
-			s.say("critical", "no relay works: relay .* was last seen .* ago; 1 message waits", "restart it")
+			s.say("critical", "no relay answers: relay .* was last seen .* ago; 1 message waits", "restart it")
 		}},
 		{"1,000 dead letters of three causes", []string{"--max-retries", "0"}, false, func(s *site) {
 			s.exec(`INSERT INTO outbox (exchange, routing_key, payload, expires_at) VALUES ('shop', 'k1', '1', NULL), (NULL, 'orders.lost', '1', NULL),
