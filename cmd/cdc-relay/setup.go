@@ -55,7 +55,7 @@ EXAMPLES
   cdc-relay setup --database-url postgres://postgres@localhost/shop
   cdc-relay setup --relay-role cdc_relay --app-role shop_app
   cdc-relay setup --relay-role cdc_relay --print-sql > setup.sql     # for a DBA
-  cdc-relay setup --tables-only --print-sql | psql DATABASE
+  cdc-relay setup --tables-only --print-sql | psql -v ON_ERROR_STOP=1 DATABASE
   cdc-relay setup --functions --app-role shop_app
   cdc-relay setup --table 'billing."Out.Box"' --slot billing --publication billing
   cdc-relay setup --shards 4                  # slots and publications for run --shard 0/4 to 3/4`,
