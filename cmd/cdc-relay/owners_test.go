@@ -95,13 +95,12 @@ func TestObjectsThatAnotherRolePlantedRunNoCode(t *testing.T) {
 	}
 }
 
-// psqlSays runs a script, and goes on after an error.
+// psqlSays runs a script. After an error, psql goes on if the script lets it.
 func psqlSays(t *testing.T, env environment, script string) string {
 	t.Helper()
 	psql := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-d", env["CDC_RELAY_DATABASE_URL"])
 	psql.Stdin = strings.NewReader(script)
-	out, err := psql.CombinedOutput()
-	must(t, err)
+	out, _ := psql.CombinedOutput() //nolint:errcheck // the caller looks for the error of the script
 	return string(out)
 }
 

@@ -68,7 +68,7 @@ EXAMPLES
 			"app-role": "The role of the application: let it insert messages, or with --functions call the " +
 				"functions. Several roles: with commas, or the flag again.",
 			"dead-letter-retention": "That of the relays: their role may then delete dead letters.",
-			"print-sql":             "Print plain SQL instead of running it. This needs no database.",
+			"print-sql":             "Print the SQL: for psql, with --tables-only for any tool. It needs no database.",
 		}),
 		Action: p.setup,
 	}
@@ -332,6 +332,7 @@ func (p *process) printSetup(cfg *config) error {
 	if err != nil {
 		return err
 	}
+	tables := len(script)
 	if cfg.functions {
 		functions, err := migrations.FunctionsSQL(cfg.relay.Table)
 		if err != nil {
@@ -350,6 +351,9 @@ func (p *process) printSetup(cfg *config) error {
 		for _, names := range cfg.allNames() {
 			script += "\n" + provision.SetupSQL(names)
 		}
+	}
+	if len(script) > tables { // a publication of a superuser says that the owner of the tables is trusted
+		script = "\\set ON_ERROR_STOP on\n" + script
 	}
 	_, err = fmt.Fprint(p.terminal.Verbatim(), script, grantsSQL(cfg))
 	return err
