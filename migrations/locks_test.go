@@ -35,7 +35,7 @@ func TestASessionThatBlocksSetupIsNamed(t *testing.T) {
 		exec1(t, other, "SET application_name = 'a migration'; BEGIN; "+lock)
 		_, _, err := migrations.Up(t.Context(), conn, tabletest.Name())
 		pid := other.PgConn().PID()
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("is locked by pid %d (postgres, a migration, idle in transaction, ", pid)) ||
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("is locked by Postgres process %d (postgres, a migration, idle in transaction, ", pid)) ||
 			!strings.HasPrefix(problem.Hint(err), fmt.Sprintf("SELECT pg_catalog.pg_terminate_backend(%d);", pid)) {
 			t.Errorf("%s: got %v, hint %q", lock, err, problem.Hint(err))
 		}

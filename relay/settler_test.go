@@ -106,7 +106,7 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	}
 	end := r.settle(t)
 	i.await("one row to be settled", func() bool { return r.observer.written.Load() == 1 })
-	locker := fmt.Sprintf("row 1 is locked by pid %d (", tx.Conn().PgConn().PID())
+	locker := fmt.Sprintf("row 1 is locked by Postgres process %d (", tx.Conn().PgConn().PID())
 	i.await("the session that locks the other to be named", func() bool { return strings.Contains(r.settler.locked.Current(), locker) })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func TestLockerNamesTheLockingSession(t *testing.T) {
 			}
 			pid := strconv.Itoa(int(locks.PgConn().PID()))
 			found := f.store.Locker(t.Context(), 1)
-			if !strings.HasPrefix(found.What, "row 1 is locked by pid "+pid+" (") || !strings.Contains(found.What, ", idle in transaction, ") {
+			if !strings.HasPrefix(found.What, "row 1 is locked by Postgres process "+pid+" (") || !strings.Contains(found.What, ", idle in transaction, ") {
 				t.Errorf("the text is %q, want session %s", found.What, pid)
 			}
 			want := "SELECT pg_catalog.pg_terminate_backend(" + pid + ");  -- as an administrator; its uncommitted work is lost"

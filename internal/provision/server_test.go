@@ -132,7 +132,7 @@ func TestSlotCreationNamesTheOldestStranger(t *testing.T) {
 			}
 		}
 	}
-	pid := func(conn *pgx.Conn) string { return fmt.Sprintf("pid %d (", conn.PgConn().PID()) }
+	pid := func(conn *pgx.Conn) string { return fmt.Sprintf("Postgres process %d (", conn.PgConn().PID()) }
 	prepared := "prepared transaction 'left behind' ("
 	wait(fmt.Sprintf("pg_terminate_backend(%d)", oldest.PgConn().PID()), pid(oldest)+"postgres, a report)", prepared, pid(newest))
 	tabletest.End(t, oldest.Close)
