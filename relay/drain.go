@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,7 +139,7 @@ func (r *Relay) leftBehind(ctx context.Context, a *actors, left store.Waiting, v
 	case aside > 0:
 		return problem.New(checkHint(r.config.Table), "%d rows cannot be changed", aside)
 	case v.Suspended:
-		return errors.New(orElse(r.settler.trouble.Current(), r.settlerText()))
+		return errors.New(cmp.Or(r.settler.trouble.Current(), r.settlerText()))
 	case state.Phase == publish.Closed: // Run returns at once, with the reason
 		select {
 		case err := <-a.failed:

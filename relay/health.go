@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -84,14 +85,14 @@ func (r *Relay) Health() Health {
 	if r.phase.Load() == phaseRunning { // at shutdown the sweeper ends first, while the others finish
 		trouble := r.sweepTrouble()
 		if !r.core.View().Leader && r.leader.waitsFor.Load() == nil {
-			trouble = orElse(trouble, "not leading")
+			trouble = cmp.Or(trouble, "not leading")
 		}
-		add("sweep", r.sweeping, trouble == "", orElse(trouble, "sweeping"), r.sweeper.Trouble.Hint())
+		add("sweep", r.sweeping, trouble == "", cmp.Or(trouble, "sweeping"), r.sweeper.Trouble.Hint())
 	}
-	trouble := orElse(r.settler.commits.Current(), r.settler.trouble.Current())
-	fix := orElse(orElse(r.settler.commits.Hint(), r.settler.trouble.Hint()), r.settler.locked.Hint())
+	trouble := cmp.Or(r.settler.commits.Current(), r.settler.trouble.Current())
+	fix := cmp.Or(r.settler.commits.Hint(), r.settler.trouble.Hint(), r.settler.locked.Hint())
 	settles := trouble == "" && !r.core.View().Suspended && !r.stalls()
-	add("settle", r.settler.alive, settles, orElse(trouble, r.settlerText()), fix)
+	add("settle", r.settler.alive, settles, cmp.Or(trouble, r.settlerText()), fix)
 	return h
 }
 
@@ -135,7 +136,7 @@ func (r *Relay) settlerText() string {
 		return "settling" + aside.text()
 	}
 	if r.stalls() {
-		why := orElse(r.settler.locked.Current(), "queries do not see them yet")
+		why := cmp.Or(r.settler.locked.Current(), "queries do not see them yet")
 		return fmt.Sprintf("publishing stopped: %d published rows fill the window and cannot be deleted yet: %s",
 			r.settler.waits.Load(), why)
 	}
@@ -147,13 +148,6 @@ func detailOf(s string) string {
 		return ""
 	}
 	return ": " + s
-}
-
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func (r *Relay) role() string {
