@@ -47,8 +47,8 @@ func (w *World) someRelays(random *rand.Rand) (who string, relays []*Relay) {
 	return "all relays", w.Relays
 }
 
-// network applies break to the connections of some relays, and after the hold mend.
-func network(of func(*Relay) []wire, breakIt, mend func(wire)) begin {
+// network disturbs the connections of some relays, and repairs them after the hold.
+func network(of func(*Relay) []wire, disturb, repair func(wire)) begin {
 	return func(_ context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
 		who, relays := w.someRelays(random)
 		var wires []wire
@@ -56,11 +56,11 @@ func network(of func(*Relay) []wire, breakIt, mend func(wire)) begin {
 			wires = append(wires, of(relay)...)
 		}
 		for _, wire := range wires {
-			breakIt(wire)
+			disturb(wire)
 		}
 		return who, func(context.Context) error {
 			for _, wire := range wires {
-				mend(wire)
+				repair(wire)
 			}
 			return nil
 		}, nil
