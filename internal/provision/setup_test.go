@@ -275,14 +275,14 @@ func TestSlotCreationNamesTheTransactionItWaitsFor(t *testing.T) {
 	role, address := f.Role("REPLICATION") // this role sees little of others
 	f.Exec(`ALTER ROLE ` + role + ` SET lock_timeout = '10ms'`)
 	conn := f.Open(address)
-	pid := "pid " + f.Value(`SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()`)
+	session := "Postgres process " + f.Value(`SELECT pid FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND datname = current_database()`)
 	await.Until(t, "the error names the transaction, once it is one of the five oldest on the server", func() bool {
 		_, err := ensureSlot(t.Context(), conn, f.names, 100*time.Millisecond)
 		var blocked *SlotBlockedError
 		if !errors.As(err, &blocked) || blocked.Hint() == "" || blocked.Slot != f.names.Slot {
 			t.Fatalf("err = %v", err)
 		}
-		return strings.Contains(err.Error(), pid)
+		return strings.Contains(err.Error(), session)
 	})
 	if rows, err := slot.Query(t.Context(), conn, "SHOW statement_timeout; SHOW lock_timeout"); err != nil || rows[0][0] != "0" || rows[1][0] != "10ms" {
 		t.Errorf("statement_timeout and lock_timeout stay at %v, %v", rows, err)
