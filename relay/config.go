@@ -196,7 +196,8 @@ func (c Config) Validate() error {
 	for _, name := range c.HeaderColumns {
 		wrong(name == "" || name == outbox.PossibleDuplicateHeader,
 			"HeaderColumns %q: want names of columns, separated by commas", strings.Join(c.HeaderColumns, ","))
-		wrong(schema.IsOwn(name), "HeaderColumns: %s is a column of the relay; want columns of the application", name)
+		wrong(schema.IsOwn(name) && name != "coalesce_key",
+			"HeaderColumns: %s is a column of the relay; want columns of the application", name)
 	}
 	wrong(len(c.OrderingKeyHeader) > 255 || c.OrderingKeyHeader == outbox.PossibleDuplicateHeader,
 		"OrderingKeyHeader %q: want at most 255 bytes, and not %s",

@@ -21,7 +21,7 @@ func relaySettings() []setting {
 			"The exchange for rows without one.",
 			func(c *config) *string { return &c.exchange }, checkName))),
 		settings.Shared(settings.List("header-columns", "NAME,…",
-			"Columns of the application to send as headers. Default: none.",
+			"Columns to send as headers: of the application, or coalesce_key. Default: none.",
 			func(c *config) *[]string { return &c.relay.HeaderColumns })),
 		settings.Shared(settings.MayBeEmpty(settings.Text("ordering-key-header", "NAME", "",
 			"Send the ordering key as a header of this name. Default: none.",

@@ -42,9 +42,9 @@ while IFS= read -r line; do
 done
 `
 	handler := executable(t, script)
-	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('first', '{"n" : 1}'), ('busy', '2'), ('bad', '3')`)
+	execute(t, conn, `INSERT INTO outbox (routing_key, payload, coalesce_key) VALUES ('first', '{"n" : 1}', 'c'), ('busy', '2', NULL), ('bad', '3', NULL)`)
 	env["CDC_RELAY_SEND_TIMEOUT"] = "10m"
-	drain := []string{"drain", "--publisher", "exec", "--json", "--", handler, "-5"}
+	drain := []string{"drain", "--publisher", "exec", "--json", "--header-columns", "coalesce_key", "--", handler, "-5"}
 	r := cdcRelay(t, env, drain...)
 	wantTexts(t, r.stderr, "the handler has ended: exit status 4")
 	if r.code == exitFailed { // the handler that exited already had the other messages
@@ -55,9 +55,7 @@ done
 	text, err := os.ReadFile(filepath.Join(folder, "got"))
 	must(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if !strings.Contains(lines[0], `"payload":{"n" : 1},"payload_base64":null}`) {
-		t.Errorf("the first line is %s", lines[0])
-	}
+	wantTexts(t, lines[0], `"payload":{"n" : 1},"payload_base64":null}`, `"headers":{"coalesce_key":"c"}`)
 	if again := lines[1:]; !strings.Contains(strings.Join(again, "\n"), `"possible_duplicate":true,"payload":{"n" : 1},`) {
 		t.Errorf("the first message did not come again with its mark: %s", again)
 	}

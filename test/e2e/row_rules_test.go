@@ -169,19 +169,19 @@ func TestColumnsOfTheApplicationBecomeHeaders(t *testing.T) {
 			t.Errorf("exit %d\n%s", code, out)
 		}
 	}
-	insert := func() {
-		w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, headers, tenant, "Shop", big, small, yes, ref, code)
-			VALUES ($1, '1', 'key', '{"code": "own"}', 'acme ü', 42, 9007199254740993, -1, true, '00000000-0000-0000-0000-00000000000a', 'x'),
-			       ($1, '2', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, w.queue)
+	insert := func(state string) {
+		w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, coalesce_key, headers, tenant, "Shop", big, small, yes, ref, code)
+			VALUES ($1, '1', 'key', $2, '{"code": "own"}', 'acme ü', 42, 9007199254740993, -1, true, '00000000-0000-0000-0000-00000000000a', 'x'),
+			       ($1, '2', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)`, w.queue, state)
 	}
-	insert()
-	r := w.run("--header-columns", "tenant,Shop,big,small,yes,ref,code", "--ordering-key-header", "x-key")
+	insert("a")
+	r := w.run("--header-columns", "tenant,Shop,big,small,yes,ref,code,coalesce_key", "--ordering-key-header", "x-key")
 	w.eventually("the first have left", w.outboxEmpty)
-	insert()
+	insert("b")
 	w.exec(`ALTER TABLE outbox ADD later text, DROP amount`)
-	insert()
+	insert("c")
 	w.eventually("the others have left", w.outboxEmpty)
-	channel := w.channel()
+	channel, states := w.channel(), "abc"
 	for range 6 {
 		d, ok, err := channel.Get(w.queue, true)
 		if !ok || err != nil {
@@ -191,9 +191,10 @@ func TestColumnsOfTheApplicationBecomeHeaders(t *testing.T) {
 		want := amqp.Table(nil)
 		if string(d.Body) == "1" {
 			want = amqp.Table{
-				"tenant": "acme ü", "Shop": int64(42), "big": int64(9007199254740993), "small": int64(-1), "yes": true,
+				"coalesce_key": states[:1], "tenant": "acme ü", "Shop": int64(42), "big": int64(9007199254740993), "small": int64(-1), "yes": true,
 				"ref": "00000000-0000-0000-0000-00000000000a", "code": "own", "x-key": "key",
 			}
+			states = states[1:]
 		}
 		if len(d.Headers) != len(want) || (want != nil && !reflect.DeepEqual(d.Headers, want)) {
 			t.Errorf("message %s has %v", d.Body, d.Headers)
