@@ -77,7 +77,7 @@ type note struct {
 	Key     []string `json:"key"`
 	Layout  string   `json:"layout"`
 	Set     []string `json:"set"`
-	Command string   `json:"command"`
+	Only    string   `json:"only"`
 }
 
 // note describes the function with this text.
@@ -88,7 +88,7 @@ func (p *plan) note(function string) note {
 			read = append(read, c.Name)
 		}
 	}
-	return note{r.Outbox.SQL(), r.From.Schema, r.From.Name, r.View, read, p.source.key(), r.Layout, r.Set, r.Command()}
+	return note{r.Outbox.SQL(), r.From.Schema, r.From.Name, r.View, read, p.source.key(), r.Layout, r.Set, r.Only}
 }
 
 // functionOf names the function that copies the rows of a table. The hash tells billing.events from billing_events.
@@ -169,7 +169,7 @@ func (p *plan) condition(ctx context.Context, db database) (string, error) {
 	condition := p.request.Waiting
 	switch condition {
 	case "":
-		if condition = layoutOf(p.request.Layout).get("waiting"); !p.source.has(ctx, db, condition) {
+		if condition = layoutOf(p.request.Layout).get("waiting"); p.source.accepts(ctx, db, condition) != nil {
 			condition = ""
 		}
 	case "all":
@@ -177,14 +177,9 @@ func (p *plan) condition(ctx context.Context, db database) (string, error) {
 	case "none":
 		condition = "false"
 	}
-	rows := func(where string) (exists bool, err error) {
-		sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s s WHERE (%s))", p.source.table.SQL(), ended(where))
-		err = db.QueryRow(ctx, sql).Scan(&exists)
-		return exists, err
-	}
 	if condition == "" {
-		exist, err := rows("true")
-		if err != nil {
+		var exist bool
+		if err := db.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+p.source.table.SQL()+")").Scan(&exist); err != nil {
 			return "", fmt.Errorf("look for rows of %s: %w", p.source.table, err)
 		}
 		if exist {
@@ -194,7 +189,7 @@ func (p *plan) condition(ctx context.Context, db database) (string, error) {
 		return "true", nil // rows that arrive during the adoption
 	}
 	for _, given := range [][2]string{{"--waiting", condition}, {"--only", cmp.Or(p.request.Only, "true")}} {
-		if _, err := rows(given[1]); err != nil {
+		if err := p.source.accepts(ctx, db, given[1]); err != nil {
 			return "", &problem.Problem{
 				What: given[0] + " " + given[1],
 				Fix: "# write a condition on the columns of " + p.source.table.String() + ": " + p.source.names() +

@@ -100,15 +100,21 @@ BEGIN
         NEW.{{.Column}} := nextval({{.Sequence}}); -- a view has no identity columns
     END IF;
 {{- end}}
-{{- if .Only}}
-    IF NOT coalesce((SELECT {{.Only}} FROM (SELECT NEW.*) s), false) THEN
-        RETURN NULL; -- no message: the row stays
-    END IF;
-{{- end}}
 {{- if .View}}
     r := NEW;
 {{- else}}
 {{- template "look" .}}
+{{- if .Only}}
+    BEGIN -- of the row as it is now; if the application has deleted it, as it was
+        IF NOT coalesce((SELECT coalesce({{.Only}}, false) FROM {{.Source}} s WHERE s.ctid = NEW.ctid AND s.tableoid = TG_RELID AND {{keyOf "NEW"}}),
+            (SELECT coalesce({{.Only}}, false) FROM {{.Source}} s WHERE {{keyOf "NEW"}}), (SELECT coalesce({{.Only}}, false) FROM (SELECT NEW.*) s)) THEN
+            RETURN NULL; -- no message: the row stays
+        END IF;
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'a row of table % stays there: %', {{.Literal}}, SQLERRM USING HINT = 'cdc-relay adopt --only';
+        RETURN NULL;
+    END;
+{{- end}}
     IF stranger.role IS NOT NULL THEN
         RAISE WARNING 'role % has TRIGGER or REFERENCES on table %: its rows stay there', stranger.role::regrole, {{.Literal}} USING HINT = 'cdc-relay check';
         r := NEW;

@@ -22,7 +22,8 @@ type Adopted struct {
 	// Exists: the table exists. Trigger: it has its trigger. Enabled: the trigger fires.
 	Exists, Trigger, Enabled bool
 	// LostKey are columns of the primary key of then that the table no longer has: INSERTs fail. Missing are other
-	// columns that the function reads and the table no longer has: new rows become dead letters.
+	// columns that the function reads and the table no longer has: new rows become dead letters, or stay, if
+	// Request.Only reads one.
 	LostKey, Missing []string
 	// OtherKey: the primary key has other columns than then, so the function can delete a wrong row.
 	OtherKey bool
@@ -52,7 +53,9 @@ func List(ctx context.Context, db database, into outbox.Table, owner ...string) 
 		err = row.Scan(&a.function.Schema, &a.function.Name, &n, &a.Trigger, &a.Enabled)
 		a.Table, a.View = outbox.Table{Schema: n.Schema, Name: n.Table}, n.View
 		// The note is a COMMENT, which the owner of the function can change, so the command is made from its parts.
-		a.Command = Request{Outbox: into, From: a.Table, View: n.View, Layout: n.Layout, Set: n.Set}.Command()
+		a.Command = Request{
+			Outbox: into, From: a.Table, View: n.View, Layout: n.Layout, Set: n.Set, Only: n.Only,
+		}.Command()
 		notes = append(notes, n)
 		return a, err
 	})

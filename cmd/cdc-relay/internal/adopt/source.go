@@ -271,12 +271,15 @@ func (s *source) hides(role string) error {
 		"row security of table %s hides rows from role %q, which must move them", s.table, role)
 }
 
-// has reports whether a condition is one on the columns of the table.
-func (s *source) has(ctx context.Context, db database, condition string) bool {
-	return condition != "" && pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		_, err := tx.Prepare(ctx, "", "SELECT FROM "+s.table.SQL()+" WHERE ("+condition+")")
-		return err
-	}) == nil
+// accepts asks Postgres whether a condition is one on the columns of the table. It also asks without parentheses, which
+// the condition could close.
+func (s *source) accepts(ctx context.Context, db database, condition string) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		from := "SELECT FROM (SELECT r.* FROM " + s.table.SQL() + " r) s WHERE "
+		rows, _ := tx.Query(ctx, from+"("+ended(condition)+") UNION ALL "+from+ended(condition)+"LIMIT 0")
+		rows.Close()
+		return rows.Err()
+	})
 }
 
 func (s *source) lacks(name string) bool {

@@ -38,7 +38,7 @@ func (j *databaseJudge) judgeAdoptedTable(c chart, a adopt.Adopted) {
 			"adopted table %s has another primary key now: its messages can be wrong", name)
 	case len(a.Missing) > 0:
 		c.wrong("adopted", renamed(a, a.Missing),
-			"adopted table %s no longer has column %s: its new rows become dead letters",
+			"adopted table %s no longer has column %s: its new rows become dead letters, or stay, if --only reads it",
 			name, strings.Join(a.Missing, ", "))
 	default:
 		c.ok("adopted", "new rows of %s are published", name)
