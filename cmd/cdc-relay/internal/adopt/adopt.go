@@ -157,6 +157,13 @@ func readPlan(ctx context.Context, tx pgx.Tx, r Request) (*plan, error) {
 		return nil, problem.New("cdc-relay adopt --undo --from "+shell(r.From.String()),
 			"table %s was adopted without --view", r.From)
 	}
+	for _, l := range layoutOf(r.Layout) {
+		if column, is := strings.CutPrefix(l.name, "older."); is && !s.lacks(column) {
+			command := Request{Outbox: r.Outbox, From: r.From}.Command()
+			return nil, problem.New(command+" "+strings.Join(strings.Fields(l.text), " "),
+				"table %s has a column %s: it is of an older version of %s", r.From, column, r.Layout)
+		}
+	}
 	if p.conversion, err = s.convert(ctx, tx, r.Layout, r.Set); err != nil {
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func (c *conversion) expressions() lines {
 }
 
 func (c *conversion) names() lines {
-	others := []string{"usage", "table", "waiting", "only", "missing", "then"}
+	others := []string{"usage", "table", "waiting", "only", "missing", "older", "then"}
 	return slices.DeleteFunc(slices.Clone(c.lines), func(l line) bool {
 		name, _, _ := strings.Cut(l.name, ".")
 		return cast(name) != "" || slices.Contains(others, name)

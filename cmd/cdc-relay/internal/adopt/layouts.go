@@ -29,6 +29,7 @@ var files embed.FS
 //   - waiting: the condition for the rows that are still to be sent; without it, only the user knows
 //   - only: the condition for the rows that are messages; the others stay in the table
 //   - missing.NAME: the value of a column that some versions of the table lack
+//   - older.NAME: the flags for the table of an older version, which has this column
 //   - then: statements that run after all expressions
 //   - error: why the row is no message; null: it is one
 //   - a column of the outbox, headers.NAME or properties.NAME: the expression for it

@@ -2,10 +2,12 @@ package adopt_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/adopt"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -355,4 +357,22 @@ func TestNamastackRecordsBecomeMessages(t *testing.T) {
 	s.moves(2, s.request(adopt.Namastack, "outbox_record", "", "all")) // not those of other handlers
 	s.is("c5 c7", "SELECT string_agg(id, ' ' ORDER BY id) FROM outbox_record")
 	s.works(1)
+}
+
+// Before its version 1.0, the application itself sent the messages.
+func TestAnOlderTableOfNamastackIsNamed(t *testing.T) {
+	s := open(t, `CREATE TABLE outbox_record (id VARCHAR(255) NOT NULL, status VARCHAR(20) NOT NULL, aggregate_id VARCHAR(255) NOT NULL, event_type VARCHAR(255) NOT NULL, payload TEXT NOT NULL,
+		created_at TIMESTAMP WITH TIME ZONE NOT NULL, completed_at TIMESTAMP WITH TIME ZONE, retry_count INT NOT NULL, next_retry_at TIMESTAMP WITH TIME ZONE NOT NULL, PRIMARY KEY (id))`)
+	s.Exec("INSERT INTO outbox_record VALUES ('" + first + "', 'NEW', 'order-7', 'shop.OrderCreated', '{\"n\":  1}', '2026-01-01 00:00Z', NULL, 2, '2030-01-01 00:00Z')")
+	r := s.request(adopt.Namastack, "outbox_record", "", "")
+	s.fails(s.Conn, r, "table public.outbox_record has a column retry_count: it is of an older version of namastack", `cdc-relay adopt --from public.outbox_record --set routing_key=aggregate_id `)
+	_, err := adopt.Adopt(t.Context(), s.Conn, r)
+	s.fails(s.Conn, s.request(adopt.Namastack, "outbox_record", "routing_key=event_type", ""), "of an older version", "")
+	set := regexp.MustCompile(`--set (?:"([^"]+)"|(\S+))`).FindAllStringSubmatch(problem.Hint(err), -1)
+	r.Layout, r.Waiting = "", "status = 'NEW'"
+	for _, m := range set {
+		r.Set = append(r.Set, m[1]+m[2])
+	}
+	s.moves(1, r)
+	s.want(row{"message_id": first, "routing_key": "order-7", "ordering_key": "order-7", "headers": "map[__TypeId__:shop.OrderCreated]", "body": `{"n":  1}`, "available_at": "2030-01-01T00:00:00+00:00"})
 }

@@ -6,6 +6,10 @@ table: outbox_record
 waiting: status = 'NEW'
 -- Other rows are no messages, and stay in the table.
 only: handler_id LIKE 'io.namastack.outbox.rabbit.RabbitOutboxHandler#%'
+-- Before 1.0 the application itself sent the message (OutboxRecordProcessor).
+older.retry_count: --set routing_key=aggregate_id --set ordering_key=aggregate_id --set payload=payload
+    --set message_id=id --set headers.__TypeId__=event_type --set created_at=created_at --set attempts=retry_count
+    --set "available_at=CASE WHEN retry_count > 0 THEN next_retry_at END" --waiting "status = 'NEW'"
 message_id: id
 exchange: 'outbox-events'
 routing_key: record_key
