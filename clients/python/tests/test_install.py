@@ -10,7 +10,7 @@ from conftest import here
 def test_the_installed_package_has_all_files(tmp_path):
     source, site = tmp_path / "source", tmp_path / "site"
     shutil.copytree(here.parent, source)  # pip leaves files in the folder
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", site, source]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", site, source]
     subprocess.run(pip, check=True)
     assert (site / "cdc_relay/py.typed").exists()
     for folder in "templates", "management":

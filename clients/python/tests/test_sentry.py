@@ -26,7 +26,7 @@ from celery.app import trace
 import cdc_relay
 rows = []
 app = Celery("other", broker="amqp://127.0.0.1:1//", set_as_current=False)
-cdc_relay.install(app, execute=lambda sql, values: rows.append(json.loads(values[6])), execute_apart=print, in_transaction=lambda: True)
+cdc_relay.install(app, execute=lambda sql, values: rows.append(json.loads(values[sql.split(", ").index("headers")])), execute_apart=print, in_transaction=lambda: True)
 app.finalize()
 
 @app.task(name="other.task")
