@@ -30,6 +30,8 @@ settings.configure(DATABASES={"default": database}, INSTALLED_APPS=["shop"])
 django.setup()
 call_command("migrate")
 END`
+		liquibase = `cat > changelog.yaml && url=${CDC_RELAY_DATABASE_URL#*://} && login=${url%%@*} && bash "$NODE/node_modules/liquibase/dist/liquibase/liquibase" \
+  --url="jdbc:postgresql://${url#*@}" --username="${login%%:*}" --password="${login#*:}" --changelog-file=changelog.yaml update`
 		nodePgMigrate = `ln -s "$NODE/node_modules" . && bash -eu`
 	)
 	return map[string]func(*testing.T, string){
@@ -38,6 +40,9 @@ END`
 		},
 		"python/django_migration": func(t *testing.T, bin string) {
 			migrate(t, bin, "/usr/bin/python3 -c 'import django, psycopg2'", django, documented(t, "migrations.md", "Django", "python"))
+		},
+		"node/liquibase": func(t *testing.T, bin string) {
+			migrate(t, bin, "java -version && test -d node/node_modules/liquibase", liquibase, documented(t, "migrations.md", "Liquibase", "yaml"))
 		},
 		"node/node-pg-migrate": func(t *testing.T, bin string) {
 			migrate(t, bin, "test -d node/node_modules/node-pg-migrate", nodePgMigrate, documented(t, "migrations.md", "node-pg-migrate", "sh"))

@@ -33,6 +33,15 @@ const message_id = { type: UUID, primaryKey: true, defaultValue: UUIDV4 }
 const Outbox = sequelize.define('Outbox', { message_id, routing_key: TEXT, payload: JSON }, { tableName: 'outbox', timestamps: false })
 await Outbox.create({ routing_key: 'orders', payload: { order_id: 42 } }, { WAY })
 await sequelize.close()`
+	prisma = `import { PrismaPg } from '@prisma/adapter-pg'
+import { PrismaClient } from './gen/index.js'
+const db = new PrismaClient({ adapter: new PrismaPg({ connectionString: process.env.DATABASE_URL }) })
+await db.outbox.create({ data: { routing_key: 'orders', payload: { order_id: 42 } }, WAY })
+await db.$disconnect()`
+	// generate makes the client. It runs no engine, and none can be downloaded where CI runs.
+	generate = `ln -sfn "$PWD/node_modules" $TMPDIR/node_modules && cd $TMPDIR && printf '%s\n' 'generator client {' 'provider = "prisma-client-js"' 'output = "gen"' '}' \
+  'datasource db {' 'provider = "postgresql"' '}' 'model Outbox {' 'message_id String @id @default(uuid()) @db.Uuid' 'routing_key String' 'payload Json @db.Json' '@@map("outbox")' '}' > schema.prisma &&
+  PRISMA_SCHEMA_ENGINE_BINARY=/bin/true npx prisma generate --schema schema.prisma < /dev/null && cat > trip.mjs && node trip.mjs`
 	sequel = `require 'sequel'
 DB = Sequel.connect(ENV['DATABASE_URL'])
 class Outbox < Sequel::Model(WAY); end
@@ -64,6 +73,7 @@ func trips() (all []example) {
 	for _, r := range []trip{
 		{"java/generated_keys", "javac -version && ls " + postgresJar, "cat > $TMPDIR/Trip.java && java -cp " + postgresJar + " $TMPDIR/Trip.java", jdbc, "prepareStatement(sql, java.sql.Statement.RETURN_GENERATED_KEYS)", `prepareStatement(sql, new String[]{"message_id"})`},
 		{"node/sequelize_returning", "test -d node_modules", "node --input-type=module -", sequelize, "", "returning: ['message_id']"},
+		{"node/prisma_returning", "test -d node_modules/@prisma/adapter-pg", generate, prisma, "", "select: {message_id: true}"},
 		{"php/doctrine_key", hasDoctrine, "php", doctrine, drawn, `#[ORM\Id, ORM\Column(type: 'guid')] public string $message_id;`},
 		{"php/doctrine_identity", hasDoctrine, "php", doctrine, drawn, `#[ORM\Id, ORM\Column, ORM\GeneratedValue(strategy: 'IDENTITY')] public int $id;`},
 		{"ruby/sequel", "ruby -e 'require \"sequel\"; require \"pg\"'", "ruby", sequel, ":outbox", "DB[:outbox].returning(:id, :message_id)"},
