@@ -206,7 +206,7 @@ func (p *plan) condition(ctx context.Context, db database) (string, error) {
 		}
 	}
 	if messages := p.request.only(); messages != "" && condition != "false" {
-		condition = "(" + condition + ") AND " + messages
+		condition = "(" + ended(condition) + ") AND " + messages
 	}
 	return condition, nil
 }

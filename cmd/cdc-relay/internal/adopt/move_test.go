@@ -105,7 +105,7 @@ func TestOnlySomeRowsAreMessages(t *testing.T) {
 	s := open(t, `CREATE TABLE jobs (id bigserial PRIMARY KEY, kind text, args jsonb, done_at timestamptz)`)
 	const jobs = `INSERT INTO jobs (kind, args) VALUES ('publish', '1'), ('mail', '2'), (NULL, '3'), ('publish', '4')`
 	s.Exec(jobs)
-	r := s.request("", "jobs", "routing_key=kind;payload=args", "done_at IS NULL")
+	r := s.request("", "jobs", "routing_key=kind;payload=args", "done_at IS NULL -- not done")
 	r.Only = "kind = 'publish' -- a comment"
 	s.moves(2, r)
 	s.insert(jobs)

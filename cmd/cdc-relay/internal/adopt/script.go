@@ -57,7 +57,7 @@ func (p *plan) render(name string, commit bool) (string, error) {
 		"Content": c.statement(name == "move", func(column string) bool { return !addressed(column) }),
 		"Body":    c.body == "body", "Errors": c.lines.get("error") != "", "Then": c.lines.get("then"),
 		"Namespace": migrations.QuoteLiteral(s.table.String() + "/"),
-		"Waiting":   "(" + p.waiting + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
+		"Waiting":   "(" + ended(p.waiting) + ")", "KeyColumns": s.keyColumns(), "Order": p.order(),
 		"Moves": name == "move", "Commit": commit, "Only": p.request.only(),
 		"Literal": literal, "Relations": relations,
 		"Trusted": join([]string{s.Owner, p.request.Owner}, ", ", migrations.QuoteLiteral),
