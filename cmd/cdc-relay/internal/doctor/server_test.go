@@ -62,7 +62,7 @@ func TestTransactionsThatHoldBackVacuumAreReported(t *testing.T) {
 	p.exec("BEGIN", "CREATE TABLE prepared ()", "PREPARE TRANSACTION 'it''s'")
 	await.Until(t, "the transaction is old enough to be reported", func() bool { return hasWarning(p.examine(), "slot_blocker") })
 	r := p.examine()
-	r.want(doctor.Warning, doctor.Slot, "slot_blocker", "waits for the transaction of pid", "pg_terminate_backend")
+	r.want(doctor.Warning, doctor.Slot, "slot_blocker", "waits for the transaction of Postgres process", "pg_terminate_backend")
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "the oldest is open for", "idle in transaction")
 	await.Until(t, "the prepared transaction is old enough to be reported", func() bool {
 		r = p.examine()
