@@ -151,6 +151,7 @@ func TestTeardownByTheRelaysRoleNamesTheOwner(t *testing.T) {
 }
 
 // wantJSON checks that the output is one JSON value with these values.
+// A value of nil stands for a missing key.
 func wantJSON(t *testing.T, r result, code int, wanted map[string]any) {
 	t.Helper()
 	want(t, r, code)
@@ -159,8 +160,8 @@ func wantJSON(t *testing.T, r result, code int, wanted map[string]any) {
 		t.Fatalf("%v\n%s", err, r.stdout)
 	}
 	for key, value := range wanted {
-		if !reflect.DeepEqual(got[key], value) {
-			t.Errorf("%s is %v, want %v", key, got[key], value)
+		if found, is := got[key]; is != (value != nil) || !reflect.DeepEqual(found, value) {
+			t.Errorf("%s is %v (%t), want %v", key, found, is, value)
 		}
 	}
 }
@@ -181,10 +182,12 @@ func TestSetupAndDrainPrintJSON(t *testing.T) {
 		map[string]any{"published": 0.0, "rejected": 2.0, "dead_lettered": 1.0, "possible_duplicates": 0.0, "error": nil})
 	wantUsage(t, cdcRelay(t, env, "drain", "--json", "--publisher", "stdout"), "--publisher stdout writes messages to the standard output: leave out --json")
 	execute(t, conn, `ALTER TABLE outbox DROP COLUMN headers`)
-	r = cdcRelay(t, env, "setup", "--json")
-	wantJSON(t, r, exitFailed, map[string]any{"table": "public.outbox"})
-	if !strings.Contains(r.stdout, `"error": "`) || !strings.Contains(r.stderr, "cdc-relay: ") {
-		t.Errorf("got %s%s", r.stdout, r.stderr)
+	for command, wanted := range map[string]map[string]any{"setup": {"table": "public.outbox"}, "drain": {"published": 0.0}} {
+		r = cdcRelay(t, env, command, "--json")
+		wantJSON(t, r, exitFailed, wanted)
+		if !strings.Contains(r.stdout, `"error": "`) || !strings.Contains(r.stderr, "cdc-relay: ") {
+			t.Errorf("%s: %s%s", command, r.stdout, r.stderr)
+		}
 	}
 }
 

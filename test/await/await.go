@@ -5,6 +5,7 @@ package await
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -68,6 +69,7 @@ func Until(t testing.TB, what string, condition func() bool, saw ...func() strin
 	defer deadline.Stop()
 	next := time.NewTimer(0)
 	defer next.Stop()
+	defer note(t, what, began)
 	for !condition() {
 		next.Reset(min(max(time.Since(began)/20, 5*time.Millisecond), 50*time.Millisecond))
 		select {
@@ -86,6 +88,7 @@ func Receive[T any](t testing.TB, what string, from <-chan T, saw ...func() stri
 	defer deadline.Stop()
 	select {
 	case value := <-from:
+		note(t, what, began)
 		return value
 	case <-deadline.C:
 		fail(t, what, began, saw)
@@ -136,4 +139,14 @@ func Tail(log string, lines int) string {
 		return strings.Join(all, "\n")
 	}
 	return fmt.Sprintf("(%d earlier lines left out)\n%s", len(all)-lines, strings.Join(all[len(all)-lines:], "\n"))
+}
+
+func note(t testing.TB, what string, began time.Time) {
+	if d := time.Since(began); d > 5*time.Second {
+		f, err := os.OpenFile("/tmp/me/await.log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+		if err == nil {
+			fmt.Fprintf(f, "%6.1f %.1f %s: %s\n", d.Seconds(), Slowness(), t.Name(), what)
+			f.Close()
+		}
+	}
 }
