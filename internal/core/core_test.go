@@ -254,6 +254,16 @@ func TestABodyIsPublishedOnlyByTheLeader(t *testing.T) {
 	}
 }
 
+// The lock has become uncertain while a statement ran.
+func TestALateSweepTakesNothing(t *testing.T) {
+	c := leading(100)
+	late := c.Clock().Add(LateAfter + 1)
+	c.Clock = func() time.Time { return late }
+	if _, n := sweep(c, &outbox.Message{Row: outbox.Row{ID: 1}}); n != 0 {
+		t.Errorf("%d rows are taken", n)
+	}
+}
+
 // A row that could leave before this term is marked, and one that the broker may have taken.
 func TestRowsThatMayHaveBeenPublishedAreMarked(t *testing.T) {
 	for name, tc := range map[string]struct {

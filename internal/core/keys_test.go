@@ -338,6 +338,41 @@ func TestAKeyWaitsUntilItsReplacedRowsAreGone(t *testing.T) {
 	}
 }
 
+// A requeued row has a lower id than the queue of its key, so the queue waits for it in the table.
+func TestARequeuedRowLeavesBeforeTheQueueOfItsKey(t *testing.T) {
+	c, key := leading(100), "k"
+	c.mu.keys.unknownKeysMayWait = false
+	row := func(id int64) *outbox.Message {
+		return &outbox.Message{Row: outbox.Row{ID: id, OrderingKey: &key}, XID: 12}
+	}
+	first, requeued := row(5), row(3)
+	requeued.AvailableAt = new(c.Clock())
+	for _, m := range []*outbox.Message{first, row(6), requeued} {
+		c.Streamed(m, 100, false)
+	}
+	if out, _ := c.Resolved(outbox.Result{Message: first, Outcome: outbox.Confirmed}); len(out.Publish) > 0 {
+		t.Errorf("row %d leaves before the requeued one", out.Publish[0].ID)
+	}
+}
+
+// Somebody deletes the only row of a key, which was scheduled.
+func TestABlockedKeyIsForgottenOnceItsRowIsGone(t *testing.T) {
+	c, key := leading(100), "k"
+	view, seen := c.View(), snapshot(t, "10:10:")
+	c.Saw(seen, view.Epoch, view.ForgottenAt)
+	read := func(f Found) {
+		f.Each, f.Epoch, f.Snapshot = 2, view.Epoch, seen
+		sweepRuns(c, f, 1, Most{Rows: 1, Bytes: 1})
+	}
+	scheduled := outbox.Run{{Ref: outbox.Ref{ID: 1}, OrderingKey: &key}}
+	read(Found{Runs: []outbox.Run{scheduled}, Pass: c.KeysBegan(), First: true, Last: true})
+	read(Found{Pass: c.KeysBegan(), First: true, Last: true})
+	read(Found{Asked: c.TakeWanted(1, true, false)})
+	if n := c.View().Keys; n != 0 {
+		t.Errorf("%d keys are remembered", n)
+	}
+}
+
 // Neither rows without a key fill the memory, nor a few large ones, nor the queues of keys. In the end, it is empty.
 func TestMemoryIsBounded(t *testing.T) {
 	const window = 200
