@@ -316,18 +316,22 @@ func TestARunEndsBeforeARowThatCannotFollow(t *testing.T) {
 	}
 }
 
-// A row leaves once all rows that it replaces are gone: they could come back, and leave after it.
+// A row leaves once all rows that it replaces are gone: they could come back, and leave after it. The last row of the
+// run was replaced when it was found, and no more when it was read.
 func TestAKeyWaitsUntilItsReplacedRowsAreGone(t *testing.T) {
 	c, key := leading(100), "k"
 	c.mu.keys.add(key, &keyState{place: swept})
 	var run outbox.Run
 	var rows []*outbox.Message
-	for id := range int64(2) {
+	for id := range int64(3) {
 		run = append(run, outbox.Candidate{Ref: outbox.Ref{ID: id}, OrderingKey: &key, Ready: true, Superseded: true})
-		rows = append(rows, &outbox.Message{Row: outbox.Row{ID: id, OrderingKey: &key}, Superseded: true})
+		rows = append(rows, &outbox.Message{Row: outbox.Row{ID: id, OrderingKey: &key}, Superseded: id < 2})
 	}
-	found := Found{Asked: []string{key}, Runs: []outbox.Run{run}, Each: 2, Epoch: c.View().Epoch}
-	out := sweepRuns(c, found, 1, Most{Rows: 2, Bytes: 1 << 20}, rows...)
+	found := Found{Asked: []string{key}, Runs: []outbox.Run{run}, Each: 3, Epoch: c.View().Epoch}
+	out := sweepRuns(c, found, 1, Most{Rows: 3, Bytes: 1 << 20}, rows...)
+	if len(out.Publish) > 0 {
+		t.Error("the row behind them leaves")
+	}
 	for gone := range 3 {
 		if v := c.View(); (v.Wanted+v.Again > 0) != (gone == 2) {
 			t.Errorf("%d rows are gone: %d keys are looked up", gone, v.Wanted+v.Again)
@@ -402,6 +406,20 @@ func TestMemoryIsBounded(t *testing.T) {
 		if w := c.mu.window; w.messages != 0 || w.bytes != 0 || c.mu.keys.queued != 0 {
 			t.Errorf("%s: in the end, %d messages and %d bytes are counted, %d messages queue", name, w.messages, w.bytes, c.mu.keys.queued)
 		}
+	}
+}
+
+func TestABacklogLeavesAQuarterOfTheWindowToTheStream(t *testing.T) {
+	c := leading(8)
+	c.StreamLive(true)
+	for id := int64(1); ; id++ {
+		if rows, _ := c.Capacity(1); rows == 0 {
+			break
+		}
+		sweep(c, &outbox.Message{Row: outbox.Row{ID: id}})
+	}
+	if n := c.View().InFlight; n != 6 {
+		t.Errorf("%d of 8 places are taken", n)
 	}
 }
 
