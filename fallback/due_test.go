@@ -99,6 +99,9 @@ func TestAPassOverDueRowsReadsEachRowOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if c.locked && !s.Core.View().Due {
+			t.Errorf("%s: no pass looks at them again", c.name)
+		}
 		if tries[math.MaxInt64] != 1 || c.key == nil && (tries[1] != 1 || tries[stuck] != 1) {
 			t.Errorf("%s: the last row was tried %d times, the first %d", c.name, tries[math.MaxInt64], tries[1])
 		}

@@ -96,6 +96,22 @@ func TestALockedRowDelaysNoOther(t *testing.T) {
 	equal(t, "left for their retry", f.IDs("true"), []int64{4, 5, 6})
 }
 
+// A deferred trigger fails at COMMIT, after the DELETE has worked. A row that was locked is deleted in a transaction.
+func TestRowsOfAFailedCommitAreNotDone(t *testing.T) {
+	f := newFixture(t)
+	f.Plain(1)
+	one := deleted(f.read(0)[0])
+	f.Exec(`CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE check_violation; END'`)
+	f.Exec(`CREATE CONSTRAINT TRIGGER late AFTER DELETE ON outbox DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION fails()`)
+	for _, one.Locked = range []bool{false, true} {
+		settled, err := f.store.Settle(t.Context(), []outbox.Settlement{one})
+		if err == nil || settled.Done != nil || settled.Gone != nil {
+			t.Errorf("locked before: %t: %v, %+v", one.Locked, err, settled)
+		}
+	}
+}
+
 // A relay has published the row, and was frozen before it wrote the rejection. Meanwhile another one has marked the row.
 func TestARowThatAnotherRelayMayHavePublishedIsMarked(t *testing.T) {
 	f := newFixture(t)

@@ -100,11 +100,11 @@ func (j *databaseJudge) judgeTransactions(c chart) {
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
 	case !here[at].old():
 		c.ok("transactions",
-			"the oldest is open for %s: pid %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
+			"the oldest is open for %s: Postgres process %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
 		t := here[at]
 		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))),
-			"pid %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. "+
+			"Postgres process %d (%s) has a transaction open for %s: dead rows of the outbox stay until it ends. "+
 				"The stream is not affected; sweeps become slower", t.PID, t.who(), span(t.age()))
 	}
 }

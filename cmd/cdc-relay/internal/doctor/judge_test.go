@@ -158,7 +158,7 @@ func ofSlotAndTables() map[string]judgement {
 		"a stream that lags": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}
-		}, "warning cleanup/transactions", []string{"pid 42 (report, active)", "2h0m", "pg_terminate_backend(42)"}},
+		}, "warning cleanup/transactions", []string{"Postgres process 42 (report, active)", "2h0m", "pg_terminate_backend(42)"}},
 		"an old transaction that is hidden": {func(_ *Options, f *databaseFacts) {
 			f.role.value.SeesOthers = false
 			f.transactions.value.Writers = []writer{{Blocker: problem.Blocker{PID: 42, Details: "report"}, XIDAge: 200_000}}
