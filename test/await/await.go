@@ -5,7 +5,6 @@ package await
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -13,8 +12,12 @@ import (
 	"time"
 )
 
-// hang is the limit on a quiet, current machine. Nothing in the tests takes half of it there, even at full size.
-const hang = 5 * time.Minute
+const (
+	// hang limits a whole scenario on a quiet, current machine. None takes half of it there, even at full size.
+	hang = 5 * time.Minute
+	// patience limits the wait for one condition there.
+	patience = time.Minute
+)
 
 // slowness is measured once in a process, at its start, when the process itself does nothing else.
 var slowness = sync.OnceValue(measure)
@@ -49,7 +52,7 @@ func work() {
 // Scaled converts a time on a quiet, current machine to a time on this one.
 func Scaled(d time.Duration) time.Duration { return time.Duration(float64(d) * Slowness()) }
 
-// Hang is the longest time to wait for something that must happen.
+// Hang is the longest time of a whole scenario.
 func Hang() time.Duration { return Scaled(hang) }
 
 // Context returns a context that ends after Hang, or with the test.
@@ -65,17 +68,16 @@ func Context(t testing.TB) context.Context {
 func Until(t testing.TB, what string, condition func() bool, saw ...func() string) {
 	t.Helper()
 	began := time.Now()
-	deadline := time.NewTimer(Hang())
+	deadline := time.NewTimer(Scaled(patience))
 	defer deadline.Stop()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	defer note(t, what, began)
 	for !condition() {
 		next.Reset(min(max(time.Since(began)/20, 5*time.Millisecond), 50*time.Millisecond))
 		select {
 		case <-next.C:
 		case <-deadline.C:
-			fail(t, what, began, saw)
+			deadline.Reset(remaining(t, what, began, saw))
 		}
 	}
 }
@@ -84,25 +86,31 @@ func Until(t testing.TB, what string, condition func() bool, saw ...func() strin
 func Receive[T any](t testing.TB, what string, from <-chan T, saw ...func() string) T {
 	t.Helper()
 	began := time.Now()
-	deadline := time.NewTimer(Hang())
+	deadline := time.NewTimer(Scaled(patience))
 	defer deadline.Stop()
-	select {
-	case value := <-from:
-		note(t, what, began)
-		return value
-	case <-deadline.C:
-		fail(t, what, began, saw)
+	for {
+		select {
+		case value := <-from:
+			return value
+		case <-deadline.C:
+			deadline.Reset(remaining(t, what, began, saw))
+		}
 	}
-	panic("unreachable: the test has failed")
 }
 
-func fail(t testing.TB, what string, began time.Time, saw []func() string) {
+// remaining returns how much longer to wait if the machine has become slower since it was measured. Otherwise the test
+// fails.
+func remaining(t testing.TB, what string, began time.Time, saw []func() string) time.Duration {
 	t.Helper()
+	if left := time.Duration(measure()*float64(patience)) - time.Since(began); left > 0 {
+		return left
+	}
 	lines := []string{fmt.Sprintf("waited %s for: %s", time.Since(began).Round(time.Millisecond), what)}
 	for _, see := range saw {
 		lines = append(lines, "saw: "+see())
 	}
 	t.Fatal(strings.Join(lines, "\n"))
+	return 0
 }
 
 // Within fails the test if something takes longer than is allowed on a quiet, current machine. It logs the time. It
@@ -139,14 +147,4 @@ func Tail(log string, lines int) string {
 		return strings.Join(all, "\n")
 	}
 	return fmt.Sprintf("(%d earlier lines left out)\n%s", len(all)-lines, strings.Join(all[len(all)-lines:], "\n"))
-}
-
-func note(t testing.TB, what string, began time.Time) {
-	if d := time.Since(began); d > 5*time.Second {
-		f, err := os.OpenFile("/tmp/me/await.log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-		if err == nil {
-			fmt.Fprintf(f, "%6.1f %.1f %s: %s\n", d.Seconds(), Slowness(), t.Name(), what)
-			f.Close()
-		}
-	}
 }
