@@ -60,10 +60,12 @@ func TestPublishedRowsMoveToTheHistory(t *testing.T) {
 	if same != 6 {
 		t.Errorf("%d of 6 rows are unchanged in the history", same)
 	}
-	// Rejected and dead rows are not published.
-	f.Plain(2)
+	// Rejected, dead and dropped rows are not published.
+	f.Plain(3)
 	rows := f.read(0)
-	f.settle(retried(rows[0], time.Hour), dead(rows[1], true))
+	expired := deleted(rows[2])
+	expired.Decision.Reason = outbox.ReasonExpired
+	f.settle(retried(rows[0], time.Hour), dead(rows[1], true), expired)
 	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_published`); n != 6 {
 		t.Errorf("%d rows are in the history", n)
 	}
