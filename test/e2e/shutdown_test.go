@@ -106,7 +106,7 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 			r := p.works(args...)
 			p.write(2).more(200)
 			p.postgres.Only(services.Ordinary).BlackHole()
-			r.inFlight(200)
+			r.inFlight(1) // until the relay is not certain that it leads
 			return r
 		},
 		"replication connection black-holed": func(p *proxied) *relay {
