@@ -254,6 +254,18 @@ func TestABodyIsPublishedOnlyByTheLeader(t *testing.T) {
 	}
 }
 
+// Rows whose messages were published cannot be deleted: each further message would leave again after a restart.
+func TestASuspendedRelayPublishesNothing(t *testing.T) {
+	c := leading(100)
+	c.Suspend(true)
+	if _, v := c.Streamed(&outbox.Message{Row: outbox.Row{ID: 1}, XID: 12}, 100, true); v != Left {
+		t.Errorf("the verdict is %d", v)
+	}
+	if rows, _ := c.Capacity(1); rows > 0 {
+		t.Error("a sweep reads rows")
+	}
+}
+
 // The lock has become uncertain while a statement ran.
 func TestALateSweepTakesNothing(t *testing.T) {
 	c := leading(100)

@@ -25,7 +25,7 @@ type Lead struct {
 	Free time.Time
 }
 
-// BeginTerm starts a term as the leader: all rows in the table are to be swept.
+// BeginTerm starts a term as the leader: all rows in the table are to be swept. Any term before it has ended.
 func (c *Core) BeginTerm(l Lead) {
 	c.lock()
 	defer c.mu.Unlock()
@@ -33,10 +33,7 @@ func (c *Core) BeginTerm(l Lead) {
 	c.mu.marks.older = l.Older
 	c.mu.term.epoch++
 	c.mu.term.began = c.mu.now
-	c.leaveQueue(c.mu.keys.unqueueAll())
-	c.mu.unseen.end()
 	c.mu.unseen.forgetAll() // rows that committed before the term may not be visible yet
-	c.mu.keys.newTerm(c.mu.unseen.seq)
 	c.mu.backlog, c.mu.left, c.mu.due, c.mu.dueAgain = anyID, nil, true, nil
 	c.Wake.Send()
 }
