@@ -29,9 +29,13 @@ func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 	}
 }
 
-// Only the content tells them apart: a return for the wrong one would lose a message.
+// Only the content tells them apart: a return for the wrong one would lose a message. The returns come before all
+// confirms.
 func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
-	u := services.VHost(t)
+	broker := services.SharedRabbitMQ(t)
+	frames := services.NewFrames(t, broker.Addr())
+	frames.LateConfirms(200 * time.Millisecond)
+	u := withHost(t, broker.VHost(t), frames.Addr())
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
 	x := services.Name(t) + "_h"
@@ -57,7 +61,10 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 		} else {
 			routed[i].Headers, lost[i].Headers = []byte(`{"to": "q", `+column+`}`), []byte(`{"to": "nobody", `+column+`}`)
 		}
-		lost[i].Deadline = new(time.Now().Add(time.Hour))
+		if i%3 == 0 { // which becomes its expiration
+			lost[i].Deadline = new(time.Now().Add(time.Hour))
+			routed[i].Deadline = lost[i].Deadline
+		}
 	}
 	for i := range routed {
 		if i%2 == 0 {
@@ -70,6 +77,23 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	for _, result := range r.AwaitResults(t, lost...) {
 		checkRejected(t, result, outbox.ReasonUnroutable)
 	}
+}
+
+// Something on the way back changes bodies. The message must not look confirmed.
+func TestAReturnThatWasChangedCountsByItsMessageID(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	frames := services.NewFrames(t, broker.Addr())
+	frames.Rule(func(frame []byte) time.Duration {
+		if frame[0] == 3 { // a body
+			frame[7] = 'x'
+		}
+		return 0
+	})
+	r := startAMQP(t, Config{URL: withHost(t, broker.VHost(t), frames.Addr())})
+	var k publishtest.Maker
+	lost := k.Make("", "nowhere", `{}`)
+	r.PublishAll(lost)
+	checkRejected(t, r.AwaitResults(t, lost)[0], outbox.ReasonUnroutable)
 }
 
 // An ORM may send the nil UUID with each row. Finding the message of a return does not depend on how many are in flight.
