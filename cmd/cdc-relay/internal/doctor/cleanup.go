@@ -99,8 +99,8 @@ func (j *databaseJudge) judgeTransactions(c chart) {
 	case len(here) == 0:
 		c.ok("transactions", "none delays the removal of dead rows%s", blind)
 	case !here[at].old():
-		c.ok("transactions",
-			"the oldest is open for %s: Postgres process %d (%s)%s", span(here[0].age()), here[0].PID, here[0].who(), blind)
+		c.ok("transactions", "the oldest is open for %s: Postgres process %d (%s)%s",
+			span(here[0].age()), here[0].PID, here[0].who(), blind)
 	default:
 		t := here[at]
 		c.warn("transactions", hintFix(problem.EndSession(int64(t.PID))),
