@@ -23,7 +23,7 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 		}
 		return meaning, fix
 	}
-	name, known := exchangeOf(exchange, detail)
+	name, known := ExchangeOf(exchange, detail)
 	to := "the exchange"
 	if known {
 		to += fmt.Sprintf(" %q", outbox.Shortened(name))
@@ -80,13 +80,13 @@ func OfReason(r outbox.Reason, exchange *string, detail string) (meaning, fix st
 // ReadError is the advice of OfReason if only the last error tells what to do.
 const ReadError = "fix what the last error says"
 
-// exchangeOf returns the exchange of a rejected message: that of the row, or the one that RabbitMQ's answer names.
-func exchangeOf(exchange *string, detail string) (name string, known bool) {
+// ExchangeOf returns the exchange of a rejected message: that of the row, or the one that RabbitMQ's answer names.
+func ExchangeOf(exchange *string, detail string) (name string, known bool) {
 	if exchange != nil {
 		return *exchange, true
 	}
 	answer := regexp.MustCompile(
-		` from exchange ("(?:[^"\\]|\\.)*")$|(?:^|: )NOT_FOUND - no exchange '(.+)' in vhost '`)
+		` from exchange ("(?:[^"\\]|\\.)*")$|(?:^|: )(?:NOT_FOUND|ACCESS_REFUSED) - [a-z ]+ exchange '(.+)' in vhost '`)
 	switch m := answer.FindStringSubmatch(detail); {
 	case m == nil:
 		return "", false

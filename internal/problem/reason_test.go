@@ -31,6 +31,8 @@ func TestAdviceFitsTheRejection(t *testing.T) {
 		{outbox.ReasonRetriesExceeded, nil, "unroutable: " + returned + `"shop"`, bind},
 		{outbox.ReasonRetriesExceeded, nil, "nack: RabbitMQ answered", "add consumers"},
 		{outbox.ReasonRetriesExceeded, nil, "", ReadError},
+		{outbox.ReasonAccessRefused, nil, refused + "write access to exchange 'shop' in vhost '/' refused for user 'u'", `let the relay's RabbitMQ user write to the exchange "shop"`},
+		{outbox.ReasonAccessRefused, nil, refused + "write access to topic 'k' in exchange 'shop' in vhost '/'", "let the relay's RabbitMQ user write to the exchange ("},
 		{outbox.ReasonRetriesExceeded, nil, "retries_exhausted: x", ReadError},
 		{outbox.ReasonAccessRefused, nil, refused + "write access", "let the relay's"},
 		{outbox.ReasonAccessRefused, &shop, refused + "write access", `if applications may use the exchange "shop", let`},

@@ -162,8 +162,13 @@ func saysNothing(r *amqp091.Return) bool {
 }
 
 func returnText(r *amqp091.Return) string {
-	return fmt.Sprintf("%s (%d): no queue took the message with routing key %q from exchange %q",
-		r.ReplyText, r.ReplyCode, r.RoutingKey, r.Exchange)
+	return fmt.Sprintf("%s (%d): no queue took the message %s", r.ReplyText, r.ReplyCode,
+		routeText(r.RoutingKey, r.Exchange))
+}
+
+// routeText ends a text. Commands read the exchange of a row without one from it.
+func routeText(routingKey, exchange string) string {
+	return fmt.Sprintf("with routing key %q from exchange %q", routingKey, exchange)
 }
 
 func because(e *amqp091.Error) string {

@@ -106,7 +106,8 @@ func (s *session) settle(e *entry, timedOut bool) {
 	default:
 		v = verdict{
 			outcome: outbox.Rejected, reason: outbox.ReasonNack,
-			detail: "RabbitMQ answered with a nack: a queue rejected the message, or RabbitMQ could not handle it",
+			detail: fmt.Sprintf("RabbitMQ answered with a nack: a queue, or RabbitMQ itself, rejected the message %s",
+				routeText(e.parcel.key, e.parcel.exchange)),
 		}
 	}
 	if e.unfit != nil {

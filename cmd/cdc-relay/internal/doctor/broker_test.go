@@ -399,12 +399,22 @@ func TestDeadLettersAndFullQueuesAreExamined(t *testing.T) {
 	})
 	p.exec(`INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, exchange, routing_key, payload, failure_reason, last_error)
 		SELECT i, gen_random_uuid(), now(), 6, 1, e, k, '1', 'retries_exhausted', r FROM (VALUES (1, 'gone', 'k', 'exchange_missing: NOT_FOUND'),
-			(2, '', 'no_queue', 'unroutable: NO_ROUTE'), (3, '', 'full', 'nack: RabbitMQ answered with a nack')) v (i, e, k, r)`,
+			(2, '', 'no_queue', 'unroutable: NO_ROUTE'), (3, '', 'full', 'nack: RabbitMQ answered with a nack'),
+			(4, NULL, 'k', 'unroutable: no queue took the message with routing key "k" from exchange "amq.direct"'),
+			(5, NULL, 'k', 'exchange_missing: NOT_FOUND - no exchange ''moved'' in vhost ''/'' (404)')) v (i, e, k, r)`,
 		"INSERT INTO outbox (exchange, routing_key, payload, attempts, available_at, last_error) VALUES ('', 'full', '1', 1, now() + interval '1 hour', 'nack: x')")
 	r := p.examine()
-	r.want(doctor.OK, doctor.Routing, "waiting", "1 row and 3 dead letters, for 3 pairs of exchange and routing key")
+	r.want(doctor.OK, doctor.Routing, "waiting", "1 row and 5 dead letters, for 5 pairs of exchange and routing key")
 	r.want(doctor.Problem, doctor.RabbitMQ, "exchange", `exchange "gone" does not exist`)
 	r.want(doctor.Problem, doctor.Routing, "route", `queue "no_queue"`, "1 row examined was rejected for that before")
+	// Another relay, with another --exchange, published these.
+	for _, says := range []string{
+		`exchange "amq.direct" has no queue for routing key "k"`, "/e/amq.direct/q/QUEUE", `exchange "moved" does not exist`,
+	} {
+		if !strings.Contains(r.String(), says) {
+			t.Errorf("there is no %s in\n%s", says, r)
+		}
+	}
 	r.want(doctor.Warning, doctor.Routing, "nack", `2 messages examined were rejected with a nack, sent to the default exchange with routing key "full"`, "add consumers")
 	must(t, channel.PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{Body: []byte("x")}))
 	await.Until(t, "RabbitMQ has counted the message", func() bool {

@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
+	"github.com/cdc-relay/cdc-relay/internal/problem"
 )
 
 // How much of the table is read: this many rows from each end and of the retries, and the rows of some blocks between.
@@ -38,13 +41,13 @@ type sample struct {
 	destinations, unroutable, nacked map[destination]int
 }
 
-// sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive. A
-// row without an exchange goes to that of the relay ($2).
+// sampleSQL: exchange and routing key have no index, so finding the distinct values of all rows would be expensive. For
+// a row without an exchange, the error names that of the relay that published it.
 const sampleSQL = `
-SELECT coalesce(exchange, $2), routing_key, count(*), count(*) FILTER (WHERE last_error LIKE 'unroutable:%'),
-       count(*) FILTER (WHERE last_error LIKE 'nack:%')
-FROM (SELECT exchange, routing_key, left(last_error, 40) AS last_error FROM %TABLE% LIMIT $1) few
-GROUP BY 1, 2`
+SELECT exchange, routing_key, CASE WHEN exchange IS NULL THEN last_error END, count(*),
+       count(*) FILTER (WHERE last_error LIKE 'unroutable:%'), count(*) FILTER (WHERE last_error LIKE 'nack:%')
+FROM (SELECT exchange, routing_key, left(last_error, 2000) AS last_error FROM %TABLE% LIMIT $1) few
+GROUP BY 1, 2, 3`
 
 // takeSample reads a bounded number of rows. One end of the table may take too long because of dead rows; the other
 // parts are read in any case.
@@ -73,7 +76,7 @@ func (o Options) takeSample(ctx context.Context, s *session, partitioned bool) a
 		blocks := ask[int64](ctx, s,
 			"SELECT to_jsonb(pg_relation_size($1::text::regclass) / current_setting('block_size')::int)", o.Table.SQL())
 		if p.missed = cmp.Or(p.missed, blocks.err); blocks.value > sampleBlocks {
-			count(" TABLESAMPLE SYSTEM (100.0 * $3::float8 / $4::float8)", sampleBlocks, blocks.value)
+			count(" TABLESAMPLE SYSTEM (100.0 * $2::float8 / $3::float8)", sampleBlocks, blocks.value)
 		}
 	}
 	if p.rows == 0 {
@@ -89,11 +92,16 @@ func (p *sample) count(ctx context.Context, tx pgx.Tx, o Options, part string, m
 		return 0, err
 	}
 	query := strings.Replace(sampleSQL, "%TABLE%", part, 1)
-	args := append([]any{sampleRows, o.Exchange}, more...)
+	args := append([]any{sampleRows}, more...)
 	found, _ := tx.Query(ctx, query, args...) // ForEachRow returns its error
-	var d destination
+	var exchange, lastError *string
+	var key string
 	var n, unroutable, nacked int
-	_, err = pgx.ForEachRow(found, []any{&d.exchange, &d.routingKey, &n, &unroutable, &nacked}, func() error {
+	_, err = pgx.ForEachRow(found, []any{&exchange, &key, &lastError, &n, &unroutable, &nacked}, func() error {
+		d := destination{o.Exchange, key}
+		if name, known := problem.ExchangeOf(exchange, show.ValueOr(lastError, "")); known {
+			d.exchange = name
+		}
 		p.destinations[d] += n
 		p.unroutable[d] += unroutable
 		p.nacked[d] += nacked
