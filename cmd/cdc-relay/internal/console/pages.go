@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -225,17 +226,11 @@ func parseTemplates() *template.Template {
 // opens says what a button to a page of the verdict shows.
 func opens(page string) string {
 	path, query, _ := strings.Cut(page, "?")
-	switch {
-	case path == "/dead-letters":
-		return "Show the dead letters"
-	case path == "/check":
-		return "Show what check says"
-	case path == "/message":
-		return "Show the message"
-	case query == "state=retrying":
-		return "Show the rejected messages"
+	texts := map[string]string{
+		"/dead-letters": "Show the dead letters", "/check": "Show what check says", "/message": "Show the message",
+		"/relays": "Show the relays", "state=retrying": "Show the rejected messages",
 	}
-	return "Show what waits"
+	return cmp.Or(texts[path], texts[query], "Show what waits")
 }
 
 func (c *Console) render(name string, view any) (template.HTML, error) {

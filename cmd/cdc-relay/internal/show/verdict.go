@@ -143,6 +143,9 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 	add := func(is Condition, text, detail, fix string) {
 		one := check
 		one.is, one.text, one.detail, one.fix = is, text, detail, fix
+		if is == NoRelay || is == RelayGone || is == Differ {
+			one.page = "/relays"
+		}
 		if is.level() == Critical {
 			one.text, one.messages = one.text+v.andWait(), v.unsent()
 		}

@@ -338,6 +338,10 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		if (got.Command == "") != (got.Level == Healthy) {
 			t.Errorf("%s: the command is %q", got.Text, got.Command)
 		}
+		aboutRelays := regexp.MustCompile(`^[^:;]*: (no relay (tells|answers)|relay \d|the relays differ)`).MatchString(got.Text)
+		if aboutRelays != (got.Page == "/relays") {
+			t.Errorf("%s: the page is %s", got.Text, got.Page)
+		}
 		if got.Command != "" && got.Command != "cdc-relay --version" && !strings.Contains(got.Command, "--table 'eu.outbox'") {
 			t.Errorf("%s: the command is for another table: %q", got.Text, got.Command)
 		}
