@@ -418,4 +418,6 @@ func TestTheConsoleWorksWithTheKeyboard(t *testing.T) {
 			t.Errorf("%s is not reached: %v", link, reached)
 		}
 	}
+	s.do(chromedp.KeyEvent("g"), chromedp.KeyEvent("d"), chromedp.WaitVisible(`//h1[text()="Dead letters"]`), chromedp.KeyEvent("/"), chromedp.KeyEvent("gk/"))
+	s.becomes(`document.activeElement.value === "gk/" && document.querySelector("h1").innerText === "Dead letters"`)
 }

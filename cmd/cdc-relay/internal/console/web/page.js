@@ -33,6 +33,19 @@ theme.addEventListener("click", () => {
   keep("theme", document.documentElement.dataset.theme);
 });
 
+// Keys: / goes to the search, and g with the first letter of a page opens that page.
+let goes = false;
+document.getElementById("keys").hidden = false;
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  const opens = (link) => goes && link.textContent[0].toLowerCase() === event.key;
+  [...document.querySelectorAll("nav a")].find(opens)?.click();
+  goes = event.key === "g";
+  if (event.key !== "/") return;
+  event.preventDefault();
+  document.querySelector("[type=search]").focus();
+});
+
 async function copy(button) {
   const text = document.getElementById(button.dataset.copy).innerText;
   let done = false;
