@@ -25,8 +25,6 @@ func waitingTiles(v show.Stats) (all []tile) {
 	for _, s := range v.InStates() {
 		name, level := show.StateText(s.State), "plain"
 		switch s.State {
-		case operator.AtOnce:
-			s.Note = oldestText(v)
 		case operator.Retrying, operator.Expired, operator.NewerVersion, operator.NotDeleted:
 			level = "warning"
 		case operator.Blocked:
@@ -50,7 +48,7 @@ func tilesOf(s sample) []tile {
 			waiting.Precision = n.Precision
 		}
 		note := show.Number(n.N) + " behind an earlier one of their key"
-		if oldest := oldestText(v); oldest != "" {
+		if oldest := all[named("Waiting")].Note; oldest != "" { // an earlier one of a key waits, too
 			note = oldest + "; " + note
 		}
 		all[named("Waiting")] = newTile("Waiting", waiting, "plain", note, "/waiting")
@@ -133,13 +131,6 @@ func compact(n int64) string {
 		value, unit = value/1000, next
 	}
 	return strconv.FormatFloat(value, 'g', 3, 64) + unit
-}
-
-func oldestText(v show.Stats) string {
-	if v.OldestPendingSeconds == nil {
-		return ""
-	}
-	return "oldest " + show.Duration(time.Duration(*v.OldestPendingSeconds*float64(time.Second)))
 }
 
 func agoText(word string, at *time.Time, now time.Time) string {

@@ -171,7 +171,7 @@ func TestStatsCountsRowsByState(t *testing.T) {
 		('fresh', '1', NULL, 0, NULL, NULL, NULL, now() - interval '1 minute'),
 		('due', '1', NULL, 0, now() - interval '1 second', NULL, NULL, now() - interval '1 hour'),
 		('a', '1', 'k', 1, now() + interval '5 minutes', false, 'unroutable: b', now() - interval '2 hours'),
-		('a', '1', 'k', 0, NULL, NULL, NULL, now()),
+		('a', '1', 'k', 0, NULL, NULL, NULL, now() - interval '3 hours'),
 		('a', '1', NULL, 2, now() + interval '6 minutes', true, 'unroutable: c', now()),
 		('b', '1', NULL, 2, now() + interval '7 minutes', true, 'nack', now()),
 		('later', '1', NULL, 0, now() + interval '1 day', NULL, NULL, now()),
@@ -197,7 +197,8 @@ func TestStatsCountsRowsByState(t *testing.T) {
 				t.Errorf("%s: %s, want about %s", what, got, want)
 			}
 		}
-		within("oldest", s.At.Sub(*s.OldestPending), time.Minute)
+		within("oldest", s.At.Sub(*s.OldestPending), 3*time.Hour)
+		within("oldest that waits for nothing", s.At.Sub(*s.OldestAtOnce), time.Minute)
 		within("next retry", s.NextRetry.Sub(s.At), 5*time.Minute)
 		within("next scheduled", s.NextScheduled.Sub(s.At), 24*time.Hour)
 		dead, retries := s.FailedDead, s.FailedRetries

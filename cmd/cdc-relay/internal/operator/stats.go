@@ -45,6 +45,8 @@ type QueueStats struct {
 	// States counts the rows of the outbox in each state; each row has one, so they add up to Depth. Beyond MostCounted
 	// rows, AtOnce is the rest. NotDeleted counts the rows of StatsOptions.NotDeleted.
 	States map[State]Count
+	// OldestAtOnce is since when the oldest row in that state waits; nil: unknown, or there is none.
+	OldestAtOnce *time.Time
 	// NextRetry and NextScheduled are the earliest times of the rows in these states; nil: there are none.
 	NextRetry, NextScheduled *time.Time
 	// TimedKeys counts ordering keys whose head must not leave yet.

@@ -12,13 +12,14 @@ import (
 
 // The rows by state, in the order of an index. Heads are the first rows of their keys that wait for a time.
 const statesSQL = withLocks + `
-SELECT r.state, r.available_at IS NOT NULL, count(*), pg_catalog.min(r.available_at),
+SELECT r.state, r.available_at IS NOT NULL, count(*),
+       pg_catalog.min(coalesce(r.available_at, CASE WHEN pg_catalog.isfinite(r.created_at) THEN r.created_at END)),
        count(*) FILTER (WHERE r.available_at > statement_timestamp() AND r.ordering_key IS NOT NULL
          AND NOT (` + followsSQL + `))
 FROM ({stated}) r
 GROUP BY 1, 2`
 
-const countedSQL = `SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.expires_at, r.schema_version,
+const countedSQL = `SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.created_at, r.expires_at, r.schema_version,
              r.xmax AS locker FROM {outbox} r {from} LIMIT $1`
 
 // The rows that statesSQL reads: the oldest, those with a time, and this part of the whole table: $2. Neighbors often
@@ -36,7 +37,7 @@ const (
 // group is a number of rows in one state.
 type group struct {
 	State State
-	// Timed: available_at is set. Earliest is the earliest one.
+	// Timed: available_at is set. Earliest is the earliest one, or else the earliest created_at.
 	Timed    bool
 	N        int64
 	Earliest pgtype.Timestamptz
@@ -100,6 +101,7 @@ func (r *statsReader) states(ctx context.Context, tx querier, s *QueueStats) err
 	}
 	few := counted(readDue, r.most.Int64).Precision == Exact && counted(readFuture, r.most.Int64).Precision == Exact
 	s.put(future, Exact) // the next times
+	s.OldestAtOnce = seen.OldestAtOnce
 	rest := s.Depth.N
 	for state, count := range seen.States {
 		if timed := state == Due || state == Retrying || state == Scheduled; !timed || !few {
@@ -143,11 +145,13 @@ func inEachState(count Count) map[State]Count {
 // put adds the groups up.
 func (s *QueueStats) put(groups []group, precision Precision) {
 	s.States = inEachState(Count{0, precision})
-	s.NextRetry, s.NextScheduled, s.TimedKeys = nil, nil, Count{0, precision}
+	s.OldestAtOnce, s.NextRetry, s.NextScheduled, s.TimedKeys = nil, nil, nil, Count{0, precision}
 	for _, g := range groups {
 		s.States[g.State] = Count{s.States[g.State].N + g.N, precision}
 		s.TimedKeys.N += g.Heads
 		switch g.State {
+		case AtOnce:
+			s.OldestAtOnce = pgtime.FromColumn(g.Earliest)
 		case Retrying:
 			s.NextRetry = pgtime.FromColumn(g.Earliest)
 		case Scheduled:

@@ -72,7 +72,7 @@ func (v Stats) ServerFacts(g rows, cfg *relay.Config, paint Paint) {
 type InState struct {
 	operator.State
 	Count operator.Count
-	// Note says what the state means, or when the next row leaves it, at the time Next.
+	// Note says what the state means, how old its oldest row is, or when the next row leaves it, at the time Next.
 	Note string
 	Next *time.Time
 }
@@ -85,8 +85,11 @@ func (v Stats) InStates() (all []InState) {
 			continue
 		}
 		s := InState{State: state, Count: v.counts[string(state)], Note: state.Means(), Next: next[state]}
-		if s.Next != nil {
+		switch {
+		case s.Next != nil:
 			s.Note = "next in " + Duration(s.Next.Sub(v.At))
+		case state == operator.AtOnce && v.oldestAtOnce != nil:
+			s.Note = "oldest " + Duration(max(v.At.Sub(*v.oldestAtOnce), 0))
 		}
 		all = append(all, s)
 	}

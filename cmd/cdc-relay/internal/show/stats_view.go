@@ -56,6 +56,8 @@ type Stats struct {
 
 	counts map[string]operator.Count
 	oldest time.Duration
+	// oldestAtOnce is as in operator.QueueStats.
+	oldestAtOnce *time.Time
 	// dead and retries are the failures by cause, the largest first.
 	dead, retries operator.Groups
 	// falls says how fast the number of messages falls, and when none is left; "": it does not, or is small.
@@ -168,7 +170,7 @@ func newStats(cfg *relay.Config, s operator.QueueStats, slot slot.Slot, top int)
 		OldestDeadLetterAt: timeOrNull(s.OldestDead), NewestDeadLetterAt: timeOrNull(s.NewestDead),
 		Slot:       slotView{Name: cfg.Names().Slot},
 		TopFailing: failingOf(s.FailedDead, s.FailedRetries, top),
-		dead:       s.FailedDead, retries: s.FailedRetries,
+		dead:       s.FailedDead, retries: s.FailedRetries, oldestAtOnce: s.OldestAtOnce,
 		counts: map[string]operator.Count{
 			"queue_depth": s.Depth, "blocked_keys": blockedKeys(cfg, s), "dead_letters": s.DeadLetters,
 			"keys_behind_dead_letter": s.KeysBehindDead,
