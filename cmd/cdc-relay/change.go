@@ -36,6 +36,7 @@ type change struct {
 	// question is asked about the number of rows; notDone is what the error says after another answer than yes.
 	question func(total int64) string
 	notDone  string
+	changes  []operator.Change
 	// would is the text of a dry run.
 	would func(total int64) string
 	// harmless: the command sends messages that have not arrived. It asks only on a terminal, and not for named
@@ -55,6 +56,16 @@ func (c *change) agree(ctx context.Context, total int64) error {
 	if total == 0 || c.cfg.selected.dryRun || c.cfg.yes ||
 		c.harmless && (!show.IsTerminal(tty.In) || c.cfg.selected.filter.Named()) {
 		return nil
+	}
+	for _, taken := range c.changes {
+		if !taken.LetsGo() {
+			continue
+		}
+		behind, err := c.Behind(ctx, taken)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(tty.Err, show.BehindText(behind))
 	}
 	c.refused = tty.Confirm(ctx, tty.Err, c.question(total), c.notDone)
 	return c.refused
@@ -125,6 +136,7 @@ func (p *process) changeRows(ctx context.Context, s *session, do operator.Verb) 
 		Do: do, Filter: s.cfg.selected.filter, Batch: operator.ChangeBatch, Copies: s.cfg.selected.copies,
 	}
 	ch := s.changeOf(p, do)
+	ch.changes = []operator.Change{picked}
 	var text string
 	var failed error
 	if s.cfg.selected.dryRun {
@@ -223,9 +235,10 @@ func (p *process) deleteCommand() *cli.Command {
 		Usage:     "delete messages that wait or are dead",
 		UsageText: "cdc-relay delete ID… [FLAGS]\n  cdc-relay delete --state STATE ID…|FILTERS|--all [FLAGS]",
 		Description: `Deletes messages for good: those with these IDs, in the outbox or among the dead letters, or
-those in one state. It shows how many, and asks unless --yes is given. It says whether a relay
-may have published a waiting message: only one whose time has not come (scheduled, or in
-retry) is certainly unpublished. A message that a session has locked stays.
+those in one state. It shows how many, and how many wait behind them, and asks unless --yes is
+given. It says whether a relay may have published a waiting message: only one whose time has
+not come (scheduled, or in retry) is certainly unpublished. A message that a session has
+locked stays.
 
 The next message of an ordering key no longer waits for a deleted one, and outbox_await
 reports it as published. With --dead-letter, waiting messages move to the dead letters instead,
@@ -248,16 +261,16 @@ EXAMPLES
 
 func (p *process) delete(ctx context.Context, s *session) error {
 	bury := s.cfg.selected.bury
-	if s.cfg.selected.filter.State == operator.Dead {
-		if bury {
-			return usagef("delete: --dead-letter is for waiting messages, and these are dead letters")
-		}
-		return p.changeRows(ctx, s, operator.Purge)
+	dead := s.cfg.selected.filter.State == operator.Dead
+	if dead && bury {
+		return usagef("delete: --dead-letter is for waiting messages, and these are dead letters")
 	}
 	if err := p.askRelays(ctx, s); err != nil {
 		return err
 	}
 	switch {
+	case dead:
+		return p.changeRows(ctx, s, operator.Purge)
 	case s.cfg.selected.filter.State == "":
 		return p.deleteNamed(ctx, s)
 	case bury:

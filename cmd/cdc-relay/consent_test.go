@@ -60,7 +60,7 @@ func TestCommandsThatSendOrDeleteAskFirst(t *testing.T) {
 		{"resend --state dead --all", "", [3]int{4, 0, 3}},
 		{"resend --state dead --reason nack", "", [3]int{4, 0, 3}},
 		{"resend --state retrying --all", "", [3]int{1, 3, 1}}, // they ask only on a terminal
-		{"delete --state retrying --all", "Delete 1 retrying message from public.outbox at ", [3]int{0, 3, 0}},
+		{"delete --state retrying --all", "No message waits behind these.\nDelete 1 retrying message from public.outbox at ", [3]int{0, 3, 0}},
 	} {
 		fill()
 		args := strings.Fields(test.args)

@@ -137,7 +137,8 @@ func TestConsoleLetsAKeyGoOn(t *testing.T) {
 		t.Errorf("all messages: %d\n%s", status, body)
 	}
 	_, question := fetch(t, http.MethodGet, at+"/change?do=bury&id=1", nil)
-	if !strings.Contains(question, "<strong>1 waiting message</strong> would become a dead letter") {
+	if !strings.Contains(question, "<strong>1 waiting message</strong> would become a dead letter") ||
+		!strings.Contains(question, "<p>1 message waits behind these in their ordering keys.</p>") {
 		t.Errorf("asked:\n%s", question)
 	}
 	status, body := confirm(t, at, question)

@@ -178,24 +178,27 @@ func (l *plan) wanted() int64 { return int64(len(l.messages)) - l.count(actNone)
 // run does these verbs, in this order, after the question about a number of messages. Would is the text of a dry run.
 func (l *plan) run(ctx context.Context, ch *change, asked int64, would string, verbs ...operator.Verb) error {
 	dry := ch.cfg.selected.dryRun
+	for _, do := range verbs {
+		if filter, wanted := l.filters[do]; wanted {
+			ch.changes = append(ch.changes, operator.Change{Do: do, Filter: filter, Batch: operator.ChangeBatch})
+		}
+	}
 	if err := ch.agree(ctx, asked); err != nil {
 		return err
 	}
 	ch.done.Matched = l.wanted()
 	var said []string
 	var failed error
-	for _, do := range verbs {
-		filter, wanted := l.filters[do]
-		if dry || !wanted || failed != nil {
-			continue
+	for _, what := range ch.changes {
+		if dry || failed != nil {
+			break
 		}
 		var done operator.Changed
-		what := operator.Change{Do: do, Filter: filter, Batch: operator.ChangeBatch}
 		done, failed = ch.Change(ctx, what, nil, func(int64, int64) {})
 		if failed == nil {
-			failed = ch.leftBehind(do, done)
+			failed = ch.leftBehind(what.Do, done)
 		}
-		said = append(said, show.ChangedText(do, done))
+		said = append(said, show.ChangedText(what.Do, done))
 		ch.done.Done += done.Done
 		ch.done.Left += done.Left
 		ch.done.Unpublished += done.Unpublished

@@ -135,6 +135,11 @@ func (a *asked) warn(ctx context.Context, tables *operator.Tables) error {
 	state := map[operator.Verb]operator.State{
 		operator.Requeue: operator.Dead, operator.Retry: operator.Retrying, operator.Replay: operator.Published,
 	}[a.Do]
+	if change, err := a.change(a.filter); err != nil || change.LetsGo() {
+		behind, err := tables.Behind(ctx, change)
+		a.Warnings = []string{show.BehindText(behind)}
+		return err
+	}
 	if state == "" {
 		return nil
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -61,9 +63,13 @@ type Changed struct {
 
 // The rows of a change, in the order of the primary key. A session that locks a row does not change its state here: the
 // row is skipped later, and counted.
-const deleteChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, ` + storedSize + ` FROM (
-  SELECT r.*, {state} AS state FROM (SELECT ` + rowColumns + `, r.available_at FROM {outbox} r) r) r
-WHERE {where} ORDER BY r.id`
+const deleteChoiceSQL = `SELECT r.id, r.message_id, NULL::timestamptz, r.id, ` + storedSize + `
+FROM (` + unlockedSQL + `) r WHERE {where} ORDER BY r.id`
+
+const (
+	unlockedSQL = `SELECT r.*, {state} AS state FROM (` + timedSQL + `) r`
+	timedSQL    = `SELECT ` + rowColumns + `, r.available_at FROM {outbox} r`
+)
 
 // The condition of unpublishedSQL is read once more when the row is locked: its time may have come meanwhile.
 const deleteSQL = `
@@ -144,6 +150,51 @@ func (t *Tables) Count(ctx context.Context, c Change) (n int64, err error) {
 		return tx.QueryRow(ctx, sql, args...).Scan(&n)
 	})
 	return n, t.reading(ctx, from.from, "count rows of", err)
+}
+
+// behindSQL counts the rows of the outbox in the keys of the rows to change, from the first of these on. It says how
+// many rows it read, and how many of those in the outbox stay.
+const behindSQL = `
+WITH chosen AS MATERIALIZED (
+  SELECT r.ordering_key, pg_catalog.min(r.id) FILTER (WHERE {where}) AS id, count(*) AS n FROM ({from}) r GROUP BY 1)
+SELECT greatest(count(*), (SELECT pg_catalog.sum(k.n) FROM chosen k)), count(*) FILTER (WHERE ({goes}) IS NOT TRUE)
+FROM (SELECT r.*, {state} AS state FROM (
+  SELECT n.* FROM chosen k CROSS JOIN LATERAL (
+    ` + timedSQL + ` WHERE r.ordering_key BETWEEN k.ordering_key AND k.ordering_key AND {after}
+    ORDER BY r.ordering_key, r.id LIMIT {limit}) n LIMIT {limit}) r) r`
+
+// LetsGo reports whether rows that wait behind those of the change can go on after it.
+func (c Change) LetsGo() bool {
+	return c.Do == Delete || c.Do == Bury || c.Do == Purge && c.Filter.Block
+}
+
+// Behind counts the rows of the outbox that wait behind those of such a change in their ordering keys, and that stay.
+// Its cost does not depend on the number of rows.
+func (t *Tables) Behind(ctx context.Context, c Change) (n Count, err error) {
+	const stop = MostBehind + 1
+	of, from, goes, after := t.chooser(c), "SELECT r.*, {state} AS state FROM ("+timedSQL, "{where}", "r.id > k.id"
+	in := of.filter.State.info().list
+	if c.Do == Purge {
+		from, goes, after, in = "SELECT r.* FROM (SELECT r.* FROM {dead} r", "false", "k.id IS NOT NULL", byDeath()
+	}
+	where, args := of.filter.where(of.from, of.args)
+	read, args := of.filter.In("").where(of.from, args) // the state of few rows is looked up
+	span := conditions{args: args, all: []string{read, "r.ordering_key IS NOT NULL"}}
+	in.addTo(&span, nil)
+	sql := strings.NewReplacer("{from}", from+" WHERE "+span.String()+" ORDER BY "+in.order()+" LIMIT {limit}) r",
+		"{goes}", goes, "{after}", after).Replace(behindSQL)
+	sql = t.fill(sql, "{where}", where, "{limit}", fmt.Sprint(stop),
+		"{state}", of.filter.stateSQL("0", of.filter.State))
+	err = t.glance(ctx, func(ctx context.Context, tx querier) error {
+		var read int64
+		err := tx.QueryRow(ctx, sql, args...).Scan(&read, &n.N)
+		n.N, n.Precision = min(n.N, MostBehind), counted(read, stop).Precision
+		return err
+	})
+	if pgcode.Is(err, pgerrcode.QueryCanceled) {
+		return Count{Precision: Unknown}, nil
+	}
+	return n, t.reading(ctx, of.from, "count rows of", err)
 }
 
 // Change changes the rows, if agreed returns nil. Rows that match later are not changed. On an error, also one of

@@ -52,6 +52,34 @@ func TestDeleteSaysWhichRowsMayBePublished(t *testing.T) {
 	equal(t, "rows left", f.IDs("true"), []int64{6, 8})
 }
 
+// Rows that go as well do not count, nor do rows before the first one that goes.
+func TestADeletionCountsTheRowsBehind(t *testing.T) {
+	f := newFixture(t)
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts) VALUES
+		('r', '1', 'a', NULL, 0), ('r', '1', 'a', now() + interval '1 h', 2), ('r', '1', 'a', NULL, 0), ('r', '1', 'a', now() + interval '1 h', 1), ('r', '1', 'a', NULL, 0), -- 1 to 5
+		('r', '1', 'b', now() + interval '1 h', 2), ('r', '1', NULL, now() + interval '2 h', 2), ('r', '1', NULL, NULL, 0), -- 6, 7, 8
+		('r', '1', 'c', now() + interval '1 h', 0), ('r', '1', 'd', NULL, 0)`) // 9, 10
+	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key) SELECT 'r', '1', 'c' FROM generate_series(1, $1)`, operator.MostBehind+1)
+	f.DeadLetter(1, "nack", "ordering_key", "'a'")
+	for _, test := range []struct {
+		do     operator.Verb
+		filter operator.Filter
+		want   operator.Count
+	}{
+		{operator.Delete, operator.Filter{State: operator.Retrying}, operator.Count{N: 2, Precision: operator.Exact}},
+		{operator.Bury, operator.Filter{State: operator.Retrying, OrderingKey: text("b")}, operator.Count{Precision: operator.Exact}},
+		{operator.Delete, operator.Filter{IDs: []int64{1, 2, 3}}, operator.Count{N: 2, Precision: operator.Exact}},
+		{operator.Delete, operator.Filter{State: operator.Scheduled}, operator.Count{N: operator.MostBehind, Precision: operator.AtLeast}},
+		{operator.Delete, operator.Filter{State: operator.Blocked}, operator.Count{N: 1, Precision: operator.AtLeast}},
+		{operator.Purge, operator.Filter{Known: operator.Known{Block: true}}, operator.Count{N: 5, Precision: operator.Exact}},
+	} {
+		got, err := f.operator().Behind(t.Context(), operator.Change{Do: test.do, Filter: test.filter})
+		if err != nil || got != test.want {
+			t.Errorf("%s %+v: %+v, want %+v, %v", test.do, test.filter, got, test.want, err)
+		}
+	}
+}
+
 // A state selects what List shows, and locked rows by what they are otherwise: they stay, and are counted.
 func TestDeleteSelectsRowsOfAState(t *testing.T) {
 	for state, test := range map[operator.State]struct {

@@ -19,7 +19,7 @@ type Key struct {
 	Dead *int64
 }
 
-// MostBehind is up to how many rows behind the first one are counted.
+// MostBehind is up to how many rows behind others are counted.
 const MostBehind = 1000
 
 // keyList is a list of ordering keys: a statement for their oldest rows, and its order.

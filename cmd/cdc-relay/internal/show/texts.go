@@ -246,6 +246,18 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 	return text + "; a relay may have published " + Number(uncertain) + " of them, or may be publishing them now"
 }
 
+// BehindText says how many messages wait behind those that a change takes away.
+func BehindText(n operator.Count) string {
+	switch {
+	case n.Precision == operator.Exact && n.N == 0:
+		return "No message waits behind these."
+	case n.N == 0:
+		return "How many messages wait behind these is unknown."
+	}
+	text := countOf(n, "message") + verbOf(n, " waits", " wait") + " behind these in their ordering keys."
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
 // LeftText says why a change left rows behind that it should have changed; "": it left none.
 func LeftText(do operator.Verb, done operator.Changed) string {
 	switch {
