@@ -110,7 +110,7 @@ func compare(cfg *config, source *show.Source) func(context.Context, pgx.Tx) doc
 		name, stream := all.NotStreaming()
 		return doctor.Relays{
 			Running: len(all.Working()), Differences: all.Differences(cfg.Same), Missed: all.Missed(), Mute: known.Mute,
-			NotStreaming: name, Detail: stream.Detail, Fix: stream.Fix,
+			NotStreaming: name, Detail: stream.Detail, Fix: stream.Fix, Failing: all.Failing(),
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package doctor
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/grants"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -15,6 +18,8 @@ type Relays struct {
 	Differences, Missed []string
 	// NotStreaming is a relay that works and cannot stream; "": none. Detail says why, and Fix what to do.
 	NotStreaming, Detail, Fix string
+	// Failing says which relays cannot work on the tables, and maps that to what to do.
+	Failing map[string]string
 	// Mute are roles whose relays run and may not tell it.
 	Mute []string
 }
@@ -22,6 +27,9 @@ type Relays struct {
 func (r Relays) judge(c chart, table outbox.Table) {
 	for _, text := range r.Differences {
 		c.warn("settings", remark("# give all relays of an outbox the same version and settings"), "%s", text)
+	}
+	for _, text := range slices.Sorted(maps.Keys(r.Failing)) {
+		c.wrong("works", hintFix(r.Failing[text]), "%s", text)
 	}
 	for _, text := range r.Missed {
 		c.warn("seen", remark("# %s", show.Restart), "%s", text)

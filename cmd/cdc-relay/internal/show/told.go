@@ -117,6 +117,19 @@ func (all Relays) NotStreaming() (name string, stream relay.Part) {
 	return "", relay.Part{}
 }
 
+// Failing says which relays cannot work on the tables, and maps that to what to do.
+func (all Relays) Failing() map[string]string {
+	failing := map[string]string{}
+	for _, r := range all.Working() {
+		r.findings(func(is Condition, text, detail, fix string) {
+			if is == Stopped || is == DatabaseFails {
+				failing[strings.Join(compact(r.Name(), text, detail), ": ")] = fix
+			}
+		})
+	}
+	return failing
+}
+
 // notDeleted are the ids of published rows that no relay can delete.
 func (all Relays) notDeleted() (ids []int64) {
 	for _, r := range all.Working() {
