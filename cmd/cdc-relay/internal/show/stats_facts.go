@@ -160,4 +160,10 @@ func (r Relay) facts(g rows, paint Paint) {
 	}
 }
 
-func latencyText(s float64) string { return Milliseconds(time.Duration(s * float64(time.Second))) }
+func latencyText(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d < 10*time.Second {
+		return Milliseconds(d)
+	}
+	return Duration(d)
+}

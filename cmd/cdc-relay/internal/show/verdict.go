@@ -135,7 +135,7 @@ func compact(texts ...string) []string {
 }
 
 // Restart is what to do about a relay that was not seen lately.
-const Restart = "if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone"
+const Restart = "see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres"
 
 // relayFindings are about the relays. The first may explain why messages are late.
 func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
@@ -166,13 +166,17 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 		add(Differ, fmt.Sprintf("a relay of role %q runs, and may not tell what it does", role), "",
 			grants.Report(cfg.Table).To(outbox.QuoteIdentifier(role))+";")
 	case unseen && !v.Slot.Owned && v.Settings.readable:
-		add(NoRelay, "no relay tells that it runs", "", "")
+		add(NoRelay, "no relay tells that it runs", "", "start one; if it ended by itself, its log and cdc-relay check say why")
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
 	default:
 		if cfg.Mode != relay.ModePoll && !v.Slot.Owned {
-			_, part := v.Relays.NotStreaming()
-			add(NotStreaming, "no relay streams: a running relay publishes from the table, later than usual",
-				part.Detail, part.Fix)
+			name, part := v.Relays.NotStreaming()
+			says := "a running relay publishes from the table, later than usual"
+			if name == "" && !unseen { // it tells every few seconds
+				last := v.Relays.Working()[0]
+				says = last.Name() + " was last seen " + Duration(last.unseen) + " ago"
+			}
+			add(NotStreaming, "no relay streams: "+says, part.Detail, part.Fix)
 		}
 		if missed != "" {
 			add(RelayGone, missed, "", Restart)

@@ -131,20 +131,20 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			v.Relays, v.Settings, v.Slot, cfg.Mode = nil, Settings{}, slotView{}, relay.ModePoll
 			return nil
 		}},
-		{"critical|Critical: no relay tells that it runs; 5 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
+		{"critical|Critical: no relay tells that it runs; 5 messages wait||start one; if it ended by itself, its log and cdc-relay check say why|", func(v *Stats, _ *relay.Config) *operator.Key {
 			v.Relays, v.Slot, *v.QueueDepth = nil, slotView{}, 7
 			v.counts["scheduled"] = counted(2)
 			return nil
 		}},
 		{
-			"critical|Critical: no relay answers: relay 7 on host web-1 was last seen 40s ago; 7 messages wait||if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone|",
+			"critical|Critical: no relay answers: relay 7 on host web-1 was last seen 40s ago; 7 messages wait||see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Relays[0].Works, v.Relays[0].unseen, v.oldest, *v.QueueDepth = false, 40*time.Second, 20*time.Second, 7
 				return nil
 			},
 		},
 		{
-			"warning|Needs attention: relay 7 on host web-2 was last seen 40s ago||if it is not seen within a minute, restart it: it was killed or hangs, or its machine is gone|",
+			"warning|Needs attention: relay 7 on host web-2 was last seen 40s ago||see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.Relays = append(v.Relays, Relay{Host: "web-2", PID: 7, unseen: 40 * time.Second}, Relay{Host: "web-3", PID: 7, unseen: 2 * time.Hour})
 				return nil
@@ -177,9 +177,9 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"critical|Critical: no relay streams: a running relay publishes from the table, later than usual; the oldest message has waited for 1m1s|||",
+			"critical|Critical: no relay streams: relay 7 on host web-1 was last seen 12s ago; the oldest message has waited for 1m1s|||",
 			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Slot, v.oldest = slotView{}, 61*time.Second
+				v.Slot, v.oldest, v.Relays[0].unseen = slotView{}, 61*time.Second, 12*time.Second
 				return nil
 			},
 		},
