@@ -155,6 +155,10 @@ func ofSlotAndTables() map[string]judgement {
 			f.slots.value.Slots[0].Process = slot.Process{}
 			f.relays = Relays{NotStreaming: "relay 7 on host web-1", Detail: "the publication is gone", Fix: "recreate it"}
 		}, "warning slot/active", []string{"nobody owns the slot: relay 7 on host web-1 runs and cannot stream", "the publication is gone", "recreate it"}},
+		"a relay that is not seen": {func(_ *Options, f *databaseFacts) {
+			f.slots.value.Slots[0].Process = slot.Process{}
+			f.relays = Relays{Missed: []string{"relay 7 on host web-1 was last seen 20s ago"}}
+		}, "warning slot/active", []string{"no relay streams, and the slot retains WAL; relay 7 on host web-1 was last seen 20s ago", "see its log"}},
 		"a stream that lags": {func(_ *Options, f *databaseFacts) { f.slots.value.Slots[0].LagBytes = 2 * giga }, "warning slot/lag", []string{"2.0 GB not confirmed"}},
 		"old transactions": {func(_ *Options, f *databaseFacts) {
 			f.transactions.value.Sessions = []transaction{{PID: 42, User: "report", State: "active", Age: 7200, Here: true}, {PID: 43, Age: 9000}}

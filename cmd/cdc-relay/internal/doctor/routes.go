@@ -62,8 +62,8 @@ func (f managementFacts) walk(exchange, key string, r *route, seen map[string]bo
 	}
 }
 
-// mostUnroutable is how many are reported one by one.
-const mostUnroutable = 20
+// mostUnroutable is how many are reported one by one: many often have one cause.
+const mostUnroutable = 5
 
 // judgeRouting checks that a queue takes the waiting messages.
 func (j *brokerJudge) judgeRouting(c chart) {

@@ -170,15 +170,18 @@ func (j *databaseJudge) judgeOwner(c chart, s slot.Slot) {
 		if s.InactiveSeconds != nil && *s.InactiveSeconds > 0 {
 			nobody = "nobody has owned the slot for " + span(time.Duration(*s.InactiveSeconds)*time.Second)
 		}
-		if r := j.f.relays; r.NotStreaming != "" {
+		switch r, flags := j.f.relays, j.tableFlag()+j.slotFlags(); {
+		case r.NotStreaming != "":
 			c.warn("active", hintFix(r.Fix), "%s: %s runs and cannot stream, and publishes from the table: %s",
 				nobody, r.NotStreaming, r.Detail)
-			return
+		case len(r.Missed) > 0:
+			c.warn("active", remark("# %s", show.Restart), "%s: no relay streams, and the slot retains WAL; %s",
+				nobody, strings.Join(r.Missed, "; "))
+		default:
+			c.warn("active", command("cdc-relay run%s", flags).
+				noted("or, if no relay is to run any more: cdc-relay teardown%s", flags),
+				"%s: no relay streams, and the slot retains WAL", nobody)
 		}
-		flags := j.tableFlag() + j.slotFlags()
-		c.warn("active", command("cdc-relay run%s", flags).
-			noted("or, if no relay is to run any more: cdc-relay teardown%s", flags),
-			"%s: no relay streams, and the slot retains WAL", nobody)
 	}
 }
 
