@@ -246,7 +246,7 @@ func ChangedText(do operator.Verb, done operator.Changed) string {
 	return text + "; a relay may have published " + Number(uncertain) + " of them, or may be publishing them now"
 }
 
-// BehindText says how many messages wait behind those that a change takes away.
+// BehindText says how many messages wait behind those of a change.
 func BehindText(n operator.Count) string {
 	switch {
 	case n.Precision == operator.Exact && n.N == 0:
