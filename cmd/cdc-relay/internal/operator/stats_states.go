@@ -19,8 +19,8 @@ SELECT r.state, r.available_at IS NOT NULL, count(*),
 FROM ({stated}) r
 GROUP BY 1, 2`
 
-const countedSQL = `SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.created_at, r.expires_at, r.schema_version,
-             r.xmax AS locker FROM {outbox} r {from} LIMIT $1`
+const countedSQL = `SELECT r.id, r.ordering_key, r.attempts, r.available_at, r.created_at, r.expires_at,
+             r.schema_version, r.xmax AS locker FROM {outbox} r {from} LIMIT $1`
 
 // The rows that statesSQL reads: the oldest, those with a time, and this part of the whole table: $2. Neighbors often
 // have the same state, so the sample has a few rows of each of many pages: of a thousand or so, because most rows may

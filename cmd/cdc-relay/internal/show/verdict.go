@@ -135,7 +135,8 @@ func compact(texts ...string) []string {
 }
 
 // Restart is what to do about a relay that was not seen lately.
-const Restart = "see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres"
+const Restart = "see its log; if it is not seen within a minute, restart it: " +
+	"it was killed, hangs, or cannot reach Postgres"
 
 // relayFindings are about the relays. The first may explain why messages are late.
 func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
@@ -166,7 +167,8 @@ func (v *Stats) relayFindings(cfg *relay.Config) (found []finding) {
 		add(Differ, fmt.Sprintf("a relay of role %q runs, and may not tell what it does", role), "",
 			grants.Report(cfg.Table).To(outbox.QuoteIdentifier(role))+";")
 	case unseen && !v.Slot.Owned && v.Settings.readable:
-		add(NoRelay, "no relay tells that it runs", "", "start one; if it ended by itself, its log and cdc-relay check say why")
+		add(NoRelay, "no relay tells that it runs", "",
+			"start one; if it ended by itself, its log and cdc-relay check say why")
 		found[len(found)-1].command = problem.Command(cfg.Table, "run")
 	default:
 		if cfg.Mode != relay.ModePoll && !v.Slot.Owned {
