@@ -150,7 +150,7 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			after: func(exec func(string), _ *services.Proxy) {
 				exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.lost', '1' FROM generate_series(1, 11)`)
 			},
-			want: `Needs attention: 11 dead letters: because .*queue.* \(routing key orders\.lost\)`,
+			want: `Needs attention: 11 dead letters, because .*queue.* \(routing key orders\.lost\)`,
 			fix:  `\|.*queue.*, then resend them\|cdc-relay list --state dead --reason unroutable`, alerts: "CdcRelayDeadLetters CdcRelayRejections",
 		},
 		{

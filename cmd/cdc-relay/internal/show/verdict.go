@@ -312,17 +312,18 @@ func (v *Stats) failed(
 	}
 	f.command = problem.Command(table, "list", selects...)
 	var causes []string
+	before := ": "
 	for _, g := range groups.All[:min(3, len(groups.All))] {
 		number := partOf(groups, g.N) + " because "
 		if len(groups.All) == 1 && g.N == n {
-			number = "because "
+			before, number = ", ", "because "
 		}
 		meaning, _ := explainGroup(g)
 		causes = append(causes, number+meaning+whereOf(g))
 	}
 	if len(causes) > 0 {
 		f.also = f.text + ": " + codesOf(groups)
-		f.text += ": " + strings.Join(causes, "; ")
+		f.text += before + strings.Join(causes, "; ")
 	}
 	if rest := len(groups.All) - len(causes); rest > 0 {
 		f.text += "; and " + Plural(int64(rest), "other cause")

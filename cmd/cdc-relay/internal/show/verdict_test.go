@@ -245,14 +245,14 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: 2 rejected messages will be tried again: because the exchange does not exist (exchange x, routing key k)||declare the exchange \"x\" and bind a queue to it|",
+			"warning|Needs attention: 2 rejected messages will be tried again, because the exchange does not exist (exchange x, routing key k)||declare the exchange \"x\" and bind a queue to it|",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.retries = operator.Groups{N: counted(2), All: []operator.Group{group("exchange_missing", "x", "k", 1, 2)}}
 				return nil
 			},
 		},
 		{
-			"critical|Critical: 395 rejected messages will be tried again, and 373 messages wait behind them: because no queue is bound to the exchange for these routing keys (exchange x, 40 routing keys); the oldest message has waited for 1m1s||bind a queue to the exchange \"x\" for these routing keys|1 dead letter: 1 nack; add consumers, or raise the limit of the queue, then resend them",
+			"critical|Critical: 395 rejected messages will be tried again, and 373 messages wait behind them, because no queue is bound to the exchange for these routing keys (exchange x, 40 routing keys); the oldest message has waited for 1m1s||bind a queue to the exchange \"x\" for these routing keys|1 dead letter: 1 nack; add consumers, or raise the limit of the queue, then resend them",
 			func(v *Stats, _ *relay.Config) *operator.Key {
 				v.oldest = 61 * time.Second
 				v.counts["blocked"], v.counts["dead_letters"] = counted(373), counted(1)
@@ -262,7 +262,7 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 			},
 		},
 		{
-			"warning|Needs attention: 230 dead letters, and 1 message waits behind them: because of custom (2 routing keys)|||",
+			"warning|Needs attention: 230 dead letters, and 1 message waits behind them, because of custom (2 routing keys)|||",
 			func(v *Stats, cfg *relay.Config) *operator.Key {
 				cfg.OnDeadLetter = relay.OnDeadLetterBlock
 				v.counts["blocked"], v.counts["dead_letters"], v.counts["keys_behind_dead_letter"] = counted(1), counted(230), counted(1)
