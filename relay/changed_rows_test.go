@@ -32,18 +32,14 @@ func TestRowsChangedByHandLeave(t *testing.T) {
 	for n, change := range changes {
 		sql := `INSERT INTO outbox (routing_key, payload, ordering_key, schema_version, available_at, headers)
 			SELECT s.r, '1', s.k, s.v, s.at::timestamptz, jsonb_build_object('n', $1::int) FROM (VALUES (` + change.insert + `)) s(r, k, v, at)`
-		if _, err := i.db.Exec(t.Context(), sql, n); err != nil {
-			t.Fatal(err)
-		}
+		i.exec(sql, n)
 	}
 	i.await("the relay has read the rows", func() bool {
 		return !r.core.View().Due && !r.core.View().Unseen && r.core.View().Wanted+r.core.View().Yielding == 0
 	})
 	began := time.Now()
 	for n, change := range changes {
-		if _, err := i.db.Exec(t.Context(), `UPDATE outbox SET `+change.update+` WHERE headers ->> 'n' = $1::int::text`, n); err != nil {
-			t.Fatal(err)
-		}
+		i.exec(`UPDATE outbox SET `+change.update+` WHERE headers ->> 'n' = $1::int::text`, n)
 	}
 	i.await("the changed rows have left", func() bool { return i.rowsLeft() == 0 })
 	t.Logf("they left after %s", time.Since(began))

@@ -29,9 +29,7 @@ func emptyTable(t *testing.T, mode relay.Mode) (relay.Config, *pgx.Conn) {
 	config := relay.DefaultConfig()
 	config.DatabaseURL, config.Mode, config.PollInterval = tabletest.Database(t), mode, 20*time.Millisecond
 	conn, err := pgx.Connect(t.Context(), config.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return config, conn
 }
@@ -40,9 +38,7 @@ func emptyTable(t *testing.T, mode relay.Mode) (relay.Config, *pgx.Conn) {
 func runRelay(t *testing.T, config relay.Config, publisher publish.Publisher, log slog.Handler) (r *relay.Relay, end func()) {
 	t.Helper()
 	r, err := relay.New(config, publisher, slog.New(log), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -62,9 +58,7 @@ func TestACustomPublisherFulfilsTheContract(t *testing.T) {
 	config.MaxRetries = 0
 	for _, key := range []string{"a", "b", "never", "c"} {
 		err := config.Table.Enqueue(t.Context(), conn, outbox.NewMessage{RoutingKey: key, OrderingKey: "k", Payload: key})
-		if err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, err)
 	}
 	arrived := make(chan string, 10)
 	dead := make(chan relay.Event, 10)
@@ -258,17 +252,13 @@ func TestOnlyTheFirstResultOfAPublishedMessageCounts(t *testing.T) {
 			if i%2 == 0 {
 				message.OrderingKey = "k"
 			}
-			if err := config.Table.Enqueue(t.Context(), conn, message); err != nil {
-				t.Fatal(err)
-			}
+			services.Must(t, config.Table.Enqueue(t.Context(), conn, message))
 		}
 		for range rows {
 			<-arrived
 		}
 		await.Until(t, "the table is empty", func() (empty bool) {
-			if err := conn.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM outbox)`).Scan(&empty); err != nil {
-				t.Fatal(err)
-			}
+			services.Must(t, conn.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM outbox)`).Scan(&empty))
 			return empty
 		})
 		if silent := r.Health().Silent; silent != 0 {

@@ -21,9 +21,7 @@ func unconnected(t *testing.T) *Relay {
 	config := DefaultConfig()
 	config.DatabaseURL, config.Mode, config.MaxInFlight = "postgres://localhost/none", ModePoll, 2
 	r, err := New(config, stdout.New(stdout.Config{}), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(r.Close)
 	r.StateChanged(publish.State{Phase: publish.Ready})
 	return r

@@ -51,13 +51,9 @@ func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	_, stop := i.startWith(i.publisher(), registry)
 	var id int64
-	if err := i.load(1, 20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, 20))
 	err := i.db.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('nowhere', '1', 'k') RETURNING id`).Scan(&id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
 	stop() // makes the pending calls
 	if n := calls.count("published"); n != 20 || i.arrived() != 20 {
@@ -94,12 +90,8 @@ func TestABlockedHookDelaysNoMessage(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	_, stop := i.startWith(i.publisher(), registry)
 	const rows = hookQueue + 500
-	if err := i.load(1, rows); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')`); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, rows))
+	i.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')`)
 	i.await("all are delivered", func() bool { return i.rowsLeft() == 0 && i.arrived() == rows })
 	i.await("another hook is called", func() bool { return calls.count("dead") == 1 })
 	s := scrapeOf(t, registry)
@@ -111,9 +103,7 @@ func TestABlockedHookDelaysNoMessage(t *testing.T) {
 func newTestMetrics(t *testing.T) *metrics.Metrics {
 	no := func() bool { return false }
 	m, err := metrics.New(prometheus.NewRegistry(), metrics.By{}, func() int { return 0 }, no, no)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 

@@ -19,9 +19,7 @@ func TestALargeBodyNeedsLittleMoreMemoryThanItsSize(t *testing.T) {
 	for n, most := range []float64{2.5, 1.5} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', to_json(repeat('x', $1::int)))`, size); err != nil {
-			t.Fatal(err)
-		}
+		i.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', to_json(repeat('x', $1::int)))`, size)
 		i.await("a dead letter", func() bool {
 			var dead int
 			err := i.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox_dead_letter WHERE failure_reason = 'too_large'

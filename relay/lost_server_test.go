@@ -34,17 +34,13 @@ func TestNothingOfALostServerStaysInMemory(t *testing.T) {
 	onStandby := func(what, sql string) {
 		t.Helper()
 		await.Until(t, what, func() (yes bool) {
-			if err := second.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
-				t.Fatal(err)
-			}
+			must(t, second.QueryRow(t.Context(), sql).Scan(&yes))
 			return yes
 		})
 	}
 	onStandby("the standby has the table", `SELECT to_regclass('outbox') IS NOT NULL`)
 	both, err := url.Parse(primary.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	both.Host += "," + standby.Addr()
 	both.RawQuery += "&target_session_attrs=read-write"
 
@@ -70,14 +66,10 @@ func TestNothingOfALostServerStaysInMemory(t *testing.T) {
 		`DO 'BEGIN FOR n IN 1..1000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END'`,
 		`DO $$BEGIN FOR n IN 1..20 LOOP INSERT INTO outbox (routing_key, payload, ordering_key)
 			VALUES ('lost', '1', CASE WHEN n % 2 = 0 THEN n::text END); COMMIT; END LOOP; END$$`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	await.Until(t, "the window is full", func() bool { return r.core.View().InFlight == lost })
 	<-sent
-	if err := primary.Kill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, primary.Kill(t.Context()))
 	await.Until(t, "the relay streams from the new server", func() bool { return r.Health().Role == "streaming" && r.core.View().Leader })
 	close(confirm)
 	await.Until(t, "no message stays in memory", func() bool { return r.core.View().Remembered == 0 })

@@ -7,3 +7,5 @@ import (
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
+
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }

@@ -25,9 +25,7 @@ type scrape struct {
 func scrapeOf(t *testing.T, registry prometheus.Gatherer) scrape {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := scrape{values: map[string]float64{}, histograms: map[string]*dto.Histogram{}}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -68,9 +66,7 @@ func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 		v := r.core.View()
 		return r.Health().Role == "streaming" && r.Health().Ready && !v.Backlog && !v.Unlisted
 	})
-	if err := i.load(1, 49); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, 49))
 	for _, insert := range []struct {
 		sql  string
 		args []any
@@ -79,9 +75,7 @@ func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 		{`INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`, nil},
 		{`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', now() + interval '1 hour')`, []any{i.queue}},
 	} {
-		if _, err := i.db.Exec(t.Context(), insert.sql, insert.args...); err != nil {
-			t.Fatal(err)
-		}
+		i.exec(insert.sql, insert.args...)
 	}
 	i.await("only the scheduled row is left", func() bool { return i.rowsLeft() == 1 })
 	i.await("all is settled", func() bool { return r.core.View().InFlight == 0 })
@@ -236,13 +230,9 @@ func TestMetricNamesFollowPrometheusConventions(t *testing.T) {
 		r.counts.Result(outbox.Result{Outcome: outcome, Reason: outbox.ReasonNack, Message: &outbox.Message{}})
 	}
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}

@@ -31,9 +31,7 @@ type server struct {
 func newServer(t *testing.T, address, user string) *server {
 	t.Helper()
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &server{
 		t: t, url: *u, proxy: services.NewProxy(t, u.Host), user: user, file: filepath.Join(t.TempDir(), "url"),
 	}
@@ -46,16 +44,12 @@ func (s *server) put(password string) {
 	s.t.Helper()
 	s.url.User = url.UserPassword(s.user, password)
 	s.write(s.file+".new", s.url.String()+"\n")
-	if err := os.Rename(s.file+".new", s.file); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, os.Rename(s.file+".new", s.file))
 }
 
 func (s *server) write(file, text string) {
 	s.t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 // Both servers get new passwords, and then the connections are cut: the leader and a standby wait for the files, also
@@ -64,28 +58,16 @@ func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
 	i := newInstance(t)
 	broker, user := services.SharedRabbitMQ(t), services.Name(t)
 	vhost, err := url.Parse(i.amqp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := i.db.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
+	must(t, err)
 	brokerPassword := func(password string) {
 		t.Helper()
-		if err := broker.AddUser(t.Context(), user, password); err != nil {
-			t.Fatal(err)
-		}
+		must(t, broker.AddUser(t.Context(), user, password))
 	}
-	exec("CREATE ROLE " + user + " SUPERUSER LOGIN PASSWORD 'first'")
+	i.exec("CREATE ROLE " + user + " SUPERUSER LOGIN PASSWORD 'first'")
 	t.Cleanup(func() { _, _ = i.db.Exec(context.Background(), "DROP ROLE "+user) })
 	brokerPassword("first")
 	name := strings.TrimPrefix(vhost.Path, "/")
-	if err := broker.Permit(t.Context(), name, user, services.AllPermissions()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Permit(t.Context(), name, user, services.AllPermissions()))
 	postgres, rabbitmq := newServer(t, i.config.DatabaseURL, user), newServer(t, i.amqp, user)
 	i.config.DatabaseURL, i.config.DatabaseURLFile = "", postgres.file
 	postgres.put("first")
@@ -94,9 +76,7 @@ func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
 	var relays []*Relay
 	for range 2 {
 		publisher, err := amqp.New(amqp.Config{URLFile: rabbitmq.file, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r, stop := i.startWith(publisher, prometheus.NewRegistry())
 		defer stop()
 		relays = append(relays, r)
@@ -106,7 +86,7 @@ func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
 	}
 	i.await("both relays are ready", ready(true))
 
-	exec("ALTER ROLE " + user + " PASSWORD 'second'")
+	i.exec("ALTER ROLE " + user + " PASSWORD 'second'")
 	brokerPassword("second")
 	for _, s := range []*server{postgres, rabbitmq} {
 		s.proxy.Cut()
@@ -121,9 +101,7 @@ func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
 				strings.Contains(all.String(), rabbitmq.file+", written 20")
 		})
 	}
-	if err := i.load(1, 20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, 20))
 	postgres.write(postgres.file, "")
 	rabbitmq.write(rabbitmq.file, rabbitmq.url.Scheme+"://"+user+":sec")
 	i.await("a relay names the empty file", func() bool {
@@ -152,15 +130,9 @@ func TestSessionsOfARevokedRoleAreReplacedAtOnce(t *testing.T) {
 
 func surviveRevocation(t *testing.T, revoke string) {
 	i := newInstance(t)
-	exec := func(sql string) {
-		t.Helper()
-		if _, err := i.db.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
 	former, next := services.Name(t), services.Name(t)
 	for _, role := range []string{former, next} {
-		exec("CREATE ROLE " + role + " SUPERUSER LOGIN PASSWORD 'p'")
+		i.exec("CREATE ROLE " + role + " SUPERUSER LOGIN PASSWORD 'p'")
 		t.Cleanup(func() { _, _ = i.db.Exec(context.Background(), "DROP ROLE IF EXISTS "+role) })
 	}
 	postgres := newServer(t, i.config.DatabaseURL, former)
@@ -169,18 +141,14 @@ func surviveRevocation(t *testing.T, revoke string) {
 	r, stop := i.startWith(i.publisher(), prometheus.NewRegistry())
 	defer stop()
 	i.await("the relay is ready", func() bool { return r.Health().Ready })
-	if err := i.load(1, 20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, 20))
 	i.await("all arrive", func() bool { return i.arrived() == 20 && i.rowsLeft() == 0 })
 	postgres.user = next
 	postgres.put("p")
 	for statement := range strings.SplitSeq(revoke, "; ") {
-		exec(fmt.Sprintf(statement, former))
+		i.exec(fmt.Sprintf(statement, former))
 	}
-	if err := i.load(1, 20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, 20))
 	i.await("these arrive, too", func() bool { return i.arrived() == 40 && i.rowsLeft() == 0 })
 }
 

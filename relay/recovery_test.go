@@ -37,9 +37,7 @@ func TestAnyStateOfTheTableIsRecovered(t *testing.T) {
 	}
 	for _, name := range files {
 		file, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer file.Close()
 		for lines := bufio.NewScanner(file); lines.Scan(); {
 			var s tableState
@@ -133,9 +131,7 @@ type recovery struct {
 
 func recovers(t *testing.T, s *tableState) {
 	text, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("for a file of testdata/recovery:\n%s", text)
@@ -147,9 +143,7 @@ func recovers(t *testing.T, s *tableState) {
 	if err == nil {
 		_, err = r.channel.QueueDeclare(r.queue, true, false, false, false, nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.config.BackoffTime, r.config.MaxBackoff = time.Millisecond, time.Hour
 	r.config.MaxRetries, r.config.BatchSize, r.config.MaxInFlight = s.MaxRetries, s.BatchSize, s.InFlight
 	if s.Block {
@@ -181,17 +175,13 @@ func recovers(t *testing.T, s *tableState) {
 		later = func() {
 			r.await("the relay leads or polls", func() bool { return s.Mode == "poll" || running.core.View().Leader })
 			tx, err := r.db.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, row := range s.Rows {
 				if row.Later {
 					r.insert(tx, row)
 				}
 			}
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Commit(t.Context()))
 		}
 	}
 	all := s.Rows
@@ -294,15 +284,11 @@ func (r *recovery) leaveTraces() (release func()) {
 		if err == nil {
 			_, err = tx.Exec(r.t.Context(), sql, ids[trace])
 		}
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		return tx
 	}
 	rollback := func(tx pgx.Tx) {
-		if err := tx.Rollback(r.t.Context()); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, tx.Rollback(r.t.Context()))
 	}
 	kill := func(tx pgx.Tx) {
 		r.exec(`SELECT pg_terminate_backend($1, 60000)`, int(tx.Conn().PgConn().PID()))
@@ -354,9 +340,7 @@ func (r *recovery) ends() map[int64]string {
 	}
 	for {
 		d, ok, err := r.channel.Get(r.queue, true)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		if !ok {
 			break
 		}

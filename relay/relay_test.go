@@ -56,16 +56,12 @@ func newInstance(t *testing.T) *instance {
 func (i *instance) consume() {
 	conn := services.DialAMQP(i.t, i.amqp)
 	channel, err := conn.Channel()
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	if _, err := channel.QueueDeclare(i.queue, true, false, false, false, nil); err != nil {
 		i.t.Fatal(err)
 	}
 	deliveries, err := channel.Consume(i.queue, "", true, false, false, false, nil)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	var done sync.WaitGroup
 	done.Go(func() {
 		for d := range deliveries {
@@ -110,9 +106,7 @@ func (i *instance) publisher() publish.Publisher {
 	publisher, err := amqp.New(amqp.Config{
 		URL: i.amqp, MaxInFlight: i.config.MaxInFlight, SendTimeout: i.config.SendTimeout, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	return publisher
 }
 
@@ -120,9 +114,7 @@ func (i *instance) publisher() publish.Publisher {
 func (i *instance) new(publisher publish.Publisher, log slog.Handler, registry prometheus.Registerer) *Relay {
 	i.t.Helper()
 	r, err := New(i.config, publisher, slog.New(log), registry)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	return r
 }
 
@@ -154,9 +146,7 @@ func (i *instance) await(what string, condition func() bool) {
 }
 
 func (i *instance) rowsLeft() (n int) {
-	if err := i.db.QueryRow(i.t.Context(), `SELECT count(*) FROM outbox`).Scan(&n); err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, i.db.QueryRow(i.t.Context(), `SELECT count(*) FROM outbox`).Scan(&n))
 	return n
 }
 

@@ -19,9 +19,7 @@ func (i *instance) told(sql string) (text string) {
 	i.t.Helper()
 	rows, _ := i.db.Query(i.t.Context(), "SELECT coalesce(string_agg(("+sql+")::text, ' ' ORDER BY since), '') FROM outbox_relay")
 	text, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[string])
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	return text
 }
 
@@ -36,9 +34,7 @@ func TestRelaysTellWhatTheyDo(t *testing.T) {
 	i := newInstance(t)
 	i.config.Version, i.config.Settings = "v7", map[string]string{"exchange": "shop"}
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i.exec(`INSERT INTO outbox_relay (id, seen, pid, host, version, role, settings, state) VALUES
 		('was here', now() - interval '1 minute', 7, $1, '', 'killed', '{}', '{}'),
 		('gone', now() - interval '25 hours', 7, 'other', '', 'gone', '{}', '{}'),
@@ -47,9 +43,7 @@ func TestRelaysTellWhatTheyDo(t *testing.T) {
 	i.await("the leader tells it", func() bool { return i.told("role") == "elsewhere streaming" })
 	_, stopStandby := i.start()
 	i.await("the standby tells it", func() bool { return i.told("role") == "elsewhere streaming standby" })
-	if err := i.load(1, 3); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, 3))
 	var report Report
 	i.await("the leader tells what it has published", func() bool {
 		report = Report{}
@@ -77,9 +71,7 @@ func TestARelayWithoutTheTableOfRelaysPublishes(t *testing.T) {
 	text := func() string { return strings.Join(log.Lines(), "\n") }
 	r := i.new(i.publisher(), slog.NewJSONHandler(&log, nil), prometheus.NewRegistry())
 	stop := i.run(r)
-	if err := i.load(1, 2); err != nil {
-		t.Fatal(err)
-	}
+	must(t, i.load(1, 2))
 	i.await("all arrive", func() bool { return i.arrived() == 2 && i.rowsLeft() == 0 })
 	i.await("the log says it", func() bool { return strings.Contains(text(), `"event":"report_failing"`) })
 	if text := text(); !strings.Contains(text, "public.outbox_relay does not exist") || !strings.Contains(text, `"hint":"cdc-relay setup`) {

@@ -25,13 +25,9 @@ func slowTable(t *testing.T, table string) (*tabletest.Tables, *Relay) {
 	config := DefaultConfig()
 	config.DatabaseURL, config.Table, config.DeadLetterRetention = f.URL, tabletest.Name(), 24*time.Hour
 	publisher, err := amqp.New(amqp.Config{URL: "amqp://localhost", MaxInFlight: config.MaxInFlight})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(r.Close)
 	return f, r
 }

@@ -26,13 +26,9 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 		config := DefaultConfig()
 		config.DatabaseURL, config.MaxInFlight, config.BatchSize = "postgres://localhost/none", test.maxInFlight, test.batch
 		publisher, err := amqp.New(amqp.Config{URL: "amqp://localhost", MaxInFlight: test.maxInFlight})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r, err := New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer r.Close()
 		r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
 		r.core.BeginTerm(core.Lead{})
@@ -97,9 +93,7 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	i := newInstance(t)
 	r, registry := i.confirmed(2, slog.DiscardHandler)
 	tx, err := i.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox WHERE id = 1 FOR UPDATE`); err != nil {
 		t.Fatal(err)
@@ -108,9 +102,7 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	i.await("one row to be settled", func() bool { return r.observer.written.Load() == 1 })
 	locker := fmt.Sprintf("row 1 is locked by Postgres process %d (", tx.Conn().PgConn().PID())
 	i.await("the session that locks the other to be named", func() bool { return strings.Contains(r.settler.locked.Current(), locker) })
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	i.await("both rows to be settled", func() bool { return r.observer.written.Load() == 2 })
 	end()
 	wantSettled(t, registry, 2, 2)
@@ -149,9 +141,7 @@ func (r settlerOnly) settle(t *testing.T) (end func()) {
 	return func() {
 		t.Helper()
 		cancel()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-ended)
 	}
 }
 
@@ -167,9 +157,7 @@ func wantSettled(t *testing.T, registry prometheus.Gatherer, statements uint64, 
 func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	i := newInstance(t)
 	address, err := url.Parse(i.config.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	proxy := services.NewProxy(t, address.Host)
 	address.Host = proxy.Addr()
 	i.config.DatabaseURL = address.String()
@@ -197,9 +185,7 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	dies()
 	i.await("a commit whose answer is on its way", func() bool {
 		var dead int
-		if err := i.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox_dead_letter`).Scan(&dead); err != nil {
-			t.Fatal(err)
-		}
+		must(t, i.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox_dead_letter`).Scan(&dead))
 		return dead == 2
 	})
 	proxy.Cut()

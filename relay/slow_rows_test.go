@@ -27,9 +27,7 @@ func TestRowsInASlowLaneDoNotDelayOthers(t *testing.T) {
 			i.config.BackoffTime, i.config.MaxBackoff = time.Hour, time.Hour
 			i.config.MaxInFlight = 400
 			direct, err := url.Parse(i.amqp)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			proxy := services.NewProxy(t, direct.Host)
 			direct.Host = proxy.Addr()
 			i.amqp = direct.String()
@@ -41,14 +39,10 @@ func TestRowsInASlowLaneDoNotDelayOthers(t *testing.T) {
 				SELECT `+row+` FROM generate_series(1, $1) n`, slow); err != nil {
 				t.Fatal(err)
 			}
-			if err := i.load(1, others); err != nil {
-				t.Fatal(err)
-			}
+			must(t, i.load(1, others))
 			i.await("the others arrive", func() bool { return i.arrived() == others })
 			var waiting int
-			if err := i.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE attempts = 0 AND routing_key <> $1`, i.queue).Scan(&waiting); err != nil {
-				t.Fatal(err)
-			}
+			must(t, i.db.QueryRow(t.Context(), `SELECT count(*) FROM outbox WHERE attempts = 0 AND routing_key <> $1`, i.queue).Scan(&waiting))
 			if waiting < slow/2 {
 				t.Errorf("%d of %d slow rows wait when the others have arrived, want most", waiting, slow)
 			}

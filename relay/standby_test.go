@@ -29,9 +29,7 @@ func (i *instance) open() *replication.Stream {
 	i.t.Helper()
 	s := &streamer{address: pgdial.AddressOf(i.config.DatabaseURL, ""), names: i.config.Names()}
 	stream, err := s.connect(i.t.Context())
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	i.t.Cleanup(stream.Close)
 	if _, err := provision.Setup(i.t.Context(), stream.Conn(), s.names, await.Hang()); err != nil {
 		i.t.Fatal(err)
@@ -95,9 +93,7 @@ func TestTheLockedTableHasNoIndex(t *testing.T) {
 func (i *instance) locks(shard outbox.Shard) lockSession {
 	i.t.Helper()
 	s, err := connectLock(i.t.Context(), pgdial.AddressOf(i.config.DatabaseURL, ""), i.config.Table, shard)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	i.t.Cleanup(func() { s.close(context.Background()) })
 	return s
 }
@@ -169,13 +165,9 @@ func TestALeaderLeavesWordOfItsEnd(t *testing.T) {
 				_, _, err := migrations.Up(ctx, conn.Conn(), i.config.Table)
 				return err
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		} else if step.change != "" {
-			if _, err := i.db.Exec(ctx, step.change); err != nil {
-				t.Fatal(err)
-			}
+			i.exec(step.change)
 		}
 		s := i.locks(outbox.Shard{})
 		if taken, err := s.take(ctx, false); !taken || err != nil {
@@ -223,9 +215,7 @@ func TestALeaderRenewsItsLockAndNoticesItsLoss(t *testing.T) {
 	}
 	i.await("the relay leads", func() bool { ready, _ := lead(); return ready })
 	tx, err := i.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox_migrations IN SHARE UPDATE EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
@@ -233,9 +223,7 @@ func TestALeaderRenewsItsLockAndNoticesItsLoss(t *testing.T) {
 		ready, detail := lead()
 		return !ready && strings.Contains(detail, "has locked") && strings.Contains(detail, "is no relay")
 	})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback(t.Context()))
 	i.await("it leads again", func() bool { ready, _ := lead(); return ready })
 	leader := func() (pid int) {
 		_ = i.db.QueryRow(t.Context(), `SELECT pid FROM pg_locks WHERE relation = 'outbox_migrations'::regclass
@@ -243,9 +231,7 @@ func TestALeaderRenewsItsLockAndNoticesItsLoss(t *testing.T) {
 		return pid
 	}
 	former := leader()
-	if _, err := i.db.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, former); err != nil {
-		t.Fatal(err)
-	}
+	i.exec(`SELECT pg_terminate_backend($1)`, former)
 	i.await("another session leads", func() bool { pid := leader(); return pid != 0 && pid != former })
 	cancel()
 	if err := <-ended; err != nil {

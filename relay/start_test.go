@@ -23,16 +23,12 @@ import (
 func TestARoleWithoutConnectGetsTheMissingGrant(t *testing.T) {
 	i := newInstance(t)
 	u, err := url.Parse(i.config.DatabaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	database, role := strings.TrimPrefix(u.Path, "/"), services.Name(t)
 	for _, statement := range []string{
 		"CREATE ROLE " + role + " LOGIN PASSWORD 'secret'", "REVOKE CONNECT ON DATABASE " + database + " FROM PUBLIC",
 	} {
-		if _, err := i.db.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		i.exec(statement)
 	}
 	t.Cleanup(func() { _, _ = i.db.Exec(context.Background(), "DROP ROLE "+role) })
 	u.User = url.UserPassword(role, "secret")
@@ -89,9 +85,7 @@ func TestAParameterThatTheServerRejectsEndsTheStart(t *testing.T) {
 	} {
 		i := newInstance(t)
 		u, err := url.Parse(i.config.DatabaseURL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		query := u.Query()
 		query.Set("options", options)
 		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")

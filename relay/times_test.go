@@ -27,9 +27,7 @@ func (i *instance) counts() (left, dead, expired int) {
 	i.t.Helper()
 	err := i.db.QueryRow(i.t.Context(), `SELECT (SELECT count(*) FROM outbox), count(*), count(*) FILTER (WHERE failure_reason = 'expired')
 		FROM outbox_dead_letter`).Scan(&left, &dead, &expired)
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, err)
 	return left, dead, expired
 }
 
@@ -49,9 +47,7 @@ func TestARejectionThatCannotBeWrittenIsReported(t *testing.T) {
 			`CREATE TRIGGER keep BEFORE ` + c.keeps + ` ON outbox FOR EACH ROW EXECUTE FUNCTION keep()`,
 			`INSERT INTO outbox (routing_key, payload, available_at) SELECT 'good', '1', now() FROM generate_series(1, 3)`,
 		} {
-			if _, err := i.db.Exec(t.Context(), sql); err != nil {
-				t.Fatal(err)
-			}
+			i.exec(sql)
 		}
 		publisher := rejecting()
 		var log bytes.Buffer

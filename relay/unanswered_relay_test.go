@@ -24,9 +24,7 @@ func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
 	config, conn := emptyTable(t, relay.ModePoll)
 	config.SendTimeout = 2 * time.Second
 	for _, key := range []string{"", "k"} {
-		if err := config.Table.Enqueue(t.Context(), conn, outbox.NewMessage{RoutingKey: "a", OrderingKey: key, Payload: 1}); err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, config.Table.Enqueue(t.Context(), conn, outbox.NewMessage{RoutingKey: "a", OrderingKey: key, Payload: 1}))
 	}
 	var answers atomic.Bool
 	var tries atomic.Int64
@@ -40,9 +38,7 @@ func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
 		})
 	}
 	drainer, err := relay.New(config, publisher(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	if err := drainer.Drain(t.Context()); err == nil || !strings.Contains(err.Error(), "remain in") {
 		t.Errorf("drain: %v", err)
 	}

@@ -16,9 +16,7 @@ func TestAnUnreachableHostDoesNotHideTheNext(t *testing.T) {
 	connects := func(change func(*url.URL)) {
 		t.Helper()
 		u, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, err)
 		change(u)
 		f.URL = u.String()
 		f.Stream().Close()

@@ -22,9 +22,7 @@ func TestFastShutdownIsNotDelayed(t *testing.T) {
 	f.Exec(`INSERT INTO outbox SELECT generate_series(49, 57)`)
 	f.Exec(`INSERT INTO other SELECT generate_series(1, 10000)`)
 	began := time.Now()
-	if err := server.Stop(t.Context(), services.Fast); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, server.Stop(t.Context(), services.Fast))
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("the shutdown took %s", took)
 	}
@@ -39,9 +37,7 @@ func TestFastShutdownIsNotDelayed(t *testing.T) {
 func TestSilentServerEndsTheStream(t *testing.T) {
 	f := streamtest.New(t)
 	u, err := url.Parse(f.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	proxy := services.NewProxy(t, u.Host)
 	u.Host = proxy.Addr()
 	f.Setup()

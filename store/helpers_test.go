@@ -21,6 +21,8 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
+
 // fixture is a database with the tables, and a store on them.
 type fixture struct {
 	*tabletest.Tables
@@ -36,9 +38,7 @@ func newFixture(t testing.TB, options ...string) *fixture {
 func open(t testing.TB, url string, options store.Options) *store.Store {
 	t.Helper()
 	s, err := store.Open(pgdial.AddressOf(url, ""), options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

@@ -21,9 +21,7 @@ func TestLockerNamesTheLockingSession(t *testing.T) {
 			f := newFixture(t)
 			f.Plain(2)
 			other, err := f.Conn.Begin(t.Context()) // open, but locks nothing
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer other.Rollback(t.Context()) //nolint:errcheck // the test is over
 			locks := tabletest.Connect(t, f.URL)
 			if _, err := locks.Exec(t.Context(), `SET application_name = 'a report'; BEGIN; `+sql); err != nil {

@@ -98,9 +98,7 @@ func TestSampleRestoresTheTimeouts(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // A locked table delays a sample only for a moment.

@@ -23,9 +23,7 @@ func TestARestartOfTheServerIsDetected(t *testing.T) {
 	admin := func(sql string, args ...any) {
 		t.Helper()
 		conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close(context.Background())
 		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
 			t.Fatal(err)
@@ -33,9 +31,7 @@ func TestARestartOfTheServerIsDetected(t *testing.T) {
 	}
 	admin(`CREATE ROLE plain LOGIN PASSWORD 'secret'`) // it sees little of other sessions
 	address, err := url.Parse(server.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address.User = url.UserPassword("plain", "secret")
 	s := open(t, address.String(), store.Options{Table: tabletest.Name()})
 	answers := func() bool { _, err := s.Snapshot(t.Context(), false); return err == nil }
@@ -59,9 +55,7 @@ func TestARestartOfTheServerIsDetected(t *testing.T) {
 			crash(t, server)
 		}, true},
 		{"the server is stopped and started", func() {
-			if err := server.Restart(t.Context(), services.Fast); err != nil {
-				t.Fatal(err)
-			}
+			must(t, server.Restart(t.Context(), services.Fast))
 		}, true},
 	} {
 		before := s.Restarts()
@@ -81,8 +75,6 @@ func TestARestartOfTheServerIsDetected(t *testing.T) {
 func crash(t *testing.T, server *services.Postgres) {
 	t.Helper()
 	victim, observer := tabletest.Connect(t, server.URL("postgres")), tabletest.Connect(t, server.URL("postgres"))
-	if err := syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(int(victim.PgConn().PID()), syscall.SIGKILL))
 	await.Until(t, "the server ends all sessions", func() bool { return observer.Ping(context.Background()) != nil })
 }

@@ -53,9 +53,7 @@ func TestDeleteDistinguishesInvisibleFromMissingRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx, err := f.Conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &outbox.Message{Server: f.store.Restarts()}
 	if err := tx.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')
 		RETURNING id, message_id, (pg_current_xact_id()::text::bigint % 4294967296)`).Scan(&m.ID, (*[16]byte)(&m.MessageID), &m.XID); err != nil {
@@ -312,9 +310,7 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 	f := newFixture(t)
 	f.Plain(1)
 	tx, err := f.Conn.BeginTx(t.Context(), pgx.TxOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM outbox FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
@@ -371,9 +367,7 @@ func TestSettleSeesCallersOfAwait(t *testing.T) {
 		t.Errorf("distant ids: %+v", settled)
 	}
 	settle(true, deleted(rows[7]))
-	if err := await.Receive(t, "the answer", answer); err != nil {
-		t.Fatal(err)
-	}
+	must(t, await.Receive(t, "the answer", answer))
 	settle(false, deleted(rows[6]))
 }
 

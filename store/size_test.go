@@ -137,9 +137,7 @@ func TestASearchReadsNoLargeValue(t *testing.T) {
 		       jsonb_build_object('a', repeat('h', 1000000)), jsonb_build_object('a', repeat('h', 1000000)), to_json(repeat('r', 3000000)), repeat('e', 1000000), repeat('x', 1000000),
 		       CASE WHEN i > 6 THEN 'k' || i % 2 END, CASE WHEN i % 2 = 0 THEN now() END, 'c' FROM generate_series(1, 12) i`)
 	rebuild, err := pgx.Connect(t.Context(), f.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = rebuild.Close(context.Background()) }()
 	var index string
 	if err := rebuild.QueryRow(t.Context(), `SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class c ON c.reltoastrelid = indrelid
@@ -227,9 +225,7 @@ func TestTheBodyOfALargeRowIsLeftAside(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			m, err := f.store.ReadBody(t.Context(), bare, most)
 			runtime.ReadMemStats(&after)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return m, int(after.TotalAlloc - before.TotalAlloc)
 		}
 		m, allocated := read(0)

@@ -22,9 +22,7 @@ func TestNextDueReturnsTheTimeUntilARowIsDue(t *testing.T) {
 	next := func() time.Duration {
 		t.Helper()
 		d, err := f.store.NextDue(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return d
 	}
 	f.Plain(2)
@@ -136,9 +134,7 @@ func TestKeysAreFoundByTheirOldestRow(t *testing.T) {
 	var keys []string
 	for more := true; more; {
 		runs, _, err := f.store.FindKeys(t.Context(), after, 3, 2, math.MaxInt64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, run := range runs {
 			after = run[0].OrderingKey
 			keys = append(keys, *after)
@@ -174,9 +170,7 @@ func TestRowsWithTheSameTimeAreFoundPageByPage(t *testing.T) {
 	var until *time.Time
 	for range 4 {
 		page, at, err := f.store.FindDue(t.Context(), after, until, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if until == nil {
 			until = &at
 			f.Exec(`INSERT INTO outbox (routing_key, payload, available_at) VALUES ('due later', '1', clock_timestamp())`)

@@ -61,9 +61,7 @@ func TestDueRowsOfAnyTimeAreFound(t *testing.T) {
 	var after *outbox.Place
 	for {
 		page, _, err := f.store.FindDue(t.Context(), after, nil, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(page) == 0 {
 			break
 		}

@@ -33,16 +33,12 @@ func TestARecreatedSlotKeepsItsOptions(t *testing.T) {
 	}
 	stream, _ := f.open()
 	seen, err := stream.Slot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.names.Found = seen.Options
 	stream.Close()
 	f.Exec(`SELECT pg_drop_replication_slot('` + f.names.Slot + `')`)
 	stream, _, err = f.openAs(f.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stream.Close()
 	if got := options(); got != want {
 		t.Errorf("after it was dropped the options are %s, want %s", got, want)

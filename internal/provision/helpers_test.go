@@ -16,6 +16,8 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
+
 // fixture is a database with a table, without publication and slot.
 type fixture struct {
 	*streamtest.Fixture

@@ -79,9 +79,7 @@ func TestSlotAheadOfTheServerIsRecreated(t *testing.T) {
 		l.Stop()
 		f.WantEnd(l)
 		err := pglogrepl.SendStandbyStatusUpdate(t.Context(), l.Conn(), pglogrepl.StandbyStatusUpdate{WALWritePosition: l.At + ahead})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.Await(`SELECT confirmed_flush_lsn > pg_current_wal_flush_lsn() FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
 		if s, err := slot.Read(t.Context(), f.Conn.PgConn(), f.names.Slot); err != nil || s.LagBytes != 0 {
 			t.Errorf("an active slot lags by %d bytes; %v", s.LagBytes, err)

@@ -191,9 +191,7 @@ func TestTeardownDropsExistingObjectsOnce(t *testing.T) {
 	f := newFixture(t)
 	f.mustSetup()
 	done, err := Teardown(t.Context(), f.Conn.PgConn(), f.names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.wantLines(done, []string{"dropped slot " + f.names.Slot, `dropped publication ` + f.names.Publication})
 	done, err = Teardown(t.Context(), f.Conn.PgConn(), f.names)
 	if err != nil || done != nil {

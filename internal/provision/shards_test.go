@@ -75,9 +75,7 @@ func TestEachRowStreamsInOneShard(t *testing.T) {
 				var want []int64
 				err := f.Conn.QueryRow(t.Context(), `SELECT coalesce(array_agg(id ORDER BY id), '{}') FROM outbox WHERE id IN (SELECT `+ids+`) AND `+
 					names.Shard.Condition("outbox.")).Scan(&want)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				got := f.rows(listeners[i], len(want))
 				slices.Sort(got)
 				if total += len(want); !slices.Equal(got, want) {
@@ -161,9 +159,7 @@ func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
 	}
 	f.mustSetUp(four[0]) // its siblings do not count
 	l.Stop()
-	if err := f.WantEnd(l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.WantEnd(l))
 	l.Close()
 	f.Await(`SELECT NOT bool_or(active) FROM pg_replication_slots WHERE database = current_database()`)
 	f.names = whole // nobody uses the others now

@@ -10,6 +10,8 @@ import (
 
 func TestMain(m *testing.M) { services.Main(m) }
 
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
+
 func TestThePublisherFulfilsTheContract(t *testing.T) {
 	publishtest.Contract(t, func(t *testing.T) publishtest.Subject {
 		url := services.VHost(t)
@@ -17,9 +19,7 @@ func TestThePublisherFulfilsTheContract(t *testing.T) {
 		exchange, queue := services.Name(t)+"_x", services.Name(t)+"_q"
 		a.exchange(exchange, "direct", queue, "k")
 		p, err := New(Config{URL: url})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		arrived := func() []publishtest.Seen {
 			var all []publishtest.Seen
 			for _, d := range a.drain(queue) {

@@ -13,9 +13,7 @@ func TestConnectingIsRetriedWhilePacketsAreDropped(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
 	deaf := services.NewDeaf(t)
 	p, err := New(Config{URL: withHost(t, broker.VHost(t), deaf.Addr()), SendTimeout: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := start(t, p)
 	deaf.AwaitAttempts(t, 3)
 	deaf.Hear(t, broker.Addr())
@@ -29,9 +27,7 @@ func TestANameWithASilentFirstAddressIsConnectedTo(t *testing.T) {
 	name := deaf.Named(t, broker.Addr())
 	for _, timeout := range []time.Duration{500 * time.Millisecond, time.Minute} {
 		p, err := New(Config{URL: withHost(t, broker.VHost(t), name), SendTimeout: timeout})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r := start(t, p)
 		r.AwaitPhase(t, publish.Ready)
 	}

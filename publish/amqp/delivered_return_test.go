@@ -19,21 +19,13 @@ func TestADirectReplyIsDeliveredOnce(t *testing.T) {
 	requests := a.queue("requests", nil)
 	requester := services.DialAMQP(t, url)
 	channel, err := requester.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	replies, err := channel.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request := amqp091.Publishing{ReplyTo: "amq.rabbitmq.reply-to"}
-	if err := channel.Publish("", requests, true, false, request); err != nil {
-		t.Fatal(err)
-	}
+	must(t, channel.Publish("", requests, true, false, request))
 	got, err := a.channel.Consume(requests, "", true, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	to := (<-got).ReplyTo
 	r := startAMQP(t, Config{URL: url})
 	var k publishtest.Maker
@@ -53,9 +45,7 @@ func TestADirectReplyIsDeliveredOnce(t *testing.T) {
 			t.Errorf("%s: %s, want a rejection", other, outcome)
 		}
 	}
-	if err := requester.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, requester.Close())
 	if outcome := r.outcome(t, k.Make("", to, `4`)); outcome != outbox.Confirmed {
 		t.Errorf("without the requester: %s", outcome)
 	}

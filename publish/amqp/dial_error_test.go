@@ -16,9 +16,7 @@ import (
 func TestWhyTheBrokerTakesNoConnection(t *testing.T) {
 	t.Parallel()
 	good, err := url.Parse(services.VHost(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	with := func(change func(*url.URL)) string {
 		u := *good
 		change(&u)
@@ -37,9 +35,7 @@ func TestWhyTheBrokerTakesNoConnection(t *testing.T) {
 			t.Parallel()
 			var log publishtest.Buffer
 			p, err := New(Config{URL: test.url, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r := start(t, p)
 			await.Until(t, "the log names it", func() bool { return strings.Contains(strings.Join(log.Lines(), ""), "broker_down") })
 			r.Stop(t)
@@ -61,16 +57,12 @@ func TestTheCauseOfAnOutageThatChangesIsLogged(t *testing.T) {
 	t.Parallel()
 	proxied := services.VHost(t)
 	u, err := url.Parse(proxied)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	proxy := services.NewProxy(t, u.Host)
 	u.Host = proxy.Addr()
 	var log publishtest.Buffer
 	p, err := New(Config{URL: u.String(), Logger: slog.New(slog.NewJSONHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := start(t, p)
 	r.AwaitPhase(t, publish.Ready)
 	proxy.Refuse()

@@ -57,9 +57,7 @@ func startAMQP(t *testing.T, cfg Config) *running {
 		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	p, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := start(t, p)
 	r.AwaitPhase(t, publish.Ready)
 	return r
@@ -75,9 +73,7 @@ func newAdmin(t *testing.T, url string) *admin {
 	t.Helper()
 	connection := services.DialAMQP(t, url)
 	channel, err := connection.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &admin{t: t, channel: channel}
 }
 
@@ -100,16 +96,12 @@ func (a *admin) queue(name string, args amqp091.Table) string {
 // exchange declares an exchange with one queue that receives everything.
 func (a *admin) exchange(name, kind, queue, key string) {
 	a.t.Helper()
-	if err := a.channel.ExchangeDeclare(name, kind, true, false, false, false, nil); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, a.channel.ExchangeDeclare(name, kind, true, false, false, false, nil))
 	if queue == "" {
 		return
 	}
 	a.queue(queue, nil)
-	if err := a.channel.QueueBind(queue, key, name, false, nil); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, a.channel.QueueBind(queue, key, name, false, nil))
 }
 
 // drain removes and returns all messages of a queue.
@@ -118,9 +110,7 @@ func (a *admin) drain(queue string) []amqp091.Delivery {
 	var all []amqp091.Delivery
 	for {
 		d, ok, err := a.channel.Get(queue, true)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must(a.t, err)
 		if !ok {
 			return all
 		}
@@ -165,9 +155,7 @@ func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, u
 func withHost(t *testing.T, raw, host string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.Host = host
 	return u.String()
 }

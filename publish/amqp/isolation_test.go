@@ -64,19 +64,13 @@ func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 // pluginFails: an exchange type cannot evaluate the header of a message, and RabbitMQ ends the connection. Nothing else
 // is published.
 func pluginFails(t *testing.T, broker *services.RabbitMQ) {
-	if err := broker.EnablePlugin(t.Context(), "rabbitmq_jms_topic_exchange"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.EnablePlugin(t.Context(), "rabbitmq_jms_topic_exchange"))
 	u := broker.URL("")
 	a := newAdmin(t, u)
 	x, q := services.Name(t)+"_x", a.queue(services.Name(t), nil)
-	if err := a.channel.ExchangeDeclare(x, "x-jms-topic", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.channel.ExchangeDeclare(x, "x-jms-topic", true, false, false, false, nil))
 	selector := amqp091.Table{"rjms_erlang_selector": `{'=',{'+',{ident,<<"n">>},1},2}.`} // n + 1 = 2
-	if err := a.channel.QueueBind(q, "#", x, false, selector); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.channel.QueueBind(q, "#", x, false, selector))
 	r := startAMQP(t, Config{URL: u})
 	mark := r.Mark()
 	var k publishtest.Maker
@@ -107,9 +101,7 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 	a.exchange(x, "topic", q, "#")
 	limited := limitedUser(t, u, ".*")
 	parsed, err := url.Parse(limited)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	vhost := strings.TrimPrefix(parsed.Path, "/")
 	if out, err := broker.Ctl(t.Context(), "set_topic_permissions", "-p", vhost, parsed.User.Username(), x, "^open", ""); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -78,9 +78,7 @@ type methods struct {
 func newMethods(t *testing.T, target string) *methods {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := &methods{listener: listener, called: make(map[method]int)}
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -54,13 +54,7 @@ func TestAQueueOfAStoppedNodeCostsNoAttempt(t *testing.T) {
 	cluster := services.PrivateRabbitMQCluster(t, 2)
 	up, down := cluster.Nodes[0], cluster.Nodes[1]
 	vhost := services.Name(t)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(up.AddVHost(t.Context(), vhost))
+	must(t, up.AddVHost(t.Context(), vhost))
 	newAdmin(t, down.URL(vhost)).queue("classic", nil)
 	r := startAMQP(t, Config{URL: up.URL(vhost)})
 	var k publishtest.Maker
@@ -69,14 +63,14 @@ func TestAQueueOfAStoppedNodeCostsNoAttempt(t *testing.T) {
 		r.PublishAll(m)
 		return r.AwaitResults(t, m)[0]
 	}
-	must(down.Stop(t.Context()))
+	must(t, down.Stop(t.Context()))
 	if got := publish("classic"); !free(got) || !strings.Contains(got.Detail, "is down or inaccessible") {
 		t.Errorf("while the node is down: %+v, want a free retry", got)
 	}
 	if got := publish("no.such.queue"); got.Outcome != outbox.Rejected {
 		t.Errorf("a queue that nobody declared: %+v, want a rejection", got)
 	}
-	must(down.Start(t.Context()))
+	must(t, down.Start(t.Context()))
 	await.Until(t, "the queue takes messages again", func() bool { return publish("classic").Outcome == outbox.Confirmed })
 }
 

@@ -22,9 +22,7 @@ import (
 
 func TestNodesThatFailedLastAreTriedLast(t *testing.T) {
 	all, err := amqpdial.Parse("amqp://a,b,c,d")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	known := make(nodes)
 	addresses := func() (hosts string) {
 		for _, node := range known.order(all) {
@@ -62,9 +60,7 @@ func (r *records) connected(t *testing.T) (last struct {
 	t.Helper()
 	for _, line := range r.Lines() {
 		if strings.Contains(line, `"broker_connected"`) {
-			if err := json.Unmarshal([]byte(line), &last); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(line), &last))
 		}
 	}
 	return last
@@ -85,9 +81,7 @@ func newOnNodes(t *testing.T, vhost string, timeout time.Duration, hosts ...stri
 		URL: withNodes(t, vhost, hosts...), SendTimeout: timeout,
 		Logger: slog.New(slog.NewJSONHandler(io.MultiWriter(log, t.Output()), nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, host := range hosts {
 		p.nodes[host] = time.Now().Add(time.Duration(i-len(hosts)) * time.Hour)
 	}
@@ -98,9 +92,7 @@ func newOnNodes(t *testing.T, vhost string, timeout time.Duration, hosts ...stri
 func silent(t *testing.T) (address string, accepted <-chan net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conns := make(chan net.Conn, 16)
 	var accepting sync.WaitGroup
 	accepting.Go(func() {
@@ -119,9 +111,7 @@ func silent(t *testing.T) (address string, accepted <-chan net.Conn) {
 func closedPort(t *testing.T) string {
 	t.Helper()
 	port, err := services.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
@@ -212,9 +202,7 @@ func TestARejectedLoginIsReportedBeforeAnUnreachableNode(t *testing.T) {
 	wrong := strings.Replace(broker.VHost(t), "guest:", "nobody:", 1)
 	p, _ := newOnNodes(t, wrong, 0, closedPort(t), broker.Addr())
 	list, err := p.address.Nodes()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = p.openFirst(t.Context(), list)
 	var failed *amqpdial.DialError
 	if !errors.As(err, &failed) || failed.Part != "login" {

@@ -22,9 +22,7 @@ func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
 			address := otherServer(t, tc.says)
 			var log publishtest.Buffer
 			p, err := New(Config{URL: "amqp://user:secret@" + address + "/", Logger: slog.New(slog.NewJSONHandler(&log, nil))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r := start(t, p)
 			r.AwaitPhase(t, publish.Connecting)
 			var state publish.State
@@ -50,9 +48,7 @@ func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
 func otherServer(t *testing.T, says string) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan struct{})
 	t.Cleanup(func() { _ = listener.Close(); <-done })
 	go func() {

@@ -91,13 +91,9 @@ func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
 		t.Fatal(err)
 	}
 	mark := r.Mark()
-	if err := broker.Kill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Kill(t.Context()))
 	r.AwaitSince(t, mark, publish.Paused) // two outages: connection lost, reconnect failed
-	if err := broker.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Start(t.Context()))
 	back := time.Now()
 	r.AwaitPhase(t, publish.Ready)
 	if took := time.Since(back); took > 8*time.Second { // other tests may use the processor
@@ -113,14 +109,10 @@ func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
 func declareOnce(t *testing.T, url, queue string) {
 	t.Helper()
 	connection, err := amqp091.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = connection.Close() }()
 	channel, err := connection.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	(&admin{t: t, channel: channel}).queue(queue, nil)
 }
 
@@ -249,9 +241,7 @@ func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue strin
 		t.Skip("queues can only be suspended with rabbitmqctl")
 	}
 	u, err := url.Parse(vhostURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ask := func(what string) {
 		code := fmt.Sprintf("rabbit_amqqueue:with(rabbit_misc:r(<<%q>>, queue, <<%q>>), fun(Q) -> sys:%s(amqqueue:get_pid(Q)) end).",
 			strings.TrimPrefix(u.Path, "/"), queue, what)

@@ -110,9 +110,7 @@ func FuzzEncode(f *testing.F) {
 			}
 			return
 		}
-		if err := p.body.Headers.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.body.Headers.Validate())
 		if size := wireSize(p); size+8 > frame {
 			t.Fatalf("the content header has %d bytes", size)
 		}

@@ -18,12 +18,8 @@ func TestARevokedPermissionRejectsOnlyLaterMessages(t *testing.T) {
 	u := services.VHost(t)
 	parsed, _ := url.Parse(u)
 	vhost, user := strings.TrimPrefix(parsed.Path, "/"), services.Name(t)
-	if err := broker.AddUser(t.Context(), user, "secret"); err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Permit(t.Context(), vhost, user, services.AllPermissions()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.AddUser(t.Context(), user, "secret"))
+	must(t, broker.Permit(t.Context(), vhost, user, services.AllPermissions()))
 	parsed.User = url.UserPassword(user, "secret")
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
@@ -33,9 +29,7 @@ func TestARevokedPermissionRejectsOnlyLaterMessages(t *testing.T) {
 	r.PublishAll(first...)
 	publishtest.AllAre(t, r.AwaitResults(t, first...), outbox.Confirmed)
 
-	if err := broker.Permit(t.Context(), vhost, user, services.Permissions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Permit(t.Context(), vhost, user, services.Permissions{}))
 	done := make(chan error, 1)
 	go func() { done <- broker.ForgetPermissions(t.Context()) }()
 	var all []*outbox.Message
@@ -48,9 +42,7 @@ func TestARevokedPermissionRejectsOnlyLaterMessages(t *testing.T) {
 		}
 		select {
 		case err := <-done:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			forgotten = true
 		default:
 		}

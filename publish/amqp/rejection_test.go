@@ -39,12 +39,8 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	a := newAdmin(t, u)
 	q := a.queue(services.Name(t), nil)
 	x := services.Name(t) + "_h"
-	if err := a.channel.ExchangeDeclare(x, "headers", true, false, false, false, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.channel.QueueBind(q, "", x, false, amqp091.Table{"to": "q"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.channel.ExchangeDeclare(x, "headers", true, false, false, false, nil))
+	must(t, a.channel.QueueBind(q, "", x, false, amqp091.Table{"to": "q"}))
 	r := startAMQP(t, Config{URL: u})
 	var k publishtest.Maker
 	routed, lost := k.Many(11, x, "k"), k.Many(11, x, "k")
@@ -167,9 +163,7 @@ func TestAnExchangeMayBeDeletedDuringPublishing(t *testing.T) {
 	for i := range around[:450] {
 		r.PublishAll(around[i], neighbours[i])
 	}
-	if err := a.channel.ExchangeDelete(x, false, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.channel.ExchangeDelete(x, false, false))
 	for i := 450; i < 900; i++ {
 		r.PublishAll(around[i], neighbours[i])
 	}
@@ -200,19 +194,13 @@ func limitedUser(t *testing.T, vhostURL, write string) string {
 	t.Helper()
 	broker := services.SharedRabbitMQ(t)
 	u, err := url.Parse(vhostURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	user, vhost := services.Name(t), strings.TrimPrefix(u.Path, "/")
 	if broker.ManagementURL() == "" {
 		t.Skip("users can only be created through the management API")
 	}
-	if err := broker.AddUser(t.Context(), user, "secret"); err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Permit(t.Context(), vhost, user, services.Permissions{Write: write}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.AddUser(t.Context(), user, "secret"))
+	must(t, broker.Permit(t.Context(), vhost, user, services.Permissions{Write: write}))
 	u.User = url.UserPassword(user, "secret")
 	return u.String()
 }
@@ -246,9 +234,7 @@ func TestAnInternalExchangeIsARejection(t *testing.T) {
 	u := services.VHost(t)
 	a := newAdmin(t, u)
 	x := services.Name(t)
-	if err := a.channel.ExchangeDeclare(x, "fanout", true, false, true, false, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.channel.ExchangeDeclare(x, "fanout", true, false, true, false, nil))
 	r := startAMQP(t, Config{URL: u})
 	var k publishtest.Maker
 	messages := k.Many(50, x, "k")
@@ -385,9 +371,7 @@ func TestCCAndUserIDsOfOthersAreOrdinary(t *testing.T) {
 	q := newAdmin(t, u).queue(services.Name(t), nil)
 	u = limitedUser(t, u, ".*")
 	parsed, err := url.Parse(u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if out, err := broker.Ctl(t.Context(), "set_user_tags", parsed.User.Username(), "impersonator"); err != nil {
 		t.Skipf("%v: %s", err, out)
 	}

@@ -16,9 +16,7 @@ import (
 func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	t.Helper()
 	u, err := url.Parse(vhostURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := services.SharedRabbitMQ(t).Ctl(t.Context(), "list_channels", "--quiet", "--no-table-headers", "vhost", "messages_unconfirmed")
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -46,9 +46,7 @@ func newFragile(t *testing.T, broker string) *fragile {
 func startFragile(t *testing.T, broker string, f *fragile) *fragile {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.listener, f.broker = listener, broker
 	if f.harms == nil {
 		f.harms = func(frame []byte) bool { return bytes.Contains(frame, poison) }

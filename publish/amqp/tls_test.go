@@ -68,9 +68,7 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := New(Config{URL: with(one.parameter, one.value), Logger: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r := start(t, p)
 			r.Await(t, "complaint", func() bool {
 				return len(r.States) > 0 && strings.Contains(r.States[len(r.States)-1].Detail, one.complaint)
@@ -132,16 +130,12 @@ func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.
 	for range 2 { // the first opens the lane
 		r.publishUntilConfirmed(t, k.Make("", q, `{}`))
 	}
-	if err := broker.Pause(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Pause(t.Context()))
 	mark := r.Mark()
 	messages := k.Many(200, "", q)
 	r.PublishAll(messages...)
 	publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Unknown)
 	r.AwaitSince(t, mark, publish.Connecting)
-	if err := broker.Resume(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Resume(t.Context()))
 	r.publishUntilConfirmed(t, k.Many(200, "", q)...)
 }

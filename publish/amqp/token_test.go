@@ -49,9 +49,7 @@ func tokenBroker(t *testing.T) (broker *services.RabbitMQ, token func(until time
 	return broker, func(until time.Time) string {
 		part := func(value map[string]any) string {
 			text, err := json.Marshal(value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return encode(text)
 		}
 		text := part(map[string]any{"alg": "HS256", "typ": "JWT", "kid": "k"}) + "." + part(map[string]any{
@@ -72,9 +70,7 @@ func TestATokenExpires(t *testing.T) {
 	put := func(text string) {
 		t.Helper()
 		u := url.URL{Scheme: "amqp", Host: broker.Addr(), User: url.UserPassword("relay", text)}
-		if err := os.WriteFile(file, []byte(u.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(u.String()), 0o600))
 	}
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
 	expires := time.Now().Add(await.Scaled(5 * time.Second))

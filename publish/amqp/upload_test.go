@@ -19,9 +19,7 @@ import (
 func throttled(t *testing.T, target string, first, piece int, every time.Duration, buffer int) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait)
 	t.Cleanup(func() { _ = listener.Close() })

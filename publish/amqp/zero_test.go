@@ -57,9 +57,7 @@ func TestZeroValuesThatWereGivenAreSent(t *testing.T) {
 	publishtest.AllAre(t, r.publishUntilConfirmed(t, messages...), outbox.Confirmed)
 	for i, test := range tests {
 		d, _, err := a.channel.Get(q, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := flags & (priority | timestamp); got != test.want|timestamp || d.Priority != test.got || d.DeliveryMode != test.mode ||
 			len(d.Body) != len(messages[i].Payload) || d.Timestamp.Unix() != 0 {
 			t.Errorf("%s with headers of %d: flags %#x, priority %d, mode %d, %v", test.properties, test.size, flags, d.Priority, d.DeliveryMode, d.Timestamp)

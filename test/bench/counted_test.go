@@ -111,16 +111,10 @@ func startCounted(t *testing.T, database, broker, slot string) *countedRelay {
 		"GOMAXPROCS=1") // with more, a busy machine makes the relay send single messages
 	cmd.Stderr = t.Output()
 	input, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	output, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
+	services.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		if cmd.ProcessState == nil { // the test has failed
 			_ = cmd.Process.Kill()
@@ -142,24 +136,16 @@ func (r *countedRelay) spent(t *testing.T) spent {
 func (r *countedRelay) read(t *testing.T) spent {
 	t.Helper()
 	var s spent
-	if err := r.output.Decode(&s); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, r.output.Decode(&s))
 	return s
 }
 
 // stop stops it and returns what it has used.
 func (r *countedRelay) stop(t *testing.T) spent {
 	t.Helper()
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.input.Close(); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, r.cmd.Process.Signal(syscall.SIGTERM))
+	services.Must(t, r.input.Close())
 	s := r.read(t)
-	if err := r.cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, r.cmd.Wait())
 	return s
 }

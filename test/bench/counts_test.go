@@ -173,9 +173,7 @@ func newCounting(t *testing.T, keys int) *counting {
 func tapped(t *testing.T, address string, parser protocol) (string, *tap) {
 	t.Helper()
 	to, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	p := newTap(t, to.Host, parser)
 	to.Host = p.addr()
 	return to.String(), p
@@ -185,14 +183,10 @@ func tapped(t *testing.T, address string, parser protocol) (string, *tap) {
 func declare(t *testing.T, broker, queue string) {
 	t.Helper()
 	conn, err := dial(broker, t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	defer func() { _ = conn.Close() }()
 	channel, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	short := map[string]any{"x-max-length": int32(1)}
 	if _, err := channel.QueueDeclare(queue, true, false, false, false, short); err != nil {
 		t.Fatal(err)
@@ -206,9 +200,7 @@ func declare(t *testing.T, broker, queue string) {
 
 func (c *counting) fill(t *testing.T, from, to int) {
 	t.Helper()
-	if err := fill(t.Context(), c.conn, c.table, c.spec, from, to, 1000, nil); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, fill(t.Context(), c.conn, c.table, c.spec, from, to, 1000, nil))
 }
 
 func (c *counting) awaitEmpty(t *testing.T) {
@@ -227,9 +219,7 @@ func (c *counting) await(t *testing.T, condition string, args ...any) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for holds := false; !holds; <-tick.C {
-		if err := c.conn.QueryRow(t.Context(), "SELECT "+condition, args...).Scan(&holds); err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, c.conn.QueryRow(t.Context(), "SELECT "+condition, args...).Scan(&holds))
 	}
 }
 

@@ -36,16 +36,12 @@ func (w wal) withoutLate() wal {
 func newWALReader(t *testing.T, server *services.Postgres, database string) *walReader {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	var available bool
 	err = conn.QueryRow(t.Context(),
 		"SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_walinspect')").Scan(&available)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	if !available {
 		t.Log("the server has no pg_walinspect: its WAL is not counted")
 		return nil
@@ -70,9 +66,7 @@ func (r *walReader) flushed(t *testing.T) (end string) {
 	if _, err := r.conn.Exec(t.Context(), "SELECT pg_logical_emit_message(true, 'mark', '')"); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.conn.QueryRow(t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&end); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, r.conn.QueryRow(t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&end))
 	return end
 }
 
@@ -89,8 +83,6 @@ SELECT coalesce(sum(count), 0)::bigint, coalesce(sum(combined_size), 0)::bigint,
 FROM pg_get_wal_stats($1::text::pg_lsn, $2::text::pg_lsn, true)
 WHERE "resource_manager/record_type" !~ '^(Standby|XLOG)/' AND "resource_manager/record_type" !~ 'PRUNE'`
 	row := r.conn.QueryRow(t.Context(), sum, r.from, r.flushed(t))
-	if err := row.Scan(&w.records, &w.bytes, &w.updates); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, row.Scan(&w.records, &w.bytes, &w.updates))
 	return w
 }

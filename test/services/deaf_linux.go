@@ -26,19 +26,13 @@ type Deaf struct {
 func NewDeaf(t testing.TB) *Deaf {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	d := &Deaf{file: os.NewFile(uintptr(fd), "deaf")}
 	t.Cleanup(d.close)
 	err = errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	name, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	d.port = name.(*syscall.SockaddrInet4).Port
 	const most, timeout = 16, 100 * time.Millisecond
 	for range most {
@@ -65,9 +59,7 @@ func (d *Deaf) AwaitAttempts(t testing.TB, n int) {
 			t.Fatalf("%d attempts to connect, want %d", len(attempts), n)
 		}
 		sockets, err := os.ReadFile("/proc/net/tcp")
-		if err != nil {
-			t.Fatal(err)
-		}
+		Must(t, err)
 		const synSent = "02" // proc(5): local address, remote address and state follow the number of the line
 		for line := range strings.Lines(string(sockets)) {
 			if f := strings.Fields(line); f[2] == d.asInProc() && f[3] == synSent {
@@ -87,9 +79,7 @@ func (d *Deaf) asInProc() string {
 func (d *Deaf) Hear(t testing.TB, target string) {
 	t.Helper()
 	listener, err := net.FileListener(d.file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	proxy := newProxy(listener.(*net.TCPListener), target, nil)
 	t.Cleanup(proxy.Close)
 }
@@ -101,9 +91,7 @@ func (d *Deaf) Named(t testing.TB, target string) string {
 	second := net.IPv4(127, 0, 0, 2)
 	resolve(t, "127.0.0.1", second.String()) // before the proxy dials
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: second, Port: d.port})
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	proxy := newProxy(listener, target, nil)
 	t.Cleanup(proxy.Close)
 	return fmt.Sprintf("server.test:%d", d.port)

@@ -25,9 +25,7 @@ type FrameRule func(frame []byte) time.Duration
 func NewFrames(t testing.TB, target string) *Frames {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	p := &Frames{listener: listener, target: target}
 	p.Rule(func([]byte) time.Duration { return 0 })
 	p.done.Go(p.accept)

@@ -21,24 +21,18 @@ func PgBouncer(t testing.TB, database, settings string) string {
 		t.Skip("pgbouncer is not installed")
 	}
 	address, err := url.Parse(database)
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(err)
+	Must(t, err)
 	who, err := serverAccount("postgres")
-	must(err)
+	Must(t, err)
 	folder, err := who.newFolder("pgbouncer")
-	must(err)
+	Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	port, err := freePort()
-	must(err)
+	Must(t, err)
 	users, ini := filepath.Join(folder, "users"), filepath.Join(folder, "ini")
 	password, _ := address.User.Password()
-	must(os.WriteFile(users, fmt.Appendf(nil, "%q %q\n", address.User.Username(), password), 0o600))
-	must(os.WriteFile(ini, fmt.Appendf(nil, `[databases]
+	Must(t, os.WriteFile(users, fmt.Appendf(nil, "%q %q\n", address.User.Username(), password), 0o600))
+	Must(t, os.WriteFile(ini, fmt.Appendf(nil, `[databases]
 * = host=%s port=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -48,11 +42,11 @@ auth_file = %s
 unix_socket_dir =
 %s
 `, address.Hostname(), address.Port(), port, users, settings), 0o600))
-	must(who.own(users))
-	must(who.own(ini))
+	Must(t, who.own(users))
+	Must(t, who.own(ini))
 	cmd := exec.Command(program, ini)
 	who.assume(cmd)
-	must(cmd.Start())
+	Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

@@ -14,9 +14,7 @@ import (
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	var done sync.WaitGroup
 	done.Go(func() {
 		for {
@@ -40,9 +38,7 @@ func echo(t *testing.T) string {
 func dial(t *testing.T, p *Proxy) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -128,9 +124,7 @@ func byFirstWord(sent []byte) (string, bool) { return string(sent), string(sent)
 func TestProxyCanBreakOneKindOfConnection(t *testing.T) {
 	t.Parallel()
 	p, err := StartProxy(echo(t), byFirstWord)
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	t.Cleanup(p.Close)
 	sick, well := dial(t, p), dial(t, p)
 	exchange(t, sick, "?")
@@ -181,16 +175,12 @@ func TestPostgresConnectionsAreClassified(t *testing.T) {
 // Delayed bytes arrive in order, and so does the end of the connection: nothing in flight is lost.
 func TestADelayingProxyLosesNothing(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	defer listener.Close()
 	p := NewProxy(t, listener.Addr().String())
 	conn := dial(t, p)
 	server, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	const late = 300 * time.Millisecond
 	p.Delay(late, Downstream)
 	sent := time.Now()

@@ -14,27 +14,21 @@ import (
 // called. It returns when a commit waits: the setting takes effect some time after the reload.
 func (p *Postgres) StallCommits(t testing.TB) (release func()) {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(p.Exec(t.Context(), "", `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`, `SELECT pg_reload_conf()`))
+	Must(t, p.Exec(t.Context(), "", `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`, `SELECT pg_reload_conf()`))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.commitUntil(ctx) }()
 	conn, err := pgx.Connect(ctx, p.URL(""))
-	must(err)
+	Must(t, err)
 	await.Until(t, "a commit waits for the standby", func() (waits bool) {
 		const sql = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')`
-		must(conn.QueryRow(ctx, sql).Scan(&waits))
+		Must(t, conn.QueryRow(ctx, sql).Scan(&waits))
 		return waits
 	})
-	must(conn.Close(ctx))
+	Must(t, conn.Close(ctx))
 	return func() {
 		t.Helper()
-		must(p.Exec(t.Context(), "", `ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`))
+		Must(t, p.Exec(t.Context(), "", `ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`))
 		stop()
 		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
