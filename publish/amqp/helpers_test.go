@@ -3,6 +3,7 @@ package amqp
 import (
 	"log/slog"
 	"net/url"
+	"sync"
 	"testing"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -158,4 +159,100 @@ func withHost(t *testing.T, raw, host string) string {
 	must(t, err)
 	u.Host = host
 	return u.String()
+}
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
+
+func TestThePublisherFulfilsTheContract(t *testing.T) {
+	publishtest.Contract(t, func(t *testing.T) publishtest.Subject {
+		url := services.VHost(t)
+		a := newAdmin(t, url)
+		exchange, queue := services.Name(t)+"_x", services.Name(t)+"_q"
+		a.exchange(exchange, "direct", queue, "k")
+		p, err := New(Config{URL: url})
+		must(t, err)
+		arrived := func() []publishtest.Seen {
+			var all []publishtest.Seen
+			for _, d := range a.drain(queue) {
+				mark, _ := d.Headers[outbox.PossibleDuplicateHeader].(bool)
+				all = append(all, publishtest.Seen{
+					MessageID: d.MessageId, RoutingKey: d.RoutingKey, Body: string(d.Body),
+					Duplicate: mark, Expiration: d.Expiration,
+				})
+			}
+			return all
+		}
+		return publishtest.Subject{Publisher: p, Exchange: exchange, Key: "k", Nowhere: "nowhere", Arrived: arrived}
+	})
+}
+
+// flow publishes and counts results until it is stopped. Like the relay, it publishes only while the publisher is
+// ready, and at most window messages at a time.
+type flow struct {
+	r        *running
+	messages []*outbox.Message
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+func startFlow(r *running, k *publishtest.Maker, exchange, key string, window int) *flow {
+	f := &flow{r: r, stop: make(chan struct{})}
+	f.done.Go(func() {
+		for {
+			select {
+			case <-f.stop:
+				return
+			default:
+			}
+			batch := k.Many(window, exchange, key)
+			f.messages = append(f.messages, batch...)
+			r.PublishAll(batch...)
+			r.Mu.Lock()
+			for !f.settled(batch) || (r.Phase() != publish.Ready && !f.stopped()) {
+				r.Change.Wait()
+			}
+			r.Mu.Unlock()
+		}
+	})
+	return f
+}
+
+func (f *flow) settled(batch []*outbox.Message) bool {
+	for _, m := range batch {
+		if len(f.r.Results[m]) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *flow) stopped() bool {
+	select {
+	case <-f.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// end stops the flow and returns all its results.
+func (f *flow) end(t *testing.T) []outbox.Result {
+	t.Helper()
+	close(f.stop)
+	f.r.Mu.Lock()
+	f.r.Change.Broadcast()
+	f.r.Mu.Unlock()
+	f.done.Wait()
+	return f.r.AwaitResults(t, f.messages...)
+}
+
+// awaitConfirms waits until n more messages were confirmed.
+func awaitConfirms(t *testing.T, r *running, n int) {
+	t.Helper()
+	r.Mu.Lock()
+	want := r.Confirmed + n
+	r.Mu.Unlock()
+	r.Await(t, "confirms", func() bool { return r.Confirmed >= want })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
+	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -112,7 +113,7 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 		parameters               string
 	}{{1000, 1, 30, ""}, {1000, 5, 110, "?channel_max=9"}, {40, 40, 100, "?channel_max=5"}} {
 		sent := newMethods(t, broker.Addr())
-		distant := services.NewProxy(t, sent.addr())
+		distant := services.NewProxy(t, sent.address)
 		distant.Delay(roundTrip / 2)
 		r := startAMQP(t, Config{URL: withHost(t, limited, distant.Addr()) + c.parameters})
 		k := publishtest.Maker{ID: int64(c.culprits) * 10_000}
@@ -187,5 +188,51 @@ func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 			}
 		}
 		publishtest.AllAre(t, results[2:], outbox.Confirmed)
+	}
+}
+
+// channelsWithUnconfirmed counts the channels of a virtual host with unconfirmed messages.
+func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
+	t.Helper()
+	u, err := url.Parse(vhostURL)
+	must(t, err)
+	out, err := services.SharedRabbitMQ(t).Ctl(t.Context(), "list_channels", "--quiet", "--no-table-headers", "vhost", "messages_unconfirmed")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n := 0
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == strings.TrimPrefix(u.Path, "/") && f[1] != "0" {
+			n++
+		}
+	}
+	return n
+}
+
+// Without a new channel, the library would remember every later confirm. Other messages of the exchange are unaffected.
+func TestAChannelIsReplacedAfterAMissingConfirm(t *testing.T) {
+	t.Parallel()
+	u, q, stuck := withStuckQueue(t)
+	r := startAMQP(t, Config{URL: u, SendTimeout: await.Scaled(2 * time.Second)})
+	mark := r.Mark()
+	k := &publishtest.Maker{}
+	f := startFlow(r, k, "", q, 100)
+	awaitConfirms(t, r, 100)
+	unanswered := (&publishtest.Maker{ID: 1 << 30}).Make("", stuck, `{}`)
+	r.PublishAll(unanswered)
+	publishtest.AllAre(t, r.AwaitResults(t, unanswered), outbox.Unknown)
+	publishtest.AllAre(t, f.end(t), outbox.Confirmed)
+	for range 3 {
+		messages := k.Many(1000, "", q)
+		r.PublishAll(messages...)
+		publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+	}
+	for deadline := time.Now().Add(await.Hang()); channelsWithUnconfirmed(t, u) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the channel is still open")
+		}
+	}
+	if r.Mark() != mark {
+		t.Error("the connection was lost")
 	}
 }

@@ -82,7 +82,7 @@ func TestARejectedLookUpIsNotARejectedMessage(t *testing.T) {
 					return frame
 				},
 			})
-			r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String())})
+			r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 			var k publishtest.Maker
 			good := k.Many(100, x, "")
 			r.PublishAll(good...)
@@ -107,7 +107,7 @@ func TestALookUpThatEndsTheConnectionIsNotRepeated(t *testing.T) {
 	x, q := services.Name(t)+"_x", services.Name(t)+"_q"
 	a.exchange(x, "fanout", q, "")
 	f := startFragile(t, services.SharedRabbitMQ(t).Addr(), &fragile{code: amqp091.InternalError, harms: isLookUp})
-	r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String())})
+	r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 	var k publishtest.Maker
 	none := func() []*outbox.Message { return nil }
 	results := publishUntilCertain(t, r, k.Many(20, x, ""), none, func() bool { return f.ended.Load() > 1 })

@@ -1,9 +1,7 @@
 package amqp
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"sync"
@@ -24,7 +22,7 @@ func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
 	a := newAdmin(t, vhost)
 	q := a.queue(services.Name(t), nil)
 	sent := newMethods(t, broker.Addr())
-	r := startAMQP(t, Config{URL: withHost(t, vhost, sent.addr())})
+	r := startAMQP(t, Config{URL: withHost(t, vhost, sent.address)})
 	missing := services.Name(t) + "_missing"
 	var k publishtest.Maker
 	good := 0
@@ -69,50 +67,18 @@ var (
 
 // methods is a proxy to a broker that counts the methods of its clients.
 type methods struct {
-	listener net.Listener
-	mu       sync.Mutex
-	called   map[method]int
+	address string
+	mu      sync.Mutex
+	called  map[method]int
 }
 
 // newMethods returns a proxy that ends with the test.
 func newMethods(t *testing.T, target string) *methods {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	m := &methods{listener: listener, called: make(map[method]int)}
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			server, err := net.Dial("tcp", target)
-			if err != nil {
-				t.Error(err)
-				_ = client.Close()
-				return
-			}
-			frames, seen := io.Pipe()
-			running.Go(func() { m.read(t, frames) })
-			running.Go(func() {
-				_, _ = io.Copy(server, io.TeeReader(client, seen))
-				_, _ = server.Close(), seen.Close()
-			})
-			running.Go(func() {
-				_, _ = io.Copy(client, server)
-				_ = client.Close()
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		running.Wait()
-	})
+	m := &methods{called: make(map[method]int)}
+	m.address = services.Between(t, target, m.fromClient, services.Answers)
 	return m
 }
-
-func (m *methods) addr() string { return m.listener.Addr().String() }
 
 func (m *methods) count(one method) int {
 	m.mu.Lock()
@@ -120,27 +86,18 @@ func (m *methods) count(one method) int {
 	return m.called[one]
 }
 
-// read reads the protocol header, then frames: type, channel, size, payload, end octet.
-func (m *methods) read(t *testing.T, from io.Reader) {
-	header := make([]byte, 8)
-	_, err := io.ReadFull(from, header)
-	for err == nil {
-		head := make([]byte, 7)
-		if _, err = io.ReadFull(from, head); err != nil {
-			break
-		}
-		var payload bytes.Buffer
-		if _, err = io.CopyN(&payload, from, int64(binary.BigEndian.Uint32(head[3:]))+1); err != nil {
-			break
-		}
-		if b := payload.Bytes(); head[0] == 1 && len(b) >= 4 {
+func (m *methods) fromClient(client, server net.Conn) {
+	if _, err := io.CopyN(server, client, int64(len("AMQP")+4)); err != nil {
+		return
+	}
+	for frame := range services.AMQPFrames(client) {
+		if frame[0] == 1 {
 			m.mu.Lock()
-			m.called[method{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])}]++
+			m.called[method{binary.BigEndian.Uint16(frame[7:]), binary.BigEndian.Uint16(frame[9:])}]++
 			m.mu.Unlock()
 		}
+		if _, err := server.Write(frame); err != nil {
+			return
+		}
 	}
-	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Error(err)
-	}
-	_, _ = io.Copy(io.Discard, from)
 }

@@ -1,11 +1,16 @@
 package amqp
 
 import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -71,4 +76,60 @@ func TestARevokedPermissionRejectsOnlyLaterMessages(t *testing.T) {
 	if wrong > 0 {
 		t.Errorf("%d messages are in the queue and were reported as rejected", wrong)
 	}
+}
+
+// RabbitMQ refuses what its authorization service cannot answer. If the service is down, that is an outage. If it fails
+// only at one exchange or routing key, the messages of others go on.
+func TestAnAuthorizationServiceThatIsDownChargesNobody(t *testing.T) {
+	services.Thorough(t, "starts its own server")
+	broker := services.PrivateRabbitMQ(t)
+	if !broker.CanCtl() {
+		t.Skip("needs rabbitmqctl")
+	}
+	if err := broker.EnablePlugin(t.Context(), "rabbitmq_auth_backend_http"); err != nil {
+		t.Skip(err)
+	}
+	var down atomic.Bool
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() || r.FormValue("name") == "broken" || r.FormValue("routing_key") == "broken" {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprint(w, "allow")
+	}))
+	t.Cleanup(service.Close)
+	a := newAdmin(t, broker.URL(""))
+	a.exchange("topics", "topic", a.queue("q", nil), "#")
+	a.exchange("broken", "topic", "q", "#")
+	for _, part := range []string{"user", "vhost", "resource", "topic"} {
+		setting := fmt.Sprintf(`ok = application:set_env(rabbitmq_auth_backend_http, %s_path, "%s/%[1]s").`, part, service.URL)
+		if output, err := broker.Ctl(t.Context(), "eval", setting); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	const backends = `application:set_env(rabbit, auth_backends, [{rabbit_auth_backend_internal, rabbit_auth_backend_http}]).`
+	if output, err := broker.Ctl(t.Context(), "eval", backends); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	r := startAMQP(t, Config{URL: broker.URL("")})
+	var k publishtest.Maker
+	mark := r.Mark()
+	for _, bad := range []*outbox.Message{k.Make("broken", "k", `1`), k.Make("topics", "broken", `1`)} {
+		others := k.Many(20, "topics", "k")
+		r.PublishAll(append(others, bad)...)
+		publishtest.AllAre(t, r.AwaitResults(t, others...), outbox.Confirmed)
+		if got := r.AwaitResults(t, bad)[0]; got.Outcome == outbox.Rejected || got.RetryIn != unasked {
+			t.Errorf("the service fails at it: %+v", got)
+		}
+	}
+	if r.Mark() != mark {
+		t.Error("the connection was lost because the service fails at one name")
+	}
+	down.Store(true)
+	some := append(k.Many(5, "amq.topic", "k"), k.Many(5, "amq.direct", "k")...)
+	r.PublishAll(some...)
+	checkNotCharged(t, r.AwaitResults(t, some...))
+	r.AwaitSince(t, mark, publish.Connecting)
+	down.Store(false)
+	r.publishUntilConfirmed(t, k.Many(20, "topics", "k")...)
 }

@@ -1,6 +1,8 @@
 package amqp
 
 import (
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,4 +70,112 @@ func TestRejectionsCountAgainAfterTheSendTimeout(t *testing.T) {
 	r.reconnect(t, proxy)
 	var k publishtest.Maker
 	await.Until(t, "a rejection counts", func() bool { return r.outcome(t, k.Make("", full, `{}`)) == outbox.Rejected })
+}
+
+// A broker that confirms late has everything that was sent to it. After the time-out, the first answer does not show that
+// the trouble is over: what is sent at once would be sent again at once.
+func TestFewMessagesLeaveAfterConfirmsWereLate(t *testing.T) {
+	t.Parallel()
+	broker := services.SharedRabbitMQ(t)
+	vhost := broker.VHost(t)
+	queue := newAdmin(t, vhost).queue(services.Name(t), nil)
+	frames := services.NewFrames(t, broker.Addr())
+	const all = 1000
+	r := startAMQP(t, Config{URL: withHost(t, vhost, frames.Addr()), SendTimeout: await.Scaled(time.Second)})
+	var k publishtest.Maker
+	unknown := func() (n int) {
+		messages := make([]*outbox.Message, all)
+		for i := range messages {
+			messages[i] = k.Make("", queue, `{}`)
+		}
+		r.AwaitPhase(t, publish.Ready)
+		mark := r.Mark()
+		r.PublishAll(messages...)
+		for _, result := range r.AwaitResults(t, messages...) {
+			if result.Outcome == outbox.Unknown {
+				n++
+			}
+		}
+		r.AwaitSince(t, mark, publish.Ready)
+		return n
+	}
+	frames.LateConfirms(time.Hour)
+	if n := unknown(); n != all {
+		t.Errorf("the first time, %d messages of %d may be copies", n, all)
+	}
+	var confirms atomic.Int64
+	frames.Rule(func(frame []byte) time.Duration {
+		if services.IsConfirm(frame) {
+			if confirms.Add(1) > 1 {
+				return time.Hour
+			}
+		}
+		return 0
+	})
+	if n := unknown(); n > all/4 {
+		t.Errorf("the second time, %d messages of %d may be copies", n, all)
+	}
+	frames.LateConfirms(0)
+	var messages []*outbox.Message
+	for range all {
+		messages = append(messages, k.Make("", queue, `{}`))
+	}
+	r.publishUntilConfirmed(t, messages...)
+}
+
+// After an outage, one message goes first. While it has no answer, the next one follows only after half of the send
+// timeout, a second at most. After an answer, the others follow.
+func TestAHalfOpenBreakerSendsOneMessageAtATime(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	vhost := broker.VHost(t)
+	a := newAdmin(t, vhost)
+	q := a.queue(services.Name(t), nil)
+	frames := services.NewFrames(t, broker.Addr()) // all but confirms pass it, so that the channel opens
+	proxy := services.NewProxy(t, frames.Addr())
+	timeout := await.Scaled(time.Second)
+	r := startAMQP(t, Config{URL: withHost(t, vhost, proxy.Addr()), SendTimeout: timeout})
+	proxy.Refuse()
+	proxy.Cut()
+	r.AwaitPhase(t, publish.Paused)
+	proxy.Accept()
+	r.AwaitPhase(t, publish.Ready)
+	frames.LateConfirms(time.Hour)
+	mark := r.Mark()
+	var k publishtest.Maker
+	messages := k.Many(100, "", q)
+	r.PublishAll(messages...)
+	results := r.AwaitResults(t, messages...)
+	apart, sent := min(time.Second, timeout/2), 0
+	for i, result := range results {
+		at := result.Message.SentAt
+		if (result.Outcome == outbox.NotSent) != at.IsZero() {
+			t.Errorf("message %d is %v and was sent at %v", i, result.Outcome, at)
+		}
+		if at.IsZero() {
+			continue
+		}
+		if sent++; i >= sent {
+			t.Errorf("message %d was sent before others", i)
+		} else if i > 0 && at.Sub(messages[i-1].SentAt) < apart {
+			t.Errorf("message %d was sent %v after the last one", i, at.Sub(messages[i-1].SentAt))
+		}
+	}
+	if most := 2 + int(timeout/apart); sent < 1 || sent > most {
+		t.Errorf("%d messages were sent through a half-open breaker, want at least 1 and at most %d", sent, most)
+	}
+	r.AwaitSince(t, mark, publish.Paused)
+	frames.LateConfirms(0)
+	all := append(results, r.publishUntilConfirmed(t, k.Many(100, "", q)...)...)
+	r.awaitBreaker(t, publish.Paused, "open")
+	r.awaitBreaker(t, publish.Ready, "half_open")
+	r.awaitBreaker(t, publish.Ready, "closed")
+	checkArrived(t, all, a.drain(q))
+}
+
+// awaitBreaker waits until a state reports this state of the breaker.
+func (r *running) awaitBreaker(t *testing.T, phase publish.Phase, breaker string) {
+	t.Helper()
+	r.Await(t, "a breaker that is "+breaker, func() bool {
+		return slices.ContainsFunc(r.States, func(s publish.State) bool { return s.Phase == phase && s.Breaker == breaker })
+	})
 }

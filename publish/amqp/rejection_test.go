@@ -342,7 +342,7 @@ func TestMoreExchangesThanLanesArePublished(t *testing.T) {
 		a.exchange(names[i], "fanout", q, "")
 	}
 	sent := newMethods(t, broker.Addr())
-	proxy := services.NewProxy(t, sent.addr())
+	proxy := services.NewProxy(t, sent.address)
 	r := startAMQP(t, Config{URL: withHost(t, u, proxy.Addr())})
 	var k publishtest.Maker
 	published := 0
@@ -376,7 +376,7 @@ func TestCCAndUserIDsOfOthersAreOrdinary(t *testing.T) {
 		t.Skipf("%v: %s", err, out)
 	}
 	sent := newMethods(t, broker.Addr())
-	r := startAMQP(t, Config{URL: withHost(t, u, sent.addr())})
+	r := startAMQP(t, Config{URL: withHost(t, u, sent.address)})
 	var k publishtest.Maker
 	messages := k.Many(400, "", q)
 	for i, m := range messages {

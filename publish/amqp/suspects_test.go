@@ -24,15 +24,14 @@ import (
 // fragile is a proxy to a broker. It ends the connection at each message with the poison in it, like a bug of the
 // broker or of a plugin.
 type fragile struct {
-	listener net.Listener
-	broker   string
+	address string
 	// harms reports at which frames of the client the connection ends. changes, if set, changes the others.
 	harms   func(frame []byte) bool
 	changes func(frame []byte) []byte
 	// code is that of connection.close; 0: the connection ends without a reason. reset: not even in order.
 	code    uint16
 	reset   bool
-	running sync.WaitGroup
+	writing sync.Mutex   // guards whole frames to clients
 	ended   atomic.Int64 // connections ended because of poison
 }
 
@@ -45,66 +44,20 @@ func newFragile(t *testing.T, broker string) *fragile {
 
 func startFragile(t *testing.T, broker string, f *fragile) *fragile {
 	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	f.listener, f.broker = listener, broker
 	if f.harms == nil {
 		f.harms = func(frame []byte) bool { return bytes.Contains(frame, poison) }
 	}
-	f.running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return // closed
-			}
-			f.running.Go(func() { f.serve(t, client) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		f.running.Wait()
-	})
+	f.address = services.Between(t, broker, f.fromClient, f.fromServer)
 	return f
 }
 
-func (f *fragile) serve(t *testing.T, client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", f.broker)
-	if err != nil {
-		t.Error(err)
+func (f *fragile) fromClient(client, server net.Conn) {
+	if _, err := io.CopyN(server, client, int64(len("AMQP")+4)); err != nil {
 		return
 	}
-	defer server.Close()
-	var writing sync.Mutex // guards whole frames to the client
-	f.running.Go(func() {
-		for frame := range frames(server) {
-			writing.Lock()
-			_, err := client.Write(frame)
-			writing.Unlock()
-			if err != nil {
-				break
-			}
-		}
-		_ = client.Close()
-	})
-	var header [8]byte
-	if _, err := io.ReadFull(client, header[:]); err != nil {
-		return
-	}
-	_, _ = server.Write(header[:])
-	for frame := range frames(client) {
+	for frame := range services.AMQPFrames(client) {
 		if f.harms(frame) {
-			f.ended.Add(1)
-			if f.code == 0 {
-				if f.reset {
-					_ = client.(*net.TCPConn).SetLinger(0)
-				}
-				return
-			}
-			writing.Lock()
-			_, _ = client.Write(closeFrame(f.code, "INTERNAL_ERROR"))
-			writing.Unlock()
-			_, _ = io.Copy(io.Discard, client) // until it has read that
+			f.end(client)
 			return
 		}
 		if f.changes != nil {
@@ -116,20 +69,30 @@ func (f *fragile) serve(t *testing.T, client net.Conn) {
 	}
 }
 
-// frames returns the frames of a peer, each with its end octet.
-func frames(from io.Reader) func(yield func([]byte) bool) {
-	return func(yield func([]byte) bool) {
-		for {
-			frame := make([]byte, 7)
-			if _, err := io.ReadFull(from, frame); err != nil {
-				return
-			}
-			rest := make([]byte, binary.BigEndian.Uint32(frame[3:])+1)
-			if _, err := io.ReadFull(from, rest); err != nil || !yield(append(frame, rest...)) {
-				return
-			}
+func (f *fragile) end(client net.Conn) {
+	f.ended.Add(1)
+	if f.reset {
+		_ = client.(*net.TCPConn).SetLinger(0)
+	}
+	if f.code != 0 {
+		_ = f.write(client, closeFrame(f.code, "INTERNAL_ERROR"))
+		_, _ = io.Copy(io.Discard, client) // until it has read that
+	}
+}
+
+func (f *fragile) fromServer(client, server net.Conn) {
+	for frame := range services.AMQPFrames(server) {
+		if f.write(client, frame) != nil {
+			return
 		}
 	}
+}
+
+func (f *fragile) write(client net.Conn, frame []byte) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	_, err := client.Write(frame)
+	return err
 }
 
 // closeFrame is connection.close.
@@ -189,7 +152,7 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
-	r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String()), SendTimeout: await.Scaled(2 * time.Second)})
+	r := startAMQP(t, Config{URL: withHost(t, u, f.address), SendTimeout: await.Scaled(2 * time.Second)})
 	var k publishtest.Maker
 	messages := k.Many(200, "", q)
 	fresh := func() []*outbox.Message { return k.Many(5, "", q) }
@@ -230,7 +193,7 @@ func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 	u := services.VHost(t)
 	q := newAdmin(t, u).queue(services.Name(t), nil)
 	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
-	r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String())})
+	r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 	var k publishtest.Maker
 	bad := k.Make("", q, string(poison))
 	const lonely = 4
@@ -283,7 +246,7 @@ func TestAMessageThatEndsConnectionsIsRejectedInAQuietSystem(t *testing.T) {
 				u = limitedUser(t, u, "^"+x+"$")
 			}
 			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), c.how)
-			r := startAMQP(t, Config{URL: withHost(t, u, f.listener.Addr().String())})
+			r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 			messages := (&publishtest.Maker{}).Many(c.bad, x, "")
 			for _, m := range messages {
 				m.Payload = poison
@@ -329,7 +292,7 @@ func TestAnOutageThatLooksLikeAHarmfulMessageChargesNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), how)
-			r := startAMQP(t, Config{URL: withHost(t, services.VHost(t), f.listener.Addr().String())})
+			r := startAMQP(t, Config{URL: withHost(t, services.VHost(t), f.address)})
 			messages := (&publishtest.Maker{}).Many(3, "", "anywhere")
 			for _, m := range messages {
 				m.Payload = poison

@@ -1,14 +1,14 @@
 package amqp
 
 import (
-	"io"
 	"net"
 	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -18,20 +18,10 @@ import (
 // The proxy takes so many pieces at once.
 func throttled(t *testing.T, target string, first, piece int, every time.Duration, buffer int) (addr string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	var all sync.WaitGroup
-	t.Cleanup(all.Wait)
-	t.Cleanup(func() { _ = listener.Close() })
-	forward := func(client, server *net.TCPConn) {
-		defer func() { _, _ = client.Close(), server.Close() }()
-		_ = client.SetReadBuffer(piece)
-		all.Go(func() {
-			_, _ = io.Copy(client, server)
-			_ = client.Close()
-		})
+	return services.Between(t, target, func(client, server net.Conn) {
+		_ = client.(*net.TCPConn).SetReadBuffer(piece)
 		pieces := make(chan []byte, buffer)
-		all.Go(func() {
+		go func() {
 			defer close(pieces)
 			for {
 				some := make([]byte, piece)
@@ -41,29 +31,14 @@ func throttled(t *testing.T, target string, first, piece int, every time.Duratio
 				}
 				pieces <- some[:n]
 			}
-		})
+		}()
 		for some := range pieces {
 			_, _ = server.Write(some)
 			if first -= len(some); first > 0 {
 				<-time.After(every * time.Duration(len(some)) / time.Duration(piece))
 			}
 		}
-	}
-	all.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", target)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			all.Go(func() { forward(client.(*net.TCPConn), server.(*net.TCPConn)) })
-		}
-	})
-	return listener.Addr().String()
+	}, services.Answers)
 }
 
 // Each write has its own timeout. Buffers on the way may take the whole message at once: then the wait for its confirm
@@ -137,4 +112,45 @@ func TestTheWaitForAConfirmIsBoundedByProgress(t *testing.T) {
 	if s.failure == nil || !strings.Contains(s.failure.Error(), "row 42 with 1310720 bytes") {
 		t.Error("the connection to a silent broker was not lost, or no row is named")
 	}
+}
+
+// While the broker blocks the connection, no time passes. Afterwards the remaining time applies. A call that has
+// returned ends nothing.
+func TestACallIsBoundedAfterABlockedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 10 * time.Second
+		s := &session{
+			clock: newClock(), progress: progress{sendTimeout: timeout}, ended: make(chan struct{}),
+			events: publish.NewMailbox[happened](), throttle: newThrottle(newSendWindow(1, 1)),
+		}
+		hangs := make(chan struct{})
+		s.do("look up queue", func() error { return nil }, func(error) {})
+		synctest.Wait()
+		s.learn()
+		s.do("open channel", func() error {
+			<-hangs
+			return nil
+		}, func(error) {})
+		pass := func(d time.Duration) error {
+			time.Sleep(d)
+			s.tick()
+			return s.failure
+		}
+		if err := pass(timeout / 2); err != nil {
+			t.Error(err)
+		}
+		s.clock.stop()
+		if err := pass(10 * timeout); err != nil {
+			t.Errorf("while the connection is blocked: %v", err)
+		}
+		s.clock.resume()
+		if err := pass(timeout/2 - time.Millisecond); err != nil {
+			t.Error(err)
+		}
+		if err := pass(time.Millisecond); err == nil || err.Error() != "open channel: no answer within 10s" {
+			t.Errorf("the call has no time limit: %v", err)
+		}
+		close(hangs)
+		s.helpers.Wait()
+	})
 }

@@ -175,7 +175,7 @@ func tapped(t *testing.T, address string, parser protocol) (string, *tap) {
 	to, err := url.Parse(address)
 	services.Must(t, err)
 	p := newTap(t, to.Host, parser)
-	to.Host = p.addr()
+	to.Host = p.address
 	return to.String(), p
 }
 

@@ -1,47 +1,87 @@
 package e2e
 
 import (
-	"os"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// long reports whether the tests of limits run at the promised size instead of a small one.
-func long() bool { return os.Getenv("CDC_RELAY_LONG") == "1" }
-
-// sized returns one of two sizes.
-func sized[T any](usual, full T) T {
-	if long() {
-		return full
-	}
-	return usual
+// waiting is a table full of rows that a relay must not keep in memory.
+type waiting struct {
+	name string
+	rows int
+	sql  string // of a SELECT for the INSERT; $1 is the queue, $2 the number of rows
+	// rejected: they always fail; otherwise the relay must make progress with them.
+	rejected bool
 }
 
-// promised scales a time that docs/guarantees.md promises: it is exact with CDC_RELAY_LONG=1. The usual run has several
-// packages side by side, with the race detector, on two cores. There it allows several times as long, which still
-// detects a relay that waits for a timeout.
-func promised(most time.Duration) time.Duration { return sized(5*most, most) }
+func waitingRows() []waiting {
+	const text = `json_build_object('n', n, 'text', repeat('x', 300))`
+	rows := sized(60_000, 1_000_000)
+	return []waiting{
+		{"failed rows that wait for their retry", rows, `INSERT INTO outbox (routing_key, payload, attempts, last_error, available_at)
+			SELECT $1 || 'nobody', ` + text + `, 1, 'unroutable: seen before', clock_timestamp() + n * interval '0.1 ms' FROM generate_series(1, $2) n`, true},
+		{"one key behind a row that fails", rows, `INSERT INTO outbox (routing_key, payload, ordering_key)
+			SELECT CASE n WHEN 1 THEN $1 || 'nobody' ELSE $1 END, ` + text + `, 'k' FROM generate_series(1, $2) n`, true},
+		{"as many keys, each behind a row that fails", rows, `INSERT INTO outbox (routing_key, payload, ordering_key)
+			SELECT CASE WHEN n <= $2 / 2 THEN $1 || 'nobody' ELSE $1 END, ` + text + `, 'key number ' || n % ($2 / 2) FROM generate_series(1, $2) n`, true},
+		{"as many keys", rows, `INSERT INTO outbox (routing_key, payload, ordering_key)
+			SELECT $1, ` + text + `, 'key number ' || n FROM generate_series(1, $2) n`, false},
+		{"a backlog", sized(100_000, 10_000_000), `INSERT INTO outbox (routing_key, payload)
+			SELECT $1, ` + text + ` FROM generate_series(1, $2) n`, false},
+	}
+}
 
-func needsLong(t *testing.T) {
-	t.Helper()
+// A new relay finds the rows in the table, works on them for a while and publishes new rows meanwhile.
+func TestMemoryStaysBoundedWithAnyBacklog(t *testing.T) {
 	if !long() {
-		t.Skip("takes minutes; set CDC_RELAY_LONG=1")
+		t.Parallel()
 	}
-}
-
-// plainly builds the relay without the race detector, which needs several times the memory and the time.
-func (w *world) plainly() *world {
-	w.t.Helper()
-	var err error
-	if w.binary, err = build("cdc-relay-plain", false); err != nil {
-		w.t.Fatal(err)
+	for _, c := range waitingRows() {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name != "as many keys" {
+				services.Thorough(t, "one kind of backlog is enough")
+			}
+			if !long() {
+				t.Parallel()
+			}
+			w := newWorld(t).plainly().setUp()
+			began := time.Now()
+			w.exec(c.sql, w.queue, c.rows)
+			t.Logf("%d rows inserted within %s", c.rows, time.Since(began).Round(time.Millisecond))
+			arrived := w.consume(w.queue)
+			arrived.onlyCount()
+			r := w.run("--max-retries", "1000", "--backoff-time", "2s", "--max-backoff", "2s")
+			// New rows are streamed once the server has decoded the WAL of the waiting ones.
+			w.eventually("the stream has caught up", func() bool {
+				return r.says("/readyz", "stream: ready, streaming")
+			})
+			deadline := time.After(sized(3*time.Second, time.Minute))
+			slowest := time.Duration(0)
+			for over := false; !over; {
+				inserting := time.Now()
+				id := w.insert(nil)
+				w.eventually("a new row arrives", func() bool { return arrived.count(id) > 0 })
+				slowest = max(slowest, time.Since(inserting))
+				select {
+				case <-deadline:
+					over = true
+				default:
+				}
+			}
+			w.eventually("the relay has worked on the backlog", func() bool {
+				if c.rejected {
+					return r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`) > 0
+				}
+				return arrived.distinct() >= 1000
+			})
+			rejected := r.metric(`cdc_relay_messages_refused_total{reason="unroutable"}`)
+			t.Logf("%d MB resident; %.0f published, %.0f rejections; a new row took %s at most",
+				r.residentMB(), r.metric("cdc_relay_messages_published_total"), rejected, slowest.Round(time.Millisecond))
+			if mb := r.residentMB(); mb >= sized(85, 150) { // memory is collected late
+				t.Errorf("the relay took %d MB", mb)
+			}
+		})
 	}
-	return w
-}
-
-// says reports whether a page has a line with this beginning.
-func (r *relay) says(path, line string) bool {
-	page, _ := r.get(path)
-	return strings.Contains("\n"+page, "\n"+line)
 }

@@ -10,12 +10,67 @@ import (
 	"time"
 )
 
+// Serve listens on loopback until the test ends, and gives each connection to serve, which has its own goroutine. The
+// connection is closed when serve returns.
+func Serve(t testing.TB, serve func(client net.Conn)) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	Must(t, err)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for client, err := listener.Accept(); err == nil; client, err = listener.Accept() {
+			running.Go(func() {
+				defer func() { _ = client.Close() }()
+				serve(client)
+			})
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); running.Wait() })
+	return listener.Addr().String()
+}
+
+// Between is Serve for what stands between clients and a server, the host:port target: fromClient and fromServer pass the
+// bytes of one connection on. When one of them returns, both sides are closed.
+func Between(t testing.TB, target string, fromClient, fromServer func(client, server net.Conn)) (address string) {
+	t.Helper()
+	return Serve(t, func(client net.Conn) {
+		server, err := net.Dial("tcp", target)
+		if err != nil {
+			return
+		}
+		both := func() { _, _ = client.Close(), server.Close() }
+		var answers sync.WaitGroup
+		answers.Go(func() { defer both(); fromServer(client, server) })
+		defer answers.Wait()
+		defer both()
+		fromClient(client, server)
+	})
+}
+
+// Answers passes on what the server sends, as it is.
+func Answers(client, server net.Conn) { _, _ = io.Copy(client, server) }
+
+// AMQPFrames returns the frames that a peer sends after the protocol's header, each with its end octet.
+func AMQPFrames(from io.Reader) func(yield func([]byte) bool) {
+	const header, end = 7, 1
+	return func(yield func([]byte) bool) {
+		for {
+			head := make([]byte, header)
+			if _, err := io.ReadFull(from, head); err != nil {
+				return
+			}
+			frame := append(head, make([]byte, int(binary.BigEndian.Uint32(head[3:]))+end)...)
+			if _, err := io.ReadFull(from, frame[header:]); err != nil || !yield(frame) {
+				return
+			}
+		}
+	}
+}
+
 // Frames is a proxy that changes or delays what RabbitMQ sends, frame by frame.
 type Frames struct {
-	listener net.Listener
-	target   string
-	rule     atomic.Pointer[FrameRule]
-	done     sync.WaitGroup
+	address string
+	rule    atomic.Pointer[FrameRule]
 }
 
 // FrameRule may change a frame, and returns how long to hold it. Other frames do not wait for it.
@@ -24,17 +79,14 @@ type FrameRule func(frame []byte) time.Duration
 // NewFrames forwards to target, a broker's host:port, until the test ends.
 func NewFrames(t testing.TB, target string) *Frames {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	Must(t, err)
-	p := &Frames{listener: listener, target: target}
+	p := &Frames{}
 	p.Rule(func([]byte) time.Duration { return 0 })
-	p.done.Go(p.accept)
-	t.Cleanup(func() { _ = listener.Close(); p.done.Wait() })
+	p.address = Between(t, target, func(client, server net.Conn) { _, _ = io.Copy(server, client) }, p.forward)
 	return p
 }
 
 // Addr returns host:port.
-func (p *Frames) Addr() string { return p.listener.Addr().String() }
+func (p *Frames) Addr() string { return p.address }
 
 // Rule sets the rule for further frames.
 func (p *Frames) Rule(rule FrameRule) { p.rule.Store(&rule) }
@@ -62,41 +114,15 @@ func IsConfirm(frame []byte) bool {
 // ConfirmTag is where a basic.ack has its delivery tag.
 const ConfirmTag = 11
 
-func (p *Frames) accept() {
-	for {
-		client, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", p.target)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		both := func() { _ = client.Close(); _ = server.Close() }
-		p.done.Go(func() { defer both(); _, _ = io.Copy(server, client) })
-		p.done.Go(func() { defer both(); p.forward(client, server) })
-	}
-}
-
 // forward passes the server's frames on until one side ends.
 func (p *Frames) forward(client, server net.Conn) {
-	const header, end = 7, 1
 	var writing sync.Mutex
 	write := func(frame []byte) {
 		writing.Lock()
 		defer writing.Unlock()
 		_, _ = client.Write(frame)
 	}
-	for {
-		head := make([]byte, header)
-		if _, err := io.ReadFull(server, head); err != nil {
-			return
-		}
-		frame := append(head, make([]byte, int(binary.BigEndian.Uint32(head[3:]))+end)...)
-		if _, err := io.ReadFull(server, frame[header:]); err != nil {
-			return
-		}
+	for frame := range AMQPFrames(server) {
 		if wait := (*p.rule.Load())(frame); wait > 0 {
 			time.AfterFunc(wait, func() { write(frame) })
 			continue

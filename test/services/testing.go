@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -72,7 +73,7 @@ func PrivatePostgres(t testing.TB, settings ...string) *Postgres {
 	return server
 }
 
-// Standby starts a standby of a private server. The caller closes it. It skips the test if no standby is possible.
+// Standby starts a standby of a private server, for this test only. It skips the test if no standby is possible.
 func Standby(t testing.TB, primary *Postgres) *Postgres {
 	t.Helper()
 	standby, err := primary.StartStandby(t.Context())
@@ -80,6 +81,7 @@ func Standby(t testing.TB, primary *Postgres) *Postgres {
 		t.Skip(err)
 	}
 	Need(t, err)
+	closeAfter(t, standby.Close)
 	return standby
 }
 
@@ -309,4 +311,26 @@ func Thorough(t testing.TB, why string) {
 	if testing.Short() {
 		t.Skipf("left out of the quick run: %s; scripts/test --all has it", why)
 	}
+}
+
+// cookie returns a secret for one broker and its tools.
+func cookie() string { return crand.Text() }
+
+// uniqueName returns a valid name for a database, slot, publication, virtual host or queue: [a-z][a-z0-9_]{0,62}.
+func uniqueName(hint string) string {
+	var name strings.Builder
+	name.WriteString("t_")
+	for _, char := range strings.ToLower(hint) {
+		if name.Len() == 36 {
+			break
+		}
+		if char >= 'a' && char <= 'z' || char >= '0' && char <= '9' {
+			name.WriteRune(char)
+		} else {
+			name.WriteByte('_')
+		}
+	}
+	name.WriteByte('_')
+	name.WriteString(strings.ToLower(crand.Text()[:16]))
+	return name.String()
 }
