@@ -24,12 +24,11 @@ type content struct {
 	says    string     // in its last_error
 }
 
+// contents are some of each kind; publish/wire has all headers.
 func contents() []content {
 	const twenty = 20 << 20
 	largeJSON := []byte(`{"pad" :  "` + strings.Repeat("x", twenty) + `"}`)
 	largeBytes := bytes.Repeat([]byte{0, 1, 2, 254, 255}, twenty/5)
-	text := strings.Repeat("h", 70_000)
-	deep := strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 70)
 	return []content{
 		{
 			name: "payload keeps its spelling", row: row{"payload": " {\"b\":1,\n \"a\" : 1.50, \"b\":1e3,\"ü\":\"\\u00fc\"} "},
@@ -39,14 +38,6 @@ func contents() []content {
 		{name: "payload is a number", row: row{"payload": "123456789012345678901234567890.10"}, body: []byte("123456789012345678901234567890.10")},
 		{name: "empty binary payload", row: row{"payload_bytes": []byte{}}, body: nil},
 		{name: "binary payload with every byte", row: row{"payload_bytes": everyByte()}, body: everyByte()},
-		{
-			name: "header beyond 32 bits", row: row{"headers": `{"n": 1099511627776, "neg": -1099511627776}`},
-			body: []byte("{}"), headers: amqp.Table{"n": int64(1 << 40), "neg": int64(-1 << 40)},
-		},
-		{
-			name: "header at the ends of 64 bits", row: row{"headers": `{"max": 9223372036854775807, "min": -9223372036854775808}`},
-			body: []byte("{}"), headers: amqp.Table{"max": int64(1<<63 - 1), "min": int64(-1 << 63)},
-		},
 		{
 			name: "header of each type", row: row{"headers": `{"s": "ü", "i": 1, "f": 1.5, "t": true, "z": null}`},
 			body: []byte("{}"), headers: amqp.Table{"s": "ü", "i": int64(1), "f": 1.5, "t": true, "z": nil},
@@ -58,28 +49,10 @@ func contents() []content {
 				"l": []any{int64(1), "two", amqp.Table{"three": []any{int64(3)}}, []any(nil)},
 			},
 		},
-		{name: "long header", row: row{"headers": `{"h": "` + text + `"}`}, body: []byte("{}"), headers: amqp.Table{"h": text}},
-		{name: "empty header name and value", row: row{"headers": `{"": ""}`}, body: []byte("{}"), headers: amqp.Table{"": ""}},
 		{name: "header that only the relay may set", row: row{"headers": `{"x-possible-duplicate": true, "a": 1}`}, body: []byte("{}")},
 		{
 			name: "header beyond 64 bits", row: row{"headers": `{"deep": {"list": [1, 9223372036854775808]}}`},
 			reason: "invalid_headers", says: "headers.deep.list[1]",
-		},
-		{
-			name: "header far below 64 bits", row: row{"headers": `{"n": -99999999999999999999999}`},
-			reason: "invalid_headers", says: "headers.n",
-		},
-		{
-			name: "header name of 256 bytes", row: row{"headers": `{"` + strings.Repeat("k", 256) + `": 1}`},
-			reason: "invalid_headers", says: "256 bytes",
-		},
-		{
-			name: "headers beyond a frame", row: row{"headers": `{"a": "` + text + `", "b": "` + text + `"}`},
-			reason: "invalid_headers", says: "frame_max",
-		},
-		{
-			name: "headers nested too deep", row: row{"headers": `{"h": ` + deep + `}`},
-			reason: "invalid_headers", says: "nested",
 		},
 		// The limit of RabbitMQ 4, and one byte more.
 		{name: "16 MiB", row: row{"payload_bytes": largeBytes[:16<<20]}, body: largeBytes[:16<<20]},

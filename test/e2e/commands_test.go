@@ -1,16 +1,19 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // answer runs a command with --json and parses its output.
@@ -35,17 +38,6 @@ func (w *world) toQueue(queue string, key any, n int) {
 
 func (w *world) deadLetters() int { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) }
 
-// numbers returns the numbers in the bodies, in the order of arrival.
-func numbers(w *world, l *ledger) (list []int) {
-	w.t.Helper()
-	for _, d := range l.all() {
-		var body keyed
-		must(w.t, "read a body", json.Unmarshal(d.Body, &body))
-		list = append(list, body.N)
-	}
-	return list
-}
-
 func marked(l *ledger) (n int) {
 	for _, d := range l.all() {
 		if d.Headers["x-possible-duplicate"] == true {
@@ -59,47 +51,6 @@ func marked(l *ledger) (n int) {
 type changed struct {
 	Matched, Resent, Deleted, Left int
 	DryRun                         bool `json:"dry_run"`
-}
-
-// The key waits for its dead letter. The dead letter is requeued while the relay runs, and leaves first.
-func TestRequeueWhileAKeyIsBlocked(t *testing.T) {
-	w := newWorld(t).setUp()
-	r := w.run("--on-dead-letter", "block", "--max-retries", "0", "--poll-interval", "100ms")
-	late := w.queue + "-late"
-	w.toQueue(late, "k", 5)
-	w.eventually("the first is dead", func() bool { return w.deadLetters() == 1 })
-	id := value[int64](w, `SELECT id FROM outbox_dead_letter`)
-	type explained struct {
-		Messages []struct {
-			State, Next   string
-			FailureReason string `json:"failure_reason"`
-			Ordering      struct {
-				RowsBefore  int `json:"rows_before"`
-				DeadLetters int `json:"dead_letters"`
-			}
-		}
-		Streaming bool
-	}
-	behind := answer[explained](w, 0, "explain", fmt.Sprint(id+2), "--on-dead-letter", "block")
-	if m := behind.Messages[0]; !behind.Streaming || m.Ordering.RowsBefore != 1 || m.Ordering.DeadLetters != 1 || !strings.Contains(m.Next, "dead letter of its key") {
-		t.Errorf("got %+v", behind)
-	}
-	dead := answer[explained](w, 0, "explain", fmt.Sprint(id))
-	if m := dead.Messages[0]; m.State != "dead" || m.FailureReason != "retries_exhausted" || !strings.Contains(m.Next, "cdc-relay resend ") {
-		t.Errorf("got %+v", dead)
-	}
-	w.declareQueue(late, nil)
-	arrived := w.consume(late)
-	if got := answer[changed](w, 0, "resend", "--state", "dead", fmt.Sprint(id)); got.Resent != 1 || got.Matched != 1 {
-		t.Errorf("got %+v", got)
-	}
-	w.eventually("all have arrived", func() bool { return arrived.distinct() == 5 })
-	if got := fmt.Sprint(numbers(w, arrived)); got != "[1 2 3 4 5]" {
-		t.Errorf("arrived: %s", got)
-	}
-	w.noMarks(arrived)
-	w.eventually("the outbox is empty", w.outboxEmpty)
-	r.stopsWell()
 }
 
 // A nacked message may have reached another queue; a returned message has not.
@@ -148,49 +99,6 @@ func TestRetryDoesNotWaitForTheBackoff(t *testing.T) {
 	w.noMarks(arrived)
 }
 
-// stats is the JSON output of the command.
-type stats struct {
-	QueueDepth          int `json:"queue_depth"`
-	Retrying, Scheduled int
-	Due                 int
-	BlockedKeys         int `json:"blocked_keys"`
-	DeadLetters         int `json:"dead_letters"`
-	Slot                struct{ Owned bool }
-	Relays              [1]struct {
-		Role      string
-		Ready     bool
-		Published int `json:"published_total"`
-	}
-}
-
-func TestStatsAgreesWithTheTables(t *testing.T) {
-	w := newWorld(t).setUp()
-	w.run("--backoff-time", "1h", "--max-retries", "1", "--poll-interval", "100ms")
-	w.toQueue(w.queue, nil, 20)
-	w.toQueue(w.queue+"-none", "k", 3)
-	w.exec(`INSERT INTO outbox (routing_key, payload, available_at) VALUES ($1, '1', now() + interval '1 day')`, w.queue)
-	w.exec(`INSERT INTO outbox (routing_key, payload, headers) VALUES ($1, '1', '{"n": 1e400}')`, w.queue)
-	w.eventually("one row is dead, one waits for its retry, all others have left", func() bool {
-		return w.deadLetters() == 1 && value[int](w, `SELECT count(*) FROM outbox`) == 4 && value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`) == 1
-	})
-	want := stats{QueueDepth: 4, Retrying: 1, Scheduled: 1, BlockedKeys: 1, DeadLetters: 1}
-	want.Slot.Owned, want.Relays[0].Role, want.Relays[0].Ready, want.Relays[0].Published = true, "streaming", true, 20
-	w.eventually("the relay tells what it has published", func() bool {
-		return value[int](w, `SELECT count(*) FROM outbox_relay WHERE state->>'published_total' = '20'`) == 1
-	})
-	for _, args := range [][]string{{"stats"}, {"stats", "--exact"}} {
-		if s := answer[stats](w, 0, args...); s != want {
-			t.Errorf("%v: %+v, want %+v", args, s, want)
-		}
-	}
-	text, code := w.command("stats")
-	for _, part := range []string{"queue depth", "oldest pending", "retrying", "owned by cdc-relay stream public.outbox", "streaming", "commit to confirm", "unroutable"} {
-		if !strings.Contains(text, part) || code != 0 {
-			t.Errorf("exit %d, no %q in\n%s", code, part, text)
-		}
-	}
-}
-
 func TestStatsWatchRunsUntilItIsStopped(t *testing.T) {
 	w := newWorld(t).setUp()
 	cmd := exec.CommandContext(t.Context(), w.binary, "stats", "--watch", "--interval", "100ms", "--json")
@@ -227,4 +135,82 @@ func TestDeadLetterRetention(t *testing.T) {
 		return strings.Contains(r.logs(), `"event":"dead_letters_deleted","dead_letters":1200`)
 	})
 	r.stopsWell()
+}
+
+// repeatCommand repeats a command until ctx is done; each run must succeed.
+func (w *world) repeatCommand(ctx context.Context, commands *sync.WaitGroup, args ...string) {
+	commands.Go(func() {
+		for ctx.Err() == nil {
+			cmd := exec.Command(w.binary, args...)
+			cmd.Env = w.env()
+			if out, err := cmd.CombinedOutput(); err != nil {
+				w.t.Errorf("%v: %v\n%s", args, err, out)
+				return
+			}
+		}
+	})
+}
+
+// While two relays run, retry and requeue run all the time, the binding is removed and restored, and one relay stops:
+// everything arrives, and duplicates are marked.
+func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
+	services.Thorough(t, "each command has a test in the quick run")
+	w := newWorld(t).setUp()
+	exchange := w.queue + "-exchange"
+	channel := w.channel()
+	must(t, "declare", channel.ExchangeDeclare(exchange, "direct", true, false, false, false, nil))
+	t.Cleanup(func() { _ = channel.ExchangeDelete(exchange, false, false) })
+	arrived := w.consume(w.queue)
+	args := []string{"--max-retries", "1", "--backoff-time", "150ms", "--poll-interval", "50ms", "--exchange", exchange}
+	first, second := w.run(args...), w.run(args...)
+
+	running, stop := context.WithCancel(t.Context())
+	defer stop()
+	var commands sync.WaitGroup
+	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k0")
+	w.repeatCommand(running, &commands, "resend", "--state", "retrying", "--ordering-key", "k1")
+	w.repeatCommand(running, &commands, "resend", "--state", "dead", "--all")
+	w.repeatCommand(running, &commands, "stats", "--json")
+	commands.Go(func() { w.rebind(running, channel, exchange) })
+
+	keys := numbered("k", 5)
+	each := sized(200, 5000)
+	writers := w.loadKeys(keys, each, toDefault)
+	w.exec(`INSERT INTO outbox (routing_key, payload) SELECT $1, to_json(n) FROM generate_series(1, $2::int) n`, w.queue, each)
+	writers.Wait()
+	w.eventually("some have arrived", func() bool { return arrived.distinct() > each/10 })
+	died := first.metric("cdc_relay_messages_dead_lettered_total")
+	first.stopsWell()
+	stop()
+	commands.Wait()
+	must(t, "bind", channel.QueueBind(w.queue, w.queue, exchange, false, nil))
+	all := each * (len(keys) + 1)
+	w.eventually("all have arrived", func() bool {
+		w.succeeds("resend", "--state", "dead", "--all")
+		return arrived.distinct() == all && w.outboxEmpty() && w.deadLetters() == 0
+	})
+	t.Logf("%g messages became dead letters", died+second.metric("cdc_relay_messages_dead_lettered_total"))
+	arrived.allMarked()
+}
+
+// rebind removes and restores the binding until ctx is done.
+func (w *world) rebind(ctx context.Context, channel *amqp.Channel, exchange string) {
+	tick := time.NewTicker(400 * time.Millisecond)
+	defer tick.Stop()
+	for bound := false; ctx.Err() == nil; bound = !bound {
+		var err error
+		if bound {
+			err = channel.QueueUnbind(w.queue, w.queue, exchange, nil)
+		} else {
+			err = channel.QueueBind(w.queue, w.queue, exchange, false, nil)
+		}
+		if err != nil {
+			w.t.Errorf("bind: %v", err)
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
 }

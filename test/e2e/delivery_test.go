@@ -47,17 +47,6 @@ func (w *world) loadOne(ctx context.Context, n int, copying bool) error {
 	return nil
 }
 
-func TestEachRowFromManyConnectionsArrivesExactlyOnce(t *testing.T) {
-	w, arrived := consuming(t)
-	r := w.run()
-	const rows = 16_000
-	w.load(rows, 8)
-	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })
-	w.eventually("the table is empty", w.outboxEmpty)
-	noDuplicates(t, arrived)
-	r.stopsWell()
-}
-
 func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
 	w, arrived := consuming(t)
 	const rows = 20_000

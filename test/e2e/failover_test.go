@@ -22,15 +22,9 @@ type replicated struct {
 func newReplicated(t *testing.T, statements ...string) *replicated {
 	t.Helper()
 	p := &replicated{primary: services.PrivatePostgres(t)}
-	if p.primary.Way != services.Local {
-		t.Skip("the standby is a copy of a local server's files; this one runs in a container")
-	}
 	must(t, "make a database", p.primary.Exec(t.Context(), "", `CREATE DATABASE app`))
 	must(t, "prepare the database", p.primary.Exec(t.Context(), "app", statements...))
-	var err error
-	p.standby, err = p.primary.StartStandby(t.Context())
-	must(t, "start the standby", err)
-	t.Cleanup(func() { _ = p.standby.Close(t.Context()) })
+	p.standby = services.Standby(t, p.primary)
 	must(t, "wait for the standby at each commit", p.primary.Exec(t.Context(), "",
 		`ALTER SYSTEM SET synchronous_standby_names = 'standby'`, `SELECT pg_reload_conf()`))
 	both, err := url.Parse(p.primary.URL("app"))

@@ -102,15 +102,6 @@ func TestPermanentlyFailingRowsDoNotSlowOthers(t *testing.T) {
 	}
 }
 
-// All of them are tried within the first --backoff-time, 833 a second, which costs processor time.
-func TestNewlyFailingRowsSlowOthersOnlyALittle(t *testing.T) {
-	services.Thorough(t, "measures the speed")
-	needsLong(t)
-	for i := range troubles("") {
-		t.Run(troubles("")[i].name, func(t *testing.T) { slowdown(t, i, 100_000, 2*time.Minute, 0.5) })
-	}
-}
-
 // slowdown checks what share of their pace healthy rows keep next to this many failing rows, each tried once in the
 // period.
 func slowdown(t *testing.T, nth, rows int, period time.Duration, least float64) {

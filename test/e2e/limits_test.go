@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,4 +86,99 @@ func TestMemoryStaysBoundedWithAnyBacklog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// long reports whether the tests of limits run at the promised size instead of a small one.
+func long() bool { return os.Getenv("CDC_RELAY_LONG") == "1" }
+
+// sized returns one of two sizes.
+func sized[T any](usual, full T) T {
+	if long() {
+		return full
+	}
+	return usual
+}
+
+// promised scales a time that docs/guarantees.md promises: it is exact with CDC_RELAY_LONG=1. The usual run has several
+// packages side by side, with the race detector, on two cores. There it allows several times as long, which still
+// detects a relay that waits for a timeout.
+func promised(most time.Duration) time.Duration { return sized(5*most, most) }
+
+func needsLong(t *testing.T) {
+	t.Helper()
+	if !long() {
+		t.Skip("takes minutes; set CDC_RELAY_LONG=1")
+	}
+}
+
+// plainly builds the relay without the race detector, which needs several times the memory and the time.
+func (w *world) plainly() *world {
+	w.t.Helper()
+	var err error
+	if w.binary, err = build("cdc-relay-plain", false); err != nil {
+		w.t.Fatal(err)
+	}
+	return w
+}
+
+// says reports whether a page has a line with this beginning.
+func (r *relay) says(path, line string) bool {
+	page, _ := r.get(path)
+	return strings.Contains("\n"+page, "\n"+line)
+}
+
+// There are more keys than the relay remembers. Every batch is received as fast as the first, and afterwards all keys
+// leave in order.
+func TestManyKeysWaitWhileTheBrokerIsDown(t *testing.T) {
+	services.Thorough(t, "fills a table")
+	w := newWorld(t).plainly().setUp()
+	proxy, address := through(t, w.broker)
+	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
+	arrived := w.consume(w.queue)
+	r := w.run()
+	proxy.Refuse()
+	proxy.Cut()
+	const batch = 40_000
+	batches := sized(5, 25)
+	first := time.Duration(0)
+	for n := range batches {
+		w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
+			SELECT $1, 'key ' || n, json_build_object('k', 'key ' || n, 'n', 1) FROM generate_series($2::int, $3::int) n`,
+			w.queue, n*batch, (n+1)*batch-1)
+		began := time.Now()
+		w.eventually("the slot advances", func() bool { return w.lag().Confirmed < 1 })
+		took := time.Since(began)
+		if n == 0 {
+			first = took
+		}
+		t.Logf("batch %d was received in %s", n, took.Round(time.Millisecond))
+		inTime(t, "receiving a batch", took, 4*first+2*time.Second)
+	}
+	w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
+		SELECT $1, 'key ' || n, json_build_object('k', 'key ' || n, 'n', 2) FROM generate_series(0, $2::int) n`, w.queue, batch-1)
+	if mb := r.residentMB(); mb > 150 {
+		t.Errorf("the relay takes %d MB", mb)
+	} else {
+		t.Logf("the relay takes %d MB", mb)
+	}
+	proxy.Accept()
+	total := (batches + 1) * batch
+	w.eventually("all arrive", func() bool { return arrived.distinct() == total })
+	w.emptied()
+	w.inOrder(arrived, nil)
+	id := w.insert(row{"ordering_key": "key 7"})
+	w.await(arrived, id)
+}
+
+// lag is how far a slot is behind, in MB.
+type lag struct {
+	Confirmed float64 // by the confirmed position
+	Retained  float64 // by the WAL that the server retains for it
+}
+
+func (w *world) lag() lag {
+	w.t.Helper()
+	return query[lag](w, `SELECT (pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) / 1e6)::float8 AS confirmed,
+		(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) / 1e6)::float8 AS retained
+		FROM pg_replication_slots WHERE slot_name = $1`, w.slot)[0]
 }

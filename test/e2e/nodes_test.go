@@ -215,3 +215,64 @@ func (c *clustered) moreArrive(arrived *ledger, n int) {
 	before := arrived.distinct()
 	c.eventually(fmt.Sprintf("%d more messages arrive", n), func() bool { return arrived.distinct() >= before+n })
 }
+
+// numberedRows inserts rows until it is stopped: some with ordering keys, in order, and some without.
+type numberedRows struct {
+	w    *world
+	stop context.CancelFunc
+	done sync.WaitGroup
+	last map[string]int // the last number of each writer's key
+	err  error
+}
+
+// free stands for the rows without an ordering key.
+const free = "free"
+
+// writeNumbered inserts rows of the next key and some without a key, every 10 ms.
+func (w *world) writeNumbered(keys []string, ofKey, ofNone int) *numberedRows {
+	ctx, stop := context.WithCancel(w.t.Context())
+	n := &numberedRows{w: w, stop: stop, last: make(map[string]int)}
+	n.done.Go(func() {
+		pace := time.NewTicker(10 * time.Millisecond)
+		defer pace.Stop()
+		for i := 0; ctx.Err() == nil; i++ {
+			key := keys[i%len(keys)]
+			if n.err = n.insert(key, 1+i%ofKey, key); n.err == nil {
+				n.err = n.insert(free, ofNone, nil)
+			}
+			if n.err != nil {
+				return
+			}
+			<-pace.C
+		}
+	})
+	w.t.Cleanup(func() { n.stop(); n.done.Wait() })
+	return n
+}
+
+func (n *numberedRows) insert(counted string, rows int, key any) error {
+	from := n.last[counted] + 1
+	_, err := n.w.db.Exec(context.Background(), `INSERT INTO outbox (routing_key, ordering_key, payload)
+		SELECT $1, $2, json_build_object('k', $3::text, 'n', n) FROM generate_series($4::int, $5::int) n ORDER BY n`,
+		n.w.queue, key, counted, from, from+rows-1)
+	n.last[counted] += rows
+	return err
+}
+
+// end stops the writer and returns the number of rows of each key.
+func (n *numberedRows) end() map[string]int {
+	n.w.t.Helper()
+	n.stop()
+	n.done.Wait()
+	if n.err != nil {
+		n.w.t.Fatal(n.err)
+	}
+	return n.last
+}
+
+func total(each map[string]int) (n int) {
+	for _, rows := range each {
+		n += rows
+	}
+	return n
+}

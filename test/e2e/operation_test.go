@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -121,132 +118,47 @@ func TestShutdownWaitsForMessagesInFlight(t *testing.T) {
 	noDuplicates(t, arrived)
 }
 
-// During an outage a relay is live but not ready, and recovers by itself. The liveness file shows the same.
-func TestHealthPagesNameTheFault(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	broker, amqpURL := through(t, w.broker)
-	postgres, databaseURL := through(t, w.database)
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+amqpURL, "CDC_RELAY_DATABASE_URL="+databaseURL)
-	file := filepath.Join(t.TempDir(), "alive")
-	r := w.run("--liveness-file", file)
-	says := func(path string, status int, parts ...string) func() bool {
-		return func() bool {
-			page, got := r.get(path)
-			for _, part := range parts {
-				if !strings.Contains("\n"+page, "\n"+part) {
-					return false
-				}
-			}
-			return got == status
-		}
-	}
-	well := func() {
-		t.Helper()
-		w.eventually("all is well", says("/readyz", 200, "ready (streaming)", "publisher: ready", "stream: ready, streaming", "sweep: ready", "settle: ready"))
-		w.eventually("the relay is live", says("/livez", 200, "live (streaming)", "publisher: live", "stream: live", "sweep: live", "settle: live"))
-	}
-	well()
-	w.eventually("the liveness file exists", func() bool { return fresh(file) })
-	broker.Refuse()
-	broker.Cut()
-	w.eventually("/readyz says that the broker is down", says("/readyz", 503, "not ready", "publisher: not ready"))
-	w.eventually("the relay is live", says("/livez", 200, "live"))
-	broker.Accept()
-	well()
-	postgres.Refuse()
-	postgres.Cut()
-	w.eventually("/readyz says that Postgres is down", says("/readyz", 503, "not ready", "stream: not ready", "sweep: not ready"))
-	w.eventually("the relay is live", says("/livez", 200, "live"))
-	was := modified(file)
-	w.eventually("the liveness file is updated", func() bool { return modified(file).After(was) })
-	postgres.Accept()
-	well()
-	for _, line := range []string{"cdc_relay_build_info{", "cdc_relay_stream_connected 1", "cdc_relay_slot_held 1", `cdc_relay_publisher_phase{phase="ready"} 1`} {
-		if page, _ := r.get("/metrics"); !strings.Contains(page, "\n"+line) {
-			t.Errorf("/metrics has no line %s", line)
-		}
-	}
-	r.stop()
-	if fresh(file) {
-		t.Error("the liveness file was not removed")
-	}
-	repeated := make(map[string]int)
-	for line := range strings.Lines(r.logs()) {
-		if strings.Contains(line, `"level":"WARN"`) || strings.Contains(line, `"level":"ERROR"`) {
-			repeated[line]++
-		}
-	}
-	if len(repeated) > 20 {
-		t.Errorf("two short outages made %d lines of warnings", len(repeated))
-	}
-}
-
-func modified(file string) time.Time {
-	info, err := os.Stat(file)
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
-}
-
-func fresh(file string) bool { return time.Since(modified(file)) < 10*time.Second }
-
-// Covers logs of outages and of failed logins, and all pages.
-func TestNoPasswordIsLoggedOrShown(t *testing.T) {
-	services.Thorough(t, "two outages")
-	t.Parallel()
-	w := newWorld(t).setUp()
-	const secret = "s3cr3t+of/the%relay@x"
-	role := w.slot
-	w.exec(fmt.Sprintf(`CREATE ROLE %s LOGIN SUPERUSER PASSWORD '%s'`, role, secret))
-	t.Cleanup(func() {
-		_ = services.SharedPostgres(t).Exec(t.Context(), "", `DROP ROLE IF EXISTS `+role)
-	})
-	broker, amqpURL := through(t, w.broker)
-	postgres, databaseURL := through(t, w.database)
-	database, rabbit := mustURL(t, databaseURL), mustURL(t, amqpURL)
-	database.User = url.UserPassword(role, secret)
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+rabbit.String(), "CDC_RELAY_DATABASE_URL="+database.String(), "CDC_RELAY_LOG_LEVEL=debug")
-	r := w.run()
-	for _, proxy := range []*services.Proxy{broker, postgres} {
-		proxy.Refuse()
-		proxy.Cut()
-		w.eventually("the relay is not ready", func() bool { return !r.ready() })
-		proxy.Accept()
-		w.eventually("the relay is ready", r.ready)
-	}
-	said := r.logs()
-	for _, path := range []string{"/readyz", "/livez", "/metrics"} {
-		page, _ := r.get(path)
-		said += page
-	}
-	r.stop()
-
-	w.exec(fmt.Sprintf(`ALTER ROLE %s PASSWORD 'another'`, role))
-	wrongDatabase := w.start()
-	w.eventually("Postgres rejects the login", func() bool {
-		return wrongDatabase.exited() || strings.Contains(wrongDatabase.logs(), "28P01") || strings.Contains(wrongDatabase.logs(), "password authentication failed")
-	})
-	wrongDatabase.kill()
-	rabbit.User = url.UserPassword("guest", secret)
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+rabbit.String(), "CDC_RELAY_DATABASE_URL="+w.database)
-	wrongBroker := w.start()
-	w.eventually("the broker rejects the login", func() bool {
-		return wrongBroker.exited() || len(linesWith(wrongBroker.logs(), `"level":"WARN"`)) > 0
-	})
-	page, _ := wrongBroker.get("/readyz")
-	said += page + wrongBroker.logs() + wrongDatabase.logs()
-	for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), "s3cr3t"} {
-		for _, line := range linesWith(said, form) {
-			t.Errorf("the password is in %s", line)
-		}
-	}
-}
-
 func mustURL(t *testing.T, text string) *url.URL {
 	t.Helper()
 	parsed, err := url.Parse(text)
 	must(t, "read an address", err)
 	return parsed
+}
+
+// The first lines have both servers and the role; at debug, each batch has one line.
+func TestTheLogShowsServersRoleAndBatches(t *testing.T) {
+	t.Parallel()
+	w, arrived := consuming(t)
+	const rows = 2000
+	w.copyRows(rows, w.queue) // before the stream: they are swept
+	r := w.run("--log-level", "debug", "--max-retries", "7")
+	w.emptied()
+	w.copyRows(rows, w.queue) // streamed
+	w.emptied()
+	w.await(arrived, w.insert(nil))
+	w.emptied()
+	r.stopsWell()
+	first, _, _ := strings.Cut(r.logs(), "\n")
+	for _, field := range []string{`"event":"relay_started"`, `"version":`, `"commit":`, `"postgres":`, `"rabbitmq":`, `"slot":"` + w.slot + `"`, `"max_retries":7`} {
+		if !strings.Contains(first, field) {
+			t.Errorf("the first line has no %s: %s", field, first)
+		}
+	}
+	for _, what := range []string{
+		`"event":"postgres_connected"`, `"event":"broker_connected"`, `"event":"leader_started"`, `"event":"streaming"`,
+		`"event":"relay_stopping"`, `"event":"relay_stopped"`,
+		"publishing streamed rows", "deleted or updated rows", "scanned the table", `"sweep":"backlog"`,
+	} {
+		if len(linesWith(r.logs(), what)) == 0 {
+			t.Errorf("the log has no %s", what)
+		}
+	}
+	for _, connected := range append(linesWith(r.logs(), "postgres_connected"), linesWith(r.logs(), "broker_connected")...) {
+		if !strings.Contains(connected, `"version":"`) || !strings.Contains(connected, `"address":"`) {
+			t.Errorf("version or address of the server are missing: %s", connected)
+		}
+	}
+	if n := strings.Count(r.logs(), "\n"); n > rows {
+		t.Errorf("%d lines for %d messages, want one for each batch", n, 2*rows)
+	}
 }

@@ -242,11 +242,10 @@ func TestADeadLetterCanBlockItsKey(t *testing.T) {
 	w.insertKeyed("other", 6, 6, 0)
 	blocked("after a restart", "1 2 3 4 5 6")
 
-	w.exec(`DELETE FROM outbox_dead_letter WHERE ordering_key = 'purged'`)
+	w.succeeds("delete", "--state", "dead", "--ordering-key", "purged", "--yes")
 	w.eventually("the purged key continues", func() bool { return w.numbers(arrived, "purged") == "1 3 4 5 6" })
-	w.exec(`WITH dead AS (DELETE FROM outbox_dead_letter WHERE ordering_key = 'moved' RETURNING *)
-		INSERT INTO outbox (id, message_id, routing_key, ordering_key, payload, created_at)
-		SELECT id, message_id, routing_key, ordering_key, payload, created_at FROM dead`)
+	w.exec(`UPDATE outbox_dead_letter SET exchange = NULL`)
+	w.succeeds("resend", "--state", "dead", "--ordering-key", "moved")
 	w.emptied()
 	w.eventually("the other key continues", func() bool { return len(w.numbers(arrived, "moved")) >= len("1 2 3 4 5 6") })
 	if got := w.numbers(arrived, "moved"); got != "1 2 3 4 5 6" {

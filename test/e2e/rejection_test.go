@@ -2,14 +2,11 @@ package e2e
 
 import (
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // rejection is a way in which the broker rejects one message.
@@ -20,54 +17,22 @@ type rejection struct {
 	says   string // the broker's words, in last_error
 }
 
-// rejections prepares each rejection. An exchange without permission needs a broker that the test can configure.
+// rejections prepares each rejection.
 func (w *world) rejections() []rejection {
 	w.t.Helper()
 	channel := w.channel()
-	for _, name := range []string{"open", "forbidden", "without-queue"} {
+	for _, name := range []string{"open", "without-queue"} {
 		must(w.t, "declare", channel.ExchangeDeclare(w.queue+name, "direct", false, true, false, false, nil))
 	}
 	must(w.t, "bind", channel.QueueBind(w.queue, w.queue, w.queue+"open", false, nil))
 	w.declareQueue(w.queue+"-full", amqp.Table{"x-max-length": int64(1), "x-overflow": "reject-publish"})
 	w.insert(row{"routing_key": w.queue + "-full", "payload": `"fills it"`})
-	list := []rejection{
+	return []rejection{
 		{"an exchange that does not exist", row{"exchange": w.queue + "nowhere"}, "exchange_missing", "no exchange '" + w.queue + "nowhere'"},
 		{"no queue bound", row{"exchange": w.queue + "without-queue"}, "unroutable", "NO_ROUTE"},
 		{"no queue of that name", row{"routing_key": w.queue + "nobody"}, "unroutable", w.queue + "nobody"},
 		{"a queue that rejects on overflow", row{"routing_key": w.queue + "-full"}, "nack", "rejected"},
 	}
-	if w.restrictUser() {
-		list = append(list, rejection{
-			"an exchange without permission",
-			row{"exchange": w.queue + "forbidden"},
-			"access_refused", "access to exchange '" + w.queue + "forbidden'",
-		})
-	}
-	return list
-}
-
-// restrictUser lets the relay connect as a user that may not write to every exchange.
-func (w *world) restrictUser() bool {
-	w.t.Helper()
-	broker := services.SharedRabbitMQ(w.t)
-	if !broker.CanCtl() || broker.ManagementURL() == "" {
-		w.t.Log("NOT TESTED: an exchange without permission; this broker was given by its address only, and a user cannot be added")
-		return false
-	}
-	address := mustURL(w.t, w.broker)
-	user, vhost := w.slot, strings.TrimPrefix(address.Path, "/")
-	must(w.t, "add a user", broker.AddUser(w.t.Context(), user, "secret-of-the-user"))
-	must(w.t, "permit it little", broker.Permit(w.t.Context(), vhost, user, services.Permissions{
-		Write: `^(amq\.default|` + w.queue + `(open|without-queue|nowhere))$`,
-	}))
-	w.t.Cleanup(func() {
-		if out, err := broker.Ctl(w.t.Context(), "delete_user", user); err != nil && w.t.Context().Err() == nil {
-			w.t.Errorf("delete the user: %v\n%s", err, out)
-		}
-	})
-	address.User = url.UserPassword(user, "secret-of-the-user")
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address.String())
-	return true
 }
 
 // Only this message is charged attempts, while others are in flight on the same connection.

@@ -121,3 +121,16 @@ func copyInto(ctx context.Context, db *pgxpool.Pool, rows [][]any) error {
 	_, err := db.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"routing_key", "payload"}, pgx.CopyFromRows(rows))
 	return err
 }
+
+// insertMany inserts rows without a key in one transaction.
+func (w *world) insertMany(rows int) {
+	w.t.Helper()
+	w.exec(`INSERT INTO outbox (routing_key, payload)
+		SELECT $1, json_build_object('n', n, 'text', repeat('x', 100)) FROM generate_series(1, $2) n`, w.queue, rows)
+}
+
+// writeWAL writes this many MB of WAL that do not concern the outbox, with pg_logical_emit_message.
+func (w *world) writeWAL(mb int) {
+	w.t.Helper()
+	w.exec(`SELECT count(pg_logical_emit_message(true, 'other tables', repeat('x', 1000000))) FROM generate_series(1, $1)`, mb)
+}

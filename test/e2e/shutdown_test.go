@@ -89,11 +89,6 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 			p.write(2).more(200)
 			return r
 		},
-		"broker black-holed": func(p *proxied) *relay {
-			r := p.works(args...)
-			p.unanswered(r, 200)
-			return r
-		},
 		"Postgres black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
 			p.write(2).more(200)

@@ -127,8 +127,8 @@ func TestDrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
 	if out, code := test.command("drain"); code != 0 || !test.outboxEmpty() {
 		t.Errorf("drain: exit %d, all drained: %v\n%s", code, test.outboxEmpty(), out)
 	}
-	if s := answer[stats](test, 0, "stats"); s.Slot.Owned {
-		t.Errorf("stats: %+v", s.Slot)
+	if s := answer[struct{ Slot struct{ Owned bool } }](test, 0, "stats"); s.Slot.Owned {
+		t.Error("stats says that a relay owns the slot")
 	}
 }
 
@@ -217,5 +217,67 @@ func TestRowsLeaveWhileTheServerHasNoRoomForAStream(t *testing.T) {
 			inTime(t, "streaming after there is room", time.Since(began), 10*time.Second)
 			r.stop()
 		})
+	}
+}
+
+// as creates a role with these attributes and grants. Everything started from now on logs in with it.
+func (w *world) as(attributes string, grants ...string) (role string) {
+	w.t.Helper()
+	role = services.Name(w.t)
+	w.exec(`CREATE ROLE ` + role + ` LOGIN PASSWORD 'secret' ` + attributes)
+	w.t.Cleanup(func() {
+		_, _ = w.db.Exec(context.WithoutCancel(w.t.Context()), `DROP OWNED BY `+role+`; DROP ROLE `+role)
+	})
+	for _, grant := range grants {
+		w.exec(`GRANT ` + grant + ` TO ` + role)
+	}
+	w.database = strings.Replace(w.database, mustURL(w.t, w.database).User.String()+"@", role+":secret@", 1)
+	return role
+}
+
+// The relay also stops if it learns this only after some sweeps.
+func TestARoleWithoutReplicationStopsTheRelayAtStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t).setUp()
+	w.as("", "SELECT, UPDATE, DELETE ON outbox", "SELECT ON SEQUENCE outbox_id_seq", "ALL ON outbox_dead_letter, outbox_migrations")
+	one, toPostgres := w.behindItsOwnProxy()
+	toPostgres.Only(services.Replication).Refuse()
+	r := one.start()
+	r.awaitNotReady(5*time.Second, "stream: not ready, not streaming: stream is down")
+	toPostgres.Only(services.Replication).Accept()
+	if code := r.exit(); code == 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if log := r.logs(); !strings.Contains(log, "may not replicate") {
+		t.Errorf("the log does not say what is missing:\n%s", log)
+	}
+}
+
+// The server waits for every open transaction before the slot is ready, and lists the slot meanwhile.
+func TestRowsArePublishedWhileTheSlotIsCreated(t *testing.T) {
+	services.Thorough(t, "rows leave without a stream in the quick run")
+	t.Parallel()
+	server := services.PrivatePostgres(t)
+	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()
+	w.exec(`SELECT pg_drop_replication_slot($1)`, w.slot)
+	end := w.holding(`SELECT pg_current_xact_id()`)
+	arrived := w.consume(w.queue)
+	r := w.start()
+	w.eventually("the slot is being created", func() bool {
+		return value[bool](w, `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 AND active)`, w.slot)
+	})
+	for _, fields := range []row{nil, {"ordering_key": "k"}, {"ordering_key": "k"}} {
+		w.await(arrived, w.insert(fields))
+	}
+	id := w.insert(row{"ordering_key": "k"})
+	if out, code := w.command("drain"); code != 0 || !w.outboxEmpty() {
+		t.Errorf("drain: exit %d\n%s", code, out)
+	}
+	w.await(arrived, id)
+	end()
+	within(t, "streaming", 20*time.Second, w.streamed)
+	w.await(arrived, w.insert(nil))
+	if n := arrived.unmarkedDuplicates(); n != 0 || r.exited() {
+		t.Errorf("%d duplicates are not marked; the relay has ended: %v", n, r.exited())
 	}
 }

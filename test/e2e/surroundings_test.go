@@ -109,43 +109,6 @@ func TestDatabaseSettingsDoNotChangeMessages(t *testing.T) {
 	noDuplicates(t, arrived)
 }
 
-// Covers everything from setup to teardown.
-func TestTableSlotAndPublicationMayHaveAnyName(t *testing.T) {
-	services.Thorough(t, "one of many environments")
-	t.Parallel()
-	w := newWorld(t)
-	slot := "1st_" + w.slot[len(w.slot)-16:]
-	w.settings = []string{
-		`CDC_RELAY_TABLE="My Schema"."Out.Box's ""1"""`, "CDC_RELAY_SLOT=" + slot, `CDC_RELAY_PUBLICATION=My "Pub" of 'Größe'`,
-	}
-	w.setUp()
-	const table = `"My Schema"."Out.Box's ""1"""`
-	insert := func(r row) string {
-		statement, args := w.sql(table, r)
-		return value[string](w, statement, args...)
-	}
-	found := insert(nil)
-	arrived := w.consume(w.queue)
-	r := w.run("--max-retries", "0")
-	w.await(arrived, found)
-	w.await(arrived, insert(row{"ordering_key": "k"}))
-	insert(row{"exchange": "nowhere"})
-	w.eventually("the rejected one is dead-lettered", func() bool {
-		return value[int](w, `SELECT count(*) FROM "My Schema"."Out.Box's ""1""_dead_letter"`) == 1
-	})
-	w.eventually("the table is empty", func() bool { return value[int](w, `SELECT count(*) FROM `+table) == 0 })
-	if r.metric("cdc_relay_slot_held") != 1 {
-		t.Error("the relay does not stream")
-	}
-	r.stopsWell()
-	insert(nil)
-	w.succeeds("drain")
-	w.succeeds("teardown", "--yes")
-	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, slot); n != 0 {
-		t.Error("the slot still exists")
-	}
-}
-
 // Created by hand with the same columns, it is streamed, swept and drained.
 func TestAPartitionedOutboxIsPublished(t *testing.T) {
 	services.Thorough(t, "one of many environments")
@@ -182,4 +145,20 @@ func TestAPartitionedOutboxIsPublished(t *testing.T) {
 	w.succeeds("drain")
 	w.emptied()
 	w.eventually("all arrive", func() bool { return arrived.distinct() == 1501 })
+}
+
+// In transaction mode, settings of the relay would stay in sessions of applications.
+func TestARelayBehindAPooler(t *testing.T) {
+	t.Parallel()
+	w, arrived := consuming(t)
+	direct := w.database
+	w.database = services.PgBouncer(t, direct, "pool_mode = transaction")
+	for _, args := range [][]string{{"run", "--mode", "poll"}, {"drain"}, {"setup", "--mode", "poll"}, {"list"}} {
+		if out, code := w.command(args...); code == 0 || !strings.Contains(out, "shares server processes") || !strings.Contains(out, "pool_mode = session") {
+			t.Errorf("%s: exit %d\n%s", args, code, out)
+		}
+	}
+	w.database = services.PgBouncer(t, direct, "pool_mode = session")
+	w.run("--mode", "poll", "--poll-interval", "50ms")
+	w.await(arrived, w.insert(nil))
 }

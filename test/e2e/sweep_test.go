@@ -1,9 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"encoding/json"
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -179,50 +176,5 @@ func TestDrainEndsDuringContinuousInserts(t *testing.T) {
 			w.eventually("all waiting messages have arrived", func() bool { return waited() >= 2000 })
 			arrived.allMarked()
 		})
-	}
-}
-
-func TestDrainToStdoutWritesOneJSONLinePerMessage(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	for i := range 100 {
-		w.insert(row{"payload": fmt.Sprintf(`{"n": %d, "text": "<a & b> \n ü"}`, i), "ordering_key": "k", "headers": `{"h": 1}`})
-	}
-	w.insert(row{"payload_bytes": []byte{0, 255}})
-	w.broker = "amqp://127.0.0.1:1" // not needed
-	out, _, code := w.outputs("drain", "--publisher", "stdout", "--exchange", "e")
-	if code != 0 {
-		t.Fatalf("exit %d\n%s", code, out)
-	}
-	lines := bufio.NewScanner(strings.NewReader(out))
-	n := 0
-	for ; lines.Scan(); n++ {
-		var line struct {
-			ID                int64
-			Exchange          string
-			RoutingKey        string `json:"routing_key"`
-			MessageID         string `json:"message_id"`
-			Payload           struct{ N int }
-			PayloadBase64     []byte `json:"payload_base64"`
-			PossibleDuplicate bool   `json:"possible_duplicate"`
-			Headers           map[string]any
-			OrderingKey       *string   `json:"ordering_key"`
-			CreatedAt         time.Time `json:"created_at"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			t.Fatalf("%v: %s", err, lines.Text())
-		}
-		if line.Exchange != "e" || line.RoutingKey != w.queue || len(line.MessageID) != 36 || line.CreatedAt.IsZero() {
-			t.Errorf("%s", lines.Text())
-		}
-		if line.OrderingKey != nil && int64(line.Payload.N)+1 != line.ID {
-			t.Errorf("row %d has the payload of another: %s", line.ID, lines.Text())
-		}
-		if line.OrderingKey == nil && string(line.PayloadBase64) != "\x00\xff" {
-			t.Errorf("binary: %s", lines.Text())
-		}
-	}
-	if n != 101 || !w.outboxEmpty() {
-		t.Errorf("%d lines, want 101 and an empty table", n)
 	}
 }
