@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -377,11 +376,6 @@ func TestAwaitWorksOnlyOnThePrimary(t *testing.T) {
 	up(t, conn, tabletest.Name())
 	makeFunctions(t, conn, tabletest.Name())
 	standby := services.Standby(t, primary)
-	t.Cleanup(func() {
-		if err := standby.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
 	replica := tabletest.Connect(t, standby.URL("postgres"))
 	await.Until(t, "the function is on the standby", func() bool {
 		return value[bool](t, replica, "SELECT to_regproc('public.outbox_await') IS NOT NULL")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -18,7 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
-	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -95,13 +93,6 @@ func TestCommandsNameAStandby(t *testing.T) {
 	env := environment{"CDC_RELAY_DATABASE_URL": server.Database(t), "CDC_RELAY_PUBLISHER": "stdout", "CDC_RELAY_LOG_FORMAT": "text"}
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	standby := services.Standby(t, server)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
-		defer cancel()
-		if err := standby.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
 	both, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
 	must(t, err)
 	primary := both.Host

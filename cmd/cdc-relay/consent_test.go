@@ -124,36 +124,6 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 	}
 }
 
-// Each command selects the same rows with a pattern.
-func TestPatternsOfRoutingKeysSelectRowsInEveryCommand(t *testing.T) {
-	t.Parallel()
-	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
-	keys := `unnest(ARRAY['orders', 'orders.created', 'orders.eu.created', 'orders_created', 'invoices.*', '']) WITH ORDINALITY k(key, i)`
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, attempts, available_at) SELECT key, '1', 1, now() + interval '1 hour' FROM `+keys)
-	execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, payload, failure_reason)
-		SELECT i, now(), gen_random_uuid(), 6, 1, key, '1', 'nack' FROM `+keys)
-	execute(t, db, `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
-		SELECT i, now(), now(), gen_random_uuid(), 0, 1, key, '1' FROM `+keys)
-	for pattern, n := range map[string]int{
-		"orders.*": 1, "orders.#": 3, "orders*": 2, "*": 2, "#": 6, "#.created": 2, `invoices.\*`: 1, "invoices.*": 1, `orders.\*`: 0, "": 1, "orders": 1, "orders_": 0,
-	} {
-		for _, command := range []string{"list --json", "list --state retrying --json", "list --state dead --json", "list --state published --json"} {
-			r := cdcRelay(t, env, append(strings.Fields(command), "--routing-key", pattern)...)
-			if found := strings.Count(r.stdout, `"routing_key"`); r.code != exitDone || found != n {
-				t.Errorf("%s --routing-key %q: exit code %d, %d messages, want %d\n%s", command, pattern, r.code, found, n, r.stderr)
-			}
-		}
-		for _, command := range []string{"resend --state retrying --dry-run --json", "resend --state dead --dry-run --json", "delete --state dead --dry-run --json", "resend --state published --dry-run --json"} {
-			r := cdcRelay(t, env, append(strings.Fields(command), "--routing-key", pattern)...)
-			if r.code != exitDone || !strings.Contains(r.stdout, fmt.Sprintf(`"matched": %d`, n)) {
-				t.Errorf("%s --routing-key %q: exit code %d, want %d\n%s%s", command, pattern, r.code, n, r.stdout, r.stderr)
-			}
-		}
-	}
-	wantUsage(t, cdcRelay(t, env, "list", "--routing-key", `orders\.created`),
-		`--routing-key: 'orders\.created': want \ only before *, #, a comma or another \`)
-}
-
 // The values are the same in the browser.
 func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 	t.Parallel()

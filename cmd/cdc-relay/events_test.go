@@ -215,30 +215,6 @@ func arrivals(t *testing.T, url, queue, exchange string) <-chan amqp.Delivery {
 	return arrived
 }
 
-// The notice arrives when the row is in the dead-letter table. If nobody consumes it, the relay continues.
-func TestEventNoticesArePublished(t *testing.T) {
-	t.Parallel()
-	env, db := withTables(t)
-	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	notices := arrivals(t, env["CDC_RELAY_AMQP_URL"], "graves", "graveyard")
-	execute(t, db, `INSERT INTO outbox (routing_key, payload) SELECT 'nowhere', '1' FROM generate_series(1, 3)`)
-	relay := start(t, env, "drain", "--max-retries", "0", "--events-exchange", "graveyard")
-	for range 3 {
-		var told struct {
-			ID     int64
-			Reason string
-		}
-		must(t, json.Unmarshal(await.Receive(t, "a notice comes", notices).Body, &told))
-		reason := query[string](t, db, `SELECT failure_reason FROM outbox_dead_letter WHERE id = $1`, told.ID)
-		if reason != told.Reason {
-			t.Errorf("the notice is %+v, the table has %q", told, reason)
-		}
-	}
-	if code := relay.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
-}
-
 // All tasks of a Celery queue have one routing key. The setting comes from the environment, as that of all commands.
 func TestTasksOfOneQueueAreToldApart(t *testing.T) {
 	t.Parallel()
@@ -345,31 +321,5 @@ func TestConsoleGroupsFailuresByAHeader(t *testing.T) {
 	}
 	if status, body := fetch(t, http.MethodGet, at+"/waiting?header=task", nil); status != http.StatusBadRequest || !strings.Contains(body, "NAME=PATTERN") {
 		t.Errorf("a wrong filter: %d\n%s", status, body)
-	}
-}
-
-// The tags are the keys named by --metrics-routing-keys, and "other" for the rest, and a header. That has the bound of the
-// label, and nothing in a value ends it.
-func TestDogStatsDHasTagsForRoutingKeysAndAHeader(t *testing.T) {
-	t.Parallel()
-	conn := listenForStatsd(t)
-	env, db := withTables(t)
-	env["CDC_RELAY_PUBLISHER"], env["CDC_RELAY_STATSD_ADDR"] = "stdout", conn.LocalAddr().String()
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) SELECT CASE WHEN i <= 2 THEN 'orders.created' ELSE 'invoices.' || i END, '1',
-		jsonb_build_object('x-task', CASE WHEN i <= 2 THEN E'a,b|c#d\ne:f' ELSE 'task ' || i END) FROM generate_series(1, 500) i`)
-	want(t, cdcRelay(t, env, "drain", "--metrics-routing-keys", "orders.*,paid", "--metrics-header", "x-task"), exitDone)
-	var tags []string
-	for _, line := range datagrams(t, conn, "cdc_relay.stream_connected:0|g") { // a later one
-		if name, tag, _ := strings.Cut(line, "|c|#"); strings.HasPrefix(name, "cdc_relay.messages_published:") {
-			tags = append(tags, tag)
-		}
-	}
-	for _, wanted := range []string{"routing_key:orders.created,x_task:a_b_c_d?e:f", "routing_key:other,x_task:task 3"} {
-		if !slices.ContainsFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, wanted) }) {
-			t.Errorf("no %s", wanted)
-		}
-	}
-	if len(tags) != 100 { // and one without messages
-		t.Errorf("%d tags: %v", len(tags), tags)
 	}
 }

@@ -2,31 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
 	"go/token"
-	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	spans "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -115,26 +105,17 @@ func TestASecondSignalEndsAProcessWhoseErrorsNobodyReads(t *testing.T) {
 // OpenTelemetry and net/http have loggers of their own, which write text to the standard error.
 func TestLibrariesWriteToTheLogWithoutSecrets(t *testing.T) {
 	t.Parallel()
-	collector, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer collector.Close()
-	go func() {
-		for {
-			conn, err := collector.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Read(make([]byte, 64<<10))
-			_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 password=s3cr3t\r\n"))
-		}
-	}()
+	collector := services.Serve(t, func(client net.Conn) {
+		_, _ = client.Read(make([]byte, 64<<10))
+		_, _ = client.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 500 password=s3cr3t\r\n"))
+	})
 	env, db := fresh(t)
 	env["CDC_RELAY_PUBLISHER"] = "stdout"
-	env["OTEL_EXPORTER_OTLP_ENDPOINT"], env["OTEL_BSP_SCHEDULE_DELAY"] = "http://"+collector.Addr().String(), "10"
+	env["OTEL_EXPORTER_OTLP_ENDPOINT"], env["OTEL_BSP_SCHEDULE_DELAY"] = "http://"+collector, "10"
 	env["OTEL_EXPORTER_OTLP_HEADERS"] = "Authorization Bearer s3cr3t"
 	want(t, cdcRelay(t, env, "setup"), exitDone)
 	relay := start(t, env, "run", "--http-addr", "127.0.0.1:0")
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext())
+	execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}')`)
 	var lines []string
 	for !strings.Contains(strings.Join(lines, ""), "Unsolicited response") {
 		lines = append(lines, await.Receive(t, "net/http logs", relay.lines))
@@ -192,105 +173,4 @@ func TestAPartThatHangsDoesNotKeepTheProcess(t *testing.T) {
 			t.Errorf("got %v after %s", err, time.Since(began))
 		}
 	})
-}
-
-// collected receives spans by OTLP over HTTP.
-type collected struct {
-	mu    sync.Mutex
-	spans []*spans.Span
-}
-
-func (c *collected) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	var export collector.ExportTraceServiceRequest
-	if err == nil {
-		err = proto.Unmarshal(body, &export)
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, group := range export.GetResourceSpans() {
-		for _, scope := range group.GetScopeSpans() {
-			c.spans = append(c.spans, scope.GetSpans()...)
-		}
-	}
-	w.Header().Set("Content-Type", "application/x-protobuf")
-}
-
-const (
-	traceOfTest  = "4bf92f3577b34da6a3ce929d0e0e4736"
-	parentOfTest = "00f067aa0ba902b7"
-)
-
-// traceContext are the headers that carry a trace through the outbox.
-func traceContext() map[string]string {
-	return map[string]string{
-		"traceparent": "00-" + traceOfTest + "-" + parentOfTest + "-01", "tracestate": "vendor=a,other=b",
-		"baggage": "userId=alice,serverNode=DF%2028", "sentry-trace": traceOfTest + "-" + parentOfTest + "-1",
-	}
-}
-
-// relayTraced lets a relay publish a message with a trace, and stops it. Rows inserted right after its start may be
-// published from the table, without a latency; then other rows follow.
-func relayTraced(t *testing.T, more environment) amqp.Delivery {
-	t.Helper()
-	env, db := fresh(t)
-	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	for name, value := range more {
-		env[name] = value
-	}
-	arrived := arrivals(t, env["CDC_RELAY_AMQP_URL"], "orders", "")
-	want(t, cdcRelay(t, env, "setup"), exitDone)
-	relay := start(t, env, "run")
-	address := relay.httpURL(t)
-	relay.await(t, `"streaming"`)
-	var d amqp.Delivery
-	shown := false
-	for deadline := time.Now().Add(20 * time.Second); !shown && time.Now().Before(deadline); {
-		execute(t, db, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('orders', '1', $1)`, traceContext())
-		d = <-arrived
-		_, metrics := fetch(t, http.MethodGet, address+"/metrics", nil, "Accept", "application/openmetrics-text; version=1.0.0")
-		shown = strings.Contains(metrics, `# {trace_id="`+traceOfTest+`"}`)
-	}
-	if !shown {
-		t.Error("no exemplar on the page of metrics")
-	}
-	relay.stopsWell(t)
-	return d
-}
-
-// Trace headers of the application arrive unchanged, whether or not the relay records spans. Its spans belong to that
-// trace.
-func TestTraceContextPassesThroughUnchanged(t *testing.T) {
-	t.Parallel()
-	for _, tracing := range []bool{false, true} {
-		var got collected
-		server := httptest.NewServer(&got)
-		defer server.Close()
-		env := environment{}
-		if tracing {
-			env["OTEL_EXPORTER_OTLP_ENDPOINT"] = server.URL
-		}
-		d := relayTraced(t, env)
-		for name, want := range traceContext() {
-			if d.Headers[name] != want {
-				t.Errorf("tracing %v: %s is %q, want %q", tracing, name, d.Headers[name], want)
-			}
-		}
-		delete(d.Headers, "x-possible-duplicate") // a message that leaves late on a busy machine has it
-		if len(d.Headers) != len(traceContext()) {
-			t.Errorf("tracing %v: headers are %v", tracing, d.Headers)
-		}
-		if tracing != (len(got.spans) > 0) {
-			t.Errorf("tracing %v: %d spans", tracing, len(got.spans))
-		}
-		for _, s := range got.spans {
-			if hex.EncodeToString(s.GetTraceId()) != traceOfTest || hex.EncodeToString(s.GetParentSpanId()) != parentOfTest || s.GetName() != "publish amq.default" {
-				t.Errorf("the span is %v", s)
-			}
-		}
-	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 const (
@@ -199,22 +200,12 @@ func TestRedactChangesOnlyPasswords(t *testing.T) {
 
 // A port of RabbitMQ does not speak TLS, but with sslmode=prefer that is not the fault.
 func TestAPortWithoutPostgresHasAHint(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close() //nolint:errcheck // an error does not matter
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Read(make([]byte, 8))
-			_, _ = conn.Write([]byte("AMQP\x00\x00\x09\x01"))
-			_ = conn.Close()
-		}
-	}()
+	address := services.Serve(t, func(client net.Conn) {
+		_, _ = client.Read(make([]byte, 8))
+		_, _ = client.Write([]byte("AMQP\x00\x00\x09\x01"))
+	})
 	for mode, hint := range map[string]string{"prefer": "hint: pg_isready -h 127.0.0.1", "allow": "hint: pg_isready -h 127.0.0.1", "require": "this server has no TLS"} {
-		r := cdcRelay(t, nil, "setup", "--database-url", "postgres://u@"+listener.Addr().String()+"/d?sslmode="+mode)
+		r := cdcRelay(t, nil, "setup", "--database-url", "postgres://u@"+address+"/d?sslmode="+mode)
 		want(t, r, exitFailed)
 		if !strings.Contains(r.stderr, hint) {
 			t.Errorf("%s: got %s", mode, r.stderr)

@@ -94,19 +94,6 @@ func TestAStandbyThatHoldsBackVacuumIsReported(t *testing.T) {
 	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t)
 	standby := services.Standby(t, server)
-	closed := false
-	stop := func() {
-		if closed {
-			return
-		}
-		closed = true
-		ctx, cancel := context.WithTimeout(context.Background(), await.Hang())
-		defer cancel()
-		if err := standby.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	}
-	defer stop()
 	p := healthy(t, server)
 	at := *p
 	u := throughPort(t, p.url, standby.Addr())
@@ -128,7 +115,7 @@ func TestAStandbyThatHoldsBackVacuumIsReported(t *testing.T) {
 	if server.Major() >= 17 {
 		p.failover(server)
 	}
-	stop()
+	must(t, standby.Close(t.Context()))
 	await.Until(t, "the slot is inactive", func() bool {
 		return p.examine().finding(doctor.Cleanup, "transactions").Level == doctor.OK && hasWarning(p.examine(), "standby_horizon")
 	})

@@ -67,6 +67,13 @@ func TestHealthPagesReportEachPart(t *testing.T) {
 	if code != 200 || !strings.Contains(page, "cdc_relay_build_info{") || !strings.Contains(page, "go_goroutines ") {
 		t.Errorf("got %d\n%s", code, page)
 	}
+	asks := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+	asks.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	recorder := httptest.NewRecorder()
+	handler.ServeHTTP(recorder, asks) // exemplars are only in this format
+	if kind := recorder.Header().Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") {
+		t.Errorf("the metrics have the content type %s", kind)
+	}
 	if code, _ := get(t, handler, "/other"); code != 404 {
 		t.Errorf("got %d", code)
 	}
