@@ -245,3 +245,7 @@ func TestMetricsAndHealthCanBeReadDuringADrain(t *testing.T) {
 		r.Health()
 	}
 }
+
+func TestMain(m *testing.M) { services.Main(m) }
+
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }

@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // handlerFile makes the test binary run as a handler that appends each message to the named file.
@@ -317,4 +320,26 @@ func TestNeedsAnExistingProgram(t *testing.T) {
 			t.Errorf("%q is taken", command)
 		}
 	}
+}
+
+func TestMain(m *testing.M) {
+	if file := os.Getenv(handlerFile); file != "" {
+		beHandler(file)
+	}
+	services.Main(m)
+}
+
+func TestThePublisherFulfilsTheContract(t *testing.T) {
+	publishtest.Contract(t, func(t *testing.T) publishtest.Subject {
+		file := filepath.Join(t.TempDir(), "arrived")
+		arrived := func() []publishtest.Seen {
+			text, err := os.ReadFile(file)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Fatal(err)
+			}
+			lines := strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+			return publishtest.LinesSeen(t, lines)
+		}
+		return publishtest.Subject{Publisher: newHandler(t, file, 0), Exchange: "x", Key: "k", Arrived: arrived}
+	})
 }

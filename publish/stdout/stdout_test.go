@@ -5,6 +5,8 @@ import (
 	"syscall"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
@@ -39,4 +41,16 @@ func TestAFailedWriteEndsThePublisher(t *testing.T) {
 			t.Errorf("Run returned %v", r.Err)
 		}
 	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestThePublisherFulfilsTheContract(t *testing.T) {
+	publishtest.Contract(t, func(t *testing.T) publishtest.Subject {
+		var out publishtest.Buffer
+		return publishtest.Subject{
+			Publisher: New(Config{Writer: &out}), Exchange: "x", Key: "k",
+			Arrived: func() []publishtest.Seen { return publishtest.LinesSeen(t, out.Lines()) },
+		}
+	})
 }
