@@ -124,10 +124,7 @@ func (s *soak) prepare(ctx context.Context) error {
 	config := fault.Config{
 		Binary: s.opts.relay, Folder: logs, RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
 		Standby: s.opts.standby, Cluster: s.opts.cluster,
-		Declare: func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
-		Poison: func(ctx context.Context, bodyBytes int) error {
-			return load.Poison(ctx, s.writerOptions(), bodyBytes, s.watch)
-		},
+		Declare:   func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
 		Violation: s.violation, Log: func(text string) { s.note("%s", text) },
 	}
 	if s.opts.peer() {

@@ -202,14 +202,6 @@ func slotFaults() []Fault {
 			Name: "postgres-publication-dropped", Duplicates: ifTakenOver, begin: dropPublication,
 			About: "the publication is dropped; the relay creates it again, or a person does after the hold",
 		},
-		{
-			Name: "postgres-slot-stranger", Duplicates: ifTakenOver, begin: programTakesSlot,
-			About: "another program takes the slot from the relay that streams, as pg_recvlogical would",
-		},
-		{
-			Name: "postgres-slot-second-outbox", Duplicates: ifTakenOver, begin: secondOutboxTriesSlot,
-			About: "a relay of another outbox table is started with the slot of the relay that streams",
-		},
 	}
 }
 
@@ -339,10 +331,6 @@ func rabbitmqFaults() []Fault {
 		{
 			Name: "rabbitmq-login", Duplicates: allInFlight, begin: lockOut,
 			About: "the relays' password is changed and their connections are closed, until it is changed back",
-		},
-		{
-			Name: "rabbitmq-poison", Duplicates: allInFlight, begin: writePoison,
-			About: "one message among many in flight makes the broker close the channel",
 		},
 		{
 			Name: "rabbitmq-exchange-deleted", Refuses: true, Duplicates: allInFlight, begin: deleteExchange,

@@ -78,15 +78,6 @@ func raiseAlarm(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (s
 	return "", w.RabbitMQ.ClearMemoryAlarm, w.RabbitMQ.RaiseMemoryAlarm(ctx)
 }
 
-// writePoison waits for the database, which another fault may have stopped.
-func writePoison(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
-	const least, most = 5 << 20, 8 << 20 // see largestMessage
-	size := least + random.IntN(most-least)
-	return fmt.Sprintf("%d bytes", size), nil, persist(ctx, func(ctx context.Context) error {
-		return w.Poison(ctx, size)
-	})
-}
-
 // fillQueue sets a queue's limit to zero by a policy, so that its messages and consumers do not matter.
 func fillQueue(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
 	const name = "full"

@@ -116,9 +116,6 @@ const (
 // clusterNodes is the smallest cluster that can lose its majority.
 const clusterNodes = 3
 
-// largestMessage is the limit of a private broker in bytes: above the writers' messages and below poison.
-const largestMessage = "max_message_size = 4194304"
-
 func (w *World) provideRabbitMQ(ctx context.Context) error {
 	if err := w.startRabbitMQ(ctx); err != nil {
 		return err
@@ -140,7 +137,7 @@ func (w *World) provideRabbitMQ(ctx context.Context) error {
 }
 
 func (w *World) startRabbitMQ(ctx context.Context) (err error) {
-	options := services.Options{Private: true, Settings: []string{largestMessage}, Log: w.Log}
+	options := services.Options{Private: true, Log: w.Log}
 	if !w.Cluster {
 		w.RabbitMQ, err = services.StartRabbitMQ(ctx, options)
 		return err

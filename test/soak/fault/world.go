@@ -29,9 +29,6 @@ type Config struct {
 	Standby, Cluster bool
 	// Declare creates the exchanges, queues and bindings of the run.
 	Declare func(ctx context.Context, amqpURL string) error
-	// Poison commits a transaction of ordinary messages with a body of this size among them, for which the broker
-	// closes the channel.
-	Poison func(ctx context.Context, bytes int) error
 	// Violation is called for everything that no promise allows, such as an unhealthy relay or a slow stop, from
 	// several goroutines. Log is called with other news.
 	Violation, Log func(string)
