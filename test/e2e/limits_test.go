@@ -104,13 +104,6 @@ func sized[T any](usual, full T) T {
 // detects a relay that waits for a timeout.
 func promised(most time.Duration) time.Duration { return sized(5*most, most) }
 
-func needsLong(t *testing.T) {
-	t.Helper()
-	if !long() {
-		t.Skip("takes minutes; set CDC_RELAY_LONG=1")
-	}
-}
-
 // plainly builds the relay without the race detector, which needs several times the memory and the time.
 func (w *world) plainly() *world {
 	w.t.Helper()

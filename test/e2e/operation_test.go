@@ -40,6 +40,15 @@ func throughKinds(t *testing.T, address string) (*services.Proxy, string) {
 	return proxy, parsed.String()
 }
 
+// behindItsOwnProxy is the same world for a relay with its own proxy to Postgres.
+func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
+	w.t.Helper()
+	proxy, address := throughKinds(w.t, w.database)
+	one := *w
+	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_DATABASE_URL="+address)
+	return &one, proxy
+}
+
 // stalled is a relay with messages in flight at a broker that no longer answers.
 func stalled(t *testing.T, args ...string) (*world, *relay, *services.Proxy, *ledger) {
 	t.Helper()

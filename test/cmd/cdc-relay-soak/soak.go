@@ -322,10 +322,10 @@ func (s *soak) awaitQueues(ctx context.Context) {
 	}
 }
 
-// readLogs searches the logs for fatal errors of the Go runtime. An out-of-memory error is expected: a fault causes it.
+// readLogs searches the logs for fatal errors of the Go runtime.
 func (s *soak) readLogs() error {
 	logs, err := filepath.Glob(filepath.Join(s.folder, "logs", "*.log"))
-	fatal := regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: .*)`)
+	fatal := regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: .*|fatal error: .*)`)
 	for _, log := range logs {
 		text, failed := os.ReadFile(log)
 		for _, line := range fatal.FindAll(text, -1) {

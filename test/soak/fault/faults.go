@@ -50,10 +50,6 @@ func relayFaults() []Fault {
 			Name: "relay-freeze-all", Duplicates: inFlight(1), Unmarked: true, begin: freezeAll,
 			About: "SIGSTOP of every relay, and SIGCONT after the hold, in random order",
 		},
-		{
-			Name: "relay-out-of-memory", Needs: Linux, Duplicates: inFlight(1), begin: outOfMemory,
-			About: "the leader is limited to its current memory, receives a row of 64 MB, and dies",
-		},
 	}
 }
 

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -127,61 +124,4 @@ func freezeAll(_ context.Context, w *World, random *rand.Rand, _ time.Duration) 
 		}
 		return errors.Join(errs...)
 	}, each(w.Relays, (*Relay).Pause)
-}
-
-// giantKey is the routing key of the large row of outOfMemory.
-const giantKey = "cdc-relay-soak.giant"
-
-// outOfMemory limits the leader to the memory that it has, inserts a row that needs more, and waits until it has died.
-// The row is scheduled years ahead, so that nobody publishes it.
-func outOfMemory(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
-	leader, err := w.AwaitLeader(ctx)
-	if err != nil {
-		return "", nil, err
-	}
-	run := leader.newest()
-	if run == nil {
-		return leader.Name, nil, errors.New("it does not run")
-	}
-	if err := limitMemory(ctx, run.cmd.Process.Pid); err != nil {
-		return leader.Name, nil, err
-	}
-	leader.ask(run) // its death is expected
-	const insert = `INSERT INTO %s (routing_key, payload_bytes, available_at)
-		VALUES ('%s', convert_to(repeat('x', 64 * 1024 * 1024), 'UTF8'), now() + interval '10 years')`
-	err = w.Exec(ctx, fmt.Sprintf(insert, w.Table.SQL(), giantKey))
-	if err == nil {
-		ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
-			fmt.Errorf("it lives %s after it ran out of memory", hangTimeout))
-		defer cancel()
-		select {
-		case <-run.done:
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-	}
-	return leader.Name, func(ctx context.Context) error {
-		remove := fmt.Sprintf("DELETE FROM %s WHERE routing_key = '%s'", w.Table.SQL(), giantKey)
-		return errors.Join(leader.Kill(ctx), w.Exec(ctx, remove), w.Start())
-	}, err
-}
-
-// limitMemory limits the process's data memory to its current size plus a little.
-func limitMemory(ctx context.Context, pid int) error {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return fmt.Errorf("read what memory the relay has: %w", err)
-	}
-	_, rest, _ := strings.Cut(string(status), "VmData:")
-	var kB int
-	if _, err := fmt.Sscan(rest, &kB); err != nil {
-		return fmt.Errorf("read what memory the relay has: %w", err)
-	}
-	const spare = 8 << 10 // kB
-	limit := fmt.Sprintf("--data=%d", (kB+spare)<<10)
-	output, err := exec.CommandContext(ctx, "prlimit", "--pid", fmt.Sprint(pid), limit).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("prlimit (of util-linux): %w: %s", err, strings.TrimSpace(string(output)))
-	}
-	return nil
 }
