@@ -14,7 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/internal/schema"
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -232,48 +231,6 @@ func TestDocsNameEveryCheck(t *testing.T) {
 	}
 	for name := range documented {
 		t.Errorf("docs/check.md names %s, which does not exist", name)
-	}
-}
-
-// findingOf is the one of this name in the JSON of a check.
-func findingOf(t *testing.T, r result, area doctor.Area, name string) doctor.Finding {
-	t.Helper()
-	var report checkReport
-	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
-		t.Fatalf("%v\n%s%s", err, r.stdout, r.stderr)
-	}
-	at := slices.IndexFunc(report.Findings, func(f doctor.Finding) bool { return f.Area == area && f.Name == name })
-	if at < 0 {
-		t.Fatalf("no finding %s in %s", name, r.stdout)
-	}
-	return report.Findings[at]
-}
-
-func TestCheckNamesAServerWithoutTLS(t *testing.T) {
-	env, _ := fresh(t)
-	address, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
-	must(t, err)
-	query := address.Query()
-	query.Set("sslmode", "require")
-	address.RawQuery = query.Encode()
-	env["CDC_RELAY_DATABASE_URL"] = address.String()
-	r := cdcRelay(t, env, "check", "--publisher", "stdout", "--json")
-	if f := findingOf(t, r, doctor.Postgres, "reachable"); !strings.Contains(f.Message, "server refused TLS connection") || !strings.HasPrefix(f.Fix[0], "# this server has no TLS") {
-		t.Errorf("got %+v", f)
-	}
-}
-
-func TestCheckNamesAPortThatDoesNotSpeakAMQP(t *testing.T) {
-	t.Parallel()
-	env := checked(t)
-	for _, other := range []string{env["CDC_RELAY_DATABASE_URL"], env["CDC_RELAY_MANAGEMENT_URL"]} {
-		u, err := url.Parse(other)
-		must(t, err)
-		env["CDC_RELAY_AMQP_URL"] = "amqp://guest:guest@" + u.Host + "/"
-		found := findingOf(t, cdcRelay(t, env, "check", "--json"), doctor.RabbitMQ, "reachable")
-		if !strings.Contains(found.Message, u.Host+" accepted the connection, but ended it before RabbitMQ answered") || !strings.Contains(found.Fix[0], "5672 as a rule") {
-			t.Errorf("%s: got %+v", u.Host, found)
-		}
 	}
 }
 

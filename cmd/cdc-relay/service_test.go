@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -233,15 +232,6 @@ func TestDemoSaysWhatIsMissing(t *testing.T) {
 	r = cdcRelay(t, asRole(t, env, conn, role), "demo")
 	want(t, r, exitFailed)
 	if !strings.Contains(r.stderr, "insert an order: ") || !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL=") {
-		t.Errorf("got %s", r.stderr)
-	}
-	broker, err := url.Parse(env["CDC_RELAY_AMQP_URL"])
-	must(t, err)
-	broker.User = url.UserPassword(broker.User.Username(), "s3cr3t")
-	env["CDC_RELAY_AMQP_URL"] = broker.String()
-	r = cdcRelay(t, env, "demo")
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "hint: rabbitmqctl change_password ") || strings.Contains(r.stderr, "s3cr3t") {
 		t.Errorf("got %s", r.stderr)
 	}
 }
