@@ -146,9 +146,7 @@ func (r *redis) start(args ...string) {
 	r.e.t.Helper()
 	args = append(args, "--port", r.port, "--bind", "127.0.0.1", "--dir", r.e.t.TempDir())
 	r.process = exec.Command("redis-server", args...)
-	if err := r.process.Start(); err != nil {
-		r.e.t.Fatal(err)
-	}
+	must(r.e.t, r.process.Start())
 	await.Until(r.e.t, "Redis answers", func() bool {
 		out, err := r.e.command("redis-cli -p " + r.port + " PING")
 		return err == nil && !strings.Contains(out, "refused")

@@ -120,10 +120,8 @@ func (i *instance) confirmed(rows int64, log slog.Handler) (settlerOnly, *promet
 	r.core.PublisherReady(true)
 	for id := int64(1); id <= rows; id++ {
 		row := &outbox.Message{Row: outbox.Row{ID: id}}
-		if err := i.db.QueryRow(i.t.Context(), `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE
-			VALUES ($1, 'r', '1') RETURNING message_id`, id).Scan((*[16]byte)(&row.MessageID)); err != nil {
-			i.t.Fatal(err)
-		}
+		must(i.t, i.db.QueryRow(i.t.Context(), `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE
+			VALUES ($1, 'r', '1') RETURNING message_id`, id).Scan((*[16]byte)(&row.MessageID)))
 		r.core.Streamed(row, 1, true)
 		r.awaited.sent(row)
 		r.Deliver(outbox.Result{Message: row, Outcome: outbox.Confirmed})
@@ -170,10 +168,8 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 	dies := func() {
 		t.Helper()
 		m := &outbox.Message{}
-		if err := i.db.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1') RETURNING id, message_id`).
-			Scan(&m.ID, (*[16]byte)(&m.MessageID)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, i.db.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1') RETURNING id, message_id`).
+			Scan(&m.ID, (*[16]byte)(&m.MessageID)))
 		r.core.Streamed(m, 1, true)
 		r.awaited.sent(m)
 		r.Deliver(outbox.Result{Message: m, Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge})

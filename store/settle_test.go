@@ -55,10 +55,8 @@ func TestDeleteDistinguishesInvisibleFromMissingRows(t *testing.T) {
 	tx, err := f.Conn.Begin(t.Context())
 	must(t, err)
 	m := &outbox.Message{Server: f.store.Restarts()}
-	if err := tx.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')
-		RETURNING id, message_id, (pg_current_xact_id()::text::bigint % 4294967296)`).Scan(&m.ID, (*[16]byte)(&m.MessageID), &m.XID); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')
+		RETURNING id, message_id, (pg_current_xact_id()::text::bigint % 4294967296)`).Scan(&m.ID, (*[16]byte)(&m.MessageID), &m.XID))
 	for _, s := range []outbox.Settlement{deleted(m), retried(m, time.Hour), dead(m, true)} {
 		settled := f.settle(s)
 		equal(t, "not visible", settledIDs(settled.NotVisible), []int64{m.ID})

@@ -140,10 +140,8 @@ func TestASearchReadsNoLargeValue(t *testing.T) {
 	must(t, err)
 	defer func() { _ = rebuild.Close(context.Background()) }()
 	var index string
-	if err := rebuild.QueryRow(t.Context(), `SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class c ON c.reltoastrelid = indrelid
-		WHERE c.oid = 'outbox'::regclass`).Scan(&index); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rebuild.QueryRow(t.Context(), `SELECT indexrelid::regclass::text FROM pg_index JOIN pg_class c ON c.reltoastrelid = indrelid
+		WHERE c.oid = 'outbox'::regclass`).Scan(&index))
 	if _, err := rebuild.Exec(t.Context(), `BEGIN; REINDEX INDEX `+index); err != nil {
 		t.Fatal(err)
 	}

@@ -167,10 +167,8 @@ func TestCodeOfAnotherRoleOnOurTablesDoesNotRun(t *testing.T) {
 func TestSQLNamesTheSchemaOfFunctions(t *testing.T) {
 	conn := tabletest.Connect(t, services.Database(t))
 	var names []string
-	if err := conn.QueryRow(t.Context(), `SELECT array_agg(DISTINCT proname) FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace
-		AND proname !~ '^(text|name|char|date|time|timestamp|interval|numeric|bit|version|int[248]|substring|extract|overlay|position|json|jsonb|bool)$'`).Scan(&names); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.QueryRow(t.Context(), `SELECT array_agg(DISTINCT proname) FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace
+		AND proname !~ '^(text|name|char|date|time|timestamp|interval|numeric|bit|version|int[248]|substring|extract|overlay|position|json|jsonb|bool)$'`).Scan(&names))
 	call := regexp.MustCompile(`(?:^|[^\w.$-])(` + strings.Join(names, "|") + `)\(([^)*]|\*[^)]|$)`)
 	severalArrays := regexp.MustCompile(`unnest\(\$\d::\w+\[\], `)
 	files := token.NewFileSet()

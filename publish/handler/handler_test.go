@@ -86,16 +86,12 @@ func beHandler(name string) {
 func newHandler(t *testing.T, file string, timeout time.Duration) *Publisher {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	p, err := New(Config{
 		Command: []string{self}, Env: append(os.Environ(), handlerFile+"="+file), Stderr: t.Output(), AnswerTimeout: timeout,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	return p
 }
 
@@ -134,9 +130,7 @@ func TestAnswersBecomeResults(t *testing.T) {
 		{`{"message_id":"ID","outcome":"confirmed","detail":{}}`, outcome{outbox.Rejected, outbox.ReasonHandlerRejected, 0, "wrong answer: detail: want a string, not a JSON object"}},
 	} {
 		order, err := json.Marshal(map[string]string{"do": "answer", "answer": test.answer})
-		if err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, err)
 		messages = append(messages, k.Make("x", "k", string(order)))
 		wanted = append(wanted, test.want)
 	}
@@ -265,13 +259,9 @@ func TestEndsIfTheFirstHandlerCannotStart(t *testing.T) {
 	for name, script := range map[string]string{"no interpreter": "echo\n", "a missing interpreter": "#!/no/such/interpreter\n"} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "handler")
-			if err := os.WriteFile(file, []byte(script), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			services.Must(t, os.WriteFile(file, []byte(script), 0o700))
 			p, err := New(Config{Command: []string{file}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			services.Must(t, err)
 			r := publishtest.Start(t, p)
 			await.Receive(t, "Run returns", r.Done)
 			if r.Err == nil || !strings.Contains(problem.Hint(r.Err), "#!/bin/sh") {

@@ -24,13 +24,9 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 		t.Skip("needs the management API of RabbitMQ")
 	}
 	address, err := url.Parse(services.VHost(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	vhost, user := strings.TrimPrefix(address.Path, "/"), services.Name(t)
-	if err := broker.AddUser(t.Context(), user, "s3cr3t"); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, broker.AddUser(t.Context(), user, "s3cr3t"))
 	address.User = url.UserPassword(user, "s3cr3t")
 	open := func(u url.URL) error {
 		conn, node, err := connect(amqpdial.Address{Text: secret.Text{Value: u.String()}})
@@ -63,16 +59,12 @@ func TestTheDemoNamesThePermissionsThatItLacks(t *testing.T) {
 		"without configure": {Write: ".*", Read: ".*"},
 		"for other names":   {Configure: "^demo", Write: "^demo", Read: "^demo"},
 	} {
-		if err := broker.Permit(t.Context(), vhost, user, p); err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, broker.Permit(t.Context(), vhost, user, p))
 		says(what, open(*address), "may not create and read the queue of the demo", permit)
 	}
 	words := regexp.MustCompile(`'([^']*)'`).FindAllStringSubmatch(permissions, -1)
 	hinted := services.Permissions{Configure: words[0][1], Write: words[1][1], Read: words[2][1]}
-	if err := broker.Permit(t.Context(), vhost, user, hinted); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, broker.Permit(t.Context(), vhost, user, hinted))
 	if err := open(*address); err != nil {
 		t.Errorf("after the hint: %v", err)
 	}
@@ -96,9 +88,7 @@ func TestRowsThatDidNotArriveAreDeletedAndExplainTheError(t *testing.T) {
 		queue:  "q\x1b", pending: make(map[string]order),
 	}
 	tables.Exec(`INSERT INTO outbox (routing_key, payload) VALUES ('q', '1')`)
-	if err := d.insert(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, d.insert(t.Context()))
 	tables.Exec(`UPDATE outbox SET last_error = 'access_refused: no' WHERE routing_key <> 'q'`)
 	err := d.tidy(t.Context(), errNothingArrives)
 	const want = "1 orders were committed to public.outbox and nothing arrived for 10s: RabbitMQ rejects them: access_refused: no"
