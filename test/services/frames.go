@@ -29,8 +29,8 @@ func Serve(t testing.TB, serve func(client net.Conn)) (address string) {
 	return listener.Addr().String()
 }
 
-// Between is Serve for what stands between clients and a server, the host:port target: fromClient and fromServer pass the
-// bytes of one connection on. When one of them returns, both sides are closed.
+// Between is Serve for what stands between clients and a server, the host:port target: fromClient and fromServer pass
+// the bytes of one connection on. When one of them returns, both sides are closed.
 func Between(t testing.TB, target string, fromClient, fromServer func(client, server net.Conn)) (address string) {
 	t.Helper()
 	return Serve(t, func(client net.Conn) {
