@@ -230,7 +230,8 @@ func TestALeaderRenewsItsLockAndNoticesItsLoss(t *testing.T) {
 			AND mode = 'ShareUpdateExclusiveLock' AND granted`).Scan(&pid)
 		return pid
 	}
-	former := leader()
+	var former int
+	i.await("a session has the lock", func() bool { former = leader(); return former != 0 })
 	i.exec(`SELECT pg_terminate_backend($1)`, former)
 	i.await("another session leads", func() bool { pid := leader(); return pid != 0 && pid != former })
 	cancel()
