@@ -94,7 +94,7 @@ func (s *site) views() (map[string]view, stats) {
 }
 
 // moves are rates, times, ports, and the length of a backlog that drains: they differ between two readings.
-var moves = regexp.MustCompile(`(\d[\d,.]*(ms|[smhd]))+|[\d,.]+( ms| messages/s|/s)|[\d,]+ messages wait: falling|(\d+\.){3}\d+:\d+`)
+var moves = regexp.MustCompile(`(\d[\d,.]*(ms|[smhd]))+|[\d,.]+( ms| messages/s|/s)|[\d,]+ messages wait|(\d+\.){3}\d+:\d+`)
 
 // still returns the level, the sentence, the cure and the others, without what moves.
 func (v view) still() string {
@@ -189,13 +189,13 @@ func TestTheViewsAgree(t *testing.T) {
 			s.say("critical", `^Critical: no relay tells that it runs; .*messages wait`, "cdc-relay run$")
 			s.broker.Delay(20 * time.Millisecond) // at most 5,000/s
 			s.relay("--max-in-flight", "100")
-			s.say("warning", `messages wait: falling, [\d,]+/s, empty in about \d`, "cdc-relay stats --watch$")
+			s.say("warning", `^Needs attention: [\d,]+ messages wait`, "cdc-relay stats --watch$")
 		}},
 		{"an old backlog drains", nil, false, func(s *site) { // critical, as is the alert
 			s.exec(`INSERT INTO outbox (routing_key, payload, created_at) SELECT 'orders.paid', '1', now() - interval '10 minutes' FROM generate_series(1, 50000)`)
 			s.broker.Delay(100 * time.Millisecond)
 			s.relay("--max-in-flight", "100")
-			s.say("critical", `the oldest message has waited for 1\dm\d+s: falling, [\d,]+/s, empty in about \d`, "cdc-relay list$")
+			s.say("critical", `the oldest message has waited for 1\dm\d+s`, "cdc-relay list$")
 		}},
 		{"the slot is recreated", []string{}, true, func(s *site) {
 			old, err := pgx.ConnectConfig(s.Context(), s.db.Config())

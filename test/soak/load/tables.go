@@ -75,18 +75,6 @@ func (s State) CreateTables(ctx context.Context) error {
 	})
 }
 
-// Waiting returns how many rows are in the outbox.
-func (s State) Waiting(ctx context.Context) (rows int, err error) {
-	if s.Form != nil {
-		d, err := s.lookAtForm(ctx)
-		return d.waiting, err
-	}
-	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "SELECT count(*) FROM "+s.Table.SQL()).Scan(&rows)
-	})
-	return rows, err
-}
-
 // drain says how far the outbox is from empty.
 type drain struct {
 	waiting     int   // rows in the outbox
