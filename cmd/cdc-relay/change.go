@@ -36,7 +36,8 @@ type change struct {
 	// question is asked about the number of rows; notDone is what the error says after another answer than yes.
 	question func(total int64) string
 	notDone  string
-	changes  []operator.Change
+	// changes are what is done: the question says how many messages wait behind the rows.
+	changes []operator.Change
 	// would is the text of a dry run.
 	would func(total int64) string
 	// harmless: the command sends messages that have not arrived. It asks only on a terminal, and not for named
