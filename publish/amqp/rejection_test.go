@@ -364,6 +364,32 @@ func TestMoreExchangesThanLanesArePublished(t *testing.T) {
 	}
 }
 
+// The library drops returns for which a lane has no room, and their messages would look confirmed.
+func TestNoReturnOfANarrowLaneIsLost(t *testing.T) {
+	broker := services.SharedRabbitMQ(t)
+	frames := services.NewFrames(t, broker.Addr())
+	u := withHost(t, broker.VHost(t), frames.Addr())
+	a := newAdmin(t, u)
+	q := a.queue(services.Name(t), nil)
+	r := startAMQP(t, Config{URL: u, MaxInFlight: 400})
+	var k publishtest.Maker
+	last := ""
+	for i := range mostWide + 1 {
+		last = fmt.Sprintf("%s_%d", q, i)
+		a.exchange(last, "direct", q, "k")
+		r.publishUntilConfirmed(t, k.Many(1, last, "k")...)
+	}
+	for range 10 { // until its slow start is over
+		r.publishUntilConfirmed(t, k.Many(200, last, "k")...)
+	}
+	frames.LateConfirms(300 * time.Millisecond) // all returns come before
+	lost := k.Many(200, last, "nowhere")
+	r.PublishAll(lost...)
+	for _, result := range r.AwaitResults(t, lost...) {
+		checkRejected(t, result, outbox.ReasonUnroutable)
+	}
+}
+
 // RabbitMQ accepts a user_id of somebody else from a user with the tag impersonator. CC and BCC are ordinary headers.
 func TestCCAndUserIDsOfOthersAreOrdinary(t *testing.T) {
 	broker := services.SharedRabbitMQ(t)
