@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -302,6 +304,19 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	results := r.AwaitResults(t, first, second)
 	publishtest.AllAre(t, results[:1], outbox.Confirmed)
 	publishtest.AllAre(t, results[1:], outbox.Rejected)
+}
+
+// The handler may have read what was written, and cannot have read the rest.
+func TestAFailedWriteLeavesOnlyTheRestUnsent(t *testing.T) {
+	var k publishtest.Maker
+	all, results := k.Many(3, "", "k"), publishtest.NewRecorder()
+	p := newHandler(t, "", time.Minute)
+	p.inbox.Sink = results
+	h := &handler{p: p, asked: slices.Clone(all), writing: &batch{messages: all, ends: []int{10, 20, 30}}}
+	h.wrote(written{15, io.ErrClosedPipe})
+	if rest := results.AwaitResults(t, all[2])[0]; rest.Outcome != outbox.NotSent || !slices.Equal(h.asked, all[:2]) {
+		t.Errorf("%+v, %d messages may have been read", rest, len(h.asked))
+	}
 }
 
 func TestNeedsAnExistingProgram(t *testing.T) {
