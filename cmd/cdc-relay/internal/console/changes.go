@@ -130,16 +130,20 @@ func question(ctx context.Context, tables *operator.Tables, a *asked) error {
 // mostWarned is how many of the rows are read for the warnings.
 const mostWarned = 1000
 
-// warn tells what the rows would do when they are sent.
+// warn tells how many rows wait behind those of a change, or what these would do when they are sent.
 func (a *asked) warn(ctx context.Context, tables *operator.Tables) error {
-	state := map[operator.Verb]operator.State{
-		operator.Requeue: operator.Dead, operator.Retry: operator.Retrying, operator.Replay: operator.Published,
-	}[a.Do]
-	if change, err := a.change(a.filter); err != nil || change.LetsGo() {
+	change, err := a.change(a.filter)
+	if err != nil {
+		return err
+	}
+	if change.LetsGo() {
 		behind, err := tables.Behind(ctx, change)
 		a.Warnings = []string{show.BehindText(behind)}
 		return err
 	}
+	state := map[operator.Verb]operator.State{
+		operator.Requeue: operator.Dead, operator.Retry: operator.Retrying, operator.Replay: operator.Published,
+	}[a.Do]
 	if state == "" {
 		return nil
 	}
