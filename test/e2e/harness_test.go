@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -221,6 +222,13 @@ type relay struct {
 	done chan struct{}
 	mu   sync.Mutex
 	log  bytes.Buffer
+}
+
+// with is the same world, with one more environment variable for its relays.
+func (w *world) with(setting string) *world {
+	other := *w
+	other.settings = append(slices.Clone(w.settings), setting)
+	return &other
 }
 
 // run starts a relay and waits until it is up. The relay is killed at the end of the test.

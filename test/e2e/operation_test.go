@@ -44,9 +44,7 @@ func throughKinds(t *testing.T, address string) (*services.Proxy, string) {
 func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
 	w.t.Helper()
 	proxy, address := throughKinds(w.t, w.database)
-	one := *w
-	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_DATABASE_URL="+address)
-	return &one, proxy
+	return w.with("CDC_RELAY_DATABASE_URL=" + address), proxy
 }
 
 // stalled is a relay with messages in flight at a broker that no longer answers.

@@ -20,9 +20,7 @@ func TestAPollingStandbyTakesOverFromAKilledLeader(t *testing.T) {
 	p.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
 		SELECT $1, CASE WHEN n % 2 = 0 THEN 'k' || n % 4 END, json_build_object('k', 'k' || n % 4, 'n', n) FROM generate_series(1, 40) n`, p.queue)
 	leads.inFlight(10)
-	other := p.world
-	other.settings = append(other.settings, "CDC_RELAY_AMQP_URL="+p.broker)
-	standby := other.run(args...)
+	standby := p.with("CDC_RELAY_AMQP_URL=" + p.broker).run(args...)
 	p.eventually("the other is a standby", standby.standsBy)
 	began := time.Now()
 	leads.kill()
@@ -42,9 +40,7 @@ func TestAScheduledMessageIsMarkedIfServerAndRelayAreLostTogether(t *testing.T) 
 	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()
 	proxy, address := through(t, w.broker)
 	arrived := w.consume(w.queue)
-	publishes := *w
-	publishes.settings = append(publishes.settings, "CDC_RELAY_AMQP_URL="+address)
-	r := publishes.run()
+	r := w.with("CDC_RELAY_AMQP_URL=" + address).run()
 	w.await(arrived, w.insert(nil))
 	w.emptied()
 	proxy.BlackHole(services.Downstream) // no confirm comes

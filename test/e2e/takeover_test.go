@@ -213,9 +213,7 @@ func TestGeneratedColumnsAreIgnored(t *testing.T) {
 func (w *world) behindItsOwnBrokerProxy() (*world, *services.Proxy) {
 	w.t.Helper()
 	proxy, address := through(w.t, w.broker)
-	one := *w
-	one.settings = append(one.settings[:len(one.settings):len(one.settings)], "CDC_RELAY_AMQP_URL="+address)
-	return &one, proxy
+	return w.with("CDC_RELAY_AMQP_URL=" + address), proxy
 }
 
 // A standby that can publish takes the lead, and the old leader does not take it back.
