@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -106,6 +107,18 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	i.await("both rows to be settled", func() bool { return r.observer.written.Load() == 2 })
 	end()
 	wantSettled(t, registry, 2, 2)
+}
+
+// Ten thousand such rows may be in memory.
+func TestARowSetAsideKeepsNoBody(t *testing.T) {
+	i := newInstance(t)
+	r, _ := i.confirmed(1, slog.DiscardHandler)
+	one := r.settler.pending.take()[0]
+	one.Message.Payload, one.Message.Headers, one.Message.Properties = []byte("1"), []byte("{}"), []byte("{}")
+	r.settler.setAside(t.Context(), one, errors.New("a trigger prevents it"))
+	if m := one.Message; m.Payload != nil || m.Headers != nil || m.Properties != nil {
+		t.Errorf("%+v", m)
+	}
 }
 
 // confirmed returns a relay whose first rows, without a key, are confirmed. The test settles them.
