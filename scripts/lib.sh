@@ -46,12 +46,6 @@ attend() {
   return "$code"
 }
 
-# build_peers builds the programs that the soak and the bench compare with cdc-relay.
-build_peers() {
-  (cd "$root" && CGO_ENABLED=0 go build -o bin/soak-poller ./test/cmd/soak-poller)
-  CGO_ENABLED=0 go -C "$root/test/peers" build -o "$root/bin/" ./...
-}
-
 # with_services builds the program that provides the servers and runs it: [--signal-leader] COMMAND [ARGUMENT…]
 with_services() {
   (cd "$root" && go build -o bin/with-services ./test/services/cmd/with-services)

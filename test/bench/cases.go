@@ -7,11 +7,8 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
-
-	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // Settings are the sizes of the runs.
@@ -36,8 +33,8 @@ type Case struct {
 	Beside string
 	// IsLimit marks what the relay is compared with. It reads no table.
 	IsLimit bool
-	// Full: only in the full plan. Peer: only in the plan compare, which also has what the peers are compared with.
-	Full, Peer bool
+	// Full: only in the full plan.
+	Full bool
 	// Once: measured only in the first round, because it takes long.
 	Once bool
 	// Program is the cdc-relay to measure; "": the site's.
@@ -47,16 +44,15 @@ type Case struct {
 
 	start   start
 	spec    Spec
-	queues  int              // 0: one
-	window  int              // of a limit: messages in flight
-	peer    *subject.Subject // nil: cdc-relay's table, slot and publication are created
-	backlog int              // messages that wait when the publisher starts
-	warmUp  int              // messages that are written first and do not count
-	written int              // messages that are written afterwards
-	rate    float64          // of many writers, in a second; 0: a single writer, as fast as the messages arrive
-	step    int              // rows of a transaction of the single writer; 0: all
-	byClock bool             // the server vacuums and makes checkpoints by itself, as in production
-	held    bool             // a transaction stays open all the time
+	queues  int     // 0: one
+	window  int     // of a limit: messages in flight
+	backlog int     // messages that wait when the publisher starts
+	warmUp  int     // messages that are written first and do not count
+	written int     // messages that are written afterwards
+	rate    float64 // of many writers, in a second; 0: a single writer, as fast as the messages arrive
+	step    int     // rows of a transaction of the single writer; 0: all
+	byClock bool    // the server vacuums and makes checkpoints by itself, as in production
+	held    bool    // a transaction stays open all the time
 }
 
 // Run measures the case once. timeout limits it.
@@ -148,7 +144,6 @@ func Cases(s Settings) []Case {
 	t.backlogs()
 	t.beside(poll)
 	t.long()
-	t.peers()
 	return t.cases
 }
 
@@ -261,26 +256,4 @@ func (t *table) long() {
 	t.relay("long", "streams 1000/s for a long time", one)
 	one.held = true
 	t.relay("long-held long", "does the same while a transaction stays open", one)
-}
-
-// peers let each subject drain the same backlog. All are inserted, started and measured alike, also cdc-relay.
-func (t *table) peers() {
-	t.full = false
-	for _, one := range subject.All() {
-		c := Case{start: byPeer, backlog: t.settings.Messages, peer: &one, Peer: true}
-		t.add("peer-"+one.Name+" publish", one.Name+" drains a backlog of its own table", c)
-	}
-}
-
-// Select returns the cases of a plan that are in it.
-func Select(plan string, all []Case) (cases []Case, known bool) {
-	out, known := map[string]func(Case) bool{
-		"quick":   func(one Case) bool { return one.Full || one.Peer },
-		"full":    func(one Case) bool { return one.Peer },
-		"compare": func(one Case) bool { return !one.Peer && one.Name != "publish" },
-	}[plan]
-	if !known {
-		return nil, false
-	}
-	return slices.DeleteFunc(slices.Clone(all), out), true
 }

@@ -9,19 +9,15 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/services"
-	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // publisher is what publishes the messages of a run.
@@ -192,62 +188,6 @@ func byLimit(_ context.Context, r *run) (*publisher, error) {
 	p := ofChildren(limit)
 	p.settled = limit.await
 	return p, nil
-}
-
-// byPeer starts a subject, which has recorded at the end that no message waits.
-func byPeer(_ context.Context, r *run) (*publisher, error) {
-	peer, err := r.world.startChild(r.peer.Name, r.peerCommand("run"), nil)
-	if err != nil {
-		return nil, err
-	}
-	p := ofChildren(peer)
-	p.settled = func(ctx context.Context) error { return r.world.awaitNone(ctx, r.peer.Form.Waiting) }
-	return p, nil
-}
-
-// peerCommand returns a call of a subject. cdc-relay has other variables than the other programs, and no two share one.
-func (r *run) peerCommand(verb string) *exec.Cmd {
-	program := filepath.Join(filepath.Dir(r.site.Self), r.peer.Program())
-	if r.peer.Name == subject.Relay {
-		program = r.Program
-	}
-	cmd := exec.Command(program, verb)
-	cmd.Env = append(r.world.relayEnvironment(), "CDC_RELAY_HTTP_ADDR=127.0.0.1:0",
-		"DATABASE_URL="+r.world.database, "AMQP_URL="+r.world.amqp)
-	return cmd
-}
-
-// fillPeer creates a subject's tables, and inserts the backlog with the statement that an application would use.
-func (r *run) fillPeer(ctx context.Context) error {
-	const rowsPerTransaction = 1000
-	if output, err := r.peerCommand("setup").CombinedOutput(); err != nil {
-		return fmt.Errorf("%s setup: %w: %s", r.peer.Program(), err, strings.TrimSpace(string(output)))
-	}
-	spec := r.world.spec
-	filler := spec.Filler()
-	for first := 0; first < r.backlog; first += rowsPerTransaction {
-		var batch pgx.Batch
-		for n := first; n < min(first+rowsPerTransaction, r.backlog); n++ {
-			id := fmt.Sprintf("00000000-0000-4000-8000-%012d", n)
-			batch.Queue(r.peer.Form.Insert, id, spec.Queue(n), nil, string(spec.Body(n, filler)))
-		}
-		if err := r.world.control.SendBatch(ctx, &batch).Close(); err != nil {
-			return fmt.Errorf("insert for %s: %w", r.peer.Name, err)
-		}
-	}
-	return nil
-}
-
-// awaitNone waits until the query finds nothing.
-func (w *world) awaitNone(ctx context.Context, query string) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for some := true; some; <-tick.C {
-		if err := w.control.QueryRow(ctx, "SELECT EXISTS ("+query+")").Scan(&some); err != nil {
-			return fmt.Errorf("wait until no message waits: %w", err)
-		}
-	}
-	return nil
 }
 
 // byWriter publishes in the writers right after the commit: the lowest possible latency.

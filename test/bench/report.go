@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os/exec"
 	"runtime"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
-	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // Report has the results of all rounds, and describes the machine.
@@ -116,15 +117,16 @@ func (u usage) perMillion(messages int) CPU {
 
 // NewReport creates a report for runs on a site.
 func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, error) {
-	version, err := subject.Version(ctx, site.Relay, false)
+	output, err := exec.CommandContext(ctx, site.Relay, "--version").Output()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s --version: %w", site.Relay, err)
 	}
+	version, _, _ := strings.Cut(string(output), "\n")
 	return &Report{
 		Date: time.Now().UTC().Truncate(time.Second), Settings: settings,
 		Machine: fmt.Sprintf("%d cores, %s/%s%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, gauge.Hardware()),
 		Versions: map[string]string{
-			"cdc-relay": version, "Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version,
+			"cdc-relay": strings.TrimPrefix(version, "cdc-relay "), "Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version,
 			"Go": runtime.Version(),
 		},
 	}, nil

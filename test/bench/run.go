@@ -122,7 +122,7 @@ func (r *run) untilDone(ctx context.Context, writers *writers, p *publisher, ben
 	r.result.Rate = float64(counted) / r.result.Seconds
 	r.result.CPU = after.since(before).perMillion(counted)
 	r.result.setLatencies(r.arrivals.Latencies(r.total() - r.written))
-	if r.result.MemoryMB, err = p.memory(); err != nil || r.IsLimit || r.peer != nil || r.rate > 0 {
+	if r.result.MemoryMB, err = p.memory(); err != nil || r.IsLimit || r.rate > 0 {
 		return err
 	}
 	return r.measureVacuum(ctx, bench)

@@ -45,10 +45,7 @@ func (r *run) newWorld(ctx context.Context) (*world, error) {
 		return nil, fmt.Errorf("create a database: %w", err)
 	}
 	w.database = s.Postgres.URL(w.name)
-	var err error
-	if r.peer == nil {
-		err = w.command(ctx, "setup")
-	}
+	err := w.command(ctx, "setup")
 	if err == nil {
 		w.control, err = pgx.Connect(ctx, w.database)
 	}
@@ -86,11 +83,7 @@ func (w *world) relayEnvironment() []string {
 func (r *run) fill(ctx context.Context) (err error) {
 	const rowsPerTransaction = 10_000
 	w := r.world
-	switch {
-	case r.IsLimit:
-	case r.peer != nil:
-		err = r.fillPeer(ctx)
-	default:
+	if !r.IsLimit {
 		err = fill(ctx, w.control, w.table, w.spec, 0, r.backlog, rowsPerTransaction, nil)
 	}
 	if err != nil {

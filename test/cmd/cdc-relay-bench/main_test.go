@@ -41,7 +41,7 @@ func TestShortCasesRun(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "results.json")
 	const cases = "publish,drain,publish-written,stream-keyed,transaction," +
-		"direct-500,relay-500,long-held,peer-cdc-relay"
+		"direct-500,relay-500,long-held"
 	code, stdout, stderr := execute(t, "--relay", relay, "--only", cases, "--rounds", "1", "--messages", "200",
 		"--steady", "1s", "--held", "3s", "--json", file)
 	if code != exitDone {
@@ -69,16 +69,6 @@ func TestShortCasesRun(t *testing.T) {
 		// The system counts processor time in steps of 10 ms, which is about what the short cases take.
 		if result.Case == "long-held" && result.CPU.Measured <= 0 {
 			t.Errorf("%+v", result)
-		}
-	}
-}
-
-// The quick and the full plan need no programs of others.
-func TestOnlyThePlanCompareHasPeers(t *testing.T) {
-	for plan, wants := range map[string]bool{"quick": false, "full": false, "compare": true} {
-		code, list, stderr := execute(t, "--plan", plan, "--list")
-		if code != exitDone || strings.Contains(list, "peer-watermill") != wants || !strings.Contains(list, "publish ") {
-			t.Errorf("plan %s: exit code %d, %s\n%s", plan, code, stderr, list)
 		}
 	}
 }

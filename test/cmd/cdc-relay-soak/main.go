@@ -122,8 +122,7 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 		Name:  "cdc-relay-soak",
 		Usage: "breaks everything around cdc-relay, and checks that nothing is lost",
 		UsageText: "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\n" +
-			"cdc-relay-soak list\n" +
-			"cdc-relay-soak table FILE…",
+			"cdc-relay-soak list",
 		Description: description,
 		Flags:       o.appFlags(),
 		Action: func(c *cli.Context) error {
@@ -141,10 +140,6 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return err },
 		Commands: []*cli.Command{
 			{Name: "list", Usage: "the faults, and what they need", Action: p.listCommand},
-			{
-				Name: "table", ArgsUsage: "FILE…", Action: p.tableCommand,
-				Usage: "the tables of docs/results/reliability.md, from the reports of runs with --subject",
-			},
 		},
 	}
 }

@@ -15,8 +15,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cdc-relay/cdc-relay/test/soak/fault"
-	"github.com/cdc-relay/cdc-relay/test/soak/load"
-	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 // options are the options of a run.
@@ -25,11 +23,10 @@ type options struct {
 	seed             int64
 	rate             float64
 	relays           int
-	relay            string           // the program
-	subject          *subject.Subject // nil: cdc-relay, with everything that only it can do
-	rounds           int              // 0: as many as the duration allows
-	runs             int              // 0: one, whose result is compared with no other
-	drawn            []string         // flags of the relay that this run of several has
+	relay            string   // the program
+	rounds           int      // 0: as many as the duration allows
+	runs             int      // 0: one, whose result is compared with no other
+	drawn            []string // flags of the relay that this run of several has
 	faults           []fault.Fault
 	hold, pause      time.Duration
 	overlap          float64 // 0 to 1
@@ -57,10 +54,6 @@ func (o *options) appFlags() []cli.Flag {
 		number("rounds", &o.rounds, 0, "end after so many rounds of faults (default: as many as --duration allows)"),
 		number("runs", &o.runs, 0, "write the same messages in so many runs, draw --relays and the relay's settings "+
 			"for each, and compare the results (default: one run)"),
-		&cli.StringFlag{
-			Name: "subject", Usage: "`NAME` of a program to compare (" + subject.Names() + "): " +
-				"only messages and faults that concern each of them",
-		},
 		&cli.Int64Flag{
 			Name: "seed", Destination: &o.seed, DefaultText: "random",
 			Usage: "determines the messages and the order of the faults",
@@ -102,28 +95,17 @@ func (o *options) appFlags() []cli.Flag {
 func (o *options) read(c *cli.Context, args []string) (err error) {
 	o.relayArgs = c.Args().Slice()
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
-		return usagef("unknown command %q, want list or table; flags for cdc-relay run go after --", first)
+		return usagef("unknown command %q, want list; flags for cdc-relay run go after --", first)
 	}
 	if !c.IsSet("seed") {
 		o.seed = rand.Int64N(1 << 32)
 	}
 	list := c.String("faults")
-	if name := c.String("subject"); name != "" {
-		found, ok := subject.Find(name)
-		if !ok {
-			return usagef("--subject: want one of %s", subject.Names())
-		}
-		o.subject = &found
-		list = cmp.Or(list, subject.Faults())
-	}
 	if o.runs > 0 {
 		list = cmp.Or(list, sameResult)
 	}
-	switch {
-	case o.rate <= 0 || o.relays < 1 || o.hold <= 0:
+	if o.rate <= 0 || o.relays < 1 || o.hold <= 0 {
 		return usagef("--rate, --relays and --hold: want more than 0")
-	case o.runs > 0 && o.subject != nil:
-		return usagef("--runs: it compares runs of cdc-relay; leave out --subject")
 	}
 	if o.faults, err = selectFaults(list, fault.All()); err != nil {
 		return err
@@ -133,7 +115,7 @@ func (o *options) read(c *cli.Context, args []string) (err error) {
 		if err != nil {
 			return err
 		}
-		o.relay = filepath.Join(filepath.Dir(self), o.program())
+		o.relay = filepath.Join(filepath.Dir(self), "cdc-relay")
 	}
 	if o.relay, err = exec.LookPath(o.relay); err != nil {
 		return usagef("--relay: %s", err)
@@ -155,33 +137,6 @@ func repeats(args []string, seed int64) string {
 		command += " " + arg
 	}
 	return command
-}
-
-// peer reports whether the program under test is another than cdc-relay.
-func (o *options) peer() bool { return o.subject != nil && o.subject.Name != subject.Relay }
-
-// program is the name of the program under test.
-func (o *options) program() string {
-	if o.subject == nil {
-		return subject.Relay
-	}
-	return o.subject.Program()
-}
-
-// subjectName is the name of the subject for reports; "": none was chosen.
-func (o *options) subjectName() string {
-	if o.subject == nil {
-		return ""
-	}
-	return o.subject.Name
-}
-
-// form is how the writers insert; nil: as for cdc-relay, with every kind of message.
-func (o *options) form() *load.Form {
-	if o.subject == nil {
-		return nil
-	}
-	return &o.subject.Form
 }
 
 // selectFaults returns the listed faults. Each pattern must match at least one.

@@ -131,22 +131,14 @@ func (p *process) runOfSeveral(ctx context.Context, asked <-chan struct{}, s *so
 	return effect, p.conclude(s, verdict)
 }
 
-// conclude writes the report of a run. For another program it reports what was counted: the promises that verdicts
-// judge are those of cdc-relay.
+// conclude writes the report of a run.
 func (p *process) conclude(s *soak, verdict *history.Verdict) error {
-	err := s.writeJSON(verdict)
-	if s.opts.peer() {
-		err = errors.Join(err, writeTable(p.stdout, []*history.Verdict{verdict}))
-	} else {
-		err = errors.Join(err, verdict.WriteText(p.stdout))
-	}
+	err := errors.Join(s.writeJSON(verdict), verdict.WriteText(p.stdout))
 	switch {
 	case err != nil:
 		return err
 	case verdict.Incomplete != "":
 		return fmt.Errorf("nothing is proved: %s", verdict.Incomplete)
-	case s.opts.peer():
-		return nil
 	case verdict.Result == history.Fail:
 		return errViolated
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,7 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/fault"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 	"github.com/cdc-relay/cdc-relay/test/soak/load"
-	"github.com/cdc-relay/cdc-relay/test/soak/subject"
 )
 
 const (
@@ -58,12 +58,8 @@ func (s *soak) note(format string, args ...any) {
 }
 
 // violation records what no promise allows, and the history does not show: an unexpected exit, a wrong exit code, an
-// unhealthy /livez, a race, a panic. It keeps the first line: the logs have the rest. Other programs promise nothing.
+// unhealthy /livez, a race, a panic. It keeps the first line: the logs have the rest.
 func (s *soak) violation(text string) {
-	if s.opts.peer() {
-		s.note("%s", text)
-		return
-	}
 	s.note("violation: %s", text)
 	text, _, _ = strings.Cut(text, "\n")
 	s.mu.Lock()
@@ -109,10 +105,11 @@ func (s *soak) run(ctx context.Context, asked <-chan struct{}) (*history.Verdict
 
 // prepare starts the servers, unless an earlier run has, and creates the tables, the relays and the recorder.
 func (s *soak) prepare(ctx context.Context) error {
-	version, err := subject.Version(ctx, s.opts.relay, s.opts.peer())
+	output, err := exec.CommandContext(ctx, s.opts.relay, "--version").Output()
 	if err != nil {
-		return err
+		return fmt.Errorf("%s --version: %w", s.opts.relay, err)
 	}
+	version, _, _ := strings.Cut(string(output), "\n")
 	logs := filepath.Join(s.folder, "logs")
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return err
@@ -127,9 +124,6 @@ func (s *soak) prepare(ctx context.Context) error {
 		Declare:   func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
 		Violation: s.violation, Log: func(text string) { s.note("%s", text) },
 	}
-	if s.opts.peer() {
-		config.Peer = s.opts.relay
-	}
 	if s.world == nil {
 		s.note("starting the servers")
 		if s.world, err = fault.NewWorld(ctx, config); err != nil {
@@ -141,17 +135,14 @@ func (s *soak) prepare(ctx context.Context) error {
 		return err
 	}
 	s.state = load.State{DatabaseURL: s.world.Database, Table: s.world.Table, Run: fmt.Sprint(s.opts.seed)}
-	if s.opts.peer() {
-		s.state.Form = s.opts.form()
-	}
 	if err := s.state.CreateTables(ctx); err != nil {
 		return err
 	}
 	recorder := history.NewRecorder(s.history, history.Run{
-		Seed: s.opts.seed, Command: s.opts.command, Subject: s.opts.subjectName(), RecoverWithin: s.opts.recoverWithin,
+		Seed: s.opts.seed, Command: s.opts.command, RecoverWithin: s.opts.recoverWithin,
 		Versions: map[string]string{
-			s.opts.program(): version,
-			"Postgres":       s.world.Postgres.Version, "RabbitMQ": s.world.RabbitMQ.Version,
+			"cdc-relay": strings.TrimPrefix(version, "cdc-relay "),
+			"Postgres":  s.world.Postgres.Version, "RabbitMQ": s.world.RabbitMQ.Version,
 		},
 	})
 	s.mu.Lock()
@@ -170,7 +161,7 @@ func relayArgs(o *options) []string {
 func (s *soak) writerOptions() load.WriterOptions {
 	return load.WriterOptions{
 		DatabaseURL: s.world.Database, Table: s.world.Table, Run: s.state.Run, Seed: uint64(s.opts.seed),
-		Rate: s.opts.rate, Writers: writers, Topology: s.topology, Form: s.opts.form(),
+		Rate: s.opts.rate, Writers: writers, Topology: s.topology,
 		Transactions: s.opts.transactions(),
 	}
 }
@@ -184,7 +175,7 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 		return fmt.Errorf("wait for the first relay: %w", err)
 	}
 	s.consumers = load.StartConsumers(ctx, load.ConsumerOptions{
-		AMQPURL: s.world.Broker, Topology: s.topology, BodyOnly: s.opts.subject != nil,
+		AMQPURL: s.world.Broker, Topology: s.topology,
 	}, s.watch)
 	s.writers, err = load.StartWriters(ctx, s.writerOptions(), s.watch)
 	return err
@@ -342,8 +333,6 @@ func (s *soak) judge() (*history.Verdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	processor, exits := s.world.Spent()
-	verdict.Processor, verdict.Exits = history.Milliseconds(processor), exits
 	if found := len(s.findings); found > 0 {
 		const most = 20
 		verdict.Result = history.Fail

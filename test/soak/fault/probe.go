@@ -122,9 +122,6 @@ func (w *World) Leader(ctx context.Context) *Relay {
 func (w *World) AwaitLeader(ctx context.Context) (*Relay, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("no relay streams within %s", hangTimeout))
 	defer cancel()
-	if w.Peer != "" {
-		return w.awaitPeer(ctx)
-	}
 	var leader *Relay
 	err := poll(ctx, func() (bool, error) {
 		leader = w.Leader(ctx)

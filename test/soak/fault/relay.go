@@ -28,11 +28,8 @@ type Relay struct {
 	addr             string // of its /livez
 	database, broker string // addresses through the proxies
 
-	mu        sync.Mutex
-	run       *relayRun     // the current or last run; nil before the first start
-	wanted    bool          // a peer that ends by itself is started again
-	exits     int           // how often a peer ended by itself
-	processor time.Duration // of the ended processes
+	mu  sync.Mutex
+	run *relayRun // the current or last run; nil before the first start
 }
 
 // relayRun is one process of a relay.
@@ -70,14 +67,28 @@ func newRelay(w *World, name string) (*Relay, error) {
 func (r *Relay) Start() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.start(r.command())
+	if r.run != nil && !r.run.ended() {
+		return fmt.Errorf("%s runs already", r.Name)
+	}
+	log, err := os.OpenFile(r.world.logFile(r.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log of %s: %w", r.Name, err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := r.command()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches it only through us
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", r.Name, err)
+	}
+	r.run = &relayRun{cmd: cmd, done: make(chan struct{}), probed: make(chan struct{}), endAsked: make(chan struct{})}
+	go r.watchEnd(r.run)
+	go r.probe(r.run)
+	return nil
 }
 
 func (r *Relay) command() *exec.Cmd {
 	w := r.world
-	if w.Peer != "" {
-		return w.peerCommand("run", r.database, r.broker)
-	}
 	args := append([]string{
 		"run", "--log-format", "json", "--http-addr", r.addr,
 		"--table", w.Table.SQL(), "--slot", w.Slot, "--publication", w.Publication,
@@ -88,49 +99,14 @@ func (r *Relay) command() *exec.Cmd {
 	return cmd
 }
 
-// start is called with mu.
-func (r *Relay) start(cmd *exec.Cmd) error {
-	if r.run != nil && !r.run.ended() {
-		return fmt.Errorf("%s runs already", r.Name)
-	}
-	log, err := os.OpenFile(r.world.logFile(r.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the log of %s: %w", r.Name, err)
-	}
-	defer func() { _ = log.Close() }()
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches it only through us
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", r.Name, err)
-	}
-	run := &relayRun{cmd: cmd, done: make(chan struct{}), probed: make(chan struct{}), endAsked: make(chan struct{})}
-	r.run, r.wanted = run, true
-	go r.watchEnd(run)
-	if r.world.Peer != "" {
-		close(run.probed) // it has no health to ask for
-		return nil
-	}
-	go r.probe(run)
-	return nil
-}
-
 // watchEnd waits for the process, and reports an unexpected end.
 func (r *Relay) watchEnd(run *relayRun) {
 	_ = run.cmd.Wait() // cmd.ProcessState has the result
 	_ = syscall.Kill(-run.cmd.Process.Pid, syscall.SIGKILL)
-	state := run.cmd.ProcessState
 	r.mu.Lock()
 	asked := run.asked
-	r.processor += state.UserTime() + state.SystemTime()
-	if !asked {
-		r.exits++
-	}
 	r.mu.Unlock()
-	switch {
-	case asked:
-	case r.world.Peer != "":
-		r.restartLater(run)
-	default:
+	if !asked {
 		r.violation("ended by itself: %s; its log ends:\n%s", run.cmd.ProcessState, r.logEnd())
 	}
 	close(run.done)
@@ -155,14 +131,6 @@ func (r *Relay) newest() *relayRun {
 	return r.run
 }
 
-// unwanted returns the process if it runs, and lets none begin behind the back of Stop and Kill.
-func (r *Relay) unwanted() *relayRun {
-	r.mu.Lock()
-	r.wanted = false
-	r.mu.Unlock()
-	return r.newest()
-}
-
 // Running reports whether its process exists, even if paused.
 func (r *Relay) Running() bool { return r.newest() != nil }
 
@@ -181,7 +149,7 @@ const stopGrace = time.Second
 
 // Stop sends SIGTERM and waits. A late end, or an exit code other than 0, is a violation.
 func (r *Relay) Stop(ctx context.Context) error {
-	run := r.unwanted()
+	run := r.newest()
 	if run == nil {
 		return nil
 	}
@@ -211,7 +179,7 @@ func (r *Relay) Stop(ctx context.Context) error {
 
 // Kill sends SIGKILL and waits until the process has ended. The process may be paused, or have ended already.
 func (r *Relay) Kill(ctx context.Context) error {
-	run := r.unwanted()
+	run := r.newest()
 	if run == nil {
 		return nil
 	}

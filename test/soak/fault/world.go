@@ -19,9 +19,7 @@ import (
 
 // Config describes a world.
 type Config struct {
-	Binary string // path of the cdc-relay to test
-	// Peer is the path of a program to test in place of cdc-relay, as described in package subject; "": none.
-	Peer       string
+	Binary     string   // path of the cdc-relay to test
 	Folder     string   // an existing folder for the relays' logs
 	RelayCount int      // at least 1
 	RelayArgs  []string // more flags of cdc-relay run
@@ -192,9 +190,6 @@ func (w *World) Tell(id int, f Fault, detail string) history.Fault {
 
 // setUp creates missing tables, publication and slot, as a person does.
 func (w *World) setUp(ctx context.Context) error {
-	if w.Peer != "" {
-		return w.setUpPeer()
-	}
 	return w.command(ctx, "setup", "--slot", w.Slot, "--publication", w.Publication)
 }
 

@@ -111,8 +111,6 @@ type Run struct {
 	Command string `json:"command,omitempty"`
 	// Versions are the versions of the relay, Postgres, RabbitMQ and other programs, by name.
 	Versions map[string]string `json:"versions,omitempty"`
-	// Subject is the name of the program under test in a comparison of programs.
-	Subject string `json:"subject,omitempty"`
 	// Started is the wall-clock time at the recorder's zero.
 	Started time.Time `json:"started,omitzero"`
 	// RecoverWithin is the limit in nanoseconds for the arrival of a message committed after a fault's end. 0:

@@ -33,10 +33,6 @@ type Verdict struct {
 	Delivery   Delivered     `json:"delivery"`
 	Faults     []FaultReport `json:"faults"`
 	Violations []Violation   `json:"violations"` // by code; empty: none
-	// Processor is the processor time of the program under test, and Exits how often it ended by itself and was started
-	// again. The run adds both: they are not in the history.
-	Processor Milliseconds `json:"processor_ms,omitempty"`
-	Exits     int          `json:"exits,omitempty"`
 }
 
 // Counters are those of RabbitMQ's Jepsen tests, and more. They count messages unless stated otherwise. Messages
@@ -179,14 +175,4 @@ func (m Milliseconds) String() string {
 func (m Milliseconds) MarshalJSON() ([]byte, error) {
 	micros := time.Duration(m).Round(time.Microsecond).Microseconds()
 	return strconv.AppendFloat(nil, float64(micros)/1000, 'f', -1, 64), nil
-}
-
-// UnmarshalJSON reads the number, so that reports of several runs can be compared.
-func (m *Milliseconds) UnmarshalJSON(text []byte) error {
-	number, err := strconv.ParseFloat(string(text), 64)
-	if err != nil {
-		return err
-	}
-	*m = Milliseconds(time.Duration(number * float64(time.Millisecond)).Round(time.Microsecond))
-	return nil
 }

@@ -13,8 +13,6 @@ type ConsumerOptions struct {
 	// AMQPURL is the address of the broker itself, bypassing the proxies.
 	AMQPURL  string
 	Topology Topology
-	// BodyOnly: headers and properties other than the message id are the program's own affair, and are not compared.
-	BodyOnly bool
 }
 
 // ConsumerRecorder receives the arrivals; history.Recorder implements it.
@@ -93,7 +91,7 @@ func (c *Consumers) session(ctx context.Context, queue string) error {
 			if !ok {
 				return nil
 			}
-			c.record.Delivered(inspect(&d, queue, c.opts.BodyOnly))
+			c.record.Delivered(inspect(&d, queue))
 			if err := d.Ack(false); err != nil {
 				return err
 			}

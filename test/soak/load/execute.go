@@ -40,7 +40,6 @@ type executor struct {
 	run    string
 	writer int
 	table  outbox.Table
-	form   *Form // nil: the rows go to the table
 	record WriterRecorder
 	// persist: a transaction is executed again until it has ended as planned. Only then its end is recorded.
 	persist bool
@@ -184,9 +183,6 @@ func columns() [][2]string {
 }
 
 func (e *executor) insert(ctx context.Context, conn *pgx.Conn, rows []row) error {
-	if e.form != nil {
-		return e.insertInto(ctx, conn, rows)
-	}
 	var names, values []string
 	var args []any
 	for _, column := range columns() {
@@ -217,9 +213,6 @@ func (e *executor) insert(ctx context.Context, conn *pgx.Conn, rows []row) error
 
 // copy omits available_at, the last column.
 func (e *executor) copy(ctx context.Context, conn *pgx.Conn, rows []row) error {
-	if e.form != nil {
-		return e.insertInto(ctx, conn, rows)
-	}
 	var names []string
 	for _, column := range columns() {
 		names = append(names, column[0])

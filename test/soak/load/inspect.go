@@ -17,7 +17,7 @@ import (
 )
 
 // inspect compares a delivery with the description in its body.
-func inspect(d *amqp.Delivery, queue string, bodyOnly bool) history.Delivery {
+func inspect(d *amqp.Delivery, queue string) history.Delivery {
 	seen := history.Delivery{
 		Queue:       queue,
 		Marked:      d.Headers[outbox.PossibleDuplicateHeader] == true,
@@ -34,10 +34,7 @@ func inspect(d *amqp.Delivery, queue string, bodyOnly bool) history.Delivery {
 		seen.Damaged = err.Error()
 		return seen
 	}
-	seen.Damaged = misplaced(d, a)
-	if seen.Damaged == "" && !bodyOnly {
-		seen.Damaged = damage(d, a)
-	}
+	seen.Damaged = cmp.Or(misplaced(d, a), damage(d, a))
 	return seen
 }
 

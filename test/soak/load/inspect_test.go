@@ -42,11 +42,11 @@ func arrived(t *testing.T, kind history.Kind) amqp.Delivery {
 func TestInspectAcceptsUnchangedMessages(t *testing.T) {
 	for _, kind := range []history.Kind{history.Plain, history.Binary} {
 		d := arrived(t, kind)
-		before := inspect(&d, "q", false).Content
+		before := inspect(&d, "q").Content
 		delete(d.Headers, outbox.PossibleDuplicateHeader)
-		unmarked := inspect(&d, "q", false)
+		unmarked := inspect(&d, "q")
 		d.Headers[outbox.PossibleDuplicateHeader], d.Redelivered, d.Timestamp = true, true, time.Unix(2, 0)
-		got := inspect(&d, "q", false)
+		got := inspect(&d, "q")
 		if unmarked.Content != before || got.Content != before {
 			t.Errorf("%s: the content depends on the mark or the time", kind)
 		}
@@ -60,7 +60,7 @@ func TestInspectAcceptsUnchangedMessages(t *testing.T) {
 func TestInspectNamesTheDamage(t *testing.T) {
 	for _, kind := range []history.Kind{history.Plain, history.Binary} {
 		undamaged := arrived(t, kind)
-		intact := inspect(&undamaged, "q", false).Content
+		intact := inspect(&undamaged, "q").Content
 		for want, harm := range map[string]func(*amqp.Delivery){
 			"message-id is":        func(d *amqp.Delivery) { d.MessageId = "" },
 			"message-id":           func(d *amqp.Delivery) { d.MessageId = outbox.UUID{2}.String() },
@@ -82,7 +82,7 @@ func TestInspectNamesTheDamage(t *testing.T) {
 		} {
 			d := arrived(t, kind)
 			harm(&d)
-			got := inspect(&d, "q", false)
+			got := inspect(&d, "q")
 			if !strings.Contains(got.Damaged, want) || got.Content == intact && want != "timestamp" {
 				t.Errorf("%s, %s: %q, content %s", kind, want, got.Damaged, got.Content)
 			}

@@ -86,7 +86,6 @@ type planner struct {
 	writers  int // all writers of the run, so that ids are unique
 	drawn    int64
 	keys     []orderingKey
-	ordinary bool         // only messages that every program can publish: see Form
 	again    *transaction // the next one, if not nil: it has not ended as planned
 }
 
@@ -210,16 +209,10 @@ func (p *planner) behindSavepoint(t *transaction, name string, keyed, nested boo
 // failing returns a statement that the server rejects: a mistake of the application, caught by the server, the business
 // table or the outbox.
 func (p *planner) failing() string {
-	if p.ordinary {
-		return []string{failDivision, failBusiness}[p.random.IntN(2)]
-	}
 	return []string{failDivision, failBusiness, failOutbox}[p.random.IntN(3)]
 }
 
 func (p *planner) kind() history.Kind {
-	if p.ordinary {
-		return history.Plain
-	}
 	kinds := []history.Kind{
 		history.Plain, history.Binary, history.Scheduled, history.Large, history.Unroutable, history.Impossible,
 	}
@@ -245,12 +238,8 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 		r.Key, r.Seq = key.name, key.seq
 		queue = p.topology.queueOf(key.name)
 	}
-	if p.ordinary {
-		r.routingKey = queue
-	} else {
-		p.address(&r, queue)
-		p.dress(&r)
-	}
+	p.address(&r, queue)
+	p.dress(&r)
 	t.rows = append(t.rows, r)
 }
 

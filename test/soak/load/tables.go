@@ -25,8 +25,6 @@ type State struct {
 	DatabaseURL string
 	Table       outbox.Table
 	Run         string
-	// Form replaces Table if the program under test is not cdc-relay; else nil.
-	Form *Form
 }
 
 const (
@@ -85,9 +83,6 @@ type drain struct {
 }
 
 func (s State) look(ctx context.Context) (d drain, err error) {
-	if s.Form != nil {
-		return s.lookAtForm(ctx)
-	}
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var due *time.Time
 		err := conn.QueryRow(ctx, `SELECT count(*), coalesce(sum(attempts), 0), min(available_at),
@@ -131,9 +126,6 @@ func (s State) AwaitDrained(ctx context.Context, quiet time.Duration) error {
 // stuck names the first rows of the outbox.
 func (s State) stuck(ctx context.Context, d drain) string {
 	text := fmt.Sprintf("%d rows wait, and %d writers have an open session", d.waiting, d.writers)
-	if s.Form != nil {
-		return text
-	}
 	err := s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `SELECT format('id %s, message %s, key %s, %s attempts, available in %s, %s',
 			id, message_id, coalesce(ordering_key, '-'), attempts, available_at - clock_timestamp(),
@@ -176,9 +168,6 @@ func (s State) Record(ctx context.Context, record StateRecorder) error {
 }
 
 func (s State) recordRows(ctx context.Context, conn *pgx.Conn, record StateRecorder) error {
-	if s.Form != nil {
-		return s.recordForm(ctx, conn, record)
-	}
 	for _, sql := range []string{
 		`SELECT message_id, false, attempts, '', coalesce(last_error, '') FROM ` + s.Table.SQL(),
 		`SELECT message_id, true, attempts, failure_reason, coalesce(last_error, '')
@@ -208,50 +197,4 @@ func forEach(rows pgx.Rows, into []any, f func()) error {
 		return nil
 	})
 	return err
-}
-
-// Form is the outbox of a program other than cdc-relay. Its writers insert only ordinary messages, which every program
-// can publish: JSON, to a queue, with or without an ordering key.
-type Form struct {
-	// Insert inserts one message: $1 is its id (a UUID as text), $2 the name of its queue, $3 its ordering key or null,
-	// $4 its body.
-	Insert string
-	// Waiting selects the ids of the messages that the program has not published, as uuid.
-	Waiting string
-}
-
-// insertInto inserts rows in their order, with one round trip.
-func (e *executor) insertInto(ctx context.Context, conn *pgx.Conn, rows []row) error {
-	var batch pgx.Batch
-	for i := range rows {
-		r := &rows[i]
-		body, err := jsonBody(aboutRow(e.run, r), r.fill, r.fillSeed)
-		if err != nil {
-			return fmt.Errorf("make the body of message %s: %w", r.ID, err)
-		}
-		var key *string
-		if r.Key != "" {
-			key = &r.Key
-		}
-		batch.Queue(e.form.Insert, r.ID.String(), r.routingKey, key, string(body))
-	}
-	return conn.SendBatch(ctx, &batch).Close()
-}
-
-func (s State) lookAtForm(ctx context.Context) (d drain, err error) {
-	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM (`+s.Form.Waiting+`) w), count(*)
-			FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()`, writerName).
-			Scan(&d.waiting, &d.writers)
-	})
-	return d, err
-}
-
-func (s State) recordForm(ctx context.Context, conn *pgx.Conn, record StateRecorder) error {
-	rows, err := conn.Query(ctx, s.Form.Waiting)
-	if err != nil {
-		return err
-	}
-	var id [16]byte
-	return forEach(rows, []any{&id}, func() { record.Remaining(history.Row{Message: id}) })
 }

@@ -31,8 +31,6 @@ type WriterOptions struct {
 	// Transactions is how many transactions each writer ends as its plan says, whatever happens meanwhile. 0: they
 	// write until they are stopped, and continue with the next transaction after a failure.
 	Transactions int
-	// Form makes the writers insert only ordinary messages, in this way and not into Table; nil: every kind of message.
-	Form *Form
 }
 
 const (
@@ -92,10 +90,8 @@ func writerConfig(databaseURL string) (*pgx.ConnConfig, error) {
 
 func (w *Writers) write(ctx context.Context, config *pgx.ConnConfig, writer int) {
 	plan := newPlanner(w.opts.Seed, writer, w.opts.Writers, w.opts.Topology)
-	plan.ordinary = w.opts.Form != nil
 	run := &executor{
-		run: w.opts.Run, writer: writer, table: w.opts.Table, form: w.opts.Form, record: w.record,
-		persist: w.opts.Transactions > 0,
+		run: w.opts.Run, writer: writer, table: w.opts.Table, record: w.record, persist: w.opts.Transactions > 0,
 	}
 	pace := rate.NewLimiter(rate.Limit(w.opts.Rate/float64(w.opts.Writers)), burst)
 	pace.AllowN(time.Now(), burst) // no burst at the start
