@@ -80,13 +80,6 @@ func (l *local) start(context.Context) error {
 	return nil
 }
 
-// restartBy changes the command of the next start.
-func (l *local) restartBy(command func() *exec.Cmd) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.command = command
-}
-
 // startLogged starts cmd with its output appended to logFile. A pipe would not do: a child that outlives the server
 // could keep it open, and Wait would wait for it.
 func startLogged(cmd *exec.Cmd, logFile, folder string) (*process, error) {

@@ -49,38 +49,6 @@ func (p *Postgres) standbySettings(more []string) []string {
 	return settings
 }
 
-// Follow makes a stopped private server the streaming standby of another server, with its old address and a copy of the
-// primary's data, and waits until it answers queries. Settings are as in StartStandby.
-func (p *Postgres) Follow(ctx context.Context, primary *Postgres, settings ...string) error {
-	server, own := p.runner.(*local)
-	if !own || p.site == nil {
-		return fmt.Errorf("make a server a standby: %w, which runs from this machine's programs", errNotOurs)
-	}
-	if server.pid() != 0 {
-		return errors.New("make a server a standby: it is running; stop it first")
-	}
-	server.restartBy(p.site.command(primary.standbySettings(settings)))
-	err := emptyFolder(p.site.data)
-	if err == nil {
-		err = primary.copyTo(ctx, p.site)
-	}
-	if err == nil {
-		err = p.Start(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("make a server a standby: %w", err)
-	}
-	return nil
-}
-
-func emptyFolder(folder string) error {
-	entries, err := os.ReadDir(folder)
-	for _, entry := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(folder, entry.Name())))
-	}
-	return err
-}
-
 // Promote makes a standby a primary and waits until it is one.
 func (p *Postgres) Promote(ctx context.Context) error {
 	return p.Exec(ctx, "", "SELECT pg_promote(true, 60)")

@@ -139,7 +139,7 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 		ExitErrHandler:            func(*cli.Context, error) {}, // report prints the error
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return err },
 		Commands: []*cli.Command{
-			{Name: "list", Usage: "the faults, and what they need", Action: p.listCommand},
+			{Name: "list", Usage: "the faults", Action: p.listCommand},
 		},
 	}
 }
@@ -148,9 +148,6 @@ func (p *process) listCommand(*cli.Context) error {
 	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	for _, f := range fault.All() {
 		fmt.Fprintf(table, "%s\t%s\n", f.Name, f.About)
-		if f.Needs != 0 {
-			fmt.Fprintf(table, "\t  needs %s\n", f.Needs)
-		}
 	}
 	return table.Flush()
 }

@@ -19,22 +19,21 @@ import (
 
 // options are the options of a run.
 type options struct {
-	duration         time.Duration
-	seed             int64
-	rate             float64
-	relays           int
-	relay            string   // the program
-	rounds           int      // 0: as many as the duration allows
-	runs             int      // 0: one, whose result is compared with no other
-	drawn            []string // flags of the relay that this run of several has
-	faults           []fault.Fault
-	hold, pause      time.Duration
-	overlap          float64 // 0 to 1
-	recoverWithin    time.Duration
-	drainWithin      time.Duration // 0: no limit
-	standby, cluster bool
-	json             string // a file; empty: none
-	relayArgs        []string
+	duration      time.Duration
+	seed          int64
+	rate          float64
+	relays        int
+	relay         string   // the program
+	rounds        int      // 0: as many as the duration allows
+	runs          int      // 0: one, whose result is compared with no other
+	drawn         []string // flags of the relay that this run of several has
+	faults        []fault.Fault
+	hold, pause   time.Duration
+	overlap       float64 // 0 to 1
+	recoverWithin time.Duration
+	drainWithin   time.Duration // 0: no limit
+	json          string        // a file; empty: none
+	relayArgs     []string
 
 	command string // the command line that repeats the run
 }
@@ -68,7 +67,7 @@ func (o *options) appFlags() []cli.Flag {
 		},
 		&cli.StringFlag{
 			Name: "faults", Usage: "`LIST` of names or patterns with commas between them; " +
-				"none: no faults (default: all that are possible here)",
+				"none: no faults (default: all)",
 		},
 		duration("hold", &o.hold, 5*time.Second, "how long a fault lasts, plus or minus half"),
 		duration("pause", &o.pause, 3*time.Second,
@@ -80,13 +79,6 @@ func (o *options) appFlags() []cli.Flag {
 		duration("recover-within", &o.recoverWithin, 10*time.Second, "the limit for the first arrival after a fault"),
 		duration("drain-within", &o.drainWithin, 0,
 			"the limit for the last rows to leave the outbox at the end (default: none)"),
-		&cli.BoolFlag{
-			Name: "standby", Destination: &o.standby, Usage: "give Postgres a standby, for the faults that promote it",
-		},
-		&cli.BoolFlag{
-			Name: "cluster", Destination: &o.cluster,
-			Usage: "three RabbitMQ nodes with quorum queues, for the faults that stop their majority",
-		},
 		&cli.StringFlag{Name: "json", Destination: &o.json, Usage: "`FILE`: write the report as JSON"},
 	}
 }

@@ -32,11 +32,14 @@ type planner struct {
 func newPlanner(o *options) *planner {
 	return &planner{
 		random: rand.New(rand.NewPCG(uint64(o.seed), 0)), // the writers use other second seeds
-		all:    o.faults, hold: o.hold, overlap: o.overlap,
+		all: slices.DeleteFunc(slices.Clone(o.faults), func(f fault.Fault) bool {
+			return f.Several && o.relays == 1
+		}),
+		hold: o.hold, overlap: o.overlap,
 	}
 }
 
-// next draws a round. The deck must not be empty.
+// next draws a round. There must be faults.
 func (p *planner) next() round {
 	if len(p.deck) == 0 {
 		p.deck = slices.Clone(p.all)

@@ -117,10 +117,9 @@ func (s *soak) prepare(ctx context.Context) error {
 	if s.history, err = os.Create(filepath.Join(s.folder, "history.jsonl")); err != nil {
 		return err
 	}
-	s.topology = load.Topology{Prefix: "soak", Quorum: s.opts.cluster}
+	s.topology = load.Topology{Prefix: "soak"}
 	config := fault.Config{
 		Binary: s.opts.relay, Folder: logs, RelayCount: s.opts.relays, RelayArgs: relayArgs(s.opts),
-		Standby: s.opts.standby, Cluster: s.opts.cluster,
 		Declare:   func(ctx context.Context, amqpURL string) error { return load.Declare(ctx, amqpURL, s.topology) },
 		Violation: s.violation, Log: func(text string) { s.note("%s", text) },
 	}
@@ -185,43 +184,21 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 func (s *soak) disturb(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.duration)
 	defer cancel()
-	if len(s.opts.faults) == 0 {
+	plan, ids := newPlanner(s.opts), 0
+	if len(plan.all) == 0 {
 		<-ctx.Done()
 		return
 	}
-	plan, ids, skipped := newPlanner(s.opts), 0, make(map[string]bool)
 	// It begins with a pause, to have data without faults for comparison.
 	for rounds := 0; s.opts.rounds == 0 || rounds < s.opts.rounds; rounds++ {
 		if !load.Pause(ctx, s.opts.pause) {
 			return
 		}
-		var possible round
-		for len(possible) == 0 && len(skipped) < len(s.opts.faults) {
-			possible = s.possible(plan.next(), skipped)
-		}
-		if len(possible) == 0 {
-			s.notMade = append(s.notMade, "none of the selected faults is possible here")
-			return
-		}
-		recovered := s.make(ctx, possible, ids)
-		ids += len(possible)
+		faults := plan.next()
+		recovered := s.make(ctx, faults, ids)
+		ids += len(faults)
 		s.awaitRecovery(ctx, recovered)
 	}
-}
-
-// possible removes faults that are impossible here, and reports each of them once.
-func (s *soak) possible(r round, skipped map[string]bool) (possible round) {
-	for _, f := range r {
-		can, why := s.world.Can(f.fault)
-		switch {
-		case can:
-			possible = append(possible, f)
-		case !skipped[f.fault.Name]:
-			skipped[f.fault.Name] = true
-			s.note("left out: %s", why)
-		}
-	}
-	return possible
 }
 
 // make causes the faults of a round at the same time, and waits until they are fixed. recovered is closed when a

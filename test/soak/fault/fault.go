@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -17,16 +16,12 @@ import (
 type Fault struct {
 	Name  string // unique, such as "relay-kill-leader"
 	About string // one line for people
-	Needs Needs
 	// Duplicates returns how many duplicates the promises allow because of it; nil: none.
 	Duplicates func(w *World) int
+	// Several: it needs more than one relay.
+	Several bool
 	// Refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
 	Refuses bool
-	// LosesCommits: the database may lose transactions whose commit was acknowledged.
-	LosesCommits bool
-	// LosesUnanswered: the database may lose transactions whose COMMIT was not answered, after their messages were
-	// published.
-	LosesUnanswered bool
 	// Unmarked: duplicates because of it may lack x-possible-duplicate; see history.Fault.
 	Unmarked bool
 	begin    begin
@@ -63,35 +58,6 @@ func persist(ctx context.Context, try fix) error {
 	return err
 }
 
-// Needs are what a fault requires of its world.
-type Needs uint
-
-// The values of Needs.
-const (
-	Linux         Needs = 1 << iota // signals to every process of a server, /proc, limits
-	Postgres17                      // a server of version 17 or later
-	Standby                         // a Postgres with a streaming standby: Config.Standby
-	Cluster                         // a broker of three nodes: Config.Cluster
-	SeveralRelays                   // more than one relay
-)
-
-// Has reports whether n contains all of other.
-func (n Needs) Has(other Needs) bool { return n&other == other }
-
-// String names the needs for people.
-func (n Needs) String() string {
-	names := []string{
-		"Linux", "Postgres 17 or later", "a Postgres standby", "a RabbitMQ cluster", "several relays",
-	}
-	var needed []string
-	for bit, name := range names {
-		if n.Has(1 << bit) {
-			needed = append(needed, name)
-		}
-	}
-	return strings.Join(needed, ", ")
-}
-
 // inFlight returns how many duplicates are allowed if n relays are killed or lose their state.
 func inFlight(n int) func(*World) int {
 	return func(w *World) int { return n * maxInFlight }
@@ -108,17 +74,6 @@ func ifTakenOver(w *World) int {
 
 // allInFlight returns how many duplicates are allowed if every relay loses its unconfirmed messages.
 func allInFlight(w *World) int { return len(w.Relays) * maxInFlight }
-
-// allInFlightAndProbes also counts the single messages that a relay sends after each reconnect to test the broker. The
-// broker may have accepted each of them.
-func allInFlightAndProbes(w *World) int {
-	const probes = 20 // for each relay, in a hold of some minutes
-	return len(w.Relays) * (maxInFlight + probes)
-}
-
-// deletesLost returns how many duplicates are allowed if the promoted standby was about a second behind: messages
-// delivered in that time, because their rows are back.
-func deletesLost(*World) int { return 5 * maxInFlight }
 
 // wait waits for hold, or until ctx ends.
 func wait(ctx context.Context, hold time.Duration) {

@@ -9,7 +9,7 @@ import (
 // All returns every fault, also those that are impossible on this machine: see World.Can.
 func All() []Fault {
 	return slices.Concat(
-		relayFaults(), serverFaults(), postgresNetworkFaults(), slotFaults(), tableFaults(), standbyFaults(),
+		relayFaults(), serverFaults(), postgresNetworkFaults(), slotFaults(), tableFaults(),
 		rabbitmqNetworkFaults(), rabbitmqFaults(),
 	)
 }
@@ -26,7 +26,7 @@ func relayFaults() []Fault {
 		},
 		{
 			// A standby publishes due messages.
-			Name: "relay-kill-standby", Needs: SeveralRelays, Duplicates: inFlight(1), begin: killStandby,
+			Name: "relay-kill-standby", Several: true, Duplicates: inFlight(1), begin: killStandby,
 			About: "SIGKILL of a standby; it is started again after the hold",
 		},
 		{
@@ -66,15 +66,15 @@ func serverFaults() []Fault {
 			About: "pg_ctl stop -m fast, which must not wait for a relay, and a start after the hold",
 		},
 		{
-			Name: "postgres-kill", Needs: Linux, Duplicates: ifTakenOver, begin: killPostgres,
+			Name: "postgres-kill", Duplicates: ifTakenOver, begin: killPostgres,
 			About: "SIGKILL of every process of the server, and a start after the hold",
 		},
 		{
-			Name: "postgres-freeze", Needs: Linux, Duplicates: ifTakenOver, begin: freezePostgres,
+			Name: "postgres-freeze", Duplicates: ifTakenOver, begin: freezePostgres,
 			About: "SIGSTOP of every process of the server, and SIGCONT after the hold",
 		},
 		{
-			Name: "postgres-kill-walsender", Needs: Linux, Duplicates: ifTakenOver, begin: killWalsender,
+			Name: "postgres-kill-walsender", Duplicates: ifTakenOver, begin: killWalsender,
 			About: "SIGKILL of the walsender, for which Postgres ends all sessions and recovers",
 		},
 		{
@@ -83,12 +83,12 @@ func serverFaults() []Fault {
 		},
 		{
 			Name: "postgres-wal-sender-timeout", Duplicates: ifTakenOver,
-			begin: setting("wal_sender_timeout", "1s", func(*World) string { return runWalSenderTimeout.String() }),
+			begin: setting("wal_sender_timeout", "1s", runWalSenderTimeout.String()),
 			About: "wal_sender_timeout is lowered to a second while relays stream, and set back",
 		},
 		{
 			Name:  "postgres-synchronous-standby-missing",
-			begin: setting("synchronous_standby_names", "nonexistent", (*World).synchronousStandbys),
+			begin: setting("synchronous_standby_names", "nonexistent", ""),
 			About: "commits wait for a synchronous standby that does not exist: rows are streamed and stay invisible",
 		},
 	}
@@ -98,7 +98,7 @@ func serverFaults() []Fault {
 // connections of its pool keeps the slot.
 func postgresNetworkFaults() []Fault {
 	const up, down = services.Upstream, services.Downstream
-	all, replication, pool := postgresWires(""), postgresWires(services.Replication), postgresWires(services.Ordinary)
+	all, replication, pool := postgresWire(""), postgresWire(services.Replication), postgresWire(services.Ordinary)
 	return []Fault{
 		{
 			Name: "postgres-cut", Duplicates: ifTakenOver, begin: cut(all, 5),
@@ -236,53 +236,28 @@ func tableFaults() []Fault {
 	}
 }
 
-// standbyFaults are the faults of a primary and its standby. Relays and writers know both, by an address with
-// target_session_attrs=read-write.
-func standbyFaults() []Fault {
-	return []Fault{
-		{
-			Name: "postgres-promote", Needs: Standby, Duplicates: ifTakenOver, LosesUnanswered: true, begin: promote,
-			About: "the primary ends, and after the hold its synchronous standby is promoted",
-		},
-		{
-			Name: "postgres-promote-failover-slot", Needs: Standby | Postgres17, Duplicates: ifTakenOver,
-			begin: promoteWithSlot,
-			About: "the same with a failover slot: the standby has everything that was streamed",
-		},
-		{
-			Name: "postgres-promote-asynchronous", Needs: Standby | Linux, Duplicates: deletesLost, LosesCommits: true,
-			begin: promoteBehind,
-			About: "the primary is killed, and a standby that lags behind is promoted: commits and deletes are lost",
-		},
-		{
-			Name: "postgres-standby-freeze", Needs: Standby | Linux, begin: freezeStandby,
-			About: "SIGSTOP of the synchronous standby, for which commits wait, and SIGCONT after the hold",
-		},
-	}
-}
-
 func rabbitmqNetworkFaults() []Fault {
 	return []Fault{
 		{
-			Name: "rabbitmq-cut", Duplicates: allInFlight, begin: cut(rabbitmqWires, 1),
+			Name: "rabbitmq-cut", Duplicates: allInFlight, begin: cut(rabbitmqWire, 1),
 			About: "the AMQP connections of the relays, or of one of them, are reset",
 		},
 		{
-			Name: "rabbitmq-refused", Duplicates: allInFlight, begin: refuse(rabbitmqWires),
+			Name: "rabbitmq-refused", Duplicates: allInFlight, begin: refuse(rabbitmqWire),
 			About: "the AMQP connections are reset, and new ones refused",
 		},
 		{
-			Name: "rabbitmq-black-hole", Duplicates: allInFlight, begin: blackHole(rabbitmqWires),
+			Name: "rabbitmq-black-hole", Duplicates: allInFlight, begin: blackHole(rabbitmqWire),
 			About: "data in both directions is lost; in long holds also heartbeats",
 		},
 		{
 			Name: "rabbitmq-black-hole-upstream", Duplicates: allInFlight,
-			begin: blackHole(rabbitmqWires, services.Upstream),
+			begin: blackHole(rabbitmqWire, services.Upstream),
 			About: "data from the relays to the broker is lost",
 		},
 		{
 			Name: "rabbitmq-black-hole-downstream", Duplicates: allInFlight,
-			begin: blackHole(rabbitmqWires, services.Downstream),
+			begin: blackHole(rabbitmqWire, services.Downstream),
 			About: "data from the broker to the relays is lost: messages arrive, their confirms do not",
 		},
 	}
@@ -303,10 +278,6 @@ func rabbitmqFaults() []Fault {
 		{
 			Name: "rabbitmq-pause", Duplicates: allInFlight, begin: pauseBroker,
 			About: "SIGSTOP of the broker, SIGCONT after the hold: its connections stay open and nothing answers",
-		},
-		{
-			Name: "rabbitmq-majority", Needs: Cluster, Duplicates: allInFlightAndProbes, begin: loseMajority,
-			About: "SIGKILL of two of three nodes: quorum queues confirm nothing until they are started again",
 		},
 		{
 			Name: "rabbitmq-close-relays", Duplicates: allInFlight, begin: closeConnections,

@@ -18,26 +18,17 @@ type wire interface {
 	Resume(directions ...services.Direction)
 }
 
-// postgresWires returns the connections of a relay to Postgres: those of a kind, or all for "".
-func postgresWires(kind string) func(*Relay) []wire {
-	return func(r *Relay) (wires []wire) {
-		for _, proxy := range r.Postgres {
-			if kind == "" {
-				wires = append(wires, proxy)
-			} else {
-				wires = append(wires, proxy.Only(kind))
-			}
+// postgresWire returns the connections of a relay to Postgres: those of a kind, or all for "".
+func postgresWire(kind string) func(*Relay) wire {
+	return func(r *Relay) wire {
+		if kind == "" {
+			return r.Postgres
 		}
-		return wires
+		return r.Postgres.Only(kind)
 	}
 }
 
-func rabbitmqWires(r *Relay) (wires []wire) {
-	for _, proxy := range r.RabbitMQ {
-		wires = append(wires, proxy)
-	}
-	return wires
-}
+func rabbitmqWire(r *Relay) wire { return r.RabbitMQ }
 
 // someRelays chooses all relays or one of them.
 func (w *World) someRelays(random *rand.Rand) (who string, relays []*Relay) {
@@ -48,43 +39,37 @@ func (w *World) someRelays(random *rand.Rand) (who string, relays []*Relay) {
 }
 
 // network disturbs the connections of some relays, and repairs them after the hold.
-func network(of func(*Relay) []wire, disturb, repair func(wire)) begin {
+func network(of func(*Relay) wire, disturb, repair func(wire)) begin {
 	return func(_ context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
 		who, relays := w.someRelays(random)
-		var wires []wire
 		for _, relay := range relays {
-			wires = append(wires, of(relay)...)
-		}
-		for _, wire := range wires {
-			disturb(wire)
+			disturb(of(relay))
 		}
 		return who, func(context.Context) error {
-			for _, wire := range wires {
-				repair(wire)
+			for _, relay := range relays {
+				repair(of(relay))
 			}
 			return nil
 		}, nil
 	}
 }
 
-func refuse(of func(*Relay) []wire) begin {
+func refuse(of func(*Relay) wire) begin {
 	return network(of, func(w wire) { w.Refuse(); w.Cut() }, wire.Accept)
 }
 
 // blackHole loses what is sent in the directions; without any, in both.
-func blackHole(of func(*Relay) []wire, directions ...services.Direction) begin {
+func blackHole(of func(*Relay) wire, directions ...services.Direction) begin {
 	return network(of, func(w wire) { w.BlackHole(directions...) }, func(w wire) { w.Resume(directions...) })
 }
 
 // cut resets the connections so many times.
-func cut(of func(*Relay) []wire, rounds int) begin {
+func cut(of func(*Relay) wire, rounds int) begin {
 	return func(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, fix, error) {
 		who, relays := w.someRelays(random)
 		for range rounds {
 			for _, relay := range relays {
-				for _, wire := range of(relay) {
-					wire.Cut()
-				}
+				of(relay).Cut()
 			}
 			wait(ctx, hold/time.Duration(rounds))
 		}
@@ -99,9 +84,7 @@ func late(directions ...services.Direction) begin {
 		by := 300*time.Millisecond + time.Duration(random.Int64N(int64(4700*time.Millisecond)))
 		delay := func(d time.Duration) {
 			for _, relay := range relays {
-				for _, proxy := range relay.Postgres {
-					proxy.Delay(d, directions...)
-				}
+				relay.Postgres.Delay(d, directions...)
 			}
 		}
 		delay(by)

@@ -81,9 +81,9 @@ func terminateSessions(ctx context.Context, w *World, random *rand.Rand, hold ti
 const runWalSenderTimeout = 5 * time.Second
 
 // setting changes one setting of the server for a while.
-func setting(name, bad string, good func(*World) string) begin {
+func setting(name, bad, good string) begin {
 	return func(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
-		setBack := func(ctx context.Context) error { return w.configure(ctx, name, good(w)) }
+		setBack := func(ctx context.Context) error { return w.configure(ctx, name, good) }
 		return "", setBack, w.configure(ctx, name, bad)
 	}
 }
@@ -165,109 +165,4 @@ func diskFull(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (str
 	return "", func(ctx context.Context) error {
 		return w.Exec(ctx, "DROP FUNCTION IF EXISTS cdc_relay_soak_disk_full() CASCADE")
 	}, w.Exec(ctx, function, trigger)
-}
-
-func promote(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
-	if _, err := w.needStandby(ctx); err != nil {
-		return "", nil, err
-	}
-	primary := w.Postgres
-	if random.IntN(2) == 0 {
-		return "stopped", w.failOver, primary.Stop(ctx, services.Fast) // a switchover: the standby has everything
-	}
-	return "killed", w.failOver, primary.Kill(ctx)
-}
-
-// failOver promotes the standby of a dead primary. The next fault of the pair gives the new primary a standby. It has
-// none until then, so the recovery depends only on the relays.
-func (w *World) failOver(ctx context.Context) error {
-	// Commits must not wait for a standby now. The settings came with the copied data.
-	alone := []string{"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"}
-	if w.postgresMajor >= 17 {
-		alone = append([]string{"ALTER SYSTEM RESET synchronized_standby_slots"}, alone...)
-	}
-	if err := w.standby.Exec(ctx, "", alone...); err != nil {
-		return err
-	}
-	if err := w.standby.Promote(ctx); err != nil {
-		return err
-	}
-	w.Postgres, w.standby, w.alone = w.standby, w.Postgres, true
-	return nil
-}
-
-// promoteWithSlot first replaces the relays' slot by a failover slot, as a DBA would.
-func promoteWithSlot(ctx context.Context, w *World, random *rand.Rand, hold time.Duration) (string, fix, error) {
-	if _, err := w.needStandby(ctx); err != nil {
-		return "", nil, err
-	}
-	err := w.Stop(ctx)
-	if err == nil {
-		err = w.makeFailoverSlot(ctx)
-	}
-	if err := errors.Join(err, w.Start()); err != nil {
-		return "", nil, err
-	}
-	if err := w.awaitSyncedSlot(ctx); err != nil {
-		return "", nil, err
-	}
-	if _, err := w.AwaitLeader(ctx); err != nil {
-		return "", nil, err
-	}
-	return promote(ctx, w, random, hold)
-}
-
-func (w *World) makeFailoverSlot(ctx context.Context) error {
-	if err := w.dropSlot(ctx); err != nil {
-		return err
-	}
-	create := fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', 'pgoutput', false, false, true)", w.Slot)
-	if err := w.Exec(ctx, create); err != nil {
-		return err
-	}
-	// Package services gives the physical slot the same name.
-	return w.configure(ctx, "synchronized_standby_slots", standbyName)
-}
-
-func (w *World) awaitSyncedSlot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout,
-		fmt.Errorf("the standby has no copy of the slot within %s", hangTimeout))
-	defer cancel()
-	// The function fails if there is none.
-	const failUnlessSynced = `SELECT 1 / count(*) FROM pg_replication_slots
-		WHERE slot_name = '%s' AND synced AND NOT temporary AND invalidation_reason IS NULL`
-	return poll(ctx, func() (bool, error) {
-		return w.standby.Exec(ctx, "", fmt.Sprintf(failUnlessSynced, w.Slot)) == nil, nil
-	})
-}
-
-func promoteBehind(ctx context.Context, w *World, random *rand.Rand, _ time.Duration) (string, fix, error) {
-	if _, err := w.needStandby(ctx); err != nil {
-		return "", nil, err
-	}
-	if err := w.configure(ctx, "synchronous_standby_names", ""); err != nil {
-		return "", w.replicateSynchronously, err
-	}
-	var walsender int
-	const ofStandby = `SELECT pid FROM pg_stat_replication WHERE application_name = $1`
-	err := w.Query(ctx, &walsender, ofStandby, standbyName)
-	if err == nil {
-		err = syscall.Kill(walsender, syscall.SIGSTOP)
-	}
-	if err != nil {
-		return "", w.replicateSynchronously, fmt.Errorf("stop the standby's walsender: %w", err)
-	}
-	behind := 200*time.Millisecond + time.Duration(random.Int64N(int64(time.Second)))
-	wait(ctx, behind)
-	return fmt.Sprintf("%s behind", behind.Round(time.Millisecond)), w.failOver, w.Postgres.Kill(ctx)
-}
-
-func freezeStandby(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
-	standby, err := w.needStandby(ctx)
-	if err != nil {
-		return "", nil, err
-	}
-	return "", func(ctx context.Context) error {
-		return errors.Join(standby.Resume(ctx), w.awaitSynchronous(ctx))
-	}, standby.Pause(ctx)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
-	"sync"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -14,52 +13,26 @@ import (
 
 // killBroker first flushes declared objects to disk: losing them would be the broker's fault.
 func killBroker(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
-	return endNodes(ctx, flushAndKill, w.RabbitMQ)
+	ctx, cancel := fixing(ctx)
+	defer cancel()
+	err := w.RabbitMQ.Flush(ctx)
+	if err == nil {
+		err = w.RabbitMQ.Kill(ctx)
+	}
+	return "", w.startBroker, err
 }
 
 func stopBroker(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
-	return endNodes(ctx, (*services.RabbitMQ).Stop, w.RabbitMQ)
-}
-
-// loseMajority kills all nodes except the one that the relays are connected to.
-func loseMajority(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
-	return endNodes(ctx, flushAndKill, w.nodes.Nodes[1:]...)
-}
-
-func flushAndKill(node *services.RabbitMQ, ctx context.Context) error {
-	if err := node.Flush(ctx); err != nil {
-		return err
-	}
-	return node.Kill(ctx)
-}
-
-// endNodes ends the nodes at the same time. They are started again unless they run.
-func endNodes(
-	ctx context.Context, end func(*services.RabbitMQ, context.Context) error, nodes ...*services.RabbitMQ,
-) (string, fix, error) {
-	eachNode := func(f func(*services.RabbitMQ) error) error {
-		errs := make([]error, len(nodes))
-		var group sync.WaitGroup
-		for i, node := range nodes {
-			group.Go(func() {
-				if err := f(node); err != nil {
-					errs[i] = fmt.Errorf("node at %s: %w", node.Addr(), err)
-				}
-			})
-		}
-		group.Wait()
-		return errors.Join(errs...)
-	}
-	ctx, cancel := fixing(ctx) // do not leave it half ended
+	ctx, cancel := fixing(ctx)
 	defer cancel()
-	return "", func(ctx context.Context) error {
-		return eachNode(func(node *services.RabbitMQ) error {
-			if node.PID() != 0 {
-				return nil
-			}
-			return node.Start(ctx)
-		})
-	}, eachNode(func(node *services.RabbitMQ) error { return end(node, ctx) })
+	return "", w.startBroker, w.RabbitMQ.Stop(ctx)
+}
+
+func (w *World) startBroker(ctx context.Context) error {
+	if w.RabbitMQ.PID() != 0 {
+		return nil // it could not be ended
+	}
+	return w.RabbitMQ.Start(ctx)
 }
 
 func pauseBroker(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (string, fix, error) {
@@ -149,12 +122,8 @@ func deleteVHost(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (
 	if err != nil {
 		return "", nil, err
 	}
-	var wires []wire
 	for _, relay := range w.Relays {
-		wires = append(wires, rabbitmqWires(relay)...)
-	}
-	for _, wire := range wires {
-		wire.BlackHole(services.Upstream)
+		relay.RabbitMQ.BlackHole(services.Upstream)
 	}
 	began := time.Now()
 	err = w.awaitEmptyQueues(ctx)
@@ -162,9 +131,9 @@ func deleteVHost(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (
 	if err == nil {
 		err = w.RabbitMQ.DeleteVHost(ctx, runVHost)
 	}
-	for _, wire := range wires {
-		wire.Cut()
-		wire.Resume(services.Upstream)
+	for _, relay := range w.Relays {
+		relay.RabbitMQ.Cut()
+		relay.RabbitMQ.Resume(services.Upstream)
 	}
 	return emptied, func(ctx context.Context) error {
 		if err := w.RabbitMQ.AddVHost(ctx, runVHost); err != nil {
@@ -177,14 +146,9 @@ func deleteVHost(ctx context.Context, w *World, _ *rand.Rand, _ time.Duration) (
 	}, err
 }
 
-// awaitEmptyQueues waits until the broker has no message in a queue or at a consumer. It checks twice: counts of a
-// quorum queue are up to five seconds old.
+// awaitEmptyQueues waits until the broker has no message in a queue or at a consumer. It checks twice.
 func (w *World) awaitEmptyQueues(ctx context.Context) error {
-	const single, quorum = 500 * time.Millisecond, 6 * time.Second
-	between := single
-	if w.nodes != nil {
-		between = quorum
-	}
+	const between = 500 * time.Millisecond
 	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, errors.New("the consumers have not emptied the queues"))
 	defer cancel()
 	for empty := 0; empty < 2; wait(ctx, between) {

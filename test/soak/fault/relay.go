@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,9 +18,9 @@ import (
 // Relay is one `cdc-relay run` that is started, stopped, killed and paused. Its methods are safe for concurrent use.
 type Relay struct {
 	Name string
-	// Postgres and RabbitMQ are the proxies between this relay and the servers, one for each host of their addresses.
-	// The Postgres proxies distinguish services.Replication and services.Ordinary connections.
-	Postgres, RabbitMQ []*services.Proxy
+	// Postgres and RabbitMQ are the proxies between this relay and the servers. That of Postgres distinguishes
+	// services.Replication and services.Ordinary connections.
+	Postgres, RabbitMQ *services.Proxy
 
 	world            *World
 	addr             string // of its /livez
@@ -50,15 +48,12 @@ func newRelay(w *World, name string) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{Name: name, world: w, addr: "127.0.0.1:" + strconv.Itoa(port)}
-	r.Postgres, r.database, err = proxied(w.Database, "5432", services.PostgresKinds)
-	if err == nil {
-		r.RabbitMQ, r.broker, err = proxied(w.relayBroker, "5672", nil)
+	if r.Postgres, r.database, err = proxied(w.Database, services.PostgresKinds); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		for _, proxy := range append(r.Postgres, r.RabbitMQ...) {
-			proxy.Close()
-		}
-		return nil, fmt.Errorf("make %s: %w", name, err)
+	if r.RabbitMQ, r.broker, err = proxied(w.relayBroker, nil); err != nil {
+		r.Postgres.Close()
+		return nil, err
 	}
 	return r, nil
 }
@@ -238,24 +233,16 @@ func (r *Relay) logEnd() string {
 	return string(content[max(0, len(content)-most):])
 }
 
-// proxied starts a proxy for each host of an address, and returns the address of the proxies.
-func proxied(address, defaultPort string, sort services.Sorter) ([]*services.Proxy, string, error) {
+// proxied starts a proxy for a server, and returns its address with that of the proxy.
+func proxied(address string, sort services.Sorter) (*services.Proxy, string, error) {
 	target, err := url.Parse(address)
-	if err != nil || target.Host == "" {
-		return nil, "", errors.New("the address of a server is not a URL with a host") // it may contain a password
+	if err != nil {
+		return nil, "", err
 	}
-	var proxies []*services.Proxy
-	var hosts []string
-	for host := range strings.SplitSeq(target.Host, ",") {
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), defaultPort)
-		}
-		proxy, err := services.StartProxy(host, sort)
-		if err != nil {
-			return proxies, "", fmt.Errorf("start a proxy: %w", err)
-		}
-		proxies, hosts = append(proxies, proxy), append(hosts, proxy.Addr())
+	proxy, err := services.StartProxy(target.Host, sort)
+	if err != nil {
+		return nil, "", fmt.Errorf("start a proxy: %w", err)
 	}
-	target.Host = strings.Join(hosts, ",")
-	return proxies, target.String(), nil
+	target.Host = proxy.Addr()
+	return proxy, target.String(), nil
 }

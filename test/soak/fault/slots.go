@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
@@ -91,14 +89,10 @@ func loseSlotInBlackHole(ctx context.Context, w *World, _ *rand.Rand, _ time.Dur
 	if err != nil {
 		return "", nil, err
 	}
-	streams := postgresWires(services.Replication)(leader)
-	for _, stream := range streams {
-		stream.BlackHole()
-	}
+	stream := leader.Postgres.Only(services.Replication)
+	stream.BlackHole()
 	return leader.Name, func(context.Context) error {
-		for _, stream := range streams {
-			stream.Resume()
-		}
+		stream.Resume()
 		return nil
 	}, w.loseSlot(ctx)
 }
@@ -137,9 +131,6 @@ func (w *World) writeUntilLost(ctx context.Context) error {
 				return false, fmt.Errorf("%.30s: %w", statement, err)
 			}
 		}
-		if err := w.awaitStandbys(ctx, conn); err != nil {
-			return false, err
-		}
 		if _, err := conn.Exec(ctx, `CHECKPOINT`); err != nil {
 			return false, fmt.Errorf("checkpoint: %w", err)
 		}
@@ -149,16 +140,6 @@ func (w *World) writeUntilLost(ctx context.Context) error {
 		var lost bool
 		err := conn.QueryRow(ctx, isLost, w.Slot, start).Scan(&lost)
 		return lost, err
-	})
-}
-
-// awaitStandbys waits until no standby lags, so that the standby's slot is not invalidated instead.
-func (w *World) awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
-	return poll(ctx, func() (bool, error) {
-		var behind bool
-		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_replication_slots
-			WHERE slot_type = 'physical' AND restart_lsn < pg_current_wal_lsn())`).Scan(&behind)
-		return !behind, err
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -23,8 +22,6 @@ type Config struct {
 	Folder     string   // an existing folder for the relays' logs
 	RelayCount int      // at least 1
 	RelayArgs  []string // more flags of cdc-relay run
-	// Standby starts a private Postgres with a streaming standby, Cluster a private broker of three nodes.
-	Standby, Cluster bool
 	// Declare creates the exchanges, queues and bindings of the run.
 	Declare func(ctx context.Context, amqpURL string) error
 	// Violation is called for everything that no promise allows, such as an unhealthy relay or a slow stop, from
@@ -44,7 +41,7 @@ const (
 // World holds the servers and the relays of a run, and a proxy between each relay and each server.
 type World struct {
 	Config
-	// Postgres and RabbitMQ are private servers. Postgres accepts writes.
+	// Postgres and RabbitMQ are private servers.
 	Postgres *services.Postgres
 	RabbitMQ *services.RabbitMQ
 	// Database and Broker are the addresses for writers and consumers, bypassing the proxies.
@@ -54,15 +51,8 @@ type World struct {
 	Table             outbox.Table
 	Slot, Publication string
 
-	// standby is that of Postgres; nil: none. They swap roles: alone is set while the former primary has ended and is
-	// not a standby yet. Only faults of Postgres change them, and none of those overlap.
-	standby *services.Postgres
-	alone   bool
-	// nodes are the cluster's brokers, the first of which is RabbitMQ; nil for a single broker.
-	nodes *services.RabbitMQCluster
-	// relayBroker is the broker's address for the relays, before the proxies replace its hosts.
-	relayBroker   string
-	postgresMajor int
+	// relayBroker is the broker's address for the relays, before a proxy replaces its host.
+	relayBroker string
 }
 
 // NewWorld starts the servers. Close ends everything.
@@ -123,9 +113,8 @@ func (w *World) clear(ctx context.Context) error {
 func (w *World) closeRelays(ctx context.Context) error {
 	err := each(w.Relays, func(relay *Relay) error { return relay.Kill(ctx) })
 	for _, relay := range w.Relays {
-		for _, proxy := range append(relay.Postgres, relay.RabbitMQ...) {
-			proxy.Close()
-		}
+		relay.Postgres.Close()
+		relay.RabbitMQ.Close()
 	}
 	return err
 }
@@ -150,37 +139,18 @@ func (w *World) Stop(ctx context.Context) error {
 func (w *World) Close(ctx context.Context) error {
 	errs := []error{w.closeRelays(ctx)}
 	if w.Postgres != nil {
-		errs = append(errs, w.closePostgres(ctx))
+		errs = append(errs, w.Postgres.Close(ctx))
 	}
-	errs = append(errs, w.closeRabbitMQ(ctx))
+	if w.RabbitMQ != nil {
+		errs = append(errs, w.RabbitMQ.Close(ctx))
+	}
 	return errors.Join(errs...)
-}
-
-// Can reports whether the fault is possible here, and why not.
-func (w *World) Can(fault Fault) (can bool, why string) {
-	var have Needs
-	for need, there := range map[Needs]bool{
-		Linux:         runtime.GOOS == "linux",
-		Postgres17:    w.postgresMajor >= 17,
-		Standby:       w.standby != nil,
-		Cluster:       w.nodes != nil,
-		SeveralRelays: len(w.Relays) > 1,
-	} {
-		if there {
-			have |= need
-		}
-	}
-	if missing := fault.Needs &^ have; missing != 0 {
-		return false, fault.Name + " needs " + missing.String()
-	}
-	return true, ""
 }
 
 // Tell returns what the history records of a fault that is about to begin.
 func (w *World) Tell(id int, f Fault, detail string) history.Fault {
 	told := history.Fault{
-		ID: id, Name: f.Name, Refuses: f.Refuses, LosesCommits: f.LosesCommits, LosesUnanswered: f.LosesUnanswered,
-		Unmarked: f.Unmarked, Detail: detail,
+		ID: id, Name: f.Name, Refuses: f.Refuses, Unmarked: f.Unmarked, Detail: detail,
 	}
 	if f.Duplicates != nil {
 		told.Duplicates = f.Duplicates(w)

@@ -82,12 +82,6 @@ type Fault struct {
 	Duplicates int `json:"duplicates"`
 	// Refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
 	Refuses bool `json:"refuses,omitempty"`
-	// LosesCommits: the database may lose transactions whose commit was acknowledged (a failover without synchronous
-	// replication). Their messages may have been published.
-	LosesCommits bool `json:"loses_commits,omitempty"`
-	// LosesUnanswered: transactions whose COMMIT was not answered may be lost after their messages were published (a
-	// failover to a synchronous standby, for which the logical stream does not wait).
-	LosesUnanswered bool `json:"loses_unanswered,omitempty"`
 	// Unmarked: duplicates because of it may lack x-possible-duplicate. A relay that was frozen while another took over
 	// sends what it had in hand when it wakes up; see docs/delivery.md.
 	Unmarked bool `json:"unmarked,omitempty"`

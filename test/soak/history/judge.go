@@ -32,7 +32,7 @@ func (s *state) incomplete() string {
 	switch {
 	case s.counters.Acknowledged == 0:
 		return "no message was acknowledged, so the run proves nothing"
-	case s.counters.OK == 0 && s.counters.LostByDatabase == 0:
+	case s.counters.OK == 0:
 		return "no message that was acknowledged was delivered, so the run proves nothing"
 	default:
 		return ""
@@ -43,33 +43,27 @@ func (s *state) incomplete() string {
 type fate uint8
 
 const (
-	open    fate = iota // nothing: perhaps they were committed
+	open    fate = iota // nothing: the history contradicts itself, or the database lost an acknowledged commit
 	meant               // committed: each message must arrive
 	dropped             // not committed: none may arrive
 )
 
 func (s *state) fateOf(t *transaction) fate {
 	switch {
-	case t.outcome == RolledBack && t.kept:
-		return open // the history contradicts itself
-	case t.outcome == RolledBack:
-		return dropped
+	case t.outcome == RolledBack && t.kept, t.outcome == Committed && !t.kept:
+		return open
 	case t.kept:
 		return meant
-	case t.outcome == Committed:
-		return open // the database lost it
-	case s.healedLast(func(f *Fault) bool { return f.LosesCommits || f.LosesUnanswered }) >= t.endingAt:
-		return open // it may have been committed, published and lost
 	default:
 		return dropped
 	}
 }
 
-// healedLast returns when the last fault of a sort was healed: never if one was not, and -1 if there was none.
-func (s *state) healedLast(sort func(*Fault) bool) time.Duration {
+// refusedUntil returns when the last fault with Refuses was healed: never if one was not, and -1 if there was none.
+func (s *state) refusedUntil() time.Duration {
 	last := time.Duration(-1)
 	for i := range s.faults {
-		if sort(&s.faults[i].told) {
+		if s.faults[i].told.Refuses {
 			last = max(last, s.faults[i].healed)
 		}
 	}
@@ -77,7 +71,6 @@ func (s *state) healedLast(sort func(*Fault) bool) time.Duration {
 }
 
 func (s *state) judgeTransactions() {
-	lossy := s.healedLast(func(f *Fault) bool { return f.LosesCommits })
 	for i := range s.transactions {
 		t := &s.transactions[i]
 		if t.outcome == RolledBack && t.kept {
@@ -85,10 +78,10 @@ func (s *state) judgeTransactions() {
 				"transaction %d was rolled back at %s, as writer %d said, and its business row is in the database",
 				t.id, at(t.endedAt), t.writer)
 		}
-		if t.outcome == Committed && !t.kept && lossy < t.endingAt {
+		if t.outcome == Committed && !t.kept {
 			s.find(LostCommit, s.now,
 				"the database lost an acknowledged commit: transaction %d of writer %d was committed at %s, "+
-					"its business row is gone, and no fault after that may lose commits", t.id, t.writer, at(t.endedAt))
+					"and its business row is gone", t.id, t.writer, at(t.endedAt))
 		}
 	}
 }
@@ -146,9 +139,7 @@ func (s *state) count(m *message, t *transaction, fate fate) {
 			c.Recovered++
 		}
 		return
-	case fate == open:
-		c.LostByDatabase++
-	case done:
+	case done && fate == meant:
 		c.OK++
 	}
 	c.Acknowledged++
@@ -185,7 +176,7 @@ func (s *state) unexpected(m *message, why string) {
 // time since its transaction's end: then the broker had no reason to reject it.
 func (s *state) judgeRows() {
 	s.holdKeys()
-	refused := s.healedLast(func(f *Fault) bool { return f.Refuses })
+	refused := s.refusedUntil()
 	for i := range s.rows {
 		r := &s.rows[i]
 		m := &s.messages[r.message]

@@ -25,7 +25,7 @@ var rewrite = flag.Bool("rewrite", false, "write what came out into the stories,
 //	10ms   tx 1: a, b key k 1, c scheduled 5s, d unroutable, e discarded
 //	11ms   tx 1 committed
 //	12ms   a arrives [marked] [redelivered] [damaged WORD]
-//	13ms   fault 1 NAME [duplicates N] [refuses] [loses] [unmarked]
+//	13ms   fault 1 NAME [duplicates N] [refuses] [unmarked]
 //	14ms   fault 1 healed
 //	15ms   a in outbox|dead_letter [attempts N] [REASON]
 //	16ms   kept 1 2 3
@@ -224,10 +224,6 @@ func faultOf(t testing.TB, words []string) *Fault {
 			f.Duplicates = number(t, words[i+1])
 		case "refuses":
 			f.Refuses = true
-		case "loses":
-			f.LosesCommits = true
-		case "loses-unanswered":
-			f.LosesUnanswered = true
 		case "unmarked":
 			f.Unmarked = true
 		}

@@ -80,8 +80,6 @@ type Counters struct {
 	Damaged             int `json:"damaged"`
 	NeedlessDeadLetters int `json:"needless_dead_letters"`
 	NeedlessAttempts    int `json:"needless_attempts"`
-	// LostByDatabase: acknowledged, and the business row is gone. Not counted as lost.
-	LostByDatabase int `json:"lost_by_database"`
 }
 
 // Delivered is how fast and how steadily messages arrived.

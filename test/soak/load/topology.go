@@ -12,10 +12,7 @@ import (
 // Topology names what a run uses in RabbitMQ: queues, and besides the default exchange a direct and a topic exchange,
 // both bound to every queue.
 type Topology struct {
-	// Prefix begins every name.
-	Prefix string
-	// Quorum declares quorum queues instead of classic ones.
-	Quorum bool
+	Prefix string // of every name
 }
 
 // plainQueues and keyedQueues are the numbers of queues for messages without and with an ordering key. A key always
@@ -73,11 +70,7 @@ func Declare(ctx context.Context, amqpURL string, t Topology) error {
 }
 
 func (t Topology) declareQueue(channel *amqp.Channel, queue string) error {
-	var arguments amqp.Table
-	if t.Quorum {
-		arguments = amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
-	}
-	if _, err := channel.QueueDeclare(queue, true, false, false, false, arguments); err != nil {
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
 		return err
 	}
 	if err := channel.QueueBind(queue, queue, t.Direct(), false, nil); err != nil {

@@ -15,8 +15,7 @@ import (
 
 // WriterOptions say what to write, and where.
 type WriterOptions struct {
-	// DatabaseURL is the address of the database itself, bypassing the proxies. With several hosts and
-	// target_session_attrs=read-write, the writers follow a failover.
+	// DatabaseURL is the address of the database itself, bypassing the proxies.
 	DatabaseURL string
 	Table       outbox.Table
 	// Run names the run, in soak_transaction and in the bodies.
