@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -20,15 +19,6 @@ const (
 	dialTimeout = 10 * time.Second
 )
 
-// consumer consumes the queues of a run, each on its own channel.
-type consumer struct {
-	conn *amqp.Connection
-	done sync.WaitGroup
-
-	mu  sync.Mutex
-	err error
-}
-
 // dial opens a connection to the broker. It notices a dead broker within seconds.
 func dial(amqpURL, name string) (*amqp.Connection, error) {
 	properties := amqp.NewConnectionProperties()
@@ -42,42 +32,41 @@ func dial(amqpURL, name string) (*amqp.Connection, error) {
 	return conn, nil
 }
 
-// consume declares the queues of the messages and consumes them. Close ends the consumer.
-func consume(ctx context.Context, amqpURL string, spec Spec, arrivals *arrivals) (*consumer, error) {
+// consume declares the queue of the messages and consumes it. stop ends that, and returns an earlier error.
+func consume(ctx context.Context, amqpURL string, spec Spec, arrivals *arrivals) (stop func() error, err error) {
 	conn, err := dial(amqpURL, "bench consumer")
 	if err != nil {
 		return nil, err
 	}
-	c := &consumer{conn: conn}
-	for _, queue := range spec.Queues {
-		if err := c.start(ctx, queue, spec.QueueType, arrivals); err != nil {
-			return nil, errors.Join(fmt.Errorf("consume from %s: %w", queue, err), c.Close())
-		}
+	channel, deliveries, err := open(ctx, conn, spec)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("consume from %s: %w", spec.Queue, err), conn.Close())
 	}
-	return c, nil
+	done := make(chan error, 1)
+	go func() { done <- take(channel, deliveries, arrivals) }()
+	return func() error {
+		err := conn.CloseDeadline(time.Now().Add(dialTimeout))
+		return errors.Join(<-done, err)
+	}, nil
 }
 
-func (c *consumer) start(ctx context.Context, queue, kind string, arrivals *arrivals) error {
-	channel, err := c.conn.Channel()
+func open(ctx context.Context, conn *amqp.Connection, spec Spec) (*amqp.Channel, <-chan amqp.Delivery, error) {
+	channel, err := conn.Channel()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	var args amqp.Table // without a type, as the programs that declare their queues do
-	if kind != "" {
-		args = amqp.Table{amqp.QueueTypeArg: kind}
+	if spec.QueueType != "" {
+		args = amqp.Table{amqp.QueueTypeArg: spec.QueueType}
 	}
-	if _, err := channel.QueueDeclare(queue, true, false, false, false, args); err != nil {
-		return err
+	if _, err := channel.QueueDeclare(spec.Queue, true, false, false, false, args); err != nil {
+		return nil, nil, err
 	}
 	if err := channel.Qos(prefetch, 0, false); err != nil {
-		return err
+		return nil, nil, err
 	}
-	deliveries, err := channel.ConsumeWithContext(ctx, queue, "", false, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	c.done.Go(func() { c.fail(take(channel, deliveries, arrivals)) })
-	return nil
+	deliveries, err := channel.ConsumeWithContext(ctx, spec.Queue, "", false, false, false, false, nil)
+	return channel, deliveries, err
 }
 
 // take ends with the channel.
@@ -118,26 +107,8 @@ func take(channel *amqp.Channel, deliveries <-chan amqp.Delivery, arrivals *arri
 	}
 }
 
-func (c *consumer) fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-	}
-}
-
-// Close stops the consumer and waits. It returns an earlier error.
-func (c *consumer) Close() error {
-	c.mu.Lock()
-	err := c.err
-	c.mu.Unlock()
-	closing := c.conn.CloseDeadline(time.Now().Add(dialTimeout))
-	c.done.Wait()
-	return errors.Join(err, closing)
-}
-
-// deleteQueues deletes queues with their messages.
-func deleteQueues(amqpURL string, queues []string) error {
+// deleteQueue deletes a queue with its messages.
+func deleteQueue(amqpURL, queue string) error {
 	conn, err := dial(amqpURL, "bench cleaner")
 	if err != nil {
 		return err
@@ -147,10 +118,8 @@ func deleteQueues(amqpURL string, queues []string) error {
 	if err != nil {
 		return err
 	}
-	for _, queue := range queues {
-		if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
-			return fmt.Errorf("delete the queue %s: %w", queue, err)
-		}
+	if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+		return fmt.Errorf("delete the queue %s: %w", queue, err)
 	}
 	return nil
 }

@@ -150,7 +150,7 @@ func newCounting(t *testing.T, keys int) *counting {
 	t.Helper()
 	c := &counting{
 		table: outbox.Table{Schema: "public", Name: "outbox"}, slot: services.Name(t),
-		spec: Spec{Bytes: countedBytes, Keys: keys, Queues: []string{"counted"}},
+		spec: Spec{Bytes: countedBytes, Keys: keys, Queue: "counted"},
 	}
 	server := countedPostgres(t)
 	database, broker := server.Database(t), services.VHost(t)
@@ -162,7 +162,7 @@ func newCounting(t *testing.T, keys int) *counting {
 	if _, _, err := migrations.Up(t.Context(), c.conn, c.table); err != nil {
 		t.Fatal(err)
 	}
-	declare(t, broker, c.spec.Queues[0])
+	declare(t, broker, c.spec.Queue)
 	c.wal = newWALReader(t, server, database)
 	c.database, c.postgres = tapped(t, database, toPostgres)
 	c.broker, c.rabbit = tapped(t, broker, toRabbitMQ)
@@ -192,7 +192,7 @@ func declare(t *testing.T, broker, queue string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := deleteQueues(broker, []string{queue}); err != nil {
+		if err := deleteQueue(broker, queue); err != nil {
 			t.Log(err)
 		}
 	})
@@ -200,7 +200,7 @@ func declare(t *testing.T, broker, queue string) {
 
 func (c *counting) fill(t *testing.T, from, to int) {
 	t.Helper()
-	services.Must(t, fill(t.Context(), c.conn, c.table, c.spec, from, to, 1000, nil))
+	services.Must(t, fill(t.Context(), c.conn, c.table, c.spec, from, to))
 }
 
 func (c *counting) awaitEmpty(t *testing.T) {

@@ -8,152 +8,168 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
-	"sync"
+	"syscall"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/bench/gauge"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// publisher is what publishes the messages of a run.
+// publisher is a process that publishes, and is measured. Its output goes to a file.
 type publisher struct {
-	children []*child // none: this process publishes
-	// committed is called for each message of paced writers after its commit.
-	committed func(n int) error
-	// settled waits, after all messages have arrived, until nothing is left to do.
-	settled func(ctx context.Context) error
-	// stop stops it. It can be called after an error.
-	stop func() error
+	name string
+	cmd  *exec.Cmd
+	log  string
+	addr string        // of the relay's /metrics; "": a limit
+	done chan struct{} // closed when the process has ended
 }
 
-// start starts a publisher.
-type start func(ctx context.Context, r *run) (*publisher, error)
-
-// ofChildren is a publisher of processes that stop on SIGTERM.
-func ofChildren(children ...*child) *publisher {
-	p := &publisher{children: children, committed: func(int) error { return nil }}
-	p.stop = func() (err error) {
-		for _, c := range p.children {
-			err = errors.Join(err, c.stop())
+// start starts the publisher of the case. A relay without a backlog streams when start returns.
+func (r *run) start(ctx context.Context) error {
+	if r.IsLimit {
+		order, err := json.Marshal(limitOrder{
+			AMQPURL: r.world.amqp, Spec: r.world.spec, Messages: r.total(), Window: r.window,
+		})
+		if err != nil {
+			return err
 		}
+		cmd := exec.Command(r.site.Self, "limit")
+		cmd.Env, cmd.Stdin = environment(), bytes.NewReader(order)
+		return r.startProcess(&publisher{name: "publish", cmd: cmd})
+	}
+	port, err := services.FreePort()
+	if err != nil {
 		return err
 	}
-	return p
-}
-
-// memory is the maximum resident memory of the processes that run.
-func (p *publisher) memory() (megabytes float64, err error) {
-	for _, c := range p.children {
-		if c.ended() {
-			continue
-		}
-		bytes, err := gauge.PeakMemory(c.cmd.Process.Pid)
-		if err != nil {
-			return 0, err
-		}
-		megabytes += float64(bytes) / (1 << 20)
-	}
-	return megabytes, nil
-}
-
-func (p *publisher) logEnds() (text string) {
-	for _, c := range p.children {
-		text += fmt.Sprintf("; the log of %s ends:\n%s", c.name, c.logEnd())
-	}
-	return text
-}
-
-// byRelay starts a relay with these flags. If nothing waits for it, it streams.
-func byRelay(flags ...string) start {
-	return func(ctx context.Context, r *run) (*publisher, error) { return r.startRelays(ctx, [][]string{flags}) }
-}
-
-// byShards creates the shards, and starts a relay for each.
-func byShards(shards int) start {
-	return func(ctx context.Context, r *run) (*publisher, error) {
-		if err := r.world.command(ctx, "teardown", "--yes"); err != nil {
-			return nil, err
-		}
-		if err := r.world.command(ctx, "setup", "--shards", fmt.Sprint(shards)); err != nil {
-			return nil, err
-		}
-		var flags [][]string
-		for i := range shards {
-			flags = append(flags, []string{"--shard", fmt.Sprintf("%d/%d", i, shards)})
-		}
-		return r.startRelays(ctx, flags)
-	}
-}
-
-// startRelays starts a relay with each of the flags.
-func (r *run) startRelays(ctx context.Context, flags [][]string) (*publisher, error) {
-	p := ofChildren()
-	var addrs []string
-	p.settled = func(ctx context.Context) error {
-		return p.awaitSum(ctx, addrs, "cdc_relay_rows_deleted_total", float64(r.total()))
-	}
-	for _, own := range flags {
-		port, err := services.FreePort()
-		if err != nil {
-			return nil, errors.Join(err, p.stop())
-		}
-		addrs = append(addrs, "127.0.0.1:"+strconv.Itoa(port))
-		args := append([]string{"run", "--http-addr", addrs[len(addrs)-1]}, append(own, r.site.RelayArgs...)...)
-		cmd := exec.Command(r.Program, args...)
-		cmd.Env = r.world.relayEnvironment()
-		relay, err := r.world.startChild("relay", cmd, nil)
-		if err != nil {
-			return nil, errors.Join(err, p.stop())
-		}
-		p.children = append(p.children, relay)
-	}
-	if r.backlog > 0 {
-		return p, nil
+	addr := "127.0.0.1:" + strconv.Itoa(port)
+	cmd := exec.Command(r.Program, append([]string{"run", "--http-addr", addr}, r.site.RelayArgs...)...)
+	cmd.Env = r.world.relayEnvironment()
+	if err := r.startProcess(&publisher{name: "relay", cmd: cmd, addr: addr}); err != nil || r.backlog > 0 {
+		return err
 	}
 	const streamTimeout = time.Minute
 	ctx, cancel := context.WithTimeout(ctx, streamTimeout)
 	defer cancel()
-	if err := p.awaitSum(ctx, addrs, "cdc_relay_stream_connected", float64(len(flags))); err != nil {
-		return nil, errors.Join(err, p.stop())
-	}
-	return p, nil
+	return r.publisher.awaitMetric(ctx, "cdc_relay_stream_connected", 1)
 }
 
-// awaitSum waits until a metric of all relays together is at least least.
-func (p *publisher) awaitSum(ctx context.Context, addrs []string, metric string, least float64) error {
+func (r *run) startProcess(p *publisher) error {
+	p.log, p.done = r.world.logFile(p.name), make(chan struct{})
+	file, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the log of %s: %w", p.name, err)
+	}
+	defer func() { _ = file.Close() }() // the process has its own descriptor
+	p.cmd.Stdout, p.cmd.Stderr = file, file
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C reaches it only through us
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.name, err)
+	}
+	r.publisher = p
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // cmd.ProcessState has the result
+	}()
+	return nil
+}
+
+func (p *publisher) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// cpu returns the processor time so far.
+func (p *publisher) cpu() (time.Duration, error) {
+	if p.ended() {
+		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime(), nil
+	}
+	return gauge.CPU(p.cmd.Process.Pid)
+}
+
+// memory is the maximum resident memory; 0 if the process has ended.
+func (p *publisher) memory() (megabytes float64, err error) {
+	if p.ended() {
+		return 0, nil
+	}
+	bytes, err := gauge.PeakMemory(p.cmd.Process.Pid)
+	return float64(bytes) / (1 << 20), err
+}
+
+// failure says why the process failed; nil: it did not.
+func (p *publisher) failure() error {
+	<-p.done
+	if p.cmd.ProcessState.Success() {
+		return nil
+	}
+	return fmt.Errorf("%s ended with %s; its log ends:\n%s", p.name, p.cmd.ProcessState, p.logEnd())
+}
+
+// settled waits, after all messages have arrived, until nothing is left to do.
+func (p *publisher) settled(ctx context.Context, messages int) error {
+	if p.addr != "" {
+		return p.awaitMetric(ctx, "cdc_relay_rows_deleted_total", float64(messages))
+	}
+	select {
+	case <-p.done:
+		return p.failure()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// stop sends SIGTERM and waits.
+func (p *publisher) stop() error {
+	const stopTimeout = 40 * time.Second
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.done:
+		return p.failure()
+	case <-time.After(stopTimeout):
+		err := p.cmd.Process.Kill()
+		<-p.done
+		return errors.Join(fmt.Errorf("%s has not stopped %s after SIGTERM", p.name, stopTimeout), err)
+	}
+}
+
+func (p *publisher) logEnd() string {
+	content, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	const most = 2048
+	return string(content[max(0, len(content)-most):])
+}
+
+// awaitMetric waits until a metric is at least least.
+func (p *publisher) awaitMetric(ctx context.Context, metric string, least float64) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		var sum float64
-		for _, addr := range addrs {
-			sum += metricOf(ctx, addr, metric)
-		}
-		if sum >= least {
-			return nil
-		}
+	for p.metric(ctx, metric) < least {
 		select {
 		case <-tick.C:
+		case <-p.done:
+			return errors.Join(fmt.Errorf("%s has ended", p.name), p.failure())
 		case <-ctx.Done():
-			return fmt.Errorf("wait until %s is %g: %w%s", metric, least, context.Cause(ctx), p.logEnds())
-		}
-		for _, c := range p.children {
-			if c.ended() {
-				return errors.Join(fmt.Errorf("%s has ended", c.name), c.failure())
-			}
+			return fmt.Errorf("wait until %s is %g: %w; the log ends:\n%s",
+				metric, least, context.Cause(ctx), p.logEnd())
 		}
 	}
+	return nil
 }
 
-// metricOf reads one number of /metrics without labels; 0 if the relay does not answer.
-func metricOf(ctx context.Context, addr, name string) float64 {
+// metric reads one number of /metrics without labels; 0 if the relay does not answer.
+func (p *publisher) metric(ctx context.Context, name string) float64 {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.addr+"/metrics", nil)
 	if err != nil {
 		return 0
 	}
@@ -169,62 +185,4 @@ func metricOf(ctx context.Context, addr, name string) float64 {
 	}
 	value, _ := strconv.ParseFloat(string(found[1]), 64)
 	return value
-}
-
-// byLimit publishes the same messages through the AMQP library, in a process that ends by itself.
-func byLimit(_ context.Context, r *run) (*publisher, error) {
-	order, err := json.Marshal(limitOrder{
-		AMQPURL: r.world.amqp, Spec: r.world.spec, Messages: r.total(), Window: r.window,
-	})
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(r.site.Self, "limit")
-	cmd.Env = environment()
-	limit, err := r.world.startChild("publish", cmd, bytes.NewReader(order))
-	if err != nil {
-		return nil, err
-	}
-	p := ofChildren(limit)
-	p.settled = limit.await
-	return p, nil
-}
-
-// byWriter publishes in the writers right after the commit: the lowest possible latency.
-func byWriter(_ context.Context, r *run) (*publisher, error) {
-	conn, err := dial(r.world.amqp, "bench direct")
-	if err != nil {
-		return nil, err
-	}
-	channel, err := confirmingOn(conn, r.window)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	var mu sync.Mutex // the channel must not be used concurrently
-	waiting, confirmed := make(chan *amqp.DeferredConfirmation, r.window), make(chan error, 1)
-	go func() {
-		var errs []error
-		for confirm := range waiting {
-			errs = append(errs, channel.await(confirm))
-		}
-		confirmed <- errors.Join(errs...)
-	}()
-	spec, filler := r.world.spec, r.world.spec.Filler()
-	return &publisher{
-		committed: func(n int) error {
-			body := spec.Body(n, filler)
-			mu.Lock()
-			defer mu.Unlock()
-			confirm, err := channel.send(n, spec.Queue(n), body)
-			if err == nil {
-				waiting <- confirm
-			}
-			return err
-		},
-		settled: func(context.Context) error { return nil },
-		stop: func() error {
-			close(waiting)
-			return errors.Join(<-confirmed, conn.Close())
-		},
-	}, nil
 }

@@ -35,7 +35,6 @@ type Result struct {
 	Seconds  float64 `json:"seconds"`
 	Rate     float64 `json:"rate"` // messages a second in that time
 	CPU      CPU     `json:"cpu_s_per_million"`
-	Vacuum   float64 `json:"vacuum_s_per_million,omitempty"`
 	MemoryMB float64 `json:"memory_mb,omitempty"` // maximum resident memory of the measured process
 
 	Latency *Quantiles `json:"latency_ms,omitempty"`
@@ -44,7 +43,6 @@ type Result struct {
 // CPU is processor time. Measured is that of the relay, or of the program it is compared with.
 type CPU struct {
 	Measured float64 `json:"measured"`
-	Kernel   float64 `json:"measured_in_kernel"` // part of Measured
 	Postgres float64 `json:"postgres"`
 	// Walsender is the part of Postgres that decodes WAL and sends it.
 	Walsender float64 `json:"walsender"`
@@ -75,34 +73,31 @@ func (r *Result) setLatencies(latencies []time.Duration) {
 }
 
 // usage is processor time used so far.
-type usage struct{ measured, kernel, postgres, walsender, rabbitmq time.Duration }
+type usage struct{ measured, postgres, walsender, rabbitmq time.Duration }
 
-// usage reads the processor time of the processes and of the servers, without the sessions in except. That of servers
-// on other machines is 0.
-func (w *world) usage(except []int, processes ...*child) (u usage, err error) {
-	for _, c := range processes {
-		used, kernel, err := c.cpu()
-		if err != nil {
-			return u, err
-		}
-		u.measured, u.kernel = u.measured+used, u.kernel+kernel
-	}
-	if pid := w.site.Postgres.PID(); pid != 0 {
-		if u.postgres, u.walsender, err = gauge.TreeCPU(pid, except, "walsender"); err != nil {
+// usage reads the processor time of the publisher, if it was started, and of the servers, without the benchmark's own
+// sessions. That of servers on other machines is 0.
+func (r *run) usage() (u usage, err error) {
+	if r.publisher != nil {
+		if u.measured, err = r.publisher.cpu(); err != nil {
 			return u, err
 		}
 	}
-	if pid := w.site.RabbitMQ.PID(); pid != 0 {
-		u.rabbitmq, _, err = gauge.CPU(pid)
+	if pid := r.site.Postgres.PID(); pid != 0 {
+		if u.postgres, u.walsender, err = gauge.TreeCPU(pid, r.sessions, "walsender"); err != nil {
+			return u, err
+		}
+	}
+	if pid := r.site.RabbitMQ.PID(); pid != 0 {
+		u.rabbitmq, err = gauge.CPU(pid)
 	}
 	return u, err
 }
 
 func (u usage) since(before usage) usage {
 	return usage{
-		measured: u.measured - before.measured, kernel: u.kernel - before.kernel,
-		postgres: u.postgres - before.postgres, walsender: u.walsender - before.walsender,
-		rabbitmq: u.rabbitmq - before.rabbitmq,
+		measured: u.measured - before.measured, postgres: u.postgres - before.postgres,
+		walsender: u.walsender - before.walsender, rabbitmq: u.rabbitmq - before.rabbitmq,
 	}
 }
 
@@ -110,8 +105,8 @@ func (u usage) since(before usage) usage {
 func (u usage) perMillion(messages int) CPU {
 	each := func(d time.Duration) float64 { return d.Seconds() / float64(messages) * 1e6 }
 	return CPU{
-		Measured: each(u.measured), Kernel: each(u.kernel),
-		Postgres: each(u.postgres), Walsender: each(u.walsender), RabbitMQ: each(u.rabbitmq),
+		Measured: each(u.measured), Postgres: each(u.postgres),
+		Walsender: each(u.walsender), RabbitMQ: each(u.rabbitmq),
 	}
 }
 
@@ -126,8 +121,8 @@ func NewReport(ctx context.Context, site *Site, settings Settings) (*Report, err
 		Date: time.Now().UTC().Truncate(time.Second), Settings: settings,
 		Machine: fmt.Sprintf("%d cores, %s/%s%s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, gauge.Hardware()),
 		Versions: map[string]string{
-			"cdc-relay": strings.TrimPrefix(version, "cdc-relay "), "Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version,
-			"Go": runtime.Version(),
+			"cdc-relay": strings.TrimPrefix(version, "cdc-relay "), "Go": runtime.Version(),
+			"Postgres": site.Postgres.Version, "RabbitMQ": site.RabbitMQ.Version,
 		},
 	}, nil
 }
@@ -166,7 +161,6 @@ func columns() []column {
 		{"walsender", "%.1f", func(r Result) float64 { return r.CPU.Walsender }},
 		{"RabbitMQ", "%.1f", func(r Result) float64 { return r.CPU.RabbitMQ }},
 		{"all", "%.1f", func(r Result) float64 { return r.CPU.Measured + r.CPU.Postgres + r.CPU.RabbitMQ }},
-		{"+vacuum", "%.1f", func(r Result) float64 { return r.Vacuum }},
 		{"MB", "%.0f", func(r Result) float64 { return r.MemoryMB }},
 		latency("p50 ms", func(q *Quantiles) float64 { return q.P50 }),
 		latency("p99", func(q *Quantiles) float64 { return q.P99 }),

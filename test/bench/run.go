@@ -18,10 +18,12 @@ const (
 // run is one run of a case.
 type run struct {
 	Case
-	site     *Site
-	result   *Result
-	world    *world
-	arrivals *arrivals
+	site      *Site
+	result    *Result
+	world     *world
+	arrivals  *arrivals
+	publisher *publisher
+	sessions  []int // the server processes of the benchmark's own sessions, which do not count
 }
 
 func (r *run) total() int { return r.backlog + r.warmUp + r.written }
@@ -33,67 +35,60 @@ func (r *run) measure(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.world.close(ctx)) }()
 	r.arrivals = newArrivals(r.total())
-	consumer, err := consume(ctx, r.world.amqp, r.world.spec, r.arrivals)
+	stopConsumer, err := consume(ctx, r.world.amqp, r.world.spec, r.arrivals)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, consumer.Close()) }()
+	defer func() { err = errors.Join(err, stopConsumer()) }()
 	writers, err := r.openWriters(ctx)
 	if err != nil {
 		return err
 	}
 	defer writers.close()
-	if err := r.fill(ctx); err != nil {
+	if !r.IsLimit {
+		if err := fill(ctx, r.world.control, r.world.table, r.world.spec, 0, r.backlog); err != nil {
+			return err
+		}
+	}
+	if err := r.world.rest(ctx); err != nil {
 		return err
 	}
-	if r.byClock {
-		if err := r.site.byClock(ctx, true); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, r.site.byClock(context.WithoutCancel(ctx), false)) }()
-	}
-	if r.held {
-		release, err := r.world.hold(ctx)
-		if err != nil {
-			return err
-		}
-		defer release()
-	}
+	r.sessions = append(writers.pids(), int(r.world.control.PgConn().PID()))
 	return r.publish(ctx, writers)
 }
 
-// publish measures a publisher: one that drains from its start, another one when it runs and the warm-up is over. The
-// sessions of the bench do not count.
-func (r *run) publish(ctx context.Context, writers *writers) error {
-	bench := append(writers.pids(), int(r.world.control.PgConn().PID()))
-	before, err := r.world.usage(bench)
+// publish measures a publisher: one that drains from its start, another one when it runs and the warm-up is over.
+func (r *run) publish(ctx context.Context, writers *writers) (err error) {
+	before, err := r.usage()
 	if err != nil {
 		return err
 	}
-	p, err := r.start(ctx, r)
-	if err != nil {
+	defer func() {
+		if r.publisher != nil {
+			err = errors.Join(err, r.publisher.stop())
+		}
+	}()
+	if err := r.start(ctx); err != nil {
 		return err
 	}
-	err = r.write(ctx, writers, p, 0, r.warmUp)
-	if err == nil && r.backlog == 0 {
-		before, err = r.world.usage(bench, p.children...)
+	if err := r.write(ctx, writers, 0, r.warmUp); err != nil {
+		return err
 	}
-	if err == nil {
-		err = r.untilDone(ctx, writers, p, bench, before)
+	if r.backlog == 0 {
+		if before, err = r.usage(); err != nil {
+			return err
+		}
 	}
-	return errors.Join(err, p.stop())
+	return r.untilDone(ctx, writers, before)
 }
 
 // untilDone writes the messages that are to be written, and measures until all have arrived and nothing is left to do.
-func (r *run) untilDone(ctx context.Context, writers *writers, p *publisher, bench []int, before usage) error {
-	if r.backlog > 0 && r.written > 0 {
-		awaitCount(ctx, r.arrivals, 1)
-	}
+func (r *run) untilDone(ctx context.Context, writers *writers, before usage) error {
 	writing, stopWriting := context.WithCancel(ctx)
 	defer stopWriting()
 	began, written := time.Now(), make(chan error, 1)
-	go func() { written <- r.write(writing, writers, p, r.backlog+r.warmUp, r.total()) }()
-	err := r.awaitArrivals(ctx, p)
+	go func() { written <- r.write(writing, writers, r.backlog+r.warmUp, r.total()) }()
+	err := r.awaitArrivals(ctx)
 	end := time.Now()
 	if err != nil {
 		stopWriting()
@@ -103,7 +98,7 @@ func (r *run) untilDone(ctx context.Context, writers *writers, p *publisher, ben
 	}
 	settling, cancel := context.WithTimeout(ctx, stallAfter)
 	defer cancel()
-	if err := p.settled(settling); err != nil {
+	if err := r.publisher.settled(settling, r.total()); err != nil {
 		return err
 	}
 	if r.rate == 0 {
@@ -112,7 +107,7 @@ func (r *run) untilDone(ctx context.Context, writers *writers, p *publisher, ben
 			end = time.Now()
 		}
 	}
-	after, err := r.world.usage(bench, p.children...)
+	after, err := r.usage()
 	if err != nil {
 		return err
 	}
@@ -121,30 +116,13 @@ func (r *run) untilDone(ctx context.Context, writers *writers, p *publisher, ben
 	r.result.Seconds = end.Sub(began).Seconds()
 	r.result.Rate = float64(counted) / r.result.Seconds
 	r.result.CPU = after.since(before).perMillion(counted)
-	r.result.setLatencies(r.arrivals.Latencies(r.total() - r.written))
-	if r.result.MemoryMB, err = p.memory(); err != nil || r.IsLimit || r.rate > 0 {
-		return err
-	}
-	return r.measureVacuum(ctx, bench)
-}
-
-// measureVacuum measures the later cost of the run's dead rows.
-func (r *run) measureVacuum(ctx context.Context, bench []int) error {
-	bench = bench[:len(bench)-1] // the last is the session that vacuums
-	before, err := r.world.usage(bench)
-	if err != nil {
-		return err
-	}
-	if _, err := r.world.control.Exec(ctx, "VACUUM "+r.world.table.SQL()); err != nil {
-		return fmt.Errorf("vacuum: %w", err)
-	}
-	after, err := r.world.usage(bench)
-	r.result.Vacuum = after.since(before).perMillion(r.result.Messages).Postgres
+	r.result.setLatencies(r.arrivals.Latencies(r.warmUp))
+	r.result.MemoryMB, err = r.publisher.memory()
 	return err
 }
 
 // awaitArrivals waits for the last message, unless nothing arrives for stallAfter.
-func (r *run) awaitArrivals(ctx context.Context, p *publisher) error {
+func (r *run) awaitArrivals(ctx context.Context) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	last := time.Now()
@@ -159,14 +137,12 @@ func (r *run) awaitArrivals(ctx context.Context, p *publisher) error {
 		if now := r.arrivals.Count(); now > count {
 			count, last = now, time.Now()
 		}
-		for _, c := range p.children {
-			if c.ended() && c.failure() != nil {
-				return c.failure()
-			}
+		if r.publisher.ended() && r.publisher.failure() != nil {
+			return r.publisher.failure()
 		}
 		if time.Since(last) > stallAfter {
-			return fmt.Errorf("nothing arrived for %s: %d of %d messages are missing%s",
-				stallAfter, r.total()-count, r.total(), p.logEnds())
+			return fmt.Errorf("nothing arrived for %s: %d of %d messages are missing; the log ends:\n%s",
+				stallAfter, r.total()-count, r.total(), r.publisher.logEnd())
 		}
 	}
 }

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -54,7 +53,7 @@ func OpenSite(ctx context.Context, config SiteConfig) (*Site, error) {
 	if s.RabbitMQ, err = services.StartRabbitMQ(ctx, rabbitMQ); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
-	if err := s.byClock(ctx, false); err != nil {
+	if err := s.inShortRuns(ctx); err != nil {
 		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
 	return s, nil
@@ -68,27 +67,16 @@ func way(address string) services.Way {
 	return services.Local
 }
 
-// shortRuns turn timed work off in short runs: a checkpoint comes before each run, and a vacuum is measured separately
-// after it. They are not among the settings of OpenSite, because settings of the command line cannot be changed while
-// the server runs. So the user's settings override them.
-func shortRuns() map[string]string {
-	return map[string]string{"autovacuum_naptime": "1h", "checkpoint_timeout": "1h", "max_wal_size": "16GB"}
-}
-
-// byClock says whether a private server vacuums and makes checkpoints by itself, as in production.
-func (s *Site) byClock(ctx context.Context, yes bool) error {
+// inShortRuns turns timed work off on a private server: a checkpoint comes before each run. These are not among the
+// settings of OpenSite, because settings of the command line cannot be changed while the server runs. So the user's
+// settings override them.
+func (s *Site) inShortRuns(ctx context.Context) error {
 	if s.Postgres.Way == services.Environment {
 		return nil
 	}
-	var statements []string
-	for name, value := range shortRuns() {
-		if yes {
-			statements = append(statements, "ALTER SYSTEM RESET "+name)
-		} else {
-			statements = append(statements, fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value))
-		}
-	}
-	return s.Postgres.Exec(ctx, "", append(statements, "SELECT pg_reload_conf()")...)
+	return s.Postgres.Exec(ctx, "",
+		"ALTER SYSTEM SET autovacuum_naptime = '1h'", "ALTER SYSTEM SET checkpoint_timeout = '1h'",
+		"ALTER SYSTEM SET max_wal_size = '16GB'", "SELECT pg_reload_conf()")
 }
 
 // Close stops the servers that were started.

@@ -22,9 +22,8 @@ type tap struct {
 	sent atomic.Int64 // bytes
 	// For RabbitMQ: AMQP frames.
 	frames atomic.Int64
-	// For Postgres: statements and their round trips on ordinary connections, and status updates on replication
-	// connections.
-	statements, roundTrips, statusUpdates atomic.Int64
+	// For Postgres: statements and their round trips on ordinary connections.
+	statements, roundTrips atomic.Int64
 }
 
 // protocol returns what parses the bytes that a client sends on one connection.
@@ -115,9 +114,6 @@ func (f *frontend) message(m []byte) {
 	}
 	switch {
 	case f.replication:
-		if m[0] == 'd' { // CopyData
-			f.tap.statusUpdates.Add(1)
-		}
 	case m[0] == 'Q': // a simple query
 		f.tap.statements.Add(1)
 		f.tap.roundTrips.Add(1)

@@ -14,10 +14,10 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// world is what belongs to one run: a database with an outbox, a slot, and queues.
+// world is what belongs to one run: a database with an outbox, a slot, and a queue.
 type world struct {
 	site     *Site
-	name     string // of database, slot and publication, and the prefix of the queues
+	name     string // of database, slot, publication and queue
 	program  string // the cdc-relay to measure
 	database string
 	amqp     string
@@ -26,7 +26,7 @@ type world struct {
 	control  *pgx.Conn
 }
 
-// newWorld creates a database, names queues, and creates what the relay needs. The caller closes it.
+// newWorld creates a database, names a queue, and creates what the relay needs. The caller closes it.
 func (r *run) newWorld(ctx context.Context) (*world, error) {
 	s := r.site
 	s.runs++
@@ -38,9 +38,7 @@ func (r *run) newWorld(ctx context.Context) (*world, error) {
 		table:   outbox.Table{Schema: "public", Name: "outbox"},
 		spec:    r.spec,
 	}
-	for i := range max(r.queues, 1) {
-		w.spec.Queues = append(w.spec.Queues, fmt.Sprintf("%s.%d", w.name, i))
-	}
+	w.spec.Queue = w.name
 	if err := s.Postgres.Exec(ctx, "", "CREATE DATABASE "+w.name); err != nil {
 		return nil, fmt.Errorf("create a database: %w", err)
 	}
@@ -79,19 +77,6 @@ func (w *world) relayEnvironment() []string {
 	)
 }
 
-// fill inserts the backlog, and waits until the server is idle.
-func (r *run) fill(ctx context.Context) (err error) {
-	const rowsPerTransaction = 10_000
-	w := r.world
-	if !r.IsLimit {
-		err = fill(ctx, w.control, w.table, w.spec, 0, r.backlog, rowsPerTransaction, nil)
-	}
-	if err != nil {
-		return err
-	}
-	return w.rest(ctx)
-}
-
 // rest does the maintenance that the server would do later by itself.
 func (w *world) rest(ctx context.Context) error {
 	for _, statement := range []string{"VACUUM (ANALYZE)", "CHECKPOINT"} {
@@ -100,20 +85,6 @@ func (w *world) rest(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// hold keeps a transaction with a snapshot and a transaction id open until release is called.
-func (w *world) hold(ctx context.Context) (release func(), err error) {
-	conn, err := pgx.Connect(ctx, w.database)
-	if err != nil {
-		return nil, err
-	}
-	const begin = `BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()`
-	if _, err := conn.Exec(ctx, begin); err != nil {
-		closeConn(conn)
-		return nil, fmt.Errorf("hold a transaction: %w", err)
-	}
-	return func() { closeConn(conn) }, nil
 }
 
 func (w *world) logFile(name string) string {
@@ -127,7 +98,7 @@ func (w *world) close(ctx context.Context) error {
 	if w.control != nil {
 		closeConn(w.control)
 	}
-	return errors.Join(w.dropDatabase(ctx), deleteQueues(w.amqp, w.spec.Queues))
+	return errors.Join(w.dropDatabase(ctx), deleteQueue(w.amqp, w.spec.Queue))
 }
 
 // dropDatabase drops the slot first, which WITH (FORCE) would not do.

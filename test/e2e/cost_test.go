@@ -78,7 +78,7 @@ func (w *world) transactions() float64 {
 // cpu returns the processor time of the process.
 func (r *relay) cpu() time.Duration {
 	r.w.t.Helper()
-	used, _, err := gauge.CPU(r.cmd.Process.Pid)
+	used, err := gauge.CPU(r.cmd.Process.Pid)
 	if err != nil {
 		r.w.t.Skip("no /proc on this system")
 	}

@@ -11,13 +11,10 @@ import (
 // tick is the unit of processor time in /proc: USER_HZ, which is 100 on every architecture that Go supports.
 const tick = 10 * time.Millisecond
 
-// CPU returns the processor time of a process so far, in total and in the kernel, without its children.
-func CPU(pid int) (all, kernel time.Duration, err error) {
+// CPU returns the processor time of a process so far, without its children.
+func CPU(pid int) (time.Duration, error) {
 	stat, err := readStat(pid)
-	if err != nil {
-		return 0, 0, err
-	}
-	return time.Duration(stat.UTime+stat.STime) * tick, time.Duration(stat.STime) * tick, nil
+	return time.Duration(stat.UTime+stat.STime) * tick, err
 }
 
 // PeakMemory returns the maximum resident memory of a process, in bytes.

@@ -34,9 +34,9 @@ the greatest of the rounds.
 EXAMPLES
 
   cdc-relay-bench                                    # some ten minutes
-  cdc-relay-bench --only publish,drain --rounds 5
-  cdc-relay-bench --plan full --json results.json
-  cdc-relay-bench -- --max-in-flight 5000            # flags for cdc-relay run`
+  cdc-relay-bench --only publish,drain --rounds 5 --bytes 100000
+  cdc-relay-bench --only 'drain*' --against FILE     # two builds in turns
+  cdc-relay-bench -- --mode poll                     # flags for cdc-relay run`
 
 func newApp(stdout, stderr io.Writer) *cli.App {
 	return &cli.App{
@@ -86,15 +86,15 @@ func appFlags() []cli.Flag {
 		return &cli.DurationFlag{Name: name, Value: value, Usage: usage}
 	}
 	return []cli.Flag{
-		text("plan", "quick", "quick: some ten minutes; full: everything, some two hours"),
-		text("only", "",
-			"`LIST` of names or patterns of cases with commas between them (default: the cases of the plan)"),
+		text("only", "", "`LIST` of names or patterns of cases with commas between them (default: all)"),
 		&cli.BoolFlag{Name: "list", Usage: "print the cases and exit"},
 		number("rounds", 3, "how often each case is measured"),
 		number("messages", 200_000, "how many messages wait or are published"),
+		number("bytes", 300, "the size of a message"),
+		number("keys", 10_000, "how many ordering keys the cases with keys have"),
+		text("queue-type", "", "the type of the queue, such as quorum (default: that of the server)"),
 		number("max-in-flight", 2000, "the relay's --max-in-flight; the limits use at most 400"),
 		duration("steady", 15*time.Second, "how long a steady load lasts"),
-		duration("held", 30*time.Minute, "how long a transaction is held open"),
 		duration("timeout", 10*time.Minute, "the limit for one run"),
 		text("relay", "", "`FILE`: the cdc-relay to measure (default: next to this program, else in PATH)"),
 		text("against", "", "`FILE`: another build of cdc-relay, measured in turns with the first"),
@@ -109,8 +109,8 @@ func appFlags() []cli.Flag {
 func readOptions(c *cli.Context) (*options, error) {
 	o := &options{
 		settings: bench.Settings{
-			Messages: c.Int("messages"), Bytes: 300, Keys: 10_000, Window: c.Int("max-in-flight"),
-			Steady: c.Duration("steady"), Held: c.Duration("held"),
+			Messages: c.Int("messages"), Bytes: c.Int("bytes"), Keys: c.Int("keys"), QueueType: c.String("queue-type"),
+			Window: c.Int("max-in-flight"), Steady: c.Duration("steady"),
 		},
 		rounds: c.Int("rounds"), timeout: c.Duration("timeout"),
 		postgres: c.StringSlice("postgres"), json: c.String("json"), list: c.Bool("list"),
@@ -119,23 +119,13 @@ func readOptions(c *cli.Context) (*options, error) {
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
 		return nil, usagef("unexpected %q; flags for cdc-relay run go after --", first)
 	}
-	for _, check := range []struct {
-		wrong bool
-		text  string
-	}{
-		{o.rounds < 1, "--rounds: want at least 1"},
-		{o.settings.Messages < 1, "--messages: want at least 1"},
-		{o.settings.Window < 1, "--max-in-flight: want at least 1"},
-		{o.settings.Held < 3*time.Second, "--held: want at least 3s"},
-		{o.settings.Steady < time.Second, "--steady: want at least 1s"},
-		{o.timeout <= 0, "--timeout: want more than 0"},
-	} {
-		if check.wrong {
-			return nil, usagef("%s", check.text)
+	for _, name := range []string{"rounds", "messages", "bytes", "keys", "max-in-flight"} {
+		if c.Int(name) < 1 {
+			return nil, usagef("--%s: want at least 1", name)
 		}
 	}
 	var err error
-	if o.cases, err = selectCases(c.String("plan"), c.String("only"), bench.Cases(o.settings)); err != nil {
+	if o.cases, err = selectCases(c.String("only"), bench.Cases(o.settings)); err != nil {
 		return nil, err
 	}
 	if o.list {
@@ -151,13 +141,10 @@ func readOptions(c *cli.Context) (*options, error) {
 	return o, err
 }
 
-// selectCases returns the listed cases in their own order. Each pattern must match at least one.
-func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
-	switch {
-	case plan != "quick" && plan != "full":
-		return nil, usagef("--plan is %q: want quick or full", plan)
-	case list == "":
-		return slices.DeleteFunc(slices.Clone(all), func(one bench.Case) bool { return one.Full && plan == "quick" }), nil
+// selectCases returns the listed cases in their own order, or all. Each pattern must match at least one.
+func selectCases(list string, all []bench.Case) ([]bench.Case, error) {
+	if list == "" {
+		return all, nil
 	}
 	wanted := make(map[string]bool)
 	for pattern := range strings.SplitSeq(list, ",") {
@@ -176,7 +163,7 @@ func selectCases(plan, list string, all []bench.Case) ([]bench.Case, error) {
 			return nil, usagef("--only: there is no case %q, see cdc-relay-bench --list", pattern)
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(one bench.Case) bool { return !wanted[one.Name] }), nil
+	return slices.DeleteFunc(all, func(one bench.Case) bool { return !wanted[one.Name] }), nil
 }
 
 // findRelay finds the program to measure.
@@ -240,9 +227,6 @@ func measure(ctx context.Context, o *options, stdout io.Writer) (err error) {
 func rounds(ctx context.Context, o *options, site *bench.Site, report *bench.Report, stdout io.Writer) error {
 	for round := 1; round <= o.rounds; round++ {
 		for _, one := range o.cases {
-			if one.Once && round > 1 {
-				continue
-			}
 			result, err := one.Run(ctx, site, round, o.timeout)
 			if err != nil {
 				return err

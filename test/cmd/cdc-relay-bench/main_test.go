@@ -40,10 +40,9 @@ func TestShortCasesRun(t *testing.T) {
 		t.Fatalf("build the relay: %v\n%s", err, out)
 	}
 	file := filepath.Join(t.TempDir(), "results.json")
-	const cases = "publish,drain,publish-written,stream-keyed,transaction," +
-		"direct-500,relay-500,long-held"
+	const cases = "publish,drain,publish-written,stream-keyed,relay-500"
 	code, stdout, stderr := execute(t, "--relay", relay, "--only", cases, "--rounds", "1", "--messages", "200",
-		"--steady", "1s", "--held", "3s", "--json", file)
+		"--steady", "1s", "--json", file)
 	if code != exitDone {
 		t.Fatalf("exit code %d:\n%s\n%s", code, stdout, stderr)
 	}
@@ -62,13 +61,8 @@ func TestShortCasesRun(t *testing.T) {
 		if result.Rate <= 0 || result.Messages <= 0 || result.Duplicates > 0 {
 			t.Errorf("%+v", result)
 		}
-		paced := strings.HasSuffix(result.Case, "-500") || result.Case == "long-held"
-		if paced != (result.Latency != nil) {
+		if paced := result.Case == "relay-500"; paced != (result.Latency != nil) {
 			t.Errorf("latencies of %s: %+v", result.Case, result.Latency)
-		}
-		// The system counts processor time in steps of 10 ms, which is about what the short cases take.
-		if result.Case == "long-held" && result.CPU.Measured <= 0 {
-			t.Errorf("%+v", result)
 		}
 	}
 }
