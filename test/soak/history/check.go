@@ -78,8 +78,7 @@ func Effect(lines io.Reader) ([]string, error) {
 		case l.Delivered != nil:
 			d := l.Delivered
 			m := told[d.Message]
-			effect = append(effect, fmt.Sprintf("%s %s: arrived, content %s %s",
-				d.Message, m.Kind, d.Content, d.Damaged))
+			effect = append(effect, fmt.Sprintf("%s %s: arrived, %s", d.Message, m.Kind, d.Content))
 			if !arrived[d.Message] && m.Key != "" {
 				effect = append(effect, fmt.Sprintf("%s %s: place %d of key %s, after place %d",
 					d.Message, m.Kind, m.Seq, m.Key, newest[m.Key]))

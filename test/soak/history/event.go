@@ -38,6 +38,8 @@ type Message struct {
 	NotBefore time.Duration `json:"not_before,omitempty"`
 	// Discarded: inserted after a savepoint that was rolled back. It must never arrive.
 	Discarded bool `json:"discarded,omitempty"`
+	// Content describes everything that must arrive unchanged.
+	Content string `json:"content,omitempty"`
 }
 
 // Transaction is a transaction that a writer is about to end. Besides its messages it inserts a business row with its
@@ -67,9 +69,7 @@ type Delivery struct {
 	// Redelivered: the broker delivered this copy before, on a connection that broke. Such a second arrival is not a
 	// duplicate of the relay's.
 	Redelivered bool `json:"redelivered,omitempty"`
-	// Damaged says how it differs from what was written: body, headers, properties. Empty: it does not.
-	Damaged string `json:"damaged,omitempty"`
-	// Content is a checksum of what must be equal in every run of a seed: see Effect.
+	// Content is as in Message, of what arrived.
 	Content string `json:"content,omitempty"`
 }
 

@@ -35,6 +35,17 @@ func (s *state) found() []Violation {
 	return all
 }
 
+// apart returns what two texts have at their first difference.
+func apart(a, b string) (string, string) {
+	const most = 60
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	n = max(0, n-most/2)
+	return a[n:min(len(a), n+most)], b[n:min(len(b), n+most)]
+}
+
 // describe names a message in a sentence.
 func (s *state) describe(m *message) string {
 	if m.transaction == noTransaction {

@@ -72,7 +72,7 @@ func (f *fullDisk) Write(p []byte) (int, error) {
 func TestErrorsOfTheFileAreReturned(t *testing.T) {
 	for _, bytes := range []int{1 << 20, 200} { // while it is written, and by the last flush
 		r := NewRecorder(&fullDisk{room: 200}, Run{})
-		r.Delivered(Delivery{Damaged: strings.Repeat("x", bytes)})
+		r.Delivered(Delivery{Content: strings.Repeat("x", bytes)})
 		if err := r.Close(); !errors.Is(err, errFull) {
 			t.Errorf("Close returned %v, want %v", err, errFull)
 		}

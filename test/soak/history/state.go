@@ -45,6 +45,7 @@ type message struct {
 	key         int32         // or noKey
 	seq         int32
 	kind        Kind
+	content     string
 	is          marks
 }
 
@@ -123,7 +124,7 @@ func (s *state) announce(told *Message, place int32) {
 		m.is |= tooSoon
 	}
 	m.transaction = place
-	m.kind = told.Kind
+	m.kind, m.content = told.Kind, told.Content
 	m.seq = int32(told.Seq)
 	if told.Discarded {
 		m.is |= discarded
@@ -168,10 +169,11 @@ func (s *state) endedAs(e *ended) {
 func (s *state) delivered(d *Delivery) {
 	i := s.messageOf(d.Message)
 	m := &s.messages[i]
-	if d.Damaged != "" {
+	if m.transaction != noTransaction && d.Content != m.content {
 		s.counters.Damaged++
-		s.find(Damaged, s.now,
-			"%s arrived at %s%s, damaged: %s", s.describe(m), at(s.now), fromQueue(d.Queue), d.Damaged)
+		got, want := apart(d.Content, m.content)
+		s.find(Damaged, s.now, "%s arrived at %s%s with %q in place of %q",
+			s.describe(m), at(s.now), fromQueue(d.Queue), got, want)
 	}
 	if due, waits := s.notBefore[i]; waits && s.now < due-earlyTolerance {
 		s.counters.Early++

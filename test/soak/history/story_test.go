@@ -180,7 +180,7 @@ func eventsOf(t testing.TB, words []string, names map[outbox.UUID]string) []line
 		d.Marked = slices.Contains(words, "marked")
 		d.Redelivered = slices.Contains(words, "redelivered")
 		if i := slices.Index(words, "damaged"); i > 0 {
-			d.Damaged = words[i+1]
+			d.Content = words[i+1]
 		}
 		return []line{{Delivered: &d}}
 	case words[1] == "in":

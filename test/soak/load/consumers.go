@@ -91,7 +91,7 @@ func (c *Consumers) session(ctx context.Context, queue string) error {
 			if !ok {
 				return nil
 			}
-			c.record.Delivered(inspect(&d, queue))
+			c.record.Delivered(delivery(&d, queue))
 			if err := d.Ack(false); err != nil {
 				return err
 			}

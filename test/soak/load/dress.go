@@ -1,9 +1,14 @@
 package load
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
@@ -36,36 +41,61 @@ func (p *planner) address(r *row, queue string) {
 	}
 }
 
-// dress gives some rows headers and properties.
-func (p *planner) dress(r *row) {
-	headers, properties := p.chance(300), p.chance(200)
-	if headers {
-		r.headers = object(map[string]any{
+// fill gives the row a body, and some rows headers and properties.
+func (p *planner) fill(r *row) {
+	want := amqp.Delivery{RoutingKey: r.routingKey, DeliveryMode: amqp.Persistent, Timestamp: time.Unix(1, 0)}
+	if r.exchange != nil {
+		want.Exchange = *r.exchange
+	}
+	r.body, want.ContentType = p.body(r), "application/json"
+	if r.Kind == history.Binary {
+		want.ContentType = "application/octet-stream"
+	}
+	if p.chance(300) {
+		want.Headers = amqp.Table{
 			"tenant":      fmt.Sprintf("größe-%d", p.random.IntN(100)),
 			"count":       p.random.Int64() - p.random.Int64(),
 			"ratio":       0.25,
 			"flag":        p.chance(500),
 			"none":        nil,
-			"list":        []any{1, "two", 3.5, []any{}},
-			"nested":      map[string]any{"a": map[string]any{"b": -1}},
+			"list":        []any{int64(1), "two", 3.5, []any{true}},
+			"nested":      amqp.Table{"a": amqp.Table{"b": int64(-1)}},
 			"traceparent": fmt.Sprintf("00-%032x-%016x-01", p.random.Uint64(), p.random.Uint64()),
-		})
+		}
+		r.headers = object(want.Headers)
 	}
-	if properties {
+	if p.chance(200) {
+		want.Type, want.AppId, want.ReplyTo, want.ContentEncoding = "order", "soak", "answers", "identity"
+		want.CorrelationId, want.Priority = fmt.Sprint(p.random.Uint32()), uint8(p.random.IntN(10))
+		want.ContentType, want.Expiration = "application/x-soak", "86400000"
 		r.properties = object(map[string]any{
-			"type":             "order",
-			"app_id":           "soak",
-			"correlation_id":   fmt.Sprint(p.random.Uint32()),
-			"reply_to":         "answers",
-			"priority":         p.random.IntN(10),
-			"content_encoding": "identity",
-			"content_type":     "application/x-soak",
-			"expiration":       86400000,
+			"type": want.Type, "app_id": want.AppId, "reply_to": want.ReplyTo, "content_encoding": want.ContentEncoding,
+			"correlation_id": want.CorrelationId, "priority": want.Priority,
+			"content_type": want.ContentType, "expiration": 86400000,
 		})
 	}
 	if r.Kind == history.Impossible {
 		p.spoil(r)
 	}
+	want.Body = r.body
+	r.Content = content(&want)
+}
+
+// body formats its JSON as no encoder would, because the relay promises to keep every byte.
+func (p *planner) body(r *row) []byte {
+	size := p.between(0, 600)
+	if r.Kind == history.Large {
+		size = p.between(500_000, 2_000_000)
+	}
+	var seed [32]byte
+	copy(seed[:], r.ID[:])
+	body := make([]byte, size)
+	_, _ = rand.NewChaCha8(seed).Read(body) // never fails
+	if r.Kind == history.Binary {
+		return body
+	}
+	fill := base64.StdEncoding.EncodeToString(body)
+	return fmt.Appendf(nil, `{ "id":"%s",  "fill": "\u0000\/é😀 %s"}`+"\n", r.ID, fill)
 }
 
 // spoil makes a row that the table accepts, but AMQP or the broker does not.
@@ -85,7 +115,7 @@ func (p *planner) spoil(r *row) {
 }
 
 // object returns JSON with sorted keys, so that the same choices give the same text.
-func object(fields map[string]any) string {
+func object(fields any) string {
 	text, err := json.Marshal(fields)
 	if err != nil {
 		panic(fmt.Sprintf("marshal %v: %v", fields, err)) // constants of this file

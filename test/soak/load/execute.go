@@ -194,11 +194,7 @@ func (e *executor) insert(ctx context.Context, conn *pgx.Conn, rows []row) error
 			places = append(places, strings.Replace(column[1], "%d", strconv.Itoa(len(args)+j+1), 1))
 		}
 		values = append(values, "("+strings.Join(places, ", ")+")")
-		fields, err := e.fields(&rows[i])
-		if err != nil {
-			return err
-		}
-		args = append(args, fields...)
+		args = append(args, rows[i].fields()...)
 	}
 	sql := "INSERT INTO " + e.table.SQL() + " (" + strings.Join(names, ", ") + ") VALUES " + strings.Join(values, ", ")
 	now := e.record.Now() // before the server reads its clock, so that a scheduled row is not due earlier than this
@@ -220,14 +216,13 @@ func (e *executor) copy(ctx context.Context, conn *pgx.Conn, rows []row) error {
 	last := len(names) - 1
 	_, err := conn.CopyFrom(ctx, pgx.Identifier{e.table.Schema, e.table.Name}, names[:last],
 		pgx.CopyFromSlice(len(rows), func(i int) ([]any, error) {
-			fields, err := e.fields(&rows[i])
-			return fields[:last], err
+			return rows[i].fields()[:last], nil
 		}))
 	return err
 }
 
 // fields are a row's values in the order of columns.
-func (e *executor) fields(r *row) ([]any, error) {
+func (r *row) fields() []any {
 	fields := make([]any, 9)
 	fields[0], fields[2] = [16]byte(r.ID), r.routingKey
 	if r.exchange != nil {
@@ -236,15 +231,11 @@ func (e *executor) fields(r *row) ([]any, error) {
 	if r.Key != "" {
 		fields[3] = r.Key
 	}
-	body, write, at := []byte(nil), jsonBody, 4
 	if r.Kind == history.Binary {
-		write, at = binaryBody, 5
+		fields[5] = r.body
+	} else {
+		fields[4] = r.body
 	}
-	body, err := write(aboutRow(e.run, r), r.fill, r.fillSeed)
-	if err != nil {
-		return fields, fmt.Errorf("make the body of message %s: %w", r.ID, err)
-	}
-	fields[at] = body
 	if r.headers != "" {
 		fields[6] = r.headers
 	}
@@ -254,5 +245,5 @@ func (e *executor) fields(r *row) ([]any, error) {
 	if r.delay > 0 {
 		fields[8] = float64(r.delay.Milliseconds())
 	}
-	return fields, nil
+	return fields
 }

@@ -17,8 +17,7 @@ type row struct {
 	routingKey string
 	headers    string // JSON, or empty
 	properties string // JSON, or empty
-	fill       int    // bytes of filler in the body
-	fillSeed   uint64
+	body       []byte
 	delay      time.Duration // of a scheduled row
 }
 
@@ -221,11 +220,7 @@ func (p *planner) kind() history.Kind {
 
 // add draws a row of a kind. With keyed, it has a key of this writer unless it is scheduled.
 func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
-	r := row{Message: history.Message{ID: p.uuid(), Kind: kind}, fillSeed: p.random.Uint64()}
-	r.fill = p.between(0, 600)
-	if kind == history.Large {
-		r.fill = p.between(500_000, 2_000_000)
-	}
+	r := row{Message: history.Message{ID: p.uuid(), Kind: kind}}
 	if kind == history.Scheduled {
 		r.delay = time.Duration(p.between(500, 2500)) * time.Millisecond
 	}
@@ -239,7 +234,7 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 		queue = p.topology.queueOf(key.name)
 	}
 	p.address(&r, queue)
-	p.dress(&r)
+	p.fill(&r)
 	t.rows = append(t.rows, r)
 }
 
