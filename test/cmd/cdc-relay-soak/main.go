@@ -112,7 +112,7 @@ EXIT CODES
 EXAMPLES
 
   cdc-relay-soak
-  cdc-relay-soak --duration 1h --faults 'relay-*,postgres-stop-fast' --json report.json
+  cdc-relay-soak --duration 1h --faults 'relay-*,postgres-stop-fast'
   cdc-relay-soak --runs 5 --duration 10s      # five runs that must have the same result
   cdc-relay-soak -- --max-in-flight 100       # flags for cdc-relay run`
 

@@ -32,7 +32,6 @@ type options struct {
 	overlap       float64 // 0 to 1
 	recoverWithin time.Duration
 	drainWithin   time.Duration // 0: no limit
-	json          string        // a file; empty: none
 	relayArgs     []string
 
 	command string // the command line that repeats the run
@@ -79,7 +78,6 @@ func (o *options) appFlags() []cli.Flag {
 		duration("recover-within", &o.recoverWithin, 10*time.Second, "the limit for the first arrival after a fault"),
 		duration("drain-within", &o.drainWithin, 0,
 			"the limit for the last rows to leave the outbox at the end (default: none)"),
-		&cli.StringFlag{Name: "json", Destination: &o.json, Usage: "`FILE`: write the report as JSON"},
 	}
 }
 

@@ -124,7 +124,7 @@ func (p *process) runOfSeveral(ctx context.Context, asked <-chan struct{}, s *so
 	}
 	c := verdict.Counters
 	fmt.Fprintf(p.stdout, "  %d messages, %d dead letters, %d duplicates, %d faults, %s, %d lines of result\n",
-		c.Delivered, c.DeadLettered, c.Duplicated, len(verdict.Faults), short(time.Since(began)), len(effect))
+		c.Delivered, c.DeadLettered, c.Duplicated, verdict.Faults, history.Short(time.Since(began)), len(effect))
 	if verdict.Result == history.Pass {
 		return effect, s.unmade()
 	}
@@ -133,27 +133,14 @@ func (p *process) runOfSeveral(ctx context.Context, asked <-chan struct{}, s *so
 
 // conclude writes the report of a run.
 func (p *process) conclude(s *soak, verdict *history.Verdict) error {
-	err := errors.Join(s.writeJSON(verdict), verdict.WriteText(p.stdout))
+	fmt.Fprint(p.stdout, verdict.Text)
 	switch {
-	case err != nil:
-		return err
 	case verdict.Incomplete != "":
 		return fmt.Errorf("nothing is proved: %s", verdict.Incomplete)
 	case verdict.Result == history.Fail:
 		return errViolated
 	}
 	return s.unmade()
-}
-
-func (s *soak) writeJSON(verdict *history.Verdict) error {
-	if s.opts.json == "" {
-		return nil
-	}
-	file, err := os.Create(s.opts.json)
-	if err != nil {
-		return err
-	}
-	return errors.Join(verdict.WriteJSON(file), file.Close())
 }
 
 // unmade returns an error if faults were not made: the run does not prove what its plan says.

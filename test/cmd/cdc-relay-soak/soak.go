@@ -68,7 +68,7 @@ func (s *soak) violation(text string) {
 	if s.recorder != nil {
 		at = s.recorder.Now()
 	}
-	s.findings = append(s.findings, history.Finding{At: history.Milliseconds(at), What: text})
+	s.findings = append(s.findings, history.Finding{At: at, What: text})
 }
 
 // run does everything until the history is closed, and judges it. asked ends the faults; the end of ctx ends
@@ -137,12 +137,10 @@ func (s *soak) prepare(ctx context.Context) error {
 	if err := s.state.CreateTables(ctx); err != nil {
 		return err
 	}
+	versions := fmt.Sprintf("%s, Postgres %s, RabbitMQ %s", version, s.world.Postgres.Version, s.world.RabbitMQ.Version)
+	s.note("%s", versions)
 	recorder := history.NewRecorder(s.history, history.Run{
-		Seed: s.opts.seed, Command: s.opts.command, RecoverWithin: s.opts.recoverWithin,
-		Versions: map[string]string{
-			"cdc-relay": strings.TrimPrefix(version, "cdc-relay "),
-			"Postgres":  s.world.Postgres.Version, "RabbitMQ": s.world.RabbitMQ.Version,
-		},
+		Seed: s.opts.seed, Command: s.opts.command, RecoverWithin: s.opts.recoverWithin, Versions: versions,
 	})
 	s.mu.Lock()
 	s.recorder = recorder
@@ -217,7 +215,7 @@ func (s *soak) make(ctx context.Context, r round, ids int) (recovered <-chan str
 			defer mu.Unlock()
 			s.recorder.FaultHealed(id)
 			recovered = s.watch.await()
-			s.note("fault %d: %s, fixed after %s: %s", id, name, short(time.Since(began)), detail)
+			s.note("fault %d: %s, fixed after %s: %s", id, name, history.Short(time.Since(began)), detail)
 			if err != nil && ctx.Err() == nil {
 				s.note("it failed to run: %s", err)
 				s.notMade = append(s.notMade, fmt.Sprintf("%s: %s", name, err))
@@ -234,15 +232,12 @@ func (s *soak) awaitRecovery(ctx context.Context, recovered <-chan struct{}) {
 	defer timeout.Stop()
 	select {
 	case <-recovered:
-		s.note("recovered in %s", short(time.Since(healed)))
+		s.note("recovered in %s", history.Short(time.Since(healed)))
 	case <-timeout.C:
 		s.note("nothing new has arrived for %s", recoveryTimeout)
 	case <-ctx.Done():
 	}
 }
-
-// short rounds to a readable precision.
-func short(d time.Duration) string { return history.Milliseconds(d).String() }
 
 // end waits until everything has arrived, and records the final state. Problems of the relay show in the history and
 // are not errors here.
@@ -261,7 +256,7 @@ func (s *soak) end(ctx context.Context) error {
 		s.note("%s", err)
 	}
 	if took := time.Since(began); s.opts.drainWithin > 0 && took > s.opts.drainWithin {
-		s.violation("the outbox took " + short(took) + " to empty at the end")
+		s.violation("the outbox took " + history.Short(took) + " to empty at the end")
 	}
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -306,18 +301,9 @@ func (s *soak) readLogs() error {
 
 // judge checks the history, and adds what it does not show.
 func (s *soak) judge() (*history.Verdict, error) {
-	verdict, err := reread(s.history, history.Check)
-	if err != nil {
-		return nil, err
-	}
-	if found := len(s.findings); found > 0 {
-		const most = 20
-		verdict.Result = history.Fail
-		verdict.Violations = append(verdict.Violations, history.Violation{
-			Code: "conduct", Count: found, First: s.findings[:min(most, found)],
-		})
-	}
-	return verdict, nil
+	return reread(s.history, func(lines io.Reader) (*history.Verdict, error) {
+		return history.Check(lines, s.findings...)
+	})
 }
 
 func reread[T any](file *os.File, read func(io.Reader) (T, error)) (result T, err error) {

@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Check reads what a Recorder wrote until it was closed, and judges it.
-func Check(lines io.Reader) (*Verdict, error) {
+// Check reads what a Recorder wrote until it was closed, and judges it. It also reports what the history does not show:
+// the conduct of the relays.
+func Check(lines io.Reader, conduct ...Finding) (*Verdict, error) {
 	s := newState()
 	if err := read(lines, s.take); err != nil {
 		return nil, err
+	}
+	for _, found := range conduct {
+		s.find(Conduct, found.At, "%s", found.What)
 	}
 	return s.verdict(), nil
 }
@@ -33,33 +36,6 @@ func read(lines io.Reader, take func(*line)) error {
 		take(&l)
 	}
 }
-
-// take passes a line to its handler.
-func (s *state) take(l *line) {
-	s.lines++
-	s.now = l.At
-	switch {
-	case l.Run != nil:
-		s.run = *l.Run
-	case l.Ending != nil:
-		s.ending(l.Ending)
-	case l.Ended != nil:
-		s.endedAs(l.Ended)
-	case l.Delivered != nil:
-		s.delivered(l.Delivered)
-	case l.Began != nil:
-		s.faultBegan(l.Began)
-	case l.Healed != nil:
-		s.faults[s.faultIndex[*l.Healed]].healed = s.now
-	case l.Remaining != nil:
-		s.remaining(l.Remaining)
-	case l.Kept != nil:
-		s.transactions[s.byID[*l.Kept]].kept = true
-	}
-}
-
-// at formats a time of the run.
-func at(d time.Duration) string { return d.Round(time.Millisecond).String() }
 
 // Effect returns what a history has in common with each other run of the same messages, as sorted lines: the content of
 // each message that arrived, the order of the first arrivals of each key, and what the tables contain at the end.

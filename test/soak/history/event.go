@@ -103,8 +103,8 @@ type Run struct {
 	Seed int64 `json:"seed"`
 	// Command is the command line that repeats the run, with the seed.
 	Command string `json:"command,omitempty"`
-	// Versions are the versions of the relay, Postgres, RabbitMQ and other programs, by name.
-	Versions map[string]string `json:"versions,omitempty"`
+	// Versions are those of the relay, Postgres and RabbitMQ.
+	Versions string `json:"versions,omitempty"`
 	// Started is the wall-clock time at the recorder's zero.
 	Started time.Time `json:"started,omitzero"`
 	// RecoverWithin is the limit in nanoseconds for the arrival of a message committed after a fault's end. 0:

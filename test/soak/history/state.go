@@ -7,236 +7,217 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-const (
-	// never is the time of an event that did not happen.
-	never = time.Duration(math.MaxInt64)
-	// noTransaction stands for the transaction of a message that no transaction reported.
-	noTransaction = -1
-	noKey         = -1
-)
+// never is the time of an event that did not happen.
+const never = time.Duration(math.MaxInt64)
 
 // state is a history as read so far. Reading lines only fills it; verdict judges what needs the end.
 type state struct {
-	run   Run
-	lines int
-	now   time.Duration // the latest time of a line
+	run Run
+	now time.Duration // the latest time of a line
 
-	messages     []message
-	index        map[outbox.UUID]int32 // into messages
-	transactions []transaction
-	byID         map[int64]int32 // into transactions
-	keys         []key
-	keyIndex     map[string]int32
-	notBefore    map[int32]time.Duration // of scheduled messages
-	arrivals     []int32                 // messages in the order of their first arrival
+	messages     []*message
+	byID         map[outbox.UUID]*message
+	transactions []*transaction
+	byNumber     map[int64]*transaction
+	keys         map[string]*key
+	arrivals     []*message // in the order of their first arrival
 	duplicates   []duplicate
 	rows         []row
-	faults       []fault
-	faultIndex   map[int]int
+	faults       []*fault
+	byFault      map[int]*fault
 
 	counters   Counters
-	violations map[Code]*Violation
+	violations map[Code]*violation
 }
 
 type message struct {
-	id          outbox.UUID
-	firstAt     time.Duration // of its first arrival
-	transaction int32         // or noTransaction
-	key         int32         // or noKey
-	seq         int32
-	kind        Kind
-	content     string
-	is          marks
+	Message              // only the ID if no transaction told of it
+	tx      *transaction // nil: no transaction told of it
+	key     *key         // nil: none
+
+	arrivedAt   time.Duration // its first arrival
+	sawUnmarked bool          // a copy without x-possible-duplicate arrived
+	redelivered bool          // the first recorded arrival was a redelivery by the broker
+	tooSoon     bool          // it arrived before its transaction was about to end
+	// It has a row at the end.
+	inOutbox, deadLetter bool
 }
 
-type marks uint16
+func (m *message) arrived() bool { return m.arrivedAt != never }
 
-const (
-	arrived      marks = 1 << iota
-	sawUnmarked        // a copy without x-possible-duplicate arrived
-	rearrived          // the first recorded arrival was a redelivery by the broker
-	discarded          // after a savepoint that was rolled back
-	tooSoon            // arrived before its transaction was about to end
-	inOutbox           // has a row at the end
-	inDeadLetter       // has a row at the end
-)
+// settled reports whether the message arrived or is in a table.
+func (m *message) settled() bool { return m.arrived() || m.inOutbox || m.deadLetter }
 
-func (m *message) has(x marks) bool { return m.is&x != 0 }
+// prompt reports whether a committed message should arrive at once: it can be delivered, is not scheduled, and no
+// message of its key legitimately blocks it.
+func (m *message) prompt() bool {
+	return m.NotBefore == 0 && m.Kind.Arrives() && !m.Discarded && (m.key == nil || !m.key.waits)
+}
 
 type transaction struct {
 	id       int64
+	writer   int
 	endingAt time.Duration
 	endedAt  time.Duration // as endingAt, until its end is reported
-	writer   int32
 	outcome  Outcome
 	kept     bool
 }
 
 type key struct {
-	name string
 	// waits: it has messages that may legitimately block the others: scheduled ones, or ones that are always rejected.
 	waits bool
-	// heldFrom is the position of the first message scheduled for a time after the end; math.MaxInt32: none.
-	heldFrom int32
+	// heldFrom is the position of the first message scheduled for a time after the end; math.MaxInt: none.
+	heldFrom int
+	newest   *message // for judgeOrder: the last message that arrived; nil: none
 }
 
 type duplicate struct {
+	*message
 	at       time.Duration
-	message  int32
 	unmarked bool // and an unmarked copy had arrived before
 }
 
 type row struct {
-	at         time.Duration
-	message    int32
-	attempts   int
-	deadLetter bool
-	reason     string
-	lastError  string
+	Row
+	*message
+	at time.Duration
+}
+
+type fault struct {
+	Fault
+	began  time.Duration
+	healed time.Duration // never: it was not healed within the history
+	// firstCommit is the first commit after healed of a message that should arrive. firstArrival is the first arrival
+	// of a message committed after healed. caughtUp is when everything committed before healed had arrived. Each can be
+	// never.
+	firstCommit  time.Duration
+	firstArrival time.Duration
+	caughtUp     time.Duration
+	charged      int // duplicates
 }
 
 func newState() *state {
 	return &state{
-		index:      make(map[outbox.UUID]int32),
-		byID:       make(map[int64]int32),
-		keyIndex:   make(map[string]int32),
-		notBefore:  make(map[int32]time.Duration),
-		faultIndex: make(map[int]int),
-		violations: make(map[Code]*Violation),
+		byID:       make(map[outbox.UUID]*message),
+		byNumber:   make(map[int64]*transaction),
+		keys:       make(map[string]*key),
+		byFault:    make(map[int]*fault),
+		violations: make(map[Code]*violation),
 	}
 }
 
-func (s *state) ending(t *Transaction) {
-	place := int32(len(s.transactions))
-	s.byID[t.ID] = place
-	s.transactions = append(s.transactions,
-		transaction{id: t.ID, endingAt: s.now, endedAt: s.now, writer: int32(t.Writer)})
-	for i := range t.Messages {
-		s.announce(&t.Messages[i], place)
-	}
-}
-
-// announce adds a message of a transaction that is about to end.
-func (s *state) announce(told *Message, place int32) {
-	i := s.messageOf(told.ID)
-	m := &s.messages[i]
-	if m.has(arrived) {
-		m.is |= tooSoon
-	}
-	m.transaction = place
-	m.kind, m.content = told.Kind, told.Content
-	m.seq = int32(told.Seq)
-	if told.Discarded {
-		m.is |= discarded
-	}
-	if told.NotBefore > 0 {
-		s.notBefore[i] = told.NotBefore
-	}
-	if told.Key != "" {
-		m.key = s.keyOf(told.Key)
-		if told.NotBefore > 0 || !m.kind.Arrives() {
-			s.keys[m.key].waits = true
+// take passes a line to its handler.
+func (s *state) take(l *line) {
+	s.now = l.At
+	switch {
+	case l.Run != nil:
+		s.run = *l.Run
+	case l.Ending != nil:
+		s.ending(l.Ending)
+	case l.Ended != nil:
+		t := s.byNumber[l.Ended.ID]
+		t.outcome, t.endedAt = l.Ended.Outcome, s.now
+	case l.Delivered != nil:
+		s.delivered(l.Delivered)
+	case l.Began != nil:
+		f := &fault{
+			Fault: *l.Began, began: s.now, healed: never, firstCommit: never, firstArrival: never, caughtUp: never,
 		}
+		s.byFault[f.ID] = f
+		s.faults = append(s.faults, f)
+	case l.Healed != nil:
+		s.byFault[*l.Healed].healed = s.now
+	case l.Remaining != nil:
+		s.remaining(l.Remaining)
+	case l.Kept != nil:
+		s.byNumber[*l.Kept].kept = true
 	}
 }
 
-// messageOf returns the message, or creates one that no transaction reported.
-func (s *state) messageOf(id outbox.UUID) int32 {
-	if i, known := s.index[id]; known {
-		return i
+func (s *state) ending(told *Transaction) {
+	t := &transaction{id: told.ID, writer: told.Writer, endingAt: s.now, endedAt: s.now}
+	s.byNumber[t.id] = t
+	s.transactions = append(s.transactions, t)
+	for _, one := range told.Messages {
+		m := s.message(one.ID)
+		m.Message, m.tx, m.tooSoon = one, t, m.arrived()
+		if one.Key == "" {
+			continue
+		}
+		if s.keys[one.Key] == nil {
+			s.keys[one.Key] = &key{heldFrom: math.MaxInt}
+		}
+		m.key = s.keys[one.Key]
+		m.key.waits = m.key.waits || one.NotBefore > 0 || !one.Kind.Arrives()
 	}
-	i := int32(len(s.messages))
-	s.index[id] = i
-	s.messages = append(s.messages, message{id: id, transaction: noTransaction, key: noKey})
-	return i
 }
 
-func (s *state) keyOf(name string) int32 {
-	if i, known := s.keyIndex[name]; known {
-		return i
+// message returns the message, or creates one that no transaction reported.
+func (s *state) message(id outbox.UUID) *message {
+	m := s.byID[id]
+	if m == nil {
+		m = &message{Message: Message{ID: id}, arrivedAt: never}
+		s.byID[id] = m
+		s.messages = append(s.messages, m)
 	}
-	i := int32(len(s.keys))
-	s.keyIndex[name] = i
-	s.keys = append(s.keys, key{name: name, heldFrom: math.MaxInt32})
-	return i
-}
-
-func (s *state) endedAs(e *ended) {
-	t := &s.transactions[s.byID[e.ID]]
-	t.outcome, t.endedAt = e.Outcome, s.now
+	return m
 }
 
 func (s *state) delivered(d *Delivery) {
-	i := s.messageOf(d.Message)
-	m := &s.messages[i]
-	if m.transaction != noTransaction && d.Content != m.content {
-		s.counters.Damaged++
-		got, want := apart(d.Content, m.content)
-		s.find(Damaged, s.now, "%s arrived at %s%s with %q in place of %q",
-			s.describe(m), at(s.now), fromQueue(d.Queue), got, want)
+	m := s.message(d.Message)
+	if m.tx != nil && d.Content != m.Content {
+		got, want := apart(d.Content, m.Content)
+		s.find(Damaged, s.now, "%s arrived at %s from %s with %q in place of %q", m, at(s.now), d.Queue, got, want)
 	}
-	if due, waits := s.notBefore[i]; waits && s.now < due-earlyTolerance {
-		s.counters.Early++
-		s.find(Early, s.now, "%s arrived at %s%s, %s before it was due at %s",
-			s.describe(m), at(s.now), fromQueue(d.Queue), at(due-s.now), at(due))
+	if m.NotBefore > 0 && s.now < m.NotBefore-earlyTolerance {
+		s.find(Early, s.now, "%s arrived at %s from %s, %s before it was due at %s",
+			m, at(s.now), d.Queue, at(m.NotBefore-s.now), at(m.NotBefore))
 	}
-	first := !m.has(arrived)
 	switch {
-	case first:
-		m.is |= arrived
-		m.firstAt = s.now
-		if d.Redelivered {
-			m.is |= rearrived
-			s.counters.Redelivered++
-		}
-		s.arrivals = append(s.arrivals, i)
-		s.counters.Delivered++
-	case d.Redelivered:
+	case d.Redelivered && m.arrived():
 		s.counters.Redelivered++
 		return
-	default:
-		s.duplicated(i, d)
+	case d.Redelivered:
+		s.counters.Redelivered++
+		m.redelivered = true
+	case m.arrived():
+		s.duplicated(m, d.Marked)
 	}
-	if !d.Marked {
-		m.is |= sawUnmarked
+	if !m.arrived() {
+		m.arrivedAt = s.now
+		s.arrivals = append(s.arrivals, m)
+		s.counters.Delivered++
 	}
+	m.sawUnmarked = m.sawUnmarked || !d.Marked
 }
 
 // duplicated handles a copy that the relay sent again. Of two copies on two connections, the first and unmarked one can
 // arrive second. So only a second unmarked copy breaks the promise.
-func (s *state) duplicated(i int32, d *Delivery) {
+func (s *state) duplicated(m *message, marked bool) {
+	again := !marked && m.sawUnmarked
 	s.counters.Duplicated++
-	again := !d.Marked && s.messages[i].has(sawUnmarked)
 	switch {
-	case d.Marked:
+	case marked:
 		s.counters.DuplicatedMarked++
-	case again:
-		s.counters.DuplicatedUnmarked++
-	default:
-		s.counters.DuplicatedUnmarked++
+	case !again:
 		s.counters.DuplicatedOvertaken++
 	}
-	s.duplicates = append(s.duplicates, duplicate{at: s.now, message: i, unmarked: again})
+	s.duplicates = append(s.duplicates, duplicate{message: m, at: s.now, unmarked: again})
 }
 
 func (s *state) remaining(r *Row) {
-	i := s.messageOf(r.Message)
-	m := &s.messages[i]
-	if m.has(inOutbox | inDeadLetter) {
-		s.find(TwoRows, s.now,
-			"%s has more than one row at the end; one is in %s", s.describe(m), tableOf(r.DeadLetter))
+	m := s.message(r.Message)
+	if m.inOutbox || m.deadLetter {
+		s.find(TwoRows, s.now, "%s has more than one row at the end; one is in %s", m, tableOf(r.DeadLetter))
 	}
 	if r.DeadLetter {
-		m.is |= inDeadLetter
+		m.deadLetter = true
 		s.counters.DeadLettered++
 	} else {
-		m.is |= inOutbox
+		m.inOutbox = true
 		s.counters.Waiting++
 	}
-	s.rows = append(s.rows, row{
-		at: s.now, message: i, attempts: r.Attempts, deadLetter: r.DeadLetter,
-		reason: r.Reason, lastError: r.LastError,
-	})
+	s.rows = append(s.rows, row{Row: *r, message: m, at: s.now})
 }
 
 func tableOf(deadLetter bool) string {
@@ -244,11 +225,4 @@ func tableOf(deadLetter bool) string {
 		return "the dead-letter table"
 	}
 	return "the outbox"
-}
-
-func fromQueue(queue string) string {
-	if queue == "" {
-		return ""
-	}
-	return " from " + queue
 }

@@ -1,7 +1,13 @@
 package history
 
 import (
-	"strconv"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -12,31 +18,24 @@ type Result string
 const (
 	Pass Result = "pass"
 	Fail Result = "fail"
-	// Incomplete: there is no violation, but the history proves little: it was interrupted, or nothing was
-	// acknowledged.
+	// Incomplete: there is no violation, but the history proves nothing.
 	Incomplete Result = "incomplete"
 )
 
-// Verdict is the result of checking a history. The names in its JSON form are stable; they are in the struct tags here
-// and below. Durations, and times since the start of the run, are in milliseconds and have names that end in _ms. Run
-// is copied from the history: nanoseconds, with names that end in _ns.
+// Verdict is the result of checking a history.
 type Verdict struct {
-	Result Result `json:"result"`
-	// Incomplete says why the final state is unknown or nothing was proved. Empty: neither is the case.
-	Incomplete string `json:"incomplete,omitempty"`
-	Run        Run    `json:"run"`
-	// Lines is how many lines were read, with that of the run.
-	Lines int `json:"lines"`
-	// Duration is the time of the last line.
-	Duration   Milliseconds  `json:"duration_ms"`
-	Counters   Counters      `json:"counters"`
-	Delivery   Delivered     `json:"delivery"`
-	Faults     []FaultReport `json:"faults"`
-	Violations []Violation   `json:"violations"` // by code; empty: none
+	Result Result
+	// Incomplete says why nothing was proved; "": something was.
+	Incomplete string
+	Counters   Counters
+	Faults     int
+
+	// Text is for a person: the result, the counters that are not 0, and each fault and violation.
+	Text string
 }
 
-// Counters are those of RabbitMQ's Jepsen tests, and more. They count messages unless stated otherwise. Messages
-// discarded after a savepoint are not in Attempt, Acknowledged, Unknown and RolledBack.
+// Counters are those of RabbitMQ's Jepsen tests, and more. They count messages; those that were discarded after a
+// savepoint are only in Discarded.
 type Counters struct {
 	// Attempt: COMMIT was sent, or may have been.
 	Attempt int `json:"attempt"`
@@ -44,79 +43,27 @@ type Counters struct {
 	Acknowledged int `json:"acknowledged"`
 	// OK: acknowledged, and delivered at least once, or dead-lettered if the kind cannot arrive.
 	OK int `json:"ok"`
-	// Lost: committed, but neither delivered nor in a table.
-	Lost int `json:"lost"`
-	// Duplicated counts arrivals that are duplicates of the relay's: DuplicatedMarked with x-possible-duplicate,
-	// DuplicatedUnmarked without. DuplicatedOvertaken of the latter were the first unmarked copy after a marked one:
-	// copies on two connections can overtake each other, so these alone break no promise.
+	// Duplicated counts arrivals that are duplicates of the relay's, DuplicatedMarked those with x-possible-duplicate.
+	// DuplicatedOvertaken were the first unmarked copy after a marked one: copies on two connections can overtake each
+	// other, so these alone break no promise.
 	Duplicated          int `json:"duplicated"`
 	DuplicatedMarked    int `json:"duplicated_marked"`
-	DuplicatedUnmarked  int `json:"duplicated_unmarked"`
 	DuplicatedOvertaken int `json:"duplicated_overtaken"`
-	// Unexpected: it arrived or is in a table, but was never committed: rolled back, discarded, or of an unknown id.
-	Unexpected int `json:"unexpected"`
-	// Recovered: COMMIT was not answered, the business row shows that it succeeded, and the message was delivered, or
-	// dead-lettered if the kind cannot arrive.
-	Recovered int `json:"recovered"`
-
-	// Unknown: COMMIT was not answered.
-	Unknown int `json:"unknown"`
-	// RolledBack: of transactions that were rolled back.
+	// Recovered: as OK, of a transaction whose COMMIT was not answered. Unknown counts all of these.
+	Recovered  int `json:"recovered"`
+	Unknown    int `json:"unknown"`
 	RolledBack int `json:"rolled_back"`
 	Discarded  int `json:"discarded"`
 	// Delivered: arrived at least once, whatever the outcome of its transaction.
 	Delivered int `json:"delivered"`
 	// Redelivered counts redeliveries by the broker.
 	Redelivered int `json:"redelivered"`
-	// DeadLettered: in the dead-letter table at the end.
+	// DeadLettered and Waiting are in the tables at the end.
 	DeadLettered int `json:"dead_lettered"`
-	// Waiting: in the outbox at the end.
-	Waiting int `json:"waiting"`
-	// OutOfOrder: its first arrival came after that of a later message of its key.
-	OutOfOrder int `json:"out_of_order"`
-	// Early counts arrivals before they were due.
-	Early int `json:"early"`
-	// Damaged counts arrivals that differ from what was written.
-	Damaged             int `json:"damaged"`
-	NeedlessDeadLetters int `json:"needless_dead_letters"`
-	NeedlessAttempts    int `json:"needless_attempts"`
+	Waiting      int `json:"waiting"`
 }
 
-// Delivered is how fast and how steadily messages arrived.
-type Delivered struct {
-	// PerSecond is the number of messages that arrived divided by the time from the first arrival to the last.
-	PerSecond float64 `json:"per_second"`
-	// Latency is from the answer to COMMIT until the first arrival, of the LatencyOf messages without a fault or its
-	// recovery in between; scheduled ones are excluded.
-	LatencyOf  int          `json:"latency_of"`
-	LatencyP50 Milliseconds `json:"latency_p50_ms"`
-	LatencyP99 Milliseconds `json:"latency_p99_ms"`
-	LatencyMax Milliseconds `json:"latency_max_ms"`
-}
-
-// FaultReport describes one fault and its effects.
-type FaultReport struct {
-	ID     int          `json:"id"`
-	Name   string       `json:"name"`
-	Detail string       `json:"detail,omitempty"`
-	Began  Milliseconds `json:"began_ms"`
-	// Healed is absent if the fault was not healed within the history.
-	Healed *Milliseconds `json:"healed_ms,omitempty"`
-	// Recovery is the time from Healed to the first arrival of a message that was committed after Healed, without
-	// redeliveries. Absent: none arrived.
-	Recovery *Milliseconds `json:"recovery_ms,omitempty"`
-	// Silence is the part of Recovery after the first such commit. Run.RecoverWithin judges it: before, there was
-	// nothing to deliver. Absent: nothing was committed after Healed.
-	Silence *Milliseconds `json:"silence_ms,omitempty"`
-	// CaughtUp is the time from Healed until everything committed before Healed had arrived, except what is scheduled,
-	// dead-lettered. Absent: something never arrived.
-	CaughtUp *Milliseconds `json:"caught_up_ms,omitempty"`
-	// Duplicates is how many duplicates the fault is charged with, DuplicatesAllowed how many are allowed.
-	Duplicates        int `json:"duplicates"`
-	DuplicatesAllowed int `json:"duplicates_allowed"`
-}
-
-// Code names a kind of violation. Codes are stable.
+// Code names a kind of violation.
 type Code string
 
 // The codes of violations.
@@ -129,36 +76,121 @@ const (
 	Early              Code = "early"                // arrived before it was due
 	Damaged            Code = "damaged"              // differs from what was written
 	NeedlessDeadLetter Code = "needless_dead_letter" // dead-lettered, although the broker had no reason to reject it
-	// Charged an attempt, although the broker had no reason to reject it.
-	NeedlessAttempt Code = "needless_attempt"
-	Stuck           Code = "stuck"         // still in the outbox when it should be empty
-	TwoRows         Code = "two_rows"      // more than one row of one message
-	SlowRecovery    Code = "slow_recovery" // nothing new was delivered for too long after a fault
-	LostCommit      Code = "lost_commit"   // the database lost a commit that it had acknowledged
-	Contradiction   Code = "contradiction" // the history contradicts itself
+	NeedlessAttempt    Code = "needless_attempt"     // the same of an attempt
+	Stuck              Code = "stuck"                // still in the outbox when it should be empty
+	TwoRows            Code = "two_rows"             // more than one row of one message
+	SlowRecovery       Code = "slow_recovery"        // nothing new was delivered for too long after a fault
+	LostCommit         Code = "lost_commit"          // the database lost a commit that it had acknowledged
+	Contradiction      Code = "contradiction"        // the history contradicts itself
+	Conduct            Code = "conduct"              // what Check was told
 )
 
-// Violation is a promise that was broken, once or more often.
-type Violation struct {
-	Code  Code `json:"code"`
-	Count int  `json:"count"`
-	// First are the earliest findings, at most 20.
-	First []Finding `json:"first"`
+// violation is a promise that was broken, once or more often.
+type violation struct {
+	count int
+	first []Finding // at most keptFindings; the rest are counted
 }
+
+const keptFindings = 20
 
 // Finding is one occurrence of a violation.
 type Finding struct {
-	At Milliseconds `json:"at_ms"` // when it was noticed, since the start of the run
-	// What is a sentence: which message, transaction or key, and what was seen.
-	What string `json:"what"`
+	At   time.Duration // when it was noticed, since the start of the run
+	What string        // a sentence: which message, transaction or key, and what was seen
 }
 
-// Milliseconds is a duration whose JSON form is a number of milliseconds with up to three decimals.
-type Milliseconds time.Duration
+// find records a violation at a time.
+func (s *state) find(code Code, when time.Duration, format string, args ...any) {
+	v := s.violations[code]
+	if v == nil {
+		v = &violation{}
+		s.violations[code] = v
+	}
+	v.count++
+	if len(v.first) < keptFindings {
+		v.first = append(v.first, Finding{At: when, What: fmt.Sprintf(format, args...)})
+	}
+}
 
-// String formats it for people.
-func (m Milliseconds) String() string {
-	d := time.Duration(m)
+func (s *state) text(v *Verdict) string {
+	var out strings.Builder
+	out.WriteString(string(v.Result))
+	if v.Incomplete != "" {
+		out.WriteString(": " + v.Incomplete)
+	}
+	counters, _ := json.Marshal(s.counters) // numbers
+	var pairs []string
+	for _, pair := range regexp.MustCompile(`"(\w+)":([1-9]\d*)`).FindAllStringSubmatch(string(counters), -1) {
+		pairs = append(pairs, pair[1]+" "+pair[2])
+	}
+	fmt.Fprintf(&out, "\n%s\n", strings.Join(pairs, ", "))
+	for _, f := range s.faults {
+		silence, caughtUp := "-", "-"
+		if took, known := s.silence(f); known {
+			silence = Short(took)
+		}
+		if f.caughtUp != never {
+			caughtUp = Short(f.caughtUp - f.healed)
+		}
+		fmt.Fprintf(&out, "fault %d (%s): silence %s, caught up %s, duplicates %d/%d\n",
+			f.ID, f.Name, silence, caughtUp, f.charged, f.Duplicates)
+	}
+	for _, code := range slices.Sorted(maps.Keys(s.violations)) {
+		found := s.violations[code]
+		slices.SortStableFunc(found.first, func(a, b Finding) int { return cmp.Compare(a.At, b.At) })
+		fmt.Fprintf(&out, "%s %d\n", code, found.count)
+		for _, f := range found.first {
+			fmt.Fprintf(&out, "  %s\n", f.What)
+		}
+	}
+	return out.String()
+}
+
+// String names the message in a sentence.
+func (m *message) String() string {
+	if m.tx == nil {
+		return fmt.Sprintf("message %s, which no transaction told of,", m.ID)
+	}
+	more := ""
+	if m.key != nil {
+		more = fmt.Sprintf(", key %s place %d", m.Key, m.Seq)
+	}
+	if m.Discarded {
+		more += ", discarded after a savepoint"
+	}
+	return fmt.Sprintf("message %s (%s%s; transaction %d of writer %d, %s)",
+		m.ID, m.Kind, more, m.tx.id, m.tx.writer, m.tx.describe())
+}
+
+func (t *transaction) describe() string {
+	switch t.outcome {
+	case Committed:
+		return "committed at " + at(t.endedAt)
+	case RolledBack:
+		return "rolled back at " + at(t.endedAt)
+	case Unknown:
+		return "COMMIT not answered at " + at(t.endedAt)
+	default:
+		return "about to end at " + at(t.endingAt) + " and not reported again"
+	}
+}
+
+// apart returns what two texts have at their first difference.
+func apart(a, b string) (string, string) {
+	const most = 60
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	n = max(0, n-most/2)
+	return a[n:min(len(a), n+most)], b[n:min(len(b), n+most)]
+}
+
+// at formats a time of the run.
+func at(d time.Duration) string { return d.Round(time.Millisecond).String() }
+
+// Short rounds to a readable precision.
+func Short(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:
 		return d.Round(100 * time.Millisecond).String()
@@ -167,10 +199,4 @@ func (m Milliseconds) String() string {
 	default:
 		return d.Round(10 * time.Microsecond).String()
 	}
-}
-
-// MarshalJSON writes the number.
-func (m Milliseconds) MarshalJSON() ([]byte, error) {
-	micros := time.Duration(m).Round(time.Microsecond).Microseconds()
-	return strconv.AppendFloat(nil, float64(micros)/1000, 'f', -1, 64), nil
 }
