@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
 
@@ -145,9 +144,8 @@ func (p *process) app(asked <-chan struct{}) *cli.App {
 }
 
 func (p *process) listCommand(*cli.Context) error {
-	table := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
 	for _, f := range fault.All() {
-		fmt.Fprintf(table, "%s\t%s\n", f.Name, f.About)
+		fmt.Fprintln(p.stdout, f.Name)
 	}
-	return table.Flush()
+	return nil
 }

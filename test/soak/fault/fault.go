@@ -14,8 +14,7 @@ import (
 
 // Fault is one kind of fault.
 type Fault struct {
-	Name  string // unique, such as "relay-kill-leader"
-	About string // one line for people
+	Name string // unique, such as "relay-kill-leader"
 	// Duplicates returns how many duplicates the promises allow because of it; nil: none.
 	Duplicates func(w *World) int
 	// Several: it needs more than one relay.

@@ -75,24 +75,16 @@ func (s State) CreateTables(ctx context.Context) error {
 
 // drain says how far the outbox is from empty.
 type drain struct {
-	waiting     int   // rows in the outbox
-	attempts    int64 // of these rows
-	deadLetters int
-	writers     int       // sessions of writers whose last transaction may not have ended
-	nextDue     time.Time // by the database's clock; zero: no row waits for its time
+	waiting  int   // rows in the outbox
+	attempts int64 // of these rows
+	writers  int   // sessions of writers whose last transaction may not have ended
 }
 
 func (s State) look(ctx context.Context) (d drain, err error) {
 	err = s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		var due *time.Time
-		err := conn.QueryRow(ctx, `SELECT count(*), coalesce(sum(attempts), 0), min(available_at),
-			(SELECT count(*) FROM `+s.Table.DeadLetter().SQL()+`),
+		return conn.QueryRow(ctx, `SELECT count(*), coalesce(sum(attempts), 0),
 			(SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
-			FROM `+s.Table.SQL(), writerName).Scan(&d.waiting, &d.attempts, &due, &d.deadLetters, &d.writers)
-		if due != nil {
-			d.nextDue = *due
-		}
-		return err
+			FROM `+s.Table.SQL(), writerName).Scan(&d.waiting, &d.attempts, &d.writers)
 	})
 	return d, err
 }
