@@ -2,11 +2,8 @@ package history
 
 import (
 	"bytes"
-	"errors"
-	"strings"
 	"sync"
 	"testing"
-	"testing/iotest"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
@@ -55,29 +52,5 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	}
 	if v.Result != Pass || v.Counters.OK != writers*transactions {
 		t.Errorf("%+v", v)
-	}
-}
-
-type fullDisk struct{ room int }
-
-var errFull = errors.New("no space left on device")
-
-func (f *fullDisk) Write(p []byte) (int, error) {
-	if f.room -= len(p); f.room < 0 {
-		return 0, errFull
-	}
-	return len(p), nil
-}
-
-func TestErrorsOfTheFileAreReturned(t *testing.T) {
-	for _, bytes := range []int{1 << 20, 200} { // while it is written, and by the last flush
-		r := NewRecorder(&fullDisk{room: 200}, Run{})
-		r.Delivered(Delivery{Content: strings.Repeat("x", bytes)})
-		if err := r.Close(); !errors.Is(err, errFull) {
-			t.Errorf("Close returned %v, want %v", err, errFull)
-		}
-	}
-	if v, err := Check(iotest.ErrReader(errFull)); !errors.Is(err, errFull) {
-		t.Errorf("Check returned %v, %v", v, err)
 	}
 }
