@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -28,25 +27,7 @@ const (
 	exitCut      = 130 // after a second signal
 )
 
-func main() {
-	// Two, so that a second signal is not lost while the first is handled.
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	p := process{args: os.Args, stdout: os.Stdout, stderr: os.Stderr, signals: signals}
-	os.Exit(p.run(context.Background()))
-}
-
-// process holds the parts of the operating system that the command line uses, so that tests can call run.
-type process struct {
-	args           []string
-	stdout, stderr io.Writer
-	signals        <-chan os.Signal
-}
-
-// usagef is a mistake in the command line or the environment, as is every error that is not one of the next two.
-func usagef(format string, args ...any) error { return fmt.Errorf(format, args...) }
-
-// notRunError is why a run was not completed.
+// notRunError is why a run was not completed. Every error that is neither this nor errViolated is one of usage.
 type notRunError struct{ error }
 
 func (e notRunError) Unwrap() error { return e.error }
@@ -54,47 +35,37 @@ func (e notRunError) Unwrap() error { return e.error }
 // errViolated: the printed report has violations.
 var errViolated = errors.New("a promise was broken")
 
-// run runs one command and returns the exit code. The first signal ends the faults of a run and checks its history. The
-// second ends the program at once.
-func (p *process) run(ctx context.Context) int {
-	ctx, cut := context.WithCancel(ctx)
-	defer cut()
+// The first signal ends the faults of a run and checks its history. The second ends the program at once.
+func main() {
+	ctx, cut := context.WithCancel(context.Background())
 	asked := make(chan struct{})
-	done := make(chan error, 1)
-	go func() { done <- p.app(asked).RunContext(ctx, p.args) }()
-	for signals := 0; ; {
-		select {
-		case err := <-done:
-			if signals > 1 {
-				return exitCut
-			}
-			return p.report(err)
-		case <-p.signals:
-			signals++
-			switch signals {
-			case 1:
-				close(asked)
-			case 2:
-				fmt.Fprintln(p.stderr, "cdc-relay-soak: second signal: ending at once")
-				cut()
-			}
-		}
-	}
-}
-
-func (p *process) report(err error) int {
+	// Two, so that a second signal is not lost while the first is handled.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		<-signals
+		close(asked)
+		<-signals
+		fmt.Fprintln(os.Stderr, "cdc-relay-soak: second signal: ending at once")
+		cut()
+	}()
+	err := app(asked).RunContext(ctx, os.Args)
 	var notRun notRunError
+	code := exitPassed
 	switch {
+	case ctx.Err() != nil:
+		code = exitCut
 	case err == nil:
-		return exitPassed
 	case errors.Is(err, errViolated):
-		return exitViolated
+		code = exitViolated
 	case errors.As(err, &notRun):
-		fmt.Fprintf(p.stderr, "cdc-relay-soak: %s\n", err)
-		return exitNotRun
+		fmt.Fprintf(os.Stderr, "cdc-relay-soak: %s\n", err)
+		code = exitNotRun
+	default:
+		fmt.Fprintf(os.Stderr, "cdc-relay-soak: %s\nsee cdc-relay-soak --help\n", err)
+		code = exitUsage
 	}
-	fmt.Fprintf(p.stderr, "cdc-relay-soak: %s\nsee cdc-relay-soak --help\n", err)
-	return exitUsage
+	os.Exit(code)
 }
 
 const description = `Starts Postgres, RabbitMQ and some relays of its own, writes and consumes, makes faults in an order
@@ -115,37 +86,33 @@ EXAMPLES
   cdc-relay-soak --runs 5 --duration 10s      # five runs that must have the same result
   cdc-relay-soak -- --max-in-flight 100       # flags for cdc-relay run`
 
-func (p *process) app(asked <-chan struct{}) *cli.App {
+func app(asked <-chan struct{}) *cli.App {
 	var o options
 	return &cli.App{
-		Name:  "cdc-relay-soak",
-		Usage: "breaks everything around cdc-relay, and checks that nothing is lost",
-		UsageText: "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\n" +
-			"cdc-relay-soak list",
+		Name:        "cdc-relay-soak",
+		Usage:       "breaks everything around cdc-relay, and checks that nothing is lost",
+		UsageText:   "cdc-relay-soak [FLAGS] [-- FLAGS OF cdc-relay run]\ncdc-relay-soak list",
 		Description: description,
 		Flags:       o.appFlags(),
 		Action: func(c *cli.Context) error {
-			if err := o.read(c, p.args); err != nil {
+			if err := o.read(c); err != nil {
 				return err
 			}
-			return p.runAll(c.Context, asked, &o)
+			return runAll(c.Context, asked, &o)
 		},
 		DisableSliceFlagSeparator: true,
 		HideVersion:               true,
 		HideHelpCommand:           true,
-		Writer:                    p.stdout,
-		ErrWriter:                 p.stderr,
-		ExitErrHandler:            func(*cli.Context, error) {}, // report prints the error
+		ExitErrHandler:            func(*cli.Context, error) {}, // main prints the error
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return err },
-		Commands: []*cli.Command{
-			{Name: "list", Usage: "the faults", Action: p.listCommand},
-		},
+		Commands: []*cli.Command{{
+			Name: "list", Usage: "the faults",
+			Action: func(*cli.Context) error {
+				for _, f := range fault.All() {
+					fmt.Println(f.Name)
+				}
+				return nil
+			},
+		}},
 	}
-}
-
-func (p *process) listCommand(*cli.Context) error {
-	for _, f := range fault.All() {
-		fmt.Fprintln(p.stdout, f.Name)
-	}
-	return nil
 }

@@ -82,10 +82,10 @@ func (o *options) appFlags() []cli.Flag {
 }
 
 // read reads what the flags do not set by themselves, and checks everything.
-func (o *options) read(c *cli.Context, args []string) (err error) {
+func (o *options) read(c *cli.Context) (err error) {
 	o.relayArgs = c.Args().Slice()
 	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
-		return usagef("unknown command %q, want list; flags for cdc-relay run go after --", first)
+		return fmt.Errorf("unknown command %q, want list; flags for cdc-relay run go after --", first)
 	}
 	if !c.IsSet("seed") {
 		o.seed = rand.Int64N(1 << 32)
@@ -95,7 +95,7 @@ func (o *options) read(c *cli.Context, args []string) (err error) {
 		list = cmp.Or(list, sameResult)
 	}
 	if o.rate <= 0 || o.relays < 1 || o.hold <= 0 {
-		return usagef("--rate, --relays and --hold: want more than 0")
+		return fmt.Errorf("--rate, --relays and --hold: want more than 0")
 	}
 	if o.faults, err = selectFaults(list, fault.All()); err != nil {
 		return err
@@ -108,25 +108,19 @@ func (o *options) read(c *cli.Context, args []string) (err error) {
 		o.relay = filepath.Join(filepath.Dir(self), "cdc-relay")
 	}
 	if o.relay, err = exec.LookPath(o.relay); err != nil {
-		return usagef("--relay: %s", err)
+		return fmt.Errorf("--relay: %w", err)
 	}
 	if o.relay, err = filepath.Abs(o.relay); err != nil {
 		return err
 	}
-	o.command = repeats(args, o.seed)
-	return nil
-}
-
-// repeats returns the command line that repeats a run.
-func repeats(args []string, seed int64) string {
-	command := fmt.Sprint("cdc-relay-soak --seed ", seed)
-	for _, arg := range args[1:] {
+	o.command = fmt.Sprint("cdc-relay-soak --seed ", o.seed)
+	for _, arg := range os.Args[1:] {
 		if strings.ContainsAny(arg, " *?[") {
 			arg = "'" + arg + "'"
 		}
-		command += " " + arg
+		o.command += " " + arg
 	}
-	return command
+	return nil
 }
 
 // selectFaults returns the listed faults. Each pattern must match at least one.
@@ -137,25 +131,22 @@ func selectFaults(list string, all []fault.Fault) ([]fault.Fault, error) {
 	case "none":
 		return nil, nil
 	}
-	var picked []fault.Fault
+	picked := make(map[string]bool)
 	for pattern := range strings.SplitSeq(list, ",") {
 		fits := 0
 		for _, f := range all {
 			ok, err := path.Match(strings.TrimSpace(pattern), f.Name)
 			if err != nil {
-				return nil, usagef("--faults: %q is not a pattern: %s", pattern, err)
+				return nil, fmt.Errorf("--faults: %q is not a pattern: %w", pattern, err)
 			}
-			if !ok {
-				continue
-			}
-			fits++
-			if !slices.ContainsFunc(picked, func(p fault.Fault) bool { return p.Name == f.Name }) {
-				picked = append(picked, f)
+			if ok {
+				fits++
+				picked[f.Name] = true
 			}
 		}
 		if fits == 0 {
-			return nil, usagef("--faults: there is no fault %q, see cdc-relay-soak list", pattern)
+			return nil, fmt.Errorf("--faults: there is no fault %q, see cdc-relay-soak list", pattern)
 		}
 	}
-	return picked, nil
+	return slices.DeleteFunc(all, func(f fault.Fault) bool { return !picked[f.Name] }), nil
 }

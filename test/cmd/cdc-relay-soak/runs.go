@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -50,12 +49,12 @@ func (o *options) draw(random *rand.Rand, run int) *options {
 }
 
 // runAll makes one run, or several with the same messages and faults and other settings, and compares the results.
-func (p *process) runAll(ctx context.Context, asked <-chan struct{}, o *options) (err error) {
+func runAll(ctx context.Context, asked <-chan struct{}, o *options) (err error) {
 	folder, err := os.MkdirTemp("", "cdc-relay-soak-")
 	if err != nil {
 		return notRunError{err}
 	}
-	fmt.Fprintf(p.stdout, "seed %d\n", o.seed)
+	fmt.Printf("seed %d\n", o.seed)
 	var world *fault.World
 	defer func() { // also after a panic
 		if world != nil {
@@ -67,26 +66,26 @@ func (p *process) runAll(ctx context.Context, asked <-chan struct{}, o *options)
 			_ = os.RemoveAll(folder)
 			return
 		}
-		fmt.Fprintf(p.stdout, "histories and logs: %s\nto run it again: %s\n", folder, o.command)
+		fmt.Printf("histories and logs: %s\nto run it again: %s\n", folder, o.command)
 		if !errors.Is(err, errViolated) {
 			err = notRunError{err}
 		}
 	}()
 	if o.runs == 0 {
-		s := &soak{opts: o, folder: folder, out: p.stdout}
+		s := &soak{opts: o, folder: folder, out: os.Stdout}
 		verdict, err := s.run(ctx, asked)
 		world = s.world
 		if err != nil {
 			return err
 		}
-		return p.conclude(s, verdict)
+		return conclude(s, verdict)
 	}
 	var first []string
 	random := rand.New(rand.NewPCG(uint64(o.seed), 1<<32)) // faults and writers use smaller second seeds
 	for run := 1; run <= o.runs; run++ {
 		s := &soak{opts: o.draw(random, run), folder: filepath.Join(folder, fmt.Sprint("run-", run)), world: world}
-		fmt.Fprintf(p.stdout, "run %d: relays %d, %s\n", run, s.opts.relays, strings.Join(s.opts.drawn, " "))
-		effect, err := p.runOfSeveral(ctx, asked, s)
+		fmt.Printf("run %d: relays %d, %s\n", run, s.opts.relays, strings.Join(s.opts.drawn, " "))
+		effect, err := runOfSeveral(ctx, asked, s)
 		world = s.world
 		if err != nil {
 			return err
@@ -94,7 +93,7 @@ func (p *process) runAll(ctx context.Context, asked <-chan struct{}, o *options)
 		if run == 1 {
 			first = effect
 		}
-		if writeDifferences(p.stdout, first, effect, run) {
+		if writeDifferences(first, effect, run) {
 			return errViolated
 		}
 	}
@@ -102,7 +101,7 @@ func (p *process) runAll(ctx context.Context, asked <-chan struct{}, o *options)
 }
 
 // runOfSeveral returns what a run has in common with the others. Its news go to a file.
-func (p *process) runOfSeveral(ctx context.Context, asked <-chan struct{}, s *soak) ([]string, error) {
+func runOfSeveral(ctx context.Context, asked <-chan struct{}, s *soak) ([]string, error) {
 	if err := os.Mkdir(s.folder, 0o700); err != nil {
 		return nil, err
 	}
@@ -123,17 +122,17 @@ func (p *process) runOfSeveral(ctx context.Context, asked <-chan struct{}, s *so
 		return nil, err
 	}
 	c := verdict.Counters
-	fmt.Fprintf(p.stdout, "  %d messages, %d dead letters, %d duplicates, %d faults, %s, %d lines of result\n",
+	fmt.Printf("  %d messages, %d dead letters, %d duplicates, %d faults, %s, %d lines of result\n",
 		c.Delivered, c.DeadLettered, c.Duplicated, verdict.Faults, history.Short(time.Since(began)), len(effect))
 	if verdict.Result == history.Pass {
 		return effect, s.unmade()
 	}
-	return effect, p.conclude(s, verdict)
+	return effect, conclude(s, verdict)
 }
 
 // conclude writes the report of a run.
-func (p *process) conclude(s *soak, verdict *history.Verdict) error {
-	fmt.Fprint(p.stdout, verdict.Text)
+func conclude(s *soak, verdict *history.Verdict) error {
+	fmt.Print(verdict.Text)
 	switch {
 	case verdict.Incomplete != "":
 		return fmt.Errorf("nothing is proved: %s", verdict.Incomplete)
@@ -152,7 +151,7 @@ func (s *soak) unmade() error {
 }
 
 // writeDifferences reports whether the results of the first and another run differ, and prints the first differences.
-func writeDifferences(out io.Writer, first, other []string, run int) bool {
+func writeDifferences(first, other []string, run int) bool {
 	const most = 20
 	var text strings.Builder
 	differences := 0
@@ -176,7 +175,7 @@ func writeDifferences(out io.Writer, first, other []string, run int) bool {
 	if differences == 0 {
 		return false
 	}
-	fmt.Fprintf(out, "FAIL: run %d (+) and run 1 (-) have different results, in %d lines; the first are\n%s", run,
+	fmt.Printf("FAIL: run %d (+) and run 1 (-) have different results, in %d lines; the first are\n%s", run,
 		differences, text.String())
 	return true
 }
