@@ -40,7 +40,6 @@ type soak struct {
 	state     load.State
 	history   *os.File
 	recorder  *history.Recorder
-	watch     *watch
 	writers   *load.Writers
 	consumers *load.Consumers
 	notMade   []string // faults that failed
@@ -145,7 +144,6 @@ func (s *soak) prepare(ctx context.Context) error {
 	s.mu.Lock()
 	s.recorder = recorder
 	s.mu.Unlock()
-	s.watch = newWatch(s.recorder)
 	return nil
 }
 
@@ -153,14 +151,6 @@ func (s *soak) prepare(ctx context.Context) error {
 func relayArgs(o *options) []string {
 	args := append([]string{"--backoff-time", "1s", "--max-backoff", "5s", "--max-retries", "5"}, o.drawn...)
 	return append(args, o.relayArgs...)
-}
-
-func (s *soak) writerOptions() load.WriterOptions {
-	return load.WriterOptions{
-		DatabaseURL: s.world.Database, Table: s.world.Table, Run: s.state.Run, Seed: uint64(s.opts.seed),
-		Rate: s.opts.rate, Writers: writers, Topology: s.topology,
-		Transactions: s.opts.transactions(),
-	}
 }
 
 // begin starts relays, consumers and writers. They continue after the faults.
@@ -171,10 +161,11 @@ func (s *soak) begin(ctx, calm context.Context) (err error) {
 	if _, err := s.world.AwaitLeader(calm); err != nil {
 		return fmt.Errorf("wait for the first relay: %w", err)
 	}
-	s.consumers = load.StartConsumers(ctx, load.ConsumerOptions{
-		AMQPURL: s.world.Broker, Topology: s.topology,
-	}, s.watch)
-	s.writers, err = load.StartWriters(ctx, s.writerOptions(), s.watch)
+	s.consumers = load.StartConsumers(ctx, s.world.Broker, s.topology, s.recorder)
+	s.writers, err = load.StartWriters(ctx, load.WriterOptions{
+		DatabaseURL: s.world.Database, Table: s.world.Table, Run: s.state.Run, Seed: uint64(s.opts.seed),
+		Rate: s.opts.rate, Writers: writers, Topology: s.topology, Transactions: s.opts.transactions(),
+	}, s.recorder)
 	return err
 }
 
@@ -214,7 +205,7 @@ func (s *soak) make(ctx context.Context, r round, ids int) (recovered <-chan str
 			mu.Lock()
 			defer mu.Unlock()
 			s.recorder.FaultHealed(id)
-			recovered = s.watch.await()
+			recovered = s.recorder.Recovered()
 			s.note("fault %d: %s, fixed after %s: %s", id, name, history.Short(time.Since(began)), detail)
 			if err != nil && ctx.Err() == nil {
 				s.note("it failed to run: %s", err)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
 // Recorder writes the history of a run while it happens. Its methods are safe for concurrent use and wait only for the
@@ -22,6 +24,10 @@ type Recorder struct {
 		prefix []byte // the beginning of a line, reused
 		err    error
 		closed bool
+
+		recovered chan struct{} // of Recovered; nil: nobody waits
+		ending    map[int64][]Message
+		committed map[outbox.UUID]bool
 	}
 }
 
@@ -67,6 +73,35 @@ func (r *Recorder) Remaining(row Row) { r.record(line{Remaining: &row}) }
 // Kept reports that a transaction's business row is in the database at the end.
 func (r *Recorder) Kept(transaction int64) { r.record(line{Kept: &transaction}) }
 
+// Recovered returns a channel that is closed when a message arrives that is committed from now on. It replaces the
+// previous channel. If a delivery comes before the answer to its COMMIT, the next one counts.
+func (r *Recorder) Recovered() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.recovered = make(chan struct{})
+	r.mu.ending, r.mu.committed = make(map[int64][]Message), make(map[outbox.UUID]bool)
+	return r.mu.recovered
+}
+
+// notice looks for the recovery. The caller holds the lock.
+func (r *Recorder) notice(l line) {
+	switch {
+	case r.mu.recovered == nil:
+	case l.Ending != nil:
+		r.mu.ending[l.Ending.ID] = l.Ending.Messages
+	case l.Ended != nil:
+		for _, m := range r.mu.ending[l.Ended.ID] {
+			if l.Ended.Outcome == Committed && m.Kind.Arrives() && !m.Discarded {
+				r.mu.committed[m.ID] = true
+			}
+		}
+		delete(r.mu.ending, l.Ended.ID)
+	case l.Delivered != nil && r.mu.committed[l.Delivered.Message]:
+		close(r.mu.recovered)
+		r.mu.recovered = nil
+	}
+}
+
 // Close flushes, and returns the first write error.
 func (r *Recorder) Close() error {
 	r.flush()
@@ -85,6 +120,7 @@ func (r *Recorder) record(l line) {
 	if r.mu.closed {
 		return
 	}
+	r.notice(l)
 	if err != nil {
 		r.failed(fmt.Errorf("marshal a line of the history: %w", err))
 		return

@@ -13,6 +13,7 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	var file bytes.Buffer
 	r := NewRecorder(&file, Run{Seed: 7, Command: "cdc-relay-soak --seed 7"})
 	const writers, transactions = 4, 250
+	recovered := r.Recovered()
 	delivered := make(chan outbox.UUID, writers*transactions)
 	var writing, consuming sync.WaitGroup
 	for w := range writers {
@@ -40,6 +41,7 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	writing.Wait()
 	close(delivered)
 	consuming.Wait()
+	<-recovered
 	for id := range int64(writers * transactions) {
 		r.Kept(id + 1)
 	}

@@ -8,18 +8,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// ConsumerOptions say what to consume, and where.
-type ConsumerOptions struct {
-	// AMQPURL is the address of the broker itself, bypassing the proxies.
-	AMQPURL  string
-	Topology Topology
-}
-
-// ConsumerRecorder receives the arrivals; history.Recorder implements it.
-type ConsumerRecorder interface {
-	Delivered(history.Delivery)
-}
-
 // prefetch is how many messages the broker delivers before the first acknowledgement.
 const prefetch = 200
 
@@ -27,17 +15,18 @@ const prefetch = 200
 // connection and one goroutine, so that its order is kept. They acknowledge a message after it was recorded. So it can
 // be recorded twice, the second time as redelivered, and none is lost.
 type Consumers struct {
-	opts   ConsumerOptions
-	record ConsumerRecorder
-	stop   context.CancelFunc
-	done   sync.WaitGroup
+	amqpURL string
+	record  *history.Recorder
+	stop    context.CancelFunc
+	done    sync.WaitGroup
 }
 
-// StartConsumers starts them. They end with ctx, or through Stop.
-func StartConsumers(ctx context.Context, opts ConsumerOptions, record ConsumerRecorder) *Consumers {
+// StartConsumers starts them at the address of the broker itself, bypassing the proxies. They end with ctx, or through
+// Stop.
+func StartConsumers(ctx context.Context, amqpURL string, topology Topology, record *history.Recorder) *Consumers {
 	ctx, stop := context.WithCancel(ctx)
-	c := &Consumers{opts: opts, record: record, stop: stop}
-	for _, queue := range opts.Topology.Queues() {
+	c := &Consumers{amqpURL: amqpURL, record: record, stop: stop}
+	for _, queue := range topology.Queues() {
 		c.done.Go(func() { c.consume(ctx, queue) })
 	}
 	return c
@@ -67,7 +56,7 @@ func (c *Consumers) consume(ctx context.Context, queue string) {
 // session consumes on one connection until the connection fails, or until ctx has ended and all delivered messages are
 // recorded.
 func (c *Consumers) session(ctx context.Context, queue string) error {
-	conn, err := dial(c.opts.AMQPURL, queue)
+	conn, err := dial(c.amqpURL, queue)
 	if err != nil {
 		return err
 	}

@@ -28,19 +28,12 @@ const (
 	failOutbox   = "outbox"
 )
 
-// WriterRecorder receives the transactions; history.Recorder implements it.
-type WriterRecorder interface {
-	Now() time.Duration
-	Ending(history.Transaction)
-	Ended(id int64, outcome history.Outcome)
-}
-
 // executor runs planned transactions on one connection after the other.
 type executor struct {
 	run    string
 	writer int
 	table  outbox.Table
-	record WriterRecorder
+	record *history.Recorder
 	// persist: a transaction is executed again until it has ended as planned. Only then its end is recorded.
 	persist bool
 }

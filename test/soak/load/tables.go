@@ -13,12 +13,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
-// StateRecorder receives the final state of the tables; history.Recorder implements it.
-type StateRecorder interface {
-	Remaining(history.Row)
-	Kept(transaction int64)
-}
-
 // State reads the tables of a run on its own connections.
 type State struct {
 	// DatabaseURL is the address of the database itself, bypassing the proxies.
@@ -138,7 +132,7 @@ func (s State) stuck(ctx context.Context, d drain) string {
 
 // Record reports the final state: the rows of the outbox and the dead-letter table, and the committed transactions. It
 // reads everything in one snapshot, row by row.
-func (s State) Record(ctx context.Context, record StateRecorder) error {
+func (s State) Record(ctx context.Context, record *history.Recorder) error {
 	err := s.on(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
 			return err
@@ -159,7 +153,7 @@ func (s State) Record(ctx context.Context, record StateRecorder) error {
 	return nil
 }
 
-func (s State) recordRows(ctx context.Context, conn *pgx.Conn, record StateRecorder) error {
+func (s State) recordRows(ctx context.Context, conn *pgx.Conn, record *history.Recorder) error {
 	for _, sql := range []string{
 		`SELECT message_id, false, attempts, '', coalesce(last_error, '') FROM ` + s.Table.SQL(),
 		`SELECT message_id, true, attempts, failure_reason, coalesce(last_error, '')

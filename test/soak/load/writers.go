@@ -49,13 +49,13 @@ const (
 // Writers insert messages until they are stopped, across all faults of the database.
 type Writers struct {
 	opts   WriterOptions
-	record WriterRecorder
+	record *history.Recorder
 	stop   context.CancelFunc
 	done   sync.WaitGroup // for the writers, and for pgx, which cleans up abandoned connections
 }
 
 // StartWriters starts them. They end with ctx, or through Stop.
-func StartWriters(ctx context.Context, opts WriterOptions, record WriterRecorder) (*Writers, error) {
+func StartWriters(ctx context.Context, opts WriterOptions, record *history.Recorder) (*Writers, error) {
 	config, err := writerConfig(opts.DatabaseURL)
 	if err != nil {
 		return nil, err
