@@ -238,7 +238,7 @@ func (r *RabbitMQ) AwaitQuorum(ctx context.Context) error {
 }
 
 func (r *RabbitMQ) upgrade(ctx context.Context, step string) error {
-	if _, err := r.runner.tool(ctx, "rabbitmq-upgrade", step); err != nil {
+	if _, err := r.tools.run(ctx, "rabbitmq-upgrade", step); err != nil {
 		return fmt.Errorf("rabbitmq-upgrade %s: %w", step, err)
 	}
 	return nil

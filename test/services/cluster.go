@@ -57,16 +57,12 @@ func (c *RabbitMQCluster) prepare(ctx context.Context, n int, opts Options) erro
 	}
 	mapper, ports := ports[0], ports[1:]
 	var nodes []*node
-	var servers []*local
 	for i := range n {
-		node, server, err := newNode(ctx, opts)
+		node, err := newNode(ctx, opts, append(ports[each*i:each*(i+1):each*(i+1)], mapper), clusterErlang)
 		if err != nil {
 			return err
 		}
-		node.erlang = clusterErlang
-		node.listenAt(append(ports[each*i:each*(i+1):each*(i+1)], mapper))
-		c.Nodes = append(c.Nodes, node.broker(server))
-		nodes, servers = append(nodes, node), append(servers, server)
+		c.Nodes, nodes = append(c.Nodes, node.RabbitMQ), append(nodes, node)
 	}
 	settings := append(clusterSettings(), opts.Settings...)
 	for i, node := range nodes {
@@ -79,7 +75,7 @@ func (c *RabbitMQCluster) prepare(ctx context.Context, n int, opts Options) erro
 			return fmt.Errorf("prepare node %d: %w", i+1, err)
 		}
 	}
-	return nodes[0].startEPMD(ctx, servers[0])
+	return nodes[0].startEPMD(ctx)
 }
 
 // discovery tells a new node which nodes to join.

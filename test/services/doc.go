@@ -9,6 +9,6 @@
 //     installs missing binaries with apt-get.
 //
 // Tests take their own database and virtual host from servers that their process shares ([Database], [VHost]), or
-// a server that they may stop, kill and configure ([PrivatePostgres], [PrivateRabbitMQ]). A package that uses any
+// a local server that they may stop, kill and configure ([PrivatePostgres], [PrivateRabbitMQ]). A package that uses any
 // of these has a TestMain that calls [Main].
 package services

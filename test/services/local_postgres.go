@@ -105,12 +105,9 @@ func (s *site) another(settings []string) (*Postgres, error) {
 		return nil, err
 	}
 	at := &site{bin: s.bin, folder: folder, data: filepath.Join(folder, "data"), port: port, who: s.who}
-	run := &local{folder: folder, logFile: filepath.Join(folder, "server.log"), command: at.command(settings)}
-	run.tools = func(ctx context.Context, args ...string) *exec.Cmd {
-		return postgresCommand(ctx, at.who, at.data, filepath.Join(at.bin, args[0]), args[1:]...)
-	}
+	address := postgresAddress("127.0.0.1", port)
 	return &Postgres{
-		server: server{address: postgresAddress("127.0.0.1", port), runner: run, Way: Local}, site: at,
+		server: server{address: address, Way: Local, folder: folder, command: at.command(settings)}, site: at,
 	}, nil
 }
 

@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -64,94 +65,76 @@ func findEPMD() (string, error) {
 
 // node holds the ports and files of one private broker.
 type node struct {
-	name                     string
-	amqp, dist, epmd, manage int // ports
-	home                     string
-	programs                 rabbitPrograms
-	account                  account
-	cookie                   string
-	erlang                   string // additional arguments of the Erlang machine
+	*RabbitMQ
+	name                  string
+	amqp, dist, api, epmd int // ports
+	home                  string
+	programs              rabbitPrograms
+	account               account
+	cookie                string
+	erlang                string // additional arguments of the Erlang machine
 }
 
-// newNode finds the programs and creates the node's folder. It starts nothing.
-func newNode(ctx context.Context, opts Options) (*node, *local, error) {
+// newNode finds the programs and creates the folder of a node. Its ports are for AMQP, inter-node traffic, the
+// management API and the port mapper. It starts nothing.
+func newNode(ctx context.Context, opts Options, ports []int, erlang string) (*node, error) {
 	scripts, err := find(ctx, opts, findRabbitMQ)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	epmd, err := find(ctx, opts, findEPMD)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	who, err := serverAccount("rabbitmq")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	folder, err := who.newFolder("rabbitmq")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	n := &node{
-		home: filepath.Join(folder, "data"), programs: rabbitPrograms{scripts, epmd}, account: who, cookie: cookie(),
+		name: "cdc-relay-" + strconv.Itoa(ports[0]) + "@localhost",
+		amqp: ports[0], dist: ports[1], api: ports[2], epmd: ports[3], home: filepath.Join(folder, "data"),
+		programs: rabbitPrograms{scripts, epmd}, account: who, cookie: cookie(), erlang: erlang,
 	}
-	server := &local{
-		folder: folder, logFile: filepath.Join(folder, "server.log"),
-		command: func() *exec.Cmd { return n.command(context.Background(), "rabbitmq-server") },
-		tools: func(ctx context.Context, args ...string) *exec.Cmd {
-			return n.command(ctx, args[0], args[1:]...)
-		},
+	command := func() *exec.Cmd { return n.command(filepath.Join(scripts, "rabbitmq-server")) }
+	n.RabbitMQ = &RabbitMQ{
+		server: server{address: rabbitAddress("127.0.0.1", n.amqp), Way: Local, folder: folder, command: command},
+		manage: managementAt("127.0.0.1", n.api),
+		tools:  tools{Scripts: scripts, Env: n.environment(), Dir: n.home, Account: who},
 	}
-	return n, server, nil
+	return n, nil
 }
 
 // localRabbitMQ prepares a private broker and starts its port mapper, but not the broker. A broker would start a mapper
 // that outlives it.
 func localRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
-	n, server, err := newNode(ctx, opts)
+	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.prepare(ctx, server, opts.Settings); err != nil {
-		_ = server.close(ctx)
-		return nil, fmt.Errorf("prepare rabbitmq: %w", err)
-	}
-	return n.broker(server), nil
-}
-
-func (n *node) broker(run *local) *RabbitMQ {
-	return &RabbitMQ{
-		server: server{address: rabbitAddress("127.0.0.1", n.amqp), runner: run, Way: Local},
-		manage: managementAt("127.0.0.1", n.manage),
-	}
-}
-
-func (n *node) prepare(ctx context.Context, server *local, settings []string) error {
-	ports, err := freePorts(4)
+	n, err := newNode(ctx, opts, ports, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	n.listenAt(ports)
-	if err := n.writeFiles(settings); err != nil {
-		return err
+	err = n.writeFiles(opts.Settings)
+	if err == nil {
+		err = n.startEPMD(ctx)
 	}
-	return n.startEPMD(ctx, server)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare rabbitmq: %w", err), n.Close(ctx))
+	}
+	return n.RabbitMQ, nil
 }
-
-// listenAt sets the node's name and its ports: AMQP, inter-node, management API and port mapper.
-func (n *node) listenAt(ports []int) {
-	n.amqp, n.dist, n.manage, n.epmd = ports[0], ports[1], ports[2], ports[3]
-	n.name = nodeName(strconv.Itoa(n.amqp))
-}
-
-// nodeName returns the Erlang name of the node with this AMQP port.
-func nodeName(port string) string { return "cdc-relay-" + port + "@localhost" }
 
 func (n *node) writeFiles(settings []string) error {
 	config := append([]string{
 		"listeners.tcp.1 = 127.0.0.1:" + strconv.Itoa(n.amqp),
 		"num_acceptors.tcp = 2",
 		"management.tcp.ip = 127.0.0.1",
-		"management.tcp.port = " + strconv.Itoa(n.manage),
+		"management.tcp.port = " + strconv.Itoa(n.api),
 		"management_agent.disable_metrics_collector = true", // half of the work of an idle broker
 		"disk_free_limit.absolute = 50MB",
 		"log.console = true",
@@ -180,16 +163,12 @@ func (n *node) writeFiles(settings []string) error {
 }
 
 // startEPMD starts the node's port mapper and waits until it listens.
-func (n *node) startEPMD(ctx context.Context, server *local) error {
-	cmd := exec.Command(n.programs.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd))
-	cmd.Dir = n.home
-	cmd.Env = n.environment()
-	n.account.assume(cmd)
-	epmd, err := startLogged(cmd, server.logFile, server.folder)
+func (n *node) startEPMD(ctx context.Context) error {
+	epmd, err := n.startLogged(n.command(n.programs.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd)))
 	if err != nil {
 		return err
 	}
-	server.helpers = append(server.helpers, epmd)
+	n.helpers = append(n.helpers, epmd)
 	_, err = backoff.Retry(ctx, func() (struct{}, error) {
 		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(n.epmd))
 		if err != nil && epmd.ended.Load() {
@@ -199,12 +178,12 @@ func (n *node) startEPMD(ctx context.Context, server *local) error {
 			_ = conn.Close()
 		}
 		return struct{}{}, err
-	}, backoff.WithMaxElapsedTime(startTimeout))
+	})
 	return err
 }
 
-func (n *node) command(ctx context.Context, script string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(n.programs.scripts, script), args...)
+func (n *node) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
 	cmd.Dir = n.home
 	cmd.Env = n.environment()
 	n.account.assume(cmd)

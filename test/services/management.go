@@ -13,7 +13,7 @@ import (
 
 // management is the broker's HTTP API. It creates a virtual host in milliseconds; rabbitmqctl takes seconds.
 type management struct {
-	URL string // with user and password
+	URL string `json:"url"` // with user and password
 }
 
 func managementAt(host string, port int) management {

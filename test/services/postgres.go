@@ -129,11 +129,11 @@ func (p *Postgres) Restart(ctx context.Context, mode StopMode) error {
 
 // Close ends the server and removes its data. It does nothing to a server given by the environment.
 func (p *Postgres) Close(ctx context.Context) error {
-	if p.Way == Local { // a killed server leaves its shared memory behind
+	if p.running() != nil { // a killed server leaves its shared memory behind
 		_ = p.Resume(ctx)
 		_ = p.Stop(ctx, Immediate)
 	}
-	return p.runner.close(ctx)
+	return p.close(ctx)
 }
 
 // Exec runs statements in a database, each in its own transaction; "" means the database that exists from the start.

@@ -15,6 +15,7 @@ import (
 type RabbitMQ struct {
 	server
 	manage management // zero if the broker has no management API
+	tools  tools
 }
 
 func rabbitAddress(host string, port int) *url.URL {
@@ -40,20 +41,17 @@ func (r *RabbitMQ) ManagementURL() string { return r.manage.URL }
 
 // Ctl runs rabbitmqctl against this broker and returns its output. It takes a second or two.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
-	return r.runner.tool(ctx, append([]string{"rabbitmqctl"}, args...)...)
+	return r.tools.run(ctx, append([]string{"rabbitmqctl"}, args...)...)
 }
 
 // EnablePlugin enables a plugin that RabbitMQ comes with. It takes a second or two.
 func (r *RabbitMQ) EnablePlugin(ctx context.Context, name string) error {
-	_, err := r.runner.tool(ctx, "rabbitmq-plugins", "enable", name)
+	_, err := r.tools.run(ctx, "rabbitmq-plugins", "enable", name)
 	return err
 }
 
 // CanCtl reports whether Ctl works. It does not for a broker known only by its address.
-func (r *RabbitMQ) CanCtl() bool {
-	_, given := r.runner.(foreign)
-	return !given
-}
+func (r *RabbitMQ) CanCtl() bool { return r.tools.Container != "" || r.tools.Scripts != "" }
 
 // AddVHost creates a virtual host in which the user of URL has all permissions.
 func (r *RabbitMQ) AddVHost(ctx context.Context, name string) error {
@@ -83,7 +81,7 @@ func (r *RabbitMQ) Stop(ctx context.Context) error { return r.end(ctx, syscall.S
 func (r *RabbitMQ) Start(ctx context.Context) error { return r.startReady(ctx, r.connect) }
 
 // Close ends the broker and removes its data. It does nothing to a broker given by the environment.
-func (r *RabbitMQ) Close(ctx context.Context) error { return r.runner.close(ctx) }
+func (r *RabbitMQ) Close(ctx context.Context) error { return r.close(ctx) }
 
 // connect tests whether the broker is ready: a complete AMQP handshake, and the management API if there is one. It also
 // reads the version.

@@ -16,18 +16,21 @@ import (
 // Run provides both servers and runs a command with their addresses in its environment. Then it stops what it started,
 // and returns the command's exit code.
 func Run(ctx context.Context, opts Options, name string, args ...string) (int, error) {
+	wanted := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, wanted...)
 	defer signal.Stop(signals)
-	both, err := startBoth(ctx, signals, opts)
-	if err != nil {
-		return 1, err
-	}
+	starting, stop := signal.NotifyContext(ctx, wanted...)
+	both, err := startBoth(starting, opts)
+	stop()
 	defer func() {
 		if err := both.close(context.WithoutCancel(ctx)); err != nil {
 			opts.log("stop services: %v", err)
 		}
 	}()
+	if err != nil {
+		return 1, err
+	}
 	opts.log("postgres %s on %s (%s)", both.postgres.Version, both.postgres.Addr(), both.postgres.Way)
 	opts.log("rabbitmq %s on %s (%s)", both.rabbitmq.Version, both.rabbitmq.Addr(), both.rabbitmq.Way)
 	return both.run(opts, signals, name, args)
@@ -40,20 +43,7 @@ type pair struct {
 	folder   string
 }
 
-// startBoth gives up at the first signal.
-func startBoth(ctx context.Context, signals <-chan os.Signal, opts Options) (*pair, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	watched := make(chan struct{})
-	started := make(chan struct{})
-	go func() {
-		defer close(watched)
-		select {
-		case sig := <-signals:
-			cancel(fmt.Errorf("interrupted by %s", sig))
-		case <-started:
-		}
-	}()
-	var both pair
+func startBoth(ctx context.Context, opts Options) (both pair, err error) {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		both.postgres, err = StartPostgres(groupCtx, opts)
@@ -63,23 +53,13 @@ func startBoth(ctx context.Context, signals <-chan os.Signal, opts Options) (*pa
 		both.rabbitmq, err = StartRabbitMQ(groupCtx, opts)
 		return err
 	})
-	err := group.Wait()
-	close(started)
-	<-watched
-	if err == nil {
-		err = context.Cause(ctx)
-	}
-	if err == nil {
+	if err = group.Wait(); err == nil {
 		both.folder, err = os.MkdirTemp("", "cdc-relay-run-")
 	}
-	cancel(nil)
-	if err != nil {
-		return nil, errors.Join(err, both.close(context.WithoutCancel(ctx)))
-	}
-	return &both, nil
+	return both, err
 }
 
-func (b *pair) close(ctx context.Context) error {
+func (b pair) close(ctx context.Context) error {
 	var errs []error
 	if b.postgres != nil {
 		errs = append(errs, b.postgres.Close(ctx))
@@ -95,7 +75,7 @@ func (b *pair) close(ctx context.Context) error {
 
 // run starts the command in its own process group, so that each signal reaches it once: from here, and not also from
 // the terminal. A second signal would cut short what the first one asked for.
-func (b *pair) run(opts Options, signals <-chan os.Signal, name string, args []string) (int, error) {
+func (b pair) run(opts Options, signals <-chan os.Signal, name string, args []string) (int, error) {
 	stateFile := filepath.Join(b.folder, "state.json")
 	if err := b.rabbitmq.WriteState(stateFile); err != nil {
 		return 1, fmt.Errorf("write the state of the services: %w", err)
@@ -104,6 +84,9 @@ func (b *pair) run(opts Options, signals <-chan os.Signal, name string, args []s
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(),
 		EnvDatabase+"="+b.postgres.URL(""), EnvAMQP+"="+b.rabbitmq.URL(""), EnvState+"="+stateFile)
+	if b.postgres.Way == Containers {
+		cmd.Env = append(cmd.Env, EnvWay+"="+string(Containers))
+	}
 	command, err := startProcess(cmd, b.folder)
 	if err != nil {
 		return 1, err

@@ -3,6 +3,7 @@ package services
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 )
@@ -14,7 +15,7 @@ func TestMain(m *testing.M) { Main(m) }
 func TestServersAreAvailable(t *testing.T) {
 	_, postgres := sharedPostgres()
 	_, rabbitmq := sharedRabbitMQ()
-	if err := errors.Join(postgres, rabbitmq); errors.Is(err, errUnavailable) && !serversNamed() {
+	if err := errors.Join(postgres, rabbitmq); errors.Is(err, errUnavailable) && (!serversNamed() || os.Getenv(EnvWay) == string(Containers)) {
 		t.Fatal("Postgres and RabbitMQ are missing here: every test that needs them was skipped, in all packages. " +
 			"./scripts/test says how to install them, and runs everything (CONTRIBUTING.md)")
 	}

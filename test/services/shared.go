@@ -17,11 +17,10 @@ import (
 // shared holds the servers of one test process. Each is started at its first use. It is the only package-level state:
 // servers take seconds to start, and all tests of a binary share them.
 var shared struct {
-	postgres   lazy[*Postgres]
-	rabbitmq   lazy[*RabbitMQ]
-	closers    closers
-	containers sync.Once // for the global settings of testcontainers
-	templates  sync.Map  // lazy[string] by name
+	postgres  lazy[*Postgres]
+	rabbitmq  lazy[*RabbitMQ]
+	closers   closers
+	templates sync.Map // lazy[string] by name
 }
 
 // lazy creates a value once. A failure is final: the next test would only wait for the same error.

@@ -15,15 +15,14 @@ import (
 // standbySlot is the physical slot that retains WAL for the standby.
 const standbySlot = "standby"
 
-// StartStandby starts a streaming standby of a private server that runs from this machine's own programs, and waits
-// until
-// it answers queries. Settings are like "recovery_min_apply_delay=1s". From Postgres 17 on it copies failover slots. It
-// uses the physical slot "standby", so a server can have only one. The caller closes it before its primary.
+// StartStandby starts a streaming standby of a private server, and waits until it answers queries. Settings are like
+// "recovery_min_apply_delay=1s". From Postgres 17 on it copies failover slots. It uses the physical slot "standby", so
+// a server can have only one. The caller closes it before its primary.
 //
 // It copies the data itself: some installations do not have pg_basebackup.
 func (p *Postgres) StartStandby(ctx context.Context, settings ...string) (*Postgres, error) {
 	if p.site == nil {
-		return nil, fmt.Errorf("start a standby: %w, which runs from this machine's programs", errNotOurs)
+		return nil, fmt.Errorf("start a standby: %w", errNotOurs)
 	}
 	standby, err := p.site.another(p.standbySettings(settings))
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 
 // StartPostgres provides a server and waits until it accepts connections. The caller closes it.
 func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
-	if opts.Way == "" && programsChosen(opts) {
-		opts.Way = Local
+	if os.Getenv(EnvPostgresBin) != "" && opts.Way == "" && os.Getenv(EnvState) == "" &&
+		Way(os.Getenv(EnvWay)) != Containers {
+		opts.Way = Local // nothing else uses the programs that were named
 	}
 	if !opts.Private {
 		// Tests create and drop slots all the time. Postgres computes without a lock which WAL the slots need, so a
@@ -25,14 +26,10 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provide postgres: %w", err)
 	}
-	return startedServer(ctx, server, server.connect, server.Way == Environment)
-}
-
-// programsChosen reports whether the caller named the server's programs, which only the way "local" uses. A server that
-// another process shares, or a request for containers, takes precedence.
-func programsChosen(opts Options) bool {
-	shared := !opts.Private && os.Getenv(EnvState) != ""
-	return os.Getenv(EnvPostgresBin) != "" && !shared && Way(os.Getenv(EnvWay)) != Containers
+	if err := server.Start(ctx); err != nil {
+		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
+	}
+	return server, nil
 }
 
 // StartRabbitMQ provides a broker and waits until it accepts connections. The caller closes it.
@@ -43,22 +40,8 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 	if err != nil {
 		return nil, fmt.Errorf("provide rabbitmq: %w", err)
 	}
-	return startedServer(ctx, server, server.connect, server.Way == Environment)
-}
-
-// startedServer starts a server, or connects to a given one. It closes it after an error.
-func startedServer[S interface {
-	Start(context.Context) error
-	Close(context.Context) error
-}](ctx context.Context, server S, connect func(context.Context) error, given bool,
-) (none S, err error) {
-	if given {
-		err = connect(ctx)
-	} else {
-		err = server.Start(ctx)
-	}
-	if err != nil {
-		return none, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
+	if err := server.Start(ctx); err != nil {
+		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
 	}
 	return server, nil
 }
@@ -81,7 +64,7 @@ func givenPostgres(context.Context, Options) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Postgres{server: server{address: address, runner: foreign{}, Way: Environment}}, nil
+	return &Postgres{server: server{address: address, Way: Environment}}, nil
 }
 
 func givenRabbitMQ(context.Context, Options) (*RabbitMQ, error) {
@@ -89,7 +72,7 @@ func givenRabbitMQ(context.Context, Options) (*RabbitMQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	broker := &RabbitMQ{server: server{address: address, runner: foreign{}, Way: Environment}}
+	broker := &RabbitMQ{server: server{address: address, Way: Environment}}
 	if file := os.Getenv(EnvState); file != "" {
 		if err := broker.adopt(file); err != nil {
 			return nil, err

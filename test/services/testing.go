@@ -73,13 +73,10 @@ func PrivatePostgres(t testing.TB, settings ...string) *Postgres {
 	return server
 }
 
-// Standby starts a standby of a private server, for this test only. It skips the test if no standby is possible.
+// Standby starts a standby of a private server, for this test only.
 func Standby(t testing.TB, primary *Postgres) *Postgres {
 	t.Helper()
 	standby, err := primary.StartStandby(t.Context())
-	if errors.Is(err, errors.ErrUnsupported) || err != nil && strings.Contains(err.Error(), "programs") {
-		t.Skip(err)
-	}
 	Need(t, err)
 	closeAfter(t, standby.Close)
 	return standby
@@ -95,14 +92,10 @@ func PrivateRabbitMQ(t testing.TB, settings ...string) *RabbitMQ {
 	return server
 }
 
-// PrivateRabbitMQCluster starts a cluster of n brokers for this test only; see [StartRabbitMQCluster]. It skips the
-// test if this machine has no programs of RabbitMQ: there is no cluster of containers.
+// PrivateRabbitMQCluster starts a cluster of n brokers for this test only; see [StartRabbitMQCluster].
 func PrivateRabbitMQCluster(t testing.TB, n int, settings ...string) *RabbitMQCluster {
 	t.Helper()
 	cluster, err := StartRabbitMQCluster(t.Context(), n, Options{Settings: settings, Log: logTo(t)})
-	if errors.Is(err, errUnavailable) {
-		t.Skipf("a cluster needs the programs of RabbitMQ on this machine: %v", err)
-	}
 	Need(t, err)
 	closeAfter(t, cluster.Close)
 	return cluster
@@ -139,38 +132,30 @@ func dialAMQP(t testing.TB, amqpURL, name string) *amqp.Connection {
 // Certificate names the PEM files of a server's certificate, and of the CA that signs the clients' certificates.
 type Certificate struct{ CA, Cert, Key string }
 
-// TLSRabbitMQ starts a private broker on this machine with a TLS listener at address ("127.0.0.1:port"). It accepts
+// TLSRabbitMQ starts a private broker with a TLS listener at address ("127.0.0.1:port"). It accepts
 // only clients with a certificate of the CA.
 func TLSRabbitMQ(t testing.TB, c Certificate) (server *RabbitMQ, address string) {
 	t.Helper()
 	port, err := FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	Must(t, err)
 	address = "127.0.0.1:" + strconv.Itoa(port)
-	server, err = StartRabbitMQ(t.Context(), Options{
-		Way: Local, Private: true, Log: logTo(t), // a container could not read the files
-		Settings: []string{
-			"listeners.ssl.1 = " + address,
-			"ssl_options.cacertfile = " + c.CA,
-			"ssl_options.certfile = " + c.Cert,
-			"ssl_options.keyfile = " + c.Key,
-			"ssl_options.verify = verify_peer",
-			"ssl_options.fail_if_no_peer_cert = true",
-		},
-	})
-	Need(t, err)
-	closeAfter(t, server.Close)
-	return server, address
+	return PrivateRabbitMQ(t,
+		"listeners.ssl.1 = "+address,
+		"ssl_options.cacertfile = "+c.CA,
+		"ssl_options.certfile = "+c.Cert,
+		"ssl_options.keyfile = "+c.Key,
+		"ssl_options.verify = verify_peer",
+		"ssl_options.fail_if_no_peer_cert = true"), address
 }
 
-// Need fails a test if its server cannot be started. If this machine can start no server and nobody named one, the test
-// is skipped; TestServersAreAvailable of this package then fails for all of them.
+// Need fails a test if its server cannot be started. The test is skipped if this machine can start no server and nobody
+// named one, in which case TestServersAreAvailable of this package fails for all of them; and also if the servers are
+// containers and it needs an own one.
 func Need(t testing.TB, err error) {
 	t.Helper()
 	switch {
 	case err == nil:
-	case errors.Is(err, errUnavailable) && !serversNamed():
+	case errors.Is(err, errUnavailable) && (!serversNamed() || Way(os.Getenv(EnvWay)) == Containers):
 		t.Skip("no server to run against, see TestServersAreAvailable of test/services")
 	default:
 		t.Fatal(err)

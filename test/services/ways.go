@@ -37,7 +37,7 @@ const (
 type Options struct {
 	// Way is the only way to try. The default is CDC_RELAY_SERVICES, or else all ways.
 	Way Way
-	// Private asks for an own server, which may be stopped and configured. The environment's server does not qualify.
+	// Private asks for an own server, which may be stopped and configured. It always runs from this machine's programs.
 	Private bool
 	// Settings are added to the server's own: "name=value" for Postgres, lines of rabbitmq.conf for RabbitMQ.
 	Settings []string
@@ -85,22 +85,17 @@ func provide[T any](ctx context.Context, opts Options, ways map[Way]provider[T])
 }
 
 func order(opts Options) ([]Way, error) {
+	if opts.Private {
+		return []Way{Local}, nil
+	}
 	way := cmp.Or(opts.Way, Way(os.Getenv(EnvWay)))
-	if opts.Way == "" && !opts.Private && os.Getenv(EnvState) != "" {
-		way = Environment // another process has started the server that way and shares it
+	if opts.Way == "" && os.Getenv(EnvState) != "" {
+		way = Environment // another process has started the server and shares it
 	}
 	switch way {
 	case "":
-		if opts.Private {
-			return []Way{Containers, Local}, nil
-		}
 		return []Way{Environment, Containers, Local}, nil
-	case Environment:
-		if opts.Private {
-			return []Way{Containers, Local}, nil
-		}
-		return []Way{Environment}, nil
-	case Containers, Local:
+	case Environment, Containers, Local:
 		return []Way{way}, nil
 	default:
 		return nil, fmt.Errorf("%s is %q: it must be %s, %s or %s", EnvWay, way, Environment, Containers, Local)
@@ -116,7 +111,7 @@ type missingError struct {
 
 func (e *missingError) Error() string {
 	return fmt.Sprintf(`no %s to run against. One of these helps:
-  Docker:         start the Docker engine
+  Docker:         start the Docker engine (not for tests that stop or configure a server)
   Debian, Ubuntu: sudo apt-get install -y --no-install-recommends %s
   macOS:          brew install %s
   a running one:  export %s=postgres://… %s=amqp://…`, e.server, e.packages, e.formula, EnvDatabase, EnvAMQP)
