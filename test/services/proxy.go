@@ -25,6 +25,8 @@ type Sorter func(sent []byte) (kind string, known bool)
 
 // Proxy is a TCP proxy on loopback that breaks connections as networks do: all of them, or with Only those of one kind.
 type Proxy struct {
+	Kind // all connections
+
 	listener net.Listener
 	target   string
 	sort     Sorter
@@ -94,6 +96,7 @@ func newProxy(listener *net.TCPListener, target string, sort Sorter) *Proxy {
 		kinds: map[string]*trouble{}, links: map[*link]struct{}{},
 	}
 	p.change = sync.NewCond(&p.mu)
+	p.Kind = Kind{proxy: p, trouble: &p.all, has: func(*link) bool { return true }}
 	p.done.Go(p.accept)
 	return p
 }
@@ -117,38 +120,6 @@ func (p *Proxy) AwaitConnections(n int) {
 	}
 }
 
-// Cut resets all open connections, on both sides.
-func (p *Proxy) Cut() { p.cut(func(*link) bool { return true }) }
-
-func (p *Proxy) cut(which func(*link) bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for l := range p.links {
-		if which(l) {
-			p.drop(l)
-		}
-	}
-}
-
-// Refuse resets new connections at once; open ones stay.
-func (p *Proxy) Refuse() { p.set(func() { p.all.refuse = true }) }
-
-// Accept ends Refuse.
-func (p *Proxy) Accept() { p.set(func() { p.all.refuse = false }) }
-
-// BlackHole stops forwarding in the given directions, or in both if none is given. Connections stay open, and new ones
-// are accepted. Bytes in flight are kept for Resume.
-func (p *Proxy) BlackHole(directions ...Direction) { p.set(func() { p.all.hold(true, directions) }) }
-
-// Resume ends BlackHole in the given directions, or in both if none is given.
-func (p *Proxy) Resume(directions ...Direction) { p.set(func() { p.all.hold(false, directions) }) }
-
-// Delay delays all bytes in the given directions, or in both if none is given, and also the end of a connection. 0 ends
-// the delay.
-func (p *Proxy) Delay(d time.Duration, directions ...Direction) {
-	p.set(func() { p.all.delay(d, directions) })
-}
-
 // Slow limits each connection to this many bytes a second to the client. What the client cannot get yet stays with the
 // server. 0 ends the limit.
 func (p *Proxy) Slow(bytesPerSecond int) { p.set(func() { p.all.rate = bytesPerSecond }) }
@@ -160,24 +131,6 @@ func (p *Proxy) slow(bytes int) {
 	p.mu.Unlock()
 	if rate > 0 {
 		time.Sleep(time.Duration(bytes) * time.Second / time.Duration(rate))
-	}
-}
-
-func (t *trouble) delay(d time.Duration, directions []Direction) {
-	if len(directions) == 0 {
-		directions = []Direction{Upstream, Downstream}
-	}
-	for _, direction := range directions {
-		t.late[direction] = d
-	}
-}
-
-func (t *trouble) hold(held bool, directions []Direction) {
-	if len(directions) == 0 {
-		directions = []Direction{Upstream, Downstream}
-	}
-	for _, direction := range directions {
-		t.held[direction] = held
 	}
 }
 

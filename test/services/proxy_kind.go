@@ -5,47 +5,68 @@ import (
 	"time"
 )
 
-// Kind is all connections of one kind through a [Proxy], open and future ones. Its faults add to those of the proxy.
+// Kind is connections through a [Proxy], open and future ones: those of one kind, or all. The faults of all add to
+// those of a kind.
 type Kind struct {
-	proxy *Proxy
-	name  string
+	proxy   *Proxy
+	trouble *trouble
+	has     func(*link) bool // called with the proxy's mutex
 }
 
 // Only selects the connections of the kind, as determined by the proxy's sorter.
-func (p *Proxy) Only(kind string) Kind { return Kind{proxy: p, name: kind} }
-
-// Cut resets the open connections of the kind, on both sides.
-func (k Kind) Cut() {
-	k.proxy.cut(func(l *link) bool { return l.known && l.kind == k.name })
+func (p *Proxy) Only(kind string) Kind {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kinds[kind] == nil {
+		p.kinds[kind] = &trouble{}
+	}
+	return Kind{
+		proxy: p, trouble: p.kinds[kind], has: func(l *link) bool { return l.known && l.kind == kind },
+	}
 }
 
-// Refuse resets new connections of the kind as soon as it is known; open ones stay.
-func (k Kind) Refuse() { k.set(func(t *trouble) { t.refuse = true }) }
+// Cut resets the open connections, on both sides.
+func (k Kind) Cut() {
+	k.proxy.mu.Lock()
+	defer k.proxy.mu.Unlock()
+	for l := range k.proxy.links {
+		if k.has(l) {
+			k.proxy.drop(l)
+		}
+	}
+}
+
+// Refuse resets new connections at once, or as soon as their kind is known; open ones stay.
+func (k Kind) Refuse() { k.proxy.set(func() { k.trouble.refuse = true }) }
 
 // Accept ends Refuse.
-func (k Kind) Accept() { k.set(func(t *trouble) { t.refuse = false }) }
+func (k Kind) Accept() { k.proxy.set(func() { k.trouble.refuse = false }) }
 
-// BlackHole is Proxy.BlackHole for the kind.
+// BlackHole stops forwarding in the given directions, or in both if none is given. Connections stay open, and new ones
+// are accepted. Bytes in flight are kept for Resume.
 func (k Kind) BlackHole(directions ...Direction) {
-	k.set(func(t *trouble) { t.hold(true, directions) })
+	k.each(directions, func(d Direction) { k.trouble.held[d] = true })
 }
 
-// Resume ends BlackHole.
+// Resume ends BlackHole in the given directions, or in both if none is given.
 func (k Kind) Resume(directions ...Direction) {
-	k.set(func(t *trouble) { t.hold(false, directions) })
+	k.each(directions, func(d Direction) { k.trouble.held[d] = false })
 }
 
-// Delay is Proxy.Delay for the kind.
-func (k Kind) Delay(d time.Duration, directions ...Direction) {
-	k.set(func(t *trouble) { t.delay(d, directions) })
+// Delay delays all bytes in the given directions, or in both if none is given, and also the end of a connection. 0 ends
+// the delay.
+func (k Kind) Delay(late time.Duration, directions ...Direction) {
+	k.each(directions, func(d Direction) { k.trouble.late[d] = late })
 }
 
-func (k Kind) set(change func(*trouble)) {
+func (k Kind) each(directions []Direction, change func(Direction)) {
+	if len(directions) == 0 {
+		directions = []Direction{Upstream, Downstream}
+	}
 	k.proxy.set(func() {
-		if k.proxy.kinds[k.name] == nil {
-			k.proxy.kinds[k.name] = &trouble{}
+		for _, direction := range directions {
+			change(direction)
 		}
-		change(k.proxy.kinds[k.name])
 	})
 }
 

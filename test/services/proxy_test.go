@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"testing"
 	"time"
 )
@@ -13,26 +12,7 @@ import (
 // echo starts a server that returns what it receives.
 func echo(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	Must(t, err)
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			done.Go(func() {
-				_, _ = io.Copy(conn, conn)
-				_ = conn.Close()
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		done.Wait()
-	})
-	return listener.Addr().String()
+	return Serve(t, func(client net.Conn) { _, _ = io.Copy(client, client) })
 }
 
 func dial(t *testing.T, p *Proxy) net.Conn {
@@ -69,55 +49,6 @@ func silent(t *testing.T, conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Time{})
 }
 
-func TestProxyCutsAndRejectsConnections(t *testing.T) {
-	t.Parallel()
-	p := NewProxy(t, echo(t))
-	first := dial(t, p)
-	exchange(t, first, "before")
-	p.AwaitConnections(1)
-
-	p.Refuse()
-	exchange(t, first, "open connections stay")
-	if refused, err := net.Dial("tcp", p.Addr()); err == nil { // the reset may come during or after the handshake
-		if _, err := refused.Read(make([]byte, 1)); err == nil {
-			t.Error("a new connection was served")
-		}
-		_ = refused.Close()
-	}
-
-	p.Cut()
-	if _, err := first.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("a cut connection reads %v: expected a reset", err)
-	}
-	if n := p.Connections(); n != 0 {
-		t.Errorf("%d connections after Cut", n)
-	}
-
-	p.Accept()
-	exchange(t, dial(t, p), "again")
-}
-
-func TestProxyPausesEachDirectionWithoutLoss(t *testing.T) {
-	t.Parallel()
-	for name, directions := range map[string][]Direction{
-		"upstream": {Upstream}, "downstream": {Downstream}, "both": nil,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := NewProxy(t, echo(t))
-			conn := dial(t, p)
-			exchange(t, conn, "before")
-			p.BlackHole(directions...)
-			if _, err := io.WriteString(conn, "held back"); err != nil {
-				t.Fatal(err)
-			}
-			silent(t, conn)
-			p.Resume(directions...)
-			expect(t, conn, "held back")
-		})
-	}
-}
-
 // byFirstWord is a sorter that needs more bytes if the first is "?".
 func byFirstWord(sent []byte) (string, bool) { return string(sent), string(sent) != "?" }
 
@@ -142,6 +73,12 @@ func TestProxyCanBreakOneKindOfConnection(t *testing.T) {
 
 	p.Only("sick").Refuse()
 	p.Only("sick").Cut()
+	if n := p.Connections(); n != 1 {
+		t.Fatalf("%d connections after Cut, want that of the other kind", n)
+	}
+	if _, err := sick.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("a connection that was cut reads %v: expected a reset", err)
+	}
 	exchange(t, well, "goes on")
 	again := dial(t, p)
 	if _, err := io.WriteString(again, "sick"); err == nil {
