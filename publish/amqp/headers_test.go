@@ -30,8 +30,7 @@ func TestReturnsWithTheDeepestAndLargestHeadersAreRead(t *testing.T) {
 		most.Headers, beyond.Headers = headers.most, headers.beyond
 		most.PossibleDuplicate = true // the mark is added to these
 		neighbour := k.Make("", q, `{}`)
-		r.PublishAll(most, beyond, neighbour)
-		results := r.AwaitResults(t, most, beyond, neighbour)
+		results := r.Answers(t, most, beyond, neighbour)
 		checkRejected(t, results[0], outbox.ReasonUnroutable)
 		if results[1].Outcome != outbox.Impossible || results[1].Reason != outbox.ReasonInvalidHeaders {
 			t.Errorf("one more %s: %+v", name, results[1])

@@ -28,8 +28,7 @@ func poisonOnASharedLane(t *testing.T, broker *services.RabbitMQ) {
 		messages := k.Many(400, "", q)
 		large = messages[200]
 		large.Payload, large.Binary = bytes.Repeat([]byte{1}, 1_500_000), true
-		r.PublishAll(messages...)
-		return r.AwaitResults(t, messages...), large
+		return r.Answers(t, messages...), large
 	}
 	check := func(results []outbox.Result, large *outbox.Message) {
 		t.Helper()
@@ -125,8 +124,7 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		r.PublishAll(messages...)
-		results := r.AwaitResults(t, messages...)
+		results := r.Answers(t, messages...)
 		if took := time.Since(began); took > 250*roundTrip {
 			t.Errorf("took %v with %d culprits", took, c.culprits)
 		}
@@ -154,8 +152,7 @@ func TestAMessageWithDirectReplyToIsRejectedBeforeSending(t *testing.T) {
 		messages[i].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to"}`)
 	}
 	messages[8].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to.of-a-request"}`)
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
+	for i, result := range r.Answers(t, messages...) {
 		if i%50 != 7 {
 			publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
 		} else if result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonInvalidProperties {
@@ -180,8 +177,7 @@ func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 		proxy.BlackHole(services.Downstream)
 		late := time.AfterFunc(2*time.Second, func() { proxy.Resume() })
 		defer late.Stop()
-		r.PublishAll(messages...)
-		results := r.AwaitResults(t, messages...)
+		results := r.Answers(t, messages...)
 		for i, user := range []string{"'somebody'", "'somebody-else'"} {
 			if results[i].Outcome != outbox.Impossible || !strings.Contains(results[i].Detail, user) {
 				t.Errorf("the message of %s: %+v", user, results[i])
@@ -219,13 +215,11 @@ func TestAChannelIsReplacedAfterAMissingConfirm(t *testing.T) {
 	f := startFlow(r, k, "", q, 100)
 	awaitConfirms(t, r, 100)
 	unanswered := (&publishtest.Maker{ID: 1 << 30}).Make("", stuck, `{}`)
-	r.PublishAll(unanswered)
-	publishtest.AllAre(t, r.AwaitResults(t, unanswered), outbox.Unknown)
+	publishtest.AllAre(t, r.Answers(t, unanswered), outbox.Unknown)
 	publishtest.AllAre(t, f.end(t), outbox.Confirmed)
 	for range 3 {
 		messages := k.Many(1000, "", q)
-		r.PublishAll(messages...)
-		publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+		publishtest.AllAre(t, r.Answers(t, messages...), outbox.Confirmed)
 	}
 	for deadline := time.Now().Add(await.Hang()); channelsWithUnconfirmed(t, u) > 0; {
 		if time.Now().After(deadline) {

@@ -85,12 +85,10 @@ func TestARejectedLookUpIsNotARejectedMessage(t *testing.T) {
 			r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 			var k publishtest.Maker
 			good := k.Many(100, x, "")
-			r.PublishAll(good...)
-			publishtest.AllAre(t, r.AwaitResults(t, good...), outbox.Confirmed)
+			publishtest.AllAre(t, r.Answers(t, good...), outbox.Confirmed)
 			if name == "403" {
 				bad := k.Make("missing", "", "{}")
-				r.PublishAll(bad)
-				checkRejected(t, r.AwaitResults(t, bad)[0], outbox.ReasonNoExchange)
+				checkRejected(t, r.Answers(t, bad)[0], outbox.ReasonNoExchange)
 			}
 			if n := len(a.drain(q)); n != 100 || asked.Load() == 0 {
 				t.Errorf("%d messages arrived, %d look-ups were sent", n, asked.Load())

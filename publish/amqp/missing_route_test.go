@@ -26,8 +26,7 @@ func TestAMissingRouteRightAfterAnOutageCostsNoAttempt(t *testing.T) {
 	for _, target := range [][2]string{{"", "no.such.queue"}, {"amq.topic", "no.such.key"}, {"no.such.exchange", "k"}} {
 		publish := func() outbox.Result {
 			m := k.Make(target[0], target[1], `{}`)
-			r.PublishAll(m)
-			return r.AwaitResults(t, m)[0]
+			return r.Answers(t, m)[0]
 		}
 		if got := publish(); got.Outcome != outbox.Rejected {
 			t.Errorf("%s on the first connection: %+v, want a rejection", target, got)
@@ -60,8 +59,7 @@ func TestAQueueOfAStoppedNodeCostsNoAttempt(t *testing.T) {
 	var k publishtest.Maker
 	publish := func(queue string) outbox.Result {
 		m := k.Make("", queue, `{}`)
-		r.PublishAll(m)
-		return r.AwaitResults(t, m)[0]
+		return r.Answers(t, m)[0]
 	}
 	must(t, down.Stop(t.Context()))
 	if got := publish("classic"); !free(got) || !strings.Contains(got.Detail, "is down or inaccessible") {
@@ -84,8 +82,7 @@ func TestAMissingRouteCostsNoAttemptWhileANodeOfTheAddressIsDown(t *testing.T) {
 	publish := func() outbox.Result {
 		m := k.Make("amq.topic", "no.such.key", `{}`)
 		r := startAMQP(t, Config{URL: url})
-		r.PublishAll(m)
-		return r.AwaitResults(t, m)[0]
+		return r.Answers(t, m)[0]
 	}
 	if got := publish(); got.Outcome != outbox.Rejected {
 		t.Errorf("while all nodes are up: %+v, want a rejection", got)

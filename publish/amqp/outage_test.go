@@ -132,8 +132,7 @@ func blocked(t *testing.T, broker *services.RabbitMQ) {
 	}
 	r.AwaitSince(t, mark, publish.Blocked)
 	late := (&publishtest.Maker{ID: 1 << 30}).Make("", q, `{}`)
-	r.PublishAll(late)
-	publishtest.AllAre(t, r.AwaitResults(t, late), outbox.NotSent)
+	publishtest.AllAre(t, r.Answers(t, late), outbox.NotSent)
 	// rabbitmqctl takes longer than the timeout, so the timeout passes several times.
 	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.9"); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -197,8 +196,7 @@ func TestMessagesToASilentBrokerTimeOut(t *testing.T) {
 	proxy.BlackHole()
 	lost := k.Many(500, "", q)
 	began := time.Now()
-	r.PublishAll(lost...)
-	results := r.AwaitResults(t, lost...)
+	results := r.Answers(t, lost...)
 	if took := time.Since(began); took > 5*timeout {
 		t.Errorf("the results took %v", took)
 	}
@@ -224,8 +222,7 @@ func TestABrokerThatStopsReadingDelaysNoResult(t *testing.T) {
 	for _, m := range stuck {
 		m.Payload, m.Binary = bytes.Repeat([]byte{1}, 200<<10), true
 	}
-	r.PublishAll(stuck...)
-	results := r.AwaitResults(t, stuck...)
+	results := r.Answers(t, stuck...)
 	if unknown := publishtest.Count(results, outbox.Unknown); unknown == 0 || unknown+publishtest.Count(results, outbox.NotSent) != len(stuck) {
 		t.Errorf("%d unknown and %d not sent of %d, the first because %s", unknown, publishtest.Count(results, outbox.NotSent), len(stuck), results[0].Detail)
 	}
@@ -300,8 +297,7 @@ func TestALaneWithTimedOutMessagesIsReplaced(t *testing.T) {
 	other := &publishtest.Maker{ID: 1 << 30}
 	for range 2 { // more than may be in flight, together
 		unanswered := other.Many(30, "", stuck)
-		r.PublishAll(unanswered...)
-		publishtest.AllAre(t, r.AwaitResults(t, unanswered...), outbox.Unknown)
+		publishtest.AllAre(t, r.Answers(t, unanswered...), outbox.Unknown)
 	}
 	publishtest.AllAre(t, f.end(t), outbox.Confirmed)
 	if r.Mark() != mark {
@@ -318,14 +314,12 @@ func TestAStuckQueueDoesNotKeepTheBreakerOpen(t *testing.T) {
 	for range 3 { // two outages, then through the half-open breaker
 		m := k.Make("", stuck, `{}`)
 		mark := r.Mark()
-		r.PublishAll(m)
-		publishtest.AllAre(t, r.AwaitResults(t, m), outbox.Unknown)
+		publishtest.AllAre(t, r.Answers(t, m), outbox.Unknown)
 		r.AwaitSince(t, mark, publish.Ready)
 	}
 	blocking, good := k.Make("", stuck, `{}`), k.Many(10, "", q)
 	r.PublishAll(blocking)
-	r.PublishAll(good...)
-	publishtest.AllAre(t, r.AwaitResults(t, good...), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, good...), outbox.Confirmed)
 	publishtest.AllAre(t, r.AwaitResults(t, blocking), outbox.Unknown)
 }
 

@@ -31,8 +31,7 @@ func TestARevokedPermissionRejectsOnlyLaterMessages(t *testing.T) {
 	r := startAMQP(t, Config{URL: parsed.String()})
 	var k publishtest.Maker
 	first := k.Many(10, "", q)
-	r.PublishAll(first...)
-	publishtest.AllAre(t, r.AwaitResults(t, first...), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, first...), outbox.Confirmed)
 
 	must(t, broker.Permit(t.Context(), vhost, user, services.Permissions{}))
 	done := make(chan error, 1)
@@ -127,8 +126,7 @@ func TestAnAuthorizationServiceThatIsDownChargesNobody(t *testing.T) {
 	}
 	down.Store(true)
 	some := append(k.Many(5, "amq.topic", "k"), k.Many(5, "amq.direct", "k")...)
-	r.PublishAll(some...)
-	checkNotCharged(t, r.AwaitResults(t, some...))
+	checkNotCharged(t, r.Answers(t, some...))
 	r.AwaitSince(t, mark, publish.Connecting)
 	down.Store(false)
 	r.publishUntilConfirmed(t, k.Many(20, "topics", "k")...)

@@ -34,8 +34,7 @@ func (r *running) reconnect(t *testing.T, proxy *services.Proxy) {
 
 func (r *running) outcome(t *testing.T, m *outbox.Message) outbox.Outcome {
 	t.Helper()
-	r.PublishAll(m)
-	return r.AwaitResults(t, m)[0].Outcome
+	return r.Answers(t, m)[0].Outcome
 }
 
 // A quorum queue without a leader rejects messages like a full queue. So rejections cost no attempt after an outage,
@@ -90,8 +89,7 @@ func TestFewMessagesLeaveAfterConfirmsWereLate(t *testing.T) {
 		}
 		r.AwaitPhase(t, publish.Ready)
 		mark := r.Mark()
-		r.PublishAll(messages...)
-		for _, result := range r.AwaitResults(t, messages...) {
+		for _, result := range r.Answers(t, messages...) {
 			if result.Outcome == outbox.Unknown {
 				n++
 			}
@@ -143,8 +141,7 @@ func TestAHalfOpenBreakerSendsOneMessageAtATime(t *testing.T) {
 	mark := r.Mark()
 	var k publishtest.Maker
 	messages := k.Many(100, "", q)
-	r.PublishAll(messages...)
-	results := r.AwaitResults(t, messages...)
+	results := r.Answers(t, messages...)
 	apart, sent := min(time.Second, timeout/2), 0
 	for i, result := range results {
 		at := result.Message.SentAt

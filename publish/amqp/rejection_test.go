@@ -88,8 +88,7 @@ func TestAReturnThatWasChangedCountsByItsMessageID(t *testing.T) {
 	r := startAMQP(t, Config{URL: withHost(t, broker.VHost(t), frames.Addr())})
 	var k publishtest.Maker
 	lost := k.Make("", "nowhere", `{}`)
-	r.PublishAll(lost)
-	checkRejected(t, r.AwaitResults(t, lost)[0], outbox.ReasonUnroutable)
+	checkRejected(t, r.Answers(t, lost)[0], outbox.ReasonUnroutable)
 }
 
 // An ORM may send the nil UUID with each row. Finding the message of a return does not depend on how many are in flight.
@@ -110,8 +109,7 @@ func TestManyUnroutableRowsOfOneMessageIDDelayNobody(t *testing.T) {
 		}
 		began := time.Now()
 		for some := range slices.Chunk(unroutable, 1500) {
-			r.PublishAll(some...)
-			for _, result := range r.AwaitResults(t, some...) {
+			for _, result := range r.Answers(t, some...) {
 				checkRejected(t, result, outbox.ReasonUnroutable)
 			}
 		}
@@ -132,8 +130,7 @@ func TestOnlyMessagesForAMissingExchangeAreRejected(t *testing.T) {
 	for i := 7; i < len(messages); i += 50 {
 		messages[i].Exchange = &missing
 	}
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
+	for i, result := range r.Answers(t, messages...) {
 		if i%50 == 7 {
 			checkRejected(t, result, outbox.ReasonNoExchange)
 		} else if result.Outcome != outbox.Confirmed {
@@ -156,8 +153,7 @@ func TestAnExchangeMayBeDeletedDuringPublishing(t *testing.T) {
 	r := startAMQP(t, Config{URL: u})
 	var k publishtest.Maker
 	before := k.Many(50, x, "k")
-	r.PublishAll(before...)
-	publishtest.AllAre(t, r.AwaitResults(t, before...), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, before...), outbox.Confirmed)
 
 	around, neighbours := k.Many(900, x, "k"), k.Many(900, "", other)
 	for i := range around[:450] {
@@ -181,8 +177,7 @@ func TestAnExchangeMayBeDeletedDuringPublishing(t *testing.T) {
 		}
 	}
 	last := k.Make(x, "k", `{}`)
-	r.PublishAll(last)
-	checkRejected(t, r.AwaitResults(t, last)[0], outbox.ReasonNoExchange)
+	checkRejected(t, r.Answers(t, last)[0], outbox.ReasonNoExchange)
 	checkArrived(t, results, a.drain(q))
 	if n := len(a.drain(other)); n != len(neighbours) {
 		t.Errorf("%d neighbours arrived of %d", n, len(neighbours))
@@ -238,8 +233,7 @@ func TestAnInternalExchangeIsARejection(t *testing.T) {
 	r := startAMQP(t, Config{URL: u})
 	var k publishtest.Maker
 	messages := k.Many(50, x, "k")
-	r.PublishAll(messages...)
-	for _, result := range r.AwaitResults(t, messages...) {
+	for _, result := range r.Answers(t, messages...) {
 		checkRejected(t, result, outbox.ReasonAccessRefused)
 	}
 }
@@ -254,8 +248,7 @@ func TestAForeignUserIDRejectsOnlyItsMessage(t *testing.T) {
 	}
 	messages[5].Properties = []byte(`{"user_id": "guest"}`)
 	messages[6].Headers = []byte(`{"CC": ["` + q + `"]}`)
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
+	for i, result := range r.Answers(t, messages...) {
 		switch {
 		case i%40 != 3:
 			publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
@@ -281,8 +274,7 @@ func TestLargePayloadsDoNotAffectOthers(t *testing.T) {
 	messages := k.Many(100, "", q)
 	large := messages[50]
 	large.Payload, large.Binary = bytes.Repeat([]byte{7}, 20<<20), true
-	r.PublishAll(messages...)
-	for _, result := range r.AwaitResults(t, messages...) {
+	for _, result := range r.Answers(t, messages...) {
 		tooLarge := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonTooLarge
 		if result.Outcome != outbox.Confirmed && (result.Message != large || !tooLarge) {
 			t.Errorf("message %d: %v %s %s", result.Message.ID, result.Outcome, result.Reason, result.Detail)
@@ -384,8 +376,7 @@ func TestNoReturnOfANarrowLaneIsLost(t *testing.T) {
 	}
 	frames.LateConfirms(300 * time.Millisecond) // all returns come before
 	lost := k.Many(200, last, "nowhere")
-	r.PublishAll(lost...)
-	for _, result := range r.AwaitResults(t, lost...) {
+	for _, result := range r.Answers(t, lost...) {
 		checkRejected(t, result, outbox.ReasonUnroutable)
 	}
 }
@@ -408,8 +399,7 @@ func TestCCAndUserIDsOfOthersAreOrdinary(t *testing.T) {
 	for i, m := range messages {
 		m.Headers = []byte([]string{`{"CC": ["nowhere"]}`, `{"BCC": ["nowhere"]}`}[i%2])
 	}
-	r.PublishAll(messages...)
-	publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, messages...), outbox.Confirmed)
 	if n := sent.count(channelOpen); n != 1 {
 		t.Errorf("%d channels were opened for CC and BCC, want 1", n)
 	}

@@ -168,14 +168,12 @@ func TestMessagesAreSentWhileTheBrokerAnswersLate(t *testing.T) {
 	var k publishtest.Maker
 	for range 2 { // the first one opens the lane
 		warm := k.Make("", q, `{}`)
-		r.PublishAll(warm)
-		r.AwaitResults(t, warm)
+		r.Answers(t, warm)
 	}
 	mark := r.Mark()
 	proxy.BlackHole(services.Downstream)
 	messages := k.Many(2000, "", q)
-	r.PublishAll(messages...)
-	results := r.AwaitResults(t, messages...)
+	results := r.Answers(t, messages...)
 	if sent := publishtest.Count(results, outbox.Unknown); sent < 5*smallestWindow {
 		t.Errorf("only %d of %d messages were sent while the broker answered none", sent, len(messages))
 	}
@@ -192,8 +190,7 @@ func TestAStuckQueueLeavesRoomForOthers(t *testing.T) {
 	unanswered := k.Many(smallestWindow-10, "", stuck)
 	r.PublishAll(unanswered...)
 	good := k.Many(1600, "", q)
-	r.PublishAll(good...)
-	publishtest.AllAre(t, r.AwaitResults(t, good...), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, good...), outbox.Confirmed)
 	r.Mu.Lock()
 	for _, m := range unanswered {
 		if len(r.Results[m]) > 0 {

@@ -84,8 +84,7 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 		r := startAMQP(t, Config{URL: with("", "")})
 		var k publishtest.Maker
 		messages := k.Many(500, "", q)
-		r.PublishAll(messages...)
-		publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+		publishtest.AllAre(t, r.Answers(t, messages...), outbox.Confirmed)
 	})
 }
 
@@ -133,8 +132,7 @@ func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.
 	must(t, broker.Pause(t.Context()))
 	mark := r.Mark()
 	messages := k.Many(200, "", q)
-	r.PublishAll(messages...)
-	publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Unknown)
+	publishtest.AllAre(t, r.Answers(t, messages...), outbox.Unknown)
 	r.AwaitSince(t, mark, publish.Connecting)
 	must(t, broker.Resume(t.Context()))
 	r.publishUntilConfirmed(t, k.Many(200, "", q)...)

@@ -79,15 +79,13 @@ func TestATokenExpires(t *testing.T) {
 	r := startAMQP(t, Config{URLFile: file, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	var k publishtest.Maker
 	first := k.Many(100, "", q)
-	r.PublishAll(first...)
-	publishtest.AllAre(t, r.AwaitResults(t, first...), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, first...), outbox.Confirmed)
 
 	mark := r.Mark()
 	var last outbox.Result
 	await.Until(t, "the token has expired", func() bool {
 		m := k.Make("", q, `{}`)
-		r.PublishAll(m)
-		last = r.AwaitResults(t, m)[0]
+		last = r.Answers(t, m)[0]
 		return last.Outcome != outbox.Confirmed
 	})
 	if last.Outcome != outbox.Unknown || !strings.Contains(last.Detail, "token has expired") {

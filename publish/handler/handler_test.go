@@ -139,8 +139,7 @@ func TestAnswersBecomeResults(t *testing.T) {
 	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
 	r.AwaitPhase(t, publish.Ready)
 	began := time.Now()
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
+	for i, result := range r.Answers(t, messages...) {
 		if got := (outcome{result.Outcome, result.Reason, result.RetryIn, result.Detail}); got != wanted[i] {
 			t.Errorf("message %d: got %+v, want %+v", i, got, wanted[i])
 		}
@@ -160,8 +159,7 @@ func TestAcceptsALastLineWithoutAnEnd(t *testing.T) {
 	for _, do := range []string{"long", "last"} {
 		r.AwaitPhase(t, publish.Ready)
 		m := k.Make("x", "k", `{"do":"`+do+`"}`)
-		r.PublishAll(m)
-		publishtest.AllAre(t, r.AwaitResults(t, m), outbox.Confirmed)
+		publishtest.AllAre(t, r.Answers(t, m), outbox.Confirmed)
 	}
 }
 
@@ -196,16 +194,14 @@ func TestReplacesAHandlerThatEnds(t *testing.T) {
 		r.AwaitPhase(t, publish.Ready)
 		mark := r.Mark()
 		before, silent, crash := k.Make("x", "k", `{}`), k.Make("x", "k", `{"do":"nothing"}`), k.Make("x", "k", `{"do":"crash"}`)
-		r.PublishAll(before, silent, crash)
-		results := r.AwaitResults(t, before, silent, crash)
+		results := r.Answers(t, before, silent, crash)
 		publishtest.AllAre(t, results[:1], outbox.Confirmed)
 		publishtest.AllAre(t, results[1:], outbox.Unknown)
 		r.AwaitSince(t, mark, publish.Connecting)
 	}
 	r.AwaitPhase(t, publish.Ready)
 	after := k.Make("x", "k", `{}`)
-	r.PublishAll(after)
-	publishtest.AllAre(t, r.AwaitResults(t, after), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, after), outbox.Confirmed)
 }
 
 // An answer to a later message does not save the handler.
@@ -219,8 +215,7 @@ func TestKillsAHandlerThatSkipsAMessage(t *testing.T) {
 			r.AwaitPhase(t, publish.Ready)
 			mark := r.Mark()
 			silent := k.Make("x", "k", `{"do":"`+do+`"}`)
-			r.PublishAll(silent)
-			publishtest.AllAre(t, r.AwaitResults(t, silent), outbox.Unknown)
+			publishtest.AllAre(t, r.Answers(t, silent), outbox.Unknown)
 			r.AwaitSince(t, mark, publish.Connecting)
 			r.AwaitPhase(t, publish.Ready)
 			r.Mu.Lock()
@@ -241,10 +236,8 @@ func TestKillsAHandlerThatClosesItsInput(t *testing.T) {
 	r.AwaitPhase(t, publish.Ready)
 	mark := r.Mark()
 	deaf, after := k.Make("x", "k", `{"do":"deaf"}`), k.Make("x", "k", `{}`)
-	r.PublishAll(deaf)
-	publishtest.AllAre(t, r.AwaitResults(t, deaf), outbox.Confirmed)
-	r.PublishAll(after)
-	publishtest.AllAre(t, r.AwaitResults(t, after), outbox.NotSent)
+	publishtest.AllAre(t, r.Answers(t, deaf), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, after), outbox.NotSent)
 	r.AwaitSince(t, mark, publish.Connecting)
 	r.Mu.Lock()
 	if got := r.States[mark].Detail; got != "the handler has closed its standard input" {
@@ -253,8 +246,7 @@ func TestKillsAHandlerThatClosesItsInput(t *testing.T) {
 	r.Mu.Unlock()
 	r.AwaitPhase(t, publish.Ready)
 	again := *after
-	r.PublishAll(&again)
-	publishtest.AllAre(t, r.AwaitResults(t, &again), outbox.Confirmed)
+	publishtest.AllAre(t, r.Answers(t, &again), outbox.Confirmed)
 }
 
 func TestEndsIfTheFirstHandlerCannotStart(t *testing.T) {
@@ -300,8 +292,7 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	second.MessageID = first.MessageID
 	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
 	r.AwaitPhase(t, publish.Ready)
-	r.PublishAll(first, second)
-	results := r.AwaitResults(t, first, second)
+	results := r.Answers(t, first, second)
 	publishtest.AllAre(t, results[:1], outbox.Confirmed)
 	publishtest.AllAre(t, results[1:], outbox.Rejected)
 }

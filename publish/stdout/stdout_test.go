@@ -33,8 +33,7 @@ func TestAFailedWriteEndsThePublisher(t *testing.T) {
 		m := (&publishtest.Maker{}).Make("x", "k", `{}`)
 		r := publishtest.Start(t, New(Config{Writer: &c.room}))
 		r.AwaitPhase(t, publish.Ready)
-		r.PublishAll(m)
-		publishtest.AllAre(t, r.AwaitResults(t, m), c.want)
+		publishtest.AllAre(t, r.Answers(t, m), c.want)
 		r.AwaitPhase(t, publish.Closed)
 		r.Stop(t)
 		if r.Err == nil || !strings.Contains(r.Err.Error(), "write messages: "+syscall.ENOSPC.Error()) {

@@ -111,8 +111,7 @@ func confirmedArrives(t *testing.T, c Subject) {
 
 	r := Start(t, c.Publisher)
 	r.AwaitPhase(t, publish.Ready)
-	r.PublishAll(messages...)
-	AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+	AllAre(t, r.Answers(t, messages...), outbox.Confirmed)
 	late := lateConfirmed(t, r, k.Make(c.Exchange, c.Key, `{"late":true}`))
 	messages = append(messages, late)
 	r.Stop(t)
@@ -143,8 +142,7 @@ func lateConfirmed(t *testing.T, r *Running, m *outbox.Message) *outbox.Message 
 		late := *m
 		late.TakenAt = time.Now().Add(-2 * outbox.CertainFor)
 		r.AwaitPhase(t, publish.Ready)
-		r.PublishAll(&late)
-		if r.AwaitResults(t, &late)[0].Outcome == outbox.Confirmed {
+		if r.Answers(t, &late)[0].Outcome == outbox.Confirmed {
 			return &late
 		}
 	}
@@ -166,8 +164,7 @@ func impossibleHarmsNone(t *testing.T, c Subject) {
 
 	r := Start(t, c.Publisher)
 	r.AwaitPhase(t, publish.Ready)
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
+	for i, result := range r.Answers(t, messages...) {
 		want := outbox.Confirmed
 		if bad[i] != "" {
 			want = outbox.Impossible
@@ -224,8 +221,7 @@ func expiredIsNotSent(t *testing.T, c Subject) {
 	messages[1].Deadline = new(time.Now().Add(-time.Hour))
 	r := Start(t, c.Publisher)
 	r.AwaitPhase(t, publish.Ready)
-	r.PublishAll(messages...)
-	for i, result := range r.AwaitResults(t, messages...) {
+	for i, result := range r.Answers(t, messages...) {
 		expired := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonExpired
 		if expired != (i == 1) {
 			t.Errorf("message %d: %v %s (%s)", i, result.Outcome, result.Reason, result.Detail)
@@ -269,8 +265,7 @@ func expirationIsTheSmallerTime(t *testing.T, c Subject) {
 	}
 	r := Start(t, c.Publisher)
 	r.AwaitPhase(t, publish.Ready)
-	r.PublishAll(messages...)
-	AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+	AllAre(t, r.Answers(t, messages...), outbox.Confirmed)
 	r.Stop(t)
 	arrived := c.Arrived()
 	if len(arrived) != len(messages) {
@@ -312,8 +307,7 @@ func publishAfterTheEnd(t *testing.T, c Subject) {
 	r.AwaitPhase(t, publish.Closed)
 	var k Maker
 	m := k.Make(c.Exchange, c.Key, `{}`)
-	r.PublishAll(m)
-	AllAre(t, r.AwaitResults(t, m), outbox.NotSent)
+	AllAre(t, r.Answers(t, m), outbox.NotSent)
 }
 
 // cancelWithMessagesInFlight: each message has its result when Run returns, and confirmed messages have arrived.

@@ -241,3 +241,10 @@ func (r *Running) PublishAll(messages ...*outbox.Message) {
 		r.Publish(m)
 	}
 }
+
+// Answers publishes messages in their order, and waits for the result of each.
+func (r *Running) Answers(t *testing.T, messages ...*outbox.Message) []outbox.Result {
+	t.Helper()
+	r.PublishAll(messages...)
+	return r.AwaitResults(t, messages...)
+}
