@@ -54,28 +54,6 @@ func TestWhyTheBrokerTakesNoConnection(t *testing.T) {
 	}
 }
 
-// TestTheCauseOfAnOutageThatChangesIsLogged: the broker closes the connection, and then rejects the login.
-func TestTheCauseOfAnOutageThatChangesIsLogged(t *testing.T) {
-	t.Parallel()
-	proxied := services.VHost(t)
-	u, err := url.Parse(proxied)
-	must(t, err)
-	proxy := services.NewProxy(t, u.Host)
-	u.Host = proxy.Addr()
-	var log publishtest.Buffer
-	p, err := New(Config{URL: u.String(), Logger: slog.New(slog.NewJSONHandler(&log, nil))})
-	must(t, err)
-	r := start(t, p)
-	r.AwaitPhase(t, publish.Ready)
-	proxy.Refuse()
-	proxy.Cut()
-	await.Until(t, "the log names the lost connection and then the refused one", func() bool {
-		text := strings.Join(log.Lines(), "")
-		return strings.Contains(text, "broker_lost") && strings.Contains(text, "broker_down")
-	})
-	r.Stop(t)
-}
-
 // A web server answers in another protocol. Postgres hangs up, and so does a proxy in front of a RabbitMQ that restarts.
 func TestAPortThatDoesNotSpeakAMQPIsNamed(t *testing.T) {
 	t.Parallel()

@@ -142,28 +142,6 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 	}
 }
 
-// RabbitMQ would close the channel for it. Other reply queues are accepted.
-func TestAMessageWithDirectReplyToIsRejectedBeforeSending(t *testing.T) {
-	t.Parallel()
-	a, q, r := publishing(t)
-	var k publishtest.Maker
-	messages := k.Many(300, "", q)
-	for i := 7; i < len(messages); i += 50 {
-		messages[i].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to"}`)
-	}
-	messages[8].Properties = []byte(`{"reply_to": "amq.rabbitmq.reply-to.of-a-request"}`)
-	for i, result := range r.Answers(t, messages...) {
-		if i%50 != 7 {
-			publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
-		} else if result.Outcome != outbox.Impossible || result.Reason != outbox.ReasonInvalidProperties {
-			t.Errorf("message %d: %+v", i, result)
-		}
-	}
-	if n := len(a.drain(q)); n != 294 {
-		t.Errorf("%d messages arrived, want 294: no neighbour may have been sent twice", n)
-	}
-}
-
 // A message that is sent alone after it is not charged, also if there are few channels.
 func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	t.Parallel()

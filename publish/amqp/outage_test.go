@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish"
 	"github.com/cdc-relay/cdc-relay/test/await"
@@ -31,33 +29,6 @@ func checkNotCharged(t *testing.T, results []outbox.Result) {
 	}
 }
 
-func TestAConnectionClosedByAnOperatorIsReplaced(t *testing.T) {
-	t.Parallel()
-	broker := services.SharedRabbitMQ(t)
-	if !broker.CanCtl() {
-		t.Skip("connections can only be closed with rabbitmqctl")
-	}
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
-	proxy := services.NewProxy(t, broker.Addr())
-	user := limitedUser(t, u, ".*")
-	r := startAMQP(t, Config{URL: withHost(t, user, proxy.Addr())})
-	f := startFlow(r, &publishtest.Maker{}, "", q, 200)
-	awaitConfirms(t, r, 400)
-	mark := r.Mark()
-	name := strings.SplitN(strings.TrimPrefix(user, "amqp://"), ":", 2)[0]
-	if out, err := broker.Ctl(t.Context(), "close_all_user_connections", name, "maintenance"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	r.AwaitSince(t, mark, publish.Connecting)
-	r.AwaitSince(t, mark, publish.Ready)
-	awaitConfirms(t, r, 400)
-	results := f.end(t)
-	checkNotCharged(t, results)
-	checkArrived(t, results, a.drain(q))
-}
-
 // Runs all tests that break a broker on one, because a broker takes seconds to start.
 func TestOutagesOfAPrivateBroker(t *testing.T) {
 	t.Parallel()
@@ -70,50 +41,10 @@ func TestOutagesOfAPrivateBroker(t *testing.T) {
 		{"poison on a shared lane", poisonOnASharedLane},
 		{"a plugin fails at a message", pluginFails},
 		{"blocked", blocked},
-		{"killed and restarted", killedAndRestarted},
 		{"shutdown while blocked", shutdownWhileBlocked}, // leaves it blocked
 	} {
 		t.Run(part.name, func(t *testing.T) { part.try(t, broker) })
 	}
-}
-
-// killedAndRestarted: nothing is charged, no confirmed message is lost, and the publisher is ready soon after the
-// broker.
-func killedAndRestarted(t *testing.T, broker *services.RabbitMQ) {
-	u := broker.URL("")
-	q := services.Name(t)
-	declareOnce(t, u, q)
-	r := startAMQP(t, Config{URL: u})
-	f := startFlow(r, &publishtest.Maker{}, "", q, 100)
-	awaitConfirms(t, r, 500)
-
-	if err := broker.Flush(t.Context()); err != nil { // otherwise it may have forgotten the queue
-		t.Fatal(err)
-	}
-	mark := r.Mark()
-	must(t, broker.Kill(t.Context()))
-	r.AwaitSince(t, mark, publish.Paused) // two outages: connection lost, reconnect failed
-	must(t, broker.Start(t.Context()))
-	back := time.Now()
-	r.AwaitPhase(t, publish.Ready)
-	if took := time.Since(back); took > 8*time.Second { // other tests may use the processor
-		t.Errorf("ready %v after the broker", took)
-	}
-	awaitConfirms(t, r, 500)
-	results := f.end(t)
-	checkNotCharged(t, results)
-	checkArrived(t, results, newAdmin(t, u).drain(q))
-}
-
-// declareOnce declares a durable queue, and leaves no connection open.
-func declareOnce(t *testing.T, url, queue string) {
-	t.Helper()
-	connection, err := amqp091.Dial(url)
-	must(t, err)
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	must(t, err)
-	(&admin{t: t, channel: channel}).queue(queue, nil)
 }
 
 // blocked: an alarm stops the sending for longer than the send timeout, and no message becomes Unknown.
@@ -158,7 +89,7 @@ func blocked(t *testing.T, broker *services.RabbitMQ) {
 // shutdownWhileBlocked: Run returns although the broker reads nothing.
 func shutdownWhileBlocked(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
-	declareOnce(t, u, "q")
+	newAdmin(t, u).queue("q", nil)
 	r := startAMQP(t, Config{URL: u})
 	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
 		t.Fatalf("%v: %s", err, out)
