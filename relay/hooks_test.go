@@ -51,7 +51,7 @@ func TestHooksReceiveTheResultOfEachMessage(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	_, stop := i.startWith(i.publisher(), registry)
 	var id int64
-	must(t, i.load(1, 20))
+	i.load(20)
 	err := i.db.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('nowhere', '1', 'k') RETURNING id`).Scan(&id)
 	must(t, err)
 	i.await("the table is empty", func() bool { return i.rowsLeft() == 0 })
@@ -90,7 +90,7 @@ func TestABlockedHookDelaysNoMessage(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	_, stop := i.startWith(i.publisher(), registry)
 	const rows = hookQueue + 500
-	must(t, i.load(1, rows))
+	i.load(rows)
 	i.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('nowhere', '1')`)
 	i.await("all are delivered", func() bool { return i.rowsLeft() == 0 && i.arrived() == rows })
 	i.await("another hook is called", func() bool { return calls.count("dead") == 1 })

@@ -66,7 +66,7 @@ func TestMetricsMatchTheResultsOfMessages(t *testing.T) {
 		v := r.core.View()
 		return r.Health().Role == "streaming" && r.Health().Ready && !v.Backlog && !v.Unlisted
 	})
-	must(t, i.load(1, 49))
+	i.load(49)
 	for _, insert := range []struct {
 		sql  string
 		args []any
@@ -146,10 +146,8 @@ func TestASweepCountsAllRowsThatItFinds(t *testing.T) {
 			i := newInstance(t)
 			i.config.Mode = mode
 			const rows = 40
-			if _, err := i.db.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload, ordering_key)
-				SELECT $1, '1', 'key' FROM generate_series(1, $2)`, i.queue, rows); err != nil {
-				t.Fatal(err)
-			}
+			i.exec(`INSERT INTO outbox (routing_key, payload, ordering_key)
+				SELECT $1, '1', 'key' FROM generate_series(1, $2)`, i.queue, rows)
 			registry := prometheus.NewRegistry()
 			_, stop := i.startWith(i.publisher(), registry)
 			brought := func() float64 { return scrapeOf(t, registry).histograms["cdc_relay_sweep_batch_rows"].GetSampleSum() }

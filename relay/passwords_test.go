@@ -101,7 +101,7 @@ func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
 				strings.Contains(all.String(), rabbitmq.file+", written 20")
 		})
 	}
-	must(t, i.load(1, 20))
+	i.load(20)
 	postgres.write(postgres.file, "")
 	rabbitmq.write(rabbitmq.file, rabbitmq.url.Scheme+"://"+user+":sec")
 	i.await("a relay names the empty file", func() bool {
@@ -141,14 +141,14 @@ func surviveRevocation(t *testing.T, revoke string) {
 	r, stop := i.startWith(i.publisher(), prometheus.NewRegistry())
 	defer stop()
 	i.await("the relay is ready", func() bool { return r.Health().Ready })
-	must(t, i.load(1, 20))
+	i.load(20)
 	i.await("all arrive", func() bool { return i.arrived() == 20 && i.rowsLeft() == 0 })
 	postgres.user = next
 	postgres.put("p")
 	for statement := range strings.SplitSeq(revoke, "; ") {
 		i.exec(fmt.Sprintf(statement, former))
 	}
-	must(t, i.load(1, 20))
+	i.load(20)
 	i.await("these arrive, too", func() bool { return i.arrived() == 40 && i.rowsLeft() == 0 })
 }
 
