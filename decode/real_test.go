@@ -107,9 +107,7 @@ func peek(t *testing.T, conn *pgx.Conn, name, binary string) [][]byte {
 	rows, _ := conn.Query(t.Context(), `SELECT data FROM pg_logical_slot_peek_binary_changes($1::text, NULL, NULL,
 		'proto_version', '1', 'publication_names', $1::text, 'binary', $2)`, name, binary)
 	messages, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	return messages
 }
 
@@ -135,15 +133,11 @@ const notClaimed = 3
 func fromTable(t *testing.T, url string, ids []int64) map[int64]*outbox.Message {
 	t.Helper()
 	s, err := store.Open(pgdial.AddressOf(url, ""), store.Options{Table: table()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	defer s.Close()
 	got := make(map[int64]*outbox.Message)
 	rows, _, err := s.ReadRows(t.Context(), ids, math.MaxInt64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	for _, m := range rows {
 		m.Deadline = nil // the publisher of a streamed row sets it
 		got[m.ID] = m
@@ -174,10 +168,6 @@ func writeSeeds(t *testing.T, raw [][]byte) {
 			b.WriteString(hex.EncodeToString(message) + "\n")
 		}
 	}
-	if err := os.MkdirAll("testdata", 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(captured, []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, os.MkdirAll("testdata", 0o755))
+	services.Must(t, os.WriteFile(captured, []byte(b.String()), 0o644))
 }

@@ -84,20 +84,12 @@ func TestEnqueueWithDatabaseSQLNeedsOnlyInsert(t *testing.T) {
 	table := outbox.Table{Schema: "public", Name: "outbox"}
 	owner, url := newOutbox(t, table)
 	db, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	defer db.Close()
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := table.EnqueueSQL(t.Context(), tx, messages()...); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
+	services.Must(t, table.EnqueueSQL(t.Context(), tx, messages()...))
+	services.Must(t, tx.Commit())
 	if got := rowsOf(owner, table); got != wantRows {
 		t.Errorf("got\n%s\nwant\n%s", got, wantRows)
 	}

@@ -39,13 +39,9 @@ func ExampleRecorder() {
 func ExampleEnqueued() {
 	_ = func(t *testing.T, conn *pgx.Conn) {
 		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() { _ = tx.Rollback(context.Background()) }()
-		if err := confirmOrder(t.Context(), tx, 42); err != nil {
-			t.Fatal(err)
-		}
+		must(t, confirmOrder(t.Context(), tx, 42))
 		sent := outboxtest.Enqueued(t, tx)
 		if len(sent) != 1 || sent[0].RoutingKey != "orders.confirmed" || string(sent[0].Payload) != `{"order_id":42}` {
 			t.Errorf("sent: %+v", sent)
@@ -60,12 +56,8 @@ func ExamplePublisher() {
 		config.DatabaseURL, config.Mode = databaseURL, relay.ModePoll
 		publisher := outboxtest.NewPublisher(nil)
 		r, err := relay.New(config, publisher, slog.Default(), prometheus.NewRegistry())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, r.Drain(t.Context()))
 		if n := len(publisher.Messages()); n != 1 {
 			t.Errorf("%d messages were published", n)
 		}

@@ -37,9 +37,7 @@ func TestStreamStartsAtTheCurrentWALPosition(t *testing.T) {
 func position(f *streamtest.Fixture) pglogrepl.LSN {
 	f.Helper()
 	position, _, err := new(replication.Commits).Ask(f.Context(), f.Conn.PgConn())
-	if err != nil {
-		f.Fatal(err)
-	}
+	services.Must(f, err)
 	return position
 }
 
@@ -104,9 +102,7 @@ func TestCloseReleasesTheSlotAtOnce(t *testing.T) {
 	defer cancel()
 	for active := true; active; {
 		s, err := second.Slot(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, err)
 		active = s.Active()
 	}
 	l := f.Run(second)

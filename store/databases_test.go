@@ -16,9 +16,7 @@ import (
 func everyStatement(f *fixture, s *store.Store, name string) {
 	f.Helper()
 	f.store = s
-	if err := s.Check(f.Context()); err != nil {
-		f.Fatal(err)
-	}
+	must(f, s.Check(f.Context()))
 	f.Exec(`INSERT INTO ` + name + ` (routing_key, payload, ordering_key, available_at) VALUES
 		('left', '1', NULL, NULL), ('due', '1', NULL, ` + duePast + `), ('keyed', '1', 'k', NULL), ('keyed due', '1', 'd', ` + duePast + `)`)
 	if _, _, err := s.LastID(f.Context()); err != nil {
@@ -57,9 +55,7 @@ func (f *fixture) findAll(s *store.Store) (due []outbox.Candidate, keys, runs []
 	_, _, errs[2] = s.FindKeys(f.Context(), keys[0][0].OrderingKey, 10, 10, math.MaxInt64)
 	runs, _, errs[3] = s.FindRuns(f.Context(), []string{"k", "d", "none"}, 10, math.MaxInt64)
 	backlog, errs[4] = s.FindNewest(f.Context(), 0, math.MaxInt64, 10)
-	if err := errors.Join(errs[:]...); err != nil {
-		f.Fatal(err)
-	}
+	must(f, errors.Join(errs[:]...))
 	return due, keys, runs, backlog
 }
 

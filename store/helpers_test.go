@@ -50,9 +50,7 @@ func (f *fixture) read(after int64) []*outbox.Message {
 	rows, _ := f.Conn.Query(f.Context(), `SELECT `+columns+` FROM outbox r WHERE r.id > $1 ORDER BY r.id`, after)
 	scanner := store.NewScanner(nil)
 	messages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*outbox.Message, error) { return scanner.Scan(row) })
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return messages
 }
 
@@ -60,9 +58,7 @@ func (f *fixture) read(after int64) []*outbox.Message {
 func (f *fixture) sweep(ids ...int64) []*outbox.Message {
 	f.Helper()
 	rows, _, err := f.store.ReadRows(f.Context(), ids, math.MaxInt64)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return rows
 }
 
@@ -79,9 +75,7 @@ func (f *fixture) takeAll() (messages []*outbox.Message) {
 func (f *fixture) settle(batch ...outbox.Settlement) store.Settled {
 	f.Helper()
 	settled, err := f.store.Settle(f.Context(), batch)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return settled
 }
 

@@ -21,9 +21,7 @@ func keeping(f *fixture) *fixture {
 		f.Fatal(err)
 	}
 	f.store = open(f, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
-	if err := f.store.Check(f.Context()); err != nil {
-		f.Fatal(err)
-	}
+	must(f, f.store.Check(f.Context()))
 	return f
 }
 

@@ -32,9 +32,7 @@ func TestAPoolerThatSharesServerProcessesIsRejected(t *testing.T) {
 		}
 		for _, path := range []func(*pgconn.Config){pgdial.CatalogOnly, pgdial.CatalogFirst} {
 			config, err := pgconn.ParseConfig(address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			services.Must(t, err)
 			path(config)
 			conn, err := pgconn.ConnectConfig(t.Context(), config)
 			if shared := problem.Is(err) && strings.Contains(problem.Hint(err), "pool_mode = session"); shared != shares || !shares && err != nil {
@@ -53,13 +51,9 @@ func TestAPoolerThatSharesServerProcessesIsRejected(t *testing.T) {
 func value(t *testing.T, address, sql string) string {
 	t.Helper()
 	conn, err := pgconn.Connect(t.Context(), address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	defer conn.Close(context.Background())
 	results, err := conn.Exec(t.Context(), sql).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	return string(results[0].Rows[0][0])
 }

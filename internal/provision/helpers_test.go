@@ -51,9 +51,7 @@ func texts(done []Change) (lines []string) {
 func (f *fixture) mustSetup() []string {
 	f.Helper()
 	done, err := f.setup()
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return done
 }
 
@@ -91,9 +89,7 @@ func (f *fixture) openAs(url string) (*replication.Stream, []string, error) {
 func (f *fixture) open() (*replication.Stream, []string) {
 	f.Helper()
 	stream, done, err := f.openAs(f.URL)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return stream, done
 }
 

@@ -33,9 +33,7 @@ func (f *fixture) split(n int) (all []Names) {
 func (f *fixture) mustSetUp(names Names) []string {
 	f.Helper()
 	done, err := Setup(f.Context(), f.Conn.PgConn(), names, await.Hang())
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	return texts(done)
 }
 

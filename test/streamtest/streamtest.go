@@ -122,9 +122,7 @@ func (l *Listener) Idle() {}
 func (f *Fixture) Stream() *replication.Stream {
 	f.Helper()
 	stream, err := replication.Connect(f.Context(), pgdial.AddressOf(f.URL, ""), f.Source)
-	if err != nil {
-		f.Fatal(err)
-	}
+	services.Must(f, err)
 	f.Cleanup(stream.Close)
 	return stream
 }
@@ -187,9 +185,7 @@ func (f *Fixture) WantEnd(l *Listener) error {
 func (f *Fixture) Open(url string) *pgconn.PgConn {
 	f.Helper()
 	conn, err := pgconn.Connect(f.Context(), url)
-	if err != nil {
-		f.Fatal(err)
-	}
+	services.Must(f, err)
 	f.Cleanup(func() { conn.Close(context.Background()) })
 	return conn
 }

@@ -32,9 +32,7 @@ func New(t testing.TB, options ...string) *Tables {
 	t.Helper()
 	if len(options) > 0 {
 		url := services.Database(t, options...)
-		if err := migrate(t.Context(), url); err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, migrate(t.Context(), url))
 		return &Tables{TB: t, URL: url, Conn: Connect(t, url)}
 	}
 	url := Database(t)
@@ -60,9 +58,7 @@ func migrate(ctx context.Context, url string) error {
 func Connect(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	t.Cleanup(func() { conn.Close(context.Background()) })
 	return conn
 }
@@ -74,18 +70,14 @@ func Begin(t testing.TB, conn *pgx.Conn, sql string) pgx.Tx {
 	if err == nil {
 		_, err = tx.Exec(t.Context(), sql)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	return tx
 }
 
 // End calls Commit or Rollback of a transaction.
 func End(t testing.TB, end func(context.Context) error) {
 	t.Helper()
-	if err := end(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, end(t.Context()))
 }
 
 // Role creates a role that may log in, with these attributes, and returns its URL.
@@ -99,9 +91,7 @@ func (f *Tables) Role(attributes string) (name, address string) {
 		}
 	})
 	u, err := url.Parse(f.URL)
-	if err != nil {
-		f.Fatal(err)
-	}
+	services.Must(f, err)
 	u.User = url.UserPassword(name, "secret")
 	return name, u.String()
 }
@@ -189,9 +179,7 @@ func (f *Tables) Fill(live int) {
 func (f *Tables) Lines(sql string, args ...any) string {
 	f.Helper()
 	rows, err := f.Conn.Query(f.Context(), sql, args...)
-	if err != nil {
-		f.Fatal(err)
-	}
+	services.Must(f, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		f.Fatalf("%s: %v", sql, err)
