@@ -14,7 +14,7 @@ import (
 )
 
 // content is a row that SQL accepts, and its result: it arrives with body and headers, or becomes a dead letter at
-// once.
+// once, with an error that names the column and says what to do.
 type content struct {
 	name    string
 	row     row
@@ -24,7 +24,7 @@ type content struct {
 	says    string     // in its last_error
 }
 
-// contents are some of each kind; publish/wire has all headers.
+// contents are some of each kind; publish/wire has all headers, and all mistakes.
 func contents() []content {
 	const twenty = 20 << 20
 	largeJSON := []byte(`{"pad" :  "` + strings.Repeat("x", twenty) + `"}`)
@@ -53,6 +53,18 @@ func contents() []content {
 		{
 			name: "header beyond 64 bits", row: row{"headers": `{"deep": {"list": [1, 9223372036854775808]}}`},
 			reason: "invalid_headers", says: "headers.deep.list[1]",
+		},
+		{
+			name: "no payload at all", row: row{"payload": nil, "attempts": 3}, reason: "invalid_row",
+			says: "payload and payload_bytes are both null: set one of them",
+		},
+		{
+			name: "routing key of 20 MB", row: row{"routing_key": strings.Repeat("k", twenty)}, reason: "invalid_routing",
+			says: "routing_key is too large: more than 1048576 bytes",
+		},
+		{
+			name: "unknown property", row: row{"properties": `{"contenttype": "x"}`}, reason: "invalid_properties",
+			says: `"contenttype" is not known; known are content_type`,
 		},
 		// The limit of RabbitMQ 4, and one byte more.
 		{name: "16 MiB", row: row{"payload_bytes": largeBytes[:16<<20]}, body: largeBytes[:16<<20]},
@@ -109,6 +121,13 @@ func TestEveryRowArrivesUnchangedOrIsDeadLettered(t *testing.T) {
 	w.emptied()
 	w.wantResults(arrived, cases, map[string][]string{"found in the table": found, "streamed": streamed})
 	noDuplicates(t, arrived)
+	// A message that makes the broker close a channel counts as rejected.
+	if n := r.metric(`cdc_relay_messages_refused_total{reason="broker_rejected"}`); n != 0 {
+		t.Errorf("the broker closed the channel %g times", n)
+	}
+	if strings.Contains(r.logs(), strings.Repeat("k", 1000)) {
+		t.Error("a routing key is logged in full")
+	}
 	if mb := r.residentMB(); mb > 400 && !raceDetector {
 		t.Errorf("the relay took %d MB", mb)
 	}

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // Relays take rows at the very time at which an application cancels them: a row is either cancelled or published. Some
@@ -133,25 +131,6 @@ func TestExpiredRowsBecomeDeadLetters(t *testing.T) {
 		q, err := arrived.QueueDeclarePassive(w.queue, true, false, false, false, nil)
 		return err == nil && q.Messages == 5 && w.outboxEmpty()
 	})
-}
-
-// One look-up of the key moves many expired rows.
-func TestAKeyWithManyExpiredRowsContinuesAtOnce(t *testing.T) {
-	services.Thorough(t, "thousands of rows")
-	t.Parallel()
-	w := newWorld(t).setUp()
-	const n = 20_000
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key, expires_at) SELECT $1, '1', 'a', now() - interval '1 s' FROM generate_series(1, $2)`, w.queue, n)
-	w.exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ($1, '2', 'a')`, w.queue)
-	began := time.Now()
-	r := w.run("--poll-interval", "50ms")
-	w.eventually("everything has left the outbox", w.outboxEmpty)
-	t.Logf("%d rows in %s", n, time.Since(began))
-	w.eventually("they are counted", func() bool { return r.metric("cdc_relay_messages_expired_total") == n })
-	// A look-up takes up to 64 rows of one key; if each row delayed the next, there would be a look-up for each.
-	if sweeps := r.metric("cdc_relay_sweep_batch_rows_count"); sweeps > n/10 {
-		t.Errorf("%v sweeps for %d rows", sweeps, n)
-	}
 }
 
 // Streamed and swept rows have them. Other columns may change while the relay runs. A missing one ends the relay with

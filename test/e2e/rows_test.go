@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
@@ -114,12 +112,9 @@ func (w *world) copyRows(n int, routingKey string) {
 	for i := range rows {
 		rows[i] = []any{routingKey, fmt.Sprintf(`{"copied": %d}`, i)}
 	}
-	must(w.t, "copy", copyInto(w.t.Context(), w.db, rows))
-}
-
-func copyInto(ctx context.Context, db *pgxpool.Pool, rows [][]any) error {
-	_, err := db.CopyFrom(ctx, pgx.Identifier{"outbox"}, []string{"routing_key", "payload"}, pgx.CopyFromRows(rows))
-	return err
+	into, columns := pgx.Identifier{"outbox"}, []string{"routing_key", "payload"}
+	_, err := w.db.CopyFrom(w.t.Context(), into, columns, pgx.CopyFromRows(rows))
+	must(w.t, "copy", err)
 }
 
 // insertMany inserts rows without a key in one transaction.

@@ -35,66 +35,22 @@ func TestADroppedSlotLosesAndDuplicatesNothing(t *testing.T) {
 	}
 }
 
-// The relay or a person creates it again.
+// The relay creates it again.
 func TestADroppedPublicationLosesAndDuplicatesNothing(t *testing.T) {
 	t.Parallel()
-	for name, recreate := range map[string]bool{"made by the relay": false, "made by a person": true} {
-		t.Run(name, func(t *testing.T) {
-			if recreate {
-				services.Thorough(t, "the relay recreates the slot in the quick run")
-			}
-			t.Parallel()
-			w, arrived := consuming(t)
-			r := w.run()
-			load := w.write(2)
-			load.more(500)
-			w.exec(`DROP PUBLICATION ` + w.slot)
-			load.more(200)
-			if recreate {
-				_ = w.tryExec(`CREATE PUBLICATION ` + w.slot + ` FOR TABLE outbox`) // the relay may have created it first
-			}
-			w.eventually("rows are streamed again", func() bool {
-				return r.metric("cdc_relay_slot_held") == 1 &&
-					value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables WHERE pubname = $1)`, w.slot)
-			})
-			load.more(500)
-			load.allArrive(arrived, 0)
-			r.noRejections()
-		})
-	}
-}
-
-// It takes over at once when the leader stops, and soon when it is killed.
-func TestAStandbyTakesOverFromAStoppedOrKilledLeader(t *testing.T) {
-	t.Parallel()
 	w, arrived := consuming(t)
-	const inFlight = 200
-	streams := w.run("--max-in-flight", "200")
-	w.eventually("the first streams", func() bool { return streams.metric("cdc_relay_slot_held") == 1 })
+	r := w.run()
 	load := w.write(2)
-	duplicates := 0
-	for _, end := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
-		standby := w.run("--max-in-flight", "200")
-		w.eventually("the second is a standby", func() bool {
-			page, status := standby.get("/readyz")
-			return status == 200 && strings.HasPrefix(page, "ready (standby)\n")
-		})
-		load.more(500)
-		streams.signal(end)
-		within(t, "taking over after "+end.String(), 3*time.Second, func() {
-			w.eventually("the second takes over", func() bool { return standby.metric("cdc_relay_slot_held") == 1 })
-		})
-		if code := streams.exit(); end == syscall.SIGTERM && code != 0 {
-			t.Errorf("exit code %d after SIGTERM", code)
-		}
-		if end == syscall.SIGKILL {
-			duplicates += inFlight
-		}
-		load.more(500)
-		streams = standby
-	}
-	load.allArrive(arrived, duplicates)
-	streams.noRejections()
+	load.more(500)
+	w.exec(`DROP PUBLICATION ` + w.slot)
+	load.more(200)
+	w.eventually("rows are streamed again", func() bool {
+		return r.metric("cdc_relay_slot_held") == 1 &&
+			value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables WHERE pubname = $1)`, w.slot)
+	})
+	load.more(500)
+	load.allArrive(arrived, 0)
+	r.noRejections()
 }
 
 // The server ends the session of a frozen leader. The leader becomes a standby when it resumes. Everything that it had
