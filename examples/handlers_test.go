@@ -162,7 +162,6 @@ func (r *redis) stop() {
 	}
 }
 
-// cli runs a command of Redis and returns its output.
 func (r *redis) cli(command string) string {
 	r.e.t.Helper()
 	out, err := r.e.command("redis-cli -p " + r.port + " " + command)
@@ -194,7 +193,6 @@ func line(routingKey, more string) string {
 		`"headers":null,"properties":null,"created_at":"2026-11-23T10:00:00Z","possible_duplicate":false` + more + `,"payload":[[1],{},{}],"payload_base64":null}`
 }
 
-// answers gives a handler one line, and wants one answer.
 func (e *shop) answers(handler, outcome, detail, line string) {
 	e.t.Helper()
 	out, err := e.command(handler + " <<'END'\n" + line + "\nEND")

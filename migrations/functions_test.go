@@ -34,7 +34,6 @@ func withFunctions(t *testing.T) (owner, app *pgx.Conn) {
 	return owner, app
 }
 
-// letCall lets a role call the functions.
 func letCall(t *testing.T, owner *pgx.Conn, table outbox.Table, role string) {
 	t.Helper()
 	exec1(t, owner, "GRANT USAGE ON SCHEMA "+outbox.QuoteIdentifier(table.Schema)+" TO "+role)

@@ -189,7 +189,6 @@ func TestTheScriptCreatesTheSameTables(t *testing.T) {
 	}
 }
 
-// psql runs a script, which prints nothing.
 func psql(t *testing.T, url, script string, flags ...string) {
 	t.Helper()
 	program, err := exec.LookPath("psql")

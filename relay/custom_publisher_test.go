@@ -23,7 +23,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// emptyTable returns the settings of a relay whose table is empty, and a connection to its database.
 func emptyTable(t *testing.T, mode relay.Mode) (relay.Config, *pgx.Conn) {
 	t.Helper()
 	config := relay.DefaultConfig()
@@ -34,7 +33,6 @@ func emptyTable(t *testing.T, mode relay.Mode) (relay.Config, *pgx.Conn) {
 	return config, conn
 }
 
-// runRelay runs a relay until the test ends or end is called.
 func runRelay(t *testing.T, config relay.Config, publisher publish.Publisher, log slog.Handler) (r *relay.Relay, end func()) {
 	t.Helper()
 	r, err := relay.New(config, publisher, slog.New(log), prometheus.NewRegistry())

@@ -83,7 +83,6 @@ func (i *instance) arrived() int {
 	return len(i.perID)
 }
 
-// arrivedMarked returns how many messages arrived as possible duplicates.
 func (i *instance) arrivedMarked() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -113,14 +112,12 @@ func (i *instance) new(publisher publish.Publisher, log slog.Handler, registry p
 	return r
 }
 
-// startWith is start with a given publisher and registry.
 func (i *instance) startWith(publisher publish.Publisher, registry prometheus.Registerer) (r *Relay, stop func()) {
 	i.t.Helper()
 	r = i.new(publisher, slog.DiscardHandler, registry)
 	return r, i.run(r)
 }
 
-// run runs a relay; stop drains it.
 func (i *instance) run(r *Relay) (stop func()) {
 	i.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

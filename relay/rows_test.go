@@ -126,7 +126,6 @@ func TestRowsChangedByHandLeave(t *testing.T) {
 	}
 }
 
-// rejecting returns a publisher that rejects messages with the routing key bad and confirms the others.
 func rejecting() *outboxtest.Publisher {
 	return outboxtest.NewPublisher(func(m *outbox.Message) outbox.Result {
 		if m.RoutingKey == "bad" {
@@ -136,7 +135,6 @@ func rejecting() *outboxtest.Publisher {
 	})
 }
 
-// counts returns the numbers of rows in the outbox, of dead letters, and of those that have expired.
 func (i *instance) counts() (left, dead, expired int) {
 	i.t.Helper()
 	err := i.db.QueryRow(i.t.Context(), `SELECT (SELECT count(*) FROM outbox), count(*), count(*) FILTER (WHERE failure_reason = 'expired')

@@ -24,7 +24,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
-// open connects to the slot, which it creates if it is missing.
 func (i *instance) open() *replication.Stream {
 	i.t.Helper()
 	s := &streamer{address: pgdial.AddressOf(i.config.DatabaseURL, ""), names: i.config.Names()}
@@ -89,7 +88,6 @@ func TestTheLockedTableHasNoIndex(t *testing.T) {
 	}
 }
 
-// locks returns a session for the lock of a shard.
 func (i *instance) locks(shard outbox.Shard) lockSession {
 	i.t.Helper()
 	s, err := connectLock(i.t.Context(), pgdial.AddressOf(i.config.DatabaseURL, ""), i.config.Table, shard)

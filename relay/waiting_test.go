@@ -15,7 +15,6 @@ func settlementOf(id int64) outbox.Settlement {
 	}
 }
 
-// with returns a settlement with a change.
 func with(id int64, change func(*outbox.Settlement)) outbox.Settlement {
 	s := settlementOf(id)
 	change(&s)

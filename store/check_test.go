@@ -11,7 +11,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// role creates a role for the test, and returns a URL to log in with.
 func (f *fixture) role(grants ...string) (address string) {
 	f.Helper()
 	name, address := f.Role("")

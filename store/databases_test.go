@@ -46,7 +46,6 @@ func everyStatement(f *fixture, s *store.Store, name string) {
 	}
 }
 
-// findAll runs every find.
 func (f *fixture) findAll(s *store.Store) (due []outbox.Candidate, keys, runs []outbox.Run, backlog []outbox.Candidate) {
 	f.Helper()
 	var errs [5]error

@@ -121,7 +121,6 @@ func equal(t testing.TB, what string, got, want []int64) {
 	}
 }
 
-// contextUntil is done once the condition holds.
 func contextUntil(t *testing.T, condition func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
 	finished := make(chan struct{})

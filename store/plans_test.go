@@ -41,7 +41,6 @@ func newPlanned(t *testing.T) *planned {
 	return p
 }
 
-// statements returns all statements, with typical arguments.
 func (p *planned) statements() map[string]string {
 	const batch = 500
 	var part []outbox.Settlement
@@ -75,7 +74,6 @@ func (p *planned) statements() map[string]string {
 	}
 }
 
-// generic returns the plan for any arguments.
 func (p *planned) generic(sql string, args int) string {
 	p.Helper()
 	p.Exec(`SET plan_cache_mode = force_generic_plan`)

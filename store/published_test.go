@@ -14,7 +14,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// keeping opens a store that keeps published messages.
 func keeping(f *fixture) *fixture {
 	f.Helper()
 	if _, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name()); err != nil {

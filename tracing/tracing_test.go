@@ -132,7 +132,6 @@ func shutdown(t *testing.T, tr *Tracer) {
 	}
 }
 
-// collect receives the spans by HTTP.
 func collect(t *testing.T) *receiver {
 	t.Helper()
 	plainly(t)

@@ -93,7 +93,6 @@ func (f *fixture) open() (*replication.Stream, []string) {
 	return stream, done
 }
 
-// listen streams until the test ends.
 func (f *fixture) listen() *streamtest.Listener {
 	f.Helper()
 	stream, _ := f.open()

@@ -87,7 +87,6 @@ func TestEachRowStreamsInOneShard(t *testing.T) {
 	}
 }
 
-// rows waits for this many rows.
 func (f *fixture) rows(l *streamtest.Listener, n int) (ids []int64) {
 	f.Helper()
 	for len(ids) < n {

@@ -13,7 +13,6 @@ import (
 	"time"
 )
 
-// pair is a wrapped connection and its other end.
 func pair(t *testing.T) (wrapped, peer net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

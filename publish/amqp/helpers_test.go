@@ -45,13 +45,11 @@ func (r *running) publishUntilConfirmed(t *testing.T, messages ...*outbox.Messag
 	return results
 }
 
-// start runs a publisher until the test ends or Stop is called.
 func start(t *testing.T, p publish.Publisher) *running {
 	t.Helper()
 	return &running{publishtest.Start(t, p)}
 }
 
-// startAMQP runs an AMQP publisher until it is ready.
 func startAMQP(t *testing.T, cfg Config) *running {
 	t.Helper()
 	if cfg.Logger == nil {
@@ -105,7 +103,6 @@ func (a *admin) exchange(name, kind, queue, key string) {
 	must(a.t, a.channel.QueueBind(queue, key, name, false, nil))
 }
 
-// drain removes and returns all messages of a queue.
 func (a *admin) drain(queue string) []amqp091.Delivery {
 	a.t.Helper()
 	var all []amqp091.Delivery
@@ -152,7 +149,6 @@ func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, u
 	return a, a.queue(services.Name(t), nil), proxy, withHost(t, vhost, proxy.Addr())
 }
 
-// withHost returns the URL with another host:port.
 func withHost(t *testing.T, raw, host string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
@@ -237,7 +233,6 @@ func (f *flow) stopped() bool {
 	}
 }
 
-// end stops the flow and returns all its results.
 func (f *flow) end(t *testing.T) []outbox.Result {
 	t.Helper()
 	close(f.stop)
@@ -248,7 +243,6 @@ func (f *flow) end(t *testing.T) []outbox.Result {
 	return f.r.AwaitResults(t, f.messages...)
 }
 
-// awaitConfirms waits until n more messages were confirmed.
 func awaitConfirms(t *testing.T, r *running, n int) {
 	t.Helper()
 	r.Mu.Lock()

@@ -165,7 +165,6 @@ func TestALateExceptionIsChargedToItsOwnMessage(t *testing.T) {
 	}
 }
 
-// channelsWithUnconfirmed counts the channels of a virtual host with unconfirmed messages.
 func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	t.Helper()
 	u, err := url.Parse(vhostURL)

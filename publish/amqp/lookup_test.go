@@ -42,7 +42,6 @@ func TestOnlyNotFoundIsAVerdictOfALookUp(t *testing.T) {
 	}
 }
 
-// isLookUp reports whether a frame is exchange.declare.
 func isLookUp(frame []byte) bool {
 	return frame[0] == 1 && bytes.Equal(frame[7:11], []byte{0, 40, 0, 10})
 }

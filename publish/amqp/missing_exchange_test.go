@@ -71,7 +71,6 @@ type methods struct {
 	called  map[method]int
 }
 
-// newMethods returns a proxy that ends with the test.
 func newMethods(t *testing.T, target string) *methods {
 	t.Helper()
 	m := &methods{called: make(map[method]int)}

@@ -50,7 +50,6 @@ func TestNodesThatFailedLastAreTriedLast(t *testing.T) {
 // records is the log of a publisher.
 type records struct{ publishtest.Buffer }
 
-// connected returns the last line about a new connection.
 func (r *records) connected(t *testing.T) (last struct {
 	Address  string
 	Attempts int
@@ -66,7 +65,6 @@ func (r *records) connected(t *testing.T) (last struct {
 	return last
 }
 
-// withNodes names several nodes in place of the host of a URL.
 func withNodes(t *testing.T, raw string, hosts ...string) string {
 	t.Helper()
 	const placeholder = "nodes:1"
@@ -107,7 +105,6 @@ func silent(t *testing.T) (address string, accepted <-chan net.Conn) {
 	return listener.Addr().String(), conns
 }
 
-// closedPort is an address where nothing listens.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	port, err := services.FreePort()

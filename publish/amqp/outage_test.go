@@ -19,7 +19,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// checkNotCharged fails if an outage was charged to a message.
 func checkNotCharged(t *testing.T, results []outbox.Result) {
 	t.Helper()
 	for _, result := range results {

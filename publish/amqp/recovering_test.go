@@ -23,7 +23,6 @@ func behindProxyWithFullQueue(t *testing.T) (takes, full string, proxy *services
 	return takes, full, proxy, url
 }
 
-// reconnect cuts the connection, and waits for the next one.
 func (r *running) reconnect(t *testing.T, proxy *services.Proxy) {
 	t.Helper()
 	mark := r.Mark()
@@ -169,7 +168,6 @@ func TestAHalfOpenBreakerSendsOneMessageAtATime(t *testing.T) {
 	checkArrived(t, all, a.drain(q))
 }
 
-// awaitBreaker waits until a state reports this state of the breaker.
 func (r *running) awaitBreaker(t *testing.T, phase publish.Phase, breaker string) {
 	t.Helper()
 	r.Await(t, "a breaker that is "+breaker, func() bool {

@@ -95,7 +95,6 @@ func (f *fragile) write(client net.Conn, frame []byte) error {
 	return err
 }
 
-// closeFrame is connection.close.
 func closeFrame(code uint16, text string) []byte {
 	method := []byte{0, 10, 0, 50}
 	method = binary.BigEndian.AppendUint16(method, code)

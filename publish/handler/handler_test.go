@@ -84,7 +84,6 @@ func beHandler(name string) {
 	os.Exit(0)
 }
 
-// newHandler returns a publisher with a handler of this file.
 func newHandler(t *testing.T, file string, timeout time.Duration) *Publisher {
 	t.Helper()
 	self, err := os.Executable()

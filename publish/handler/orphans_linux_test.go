@@ -64,7 +64,6 @@ done
 	await.Until(t, "no zombie is left", func() bool { return zombies(t) == 0 })
 }
 
-// zombies counts the children of this process that have ended and were not waited for.
 func zombies(t *testing.T) (n int) {
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {

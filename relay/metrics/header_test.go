@@ -68,7 +68,6 @@ func TestTheValueOfAHeaderIsFound(t *testing.T) {
 	}
 }
 
-// byLabel returns how often messages were published, by the values of a label.
 func byLabel(t *testing.T, registry prometheus.Gatherer, label string) map[string]int {
 	t.Helper()
 	families, err := registry.Gather()

@@ -224,7 +224,6 @@ func TestRowsOfARollbackAreNeverPublished(t *testing.T) {
 	}
 }
 
-// bodies counts arrivals by their body.
 func bodies(l *ledger) map[string]int {
 	counts := make(map[string]int)
 	for _, d := range l.all() {

@@ -29,7 +29,6 @@ func answer[T any](w *world, wantCode int, args ...string) (v T) {
 	return v
 }
 
-// toQueue inserts messages of a key for a queue, numbered from 1.
 func (w *world) toQueue(queue string, key any, n int) {
 	w.t.Helper()
 	w.exec(`INSERT INTO outbox (routing_key, ordering_key, payload)
@@ -137,7 +136,6 @@ func TestDeadLetterRetention(t *testing.T) {
 	r.stopsWell()
 }
 
-// repeatCommand repeats a command until ctx is done; each run must succeed.
 func (w *world) repeatCommand(ctx context.Context, commands *sync.WaitGroup, args ...string) {
 	commands.Go(func() {
 		for ctx.Err() == nil {
@@ -193,7 +191,6 @@ func TestCommandsUnderLoadLoseNoMessage(t *testing.T) {
 	arrived.allMarked()
 }
 
-// rebind removes and restores the binding until ctx is done.
 func (w *world) rebind(ctx context.Context, channel *amqp.Channel, exchange string) {
 	tick := time.NewTicker(400 * time.Millisecond)
 	defer tick.Stop()

@@ -69,13 +69,11 @@ func insertDue(w *world, rows int) {
 		FROM generate_series(1, $2) n, unnest(ARRAY['hot', NULL]) key`, w.queue, rows)
 }
 
-// transactions returns how many transactions of the database the server has counted.
 func (w *world) transactions() float64 {
 	w.t.Helper()
 	return value[float64](w, `SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()`)
 }
 
-// cpu returns the processor time of the process.
 func (r *relay) cpu() time.Duration {
 	r.w.t.Helper()
 	used, err := gauge.CPU(r.cmd.Process.Pid)

@@ -35,7 +35,6 @@ func newReplicated(t *testing.T, statements ...string) *replicated {
 	return p
 }
 
-// failOver kills the primary and promotes the standby.
 func (p *replicated) failOver(t *testing.T) {
 	t.Helper()
 	must(t, "kill the primary", p.primary.Kill(t.Context()))
@@ -43,7 +42,6 @@ func (p *replicated) failOver(t *testing.T) {
 	p.world.db.Reset()
 }
 
-// onStandby queries the standby until the result is true.
 func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), p.standby.URL("app"))

@@ -162,7 +162,6 @@ func (w *world) declareFair() {
 	must(w.t, "fill the queue", channel.Publish("", full, false, false, amqp.Publishing{}))
 }
 
-// rejections counts rejections for all reasons.
 func (r *relay) rejections() (n float64) {
 	page, _ := r.get("/metrics")
 	for _, line := range linesWith(page, "cdc_relay_messages_refused_total{") {

@@ -104,14 +104,12 @@ func (w *world) env() []string {
 	), w.settings...)
 }
 
-// command runs one command until it ends.
 func (w *world) command(args ...string) (output string, code int) {
 	w.t.Helper()
 	stdout, stderr, code := w.outputs(args...)
 	return stdout + stderr, code
 }
 
-// succeeds runs one command, which must exit with 0.
 func (w *world) succeeds(args ...string) {
 	w.t.Helper()
 	if output, code := w.command(args...); code != 0 {
@@ -338,7 +336,6 @@ func (r *relay) get(path string) (body string, status int) {
 	return string(b), response.StatusCode
 }
 
-// page returns the answer of /readyz.
 func (r *relay) page() string {
 	page, _ := r.get("/readyz")
 	return page
@@ -362,7 +359,6 @@ func (r *relay) metric(series string) float64 {
 	return 0
 }
 
-// stopsWell sends SIGTERM, and expects the exit code 0.
 func (r *relay) stopsWell() {
 	r.w.t.Helper()
 	if code := r.stop(); code != 0 {
@@ -370,7 +366,6 @@ func (r *relay) stopsWell() {
 	}
 }
 
-// stop sends SIGTERM and returns the exit code.
 func (r *relay) stop() int {
 	r.w.t.Helper()
 	r.signal(syscall.SIGTERM)
@@ -379,7 +374,6 @@ func (r *relay) stop() int {
 
 func (r *relay) signal(sig os.Signal) { _ = r.cmd.Process.Signal(sig) }
 
-// exit waits for the end of the process and returns its exit code.
 func (r *relay) exit() int {
 	r.w.t.Helper()
 	await.Receive(r.w.t, "the relay ends", r.done, r.w.saw)
@@ -391,7 +385,6 @@ func (r *relay) kill() {
 	<-r.done
 }
 
-// residentMB returns the maximum resident memory of the process, in MB.
 func (r *relay) residentMB() int {
 	bytes, err := gauge.PeakMemory(r.cmd.Process.Pid)
 	if err != nil {

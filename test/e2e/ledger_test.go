@@ -35,7 +35,6 @@ func newLedger(t *testing.T, queue string) *ledger {
 	}
 }
 
-// consume records a queue until the test ends.
 func (w *world) consume(queue string) *ledger {
 	w.t.Helper()
 	channel := w.channel()
@@ -126,7 +125,6 @@ func (l *ledger) unmarkedDuplicates() int {
 	return len(l.unmarked)
 }
 
-// allMarked fails the test if a duplicate has arrived without x-possible-duplicate.
 func (l *ledger) allMarked() {
 	l.t.Helper()
 	l.mu.Lock()
@@ -136,7 +134,6 @@ func (l *ledger) allMarked() {
 	}
 }
 
-// count returns how often a message arrived.
 func (l *ledger) count(messageID string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +171,6 @@ func (w *world) noMarks(l *ledger) {
 	}
 }
 
-// noDuplicates fails the test if a message has arrived twice.
 func noDuplicates(t *testing.T, l *ledger) {
 	t.Helper()
 	atMost(t, l, 0)

@@ -91,7 +91,6 @@ func TestMemoryStaysBoundedWithAnyBacklog(t *testing.T) {
 // long reports whether the tests of limits run at the promised size instead of a small one.
 func long() bool { return os.Getenv("CDC_RELAY_LONG") == "1" }
 
-// sized returns one of two sizes.
 func sized[T any](usual, full T) T {
 	if long() {
 		return full

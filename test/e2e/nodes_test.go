@@ -105,7 +105,6 @@ type connection struct {
 	Attempts       int
 }
 
-// connections returns the connections that the relay has opened so far.
 func (r *relay) connections() (all []connection) {
 	for _, line := range linesWith(r.logs(), `"broker_connected"`) {
 		var one connection
@@ -209,7 +208,6 @@ func (c *clustered) step(node int, name string, arrived *ledger, do func()) {
 		arrived.longestGap().Round(time.Millisecond))
 }
 
-// moreArrive waits for more messages.
 func (c *clustered) moreArrive(arrived *ledger, n int) {
 	c.t.Helper()
 	before := arrived.distinct()
@@ -259,7 +257,6 @@ func (n *numberedRows) insert(counted string, rows int, key any) error {
 	return err
 }
 
-// end stops the writer and returns the number of rows of each key.
 func (n *numberedRows) end() map[string]int {
 	n.w.t.Helper()
 	n.stop()

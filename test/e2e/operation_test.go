@@ -10,7 +10,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// linesWith returns the lines of a text that contain what.
 func linesWith(text, what string) (found []string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, what) {

@@ -198,7 +198,6 @@ func (w *world) insertKeyed(key string, from, to, bad int) {
 		FROM generate_series($3::int, $4::int) n ORDER BY n`, w.queue, key, from, to, bad)
 }
 
-// numbers returns the arrivals of a key, in order.
 func (w *world) numbers(l *ledger, key string) string {
 	var list []string
 	for _, d := range l.all() {

@@ -14,7 +14,6 @@ import (
 // row is a row to insert, by column. By default, routing_key is the test's queue and payload an empty object.
 type row map[string]any
 
-// sql returns the INSERT of the row into a table.
 func (w *world) sql(table string, r row) (statement string, args []any) {
 	full := row{"routing_key": w.queue}
 	if _, binary := r["payload_bytes"]; !binary {
@@ -99,13 +98,11 @@ func (w *world) noAttempts() {
 	}
 }
 
-// emptied waits until the table is empty.
 func (w *world) emptied() {
 	w.t.Helper()
 	w.eventually("the table is empty", w.outboxEmpty)
 }
 
-// copyRows inserts rows with COPY, as a bulk application would.
 func (w *world) copyRows(n int, routingKey string) {
 	w.t.Helper()
 	rows := make([][]any, n)

@@ -7,7 +7,6 @@ import (
 	"time"
 )
 
-// leaderOf returns the relay that streams; nil: none.
 func leaderOf(relays []*relay) *relay {
 	for _, r := range relays {
 		if !r.exited() && r.metric("cdc_relay_slot_held") == 1 {
@@ -17,7 +16,6 @@ func leaderOf(relays []*relay) *relay {
 	return nil
 }
 
-// leader waits for the relay that streams.
 func (w *world) leader(relays []*relay) (leader *relay) {
 	w.t.Helper()
 	w.eventually("a relay streams", func() bool {

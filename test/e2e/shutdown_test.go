@@ -42,7 +42,6 @@ func (p *proxied) works(args ...string) *relay {
 	return r
 }
 
-// inFlight waits until the relay has this many messages in memory.
 func (r *relay) inFlight(atLeast int) {
 	r.w.t.Helper()
 	r.w.eventually("messages are in flight", func() bool {

@@ -9,7 +9,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// must fails the test if an action on a server fails.
 func must(t *testing.T, what string, err error) {
 	t.Helper()
 	if err != nil {

@@ -44,7 +44,6 @@ func (w *world) write(connections int) *writers {
 	return ws
 }
 
-// end stops the writers and waits for them.
 func (ws *writers) end() {
 	ws.stop()
 	ws.done.Wait()
@@ -102,7 +101,6 @@ func (ws *writers) rows() int {
 	return len(ws.committed)
 }
 
-// more waits until this many more rows have been committed.
 func (ws *writers) more(n int) {
 	ws.w.t.Helper()
 	ws.mu.Lock()

@@ -37,7 +37,6 @@ func serverAccount(name string) (account, error) {
 	return account{}, fmt.Errorf("running as root, and there is no user %s to run the server as", name)
 }
 
-// assume makes cmd run as the account.
 func (a account) assume(cmd *exec.Cmd) {
 	if !a.Switch {
 		return
@@ -45,7 +44,6 @@ func (a account) assume(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: a.UID, Gid: a.GID}}
 }
 
-// own makes the account the owner of path.
 func (a account) own(path string) error {
 	if !a.Switch {
 		return nil
@@ -53,7 +51,6 @@ func (a account) own(path string) error {
 	return os.Chown(path, int(a.UID), int(a.GID))
 }
 
-// ownAll makes the account the owner of a folder and its content.
 func (a account) ownAll(folder string) error {
 	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {

@@ -220,7 +220,6 @@ func (r *RabbitMQ) CloseConnections(ctx context.Context, nameBegins, reason stri
 	return closed, nil
 }
 
-// erlangText writes a text as an Erlang binary.
 func erlangText(text string) string {
 	return "<<" + strconv.Quote(text) + "/utf8>>"
 }

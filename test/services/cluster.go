@@ -78,7 +78,6 @@ func (c *RabbitMQCluster) prepare(ctx context.Context, n int, opts Options) erro
 	return nodes[0].startEPMD(ctx)
 }
 
-// discovery tells a new node which nodes to join.
 func discovery(nodes []*node) []string {
 	lines := []string{"cluster_formation.peer_discovery_backend = classic_config"}
 	for i, node := range nodes {

@@ -162,7 +162,6 @@ func (n *node) writeFiles(settings []string) error {
 	return nil
 }
 
-// startEPMD starts the node's port mapper and waits until it listens.
 func (n *node) startEPMD(ctx context.Context) error {
 	epmd, err := n.startLogged(n.command(n.programs.epmd, "-address", "127.0.0.1", "-port", strconv.Itoa(n.epmd)))
 	if err != nil {

@@ -24,7 +24,6 @@ func freePort() (int, error) {
 	return ports[0], nil
 }
 
-// freePorts returns n different ports.
 func freePorts(n int) (ports []int, err error) {
 	for range 200 * n {
 		if len(ports) == n {

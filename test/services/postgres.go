@@ -188,7 +188,6 @@ func (p *Postgres) StallCommits(t testing.TB) (release func()) {
 	}
 }
 
-// commitUntil makes one small commit after the other until ctx is done.
 func (p *Postgres) commitUntil(ctx context.Context) error {
 	conn, err := pgx.Connect(ctx, p.URL(""))
 	if err != nil {

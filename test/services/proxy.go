@@ -89,7 +89,6 @@ func StartProxy(target string, sort Sorter) (*Proxy, error) {
 	return newProxy(listener, target, sort), nil
 }
 
-// newProxy forwards the connections of the listener, and closes the listener at the end.
 func newProxy(listener *net.TCPListener, target string, sort Sorter) *Proxy {
 	p := &Proxy{
 		listener: listener, target: target, sort: sort,

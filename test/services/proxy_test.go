@@ -9,7 +9,6 @@ import (
 	"time"
 )
 
-// echo starts a server that returns what it receives.
 func echo(t *testing.T) string {
 	t.Helper()
 	return Serve(t, func(client net.Conn) { _, _ = io.Copy(client, client) })

@@ -108,7 +108,6 @@ func (s *server) signal(sig syscall.Signal) error {
 	}
 }
 
-// end sends a signal and waits until the server has ended.
 func (s *server) end(ctx context.Context, sig syscall.Signal) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, endTimeout, fmt.Errorf("still there after %s", endTimeout))
 	defer cancel()

@@ -63,7 +63,6 @@ type provider[T any] func(ctx context.Context, opts Options) (T, error)
 // errUnavailable: try the next way.
 var errUnavailable = errors.New("not available")
 
-// provide tries the ways in order.
 func provide[T any](ctx context.Context, opts Options, ways map[Way]provider[T]) (T, error) {
 	var none T
 	order, err := order(opts)

@@ -56,7 +56,6 @@ type running struct {
 	answers *bufio.Scanner
 }
 
-// start runs a handler until the test ends.
 func start(t *testing.T, options []kgo.Opt) *running {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
@@ -97,7 +96,6 @@ func (r *running) ask(lines ...string) map[string]reply {
 	return replies
 }
 
-// handle asks a new handler.
 func handle(t *testing.T, options []kgo.Opt, lines ...string) map[string]reply {
 	t.Helper()
 	return start(t, options).ask(lines...)
@@ -136,7 +134,6 @@ func records(t *testing.T, cluster *kfake.Cluster, n int) []*kgo.Record {
 	return found
 }
 
-// stored counts the records in the log.
 func stored(cluster *kfake.Cluster, topic string) (n int64) {
 	for _, partition := range cluster.PartitionInfos(topic) {
 		n += partition.HighWatermark

@@ -33,7 +33,6 @@ func render(values map[string]any) (map[string]string, error) {
 	return renderAs("cdc-relay", values)
 }
 
-// renderAs does the same for another name of the release.
 func renderAs(name string, values map[string]any) (map[string]string, error) {
 	chart, err := loader.Load(chartFolder())
 	if err != nil {
@@ -47,7 +46,6 @@ func renderAs(name string, values map[string]any) (map[string]string, error) {
 	return engine.Engine{Strict: true}.Render(chart, all)
 }
 
-// rendered returns the objects for these values.
 func rendered(t *testing.T, values map[string]any) []any {
 	t.Helper()
 	files, err := render(values)
@@ -183,7 +181,6 @@ func compare(t *testing.T, what string, chart, plain any) {
 	}
 }
 
-// podOf removes labels and the image.
 func podOf(pod *corev1.PodSpec) *corev1.PodSpec {
 	pod = pod.DeepCopy()
 	pod.Containers[0].Image, pod.Containers[0].ImagePullPolicy = "", ""
@@ -195,7 +192,6 @@ func podOf(pod *corev1.PodSpec) *corev1.PodSpec {
 	return pod
 }
 
-// without removes the pod.
 func without(job batchv1.JobSpec) batchv1.JobSpec {
 	job.Template.Spec, job.Template.ObjectMeta = corev1.PodSpec{}, metav1.ObjectMeta{}
 	return job
