@@ -195,7 +195,7 @@ func TestRowErrorNamesTheColumnAndDoesNotEndTheStream(t *testing.T) {
 		{"routing_key", null()},
 		{"possible_duplicate", text("true")},
 		{"possible_duplicate", binhex("02")},
-		{"payload_bytes", text("abc")},
+		{"payload_bytes", text("secret")},
 		{"payload_bytes", text(`\xabc`)},
 		{"payload_bytes", text(`\xzz`)},
 		{"payload", unchanged()},
@@ -210,7 +210,8 @@ func TestRowErrorNamesTheColumnAndDoesNotEndTheStream(t *testing.T) {
 			t.Errorf("%s = %c %q: err = %v", c.column, c.cell.kind, c.cell.data, err)
 			continue
 		}
-		if wrong.Column != c.column || !strings.Contains(err.Error(), c.column) || errors.Unwrap(err) == nil {
+		named := wrong.Column == c.column && strings.Contains(err.Error(), c.column) && errors.Unwrap(err) != nil
+		if !named || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s = %c %q: %v", c.column, c.cell.kind, c.cell.data, err)
 		}
 		if c.column != "id" && wrong.Ref.ID != 42 {
@@ -222,12 +223,5 @@ func TestRowErrorNamesTheColumnAndDoesNotEndTheStream(t *testing.T) {
 		if e := feed(t, d, insertRow(row())); e.Kind != decode.Insert {
 			t.Errorf("after %s: %+v", c.column, e)
 		}
-	}
-}
-
-func TestRowErrorDoesNotContainThePayload(t *testing.T) {
-	_, err := ready(t).Decode(insertRow(with("payload_bytes", text(`secret`))))
-	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Errorf("err = %v", err)
 	}
 }
