@@ -46,10 +46,9 @@ func TestReturnsWithTheDeepestAndLargestHeadersAreRead(t *testing.T) {
 func TestZeroValuesThatWereGivenAreSent(t *testing.T) {
 	t.Parallel()
 	const priority, timestamp = 0x0800, 0x0040
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	frames := services.NewFrames(t, broker.Addr())
-	a := newAdmin(t, withHost(t, u, frames.Addr()))
+	u := services.VHost(t)
+	frames, behind := behindFrames(t, u)
+	a := newAdmin(t, behind)
 	q := a.queue(services.Name(t), nil)
 	var flags uint16
 	frames.Rule(func(frame []byte) time.Duration {

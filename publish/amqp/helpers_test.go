@@ -76,12 +76,28 @@ func newAdmin(t *testing.T, url string) *admin {
 	return &admin{t: t, channel: channel}
 }
 
+// withQueue returns a virtual host of the shared broker, and a queue there.
+func withQueue(t *testing.T) (url string, a *admin, queue string) {
+	t.Helper()
+	url = services.VHost(t)
+	a = newAdmin(t, url)
+	return url, a, a.queue(services.Name(t), nil)
+}
+
+// withExchange also returns an exchange, bound to the queue.
+func withExchange(t *testing.T, kind, key string) (url string, a *admin, exchange, queue string) {
+	t.Helper()
+	url, a, queue = withQueue(t)
+	exchange = queue + "_x"
+	a.exchange(exchange, kind, queue, key)
+	return url, a, exchange, queue
+}
+
 // publishing returns a publisher that is ready, and a queue.
 func publishing(t *testing.T) (a *admin, queue string, r *running) {
 	t.Helper()
-	u := services.VHost(t)
-	a = newAdmin(t, u)
-	return a, a.queue(services.Name(t), nil), startAMQP(t, Config{URL: u})
+	u, a, queue := withQueue(t)
+	return a, queue, startAMQP(t, Config{URL: u})
 }
 
 func (a *admin) queue(name string, args amqp091.Table) string {
@@ -149,6 +165,13 @@ func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, u
 	return a, a.queue(services.Name(t), nil), proxy, withHost(t, vhost, proxy.Addr())
 }
 
+// behindFrames returns a proxy to the shared broker, and the URL with its address.
+func behindFrames(t *testing.T, url string) (frames *services.Frames, behind string) {
+	t.Helper()
+	frames = services.NewFrames(t, services.SharedRabbitMQ(t).Addr())
+	return frames, withHost(t, url, frames.Addr())
+}
+
 func withHost(t *testing.T, raw, host string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
@@ -163,10 +186,7 @@ func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 func TestThePublisherFulfilsTheContract(t *testing.T) {
 	publishtest.Contract(t, func(t *testing.T) publishtest.Subject {
-		url := services.VHost(t)
-		a := newAdmin(t, url)
-		exchange, queue := services.Name(t)+"_x", services.Name(t)+"_q"
-		a.exchange(exchange, "direct", queue, "k")
+		url, a, exchange, queue := withExchange(t, "direct", "k")
 		p, err := New(Config{URL: url})
 		must(t, err)
 		arrived := func() []publishtest.Seen {

@@ -95,10 +95,7 @@ func pluginFails(t *testing.T, broker *services.RabbitMQ) {
 func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	x, q := services.Name(t)+"_x", services.Name(t)+"_q"
-	a.exchange(x, "topic", q, "#")
+	u, a, x, q := withExchange(t, "topic", "#")
 	limited := limitedUser(t, u, ".*")
 	parsed, err := url.Parse(limited)
 	must(t, err)
@@ -111,7 +108,7 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 		messages, culprits, most int
 		parameters               string
 	}{{1000, 1, 30, ""}, {1000, 5, 110, "?channel_max=9"}, {40, 40, 100, "?channel_max=5"}} {
-		sent := newMethods(t, broker.Addr())
+		sent := newMethods(t)
 		distant := services.NewProxy(t, sent.address)
 		distant.Delay(roundTrip / 2)
 		r := startAMQP(t, Config{URL: withHost(t, limited, distant.Addr()) + c.parameters})

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 func TestOnlyNotFoundIsAVerdictOfALookUp(t *testing.T) {
@@ -66,12 +65,9 @@ func TestARejectedLookUpIsNotARejectedMessage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			u := services.VHost(t)
-			a := newAdmin(t, u)
-			x, q := services.Name(t)+"_x", services.Name(t)+"_q"
-			a.exchange(x, "fanout", q, "")
+			u, a, x, q := withExchange(t, "fanout", "")
 			var asked atomic.Int64
-			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), &fragile{
+			f := startFragile(t, &fragile{
 				harms: func([]byte) bool { return false },
 				changes: func(frame []byte) []byte {
 					if isLookUp(frame) {
@@ -99,11 +95,8 @@ func TestARejectedLookUpIsNotARejectedMessage(t *testing.T) {
 // A broker that cannot answer it would otherwise lose every connection, and no message would be charged.
 func TestALookUpThatEndsTheConnectionIsNotRepeated(t *testing.T) {
 	t.Parallel()
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	x, q := services.Name(t)+"_x", services.Name(t)+"_q"
-	a.exchange(x, "fanout", q, "")
-	f := startFragile(t, services.SharedRabbitMQ(t).Addr(), &fragile{code: amqp091.InternalError, harms: isLookUp})
+	u, _, x, _ := withExchange(t, "fanout", "")
+	f := startFragile(t, &fragile{code: amqp091.InternalError, harms: isLookUp})
 	r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 	var k publishtest.Maker
 	none := func() []*outbox.Message { return nil }

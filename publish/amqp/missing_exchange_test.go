@@ -17,11 +17,8 @@ import (
 // The number of messages does not matter. Each look-up costs a channel, which the broker closes and logs. Other
 // messages are unaffected.
 func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	vhost := broker.VHost(t)
-	a := newAdmin(t, vhost)
-	q := a.queue(services.Name(t), nil)
-	sent := newMethods(t, broker.Addr())
+	vhost, a, q := withQueue(t)
+	sent := newMethods(t)
 	r := startAMQP(t, Config{URL: withHost(t, vhost, sent.address)})
 	missing := services.Name(t) + "_missing"
 	var k publishtest.Maker
@@ -71,10 +68,10 @@ type methods struct {
 	called  map[method]int
 }
 
-func newMethods(t *testing.T, target string) *methods {
+func newMethods(t *testing.T) *methods {
 	t.Helper()
 	m := &methods{called: make(map[method]int)}
-	m.address = services.Between(t, target, m.fromClient, services.Answers)
+	m.address = services.Between(t, services.SharedRabbitMQ(t).Addr(), m.fromClient, services.Answers)
 	return m
 }
 

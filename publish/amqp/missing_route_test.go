@@ -92,10 +92,7 @@ func TestAMissingRouteCostsNoAttemptWhileANodeOfTheAddressIsDown(t *testing.T) {
 		t.Errorf("while a node is down: %+v, want a free retry", got)
 	}
 	// Each try costs Postgres an UPDATE, so many messages are not tried again at the same time.
-	r, many := startAMQP(t, Config{URL: url}), make([]*outbox.Message, 500)
-	for i := range many {
-		many[i] = k.Make("amq.topic", "no.such.key", `{}`)
-	}
+	r, many := startAMQP(t, Config{URL: url}), k.Many(500, "amq.topic", "no.such.key")
 	began := time.Now()
 	r.PublishAll(many...)
 	var last time.Duration

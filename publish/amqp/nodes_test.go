@@ -141,9 +141,7 @@ func TestANodeThatAnswersIsUsedBesideOthersThatDoNot(t *testing.T) {
 func TestALostConnectionMovesToAnotherNode(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
-	vhost := broker.VHost(t)
-	a := newAdmin(t, vhost)
-	q := a.queue(services.Name(t), nil)
+	vhost, a, q := withQueue(t)
 	proxies := []*services.Proxy{services.NewProxy(t, broker.Addr()), services.NewProxy(t, broker.Addr())}
 	p, log := newOnNodes(t, vhost, 0, proxies[0].Addr(), proxies[1].Addr())
 	r := start(t, p)

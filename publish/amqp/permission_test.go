@@ -82,9 +82,6 @@ func TestARevokedPermissionRejectsOnlyLaterMessages(t *testing.T) {
 func TestAnAuthorizationServiceThatIsDownChargesNobody(t *testing.T) {
 	services.Thorough(t, "starts its own server")
 	broker := services.PrivateRabbitMQ(t)
-	if !broker.CanCtl() {
-		t.Skip("needs rabbitmqctl")
-	}
 	if err := broker.EnablePlugin(t.Context(), "rabbitmq_auth_backend_http"); err != nil {
 		t.Skip(err)
 	}

@@ -74,25 +74,15 @@ func TestRejectionsCountAgainAfterTheSendTimeout(t *testing.T) {
 // the trouble is over: what is sent at once would be sent again at once.
 func TestFewMessagesLeaveAfterConfirmsWereLate(t *testing.T) {
 	t.Parallel()
-	broker := services.SharedRabbitMQ(t)
-	vhost := broker.VHost(t)
-	queue := newAdmin(t, vhost).queue(services.Name(t), nil)
-	frames := services.NewFrames(t, broker.Addr())
+	u, _, queue := withQueue(t)
+	frames, u := behindFrames(t, u)
 	const all = 1000
-	r := startAMQP(t, Config{URL: withHost(t, vhost, frames.Addr()), SendTimeout: await.Scaled(time.Second)})
+	r := startAMQP(t, Config{URL: u, SendTimeout: await.Scaled(time.Second)})
 	var k publishtest.Maker
 	unknown := func() (n int) {
-		messages := make([]*outbox.Message, all)
-		for i := range messages {
-			messages[i] = k.Make("", queue, `{}`)
-		}
 		r.AwaitPhase(t, publish.Ready)
 		mark := r.Mark()
-		for _, result := range r.Answers(t, messages...) {
-			if result.Outcome == outbox.Unknown {
-				n++
-			}
-		}
+		n = publishtest.Count(r.Answers(t, k.Many(all, "", queue)...), outbox.Unknown)
 		r.AwaitSince(t, mark, publish.Ready)
 		return n
 	}
@@ -102,10 +92,8 @@ func TestFewMessagesLeaveAfterConfirmsWereLate(t *testing.T) {
 	}
 	var confirms atomic.Int64
 	frames.Rule(func(frame []byte) time.Duration {
-		if services.IsConfirm(frame) {
-			if confirms.Add(1) > 1 {
-				return time.Hour
-			}
+		if services.IsConfirm(frame) && confirms.Add(1) > 1 {
+			return time.Hour
 		}
 		return 0
 	})
@@ -113,24 +101,17 @@ func TestFewMessagesLeaveAfterConfirmsWereLate(t *testing.T) {
 		t.Errorf("the second time, %d messages of %d may be copies", n, all)
 	}
 	frames.LateConfirms(0)
-	var messages []*outbox.Message
-	for range all {
-		messages = append(messages, k.Make("", queue, `{}`))
-	}
-	r.publishUntilConfirmed(t, messages...)
+	r.publishUntilConfirmed(t, k.Many(all, "", queue)...)
 }
 
 // After an outage, one message goes first. While it has no answer, the next one follows only after half of the send
 // timeout, a second at most. After an answer, the others follow.
 func TestAHalfOpenBreakerSendsOneMessageAtATime(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	vhost := broker.VHost(t)
-	a := newAdmin(t, vhost)
-	q := a.queue(services.Name(t), nil)
-	frames := services.NewFrames(t, broker.Addr()) // all but confirms pass it, so that the channel opens
+	u, a, q := withQueue(t)
+	frames, u := behindFrames(t, u) // all but confirms pass it, so that the channel opens
 	proxy := services.NewProxy(t, frames.Addr())
 	timeout := await.Scaled(time.Second)
-	r := startAMQP(t, Config{URL: withHost(t, vhost, proxy.Addr()), SendTimeout: timeout})
+	r := startAMQP(t, Config{URL: withHost(t, u, proxy.Addr()), SendTimeout: timeout})
 	proxy.Refuse()
 	proxy.Cut()
 	r.AwaitPhase(t, publish.Paused)

@@ -31,12 +31,9 @@ func checkRejected(t *testing.T, result outbox.Result, reason outbox.Reason) {
 // Only the content tells them apart: a return for the wrong one would lose a message. The returns come before all
 // confirms.
 func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	frames := services.NewFrames(t, broker.Addr())
+	u, a, q := withQueue(t)
+	frames, u := behindFrames(t, u)
 	frames.LateConfirms(200 * time.Millisecond)
-	u := withHost(t, broker.VHost(t), frames.Addr())
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
 	x := services.Name(t) + "_h"
 	must(t, a.channel.ExchangeDeclare(x, "headers", true, false, false, false, nil))
 	must(t, a.channel.QueueBind(q, "", x, false, amqp091.Table{"to": "q"}))
@@ -76,15 +73,14 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 
 // Something on the way back changes bodies. The message must not look confirmed.
 func TestAReturnThatWasChangedCountsByItsMessageID(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	frames := services.NewFrames(t, broker.Addr())
+	frames, u := behindFrames(t, services.VHost(t))
 	frames.Rule(func(frame []byte) time.Duration {
 		if frame[0] == 3 { // a body
 			frame[7] = 'x'
 		}
 		return 0
 	})
-	r := startAMQP(t, Config{URL: withHost(t, broker.VHost(t), frames.Addr())})
+	r := startAMQP(t, Config{URL: u})
 	var k publishtest.Maker
 	lost := k.Make("", "nowhere", `{}`)
 	checkRejected(t, r.Answers(t, lost)[0], outbox.ReasonUnroutable)
@@ -124,11 +120,8 @@ func TestManyUnroutableRowsOfOneMessageIDDelayNobody(t *testing.T) {
 // Messages that may have reached it are Unknown or Confirmed. Later ones are rejected, and other exchanges are
 // unaffected.
 func TestAnExchangeMayBeDeletedDuringPublishing(t *testing.T) {
-	u := services.VHost(t)
-	a := newAdmin(t, u)
-	x, q, other := services.Name(t)+"_x", services.Name(t)+"_q", services.Name(t)+"_o"
-	a.exchange(x, "fanout", q, "")
-	a.queue(other, nil)
+	u, a, x, q := withExchange(t, "fanout", "")
+	other := a.queue(services.Name(t)+"_o", nil)
 	r := startAMQP(t, Config{URL: u})
 	var k publishtest.Maker
 	before := k.Many(50, x, "k")
@@ -270,16 +263,13 @@ func TestTheLargestHeadersArrive(t *testing.T) {
 // Each exchange is looked up once: not again after its lane was given up, nor on the next connection. An exchange with
 // many messages gets a lane with more room.
 func TestMoreExchangesThanLanesArePublished(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	a := newAdmin(t, u)
-	q := services.Name(t)
+	u, a, q := withQueue(t)
 	names := make([]string, mostLanes+20)
 	for i := range names {
 		names[i] = fmt.Sprintf("%s_%d", q, i)
 		a.exchange(names[i], "fanout", q, "")
 	}
-	sent := newMethods(t, broker.Addr())
+	sent := newMethods(t)
 	proxy := services.NewProxy(t, sent.address)
 	r := startAMQP(t, Config{URL: withHost(t, u, proxy.Addr())})
 	var k publishtest.Maker
@@ -304,11 +294,8 @@ func TestMoreExchangesThanLanesArePublished(t *testing.T) {
 
 // The library drops returns for which a lane has no room, and their messages would look confirmed.
 func TestNoReturnOfANarrowLaneIsLost(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	frames := services.NewFrames(t, broker.Addr())
-	u := withHost(t, broker.VHost(t), frames.Addr())
-	a := newAdmin(t, u)
-	q := a.queue(services.Name(t), nil)
+	u, a, q := withQueue(t)
+	frames, u := behindFrames(t, u)
 	r := startAMQP(t, Config{URL: u, MaxInFlight: 400})
 	var k publishtest.Maker
 	last := ""
@@ -329,16 +316,14 @@ func TestNoReturnOfANarrowLaneIsLost(t *testing.T) {
 
 // RabbitMQ accepts a user_id of somebody else from a user with the tag impersonator. CC and BCC are ordinary headers.
 func TestCCAndUserIDsOfOthersAreOrdinary(t *testing.T) {
-	broker := services.SharedRabbitMQ(t)
-	u := broker.VHost(t)
-	q := newAdmin(t, u).queue(services.Name(t), nil)
+	u, _, q := withQueue(t)
 	u = limitedUser(t, u, ".*")
 	parsed, err := url.Parse(u)
 	must(t, err)
-	if out, err := broker.Ctl(t.Context(), "set_user_tags", parsed.User.Username(), "impersonator"); err != nil {
+	if out, err := services.SharedRabbitMQ(t).Ctl(t.Context(), "set_user_tags", parsed.User.Username(), "impersonator"); err != nil {
 		t.Skipf("%v: %s", err, out)
 	}
-	sent := newMethods(t, broker.Addr())
+	sent := newMethods(t)
 	r := startAMQP(t, Config{URL: withHost(t, u, sent.address)})
 	var k publishtest.Maker
 	messages := k.Many(400, "", q)

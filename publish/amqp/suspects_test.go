@@ -37,17 +37,12 @@ type fragile struct {
 
 var poison = []byte("poison")
 
-func newFragile(t *testing.T, broker string) *fragile {
-	t.Helper()
-	return startFragile(t, broker, &fragile{code: amqp091.InternalError})
-}
-
-func startFragile(t *testing.T, broker string, f *fragile) *fragile {
+func startFragile(t *testing.T, f *fragile) *fragile {
 	t.Helper()
 	if f.harms == nil {
 		f.harms = func(frame []byte) bool { return bytes.Contains(frame, poison) }
 	}
-	f.address = services.Between(t, broker, f.fromClient, f.fromServer)
+	f.address = services.Between(t, services.SharedRabbitMQ(t).Addr(), f.fromClient, f.fromServer)
 	return f
 }
 
@@ -150,7 +145,7 @@ func (r *running) hasRejected(id int64) bool {
 func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
-	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
+	f := startFragile(t, &fragile{code: amqp091.InternalError})
 	r := startAMQP(t, Config{URL: withHost(t, u, f.address), SendTimeout: await.Scaled(2 * time.Second)})
 	var k publishtest.Maker
 	messages := k.Many(200, "", q)
@@ -189,9 +184,8 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 // Later messages for the same queue overtake it.
 func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 	t.Parallel()
-	u := services.VHost(t)
-	q := newAdmin(t, u).queue(services.Name(t), nil)
-	f := newFragile(t, services.SharedRabbitMQ(t).Addr())
+	u, _, q := withQueue(t)
+	f := startFragile(t, &fragile{code: amqp091.InternalError})
 	r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 	var k publishtest.Maker
 	bad := k.Make("", q, string(poison))
@@ -237,14 +231,11 @@ func TestAMessageThatEndsConnectionsIsRejectedInAQuietSystem(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			u := services.VHost(t)
-			a := newAdmin(t, u)
-			x, q := services.Name(t)+"_x", services.Name(t)+"_q"
-			a.exchange(x, "fanout", q, "")
+			u, a, x, q := withExchange(t, "fanout", "")
 			if c.limited {
 				u = limitedUser(t, u, "^"+x+"$")
 			}
-			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), c.how)
+			f := startFragile(t, c.how)
 			r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
 			messages := (&publishtest.Maker{}).Many(c.bad, x, "")
 			for _, m := range messages {
@@ -290,7 +281,7 @@ func TestAnOutageThatLooksLikeAHarmfulMessageChargesNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := startFragile(t, services.SharedRabbitMQ(t).Addr(), how)
+			f := startFragile(t, how)
 			r := startAMQP(t, Config{URL: withHost(t, services.VHost(t), f.address)})
 			messages := (&publishtest.Maker{}).Many(3, "", "anywhere")
 			for _, m := range messages {

@@ -90,9 +90,6 @@ func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 
 // tlsLogin: with auth_mechanism=external, the name in the client's certificate is the user.
 func tlsLogin(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
-	if !broker.CanCtl() {
-		t.Skip("needs rabbitmqctl")
-	}
 	if err := broker.EnablePlugin(t.Context(), "rabbitmq_auth_mechanism_ssl"); err != nil {
 		t.Skip(err)
 	}

@@ -29,9 +29,6 @@ func tokenBroker(t *testing.T) (broker *services.RabbitMQ, token func(until time
 	t.Helper()
 	services.Thorough(t, "starts its own server")
 	broker = services.PrivateRabbitMQ(t)
-	if !broker.CanCtl() {
-		t.Skip("needs rabbitmqctl")
-	}
 	if err := broker.EnablePlugin(t.Context(), "rabbitmq_auth_backend_oauth2"); err != nil {
 		t.Skip(err)
 	}
