@@ -117,6 +117,17 @@ func (w *world) succeeds(args ...string) {
 	}
 }
 
+// fails runs one command, which must exit with 1 and say all of this.
+func (w *world) fails(args []string, says ...string) {
+	w.t.Helper()
+	output, code := w.command(args...)
+	for _, words := range says {
+		if code != 1 || !strings.Contains(output, words) {
+			w.t.Errorf("%s: exit %d, want 1 and %q\n%s", strings.Join(args, " "), code, words, output)
+		}
+	}
+}
+
 // outputs does the same as command, and separates the two outputs.
 func (w *world) outputs(args ...string) (stdout, stderr string, code int) {
 	w.t.Helper()

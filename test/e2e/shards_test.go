@@ -153,10 +153,7 @@ func TestADifferentNumberOfShardsIsRejected(t *testing.T) {
 		{"teardown", "--yes", "--tables"},
 		{"teardown", "--yes"},
 	} {
-		out, code := w.command(args...)
-		if code != 1 || !strings.Contains(out, w.slot+"_1_of_2 (in use)") || !strings.Contains(out, "cdc-relay teardown --shards 2 --slot '"+w.slot+"'") {
-			t.Errorf("%s: exit %d\n%s", args, code, out)
-		}
+		w.fails(args, w.slot+"_1_of_2 (in use)", "cdc-relay teardown --shards 2 --slot '"+w.slot+"'")
 	}
 	w.run("--shard", "0/2")
 	for range 20 {
@@ -171,9 +168,7 @@ func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 	t.Parallel()
 	w, arrived := consuming(t)
 	other := services.Name(t)
-	if out, code := w.command("setup", "--slot", other); code != 0 { // nobody streams yet
-		t.Fatalf("setup: exit %d\n%s", code, out)
-	}
+	w.succeeds("setup", "--slot", other) // nobody streams yet
 	// Both may see each other, and try again.
 	both := []*relay{w.start(), w.start("--slot", other, "--publication", w.slot)}
 	for range 50 {
@@ -196,10 +191,7 @@ func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 		{"drain", "--slot", other},
 		{"check", "--slot", other},
 	} {
-		out, code := w.command(args...)
-		if code != 1 || !strings.Contains(out, "public.outbox is streamed from slot "+w.slot+" by Postgres process") || !strings.Contains(out, "the same --slot") {
-			t.Errorf("%s: exit %d\n%s", args, code, out)
-		}
+		w.fails(args, "public.outbox is streamed from slot "+w.slot+" by Postgres process", "the same --slot")
 	}
 	for range 50 {
 		w.await(arrived, w.insert(row{"ordering_key": "k"}))
@@ -216,10 +208,7 @@ func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 // Those slots would have no reader.
 func TestTeardownKeepsTablesWhileOtherShardsHaveSlots(t *testing.T) {
 	w := newSharded(t, 2)
-	out, code := w.command("teardown", "--yes", "--tables", "--shard", "0/2")
-	if code != 1 || !strings.Contains(out, w.slot+"_1_of_2") || !strings.Contains(out, "cdc-relay teardown --shards 2 --slot '"+w.slot+"'") {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	w.fails([]string{"teardown", "--yes", "--tables", "--shard", "0/2"}, w.slot+"_1_of_2", "cdc-relay teardown --shards 2 --slot '"+w.slot+"'")
 	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1`, w.slot+"%"); n != 2 {
 		t.Errorf("%d slots are left", n)
 	}
@@ -235,9 +224,6 @@ func TestARemovedRowFilterIsNoticed(t *testing.T) {
 	w.await(arrived, w.insert(nil))
 	w.exec(`ALTER PUBLICATION ` + w.slot + `_0_of_2 SET TABLE outbox`)
 	w.eventually("the log reports it", func() bool { return len(linesWith(r.logs(), "lacks the row filter of shard 0/2")) > 0 })
-	out, code := w.command("check", "--shard", "0/2")
-	if code != 1 || !strings.Contains(out, "lacks the row filter of shard 0/2") {
-		t.Errorf("check: exit %d\n%s", code, out)
-	}
+	w.fails([]string{"check", "--shard", "0/2"}, "lacks the row filter of shard 0/2")
 	w.succeeds("check", "--shard", "1/2")
 }

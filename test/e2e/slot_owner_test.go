@@ -65,9 +65,7 @@ func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 	if len(said) == 0 || !strings.Contains(said[0], "SELECT pg_catalog.pg_terminate_backend(") {
 		t.Errorf("the log says %q", said)
 	}
-	if out, code := w.command("check"); code != 1 || !strings.Contains(out, "which is no relay of table public.outbox") {
-		t.Errorf("check: exit %d\n%s", code, out)
-	}
+	w.fails([]string{"check"}, "which is no relay of table public.outbox")
 	if owner := w.slotOwner(); owner != pid { // it reports rarely, as pg_recvlogical and Debezium do
 		t.Errorf("process %d owns the slot, want %d", owner, pid)
 	}
@@ -81,9 +79,7 @@ func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 func TestASlotOfAnotherOutboxIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
-	if out, code := w.command("setup", "--table", "billing"); code != 1 || !strings.Contains(out, "--slot cdc_relay_billing --publication cdc_relay_billing") {
-		t.Fatalf("setup: exit %d\n%s", code, out)
-	}
+	w.fails([]string{"setup", "--table", "billing"}, "--slot cdc_relay_billing --publication cdc_relay_billing")
 	w.succeeds("setup", "--table", "billing", "--mode", "poll")
 	w.exec(`ALTER PUBLICATION "` + w.slot + `" ADD TABLE billing`) // by hand
 	arrived := w.consume(w.queue)
@@ -127,20 +123,14 @@ func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 	w.insertMany(3)
 	w.insert(row{"ordering_key": "k"})
 	end := w.holding(`SELECT FROM outbox WHERE id <= 2 FOR UPDATE`)
-	out, code := w.command("drain", "--send-timeout", "500ms")
-	if code != 1 || !strings.Contains(out, "due rows remain in public.outbox: 2") || !strings.Contains(out, "another session has locked them") {
-		t.Errorf("with a locked row: exit %d\n%s", code, out)
-	}
+	w.fails([]string{"drain", "--send-timeout", "500ms"}, "due rows remain in public.outbox: 2", "another session has locked them")
 	end()
 	broker := w.broker
 	w.broker = "amqp://guest:guest@" + services.NewProxy(t, "127.0.0.1:1").Addr()
 	w.start()
 	w.streamed()
 	w.broker = broker
-	out, code = w.command("drain", "--send-timeout", "500ms")
-	if code != 1 || !strings.Contains(out, " leads and does not publish them") {
-		t.Errorf("with a relay that does not publish: exit %d\n%s", code, out)
-	}
+	w.fails([]string{"drain", "--send-timeout", "500ms"}, " leads and does not publish them")
 }
 
 // They stop no relay, whether created in advance or left over.
