@@ -60,12 +60,6 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 			r.awaitNotReady(noticeTime, "settle: not ready, ")
 			return func() { p.postgres.Only(services.Ordinary).Resume() }
 		},
-		"all of Postgres black-holed": func(p *proxied, r *relay) func() {
-			p.postgres.BlackHole()
-			r.awaitNotReady(noticeTime, "stream: not ready, ")
-			r.awaitNotReady(noticeTime, "sweep: not ready, ")
-			return func() { p.postgres.Resume() }
-		},
 		"sweep: table locked": func(p *proxied, r *relay) func() {
 			release := p.locked()
 			r.awaitNotReady(noticeTime, "sweep: not ready, ")

@@ -88,14 +88,6 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 			p.write(2).more(200)
 			return r
 		},
-		"Postgres black-holed": func(p *proxied) *relay {
-			r := p.works(args...)
-			p.write(2).more(200)
-			p.postgres.Only(services.Ordinary).BlackHole() // so that further results cannot be written
-			r.inFlight(1)
-			p.postgres.BlackHole()
-			return r
-		},
 		"ordinary connections to Postgres black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
 			p.write(2).more(200)
@@ -120,12 +112,6 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 			p.unanswered(r, 200)
 			p.locked()
 			p.rabbit.Resume()
-			return r
-		},
-		"standing by": func(p *proxied) *relay {
-			p.works()
-			r := p.run(args...)
-			p.eventually("the relay is a standby", r.standsBy)
 			return r
 		},
 		"standing by, both black-holed": func(p *proxied) *relay {
