@@ -171,12 +171,12 @@ func (c *clustered) upgrade(r *relay, arrived *ledger) {
 	ctx := c.t.Context()
 	i, before := c.current(r), len(r.connections())
 	node := c.cluster.Nodes[i]
-	must(c.t, "wait until the queues can lose the node", node.AwaitQuorum(ctx))
-	c.step(i, "drain", arrived, func() { must(c.t, "drain", node.Drain(ctx)); c.moreArrive(arrived, 300) })
+	must(c.t, "wait until the queues can lose the node", node.Upgrade(ctx, "await_online_quorum_plus_one"))
+	c.step(i, "drain", arrived, func() { must(c.t, "drain", node.Upgrade(ctx, "drain")); c.moreArrive(arrived, 300) })
 	c.movedFrom(node, r, before)
 	c.step(i, "stop", arrived, func() { must(c.t, "stop", node.Stop(ctx)); c.moreArrive(arrived, 300) })
 	c.step(i, "start", arrived, func() { must(c.t, "start", node.Start(ctx)); c.moreArrive(arrived, 300) })
-	c.step(i, "revive", arrived, func() { must(c.t, "revive", node.Revive(ctx)); c.moreArrive(arrived, 300) })
+	c.step(i, "revive", arrived, func() { must(c.t, "revive", node.Upgrade(ctx, "revive")); c.moreArrive(arrived, 300) })
 }
 
 // movedFrom checks that the relay has left a node, and needed at most two attempts for each new connection.

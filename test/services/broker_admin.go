@@ -3,7 +3,6 @@ package services
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -32,18 +31,10 @@ type Policy struct {
 	Priority   int            `json:"priority"`   // if several match, the highest applies
 }
 
-// Values of [Policy.ApplyTo].
-const (
-	ApplyToQueues    = "queues"
-	ApplyToExchanges = "exchanges"
-)
-
-var errNoManagement = errors.New("this broker has no management API that is known here")
+// ApplyToQueues is a value of [Policy.ApplyTo]; "exchanges" is another one.
+const ApplyToQueues = "queues"
 
 func (r *RabbitMQ) manageCall(ctx context.Context, method string, body any, path ...string) ([]byte, error) {
-	if r.manage.URL == "" {
-		return nil, errNoManagement
-	}
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -53,6 +44,23 @@ func (r *RabbitMQ) manageCall(ctx context.Context, method string, body any, path
 		address += "/" + url.PathEscape(element)
 	}
 	return r.manage.ask(ctx, method, address, string(text))
+}
+
+// AddVHost creates a virtual host in which the user of URL has all permissions. The second call gives them: only some
+// versions give them to the creator.
+func (r *RabbitMQ) AddVHost(ctx context.Context, name string) error {
+	if _, err := r.manageCall(ctx, http.MethodPut, struct{}{}, "vhosts", name); err != nil {
+		return fmt.Errorf("add the virtual host %s: %w", name, err)
+	}
+	return r.Permit(ctx, name, r.address.User.Username(), AllPermissions())
+}
+
+// DeleteVHost removes a virtual host with its content, and closes the connections to it.
+func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
+	if _, err := r.manageCall(ctx, http.MethodDelete, nil, "vhosts", name); err != nil {
+		return fmt.Errorf("delete the virtual host %s: %w", name, err)
+	}
+	return nil
 }
 
 // AddUser creates a user without permissions, or changes its password.
@@ -224,19 +232,9 @@ func erlangText(text string) string {
 	return "<<" + strconv.Quote(text) + "/utf8>>"
 }
 
-// Drain puts the node into maintenance mode: it closes its client connections, stops listening for clients, and hands
-// its queue leaders to other nodes. Revive, or a restart, ends it.
-func (r *RabbitMQ) Drain(ctx context.Context) error { return r.upgrade(ctx, "drain") }
-
-// Revive ends the maintenance mode: the node listens for clients again.
-func (r *RabbitMQ) Revive(ctx context.Context) error { return r.upgrade(ctx, "revive") }
-
-// AwaitQuorum waits until every quorum queue of the cluster can lose this node and keep its majority.
-func (r *RabbitMQ) AwaitQuorum(ctx context.Context) error {
-	return r.upgrade(ctx, "await_online_quorum_plus_one")
-}
-
-func (r *RabbitMQ) upgrade(ctx context.Context, step string) error {
+// Upgrade runs a step of rabbitmq-upgrade. "drain" closes client connections and hands queue leaders to other nodes;
+// "revive", or a restart, ends that. "await_online_quorum_plus_one" waits until every quorum queue can lose this node.
+func (r *RabbitMQ) Upgrade(ctx context.Context, step string) error {
 	if _, err := r.tools.run(ctx, "rabbitmq-upgrade", step); err != nil {
 		return fmt.Errorf("rabbitmq-upgrade %s: %w", step, err)
 	}

@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,30 +26,11 @@ func managementAt(host string, port int) management {
 	return management{URL: address.String()}
 }
 
-func (m management) ready(ctx context.Context) error {
-	return m.call(ctx, http.MethodGet, "/api/vhosts", "")
-}
-
-// addVHost makes a second call for the permissions: only some versions give them to the creator.
-func (m management) addVHost(ctx context.Context, name string) error {
-	if err := m.call(ctx, http.MethodPut, "/api/vhosts/"+url.PathEscape(name), ""); err != nil {
-		return err
-	}
-	return m.call(ctx, http.MethodPut, "/api/permissions/"+url.PathEscape(name)+"/guest",
-		`{"configure": ".*", "write": ".*", "read": ".*"}`)
-}
-
-func (m management) deleteVHost(ctx context.Context, name string) error {
-	return m.call(ctx, http.MethodDelete, "/api/vhosts/"+url.PathEscape(name), "")
-}
-
-func (m management) call(ctx context.Context, method, path, body string) error {
-	_, err := m.ask(ctx, method, path, body)
-	return err
-}
-
 // ask keeps no connection open: tests would report an idle one as a leak.
 func (m management) ask(ctx context.Context, method, path, body string) ([]byte, error) {
+	if m.URL == "" {
+		return nil, errors.New("this broker has no management API that is known here")
+	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, m.URL+path, strings.NewReader(body))

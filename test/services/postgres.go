@@ -29,7 +29,6 @@ type StopMode syscall.Signal
 
 // The modes of pg_ctl stop.
 const (
-	Smart     = StopMode(syscall.SIGTERM) // waits for all clients to disconnect
 	Fast      = StopMode(syscall.SIGINT)  // disconnects clients, waits until walsenders have sent everything
 	Immediate = StopMode(syscall.SIGQUIT) // skips the shutdown checkpoint: the next start recovers
 )

@@ -3,6 +3,7 @@ package services
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/url"
 	"strconv"
 	"syscall"
@@ -53,27 +54,6 @@ func (r *RabbitMQ) EnablePlugin(ctx context.Context, name string) error {
 // CanCtl reports whether Ctl works. It does not for a broker known only by its address.
 func (r *RabbitMQ) CanCtl() bool { return r.tools.Container != "" || r.tools.Scripts != "" }
 
-// AddVHost creates a virtual host in which the user of URL has all permissions.
-func (r *RabbitMQ) AddVHost(ctx context.Context, name string) error {
-	if r.manage.URL != "" {
-		return r.manage.addVHost(ctx, name)
-	}
-	if _, err := r.Ctl(ctx, "add_vhost", name); err != nil {
-		return err
-	}
-	_, err := r.Ctl(ctx, "set_permissions", "-p", name, r.address.User.Username(), ".*", ".*", ".*")
-	return err
-}
-
-// DeleteVHost removes a virtual host with its content, and closes the connections to it.
-func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
-	if r.manage.URL != "" {
-		return r.manage.deleteVHost(ctx, name)
-	}
-	_, err := r.Ctl(ctx, "delete_vhost", name)
-	return err
-}
-
 // Stop asks the broker to stop and waits until it has ended.
 func (r *RabbitMQ) Stop(ctx context.Context) error { return r.end(ctx, syscall.SIGTERM) }
 
@@ -99,5 +79,6 @@ func (r *RabbitMQ) connect(ctx context.Context) error {
 	if r.manage.URL == "" {
 		return nil
 	}
-	return r.manage.ready(ctx)
+	_, err = r.manage.ask(ctx, http.MethodGet, "/api/vhosts", "")
+	return err
 }

@@ -272,7 +272,7 @@ func VHost(t testing.TB) string {
 // VHost creates a virtual host for this test on this broker; see the function of the same name.
 func (r *RabbitMQ) VHost(t testing.TB) string {
 	t.Helper()
-	if r.manage.URL == "" && !r.CanCtl() {
+	if r.manage.URL == "" {
 		return r.URL("")
 	}
 	name := Name(t)
