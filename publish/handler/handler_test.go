@@ -96,6 +96,14 @@ func newHandler(t *testing.T, file string, timeout time.Duration) *Publisher {
 	return p
 }
 
+// handling returns a publisher whose handler runs.
+func handling(t *testing.T) *publishtest.Running {
+	t.Helper()
+	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r.AwaitPhase(t, publish.Ready)
+	return r
+}
+
 func TestAnswersBecomeResults(t *testing.T) {
 	var k publishtest.Maker
 	type outcome struct {
@@ -135,8 +143,7 @@ func TestAnswersBecomeResults(t *testing.T) {
 		messages = append(messages, k.Make("x", "k", string(order)))
 		wanted = append(wanted, test.want)
 	}
-	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
-	r.AwaitPhase(t, publish.Ready)
+	r := handling(t)
 	began := time.Now()
 	for i, result := range r.Answers(t, messages...) {
 		if got := (outcome{result.Outcome, result.Reason, result.RetryIn, result.Detail}); got != wanted[i] {
@@ -154,7 +161,7 @@ func TestAnswersBecomeResults(t *testing.T) {
 // A line that is too long is ignored, and the last line needs no end.
 func TestAcceptsALastLineWithoutAnEnd(t *testing.T) {
 	var k publishtest.Maker
-	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r := handling(t)
 	for _, do := range []string{"long", "last"} {
 		r.AwaitPhase(t, publish.Ready)
 		m := k.Make("x", "k", `{"do":"`+do+`"}`)
@@ -188,7 +195,7 @@ func TestReadsOutputOnlyAsFastAsItTakesAnswers(t *testing.T) {
 // Its unanswered messages are Unknown.
 func TestReplacesAHandlerThatEnds(t *testing.T) {
 	var k publishtest.Maker
-	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r := handling(t)
 	for range 2 {
 		r.AwaitPhase(t, publish.Ready)
 		mark := r.Mark()
@@ -231,8 +238,7 @@ func TestKillsAHandlerThatSkipsAMessage(t *testing.T) {
 // It would never get another message.
 func TestKillsAHandlerThatClosesItsInput(t *testing.T) {
 	var k publishtest.Maker
-	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
-	r.AwaitPhase(t, publish.Ready)
+	r := handling(t)
 	mark := r.Mark()
 	deaf, after := k.Make("x", "k", `{"do":"deaf"}`), k.Make("x", "k", `{}`)
 	publishtest.AllAre(t, r.Answers(t, deaf), outbox.Confirmed)
@@ -289,8 +295,7 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	var k publishtest.Maker
 	first, second := k.Make("x", "k", `{}`), k.Make("x", "k", `{"do":"answer","answer":"{\"message_id\":\"ID\",\"outcome\":\"rejected\"}"}`)
 	second.MessageID = first.MessageID
-	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
-	r.AwaitPhase(t, publish.Ready)
+	r := handling(t)
 	results := r.Answers(t, first, second)
 	publishtest.AllAre(t, results[:1], outbox.Confirmed)
 	publishtest.AllAre(t, results[1:], outbox.Rejected)

@@ -83,7 +83,7 @@ func TestRejectsAMessageThatBreaksEveryHandler(t *testing.T) {
 
 // The first handler that ends at it answered all others, as in a drain of a table where it is the last row.
 func TestRejectsAMessageAfterWhichNoOtherComes(t *testing.T) {
-	r := publishtest.Start(t, newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Hour))
+	r := handling(t)
 	var k publishtest.Maker
 	good, poison := k.Make("x", "k", `{}`), k.Make("x", "k", `{"do":"crash"}`)
 	if settled := settle(t, r, good, poison); settled[good.ID].Outcome != outbox.Confirmed || settled[poison.ID].Outcome != outbox.Rejected {

@@ -54,20 +54,27 @@ func (p *replicated) onStandby(t *testing.T, what, sql string, args ...any) {
 	})
 }
 
-// The standby is promoted under load. Without a failover slot the new primary has no slot, and the relay creates one.
-func TestMessagesSurviveAPromotionOfTheStandby(t *testing.T) {
-	t.Parallel()
-	p := newReplicated(t)
+// promoted expects that nothing is lost when the standby is promoted under load, after it has what is awaited.
+func (p *replicated) promoted(t *testing.T, awaited func()) *relay {
+	t.Helper()
 	w := p.world.setUp()
 	arrived := w.consume(w.queue)
 	r := w.run("--max-in-flight", "500")
 	load := w.write(2)
 	load.more(500)
+	awaited()
 	p.failOver(t)
 	within(t, "streaming again", 5*time.Second, w.streamed)
 	load.more(500)
 	load.allArrive(arrived, 500)
 	r.noRejections()
+	return r
+}
+
+// Without a failover slot the new primary has no slot, and the relay creates one.
+func TestMessagesSurviveAPromotionOfTheStandby(t *testing.T) {
+	t.Parallel()
+	r := newReplicated(t).promoted(t, func() {})
 	if n := strings.Count(r.logs(), "slot_created"); n != 1 {
 		t.Errorf("the log says %d times that the slot was created", n)
 	}
@@ -82,27 +89,17 @@ func TestTheRelayContinuesWithTheStandbysFailoverSlot(t *testing.T) {
 	}
 	slot := services.Name(t)
 	p := newReplicated(t, fmt.Sprintf(`SELECT pg_create_logical_replication_slot('%s', 'pgoutput', false, false, true)`, slot))
-	w := p.world
-	w.slot = slot
+	p.world.slot = slot
 	must(t, "hold the slot back for the standby", p.primary.Exec(t.Context(), "",
 		`ALTER SYSTEM SET synchronized_standby_slots = 'standby'`, `SELECT pg_reload_conf()`))
-	w.setUp()
-	arrived := w.consume(w.queue)
-	r := w.run("--max-in-flight", "500")
-	load := w.write(2)
-	load.more(500)
-	p.onStandby(t, "the standby has the slot", `SELECT count(*) > 0 FROM pg_replication_slots
-		WHERE slot_name = $1 AND synced AND NOT temporary AND invalidation_reason IS NULL`, w.slot)
-	load.more(500)
-	p.failOver(t)
-	within(t, "streaming again", 5*time.Second, w.streamed)
-	load.more(500)
-	load.allArrive(arrived, 500)
-	r.noRejections()
+	r := p.promoted(t, func() {
+		p.onStandby(t, "the standby has the slot", `SELECT count(*) > 0 FROM pg_replication_slots
+			WHERE slot_name = $1 AND synced AND NOT temporary AND invalidation_reason IS NULL`, slot)
+	})
 	if logs := r.logs(); strings.Contains(logs, "slot_created") || strings.Contains(logs, "slot_dropped") {
 		t.Error("the slot was recreated")
 	}
-	if !value[bool](w, `SELECT failover AND active FROM pg_replication_slots WHERE slot_name = $1`, w.slot) {
+	if !value[bool](p.world, `SELECT failover AND active FROM pg_replication_slots WHERE slot_name = $1`, slot) {
 		t.Error("the slot is not a failover slot any more")
 	}
 }
