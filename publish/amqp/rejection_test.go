@@ -41,7 +41,7 @@ func TestMessagesWithTheSameMessageIDGetTheirOwnAnswers(t *testing.T) {
 	var k publishtest.Maker
 	routed, lost := k.Many(11, x, "k"), k.Many(11, x, "k")
 	for i, column := range []string{
-		`"n": 1`, `"empty": [], "table": {}`, `"BCC": ["nowhere"], "CC": ["nowhere either"]`, `"timestamp_in_ms": 5`,
+		`"a": 1, "b": 2, "c": 3, "d": 4, "e": 5, "f": 6`, `"empty": [], "table": {}, "g": 1, "h": 2, "i": 3`, `"BCC": ["nowhere"], "CC": ["nowhere either"]`, `"timestamp_in_ms": 5`,
 		`"deep": [{"a": [1.5, null, true]}, "b"]`,
 		`{"type": "t", "app_id": "a", "correlation_id": "c", "content_encoding": "gzip"}`, `{"reply_to": "r"}`,
 		`{"priority": 0}`, `{"priority": 9}`, `{"expiration": 60000}`, `{"delivery_mode": 1, "content_type": "text/plain"}`,
