@@ -108,9 +108,7 @@ type custom struct {
 func startCustom(t *testing.T, mode relay.Mode) *custom {
 	config, conn := emptyTable(t, mode)
 	config.Slot, config.HeaderColumns = services.Name(t), []string{"tenant"}
-	if _, err := conn.Exec(t.Context(), "ALTER TABLE outbox ADD tenant text"); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, conn, "ALTER TABLE outbox ADD tenant text")
 	i := &custom{T: t, conn: conn, arrived: make(chan string, 100), dead: make(chan relay.Event, 100)}
 	config.Hooks.DeadLettered = func(e relay.Event) { i.dead <- e }
 	publisher := newFuncPublisher(config.MaxInFlight, func(m *outbox.Message) error {

@@ -58,9 +58,7 @@ func TestNothingOfALostServerStaysInMemory(t *testing.T) {
 	})
 	r, stop := i.startWith(publisher, prometheus.NewRegistry())
 	await.Until(t, "the relay streams", func() bool { v := r.core.View(); return v.Live && !v.Unlisted })
-	if _, err := conn.Exec(t.Context(), `SELECT pg_create_restore_point('lost')`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, conn, `SELECT pg_create_restore_point('lost')`)
 	onStandby("the standby is promoted", `SELECT NOT pg_is_in_recovery()`)
 	err = primary.Exec(t.Context(), "postgres",
 		`DO 'BEGIN FOR n IN 1..1000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END'`,
@@ -73,9 +71,7 @@ func TestNothingOfALostServerStaysInMemory(t *testing.T) {
 	await.Until(t, "the relay streams from the new server", func() bool { return r.Health().Role == "streaming" && r.core.View().Leader })
 	close(confirm)
 	await.Until(t, "no message stays in memory", func() bool { return r.core.View().Remembered == 0 })
-	if _, err := second.Exec(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('new', '1')`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, second, `INSERT INTO outbox (routing_key, payload) VALUES ('new', '1')`)
 	await.Until(t, "a new message arrives", func() bool {
 		all := publisher.Messages()
 		return len(all) > lost && all[len(all)-1].RoutingKey == "new"

@@ -17,6 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/publish/amqp"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // A batch of deletes is written before it fills the window, but not too early.
@@ -96,9 +97,7 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	tx, err := i.db.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox WHERE id = 1 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, tx, `SELECT FROM outbox WHERE id = 1 FOR UPDATE`)
 	end := r.settle(t)
 	i.await("one row to be settled", func() bool { return r.observer.written.Load() == 1 })
 	locker := fmt.Sprintf("row 1 is locked by Postgres process %d (", tx.Conn().PgConn().PID())

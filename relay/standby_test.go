@@ -22,6 +22,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/replication"
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func (i *instance) open() *replication.Stream {
@@ -214,9 +215,7 @@ func TestALeaderRenewsItsLockAndNoticesItsLoss(t *testing.T) {
 	i.await("the relay leads", func() bool { ready, _ := lead(); return ready })
 	tx, err := i.db.Begin(t.Context())
 	must(t, err)
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox_migrations IN SHARE UPDATE EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, tx, `LOCK TABLE outbox_migrations IN SHARE UPDATE EXCLUSIVE MODE`)
 	i.await("the relay names the session", func() bool {
 		ready, detail := lead()
 		return !ready && strings.Contains(detail, "has locked") && strings.Contains(detail, "is no relay")

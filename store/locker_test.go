@@ -24,9 +24,7 @@ func TestLockerNamesTheLockingSession(t *testing.T) {
 			must(t, err)
 			defer other.Rollback(t.Context()) //nolint:errcheck // the test is over
 			locks := tabletest.Connect(t, f.URL)
-			if _, err := locks.Exec(t.Context(), `SET application_name = 'a report'; BEGIN; `+sql); err != nil {
-				t.Fatal(err)
-			}
+			tabletest.Run(t, locks, `SET application_name = 'a report'; BEGIN; `+sql)
 			pid := strconv.Itoa(int(locks.PgConn().PID()))
 			found := f.store.Locker(t.Context(), 1)
 			if !strings.HasPrefix(found.What, "row 1 is locked by Postgres process "+pid+" (") || !strings.Contains(found.What, ", idle in transaction, ") {

@@ -16,9 +16,8 @@ import (
 
 func keeping(f *fixture) *fixture {
 	f.Helper()
-	if _, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name()); err != nil {
-		f.Fatal(err)
-	}
+	_, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name())
+	must(f, err)
 	f.store = open(f, f.URL, store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
 	must(f, f.store.Check(f.Context()))
 	return f
@@ -104,15 +103,11 @@ func TestTheHistoryHasOnePartitionADay(t *testing.T) {
 	// A reader of the history delays neither the relay nor the rotation for long.
 	f.Exec(`CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')`)
 	reader := tabletest.Connect(t, f.URL)
-	if _, err := reader.Exec(t.Context(), `BEGIN; SELECT count(*) FROM outbox_published`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, reader, `BEGIN; SELECT count(*) FROM outbox_published`)
 	rotate(24*time.Hour, 0)
 	f.Plain(1)
 	f.settle(deleted(f.read(0)[0]))
-	if _, err := reader.Exec(t.Context(), `COMMIT`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, reader, `COMMIT`)
 	rotate(24*time.Hour, 1)
 }
 

@@ -25,9 +25,7 @@ func TestARestartOfTheServerIsDetected(t *testing.T) {
 		conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
 		must(t, err)
 		defer conn.Close(context.Background())
-		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
+		tabletest.Run(t, conn, sql, args...)
 	}
 	admin(`CREATE ROLE plain LOGIN PASSWORD 'secret'`) // it sees little of other sessions
 	address, err := url.Parse(server.URL("postgres"))

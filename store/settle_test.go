@@ -309,9 +309,7 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 	f.Plain(1)
 	tx, err := f.Conn.BeginTx(t.Context(), pgx.TxOptions{})
 	must(t, err)
-	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM outbox FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, tx, `SELECT 1 FROM outbox FOR UPDATE`)
 	m := f.read(0)[0]
 	locked := func() bool { // the delete waits for our row lock
 		var n int
@@ -341,13 +339,9 @@ func TestSettleSeesCallersOfAwait(t *testing.T) {
 		}
 	}
 	caller, relay := tabletest.Connect(t, f.URL), tabletest.Connect(t, f.URL)
-	if _, err := relay.Exec(t.Context(), "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('cdc-relay await', 'outbox'::regclass::oid::bigint))"); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, relay, "BEGIN; SELECT pg_advisory_xact_lock_shared(hashtextextended('cdc-relay await', 'outbox'::regclass::oid::bigint))")
 	settle(false, deleted(rows[0]))
-	if _, err := relay.Exec(t.Context(), "COMMIT"); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, relay, "COMMIT")
 	answer := make(chan error, 1)
 	go func() {
 		_, err := caller.Exec(t.Context(), "SELECT outbox_await(message_id, '1 h') FROM outbox WHERE id = 8")

@@ -107,9 +107,7 @@ func TestSlotCreationNamesTheOldestStranger(t *testing.T) {
 	f.Exec(`CREATE ROLE creates REPLICATION; GRANT INSERT ON other TO creates`)
 	begin := func(set string) *pgx.Conn {
 		conn := tabletest.Connect(t, f.URL)
-		if _, err := conn.Exec(t.Context(), set+`; BEGIN; INSERT INTO other VALUES (1)`); err != nil {
-			t.Fatal(err)
-		}
+		tabletest.Run(t, conn, set+`; BEGIN; INSERT INTO other VALUES (1)`)
 		return conn
 	}
 	begin(`SET application_name = 'cdc-relay'`)

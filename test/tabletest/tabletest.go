@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -67,11 +68,20 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 func Begin(t testing.TB, conn *pgx.Conn, sql string) pgx.Tx {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
-	if err == nil {
-		_, err = tx.Exec(t.Context(), sql)
-	}
 	services.Must(t, err)
+	Run(t, tx, sql)
 	return tx
+}
+
+// Run runs a statement on a connection, or in a transaction.
+func Run(t testing.TB, on interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any,
+) {
+	t.Helper()
+	if _, err := on.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
 }
 
 // End calls Commit or Rollback of a transaction.
@@ -99,9 +109,7 @@ func (f *Tables) Role(attributes string) (name, address string) {
 // Exec runs a statement.
 func (f *Tables) Exec(sql string, args ...any) {
 	f.Helper()
-	if _, err := f.Conn.Exec(f.Context(), sql, args...); err != nil {
-		f.Fatalf("%s: %v", sql, err)
-	}
+	Run(f, f.Conn, sql, args...)
 }
 
 // Scan reads the first row of a query.
