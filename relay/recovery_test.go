@@ -335,9 +335,8 @@ func (r *recovery) ends() map[int64]string {
 	add := func(id int64, end string) { ends[id] = strings.TrimPrefix(ends[id]+" and "+end, " and ") }
 	var id int64
 	var end string
-	if _, err := pgx.ForEachRow(rows, []any{&id, &end}, func() error { add(id, end); return nil }); err != nil {
-		r.t.Fatal(err)
-	}
+	_, err := pgx.ForEachRow(rows, []any{&id, &end}, func() error { add(id, end); return nil })
+	must(r.t, err)
 	for {
 		d, ok, err := r.channel.Get(r.queue, true)
 		must(r.t, err)
@@ -365,9 +364,8 @@ func (r *recovery) check() {
 	rows, _ := r.db.Query(r.t.Context(), `SELECT id, coalesce(possible_duplicate, false) FROM outbox_dead_letter WHERE failure_reason <> 'older'`)
 	var id int64
 	var is bool
-	if _, err := pgx.ForEachRow(rows, []any{&id, &is}, func() error { dead[id] = is; return nil }); err != nil {
-		r.t.Fatal(err)
-	}
+	_, err := pgx.ForEachRow(rows, []any{&id, &is}, func() error { dead[id] = is; return nil })
+	must(r.t, err)
 	busy, newest := await.Busy(), make(map[string]int64)
 	for _, row := range r.Rows {
 		marked, certain := r.tableState.marked(row)

@@ -55,9 +55,8 @@ func (i *instance) consume() {
 	conn := services.DialAMQP(i.t, i.amqp)
 	channel, err := conn.Channel()
 	must(i.t, err)
-	if _, err := channel.QueueDeclare(i.queue, true, false, false, false, nil); err != nil {
-		i.t.Fatal(err)
-	}
+	_, err = channel.QueueDeclare(i.queue, true, false, false, false, nil)
+	must(i.t, err)
 	deliveries, err := channel.Consume(i.queue, "", true, false, false, false, nil)
 	must(i.t, err)
 	var done sync.WaitGroup
@@ -177,9 +176,8 @@ func TestMetricsAndHealthCanBeReadDuringADrain(t *testing.T) {
 			return
 		default:
 		}
-		if _, err := registry.Gather(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := registry.Gather()
+		must(t, err)
 		r.Health()
 	}
 }

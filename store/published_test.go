@@ -126,9 +126,8 @@ func TestOldRowsOfTheDefaultPartitionAreDeletedInBatches(t *testing.T) {
 		SELECT i, now(), CASE WHEN i <= 12000 THEN now() - interval '10 days' ELSE now() + interval '10 days' END, gen_random_uuid(), 0, 1, 'r', '1'
 		FROM generate_series(1, 20000) i`)
 	for _, want := range []int{10000, 8000, 8000} {
-		if _, err := f.store.RotatePublished(t.Context(), 24*time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		_, err := f.store.RotatePublished(t.Context(), 24*time.Hour)
+		must(t, err)
 		if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_p`); n != want {
 			t.Fatalf("%d rows are left, want %d", n, want)
 		}
@@ -145,9 +144,8 @@ func TestMissingPartitionsOfTheHistoryAreCreated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := keeping(newFixture(t))
-			if _, err := f.store.RotatePublished(t.Context(), time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			_, err := f.store.RotatePublished(t.Context(), time.Hour)
+			must(t, err)
 			f.Exec(`DO $$ DECLARE part regclass; BEGIN
 				FOR part IN ` + drop + ` LOOP EXECUTE format('DROP TABLE %s', part); END LOOP; END $$`)
 			f.Plain(2)

@@ -87,9 +87,8 @@ func TestLastIDIsTheGreatestOfSequenceAndRows(t *testing.T) {
 		for _, id := range c.ids {
 			f.Insert(row, id)
 		}
-		if _, err := f.Conn.Exec(t.Context(), c.set, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatal(err)
-		}
+		_, err := f.Conn.Exec(t.Context(), c.set, pgx.QueryExecModeSimpleProtocol)
+		must(t, err)
 		if got, ok := f.lastID(c.known); got != c.want || ok != c.known {
 			t.Errorf("%s: %d, %t, want %d, %t", c.name, got, ok, c.want, c.known)
 		}

@@ -38,9 +38,8 @@ func TestOldDeadLettersAreDeletedInBatches(t *testing.T) {
 // The hints work when they are pasted.
 func TestCleaningUpWithoutAPrivilegeNamesTheGrant(t *testing.T) {
 	f := newFixture(t)
-	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name())
+	must(t, err)
 	address := f.role()
 	s := open(t, address, store.Options{Table: tabletest.Name(), KeepPublished: time.Hour})
 	for what, clean := range map[string]func() error{

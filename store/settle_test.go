@@ -49,9 +49,8 @@ func TestDeleteOfRowsWithDistantIDs(t *testing.T) {
 
 func TestDeleteDistinguishesInvisibleFromMissingRows(t *testing.T) {
 	f := newFixture(t)
-	if _, err := f.store.Snapshot(t.Context(), false); err != nil { // it connects to its first server
-		t.Fatal(err)
-	}
+	_, err := f.store.Snapshot(t.Context(), false) // it connects to its first server
+	must(t, err)
 	tx, err := f.Conn.Begin(t.Context())
 	must(t, err)
 	m := &outbox.Message{Server: f.store.Restarts()}
@@ -327,9 +326,8 @@ func TestSettleStopsWithItsContext(t *testing.T) {
 // Another relay asks with the same lock, and is no caller.
 func TestSettleSeesCallersOfAwait(t *testing.T) {
 	f := newFixture(t)
-	if _, err := migrations.MakeFunctions(t.Context(), f.Conn, tabletest.Name()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := migrations.MakeFunctions(t.Context(), f.Conn, tabletest.Name())
+	must(t, err)
 	f.Plain(8)
 	rows := f.read(0)
 	settle := func(want bool, one outbox.Settlement) {

@@ -102,9 +102,8 @@ func publishing(t *testing.T) (a *admin, queue string, r *running) {
 
 func (a *admin) queue(name string, args amqp091.Table) string {
 	a.t.Helper()
-	if _, err := a.channel.QueueDeclare(name, true, false, false, false, args); err != nil {
-		a.t.Fatal(err)
-	}
+	_, err := a.channel.QueueDeclare(name, true, false, false, false, args)
+	must(a.t, err)
 	return name
 }
 
