@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"image/png"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,14 +39,8 @@ type site struct {
 	env     []string
 	url     string
 	browser context.Context
-	// broker is between the relay and RabbitMQ, amqp the address without it.
-	broker *services.Proxy
-	amqp   string
-	// address is that of the relay; relays: one was started.
-	address string
-	relays  bool
-	// looked has the names of pages that axe-core has examined.
-	looked map[string]bool
+	amqp    string
+	looked  map[string]bool // the names of pages that axe-core has examined
 }
 
 func newSite(t *testing.T, args ...string) *site {
@@ -58,18 +51,7 @@ func newSite(t *testing.T, args ...string) *site {
 // open starts a console, and a relay that publishes to RabbitMQ if it is live.
 func open(t *testing.T, live bool, args ...string) *site {
 	t.Helper()
-	s := prepare(t, services.Database(t), live)
-	if live {
-		s.relay("--backoff-time", "10m")
-	}
-	s.url, _ = s.start("console", append([]string{"--console-listen", "127.0.0.1:0"}, args...)...)
-	s.startBrowser()
-	return s
-}
-
-// prepare sets up the database.
-func prepare(t *testing.T, database string, live bool) *site {
-	t.Helper()
+	database := services.Database(t)
 	db, err := pgx.Connect(t.Context(), database)
 	must(t, err)
 	t.Cleanup(func() { db.Close(context.WithoutCancel(t.Context())) })
@@ -84,26 +66,16 @@ func prepare(t *testing.T, database string, live bool) *site {
 			slot = "cdc_relay" // the server is the test's own
 		}
 		s.amqp = services.VHost(t)
-		address, err := url.Parse(s.amqp)
-		must(t, err)
-		s.broker = services.NewProxy(t, address.Host)
-		address.Host = s.broker.Addr()
-		port, err := services.FreePort()
-		must(t, err)
-		s.address = fmt.Sprintf("127.0.0.1:%d", port)
-		s.env = append(s.env, "CDC_RELAY_MODE=auto", "CDC_RELAY_PUBLISHER=amqp", "CDC_RELAY_AMQP_URL="+address.String(), "CDC_RELAY_SLOT="+slot,
-			"CDC_RELAY_PUBLICATION="+slot, "CDC_RELAY_HTTP_ADDR="+s.address)
+		s.env = append(s.env, "CDC_RELAY_MODE=auto", "CDC_RELAY_PUBLISHER=amqp", "CDC_RELAY_AMQP_URL="+s.amqp, "CDC_RELAY_SLOT="+slot,
+			"CDC_RELAY_PUBLICATION="+slot, "CDC_RELAY_HTTP_ADDR=127.0.0.1:0")
 	}
 	s.run("setup")
+	if live {
+		s.start("run", "--backoff-time", "10m")
+	}
+	s.url = s.start("console", append([]string{"--console-listen", "127.0.0.1:0"}, args...)...)
+	s.startBrowser()
 	return s
-}
-
-// relay starts a relay until the test ends.
-func (s *site) relay(args ...string) *os.Process {
-	s.Helper()
-	_, process := s.start("run", args...)
-	s.relays = true
-	return process
 }
 
 // built builds the relay once, and returns its path; the file stays.
@@ -155,7 +127,7 @@ func (s *site) startBrowser() {
 }
 
 // start runs a command until the test ends, and waits until its log has its address.
-func (s *site) start(command string, args ...string) (url string, process *os.Process) {
+func (s *site) start(command string, args ...string) (url string) {
 	s.Helper()
 	c := exec.Command(s.binary, append([]string{command, "--log-format", "json"}, args...)...)
 	c.Env = s.env
@@ -182,7 +154,7 @@ func (s *site) start(command string, args ...string) (url string, process *os.Pr
 		for lines.Scan() { // keep reading, so that it is not blocked
 		}
 	}()
-	return url, c.Process
+	return url
 }
 
 func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {

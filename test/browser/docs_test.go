@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -44,22 +43,6 @@ func serveDocs(t *testing.T) (url, folder string) {
 	return server.URL + "/cdc-relay/", folder
 }
 
-// Every page of the docs fits on a phone and a desktop in light and dark, asks no other host, and has no error. The
-// search answers the questions of test/site.
-func TestTheSiteOfTheDocs(t *testing.T) {
-	url, folder := serveDocs(t)
-	t.Run("pages", func(t *testing.T) {
-		s := &site{T: t, url: url}
-		s.startBrowser()
-		s.showEachPage(folder)
-	})
-	t.Run("search", func(t *testing.T) {
-		s := &site{T: t, url: url}
-		s.startBrowser()
-		s.searchDocs()
-	})
-}
-
 // watch reports each request to another host, and each error, as a failure at the end of the test.
 func (s *site) watch() {
 	s.Helper()
@@ -100,8 +83,11 @@ func (s *site) watch() {
 	})
 }
 
-func (s *site) showEachPage(folder string) {
-	s.Helper()
+// Every page of the docs fits on a phone and a desktop in light and dark, asks no other host, and has no error.
+func TestTheSiteOfTheDocs(t *testing.T) {
+	url, folder := serveDocs(t)
+	s := &site{T: t, url: url}
+	s.startBrowser()
 	s.watch()
 	pages, err := filepath.Glob(folder + "/*.html")
 	examples, failed := filepath.Glob(folder + "/examples/*.html")
@@ -132,31 +118,6 @@ func (s *site) showEachPage(folder string) {
 	}
 	s.do(chromedp.EmulateViewport(360, 800), chromedp.Navigate(s.url+"pages"), chromedp.Click(".VPLocalNav .menu"),
 		chromedp.WaitVisible(`//aside//a[normalize-space()="Runbook"]`))
-}
-
-func (s *site) searchDocs() {
-	s.Helper()
-	s.watch()
-	s.do(chromedp.Navigate(s.url), chromedp.Click(".DocSearch-Button"), chromedp.WaitVisible("#localsearch-input"))
-	for _, q := range questions(s.T) {
-		s.do(chromedp.Evaluate[chromedp.Void](`(() => { const input = document.getElementById("localsearch-input");
-			input.value = ` + quoted(q.Question) + `; input.dispatchEvent(new Event("input")) })()`))
-		s.becomes(`[...document.querySelectorAll("a.result")].slice(0, 3).some((a) => a.href.endsWith(` +
-			quoted("/"+strings.Replace(strings.Replace(q.Answer, "index.md", "", 1), ".md", "", 1)) + `))`)
-	}
-	s.do(chromedp.SendKeys("#localsearch-input", "\r"), chromedp.WaitNotPresent("#localsearch-input"))
-	s.becomes(`location.pathname.length > "/cdc-relay/".length`)
-}
-
-// questions are those of test/site.
-func questions(t *testing.T) (all []struct{ Question, Answer string }) {
-	t.Helper()
-	text, err := os.ReadFile("../site/questions.json")
-	must(t, err)
-	if err := json.Unmarshal(text, &all); err != nil || len(all) < 25 {
-		t.Fatalf("%d questions, %v", len(all), err)
-	}
-	return all
 }
 
 // looks are a phone, a tablet and a desktop, light and dark. The last is that of the other steps.

@@ -143,35 +143,6 @@ func TestChartsAndChangesWorkWithTheKeyboard(t *testing.T) {
 	s.becomes(`[...document.querySelectorAll(".copy")].some((b) => b.innerText === "Copied")`)
 }
 
-// While no relay runs, rows behind another one of their key only wait: no key is blocked, and no page says so.
-func TestRowsThatOnlyWaitAreNotBlocked(t *testing.T) {
-	s := newSite(t)
-	s.exec(`INSERT INTO outbox (routing_key, ordering_key, payload) SELECT 'orders.paid', 'customer-7', '1' FROM generate_series(1, 88) i`)
-	s.do(chromedp.Navigate(s.url + "/"))
-	s.tileIs("Waiting", "plain 88")
-	s.shows("87 behind an earlier one of their key")
-	s.tileIs("Blocked", "empty 0")
-	if get(s, chromedp.Evaluate[string](`document.querySelector(".verdict .button").innerText`)) == "Show" {
-		t.Error("the button does not say what it shows")
-	}
-	s.do(chromedp.Navigate(s.url + "/keys?blocked=1"))
-	s.shows("Messages that wait behind an earlier one of their key: 87.")
-}
-
-// Beyond 10,000 rows the numbers are short, and states without messages are gray.
-func TestLargeNumbersFitTheirTiles(t *testing.T) {
-	s := newSite(t)
-	s.exec(`INSERT INTO outbox (routing_key, payload) SELECT 'orders.paid', '1' FROM generate_series(1, 12345) i`)
-	s.exec(`ANALYZE outbox`)
-	s.do(chromedp.Navigate(s.url + "/"))
-	s.tileIs("Waiting", "plain ~12.3k")
-	if n := get(s, chromedp.Evaluate[int](`document.querySelectorAll(".tile:not(.empty)").length`)); n != 1 {
-		t.Errorf("%d tiles", n)
-	}
-	s.becomes(`document.querySelector(".tile").title === "about 12,345"`)
-	s.look("large")
-}
-
 // tabTo presses the tab key until the condition is true.
 func (s *site) tabTo(condition string) {
 	s.Helper()

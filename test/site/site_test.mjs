@@ -80,7 +80,7 @@ test('the search finds the answer to each question', async (t) => {
   // A module without a package.json: Node.js 18 would read the file as CommonJS.
   const { default: index } = await import(`data:text/javascript;base64,${readFileSync(join(chunks, name), 'base64')}`)
   const { searchOptions, options } = config.themeConfig.search.options.miniSearch
-  // As VitePress' VPLocalSearchBox.vue; a test in Chromium (test/browser) compares the results.
+  // As VitePress' VPLocalSearchBox.vue.
   const search = createRequire(join(root, 'docs/package.json'))('minisearch').loadJSON(index, {
     fields: ['title', 'titles', 'text'],
     storeFields: ['title', 'titles'],
