@@ -5,9 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -192,46 +189,6 @@ func TestCheckReportsUnreachableServers(t *testing.T) {
 		t.Errorf("the password is shown: %s", r.stdout)
 	}
 	want(t, cdcRelay(t, env, "check", "--publisher", "stdout"), exitFailed)
-}
-
-// Scripts rely on area and name.
-func TestDocsNameEveryCheck(t *testing.T) {
-	files, err := filepath.Glob("internal/doctor/*.go")
-	must(t, err)
-	names := map[string]bool{}
-	call := regexp.MustCompile(`(?:judgeDropped\(c, q, s, |\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?|name, effect :?= )"([a-z_]+)"`)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		must(t, err)
-		for _, m := range call.FindAllStringSubmatch(string(text), -1) {
-			names[m[1]] = true
-		}
-	}
-	statements, err := os.ReadFile("internal/doctor/checks.sql")
-	must(t, err)
-	for _, heading := range regexp.MustCompile(`(?m)^-- [a-z]+ ([a-z_ ]+)$`).FindAllStringSubmatch(string(statements), -1) {
-		for _, name := range strings.Fields(heading[1]) {
-			names[name] = true
-		}
-	}
-	if len(names) < 35 {
-		t.Fatalf("only %d checks were found in the source", len(names))
-	}
-	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^- `(?:postgres|tables|grants|publication|slot|cleanup|rabbitmq|routing|relays)` ((?:`[a-z_]+`(?:,\\s+)?)+):").FindAllStringSubmatch(readDoc(t, "check.md"), -1) {
-		for _, name := range strings.Fields(strings.ReplaceAll(m[1], ",", "")) {
-			documented[strings.Trim(name, "`")] = true
-		}
-	}
-	for name := range names {
-		if !documented[name] {
-			t.Errorf("docs/check.md does not name %s", name)
-		}
-		delete(documented, name)
-	}
-	for name := range documented {
-		t.Errorf("docs/check.md names %s, which does not exist", name)
-	}
 }
 
 // Check --fix creates and grants, and drops nothing.

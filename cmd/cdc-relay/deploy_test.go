@@ -94,17 +94,8 @@ func TestDeployedAndDocumentedConfigurationIsValid(t *testing.T) {
 	}
 }
 
-// The command lines of the unit, the image and the manifests are valid.
+// The command lines of the manifests are valid.
 func TestDeployedCommandsExist(t *testing.T) {
-	for path, text := range deployed(t) {
-		for _, m := range regexp.MustCompile(`(?m)(?:cdc-relay|args:|command:|CMD) \[?"?([a-z]+)"?\]?(.*)$`).FindAllStringSubmatch(text, -1) {
-			for _, f := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(m[2], -1) {
-				if !strings.Contains(strings.Join(takersOf(f[1]), " "), m[1]) && strings.Contains(m[0], "cdc-relay "+m[1]) && !strings.Contains(m[0], "docker") {
-					t.Errorf("deploy/%s: cdc-relay %s takes no --%s", path, m[1], f[1])
-				}
-			}
-		}
-	}
 	app := (&process{}).app()
 	for _, doc := range append(documents(t, "kubernetes/relay.yaml"), documents(t, "kubernetes/setup.yaml")...) {
 		spec, _ := doc["spec"].(map[string]any)

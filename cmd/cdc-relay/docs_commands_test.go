@@ -13,27 +13,33 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// blocks returns the code blocks of a page in that language.
-func blocks(t *testing.T, page, language string) []string {
-	t.Helper()
-	var all []string
-	for _, m := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(readDoc(t, page), -1) {
+// codeOf returns the code blocks in that language.
+func codeOf(text, language string) (all []string) {
+	for _, m := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
 	}
+	return all
+}
+
+// blocks returns the code blocks of a page in that language; there are some.
+func blocks(t *testing.T, page, language string) []string {
+	t.Helper()
+	all := codeOf(readDoc(t, page), language)
 	if len(all) == 0 {
 		t.Fatalf("docs/%s has no %s", page, language)
 	}
 	return all
 }
 
-// Each command on the pages exists and accepts the flags given there.
+// Each command on the pages and in deploy/ exists and accepts the flags given there.
 func TestDocumentedCommandsExist(t *testing.T) {
 	app := (&process{}).app()
-	for _, page := range []string{
-		"../README.md", "getting-started.md", "install.md", "operations.md", "runbook.md", "scaling.md",
-		"check.md", "testing.md", "ordering-keys.md", "scheduled-messages.md", "queues.md", "upgrade.md", "recipes.md",
-	} {
-		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-/\w])/?cdc-relay ((?:[a-z-]+ )?[a-z-]+)([^\n|#]*)`).FindAllStringSubmatch(strings.Join(blocks(t, page, "sh"), "\n"), -1) {
+	texts := deployed(t)
+	for page, text := range pages(t) {
+		texts[page] = strings.Join(codeOf(text, "sh"), "\n")
+	}
+	for name, text := range texts {
+		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-\w])cdc-relay ([a-z]+(?: [a-z][a-z-]*)?)([^\n|#]*)`).FindAllStringSubmatch(text, -1) {
 			words := strings.Fields(m[1])
 			command := app.Command(words[0])
 			if command == nil || strings.Contains(m[0], "docker") {
@@ -47,7 +53,7 @@ func TestDocumentedCommandsExist(t *testing.T) {
 			}
 			for _, f := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(m[2], -1) {
 				if !slices.Contains(takersOf(f[1]), path) {
-					t.Errorf("docs/%s: cdc-relay %s takes no --%s", page, path, f[1])
+					t.Errorf("%s: cdc-relay %s takes no --%s", name, path, f[1])
 				}
 			}
 		}
@@ -140,24 +146,27 @@ func TestCommandsOfTheTestingPageRun(t *testing.T) {
 	}
 }
 
-// The SQL and the commands of the pages on ordering keys and on scheduled messages run as written.
-func TestCommandsOfTheKeyAndSchedulePagesRun(t *testing.T) {
-	env, conn := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_MODE"] = "poll"
-	for _, page := range []string{"ordering-keys.md", "scheduled-messages.md"} {
-		for _, sql := range blocks(t, page, "sql") {
-			execute(t, conn, sql)
-		}
-	}
-	inserted := "SELECT count(*) FROM outbox WHERE ordering_key = 'order-42' OR available_at > now()"
-	if n := query[int](t, conn, inserted); n != 2 {
-		t.Errorf("%d messages, want 2", n)
-	}
-	for begins, page := range map[string]string{
-		"cdc-relay keys": "ordering-keys.md", "cdc-relay list": "scheduled-messages.md",
+// The SQL and the commands of these pages run as written.
+func TestCommandsOfThePagesRun(t *testing.T) {
+	for page, test := range map[string]struct {
+		command string
+		rows    int
+	}{
+		"ordering-keys.md":      {"cdc-relay keys", 1},
+		"scheduled-messages.md": {"cdc-relay list", 1},
+		"functions.md":          {"", 4},
+		"consumers.md":          {"", 0},
 	} {
-		if ran := runCommands(t, env, page, begins); ran != 1 {
-			t.Errorf("docs/%s: %d commands begin with %s", page, ran, begins)
+		env, conn := withTables(t, "--mode", "poll", "--functions")
+		env["CDC_RELAY_MODE"] = "poll"
+		for _, sql := range blocks(t, page, "sql") {
+			execute(t, conn, strings.ReplaceAll(sql, "$1", "gen_random_uuid()"))
+		}
+		if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != test.rows {
+			t.Errorf("docs/%s: %d messages, want %d", page, n, test.rows)
+		}
+		if test.command != "" && runCommands(t, env, page, test.command) != 1 {
+			t.Errorf("docs/%s: not one command begins with %s", page, test.command)
 		}
 	}
 }
@@ -198,35 +207,6 @@ func TestCommandsOfTheRecipesRun(t *testing.T) {
 	execute(t, conn, rename)
 	wantOutput(t, cdcRelay(t, env, "setup", "--table", "messages"), "version 1, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "drain", "--table", "messages", "--publisher", "stdout"), "shop.order.created")
-}
-
-// The index is the only list of pages: the site's sidebar is generated from it.
-func TestEachPageOfTheDocsIsOnTheIndexOnce(t *testing.T) {
-	index := readDoc(t, "README.md")
-	for _, group := range []string{"Start", "Use", "Operate", "Look up"} {
-		if !strings.Contains(index, "\n## "+group+"\n\n- [") {
-			t.Errorf("docs/README.md has no group %s", group)
-		}
-	}
-	var listed []string
-	for _, line := range regexp.MustCompile(`(?m)^- \[[^]]+\]\(([a-z-]+\.md)\): .+$`).FindAllStringSubmatch(index, -1) {
-		listed = append(listed, line[1])
-	}
-	if n := strings.Count(index, "\n- "); n != len(listed) {
-		t.Errorf("%d of %d lines of docs/README.md have the form `- [Title](page.md): question`", len(listed), n)
-	}
-	files, err := filepath.Glob(docsFolder + "*.md")
-	must(t, err)
-	var want []string
-	for _, file := range files {
-		if name := filepath.Base(file); name != "README.md" {
-			want = append(want, name)
-		}
-	}
-	slices.Sort(listed)
-	if !slices.Equal(listed, want) {
-		t.Errorf("docs/README.md lists %s\nthe pages are %s", listed, want)
-	}
 }
 
 // headings returns the anchors that GitHub gives the headings of a text.

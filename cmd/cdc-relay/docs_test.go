@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,25 +26,6 @@ func readDoc(t *testing.T, name string) string {
 	return string(text)
 }
 
-// documentedSetting is one row of the tables in docs/configuration.md: the placeholder for the value, the default, and
-// the range.
-type documentedSetting struct{ value, byDefault, values string }
-
-func documentedSettings(t *testing.T) map[string]documentedSetting {
-	t.Helper()
-	line := regexp.MustCompile("(?m)^- `--([a-z-]+) ?([^`]*)`(?: \\((?:`([^`]*)`)?(?:; )?(.*?)\\))?:")
-	_, text, _ := strings.Cut(readDoc(t, "configuration.md"), "<!-- generated")
-	text, _, _ = strings.Cut(text, "## Message filters")
-	found := make(map[string]documentedSetting)
-	for _, m := range line.FindAllStringSubmatch(text, -1) {
-		if _, twice := found[m[1]]; twice {
-			t.Errorf("docs/configuration.md: --%s is listed twice", m[1])
-		}
-		found[m[1]] = documentedSetting{value: m[2], byDefault: m[3], values: m[4]}
-	}
-	return found
-}
-
 // defaultOf returns the default as docs/configuration.md writes it.
 func defaultOf(s setting) string {
 	if s.Placeholder == "" {
@@ -53,118 +35,137 @@ func defaultOf(s setting) string {
 	return text
 }
 
-// Settings of the relay are in the reference, settings of single commands on any page.
+// Settings of the relay are in the reference, which is generated; settings of single commands are on any page.
 func TestDocsNameEverySetting(t *testing.T) {
-	found := documentedSettings(t)
-	inReference := make(map[string]bool)
-	for _, settings := range sections() {
-		for _, s := range settings {
-			inReference[s.Name] = true
-		}
-	}
-	var all strings.Builder
-	for _, text := range pages(t) {
-		all.WriteString(text)
-	}
+	all := strings.Join(slices.Collect(maps.Values(pages(t))), "\n")
 	for _, s := range allSettings() {
-		doc, ok := found[s.Name]
-		if !ok && (inReference[s.Name] || !strings.Contains(all.String(), "--"+s.Name) && !strings.Contains(all.String(), "`"+s.Name+"`")) {
+		if !strings.Contains(all, "--"+s.Name) && !strings.Contains(all, "`"+s.Name+"`") {
 			t.Errorf("the docs do not name --%s", s.Name)
 		}
-		if !ok {
-			continue
-		}
-		delete(found, s.Name)
-		if doc.byDefault != defaultOf(s) {
-			t.Errorf("docs/configuration.md: --%s has the default %q, want %q", s.Name, doc.byDefault, defaultOf(s))
-		}
-		if strings.Contains(s.Placeholder, "|") && doc.value != s.Placeholder {
-			t.Errorf("docs/configuration.md: --%s has the value %q, want %q", s.Name, doc.value, s.Placeholder)
-		}
-	}
-	for name := range found {
-		t.Errorf("docs/configuration.md has a line for --%s, which does not exist", name)
 	}
 }
 
 // The documented ranges are those of relay.Config.Validate and the command line: the limit is accepted, and the value
 // beyond it is not.
 func TestDocumentedRangesAreEnforced(t *testing.T) {
-	found := documentedSettings(t)
-	settings := make(map[string]setting)
-	for _, s := range allSettings() {
-		settings[s.Name] = s
-	}
-	accepts := func(name, text string) bool {
+	accepts := func(s setting, text string) bool {
 		cfg := defaultConfig()
 		cfg.relay.DatabaseURL = "postgres://localhost/shop"
-		return settings[name].Set(cfg, text) == nil && cfg.validate() == nil
+		return s.Set(cfg, text) == nil && cfg.validate() == nil
 	}
 	between := regexp.MustCompile("^(\\d+) to (\\d+)(, or `\\w+`)?$")
 	from := regexp.MustCompile("^from `(\\w+)`$")
 	checked := 0
-	for name, doc := range found {
-		if m := between.FindStringSubmatch(doc.values); m != nil && settings[name].Placeholder == "NUMBER" {
+	for _, s := range allSettings() {
+		values := notes()[s.Name].values
+		if m := between.FindStringSubmatch(values); m != nil {
 			checked++
-			if !accepts(name, m[1]) || !accepts(name, m[2]) || accepts(name, m[2]+"0") || accepts(name, "-1") {
-				t.Errorf("docs/configuration.md: --%s does not take %s", name, doc.values)
+			if !accepts(s, m[1]) || !accepts(s, m[2]) || accepts(s, m[2]+"0") || accepts(s, "-1") {
+				t.Errorf("--%s does not take %s", s.Name, values)
 			}
 		}
-		if m := from.FindStringSubmatch(doc.values); m != nil {
+		if m := from.FindStringSubmatch(values); m != nil {
 			checked++
 			least, err := time.ParseDuration(m[1])
-			if err != nil || !accepts(name, m[1]) || accepts(name, (least-time.Millisecond).String()) {
-				t.Errorf("docs/configuration.md: --%s does not take %s", name, doc.values)
+			if err != nil || !accepts(s, m[1]) || accepts(s, (least-time.Millisecond).String()) {
+				t.Errorf("--%s does not take %s", s.Name, values)
 			}
 		}
 	}
 	if checked < 7 {
-		t.Errorf("only %d ranges were found in docs/configuration.md", checked)
+		t.Errorf("only %d ranges were found", checked)
 	}
 }
 
-// Filters are flags only, and have a section of their own.
-func TestDocsNameEveryFilter(t *testing.T) {
-	text := readDoc(t, "configuration.md")
-	_, part, _ := strings.Cut(text, "## Message filters")
-	part, _, _ = strings.Cut(part, "Filters, ")
-	found := make(map[string]bool)
-	for _, m := range regexp.MustCompile("`--([a-z-]+)`").FindAllStringSubmatch(part, -1) {
-		found[m[1]] = true
-	}
-	for _, s := range append(filterSettings(), allSetting()) {
-		if !found[s.Name] {
-			t.Errorf("docs/configuration.md does not name the filter --%s", s.Name)
+// wantSame expects that a page lists each name once, and no others.
+func wantSame(t *testing.T, page string, listed, exist []string) {
+	t.Helper()
+	counts := make(map[string]int)
+	for _, name := range listed {
+		counts[name]++
+		if !slices.Contains(exist, name) {
+			t.Errorf("docs/%s lists %s, which does not exist", page, name)
 		}
-		delete(found, s.Name)
 	}
-	for name := range found {
-		t.Errorf("docs/configuration.md has a filter --%s, which does not exist", name)
+	for _, name := range exist {
+		if counts[name] != 1 {
+			t.Errorf("docs/%s lists %s %d times", page, name, counts[name])
+		}
 	}
+	if len(exist) < 5 {
+		t.Errorf("docs/%s: only %q exist", page, exist)
+	}
+}
+
+// namesIn returns the names in the first group of all matches, without their quotes.
+func namesIn(text, pattern string) (names []string) {
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		names = append(names, strings.FieldsFunc(m[1], func(r rune) bool { return strings.ContainsRune("` ,\n", r) })...)
+	}
+	return names
+}
+
+func TestPagesListWhatExists(t *testing.T) {
+	var filters []string
+	for _, s := range append(filterSettings(), allSetting()) {
+		filters = append(filters, "--"+s.Name)
+	}
+	_, filtering, _ := strings.Cut(readDoc(t, "configuration.md"), "## Message filters")
+	filtering, _, _ = strings.Cut(filtering, "\n- **")
+	wantSame(t, "configuration.md", slices.Compact(sorted(namesIn(filtering, "`(--[a-z-]+)`"))), filters)
+	wantSame(t, "metrics.md", namesIn(readDoc(t, "metrics.md"), "(?m)^- `(cdc_relay_[a-z_]+)`"), slices.Collect(maps.Keys(registered(t))))
+	wantSame(t, "events.md", documentedEvents(t), loggedEvents(t))
+	const areas = "postgres|tables|grants|publication|slot|cleanup|rabbitmq|routing|relays"
+	checks := namesIn(readDoc(t, "check.md"), "(?m)^- `(?:"+areas+")` ((?:`[a-z_]+`(?:,\\s+)?)+):")
+	wantSame(t, "check.md", slices.Compact(sorted(checks)), namesOfChecks(t)) // several areas have a login
+
+	// The index is the only list of pages: the site's sidebar is generated from it.
+	index, names := readDoc(t, "README.md"), slices.Collect(maps.Keys(pages(t)))
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "index" || name == "README.md" })
+	wantSame(t, "README.md", namesIn(index, `(?m)^- \[[^]]+\]\(([a-z-]+\.md)\): .+$`), names)
+	if n := strings.Count(index, "\n- "); n != len(names) {
+		t.Errorf("%d of %d lines of docs/README.md have the form `- [Title](page.md): question`", len(names), n)
+	}
+	for _, group := range []string{"Start", "Use", "Operate", "Look up"} {
+		if !strings.Contains(index, "\n## "+group+"\n\n- [") {
+			t.Errorf("docs/README.md has no group %s", group)
+		}
+	}
+}
+
+// namesOfChecks returns the names of all findings, on which scripts rely.
+func namesOfChecks(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("internal/doctor/*.go")
+	must(t, err)
+	var names []string
+	for _, file := range append(files, "internal/doctor/checks.sql") {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		names = append(names, namesIn(string(text), `(?:judgeDropped\(c, q, s, |\.(?:ok|warn|wrong|unknown|add)\(\s*(?:\w+, )?|name, effect :?= )"([a-z_]+)"`)...)
+		names = append(names, namesIn(string(text), `(?m)^-- [a-z]+ ([a-z_ ]+)$`)...)
+	}
+	return slices.Compact(sorted(names))
 }
 
 // A promise whose test was renamed or removed has no proof.
 func TestTestsNamedInTheDocsExist(t *testing.T) {
 	files, err := filepath.Glob("../../test/e2e/*_test.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no tests found: %v", err)
-	}
-	var tests strings.Builder
+	must(t, err)
+	tests := ""
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		must(t, err)
-		tests.Write(text)
+		tests += readDoc(t, "../test/e2e/"+filepath.Base(file))
 	}
 	_, part, _ := strings.Cut(readDoc(t, "../CONTRIBUTING.md"), "## Tests of the promises")
 	part, _, _ = strings.Cut(part, "\n## ")
-	named := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(part, -1)
+	named := namesIn(part, "`(Test[A-Za-z0-9]+)`")
+	for _, name := range named {
+		if !strings.Contains(tests, "\nfunc "+name+"(") {
+			t.Errorf("CONTRIBUTING.md names %s, which e2e does not have", name)
+		}
+	}
 	if len(named) == 0 {
 		t.Error("CONTRIBUTING.md names no tests")
-	}
-	for _, name := range named {
-		if !strings.Contains(tests.String(), "\nfunc "+name[1]+"(") {
-			t.Errorf("CONTRIBUTING.md names %s, which e2e does not have", name[1])
-		}
 	}
 }
 

@@ -88,19 +88,6 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 	}
 }
 
-// The SQL of the pages on functions and consumers runs as written.
-func TestSQLOfTheFunctionAndConsumerPagesRuns(t *testing.T) {
-	_, conn := withTables(t, "--mode", "poll", "--functions")
-	for _, page := range []string{"functions.md", "consumers.md"} {
-		for _, sql := range blocks(t, page, "sql") {
-			execute(t, conn, strings.ReplaceAll(sql, "$1", "gen_random_uuid()"))
-		}
-	}
-	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 4 {
-		t.Errorf("%d messages, want 4", n)
-	}
-}
-
 // A new table in place of one that was renamed or moved would strand its messages. The hint brings them back.
 func TestATableThatMovedIsNotCreatedAgain(t *testing.T) {
 	t.Parallel()
