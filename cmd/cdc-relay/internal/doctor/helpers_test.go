@@ -271,12 +271,26 @@ type breakage struct {
 }
 
 // broken is a breakage by statements, in which $PUB and $SLOT are the names of the publication and of the slot, and $DAY0
-// and $DAY1 the partitions of the history for today and tomorrow.
-func broken(level doctor.Level, area doctor.Area, check, statements string, words ...string) breakage {
+// and $DAY1 the partitions of the history for today and tomorrow. The check is AREA/NAME.
+func broken(level doctor.Level, check, statements string, words []string) breakage {
+	area, name, _ := strings.Cut(check, "/")
 	return breakage{func(p *patient) {
 		names := strings.NewReplacer("$PUB", p.Publication, "$SLOT", p.Slot, "$DAY0", p.day(0), "$DAY1", p.day(1))
 		p.exec(names.Replace(statements))
-	}, level, area, check, words, false}
+	}, level, doctor.Area(area), name, words, false}
+}
+
+func wrong(check, statements string, words ...string) breakage {
+	return broken(doctor.Problem, check, statements, words)
+}
+
+func warns(check, statements string, words ...string) breakage {
+	return broken(doctor.Warning, check, statements, words)
+}
+
+// passes is a change that is no fault.
+func passes(statements string) breakage {
+	return broken(doctor.OK, "tables/table", statements, nil).keep()
 }
 
 func (b breakage) keep() breakage {

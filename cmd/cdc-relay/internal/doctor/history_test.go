@@ -50,10 +50,10 @@ func TestAHealthyHistoryPasses(t *testing.T) {
 func brokenHistories() map[string]breakage {
 	const unmoved = "published rows cannot be moved there and stay in the outbox"
 	history := func(level doctor.Level, change string, words ...string) breakage {
-		return broken(level, doctor.Tables, "history", change, words...)
+		return broken(level, "tables/history", change, words)
 	}
 	column := func(change string, words ...string) breakage {
-		return broken(doctor.Problem, doctor.Tables, "column", change, words...)
+		return wrong("tables/column", change, words...)
 	}
 	return map[string]breakage{
 		"no history":  history(doctor.Problem, "DROP TABLE outbox_published", "public.outbox_published does not exist", "relays with --keep-published exit", "cdc-relay setup --slot ", " --keep-published 168h"),
@@ -66,27 +66,20 @@ func brokenHistories() map[string]breakage {
 		"a column of text":  column("ALTER TABLE outbox_published ALTER message_id TYPE text", "message_id of public.outbox_published is text, and has to be uuid", unmoved),
 		"a column too many": column("ALTER TABLE outbox_published ADD note text NOT NULL", "note of public.outbox_published is not the relay's", unmoved),
 		"a column not null": column("ALTER TABLE outbox_published ALTER exchange SET NOT NULL", "exchange of public.outbox_published is NOT NULL", unmoved),
-		"a trigger": broken(doctor.Problem, doctor.Tables, "triggers",
-			returnsNull+"CREATE TRIGGER guard BEFORE INSERT ON outbox_published FOR EACH ROW EXECUTE FUNCTION f()",
+		"a trigger": wrong("tables/triggers", returnsNull+"CREATE TRIGGER guard BEFORE INSERT ON outbox_published FOR EACH ROW EXECUTE FUNCTION f()",
 			"trigger guard of public.outbox_published", "published messages are not kept", `DISABLE TRIGGER "guard"`),
-		"a trigger of a partition": broken(doctor.Problem, doctor.Tables, "triggers",
-			returnsNull+"CREATE TRIGGER guard BEFORE INSERT ON $DAY0 FOR EACH ROW EXECUTE FUNCTION f()",
+		"a trigger of a partition": wrong("tables/triggers", returnsNull+"CREATE TRIGGER guard BEFORE INSERT ON $DAY0 FOR EACH ROW EXECUTE FUNCTION f()",
 			"trigger guard of public.outbox_p2", "published messages are not kept", `DISABLE TRIGGER "guard"`),
-		"a constraint": broken(doctor.Problem, doctor.Tables, "constraints",
-			"ALTER TABLE outbox_published ADD CONSTRAINT short CHECK (length(routing_key) < 3)",
+		"a constraint": wrong("tables/constraints", "ALTER TABLE outbox_published ADD CONSTRAINT short CHECK (length(routing_key) < 3)",
 			"constraint short of public.outbox_published", unmoved,
 			`ALTER TABLE "public"."outbox_published" DROP CONSTRAINT "short";`),
-		"a constraint of a partition": broken(doctor.Problem, doctor.Tables, "constraints",
-			"CREATE TABLE topics (name text PRIMARY KEY); ALTER TABLE outbox_p ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics",
+		"a constraint of a partition": wrong("tables/constraints", "CREATE TABLE topics (name text PRIMARY KEY); ALTER TABLE outbox_p ADD CONSTRAINT known FOREIGN KEY (routing_key) REFERENCES topics",
 			"constraint known of public.outbox_p", unmoved),
-		"a unique index of a partition": broken(doctor.Problem, doctor.Tables, "constraints",
-			"CREATE UNIQUE INDEX once ON outbox_p (routing_key); CREATE UNIQUE INDEX ON outbox_published (id, published_at)",
+		"a unique index of a partition": wrong("tables/constraints", "CREATE UNIQUE INDEX once ON outbox_p (routing_key); CREATE UNIQUE INDEX ON outbox_published (id, published_at)",
 			"unique index public.once of public.outbox_p", unmoved),
-		"a foreign key to a partition": broken(doctor.Warning, doctor.Tables, "references",
-			"CREATE TABLE audit (message bigint, at timestamptz, FOREIGN KEY (message, at) REFERENCES outbox_p)",
+		"a foreign key to a partition": warns("tables/references", "CREATE TABLE audit (message bigint, at timestamptz, FOREIGN KEY (message, at) REFERENCES outbox_p)",
 			"refers to public.outbox_p", "old days of the history cannot be dropped"),
-		"an unlogged partition": broken(doctor.Warning, doctor.Tables, "table",
-			"ALTER TABLE outbox_p SET UNLOGGED", "public.outbox_p is UNLOGGED",
+		"an unlogged partition": warns("tables/table", "ALTER TABLE outbox_p SET UNLOGGED", "public.outbox_p is UNLOGGED",
 			"its published messages are lost in a crash"),
 		"no partition for today": history(doctor.Warning, "DROP TABLE $DAY0", "has no partition for today", "go to the default partition", "deleted row by row",
 			`SELECT "public"."outbox_rotate"(interval '604800 s');`),

@@ -2,7 +2,6 @@ package doctor_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -31,58 +30,58 @@ func TestTheDocumentedGrantsAreEnough(t *testing.T) {
 	r.want(doctor.OK, doctor.Cleanup, "transactions", "hidden from role")
 }
 
-func TestLimitsOfTheRelaysRoleAreReported(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	role := p.relayRole("REPLICATION CONNECTION LIMIT 6")
-	p.exec("ALTER ROLE "+role+" SET statement_timeout = '900ms'", "ALTER ROLE "+role+" SET idle_session_timeout = '10s'")
-	r := p.examine()
-	p.fix(r.want(doctor.Warning, doctor.Postgres, "connections", "may open 6 connections", "CONNECTION LIMIT -1"))
-	p.fix(r.want(doctor.Warning, doctor.Postgres, "statement_timeout", "900ms", "SET statement_timeout = 0"))
-	p.fix(r.want(doctor.Warning, doctor.Postgres, "idle_session_timeout", "10s", "SET idle_session_timeout = 0"))
-	p.examine().wantOthersOK()
-}
-
-func TestAnAdministratorCanExamineTheRelaysLogin(t *testing.T) {
+// The relay logs in, or an administrator examines its role.
+func TestFaultsOfTheRelaysRoleAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		breaks string
-		level  doctor.Level
-		check  string
-		words  []string
-	}{
-		"no login":         {"ALTER ROLE %s NOLOGIN", doctor.Problem, "login", []string{"may not log in", "LOGIN;"}},
-		"no database":      {"REVOKE CONNECT ON DATABASE %[2]s FROM PUBLIC", doctor.Problem, "login", []string{"may not connect to this database", "GRANT CONNECT ON DATABASE"}},
-		"an old password":  {"ALTER ROLE %s VALID UNTIL '2000-01-01'", doctor.Problem, "login", []string{"cannot log in with a password", "expired", "VALID UNTIL 'infinity'"}},
-		"short statements": {"ALTER ROLE %s SET statement_timeout = '100ms'", doctor.Warning, "statement_timeout", []string{"is 100ms", "SET statement_timeout = 0"}},
-		"of the database":  {"ALTER DATABASE %[2]s SET statement_timeout = 100", doctor.Warning, "statement_timeout", []string{"is 100ms"}},
-		"short sessions":   {"ALTER ROLE %s SET idle_session_timeout = '1s'", doctor.Warning, "idle_session_timeout", []string{"is 1s", "SET idle_session_timeout = 0"}},
-		"read-only":        {"ALTER ROLE %s IN DATABASE %s SET default_transaction_read_only = true", doctor.Warning, "read_only", []string{"SET default_transaction_read_only = off"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := healthy(t, services.SharedPostgres(t))
-			role := p.relayRole("REPLICATION")
-			p.Administrator = true
-			p.asRole(role)
-			p.examine().wantOthersOK()
-			p.exec(fmt.Sprintf(test.breaks+"%.0[1]s%.0[2]s", role, outbox.QuoteIdentifier(p.conn.Config().Database)))
-			p.fix(p.examine().want(test.level, doctor.Postgres, test.check, test.words...))
-			p.examine().wantOthersOK()
-		})
+	fault := func(administrator bool) func(doctor.Level, doctor.Area, string, string, ...string) breakage {
+		return func(level doctor.Level, area doctor.Area, check, statement string, words ...string) breakage {
+			return breakage{func(p *patient) {
+				role, database := p.relayRole("REPLICATION"), outbox.QuoteIdentifier(p.conn.Config().Database)
+				if administrator {
+					p.Administrator = true
+					p.asRole(role)
+				}
+				p.examine().wantOthersOK()
+				p.exec(strings.NewReplacer("$ROLE", role, "$DATABASE", database).Replace(statement))
+			}, level, area, check, words, false}
+		}
 	}
-}
-
-// The check's own session is read-only in any case, so it uses another one.
-func TestAReadOnlyByDefaultRoleIsReported(t *testing.T) {
-	for _, poll := range []bool{false, true} {
-		p := onDatabase(t, services.SharedPostgres(t).Database(t))
-		p.Poll = poll
-		p.setup()
-		role := p.relayRole("REPLICATION")
-		p.examine().wantOthersOK()
-		p.exec("ALTER ROLE " + role + " SET default_transaction_read_only = on")
-		p.fix(p.examine().want(doctor.Warning, doctor.Postgres, "read_only", "cannot insert", "disk is almost full", "SET default_transaction_read_only = off"))
-		p.examine().wantOthersOK()
-	}
+	login, role := fault(false), fault(true)
+	const problem, warning, postgres, grants = doctor.Problem, doctor.Warning, doctor.Postgres, doctor.Grants
+	breakAndFix(t, map[string]breakage{
+		"few connections": login(warning, postgres, "connections", "ALTER ROLE $ROLE CONNECTION LIMIT 6",
+			"may open 6 connections", "CONNECTION LIMIT -1"),
+		"short statements": login(warning, postgres, "statement_timeout", "ALTER ROLE $ROLE SET statement_timeout = '900ms'",
+			"900ms", "SET statement_timeout = 0"),
+		"short sessions": login(warning, postgres, "idle_session_timeout", "ALTER ROLE $ROLE SET idle_session_timeout = '10s'",
+			"10s", "SET idle_session_timeout = 0"),
+		"read-only by default": login(warning, postgres, "read_only", "ALTER ROLE $ROLE SET default_transaction_read_only = on",
+			"cannot insert", "disk is almost full", "SET default_transaction_read_only = off"),
+		"no replication": login(problem, postgres, "replication", "ALTER ROLE $ROLE NOREPLICATION",
+			"may not replicate", "ALTER ROLE", "--mode poll"),
+		"no grants on the outbox": login(problem, grants, "relay", "REVOKE SELECT, DELETE ON outbox FROM $ROLE",
+			`GRANT SELECT, DELETE ON "public"."outbox" TO`),
+		"no grant on the dead letters": login(problem, grants, "relay", "REVOKE INSERT ON outbox_dead_letter FROM $ROLE", "GRANT INSERT ON"),
+		"no grant on the sequence": login(problem, grants, "sequence", "REVOKE SELECT ON SEQUENCE outbox_id_seq FROM $ROLE",
+			`GRANT SELECT ON SEQUENCE "public"."outbox_id_seq" TO`),
+		"no grant on the schema": login(problem, grants, "schema", "REVOKE USAGE ON SCHEMA public FROM PUBLIC, $ROLE", `GRANT USAGE ON SCHEMA "public" TO`),
+		"no grant on the version": login(problem, doctor.Tables, "migrations", "REVOKE SELECT ON outbox_migrations FROM $ROLE",
+			"may not read", `GRANT SELECT, UPDATE ON "public"."outbox_migrations" TO`),
+		"it may not tell what it does": login(warning, grants, "relay", "REVOKE DELETE ON outbox_relay FROM $ROLE",
+			"other programs do not see", "GRANT SELECT, INSERT, UPDATE, DELETE ON"),
+		"no login": role(problem, postgres, "login", "ALTER ROLE $ROLE NOLOGIN", "may not log in", "LOGIN;"),
+		"no database": role(problem, postgres, "login", "REVOKE CONNECT ON DATABASE $DATABASE FROM PUBLIC",
+			"may not connect to this database", "GRANT CONNECT ON DATABASE"),
+		"an old password": role(problem, postgres, "login", "ALTER ROLE $ROLE VALID UNTIL '2000-01-01'",
+			"cannot log in with a password", "expired", "VALID UNTIL 'infinity'"),
+		"short statements of a role": role(warning, postgres, "statement_timeout", "ALTER ROLE $ROLE SET statement_timeout = '100ms'",
+			"is 100ms", "SET statement_timeout = 0"),
+		"short statements of the database": role(warning, postgres, "statement_timeout", "ALTER DATABASE $DATABASE SET statement_timeout = 100", "is 100ms"),
+		"short sessions of a role": role(warning, postgres, "idle_session_timeout", "ALTER ROLE $ROLE SET idle_session_timeout = '1s'",
+			"is 1s", "SET idle_session_timeout = 0"),
+		"a read-only role": role(warning, postgres, "read_only", "ALTER ROLE $ROLE IN DATABASE $DATABASE SET default_transaction_read_only = true",
+			"SET default_transaction_read_only = off"),
+	})
 }
 
 // The role of commands.md#roles may do less than a relay.
@@ -94,37 +93,6 @@ func TestAnOperatorNeedsNoPrivilegesOfTheRelay(t *testing.T) {
 	p.as(login)
 	p.examine().want(doctor.Problem, doctor.Grants, "relay", "may not")
 	p.Operator = true
-	p.examine().wantOthersOK()
-}
-
-func TestMissingGrantsOfTheRelayAreReported(t *testing.T) {
-	t.Parallel()
-	for _, revoke := range []struct{ statement, check, words string }{
-		{"REVOKE SELECT, DELETE ON outbox FROM ", "relay", "GRANT SELECT, DELETE ON \"public\".\"outbox\" TO"},
-		{"REVOKE INSERT ON outbox_dead_letter FROM ", "relay", "GRANT INSERT ON"},
-		{"REVOKE SELECT ON SEQUENCE outbox_id_seq FROM ", "sequence", `GRANT SELECT ON SEQUENCE "public"."outbox_id_seq" TO`},
-		{"REVOKE USAGE ON SCHEMA public FROM PUBLIC, ", "schema", "GRANT USAGE ON SCHEMA \"public\" TO"},
-	} {
-		t.Run(revoke.check, func(t *testing.T) {
-			p := healthy(t, services.SharedPostgres(t))
-			p.exec(revoke.statement + p.relayRole("REPLICATION"))
-			p.fix(p.examine().want(doctor.Problem, doctor.Grants, revoke.check, revoke.words))
-			p.examine().wantOthersOK()
-		})
-	}
-}
-
-func TestARelayThatMayNotTellWhatItDoesIsReported(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	p.exec("REVOKE DELETE ON outbox_relay FROM " + p.relayRole("REPLICATION"))
-	p.fix(p.examine().want(doctor.Warning, doctor.Grants, "relay", "other programs do not see", "GRANT SELECT, INSERT, UPDATE, DELETE ON"))
-	p.examine().wantOthersOK()
-}
-
-func TestARoleWithoutReplicationIsReported(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	p.relayRole("")
-	p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "replication", "may not replicate", "ALTER ROLE", "--mode poll"))
 	p.examine().wantOthersOK()
 }
 

@@ -154,28 +154,19 @@ func (p *patient) failover(server *services.Postgres) {
 func TestBrokenStreamsAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
 	breakAndFix(t, map[string]breakage{
-		"no publication": broken(doctor.Problem, doctor.Publication, "publication",
-			"DROP PUBLICATION $PUB", "does not exist", "CREATE PUBLICATION"),
-		"a publication without the table": broken(doctor.Problem, doctor.Publication, "publication",
-			"CREATE TABLE other (id int); ALTER PUBLICATION $PUB SET TABLE other", "does not contain the table", "ADD TABLE"),
-		"a publication without inserts": broken(doctor.Problem, doctor.Publication, "publication",
-			"ALTER PUBLICATION $PUB SET (publish = 'update')", "does not publish inserts", "publish = 'insert'"),
-		"updates and deletes published": broken(doctor.Warning, doctor.Publication, "insert_only",
-			"ALTER PUBLICATION $PUB SET (publish = 'insert, update, delete')", "deletes, updates", "publish = 'insert'"),
-		"the publication of another outbox": broken(doctor.Problem, doctor.Publication, "publication",
-			"CREATE TABLE box (id int); CREATE TABLE box_dead_letter (id int); ALTER PUBLICATION $PUB SET TABLE box",
+		"no publication":                  wrong("publication/publication", "DROP PUBLICATION $PUB", "does not exist", "CREATE PUBLICATION"),
+		"a publication without the table": wrong("publication/publication", "CREATE TABLE other (id int); ALTER PUBLICATION $PUB SET TABLE other", "does not contain the table", "ADD TABLE"),
+		"a publication without inserts":   wrong("publication/publication", "ALTER PUBLICATION $PUB SET (publish = 'update')", "does not publish inserts", "publish = 'insert'"),
+		"updates and deletes published":   warns("publication/insert_only", "ALTER PUBLICATION $PUB SET (publish = 'insert, update, delete')", "deletes, updates", "publish = 'insert'"),
+		"the publication of another outbox": wrong("publication/publication", "CREATE TABLE box (id int); CREATE TABLE box_dead_letter (id int); ALTER PUBLICATION $PUB SET TABLE box",
 			"publishes public.box instead of the table",
 			"cdc-relay setup --slot cdc_relay_outbox --publication cdc_relay_outbox  # and run with the same names").keep(),
-		"another outbox in the publication": broken(doctor.Warning, doctor.Publication, "other_tables",
-			"CREATE TABLE box (id int); CREATE TABLE box_dead_letter (id int); ALTER PUBLICATION $PUB ADD TABLE box",
+		"another outbox in the publication": warns("publication/other_tables", "CREATE TABLE box (id int); CREATE TABLE box_dead_letter (id int); ALTER PUBLICATION $PUB ADD TABLE box",
 			"publishes other outboxes as well", "--publication cdc_relay_outbox").keep(),
-		"another table in the publication": broken(doctor.Warning, doctor.Publication, "other_tables",
-			"CREATE TABLE other (id int); ALTER PUBLICATION $PUB ADD TABLE other", "1 other tables", "SET TABLE"),
-		"a publication for all tables": broken(doctor.Warning, doctor.Publication, "other_tables",
-			"DROP PUBLICATION $PUB; CREATE PUBLICATION $PUB FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)",
+		"another table in the publication": warns("publication/other_tables", "CREATE TABLE other (id int); ALTER PUBLICATION $PUB ADD TABLE other", "1 other tables", "SET TABLE"),
+		"a publication for all tables": warns("publication/other_tables", "DROP PUBLICATION $PUB; CREATE PUBLICATION $PUB FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)",
 			"FOR ALL TABLES", "cdc-relay setup --slot"),
-		"no slot": broken(doctor.Problem, doctor.Slot, "slot",
-			"SELECT pg_drop_replication_slot('$SLOT')", "does not exist", "cdc-relay setup --slot"),
+		"no slot": wrong("slot/slot", "SELECT pg_drop_replication_slot('$SLOT')", "does not exist", "cdc-relay setup --slot"),
 		"a slot of another plugin": {func(p *patient) {
 			drop := "SELECT pg_catalog.pg_drop_replication_slot('" + p.Slot + "')"
 			p.exec(drop, "SELECT pg_create_physical_replication_slot('"+p.Slot+"')")
