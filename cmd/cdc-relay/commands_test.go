@@ -121,7 +121,6 @@ func TestPrintedSetupRunsUnchangedInPsql(t *testing.T) {
 	}
 }
 
-// asRole returns an environment that logs in as a role with the password s3cr3t.
 func asRole(t *testing.T, env environment, conn *pgx.Conn, role string) environment {
 	t.Helper()
 	other := maps.Clone(env)

@@ -17,7 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 )
 
-// resolved returns the configuration of "run" with these arguments.
 func resolved(t *testing.T, env environment, args ...string) *config {
 	t.Helper()
 	p := process{terminal: terminal.New(nil, io.Discard, io.Discard, false), lookupEnv: env.lookup}
@@ -32,7 +31,6 @@ func resolved(t *testing.T, env environment, args ...string) *config {
 	return cfg
 }
 
-// readConfig reads a configuration file into cfg.
 func readConfig(file string, cfg *config) error {
 	reader := (&process{lookupEnv: environment{"CDC_RELAY_CONFIG": file}.lookup}).reader()
 	_, err := reader.Read(flags("config"), cfg)

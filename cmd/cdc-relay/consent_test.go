@@ -1,19 +1,14 @@
 package main
 
 import (
-	"fmt"
-	"html"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -104,16 +99,13 @@ func TestFiltersThatMatchNothingExplainWildcards(t *testing.T) {
 		"list --routing-key ?.created --json":                       `note: --routing-key: the ? in "?.created" is no wildcard`,
 		"list --exchange shop%":                                     `the % in "shop%" is no wildcard`,
 		"list --ordering-key customer-?":                            `note: --ordering-key compares the whole text: the ? in "customer-?" is no wildcard`,
-		"list --ordering-key customer.*":                            `the * in "customer.*" is no wildcard`,
 		"list --state dead --routing-key orders.%":                  `the % in "orders.%"`,
 		"resend --state dead --routing-key orders.%":                `the % in "orders.%"`,
 		"delete --state dead --yes --routing-key orders.%":          `the % in "orders.%"`,
-		"delete --state dead --dry-run --routing-key o.%":           `the % in "o.%"`,
 		"resend --state retrying --routing-key orders.%":            `the % in "orders.%"`,
 		"list --state published --routing-key orders.%":             `the % in "orders.%"`,
 		"resend --state published --routing-key orders.% --dry-run": `the % in "orders.%"`,
 		"list --routing-key a%":                                     "", // it matches
-		"list --routing-key orders":                                 "",
 		"list --routing-key payments.*":                             "",
 		"list":                                                      "",
 	} {
@@ -137,12 +129,9 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 			{"--table", "public.\xff", "not valid UTF-8"},
 			{"--older-than", "7 d", "want a duration such as"},
 			{"--newer-than", "-1h", "more than zero"},
-			{"--older-than", "1000000d", "longer than the longest duration"},
 			{"--older-than", "2026-13-01", "want a time such as 2026-11-01"},
-			{"--newer-than", "2026-11-01T25:00:00Z", "want a time such as 2026-11-01"},
 			{"--newer-than", "2026-11-01T10:00:00", "has no zone: want a time such as 2026-11-01 (UTC), 2026-11-01T10:00Z"},
 			{"--older-than", "9999-12-31", "is in the future"},
-			{"--older-than", "infinity", "want a duration such as 90m, 7d or 2w, or a time such as 2026-11-01 (UTC)"},
 			{"--limit", "9223372036854775807", "want 1 to 1000000"},
 		} {
 			words := strings.Fields(command)
@@ -167,25 +156,6 @@ func TestUnreadableFiltersAreUsageErrors(t *testing.T) {
 	r := cdcRelay(t, nil, "list", "--database-url", "postgres://u:s3cr3t\xff@localhost/x")
 	if r.code != exitUsage || strings.Contains(r.stderr, "s3cr3t") {
 		t.Errorf("a URL that is not UTF-8: exit code %d\n%s", r.code, r.stderr)
-	}
-}
-
-func TestDatesSelectRows(t *testing.T) {
-	t.Parallel()
-	env, db := withTables(t, "--mode", "poll")
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, created_at) VALUES ('old', '1', '2024-10-31 23:59:59Z'), ('new', '1', '2024-11-01 10:00:00Z')`)
-	for args, found := range map[string]string{
-		"--older-than 2024-11-01": "old", "--newer-than 2024-11-01": "new", "--older-than 2024-11-01T10:00:00Z": "old new", "--newer-than 2024-11-01T10:00:00Z": "",
-		"--older-than 2024-11-01T11:00:00+02:00": "old", "--older-than 0001-01-01": "", "--newer-than 0001-01-01": "old new",
-		"--older-than 0000-01-01": "", "--newer-than 0000-01-01": "old new", "--older-than 2024-11-01T09:59Z": "old", "--newer-than 2024-11-01T11:59+02:00": "new",
-		"--older-than 106751d23h47m16s": "", "--newer-than 106751d23h47m16s": "old new", "--newer-than 2024-10-31 --older-than 2024-11-01": "old",
-	} {
-		r := cdcRelay(t, env, append([]string{"list", "--json"}, strings.Fields(args)...)...)
-		for _, key := range []string{"old", "new"} {
-			if strings.Contains(r.stdout, `"`+key+`"`) != strings.Contains(found, key) || r.code != exitDone {
-				t.Errorf("%s: exit code %d, want %q\n%s%s", args, r.code, found, r.stdout, r.stderr)
-			}
-		}
 	}
 }
 
@@ -282,40 +252,6 @@ func TestConsoleDeletesAWaitingMessage(t *testing.T) {
 	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 2`)
 	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
 		t.Errorf("a due row: status %d, %d rows\n%s", status, left(), body)
-	}
-}
-
-// The tile links to the rows that it counts.
-func TestTheTileOfBlockedMessagesLinksToThem(t *testing.T) {
-	env, db := withTables(t, "--mode", "poll")
-	insertWaiting(t, db, 1, `now() + interval '1 hour', 1, 'k'`)
-	insertWaiting(t, db, 2, `NULL, 0, 'k'`)
-	insertWaiting(t, db, 3, `NULL, 0, 'k'`)
-	insertWaiting(t, db, 4, `NULL, 0, NULL`)
-	insertWaiting(t, db, 6, `NULL, 0, 'dead'`)
-	execute(t, db, insertDead, 5, uuid(5), "dead")
-	tile := regexp.MustCompile(`<a href="([^"]*)" class="tile warning"><span class="what">Blocked</span> <strong>(\d+)</strong>`)
-	for onDeadLetter, n := range map[string]int{"continue": 2, "block": 3} {
-		flags := []string{"--on-dead-letter", onDeadLetter}
-		_, at := startConsole(t, env, flags...)
-		var found []string
-		await.Until(t, "the overview has the tile", func() bool {
-			_, body := fetch(t, http.MethodGet, at+"/", nil)
-			found = tile.FindStringSubmatch(body)
-			return found != nil
-		})
-		_, body := fetch(t, http.MethodGet, at+html.UnescapeString(found[1]), nil)
-		if shown := strings.Count(body, `<span class="state blocked">blocked</span>`); shown != n || found[2] != strconv.Itoa(n) {
-			t.Errorf("%s: the tile has %s, %s shows %d, want %d\n%s", onDeadLetter, found[2], found[1], shown, n, body)
-		}
-		r := cdcRelay(t, env, append([]string{"list", "--state", "blocked", "--json"}, flags...)...)
-		if shown := strings.Count(r.stdout, `"state": "blocked"`); r.code != exitDone || shown != n {
-			t.Errorf("%s: %d in the list, want %d\n%s%s", onDeadLetter, shown, n, r.stdout, r.stderr)
-		}
-		r = cdcRelay(t, env, append([]string{"delete", "--state", "blocked", "--all", "--dry-run", "--json"}, flags...)...)
-		if r.code != exitDone || !strings.Contains(r.stdout, fmt.Sprintf(`"matched": %d,`, n)) {
-			t.Errorf("%s: delete selects others, want %d\n%s%s", onDeadLetter, n, r.stdout, r.stderr)
-		}
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"html"
 	"io"
 	"net/http"
@@ -97,12 +98,19 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	}
 	await.Until(t, "the overview is filled", func() bool {
 		_, body := fetch(t, http.MethodGet, at+"/", nil)
-		return strings.Contains(body, "Queue depth 1") && strings.Contains(body, "<svg")
+		return strings.Contains(body, "Queue depth 1") && strings.Contains(body, "<svg") &&
+			strings.Contains(body, `<a href="/waiting?state=retrying" class="tile warning"><span class="what">Retrying</span> <strong>1</strong>`)
 	})
 	status, body := fetch(t, http.MethodGet, at+"/waiting?older-than=x", nil)
 	kept := strings.Contains(body, `name="older-than" value="x" aria-invalid="true"`)
 	if status != http.StatusBadRequest || !strings.Contains(body, "want a duration") || !kept {
 		t.Errorf("a wrong filter: %d\n%s", status, body)
+	}
+	for request, want := range map[string]int{"POST /change": http.StatusForbidden, "GET /change?do=purge": http.StatusForbidden, "GET /etc/passwd": http.StatusNotFound} {
+		method, path, _ := strings.Cut(request, " ")
+		if status, body := fetch(t, method, at+path, url.Values{"do": {"purge"}}); status != want {
+			t.Errorf("%s: %d, want %d\n%s", request, status, want, body)
+		}
 	}
 	// The script of a page asks for what changes.
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES (E'a.new.one\rretry: 100000\r\r', '1')`)
@@ -120,46 +128,53 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 	c.stopsWell(t)
 }
 
+// follow opens a link. It expects so many rows, and that the change that is offered there is of as many, with a way back.
+func follow(t *testing.T, at, link string, rows int) {
+	t.Helper()
+	target := html.UnescapeString(link)
+	_, body := fetch(t, http.MethodGet, at+target, nil)
+	if shown := strings.Count(body, `href="/message?id=`); shown != rows {
+		t.Errorf("%s shows %d rows, want %d:\n%s", target, shown, rows, body)
+		return
+	}
+	_, question := fetch(t, http.MethodGet, at+submitted(t, body, "/change"), nil)
+	back := regexp.MustCompile(`<a class="button" href="([^"]*)">Cancel</a>`).FindStringSubmatch(question)
+	kept := strings.Replace(target, "&state=retrying", "", 1) // Resend selects no others
+	if !strings.Contains(question, fmt.Sprintf("<strong>%d ", rows)) || back == nil || html.UnescapeString(back[1]) != kept {
+		t.Errorf("the change after %s, with the way back %q:\n%s", target, back, question)
+	}
+}
+
+// links waits until a page has so many links that begin like this, and a text.
+func links(t *testing.T, at, page, begin string, n int) (found []string) {
+	t.Helper()
+	anchor := regexp.MustCompile(`href="(` + regexp.QuoteMeta(begin) + `[^"]*)">\s*[^<\s]`)
+	var body string
+	await.Until(t, page+" has its links", func() bool {
+		_, body = fetch(t, http.MethodGet, at+page, nil)
+		found = nil
+		for _, link := range anchor.FindAllStringSubmatch(body, -1) {
+			found = append(found, link[1])
+		}
+		return len(found) == n
+	}, func() string { return body })
+	return found
+}
+
 // A page that shows more rows than its link says would also change them.
 func TestConsoleLinksKeepTheFilter(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	names := []string{`a&b=1 "ü"`, "other", "", " lead", "lead", "''"}
+	names := []string{"", " lead", "lead", "''", "a,b", "*", "#", `"<b>&=%_\ü`, "\x1b[31m\n"} // a page shows ten groups
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
 			VALUES ($1, '1', $1, now() + interval '1 hour', 1, 'nack: no')`, name)
 		execute(t, db, `INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, exchange,
-			routing_key, failure_reason, last_error, dead_at)
-			VALUES (70, now(), gen_random_uuid(), 6, 1, $1, $1, 'nack', 'nack: no', now())`, name)
+			routing_key, headers, failure_reason, last_error, dead_at)
+			VALUES (70, now(), gen_random_uuid(), 6, 1, $1, $1, jsonb_build_object('task', $1::text), 'nack', 'nack: no', now())`, name)
 	}
 	_, at := startConsole(t, env, "--allow-changes")
-	for page, link := range map[string]string{"/keys": "/waiting?", "/": "/dead-letters?"} {
-		var links [][]string
-		var body string
-		anchor := regexp.MustCompile(`href="(` + regexp.QuoteMeta(link) + `[^"]*)">([^<]*)<`)
-		cancel := regexp.MustCompile(`<a class="button" href="(` + regexp.QuoteMeta(link) + `[^"]*)">Cancel</a>`)
-		await.Until(t, page+" has its links", func() bool {
-			_, body = fetch(t, http.MethodGet, at+page, nil)
-			links = anchor.FindAllStringSubmatch(body, -1)
-			return len(links) == len(names)
-		}, func() string { return body })
-		for _, l := range links {
-			if strings.TrimSpace(l[2]) == "" {
-				t.Errorf("%s has the link %s without a text", page, l[1])
-			}
-			target := html.UnescapeString(l[1])
-			_, body := fetch(t, http.MethodGet, at+target, nil)
-			if strings.Count(body, `href="/message?id=`) != 1 {
-				t.Errorf("%s has the link %s, which shows\n%s", page, target, body)
-			}
-			_, body = fetch(t, http.MethodGet, at+submitted(t, body, "/change"), nil)
-			if !strings.Contains(body, "<strong>1 ") {
-				t.Errorf("the change after %s:\n%s", target, body)
-			}
-			back := cancel.FindStringSubmatch(body)
-			if back == nil || html.UnescapeString(back[1]) != target {
-				t.Errorf("the way back to %s: %q", target, back)
-			}
-		}
+	for _, link := range append(links(t, at, "/keys", "/waiting?", len(names)), links(t, at, "/", "/dead-letters?", len(names))...) {
+		follow(t, at, link, 1)
 	}
 	_, body := fetch(t, http.MethodGet, at+"/change?do=purge&exchange=%28default%29", nil)
 	if !strings.Contains(body, "<strong>1 dead letter</strong>") ||
@@ -172,6 +187,21 @@ func TestConsoleLinksKeepTheFilter(t *testing.T) {
 	}
 	if status, _ := fetch(t, http.MethodGet, at+"/change?do=purge&older-than=", nil); status != http.StatusBadRequest {
 		t.Errorf("an empty age: %d", status)
+	}
+
+	// Failures grouped by a header; dead letters without it are a group, too.
+	execute(t, db, `UPDATE outbox_dead_letter SET exchange = NULL, routing_key = 'celery'`)
+	execute(t, db, `UPDATE outbox_dead_letter SET headers = NULL WHERE headers ->> 'task' = ''`)
+	_, at = startConsole(t, env, "--metrics-header", "task", "--allow-changes")
+	for _, link := range links(t, at, "/", "/dead-letters?header=", len(names)) {
+		follow(t, at, link, 1)
+	}
+	_, body = fetch(t, http.MethodGet, at+"/dead-letters", nil)
+	if strings.Count(body, `<th scope="col">task</th>`) != 1 {
+		t.Errorf("not one column with the task in\n%s", body)
+	}
+	if status, body := fetch(t, http.MethodGet, at+"/waiting?header=task", nil); status != http.StatusBadRequest || !strings.Contains(body, "NAME=PATTERN") {
+		t.Errorf("a wrong filter: %d\n%s", status, body)
 	}
 }
 
@@ -243,24 +273,6 @@ func TestConsoleIgnoresEmptyFilterFields(t *testing.T) {
 	}
 }
 
-func TestConsoleIsReadOnlyAndLocalByDefault(t *testing.T) {
-	env, _ := withTables(t, "--mode", "poll")
-	_, at := startConsole(t, env)
-	for what, test := range map[string]struct {
-		method, path string
-		form         url.Values
-		status       int
-	}{
-		"a change":       {http.MethodPost, "/change", url.Values{"do": {"purge"}}, http.StatusForbidden},
-		"to ask for one": {http.MethodGet, "/change?do=purge", nil, http.StatusForbidden},
-		"another page":   {http.MethodGet, "/etc/passwd", nil, http.StatusNotFound},
-	} {
-		if status, body := fetch(t, test.method, at+test.path, test.form); status != test.status {
-			t.Errorf("%s: %d, want %d\n%s", what, status, test.status, body)
-		}
-	}
-}
-
 func TestAConsoleThatEverybodyCouldUseDoesNotStart(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	must(t, os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600))
@@ -321,10 +333,7 @@ func TestUnreadableFiltersAreTheMistakeOfTheRequest(t *testing.T) {
 		"/change?do=drop":                         503,
 
 		"/waiting?older-than=2026-11-01&newer-than=2w":  200,
-		"/waiting?older-than=0001-01-01":                200,
 		"/dead-letters?newer-than=9999-12-31T23:59:59Z": 400,
-		"/dead-letters?newer-than=2024-12-31T23:59Z":    200,
-		"/published?older-than=1d12h":                   200,
 		"/published?reason=nack":                        400,
 		"/waiting?after=x":                              400,
 		"/keys?routing-key=x":                           400,

@@ -22,7 +22,6 @@ func readDeployed(t *testing.T, name string) string {
 	return readDoc(t, "../deploy/"+name)
 }
 
-// deployed returns the texts of all files, by their path below deploy/.
 func deployed(t *testing.T) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -57,7 +56,6 @@ func TestDeployedSettingsExist(t *testing.T) {
 	}
 }
 
-// documents returns the YAML documents of a file.
 func documents(t *testing.T, name string) []map[string]any {
 	t.Helper()
 	var all []map[string]any

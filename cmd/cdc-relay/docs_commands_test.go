@@ -13,7 +13,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// codeOf returns the code blocks in that language.
 func codeOf(text, language string) (all []string) {
 	for _, m := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])

@@ -104,7 +104,6 @@ func isHTTP(e ast.Expr) bool {
 	return ok && name.Name == "http"
 }
 
-// hasField reports whether the arguments of a log line contain the field "event".
 func hasField(args []ast.Expr) (found bool) {
 	for _, arg := range args {
 		ast.Inspect(arg, func(n ast.Node) bool {

@@ -276,7 +276,6 @@ func asMarkdown(usage string) string {
 	return code.ReplaceAllString(usage, "`$0`")
 }
 
-// takersOf returns the commands with the flag of that name.
 func takersOf(name string) []string {
 	return takers(func(s *settings.Flag) bool { return s.Name == name })
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// hintOf returns the hint of a command that failed.
 func hintOf(r result) string {
 	_, hint, _ := strings.Cut(r.stderr, "hint: ")
 	if _, after, found := strings.Cut(hint, "; else: "); found { // another test is in another database
@@ -21,9 +21,9 @@ func hintOf(r result) string {
 	return strings.TrimSpace(hint)
 }
 
-// follow does what a hint says, as the administrator of env: SQL, commands of cdc-relay, or an export, after which the
+// cure does what a hint says, as the administrator of env: SQL, commands of cdc-relay, or an export, after which the
 // caller has the returned environment. A remark is for a person.
-func follow(t *testing.T, env environment, conn *pgx.Conn, asked environment, hint string) environment {
+func cure(t *testing.T, env environment, conn *pgx.Conn, asked environment, hint string) environment {
 	t.Helper()
 	admin, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
 	must(t, err)
@@ -42,7 +42,7 @@ func follow(t *testing.T, env environment, conn *pgx.Conn, asked environment, hi
 			}
 			r := cdcRelay(t, env, strings.Split(strings.TrimSpace(string(words)), "\n")[1:]...)
 			if r.code != exitDone { // it may have a hint of its own
-				follow(t, env, conn, env, hintOf(r))
+				cure(t, env, conn, env, hintOf(r))
 			}
 		}
 	default:
@@ -53,7 +53,8 @@ func follow(t *testing.T, env environment, conn *pgx.Conn, asked environment, hi
 	return asked
 }
 
-// Each hint cures what it stands under, at once, and gives no more than docs/security.md.
+// Each hint cures what it stands under, at once, and gives no more than docs/security.md. The command that failed has
+// created nothing.
 func TestHintsCureTheirErrors(t *testing.T) {
 	t.Parallel()
 	const streaming, polling, application = "LOGIN /* streams */", "LOGIN /* polls */", "LOGIN /* inserts */" // what the role is for
@@ -84,12 +85,20 @@ func TestHintsCureTheirErrors(t *testing.T) {
 		"a relay, polling":  {polling, "SELECT 1", "drain --keep-published 1h", "may not", "cdc-relay setup --database-url"},
 		"a relay, streams":  {streaming, "SELECT 1", "run --mode auto", "may not", "cdc-relay setup --database-url"},
 		"a relay, version":  {polling, "GRANT SELECT, UPDATE, DELETE ON outbox TO ROLE; GRANT SELECT, INSERT ON outbox_dead_letter TO ROLE; GRANT SELECT ON SEQUENCE outbox_id_seq TO ROLE", "drain", "may not SELECT on table public.outbox_migrations", "cdc-relay setup --database-url"},
+		"for the demo":      {"", "DROP TABLE outbox, outbox_dead_letter, outbox_migrations", "demo", "table public.outbox is missing or not up to date", "cdc-relay setup"},
+		"for list":          {"", "DROP TABLE outbox", "list", "table public.outbox does not exist in database DATABASE", "cdc-relay setup"},
+		"for keys":          {"", "DROP TABLE outbox", "keys", "table public.outbox does not exist in database DATABASE", "cdc-relay setup"},
+		"to list the dead":  {"", "DROP TABLE outbox_dead_letter", "list --state dead", "table public.outbox_dead_letter does not exist in database DATABASE", "cdc-relay setup"},
+		"to resend":         {"", "DROP TABLE outbox", "resend --state retrying --all", "table public.outbox does not exist in database DATABASE", "cdc-relay setup"},
+		"to list history":   {"", "SELECT 1", "list --state published", "not kept", "cdc-relay setup --keep-published 1"},
+		"to resend history": {"", "SELECT 1", "resend --state published --all --yes", "not kept", "cdc-relay setup --keep-published 1"},
+		"it may not set up": {streaming, "DROP TABLE outbox, outbox_dead_letter, outbox_migrations", "run --setup --mode auto --keep-published 24h", "lacks privileges to create what is missing: ", "cdc-relay setup --database-url"},
 		"an application":    {application, "GRANT INSERT ON outbox TO ROLE", "drain", "as the role of an application", "# use the relay's own role"},
 		"it sets up":        {application, "DROP TABLE outbox, outbox_dead_letter, outbox_migrations", "setup --tables-only", "permission denied", "export CDC_RELAY_DATABASE_URL="},
 		"it sets up tables": {application, "GRANT INSERT ON outbox TO ROLE", "setup --tables-only", "permission denied", "export CDC_RELAY_DATABASE_URL="},
 		"it sets up slots":  {application, "SELECT 1", "setup --mode auto", "may not create publication", "export CDC_RELAY_DATABASE_URL="},
 		"it adopts":         {application, "CREATE TABLE events (id int PRIMARY KEY, body text); GRANT INSERT ON outbox TO ROLE", "adopt --from events --set routing_key=id --set payload=body", "permission denied", "export CDC_RELAY_DATABASE_URL="},
-		"it runs the demo":  {application, "GRANT INSERT ON outbox TO ROLE", "demo --count 1 --amqp-url amqp://127.0.0.1:1/", "permission denied", "export CDC_RELAY_DATABASE_URL="},
+		"it runs the demo":  {application, "GRANT INSERT ON outbox TO ROLE", "demo --count 1", "permission denied", "export CDC_RELAY_DATABASE_URL="},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -101,16 +110,24 @@ func TestHintsCureTheirErrors(t *testing.T) {
 				role = newRole(t, conn, "", test.role)
 				asked = asRole(t, env, conn, role)
 			}
-			fill := strings.NewReplacer("DATABASE DATABASE", "DATABASE "+database, "ROLE ROLE", "ROLE "+role, "TO ROLE", "TO "+role, "if DATABASE", "if "+database)
+			fill := strings.NewReplacer("DATABASE DATABASE", "DATABASE "+database, "ROLE ROLE", "ROLE "+role, "TO ROLE", "TO "+role, "if DATABASE", "if "+database, "database DATABASE", "database "+database)
 			execute(t, conn, fill.Replace(test.breaks), pgx.QueryExecModeSimpleProtocol)
 			args := strings.Fields(test.command)
+			if args[0] == "demo" {
+				asked["CDC_RELAY_AMQP_URL"] = services.VHost(t)
+			}
+			tables := "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+			before := query[string](t, conn, tables)
 			r := cdcRelay(t, asked, args...)
 			want(t, r, exitFailed)
+			if after := query[string](t, conn, tables); after != before {
+				t.Errorf("there are %s, were %s", after, before)
+			}
 			hint := hintOf(r)
-			if !strings.Contains(r.stderr, test.says) || !strings.HasPrefix(hint, fill.Replace(test.hint)) {
+			if !strings.Contains(r.stderr, fill.Replace(test.says)) || !strings.HasPrefix(hint, fill.Replace(test.hint)) {
 				t.Fatalf("want %q with the hint %q: got %s", test.says, fill.Replace(test.hint), r.stderr)
 			}
-			then := follow(t, env, conn, asked, hint)
+			then := cure(t, env, conn, asked, hint)
 			wantNoMore(t, conn, role, test.role)
 			switch {
 			case strings.HasPrefix(hint, "# "), args[0] == "demo":

@@ -151,7 +151,6 @@ func TestOnlyTheTerminalWritesToTheStandardStreams(t *testing.T) {
 	}
 }
 
-// startSilent starts a process with this standard error.
 func startSilent(t *testing.T, stderr *os.File, env environment, args ...string) *exec.Cmd {
 	t.Helper()
 	c := program(t, env, args...)

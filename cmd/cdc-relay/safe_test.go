@@ -28,7 +28,6 @@ func hostile() []rune {
 // hostileText has all of them, within codes that would erase the screen or hide text.
 func hostileText() string { return "a\x1b[2Jb\x1b[8mc\u009b2Kd" + string(hostile()) + "end" }
 
-// wantSafe fails if a text has one of them.
 func wantSafe(t *testing.T, what, text string) {
 	t.Helper()
 	for _, r := range hostile() {

@@ -58,7 +58,6 @@ func start(t *testing.T, env environment, args ...string) *command {
 	return c
 }
 
-// program is a process of the command.
 func program(t *testing.T, env environment, args ...string) *exec.Cmd {
 	t.Helper()
 	executable, err := os.Executable()
@@ -71,7 +70,6 @@ func program(t *testing.T, env environment, args ...string) *exec.Cmd {
 	return c
 }
 
-// startTo starts a command with the given standard output.
 func startTo(t *testing.T, stdout io.Writer, env environment, args ...string) *command {
 	t.Helper()
 	c := &command{Cmd: program(t, env, args...), exited: make(chan struct{})}
@@ -117,7 +115,6 @@ func (c *command) await(t *testing.T, text string) string {
 	}
 }
 
-// exit waits for the end and returns the exit code.
 func (c *command) exit(t *testing.T) int {
 	t.Helper()
 	await.Receive(t, "the program ends", c.exited)
@@ -138,7 +135,6 @@ func (c *command) stopsWell(t *testing.T) {
 	}
 }
 
-// httpURL returns its HTTP address from the log.
 func (c *command) httpURL(t *testing.T) string {
 	t.Helper()
 	var line struct{ Addr string }
@@ -214,25 +210,6 @@ func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 	}
 	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
 		t.Errorf("%d rows are left", left)
-	}
-}
-
-func TestDemoSaysWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	env, conn := fresh(t)
-	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	r := cdcRelay(t, env, "demo")
-	want(t, r, exitFailed)
-	if r.stderr != "cdc-relay: table public.outbox is missing or not up to date\n  hint: cdc-relay setup\n" {
-		t.Errorf("got %s", r.stderr)
-	}
-	want(t, cdcRelay(t, env, "setup", "--tables-only"), exitDone)
-	role := newRole(t, conn, "", "LOGIN")
-	execute(t, conn, "GRANT SELECT ON outbox_migrations TO "+role)
-	r = cdcRelay(t, asRole(t, env, conn, role), "demo")
-	want(t, r, exitFailed)
-	if !strings.Contains(r.stderr, "insert an order: ") || !strings.Contains(r.stderr, "hint: export CDC_RELAY_DATABASE_URL=") {
-		t.Errorf("got %s", r.stderr)
 	}
 }
 

@@ -38,13 +38,11 @@ func newRole(t *testing.T, conn *pgx.Conn, suffix, attributes string) string {
 	return name
 }
 
-// connectAs connects to the database of a connection as another role.
 func connectAs(t *testing.T, conn *pgx.Conn, role string) *pgx.Conn {
 	t.Helper()
 	return tabletest.Connect(t, loginAs(conn, role))
 }
 
-// wantDenied expects that the role may not run a statement.
 func wantDenied(t *testing.T, conn *pgx.Conn, statement string) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "permission denied") {
@@ -113,34 +111,9 @@ func TestSetupGrantsWhatRelayAndApplicationNeed(t *testing.T) {
 	}
 }
 
-// loginAs is the address of the database for another role.
 func loginAs(conn *pgx.Conn, role string) string {
 	config, quote := conn.Config(), strings.NewReplacer(`\`, `\\`, `'`, `\'`)
 	return fmt.Sprintf("host=%s port=%d dbname=%s user='%s' password=s3cr3t sslmode=disable", config.Host, config.Port, config.Database, quote.Replace(role))
-}
-
-// The functions are another way: with them, the application needs no privilege on the table.
-func TestSetupLetsTheApplicationCallTheFunctions(t *testing.T) {
-	env, conn := fresh(t)
-	env["CDC_RELAY_MODE"] = "poll"
-	relay, app := newRole(t, conn, "", "LOGIN"), newRole(t, conn, "", "LOGIN")
-	setup := []string{"setup", "--functions", "--relay-role", relay, "--app-role", app}
-	wantOutput(t, cdcRelay(t, env, setup...), "role "+app+" may call the functions of public.outbox\n")
-	wantOutput(t, cdcRelay(t, env, setup...), "role "+app+" may call the functions of public.outbox: nothing to do\n")
-	asApp := connectAs(t, conn, app)
-	enqueue := func(after string) (id string) {
-		return query[string](t, asApp, "SELECT outbox_enqueue('r', '1', available_at => now() + $1::text::interval)::text", after)
-	}
-	cancelled, published := enqueue("1 hour"), enqueue("0")
-	if !query[bool](t, asApp, "SELECT outbox_cancel($1::text::uuid)", cancelled) {
-		t.Error("it was not cancelled")
-	}
-	wantDenied(t, asApp, "INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
-	wantDenied(t, asApp, "SELECT id FROM outbox")
-	running := start(t, asRole(t, env, conn, relay), "run", "--publisher", "stdout", "--poll-interval", "10ms")
-	execute(t, asApp, "SELECT outbox_await('"+published+"', '1 minute')")
-	await.Until(t, "the message is published", func() bool { return strings.Contains(running.stdout.String(), published) })
-	running.stopsWell(t)
 }
 
 // The stricter grants break RETURNING, and check says which ORMs fail.
@@ -306,61 +279,6 @@ func TestRelaysSetUpAnEmptyDatabaseTogether(t *testing.T) {
 	for _, relay := range relays {
 		relay.stopsWell(t)
 	}
-}
-
-// A relay without the privileges creates nothing, and prints the one command for a role that has them.
-func TestRunSetupSaysWhoMustSetUp(t *testing.T) {
-	t.Parallel()
-	env, conn := fresh(t)
-	execute(t, conn, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	role := newRole(t, conn, " x", "LOGIN")
-	login := asRole(t, env, conn, role)
-	run := []string{"run", "--setup", "--publisher", "stdout", "--log-format", "json", "--keep-published", "24h"}
-	hint := func() string {
-		t.Helper()
-		r := cdcRelay(t, login, run...)
-		want(t, r, exitFailed)
-		var last struct{ Error, Hint string }
-		lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
-		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil {
-			t.Fatalf("%v: %s", err, r.stderr)
-		}
-		if !strings.Contains(last.Error, "--setup: role \""+role+"\" lacks privileges to create what is missing: ") {
-			t.Errorf("got %s", last.Error)
-		}
-		if query[bool](t, conn, "SELECT to_regclass('outbox') IS NOT NULL OR EXISTS (SELECT FROM pg_publication)") {
-			t.Error("something was created")
-		}
-		return last.Hint
-	}
-	const end = "  # OWNER: a superuser, or the owner of the database"
-	name := env["CDC_RELAY_SLOT"]
-	wanted := " --relay-role '" + role + "' --slot " + name + " --publication " + name + " --keep-published 24h" + end
-	for _, grant := range []string{
-		"", "ALTER ROLE \"" + role + "\" REPLICATION",
-		`DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO "` + role + `"', current_database()); END $$`,
-	} {
-		execute(t, conn, grant)
-		if got := hint(); !strings.HasPrefix(got, "cdc-relay setup --database-url postgres://OWNER@127.0.0.1:") || !strings.HasSuffix(got, wanted) {
-			t.Fatalf("after %q: got %s\nwant %s", grant, got, wanted)
-		}
-	}
-
-	words := strings.Fields(strings.TrimSuffix(strings.ReplaceAll(hint(), "'"+role+"'", "ROLE"), end))[1:]
-	for i, word := range words {
-		switch {
-		case word == "ROLE":
-			words[i] = role
-		case strings.HasPrefix(word, "postgres://OWNER@"):
-			owner, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
-			must(t, err)
-			words[i] = strings.Replace(word, "OWNER", owner.User.String(), 1)
-		}
-	}
-	want(t, cdcRelay(t, environment{}, words...), exitDone)
-	relay := start(t, login, run...)
-	relay.await(t, `"event":"streaming"`)
-	relay.stopsWell(t)
 }
 
 // A container often starts before its database.

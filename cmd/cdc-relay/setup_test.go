@@ -71,9 +71,13 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 		t.Error("a role may call them without a grant")
 	}
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions", "--app-role", app), "nothing to do", "role "+app+" may call the functions")
-	if !may() {
+	asApp := connectAs(t, conn, app)
+	execute(t, conn, "GRANT USAGE ON SCHEMA public TO "+app)
+	id := query[string](t, asApp, "SELECT outbox_enqueue('r', '1', available_at => now() + interval '1 hour')::text")
+	if !may() || !query[bool](t, asApp, "SELECT outbox_cancel($1::text::uuid)", id) {
 		t.Error("the role may not call them")
 	}
+	wantDenied(t, asApp, "INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')")
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), "exist, nothing to do\n") // and keeps all grants
 	printed := cdcRelay(t, environment{}, "setup", "--print-sql", "--functions", "--app-role", "shop_app")
 	wantOutput(t, printed, `CREATE OR REPLACE FUNCTION "public"."outbox_enqueue"(`, `TO "shop_app";`)

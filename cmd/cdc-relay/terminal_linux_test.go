@@ -33,7 +33,6 @@ func TestResendAsksOnATerminal(t *testing.T) {
 	}
 }
 
-// pseudoTerminal returns both ends of a terminal.
 func pseudoTerminal(t *testing.T) (keyboard, screen *os.File) {
 	t.Helper()
 	open := func(name string) *os.File {

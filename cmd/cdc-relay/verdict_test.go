@@ -82,7 +82,6 @@ func firing(t *testing.T, before, now string) (alerts map[string]string, evaluat
 	return alerts, true
 }
 
-// worst is the level of these alerts.
 func worst(alerts map[string]string) show.Level {
 	severities := slices.Collect(maps.Values(alerts))
 	switch {
@@ -94,7 +93,6 @@ func worst(alerts map[string]string) show.Level {
 	return show.Healthy
 }
 
-// keepRows makes every DELETE on the outbox fail.
 func keepRows(exec func(sql string)) {
 	exec(`CREATE FUNCTION kept() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'rows stay'; END $$`)
 	exec(`CREATE TRIGGER kept BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION kept()`)

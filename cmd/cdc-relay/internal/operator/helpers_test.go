@@ -23,7 +23,6 @@ type fixture struct{ *tabletest.Tables }
 
 func newFixture(t *testing.T) *fixture { return &fixture{tabletest.New(t)} }
 
-// operator opens a connection of its own.
 func (f *fixture) operator() *operator.Tables {
 	f.Helper()
 	o, err := operator.New(f.Context(), tabletest.Connect(f, f.URL), tabletest.Name())
@@ -38,7 +37,6 @@ func (f *fixture) requeue(filter operator.Filter, batch int) operator.Changed {
 	return done
 }
 
-// store returns a relay's store on the tables.
 func (f *fixture) store() *store.Store {
 	f.Helper()
 	s, err := store.Open(pgdial.AddressOf(f.URL, ""), store.Options{Table: tabletest.Name()})
@@ -47,7 +45,6 @@ func (f *fixture) store() *store.Store {
 	return s
 }
 
-// lock locks rows in a session of its own, until the test ends.
 func (f *fixture) lock(sql string) {
 	f.Helper()
 	tabletest.Begin(f, tabletest.Connect(f, f.URL), sql)
@@ -238,6 +235,7 @@ func TestDeadLetterFiltersSelect(t *testing.T) {
 	message := tabletest.One[string](f, `SELECT message_id::text FROM outbox_dead_letter WHERE id = 2`)
 	o := f.operator()
 	const day = 24 * 60 * 60 * 1e9
+	yesterday, never := time.Now().Add(-day), time.Time{}
 	names := operator.Filter{}
 	names.Add(name(t, "1"))
 	names.Add(name(t, message))
@@ -257,6 +255,10 @@ func TestDeadLetterFiltersSelect(t *testing.T) {
 		{operator.Filter{Reason: text("too_large")}, 2},
 		{operator.Filter{OlderThan: day}, 1},
 		{operator.Filter{NewerThan: day}, 2},
+		{operator.Filter{Until: &yesterday}, 1},
+		{operator.Filter{After: &yesterday}, 2},
+		{operator.Filter{Until: &never}, 0},
+		{operator.Filter{After: &never}, 3},
 		{operator.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: pattern("r")}, 1},
 	} {
 		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: test.filter})

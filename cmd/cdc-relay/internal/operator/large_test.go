@@ -194,47 +194,6 @@ func (f *fixture) as(parameters string) *operator.Tables {
 	return o
 }
 
-// The role may not even plan a trap, so a statement that would run one fails.
-func TestCommandsRunNobodyElsesFunctions(t *testing.T) {
-	f := newFixture(t)
-	f.history()
-	role := fmt.Sprintf("operator_%d", f.Conn.PgConn().PID())
-	f.Exec(`CREATE ROLE ` + role)
-	defer func() { f.Exec(`DROP OWNED BY ` + role); f.Exec(`DROP ROLE ` + role) }()
-	f.Exec(`GRANT ALL ON ALL TABLES IN SCHEMA public TO ` + role)
-	f.Exec(`GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ` + role)
-	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
-	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
-		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, now() - interval '1 h')`)
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
-		SELECT i, now(), now(), gen_random_uuid(), 2, 1, 'r', '1' FROM generate_series(1, 5) i`)
-	tabletest.PlantTraps(t, f.Conn)
-	for n, path := range []string{"", "&search_path=evil,public,pg_catalog"} {
-		f.Exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, ordering_key, payload, failure_reason)
-			VALUES ($1, now(), gen_random_uuid(), 6, 1, 'r', 'd', '{"n":1}', 'nack'), ($1 + 1, now(), gen_random_uuid(), 6, 1, 'r', 'd', '{"n":1}', 'nack')`, 10*n)
-		o, ctx := f.as("&role="+role+path), t.Context()
-		f.everyLook(o)
-		all := operator.Filter{
-			IDs: []int64{1, 2, 51}, MessageIDs: []outbox.UUID{{1}}, RoutingKey: pattern("r.#"), Exchange: text(""), OrderingKey: text("k"), Reason: text("nack"),
-			OlderThan: time.Nanosecond, NewerThan: time.Hour,
-		}
-		page := operator.Page{Limit: 10}
-		for what, err := range map[string]error{
-			"list": second(o.List(ctx, all, page)), "dead letters": second(o.List(ctx, all.In(operator.Dead), page)), "count": second(o.Count(ctx, operator.Change{Do: operator.Purge, Filter: all})),
-			"published": second(o.List(ctx, all.In(operator.Published), page)), "has history": second(o.HasHistory(ctx)), "slot": second(o.Slot(ctx, "none")),
-			"relays":  third(o.Relays(ctx)),
-			"replay":  second(o.Change(ctx, operator.Change{Do: operator.Replay, Filter: operator.Filter{RoutingKey: pattern("r")}, Batch: 2}, nil, quiet)),
-			"requeue": second(o.Change(ctx, operator.Change{Do: operator.Requeue, Filter: operator.Filter{IDs: []int64{int64(10 * n)}}, Batch: 10}, nil, quiet)),
-			"purge":   second(o.Change(ctx, operator.Change{Do: operator.Purge, Batch: 10}, nil, quiet)),
-		} {
-			if err != nil {
-				t.Errorf("%s with path %q: %v", what, path, err)
-			}
-		}
-	}
-	tabletest.Trapped(t, f.Conn)
-}
-
 // Triggers, defaults, constraints, domains and policies of an application name its own objects without a schema. They run
 // in the sessions of relay and commands.
 func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {

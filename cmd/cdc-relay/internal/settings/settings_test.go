@@ -181,19 +181,6 @@ func TestASecretComesFromItsFile(t *testing.T) {
 	}
 }
 
-func TestEffectiveShowsTheDefaultAndMasksTheValue(t *testing.T) {
-	mask := func(_, text string) string { return strings.ReplaceAll(text, "s3cr3t", "***") }
-	given := map[string]settings.Value{"url": {Text: "u:s3cr3t", Source: settings.FromFlag, Place: "--url"}}
-	for _, test := range []struct{ name, value, source string }{
-		{"url", "u:***", settings.FromFlag}, {"size", "3", settings.ByDefault}, {"open", "false", settings.ByDefault},
-	} {
-		shown := settings.Effective(settings.Pick(all(), test.name)[0].Info, given, mask)
-		if *shown.Value != test.value || shown.Source != test.source {
-			t.Errorf("%s: got %v", test.name, shown)
-		}
-	}
-}
-
 func TestDurationsAndTimesAreParsed(t *testing.T) {
 	for text, want := range map[string]string{
 		"7d": "168h0m0s", "2w": "336h0m0s", "1d12h": "36h0m0s", "1w1d1h1m": "193h1m0s", "90m": "1h30m0s", "0d": "0s",
