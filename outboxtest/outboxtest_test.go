@@ -26,7 +26,6 @@ func TestMain(m *testing.M) { services.Main(m) }
 
 func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
-// database creates a database with the outbox of each table.
 func database(t *testing.T, tables ...outbox.Table) (url string, conn *pgx.Conn) {
 	t.Helper()
 	url = services.Database(t)

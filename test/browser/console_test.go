@@ -92,7 +92,6 @@ var built = sync.OnceValues(func() (string, error) {
 	return binary, nil
 })
 
-// run runs a command to its end, and returns its output.
 func (s *site) run(args ...string) string {
 	s.Helper()
 	c := exec.Command(s.binary, args...)
@@ -106,7 +105,6 @@ func (s *site) run(args ...string) string {
 	return string(out)
 }
 
-// startBrowser starts a browser that ends with the test.
 func (s *site) startBrowser() {
 	s.Helper()
 	chromium, err := exec.LookPath("chromium")
@@ -162,7 +160,6 @@ func (s *site) do(steps ...chromedp.Action[chromedp.Void]) {
 	must(s, chromedp.Do(s.browser, steps...))
 }
 
-// get runs a step and returns its result.
 func get[T any](s *site, step chromedp.Action[T]) T {
 	s.Helper()
 	result, err := chromedp.Run(s.browser, step)
@@ -170,7 +167,6 @@ func get[T any](s *site, step chromedp.Action[T]) T {
 	return result
 }
 
-// call sends a command of the DevTools protocol.
 func call[P, R any](command cdp.Command[P, R], params P) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, command, params)
@@ -191,7 +187,6 @@ func (s *site) count(sql string) (n int) {
 	return n
 }
 
-// shows waits until the page contains the text.
 func (s *site) shows(text string) {
 	s.Helper()
 	get(s, chromedp.Poll[bool](`document.querySelector("main").innerText.includes(`+quoted(text)+`)`, chromedp.WithPollingTimeout(2*await.Hang())))
@@ -205,7 +200,6 @@ func quoted(value any) string {
 	return string(text)
 }
 
-// shoot saves what the window shows.
 func (s *site) shoot(folder, name, scheme string) {
 	s.Helper()
 	s.scheme(scheme)

@@ -76,7 +76,6 @@ func TestEachStateShowsAtAGlance(t *testing.T) {
 	s.look("broken list")
 }
 
-// rejectConnections makes the database unreachable, for the console and the relay.
 func (s *site) rejectConnections() {
 	s.Helper()
 	config := s.db.Config().Copy()
@@ -143,7 +142,6 @@ func TestChartsAndChangesWorkWithTheKeyboard(t *testing.T) {
 	s.becomes(`[...document.querySelectorAll(".copy")].some((b) => b.innerText === "Copied")`)
 }
 
-// tabTo presses the tab key until the condition is true.
 func (s *site) tabTo(condition string) {
 	s.Helper()
 	var seen []string
@@ -278,7 +276,6 @@ func TestTheConsoleShowsARunningRelay(t *testing.T) {
 	shoot("message", "light")
 }
 
-// becomes waits until the expression is true on the page.
 func (s *site) becomes(expression string) {
 	s.Helper()
 	get(s, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(5*time.Minute)))

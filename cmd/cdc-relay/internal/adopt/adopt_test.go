@@ -50,7 +50,6 @@ func open(t *testing.T, tables ...string) *shop {
 	return s
 }
 
-// insert runs statements of the application, in one transaction each.
 func (s *shop) insert(statements ...string) {
 	s.Helper()
 	for _, sql := range statements {
@@ -112,7 +111,6 @@ func (s *shop) wantEmpty(tables ...string) {
 	}
 }
 
-// is compares the only value of a query, as text.
 func (s *shop) is(want any, sql string, args ...any) {
 	s.Helper()
 	if got := tabletest.One[any](s, sql, args...); fmt.Sprint(got) != fmt.Sprint(want) {

@@ -20,7 +20,6 @@ import (
 
 const someToken = "0123456789abcdef"
 
-// tokenFile writes a token.
 func tokenFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
@@ -51,7 +50,6 @@ func accessOf(t *testing.T, args ...string) Access {
 	return access
 }
 
-// gateOf returns the gate of a console with these flags, and its log.
 func gateOf(t *testing.T, args ...string) (*gate, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer

@@ -58,7 +58,6 @@ func serve(
 	return c, server.URL
 }
 
-// fetch sends a request over a connection of its own.
 func fetch(t *testing.T, method, address string) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(await.Context(t), method, address, http.NoBody)

@@ -14,7 +14,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// topology declares what a test needs in the relay's virtual host.
 func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
 	p.t.Helper()
 	conn := services.DialAMQP(p.t, p.RabbitMQ.Value)

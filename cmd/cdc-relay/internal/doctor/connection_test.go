@@ -98,7 +98,6 @@ func TestSessionsOfTheExaminationAreReadOnly(t *testing.T) {
 	p.examine().wantOthersOK()
 }
 
-// throughPort replaces host and port of a URL, for connections through a pooler or proxy.
 func throughPort(t *testing.T, address, hostport string) string {
 	t.Helper()
 	u := parsed(t, address)

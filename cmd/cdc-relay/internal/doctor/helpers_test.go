@@ -43,7 +43,6 @@ func healthy(t *testing.T, server *services.Postgres) *patient {
 	return p
 }
 
-// onDatabase is a relay whose database is empty.
 func onDatabase(t *testing.T, url string) *patient {
 	t.Helper()
 	name := services.Name(t)
@@ -73,7 +72,6 @@ func (p *patient) connectTo(url string, with map[string]string) {
 	}
 }
 
-// setup does the same as "cdc-relay setup".
 func (p *patient) setup() {
 	p.t.Helper()
 	if _, err := migrations.Restore(p.t.Context(), p.conn, p.Table); err != nil {
@@ -161,7 +159,6 @@ func (r report) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// finding returns the worst finding of this name.
 func (r report) finding(area doctor.Area, name string) doctor.Finding {
 	r.t.Helper()
 	var worst *doctor.Finding
@@ -180,7 +177,6 @@ func rank(level doctor.Level) int {
 	return slices.Index([]doctor.Level{doctor.OK, doctor.Warning, doctor.Problem}, level)
 }
 
-// want expects a finding of this level, with these words in its message or its fix.
 func (r report) want(level doctor.Level, area doctor.Area, name string, words ...string) doctor.Finding {
 	r.t.Helper()
 	f := r.finding(area, name)

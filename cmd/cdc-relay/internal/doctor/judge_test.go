@@ -32,7 +32,6 @@ func defaults() Options {
 	return Options{Table: outbox.Table{Schema: "public", Name: "outbox"}, Slot: "cdc_relay", Publication: "cdc_relay"}
 }
 
-// well are the facts of a healthy database.
 func well() databaseFacts {
 	f := databaseFacts{address: "10.0.0.1:5432", encryption: encryption{tls: &tls.ConnectionState{Version: tls.VersionTLS13}}}
 	f.server.value = serverFacts{

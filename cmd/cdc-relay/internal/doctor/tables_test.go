@@ -66,7 +66,6 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 	})
 }
 
-// partition replaces the outbox by a partitioned table.
 func (p *patient) partition() {
 	p.t.Helper()
 	p.exec("CREATE TABLE parts (LIKE outbox INCLUDING ALL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (1000000)",

@@ -51,7 +51,6 @@ func wantCount(t *testing.T, n *Notices, outcome string, want float64) {
 	}
 }
 
-// graveyard declares an exchange with a queue bound to everything.
 func graveyard(t *testing.T, url string) (exchange string, deliveries <-chan amqp091.Delivery) {
 	t.Helper()
 	conn := services.DialAMQP(t, url)

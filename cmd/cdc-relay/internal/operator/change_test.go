@@ -166,7 +166,6 @@ func TestRetrySkipsLockedRows(t *testing.T) {
 	}
 }
 
-// history creates the table of published messages.
 func (f *fixture) history() {
 	f.Helper()
 	if _, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name()); err != nil {

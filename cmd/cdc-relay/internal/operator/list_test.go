@@ -13,7 +13,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// idsOfPages reads all pages of a list.
 func idsOfPages[T any](t testing.TB, limit int, read func(operator.Page) (operator.Listing[T], error), id func(T) int64) (ids []int64) {
 	t.Helper()
 	ids = []int64{}

@@ -86,7 +86,6 @@ func TestTheVerdictHasTheLevelsOfTheAlerts(t *testing.T) {
 	}
 }
 
-// healthyStats are those of an outbox in which all is well.
 func healthyStats() *Stats {
 	depth, client := int64(0), "10.0.0.7:4242"
 	return &Stats{

@@ -174,7 +174,6 @@ func TestUnsentMetricsAreSentLater(t *testing.T) {
 	_ = os.Remove(path)
 }
 
-// fill fills the buffer of the agent's socket.
 func (a agent) fill() {
 	a.Helper()
 	for full := false; !full; { // a sender has limits of its own
