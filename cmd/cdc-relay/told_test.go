@@ -99,6 +99,9 @@ func TestCommandsTakeTheSettingsOfTheRunningRelay(t *testing.T) {
 			if !strings.Contains(body, "again up to 7 times") {
 				t.Errorf("the console shows %s", body)
 			}
+			if _, body = fetch(t, http.MethodGet, at+"/waiting?state=blocked", nil); !strings.Contains(body, `href="/message?id=-3"`) {
+				t.Errorf("the row behind the dead letter is not blocked: %s", body)
+			}
 
 			// What the user gives counts, and a difference is noted.
 			r := cdcRelay(t, looking, "explain", "1", "--max-retries", "3", "--on-dead-letter", "block")
