@@ -86,8 +86,7 @@ func Parameters() map[string]string {
 		"replication":                   "database",
 		"default_transaction_read_only": "off",     // the publication may have to be created
 		"client_min_messages":           "warning", // Postgres 18 warns about a missing publication
-		// Values in text form must not depend on the settings of role or database.
-		"client_encoding": "UTF8", "DateStyle": "ISO", "TimeZone": "UTC",
+		"client_encoding":               "UTF8",    // other values are binary: no setting changes their form
 	}
 }
 
