@@ -39,9 +39,13 @@ func ExampleRecorder() {
 func ExampleEnqueued() {
 	_ = func(t *testing.T, conn *pgx.Conn) {
 		tx, err := conn.Begin(t.Context())
-		must(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer func() { _ = tx.Rollback(context.Background()) }()
-		must(t, confirmOrder(t.Context(), tx, 42))
+		if err := confirmOrder(t.Context(), tx, 42); err != nil {
+			t.Fatal(err)
+		}
 		sent := outboxtest.Enqueued(t, tx)
 		if len(sent) != 1 || sent[0].RoutingKey != "orders.confirmed" || string(sent[0].Payload) != `{"order_id":42}` {
 			t.Errorf("sent: %+v", sent)
@@ -56,8 +60,12 @@ func ExamplePublisher() {
 		config.DatabaseURL, config.Mode = databaseURL, relay.ModePoll
 		publisher := outboxtest.NewPublisher(nil)
 		r, err := relay.New(config, publisher, slog.Default(), prometheus.NewRegistry())
-		must(t, err)
-		must(t, r.Drain(t.Context()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		if n := len(publisher.Messages()); n != 1 {
 			t.Errorf("%d messages were published", n)
 		}
