@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"bytes"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -136,6 +137,19 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 		if n := sent.count(channelOpen); n > c.most {
 			t.Errorf("%d channels were opened to find %d culprits", n, c.culprits)
 		}
+	}
+}
+
+// An exchange that nothing was published to for longest gives its channel up.
+func TestMoreExchangesThanChannels(t *testing.T) {
+	t.Parallel()
+	u, a, q := withQueue(t)
+	r := startAMQP(t, Config{URL: u + "?channel_max=9"})
+	var k publishtest.Maker
+	for n := range 12 {
+		exchange := fmt.Sprintf("%s_%d", q, n)
+		a.exchange(exchange, "fanout", q, "")
+		publishtest.AllAre(t, r.Answers(t, k.Many(1, exchange, "k")...), outbox.Confirmed)
 	}
 }
 
