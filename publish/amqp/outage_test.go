@@ -160,6 +160,30 @@ func TestABrokerThatStopsReadingDelaysNoResult(t *testing.T) {
 	r.AwaitSince(t, mark, publish.Ready)
 }
 
+// Meanwhile another relay may have taken over.
+func TestAMessageThatWaitedForTheWriterIsMarked(t *testing.T) {
+	t.Parallel()
+	a, q, proxy, u := behindProxy(t)
+	r := startAMQP(t, Config{URL: u})
+	var k publishtest.Maker
+	publishtest.AllAre(t, r.Answers(t, k.Many(1, "", q)...), outbox.Confirmed)
+	proxy.BlackHole(services.Upstream)
+	messages := k.Many(11, "", q)
+	for _, m := range messages[:10] { // they fill the sockets' buffers
+		m.Payload, m.Binary = bytes.Repeat([]byte{1}, 4<<20), true
+	}
+	last := messages[10]
+	last.TakenAt = time.Now()
+	r.PublishAll(messages...)
+	await.Until(t, "another relay may have published it", last.MayBeKnown)
+	proxy.Resume()
+	publishtest.AllAre(t, r.AwaitResults(t, messages...), outbox.Confirmed)
+	arrived := a.drain(q)
+	if arrived[len(arrived)-1].Headers[outbox.PossibleDuplicateHeader] != true {
+		t.Error("it has no mark")
+	}
+}
+
 // suspendQueue suspends the process of a queue: it takes messages and answers none, like a quorum queue without a
 // majority.
 func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue string) {
