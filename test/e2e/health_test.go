@@ -54,6 +54,7 @@ func TestReadyzNamesTheStuckPart(t *testing.T) {
 			return func() { p.postgres.Only(services.Replication).Resume() }
 		},
 		"sweep and settle: ordinary connections black-holed": func(p *proxied, r *relay) func() {
+			p.eventually("the relay streams", func() bool { return r.metric("cdc_relay_stream_connected") == 1 })
 			p.postgres.Only(services.Ordinary).BlackHole()
 			p.insert(nil)
 			r.awaitNotReady(noticeTime, "sweep: not ready, ")
