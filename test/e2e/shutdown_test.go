@@ -215,6 +215,7 @@ func TestTheRelayStopsInTimeWhileItsPublisherHangs(t *testing.T) {
 	w.await(arrived, w.insert(row{}))
 	broker.Rule(endlessConfirm)
 	w.await(arrived, w.insert(row{}))
+	w.emptied() // a confirm of both would leave nothing to wait for
 	w.insert(row{})
 	r.inFlight(1)
 	within(t, "the stop", 10*time.Second, func() { r.stop() })
@@ -230,6 +231,7 @@ func TestARelayWhosePublisherHangsIsNotLive(t *testing.T) {
 	r := w.run("--send-timeout", "1s")
 	broker.Rule(endlessConfirm)
 	w.await(arrived, w.insert(row{}))
+	w.emptied()
 	w.insert(row{})
 	w.eventually("the publisher is not live", func() bool {
 		page, status := r.get("/livez?verbose")
