@@ -102,7 +102,8 @@ func (a *asked) origin(r *http.Request) string {
 		return "/message?" + a.query.Encode()
 	}
 	back := picked{Path: wordsOf(a.Do).path, query: a.query}
-	return back.with("id", "")
+	back.query.Del("id")
+	return back.with("state", r.FormValue("state"))
 }
 
 // ask shows how many rows a change would affect.
