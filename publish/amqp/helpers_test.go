@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"context"
 	"log/slog"
 	"net/url"
 	"sync"
@@ -167,8 +168,18 @@ func behindProxy(t *testing.T) (a *admin, queue string, proxy *services.Proxy, u
 // behindFrames returns a proxy to the shared broker, and the URL with its address.
 func behindFrames(t *testing.T, url string) (frames *services.Frames, behind string) {
 	t.Helper()
-	frames = services.NewFrames(t, services.SharedRabbitMQ(t).Addr())
+	frames = services.NewFrames(t, services.SharedRabbitMQ(t).Addr(), nil)
 	return frames, withHost(t, url, frames.Addr())
+}
+
+// ctl runs rabbitmqctl.
+func ctl(t *testing.T, broker *services.RabbitMQ, args ...string) (output string) {
+	t.Helper()
+	output, err := broker.Ctl(context.Background(), args...)
+	if err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	return output
 }
 
 func withHost(t *testing.T, raw, host string) string {

@@ -77,7 +77,7 @@ func pluginFails(t *testing.T, broker *services.RabbitMQ) {
 	var k publishtest.Maker
 	bad, good := k.Make(x, "k", "text"), k.Make(x, "k", "number")
 	bad.Headers, good.Headers = []byte(`{"n": "one"}`), []byte(`{"n": 1}`)
-	result := publishAlone(t, r, bad)[bad.ID]
+	result := r.publishAlone(t, bad)
 	if result.Reason == outbox.ReasonUnroutable {
 		t.Skip("this RabbitMQ takes the text for another number")
 	}
@@ -87,7 +87,7 @@ func pluginFails(t *testing.T, broker *services.RabbitMQ) {
 	if n := r.CountSince(mark, publish.Ready); n > publish.EndsAlone+1 {
 		t.Errorf("%d connections ended", n)
 	}
-	publishtest.AllAre(t, []outbox.Result{publishAlone(t, r, good)[good.ID]}, outbox.Confirmed)
+	publishtest.AllAre(t, []outbox.Result{r.publishAlone(t, good)}, outbox.Confirmed)
 	a.drain(q)
 }
 
@@ -101,16 +101,14 @@ func TestATopicPermissionRejectsOnlyItsRoutingKeys(t *testing.T) {
 	parsed, err := url.Parse(limited)
 	must(t, err)
 	vhost := strings.TrimPrefix(parsed.Path, "/")
-	if out, err := broker.Ctl(t.Context(), "set_topic_permissions", "-p", vhost, parsed.User.Username(), x, "^open", ""); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	ctl(t, broker, "set_topic_permissions", "-p", vhost, parsed.User.Username(), x, "^open", "")
 	const roundTrip = 100 * time.Millisecond
 	for _, c := range []struct {
 		messages, culprits, most int
 		parameters               string
 	}{{1000, 1, 30, ""}, {1000, 5, 110, "?channel_max=9"}, {40, 40, 100, "?channel_max=5"}} {
 		sent := newMethods(t)
-		distant := services.NewProxy(t, sent.address)
+		distant := services.NewProxy(t, sent.Addr())
 		distant.Delay(roundTrip / 2)
 		r := startAMQP(t, Config{URL: withHost(t, limited, distant.Addr()) + c.parameters})
 		k := publishtest.Maker{ID: int64(c.culprits) * 10_000}
@@ -180,10 +178,7 @@ func channelsWithUnconfirmed(t *testing.T, vhostURL string) int {
 	t.Helper()
 	u, err := url.Parse(vhostURL)
 	must(t, err)
-	out, err := services.SharedRabbitMQ(t).Ctl(t.Context(), "list_channels", "--quiet", "--no-table-headers", "vhost", "messages_unconfirmed")
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out := ctl(t, services.SharedRabbitMQ(t), "list_channels", "--quiet", "--no-table-headers", "vhost", "messages_unconfirmed")
 	n := 0
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); len(f) == 2 && f[0] == strings.TrimPrefix(u.Path, "/") && f[1] != "0" {

@@ -77,7 +77,7 @@ func TestARejectedLookUpIsNotARejectedMessage(t *testing.T) {
 					return frame
 				},
 			})
-			r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
+			r := startAMQP(t, Config{URL: withHost(t, u, f.Addr())})
 			var k publishtest.Maker
 			good := k.Many(100, x, "")
 			publishtest.AllAre(t, r.Answers(t, good...), outbox.Confirmed)
@@ -97,10 +97,9 @@ func TestALookUpThatEndsTheConnectionIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	u, _, x, _ := withExchange(t, "fanout", "")
 	f := startFragile(t, &fragile{code: amqp091.InternalError, harms: isLookUp})
-	r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
+	r := startAMQP(t, Config{URL: withHost(t, u, f.Addr())})
 	var k publishtest.Maker
-	none := func() []*outbox.Message { return nil }
-	results := publishUntilCertain(t, r, k.Many(20, x, ""), none, func() bool { return f.ended.Load() > 1 })
+	results := r.publishUntilCertain(t, k.Many(20, x, ""), nil, func() bool { return f.ended.Load() > 1 })
 	if len(results) != 20 || f.ended.Load() != 1 {
 		t.Errorf("%d of 20 messages have a result, and %d connections ended, want 1", len(results), f.ended.Load())
 	}

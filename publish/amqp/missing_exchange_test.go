@@ -2,7 +2,6 @@ package amqp
 
 import (
 	"encoding/binary"
-	"io"
 	"net"
 	"sync"
 	"testing"
@@ -19,7 +18,7 @@ import (
 func TestAMissingExchangeIsLookedUpOnceASecond(t *testing.T) {
 	vhost, a, q := withQueue(t)
 	sent := newMethods(t)
-	r := startAMQP(t, Config{URL: withHost(t, vhost, sent.address)})
+	r := startAMQP(t, Config{URL: withHost(t, vhost, sent.Addr())})
 	missing := services.Name(t) + "_missing"
 	var k publishtest.Maker
 	good := 0
@@ -63,15 +62,22 @@ var (
 
 // methods is a proxy to a broker that counts the methods of its clients.
 type methods struct {
-	address string
-	mu      sync.Mutex
-	called  map[method]int
+	*services.Frames
+	mu     sync.Mutex
+	called map[method]int
 }
 
 func newMethods(t *testing.T) *methods {
 	t.Helper()
 	m := &methods{called: make(map[method]int)}
-	m.address = services.Between(t, services.SharedRabbitMQ(t).Addr(), m.fromClient, services.Answers)
+	m.Frames = services.NewFrames(t, services.SharedRabbitMQ(t).Addr(), func(_ net.Conn, frame []byte) []byte {
+		if frame[0] == 1 {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.called[method{binary.BigEndian.Uint16(frame[7:]), binary.BigEndian.Uint16(frame[9:])}]++
+		}
+		return frame
+	})
 	return m
 }
 
@@ -79,20 +85,4 @@ func (m *methods) count(one method) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.called[one]
-}
-
-func (m *methods) fromClient(client, server net.Conn) {
-	if _, err := io.CopyN(server, client, int64(len("AMQP")+4)); err != nil {
-		return
-	}
-	for frame := range services.AMQPFrames(client) {
-		if frame[0] == 1 {
-			m.mu.Lock()
-			m.called[method{binary.BigEndian.Uint16(frame[7:]), binary.BigEndian.Uint16(frame[9:])}]++
-			m.mu.Unlock()
-		}
-		if _, err := server.Write(frame); err != nil {
-			return
-		}
-	}
 }

@@ -2,7 +2,6 @@ package amqp
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -57,16 +56,12 @@ func blocked(t *testing.T, broker *services.RabbitMQ) {
 	awaitConfirms(t, r, 100)
 
 	mark := r.Mark()
-	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must(t, broker.RaiseMemoryAlarm(t.Context()))
 	r.AwaitSince(t, mark, publish.Blocked)
 	late := (&publishtest.Maker{ID: 1 << 30}).Make("", q, `{}`)
 	publishtest.AllAre(t, r.Answers(t, late), outbox.NotSent)
 	// rabbitmqctl takes longer than the timeout, so the timeout passes several times.
-	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.9"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must(t, broker.ClearMemoryAlarm(t.Context()))
 	r.AwaitPhase(t, publish.Ready)
 	awaitConfirms(t, r, 100)
 	results := f.end(t)
@@ -90,9 +85,7 @@ func shutdownWhileBlocked(t *testing.T, broker *services.RabbitMQ) {
 	u := broker.URL("")
 	newAdmin(t, u).queue("q", nil)
 	r := startAMQP(t, Config{URL: u})
-	if out, err := broker.Ctl(t.Context(), "set_vm_memory_high_watermark", "absolute", "1MB"); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must(t, broker.RaiseMemoryAlarm(t.Context()))
 	var k publishtest.Maker
 	large := k.Many(20, "", "q")
 	for _, m := range large {
@@ -196,9 +189,7 @@ func suspendQueue(t *testing.T, broker *services.RabbitMQ, vhostURL, queue strin
 	ask := func(what string) {
 		code := fmt.Sprintf("rabbit_amqqueue:with(rabbit_misc:r(<<%q>>, queue, <<%q>>), fun(Q) -> sys:%s(amqqueue:get_pid(Q)) end).",
 			strings.TrimPrefix(u.Path, "/"), queue, what)
-		if out, err := broker.Ctl(context.Background(), "eval", code); err != nil {
-			t.Fatalf("%s: %v: %s", what, err, out)
-		}
+		ctl(t, broker, "eval", code)
 	}
 	ask("suspend")
 	t.Cleanup(func() { ask("resume") })

@@ -99,14 +99,10 @@ func TestAnAuthorizationServiceThatIsDownChargesNobody(t *testing.T) {
 	a.exchange("broken", "topic", "q", "#")
 	for _, part := range []string{"user", "vhost", "resource", "topic"} {
 		setting := fmt.Sprintf(`ok = application:set_env(rabbitmq_auth_backend_http, %s_path, "%s/%[1]s").`, part, service.URL)
-		if output, err := broker.Ctl(t.Context(), "eval", setting); err != nil {
-			t.Fatalf("%v: %s", err, output)
-		}
+		ctl(t, broker, "eval", setting)
 	}
 	const backends = `application:set_env(rabbit, auth_backends, [{rabbit_auth_backend_internal, rabbit_auth_backend_http}]).`
-	if output, err := broker.Ctl(t.Context(), "eval", backends); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+	ctl(t, broker, "eval", backends)
 	r := startAMQP(t, Config{URL: broker.URL("")})
 	var k publishtest.Maker
 	mark := r.Mark()

@@ -270,7 +270,7 @@ func TestMoreExchangesThanLanesArePublished(t *testing.T) {
 		a.exchange(names[i], "fanout", q, "")
 	}
 	sent := newMethods(t)
-	proxy := services.NewProxy(t, sent.address)
+	proxy := services.NewProxy(t, sent.Addr())
 	r := startAMQP(t, Config{URL: withHost(t, u, proxy.Addr())})
 	var k publishtest.Maker
 	published := 0
@@ -324,7 +324,7 @@ func TestCCAndUserIDsOfOthersAreOrdinary(t *testing.T) {
 		t.Skipf("%v: %s", err, out)
 	}
 	sent := newMethods(t)
-	r := startAMQP(t, Config{URL: withHost(t, u, sent.address)})
+	r := startAMQP(t, Config{URL: withHost(t, u, sent.Addr())})
 	var k publishtest.Maker
 	messages := k.Many(400, "", q)
 	for i, m := range messages {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,15 +23,14 @@ import (
 // fragile is a proxy to a broker. It ends the connection at each message with the poison in it, like a bug of the
 // broker or of a plugin.
 type fragile struct {
-	address string
+	*services.Frames
 	// harms reports at which frames of the client the connection ends. changes, if set, changes the others.
 	harms   func(frame []byte) bool
 	changes func(frame []byte) []byte
 	// code is that of connection.close; 0: the connection ends without a reason. reset: not even in order.
-	code    uint16
-	reset   bool
-	writing sync.Mutex   // guards whole frames to clients
-	ended   atomic.Int64 // connections ended because of poison
+	code  uint16
+	reset bool
+	ended atomic.Int64 // connections ended because of poison
 }
 
 var poison = []byte("poison")
@@ -42,26 +40,19 @@ func startFragile(t *testing.T, f *fragile) *fragile {
 	if f.harms == nil {
 		f.harms = func(frame []byte) bool { return bytes.Contains(frame, poison) }
 	}
-	f.address = services.Between(t, services.SharedRabbitMQ(t).Addr(), f.fromClient, f.fromServer)
+	f.Frames = services.NewFrames(t, services.SharedRabbitMQ(t).Addr(), f.fromClient)
 	return f
 }
 
-func (f *fragile) fromClient(client, server net.Conn) {
-	if _, err := io.CopyN(server, client, int64(len("AMQP")+4)); err != nil {
-		return
+func (f *fragile) fromClient(client net.Conn, frame []byte) []byte {
+	switch {
+	case f.harms(frame):
+		f.end(client)
+		return nil
+	case f.changes != nil:
+		return f.changes(frame)
 	}
-	for frame := range services.AMQPFrames(client) {
-		if f.harms(frame) {
-			f.end(client)
-			return
-		}
-		if f.changes != nil {
-			frame = f.changes(frame)
-		}
-		if _, err := server.Write(frame); err != nil {
-			return
-		}
-	}
+	return frame
 }
 
 func (f *fragile) end(client net.Conn) {
@@ -70,24 +61,9 @@ func (f *fragile) end(client net.Conn) {
 		_ = client.(*net.TCPConn).SetLinger(0)
 	}
 	if f.code != 0 {
-		_ = f.write(client, closeFrame(f.code, "INTERNAL_ERROR"))
+		f.Send(client, closeFrame(f.code, "INTERNAL_ERROR"))
 		_, _ = io.Copy(io.Discard, client) // until it has read that
 	}
-}
-
-func (f *fragile) fromServer(client, server net.Conn) {
-	for frame := range services.AMQPFrames(server) {
-		if f.write(client, frame) != nil {
-			return
-		}
-	}
-}
-
-func (f *fragile) write(client net.Conn, frame []byte) error {
-	f.writing.Lock()
-	defer f.writing.Unlock()
-	_, err := client.Write(frame)
-	return err
 }
 
 func closeFrame(code uint16, text string) []byte {
@@ -99,21 +75,23 @@ func closeFrame(code uint16, text string) []byte {
 	return append(append(frame, method...), 0xce)
 }
 
-// publishUntilCertain publishes messages, and repeats those without a certain result until all have one, or until stop
-// returns true after a round. Each round adds new messages.
-func publishUntilCertain(t *testing.T, r *running, messages []*outbox.Message, fresh func() []*outbox.Message, stop func() bool) map[int64]outbox.Result {
+// publishUntilCertain publishes messages, and repeats those without a certain result until all have one, or until
+// enough, if it is set, returns true after a round. Each round adds fresh messages.
+func (r *running) publishUntilCertain(t *testing.T, messages []*outbox.Message, fresh func() []*outbox.Message, enough func() bool) map[int64]outbox.Result {
 	t.Helper()
 	certain := make(map[int64]outbox.Result)
-	for len(messages) > 0 && !stop() {
+	for len(messages) > 0 && (enough == nil || !enough()) {
 		r.AwaitPhase(t, publish.Ready)
+		if fresh != nil {
+			messages = append(messages, fresh()...)
+		}
 		var again []*outbox.Message
-		for _, m := range append(messages, fresh()...) {
+		for _, m := range messages {
 			m := *m
 			again = append(again, &m)
 		}
-		r.PublishAll(again...)
 		messages = nil
-		for _, result := range r.AwaitResults(t, again...) {
+		for _, result := range r.Answers(t, again...) {
 			if result.Outcome == outbox.Unknown || result.Outcome == outbox.NotSent {
 				messages = append(messages, result.Message)
 				continue
@@ -123,8 +101,6 @@ func publishUntilCertain(t *testing.T, r *running, messages []*outbox.Message, f
 	}
 	return certain
 }
-
-func never() bool { return false }
 
 // aFew is how many connections may end because of a message. On a busy machine, one may end after the wait for the
 // message, which does not count.
@@ -146,7 +122,7 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	t.Parallel()
 	u, q, stuck := withStuckQueue(t)
 	f := startFragile(t, &fragile{code: amqp091.InternalError})
-	r := startAMQP(t, Config{URL: withHost(t, u, f.address), SendTimeout: await.Scaled(2 * time.Second)})
+	r := startAMQP(t, Config{URL: withHost(t, u, f.Addr()), SendTimeout: await.Scaled(2 * time.Second)})
 	var k publishtest.Maker
 	messages := k.Many(200, "", q)
 	fresh := func() []*outbox.Message { return k.Many(5, "", q) }
@@ -154,7 +130,7 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	bad.Payload = poison
 	unanswered := (&publishtest.Maker{ID: 1 << 30}).Many(3, "", stuck)
 	rejected := func() bool { return r.hasRejected(bad.ID) }
-	results := publishUntilCertain(t, r, append(unanswered, messages...), fresh, rejected)
+	results := r.publishUntilCertain(t, append(unanswered, messages...), fresh, rejected)
 	of := results[bad.ID]
 	if of.Outcome != outbox.Rejected || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
 		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
@@ -170,11 +146,11 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	if before < 1+publish.EndsAlone || before > aFew {
 		t.Errorf("%d connections ended, want %d or a few more", before, 1+publish.EndsAlone)
 	}
-	results = publishUntilCertain(t, r, []*outbox.Message{bad}, fresh, never)
+	results = r.publishUntilCertain(t, []*outbox.Message{bad}, fresh, nil)
 	if more := f.ended.Load() - before; more < 1 || more > aFew || results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
 	}
-	for _, result := range publishUntilCertain(t, r, k.Many(100, "", q), fresh, never) {
+	for _, result := range r.publishUntilCertain(t, k.Many(100, "", q), fresh, nil) {
 		if result.Outcome != outbox.Confirmed {
 			t.Errorf("afterwards: %+v", result)
 		}
@@ -186,7 +162,7 @@ func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 	t.Parallel()
 	u, _, q := withQueue(t)
 	f := startFragile(t, &fragile{code: amqp091.InternalError})
-	r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
+	r := startAMQP(t, Config{URL: withHost(t, u, f.Addr())})
 	var k publishtest.Maker
 	bad := k.Make("", q, string(poison))
 	const lonely = 4
@@ -196,7 +172,7 @@ func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 		}
 		return k.Many(1, "", q)
 	}
-	results := publishUntilCertain(t, r, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
+	results := r.publishUntilCertain(t, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
 	if results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("%+v", results[bad.ID])
 	}
@@ -205,10 +181,10 @@ func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 	}
 }
 
-// publishAlone publishes messages again and again, with no others, until each is rejected.
-func publishAlone(t *testing.T, r *running, messages ...*outbox.Message) map[int64]outbox.Result {
+// publishAlone publishes a message again and again, with no others, until its result is certain.
+func (r *running) publishAlone(t *testing.T, m *outbox.Message) outbox.Result {
 	t.Helper()
-	return publishUntilCertain(t, r, messages, func() []*outbox.Message { return nil }, never)
+	return r.publishUntilCertain(t, []*outbox.Message{m}, nil, nil)[m.ID]
 }
 
 // Without other messages, the broker shows that it works by its answers to probes.
@@ -236,15 +212,15 @@ func TestAMessageThatEndsConnectionsIsRejectedInAQuietSystem(t *testing.T) {
 				u = limitedUser(t, u, "^"+x+"$")
 			}
 			f := startFragile(t, c.how)
-			r := startAMQP(t, Config{URL: withHost(t, u, f.address)})
+			r := startAMQP(t, Config{URL: withHost(t, u, f.Addr())})
 			messages := (&publishtest.Maker{}).Many(c.bad, x, "")
 			for _, m := range messages {
 				m.Payload = poison
 			}
 			good := (&publishtest.Maker{ID: 100}).Make(x, "", "good")
 			most := int64(publish.EndsTogether + c.bad*(publish.EndsAlone+1))
-			none, tooMany := func() []*outbox.Message { return nil }, func() bool { return f.ended.Load() > most }
-			for _, result := range publishUntilCertain(t, r, messages, none, tooMany) {
+			tooMany := func() bool { return f.ended.Load() > most }
+			for _, result := range r.publishUntilCertain(t, messages, nil, tooMany) {
 				if result.Outcome != outbox.Rejected || result.Reason != outbox.ReasonChannelClosed || !result.MaybeSent ||
 					!strings.Contains(result.Detail, c.want) {
 					t.Errorf("got %+v", result)
@@ -253,9 +229,7 @@ func TestAMessageThatEndsConnectionsIsRejectedInAQuietSystem(t *testing.T) {
 			if tooMany() {
 				t.Errorf("it took more than %d connections", most)
 			}
-			for _, result := range publishAlone(t, r, good) {
-				publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
-			}
+			publishtest.AllAre(t, []outbox.Result{r.publishAlone(t, good)}, outbox.Confirmed)
 			if n := len(a.drain(q)); n != 1 {
 				t.Errorf("%d messages arrived, want 1: a probe must reach no queue", n)
 			}
@@ -282,15 +256,14 @@ func TestAnOutageThatLooksLikeAHarmfulMessageChargesNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFragile(t, how)
-			r := startAMQP(t, Config{URL: withHost(t, services.VHost(t), f.address)})
+			r := startAMQP(t, Config{URL: withHost(t, services.VHost(t), f.Addr())})
 			messages := (&publishtest.Maker{}).Many(3, "", "anywhere")
 			for _, m := range messages {
 				m.Payload = poison
 			}
 			const often = publish.EndsTogether + publish.EndsAlone + 2
 			enough := func() bool { return f.ended.Load() >= often }
-			results := publishUntilCertain(t, r, messages, func() []*outbox.Message { return nil }, enough)
-			for _, result := range results {
+			for _, result := range r.publishUntilCertain(t, messages, nil, enough) {
 				t.Errorf("%+v", result)
 			}
 		})

@@ -35,19 +35,20 @@ func TestTLSToTheBroker(t *testing.T) {
 	t.Run("the broker is silent", func(t *testing.T) { tlsBrokerSilent(t, authority, broker, address) })
 }
 
+// certified returns the parameters of a URL for a client with a certificate of the authority.
+func certified(authority *certs.Authority) url.Values {
+	return url.Values{
+		"cacertfile": {authority.File("ca.pem")}, "server_name_indication": {"localhost"},
+		"certfile": {authority.File("client.pem")}, "keyfile": {authority.File("client.key")},
+	}
+}
+
 // tlsByURL: the URL names the private CA, the client's certificate and the name in the server's certificate.
 func tlsByURL(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
 	stranger := certs.NewAuthority(t)
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
-	right := map[string]string{
-		"cacertfile": authority.File("ca.pem"), "server_name_indication": "localhost",
-		"certfile": authority.File("client.pem"), "keyfile": authority.File("client.key"),
-	}
 	with := func(parameter, value string) string {
-		query := url.Values{}
-		for name, value := range right {
-			query.Set(name, value)
-		}
+		query := certified(authority)
 		if parameter != "" {
 			query.Set(parameter, value)
 		}
@@ -95,20 +96,14 @@ func tlsLogin(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 	}
 	const settings = `ok = application:set_env(rabbit, auth_mechanisms, ['PLAIN', 'AMQPLAIN', 'EXTERNAL']),
 		ok = application:set_env(rabbit, ssl_cert_login_from, common_name).`
-	for _, args := range [][]string{
-		{"eval", settings}, {"add_user", "client", "unknown"}, {"set_permissions", "client", ".*", ".*", ".*"},
-	} {
-		if output, err := broker.Ctl(t.Context(), args...); err != nil {
-			t.Fatalf("%v: %s", err, output)
-		}
-	}
+	ctl(t, broker, "eval", settings)
+	ctl(t, broker, "add_user", "client", "unknown")
+	ctl(t, broker, "set_permissions", "client", ".*", ".*", ".*")
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
 	address.User = nil
-	address.RawQuery = url.Values{
-		"cacertfile": {authority.File("ca.pem")}, "server_name_indication": {"localhost"},
-		"certfile": {authority.File("client.pem")}, "keyfile": {authority.File("client.key")},
-		"auth_mechanism": {"external"},
-	}.Encode()
+	query := certified(authority)
+	query.Set("auth_mechanism", "external")
+	address.RawQuery = query.Encode()
 	r := startAMQP(t, Config{URL: address.String()})
 	var k publishtest.Maker
 	r.publishUntilConfirmed(t, k.Many(100, "", q)...)
@@ -117,10 +112,7 @@ func tlsLogin(t *testing.T, authority *certs.Authority, broker *services.RabbitM
 // tlsBrokerSilent: the deadlines of a socket also work below TLS.
 func tlsBrokerSilent(t *testing.T, authority *certs.Authority, broker *services.RabbitMQ, address url.URL) {
 	q := newAdmin(t, broker.URL("")).queue(services.Name(t), nil)
-	address.RawQuery = url.Values{
-		"cacertfile": {authority.File("ca.pem")}, "server_name_indication": {"localhost"},
-		"certfile": {authority.File("client.pem")}, "keyfile": {authority.File("client.key")},
-	}.Encode()
+	address.RawQuery = certified(authority).Encode()
 	r := startAMQP(t, Config{URL: address.String(), SendTimeout: await.Scaled(time.Second)})
 	var k publishtest.Maker
 	for range 2 { // the first opens the lane

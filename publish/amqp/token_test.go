@@ -38,11 +38,10 @@ func tokenBroker(t *testing.T) (broker *services.RabbitMQ, token func(until time
 		ok = application:set_env(rabbitmq_auth_backend_oauth2, resource_server_id, <<"rabbitmq">>),
 		ok = application:set_env(rabbitmq_auth_backend_oauth2, key_config, [{default_key, <<"k">>}, {signing_keys,
 			#{<<"k">> => {map, #{<<"kty">> => <<"oct">>, <<"k">> => <<"%s">>}}}}]),
+		ok = application:set_env(rabbit, channel_tick_interval, 1000), %% a channel asks again; else after a minute
 		ok = application:set_env(rabbit, auth_backends, [rabbit_auth_backend_oauth2, rabbit_auth_backend_internal]).`,
 		encode(key))
-	if output, err := broker.Ctl(t.Context(), "eval", settings); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+	ctl(t, broker, "eval", settings)
 	return broker, func(until time.Time) string {
 		part := func(value map[string]any) string {
 			text, err := json.Marshal(value)

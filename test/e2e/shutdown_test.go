@@ -190,7 +190,7 @@ func (r *relay) standsBy() bool {
 func (w *world) countsForEver() *services.Frames {
 	w.t.Helper()
 	address := mustURL(w.t, w.broker)
-	broker := services.NewFrames(w.t, address.Host)
+	broker := services.NewFrames(w.t, address.Host, nil)
 	address.Host = broker.Addr()
 	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address.String())
 	return broker

@@ -67,21 +67,29 @@ func AMQPFrames(from io.Reader) func(yield func([]byte) bool) {
 	}
 }
 
-// Frames is a proxy that changes or delays what RabbitMQ sends, frame by frame.
+// Frames is a proxy that changes or delays what RabbitMQ and its clients send, frame by frame.
 type Frames struct {
 	address string
 	rule    atomic.Pointer[FrameRule]
+	client  ClientRule
+	writing sync.Mutex // whole frames to clients
 }
+
+// ClientRule returns what to send for a frame of a client. nil ends the connection.
+type ClientRule func(client net.Conn, frame []byte) []byte
 
 // FrameRule may change a frame, and returns how long to hold it. Other frames do not wait for it.
 type FrameRule func(frame []byte) time.Duration
 
-// NewFrames forwards to target, a broker's host:port, until the test ends.
-func NewFrames(t testing.TB, target string) *Frames {
+// NewFrames forwards to target, a broker's host:port, until the test ends. The rule for clients may be nil.
+func NewFrames(t testing.TB, target string, client ClientRule) *Frames {
 	t.Helper()
-	p := &Frames{}
+	p := &Frames{client: client}
+	if client == nil {
+		p.client = func(_ net.Conn, frame []byte) []byte { return frame }
+	}
 	p.Rule(func([]byte) time.Duration { return 0 })
-	p.address = Between(t, target, func(client, server net.Conn) { _, _ = io.Copy(server, client) }, p.forward)
+	p.address = Between(t, target, p.fromClient, p.fromServer)
 	return p
 }
 
@@ -114,19 +122,32 @@ func IsConfirm(frame []byte) bool {
 // ConfirmTag is where a basic.ack has its delivery tag.
 const ConfirmTag = 11
 
-// forward passes the server's frames on until one side ends.
-func (p *Frames) forward(client, server net.Conn) {
-	var writing sync.Mutex
-	write := func(frame []byte) {
-		writing.Lock()
-		defer writing.Unlock()
-		_, _ = client.Write(frame)
+func (p *Frames) fromClient(client, server net.Conn) {
+	const header = len("AMQP") + 4
+	if _, err := io.CopyN(server, client, int64(header)); err != nil {
+		return
 	}
+	for frame := range AMQPFrames(client) {
+		frame = p.client(client, frame)
+		if _, err := server.Write(frame); err != nil || frame == nil {
+			return
+		}
+	}
+}
+
+func (p *Frames) fromServer(client, server net.Conn) {
 	for frame := range AMQPFrames(server) {
 		if wait := (*p.rule.Load())(frame); wait > 0 {
-			time.AfterFunc(wait, func() { write(frame) })
+			time.AfterFunc(wait, func() { p.Send(client, frame) })
 			continue
 		}
-		write(frame)
+		p.Send(client, frame)
 	}
+}
+
+// Send sends a frame to a client, between those of the server.
+func (p *Frames) Send(client net.Conn, frame []byte) {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	_, _ = client.Write(frame)
 }
