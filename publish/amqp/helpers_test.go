@@ -3,7 +3,9 @@ package amqp
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 
@@ -18,32 +20,13 @@ import (
 // running is a publisher that runs.
 type running struct{ *publishtest.Running }
 
-// publishUntilConfirmed publishes messages, and copies of those that got no answer, as the relay would: a busy broker may
-// take longer than the short send timeout of a test. It returns all results.
-func (r *running) publishUntilConfirmed(t *testing.T, messages ...*outbox.Message) (results []outbox.Result) {
+// publishUntilConfirmed publishes messages until all are confirmed: a busy broker may take longer than the short send
+// timeout of a test. It returns all results.
+func (r *running) publishUntilConfirmed(t *testing.T, messages ...*outbox.Message) []outbox.Result {
 	t.Helper()
-	for round := 0; len(messages) > 0; round++ {
-		if round == 20 {
-			t.Fatalf("%d messages are not confirmed in %d rounds, the last because %s", len(messages), round, results[len(results)-1].Detail)
-		}
-		r.AwaitPhase(t, publish.Ready)
-		r.PublishAll(messages...)
-		var again []*outbox.Message
-		for _, result := range r.AwaitResults(t, messages...) {
-			results = append(results, result)
-			switch result.Outcome {
-			case outbox.Confirmed:
-			case outbox.NotSent, outbox.Unknown:
-				m := *result.Message
-				m.PossibleDuplicate = m.PossibleDuplicate || result.MayHaveArrived()
-				again = append(again, &m)
-			default:
-				t.Errorf("message %d: %s (%s)", result.Message.ID, result.Outcome, result.Detail)
-			}
-		}
-		messages = again
-	}
-	return results
+	certain, all := r.Settle(t, messages, nil, nil)
+	publishtest.AllAre(t, slices.Collect(maps.Values(certain)), outbox.Confirmed)
+	return all
 }
 
 func start(t *testing.T, p publish.Publisher) *running {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -99,11 +101,11 @@ func TestALookUpThatEndsTheConnectionIsNotRepeated(t *testing.T) {
 	f := startFragile(t, &fragile{code: amqp091.InternalError, harms: isLookUp})
 	r := startAMQP(t, Config{URL: withHost(t, u, f.Addr())})
 	var k publishtest.Maker
-	results := r.publishUntilCertain(t, k.Many(20, x, ""), nil, func() bool { return f.ended.Load() > 1 })
+	results, _ := r.Settle(t, k.Many(20, x, ""), nil, func(publishtest.Settled) bool {
+		return f.ended.Load() > 1
+	})
 	if len(results) != 20 || f.ended.Load() != 1 {
 		t.Errorf("%d of 20 messages have a result, and %d connections ended, want 1", len(results), f.ended.Load())
 	}
-	for _, result := range results {
-		publishtest.AllAre(t, []outbox.Result{result}, outbox.Confirmed)
-	}
+	publishtest.AllAre(t, slices.Collect(maps.Values(results)), outbox.Confirmed)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -75,47 +76,9 @@ func closeFrame(code uint16, text string) []byte {
 	return append(append(frame, method...), 0xce)
 }
 
-// publishUntilCertain publishes messages, and repeats those without a certain result until all have one, or until
-// enough, if it is set, returns true after a round. Each round adds fresh messages.
-func (r *running) publishUntilCertain(t *testing.T, messages []*outbox.Message, fresh func() []*outbox.Message, enough func() bool) map[int64]outbox.Result {
-	t.Helper()
-	certain := make(map[int64]outbox.Result)
-	for len(messages) > 0 && (enough == nil || !enough()) {
-		r.AwaitPhase(t, publish.Ready)
-		if fresh != nil {
-			messages = append(messages, fresh()...)
-		}
-		var again []*outbox.Message
-		for _, m := range messages {
-			m := *m
-			again = append(again, &m)
-		}
-		messages = nil
-		for _, result := range r.Answers(t, again...) {
-			if result.Outcome == outbox.Unknown || result.Outcome == outbox.NotSent {
-				messages = append(messages, result.Message)
-				continue
-			}
-			certain[result.Message.ID] = result
-		}
-	}
-	return certain
-}
-
 // aFew is how many connections may end because of a message. On a busy machine, one may end after the wait for the
 // message, which does not count.
 const aFew = 4 * publish.EndsAlone
-
-func (r *running) hasRejected(id int64) bool {
-	r.Mu.Lock()
-	defer r.Mu.Unlock()
-	for m, results := range r.Results {
-		if m.ID == id && slices.ContainsFunc(results, func(result outbox.Result) bool { return result.Outcome == outbox.Rejected }) {
-			return true
-		}
-	}
-	return false
-}
 
 // All others leave and are not charged, neither those in flight with it nor those for a queue that never answers.
 func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
@@ -129,32 +92,26 @@ func TestAMessageThatEndsEveryConnectionIsRejected(t *testing.T) {
 	bad := messages[100]
 	bad.Payload = poison
 	unanswered := (&publishtest.Maker{ID: 1 << 30}).Many(3, "", stuck)
-	rejected := func() bool { return r.hasRejected(bad.ID) }
-	results := r.publishUntilCertain(t, append(unanswered, messages...), fresh, rejected)
+	rejected := func(certain publishtest.Settled) bool { return certain[bad.ID].Outcome == outbox.Rejected }
+	results, _ := r.Settle(t, append(unanswered, messages...), fresh, rejected)
 	of := results[bad.ID]
 	if of.Outcome != outbox.Rejected || of.Reason != outbox.ReasonChannelClosed || !of.MaybeSent ||
 		!strings.Contains(of.Detail, "INTERNAL_ERROR (541)") {
 		t.Errorf("the message: %+v", of)
 	}
 	delete(results, bad.ID)
-	for _, result := range results {
-		if result.Outcome != outbox.Confirmed {
-			t.Errorf("another: %+v", result)
-		}
-	}
+	publishtest.AllAre(t, slices.Collect(maps.Values(results)), outbox.Confirmed)
 	before := f.ended.Load()
 	if before < 1+publish.EndsAlone || before > aFew {
 		t.Errorf("%d connections ended, want %d or a few more", before, 1+publish.EndsAlone)
 	}
-	results = r.publishUntilCertain(t, []*outbox.Message{bad}, fresh, nil)
+	again := *bad
+	results, _ = r.Settle(t, []*outbox.Message{&again}, fresh, nil)
 	if more := f.ended.Load() - before; more < 1 || more > aFew || results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("the next attempt cost %d connections: %+v", more, results[bad.ID])
 	}
-	for _, result := range r.publishUntilCertain(t, k.Many(100, "", q), fresh, nil) {
-		if result.Outcome != outbox.Confirmed {
-			t.Errorf("afterwards: %+v", result)
-		}
-	}
+	results, _ = r.Settle(t, k.Many(100, "", q), fresh, nil)
+	publishtest.AllAre(t, slices.Collect(maps.Values(results)), outbox.Confirmed)
 }
 
 // Later messages for the same queue overtake it.
@@ -172,7 +129,9 @@ func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 		}
 		return k.Many(1, "", q)
 	}
-	results := r.publishUntilCertain(t, []*outbox.Message{bad}, one, func() bool { return r.hasRejected(bad.ID) })
+	results, _ := r.Settle(t, []*outbox.Message{bad}, one, func(certain publishtest.Settled) bool {
+		return certain[bad.ID].Outcome == outbox.Rejected
+	})
 	if results[bad.ID].Outcome != outbox.Rejected {
 		t.Errorf("%+v", results[bad.ID])
 	}
@@ -184,7 +143,8 @@ func TestAMessageThatEndsConnectionsIsRejectedUnderLowTraffic(t *testing.T) {
 // publishAlone publishes a message again and again, with no others, until its result is certain.
 func (r *running) publishAlone(t *testing.T, m *outbox.Message) outbox.Result {
 	t.Helper()
-	return r.publishUntilCertain(t, []*outbox.Message{m}, nil, nil)[m.ID]
+	certain, _ := r.Settle(t, []*outbox.Message{m}, nil, nil)
+	return certain[m.ID]
 }
 
 // Without other messages, the broker shows that it works by its answers to probes.
@@ -219,14 +179,15 @@ func TestAMessageThatEndsConnectionsIsRejectedInAQuietSystem(t *testing.T) {
 			}
 			good := (&publishtest.Maker{ID: 100}).Make(x, "", "good")
 			most := int64(publish.EndsTogether + c.bad*(publish.EndsAlone+1))
-			tooMany := func() bool { return f.ended.Load() > most }
-			for _, result := range r.publishUntilCertain(t, messages, nil, tooMany) {
+			tooMany := func(publishtest.Settled) bool { return f.ended.Load() > most }
+			results, _ := r.Settle(t, messages, nil, tooMany)
+			for _, result := range results {
 				if result.Outcome != outbox.Rejected || result.Reason != outbox.ReasonChannelClosed || !result.MaybeSent ||
 					!strings.Contains(result.Detail, c.want) {
 					t.Errorf("got %+v", result)
 				}
 			}
-			if tooMany() {
+			if tooMany(nil) {
 				t.Errorf("it took more than %d connections", most)
 			}
 			publishtest.AllAre(t, []outbox.Result{r.publishAlone(t, good)}, outbox.Confirmed)
@@ -262,9 +223,9 @@ func TestAnOutageThatLooksLikeAHarmfulMessageChargesNobody(t *testing.T) {
 				m.Payload = poison
 			}
 			const often = publish.EndsTogether + publish.EndsAlone + 2
-			enough := func() bool { return f.ended.Load() >= often }
-			for _, result := range r.publishUntilCertain(t, messages, nil, enough) {
-				t.Errorf("%+v", result)
+			enough := func(publishtest.Settled) bool { return f.ended.Load() >= often }
+			if results, _ := r.Settle(t, messages, nil, enough); len(results) > 0 {
+				t.Errorf("%+v", results)
 			}
 		})
 	}

@@ -13,33 +13,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// settle publishes messages until each is confirmed or rejected, and sends the others again, as the relay would. It
-// returns the last results.
-func settle(t *testing.T, r *publishtest.Running, messages ...*outbox.Message) map[int64]outbox.Result {
-	t.Helper()
-	settled := make(map[int64]outbox.Result)
-	for round := 0; len(messages) > 0; round++ {
-		if round == 50 {
-			t.Fatalf("%d messages are not settled in %d rounds", len(messages), round)
-		}
-		r.AwaitPhase(t, publish.Ready)
-		r.PublishAll(messages...)
-		var again []*outbox.Message
-		for _, result := range r.AwaitResults(t, messages...) {
-			switch result.Outcome {
-			case outbox.NotSent, outbox.Unknown:
-				m := *result.Message
-				m.PossibleDuplicate = m.PossibleDuplicate || result.MayHaveArrived()
-				again = append(again, &m)
-			default:
-				settled[result.Message.ID] = result
-			}
-		}
-		messages = again
-	}
-	return settled
-}
-
 // Such a message makes every handler end or hang. All others are confirmed, whether the handler answers them one at a
 // time or together.
 func TestRejectsAMessageThatBreaksEveryHandler(t *testing.T) {
@@ -62,7 +35,7 @@ func TestRejectsAMessageThatBreaksEveryHandler(t *testing.T) {
 				poison := k.Make("x", "k", `{"do":"`+do+`"}`)
 				messages = append(append(messages[:5:5], poison), messages[5:]...)
 				for range 2 { // the second attempt is rejected too
-					settled := settle(t, r, messages...)
+					settled, _ := r.Settle(t, messages, nil, nil)
 					for id, result := range settled {
 						if id != poison.ID && result.Outcome != outbox.Confirmed {
 							t.Errorf("message %d: %v (%s: %s)", id, result.Outcome, result.Reason, result.Detail)
@@ -86,7 +59,7 @@ func TestRejectsAMessageAfterWhichNoOtherComes(t *testing.T) {
 	r := handling(t)
 	var k publishtest.Maker
 	good, poison := k.Make("x", "k", `{}`), k.Make("x", "k", `{"do":"crash"}`)
-	if settled := settle(t, r, good, poison); settled[good.ID].Outcome != outbox.Confirmed || settled[poison.ID].Outcome != outbox.Rejected {
+	if settled, _ := r.Settle(t, []*outbox.Message{good, poison}, nil, nil); settled[good.ID].Outcome != outbox.Confirmed || settled[poison.ID].Outcome != outbox.Rejected {
 		t.Errorf("got %+v", settled)
 	}
 }

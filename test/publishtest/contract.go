@@ -109,8 +109,7 @@ func confirmedArrives(t *testing.T, c Subject) {
 	lying := k.Make(c.Exchange, c.Key, `{"lying":true}`)
 	messages = append(messages, binary, again, lying)
 
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	AllAre(t, r.Answers(t, messages...), outbox.Confirmed)
 	late := lateConfirmed(t, r, k.Make(c.Exchange, c.Key, `{"late":true}`))
 	messages = append(messages, late)
@@ -132,6 +131,13 @@ func confirmedArrives(t *testing.T, c Subject) {
 			t.Errorf("message %d arrived as %+v, want %+v", m.ID, got, want)
 		}
 	}
+}
+
+func ready(t *testing.T, c Subject) *Running {
+	t.Helper()
+	r := Start(t, c.Publisher)
+	r.AwaitPhase(t, publish.Ready)
+	return r
 }
 
 // lateConfirmed publishes a message that was taken long ago, again while this machine is too slow to send it in time.
@@ -162,8 +168,7 @@ func impossibleHarmsNone(t *testing.T, c Subject) {
 	messages[30].RoutingKey = strings.Repeat("k", 256)
 	messages[40].Headers = []byte(`{"big": "` + strings.Repeat("x", 140_000) + `"}`)
 
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	for i, result := range r.Answers(t, messages...) {
 		want := outbox.Confirmed
 		if bad[i] != "" {
@@ -193,8 +198,7 @@ func unroutableIsRejected(t *testing.T, c Subject) {
 			m.RoutingKey = c.Nowhere
 		}
 	}
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	r.PublishAll(messages...)
 	want := 0
 	for i, result := range r.AwaitResults(t, messages...) {
@@ -219,8 +223,7 @@ func expiredIsNotSent(t *testing.T, c Subject) {
 	messages := k.Many(3, c.Exchange, c.Key)
 	messages[0].Deadline = new(time.Now().Add(time.Hour))
 	messages[1].Deadline = new(time.Now().Add(-time.Hour))
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	for i, result := range r.Answers(t, messages...) {
 		expired := result.Outcome == outbox.Impossible && result.Reason == outbox.ReasonExpired
 		if expired != (i == 1) {
@@ -263,8 +266,7 @@ func expirationIsTheSmallerTime(t *testing.T, c Subject) {
 			messages[i].Deadline = new(time.Now().Add(test.left))
 		}
 	}
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	AllAre(t, r.Answers(t, messages...), outbox.Confirmed)
 	r.Stop(t)
 	arrived := c.Arrived()
@@ -280,8 +282,7 @@ func expirationIsTheSmallerTime(t *testing.T, c Subject) {
 }
 
 func concurrentCallers(t *testing.T, c Subject) {
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	const callers, each = 8, 100
 	all := make([][]*outbox.Message, callers)
 	var wait sync.WaitGroup
@@ -301,8 +302,7 @@ func concurrentCallers(t *testing.T, c Subject) {
 }
 
 func publishAfterTheEnd(t *testing.T, c Subject) {
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	r.Stop(t)
 	r.AwaitPhase(t, publish.Closed)
 	var k Maker
@@ -314,8 +314,7 @@ func publishAfterTheEnd(t *testing.T, c Subject) {
 func cancelWithMessagesInFlight(t *testing.T, c Subject) {
 	var k Maker
 	messages := k.Many(1000, c.Exchange, c.Key)
-	r := Start(t, c.Publisher)
-	r.AwaitPhase(t, publish.Ready)
+	r := ready(t, c)
 	r.PublishAll(messages...)
 	r.Cancel()
 	<-r.Done

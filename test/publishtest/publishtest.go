@@ -248,3 +248,37 @@ func (r *Running) Answers(t *testing.T, messages ...*outbox.Message) []outbox.Re
 	r.PublishAll(messages...)
 	return r.AwaitResults(t, messages...)
 }
+
+// Settled are certain results by the id of the message.
+type Settled map[int64]outbox.Result
+
+// Settle publishes messages, and again those without a certain result, as the relay would, until all have one, or until
+// enough, if it is set, returns true after a round. Each round adds fresh messages. It returns the certain results,
+// and all.
+func (r *Running) Settle(
+	t *testing.T, messages []*outbox.Message, fresh func() []*outbox.Message, enough func(Settled) bool,
+) (certain Settled, all []outbox.Result) {
+	t.Helper()
+	certain = make(Settled)
+	for round := 0; len(messages) > 0 && (enough == nil || !enough(certain)); round++ {
+		if round == 100 {
+			t.Fatalf("%d messages are not settled in %d rounds, the last because %s", len(messages), round, all[len(all)-1].Detail)
+		}
+		r.AwaitPhase(t, publish.Ready)
+		if fresh != nil {
+			messages = append(messages, fresh()...)
+		}
+		results := r.Answers(t, messages...)
+		all, messages = append(all, results...), nil
+		for _, result := range results {
+			if result.Outcome == outbox.NotSent || result.Outcome == outbox.Unknown {
+				again := *result.Message
+				again.PossibleDuplicate = again.PossibleDuplicate || result.MayHaveArrived()
+				messages = append(messages, &again)
+				continue
+			}
+			certain[result.Message.ID] = result
+		}
+	}
+	return certain, all
+}
