@@ -9,7 +9,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -86,25 +85,6 @@ func newOnNodes(t *testing.T, vhost string, timeout time.Duration, hosts ...stri
 	return p, log
 }
 
-// silent accepts connections and says nothing. Its connections are sent to the channel.
-func silent(t *testing.T) (address string, accepted <-chan net.Conn) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	conns := make(chan net.Conn, 16)
-	var accepting sync.WaitGroup
-	accepting.Go(func() {
-		for conn, err := listener.Accept(); err == nil; conn, err = listener.Accept() {
-			conns <- conn
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		accepting.Wait()
-	})
-	return listener.Addr().String(), conns
-}
-
 func closedPort(t *testing.T) string {
 	t.Helper()
 	port, err := services.FreePort()
@@ -117,16 +97,18 @@ func closedPort(t *testing.T) string {
 func TestANodeThatAnswersIsUsedBesideOthersThatDoNot(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)
-	mute, accepted := silent(t)
+	ended := make(chan error, 1)
+	mute := services.Serve(t, func(client net.Conn) { // and says nothing
+		_, err := io.Copy(io.Discard, client)
+		ended <- err
+	})
 	refusing := closedPort(t)
 	p, log := newOnNodes(t, broker.VHost(t), 24*time.Hour, mute, refusing, broker.Addr())
 	r := start(t, p)
 	r.AwaitPhase(t, publish.Ready)
-	conn := await.Receive(t, "the silent node is tried", accepted)
-	if _, err := io.Copy(io.Discard, conn); err != nil {
-		t.Errorf("the connection to the silent node is not closed: %v", err)
+	if err := await.Receive(t, "the silent node is tried, and its connection closed", ended); err != nil {
+		t.Error(err)
 	}
-	_ = conn.Close()
 	got := log.connected(t)
 	if got.Address != broker.Addr() || got.Attempts != 3 || !strings.Contains(got.Failed, refusing) {
 		t.Errorf("logged %+v, want %s at the third attempt, and that %s failed", got, broker.Addr(), refusing)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 )
@@ -34,51 +33,30 @@ type Policy struct {
 // ApplyToQueues is a value of [Policy.ApplyTo]; "exchanges" is another one.
 const ApplyToQueues = "queues"
 
-func (r *RabbitMQ) manageCall(ctx context.Context, method string, body any, path ...string) ([]byte, error) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	address := "/api"
-	for _, element := range path {
-		address += "/" + url.PathEscape(element)
-	}
-	return r.manage.ask(ctx, method, address, string(text))
-}
-
 // AddVHost creates a virtual host in which the user of URL has all permissions. The second call gives them: only some
 // versions give them to the creator.
 func (r *RabbitMQ) AddVHost(ctx context.Context, name string) error {
-	if _, err := r.manageCall(ctx, http.MethodPut, struct{}{}, "vhosts", name); err != nil {
-		return fmt.Errorf("add the virtual host %s: %w", name, err)
+	if err := r.manage.put(ctx, struct{}{}, "vhosts", name); err != nil {
+		return err
 	}
 	return r.Permit(ctx, name, r.address.User.Username(), AllPermissions())
 }
 
 // DeleteVHost removes a virtual host with its content, and closes the connections to it.
 func (r *RabbitMQ) DeleteVHost(ctx context.Context, name string) error {
-	if _, err := r.manageCall(ctx, http.MethodDelete, nil, "vhosts", name); err != nil {
-		return fmt.Errorf("delete the virtual host %s: %w", name, err)
-	}
-	return nil
+	return r.manage.remove(ctx, "vhosts", name)
 }
 
 // AddUser creates a user without permissions, or changes its password.
 func (r *RabbitMQ) AddUser(ctx context.Context, name, password string) error {
 	user := map[string]string{"password": password, "tags": ""}
-	if _, err := r.manageCall(ctx, http.MethodPut, user, "users", name); err != nil {
-		return fmt.Errorf("add the user %s: %w", name, err)
-	}
-	return nil
+	return r.manage.put(ctx, user, "users", name)
 }
 
 // Permit replaces a user's permissions in a virtual host. Open channels keep the permissions that they have used, until
 // they are closed or [RabbitMQ.ForgetPermissions] is called.
 func (r *RabbitMQ) Permit(ctx context.Context, vhost, user string, permissions Permissions) error {
-	if _, err := r.manageCall(ctx, http.MethodPut, permissions, "permissions", vhost, user); err != nil {
-		return fmt.Errorf("permit %s in %s: %w", user, vhost, err)
-	}
-	return nil
+	return r.manage.put(ctx, permissions, "permissions", vhost, user)
 }
 
 // ForgetPermissions makes all open channels look their permissions up again, as an
@@ -86,26 +64,18 @@ func (r *RabbitMQ) Permit(ctx context.Context, vhost, user string, permissions P
 func (r *RabbitMQ) ForgetPermissions(ctx context.Context) error {
 	const program = `Forget = fun(State) -> put(permission_cache, []), put(topic_permission_cache, []), State end,
 		[catch sys:replace_state(P, Forget) || P <- rabbit_channel:list_local()], ok.`
-	if _, err := r.Ctl(ctx, "eval", program); err != nil {
-		return fmt.Errorf("forget permissions: %w", err)
-	}
-	return nil
+	_, err := r.eval(ctx, program)
+	return err
 }
 
 // SetPolicy creates or replaces a policy of a virtual host.
 func (r *RabbitMQ) SetPolicy(ctx context.Context, vhost, name string, policy Policy) error {
-	if _, err := r.manageCall(ctx, http.MethodPut, policy, "policies", vhost, name); err != nil {
-		return fmt.Errorf("set the policy %s of %s: %w", name, vhost, err)
-	}
-	return nil
+	return r.manage.put(ctx, policy, "policies", vhost, name)
 }
 
 // DeletePolicy removes a policy of a virtual host.
 func (r *RabbitMQ) DeletePolicy(ctx context.Context, vhost, name string) error {
-	if _, err := r.manageCall(ctx, http.MethodDelete, nil, "policies", vhost, name); err != nil {
-		return fmt.Errorf("delete the policy %s of %s: %w", name, vhost, err)
-	}
-	return nil
+	return r.manage.remove(ctx, "policies", vhost, name)
 }
 
 // Definitions are the queues, declared exchanges, bindings and policies of a virtual host, without the messages.
@@ -117,9 +87,9 @@ type Definitions struct {
 
 // Definitions reads the definitions of a virtual host.
 func (r *RabbitMQ) Definitions(ctx context.Context, vhost string) (*Definitions, error) {
-	content, err := r.manageCall(ctx, http.MethodGet, nil, "definitions", vhost)
+	content, err := r.manage.call(ctx, http.MethodGet, nil, "definitions", vhost)
 	if err != nil {
-		return nil, fmt.Errorf("read the definitions of %s: %w", vhost, err)
+		return nil, err
 	}
 	type named []struct {
 		Name string `json:"name"`
@@ -139,27 +109,20 @@ func (r *RabbitMQ) Definitions(ctx context.Context, vhost string) (*Definitions,
 
 // Restore creates the missing parts of the definitions again.
 func (r *RabbitMQ) Restore(ctx context.Context, vhost string, definitions *Definitions) error {
-	if _, err := r.manageCall(ctx, http.MethodPost, definitions.all, "definitions", vhost); err != nil {
-		return fmt.Errorf("restore %s: %w", vhost, err)
-	}
-	return nil
+	_, err := r.manage.call(ctx, http.MethodPost, definitions.all, "definitions", vhost)
+	return err
 }
 
 // Flush writes metadata to disk. The broker keeps changes of queues and bindings in memory for up to two seconds;
 // SIGKILL would lose them.
 func (r *RabbitMQ) Flush(ctx context.Context) error {
-	if _, err := r.Ctl(ctx, "eval", "mnesia:sync_log()."); err != nil {
-		return fmt.Errorf("flush the broker's metadata: %w", err)
-	}
-	return nil
+	_, err := r.eval(ctx, "mnesia:sync_log().")
+	return err
 }
 
 // DeleteExchange removes an exchange with its bindings.
 func (r *RabbitMQ) DeleteExchange(ctx context.Context, vhost, name string) error {
-	if _, err := r.manageCall(ctx, http.MethodDelete, nil, "exchanges", vhost, name); err != nil {
-		return fmt.Errorf("delete the exchange %s of %s: %w", name, vhost, err)
-	}
-	return nil
+	return r.manage.remove(ctx, "exchanges", vhost, name)
 }
 
 // Unsettled counts the messages of a virtual host that are in a queue, delivered and not acknowledged, or published and
@@ -171,15 +134,7 @@ func (r *RabbitMQ) Unsettled(ctx context.Context, vhost string) (int, error) {
 		Of = fun(C) -> case catch rabbit_channel:info(C, [vhost, messages_unconfirmed]) of
 			[{vhost, %[1]s}, {messages_unconfirmed, N}] -> N; _ -> 0 end end,
 		Sum(Queued) + Sum([Of(C) || C <- rabbit_channel:list()]).`
-	output, err := r.Ctl(ctx, "eval", fmt.Sprintf(program, erlangText(vhost)))
-	if err != nil {
-		return 0, fmt.Errorf("count the messages of %s: %w", vhost, err)
-	}
-	messages, err := strconv.Atoi(strings.TrimSpace(output))
-	if err != nil {
-		return 0, fmt.Errorf("count the messages of %s: rabbitmqctl answered %q", vhost, output)
-	}
-	return messages, nil
+	return r.count(ctx, fmt.Sprintf(program, erlangText(vhost)))
 }
 
 // RaiseMemoryAlarm sets the memory limit so low that the broker blocks every publishing connection. It returns when the
@@ -197,14 +152,11 @@ func (r *RabbitMQ) ClearMemoryAlarm(ctx context.Context) error {
 func (r *RabbitMQ) setMemoryLimit(ctx context.Context, limit string, wantAlarm bool) error {
 	const program = `vm_memory_monitor:set_vm_memory_high_watermark(%s),
 		lists:any(fun({{resource_limit, memory, N}, _}) -> N =:= node(); (_) -> false end, rabbit_alarm:get_alarms()).`
-	output, err := r.Ctl(ctx, "eval", fmt.Sprintf(program, limit))
-	if err != nil {
-		return fmt.Errorf("set the memory limit: %w", err)
+	alarm, err := r.eval(ctx, fmt.Sprintf(program, limit))
+	if err == nil && alarm != strconv.FormatBool(wantAlarm) {
+		err = fmt.Errorf("set the memory limit: there is an alarm: %s, want %t", alarm, wantAlarm)
 	}
-	if alarm := strings.TrimSpace(output); alarm != strconv.FormatBool(wantAlarm) {
-		return fmt.Errorf("set the memory limit: there is an alarm: %s, want %t", alarm, wantAlarm)
-	}
-	return nil
+	return err
 }
 
 // CloseConnections closes the AMQP connections with a client name that begins with nameBegins, or all if it is empty.
@@ -217,15 +169,21 @@ func (r *RabbitMQ) CloseConnections(ctx context.Context, nameBegins, reason stri
 			string:prefix(Name, %s) =/= nomatch
 		end,
 		length([rabbit_networking:close_connection(P, %s) || P <- rabbit_networking:local_connections(), Begins(P)]).`
-	output, err := r.Ctl(ctx, "eval", fmt.Sprintf(program, erlangText(nameBegins), erlangText(reason)))
+	return r.count(ctx, fmt.Sprintf(program, erlangText(nameBegins), erlangText(reason)))
+}
+
+// eval returns the value of an Erlang program that the broker runs.
+func (r *RabbitMQ) eval(ctx context.Context, program string) (string, error) {
+	output, err := r.Ctl(ctx, "eval", program)
+	return strings.TrimSpace(output), err
+}
+
+func (r *RabbitMQ) count(ctx context.Context, program string) (int, error) {
+	output, err := r.eval(ctx, program)
 	if err != nil {
-		return 0, fmt.Errorf("close connections: %w", err)
+		return 0, err
 	}
-	closed, err := strconv.Atoi(strings.TrimSpace(output))
-	if err != nil {
-		return 0, fmt.Errorf("close connections: rabbitmqctl answered %q", output)
-	}
-	return closed, nil
+	return strconv.Atoi(output)
 }
 
 func erlangText(text string) string {
@@ -235,8 +193,6 @@ func erlangText(text string) string {
 // Upgrade runs a step of rabbitmq-upgrade. "drain" closes client connections and hands queue leaders to other nodes;
 // "revive", or a restart, ends that. "await_online_quorum_plus_one" waits until every quorum queue can lose this node.
 func (r *RabbitMQ) Upgrade(ctx context.Context, step string) error {
-	if _, err := r.tools.run(ctx, "rabbitmq-upgrade", step); err != nil {
-		return fmt.Errorf("rabbitmq-upgrade %s: %w", step, err)
-	}
-	return nil
+	_, err := r.tools.run(ctx, "rabbitmq-upgrade", step)
+	return err
 }

@@ -1,7 +1,9 @@
 package services
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 )
 
 // management is the broker's HTTP API. It creates a virtual host in milliseconds; rabbitmqctl takes seconds.
@@ -26,14 +27,23 @@ func managementAt(host string, port int) management {
 	return management{URL: address.String()}
 }
 
-// ask keeps no connection open: tests would report an idle one as a leak.
-func (m management) ask(ctx context.Context, method, path, body string) ([]byte, error) {
+// call sends a body and returns the answer. Its errors name the call. It keeps no connection open: tests would report an
+// idle one as a leak.
+func (m management) call(ctx context.Context, method string, body any, path ...string) ([]byte, error) {
 	if m.URL == "" {
 		return nil, errors.New("this broker has no management API that is known here")
 	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	address := "/api"
+	for _, element := range path {
+		address += "/" + url.PathEscape(element)
+	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, method, m.URL+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, m.URL+address, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +56,17 @@ func (m management) ask(ctx context.Context, method, path, body string) ([]byte,
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode >= http.StatusMultipleChoices {
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
-		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+		return nil, fmt.Errorf("%s %s: %s: %s", method, address, response.Status, text)
 	}
 	return io.ReadAll(response.Body)
+}
+
+func (m management) put(ctx context.Context, body any, path ...string) error {
+	_, err := m.call(ctx, http.MethodPut, body, path...)
+	return err
+}
+
+func (m management) remove(ctx context.Context, path ...string) error {
+	_, err := m.call(ctx, http.MethodDelete, nil, path...)
+	return err
 }

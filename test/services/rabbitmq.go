@@ -79,6 +79,6 @@ func (r *RabbitMQ) connect(ctx context.Context) error {
 	if r.manage.URL == "" {
 		return nil
 	}
-	_, err = r.manage.ask(ctx, http.MethodGet, "/api/vhosts", "")
+	_, err = r.manage.call(ctx, http.MethodGet, nil, "vhosts")
 	return err
 }
