@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"strconv"
@@ -110,11 +111,7 @@ func TestAMessageCarriesItsRemainingTime(t *testing.T) {
 	for _, left := range []time.Duration{0, -time.Hour, math.MinInt64} {
 		m := wellFormed()
 		m.Deadline = new(time.Now().Add(left))
-		_, err := Encode(m, testLimits, false)
-		var bad *invalid
-		if !errors.As(err, &bad) || bad.reason != outbox.ReasonExpired {
-			t.Errorf("%s left: %v", left, err)
-		}
+		wantInvalid(t, m, outbox.ReasonExpired, "")
 	}
 }
 
@@ -146,49 +143,100 @@ func TestEncodeRejectsWhatAMQPCannotCarry(t *testing.T) {
 		reason                   outbox.Reason
 		names                    string // must be in the detail
 	}{
-		"routing key":            {key: long, reason: outbox.ReasonInvalidRouting, names: "longer than 255"},
-		"too great":              {headers: `{"a": {"b": [0, 1, 9223372036854775808]}}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a.b[2]"},
-		"float overflow":         {headers: `{"a": 1e999}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a"},
-		"long key":               {headers: `{"` + long + `": 1}`, reason: outbox.ReasonInvalidHeaders, names: "256"},
-		"long key inside":        {headers: `{"a": [{"` + long + `": 1}]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a[0]"},
-		"too deep":               {headers: publishtest.NestedHeaders(deepestHeader + 1), reason: outbox.ReasonInvalidHeaders, names: "32"},
-		"too many elements":      {headers: `{"a": {"b": ` + list(8193) + `}}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a.b"},
-		"too many keys inside":   {headers: `{"a": ` + string(publishtest.ManyHeaders(8193)) + `}`, reason: outbox.ReasonInvalidHeaders, names: "8192"},
-		"too many headers":       {headers: string(publishtest.ManyHeaders(8185)), reason: outbox.ReasonInvalidHeaders, names: "8184"},
-		"too large":              {headers: `{"a": "` + strings.Repeat("x", 131072) + `"}`, reason: outbox.ReasonInvalidHeaders, names: "131072"},
-		"headers not an object":  {headers: `[1]`, reason: outbox.ReasonInvalidHeaders, names: "object"},
-		"headers not JSON":       {headers: `{`, reason: outbox.ReasonInvalidHeaders, names: "object"},
-		"headers and more":       {headers: `{} {}`, reason: outbox.ReasonInvalidHeaders, names: "after"},
-		"CC not a list":          {headers: `{"CC": "a"}`, reason: outbox.ReasonInvalidHeaders, names: "headers.CC"},
-		"BCC of numbers":         {headers: `{"BCC": [1]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.BCC"},
-		"unknown property":       {properties: `{"contentType": "a"}`, reason: outbox.ReasonInvalidProperties, names: "contentType"},
-		"unknown null property":  {properties: `{"cluster_id": null}`, reason: outbox.ReasonInvalidProperties, names: "cluster_id"},
-		"null headers":           {headers: ` null`, reason: outbox.ReasonInvalidHeaders, names: "headers: must be a JSON object"},
-		"null properties":        {properties: `null`, reason: outbox.ReasonInvalidProperties, names: "properties: must be a JSON object"},
-		"type of a property":     {properties: `{"type": 5}`, reason: outbox.ReasonInvalidProperties, names: "string"},
-		"long property":          {properties: `{"app_id": "` + long + `"}`, reason: outbox.ReasonInvalidProperties, names: "255"},
-		"fast reply":             {properties: `{"reply_to": "amq.rabbitmq.reply-to"}`, reason: outbox.ReasonInvalidProperties, names: "reply_to"},
-		"priority":               {properties: `{"priority": 256}`, reason: outbox.ReasonInvalidProperties, names: "0 to 255"},
-		"priority as text":       {properties: `{"priority": "1"}`, reason: outbox.ReasonInvalidProperties, names: "integer"},
-		"fractional priority":    {properties: `{"priority": 1.0}`, reason: outbox.ReasonInvalidProperties, names: "integer"},
-		"delivery mode":          {properties: `{"delivery_mode": 7}`, reason: outbox.ReasonInvalidProperties, names: "persistent"},
-		"negative expiration":    {properties: `{"expiration": -1}`, reason: outbox.ReasonInvalidProperties, names: "milliseconds"},
-		"great expiration":       {properties: `{"expiration": "4294967296"}`, reason: outbox.ReasonInvalidProperties, names: "4294967295"},
-		"expiration of a date":   {properties: `{"expiration": "tomorrow"}`, reason: outbox.ReasonInvalidProperties, names: "digits"},
-		"empty expiration":       {properties: `{"expiration": ""}`, reason: outbox.ReasonInvalidProperties, names: "digits"},
-		"properties not objects": {properties: `7`, reason: outbox.ReasonInvalidProperties, names: "object"},
+		"routing key":           {key: long, reason: outbox.ReasonInvalidRouting, names: "longer than 255"},
+		"too great":             {headers: `{"a": {"b": [0, 1, 9223372036854775808]}}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a.b[2]"},
+		"float overflow":        {headers: `{"a": 1e999}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a"},
+		"long key":              {headers: `{"` + long + `": 1}`, reason: outbox.ReasonInvalidHeaders, names: "256"},
+		"long key inside":       {headers: `{"a": [{"` + long + `": 1}]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a[0]"},
+		"too deep":              {headers: publishtest.NestedHeaders(deepestHeader + 1), reason: outbox.ReasonInvalidHeaders, names: "32"},
+		"too many elements":     {headers: `{"a": {"b": ` + list(8193) + `}}`, reason: outbox.ReasonInvalidHeaders, names: "headers.a.b"},
+		"too many keys inside":  {headers: `{"a": ` + string(publishtest.ManyHeaders(8193)) + `}`, reason: outbox.ReasonInvalidHeaders, names: "8192"},
+		"too many headers":      {headers: string(publishtest.ManyHeaders(8185)), reason: outbox.ReasonInvalidHeaders, names: "8184"},
+		"too large":             {headers: `{"a": "` + strings.Repeat("x", 131072) + `"}`, reason: outbox.ReasonInvalidHeaders, names: "131072"},
+		"headers not JSON":      {headers: `{`, reason: outbox.ReasonInvalidHeaders, names: "object"},
+		"headers and more":      {headers: `{} {}`, reason: outbox.ReasonInvalidHeaders, names: "after"},
+		"CC not a list":         {headers: `{"CC": "a"}`, reason: outbox.ReasonInvalidHeaders, names: "headers.CC"},
+		"BCC of numbers":        {headers: `{"BCC": [1]}`, reason: outbox.ReasonInvalidHeaders, names: "headers.BCC"},
+		"unknown null property": {properties: `{"cluster_id": null}`, reason: outbox.ReasonInvalidProperties, names: "cluster_id"},
+		"fast reply":            {properties: `{"reply_to": "amq.rabbitmq.reply-to"}`, reason: outbox.ReasonInvalidProperties, names: "reply_to"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := wellFormed()
 			m.RoutingKey, m.Headers, m.Properties = c.key, []byte(c.headers), []byte(c.properties)
-			_, err := Encode(m, testLimits, false)
-			var bad *invalid
-			if !errors.As(err, &bad) || bad.reason != c.reason || !strings.Contains(bad.detail, c.names) {
-				t.Errorf("got %v, want %s naming %q", err, c.reason, c.names)
-			}
+			err := wantInvalid(t, m, c.reason, c.names)
 			if err != nil && len(err.Error()) > 500 {
 				t.Errorf("the detail has %d bytes", len(err.Error()))
 			}
 		})
+	}
+}
+
+// wantInvalid checks the reason; an empty reason means that the message is encoded.
+func wantInvalid(t *testing.T, m *outbox.Message, reason outbox.Reason, detail string) error {
+	t.Helper()
+	_, err := Encode(m, testLimits, false)
+	var bad *invalid
+	errors.As(err, &bad)
+	switch {
+	case reason == "" && err != nil:
+		t.Errorf("invalid: %v", err)
+	case reason == "":
+	case bad == nil:
+		t.Errorf("got %v, want %s", err, reason)
+	case bad.reason != reason || !strings.Contains(bad.detail, detail):
+		t.Errorf("got %s (%s), want %s (%s)", bad.reason, bad.detail, reason, detail)
+	}
+	return err
+}
+
+// Numbers are as jsonb prints them, 1e2 as 100.
+func TestInvalidPropertiesGetAReason(t *testing.T) {
+	const reason = outbox.ReasonInvalidProperties
+	check := func(properties string, reason outbox.Reason, detail string) {
+		t.Helper()
+		m := wellFormed()
+		m.Properties = []byte(properties)
+		wantInvalid(t, m, reason, detail)
+	}
+	long := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
+	type values struct {
+		good, bad []string
+		says      string
+	}
+	all := map[string]values{
+		"priority": {
+			[]string{"0", "255", "100"},
+			[]string{"-1", "256", "1.5", `"1"`, "null", "true", "[]", "{}", "1000000000"},
+			"must be an integer from 0 to 255",
+		},
+		"delivery_mode": {[]string{"1", "2"}, []string{"0", "3", `"2"`, "2.0", "null", "true", "[2]"}, "must be 1 (transient) or 2 (persistent)"},
+		"expiration": {
+			[]string{`"60000"`, "60000", "0", `"0"`, "4294967295", `"4294967295"`},
+			[]string{"-1", `"-1"`, `"1 minute"`, `""`, "1.5", "4294967296", `"4294967296"`, "99999999999999999999", "null", "true", "[1]"},
+			"must be milliseconds, an integer from 0 to 4294967295",
+		},
+		"unknown":      {nil, []string{"1", `"x"`, "null"}, "is not known; known are content_type, content_encoding"},
+		"Content_Type": {nil, []string{`"x"`}, "is not known"},
+		"message_id":   {nil, []string{`"x"`}, "is not known"},
+	}
+	for _, name := range []string{"content_type", "content_encoding", "correlation_id", "reply_to", "type", "user_id", "app_id"} {
+		all[name] = values{
+			[]string{`"x"`, `""`, long(255)},
+			[]string{long(256), `"` + strings.Repeat("é", 128) + `"`, "1", "null", "{}", "[]", "true"},
+			"must be a string of at most 255 bytes",
+		}
+	}
+	for name, v := range all {
+		for _, good := range v.good {
+			check(fmt.Sprintf(`{%q: %s}`, name, good), "", "")
+		}
+		for _, bad := range v.bad {
+			check(fmt.Sprintf(`{%q: %s}`, name, bad), reason, fmt.Sprintf("properties: %q %s", name, v.says))
+		}
+	}
+	check("{}", "", "")
+	check(`{"type": "t", "priority": 3, "expiration": "5"}`, "", "")
+	for _, bad := range []string{"[]", "null", "1", `"content_type"`, `["content_type"]`} {
+		check(bad, reason, "properties: must be a JSON object")
 	}
 }
