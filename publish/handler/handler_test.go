@@ -343,3 +343,127 @@ func TestThePublisherFulfilsTheContract(t *testing.T) {
 		return publishtest.Subject{Publisher: newHandler(t, file, 0), Exchange: "x", Key: "k", Arrived: arrived}
 	})
 }
+
+// Such a message makes every handler end or hang. All others are confirmed, whether the handler answers them one at a
+// time or together.
+func TestRejectsAMessageThatBreaksEveryHandler(t *testing.T) {
+	for _, do := range []string{"crash", "sleep"} {
+		for _, others := range []string{`{}`, `{"do":"batch"}`} {
+			t.Run(do+" among "+others, func(t *testing.T) {
+				timeout := time.Hour
+				if do == "sleep" {
+					timeout = await.Scaled(2 * time.Second)
+					services.Thorough(t, "a crash has the same consequences, and is faster")
+				}
+				p := newHandler(t, filepath.Join(t.TempDir(), "arrived"), timeout)
+				p.startTime = 0 // for less waiting
+				r := publishtest.Start(t, p)
+				var k publishtest.Maker
+				var messages []*outbox.Message
+				for range 20 {
+					messages = append(messages, k.Make("x", "k", others))
+				}
+				poison := k.Make("x", "k", `{"do":"`+do+`"}`)
+				messages = append(append(messages[:5:5], poison), messages[5:]...)
+				for range 2 { // the second attempt is rejected too
+					settled, _ := r.Settle(t, messages, nil, nil)
+					for id, result := range settled {
+						if id != poison.ID && result.Outcome != outbox.Confirmed {
+							t.Errorf("message %d: %v (%s: %s)", id, result.Outcome, result.Reason, result.Detail)
+						}
+					}
+					got := settled[poison.ID]
+					if got.Outcome != outbox.Rejected || got.Reason != outbox.ReasonHandlerRejected || !got.MayHaveArrived() || !strings.Contains(got.Detail, " handlers ended when this message was sent alone, the last one: the handler ") {
+						t.Errorf("the poison: %+v", got)
+					}
+					messages = []*outbox.Message{k.Make("x", "k", `{}`), poison}
+					again := *poison
+					messages[1] = &again
+				}
+			})
+		}
+	}
+}
+
+// The first handler that ends at it answered all others, as in a drain of a table where it is the last row.
+func TestRejectsAMessageAfterWhichNoOtherComes(t *testing.T) {
+	r := handling(t)
+	var k publishtest.Maker
+	good, poison := k.Make("x", "k", `{}`), k.Make("x", "k", `{"do":"crash"}`)
+	if settled, _ := r.Settle(t, []*outbox.Message{good, poison}, nil, nil); settled[good.ID].Outcome != outbox.Confirmed || settled[poison.ID].Outcome != outbox.Rejected {
+		t.Errorf("got %+v", settled)
+	}
+}
+
+func TestHandlersMayTakeLongerToStartThanToAnswer(t *testing.T) {
+	p := newHandler(t, filepath.Join(t.TempDir(), "arrived"), time.Nanosecond)
+	p.startTime = time.Hour
+	r := publishtest.Start(t, p)
+	r.AwaitPhase(t, publish.Ready)
+	var k publishtest.Maker
+	m := k.Make("x", "k", `{}`)
+	publishtest.AllAre(t, r.Answers(t, m), outbox.Confirmed)
+}
+
+// The log names an invalid line, but does not quote it: it may be a message.
+func TestLogsNothingThatTheHandlerPrints(t *testing.T) {
+	for _, secret := range []string{
+		"secret",
+		`"secret"`,
+		`["secret"]`,
+		"42424242",
+		`{"secret": secret}`,
+		`{"message_id": "secret"}`,
+		`{"message_id": 42424242, "outcome": "secret"}`,
+		`{"message_id": "5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a5z", "outcome": "secret"}`,
+		`{"message_id": "5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52", "outcome": "secret"}`,
+		`{"message_id": "5f0c4a86-5e0b-4f0c-9b0e-6b1d3c1f9a52", "outcome": "rejected", "retry_in": "secret"}`,
+		`{"outcome": {"secret": 42424242}}`,
+		"\x00\x1b[2Jsecret",
+		strings.Repeat("secret", longestAnswer),
+	} {
+		var log bytes.Buffer
+		h := &handler{p: &Publisher{cfg: Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}}
+		h.take([][]byte{[]byte(secret), []byte(secret)})
+		text := log.String()
+		if strings.Count(text, "handler_answer_invalid") != 1 || !strings.Contains(text, "bytes=") {
+			t.Errorf("%.80q: logged %q", secret, text)
+		}
+		for _, part := range []string{"secret", "42424242", "\\x1b", "invalid character"} {
+			if strings.Contains(text, part) {
+				t.Errorf("%.80q: the log quotes it: %s", secret, text)
+			}
+		}
+	}
+}
+
+func TestTheHandlerDoesNotInheritCredentials(t *testing.T) {
+	removed := []string{
+		"CDC_RELAY_DATABASE_URL", "CDC_RELAY_AMQP_URL_FILE", "CDC_RELAY_", "cdc_relay_amqp_url",
+		"PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE", "PGSSLKEY", "PGSSLPASSWORD", "PGUSER", "PGHOST",
+		"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+		"OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT",
+		"DD_API_KEY", "DD_APP_KEY", "DD_DOGSTATSD_URL", "CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS",
+	}
+	kept := []string{
+		"PATH", "HOME", "LANG", "TOKEN", "HTTP_PROXY", "OTEL_SERVICE_NAME", "DD_AGENT_HOST", "MY_CDC_RELAY_TOKEN", "PGP_KEY",
+		"TARGET_PGPASSWORD", "LISTENER", "CDC_RELAYED", "EMPTY",
+	}
+	var environ []string
+	for _, name := range append(slices.Clone(removed), kept...) {
+		environ = append(environ, name+"=CDC_RELAY_X=1")
+	}
+	var got []string
+	for _, pair := range Environment(environ) {
+		name, _, _ := strings.Cut(pair, "=")
+		got = append(got, name)
+	}
+	if !slices.Equal(got, kept) {
+		t.Errorf("got %v, want %v", got, kept)
+	}
+	t.Setenv("PGPASSWORD", "secret")
+	p, err := New(Config{Command: []string{"true"}})
+	if err != nil || slices.Contains(p.cfg.Env, "PGPASSWORD=secret") || len(p.cfg.Env) == 0 {
+		t.Errorf("without an environment: %v, %v", p, err)
+	}
+}

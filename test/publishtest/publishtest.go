@@ -262,7 +262,7 @@ func (r *Running) Settle(
 	certain = make(Settled)
 	for round := 0; len(messages) > 0 && (enough == nil || !enough(certain)); round++ {
 		if round == 100 {
-			t.Fatalf("%d messages are not settled in %d rounds, the last because %s", len(messages), round, all[len(all)-1].Detail)
+			t.Fatalf("%d messages are not settled in %d rounds: %s", len(messages), round, all[len(all)-1].Detail)
 		}
 		r.AwaitPhase(t, publish.Ready)
 		if fresh != nil {

@@ -1,10 +1,18 @@
 package services
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -195,4 +203,123 @@ func erlangText(text string) string {
 func (r *RabbitMQ) Upgrade(ctx context.Context, step string) error {
 	_, err := r.tools.run(ctx, "rabbitmq-upgrade", step)
 	return err
+}
+
+// management is the broker's HTTP API. It creates a virtual host in milliseconds; rabbitmqctl takes seconds.
+type management struct {
+	URL string `json:"url"` // with user and password
+}
+
+func managementAt(host string, port int) management {
+	address := url.URL{
+		Scheme: "http",
+		User:   url.UserPassword("guest", "guest"),
+		Host:   net.JoinHostPort(host, strconv.Itoa(port)),
+	}
+	return management{URL: address.String()}
+}
+
+// call sends a body and returns the answer. Its errors name the call. It keeps no connection open: an idle one would be
+// reported as a leak.
+func (m management) call(ctx context.Context, method string, body any, path ...string) ([]byte, error) {
+	if m.URL == "" {
+		return nil, errors.New("this broker has no management API that is known here")
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	address := "/api"
+	for _, element := range path {
+		address += "/" + url.PathEscape(element)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, m.URL+address, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode >= http.StatusMultipleChoices {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
+		return nil, fmt.Errorf("%s %s: %s: %s", method, address, response.Status, text)
+	}
+	return io.ReadAll(response.Body)
+}
+
+func (m management) put(ctx context.Context, body any, path ...string) error {
+	_, err := m.call(ctx, http.MethodPut, body, path...)
+	return err
+}
+
+func (m management) remove(ctx context.Context, path ...string) error {
+	_, err := m.call(ctx, http.MethodDelete, nil, path...)
+	return err
+}
+
+// tools says how to run the programs of a broker, such as rabbitmqctl. The zero value is for a broker that is known
+// only by its address.
+type tools struct {
+	Container string `json:"container,omitempty"` // where they run
+
+	// These are for programs of this machine.
+	Scripts string   `json:"scripts,omitempty"` // their folder
+	Env     []string `json:"env,omitempty"`
+	Dir     string   `json:"dir,omitempty"`
+	Account account  `json:"account"`
+}
+
+func (t tools) run(ctx context.Context, args ...string) (string, error) {
+	var cmd *exec.Cmd
+	switch {
+	case t.Container != "":
+		cmd = exec.CommandContext(ctx, "docker", append([]string{"exec", t.Container}, args...)...)
+	case t.Scripts != "":
+		cmd = exec.CommandContext(ctx, filepath.Join(t.Scripts, args[0]), args[1:]...)
+		cmd.Env, cmd.Dir = t.Env, t.Dir
+		t.Account.assume(cmd)
+	default:
+		return "", errNotOurs
+	}
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(output), fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(output)))
+	}
+	return string(output), nil
+}
+
+// state describes a broker to other processes, so that they can control it and not only connect.
+type state struct {
+	Management management `json:"management"`
+	Tools      tools      `json:"tools"`
+}
+
+// WriteState writes the state to a file. Other processes get the address in CDC_RELAY_AMQP_URL and the name of the file
+// in CDC_RELAY_SERVICES_STATE.
+func (r *RabbitMQ) WriteState(file string) error {
+	content, err := json.MarshalIndent(state{Management: r.manage, Tools: r.tools}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, content, 0o600) // it shows where the cookie is
+}
+
+// adopt reads from a state file how to control a broker that another process started.
+func (r *RabbitMQ) adopt(file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", EnvState, err)
+	}
+	var described state
+	if err := json.Unmarshal(content, &described); err != nil {
+		return fmt.Errorf("%s: read %s: %w", EnvState, file, err)
+	}
+	r.manage, r.tools = described.Management, described.Tools
+	return nil
 }

@@ -1,15 +1,26 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // errNotRunning is returned for a signal to a server that has ended.
@@ -110,3 +121,232 @@ func (p *process) waitEnd(ctx context.Context) error {
 		return fmt.Errorf("wait for %s to end: %w", p.cmd.Path, context.Cause(ctx))
 	}
 }
+
+// signalTree sends sig to a server and all its descendants: Postgres puts each backend into its own process group. It
+// stops the server first, so that it starts no process while they are listed.
+func signalTree(p *process, sig syscall.Signal) error {
+	if sig != syscall.SIGCONT {
+		if err := p.signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+	}
+	children, err := descendants(p.pid())
+	for _, pid := range children {
+		if e := syscall.Kill(pid, sig); e != nil && !errors.Is(e, syscall.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("signal process %d: %w", pid, e))
+		}
+	}
+	err = errors.Join(err, p.signal(sig))
+	if sig == syscall.SIGKILL {
+		awaitGone(children)
+	}
+	return err
+}
+
+// awaitGone waits until killed processes have ended. Until then a backend keeps the server's shared memory, and the
+// server cannot start again.
+func awaitGone(pids []int) {
+	const timeout, step = 2 * time.Second, 5 * time.Millisecond
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(step) {
+		if !slices.ContainsFunc(pids, func(pid int) bool { return syscall.Kill(pid, 0) == nil && !zombie(pid) }) {
+			return
+		}
+	}
+}
+
+// zombie reports whether a process has ended but was not reaped yet. That takes a while if process 1 is not an init. It
+// returns false without /proc.
+func zombie(pid int) bool {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return false
+	}
+	stat, err := process.Stat()
+	return err == nil && stat.State == "Z"
+}
+
+// descendants lists all processes that pid started, directly or not.
+func descendants(pid int) ([]int, error) {
+	parents, err := parentsOfAll()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	found := []int{pid}
+	for i := 0; i < len(found); i++ {
+		for child, parent := range parents {
+			if parent == found[i] {
+				found = append(found, child)
+			}
+		}
+	}
+	return found[1:], nil
+}
+
+// parentsOfAll returns the parent of every process; on systems without /proc, ps knows it.
+func parentsOfAll() (map[int]int, error) {
+	parents := make(map[int]int)
+	if processes, err := procfs.AllProcs(); err == nil {
+		for _, process := range processes {
+			if stat, err := process.Stat(); err == nil { // otherwise it has ended meanwhile
+				parents[stat.PID] = stat.PPID
+			}
+		}
+		return parents, nil
+	}
+	output, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+	for line := range strings.Lines(string(output)) {
+		var pid, parent int
+		if _, err := fmt.Sscan(line, &pid, &parent); err == nil {
+			parents[pid] = parent
+		}
+	}
+	return parents, err
+}
+
+// account is the user that a server runs as. Postgres refuses to run as root, and RabbitMQ's tools expect the user that
+// owns its cookie. So root starts each server as the user that the distribution created for it.
+type account struct {
+	UID, GID uint32
+	Switch   bool // false: run as the current user
+}
+
+func serverAccount(name string) (account, error) {
+	if os.Geteuid() != 0 {
+		return account{}, nil
+	}
+	for _, candidate := range []string{name, "nobody"} {
+		u, err := user.Lookup(candidate)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return account{UID: uint32(uid), GID: uint32(gid), Switch: true}, nil
+		}
+	}
+	return account{}, fmt.Errorf("running as root, and there is no user %s to run the server as", name)
+}
+
+func (a account) assume(cmd *exec.Cmd) {
+	if !a.Switch {
+		return
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: a.UID, Gid: a.GID}}
+}
+
+func (a account) own(path string) error {
+	if !a.Switch {
+		return nil
+	}
+	return os.Chown(path, int(a.UID), int(a.GID))
+}
+
+func (a account) ownAll(folder string) error {
+	return filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return a.own(path)
+	})
+}
+
+// newFolder creates a private folder that the account can reach, with a folder "data" that the account owns.
+func (a account) newFolder(kind string) (string, error) {
+	parent := cmp.Or(os.Getenv("CDC_RELAY_SERVICES_DIR"), os.TempDir())
+	if a.Switch && !reachable(parent) {
+		parent = "/tmp"
+	}
+	folder, err := os.MkdirTemp(parent, "cdc-relay-"+kind+"-")
+	if err != nil {
+		return "", fmt.Errorf("make a private folder: %w", err)
+	}
+	data := filepath.Join(folder, "data")
+	if err := os.Chmod(folder, 0o711); err == nil {
+		err = os.Mkdir(data, 0o700)
+		if err == nil {
+			err = a.own(data)
+		}
+		if err == nil {
+			return folder, nil
+		}
+	}
+	_ = os.RemoveAll(folder)
+	return "", fmt.Errorf("make a private folder below %s: %w", parent, err)
+}
+
+// reachable reports whether every user can enter path and the folders above it.
+func reachable(path string) bool {
+	for {
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm()&0o001 == 0 {
+			return false
+		}
+		if parent := filepath.Dir(path); parent != path {
+			path = parent
+			continue
+		}
+		return true
+	}
+}
+
+// The ports are below the ranges that systems use for outgoing connections. Otherwise a client that keeps dialling the
+// port of a stopped server could get that port as its own and connect to itself.
+const (
+	firstPort = 20000
+	lastPort  = 31999
+)
+
+// freePort returns a loopback port on which nothing listens. It is reserved until the process ends.
+func freePort() (int, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return 0, err
+	}
+	return ports[0], nil
+}
+
+func freePorts(n int) (ports []int, err error) {
+	for range 200 * n {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := firstPort + rand.IntN(lastPort-firstPort+1)
+		if isFree(port) && reserve(port) {
+			ports = append(ports, port)
+		}
+	}
+	return nil, fmt.Errorf("no %d free loopback ports between %d and %d", n, firstPort, lastPort)
+}
+
+func isFree(port int) bool {
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	return err == nil && listener.Close() == nil
+}
+
+// reserve keeps other processes with this package from using a port while nothing listens there. Otherwise a server
+// could find its port taken, and its clients would talk to another server. It binds the UDP port of the same number and
+// never closes it.
+func reserve(port int) bool {
+	sign, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if err != nil {
+		return false
+	}
+	raw, err := sign.SyscallConn()
+	var failed error
+	if err == nil {
+		err = raw.Control(func(descriptor uintptr) {
+			syscall.ForkLock.RLock()
+			defer syscall.ForkLock.RUnlock()
+			var kept int
+			if kept, failed = syscall.Dup(int(descriptor)); failed == nil {
+				syscall.CloseOnExec(kept)
+			}
+		})
+	}
+	return errors.Join(err, failed, sign.Close()) == nil
+}
+
+// FreePort returns a loopback port on which nothing listens, from the range of the servers' ports. No other process
+// gets it until this one ends.
+func FreePort() (int, error) { return freePort() }

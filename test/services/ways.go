@@ -1,3 +1,16 @@
+// Package services provides the Postgres and RabbitMQ servers that tests, the demo and benchmarks run against.
+//
+// Servers come from the first of three ways that works, or from the one that CDC_RELAY_SERVICES names:
+//
+//   - environment: CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL give the addresses of servers that run already.
+//   - containers: a Docker engine answers, and has the image or can pull it.
+//   - local: private servers started from the machine's own binaries, on free loopback ports, with their data in a
+//     temporary folder, below CDC_RELAY_SERVICES_DIR if that is set. If the process is root on Debian or Ubuntu, it
+//     installs missing binaries with apt-get.
+//
+// Tests take their own database and virtual host from servers that their process shares ([Database], [VHost]), or
+// a local server that they may stop, kill and configure ([PrivatePostgres], [PrivateRabbitMQ]). A package that uses any
+// of these has a TestMain that calls [Main].
 package services
 
 import (
@@ -5,8 +18,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -151,4 +166,76 @@ func install(ctx context.Context, packages []string) error {
 		}
 	}
 	return nil
+}
+
+// StartPostgres provides a server and waits until it accepts connections. The caller closes it.
+func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
+	if os.Getenv(EnvPostgresBin) != "" && opts.Way == "" && os.Getenv(EnvState) == "" &&
+		Way(os.Getenv(EnvWay)) != Containers {
+		opts.Way = Local // nothing else uses the programs that were named
+	}
+	if !opts.Private {
+		// Tests create and drop slots all the time. Postgres computes without a lock which WAL the slots need, so a
+		// checkpoint sometimes removes a segment that one of them still needs (ReplicationSlotsComputeRequiredLSN).
+		opts.Settings = append(slices.Clip(opts.Settings), "wal_keep_size=256MB")
+	}
+	server, err := provide(ctx, opts, map[Way]provider[*Postgres]{
+		Environment: givenPostgres, Containers: containerPostgres, Local: localPostgres,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provide postgres: %w", err)
+	}
+	if err := server.Start(ctx); err != nil {
+		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
+	}
+	return server, nil
+}
+
+// StartRabbitMQ provides a broker and waits until it accepts connections. The caller closes it.
+func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
+	server, err := provide(ctx, opts, map[Way]provider[*RabbitMQ]{
+		Environment: givenRabbitMQ, Containers: containerRabbitMQ, Local: localRabbitMQ,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("provide rabbitmq: %w", err)
+	}
+	if err := server.Start(ctx); err != nil {
+		return nil, errors.Join(err, server.Close(context.WithoutCancel(ctx)))
+	}
+	return server, nil
+}
+
+// given reads an address from the environment. Its errors do not quote the value, which may contain a password.
+func given(variable string) (*url.URL, error) {
+	text := os.Getenv(variable)
+	if text == "" {
+		return nil, fmt.Errorf("%s is not set: %w", variable, errUnavailable)
+	}
+	address, err := url.Parse(text)
+	if err != nil || address.Host == "" {
+		return nil, fmt.Errorf("%s is not a URL with a host", variable)
+	}
+	return address, nil
+}
+
+func givenPostgres(context.Context, Options) (*Postgres, error) {
+	address, err := given(EnvDatabase)
+	if err != nil {
+		return nil, err
+	}
+	return &Postgres{server: server{address: address, Way: Environment}}, nil
+}
+
+func givenRabbitMQ(context.Context, Options) (*RabbitMQ, error) {
+	address, err := given(EnvAMQP)
+	if err != nil {
+		return nil, err
+	}
+	broker := &RabbitMQ{server: server{address: address, Way: Environment}}
+	if file := os.Getenv(EnvState); file != "" {
+		if err := broker.adopt(file); err != nil {
+			return nil, err
+		}
+	}
+	return broker, nil
 }
