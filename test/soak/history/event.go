@@ -22,8 +22,7 @@ const (
 	Impossible Kind = "impossible" // the table accepts it but AMQP cannot carry it: a dead letter at once
 )
 
-// Arrives reports whether messages of the kind can be delivered at all.
-func (k Kind) Arrives() bool { return k != Unroutable && k != Impossible }
+func (k Kind) arrives() bool { return k != Unroutable && k != Impossible }
 
 // Message is one row that a transaction inserts.
 type Message struct {
@@ -77,9 +76,8 @@ type Delivery struct {
 type Fault struct {
 	ID   int    `json:"id"` // unique in the run, from 1
 	Name string `json:"name"`
-	// Duplicates is how many duplicates the promises allow because of it: 0 for a clean stop, else what was in flight
-	// when a relay was killed or lost a connection.
-	Duplicates int `json:"duplicates"`
+	// Duplicates: the promises allow duplicates because of it. They allow none after a clean stop.
+	Duplicates bool `json:"duplicates,omitempty"`
 	// Refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
 	Refuses bool `json:"refuses,omitempty"`
 	// Unmarked: duplicates because of it may lack x-possible-duplicate. A relay that was frozen while another took over
@@ -105,11 +103,6 @@ type Run struct {
 	Command string `json:"command,omitempty"`
 	// Versions are those of the relay, Postgres and RabbitMQ.
 	Versions string `json:"versions,omitempty"`
-	// Started is the wall-clock time at the recorder's zero.
-	Started time.Time `json:"started,omitzero"`
-	// RecoverWithin is the limit in nanoseconds for the arrival of a message committed after a fault's end. 0:
-	// reported, but not judged.
-	RecoverWithin time.Duration `json:"recover_within_ns,omitempty"`
 }
 
 // earlyTolerance is how much too early a scheduled message may appear to arrive: its due time is on the database's
@@ -122,7 +115,7 @@ const earlyTolerance = 50 * time.Millisecond
 //	{"at":1000,"ending":{"id":1,"writer":0,"messages":[{"id":"…","kind":"plain","key":"k1","seq":1}]}}
 //	{"at":2000,"ended":{"id":1,"outcome":"committed"}}
 //	{"at":3000,"delivered":{"message":"…","queue":"soak.1"}}
-//	{"at":4000,"began":{"id":1,"name":"relay-kill","duplicates":2000}}
+//	{"at":4000,"began":{"id":1,"name":"relay-kill","duplicates":true}}
 //	{"at":5000,"healed":1}
 //	{"at":6000,"remaining":{"message":"…","dead_letter":true,"attempts":6,"reason":"retries_exhausted"}}
 //	{"at":7000,"kept":1}

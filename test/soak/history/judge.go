@@ -1,35 +1,19 @@
 package history
 
 import (
-	"fmt"
+	"cmp"
 	"time"
 )
 
-// verdict judges what was read. It is called once.
-func (s *state) verdict() *Verdict {
+// judge judges what was read.
+func (s *state) judge() {
 	s.judgeTransactions()
 	for _, m := range s.messages {
 		s.judgeMessage(m)
 	}
 	s.judgeRows()
 	s.judgeOrder()
-	s.timeFaults()
 	s.judgeDuplicates()
-	v := &Verdict{Result: Pass, Counters: s.counters, Faults: len(s.faults)}
-	switch {
-	case s.counters.Acknowledged == 0:
-		v.Incomplete = "no message was acknowledged, so the run proves nothing"
-	case s.counters.OK == 0:
-		v.Incomplete = "no message that was acknowledged was delivered, so the run proves nothing"
-	}
-	switch {
-	case len(s.violations) > 0:
-		v.Result = Fail
-	case v.Incomplete != "":
-		v.Result = Incomplete
-	}
-	v.Text = s.text(v)
-	return v
 }
 
 // fate is what must happen to the messages of a transaction.
@@ -55,12 +39,12 @@ func (t *transaction) fate() fate {
 func (s *state) judgeTransactions() {
 	for _, t := range s.transactions {
 		if t.outcome == RolledBack && t.kept {
-			s.find(Contradiction, s.now,
+			s.find("contradiction", s.now,
 				"transaction %d was rolled back at %s, as writer %d said, and its business row is in the database",
 				t.id, at(t.endedAt), t.writer)
 		}
 		if t.outcome == Committed && !t.kept {
-			s.find(LostCommit, s.now,
+			s.find("lost_commit", s.now,
 				"the database lost an acknowledged commit: transaction %d of writer %d was committed at %s, "+
 					"and its business row is gone", t.id, t.writer, at(t.endedAt))
 		}
@@ -79,41 +63,35 @@ func (s *state) judgeMessage(m *message) {
 		s.unexpected(m, "")
 	case fate == dropped:
 		s.unexpected(m, ", and its business row is not in the database")
-	case m.arrived() && !m.Kind.Arrives():
+	case m.arrived() && !m.Kind.arrives():
 		s.unexpected(m, ", and nothing of its kind can be delivered")
 	case m.tooSoon:
 		s.unexpected(m, ", before COMMIT was sent")
 	case fate == meant && !m.settled():
-		s.find(Lost, m.tx.endedAt, "%s never arrived, and at the end it is in no table", m)
+		s.find("lost", m.tx.endedAt, "%s never arrived, and at the end it is in no table", m)
 	}
 }
 
-// count adds a message to the counters for its transaction's outcome.
+// count adds a message to the counters for its transaction's outcome. "ok" is what was acknowledged and delivered, or
+// dead-lettered if its kind cannot arrive; "recovered" is the same of a transaction whose COMMIT was not answered.
 func (s *state) count(m *message) {
-	c, t := &s.counters, m.tx
-	done := m.arrived()
-	if !m.Kind.Arrives() {
-		done = m.deadLetter
+	done := m.tx.kept && m.arrived()
+	if !m.Kind.arrives() {
+		done = m.tx.kept && m.deadLetter
 	}
+	counted, good := "unknown", "recovered"
 	switch {
 	case m.Discarded:
-		c.Discarded++
-		return
-	case t.outcome == RolledBack:
-		c.RolledBack++
-		return
-	case t.outcome == Committed:
-		c.Acknowledged++
-		if done && t.kept {
-			c.OK++
-		}
-	default:
-		c.Unknown++
-		if done && t.kept {
-			c.Recovered++
-		}
+		counted, good = "discarded", ""
+	case m.tx.outcome == RolledBack:
+		counted, good = "rolled_back", ""
+	case m.tx.outcome == Committed:
+		counted, good = "acknowledged", "ok"
 	}
-	c.Attempt++
+	s.counters[counted]++
+	if done && good != "" {
+		s.counters[good]++
+	}
 }
 
 // unexpected reports a message that arrived or is in a table although it must not.
@@ -131,7 +109,7 @@ func (s *state) unexpected(m *message, why string) {
 	if m.deadLetter {
 		where += " is in " + tableOf(true) + " at the end,"
 	}
-	s.find(Unexpected, when, "%s%s%s", m, where[:len(where)-1], why)
+	s.find("unexpected", when, "%s%s%s", m, where[:len(where)-1], why)
 }
 
 // judgeRows judges what is in the tables at the end. The run waits until the outbox has drained before that.
@@ -145,53 +123,38 @@ func (s *state) judgeRows() {
 			refused = max(refused, f.healed)
 		}
 	}
-	for i := range s.rows { // a key waits for its message that is scheduled after the end
-		if r := &s.rows[i]; !r.DeadLetter && r.key != nil && !r.arrived() && r.NotBefore > r.at {
-			r.key.heldFrom = min(r.key.heldFrom, r.Seq)
-		}
-	}
+	attempts := 0 // of each message without a queue
 	for i := range s.rows {
 		r := &s.rows[i]
 		m := r.message
 		if m.tx == nil || m.Discarded || m.tx.fate() == dropped {
 			continue // unexpected, and reported already
 		}
-		switch needless := m.Kind.Arrives() && refused < m.tx.endingAt; {
+		switch needless := m.Kind.arrives() && refused < m.tx.endingAt; {
 		case r.DeadLetter && needless:
-			s.find(NeedlessDeadLetter, r.at,
+			s.find("needless_dead_letter", r.at,
 				"%s is a dead letter (%s), and nothing since its commit gave the broker a reason to reject it",
 				m, r.describe())
-		case r.Attempts > 0 && needless && !r.DeadLetter:
-			s.find(NeedlessAttempt, r.at,
+		case r.DeadLetter && m.Kind == Unroutable:
+			attempts = cmp.Or(attempts, r.Attempts)
+			if r.Reason != "retries_exhausted" || r.Attempts != attempts {
+				s.find("wrong_dead_letter", r.at, "%s is a dead letter (%s), want retries_exhausted after %d attempts",
+					m, r.describe(), attempts)
+			}
+		case r.Attempts > 0 && needless:
+			s.find("needless_attempt", r.at,
 				"%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to reject it",
 				m, r.describe())
 		}
-		if !r.DeadLetter && !r.mayStay() {
+		if !r.DeadLetter {
 			was := "did not arrive"
 			if m.arrived() {
 				was = "arrived at " + at(m.arrivedAt)
 			}
-			s.find(Stuck, r.at,
+			s.find("stuck", r.at,
 				"%s %s, and its row is still in the outbox at %s (%s)", m, was, at(r.at), r.describe())
 		}
 	}
-}
-
-// mayStay reports whether a row may be in the outbox at the end: it is not due yet, or waits for a row of its key that
-// is not.
-func (r *row) mayStay() bool {
-	return !r.arrived() && (r.NotBefore > r.at || r.key != nil && r.key.heldFrom < r.Seq)
-}
-
-func (r *row) describe() string {
-	text := fmt.Sprintf("attempts %d", r.Attempts)
-	if r.Reason != "" {
-		text += ", " + r.Reason
-	}
-	if r.LastError != "" {
-		text += ": " + r.LastError
-	}
-	return text
 }
 
 // judgeOrder looks in each key for a message whose first arrival comes after that of a later message.
@@ -223,11 +186,64 @@ func (s *state) judgeOrder() {
 			}
 		}
 		if before != nil && before.Seq > m.Seq && m.tx.fate() == meant && !m.redelivered {
-			s.find(OutOfOrder, m.arrivedAt, "%s arrived first at %s, after %s, which arrived at %s",
+			s.find("out_of_order", m.arrivedAt, "%s arrived first at %s, after %s, which arrived at %s",
 				m, at(m.arrivedAt), before, at(before.arrivedAt))
 		}
 		if m.key.newest == nil || m.key.newest.Seq < m.Seq {
 			m.key.newest = m
+		}
+	}
+}
+
+// lingers is how long a fault can still cause duplicates after everything committed before its end has arrived: the
+// server ends the session of a frozen relay after four seconds, and the duplicates wait in queues.
+const lingers = 45 * time.Second
+
+// judgeDuplicates finds duplicates that no fault explains. A fault explains duplicates until the next fault begins, and
+// at least until everything committed before its end has arrived and a little longer, because the copies wait behind
+// the backlog.
+func (s *state) judgeDuplicates() {
+	for _, f := range s.faults {
+		s.catchUp(f)
+	}
+	for _, d := range s.duplicates {
+		explained, pardoned := false, false
+		for i, f := range s.faults {
+			until := never
+			if i+1 < len(s.faults) && f.caughtUp != never {
+				until = max(f.caughtUp+lingers, s.faults[i+1].began)
+			}
+			if f.began <= d.at && d.at <= until {
+				explained, pardoned = explained || f.Duplicates, pardoned || f.Unmarked
+			}
+		}
+		if d.unmarked && !pardoned {
+			s.find("unmarked_duplicate", d.at, "%s arrived again at %s without x-possible-duplicate, "+
+				"and a copy without it had arrived before; its first arrival was at %s", d, at(d.at), at(d.arrivedAt))
+		}
+		if !explained {
+			s.find("unexplained_duplicate", d.at,
+				"%s arrived again at %s, and no fault until then allows duplicates; its first arrival was at %s",
+				d, at(d.at), at(d.arrivedAt))
+		}
+	}
+}
+
+// catchUp finds when everything committed before the end of the fault had arrived.
+func (s *state) catchUp(f *fault) {
+	if f.healed == never {
+		return
+	}
+	f.caughtUp = f.healed
+	for _, m := range s.messages {
+		if m.tx == nil || m.tx.endedAt >= f.healed || !m.prompt() || m.key != nil && m.key.waits {
+			continue
+		}
+		switch fate := m.tx.fate(); {
+		case m.arrived() && fate != dropped:
+			f.caughtUp = max(f.caughtUp, m.arrivedAt)
+		case fate == meant && !m.deadLetter:
+			f.caughtUp = never
 		}
 	}
 }

@@ -2,6 +2,7 @@ package history
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -25,18 +26,16 @@ type Recorder struct {
 		err    error
 		closed bool
 
-		recovered chan struct{} // of Recovered; nil: nobody waits
+		recovery  chan time.Duration // of Recovery; nil: nobody waits
 		ending    map[int64][]Message
 		committed map[outbox.UUID]bool
+		since     time.Duration // the first commit of a message that should arrive at once; 0: none yet
 	}
 }
 
 // NewRecorder starts the clock and writes the line of the run. The caller closes the writer after Close.
 func NewRecorder(w io.Writer, run Run) *Recorder {
 	r := &Recorder{began: time.Now()}
-	if run.Started.IsZero() {
-		run.Started = r.began
-	}
 	r.mu.out = bufio.NewWriterSize(w, 1<<20)
 	r.record(line{Run: &run})
 	r.flush()
@@ -61,7 +60,7 @@ func (r *Recorder) FaultBegan(f Fault) {
 	r.flush()
 }
 
-// FaultHealed reports that the servers answer again. Recovery is measured from here.
+// FaultHealed reports that the servers answer again.
 func (r *Recorder) FaultHealed(id int) {
 	r.record(line{Healed: &id})
 	r.flush()
@@ -73,32 +72,33 @@ func (r *Recorder) Remaining(row Row) { r.record(line{Remaining: &row}) }
 // Kept reports that a transaction's business row is in the database at the end.
 func (r *Recorder) Kept(transaction int64) { r.record(line{Kept: &transaction}) }
 
-// Recovered returns a channel that is closed when a message arrives that is committed from now on. It replaces the
-// previous channel. If a delivery comes before the answer to its COMMIT, the next one counts.
-func (r *Recorder) Recovered() <-chan struct{} {
+// Recovery returns a channel that receives how long nothing new arrived from now on: the time from the first commit
+// until a message arrives that was committed from now on. It replaces the previous channel.
+func (r *Recorder) Recovery() <-chan time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.recovered = make(chan struct{})
+	r.mu.recovery, r.mu.since = make(chan time.Duration, 1), 0
 	r.mu.ending, r.mu.committed = make(map[int64][]Message), make(map[outbox.UUID]bool)
-	return r.mu.recovered
+	return r.mu.recovery
 }
 
 // notice looks for the recovery. The caller holds the lock.
-func (r *Recorder) notice(l line) {
+func (r *Recorder) notice(l line, now time.Duration) {
 	switch {
-	case r.mu.recovered == nil:
+	case r.mu.recovery == nil:
 	case l.Ending != nil:
 		r.mu.ending[l.Ending.ID] = l.Ending.Messages
 	case l.Ended != nil:
 		for _, m := range r.mu.ending[l.Ended.ID] {
-			if l.Ended.Outcome == Committed && m.Kind.Arrives() && !m.Discarded {
+			if l.Ended.Outcome == Committed && m.prompt() && m.Key == "" {
 				r.mu.committed[m.ID] = true
+				r.mu.since = cmp.Or(r.mu.since, now)
 			}
 		}
 		delete(r.mu.ending, l.Ended.ID)
 	case l.Delivered != nil && r.mu.committed[l.Delivered.Message]:
-		close(r.mu.recovered)
-		r.mu.recovered = nil
+		r.mu.recovery <- now - r.mu.since
+		r.mu.recovery = nil
 	}
 }
 
@@ -120,7 +120,8 @@ func (r *Recorder) record(l line) {
 	if r.mu.closed {
 		return
 	}
-	r.notice(l)
+	now := r.Now()
+	r.notice(l, now)
 	if err != nil {
 		r.failed(fmt.Errorf("marshal a line of the history: %w", err))
 		return
@@ -128,7 +129,7 @@ func (r *Recorder) record(l line) {
 	if r.mu.err != nil {
 		return
 	}
-	r.mu.prefix = append(strconv.AppendInt(append(r.mu.prefix[:0], `{"at":`...), int64(r.Now()), 10), ',')
+	r.mu.prefix = append(strconv.AppendInt(append(r.mu.prefix[:0], `{"at":`...), int64(now), 10), ',')
 	for _, part := range [][]byte{r.mu.prefix, text[1:], {'\n'}} {
 		if _, err := r.mu.out.Write(part); err != nil {
 			r.failed(fmt.Errorf("write the history: %w", err))

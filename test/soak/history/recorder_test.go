@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"io"
 	"sync"
 	"testing"
 
@@ -11,9 +12,9 @@ import (
 // With several writers, consumers and faults at the same time, the history is complete and in order of time.
 func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	var file bytes.Buffer
-	r := NewRecorder(&file, Run{Seed: 7, Command: "cdc-relay-soak --seed 7"})
+	r := NewRecorder(&file, Run{Seed: 7})
 	const writers, transactions = 4, 250
-	recovered := r.Recovered()
+	recovery := r.Recovery()
 	delivered := make(chan outbox.UUID, writers*transactions)
 	var writing, consuming sync.WaitGroup
 	for w := range writers {
@@ -41,7 +42,7 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	writing.Wait()
 	close(delivered)
 	consuming.Wait()
-	<-recovered
+	<-recovery
 	for id := range int64(writers * transactions) {
 		r.Kept(id + 1)
 	}
@@ -52,7 +53,32 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v.Result != Pass || v.Counters.OK != writers*transactions {
+	if v.Result != Pass || v.Counters["ok"] != writers*transactions {
 		t.Errorf("%+v", v)
+	}
+}
+
+// Recovery is the arrival of a message that was committed afterwards, and can be delivered at once.
+func TestRecoveryIsANewArrival(t *testing.T) {
+	r := NewRecorder(io.Discard, Run{})
+	commit := func(m Message) {
+		r.Ending(Transaction{ID: 1, Messages: []Message{m}})
+		r.Ended(1, Committed)
+	}
+	plain, later := Message{ID: outbox.UUID{1}, Kind: Plain}, Message{ID: outbox.UUID{2}, Kind: Plain}
+	scheduled := Message{ID: outbox.UUID{3}, Kind: Scheduled, NotBefore: 1}
+	commit(plain)
+	recovery := r.Recovery()
+	commit(scheduled)
+	for _, m := range []Message{plain, scheduled, later} {
+		r.Delivered(Delivery{Message: m.ID})
+	}
+	if len(recovery) > 0 {
+		t.Error("recovered without a new message")
+	}
+	commit(later)
+	r.Delivered(Delivery{Message: later.ID})
+	if len(recovery) == 0 {
+		t.Error("not recovered by a new message")
 	}
 }

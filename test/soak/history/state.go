@@ -12,7 +12,6 @@ const never = time.Duration(math.MaxInt64)
 
 // state is a history as read so far. Reading lines only fills it; verdict judges what needs the end.
 type state struct {
-	run Run
 	now time.Duration // the latest time of a line
 
 	messages     []*message
@@ -26,8 +25,8 @@ type state struct {
 	faults       []*fault
 	byFault      map[int]*fault
 
-	counters   Counters
-	violations map[Code]*violation
+	counters   map[string]int
+	violations map[string][]Finding
 }
 
 type message struct {
@@ -48,11 +47,8 @@ func (m *message) arrived() bool { return m.arrivedAt != never }
 // settled reports whether the message arrived or is in a table.
 func (m *message) settled() bool { return m.arrived() || m.inOutbox || m.deadLetter }
 
-// prompt reports whether a committed message should arrive at once: it can be delivered, is not scheduled, and no
-// message of its key legitimately blocks it.
-func (m *message) prompt() bool {
-	return m.NotBefore == 0 && m.Kind.Arrives() && !m.Discarded && (m.key == nil || !m.key.waits)
-}
+// prompt reports whether the message should arrive as soon as it is committed, unless its key is blocked.
+func (m *Message) prompt() bool { return m.NotBefore == 0 && m.Kind.arrives() && !m.Discarded }
 
 type transaction struct {
 	id       int64
@@ -64,11 +60,8 @@ type transaction struct {
 }
 
 type key struct {
-	// waits: it has messages that may legitimately block the others: scheduled ones, or ones that are always rejected.
-	waits bool
-	// heldFrom is the position of the first message scheduled for a time after the end; math.MaxInt: none.
-	heldFrom int
-	newest   *message // for judgeOrder: the last message that arrived; nil: none
+	waits  bool     // it has messages that are always rejected, which may legitimately block the others
+	newest *message // for judgeOrder: the last message that arrived; nil: none
 }
 
 type duplicate struct {
@@ -87,13 +80,8 @@ type fault struct {
 	Fault
 	began  time.Duration
 	healed time.Duration // never: it was not healed within the history
-	// firstCommit is the first commit after healed of a message that should arrive. firstArrival is the first arrival
-	// of a message committed after healed. caughtUp is when everything committed before healed had arrived. Each can be
-	// never.
-	firstCommit  time.Duration
-	firstArrival time.Duration
-	caughtUp     time.Duration
-	charged      int // duplicates
+	// caughtUp is when everything committed before healed had arrived; can be never.
+	caughtUp time.Duration
 }
 
 func newState() *state {
@@ -102,7 +90,8 @@ func newState() *state {
 		byNumber:   make(map[int64]*transaction),
 		keys:       make(map[string]*key),
 		byFault:    make(map[int]*fault),
-		violations: make(map[Code]*violation),
+		counters:   make(map[string]int),
+		violations: make(map[string][]Finding),
 	}
 }
 
@@ -110,8 +99,6 @@ func newState() *state {
 func (s *state) take(l *line) {
 	s.now = l.At
 	switch {
-	case l.Run != nil:
-		s.run = *l.Run
 	case l.Ending != nil:
 		s.ending(l.Ending)
 	case l.Ended != nil:
@@ -120,9 +107,7 @@ func (s *state) take(l *line) {
 	case l.Delivered != nil:
 		s.delivered(l.Delivered)
 	case l.Began != nil:
-		f := &fault{
-			Fault: *l.Began, began: s.now, healed: never, firstCommit: never, firstArrival: never, caughtUp: never,
-		}
+		f := &fault{Fault: *l.Began, began: s.now, healed: never, caughtUp: never}
 		s.byFault[f.ID] = f
 		s.faults = append(s.faults, f)
 	case l.Healed != nil:
@@ -145,10 +130,10 @@ func (s *state) ending(told *Transaction) {
 			continue
 		}
 		if s.keys[one.Key] == nil {
-			s.keys[one.Key] = &key{heldFrom: math.MaxInt}
+			s.keys[one.Key] = &key{}
 		}
 		m.key = s.keys[one.Key]
-		m.key.waits = m.key.waits || one.NotBefore > 0 || !one.Kind.Arrives()
+		m.key.waits = m.key.waits || !one.Kind.arrives()
 	}
 }
 
@@ -167,18 +152,18 @@ func (s *state) delivered(d *Delivery) {
 	m := s.message(d.Message)
 	if m.tx != nil && d.Content != m.Content {
 		got, want := apart(d.Content, m.Content)
-		s.find(Damaged, s.now, "%s arrived at %s from %s with %q in place of %q", m, at(s.now), d.Queue, got, want)
+		s.find("damaged", s.now, "%s arrived at %s from %s with %q in place of %q", m, at(s.now), d.Queue, got, want)
 	}
 	if m.NotBefore > 0 && s.now < m.NotBefore-earlyTolerance {
-		s.find(Early, s.now, "%s arrived at %s from %s, %s before it was due at %s",
+		s.find("early", s.now, "%s arrived at %s from %s, %s before it was due at %s",
 			m, at(s.now), d.Queue, at(m.NotBefore-s.now), at(m.NotBefore))
 	}
 	switch {
 	case d.Redelivered && m.arrived():
-		s.counters.Redelivered++
+		s.counters["redelivered"]++
 		return
 	case d.Redelivered:
-		s.counters.Redelivered++
+		s.counters["redelivered"]++
 		m.redelivered = true
 	case m.arrived():
 		s.duplicated(m, d.Marked)
@@ -186,7 +171,7 @@ func (s *state) delivered(d *Delivery) {
 	if !m.arrived() {
 		m.arrivedAt = s.now
 		s.arrivals = append(s.arrivals, m)
-		s.counters.Delivered++
+		s.counters["delivered"]++
 	}
 	m.sawUnmarked = m.sawUnmarked || !d.Marked
 }
@@ -195,12 +180,12 @@ func (s *state) delivered(d *Delivery) {
 // arrive second. So only a second unmarked copy breaks the promise.
 func (s *state) duplicated(m *message, marked bool) {
 	again := !marked && m.sawUnmarked
-	s.counters.Duplicated++
+	s.counters["duplicated"]++
 	switch {
 	case marked:
-		s.counters.DuplicatedMarked++
+		s.counters["duplicated_marked"]++
 	case !again:
-		s.counters.DuplicatedOvertaken++
+		s.counters["duplicated_overtaken"]++
 	}
 	s.duplicates = append(s.duplicates, duplicate{message: m, at: s.now, unmarked: again})
 }
@@ -208,14 +193,14 @@ func (s *state) duplicated(m *message, marked bool) {
 func (s *state) remaining(r *Row) {
 	m := s.message(r.Message)
 	if m.inOutbox || m.deadLetter {
-		s.find(TwoRows, s.now, "%s has more than one row at the end; one is in %s", m, tableOf(r.DeadLetter))
+		s.find("two_rows", s.now, "%s has more than one row at the end; one is in %s", m, tableOf(r.DeadLetter))
 	}
 	if r.DeadLetter {
 		m.deadLetter = true
-		s.counters.DeadLettered++
+		s.counters["dead_lettered"]++
 	} else {
 		m.inOutbox = true
-		s.counters.Waiting++
+		s.counters["waiting"]++
 	}
 	s.rows = append(s.rows, row{Row: *r, message: m, at: s.now})
 }

@@ -21,11 +21,10 @@ var rewrite = flag.Bool("rewrite", false, "write what came out into the stories,
 
 // The stories are files of testdata: what happened, a line of dashes, and what the checker makes of it.
 //
-//	2s     run recover within 1s
 //	10ms   tx 1: a, b key k 1, c scheduled 5s, d unroutable, e discarded
 //	11ms   tx 1 committed
 //	12ms   a arrives [marked] [redelivered] [damaged WORD]
-//	13ms   fault 1 NAME [duplicates N] [refuses] [unmarked]
+//	13ms   fault 1 NAME [duplicates] [refuses] [unmarked]
 //	14ms   fault 1 healed
 //	15ms   a in outbox|dead_letter [attempts N] [REASON]
 //	16ms   kept 1 2 3
@@ -95,14 +94,9 @@ func (s *story) tell(t *testing.T) string {
 
 func (s *story) lines(t testing.TB, names map[outbox.UUID]string) []byte {
 	t.Helper()
-	run := line{Run: &Run{}}
-	lines := []line{run}
+	var lines []line
 	for _, text := range strings.Split(strings.TrimSpace(s.events), "\n") {
 		words := strings.Fields(text)
-		if within, given := strings.CutPrefix(text, "run recover within "); given {
-			run.Run.RecoverWithin = duration(t, within)
-			continue
-		}
 		when := duration(t, words[0])
 		for _, l := range eventsOf(t, words[1:], names) {
 			l.At = when
@@ -215,10 +209,10 @@ func messageOf(t testing.TB, words []string, names map[outbox.UUID]string) Messa
 func faultOf(t testing.TB, words []string) *Fault {
 	t.Helper()
 	f := &Fault{ID: number(t, words[0]), Name: words[1]}
-	for i, word := range words {
+	for _, word := range words {
 		switch word {
 		case "duplicates":
-			f.Duplicates = number(t, words[i+1])
+			f.Duplicates = true
 		case "refuses":
 			f.Refuses = true
 		case "unmarked":
@@ -226,28 +220,4 @@ func faultOf(t testing.TB, words []string) *Fault {
 		}
 	}
 	return f
-}
-
-func TestEffectIsThatOfTheMessages(t *testing.T) {
-	const told = "1ms tx 1: a key k 1, b key k 2, c, d unroutable\n2ms tx 1 committed\n"
-	of := func(events string) []string {
-		s := story{events: told + events}
-		effect, err := Effect(bytes.NewReader(s.lines(t, make(map[outbox.UUID]string))))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return effect
-	}
-	want := of("3ms a arrives\n4ms b arrives\n5ms c arrives\n6ms d in dead_letter attempts 3 retries")
-	for events, same := range map[string]bool{
-		"3ms c arrives\n4ms a arrives\n5ms b arrives\n6ms a arrives marked\n9ms d in dead_letter attempts 3 retries": true,
-		"3ms b arrives\n4ms a arrives\n5ms c arrives\n6ms d in dead_letter attempts 3 retries":                       false,
-		"3ms a arrives\n4ms b arrives\n6ms d in dead_letter attempts 3 retries":                                      false,
-		"3ms a arrives\n4ms b arrives\n5ms c arrives\n6ms d in dead_letter attempts 2 retries":                       false,
-		"3ms a arrives\n4ms b arrives\n5ms c arrives damaged x\n6ms d in dead_letter attempts 3 retries":             false,
-	} {
-		if got := of(events); slices.Equal(got, want) != same {
-			t.Errorf("%s\ngives %q, and the first run gave %q", events, got, want)
-		}
-	}
 }

@@ -3,9 +3,10 @@ package history
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,73 +26,11 @@ const (
 // Verdict is the result of checking a history.
 type Verdict struct {
 	Result Result
-	// Incomplete says why nothing was proved; "": something was.
-	Incomplete string
-	Counters   Counters
-	Faults     int
-
-	// Text is for a person: the result, the counters that are not 0, and each fault and violation.
+	// Counters are those of RabbitMQ's Jepsen tests, and more; see count.
+	Counters map[string]int
+	// Text is for a person: the result, the counters, and each violation.
 	Text string
 }
-
-// Counters are those of RabbitMQ's Jepsen tests, and more. They count messages; those that were discarded after a
-// savepoint are only in Discarded.
-type Counters struct {
-	// Attempt: COMMIT was sent, or may have been.
-	Attempt int `json:"attempt"`
-	// Acknowledged: COMMIT was answered.
-	Acknowledged int `json:"acknowledged"`
-	// OK: acknowledged, and delivered at least once, or dead-lettered if the kind cannot arrive.
-	OK int `json:"ok"`
-	// Duplicated counts arrivals that are duplicates of the relay's, DuplicatedMarked those with x-possible-duplicate.
-	// DuplicatedOvertaken were the first unmarked copy after a marked one: copies on two connections can overtake each
-	// other, so these alone break no promise.
-	Duplicated          int `json:"duplicated"`
-	DuplicatedMarked    int `json:"duplicated_marked"`
-	DuplicatedOvertaken int `json:"duplicated_overtaken"`
-	// Recovered: as OK, of a transaction whose COMMIT was not answered. Unknown counts all of these.
-	Recovered  int `json:"recovered"`
-	Unknown    int `json:"unknown"`
-	RolledBack int `json:"rolled_back"`
-	Discarded  int `json:"discarded"`
-	// Delivered: arrived at least once, whatever the outcome of its transaction.
-	Delivered int `json:"delivered"`
-	// Redelivered counts redeliveries by the broker.
-	Redelivered int `json:"redelivered"`
-	// DeadLettered and Waiting are in the tables at the end.
-	DeadLettered int `json:"dead_lettered"`
-	Waiting      int `json:"waiting"`
-}
-
-// Code names a kind of violation.
-type Code string
-
-// The codes of violations.
-const (
-	Lost               Code = "lost"                 // committed, but neither delivered nor in a table
-	Unexpected         Code = "unexpected"           // delivered or in a table, but never committed
-	UnmarkedDuplicate  Code = "unmarked_duplicate"   // a second copy without x-possible-duplicate
-	TooManyDuplicates  Code = "too_many_duplicates"  // more than the faults so far allow
-	OutOfOrder         Code = "out_of_order"         // arrived after a later message of its key
-	Early              Code = "early"                // arrived before it was due
-	Damaged            Code = "damaged"              // differs from what was written
-	NeedlessDeadLetter Code = "needless_dead_letter" // dead-lettered, although the broker had no reason to reject it
-	NeedlessAttempt    Code = "needless_attempt"     // the same of an attempt
-	Stuck              Code = "stuck"                // still in the outbox when it should be empty
-	TwoRows            Code = "two_rows"             // more than one row of one message
-	SlowRecovery       Code = "slow_recovery"        // nothing new was delivered for too long after a fault
-	LostCommit         Code = "lost_commit"          // the database lost a commit that it had acknowledged
-	Contradiction      Code = "contradiction"        // the history contradicts itself
-	Conduct            Code = "conduct"              // what Check was told
-)
-
-// violation is a promise that was broken, once or more often.
-type violation struct {
-	count int
-	first []Finding // at most keptFindings; the rest are counted
-}
-
-const keptFindings = 20
 
 // Finding is one occurrence of a violation.
 type Finding struct {
@@ -99,47 +38,57 @@ type Finding struct {
 	What string        // a sentence: which message, transaction or key, and what was seen
 }
 
-// find records a violation at a time.
-func (s *state) find(code Code, when time.Duration, format string, args ...any) {
-	v := s.violations[code]
-	if v == nil {
-		v = &violation{}
-		s.violations[code] = v
+// Check reads what a Recorder wrote until it was closed, and judges it. It also reports what the history does not show:
+// the conduct of the relays.
+func Check(lines io.Reader, conduct ...Finding) (*Verdict, error) {
+	s := newState()
+	in := json.NewDecoder(lines)
+	for n := 1; ; n++ {
+		var l line
+		if err := in.Decode(&l); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("read line %d of the history: %w", n, err)
+		}
+		s.take(&l)
 	}
-	v.count++
-	if len(v.first) < keptFindings {
-		v.first = append(v.first, Finding{At: when, What: fmt.Sprintf(format, args...)})
+	for _, found := range conduct {
+		s.find("conduct", found.At, "%s", found.What)
 	}
+	s.judge()
+	v := &Verdict{Result: Pass, Counters: s.counters}
+	switch {
+	case len(s.violations) > 0:
+		v.Result = Fail
+	case s.counters["ok"] == 0:
+		v.Result = Incomplete
+	}
+	v.Text = s.text(v.Result)
+	return v, nil
 }
 
-func (s *state) text(v *Verdict) string {
+// find records a violation at a time.
+func (s *state) find(code string, when time.Duration, format string, args ...any) {
+	s.violations[code] = append(s.violations[code], Finding{At: when, What: fmt.Sprintf(format, args...)})
+}
+
+func (s *state) text(result Result) string {
 	var out strings.Builder
-	out.WriteString(string(v.Result))
-	if v.Incomplete != "" {
-		out.WriteString(": " + v.Incomplete)
+	fmt.Fprintf(&out, "%s\n", result)
+	if s.counters["ok"] == 0 {
+		fmt.Fprintln(&out, "nothing is proved: no message that was acknowledged was delivered")
 	}
-	counters, _ := json.Marshal(s.counters) // numbers
 	var pairs []string
-	for _, pair := range regexp.MustCompile(`"(\w+)":([1-9]\d*)`).FindAllStringSubmatch(string(counters), -1) {
-		pairs = append(pairs, pair[1]+" "+pair[2])
+	for _, name := range slices.Sorted(maps.Keys(s.counters)) {
+		pairs = append(pairs, fmt.Sprint(name, " ", s.counters[name]))
 	}
-	fmt.Fprintf(&out, "\n%s\n", strings.Join(pairs, ", "))
-	for _, f := range s.faults {
-		silence, caughtUp := "-", "-"
-		if took, known := s.silence(f); known {
-			silence = Short(took)
-		}
-		if f.caughtUp != never {
-			caughtUp = Short(f.caughtUp - f.healed)
-		}
-		fmt.Fprintf(&out, "fault %d (%s): silence %s, caught up %s, duplicates %d/%d\n",
-			f.ID, f.Name, silence, caughtUp, f.charged, f.Duplicates)
-	}
+	fmt.Fprintf(&out, "%s\n", strings.Join(pairs, ", "))
 	for _, code := range slices.Sorted(maps.Keys(s.violations)) {
 		found := s.violations[code]
-		slices.SortStableFunc(found.first, func(a, b Finding) int { return cmp.Compare(a.At, b.At) })
-		fmt.Fprintf(&out, "%s %d\n", code, found.count)
-		for _, f := range found.first {
+		slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Compare(a.At, b.At) })
+		fmt.Fprintf(&out, "%s %d\n", code, len(found))
+		const most = 20
+		for _, f := range found[:min(most, len(found))] {
 			fmt.Fprintf(&out, "  %s\n", f.What)
 		}
 	}
@@ -175,6 +124,17 @@ func (t *transaction) describe() string {
 	}
 }
 
+func (r *row) describe() string {
+	text := fmt.Sprintf("attempts %d", r.Attempts)
+	if r.Reason != "" {
+		text += ", " + r.Reason
+	}
+	if r.LastError != "" {
+		text += ": " + r.LastError
+	}
+	return text
+}
+
 // apart returns what two texts have at their first difference.
 func apart(a, b string) (string, string) {
 	const most = 60
@@ -188,15 +148,3 @@ func apart(a, b string) (string, string) {
 
 // at formats a time of the run.
 func at(d time.Duration) string { return d.Round(time.Millisecond).String() }
-
-// Short rounds to a readable precision.
-func Short(d time.Duration) string {
-	switch {
-	case d >= 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d >= 100*time.Millisecond:
-		return d.Round(time.Millisecond).String()
-	default:
-		return d.Round(10 * time.Microsecond).String()
-	}
-}

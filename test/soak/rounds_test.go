@@ -1,22 +1,20 @@
-package main
+package soak
 
 import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/cdc-relay/cdc-relay/test/soak/fault"
 )
 
 func TestEveryFaultIsPlanned(t *testing.T) {
-	var all []fault.Fault
+	var all []Fault
 	for _, side := range []string{"relay", "postgres", "rabbitmq"} {
 		for i := range 5 {
-			all = append(all, fault.Fault{Name: fmt.Sprintf("%s-%d", side, i)})
+			all = append(all, Fault{Name: fmt.Sprintf("%s-%d", side, i)})
 		}
 	}
 	for _, overlap := range []float64{0, 0.5, 1} {
-		p := newPlanner(&options{seed: 3, faults: all, hold: time.Second, overlap: overlap})
+		p := newDeck(&Options{Seed: 3, Faults: all, Hold: time.Second, Overlap: overlap})
 		seen := make(map[string]int)
 		for planned := 0; planned < 10*len(all); {
 			for _, f := range p.next() {

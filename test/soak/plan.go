@@ -1,4 +1,4 @@
-package load
+package soak
 
 import (
 	"encoding/binary"
@@ -21,52 +21,20 @@ type row struct {
 	delay      time.Duration // of a scheduled row
 }
 
-// verb is what one step of a transaction does.
-type verb int
-
-const (
-	insertRow  verb = iota // one row by one INSERT
-	insertRows             // several rows by one INSERT
-	copyRows               // several rows by COPY
-	savepoint
-	rollbackTo
-	release
-	fail // a statement that the server rejects, which ends the transaction or the part after the savepoint
-)
-
-// step is one statement of a transaction.
+// step is one statement of a transaction: it inserts rows, or is SQL.
 type step struct {
-	verb     verb
-	from, to int    // the rows that it inserts: from ≤ i < to
-	name     string // of the savepoint, or of the failing statement
+	from, to int  // the rows: from ≤ i < to
+	copied   bool // by COPY
+	sql      string
+	fails    bool // the server rejects it, which ends the transaction or the part after the savepoint
 }
 
-// ending is how a transaction ends.
-type ending int
-
-const (
-	endCommit       ending = iota
-	endRollback            // the application decides to roll back
-	endError               // a statement fails, and the application rolls back
-	endCommitFailed        // a statement fails, but the application sends COMMIT: the server rolls back
-)
-
-// transaction is everything that one transaction will do.
+// transaction is everything that one transaction will do. Its id is that of its business row.
 type transaction struct {
 	id    int64
 	rows  []row
 	steps []step
-	end   ending
-	// told: its end has been recorded as about to come. ended: the end is that of the plan.
-	told, ended bool
-}
-
-// planned is the outcome that the plan wants.
-func (t *transaction) planned() history.Outcome {
-	if t.end == endCommit {
-		return history.Committed
-	}
-	return history.RolledBack
+	end   string // COMMIT or ROLLBACK
 }
 
 // orderingKey is a key that one writer owns.
@@ -79,22 +47,18 @@ type orderingKey struct {
 // planner chooses transactions from its own stream of random numbers: the choices depend on the seed, not on the
 // outcome of the transactions. It is not safe for concurrent use.
 type planner struct {
-	random   *rand.Rand
-	topology Topology
-	writer   int
-	writers  int // all writers of the run, so that ids are unique
-	drawn    int64
-	keys     []orderingKey
-	again    *transaction // the next one, if not nil: it has not ended as planned
+	random *rand.Rand
+	writer int
+	drawn  int64
+	keys   []orderingKey
 }
 
 // keysPerWriter is how many ordering keys each writer has at a time.
 const keysPerWriter = 16
 
-func newPlanner(seed uint64, writer, writers int, topology Topology) *planner {
+func newPlanner(seed uint64, writer int) *planner {
 	p := &planner{
-		random: rand.New(rand.NewPCG(seed, uint64(writer)+1)), topology: topology,
-		writer: writer, writers: writers, keys: make([]orderingKey, keysPerWriter),
+		random: rand.New(rand.NewPCG(seed, uint64(writer)+1)), writer: writer, keys: make([]orderingKey, keysPerWriter),
 	}
 	for i := range p.keys {
 		p.renew(i)
@@ -122,19 +86,10 @@ func (p *planner) abandon(t *transaction) {
 	}
 }
 
-func (p *planner) begin() *transaction {
-	id := p.drawn*int64(p.writers) + int64(p.writer) + 1
-	p.drawn++
-	return &transaction{id: id}
-}
-
-// next draws a transaction, or returns the one to repeat.
+// next draws a transaction.
 func (p *planner) next() *transaction {
-	if t := p.again; t != nil {
-		p.again = nil
-		return t
-	}
-	t := p.begin()
+	t := &transaction{id: p.drawn*writers + int64(p.writer) + 1}
+	p.drawn++
 	keyed := p.chance(400)
 	switch p.weighted(380, 200, 200, 200, 20) {
 	case 0:
@@ -144,34 +99,39 @@ func (p *planner) next() *transaction {
 			p.single(t, keyed)
 		}
 	case 2:
-		p.together(t, insertRows, p.between(2, 20), keyed)
+		p.together(t, false, p.between(2, 20), keyed)
 	case 3:
 		p.withSavepoints(t, keyed)
 	case 4:
-		p.together(t, copyRows, p.between(50, 500), keyed)
+		p.together(t, true, p.between(50, 500), keyed)
 	}
-	t.end = ending(p.weighted(860, 70, 40, 30))
-	if t.end == endError || t.end == endCommitFailed {
-		t.steps = append(t.steps, step{verb: fail, name: p.failing()})
+	switch t.end = "COMMIT"; p.weighted(860, 70, 40, 30) {
+	case 1: // the application decides to roll back
+		t.end = "ROLLBACK"
+	case 2: // a statement fails, and the application rolls back
+		p.fail(t)
+		t.end = "ROLLBACK"
+	case 3: // a statement fails, but the application sends COMMIT: the server rolls back
+		p.fail(t)
 	}
 	return t
 }
 
 func (p *planner) single(t *transaction, keyed bool) {
 	p.add(t, p.kind(), keyed)
-	t.steps = append(t.steps, step{verb: insertRow, from: len(t.rows) - 1, to: len(t.rows)})
+	t.steps = append(t.steps, step{from: len(t.rows) - 1, to: len(t.rows)})
 }
 
-func (p *planner) together(t *transaction, how verb, rows int, keyed bool) {
+func (p *planner) together(t *transaction, copied bool, rows int, keyed bool) {
 	from := len(t.rows)
 	for range rows {
 		kind := p.kind()
-		if how == copyRows && kind != history.Binary {
+		if copied && kind != history.Binary {
 			kind = history.Plain // COPY accepts no expressions, which scheduled rows need
 		}
 		p.add(t, kind, keyed)
 	}
-	t.steps = append(t.steps, step{verb: how, from: from, to: len(t.rows)})
+	t.steps = append(t.steps, step{from: from, to: len(t.rows), copied: copied})
 }
 
 // withSavepoints adds rows before, after and between savepoints, some of which are rolled back.
@@ -184,7 +144,7 @@ func (p *planner) withSavepoints(t *transaction, keyed bool) {
 }
 
 func (p *planner) behindSavepoint(t *transaction, name string, keyed, nested bool) {
-	t.steps = append(t.steps, step{verb: savepoint, name: name})
+	t.steps = append(t.steps, step{sql: "SAVEPOINT " + name})
 	from := len(t.rows)
 	for range p.between(1, 3) {
 		p.single(t, keyed)
@@ -193,22 +153,26 @@ func (p *planner) behindSavepoint(t *transaction, name string, keyed, nested boo
 		p.behindSavepoint(t, name+"_inner", keyed, false)
 	}
 	if p.chance(500) {
-		t.steps = append(t.steps, step{verb: release, name: name})
+		t.steps = append(t.steps, step{sql: "RELEASE SAVEPOINT " + name})
 		return
 	}
 	if p.chance(500) {
-		t.steps = append(t.steps, step{verb: fail, name: p.failing()})
+		p.fail(t)
 	}
-	t.steps = append(t.steps, step{verb: rollbackTo, name: name})
+	t.steps = append(t.steps, step{sql: "ROLLBACK TO SAVEPOINT " + name})
 	for i := range t.rows[from:] {
 		t.rows[from+i].Discarded = true
 	}
 }
 
-// failing returns a statement that the server rejects: a mistake of the application, caught by the server, the business
-// table or the outbox.
-func (p *planner) failing() string {
-	return []string{failDivision, failBusiness, failOutbox}[p.random.IntN(3)]
+// fail adds a statement that the server rejects: a mistake of the application, caught by the server, the business table
+// or the outbox.
+func (p *planner) fail(t *transaction) {
+	mistakes := []string{
+		"SELECT 1 / 0", fmt.Sprintf("INSERT INTO soak_transaction VALUES (%d)", t.id),
+		"INSERT INTO " + outboxTable + " (payload) VALUES ('{}')",
+	}
+	t.steps = append(t.steps, step{sql: mistakes[p.random.IntN(len(mistakes))], fails: true})
 }
 
 func (p *planner) kind() history.Kind {
@@ -225,13 +189,13 @@ func (p *planner) add(t *transaction, kind history.Kind, keyed bool) {
 		r.delay = time.Duration(p.between(500, 2500)) * time.Millisecond
 	}
 	key, plain := &p.keys[p.random.IntN(len(p.keys))], p.random.IntN(plainQueues)
-	queue := p.topology.plainQueue(plain)
+	queue := plainQueue(plain)
 	// A message that is retried blocks its key. That should happen, but not on every key all the time.
 	held := kind == history.Scheduled || kind == history.Unroutable && !p.chance(100)
 	if keyed && !held {
 		key.seq++
 		r.Key, r.Seq = key.name, key.seq
-		queue = p.topology.queueOf(key.name)
+		queue = queueOf(key.name)
 	}
 	p.address(&r, queue)
 	p.fill(&r)

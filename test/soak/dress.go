@@ -1,4 +1,4 @@
-package load
+package soak
 
 import (
 	"encoding/base64"
@@ -23,9 +23,9 @@ func (p *planner) address(r *row, queue string) {
 		case 0, 1:
 			to("", nowhere)
 		case 2:
-			to(p.topology.Direct(), nowhere)
+			to(directExchange, nowhere)
 		case 3:
-			to(p.topology.Prefix+".missing", queue) // an exchange that nobody declares
+			to("soak.missing", queue) // an exchange that nobody declares
 		}
 		return
 	}
@@ -35,9 +35,9 @@ func (p *planner) address(r *row, queue string) {
 	case 1:
 		to("", queue)
 	case 2:
-		to(p.topology.Direct(), queue)
+		to(directExchange, queue)
 	case 3:
-		to(p.topology.Topic(), fmt.Sprintf("%s.created.%d", queue, p.random.IntN(10)))
+		to(topicExchange, fmt.Sprintf("%s.created.%d", queue, p.random.IntN(10)))
 	}
 }
 

@@ -1,0 +1,132 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
+)
+
+// Fault is one kind of fault.
+type Fault struct {
+	Name string // unique, such as "relay-kill-leader"
+	// duplicates says if the promises allow duplicates because of it.
+	duplicates allowance
+	// several: it needs more than one relay.
+	several bool
+	// refuses: the broker rejects messages meanwhile, so attempts and dead letters are expected.
+	refuses bool
+	// unmarked: duplicates because of it may lack x-possible-duplicate; see history.Fault.
+	unmarked bool
+	begin    begin
+}
+
+type allowance int
+
+const (
+	never allowance = iota
+	always
+	// ifTakenOver: a live relay remembers what it has in flight, so there are duplicates only if another relay takes
+	// the lead, and finds these messages in the table.
+	ifTakenOver
+)
+
+// begin causes a fault. fix undoes it, also after an error; nil: the fault is over, and has taken about its time. The
+// error says what failed, which is a defect of the run and not of the relay.
+type begin func(ctx context.Context, a *attempt) (fix, error)
+
+type fix func(ctx context.Context) error
+
+// attempt is one time that a fault is made.
+type attempt struct {
+	*world
+	random *rand.Rand
+	hold   time.Duration
+	detail string // what random chose
+}
+
+// leader waits until a relay streams, and notes its name.
+func (a *attempt) leader(ctx context.Context) (*relay, error) {
+	leader, err := a.awaitLeader(ctx)
+	if err == nil {
+		a.detail += leader.name + " "
+	}
+	return leader, err
+}
+
+// upTo draws a duration.
+func (a *attempt) upTo(most time.Duration) time.Duration {
+	return time.Duration(a.random.Int64N(int64(most) + 1))
+}
+
+// run causes the fault, holds it for about the given time, fixes it, and returns when the servers answer again. It also
+// fixes it if ctx ends meanwhile, and tries again if that fails: another fault may still be active.
+func (f *Fault) run(ctx context.Context, a *attempt) error {
+	fix, err := f.begin(ctx, a)
+	if fix == nil {
+		return err
+	}
+	if err == nil {
+		pause(ctx, a.hold)
+	}
+	ctx, cancel := fixing(ctx)
+	defer cancel()
+	_, failed := backoff.Retry(ctx, func() (struct{}, error) {
+		return struct{}{}, fix(ctx)
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(500*time.Millisecond)), backoff.WithMaxElapsedTime(hangTimeout))
+	return errors.Join(err, failed)
+}
+
+// tell returns what the history records of a fault that is about to begin.
+func (f *Fault) tell(id, relays int, detail string) history.Fault {
+	return history.Fault{
+		ID: id, Name: f.Name, Detail: detail, Refuses: f.refuses, Unmarked: f.unmarked,
+		Duplicates: f.duplicates == always || f.duplicates == ifTakenOver && relays > 1,
+	}
+}
+
+// undone is a fault of two steps.
+func undone(do, undo func(*world, context.Context) error) begin {
+	return func(ctx context.Context, a *attempt) (fix, error) {
+		return func(ctx context.Context) error { return undo(a.world, ctx) }, do(a.world, ctx)
+	}
+}
+
+// pause waits. It returns false once ctx has ended.
+func pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// fixTimeout ends a repair that hangs, even if the run's own context has ended. hangTimeout ends a single wait that
+// hangs while a fault is made or fixed.
+const fixTimeout, hangTimeout = 10 * time.Minute, 5 * time.Minute
+
+// fixing returns a context that outlives the run's: a fault is fixed in any case. Call it when the fixing begins.
+func fixing(ctx context.Context) (context.Context, context.CancelFunc) {
+	cause := fmt.Errorf("the fault is not fixed within %s", fixTimeout)
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), fixTimeout, cause)
+}
+
+// poll calls ask until it returns true or an error, or ctx ends.
+func poll(ctx context.Context, ask func() (bool, error)) error {
+	for {
+		if yes, err := ask(); yes || err != nil {
+			return err
+		}
+		if !pause(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
+}
