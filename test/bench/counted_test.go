@@ -1,11 +1,9 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -49,7 +47,7 @@ type spent struct {
 	Writes      int64 // system calls that write
 }
 
-// runCounted runs a relay until SIGTERM. It writes what it has used each time it reads a line, and at the end.
+// runCounted runs a relay until SIGTERM. It writes what it has used at each SIGUSR1, and at the end.
 func runCounted() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -68,16 +66,14 @@ func runCounted() error {
 	if err != nil {
 		return err
 	}
-	asked := make(chan error, 1)
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGUSR1)
 	go func() {
-		var err error
-		for lines := bufio.NewScanner(os.Stdin); lines.Scan() && err == nil; {
-			err = reportSpent()
+		for range asked {
+			_ = reportSpent() // its reader would notice
 		}
-		asked <- err
 	}()
-	err = r.Run(ctx)
-	return errors.Join(err, os.Stdin.Close(), <-asked, reportSpent())
+	return errors.Join(r.Run(ctx), reportSpent())
 }
 
 func reportSpent() error {
@@ -99,7 +95,6 @@ func reportSpent() error {
 // countedRelay is such a process.
 type countedRelay struct {
 	cmd    *exec.Cmd
-	input  io.WriteCloser
 	output *json.Decoder
 }
 
@@ -110,8 +105,6 @@ func startCounted(t *testing.T, database, broker, slot string) *countedRelay {
 	cmd.Env = append(os.Environ(), countedDatabase+"="+database, countedBroker+"="+broker, countedSlot+"="+slot,
 		"GOMAXPROCS=1") // with more, a busy machine makes the relay send single messages
 	cmd.Stderr = t.Output()
-	input, err := cmd.StdinPipe()
-	services.Must(t, err)
 	output, err := cmd.StdoutPipe()
 	services.Must(t, err)
 	services.Must(t, cmd.Start())
@@ -121,15 +114,13 @@ func startCounted(t *testing.T, database, broker, slot string) *countedRelay {
 			_ = cmd.Wait()
 		}
 	})
-	return &countedRelay{cmd: cmd, input: input, output: json.NewDecoder(output)}
+	return &countedRelay{cmd: cmd, output: json.NewDecoder(output)}
 }
 
 // spent returns what it has used so far.
 func (r *countedRelay) spent(t *testing.T) spent {
 	t.Helper()
-	if _, err := io.WriteString(r.input, "\n"); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, r.cmd.Process.Signal(syscall.SIGUSR1))
 	return r.read(t)
 }
 
@@ -144,7 +135,6 @@ func (r *countedRelay) read(t *testing.T) spent {
 func (r *countedRelay) stop(t *testing.T) spent {
 	t.Helper()
 	services.Must(t, r.cmd.Process.Signal(syscall.SIGTERM))
-	services.Must(t, r.input.Close())
 	s := r.read(t)
 	services.Must(t, r.cmd.Wait())
 	return s

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/cdc-relay/cdc-relay/test/program"
 )
 
 // limitOrder says what the process must publish; it is read as JSON.
@@ -17,8 +18,10 @@ type limitOrder struct {
 	AMQPURL  string
 	Spec     Spec
 	Messages int
-	Window   int // maximum number of messages in flight
 }
+
+// unconfirmed is how many messages a limit has in flight. Above this, a classic queue of RabbitMQ becomes slower.
+const unconfirmed = 400
 
 // RunLimit reads an order, and publishes its messages with confirms through the AMQP library: one write to the socket
 // for each message.
@@ -27,11 +30,11 @@ func RunLimit(ctx context.Context, input io.Reader) error {
 	if err := json.NewDecoder(input).Decode(&order); err != nil {
 		return fmt.Errorf("read the order: %w", err)
 	}
-	conn, err := dial(order.AMQPURL, "bench publish")
+	conn, err := program.Dial(order.AMQPURL, "bench publish")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(dialTimeout)) }()
+	defer program.HangUp(conn)
 	channel, err := conn.Channel()
 	if err != nil {
 		return err
@@ -39,22 +42,21 @@ func RunLimit(ctx context.Context, input io.Reader) error {
 	if err := channel.Confirm(false); err != nil {
 		return err
 	}
-	returned := channel.NotifyReturn(make(chan amqp.Return, order.Window))
-	// A message occupies the window from before it is sent until it is confirmed.
-	window := make(chan struct{}, order.Window)
-	waiting := make(chan *amqp.DeferredConfirmation, order.Window)
-	confirmed := make(chan error, 1)
+	// One more waits for its confirm than the channel has room for.
+	waiting, confirmed := make(chan *amqp.DeferredConfirmation, unconfirmed-1), make(chan error, 1)
 	go func() {
-		var failed error
+		acked := true
 		for confirm := range waiting {
-			failed = cmp.Or(failed, await(confirm, returned))
-			<-window
+			<-confirm.Done() // also closed when the connection is lost
+			acked = acked && confirm.Acked()
 		}
-		confirmed <- failed
+		if !acked {
+			confirmed <- errors.New("the broker has not confirmed a message")
+		}
+		close(confirmed)
 	}()
 	filler, stamp := order.Spec.Filler(), time.Now()
 	for n := 0; n < order.Messages && ctx.Err() == nil && err == nil; n++ {
-		window <- struct{}{}
 		var confirm *amqp.DeferredConfirmation
 		// The size and properties of the relay's messages.
 		confirm, err = channel.PublishWithDeferredConfirm("", order.Spec.Queue, true, false, amqp.Publishing{
@@ -65,25 +67,9 @@ func RunLimit(ctx context.Context, input io.Reader) error {
 			Body:         order.Spec.Body(n, filler),
 		})
 		if err == nil {
-			waiting <- confirm // has room for the whole window
+			waiting <- confirm
 		}
 	}
 	close(waiting)
 	return errors.Join(err, ctx.Err(), <-confirmed)
-}
-
-// await waits for the confirm of a message.
-func await(confirm *amqp.DeferredConfirmation, returned <-chan amqp.Return) error {
-	<-confirm.Done() // also closed when the connection is lost
-	if !confirm.Acked() {
-		return errors.New("the broker has not confirmed a message")
-	}
-	select {
-	case r, open := <-returned:
-		if open {
-			return fmt.Errorf("the broker has returned a message: %s", r.ReplyText)
-		}
-	default:
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 )
@@ -51,10 +50,14 @@ func (s Spec) Filler() string {
 	return string(filler)
 }
 
-// number reads the number of the message from its body.
-func number(body []byte) (int, error) {
+// number reads the number of the message from its body; -1: it is no message of the benchmark.
+func number(body []byte) int {
 	if len(body) < minBytes {
-		return 0, fmt.Errorf("not a message of the benchmark: %.40q", body)
+		return -1
 	}
-	return strconv.Atoi(string(body[len(head) : len(head)+digits]))
+	n, err := strconv.Atoi(string(body[len(head) : len(head)+digits]))
+	if err != nil {
+		return -1
+	}
+	return n
 }

@@ -1,21 +1,19 @@
 // Command cdc-relay-bench measures cdc-relay and its limits; see docs/performance.md.
 //
-// It is a separate program and not a command of cdc-relay, because it starts servers and creates and drops databases.
-// A production program should not contain that.
+// It is a separate program and not a command of cdc-relay, because it starts servers. A production program should not
+// contain that.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path"
 	"path/filepath"
-	"regexp"
-	"slices"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -24,52 +22,29 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/tune"
 	"github.com/cdc-relay/cdc-relay/test/bench"
-)
-
-// Exit codes.
-const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
+	"github.com/cdc-relay/cdc-relay/test/program"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
+	err := run(ctx, os.Args, os.Stdout)
 	stop()
-	os.Exit(code)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "cdc-relay-bench: %s\n", err)
+		os.Exit(1)
+	}
 }
 
-// errUsage is a mistake in the command line.
-var errUsage = errors.New("see cdc-relay-bench --help")
-
-func usagef(format string, args ...any) error {
-	return fmt.Errorf(format+"\n%w", append(args, errUsage)...)
-}
-
-// run runs one command and returns the exit code.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	var err error
+func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if len(args) > 1 && args[1] == "limit" { // a process started by this program
 		tune.Runtime(os.LookupEnv) // the same settings as the relay
-		err = bench.RunLimit(ctx, stdin)
-	} else {
-		err = newApp(stdout, stderr).RunContext(ctx, args)
+		return bench.RunLimit(ctx, os.Stdin)
 	}
-	if err == nil {
-		return exitDone
-	}
-	fmt.Fprintf(stderr, "cdc-relay-bench: %s\n", redact(err.Error()))
-	if errors.Is(err, errUsage) {
-		return exitUsage
-	}
-	return exitFailed
+	return newApp(stdout).RunContext(ctx, args)
 }
 
-const description = `Runs the limits and the relay in rounds that take turns, on Postgres and RabbitMQ of its own, or on
-those that CDC_RELAY_DATABASE_URL and CDC_RELAY_AMQP_URL name: there it makes databases, slots and queues and drops
-them, and the processor time of servers elsewhere is 0. It prints a table of medians; the spread is from the least to
-the greatest of the rounds.
+const description = `Runs the limits and the relay in rounds that take turns, on Postgres and RabbitMQ of its own. It
+prints a table of medians; the spread is from the least to the greatest of the rounds.
 
 EXAMPLES
 
@@ -78,7 +53,7 @@ EXAMPLES
   cdc-relay-bench --only 'drain*' --against FILE     # two builds in turns
   cdc-relay-bench -- --mode poll                     # flags for cdc-relay run`
 
-func newApp(stdout, stderr io.Writer) *cli.App {
+func newApp(stdout io.Writer) *cli.App {
 	return &cli.App{
 		Name:                      "cdc-relay-bench",
 		Usage:                     "measures cdc-relay and its limits",
@@ -88,9 +63,8 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		HideVersion:               true,
 		HideHelpCommand:           true,
 		Writer:                    stdout,
-		ErrWriter:                 stderr,
-		ExitErrHandler:            func(*cli.Context, error) {},
-		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return usagef("%s", err) },
+		ExitErrHandler:            func(*cli.Context, error) {}, // main prints the error
+		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return err },
 		Action:                    measure,
 		Flags: []cli.Flag{
 			&cli.StringFlag{
@@ -102,40 +76,22 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			&cli.IntFlag{Name: "bytes", Value: 300, Usage: "the size of a message"},
 			&cli.IntFlag{Name: "keys", Value: 10_000, Usage: "how many ordering keys the cases with keys have"},
 			&cli.StringFlag{Name: "queue-type", Usage: "such as quorum (default: that of the server)"},
-			&cli.IntFlag{
-				Name: "max-in-flight", Value: 2000, Usage: "the relay's --max-in-flight; the limits use at most 400",
-			},
 			&cli.DurationFlag{Name: "steady", Value: 15 * time.Second, Usage: "how long a steady load lasts"},
-			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "the limit for one run"},
 			&cli.StringFlag{
 				Name: "relay", Usage: "`FILE`: the cdc-relay to measure (default: next to this program)",
 			},
 			&cli.StringFlag{
 				Name: "against", Usage: "`FILE`: another build of cdc-relay, measured in turns with the first",
 			},
-			&cli.StringSliceFlag{
-				Name: "postgres", Usage: "`NAME=VALUE`: a setting of the private Postgres; may be given again",
-			},
+			&cli.StringSliceFlag{Name: "postgres", Usage: "`NAME=VALUE`: a setting of Postgres; may be given again"},
 			&cli.StringFlag{Name: "json", Usage: "`FILE`: write all results as JSON"},
 		},
 	}
 }
 
-// measure runs the rounds and prints the report.
+// measure runs the rounds and prints the report, also if the rounds were interrupted.
 func measure(c *cli.Context) (err error) {
-	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
-		return usagef("unexpected %q; flags for cdc-relay run go after --", first)
-	}
-	for _, name := range []string{"rounds", "messages", "bytes", "keys", "max-in-flight"} {
-		if c.Int(name) < 1 {
-			return usagef("--%s: want at least 1", name)
-		}
-	}
-	settings := bench.Settings{
-		Messages: c.Int("messages"), Bytes: c.Int("bytes"), Keys: c.Int("keys"), QueueType: c.String("queue-type"),
-		Window: c.Int("max-in-flight"), Steady: c.Duration("steady"),
-	}
-	cases, err := selectCases(c.String("only"), bench.Cases(settings))
+	cases, err := selectedCases(c)
 	if err != nil {
 		return err
 	}
@@ -145,116 +101,78 @@ func measure(c *cli.Context) (err error) {
 		}
 		return nil
 	}
-	if other := c.String("against"); other != "" {
-		if other, err = filepath.Abs(other); err != nil {
-			return err
-		}
-		cases = bench.Against(cases, other)
-	}
-	site, closeSite, err := openSite(c)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeSite()) }()
-	report, err := bench.NewReport(c.Context, site, settings)
-	if err != nil {
-		return err
-	}
-	err = rounds(c, cases, site, report)
-	return errors.Join(err, conclude(c, cases, report))
-}
-
-// selectCases returns the listed cases in their own order, or all. Each pattern must match at least one.
-func selectCases(list string, all []bench.Case) ([]bench.Case, error) {
-	if list == "" {
-		return all, nil
-	}
-	wanted := make(map[string]bool)
-	for pattern := range strings.SplitSeq(list, ",") {
-		fits := 0
-		for _, one := range all {
-			ok, err := path.Match(strings.TrimSpace(pattern), one.Name)
-			if err != nil {
-				return nil, usagef("--only: %q is not a pattern: %s", pattern, err)
-			}
-			if ok {
-				fits++
-				wanted[one.Name] = true
-			}
-		}
-		if fits == 0 {
-			return nil, usagef("--only: there is no case %q; --list prints them", pattern)
-		}
-	}
-	return slices.DeleteFunc(all, func(one bench.Case) bool { return !wanted[one.Name] }), nil
-}
-
-// openSite starts the servers. The caller closes the site.
-func openSite(c *cli.Context) (*bench.Site, func() error, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, err
-	}
-	relay := c.String("relay")
-	if relay == "" {
-		relay = filepath.Join(filepath.Dir(self), "cdc-relay")
-	}
-	if relay, err = exec.LookPath(relay); err != nil {
-		return nil, nil, usagef("--relay: %s", err)
-	}
-	if relay, err = filepath.Abs(relay); err != nil {
-		return nil, nil, err
+		return err
 	}
 	folder, err := os.MkdirTemp("", "cdc-relay-bench-")
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	site, err := bench.OpenSite(c.Context, bench.SiteConfig{
-		Relay: relay, Self: self, Folder: folder, Settings: c.StringSlice("postgres"),
-		RelayArgs: append([]string{"--max-in-flight", fmt.Sprint(c.Int("max-in-flight"))}, c.Args().Slice()...),
-		Log:       func(line string) { fmt.Fprintln(c.App.Writer, redact(line)) },
-	})
+	defer func() { _ = os.RemoveAll(folder) }()
+	site, err := bench.OpenSite(c.Context, self, folder, c.StringSlice("postgres"), c.Args().Slice(),
+		func(line string) { fmt.Fprintln(c.App.Writer, line) })
 	if err != nil {
-		return nil, nil, errors.Join(err, os.RemoveAll(folder))
+		return err
 	}
-	return site, func() error {
-		return errors.Join(site.Close(context.WithoutCancel(c.Context)), os.RemoveAll(folder))
-	}, nil
+	defer func() { err = errors.Join(err, site.Close(context.WithoutCancel(c.Context))) }()
+	fmt.Fprintf(c.App.Writer, "%d cores, %s/%s, Postgres %s, RabbitMQ %s, %s\n", runtime.NumCPU(), runtime.GOOS,
+		runtime.GOARCH, site.Postgres.Version, site.RabbitMQ.Version, runtime.Version())
+	var results []bench.Result
+	err = rounds(c, cases, site, &results)
+	if len(results) == 0 {
+		return err
+	}
+	if file := c.String("json"); file != "" {
+		text, failed := json.MarshalIndent(results, "", " ")
+		err = errors.Join(err, failed, os.WriteFile(file, text, 0o600))
+	}
+	return errors.Join(err, bench.WriteText(c.App.Writer, cases, results))
+}
+
+func selectedCases(c *cli.Context) ([]bench.Case, error) {
+	if first := c.Args().First(); first != "" && !strings.HasPrefix(first, "-") {
+		return nil, fmt.Errorf("unexpected %q; flags for cdc-relay run go after --", first)
+	}
+	for _, name := range []string{"rounds", "messages", "bytes", "keys"} {
+		if c.Int(name) < 1 {
+			return nil, fmt.Errorf("--%s: want at least 1", name)
+		}
+	}
+	relay, err := program.Relay(c.String("relay"))
+	if err != nil {
+		return nil, fmt.Errorf("--relay: %w", err)
+	}
+	all := bench.Cases(relay, bench.Settings{
+		Messages: c.Int("messages"), Bytes: c.Int("bytes"), Keys: c.Int("keys"), QueueType: c.String("queue-type"),
+		Steady: c.Duration("steady"),
+	})
+	cases, err := program.Select(c.String("only"), all, func(one bench.Case) string { return one.Name })
+	if err != nil {
+		return nil, fmt.Errorf("--only: %w; --list prints all cases", err)
+	}
+	other := c.String("against")
+	if other == "" {
+		return cases, nil
+	}
+	if other, err = filepath.Abs(other); err != nil {
+		return nil, err
+	}
+	return bench.Against(cases, other), nil
 }
 
 // rounds runs the cases in turns.
-func rounds(c *cli.Context, cases []bench.Case, site *bench.Site, report *bench.Report) error {
+func rounds(c *cli.Context, cases []bench.Case, site *bench.Site, results *[]bench.Result) error {
 	for round := range c.Int("rounds") {
 		for _, one := range cases {
-			result, err := one.Run(c.Context, site, round+1, c.Duration("timeout"))
+			result, err := one.Run(c.Context, site, round+1)
 			if err != nil {
 				return err
 			}
-			report.Results = append(report.Results, *result)
-			fmt.Fprintf(c.App.Writer, "round %d, %s: %s\n", round+1, one.Name, bench.Line(*result))
+			*results = append(*results, *result)
+			fmt.Fprintf(c.App.Writer, "round %d, %s: %.0f messages/s, %d duplicates\n",
+				round+1, one.Name, result.Rate, result.Duplicates)
 		}
 	}
 	return nil
-}
-
-// conclude prints the results so far, also if the rounds were interrupted.
-func conclude(c *cli.Context, cases []bench.Case, report *bench.Report) error {
-	if len(report.Results) == 0 {
-		return nil
-	}
-	fmt.Fprintln(c.App.Writer)
-	err := report.WriteText(c.App.Writer, cases)
-	if c.String("json") == "" {
-		return err
-	}
-	file, failed := os.Create(c.String("json"))
-	if failed != nil {
-		return errors.Join(err, failed)
-	}
-	return errors.Join(err, report.WriteJSON(file), file.Close())
-}
-
-// redact removes passwords from addresses in output for people.
-func redact(text string) string {
-	return regexp.MustCompile(`(://[^\s:/@"']*):[^\s"']*@`).ReplaceAllString(text, "$1:***@")
 }
