@@ -1,6 +1,6 @@
 // Package history records what happens in a soak run and checks it against the promises of docs/guarantees.md. It knows
-// nothing of Postgres, RabbitMQ or the relay. The other packages report to a Recorder, which writes one JSON object a
-// line; Check reads the lines.
+// nothing of Postgres, RabbitMQ or the relay. The soak reports to a Recorder, which writes one JSON object a line;
+// Check reads the lines.
 package history
 
 import (

@@ -6,24 +6,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// Recorder writes the history of a run while it happens. Its methods are safe for concurrent use and wait only for the
-// writer. After a write error it writes nothing more, and Close returns the error. Reports after Close are not
-// recorded, so stop everything that reports first.
+// Recorder writes the history of a run while it happens. Its methods are safe for concurrent use. After a write error
+// it writes nothing more, and Close returns the error. Reports after Close are not recorded, so stop everything that
+// reports first.
 type Recorder struct {
 	began time.Time
 
 	mu struct {
 		sync.Mutex
-		out    *bufio.Writer
-		prefix []byte // the beginning of a line, reused
-		err    error
+		out    *bufio.Writer // keeps its first error
 		closed bool
 
 		recovery  chan time.Duration // of Recovery; nil: nobody waits
@@ -38,7 +35,6 @@ func NewRecorder(w io.Writer, run Run) *Recorder {
 	r := &Recorder{began: time.Now()}
 	r.mu.out = bufio.NewWriterSize(w, 1<<20)
 	r.record(line{Run: &run})
-	r.flush()
 	return r
 }
 
@@ -55,16 +51,10 @@ func (r *Recorder) Ended(id int64, o Outcome) { r.record(line{Ended: &ended{ID: 
 func (r *Recorder) Delivered(d Delivery) { r.record(line{Delivered: &d}) }
 
 // FaultBegan reports a fault right before it begins.
-func (r *Recorder) FaultBegan(f Fault) {
-	r.record(line{Began: &f})
-	r.flush()
-}
+func (r *Recorder) FaultBegan(f Fault) { r.record(line{Began: &f}) }
 
 // FaultHealed reports that the servers answer again.
-func (r *Recorder) FaultHealed(id int) {
-	r.record(line{Healed: &id})
-	r.flush()
-}
+func (r *Recorder) FaultHealed(id int) { r.record(line{Healed: &id}) }
 
 // Remaining reports a row of the outbox or the dead-letter table at the end.
 func (r *Recorder) Remaining(row Row) { r.record(line{Remaining: &row}) }
@@ -83,7 +73,7 @@ func (r *Recorder) Recovery() <-chan time.Duration {
 }
 
 // notice looks for the recovery. The caller holds the lock.
-func (r *Recorder) notice(l line, now time.Duration) {
+func (r *Recorder) notice(l line) {
 	switch {
 	case r.mu.recovery == nil:
 	case l.Ending != nil:
@@ -92,65 +82,35 @@ func (r *Recorder) notice(l line, now time.Duration) {
 		for _, m := range r.mu.ending[l.Ended.ID] {
 			if l.Ended.Outcome == Committed && m.prompt() && m.Key == "" {
 				r.mu.committed[m.ID] = true
-				r.mu.since = cmp.Or(r.mu.since, now)
+				r.mu.since = cmp.Or(r.mu.since, l.At)
 			}
 		}
 		delete(r.mu.ending, l.Ended.ID)
 	case l.Delivered != nil && r.mu.committed[l.Delivered.Message]:
-		r.mu.recovery <- now - r.mu.since
+		r.mu.recovery <- l.At - r.mu.since
 		r.mu.recovery = nil
 	}
 }
 
 // Close flushes, and returns the first write error.
 func (r *Recorder) Close() error {
-	r.flush()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.closed = true
-	return r.mu.err
+	if err := r.mu.out.Flush(); err != nil {
+		return fmt.Errorf("write the history: %w", err)
+	}
+	return nil
 }
 
-// record writes one line. It takes the time under the lock, so that times increase from line to line, and makes the
-// JSON before that.
+// record writes one line. It takes the time under the lock, so that times increase from line to line.
 func (r *Recorder) record(l line) {
-	text, err := json.Marshal(l)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.closed {
 		return
 	}
-	now := r.Now()
-	r.notice(l, now)
-	if err != nil {
-		r.failed(fmt.Errorf("marshal a line of the history: %w", err))
-		return
-	}
-	if r.mu.err != nil {
-		return
-	}
-	r.mu.prefix = append(strconv.AppendInt(append(r.mu.prefix[:0], `{"at":`...), int64(now), 10), ',')
-	for _, part := range [][]byte{r.mu.prefix, text[1:], {'\n'}} {
-		if _, err := r.mu.out.Write(part); err != nil {
-			r.failed(fmt.Errorf("write the history: %w", err))
-			return
-		}
-	}
-}
-
-func (r *Recorder) flush() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.mu.err == nil && !r.mu.closed {
-		if err := r.mu.out.Flush(); err != nil {
-			r.failed(fmt.Errorf("write the history: %w", err))
-		}
-	}
-}
-
-// failed keeps the first error. The caller holds the lock.
-func (r *Recorder) failed(err error) {
-	if r.mu.err == nil {
-		r.mu.err = err
-	}
+	l.At = r.Now()
+	r.notice(l)
+	_ = json.NewEncoder(r.mu.out).Encode(l) // Close returns the error
 }

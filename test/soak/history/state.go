@@ -10,7 +10,7 @@ import (
 // never is the time of an event that did not happen.
 const never = time.Duration(math.MaxInt64)
 
-// state is a history as read so far. Reading lines only fills it; verdict judges what needs the end.
+// state is a history as read so far. Reading lines only fills it; judge judges what needs the end.
 type state struct {
 	now time.Duration // the latest time of a line
 
