@@ -133,8 +133,8 @@ func TestTheCostOfASingleMessageIsBounded(t *testing.T) {
 	written[walBytes] /= rounds
 	maps.Copy(cheapest, written)
 	cheapest.check(t, messages, counts{
-		// A message that comes long after the last proof of the lead asks for another one; on a busy machine that are
-		// more messages, and each such statement has some 20 allocations. A clean end is one update.
+		// A message that comes long after the last proof of the lead asks for another one, with some 20 allocations. On
+		// a busy machine more messages do. A clean end is one update.
 		statements: 2, walRecords: 5.2, walBytes: 665, updates: 0.2,
 		frames: 3.02, sentBytes: countedBytes + 120, writes: 4.5, allocations: 168,
 	})

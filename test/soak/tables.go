@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,8 +30,8 @@ func (w *world) look(ctx context.Context) (d drain, err error) {
 }
 
 // awaitDrained waits, after the writers stopped and while the relays run, until the outbox is empty and no transaction
-// is open. It gives up if nothing has moved for the time quiet, and names the stuck rows. quiet must be longer than the
-// longest wait between two attempts. It also ends with ctx.
+// is open. It gives up if nothing has moved for the time quiet, which must be longer than the longest wait between two
+// attempts. It also ends with ctx.
 func (w *world) awaitDrained(ctx context.Context, quiet time.Duration) error {
 	var before drain
 	moved := time.Now()
@@ -46,30 +45,14 @@ func (w *world) awaitDrained(ctx context.Context, quiet time.Duration) error {
 			before, moved = now, time.Now()
 		}
 		if time.Since(moved) > quiet {
-			return errors.Join(fmt.Errorf("nothing has left the outbox for %s: %s", quiet, w.stuck(ctx, before)), err)
+			stuck := fmt.Errorf("nothing has left the outbox for %s: %d rows wait, and %d writers are connected",
+				quiet, before.waiting, before.writers)
+			return errors.Join(stuck, err)
 		}
 		if !pause(ctx, max(100*time.Millisecond, 5*time.Since(began))) {
 			return fmt.Errorf("wait for an empty outbox: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
-}
-
-// stuck describes the first rows of the outbox.
-func (w *world) stuck(ctx context.Context, d drain) string {
-	text := fmt.Sprintf("%d rows wait, and %d writers have an open session", d.waiting, d.writers)
-	err := w.on(ctx, func(conn *pgx.Conn) error {
-		rows, _ := conn.Query(ctx, `SELECT format('id %s, message %s, key %s, %s attempts, available in %s, %s',
-			id, message_id, coalesce(ordering_key, '-'), attempts, available_at - clock_timestamp(),
-			coalesce(last_error, 'no error'))
-			FROM `+outboxTable+` ORDER BY id LIMIT 5`)
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		text += "; the oldest: " + strings.Join(lines, "; ")
-		return err
-	})
-	if err != nil {
-		text += "; " + err.Error()
-	}
-	return text
 }
 
 // recordTables reports the final state: the rows of the outbox and the dead-letter table, and the committed

@@ -99,17 +99,11 @@ func (s *state) unexpected(m *message, why string) {
 	if !m.settled() {
 		return
 	}
-	where, when := "", s.now
+	what, when := "is in "+tableOf(m.deadLetter)+" at the end", s.now
 	if m.arrived() {
-		where, when = " arrived at "+at(m.arrivedAt)+",", m.arrivedAt
+		what, when = "arrived at "+at(m.arrivedAt), m.arrivedAt
 	}
-	if m.inOutbox {
-		where += " is in " + tableOf(false) + " at the end,"
-	}
-	if m.deadLetter {
-		where += " is in " + tableOf(true) + " at the end,"
-	}
-	s.find("unexpected", when, "%s%s%s", m, where[:len(where)-1], why)
+	s.find("unexpected", when, "%s %s%s", m, what, why)
 }
 
 // judgeRows judges what is in the tables at the end. The run waits until the outbox has drained before that.
