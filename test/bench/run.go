@@ -231,14 +231,10 @@ const (
 
 // await waits until a condition on the database is met.
 func await(ctx context.Context, conn *pgx.Conn, condition string, args ...any) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for holds := false; !holds; <-tick.C {
-		if err := conn.QueryRow(ctx, "SELECT "+condition, args...).Scan(&holds); err != nil {
-			return err
-		}
-	}
-	return nil
+	return program.Poll(ctx, func() (holds bool, err error) {
+		err = conn.QueryRow(ctx, "SELECT "+condition, args...).Scan(&holds)
+		return holds, err
+	})
 }
 
 // untilDone writes the messages that are to be written, and measures until all have arrived and nothing is left to do.

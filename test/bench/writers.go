@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/time/rate"
+
+	"github.com/cdc-relay/cdc-relay/test/program"
 )
 
 // pacedWriters is how many connections insert at a rate: enough for commits to share a flush.
@@ -33,7 +36,7 @@ func (r *run) write(ctx context.Context, from, to int) error {
 			return err
 		}
 		for r.arrivals.count() < last-aheadAtMost {
-			if !waitUntil(ctx, time.Now().Add(time.Millisecond)) {
+			if !program.Pause(ctx, time.Millisecond) {
 				return context.Cause(ctx)
 			}
 		}
@@ -41,48 +44,27 @@ func (r *run) write(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// writeAtRate inserts single messages, each in its own transaction, as applications do. The n-th is due n/rate seconds
-// after the start; a late one does not delay later ones while a writer is free.
+// writeAtRate inserts single messages, each in its own transaction, as applications do. A late one does not delay later
+// ones while a writer is free.
 func (r *run) writeAtRate(ctx context.Context, from, to int) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	pace := rate.NewLimiter(rate.Limit(r.rate), to-from)
+	pace.AllowN(time.Now(), to-from) // no burst at the start
 	var next atomic.Int64
 	next.Store(int64(from))
-	began := time.Now()
 	errs := make([]error, len(r.writers))
 	var group sync.WaitGroup
 	for i, conn := range r.writers {
 		group.Go(func() {
-			for n := int(next.Add(1)) - 1; n < to; n = int(next.Add(1)) - 1 {
-				due := began.Add(time.Duration(float64(n-from) / r.rate * float64(time.Second)))
-				if !waitUntil(ctx, due) {
-					return
-				}
-				if errs[i] = fill(ctx, conn, r.spec, n, n+1); errs[i] != nil {
-					cancel()
-					return
+			for n := int(next.Add(1)) - 1; n < to && errs[i] == nil; n = int(next.Add(1)) - 1 {
+				if errs[i] = pace.Wait(ctx); errs[i] == nil {
+					errs[i] = fill(ctx, conn, r.spec, n, n+1)
 				}
 				r.arrivals.committed(n, time.Now())
 			}
 		})
 	}
 	group.Wait()
-	return errors.Join(append(errs, context.Cause(ctx))...)
-}
-
-func waitUntil(ctx context.Context, due time.Time) bool {
-	left := time.Until(due)
-	if left <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return errors.Join(errs...)
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
@@ -72,7 +73,7 @@ func (f *Fault) run(ctx context.Context, a *attempt) error {
 		return err
 	}
 	if err == nil {
-		pause(ctx, a.hold)
+		program.Pause(ctx, a.hold)
 	}
 	ctx, cancel := fixing(ctx)
 	defer cancel()
@@ -97,18 +98,6 @@ func undone(do, undo func(*world, context.Context) error) begin {
 	}
 }
 
-// pause waits. It returns false once ctx has ended.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // fixTimeout ends a repair that hangs, even if the run's own context has ended. hangTimeout ends a single wait that
 // hangs while a fault is made or fixed.
 const fixTimeout, hangTimeout = 10 * time.Minute, 5 * time.Minute
@@ -117,16 +106,4 @@ const fixTimeout, hangTimeout = 10 * time.Minute, 5 * time.Minute
 func fixing(ctx context.Context) (context.Context, context.CancelFunc) {
 	cause := fmt.Errorf("the fault is not fixed within %s", fixTimeout)
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), fixTimeout, cause)
-}
-
-// poll calls ask until it returns true or an error, or ctx ends.
-func poll(ctx context.Context, ask func() (bool, error)) error {
-	for {
-		if yes, err := ask(); yes || err != nil {
-			return err
-		}
-		if !pause(ctx, 20*time.Millisecond) {
-			return context.Cause(ctx)
-		}
-	}
 }

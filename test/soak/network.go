@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -63,7 +64,7 @@ func cut(of wire, rounds int) begin {
 			for _, one := range wires {
 				one.Cut()
 			}
-			pause(ctx, a.hold/time.Duration(rounds))
+			program.Pause(ctx, a.hold/time.Duration(rounds))
 		}
 		return nil, nil
 	}
@@ -83,7 +84,7 @@ func late(directions ...services.Direction) begin {
 func terminated(f begin) begin {
 	return func(ctx context.Context, a *attempt) (fix, error) {
 		fix, err := f(ctx, a)
-		if !pause(ctx, a.upTo(a.hold)) || err != nil {
+		if !program.Pause(ctx, a.upTo(a.hold)) || err != nil {
 			return fix, err
 		}
 		return fix, a.exec(ctx,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -62,7 +63,7 @@ func terminateSessions(ctx context.Context, a *attempt) (fix, error) {
 		if err != nil {
 			return nil, err
 		}
-		pause(ctx, a.upTo(2*a.hold/rounds))
+		program.Pause(ctx, a.upTo(2*a.hold/rounds))
 	}
 	return nil, nil
 }
@@ -94,7 +95,7 @@ func (w *world) configure(ctx context.Context, name, value string) error {
 	if _, err := conn.Exec(ctx, "SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
-	return poll(ctx, func() (active bool, err error) {
+	return program.Poll(ctx, func() (active bool, err error) {
 		err = conn.QueryRow(ctx, "SELECT pg_conf_load_time() > $1", loaded).Scan(&active)
 		return active, err
 	})
@@ -127,7 +128,7 @@ func repeatedly(statements ...string) begin {
 			if err := a.exec(ctx, statements...); err != nil {
 				return nil, err
 			}
-			pause(ctx, a.hold/50)
+			program.Pause(ctx, a.hold/50)
 		}
 		return nil, nil
 	}

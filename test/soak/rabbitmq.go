@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -118,7 +119,7 @@ func (w *world) awaitEmptyQueues(ctx context.Context) error {
 	const between = 500 * time.Millisecond
 	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, errors.New("the consumers have not emptied the queues"))
 	defer cancel()
-	for empty := 0; empty < 2; pause(ctx, between) {
+	for empty := 0; empty < 2; program.Pause(ctx, between) {
 		messages, err := w.rabbitMQ.Unsettled(ctx, runVHost)
 		switch {
 		case ctx.Err() != nil:

@@ -234,7 +234,7 @@ func (r *relay) awaitUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startupGrace,
 		fmt.Errorf("%s is not ready within %s", r.name, startupGrace))
 	defer cancel()
-	return poll(ctx, func() (bool, error) {
+	return program.Poll(ctx, func() (bool, error) {
 		status, _, err := r.get(ctx, "/readyz", time.Second)
 		return err == nil && status == http.StatusOK, nil
 	})
@@ -244,7 +244,7 @@ func (r *relay) awaitUp(ctx context.Context) error {
 func (w *world) awaitLeader(ctx context.Context) (leader *relay, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, hangTimeout, fmt.Errorf("no relay streams within %s", hangTimeout))
 	defer cancel()
-	err = poll(ctx, func() (bool, error) {
+	err = program.Poll(ctx, func() (bool, error) {
 		for _, leader = range w.relays {
 			if leader.leads(ctx) {
 				return true, nil

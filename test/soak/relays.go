@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/cdc-relay/cdc-relay/test/program"
 )
 
 func killLeader(ctx context.Context, a *attempt) (fix, error) {
@@ -22,7 +24,7 @@ func killLeaders(ctx context.Context, a *attempt) (fix, error) {
 		if err != nil {
 			return a.start, err
 		}
-		pause(ctx, a.upTo(a.hold/rounds))
+		program.Pause(ctx, a.upTo(a.hold/rounds))
 		if err := errors.Join(leader.kill(ctx), leader.start()); err != nil {
 			return a.start, err
 		}
@@ -72,7 +74,7 @@ func restartRolling(ctx context.Context, a *attempt) (fix, error) {
 		if err := relay.awaitUp(orderly); err != nil {
 			return nil, err
 		}
-		pause(ctx, a.hold/time.Duration(len(a.relays)))
+		program.Pause(ctx, a.hold/time.Duration(len(a.relays)))
 	}
 	return nil, nil
 }
@@ -89,7 +91,7 @@ func freezeLeader(ctx context.Context, a *attempt) (fix, error) {
 	if a.random.IntN(2) == 0 {
 		const takenOver = runWalSenderTimeout + 3*time.Second
 		a.detail += "for at least " + takenOver.String()
-		pause(ctx, takenOver-a.hold)
+		program.Pause(ctx, takenOver-a.hold)
 	}
 	return leader.resume, nil
 }
@@ -99,7 +101,7 @@ func freezeAll(_ context.Context, a *attempt) (fix, error) {
 		var errs []error
 		for _, relay := range a.shuffled() {
 			errs = append(errs, relay.resume(ctx))
-			pause(ctx, a.upTo(time.Second))
+			program.Pause(ctx, a.upTo(time.Second))
 		}
 		return errors.Join(errs...)
 	}, each(a.relays, (*relay).pause)

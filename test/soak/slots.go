@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/cdc-relay/cdc-relay/test/program"
 )
 
 // dropSlot ends the slot's owner and drops the slot before the next relay takes it. It does both in one statement on
@@ -41,7 +43,7 @@ func dropSlotRepeatedly(ctx context.Context, a *attempt) (fix, error) {
 		if err := a.dropSlot(ctx); err != nil {
 			return nil, err
 		}
-		pause(ctx, a.upTo(2*a.hold/rounds))
+		program.Pause(ctx, a.upTo(2*a.hold/rounds))
 	}
 	return nil, nil
 }
@@ -95,7 +97,7 @@ func (w *world) writeUntilLost(ctx context.Context) error {
 		if err := conn.QueryRow(ctx, `SELECT pg_current_wal_lsn()::text`).Scan(&start); err != nil {
 			return err
 		}
-		return poll(ctx, func() (lost bool, err error) {
+		return program.Poll(ctx, func() (lost bool, err error) {
 			for _, statement := range []string{
 				`SELECT pg_logical_emit_message(false, 'soak', repeat('x', 1024 * 1024)) FROM generate_series(1, 24)`,
 				`SELECT pg_switch_wal()`, `CHECKPOINT`,

@@ -226,7 +226,7 @@ func (s *run) disturb(ctx context.Context) {
 		return
 	}
 	// It begins with a pause, to have data without faults for comparison.
-	for rounds := 0; (s.Rounds == 0 || rounds < s.Rounds) && pause(ctx, s.Pause); rounds++ {
+	for rounds := 0; (s.Rounds == 0 || rounds < s.Rounds) && program.Pause(ctx, s.Pause); rounds++ {
 		faults := plan.next()
 		recovery := s.makeRound(ctx, faults, ids)
 		ids += len(faults)

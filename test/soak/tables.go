@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
@@ -49,7 +50,7 @@ func (w *world) awaitDrained(ctx context.Context, quiet time.Duration) error {
 				quiet, before.waiting, before.writers)
 			return errors.Join(stuck, err)
 		}
-		if !pause(ctx, max(100*time.Millisecond, 5*time.Since(began))) {
+		if !program.Pause(ctx, max(100*time.Millisecond, 5*time.Since(began))) {
 			return fmt.Errorf("wait for an empty outbox: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/time/rate"
 
+	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
@@ -64,7 +65,7 @@ func persist(ctx context.Context, session func() error) {
 		if time.Since(began) > most {
 			wait = least
 		}
-		pause(ctx, wait)
+		program.Pause(ctx, wait)
 		wait = min(2*wait, most)
 	}
 }
