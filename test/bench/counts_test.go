@@ -9,6 +9,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -187,14 +188,15 @@ func (c *counting) fill(t *testing.T, from, to int) {
 	services.Must(t, fill(t.Context(), c.conn, c.spec, from, to))
 }
 
-func (c *counting) awaitEmpty(t *testing.T) {
-	t.Helper()
-	services.Must(t, await(t.Context(), c.conn, isEmpty))
-}
+func (c *counting) awaitEmpty(t *testing.T) { c.await(t, isEmpty) }
 
-func (c *counting) awaitStreaming(t *testing.T) {
+func (c *counting) awaitStreaming(t *testing.T) { c.await(t, isStreaming, c.slot) }
+
+func (c *counting) await(t *testing.T, condition string, args ...any) {
 	t.Helper()
-	services.Must(t, await(t.Context(), c.conn, isStreaming, c.slot))
+	services.Must(t, program.Poll(t.Context(), func() (bool, error) {
+		return holds(t.Context(), c.conn, condition, args...)
+	}))
 }
 
 // counts returns the counts up to now.

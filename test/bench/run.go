@@ -83,7 +83,7 @@ func (r *run) measure(ctx context.Context) (_ *Result, err error) {
 	defer func() { err = errors.Join(err, r.stop()) }()
 	if r.backlog == 0 {
 		if !r.limit {
-			err = await(ctx, r.control, isStreaming, name)
+			err = r.await(ctx, isStreaming, name)
 		}
 		if err = errors.Join(err, r.write(ctx, 0, r.warmUp)); err != nil {
 			return nil, err
@@ -229,11 +229,19 @@ const (
 		AND pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1))`
 )
 
-// await waits until a condition on the database is met.
-func await(ctx context.Context, conn *pgx.Conn, condition string, args ...any) error {
-	return program.Poll(ctx, func() (holds bool, err error) {
-		err = conn.QueryRow(ctx, "SELECT "+condition, args...).Scan(&holds)
-		return holds, err
+// holds reports whether a condition on the database is met.
+func holds(ctx context.Context, conn *pgx.Conn, condition string, args ...any) (met bool, err error) {
+	err = conn.QueryRow(ctx, "SELECT "+condition, args...).Scan(&met)
+	return met, err
+}
+
+// await waits until a condition on the database is met, unless the publisher fails.
+func (r *run) await(ctx context.Context, condition string, args ...any) error {
+	return program.Poll(ctx, func() (bool, error) {
+		if err := r.failure(); err != nil {
+			return false, err
+		}
+		return holds(ctx, r.control, condition, args...)
 	})
 }
 
@@ -279,7 +287,7 @@ func (r *run) untilDone(ctx context.Context, before usage) (*Result, error) {
 // settled waits, after all messages have arrived, until nothing is left to do.
 func (r *run) settled(ctx context.Context) error {
 	if !r.limit {
-		return await(ctx, r.control, isEmpty)
+		return r.await(ctx, isEmpty)
 	}
 	select {
 	case <-r.publisher.Done():
