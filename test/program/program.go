@@ -85,16 +85,6 @@ func Relay(file string) (string, error) {
 	return filepath.Abs(file)
 }
 
-// Version returns the first line that the relay prints as its version.
-func Version(relay string) (string, error) {
-	output, err := exec.Command(relay, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", relay, err)
-	}
-	version, _, _ := strings.Cut(string(output), "\n")
-	return version, nil
-}
-
 // Select returns what a list of names or patterns with commas between them selects; "": all. Each pattern must match at
 // least one.
 func Select[T any](list string, all []T, name func(T) string) ([]T, error) {
@@ -103,16 +93,18 @@ func Select[T any](list string, all []T, name func(T) string) ([]T, error) {
 	}
 	selected := make(map[string]bool)
 	for pattern := range strings.SplitSeq(list, ",") {
-		before := len(selected)
+		found := false
 		for _, one := range all {
-			if fits, err := path.Match(strings.TrimSpace(pattern), name(one)); err != nil {
+			fits, err := path.Match(strings.TrimSpace(pattern), name(one))
+			if err != nil {
 				return nil, fmt.Errorf("%q is not a pattern: %w", pattern, err)
-			} else if fits {
-				selected[name(one)] = true
+			}
+			if fits {
+				selected[name(one)], found = true, true
 			}
 		}
-		if len(selected) == before {
-			return nil, fmt.Errorf("%q selects nothing more", pattern)
+		if !found {
+			return nil, fmt.Errorf("%q fits no name", pattern)
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !selected[name(one)] }), nil

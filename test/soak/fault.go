@@ -43,7 +43,7 @@ type begin func(ctx context.Context, a *attempt) (fix, error)
 
 type fix func(ctx context.Context) error
 
-// attempt is one time that a fault is made.
+// attempt is one occurrence of a fault.
 type attempt struct {
 	*world
 	random *rand.Rand

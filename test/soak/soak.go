@@ -47,7 +47,7 @@ const (
 // ErrViolated means that the printed report has violations.
 var ErrViolated = errors.New("a promise was broken")
 
-// Run makes one run, or several with the same messages and other settings of the relay. The end of calm ends the
+// Run makes one run, or several with other settings of the relay. The end of calm ends the
 // faults; the end of ctx ends everything.
 func Run(ctx, calm context.Context, o Options) (err error) {
 	folder, err := os.MkdirTemp("", "cdc-relay-soak-")
@@ -120,10 +120,11 @@ func (s *run) make(ctx, calm context.Context) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	if err := s.prepare(calm, file); err != nil {
+	s.recorder = history.NewRecorder(file)
+	defer func() { _ = s.recorder.Close() }()
+	if err := s.prepare(calm); err != nil {
 		return err
 	}
-	defer func() { _ = s.recorder.Close() }()
 	if err := s.work(ctx, calm); err != nil {
 		return err
 	}
@@ -163,8 +164,8 @@ func (s *run) noteViolation(text string) {
 	s.findings = append(s.findings, history.Finding{At: s.recorder.Now(), What: text})
 }
 
-// prepare starts the servers, unless an earlier run has, and creates the tables, the relays and the recorder.
-func (s *run) prepare(ctx context.Context, file io.Writer) error {
+// prepare starts the servers, unless an earlier run has, and creates the tables and the relays.
+func (s *run) prepare(ctx context.Context) error {
 	if s.postgres == nil {
 		s.note("starting the servers")
 		if err := s.startServers(ctx, func(text string) { s.note("%s", text) }); err != nil {
@@ -177,13 +178,7 @@ func (s *run) prepare(ctx context.Context, file io.Writer) error {
 	if err := s.deploy(ctx, s.Relays); err != nil {
 		return err
 	}
-	version, err := program.Version(s.Relay)
-	if err != nil {
-		return err
-	}
-	versions := fmt.Sprintf("%s, Postgres %s, RabbitMQ %s", version, s.postgres.Version, s.rabbitMQ.Version)
-	s.note("%s", versions)
-	s.recorder = history.NewRecorder(file, history.Run{Seed: s.Seed, Command: s.Command, Versions: versions})
+	s.note("Postgres %s, RabbitMQ %s", s.postgres.Version, s.rabbitMQ.Version)
 	return nil
 }
 
@@ -216,9 +211,9 @@ func (s *run) work(ctx, calm context.Context) error {
 	return errors.Join(s.readLogs(), s.recorder.Close())
 }
 
-// disturb causes faults until the duration is over or ctx ends. When it returns, all are fixed.
-func (s *run) disturb(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, s.Duration)
+// disturb causes faults until the duration is over or calm ends. When it returns, all are fixed.
+func (s *run) disturb(calm context.Context) {
+	ctx, cancel := context.WithTimeout(calm, s.Duration)
 	defer cancel()
 	plan, ids := newDeck(&s.Options), 0
 	if len(plan.all) == 0 {
@@ -230,7 +225,7 @@ func (s *run) disturb(ctx context.Context) {
 		faults := plan.next()
 		recovery := s.makeRound(ctx, faults, ids)
 		ids += len(faults)
-		s.awaitRecovery(ctx, recovery, faults)
+		s.awaitRecovery(calm, recovery, faults)
 	}
 }
 
@@ -277,7 +272,7 @@ func (s *run) awaitRecovery(ctx context.Context, recovery <-chan time.Duration, 
 		return
 	}
 	if s.RecoverWithin > 0 && silence > s.RecoverWithin {
-		s.noteViolation(fmt.Sprintf("after %s, nothing new arrived for %s, and %s are allowed",
+		s.noteViolation(fmt.Sprintf("after %s, nothing new was committed and arrived for %s, and %s are allowed",
 			r[len(r)-1].fault.Name, short(silence), s.RecoverWithin))
 	}
 }

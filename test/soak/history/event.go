@@ -96,22 +96,12 @@ type Row struct {
 	LastError  string      `json:"last_error,omitempty"`
 }
 
-// Run is the first line of a history: what a person needs to judge it and to repeat it.
-type Run struct {
-	Seed int64 `json:"seed"`
-	// Command is the command line that repeats the run, with the seed.
-	Command string `json:"command,omitempty"`
-	// Versions are those of the relay, Postgres and RabbitMQ.
-	Versions string `json:"versions,omitempty"`
-}
-
 // earlyTolerance is how much too early a scheduled message may appear to arrive: its due time is on the database's
 // clock, its arrival on the recorder's.
 const earlyTolerance = 50 * time.Millisecond
 
 // line is one line of a history: the time, and one of the others. Times are nanoseconds since the recorder began.
 //
-//	{"run":{"seed":7,"command":"cdc-relay-soak --seed 7"}}
 //	{"at":1000,"ending":{"id":1,"writer":0,"messages":[{"id":"…","kind":"plain","key":"k1","seq":1}]}}
 //	{"at":2000,"ended":{"id":1,"outcome":"committed"}}
 //	{"at":3000,"delivered":{"message":"…","queue":"soak.1"}}
@@ -121,7 +111,6 @@ const earlyTolerance = 50 * time.Millisecond
 //	{"at":7000,"kept":1}
 type line struct {
 	At        time.Duration `json:"at,omitempty"`
-	Run       *Run          `json:"run,omitempty"`
 	Ending    *Transaction  `json:"ending,omitempty"`
 	Ended     *ended        `json:"ended,omitempty"`
 	Delivered *Delivery     `json:"delivered,omitempty"`

@@ -30,11 +30,10 @@ type Recorder struct {
 	}
 }
 
-// NewRecorder starts the clock and writes the line of the run. The caller closes the writer after Close.
-func NewRecorder(w io.Writer, run Run) *Recorder {
+// NewRecorder starts the clock. The caller closes the writer after Close.
+func NewRecorder(w io.Writer) *Recorder {
 	r := &Recorder{began: time.Now()}
 	r.mu.out = bufio.NewWriterSize(w, 1<<20)
-	r.record(line{Run: &run})
 	return r
 }
 

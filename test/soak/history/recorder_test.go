@@ -12,7 +12,7 @@ import (
 // With several writers, consumers and faults at the same time, the history is complete and in order of time.
 func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	var file bytes.Buffer
-	r := NewRecorder(&file, Run{Seed: 7})
+	r := NewRecorder(&file)
 	const writers, transactions = 4, 250
 	recovery := r.Recovery()
 	delivered := make(chan outbox.UUID, writers*transactions)
@@ -60,7 +60,7 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 
 // Recovery is the arrival of a message that was committed afterwards, and can be delivered at once.
 func TestRecoveryIsANewArrival(t *testing.T) {
-	r := NewRecorder(io.Discard, Run{})
+	r := NewRecorder(io.Discard)
 	commit := func(m Message) {
 		r.Ending(Transaction{ID: 1, Messages: []Message{m}})
 		r.Ended(1, Committed)
